@@ -100,7 +100,7 @@ demo: $(READY)  ## sample text → corpus → a small BERT → a Hugging Face di
 	  '       python -m bertzoo_jax.show --config configs/bert.py:tiny --corpus $(DEMO)/corpus     what the model sees' \
 	  '       the same text as RoBERTa: configs/roberta.py:tiny in the commands above, and other folders' \
 	  '       your own language: docs/my_language.md'
-	step '5/5  What it has learned' python -m bertzoo_jax.gaps --workdir $(DEMO)/run --corpus $(DEMO)/corpus --require 1.5
+	step '5/5  What it has learned' python -m bertzoo_jax.evaluate --workdir $(DEMO)/run --corpus $(DEMO)/corpus --gaps 10 --require 1.5
 
 test: $(READY)  ## the tests
 	@"$(PY)" -m pytest -q -n $(JOBS) --dist loadfile --max-worker-restart=0 tests

@@ -54,6 +54,8 @@ setuptools.setup(
   packages=[*packages, *(f'bertzoo_jax.{name}' for name in configs)],
   package_dir={'bertzoo_jax.configs': 'configs'},
   package_data={
+    'bertzoo_jax.hf': ['cards/*.txt'],
+    'bertzoo_jax.reproduce': ['table.html'],
     'bertzoo_jax.text': ['abbreviations/*.txt'],
     'bertzoo_jax.tpu': ['kernel_cycles.csv'],
   },

@@ -36,7 +36,7 @@ def main(workdir, target):
       shutil.copyfile(scores.parent / name, to)
       print(to)
   config = config_of(target)
-  (target / page.MARKDOWN).write_text(page.markdown(config, target))
+  (target / page.MARKDOWN).write_text(page.markdown(page.collected(config, target)))
   (target / page.CURVES).write_text(page.plots(config, target))
 
 

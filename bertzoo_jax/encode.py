@@ -30,8 +30,8 @@ from bertzoo_jax import export
 from bertzoo_jax import loading
 from bertzoo_jax.common import cli
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import progress
 from bertzoo_jax.common import storage
-from bertzoo_jax.corpus import progress
 from bertzoo_jax.text import binaries
 
 POOLING = ('mean', 'first', 'tokens')
@@ -169,9 +169,7 @@ def _lines(text, header) -> Iterator[tuple[str, int]]:
 
 
 def _count(text, header) -> tuple[int, int, int]:
-  """(lines, empty ones, number of the first empty one in the file or 0). Raises UserError if there
-  is no line.
-  """
+  """(lines, empty ones, number of the first empty one or 0). Raises UserError without a line."""
   if not text.exists() or text.is_dir():
     raise errors.UserError(f'--text {text} is no file: give a file with one text per line.')
   with text.open('rb') as f:

@@ -127,32 +127,23 @@ def _write_network(directory, architecture, network, params, config, tokenizer, 
       _write(directory / name, text)
   if network.name:
     print(f'{network.name}: {architecture}')
-  rows = _verify(
-    directory,
+  length = encoder.max_positions or config['length']
+  rows = _verify(directory, a, encoder, params, special, own, length)
+  told = card.Run(
     a,
     encoder,
-    params,
-    special,
-    own,
-    encoder.max_positions or config['length'],
+    sizes=a.sizes(encoder, special),
+    config=config,
+    step=step,
+    tensors=tensors,
+    corpus=workdirs.corpus_record(workdir),
+    metrics=_metrics(workdir, step, config['metrics'] if 'metrics' in config else ()),
+    commits=_commits(workdir, step),
+    init=workdirs.first_weights(workdir),
+    checked=_said(rows, a),
+    aside=sorted(aside),
   )
-  _write(
-    directory / 'README.md',
-    card.text(
-      architecture=a,
-      encoder=encoder,
-      sizes=a.sizes(encoder, special),
-      config=config,
-      step=step,
-      tensors=tensors,
-      corpus=workdirs.corpus_record(workdir),
-      metrics=_metrics(workdir, step, config['metrics'] if 'metrics' in config else ()),
-      commits=_commits(workdir, step),
-      init=workdirs.first_weights(workdir),
-      aside=sorted(aside),
-      checked=_said(rows, a),
-    ),
-  )
+  _write(directory / 'README.md', card.text(told))
   return rows, tensors, sorted(aside)
 
 

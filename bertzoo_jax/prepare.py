@@ -28,10 +28,10 @@ from bertzoo_jax import tokenizers
 from bertzoo_jax.common import cli
 from bertzoo_jax.common import config as config_lib
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import progress
 from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import beam
 from bertzoo_jax.corpus import corpus
-from bertzoo_jax.corpus import progress
 from bertzoo_jax.corpus import report
 from bertzoo_jax.corpus import shards
 from bertzoo_jax.corpus import texts

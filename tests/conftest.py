@@ -40,7 +40,9 @@ LONGEST = (
   'test_attention',
   'test_any_with_any',
   'test_distributed',
-  'test_tpu_scripts',
+  'test_babysit',
+  'test_pretraining_steps',
+  'test_fine_tuning_steps',
   'test_preflight',
   'test_pretrain_networks',
   'test_outside',
@@ -57,7 +59,6 @@ LONGEST = (
   'test_readme',
   'test_architectures',
   'test_evaluate',
-  'test_rewinds',
 )
 
 

@@ -249,6 +249,7 @@ def test_the_same_command_gives_the_same_numbers_a_table_and_json(
     '_BATCHES': BATCHES,
     '_CACHE_DIR': None,
     '_MASKING_OF': None,
+    **dict.fromkeys(('_GAPS', '_DRAW', '_TOP', '_REQUIRE')),
     '_JSON': str(tmp_path / 'scores.json'),
   }
   for name, value in flags.items():

@@ -50,7 +50,7 @@ PARTS = {
 }
 # The same for fine-tuning.
 TASK_PARTS = {
-  'source': ('bertzoo_jax.tasks.files', set()),
+  'source': ('bertzoo_jax.tasks.sources', set()),
   'features': ('bertzoo_jax.tasks.features', set()),
 }
 

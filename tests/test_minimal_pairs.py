@@ -215,6 +215,7 @@ def test_the_command_prints_groups_and_writes_json(run, tmp_path, monkeypatch, c
     _CORPUS=None,
     _MINIMAL_PAIRS=file,
     _GROUP_BY='',
+    **dict.fromkeys(('_GAPS', '_DRAW', '_TOP', '_REQUIRE')),
     _JSON=str(tmp_path / 'out.json'),
   )
   for name, value in flags.items():

@@ -31,6 +31,7 @@ from bertzoo_jax.assembly import checks
 from bertzoo_jax.common import cli
 from bertzoo_jax.common import errors
 from bertzoo_jax.training import checkpoint
+from bertzoo_jax.training import health
 from bertzoo_jax.training import loop
 from bertzoo_jax.training import metrics
 from bertzoo_jax.training import optimizers
@@ -781,57 +782,10 @@ def test_skipping_leaves_the_update_out_counts_it_and_goes_on(world, tmp_path, h
 
 
 def test_too_many_left_out_updates_in_a_row_stop_a_run(world, tmp_path, monkeypatch, here):
-  monkeypatch.setattr(loop, 'MOST_SKIPPED', 3)
+  monkeypatch.setattr(health, 'MOST_IN_A_ROW', 3)
   path = npz(world / 'poisoned3.npz', poison=(1, 2, 3, 4))
   with pytest.raises(errors.Stopped, match='last 3 updates'):
     here(tmp_path / 'run', batches=str(path), run__on_nonfinite='skip')
-
-
-# An objective of our own, whose gradient a batch can poison, and a run of it.
-POISONED = """
-from bertzoo_jax.objectives import mlm
-
-def poisoned(encoder, ops):
-  whole = mlm.mlm(encoder, ops)
-
-  def loss(params, batch, *rest):
-    value, found = whole.loss(params, batch, *rest)
-    return value * batch['masked_weights'].max(), found
-
-  return whole._replace(loss=loss)
-"""
-
-
-@pytest.mark.slow
-def test_a_run_killed_while_it_goes_back_leaves_out_the_same_step(world, tmp_path):
-  (tmp_path / 'our_objective.py').write_text(POISONED)
-  settings = CONFIG.replace('parts.mlm_pair()', "dict(name='our_objective:poisoned')")
-  settings = settings.replace('segment_pairs', 'full_sentences').replace(
-    'ForPreTraining', 'ForMaskedLM'
-  )
-  settings = re.sub(r'phases=.*, hf', 'phases=((120, {}),), hf', settings)
-  settings = settings.replace(
-    'log_every=1, eval_every=6', "log_every=10, eval_every=0, on_spike='rewind'"
-  )
-  where = f'import sys\nsys.path.insert(0, {str(tmp_path)!r})\n'
-  (tmp_path / 'config.py').write_text(where + settings)
-  batches = npz(tmp_path / 'b.npz', (110,), 64, 120, 1e4, world)
-  train = lambda name, **stop: run_train(tmp_path, tmp_path / name, f'--batches={batches}', **stop)
-
-  entry = {'noticed': 0, 'steps': [111], 'done': True}
-  (tmp_path / 'never').mkdir()
-  (tmp_path / 'never/skipped.json').write_text(json.dumps([entry]))
-  code, said = train('never')
-  assert code == 0 and 'steps left out, by skipped.json: 111' in said, said
-
-  code, said = train('killed', stop_when=lambda workdir: (workdir / 'skipped.json').exists())
-  assert code == -signal.SIGKILL and 'spike: step 111 (loss ' in said, said
-  code, said = train('killed')
-  assert code == 0, said
-  listed = json.loads((tmp_path / 'killed/skipped.json').read_text())
-  assert [(e['steps'], e['done']) for e in listed] == [([111], True)]
-  assert curve(tmp_path / 'killed') == curve(tmp_path / 'never')
-  assert state_of(tmp_path / 'killed', 120) == state_of(tmp_path / 'never', 120)
 
 
 def test_the_tiny_config_of_the_repository_fits_its_own_checks():

@@ -18,8 +18,8 @@ from test_pretrain import state_of
 from test_pretrain import world  # noqa: F401
 
 from bertzoo_jax import export
-from bertzoo_jax import gaps
 from bertzoo_jax.common import errors
+from bertzoo_jax.evaluate import gaps
 from bertzoo_jax.evaluate import scores
 from bertzoo_jax.hf import fill_mask
 from bertzoo_jax.hf import weights

@@ -409,11 +409,11 @@ def test_rows_that_differ_in_their_text_alone_are_run_once(tmp_path):
 def test_budget_shows_the_difference_of_rows_in_the_paper_and_here(finished):
   config = small_table.get_config()
   config.table.scale = 'budget'
-  found = page.collected(config.lock(), str(finished[0]))['rows']
-  ppl = [row['cells'][1] for row in found]
-  assert ppl[0]['deltas'] == [] and ppl[1]['deltas'][0] == [-0.25]
-  assert ppl[1]['deltas'][1][0] == pytest.approx(ppl[1]['ours'][0] - ppl[0]['ours'][0], abs=1e-3)
-  assert found[1]['cells'][0]['deltas'] == []  # a number from memory is compared with nothing
+  found = page.collected(config.lock(), str(finished[0])).rows
+  ppl = [row.cells[1] for row in found]
+  assert ppl[0].deltas == [] and ppl[1].deltas[0] == [-0.25]
+  assert ppl[1].deltas[1][0] == pytest.approx(ppl[1].ours[0] - ppl[0].ours[0], abs=1e-3)
+  assert found[1].cells[0].deltas == []  # a number from memory is compared with nothing
 
 
 @pytest.mark.parametrize(
@@ -477,6 +477,10 @@ def test_the_price_of_a_budget_without_k_is_not_known(tmp_path):
     command.preflight(config, str(tmp_path))
 
 
+def shown(config):
+  return page.markdown(page.collected(config.lock(), '/nowhere'))
+
+
 def test_a_budget_of_steps_trains_tiny_networks_and_fine_tunes_them_longer():
   tiny, longer = (small_table.get_config(scale) for scale in ('tiny', 'budget,steps=4000'))
   assert longer.table.scale == 'budget' and longer.table.tokens_divided_by == 1
@@ -484,14 +488,14 @@ def test_a_budget_of_steps_trains_tiny_networks_and_fine_tunes_them_longer():
   assert [steps for steps, _ in longer.rows.whole.experiment.phases] == [4000]
   task = importlib.import_module('configs.tables.electra_table1').get_config('budget,steps=600')
   assert task.columns.cola.task.steps == 300 and task.columns.cola.task.seeds == (0, 1, 2)
-  assert 'size tiny, 4,000 steps' in page.markdown(longer.lock(), '/nowhere')
+  assert 'size tiny, 4,000 steps' in shown(longer)
 
 
 def test_a_part_behind_the_scale_is_swapped_in_every_row_of_the_tiny_size():
   config = small_table.get_config('budget,steps=40,encoder=disentangled')
   encoders = [row.experiment.encoder for row in config.rows.values() if row.experiment]
   assert [e.name for e in encoders if e.num_layers == 1] == ['disentangled'] * 2
-  assert 'Every row has encoder=disentangled.' in page.markdown(config.lock(), '/nowhere')
+  assert 'Every row has encoder=disentangled.' in shown(config)
   with pytest.raises(ValueError, match='no encoder is called'):
     small_table.get_config('tiny,encoder=dissentangled')
 

@@ -14,9 +14,10 @@ FOLDERS = sorted(p.parent for p in (ROOT / 'docs/results').glob('*/config.table.
 @pytest.mark.parametrize('folder', FOLDERS, ids=lambda p: p.name)
 def test_a_table_is_made_of_the_scores_beside_it(folder):
   config = results.config_of(folder)
-  assert (folder / 'table.md').read_text() == page.markdown(config, folder)
+  found = page.collected(config, folder)
+  assert (folder / 'table.md').read_text() == page.markdown(found)
   drawn = (folder / 'curves.svg').read_text()
-  run = [row['title'] for row in page.collected(config, folder)['rows'] if row['seeds']]
+  run = [row.title for row in found.rows if row.seeds]
   assert run and all(f'>{title}<' in drawn for title in run)
 
 

@@ -21,7 +21,6 @@ from test_load import written
 
 import bertzoo_jax
 from bertzoo_jax import export
-from bertzoo_jax import gaps
 from bertzoo_jax import loading
 from bertzoo_jax import objectives
 from bertzoo_jax import tokenizers
@@ -34,6 +33,7 @@ from bertzoo_jax.common import parts
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import trust
 from bertzoo_jax.corpus import corpus as corpora
+from bertzoo_jax.evaluate import gaps
 from bertzoo_jax.evaluate import scores
 from bertzoo_jax.finetune import plan
 from bertzoo_jax.hf import fill_mask
@@ -134,11 +134,11 @@ OPENERS = {
   **READERS,
   'pretrain --init': begin_with,
   'evaluate': lambda a: scores.evaluate(a, 'corpus'),
-  'gaps': lambda a: gaps.find(a, 'corpus'),
+  'evaluate --gaps': lambda a: gaps.find(a, 'corpus'),
   'export': lambda a: export.export(a, 'out'),
 }
-LATE = {('tokenizer', command) for command in ('evaluate', 'gaps', 'pretrain --init')}
-LATE |= {('class', command) for command in ('evaluate', 'gaps', 'pretrain --init')}
+LATE = {('tokenizer', command) for command in ('evaluate', 'evaluate --gaps', 'pretrain --init')}
+LATE |= {('class', command) for command in ('evaluate', 'evaluate --gaps', 'pretrain --init')}
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_classes_that_a_directory_brings_along_are_not_imported(place, file):
     fill_mask.fill('hf', 'The [MASK].', 1)
 
 
-@pytest.mark.parametrize('command', ['show', 'gaps', 'tokenizer'])
+@pytest.mark.parametrize('command', ['show', 'evaluate --gaps', 'tokenizer'])
 def test_a_corpus_whose_hashes_fit_and_whose_tokenizer_is_code_is_refused(place, command):
   folder = pathlib.Path('corpus')
   edit(pathlib.Path('run/config.json'), length=8, batch_size=2)
@@ -203,7 +203,7 @@ def test_a_corpus_whose_hashes_fit_and_whose_tokenizer_is_code_is_refused(place,
   small_corpora.seal(folder, manifest)
   commands = {
     'show': lambda: show.show(config.lock(), 'corpus', console=rich.console.Console()),
-    'gaps': lambda: gaps.find('run', 'corpus'),
+    'evaluate --gaps': lambda: gaps.find('run', 'corpus'),
     'tokenizer': lambda: corpora.open('corpus').tokenizer(),
   }
   with pytest.raises(errors.UserError, match='is not the one the config wishes'):

@@ -118,17 +118,21 @@ class Deberta:
 
   def replaced_loss(self, t):
     """Mean over all tokens, with `sampled_ids` in place of the masks."""
-    original, filled = t['input_ids'].long().clone(), t['input_ids'].long().clone()
-    for row, place in torch.nonzero(t['masked_weights']):
-      at = t['masked_positions'][row, place]
-      original[row, at], filled[row, at] = (
-        t['masked_targets'][row, place].long(),
-        t['sampled_ids'][row, place].long(),
-      )
+    original, filled = original_and_filled(t)
     real = t['pack_ids'] > 0
     logits = self.replaced(self.hidden(filled, real))
     wrong = (filled != original).float()
     return F.binary_cross_entropy_with_logits(logits, wrong, reduction='none')[real].mean()
+
+
+def original_and_filled(t):
+  """Ids before masking, and with `sampled_ids` in place of the masks."""
+  original, filled = t['input_ids'].long().clone(), t['input_ids'].long().clone()
+  for row, place in torch.nonzero(t['masked_weights']):
+    at = t['masked_positions'][row, place]
+    original[row, at] = t['masked_targets'][row, place].long()
+    filled[row, at] = t['sampled_ids'][row, place].long()
+  return original, filled
 
 
 def _bucket(distance, half, far):

@@ -1,6 +1,4 @@
-"""From a config to a `Run`: its phases, and the network of each, made once. What `pretrain` runs is
-what `preflight` compiles; `checks.py` says what cannot run.
-"""
+"""From a config to a `Run`: its phases and their networks, for pretrain and preflight alike."""
 
 import dataclasses
 from typing import Any

@@ -1,6 +1,4 @@
-"""Every refusal that needs no weights, in the order in which a run meets them. `pretrain`,
-`finetune` and `preflight` call these, so each says the same sentence.
-"""
+"""Every refusal that needs no weights: pretrain, finetune and preflight say the same sentences."""
 
 import jax
 
@@ -17,9 +15,7 @@ from bertzoo_jax.training import sharding
 
 
 def of_run(run: assembly.Run) -> assembly.Run:
-  """The run. Raises UserError for what its config alone tells: a name that names nothing, rows that
-  are too long.
-  """
+  """The run. Raises UserError for what its config alone tells: unknown names, rows too long."""
   config = run.config
   for phase in run.phases:
     ranges.check_fields(phase.config)
@@ -39,9 +35,7 @@ def of_run(run: assembly.Run) -> assembly.Run:
 
 
 def of_batches(phases, mesh, hosts: int) -> None:
-  """Raises UserError if the rows of a phase cannot be split over microbatches, devices and
-  hosts.
-  """
+  """Raises UserError if rows cannot be split over microbatches, devices and hosts."""
   for phase in phases:
     where = f'in phase {phase.index}, ' if len(phases) > 1 else ''
     rows, accumulation = phase.config.batch_size, phase.config.run.accumulation

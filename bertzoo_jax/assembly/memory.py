@@ -1,6 +1,4 @@
-"""Whether the training state of a run can fit in the memory of its devices: known before any of it
-is allocated.
-"""
+"""Whether the training state can fit in the memory of the devices, before any is allocated."""
 
 import math
 import os

@@ -1,6 +1,4 @@
-"""Opens what an address of --init names: a run of pretraining or fine-tuning, or a Hugging Face
-directory.
-"""
+"""Opens what an address of --init names: a run, or a Hugging Face directory."""
 
 import dataclasses
 from typing import Any

@@ -16,6 +16,7 @@ from bertzoo_jax.assembly import initial_weights
 from bertzoo_jax.assembly import memory
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import progress
 from bertzoo_jax.common import storage
 from bertzoo_jax.hf import row_heads
 from bertzoo_jax.training import checkpoint
@@ -26,8 +27,6 @@ from bertzoo_jax.training import lock
 from bertzoo_jax.training import loop
 from bertzoo_jax.training import metrics
 from bertzoo_jax.training import phase_run as phase_runs
-from bertzoo_jax.training import progress
-from bertzoo_jax.training import rewinds
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import watchdog
 from bertzoo_jax.training import workdir as workdirs
@@ -66,10 +65,8 @@ def train(run, workdir, open_data, *, init, notice, devices=None, show=True) -> 
     mesh = sharding.mesh(config.run.mesh, *([] if devices is None else [devices]))
     checks.of_batches(run.phases, mesh, jax.process_count())
     end = min(run.end_step, data.last_step or run.end_step)
-    result = None
-    while result is None:  # each time that the run goes back it is resumed here
-      with enough_memory(config):
-        result = _attempt(run, workdir, data, mesh, end, init, notice, show, check_held)
+    with enough_memory(config):
+      result = _attempt(run, workdir, data, mesh, end, init, notice, show, check_held)
     return {
       **result,
       'held_out': result['held_out'] or _last_held_out(workdir),
@@ -86,8 +83,8 @@ def _last_held_out(workdir) -> dict:
   return next((row for row in rows if row.get('held_out_loss') is not None), {})
 
 
-def _attempt(run, workdir, data, mesh, end, init, notice, show, check_held) -> dict | None:
-  """Resumes or begins the run, and trains. What loop.train returns; None if the run goes back."""
+def _attempt(run, workdir, data, mesh, end, init, notice, show, check_held) -> dict:
+  """Resumes or begins the run, and trains. What loop.train returns."""
   config = run.config
   checkpoints = checkpoint.Checkpoints(
     workdir,
@@ -95,7 +92,6 @@ def _attempt(run, workdir, data, mesh, end, init, notice, show, check_held) -> d
     keep_every=config.run.keep_every,
     run={'config': json.loads(configuration.to_json(config)), 'corpus': data.corpus},
   )
-  skipped = rewinds.finish(workdir, checkpoints)
   start = checkpoints.newest() or 0
   here = next(p for p in run.phases if min(start, end - 1) < p.end_step)
   following = [p for p in run.phases if here.end_step <= p.first_step < end]
@@ -105,8 +101,6 @@ def _attempt(run, workdir, data, mesh, end, init, notice, show, check_held) -> d
   later = [lambda p=p: assembly.phase_run(run, p, data, mesh, end) for p in following]
   state, origin, notes = _state(config, phase_run, checkpoints, start, init, data)
   notes += _export_notes(config.hf, run.network(here, data.vocab_size, mesh))
-  if skipped.steps:
-    notes.append(f'steps left out, by {rewinds.FILE}: {_listed(sorted(skipped.steps))}')
 
   attempt = 0
   if first_process():
@@ -130,7 +124,6 @@ def _attempt(run, workdir, data, mesh, end, init, notice, show, check_held) -> d
     entropy=data.entropy,
     tokens_per_byte=data.tokens_per_byte,
     watchdog=watchdog.Watchdog(config.run.hang_minutes),
-    skipped=skipped,
     check_held=check_held,
   )
   with contextlib.ExitStack() as stack:
@@ -140,11 +133,7 @@ def _attempt(run, workdir, data, mesh, end, init, notice, show, check_held) -> d
       stack.callback(part.close)
     stack.enter_context(distributed.watched())  # before those: to close is to wait for all hosts
     stack.enter_context(enough_memory(config))
-    try:
-      return training.train(state, phase_run, later)
-    except rewinds.Rewind:
-      bar.say('going back to the last checkpoint before it')
-      return None
+    return training.train(state, phase_run, later)
 
 
 # --- the parts of a run, in the order of the story ---
@@ -215,12 +204,6 @@ def _state(config, phase_run, checkpoints, start, init, data):
     state.replace(params=jax.tree.map(place, params, target.params)),
     f'weights from {init}, optimizer and step fresh',
     [*lines, *notes],
-  )
-
-
-def _listed(steps) -> str:
-  return ', '.join(f'{s:,}' for s in steps[:20]) + (
-    f' and {len(steps) - 20} more' * (len(steps) > 20)
   )
 
 

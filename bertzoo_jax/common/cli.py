@@ -1,6 +1,4 @@
-"""What every entry point shares: flags, and how it ends: a user's mistake in one sentence with exit
-code 2, what may pass with 75.
-"""
+"""What every entry point shares: flags, and how it ends: exit code 2 or 75, with one sentence."""
 
 import errno
 import os
@@ -248,6 +246,6 @@ def _ending(e: BaseException):
   if isinstance(e, (ConnectionError, TimeoutError)):
     return (
       code,
-      f'The network failed ({type(e).__name__}: {errors.words(e, 200)}). Run the same line again.',
+      f'The network failed ({errors.named(e, 200)}). Run the same line again.',
     )
   return 1, None

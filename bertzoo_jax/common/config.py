@@ -12,36 +12,15 @@ import ml_collections
 from bertzoo_jax.common import errors
 
 # The fields of an experiment, in the order of configs/parts.py.
-FIELDS = (
-  'seed',
-  'length',
-  'batch_size',
-  'batch_tokens',
-  'phases',
-  'tokenizer',
-  'corpus',
-  'format',
-  'masking',
-  'encoder',
-  'objective',
-  'optimizer',
-  'schedule',
-  'hf',
-  'run',
+FIELDS = tuple(
+  'seed length batch_size batch_tokens phases tokenizer corpus format masking encoder objective '
+  'optimizer schedule hf run'.split()
 )
 # tokenizer.vocab_size of a config that takes the corpus's
 AUTO = 'auto'
 
 # What a phase may set (a shape of a parameter never changes inside a run).
-_PHASE_SECTIONS = (
-  'length',
-  'batch_size',
-  'batch_tokens',
-  'format',
-  'masking',
-  'objective',
-  'schedule',
-)
+_PHASE_SECTIONS = 'length batch_size batch_tokens format masking objective schedule'.split()
 # The only field of `run` that a phase may set: microbatches depend on the batch.
 _PHASE_MACHINERY = 'run.accumulation'
 
@@ -53,22 +32,14 @@ _DECODING = tuple(
 )
 
 _NO_SIFT = dict(weight=0.0, rate=1e-4, init=1e-2, loss='symmetric_kl')
-# Fields that runs of earlier versions do not have, with the values that compute the same:
-# {section: {name of a part: its fields}}.
+# Runs are read from the version of 22 November 2026 (commit 27f957a) on. Fields that were added
+# since, with the values that compute the same: {section: {name of a part: its fields}}.
 _ADDED = {
-  'encoder': {
-    'transformer': dict(embedding_size=0, sharing='none', num_groups=1, inner_group_num=1)
-  },
   'objective': {
-    **{
-      name: dict(head='token')
-      for name in (
-        'replaced_token',
-        'replaced_token_adversarial',
-        'replaced_token_frozen',
-        'corruption_detection',
-      )
-    },
+    'replaced_token': dict(head='token'),
+    'replaced_token_adversarial': dict(head='token'),
+    'replaced_token_frozen': dict(head='token'),
+    'corruption_detection': dict(head='token'),
     'classification': dict(sift=_NO_SIFT),
     'multilabel': dict(sift=_NO_SIFT),
     'regression': dict(sift={**_NO_SIFT, 'loss': 'mse'}),
@@ -145,9 +116,7 @@ def phases(config) -> tuple[Phase, ...]:
 
 
 def _set_rows(config, overrides, index):
-  """Sets batch_size, the rows of a phase's batch, from batch_size or batch_tokens. What the phase
-  sets overrides the config.
-  """
+  """Sets a phase's batch_size from batch_size or batch_tokens; the phase overrides the config."""
   if 'batch_size' in overrides and 'batch_tokens' not in overrides:
     config.batch_tokens = 0
   if 'batch_tokens' in overrides and 'batch_size' not in overrides:
@@ -311,10 +280,6 @@ def from_json(text: str) -> ml_collections.ConfigDict:
     for section in _ADDED.keys() & sections.keys():
       name = sections[section].get('name')
       sections[section] = {**_ADDED[section].get(name, {}), **sections[section]}
-  if len(mesh := plain.get('run', {}).get('mesh', ())) == 2:  # (data, model), as it was before fsdp
-    plain['run']['mesh'] = [mesh[0], 1, mesh[1]]
-  if 'attention' in plain.get('run', {}):  # as `kernels` was called
-    plain['run']['kernels'] = plain['run'].pop('attention')
   config = ml_collections.ConfigDict(
     {k: v if isinstance(v, dict) else _plain(v) for k, v in _tuples(plain).items()}
   )

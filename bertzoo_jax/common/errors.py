@@ -6,9 +6,7 @@ import resource
 
 
 class UserError(Exception):
-  """A user's mistake: one sentence that says what is wrong, and the remedy. Entry points print it
-  and exit with `code`.
-  """
+  """A user's mistake, and the remedy, in one sentence. Entry points print it, exit with `code`."""
 
   code = 2
 
@@ -53,13 +51,18 @@ def words(e: BaseException, most: int | None = None) -> str:
   return ' '.join(str(text).split())[:most]
 
 
+def named(e: BaseException, most: int | None = None) -> str:
+  """'Kind: what it says', as `words`."""
+  return f'{type(e).__name__}: {words(e, most)}'
+
+
 def no_memory(e: BaseException | None) -> str | None:
   """The sentence for an error of a process that gets no more memory; None for another error."""
   said = ("can't start new thread", 'failed to map segment', 'Cannot allocate memory')
   while e is not None:
     if isinstance(e, MemoryError) or any(part in str(e) for part in said):
       limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-      return f'This process gets no more memory ({type(e).__name__}: {words(e, 100)}' + (
+      return f'This process gets no more memory ({named(e, 100)}' + (
         '). Close other programs, or take fewer --workers or a smaller batch.'
         if limit == resource.RLIM_INFINITY
         else f'): its addresses are limited to {limit / 1e9:.1f} GB, and JAX reserves more than '

@@ -1,6 +1,4 @@
-"""Folders of the Hugging Face hub: hf:DIR, a folder in their form, or hf:OWNER/NAME[@REVISION],
-fetched once.
-"""
+"""Folders of the Hugging Face hub: hf:DIR, or hf:OWNER/NAME[@REVISION], fetched once."""
 
 import re
 
@@ -8,19 +6,10 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 
 # What tokenizers are read from; weights stay where they are.
-TOKENIZER = (
-  'tokenizer.json',
-  'tokenizer_config.json',
-  'special_tokens_map.json',
-  'added_tokens.json',
-  'vocab.txt',
-  'vocab.json',
-  'merges.txt',
-  'spiece.model',
-  'spm.model',
-  'sentencepiece.bpe.model',
-  'tokenizer.model',
-  'bertzoo.json',
+TOKENIZER = tuple(
+  'tokenizer.json tokenizer_config.json special_tokens_map.json added_tokens.json vocab.txt '
+  'vocab.json merges.txt spiece.model spm.model sentencepiece.bpe.model tokenizer.model '
+  'bertzoo.json'.split()
 )
 
 

@@ -30,9 +30,7 @@ def join(keys: jax.Array, key: jax.Array) -> jax.Array:
 
 
 def fold_in(keys: jax.Array, number) -> jax.Array:
-  """Other keys of the same rows, for each number others. number: integer, or an array that
-  broadcasts to keys[..., 0].
-  """
+  """Other keys of the same rows, one for each number. number: broadcasts to keys[..., 0]."""
   return jnp.stack(jnp.broadcast_arrays(*folded(keys[..., 0], keys[..., 1], number)), axis=-1)
 
 
@@ -60,9 +58,7 @@ def keep(keys: jax.Array, rate: float, size: tuple[int, int]) -> jax.Array:
 
 
 def normal(keys: jax.Array, size: tuple[int, int]) -> jax.Array:
-  """float32 [..., *size] of the standard normal distribution: one of 2^23 values, below 5.4 in
-  size.
-  """
+  """float32 [..., *size], standard normal: one of 2^23 values, below 5.4 in size."""
   parts = (bits(keys, size) >> np.uint32(9)).astype(jnp.float32)
   middles = (parts + 0.5) * np.float32(2.0**-22) - 1.0  # of equal parts of −1 to 1, exactly
   return np.float32(2**0.5) * jax.lax.erf_inv(middles)

@@ -134,9 +134,7 @@ _KINDS = {
 
 
 def _unknown(key: str, config) -> str:
-  """What a misspelt key is near to: a field of its section, else the same field of others; else
-  what its section has.
-  """
+  """What a misspelt key is near to: a field of its section, else of others; else what there is."""
   section, _, field = key.rpartition('.')
   if field == 'steps':
     return STEPS
@@ -168,9 +166,7 @@ def _unknown(key: str, config) -> str:
 
 
 def meant_by(word: str, config) -> list[str]:
-  """The keys ('section.field') whose field a word misspells, abbreviates or is a part of
-  ('layers': encoder.num_layers).
-  """
+  """The keys whose field a word misspells, abbreviates or is a part of ('layers': num_layers)."""
   names = {key: key.rpartition('.')[2] for key in _fields(config)}
   words = {word, word.removesuffix('s')}
   near = errors.near(word, names.values())

@@ -42,9 +42,7 @@ _ASKED = 5  # times at most, for one answer of an object store
 
 
 class _Remote(type(epath.Path('gs://bucket'))):
-  """An address in an object store. Its reads are `asked`, since an answer may be damaged on the way
-  and has no checksum.
-  """
+  """An address in an object store. Its reads are `asked`: an answer has no checksum."""
 
   def exists(self):
     return asked(super().exists, self)
@@ -147,9 +145,7 @@ def _is_there(address) -> bool:
 
 
 def write_text(p, text: str) -> None:
-  """Writes a whole small file so that a reader sees the old text or the new one, never a part, also
-  after a loss of power.
-  """
+  """Writes a small file: a reader sees the old text or the new one, also after a loss of power."""
   write_bytes(p, text.encode('utf-8'))
 
 
@@ -281,8 +277,7 @@ def reading(what):
     if not may_pass(e):
       raise
     raise errors.TryAgain(
-      f'{what} could not be read ({type(e).__name__}: {errors.words(e, 300)}): run the '
-      'same line again.'
+      f'{what} could not be read ({errors.named(e, 300)}): run the same line again.'
     ) from e
 
 

@@ -24,27 +24,19 @@ _said: set[str] = set()  # modules that --trust-code has announced
 _everything = [False]
 # Files of corpora, workdirs, models and tables. A folder with one of them holds no modules.
 _DATA = (
-  'manifest.json',
-  'attempts.jsonl',
-  'bertzoo.json',
-  'model.safetensors',
-  'tokenizer.json',
-  'table.json',
+  'manifest.json attempts.jsonl bertzoo.json model.safetensors tokenizer.json table.json'.split()
 )
 
 
 def names(config) -> None:
   """Every `package.module:name` in a config that the user gives may run from now on."""
+  if isinstance(config, str) and ':' in config:
+    _named.add(config)
   if hasattr(config, 'items'):
-    config = config.items()
-  elif isinstance(config, str):
-    if ':' in config:
-      _named.add(config)
-    return
-  elif not isinstance(config, (list, tuple)):
-    return
-  for node in config:
-    names(node)
+    config = tuple(config.items())
+  if isinstance(config, (list, tuple)):
+    for node in config:
+      names(node)
 
 
 def everything() -> None:

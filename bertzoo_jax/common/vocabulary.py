@@ -63,15 +63,13 @@ def added(files) -> list[dict]:
   except (AttributeError, KeyError, TypeError, ValueError) as e:
     raise errors.UserError(
       f'The added tokens of {min(map(str, files.values()))} are not readable '
-      f'({type(e).__name__}: {e}): download its folder again.'
+      f'({errors.named(e)}): download its folder again.'
     ) from e
   return sorted(found.values(), key=lambda token: token['id'])
 
 
 def lines(file) -> list[str]:
-  """The pieces of a vocab.txt. A byte-order mark and empty lines at the end are none. Raises
-  UserError if a piece stands twice.
-  """
+  """The pieces of a vocab.txt, without BOM and empty lines at the end. UserError: a piece twice."""
   # Pieces may hold what str.splitlines takes for an end of line.
   pieces = re.sub(r'\r\n?', '\n', read_text(file)).rstrip('\n').split('\n')
   if len(first := {piece: i for i, piece in enumerate(reversed(pieces))}) < len(pieces):
@@ -90,7 +88,7 @@ def _of_tokenizer(file):
     return ids(content)
   except (ValueError, KeyError, TypeError, AttributeError) as e:
     raise errors.UserError(
-      f'{file} is no readable tokenizer ({type(e).__name__}: {e}): download or prepare it again.'
+      f'{file} is no readable tokenizer ({errors.named(e)}): download or prepare it again.'
     ) from e
 
 
@@ -115,18 +113,14 @@ def _said(folder, key):
 
 
 def ids(tokenizer: dict) -> dict[str, int]:
-  """{piece: id} of a tokenizer.json: WordPiece and BPE have a dict, Unigram has a list of (piece,
-  score).
-  """
+  """{piece: id} of a tokenizer.json: a dict, or in Unigram a list of (piece, score)."""
   vocab = tokenizer['model']['vocab']
   out = dict(vocab) if isinstance(vocab, dict) else {piece: i for i, (piece, _) in enumerate(vocab)}
   return out | {t['content']: t['id'] for t in tokenizer.get('added_tokens') or []}
 
 
 def difference_of(a: dict[str, int], b: dict[str, int]) -> str | None:
-  """How the vocabulary `b` of some weights differs from the run's own `a`, in a sentence with an
-  example; None if they are equal.
-  """
+  """How the vocabulary `b` of weights differs from the run's `a`, with an example; None: not."""
   moved = [piece for piece in a if piece in b and a[piece] != b[piece]]
   absent = [piece for piece in a if piece not in b]
   if moved or absent:

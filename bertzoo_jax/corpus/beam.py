@@ -11,8 +11,8 @@ import functools
 
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import progress
 from bertzoo_jax.common import trust
-from bertzoo_jax.corpus import progress
 from bertzoo_jax.corpus import shards
 from bertzoo_jax.corpus import texts
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import numpy as np
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import progress
 from bertzoo_jax.common import storage
-from bertzoo_jax.corpus import progress
 from bertzoo_jax.corpus import shards
 from bertzoo_jax.text import duplicates
 from bertzoo_jax.text import sources

@@ -1,4 +1,4 @@
-"""Scores a trained model on held-out text, or on pairs of sentences.
+"""Scores a trained model on held-out text, or on pairs of sentences; shows what it has learned.
 
     python -m bertzoo_jax.evaluate --workdir W[@STEP|@best] --corpus CORPUS
                                    [--batches 50] [--masking_of OTHER] [--json FILE]
@@ -32,6 +32,29 @@ its generator, the generator is scored. A network that never saw a mask is refus
 Printed with a standard error: of accuracies √(p(1−p)/n), of losses the deviation by √n, as if all
 predictions were independent. The base rate is the share of label 1. Float32; the same command gives
 the same numbers.
+
+    python -m bertzoo_jax.evaluate --workdir W[@STEP|@best] --corpus CORPUS --gaps 10
+                                   [--draw 0] [--top 5] [--require 1.5] [--json FILE]
+
+shows what a run has learned, on one screen. The curve is the held-out loss per masked token over
+the steps. A dotted line marks the unigram entropy of the training text: the loss of word counts
+alone.
+
+The gaps are whole words that the run's masking hid in held-out rows. They are drawn at random
+(--draw=1 draws others); no row has two. The rest of the row is as it stands in the text. Each gap
+is filled before training (by the weights that the run began with), after it, by bigrams, and by the
+most frequent token of the training text.
+
+The accuracies are over all masked tokens of the held-out rows. The bigrams are counted on the
+training text. They read the same rows as the network: both neighbours of a masked token, unless a
+neighbour is masked, too.
+
+With --top=K the last lines say how often the truth is among the K likeliest tokens, and how often
+among the K most frequent ones. They count masked tokens that the row hides: behind a mask, replaced
+by another token, or predicted in an order.
+
+With --require the command ends with code 3 where the loss is not that many nats below the unigram
+entropy, or the accuracy is below the bigrams'.
 """
 
 from absl import flags
@@ -43,6 +66,7 @@ if __name__ == '__main__':  # before TensorFlow is imported
 
 from bertzoo_jax.common import errors  # noqa: E402
 from bertzoo_jax.common import storage  # noqa: E402
+from bertzoo_jax.evaluate import gaps  # noqa: E402
 from bertzoo_jax.evaluate import minimal_pairs  # noqa: E402
 from bertzoo_jax.evaluate import scores  # noqa: E402
 
@@ -52,17 +76,24 @@ def main(_):
     raise errors.UserError(
       'Give --corpus (held-out text) or --minimal_pairs (pairs of sentences), one of the two.'
     )
+  if _GAPS.value and not _CORPUS.value:
+    raise errors.UserError('--gaps are those of held-out text: give --corpus.')
+  if not _GAPS.value and (_DRAW.value or _TOP.value or _REQUIRE.value is not None):
+    raise errors.UserError('--draw, --top and --require are of --gaps: give --gaps=10 too.')
   if _JSON.value and storage.path(_JSON.value).exists():
     raise errors.UserError(
       f'{_JSON.value} exists and is not overwritten: give another name, or remove it first.'
     )
-  written = _on_text() if _CORPUS.value else _on_pairs()
+  found, text = _of_gaps() if _GAPS.value else _on_text() if _CORPUS.value else _on_pairs()
+  print(text, flush=True)
   if _JSON.value:
-    storage.write_text(_JSON.value, written)
+    storage.write_text(_JSON.value, scores.to_json(found))
+  if _REQUIRE.value is not None:
+    gaps.check(found, _REQUIRE.value)
 
 
-def _on_text() -> str:
-  """Prints the scores on held-out text; returns them as JSON."""
+def _on_text():
+  """(Scores on held-out text, what is printed of them)."""
   found = scores.evaluate(
     _WORKDIR.value,
     _CORPUS.value,
@@ -70,21 +101,31 @@ def _on_text() -> str:
     cache_dir=_CACHE_DIR.value,
     masking_of=_MASKING_OF.value,
   )
-  print(
-    f'{found.workdir} at step {found.step:,} on held-out text of the corpus {found.corpus[:12]}'
+  head = f'{found.workdir} at step {found.step:,} on held-out text of the corpus'
+  return found, f'{head} {found.corpus[:12]}\n{scores.table(found)}'
+
+
+def _of_gaps():
+  """(Gaps and counts, what is printed of them)."""
+  found = gaps.find(
+    _WORKDIR.value,
+    _CORPUS.value,
+    gaps=_GAPS.value,
+    draw=_DRAW.value,
+    top=_TOP.value,
+    batches=_BATCHES.value,
+    cache_dir=_CACHE_DIR.value,
   )
-  print(scores.table(found))
-  return scores.to_json(found)
+  return found, gaps.screen(found)
 
 
-def _on_pairs() -> str:
-  """Prints the scores on pairs of sentences; returns them as JSON."""
+def _on_pairs():
+  """(Scores on pairs of sentences, what is printed of them)."""
   found = minimal_pairs.evaluate(_WORKDIR.value, _MINIMAL_PAIRS.value, group_by=_GROUP_BY.value)
   network = f'{found.network} of ' if found.network else ''
   step = '' if found.step is None else f' at step {found.step:,}'
-  print(f'{network}{found.address}{step} on {_MINIMAL_PAIRS.value}, tokens: {found.how}')
-  print(minimal_pairs.table(found))
-  return minimal_pairs.to_json(found)
+  head = f'{network}{found.address}{step} on {_MINIMAL_PAIRS.value}, tokens: {found.how}'
+  return found, f'{head}\n{minimal_pairs.table(found)}'
 
 
 if __name__ == '__main__':
@@ -112,6 +153,22 @@ if __name__ == '__main__':
   )
   _MASKING_OF = flags.DEFINE_string(
     'masking_of', None, "Workdir whose masking the mlm rows have; without it the scored run's."
+  )
+  _GAPS = flags.DEFINE_integer(
+    'gaps', None, 'Show what a run has learned, with at most so many gaps.', lower_bound=1
+  )
+  _DRAW = flags.DEFINE_integer('draw', 0, 'Of --gaps: the seed that draws them.', lower_bound=0)
+  _TOP = flags.DEFINE_integer(
+    'top',
+    0,
+    'Of --gaps: K, to count how often the truth is among the K likeliest tokens. 0: no.',
+    lower_bound=0,
+  )
+  _REQUIRE = flags.DEFINE_float(
+    'require',
+    None,
+    'Of --gaps: nats below the unigram entropy. The command fails unless the loss is so low and '
+    "the accuracy at least the bigrams'.",
   )
   _CACHE_DIR = flags.DEFINE_string(
     'cache_dir', None, 'Local folder to which a corpus in an object store is mirrored once.'

@@ -1,6 +1,5 @@
 """Scores pairs of sentences: a pair is right if its good sentence has the higher log-likelihood."""
 
-import json
 from typing import Any
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ from bertzoo_jax import tokenizers
 from bertzoo_jax.assembly import pretrained
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.common import tables
 from bertzoo_jax.evaluate import likelihoods
 from bertzoo_jax.evaluate import pair_files
 from bertzoo_jax.evaluate import scores
@@ -173,18 +173,7 @@ def table(found: Found) -> str:
   for row in [*rows, total]:
     value = f'{row.accuracy:.2%} ± {row.standard_error:.2%}'
     lines.append((row.group, f'{row.pairs:,}', value, f'{row.ties:,}'))
-  widths = [max(map(len, column)) for column in zip(*lines)]
-  said = [
-    '  '.join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines
-  ]
   notes = list(found.notes)
   if total.ties:
     notes.append(f'{total.ties:,} ties are counted as wrong.')
-  return '\n'.join([*said, *(f'note: {note}' for note in notes)])
-
-
-def to_json(found: Found) -> str:
-  """What was measured as JSON, with the fields of Found and Accuracy."""
-  groups = [row._asdict() for row in found.groups]
-  content = {**found._asdict(), 'groups': groups, 'total': found.total._asdict()}
-  return json.dumps(content, indent=1, ensure_ascii=False) + '\n'
+  return '\n'.join([tables.aligned(lines), *(f'note: {note}' for note in notes)])

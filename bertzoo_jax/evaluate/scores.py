@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import tables
 from bertzoo_jax.evaluate import held_out
 from bertzoo_jax.objectives import generator as generators
 from bertzoo_jax.objectives import networks
@@ -18,9 +19,8 @@ from bertzoo_jax.objectives import probe
 from bertzoo_jax.training import workdir as workdirs
 
 PAIRS = ('nsp', 'sop')
-_ROWS = (
-  64  # that go through a network together: a batch of thousands of rows would not fit a device
-)
+# That go through a network together: a batch of thousands of rows would not fit a device.
+_ROWS = 64
 _ONE_NETWORK = 'network'  # what a nameless one is called
 
 
@@ -152,11 +152,8 @@ def _masked_scores(name, encoder, params, batches, how, first=lambda rows: ()):
 
   nll_BP, correct_BP = through(read, encoder, params, batches, first)
   weights_BP = np.concatenate([b['masked_weights'] for b in batches]).astype(np.float64)
-  num_rows, count, total = (
-    int((weights_BP.max(axis=1) > 0).sum()),
-    int((weights_BP > 0).sum()),
-    max(weights_BP.sum(), 1.0),
-  )
+  num_rows, count = int((weights_BP.max(axis=1) > 0).sum()), int((weights_BP > 0).sum())
+  total = max(weights_BP.sum(), 1.0)
   mean = lambda x: float((x * weights_BP).sum() / total)
   accuracy, loss = mean(correct_BP.astype(np.float64)), mean(nll_BP.astype(np.float64))
   deviation = mean((nll_BP.astype(np.float64) - loss) ** 2) ** 0.5
@@ -165,6 +162,12 @@ def _masked_scores(name, encoder, params, batches, how, first=lambda rows: ()):
     score('accuracy', accuracy, binomial(accuracy, count)),
     score('loss', loss, deviation / max(count, 1) ** 0.5),
   ]
+
+
+def baseline(name: str, accuracy: Score, value: float) -> Score:
+  """The accuracy `value` of counts of words, over the predictions of a network's `accuracy`."""
+  error = binomial(float(value), accuracy.count)
+  return accuracy._replace(network=name, value=float(value), standard_error=error, how='counts')
 
 
 def pair_score(
@@ -183,20 +186,10 @@ def pair_score(
     said_B = probe.fit(row_vectors(encoder, params, train), _labels(train)).predict(
       row_vectors(encoder, params, batches)
     )
-  accuracy = float(np.mean(said_B == labels_B))
-  how, fitted = ('head', None) if train is None else ('linear probe', len(_labels(train)))
-  return Score(
-    name,
-    pairs,
-    len(labels_B),
-    'accuracy',
-    accuracy,
-    binomial(accuracy, len(labels_B)),
-    len(labels_B),
-    float(np.mean(labels_B)),
-    how,
-    fitted,
-  )
+  accuracy, count, rate = float(np.mean(said_B == labels_B)), len(labels_B), np.mean(labels_B)
+  how = ('head', None) if train is None else ('linear probe', len(_labels(train)))
+  error = binomial(accuracy, count)
+  return Score(name, pairs, count, 'accuracy', accuracy, error, count, float(rate), *how)
 
 
 def row_vectors(
@@ -229,23 +222,12 @@ def table(evaluation: Evaluation) -> str:
     rate = '–' if s.base_rate is None else f'{s.base_rate:.1%}'
     how = s.how if s.fitted_rows is None else f'{s.how} on {s.fitted_rows:,} train rows'
     lines.append((s.network, f'{s.rows} {s.num_rows:,}', s.measure, value, rate, how))
-  widths = [max(map(len, column)) for column in zip(*lines)]
-  rows = [
-    '  '.join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines
-  ]
-  return '\n'.join([*rows, *(f'note: {note}' for note in evaluation.notes)])
+  return '\n'.join([tables.aligned(lines), *(f'note: {note}' for note in evaluation.notes)])
 
 
-def to_json(evaluation: Evaluation) -> str:
-  """The evaluation as JSON, with the fields of Evaluation and Score."""
-  return (
-    json.dumps(
-      {**evaluation._asdict(), 'scores': [s._asdict() for s in evaluation.scores]},
-      indent=1,
-      ensure_ascii=False,
-    )
-    + '\n'
-  )
+def to_json(found: NamedTuple) -> str:
+  """What was measured as JSON: a NamedTuple, and those in it, by their fields."""
+  return json.dumps(tables.plain(found), indent=1, ensure_ascii=False) + '\n'
 
 
 def _notes(workdir, corpus):
@@ -263,8 +245,7 @@ def _pairs(notes, corpus, config, pairs, split, batches):
   if corpus.manifest['splitter'] == 'none':
     raise errors.UserError(
       'The corpus was not split into sentences: prepare one with '
-      '--config.corpus.splitter=rules:LANG (or lines, '
-      'or regex:PATTERN), and train on it.'
+      '--config.corpus.splitter=rules:LANG (or lines, or regex:PATTERN), and train on it.'
     )
   return _rows(notes, corpus, config, held_out.segment_pairs(pairs), split, batches)
 
@@ -291,10 +272,8 @@ def through(read, encoder, params, batches, first=lambda rows: (), rows: int | N
 
   def narrowed(params, batch, memory):
     if encoder.type_vocab_size:  # a network of one segment reads both as that one
-      batch = {
-        **batch,
-        'segment_ids': jnp.minimum(batch['segment_ids'], encoder.type_vocab_size - 1),
-      }
+      segment_ids = jnp.minimum(batch['segment_ids'], encoder.type_vocab_size - 1)
+      batch = {**batch, 'segment_ids': segment_ids}
     return read(params, batch, memory)
 
   compiled, params, out, memories = jax.jit(narrowed), jax.device_put(params), [], {}
@@ -319,9 +298,8 @@ def _classifier_last(batch):
   """
   end_B1 = (batch['pack_ids'] > 0).sum(axis=1, keepdims=True)
   place_BL = np.arange(batch['pack_ids'].shape[1]) + 0 * end_B1
-  source_BL = np.where(
-    place_BL < end_B1 - 1, place_BL + 1, np.where(place_BL < end_B1, 0, place_BL)
-  )
+  behind_BL = np.where(place_BL < end_B1, 0, place_BL)
+  source_BL = np.where(place_BL < end_B1 - 1, place_BL + 1, behind_BL)
   ids_BL, segments_BL = (
     np.take_along_axis(batch[name], source_BL, axis=1) for name in ('input_ids', 'segment_ids')
   )

@@ -1,10 +1,15 @@
 """The model card (README.md) of an exported directory: what it is, of what, how long, and what is
 not in it. Every fact is from the config, the corpus manifest and the record of the run.
+
+The words are in `cards/`: card.txt, and for each kind of head how it is loaded.
 """
 
 import json
+import pathlib
 import re
+import string
 from typing import Any
+from typing import NamedTuple
 
 from bertzoo_jax.hf import row_heads
 from bertzoo_jax.hf import span_heads
@@ -13,25 +18,42 @@ from bertzoo_jax.hf import weights
 from bertzoo_jax.hf.architecture import POSITION_TABLE
 from bertzoo_jax.hf.architecture import Architecture
 
+_FOLDER = pathlib.Path(__file__).parent / 'cards'
+# Sections that only some configs have, and their names in the table.
+_SECTIONS = {'format': 'input', 'source': 'task', 'features': 'input'}
+_NOT_RECORDED = 'not recorded'
+_CUTS = ' Its tokenizer cuts texts at the length of fine-tuning if called with `truncation=True`.'
+_LAST_PHASE = (
+  'The run had several phases. The table has the fields of the last one that was trained, and all '
+  'lengths that were trained.\n\n'
+)
+_BITS = (
+  'Bits per byte count the guesses at masked tokens only: they compare with other masked models at '
+  'the same masking rate, not with models that predict every token.\n\n'
+)
+_UNUSED = (
+  'transformers lists heads it does not use as UNEXPECTED or MISSING (pooler): that is right.\n\n'
+)
+_OUTPUTS = {
+  'regression': 'The output is a number. No function is applied to it.',
+  'multi_label_classification': 'Each output is the logit that its label is true (sigmoid). Labels '
+  'may be true together.',
+  'single_label_classification': 'One label is right (softmax over the outputs).',
+}
+_PAIRS = {
+  'nsp': 'label 0: the second text follows the first, 1: it was drawn at random',
+  'sop': 'label 0: the two texts are in their order, 1: they are swapped',
+  'same_document': 'label 0: the second text follows the first, 1: it is from another place of the '
+  'same document',
+  'pool': 'label 0: the second text follows the first, 1: it belongs to another row',
+}
+_ALONE = '; a text of a single sentence got a random one behind it, and label 1'
 
-def text(
-  *,
-  architecture: Architecture,
-  encoder,
-  sizes,
-  config: dict,
-  step: int,
-  tensors: dict,
-  corpus: dict[str, Any],
-  metrics: dict[str, Any],
-  commits: list[str],
-  init: str | None,
-  checked: str,
-  aside: tuple[str, ...] = (),
-) -> str:
-  """The card, Markdown with a YAML head.
 
-  Args:
+class Run(NamedTuple):
+  """What a card tells of.
+
+  Attributes:
     architecture: of the class that the weights are for.
     encoder: linen module.
     sizes: of the architecture's `sizes`.
@@ -46,136 +68,112 @@ def text(
     checked: what was compared after export.
     aside: names of heads in weights.HEADS.
   """
-  computed = architecture.computes(encoder)
-  task = architecture.pipeline if computed.pipeline is None else computed.pipeline
-  answers = span_heads.finds(architecture)
-  trained = task_heads.head_of(architecture)
-  scores = answers or trained != ''
-  parameters = sum(x.size for x in tensors.values())
-  corpus = dict(corpus)
-  licence, language = corpus.pop('license', None), corpus.pop('language', None)
-  sources = corpus.pop('sources', None)
-  codes = [c for c in re.split(r'[\s,]+', language or '') if re.fullmatch('[a-z]{2,3}', c)]
-  head = [
-    '---',
-    *(['library_name: transformers', f'pipeline_tag: {task}'] if task else []),
-    *(['language:', *(f'- "{code}"' for code in codes)] if codes else []),
-    'tags:',
-    '- bertzoo_jax',
-    *(['- masked-language-modeling'] if task == 'fill-mask' else []),
-    *([f'- {span_heads.PIPELINE if answers else task_heads.TASKS[trained]}'] if scores else []),
-    '---',
-    '',
-  ]
-  lengths = _lengths(config, step)
-  sections = ((word, config[name]) for name, word in _SECTIONS.items() if name in config)
-  lines = [
-    f'# {architecture.name}, {"fine-tuned" if scores else "pretrained"} with bertzoo_jax',
-    '',
-    f'{sizes.num_layers} layer{"s" * (sizes.num_layers > 1)} of {encoder.hidden_size}, '
-    f'{sizes.num_heads} heads, '
-    f'{parameters:,} parameters in float32. {_longest(architecture, encoder, tensors, lengths)}'
-    f'{_CUTS * scores}',
-    '',
-    *(_usage(task, trained, encoder, config) if task or trained else []),
-    *(_outputs(config) if scores else []),
-    '## Training',
-    '',
-    '| | |',
-    '|---|---|',
-    f'| steps | {step:,} of {sum(steps for steps, _ in config["phases"]):,} |',
-    f'| batch | {_batch(config, step)} |',
-    f'| lengths | {", ".join(f"{n} tokens for {steps:,} steps" for n, steps in lengths)} |',
-    f'| began with | {_public(init.split(",")) if init else "random weights"} |',
-    *(f'| {word} | {_fields(_without_folders(section))} |' for word, section in sections),
-    *([f'| masking | {_masking(config["masking"])} |'] if 'masking' in config else []),
-    f'| objective | {_fields(config["objective"])} |',
-    f'| optimizer | {_fields(config["optimizer"])} |',
-    f'| schedule | {_fields(config["schedule"])} |',
-    f'| tokenizer | {_fields(config["tokenizer"])} |',
-    f'| seed | {config["seed"]} |',
-    *(f'| program | bertzoo_jax at commit {commit} |' for commit in commits),
-    f'| language of the text | {_value(language or _NOT_RECORDED)} |',
-    f'| licence of the text | {_value(licence or _NOT_RECORDED)} |',
-    f'| sources of the text | {_public(sources) if sources else _NOT_RECORDED} |',
-    *(f'| corpus {key} | {_value(value)} |' for key, value in corpus.items()),
-    '',
-    *([_LAST_PHASE, ''] if any(overrides for _, overrides in config['phases']) else []),
-  ]
-  if metrics:
-    lines += [
-      '## Last measured',
-      '',
-      *(
-        [_OF_TASK]
-        if 'metrics' in config
-        else ['Losses in nats; `held_out` on text kept out of training.']
-      ),
-      '',
-      '| metric | value |',
-      '|---|---|',
-      *(f'| {key} | {_value(value)} |' for key, value in metrics.items()),
-      '',
-    ]
-    if any('bits_per_byte' in key for key in metrics):
-      lines += [
-        'Bits per byte count the guesses at masked tokens only: they compare with other masked '
-        'models at the same masking rate, not with '
-        'models that predict every token.',
-        '',
-      ]
-  lines += ['## What is here, and what is not', '']
-  lines += [
-    architecture.heads,
-    *([computed.said] if computed.said else []),
-    *([_labels(config['format'])] if _has_pair_head(architecture) else []),
-    *(
-      [
-        f'`{weights.HEADS}` holds heads that transformers has no class for and does not read: '
-        f'{", ".join(aside)}. `--init hf:` of bertzoo_jax reads them.'
-      ]
-      if aside
-      else []
+
+  architecture: Architecture
+  encoder: Any
+  sizes: Any
+  config: dict
+  step: int
+  tensors: dict
+  corpus: dict
+  metrics: dict
+  commits: list
+  init: str | None
+  checked: str
+  aside: tuple = ()
+
+  @property
+  def task(self) -> str | None:
+    """The Hub's name of what it is for; None where there is no pipeline."""
+    computed = self.architecture.computes(self.encoder)
+    return self.architecture.pipeline if computed.pipeline is None else computed.pipeline
+
+  @property
+  def head(self) -> str:
+    """The head of a task, of task_heads.OUTPUTS; '' for none."""
+    return task_heads.head_of(self.architecture)
+
+  @property
+  def fine_tuned(self) -> bool:
+    return span_heads.finds(self.architecture) or self.head != ''
+
+
+def text(run: Run) -> str:
+  """The card, Markdown with a YAML head."""
+  return _filled('card', facts(run))
+
+
+def facts(run: Run) -> dict[str, str]:
+  """What fills card.txt. What only some cards have is '' in others, and ends with its own line."""
+  config, said = run.config, run.architecture.computes(run.encoder).said
+  lengths = _trained(config, run.step, 'length')
+  licence, language, sources = (run.corpus.get(k) for k in ('license', 'language', 'sources'))
+  layers = run.sizes.num_layers
+  return {
+    **{name: _fields(config[name]) for name in ('objective', 'optimizer', 'schedule', 'tokenizer')},
+    'pipeline': _lines(
+      ['library_name: transformers', f'pipeline_tag: {run.task}'] * bool(run.task)
     ),
-    'The state of the optimizer is not part of the export.',
-    '',
-    *(_UNUSED if task and not scores else []),
-    checked,
-    '',
-  ]
-  return '\n'.join(head + lines)
+    'languages': _languages(language or ''),
+    'tags': _tags(run),
+    'name': run.architecture.name,
+    'how': 'fine-tuned' if run.fine_tuned else 'pretrained',
+    'layers': f'{layers} layer{"s" * (layers > 1)}',
+    'hidden_size': run.encoder.hidden_size,
+    'num_heads': run.sizes.num_heads,
+    'parameters': f'{sum(x.size for x in run.tensors.values()):,}',
+    'longest': _longest(run, lengths),
+    'cuts': _CUTS * run.fine_tuned,
+    'usage': _usage(run),
+    'outputs': _outputs(config) * run.fine_tuned,
+    'steps': f'{run.step:,} of {sum(steps for steps, _ in config["phases"]):,}',
+    'batch': _batch(config, run.step),
+    'lengths': ', '.join(f'{n} tokens for {steps:,} steps' for n, steps in lengths),
+    'init': _public(run.init.split(',')) if run.init else 'random weights',
+    'sections': _sections(config),
+    'seed': config['seed'],
+    'program': _lines(f'| program | bertzoo_jax at commit {commit} |' for commit in run.commits),
+    'language': _value(language or _NOT_RECORDED),
+    'licence': _value(licence or _NOT_RECORDED),
+    'sources': _public(sources) if sources else _NOT_RECORDED,
+    'corpus': _lines(
+      f'| corpus {key} | {_value(value)} |'
+      for key, value in run.corpus.items()
+      if key not in ('license', 'language', 'sources')
+    ),
+    'phases': _LAST_PHASE * any(overrides for _, overrides in config['phases']),
+    'measured': _measured(run),
+    'heads': run.architecture.heads,
+    'said': _lines([said] * bool(said)),
+    'labels': _labels(config['format']) if _has_pair_head(run.architecture) else '',
+    'aside': _aside(run.aside),
+    'unused': _UNUSED * (bool(run.task) and not run.fine_tuned),
+    'checked': run.checked,
+  }
 
 
-# Sections that only some configs have, and their names in the table.
-_SECTIONS = {'format': 'input', 'source': 'task', 'features': 'input'}
-_NOT_RECORDED = 'not recorded'
-_CUTS = ' Its tokenizer cuts texts at the length of fine-tuning if called with `truncation=True`.'
-_OF_TASK = 'Metrics of the dev set; losses in nats.'
-_LAST_PHASE = (
-  'The run had several phases. The table has the fields of the last one that was trained, and all '
-  'lengths that were trained.'
-)
-_PAIRS = {
-  'nsp': 'label 0: the second text follows the first, 1: it was drawn at random',
-  'sop': 'label 0: the two texts are in their order, 1: they are swapped',
-  'same_document': 'label 0: the second text follows the first, 1: it is from another place of the '
-  'same document',
-  'pool': 'label 0: the second text follows the first, 1: it belongs to another row',
-}
-_ALONE = '; a text of a single sentence got a random one behind it, and label 1'
+def _filled(name: str, values: dict) -> str:
+  """A page of `cards/` with its `$names` filled in."""
+  return string.Template((_FOLDER / f'{name}.txt').read_text(encoding='utf-8')).substitute(values)
 
 
-def _lengths(config: dict[str, Any], step: int) -> list[tuple[int, int]]:
-  """(tokens per row, steps trained) of each phase that has begun."""
-  return _trained(config, step, 'length')
+def _lines(lines) -> str:
+  return ''.join(f'{line}\n' for line in lines)
 
 
-def _batch(config: dict[str, Any], step: int) -> str:
-  """Rows of a batch, as text. If phases differ in them, the steps of each."""
-  batches = _trained(config, step, 'batch_size') or [(config['batch_size'], 0)]
-  if len({rows for rows, _ in batches}) == 1:
-    return f'{batches[0][0]:,} rows'
-  return ', '.join(f'{rows:,} rows for {steps:,} steps' for rows, steps in batches)
+def _languages(told: str) -> str:
+  codes = [c for c in re.split(r'[\s,]+', told) if re.fullmatch('[a-z]{2,3}', c)]
+  return _lines(['language:', *(f'- "{code}"' for code in codes)] if codes else [])
+
+
+def _tags(run) -> str:
+  """The tags that a card has beside the program's."""
+  tags = ['masked-language-modeling'] * (run.task == 'fill-mask')
+  if span_heads.finds(run.architecture):
+    tags.append(span_heads.PIPELINE)
+  elif run.head:
+    tags.append(task_heads.TASKS[run.head])
+  return _lines(f'- {tag}' for tag in tags)
 
 
 def _trained(config: dict[str, Any], step: int, field: str) -> list[tuple[Any, int]]:
@@ -188,19 +186,27 @@ def _trained(config: dict[str, Any], step: int, field: str) -> list[tuple[Any, i
   return out
 
 
-def _longest(architecture, encoder, tensors, lengths) -> str:
+def _batch(config: dict[str, Any], step: int) -> str:
+  """Rows of a batch, as text. If phases differ in them, the steps of each."""
+  batches = _trained(config, step, 'batch_size') or [(config['batch_size'], 0)]
+  if len({rows for rows, _ in batches}) == 1:
+    return f'{batches[0][0]:,} rows'
+  return ', '.join(f'{rows:,} rows for {steps:,} steps' for rows, steps in batches)
+
+
+def _longest(run, lengths) -> str:
   """The sentence about the lengths that the network can read, and that it has read."""
-  trained = max((n for n, _ in lengths), default=0)
-  if not encoder.max_positions:
+  trained, most = max((n for n, _ in lengths), default=0), run.encoder.max_positions
+  if not most:
     return f'It reads any length; the longest rows in training had {trained} tokens.'
-  if trained >= encoder.max_positions:
-    return f'It reads at most {encoder.max_positions} tokens.'
+  if trained >= most:
+    return f'It reads at most {most} tokens.'
   said = f'It was trained on rows of at most {trained} tokens: cut texts there. '
-  if not any(row.ours == POSITION_TABLE and row.theirs in tensors for row in architecture.rows):
-    return f'{said}It takes {encoder.max_positions}, and has no position table.'
+  rows = run.architecture.rows
+  if not any(row.ours == POSITION_TABLE and row.theirs in run.tensors for row in rows):
+    return f'{said}It takes {most}, and has no position table.'
   return (
-    f'{said}Its position table has {encoder.max_positions} rows; this run did not train those from '
-    f'{trained} on.'
+    f'{said}Its position table has {most} rows; this run did not train those from {trained} on.'
   )
 
 
@@ -209,24 +215,13 @@ def _public(names: list[str]) -> str:
   return _value([re.sub(r'^(hf:)?[/~.].*/', '', name) for name in names])
 
 
-def _outputs(config: dict[str, Any]) -> list[str]:
-  """What the outputs of a task's head are."""
-  task = row_heads.task_of(config['objective'])
-  labels = ', '.join(f'{i} `{label}`' for i, label in enumerate(task.labels))
-  what = {
-    'regression': 'The output is a number. No function is applied to it.',
-    'multi_label_classification': 'Each output is the logit that its label is true (sigmoid). '
-    'Labels may be true together.',
-    'single_label_classification': 'One label is right (softmax over the outputs).',
-  }
-  lines = [what[task.problem]] if task.problem in what else []
-  if config['objective']['name'] == 'tagging':
-    lines = ['A word has one tag (softmax over the outputs of its first token).']
-  if task.labels and task.problem != 'regression':
-    lines.append(f'Labels: {labels}.')
-  if 'metrics' in config:
-    lines.append(f'Metrics: {", ".join(config["metrics"])}; the first is the dev score.')
-  return [' '.join(lines), ''] if lines else []
+def _sections(config: dict[str, Any]) -> str:
+  """Rows of the table for sections that only some configs have."""
+  named = {name: word for name, word in _SECTIONS.items() if name in config}
+  rows = [f'| {word} | {_fields(_without_folders(config[name]))} |' for name, word in named.items()]
+  if 'masking' in config:
+    rows.append(f'| masking | {_masking(config["masking"])} |')
+  return _lines(rows)
 
 
 def _without_folders(x):
@@ -234,6 +229,43 @@ def _without_folders(x):
   if isinstance(x, dict):
     return {key: _without_folders(value) for key, value in x.items()}
   return re.sub(r'^[/~].*/', '', x) if isinstance(x, str) else x
+
+
+def _masking(section: dict[str, Any]) -> str:
+  """The fields of a masking, with what becomes of the predicted tokens in words."""
+  shares = section.get('corruption', ())
+  if isinstance(shares, str) or len(shares) != 3:  # it replaces nothing, or has fields of its own
+    return _fields(section)
+  becomes = 'by the mask token', 'by a random token'
+  if section.get('substitute') == 'similar':
+    becomes = 'by a similar word (a random word where there is none)', 'by a random word'
+  told = ', '.join(f'{share:.0%} {what}' for share, what in zip(shares, becomes))
+  rest = {k: v for k, v in section.items() if k not in ('corruption', 'substitute')}
+  return f'{_fields(rest)}. Of the predicted tokens, replaced {told}; {shares[2]:.0%} stay'
+
+
+def _measured(run) -> str:
+  """The section of the newest metrics; '' without any."""
+  if not run.metrics:
+    return ''
+  of_text = 'Losses in nats; `held_out` on text kept out of training.'
+  about = 'Metrics of the dev set; losses in nats.' if 'metrics' in run.config else of_text
+  rows = _lines(f'| {key} | {_value(value)} |' for key, value in run.metrics.items())
+  bits = _BITS * any('bits_per_byte' in key for key in run.metrics)
+  return f'## Last measured\n\n{about}\n\n| metric | value |\n|---|---|\n{rows}\n{bits}'
+
+
+def _outputs(config: dict[str, Any]) -> str:
+  """What the outputs of a task's head are."""
+  task = row_heads.task_of(config['objective'])
+  said = [_OUTPUTS[task.problem]] if task.problem in _OUTPUTS else []
+  if config['objective']['name'] == 'tagging':
+    said = ['A word has one tag (softmax over the outputs of its first token).']
+  if task.labels and task.problem != 'regression':
+    said.append(f'Labels: {", ".join(f"{i} `{label}`" for i, label in enumerate(task.labels))}.')
+  if 'metrics' in config:
+    said.append(f'Metrics: {", ".join(config["metrics"])}; the first is the dev score.')
+  return f'{" ".join(said)}\n\n' if said else ''
 
 
 def _has_pair_head(a: Architecture) -> bool:
@@ -245,159 +277,64 @@ def _labels(format: dict[str, Any]) -> str:
   kind = format.get('pairs', 'nsp')
   if kind == 'nsp' and format.get('negatives') in _PAIRS:
     kind = format['negatives']
-  alone = kind == 'sop' and format.get('lone_sentences') == 'random'
-  return f'Its labels in training: {_PAIRS.get(kind, "those of the input above")}{_ALONE * alone}.'
+  alone = _ALONE * (kind == 'sop' and format.get('lone_sentences') == 'random')
+  return f'Its labels in training: {_PAIRS.get(kind, "those of the input above")}{alone}.\n'
 
 
-def _masking(section: dict[str, Any]) -> str:
-  """The fields of a masking, with what becomes of the predicted tokens in words."""
-  shares = section.get('corruption', ())
-  if (
-    isinstance(shares, str) or len(shares) != 3
-  ):  # nothing is replaced, or a part with fields of its own
-    return _fields(section)
-  similar = section.get('substitute') == 'similar'
-  becomes = (
-    ('by a similar word (a random word where there is none)', 'by a random word')
-    if similar
-    else ('by the mask token', 'by a random token')
+def _aside(heads) -> str:
+  if not heads:
+    return ''
+  return (
+    f'`{weights.HEADS}` holds heads that transformers has no class for and does not read: '
+    f'{", ".join(heads)}. `--init hf:` of bertzoo_jax reads them.\n'
   )
-  told = ', '.join(f'{share:.0%} {what}' for share, what in zip(shares, becomes))
-  rest = {k: v for k, v in section.items() if k not in ('corruption', 'substitute')}
-  return f'{_fields(rest)}. Of the predicted tokens, replaced {told}; {shares[2]:.0%} stay'
 
 
-def _usage(task: str, head: str, encoder, config: dict[str, Any]) -> list[str]:
-  """How the directory is loaded. head: of task_heads.OUTPUTS, or ''."""
-  if head == row_heads.HEAD:
-    return _usage_of_scores()
-  if head == task_heads.TAG:
-    return _usage_of_tags()
-  if head == task_heads.CHOICE:
-    return _usage_of_choices(config)
-  if task == span_heads.PIPELINE:
-    return _usage_of_answers(config, encoder.padding_side == 'left')
-  return [
-    '```python',
-    'from transformers import AutoTokenizer, pipeline',
-    f"{'fill' if task == 'fill-mask' else 'vectors'} = pipeline('{task}', model='THIS_DIRECTORY')",
-    "tokenizer = AutoTokenizer.from_pretrained('THIS_DIRECTORY')",
-    '```',
-    '',
-    'Use `AutoTokenizer`: a class called by its name (`BertTokenizer`, `RobertaTokenizer`) may put '
-    'its own text cleaning in place of this one.',
-    '',
-  ]
+def _usage(run) -> str:
+  """How the directory is loaded."""
+  features = run.config['features'] if 'features' in run.config else {}
+  if run.head == task_heads.CHOICE:
+    return _filled('choices', _choices(features))
+  if run.head:
+    page = {row_heads.HEAD: 'scores', task_heads.TAG: 'tags'}[run.head]
+    return _filled(page, {'task': task_heads.TASKS[run.head]})
+  if run.task == span_heads.PIPELINE:
+    metrics = run.config['metrics'] if 'metrics' in run.config else ()
+    return _filled('answers', _answers(features, run.encoder.padding_side == 'left', metrics))
+  called = 'fill' if run.task == 'fill-mask' else 'vectors'
+  return _filled('vectors', {'called': called, 'task': run.task}) if run.task else ''
 
 
-def _usage_of_scores() -> list[str]:
-  """How a directory whose class scores rows is loaded."""
-  return [
-    '```python',
-    'from transformers import pipeline',
-    f"classify = pipeline('{row_heads.PIPELINE}', model='THIS_DIRECTORY', truncation=True)",
-    "classify('A text.')",
-    "classify({'text': 'A text.', 'text_pair': 'A second text.'})  # for a task of pairs",
-    '```',
-    '',
-    'Add `top_k=None` for the scores of all labels.',
-    '',
-  ]
-
-
-def _usage_of_answers(config: dict[str, Any], usual: bool) -> list[str]:
-  """How a directory whose class finds answers is loaded. usual: whether its rows begin with the
-  passage where the config does not say so.
-  """
-  own = config['features'] if 'features' in config else {}
-  order = own['order'] if 'order' in own else 'auto'
+def _answers(features: dict[str, Any], usual: bool, metrics=()) -> dict[str, str]:
+  """What fills answers.txt. usual: whether rows begin with the passage by default."""
+  order = features.get('order', 'auto')
   passage_first = usual if order == 'auto' else order == 'passage_first'
-  most = own['max_answer'] if 'max_answer' in own else 30
-  threshold = own['no_answer_threshold'] if 'no_answer_threshold' in own else 0.0
-  may_have_none = bool(threshold) or ('metrics' in config and 'best_threshold' in config['metrics'])
-  return [
-    '```python',
-    'import torch',
-    'from transformers import AutoModelForQuestionAnswering, AutoTokenizer',
-    "tokenizer = AutoTokenizer.from_pretrained('THIS_DIRECTORY')",
-    "model = AutoModelForQuestionAnswering.from_pretrained('THIS_DIRECTORY')",
-    "question, passage = 'Who …?', 'A passage.'",
-    f'texts = {"passage, question" if passage_first else "question, passage"}',
-    "row = tokenizer(*texts, return_tensors='pt', return_offsets_mapping=True)",
-    "places = row.pop('offset_mapping')[0]",
-    f'own = torch.tensor([s == {0 if passage_first else 1} for s in row.sequence_ids()])',
-    'with torch.no_grad():',
-    '  out = model(**row)',
-    'scores = out.start_logits[0][:, None] + out.end_logits[0]',
-    f'spans = (own[:, None] & own).triu() & ~torch.ones_like(scores).triu({most}).bool()',
-    "best = scores.masked_fill(~spans, -float('inf')).argmax()",
-    'start, end = divmod(best.item(), len(own))',
-    *(_answer_or_none(threshold) if may_have_none else [f'print({_ANSWER})']),
-    '```',
-    '',
-    'Cut a longer passage into windows. transformers before 5 does it: '
-    f"`pipeline('{span_heads.PIPELINE}', model='THIS_DIRECTORY')`.",
-    '',
-  ]
+  threshold = features.get('no_answer_threshold', 0.0)
+  answer = 'passage[places[start][0] : places[end][1]].strip()'
+  said = f'print({answer})'
+  if threshold or 'best_threshold' in metrics:  # there may be none
+    said = (
+      "cls = row['input_ids'][0].tolist().index(tokenizer.cls_token_id)\n"
+      'odds = scores[cls, cls] - scores[start, end]  # of no answer\n'
+      f"print('' if odds > {threshold:g} else {answer})"
+    )
+  return {
+    'texts': 'passage, question' if passage_first else 'question, passage',
+    'own': 0 if passage_first else 1,
+    'most': features.get('max_answer', 30),
+    'answer': said,
+    'task': span_heads.PIPELINE,
+  }
 
 
-_ANSWER = 'passage[places[start][0] : places[end][1]].strip()'
-
-
-def _answer_or_none(threshold: float) -> list[str]:
-  """Code that prints nothing where the odds of no answer are above the threshold."""
-  return [
-    "cls = row['input_ids'][0].tolist().index(tokenizer.cls_token_id)",
-    'odds = scores[cls, cls] - scores[start, end]  # of no answer',
-    f"print('' if odds > {threshold:g} else {_ANSWER})",
-  ]
-
-
-def _usage_of_tags() -> list[str]:
-  """How a directory whose class tags tokens is loaded."""
-  return [
-    '```python',
-    'from transformers import pipeline',
-    f"tag = pipeline('{task_heads.TASKS[task_heads.TAG]}', model='THIS_DIRECTORY', "
-    "aggregation_strategy='first')",
-    "tag('A sentence with names.')",
-    '```',
-    '',
-    'A word has the tag of its first token (`first`). For text that is split into words already, '
-    'call the tokenizer with `is_split_into_words=True` and read the logits at the first token of '
-    'each word.',
-    '',
-  ]
-
-
-def _usage_of_choices(config: dict[str, Any]) -> list[str]:
-  """How a directory whose class scores options is loaded."""
-  own = config['features'] if 'features' in config else {}
-  first = 'order' in own and own['order'] == 'options_first'
-  blank = own['blank'] if 'blank' in own else ''
-  texts = 'asked, [text] * len(asked)' if first else '[text] * len(asked), asked'
-  return [
-    '```python',
-    'from transformers import AutoModelForMultipleChoice, AutoTokenizer',
-    "tokenizer = AutoTokenizer.from_pretrained('THIS_DIRECTORY')",
-    "model = AutoModelForMultipleChoice.from_pretrained('THIS_DIRECTORY')",
-    "text, asked = 'A text.', ['A question? An option', 'A question? Another option']",
-    f'rows = tokenizer({texts}, padding=True, truncation='
-    f"'{'only_second' if first else 'only_first'}', return_tensors='pt')",
-    'scores = model(**{name: x[None] for name, x in rows.items()}).logits[0]',
-    '```',
-    '',
-    'Each option is a row of its own. '
-    + (f'An option takes the place of `{blank}` in its question. ' if blank else '')
-    + 'Without a text, the question is the text and the option stands beside it.',
-    '',
-  ]
-
-
-_UNUSED = [
-  'transformers lists heads it does not use as UNEXPECTED or MISSING (pooler): that is right.',
-  '',
-]
+def _choices(features: dict[str, Any]) -> dict[str, str]:
+  """What fills choices.txt."""
+  first, blank = features.get('order') == 'options_first', features.get('blank', '')
+  return {
+    'texts': 'asked, [text] * len(asked)' if first else '[text] * len(asked), asked',
+    'truncation': 'only_second' if first else 'only_first',
+    'blank': f'An option takes the place of `{blank}` in its question. ' if blank else '',
+  }
 
 
 def _fields(section: dict[str, Any]) -> str:

@@ -24,7 +24,7 @@ def run(
   keep: fields.COUNT = 3,
   keep_every: fields.STEPS = 0,
   on_nonfinite: fields.one_of('stop', 'skip') = 'stop',
-  on_spike: fields.one_of('report', 'stop', 'rewind') = 'report',
+  on_spike: fields.one_of('report', 'stop') = 'report',
   tensorboard: bool = True,
   wandb: str = '',
   compile_cache: str = '~/.cache/bertzoo_jax/xla',
@@ -51,8 +51,7 @@ def run(
   keep: newest checkpoints kept.
   keep_every: steps between checkpoints that are kept for good; 0: none.
   on_nonfinite: stop | skip (leave the update out and count it).
-  on_spike: of loss or gradient norm (training/spikes.py): report | stop | rewind (go back to the
-    last checkpoint before it and leave these steps out; skipped.json in the workdir lists them).
+  on_spike: of loss or gradient norm (training/spikes.py): report | stop.
   tensorboard: whether event files are written.
   wandb: project name, empty for none.
   compile_cache: folder of compiled programs; JAX_COMPILATION_CACHE_DIR overrides it.

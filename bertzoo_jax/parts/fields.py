@@ -59,9 +59,7 @@ def one_of(*choices):
 
 
 def each(kind, deep=False):
-  """A tuple of numbers, each with the range of a kind. deep: of anything, in which the numbers at
-  any depth have it.
-  """
+  """A tuple of numbers in the range of a kind. deep: at any depth of the tuple."""
   words, one = of(kind)[:2]
 
   def holds(value):
@@ -156,9 +154,7 @@ def section(constructor=None, *, named=True, like=None, **usual):
 
 
 def parameters(part) -> dict[str, inspect.Parameter] | None:
-  """{name: its parameter, with annotation and default} of all arguments of a part; None where
-  Python does not know them.
-  """
+  """{name: parameter} of all arguments of a part; None where Python does not know them."""
   try:
     found = inspect.signature(part).parameters
   except ValueError:  # some functions written in C

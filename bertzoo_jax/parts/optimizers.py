@@ -60,4 +60,42 @@ def lamb(
   """
 
 
-__all__ = ['adamw', 'adamw_uncorrected', 'lamb']
+@fields.section(like=adamw, weight_decay=1e-5, no_decay=(r'norm/', r'bias$'))
+def stable_adamw():
+  """AdamW whose step is made smaller where a gradient is large for its second moment (Wortsman et
+  al. 2023, Algorithm 2; ModernBERT).
+  """
+
+
+@fields.section
+def muon(
+  *,
+  momentum: fields.SHARE_BELOW_1 = 0.95,
+  iterations: fields.COUNT = 5,
+  rms: fields.ABOVE_0 = 0.2,
+  matrices: tuple = (
+    (r'layers/.*(query|key|value|position)/kernel$', (-3,), (-2, -1)),
+    (r'layers/.*attention/output/kernel$', (-3, -2), (-1,)),
+    (r'layers/.*kernel$', (-2,), (-1,)),
+  ),
+  b1: fields.SHARE_BELOW_1 = 0.9,
+  b2: fields.SHARE_BELOW_1 = 0.98,
+  eps: fields.ABOVE_0 = 1e-6,
+  weight_decay: fields.AT_LEAST_0 = 0.01,
+  no_decay: tuple = (r'norm/', r'bias$'),
+  clip_norm: fields.AT_LEAST_0 = 0.0,
+  rates: fields.each(fields.AT_LEAST_0, deep=True) = (),
+  clip_groups: tuple = (),
+):
+  """Muon for the matrices of the layers, AdamW for the rest (Jordan et al. 2024; Liu et al. 2025).
+
+  momentum: μ, of the gradients of matrices.
+  iterations: of Newton and Schulz.
+  rms: size of an update of a matrix; 0.2 is that of AdamW, so that both share a learning rate.
+  matrices: ordered (path regex, axes of the inputs, axes of the outputs), first match wins. Axes
+    are counted from the last. What matches none is AdamW's.
+  b1, b2, eps: of AdamW.
+  """
+
+
+__all__ = ['adamw', 'adamw_uncorrected', 'lamb', 'stable_adamw', 'muon']

@@ -1,6 +1,4 @@
-"""The fields of a config: from its sections to the definitions of their parts. Ranges are checked
-before anything is built or allocated.
-"""
+"""The fields of a config, from its sections to the definitions of their parts."""
 
 from typing import NamedTuple
 

@@ -52,10 +52,61 @@ def linear_to_floor(
   """
 
 
+@fields.section
+def constant(
+  *,
+  learning_rate: fields.AT_LEAST_0 = 1e-3,
+  warmup: fields.STEPS = 2_000,
+  across_phases: fields.one_of('continue', 'restart') = 'continue',
+):
+  """Warmup peak·s/W, then the peak."""
+
+
+@fields.section(like=constant)
+def inverse_sqrt():
+  """Warmup peak·s/W, then peak·√(W/s) (Vaswani et al. 2017, eq. 3)."""
+
+
+@fields.section
+def cosine(
+  *,
+  learning_rate: fields.AT_LEAST_0 = 1e-3,
+  warmup: fields.STEPS = 2_000,
+  end_share: fields.SHARE = 0.0,
+  across_phases: fields.one_of('continue', 'restart') = 'continue',
+):
+  """Warmup peak·s/W, then half a cosine from the peak at W to end_share·peak at the end (Loshchilov
+  and Hutter 2017, eq. 5, without restarts).
+  """
+
+
+@fields.section
+def warmup_stable_decay(
+  *,
+  learning_rate: fields.AT_LEAST_0 = 8e-4,
+  warmup: fields.STEPS = 2_000,
+  decay: fields.STEPS = 10_000,
+  shape: fields.one_of('linear', 'cosine', 'sqrt') = 'sqrt',
+  end_share: fields.SHARE = 0.0,
+  across_phases: fields.one_of('continue', 'restart') = 'continue',
+):
+  """Warmup peak·s/W, the peak, and in the last updates down to end_share·peak (Hu et al. 2024,
+  section 4.2). Any checkpoint of the stable part can be given a decay of its own.
+
+  decay: D, the updates at the end in which the rate falls; 0 for none.
+  shape: with x from 0 to 1 over the decay, what is left of the fall is 1 − x (linear),
+    (1 + cos πx)/2 (cosine) or 1 − √x (sqrt: Hägele et al. 2024).
+  """
+
+
 __all__ = [
   'linear_from_start',
   'linear_after_warmup',
   'linear_jump',
   'linear_product',
   'linear_to_floor',
+  'constant',
+  'inverse_sqrt',
+  'cosine',
+  'warmup_stable_decay',
 ]

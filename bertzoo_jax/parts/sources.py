@@ -161,7 +161,8 @@ def conll(
   labels: tuple = (),
   dev_share: fields.SHARE_BELOW_1 = 0.1,
 ):
-  """Sentences of tagged words: a word per line, its columns, and an empty line behind a sentence.
+  """Sentences of tagged words: a word per line, its columns, and an empty line behind a sentence;
+  or (jsonl, json, parquet) a row per sentence with a list of words and a list of tags.
 
   files: {split: file name in --task_dir}, as of a table. A test file may have words alone.
   word, tag: numbers of columns from 0; −1 is the last one.
@@ -173,7 +174,8 @@ def conll(
   scheme: of the tags: auto | iob1 | iob2 | bioes | bilou | io | none (parts of speech). Tags that
     the scheme does not allow are counted and said.
   convert: the scheme to convert the tags to: iob2 | bioes | bilou; '' for none.
-  labels: all tags in order; () for those of train, and of a scheme all prefixes of its types.
+  labels: all tags in order, which name tags that are numbers; () for those of train, and of a
+    scheme all prefixes of its types.
   dev_share: of the train sentences, which become `dev` where there is no such file.
   """
 

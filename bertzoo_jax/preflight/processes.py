@@ -154,7 +154,7 @@ def _compile(answers, job, whole, kept, folder, flags, trusted):
   try:
     _answer(answers, job, whole, kept, folder)
   except Exception as e:  # whatever a compiler may say of a program that it cannot make
-    answers.send((True, f'{type(e).__name__}: {errors.words(e, 200)}'))
+    answers.send((True, f'{errors.named(e, 200)}'))
   shutil.rmtree(folder, ignore_errors=True)
   os._exit(0)
 

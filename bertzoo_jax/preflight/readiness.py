@@ -187,7 +187,7 @@ def _answering(findings, address):
       raise
     findings.add(
       'P14',
-      f'{address} cannot be asked ({type(e).__name__}: {errors.words(e, 160)}): check '
+      f'{address} cannot be asked ({errors.named(e, 160)}): check '
       'its name, your login '
       '(gcloud auth application-default login) and the network.',
     )

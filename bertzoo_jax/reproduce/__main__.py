@@ -117,8 +117,8 @@ def reproduce(
       break
     if not taken:
       time.sleep(_WAIT)
-  page.write(shown, workdir)
-  say(f'\n{page.markdown(shown, workdir)}\n{storage.path(workdir) / page.HTML} has curves, too')
+  text = page.markdown(page.write(shown, workdir))
+  say(f'\n{text}\n{storage.path(workdir) / page.HTML} has curves, too')
   return True
 
 

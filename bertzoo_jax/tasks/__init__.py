@@ -11,12 +11,12 @@ import numpy as np
 
 from bertzoo_jax.common import parts
 from bertzoo_jax.tasks import features
-from bertzoo_jax.tasks import files
 from bertzoo_jax.tasks import kinds
+from bertzoo_jax.tasks import sources
 from bertzoo_jax.tasks.examples import PREFIXES
-from bertzoo_jax.tasks.files import located as located
 from bertzoo_jax.tasks.kinds.kind import check_metrics
 from bertzoo_jax.tasks.kinds.kind import check_parts
+from bertzoo_jax.tasks.sources import located as located
 from bertzoo_jax.tasks.task import Split
 from bertzoo_jax.tasks.task import Task
 
@@ -38,7 +38,7 @@ def open(config, task_dir, tokenizer, shape, *, segments: int, max_length: int) 
     UserError: a file, column, label or setting does not fit.
   """
   kind = kinds.of(config.objective.name)
-  source = parts.build(config.source, files.BY_NAME, 'source', task_dir)
+  source = parts.build(config.source, sources.BY_NAME, 'source', task_dir)
   check_parts(kind, config, source)
   names, numbered, notes = kind.numbered(source)
   check_metrics(kind, config.metrics, names)

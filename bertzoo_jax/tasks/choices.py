@@ -1,20 +1,18 @@
 """Questions with options, one of which is right: their examples, and the files with them."""
 
 import dataclasses
-import hashlib
 import json
 import os
 import re
-from typing import Any
 from typing import NamedTuple
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
-from bertzoo_jax.tasks import places
-from bertzoo_jax.tasks import rows
+from bertzoo_jax.tasks import files
 from bertzoo_jax.tasks import tables
-from bertzoo_jax.tasks.columns import OPTIONAL
+from bertzoo_jax.tasks.examples import UNLABELLED
 from bertzoo_jax.tasks.examples import Source
+from bertzoo_jax.tasks.examples import taken
 
 FORMS = ('letter', 'from_0', 'from_1', 'text')
 _STORY = re.compile(r'^\*{10,}\s*$')
@@ -45,6 +43,7 @@ class Choices:
   ids: list[str]
   places: list[str]
   most: int = 0
+  take = taken
 
   def __len__(self):
     return len(self.texts)
@@ -54,99 +53,56 @@ class Choices:
     """What each question is about: questions about one text fall on the same side of a split."""
     return [text or question for text, question in zip(self.texts, self.questions)]
 
-  def take(self, indices) -> 'Choices':
-    """The questions with these indices."""
-    kept = {
-      field.name: values and [values[i] for i in indices]
-      for field in dataclasses.fields(self)
-      if field.name != 'most'
-      for values in [getattr(self, field.name)]
-    }
-    return Choices(**kept, most=self.most)
-
 
 class _Read(NamedTuple):
-  """A question as written. label: a number, or what stands for it; None without."""
+  """A question as written. label: what stands for the right option, None without; form: of FORMS,
+  how the layout writes labels, '' if it does not say.
+  """
 
   text: str
   question: str
   options: list[str]
-  label: Any
+  label: str | None
   id: str
   place: str
+  form: str = ''
 
 
-def choices(
-  task_dir,
-  *,
-  files,
-  layout,
-  text,
-  question,
-  options,
-  label,
-  example,
-  label_form,
-  header,
-  columns,
-  separator,
-  quotes,
-  dev_share,
-) -> Source:
-  """Files of questions with options.
-
-  Args:
-    task_dir: the folder of the files; '' for the current folder.
-
-  Raises:
-    UserError: a file, column, label or encoding is not as the config says.
+def choices(task_dir, fields) -> Source:
+  """Files of questions with options. Raises UserError if a file, column, label or encoding is not
+  as the config says.
   """
-  names = dict(text=text, question=question, options=options, example=example)
-  form = dict(header=header, columns=tuple(columns), separator=separator, quotes=quotes)
-  found, notes, digest = {}, [], hashlib.sha256()
-  for split, path in places.of(task_dir, dict(files), folders=True).items():
-    if path is None:
-      notes.append(places.absent(split, task_dir))
-      continue
-    own = _of_path(path, split, layout, {**names, 'label': label}, form, digest)
-    found[split], more = own
-    notes += more
-    if not found[split]:
-      raise errors.UserError(f'{path} has no questions: copy it again.')
-  splits, more = _labelled(found, label_form)
 
-  def read(path) -> Choices:
-    own, _ = _of_path(
-      storage.path(path), 'test', layout, {**names, 'label': ''}, form, hashlib.sha256()
-    )
-    unlabelled = {'test': [one._replace(label=None) for one in own]}
-    made = _labelled(unlabelled, label_form)[0]['test']
-    most = max(made.most, *(s.most for s in splits.values()))
+  def read(path, split, digest):
+    if path.is_dir():
+      return _race_folder(path, split, digest), []
+    data = files.bytes_of(path, digest, split)
+    layout = _layout(data, path) if fields.layout == 'auto' else fields.layout
+    if layout == 'table':
+      return _table(data, path, split, fields)
+    if layout == 'mctest':
+      return _mctest(data, path, digest)
+    return (_race if layout == 'race' else _dream)(data, path), []
+
+  def finish(found):
+    for split, own in found.items():
+      if not own:
+        raise errors.UserError(f'The {split} file has no questions: copy it again.')
+    return _labelled(found, fields.label_form)
+
+  source = files.source(task_dir, fields, read, finish, folders=True, label_columns=('label',))
+
+  def predicted(path):
+    own = {UNLABELLED: [one._replace(label=None) for one in source.read(path)]}
+    made = _labelled(own, fields.label_form)[0][UNLABELLED]
+    most = max(made.most, *(s.most for s in source.splits.values()))
     return dataclasses.replace(made, most=most)
 
-  return Source(
-    splits, (), ('label',), (), dev_share, digest.hexdigest(), tuple(notes + more), read
-  )
-
-
-def _of_path(path, split, layout, names, form, digest):
-  """(questions of a file or of all files of a folder, notes)."""
-  if path.is_dir():
-    return _race_folder(path, split, digest), []
-  data = tables.bytes_of(path)
-  digest.update(f'{split} {len(data)} '.encode() + data)
-  layout = _layout(data, path) if layout == 'auto' else layout
-  if layout == 'race':
-    return _race(data, path), []
-  if layout == 'dream':
-    return _dream(data, path), []
-  if layout == 'mctest':
-    return _mctest(data, path, digest)
-  return _table(data, path, split, names, form)
+  return dataclasses.replace(source, read=predicted)
 
 
 def _layout(data, path) -> str:
-  head = rows.text_of(data, path)[:200].lstrip()
+  head = files.text_of(data, path)[:200].lstrip()
   if head.startswith(b'*' * 10):
     return 'mctest'
   if head.startswith(b'[') and head[1:].lstrip().startswith(b'['):
@@ -165,9 +121,7 @@ def _race_folder(folder, split, digest) -> list[_Read]:
   number = lambda p: int(re.sub(r'\D', '', p.stem) or 0)
   out = []
   for path in sorted(names, key=lambda p: (str(p.parent), number(p), p.name)):
-    data = tables.bytes_of(path)
-    digest.update(f'{split} {path.name} {len(data)} '.encode() + data)
-    out += _race(data, path)
+    out += _race(files.bytes_of(path, digest, f'{split} {path.name}'), path)
   return out
 
 
@@ -182,7 +136,7 @@ def _race(data, path) -> list[_Read]:
         f'{path} has no {key!r}{"" if key == "article" else ", a list"}: it is no file of RACE; '
         'copy it again.'
       )
-  article = rows.as_text(record['article'], where)
+  article = tables.as_text(record['article'], where)
   questions, options = record['questions'], record['options']
   answers = record.get('answers') or [None] * len(questions)
   if not len(questions) == len(options) == len(answers):
@@ -190,15 +144,16 @@ def _race(data, path) -> list[_Read]:
       f'{path} has {len(questions)} questions, {len(options)} lists of options and {len(answers)} '
       'answers: copy it again.'
     )
-  name = rows.as_text(record.get('id') or path.name, where).removesuffix('.txt')
+  name = tables.as_text(record.get('id') or path.name, where).removesuffix('.txt')
   return [
     _Read(
       article,
-      rows.as_text(question, where),
+      tables.as_text(question, where),
       _options(own, f'{path}, question {i + 1}'),
-      None if answer in (None, '') else _Letter(answer),
+      tables.as_label(answer, where) or None,
       f'{name}-{i}',
       f'{path.name}, question {i + 1}',
+      'letter',
     )
     for i, (question, own, answer) in enumerate(zip(questions, options, answers))
   ]
@@ -216,17 +171,18 @@ def _dream(data, path) -> list[_Read]:
         '--config.source.layout=table for a table of your own.'
       )
     turns, questions, name = entry
-    dialogue = '\n'.join(rows.as_text(turn, f'{path}, {name}') for turn in turns)
+    dialogue = '\n'.join(tables.as_text(turn, f'{path}, {name}') for turn in turns)
     for i, one in enumerate(questions):
       where = f'{path.name}, {name}, question {i + 1}'
       out.append(
         _Read(
           dialogue,
-          rows.as_text(one['question'], where),
+          tables.as_text(one['question'], where),
           _options(one['choice'], where),
-          _Text(rows.as_text(one['answer'], where)) if one.get('answer') else None,
+          tables.as_label(one.get('answer'), where) or None,
           f'{name}-{i}',
           where,
+          'text',
         )
       )
   return out
@@ -245,7 +201,7 @@ def _options(own, where) -> list[str]:
   """The options of a question of JSON. Raises UserError if they are no list."""
   if not isinstance(own, list):
     raise errors.UserError(f'{where} has the options {own!r}, which are no list: mend the file.')
-  return [rows.as_text(option, where) for option in own]
+  return [tables.as_text(option, where) for option in own]
 
 
 def _mctest(data, path, digest):
@@ -255,11 +211,9 @@ def _mctest(data, path, digest):
   beside = path.parent / f'{path.stem}.ans'
   answers = []
   if beside.exists():
-    own = tables.bytes_of(beside)
-    digest.update(own)
-    answers = [line.split() for _, line in rows.lines_of(rows.text_of(own, beside), beside)]
-    answers = [line for line in answers if line]
-  data = rows.text_of(data, path)
+    own = files.text_of(files.bytes_of(beside, digest), beside)
+    answers = [line.split() for _, line in files.lines_of(own, beside) if line.strip()]
+  data = files.text_of(data, path)
   is_table = not data.lstrip().startswith(b'*')
   stories = _stories_of_table(data, path) if is_table else _stories_of_text(data, path)
   if answers and len(answers) != len(stories):
@@ -284,18 +238,9 @@ def _mctest(data, path, digest):
           )
         label = _LETTERS.index(letter)
         apart += starred is not None and starred != label
-      if label is not None:
-        label = _LETTERS[label]
-      out.append(
-        _Read(
-          story,
-          question,
-          options,
-          None if label is None else _Letter(label),
-          f'{name}-{i}',
-          f'{path.name}, line {place}, question {i + 1}',
-        )
-      )
+      letter = None if label is None else _LETTERS[label]
+      at = f'{path.name}, line {place}, question {i + 1}'
+      out.append(_Read(story, question, options, letter, f'{name}-{i}', at, 'letter'))
   if apart:
     notes.append(f'{path.name}: {apart:,} asterisks are not at the option of {beside.name}.')
   return out, notes
@@ -304,7 +249,7 @@ def _mctest(data, path, digest):
 def _stories_of_text(data, path):
   """[(name, line, story, [(question, options, number of the one with an asterisk or None)])]."""
   blocks = []
-  for number, line in rows.lines_of(data, path):
+  for number, line in files.lines_of(data, path):
     if _STORY.match(line):
       blocks.append((number, []))
     elif blocks:
@@ -335,7 +280,7 @@ def _stories_of_text(data, path):
 def _stories_of_table(data, path):
   """As _stories_of_text: name, properties, story, then four times a question and four options."""
   out, wanted = [], 3 + _PER_STORY * (1 + _PER_STORY)
-  for number, line in rows.lines_of(data, path):
+  for number, line in files.lines_of(data, path):
     if not line.strip():
       continue
     fields = line.split('\t')
@@ -353,73 +298,48 @@ def _stories_of_table(data, path):
   return out
 
 
-def _table(data, path, split, names, form):
+def _table(data, path, split, fields):
   """A table of one's own."""
-  chosen = {}
-  of_options = [name.strip() for name in names['options'].split(',') if name.strip()]
+  named = [name.strip() for name in fields.options.split(',') if name.strip()]
 
-  def wanted(known):
-    out = []
+  def choose(known):
+    out = {}
     for field in ('text', 'question', 'label', 'example'):
-      name = names[field].removesuffix(OPTIONAL)
-      if name and name in known:
-        chosen[field] = name
-        out.append(name)
-      elif name and name == names[field] and not (field == 'label' and split.startswith('test')):
-        raise _no_column(field, name, known, path)
-    for name in of_options:
-      if name not in known:
-        raise _no_column('options', name, known, path)
-    if not of_options:
+      names = getattr(fields, field) if field != 'label' or split != UNLABELLED else ''
+      needed = not tables.is_optional(names) and (field != 'label' or not split.startswith('test'))
+      out[field] = tables.choose(field, names, known, path, needed)
+    if not named:
       raise errors.UserError(
         'config.source.options is empty: name the columns of the options, '
         '--config.source.options=NAME,NAME, or the one that has a list of them.'
       )
-    return list(dict.fromkeys([*out, *of_options]))
+    out |= {('option', n): tables.choose('options', n, known, path) for n in named}
+    return {key: name for key, name in out.items() if name}
 
-  # a single column has lists
-  got = rows.read(data, path, wanted, lists=of_options if len(of_options) == 1 else (), **form)
-  column = lambda field, i: got.values[chosen[field]][i] if field in chosen else ''
-  out = []
-  for i, number in enumerate(got.numbers):
-    place = f'{path.name}, {got.unit} {got.places[i]}'
-    options = [got.values[name][i] for name in of_options]
-    if len(of_options) == 1:
-      options = options[0]
-      if not isinstance(options, list):
-        raise errors.UserError(
-          f'{place}: the column {of_options[0]!r} has no list of options: name one column for each '
-          'option, --config.source.options=NAME,NAME.'
-        )
-    label = column('label', i)
-    out.append(
-      _Read(
-        column('text', i),
-        column('question', i),
-        options,
-        label.strip() if 'label' in chosen and label.strip() else None,
-        column('example', i).strip() or str(number),
-        place,
-      )
+  got = tables.read(data, path, choose, fields)
+  if len(named) == 1:  # it has lists
+    options = got.texts(('option', named[0]), _as_list)
+  else:
+    options = zip(*(got.texts(('option', name)) for name in named))
+  labels = [label.strip() or None for label in got.texts('label', tables.as_label)]
+  names = [name.strip() or str(n) for name, n in zip(got.texts('example'), got.numbers)]
+  places = [got.place(i) for i in range(len(got))]
+  rows = zip(got.texts('text'), got.texts('question'), map(list, options), labels, names, places)
+  return [_Read(*row) for row in rows], got.notes(split)
+
+
+def _as_list(value, where) -> list[str]:
+  if not isinstance(value, list):
+    raise errors.UserError(
+      f'{where} has no list of options: name one column for each option, '
+      '--config.source.options=NAME,NAME.'
     )
-  return out, [
-    f'{split}: {many:,} {got.unit}{"s" if many > 1 else ""} of {path.name} {reason} left out, the '
-    f'first is {got.unit} {place}.'
-    for reason, (many, place) in got.left_out.items()
-  ]
-
-
-def _no_column(field, name, known, path):
-  return errors.UserError(
-    f'config.source.{field} names the column {name!r}, and {path} has '
-    f'{", ".join(map(repr, list(known)[:50]))}.{errors.did_you_mean(name, known, listed=True)} Set '
-    f'--config.source.{field} to one of them.'
-  )
+  return [tables.as_text(v, where) for v in value]
 
 
 def _json(data, path):
   try:
-    return json.loads(rows.text(data, path))
+    return json.loads(files.text(data, path))
   except (ValueError, RecursionError) as e:
     raise errors.UserError(f'{path} holds no JSON ({e}): mend or copy the file.') from e
 
@@ -427,17 +347,9 @@ def _json(data, path):
 # --- labels ---
 
 
-class _Letter(str):
-  """A label that is a letter, whatever the options are."""
-
-
-class _Text(str):
-  """A label that is the text of an option."""
-
-
 def _labelled(found: dict[str, list[_Read]], form: str):
   """({split: Choices}, notes): labels as numbers, empty options left out."""
-  known = [one for own in found.values() for one in own if type(one.label) is str]
+  known = [one for own in found.values() for one in own if one.label is not None and not one.form]
   form = _form(known) if form == 'auto' and known else form
   splits, notes = {}, []
   most = max(len(one.options) for own in found.values() for one in own)
@@ -479,8 +391,7 @@ def _labelled(found: dict[str, list[_Read]], form: str):
 
 def _number(one: _Read, form):
   """The number of the right option; None if the label is none."""
-  label = one.label
-  form = {_Letter: 'letter', _Text: 'text'}.get(type(label), form)
+  label, form = one.label, one.form or form
   if form == 'letter':
     letter = label.strip().upper()
     return ord(letter) - ord('A') if len(letter) == 1 else None

@@ -7,86 +7,95 @@ import numpy as np
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import trust
-from bertzoo_jax.tasks import columns as column_names
-from bertzoo_jax.tasks import rows
+from bertzoo_jax.tasks import files
 from bertzoo_jax.tasks import tables
 from bertzoo_jax.tasks import tagged
 from bertzoo_jax.tasks.examples import TRAIN
-from bertzoo_jax.tasks.examples import Examples
+from bertzoo_jax.tasks.examples import UNLABELLED
 from bertzoo_jax.tasks.examples import Source
 
 
-def tfds(
-  task_dir,
-  *,
-  dataset,
-  splits,
-  text_a,
-  text_b,
-  label,
-  example,
-  labels,
-  leave_out,
-  dev_share,
-) -> Source:
+def tfds(task_dir, fields) -> Source:
   """A dataset of tensorflow-datasets.
 
   Args:
     task_dir: the folder of prepared datasets; '' for that of TensorFlow Datasets ($TFDS_DATA_DIR).
+    fields: of config.source.
 
   Raises:
     UserError: no such dataset, split or feature; no TensorFlow.
   """
-  names = column_names.Names(text_a, text_b, label, example, ())
-  out, digest = {}, hashlib.sha256()
-  for split, builder, part in _parts(dataset, splits, task_dir):
-    out[split] = _examples(builder, part, split, names, tuple(labels))
-    # a dataset has no file of its own to hash: name, version, and what was read
-    read = '\x1f'.join([builder.info.full_name, part, *out[split].a, *(out[split].b or ())])
-    digest.update(read.encode())
-  names.check_example(dataset)
+  columns, known = tables.Columns.of_fields(fields), {}
 
-  def read(path) -> Examples:
-    return tables.unlabelled(path, names.without_label())
-
-  return Source(
-    out,
-    tuple(labels),
-    column_names.label_names(label),
-    tuple(leave_out),
-    dev_share,
-    digest.hexdigest(),
-    (),
-    read,
-  )
-
-
-def tfds_tags(
-  task_dir, *, dataset, splits, words, tags, scheme, convert, labels, dev_share
-) -> Source:
-  """Tagged sentences of tensorflow-datasets. task_dir and errors: see `tfds`."""
-  read, digest = {}, hashlib.sha256()
-  for split, builder, part in _parts(dataset, splits, task_dir):
-    read[split] = _tagged(builder, part, split, words, tags)
-    said = '\x1f'.join([builder.info.full_name, part, *read[split].keys])
-    digest.update(said.encode())
-  out, notes = tagged.schemed(read, scheme, convert)
+  def read(builder, part, split):
+    features, where = builder.info.features, _where(builder, part)
+    known.update(dict.fromkeys(features))
+    found = columns.of(list(features), where, split)
+    values = {name: [] for name in found.values()}
+    labels = {name for key, name in found.items() if key[0] == 'label'}
+    for record in _records(builder, part):
+      for name, own in values.items():
+        value = record[name].tolist() if hasattr(record[name], 'tolist') else record[name]
+        own.append(_label(value, features[name], fields.labels) if name in labels else value)
+    numbers = list(range(len(values[found['text_a']])))
+    table = tables.Table(
+      where, where, list(features), found, values, numbers, numbers, 'row', column_word='feature'
+    )
+    return columns.examples(table)
 
   def read_file(path):
     path = storage.path(path)
-    data, form = tables.bytes_of(path), dict(word=0, layout='auto', separator='auto')
-    return tagged.sentences(data, path, 'test', tag=None, **form)[0]
+    data = files.bytes_of(path, hashlib.sha256(), UNLABELLED)
+    choose = lambda names: columns.of(names, path, UNLABELLED)
+    return columns.examples(tables.read(data, path, choose))
 
+  splits, digest = _read(task_dir, fields, read, lambda e: [*e.a, *(e.b or ())])
+  columns.check(known, fields.dataset)
   return Source(
-    out,
-    tuple(labels),
-    ('tag',),
+    splits,
+    tuple(fields.labels),
+    tables.label_names(fields.label),
+    tuple(fields.leave_out),
+    fields.dev_share,
+    digest,
     (),
-    dev_share,
-    digest.hexdigest(),
-    tuple(notes),
     read_file,
   )
+
+
+def tfds_tags(task_dir, fields) -> Source:
+  """Tagged sentences of tensorflow-datasets. Args and errors: see `tfds`."""
+  read = lambda builder, part, split: _tagged(builder, part, split, fields.words, fields.tags)
+  splits, digest = _read(task_dir, fields, read, lambda e: e.keys)
+  splits, notes = tagged.schemed(splits, fields.scheme, fields.convert)
+  read_file = lambda path: tagged.sentences(storage.path(path), UNLABELLED, hashlib.sha256())[0]
+  share, labels = fields.dev_share, tuple(fields.labels)
+  return Source(splits, labels, ('tag',), (), share, digest, tuple(notes), read_file)
+
+
+def _read(task_dir, fields, read, texts):
+  """({split: examples}, SHA-256 of what was read), of config.source.splits; train is the first.
+
+  read: (builder, part of the dataset, split) → examples. texts: examples → what is hashed of them.
+  """
+  splits, digest = (
+    {s: address for s, address in dict(fields.splits).items() if address},
+    hashlib.sha256(),
+  )
+  if TRAIN not in splits:
+    raise errors.UserError(
+      'config.source.splits has no train: name the split that is learned, '
+      '--config.source.splits.train=train.'
+    )
+  out = {}
+  for split in sorted(splits, key=lambda s: (s != TRAIN, s)):
+    other, _, part = splits[split].rpartition(':')
+    builder = _builder(other or fields.dataset, task_dir)
+    out[split] = read(builder, part, split)
+    # a dataset has no file of its own to hash: name, version, and what was read
+    said = '\x1f'.join([builder.info.full_name, part, *texts(out[split])])
+    digest.update(said.encode())
+  return out, digest.hexdigest()
 
 
 def _tagged(builder, part, split, words, tags) -> tagged.Tagged:
@@ -102,7 +111,7 @@ def _tagged(builder, part, split, words, tags) -> tagged.Tagged:
   feature = getattr(features[tags], 'feature', features[tags])
   for number, record in enumerate(_records(builder, part)):
     place = f'{where}, row {number}, feature {words!r}'
-    own.append([rows.as_text(word, place) for word in np.asarray(record[words]).tolist()])
+    own.append([tables.as_text(word, place) for word in np.asarray(record[words]).tolist()])
     values = np.asarray(record[tags]).tolist()
     if len(values) != len(own[-1]):
       raise errors.UserError(f'{place}: {len(own[-1])} words and {len(values)} tags.')
@@ -113,19 +122,6 @@ def _tagged(builder, part, split, words, tags) -> tagged.Tagged:
     [str(i) for i in range(len(own))],
     [f'{where}, row {i}' for i in range(len(own))],
   )
-
-
-def _parts(dataset, splits, task_dir):
-  """Yields (split, builder, part of the dataset); train is the first."""
-  splits = {split: address for split, address in dict(splits).items() if address}
-  if TRAIN not in splits:
-    raise errors.UserError(
-      'config.source.splits has no train: name the split that is learned, '
-      '--config.source.splits.train=train.'
-    )
-  for split in sorted(splits, key=lambda s: (s != TRAIN, s)):
-    other, _, part = splits[split].rpartition(':')
-    yield split, _builder(other or dataset, task_dir), part
 
 
 def _where(builder, part) -> str:
@@ -167,42 +163,16 @@ def _builder(dataset, task_dir):
     raise
   except Exception as e:  # tfds raises many kinds: an unknown name, no network
     raise errors.UserError(
-      f'{dataset}: TensorFlow Datasets cannot bring it ({type(e).__name__}: '
-      f'{errors.words(e, 200)}); prepared data are looked for in --task_dir, or in '
-      '$TFDS_DATA_DIR.'
+      f'{dataset}: TensorFlow Datasets cannot bring it ({errors.named(e, 200)}); '
+      'prepared data are looked for in --task_dir, or in $TFDS_DATA_DIR.'
     ) from e
   return builder
 
 
-def _examples(builder, part, split, names, labels) -> Examples:
-  features, where = builder.info.features, _where(builder, part)
-  wanted = names.wanted(list(features), where, split)
-  found = names.found(split)
-  columns = {name: [] for name in wanted}
-  for number, record in enumerate(_records(builder, part)):
-    for name in wanted:
-      value = record[name]
-      if name in found.label:
-        text = _label(value, features[name], labels)
-      else:
-        value = value.item() if hasattr(value, 'item') else value
-        text = rows.as_text(value, f'{where}, row {number}, feature {name!r}')
-      columns[name].append(text)
-  count = len(columns[found.a])
-  return Examples(
-    a=columns[found.a],
-    b=columns[found.b] if found.b else None,
-    labels=list(zip(*(columns[name] for name in found.label))) if found.label else None,
-    ids=columns[found.example] if found.example else [str(i) for i in range(count)],
-    places=[f'{where}, row {i}' for i in range(count)],
-  )
-
-
 def _label(value, feature, labels) -> str:
   """A label as text. Classes are called as `labels` or the dataset call them; '' is none (-1)."""
-  value = value.item() if hasattr(value, 'item') else value
   if not isinstance(value, int) or isinstance(value, bool):
-    return rows.as_text(value, 'a label')
+    return tables.as_label(value, 'a label')
   names = [name.partition('|')[0] for name in labels] or getattr(feature, 'names', None) or []
   if value < 0:
     return ''

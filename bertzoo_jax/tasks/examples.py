@@ -6,6 +6,13 @@ from typing import Any
 
 TRAIN = 'train'
 PREFIXES = (TRAIN, 'dev', 'test')
+UNLABELLED = 'test without labels'  # the split of a file whose labels are not read
+
+
+def taken(self, indices):
+  """The examples with these indices; fields that are no lists stay."""
+  lists = {k: v for k, v in vars(self).items() if isinstance(v, list)}
+  return dataclasses.replace(self, **{k: [v[i] for i in indices] for k, v in lists.items()})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +33,7 @@ class Examples:
   labels: list[tuple[str, ...]] | None
   ids: list[str]
   places: list[str]
+  take = taken
 
   def __len__(self):
     return len(self.a)
@@ -34,15 +42,6 @@ class Examples:
   def keys(self) -> list[str]:
     """A text for each example that tells it from others; equal texts have equal ones."""
     return [f'{a}\x1f{b}' for a, b in zip(self.a, self.b or [''] * len(self.a))]
-
-  def take(self, indices) -> 'Examples':
-    """The examples with these indices."""
-    kept = {
-      field.name: values and [values[i] for i in indices]
-      for field in dataclasses.fields(self)
-      for values in [getattr(self, field.name)]
-    }
-    return Examples(**kept)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Source:
     dev_share: of train, which becomes `dev` where there is no such split.
     digest: SHA-256 of all bytes that were read.
     notes: sentences about files and rows for the user.
-    read: function path of a table → Examples without labels, for predictions.
+    read: function path of a file → examples without labels, for predictions.
   """
 
   splits: dict[str, Any]

@@ -1,117 +1,210 @@
-"""Where the examples of a task come from: tables on disk, datasets of tensorflow-datasets.
+"""The files of a task: where they are, their bytes, their lines.
 
-A source is one function in BY_NAME. It is called with the folder of the task and the fields of
-`config.source` (bertzoo_jax/parts/sources.py), and returns a `Source`. Labels stay as they are
-written; `labels.py` numbers them.
+A file that is not what its name says is refused before anything of it is read.
 """
 
+import gzip
+import hashlib
+import io
 import os
+import pathlib
+import re
+import zlib
+from collections.abc import Callable
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
-from bertzoo_jax.tasks import choices
-from bertzoo_jax.tasks import columns as column_names
-from bertzoo_jax.tasks import datasets
-from bertzoo_jax.tasks import places
-from bertzoo_jax.tasks import questions
-from bertzoo_jax.tasks import tables
-from bertzoo_jax.tasks import tagged
+from bertzoo_jax.tasks.examples import PREFIXES
 from bertzoo_jax.tasks.examples import TRAIN
-from bertzoo_jax.tasks.examples import Examples
+from bertzoo_jax.tasks.examples import UNLABELLED
 from bertzoo_jax.tasks.examples import Source
+from bertzoo_jax.text import binaries
+
+OPTIONAL = '?'  # behind a name of what may be absent
+_GZIP = b'\x1f\x8b'
+_MAGIC = {'.parquet': b'PAR1', '.gz': _GZIP}  # with which these files begin
+_POINTERS = (  # first bytes (regex) of what stands for a file that was not fetched
+  (
+    rb'version https://(git-lfs|hawser)\.github\.com/',
+    'a Git LFS pointer, not the file',
+    'git lfs pull',
+  ),
+  (rb'(\.\./)*(\.git/annex|/annex)/objects/', 'a git-annex pointer, not the file', 'git annex get'),
+  (
+    rb'(?i)(<!--.*?-->\s*)*(<!doctype\s+html|<html[\s>])',
+    'a web page (HTML), not the file',
+    'download the file itself',
+  ),
+  (rb'(?i)<\?xml[^>]*>\s*<error>', 'an error of a server (XML)', 'download the file itself'),
+)
 
 
-def table(
-  task_dir,
-  *,
-  files,
-  text_a,
-  text_b,
-  label,
-  example,
-  header,
-  columns,
-  separator,
-  quotes,
-  labels,
-  leave_out,
-  where,
-  dev_share,
-) -> Source:
-  """Files of rows.
+def source(task_dir, fields, read: Callable, finish=lambda s: (s, []), folders=False, **more):
+  """The Source of a task's files.
 
   Args:
-    task_dir: the folder of the files; '' for the current folder.
-
-  Raises:
-    UserError: a file, column or encoding is not as the config says.
+    task_dir, folders: see `find`. An optional file that is absent is a note.
+    fields: has `files` and `dev_share` of config.source.
+    read: (path, split, digest) → (examples, notes). It reads with `bytes_of`; the split UNLABELLED
+      is a file to predict.
+    finish: {split: examples} → ({split: examples}, notes), of all splits together.
+    more: fields of the Source.
   """
-  form = dict(header=header, columns=tuple(columns), separator=separator, quotes=quotes)
-  names = column_names.Names(text_a, text_b, label, example, tuple(where))
-  splits, notes, digest = places.read(
-    task_dir, dict(files), lambda *file: tables.examples(*file, names, form)
-  )
-  names.check_example(task_dir or '.')
-
-  def read(path) -> Examples:
-    return tables.unlabelled(path, names.without_label(), **form)
-
+  found, notes, digest = {}, [], hashlib.sha256()
+  for split, path in find(task_dir, dict(fields.files), folders).items():
+    if path is None:
+      notes.append(f'{split}: none of its files is in {task_dir or "."}.')
+      continue
+    found[split], own = read(path, split, digest)
+    notes += own
+  splits, own = finish(found)
   return Source(
     splits,
-    tuple(labels),
-    column_names.label_names(label),
-    tuple(leave_out),
-    dev_share,
-    digest,
-    tuple(notes),
-    read,
+    dev_share=fields.dev_share,
+    digest=digest.hexdigest(),
+    notes=(*notes, *own),
+    read=lambda path: read(storage.path(path), UNLABELLED, hashlib.sha256())[0],
+    **more,
   )
 
 
-def located(config, task_dir: str, others=()) -> tuple[str, str]:
-  """The folder of the files of one of several tasks, and '' or why it has none.
+def find(task_dir, files, folders=False) -> dict:
+  """{split: path, None where an optional file is absent}; train is the first.
 
-  It is `task_dir/NAME`, with the task's name as in its config, or `task_dir` itself. A file of
-  `task_dir` itself that another task names, too, is nobody's: all of CLUE have a train.tsv.
+  files: {split: name in `task_dir`, 'NAME|NAME' or 'NAME?'}, as parts/sources.py:table says.
+  folders: whether a name may be that of a folder.
 
-  Args:
-    config: of a fine-tuning. Datasets of tensorflow-datasets are looked for when they are read.
-    task_dir: the folder of all tasks.
-    others: configs of the other tasks.
-
-  Returns:
-    (folder, ''), or ('', a sentence).
+  Raises UserError for a file that is not there, and for a split of another name.
   """
-  if 'files' not in config.source:
-    return task_dir, ''
-  own = str(storage.path(os.path.join(task_dir or '', config.name)))
-  if config.name and _train_of(config, own)[0]:
-    return own, ''
-  path, why = _train_of(config, task_dir)
-  if path is None:
-    return '', why
-  for other in others:
-    if other.name != config.name and 'files' in other.source:
-      if _train_of(other, task_dir)[0] == path:
-        return '', f'{path} may be of {config.name} or of {other.name}: move it to {own}.'
-  return task_dir, ''
+  for split, names in files.items():
+    if not split.startswith(PREFIXES) or (split.startswith(TRAIN) and split != TRAIN):
+      raise errors.UserError(
+        f'config.source.files has a split {split!r}: splits are called train, dev… (scored) and '
+        'test… (predicted).'
+      )
+    if not names and split == TRAIN:
+      raise errors.UserError(
+        'config.source.files.train is empty: name the file of examples, '
+        '--config.source.files.train=FILE, in --task_dir or with its whole path.'
+      )
+  if TRAIN not in files:
+    raise errors.UserError('config.source.files has no train: every task learns from a file.')
+  out = {}
+  for split in sorted(files, key=lambda s: (s != TRAIN, s)):
+    if not files[split]:
+      continue
+    looked_for = [
+      storage.path(os.path.join(task_dir or '', name))
+      for name in files[split].removesuffix(OPTIONAL).split('|')
+    ]
+    out[split] = next((p for p in looked_for if p.exists() and (folders or not p.is_dir())), None)
+    if out[split] is None and not files[split].endswith(OPTIONAL):
+      remedy = (
+        'set --task_dir to the folder of the task'
+        if split == TRAIN
+        else f"set --config.source.files.{split}='' if there is no such file"
+      )
+      raise errors.UserError(
+        f'The {split} file {" or ".join(map(str, looked_for))} does not exist: {remedy}, or '
+        f'--config.source.files.{split} to its path.'
+      )
+  return out
 
 
-def _train_of(config, folder):
-  """(path of the file to learn from, ''), or (None, why there is none)."""
+# --- bytes ---
+
+
+def bytes_of(path, digest, name='') -> bytes:
+  """The bytes of a file, which are added to the digest, behind their name if any.
+
+  Raises UserError if there is no such file, or it is not what it seems.
+  """
+  with storage.reading(path):
+    try:
+      data = path.read_bytes()
+    except (FileNotFoundError, IsADirectoryError) as e:
+      raise errors.UserError(f'There is no file {path}: give the path of a file.') from e
+  _refuse_other(data, path)
+  digest.update((f'{name} {len(data)} ' if name else '').encode() + data)
+  return data
+
+
+def _refuse_other(data, path):
+  head = data[:4096].removeprefix(b'\xef\xbb\xbf').lstrip()
+  for start, what, remedy in _POINTERS:
+    if re.match(start, head, re.DOTALL):
+      raise errors.UserError(f'{path} is {what}: {remedy}.')
+  suffix = pathlib.PurePath(str(path)).suffix.lower()
+  if not data.startswith(_MAGIC.get(suffix, b'')):
+    raise errors.UserError(
+      f'{path} is called {suffix} and is no such file: copy it again, or rename it.'
+    )
+
+
+def unpacked(data, path) -> bytes:
+  """The bytes inside a file packed with gzip; those of another file as they are."""
+  if not data.startswith(_GZIP):
+    return data
   try:
-    folders = config.source.name == 'choices'
-    return places.of(folder, {TRAIN: config.source.files.train}, folders)[TRAIN], ''
-  except errors.UserError as e:
-    return None, str(e)
+    data = gzip.decompress(data)
+  except (OSError, EOFError, zlib.error) as e:
+    raise errors.UserError(f'{path} is no whole gzip file ({e}): copy it again.') from e
+  _refuse_other(data, path.with_suffix(''))
+  return data
 
 
-BY_NAME = {
-  'table': table,
-  'tfds': datasets.tfds,
-  'squad': questions.squad,
-  'question_table': questions.table,
-  'conll': tagged.conll,
-  'tfds_tags': datasets.tfds_tags,
-  'choices': choices.choices,
-}
+# --- text ---
+
+
+def text_of(data, file, ignored=b'') -> bytes:
+  """The bytes of a text file without a byte-order mark. Raises UserError if it is no UTF-8 text.
+
+  ignored: control characters that this text may have.
+  """
+  if data[:2] in (b'\xff\xfe', b'\xfe\xff'):
+    raise _encoding(file, 'UTF-16', 'UTF-16')
+  if data.startswith(_GZIP):
+    raise errors.UserError(f'{file} is packed with gzip: unpack it (gunzip) first.')
+  if any(data[:400][i::2].count(0) > len(data[:400]) / 4 for i in (0, 1)):
+    raise _encoding(file, 'UTF-16 without a byte-order mark', 'UTF-16LE')
+  binaries.refuse(data[: binaries.HEAD].translate(None, ignored), file)
+  return data.removeprefix(b'\xef\xbb\xbf')
+
+
+def text(data: bytes, file) -> str:
+  """The bytes of a text file as a text. Raises UserError if it is no UTF-8 text."""
+  data = text_of(data, file)
+  try:
+    return data.decode('utf-8')
+  except UnicodeDecodeError as e:
+    raise _encoding(file, *_guess(data)) from e
+
+
+def lines_of(data, file):
+  """Yields (number from 1, line without its end). Lines end in LF or CR LF, or in CR alone where
+  the file has no LF.
+  """
+  lines = io.BytesIO(data) if b'\n' in data else data.split(b'\r')
+  for number, line in enumerate(lines, 1):
+    try:
+      yield number, line.rstrip(b'\r\n').decode('utf-8')
+    except UnicodeDecodeError as e:
+      raise _encoding(file, *_guess(data), f'line {number}, ') from e
+
+
+def _guess(data):
+  """('not UTF-8', the encoding for iconv) of bytes that are no UTF-8. Bytes above 127 stand side by
+  side in Chinese text and alone in European text.
+  """
+  beside = sum(map(len, re.findall(rb'[\x80-\xff]{2,}', data[:100_000])))
+  alone = len(re.findall(rb'(?<![\x80-\xff])[\x80-\xff](?![\x80-\xff])', data[:100_000]))
+  return 'not UTF-8', 'GB18030' if beside > alone else 'LATIN1'
+
+
+def _encoding(file, what, name, where=''):
+  return errors.UserError(
+    f'{file}, {where}is {what}: convert the file (iconv -f {name} -t UTF-8; name the encoding that '
+    'it has).'
+    if where
+    else f'{file} is {what}: convert it (iconv -f {name} -t UTF-8).'
+  )

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import re
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from bertzoo_jax.tasks.examples import Examples
 from bertzoo_jax.tasks.examples import Source
 
 _MANY = 20  # labels, beyond which a column that differs in most rows is taken for a mistake
+_LIST = re.compile(r'\[\s*([\'"].*[\'"]|-?\d.*)?\s*\]')  # as pandas writes a list
 _TRUE, _FALSE = ('1', '1.0', 'true', 'yes'), ('0', '0.0', 'false', 'no', '')
 
 
@@ -156,8 +158,28 @@ def _classes(train, given):
       f'All {len(train):,} train examples have the label {min(found)!r}: there is nothing to '
       'learn; name another column with --config.source.label.'
     )
+  _check_spellings(found, train)
   names = tuple(sorted(found, key=_number if all(_number(n) is not None for n in found) else str))
   return names, {name: i for i, name in enumerate(names)}
+
+
+def _check_spellings(found, train):
+  """Raises UserError for a label in two spellings, as 1 and 1.0, and for the text of a list."""
+  seen = {}
+  for label in sorted(found):
+    place = train.places[train.labels.index((label,))]
+    if _LIST.fullmatch(label):
+      raise errors.UserError(
+        f'{place} has the label {label!r}, a list: write one label per row, or a column of 0 and 1 '
+        'for each label (configs/tasks/own.py:multilabel).'
+      )
+    value = label.lower() if label.lower() in ('true', 'false') else _number(label)
+    other = seen.setdefault(label if value is None else value, label)
+    if other != label:
+      raise errors.UserError(
+        f'{place} has the label {label!r}, and other rows have {other!r}: spell both alike, or '
+        f'give all labels, --config.source.labels="(…, \'{other}|{label}\', …)".'
+      )
 
 
 def _class_numbers(examples, spellings):

@@ -8,24 +8,21 @@ learned.
 
 import collections
 import dataclasses
-import gzip
 import json
-import zlib
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import storage
-from bertzoo_jax.tasks import columns as column_names
+from bertzoo_jax.tasks import files
 from bertzoo_jax.tasks import labels
-from bertzoo_jax.tasks import places as file_places
-from bertzoo_jax.tasks import rows
 from bertzoo_jax.tasks import tables
 from bertzoo_jax.tasks.examples import TRAIN
 from bertzoo_jax.tasks.examples import Source
+from bertzoo_jax.tasks.examples import taken
 
 NOWHERE = (-1, -1)
 _YES_NO = ('yes', 'no')
 _UNANSWERABLE, _YES_OR_NO = 'unanswerable', 'yes_no'
 LEAVE_OUT = (_UNANSWERABLE, _YES_OR_NO)
+_COLUMNS = ('question', 'context', 'answer', 'answer_start', 'example')  # of a table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +45,7 @@ class Questions:
   spans: list[tuple[int, int]]
   ids: list[str]
   places: list[str]
+  take = taken
 
   def __len__(self):
     return len(self.questions)
@@ -56,15 +54,6 @@ class Questions:
   def keys(self) -> list[str]:
     """What a dev share is chosen by: all questions about a passage fall on the same side."""
     return self.contexts
-
-  def take(self, indices) -> 'Questions':
-    """The questions with these indices."""
-    kept = {
-      field.name: values and [values[i] for i in indices]
-      for field in dataclasses.fields(self)
-      for values in [getattr(self, field.name)]
-    }
-    return Questions(**kept)
 
 
 def found(context: str, text: str, start: int) -> tuple[int, bool]:
@@ -84,99 +73,48 @@ def found(context: str, text: str, start: int) -> tuple[int, bool]:
   return (before if start - before <= after - start else after), False
 
 
-def squad(task_dir, *, files, leave_out, dev_share) -> Source:
-  """Questions of JSON files.
-
-  Args:
-    task_dir: the folder of the files; '' for the current folder.
-
-  Raises:
-    UserError: a file is missing, or is not of this shape.
-  """
-  if wrong := [x for x in leave_out if x not in LEAVE_OUT]:
+def squad(task_dir, fields) -> Source:
+  """Questions of JSON files. Raises UserError if a file is missing, or is not of this shape."""
+  if wrong := [x for x in fields.leave_out if x not in LEAVE_OUT]:
     raise errors.UserError(
       f'config.source.leave_out has {wrong[0]!r}: it may have {" and ".join(LEAVE_OUT)}.'
     )
 
-  def read(data, path, split):
-    return _questions(_records(_unpacked(data, path), path), split, tuple(leave_out), path)
+  def read(path, split, digest):
+    data = files.unpacked(files.bytes_of(path, digest, split), path)
+    return _questions(_records(data, path), split, tuple(fields.leave_out), path)
 
-  return _source(task_dir, files, read, dev_share)
+  return files.source(task_dir, fields, read)
 
 
-def table(
-  task_dir,
-  *,
-  files,
-  question,
-  context,
-  answer,
-  answer_start,
-  example,
-  header,
-  columns,
-  separator,
-  quotes,
-  dev_share,
-) -> Source:
-  """Questions of tables.
+def table(task_dir, fields) -> Source:
+  """Questions of tables. Errors: see `squad`."""
 
-  Args and errors: see `squad`.
-  """
-  form = dict(header=header, columns=tuple(columns), separator=separator, quotes=quotes)
-
-  def read(data, path, split):
-    names = {}
-
-    def wanted(known):
+  def read(path, split, digest):
+    def choose(known):
       unlabelled = split.startswith('test')
-      for field, name, needed in (
-        ('question', question, True),
-        ('context', context, True),
-        ('answer', answer, not unlabelled),
-        ('answer_start', answer_start, False),
-        ('example', example, False),
-      ):
-        bare = name.removesuffix(column_names.OPTIONAL)
-        chosen = next((n for n in (bare, *bare.split('|')) if n in known), '')
-        if not chosen and (needed or name and name == bare and not unlabelled):
-          raise errors.UserError(
-            f'config.source.{field} names the column {name!r}, and {path} has '
-            f'{", ".join(map(repr, list(known)[:50]))}.'
-            f'{errors.did_you_mean(bare, known, listed=True)} Set '
-            f'--config.source.{field} to one of them.'
-          )
-        names[field] = chosen
-      return list(dict.fromkeys(n for n in names.values() if n))
+      out = {}
+      for field in _COLUMNS:
+        names = getattr(fields, field)
+        needed = field in ('question', 'context') or not (unlabelled or tables.is_optional(names))
+        out[field] = tables.choose(field, names, known, path, needed)
+      return {field: name for field, name in out.items() if name}
 
-    got = rows.read(data, path, wanted, **form)
-    notes = [
-      f'{split}: {many:,} {got.unit}{"s" if many > 1 else ""} of {path.name} {reason} left out, '
-      f'the first is {got.unit} {place}.'
-      for reason, (many, place) in got.left_out.items()
-    ]
+    got = tables.read(files.bytes_of(path, digest, split), path, choose, fields)
+    texts = {field: got.texts(field) for field in _COLUMNS}
+    rows = zip(*texts.values(), got.numbers)
 
     def records():
-      column = lambda field, i: got.values[names[field]][i] if names[field] else ''
-      for i, number in enumerate(got.numbers):
-        place = f'{path.name}, {got.unit} {got.places[i]}'
-        answers = None
-        if names['answer']:
-          text = column('answer', i)
-          answers = [(text, _start(column('answer_start', i), place))] if text.strip() else []
-        yield _Record(
-          column('question', i),
-          column('context', i),
-          answers,
-          False,
-          column('example', i).strip() or str(number),
-          place,
-        )
+      for i, (question, context, answer, start, name, number) in enumerate(rows):
+        answers, place = None, got.place(i)
+        if 'answer' in got.columns:
+          answers = [(answer, _start(start, place))] if answer.strip() else []
+        yield _Record(question, context, answers, False, name.strip() or str(number), place)
 
     out, more = _questions(records(), split, (), path)
-    return out, notes + more
+    return out, [*got.notes(split), *more]
 
-  return _source(task_dir, files, read, dev_share)
+  return files.source(task_dir, fields, read)
 
 
 def numbered(source: Source):
@@ -226,28 +164,9 @@ class _Record:
   right: tuple[str, ...] | None = None
 
 
-def _source(task_dir, files, read, dev_share):
-  splits, notes, digest = file_places.read(task_dir, dict(files), read)
-
-  def predicted(path):
-    path = storage.path(path)
-    return read(tables.bytes_of(path), path, 'test')[0]
-
-  return Source(splits, dev_share=dev_share, digest=digest, notes=tuple(notes), read=predicted)
-
-
-def _unpacked(data, path) -> bytes:
-  if data[:2] != b'\x1f\x8b':
-    return data
-  try:
-    return gzip.decompress(data)
-  except (OSError, EOFError, zlib.error) as e:
-    raise errors.UserError(f'{path} is no whole gzip file ({e}): copy it again.') from e
-
-
 def _records(data, path):
   """Yields the _Record of each question."""
-  text = rows.text(data, path)
+  text = files.text(data, path)
   if path.name.removesuffix('.gz').endswith(('.jsonl', '.ndjson')):
     yield from _of_lines(text, path)
     return
@@ -283,7 +202,7 @@ def _of_lines(text, path):
 
 def _of_paragraph(paragraph, path, place):
   try:
-    context = rows.as_text(_either(paragraph, 'context', 'context_text'), place)
+    context = tables.as_text(_either(paragraph, 'context', 'context_text'), place)
     # a question and its passage in one object, as Hugging Face's datasets write them
     qas = [paragraph] if 'question' in paragraph else paragraph['qas']
     for number, qa in enumerate(qas, 1):
@@ -291,11 +210,11 @@ def _of_paragraph(paragraph, path, place):
       answers, right = _answers(qa, context, where)
       name = _either(qa, 'id', 'qid', 'query_id', default='')
       yield _Record(
-        rows.as_text(_either(qa, 'question', 'query_text'), where),
+        tables.as_text(_either(qa, 'question', 'query_text'), where),
         context,
         answers,
         str(qa.get('is_impossible', False)).lower() == 'true',
-        rows.as_text(name, where),
+        tables.as_text(name, where),
         where,
         right,
       )
@@ -311,7 +230,7 @@ def _answers(qa, context, where):
       for answer in qa['detected_answers']
       for start, end in answer['char_spans']
     ]
-    right = tuple(rows.as_text(a, where) for a in qa.get('answers') or [])
+    right = tuple(tables.as_text(a, where) for a in qa.get('answers') or [])
     return answers, right or None
   answers, out = qa.get('answers'), []
   if answers is None:
@@ -329,9 +248,9 @@ def _answers(qa, context, where):
     raise TypeError(f'its answers are {answers!r}')
   for answer in answers:
     if isinstance(answer, dict):
-      out.append((rows.as_text(answer['text'], where), _start(answer.get('answer_start'), where)))
+      out.append((tables.as_text(answer['text'], where), _start(answer.get('answer_start'), where)))
     else:
-      out.append((rows.as_text(answer, where), -1))
+      out.append((tables.as_text(answer, where), -1))
   return [(text, start) for text, start in out if text.strip()], None
 
 

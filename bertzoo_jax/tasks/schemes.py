@@ -11,6 +11,7 @@ A tag is O, or PREFIX-TYPE. An entity is (type, first word, last word). The sche
     none    -           tags without prefixes, as parts of speech
 """
 
+import re
 from collections.abc import Iterable
 from collections.abc import Sequence
 
@@ -130,6 +131,16 @@ def unknown_prefixes(tags: Iterable[str]) -> list[str]:
   """The letters ahead of a - in tags that no scheme has, as M of BMES."""
   letters = {tag.partition('-')[0] for tag in tags if '-' in tag}
   return sorted(letter for letter in letters if len(letter) == 1 and letter not in _ALL)
+
+
+def misspelt(tags: Iterable[str]) -> str:
+  """A tag that is one of a scheme but for its case, its hyphen, or 0 for O; '' if none is."""
+  tags = sorted(set(tags))
+  right = lambda tag: re.sub(
+    '^(.)[-_]', lambda m: f'{m[1].upper()}-', {'o': 'O', '0': 'O'}.get(tag, tag)
+  )
+  odd = [tag for tag in tags if right(tag) != tag]
+  return odd[0] if odd and detect([[right(tag) for tag in tags]]) != 'none' else ''
 
 
 def broken(tags: Sequence[str], scheme: str) -> list[int]:

@@ -1,21 +1,28 @@
 """Sentences of words with a tag each: their examples, and the files they are read from."""
 
 import dataclasses
-import itertools
 import pathlib
+import re
+import types
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import storage
-from bertzoo_jax.tasks import places
-from bertzoo_jax.tasks import rows
+from bertzoo_jax.tasks import files
 from bertzoo_jax.tasks import schemes
 from bertzoo_jax.tasks import tables
+from bertzoo_jax.tasks.examples import UNLABELLED
 from bertzoo_jax.tasks.examples import Source
+from bertzoo_jax.tasks.examples import taken
 
 _INSIDE = '\x02'  # between the characters of a sentence in MSRA-NER's table
 _DOCUMENT = '-DOCSTART-'
+_INVISIBLE = '\u200b\u2060\ufeff'  # of no width: a line of them alone is empty
+_LISTS = {  # columns of JSON and parquet
+  'words': ('tokens', 'words'),
+  'tags': ('ner_tags', 'tags', 'labels', 'pos_tags', 'upos', 'chunk_tags'),
+}
+AUTO = types.SimpleNamespace(word=0, tag=-1, layout='auto', separator='auto', prefix='', labels=())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +42,7 @@ class Tagged:
   ids: list[str]
   places: list[str]
   scheme: str = 'none'
+  take = taken
 
   def __len__(self):
     return len(self.words)
@@ -44,43 +52,15 @@ class Tagged:
     """A key for each sentence. Sentences with the same words have the same key."""
     return ['\x1f'.join(words) for words in self.words]
 
-  def take(self, indices) -> 'Tagged':
-    """The sentences with these indices."""
-    kept = lambda values: values and [values[i] for i in indices]
-    return Tagged(kept(self.words), kept(self.tags), kept(self.ids), kept(self.places), self.scheme)
 
-
-def conll(
-  task_dir, *, files, word, tag, layout, separator, prefix, scheme, convert, labels, dev_share
-) -> Source:
-  """Files of tagged sentences.
-
-  Args:
-    task_dir: the folder of the files; '' for the current folder.
-
-  Raises:
-    UserError: a file, column or encoding is not as the config says.
+def conll(task_dir, fields) -> Source:
+  """Files of tagged sentences. Raises UserError if a file, column or encoding is not as the config
+  says.
   """
-  form = dict(word=word, layout=layout, separator=separator, prefix=prefix)
-  found, notes, digest = places.read(
-    task_dir, dict(files), lambda *file: sentences(*file, tag=tag, **form)
-  )
-  splits, more = schemed(found, scheme, convert)
-
-  def read(path) -> Tagged:
-    path = storage.path(path)
-    return sentences(tables.bytes_of(path), path, 'test', tag=None, **form)[0]
-
-  return Source(
-    splits,
-    tuple(labels),
-    ('tag',),
-    (),
-    dev_share,
-    digest,
-    tuple(notes + more),
-    read,
-  )
+  read = lambda path, split, digest: sentences(path, split, digest, fields)
+  finish = lambda found: schemed(found, fields.scheme, fields.convert)
+  labels = tuple(fields.labels)
+  return files.source(task_dir, fields, read, finish, labels=labels, label_columns=('tag',))
 
 
 def schemed(splits: dict[str, Tagged], scheme: str, convert: str):
@@ -95,8 +75,13 @@ def schemed(splits: dict[str, Tagged], scheme: str, convert: str):
   if scheme == 'auto':
     # only I or only B and I in one split says little, so all are looked at
     found = schemes.detect([tags for e in tagged.values() for tags in e.tags])
-  notes = [f'Tags: scheme {found}{"" if scheme != "auto" else " (found in the files)"}.']
   tags = {tag for e in tagged.values() for own in e.tags for tag in own}
+  if scheme == 'auto' and (odd := schemes.misspelt(tags)):
+    raise errors.UserError(
+      f'The tag {odd!r} has another spelling than O, B-…, I-…: write capital letters, the letter O '
+      'and a hyphen, or set --config.source.scheme=none to learn the tags as they are.'
+    )
+  notes = [f'Tags: scheme {found}{"" if scheme != "auto" else " (found in the files)"}.']
   if found == 'none' and (odd := schemes.unknown_prefixes(tags)):
     notes.append(
       f'Tags with the prefix {odd[0]}-: no scheme has it. The tags are learned as they are, and '
@@ -134,71 +119,120 @@ class _Word(NamedTuple):
   fields: list[str]
 
 
-def sentences(
-  data, path, split, *, word, tag, layout, separator, prefix=''
-) -> tuple[Tagged, list[str]]:
+def sentences(path, split, digest, fields=AUTO) -> tuple[Tagged, list[str]]:
   """(sentences of one file, notes about what was left out).
 
   Args:
-    data: its bytes.
     path: where it is.
-    split: name. A test split may have no tags.
-    word, tag: numbers of columns from 0; below 0 they count from the last. tag: None for a file
-      whose tags are not read.
-    layout, separator, prefix: as parts/sources.py:conll has them.
+    split: name. A test split may have no tags; those of UNLABELLED are not read.
+    digest: to which its bytes are added.
+    fields: has word, tag, layout, separator, prefix and labels, as parts/sources.py:conll.
 
   Raises:
     UserError: no UTF-8 text, no sentence, a column that is not there.
   """
-  suffix = pathlib.PurePath(str(path)).suffix.lower()
-  if suffix in (*rows.JSON, '.parquet'):
-    raise errors.UserError(
-      f'{path}: a file of tags is text with one word per line and an empty line behind each '
-      f'sentence: write it so, with another end of its name than {suffix}.'
-    )
-  if not separator:
+  data = files.bytes_of(path, digest, split)
+  if not fields.separator:
     raise errors.UserError('config.source.separator is empty: it is auto, or what parts columns.')
-  data = rows.text_of(data, path)
-  found = _layout(data, path) if layout == 'auto' else layout
-  if found == 'table':
-    return _from_table(data, path, split, tag is not None)
-  tabs = separator == '\t' or separator == 'auto' and _has_tabs(data, path)
-  read, where = [], None
-  groups = _conllu(data, path) if found == 'conllu' else _columns(data, path, tabs, separator)
-  untagged = tag is None
-  left_out = {}
+  if pathlib.PurePath(str(path)).suffix.lower() in (*tables.JSON, '.parquet'):
+    found, notes = _of_lists(data, path, split, fields)
+  else:
+    data = files.text_of(data, path, _INSIDE.encode()).replace(b'\n\xef\xbb\xbf', b'\n')
+    layout = _layout(data, path) if fields.layout == 'auto' else fields.layout
+    read = _from_table if layout == 'table' else _from_columns
+    found, notes = read(data, path, split, fields, layout)
+  for words, tags, place in zip(found.words, found.tags or (), found.places):
+    if '' in tags:
+      raise errors.UserError(
+        f'{place}: the word {words[tags.index("")]!r} has no tag: write one, or name another '
+        'column with --config.source.tag.'
+      )
+  return found, notes
+
+
+def _of_lists(data, path, split, fields):
+  """A sentence per row: a list of words and a list of tags, as datasets of Hugging Face have them.
+  Numbers of tags stand for `fields.labels`.
+  """
+
+  def choose(known):
+    found = {key: next((n for n in names if n in known), '') for key, names in _LISTS.items()}
+    if not found['words'] or not found['tags'] and not split.startswith('test'):
+      raise errors.UserError(
+        f'{path} has {", ".join(map(repr, known))}: a row of a file of tags has a list of words '
+        f'({", ".join(_LISTS["words"])}) and a list of tags ({", ".join(_LISTS["tags"])}).'
+      )
+    several = [n for n in _LISTS['tags'] if n in known]
+    if len(several) > 1 and not split.startswith('test'):
+      raise errors.UserError(
+        f'{path} has tags of several names ({", ".join(several)}): keep one of these columns.'
+      )
+    return {key: name for key, name in found.items() if name}
+
+  def a_list(value, where):
+    if not isinstance(value, list):
+      raise errors.UserError(f'{where} holds no list: write a list with one text for each word.')
+    return value
+
+  def named(value, where):
+    if isinstance(value, int) and not isinstance(value, bool):
+      if not 0 <= value < len(fields.labels):
+        raise errors.UserError(
+          f'{where} has the tag {value}: give the names of the numbers, in their order, '
+          "--config.source.labels=\"('O','B-…',…)\"."
+        )
+      return fields.labels[value]
+    return tables.as_label(value, where).strip()
+
+  texts = lambda value, where: [tables.as_text(v, where) for v in a_list(value, where)]
+  names = lambda value, where: [named(v, where) for v in a_list(value, where)]
+  got = tables.read(data, path, choose)
+  if not got:
+    raise errors.UserError(f'{path} has no sentence: copy the file again.')
+  words, places = got.texts('words', texts), [got.place(i) for i in range(len(got))]
+  tags = None
+  if 'tags' in got.columns and split != UNLABELLED:
+    tags = got.texts('tags', names)
+    for own, said, place in zip(words, tags, places):
+      if len(own) != len(said):
+        raise errors.UserError(f'{place} has {len(own)} words and {len(said)} tags: mend the row.')
+  ids = list(map(str, got.numbers))
+  return Tagged(words, tags, ids, places), got.notes(split)
+
+
+def _from_columns(data, path, split, fields, layout):
+  """A word per line."""
+  word, tag = fields.word, fields.tag if split != UNLABELLED else None
+  read, left_out = [], {}
+  groups = _conllu(data, path) if layout == 'conllu' else _columns(data, path, fields.separator)
   for group in groups:
-    where = where or group[0].line
     width = len(group[0].fields)
-    if any(len(w.fields) != width for w in group):
-      odd = next(w for w in group if len(w.fields) != width)
+    if odd := next((w for w in group if len(w.fields) != width), None):
       reason = f'with lines of {width} and of {len(odd.fields)} columns'
       left_out.setdefault(reason, [0, odd.line])[0] += 1
       continue
     read.append(group)
   _check_left_out(left_out, len(read), path)
-  if not read:
-    raise errors.UserError(f'{path} has no sentence: copy the file again.')
-  widths = {len(group[0].fields) for group in read}
-  _check_column(word, min(widths), 'word', path, read[0][0].line)
-  if not untagged and split.startswith('test'):
+  widths, line = {len(group[0].fields) for group in read}, read[0][0].line
+  _check_column(word, min(widths), 'word', path, line)
+  if tag is not None and split.startswith('test'):
     # a test file of words alone: its tag column is the word's, or beyond the last
-    untagged = all(_at(tag, w) is None or _at(tag, w) == _at(word, w) for w in widths)
-  if not untagged:
-    _check_column(tag, min(widths), 'tag', path, read[0][0].line)
+    tag = None if all(_at(tag, w) in (None, _at(word, w)) for w in widths) else tag
+  if tag is not None:
+    _check_column(tag, min(widths), 'tag', path, line)
     if any(_at(tag, w) == _at(word, w) for w in widths):
       raise errors.UserError(
         f'config.source.word={word} and config.source.tag={tag} are the same column of {path}, '
-        f'whose line {read[0][0].line} has {min(widths)}: name two columns, or set '
+        f'whose line {line} has {min(widths)}: name two columns, or set '
         '--config.source.separator to what stands between columns.'
       )
-  tagged = Tagged(
-    words=[[w.fields[word].removeprefix(prefix) for w in group] for group in read],
-    tags=None if untagged else [[w.fields[tag].strip() for w in group] for group in read],
+  found = Tagged(
+    words=[[w.fields[word].removeprefix(fields.prefix) for w in group] for group in read],
+    tags=None if tag is None else [[w.fields[tag].strip() for w in group] for group in read],
     ids=[str(i) for i in range(len(read))],
     places=[f'{path.name}, line {group[0].line}' for group in read],
   )
-  return _without_empty_tags(tagged, path), _notes(left_out, split, path)
+  return found, _notes(left_out, split, path)
 
 
 def _layout(data, path) -> str:
@@ -207,24 +241,24 @@ def _layout(data, path) -> str:
   return 'table' if _INSIDE.encode() in data[:100_000] else 'columns'
 
 
-def _has_tabs(data, path) -> bool:
-  """Whether most lines that are not empty have a tab."""
-  lines = [line for _, line in itertools.islice(rows.lines_of(data, path), 2000) if line.strip()]
-  return 2 * sum('\t' in line for line in lines) > len(lines)
-
-
-def _columns(data, path, tabs, separator) -> Iterator[list[_Word]]:
-  """Groups of lines between empty ones; lines of -DOCSTART- part groups, too."""
+def _columns(data, path, separator) -> Iterator[list[_Word]]:
+  """Groups of lines between empty ones; lines of -DOCSTART- part groups, too. Columns are parted by
+  tabs if most lines have one, else by blanks and tabs; a no-break space is a part of a word.
+  """
+  lines = [(number, line) for number, line in files.lines_of(data, path)]
+  if separator == 'auto':
+    some = [line for _, line in lines[:2000] if line.strip()]
+    separator = '\t' if 2 * sum('\t' in line for line in some) > len(some) else ' '
   group, width = [], 0
-  for number, line in rows.lines_of(data, path):
-    if tabs or separator not in ('auto', ' '):
-      fields = line.split('\t' if tabs else separator)
-    else:
-      fields = line.split()
+  for number, line in lines:
+    if separator == ' ':
+      fields = re.split('[ \t]+', line.strip(' \t'))
       # a character per line: the character may be a blank
-      if line[:1].isspace() and len(fields) == width - 1:
+      if line[:1] in (' ', '\t') and len(fields) == width - 1:
         fields = [line[0], *fields]
-    if not any(field.strip() for field in fields) or fields[0].strip().startswith(_DOCUMENT):
+    else:
+      fields = line.split(separator)
+    if not line.strip(_INVISIBLE).strip() or fields[0].strip().startswith(_DOCUMENT):
       if group:
         yield group
       group = []
@@ -240,7 +274,7 @@ def _conllu(data, path) -> Iterator[list[_Word]]:
   words that are not in the text (8.1).
   """
   group = []
-  for number, line in rows.lines_of(data, path):
+  for number, line in files.lines_of(data, path):
     if not line.strip():
       if group:
         yield group
@@ -261,18 +295,17 @@ def _conllu(data, path) -> Iterator[list[_Word]]:
     yield group
 
 
-def _from_table(data, path, split, with_tags) -> tuple[Tagged, list[str]]:
+def _from_table(data, path, split, fields, layout):
   """A sentence per line: its characters and its tags, each with U+0002 between, and a tab between
   both. A first line of names is left out.
   """
-  words, tags, places, left_out = [], [], [], {}
-  for number, line in rows.lines_of(data, path):
+  words, tags, places, left_out, with_tags = [], [], [], {}, split != UNLABELLED
+  for number, line in files.lines_of(data, path):
     if not line.strip():
       continue
-    fields = line.split('\t')
     if number == 1 and _INSIDE not in line:
       continue
-    own = [field.split(_INSIDE) for field in fields]
+    own = [field.split(_INSIDE) for field in line.split('\t')]
     if len(own) > 1 and len(own[0]) != len(own[1]):
       reason = 'with another number of tags than of words'
       left_out.setdefault(reason, [0, number])[0] += 1
@@ -281,15 +314,12 @@ def _from_table(data, path, split, with_tags) -> tuple[Tagged, list[str]]:
     tags.append([t.strip() for t in own[1]] if len(own) > 1 else None)
     places.append(f'{path.name}, line {number}')
   _check_left_out(left_out, len(words), path)
-  if not words:
-    raise errors.UserError(f'{path} has no sentence: copy the file again.')
   tagged = with_tags and all(t is not None for t in tags)
   if with_tags and not tagged and not split.startswith('test'):
     lacking = places[tags.index(None)]
     raise errors.UserError(f'{lacking} has no tags: write them behind a tab.')
   ids = [str(i) for i in range(len(words))]
-  found = Tagged(words, tags if tagged else None, ids, places)
-  return _without_empty_tags(found, path), _notes(left_out, split, path)
+  return Tagged(words, tags if tagged else None, ids, places), _notes(left_out, split, path)
 
 
 def _at(column, width):
@@ -307,16 +337,6 @@ def _check_column(column, width, field, path, line):
     )
 
 
-def _without_empty_tags(tagged, path):
-  for words, tags, place in zip(tagged.words, tagged.tags or (), tagged.places):
-    if '' in tags:
-      raise errors.UserError(
-        f'{place}: the word {words[tags.index("")]!r} has no tag: write one, or name another '
-        'column with --config.source.tag.'
-      )
-  return tagged
-
-
 def _check_left_out(left_out, kept, path):
   lost = sum(many for many, _ in left_out.values())
   if lost > kept:
@@ -325,6 +345,8 @@ def _check_left_out(left_out, kept, path):
       f'{path}: {lost:,} of {lost + kept:,} sentences are sentences {problem}, the first one at '
       f'line {line}: set --config.source.separator and --config.source.layout as the file has them.'
     )
+  if not kept:
+    raise errors.UserError(f'{path} has no sentence: copy the file again.')
 
 
 def _notes(left_out, split, path):

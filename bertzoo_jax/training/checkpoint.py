@@ -95,9 +95,7 @@ class Checkpoints:
     return step
 
   def wait(self) -> None:
-    """Returns when the last save is on disk and what need not be kept is gone. Raises if the save
-    failed.
-    """
+    """Waits for the last save and prunes. Raises if the save failed."""
     with _named_errors(self._folder):
       self._checkpointer.wait_until_finished()
     if self._saving is not None and self._writes:
@@ -184,36 +182,19 @@ class Checkpoints:
     got = self._checkpointer.restore(folder, args=ocp.args.Composite(**args))
     return target.replace(params=got['params'], **got['rest'], **added)
 
-  def forget_from(self, step: int) -> None:
-    """Deletes the checkpoints of this step and later ones. Only the first process may call it.
-    Raises TryAgain if one is still there.
-    """
-    newer = lambda: [s for s in step_folders.steps(self._folder.parent) if s >= step]
-    for each in newer():
-      step_folders.delete(self._folder / str(each))
-    if left := newer():
-      raise errors.TryAgain(
-        f'The run goes back to before step {step:,}, but its checkpoints {left} in {self._folder} '
-        'could not be removed: run the same line again.'
-      )
-
   def close(self) -> None:
-    """Waits for the last save and ends the threads; a save that failed is told and not raised,
-    since a run is ending anyway.
-    """
+    """Waits for the last save and ends the threads. A save that failed is told, not raised."""
     try:
       self.wait()
       self._checkpointer.close()
     except Exception as e:  # whatever the storage raises
       print(
-        f'WARNING: the last checkpoint could not be written: {type(e).__name__}: {errors.words(e)}',
+        f'WARNING: the last checkpoint could not be written: {errors.named(e)}',
         flush=True,
       )
 
   def _seal(self):
-    """Called by Orbax's thread when all bytes are written and nothing is committed: sums every
-    file, next to it.
-    """
+    """Called by Orbax's thread between the last byte and the commit: sums every file."""
     step, held_out_loss, phase_first_step = self._saving
     folder = next(
       p
@@ -298,9 +279,7 @@ def _load_params(address):
 
 
 def parse_address(address: str) -> tuple[str, str | None]:
-  """(workdir, step, 'best' or None) of W, W@STEP, W@best. Raises UserError for anything else after
-  the @.
-  """
+  """(workdir, step, 'best' or None) of W, W@STEP, W@best. Raises UserError for another @."""
   workdir, at, which = address.rpartition('@')
   if not at or (not storage.is_remote(address) and storage.path(address).exists()):
     return address, None  # a folder whose name has an @ comes first
@@ -364,8 +343,7 @@ def _decoding(folder):
     # what a store sent the first time had the right sums
     on_the_way = storage.is_remote(folder)
     raise (errors.TryAgain if on_the_way else errors.UserError)(
-      f'{folder} is no checkpoint that can be read ({type(e).__name__}: '
-      f'{errors.words(e, 200)}): '
+      f'{folder} is no checkpoint that can be read ({errors.named(e, 200)}): '
       + 'run the same line again. If this comes back, ' * on_the_way
       + 'use the one before, or the version that wrote it.'
     ) from e
@@ -398,9 +376,7 @@ def _from_first_process(value):
 
 
 def _quiet():
-  """Orbax tells dozens of lines a save at INFO, and hundreds of a save that fails, which is also
-  raised. --verbosity=0 shows the latter.
-  """
+  """Orbax tells dozens of lines per save. Those of a failed save are shown by --verbosity=0."""
   absl_logging.set_verbosity(min(absl_logging.get_verbosity(), absl_logging.WARNING))
   absl_logging.get_absl_logger().addFilter(_wanted)
   _quiet_threads()

@@ -1,6 +1,4 @@
-"""What a run trains on, as plain values: a corpus behind its pipeline (built by the entry point),
-or a file of batches.
-"""
+"""What a run trains on, as plain values: a corpus behind its pipeline, or a file of batches."""
 
 import json
 from collections.abc import Callable

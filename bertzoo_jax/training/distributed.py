@@ -117,9 +117,7 @@ def last_words():
 
 @contextlib.contextmanager
 def watched():
-  """Inside a `with`: a computation that fails because another host is gone ends the process at
-  once, with exit code TRY_AGAIN.
-  """
+  """Inside a `with`, a computation that fails because a host is gone ends the process with 75."""
   try:
     yield
   except Exception as e:  # of whatever library waited for the computation
@@ -195,8 +193,7 @@ def _on_tpu(seconds):
       raise
     if _others() or jax.distributed.is_initialized():
       raise errors.TryAgain(
-        f'The hosts of this slice could not be found ({type(e).__name__}: '
-        f'{errors.words(e, 200)}): run the '
+        f'The hosts of this slice could not be found ({errors.named(e, 200)}): run the '
         'same line again, or set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID by '
         'hand.'
       ) from e
@@ -208,9 +205,7 @@ def _on_tpu(seconds):
 
 
 def _initialize(seconds, missing, **where):
-  """jax.distributed.initialize, but that it ends with a sentence where jax would abort with a stack
-  of native calls.
-  """
+  """jax.distributed.initialize, which ends with a sentence and not with a native stack."""
 
   def give_up():
     print(f'error: {missing}', file=sys.stderr, flush=True)

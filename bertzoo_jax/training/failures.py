@@ -6,24 +6,31 @@ import jax
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.training import distributed
 
 
-def unwritten(what: str, kept: str, e: Exception) -> errors.UserError:
-  """The error to raise where `what` could not be written.
+@contextlib.contextmanager
+def writing(what: str, kept: str):
+  """Inside a `with`: storage that fails ends the run in one sentence. Raises TryAgain if that may
+  pass, Stopped if not. Other errors keep their words; one of another host is left to
+  `distributed.watched`, since a save waits for all hosts.
 
-  Args:
-    what: subject of the sentence, such as 'A checkpoint'.
-    kept: which files remain, such as 'the ones before'.
-    e: the cause.
+  what: subject of the sentence, such as 'A checkpoint'. kept: which files remain.
   """
-  passing = storage.may_pass(e)
-  return (errors.TryAgain if passing else errors.Stopped)(
-    f'{what} could not be written ({type(e).__name__}: {errors.words(e, 300)}); {kept} '
-    'are kept. '
-    + ('' if passing else 'Free space or mend access, and ')
-    + ('Run' if passing else 'run')
-    + ' the same line again.'
-  )
+  try:
+    yield
+  except Exception as e:  # whatever the storage raises
+    if distributed.comes_from_another(e):
+      raise
+    if out_of_memory(e) or not storage.is_error_of_storage(e):
+      e.add_note('The checkpoints before this one are kept.')
+      raise
+    passing = storage.may_pass(e)
+    remedy = 'Run' if passing else 'Free space or mend access, and run'
+    raise (errors.TryAgain if passing else errors.Stopped)(
+      f'{what} could not be written ({errors.named(e, 300)}); {kept} are kept. '
+      f'{remedy} the same line again.'
+    ) from e
 
 
 def out_of_memory(e: BaseException) -> bool:

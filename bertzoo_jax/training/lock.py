@@ -1,5 +1,5 @@
-"""One job in a workdir. A second one is told who holds it; an owner that is gone does not hold
-it.
+"""Lets only one job at a time use a workdir. A second job is refused and told who has it. The lock
+of a job that has ended is taken over.
 """
 
 import contextlib
@@ -59,19 +59,19 @@ def hold(workdir):
     'token': uuid.uuid4().hex,
     'since': time.strftime('%Y-%m-%d %H:%M:%S'),
   }
-  take = _take_remote if storage.is_remote(workdir) else _take_local
-  beat_once, release = take(workdir, owner)
+  lock = (_Lease if storage.is_remote(workdir) else _File)(workdir, owner)
+  lock.take()
   stop, one_at_a_time = threading.Event(), threading.Lock()
 
-  def beat_alone():
+  def beat():
     with one_at_a_time:
-      beat_once()
+      lock.beat()
 
-  beat = threading.Thread(
-    target=_beat, args=(workdir, beat_alone, stop), name='workdir-lock', daemon=True
+  thread = threading.Thread(
+    target=_beat, args=(workdir, beat, stop), name='workdir-lock', daemon=True
   )
-  beat.start()
-  check = lambda: _check_held(workdir, beat_alone)
+  thread.start()
+  check = lambda: _check_held(workdir, beat)
   try:
     yield check
     check()
@@ -81,8 +81,8 @@ def hold(workdir):
     raise
   finally:
     stop.set()
-    beat.join()
-    release()
+    thread.join()
+    lock.release()
 
 
 class _Lost(Exception):
@@ -93,95 +93,105 @@ class _Gone(Exception):
   """There is no lock any more."""
 
 
-def _take_local(workdir, owner):
-  path = pathlib.Path(str(workdir)) / NAME
-  for attempt in range(_ATTEMPTS + 1):
-    try:
-      fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    except OSError as e:
-      why = 'is a link' if path.is_symlink() else f'cannot be opened ({e.strerror})'
-      raise errors.UserError(f'{path} {why}: remove it, or take another --workdir.') from e
-    try:
-      fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-      other = _read_fd(fd)
-      os.close(fd)
-      _refuse(workdir, other)
-    if attempt == _ATTEMPTS or storage.is_at(fd, path):
-      break
-    os.close(
-      fd
+class _File:
+  """The lock of a disk, which the kernel holds for this process."""
+
+  def __init__(self, workdir, owner):
+    self._workdir, self._owner = workdir, owner
+    self._path = pathlib.Path(str(workdir)) / NAME
+
+  def take(self) -> None:
+    """Waits for it. Raises TryAgain if another process has it, UserError if it cannot open."""
+    for attempt in range(_ATTEMPTS + 1):
+      self._open()
+      if attempt == _ATTEMPTS or storage.is_at(self._fd, self._path):
+        break
       # Its owner removed it after it was opened here, or the disk numbers a file anew whenever it
       # is asked
-    )
-    time.sleep(0.1)
-  other = _read_fd(fd)
-  if other:
-    if other.get('host') != owner['host']:  # whose flock may not reach this one
-      try:
-        _outlast(workdir, other, lambda: _read_fd(fd))
-      except errors.TryAgain:
-        os.close(fd)
-        raise
-    else:
+      os.close(self._fd)
+      time.sleep(0.1)
+    other = self._read()
+    if other and other.get('host') == self._owner['host']:
       _say_stale(other)
+    elif other:  # whose flock may not reach this host
+      try:
+        _outlast(self._workdir, other, self._read)
+      except errors.TryAgain:
+        os.close(self._fd)
+        raise
+    self._write()
 
-  def write():
+  def beat(self) -> None:
+    """Says that this process lives. Raises _Lost or _Gone if the lock is no longer its own."""
+    _check_ours(self._read() or self._owner, self._owner)
+    if not storage.is_at(self._fd, self._path):
+      # somebody's new lock, where ours was removed
+      there = _parse(self._path.read_text()) if self._path.exists() else None
+      _check_ours(there, self._owner)
+    self._write()
+
+  def release(self) -> None:
+    """Removes it if it is still this process's own."""
+    with contextlib.suppress(OSError):
+      own = (self._read() or {}).get('token') == self._owner['token']
+      if own and storage.is_at(self._fd, self._path):
+        os.unlink(self._path)
+    os.close(self._fd)
+
+  def _open(self):
+    try:
+      how = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+      self._fd = os.open(self._path, how, 0o644)
+    except OSError as e:
+      why = 'is a link' if self._path.is_symlink() else f'cannot be opened ({e.strerror})'
+      raise errors.UserError(f'{self._path} {why}: remove it, or take another --workdir.') from e
+    try:
+      fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+      other = self._read()
+      os.close(self._fd)
+      _refuse(self._workdir, other)
+
+  def _read(self):
+    return _parse(os.pread(self._fd, 4096, 0).decode('utf-8', 'replace'))
+
+  def _write(self):
     # Not by a rename: the lock belongs to this file. A reader that meets half a line takes it as no
     # owner's.
-    os.pwrite(fd, json.dumps({**owner, 'heartbeat': time.time()}).encode().ljust(512), 0)
-
-  def beat_once():
-    _check_ours(_read_fd(fd) or owner, owner)
-    if not storage.is_at(fd, path):
-      _check_ours(_read(path), owner)  # somebody's new lock, where ours was removed
-    write()
-
-  def release():
-    with contextlib.suppress(OSError):
-      if storage.is_at(fd, path) and (_read_fd(fd) or {}).get('token') == owner['token']:
-        os.unlink(path)
-    os.close(fd)
-
-  write()
-  return beat_once, release
-
-
-def _take_remote(workdir, owner):
-  lease = _Lease(workdir, owner)
-  other = lease.read()
-  if other and other.get('host') == owner['host'] and not _runs(other.get('pid')):
-    _say_stale(other)
-  elif other and other.get('host') == owner['host'] and _is_fresh(other):
-    _refuse(workdir, other)
-  elif other:
-    _outlast(workdir, other, lease.read)
-  if not lease.renew() and not lease.is_ours(now := lease.read()):
-    _refuse(workdir, now)
-
-  def beat_once():
-    if not lease.renew():
-      _check_ours(lease.look(), owner)
-      lease.renew()  # the answer to our last write was lost
-
-  def release():
-    try:
-      if not lease.remove() and lease.is_ours(lease.read()):
-        lease.remove()
-    except errors.UserError as e:  # the next owner waits two minutes, no more
-      print(f'WARNING: {e}', flush=True)
-
-  return beat_once, release
+    os.pwrite(self._fd, _written(self._owner).ljust(512), 0)
 
 
 class _Lease:
-  """The lock of an object store, and the version of it that was seen last."""
+  """The lock of an object store, and the version of it that was seen last. As `_File`."""
 
   def __init__(self, workdir, owner):
     folder = str(workdir) if '://' in str(workdir) else f'file://{storage.absolute(workdir)}'
-    self._name, self._owner = f'{folder}/{NAME}', owner
+    self._workdir, self._name, self._owner = workdir, f'{folder}/{NAME}', owner
     self._store = self._answer(lambda: _result(tensorstore.KvStore.open(f'{folder}/')))
     self._seen = None
+
+  def take(self) -> None:
+    other = self.read()
+    if other and other.get('host') == self._owner['host'] and not _runs(other.get('pid')):
+      _say_stale(other)
+    elif other and other.get('host') == self._owner['host'] and _is_fresh(other):
+      _refuse(self._workdir, other)
+    elif other:
+      _outlast(self._workdir, other, self.read)
+    if not self.renew() and not self.is_ours(now := self.read()):
+      _refuse(self._workdir, now)
+
+  def beat(self) -> None:
+    if not self.renew():
+      _check_ours(self.look(), self._owner)
+      self.renew()  # the answer to our last write was lost
+
+  def release(self) -> None:
+    try:
+      if not self.remove() and self.is_ours(self.read()):
+        self.remove()
+    except errors.UserError as e:  # the next owner waits two minutes, no more
+      print(f'WARNING: {e}', flush=True)
 
   def __str__(self):
     return self._name
@@ -207,7 +217,7 @@ class _Lease:
 
   def renew(self) -> bool:
     """False, and nothing is written, if it has changed since it was seen."""
-    return self._replace(json.dumps({**self._owner, 'heartbeat': time.time()}).encode())
+    return self._replace(_written(self._owner))
 
   def remove(self) -> bool:
     """As `renew`."""
@@ -284,7 +294,7 @@ def _beat(workdir, beat_once, stop):
       return  # the run ends before its next save
     except Exception as e:  # whatever the storage raises: the next beat may get through
       print(
-        f'WARNING: the heartbeat of the workdir lock could not be written: {type(e).__name__}: {e}',
+        f'WARNING: the heartbeat of the workdir lock could not be written: {errors.named(e)}',
         flush=True,
       )
 
@@ -353,12 +363,8 @@ def _name(other):
   )
 
 
-def _read_fd(fd):
-  return _parse(os.pread(fd, 4096, 0).decode('utf-8', 'replace'))
-
-
-def _read(path):
-  return _parse(path.read_text()) if path.exists() else None
+def _written(owner) -> bytes:
+  return json.dumps({**owner, 'heartbeat': time.time()}).encode()
 
 
 def _parse(text):

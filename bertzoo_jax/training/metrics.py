@@ -21,9 +21,7 @@ class Record:
   """Writes rows {'step': s, …}; rows of steps after the one resumed from are forgotten."""
 
   def __init__(self, workdir, start_step: int, attempt: int, in_parts: bool | None = None):
-    """workdir: of the run. start_step: the step resumed from. attempt: from 1. in_parts: as on
-    gs://; None to find out.
-    """
+    """start_step: resumed from. attempt: from 1. in_parts: as on gs://; None to find out."""
     workdir = storage.path(workdir)
     self._in_parts = storage.is_remote(workdir) if in_parts is None else in_parts
     rows, unreadable = _read(workdir)
@@ -83,16 +81,13 @@ class Record:
         self._file.close()
     except Exception as e:  # whatever the storage raises
       print(
-        f'WARNING: the last rows of {self._path} could not be written: {type(e).__name__}: '
-        f'{errors.words(e)}',
+        f'WARNING: the last rows of {self._path} could not be written: {errors.named(e)}',
         flush=True,
       )
 
 
 def read(workdir) -> list[dict]:
-  """All rows of a run in order of steps, each step once, from either form of the record. A line
-  that cannot be read is left out.
-  """
+  """All rows of a run that can be read, in order of steps, each step once."""
   return _read(storage.path(workdir))[0]
 
 
@@ -186,14 +181,14 @@ class Trackers:
     try:
       self._writers[name] = build()
     except Exception as e:  # noqa: BLE001  a tracker's failure, of whatever kind, is not the run's
-      print(f'{name} is off: {type(e).__name__}: {e}', flush=True)
+      print(f'{name} is off: {errors.named(e)}', flush=True)
 
   def _each(self, use):
     for name, writer in list(self._writers.items()):
       try:
         use(writer)
       except Exception as e:  # noqa: BLE001
-        print(f'{name} failed and is off from here: {type(e).__name__}: {e}', flush=True)
+        print(f'{name} failed and is off from here: {errors.named(e)}', flush=True)
         del self._writers[name]
 
 

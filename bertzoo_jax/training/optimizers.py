@@ -8,6 +8,7 @@ rate, clip groups, trust ratios. They may depend on the layer (`policy`).
 Fields: bertzoo_jax/parts/optimizers.py.
 """
 
+import math
 import re
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import optax.contrib
 
 from bertzoo_jax.common import errors
 
@@ -100,6 +102,59 @@ def lamb(
     clip_groups,
     _trust_ratio(policy([(regex, False) for regex in no_adaptation], paths, True)),
   )
+
+
+def stable_adamw(
+  schedule, paths, *, b1, b2, eps, weight_decay, no_decay, clip_norm, rates, clip_groups
+):
+  """StableAdamW (Wortsman et al. 2023, Algorithm 2): u = m̂/(√v̂ + eps) + wd·p; p ← p − lr·u/max(1,
+  RMS) with RMS = √mean(g²/max(v̂, eps²)).
+
+  Both moments are corrected for their start. The mean is taken over one parameter, per layer where
+  several are stacked. Arguments, result and errors as in `adamw`.
+  """
+  _check_table('no_decay', no_decay, paths)
+  decays = policy([(regex, 0.0) for regex in no_decay], paths, float(weight_decay))
+  adam = _stable_adam(b1, b2, eps, decays)
+  return _chain(schedule, paths, adam, 0.0, (), clip_norm, rates, clip_groups)
+
+
+def muon(
+  schedule,
+  paths,
+  *,
+  momentum,
+  iterations,
+  rms,
+  matrices,
+  b1,
+  b2,
+  eps,
+  weight_decay,
+  no_decay,
+  clip_norm,
+  rates,
+  clip_groups,
+):
+  """Muon for the matrices of the layers, AdamW for the rest (Jordan et al. 2024; with the scale of
+  Liu et al. 2025, eq. 4): m ← μ·m + (1−μ)·g; u = rms·√max(in, out)·orthogonal((1−μ)·g + μ·m); p ← p
+  − lr·(u + wd·p).
+
+  `orthogonal` is Newton and Schulz's iteration with Jordan's three coefficients. The heads of a
+  layer make one matrix. AdamW is that of `adamw`, and both have one learning rate. Arguments,
+  result and errors as there.
+
+  Raises:
+    UserError: also a rule of `matrices` that is none, or whose axes a parameter does not have.
+  """
+  axes = _matrix_axes(matrices, paths)
+  is_matrix = lambda params: _map_with_path(lambda path, _: axes[path] is not None, params)
+  others = lambda params: _map_with_path(lambda path, _: axes[path] is None, params)
+  both = optax.chain(
+    optax.masked(_muon(momentum, iterations, rms, axes), is_matrix),
+    optax.masked(_adam(b1, b2, eps, corrected=True), others),
+  )
+  return _chain(schedule, paths, both, weight_decay, no_decay, clip_norm, rates, clip_groups)
 
 
 def policy(table, paths, default) -> dict:
@@ -242,7 +297,7 @@ def _clip(clip_norm, groups):
 def _decay(shares):
   """Adds the decay to the updates. shares: {path: share of the parameter}, see `policy`."""
   add = lambda path, u, p: u if _is(0.0, shares[path]) else u + shares[path] * p
-  # Checkpoints hold the kinds of empty states, too: this one is from when optax masked the decay.
+  # Checkpoints record this state's type: all were written with the one of optax's masked decay.
   state = optax.MaskedState(_EMPTY)
   return _stateless(lambda updates, params: _map_with_path(add, updates, params), state)
 
@@ -267,6 +322,73 @@ def _adam(b1, b2, eps, corrected):
   return optax.GradientTransformation(init, update)
 
 
+def _stable_adam(b1, b2, eps, decays):
+  """Adam and decay, both divided by max(1, RMS). decays: {path: share}, see `policy`."""
+  adam = _adam(b1, b2, 0.0, corrected=False)
+
+  def update(gradients, state, params):
+    _, state = adam.update(gradients, state)
+    first, second = (_one_minus_power(b, state.count) for b in (b1, b2))
+
+    def one(path, g, m, v, p):
+      v = v / second
+      u = m / first / (jnp.sqrt(v) + eps) + decays[path] * p
+      share = jnp.square(g) / jnp.maximum(v, eps**2)
+      return u / jnp.maximum(1.0, jnp.sqrt(jnp.mean(share, axis=_own_axes(path, g), keepdims=True)))
+
+    return _map_with_path(one, gradients, state.mu, state.nu, params), state
+
+  return optax.GradientTransformation(adam.init, update)
+
+
+def _muon(momentum, iterations, rms, axes):
+  """Muon's direction for parameters whose axes are not None. axes: see `_matrix_axes`."""
+
+  def orthogonal(path, x):
+    # its own momentum is off: what it gets is mixed already
+    one = optax.contrib.scale_by_muon(
+      ns_steps=iterations, beta=0.0, nesterov=False, weight_dimension_numbers=[axes[path]]
+    )
+    sizes = [math.prod(x.shape[axis] for axis in side) for side in axes[path]]
+    return rms * math.sqrt(max(sizes)) * one.update([x], one.init([x]))[0][0]
+
+  def update(gradients, state, params=None):
+    del params
+    mix = lambda m, g: momentum * m + (1 - momentum) * g
+    state = jax.tree.map(mix, state, gradients)
+    return _map_with_path(orthogonal, jax.tree.map(mix, state, gradients)), state
+
+  zeros = lambda params: jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)
+  return optax.GradientTransformation(zeros, update)
+
+
+def _matrix_axes(matrices, paths) -> dict:
+  """{path: the axes of its inputs and of its outputs; None for what is not Muon's}."""
+  is_side = lambda side: side and all(isinstance(axis, int) and axis < 0 for axis in side)
+  for rule in matrices:
+    if not (len(rule) == 3 and isinstance(rule[0], str) and all(map(is_side, rule[1:]))):
+      raise errors.UserError(
+        f'optimizer.matrices has {rule!r}: a rule is (path regex, axes of the inputs, axes of the '
+        'outputs), the axes counted from the last, as (-2,) and (-1,).'
+      )
+  _check_table('matrices', [regex for regex, *_ in matrices], paths)
+  found = {}
+  for path, shape in paths.items():
+    sides = next((sides for regex, *sides in matrices if matching(path, [regex])), None)
+    if sides and max(-axis for side in sides for axis in side) > len(shape):
+      raise errors.UserError(
+        f'optimizer.matrices gives {path!r} the axes {sides}, and it has {len(shape)}: name other '
+        'axes, or a regex that does not match it.'
+      )
+    found[path] = sides and optax.contrib.MuonDimensionNumbers(*map(tuple, sides))
+  return found
+
+
+def _own_axes(path, x):
+  """The axes of one parameter: all but that of the copies of a stack."""
+  return tuple(range(1 if re.search(_STACKED, path) else 0, x.ndim))
+
+
 def _one_minus_power(b, t):
   """1 − bᵗ without cancellation."""
   return -jnp.expm1(t.astype(jnp.float32) * jnp.log(jnp.float32(b))) if b else jnp.float32(1.0)
@@ -276,8 +398,7 @@ def _trust_ratio(adapts):
   """Scales updates by ‖p‖/‖u‖. adapts: {path: whether it does}, see `policy`."""
 
   def norm(path, x):
-    axes = tuple(range(1 if re.search(_STACKED, path) else 0, x.ndim))
-    return jnp.sqrt(jnp.sum(jnp.square(x), axis=axes, keepdims=True))
+    return jnp.sqrt(jnp.sum(jnp.square(x), axis=_own_axes(path, x), keepdims=True))
 
   def scaled(path, u, p):
     if _is(False, adapts[path]):
@@ -331,4 +452,10 @@ def _check_table(name, table, paths):
       ) from e
 
 
-BY_NAME = {'adamw': adamw, 'adamw_uncorrected': adamw_uncorrected, 'lamb': lamb}
+BY_NAME = {
+  'adamw': adamw,
+  'adamw_uncorrected': adamw_uncorrected,
+  'lamb': lamb,
+  'stable_adamw': stable_adamw,
+  'muon': muon,
+}

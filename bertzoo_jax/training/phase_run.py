@@ -69,9 +69,7 @@ class PhaseRun:
 
   @functools.cached_property
   def target(self):
-    """(TrainState of shape structs with shardings, a line for each parameter the mesh could not
-    split).
-    """
+    """(TrainState of shape structs with shardings, notes about what could not be split)."""
     shapes = jax.eval_shape(lambda: _initial(self))
     placed, notes = sharding.of_parameters(shapes.params, self.mesh, self.objective.all_axes)
     where = sharding.of_state(shapes, placed, self.mesh)
@@ -138,11 +136,6 @@ def compiler_options(device_kind: str, split_weights: bool) -> dict[str, str]:
   return {
     k: str(v) for k, v in wanted.items() if v and k not in os.environ.get('LIBTPU_INIT_ARGS', '')
   }
-
-
-def left_out(phase_run: PhaseRun):
-  """The compiled state → (state, metrics) of a step that is left out; the state is donated."""
-  return jax.jit(steps.left_out, out_shardings=(_where(phase_run), None), donate_argnums=0)
 
 
 def evaluation(phase_run: PhaseRun):

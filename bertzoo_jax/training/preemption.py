@@ -1,6 +1,4 @@
-"""Being asked to stop: SIGTERM (preemption) and the first SIGINT (Ctrl-C) let a run save and end
-with exit code 0.
-"""
+"""SIGTERM (preemption) and the first SIGINT (Ctrl-C) let a run save and end with exit code 0."""
 
 import contextlib
 import itertools
@@ -47,9 +45,7 @@ class Preemption:
       signal.raise_signal(signal.SIGTERM)  # jax's handler tells the other hosts
 
   def reached(self) -> bool:
-    """True if the run should save and end after this step. To be asked after every step; on several
-    hosts the same on all.
-    """
+    """Whether to save and end now; on several hosts the same on all. Ask after every step."""
     # A count of its own, not the step of the run: jax agrees on the next number after the highest
     # that it was asked for, which is 0 if a notice came before the first one, and then waits for
     # that very number.

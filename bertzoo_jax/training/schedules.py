@@ -2,7 +2,7 @@
 of W.
 
 The published systems share two words, warmup and linear decay, and mean five different lines by
-them. Fields: bertzoo_jax/parts/schedules.py.
+them; four more are usual today. Fields: bertzoo_jax/parts/schedules.py.
 """
 
 import jax.numpy as jnp
@@ -31,9 +31,7 @@ def linear_from_start(total_steps: int, *, learning_rate, warmup):
 
 
 def linear_jump(total_steps: int, *, learning_rate, warmup):
-  """As linear_from_start, but the first update already has peak/W (older fairseq, as in
-  SpanBERT).
-  """
+  """As linear_from_start, but the first update has peak/W (older fairseq, as in SpanBERT)."""
   _check(total_steps, warmup)
 
   def rate(s):
@@ -90,6 +88,76 @@ def linear_to_floor(total_steps: int, *, learning_rate, warmup, end_share):
   return rate
 
 
+def constant(total_steps: int, *, learning_rate, warmup):
+  """peak·s/W for s < W (the first update has rate 0), then the peak."""
+  _check(total_steps, warmup)
+
+  def rate(s):
+    return learning_rate * jnp.minimum(1.0, _float(s) / warmup if warmup else 1.0)
+
+  return rate
+
+
+def inverse_sqrt(total_steps: int, *, learning_rate, warmup):
+  """peak·s/W for s < W, then peak·√(W/s) (Vaswani et al. 2017, eq. 3; without a warmup, W is 1)."""
+  _check(total_steps, warmup)
+  first = max(warmup, 1)
+
+  def rate(s):
+    s = _float(s)
+    falls = jnp.sqrt(first / jnp.maximum(s, first))
+    return learning_rate * jnp.where(s < warmup, s / first, falls)
+
+  return rate
+
+
+def cosine(total_steps: int, *, learning_rate, warmup, end_share):
+  """peak·s/W for s < W, then half a cosine from the peak at W to end_share·peak at T, where it
+  stays (Loshchilov and Hutter 2017, eq. 5, without restarts).
+  """
+  return warmup_stable_decay(
+    total_steps,
+    learning_rate=learning_rate,
+    warmup=warmup,
+    decay=total_steps - warmup,
+    shape='cosine',
+    end_share=end_share,
+  )
+
+
+def warmup_stable_decay(total_steps: int, *, learning_rate, warmup, decay, shape, end_share):
+  """peak·s/W for s < W, the peak up to T − D, then down to end_share·peak at T, where it stays (Hu
+  et al. 2024, section 4.2; the shape `sqrt` is of Hägele et al. 2024, eq. 1).
+
+  Raises:
+    UserError: warmup and decay do not fit into total_steps, or an unknown shape.
+  """
+  _check(total_steps, warmup)
+  if warmup + decay > total_steps:
+    raise errors.UserError(
+      f'schedule.decay is {decay} of {total_steps} steps, {warmup} of them warmup: lower one of '
+      'them or train longer.'
+    )
+  left = errors.choose(shape, _FALLS, 'config.schedule.shape')
+  if not decay:
+    return constant(total_steps, learning_rate=learning_rate, warmup=warmup)
+
+  def rate(s):
+    s = _float(s)
+    x = jnp.clip((s - (total_steps - decay)) / decay, 0.0, 1.0)
+    falling = end_share + (1.0 - end_share) * left(x)
+    return learning_rate * jnp.where(s < warmup, s / max(warmup, 1), falling)
+
+  return rate
+
+
+_FALLS = {
+  'linear': lambda x: 1.0 - x,
+  'cosine': lambda x: 0.5 * (1.0 + jnp.cos(jnp.pi * x)),
+  'sqrt': lambda x: 1.0 - jnp.sqrt(x),
+}
+
+
 def for_phase(fields: dict, phase_first_step: int, phase_steps: int, total_steps: int):
   """The schedule a phase runs under, as a function of the global step.
 
@@ -115,9 +183,7 @@ def _float(s):
 
 
 def _left(s, start, end):
-  """What is left of the way from start to end, from 1 to 0. s is exact in float32 up to 16.7 M
-  updates.
-  """
+  """The way left from start to end, 1 to 0. s is exact in float32 up to 16.7 M updates."""
   return jnp.clip((end - s) / (end - start), 0.0, 1.0)
 
 
@@ -135,4 +201,8 @@ BY_NAME = {
   'linear_jump': linear_jump,
   'linear_product': linear_product,
   'linear_to_floor': linear_to_floor,
+  'constant': constant,
+  'inverse_sqrt': inverse_sqrt,
+  'cosine': cosine,
+  'warmup_stable_decay': warmup_stable_decay,
 }

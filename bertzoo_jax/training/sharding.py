@@ -121,9 +121,7 @@ def of_parameters(tree, mesh, table) -> tuple[dict, list[str]]:
 
 
 def _spec(rule, shape, mesh):
-  """(the axis of the mesh that each axis of a parameter is split over, axes of the mesh that the
-  rule names in vain).
-  """
+  """(axis of the mesh or None for each axis of a parameter, axes the rule names in vain)."""
   spec, whole = [None] * len(shape), []
   for axis in ('tensor', 'fsdp'):
     if mesh.shape[axis] == 1 or axis not in rule:
@@ -175,9 +173,7 @@ def batch_sharding(mesh) -> NamedSharding:
 
 
 def to_devices(batch: dict, mesh, batch_size: int) -> dict:
-  """A host's rows as global arrays. batch: name → numpy array [rows of this host, …]; batch_size:
-  rows of all hosts.
-  """
+  """A host's rows [rows of this host, …] as global arrays. batch_size: rows of all hosts."""
   place = batch_sharding(mesh)
   return {
     k: jax.make_array_from_process_local_data(place, v, (batch_size, *v.shape[1:]))
@@ -186,9 +182,7 @@ def to_devices(batch: dict, mesh, batch_size: int) -> dict:
 
 
 def constrain(mesh, table=ACTIVATIONS):
-  """The `constrain(name, x)` that a model is handed: pins an intermediate where its table says,
-  where that divides.
-  """
+  """A model's `constrain(name, x)`: pins an intermediate where its table says, if that divides."""
 
   def pin(name, x):
     if inside_shard_map():
@@ -360,9 +354,7 @@ def summed_at_end(f, mesh):
 
 
 def inside_shard_map() -> bool:
-  """Whether this is traced inside `summed_at_end`: arrays are a device's own, and there is nothing
-  to split.
-  """
+  """Whether this is traced inside `summed_at_end`, where arrays are a device's own."""
   return bool(jax.sharding.get_abstract_mesh().manual_axes)
 
 
@@ -392,16 +384,11 @@ def _devices_along(mesh, axes) -> int:
 
 
 def _wired(shape, devices):
-  """The devices [data, fsdp, tensor] such that those next to each other on an axis have a link;
-  None where that is not known.
-  """
+  """The devices [data, fsdp, tensor] with links along the axes; None where that is not known."""
   try:
     return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
-  except (
-    AssertionError,
-    NotImplementedError,
-    ValueError,
-  ):  # a part of a slice, or a shape the links do not make
+  # a part of a slice, or a shape the links do not make
+  except (AssertionError, NotImplementedError, ValueError):
     return None
 
 

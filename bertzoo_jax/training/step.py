@@ -41,16 +41,6 @@ class TrainState:
   nonfinite: Any
   spikes: Any
 
-  def counts(self) -> dict:
-    """The counts as metrics, each an array of its own: the state itself is donated to the next
-    step.
-    """
-    return {
-      'nonfinite': self.nonfinite['total'] + 0,
-      'nonfinite_in_a_row': self.nonfinite['consecutive'] + 0,
-      'spikes': self.spikes['total'] + 0,
-    }
-
 
 def init(objective, tx, seed: int, batch_size: int) -> TrainState:
   """The state before the first step. Weights depend on the seed alone, not on the mesh."""
@@ -126,16 +116,14 @@ def make_train_step(objective, tx, schedule, *, seed: int, accumulation: int = 1
       **objective.finalize_metrics(means(sums, normalizers)),
       'lr': schedule(state.step),
       'grad_norm': norm,
-      **new.counts(),
+      # arrays of their own: the state itself is donated to the next step
+      'nonfinite': nonfinite['total'] + 0,
+      'nonfinite_in_a_row': nonfinite['consecutive'] + 0,
+      'spikes': statistics['total'] + 0,
       'spike': spike,
     }
 
   return step
-
-
-def left_out(state):
-  """(state, metrics) after a step that is left out: only the step number changes."""
-  return state.replace(step=state.step + 1), state.counts()
 
 
 def make_eval_step(objective, *, accumulation: int = 1, mesh=None):
@@ -170,9 +158,7 @@ def make_eval_step(objective, *, accumulation: int = 1, mesh=None):
 
 
 def not_finite(state) -> str | None:
-  """The path of an array of a state that has a number that is not finite; None for none. Waits for
-  the state.
-  """
+  """The path of an array of a state with a number that is not finite, or None. Waits for it."""
   leaves = jax.tree_util.tree_leaves_with_path(
     {'params': state.params, 'opt_state': state.opt_state, 'carry': state.carry}
   )
@@ -186,9 +172,7 @@ def _all_finite(leaves):
 
 
 def means(sums: dict, normalizers: dict) -> dict:
-  """{metric: sum / total}; 0 where there was nothing to count. Raises UserError for a sum whose
-  total the objective does not have.
-  """
+  """{metric: sum / total}; 0 of nothing. Raises UserError for sums without their total."""
   if strange := sorted(sums.keys() - normalizers.keys()):
     raise errors.UserError(
       f'The objective has sums under {strange[0]!r}, and its normalizers are '
@@ -224,9 +208,7 @@ def carry_over(old, new, inherits=()):
 
 
 def split(tree, parts: int, mesh=None):
-  """[B, …] → [parts, B/parts, …] such that each device keeps its own rows: microbatch m takes the
-  m-th share of each.
-  """
+  """[B, …] → [parts, B/parts, …]; each device keeps its rows: part m has the m-th share of each."""
   devices = 1 if mesh is None else sharding.rows_over(mesh)
 
   def one(x):
@@ -272,9 +254,7 @@ def _except(updates, frozen):
 
 
 def _placing(objective, mesh):
-  """gradients → the same where their parameters are: what is summed over microbatches is then never
-  whole on a device.
-  """
+  """gradients → the same where their parameters are: sums of microbatches are never whole."""
 
   def place(grads):
     if mesh is None or sharding.inside_shard_map():
@@ -286,9 +266,7 @@ def _placing(objective, mesh):
 
 
 def _summed(gradients, place, state, batch, normalizers, key, accumulation, mesh):
-  """(gradients, loss, carry, sums) of a batch: of its microbatches, one after the other, on all
-  devices.
-  """
+  """(gradients, loss, carry, sums) of a batch, one microbatch after the other."""
 
   def of_rows(common, rows):
     params, normalizers, key = common

@@ -162,9 +162,7 @@ def clean(folder):
 
 
 def delete(folder):
-  """Deletes a checkpoint. Where renaming is atomic it renames first, so that a kill in the middle
-  leaves nothing that looks like a checkpoint.
-  """
+  """Deletes a checkpoint; on a disk it renames first: a kill leaves nothing like a checkpoint."""
   if not storage.is_remote(folder):
     folder = folder.rename(folder.parent / f'{folder.name}.deleting')
   _remove(folder)

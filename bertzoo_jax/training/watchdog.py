@@ -21,9 +21,7 @@ _exit = os._exit
 
 
 class Watchdog:
-  """Inside a `with`, ends the process with exit code 75 if nothing finishes for a time. It looks
-  from a thread of its own.
-  """
+  """Inside a `with`, ends the process with exit code 75 if nothing finishes for a time."""
 
   def __init__(self, minutes: float):
     """minutes: within which a step, an evaluation or a save finishes; 0 for no watch.

@@ -32,16 +32,7 @@ from bertzoo_jax.training import step_folders
 A_CORPUS = ('manifest.json', 'a corpus')
 _CONFIG, _CORPUS, _ATTEMPTS = 'config.json', 'corpus.json', 'attempts.jsonl'
 _PACKAGES = (
-  'jax',
-  'jaxlib',
-  'libtpu',
-  'flax',
-  'optax',
-  'orbax-checkpoint',
-  'numpy',
-  'tensorflow',
-  'tensorflow-cpu',
-  'tokenizers',
+  'jax jaxlib libtpu flax optax orbax-checkpoint numpy tensorflow tensorflow-cpu tokenizers'.split()
 )
 
 
@@ -50,10 +41,9 @@ def writable(path):
   """As `check_writable`; yields the folder without links. After the `with`, what was made for it
   and is still empty is gone again.
   """
-  path = storage.path(path)
-  made = (
-    [] if storage.is_remote(path) else [p for p in (path, *path.parents) if not os.path.exists(p)]
-  )
+  path, made = storage.path(path), []
+  if not storage.is_remote(path):
+    made = [p for p in (path, *path.parents) if not os.path.exists(p)]
   try:
     check_writable(path)
     yield storage.resolved(path)
@@ -84,23 +74,16 @@ def check_writable(path) -> None:
     storage.write_text(probe, 'x')
     probe.unlink()
   except Exception as e:  # every storage has errors of its own
-    passing = storage.may_pass(e)
-    raise (errors.TryAgain if passing else errors.UserError)(
-      f'--workdir {path} cannot be written ({type(e).__name__}: {errors.words(e)}): '
-      + (
-        'run the same line again.'
-        if passing
-        else 'free space on its disk.'
-        if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT)
-        else 'give a folder you own.'
-      )
-    ) from e
+    said = f'--workdir {path} cannot be written ({errors.named(e)}): '
+    if storage.may_pass(e):
+      raise errors.TryAgain(f'{said}run the same line again.') from e
+    is_full = isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT)
+    remedy = 'free space on its disk.' if is_full else 'give a folder you own.'
+    raise errors.UserError(said + remedy) from e
 
 
 def check_same_run(path, config, corpus_hash: str) -> None:
-  """Raises UserError if the workdir holds a run with other science, listing the keys, or of another
-  text.
-  """
+  """Raises UserError if the workdir holds a run with other science or of another text."""
   path = storage.path(path)
   with storage.reading(f'The workdir {path}'):
     old, text = _recorded_config(path), corpus_record(path).get('hash')
@@ -200,9 +183,7 @@ def attempts(path) -> list[dict]:
 
 
 def first_weights(path) -> str | None:
-  """--init of the last attempt that began at step 0: the address of the run's first weights. None
-  if they were fresh.
-  """
+  """The --init of the last attempt from step 0, the run's first weights; None: fresh ones."""
   fresh = [a.get('init') for a in attempts(path) if not a.get('start_step', 0)]
   return fresh[-1] if fresh else None
 
@@ -243,9 +224,7 @@ def _first_other_order(path, config) -> int | None:
 
 
 def _recorded_config(path):
-  """The config that a run was started with, of its newest checkpoint that has it, else of
-  config.json; None where neither can be read.
-  """
+  """The config of a run: its newest checkpoint's, else config.json's; None: neither readable."""
   kept = step_folders.recorded(path).get('config')
   if kept is not None:
     return configuration.from_json(json.dumps(kept))

@@ -61,19 +61,11 @@ def read(a, encoder, tensors, *, step=1500, corpus=(), init=None, **config):
     ).to_dict()
   )
   made.update({k: dict(v) if hasattr(v, 'items') else v for k, v in config.items()})
-  return card.text(
-    architecture=a,
-    encoder=encoder,
-    sizes=a.sizes(encoder, small.BERT_IDS),
-    config=made,
-    step=step,
-    tensors=tensors,
-    corpus=dict(corpus),
-    metrics={},
-    commits=[],
-    init=init,
-    checked='Compared.',
+  sizes = a.sizes(encoder, small.BERT_IDS)
+  told = card.Run(
+    a, encoder, sizes, made, step, tensors, dict(corpus), {}, [], init, checked='Compared.'
   )
+  return card.text(told)
 
 
 @pytest.mark.parametrize('masking', MASKINGS)
@@ -199,6 +191,6 @@ def test_a_card_tells_where_the_text_is_from_and_what_is_not_recorded():
   ],
 )
 def test_a_card_reads_answers_in_the_order_and_length_of_the_run(features, usual, texts, own, most):
-  code = '\n'.join(card._usage_of_answers({'features': features}, usual))
+  code = card._filled('answers', card._answers(features, usual))
   assert f'texts = {texts}' in code and f'[s == {own} for s' in code
   assert f'.triu({most}).bool()' in code

@@ -1,5 +1,5 @@
 """SiFT without torch: randomness, microbatches, meshes, evaluation, costs, and what it refuses.
-tests/test_trajectory_sift.py compares it with torch.
+tests/trajectories/test_sift_steps.py compares it with torch.
 """
 
 import functools

@@ -98,6 +98,7 @@ OUTSIDE = [
   (dict(optimizer__weight_decay=-0.01), 'config.optimizer.weight_decay is -0.01: a number of at'),
   (dict(schedule=parts.linear_to_floor(end_share=1.1)), 'config.schedule.end_share is 1.1'),
   (dict(schedule__across_phases='stop'), "No config.schedule.across_phases is called 'stop'"),
+  (dict(run__on_spike='rewind'), "No config.run.on_spike is called 'rewind'. There is: report, st"),
   (dict(encoder__norm_eps=1e-50), 'config.encoder.norm_eps is 1e-50: a number of at least 1.2e-38'),
   (dict(encoder__dropout=1.0), 'config.encoder.dropout is 1.0: a number from 0 to below 1'),
   (dict(batch_size=-8), 'config.batch_size is -8: a whole number from 0'),

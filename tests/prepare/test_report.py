@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from bertzoo_jax import tokenizers
+from bertzoo_jax.common import progress
 from bertzoo_jax.corpus import corpus
-from bertzoo_jax.corpus import progress
 from bertzoo_jax.corpus import shards
 from bertzoo_jax.text import sentences
 from configs import parts

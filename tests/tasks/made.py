@@ -6,6 +6,7 @@ import ml_collections
 import numpy as np
 
 from bertzoo_jax import tasks
+from bertzoo_jax.tasks import sources
 from configs.tasks import own
 
 SHAPE = types.SimpleNamespace(
@@ -52,6 +53,12 @@ def write(folder, **contents):
     name = '.'.join(name.rsplit('_', 1))
     data = content.encode() if isinstance(content, str) else content
     (folder / name).write_bytes(data)
+
+
+def source(folder, section):
+  """What a source section reads in a folder."""
+  fields = dict(section)
+  return sources.BY_NAME[fields.pop('name')](str(folder), **fields)
 
 
 def opened(folder, argument='classify', files=None, shape=SHAPE, length=16, segments=2, **source):

@@ -17,6 +17,7 @@ from bertzoo_jax.tasks import choices
 from bertzoo_jax.tasks import frames
 from bertzoo_jax.tasks.kinds import kind as kinds
 from configs.tasks import choices as choice_configs
+from configs.tasks import parts
 
 DATA = os.environ.get('BERTZOO_DATA')
 real = pytest.mark.skipif(not DATA, reason='BERTZOO_DATA does not name the folder of real data')
@@ -25,10 +26,7 @@ SPECIAL = made.Characters.special
 
 def read(folder, train, name='train.json', **fields):
   made.write(folder, **{name.replace('.', '_'): train})
-  form = dict(layout='auto', text='text', question='question', options='options', label='label')
-  form |= dict(example='', label_form='auto', header=True, columns=(), separator='auto')
-  form |= dict(quotes='auto', dev_share=0.5, files={'train': name})
-  return choices.choices(str(folder), **{**form, **fields})
+  return made.source(folder, parts.choices(**{'files': {'train': name}, **fields}))
 
 
 def race(**changes):

@@ -12,7 +12,6 @@ from pyarrow import parquet
 
 from bertzoo_jax import tasks
 from bertzoo_jax.common import errors
-from bertzoo_jax.tasks import files
 from bertzoo_jax.tasks.kinds import kind
 from configs.tasks import chinese
 from configs.tasks import glue
@@ -24,9 +23,7 @@ TSV = 'text\tlabel\n' + ''.join(f'{a}\t{b}\n' for a, b in ROWS)
 
 
 def read(folder, name='train.tsv', dev='', argument='classify', **source):
-  source = made.config(argument, dict(train=name, dev=dev), **source).source
-  fields = {k: v for k, v in source.items() if k != 'name'}
-  return files.table(str(folder), **fields)
+  return made.source(folder, made.config(argument, dict(train=name, dev=dev), **source).source)
 
 
 def pairs(examples):
@@ -227,7 +224,7 @@ def test_only_rows_that_where_asks_for_are_read_and_test_labels_may_be_absent(tm
     where=(('language', 'zh'),),
     example='index',
   )
-  source = files.table(str(tmp_path), **{k: v for k, v in config.source.items() if k != 'name'})
+  source = made.source(tmp_path, config.source)
   assert pairs(source.splits['dev']) == [('one', 'a'), ('three', 'b')]
   assert source.splits['dev'].places[1] == 'dev.tsv, line 4'
   assert source.splits['test'].labels is None and source.splits['test'].ids == ['7', '9']
@@ -245,7 +242,7 @@ def test_a_test_file_without_a_header_may_lack_the_label(tmp_path, columns, trai
   made.write(tmp_path, train_tsv=train, test_tsv=test)
   form = dict(columns=columns, text_b='text_b')
   config = made.config('pairs', dict(train='train.tsv', test='test.tsv'), text_a='text', **form)
-  source = files.table(str(tmp_path), **{k: v for k, v in config.source.items() if k != 'name'})
+  source = made.source(tmp_path, config.source)
   assert pairs(source.splits['train']) == [('one', '1'), ('three', '0')]
   found = source.splits['test']
   assert (found.a, found.b, found.labels) == (['five'], ['six'], None)

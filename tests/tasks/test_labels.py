@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.tasks import columns as column_names
 from bertzoo_jax.tasks import labels
+from bertzoo_jax.tasks import tables
 from bertzoo_jax.tasks.examples import Examples
 from bertzoo_jax.tasks.examples import Source
 
@@ -98,7 +98,7 @@ def test_several_labels_are_columns_of_0_and_1():
   with pytest.raises(errors.UserError, match="'2' in the column 'sad'"):
     numbered('multilabel', columns, dev=(('0', '2'),), train=(('0', '1'),))
   with pytest.raises(errors.UserError, match="config.source.label names 'a' twice"):
-    column_names.label_names('a, b,a')
+    tables.label_names('a, b,a')
   with pytest.raises(errors.UserError, match='own.py:multilabel'):
     numbered('classification', columns, dev=(('0', '1'),), train=(('0', '1'),))
   with pytest.raises(errors.UserError, match='several columns of 0 and 1'):

@@ -9,10 +9,10 @@ import pytest
 
 from bertzoo_jax import tasks
 from bertzoo_jax.common import errors
-from bertzoo_jax.tasks import files
 from bertzoo_jax.tasks import kinds
 from bertzoo_jax.tasks import questions
 from configs.tasks import own
+from configs.tasks import parts
 from configs.tasks import questions as configs
 from tests.tasks import made
 
@@ -38,8 +38,7 @@ def read(folder, leave_out=(), **contents):
     name = f'{split}.json'
     (folder / name).write_text(content, encoding='utf-8-sig')
     names[split] = name
-  given = {'dev': '', 'test': '', **names}
-  return questions.squad(str(folder), files=given, leave_out=leave_out, dev_share=0.5)
+  return made.source(folder, parts.squad(files=names, leave_out=leave_out, dev_share=0.5))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +122,7 @@ def test_mrqa_s_lines_are_read_packed_or_not(tmp_path, packed):
   data = ''.join(json.dumps(line) + '\n' for line in lines).encode()
   name = 'train.jsonl.gz' if packed else 'train.jsonl'
   (tmp_path / name).write_bytes(gzip.compress(data) if packed else data)
-  source = questions.squad(str(tmp_path), files={'train': name}, leave_out=(), dev_share=0.5)
+  source = made.source(tmp_path, parts.squad(files={'train': name}))
   examples = source.splits['train']
   assert examples.spans == [(4, 7)] and examples.answers == [('The cat', 'Cat')]
   assert not source.notes
@@ -149,17 +148,13 @@ def test_a_table_has_a_question_per_row_and_places_if_it_likes(tmp_path):
   )
   config = own.get_config('qa,source=table')
   config.source.files.train = 'train.tsv'
-  source = tasks.files.BY_NAME['question_table'](
-    str(tmp_path), **{k: v for k, v in config.source.items() if k != 'name'}
-  )
+  source = made.source(tmp_path, config.source)
   examples = source.splits['train']
   assert examples.spans == [(15, 22), (0, 7), (-1, -1)] and examples.ids == ['x', 'y', 'z']
   assert examples.answers == [('The cat',), ('The cat',), ()]
   config.source.answer = 'reply'
   with pytest.raises(errors.UserError, match="names the column 'reply'.*--config.source.answer"):
-    files.BY_NAME['question_table'](
-      str(tmp_path), **{k: v for k, v in config.source.items() if k != 'name'}
-    )
+    made.source(tmp_path, config.source)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +256,7 @@ def test_damaged_gzip_and_json_without_end_are_refused_in_a_sentence(tmp_path):
   packed[15] ^= 255
   (tmp_path / 'train.json').write_bytes(packed)
   with pytest.raises(errors.UserError, match='no whole gzip file'):
-    questions.squad(str(tmp_path), files={'train': 'train.json'}, leave_out=(), dev_share=0.5)
+    made.source(tmp_path, parts.squad(files={'train': 'train.json'}))
   with pytest.raises(errors.UserError, match='holds no JSON'):
     read(tmp_path, train='[' * 100_000)
 
@@ -282,8 +277,7 @@ def test_rows_of_one_question_as_datasets_write_them_are_read(tmp_path):
     {**row, 'answers': {'text': [], 'answer_start': []}},
   ]
   (tmp_path / 'train.jsonl').write_text('\n'.join(map(json.dumps, lines)))
-  given = dict(files={'train': 'train.jsonl'}, leave_out=(), dev_share=0.5)
-  train = questions.squad(str(tmp_path), **given).splits['train']
+  train = made.source(tmp_path, parts.squad(files={'train': 'train.jsonl'})).splits['train']
   assert train.answers == [('cat', 'The cat'), ()]
   assert train.spans == [(19, 22), questions.NOWHERE]
 

@@ -7,15 +7,14 @@ import pytest
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks import tagged
+from configs.tasks import parts
 
 CONLL = '-DOCSTART- -X- -X- O\n\nEU NNP I-NP I-ORG\nrejects VBZ I-VP O\n\nPeter NNP I-NP I-PER\n'
 
 
 def read(folder, train, name='train.txt', **fields):
   made.write(folder, **{name.replace('.', '_'): train})
-  form = dict(word=0, tag=-1, layout='auto', separator='auto', scheme='auto', convert='')
-  form |= dict(prefix='', files={'train': name}, labels=(), dev_share=0.5)
-  return tagged.conll(str(folder), **{**form, **fields})
+  return made.source(folder, parts.conll(**{'files': {'train': name}, **fields}))
 
 
 def words_and_tags(source, split='train'):
@@ -162,7 +161,6 @@ def test_examples_are_taken_by_number_and_equal_ones_have_equal_keys(tmp_path):
   'content, name, fields, problem',
   [
     ('EU\nrejects\n\n', 'train.txt', {}, 'are the same column'),
-    ('{"tokens": ["a"], "tags": ["O"]}\n', 'train.jsonl', {}, 'one word per line'),
     ('a,O\nb,B-X\n\n', 'train.txt', dict(separator=''), 'separator is empty'),
   ],
 )

@@ -37,6 +37,21 @@ def test_other_errors_of_a_device_are_handed_on():
       raise jax.errors.JaxRuntimeError('UNAVAILABLE: a host is gone')
 
 
+def test_a_save_that_fails_because_a_host_is_lost_is_not_called_an_error_of_storage(monkeypatch):
+  lost = jax.errors.JaxRuntimeError('UNAVAILABLE: task 1 is unhealthy')
+
+  def save():
+    with failures.writing('A checkpoint', 'the ones before'):
+      raise lost
+
+  with pytest.raises(errors.UserError, match='A checkpoint could not be written'):
+    save()
+  monkeypatch.setattr(failures.jax, 'process_count', lambda: 2)
+  with pytest.raises(jax.errors.JaxRuntimeError) as e:
+    save()
+  assert e.value is lost  # which distributed.watched words
+
+
 @pytest.mark.parametrize(
   'error, is_one',
   [

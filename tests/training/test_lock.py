@@ -25,6 +25,13 @@ with lock.hold(sys.argv[1]):
 
 
 OWNER = {'host': 'here', 'pid': 2, 'token': 'y', 'since': 'now'}
+KINDS = [lock._File, lock._Lease]
+
+
+def taken(folder, kind=lock._Lease, owner=OWNER):
+  held = kind(lock.storage.path(folder), owner)
+  held.take()
+  return held
 
 
 @pytest.fixture
@@ -60,9 +67,8 @@ def test_a_released_lock_is_free_silent_and_gone(tmp_path, capsys):
 
 
 def test_a_lock_that_its_owner_removed_while_we_opened_it_holds_nothing(tmp_path, monkeypatch):
-  path, flock = lock.storage.path(tmp_path), lock.fcntl.flock
-  first = lock._take_local(path, OWNER)
-  releases = [first[1]]
+  flock = lock.fcntl.flock
+  releases = [taken(tmp_path, lock._File).release]
 
   def late(fd, how):
     if releases:
@@ -70,22 +76,15 @@ def test_a_lock_that_its_owner_removed_while_we_opened_it_holds_nothing(tmp_path
     flock(fd, how)
 
   monkeypatch.setattr(lock.fcntl, 'flock', late)
-  beat_once, release = lock._take_local(path, OWNER)
+  held = taken(tmp_path, lock._File)
   with pytest.raises(errors.TryAgain):  # a third one, which opens the file that is there now
-    lock._take_local(path, OWNER)
-  release()
+    taken(tmp_path, lock._File)
+  held.release()
 
 
 def _lease_elsewhere(tmp_path, age=5.0, **more):
-  lease = {
-    'host': 'elsewhere',
-    'pid': 1,
-    'since': 'then',
-    'token': 'x',
-    'heartbeat': time.time() - age,
-    **more,
-  }
-  (tmp_path / lock.NAME).write_text(json.dumps(lease))
+  lease = {'host': 'elsewhere', 'pid': 1, 'since': 'then', 'token': 'x', **more}
+  (tmp_path / lock.NAME).write_text(json.dumps({**lease, 'heartbeat': time.time() - age}))
 
 
 class Clock:
@@ -102,38 +101,35 @@ class Clock:
       self._at.pop(when)()
 
 
-TAKES = ['_take_local', '_take_remote']
-
-
 # what the other host's clock says counts for nothing
-@pytest.mark.parametrize('take', TAKES)
+@pytest.mark.parametrize('kind', KINDS)
 @pytest.mark.parametrize('age', [-3600, 5, 1000])
 def test_a_lock_of_another_host_that_stands_still_is_taken_over_after_two_minutes(
-  tmp_path, monkeypatch, capsys, age, take
+  tmp_path, monkeypatch, capsys, age, kind
 ):
   clock = Clock(monkeypatch)
   _lease_elsewhere(tmp_path, age)
-  beat_once, release = getattr(lock, take)(lock.storage.path(tmp_path), OWNER)
+  held = taken(tmp_path, kind)
   assert lock.STALE_SECONDS <= clock.now <= lock.STALE_SECONDS + 2 * lock.WATCH_SECONDS
-  waiting, taken = capsys.readouterr().out.splitlines()
+  waiting, over = capsys.readouterr().out.splitlines()
   assert (
-    'process 1 on elsewhere' in waiting and '120 s at most' in waiting and 'taking it over' in taken
+    'process 1 on elsewhere' in waiting and '120 s at most' in waiting and 'taking it over' in over
   )
   assert json.loads((tmp_path / lock.NAME).read_text())['token'] == 'y'
-  beat_once()
-  release()
+  held.beat()
+  held.release()
   assert not (tmp_path / lock.NAME).exists()
 
 
-@pytest.mark.parametrize('take', TAKES)
+@pytest.mark.parametrize('kind', KINDS)
 @pytest.mark.parametrize('age', [-3600, 5, 1000])
 def test_a_lock_of_another_host_that_changes_refuses_the_job_as_soon_as_it_is_seen_to(
-  tmp_path, monkeypatch, age, take
+  tmp_path, monkeypatch, age, kind
 ):
   clock = Clock(monkeypatch, {20.0: lambda: _lease_elsewhere(tmp_path, age - 20)})
   _lease_elsewhere(tmp_path, age)
   with pytest.raises(errors.TryAgain, match='process 1 on elsewhere'):
-    getattr(lock, take)(lock.storage.path(tmp_path), OWNER)
+    taken(tmp_path, kind)
   assert clock.now <= 20 + lock.WATCH_SECONDS
   assert json.loads((tmp_path / lock.NAME).read_text())['token'] == 'x'
 
@@ -142,13 +138,13 @@ def test_a_lease_that_a_third_job_takes_while_we_watch_is_its_own(tmp_path, monk
   Clock(monkeypatch, {100.0: lambda: _lease_elsewhere(tmp_path, token='z', host='third')})
   _lease_elsewhere(tmp_path)
   with pytest.raises(errors.UserError, match='on third'):
-    lock._take_remote(lock.storage.path(tmp_path), OWNER)
+    taken(tmp_path)
 
 
 def test_a_lease_that_is_released_while_we_watch_is_free_at_once(tmp_path, monkeypatch, capsys):
   clock = Clock(monkeypatch, {10.0: (tmp_path / lock.NAME).unlink})
   _lease_elsewhere(tmp_path)
-  lock._take_remote(lock.storage.path(tmp_path), OWNER)
+  taken(tmp_path)
   assert clock.now <= 10 + 2 * lock.WATCH_SECONDS and 'gone' not in capsys.readouterr().out
 
 
@@ -166,7 +162,6 @@ def test_of_two_jobs_that_read_before_either_writes_one_holds_and_one_is_refused
   tmp_path, monkeypatch, before
 ):
   Clock(monkeypatch)
-  path = lock.storage.path(tmp_path)
   if before:
     _lease_elsewhere(tmp_path)
   renew, rivals = lock._Lease.renew, [{**OWNER, 'host': 'rival', 'token': 'z'}]
@@ -174,16 +169,15 @@ def test_of_two_jobs_that_read_before_either_writes_one_holds_and_one_is_refused
 
   def after_the_rival(lease):
     if rivals:
-      held.append(lock._take_remote(path, rivals.pop()))
+      held.append(taken(tmp_path, owner=rivals.pop()))
     return renew(lease)
 
   monkeypatch.setattr(lock._Lease, 'renew', after_the_rival)
   with pytest.raises(errors.TryAgain, match='on rival'):
-    lock._take_remote(path, OWNER)
-  ((beat_once, release),) = held
-  beat_once()
+    taken(tmp_path)
+  held[0].beat()
   assert json.loads((tmp_path / lock.NAME).read_text())['token'] == 'z'
-  release()
+  held[0].release()
   assert not (tmp_path / lock.NAME).exists()
 
 
@@ -193,21 +187,18 @@ def test_a_half_written_owner_is_nobodys(tmp_path):
     pass
 
 
-@pytest.mark.parametrize('take', TAKES)
+@pytest.mark.parametrize('kind', KINDS)
 def test_an_owner_whose_lease_another_has_taken_ends_without_a_word_into_it(
-  tmp_path, monkeypatch, capsys, take
+  tmp_path, monkeypatch, capsys, kind
 ):
   monkeypatch.setattr(time, 'sleep', lambda s: None)
   monkeypatch.setattr(lock, 'HEARTBEAT_SECONDS', 0.0)
   ended = []
   monkeypatch.setattr(lock, '_exit', ended.append)
-  path = lock.storage.path(tmp_path)
-  beat_once, _ = getattr(lock, take)(path, {'host': 'here', 'pid': 2, 'token': 'y', 'since': 'now'})
-  rival = json.dumps(
-    {'host': 'elsewhere', 'pid': 1, 'token': 'x', 'since': 'then', 'heartbeat': time.time()}
-  )
-  (tmp_path / lock.NAME).write_text(rival)
-  lock._beat(path, beat_once, threading.Event())
+  held = taken(tmp_path, kind)
+  _lease_elsewhere(tmp_path)
+  rival = (tmp_path / lock.NAME).read_text()
+  lock._beat(tmp_path, held.beat, threading.Event())
   assert ended == [os.EX_TEMPFAIL] and 'process 1 on elsewhere' in capsys.readouterr().err
   assert (tmp_path / lock.NAME).read_text() == rival
 
@@ -235,18 +226,12 @@ def test_a_lease_of_a_process_of_this_host_that_is_no_more_is_taken_over_at_once
   monkeypatch.setattr(time, 'sleep', lambda s: None)
   gone = subprocess.Popen([sys.executable, '-c', ''])
   gone.wait()
-  path = lock.storage.path(tmp_path)
-  owner = {'host': 'here', 'pid': os.getpid(), 'token': 'y', 'since': 'now'}
-  lease = lambda pid: (tmp_path / lock.NAME).write_text(
-    json.dumps(
-      {'host': 'here', 'pid': pid, 'since': 'then', 'token': 'x', 'heartbeat': time.time()}
-    )
-  )
-  lease(os.getppid())
+  owner = {**OWNER, 'pid': os.getpid()}
+  _lease_elsewhere(tmp_path, host='here', pid=os.getppid())
   with pytest.raises(errors.UserError, match='in use'):
-    lock._take_remote(path, owner)
-  lease(gone.pid)
-  lock._take_remote(path, owner)[1]()
+    taken(tmp_path, owner=owner)
+  _lease_elsewhere(tmp_path, host='here', pid=gone.pid)
+  taken(tmp_path, owner=owner).release()
 
 
 def test_a_lock_that_is_a_link_is_refused_and_what_it_points_to_left_as_it_is(tmp_path):

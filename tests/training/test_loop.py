@@ -12,12 +12,13 @@ import pytest
 import toys
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import progress
 from bertzoo_jax.training import checkpoint
 from bertzoo_jax.training import loop
 from bertzoo_jax.training import metrics
 from bertzoo_jax.training import phase_run as phase_runs
-from bertzoo_jax.training import progress
 from bertzoo_jax.training import sharding
+from bertzoo_jax.training import spikes
 from bertzoo_jax.training import step_folders
 from bertzoo_jax.training import watchdog
 
@@ -66,7 +67,7 @@ def programs_compiled_once():
     return found
 
   with pytest.MonkeyPatch.context() as patch:
-    for name in ('train_step', 'evaluation', 'left_out', 'entering'):
+    for name in ('train_step', 'evaluation', 'entering'):
       patch.setattr(phase_runs, name, once(name))
     yield
 
@@ -81,17 +82,36 @@ def second_stage():
   return toys.phase_run(BORDER, END)
 
 
-def train(
-  workdir,
-  *,
-  interrupt=None,
-  record=None,
-  start=0,
-  losses=None,
-  monkeypatch=None,
-  eval_every=1,
-  dog=None,
-):
+def attempt(workdir, phase_run, later=(), *, state=None, start=0, total=None, keep_every=0, **how):
+  """The result of one attempt. how: attributes of the loop, or fields of its machinery."""
+  checkpoints = checkpoint.Checkpoints(workdir, keep=1, keep_every=keep_every)
+  if state is None and start:
+    state = checkpoints.restore(start, phase_run.target[0])
+  machinery = dict(log_every=1, eval_every=0, save_minutes=1000.0, keep_every=keep_every)
+  machinery |= dict(on_nonfinite='stop', on_spike='report')
+  machinery |= {name: how.pop(name) for name in machinery.keys() & how.keys()}
+  total = total or phase_run.end_step
+  usual = dict(
+    record=metrics.Nothing(),
+    trackers=metrics.Nothing(),
+    progress=progress.Progress(total, start, show=False),
+    preemption=Preemption(),
+  )
+  run = loop.Loop(
+    workdir=workdir,
+    total_steps=total,
+    vocab_size=toys.VOCAB,
+    machinery=types.SimpleNamespace(**machinery),
+    checkpoints=checkpoints,
+    **{**usual, **how},
+  )
+  try:
+    return run.train(state or phase_runs.fresh(phase_run), phase_run, later)
+  finally:
+    checkpoints.close()
+
+
+def train(workdir, *, start=0, losses=None, monkeypatch=None, eval_every=1, **how):
   """The result of a run of two phases, begun fresh or resumed from a step. losses: step of
   evaluation → held-out loss.
   """
@@ -100,79 +120,28 @@ def train(
     monkeypatch.setattr(
       phase_runs, 'evaluation', lambda phase_run: lambda params: {'loss': next(told)}
     )
-  checkpoints = checkpoint.Checkpoints(workdir, keep=1, keep_every=0)
   phase_run, later = (first_stage(), [second_stage]) if start < BORDER else (second_stage(), [])
-  state = checkpoints.restore(start, phase_run.target[0]) if start else phase_runs.fresh(phase_run)
-  run = loop.Loop(
-    workdir=workdir,
-    total_steps=END,
-    vocab_size=toys.VOCAB,
-    machinery=types.SimpleNamespace(
-      log_every=1,
-      eval_every=eval_every,
-      save_minutes=1000.0,
-      keep_every=0,
-      on_nonfinite='stop',
-      on_spike='report',
-    ),
-    checkpoints=checkpoints,
-    record=record or metrics.Nothing(),
-    trackers=metrics.Nothing(),
-    progress=progress.Progress(END, start, show=False),
-    preemption=interrupt or Preemption(),
-    watchdog=dog or watchdog.Watchdog(0),
-  )
-  try:
-    return run.train(state, phase_run, later)
-  finally:
-    checkpoints.close()
-
-
-def train_one(workdir, phase_run, state=None, *, record=None, keep_every=1):
-  """The result of a run of one phase that saves every so many steps."""
-  checkpoints = checkpoint.Checkpoints(workdir, keep=1, keep_every=keep_every)
-  run = loop.Loop(
-    workdir=workdir,
-    total_steps=phase_run.end_step,
-    vocab_size=toys.VOCAB,
-    machinery=types.SimpleNamespace(
-      log_every=1,
-      eval_every=0,
-      save_minutes=1000.0,
-      keep_every=keep_every,
-      on_nonfinite='skip',
-      on_spike='report',
-    ),
-    checkpoints=checkpoints,
-    record=record or metrics.Nothing(),
-    trackers=metrics.Nothing(),
-    progress=progress.Progress(phase_run.end_step, 0, show=False),
-    preemption=Preemption(),
-  )
-  try:
-    return run.train(state or phase_runs.fresh(phase_run), phase_run, [])
-  finally:
-    checkpoints.close()
+  return attempt(workdir, phase_run, later, start=start, total=END, eval_every=eval_every, **how)
 
 
 def test_a_run_interrupted_at_a_border_where_parameters_are_added_goes_on(tmp_path):
-  result = train(tmp_path, interrupt=Preemption(BORDER), eval_every=0)
+  result = train(tmp_path, preemption=Preemption(BORDER), eval_every=0)
   assert (result['step'], result['interrupted']) == (BORDER, True)
   assert train(tmp_path, start=BORDER)['step'] == END
 
 
 def test_a_run_interrupted_inside_a_phase_saves_in_the_shape_of_that_phase(tmp_path):
-  assert train(tmp_path, interrupt=Preemption(BORDER - 1), eval_every=0)['step'] == BORDER - 1
+  assert train(tmp_path, preemption=Preemption(BORDER - 1), eval_every=0)['step'] == BORDER - 1
   assert train(tmp_path, start=BORDER - 1)['step'] == END
 
 
 def test_a_run_interrupted_before_its_first_step_says_step_0_and_saves_nothing(tmp_path):
-  result = train(tmp_path, interrupt=Preemption(0))
+  result = train(tmp_path, preemption=Preemption(0))
   assert (result['step'], result['interrupted']) == (0, True) and step_folders.steps(tmp_path) == []
 
 
 def test_the_evaluation_at_a_border_is_kept_with_its_checkpoint(tmp_path, monkeypatch):
-  train(tmp_path, interrupt=Preemption(BORDER), losses=[3.0, 2.0, 1.0], monkeypatch=monkeypatch)
+  train(tmp_path, preemption=Preemption(BORDER), losses=[3.0, 2.0, 1.0], monkeypatch=monkeypatch)
   assert (
     step_folders.held_out_losses(tmp_path) == {BORDER: 1.0}
     and step_folders.best(tmp_path) == BORDER
@@ -185,7 +154,7 @@ def test_the_best_is_that_of_the_newest_phase_since_losses_of_two_do_not_compare
 ):
   losses = [3.0, 2.0, 1.0, 7.0, 5.0, 6.0]
   if start:  # the same when the run was interrupted at the border
-    train(tmp_path, interrupt=Preemption(BORDER), losses=losses[:BORDER], monkeypatch=monkeypatch)
+    train(tmp_path, preemption=Preemption(BORDER), losses=losses[:BORDER], monkeypatch=monkeypatch)
   train(tmp_path, start=start, losses=losses[start:], monkeypatch=monkeypatch)
   assert step_folders.best(tmp_path) == 5
   assert step_folders.steps(tmp_path) == [5, 6]
@@ -243,7 +212,7 @@ def test_a_finite_gradient_that_makes_an_infinite_parameter_is_never_saved(tmp_p
   )
   phase_run = toys.phase_run(0, END, objective=objective, eps=1e-46)
   with pytest.raises(errors.Stopped, match='made params/pair_head.* infinite or not a num') as e:
-    train_one(tmp_path, phase_run)
+    attempt(tmp_path, phase_run, keep_every=1)
   assert e.value.code == 3 and step_folders.steps(tmp_path) == []
 
 
@@ -260,7 +229,7 @@ def test_a_state_whose_copies_differ_is_never_saved(tmp_path):
   )
   state.params['pair_head']['classifier']['bias'] = bias
   with pytest.raises(errors.Stopped, match=f'{where[3]} of host 0 differs from the 7') as e:
-    train_one(tmp_path, phase_run, state)
+    attempt(tmp_path, phase_run, state=state, keep_every=1)
   assert e.value.code == 3 and step_folders.steps(tmp_path) == []
 
 
@@ -276,7 +245,7 @@ def test_speed_is_measured_between_steps_that_have_ended(tmp_path, monkeypatch):
   written = []
   phase_run = toys.phase_run(0, 12, objective=plain._replace(loss=slow))
   record = types.SimpleNamespace(write=written.append, sync=lambda: None)
-  train_one(tmp_path, phase_run, record=record, keep_every=6)
+  attempt(tmp_path, phase_run, record=record, keep_every=6)
   update, state = phase_runs.train_step(phase_run), phase_runs.fresh(phase_run)
   alone = []
   for step in range(6):
@@ -286,21 +255,6 @@ def test_speed_is_measured_between_steps_that_have_ended(tmp_path, monkeypatch):
   speeds = [row['tokens_per_second'] for row in written if 'tokens_per_second' in row]
   assert len(speeds) >= 4
   assert max(speeds) < 3 * phase_run.rows * phase_run.length / min(alone)
-
-
-def test_a_save_that_fails_because_a_host_is_lost_is_not_called_an_error_of_storage(monkeypatch):
-  lost = jax.errors.JaxRuntimeError('UNAVAILABLE: task 1 is unhealthy')
-
-  def fail():
-    raise lost
-
-  guarded = lambda: loop.Loop._guarded(None, fail)
-  with pytest.raises(errors.UserError, match='A checkpoint could not be written'):
-    guarded()
-  monkeypatch.setattr(loop.jax, 'process_count', lambda: 2)
-  with pytest.raises(jax.errors.JaxRuntimeError) as e:
-    guarded()
-  assert e.value is lost  # which distributed.watched words
 
 
 def test_the_row_of_a_step_is_on_the_disk_before_its_checkpoint(tmp_path, monkeypatch):
@@ -327,5 +281,39 @@ def test_to_enter_a_phase_which_compiles_may_take_ten_times_hang_minutes(tmp_pat
     return enter(*args)
 
   monkeypatch.setattr(phase_runs, 'enter', watched)
-  train(tmp_path, dog=dog)
+  train(tmp_path, watchdog=dog)
   assert seen == [('the start of the phase after step', 600)]
+
+
+POISON = 13  # the index of the step, whose number is 14
+
+
+@pytest.fixture
+def poisoned(monkeypatch):
+  """A phase_run with a spike in one step."""
+  monkeypatch.setattr(spikes, 'WARMUP', 6)
+  objective = toys.amplified(toys.toy())
+  return toys.phase_run(0, 24, objective=objective, poison=(POISON,), weight=1e4, total=24)
+
+
+def test_a_spike_is_said_and_counted_and_the_count_survives_a_resume(tmp_path, capsys, poisoned):
+  for start, how in ((0, dict(preemption=Preemption(16))), (16, {})):
+    record = metrics.Record(tmp_path, start, 1)
+    how |= dict(progress=progress.Progress(24, start, show=True, terminal=False), record=record)
+    attempt(tmp_path, poisoned, start=start, keep_every=4, log_every=3, **how)
+    record.close()
+    said = capsys.readouterr().out
+    assert (f'spike: step {POISON + 1} (loss ' in said) == (start == 0), said
+  counts = {row['step']: row.get('spikes', 0) for row in metrics.read(tmp_path)}
+  assert counts[12] == 0 and counts[15] == counts[18] == counts[24] == 1
+
+
+@pytest.mark.parametrize('log_every', [3, 100])
+def test_a_run_that_is_to_stop_at_a_spike_keeps_the_checkpoint_before_it(
+  tmp_path, poisoned, log_every
+):
+  how = dict(on_spike='stop', keep_every=4, log_every=log_every)
+  for start in (0, 12):
+    with pytest.raises(errors.Stopped, match=f'spike: step {POISON + 1} ') as e:
+      attempt(tmp_path, poisoned, start=start, **how)
+    assert e.value.code == 3 and step_folders.steps(tmp_path)[-1] == 12

@@ -10,6 +10,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.training import optimizers
 from tests import found
 
+ADAMS = ('adamw', 'adamw_uncorrected', 'lamb')
 RATES = (0.0, 0.01, 0.02, 0.015, 0.01)
 SHAPES = {'layer/kernel': (3, 4), 'layer/bias': (4,), 'norm/scale': (4,)}
 
@@ -75,7 +76,7 @@ def built(name, schedule, paths, **fields):
   return optimizers.BY_NAME[name](schedule, paths, **found.fields('optimizer', name, **fields))
 
 
-@pytest.mark.parametrize('name', optimizers.BY_NAME)
+@pytest.mark.parametrize('name', ADAMS)
 @pytest.mark.parametrize('clip_norm', [0.0, 0.5])
 @pytest.mark.parametrize('no_decay', [(), (r'norm/', r'bias$')])
 def test_updates_equal_the_formula_step_by_step(name, clip_norm, no_decay):
@@ -221,7 +222,7 @@ def by_copy(tree):
   }
 
 
-@pytest.mark.parametrize('name', optimizers.BY_NAME)
+@pytest.mark.parametrize('name', ADAMS)
 def test_updates_by_layer_equal_the_formula_for_each_layer_alone(name):
   draw = np.random.default_rng(3)
   params = {k: draw.normal(size=s) for k, s in LAYERED.items()}
@@ -272,7 +273,7 @@ def test_updates_by_layer_equal_the_formula_for_each_layer_alone(name):
     np.testing.assert_allclose(x, expected[k], rtol=5e-5, atol=5e-6, err_msg=str(k))
 
 
-@pytest.mark.parametrize('name', optimizers.BY_NAME)
+@pytest.mark.parametrize('name', ADAMS)
 def test_without_tables_an_update_is_the_formula_bit_for_bit_and_the_state_of_the_same_kinds(name):
   draw = np.random.default_rng(4)
   arrays = lambda: {k: jnp.asarray(draw.normal(size=s), jnp.float32) for k, s in LAYERED.items()}

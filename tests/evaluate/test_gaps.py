@@ -1,5 +1,6 @@
-"""gaps from the outside: a run's screen says what a direct computation over the same rows says."""
+"""evaluate --gaps from the outside: a screen says what a direct computation over its rows says."""
 
+import json
 import pathlib
 import re
 import types
@@ -8,17 +9,18 @@ import jax
 import numpy as np
 import pytest
 
-from bertzoo_jax import gaps
 from bertzoo_jax import objectives
 from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import corpus as corpora
+from bertzoo_jax.evaluate import __main__ as command
+from bertzoo_jax.evaluate import gaps
 from bertzoo_jax.evaluate import held_out
 from bertzoo_jax.evaluate import scores
 from bertzoo_jax.objectives import networks
 from configs import parts
 from tests import test_evaluate as made
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 def config(**changes):
@@ -65,10 +67,11 @@ def test_the_accuracies_are_those_of_all_masked_tokens(run, corpus, found):
     right += ((logits(run[1], batch).argmax(-1) == batch['masked_targets']) & counts).sum()
     frequent += ((opened.unigrams.argmax() == batch['masked_targets']) & counts).sum()
     count += counts.sum()
-  assert found.predictions == count > 100
-  assert found.accuracy == pytest.approx(right / count)
-  assert found.frequent_accuracy == pytest.approx(frequent / count)
-  assert found.bigram_accuracy > found.frequent_accuracy
+  network, bigrams, most_frequent = found.accuracies
+  assert network.count == bigrams.count == count > 100
+  assert network.value == pytest.approx(right / count)
+  assert most_frequent.value == pytest.approx(frequent / count)
+  assert bigrams.value > most_frequent.value
 
 
 def test_the_truth_is_among_the_likeliest_where_the_row_does_not_show_it(run, corpus, found):
@@ -82,7 +85,7 @@ def test_the_truth_is_among_the_likeliest_where_the_row_does_not_show_it(run, co
         continue
       likely += target in np.argsort(-scores[row, slot])[:3]
       frequent, count = frequent + (target in most), count + 1
-  assert 100 < count < found.predictions
+  assert 100 < count < found.accuracies[0].count
   assert found.top == (3, count, pytest.approx(likely / count), pytest.approx(frequent / count))
 
 
@@ -116,46 +119,71 @@ def test_a_run_that_began_with_other_weights_fills_the_gaps_with_those(run, corp
   (tmp_path / 'attempts.jsonl').write_text('{"start_step": 0, "init": "%s"}\n' % run[0])
   found = gaps.find(str(tmp_path), str(corpus), batches=made.BATCHES)
   assert [g.before for g in found.gaps] == [g.after for g in found.gaps]
-  assert found.curve == [(0, pytest.approx(found.loss))]
+  assert found.curve == [(0, pytest.approx(found.loss.value))]
 
 
-def test_what_was_required_and_is_not_reached_is_one_sentence_and_code_3(found):
-  good = found._replace(loss=found.entropy - 2.0, accuracy=0.5, bigram_accuracy=0.4)
-  gaps.check(good, 1.5)
-  for bad, said in (
-    (good._replace(loss=good.entropy - 1.4), '1.40 nats below the unigram entropy, 1.5 nats below'),
-    (good._replace(loss=good.entropy + 1.0), '1.00 nats above the unigram entropy, 1.5 nats below'),
-    (good._replace(loss=float('nan')), 'is nan nats'),
-    (good._replace(accuracy=0.39), 'right for 39.0% of the masked tokens, bigrams for 40.0%'),
-  ):
-    with pytest.raises(gaps.NotLearned, match=said) as caught:
-      gaps.check(bad, 1.5)
-    assert caught.value.code == 3
+def told(found, below=2.0, accuracy=0.5, bigrams=0.4):
+  network, counts, most = found.accuracies
+  values = [network._replace(value=accuracy), counts._replace(value=bigrams), most]
+  return found._replace(loss=found.loss._replace(value=found.entropy - below), accuracies=values)
 
 
-def test_the_screen_prints_each_gap_and_three_accuracies(run, corpus, found, monkeypatch, capsys):
-  flags = dict(
-    _WORKDIR=str(run[0]),
-    _CORPUS=str(corpus),
-    _GAPS=4,
-    _DRAW=0,
-    _TOP=3,
-    _BATCHES=made.BATCHES,
-    _REQUIRE=None,
-    _CACHE_DIR=None,
-  )
-  for name, value in flags.items():
-    monkeypatch.setattr(gaps, name, types.SimpleNamespace(value=value), raising=False)
-  gaps.main(None)
+@pytest.mark.parametrize(
+  'bad, said',
+  [
+    (dict(below=1.4), '1.40 nats below the unigram entropy, 1.5 nats below'),
+    (dict(below=-1.0), '1.00 nats above the unigram entropy, 1.5 nats below'),
+    (dict(below=float('nan')), 'is nan nats'),
+    (dict(accuracy=0.39), 'right for 39.0% of the masked tokens, bigrams for 40.0%'),
+  ],
+)
+def test_what_was_required_and_is_not_reached_is_one_sentence_and_code_3(found, bad, said):
+  gaps.check(told(found), 1.5)
+  with pytest.raises(gaps.NotLearned, match=said) as caught:
+    gaps.check(told(found, **bad), 1.5)
+  assert caught.value.code == 3
+
+
+def flags(monkeypatch, **values):
+  unset = ('MINIMAL_PAIRS', 'GAPS', 'REQUIRE', 'CACHE_DIR', 'JSON', 'MASKING_OF')
+  values = {**dict.fromkeys(unset), 'DRAW': 0, 'TOP': 0, 'BATCHES': made.BATCHES, **values}
+  for name, value in values.items():
+    monkeypatch.setattr(command, f'_{name}', types.SimpleNamespace(value=value), raising=False)
+
+
+def test_the_screen_prints_each_gap_and_three_accuracies(
+  run, corpus, found, monkeypatch, capsys, tmp_path
+):
+  asked = dict(WORKDIR=str(run[0]), CORPUS=str(corpus), GAPS=4, TOP=3)
+  flags(monkeypatch, **asked, JSON=str(tmp_path / 'gaps.json'))
+  command.main(None)
   said = capsys.readouterr().out
   assert said == gaps.screen(found) + '\n'
   assert all(gap.sentence in said for gap in found.gaps)
   assert len(re.findall(r'%.* of 4$', said, re.M)) == 3
   assert f'Truth among 3 tokens, of {found.top.predictions} masked tokens' in said
-  monkeypatch.setattr(gaps, '_REQUIRE', types.SimpleNamespace(value=9.0))
+  written = json.loads((tmp_path / 'gaps.json').read_text())
+  assert written['gaps'][0]['truth'] == found.gaps[0].truth
+  assert [x['network'] for x in written['accuracies']] == [x.network for x in found.accuracies]
+  flags(monkeypatch, **asked, REQUIRE=9.0)
   with pytest.raises(gaps.NotLearned):
-    gaps.main(None)
+    command.main(None)
   assert capsys.readouterr().out == said, 'the screen comes before the sentence'
+
+
+@pytest.mark.parametrize(
+  'asked, words',
+  [
+    (dict(CORPUS='c', TOP=3), 'are of --gaps'),
+    (dict(CORPUS='c', REQUIRE=0.0), 'are of --gaps'),
+    (dict(CORPUS=None, MINIMAL_PAIRS='p', GAPS=3), 'give --corpus'),
+    (dict(CORPUS=None, GAPS=3), 'one of the two'),
+  ],
+)
+def test_flags_that_do_not_go_together_are_refused(monkeypatch, asked, words):
+  flags(monkeypatch, WORKDIR='W', **asked)
+  with pytest.raises(errors.UserError, match=words):
+    command.main(None)
 
 
 def test_a_tick_marks_what_is_as_in_the_text(found):
@@ -175,12 +203,12 @@ def test_an_objective_that_fills_no_masks_is_one_sentence(corpus, tmp_path):
 def test_of_two_networks_the_one_that_fills_masks_is_asked(corpus, tmp_path):
   made.make_workdir(tmp_path, config(objective=parts.replaced_token()), corpus)
   found = gaps.find(str(tmp_path), str(corpus), batches=made.BATCHES)
-  assert len(found.gaps) == 10 and 0 <= found.accuracy < 0.2
+  assert len(found.gaps) == 10 and 0 <= found.accuracies[0].value < 0.2
 
 
 def test_the_demo_ends_with_the_gaps_and_fails_where_they_are_not_filled():
   makefile, ci = (ROOT / 'Makefile').read_text(), (ROOT / '.ci' / 'run').read_text()
   demo = re.search(r'^demo:.*?(?=^\S)', makefile, re.M | re.S)[0]
   last = demo.rstrip().splitlines()[-1]
-  assert '-m bertzoo_jax.gaps' in last and last.endswith('--require 1.5')
+  assert re.search(r'-m bertzoo_jax.evaluate .* --gaps 10 --require 1.5$', last)
   assert re.search(r'^make demo$', ci, re.M), 'the demo alone decides'

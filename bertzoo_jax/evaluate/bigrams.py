@@ -57,8 +57,7 @@ def count(split, vocab_size: int, most: int = MOST_TOKENS) -> Bigrams:
     split.gather(np.arange(a, min(a + stretch, split.num_tokens))).astype(np.int64) for a in starts
   ]
   singles = np.bincount(np.concatenate(tokens), minlength=vocab_size)
-  left = np.concatenate([t[:-1] for t in tokens])
-  right = np.concatenate([t[1:] for t in tokens])
+  left, right = (np.concatenate([t[side] for t in tokens]) for side in (slice(-1), slice(1, None)))
   return Bigrams(
     singles / singles.sum(),
     _counts(left, right, vocab_size),

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bertzoo_jax.corpus import bigrams
 from bertzoo_jax.corpus import splits
+from bertzoo_jax.evaluate import bigrams
 
 VOCAB = 12
 

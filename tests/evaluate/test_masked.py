@@ -5,7 +5,7 @@ import types
 import numpy as np
 import pytest
 
-from bertzoo_jax.batches import masked
+from bertzoo_jax.evaluate import masked
 
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
 WORDS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'the', 'river', '##s', ',', 'ran', 'deep']

@@ -1,9 +1,13 @@
-"""What a watcher sees: a bar on a terminal, plain lines elsewhere. Both say step, percent, losses,
-tokens/s and time left.
+"""What a watcher sees: a bar on a terminal, plain lines elsewhere.
+
+`Progress` is of a training: step, percent, losses, tokens/s and time left. `Meter` is of files:
+percent, MB/s and time left.
 """
 
 import sys
 import time
+
+_EVERY = 5.0  # seconds between plain lines about bytes
 
 
 class Progress:
@@ -26,7 +30,10 @@ class Progress:
     self._finished = start_step
     self._show, self._entropy = show, entropy
     terminal = sys.stdout.isatty() if terminal is None else terminal
-    self._bar = _bar(total_steps, start_step) if show and terminal else None
+    self._bar = None
+    if show and terminal:
+      columns = 'step MofNComplete Bar TaskProgress {task.fields[numbers]} TimeRemaining'
+      self._bar = _bar(columns, '', total_steps, completed=start_step, numbers='compiling')
 
   def say(self, text: str) -> None:
     """A line above the bar."""
@@ -38,9 +45,7 @@ class Progress:
       print(text, flush=True)
 
   def finished(self, step: int) -> None:
-    """A step is computed. The first starts the clock for the time left, so that it excludes
-    compilation.
-    """
+    """A step is computed. The clock for the time left starts with the first: no compilation."""
     self._finished = step
     if self._began is None:
       self._began = (time.monotonic(), step)
@@ -57,7 +62,7 @@ class Progress:
       return
     step, rate = row['step'], row.get('tokens_per_second')
     speed = [f'{rate:,.0f} tokens/s'] if rate else []
-    now = ['left out'] if row.get('skipped') else self._losses(row, '')
+    now = self._losses(row, '')
     held_out = self._losses(row, 'held_out_') if 'held_out_loss' in row else []
     text = ' · '.join(now + speed + [f'held out: {", ".join(held_out)}'] * bool(held_out))
     if self._bar:
@@ -72,9 +77,7 @@ class Progress:
       )
 
   def _losses(self, row, prefix) -> list[str]:
-    """What a row says of learning. The loss of masked tokens comes first: it compares with the
-    entropy.
-    """
+    """The losses of a row. That of masked tokens comes first: it compares with the entropy."""
     get = lambda name: row.get(prefix + name)
     loss, masked, found = get('loss'), get('mlm_loss'), get('rtd_accuracy')
     parts = []
@@ -101,6 +104,39 @@ class Progress:
     return clock(of_step * (self._total - finished))
 
 
+class Meter:
+  """A context manager; `update(done)` as often as you like."""
+
+  def __init__(self, what: str, total: int, say=print):
+    """`total` bytes are to be done; `say` takes the plain lines."""
+    self._what, self._total, self._say, self._bar = what, total, say, None
+    self._start = self._said = time.monotonic()
+
+  def __enter__(self):
+    if sys.stderr.isatty():
+      columns = '{task.description} Bar TaskProgress Download TransferSpeed TimeRemaining'
+      self._bar = _bar(columns, self._what, self._total or None, to_stderr=True)
+    return self
+
+  def __exit__(self, kind, *_):
+    if self._bar:
+      if kind is None:
+        self._bar[0].update(self._bar[1], completed=self._total)
+      self._bar[0].stop()
+
+  def update(self, done: int) -> None:
+    """`done` bytes of the total are done."""
+    now = time.monotonic()
+    if self._bar:
+      self._bar[0].update(self._bar[1], completed=done)
+    elif now - self._said >= _EVERY:
+      self._said = now
+      rate = done / (now - self._start)
+      percent = f'{100 * done / self._total:.1f} %, ' if self._total else ''
+      left = f', {clock((self._total - done) / rate)} left' if rate and self._total > done else ''
+      self._say(f'{self._what}: {percent}{rate / 1e6:.1f} MB/s{left}')
+
+
 def clock(seconds: float) -> str:
   """'3:07', '2:03:07' or '4d 02:03' for a number of seconds."""
   minutes, s = divmod(int(seconds), 60)
@@ -115,19 +151,15 @@ def _number(value):
   return 'nan' if value is None else f'{value:.4f}'
 
 
-def _bar(total, start):
-  try:
-    from rich import progress
-  except ImportError:
-    return None
-  bar = progress.Progress(
-    progress.TextColumn('step'),
-    progress.MofNCompleteColumn(),
-    progress.BarColumn(),
-    progress.TaskProgressColumn(),
-    progress.TextColumn('{task.fields[numbers]}'),
-    progress.TimeRemainingColumn(compact=True),
-    refresh_per_second=4,
-  )
+def _bar(columns, what, total, to_stderr=False, **fields):
+  """(a bar that runs, its task). columns: those of rich, or texts, in words."""
+  from rich import console
+  from rich import progress
+
+  made = [
+    getattr(progress, f'{c}Column')() if hasattr(progress, f'{c}Column') else progress.TextColumn(c)
+    for c in columns.split()
+  ]
+  bar = progress.Progress(*made, console=console.Console(stderr=to_stderr), refresh_per_second=4)
   bar.start()
-  return bar, bar.add_task('', total=total, completed=start, numbers='compiling')
+  return bar, bar.add_task(what, total=total, **fields)

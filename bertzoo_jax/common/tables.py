@@ -1,0 +1,32 @@
+"""Tables as text, for the screen and for Markdown."""
+
+import io
+
+import rich.box
+import rich.console
+import rich.table
+import rich.text
+
+
+def aligned(rows, markdown: bool = False) -> str:
+  """Rows of cells (strings; the first row is the head) as lines of equal columns; as Markdown with
+  bars.
+  """
+  head, *body = ([rich.text.Text(cell) for cell in row] for row in rows)
+  look = dict(box=rich.box.MARKDOWN) if markdown else dict(box=None, padding=(0, 2, 0, 0))
+  columns = (rich.table.Column(cell) for cell in head)
+  table = rich.table.Table(*columns, pad_edge=markdown, **look)
+  for row in body:
+    table.add_row(*row)
+  out = io.StringIO()
+  rich.console.Console(file=out, width=1 << 16, color_system=None, emoji=False).print(table)
+  return '\n'.join(
+    line.rstrip() for line in out.getvalue().strip('\n').splitlines() if line.strip()
+  )
+
+
+def plain(x):
+  """A NamedTuple, and those in it, as dictionaries, lists and numbers."""
+  if hasattr(x, '_asdict'):
+    return {name: plain(value) for name, value in x._asdict().items()}
+  return [plain(value) for value in x] if isinstance(x, (list, tuple)) else x

@@ -1,0 +1,244 @@
+"""Gaps in held-out text that a run fills, its curve, and how often it is right beside counts of
+words. `evaluate/__main__.py` tells what each number is.
+"""
+
+import warnings
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertzoo_jax import objectives
+from bertzoo_jax.assembly import initial_weights
+from bertzoo_jax.common import curve
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.evaluate import bigrams
+from bertzoo_jax.evaluate import held_out
+from bertzoo_jax.evaluate import masked
+from bertzoo_jax.evaluate import scores
+from bertzoo_jax.objectives import networks
+from bertzoo_jax.training import data as training_data
+from bertzoo_jax.training import metrics
+from bertzoo_jax.training import workdir as workdirs
+
+_COLUMNS = ('truth', 'before', 'after', 'bigrams', 'most frequent')
+NETWORK, BIGRAMS, FREQUENT = 'this network', 'bigrams, both neighbours', 'most frequent token'
+
+
+class NotLearned(errors.UserError):
+  """A run that is not better than counts of words, where that was required."""
+
+  code = 3
+
+
+class Gap(NamedTuple):
+  """A sentence with ____ for a gap, the token of the text, and those that fill it."""
+
+  sentence: str
+  truth: str
+  before: str
+  after: str
+  bigrams: str
+  most_frequent: str
+
+
+class Top(NamedTuple):
+  """How often the truth is among K tokens.
+
+  Attributes:
+    count: K.
+    predictions: number of masked tokens that are counted; the row hides each of them.
+    accuracy: share whose truth is among the network's K likeliest tokens.
+    frequent: share whose truth is among the K most frequent tokens.
+  """
+
+  count: int
+  predictions: int
+  accuracy: float
+  frequent: float
+
+
+class Found(NamedTuple):
+  """What was found.
+
+  Attributes:
+    step: of the checkpoint.
+    curve: (step, held-out loss per masked token), from step 0.
+    entropy: unigram entropy of the training text, nats.
+    loss: Score of the network's loss, nats.
+    accuracies: Scores of the accuracy of NETWORK, and of the baselines BIGRAMS and FREQUENT.
+    gaps: Gap of each that was drawn.
+    top: Top, or None where it was not asked for.
+  """
+
+  step: int
+  curve: list[tuple[int, float]]
+  entropy: float
+  loss: scores.Score
+  accuracies: list[scores.Score]
+  gaps: list[Gap]
+  top: Top | None = None
+
+
+def find(
+  address: str, path: str, *, gaps=10, draw=0, top=0, batches=50, cache_dir: str | None = None
+) -> Found:
+  """Fills the gaps and counts.
+
+  Args:
+    address, path, batches, cache_dir: see `scores.evaluate`.
+    gaps: how many are drawn, at most; draw: the seed of their choice.
+    top: K of Found.top; 0: Found.top is None.
+
+  Raises:
+    UserError: what evaluate raises; an objective that fills no masks.
+  """
+  run = held_out.opened(address, path, cache_dir)
+  network = next((n for n in run.networks if 'mlm_head' in n.of(run.params)), None)
+  if network is None:
+    raise errors.UserError(
+      f'objective={run.config.objective.name} trains no network that fills masks: give the '
+      '--workdir of a run that predicts masked tokens.'
+    )
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')  # pretrain has said them
+    rows = held_out.rows_of(run.corpus, run.config, run.config.format, 'held_out', batches)
+
+  # host: the text and its counts
+  text, tokenizer = masked.Masked(rows, run.corpus.special), run.corpus.tokenizer()
+  counted = bigrams.count(run.corpus.splits['train'], run.corpus.vocab_size)
+  by_bigrams_N = bigrams.guesses(counted, *text.neighbours(text.rows['input_ids']))
+  frequent = int(counted.share.argmax())
+  drawn_G = masked.drawn(text, tokenizer, gaps, draw)
+  beside_G = [tokens[drawn_G] for tokens in text.neighbours(text.originals)]
+
+  # device: the network before and after
+  before, after = (network.of(p) for p in (_first_weights(run), run.params))
+  _, first_loss = scores.masked_scores(NETWORK, network.encoder, before, rows)[:2]
+  accuracy, loss = scores.masked_scores(NETWORK, network.encoder, after, rows)[:2]
+  filled = [_fill(network.encoder, params, text.alone(drawn_G)) for params in (before, after)]
+  filled.append(bigrams.guesses(counted, *beside_G))
+
+  spelt = lambda token: tokenizer.decode([token]).strip()
+  baseline = lambda name, right_N: scores.baseline(name, accuracy, np.mean(right_N))
+  return Found(
+    run.step,
+    [(0, first_loss.value), *_curve(run)],
+    training_data.entropy(run.corpus.unigrams),
+    loss,
+    [
+      accuracy,
+      baseline(BIGRAMS, by_bigrams_N == text.targets),
+      baseline(FREQUENT, frequent == text.targets),
+    ],
+    [
+      Gap(masked.sentence(text, n, tokenizer), *map(spelt, (text.targets[n], *guesses, frequent)))
+      for n, *guesses in zip(drawn_G, *filled)
+    ],
+    _top(network.encoder, after, rows, text, counted.share, top) if top else None,
+  )
+
+
+def _curve(run):
+  """(step, held-out loss per masked token) of a run's metrics, up to its checkpoint."""
+  for row in metrics.read(run.workdir):
+    if row.get('held_out_mlm_loss') is not None and row['step'] <= run.step:
+      yield row['step'], row['held_out_mlm_loss']
+
+
+def _top(encoder, params, batches, text, share_V, count) -> Top:
+  """The Top of the masked tokens that their rows hide."""
+
+  def likelier(params, batch, memory):
+    states_BPD, _, _ = networks.predictions(encoder, params['encoder'], batch, None)
+    logits_BPV = networks.vocabulary_logits(encoder, params, states_BPD)
+    truth_BP1 = jnp.take_along_axis(logits_BPV, batch['masked_targets'][..., None], axis=-1)
+    return jnp.sum(logits_BPV > truth_BP1, axis=-1), memory
+
+  likelier_RP = scores.through(likelier, encoder, params, batches)
+  likelier_N = likelier_RP[text.rows['masked_weights'] > 0]
+  hidden_N = text.rows['input_ids'][text.row, text.position] != text.targets
+  if 'order' in text.rows:  # a query stream does not see what it predicts
+    hidden_N[:] = True
+  frequent = np.argsort(-share_V, kind='stable')[:count]
+  among_N = np.isin(text.targets[hidden_N], frequent)
+  share = float(np.mean(likelier_N[hidden_N] < count))
+  return Top(count, int(hidden_N.sum()), share, float(np.mean(among_N)))
+
+
+def _first_weights(run):
+  """The parameters that the run began with."""
+  objective = objectives.of(run.config, run.corpus.vocab_size)
+  fresh = jax.jit(objective.init)(jax.random.key(run.config.seed))
+  init = workdirs.first_weights(run.workdir)
+  if init is None:
+    return fresh
+  tokenizer = storage.path(run.workdir) / 'tokenizer'
+  return initial_weights.parameters(fresh, init, objective, tokenizer, run.config.hf)[0]
+
+
+def _fill(encoder, params, batch):
+  """The network's likeliest token at the first masked position of each row."""
+
+  def read(params, batch, memory):
+    states_BPD, _, _ = networks.predictions(encoder, params['encoder'], batch, None)
+    return networks.vocabulary_logits(encoder, params, states_BPD[:, :1]).argmax(-1)[:, 0], memory
+
+  return scores.through(read, encoder, params, [batch]).tolist()
+
+
+def screen(found: Found) -> str:
+  """The screen of a run."""
+  lines = [
+    f'Held-out loss per masked token, nats: {found.loss.value:.2f} at step {found.step:,}, '
+    f'{_below(found)}',
+    '',
+    curve.draw(found.curve, found.entropy, 'unigram entropy'),
+    '',
+    f'{len(found.gaps)} gaps in held-out text, drawn at random (✓: as in the text)',
+    '',
+    '     ' + ''.join(f'{name:<17}' for name in _COLUMNS).rstrip(),
+  ]
+  for number, gap in enumerate(found.gaps, 1):
+    truth, *guesses = gap[1:]
+    cells = [truth, *(f'{g} ✓' if g == truth else g for g in guesses)]
+    lines += [f'{number:>3}  {gap.sentence}', '     ' + ''.join(f'{c:<17}' for c in cells).rstrip()]
+  count = found.accuracies[0].count
+  lines += ['', f'Right, of {count:,} held-out masked tokens and of the gaps above']
+  most = found.gaps[0].most_frequent if found.gaps else ''
+  for score, column in zip(found.accuracies, ('after', 'bigrams', 'most_frequent')):
+    name = f'{FREQUENT}: {most}' if score.network == FREQUENT else score.network
+    right = sum(getattr(gap, column) == gap.truth for gap in found.gaps)
+    lines.append(f'     {name:<28}{score.value:>7.1%}{right:>6} of {len(found.gaps)}')
+  if top := found.top:
+    lines += [
+      '',
+      f'Truth among {top.count} tokens, of {top.predictions:,} masked tokens that the row hides',
+      f'     {"likeliest by this network":<28}{top.accuracy:>7.1%}',
+      f'     {"most frequent":<28}{top.frequent:>7.1%}',
+    ]
+  return '\n'.join(lines)
+
+
+def _below(found, unit='') -> str:
+  below = found.entropy - found.loss.value
+  return f'{abs(below):.2f}{unit} {"above" if below < 0 else "below"} the unigram entropy'
+
+
+def check(found: Found, least: float) -> None:
+  """Raises NotLearned where the run is less than `least` nats below the unigram entropy, or less
+  often right than bigrams.
+  """
+  if not found.entropy - found.loss.value >= least:  # also of a loss that is not a number
+    raise NotLearned(
+      f'The held-out loss is {_below(found, " nats")}, {least:g} nats below were required: train '
+      'longer, or see docs/settings.md.'
+    )
+  network, counts = (score.value for score in found.accuracies[:2])
+  if network < counts:
+    raise NotLearned(
+      f'The network is right for {network:.1%} of the masked tokens, bigrams for {counts:.1%}: '
+      'train longer, or see docs/settings.md.'
+    )

@@ -1,0 +1,229 @@
+"""Faults of files: each is refused with the remedy or read rightly, never read wrongly in silence.
+
+The rows are kinds of faults of public bug reports; of each kind there are several.
+"""
+
+import gzip
+import json
+
+import made
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from bertzoo_jax import tasks
+from bertzoo_jax.common import errors
+from configs.tasks import own
+
+POINTER = 'version https://git-lfs.github.com/spec/v1\noid sha256:ab12\nsize 146946961\n'
+ANNEX = '../../.git/annex/objects/W8/SHA256E-s99--ab12.tsv/SHA256E-s99--ab12.tsv\n'
+PAGE = '<!DOCTYPE html>\n<html><head><title>T</title></head><body>text\tlabel</body></html>\n'
+SERVER = '<?xml version="1.0"?>\n<Error><Code>AccessDenied</Code></Error>\n'
+
+
+def lines(*rows):
+  return '\n'.join(rows) + '\n'
+
+
+def of_json(*values, key='label'):
+  return lines(
+    *(json.dumps({'text': f't {i}', 'label': 'x', key: v}) for i, v in enumerate(values))
+  )
+
+
+def of_parquet(**columns):
+  out = pyarrow.BufferOutputStream()
+  parquet.write_table(pyarrow.table(columns), out)
+  return out.getvalue().to_pybytes()
+
+
+def opened(folder, name, content, argument='classify', **source):
+  (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+  files = dict(train=name, dev=name)
+  if argument == 'qa':
+    config = own.get_config('qa')
+    config.source.files = files
+    return tasks.open(config, str(folder), made.Characters(), made.SHAPE, segments=2, max_length=64)
+  return made.opened(folder, argument, files, **source)
+
+
+NAN = float('nan')
+HEAD, A, B = 'text\tlabel', 'one\tx', 'two\ty'
+REFUSED = [
+  # what is missing: null, NaN
+  ('train.jsonl', of_json('x', NAN, 'y'), 'line 2 has no label'),
+  ('train.jsonl', of_json('x', 'y', None), 'line 3 has no label'),
+  ('train.parquet', of_parquet(text=['a', 'b', 'c'], label=[0.0, 1.0, NAN]), 'row 3 has no label'),
+  ('train.parquet', of_parquet(text=['a', 'b'], label=['x', None]), 'row 2 has no label'),
+  ('train.csv', 'text,label\na,0.0\nb,\nc,1.0\n', 'line 3 has no label'),
+  # a list is no class
+  ('train.jsonl', of_json(['joy'], ['joy', 'anger']), 'line 1, .*a list, no label.*:multilabel'),
+  ('train.jsonl', of_json('joy', [1, 2]), 'line 2, .*a list, no label'),
+  ('train.jsonl', of_json('joy', {'a': 1}), 'line 2, .*holds a dict'),
+  ('train.parquet', of_parquet(text=['a', 'b'], label=[['x'], ['y', 'x']]), 'row 1, .*a list'),
+  ('train.csv', "text,label\na,x\nb,\"['x', 'y']\"\n", 'line 3 has .*a list'),
+  ('train.tsv', lines(HEAD, A, 'two\t[1 0 1]'), 'line 3 has .*a list'),
+  # one label in two spellings
+  ('train.jsonl', of_json(1, 2, 1.0), "line 3 has the label '1.0', and other rows have '1'"),
+  ('train.csv', 'text,label\na,0\nb,1\nc,1.0\n', "line 4 has the label '1.0'"),
+  ('train.jsonl', of_json(True, False, 'True'), 'spell both alike'),
+  ('train.tsv', lines(HEAD, 'a\t01', 'b\t1', 'c\t2'), 'spell both alike'),
+  # quotes that pandas and Excel write in files with tabs
+  ('train.tsv', lines(HEAD, A, '"He said ""b"""\ty'), 'line 3: quotes enclose.*quotes=double'),
+  ('train.tsv', lines(HEAD, A, '"two\nthree"\ty', A), 'line 3: quotes enclose'),
+  ('train.tsv', lines(HEAD, A, '"two\tthree"\ty'), 'line 3: quotes enclose'),
+  ('train.tsv', lines('label\ttext', 'x\tone', 'y\t"two\n\nthree"'), 'line 3: quotes enclose'),
+  ('train.tsv', lines('"text"\t"label"', '"one"\t"x"', '"two"\t"y"'), 'line 1: quotes enclose'),
+  ('train.tsv', lines('"text"\t"label"', '"one"\t0', '"two"\t1'), 'line 1: quotes enclose'),
+  ('train.txt', lines(HEAD, A, '"two, three"\ty'), 'line 3: quotes enclose'),  # Excel
+  # other marks between fields
+  ('train.csv', 'text;label\na;0\nb;1\n', "has ';' between .*separator=';'"),
+  ('train.csv', 'text\tlabel\na\t0\nb, c\t1\n', 'separator=.*t'),
+  ('train.csv', 'text|label\na|0\nb|1\n', 'separator=.*|'),
+  ('train.tsv', 'text,label\na,0\nb,1\n', "separator=','"),
+  ('train.csv', 'sep=,\ntext,label\na,0\nb,1\n', "Excel's line sep=,"),
+  ('train.csv', '"sep=;"\r\ntext;label\na;0\nb;1\n', "Excel's line sep=;"),
+  # files that are not what they seem
+  *((f'train.{end}', POINTER, 'LFS pointer.*git lfs pull') for end in ('tsv', 'csv', 'jsonl')),
+  ('train.parquet', POINTER.replace('\n', '\r\n'), 'LFS pointer'),
+  ('train.tsv', POINTER.replace('git-lfs', 'hawser'), 'LFS pointer'),
+  ('train.tsv', ANNEX, 'git-annex pointer'),
+  ('train.csv', PAGE, 'web page'),
+  ('train.json', '\ufeff\n<!-- x -->\n<html lang="en">', 'web page'),
+  ('train.tsv', SERVER, 'error of a server'),
+  ('train.parquet', 'text,label\na,x\n', 'is called .parquet and is no such file'),
+  ('train.parquet', b'', 'is called .parquet and is no such file'),
+  ('train.parquet', b'PK\x03\x04', 'is called .parquet and is no such file'),
+]
+
+
+@pytest.mark.parametrize('name, content, problem', REFUSED)
+def test_a_file_that_would_be_read_wrongly_is_refused_with_the_remedy(
+  tmp_path, name, content, problem
+):
+  with pytest.raises(errors.UserError, match=problem):
+    opened(tmp_path, name, content)
+
+
+@pytest.mark.parametrize(
+  'name, content, problem',
+  [
+    ('train.jsonl.gz', POINTER, 'LFS pointer'),
+    ('train.jsonl.gz', gzip.compress(PAGE.encode()), 'web page'),
+    ('train.jsonl.gz', '{"context": "a", "qas": []}\n', 'is called .gz and is no such file'),
+    ('train.json', gzip.compress(POINTER.encode()), 'LFS pointer'),
+    ('train.json', PAGE, 'web page'),
+  ],
+)
+def test_questions_of_a_file_that_is_not_what_it_seems_are_refused(
+  tmp_path, name, content, problem
+):
+  with pytest.raises(errors.UserError, match=problem):
+    opened(tmp_path, name, content, 'qa')
+
+
+@pytest.mark.parametrize(
+  'name, content, texts',
+  [
+    ('train.jsonl', of_json('a', NAN, None, key='text'), ['a', '', '']),
+    ('train.parquet', of_parquet(text=[1.5, NAN], label=['x', 'x']), ['1.5', '']),
+    ('train.csv', 'text,label\nNA,x\nnan,x\nnull,x\n', ['NA', 'nan', 'null']),
+    ('train.jsonl', of_json('NA', 'NaN', key='text'), ['NA', 'NaN']),
+    # quotes that are a part of the texts, as in GLUE
+    ('train.tsv', lines(HEAD, '"so" he said\tx', 'the "end\tx'), ['"so" he said', 'the "end']),
+    ('train.tsv', lines(HEAD, '"good"\tx', 'fine, or not\tx'), ['"good"', 'fine, or not']),
+    ('train.tsv', lines(HEAD, '"good\tx', 'film"\tx'), ['"good', 'film"']),
+    ('train.tsv', lines(HEAD, '""a"" b\tx', '"\tx'), ['""a"" b', '"']),
+    ('train.csv', 'text,label\na; b,x\nc,x\n', ['a; b', 'c']),
+  ],
+)
+def test_texts_stay_as_they_are_written(tmp_path, name, content, texts):
+  train = opened(tmp_path, name, content, labels=('x', 'y')).splits['train']
+  assert train.source.a == texts
+
+
+def test_quotes_are_read_where_the_config_says_so_and_ids_do_not_shift(tmp_path):
+  content = lines(HEAD, '"He ""said"""\tx', '"two\nthree"\ty', 'four\tx')
+  train = opened(tmp_path, 'train.tsv', content, quotes='double').splits['train']
+  assert train.source.a == ['He "said"', 'two\nthree', 'four'] and train.examples == ['0', '1', '2']
+
+
+# --- tags ---
+
+
+@pytest.mark.parametrize(
+  'content, words',
+  [
+    ('10\xa0000 O\na B-X\n\n', ['10\xa0000', 'a']),
+    ('10\u2009000 CD O\na N B-X\n\n', ['10\u2009000', 'a']),
+    ('\u3000 O\na B-X\n\n', ['\u3000', 'a']),
+    ('a\x85b O\na B-X\n\n', ['a\x85b', 'a']),
+    ('a\u2028b\tO\na\tB-X\n', ['a\u2028b', 'a']),
+    ('a  O\nb \tB-X  \nc O\n', ['a', 'b', 'c']),
+    ('a O\nb B-X\n\u200b\nc O\n', ['a', 'b']),  # a line without anything visible is empty
+    ('a O\nb B-X\n\xa0\nc O\n', ['a', 'b']),
+    ('\ufeffa O\nb B-X\n\n', ['a', 'b']),
+    ('a O\nb B-X\n\n\ufeffc O\n', ['a', 'b']),
+  ],
+)
+def test_columns_of_tags_are_parted_by_blanks_and_tabs_alone(tmp_path, content, words):
+  train = opened(tmp_path, 'train.txt', content, 'tag').splits['train']
+  assert train.source.words[0] == words
+  assert not [word for own in train.source.words for word in own if '\ufeff' in word]
+
+
+@pytest.mark.parametrize(
+  'content, odd',
+  [
+    ('a o\nAnna b-per\nBell i-per\n', 'b-per'),
+    ('a O\nAnna b-PER\n', 'b-PER'),
+    ('a 0\nAnna B-PER\n', '0'),
+    ('a O\nAnna B_PER\nBell I_PER\n', 'B_PER'),
+    ('a o\nAnna B-PER\n', 'o'),
+  ],
+)
+def test_another_spelling_of_a_scheme_is_named(tmp_path, content, odd):
+  with pytest.raises(errors.UserError, match=f"The tag '{odd}' has another spelling than O, B-"):
+    opened(tmp_path, 'train.txt', content, 'tag')
+
+
+WORDS, TAGS = ['Anna', 'left'], ['B-PER', 'O']
+
+
+@pytest.mark.parametrize(
+  'rows, fields',
+  [
+    ([dict(id='0', tokens=WORDS, ner_tags=TAGS)], {}),
+    ([dict(words=WORDS, labels=TAGS)], {}),
+    ([dict(tokens=WORDS, ner_tags=[1, 0])], dict(labels=('O', 'B-PER'))),
+    ([dict(tokens=WORDS, tags=TAGS), 'no object', dict(tokens=['a'], tags=['O'])], {}),
+  ],
+)
+@pytest.mark.parametrize('name', ['train.jsonl', 'train.json', 'train.parquet'])
+def test_tags_are_read_from_rows_of_lists(tmp_path, name, rows, fields):
+  content = lines(*map(json.dumps, rows))
+  if name == 'train.parquet':
+    rows = [row for row in rows if isinstance(row, dict)]
+    content = of_parquet(**{key: [row[key] for row in rows] for key in rows[0]})
+  task = opened(tmp_path, name, content, 'tag', **fields)
+  train = task.splits['train'].source
+  assert (train.words[0], train.tags[0], train.scheme) == (WORDS, TAGS, 'iob2')
+  assert task.read(tmp_path / name).source.tags is None
+  assert len(rows) == 1 or 'parquet' in name or '1 line of train.json' in '\n'.join(task.notes)
+
+
+@pytest.mark.parametrize(
+  'row, problem',
+  [
+    (dict(tokens=WORDS, ner_tags=[1, 0]), 'has the tag 1: give the names .*source.labels'),
+    (dict(tokens=WORDS, ner_tags=['O']), '2 words and 1 tags'),
+    (dict(tokens='Anna left', ner_tags=TAGS), 'holds no list'),
+    (dict(tokens=WORDS, ner_tags=TAGS, pos_tags=TAGS), r'several names \(ner_tags, pos_tags\)'),
+    (dict(text=WORDS, ner_tags=TAGS), "has 'text', 'ner_tags': .*tokens, words"),
+    (dict(tokens=WORDS, ner_tags=['O', None]), "the word 'left' has no tag"),
+    (dict(tokens=WORDS, ner_tags=['O', ['O']]), 'a list, no label'),
+  ],
+)
+def test_lists_of_tags_that_do_not_fit_are_refused(tmp_path, row, problem):
+  with pytest.raises(errors.UserError, match=problem):
+    opened(tmp_path, 'train.jsonl', json.dumps(row), 'tag')

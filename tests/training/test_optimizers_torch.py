@@ -1,0 +1,149 @@
+"""StableAdamW and Muon beside torch over twenty steps, layer by layer; iterations run in float32
+on both sides.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.training import optimizers
+from tests import found
+
+STEPS, PEAK, WEIGHT_DECAY = 20, 0.02, 0.1
+D, H, K, F, LAYERS = 8, 2, 4, 12, 3
+SHAPES = {
+  'embeddings/word/embedding': (11, D),
+  'layers/attention/query/kernel': (LAYERS, D, H, K),
+  'layers/attention/output/kernel': (LAYERS, H, K, D),
+  'layers/feed_forward/in/kernel': (LAYERS, D, F),
+  'layers/feed_forward/in/bias': (LAYERS, F),
+  'layers/attention_norm/scale': (LAYERS, D),
+}
+# Of one layer, as Hugging Face has it: inputs × outputs.
+MATRICES = {
+  'layers/attention/query/kernel': (D, H * K),
+  'layers/attention/output/kernel': (H * K, D),
+  'layers/feed_forward/in/kernel': (D, F),
+}
+NO_DECAY = (r'norm/', r'bias$')
+
+
+def draws():
+  draw = np.random.default_rng(5)
+  params = {k: draw.normal(size=s).astype(np.float32) for k, s in SHAPES.items()}
+  # far apart, so that StableAdamW's bound is met in some steps and not in others
+  size = lambda: 10.0 ** draw.uniform(-3, 1)
+  grads = [
+    {k: (size() * draw.normal(size=s)).astype(np.float32) for k, s in SHAPES.items()}
+    for _ in range(STEPS)
+  ]
+  return params, grads
+
+
+def rate(step):
+  return PEAK * (step + 1) / STEPS
+
+
+def ours(name, params, grads):
+  tx = optimizers.BY_NAME[name](
+    rate,
+    SHAPES,
+    **found.fields('optimizer', name, weight_decay=WEIGHT_DECAY, no_decay=NO_DECAY, clip_norm=0.0),
+  )
+  params = {k: jnp.asarray(x) for k, x in params.items()}
+  state = tx.init(params)
+  update = jax.jit(lambda g, state, params, step: tx.update(g, state, params, step=step))
+  for step, g in enumerate(grads):
+    updates, state = update(g, state, params, step)
+    params = jax.tree.map(jnp.add, params, updates)
+  return params
+
+
+def by_layer(tree):
+  """{(path, layer or None): array}, matrices as inputs × outputs."""
+  out = {}
+  for path, x in tree.items():
+    for layer, one in enumerate(x) if path.startswith('layers/') else [(None, x)]:
+      out[path, layer] = np.asarray(one).reshape(MATRICES.get(path, one.shape))
+  return out
+
+
+def decays(key):
+  return 0.0 if optimizers.matching(key[0], NO_DECAY) else WEIGHT_DECAY
+
+
+def stable_adamw(params, grads, b1=0.9, b2=0.98, eps=1e-6):
+  """Algorithm 2 of Wortsman et al. 2023: running averages whose β is corrected for the start."""
+  for key, p in params.items():
+    v, u = torch.zeros_like(p), torch.zeros_like(p)
+    for t, g in enumerate(grads, start=1):
+      g = g[key]
+      b1_t = b1 * (1 - b1 ** (t - 1)) / (1 - b1**t)
+      b2_t = b2 * (1 - b2 ** (t - 1)) / (1 - b2**t)
+      v = b1_t * v + (1 - b1_t) * g
+      u = b2_t * u + (1 - b2_t) * g * g
+      rms = (g * g / torch.clamp(u, min=eps**2)).mean().sqrt()
+      eta = rate(t - 1) / max(1.0, rms.item())
+      p -= eta * decays(key) * p + eta * v / (u.sqrt() + eps)
+  return params
+
+
+def newton_schulz(grad, coefficients, steps, eps):
+  """That of torch.optim.Muon, in float32."""
+  a, b, c = coefficients
+  x = grad.T if grad.size(0) > grad.size(1) else grad
+  x = x / x.norm().clamp(min=eps)
+  for _ in range(steps):
+    gram = x @ x.T
+    x = a * x + (b * gram + c * gram @ gram) @ x
+  return x.T if grad.size(0) > grad.size(1) else x
+
+
+def muon(params, grads, monkeypatch):
+  """torch's Muon for matrices; for the rest AdamW with fairseq's place of eps."""
+  monkeypatch.setattr(torch.optim._muon, '_zeropower_via_newtonschulz', newton_schulz)
+  for key, p in params.items():
+    if key[0] in MATRICES:
+      p = torch.nn.Parameter(p)
+      optimizer = torch.optim.Muon(
+        [p], weight_decay=decays(key), momentum=0.95, adjust_lr_fn='match_rms_adamw'
+      )
+      for step, g in enumerate(grads):
+        optimizer.param_groups[0]['lr'] = rate(step)
+        p.grad = g[key]
+        optimizer.step()
+      params[key] = p.detach()
+      continue
+    m, v = torch.zeros_like(p), torch.zeros_like(p)
+    for t, g in enumerate(grads, start=1):
+      m, v = 0.9 * m + 0.1 * g[key], 0.98 * v + 0.02 * g[key] ** 2
+      size = (1 - 0.98**t) ** 0.5 / (1 - 0.9**t)
+      p -= rate(t - 1) * (size * m / (v.sqrt() + 1e-6) + decays(key) * p)
+  return params
+
+
+@pytest.mark.parametrize('name', ['stable_adamw', 'muon'])
+def test_twenty_updates_equal_torch_layer_by_layer(name, monkeypatch):
+  params, grads = draws()
+  tensors = lambda tree: {k: torch.tensor(x) for k, x in by_layer(tree).items()}
+  arguments = tensors(params), [tensors(g) for g in grads]
+  expected = stable_adamw(*arguments) if name == 'stable_adamw' else muon(*arguments, monkeypatch)
+  for key, x in by_layer(ours(name, params, grads)).items():
+    np.testing.assert_allclose(x, expected[key], rtol=1e-5, atol=1e-5, err_msg=str(key))
+
+
+@pytest.mark.parametrize(
+  'matrices, words',
+  [
+    ((('layers/', (-2,)),), 'a rule is .path regex, axes of the inputs, axes of the outputs.'),
+    ((('layers/', (1,), (-1,)),), 'counted from the last'),
+    ((('nrom/', (-2,), (-1,)),), "matrices has 'nrom/', which matches no parameter"),
+    ((('bias$', (-3,), (-1,)),), 'and it has 2: name other axes'),
+  ],
+)
+def test_a_table_of_matrices_that_cannot_be_meant_is_refused(matrices, words):
+  with pytest.raises(errors.UserError, match=words):
+    optimizers.muon(rate, SHAPES, **found.fields('optimizer', 'muon', matrices=matrices))
