@@ -229,7 +229,8 @@ def tfds_builder(pattern):
     import tensorflow_datasets as tfds
   except ImportError as e:
     raise errors.UserError(
-      f'{pattern} needs TensorFlow Datasets and TensorFlow ({errors.words(e, 200)}): pip install them first.'
+      f'{pattern} needs TensorFlow Datasets and TensorFlow ({errors.words(e, 200)}): pip install '
+      'them first.'
     ) from e
   name = pattern.removeprefix('tfds:')
   folder = storage.is_remote(name) or name.startswith(('/', '.', '~'))
