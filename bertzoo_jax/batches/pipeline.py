@@ -248,9 +248,8 @@ class Pipeline:
 
     options = tf.data.Options()
     options.deterministic = True
-    options.threading.max_intra_op_parallelism = (
-      1  # whole batches run side by side: splitting each operation costs a third more
-    )
+    # whole batches run side by side: splitting each operation costs a third more
+    options.threading.max_intra_op_parallelism = 1
     data = (
       tf.data.Dataset.range(first_step, end_step)
       .map(load, num_parallel_calls=tf.data.AUTOTUNE)

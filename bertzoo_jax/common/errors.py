@@ -72,6 +72,11 @@ def no_memory(e: BaseException | None) -> str | None:
   return None
 
 
+def damaged_corpus(what: str) -> UserError:
+  """That `what` is wrong with the files of a corpus, and what helps."""
+  return UserError(f'{what}: copy the corpus again, or prepare it into a new folder.')
+
+
 def did_you_mean(word: str, known, listed=False) -> str:
   """' Did you mean X?' for a misspelt word, or what there is to choose from.
 

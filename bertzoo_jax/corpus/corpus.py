@@ -32,18 +32,9 @@ from bertzoo_jax.corpus import verification
 FORMAT_VERSION = 2
 SPLITS = ('train', 'held_out')
 _IDENTITY = (
-  'format_version',
-  'tokenizer',
-  'corpus',
-  'vocab_size',
-  'special',
-  'tokenizer_hash',
-  'dtype',
-  'splits',
-  'splitter',
-  'units',
-  'similar',
-)
+  'format_version tokenizer corpus vocab_size special tokenizer_hash dtype splits splitter units '
+  'similar'
+).split()
 
 
 class Corpus:
@@ -95,9 +86,8 @@ class Corpus:
     # the section first: a tokenizer of another name would be built before its hash is known
     loaded = tokenizers.load(self.path / 'tokenizer', self.manifest['tokenizer'])
     if loaded.hash != self.manifest['tokenizer_hash']:
-      raise errors.UserError(
-        f'{self.path}/tokenizer is not the tokenizer that the corpus was made with (hash): copy '
-        'the corpus again, or prepare it into a new folder.'
+      raise errors.damaged_corpus(
+        f'{self.path}/tokenizer is not the tokenizer that the corpus was made with (hash)'
       )
     return loaded
 

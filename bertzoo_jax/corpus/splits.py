@@ -17,11 +17,8 @@ from bertzoo_jax.common import errors
 
 OFFSETS = np.uint32  # of the offsets within a shard
 PART_SENTENCES = 1 << 25  # indexed at a time: a quarter GiB of offsets
-_MAPPED_BYTES = (
-  1 << 20
-  # Smaller arrays are read instead: a map holds a file open, and of small shards there are
-  # thousands
-)
+# Smaller arrays are read instead: a map holds a file open, and of small shards there are thousands
+_MAPPED_BYTES = 1 << 20
 _MAPPED = {}  # {file: bytes} of what is mapped
 _HEADER = 128  # bytes of what np.save writes before an array of one axis
 
@@ -215,27 +212,20 @@ def load(path, dtype, length: int, mapped: bool = False) -> np.ndarray:
   try:
     array = np.load(path, mmap_mode='r' if mapped else None, allow_pickle=False)
   except FileNotFoundError as e:
-    raise errors.UserError(
-      f'{path} is missing: copy the corpus again, or prepare it into a new folder.'
-    ) from e
+    raise errors.damaged_corpus(f'{path} is missing') from e
   except OSError as e:
     if e.errno in (errno.EMFILE, errno.ENFILE):
       raise errors.UserError(
         f'{path}: too many files are open; allow more of them (ulimit -n 16384), or set '
         '--config.run.corpus_cache=ram.'
       ) from e
-    raise errors.UserError(
-      f'{path} cannot be read ({e.strerror or e}): copy the corpus again, or prepare it into a new '
-      'folder.'
-    ) from e
+    raise errors.damaged_corpus(f'{path} cannot be read ({e.strerror or e})') from e
   except (ValueError, EOFError) as e:
-    raise errors.UserError(
-      f'{path} is cut or damaged: copy the corpus again, or prepare it into a new folder.'
-    ) from e
+    raise errors.damaged_corpus(f'{path} is cut or damaged') from e
   if array.dtype != dtype or array.shape != (length,):
-    raise errors.UserError(
+    raise errors.damaged_corpus(
       f'{path} holds {array.size} numbers of {array.dtype}, the manifest says {length} of '
-      f'{np.dtype(dtype)}: copy the corpus again, or prepare it into a new folder.'
+      f'{np.dtype(dtype)}'
     )
   if mapped:
     _MAPPED[path] = os.stat(path).st_size

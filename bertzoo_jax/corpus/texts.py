@@ -3,8 +3,9 @@ chunks of documents.
 """
 
 import contextlib
-import copy
+import dataclasses
 import tempfile
+from collections.abc import Callable
 
 import numpy as np
 
@@ -15,9 +16,8 @@ from bertzoo_jax.corpus import shards
 from bertzoo_jax.text import duplicates
 from bertzoo_jax.text import sources
 
-SURVEY = (
-  'survey.part'  # CORPUS/survey.part/: hashes of the text while what comes again is looked for
-)
+# CORPUS/survey.part/: hashes of the text while what comes again is looked for
+SURVEY = 'survey.part'
 
 
 def conditions(where) -> tuple[tuple[str, str], ...]:
@@ -28,28 +28,30 @@ def conditions(where) -> tuple[tuple[str, str], ...]:
   return tuple(pairs)
 
 
+@dataclasses.dataclass
 class Text:
   """The documents of a plan: from the sources, without repeated and excluded texts.
 
   Attributes:
-    bytes: of the sources' files.
+    found, excluded: of finding.find. where: of `conditions`. section: config.corpus. out: CORPUS.
+    say: takes a line; None in other processes.
   """
 
-  def __init__(self, found, where, excluded, section, out, say):
-    """Args: found, excluded: of finding.find. where: of `conditions`. section: config.corpus. out:
-    CORPUS. say: takes a line.
-    """
-    self._found = found
-    self._where = where
-    self._excluded = excluded
-    self._section = section
-    self._out = out
-    self._say = say
-    self._repeated = None
-    self.bytes = sum(s.bytes for s in found)
+  found: list
+  where: tuple
+  excluded: list
+  section: object
+  out: object
+  say: Callable | None
+  _repeated: duplicates.Found | None = None
+
+  @property
+  def bytes(self) -> int:
+    """Of the sources' files."""
+    return sum(s.bytes for s in self.found)
 
   def reader(self) -> sources.Reader:
-    return sources.Reader(self._found, self._where)
+    return sources.Reader(self.found, self.where)
 
   def documents(self, reader, start=duplicates.BEGINNING):
     """(document as bytes, place, its number, where its file starts) of the documents that stay and
@@ -58,7 +60,7 @@ class Text:
     Of what is held out there is one copy, whatever the weight of its source.
     """
     for number, of_file, paragraphs in duplicates.kept(
-      reader, self._survey(), self._section.duplicates, self._section.min_chars, start
+      reader, self._survey(), self.section.duplicates, self.section.min_chars, start
     ):
       try:
         document = sources.encode(paragraphs)
@@ -66,7 +68,7 @@ class Text:
         reader.dropped.add('text with a lone surrogate', sum(map(len, paragraphs)), reader.place)
         continue
       if not reader.copy or not shards.below(
-        shards.content_hash(document)[0], self._section.held_out
+        shards.content_hash(document)[0], self.section.held_out
       ):
         yield document, reader.place, number, of_file
 
@@ -93,16 +95,14 @@ class Text:
     """Writes what comes again into CORPUS, whose plan is there: a later attempt, or another
     process, need not look again.
     """
-    folder = self._out / shards.PARTS
+    folder = self.out / shards.PARTS
     folder.mkdir(parents=True, exist_ok=True)
     if duplicates.load(folder) is None:
       duplicates.save(folder, self._survey())
 
   def for_workers(self):
     """The same text, to be sent to other processes: they read what was saved."""
-    text = copy.copy(self)
-    text._say = text._repeated = None
-    return text
+    return dataclasses.replace(self, say=None, _repeated=None)
 
   @property
   def repeated(self) -> tuple[int, int]:
@@ -116,17 +116,17 @@ class Text:
 
   def _survey(self):
     # without it nothing here is of this plan
-    if self._repeated is None and (self._out / 'plan.json').exists():
-      self._repeated = duplicates.load(self._out / shards.PARTS)
-    if self._repeated is None and self._say is None:
+    if self._repeated is None and (self.out / 'plan.json').exists():
+      self._repeated = duplicates.load(self.out / shards.PARTS)
+    if self._repeated is None and self.say is None:
       raise errors.UserError(
-        f'{self._out}/{shards.PARTS} is not what the launching machine wrote: can the workers read '
+        f'{self.out}/{shards.PARTS} is not what the launching machine wrote: can the workers read '
         '--out?'
       )
     if self._repeated is None:
-      excluded = duplicates.hashes_of(sources.Reader(self._excluded)) if self._excluded else set()
+      excluded = duplicates.hashes_of(sources.Reader(self.excluded)) if self.excluded else set()
       with (
-        progress.Meter('looking for duplicates', self.bytes, self._say) as meter,
+        progress.Meter('looking for duplicates', self.bytes, self.say) as meter,
         self._scratch() as folder,
       ):
         parts = int(np.clip(self.bytes >> 27, 1, 4096))  # of some 100 MB, up to half a terabyte
@@ -138,8 +138,8 @@ class Text:
     """A local folder for hashes: in CORPUS, where a killed run leaves it to the next, as long as
     that is local.
     """
-    if storage.is_remote(self._out):
+    if storage.is_remote(self.out):
       with tempfile.TemporaryDirectory() as folder:
         yield storage.path(folder) / SURVEY
     else:
-      yield self._out / SURVEY
+      yield self.out / SURVEY

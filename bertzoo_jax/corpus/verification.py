@@ -60,9 +60,7 @@ def require(path, wished: dict[str, str]) -> None:
       if found != wished[file]:
         pool.shutdown(cancel_futures=True)
         state = "damaged (its SHA-256 is not the manifest's)" if found else 'missing'
-        raise errors.UserError(
-          f'{path / file} is {state}: copy the corpus again, or prepare it into a new folder.'
-        )
+        raise errors.damaged_corpus(f'{path / file} is {state}')
 
 
 def _sample(known, stamps):

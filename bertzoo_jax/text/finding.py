@@ -229,7 +229,8 @@ def tfds_builder(pattern):
     import tensorflow_datasets as tfds
   except ImportError as e:
     raise errors.UserError(
-      f'{pattern} needs TensorFlow Datasets and TensorFlow ({_brief(e)}): pip install them first.'
+      f'{pattern} needs TensorFlow Datasets and TensorFlow ({errors.words(e, 200)}): pip install '
+      'them first.'
     ) from e
   name = pattern.removeprefix('tfds:')
   folder = storage.is_remote(name) or name.startswith(('/', '.', '~'))
@@ -254,7 +255,7 @@ def tfds_builder(pattern):
     raise
   except Exception as e:  # tfds raises many kinds: an unknown name, no network, no train split
     raise errors.UserError(
-      f'{pattern}: TensorFlow Datasets cannot bring it ({type(e).__name__}: {_brief(e)}); '
+      f'{pattern}: TensorFlow Datasets cannot bring it ({errors.named(e, 200)}); '
       'its data are looked for in $TFDS_DATA_DIR, or ~/tensorflow_datasets.'
     ) from e
   return builder, size
@@ -269,10 +270,9 @@ def _refuse_common_crawl(pattern):
     return
   if dataset == 'mc4' or config.startswith('multilingual'):
     files, note = 'multilingual/c4-LANG.*.json.gz', ', LANG being a language such as et'
-  elif config in ('realnewslike', 'en.noclean', 'en.noblocklist'):
-    files, note = f'{config}/c4-train.*.json.gz', ''
   else:
-    files = 'en/c4-train.*.json.gz'
+    folder = config if config in ('realnewslike', 'en.noclean', 'en.noblocklist') else 'en'
+    files = f'{folder}/c4-train.*.json.gz'
     note = ', which has no webtextlike' if config.startswith('webtext') else ''
   raise errors.UserError(
     f'{pattern} would start a Beam job over terabytes of Common Crawl. Download its result '
@@ -296,7 +296,3 @@ def _is_built_with_beam(builder) -> bool:
   return (
     re.search(r'lazy_imports\.apache_beam|import apache_beam|BeamBasedBuilder', source) is not None
   )
-
-
-def _brief(e):
-  return (str(e).strip().splitlines() or [type(e).__name__])[0][:200]

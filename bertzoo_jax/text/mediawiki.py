@@ -97,14 +97,9 @@ class _Reading:
 
   def _start(self, name, attributes):
     if name == 'page':
+      line = self.parser.CurrentLineNumber
       self.page = dict(
-        title='',
-        ns='',
-        model='wikitext',
-        text='',
-        redirect=False,
-        size=0,
-        line=self.parser.CurrentLineNumber,
+        title='', ns='', model='wikitext', text='', redirect=False, size=0, line=line
       )
     elif name == 'redirect' and self.page is not None:
       self.page['redirect'] = True
@@ -137,22 +132,14 @@ class _Reading:
     self.into = None
 
   def _made(self, title, ns, model, text, redirect, size, line):
-    outside = (
-      ns.strip() not in ('', '0')
-      or not ns
-      and self.namespaces.get(title.partition(':')[0].lower(), '0') != '0'
+    there = ns.strip() or self.namespaces.get(title.partition(':')[0].lower(), '0')
+    reasons = (
+      (there != '0', 'page outside the namespace of articles'),
+      (redirect or _REDIRECT.match(text), 'page that only redirects'),
+      (size > MAX_PAGE, f'page over {MAX_PAGE >> 20} MiB'),
+      (model.strip() != 'wikitext', 'page that is not wikitext'),
     )
-    why = (
-      'page outside the namespace of articles'
-      if outside
-      else 'page that only redirects'
-      if redirect or _REDIRECT.match(text)
-      else f'page over {MAX_PAGE >> 20} MiB'
-      if size > MAX_PAGE
-      else 'page that is not wikitext'
-      if model.strip() != 'wikitext'
-      else ''
-    )
+    why = next((reason for is_so, reason in reasons if is_so), '')
     bad = ()
     if _BAD in text and not why:
       lines = text.split('\n')

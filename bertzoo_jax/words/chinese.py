@@ -25,9 +25,8 @@ from bertzoo_jax.words import jieba_hmm
 from bertzoo_jax.words import tries
 
 NOUN, MODIFIER, ENTITY = 1, 2, 4  # what a word's part of speech allows it to be, as bits
-_SHORT = (
-  128  # characters: a longer stretch is cut by itself, for a batch takes the steps of its longest
-)
+# characters: a longer stretch is cut by itself, for a batch takes the steps of its longest
+_SHORT = 128
 _REMEMBERED = 1 << 18  # stretches of single characters
 
 

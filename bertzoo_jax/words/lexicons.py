@@ -31,16 +31,7 @@ def read(file) -> 'Lexicon':
   Raises:
     UserError: no such file, not UTF-8, no entry in it.
   """
-  path = storage.path(file)
-  try:
-    data = path.read_bytes()
-    text = data.decode('utf-8-sig')
-  except OSError as e:
-    raise errors.UserError(f'The lexicon {file} cannot be read: {e.strerror or e}.') from e
-  except UnicodeDecodeError as e:
-    raise errors.UserError(
-      f'The lexicon {file} is not UTF-8 (byte {e.start:,}): convert it to UTF-8.'
-    ) from e
+  text = text_of(file, 'lexicon')
   lines = [
     line.split('\t')[0].strip()
     for line in re.split(r'\r\n|\r|\n', text)
@@ -49,8 +40,21 @@ def read(file) -> 'Lexicon':
   lexicon = Lexicon([line for line in lines if line])
   if not lexicon.facts['entries']:
     raise errors.UserError(f'The lexicon {file} has no entries: it needs one per line.')
+  path = storage.path(file)
   lexicon.facts.update(file=path.name, sha256=storage.sha256(path))
   return lexicon
+
+
+def text_of(file, what: str) -> str:
+  """The text of a file that is a `what`; UserError where it cannot be read, or is not UTF-8."""
+  try:
+    return storage.path(file).read_bytes().decode('utf-8-sig')
+  except OSError as e:
+    raise errors.UserError(f'The {what} {file} cannot be read: {e.strerror or e}.') from e
+  except UnicodeDecodeError as e:
+    raise errors.UserError(
+      f'The {what} {file} is not UTF-8 (byte {e.start:,}): convert it to UTF-8.'
+    ) from e
 
 
 class Lexicon:

@@ -268,37 +268,6 @@ def test_a_published_vocabulary_may_have_other_line_ends(uncased, tmp_path):
   assert tokenizers.load(tmp_path, uncased.section).pieces == uncased.pieces
 
 
-def test_a_vocabulary_of_another_size_than_the_config_wishes_is_refused(uncased, tmp_path):
-  (tmp_path / 'vocab.txt').write_text('\n'.join(uncased.pieces))
-  with pytest.raises(
-    errors.UserError,
-    match='has 2000 pieces, the config wishes 30522: set --config.tokenizer.vocab_size=2000',
-  ):
-    tokenizers.load(tmp_path, parts.wordpiece().to_dict())
-
-
-def test_missing_special_tokens_are_named(uncased, tmp_path):
-  (tmp_path / 'vocab.txt').write_text(
-    '\n'.join(p for p in uncased.pieces if p not in ('[MASK]', '[CLS]'))
-  )
-  with pytest.raises(errors.UserError, match=r'lacks the special tokens \[CLS\], \[MASK\]'):
-    tokenizers.load(tmp_path, {**uncased.section, 'vocab_size': 1998})
-
-
-def test_a_saved_tokenizer_of_other_settings_is_refused(uncased, tmp_path):
-  uncased.save(tmp_path)
-  with pytest.raises(errors.UserError, match='lowercase True there, False in the config'):
-    tokenizers.load(tmp_path, {**uncased.section, 'lowercase': False})
-
-
-def test_changed_files_of_a_saved_tokenizer_are_refused(uncased, tmp_path):
-  uncased.save(tmp_path)
-  text = (tmp_path / 'vocab.txt').read_text()
-  (tmp_path / 'vocab.txt').write_text(text.replace('the\n', 'teh\n', 1))
-  with pytest.raises(errors.UserError, match='changed or damaged'):
-    tokenizers.load(tmp_path)
-
-
 def test_a_small_text_says_which_size_it_yields():
   with pytest.raises(
     errors.UserError,
@@ -455,23 +424,6 @@ def test_normalization_comes_first():
   assert a.tolist() == b.tolist()
 
 
-def test_files_of_another_kind_are_named(uncased, byte_bpe, tmp_path):
-  uncased.save(tmp_path)
-  (tmp_path / 'bertzoo.json').unlink()
-  with pytest.raises(
-    errors.UserError,
-    match='holds tokenizer.json, vocab.txt: a byte_bpe tokenizer is read from vocab.json',
-  ):
-    tokenizers.load(tmp_path, byte_bpe.section)
-  with pytest.raises(errors.UserError, match='does not exist'):
-    tokenizers.load(tmp_path / 'nothing', byte_bpe.section)
-  (tmp_path / 'tokenizer.json').unlink()
-  (tmp_path / 'vocab.json').write_text(json.dumps({'a': 0, 'b': 2}))
-  (tmp_path / 'merges.txt').write_text('')
-  with pytest.raises(errors.UserError, match='without a gap'):
-    tokenizers.load(tmp_path, byte_bpe.section)
-
-
 @pytest.mark.parametrize(
   'section',
   [
@@ -501,14 +453,44 @@ def test_a_cased_tokenizer_trained_on_text_without_capitals_can_be_loaded(tmp_pa
     tokenizers.load(tmp_path, section)
 
 
+GONE = None
+SAVED = {'bertzoo.json': GONE}  # published files then
+
+
 @pytest.mark.parametrize(
-  'text', ['{"section": {"na', '[]', '{}', '{"section": {"name": "wordpiece"}}', '{"section": {}}']
+  'edits, fields, words',
+  [
+    (SAVED, parts.wordpiece().to_dict(), 'has 2000 pieces, the config wishes 30522: set --config'),
+    (
+      SAVED | {'tokenizer.json': GONE, 'vocab.txt': lambda t: t.replace('[MASK]\n', '')},
+      dict(vocab_size=1999),
+      r'lacks the special tokens \[MASK\]',
+    ),
+    ({}, dict(lowercase=False), 'lowercase True there, False in the config'),
+    ({'vocab.txt': lambda t: t.replace('the\n', 'teh\n', 1)}, None, 'changed or damaged'),
+    ({'bertzoo.json': lambda _: '{"section": {"na'}, None, 'not JSON, or cut short'),
+    ({'bertzoo.json': lambda _: '[]'}, None, 'no JSON object'),
+    ({'bertzoo.json': lambda _: '{}'}, None, 'is not what prepare wrote'),
+    ({'bertzoo.json': lambda _: '{"section": {}}'}, None, 'is not what prepare wrote'),
+    ({'bertzoo.json': lambda _: '{"section": {"name": "wordpiece"}}'}, None, 'fields are missing'),
+    (
+      SAVED,
+      parts.byte_bpe().to_dict(),
+      'holds tokenizer.json, vocab.txt: a byte_bpe tokenizer is read from vocab.json',
+    ),
+  ],
 )
-def test_a_damaged_bertzoo_json_is_one_sentence(uncased, tmp_path, text):
+def test_files_that_do_not_fit_are_one_sentence(uncased, tmp_path, edits, fields, words):
   uncased.save(tmp_path)
-  (tmp_path / 'bertzoo.json').write_text(text)
-  with pytest.raises(errors.UserError):
-    tokenizers.load(tmp_path)
+  for name, edit in edits.items():
+    file = tmp_path / name
+    file.unlink() if edit is GONE else file.write_text(edit(file.read_text()))
+  section = fields and {**({} if 'name' in fields else uncased.section), **fields}
+  with pytest.raises(errors.UserError, match=words) as e:
+    tokenizers.load(tmp_path, section)
+  assert '\n' not in str(e.value)
+  with pytest.raises(errors.UserError, match='does not exist'):
+    tokenizers.load(tmp_path / 'nothing', uncased.section)
 
 
 @pytest.mark.parametrize(

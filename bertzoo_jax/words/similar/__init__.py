@@ -198,10 +198,7 @@ def load(folder) -> Table:
       with (folder / f'{name}.npy').open('rb') as f:
         arrays[name] = np.load(f, allow_pickle=False)
     except (OSError, ValueError, EOFError) as e:
-      raise errors.UserError(
-        f'{folder}/{name}.npy is missing or damaged: copy the corpus again, or prepare it into a '
-        'new folder.'
-      ) from e
+      raise errors.damaged_corpus(f'{folder}/{name}.npy is missing or damaged') from e
   table = Table(**arrays)
   size = len(table.words)
   if (
@@ -213,10 +210,7 @@ def load(folder) -> Table:
     or table.offsets[-1] != len(table.frequent)
     or table.similar.max() >= size
   ):
-    raise errors.UserError(
-      f'The arrays in {folder} do not fit each other: copy the corpus again, or prepare it into a '
-      'new folder.'
-    )
+    raise errors.damaged_corpus(f'The arrays in {folder} do not fit each other')
   return table
 
 

@@ -8,8 +8,8 @@ similar int32 [N, ≤ 10]: row numbers of each word's similar ones of as many pi
 import numpy as np
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import storage
 from bertzoo_jax.words import characters
+from bertzoo_jax.words import lexicons
 from bertzoo_jax.words.similar import vector_files
 from bertzoo_jax.words.similar import words as words_lib
 
@@ -162,16 +162,8 @@ def _as_pieces(entries, tokenizer):
 
 def _cilin(file):
   """[(mark, words)] of the lines."""
-  try:
-    text = storage.path(file).read_bytes().decode('utf-8-sig')
-  except OSError as e:
-    raise errors.UserError(f'The thesaurus {file} cannot be read: {e.strerror or e}.') from e
-  except UnicodeDecodeError as e:
-    raise errors.UserError(
-      f'The thesaurus {file} is not UTF-8 (byte {e.start:,}): convert it to UTF-8.'
-    ) from e
   groups = []
-  for number, line in enumerate(text.splitlines(), 1):
+  for number, line in enumerate(lexicons.text_of(file, 'thesaurus').splitlines(), 1):
     code, *words = line.split() or ['']
     if code and code[-1] not in '=#@':
       raise errors.UserError(
