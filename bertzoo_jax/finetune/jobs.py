@@ -117,6 +117,8 @@ def run(jobs, do, slots=(None,), *, held=contextlib.nullcontext, say=print) -> b
     begun = [pool.submit(work, slot) for slot in slots]
     went_on = [each.result() for each in concurrent.futures.as_completed(begun)]
   except BaseException as e:
+    with choosing:
+      left.clear()
     pool.shutdown(wait=isinstance(e, Exception))  # the second Ctrl-C waits for nothing
     raise
   pool.shutdown()
