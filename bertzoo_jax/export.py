@@ -119,9 +119,9 @@ def _write_network(directory, architecture, network, params, config, tokenizer, 
   params = weights.unflatten(flat)
   apart = sorted({path.split('/')[0] for path in aside})
   one_way = 'next_head' in apart
-  special, files, own = _tokenizer(tokenizer, config, a, encoder)
+  special, files, own = _tokenizer(tokenizer, config, a, encoder, heads.in_paths(whole))
   task = heads.task_of(config['objective'])
-  tensors, hf_json = convert(a, flat, encoder, special, task)
+  tensors, hf_json = convert(a, flat, encoder, special, task, aside)
   weights.save(directory / 'model.safetensors', tensors)
   if aside:
     weights.save(directory / weights.HEADS, aside)
@@ -157,31 +157,31 @@ def convert(
   encoder,
   special: dict[str, int],
   task: heads.Task | None = None,
+  aside: dict | None = None,
 ) -> tuple[dict[str, np.ndarray], dict]:
   """(tensors by Hugging Face name, content of config.json). params: flat; encoder: linen module;
-  special: ids by name; task: of its head.
+  special: ids by name; task: of its head; aside: heads that lie beside the class, flat.
   """
   known = architectures.ARCHITECTURES
   hf_architecture.check(a, params, known)
   vocab_size = len(params[weights.WORD_TABLE])
   hf_json = hf_architecture.config(a, encoder, special, vocab_size, known)
-  hf_json |= heads.config(a, params, task or heads.Task())
+  hf_json |= heads.config(a, {**params, **(aside or {})}, task or heads.Task())
   return hf_architecture.to_hf(a, params, a.sizes(encoder, special)), hf_json
 
 
-def _tokenizer(folder, config, a, encoder):
+def _tokenizer(folder, config, a, encoder, head):
   """(ids of special pieces, {file name: content}, the tokenizer itself). Fine-tuning that began
-  with a Hugging Face directory keeps the tokenizer files of that directory.
+  with a Hugging Face directory keeps the tokenizer files of that directory. head: of the task; ''.
   """
   # what was learned of a task was learned at this length
-  of_task = heads.of(a)
-  length = config['length'] if of_task else encoder.max_positions or 0
+  length = config['length'] if head else encoder.max_positions or 0
   if not hf_tokenizer.made_here(folder):
     own = tokenizers.of_folder(folder)
-    return own.special, hf_tokenizer.published(folder, length if of_task else 0), own
+    return own.special, hf_tokenizer.published(folder, length if head else 0), own
   content, special = hf_tokenizer.read(folder)
   own = tokenizers.load(folder, config['tokenizer'])
-  if heads.of(a) == heads.TAG and not own.section.get('add_prefix_space', True):
+  if head == heads.TAG and not own.section.get('add_prefix_space', True):
     # words were read with a blank before each, and transformers refuses words without
     own = tokenizers.Tokenizer({**own.section, 'add_prefix_space': True}, own.vocabulary)
     content = json.loads(own.parsing_engine().to_str())

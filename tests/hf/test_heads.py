@@ -384,9 +384,11 @@ def test_a_head_that_no_class_of_its_family_holds_is_written_beside_the_encoder(
   assert why in note and f'export writes {chosen}, and {head.name} to {weights.HEADS}' in note
   a = architectures.choose(chosen)
   held = hf_architecture.placed(a, flat)
-  save(tmp_path, a, weights.unflatten(held), encoder, special)
-  weights.save(tmp_path / weights.HEADS, {k: x for k, x in flat.items() if k not in held})
-  loaded, _ = hf.load(tmp_path)
+  aside = {k: x for k, x in flat.items() if k not in held}
+  put(tmp_path, *export.convert(a, held, encoder, special, TASK, aside))
+  weights.save(tmp_path / weights.HEADS, aside)
+  loaded, report = hf.load(tmp_path)
+  assert report.labels == (LABELS if head.name == heads.ROW else ())
   for path, x in flat.items():
     np.testing.assert_array_equal(weights.flatten(loaded)[path], x, err_msg=path)
 

@@ -21,6 +21,7 @@ from bertzoo_jax.hf.architecture import Transform
 from bertzoo_jax.hf.architectures.bert_like import dense
 from bertzoo_jax.hf.architectures.bert_like import norm
 
+_QUERY = 'encoder/embeddings/query/embedding'
 TOKENS = tokenizer.Shape('A:0 sep:0 cls:2', 'A:0 sep:0 B:1 sep:1 cls:2', padding='left')
 
 _FIELDS = {  # the encoder's field and theirs, where only the name differs
@@ -70,7 +71,7 @@ def _body() -> tuple[Row, ...]:
   return (
     Row(WORD_TABLE, 'transformer.word_embedding.weight'),
     Row(
-      'encoder/embeddings/query/embedding',
+      _QUERY,
       'transformer.mask_emb',
       ONE_ROW,
       lambda s: np.zeros((1, 1, s.hidden_size), np.float32),
@@ -83,6 +84,12 @@ def _body() -> tuple[Row, ...]:
     *dense(f'{layer}/feed_forward/out', f'{their_layer}.ff.layer_2', KERNEL),
     *norm(f'{layer}/feed_forward_norm', f'{their_layer}.ff.layer_norm'),
   )
+
+
+def _settle(params, sizes):
+  """A query of zeros is that of a run without a query stream, which has none."""
+  written = _QUERY in params and params[_QUERY].any()
+  return params if written else {path: x for path, x in params.items() if path != _QUERY}
 
 
 def _modern(name: str) -> str:
@@ -189,6 +196,7 @@ def _build(name, *rows, **rest):
     part='two_stream',
     defaults=_DEFAULTS,
     modern=_modern,
+    settle=_settle,
     tokens=TOKENS,
     segments=3,
     **rest,
