@@ -97,15 +97,12 @@ class Loaded:
   ) -> np.ndarray | list[np.ndarray]:
     """Vectors of texts, float32, in their order.
 
-    Args:
-      texts: N texts, or pairs of texts (a, b), which are framed as the network's class frames
-        them: [CLS] a [SEP] b [SEP].
-      pooling: mean (of all tokens of the row, special ones included, [N, D]) | first (the vector
-        that classifies a row: its first token's, or its last token's where rows are padded on the
-        left, [N, D]) | none (a list of arrays [T, D], special tokens included).
-      batch_size: rows that go through the network together.
-      max_length: tokens per row; the ends of longer texts are cut, of a pair the longer one's
-        first. None: as many as the encoder takes, or 512 if it takes any number.
+    texts: N texts, or pairs of texts (a, b), which are framed as the network's class frames them:
+    [CLS] a [SEP] b [SEP]. pooling: mean (of all tokens of the row, special ones included, [N, D]) |
+    first (the vector that classifies a row: its first token's, or its last token's where rows are
+    padded on the left, [N, D]) | none (a list of arrays [T, D], special tokens included).
+    max_length: tokens per row; the ends of longer texts are cut, of a pair the longer one's first.
+    None: as many as the encoder takes, or 512 if it takes any number.
 
     Raises UserError for an unknown pooling, a length that the encoder does not take, and what is no
     text.

@@ -4,12 +4,8 @@
 def draw(
   points: list[tuple[float, float]], level: float, name: str, width: int = 60, height: int = 10
 ) -> str:
-  """The points as stars over a dotted line.
-
-  Args:
-    points: (x, y), in any order, x from 0.
-    level: y of the dotted line; name: what it is, written at its end.
-    width, height: of the field, in characters.
+  """The points (x, y), x from 0, as stars over a dotted line at `level`, which `name` says. width,
+  height: of the field, in characters.
   """
   low, high = (pick(level, *(y for _, y in points)) for pick in (min, max))
   last = max(x for x, _ in points)

@@ -42,15 +42,10 @@ def hold(workdir):
   A job that finds at a heartbeat that another has taken its place (it was suspended for longer)
   ends at once with exit code 75 and saves nothing.
 
-  Yields:
-    A function that raises as below if the workdir is no longer this job's. It is also called at the
-    end of the `with`, where a deleted folder makes most errors.
-
-  Raises:
-    TryAgain: another job has it, with host, process and since when. It may be about to end: a
-      machine that was told to, whose successor asks.
-    Stopped: the lock is gone, as when the folder was deleted.
-    UserError: the lock is a link or cannot be opened.
+  Yields a function that raises as below if the workdir is no longer this job's. It is also called
+  at the end of the `with`, where a deleted folder makes most errors. Raises TryAgain if another job
+  has it (host, process, since when), which may be about to end; Stopped if the lock is gone, as
+  when the folder was deleted; UserError if the lock is a link or cannot be opened.
   """
   workdir = storage.path(workdir)
   owner = {

@@ -63,22 +63,13 @@ class Loop:
   _evaluated: tuple = (None, None, 0)
 
   def train(self, state, phase_run, later) -> dict:
-    """Trains to the end of the run, or until interrupted.
+    """Trains to the end of the run, or until interrupted. state: at a step of `phase_run`, or at
+    its end. later: functions that build the phase_runs after it.
 
-    Args:
-      state: TrainState at a step of `phase_run`, or at its end.
-      phase_run: the PhaseRun the state is in.
-      later: functions that build the phase_runs after it.
-
-    Returns:
-      {'step', 'interrupted': bool, 'held_out': the last evaluation or {}}. At step 0 nothing was
-      saved.
-
-    Raises:
-      Stopped: numbers that are not finite, a spike if `on_spike` says so, copies of parameters that
-        differ, a device without room, a workdir that is gone, or a checkpoint or a row of the
-        metrics that cannot be written.
-      TryAgain: one that could not be written, and may be the next time.
+    Returns {'step', 'interrupted': bool, 'held_out': the last evaluation or {}}; at step 0 nothing
+    was saved. Raises Stopped for numbers that are not finite, a spike if `on_spike` says so, copies
+    of parameters that differ, a device without room, a workdir that is gone, or a checkpoint or row
+    of the metrics that cannot be written; TryAgain if that may pass.
     """
     self._health = health.Health(self.machinery, self.progress.say, int(state.nonfinite['total']))
     self._saved_at = time.monotonic()
