@@ -150,28 +150,9 @@ def scan(
       config has fewer layers, or other groups, than the encoder can run.
   """
   end = plan.blocks if end is None else end
-  repeats, inner = plan.num_layers // plan.num_groups, plan.inner_group_num
-  whole = repeats * inner
-  if not 0 <= first < end <= plan.blocks:
-    raise errors.UserError(
-      f'This encoder runs the blocks {first} to {end} of its layers apart, and it has '
-      f'{plan.blocks}: raise encoder.num_layers (of a generator, objective.depth).'
-    )
-  if first % inner or end % inner:
-    raise errors.UserError(
-      f'This encoder runs the blocks {first} to {end} apart, which break a layer of {inner}: set '
-      'encoder.inner_group_num=1.'
-    )
-  if plan.num_groups > 1 and (first % whole or end % whole):
-    raise errors.UserError(
-      f'This encoder runs the blocks {first} to {end} apart, which break a group of {whole}: set '
-      'encoder.num_groups=1.'
-    )
-  if period > 1 and (inner > 1 or (plan.num_groups > 1 and repeats % period)):
-    raise errors.UserError(
-      f'This encoder has a period of {period} blocks, which groups of {repeats} layers of {inner} '
-      'break: set encoder.num_groups=1 and encoder.inner_group_num=1.'
-    )
+  inner = plan.inner_group_num
+  whole = plan.num_layers // plan.num_groups * inner
+  _check_run(plan, first, end, period)
   groups = max(1, (end - first) // whole)
   repeats = (end - first) // (groups * inner)
 
@@ -216,6 +197,32 @@ def scan(
   turns = shaped(per_block, groups, repeats, inner), shaped(shared, groups, inner)
   x, outputs = _scan(group, x, turns, unroll if repeats == 1 else inside)
   return x, jax.tree.map(lambda leaf: leaf.reshape(end - first, *leaf.shape[3:]), outputs)
+
+
+def _check_run(plan, first, end, period):
+  """Raises UserError for blocks that cannot be run apart, see `scan`."""
+  repeats, inner = plan.num_layers // plan.num_groups, plan.inner_group_num
+  whole = repeats * inner
+  if not 0 <= first < end <= plan.blocks:
+    raise errors.UserError(
+      f'This encoder runs the blocks {first} to {end} of its layers apart, and it has '
+      f'{plan.blocks}: raise encoder.num_layers (of a generator, objective.depth).'
+    )
+  if first % inner or end % inner:
+    raise errors.UserError(
+      f'This encoder runs the blocks {first} to {end} apart, which break a layer of {inner}: set '
+      'encoder.inner_group_num=1.'
+    )
+  if plan.num_groups > 1 and (first % whole or end % whole):
+    raise errors.UserError(
+      f'This encoder runs the blocks {first} to {end} apart, which break a group of {whole}: set '
+      'encoder.num_groups=1.'
+    )
+  if period > 1 and (inner > 1 or (plan.num_groups > 1 and repeats % period)):
+    raise errors.UserError(
+      f'This encoder has a period of {period} blocks, which groups of {repeats} layers of {inner} '
+      'break: set encoder.num_groups=1 and encoder.inner_group_num=1.'
+    )
 
 
 def _alternate(block, x, per_block, shared, offset, period, unroll):

@@ -7,6 +7,7 @@ its own mirrored count, in which everything else is the same. B rows of the batc
 of an epoch.
 """
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -46,87 +47,94 @@ def memory_segments(text, length, *, reuse_length, both_directions, random_rate)
       f'config.format.reuse_length is {reuse_length}: from 1 to config.length − 5 ({length - 5}) '
       'is needed.'
     )
-  room = length - reuse_length - 3
-
-  def in_lanes(batch_size, ends):
-    streams = -(-batch_size // 2) if both_directions else batch_size
-    stream = Stream(text, streams, ends)
-    # An epoch's lanes begin up to a reused part later than the one before, so that rows differ.
-    steps = (stream.lane_length - 2 * reuse_length - room) // reuse_length + 1
-    if steps < 1:
-      raise errors.UserError(
-        f'The text has {stream.size:,} tokens, too few for {batch_size} lanes of rows of {length}: '
-        'lower config.batch_size to at most '
-        f'{max(1, stream.size // (2 * reuse_length + room)) * (1 + both_directions)}.'
-      )
-
-    def assemble(key, rows, numbers, gather, special, gather_units):
-      step, lane = np.divmod(numbers, batch_size)
-      mirrored = (lane % 2 == 1) & both_directions
-      lane_begin = (lane // 2 if both_directions else lane) * stream.lane_length
-      lane_begin = np.where(mirrored, stream.size - lane_begin - stream.lane_length, lane_begin)
-      begin = lane_begin + hashing.below(hashing.bits(key, 0), reuse_length) + step * reuse_length
-      a, b, random = _two_runs(
-        key, stream, mirrored, begin + reuse_length, room, lane_begin, random_rate
-      )
-      reused = np.full_like(begin, reuse_length)
-      runs = ((begin, reused, 0 * begin), (*a, reused), (*b, reuse_length + 1 + a[1]))
-      positions = np.repeat(stream.tokens(begin, mirrored)[:, None], length, axis=1)
-      ends = []
-      firsts = []
-      for start, size, column in runs:
-        stream.lay(
-          positions, ends, firsts, start, size, column + length * np.arange(len(numbers)), mirrored
-        )
-      separators = (
-        length * np.arange(len(numbers)) + reuse_length + a[1],
-        length * np.arange(1, len(numbers) + 1) - 2,
-      )
-      own = np.concatenate([*ends, *separators, separators[1] + 1])
-      ids = gather(positions)
-      if gather_units:
-        units = gather_units(positions, ids)
-        flat, begins = units.reshape(-1), np.concatenate(firsts)
-        flat[begins] &= word_marks.IN_PHRASE | word_marks.IN_ENTITY
-        flat[own] = 0
-      flat = ids.reshape(-1)
-      flat[np.concatenate(separators)], flat[separators[1] + 1] = special['sep'], special['cls']
-      if stream.ends:
-        flat[np.concatenate(ends)] = special['eod']
-      segment = (np.arange(length) > reuse_length + a[1][:, None]).astype(np.int32)
-      segment[:, -1] = 2
-      features = {
-        'input_ids': ids,
-        'segment_ids': segment,
-        'pack_ids': np.ones_like(ids),
-        'direction': mirrored.astype(np.int32),
-        'resets': (step == 0).astype(np.int32),
-        'pair_labels': random.astype(np.int32),
-      }
-      return {**features, 'units': units} if gather_units else features
-
-    rows = lambda key: range(steps * batch_size)
-    return formats.Format(
-      rows,
-      None,
-      every_epoch=False,
-      has_pairs=True,
-      packed=False,
-      needs_sentences=True,
-      features=_FEATURES,
-      assemble=assemble,
-    )
-
-  return formats.Format(
-    None,
-    None,
+  one = functools.partial(
+    formats.Format,
     every_epoch=False,
     has_pairs=True,
     packed=False,
     needs_sentences=True,
     features=_FEATURES,
-    in_lanes=in_lanes,
   )
+
+  def in_lanes(batch_size, ends):
+    streams = -(-batch_size // 2) if both_directions else batch_size
+    stream = Stream(text, streams, ends)
+    lanes = _Lanes(stream, batch_size, length, reuse_length, both_directions, random_rate)
+    # An epoch's lanes begin up to a reused part later than the one before, so that rows differ.
+    steps = (stream.lane_length - 2 * reuse_length - lanes.room) // reuse_length + 1
+    if steps < 1:
+      most = max(1, stream.size // (2 * reuse_length + lanes.room)) * (1 + both_directions)
+      raise errors.UserError(
+        f'The text has {stream.size:,} tokens, too few for {batch_size} lanes of rows of {length}: '
+        f'lower config.batch_size to at most {most}.'
+      )
+    return one(lambda key: range(steps * batch_size), None, assemble=lanes.assemble)
+
+  return one(None, None, in_lanes=in_lanes)
+
+
+class _Lanes(NamedTuple):
+  """The rows of a batch, each a lane of a stream. Fields: see `memory_segments`."""
+
+  stream: 'Stream'
+  batch_size: int
+  length: int
+  reuse_length: int
+  both_directions: bool
+  random_rate: float
+
+  @property
+  def room(self) -> int:
+    """Tokens of A and B."""
+    return self.length - self.reuse_length - 3
+
+  def assemble(self, key, rows, numbers, gather, special, gather_units):
+    """The features of rows, by their numbers in an epoch; see formats.Format."""
+    del rows
+    stream, length, reuse_length = self.stream, self.length, self.reuse_length
+    step, lane = np.divmod(numbers, self.batch_size)
+    mirrored = (lane % 2 == 1) & self.both_directions
+    lane_begin = (lane // 2 if self.both_directions else lane) * stream.lane_length
+    lane_begin = np.where(mirrored, stream.size - lane_begin - stream.lane_length, lane_begin)
+    begin = lane_begin + hashing.below(hashing.bits(key, 0), reuse_length) + step * reuse_length
+    a, b, random = _two_runs(
+      key, stream, mirrored, begin + reuse_length, self.room, lane_begin, self.random_rate
+    )
+    reused = np.full_like(begin, reuse_length)
+    runs = ((begin, reused, 0 * begin), (*a, reused), (*b, reuse_length + 1 + a[1]))
+    positions = np.repeat(stream.tokens(begin, mirrored)[:, None], length, axis=1)
+    ends = []
+    firsts = []
+    for start, size, column in runs:
+      stream.lay(
+        positions, ends, firsts, start, size, column + length * np.arange(len(numbers)), mirrored
+      )
+    separators = (
+      length * np.arange(len(numbers)) + reuse_length + a[1],
+      length * np.arange(1, len(numbers) + 1) - 2,
+    )
+    own = np.concatenate([*ends, *separators, separators[1] + 1])
+    ids = gather(positions)
+    if gather_units:
+      units = gather_units(positions, ids)
+      flat, begins = units.reshape(-1), np.concatenate(firsts)
+      flat[begins] &= word_marks.IN_PHRASE | word_marks.IN_ENTITY
+      flat[own] = 0
+    flat = ids.reshape(-1)
+    flat[np.concatenate(separators)], flat[separators[1] + 1] = special['sep'], special['cls']
+    if stream.ends:
+      flat[np.concatenate(ends)] = special['eod']
+    segment = (np.arange(length) > reuse_length + a[1][:, None]).astype(np.int32)
+    segment[:, -1] = 2
+    features = {
+      'input_ids': ids,
+      'segment_ids': segment,
+      'pack_ids': np.ones_like(ids),
+      'direction': mirrored.astype(np.int32),
+      'resets': (step == 0).astype(np.int32),
+      'pair_labels': random.astype(np.int32),
+    }
+    return {**features, 'units': units} if gather_units else features
 
 
 _FEATURES = {'direction': ((), np.int32), 'resets': ((), np.int32)}

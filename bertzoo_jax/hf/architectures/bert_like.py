@@ -185,12 +185,7 @@ def build(
     }
 
   def to_encoder(content):
-    if content['is_decoder'] != decoder or content['position_embedding_type'] != 'absolute':
-      other, own = ('an encoder', 'decoders') if decoder else ('a decoder', 'encoders')
-      raise errors.UserError(
-        f'config.json describes {other} or relative positions; only {own} with learned absolute '
-        'positions can be read.'
-      )
+    _check_kind(content, decoder)
     pad = content['pad_token_id']
     special = {'pad': 1 if pad is None else pad}
     fields = {
@@ -241,6 +236,16 @@ def bare(build, name: str, said: str = '', **rest):
   """
   said = f'The network without a head. {NO_POOLER} {said}'.strip()
   return build(name, heads=said, pipeline='feature-extraction', reads=False, **rest)
+
+
+def _check_kind(content, decoder: bool) -> None:
+  """Raises UserError for a config.json of another kind of network."""
+  if content['is_decoder'] != decoder or content['position_embedding_type'] != 'absolute':
+    other, own = ('an encoder', 'decoders') if decoder else ('a decoder', 'encoders')
+    raise errors.UserError(
+      f'config.json describes {other} or relative positions; only {own} with learned absolute '
+      'positions can be read.'
+    )
 
 
 def _modern(model_type: str, name: str) -> str:
