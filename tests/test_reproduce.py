@@ -370,8 +370,8 @@ def test_a_row_whose_time_is_not_known_is_named_in_the_sum_and_refused_for_hours
 def test_equal_programs_are_compiled_once(monkeypatch):
   compiled = []
 
-  def preflight(experiment, **kw):
-    compiled.append(experiment.format.pairs)
+  def preflight(asked, *_):
+    compiled.append(asked.config.format.pairs)
     return types.SimpleNamespace(fits=True, run=types.SimpleNamespace(days=1.0, dollars=2.0))
 
   monkeypatch.setattr(cost.verdict, 'preflight', preflight)

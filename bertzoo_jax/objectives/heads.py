@@ -8,12 +8,11 @@ names of the parameters.
 
 import collections
 from collections.abc import Callable
-from collections.abc import Mapping
-from typing import Any
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import core
 
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import heads as modules
@@ -56,7 +55,7 @@ class Head(NamedTuple):
   module: type
   reads: str
   inputs: Callable = _vectors
-  fields: Mapping[str, Any] = {}
+  fields: core.FrozenDict = core.FrozenDict()
   tied: bool = False
   finish: Callable = lambda logits, batch: logits
   outputs: Callable | None = None
@@ -120,7 +119,7 @@ def boundary(num_offsets: int, offset_size: int) -> Head:
     beside = (protocol.gather(hidden_BLD, batch[name]) for name in ('span_left', 'span_right'))
     return *beside, *_words(encoder, params, batch['span_offset'], batch)
 
-  fields = dict(num_offsets=num_offsets, offset_size=offset_size)
+  fields = core.FrozenDict(num_offsets=num_offsets, offset_size=offset_size)
   return Head('boundary_head', modules.BoundaryHead, 'predictions', inputs, fields, tied=True)
 
 
@@ -152,7 +151,7 @@ def token_score(name: str, reads: str) -> Head:
 def row(kind: str, num_outputs: int, dropout=0.0, input_dropout=0.0, name='row_head') -> Head:
   """Logits [B, C] of rows. kind: of model.heads.ROW_HEADS; dropout, input_dropout: rates."""
   rates = dict(dropout=dropout, input_dropout=input_dropout)
-  fields = dict(kind=kind, num_outputs=num_outputs, **rates)
+  fields = core.FrozenDict(kind=kind, num_outputs=num_outputs, **rates)
   return Head(name, modules.RowHead, 'rows', _row, fields)
 
 
@@ -194,7 +193,7 @@ def rows_of_options(batch):
 
 def tag(num_outputs: int, dropout=0.0) -> Head:
   """Logits [B, L, C] of tokens."""
-  fields = dict(num_outputs=num_outputs, dropout=dropout)
+  fields = core.FrozenDict(num_outputs=num_outputs, dropout=dropout)
   return Head('tag_head', modules.TagHead, 'tokens', fields=fields)
 
 
@@ -218,7 +217,9 @@ def conditional_span(kind: str, hidden_size: int, answerable: bool, dropout=0.0)
     allowed_BL = batch['answer_mask' if 'answer_mask' in batch else 'pack_ids'] > 0
     return hidden_BLD, encoder.row_vectors(hidden_BLD, batch), allowed_BL
 
-  fields = dict(kind=kind, hidden_size=hidden_size, answerable=answerable, dropout=dropout)
+  fields = core.FrozenDict(
+    kind=kind, hidden_size=hidden_size, answerable=answerable, dropout=dropout
+  )
   module = modules.ConditionalSpanHead
   return Head('span_head', module, 'tokens', inputs, fields, outputs=_best_answers)
 

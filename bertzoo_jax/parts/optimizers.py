@@ -73,7 +73,7 @@ def muon(
   momentum: fields.SHARE_BELOW_1 = 0.95,
   iterations: fields.COUNT = 5,
   rms: fields.ABOVE_0 = 0.2,
-  matrices: tuple = (
+  matrices: fields.each(fields.whole(-8, -1), deep=True) = (
     (r'layers/.*(query|key|value|position)/kernel$', (-3,), (-2, -1)),
     (r'layers/.*attention/output/kernel$', (-3, -2), (-1,)),
     (r'layers/.*kernel$', (-2,), (-1,)),

@@ -185,7 +185,7 @@ def test_each_field_that_is_not_machinery_is_refused_by_its_key_when_it_changes_
         workdir.check_same_run(tmp_path, changed, 'hash')
 
 
-@pytest.mark.parametrize('optimizer', parts.SECTIONS['optimizer'])
+@pytest.mark.parametrize('optimizer', [parts.adamw, parts.adamw_uncorrected, parts.lamb])
 def test_a_run_of_the_first_version_that_is_read_resumes_with_the_fields_added_since(
   tmp_path, optimizer
 ):
