@@ -5,10 +5,12 @@ from typing import Any
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from bertzoo_jax import kernels
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import moving
 from bertzoo_jax.common import trees
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.model import operations
@@ -31,6 +33,7 @@ class Network(NamedTuple):
     shapes: of the parameters, a tree of shape structs.
     schedule: step → learning rate.
     tx: the optimizer.
+    objective_at: traced step → the objective with its numbers there; None where none moves.
   """
 
   encoder: Any
@@ -38,6 +41,7 @@ class Network(NamedTuple):
   shapes: Any
   schedule: Any
   tx: Any
+  objective_at: Any = None
 
   @property
   def paths(self) -> dict[str, tuple[int, ...]]:
@@ -112,12 +116,18 @@ class Run:
         f'objective={config.objective.name} gives a {type(objective).__name__}: return an '
         'Objective (bertzoo_jax/objectives/objective.py).'
       )
+    objective_at = None
+    if moves := moving.of(config, 'objective'):
+      fields = {**config.objective}
+      part = named.resolve(fields.pop('name'), OBJECTIVES, 'objective')
+      moved = lambda step: {m.field: m.at(step, jnp) for m in moves}
+      objective_at = lambda step: part(encoder=network, ops=ops, **{**fields, **moved(step)})
     shapes = jax.eval_shape(objective.init, jax.random.key(0))
     schedule = schedules.for_phase(config.schedule, phase.first_step, phase.steps, self.end_step)
     tx = named.build(
       self.config.optimizer, optimizers.BY_NAME, 'optimizer', schedule, trees.paths_of(shapes)
     )
-    return Network(network, objective, shapes, schedule, tx)
+    return Network(network, objective, shapes, schedule, tx, objective_at)
 
 
 def resolve(config) -> Run:
@@ -155,6 +165,7 @@ def phase_run(run: Run, phase, data, mesh, end: int) -> phase_runs.PhaseRun:
     network.schedule,
     data.phase(phase),
     mesh,
+    network.objective_at,
   )
 
 

@@ -22,6 +22,7 @@ from bertzoo_jax.batches import masking as maskings
 from bertzoo_jax.batches import rows as rows_lib
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
+from bertzoo_jax.common import moving
 from bertzoo_jax.parts import named
 from bertzoo_jax.words import word_marks
 
@@ -45,6 +46,8 @@ def build(
   phase=0,
   first_example=0,
   keep_units=False,
+  moves=(),
+  first_step=0,
 ):
   """The pipeline of one phase of a run.
 
@@ -60,6 +63,8 @@ def build(
     host: (index, count); the host holds the global rows [index · B / count, (index + 1) · B /
       count).
     keep_units: batches also have 'units' [B, L] (words/word_marks.py), for measuring.
+    moves: common.moving.Move of fields of the masking; held-out rows have none.
+    first_step: of the phase, of which the moves count.
 
   Raises:
     UserError: unknown parts, a batch that does not divide, a split without rows, a length too short
@@ -75,15 +80,21 @@ def build(
 
   form = form_of(corpus.splits[split].part(0))
   _check_fit(corpus, form, format, masking)
-  mask = named.build(masking, maskings.BY_NAME, 'masking', length, corpus)
-  if not isinstance(mask, maskings.Masking):
-    raise errors.UserError(
-      f'masking={masking["name"]} gives a {type(mask).__name__}: return a Masking '
-      '(bertzoo_jax/batches/masking/contract.py).'
-    )
+
+  def mask_of(changes):
+    made = named.build({**masking, **changes}, maskings.BY_NAME, 'masking', length, corpus)
+    if not isinstance(made, maskings.Masking):
+      raise errors.UserError(
+        f'masking={masking["name"]} gives a {type(made).__name__}: return a Masking '
+        '(bertzoo_jax/batches/masking/contract.py).'
+      )
+    return maskings.keeping_units(made, length) if keep_units else made
+
+  mask, stairs = mask_of({}), None
+  if split == 'train' and moves:
+    stairs = Stairs(moves, first_step, mask_of)
+    mask = stairs.widest
   notes = word_marks.check(corpus, masking)
-  if keep_units:
-    mask = maskings.keeping_units(mask, length)
   # evaluation asks the same of every seed and phase, and nothing but text: so losses compare
   if split != 'train':
     seed, phase, mask = 0, 0, maskings.of_text(mask, corpus.special)
@@ -99,7 +110,7 @@ def build(
   notes = tuple(f'Split {split!r}: {sentence}' for sentence in notes)
   for sentence in notes:
     warnings.warn(sentence, stacklevel=2)
-  pipeline = Pipeline(corpus, form, mask, order, Place(batch_size, length, *host), notes)
+  pipeline = Pipeline(corpus, form, mask, order, Place(batch_size, length, *host), notes, stairs)
   if named.is_outside(masking['name']):  # those of the package are tested
     pipeline.check(masking['name'])
   return pipeline
@@ -117,6 +128,8 @@ def of_phase(corpus, phase, **options):
     seed=config.seed,
     phase=phase.order,
     first_example=phase.first_example,
+    moves=moving.of(config, 'masking'),
+    first_step=phase.first_step,
     **options,
   )
 
@@ -186,6 +199,27 @@ class Place:
     return self.host * self.rows
 
 
+class Stairs:
+  """The maskings of a phase in which numbers of the masking move: one for each stair."""
+
+  def __init__(self, moves, first_step, mask_of):
+    """mask_of: {field: value} → masking.Masking."""
+    self._moves, self._first_step, self._mask_of = moves, first_step, mask_of
+    every = [dict.fromkeys((m.field for m in moves), None) for _ in range(2)]
+    for m in moves:
+      every[0][m.field], every[1][m.field] = m.start, m.end
+    self.widest = max(map(mask_of, every), key=lambda mask: mask.num_predictions)
+
+  def at(self, step: int) -> tuple:
+    """The stairs of a step of the phase; neighbouring steps often share them."""
+    return tuple(m.stair(self._first_step + step) for m in self._moves)
+
+  def masking(self, stairs: tuple):
+    """Of some stairs; it writes features as wide as those of the widest."""
+    pairs = zip(self._moves, stairs)
+    return maskings.widened(self._mask_of({m.field: m.of_stair(s) for m, s in pairs}), self.widest)
+
+
 class Pipeline:
   """The batches of one phase.
 
@@ -196,13 +230,28 @@ class Pipeline:
     warnings: sentences for the user, which were also issued as Python warnings.
   """
 
-  def __init__(self, corpus, form, mask, order: epochs.Order, place: Place, warnings=()):
-    """form: over the first part of the split; mask: masking.Masking."""
+  def __init__(self, corpus, form, mask, order, place: Place, warnings=(), stairs=None):
+    """form: over the first part of the split; mask: masking.Masking; order: epochs.Order; stairs:
+    the maskings in turn, of which `mask` is the widest.
+    """
     self._corpus, self._format, self._masking = corpus, form, mask
     self._order, self._place, self.warnings = order, place, warnings
     self.rows_per_epoch, self.num_predictions = order.rows_per_epoch, mask.num_predictions
     self.features = self._describe()
-    self._mask = tf.function(mask.apply, input_signature=self._signature())
+    self._stairs, self._masks = stairs, {}
+    self._mask = self._function(mask)
+
+  def _function(self, mask):
+    return tf.function(mask.apply, input_signature=self._signature())
+
+  def _mask_at(self, step):
+    """The masking of a step, as a function of tf."""
+    if self._stairs is None:
+      return self._mask
+    stairs = self._stairs.at(step)
+    if stairs not in self._masks:
+      self._masks = {stairs: self._function(self._stairs.masking(stairs))}
+    return self._masks[stairs]
 
   def check(self, name: str) -> None:
     """Raises UserError if the masking of this name writes other features than it declares."""
@@ -220,12 +269,22 @@ class Pipeline:
 
   def batch(self, step: int) -> dict:
     """This host's rows of a step (from 0, local to the phase): {name: numpy array [b, …]}."""
-    return self._finish(*self._step_rows(int(step)))
+    return self._finish(*self._step_rows(int(step)), self._mask_at(int(step)))
 
   def iterate(self, first_step: int, end_step: int):
     """The batches of first_step … end_step − 1, computed ahead in other threads; each equals
     `batch(step)` bit for bit.
     """
+    while first_step < end_step:
+      end = first_step + 1
+      stairs = self._stairs and self._stairs.at(first_step)
+      while end < end_step and (self._stairs and self._stairs.at(end)) == stairs:
+        end += 1 if self._stairs else end_step - end
+      yield from self._iterate(first_step, end, self._mask_at(first_step))
+      first_step = end
+
+  def _iterate(self, first_step, end_step, mask):
+    """`iterate` of steps that have one masking."""
     failures = []
 
     def gather(step):
@@ -244,7 +303,7 @@ class Pipeline:
       for array, (shape, _) in zip(arrays, unmasked.values()):
         array.set_shape(shape)
       arrays[-1].set_shape([self._place.rows, 2])
-      return self._mask(dict(zip(names, arrays[:-1])), arrays[-1])
+      return mask(dict(zip(names, arrays[:-1])), arrays[-1])
 
     options = tf.data.Options()
     options.deterministic = True
@@ -285,8 +344,9 @@ class Pipeline:
 
   # --- rows ---
 
-  def _finish(self, features, keys):
-    return {name: tensor.numpy() for name, tensor in self._mask(features, keys).items()}
+  def _finish(self, features, keys, mask=None):
+    masked = (mask or self._mask)(features, keys)
+    return {name: tensor.numpy() for name, tensor in masked.items()}
 
   def _step_rows(self, step):
     """Features before masking and the row keys of this host's part of a step."""

@@ -67,6 +67,7 @@ def experiment(
   batch_size: fields.UNITS_OR_0 = 0,
   batch_tokens: fields.whole(0, fields.BATCH) = 0,
   phases: tuple,
+  moving: tuple = (),
   tokenizer: dict,
   corpus: dict,
   format: dict,
@@ -88,6 +89,9 @@ def experiment(
   phases: ((steps, overrides), …); overrides are {'length': 512, 'batch_size': 384, 'masking.rate':
     0.2, 'objective': parts.mlm(), 'run.accumulation': 2}. batch_tokens of a phase overrides the
     experiment's batch_size, and the reverse.
+  moving: numbers of masking and objective that move with the step: ((field, from, to, first step,
+    last step, shape), …), as ('masking.rate', 0.3, 0.15, 0, 10_000, 'linear'); shape is linear |
+    cosine (common/moving.py). The field's own value is that of held-out figures.
   hf: the Hugging Face class that `export` writes.
   """
 

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import moving
 from bertzoo_jax.parts import corpus
 from bertzoo_jax.parts import encoders
 from bertzoo_jax.parts import experiments
@@ -99,6 +100,13 @@ def check_fields(config, prefix: str = 'config.', choices: bool = True) -> None:
       _, field = _definition(config, key)
       if field is not None:
         fields.check(key, value, field.annotation, prefix, choices)
+  if config.get('moving'):
+    moving.check(config, configuration.flatten(config))
+    for ends in moving.ends(config):
+      for key, value in ends.items():
+        _, field = _definition(config, key)
+        if field is not None:
+          fields.check(key, value, field.annotation, f'config.moving takes {prefix}', choices)
 
 
 def table(config) -> list[Row]:

@@ -37,6 +37,7 @@ class PhaseRun:
     tx, schedule: its optimizer, and step → learning rate.
     data: its PhaseData.
     mesh: of the run.
+    objective_at: traced step → the objective with its numbers there; None where none moves.
   """
 
   phase: configuration.Phase
@@ -46,6 +47,7 @@ class PhaseRun:
   schedule: Any
   data: Any
   mesh: Any
+  objective_at: Any = None
 
   @property
   def rows(self) -> int:
@@ -110,6 +112,7 @@ def train_step(phase_run: PhaseRun):
     phase_run.tx,
     phase_run.schedule,
     seed=phase_run.phase.config.seed,
+    objective_at=phase_run.objective_at,
     **_parts(phase_run),
   )
   where = _where(phase_run)

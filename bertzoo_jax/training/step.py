@@ -2,6 +2,7 @@
 many networks that is.
 """
 
+import functools
 import re
 from typing import Any
 
@@ -57,7 +58,9 @@ def init(objective, tx, seed: int, batch_size: int) -> TrainState:
   )
 
 
-def make_train_step(objective, tx, schedule, *, seed: int, accumulation: int = 1, mesh=None):
+def make_train_step(
+  objective, tx, schedule, *, seed: int, accumulation: int = 1, mesh=None, objective_at=None
+):
   """The pure train step; jit it with a donated state.
 
   The denominators are taken over the whole global batch first. Microbatch gradients are then added:
@@ -66,13 +69,14 @@ def make_train_step(objective, tx, schedule, *, seed: int, accumulation: int = 1
   what is drawn. An update whose loss or gradient norm is not finite is left out and counted.
 
   schedule: step → learning rate, for the metrics. accumulation: microbatches per step. mesh: None
-  for one device. Returns step(state, batch) → (state, metrics); metrics are scalars: loss, every
+  for one device. objective_at: step → the objective with its numbers at a traced step; None where
+  none moves. Returns step(state, batch) → (state, metrics); metrics are scalars: loss, every
   metric of the objective, lr, grad_norm, nonfinite and nonfinite_in_a_row (updates left out so far,
   and since the last good one), spikes (so far) and spike (whether this step is one).
   """
   root, place = jax.random.key(seed, impl=_KEYS), _placing(objective, mesh)
 
-  def gradients(params, batch, normalizers, carry, key):
+  def gradients_of(objective, params, batch, normalizers, carry, key):
     (loss, (carry, sums)), grads = jax.value_and_grad(objective.loss, has_aux=True)(
       params, batch, normalizers, carry, key, True
     )
@@ -82,6 +86,8 @@ def make_train_step(objective, tx, schedule, *, seed: int, accumulation: int = 1
     normalizers = objective.normalizers(batch)
     key = jax.random.fold_in(root, state.step)
     batch = _with_row_keys(batch, key)
+    now = objective_at(state.step) if objective_at else objective
+    gradients = functools.partial(gradients_of, now)
     grads, loss, carry, sums = _summed(
       gradients, place, state, batch, normalizers, key, accumulation, mesh
     )

@@ -46,6 +46,24 @@ def keeping_units(masking, length):
   )
 
 
+def widened(masking, widest):
+  """The same masking, whose features have the shapes of those of `widest`: zeros are added."""
+  import tensorflow as tf
+
+  slots = ('masked_positions', 'masked_targets', 'masked_weights')
+  wanted = dict.fromkeys(slots, (widest.num_predictions,))
+  wanted |= {name: shape for name, (shape, _) in widest.features.items()}
+
+  def apply(features, keys_B2):
+    out = dict(masking.apply(features, keys_B2))
+    for name, shape in wanted.items():
+      more = [[0, most - size] for most, size in zip(shape, out[name].shape[1:])]
+      out[name] = tf.pad(out[name], [[0, 0], *more])
+    return out
+
+  return widest._replace(apply=apply)
+
+
 def of_text(masking, special):
   """The same masking, without its predictions of special tokens: the row shows these, and their
   slots have weight 0. Used for held-out rows: their loss and accuracy then measure text only.

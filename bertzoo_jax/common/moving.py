@@ -1,0 +1,93 @@
+"""Numbers of a config that move with the step: config.moving is a tuple of
+
+    (field, from, to, first step, last step, shape)
+
+Up to the first step the field is `from`, from the last step on it is `to`. In between it goes by
+the shape: with x from 0 to 1, x (linear) or (1 − cos πx)/2 (cosine). Steps are those of the run,
+whatever its phases. The field's own value in the config is that of held-out figures.
+
+A number of the masking goes in STAIRS equal stairs: each stair is a masking of its own.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from bertzoo_jax.common import errors
+
+STAIRS = 64
+SECTIONS = 'masking', 'objective'
+_SHAPES = {
+  'linear': lambda x, xp: x,
+  'cosine': lambda x, xp: (1.0 - xp.cos(xp.pi * x)) / 2.0,
+}
+
+
+class Move(NamedTuple):
+  """How one number moves, as in the module's docstring."""
+
+  field: str
+  start: float
+  end: float
+  first: int
+  last: int
+  shape: str
+
+  def at(self, step, xp=np):
+    """The number at a step. xp: numpy, or jax.numpy for a traced step."""
+    x = xp.clip((step - self.first) / (self.last - self.first), 0.0, 1.0)
+    return self.start + (self.end - self.start) * _SHAPES[self.shape](x, xp)
+
+  def stair(self, step: int) -> int:
+    """The stair of a step, from 0 to STAIRS − 1."""
+    x = np.clip((step - self.first) / (self.last - self.first), 0.0, 1.0)
+    return round(float(_SHAPES[self.shape](x, np)) * (STAIRS - 1))
+
+  def of_stair(self, stair: int) -> float:
+    """The number on a stair."""
+    return self.start + (self.end - self.start) * stair / (STAIRS - 1)
+
+
+def of(config, section: str) -> tuple[Move, ...]:
+  """The moves of a section's fields, their names without it."""
+  found = [Move(*row) for row in config.get('moving', ())]
+  prefix = f'{section}.'
+  return tuple(
+    m._replace(field=m.field.removeprefix(prefix)) for m in found if m.field.startswith(prefix)
+  )
+
+
+def check(config, known: dict) -> None:
+  """Raises UserError for a row of config.moving that is none. known: {field: value} of the config;
+  both ends of a move are put in its place when the ranges are checked, see `ends`.
+  """
+  seen = set()
+  for row in config.moving:
+    kinds = (str, (int, float), (int, float), int, int, str)
+    if not (isinstance(row, tuple) and len(row) == 6 and all(map(isinstance, row, kinds))):
+      raise errors.UserError(
+        f'config.moving has {row!r}: a row is (field, from, to, first step, last step, shape), as '
+        "('masking.rate', 0.3, 0.15, 0, 10_000, 'linear')."
+      )
+    move = Move(*row)
+    errors.choose(move.shape, _SHAPES, 'shape in config.moving')
+    movable = {
+      key: value
+      for key, value in known.items()
+      if key.split('.')[0] in SECTIONS and type(value) is float
+    }
+    errors.choose(move.field, movable, 'number of masking or objective')
+    if not 0 <= move.first < move.last:
+      raise errors.UserError(
+        f'config.moving moves {move.field} from step {move.first} to {move.last}: the last must '
+        'come after the first.'
+      )
+    if move.field in seen:
+      raise errors.UserError(f'config.moving has {move.field} twice: write one row.')
+    seen.add(move.field)
+
+
+def ends(config) -> list[dict]:
+  """[{field: value}, …]: what all moving fields are at their start, and at their end."""
+  moves = [Move(*row) for row in config.moving]
+  return [{m.field: float(m.start) for m in moves}, {m.field: float(m.end) for m in moves}]

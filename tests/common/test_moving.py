@@ -1,0 +1,134 @@
+"""Numbers that move with the step: the values, the batches, the losses, and what is refused."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertzoo_jax import assembly
+from bertzoo_jax.batches import pipeline
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import moving
+from bertzoo_jax.corpus import corpus as corpora
+from bertzoo_jax.parts import ranges
+from bertzoo_jax.training import step as steps
+from configs import bert
+
+RATE = ('masking.rate', 0.4, 0.1, 2, 10, 'linear')
+
+
+def config(*rows, **changes):
+  made = bert.get_config('tiny')
+  made.phases, made.batch_size, made.length = ((6, {}), (6, {})), 4, 32
+  made.moving, made.schedule.warmup = rows, 2
+  for key, value in changes.items():
+    made[key] = value
+  return made.lock()
+
+
+@pytest.mark.parametrize('shape', ['linear', 'cosine'])
+def test_a_number_goes_from_one_value_to_the_other_by_its_shape(shape):
+  move = moving.Move('masking.rate', 0.4, 0.1, 2, 10, shape)
+  for step in range(14):
+    x = min(max((step - 2) / 8, 0.0), 1.0)
+    x = (1 - math.cos(math.pi * x)) / 2 if shape == 'cosine' else x
+    assert move.at(step) == pytest.approx(0.4 - 0.3 * x)
+    assert float(move.at(jnp.int32(step), jnp)) == pytest.approx(0.4 - 0.3 * x, rel=1e-5)
+    half = 0.3 / (moving.STAIRS - 1) / 2
+    assert move.of_stair(move.stair(step)) == pytest.approx(0.4 - 0.3 * x, abs=half + 1e-9)
+
+
+@pytest.fixture(scope='module')
+def corpus():
+  draw = np.random.default_rng(0)
+  text = draw.integers(5, 200, 900), np.arange(0, 901, 10), np.arange(0, 91, 6)
+  special = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
+  return corpora.in_memory(*text, 200, special, held_out=text)
+
+
+def of_phases(corpus, made, **options):
+  return [pipeline.of_phase(corpus, p, **options) for p in configuration.phases(made)]
+
+
+def test_the_batches_of_a_moving_rate_are_those_of_each_rate_alone(corpus):
+  made = config(RATE)
+  move = moving.Move(*RATE)
+  for phase, line in zip(configuration.phases(made), of_phases(corpus, made)):
+    assert line.num_predictions == line.features['masked_positions'][0][1]
+    for step, batch in enumerate(line.iterate(0, phase.steps)):
+      rate = move.of_stair(move.stair(phase.first_step + step))
+      fixed = phase.config.copy_and_resolve_references().unlock()
+      fixed.masking.rate, fixed.moving = rate, ()
+      alone = pipeline.of_phase(corpus, type(phase)(**{**vars(phase), 'config': fixed})).batch(step)
+      many = alone['masked_positions'].shape[1]
+      assert batch['masked_positions'].shape[1] == line.num_predictions >= many
+      again = line.batch(step)
+      for name, x in batch.items():
+        np.testing.assert_array_equal(x, again[name], err_msg=name)
+        if name.startswith('masked'):
+          assert not x[:, many:].any()
+          x = x[:, :many]
+        np.testing.assert_array_equal(x, alone[name], err_msg=name)
+
+
+def test_hosts_share_a_moving_batch_and_held_out_rows_do_not_move(corpus):
+  made = config(RATE)
+  whole, *parts_ = (of_phases(corpus, made, host=h)[1] for h in ((0, 1), (0, 2), (1, 2)))
+  for name, x in whole.batch(3).items():
+    np.testing.assert_array_equal(x, np.concatenate([p.batch(3)[name] for p in parts_]))
+  still, moved = (
+    of_phases(corpus, c, split='held_out')[0].evaluation_batches(2) for c in (config(), made)
+  )
+  for a, b in zip(still, moved):
+    for name, x in a.items():
+      np.testing.assert_array_equal(x, b[name], err_msg=name)
+
+
+def test_a_moving_weight_is_that_of_the_step_in_the_compiled_step(corpus):
+  row = ('objective.pair_weight', 0.0, 2.0, 0, 4, 'linear')
+  losses = {}
+  for name, rows in (('moving', [row]), ('still', [])):
+    run = assembly.resolve(config(*rows))
+    network = run.network(run.phases[0], corpus.vocab_size)
+    step = jax.jit(
+      steps.make_train_step(
+        network.objective, network.tx, network.schedule, seed=0, objective_at=network.objective_at
+      )
+    )
+    batch = of_phases(corpus, config())[0].batch(0)
+    for number in (0, 2, 4):
+      state = steps.init(network.objective, network.tx, 0, 4).replace(step=jnp.int32(number))
+      found = step(state, batch)[1]
+      losses[name, number] = {k: float(found[k]) for k in ('loss', 'mlm_loss', 'pair_loss')}
+  for number in (0, 2, 4):
+    found = losses['moving', number]
+    expected = found['mlm_loss'] + number / 2 * found['pair_loss']
+    assert found['loss'] == pytest.approx(expected, rel=1e-5)
+    still = losses['still', number]
+    assert still['loss'] == pytest.approx(still['mlm_loss'] + still['pair_loss'], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+  'row, words',
+  [
+    (('masking.rate', 0.4), 'a row is'),
+    (('masking.rat', 0.4, 0.1, 0, 9, 'linear'), "Did you mean 'masking.rate'"),
+    (('masking.repeat', 0.4, 0.1, 0, 9, 'linear'), 'number of masking or objective'),
+    (('optimizer.b1', 0.4, 0.1, 0, 9, 'linear'), 'number of masking or objective'),
+    (('masking.rate', 0.4, 1.1, 0, 9, 'linear'), 'above 0 and below 1'),
+    (('masking.rate', 0.4, 0.1, 9, 9, 'linear'), 'the last must come after the first'),
+    (('masking.rate', 0.4, 0.1, 0, 9, 'liner'), "Did you mean 'linear'"),
+  ],
+)
+def test_a_move_that_cannot_be_meant_is_refused(row, words):
+  with pytest.raises(errors.UserError, match=words):
+    ranges.check(config(row))
+
+
+def test_a_config_of_an_earlier_run_has_no_moves():
+  made = config()
+  text = configuration.to_json(made).replace('"moving": [],\n', '')
+  assert configuration.from_json(text).moving == ()
