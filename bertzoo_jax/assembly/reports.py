@@ -40,7 +40,7 @@ def overview(run, workdir, here, phase_run, state, data, mesh):
         epoch = phase_run.data.rows_per_epoch
         line += f' · {p.steps * rows / epoch:.2f} epochs of {epoch:,} rows'
     lines.append(line)
-  for field, start, end, first, last, shape in config.get('moving', ()):
+  for field, start, end, first, last, shape in config.moving:
     lines.append(f'moves     {field} {start:g} → {end:g}, steps {first:,}–{last:,}, {shape}')
   published = published_flops.of_run(run, data.vocab_size, mesh, of_unit)
   counted = 'not known: no published count for this network'

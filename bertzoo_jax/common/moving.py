@@ -9,17 +9,16 @@ whatever its phases. The field's own value in the config is that of held-out fig
 A number of the masking goes in STAIRS equal stairs: each stair is a masking of its own.
 """
 
+import math
 from typing import NamedTuple
-
-import numpy as np
 
 from bertzoo_jax.common import errors
 
 STAIRS = 64
 SECTIONS = 'masking', 'objective'
 _SHAPES = {
-  'linear': lambda x, xp: x,
-  'cosine': lambda x, xp: (1.0 - xp.cos(xp.pi * x)) / 2.0,
+  'linear': lambda x, cos: x,
+  'cosine': lambda x, cos: (1.0 - cos(math.pi * x)) / 2.0,
 }
 
 
@@ -33,15 +32,20 @@ class Move(NamedTuple):
   last: int
   shape: str
 
-  def at(self, step, xp=np):
-    """The number at a step. xp: numpy, or jax.numpy for a traced step."""
-    x = xp.clip((step - self.first) / (self.last - self.first), 0.0, 1.0)
-    return self.start + (self.end - self.start) * _SHAPES[self.shape](x, xp)
+  def at(self, step, numpy=None):
+    """The number at a step. numpy: jax.numpy for a traced step."""
+    return self.start + (self.end - self.start) * self._gone(step, numpy)
 
   def stair(self, step: int) -> int:
     """The stair of a step, from 0 to STAIRS − 1."""
-    x = np.clip((step - self.first) / (self.last - self.first), 0.0, 1.0)
-    return round(float(_SHAPES[self.shape](x, np)) * (STAIRS - 1))
+    return round(self._gone(step) * (STAIRS - 1))
+
+  def _gone(self, step, numpy=None):
+    """The share of the way that is gone at a step."""
+    x = (step - self.first) / (self.last - self.first)
+    if numpy is not None:
+      return _SHAPES[self.shape](numpy.clip(x, 0.0, 1.0), numpy.cos)
+    return _SHAPES[self.shape](min(max(x, 0.0), 1.0), math.cos)
 
   def of_stair(self, stair: int) -> float:
     """The number on a stair."""
@@ -50,7 +54,7 @@ class Move(NamedTuple):
 
 def of(config, section: str) -> tuple[Move, ...]:
   """The moves of a section's fields, their names without it."""
-  found = [Move(*row) for row in config.get('moving', ())]
+  found = [Move(*row) for row in config.moving]
   prefix = f'{section}.'
   return tuple(
     m._replace(field=m.field.removeprefix(prefix)) for m in found if m.field.startswith(prefix)

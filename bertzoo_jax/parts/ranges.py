@@ -100,7 +100,7 @@ def check_fields(config, prefix: str = 'config.', choices: bool = True) -> None:
       _, field = _definition(config, key)
       if field is not None:
         fields.check(key, value, field.annotation, prefix, choices)
-  if config.get('moving'):
+  if 'moving' in config and config.moving:
     moving.check(config, configuration.flatten(config))
     for ends in moving.ends(config):
       for key, value in ends.items():
