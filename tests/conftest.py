@@ -84,6 +84,11 @@ SLOW = [
 ]
 
 
+def pytest_make_parametrize_id(config, val, argname):
+  """Bytes have no name: packed ones hold the time, and each worker would collect other tests."""
+  return argname if isinstance(val, bytes) else None
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is marked
 def pytest_collection_modifyitems(config, items):
   folder, found = pathlib.Path(__file__).parent, set()

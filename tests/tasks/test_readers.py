@@ -88,7 +88,7 @@ REFUSED = [
   ('train.tsv', lines(HEAD, A, B).encode('utf-16'), 'UTF-16: convert'),
   ('train.tsv', lines(HEAD, A, B).encode('utf-16-le'), 'UTF-16 without'),
   # files that are not what they seem
-  ('train.tsv', gzip.compress(b'0' * 99), 'gzip'),
+  ('train.tsv', gzip.compress(b'0' * 99, mtime=0), 'gzip'),
   ('train.tsv', b'PK\x03\x04' + b'0' * 99, 'zip'),
   ('train.tsv', b'', 'no examples'),
   ('train.tsv', b'text\tlabel\n', 'no examples'),
@@ -118,9 +118,9 @@ def test_a_file_that_would_be_read_wrongly_is_refused_with_the_remedy(
   'name, content, problem',
   [
     ('train.jsonl.gz', POINTER, 'LFS pointer'),
-    ('train.jsonl.gz', gzip.compress(PAGE.encode()), 'web page'),
+    ('train.jsonl.gz', gzip.compress(PAGE.encode(), mtime=0), 'web page'),
     ('train.jsonl.gz', '{"context": "a", "qas": []}\n', 'is not what its name says'),
-    ('train.json', gzip.compress(POINTER.encode()), 'LFS pointer'),
+    ('train.json', gzip.compress(POINTER.encode(), mtime=0), 'LFS pointer'),
     ('train.json', PAGE, 'web page'),
   ],
 )
