@@ -1,6 +1,7 @@
 """From a config to a `Run`: its phases and their networks, for pretrain and preflight alike."""
 
 import dataclasses
+import functools
 from typing import Any
 from typing import NamedTuple
 
@@ -120,14 +121,32 @@ class Run:
     if moves := moving.of(config, 'objective'):
       fields = {**config.objective}
       part = named.resolve(fields.pop('name'), OBJECTIVES, 'objective')
-      moved = lambda step: {m.field: m.at(step, jnp) for m in moves}
-      objective_at = lambda step: part(encoder=network, ops=ops, **{**fields, **moved(step)})
+      moved = lambda step, moves: {m.field: m.at(step, jnp) for m in moves}
+      objective_at = lambda step, moves=moves: part(
+        encoder=network, ops=ops, **{**fields, **moved(step, moves)}
+      )
     shapes = jax.eval_shape(objective.init, jax.random.key(0))
+    for move in moves:
+      _check_move(move.field, functools.partial(objective_at, moves=(move,)), shapes)
     schedule = schedules.for_phase(config.schedule, phase.first_step, phase.steps, self.end_step)
     tx = named.build(
       self.config.optimizer, optimizers.BY_NAME, 'optimizer', schedule, trees.paths_of(shapes)
     )
     return Network(network, objective, shapes, schedule, tx, objective_at)
+
+
+def _check_move(field, objective_at, shapes):
+  """Raises UserError for a field of the objective whose values make different networks."""
+  init = lambda step: objective_at(step).init(jax.random.key(0))
+  try:
+    same = trees.paths_of(jax.eval_shape(init, jnp.int32(0))) == trees.paths_of(shapes)
+  except TypeError:  # jax's, where a shape or a branch depends on the step
+    same = False
+  if not same:
+    raise errors.UserError(
+      f'config.moving moves objective.{field}, whose values make different networks: move the '
+      'weight of a loss or a temperature, and give it a value above 0 in the config.'
+    )
 
 
 def resolve(config) -> Run:

@@ -10,6 +10,7 @@ part by part (splits.Split). B rows of the global batch, b of this host, L lengt
 
 import dataclasses
 import functools
+import itertools
 import math
 import warnings
 
@@ -205,10 +206,8 @@ class Stairs:
   def __init__(self, moves, first_step, mask_of):
     """mask_of: {field: value} → masking.Masking."""
     self._moves, self._first_step, self._mask_of = moves, first_step, mask_of
-    every = [dict.fromkeys((m.field for m in moves), None) for _ in range(2)]
-    for m in moves:
-      every[0][m.field], every[1][m.field] = m.start, m.end
-    self.widest = max(map(mask_of, every), key=lambda mask: mask.num_predictions)
+    ends = itertools.product(*(((m.field, m.start), (m.field, m.end)) for m in moves))
+    self.widest = max((mask_of(dict(e)) for e in ends), key=lambda mask: mask.num_predictions)
 
   def at(self, step: int) -> tuple:
     """The stairs of a step of the phase; neighbouring steps often share them."""

@@ -61,9 +61,10 @@ def of(config, section: str) -> tuple[Move, ...]:
   )
 
 
-def check(config, known: dict) -> None:
+def check(config, known: dict, where: str = '') -> None:
   """Raises UserError for a row of config.moving that is none. known: {field: value} of the config;
-  both ends of a move are put in its place when the ranges are checked, see `ends`.
+  both ends of a move are put in its place when the ranges are checked, see `ends`. where: ' in
+  phase 1', of the config of a phase.
   """
   seen = set()
   for row in config.moving:
@@ -80,7 +81,9 @@ def check(config, known: dict) -> None:
       for key, value in known.items()
       if key.split('.')[0] in SECTIONS and type(value) is float
     }
-    errors.choose(move.field, movable, 'number of masking or objective')
+    errors.choose(
+      move.field, movable, f'number of masking or objective that config.moving can move{where}'
+    )
     if not 0 <= move.first < move.last:
       raise errors.UserError(
         f'config.moving moves {move.field} from step {move.first} to {move.last}: the last must '

@@ -50,6 +50,7 @@ def _with_memory(encoder, ops, pair_weight, features):
   """An objective whose predictions read the memory. features: further batch features."""
   lanes = ('resets',)
   own = dict(carry=encoder.first_memory, may_read=('direction', *lanes))
-  made = mlm.predicting(encoder, ops, pair_weight or None, False, features, **own)
+  without = isinstance(pair_weight, int | float) and not pair_weight  # one that moves is traced
+  made = mlm.predicting(encoder, ops, None if without else pair_weight, False, features, **own)
   remembers = bool(jax.tree.leaves(jax.eval_shape(lambda: encoder.first_memory(1))))
   return made._replace(reads=(*made.reads, *(lanes if remembers else ())))

@@ -101,7 +101,8 @@ def check_fields(config, prefix: str = 'config.', choices: bool = True) -> None:
       if field is not None:
         fields.check(key, value, field.annotation, prefix, choices)
   if 'moving' in config and config.moving:
-    moving.check(config, configuration.flatten(config))
+    where = f' {prefix}'.removesuffix('config.').rstrip(', ')
+    moving.check(config, configuration.flatten(config), where)
     for ends in moving.ends(config):
       for key, value in ends.items():
         _, field = _definition(config, key)

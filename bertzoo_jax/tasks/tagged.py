@@ -18,6 +18,7 @@ from bertzoo_jax.tasks.examples import taken
 _INSIDE = '\x02'  # between the characters of a sentence in MSRA-NER's table
 _DOCUMENT = '-DOCSTART-'
 _INVISIBLE = '\u200b\u2060\ufeff'  # of no width: beside columns, a line of them alone is empty
+_BREAKS = re.compile('[\t\n\r]')  # they part words and columns in a file
 _LISTS = {  # columns of JSON and parquet
   'words': ('tokens', 'words'),
   'tags': ('ner_tags', 'tags', 'labels', 'pos_tags', 'upos', 'chunk_tags'),
@@ -156,6 +157,8 @@ def _of_lists(data, path, split, fields):
   """
 
   def choose(known):
+    if not known:
+      raise errors.UserError(f'{path} has no sentence: copy the file again.')
     found = {key: next((n for n in names if n in known), '') for key, names in _LISTS.items()}
     if not found['words'] or not found['tags'] and not split.startswith('test'):
       raise errors.UserError(
@@ -363,11 +366,11 @@ def written(words, *tags) -> str:
   each sentence.
 
   Args:
-    words: of each sentence.
+    words: of each sentence. Tabs and line ends in them, as JSON may have, become blanks.
     tags: each a list of sentences of tags; one column each.
   """
   lines = []
-  for columns in zip(words, *tags):
+  for columns in zip(([_BREAKS.sub(' ', w) for w in own] for own in words), *tags):
     lines += ['\t'.join(fields) + '\n' for fields in zip(*columns)]
     lines.append('\n')
   return ''.join(lines)

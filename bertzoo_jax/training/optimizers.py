@@ -336,24 +336,34 @@ def _muon(momentum, iterations, rms, axes):
 
 def _matrix_axes(matrices, paths) -> dict:
   """{path: the axes of its inputs and of its outputs; None for what is not Muon's}."""
-  is_side = lambda side: side and all(isinstance(axis, int) and axis < 0 for axis in side)
   for rule in matrices:
-    if not (len(rule) == 3 and isinstance(rule[0], str) and all(map(is_side, rule[1:]))):
+    if not _is_matrix(rule):
       raise errors.UserError(
         f'optimizer.matrices has {rule!r}: a rule is (path regex, axes of the inputs, axes of the '
-        'outputs), the axes counted from the last, as (-2,) and (-1,).'
+        'outputs), each axis once and counted from the last, as (-2,) and (-1,).'
       )
   _check_table('matrices', [regex for regex, *_ in matrices], paths)
   found = {}
   for path, shape in paths.items():
     sides = next((sides for regex, *sides in matrices if matching(path, [regex])), None)
-    if sides and max(-axis for side in sides for axis in side) > len(shape):
+    own = len(shape) - bool(re.search(_STACKED, path))
+    if sides and max(-axis for side in sides for axis in side) > own:
       raise errors.UserError(
-        f'optimizer.matrices gives {path!r} the axes {sides}, and it has {len(shape)}: name other '
-        'axes, or a regex that does not match it.'
+        f'optimizer.matrices gives {path!r} the axes {sides}, and it has {own}, not counting that '
+        'of the layers: name other axes, or a regex that does not match it.'
       )
     found[path] = sides and optax.contrib.MuonDimensionNumbers(*map(tuple, sides))
   return found
+
+
+def _is_matrix(rule) -> bool:
+  """Whether a rule of `matrices` is (regex, axes, other axes)."""
+  if not (isinstance(rule, tuple) and len(rule) == 3 and isinstance(rule[0], str)):
+    return False
+  if not all(isinstance(side, tuple) and side for side in rule[1:]):
+    return False
+  axes = [*rule[1], *rule[2]]
+  return all(isinstance(axis, int) and axis < 0 for axis in axes) and len({*axes}) == len(axes)
 
 
 def _own_axes(path, x):

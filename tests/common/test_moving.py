@@ -16,6 +16,9 @@ from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.parts import ranges
 from bertzoo_jax.training import step as steps
 from configs import bert
+from configs import electra
+from configs import parts
+from configs import xlnet
 
 RATE = ('masking.rate', 0.4, 0.1, 2, 10, 'linear')
 
@@ -126,6 +129,34 @@ def test_a_moving_weight_is_that_of_the_step_in_the_compiled_step(corpus):
 def test_a_move_that_cannot_be_meant_is_refused(row, words):
   with pytest.raises(errors.UserError, match=words):
     ranges.check(config(row))
+
+
+def test_a_phase_without_a_moving_field_is_named():
+  made = config(RATE).copy_and_resolve_references().unlock()
+  made.phases = ((6, {}), (6, {'masking': parts.permutation()}))
+  with pytest.raises(errors.UserError, match="can move in phase 1 is called 'masking.rate'"):
+    ranges.check(made)
+
+
+@pytest.mark.parametrize(
+  'system, field, own, fits',
+  [
+    (electra, 'width', 0.25, False),
+    (electra, 'depth', 0.5, False),
+    (electra, 'temperature', 1.0, True),
+    (xlnet, 'pair_weight', 0.0, False),
+    (xlnet, 'pair_weight', 0.5, True),
+  ],
+)
+def test_a_number_moves_only_within_one_network(system, field, own, fits):
+  made = system.get_config('tiny')
+  made.objective[field], made.moving = own, ((f'objective.{field}', 0.5, 1.0, 0, 9, 'linear'),)
+  run = assembly.resolve(made)
+  if fits:
+    assert run.network(run.phases[0], 99).objective_at is not None
+    return
+  with pytest.raises(errors.UserError, match=f'objective.{field}, whose values make different'):
+    run.network(run.phases[0], 99)
 
 
 def test_a_config_of_an_earlier_run_has_no_moves():

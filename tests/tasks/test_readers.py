@@ -231,6 +231,7 @@ def test_tags_are_read_from_rows_of_lists(tmp_path, name, rows, fields):
     (dict(text=WORDS, ner_tags=TAGS), "has 'text', 'ner_tags': .*tokens, words"),
     (dict(tokens=WORDS, ner_tags=['O', None]), "the word 'left' has no tag"),
     (dict(tokens=WORDS, ner_tags=['O', ['O']]), 'a list, no label'),
+    (dict(), 'has no sentence'),
   ],
 )
 def test_lists_of_tags_that_do_not_fit_are_refused(tmp_path, row, problem):

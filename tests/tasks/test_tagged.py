@@ -147,6 +147,7 @@ def test_what_is_written_is_read_again(tmp_path):
   assert words_and_tags(read(tmp_path, text)) == list(zip(words, tags))
   three = tagged.written(words, tags, tags)
   assert three.splitlines()[0] == 'a b\tB-X\tB-X'
+  assert tagged.written([['a\tb\nc']], [['O']]) == 'a b c\tO\n\n'
 
 
 def test_examples_are_taken_by_number_and_equal_ones_have_equal_keys(tmp_path):
