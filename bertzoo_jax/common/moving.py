@@ -86,8 +86,8 @@ def check(config, known: dict, where: str = '') -> None:
     )
     if not 0 <= move.first < move.last:
       raise errors.UserError(
-        f'config.moving moves {move.field} from step {move.first} to {move.last}: the last must '
-        'come after the first.'
+        f'config.moving moves {move.field} from step {move.first} to {move.last}: steps count '
+        'from 0, and the last must come after the first.'
       )
     if move.field in seen:
       raise errors.UserError(f'config.moving has {move.field} twice: write one row.')

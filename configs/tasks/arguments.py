@@ -65,6 +65,8 @@ def _one(task, tasks, changes):
         f'{_near(key, known)}'
       )
     fields[key] = _pick(value, {f.__name__: f for f in parts.SECTIONS[key]}, key)()
+    if key == 'schedule':
+      fields[key]['warmup'] = 0  # config.warmup says it, also as a share of the run
   return parts.fine_tuning(**fields)
 
 

@@ -123,6 +123,7 @@ def test_a_moving_weight_is_that_of_the_step_in_the_compiled_step(corpus):
     (('optimizer.b1', 0.4, 0.1, 0, 9, 'linear'), 'number of masking or objective'),
     (('masking.rate', 0.4, 1.1, 0, 9, 'linear'), 'above 0 and below 1'),
     (('masking.rate', 0.4, 0.1, 9, 9, 'linear'), 'the last must come after the first'),
+    (('masking.rate', 0.4, 0.1, -5, 9, 'linear'), 'steps count from 0'),
     (('masking.rate', 0.4, 0.1, 0, 9, 'liner'), "Did you mean 'linear'"),
   ],
 )

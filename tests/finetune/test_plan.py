@@ -9,6 +9,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.finetune import plan
 from bertzoo_jax.tasks import kinds
 from configs import parts
+from configs.tasks import own
 from configs.tasks import parts as task_parts
 
 WEIGHTS = types.SimpleNamespace(
@@ -94,6 +95,13 @@ def test_warmup_is_a_share_below_1_and_a_number_of_steps_from_1_on():
   for warmup, steps in ((0.1, 5), (20, 20)):
     [made] = runs(config(warmup=warmup, steps=57))
     assert made.experiment.schedule.warmup == steps
+
+
+def test_a_schedule_of_the_argument_has_the_warmup_of_the_config():
+  made = own.get_config('classify,schedule=cosine')
+  made.steps, made.length, made.source.files.train = 57, 16, 'x.tsv'
+  [run] = runs(made)
+  assert (run.experiment.schedule.name, run.experiment.schedule.warmup) == ('cosine', 5)
 
 
 def test_the_folders_of_two_keys_that_end_alike_have_the_whole_keys():
