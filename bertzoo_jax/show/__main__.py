@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import shutil
+import statistics
 import tempfile
 import zipfile
 
@@ -25,6 +26,7 @@ if __name__ == '__main__':  # before TensorFlow is imported
 
 from bertzoo_jax.batches import pipeline  # noqa: E402
 from bertzoo_jax.common import errors  # noqa: E402
+from bertzoo_jax.common import moving  # noqa: E402
 from bertzoo_jax.common import storage  # noqa: E402
 from bertzoo_jax.corpus import corpus as corpora  # noqa: E402
 from bertzoo_jax.corpus import mirror  # noqa: E402
@@ -111,6 +113,10 @@ def show(
     f'{chosen.index}, {split}; {pipe.rows_per_epoch:,} rows per epoch, at most '
     f'{pipe.num_predictions} predictions per row'
   )
+  moves = moving.of(fields, 'masking') if split == 'train' else ()
+  fields = fields.copy_and_resolve_references().unlock()
+  for move in moves:  # what it was on average
+    fields.masking[move.field] = statistics.fmean(map(move.at, range(first, step + 1)))
   console.print(_table(meter.measures(fields), title))
 
 
