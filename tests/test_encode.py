@@ -25,20 +25,7 @@ LINES = [
 ]
 
 
-@pytest.fixture(scope='module')
-def places(tmp_path_factory):
-  """family → (run, export)"""
-  known = {}
-
-  def of(family):
-    if family not in known:
-      folder = tmp_path_factory.mktemp(family)
-      (folder / 'run').mkdir()
-      made.make_run(folder / 'run', family)
-      known[family] = folder / 'run', made.written(folder / 'run', folder / 'hf')
-    return known[family]
-
-  return of
+places = made.places  # family → (run, export)
 
 
 def text(folder, lines=LINES, end='\n'):

@@ -187,7 +187,7 @@ class Order:
     )
 
   def _after(self, epoch, part):
-    """(epoch, part) of the list that comes after that of a part in an epoch."""
+    """(epoch, part) of the next list: the list after the one of this epoch and part."""
     visited = self._visited(epoch).tolist()
     at = visited.index(part) + 1
     if at < len(visited):

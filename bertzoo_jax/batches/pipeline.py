@@ -112,7 +112,7 @@ def build(
   for sentence in notes:
     warnings.warn(sentence, stacklevel=2)
   pipeline = Pipeline(corpus, form, mask, order, Place(batch_size, length, *host), notes, stairs)
-  if named.is_outside(masking['name']):  # those of the package are tested
+  if named.is_outside(masking['name']):  # tests check the maskings of the package
     pipeline.check(masking['name'])
   return pipeline
 
@@ -214,7 +214,7 @@ class Stairs:
     return tuple(m.stair(self._first_step + step) for m in self._moves)
 
   def masking(self, stairs: tuple):
-    """Of some stairs; it writes features as wide as those of the widest."""
+    """The masking of some stairs. Its features are as wide as the features of the widest one."""
     pairs = zip(self._moves, stairs)
     return maskings.widened(self._mask_of({m.field: m.of_stair(s) for m, s in pairs}), self.widest)
 

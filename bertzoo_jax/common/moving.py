@@ -3,10 +3,11 @@
     (field, from, to, first step, last step, shape)
 
 Up to the first step the field is `from`, from the last step on it is `to`. In between it goes by
-the shape: with x from 0 to 1, x (linear) or (1 − cos πx)/2 (cosine). Steps are those of the run,
-whatever its phases. The field's own value in the config is that of held-out figures.
+the shape: with x from 0 to 1, x (linear) or (1 − cos πx)/2 (cosine). Steps count
+from the start of the run, also in later phases. Held-out figures use the field's own value in the
+config.
 
-A number of the masking goes in STAIRS equal stairs: each stair is a masking of its own.
+A number of the masking takes STAIRS equally spaced values. Each value makes another masking.
 """
 
 import math
@@ -41,7 +42,7 @@ class Move(NamedTuple):
     return round(self._gone(step) * (STAIRS - 1))
 
   def _gone(self, step, numpy=None):
-    """The share of the way that is gone at a step."""
+    """How far the number has moved at a step: 0 is the start, 1 the end."""
     x = (step - self.first) / (self.last - self.first)
     if numpy is not None:
       return _SHAPES[self.shape](numpy.clip(x, 0.0, 1.0), numpy.cos)

@@ -152,7 +152,7 @@ def _number(value):
 
 
 def _bar(columns, what, total, to_stderr=False, **fields):
-  """(a bar that runs, its task). columns: those of rich, or texts, in words."""
+  """(a bar that runs, its task). columns: columns of rich, or texts."""
   from rich import console
   from rich import progress
 

@@ -77,7 +77,7 @@ def main(_):
       'Give --corpus (held-out text) or --minimal_pairs (pairs of sentences), one of the two.'
     )
   if _GAPS.value and not _CORPUS.value:
-    raise errors.UserError('--gaps are those of held-out text: give --corpus.')
+    raise errors.UserError('--gaps shows gaps in held-out text: give --corpus.')
   if not _GAPS.value and (_DRAW.value or _TOP.value or _REQUIRE.value is not None):
     raise errors.UserError('--draw, --top and --require are of --gaps: give --gaps=10 too.')
   if _JSON.value and storage.path(_JSON.value).exists():
@@ -93,7 +93,7 @@ def main(_):
 
 
 def _on_text():
-  """(Scores on held-out text, what is printed of them)."""
+  """(Scores on held-out text, the lines to print)."""
   found = scores.evaluate(
     _WORKDIR.value,
     _CORPUS.value,
@@ -106,7 +106,7 @@ def _on_text():
 
 
 def _of_gaps():
-  """(Gaps and counts, what is printed of them)."""
+  """(Gaps and counts, the lines to print)."""
   found = gaps.find(
     _WORKDIR.value,
     _CORPUS.value,
@@ -120,7 +120,7 @@ def _of_gaps():
 
 
 def _on_pairs():
-  """(Scores on pairs of sentences, what is printed of them)."""
+  """(Scores on pairs of sentences, the lines to print)."""
   found = minimal_pairs.evaluate(_WORKDIR.value, _MINIMAL_PAIRS.value, group_by=_GROUP_BY.value)
   network = f'{found.network} of ' if found.network else ''
   step = '' if found.step is None else f' at step {found.step:,}'

@@ -37,7 +37,7 @@ class Predictions(NamedTuple):
 
 class Encoder(Protocol):
   """The members of every encoder. Do not inherit from this class: write the members, and put
-  `@protocol.encoder` above the module, which adds those of USUAL that it leaves out.
+  `@protocol.encoder` above the module, which adds the members of USUAL that it lacks.
 
   Parameters: the word table is `embeddings/word/embedding` [V, E]. What a scan stacks lies under
   `layers/`, its copies in the first axis, one per layer that has its own.

@@ -37,7 +37,7 @@ def predicting(
     ops: operations that depend on the devices.
     pair_weight: of the pair loss; None for no pair head.
     transform: of the vocabulary head, see heads.vocabulary.
-    features: batch features that the predictions read beside those of the encoder.
+    features: batch features that the predictions read and the encoder does not.
     more: fields of Objective.
   """
   own = (heads.vocabulary(transform=transform), *([] if pair_weight is None else [heads.pair()]))

@@ -91,7 +91,7 @@ def experiment(
     experiment's batch_size, and the reverse.
   moving: numbers of masking and objective that move with the step: ((field, from, to, first step,
     last step, shape), …), as ('masking.rate', 0.3, 0.15, 0, 10_000, 'linear'); shape is linear |
-    cosine (common/moving.py). The field's own value is that of held-out figures.
+    cosine (common/moving.py). Held-out figures use the field's own value.
   hf: the Hugging Face class that `export` writes.
   """
 

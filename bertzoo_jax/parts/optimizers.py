@@ -91,7 +91,7 @@ def muon(
 
   momentum: μ, of the gradients of matrices.
   iterations: of Newton and Schulz.
-  rms: size of an update of a matrix; 0.2 is that of AdamW, so that both share a learning rate.
+  rms: size of an update of a matrix; with 0.2, as in AdamW, both take the same learning rate.
   matrices: ordered (path regex, axes of the inputs, axes of the outputs), first match wins. Axes
     are counted from the last. What matches none is AdamW's.
   b1, b2, eps: of AdamW.

@@ -91,10 +91,10 @@ def warmup_stable_decay(
   across_phases: fields.one_of('continue', 'restart') = 'continue',
 ):
   """Warmup peak·s/W, the peak, and in the last updates down to end_share·peak (Hu et al. 2024,
-  section 4.2). Any checkpoint of the stable part can be given a decay of its own.
+  section 4.2). A decay can begin at any checkpoint of the stable part.
 
   decay: D, the updates at the end in which the rate falls; 0 for none.
-  shape: with x from 0 to 1 over the decay, what is left of the fall is 1 − x (linear),
+  shape: with x from 0 to 1 over the decay, the share that remains is 1 − x (linear),
     (1 + cos πx)/2 (cosine) or 1 − √x (sqrt: Hägele et al. 2024).
   """
 

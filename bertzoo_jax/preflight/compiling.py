@@ -84,7 +84,7 @@ class Work(NamedTuple):
 
     Args:
       indices: of the phase, or of both.
-      changes: (field, value) of what is set in the experiment.
+      changes: (field, value) pairs that are set in the experiment.
       slice_, devices: other chips, and how many devices of them the mesh has.
     """
 

@@ -36,7 +36,7 @@ class Request:
     price: dollars per chip and hour. preemptions: of the whole run.
     largest: where a phase does not fit, look for the largest batch that does, and for what else
       would help.
-    kernels: cycles of Pallas kernels, see `hlo.read`; None: those of kernel_costs.
+    kernels: cycles of Pallas kernels, see `hlo.read`; None: the table of kernel_costs.
   """
 
   config: object
@@ -80,7 +80,7 @@ class Preflight(NamedTuple):
   """All that was found.
 
   Attributes:
-    request: what was asked.
+    request: see Request.
     config: the experiment.
     slice_: the chips; None where their name names nothing.
     mesh: {axis: devices}, {} without one.
@@ -185,7 +185,7 @@ def _fine_tuning(findings, request, slice_):
 
 
 def _compiled(findings, request, work, described):
-  """(phases, what was tried to make them fit, or None)."""
+  """(phases, remedies that were compiled, or None)."""
   for finding in findings.problems:  # a compilation takes minutes
     work.say(f'{finding.code}  {finding.sentence}')
   kernels = request.kernels

@@ -33,7 +33,7 @@ def lines(jobs, tpu: str, price: float | None = None, say=print) -> list[Line]:
   """The cost of the pretraining of each row. Equal programs are compiled once: NSP and SOP differ
   only in how the host makes rows of the text.
 
-  price: dollars per chip and hour; None for that of preflight.
+  price: dollars per chip and hour; None for preflight's table.
   """
   known, out = {}, []
   for row in dict.fromkeys(job.name for job in jobs):

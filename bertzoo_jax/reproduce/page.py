@@ -166,7 +166,7 @@ def measured(column: str, kind, printed: str, found: list[dict]) -> Cell:
 
 
 def scaled(cells: list[Cell], over: str, base: Cell | None) -> list[Cell]:
-  """Speeds as multiples of that of the row with the title `over`, whose cell is `base`."""
+  """Speeds as multiples of the speed of the row `over`, whose cell is `base`."""
   if base is None or not base.ours:
     return [cell._replace(ours=[], spread=[], why=f'{over} was not run') for cell in cells]
   multiples = lambda cell: [round(x / base.ours[0], 4) for x in cell.ours]

@@ -19,7 +19,7 @@ def writing(what: str, kept: str):
   """
   try:
     yield
-  except Exception as e:  # whatever the storage raises
+  except Exception as e:  # a storage library may raise anything
     if distributed.comes_from_another(e):
       raise
     if out_of_memory(e) or not storage.is_error_of_storage(e):

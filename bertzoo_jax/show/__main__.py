@@ -115,7 +115,7 @@ def show(
   )
   moves = moving.of(fields, 'masking') if split == 'train' else ()
   fields = fields.copy_and_resolve_references().unlock()
-  for move in moves:  # what it was on average
+  for move in moves:  # the average over these steps
     fields.masking[move.field] = statistics.fmean(map(move.at, range(first, step + 1)))
   console.print(_table(meter.measures(fields), title))
 

@@ -13,7 +13,7 @@ def choose(field, names, known, path, needed=True, fixed=False) -> str:
   """The column of a file for a field of config.source: the first of 'NAME|NAME' that it has, ''
   for none. Raises UserError if there is none and the field is needed.
 
-  fixed: the names are those of a trained network, so that a file has to have them.
+  fixed: the names come from a trained network, so a file must have them.
   """
   for name in (names, names.removesuffix(files.OPTIONAL)):
     for one in (name, *name.split('|')):

@@ -75,9 +75,9 @@ def tfds_tags(task_dir, fields) -> Source:
 
 
 def _read(task_dir, fields, read, texts):
-  """({split: examples}, SHA-256 of what was read), of config.source.splits; train is the first.
+  """({split: examples}, SHA-256 of the rows read), of config.source.splits; train is the first.
 
-  read: (builder, part of the dataset, split) → examples. texts: examples → what is hashed of them.
+  read: (builder, part of the dataset, split) → examples. texts: examples → the texts to hash.
   """
   splits, digest = (
     {s: address for s, address in dict(fields.splits).items() if address},
@@ -93,7 +93,7 @@ def _read(task_dir, fields, read, texts):
     other, _, part = splits[split].rpartition(':')
     builder = _builder(other or fields.dataset, task_dir)
     out[split] = read(builder, part, split)
-    # a dataset has no file of its own to hash: name, version, and what was read
+    # there is no file to hash: name, version and the rows are hashed
     said = '\x1f'.join([builder.info.full_name, part, *texts(out[split])])
     digest.update(said.encode())
   return out, digest.hexdigest()

@@ -58,7 +58,7 @@ def find(task_dir, files, folders=False) -> dict:
   """{split: path, None where an optional file is absent}; train is the first.
 
   files: {split: name in `task_dir`, 'NAME|NAME' or 'NAME?'}, as parts/sources.py:table says.
-  folders: whether a name may be that of a folder.
+  folders: whether a name may name a folder.
 
   Raises UserError for a file that is not there, and for a split of another name.
   """
@@ -121,7 +121,7 @@ def bytes_of(path, digest, name='') -> bytes:
 
 
 def unpacked(data, path) -> bytes:
-  """The bytes inside a file packed with gzip; those of another file as they are."""
+  """The bytes of a file, unpacked if it is packed with gzip."""
   try:
     return gzip.decompress(data) if data.startswith(_GZIP) else data
   except (OSError, EOFError, zlib.error) as e:

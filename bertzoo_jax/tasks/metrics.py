@@ -130,7 +130,7 @@ def tag_accuracy(true, said, scheme):
 
 
 def _entities(name, strict, true, said, scheme, type_=''):
-  """A score over all entities, or over those of one type, as seqeval has it.
+  """A score over all entities, or over the entities of one type, as seqeval has it.
 
   strict: by the scheme (IOB2, BIOES and BILOU), so that tags that it does not allow belong to no
   entity.

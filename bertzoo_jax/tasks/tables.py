@@ -336,7 +336,7 @@ def _json(line):
 
 
 def _keys(record, before=''):
-  """The keys of an object; those of objects inside it with a dot."""
+  """The keys of an object. Keys of objects inside it are joined with a dot, as `a.b`."""
   for key, value in record.items():
     yield before + key
     if isinstance(value, dict):

@@ -125,7 +125,7 @@ def sentences(path, split, digest, fields=AUTO) -> tuple[Tagged, list[str]]:
 
   Args:
     path: where it is.
-    split: name. A test split may have no tags; those of UNLABELLED are not read.
+    split: name. A test split may have no tags; tags of splits in UNLABELLED are not read.
     digest: to which its bytes are added.
     fields: has word, tag, layout, separator, prefix and labels, as parts/sources.py:conll.
 

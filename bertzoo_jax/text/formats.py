@@ -47,7 +47,7 @@ class File:
   """
 
   def __init__(self, name: str, size: int = 0, add=lambda reason, size, where: None):
-    """add: counts what is left out."""
+    """add: counts a dropped line."""
     self.name, self.size, self.line, self.done, self._add = name, size, 0, 0, add
 
   @property

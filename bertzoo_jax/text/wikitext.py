@@ -45,7 +45,7 @@ _LOOSE = tuple(mark + end for mark in ' \xa0,;，；、' for end in ')）')
 _BLANKS = re.compile(' {2,}+')
 _BEFORE_STOP = re.compile(r'(?<=[^ ]) ([,.])(?=\s|$)')
 
-# Of [[WORD:NAME.jpg|…]], whatever word a wiki has for files.
+# [[WORD:NAME.jpg|…]]: each language has its own WORD for files.
 _MEDIA = re.compile(
   r'\.(?:jpe?g|png|gif|svg|tiff?|webp|bmp|xcf|pdf|djvu?|stl|og[agvx]|web[mp]|mp[34g]|mpeg|midi?|wav|'
   r'flac|opus)\s*\Z',

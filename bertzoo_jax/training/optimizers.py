@@ -335,7 +335,7 @@ def _muon(momentum, iterations, rms, axes):
 
 
 def _matrix_axes(matrices, paths) -> dict:
-  """{path: the axes of its inputs and of its outputs; None for what is not Muon's}."""
+  """{path: its axes of inputs and of outputs; None if AdamW updates it}."""
   for rule in matrices:
     if not _is_matrix(rule):
       raise errors.UserError(
@@ -367,7 +367,7 @@ def _is_matrix(rule) -> bool:
 
 
 def _own_axes(path, x):
-  """The axes of one parameter: all but that of the copies of a stack."""
+  """The axes of one layer's parameter: all but the axis of stacked layers."""
   return tuple(range(1 if re.search(_STACKED, path) else 0, x.ndim))
 
 

@@ -88,7 +88,7 @@ class _Tagged:
     return emit_S, np.flatnonzero([known is None or name in known for name in self.names])
 
   def _follow(self, states: bytes):
-    """(places of those of the states that lead on, where they lead [S])."""
+    """(places of the states that have a successor, their successors [S])."""
     steps = self.step_SS[np.frombuffer(states, np.int64)] > -np.inf
     return np.flatnonzero(steps.any(axis=1)), steps.any(axis=0)
 

@@ -47,7 +47,7 @@ def keeping_units(masking, length):
 
 
 def widened(masking, widest):
-  """The same masking, whose features have the shapes of those of `widest`: zeros are added."""
+  """The same masking; zeros are added until its features have the shapes that `widest` has."""
   import tensorflow as tf
 
   slots = ('masked_positions', 'masked_targets', 'masked_weights')

@@ -87,7 +87,7 @@ def _body() -> tuple[Row, ...]:
 
 
 def _settle(params, sizes):
-  """A query of zeros is that of a run without a query stream, which has none."""
+  """A run without a query stream has no query; its directory holds zeros instead."""
   written = _QUERY in params and params[_QUERY].any()
   return params if written else {path: x for path, x in params.items() if path != _QUERY}
 
