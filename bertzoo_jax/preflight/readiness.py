@@ -20,7 +20,6 @@ import warnings
 from typing import NamedTuple
 
 from bertzoo_jax import tokenizers
-from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
@@ -84,6 +83,8 @@ def text(findings: Findings, run, path: str | None, hosts: int) -> Text:
   A corpus in an object store is judged by its manifest alone. Adds P06, P07, W02 and W03. hosts:
   that share a batch.
   """
+  from bertzoo_jax.batches import pipeline  # with TensorFlow
+
   config, corpus, manifest = run.config, None, None
   if path is not None:
     with findings.collecting('P06'), _answering(findings, path):
