@@ -14,6 +14,7 @@ core = [
   'absl-py>=2.1',
   'etils[epath]>=1.9',
   'flax>=0.12.12',
+  'huggingface_hub>=1.0',  # tokenizers bring it, too
   'importlib_resources',  # tensorflow-datasets needs it and does not say so
   'jax>=0.12',
   'matplotlib>=3.10.9',  # older ones run code of a matplotlibrc in the current folder
