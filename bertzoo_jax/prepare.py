@@ -89,7 +89,7 @@ def prepare(
 
   Args:
     config: an experiment; its sections `tokenizer` and `corpus` are used.
-    source: list of PATTERN[#option] or tfds:NAME[#text_key], as in text/sources.py.
+    source: list of what text/finding.py explains.
     out: the corpus's folder, local or gs://.
     tokenizer: published files, a folder that holds them, or hf:DIR (tokenizers.load); None trains
       one on the text.
@@ -478,7 +478,8 @@ if __name__ == '__main__':
   _SOURCE = flags.DEFINE_multi_string(
     'source',
     None,
-    'PATTERN[#text_key | #file | #wrapped] or tfds:NAME[#text_key]; may be repeated.',
+    'PATTERN[#text_key | #file | #wrapped], tfds:NAME[#text_key] or '
+    'hf:NAME[/CONFIG][@REVISION][:SPLIT][#text_key]; may be repeated.',
     required=True,
   )
   _OUT = flags.DEFINE_string('out', None, 'Folder of the corpus, local or gs://.', required=True)

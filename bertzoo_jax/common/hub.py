@@ -1,9 +1,10 @@
-"""The Hugging Face hub: folders of it, hf:DIR or hf:OWNER/NAME[@REVISION], which are fetched once,
-and repositories to push to.
+"""The Hugging Face hub: folders of it, hf:DIR or hf:OWNER/NAME[@REVISION], which are fetched once;
+files of data sets; repositories to push to.
 """
 
 import contextlib
 import re
+from typing import NamedTuple
 
 import huggingface_hub
 from huggingface_hub import constants
@@ -19,6 +20,7 @@ TOKENIZER = tuple(
 )
 
 MAIN = 'main'  # the branch that is read where no revision is named
+PREFIX = 'hf:'  # of addresses of the hub
 
 
 def folder(name: str, files):
@@ -43,6 +45,58 @@ def folder(name: str, files):
     'correct the name, or download its files elsewhere and give their folder as hf:DIR',
   ):
     return storage.path(huggingface_hub.snapshot_download(repository, **wanted))
+
+
+_DATA = re.compile(r'(.+?)(?:@([\w./-]+))?(?::([\w.-]+))?')  # name, revision, split
+
+
+class Data(NamedTuple):
+  """A split of a data set: the addresses of its files, in order, and what a manifest records of it:
+  name, config, split, revision ('' of a local folder).
+  """
+
+  files: tuple[str, ...]
+  facts: dict[str, str]
+
+
+def data(address: str) -> Data:
+  """The split that `hf:NAME[/CONFIG][@REVISION][:SPLIT]` names, as the package `datasets` finds its
+  files. NAME: a local folder, else OWNER/NAME of the hub. SPLIT: train if none is named.
+
+  Raises UserError without that package, or where there is no such split; TryAgain if the hub does
+  not answer.
+  """
+  whole, local = address.removeprefix(PREFIX), lambda name: storage.path(name).is_dir()
+  if not (found := _DATA.fullmatch(whole)):
+    raise errors.UserError(f'{address}: write hf:NAME[/CONFIG][@REVISION][:SPLIT].')
+  # a folder of that very name comes first, with its @ and :
+  name, revision, split = (whole, '', '') if local(whole) else found.groups()
+  try:
+    import datasets
+  except ImportError as e:
+    raise errors.UserError(
+      f'{address} needs a package: pip install "bertzoo_jax[datasets]".'
+    ) from e
+  words, split = name.rstrip('/').split('/'), split or 'train'
+  at = next((n for n in (len(words), len(words) - 1) if n > 1 and local('/'.join(words[:n]))), 2)
+  name, config = '/'.join(words[:at]), '/'.join(words[at:])
+  with _told(
+    f'{address} cannot be read',
+    'run the same line again',
+    'correct the name, or download its files (hf download) and give their folder as hf:./DIR',
+  ):
+    where = str(storage.path(name)) if local(name) else name
+    made = datasets.load_dataset_builder(where, config or None, revision=revision or None)
+  splits = {str(name): tuple(files) for name, files in (made.config.data_files or {}).items()}
+  if split not in splits:
+    raise errors.UserError(
+      f'{address} has no split {split!r}: name one behind a colon.'
+      f'{errors.did_you_mean(split, splits)}'
+    )
+  files = splits[split]
+  revision = next((m[1] for f in files if (m := re.match('hf://[^@]+@([^/]+)/', f))), '')
+  facts = dict(name=name, config=made.config.name, split=split, revision=revision)
+  return Data(files, facts)
 
 
 class Repository:
