@@ -41,6 +41,7 @@ core = [
 hf = ['torch>=2.6', 'transformers>=4.57,<6']
 zh = ['gensim>=4.3', 'jieba>=0.42']  # Chinese words, and word vectors
 data = ['datasets>=4']  # hf:NAME as text and as rows of tasks; older ones run code of the hub
+sentencex = ['sentencex>=1']  # a splitter of sentences
 compiler = f'libtpu>=0.0.52; {linux_x86}'  # of TPU programs: preflight, without a chip
 # prepare --runner=beam; it holds protobuf and pyarrow back by a version
 beam = ['apache-beam>=2.60']
@@ -73,12 +74,14 @@ setuptools.setup(
     'zh': zh,
     'beam': beam,
     'datasets': data,
+    'sentencex': sentencex,
     'wandb': ['wandb>=0.19'],
     'dev': [
       *hf,
       *zh,
       *beam,
       *data,
+      *sentencex,
       compiler,
       'hypothesis>=6',
       'pytest>=8',

@@ -180,13 +180,14 @@ def _plan(config, found, loaded, files, where, excluded) -> dict:
   """All that decides the bytes of the corpus. An unfinished corpus is resumed only if the plan is
   identical.
   """
-  total = sum(s.bytes for s in found)
+  total, splitter = sum(s.bytes for s in found), sentences.splitter(config.corpus.splitter).name
   return dict(
     format_version=corpus.FORMAT_VERSION,
     sources=[s.facts() for s in found],
     tokenizer=config.tokenizer.to_dict(),
     tokenizer_hash=loaded.hash if loaded else f'trained on at most {_most(config)} bytes',
-    corpus=config.corpus.to_dict(),
+    # the name of a package's splitter has its version
+    corpus=config.corpus.to_dict() | ({'splitter': splitter} if ', version' in splitter else {}),
     where=[list(w) for w in where],
     exclude=[s.facts() for s in excluded],
     files={
