@@ -179,7 +179,8 @@ def _folders(top):
     yield folder
     with contextlib.suppress(PermissionError):
       for entry in os.scandir(folder or '.'):
-        if entry.is_dir() and not entry.name.startswith('.'):
+        # not entry.is_dir(), which raises for a link to itself
+        if os.path.isdir(entry.path) and not entry.name.startswith('.'):
           (links if entry.is_symlink() else real).append(os.path.join(folder, entry.name))
     links.sort()
 
