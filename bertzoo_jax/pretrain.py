@@ -32,7 +32,7 @@ from absl import flags
 from bertzoo_jax import assembly
 from bertzoo_jax import cli
 from bertzoo_jax.assembly import checks
-from bertzoo_jax.assembly import run as runs
+from bertzoo_jax.assembly import run as trainings
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.runs import distributed
@@ -64,9 +64,9 @@ def pretrain(
   distributed.join()
   with preemption.Preemption().listening() as notice:
     run = checks.of_run(assembly.resolve(config))
-    runs.start_devices(config)
+    trainings.start_devices(config)
     open_data = functools.partial(_open, config, corpus, cache_dir, batches)
-    return _report(runs.train(run, workdir, open_data, init=init, notice=notice), workdir)
+    return _report(trainings.train(run, workdir, open_data, init=init, notice=notice), workdir)
 
 
 def _open(config, corpus, cache_dir, batches) -> training_data.Data:
@@ -137,7 +137,7 @@ def _report(result, workdir) -> dict:
   data, more = result.pop('data'), result.pop('to_come')
   held_out, flops = result['held_out'], result['flops']
   counted = '' if flops is None else f' · {flops:.3e} FLOPs as Clark et al. 2020 count them'
-  if runs.first_process():
+  if trainings.first_process():
     step, end = result['step'], result['end']
     if result['interrupted'] and step < end:
       saved = f'at step {step:,} of {end:,} and saved' if step else 'before the first step'

@@ -346,7 +346,8 @@ def _block(length: int, keys: int) -> int:
 
 class _Place(NamedTuple):
   """Where a program stands: row of the batch, first head, block of queries (of how many), and the
-  first query of the block."""
+  first query of the block.
+  """
 
   row: jax.Array
   head: jax.Array

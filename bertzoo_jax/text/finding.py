@@ -30,7 +30,8 @@ class Source(NamedTuple):
   """One --source: `name` as given, `option` after '#', `files` in order with their `sizes` in bytes
   (a dataset: no files, one estimate), `weight`: how many times its documents count
   (sources.Reader), `dataset` 'tfds:NAME' or '', `again`: files left out, for links lead to them
-  twice."""
+  twice.
+  """
 
   name: str
   option: str
