@@ -24,6 +24,7 @@ no TPU has run it yet. A GPU needs XLA_FLAGS=--xla_gpu_deterministic_ops=true.
 """
 
 import functools
+import os
 import warnings
 
 import jax
@@ -66,6 +67,7 @@ def pretrain(
     run = checks.of_run(assembly.resolve(config))
     runs.start_devices(config)
     open_data = functools.partial(_open, config, corpus, cache_dir, batches)
+    init = None if init is None else os.fspath(init)
     return _report(runs.train(run, workdir, open_data, init=init, notice=notice), workdir)
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import os
 
 import ml_collections
 
@@ -64,6 +65,7 @@ def weights(init: str) -> list[pretrained.Pretrained]:
 
 def _addresses(init):
   """W@all is every checkpoint of a run."""
+  init = os.fspath(init)
   if not init.partition('@')[0]:
     raise errors.UserError(
       f'--init {init!r} names no weights: give the --workdir of a run, hf:DIR or hf:OWNER/NAME.'

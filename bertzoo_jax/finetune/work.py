@@ -26,7 +26,7 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.finetune import jobs
 from bertzoo_jax.finetune import plan
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
-from bertzoo_jax.objectives import networks
+from bertzoo_jax.pretrained import predicting
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import step_folders
 from bertzoo_jax.runs import workdir as workdirs
@@ -35,9 +35,6 @@ from bertzoo_jax.tasks.kinds import kind
 from bertzoo_jax.training import data as training_data
 
 PREDICTIONS = 'predictions.npz'
-_SCORED_ROWS = 64  # that go through a network together
-# compiled once for equal encoders: runs and splits whose rows have one length share it
-_read = jax.jit(networks.predict, static_argnums=0)
 
 
 def opened(config, task_dir: str, tokenizer, weights) -> tasks.Task:
@@ -126,34 +123,9 @@ def best(results: list[dict]) -> int:
 
 
 def outputs(run, params, split, task) -> dict[str, np.ndarray]:
-  """The network's outputs for a split, float32, in the order of its examples. tasks.kinds.kind
-  names them.
-
-  run: an assembly.Run. params: nested arrays. split, task: of `tasks`.
-  """
-  lengths = batches.buckets(int(max(split.lengths, default=1)))
-  padded = dict(length_buckets=lengths, padding=task.padding, pad=task.pad)
+  """As `predicting.outputs`, of a run (an assembly.Run)."""
   encoder = run.encoder(hf.vocabulary_size(params)).clone(dtype=jnp.float32)
-  params, out = jax.device_put(params), {}
-  with jax.default_matmul_precision('highest'):
-    for numbers, batch in batches.ordered_batches(split, _SCORED_ROWS, **padded):
-      found = _read(encoder, params, batch)
-      for name, axis in task.kind.outputs.items():
-        # the last batch is filled up with copies; their outputs are dropped
-        x = np.asarray(found[name])[: len(numbers)]
-        if axis == 'tokens':
-          x = x[batch['pack_ids'][: len(numbers)] > 0]
-        if name not in out:
-          size = len(split.ids) if axis == 'tokens' else len(split)
-          out[name] = np.zeros((size, *x.shape[1:]), np.float32)
-        out[name][_places(split, numbers) if axis == 'tokens' else numbers] = x
-  return out
-
-
-def _places(split, units) -> np.ndarray:
-  """Where the tokens of these units are in `split.ids`."""
-  rows = (units[:, None] * split.group + np.arange(split.group)).reshape(-1)
-  return np.concatenate([np.arange(split.offsets[r], split.offsets[r + 1]) for r in rows])
+  return predicting.outputs(encoder, params, split, task)
 
 
 def _one(run, task, weights, notice, devices, alone) -> dict | None:
@@ -308,7 +280,12 @@ def data_of(experiment, task, weights) -> training_data.Data:
       storage.write_bytes(folder / name, content)
 
   return training_data.Data(
-    corpus={'hash': task.hash, 'documents': len(train), 'tokens': int(len(train.ids))},
+    corpus={
+      'hash': task.hash,
+      'documents': len(train),
+      'tokens': int(len(train.ids)),
+      **({'task': dict(task.facts)} if task.facts else {}),
+    },
     vocab_size=weights.vocab_size,
     last_step=None,
     entropy=None,

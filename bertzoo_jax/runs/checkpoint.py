@@ -261,6 +261,7 @@ def _load_params(address):
 
 def parse_address(address: str) -> tuple[str, str | None]:
   """(workdir, step, 'best' or None) of W, W@STEP, W@best. Raises UserError for another @."""
+  address = os.fspath(address)
   workdir, at, which = address.rpartition('@')
   if not at or (not storage.is_remote(address) and storage.path(address).exists()):
     return address, None  # a folder whose name has an @ comes first

@@ -86,7 +86,9 @@ class Task:
     max_length: tokens of a row, at most.
     padding: left | right. pad: id of the padding token.
     notes: sentences about files and rows.
+    facts: what its predictions need to know of the train split, as JSON; kept with the run.
     read: function path of a file → Split without labels, for predictions.
+    rows: function (examples, their labels as numbers or None, name) → Split.
   """
 
   name: str
@@ -99,7 +101,9 @@ class Task:
   padding: str
   pad: int
   notes: tuple[str, ...]
+  facts: Mapping[str, Any]
   read: Callable
+  rows: Callable
 
   def report(self) -> str:
     """Labels, baseline, lengths and what is odd about the files, as lines of text."""

@@ -29,6 +29,9 @@ class Choices:
   def label_form(self, names):
     return (), np.int32
 
+  def facts(self, names, train):
+    return {}
+
   def check(self, config, source, names):
     """Every metric fits."""
 

@@ -12,6 +12,7 @@ A kind has
     labels_of(names)      {name of a label: what such a metric is given}
     numbered(source)      (names of the labels, {split: (examples, labels or None)}, notes)
     label_form(names)     (shape of the labels of one unit, dtype)
+    facts(names, train)   {name: value} that predictions need to know of the train split, as JSON
     check(config, source, names)    raises UserError if a metric or an example does not fit
     report(task)          lines for the user: '2 classes', then labels, baseline, lengths, oddities
     given(task, split, outputs)     arguments of a metric

@@ -81,6 +81,9 @@ class Questions:
   def label_form(self, names):
     return (2,), np.int32
 
+  def facts(self, names, train):
+    return {'unanswerable': any(not right for right in train.source.answers)}
+
   def check(self, config, source, names):
     self._of.check(config, source)
 
@@ -130,6 +133,8 @@ class Questions:
     out = []
     for i, text in enumerate(found.texts):
       line = {'example': split.examples[i], 'question': split.source.questions[i], 'answer': text}
+      if text:
+        line['start'] = found.starts[i]
       if found.may_have_none:
         line['no_answer_odds'] = round(float(found.odds[i]), 6)
       line['others'] = [
@@ -165,4 +170,4 @@ class Questions:
 
 def _may_have_none(task) -> bool:
   """Whether the task has questions without an answer: whether train has one."""
-  return any(not right for right in task.splits[TRAIN].source.answers)
+  return bool(task.facts.get('unanswerable'))

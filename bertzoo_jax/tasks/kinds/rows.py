@@ -111,6 +111,9 @@ class Rows:
   def numbered(self, source):
     return labels_lib.numbered(source, self.name)
 
+  def facts(self, names, train):
+    return {}
+
   def check(self, config, source, names):
     of_two = [name for name in config.metrics if name in metrics.OF_TWO]
     if of_two and self.name == 'classification' and len(names) != 2:
