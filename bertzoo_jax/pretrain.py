@@ -49,14 +49,16 @@ def pretrain(
   cache_dir: str | None = None,
   batches: str | None = None,
   init: str | None = None,
+  init_layers: str = '',
 ) -> dict:
   """Trains; returns {'step', 'interrupted', 'held_out': metrics, 'entropy': nats, 'flops': of the
   whole run, as `assembly.published_flops` counts}.
 
   config: an experiment. workdir: of the run; one that holds this run is resumed. corpus, batches:
   one of them: a corpus, or a file of batches. cache_dir: local folder for the mirror of a corpus in
-  an object store. init: address of weights to begin with, or one for each network by comma; not
-  used when the run is resumed.
+  an object store. init: address of weights to begin with, or one for each network by comma;
+  init_layers: those of its layers to take (initial_weights.layers_of), '' for all. Neither is used
+  when the run is resumed.
 
   Raises UserError for anything that does not fit, before anything is written; TryAgain for storage
   that may answer the next time, or another job in the workdir; Stopped for a run that must not go
@@ -68,7 +70,8 @@ def pretrain(
     runs.start_devices(config)
     open_data = functools.partial(_open, config, corpus, cache_dir, batches)
     init = None if init is None else os.fspath(init)
-    return _report(runs.train(run, workdir, open_data, init=init, notice=notice), workdir)
+    begin = dict(init=init, init_layers=init_layers)
+    return _report(runs.train(run, workdir, open_data, notice=notice, **begin), workdir)
 
 
 def _open(config, corpus, cache_dir, batches) -> training_data.Data:
@@ -175,6 +178,7 @@ def main(_):
     cache_dir=_CACHE_DIR.value,
     batches=_BATCHES.value,
     init=_INIT.value,
+    init_layers=_INIT_LAYERS.value,
   )
 
 
@@ -197,5 +201,10 @@ if __name__ == '__main__':
     None,
     'Weights to begin with: WORKDIR[@STEP|@best], hf:DIR or hf:ID[@revision]; two by comma for a '
     'discriminator and its generator. Optimizer and step are fresh.',
+  )
+  _INIT_LAYERS = flags.DEFINE_string(
+    'init_layers',
+    '',
+    'Layers of --init that make a shallower network: first:N, every:K, or numbers from 0 by comma.',
   )
   cli.run(main, distributed.leave)

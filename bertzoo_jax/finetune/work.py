@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertzoo_jax import assembly
 from bertzoo_jax import hf
 from bertzoo_jax import tasks
 from bertzoo_jax.assembly import run as trainings
@@ -141,6 +142,7 @@ def _one(run, task, weights, notice, devices, alone) -> dict | None:
       run.folder,
       lambda: data_of(run.experiment, task, weights),
       init=run.init,
+      init_layers=run.experiment.init_layers,
       notice=notice,
       devices=devices,
       show=alone,
@@ -153,7 +155,9 @@ def _one(run, task, weights, notice, devices, alone) -> dict | None:
     return _write(run, 0, {name: nothing for name in labelled}, str(e))
   if found['interrupted'] and found['step'] < found['end']:
     return None
-  params, step, _ = checkpoint.load_params(str(run.folder))
+  chosen = step_folders.best(run.folder) if run.experiment.choose == 'best' else None
+  address = str(run.folder) if chosen is None else f'{run.folder}@{chosen}'
+  params, step, _ = checkpoint.load_params(address)
   said = {
     name: outputs(run.resolved, params, split, task)
     for name, split in task.splits.items()
@@ -176,7 +180,11 @@ def _scored_again(run, task, result) -> dict:
   changed = '; '.join(configuration.differences(old, new))
   print(f'{run.folder} is not trained again, its answers are scored again: {changed}', flush=True)
   result = _write(run, result['step'], _scores(run, task, predictions(run.folder)))
-  workdirs.describe(run.folder, run.experiment, workdirs.corpus_record(run.folder), None)
+  record = workdirs.corpus_record(run.folder)
+  workdirs.describe(run.folder, run.experiment, record, None)
+  # which notes that this config.json is the run's own
+  noted = dict(corpus_hash=record['hash'], start_step=result['step'], devices='', init=run.init)
+  workdirs.add_attempt(run.folder, **noted)
   return result
 
 
@@ -267,7 +275,16 @@ def data_of(experiment, task, weights) -> training_data.Data:
   whole = np.zeros(size, np.int64)  # any units, as long as rows may be
   longest = batches.gathered(train, whole, length=experiment.length, **padding)
   features = {name: (x.shape, x.dtype) for name, x in longest.items()}
-  phase = lambda _: training_data.PhaseData(features, make, held_out, len(train))
+  choosing = {}
+  if experiment.choose == 'best':
+    run, dev = assembly.resolve(experiment), _dev(task)
+
+    def scores(params):
+      found = kind.score(experiment.metrics, task, dev, outputs(run, params, dev, task))
+      return {f'dev_{name}': value for name, value in found.items()}
+
+    choosing = dict(scores=scores, patience=experiment.patience)
+  phase = lambda _: training_data.PhaseData(features, make, held_out, len(train), **choosing)
 
   def save_tokenizer(folder):
     folder.mkdir(parents=True, exist_ok=True)
@@ -298,12 +315,19 @@ def data_of(experiment, task, weights) -> training_data.Data:
 
 
 def _keep_best(finished, results):
-  """Deletes the checkpoints of runs that are not the best. results: {folder: result}."""
+  """Deletes the checkpoints of runs that are not the best, and of this one those not chosen.
+
+  results: {folder: result}.
+  """
   kept = finished[best([results[run.folder] for run in finished])]
   for run in finished:
     folder = run.folder / step_folders.FOLDER
     if run is not kept and folder.exists():
       shutil.rmtree(folder) if not storage.is_remote(folder) else folder.rmtree()
+  if kept.experiment.choose == 'best':
+    for step in step_folders.steps(kept.folder):
+      if step != results[kept.folder]['step']:
+        step_folders.delete(kept.folder / step_folders.FOLDER / str(step))
 
 
 def _score(result) -> float:

@@ -6,6 +6,7 @@ On the host, with numpy. `open` is what commands call; each step is a file of th
 import dataclasses
 import hashlib
 import json
+import math
 
 import numpy as np
 
@@ -41,6 +42,7 @@ def open(config, task_dir, tokenizer, shape, *, segments: int, max_length: int) 
   kind = kinds.of(config.objective.name)
   source = named.build(config.source, sources.BY_NAME, 'source', task_dir)
   check_parts(kind, config, source)
+  source = dataclasses.replace(source, caps={TRAIN: config.max_train, 'dev': config.max_dev})
   names, numbered, notes = kind.numbered(source)
   check_metrics(kind, config, source, names)
   more = dict(segments=segments, max_length=max_length)
@@ -50,6 +52,7 @@ def open(config, task_dir, tokenizer, shape, *, segments: int, max_length: int) 
     task,
     name=config.name,
     metrics=tuple(config.metrics),
+    positive=config.positive,
     splits=splits,
     hash=_hash(source.digest, names, kind.name, splits),
     notes=(*source.notes, *notes),
@@ -90,7 +93,12 @@ def _trained(config, read, labels, tokenizer, shape, *, segments, max_length):
     facts={},
     read=lambda path: rows(read(path)),
     rows=rows,
+    above=_logit(config.objective.threshold) if 'threshold' in config.objective else 0.0,
   )
+
+
+def _logit(share: float) -> float:
+  return math.log(share / (1 - share))
 
 
 def _split(config, tokenizer, frame, label_form, name, examples, numbers) -> Split:

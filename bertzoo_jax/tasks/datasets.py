@@ -62,6 +62,7 @@ def tfds(task_dir, fields) -> Source:
     digest,
     (),
     read_file,
+    fields.stratified,
   )
 
 

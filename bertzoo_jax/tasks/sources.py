@@ -41,6 +41,7 @@ def table(task_dir, fields) -> Source:
     labels=tuple(fields.labels),
     label_columns=columns.label_names(fields.label),
     leave_out=tuple(fields.leave_out),
+    stratified=fields.stratified,
   )
   if known:
     wanted.check(known, task_dir or '.')

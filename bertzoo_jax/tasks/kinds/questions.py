@@ -124,6 +124,9 @@ class Questions:
   def given(self, task, split, outputs):
     return split.source.answers, self._said(task, split, outputs)
 
+  def gold(self, task, split):
+    return [' | '.join(right) for right in split.source.answers]
+
   def constant(self, task, split):
     """No answer; None where all questions have one."""
     return self._of.nothing(split) if _may_have_none(task) else None

@@ -32,7 +32,7 @@ class Tags:
         raise errors.UserError(
           f'{examples.places[0]}: {name} has no tags: write one for each word.'
         )
-    notes += labels_lib.take_dev(splits, source.dev_share, 'sentences')
+    notes += labels_lib.take_dev(splits, source, 'sentences')
     train = splits[TRAIN]
     found = {tag for tags in train.tags for tag in tags}
     names = tuple(source.labels) or schemes.completed(found, train.scheme)
@@ -41,6 +41,7 @@ class Tags:
         f'All words of train have the tag {"".join(names)!r}: there is nothing to learn; name '
         'another column with --config.source.tag.'
       )
+    notes += labels_lib.cap(splits, source)
     ids, out = {name: i for i, name in enumerate(names)}, {}
     for name, examples in splits.items():
       out[name] = (examples, None)
@@ -112,6 +113,9 @@ class Tags:
 
   def given(self, task, split, outputs):
     return split.source.tags, said(task, split, outputs), split.source.scheme
+
+  def gold(self, task, split):
+    return split.source.tags
 
   def constant(self, task, split):
     out = np.zeros((len(split.ids), len(task.labels)), np.float32)
