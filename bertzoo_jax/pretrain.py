@@ -24,6 +24,7 @@ no TPU has run it yet. A GPU needs XLA_FLAGS=--xla_gpu_deterministic_ops=true.
 """
 
 import functools
+import os
 import warnings
 
 import jax
@@ -48,14 +49,16 @@ def pretrain(
   cache_dir: str | None = None,
   batches: str | None = None,
   init: str | None = None,
+  init_layers: str = '',
 ) -> dict:
   """Trains; returns {'step', 'interrupted', 'held_out': metrics, 'entropy': nats, 'flops': of the
   whole run, as `assembly.published_flops` counts}.
 
   config: an experiment. workdir: of the run; one that holds this run is resumed. corpus, batches:
   one of them: a corpus, or a file of batches. cache_dir: local folder for the mirror of a corpus in
-  an object store. init: address of weights to begin with, or one for each network by comma; not
-  used when the run is resumed.
+  an object store. init: address of weights to begin with, or one for each network by comma;
+  init_layers: those of its layers to take (initial_weights.layers_of), '' for all. Neither is used
+  when the run is resumed.
 
   Raises UserError for anything that does not fit, before anything is written; TryAgain for storage
   that may answer the next time, or another job in the workdir; Stopped for a run that must not go
@@ -66,7 +69,9 @@ def pretrain(
     run = checks.of_run(assembly.resolve(config))
     trainings.start_devices(config)
     open_data = functools.partial(_open, config, corpus, cache_dir, batches)
-    return _report(trainings.train(run, workdir, open_data, init=init, notice=notice), workdir)
+    init = None if init is None else os.fspath(init)
+    begin = dict(init=init, init_layers=init_layers)
+    return _report(trainings.train(run, workdir, open_data, notice=notice, **begin), workdir)
 
 
 def _open(config, corpus, cache_dir, batches) -> training_data.Data:
@@ -173,6 +178,7 @@ def main(_):
     cache_dir=_CACHE_DIR.value,
     batches=_BATCHES.value,
     init=_INIT.value,
+    init_layers=_INIT_LAYERS.value,
   )
 
 
@@ -195,5 +201,10 @@ if __name__ == '__main__':
     None,
     'Weights to begin with: WORKDIR[@STEP|@best], hf:DIR or hf:ID[@revision]; two by comma for a '
     'discriminator and its generator. Optimizer and step are fresh.',
+  )
+  _INIT_LAYERS = flags.DEFINE_string(
+    'init_layers',
+    '',
+    'Layers of --init that make a shallower network: first:N, every:K, or numbers from 0 by comma.',
   )
   cli.run(main, distributed.leave)

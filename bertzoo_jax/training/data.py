@@ -26,12 +26,17 @@ class PhaseData(NamedTuple):
     held_out: () → iterator of such dicts with fixed masks, the same ones at each call; empty
       without held-out text.
     rows_per_epoch: rows, or None where it is not known.
+    scores: parameters → {name: score}, of each evaluation; the checkpoint in which the first is
+      highest is kept, in place of the one with the lowest held-out loss. None without.
+    patience: evaluations without a better score after which the run ends; 0 for none.
   """
 
   features: dict
   batches: Callable
   held_out: Callable
   rows_per_epoch: int | None
+  scores: Callable | None = None
+  patience: int = 0
 
 
 class Data(NamedTuple):
