@@ -8,9 +8,9 @@
 
 Sizes: tiny (for a laptop and the tests), strict_small (12 layers of 384), strict (12 of 768).
 
-`epochs` ends the run before any text is read an eleventh time, and `run.keep_words=babylm` keeps
-the checkpoints that the challenge asks for: after 1 … 10, 20 … 100 and 200 … 1,000 M words seen.
-The run says at which steps; `export --workdir WORKDIR@STEP` writes each one. The held-out share
+`epochs` ends the run before any text is read an eleventh time, and `run.keep_words` keeps the
+checkpoints that the challenge asks for: after 1 … 10, 20 … 100 and 200 … 1,000 M words seen. The
+run says at which steps; `export --workdir WORKDIR@STEP` writes each one. The held-out share
 counts as words, too, and `prepare` prints the words of each split.
 
 Disentangled attention without absolute positions, a vocabulary of 16,384 and rows of 128 tokens
@@ -59,7 +59,7 @@ def _babylm(hidden_size, *, steps, learning_rate=1e-3, num_layers=12, dropout=0.
         epochs=10.0,
         moving=(('masking.rate', 0.3, 0.15, 0, steps, 'linear'),),
         hf='DebertaForMaskedLM',
-        run=parts.run(eval_every=500, keep_words='babylm'),
+        run=parts.run(eval_every=500, keep_words='1M..1G'),
       ),
       **fields,
     }
@@ -78,7 +78,7 @@ def _tiny():
     length=64,
     batch_size=64,
     run=parts.run(
-      dtype='float32', log_every=50, eval_every=100, save_minutes=1.0, keep_words='100k,200k,500k'
+      dtype='float32', log_every=50, eval_every=100, save_minutes=1.0, keep_words='100k..1M'
     ),
   )
 

@@ -8,8 +8,6 @@ from typing import NamedTuple
 from bertzoo_jax.common import errors
 
 _UNITS = {'': 1, 'k': 10**3, 'M': 10**6, 'G': 10**9}
-# words seen: those of BabyLM's checkpoints
-_LISTS = {'babylm': [n * 10**6 * k for k in (1, 10, 100) for n in range(1 + (k > 1), 11)]}
 
 
 class Reading(NamedTuple):
@@ -46,12 +44,18 @@ def words(readings) -> fractions.Fraction:
 
 def numbers(text: str) -> list[int] | None:
   """The numbers of words in run.keep_words, ascending; None for a text that says none."""
-  if text in _LISTS or not text:
-    return _LISTS[text] if text else []
-  found = [re.fullmatch(r'([0-9]+)([kMG]?)', part.strip()) for part in text.split(',')]
-  if not all(found):
-    return None
-  return sorted({int(one[1]) * _UNITS[one[2]] for one in found} - {0})
+  found = set()
+  for part in text.split(',') if text else ():
+    ends = [re.fullmatch(r'([1-9][0-9]*)([kMG]?)', end) for end in part.strip().split('..')]
+    if not all(ends) or len(ends) > 2:
+      return None
+    ends = [int(end[1]) * _UNITS[end[2]] for end in ends]
+    while ends[0] <= ends[-1]:
+      found.add(ends[0])
+      ends[0] += 10 ** (len(str(ends[0])) - 1)
+      if len(ends) == 1:
+        break
+  return sorted(found)
 
 
 def kept(text: str, phases, read_of, end: int) -> dict[int, int]:

@@ -25,7 +25,7 @@ MIXTURE = Annotated[
 KEEP_WORDS = Annotated[
   str,
   fields.Range(
-    "'babylm' or numbers by comma, as '1M,500k',", lambda text: reading.numbers(text) is not None
+    "numbers by comma, as '500k,1M..1G',", lambda text: reading.numbers(text) is not None
   ),
 ]
 
@@ -74,8 +74,8 @@ def run(
     code 75; ten times that for the first of each, which compile; 0: never.
   keep: newest checkpoints kept.
   keep_every: steps between checkpoints that are kept for good; 0: none.
-  keep_words: numbers of words seen at which checkpoints are kept for good, as '1M,500k' | babylm
-    (1M to 10M, 20M to 100M, 200M to 1G) | '' (none). A row has the average words of a row.
+  keep_words: numbers of words seen at which checkpoints are kept for good, as '500k,1M..1G': 500k,
+    and 1M, 2M … 10M, 20M … 100M, 200M … 1G; '' for none. A row has the average words of a row.
   on_nonfinite: stop | skip (leave the update out and count it).
   on_spike: of loss or gradient norm (training/spikes.py): report | stop.
   tensorboard: whether event files are written.

@@ -175,15 +175,17 @@ def test_words_seen_are_kept_at_the_first_step_that_has_so_many(alone, both, nam
   assert whole == {}
 
 
-def test_babylm_s_list_has_each_million_to_ten_and_coarser_ones_to_a_thousand():
-  found = [n // 10**6 for n in reading.numbers('babylm')]
+def test_a_range_of_words_goes_by_its_first_digit():
+  found = [n // 10**6 for n in reading.numbers('1M..1G')]
   assert found == [*range(1, 11), *range(20, 101, 10), *range(200, 1001, 100)]
+  assert reading.numbers('7, 2k..4k,7') == [7, 2000, 3000, 4000] and reading.numbers('') == []
+  assert [reading.numbers(text) for text in ('1M..', '1X', '0', '1..2..3', ',')] == [None] * 5
 
 
 def test_words_that_were_not_counted_are_asked_for():
   line = lambda phase: lambda steps: (reading.Reading('', steps, 10, None),)
   with pytest.raises(errors.UserError, match='prepare the corpus again'):
-    reading.kept('babylm', configuration.phases(config()), line, 40)
+    reading.kept('1M..1G', configuration.phases(config()), line, 40)
 
 
 @pytest.mark.parametrize('given, epochs', [((), 2.0), ((1, 1), 3.5)])
