@@ -21,6 +21,10 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.common import trust
 from bertzoo_jax.parts import ranges
 
+CORPUS_HELP = (
+  'Corpus that `prepare` wrote, local or gs://. Give several, each with --corpus, for a mixture '
+  '(config.mixture).'
+)
 # Whose errors come from an object store that does not answer, or refuses.
 _STORAGE_LIBRARIES = (
   'aiohttp botocore fsspec gcsfs google httpx httpx2 huggingface_hub requests tensorflow'.split()

@@ -270,7 +270,7 @@ def data_of(experiment, task, weights) -> training_data.Data:
   def held_out():
     if (dev := _dev(task)) is not None:
       for _, batch in batches.ordered_batches(dev, size, length_buckets=lengths, **padding):
-        yield batch
+        yield '', batch
 
   whole = np.zeros(size, np.int64)  # any units, as long as rows may be
   longest = batches.gathered(train, whole, length=experiment.length, **padding)
