@@ -21,6 +21,10 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.common import trust
 from bertzoo_jax.parts import ranges
 
+CORPUS_HELP = (
+  'Corpus that `prepare` wrote, local or gs://. Give several, each with --corpus, for a mixture '
+  '(config.mixture).'
+)
 # Whose errors come from an object store that does not answer, or refuses.
 _STORAGE_LIBRARIES = (
   'aiohttp botocore fsspec gcsfs google httpx httpx2 huggingface_hub requests tensorflow'.split()
@@ -50,9 +54,11 @@ def define_config(
 
 
 def quiet_tensorflow():
-  """Keeps TensorFlow from what it prints when it is imported: called before that."""
+  """Keeps TensorFlow from what it prints and imports needlessly: called before it is imported."""
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
   os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')  # it says three lines, and nothing needs it
+  # else Keras is imported with SciPy, scikit-learn and matplotlib, which takes two seconds
+  os.environ.setdefault('TF_USE_LEGACY_KERAS', '1')
 
 
 def run(main, leave=None, also=None):

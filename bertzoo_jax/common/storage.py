@@ -131,7 +131,7 @@ def addresses(text: str) -> list[str]:
   """The parts of a list by comma: files, folders, W@STEP, each with or without hf: ahead. A file or
   folder of that very name comes first, with its commas.
   """
-  words, out = text.split(','), []
+  words, out = os.fspath(text).split(','), []
   while words:
     joined = [','.join(words[:n]) for n in range(1, len(words) + 1)]
     size = next((n for n in range(len(words), 1, -1) if _is_there(joined[n - 1].strip())), 1)

@@ -22,6 +22,7 @@ def table(
   leave_out: tuple = (),
   where: tuple = (),
   dev_share: fields.SHARE_BELOW_1 = 0.1,
+  stratified: bool = False,
 ):
   """Rows of a table: tsv, txt, csv, jsonl, json or parquet, by the end of the file's name.
 
@@ -44,6 +45,7 @@ def table(
   leave_out: labels whose rows are left out ('-' in OCNLI and SNLI).
   where: ((column, value), …): of a file that has the column, only rows with this value are read.
   dev_share: of the train split, which becomes `dev` where there is no such file.
+  stratified: whether this share is taken of the rows of each label.
   """
 
 
@@ -59,6 +61,7 @@ def tfds(
   labels: tuple = (),
   leave_out: tuple = (),
   dev_share: fields.SHARE_BELOW_1 = 0.1,
+  stratified: bool = False,
 ):
   """A dataset of tensorflow-datasets, from --task_dir or its own folder.
 

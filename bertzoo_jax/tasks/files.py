@@ -32,7 +32,7 @@ def source(task_dir, fields, read: Callable, finish=lambda s: (s, []), folders=F
 
   Args:
     task_dir, folders: see `find`. An optional file that is absent is a note.
-    fields: has `files` and `dev_share` of config.source.
+    fields: has `files` and `dev_share` of config.source. Without files (None) nothing is read.
     read: (path, split, digest) → (examples, notes). It reads with `bytes_of`; the split UNLABELLED
       is a file to predict.
     finish: {split: examples} → ({split: examples}, notes), of all splits together.
@@ -46,13 +46,14 @@ def source(task_dir, fields, read: Callable, finish=lambda s: (s, []), folders=F
     return _joined([part for part, _ in parts], path), [note for _, own in parts for note in own]
 
   found, notes, digest = {}, [], hashlib.sha256()
-  for split, path in find(task_dir, dict(fields.files), folders).items():
+  there = {} if fields.files is None else find(task_dir, dict(fields.files), folders)
+  for split, path in there.items():
     if path is None:
       notes.append(f'{split}: none of its files is in {task_dir or "."}.')
       continue
     found[split], own = whole(path, split, digest)
     notes += own
-  splits, own = finish(found)
+  splits, own = finish(found) if found else ({}, [])
   return Source(
     splits,
     dev_share=fields.dev_share,

@@ -31,7 +31,8 @@ class Source(NamedTuple):
   """One --source: `name` as given, `option` after '#', `files` in order with their `sizes` in bytes
   (a dataset: no files, one estimate), `weight`: how many times its documents count
   (sources.Reader), `dataset` 'tfds:NAME' or '', `again`: files left out, for links lead to them
-  twice; `data`: of hub.Data.facts, None for other files."""
+  twice, `data`: of hub.Data.facts, None for other files.
+  """
 
   name: str
   option: str
