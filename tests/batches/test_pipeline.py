@@ -214,13 +214,13 @@ def test_repeat_repeats_the_row_list_of_a_pair_format_too():
   assert epochs[0] == epochs[1]
   pipe = _build('segment_pairs', dict(repeat=0), batch_size=1)
   # lists differ in length, so the border is that of epoch 0
-  assert len({len(pipe._order.lists.get(e)) for e in range(6)}) > 1
+  assert len({len(pipe._source.order.lists.get(e)) for e in range(6)}) > 1
 
 
 def test_a_longer_list_is_not_finished_and_a_shorter_one_wraps():
   pipe = _build('segment_pairs', batch_size=1, seed=2)
   n = pipe.rows_per_epoch
-  lengths = [len(pipe._order.lists.get(e)) for e in range(8)]
+  lengths = [len(pipe._source.order.lists.get(e)) for e in range(8)]
   longer, shorter = int(np.argmax(lengths)), int(np.argmin(lengths))
   assert lengths[longer] > n > lengths[shorter]
   for epoch in (longer, shorter):
@@ -320,7 +320,7 @@ def test_evaluation_is_the_same_for_every_seed_and_phase():
 def test_held_out_rows_predict_text_only_whatever_a_masking_takes(name):
   changes = dict(maskable='all_but_padding', sampling='independent', rate=0.3)
   pipe = _build(name, changes, split='held_out')
-  features, keys = pipe._rows(0, np.arange(8) % pipe.rows_per_epoch, shuffled=False)
+  features, keys = pipe._source.rows(0, np.arange(8) % pipe.rows_per_epoch, shuffled=False)
   fields = MASKING | changes
   mask = maskings.BY_NAME[fields.pop('name')](32, corpus.in_memory(*_text(), V, SPECIAL), **fields)
   wished = masking_rows.run(mask, features, keys)  # as in training
@@ -457,13 +457,13 @@ def test_the_next_list_is_built_in_the_background_and_old_ones_go():
   pipe = _build('segment_pairs', batch_size=1)
   n = pipe.rows_per_epoch
   pipe.batch(n // 4)
-  assert set(pipe._order.lists._built) == {(0, 0)}
+  assert set(pipe._source.order.lists._built) == {(0, 0)}
   pipe.batch(n - 1)
   for thread in [t for t in threading.enumerate() if t.daemon and isinstance(t, epochs._Builder)]:
     thread.join()
-  assert set(pipe._order.lists._built) == {(0, 0), (1, 0)}
+  assert set(pipe._source.order.lists._built) == {(0, 0), (1, 0)}
   pipe.batch(5 * n)
-  assert len(pipe._order.lists._built) == 2
+  assert len(pipe._source.order.lists._built) == 2
 
 
 # --- parts of a large split ---
@@ -494,10 +494,10 @@ def test_in_parts_too_a_batch_is_a_function_of_its_step_for_any_number_of_hosts(
 
 def test_an_epoch_visits_every_part_and_nearly_every_row_of_it(monkeypatch):
   pipe = _in_parts(monkeypatch, 'full_sentences', batch_size=1)
-  lists = [len(pipe._order.lists.get(0, part)) for part in range(3)]
+  lists = [len(pipe._source.order.lists.get(0, part)) for part in range(3)]
   assert abs(pipe.rows_per_epoch - sum(lists)) < 0.25 * sum(lists)
   rows = [pipe.batch(step) for step in range(pipe.rows_per_epoch)]
   seen = {r['input_ids'].tobytes() for r in rows}
   assert len(seen) > 0.8 * len(rows)
-  visited = [pipe._order._visited(epoch).tolist() for epoch in range(3)]
+  visited = [pipe._source.order._visited(epoch).tolist() for epoch in range(3)]
   assert visited[0] != visited[1] or visited[1] != visited[2]
