@@ -64,6 +64,7 @@ class Progress:
     speed = [f'{rate:,.0f} tokens/s'] if rate else []
     now = self._losses(row, '')
     held_out = self._losses(row, 'held_out_') if 'held_out_loss' in row else []
+    held_out += [f'{name} {value:.4f}' for name, value in row.items() if name.startswith('dev_')]
     text = ' · '.join(now + speed + [f'held out: {", ".join(held_out)}'] * bool(held_out))
     if self._bar:
       self._bar[0].update(self._bar[1], completed=self._at, numbers=' · '.join(now[:1] + speed))
