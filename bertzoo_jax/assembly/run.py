@@ -17,6 +17,7 @@ from bertzoo_jax.assembly import reports
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import progress
+from bertzoo_jax.common import reading
 from bertzoo_jax.common import storage
 from bertzoo_jax.hf import heads
 from bertzoo_jax.pretrained import initial_weights
@@ -82,8 +83,11 @@ def _last_held_out(workdir) -> dict:
 def _attempt(run, workdir, data, mesh, end, begin, notice, show, check_held) -> dict:
   """Resumes or begins the run, and trains. What loop.train returns."""
   config, (init, layers) = run.config, begin
+  read_of = lambda phase: data.phase(phase).read
+  keep_at = reading.kept(config.run.keep_words, run.phases, read_of, end)
   checkpoints = checkpoint.Checkpoints(
     workdir,
+    keep_at=keep_at,
     keep=config.run.keep,
     keep_every=config.run.keep_every,
     run={'config': json.loads(configuration.to_json(config)), 'corpus': data.corpus},
@@ -111,7 +115,14 @@ def _attempt(run, workdir, data, mesh, end, begin, notice, show, check_held) -> 
   record, trackers = _records(config, workdir, start, attempt)
   bar = progress.Progress(end, start, show=show and first_process(), entropy=data.entropy)
   bar.say(
-    '\n'.join([*reports.overview(run, workdir, here, phase_run, state, data, mesh), origin, *notes])
+    '\n'.join(
+      [
+        *reports.overview(run, workdir, here, phase_run, state, data, mesh),
+        *reports.kept(keep_at),
+        origin,
+        *notes,
+      ]
+    )
   )
   training = loop.Loop(
     workdir=workdir,
@@ -127,6 +138,7 @@ def _attempt(run, workdir, data, mesh, end, begin, notice, show, check_held) -> 
     tokens_per_byte=data.tokens_per_byte,
     watchdog=watchdog.Watchdog(config.run.hang_minutes),
     check_held=check_held,
+    keep_at=frozenset(keep_at),
   )
   with contextlib.ExitStack() as stack:
     stack.enter_context(training.watchdog)

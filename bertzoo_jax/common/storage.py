@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 from etils import epath
+from etils.epath import backend
 
 from bertzoo_jax.common import errors
 
@@ -67,6 +68,12 @@ class _Remote(type(epath.Path('gs://bucket'))):
     asked(lambda: write(data), self, twice=False)
 
 
+class _OfHub(type(epath.Path('hf://name'))):
+  """A file of the Hugging Face hub: TensorFlow, which epath would ask, knows no hf://."""
+
+  _backend = backend.fsspec_backend
+
+
 def asked(ask, what, right=NotImplemented, twice=True):
   """The answer of an object store: the first that came twice or is `right`. One that the client
   could not read is asked for again.
@@ -96,6 +103,8 @@ def asked(ask, what, right=NotImplemented, twice=True):
 
 def path(p) -> epath.Path:
   """A path object for a local or gs:// address; `~` is expanded."""
+  if str(p).startswith('hf://'):
+    return _OfHub(p)
   return _Remote(p) if is_remote(p) else epath.Path(p).expanduser()
 
 

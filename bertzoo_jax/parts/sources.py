@@ -29,8 +29,9 @@ def table(
   'NAME|NAME' is the first of these that exists, of files and of columns. 'NAME?' may be absent, of
   files, of `example` and of the columns of `where`.
 
-  files: {split: file name in --task_dir}. `train` is learned. Splits whose name begins with `dev`
-    are scored, those whose name begins with `test` are predicted. '' for none.
+  files: {split: file name in --task_dir, or hf:NAME[/CONFIG][@REVISION][:SPLIT], a split of a data
+    set of Hugging Face, of a local folder or the hub}. `train` is learned. Splits whose name begins
+    with `dev` are scored, those whose name begins with `test` are predicted. '' for none.
   text_a, text_b, label, example: names of columns, or their numbers from 0 for a table without a
     header; '' for none. label may be several names by comma (multilabel); example is the number of
     an example in a submission. JSON keys have dots between levels.

@@ -46,9 +46,10 @@ _BEGINNING = threading.Lock()
 class Checkpoints:
   """The checkpoints of one run. One process at a time may hold this (see lock.py)."""
 
-  def __init__(self, workdir, *, keep: int, keep_every: int, run: dict | None = None):
+  def __init__(self, workdir, *, keep: int, keep_every: int, keep_at=(), run: dict | None = None):
     """workdir: of the run. keep: newest steps kept, at least 1. keep_every: multiples of it are
-    kept for good; 0 for none. run: {'config', 'corpus'}, as JSON; each checkpoint gets a copy.
+    kept for good; 0 for none. keep_at: other steps that are. run: {'config', 'corpus'}, as JSON;
+    each checkpoint gets a copy.
 
     The best step is kept too (step_folders.best). Raises UserError for a `keep` below 1.
     """
@@ -57,7 +58,7 @@ class Checkpoints:
         f'run.keep is {keep} and run.keep_every {keep_every}: at least 1 and 0 are needed.'
       )
     self._folder = storage.absolute(workdir) / step_folders.FOLDER
-    self._keep, self._keep_every = keep, keep_every
+    self._keep, self._keep_every, self._keep_at = keep, keep_every, frozenset(keep_at)
     self._saving, self._run = None, run or {}
     self._writes = jax.process_index() == 0
     with storage.reading(f'The checkpoints in {self._folder}'):
@@ -206,10 +207,8 @@ class Checkpoints:
 
   def _prune(self):
     present = step_folders.steps(self._folder.parent)
-    kept = set(present[-self._keep :]) | {
-      s for s in present if self._keep_every and s % self._keep_every == 0
-    }
-    kept |= {step_folders.best(self._folder.parent)}
+    kept = {*present[-self._keep :], step_folders.best(self._folder.parent), *self._keep_at}
+    kept |= {s for s in present if self._keep_every and s % self._keep_every == 0}
     for step in present:
       if step not in kept:
         step_folders.delete(self._folder / str(step))

@@ -39,6 +39,7 @@ class Loop:
     entropy, tokens_per_byte: see data.Data.
     watchdog: ends the process if a step, an evaluation or a save hangs.
     check_held: raises if the workdir is no longer this run's (lock.hold).
+    keep_at: steps after which a checkpoint is saved and kept.
     best: (rank, step) of the best checkpoint of the phase that is there (step_folders.ranks); found
       by `train`.
   """
@@ -56,6 +57,7 @@ class Loop:
   tokens_per_byte: float | None = None
   watchdog: watchdogs.Watchdog = dataclasses.field(default_factory=lambda: watchdogs.Watchdog(0))
   check_held: Callable[[], None] = lambda: None
+  keep_at: frozenset = frozenset()
   best: tuple = (math.inf, 0)
   _health: Any = None
   _row: Any = None  # (row, metrics) of the last logged step, which are written at the next one
@@ -171,6 +173,7 @@ class Loop:
     due = (
       better
       or (every and step % every == 0)
+      or step in self.keep_at
       or (step % self.machinery.log_every == 0 and self._minutes_are_up())
     )
     if (due and step < phase_run.end_step) or step == self.total_steps:
