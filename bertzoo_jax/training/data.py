@@ -37,9 +37,9 @@ class PhaseData(NamedTuple):
   batches: Callable
   held_out: Callable
   rows_per_epoch: int | None
+  read: Callable | None = None
   scores: Callable | None = None
   patience: int = 0
-  read: Callable | None = None
 
 
 class Data(NamedTuple):
