@@ -89,7 +89,7 @@ def prepare(
 
   Args:
     config: an experiment; its sections `tokenizer` and `corpus` are used.
-    source: list of PATTERN[#option] or tfds:NAME[#text_key], as in text/sources.py.
+    source: list of what text/finding.py explains.
     out: the corpus's folder, local or gs://.
     tokenizer: published files, a folder that holds them, or hf:DIR (tokenizers.load); None trains
       one on the text.
@@ -180,13 +180,14 @@ def _plan(config, found, loaded, files, where, excluded) -> dict:
   """All that decides the bytes of the corpus. An unfinished corpus is resumed only if the plan is
   identical.
   """
-  total = sum(s.bytes for s in found)
+  total, splitter = sum(s.bytes for s in found), sentences.splitter(config.corpus.splitter).name
   return dict(
     format_version=corpus.FORMAT_VERSION,
     sources=[s.facts() for s in found],
     tokenizer=config.tokenizer.to_dict(),
     tokenizer_hash=loaded.hash if loaded else f'trained on at most {_most(config)} bytes',
-    corpus=config.corpus.to_dict(),
+    # the name of a package's splitter has its version
+    corpus=config.corpus.to_dict() | ({'splitter': splitter} if ', version' in splitter else {}),
     where=[list(w) for w in where],
     exclude=[s.facts() for s in excluded],
     files={
@@ -485,7 +486,8 @@ if __name__ == '__main__':
   _SOURCE = flags.DEFINE_multi_string(
     'source',
     None,
-    'PATTERN[#text_key | #file | #wrapped] or tfds:NAME[#text_key]; may be repeated.',
+    'PATTERN[#text_key | #file | #wrapped], tfds:NAME[#text_key] or '
+    'hf:NAME[/CONFIG][@REVISION][:SPLIT][#text_key]; may be repeated.',
     required=True,
   )
   _OUT = flags.DEFINE_string('out', None, 'Folder of the corpus, local or gs://.', required=True)

@@ -24,6 +24,7 @@ no TPU has run it yet. A GPU needs XLA_FLAGS=--xla_gpu_deterministic_ops=true.
 """
 
 import functools
+import os
 import warnings
 
 import jax
@@ -32,7 +33,7 @@ from absl import flags
 from bertzoo_jax import assembly
 from bertzoo_jax import cli
 from bertzoo_jax.assembly import checks
-from bertzoo_jax.assembly import run as runs
+from bertzoo_jax.assembly import run as trainings
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.runs import distributed
@@ -48,6 +49,7 @@ def pretrain(
   cache_dir: str | None = None,
   batches: str | None = None,
   init: str | None = None,
+  init_layers: str = '',
 ) -> dict:
   """Trains; returns {'step', 'interrupted', 'held_out': metrics, 'entropy': nats, 'flops': of the
   whole run, as `assembly.published_flops` counts}.
@@ -55,7 +57,8 @@ def pretrain(
   config: an experiment. workdir: of the run; one that holds this run is resumed. corpus, batches:
   one of them: a corpus or several, or a file of batches. cache_dir: local folder for the mirror of
   a corpus in an object store. init: address of weights to begin with, or one for each network by
-  comma; not used when the run is resumed.
+  comma; init_layers: those of its layers to take (initial_weights.layers_of), '' for all. Neither
+  is used when the run is resumed.
 
   Raises UserError for anything that does not fit, before anything is written; TryAgain for storage
   that may answer the next time, or another job in the workdir; Stopped for a run that must not go
@@ -68,9 +71,11 @@ def pretrain(
       config = _of_epochs(config, corpus, cache_dir)
       run = assembly.resolve(config)
     checks.of_run(run)
-    runs.start_devices(config)
+    trainings.start_devices(config)
     open_data = functools.partial(_open, config, corpus, cache_dir, batches)
-    return _report(runs.train(run, workdir, open_data, init=init, notice=notice), workdir)
+    init = None if init is None else os.fspath(init)
+    begin = dict(init=init, init_layers=init_layers)
+    return _report(trainings.train(run, workdir, open_data, notice=notice, **begin), workdir)
 
 
 def _of_epochs(config, path, cache_dir):
@@ -162,7 +167,7 @@ def _report(result, workdir) -> dict:
   data, more = result.pop('data'), result.pop('to_come')
   held_out, flops = result['held_out'], result['flops']
   counted = '' if flops is None else f' · {flops:.3e} FLOPs as Clark et al. 2020 count them'
-  if runs.first_process():
+  if trainings.first_process():
     step, end = result['step'], result['end']
     if result['interrupted'] and step < end:
       saved = f'at step {step:,} of {end:,} and saved' if step else 'before the first step'
@@ -198,6 +203,7 @@ def main(_):
     cache_dir=_CACHE_DIR.value,
     batches=_BATCHES.value,
     init=_INIT.value,
+    init_layers=_INIT_LAYERS.value,
   )
 
 
@@ -220,5 +226,10 @@ if __name__ == '__main__':
     None,
     'Weights to begin with: WORKDIR[@STEP|@best], hf:DIR or hf:ID[@revision]; two by comma for a '
     'discriminator and its generator. Optimizer and step are fresh.',
+  )
+  _INIT_LAYERS = flags.DEFINE_string(
+    'init_layers',
+    '',
+    'Layers of --init that make a shallower network: first:N, every:K, or numbers from 0 by comma.',
   )
   cli.run(main, distributed.leave)

@@ -210,7 +210,8 @@ def run(phase_run, steps, state=None, update=None):
   """(state, losses) after `steps` steps of a phase_run; waits for each, since CPU collectives under
   way together can hang.
 
-  update: the phase_run's compiled step, if there already is one."""
+  update: the phase_run's compiled step, if there already is one.
+  """
   state = phase_runs.fresh(phase_run) if state is None else state
   update, losses = update or phase_runs.train_step(phase_run), []
   first = int(state.step) - phase_run.phase.first_step

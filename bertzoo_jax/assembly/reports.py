@@ -45,10 +45,10 @@ def overview(run, workdir, here, phase_run, state, data, mesh):
   for field, start, end, first, last, shape in config.moving:
     lines.append(f'moves     {field} {start:g} → {end:g}, steps {first:,}–{last:,}, {shape}')
   published = published_flops.of_run(run, data.vocab_size, mesh, of_unit)
-  counted = 'not known: no published count for this network'
+  counted = 'not known for this network'
   if published is not None:
-    counted = f'{published:.3e} for the whole run, counted as Clark et al. 2020 do'
-  return [*lines, f'flops     {counted}']
+    counted = f'{published:.3e} for the whole run, as Clark et al. 2020 count'
+  return [*lines, f'flops     published FLOPs: {counted}']
 
 
 def kept(keep_at: dict) -> list[str]:

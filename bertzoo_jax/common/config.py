@@ -29,10 +29,15 @@ _PHASE_MACHINERY = 'run.accumulation'
 # What is not science: changing it leaves the run the same but for rounding and the draw of dropout.
 _MACHINERY = ('run', 'hf')
 # Nor is how the scores of a trained network become answers (configs/tasks/parts.py).
-_DECODING = tuple(
-  f'features.{field}' for field in ('n_best', 'max_answer', 'beam', 'no_answer_threshold')
+_DECODING = (
+  *(f'features.{field}' for field in ('n_best', 'max_answer', 'beam', 'no_answer_threshold')),
+  'objective.threshold',
 )
 
+# Fields that were added to fine-tuning, with the values that compute the same.
+_ADDED_TO_TASKS = dict(
+  positive='', choose='last', choose_every=0, patience=0, max_train=0, max_dev=0, init_layers=''
+)
 _NO_SIFT = dict(weight=0.0, rate=1e-4, init=1e-2, loss='symmetric_kl')
 # Runs are read from the version of 22 November 2026 (commit 27f957a) on. Fields that were added
 # since, with the values that compute the same: of an experiment, and of its sections
@@ -44,10 +49,11 @@ _ADDED = {
     'replaced_token_adversarial': dict(head='token'),
     'replaced_token_frozen': dict(head='token'),
     'corruption_detection': dict(head='token'),
-    'classification': dict(sift=_NO_SIFT),
-    'multilabel': dict(sift=_NO_SIFT),
+    'classification': dict(sift=_NO_SIFT, class_weights=(), label_smoothing=0.0),
+    'multilabel': dict(sift=_NO_SIFT, threshold=0.5),
     'regression': dict(sift={**_NO_SIFT, 'loss': 'mse'}),
   },
+  'source': {name: dict(stratified=False) for name in ('table', 'tfds')},
   'optimizer': {
     name: dict(rates=(), clip_groups=()) for name in ('adamw', 'adamw_uncorrected', 'lamb')
   },
@@ -225,9 +231,13 @@ def _learned(phase):
 
 
 def differences(old: dict, new: dict) -> list[str]:
-  """Lines 'key: old → new' for every key in which two flat configs differ."""
+  """Lines 'key: old → new' for every key in which two flat configs differ; of two parts of
+  different names the name alone.
+  """
   value = lambda flat, key: flat.get(key, '(absent)')
   keys = [k for k in sorted(old.keys() | new.keys()) if value(old, k) != value(new, k)]
+  parts = tuple(key.removesuffix('name') for key in keys if key.endswith('.name'))
+  keys = [key for key in keys if key.endswith('.name') or not key.startswith(parts)]
   return [f'{key}: {value(old, key)} → {value(new, key)}' for key in keys]
 
 
@@ -272,6 +282,8 @@ def from_json(text: str) -> ml_collections.ConfigDict:
   plain = json.loads(text)
   for field, value in _ADDED_FIELDS.items():
     plain.setdefault(field, value)
+  if 'source' in plain:
+    plain = {**_ADDED_TO_TASKS, **plain}
   for sections in (plain, *(overrides for _, overrides in plain.get('phases', ()))):
     for section in _ADDED.keys() & sections.keys():
       name = sections[section].get('name')

@@ -8,6 +8,11 @@ import sys
 import time
 
 _EVERY = 5.0  # seconds between plain lines about bytes
+# numbers of a row that are no metrics of its objective
+_OF_ALL = (
+  *('step', 'phase', 'examples', 'epoch', 'batch_crc32', 'tokens_per_second', 'mfu'),
+  *('loss', 'lr', 'grad_norm', 'nonfinite', 'spikes'),
+)
 
 
 class Progress:
@@ -74,13 +79,13 @@ class Progress:
     else:
       print(
         f'step {step:,}/{self._total:,} {100 * step / self._total:.1f}% · {text} · '
-        f'{self._left(max(step, self._finished))} left',
+        f'{self._left(step)} left',
         flush=True,
       )
 
   def _losses(self, row, prefix, suffix='') -> list[str]:
-    """The losses of a row. That of masked tokens comes first: it compares with the entropy.
-    suffix: of the figures of one corpus.
+    """The losses of a row. That of masked tokens comes first: it compares with the entropy. An
+    objective without one shows two metrics of its own. suffix: of the figures of one corpus.
     """
     get = lambda name: row.get(prefix + name + suffix)
     loss, masked, found = get('loss'), get('mlm_loss'), get('rtd_accuracy')
@@ -97,17 +102,29 @@ class Progress:
         f'replaced tokens: accuracy {100 * found:.2f} % '
         f'(calling all original {100 * get("rtd_base_rate"):.2f} %), AUC {get("rtd_auc"):.3f}'
       )
+    if len(parts) == 1 and masked is None:
+      own = [
+        name.removeprefix(prefix)
+        for name in row
+        if name.startswith(prefix)
+        and '/' not in name
+        and (prefix or not name.startswith('held_out_'))
+      ]
+      told = [name for name in own if name not in _OF_ALL and get(name) not in (None, loss)]
+      parts += [f'{name} {_number(get(name))}' for name in told[:2]]
     return parts
 
   def close(self) -> None:
     if self._bar:
       self._bar[0].stop()
 
-  def _left(self, finished):
+  def _left(self, step):
+    """Time from a step to the end, by the pace of the steps that are computed."""
+    finished = max(step, self._finished)
     if self._began is None or finished <= self._began[1]:
       return '?'
     of_step = (time.monotonic() - self._began[0]) / (finished - self._began[1])
-    return clock(of_step * (self._total - finished))
+    return clock(of_step * (self._total - step))
 
 
 class Meter:

@@ -147,7 +147,7 @@ def read_manifest(path) -> dict:
       )
     raise errors.UserError(
       f'No corpus at {path} (there is no manifest.json): python -m bertzoo_jax.prepare '
-      f'--out={path} makes one.'
+      f'--config CONFIG --source TEXT --out {path} makes one.'
     )
   try:
     manifest = storage.read_json(path / 'manifest.json')
@@ -277,7 +277,8 @@ def in_memory(
 
 def stand_in(corpus: Corpus, documents: int, length: int) -> Corpus:
   """Unknown tokens with the facts of a corpus, in so many documents of four sentences of about
-  `length` tokens together: enough to build a pipeline in no time."""
+  `length` tokens together: enough to build a pipeline in no time.
+  """
   size = 4 * documents
   tokens = np.full(size * (length // 4 + 1), corpus.special['unk'])
   starts = np.arange(size + 1) * (length // 4 + 1)

@@ -49,7 +49,8 @@ BEGINNING = Begin()
 class Chunk(NamedTuple):
   """Neighbouring documents: `index`, from 0; `documents` as `sources.encode` wrote them; `first`
   says where it begins, in words, `begin` for a second reading; `end`: bytes of the sources read
-  when it was full."""
+  when it was full.
+  """
 
   index: int
   documents: list[bytes]

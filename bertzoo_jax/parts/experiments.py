@@ -143,8 +143,15 @@ def fine_tuning(
   seeds: tuple = (),
   grid: tuple = (),
   init: str = '',
+  init_layers: str = '',
   submission: dict = None,
   metrics: tuple,
+  positive: str = '',
+  choose: fields.one_of('last', 'best') = 'last',
+  choose_every: fields.STEPS = 0,
+  patience: fields.COUNT_OR_0 = 0,
+  max_train: fields.COUNT_OR_0 = 0,
+  max_dev: fields.COUNT_OR_0 = 0,
   source: dict,
   features: dict = None,
   encoder: dict = None,
@@ -168,8 +175,18 @@ def fine_tuning(
   grid: ((key, (values, …)), …); every combination is run with every seed. A key is none that says
     which rows there are (source, features, length) or which runs (seed, seeds, init).
   init: name of the task whose best run this one begins with (MNLI for RTE); '' for --init.
+  init_layers: layers of --init that make a shallower network: first:N | every:K | numbers from 0 by
+    comma; '' for all.
   submission: {test split: name of its file for the benchmark}.
-  metrics: names; the first is the dev score, by which the best of a grid is chosen.
+  metrics: names; the first is the dev score, by which the best of a grid is chosen. Also
+    `package.module:name` (tasks/metrics.py).
+  positive: the label that f1, precision and recall are of; '' for the second of two. Of tags, the
+    type that entity_f1 and the like are of; '' for all.
+  choose: the checkpoint of a run that is scored and kept: last | best (by the dev score).
+  choose_every: steps between dev scores; 0 for an epoch.
+  patience: dev scores without a better one after which a run ends; 0 for none. With choose=best.
+  max_train, max_dev: examples of train and of each dev split, at most, chosen by a hash of their
+    text; 0 for all.
   encoder: {field: value} of the encoder that fine-tuning sets; all others come with the weights.
     None for both kinds of dropout at 0.1, {} for nothing.
   """

@@ -51,7 +51,7 @@ class Checkpoints:
     kept for good; 0 for none. keep_at: other steps that are. run: {'config', 'corpus'}, as JSON;
     each checkpoint gets a copy.
 
-    The step with the lowest held-out loss is kept too. Raises UserError for a `keep` below 1.
+    The best step is kept too (step_folders.best). Raises UserError for a `keep` below 1.
     """
     if keep < 1 or keep_every < 0:
       raise errors.UserError(
@@ -69,18 +69,19 @@ class Checkpoints:
       ocp.options.AsyncOptions(post_finalization_callback=self._seal)
     )
 
-  def save(self, state, held_out_loss: float | None = None, phase_first_step: int = 0) -> int:
+  def save(self, state, held_out_loss=None, phase_first_step: int = 0, score: tuple = ()) -> int:
     """Begins to write a state and returns its step; waits for the save before. A step already there
     is left as it is.
 
-    held_out_loss: of the state, in the phase that begins at phase_first_step. Raises OSError, or
-      what the storage raised, if the save before failed.
+    held_out_loss: of the state, in the phase that begins at phase_first_step; None if it was not
+      evaluated. score: one number, if states are compared by it. Raises OSError, or what the
+      storage raised, if the save before failed.
     """
     step = int(state.step)
     self.wait()
     if step in step_folders.steps(self._folder.parent):
       return step
-    self._saving = (step, held_out_loss, phase_first_step)
+    self._saving = (step, held_out_loss, phase_first_step, score)
     if self._writes:
       self._folder.mkdir(parents=True, exist_ok=True)
     state = {**_parts(state), 'meta': {'step': step, 'shapes': shapes(state)}}
@@ -185,7 +186,7 @@ class Checkpoints:
 
   def _seal(self):
     """Called by Orbax's thread between the last byte and the commit: sums every file."""
-    step, held_out_loss, phase_first_step = self._saving
+    step, held_out_loss, phase_first_step, score = self._saving
     folder = next(
       p
       for p in self._folder.iterdir()
@@ -199,6 +200,7 @@ class Checkpoints:
         'step': step,
         'held_out_loss': held_out_loss,
         'phase_first_step': phase_first_step,
+        **({'score': score[0]} if score else {}),
         'files': sums,
       },
     )
@@ -260,6 +262,7 @@ def _load_params(address):
 
 def parse_address(address: str) -> tuple[str, str | None]:
   """(workdir, step, 'best' or None) of W, W@STEP, W@best. Raises UserError for another @."""
+  address = os.fspath(address)
   workdir, at, which = address.rpartition('@')
   if not at or (not storage.is_remote(address) and storage.path(address).exists()):
     return address, None  # a folder whose name has an @ comes first
