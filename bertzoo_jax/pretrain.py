@@ -127,7 +127,7 @@ def _from_corpus(config, path, cache_dir, host):
           yield name, batch
 
     return training_data.PhaseData(
-      train.features, train.iterate, held_out, train.rows_per_epoch, train.read
+      train.features, train.iterate, held_out, train.rows_per_epoch, read=train.read
     )
 
   def trial(phase):

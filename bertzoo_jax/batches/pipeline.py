@@ -168,7 +168,9 @@ def held_out(corpus, phase, **options) -> dict:
   """{name of the corpus: pipeline of its held-out rows}, '' for the only corpus. Of a mixture,
   corpora without held-out text are left out.
   """
-  some = [m for m in corpus.members if m.splits['held_out'].num_tokens or len(corpus.members) == 1]
+  some = [m for m in corpus.members if m.splits['held_out'].num_tokens or not m.name]
+  for name in {m.name for m in corpus.members} - {m.name for m in some}:
+    warnings.warn(f'The corpus {name} has no held-out text: it is not evaluated.', stacklevel=2)
   return {m.name: of_phase(m, phase, split='held_out', **options) for m in some}
 
 
