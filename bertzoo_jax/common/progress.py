@@ -91,7 +91,8 @@ class Progress:
     if masked is not None:
       beside = '' if self._entropy is None else f' (unigram entropy {self._entropy:.4f})'
       parts.append(f'masked-token loss {_number(masked)}{beside}')
-    if masked is None or loss is None or abs(loss - masked) > 1e-4 * abs(loss):
+    is_another = lambda x: x is not None and (loss is None or abs(loss - x) > 1e-4 * abs(loss))
+    if masked is None or is_another(masked):
       parts.append(f'loss {_number(loss)}' if not parts else f'total loss {_number(loss)}')
     if found is not None:
       parts.append(
@@ -104,7 +105,7 @@ class Progress:
         for name in row
         if name.startswith(prefix) and (prefix or not name.startswith('held_out_'))
       ]
-      told = [name for name in own if name not in _OF_ALL and get(name) not in (None, loss)]
+      told = [name for name in own if name not in _OF_ALL and is_another(get(name))]
       parts += [f'{name} {_number(get(name))}' for name in told[:2]]
     return parts
 
