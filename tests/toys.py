@@ -148,7 +148,7 @@ def phase_run(
   tx = optimizers.BY_NAME[optimizer](schedule, paths, **fields)
   features = {k: (v.shape, v.dtype) for k, v in batch(0, rows).items()}
   make = batches or (lambda a, b: (batch(first + s, rows, poison, weight) for s in range(a, b)))
-  held_out = lambda: [batch(1000 + i, rows) for i in range(3)]
+  held_out = lambda: [('', batch(1000 + i, rows)) for i in range(3)]
   config = ml_collections.ConfigDict(dict(seed=0, run=dict(accumulation=accumulation)))
   return phase_runs.PhaseRun(
     configuration.Phase(0, first, end - first, config, 0, 0, 0),

@@ -69,6 +69,8 @@ class Progress:
     speed = [f'{rate:,.0f} tokens/s'] if rate else []
     now = self._losses(row, '')
     held_out = self._losses(row, 'held_out_') if 'held_out_loss' in row else []
+    for corpus in dict.fromkeys(key.partition('/')[1:] for key in row if '/' in key):
+      held_out.append(f'{corpus[1]} {", ".join(self._losses(row, "held_out_", "".join(corpus)))}')
     text = ' · '.join(now + speed + [f'held out: {", ".join(held_out)}'] * bool(held_out))
     if self._bar:
       self._bar[0].update(self._bar[1], completed=self._at, numbers=' · '.join(now[:1] + speed))
@@ -81,18 +83,20 @@ class Progress:
         flush=True,
       )
 
-  def _losses(self, row, prefix) -> list[str]:
+  def _losses(self, row, prefix, suffix='') -> list[str]:
     """The losses of a row. That of masked tokens comes first: it compares with the entropy. An
-    objective without one shows two metrics of its own.
+    objective without one shows two metrics of its own. suffix: of the figures of one corpus.
     """
-    get = lambda name: row.get(prefix + name)
+    get = lambda name: row.get(prefix + name + suffix)
     loss, masked, found = get('loss'), get('mlm_loss'), get('rtd_accuracy')
     parts = []
     if masked is not None:
-      beside = '' if self._entropy is None else f' (unigram entropy {self._entropy:.4f})'
+      beside = '' if self._entropy is None or suffix else f' (unigram entropy {self._entropy:.4f})'
       parts.append(f'masked-token loss {_number(masked)}{beside}')
     is_another = lambda x: x is not None and (loss is None or abs(loss - x) > 1e-4 * abs(loss))
-    if masked is None or is_another(masked):
+    if suffix and masked is None:
+      return [f'{k} {_number(v)}' for k, v in row.items() if k.endswith(f'_loss{suffix}')]
+    if not suffix and (masked is None or is_another(masked)):
       parts.append(f'loss {_number(loss)}' if not parts else f'total loss {_number(loss)}')
     if found is not None:
       parts.append(
@@ -103,7 +107,9 @@ class Progress:
       own = [
         name.removeprefix(prefix)
         for name in row
-        if name.startswith(prefix) and (prefix or not name.startswith('held_out_'))
+        if name.startswith(prefix)
+        and '/' not in name
+        and (prefix or not name.startswith('held_out_'))
       ]
       told = [name for name in own if name not in _OF_ALL and is_another(get(name))]
       parts += [f'{name} {_number(get(name))}' for name in told[:2]]
