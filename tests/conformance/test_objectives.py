@@ -104,7 +104,18 @@ def test_fillers_contribute_nothing_even_where_a_real_prediction_shares_their_po
 
 
 def test_a_batch_of_fillers_has_a_finite_loss_and_no_gradient_of_the_masked_tokens(learned):
-  objective, params = learned
+  fillers_are_silent(*learned)
+
+
+def test_an_objective_that_learns_from_fillers_is_found():
+  plain = objectives.BY_NAME['mlm'](small.encoder())
+  ones = np.ones((4, PREDICTIONS), np.float32)
+  loss = lambda params, batch, *rest: plain.loss(params, {**batch, 'masked_weights': ones}, *rest)
+  with pytest.raises(AssertionError, match=r'gradient of a batch without a masked token.*\[\]'):
+    fillers_are_silent(plain._replace(loss=loss), small.parameters(plain))
+
+
+def fillers_are_silent(objective, params):
   batch = {**rows(objective), 'masked_weights': np.zeros((4, PREDICTIONS), np.float32)}
   (loss, _), gradients = small.evaluate(objective, params, batch)
   assert np.isfinite(loss) and all(np.isfinite(x).all() for x in jax.tree.leaves(gradients))
