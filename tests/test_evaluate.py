@@ -227,7 +227,7 @@ def set_flags(monkeypatch, **values):
 def test_the_same_command_gives_the_same_numbers_a_table_and_json(
   run, corpus, found, tmp_path, monkeypatch, capsys
 ):
-  set_flags(monkeypatch, WORKDIR=f'{run[0]}@7', CORPUS=corpus, JSON=tmp_path / 'scores.json')
+  set_flags(monkeypatch, WORKDIR=f'{run[0]}@7', CORPUS=[str(corpus)], JSON=tmp_path / 'scores.json')
   command.main(None)
   said = capsys.readouterr().out
   assert scores.table(found) in said and 'at step 7' in said

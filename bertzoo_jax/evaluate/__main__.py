@@ -61,19 +61,16 @@ entropy, or the accuracy is below the bigrams'.
 from absl import flags
 
 from bertzoo_jax import cli
-
-if __name__ == '__main__':  # before TensorFlow is imported
-  cli.quiet_tensorflow()
-
-from bertzoo_jax.common import errors  # noqa: E402
-from bertzoo_jax.common import storage  # noqa: E402
-from bertzoo_jax.corpus import mixture  # noqa: E402
-from bertzoo_jax.evaluate import gaps  # noqa: E402
-from bertzoo_jax.evaluate import minimal_pairs  # noqa: E402
-from bertzoo_jax.evaluate import scores  # noqa: E402
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.corpus import mixture
+from bertzoo_jax.evaluate import gaps
+from bertzoo_jax.evaluate import minimal_pairs
+from bertzoo_jax.evaluate import scores
 
 
 def main(_):
+  cli.quiet_tensorflow()
   if (_CORPUS.value is None) == (_MINIMAL_PAIRS.value is None):
     raise errors.UserError(
       'Give --corpus (held-out text) or --minimal_pairs (pairs of sentences), one of the two.'

@@ -194,6 +194,9 @@ MARKS = {
 }
 
 
+FIRST = {CASES[case][0]: case for case in reversed(CASES)}.values()  # of each class
+
+
 @pytest.mark.parametrize(
   'case', [pytest.param(c, marks=[MARKS[c]] if c in MARKS else []) for c in CASES]
 )
@@ -201,7 +204,7 @@ def test_transformers_computes_the_same_from_what_we_write(tmp_path, case):
   architecture, _, _, special = CASES[case]
   params, encoder = network(case)
   save(tmp_path, architecture, params, encoder, special)
-  for length in (40, 7):  # the whole position table, and a part
+  for length in (40, 7)[: 1 + (case in FIRST)]:  # the whole position table, and a part
     batch = verify.random_batch(small.VOCAB, length, encoder.type_vocab_size, special['pad'])
     theirs = verify.logits(tmp_path, architectures.choose(architecture), batch)
     heads = dict(mlm='mlm_head', next='next_head', pair='pair_head', replaced='replaced_head')
