@@ -45,7 +45,8 @@ _ADDED = {
     'regression': dict(sift={**_NO_SIFT, 'loss': 'mse'}),
   },
   'optimizer': {
-    name: dict(rates=(), clip_groups=()) for name in ('adamw', 'adamw_uncorrected', 'lamb')
+    name: dict(rates=(), clip_groups=(), mu_dtype='float32')
+    for name in ('adamw', 'adamw_uncorrected', 'lamb', 'stable_adamw', 'muon')
   },
 }
 
