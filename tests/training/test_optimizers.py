@@ -302,8 +302,11 @@ def test_a_first_moment_of_bfloat16_is_rounded_between_updates_that_are_those_of
   to = lambda dtype, state: jax.tree_util.tree_map_with_path(
     lambda path, x: x.astype(dtype) if 'mu' in jax.tree_util.keystr(path) else x, state
   )
+  own = {'no_adaptation': ()} if name == 'lamb' else {}
+  own |= {'matrices': (('kernel$', (-2,), (-1,)),)} if name == 'muon' else {}
   whole, small = (
-    built(name, lambda s: 0.1, LAYERED, mu_dtype=dtype) for dtype in ('float32', 'bfloat16')
+    built(name, lambda s: 0.1, LAYERED, no_decay=(), mu_dtype=dtype, **own)
+    for dtype in ('float32', 'bfloat16')
   )
   state = small.init(params)
   for step in range(3):
