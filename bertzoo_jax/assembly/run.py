@@ -7,6 +7,7 @@ import platform
 import zlib
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bertzoo_jax import assembly
@@ -191,7 +192,9 @@ def _state(config, phase_run, checkpoints, start, init, data):
     part = lambda index: np.asarray(x[index], to.dtype)
     return jax.make_array_from_callback(x.shape, to.sharding, part)
 
-  state = state.replace(params=jax.tree.map(place, params, target.params))
+  params = jax.tree.map(place, params, target.params)
+  average = jax.tree.map(jnp.copy, params) if target.average else ()
+  state = state.replace(params=params, average=average)
   return state, f'weights from {init}, optimizer and step fresh', [*lines, *notes]
 
 

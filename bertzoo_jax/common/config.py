@@ -13,7 +13,7 @@ from bertzoo_jax.common import errors
 
 # The fields of an experiment, in the order of configs/parts.py.
 FIELDS = tuple(
-  'seed length batch_size batch_tokens phases moving tokenizer corpus format masking encoder '
+  'seed length batch_size batch_tokens phases moving ema tokenizer corpus format masking encoder '
   'objective optimizer schedule hf run'.split()
 )
 # tokenizer.vocab_size of a config that takes the corpus's
@@ -266,6 +266,7 @@ def from_json(text: str) -> ml_collections.ConfigDict:
   plain = json.loads(text)
   plain.setdefault('batch_tokens', 0)
   plain.setdefault('moving', ())
+  plain.setdefault('ema', 0.0)
   for sections in (plain, *(overrides for _, overrides in plain.get('phases', ()))):
     for section in _ADDED.keys() & sections.keys():
       name = sections[section].get('name')

@@ -165,6 +165,7 @@ def resolve(config, task, weights) -> assembly.Run:
       **{k: v for k, v in config.items() if k not in _PLANS},
       'batch_tokens': 0,
       'moving': (),
+      'ema': 0.0,
       'init': weights.address,
       'phases': ((steps, {}),),
       'tokenizer': weights.tokenizer_section or of_weights,

@@ -68,6 +68,7 @@ def experiment(
   batch_tokens: fields.whole(0, fields.BATCH) = 0,
   phases: tuple,
   moving: tuple = (),
+  ema: fields.SHARE_BELOW_1 = 0.0,
   tokenizer: dict,
   corpus: dict,
   format: dict,
@@ -92,6 +93,7 @@ def experiment(
   moving: numbers of masking and objective that move with the step: ((field, from, to, first step,
     last step, shape), …), as ('masking.rate', 0.3, 0.15, 0, 10_000, 'linear'); shape is linear |
     cosine (common/moving.py). Held-out figures use the field's own value.
+  ema: decay per update of an exponential average of the weights, which W@ema names; 0 for none.
   hf: the Hugging Face class that `export` writes.
   """
 

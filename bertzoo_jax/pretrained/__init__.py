@@ -118,7 +118,7 @@ def _of_run(address):
   folder = storage.path(run.workdir) / 'tokenizer'
   record = workdirs.corpus_record(run.workdir)
   return Pretrained(
-    address=f'{run.workdir}@{run.step}',
+    address=checkpoint.at_step(address, run.step),
     section=_section(run.config.encoder.name, network.encoder),
     params=params,
     step=run.step,
