@@ -45,7 +45,7 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
   missing.
 
   Args:
-    address: W, W@STEP or W@best.
+    address: W, W@STEP, W@best, or an average as W@ema.
     out: directory, local or gs://; appears only when it is complete. A run of several networks has
       a folder in it for each.
     architecture: name of the class, or `package.module:NAME`; of several networks that of the
@@ -58,7 +58,7 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
   out = storage.path(out)
   check_free(out)
   params, step, workdir = checkpoint.load_params(address)
-  workdir = storage.path(workdir)
+  workdir, average = storage.path(workdir), checkpoint.parse_address(address)[2]
   config = workdirs.run_config(workdir)
   phase = configuration.phase_at(config, step).config
   trained = objectives.networks_of(phase, weights.vocabulary_size(params))
@@ -72,7 +72,7 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
       wished = architecture if i == 0 else None
       wished = wished or _architecture(config.hf, network, params, aloud=i == 0)
       compared, tensors, aside = _write_network(
-        directory, wished, network, params, _told(config, phase), tokenizer, workdir, step
+        directory, wished, network, params, _told(config, phase), tokenizer, workdir, step, average
       )
       rows = None if compared is None else [*rows, *compared]
       place = out / network.name if len(trained) > 1 else out
@@ -110,7 +110,9 @@ def _told(config, phase) -> dict:
   return {**phase.to_dict(), 'phases': phases, 'length': config.length, 'batch_size': rows}
 
 
-def _write_network(directory, architecture, network, params, config, tokenizer, workdir, step):
+def _write_network(
+  directory, architecture, network, params, config, tokenizer, workdir, step, average
+):
   """Fills a directory. Returns (comparisons or None, tensors, names of the heads in HEADS)."""
   a, encoder = architectures.choose(architecture), network.encoder
   whole = weights.flatten(network.of(params))
@@ -141,11 +143,14 @@ def _write_network(directory, architecture, network, params, config, tokenizer, 
     step=step,
     tensors=tensors,
     corpus=workdirs.corpus_record(workdir),
-    metrics=_metrics(workdir, step, config['metrics'] if 'metrics' in config else ()),
+    metrics={}  # those of the run are of other weights
+    if average
+    else _metrics(workdir, step, config['metrics'] if 'metrics' in config else ()),
     commits=_commits(workdir, step),
     init=workdirs.first_weights(workdir),
     checked=_said(rows, a),
     aside=apart,
+    average=average,
   )
   _write(directory / 'README.md', card.text(told))
   return rows, tensors, apart

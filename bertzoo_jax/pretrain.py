@@ -2,6 +2,7 @@
 
     python -m bertzoo_jax.pretrain --config configs/bert.py:base --corpus CORPUS --workdir W
                                    [--init W2[@STEP|@best] | hf:DIR | hf:ID]
+                                   [--resume_moments]
     python -m bertzoo_jax.pretrain --config configs/bert.py:base --batches FILE.npz --workdir W
 
 The workdir gets the resolved config, checkpoints, metrics.jsonl, loss.png and the command lines of
@@ -48,6 +49,7 @@ def pretrain(
   cache_dir: str | None = None,
   batches: str | None = None,
   init: str | None = None,
+  resume_moments: bool = False,
 ) -> dict:
   """Trains; returns {'step', 'interrupted', 'held_out': metrics, 'entropy': nats, 'flops': of the
   whole run, as `assembly.published_flops` counts}.
@@ -55,7 +57,8 @@ def pretrain(
   config: an experiment. workdir: of the run; one that holds this run is resumed. corpus, batches:
   one of them: a corpus, or a file of batches. cache_dir: local folder for the mirror of a corpus in
   an object store. init: address of weights to begin with, or one for each network by comma; not
-  used when the run is resumed.
+  used when the run is resumed. resume_moments: begin at the step of `init`, with its optimizer's
+  state.
 
   Raises UserError for anything that does not fit, before anything is written; TryAgain for storage
   that may answer the next time, or another job in the workdir; Stopped for a run that must not go
@@ -66,7 +69,8 @@ def pretrain(
     run = checks.of_run(assembly.resolve(config))
     runs.start_devices(config)
     open_data = functools.partial(_open, config, corpus, cache_dir, batches)
-    return _report(runs.train(run, workdir, open_data, init=init, notice=notice), workdir)
+    how = dict(init=init, resume_moments=resume_moments, notice=notice)
+    return _report(runs.train(run, workdir, open_data, **how), workdir)
 
 
 def _open(config, corpus, cache_dir, batches) -> training_data.Data:
@@ -173,6 +177,7 @@ def main(_):
     cache_dir=_CACHE_DIR.value,
     batches=_BATCHES.value,
     init=_INIT.value,
+    resume_moments=_RESUME_MOMENTS.value,
   )
 
 
@@ -193,7 +198,13 @@ if __name__ == '__main__':
   _INIT = flags.DEFINE_string(
     'init',
     None,
-    'Weights to begin with: WORKDIR[@STEP|@best], hf:DIR or hf:ID[@revision]; two by comma for a '
-    'discriminator and its generator. Optimizer and step are fresh.',
+    'Weights to begin with: WORKDIR[@STEP|@best|@ema|@average:K], hf:DIR or hf:ID[@revision]; two '
+    'by comma for a discriminator and its generator. Optimizer and step are fresh.',
+  )
+  _RESUME_MOMENTS = flags.DEFINE_bool(
+    'resume_moments',
+    False,
+    "Goes on from --init WORKDIR[@STEP] at its step with its optimizer's moments: phases, schedule "
+    'and batches count from its start.',
   )
   cli.run(main, distributed.leave)

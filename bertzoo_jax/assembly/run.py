@@ -33,12 +33,15 @@ from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
 
 
-def train(run, workdir, open_data, *, init, notice, devices=None, show=True) -> dict:
+def train(
+  run, workdir, open_data, *, init, notice, resume_moments=False, devices=None, show=True
+) -> dict:
   """Trains in a workdir, or resumes what is there.
 
   run: an assembly.Run, see checks.of_run. open_data: () → training_data.Data. init: address of
-  weights to begin with, or one for each network by comma; None for fresh ones. notice: a Preemption
-  that listens. devices: of the mesh; None for all. show: whether to print progress.
+  weights to begin with, or one for each network by comma; None for fresh ones. resume_moments:
+  whether to begin at the step of `init`, with its optimizer's state. notice: a Preemption that
+  listens. devices: of the mesh; None for all. show: whether to print progress.
 
   Returns {'step', 'end', 'interrupted', 'held_out': metrics, 'data': its Data, 'to_come': what its
   Data says of steps beyond it, 'flops': of the whole run, as `published_flops` counts}.
@@ -59,7 +62,9 @@ def train(run, workdir, open_data, *, init, notice, devices=None, show=True) -> 
     checks.of_batches(run.phases, mesh, jax.process_count())
     end = min(run.end_step, data.last_step or run.end_step)
     with enough_memory(config):
-      result = _attempt(run, workdir, data, mesh, end, init, notice, show, check_held)
+      result = _attempt(
+        run, workdir, data, mesh, end, init, resume_moments, notice, show, check_held
+      )
     return {
       **result,
       'held_out': result['held_out'] or _last_held_out(workdir),
@@ -76,7 +81,7 @@ def _last_held_out(workdir) -> dict:
   return next((row for row in rows if row.get('held_out_loss') is not None), {})
 
 
-def _attempt(run, workdir, data, mesh, end, init, notice, show, check_held) -> dict:
+def _attempt(run, workdir, data, mesh, end, init, resume_moments, notice, show, check_held) -> dict:
   """Resumes or begins the run, and trains. What loop.train returns."""
   config = run.config
   checkpoints = checkpoint.Checkpoints(
@@ -85,14 +90,16 @@ def _attempt(run, workdir, data, mesh, end, init, notice, show, check_held) -> d
     keep_every=config.run.keep_every,
     run={'config': json.loads(configuration.to_json(config)), 'corpus': data.corpus},
   )
-  start = checkpoints.newest() or 0
+  start, source = checkpoints.newest() or 0, None
+  if resume_moments and not start:
+    source, start = _branching(config, init, data, end)
   here = next(p for p in run.phases if min(start, end - 1) < p.end_step)
   following = [p for p in run.phases if here.end_step <= p.first_step < end]
   checks.of_phases(run, [here, *following], data, mesh)
   phase_run = assembly.phase_run(run, here, data, mesh, end)
   memory.check(phase_run)
   later = [lambda p=p: assembly.phase_run(run, p, data, mesh, end) for p in following]
-  state, origin, notes = _state(config, phase_run, checkpoints, start, init, data)
+  state, origin, notes = _state(config, phase_run, checkpoints, start, source, init, data)
   notes += reports.export_notes(config.hf, run.network(here, data.vocab_size, mesh))
 
   attempt = 0
@@ -104,6 +111,7 @@ def _attempt(run, workdir, data, mesh, end, init, notice, show, check_held) -> d
       start_step=start,
       devices=reports.devices(),
       init=init,
+      resume_moments=source is not None,
     )
   record, trackers = _records(config, workdir, start, attempt)
   bar = progress.Progress(end, start, show=show and first_process(), entropy=data.entropy)
@@ -160,9 +168,40 @@ def enough_memory(config):
   return failures.enough_memory(config.run, by_phase)
 
 
-def _state(config, phase_run, checkpoints, start, init, data):
-  """(TrainState, a line that says where it comes from, notes)."""
+def _branching(config, init, data, end):
+  """(workdir, step) of the run whose state this one begins with."""
+  if not init or init.startswith('hf:') or len(storage.addresses(init)) > 1:
+    raise errors.UserError('--resume_moments goes on from a run: give --init WORKDIR[@STEP].')
+  workdir, step, kind = checkpoint.locate(init)
+  if kind:
+    raise errors.UserError(
+      f'--init {init} is an average, which has no moments: give {workdir}@STEP, or leave '
+      '--resume_moments out.'
+    )
+  theirs = configuration.phase_at(workdirs.run_config(workdir), step).config.optimizer.name
+  if theirs != config.optimizer.name:
+    raise errors.UserError(
+      f'--init {init} was trained with optimizer={theirs}, whose moments optimizer='
+      f'{config.optimizer.name} cannot take: give one of both, or leave --resume_moments out.'
+    )
+  if step >= end:
+    raise errors.UserError(
+      f'--resume_moments begins at step {step:,}, and this config ends at step {end:,}: its phases '
+      f'count from the start of {workdir}.'
+    )
+  folder, hash = storage.path(workdir) / 'tokenizer', data.corpus.get('tokenizer_hash')
+  initial_weights.check_vocabulary(init, folder, data.tokenizer, hash)
+  return workdir, step
+
+
+def _state(config, phase_run, checkpoints, start, source, init, data):
+  """(TrainState, a line that says where it comes from, notes). source: workdir of another run
+  whose state it is, or None.
+  """
   target, notes = phase_run.target
+  if source:
+    said = f'step {start:,}, weights and optimizer from {init}'
+    return checkpoints.restore(start, target, source), said, notes
   if start:
     said = f'resuming from the checkpoint of step {start:,}'
     said += ' (--init is for a first start: not used)' if init else ''

@@ -17,6 +17,7 @@ from bertzoo_jax.objectives import generator as generators
 from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import probe
+from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import workdir as workdirs
 
 PAIRS = ('nsp', 'sop')
@@ -100,6 +101,8 @@ def evaluate(
       'command reads both sides of a mask: see its held-out loss per token in metrics.jsonl.'
     )
   notes = _notes(workdir, corpus)
+  if kind := checkpoint.parse_address(address)[2]:
+    notes.append(f'the weights are an average ({kind}).')
   sets = {'mlm': _rows(notes, corpus, config, config.format, 'held_out', batches)}
   if masking_of is not None:
     masked = held_out.masked_as(config, masking_of)

@@ -39,6 +39,7 @@ class Run(NamedTuple):
     init: the address of --init that the run began with; None for random weights.
     checked: what was compared after export.
     aside: names of heads in weights.HEADS.
+    average: which average the weights are, as in their address; None for none.
   """
 
   architecture: Architecture
@@ -53,6 +54,7 @@ class Run(NamedTuple):
   init: str | None
   checked: str
   aside: tuple = ()
+  average: str | None = None
 
   @property
   def task(self) -> str | None:
@@ -99,7 +101,8 @@ def facts(run: Run) -> dict[str, str]:
     'cuts': _SAID['cuts'] * run.fine_tuned,
     'usage': _usage(run),
     'outputs': _outputs(config) * run.fine_tuned,
-    'steps': f'{run.step:,} of {sum(steps for steps, _ in config["phases"]):,}',
+    'steps': f'{run.step:,} of {sum(steps for steps, _ in config["phases"]):,}'
+    + f'; these weights are an average ({run.average})' * bool(run.average),
     'batch': _batch(config, run.step),
     'lengths': ', '.join(f'{n} tokens for {steps:,} steps' for n, steps in lengths),
     'init': _public(run.init.split(',')) if run.init else 'random weights',

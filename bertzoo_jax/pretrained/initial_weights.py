@@ -56,7 +56,7 @@ def parameters(
       run, address, network, objective if len(addresses) == 1 else None, architecture
     )
     spare = []
-    if _check_vocabulary(address, folder, tokenizer, tokenizer_hash):
+    if check_vocabulary(address, folder, tokenizer, tokenizer_hash):
       loaded, spare = hf.without_spare_words(loaded, network.encoder.vocab_size)
     encoder = {
       k: getattr(network.encoder, k)
@@ -152,7 +152,7 @@ def _shares_otherwise(run, address, objective, fresh) -> bool:
   return False
 
 
-def _check_vocabulary(address, theirs, ours, hash=None) -> bool:
+def check_vocabulary(address, theirs, ours, hash=None) -> bool:
   """Weights of other words are refused: a row of the word table would belong to another word,
   without a sign of it. Returns whether the words are known to be the same.
   """

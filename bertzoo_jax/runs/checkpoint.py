@@ -145,11 +145,13 @@ class Checkpoints:
       )
     return None if step < 0 else step
 
-  def restore(self, step: int, target):
+  def restore(self, step: int, target, workdir=None):
     """The state of a sound step, placed as the target says, a TrainState of shape structs with
-    shardings. Raises UserError for other parameters or shapes, TryAgain if storage does not answer.
+    shardings. workdir: of another run whose state it is; None for this one. Raises UserError for
+    other parameters or shapes, TryAgain if storage does not answer.
     """
-    folder = self._folder / str(step)
+    folders = storage.absolute(workdir) / step_folders.FOLDER if workdir else self._folder
+    folder = folders / str(step)
     with _decoding(folder):
       return self._restore(folder, target)
 
@@ -222,7 +224,15 @@ def load_params(address: str) -> tuple[dict, int, str]:
     return _load_params(address)
 
 
-def _load_params(address):
+def locate(address: str) -> tuple[str, int, str | None]:
+  """(workdir, step, kind as in `parse_address`) of the sound checkpoint at an address. Errors: see
+  `load_params`.
+  """
+  with storage.reading(f'The checkpoint {address}'):
+    return _locate(address)
+
+
+def _locate(address):
   workdir, which, kind = parse_address(address)
   folder, present = storage.absolute(workdir) / step_folders.FOLDER, step_folders.steps(workdir)
   if not present and (unmarked := step_folders.unmarked(folder)):
@@ -256,6 +266,12 @@ def _load_params(address):
       )
   if which is not None and (problem := step_folders.verify(folder / str(step))):
     raise errors.UserError(f'Checkpoint {step} of {workdir} is damaged: {problem}. {there}')
+  return workdir, step, kind
+
+
+def _load_params(address):
+  workdir, step, kind = _locate(address)
+  folder = storage.absolute(workdir) / step_folders.FOLDER
   if kind is None:
     return _read(folder / str(step), 'params'), step, workdir
   if kind == 'ema':
@@ -265,11 +281,8 @@ def _load_params(address):
         f'{workdir}@average:K for the mean of checkpoints.'
       )
     return _read(folder / str(step), 'average'), step, workdir
-  return (
-    _mean(folder, [s for s in present if s <= step], int(kind.partition(':')[2])),
-    step,
-    workdir,
-  )
+  kept = [s for s in step_folders.steps(workdir) if s <= step]
+  return _mean(folder, kept, int(kind.partition(':')[2])), step, workdir
 
 
 def _mean(folder, present, count):
