@@ -35,6 +35,7 @@ from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
 from bertzoo_jax.objectives import heads as head_table
+from bertzoo_jax.objectives import objective
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import workdir as workdirs
@@ -124,6 +125,8 @@ def _write_network(
   special, files, own = _tokenizer(tokenizer, config, a, encoder, heads.in_paths(whole))
   task = heads.task_of(config['objective'])
   tensors, hf_json = convert(a, flat, encoder, special, task, aside)
+  if network.learned != (objective.MASKED,):
+    hf_json[hf_architecture.LEARNED] = list(network.learned)
   weights.save(directory / 'model.safetensors', tensors)
   if aside:
     weights.save(directory / weights.HEADS, aside)
@@ -136,7 +139,9 @@ def _write_network(
   length = encoder.max_positions or config['length']
   rows = _verify(directory, a, encoder, params, special, own, length)
   told = card.Run(
-    a._replace(heads=f'{a.heads} {_LEFT_TO_RIGHT}') if one_way else a,
+    card.with_learned(
+      a._replace(heads=f'{a.heads} {_LEFT_TO_RIGHT}') if one_way else a, network.learned
+    ),
     encoder,
     sizes=a.sizes(encoder, special),
     config=config,

@@ -22,6 +22,15 @@ _SECTIONS = {'format': 'input', 'source': 'task', 'features': 'input'}
 _SAID = json.loads((_FOLDER / 'sentences.json').read_text(encoding='utf-8'))
 
 
+# Classes that read the weights from left to right, with is_decoder=True.
+_CAUSAL = dict(
+  bert='BertLMHeadModel',
+  electra='ElectraForCausalLM',
+  ernie='ErnieForCausalLM',
+  roberta='RobertaForCausalLM',
+)
+
+
 class Run(NamedTuple):
   """What a card tells of.
 
@@ -70,6 +79,20 @@ class Run(NamedTuple):
   @property
   def fine_tuned(self) -> bool:
     return self.head != ''
+
+
+def with_learned(a: Architecture, learned: tuple[str, ...]) -> Architecture:
+  """The Architecture with what its card says of a network that learned from left to right by its
+  vocabulary head. learned: of objective.Network.
+  """
+  if 'left to right' not in learned:
+    return a
+  said = _SAID['left_to_right'] if len(learned) == 1 else _SAID['left_to_right_and_masked']
+  causal = 'transformers has no class that reads this model from left to right.'
+  if a.model_type in _CAUSAL:
+    name = _CAUSAL[a.model_type]
+    causal = f'`{name}.from_pretrained(DIRECTORY, is_decoder=True)` reads it from left to right.'
+  return a._replace(heads=f'{a.heads} {said} {causal}', pipeline='')
 
 
 def text(run: Run) -> str:

@@ -70,6 +70,10 @@ class Published:
       self._plain = _engine(self._folder, {**self._json, 'added_tokens': added})
     return with_offsets(self._parsing if special_text else self._plain, texts)
 
+  def words_of(self, texts: list[str]) -> list[list[int | None]]:
+    """The word of each token of texts, see `tokenizers.Tokenizer`."""
+    return word_ids(self._parsing, texts)
+
   def encode_words(self, sentences: list[list[str]]) -> list[tuple[np.ndarray, np.ndarray]]:
     """(ids, numbers of words) of each sentence, see `tokenizers.Tokenizer`."""
     return with_words(self._of_words, sentences)
@@ -87,6 +91,11 @@ def ids(engine, texts) -> list[np.ndarray]:
   """Ids of each text, int32 [T], by an engine of the `tokenizers` library."""
   encoded = engine.encode_batch_fast(_checked(texts), add_special_tokens=False)
   return [np.asarray(e.ids, np.int32) for e in encoded]
+
+
+def word_ids(engine, texts) -> list[list[int | None]]:
+  """The number of the word of each token of texts; None of special tokens that a text spells."""
+  return [e.word_ids for e in engine.encode_batch(_checked(texts), add_special_tokens=False)]
 
 
 def _checked(texts):
