@@ -18,6 +18,7 @@ from bertzoo_jax.assembly import reports
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import progress
+from bertzoo_jax.common import reading
 from bertzoo_jax.common import storage
 from bertzoo_jax.hf import heads
 from bertzoo_jax.pretrained import initial_weights
@@ -34,14 +35,24 @@ from bertzoo_jax.training import sharding
 
 
 def train(
-  run, workdir, open_data, *, init, notice, resume_moments=False, devices=None, show=True
+  run,
+  workdir,
+  open_data,
+  *,
+  init,
+  notice,
+  resume_moments=False,
+  devices=None,
+  show=True,
+  init_layers='',
 ) -> dict:
   """Trains in a workdir, or resumes what is there.
 
   run: an assembly.Run, see checks.of_run. open_data: () → training_data.Data. init: address of
   weights to begin with, or one for each network by comma; None for fresh ones. resume_moments:
   whether to begin at the step of `init`, with its optimizer's state. notice: a Preemption that
-  listens. devices: of the mesh; None for all. show: whether to print progress.
+  listens. devices: of the mesh; None for all. show: whether to print progress. init_layers: those
+  to take of a deeper network (initial_weights.layers_of); '' for all.
 
   Returns {'step', 'end', 'interrupted', 'held_out': metrics, 'data': its Data, 'to_come': what its
   Data says of steps beyond it, 'flops': of the whole run, as `published_flops` counts}.
@@ -62,9 +73,8 @@ def train(
     checks.of_batches(run.phases, mesh, jax.process_count())
     end = min(run.end_step, data.last_step or run.end_step)
     with enough_memory(config):
-      result = _attempt(
-        run, workdir, data, mesh, end, init, resume_moments, notice, show, check_held
-      )
+      begin = (init, init_layers, resume_moments)
+      result = _attempt(run, workdir, data, mesh, end, begin, notice, show, check_held)
     return {
       **result,
       'held_out': result['held_out'] or _last_held_out(workdir),
@@ -81,25 +91,29 @@ def _last_held_out(workdir) -> dict:
   return next((row for row in rows if row.get('held_out_loss') is not None), {})
 
 
-def _attempt(run, workdir, data, mesh, end, init, resume_moments, notice, show, check_held) -> dict:
+def _attempt(run, workdir, data, mesh, end, begin, notice, show, check_held) -> dict:
   """Resumes or begins the run, and trains. What loop.train returns."""
-  config = run.config
+  config, (init, layers, resume_moments) = run.config, begin
+  read_of = lambda phase: data.phase(phase).read
+  keep_at = reading.kept(config.run.keep_words, run.phases, read_of, end)
   checkpoints = checkpoint.Checkpoints(
     workdir,
+    keep_at=keep_at,
     keep=config.run.keep,
     keep_every=config.run.keep_every,
     run={'config': json.loads(configuration.to_json(config)), 'corpus': data.corpus},
   )
   start, source = checkpoints.newest() or 0, None
   if resume_moments and not start:
-    source, start = _branching(config, init, data, end)
+    source, start = _branching(config, init, layers, data, end)
   here = next(p for p in run.phases if min(start, end - 1) < p.end_step)
   following = [p for p in run.phases if here.end_step <= p.first_step < end]
   checks.of_phases(run, [here, *following], data, mesh)
   phase_run = assembly.phase_run(run, here, data, mesh, end)
   memory.check(phase_run)
   later = [lambda p=p: assembly.phase_run(run, p, data, mesh, end) for p in following]
-  state, origin, notes = _state(config, phase_run, checkpoints, start, source, init, data)
+  begin = (start, source, init, layers)
+  state, origin, notes = _state(config, phase_run, checkpoints, begin, data)
   notes += reports.export_notes(config.hf, run.network(here, data.vocab_size, mesh))
 
   attempt = 0
@@ -116,7 +130,14 @@ def _attempt(run, workdir, data, mesh, end, init, resume_moments, notice, show, 
   record, trackers = _records(config, workdir, start, attempt)
   bar = progress.Progress(end, start, show=show and first_process(), entropy=data.entropy)
   bar.say(
-    '\n'.join([*reports.overview(run, workdir, here, phase_run, state, data, mesh), origin, *notes])
+    '\n'.join(
+      [
+        *reports.overview(run, workdir, here, phase_run, state, data, mesh),
+        *reports.kept(keep_at),
+        origin,
+        *notes,
+      ]
+    )
   )
   training = loop.Loop(
     workdir=workdir,
@@ -132,6 +153,7 @@ def _attempt(run, workdir, data, mesh, end, init, resume_moments, notice, show, 
     tokens_per_byte=data.tokens_per_byte,
     watchdog=watchdog.Watchdog(config.run.hang_minutes),
     check_held=check_held,
+    keep_at=frozenset(keep_at),
   )
   with contextlib.ExitStack() as stack:
     stack.enter_context(training.watchdog)
@@ -168,10 +190,12 @@ def enough_memory(config):
   return failures.enough_memory(config.run, by_phase)
 
 
-def _branching(config, init, data, end):
+def _branching(config, init, layers, data, end):
   """(workdir, step) of the run whose state this one begins with."""
-  if not init or init.startswith('hf:') or len(storage.addresses(init)) > 1:
-    raise errors.UserError('--resume_moments goes on from a run: give --init WORKDIR[@STEP].')
+  if not init or init.startswith('hf:') or layers or len(storage.addresses(init)) > 1:
+    raise errors.UserError(
+      '--resume_moments goes on from a run with all its layers: give --init WORKDIR[@STEP].'
+    )
   workdir, step, kind = checkpoint.locate(init)
   if kind:
     raise errors.UserError(
@@ -194,10 +218,11 @@ def _branching(config, init, data, end):
   return workdir, step
 
 
-def _state(config, phase_run, checkpoints, start, source, init, data):
-  """(TrainState, a line that says where it comes from, notes). source: workdir of another run
-  whose state it is, or None.
+def _state(config, phase_run, checkpoints, begin, data):
+  """(TrainState, a line that says where it comes from, notes). begin: (step; workdir of another
+  run whose state it is, or None; address of weights; their layers).
   """
+  start, source, init, layers = begin
   target, notes = phase_run.target
   if source:
     said = f'step {start:,}, weights and optimizer from {init}'
@@ -212,6 +237,8 @@ def _state(config, phase_run, checkpoints, start, source, init, data):
       f'objective={config.objective.name} leaves a network as it is, and none was trained: put a '
       'phase with objective=generator_mlm before it, or give --init DISCRIMINATOR,GENERATOR.'
     )
+  if layers and init is None:
+    raise errors.UserError(f'init_layers={layers!r} without weights: give --init, too.')
   state = phase_runs.fresh(phase_run)
   if init is None:
     return state, f'fresh weights from seed {config.seed}', notes
@@ -223,6 +250,7 @@ def _state(config, phase_run, checkpoints, start, source, init, data):
     config.hf,
     data.corpus.get('tokenizer_hash'),
     heads.task_of(config.objective).labels,
+    layers,
   )
 
   def place(x, to):

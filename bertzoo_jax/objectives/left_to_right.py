@@ -54,10 +54,11 @@ def left_to_right(encoder, ops=operations.PLAIN) -> objective.Objective:
 def check(encoder, name):
   """Raises UserError for an encoder whose vectors depend on later tokens."""
   if not encoder.left_to_right:
+    convolves = getattr(encoder, 'convolution_size', 0)
     raise errors.UserError(
-      f'objective={name} needs an encoder that can hide later tokens, which this one cannot '
-      '(a convolution reads both sides): take encoder=transformer, or '
-      '--config.encoder.convolution_size=0.'
+      f'objective={name} needs an encoder that can hide later tokens, which this one cannot'
+      f'{" (a convolution reads both sides)" * bool(convolves)}: take encoder=transformer'
+      f'{", or --config.encoder.convolution_size=0" * bool(convolves)}.'
     )
 
 

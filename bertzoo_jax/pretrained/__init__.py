@@ -1,6 +1,9 @@
 """Opens what an address of --init names: a run, or a Hugging Face directory."""
 
 import dataclasses
+import os
+import types
+from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
 
@@ -66,6 +69,8 @@ class Pretrained(NamedTuple):
     vocab_size: rows of the word table.
     corpus_hash: of the text of the run; None where it is not recorded.
     learned: see objective.Network.
+    config: of the run; None of a Hugging Face directory.
+    facts: of its task, see tasks.Task.
   """
 
   address: str
@@ -78,6 +83,8 @@ class Pretrained(NamedTuple):
   shape: hf_tokenizer.Shape
   vocab_size: int
   corpus_hash: str | None
+  config: Any = None
+  facts: Mapping[str, Any] = types.MappingProxyType({})
   learned: tuple[str, ...] = (objective_of.MASKED,)
 
   @property
@@ -94,6 +101,7 @@ def open(address: str, wished: str | None = None) -> Pretrained:
   Raises UserError for nothing at the address, several addresses, or damaged files; TryAgain if the
   storage or the hub does not answer.
   """
+  address = os.fspath(address)
   if len(storage.addresses(address)) > 1:
     raise errors.UserError(
       f'{address!r} has several addresses, and one network is needed: give the address of one, the '
@@ -136,6 +144,8 @@ def _of_run(address):
     vocab_size=hf.vocabulary_size(params),
     corpus_hash=record['hash'] if record else None,
     learned=network.learned,
+    config=run.config,
+    facts=record.get('task', {}),
   )
 
 
