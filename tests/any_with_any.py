@@ -111,6 +111,7 @@ def rows_of(masking: str, format: str):
       length=LENGTH,
       batch_size=ROWS,
       seed=0,
+      causal_at=lambda step: 0.5,
     )
   assert made.num_predictions == (LENGTH if masking == 'in_order' else PREDICTIONS)
   # Formats with the same features share the masking that TensorFlow has traced.

@@ -16,7 +16,9 @@ from bertzoo_jax.evaluate import held_out
 from bertzoo_jax.objectives import generator as generators
 from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
+from bertzoo_jax.objectives import objective as objectives
 from bertzoo_jax.objectives import probe
+from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import workdir as workdirs
 
 PAIRS = ('nsp', 'sop')
@@ -94,12 +96,15 @@ def evaluate(
     raise errors.UserError(f'--batches is {batches}: at least 1 is needed.')
   run, corpus = held_out.opened(address, path, cache_dir)
   params, step, workdir, config, trained = run
-  if any('next_head' in network.of(params) for network in trained):
+  one_way = lambda n: 'next_head' in n.of(params) or objectives.MASKED not in n.learned
+  if any(map(one_way, trained)):
     raise errors.UserError(
       f'objective={config.objective.name} trains a network that sees no later tokens, but this '
       'command reads both sides of a mask: see its held-out loss per token in metrics.jsonl.'
     )
   notes = _notes(workdir, corpus)
+  if kind := checkpoint.parse_address(address)[2]:
+    notes.append(f'the weights are an average ({kind}).')
   sets = {'mlm': _rows(notes, corpus, config, config.format, 'held_out', batches)}
   if masking_of is not None:
     masked = held_out.masked_as(config, masking_of)
@@ -120,7 +125,8 @@ def evaluate(
   for network in trained:
     name, own = network.name or _ONE_NETWORK, network.of(params)
     if 'mlm_head' in own:
-      scores += masked_scores(name, network.encoder, own, sets['mlm'])
+      rows = [networks.one_before(b) if network.ahead else b for b in sets['mlm']]
+      scores += masked_scores(name, network.encoder, own, rows)
     for pairs in [p for p in PAIRS if p in sets]:
       train = None if 'pair_head' in own else _pairs(notes, corpus, config, pairs, 'train', batches)
       scores.append(pair_score(name, network.encoder, own, pairs, sets[pairs], train))

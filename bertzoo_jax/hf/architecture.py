@@ -195,6 +195,10 @@ class Computed(NamedTuple):
   pipeline: str | None = None
 
 
+# Key of config.json for objective.Network.learned, where it is not masks alone.
+LEARNED = 'bertzoo_learned'
+
+
 class Architecture(NamedTuple):
   """A class of Hugging Face.
 

@@ -145,6 +145,7 @@ def of_state(state, parameter_shardings, mesh):
     carry=jax.tree.map(lambda _: batch_sharding(mesh), state.carry),
     nonfinite=jax.tree.map(lambda _: everywhere, state.nonfinite),
     spikes=jax.tree.map(lambda _: everywhere, state.spikes),
+    average=parameter_shardings if state.average else (),
   )
 
 

@@ -27,6 +27,8 @@ LENGTH, PREDICTIONS = 40, 5  # of all rows: an objective is compiled for few sha
 def rows(objective, **sizes):
   """A batch as the step hands it to an objective, of lanes if it reads a memory."""
   batch = small.rows(**{'length': LENGTH, 'predictions': PREDICTIONS, **sizes})
+  if 'causal' in objective.reads:
+    batch['causal'] = (np.arange(len(batch['input_ids'])) % 2).astype(np.int32)
   if 'resets' not in objective.reads:
     return batch
   found = small.lanes(batch)

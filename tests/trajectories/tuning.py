@@ -33,6 +33,7 @@ ADAMW = dict(
   clip_norm=1.0,
   rates=(),
   clip_groups=(),
+  mu_dtype='float32',
 )
 # The same in torch.
 update = functools.partial(
