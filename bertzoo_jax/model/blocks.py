@@ -50,6 +50,7 @@ class SelfAttention(nn.Module):
     num_heads: H, which divides the width.
     dropout_rate: of the attention probabilities.
     kernel_init, dtype, use_bias: of the four products.
+    output_init: of the last one, if it is not kernel_init.
     window: (left, right) neighbours that a token sees, as in attention.Visibility; None for all.
     positions: what it does with places: (q_BLHK, k_BLHK) → (q_BLHK, k_BLHK, attention.Relative or
       None), a function or a linen module; None for nothing.
@@ -62,6 +63,7 @@ class SelfAttention(nn.Module):
   use_bias: bool = True
   window: tuple[int, int] | None = None
   positions: Callable | None = None
+  output_init: Callable | None = None
 
   @nn.compact
   def __call__(self, x_BLD, visible, dropout_keys_B2, ops):
@@ -85,7 +87,8 @@ class SelfAttention(nn.Module):
     out_BLHK = ops.attend(
       q_BLHK, k_BLHK, v_BLHK, visible, self.dropout_rate, dropout_keys_B2, relative
     )
-    output = dense((width,), in_axes=2, input_name='attended', name='output')
+    init = self.output_init or self.kernel_init
+    output = dense((width,), kernel_init=init, in_axes=2, input_name='attended', name='output')
     return output(ops.constrain('heads', out_BLHK))
 
   @nn.nowrap
@@ -102,31 +105,53 @@ class SelfAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
-  """out(activation(in(x))) (Vaswani et al. 2017 §3.3)."""
+  """out(activation(in(x))) (Vaswani et al. 2017 §3.3). output_init: of the last product, if it is
+  not kernel_init.
+  """
 
   intermediate_size: int
   activation: str
   kernel_init: Callable
   dtype: Any
   use_bias: bool = True
+  output_init: Callable | None = None
 
   @nn.compact
   def __call__(self, x_ND, ops):
-    dense = functools.partial(
-      layers.Dense,
-      kernel_init=self.kernel_init,
-      dtype=self.dtype,
+    h_NF = self._dense(ops, 'in', (self.intermediate_size,))(x_ND)
+    out = self._dense(ops, 'out', x_ND.shape[-1:], before=layers.activation(self.activation))
+    return out(ops.constrain('feed_forward', h_NF))
+
+  def _dense(self, ops, name, features, before=None):
+    return layers.Dense(
+      features,
+      self.output_init if name == 'out' and self.output_init else self.kernel_init,
+      self.dtype,
+      before=before,
       use_bias=self.use_bias,
       kernel_gradients=ops.kernel_gradients,
+      name=name,
     )
-    h_NF = dense((self.intermediate_size,), name='in')(x_ND)
-    out = dense(x_ND.shape[-1:], before=layers.activation(self.activation), name='out')
-    return out(ops.constrain('feed_forward', h_NF))
 
   @nn.nowrap
   def flops(self, length: int, width: int) -> float:
     """Two products."""
     return 4.0 * length * width * self.intermediate_size
+
+
+class GatedFeedForward(FeedForward):
+  """out(activation(in(x)) · gate(x)) (Shazeer 2020, eq. 6)."""
+
+  @nn.compact
+  def __call__(self, x_ND, ops):
+    inner, gate = (self._dense(ops, x, (self.intermediate_size,))(x_ND) for x in ('in', 'gate'))
+    h_NF = ops.constrain('feed_forward', layers.activation(self.activation)(inner) * gate)
+    return self._dense(ops, 'out', x_ND.shape[-1:])(h_NF)
+
+  @nn.nowrap
+  def flops(self, length: int, width: int) -> float:
+    """Three products."""
+    return 6.0 * length * width * self.intermediate_size
 
 
 class Block(nn.Module):

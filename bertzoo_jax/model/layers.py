@@ -27,6 +27,7 @@ ACTIVATIONS = {
   ),  # Google's BERT; Hugging Face calls it gelu_new
   'gelu': lambda x: jax.nn.gelu(x, approximate=False),
   'relu': jax.nn.relu,
+  'silu': jax.nn.silu,
 }
 
 
@@ -214,6 +215,22 @@ class Norm(nn.Module):
     if isinstance(out, tuple):
       return out[0], out[1].astype(self.dtype)
     return out.astype(self.dtype)
+
+
+class RMSNorm(nn.Module):
+  """x over its root mean square, scaled (Zhang and Sennrich 2019, eq. 4), computed in float32,
+  returned in `dtype`.
+  """
+
+  eps: float
+  dtype: Any
+
+  @nn.compact
+  def __call__(self, x):
+    scale = self.param('scale', nn.initializers.ones_init(), x.shape[-1:])
+    x = x.astype(jnp.float32)
+    squares = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
+    return (x * jax.lax.rsqrt(squares + self.eps) * scale).astype(self.dtype)
 
 
 def normalize(x, scale_D, shift_D, eps):

@@ -207,7 +207,7 @@ class Embeddings(nn.Module):
   """Word + position + segment vectors, norm, dropout (Devlin et al. 2018 §3, Figure 2).
 
   The sum is float32. There is no table of positions if max_positions is None, none of segments if
-  type_vocab_size is 0. use_bias: of the norm.
+  type_vocab_size is 0. make_norm: (eps, dtype) → what is applied to the sum.
   """
 
   vocab_size: int
@@ -218,7 +218,7 @@ class Embeddings(nn.Module):
   dtype: Any
   max_positions: int | None = None
   type_vocab_size: int = 0
-  use_bias: bool = True
+  make_norm: Callable = layers.Norm
 
   def setup(self):
     table = lambda size: layers.Embedding(size, self.width, self.init_table)
@@ -227,7 +227,7 @@ class Embeddings(nn.Module):
       self.position = table(self.max_positions)
     if self.type_vocab_size:
       self.type = table(self.type_vocab_size)
-    self.norm = layers.Norm(self.norm_eps, self.dtype, self.use_bias)
+    self.norm = self.make_norm(self.norm_eps, self.dtype)
 
   def sum(self, batch):
     """The sum, [B, L, E]."""

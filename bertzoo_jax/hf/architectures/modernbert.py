@@ -1,0 +1,188 @@
+"""ModernBERT's classes (Warner et al. 2024), in transformers since 4.48."""
+
+import types
+
+import numpy as np
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.hf import architecture
+from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
+from bertzoo_jax.hf.architecture import HEADS_KERNEL
+from bertzoo_jax.hf.architecture import KERNEL
+from bertzoo_jax.hf.architecture import WORD_TABLE
+from bertzoo_jax.hf.architecture import Row
+from bertzoo_jax.hf.architecture import joined
+
+_LAYERS, _WORDS = 'encoder/layers', 'model.embeddings.tok_embeddings.weight'
+_KINDS = ('full_attention', 'sliding_attention')
+
+_BODY = (
+  Row(WORD_TABLE, _WORDS),
+  Row('encoder/embeddings/norm/scale', 'model.embeddings.norm.weight'),
+  # The first layer has no norm before its attention; our copy of its scale is not used.
+  Row(
+    f'{_LAYERS}/attention_norm/scale',
+    'model.layers.{i}.attn_norm.weight',
+    where=lambda i, sizes: i > 0,
+    without=lambda sizes: np.ones(sizes.hidden_size, np.float32),
+  ),
+  Row(
+    tuple(f'{_LAYERS}/attention/{name}/kernel' for name in ('query', 'key', 'value')),
+    'model.layers.{i}.attn.Wqkv.weight',
+    joined(HEADS_KERNEL, HEADS_KERNEL, HEADS_KERNEL),
+  ),
+  Row(f'{_LAYERS}/attention/output/kernel', 'model.layers.{i}.attn.Wo.weight', FROM_HEADS_KERNEL),
+  Row(f'{_LAYERS}/feed_forward_norm/scale', 'model.layers.{i}.mlp_norm.weight'),
+  Row(
+    (f'{_LAYERS}/feed_forward/in/kernel', f'{_LAYERS}/feed_forward/gate/kernel'),
+    'model.layers.{i}.mlp.Wi.weight',
+    joined(KERNEL, KERNEL),
+  ),
+  Row(f'{_LAYERS}/feed_forward/out/kernel', 'model.layers.{i}.mlp.Wo.weight', KERNEL),
+  Row('encoder/final_norm/scale', 'model.final_norm.weight'),
+)
+_HEAD = (
+  Row('mlm_head/transform/kernel', 'head.dense.weight', KERNEL),
+  Row('mlm_head/norm/scale', 'head.norm.weight'),
+  Row('mlm_head/bias', 'decoder.bias'),
+)
+_FIELDS = {
+  'num_layers': 'num_hidden_layers',
+  'hidden_size': 'hidden_size',
+  'num_heads': 'num_attention_heads',
+  'intermediate_size': 'intermediate_size',
+  'max_positions': 'max_position_embeddings',
+  'norm_eps': 'norm_eps',
+  'dropout': 'embedding_dropout',
+  'attention_dropout': 'attention_dropout',
+  'initializer_range': 'initializer_range',
+}
+# What these classes compute in one way only: by the fields of the encoder, and by config.json.
+_FIXED_FIELDS = dict(
+  type_vocab_size=0,
+  norms='before',
+  norm='layer',
+  embedding_norm=True,
+  feed_forward='gated',
+  use_bias=False,
+)
+_FIXED = {
+  **dict.fromkeys(('norm_bias', 'attention_bias', 'mlp_bias', 'classifier_bias'), False),
+  'decoder_bias': True,
+}
+_DEFAULTS = {
+  **_FIXED,
+  'hidden_size': 768,
+  'intermediate_size': 1152,
+  'num_hidden_layers': 22,
+  'num_attention_heads': 12,
+  'hidden_activation': 'gelu',
+  'classifier_activation': 'gelu',
+  'max_position_embeddings': 8192,
+  'initializer_range': 0.02,
+  'norm_eps': 1e-5,
+  'attention_dropout': 0.0,
+  'embedding_dropout': 0.0,
+  'mlp_dropout': 0.0,
+  'local_attention': 128,
+  'classifier_pooling': 'cls',
+}
+
+
+def _sizes(encoder, special=None):
+  n, width = encoder.num_layers, encoder.hidden_size
+  return architecture.Sizes(encoder.num_heads, n, n, width, width)
+
+
+def _to_config(name, encoder, special, vocab_size):
+  for field, value in _FIXED_FIELDS.items():
+    if getattr(encoder, field) != value:
+      raise errors.UserError(
+        f'{name} has encoder.{field}={value}, this model was trained with '
+        f'{getattr(encoder, field)}: no class of Hugging Face known here computes it.'
+      )
+  every = encoder.global_every if encoder.window else 1
+  activation = architecture.ACTIVATIONS[encoder.activation]
+  return {
+    'architectures': [name],
+    'model_type': 'modernbert',
+    'vocab_size': vocab_size,
+    **{theirs: getattr(encoder, ours) for ours, theirs in _FIELDS.items()},
+    **_FIXED,
+    'hidden_activation': activation,
+    'classifier_activation': activation,
+    'mlp_dropout': encoder.dropout,
+    'classifier_pooling': 'cls',
+    # one base and one kind per layer, as transformers 5 reads them and as 4 does
+    'layer_types': [_KINDS[i % every > 0] for i in range(encoder.num_layers)],
+    'global_attn_every_n_layers': every,
+    'local_attention': encoder.window or 128,
+    'rope_parameters': {
+      kind: {'rope_type': 'default', 'rope_theta': base}
+      for kind, base in zip(_KINDS, (encoder.global_base, encoder.local_base))
+    },
+    'global_rope_theta': encoder.global_base,
+    'local_rope_theta': encoder.local_base,
+    'tie_word_embeddings': True,
+    **{f'{role}_token_id': special[role] for role in ('pad', 'cls', 'sep')},
+    'bos_token_id': special['cls'],
+    'eos_token_id': special['sep'],
+    'dtype': 'float32',
+  }
+
+
+def _to_encoder(content):
+  wanted = {**_FIXED, 'classifier_activation': content['hidden_activation']}
+  for key, value in wanted.items():
+    if content[key] != value:
+      raise errors.UserError(
+        f'config.json says {key}={content[key]}, and this encoder has {value} only.'
+      )
+  bases = content.get('rope_parameters') or {}
+  base = lambda kind, old, usual: bases.get(kind, {}).get('rope_theta', content.get(old, usual))
+  if any(found.get('rope_type', 'default') != 'default' for found in bases.values()):
+    raise errors.UserError('config.json scales its rotary positions, which no encoder here does.')
+  layers, every = content['num_hidden_layers'], content.get('global_attn_every_n_layers', 3)
+  kinds = content.get('layer_types') or [_KINDS[i % every > 0] for i in range(layers)]
+  every = next((i for i, kind in enumerate(kinds) if i and kind == _KINDS[0]), len(kinds))
+  if kinds != [_KINDS[i % every > 0] for i in range(layers)]:
+    raise errors.UserError(
+      f'config.json says layer_types={kinds}: an encoder here has a global layer first and then '
+      'after equal numbers of local ones.'
+    )
+  fields = {
+    **_FIXED_FIELDS,
+    **{ours: content[theirs] for ours, theirs in _FIELDS.items()},
+    'activation': architecture.activation(content['hidden_activation']),
+    'global_every': every,
+    'window': content['local_attention'] // 2 * 2,
+    'global_base': float(base(_KINDS[0], 'global_rope_theta', 160_000.0)),
+    'local_base': float(base(_KINDS[1], 'local_rope_theta', 10_000.0)),
+  }
+  return fields, _sizes(types.SimpleNamespace(**fields))
+
+
+def _class(name, rows, heads, pipeline='fill-mask', **rest):
+  return architecture.Architecture(
+    name=name,
+    model_type='modernbert',
+    rows=(*_BODY, *rows),
+    sizes=_sizes,
+    to_config=lambda *arguments: _to_config(name, *arguments),
+    to_encoder=_to_encoder,
+    heads=heads,
+    pipeline=pipeline,
+    defaults=_DEFAULTS,
+    part='modern',
+    unsaid=dict(initializer='truncated_normal', output_range='by_depth'),
+    activations={'gelu': 'gelu', 'gelu_tanh': 'gelu_new', 'relu': 'relu'},
+    **rest,
+  )
+
+
+MASKED_LM = _class(
+  'ModernBertForMaskedLM',
+  _HEAD,
+  'It fills masks. There is no other head.',
+  tied={'decoder.weight': _WORDS},
+)
