@@ -39,6 +39,10 @@ from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import workdir as workdirs
 
+# Tokens of the rows that are compared, of a network without a table of positions. Logits of longer
+# rows would take gigabytes.
+_LONGEST = 1024
+
 
 def export(address: str, out, architecture: str | None = None) -> list[verify.Comparison] | None:
   """Exports a checkpoint; returns what was compared, or None where torch or transformers is
@@ -132,6 +136,8 @@ def _write_network(directory, architecture, network, params, config, tokenizer, 
   if network.name:
     print(f'{network.name}: {architecture}')
   length = encoder.max_positions or config['length']
+  if hf_architecture.POSITION_TABLE not in flat:
+    length = min(length, _LONGEST)
   rows = _verify(directory, a, encoder, params, special, own, length)
   told = card.Run(
     a._replace(heads=f'{a.heads} {_LEFT_TO_RIGHT}') if one_way else a,

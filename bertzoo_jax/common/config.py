@@ -43,6 +43,8 @@ _ADDED = {
     'classification': dict(sift=_NO_SIFT),
     'multilabel': dict(sift=_NO_SIFT),
     'regression': dict(sift={**_NO_SIFT, 'loss': 'mse'}),
+    'tagging': dict(head='linear'),
+    'span': dict(head='linear'),
   },
   'optimizer': {
     name: dict(rates=(), clip_groups=()) for name in ('adamw', 'adamw_uncorrected', 'lamb')

@@ -163,6 +163,7 @@ class Block(nn.Module):
   Attributes:
     attention, feed_forward, norm: the parts, see the module.
     dropout: rate on what each sublayer gives.
+    attention_dropout: rate on what attention gives, if it is not `dropout`.
     norm_first: the norm stands before the sublayer.
     attention_norm: with norm_first, whether there is a norm before attention. A block without one
       may be the first of its stack, run apart.
@@ -174,6 +175,7 @@ class Block(nn.Module):
   dropout: float
   norm_first: bool = False
   attention_norm: bool = True
+  attention_dropout: float | None = None
 
   @nn.compact
   def __call__(self, x_BLD, visible, dropout_keys_B2, ops, *context):
@@ -183,13 +185,15 @@ class Block(nn.Module):
     pin = lambda x: jax.tree.map(functools.partial(ops.constrain, 'hidden'), x)
     norms = {name: self.norm(name=f'{name}_norm') for name in ('attention', 'feed_forward')}
 
-    def join(name, x_BLD, y_BLD, keys_B2):
+    of_attention = self.dropout if self.attention_dropout is None else self.attention_dropout
+
+    def join(name, x_BLD, y_BLD, rate, keys_B2):
       """The norm of x + dropout(y); with norm_first the sum, too."""
-      norm, drop = norms[name], dict(dropout_rate=self.dropout, dropout_keys_B2=keys_B2)
+      norm, drop = norms[name], dict(dropout_rate=rate, dropout_keys_B2=keys_B2)
       if getattr(norm, 'joins', False):
         add = functools.partial(ops.add_norm, with_sum=self.norm_first, **drop)
         return pin(norm(x_BLD, y_BLD, norm=add))
-      sum_BLD = (x_BLD + layers.dropout(y_BLD, self.dropout, keys_B2)).astype(x_BLD.dtype)
+      sum_BLD = (x_BLD + layers.dropout(y_BLD, rate, keys_B2)).astype(x_BLD.dtype)
       return pin((sum_BLD, norm(sum_BLD)) if self.norm_first else norm(sum_BLD))
 
     def attend(x_BLD):
@@ -204,13 +208,13 @@ class Block(nn.Module):
     tokens = lambda x_BLD: x_BLD.reshape(-1, x_BLD.shape[-1])
     if self.norm_first:
       y_BLD = attend(norms['attention'](x_BLD) if self.attention_norm else x_BLD)
-      x_BLD, h_BLD = join('feed_forward', x_BLD, y_BLD, keys[1])
+      x_BLD, h_BLD = join('feed_forward', x_BLD, y_BLD, of_attention, keys[1])
       y_BLD = layers.dropout(feed(tokens(h_BLD)), self.dropout, keys[2])
       return pin((x_BLD + y_BLD).astype(x_BLD.dtype))
-    x_BLD = join('attention', x_BLD, attend(x_BLD), keys[1])
+    x_BLD = join('attention', x_BLD, attend(x_BLD), of_attention, keys[1])
     x_ND = tokens(x_BLD)
     y_BLD, x_BLD = feed(x_ND), x_ND.reshape(x_BLD.shape)
-    return join('feed_forward', x_BLD, y_BLD, keys[2])
+    return join('feed_forward', x_BLD, y_BLD, self.dropout, keys[2])
 
   @nn.nowrap
   def flops(self, length: int, width: int) -> float | None:

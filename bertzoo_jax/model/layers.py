@@ -278,23 +278,24 @@ class Embedding(nn.Module):
     return self.param('embedding', self.init_table, (self.size, self.width))
 
 
-def dropout(x: jax.Array, rate: float, keys: jax.Array | None) -> jax.Array:
+def dropout(x: jax.Array, rate: float, keys: jax.Array | None, first=(0, 0)) -> jax.Array:
   """x [..., M, N] with elements set to 0 with probability `rate` and the rest scaled up to the same
-  mean; x itself if keys are
-  None. keys: [..., 2], of row_keys.py; the backward pass keeps them alone, and draws again."""
-  return x if keys is None or rate == 0.0 else _dropped(rate, x, keys)
+  mean; x itself if keys are None. keys: [..., 2], of row_keys.py; the backward pass keeps them
+  alone, and draws again. first: place of x in a larger array.
+  """
+  return x if keys is None or rate == 0.0 else _dropped(rate, x, keys, first)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _dropped(rate, x, keys):
+def _dropped(rate, x, keys, first):
   return jnp.where(
-    row_keys.keep(keys, rate, x.shape[-2:]),
+    row_keys.keep(keys, rate, x.shape[-2:], first),
     x * jnp.asarray(1.0 / (1.0 - rate), x.dtype),
     jnp.zeros((), x.dtype),
   )
 
 
 _dropped.defvjp(
-  lambda rate, x, keys: (_dropped(rate, x, keys), keys),
-  lambda rate, keys, grad: (_dropped(rate, grad, keys), None),
+  lambda rate, x, *drawn: (_dropped(rate, x, *drawn), drawn),
+  lambda rate, drawn, grad: (_dropped(rate, grad, *drawn), None, None),
 )

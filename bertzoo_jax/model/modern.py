@@ -23,11 +23,6 @@ from bertzoo_jax.model import stack
 from bertzoo_jax.model import transformer
 
 
-def _no_norm(eps, dtype):
-  del eps
-  return lambda x: x.astype(dtype)
-
-
 def rotary(base: float, q_BLHK, k_BLHK):
   """Queries and keys turned by their places, so that scores depend on distances alone (Su et al.
   2021, eq. 34; feature i is paired with feature i + K/2).
@@ -46,6 +41,7 @@ def rotary(base: float, q_BLHK, k_BLHK):
   return turned(q_BLHK), turned(k_BLHK), None
 
 
+@protocol.encoder
 class Modern(nn.Module):
   """The encoder. vocab_size, dtype, unroll and remat are given by the program; the keyword-only
   rest: bertzoo_jax/parts/encoders.py.
@@ -78,16 +74,13 @@ class Modern(nn.Module):
   use_bias: bool
   dropout: float
   attention_dropout: float
+  attention_output_dropout: float
   initializer: str
   initializer_range: float
   output_range: str
 
-  relative_attention = False
   left_to_right = True
-  padding_side = 'right'
   axes = (*transformer.AXES, *blocks.AXES)
-  row_vectors = protocol.first_token
-  predictions = protocol.gathered
 
   def __post_init__(self):
     super().__post_init__()
@@ -118,11 +111,6 @@ class Modern(nn.Module):
     return stack.Plan(self.num_layers)
 
   @property
-  def table_width(self) -> int:
-    """E, of the embeddings."""
-    return self.hidden_size
-
-  @property
   def kernel_init(self):
     """Initial values of kernels and tables."""
     return layers.initializer(self.initializer, self.initializer_range)
@@ -136,10 +124,10 @@ class Modern(nn.Module):
       init_table=self.kernel_init,
       dtype=self.dtype,
       type_vocab_size=self.type_vocab_size,
-      make_norm=self._kind() if self.embedding_norm else _no_norm,
+      make_norm=self._kind() if self.embedding_norm else None,
     )
     if self.norms == 'before':
-      self.final_norm = self._norm()()
+      self.final_norm = self._kind()(self.norm_eps, self.dtype)
     block, width = self._block(0), self.hidden_size
     self.layers = self.param('layers', lambda key: blocks.init(block, key, self.plan, width))
 
@@ -175,17 +163,9 @@ class Modern(nn.Module):
     return self.final_norm(x_BLD) if self.norms == 'before' else x_BLD
 
   @nn.nowrap
-  def resized(self, width: float, depth: float, table_width: int | None = None):
-    """A copy with shares of its widths and of its number of layers. Its tables are as wide as its
-    layers: table_width is ignored.
-    """
-    del table_width
-    return self.clone(parent=None, **transformer.shares(self, width, depth))
-
-  @nn.nowrap
-  def flops(self, length: int, predictions: int = 0) -> float:
+  def flops(self, length: int, predictions: int = 0, features=()) -> float:
     """Operations of a forward pass over one row."""
-    del predictions  # gathered
+    del predictions, features  # gathered
     each = [block.flops(length, self.hidden_size) for block in self._period()]
     return float(sum(each[i % len(each)] for i in range(self.num_layers)))
 
@@ -196,13 +176,9 @@ class Modern(nn.Module):
 
   @nn.nowrap
   def _kind(self):
-    """(eps, dtype, …) → a norm."""
+    """(eps, dtype, name=) → a norm."""
     kinds = {'layer': functools.partial(layers.Norm, use_bias=self.use_bias), 'rms': layers.RMSNorm}
     return errors.choose(self.norm, kinds, 'config.encoder.norm')
-
-  @nn.nowrap
-  def _norm(self):
-    return functools.partial(self._kind(), self.norm_eps, self.dtype)
 
   @nn.nowrap
   def _block(self, place: int, attention_norm: bool = True) -> blocks.Block:
@@ -220,7 +196,8 @@ class Modern(nn.Module):
       use_bias=self.use_bias,
       parent=None,
     )
-    feed_forward = {'gated': blocks.GatedFeedForward, 'plain': blocks.FeedForward}
+    kinds = {'gated': blocks.GatedFeedForward, 'plain': blocks.FeedForward}
+    feed_forward = errors.choose(self.feed_forward, kinds, 'config.encoder.feed_forward')
     return blocks.Block(
       attention=blocks.SelfAttention(
         self.num_heads,
@@ -229,9 +206,10 @@ class Modern(nn.Module):
         positions=functools.partial(rotary, base),
         **made,
       ),
-      feed_forward=feed_forward[self.feed_forward](self.intermediate_size, self.activation, **made),
-      norm=self._norm(),
+      feed_forward=feed_forward(self.intermediate_size, self.activation, **made),
+      norm=functools.partial(self._kind(), self.norm_eps, self.dtype),
       dropout=self.dropout,
+      attention_dropout=self.attention_output_dropout,
       norm_first=self.norms == 'before',
       attention_norm=attention_norm,
       parent=None,

@@ -150,6 +150,7 @@ def modern(
   use_bias: bool = False,
   dropout: fields.SHARE_BELOW_1 = 0.0,
   attention_dropout: fields.SHARE_BELOW_1 = 0.0,
+  attention_output_dropout: fields.SHARE_BELOW_1 = 0.1,
   initializer: fields.one_of('truncated_normal', 'normal') = 'truncated_normal',
   initializer_range: fields.ABOVE_0 = 0.02,
   output_range: fields.one_of('by_depth', 'same') = 'by_depth',
@@ -168,6 +169,8 @@ def modern(
   feed_forward: gated (Shazeer 2020) | plain.
   activation: also silu.
   use_bias: of products and norms of the layers and of the vocabulary head.
+  dropout: of embeddings and of what the feed-forward part gives.
+  attention_output_dropout: of what attention gives.
   output_range: deviation of the products that end a sublayer: by_depth (over √(2·num_layers)) |
     same.
   """

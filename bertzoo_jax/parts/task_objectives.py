@@ -36,14 +36,15 @@ _SIFT = sift  # constructors have an argument of this name
 @fields.section
 def classification(
   *,
-  head: fields.one_of('auto', 'tanh', 'gelu', 'linear') = 'auto',
+  head: fields.one_of('auto', 'tanh', 'gelu', 'transform', 'linear') = 'auto',
   dropout: fields.SHARE_BELOW_1 = 0.1,
   input_dropout: fields.SHARE_BELOW_1 = 0.0,
   sift: dict = None,
 ):
   """One of several classes per row.
 
-  head: auto (that of the weights' Hugging Face class) | tanh | gelu | linear.
+  head: auto (that of the weights' Hugging Face class) | tanh | gelu | transform (dense, activation
+    and norm as in the vocabulary head) | linear.
   dropout: of the vectors that the last layer reads.
   input_dropout: of the row's vector before the dense layer of the head.
   sift: fields of `sift` that are not its usual ones; None for no SiFT.
@@ -54,7 +55,7 @@ def classification(
 @fields.section
 def regression(
   *,
-  head: fields.one_of('auto', 'tanh', 'gelu', 'linear') = 'auto',
+  head: fields.one_of('auto', 'tanh', 'gelu', 'transform', 'linear') = 'auto',
   dropout: fields.SHARE_BELOW_1 = 0.1,
   input_dropout: fields.SHARE_BELOW_1 = 0.0,
   sift: dict = None,
@@ -76,6 +77,7 @@ def choice():
 @fields.section
 def tagging(
   *,
+  head: fields.one_of('auto', 'transform', 'linear') = 'auto',
   dropout: fields.SHARE_BELOW_1 = 0.1,
   sift: dict = None,
 ):
@@ -86,9 +88,10 @@ def tagging(
 @fields.section
 def span(
   *,
+  head: fields.one_of('auto', 'transform', 'linear') = 'auto',
   sift: dict = None,
 ):
-  """The answer to a question as a span of its passage: start and end by one linear layer."""
+  """The answer to a question as a span of its passage: start and end by one head."""
   return dict(sift=_sift(sift))
 
 

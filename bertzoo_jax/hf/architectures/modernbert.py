@@ -1,17 +1,20 @@
 """ModernBERT's classes (Warner et al. 2024), in transformers since 4.48."""
 
+import functools
 import types
 
 import numpy as np
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
+from bertzoo_jax.hf import heads
 from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
 from bertzoo_jax.hf.architecture import HEADS_KERNEL
 from bertzoo_jax.hf.architecture import KERNEL
 from bertzoo_jax.hf.architecture import WORD_TABLE
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architecture import joined
+from bertzoo_jax.hf.architectures import bert_like
 
 _LAYERS, _WORDS = 'encoder/layers', 'model.embeddings.tok_embeddings.weight'
 _KINDS = ('full_attention', 'sliding_attention')
@@ -41,11 +44,6 @@ _BODY = (
   Row(f'{_LAYERS}/feed_forward/out/kernel', 'model.layers.{i}.mlp.Wo.weight', KERNEL),
   Row('encoder/final_norm/scale', 'model.final_norm.weight'),
 )
-_HEAD = (
-  Row('mlm_head/transform/kernel', 'head.dense.weight', KERNEL),
-  Row('mlm_head/norm/scale', 'head.norm.weight'),
-  Row('mlm_head/bias', 'decoder.bias'),
-)
 _FIELDS = {
   'num_layers': 'num_hidden_layers',
   'hidden_size': 'hidden_size',
@@ -55,8 +53,10 @@ _FIELDS = {
   'norm_eps': 'norm_eps',
   'dropout': 'embedding_dropout',
   'attention_dropout': 'attention_dropout',
+  'attention_output_dropout': 'attention_dropout',
   'initializer_range': 'initializer_range',
 }
+ACTIVATIONS = {**architecture.ACTIVATIONS, 'silu': 'silu'}
 # What these classes compute in one way only: by the fields of the encoder, and by config.json.
 _FIXED_FIELDS = dict(
   type_vocab_size=0,
@@ -85,32 +85,65 @@ _DEFAULTS = {
   'embedding_dropout': 0.0,
   'mlp_dropout': 0.0,
   'local_attention': 128,
+  'global_attn_every_n_layers': 3,
   'classifier_pooling': 'cls',
 }
 
 
-def _sizes(encoder, special=None):
+def _head(name: str) -> tuple[Row, ...]:
+  """Rows of what stands before the last layer of each head."""
+  return (
+    Row(f'{name}/transform/kernel', 'head.dense.weight', KERNEL),
+    Row(f'{name}/norm/scale', 'head.norm.weight'),
+  )
+
+
+def sizes(encoder, special=None):
+  """Of a stack without groups, whose tables are as wide as its layers."""
   n, width = encoder.num_layers, encoder.hidden_size
   return architecture.Sizes(encoder.num_heads, n, n, width, width)
 
 
-def _to_config(name, encoder, special, vocab_size):
-  for field, value in _FIXED_FIELDS.items():
-    if getattr(encoder, field) != value:
+def check_encoder(name, encoder, fixed) -> None:
+  """Raises UserError for an encoder whose fields are not those that a class computes."""
+  for field, value in fixed.items():
+    if (own := getattr(encoder, field, None)) != value:
       raise errors.UserError(
-        f'{name} has encoder.{field}={value}, this model was trained with '
-        f'{getattr(encoder, field)}: no class of Hugging Face known here computes it.'
+        f'{name} has encoder.{field}={value}, this model was trained with {own}: no class of '
+        'Hugging Face known here computes it.'
       )
+
+
+def check_content(content, wanted) -> None:
+  """Raises UserError for a config.json that says something else than is wanted."""
+  for key, value in wanted.items():
+    if content[key] != value:
+      raise errors.UserError(
+        f'config.json says {key}={content[key]}, and this encoder has {value} only.'
+      )
+
+
+def activation(content, key: str) -> str:
+  """Our name of the activation that config.json has under a key. Raises UserError for one that is
+  not here.
+  """
+  return errors.choose(
+    content[key], {x: ours for ours, x in ACTIVATIONS.items()}, f'readable {key}'
+  )
+
+
+def _to_config(name, encoder, special, vocab_size):
+  check_encoder(name, encoder, _FIXED_FIELDS)
   every = encoder.global_every if encoder.window else 1
-  activation = architecture.ACTIVATIONS[encoder.activation]
+  applied = ACTIVATIONS[encoder.activation]
   return {
-    'architectures': [name],
-    'model_type': 'modernbert',
-    'vocab_size': vocab_size,
+    **architecture.common_config(name, 'modernbert', special, vocab_size),
     **{theirs: getattr(encoder, ours) for ours, theirs in _FIELDS.items()},
+    # their only rate is of probabilities and of what attention gives
+    'attention_dropout': encoder.attention_dropout,
     **_FIXED,
-    'hidden_activation': activation,
-    'classifier_activation': activation,
+    'hidden_activation': applied,
+    'classifier_activation': applied,
     'mlp_dropout': encoder.dropout,
     'classifier_pooling': 'cls',
     # one base and one kind per layer, as transformers 5 reads them and as 4 does
@@ -123,26 +156,19 @@ def _to_config(name, encoder, special, vocab_size):
     },
     'global_rope_theta': encoder.global_base,
     'local_rope_theta': encoder.local_base,
-    'tie_word_embeddings': True,
-    **{f'{role}_token_id': special[role] for role in ('pad', 'cls', 'sep')},
+    **{f'{role}_token_id': special[role] for role in ('cls', 'sep')},
     'bos_token_id': special['cls'],
     'eos_token_id': special['sep'],
-    'dtype': 'float32',
   }
 
 
 def _to_encoder(content):
-  wanted = {**_FIXED, 'classifier_activation': content['hidden_activation']}
-  for key, value in wanted.items():
-    if content[key] != value:
-      raise errors.UserError(
-        f'config.json says {key}={content[key]}, and this encoder has {value} only.'
-      )
+  check_content(content, {**_FIXED, 'classifier_activation': content['hidden_activation']})
   bases = content.get('rope_parameters') or {}
-  base = lambda kind, old, usual: bases.get(kind, {}).get('rope_theta', content.get(old, usual))
   if any(found.get('rope_type', 'default') != 'default' for found in bases.values()):
     raise errors.UserError('config.json scales its rotary positions, which no encoder here does.')
-  layers, every = content['num_hidden_layers'], content.get('global_attn_every_n_layers', 3)
+  base = lambda kind, old, usual: bases.get(kind, {}).get('rope_theta', content.get(old, usual))
+  layers, every = content['num_hidden_layers'], content['global_attn_every_n_layers']
   kinds = content.get('layer_types') or [_KINDS[i % every > 0] for i in range(layers)]
   every = next((i for i, kind in enumerate(kinds) if i and kind == _KINDS[0]), len(kinds))
   if kinds != [_KINDS[i % every > 0] for i in range(layers)]:
@@ -153,36 +179,61 @@ def _to_encoder(content):
   fields = {
     **_FIXED_FIELDS,
     **{ours: content[theirs] for ours, theirs in _FIELDS.items()},
-    'activation': architecture.activation(content['hidden_activation']),
+    'activation': activation(content, 'hidden_activation'),
     'global_every': every,
     'window': content['local_attention'] // 2 * 2,
     'global_base': float(base(_KINDS[0], 'global_rope_theta', 160_000.0)),
     'local_base': float(base(_KINDS[1], 'local_rope_theta', 10_000.0)),
   }
-  return fields, _sizes(types.SimpleNamespace(**fields))
+  return fields, sizes(types.SimpleNamespace(**fields))
 
 
-def _class(name, rows, heads, pipeline='fill-mask', **rest):
+def _modern(name: str) -> str:
+  """Bare bodies lack the prefix."""
+  return f'model.{name}' if name.startswith(('embeddings.', 'layers.', 'final_norm.')) else name
+
+
+def build(model_type, body, to_config, name, *rows, **rest):
+  """A class of encoder=modern. body, rows: of its layers, of its head; to_config: as of
+  Architecture, with the class's name before; rest: further fields of Architecture.
+  """
   return architecture.Architecture(
     name=name,
-    model_type='modernbert',
-    rows=(*_BODY, *rows),
-    sizes=_sizes,
-    to_config=lambda *arguments: _to_config(name, *arguments),
-    to_encoder=_to_encoder,
-    heads=heads,
-    pipeline=pipeline,
-    defaults=_DEFAULTS,
+    model_type=model_type,
+    rows=(*body, *rows),
+    sizes=sizes,
+    to_config=functools.partial(to_config, name),
     part='modern',
-    unsaid=dict(initializer='truncated_normal', output_range='by_depth'),
-    activations={'gelu': 'gelu', 'gelu_tanh': 'gelu_new', 'relu': 'relu'},
+    activations=ACTIVATIONS,
     **rest,
   )
 
 
-MASKED_LM = _class(
+_build = functools.partial(
+  build,
+  'modernbert',
+  _BODY,
+  _to_config,
+  to_encoder=_to_encoder,
+  defaults=_DEFAULTS,
+  modern=_modern,
+  unsaid=dict(initializer='truncated_normal', output_range='by_depth'),
+)
+
+
+MASKED_LM = _build(
   'ModernBertForMaskedLM',
-  _HEAD,
-  'It fills masks. There is no other head.',
+  *_head('mlm_head'),
+  Row('mlm_head/bias', 'decoder.bias'),
+  heads='It fills masks. There is no other head.',
   tied={'decoder.weight': _WORDS},
 )
+MODEL = bert_like.bare(_build, 'ModernBertModel')
+_FORM = heads.Form(
+  {'classifier': 'classifier'},
+  ('classifier_dropout',),
+  {'classifier_pooling': 'cls'},
+  also=_head,
+)
+_FORMS = {**dict.fromkeys(heads.KINDS, _FORM), heads.SPAN: _FORM._replace(rates=())}
+TASKS = heads.classes(_build, 'ModernBert', _FORMS)
