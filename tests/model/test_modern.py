@@ -20,7 +20,9 @@ from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
 from bertzoo_jax.hf.architectures import bert_like
 from bertzoo_jax.model import operations
+from bertzoo_jax.training import sharding
 from configs import parts
+from tests import toys
 
 SIZES = hf.Sizes(num_heads=4, num_layers=3, blocks=3, hidden_size=48, table_width=48)
 # Their pairs of features are neighbours, ours lie half a head apart.
@@ -131,3 +133,23 @@ def test_a_run_goes_on_at_longer_rows_with_another_base_and_its_loss_is_told_by_
   whole = next(s for s in found[long].scores if (s.rows, s.measure) == ('mlm', 'loss'))
   of_parts = sum(s.value * s.count for s in found[long].places) / whole.count
   assert abs(of_parts - whole.value) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('length', [24, 600])
+def test_losses_are_those_of_one_device_on_any_mesh_also_of_long_rows(length):
+  rates = dict(dropout=0.1, attention_dropout=0.1, attention_output_dropout=0.1)
+  encoder = small.encoder(section={**small.MODERN, **rates, 'max_positions': 600})
+
+  def losses(mesh, chosen=kernels.XLA):
+    devices = jax.devices()[: int(np.prod(mesh))]
+    made = sharding.mesh(mesh, devices)
+    run = toys.of_an_encoder(
+      objectives.BY_NAME['mlm'], encoder, made, chosen, rows=4, length=length
+    )
+    return toys.run(run, 2)[1]
+
+  wanted = losses((1, 1, 1))
+  fused = kernels.choose('fused_hashed', jax.devices()[0], 0.1)
+  for mesh, chosen in (((1, 2, 2), kernels.XLA), ((2, 1, 2), fused)):
+    np.testing.assert_allclose(losses(mesh, chosen), wanted, rtol=1e-5)

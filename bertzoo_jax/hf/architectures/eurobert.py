@@ -66,6 +66,7 @@ _DEFAULTS = dict(
   attention_dropout=0.0,
   attention_bias=False,
   mlp_bias=False,
+  rope_theta=10_000.0,
   classifier_pooling='late',
 )
 
@@ -88,17 +89,12 @@ def _to_config(name, encoder, special, vocab_size):
 
 
 def _to_encoder(content):
-  rotary = content.get('rope_parameters') or content.get('rope_scaling') or {}
   own = content['num_attention_heads']
   modernbert.check_content(
-    {
-      **content,
-      'num_key_value_heads': content.get('num_key_value_heads') or own,
-      'rope_type': rotary.get('rope_type', 'default'),
-    },
-    dict(attention_bias=False, mlp_bias=False, num_key_value_heads=own, rope_type='default'),
+    {**content, 'num_key_value_heads': content.get('num_key_value_heads') or own},
+    dict(attention_bias=False, mlp_bias=False, num_key_value_heads=own),
   )
-  base = float(rotary.get('rope_theta', content.get('rope_theta', 10_000.0)))
+  base = modernbert.base_of(content.get('rope_parameters') or {}, content['rope_theta'])
   fields = {
     **_FIXED,
     **{ours: content[theirs] for ours, theirs in _FIELDS.items()},

@@ -86,6 +86,9 @@ _DEFAULTS = {
   'mlp_dropout': 0.0,
   'local_attention': 128,
   'global_attn_every_n_layers': 3,
+  'global_rope_theta': 160_000.0,
+  'local_rope_theta': 10_000.0,
+  'layer_types': [],
   'classifier_pooling': 'cls',
 }
 
@@ -162,15 +165,32 @@ def _to_config(name, encoder, special, vocab_size):
   }
 
 
+def base_of(said, usual) -> float:
+  """The base of rotary positions of which config.json says `said`. Raises UserError for scaled
+  ones.
+  """
+  base = said.get('rope_theta', usual) if isinstance(said, dict) else None
+  if not isinstance(base, int | float) or said.get('rope_type', 'default') != 'default':
+    raise errors.UserError(
+      f'config.json says of rotary positions {str(said)[:80]}, and an encoder here has plain ones '
+      'with one base for global and one for local layers.'
+    )
+  return float(base)
+
+
 def _to_encoder(content):
+  applied = activation(content, 'hidden_activation')
   check_content(content, {**_FIXED, 'classifier_activation': content['hidden_activation']})
-  bases = content.get('rope_parameters') or {}
-  if any(found.get('rope_type', 'default') != 'default' for found in bases.values()):
-    raise errors.UserError('config.json scales its rotary positions, which no encoder here does.')
-  base = lambda kind, old, usual: bases.get(kind, {}).get('rope_theta', content.get(old, usual))
+  said = content.get('rope_parameters') or {}
+  usual = content['global_rope_theta'], content['local_rope_theta']
+  of_kind = lambda kind: (said.get(kind) or {}) if isinstance(said, dict) else said
+  bases = [base_of(of_kind(kind), base) for kind, base in zip(_KINDS, usual)]
   layers, every = content['num_hidden_layers'], content['global_attn_every_n_layers']
-  kinds = content.get('layer_types') or [_KINDS[i % every > 0] for i in range(layers)]
-  every = next((i for i, kind in enumerate(kinds) if i and kind == _KINDS[0]), len(kinds))
+  kinds = content['layer_types'] or [_KINDS[i % every > 0] for i in range(layers)]
+  others = [
+    i for i, kind in enumerate(kinds if isinstance(kinds, list) else ()) if i and kind == _KINDS[0]
+  ]
+  every = others[0] if others else layers
   if kinds != [_KINDS[i % every > 0] for i in range(layers)]:
     raise errors.UserError(
       f'config.json says layer_types={kinds}: an encoder here has a global layer first and then '
@@ -179,11 +199,10 @@ def _to_encoder(content):
   fields = {
     **_FIXED_FIELDS,
     **{ours: content[theirs] for ours, theirs in _FIELDS.items()},
-    'activation': activation(content, 'hidden_activation'),
+    'activation': applied,
     'global_every': every,
     'window': content['local_attention'] // 2 * 2,
-    'global_base': float(base(_KINDS[0], 'global_rope_theta', 160_000.0)),
-    'local_base': float(base(_KINDS[1], 'local_rope_theta', 10_000.0)),
+    **dict(zip(('global_base', 'local_base'), bases)),
   }
   return fields, sizes(types.SimpleNamespace(**fields))
 
