@@ -18,6 +18,7 @@ from bertzoo_jax.hf.architectures import bert_like
 
 _LAYERS, _WORDS = 'encoder/layers', 'model.embeddings.tok_embeddings.weight'
 _KINDS = ('full_attention', 'sliding_attention')
+QUERY_KEY_VALUE, INNER_AND_GATE = joined(*[HEADS_KERNEL] * 3), joined(KERNEL, KERNEL)
 
 _BODY = (
   Row(WORD_TABLE, _WORDS),
@@ -32,14 +33,14 @@ _BODY = (
   Row(
     tuple(f'{_LAYERS}/attention/{name}/kernel' for name in ('query', 'key', 'value')),
     'model.layers.{i}.attn.Wqkv.weight',
-    joined(HEADS_KERNEL, HEADS_KERNEL, HEADS_KERNEL),
+    QUERY_KEY_VALUE,
   ),
   Row(f'{_LAYERS}/attention/output/kernel', 'model.layers.{i}.attn.Wo.weight', FROM_HEADS_KERNEL),
   Row(f'{_LAYERS}/feed_forward_norm/scale', 'model.layers.{i}.mlp_norm.weight'),
   Row(
     (f'{_LAYERS}/feed_forward/in/kernel', f'{_LAYERS}/feed_forward/gate/kernel'),
     'model.layers.{i}.mlp.Wi.weight',
-    joined(KERNEL, KERNEL),
+    INNER_AND_GATE,
   ),
   Row(f'{_LAYERS}/feed_forward/out/kernel', 'model.layers.{i}.mlp.Wo.weight', KERNEL),
   Row('encoder/final_norm/scale', 'model.final_norm.weight'),
