@@ -167,7 +167,7 @@ def modern(
   norm: layer | rms (Zhang and Sennrich 2019).
   embedding_norm: whether a norm follows the embeddings.
   feed_forward: gated (Shazeer 2020) | plain.
-  activation: also silu.
+  activation: gelu_tanh | gelu | relu | silu.
   use_bias: of products and norms of the layers and of the vocabulary head.
   dropout: of embeddings and of what the feed-forward part gives.
   attention_output_dropout: of what attention gives.

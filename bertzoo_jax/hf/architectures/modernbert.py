@@ -187,12 +187,12 @@ def _to_encoder(content):
   of_kind = lambda kind: (said.get(kind) or {}) if isinstance(said, dict) else said
   bases = [base_of(of_kind(kind), base) for kind, base in zip(_KINDS, usual)]
   layers, every = content['num_hidden_layers'], content['global_attn_every_n_layers']
-  kinds = content['layer_types'] or [_KINDS[i % every > 0] for i in range(layers)]
-  others = [
-    i for i, kind in enumerate(kinds if isinstance(kinds, list) else ()) if i and kind == _KINDS[0]
-  ]
-  every = others[0] if others else layers
-  if kinds != [_KINDS[i % every > 0] for i in range(layers)]:
+  pattern = lambda every: [_KINDS[i % every > 0] for i in range(layers)]
+  kinds = content['layer_types'] or pattern(every)
+  if kinds != pattern(every):  # transformers 5 writes the list alone
+    whole = [i for i, x in enumerate(kinds if isinstance(kinds, list) else ()) if x == _KINDS[0]]
+    every = whole[1] if len(whole) > 1 else layers
+  if kinds != pattern(every):
     raise errors.UserError(
       f'config.json says layer_types={kinds}: an encoder here has a global layer first and then '
       'after equal numbers of local ones.'
