@@ -197,7 +197,7 @@ def test_held_out_accuracy_and_bits_per_byte_count_no_special_token(corpus):
   others = sum((~np.isin(b['masked_targets'], frame) * b['masked_weights']).sum() for b in batches)
   assert (accuracy.value, accuracy.count) == (0.0, others)
   assert abs(loss.value - nats) < 1e-5
-  assert [s.places for s in places] == [(4 * i + 1, 4 * i + 4) for i in range(8)]
+  assert [s.places for s in places] == [(8 * i + 1, 8 * i + 8) for i in range(8)]
   assert sum(s.count for s in places) == loss.count
   split = opened.manifest['splits']['held_out']
   total = phase_run.bits_per_byte(loss.value, split['tokens'] / split['bytes'])
