@@ -44,6 +44,10 @@ from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import step_folders
 from bertzoo_jax.runs import workdir as workdirs
 
+# Tokens of the rows that are compared, of a network without a table of positions. Logits of longer
+# rows would take gigabytes.
+_LONGEST = 1024
+
 
 def export(
   address: str, out, architecture: str | None = None, push=None
@@ -146,6 +150,8 @@ def _write_network(
   if network.name:
     print(f'{network.name}: {architecture}')
   length = encoder.max_positions or config['length']
+  if hf_architecture.POSITION_TABLE not in flat:
+    length = min(length, _LONGEST)
   rows = _verify(directory, a, encoder, params, special, own, length)
   told = card.Run(
     card.with_learned(

@@ -40,6 +40,7 @@ CHANGES = {
   'transformer': SMALL,
   'disentangled': {**SMALL, 'max_distance': 8, 'buckets': 4},
   'two_stream': {**SMALL, 'memory_length': 4, 'reuse_length': REUSED},
+  'modern': {**SMALL, 'window': 4, 'attention_output_dropout': 0.0},
 }
 GENERATOR = dict(width=1.0)  # a two_stream generator of another width could not share its tables
 

@@ -52,6 +52,8 @@ _ADDED = {
     'classification': dict(sift=_NO_SIFT, class_weights=(), label_smoothing=0.0),
     'multilabel': dict(sift=_NO_SIFT, threshold=0.5),
     'regression': dict(sift={**_NO_SIFT, 'loss': 'mse'}),
+    'tagging': dict(head='linear'),
+    'span': dict(head='linear'),
   },
   'source': {name: dict(stratified=False) for name in ('table', 'tfds')},
   'optimizer': {

@@ -9,7 +9,8 @@ Three sets of held-out rows, each made as for pretraining, with the masking of t
 paper builds its sets so. --masking_of takes another run's masking for the mlm rows: losses of runs
 with different maskings compare only on the same rows.
 
-    mlm   rows of the config's own format; accuracy and loss (nats) at the masked positions
+    mlm   rows of the config's own format; accuracy and loss (nats) at the masked positions, the
+          loss also in each eighth of the row
     nsp   two segments, the second the true next one (label 0) or one of another document (1)
     sop   two segments that follow each other, in true (0) or swapped order (1)
 
