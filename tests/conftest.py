@@ -100,7 +100,7 @@ def pytest_collection_modifyitems(config, items):
         item.add_marker(pytest.mark.slow)
         found.add(pattern)
   if len({item.path for item in items}) > 150 and (rotten := [p for p in SLOW if p not in found]):
-    raise pytest.UsageError(f'tests/slow.txt names no test: {rotten[0]}')
+    raise pytest.UsageError(f'tests/slow.txt names no test: {", ".join(rotten)}')
   tests = collections.Counter(item.path for item in items)
   rank = {name: i for i, name in enumerate(LONGEST)}
   # then as xdist would: the most tests first
