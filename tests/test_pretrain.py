@@ -682,7 +682,7 @@ def test_a_stopped_run_ends_with_one_sentence_and_exit_code_3(monkeypatch, capsy
   def stop(*args, **kw):
     raise errors.Stopped('because')
 
-  for flag in ('_CONFIG', '_WORKDIR', '_CORPUS', '_CACHE_DIR', '_BATCHES', '_INIT'):
+  for flag in [name for name in pretrain.main.__code__.co_names if name.isupper()]:
     monkeypatch.setattr(pretrain, flag, types.SimpleNamespace(value=None), raising=False)
   monkeypatch.setattr(pretrain, 'pretrain', stop)
   with pytest.raises(SystemExit) as e:
