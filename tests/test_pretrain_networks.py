@@ -186,6 +186,15 @@ ENCODERS = {
     ),
     'DebertaV2ForMaskedLM',
   ),
+  'modern': (
+    dict(
+      encoder=parts.modern(
+        num_layers=2, hidden_size=16, num_heads=2, intermediate_size=32, max_positions=64, window=8
+      ),
+      hf='ModernBertForMaskedLM',
+    ),
+    'ModernBertForMaskedLM',
+  ),
 }
 
 
