@@ -179,21 +179,12 @@ def _page(scaling, checks, low, high, full):
     '# BERT-large over more chips, as the compiler sees it',
     '',
     f'Made by `PYTHONPATH=. python bench/tpu_scaling.py` with jax {jax.__version__}. **Nothing '
-    'here was measured on a chip.** The real train step',
-    f'of `configs/bert.py:large` is compiled for v4: masked language modelling alone, {ROWS} rows '
-    f'of {LENGTH} tokens a chip',
-    f'({ROWS * LENGTH:,} tokens), products in bfloat16, gradients in float32, no accumulation, no '
-    'recomputation, layers unrolled. It was',
-    f'compiled with {low} and {high} layers; all figures, the peak of memory too, are carried on '
-    f'in a straight line to {full}.',
-    '',
-    'Every figure is of one chip and one step. Computing is all but collectives, with bounds '
-    '(`bertzoo_jax/preflight/tpu/estimate.py`). MB are',
-    'those of the arrays that are exchanged: what is summed, or what is put together. Exchange is '
-    'the time of all collectives, one',
-    'after the other and with nothing else going on, at 50 GB/s a link and direction and without '
-    'latency',
-    '(`estimate.exchange_time`); the step is the sum of both.',
+    'here was measured on a chip.** The train step of',
+    f'`configs/bert.py:large` is compiled for v4 with {low} and {high} layers, and carried on in a '
+    f'straight line to {full}: {ROWS} rows of {LENGTH} tokens per',
+    'chip, bfloat16, layers unrolled. Every figure is of one chip and one step. Exchange is the '
+    'time of all collectives, one after the other, at',
+    '50 GB/s per link and direction. Computing is the rest, with bounds.',
     '',
     *table(COLUMNS, ordered(scaling)),
   ]
@@ -202,8 +193,7 @@ def _page(scaling, checks, low, high, full):
       '',
       '## The straight line',
       '',
-      f'A depth that was compiled: how much more, or less, the line through {low} and {high} '
-      'layers says of it.',
+      f'How much more the line through {low} and {high} layers says than a compiled depth has.',
       '',
       *table(('chips', 'mesh', 'layers', *CHECKED), ordered(checks)),
     ]

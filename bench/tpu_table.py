@@ -1,5 +1,5 @@
-"""Every config and size on the smallest usual slice that holds it, by the TPU compiler's own
-figures: docs/tpu_table.md.
+"""Every config and size but `tiny` on the smallest usual slice that holds it, by the TPU compiler's
+own figures: docs/tpu_table.md.
 
     PYTHONPATH=. python bench/tpu_table.py [--only bert:base --only electra] [--types v5e-8,v4-8]
     [--out docs/tpu_table.md]
@@ -20,7 +20,6 @@ from absl import app
 from absl import flags
 
 from bertzoo_jax.common import storage
-from bertzoo_jax.preflight import report
 from bertzoo_jax.preflight import verdict
 from bertzoo_jax.preflight.tpu import chips
 
@@ -31,17 +30,14 @@ COLUMNS = (
   'slice',
   'phase',
   'rows × tokens',
-  'peak GiB a chip',
+  'peak GiB',
   'ms/step (bounds)',
-  'tokens/s a chip',
-  'MFU (bounds)',
+  'tokens/s per chip',
 )
 # Of the header. Change it when these rows are made anew.
 OLDER = (
-  'Rows of ALBERT, BERT, ELECTRA and RoBERTa, and the `tiny` ones of BERT-wwm, ERNIE and MacBERT, '
-  "are from before attention's backward kernel took the log-sum-exp: their steps are a few per "
-  "cent shorter now (`bench/README.md`). The other rows, DeBERTa's and XLNet's among them, are of "
-  'the kernels now. Those of ernie:base were made with jax 0.12.0.1.'
+  'Rows of ALBERT, BERT, ELECTRA and RoBERTa are from before a faster backward kernel: their steps '
+  'are a few per cent shorter now. Those of ernie:base were made with jax 0.12.0.1.'
 )
 _ONLY = flags.DEFINE_multi_string('only', [], 'FILE or FILE:SIZE of configs/; all without it.')
 _TYPES = flags.DEFINE_string(
@@ -63,7 +59,7 @@ def rows(name: str, size: str, types: list[str]):
       raise SystemExit(f'{name}:{size}: {wrong[0]}')
     if found.fits:
       return [_row(name, size, found, phase) for phase in found.phases]
-  return [f'| {name}:{size} | none of {types[0]} to {types[-1]} holds it |  |  |  |  |  |  |']
+  return [f'| {name}:{size} | none of {types[0]} to {types[-1]} holds it |  |  |  |  |  |']
 
 
 def _row(name, size, found, phase):
@@ -73,14 +69,12 @@ def _row(name, size, found, phase):
     f'{phase.program.peak * found.slice_.chip.devices / chips.GIB:.2f} |'
   )
   if not phase.time:
-    return f'{head} – | – | – |'
-  time, likely = phase.time, report.mfu(found.slice_, phase)
-  mfu = lambda seconds: likely * time.likely / seconds
+    return f'{head} – | – |'
+  time = phase.time
   speed = phase.rows * phase.length / time.likely / found.slice_.chips
   return (
     f'{head} {1e3 * time.likely:,.1f} ({1e3 * time.floor:,.1f} – {1e3 * time.upper:,.1f}) | '
-    f'{speed:,.0f} | '
-    f'{mfu(time.likely):.0%} ({mfu(time.upper):.0%} – {mfu(time.floor):.0%}) |'
+    f'{speed:,.0f} |'
   )
 
 
@@ -88,7 +82,8 @@ def _sizes(only=()):
   for path in sorted((ROOT / 'configs').glob('*.py')):
     module = importlib.import_module(f'configs.{path.stem}')
     for size in getattr(module, 'SIZES', ()):
-      if not only or path.stem in only or f'{path.stem}:{size}' in only:
+      named = not only or path.stem in only or f'{path.stem}:{size}' in only
+      if named and not size.startswith('tiny'):
         yield path.stem, size
 
 
@@ -110,16 +105,12 @@ def main(_):
           '# Every config on TPUs, as the compiler sees it',
           '',
           f'Made by `PYTHONPATH=. python bench/tpu_table.py` with jax {jax.__version__}. **Nothing '
-          'here was measured on a chip**: memory is the',
-          "TPU compiler's own peak, which it holds against what a chip has; times are its "
-          'estimates with bounds (`bertzoo_jax/preflight/tpu/estimate.py`).',
-          'Each config as its file has it, with its layers in a loop and its own batch and '
-          'accumulation, on the first slice that holds it of: '
-          f'{TYPES.replace(",", ", ")}. Some large configs were tried on the later ones alone, so '
-          'a smaller slice may hold them.',
+          'here was measured on a chip.** Memory is',
+          "the TPU compiler's own peak per chip; times are its estimates with bounds "
+          '([preflight.md](preflight.md)). Each config has its own batch,',
+          'on the first slice that holds it. Some large configs were tried on the larger slices '
+          'only.',
           OLDER,
-          'MFU counts the products of plain XLA. Kernels of relative attention compute fewer, so '
-          'its upper bound may pass 100%.',
           '',
           f'| {" | ".join(COLUMNS)} |',
           '|---' * len(COLUMNS) + '|',

@@ -77,7 +77,7 @@ def _phase(found, p):
 
 
 def faster(config) -> list[str]:
-  """What makes steps shorter and changes nothing else, by docs/tpu_choices.md and docs/TPU.md; []
+  """What makes steps shorter and changes nothing else, by bench/tpu_choices.csv and docs/TPU.md; []
   where all of it is set.
   """
   out = []
