@@ -89,7 +89,7 @@ def _lost_characters(manifest) -> list[str]:
 
 
 def empty(dropped) -> errors.UserError:
-  """That no text is left to train on, with what was dropped."""
+  """The error that no text is left to train on, with the counts of dropped text."""
   why = '; '.join(
     f'{d["count"]} × {reason}, first at {d["first"]}' for reason, d in dropped.items()
   )

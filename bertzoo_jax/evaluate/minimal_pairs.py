@@ -37,7 +37,7 @@ class Accuracy(NamedTuple):
 
 
 class Found(NamedTuple):
-  """What was measured.
+  """Scores of a model on minimal pairs.
 
   Attributes:
     address: where the weights are.
@@ -129,8 +129,8 @@ def of_run(run: pretrained.Run, special: dict[str, int]) -> likelihoods.Subject:
   how, notes = told[chosen.name], ()
   if how == likelihoods.MASKED and not _shows_masks(run.config.masking):
     raise errors.UserError(
-      f'masking={run.config.masking.name} of {run.workdir} never shows [MASK], so what is behind '
-      'one was not learned: give a run with masking.substitute=mask and a first share of '
+      f'masking={run.config.masking.name} of {run.workdir} never shows [MASK], so it has '
+      'not learned to fill one: give a run with masking.substitute=mask and a first share of '
       'masking.corruption above 0.'
     )
   if chosen is not run.networks[0]:

@@ -80,7 +80,7 @@ def show(
   fields = chosen.config
   pipe = pipeline.of_phase(corpus, chosen, split=split, keep_units=stats and npz is None)
   if split == 'held_out':
-    # those that `pretrain` evaluates
+    # the batches that `pretrain` evaluates
     batches = itertools.islice(pipe.evaluation_batches(config.run.eval_batches), first, end)
   else:
     batches = pipe.iterate(first - chosen.first_step, end - chosen.first_step)
@@ -231,7 +231,7 @@ if __name__ == '__main__':
     'steps', None, 'first:end, steps of the run (of the held-out split: evaluation batches).'
   )
   _PHASE = flags.DEFINE_integer(
-    'phase', None, 'Index of the phase; without it that of the first step.'
+    'phase', None, 'Index of the phase; without it the phase of the first step.'
   )
   _SPLIT = flags.DEFINE_enum('split', 'train', list(corpora.SPLITS), 'Which documents.')
   _ROWS = flags.DEFINE_integer('rows', 4, 'Rows printed of each step.', lower_bound=0)
