@@ -78,16 +78,16 @@ def evaluate(address: str, path: str, *, group_by: str = '') -> Found:
   score = likelihoods.of(subject, ids)
   if not np.isfinite(score).all():
     raise errors.UserError(f'{address} gives scores that are no numbers: give another checkpoint.')
+  notes = [*subject.notes, *_notes(subject, ids)]
+  return Found(address, subject.step, subject.name, subject.how, *accuracies(pairs, score), notes)
+
+
+def accuracies(pairs, score) -> tuple[list[Accuracy], Accuracy]:
+  """(of each group, of all), of pairs and the scores of their sentences, a pair's side by side."""
   good, bad, names = score[::2], score[1::2], np.array([pair.group for pair in pairs])
-  return Found(
-    address,
-    subject.step,
-    subject.name,
-    subject.how,
-    [_accuracy(name, good[names == name], bad[names == name]) for name in dict.fromkeys(names)],
-    _accuracy('', good, bad),
-    [*subject.notes, *_notes(subject, ids)],
-  )
+  return [
+    _accuracy(name, good[names == name], bad[names == name]) for name in dict.fromkeys(names)
+  ], _accuracy('', good, bad)
 
 
 def opened(address: str) -> tuple[likelihoods.Subject, Any]:
