@@ -211,7 +211,7 @@ def test_the_bits_are_those_of_a_row_and_head_of_the_whole_batch(terms):
   assert not np.allclose(part(keys[:2], own, first_head=2), whole[2:, :, 2:], atol=1e-3)
 
 
-def test_what_is_kept_spares_the_forward_pass_and_changes_no_gradient():
+def test_saved_results_spare_the_forward_pass_and_change_no_gradient():
   qkv, weight, visible, relative, scale = attended.case('memory')
   args = visible, 0.0, None, relative, scale
   _, kept = fused_attend(*qkv, *args, keep=True)

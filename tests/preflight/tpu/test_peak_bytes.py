@@ -57,7 +57,7 @@ def test_a_step_needs_no_more_memory_than_is_written(config, kind, monkeypatch):
 
 
 @pytest.mark.slow
-def test_what_is_computed_again_is_not_kept(monkeypatch):
+def test_recomputed_activations_are_not_kept(monkeypatch):
   # All layers side by side, where the compiler is free to keep what it likes.
   monkeypatch.delenv('LIBTPU_INIT_ARGS', raising=False)
   bounds = {'sublayers': 3540, 'feed_forward': 2970, 'full': 2690}

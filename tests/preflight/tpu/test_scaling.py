@@ -77,7 +77,7 @@ def test_collectives_stand_apart_from_the_rest_and_both_are_carried_on(scaling, 
   ).split(' | ')[3:6] == ['+0.00%', '-50.00%', '+0.00%']
 
 
-def test_what_the_table_has_no_figure_for_is_refused(scaling):
+def test_an_operation_without_a_figure_is_refused(scaling):
   slice_ = chips.of_topology('v4:2x2x1')
   with pytest.raises(ValueError, match='ragged-all-to-all'):
     scaling.read(
