@@ -14,6 +14,7 @@ core = [
   'absl-py>=2.1',
   'etils[epath]>=1.9',
   'flax>=0.12.12',
+  'huggingface_hub>=1.0',  # tokenizers bring it, too
   'importlib_resources',  # tensorflow-datasets needs it and does not say so
   'jax>=0.12',
   'matplotlib>=3.10.9',  # older ones run code of a matplotlibrc in the current folder
@@ -39,6 +40,8 @@ core = [
 # PyTorch and transformers verify what is exported; nothing else needs them.
 hf = ['torch>=2.6', 'transformers>=4.57,<6']
 zh = ['gensim>=4.3', 'jieba>=0.42']  # Chinese words, and word vectors
+data = ['datasets>=4']  # hf:NAME as text and as rows of tasks; older ones run code of the hub
+sentencex = ['sentencex>=1']  # a splitter of sentences
 compiler = f'libtpu>=0.0.52; {linux_x86}'  # of TPU programs: preflight, without a chip
 # prepare --runner=beam; it holds protobuf and pyarrow back by a version
 beam = ['apache-beam>=2.60']
@@ -70,11 +73,15 @@ setuptools.setup(
     'hf': hf,
     'zh': zh,
     'beam': beam,
+    'datasets': data,
+    'sentencex': sentencex,
     'wandb': ['wandb>=0.19'],
     'dev': [
       *hf,
       *zh,
       *beam,
+      *data,
+      *sentencex,
       compiler,
       'hypothesis>=6',
       'pytest>=8',

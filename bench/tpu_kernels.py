@@ -226,7 +226,7 @@ def _worker(chip, lengths, chosen, variants):
     for heads, width in [h for h in variant.heads if not chosen or h in chosen]:
       for length, rate in itertools.product(lengths, map(float, _RATES.value)):
         depth, (keys, queries) = heads * width, sizes(length, variant)
-        steps = attention.steps(heads, width, queries, keys, relative)
+        steps = attention.steps(heads, width, queries, keys, relative, variant.window)
         together = tuple((heads / n, n == 1) for n in steps)
         say(
           (name, width, length, rate, together),

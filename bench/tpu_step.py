@@ -113,7 +113,8 @@ def theirs(chip: str, model: str, layers: int) -> dict:
 def repaired_optimal_seconds(cost_analysis: dict) -> float | None:
   """The compiler's `optimal_seconds` with its fault undone: some operations count as −1 s each, so
   that the sum is the true one less a whole number. An inference, right for programs under a second
-  without loops (whose bodies it counts once); None where it gives no time."""
+  without loops (whose bodies it counts once); None where it gives no time.
+  """
   value = cost_analysis.get('optimal_seconds')
   return None if value is None else value - math.floor(value)
 

@@ -22,6 +22,7 @@ config.json keeps all its fields. A SentencePiece model without a tokenizer.json
 """
 
 import json
+import os
 import pathlib
 import pickle
 import re
@@ -63,7 +64,7 @@ def convert(model: str, out) -> list[str]:
   """
   out = storage.path(out)
   export.check_free(out)
-  name = model.removeprefix('hf:')
+  name = os.fspath(model).removeprefix('hf:')
   if '/' not in name and not storage.path(name).is_dir():
     raise errors.UserError(
       f'There is no folder {name}: correct --model, or give OWNER/NAME of the Hugging Face hub.'

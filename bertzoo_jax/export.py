@@ -1,6 +1,7 @@
 """Writes a trained model as a Hugging Face directory, then reloads and compares it.
 
     python -m bertzoo_jax.export --workdir W[@STEP|@best] --out DIR [--architecture CLASS]
+      [--all_checkpoints] [--push OWNER/NAME[@BRANCH]]
 
 Writing needs numpy only. Where torch and transformers are installed, the directory is loaded with
 transformers before it gets its name, and logits and token ids are compared with ours; what differs
@@ -10,6 +11,7 @@ is not exported.
 import contextlib
 import errno
 import fcntl
+import functools
 import glob
 import json
 import os
@@ -26,6 +28,7 @@ from bertzoo_jax import objectives
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import hub
 from bertzoo_jax.common import storage
 from bertzoo_jax.hf import architecture as hf_architecture
 from bertzoo_jax.hf import architectures
@@ -37,10 +40,13 @@ from bertzoo_jax.hf import weights
 from bertzoo_jax.objectives import heads as head_table
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import metrics
+from bertzoo_jax.runs import step_folders
 from bertzoo_jax.runs import workdir as workdirs
 
 
-def export(address: str, out, architecture: str | None = None) -> list[verify.Comparison] | None:
+def export(
+  address: str, out, architecture: str | None = None, push=None
+) -> list[verify.Comparison] | None:
   """Exports a checkpoint; returns what was compared, or None where torch or transformers is
   missing.
 
@@ -50,6 +56,7 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
       a folder in it for each.
     architecture: name of the class, or `package.module:NAME`; of several networks that of the
       first. None for the config's, or one that fits where the config's does not.
+    push: takes the finished folder before it becomes `out`; None for nothing.
 
   Raises:
     UserError: `out` is not empty, no such checkpoint, no config.json beside it, parameters without
@@ -85,6 +92,8 @@ def export(address: str, out, architecture: str | None = None) -> list[verify.Co
           f'{place / weights.HEADS}: {", ".join(aside)}, for which {wished} has no place; '
           f'--init hf:{place} reads it'
         )
+    if push:
+      push(root)
     install(root, out)
   held = {place for network in trained for place in network.places(params).values()}
   if left := sorted({path.split('/')[0] for path in weights.flatten(params).keys() - held}):
@@ -373,8 +382,41 @@ def install(directory: pathlib.Path, out) -> None:
     storage.write_bytes(out / str(path.relative_to(directory)), path.read_bytes())
 
 
+def _targets(workdir, out, branch, every) -> dict:
+  """{branch: (address, folder)}. every: also kept checkpoints, as step-STEP; `workdir` is main."""
+  if not every:
+    return {branch or hub.MAIN: (workdir, out)}
+  if branch:
+    raise errors.UserError(
+      f'--all_checkpoints names its branches itself, step-STEP and main: leave @{branch} out.'
+    )
+  run = checkpoint.parse_address(workdir)[0]
+  steps = {f'step-{s}': (f'{run}@{s}', out / f'step-{s}') for s in step_folders.steps(run)}
+  return {**steps, hub.MAIN: (workdir, out / hub.MAIN)}
+
+
 def main(_):
-  export(_WORKDIR.value, _OUT.value, _ARCHITECTURE.value)
+  name, _, branch = (_PUSH.value or '').partition('@')
+  targets = _targets(_WORKDIR.value, storage.path(_OUT.value), branch, _EVERY.value)
+  if name and (missing := verify.missing_packages()):
+    raise errors.UserError(
+      f'--push needs {" and ".join(missing)}, since only what was verified is pushed: pip install '
+      '"bertzoo_jax[hf]".'
+    )
+  repository = hub.Repository(name) if name else None
+  for branch, (_, out) in list(targets.items()):
+    if _EVERY.value and repository and out.exists() and repository.has(branch):
+      print(f'{name}@{branch}: pushed before')  # its folder comes last
+      del targets[branch]
+      continue
+    check_free(out)
+    if repository:
+      repository.check_free(branch)
+  for branch, (address, out) in targets.items():
+    push = functools.partial(repository.push, branch) if repository else None
+    export(address, out, _ARCHITECTURE.value, push)
+    if repository:
+      print(f'{name}@{branch}: pushed')
 
 
 if __name__ == '__main__':
@@ -390,5 +432,13 @@ if __name__ == '__main__':
     'Class of Hugging Face, in place of config.hf: '
     f'{", ".join(architectures.ARCHITECTURES)}, or package.module:NAME for an Architecture of your '
     'own.',
+  )
+  _EVERY = flags.DEFINE_bool(
+    'all_checkpoints',
+    False,
+    'Every kept checkpoint in a folder of --out (and a branch) step-STEP, and --workdir in main.',
+  )
+  _PUSH = flags.DEFINE_string(
+    'push', None, 'OWNER/NAME[@BRANCH] of the Hugging Face hub; a new repository is private.'
   )
   cli.run(main)

@@ -89,7 +89,7 @@ def prepare(
 
   Args:
     config: an experiment; its sections `tokenizer` and `corpus` are used.
-    source: list of PATTERN[#option] or tfds:NAME[#text_key], as in text/sources.py.
+    source: list of what text/finding.py explains.
     out: the corpus's folder, local or gs://.
     tokenizer: published files, a folder that holds them, or hf:DIR (tokenizers.load); None trains
       one on the text.
@@ -180,13 +180,14 @@ def _plan(config, found, loaded, files, where, excluded) -> dict:
   """All that decides the bytes of the corpus. An unfinished corpus is resumed only if the plan is
   identical.
   """
-  total = sum(s.bytes for s in found)
+  total, splitter = sum(s.bytes for s in found), sentences.splitter(config.corpus.splitter).name
   return dict(
     format_version=corpus.FORMAT_VERSION,
     sources=[s.facts() for s in found],
     tokenizer=config.tokenizer.to_dict(),
     tokenizer_hash=loaded.hash if loaded else f'trained on at most {_most(config)} bytes',
-    corpus=config.corpus.to_dict(),
+    # the name of a package's splitter has its version
+    corpus=config.corpus.to_dict() | ({'splitter': splitter} if ', version' in splitter else {}),
     where=[list(w) for w in where],
     exclude=[s.facts() for s in excluded],
     files={
@@ -407,6 +408,7 @@ def _manifest(out, plan, config, dropped, records, repeated) -> dict:
     },
     unigrams_sha256=storage.write_array(out / 'unigrams.npy', unigrams),
     pieces_sha256=storage.write_array(out / 'pieces.npy', tokenizer.word_starts.astype(np.uint8)),
+    words={name: _words(name, records) for name in corpus.SPLITS},
     report=report.of(records, dropped, repeated),
     plan=plan,
   )
@@ -432,6 +434,12 @@ def _split(name, records) -> dict:
     **{key: sum(m[key] for m in mine) for key in ('documents', 'sentences', 'tokens', 'bytes')},
     'shards': [m['shard'] for m in mine],
   }
+
+
+def _words(name, records) -> int | None:
+  """Words by blanks of a split; None if an earlier version made one of its shards."""
+  counts = [r['splits'][name].get('blanks') for r in records if name in r['splits']]
+  return None if None in counts else sum(counts)
 
 
 @contextlib.contextmanager
@@ -478,7 +486,8 @@ if __name__ == '__main__':
   _SOURCE = flags.DEFINE_multi_string(
     'source',
     None,
-    'PATTERN[#text_key | #file | #wrapped] or tfds:NAME[#text_key]; may be repeated.',
+    'PATTERN[#text_key | #file | #wrapped], tfds:NAME[#text_key] or '
+    'hf:NAME[/CONFIG][@REVISION][:SPLIT][#text_key]; may be repeated.',
     required=True,
   )
   _OUT = flags.DEFINE_string('out', None, 'Folder of the corpus, local or gs://.', required=True)

@@ -1,7 +1,7 @@
 """Trains an encoder on a corpus. Run the same line again to resume.
 
     python -m bertzoo_jax.pretrain --config configs/bert.py:base --corpus CORPUS --workdir W
-                                   [--init W2[@STEP|@best] | hf:DIR | hf:ID]
+                                   [--init W2[@STEP|@best] | hf:DIR | hf:ID] [--corpus CORPUS2 …]
     python -m bertzoo_jax.pretrain --config configs/bert.py:base --batches FILE.npz --workdir W
 
 The workdir gets the resolved config, checkpoints, metrics.jsonl, loss.png and the command lines of
@@ -24,6 +24,7 @@ no TPU has run it yet. A GPU needs XLA_FLAGS=--xla_gpu_deterministic_ops=true.
 """
 
 import functools
+import os
 import warnings
 
 import jax
@@ -32,7 +33,7 @@ from absl import flags
 from bertzoo_jax import assembly
 from bertzoo_jax import cli
 from bertzoo_jax.assembly import checks
-from bertzoo_jax.assembly import run as runs
+from bertzoo_jax.assembly import run as trainings
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.runs import distributed
@@ -44,18 +45,20 @@ def pretrain(
   config,
   workdir: str,
   *,
-  corpus: str | None = None,
+  corpus: str | list[str] | None = None,
   cache_dir: str | None = None,
   batches: str | None = None,
   init: str | None = None,
+  init_layers: str = '',
 ) -> dict:
   """Trains; returns {'step', 'interrupted', 'held_out': metrics, 'entropy': nats, 'flops': of the
   whole run, as `assembly.published_flops` counts}.
 
   config: an experiment. workdir: of the run; one that holds this run is resumed. corpus, batches:
-  one of them: a corpus, or a file of batches. cache_dir: local folder for the mirror of a corpus in
-  an object store. init: address of weights to begin with, or one for each network by comma; not
-  used when the run is resumed.
+  one of them: a corpus or several, or a file of batches. cache_dir: local folder for the mirror of
+  a corpus in an object store. init: address of weights to begin with, or one for each network by
+  comma; init_layers: those of its layers to take (initial_weights.layers_of), '' for all. Neither
+  is used when the run is resumed.
 
   Raises UserError for anything that does not fit, before anything is written; TryAgain for storage
   that may answer the next time, or another job in the workdir; Stopped for a run that must not go
@@ -63,10 +66,30 @@ def pretrain(
   """
   distributed.join()
   with preemption.Preemption().listening() as notice:
-    run = checks.of_run(assembly.resolve(config))
-    runs.start_devices(config)
+    run = assembly.resolve(config)
+    if config.epochs:
+      config = _of_epochs(config, corpus, cache_dir)
+      run = assembly.resolve(config)
+    checks.of_run(run)
+    trainings.start_devices(config)
     open_data = functools.partial(_open, config, corpus, cache_dir, batches)
-    return _report(runs.train(run, workdir, open_data, init=init, notice=notice), workdir)
+    init = None if init is None else os.fspath(init)
+    begin = dict(init=init, init_layers=init_layers)
+    return _report(trainings.train(run, workdir, open_data, notice=notice, **begin), workdir)
+
+
+def _of_epochs(config, path, cache_dir):
+  """The config with the steps that config.epochs are of a corpus."""
+  if path is None:
+    raise errors.UserError(
+      f'config.epochs is {config.epochs:g}, and a file of batches does not say what an epoch is: '
+      'give --corpus, or --config.epochs=0 and the steps (--config FILE.py:SIZE,steps=N).'
+    )
+  cli.quiet_tensorflow()
+  from bertzoo_jax.batches import pipeline
+  from bertzoo_jax.corpus import mixture
+
+  return pipeline.of_epochs(config, mixture.open(path, config, cache_dir))
 
 
 def _open(config, corpus, cache_dir, batches) -> training_data.Data:
@@ -87,23 +110,28 @@ def _from_corpus(config, path, cache_dir, host):
   cli.quiet_tensorflow()
   from bertzoo_jax.batches import pipeline
   from bertzoo_jax.corpus import corpus as corpora
-  from bertzoo_jax.corpus import mirror
+  from bertzoo_jax.corpus import mixture
 
-  corpus = corpora.open(mirror.local(path, cache_dir), config.run.corpus_cache)
-  corpora.check(corpus, tokenizer=config.tokenizer, splitting=config.corpus)
-
-  corpora.verify(corpus.path)
+  corpus = mixture.open(path, config, cache_dir)
+  for member in corpus.members:
+    corpora.verify(member.path)
 
   def phase(phase):
     train = pipeline.of_phase(corpus, phase, host=host)
-    held_out = lambda: []
-    if corpus.splits['held_out'].num_tokens:
-      made = functools.cache(lambda: pipeline.of_phase(corpus, phase, host=host, split='held_out'))
-      held_out = lambda: made().evaluation_batches(config.run.eval_batches)
-    return training_data.PhaseData(train.features, train.iterate, held_out, train.rows_per_epoch)
+    made = functools.cache(lambda: pipeline.held_out(corpus, phase, host=host))
+
+    def held_out():
+      some = corpus.splits['held_out'].num_tokens
+      for name, pipe in made().items() if some else ():
+        for batch in pipe.evaluation_batches(config.run.eval_batches):
+          yield name, batch
+
+    return training_data.PhaseData(
+      train.features, train.iterate, held_out, train.rows_per_epoch, train.read
+    )
 
   def trial(phase):
-    stand_in = corpora.stand_in(
+    stand_in = mixture.stand_in(
       corpus, documents=2 * phase.config.batch_size, length=phase.config.length
     )
     with warnings.catch_warnings():
@@ -119,8 +147,10 @@ def _from_corpus(config, path, cache_dir, host):
 
   train, held_out = corpus.manifest['splits']['train'], corpus.manifest['splits']['held_out']
   sizes = {key: train[key] for key in ('documents', 'sentences', 'tokens', 'bytes')}
+  members = {m.name: m.hash for m in corpus.members if m.name}
+  of_members = {'corpora': members} if members else {}
   return training_data.Data(
-    corpus={'hash': corpus.hash, **sizes, **corpora.origin(corpus.manifest)},
+    corpus={'hash': corpus.hash, **sizes, **corpora.origin(corpus.manifest), **of_members},
     vocab_size=corpus.vocab_size,
     last_step=None,
     entropy=training_data.entropy(corpus.unigrams),
@@ -137,7 +167,7 @@ def _report(result, workdir) -> dict:
   data, more = result.pop('data'), result.pop('to_come')
   held_out, flops = result['held_out'], result['flops']
   counted = '' if flops is None else f' · {flops:.3e} FLOPs as Clark et al. 2020 count them'
-  if runs.first_process():
+  if trainings.first_process():
     step, end = result['step'], result['end']
     if result['interrupted'] and step < end:
       saved = f'at step {step:,} of {end:,} and saved' if step else 'before the first step'
@@ -173,12 +203,13 @@ def main(_):
     cache_dir=_CACHE_DIR.value,
     batches=_BATCHES.value,
     init=_INIT.value,
+    init_layers=_INIT_LAYERS.value,
   )
 
 
 if __name__ == '__main__':
   _CONFIG = cli.define_config()
-  _CORPUS = flags.DEFINE_string('corpus', None, 'Corpus that `prepare` wrote, local or gs://.')
+  _CORPUS = flags.DEFINE_multi_string('corpus', None, cli.CORPUS_HELP)
   _CACHE_DIR = flags.DEFINE_string(
     'cache_dir', None, 'Local folder to which a corpus in an object store is mirrored once.'
   )
@@ -195,5 +226,10 @@ if __name__ == '__main__':
     None,
     'Weights to begin with: WORKDIR[@STEP|@best], hf:DIR or hf:ID[@revision]; two by comma for a '
     'discriminator and its generator. Optimizer and step are fresh.',
+  )
+  _INIT_LAYERS = flags.DEFINE_string(
+    'init_layers',
+    '',
+    'Layers of --init that make a shallower network: first:N, every:K, or numbers from 0 by comma.',
   )
   cli.run(main, distributed.leave)

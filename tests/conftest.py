@@ -17,6 +17,7 @@ os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 os.environ.setdefault('HF_HUB_OFFLINE', '1')
 os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')
+os.environ.setdefault('TF_USE_LEGACY_KERAS', '1')  # as cli.quiet_tensorflow
 # torch's threads wait for each other by spinning: fifty times the processor's time on two cores
 os.environ.setdefault('OMP_NUM_THREADS', '1')
 # PyTorch's CUDA builds bring triton, whose LLVM does not go with TensorFlow's in one process.

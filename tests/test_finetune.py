@@ -16,8 +16,8 @@ from bertzoo_jax import export
 from bertzoo_jax.common import errors
 from bertzoo_jax.evaluate import held_out
 from bertzoo_jax.finetune import table
-from bertzoo_jax.finetune import work
 from bertzoo_jax.objectives import networks
+from bertzoo_jax.pretrained import predicting
 from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import step_folders
 from tests import killed
@@ -113,7 +113,7 @@ def test_scoring_compiles_once_per_shape_of_rows_and_not_per_run(world, tmp_path
   shapes, outputs = [], networks.outputs
   traced = lambda encoder, params, batch: shapes.append(batch['input_ids'].shape)
   monkeypatch.setattr(networks, 'outputs', lambda *a: traced(*a) or outputs(*a))
-  work._read.clear_cache()
+  predicting._read.clear_cache()
   rates = (('schedule.learning_rate', (1e-3, 2e-3)),)
   finetune(world, tmp_path / 'f', config(grid=rates, seeds=(0, 1), steps=1))
   assert 0 < len(shapes) == len(set(shapes)) <= 2  # dev, and test with shorter rows

@@ -148,7 +148,7 @@ def phase_run(
   tx = optimizers.BY_NAME[optimizer](schedule, paths, **fields)
   features = {k: (v.shape, v.dtype) for k, v in batch(0, rows).items()}
   make = batches or (lambda a, b: (batch(first + s, rows, poison, weight) for s in range(a, b)))
-  held_out = lambda: [batch(1000 + i, rows) for i in range(3)]
+  held_out = lambda: [('', batch(1000 + i, rows)) for i in range(3)]
   config = ml_collections.ConfigDict(dict(seed=0, run=dict(accumulation=accumulation)))
   return phase_runs.PhaseRun(
     configuration.Phase(0, first, end - first, config, 0, 0, 0),
@@ -210,7 +210,8 @@ def run(phase_run, steps, state=None, update=None):
   """(state, losses) after `steps` steps of a phase_run; waits for each, since CPU collectives under
   way together can hang.
 
-  update: the phase_run's compiled step, if there already is one."""
+  update: the phase_run's compiled step, if there already is one.
+  """
   state = phase_runs.fresh(phase_run) if state is None else state
   update, losses = update or phase_runs.train_step(phase_run), []
   first = int(state.step) - phase_run.phase.first_step

@@ -4,6 +4,7 @@ import jax
 
 from bertzoo_jax import hf
 from bertzoo_jax.assembly import published_flops
+from bertzoo_jax.common import reading
 from bertzoo_jax.runs import workdir as workdirs
 from bertzoo_jax.training import cost
 from bertzoo_jax.training import phase_run as phase_runs
@@ -36,17 +37,24 @@ def overview(run, workdir, here, phase_run, state, data, mesh):
     )
     if p.index == here.index:
       line += '' if flops is None else f' · {flops / 1e9:,.1f} GFLOP per step'
-      if phase_run.data.rows_per_epoch:
-        epoch = phase_run.data.rows_per_epoch
-        line += f' · {p.steps * rows / epoch:.2f} epochs of {epoch:,} rows'
+      if epoch := phase_run.data.rows_per_epoch:
+        read = phase_run.data.read
+        one = [reading.Reading('', p.steps * rows, epoch, None)]
+        line += f' · {reading.told(one if read is None else read(p.steps))}'
     lines.append(line)
   for field, start, end, first, last, shape in config.moving:
     lines.append(f'moves     {field} {start:g} → {end:g}, steps {first:,}–{last:,}, {shape}')
   published = published_flops.of_run(run, data.vocab_size, mesh, of_unit)
-  counted = 'not known: no published count for this network'
+  counted = 'not known for this network'
   if published is not None:
-    counted = f'{published:.3e} for the whole run, counted as Clark et al. 2020 do'
-  return [*lines, f'flops     {counted}']
+    counted = f'{published:.3e} for the whole run, as Clark et al. 2020 count'
+  return [*lines, f'flops     published FLOPs: {counted}']
+
+
+def kept(keep_at: dict) -> list[str]:
+  """The steps of run.keep_words, {step: words}."""
+  said = ', '.join(f'{step:,} ({words:,} words)' for step, words in keep_at.items())
+  return [f'keeps     the checkpoints of steps {said}'] if said else []
 
 
 def export_notes(hf_class, network) -> list[str]:

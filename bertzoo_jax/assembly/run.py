@@ -17,6 +17,7 @@ from bertzoo_jax.assembly import reports
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import progress
+from bertzoo_jax.common import reading
 from bertzoo_jax.common import storage
 from bertzoo_jax.hf import heads
 from bertzoo_jax.pretrained import initial_weights
@@ -32,12 +33,15 @@ from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
 
 
-def train(run, workdir, open_data, *, init, notice, devices=None, show=True) -> dict:
+def train(
+  run, workdir, open_data, *, init, notice, devices=None, show=True, init_layers=''
+) -> dict:
   """Trains in a workdir, or resumes what is there.
 
   run: an assembly.Run, see checks.of_run. open_data: () → training_data.Data. init: address of
   weights to begin with, or one for each network by comma; None for fresh ones. notice: a Preemption
-  that listens. devices: of the mesh; None for all. show: whether to print progress.
+  that listens. devices: of the mesh; None for all. show: whether to print progress. init_layers:
+  those to take of a deeper network (initial_weights.layers_of); '' for all.
 
   Returns {'step', 'end', 'interrupted', 'held_out': metrics, 'data': its Data, 'to_come': what its
   Data says of steps beyond it, 'flops': of the whole run, as `published_flops` counts}.
@@ -58,7 +62,8 @@ def train(run, workdir, open_data, *, init, notice, devices=None, show=True) -> 
     checks.of_batches(run.phases, mesh, jax.process_count())
     end = min(run.end_step, data.last_step or run.end_step)
     with enough_memory(config):
-      result = _attempt(run, workdir, data, mesh, end, init, notice, show, check_held)
+      begin = (init, init_layers)
+      result = _attempt(run, workdir, data, mesh, end, begin, notice, show, check_held)
     return {
       **result,
       'held_out': result['held_out'] or _last_held_out(workdir),
@@ -75,11 +80,14 @@ def _last_held_out(workdir) -> dict:
   return next((row for row in rows if row.get('held_out_loss') is not None), {})
 
 
-def _attempt(run, workdir, data, mesh, end, init, notice, show, check_held) -> dict:
+def _attempt(run, workdir, data, mesh, end, begin, notice, show, check_held) -> dict:
   """Resumes or begins the run, and trains. What loop.train returns."""
-  config = run.config
+  config, (init, layers) = run.config, begin
+  read_of = lambda phase: data.phase(phase).read
+  keep_at = reading.kept(config.run.keep_words, run.phases, read_of, end)
   checkpoints = checkpoint.Checkpoints(
     workdir,
+    keep_at=keep_at,
     keep=config.run.keep,
     keep_every=config.run.keep_every,
     run={'config': json.loads(configuration.to_json(config)), 'corpus': data.corpus},
@@ -91,7 +99,7 @@ def _attempt(run, workdir, data, mesh, end, init, notice, show, check_held) -> d
   phase_run = assembly.phase_run(run, here, data, mesh, end)
   memory.check(phase_run)
   later = [lambda p=p: assembly.phase_run(run, p, data, mesh, end) for p in following]
-  state, origin, notes = _state(config, phase_run, checkpoints, start, init, data)
+  state, origin, notes = _state(config, phase_run, checkpoints, start, init, layers, data)
   notes += reports.export_notes(config.hf, run.network(here, data.vocab_size, mesh))
 
   attempt = 0
@@ -107,7 +115,14 @@ def _attempt(run, workdir, data, mesh, end, init, notice, show, check_held) -> d
   record, trackers = _records(config, workdir, start, attempt)
   bar = progress.Progress(end, start, show=show and first_process(), entropy=data.entropy)
   bar.say(
-    '\n'.join([*reports.overview(run, workdir, here, phase_run, state, data, mesh), origin, *notes])
+    '\n'.join(
+      [
+        *reports.overview(run, workdir, here, phase_run, state, data, mesh),
+        *reports.kept(keep_at),
+        origin,
+        *notes,
+      ]
+    )
   )
   training = loop.Loop(
     workdir=workdir,
@@ -123,6 +138,7 @@ def _attempt(run, workdir, data, mesh, end, init, notice, show, check_held) -> d
     tokens_per_byte=data.tokens_per_byte,
     watchdog=watchdog.Watchdog(config.run.hang_minutes),
     check_held=check_held,
+    keep_at=frozenset(keep_at),
   )
   with contextlib.ExitStack() as stack:
     stack.enter_context(training.watchdog)
@@ -159,7 +175,7 @@ def enough_memory(config):
   return failures.enough_memory(config.run, by_phase)
 
 
-def _state(config, phase_run, checkpoints, start, init, data):
+def _state(config, phase_run, checkpoints, start, init, layers, data):
   """(TrainState, a line that says where it comes from, notes)."""
   target, notes = phase_run.target
   if start:
@@ -172,6 +188,8 @@ def _state(config, phase_run, checkpoints, start, init, data):
       f'objective={config.objective.name} leaves a network as it is, and none was trained: put a '
       'phase with objective=generator_mlm before it, or give --init DISCRIMINATOR,GENERATOR.'
     )
+  if layers and init is None:
+    raise errors.UserError(f'init_layers={layers!r} without weights: give --init, too.')
   state = phase_runs.fresh(phase_run)
   if init is None:
     return state, f'fresh weights from seed {config.seed}', notes
@@ -183,6 +201,7 @@ def _state(config, phase_run, checkpoints, start, init, data):
     config.hf,
     data.corpus.get('tokenizer_hash'),
     heads.task_of(config.objective).labels,
+    layers,
   )
 
   def place(x, to):

@@ -131,14 +131,13 @@ class Order:
   Attributes:
     split: its name.
     lists: of its rows; rows_of_parts: how many an epoch visits of each part, int64.
-    first_example: n₀. repeat: epochs after which lists come again; 0 for never.
+    repeat: epochs after which lists come again; 0 for never.
     in_lanes: rows go on from step to step, and are not shuffled.
   """
 
   split: str
   lists: Lists
   rows_of_parts: np.ndarray
-  first_example: int
   repeat: int
   in_lanes: bool
 

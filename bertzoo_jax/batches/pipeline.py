@@ -4,9 +4,9 @@
 Let epoch 0 have N rows. Example n = n₀ + step · B + i lies in epoch n div N. Its row is
 shuffle(seed, epoch)(n mod N) of that epoch's list. If a list is longer than N, its surplus is not
 read; if it is shorter, reading starts again at its front. n₀ is the number of rows that earlier
-phases read in the same order, else 0: a border of phases leaves no row out and repeats none. A very
-large split is visited part by part (splits.Split). B rows of the global batch, b of this host, L
-length, P predictions.
+phases read in the same order, else 0: a border of phases leaves no row out and repeats none.
+Several corpora take turns (mixture.py). A very large split is visited part by part (splits.Split).
+B rows of the global batch, b of this host, L length, P predictions.
 """
 
 import dataclasses

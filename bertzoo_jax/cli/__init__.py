@@ -23,8 +23,14 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.common import trust
 from bertzoo_jax.parts import ranges
 
+CORPUS_HELP = (
+  'Corpus that `prepare` wrote, local or gs://. Give several, each with --corpus, for a mixture '
+  '(config.mixture).'
+)
 # Whose errors come from an object store that does not answer, or refuses.
-_STORAGE_LIBRARIES = ('aiohttp', 'botocore', 'fsspec', 'gcsfs', 'google', 'requests', 'tensorflow')
+_STORAGE_LIBRARIES = (
+  'aiohttp botocore fsspec gcsfs google httpx httpx2 huggingface_hub requests tensorflow'.split()
+)
 
 
 # The config of this command, once the line is read; the fields that it must have; whether a
@@ -50,9 +56,11 @@ def define_config(
 
 
 def quiet_tensorflow():
-  """Keeps TensorFlow from what it prints when it is imported: called before that."""
+  """Keeps TensorFlow from what it prints and imports needlessly: called before it is imported."""
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
   os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')  # it says three lines, and nothing needs it
+  # else Keras is imported with SciPy, scikit-learn and matplotlib, which takes two seconds
+  os.environ.setdefault('TF_USE_LEGACY_KERAS', '1')
 
 
 def run(main, leave=None, also=None):
@@ -233,8 +241,8 @@ def _ending(e: BaseException):
     return errors.Stopped.code, sentence
   if type(e).__module__.split('.')[0] in _STORAGE_LIBRARIES:
     return code, (
-      f'A gs:// address failed ({errors.words(e, 200)} …). Check its name, your login '
-      '(gcloud auth application-default login) and the network.'
+      f'An address of a bucket or a hub failed ({errors.words(e, 200)} …). Check its name, your '
+      'login (gcloud auth application-default login; hf auth login) and the network.'
     )
   # without a path it is no mistake of the user's
   if isinstance(e, OSError) and (e.filename is not None or e.errno == errno.ENOSPC):

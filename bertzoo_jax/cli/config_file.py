@@ -67,9 +67,15 @@ def _shipped() -> dict:
 def _no_config(path, argument, names) -> str:
   """A hint for an address without a config."""
   name = path.removesuffix('.py').removeprefix('configs/')
-  meant = [n for n in names if n.rpartition('/')[2] == name] or errors.near(name, names)
+  meant = [n for n in names if n.rpartition('/')[2] == name]
   if path == name and os.path.isfile(f'{name}.py'):
     meant = [f'{name}.py']
+  folder, file = os.path.split(path)
+  if not meant and path.endswith('.py') and os.path.isdir(folder or '.'):
+    beside = [other.stem for other in pathlib.Path(folder or '.').glob('*.py') if other.is_file()]
+    near = errors.near(file.removesuffix('.py'), beside)
+    meant = [os.path.join(folder, f'{other}.py') for other in near]
+  meant = meant or errors.near(name, names)
   said = f'there is no config file {path}. '
   if path == name:
     said = f'there is no shipped config {path!r}. '

@@ -13,37 +13,47 @@ from bertzoo_jax.common import errors
 
 # The fields of an experiment, in the order of configs/parts.py.
 FIELDS = tuple(
-  'seed length batch_size batch_tokens phases moving tokenizer corpus format masking encoder '
-  'objective optimizer schedule hf run'.split()
+  'seed length batch_size batch_tokens phases epochs moving mixture tokenizer corpus format '
+  'masking encoder objective optimizer schedule hf run'.split()
 )
 # tokenizer.vocab_size of a config that takes the corpus's
 AUTO = 'auto'
 
 # What a phase may set (a shape of a parameter never changes inside a run).
-_PHASE_SECTIONS = 'length batch_size batch_tokens format masking objective schedule'.split()
+_PHASE_SECTIONS = (
+  'length batch_size batch_tokens mixture format masking objective schedule'
+).split()
 # The only field of `run` that a phase may set: microbatches depend on the batch.
 _PHASE_MACHINERY = 'run.accumulation'
 
 # What is not science: changing it leaves the run the same but for rounding and the draw of dropout.
 _MACHINERY = ('run', 'hf')
 # Nor is how the scores of a trained network become answers (configs/tasks/parts.py).
-_DECODING = tuple(
-  f'features.{field}' for field in ('n_best', 'max_answer', 'beam', 'no_answer_threshold')
+_DECODING = (
+  *(f'features.{field}' for field in ('n_best', 'max_answer', 'beam', 'no_answer_threshold')),
+  'objective.threshold',
 )
 
+# Fields that were added to fine-tuning, with the values that compute the same.
+_ADDED_TO_TASKS = dict(
+  positive='', choose='last', choose_every=0, patience=0, max_train=0, max_dev=0, init_layers=''
+)
 _NO_SIFT = dict(weight=0.0, rate=1e-4, init=1e-2, loss='symmetric_kl')
 # Runs are read from the version of 22 November 2026 (commit 27f957a) on. Fields that were added
-# since, with the values that compute the same: {section: {name of a part: its fields}}.
+# since, with the values that compute the same: of an experiment, and of its sections
+# {section: {name of a part: its fields}}.
+_ADDED_FIELDS = dict(batch_tokens=0, epochs=0.0, moving=(), mixture=())
 _ADDED = {
   'objective': {
     'replaced_token': dict(head='token'),
     'replaced_token_adversarial': dict(head='token'),
     'replaced_token_frozen': dict(head='token'),
     'corruption_detection': dict(head='token'),
-    'classification': dict(sift=_NO_SIFT),
-    'multilabel': dict(sift=_NO_SIFT),
+    'classification': dict(sift=_NO_SIFT, class_weights=(), label_smoothing=0.0),
+    'multilabel': dict(sift=_NO_SIFT, threshold=0.5),
     'regression': dict(sift={**_NO_SIFT, 'loss': 'mse'}),
   },
+  'source': {name: dict(stratified=False) for name in ('table', 'tfds')},
   'optimizer': {
     name: dict(rates=(), clip_groups=()) for name in ('adamw', 'adamw_uncorrected', 'lamb')
   },
@@ -64,6 +74,7 @@ class Phase:
     order: index of the phase whose order of rows it continues. Neighbouring phases with the same
       format and length have one order, that of the first of them.
     first_example: place of its first row in that order.
+    before: ((rows, mixture), …) that the phases before it read of that order.
   """
 
   index: int
@@ -73,6 +84,7 @@ class Phase:
   examples: int
   order: int
   first_example: int
+  before: tuple = ()
 
   @property
   def end_step(self) -> int:
@@ -103,8 +115,9 @@ def phases(config) -> tuple[Phase, ...]:
     _set_rows(resolved, overrides, index)
     resolved = ml_collections.ConfigDict(resolved).lock()
     order = out[-1].order if out and _same_rows(out[-1].config, resolved) else index
-    before = out[order].examples if order < index else examples
-    out.append(Phase(index, first, steps, resolved, examples, order, examples - before))
+    until = out[order].examples if order < index else examples
+    before = tuple((p.steps * p.config.batch_size, p.config.mixture) for p in out[order:])
+    out.append(Phase(index, first, steps, resolved, examples, order, examples - until, before))
     first += steps
     examples += steps * resolved.batch_size
   return tuple(out)
@@ -218,9 +231,13 @@ def _learned(phase):
 
 
 def differences(old: dict, new: dict) -> list[str]:
-  """Lines 'key: old → new' for every key in which two flat configs differ."""
+  """Lines 'key: old → new' for every key in which two flat configs differ; of two parts of
+  different names the name alone.
+  """
   value = lambda flat, key: flat.get(key, '(absent)')
   keys = [k for k in sorted(old.keys() | new.keys()) if value(old, k) != value(new, k)]
+  parts = tuple(key.removesuffix('name') for key in keys if key.endswith('.name'))
+  keys = [key for key in keys if key.endswith('.name') or not key.startswith(parts)]
   return [f'{key}: {value(old, key)} → {value(new, key)}' for key in keys]
 
 
@@ -263,8 +280,10 @@ def to_json(config) -> str:
 def from_json(text: str) -> ml_collections.ConfigDict:
   """The locked config that `to_json` wrote (lists come back as tuples)."""
   plain = json.loads(text)
-  plain.setdefault('batch_tokens', 0)
-  plain.setdefault('moving', ())
+  for field, value in _ADDED_FIELDS.items():
+    plain.setdefault(field, value)
+  if 'source' in plain:
+    plain = {**_ADDED_TO_TASKS, **plain}
   for sections in (plain, *(overrides for _, overrides in plain.get('phases', ()))):
     for section in _ADDED.keys() & sections.keys():
       name = sections[section].get('name')

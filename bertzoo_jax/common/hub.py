@@ -1,6 +1,13 @@
-"""Folders of the Hugging Face hub: hf:DIR, or hf:OWNER/NAME[@REVISION], fetched once."""
+"""The Hugging Face hub: folders of it, hf:DIR or hf:OWNER/NAME[@REVISION], which are fetched once;
+files of data sets; repositories to push to.
+"""
 
+import contextlib
 import re
+from typing import NamedTuple
+
+import huggingface_hub
+from huggingface_hub import constants
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
@@ -11,6 +18,9 @@ TOKENIZER = tuple(
   'vocab.json merges.txt spiece.model spm.model sentencepiece.bpe.model tokenizer.model '
   'bertzoo.json'.split()
 )
+
+MAIN = 'main'  # the branch that is read where no revision is named
+PREFIX = 'hf:'  # of addresses of the hub
 
 
 def folder(name: str, files):
@@ -27,27 +37,142 @@ def folder(name: str, files):
     raise errors.UserError(
       f'hf:{name} is no folder here, and no OWNER/NAME of the Hugging Face hub: correct the name.'
     )
-  try:
-    import huggingface_hub
-    from huggingface_hub import constants
-  except ImportError as e:
-    raise errors.UserError(
-      f'hf:{name} is no folder here, and fetching it needs a package: pip install huggingface_hub.'
-    ) from e
   repository, _, revision = name.partition('@')
   wanted = dict(revision=revision or None, allow_patterns=list(files))
-  try:
+  with _told(
+    f'hf:{name} is no folder here, and the hub gives no such files',
+    'run the same line again, or give a folder with its files as hf:DIR',
+    'correct the name, or download its files elsewhere and give their folder as hf:DIR',
+  ):
     return storage.path(huggingface_hub.snapshot_download(repository, **wanted))
-  except Exception as e:  # of many libraries: the network's, the hub's, the cache's
-    cause = errors.words(e, 160) or type(e).__name__
-    said = f'hf:{name} is no folder here, and the hub gives no such files ({cause} …)'
-    if any(storage.may_pass(reason) for reason in _reasons(e)) and not constants.HF_HUB_OFFLINE:
-      raise errors.TryAgain(
-        f'{said}: run the same line again, or give a folder with its files as hf:DIR.'
-      ) from e
+
+
+_DATA = re.compile(r'(.+?)(?:@([\w./-]+))?(?::([\w.-]+))?')  # name, revision, split
+
+
+class Data(NamedTuple):
+  """A split of a data set: the addresses of its files, in order, and what a manifest records of it:
+  name, config, split, revision ('' of a local folder).
+  """
+
+  files: tuple[str, ...]
+  facts: dict[str, str]
+
+
+def data(address: str) -> Data:
+  """The split that `hf:NAME[/CONFIG][@REVISION][:SPLIT]` names, as the package `datasets` finds its
+  files. NAME: a local folder, else OWNER/NAME of the hub. SPLIT: train if none is named.
+
+  Raises UserError without that package, or where there is no such split; TryAgain if the hub does
+  not answer.
+  """
+  whole, local = address.removeprefix(PREFIX), lambda name: storage.path(name).is_dir()
+  if not (found := _DATA.fullmatch(whole)):
+    raise errors.UserError(f'{address}: write hf:NAME[/CONFIG][@REVISION][:SPLIT].')
+  # a folder of that very name comes first, with its @ and :
+  name, revision, split = (whole, '', '') if local(whole) else found.groups()
+  try:
+    import datasets
+  except ImportError as e:
     raise errors.UserError(
-      f'{said}: correct the name, or download its files elsewhere and give their folder as hf:DIR.'
+      f'{address} needs a package: pip install "bertzoo_jax[datasets]".'
     ) from e
+  words, split = name.rstrip('/').split('/'), split or 'train'
+  at = next((n for n in (len(words), len(words) - 1) if n > 1 and local('/'.join(words[:n]))), 2)
+  name, config = '/'.join(words[:at]), '/'.join(words[at:])
+  with _told(
+    f'{address} cannot be read',
+    'run the same line again',
+    'correct the name, or download its files (hf download) and give their folder as hf:./DIR',
+  ):
+    where = str(storage.path(name)) if local(name) else name
+    made = datasets.load_dataset_builder(where, config or None, revision=revision or None)
+  splits = {str(name): tuple(files) for name, files in (made.config.data_files or {}).items()}
+  if split not in splits:
+    raise errors.UserError(
+      f'{address} has no split {split!r}: name one behind a colon.'
+      f'{errors.did_you_mean(split, splits)}'
+    )
+  files = splits[split]
+  revision = next((m[1] for f in files if (m := re.match('hf://[^@]+@([^/]+)/', f))), '')
+  facts = dict(name=name, config=made.config.name, split=split, revision=revision)
+  return Data(files, facts)
+
+
+class Repository:
+  """A repository of models to push to, OWNER/NAME. The token is the one that `hf auth login` or
+  $HF_TOKEN gave; it is in no message. Raises UserError without one, or for a name that is none.
+  """
+
+  def __init__(self, name: str):
+    if not re.fullmatch(r'[\w.-]+/[\w.-]+', name):
+      raise errors.UserError(f'--push={name}: write OWNER/NAME, or OWNER/NAME@BRANCH.')
+    self.name, token = name, huggingface_hub.get_token()
+    if not token:
+      raise errors.UserError(
+        '--push needs a token of the Hugging Face hub that may write: run hf auth login, or set '
+        '$HF_TOKEN.'
+      )
+    self._api = huggingface_hub.HfApi(token=token)
+
+  def has(self, branch: str) -> bool:
+    """Whether a branch has files; a push that was cut short leaves one without."""
+    with self._told(branch):
+      if not self._api.repo_exists(self.name):
+        return False
+      branches = [ref.name for ref in self._api.list_repo_refs(self.name).branches]
+      return branch in branches and bool(
+        {*self._api.list_repo_files(self.name, revision=branch)} - {'.gitattributes'}
+      )
+
+  def check_free(self, branch: str) -> None:
+    """Raises UserError if a branch has files."""
+    if self.has(branch):
+      raise errors.UserError(
+        f'{self.name} has files in its branch {branch} already: push to a new one, '
+        f'--push {self.name}@BRANCH, or delete that one at the hub.'
+      )
+
+  def push(self, branch: str, folder) -> None:
+    """Makes a folder the content of a branch, in one commit. The repository is made if there is
+    none, private; a new branch begins empty.
+    """
+    self.check_free(branch)
+    with self._told(branch):
+      self._api.create_repo(self.name, private=True, exist_ok=True)
+      if branch != MAIN:
+        empty = self._api.list_repo_commits(self.name)[-1].commit_id
+        self._api.create_branch(self.name, branch=branch, revision=empty, exist_ok=True)
+      self._api.upload_folder(
+        repo_id=self.name,
+        folder_path=str(folder),
+        revision=branch,
+        commit_message='bertzoo_jax.export',
+      )
+
+  def _told(self, branch):
+    return _told(
+      f'{self.name}@{branch} cannot be pushed to',
+      'run the same line again',
+      'correct the name, or give a token that may write there',
+    )
+
+
+@contextlib.contextmanager
+def _told(what, again, remedy):
+  """Turns an error of the hub into a TryAgain with `again` if it may pass, else into a UserError
+  with `remedy`.
+  """
+  try:
+    yield
+  except errors.UserError:
+    raise
+  except Exception as e:  # of many libraries: the network's, the hub's, the cache's
+    cause = errors.words(e).replace(huggingface_hub.get_token() or '\0', '…')[:160]
+    what = f'{what} ({cause or type(e).__name__} …)'
+    if any(storage.may_pass(reason) for reason in _reasons(e)) and not constants.HF_HUB_OFFLINE:
+      raise errors.TryAgain(f'{what}: {again}.') from e
+    raise errors.UserError(f'{what}: {remedy}.') from e
 
 
 def _reasons(e):

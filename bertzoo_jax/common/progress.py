@@ -8,6 +8,11 @@ import sys
 import time
 
 _EVERY = 5.0  # seconds between plain lines about bytes
+# numbers of a row that are no metrics of its objective
+_OF_ALL = (
+  *('step', 'phase', 'examples', 'epoch', 'batch_crc32', 'tokens_per_second', 'mfu'),
+  *('loss', 'lr', 'grad_norm', 'nonfinite', 'spikes'),
+)
 
 
 class Progress:
@@ -64,6 +69,8 @@ class Progress:
     speed = [f'{rate:,.0f} tokens/s'] if rate else []
     now = self._losses(row, '')
     held_out = self._losses(row, 'held_out_') if 'held_out_loss' in row else []
+    for corpus in dict.fromkeys(key.partition('/')[1:] for key in row if '/' in key):
+      held_out.append(f'{corpus[1]} {", ".join(self._losses(row, "held_out_", "".join(corpus)))}')
     text = ' · '.join(now + speed + [f'held out: {", ".join(held_out)}'] * bool(held_out))
     if self._bar:
       self._bar[0].update(self._bar[1], completed=self._at, numbers=' · '.join(now[:1] + speed))
@@ -72,36 +79,52 @@ class Progress:
     else:
       print(
         f'step {step:,}/{self._total:,} {100 * step / self._total:.1f}% · {text} · '
-        f'{self._left(max(step, self._finished))} left',
+        f'{self._left(step)} left',
         flush=True,
       )
 
-  def _losses(self, row, prefix) -> list[str]:
-    """The losses of a row. That of masked tokens comes first: it compares with the entropy."""
-    get = lambda name: row.get(prefix + name)
+  def _losses(self, row, prefix, suffix='') -> list[str]:
+    """The losses of a row. That of masked tokens comes first: it compares with the entropy. An
+    objective without one shows two metrics of its own. suffix: of the figures of one corpus.
+    """
+    get = lambda name: row.get(prefix + name + suffix)
     loss, masked, found = get('loss'), get('mlm_loss'), get('rtd_accuracy')
     parts = []
     if masked is not None:
-      beside = '' if self._entropy is None else f' (unigram entropy {self._entropy:.4f})'
+      beside = '' if self._entropy is None or suffix else f' (unigram entropy {self._entropy:.4f})'
       parts.append(f'masked-token loss {_number(masked)}{beside}')
-    if masked is None or loss is None or abs(loss - masked) > 1e-4 * abs(loss):
+    if suffix and masked is None:
+      return [f'{k} {_number(v)}' for k, v in row.items() if k.endswith(f'_loss{suffix}')]
+    if not suffix and (masked is None or loss is None or abs(loss - masked) > 1e-4 * abs(loss)):
       parts.append(f'loss {_number(loss)}' if not parts else f'total loss {_number(loss)}')
     if found is not None:
       parts.append(
         f'replaced tokens: accuracy {100 * found:.2f} % '
         f'(calling all original {100 * get("rtd_base_rate"):.2f} %), AUC {get("rtd_auc"):.3f}'
       )
+    if len(parts) == 1 and masked is None:
+      own = [
+        name.removeprefix(prefix)
+        for name in row
+        if name.startswith(prefix)
+        and '/' not in name
+        and (prefix or not name.startswith('held_out_'))
+      ]
+      told = [name for name in own if name not in _OF_ALL and get(name) not in (None, loss)]
+      parts += [f'{name} {_number(get(name))}' for name in told[:2]]
     return parts
 
   def close(self) -> None:
     if self._bar:
       self._bar[0].stop()
 
-  def _left(self, finished):
+  def _left(self, step):
+    """Time from a step to the end, by the pace of the steps that are computed."""
+    finished = max(step, self._finished)
     if self._began is None or finished <= self._began[1]:
       return '?'
     of_step = (time.monotonic() - self._began[0]) / (finished - self._began[1])
-    return clock(of_step * (self._total - finished))
+    return clock(of_step * (self._total - step))
 
 
 class Meter:

@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 from etils import epath
+from etils.epath import backend
 
 from bertzoo_jax.common import errors
 
@@ -67,6 +68,12 @@ class _Remote(type(epath.Path('gs://bucket'))):
     asked(lambda: write(data), self, twice=False)
 
 
+class _OfHub(type(epath.Path('hf://name'))):
+  """A file of the Hugging Face hub: TensorFlow, which epath would ask, knows no hf://."""
+
+  _backend = backend.fsspec_backend
+
+
 def asked(ask, what, right=NotImplemented, twice=True):
   """The answer of an object store: the first that came twice or is `right`. One that the client
   could not read is asked for again.
@@ -96,6 +103,8 @@ def asked(ask, what, right=NotImplemented, twice=True):
 
 def path(p) -> epath.Path:
   """A path object for a local or gs:// address; `~` is expanded."""
+  if str(p).startswith('hf://'):
+    return _OfHub(p)
   return _Remote(p) if is_remote(p) else epath.Path(p).expanduser()
 
 
@@ -122,7 +131,7 @@ def addresses(text: str) -> list[str]:
   """The parts of a list by comma: files, folders, W@STEP, each with or without hf: ahead. A file or
   folder of that very name comes first, with its commas.
   """
-  words, out = text.split(','), []
+  words, out = os.fspath(text).split(','), []
   while words:
     joined = [','.join(words[:n]) for n in range(1, len(words) + 1)]
     size = next((n for n in range(len(words), 1, -1) if _is_there(joined[n - 1].strip())), 1)

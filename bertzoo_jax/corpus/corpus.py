@@ -23,7 +23,6 @@ import warnings
 
 import numpy as np
 
-from bertzoo_jax.common import config as config_lib
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import splits as splits_lib
@@ -51,6 +50,9 @@ class Corpus:
     similar: the table of similar words (words/similar), or None.
     hash: of what identifies the corpus.
     splits: {'train': Split, 'held_out': Split}.
+    words: by blanks, of the train split; None where prepare did not count them.
+    name: '', or among the members of a mixture its own.
+    members: the corpora of a mixture (corpus/mixture.py); of another corpus itself.
   """
 
   def __init__(
@@ -62,12 +64,15 @@ class Corpus:
     word_starts: np.ndarray,
     has_marks: bool,
     similar=None,
+    members: tuple = (),
   ):
     self.path, self.manifest, self.unigrams, self.splits = path, manifest, unigrams, splits
     self.word_starts, self.has_marks, self._similar = word_starts, has_marks, similar
     self.vocab_size = manifest['vocab_size']
     self.special = manifest['special']
     self.hash = manifest['hash']
+    self.words = manifest.get('words', {}).get('train')
+    self.name, self.members = '', members or (self,)
 
   @property
   def similar(self):
@@ -132,17 +137,6 @@ def open(path, cache: str = 'disk') -> Corpus:
   return Corpus(path, manifest, unigrams, opened, word_starts, bool(manifest['units']))
 
 
-def check(corpus: Corpus, *, tokenizer, splitting) -> None:
-  """Raises UserError if the config does not match the corpus. The corpus manifest defines
-  vocabulary, tokenizer and splitting.
-
-  Args:
-    corpus: an open corpus.
-    tokenizer, splitting: the config's sections `tokenizer` and `corpus`.
-  """
-  config_lib.check_text(f'The corpus {corpus.path}', corpus.manifest, tokenizer, splitting)
-
-
 def read_manifest(path) -> dict:
   """The manifest of a finished corpus, local or gs://; UserError as for `open`."""
   path = storage.path(path)
@@ -153,7 +147,7 @@ def read_manifest(path) -> dict:
       )
     raise errors.UserError(
       f'No corpus at {path} (there is no manifest.json): python -m bertzoo_jax.prepare '
-      f'--out={path} makes one.'
+      f'--config CONFIG --source TEXT --out {path} makes one.'
     )
   try:
     manifest = storage.read_json(path / 'manifest.json')
@@ -283,7 +277,8 @@ def in_memory(
 
 def stand_in(corpus: Corpus, documents: int, length: int) -> Corpus:
   """Unknown tokens with the facts of a corpus, in so many documents of four sentences of about
-  `length` tokens together: enough to build a pipeline in no time."""
+  `length` tokens together: enough to build a pipeline in no time.
+  """
   size = 4 * documents
   tokens = np.full(size * (length // 4 + 1), corpus.special['unk'])
   starts = np.arange(size + 1) * (length // 4 + 1)

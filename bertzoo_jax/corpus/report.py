@@ -88,6 +88,12 @@ def _lost_characters(manifest) -> list[str]:
   return lines
 
 
+def _words(manifest, split) -> str:
+  """Words by blanks, where they were counted."""
+  found = manifest.get('words', {}).get(split)
+  return 'unknown' if found is None else f'{found:,}'
+
+
 def empty(dropped) -> errors.UserError:
   """The error that no text is left to train on, with the counts of dropped text."""
   why = '; '.join(
@@ -107,7 +113,7 @@ def describe(manifest: dict, where: str) -> str:
     f'{manifest["hash"][:12]}',
     *(
       f'  {name:<9} {s["documents"]:>12,} documents {s["sentences"]:>13,} sentences '
-      f'{s["tokens"]:>15,} tokens {s["bytes"]:>15,} bytes'
+      f'{s["tokens"]:>15,} tokens {s["bytes"]:>15,} bytes {_words(manifest, name):>13} words'
       for name, s in splits.items()
     ),
     f'  unknown {100 * report["unknown_rate"]:.4f} % of tokens; {report["pieces_per_word"]:.3f} '

@@ -49,7 +49,8 @@ BEGINNING = Begin()
 class Chunk(NamedTuple):
   """Neighbouring documents: `index`, from 0; `documents` as `sources.encode` wrote them; `first`
   says where it begins, in words, `begin` for a second reading; `end`: bytes of the sources read
-  when it was full."""
+  when it was full.
+  """
 
   index: int
   documents: list[bytes]
@@ -111,15 +112,16 @@ def write(out, chunk: Chunk, tokenizer: tokenizers.Tokenizer, how: How) -> dict:
   """Writes the shard of a chunk and returns its record.
 
   Record: chunk (digest), files {path in the corpus: sha256}, splits {name: {documents, sentences,
-  tokens, bytes, unknown, shard, and the counts of `word_marks.count`}}, empty (documents without a
-  token), cut (sentences without one), long (sentences over MAX_SENTENCE), misaligned (sentences in
-  which a unit's border fell inside a token), and the counts of `_characters`.
+  tokens, bytes, blanks (words by blanks), unknown, shard, and the counts of `word_marks.count`}},
+  empty (documents without a token), cut (sentences without one), long (sentences over
+  MAX_SENTENCE), misaligned (sentences in which a unit's border fell inside a token), and the counts
+  of `_characters`.
   """
   out, name = storage.path(out), f'{chunk.index:05d}'
   splits, lost = _tokenise(chunk, tokenizer, how)
   record = dict(chunk=chunk.digest(), files={}, splits={}, **lost)
   counts = np.zeros(tokenizer.vocab_size, np.int64)
-  for split, (tokens, sentence_lengths, document_sizes, size, marks) in splits.items():
+  for split, (tokens, sentence_lengths, document_sizes, size, blanks, marks) in splits.items():
     if not len(document_sizes):
       continue
     shard = corpus.write_shard(
@@ -136,6 +138,7 @@ def write(out, chunk: Chunk, tokenizer: tokenizers.Tokenizer, how: How) -> dict:
       sentences=shard['sentences'],
       tokens=shard['tokens'],
       bytes=size,
+      blanks=blanks,
       unknown=int((tokens == tokenizer.special['unk']).sum()),
       shard=shard,
       **word_marks.count(tokens, _offsets(sentence_lengths)[:-1], marks, tokenizer.word_starts),
@@ -150,8 +153,8 @@ def write(out, chunk: Chunk, tokenizer: tokenizers.Tokenizer, how: How) -> dict:
 
 
 def _tokenise(chunk, tokenizer, how):
-  """({split: (tokens [T], sentence lengths [S], document sizes [D], bytes, marks [T] or None)},
-  what was lost).
+  """({split: (tokens [T], sentence lengths [S], document sizes [D], bytes, words by blanks, marks
+  [T] or None)}, what was lost).
   """
   split, joiner = sentences.splitter(how.splitter)[:2]
   texts, owners, hashes, long = [], [], np.zeros(len(chunk.documents), np.uint64), 0
@@ -175,7 +178,8 @@ def _tokenise(chunk, tokenizer, how):
     tokens = np.concatenate([np.zeros(0, np.int32), *(ids[i] for i in mine)])
     units = how.marker and np.concatenate([np.zeros(0, np.uint8), *(marks[i] for i in mine)])
     documents = per_document[chosen & (per_document > 0)]
-    splits[name] = tokens, lengths[mine], documents, int(sizes[mine].sum()), units
+    blanks = sum(len(texts[i].split()) for i in mine)
+    splits[name] = tokens, lengths[mine], documents, int(sizes[mine].sum()), blanks, units
   lost = dict(
     empty=int((per_document == 0).sum()),
     cut=int((lengths == 0).sum()),

@@ -186,6 +186,11 @@ class Split:
     return out_L
 
 
+def joined(splits) -> Split:
+  """Several splits as one, in this order."""
+  return Split([shard for s in splits for shard in s._shards], sum(s.bytes for s in splits))
+
+
 def _joined(shards, name, counted) -> np.ndarray:
   """Offsets within shards as offsets over all of them; UserError where a shard's do not run from 0
   up to what `sizes[counted]` tells.

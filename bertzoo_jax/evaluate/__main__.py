@@ -2,6 +2,7 @@
 
     python -m bertzoo_jax.evaluate --workdir W[@STEP|@best] --corpus CORPUS
                                    [--batches 50] [--masking_of OTHER] [--json FILE]
+                                   [--corpus CORPUS2 …]
 
 scores masked tokens, next sentences and sentence order of held-out text (Lan et al. 2019, Table 5).
 Three sets of held-out rows, each made as for pretraining, with the masking of the run's config: the
@@ -66,6 +67,7 @@ if __name__ == '__main__':  # before TensorFlow is imported
 
 from bertzoo_jax.common import errors  # noqa: E402
 from bertzoo_jax.common import storage  # noqa: E402
+from bertzoo_jax.corpus import mixture  # noqa: E402
 from bertzoo_jax.evaluate import gaps  # noqa: E402
 from bertzoo_jax.evaluate import minimal_pairs  # noqa: E402
 from bertzoo_jax.evaluate import scores  # noqa: E402
@@ -76,8 +78,8 @@ def main(_):
     raise errors.UserError(
       'Give --corpus (held-out text) or --minimal_pairs (pairs of sentences), one of the two.'
     )
-  if _GAPS.value and not _CORPUS.value:
-    raise errors.UserError('--gaps shows gaps in held-out text: give --corpus.')
+  if _GAPS.value and len(_CORPUS.value or ()) != 1:
+    raise errors.UserError('--gaps shows gaps in held-out text: give one --corpus.')
   if not _GAPS.value and (_DRAW.value or _TOP.value or _REQUIRE.value is not None):
     raise errors.UserError('--draw, --top and --require are of --gaps: give --gaps=10 too.')
   if _JSON.value and storage.path(_JSON.value).exists():
@@ -94,22 +96,28 @@ def main(_):
 
 def _on_text():
   """(Scores on held-out text, the lines to print)."""
-  found = scores.evaluate(
-    _WORKDIR.value,
-    _CORPUS.value,
-    batches=_BATCHES.value,
-    cache_dir=_CACHE_DIR.value,
-    masking_of=_MASKING_OF.value,
-  )
-  head = f'{found.workdir} at step {found.step:,} on held-out text of the corpus'
-  return found, f'{head} {found.corpus[:12]}\n{scores.table(found)}'
+  names, found, texts = mixture.names(_CORPUS.value), [], []
+  for name, path in zip(names, _CORPUS.value):
+    found.append(
+      scores.evaluate(
+        _WORKDIR.value,
+        path,
+        batches=_BATCHES.value,
+        cache_dir=_CACHE_DIR.value,
+        masking_of=_MASKING_OF.value,
+      )
+    )
+    head = f'{found[-1].workdir} at step {found[-1].step:,} on held-out text of the corpus'
+    of = f' ({name})' if len(names) > 1 else ''
+    texts.append(f'{head} {found[-1].corpus[:12]}{of}\n{scores.table(found[-1])}')
+  return found[0] if len(found) == 1 else dict(zip(names, found)), '\n'.join(texts)
 
 
 def _of_gaps():
   """(Gaps and counts, the lines to print)."""
   found = gaps.find(
     _WORKDIR.value,
-    _CORPUS.value,
+    _CORPUS.value[0],
     gaps=_GAPS.value,
     draw=_DRAW.value,
     top=_TOP.value,
@@ -136,8 +144,11 @@ if __name__ == '__main__':
     'hf:OWNER/NAME.',
     required=True,
   )
-  _CORPUS = flags.DEFINE_string(
-    'corpus', None, "Corpus with the run's tokenizer and held-out text, local or gs://."
+  _CORPUS = flags.DEFINE_multi_string(
+    'corpus',
+    None,
+    "Corpus with the run's tokenizer and held-out text, local or gs://. Several are scored one by "
+    'one.',
   )
   _MINIMAL_PAIRS = flags.DEFINE_string(
     'minimal_pairs',

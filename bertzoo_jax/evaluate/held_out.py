@@ -9,7 +9,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import vocabulary
 from bertzoo_jax.corpus import corpus as corpora
-from bertzoo_jax.corpus import mirror
+from bertzoo_jax.corpus import mixture
 from bertzoo_jax.runs import workdir as workdirs
 
 FIT_ROWS = 1 << 15  # that a probe is fitted on, at most
@@ -26,8 +26,8 @@ def opened(address: str, path: str, cache_dir: str | None = None):
       f'{workdir} is a fine-tuned run, which fills no masks: give a run of pretraining. The scores '
       'of a fine-tuned run are in its result.json.'
     )
-  corpus = corpora.open(mirror.local(path, cache_dir), config.run.corpus_cache)
-  corpora.check(corpus, tokenizer=config.tokenizer, splitting=config.corpus)
+  trained = workdirs.corpus_record(workdir).get('corpora', {}).values()
+  corpus = mixture.open(path, config, cache_dir, trained)
   corpora.verify(corpus.path)
   _check_vocabulary(workdir, corpus)
   if not corpus.splits['held_out'].num_tokens:

@@ -1,5 +1,6 @@
 """Scores pairs of sentences: a pair is right if its good sentence has the higher log-likelihood."""
 
+import os
 from typing import Any
 from typing import NamedTuple
 
@@ -92,7 +93,7 @@ def accuracies(pairs, score) -> tuple[list[Accuracy], Accuracy]:
 
 def opened(address: str) -> tuple[likelihoods.Subject, Any]:
   """(the network to score at an address, its tokenizer). Errors: see `evaluate`."""
-  if not address.startswith('hf:'):
+  if not os.fspath(address).startswith('hf:'):
     run = pretrained.open_run(address)
     tokenizer = tokenizers.of_folder(storage.path(run.workdir) / 'tokenizer')
     return of_run(run, tokenizer.special), tokenizer

@@ -233,8 +233,9 @@ def to_json(found: NamedTuple) -> str:
 
 def _notes(workdir, corpus):
   """A sentence if the run was trained on other text."""
-  trained = workdirs.corpus_record(workdir).get('hash')
-  if trained in (None, corpus.hash):
+  record = workdirs.corpus_record(workdir)
+  trained = record.get('hash')
+  if trained is None or corpus.hash in (trained, *record.get('corpora', {}).values()):
     return []
   return [
     f'the run was trained on the corpus {trained[:12]}…, this one is {corpus.hash[:12]}…: see that '

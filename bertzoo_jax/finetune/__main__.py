@@ -42,6 +42,7 @@ from bertzoo_jax.runs import distributed
 from bertzoo_jax.runs import lock
 from bertzoo_jax.runs import preemption
 from bertzoo_jax.runs import workdir as workdirs
+from bertzoo_jax.tasks import judged
 from bertzoo_jax.tasks import submission
 
 
@@ -94,7 +95,11 @@ def finetune(
         unlabelled = None if predict is None else task.read(predict)
         if own.init and own.init not in best:
           _say(f'{name}: the paper begins with the best run of {own.init}, here it is --init')
-        begun = plan.weights(best[own.init]) if own.init in best else weights
+        begun = weights
+        if own.init in best:
+          begun = plan.weights(best[own.init])
+          own = own.copy_and_resolve_references().unlock()
+          own.init_layers = ''  # they were taken when that run began
         runs = plan.runs(name, own, task, begun, workdir)
         for run in runs:
           workdirs.check_same_run(run.folder, run.experiment, task.hash)
@@ -148,6 +153,12 @@ def _write(name, config, task, chosen, results, begun, workdir):
     storage.write_json(folder / 'steps.json', [list(p) for p in points])
   said = work.predictions(chosen.folder)
   for split in said:
+    if split.startswith('dev'):
+      rows = judged.rows(task, task.splits[split], said[split])
+      storage.write_text(folder / f'{split}.tsv', submission.tab_separated(rows))
+      if task.labels:
+        storage.write_text(folder / f'{split}.md', judged.page(split, task, rows))
+      _say(f'predictions of {split} beside what is right: {folder / split}.tsv')
     if split.startswith('test'):
       submission.predictions(folder / f'{split}.jsonl', task, task.splits[split], said[split])
     if split in config.submission:

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import os
 
 import ml_collections
 
@@ -15,7 +16,10 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.finetune import jobs
 from bertzoo_jax.finetune import table
 from bertzoo_jax.parts import ranges
+from bertzoo_jax.parts import task_objectives
+from bertzoo_jax.pretrained import initial_weights
 from bertzoo_jax.runs import step_folders
+from bertzoo_jax.tasks import labels as labels_lib
 from bertzoo_jax.training import layer_decay
 
 RESULT = 'result.json'  # of a finished run
@@ -27,7 +31,7 @@ _ALL = '@all'
 # Sections and fields whose values a grid may not vary: rows are read once, and others say which
 # runs there are.
 _FIXED = ('name', 'source', 'features', 'length', 'metrics', 'grid', 'seed', 'seeds', 'init')
-_FIXED += ('submission', 'objective.name')
+_FIXED += ('submission', 'objective.name', 'positive', 'max_train', 'max_dev', 'init_layers')
 
 
 def is_fine_tuning(config) -> bool:
@@ -64,6 +68,7 @@ def weights(init: str) -> list[pretrained.Pretrained]:
 
 def _addresses(init):
   """W@all is every checkpoint of a run."""
+  init = os.fspath(init)
   if not init.partition('@')[0]:
     raise errors.UserError(
       f'--init {init!r} names no weights: give the --workdir of a run, hf:DIR or hf:OWNER/NAME.'
@@ -143,12 +148,18 @@ def resolve(config, task, weights) -> assembly.Run:
     raise errors.UserError(
       f'config.epochs={config.epochs} of {rows:,} rows are no step: raise config.epochs.'
     )
+  encoder = {**weights.section, **_fields(config.encoder, weights.section)}
+  if config.init_layers:
+    taken = initial_weights.layers_of(config.init_layers, weights.section['num_layers'])
+    encoder['num_layers'] = len(taken)
   architecture, head = hf.task_class_of(weights.hf, task.kind.head)
   objective = dict(config.objective)
   if 'head' in objective and objective['head'] == 'auto':
     objective['head'] = head
   if task.labels:
     objective['labels'] = tuple(task.labels)
+  if objective.get('class_weights') in (task_objectives.AUTO, *task_objectives.AUTO):
+    objective['class_weights'] = labels_lib.balanced(task.splits['train'].labels, len(task.labels))
   warmup = int(config.warmup * steps) if config.warmup < 1 else int(config.warmup)
   if warmup >= steps:
     raise errors.UserError(
@@ -156,8 +167,19 @@ def resolve(config, task, weights) -> assembly.Run:
       'longer; below 1 it is a share of the steps.'
     )
   run = dict(config.run)
+  if config.choose == 'best' and run['eval_every']:
+    raise errors.UserError(
+      f'config.run.eval_every={run["eval_every"]} and config.choose=best are both set: the best is '
+      f'of the dev scores, --config.choose_every={run["eval_every"]}.'
+    )
+  if config.choose != 'best' and (config.patience or config.choose_every):
+    raise errors.UserError(
+      'config.patience and config.choose_every are of the dev scores during training: set '
+      '--config.choose=best.'
+    )
   if not run['eval_every']:
-    run['eval_every'] = max(1, min(steps, math.ceil(rows / config.batch_size)))
+    epoch = max(1, min(steps, math.ceil(rows / config.batch_size)))
+    run['eval_every'] = config.choose_every or epoch
   # stands for the tokenizer of a Hugging Face directory, whose files are its own
   of_weights = {'name': 'of_weights', 'vocab_size': weights.vocab_size}
   experiment = ml_collections.ConfigDict(
@@ -165,10 +187,12 @@ def resolve(config, task, weights) -> assembly.Run:
       **{k: v for k, v in config.items() if k not in _PLANS},
       'batch_tokens': 0,
       'moving': (),
+      'epochs': 0.0,
+      'mixture': (),
       'init': weights.address,
       'phases': ((steps, {}),),
       'tokenizer': weights.tokenizer_section or of_weights,
-      'encoder': {**weights.section, **_fields(config.encoder, weights.section)},
+      'encoder': encoder,
       'objective': objective,
       'schedule': {**config.schedule, 'warmup': warmup},
       'hf': architecture,

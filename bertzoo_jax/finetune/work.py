@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertzoo_jax import assembly
 from bertzoo_jax import hf
 from bertzoo_jax import tasks
 from bertzoo_jax.assembly import run as trainings
@@ -26,7 +27,7 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.finetune import jobs
 from bertzoo_jax.finetune import plan
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
-from bertzoo_jax.objectives import networks
+from bertzoo_jax.pretrained import predicting
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import step_folders
 from bertzoo_jax.runs import workdir as workdirs
@@ -35,9 +36,6 @@ from bertzoo_jax.tasks.kinds import kind
 from bertzoo_jax.training import data as training_data
 
 PREDICTIONS = 'predictions.npz'
-_SCORED_ROWS = 64  # that go through a network together
-# compiled once for equal encoders: runs and splits whose rows have one length share it
-_read = jax.jit(networks.predict, static_argnums=0)
 
 
 def opened(config, task_dir: str, tokenizer, weights) -> tasks.Task:
@@ -126,34 +124,9 @@ def best(results: list[dict]) -> int:
 
 
 def outputs(run, params, split, task) -> dict[str, np.ndarray]:
-  """The network's outputs for a split, float32, in the order of its examples. tasks.kinds.kind
-  names them.
-
-  run: an assembly.Run. params: nested arrays. split, task: of `tasks`.
-  """
-  lengths = batches.buckets(int(max(split.lengths, default=1)))
-  padded = dict(length_buckets=lengths, padding=task.padding, pad=task.pad)
+  """As `predicting.outputs`, of a run (an assembly.Run)."""
   encoder = run.encoder(hf.vocabulary_size(params)).clone(dtype=jnp.float32)
-  params, out = jax.device_put(params), {}
-  with jax.default_matmul_precision('highest'):
-    for numbers, batch in batches.ordered_batches(split, _SCORED_ROWS, **padded):
-      found = _read(encoder, params, batch)
-      for name, axis in task.kind.outputs.items():
-        # the last batch is filled up with copies; their outputs are dropped
-        x = np.asarray(found[name])[: len(numbers)]
-        if axis == 'tokens':
-          x = x[batch['pack_ids'][: len(numbers)] > 0]
-        if name not in out:
-          size = len(split.ids) if axis == 'tokens' else len(split)
-          out[name] = np.zeros((size, *x.shape[1:]), np.float32)
-        out[name][_places(split, numbers) if axis == 'tokens' else numbers] = x
-  return out
-
-
-def _places(split, units) -> np.ndarray:
-  """Where the tokens of these units are in `split.ids`."""
-  rows = (units[:, None] * split.group + np.arange(split.group)).reshape(-1)
-  return np.concatenate([np.arange(split.offsets[r], split.offsets[r + 1]) for r in rows])
+  return predicting.outputs(encoder, params, split, task)
 
 
 def _one(run, task, weights, notice, devices, alone) -> dict | None:
@@ -169,6 +142,7 @@ def _one(run, task, weights, notice, devices, alone) -> dict | None:
       run.folder,
       lambda: data_of(run.experiment, task, weights),
       init=run.init,
+      init_layers=run.experiment.init_layers,
       notice=notice,
       devices=devices,
       show=alone,
@@ -181,7 +155,9 @@ def _one(run, task, weights, notice, devices, alone) -> dict | None:
     return _write(run, 0, {name: nothing for name in labelled}, str(e))
   if found['interrupted'] and found['step'] < found['end']:
     return None
-  params, step, _ = checkpoint.load_params(str(run.folder))
+  chosen = step_folders.best(run.folder) if run.experiment.choose == 'best' else None
+  address = str(run.folder) if chosen is None else f'{run.folder}@{chosen}'
+  params, step, _ = checkpoint.load_params(address)
   said = {
     name: outputs(run.resolved, params, split, task)
     for name, split in task.splits.items()
@@ -204,7 +180,11 @@ def _scored_again(run, task, result) -> dict:
   changed = '; '.join(configuration.differences(old, new))
   print(f'{run.folder} is not trained again, its answers are scored again: {changed}', flush=True)
   result = _write(run, result['step'], _scores(run, task, predictions(run.folder)))
-  workdirs.describe(run.folder, run.experiment, workdirs.corpus_record(run.folder), None)
+  record = workdirs.corpus_record(run.folder)
+  workdirs.describe(run.folder, run.experiment, record, None)
+  # which notes that this config.json is the run's own
+  noted = dict(corpus_hash=record['hash'], start_step=result['step'], devices='', init=run.init)
+  workdirs.add_attempt(run.folder, **noted)
   return result
 
 
@@ -290,12 +270,21 @@ def data_of(experiment, task, weights) -> training_data.Data:
   def held_out():
     if (dev := _dev(task)) is not None:
       for _, batch in batches.ordered_batches(dev, size, length_buckets=lengths, **padding):
-        yield batch
+        yield '', batch
 
   whole = np.zeros(size, np.int64)  # any units, as long as rows may be
   longest = batches.gathered(train, whole, length=experiment.length, **padding)
   features = {name: (x.shape, x.dtype) for name, x in longest.items()}
-  phase = lambda _: training_data.PhaseData(features, make, held_out, len(train))
+  choosing = {}
+  if experiment.choose == 'best':
+    run, dev = assembly.resolve(experiment), _dev(task)
+
+    def scores(params):
+      found = kind.score(experiment.metrics, task, dev, outputs(run, params, dev, task))
+      return {f'dev_{name}': value for name, value in found.items()}
+
+    choosing = dict(scores=scores, patience=experiment.patience)
+  phase = lambda _: training_data.PhaseData(features, make, held_out, len(train), **choosing)
 
   def save_tokenizer(folder):
     folder.mkdir(parents=True, exist_ok=True)
@@ -308,7 +297,12 @@ def data_of(experiment, task, weights) -> training_data.Data:
       storage.write_bytes(folder / name, content)
 
   return training_data.Data(
-    corpus={'hash': task.hash, 'documents': len(train), 'tokens': int(len(train.ids))},
+    corpus={
+      'hash': task.hash,
+      'documents': len(train),
+      'tokens': int(len(train.ids)),
+      **({'task': dict(task.facts)} if task.facts else {}),
+    },
     vocab_size=weights.vocab_size,
     last_step=None,
     entropy=None,
@@ -321,12 +315,19 @@ def data_of(experiment, task, weights) -> training_data.Data:
 
 
 def _keep_best(finished, results):
-  """Deletes the checkpoints of runs that are not the best. results: {folder: result}."""
+  """Deletes the checkpoints of runs that are not the best, and of this one those not chosen.
+
+  results: {folder: result}.
+  """
   kept = finished[best([results[run.folder] for run in finished])]
   for run in finished:
     folder = run.folder / step_folders.FOLDER
     if run is not kept and folder.exists():
       shutil.rmtree(folder) if not storage.is_remote(folder) else folder.rmtree()
+  if kept.experiment.choose == 'best':
+    for step in step_folders.steps(kept.folder):
+      if step != results[kept.folder]['step']:
+        step_folders.delete(kept.folder / step_folders.FOLDER / str(step))
 
 
 def _score(result) -> float:

@@ -8,6 +8,7 @@ from bertzoo_jax.hf.weights import Report
 from bertzoo_jax.hf.weights import flatten
 from bertzoo_jax.hf.weights import load
 from bertzoo_jax.hf.weights import merge
+from bertzoo_jax.hf.weights import only_layers
 from bertzoo_jax.hf.weights import unflatten
 from bertzoo_jax.hf.weights import vocabulary_size
 from bertzoo_jax.hf.weights import without_spare_words
@@ -18,6 +19,7 @@ __all__ = [
   'flatten',
   'load',
   'merge',
+  'only_layers',
   'task_class_of',
   'unflatten',
   'vocabulary_size',

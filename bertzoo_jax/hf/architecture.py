@@ -317,7 +317,9 @@ def check(a: Architecture, paths, known: Mapping[str, Architecture] | None = Non
       else f'needs {empty[0]!r}, which was not trained'
     )
     fits = [name for name, other in (known or {}).items() if not any(misfits(other, paths))]
-    remedy = f'--architecture={fits[0]} fits.' if fits else 'No architecture known here fits.'
+    remedy = 'No architecture that export knows fits: write one, and name it by '
+    remedy += '--architecture or config.hf (bertzoo_jax/hf/architecture.py).'
+    remedy = f'--architecture={fits[0]} fits.' if fits else remedy
     raise errors.UserError(f'{a.name} {what}. {remedy}')
 
 

@@ -112,7 +112,7 @@ def facts(run: Run) -> dict[str, str]:
     'corpus': _lines(
       f'| corpus {key} | {_value(value)} |'
       for key, value in run.corpus.items()
-      if key not in ('license', 'language', 'sources')
+      if key not in ('license', 'language', 'sources', 'task')
     ),
     'phases': _SAID['phases'] * any(overrides for _, overrides in config['phases']),
     'measured': _measured(run),

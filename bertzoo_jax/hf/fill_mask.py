@@ -3,6 +3,8 @@
 python -m bertzoo_jax.hf.fill_mask --model DIR --text 'The United [MASK] have the power.'
 """
 
+import os
+
 import jax
 import numpy as np
 from absl import flags
@@ -19,7 +21,7 @@ def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:
   Raises UserError for a directory that cannot be opened or has no head that fills masks, for a text
   without a mask or too long, and for more guesses than there are pieces.
   """
-  network = loading.load(f'hf:{model.removeprefix("hf:")}')
+  network = loading.load(f'hf:{os.fspath(model).removeprefix("hf:")}')
   params, tokenizer = network.params, network.tokenizer
   if 'mlm_head' not in params:
     raise errors.UserError(

@@ -216,6 +216,15 @@ def _with_fitting_heads(fresh, loaded, labels, their_labels) -> tuple[dict, list
   return loaded, []
 
 
+def only_layers(params: dict, numbers: tuple[int, ...]) -> dict:
+  """Nested parameters of a network with these of its layers; those that layers share stay."""
+  flat = flatten(params)
+  for path, x in flat.items():
+    if path.startswith('encoder/layers/') and len(x) > 1:
+      flat[path] = x[np.array(numbers)]
+  return unflatten(flat)
+
+
 def without_spare_words(params: dict, pieces: int) -> tuple[dict, list[str]]:
   """(nested parameters without the rows of the word table that belong to no piece, lines to print).
 

@@ -6,6 +6,8 @@ places of the queries, R rows of a table of distances; D = H·K.
 A program holds all scores of some queries and heads in fast memory, [M, L] per head: keys down and
 queries across, so that a softmax reduces over rows. Up to 512 tokens these are all queries of a row
 of the batch; beyond, a block of them. Keys are always whole, so no softmax is corrected afterwards.
+Long rows without relative terms, and windows, go to long_rows.py.
+
 Nothing of size L × M reaches main memory. The forward pass keeps the logarithm of each query's sum
 of exponentials; with it the backward pass computes the probabilities in one step. It draws the same
 dropout bits again. Softmax and sums are float32.
@@ -26,11 +28,13 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from bertzoo_jax.kernels import bits
-from bertzoo_jax.kernels.relative_terms import LANES
+from bertzoo_jax.kernels import long_rows
+from bertzoo_jax.kernels import operands
+from bertzoo_jax.kernels.operands import LANES
+from bertzoo_jax.kernels.operands import product
 from bertzoo_jax.kernels.relative_terms import Lanes
 from bertzoo_jax.kernels.relative_terms import Pairs
 from bertzoo_jax.kernels.relative_terms import Terms
-from bertzoo_jax.kernels.relative_terms import product
 from bertzoo_jax.model.attention import HIDDEN
 from bertzoo_jax.model.attention import Relative
 
@@ -96,9 +100,9 @@ def attend(
     q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate, dropout_keys_B2, relative, scale: as there.
     first_head: number of the first head of q among all heads. Dropout bits of a score depend on the
       key of its row, its head and its place, so they are the same on any mesh.
-    keep: return (out_BLHK, lse_BH1L): the second is what the backward pass needs besides the
-      arguments.
-    kept: lse_BH1L of a call with the same arguments, for the backward pass alone: the result is not
+    keep: return (out_BLHK, kept) with what the backward pass needs besides the arguments:
+      (lse_BH1L, out_BLHK), the second None where it needs none.
+    kept: of a call with the same arguments, for the backward pass alone: the result is not
       computed, and must not be used.
     gather: False for TPU v4, which cannot move sublanes by indices: its relative terms are slower.
     hashed: see `bits.keep`.
@@ -106,12 +110,19 @@ def attend(
   """
   batch, length, heads, width = q_BLHK.shape
   keys = k_BMHK.shape[1]
+  keys_B2 = dropout_keys_B2 if dropout_rate else None
+  if long_rows.takes(length, keys, visible, relative):
+    out_BLHK, kept = long_rows.attend(
+      *(q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate, keys_B2, scale, first_head, kept),
+      hashed=hashed,
+      interpret=interpret,
+    )
+    return (out_BLHK, kept) if keep else out_BLHK
   relative = Relative() if relative is None else relative
   tables = {n: x for n, x in zip(_TABLES, relative) if x is not None}
-  of_queries, of_keys = _marks(visible, relative.same_segment, bool(tables))
+  of_queries, of_keys = operands.marks(visible, relative.same_segment, bool(tables))
   rows, columns = _padded(length, keys, bool(tables))
   places = _places(length, keys, relative, tables) if 'places' in of_queries else (length, rows)
-  keys_B2 = dropout_keys_B2 if dropout_rate else None
   program = _Program(
     heads,
     width,
@@ -127,63 +138,37 @@ def attend(
     hashed,
     interpret,
   )
-  flat = lambda x, size: _pad(x.reshape(*x.shape[:2], heads * width), size, 1)
+  flat = lambda x, size: operands.pad(x.reshape(*x.shape[:2], heads * width), size, 1)
   arrays = flat(q_BLHK, rows), flat(k_BMHK, columns), flat(v_BMHK, columns)
   numbers_BH1L = None
   if relative.same_segment is not None:
-    numbers_BH1L = _pad(relative.same_segment.numbers_BLH.mT, rows, 2)[:, :, None]
+    numbers_BH1L = operands.pad(relative.same_segment.numbers_BLH.mT, rows, 2)[:, :, None]
     numbers_BH1L = numbers_BH1L.astype(jnp.float32)
   tables = tuple(
     _table(name, relative, table, places, (keys, columns), q_BLHK.dtype)
     for name, table in tables.items()
   )
-  marks = _stacked(of_queries, rows, -1), _stacked(of_keys, columns, -2)
+  marks = operands.stacked(of_queries, rows, -1), operands.stacked(of_keys, columns, -2)
   half_B = jnp.zeros(batch) if relative.half_B is None else relative.half_B
   scalars = bits.seed(keys_B2, batch, first_head), half_B.astype(jnp.int32)
+  kept = None if kept is None else kept[0]
   out_BLD, lse_BH1L = _attend(program, *arrays, numbers_BH1L, tables, marks, scalars, kept)
   out_BLHK = out_BLD[:, :length].reshape(q_BLHK.shape)
-  return (out_BLHK, lse_BH1L) if keep else out_BLHK
-
-
-def _up(n: int) -> int:
-  return -(-n // LANES) * LANES
+  return (out_BLHK, (lse_BH1L, None)) if keep else out_BLHK
 
 
 def _padded(length: int, keys: int, relative: bool) -> tuple[int, int]:
   """Numbers of queries and keys that kernels get: whole lanes where they slide or are blocks."""
   if relative or length > _WHOLE or (keys > _WHOLE and length > LANES):
-    length = _up(length)
-  return length, _up(keys) if relative or keys > _WHOLE else keys
-
-
-def _pad(x, size, axis, value=0):
-  widths = [(0, size - n if i == axis else 0) for i, n in enumerate(x.shape)]
-  return jnp.pad(x, widths, constant_values=value)
+    length = operands.up(length)
+  return length, operands.up(keys) if relative or keys > _WHOLE else keys
 
 
 def _places(length, keys, relative, tables) -> tuple[int, int]:
   """N, which follows from the size of a table, and N rounded up to whole lanes."""
   table = next(iter(tables.values()), None)
   places = length if table is None else relative.halves(table).shape[1] + 1 - keys
-  return places, _up(places)
-
-
-def _marks(visible, same_segment, relative: bool) -> tuple[dict, dict]:
-  """{name: int32 [B, L]} of queries, and of keys. relative: whether there are tables."""
-  _, own_BL, others_BM = (None,) * 3 if same_segment is None else same_segment
-  places_BL = visible.query_places_BL if relative or visible.window is not None else None
-  orders = visible.query_order_BL, visible.key_order_BM
-  of_queries = dict(
-    packs=visible.query_packs_BL, order=orders[0], segments=own_BL, places=places_BL
-  )
-  of_keys = dict(packs=visible.key_packs_BM, order=orders[1], segments=others_BM)
-  return tuple({n: x for n, x in d.items() if x is not None} for d in (of_queries, of_keys))
-
-
-def _stacked(marks, size, padding):
-  """int32 [B, marks, size]. Padded places see nobody."""
-  rows = [_pad(x, size, 1, padding if name == 'packs' else 0) for name, x in marks.items()]
-  return jnp.stack(rows, axis=1).astype(jnp.int32)
+  return places, operands.up(places)
 
 
 def _table(name, relative, table, places, keys, dtype):
@@ -320,10 +305,13 @@ def _cost(program, backward, q_BLD, k_BMD, arrays):
 
 
 def steps(
-  heads: int, width: int, length: int, keys: int | None = None, relative: bool = False
+  heads: int, width: int, length: int, keys: int | None = None, relative=False, window=None
 ) -> tuple[int, int]:
   """Programs per row of the batch, forward and backward. keys: as many as queries if None."""
-  length, keys = _padded(length, length if keys is None else keys, relative)
+  keys = length if keys is None else keys
+  if not relative and long_rows.is_long(length, keys, window):
+    return long_rows.steps(heads, width, length, keys, window)
+  length, keys = _padded(length, keys, relative)
   blocks = length // _block(length, keys)
   return tuple(
     heads // _heads_together(heads, width, keys, backward, relative) * blocks
@@ -358,7 +346,8 @@ def _block(length: int, keys: int) -> int:
 
 class _Place(NamedTuple):
   """Where a program stands: row of the batch, first head, block of queries (of how many), and the
-  first query of the block."""
+  first query of the block.
+  """
 
   row: jax.Array
   head: jax.Array

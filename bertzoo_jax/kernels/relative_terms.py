@@ -10,17 +10,9 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from bertzoo_jax.kernels import slides
+from bertzoo_jax.kernels.operands import LANES
+from bertzoo_jax.kernels.operands import product
 from bertzoo_jax.model.attention import HIDDEN
-
-LANES = 128
-
-
-def product(a, b, axes):
-  """a · b over one axis of each, summed in float32, whatever precision jax is set to."""
-  exact = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else jax.lax.Precision.DEFAULT
-  return jax.lax.dot_general(
-    a, b, (((axes[0],), (axes[1],)), ((), ())), precision=exact, preferred_element_type=jnp.float32
-  )
 
 
 class Pairs(NamedTuple):

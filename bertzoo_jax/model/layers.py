@@ -22,9 +22,8 @@ from bertzoo_jax.common import row_keys
 AXES = ((r'(norm/scale|bias)$', {}),)
 
 ACTIVATIONS = {
-  'gelu_tanh': lambda x: jax.nn.gelu(
-    x, approximate=True
-  ),  # Google's BERT; Hugging Face calls it gelu_new
+  # Google's BERT; Hugging Face calls it gelu_new
+  'gelu_tanh': lambda x: jax.nn.gelu(x, approximate=True),
   'gelu': lambda x: jax.nn.gelu(x, approximate=False),
   'relu': jax.nn.relu,
 }
@@ -65,8 +64,9 @@ def sum_kernel_gradients(
   path: str, shape: tuple[int, ...], sums: Callable, *arrays: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
   """The default of `kernel_gradients`: sums(*arrays), the gradients [D, F] of a kernel and [F] of
-  its bias, which are sums over the rows of
-  the arrays. path, shape: of the kernel, for who has parts of it and of the rows."""
+  its bias, which are sums over the rows of the arrays. path, shape: of the kernel, for who has
+  parts of it and of the rows.
+  """
   del path, shape
   return sums(*arrays)
 
@@ -263,8 +263,9 @@ class Embedding(nn.Module):
 
 def dropout(x: jax.Array, rate: float, keys: jax.Array | None) -> jax.Array:
   """x [..., M, N] with elements set to 0 with probability `rate` and the rest scaled up to the same
-  mean; x itself if keys are
-  None. keys: [..., 2], of row_keys.py; the backward pass keeps them alone, and draws again."""
+  mean; x itself if keys are None. keys: [..., 2], of row_keys.py; the backward pass keeps them
+  alone, and draws again.
+  """
   return x if keys is None or rate == 0.0 else _dropped(rate, x, keys)
 
 

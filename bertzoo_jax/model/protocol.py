@@ -99,30 +99,37 @@ def first_token(encoder, hidden_BLD, batch):
 
 @nn.nowrap
 def resized(encoder, width: float, depth: float, table_width: int | None = None):
-  """The usual `resized`, for tables as wide as the layers."""
+  """The usual `resized`, for tables as wide as the layers, by the fields that `shares` names."""
   del table_width
   return encoder.clone(parent=None, **shares(encoder, width, depth))
 
 
 def shares(e, width: float, depth: float) -> dict[str, int]:
-  """{field: value}: shares of the widths and of the number of layers of an encoder. Heads keep
-  their width if they can.
+  """{field: value}: shares of hidden_size and num_layers, and of intermediate_size and num_heads
+  where an encoder has these fields. Heads keep their width if they can.
 
-  Raises UserError for heads that do not divide the width.
+  Raises UserError for heads that do not divide the width, and for an encoder whose width or number
+  of layers is no field.
   """
+  fields = e.__dataclass_fields__
+  if missing := [name for name in ('hidden_size', 'num_layers') if name not in fields]:
+    raise errors.UserError(
+      f'{type(e).__name__} has no field {missing[0]}, by which the usual `resized` makes another '
+      'size of it: write `resized` (bertzoo_jax/model/protocol.py).'
+    )
   hidden_size = round(e.hidden_size * width)
+  sizes = dict(hidden_size=hidden_size, num_layers=max(1, round(e.num_layers * depth)))
+  if 'intermediate_size' in fields:
+    sizes['intermediate_size'] = round(e.intermediate_size * width)
+  if 'num_heads' not in fields:
+    return sizes
   num_heads = max(1, hidden_size // (e.hidden_size // e.num_heads))
   if hidden_size % num_heads:
     raise errors.UserError(
       f'width={width} makes {hidden_size} units of {e.hidden_size}, which {num_heads} heads '
       'do not divide: take another.'
     )
-  return dict(
-    hidden_size=hidden_size,
-    num_heads=num_heads,
-    intermediate_size=round(e.intermediate_size * width),
-    num_layers=max(1, round(e.num_layers * depth)),
-  )
+  return {**sizes, 'num_heads': num_heads}
 
 
 # Members with usual values: {member: (value, meaning)}.

@@ -25,10 +25,11 @@ def left_to_right(encoder, ops=operations.PLAIN) -> objective.Objective:
     UserError: an encoder whose vectors depend on later tokens.
   """
   if not encoder.left_to_right:
+    convolves = getattr(encoder, 'convolution_size', 0)
     raise errors.UserError(
-      'objective=left_to_right needs an encoder that can hide later tokens, which this one cannot '
-      '(a convolution reads both sides): take encoder=transformer, or '
-      '--config.encoder.convolution_size=0.'
+      'objective=left_to_right needs an encoder that can hide later tokens, which this one cannot'
+      f'{" (a convolution reads both sides)" * bool(convolves)}: take encoder=transformer'
+      f'{", or --config.encoder.convolution_size=0" * bool(convolves)}.'
     )
 
   head = heads.next_token()

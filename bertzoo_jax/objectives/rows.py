@@ -8,6 +8,7 @@ of ROW_HEADS there; sift: fields of sift.py, None for none.
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.model import operations
@@ -18,11 +19,24 @@ from bertzoo_jax.objectives import sift as perturbing
 
 
 def classification(
-  encoder, ops=operations.PLAIN, *, labels, head, dropout, input_dropout, sift=None
+  encoder,
+  ops=operations.PLAIN,
+  *,
+  labels,
+  head,
+  dropout,
+  input_dropout,
+  class_weights=(),
+  label_smoothing=0.0,
+  sift=None,
 ):
   """Mean negative log-likelihood of the rows' classes, labels [B] int32 (Devlin et al. 2018 §4.1).
 
-  Metrics under the total 'rows': class_loss (nats), class_accuracy.
+  class_weights w, label_smoothing ε: as in torch's CrossEntropyLoss, Σ ((1−ε)·w_y·nll_y +
+  ε/C·Σ_c w_c·nll_c) / Σ w_y over the rows.
+
+  Metrics under the total 'rows': class_loss (nats), class_accuracy; with weights both are weighted
+  means. Raises UserError for too few labels, and another number of weights.
   """
   if len(labels) < 2:
     raise errors.UserError(
@@ -30,12 +44,26 @@ def classification(
       'objective=regression for a number.'
     )
 
+  if class_weights and len(class_weights) != len(labels):
+    raise errors.UserError(
+      f'config.objective.class_weights has {len(class_weights)} numbers, and there are '
+      f'{len(labels)} labels ({", ".join(labels)}): give one for each, in this order.'
+    )
+  # only their ratios count; with the smallest at 1 a batch with a row weighs at least 1
+  weights_C = np.asarray(class_weights or [1.0] * len(labels), np.float32)
+  weights_C = weights_C / weights_C.min()
+  of_labels = lambda batch: jnp.asarray(weights_C)[batch['labels']]
+
   def measures(logits_BC, batch):
     nll_B, correct_B = networks.nll(logits_BC, batch['labels'])
+    if label_smoothing:
+      spread_B = -jnp.mean(weights_C * jax.nn.log_softmax(logits_BC), axis=-1) / of_labels(batch)
+      nll_B = (1 - label_smoothing) * nll_B + label_smoothing * spread_B
     return {'class_loss': nll_B, 'class_accuracy': correct_B}
 
   of_rows = heads.row(head, len(labels), dropout, input_dropout)
-  return _of_rows(encoder, ops, sift, of_rows, 'classes', 'class_loss', measures)
+  unit_weights = of_labels if class_weights else None
+  return _of_rows(encoder, ops, sift, of_rows, 'classes', 'class_loss', measures, unit_weights)
 
 
 def regression(encoder, ops=operations.PLAIN, *, head, dropout, input_dropout, sift=None):
@@ -52,12 +80,23 @@ def regression(encoder, ops=operations.PLAIN, *, head, dropout, input_dropout, s
   return _of_rows(encoder, ops, sift, of_rows, 'number', 'squared_error', measures)
 
 
-def multilabel(encoder, ops=operations.PLAIN, *, labels, head, dropout, input_dropout, sift=None):
+def multilabel(
+  encoder,
+  ops=operations.PLAIN,
+  *,
+  labels,
+  head,
+  dropout,
+  input_dropout,
+  threshold=0.5,
+  sift=None,
+):
   """Mean binary cross-entropy over rows and labels, labels [B, C] float32 of 0 and 1.
 
   Metrics under the total 'rows': label_loss (nats), label_accuracy (share of the labels that are on
-  the right side of 0).
+  the right side of 0, whatever the threshold of predictions).
   """
+  del threshold
 
   def measures(logits_BC, batch):
     truth_BC = batch['labels']
@@ -72,8 +111,11 @@ def multilabel(encoder, ops=operations.PLAIN, *, labels, head, dropout, input_dr
   return _of_rows(encoder, ops, sift, of_rows, 'labels', 'label_loss', measures)
 
 
-def _of_rows(encoder, ops, sift, head, form, loss_name, measures):
-  """The Objective. form: see scored.Scorer. measures: (logits_BC, batch) → {metric: [B]}."""
+def _of_rows(encoder, ops, sift, head, form, loss_name, measures, unit_weights=None):
+  """The Objective. form, unit_weights: see scored.Scorer. measures: (logits_BC, batch) → {metric:
+  [B]}.
+  """
   measured = lambda outputs, batch: measures(outputs['row'], batch)
   scorer = scored.Scorer(head, 'rows', measured, {loss_name: 1.0}, {'row': form})
+  scorer = scorer._replace(unit_weights=unit_weights)
   return perturbing.around(encoder, scorer, ops, sift)

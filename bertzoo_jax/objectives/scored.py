@@ -26,6 +26,8 @@ class Scorer(NamedTuple):
     reads: features of the batch that it needs beside those of the encoder.
     forms: {name of an output: classes | labels | number}, for sift.py: the last axis has the logits
       of one distribution, labels that are each true or false, or numbers.
+    unit_weights: batch → a weight of each unit, at least 1: all metrics are then weighted means.
+      None for equal ones.
     outputs: (params of the network, hidden_BLD of the rows that the encoder read, batch, key of
       dropout or None) → {name: float32 array}; None: those that `networks.predict` returns.
   """
@@ -37,6 +39,7 @@ class Scorer(NamedTuple):
   forms: dict[str, str]
   reads: tuple[str, ...] = ('labels', 'label_weights')
   outputs: Callable | None = None
+  unit_weights: Callable | None = None
 
   def scores(self, encoder, params, hidden_BLD, batch, key) -> dict[str, jax.Array]:
     """The outputs."""
@@ -46,12 +49,16 @@ class Scorer(NamedTuple):
 
   def normalizers(self, batch) -> dict[str, jax.Array]:
     """See objective.Objective."""
-    return {self.total: jnp.sum(batch['label_weights'])}
+    return {self.total: jnp.sum(self._weights(batch))}
 
   def sums(self, outputs, batch) -> dict[str, dict[str, jax.Array]]:
     """{total: {metric: float32 numerator}}."""
-    found = self.measures(outputs, batch)
-    return {self.total: {name: jnp.sum(batch['label_weights'] * x) for name, x in found.items()}}
+    found, weights = self.measures(outputs, batch), self._weights(batch)
+    return {self.total: {name: jnp.sum(weights * x) for name, x in found.items()}}
+
+  def _weights(self, batch):
+    weights = batch['label_weights']
+    return weights if self.unit_weights is None else weights * self.unit_weights(batch)
 
   def loss(self, sums, normalizers) -> jax.Array:
     """The loss, a scalar."""

@@ -18,8 +18,9 @@ def corpus(
   """How `prepare` treats a text: sentences, held-out documents, duplicates, marks of words and of
   larger units.
 
-  splitter: rules:LANG | rules:generic (any language: stops, no abbreviations) | lines (one sentence
-    per line) | regex:PATTERN (its match ends a sentence) | none.
+  splitter: rules:LANG | rules:generic (any language: stops, no abbreviations) | sentencex:LANG
+    (that package) | lines (one sentence per line) | regex:PATTERN (its match ends a sentence) |
+    none.
   held_out: share of the documents, by content hash, kept out of training.
   min_chars: shorter documents are dropped.
   duplicates: texts that are kept only once: documents+paragraphs | documents | keep (no texts).

@@ -1,10 +1,33 @@
 """The config of an experiment, the config of a fine-tuning, and the machinery of both."""
 
+from typing import Annotated
+
+from bertzoo_jax.common import reading
 from bertzoo_jax.parts import features as row_features
 from bertzoo_jax.parts import fields
 from bertzoo_jax.parts import optimizers
 from bertzoo_jax.parts import schedules
 from bertzoo_jax.parts import task_objectives
+
+_weights = fields.of(fields.AT_LEAST_0).holds
+MIXTURE = Annotated[
+  tuple,
+  fields.Range(
+    "(), ('size', POWER) or a weight for each --corpus, not all of them 0,",
+    lambda x: (
+      x == ()
+      or isinstance(x, tuple)
+      and (_weights(x[1]) if len(x) == 2 and x[0] == 'size' else all(map(_weights, x)) and any(x))
+    ),
+  ),
+]
+
+KEEP_WORDS = Annotated[
+  str,
+  fields.Range(
+    "numbers by comma, as '500k,1M..1G',", lambda text: reading.numbers(text) is not None
+  ),
+]
 
 
 @fields.section(named=False)
@@ -23,6 +46,7 @@ def run(
   hang_minutes: fields.AT_LEAST_0 = 30.0,
   keep: fields.COUNT = 3,
   keep_every: fields.STEPS = 0,
+  keep_words: KEEP_WORDS = '',
   on_nonfinite: fields.one_of('stop', 'skip') = 'stop',
   on_spike: fields.one_of('report', 'stop') = 'report',
   tensorboard: bool = True,
@@ -50,6 +74,8 @@ def run(
     code 75; ten times that for the first of each, which compile; 0: never.
   keep: newest checkpoints kept.
   keep_every: steps between checkpoints that are kept for good; 0: none.
+  keep_words: numbers of words seen at which checkpoints are kept for good, as '500k,1M..1G': 500k,
+    and 1M, 2M … 10M, 20M … 100M, 200M … 1G; '' for none. A row has the average words of a row.
   on_nonfinite: stop | skip (leave the update out and count it).
   on_spike: of loss or gradient norm (training/spikes.py): report | stop.
   tensorboard: whether event files are written.
@@ -67,7 +93,9 @@ def experiment(
   batch_size: fields.UNITS_OR_0 = 0,
   batch_tokens: fields.whole(0, fields.BATCH) = 0,
   phases: tuple,
+  epochs: fields.AT_LEAST_0 = 0.0,
   moving: tuple = (),
+  mixture: MIXTURE = (),
   tokenizer: dict,
   corpus: dict,
   format: dict,
@@ -89,9 +117,13 @@ def experiment(
   phases: ((steps, overrides), …); overrides are {'length': 512, 'batch_size': 384, 'masking.rate':
     0.2, 'objective': parts.mlm(), 'run.accumulation': 2}. batch_tokens of a phase overrides the
     experiment's batch_size, and the reverse.
+  epochs: above 0, the last phase gets the most steps with which no corpus is read more often; the
+    number in `phases` counts where there is no corpus.
   moving: numbers of masking and objective that move with the step: ((field, from, to, first step,
     last step, shape), …), as ('masking.rate', 0.3, 0.15, 0, 10_000, 'linear'); shape is linear |
     cosine (common/moving.py). Held-out figures use the field's own value.
+  mixture: the share of each --corpus: () as its rows | ('size', 0.7) as its rows to this power |
+    (0.9, 0.1) weights, in their order.
   hf: the Hugging Face class that `export` writes.
   """
 
@@ -111,8 +143,15 @@ def fine_tuning(
   seeds: tuple = (),
   grid: tuple = (),
   init: str = '',
+  init_layers: str = '',
   submission: dict = None,
   metrics: tuple,
+  positive: str = '',
+  choose: fields.one_of('last', 'best') = 'last',
+  choose_every: fields.STEPS = 0,
+  patience: fields.COUNT_OR_0 = 0,
+  max_train: fields.COUNT_OR_0 = 0,
+  max_dev: fields.COUNT_OR_0 = 0,
   source: dict,
   features: dict = None,
   encoder: dict = None,
@@ -136,8 +175,18 @@ def fine_tuning(
   grid: ((key, (values, …)), …); every combination is run with every seed. A key is none that says
     which rows there are (source, features, length) or which runs (seed, seeds, init).
   init: name of the task whose best run this one begins with (MNLI for RTE); '' for --init.
+  init_layers: layers of --init that make a shallower network: first:N | every:K | numbers from 0 by
+    comma; '' for all.
   submission: {test split: name of its file for the benchmark}.
-  metrics: names; the first is the dev score, by which the best of a grid is chosen.
+  metrics: names; the first is the dev score, by which the best of a grid is chosen. Also
+    `package.module:name` (tasks/metrics.py).
+  positive: the label that f1, precision and recall are of; '' for the second of two. Of tags, the
+    type that entity_f1 and the like are of; '' for all.
+  choose: the checkpoint of a run that is scored and kept: last | best (by the dev score).
+  choose_every: steps between dev scores; 0 for an epoch.
+  patience: dev scores without a better one after which a run ends; 0 for none. With choose=best.
+  max_train, max_dev: examples of train and of each dev split, at most, chosen by a hash of their
+    text; 0 for all.
   encoder: {field: value} of the encoder that fine-tuning sets; all others come with the weights.
     None for both kinds of dropout at 0.1, {} for nothing.
   """

@@ -22,14 +22,16 @@ def table(
   leave_out: tuple = (),
   where: tuple = (),
   dev_share: fields.SHARE_BELOW_1 = 0.1,
+  stratified: bool = False,
 ):
   """Rows of a table: tsv, txt, csv, jsonl, json or parquet, by the end of the file's name.
 
   'NAME|NAME' is the first of these that exists, of files and of columns. 'NAME?' may be absent, of
   files, of `example` and of the columns of `where`.
 
-  files: {split: file name in --task_dir}. `train` is learned. Splits whose name begins with `dev`
-    are scored, those whose name begins with `test` are predicted. '' for none.
+  files: {split: file name in --task_dir, or hf:NAME[/CONFIG][@REVISION][:SPLIT], a split of a data
+    set of Hugging Face, of a local folder or the hub}. `train` is learned. Splits whose name begins
+    with `dev` are scored, those whose name begins with `test` are predicted. '' for none.
   text_a, text_b, label, example: names of columns, or their numbers from 0 for a table without a
     header; '' for none. label may be several names by comma (multilabel); example is the number of
     an example in a submission. JSON keys have dots between levels.
@@ -43,6 +45,7 @@ def table(
   leave_out: labels whose rows are left out ('-' in OCNLI and SNLI).
   where: ((column, value), …): of a file that has the column, only rows with this value are read.
   dev_share: of the train split, which becomes `dev` where there is no such file.
+  stratified: whether this share is taken of the rows of each label.
   """
 
 
@@ -58,6 +61,7 @@ def tfds(
   labels: tuple = (),
   leave_out: tuple = (),
   dev_share: fields.SHARE_BELOW_1 = 0.1,
+  stratified: bool = False,
 ):
   """A dataset of tensorflow-datasets, from --task_dir or its own folder.
 

@@ -3,7 +3,15 @@
 A field that a part does not explain means what it does in the nearest part above that explains it.
 """
 
+from typing import Annotated
+
 from bertzoo_jax.parts import fields
+
+AUTO = ('auto',)
+_numbers = fields.of(fields.each(fields.ABOVE_0)).holds
+_WEIGHTS = fields.Range(
+  'a number above 0 for each label, or auto', lambda x: x in (AUTO, *AUTO) or _numbers(x)
+)
 
 
 @fields.section(named=False)
@@ -39,6 +47,8 @@ def classification(
   head: fields.one_of('auto', 'tanh', 'gelu', 'linear') = 'auto',
   dropout: fields.SHARE_BELOW_1 = 0.1,
   input_dropout: fields.SHARE_BELOW_1 = 0.0,
+  class_weights: Annotated[tuple, _WEIGHTS] = (),
+  label_smoothing: fields.SHARE_BELOW_1 = 0.0,
   sift: dict = None,
 ):
   """One of several classes per row.
@@ -46,6 +56,9 @@ def classification(
   head: auto (that of the weights' Hugging Face class) | tanh | gelu | linear.
   dropout: of the vectors that the last layer reads.
   input_dropout: of the row's vector before the dense layer of the head.
+  class_weights: of the classes in the loss, in the order of the labels; auto (rows of train /
+    (classes × rows of the class)); () for none. torch's CrossEntropyLoss has the same.
+  label_smoothing: the share of the target that is spread over all classes.
   sift: fields of `sift` that are not its usual ones; None for no SiFT.
   """
   return dict(sift=_sift(sift))
@@ -63,14 +76,32 @@ def regression(
   return dict(sift=_sift(sift, loss='mse'))
 
 
-@fields.section(like=classification)
-def multilabel():
-  """Each label true or false per row."""
+@fields.section
+def multilabel(
+  *,
+  head: fields.one_of('auto', 'tanh', 'gelu', 'linear') = 'auto',
+  dropout: fields.SHARE_BELOW_1 = 0.1,
+  input_dropout: fields.SHARE_BELOW_1 = 0.0,
+  threshold: fields.SHARE_BETWEEN = 0.5,
+  sift: dict = None,
+):
+  """Each label true or false per row.
+
+  threshold: the probability above which a label is predicted. It may be changed on a finished run.
+  """
+  return dict(sift=_sift(sift))
 
 
-@fields.section(like=classification)
-def choice():
+@fields.section
+def choice(
+  *,
+  head: fields.one_of('auto', 'tanh', 'gelu', 'linear') = 'auto',
+  dropout: fields.SHARE_BELOW_1 = 0.1,
+  input_dropout: fields.SHARE_BELOW_1 = 0.0,
+  sift: dict = None,
+):
   """One of several options, each of which gets a score."""
+  return dict(sift=_sift(sift))
 
 
 @fields.section

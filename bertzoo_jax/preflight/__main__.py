@@ -127,8 +127,8 @@ if __name__ == '__main__':
   _TOPOLOGY = flags.DEFINE_string(
     'topology', None, 'In place of --tpu: generation and chips along each axis, v4:2x2x4.'
   )
-  _CORPUS = flags.DEFINE_string(
-    'corpus', None, 'Corpus of the run, local or gs://, to be checked too.'
+  _CORPUS = flags.DEFINE_multi_string(
+    'corpus', None, 'Corpus of the run, local or gs://, to be checked too. Several: a mixture.'
   )
   _WORKDIR = flags.DEFINE_string(
     'workdir', None, 'Folder of the run, local or gs://, to be checked too.'

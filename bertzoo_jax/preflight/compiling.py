@@ -38,7 +38,7 @@ class Phase(NamedTuple):
     doubts: why the times may be too low.
     largest: rows of the largest batch that was seen to fit (0: none was); None where it was not
       looked for.
-    epochs: of the text; None without a corpus.
+    epochs: of the text; None without a corpus. epochs_of: {name: epochs} of each of a mixture.
     carry: bytes per device of the memory that goes from step to step; 0 without one.
     devices: of its mesh.
   """
@@ -58,6 +58,7 @@ class Phase(NamedTuple):
   doubts: list[str]
   largest: int | None
   epochs: float | None
+  epochs_of: dict
   carry: int = 0
   devices: int = 1
 
@@ -129,6 +130,7 @@ def described(findings, run, text, mesh) -> list:
         doubts=[],
         largest=None,
         epochs=phase.steps * phase_run.rows / rows if rows else None,
+        epochs_of={r.name: float(r.epochs) for r in text.read.get(phase.index, ()) if r.name},
         carry=memory.per_device(target.carry),
         devices=mesh.size,
       )

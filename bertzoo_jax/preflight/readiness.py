@@ -12,7 +12,6 @@ a code and a remedy.
 """
 
 import contextlib
-import math
 import os
 import pathlib
 import shutil
@@ -23,8 +22,10 @@ from bertzoo_jax import tokenizers
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import reading
 from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import corpus as corpora
+from bertzoo_jax.corpus import mixture
 from bertzoo_jax.runs import workdir as workdirs
 from bertzoo_jax.training import data as training_data
 
@@ -68,6 +69,7 @@ class Text(NamedTuple):
   Attributes:
     data: training_data.Data whose phases are stand-ins: right in their features.
     rows: {phase index: rows per epoch}; empty without a corpus.
+    read: {phase index: what it reads of each corpus of a mixture}.
     tokens: of the train split; None without a corpus.
     hash: of the corpus; '' without one.
   """
@@ -76,30 +78,42 @@ class Text(NamedTuple):
   rows: dict
   tokens: int | None
   hash: str
+  read: dict = {}
 
 
-def text(findings: Findings, run, path: str | None, hosts: int) -> Text:
-  """The text of a run: a corpus where a path is given, else what the config alone tells.
+def of_epochs(config, paths):
+  """The config with the steps of config.epochs; as it is if a corpus is in an object store."""
+  if any(map(storage.is_remote, _listed(paths))):
+    return config
+  return pipeline.of_epochs(config, mixture.open(paths, config))
 
-  A corpus in an object store is judged by its manifest alone. Adds P06, P07, W02 and W03. hosts:
-  that share a batch.
+
+def _listed(paths) -> list:
+  return [paths] if isinstance(paths, (str, os.PathLike)) else [*(paths or ())]
+
+
+def text(findings: Findings, run, paths, hosts: int) -> Text:
+  """The text of a run: a corpus or several where paths are given, else what the config alone tells.
+
+  If one is in an object store, they are judged by their manifests alone. Adds P06, P07, W02 and
+  W03. hosts: that share a batch.
   """
-  config, corpus, manifest = run.config, None, None
-  if path is not None:
+  config, corpus, manifests, paths = run.config, None, {}, _listed(paths)
+  for path in paths:
     with findings.collecting('P06'), _answering(findings, path):
-      manifest = corpora.read_manifest(path)
-      if not storage.is_remote(path):
-        corpus = corpora.open(path)
-        corpora.check(corpus, tokenizer=config.tokenizer, splitting=config.corpus)
-        corpora.verify(path)
-      else:
-        corpora.check(
-          _imagined(config, path, manifest), tokenizer=config.tokenizer, splitting=config.corpus
-        )
-  model = corpus or _imagined(config, path, manifest)
+      manifests[path] = corpora.read_manifest(path)
+  manifest = manifests[paths[0]] if manifests and len(manifests) == len(paths) else None
+  if manifest is not None:
+    with findings.collecting('P06'):
+      mixture.check(manifests, config)
+      if not any(map(storage.is_remote, paths)):
+        corpus = mixture.open(paths, config)
+        for member in corpus.members:
+          corpora.verify(member.path)
+  model = corpus or _imagined(config, manifest)
 
   def trial(phase):
-    made = corpora.stand_in(
+    made = mixture.stand_in(
       model, documents=2 * phase.config.batch_size, length=phase.config.length
     )
     with warnings.catch_warnings():
@@ -108,32 +122,35 @@ def text(findings: Findings, run, path: str | None, hosts: int) -> Text:
         pipeline.of_phase(made, phase, host=(0, hosts)).features, None, None, None
       )
 
-  rows = {}
+  rows, read = {}, {}
   for phase in run.phases if corpus is not None else ():
     with findings.collecting('P07'), warnings.catch_warnings(record=True) as said:
       warnings.simplefilter('always')
-      rows[phase.index] = pipeline.of_phase(corpus, phase, host=(0, hosts)).rows_per_epoch
+      made = pipeline.of_phase(corpus, phase, host=(0, hosts))
+      rows[phase.index] = made.rows_per_epoch
+      read[phase.index] = made.read(phase.steps)
     for sentence in dict.fromkeys(str(w.message) for w in said):
       findings.add('W03', f'Phase {phase.index}: {sentence}')
-    epochs = phase.steps * phase.config.batch_size / rows.get(phase.index, math.inf)
-    if epochs > _MANY:
-      findings.add(
-        'W02',
-        f'Phase {phase.index} reads the text {epochs:,.0f} times: bring more text, or fewer steps '
-        '(--config FILE.py:SIZE,steps=N).',
-      )
+    for name, epochs in ((r.name, float(r.epochs)) for r in read.get(phase.index, ())):
+      if epochs > _MANY:
+        findings.add(
+          'W02',
+          f'Phase {phase.index} reads the text {name + " " * bool(name)}{epochs:,.0f} times: bring '
+          'more text, or fewer steps (--config FILE.py:SIZE,steps=N).',
+        )
   data = training_data.Data(
     {'hash': model.hash}, model.vocab_size, None, None, None, trial, trial, lambda folder: None
   )
   return Text(
     data,
     rows,
-    manifest and manifest['splits']['train']['tokens'],
-    manifest['hash'] if manifest else '',
+    manifest and sum(m['splits']['train']['tokens'] for m in manifests.values()),
+    mixture.hash_of([m['hash'] for m in manifests.values()]) if manifest else '',
+    read,
   )
 
 
-def _imagined(config, path=None, manifest=None):
+def _imagined(config, manifest=None):
   """A corpus of no text, with all that the config can ask for; the facts of a manifest where there
   is one.
   """
@@ -147,8 +164,7 @@ def _imagined(config, path=None, manifest=None):
   made = corpora.in_memory([], [0], [0], vocab_size, special, similar=object())
   made.manifest['splitter'] = config.corpus.splitter
   if manifest:
-    made.path, made.hash = path, manifest['hash']
-    made.manifest.update(tokenizer=manifest['tokenizer'], corpus=manifest['corpus'])
+    made.hash = manifest['hash']
   return made
 
 
@@ -252,7 +268,10 @@ def check_recipe(findings: Findings, phases, recipe) -> None:
 
 
 def _kept_for_good(config) -> int:
-  return configuration.total_steps(config) // config.run.keep_every if config.run.keep_every else 0
+  every = config.run.keep_every
+  return (configuration.total_steps(config) // every if every else 0) + len(
+    reading.numbers(config.run.keep_words)
+  )
 
 
 def _existing(path) -> pathlib.Path:

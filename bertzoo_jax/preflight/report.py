@@ -53,6 +53,7 @@ def _phase(found, p):
     checkpoint=p.state,
     largest_batch=p.largest,
     epochs=p.epochs,
+    epochs_of=p.epochs_of,
     model_flops=p.flops,
     compile_seconds=p.program.seconds,
     replicated=p.replicated,
@@ -228,7 +229,8 @@ def _remarks(said):
       yield f'phase {p["index"]}: without an estimate, charged by bytes: {", ".join(bare)}'
     if p['epochs'] is not None:
       what = 'corpus' if said['runs'] is None else 'train rows'
-      yield f'phase {p["index"]}: {p["epochs"]:.2f} epochs of the {what}'
+      each = ''.join(f', {n:.2f} of {name}' for name, n in p['epochs_of'].items())
+      yield f'phase {p["index"]}: {p["epochs"]:.2f} epochs of the {what}{each}'
 
 
 def _whole(said):

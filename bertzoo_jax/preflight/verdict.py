@@ -30,7 +30,7 @@ class Request:
   Attributes:
     config: an experiment, or the fine-tuning of one task.
     tpu, topology: accelerator type ('v4-32'), or topology ('v4:2x2x4'): one of them.
-    corpus, workdir: of a pretraining, local or gs://; None: not looked at.
+    corpus, workdir: of a pretraining, local or gs://; None: not looked at. corpus may be several.
     init, task_dir: of a fine-tuning, the address of its weights and the folder of its files.
     recipe: the config file's own experiment, to compare with; None for none.
     price: dollars per chip and hour. preemptions: of the whole run.
@@ -42,7 +42,7 @@ class Request:
   config: object
   tpu: str | None = None
   topology: str | None = None
-  corpus: str | None = None
+  corpus: str | list[str] | None = None
   workdir: str | None = None
   init: str | None = None
   task_dir: str = '.'
@@ -129,6 +129,9 @@ def preflight(request: Request, say=lambda line: None) -> Preflight:
   config, text, runs = request.config, None, None
   if request.is_task:
     config, text, runs = _fine_tuning(findings, request, slice_)
+  elif request.corpus and config.epochs:
+    with findings.collecting('P06'):
+      config = readiness.of_epochs(config, request.corpus)
   resolved, sound = None, False
   if text is not None or not request.is_task:
     with findings.collecting('P01'):

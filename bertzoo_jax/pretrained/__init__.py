@@ -1,6 +1,9 @@
 """Opens what an address of --init names: a run, or a Hugging Face directory."""
 
 import dataclasses
+import os
+import types
+from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
 
@@ -65,6 +68,8 @@ class Pretrained(NamedTuple):
     shape: how texts are framed, and the padding side.
     vocab_size: rows of the word table.
     corpus_hash: of the text of the run; None where it is not recorded.
+    config: of the run; None of a Hugging Face directory.
+    facts: of its task, see tasks.Task.
   """
 
   address: str
@@ -77,6 +82,8 @@ class Pretrained(NamedTuple):
   shape: hf_tokenizer.Shape
   vocab_size: int
   corpus_hash: str | None
+  config: Any = None
+  facts: Mapping[str, Any] = types.MappingProxyType({})
 
 
 def open(address: str, wished: str | None = None) -> Pretrained:
@@ -87,6 +94,7 @@ def open(address: str, wished: str | None = None) -> Pretrained:
   Raises UserError for nothing at the address, several addresses, or damaged files; TryAgain if the
   storage or the hub does not answer.
   """
+  address = os.fspath(address)
   if len(storage.addresses(address)) > 1:
     raise errors.UserError(
       f'{address!r} has several addresses, and one network is needed: give the address of one, the '
@@ -128,6 +136,8 @@ def _of_run(address):
     shape=_shape(architectures.choose(run.config.hf), network.encoder),
     vocab_size=hf.vocabulary_size(params),
     corpus_hash=record['hash'] if record else None,
+    config=run.config,
+    facts=record.get('task', {}),
   )
 
 

@@ -23,6 +23,7 @@ def parameters(
   architecture: str | None = None,
   tokenizer_hash: str | None = None,
   labels: tuple[str, ...] = (),
+  layers: str = '',
 ) -> tuple[dict, list[str]]:
   """(`fresh` with the parameters that were found at the addresses, lines that say which they are).
 
@@ -36,8 +37,10 @@ def parameters(
 
   tokenizer: folder of the run's tokenizer files; None without any. architecture: the run's
   config.hf. tokenizer_hash: of the run's tokenizer, where its files are not here. labels: see
-  hf.merge. Raises UserError if there are more addresses than networks; nothing is at an address;
-  the vocabulary or a shape differs; no array fits; or a frozen parameter gets no weights.
+  hf.merge. layers: those to take of a deeper network (`layers_of`); '' for all.
+
+  Raises UserError if there are more addresses than networks; nothing is at an address; the
+  vocabulary or a shape differs; no array fits; or a frozen parameter gets no weights.
   """
   addresses = storage.addresses(init)
   if len(addresses) > max(1, len(objective.networks)):
@@ -46,18 +49,22 @@ def parameters(
       'give one, or one for each by comma.'
     )
   run = functools.cache(pretrained.open_run)
-  if len(addresses) == 1 and _shares_otherwise(run, init, objective, fresh):
+  if len(addresses) == 1 and not layers and _shares_otherwise(run, init, objective, fresh):
     addresses *= len(objective.networks)
   flat, lines, taken, computed = hf.flatten(fresh), [], {}, []
   # A network with computed arrays is loaded last: its part of a sum depends on the other network.
   pairs = zip(addresses, objective.networks)
   for address, network in sorted(pairs, key=lambda pair: pair[1].into is not None):
+    may_be_whole = len(addresses) == 1 and not layers
     loaded, report, folder, whole = _weights(
-      run, address, network, objective if len(addresses) == 1 else None, architecture
+      run, address, network, objective if may_be_whole else None, architecture
     )
     spare = []
+    if layers:
+      loaded, report, spare = _shallower(loaded, report, layers, network.encoder.num_layers)
     if _check_vocabulary(address, folder, tokenizer, tokenizer_hash):
-      loaded, spare = hf.without_spare_words(loaded, network.encoder.vocab_size)
+      loaded, words = hf.without_spare_words(loaded, network.encoder.vocab_size)
+      spare += words
     encoder = {
       k: getattr(network.encoder, k)
       for k in report.encoder
@@ -93,6 +100,45 @@ def parameters(
     flat |= network.into(found, flat)
   lines += [f'{network.name}: fresh' for network in objective.networks[len(addresses) :]]
   return _with_frozen(hf.unflatten(flat), fresh, objective, init), lines
+
+
+def layers_of(words: str, depth: int) -> tuple[int, ...]:
+  """The numbers, from 0, of the layers to take of a network of `depth` layers.
+
+  words: first:N (RBT3 and RBTL3 take 3), every:K (0, K, 2·K, …), or numbers by comma. Raises
+  UserError for anything else, and for a layer that is not there.
+  """
+  how, mark, number = words.partition(':')
+  try:
+    if mark:
+      count = int(number)
+      found = {'first': range(count), 'every': range(0, depth, count)}[how]
+    else:
+      found = [int(word) for word in words.split(',')]
+  except (KeyError, ValueError) as e:
+    raise errors.UserError(
+      f'init_layers={words!r}: write first:3, every:4, or numbers of layers from 0, as in 0,4,8.'
+    ) from e
+  if not found or min(found) < 0 or max(found) >= depth or list(found) != sorted(set(found)):
+    raise errors.UserError(
+      f'init_layers={words!r}, and the weights have {depth} layers: name each of them once, in '
+      f'order, from 0 to {depth - 1}.'
+    )
+  return tuple(found)
+
+
+def _shallower(loaded, report, words, wanted):
+  """(parameters of these layers alone, their Report, a line that says which were taken)."""
+  depth = report.encoder['num_layers']
+  numbers = layers_of(words, depth)
+  if len(numbers) != wanted:
+    raise errors.UserError(
+      f'init_layers={words!r} are {len(numbers)} layers of {depth}, and the network has {wanted}: '
+      f'set config.encoder.num_layers={len(numbers)}.'
+    )
+  line = f'layers: {", ".join(map(str, numbers))} (from 0) of the {depth} of {report.source}'
+  report = report._replace(encoder={**report.encoder, 'num_layers': wanted})
+  return hf.only_layers(loaded, numbers), report, [line]
 
 
 def _with_frozen(params, fresh, objective, init):

@@ -1,12 +1,14 @@
-"""A trained network in Python: its config, parameters, tokenizer and vectors.
+"""A trained network in Python: its config, parameters, tokenizer, vectors and predictions.
 
     import bertzoo_jax
     model = bertzoo_jax.load('run')
     vectors = model.encode(['A sentence.', 'Another one.'])
+    bertzoo_jax.load('mine').predict(['A sentence.', 'Another one.'])
 
 Legend: B batch, L length, T tokens of a text, D width, N texts.
 """
 
+import contextlib
 import functools
 import os
 from collections.abc import Iterator
@@ -22,6 +24,8 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import trust
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.objectives import networks
+from bertzoo_jax.pretrained import predicting
+from bertzoo_jax.runs import step_folders
 from bertzoo_jax.tasks import batches
 from bertzoo_jax.tasks import features
 from bertzoo_jax.tasks import frames
@@ -59,9 +63,9 @@ class Loaded:
     max_length: longest row that the encoder takes; None for any length.
   """
 
-  def __init__(self, found: pretrained.Pretrained, dtype: str = 'float32'):
-    """found: of `pretrained.open`. dtype: of matrix products, float32 or bfloat16."""
-    self.found = found
+  def __init__(self, found: pretrained.Pretrained, dtype: str = 'float32', trust_code=False):
+    """found: of `pretrained.open`. dtype, trust_code: of `bertzoo_jax.load`."""
+    self.found, self._trust_code = found, trust_code
     self.config = dict(encoder=found.section, tokenizer=found.tokenizer_section, hf=found.hf)
     self.encoder = pretrained.encoder(found, errors.choose(dtype, encoders.DTYPES, 'dtype'))
     self.params = jax.device_put(found.params)
@@ -74,6 +78,25 @@ class Loaded:
   def tokenizer(self) -> tokenizers.Tokenizer | tokenizers.published.Published:
     """The tokenizer. Raises UserError without its files, or if they belong to other weights."""
     return tokenizer_of(self.found)
+
+  @functools.cached_property
+  def predictor(self) -> predicting.Predictor:
+    """Predictions by the head of a task. Raises UserError for a network without one."""
+    return predicting.Predictor(self)
+
+  def predict(self, inputs: list, batch_size: int = 32) -> list[dict]:
+    """What a fine-tuned network says, as the lines of predictions that `finetune` writes. Rows have
+    the length and the windows of the run.
+
+    inputs: by the head: texts or pairs (a, b); for tags texts or lists of words; (question,
+    passage); or (text, question, [option, …]).
+
+    Returns a dict for each: label and probabilities; score; labels and probabilities; words, tags
+    and probabilities; answer, start and others; or label, option and probabilities. Raises
+    UserError for inputs of another form, and for a network that was not trained for a task.
+    """
+    with _trusting(self._trust_code):
+      return self.predictor.ask(inputs, batch_size)
 
   def apply(self, params, batch) -> dict[str, jax.Array]:
     """The vectors of all tokens and the outputs of the heads, float32. A pure function: it can be
@@ -252,14 +275,29 @@ def load(address: str, dtype: str = 'float32', trust_code: bool = False) -> Load
   """The network at an address, see `bertzoo_jax.load`."""
   if not isinstance(address, (str, os.PathLike)):
     raise errors.UserError(f'load() takes the address of a network as text, not {address!r:.40}.')
-  before = trust.given()
-  if trust_code:
-    trust.everything()
-  try:
-    loaded = Loaded(pretrained.open(os.fspath(address)), dtype)
+  with _trusting(trust_code):
+    loaded = Loaded(pretrained.open(_only_run(os.fspath(address))), dtype, trust_code)
     if trust_code:
       _ = loaded.tokenizer  # now, while its code may run
     return loaded
+
+
+def _only_run(address) -> str:
+  """The one run with a checkpoint in the workdir of a fine-tuning, which is a folder of runs."""
+  if address.startswith('hf:') or step_folders.steps(address):
+    return address
+  below = step_folders.below(address)
+  return below[0] if len(below) == 1 else address
+
+
+@contextlib.contextmanager
+def _trusting(everything):
+  """Within it all code that folders name may run, if so asked."""
+  before = trust.given()
+  if everything:
+    trust.everything()
+  try:
+    yield
   finally:
     trust.take(before)
 

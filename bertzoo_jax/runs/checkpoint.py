@@ -46,18 +46,19 @@ _BEGINNING = threading.Lock()
 class Checkpoints:
   """The checkpoints of one run. One process at a time may hold this (see lock.py)."""
 
-  def __init__(self, workdir, *, keep: int, keep_every: int, run: dict | None = None):
+  def __init__(self, workdir, *, keep: int, keep_every: int, keep_at=(), run: dict | None = None):
     """workdir: of the run. keep: newest steps kept, at least 1. keep_every: multiples of it are
-    kept for good; 0 for none. run: {'config', 'corpus'}, as JSON; each checkpoint gets a copy.
+    kept for good; 0 for none. keep_at: other steps that are. run: {'config', 'corpus'}, as JSON;
+    each checkpoint gets a copy.
 
-    The step with the lowest held-out loss is kept too. Raises UserError for a `keep` below 1.
+    The best step is kept too (step_folders.best). Raises UserError for a `keep` below 1.
     """
     if keep < 1 or keep_every < 0:
       raise errors.UserError(
         f'run.keep is {keep} and run.keep_every {keep_every}: at least 1 and 0 are needed.'
       )
     self._folder = storage.absolute(workdir) / step_folders.FOLDER
-    self._keep, self._keep_every = keep, keep_every
+    self._keep, self._keep_every, self._keep_at = keep, keep_every, frozenset(keep_at)
     self._saving, self._run = None, run or {}
     self._writes = jax.process_index() == 0
     with storage.reading(f'The checkpoints in {self._folder}'):
@@ -68,18 +69,19 @@ class Checkpoints:
       ocp.options.AsyncOptions(post_finalization_callback=self._seal)
     )
 
-  def save(self, state, held_out_loss: float | None = None, phase_first_step: int = 0) -> int:
+  def save(self, state, held_out_loss=None, phase_first_step: int = 0, score: tuple = ()) -> int:
     """Begins to write a state and returns its step; waits for the save before. A step already there
     is left as it is.
 
-    held_out_loss: of the state, in the phase that begins at phase_first_step. Raises OSError, or
-      what the storage raised, if the save before failed.
+    held_out_loss: of the state, in the phase that begins at phase_first_step; None if it was not
+      evaluated. score: one number, if states are compared by it. Raises OSError, or what the
+      storage raised, if the save before failed.
     """
     step = int(state.step)
     self.wait()
     if step in step_folders.steps(self._folder.parent):
       return step
-    self._saving = (step, held_out_loss, phase_first_step)
+    self._saving = (step, held_out_loss, phase_first_step, score)
     if self._writes:
       self._folder.mkdir(parents=True, exist_ok=True)
     state = {**_parts(state), 'meta': {'step': step, 'shapes': shapes(state)}}
@@ -184,7 +186,7 @@ class Checkpoints:
 
   def _seal(self):
     """Called by Orbax's thread between the last byte and the commit: sums every file."""
-    step, held_out_loss, phase_first_step = self._saving
+    step, held_out_loss, phase_first_step, score = self._saving
     folder = next(
       p
       for p in self._folder.iterdir()
@@ -198,16 +200,15 @@ class Checkpoints:
         'step': step,
         'held_out_loss': held_out_loss,
         'phase_first_step': phase_first_step,
+        **({'score': score[0]} if score else {}),
         'files': sums,
       },
     )
 
   def _prune(self):
     present = step_folders.steps(self._folder.parent)
-    kept = set(present[-self._keep :]) | {
-      s for s in present if self._keep_every and s % self._keep_every == 0
-    }
-    kept |= {step_folders.best(self._folder.parent)}
+    kept = {*present[-self._keep :], step_folders.best(self._folder.parent), *self._keep_at}
+    kept |= {s for s in present if self._keep_every and s % self._keep_every == 0}
     for step in present:
       if step not in kept:
         step_folders.delete(self._folder / str(step))
@@ -261,6 +262,7 @@ def _load_params(address):
 
 def parse_address(address: str) -> tuple[str, str | None]:
   """(workdir, step, 'best' or None) of W, W@STEP, W@best. Raises UserError for another @."""
+  address = os.fspath(address)
   workdir, at, which = address.rpartition('@')
   if not at or (not storage.is_remote(address) and storage.path(address).exists()):
     return address, None  # a folder whose name has an @ comes first

@@ -92,8 +92,8 @@ def read(workdir) -> list[dict]:
 
 
 def plot(workdir, entropy: float | None = None) -> bool:
-  """Draws WORKDIR/loss.png: training and held-out loss over steps, the unigram entropy, and the
-  borders of phases, where curves break. False without matplotlib.
+  """Draws WORKDIR/loss.png: training and held-out loss over steps, the borders of phases, where
+  curves break, and for losses of masked tokens the unigram entropy. False without matplotlib.
   """
   try:
     from matplotlib import figure as figures
@@ -119,7 +119,7 @@ def plot(workdir, entropy: float | None = None) -> bool:
   for step, phase in borders(rows):
     axes.axvline(step, color='grey', linewidth=1, linestyle=':')
     axes.annotate(f' phase {phase}', (step, 1), xycoords=('data', 'axes fraction'), va='top')
-  if entropy is not None:
+  if entropy is not None and any('mlm_loss' in row for row in rows):
     axes.axhline(entropy, color='grey', linewidth=1, linestyle='--', label='unigram entropy')
   axes.set_xlabel('step')
   axes.set_ylabel('nats')

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import os
 import signal
 
 import jax
@@ -38,6 +39,11 @@ class Preemption:
     del frame
     if self._asked and number == signal.SIGINT:
       raise KeyboardInterrupt
+    if not self._asked:
+      _say(
+        f'{signal.Signals(number).name}: this run stops after the current step and saves. A second '
+        'Ctrl-C leaves at once and saves nothing.'
+      )
     self._asked = True
     if self._alone:
       self.name = signal.Signals(number).name
@@ -52,3 +58,9 @@ class Preemption:
     if not self._alone and multihost_utils.reached_preemption_sync_point(next(_count)):
       self.name = 'preemption'
     return self.name is not None
+
+
+def _say(line):
+  """Writes a line from inside a signal handler, where `print` may be in the middle of another."""
+  with contextlib.suppress(OSError):
+    os.write(1, f'{line}\n'.encode())

@@ -51,30 +51,32 @@ def recorded(workdir) -> dict:
   return {}
 
 
-def held_out_losses(workdir, phase_first_step: int | None = None) -> dict[int, float]:
-  """{step: held-out loss} of the checkpoints that were evaluated in one phase.
+def ranks(workdir, phase_first_step: int | None = None) -> dict[int, float]:
+  """{step: rank} of the checkpoints that were evaluated in one phase: the held-out loss, or where
+  there is a score minus the score. The lowest is the best.
 
-  Losses that are not finite are left out. Losses of two phases do not compare, since their
-  objectives or lengths differ.
+  Ranks that are not finite are left out. Those of two phases do not compare, since their objectives
+  or lengths differ.
 
   phase_first_step: the first step of the phase; None: the newest phase that was evaluated.
   """
-  losses = {}
+  found = {}
   for step in steps(workdir):
     try:
       manifest = storage.read_json(storage.absolute(workdir) / FOLDER / str(step) / MANIFEST)
-      loss, first = manifest['held_out_loss'], manifest.get('phase_first_step', 0)
-      if loss is not None and math.isfinite(loss):
-        losses.setdefault(first, {})[step] = loss
+      first = manifest.get('phase_first_step', 0)
+      rank = -manifest['score'] if 'score' in manifest else manifest['held_out_loss']
+      if rank is not None and math.isfinite(rank):
+        found.setdefault(first, {})[step] = rank
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
       continue  # damaged: `verify` says so when somebody asks for it
-  return losses.get(max(losses, default=0) if phase_first_step is None else phase_first_step, {})
+  return found.get(max(found, default=0) if phase_first_step is None else phase_first_step, {})
 
 
 def best(workdir) -> int | None:
-  """The step with the lowest held-out loss in the newest phase that was evaluated, or None."""
-  losses = held_out_losses(workdir)
-  return min(losses, key=lambda s: (losses[s], s)) if losses else None
+  """The best step (`ranks`) in the newest phase that was evaluated, or None."""
+  found = ranks(workdir)
+  return min(found, key=lambda s: (found[s], s)) if found else None
 
 
 def verify(folder) -> str | None:

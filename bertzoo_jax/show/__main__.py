@@ -27,9 +27,10 @@ if __name__ == '__main__':  # before TensorFlow is imported
 from bertzoo_jax.batches import pipeline  # noqa: E402
 from bertzoo_jax.common import errors  # noqa: E402
 from bertzoo_jax.common import moving  # noqa: E402
+from bertzoo_jax.common import reading  # noqa: E402
 from bertzoo_jax.common import storage  # noqa: E402
 from bertzoo_jax.corpus import corpus as corpora  # noqa: E402
-from bertzoo_jax.corpus import mirror  # noqa: E402
+from bertzoo_jax.corpus import mixture  # noqa: E402
 from bertzoo_jax.parts import ranges  # noqa: E402
 from bertzoo_jax.show import display  # noqa: E402
 from bertzoo_jax.show import measures  # noqa: E402
@@ -54,7 +55,7 @@ def show(
 
   Args:
     config: an experiment.
-    path: its corpus.
+    path: its corpus, or a list of several.
     cache_dir: local folder for the mirror of a corpus in an object store.
     steps: (first, end), global steps of the run; of the held-out split, evaluation batches. None:
       one step (STATS_STEPS with `stats`) from the start of the phase.
@@ -68,21 +69,24 @@ def show(
   Raises:
     UserError: whatever the user can mend.
   """
-  phases = ranges.check(config)
+  ranges.check(config)
   console = console or rich.console.Console(highlight=False, soft_wrap=True)
   if npz is not None and storage.path(npz).exists():
     raise errors.UserError(
       f'{npz} exists and is not overwritten: give another name, or remove it first.'
     )
-  corpus = corpora.open(mirror.local(path, cache_dir), config.run.corpus_cache)
-  corpora.check(corpus, tokenizer=config.tokenizer, splitting=config.corpus)
+  corpus = mixture.open(path, config, cache_dir)
+  phases = ranges.check(pipeline.of_epochs(config, corpus))
   chosen, first, end = _phase(phases, steps, phase, split, STATS_STEPS if stats else 1)
   fields = chosen.config
-  pipe = pipeline.of_phase(corpus, chosen, split=split, keep_units=stats and npz is None)
+  units = stats and npz is None
   if split == 'held_out':
     # the batches that `pretrain` evaluates
-    batches = itertools.islice(pipe.evaluation_batches(config.run.eval_batches), first, end)
+    pipes = pipeline.held_out(corpus, chosen, keep_units=units).values()
+    pipe, rows_of_all = [*pipes][0], (p.evaluation_batches(config.run.eval_batches) for p in pipes)
+    batches = itertools.islice(itertools.chain.from_iterable(rows_of_all), first, end)
   else:
+    pipe = pipeline.of_phase(corpus, chosen, keep_units=units)
     batches = pipe.iterate(first - chosen.first_step, end - chosen.first_step)
   if npz is not None:
     meta = {
@@ -113,6 +117,8 @@ def show(
     f'{chosen.index}, {split}; {pipe.rows_per_epoch:,} rows per epoch, at most '
     f'{pipe.num_predictions} predictions per row'
   )
+  if len(corpus.members) > 1 and split == 'train':
+    title += f'; the phase reads {reading.told(pipe.read(chosen.steps))}'
   moves = moving.of(fields, 'masking') if split == 'train' else ()
   fields = fields.copy_and_resolve_references().unlock()
   for move in moves:  # the average over these steps
@@ -221,9 +227,7 @@ def main(_):
 
 if __name__ == '__main__':
   _CONFIG = cli.define_config()
-  _CORPUS = flags.DEFINE_string(
-    'corpus', None, 'Corpus that `prepare` wrote, local or gs://.', required=True
-  )
+  _CORPUS = flags.DEFINE_multi_string('corpus', None, cli.CORPUS_HELP, required=True)
   _CACHE_DIR = flags.DEFINE_string(
     'cache_dir', None, 'Local folder to which a corpus in an object store is mirrored once.'
   )

@@ -3,9 +3,10 @@
 On the host, with numpy. `open` is what commands call; each step is a file of this folder.
 """
 
-import functools
+import dataclasses
 import hashlib
 import json
+import math
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from bertzoo_jax.tasks import features
 from bertzoo_jax.tasks import kinds
 from bertzoo_jax.tasks import sources
 from bertzoo_jax.tasks.examples import PREFIXES
+from bertzoo_jax.tasks.examples import TRAIN
 from bertzoo_jax.tasks.kinds.kind import check_metrics
 from bertzoo_jax.tasks.kinds.kind import check_parts
 from bertzoo_jax.tasks.sources import located as located
@@ -40,28 +42,63 @@ def open(config, task_dir, tokenizer, shape, *, segments: int, max_length: int) 
   kind = kinds.of(config.objective.name)
   source = named.build(config.source, sources.BY_NAME, 'source', task_dir)
   check_parts(kind, config, source)
+  source = dataclasses.replace(source, caps={TRAIN: config.max_train, 'dev': config.max_dev})
   names, numbered, notes = kind.numbered(source)
   check_metrics(kind, config, source, names)
-  frame = features.Frame(shape.single, shape.pair, dict(tokenizer.special), segments, max_length)
-  split = functools.partial(_split, config, tokenizer, frame, kind.label_form(names))
-  splits = {name: split(name, *numbered[name]) for name in sorted(numbered, key=_order)}
-
-  def read(path) -> Split:
-    return split('test', source.read(path), None)
-
-  return Task(
+  more = dict(segments=segments, max_length=max_length)
+  task = _trained(config, source.read, names, tokenizer, shape, **more)
+  splits = {n: task.rows(*numbered[n], n) for n in sorted(numbered, key=_order)}
+  return dataclasses.replace(
+    task,
     name=config.name,
-    kind=kind,
-    labels=names,
     metrics=tuple(config.metrics),
+    positive=config.positive,
     splits=splits,
     hash=_hash(source.digest, names, kind.name, splits),
+    notes=(*source.notes, *notes),
+    facts=kind.facts(names, splits[TRAIN]),
+  )
+
+
+def trained(config, labels, facts, tokenizer, shape, *, segments: int, max_length: int) -> Task:
+  """The task of a trained network, for predictions: it has no splits.
+
+  config: has the sections objective, source and features of the run. labels, facts: see Task.
+  tokenizer, shape, segments, max_length: see `open`.
+  """
+  more = dict(segments=segments, max_length=max_length)
+  read = sources.reader(config.source)
+  task = _trained(config, read, tuple(labels), tokenizer, shape, **more)
+  return dataclasses.replace(task, facts=facts)
+
+
+def _trained(config, read, labels, tokenizer, shape, *, segments, max_length):
+  kind = kinds.of(config.objective.name)
+  frame = features.Frame(shape.single, shape.pair, dict(tokenizer.special), segments, max_length)
+
+  def rows(examples, numbers=None, name='test'):
+    return _split(config, tokenizer, frame, kind.label_form(labels), name, examples, numbers)
+
+  return Task(
+    name='',
+    kind=kind,
+    labels=labels,
+    metrics=(),
+    splits={},
+    hash='',
     max_length=max_length,
     padding=shape.padding,
     pad=tokenizer.special['pad'],
-    notes=(*source.notes, *notes),
-    read=read,
+    notes=(),
+    facts={},
+    read=lambda path: rows(read(path)),
+    rows=rows,
+    above=_logit(config.objective.threshold) if 'threshold' in config.objective else 0.0,
   )
+
+
+def _logit(share: float) -> float:
+  return math.log(share / (1 - share))
 
 
 def _split(config, tokenizer, frame, label_form, name, examples, numbers) -> Split:

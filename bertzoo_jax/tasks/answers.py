@@ -22,6 +22,7 @@ class Said(NamedTuple):
     odds: float64 [Q], of having no answer; above the threshold none is given.
     n_best: of each question, [(text, probability, score of its start, of its end)], the best first.
     may_have_none: whether there are questions without an answer.
+    starts: the first character of `best` in the passage; −1 for none.
   """
 
   texts: list[str]
@@ -29,6 +30,7 @@ class Said(NamedTuple):
   odds: np.ndarray
   n_best: list[list[tuple[str, float, float, float]]]
   may_have_none: bool
+  starts: list[int] = ()
 
 
 class Spans(NamedTuple):
@@ -132,12 +134,14 @@ def said(windows, questions, spans: Spans, odds, may_have_none: bool, threshold:
   order = np.lexsort((spans.end, spans.start, spans.window, -score, number))
   begin, behind = windows.characters(spans.window, spans.start, spans.end)
   bounds = np.searchsorted(number[order], np.arange(len(questions) + 1))
-  n_best, best = [], []
+  n_best, best, starts = [], [], []
   for i, context in enumerate(questions.contexts):
     seen = {}
     for c in order[bounds[i] : bounds[i + 1]]:
       text = cut(context, begin[c], behind[c])
       if text and text not in seen:
+        if not seen:
+          first = context.find(text, begin[c])
         seen[text] = (spans.start_score[c], spans.end_score[c])
         if len(seen) == windows.decoding.n_best:
           break
@@ -150,9 +154,10 @@ def said(windows, questions, spans: Spans, odds, may_have_none: bool, threshold:
       ]
     )
     best.append(next(iter(seen), ''))
+    starts.append(first if seen else -1)
   none = odds > threshold if may_have_none else np.zeros(len(best), bool)
   texts = ['' if none[i] else text for i, text in enumerate(best)]
-  return Said(texts, best, odds, n_best, may_have_none)
+  return Said(texts, best, odds, n_best, may_have_none, starts)
 
 
 def cut(context: str, begin: int, end: int) -> str:

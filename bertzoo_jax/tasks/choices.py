@@ -96,7 +96,7 @@ def choices(task_dir, fields) -> Source:
   def predicted(path):
     own = {UNLABELLED: [one._replace(label=None) for one in source.read(path)]}
     made = _labelled(own, fields.label_form)[0][UNLABELLED]
-    most = max(made.most, *(s.most for s in source.splits.values()))
+    most = max([made.most, *(s.most for s in source.splits.values())])
     return dataclasses.replace(made, most=most)
 
   return dataclasses.replace(source, read=predicted)

@@ -51,7 +51,8 @@ def tfds(task_dir, fields) -> Source:
     return wanted.examples(tables.read(data, path, choose))
 
   splits, digest = _read(task_dir, fields, read, lambda e: [*e.a, *(e.b or ())])
-  wanted.check(known, fields.dataset)
+  if known:
+    wanted.check(known, fields.dataset)
   return Source(
     splits,
     tuple(fields.labels),
@@ -61,6 +62,7 @@ def tfds(task_dir, fields) -> Source:
     digest,
     (),
     read_file,
+    fields.stratified,
   )
 
 
@@ -68,7 +70,7 @@ def tfds_tags(task_dir, fields) -> Source:
   """Tagged sentences of tensorflow-datasets. Args and errors: see `tfds`."""
   read = lambda builder, part, split: _tagged(builder, part, split, fields.words, fields.tags)
   splits, digest = _read(task_dir, fields, read, lambda e: e.keys)
-  splits, notes = tagged.schemed(splits, fields.scheme, fields.convert)
+  splits, notes = tagged.schemed(splits, fields.scheme, fields.convert) if splits else ({}, [])
   read_file = lambda path: tagged.sentences(storage.path(path), UNLABELLED, hashlib.sha256())[0]
   share, labels = fields.dev_share, tuple(fields.labels)
   return Source(splits, labels, ('tag',), (), share, digest, tuple(notes), read_file)
@@ -76,13 +78,14 @@ def tfds_tags(task_dir, fields) -> Source:
 
 def _read(task_dir, fields, read, texts):
   """({split: examples}, SHA-256 of the rows read), of config.source.splits; train is the first.
+  Without splits (None) nothing is read.
 
   read: (builder, part of the dataset, split) → examples. texts: examples → the texts to hash.
   """
-  splits, digest = (
-    {s: address for s, address in dict(fields.splits).items() if address},
-    hashlib.sha256(),
-  )
+  if fields.splits is None:
+    return {}, ''
+  splits = {s: address for s, address in dict(fields.splits).items() if address}
+  digest = hashlib.sha256()
   if TRAIN not in splits:
     raise errors.UserError(
       'config.source.splits has no train: name the split that is learned, '

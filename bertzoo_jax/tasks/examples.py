@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 TRAIN = 'train'
@@ -55,10 +56,12 @@ class Source:
       for those of train, sorted.
     label_columns: their names, with several columns one label each.
     leave_out: labels whose examples are left out.
-    dev_share: of train, which becomes `dev` where there is no such split.
+    dev_share: of train, which becomes `dev` where there is no such split; stratified: whether this
+      share is of each label.
     digest: SHA-256 of all bytes that were read.
     notes: sentences about files and rows for the user.
     read: function path of a file → examples without labels, for predictions.
+    caps: {'train' | 'dev': most examples of such splits}; 0 for all.
   """
 
   splits: dict[str, Any]
@@ -69,3 +72,5 @@ class Source:
   digest: str = ''
   notes: tuple[str, ...] = ()
   read: Callable | None = None
+  stratified: bool = False
+  caps: Mapping[str, int] = dataclasses.field(default_factory=dict)

@@ -3,6 +3,7 @@
 A file that is not what its name says is refused before anything of it is read.
 """
 
+import dataclasses
 import gzip
 import hashlib
 import io
@@ -13,6 +14,7 @@ import zlib
 from collections.abc import Callable
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import hub
 from bertzoo_jax.common import storage
 from bertzoo_jax.tasks.examples import PREFIXES
 from bertzoo_jax.tasks.examples import TRAIN
@@ -30,32 +32,58 @@ def source(task_dir, fields, read: Callable, finish=lambda s: (s, []), folders=F
 
   Args:
     task_dir, folders: see `find`. An optional file that is absent is a note.
-    fields: has `files` and `dev_share` of config.source.
+    fields: has `files` and `dev_share` of config.source. Without files (None) nothing is read.
     read: (path, split, digest) → (examples, notes). It reads with `bytes_of`; the split UNLABELLED
       is a file to predict.
     finish: {split: examples} → ({split: examples}, notes), of all splits together.
     more: fields of the Source.
   """
+
+  def whole(path, split, digest):
+    of_hub = str(path).startswith(hub.PREFIX)
+    paths = map(storage.path, hub.data(str(path)).files) if of_hub else [storage.path(path)]
+    parts = [read(path, split, digest) for path in paths]
+    return _joined([part for part, _ in parts], path), [note for _, own in parts for note in own]
+
   found, notes, digest = {}, [], hashlib.sha256()
-  for split, path in find(task_dir, dict(fields.files), folders).items():
+  there = {} if fields.files is None else find(task_dir, dict(fields.files), folders)
+  for split, path in there.items():
     if path is None:
       notes.append(f'{split}: none of its files is in {task_dir or "."}.')
       continue
-    found[split], own = read(path, split, digest)
+    found[split], own = whole(path, split, digest)
     notes += own
-  splits, own = finish(found)
+  splits, own = finish(found) if found else ({}, [])
   return Source(
     splits,
     dev_share=fields.dev_share,
     digest=digest.hexdigest(),
     notes=(*notes, *own),
-    read=lambda path: read(storage.path(path), UNLABELLED, hashlib.sha256())[0],
+    read=lambda path: whole(path, UNLABELLED, hashlib.sha256())[0],
     **more,
   )
 
 
+def _joined(parts, path):
+  """The examples of several files as those of one. Examples that are numbers are numbered anew."""
+  if len(parts) == 1:
+    return parts[0]
+  if isinstance(parts[0], list):
+    return [one for part in parts for one in part]
+  out = {}
+  for name in vars(parts[0]):
+    own = [getattr(part, name) for part in parts]
+    if len({type(x) for x in own}) > 1:
+      raise errors.UserError(f'{path}: some of its files have {name}, others none: mend them.')
+    out[name] = [x for part in own for x in part] if isinstance(own[0], list) else own[0]
+  if len(set(out['ids'])) < len(out['ids']):
+    out['ids'] = list(map(str, range(len(out['ids']))))
+  return dataclasses.replace(parts[0], **out)
+
+
 def find(task_dir, files, folders=False) -> dict:
-  """{split: path, None where an optional file is absent}; train is the first.
+  """{split: path, an address of hub.data, or None where an optional file is absent}; train is the
+  first.
 
   files: {split: name in `task_dir`, 'NAME|NAME' or 'NAME?'}, as parts/sources.py:table says.
   folders: whether a name may name a folder.
@@ -78,6 +106,9 @@ def find(task_dir, files, folders=False) -> dict:
   out = {}
   for split in sorted(files, key=lambda s: (s != TRAIN, s)):
     if not files[split]:
+      continue
+    if files[split].startswith(hub.PREFIX):
+      out[split] = files[split]
       continue
     looked_for = [
       storage.path(os.path.join(task_dir or '', name))

@@ -52,7 +52,11 @@ def numbered(source: Source, kind: str):
       )
     splits[name], more = _without(examples, source.leave_out, name)
     notes += more
-  notes += take_dev(splits, source.dev_share)
+  notes += take_dev(splits, source)
+  names, spellings = (), {}
+  if kind == 'classification':
+    names, spellings = _classes(splits[TRAIN], source.labels)
+  notes += cap(splits, source)
   if kind == 'regression':
     return (), {n: (e, _scores(e, n)) for n, e in splits.items()}, notes
   if kind == 'multilabel':
@@ -60,7 +64,6 @@ def numbered(source: Source, kind: str):
     empty = {n: sum(own.count('') for own in e.labels or ()) for n, e in splits.items()}
     notes += [f'{n}: {many:,} empty labels are read as 0.' for n, many in empty.items() if many]
     return names, {n: (e, _marks(e, n, names)) for n, e in splits.items()}, notes
-  names, spellings = _classes(splits[TRAIN], source.labels)
   out = {}
   for name, examples in splits.items():
     out[name] = (examples, None)
@@ -78,29 +81,58 @@ def numbered(source: Source, kind: str):
   return names, out, notes
 
 
-def take_dev(splits: dict, share: float, units='examples', by='a hash') -> list[str]:
+def balanced(numbers, count: int) -> tuple[float, ...]:
+  """Weights of classes by which all of them weigh the same: rows / (classes · rows of the class).
+
+  numbers: classes of the rows, int [N]. count: of classes; one without rows has the weight of one
+  row.
+  """
+  rows = np.maximum(np.bincount(numbers, minlength=count), 1)
+  return tuple(float(x) for x in len(numbers) / (count * rows))
+
+
+def cap(splits: dict, source: Source) -> list[str]:
+  """Keeps as many examples of train and of dev as `source.caps` says; the notes about it. splits:
+  {name: examples}, which is changed.
+  """
+  notes = []
+  for name, examples in splits.items():
+    most = source.caps.get(name) if name == TRAIN else source.caps.get('dev')
+    if most and not name.startswith('test') and most < len(examples):
+      hashes = _hashes(examples)
+      kept = sorted(sorted(range(len(examples)), key=lambda i: (hashes[i], i))[:most])
+      splits[name] = examples.take(kept)
+      field = 'max_train' if name == TRAIN else 'max_dev'
+      notes.append(f'{name}: {most:,} of {len(examples):,} are taken ({field}), by a hash.')
+  return notes
+
+
+def take_dev(splits: dict, source: Source, units='examples', by='a hash') -> list[str]:
   """Moves a share of train to the split `dev` if there is no dev split; the note about it, or none.
 
   Args:
     splits: {name: examples}, which is changed.
-    share: see `held_out`.
+    source: has dev_share and stratified, see `held_out`.
     units, by: words of the note: what examples are called, and what chooses them.
   """
   if any(name.startswith('dev') for name in splits):
     return []
   whole = len(splits[TRAIN])
-  splits[TRAIN], splits['dev'] = held_out(splits[TRAIN], share)
+  splits[TRAIN], splits['dev'] = held_out(splits[TRAIN], source.dev_share, source.stratified)
   return [
     f'No dev file: {len(splits["dev"]):,} of the {whole:,} train {units} are dev, chosen by {by} '
     '(source.dev_share).'
   ]
 
 
-def held_out(examples, share: float) -> tuple:
+def held_out(examples, share: float, stratified: bool = False) -> tuple:
   """(the rest, a share of the examples), chosen by a hash of `examples.keys`.
 
   Equal keys go to the same side. The choice does not depend on the order of the examples or on a
   seed.
+
+  stratified: whether the share is taken of the examples of each label; equal keys with different
+    labels may then be parted.
 
   Raises:
     UserError: the share leaves one side without examples.
@@ -109,19 +141,25 @@ def held_out(examples, share: float) -> tuple:
     raise errors.UserError(
       f'config.source.dev_share={share}: without a dev file a share between 0 and 1 is needed.'
     )
-  hashes = [hashlib.sha256(key.encode()).digest() for key in examples.keys]
-  count = max(round(share * len(hashes)), 1)
-  last = sorted(hashes)[count - 1]
-  sides = (
-    [i for i, h in enumerate(hashes) if h > last],
-    [i for i, h in enumerate(hashes) if h <= last],
-  )
-  if not sides[0]:
+  hashes, strata = _hashes(examples), {}
+  for i, h in enumerate(hashes):
+    strata.setdefault(examples.labels[i] if stratified else None, []).append(h)
+  last = {}
+  for label, own in strata.items():
+    count = round(share * len(own)) if stratified else max(round(share * len(own)), 1)
+    last[label] = sorted(own)[count - 1] if count else b''
+  is_dev = [h <= last[examples.labels[i] if stratified else None] for i, h in enumerate(hashes)]
+  sides = [i for i, x in enumerate(is_dev) if not x], [i for i, x in enumerate(is_dev) if x]
+  if not sides[0] or not sides[1]:
     raise errors.UserError(
       f'The train file has {len(hashes):,} examples with {len(set(hashes)):,} different texts, too '
       'few to take a dev split from: name a dev file, --config.source.files.dev=FILE.'
     )
   return examples.take(sides[0]), examples.take(sides[1])
+
+
+def _hashes(examples) -> list[bytes]:
+  return [hashlib.sha256(key.encode()).digest() for key in examples.keys]
 
 
 def _without(examples, leave_out, split):

@@ -131,7 +131,7 @@ def numbered(source: Source):
       raise errors.UserError(
         f'The {name} file has no answers: give a file with answers, or call the split test.'
       )
-  notes += labels.take_dev(splits, source.dev_share, 'questions', 'a hash of their passages')
+  notes += labels.take_dev(splits, source, 'questions', 'a hash of their passages')
   train = splits[TRAIN]
   kept = [i for i, a in enumerate(train.answers) if not a or train.spans[i] != NOWHERE]
   if not kept:
@@ -144,6 +144,7 @@ def numbered(source: Source):
     notes.append(
       f'train: {len(train) - len(kept):,} questions left out, whose answers are not in the passage.'
     )
+  notes += labels.cap(splits, source)
   return (), {name: (examples, None) for name, examples in splits.items()}, notes
 
 

@@ -41,9 +41,30 @@ def table(task_dir, fields) -> Source:
     labels=tuple(fields.labels),
     label_columns=columns.label_names(fields.label),
     leave_out=tuple(fields.leave_out),
+    stratified=fields.stratified,
   )
-  wanted.check(known, task_dir or '.')
+  if known:
+    wanted.check(known, task_dir or '.')
   return found
+
+
+def reader(section):
+  """Function path of a file → examples without labels, of the source of a trained network, whose
+  own files need not be there.
+
+  Raises UserError for a source that is code of the user's.
+  """
+  if named.is_outside(section['name']):
+
+    def refuse(path):
+      raise errors.UserError(
+        f'{path} cannot be read: the run reads files by {section["name"]}. Read it in Python, and '
+        'give the texts to bertzoo_jax.load(RUN).predict.'
+      )
+
+    return refuse
+  none = {key: None for key in ('files', 'splits') if key in section}
+  return named.build({**section, **none}, BY_NAME, 'source', '').read
 
 
 def located(config, task_dir: str, others=()) -> tuple[str, str]:

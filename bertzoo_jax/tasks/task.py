@@ -80,13 +80,16 @@ class Task:
     name: config.name.
     kind: of kinds.BY_NAME.
     labels: in the order of their classes; () where there are none.
-    metrics: names; the first is the dev score.
+    metrics: names; the first is the dev score. positive: the label of those of one label; ''.
     splits: {name: Split}: train, then dev…, then test….
     hash: SHA-256 of what was read and of all rows and labels made of it.
     max_length: tokens of a row, at most.
     padding: left | right. pad: id of the padding token.
     notes: sentences about files and rows.
+    facts: what its predictions need to know of the train split, as JSON; kept with the run.
     read: function path of a file → Split without labels, for predictions.
+    rows: function (examples, their labels as numbers or None, name) → Split.
+    above: the logit above which one of several labels is predicted.
   """
 
   name: str
@@ -99,7 +102,11 @@ class Task:
   padding: str
   pad: int
   notes: tuple[str, ...]
+  facts: Mapping[str, Any]
   read: Callable
+  rows: Callable
+  positive: str = ''
+  above: float = 0.0
 
   def report(self) -> str:
     """Labels, baseline, lengths and what is odd about the files, as lines of text."""

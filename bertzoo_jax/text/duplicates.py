@@ -23,9 +23,9 @@ _BLOCK = 1 << 16  # entries written at a time
 
 class Found(NamedTuple):
   """Numbers of what is left out, ascending: of documents, and of paragraphs of at least LEAST
-  characters, in reading order;
-  `counts`: how many of the first two there are, the copies of a weight not counted again; bytes of
-  text read, all copies."""
+  characters, in reading order; `counts`: how many of the first two there are, the copies of a
+  weight not counted again; bytes of text read, all copies.
+  """
 
   documents: np.ndarray
   paragraphs: np.ndarray

@@ -1,5 +1,5 @@
-"""Which files or dataset a --source names: [weight*]PATTERN[#option] or
-[weight*]tfds:NAME[#text_key]; sources.py reads them.
+"""Which files or dataset a --source names: [weight*]PATTERN[#option], [weight*]tfds:NAME[#text_key]
+or [weight*]hf:NAME[/CONFIG][@REVISION][:SPLIT][#text_key]; sources.py reads them.
 
 A local file or folder of that very name comes first, with its * # and [ ]. A name such as 2*x that
 is both a pattern with files and two times one is refused.
@@ -16,6 +16,7 @@ import sys
 from typing import NamedTuple
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import hub
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import trust
 from bertzoo_jax.text import binaries
@@ -30,7 +31,8 @@ class Source(NamedTuple):
   """One --source: `name` as given, `option` after '#', `files` in order with their `sizes` in bytes
   (a dataset: no files, one estimate), `weight`: how many times its documents count
   (sources.Reader), `dataset` 'tfds:NAME' or '', `again`: files left out, for links lead to them
-  twice."""
+  twice, `data`: of hub.Data.facts, None for other files.
+  """
 
   name: str
   option: str
@@ -39,6 +41,7 @@ class Source(NamedTuple):
   weight: float = 1.0
   dataset: str = ''
   again: tuple[str, ...] = ()
+  data: dict | None = None
 
   @property
   def readings(self) -> int:
@@ -68,6 +71,7 @@ class Source(NamedTuple):
       bytes=sum(self.sizes),
       weight=self.weight,
       digest=digest.hexdigest(),
+      **({} if self.data is None else {'data': self.data}),
     )
 
 
@@ -86,7 +90,9 @@ def find(name: str) -> Source:
       f'--source={name}: the weight {heavy[1]} is to be above 0 and below a million.'
     )
   pattern = name.partition('#')[0]
-  if not storage.is_remote(pattern) and not rest.startswith('tfds:') and _glob(pattern):
+  if (
+    not storage.is_remote(pattern) and not rest.startswith(('tfds:', hub.PREFIX)) and _glob(pattern)
+  ):
     if not _glob(rest.partition('#')[0]):
       return _find(name, name, 1.0)
     raise errors.UserError(
@@ -102,7 +108,8 @@ def _find(name, unweighted, weight):
   pattern, option = next((way for way in ways if _is_file(way[0]) or _matches(way[0])), ways[-1])
   if pattern.startswith('tfds:'):
     return Source(name, option, (), (tfds_builder(pattern)[1],), weight, pattern)
-  files = _glob(pattern)
+  data = hub.data(pattern) if pattern.startswith(hub.PREFIX) else None
+  files = data.files if data else _glob(pattern)
   if not files:
     raise errors.UserError(
       f'--source={name}: no file matches {pattern!r} (quote a pattern, so that the shell leaves it '
@@ -116,7 +123,7 @@ def _find(name, unweighted, weight):
         f.seek(0)
         binaries.refuse_source(raw, unpacking.inside(f, raw, binaries.HEAD), file)
   sizes = tuple(storage.path(f).stat().length for f in files)
-  return Source(name, option, files, sizes, weight, again=again)
+  return Source(name, option, files, sizes, weight, again=again, data=data and data.facts)
 
 
 def _ways(name):
@@ -173,7 +180,8 @@ def _folders(top):
     yield folder
     with contextlib.suppress(PermissionError):
       for entry in os.scandir(folder or '.'):
-        if entry.is_dir() and not entry.name.startswith('.'):
+        # not entry.is_dir(), which raises for a link to itself
+        if os.path.isdir(entry.path) and not entry.name.startswith('.'):
           (links if entry.is_symlink() else real).append(os.path.join(folder, entry.name))
     links.sort()
 

@@ -1,5 +1,5 @@
-"""Splitting paragraphs into sentences: rules driven by a file a language, a sentence a line, or a
-pattern of one's own.
+"""Splitting paragraphs into sentences: rules driven by a file a language, the package sentencex, a
+sentence a line, or a pattern of one's own.
 
 A split need not be perfect: sentences only set where a row may begin and end. The rules err on the
 side of not splitting.
@@ -34,6 +34,7 @@ import pathlib
 import re
 import sys
 from collections.abc import Callable
+from importlib import metadata
 from typing import NamedTuple
 
 from bertzoo_jax.common import errors
@@ -48,12 +49,15 @@ _BACK = 40
 _LAST_WORD = re.compile(r'[^\s("\'“‘«„‚‹¿¡\[—–-]*$')
 _DOTTED = re.compile(r'(?:[^\W\d_]\.)+[^\W\d_]')
 _ROMAN = re.compile(r'[IVXLC]+')
+_PACKAGE, _UNSPACED = 'sentencex', ('gan', 'ja', 'lzh', 'wuu', 'yue', 'zh')
+_PIECE = 1 << 13  # characters
 _NUMBERING = re.compile(r'\W*(?:\d+|[ivxlcIVXLC]+|[^\W\d_])$')
 
 
 class Splitter(NamedTuple):
   """`split`: paragraph → sentences, stripped and not empty; `joiner`: what joins them again;
-  `name`: what is in force, 'none' where the rules of a language are lacking."""
+  `name`: what is in force, 'none' where the rules of a language are lacking.
+  """
 
   split: Callable[[str], list[str]]
   joiner: str
@@ -61,14 +65,15 @@ class Splitter(NamedTuple):
 
 
 def splitter(name: str, say=None) -> Splitter:
-  """The splitter for config.corpus.splitter: rules:LANG, lines, regex:PATTERN or none.
+  """The splitter for config.corpus.splitter: rules:LANG, sentencex:LANG, lines, regex:PATTERN or
+  none. The name of sentencex has its version: others may split otherwise.
 
   Args:
     name: as in the config. A language without rules gives 'none', with a warning once a program.
     say: takes the warning; None prints it to stderr, but not in a worker process.
 
   Raises:
-    UserError: another name, or a bad pattern.
+    UserError: another name, a bad pattern, or no sentencex.
   """
   kind, colon, rest = name.partition(':')
   if kind == 'rules' and colon:
@@ -77,15 +82,43 @@ def splitter(name: str, say=None) -> Splitter:
       return Splitter(rules.split, rules.joiner, name)
     _warn(name, rest, say)
     return Splitter(whole, ' ', 'none')
+  if kind == _PACKAGE and re.fullmatch('[a-z]{2,3}(-[A-Za-z]+)?', rest):
+    segment, version = _sentencex()
+    split = functools.partial(_in_pieces, functools.partial(segment, rest))
+    return Splitter(split, '' if rest in _UNSPACED else ' ', f'{name}, version {version}')
   if kind == 'regex' and colon:
     return Splitter(functools.partial(_at_ends, _pattern(rest)), ' ', name)
   if name in ('lines', 'none'):
     return Splitter(whole, ' ', name)
-  known = [*(f'rules:{language}' for language in languages()), 'lines', 'none']
+  known = [*(f'rules:{language}' for language in languages()), f'{_PACKAGE}:LANG', 'lines', 'none']
   raise errors.UserError(
     'No sentence splitter is called '
     f'{name!r}.{errors.did_you_mean(name, [*known, "regex:PATTERN"])}'
   )
+
+
+def _sentencex():
+  """(its function (language, text) → sentences with their blanks, its version)."""
+  try:
+    import sentencex
+  except ImportError as e:
+    raise errors.UserError(
+      '--config.corpus.splitter=sentencex:… needs a package: pip install "bertzoo_jax[sentencex]".'
+    ) from e
+  return sentencex.segment, metadata.version(_PACKAGE)
+
+
+def _in_pieces(segment, paragraph):
+  """The sentences of a long paragraph, a piece at a time: sentencex may take the square of its
+  length. The last sentence of a piece is looked at again with the next one.
+  """
+  out, last = [], ''
+  for at in range(0, len(paragraph), _PIECE):
+    *whole, last = segment(last + paragraph[at : at + _PIECE])
+    out += whole
+    if len(last) > _PIECE:
+      out, last = [*out, last], ''
+  return [sentence for part in (*out, last) if (sentence := part.strip())]
 
 
 @functools.cache

@@ -1,7 +1,7 @@
 """From files and datasets to documents: streams, decodes strictly, and counts whatever it leaves
 out.
 
-A source is [weight*]PATTERN[#option] or [weight*]tfds:NAME[#text_key] (finding.py). Files may be
+A source is named as finding.py says. Files may be
 packed (unpacking.py) and of any kind of formats.py. A document here is a list of paragraphs without
 line ends.
 """

@@ -65,6 +65,12 @@ class Tokenizer:
     )
     self._plain = self._kind.engine(vocabulary)
 
+  def __call__(self, texts: str | list[str]) -> np.ndarray | list[np.ndarray]:
+    """As transformers' AutoTokenizer(texts)['input_ids']: ids with the special tokens around them,
+    int32 [T] of one text, a list of arrays of several.
+    """
+    return published.framed(self._as_transformers, texts)
+
   def encode(self, texts: list[str]) -> list[np.ndarray]:
     """Ids of each text, int32; no special token is added, and text that looks like one is split
     like any other. Raises UserError for anything but texts.

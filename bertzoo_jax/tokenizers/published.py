@@ -55,6 +55,10 @@ class Published:
     self.vocab_size = len(self.pieces)
     self.special = {role: _special(folder, role, named, ids) for role in kinds.ROLES}
 
+  def __call__(self, texts: str | list[str]) -> np.ndarray | list[np.ndarray]:
+    """Ids with the special tokens around them, see `tokenizers.Tokenizer`."""
+    return framed(self._parsing, texts)
+
   def encode_as_transformers(self, texts: list[str]) -> list[np.ndarray]:
     """As transformers' AutoTokenizer(text, add_special_tokens=False), int32: text that spells a
     special token becomes that token.
@@ -83,10 +87,17 @@ class Published:
     return self._parsing.decode([int(i) for i in ids], skip_special_tokens=False)
 
 
-def ids(engine, texts) -> list[np.ndarray]:
-  """Ids of each text, int32 [T], by an engine of the `tokenizers` library."""
-  encoded = engine.encode_batch_fast(_checked(texts), add_special_tokens=False)
+def ids(engine, texts, special=False) -> list[np.ndarray]:
+  """Ids of each text, int32 [T], by an engine of the `tokenizers` library. special: whether with
+  the special tokens around it.
+  """
+  encoded = engine.encode_batch_fast(_checked(texts), add_special_tokens=special)
   return [np.asarray(e.ids, np.int32) for e in encoded]
+
+
+def framed(engine, texts):
+  """The ids of a text, or a list of those of several, special tokens included."""
+  return ids(engine, [texts], True)[0] if isinstance(texts, str) else ids(engine, texts, True)
 
 
 def _checked(texts):

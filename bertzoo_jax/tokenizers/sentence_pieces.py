@@ -49,9 +49,9 @@ _RESERVED = '\u2585'  # the library drops a sentence with it
 
 class _Layout(NamedTuple):
   """Where special pieces stand. order: from id 0 on; last: behind all others ('' if none); special:
-  {role: piece};
-  template: of one and of two texts, piece:segment. numbered: {name of the library's: piece}, the
-  others are its control symbols."""
+  {role: piece}; template: of one and of two texts, piece:segment. numbered: {name of the library's:
+  piece}, the others are its control symbols.
+  """
 
   order: tuple[str, ...]
   last: str

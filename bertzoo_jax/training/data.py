@@ -23,15 +23,23 @@ class PhaseData(NamedTuple):
     features: {name: (shape of the global batch, dtype)}.
     batches: (first, end) → iterator of this host's rows, one dict of numpy arrays for each step of
       the phase in [first, end).
-    held_out: () → iterator of such dicts with fixed masks, the same ones at each call; empty
-      without held-out text.
+    held_out: () → iterator of (name of the corpus, such a dict with fixed masks), the same ones at
+      each call; empty without held-out text. The name is '' where there is one corpus.
     rows_per_epoch: rows, or None where it is not known.
+    scores: parameters → {name: score}, of each evaluation; the checkpoint in which the first is
+      highest is kept, in place of the one with the lowest held-out loss. None without.
+    patience: evaluations without a better score after which the run ends; 0 for none.
+    read: first steps of the phase → what they read of each corpus, as common.reading.Reading; None
+      where it is not known.
   """
 
   features: dict
   batches: Callable
   held_out: Callable
   rows_per_epoch: int | None
+  scores: Callable | None = None
+  patience: int = 0
+  read: Callable | None = None
 
 
 class Data(NamedTuple):

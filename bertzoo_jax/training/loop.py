@@ -39,7 +39,9 @@ class Loop:
     entropy, tokens_per_byte: see data.Data.
     watchdog: ends the process if a step, an evaluation or a save hangs.
     check_held: raises if the workdir is no longer this run's (lock.hold).
-    best: lowest held-out loss of the phase, of the checkpoints that are there; found by `train`.
+    keep_at: steps after which a checkpoint is saved and kept.
+    best: (rank, step) of the best checkpoint of the phase that is there (step_folders.ranks); found
+      by `train`.
   """
 
   workdir: Any
@@ -55,12 +57,13 @@ class Loop:
   tokens_per_byte: float | None = None
   watchdog: watchdogs.Watchdog = dataclasses.field(default_factory=lambda: watchdogs.Watchdog(0))
   check_held: Callable[[], None] = lambda: None
-  best: float = math.inf
+  keep_at: frozenset = frozenset()
+  best: tuple = (math.inf, 0)
   _health: Any = None
   _row: Any = None  # (row, metrics) of the last logged step, which are written at the next one
   _held_out: dict = dataclasses.field(default_factory=dict)
-  # step, its held-out loss, first step of the phase it was evaluated in
-  _evaluated: tuple = (None, None, 0)
+  # step, its held-out loss, first step of the phase it was evaluated in, its score if it has one
+  _evaluated: tuple = (None, None, 0, ())
 
   def train(self, state, phase_run, later) -> dict:
     """Trains to the end of the run, or until interrupted. state: at a step of `phase_run`, or at
@@ -73,10 +76,9 @@ class Loop:
     """
     self._health = health.Health(self.machinery, self.progress.say, int(state.nonfinite['total']))
     self._saved_at = time.monotonic()
-    self.best = min(
-      step_folders.held_out_losses(self.workdir, phase_run.phase.first_step).values(),
-      default=math.inf,
-    )
+    first = phase_run.phase.first_step
+    ranks = step_folders.ranks(self.workdir, first)
+    self.best = min(((rank, step) for step, rank in ranks.items()), default=(math.inf, first))
     state = self._through(state, phase_run)
     for build in later:
       if int(state.step) < phase_run.end_step:
@@ -88,7 +90,8 @@ class Loop:
       # After entering, also when interrupted: a checkpoint at a border is in the shape of the phase
       # that resumes from it.
       self._save(state)
-      self.best = math.inf  # losses of another objective or length do not compare
+      # losses of another objective or length do not compare
+      self.best = (math.inf, phase_run.phase.first_step)
       if self.preemption.name:
         break
       state = self._through(state, phase_run)
@@ -104,7 +107,7 @@ class Loop:
   def _through(self, state, phase_run):
     """Runs a phase_run to its end or to an interruption; returns the state, not yet saved."""
     step = int(state.step)
-    if step >= phase_run.end_step:
+    if step >= phase_run.end_step or self._out_of_patience(step, phase_run):
       return state
     update, evaluate = phase_runs.train_step(phase_run), phase_runs.evaluation(phase_run)
     meter = meters.Meter(phase_run, state)
@@ -142,7 +145,7 @@ class Loop:
       if self._after(step, state, phase_run, evaluate if evaluates else None):
         running.clear()
         meter.restart(step)
-      if self.preemption.reached():
+      if self.preemption.reached() or (evaluates and self._out_of_patience(step, phase_run)):
         break
       self.watchdog.doing('the batch of step', step)
     self._write_row()
@@ -154,11 +157,15 @@ class Loop:
     if evaluate is not None:
       self.watchdog.doing('the evaluation after step', step)
       if found := evaluate(state.params):
-        self._held_out = self._describe(found)
+        self._held_out, score = self._describe(found), ()
+        if (scores := phase_run.data.scores) is not None:
+          self._held_out |= (named := scores(state.params))
+          score = (next(iter(named.values())),)
         self._row[0].update(self._held_out)
-        self._evaluated = (step, found['loss'], phase_run.phase.first_step)
-        better = math.isfinite(found['loss']) and found['loss'] < self.best
-        self.best = found['loss'] if better else self.best
+        self._evaluated = (step, found['loss'], phase_run.phase.first_step, score)
+        rank = -score[0] if score else found['loss']
+        better = math.isfinite(rank) and rank < self.best[0]
+        self.best = (rank, step) if better else self.best
       self._write_row()
       self._plot()
     every = self.machinery.keep_every
@@ -166,12 +173,21 @@ class Loop:
     due = (
       better
       or (every and step % every == 0)
+      or step in self.keep_at
       or (step % self.machinery.log_every == 0 and self._minutes_are_up())
     )
     if (due and step < phase_run.end_step) or step == self.total_steps:
       self._save(state)
       return True
     return evaluate is not None
+
+  def _out_of_patience(self, step, phase_run) -> bool:
+    """Whether the run ends here: as many evaluations as its patience were not better."""
+    patience, every = phase_run.data.patience, self.machinery.eval_every
+    if not patience or step // every - self.best[1] // every < patience:
+      return False
+    self.progress.say(f'step {step:,}: the run ends, since step {self.best[1]:,} was the best')
+    return True
 
   def _minutes_are_up(self) -> bool:
     """By the clock of the first process: all save or none."""
@@ -193,8 +209,8 @@ class Loop:
     self._judge(step)
     if step:
       self._check_sound(state)
-      evaluated, held_out_loss, phase_first_step = self._evaluated
-      found = (held_out_loss, phase_first_step) if evaluated == step else ()
+      evaluated, *found = self._evaluated
+      found = found if evaluated == step else ()
       with failures.writing('A checkpoint', 'the ones before'):
         self.checkpoints.save(state, *found)
     self._saved_at = time.monotonic()

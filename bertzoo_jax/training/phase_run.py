@@ -139,7 +139,8 @@ def compiler_options(device_kind: str, split_weights: bool) -> dict[str, str]:
 
 
 def evaluation(phase_run: PhaseRun):
-  """params → {'loss', every metric of the objective} over the held-out batches; {} without any.
+  """params → {'loss', every metric of the objective} over the held-out batches; {} without any. Of
+  several corpora also {'METRIC/NAME'} of each, but for the loss, which is a sum of their metrics.
 
   The denominators are added over all batches first, so the result is that of one large batch; this
   happens once. Batches are made anew at each evaluation and never kept: they may be many times the
@@ -160,22 +161,28 @@ def evaluation(phase_run: PhaseRun):
 
   @functools.cache
   def normalizers():
-    total = collections.Counter()
-    for batch in phase_run.data.held_out():
-      total.update({k: float(v) for k, v in normalizers_of(place(batch)).items()})
-    return dict(total)
+    """{corpus: {total: value}}, and under None those of all."""
+    totals = collections.defaultdict(collections.Counter)
+    for corpus, batch in phase_run.data.held_out():
+      found = {k: float(v) for k, v in normalizers_of(place(batch)).items()}
+      for name in {None, corpus}:
+        totals[name].update(found)
+    return {name: dict(found) for name, found in totals.items()}
 
   def evaluate(params):
     if not normalizers():
       return {}
-    total, carry = None, start()
+    totals, carry = {}, start()
     # the next batch is made while the devices compute, and one batch at a time is under way
-    for number, batch in enumerate(phase_run.data.held_out()):
-      jax.block_until_ready(total)
-      result, carry = one(params, place(batch), normalizers(), carry, number)
-      total = result if total is None else add(total, result)
-    loss, sums = total
-    values = {'loss': loss, **objective.finalize_metrics(steps.means(sums, normalizers()))}
+    for number, (corpus, batch) in enumerate(phase_run.data.held_out()):
+      jax.block_until_ready(totals)
+      result, carry = one(params, place(batch), normalizers()[None], carry, number)
+      totals[corpus] = add(totals[corpus], result) if corpus in totals else result
+    loss, sums = functools.reduce(add, totals.values())
+    mean = lambda sums, name: objective.finalize_metrics(steps.means(sums, normalizers()[name]))
+    values = {'loss': loss, **mean(sums, None)}
+    for name, (_, sums) in totals.items():
+      values |= {f'{k}/{name}': v for k, v in mean(sums, name).items()} if name else {}
     return {k: float(v) for k, v in values.items()}
 
   return evaluate

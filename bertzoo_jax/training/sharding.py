@@ -217,7 +217,7 @@ def on_mesh(mesh, kernels):
     arrays = visible._replace(window=None, first_query=None)
     places = (heads, heads, heads, table, table, table, vector, heads), (rows,) * 3
     both = (q, k, v, *terms), (arrays, told, dropout_keys_B2)
-    return _on_parts(mesh, part, both, places, heads, of(ROWS), 'attended')
+    return _on_parts(mesh, part, both, places, heads, (of(ROWS), heads), 'attended')
 
   def add_norm(x, y, scale, shift, eps, dropout_rate=0.0, dropout_keys_B2=None, with_sum=False):
     if inside_shard_map():
@@ -284,7 +284,7 @@ def _on_parts(mesh, f, arrays, places, result, kept=None, name=None):
 
   def forward_and_kept(*arrays):
     out, rest = forward(*arrays)
-    return out, (*arrays, rest if kept is None else checkpoint_name(rest, name))
+    return out, (*arrays, jax.tree.map(lambda x: checkpoint_name(x, name), rest))
 
   def backward(saved, grad):
 

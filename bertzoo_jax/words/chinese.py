@@ -235,7 +235,8 @@ def _long_chain(begin, end, edges, score_C, size_C, node_C):
 class _Dictionary(NamedTuple):
   """jieba's words: trie; score, float64 [N], of each node, a word's logarithm of probability, -inf
   for a mere prefix; bits, uint8 [N + 1], of which the last is no word's; unknown, the score of a
-  character that begins no word."""
+  character that begins no word.
+  """
 
   trie: tries.Trie
   score: np.ndarray

@@ -165,7 +165,8 @@ class _Tokens(NamedTuple):
   """Tokens of sentences that were joined by line breaks: ids; start, end [T], characters in the
   joint text, blanks in front left out; blank [T], nothing but blanks; shares [T], with a character
   of the token before; sentence [T]; lengths [S]; first, tokens that begin a sentence; borders [S],
-  where sentences begin in the text; han [C]."""
+  where sentences begin in the text; han [C].
+  """
 
   ids: np.ndarray
   start: np.ndarray

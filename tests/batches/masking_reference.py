@@ -1,5 +1,6 @@
 """The sequential maskings once more, a row at a time in plain Python, on the same random bits: the
-definitions that the batched loops must equal position by position."""
+definitions that the batched loops must equal position by position.
+"""
 
 import numpy as np
 

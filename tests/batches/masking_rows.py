@@ -96,12 +96,12 @@ def full(rows, length, seed=0, **fields):
   return layout([[[length - 2]]] * rows, length, seed, **fields)
 
 
-def run(mask, features, keys, graph=False):
-  """The masked features as numpy arrays."""
+def run(mask, features, keys, apply=None):
+  """The masked features as numpy arrays. apply: mask.apply as a function of tf, traced before."""
   import tensorflow as tf
 
   features = {k: tf.constant(v) for k, v in features.items() if k != 'units' or mask.reads_units}
-  out = (tf.function(mask.apply) if graph else mask.apply)(features, tf.constant(keys))
+  out = (apply or mask.apply)(features, tf.constant(keys))
   return {k: v.numpy() for k, v in out.items()}
 
 

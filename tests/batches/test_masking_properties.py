@@ -162,7 +162,8 @@ def test_eager_graph_and_tf_data_agree_bit_for_bit(name):
   features, keys = masking_rows.some_layout(50, LENGTH, 2)
   mask = _build(name)
   features = {k: v for k, v in features.items() if k != 'units' or mask.reads_units}
-  eager, graph = (masking_rows.run(mask, features, keys, graph=g) for g in (False, True))
+  traced = (None, tf.function(mask.apply))
+  eager, graph = (masking_rows.run(mask, features, keys, apply) for apply in traced)
   data = (
     tf.data.Dataset.from_tensor_slices((features, keys))
     .batch(50)

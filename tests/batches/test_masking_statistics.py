@@ -26,11 +26,11 @@ def _predicted(section, rows):
   """(bool [B, L], P) of a masking of full rows."""
   fields = dict(section)
   mask = masking.BY_NAME[fields.pop('name')](LENGTH, CORPUS, **fields)
-  parts_of = []
+  parts_of, apply = [], tf.function(mask.apply)
   for first in range(0, ROWS, 512):
     features = {k: v[first : first + 512] for k, v in rows[0].items()}
     keys = rows[1][first : first + 512]
-    parts_of.append(masking_rows.chosen(masking_rows.run(mask, features, keys, graph=True)))
+    parts_of.append(masking_rows.chosen(masking_rows.run(mask, features, keys, apply)))
   return np.concatenate(parts_of), mask.num_predictions
 
 
@@ -97,7 +97,8 @@ def test_windows_round_the_row_mask_the_rate_and_no_place_more_than_another(leng
   section = dict(parts.ngram_windows(scan='spread', max_gram=max_gram))
   mask = masking.BY_NAME[section.pop('name')](length, CORPUS, **section)
   count = 8192
-  out = masking_rows.run(mask, *masking_rows.full(count, length, long=0.25), graph=True)
+  rows = masking_rows.full(count, length, long=0.25)
+  out = masking_rows.run(mask, *rows, tf.function(mask.apply))
   found = masking_rows.chosen(out)
   assert abs(found.mean() * length / round(0.15 * length) - 1) < 0.01
   places = found[:, 1:-1].mean(0) / found[:, 1:-1].mean()

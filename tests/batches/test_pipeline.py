@@ -53,14 +53,23 @@ def _text(documents=30, seed=0):
   )
 
 
-def _build(name='segment_pairs', masking=None, documents=30, **fields):
-  text = corpus.in_memory(*_text(documents), V, SPECIAL, held_out=_text(9, seed=1))
-  settings = dict(length=32, batch_size=8, seed=3)
+_traced = {}
+
+
+def _quiet(text, **settings):
+  """A pipeline without its warnings. Equal maskings share what TensorFlow has traced."""
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')
-    return pipeline.build(
-      text, format=FORMATS[name], masking=MASKING | (masking or {}), **(settings | fields)
-    )
+    made = pipeline.build(text, **settings)
+  how = str(settings['masking']), settings['length'], settings.get('split', 'train')
+  made._mask = _traced.setdefault((*how, *made.features), made._mask)
+  return made
+
+
+def _build(name='segment_pairs', masking=None, documents=30, **fields):
+  text = corpus.in_memory(*_text(documents), V, SPECIAL, held_out=_text(9, seed=1))
+  settings = dict(length=32, batch_size=8, seed=3, masking=MASKING | (masking or {}))
+  return _quiet(text, format=FORMATS[name], **(settings | fields))
 
 
 def _same(one, two):
@@ -141,14 +150,8 @@ MASKINGS = (
 def test_with_every_masking_too_a_row_depends_on_nothing_but_its_step_and_number(name, masking):
   starts = np.arange(V) % 3 > 0
   text = corpus.in_memory(*_text(), V, SPECIAL, word_starts=starts)
-  with warnings.catch_warnings():
-    warnings.simplefilter('ignore')
-    whole, half = (
-      pipeline.build(
-        text, format=FORMATS[name], masking=masking, length=32, batch_size=8, seed=3, host=host
-      )
-      for host in ((0, 1), (1, 2))
-    )
+  settings = dict(format=FORMATS[name], masking=masking, length=32, batch_size=8, seed=3)
+  whole, half = (_quiet(text, **settings, host=host) for host in ((0, 1), (1, 2)))
   step = _border(whole)
   # another host, with other rows beside
   _same({k: v[4:] for k, v in whole.batch(step).items()}, half.batch(step))
@@ -211,13 +214,13 @@ def test_repeat_repeats_the_row_list_of_a_pair_format_too():
   assert epochs[0] == epochs[1]
   pipe = _build('segment_pairs', dict(repeat=0), batch_size=1)
   # lists differ in length, so the border is that of epoch 0
-  assert len({len(pipe._order.lists.get(e)) for e in range(6)}) > 1
+  assert len({len(pipe._source.order.lists.get(e)) for e in range(6)}) > 1
 
 
 def test_a_longer_list_is_not_finished_and_a_shorter_one_wraps():
   pipe = _build('segment_pairs', batch_size=1, seed=2)
   n = pipe.rows_per_epoch
-  lengths = [len(pipe._order.lists.get(e)) for e in range(8)]
+  lengths = [len(pipe._source.order.lists.get(e)) for e in range(8)]
   longer, shorter = int(np.argmax(lengths)), int(np.argmin(lengths))
   assert lengths[longer] > n > lengths[shorter]
   for epoch in (longer, shorter):
@@ -317,7 +320,7 @@ def test_evaluation_is_the_same_for_every_seed_and_phase():
 def test_held_out_rows_predict_text_only_whatever_a_masking_takes(name):
   changes = dict(maskable='all_but_padding', sampling='independent', rate=0.3)
   pipe = _build(name, changes, split='held_out')
-  features, keys = pipe._rows(0, np.arange(8) % pipe.rows_per_epoch, shuffled=False)
+  features, keys = pipe._source.rows(0, np.arange(8) % pipe.rows_per_epoch, shuffled=False)
   fields = MASKING | changes
   mask = maskings.BY_NAME[fields.pop('name')](32, corpus.in_memory(*_text(), V, SPECIAL), **fields)
   wished = masking_rows.run(mask, features, keys)  # as in training
@@ -454,13 +457,13 @@ def test_the_next_list_is_built_in_the_background_and_old_ones_go():
   pipe = _build('segment_pairs', batch_size=1)
   n = pipe.rows_per_epoch
   pipe.batch(n // 4)
-  assert set(pipe._order.lists._built) == {(0, 0)}
+  assert set(pipe._source.order.lists._built) == {(0, 0)}
   pipe.batch(n - 1)
   for thread in [t for t in threading.enumerate() if t.daemon and isinstance(t, epochs._Builder)]:
     thread.join()
-  assert set(pipe._order.lists._built) == {(0, 0), (1, 0)}
+  assert set(pipe._source.order.lists._built) == {(0, 0), (1, 0)}
   pipe.batch(5 * n)
-  assert len(pipe._order.lists._built) == 2
+  assert len(pipe._source.order.lists._built) == 2
 
 
 # --- parts of a large split ---
@@ -473,14 +476,8 @@ def _in_parts(monkeypatch, name, **fields):
   text = corpus.in_memory(*_text(), V, SPECIAL)
   text.splits['train'] = splits.Split(shards)
   assert text.splits['train'].num_parts == 3
-  with warnings.catch_warnings():
-    warnings.simplefilter('ignore')
-    return pipeline.build(
-      text,
-      format=FORMATS[name],
-      masking=MASKING,
-      **(dict(length=32, batch_size=4, seed=3) | fields),
-    )
+  settings = dict(format=FORMATS[name], masking=MASKING, length=32, batch_size=4, seed=3)
+  return _quiet(text, **(settings | fields))
 
 
 @pytest.mark.parametrize('name', _slow_but(('segment_pairs', 'full_sentences', 'memory_segments')))
@@ -497,10 +494,10 @@ def test_in_parts_too_a_batch_is_a_function_of_its_step_for_any_number_of_hosts(
 
 def test_an_epoch_visits_every_part_and_nearly_every_row_of_it(monkeypatch):
   pipe = _in_parts(monkeypatch, 'full_sentences', batch_size=1)
-  lists = [len(pipe._order.lists.get(0, part)) for part in range(3)]
+  lists = [len(pipe._source.order.lists.get(0, part)) for part in range(3)]
   assert abs(pipe.rows_per_epoch - sum(lists)) < 0.25 * sum(lists)
   rows = [pipe.batch(step) for step in range(pipe.rows_per_epoch)]
   seen = {r['input_ids'].tobytes() for r in rows}
   assert len(seen) > 0.8 * len(rows)
-  visited = [pipe._order._visited(epoch).tolist() for epoch in range(3)]
+  visited = [pipe._source.order._visited(epoch).tolist() for epoch in range(3)]
   assert visited[0] != visited[1] or visited[1] != visited[2]

@@ -59,9 +59,10 @@ def test_a_shipped_config_is_one_module_and_a_file_of_ones_own_is_none(
     ('configs/bert:tiny', 'Did you mean --config bert:tiny?'),
     ('configs/bert.py:tiny', 'no config file configs/bert.py. Did you mean --config bert:tiny?'),
     ('bert.py', 'Did you mean --config bert?'),
+    ('nummber.py:tiny', 'no config file nummber.py. Did you mean --config number.py:tiny?'),
     ('../configs/parts', 'there is no shipped config'),
     ('folder.py', 'no config file folder.py. --config is FILE.py:SIZE, or a shipped one: albert,'),
-    ('', 'or a shipped one: albert, bert'),
+    ('', 'or a shipped one: albert, babylm'),
     (
       'mine.py:tiny',
       'mine.py:1: TypeError: get_config() takes 0 positional arguments but 1 was given. Write def',

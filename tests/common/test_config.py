@@ -165,6 +165,11 @@ def test_machinery_is_not_science():
   assert configuration.differences(configuration.science(a), configuration.science(c)) == [
     'optimizer.eps: 1e-06 → 1e-08'
   ]
+  other = _config(optimizer=parts.lamb(), seed=7)
+  assert configuration.differences(configuration.science(a), configuration.science(other)) == [
+    'optimizer.name: adamw → lamb',
+    'seed: 0 → 7',
+  ]
 
 
 def test_each_field_that_is_not_machinery_is_refused_by_its_key_when_it_changes_at_resume(tmp_path):

@@ -36,17 +36,27 @@ def test_a_line_shows_the_loss_of_masked_tokens_beside_the_entropy(capsys):
   assert said.count(words) == 2
 
 
+def test_a_line_shows_the_first_metrics_of_an_objective_without_a_loss_of_masked_tokens(capsys):
+  bar = progress.Progress(10, 0, show=True, terminal=False, entropy=6.2)
+  own = {'loss': 0.5, 'order_accuracy': 0.75, 'order_loss': 0.5, 'order_moved': 0.125}
+  held_out = {f'held_out_{k}': x for k, x in own.items()}
+  bar.row({'step': 5, 'grad_norm': 1.0, 'lr': 1e-4, **own, 'phase': 0, 'epoch': 0.5, **held_out})
+  words = 'loss 0.5000{0}order_accuracy 0.7500{0}order_moved 0.1250 · '
+  assert f'{words.format(" · ")}held out: {words.format(", ")}' in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
   'dispatched, finished, row, left',
   [
-    (201, 201, 101, '6:39'),  # a row is shown one interval after its step
-    (1000, 201, 101, '6:39'),  # a short run: all is dispatched
+    (201, 201, 101, '7:29'),  # a row is shown one interval after its step
+    (1000, 201, 101, '7:29'),  # a short run: all is dispatched
+    (1000, 1000, 900, '0:10'),  # all is computed
     (1000, 1, 101, '14:59'),  # what a row says is computed
     (1000, 1, 1, '?'),
     (1000, 1000, 1000, '0:00'),
   ],
 )
-def test_the_time_left_is_counted_from_the_step_that_is_computed(
+def test_the_time_left_is_counted_from_the_step_of_the_line_by_the_pace_of_what_is_computed(
   capsys, dispatched, finished, row, left
 ):
   bar = progress.Progress(1000, 0, show=True, terminal=False)

@@ -10,11 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_networks as small
+from flax import linen as nn
 
 from bertzoo_jax import objectives
 from bertzoo_jax.common import trees
 from bertzoo_jax.hf import weights
 from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.objectives import generator
 from bertzoo_jax.parts import named
 from bertzoo_jax.training import optimizers
 from tests.outside import coupled
@@ -103,18 +105,79 @@ def test_fillers_contribute_nothing_even_where_a_real_prediction_shares_their_po
 
 def test_a_batch_of_fillers_has_a_finite_loss_and_no_gradient_of_the_masked_tokens(learned):
   objective, params = learned
-  (loss, _), gradients = small.evaluate(
-    objective, params, {**rows(objective), 'masked_weights': np.zeros((4, PREDICTIONS), np.float32)}
-  )
+  batch = {**rows(objective), 'masked_weights': np.zeros((4, PREDICTIONS), np.float32)}
+  (loss, _), gradients = small.evaluate(objective, params, batch)
   assert np.isfinite(loss) and all(np.isfinite(x).all() for x in jax.tree.leaves(gradients))
-  masked_only = [
-    gradients[name]
-    for name in ('mlm_head', 'generator')
-    if name in gradients and 'copy_head' not in gradients
-  ]
-  assert not any(np.asarray(x).any() for x in jax.tree.leaves(masked_only))
-  over_more = {'next_head', 'pair_head', 'replaced_head', 'copy_head'} & gradients.keys()
-  assert over_more or not any(np.asarray(x).any() for x in jax.tree.leaves(gradients))
+  counted = [name for name, x in objective.normalizers(batch).items() if x > 0]
+  of_predictions = only_for_predictions(objective, params)
+  for path, x in weights.flatten(gradients).items():
+    assert not np.asarray(x).any() or (counted and path not in of_predictions), (
+      f'{path} gets a gradient of a batch without a masked token; above 0 are the normalizers '
+      f'{counted}'
+    )
+
+
+def only_for_predictions(objective, params):
+  """Paths of the parameters that only heads at the masked positions read."""
+  read = {}
+  for network in objective.networks:
+    own = network.of(params)
+    heads = {name: network.heads_of(own).get(name) for name in own if name != 'encoder'}
+    kinds = {name: head and head.reads for name, head in heads.items()}
+    for path, place in network.places(params).items():
+      part = path.split('/')[0]
+      read.setdefault(place, set()).update([kinds[part]] if part in kinds else kinds.values())
+  return {place for place, kinds in read.items() if kinds == {'predictions'}}
+
+
+def test_an_encoder_sees_no_id_outside_the_vocabulary_where_a_position_comes_twice(learned):
+  ids_stay(*learned)
+
+
+def test_an_objective_that_puts_a_token_back_twice_is_found(monkeypatch):
+  def fill(batch, ids_BP):
+    rows_B1 = np.arange(len(ids_BP))[:, None]
+    at_BP, ids_BL = batch['masked_positions'], jnp.asarray(batch['input_ids'])
+    changes_BP = (ids_BP - ids_BL[rows_B1, at_BP]) * (batch['masked_weights'] > 0)
+    return (ids_BL.at[rows_B1, at_BP].add(changes_BP),) * 2
+
+  objective = objectives.BY_NAME['left_to_right'](small.encoder())
+  params = small.parameters(objective)
+  ids_stay(objective, params)
+  monkeypatch.setattr(generator, 'fill', fill)
+  with pytest.raises(AssertionError, match='generator.fill'):
+    ids_stay(objective, params)
+
+
+def ids_stay(objective, params):
+  """Holds the ids that an encoder gets, of rows where two predictions are at one position, as
+  sampling='independent' draws them.
+  """
+  batch = rows(objective)
+  for name, x in (('positions', 3), ('targets', small.VOCAB - 1), ('weights', 1)):
+    batch[f'masked_{name}'][:, :2] = x
+  batch['input_ids'][:, 3] = small.BERT_IDS['mask']
+
+  @jax.jit
+  def seen(params, batch):
+    found = []
+
+    def note(call, args, kwargs, context):
+      del context
+      own = [x for x in (*args, *kwargs.values()) if isinstance(x, dict)]
+      found.extend(x['input_ids'] for x in own if 'input_ids' in x)
+      return call(*args, **kwargs)
+
+    with nn.intercept_methods(note):
+      carry = objective.carry(len(batch['input_ids']))
+      objective.loss(params, batch, objective.normalizers(batch), carry, None, False)
+    return found
+
+  for ids_BL in seen(params, batch):
+    assert ((ids_BL >= 0) & (ids_BL < small.VOCAB)).all(), (
+      'an id outside the vocabulary, from a position that comes twice in masked_positions: '
+      "generator.fill(batch, batch['masked_targets'])[0] is the row before masking"
+    )
 
 
 def test_an_objective_reads_the_features_it_says(learned):

@@ -461,6 +461,7 @@ def test_config_json_is_what_transformers_itself_would_write():
       "no place for 'encoder/embedding_projection/bias'.*AlbertForPreTraining fits",
     ),
     ('BertForMaskedLm', 'mlm', {}, "mean 'BertForMaskedLM'"),
+    ('BertForMaskedLM', 'mlm_span_boundary', {}, 'export knows fits: write one, and name it'),
   ],
 )
 def test_a_network_that_a_class_cannot_hold_is_refused_with_one_that_can(

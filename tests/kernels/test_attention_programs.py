@@ -57,6 +57,11 @@ COMPILED = {
   'plain without dropout': (128, 128, 4, (), None, False, 0.0, jnp.bfloat16),
   'plain in float32': (128, 128, 2, (), None, False, 0.1, jnp.float32),
   'window and order in blocks': (1024, 1024, 2, (), (64, 64), True, 0.1, jnp.bfloat16),
+  'tiles': (1024, 1024, 4, (), None, True, 0.1, jnp.bfloat16),
+  'tiles, 8,192 tokens': (8192, 8192, 4, (), None, False, 0.0, jnp.bfloat16),
+  'tiles in float32': (1024, 1024, 4, (), None, False, 0.1, jnp.float32),
+  'window, 8,192 tokens': (8192, 8192, 4, (), (64, 64), False, 0.0, jnp.bfloat16),
+  'window of 100': (1024, 1024, 4, (), (100, 100), False, 0.1, jnp.bfloat16),
   'window': (128, 128, 2, (), (64, 64), False, 0.0, jnp.bfloat16),
   'two terms': (512, 512, 1, ('c2p', 'p2c'), None, False, 0.0, jnp.bfloat16),
   'two terms and dropout': (128, 128, 2, ('c2p', 'p2c'), None, False, 0.1, jnp.bfloat16),
@@ -92,10 +97,16 @@ ON_V5P = (
 # Each kernel is compiled for v5e or v4, some whose terms move sublanes for v4 too, which alone does
 # so without indices; the others differ in the size of their memory. The rest is slow.
 QUICK = {
-  'v4': ('two terms and dropout', 'two terms in blocks', 'bias', 'two streams, queries'),
+  'v4': (
+    'tiles, 8,192 tokens',
+    'two terms and dropout',
+    'two terms in blocks',
+    'bias',
+    'two streams, queries',
+  ),
   'v5e': tuple(name for name in COMPILED if name not in ('two terms', *LONG)),
   'v5p': ('plain without dropout', 'two streams, queries'),
-  'v6e': ('plain without dropout', 'two streams, queries'),
+  'v6e': ('tiles', 'window of 100', 'plain without dropout', 'two streams, queries'),
 }
 
 

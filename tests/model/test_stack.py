@@ -177,9 +177,15 @@ def told(first, end, period, x=1.0):
   return x, outs
 
 
-@pytest.mark.parametrize('first, end', [(0, 7), (1, 7), (0, 6), (2, 3), (6, 7), (3, 6)])
-@pytest.mark.parametrize('period', [1, 2, 3, 5])
-@pytest.mark.parametrize('remat', ['none', 'full'])
+# Each two of blocks, period and remat meet.
+@pytest.mark.parametrize(
+  'first, end, period, remat',
+  [
+    (*blocks, period, ('none', 'full')[(i + j) % 2])
+    for i, blocks in enumerate([(0, 7), (1, 7), (0, 6), (2, 3), (6, 7), (3, 6)])
+    for j, period in enumerate([1, 2, 3, 5])
+  ],
+)
 def test_a_block_knows_its_number_place_and_input_and_gives_an_output(first, end, period, remat):
   inputs = 0.5 * jnp.arange(7.0)
   x, (numbers, outs) = jax.jit(

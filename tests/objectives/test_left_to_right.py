@@ -1,10 +1,13 @@
 """The language model from left to right: its loss by hand, what it sees, and what it refuses."""
 
+import types
+
 import jax
 import numpy as np
 import pytest
 import small_networks as small
 
+from bertzoo_jax import objectives
 from bertzoo_jax.common import errors
 from bertzoo_jax.objectives import networks
 from configs import parts
@@ -64,5 +67,8 @@ def test_the_choice_of_masked_tokens_changes_nothing():
 def test_an_encoder_that_reads_both_sides_is_refused():
   sizes = {k: v for k, v in small.SECTION.items() if k in parts.disentangled() and k != 'name'}
   convolved = parts.disentangled(**sizes, convolution_size=3)
-  with pytest.raises(errors.UserError, match='convolution_size=0'):
+  with pytest.raises(errors.UserError, match='convolution reads both sides.*convolution_size=0'):
     small.objective('left_to_right', section=convolved)
+  other = types.SimpleNamespace(left_to_right=False)  # one without this field
+  with pytest.raises(errors.UserError, match='which this one cannot: take encoder=transformer.$'):
+    objectives.BY_NAME['left_to_right'](other)

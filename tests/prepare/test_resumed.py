@@ -14,6 +14,7 @@ from bertzoo_jax.corpus import corpus
 from bertzoo_jax.corpus import shards
 from bertzoo_jax.corpus import texts
 from bertzoo_jax.text import finding
+from bertzoo_jax.text import sentences
 from tests.prepare import made
 
 
@@ -85,6 +86,18 @@ def test_a_finished_corpus_is_left_alone_and_another_plan_is_refused(text, clean
   ):
     made.make(made.tiny(held_out=0.2), text, clean[0])
   assert made.contents(clean[0]) == before
+
+
+def test_a_corpus_of_another_version_of_a_splitter_is_not_resumed(text, tmp_path, monkeypatch):
+  pytest.importorskip('sentencex')
+  config = made.tiny()
+  config.corpus.splitter = 'sentencex:en'
+  manifest = made.make(config, text, tmp_path / 'out')
+  assert manifest['splitter'].startswith('sentencex:en, version ')
+  assert made.make(config, text, tmp_path / 'out') == manifest
+  monkeypatch.setattr(sentences.metadata, 'version', lambda _: '99')
+  with pytest.raises(errors.UserError, match='splitter: sentencex:en, version .* version 99'):
+    made.make(config, text, tmp_path / 'out')
 
 
 def test_language_and_licence_are_recorded_also_of_a_finished_corpus(

@@ -225,10 +225,7 @@ def test_the_best_is_of_the_newest_phase_that_was_evaluated(tmp_path):
     checkpoints.save(at(state, step), loss, first)
   checkpoints.close()
   assert step_folders.best(tmp_path) == 3
-  assert (
-    step_folders.held_out_losses(tmp_path, 0) == {1: 1.0}
-    and step_folders.held_out_losses(tmp_path, 5) == {}
-  )
+  assert step_folders.ranks(tmp_path, 0) == {1: 1.0} and step_folders.ranks(tmp_path, 5) == {}
 
 
 def test_a_damaged_newest_step_is_reported_moved_aside_and_the_one_before_used(saved, capsys):

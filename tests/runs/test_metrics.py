@@ -114,18 +114,28 @@ def test_curves_break_where_a_phase_ends_since_losses_of_two_do_not_compare():
   assert metrics.borders(old) == []
 
 
-def test_the_curve_is_drawn(tmp_path):
+@pytest.mark.parametrize('own', ['mlm_loss', 'order_loss'])
+def test_the_curve_is_drawn_and_the_entropy_beside_losses_of_masked_tokens_alone(
+  tmp_path, monkeypatch, own
+):
   pytest.importorskip(
     'matplotlib', reason='matplotlib is not installed, and then no curve is drawn'
   )
   record = metrics.Record(tmp_path, 0, 1)
   for step in range(1, 5):
-    held_out = {'held_out_mlm_loss': 3.0, 'held_out_loss': 3.5} if step == 4 else {}
+    held_out = {f'held_out_{own}': 3.0, 'held_out_loss': 3.5} if step == 4 else {}
     record.write(
-      {'step': step, 'phase': step // 3, 'loss': 5.0 - step, 'mlm_loss': 4.0 - step, **held_out}
+      {'step': step, 'phase': step // 3, 'loss': 5.0 - step, own: 4.0 - step, **held_out}
     )
   record.close()
+  from matplotlib import axes
+
+  levels, draw = [], axes.Axes.axhline
+  monkeypatch.setattr(
+    axes.Axes, 'axhline', lambda self, y, **how: levels.append(y) or draw(self, y, **how)
+  )
   assert metrics.plot(tmp_path, entropy=3.3)
+  assert levels == [3.3] * (own == 'mlm_loss')
   assert (tmp_path / 'loss.png').read_bytes()[:4] == b'\x89PNG'
 
 

@@ -120,6 +120,40 @@ def test_without_a_dev_file_a_share_is_held_out_whatever_the_order_and_equal_tex
     labels.held_out(examples('a', 'b'), 0)
 
 
+def test_a_stratified_share_is_of_each_label():
+  texts = [f'text {i}' for i in range(100)]
+  given = examples(*['a'] * 70, *['b'] * 25, *['c'] * 5, texts=texts)
+  rest, dev = labels.held_out(given, 0.2, stratified=True)
+  count = lambda part: {label: part.labels.count((label,)) for label in 'abc'}
+  assert count(dev) == dict(a=14, b=5, c=1) and count(rest) == dict(a=56, b=20, c=4)
+  assert labels.held_out(given.take(range(99, -1, -1)), 0.2, True)[1].a[::-1] == dev.a
+  with pytest.raises(errors.UserError, match='too few'):
+    labels.held_out(examples('a', 'b', 'c', texts=texts[:3]), 0.2, stratified=True)
+
+
+def test_so_many_examples_are_taken_by_their_texts_and_all_labels_stay_known(tmp_path):
+  lines = ''.join(f'text {i}\t{"abcd"[min(i % 9, 3)]}\n' for i in range(40))
+  made.write(tmp_path, train_tsv='text\tlabel\n' + lines, dev_tsv='text\tlabel\n' + lines)
+  config = made.config('classify', dict(train='train.tsv', dev='dev.tsv'))
+  config = config.copy_and_resolve_references().unlock()
+  config.max_train, config.max_dev = 5, 7
+  task = made.task(config, tmp_path)
+  taken = {name: split.source.a for name, split in task.splits.items()}
+  assert (
+    len(taken['train']) == 5 and len(taken['dev']) == 7 and set(taken['train']) <= set(taken['dev'])
+  )
+  assert task.labels == tuple('abcd') and '5 of 40 are taken (max_train)' in task.report()
+  config.max_train = config.max_dev = 40
+  assert len(made.task(config, tmp_path).splits['train']) == 40
+
+
+def test_balanced_weights_are_those_of_scikit_learn():
+  sklearn = pytest.importorskip('sklearn.utils.class_weight')
+  numbers = np.array([0] * 7 + [1] * 2 + [2])
+  wanted = sklearn.compute_class_weight('balanced', classes=np.arange(3), y=numbers)
+  assert labels.balanced(numbers, 3) == pytest.approx(tuple(wanted))
+
+
 def test_a_task_without_a_dev_file_says_how_it_was_split(tmp_path):
   lines = ''.join(f'text {i}\t{"ab"[i % 2]}\n' for i in range(40))
   made.write(tmp_path, train_tsv='text\tlabel\n' + lines)

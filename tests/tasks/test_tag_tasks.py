@@ -119,8 +119,13 @@ def test_scores_take_every_word_and_predictions_are_written_as_columns(tmp_path)
   said = np.zeros((len(test.ids), 5), np.float32)
   said[test.detail.first[0], 3] = 1
   assert task.kind.answers(task, test, {'tag': said}) == [
-    {'example': '0', 'words': ['ab', '~'], 'tags': ['B-Y', 'O']},
-    {'example': '1', 'words': ['e'], 'tags': ['O']},
+    {
+      'example': '0',
+      'words': ['ab', '~'],
+      'tags': ['B-Y', 'O'],
+      'probabilities': [pytest.approx(np.e / (np.e + 4), abs=1e-6), None],
+    },
+    {'example': '1', 'words': ['e'], 'tags': ['O'], 'probabilities': [0.2]},
   ]
   assert task.kind.submission(task, test, {'tag': said}, 'x') == {'x': 'ab\tB-Y\n~\tO\n\ne\tO\n\n'}
   text = task.kind.submission(task, dev, {'tag': perfect}, 'x')['x']

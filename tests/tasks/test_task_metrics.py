@@ -14,13 +14,16 @@ from bertzoo_jax.tasks.kinds import kind
 def score(names, labels, logits, objective='classification'):
   """{metric: value}; labels are called x0, x1, …."""
   task = types.SimpleNamespace(
-    kind=kinds.BY_NAME[objective], labels=[f'x{i}' for i in range(logits.shape[1])]
+    kind=kinds.BY_NAME[objective],
+    labels=[f'x{i}' for i in range(logits.shape[1])],
+    positive='',
+    above=0.0,
   )
   return kind.score(names, task, types.SimpleNamespace(labels=labels), {'row': logits})
 
 
 def check(names, objective, count):
-  config = types.SimpleNamespace(metrics=names)
+  config = types.SimpleNamespace(metrics=names, positive='')
   labels = [f'x{i}' for i in range(count)]
   kind.check_metrics(kinds.BY_NAME[objective], config, None, labels)
 

@@ -67,6 +67,7 @@ BOTH = 'text/a.txt text/deep/b.txt'
     ('text/*', dict(text__z='a.txt'), 'text/a.txt', 'text/z'),
     ('text/**', dict(text__z='deep/b.txt'), BOTH, 'text/z'),
     ('text/*', dict(text__nothing='gone.txt', text__self='self'), 'text/a.txt', ''),
+    ('text/**', dict(text__nothing='gone.txt', text__self='self'), BOTH, ''),
   ],
 )
 def test_a_folder_is_walked_once_and_a_file_is_read_once_whatever_links_there_are(

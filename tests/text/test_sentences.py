@@ -2,7 +2,10 @@
 wanted.
 """
 
+import importlib.util
+import sys
 import time
+from importlib import metadata
 
 import pytest
 from hypothesis import given
@@ -121,6 +124,10 @@ ALL = [
 ]
 
 
+if importlib.util.find_spec('sentencex'):
+  ALL += ['sentencex:en', 'sentencex:zh']
+
+
 @given(st.text(st.sampled_from('aB1 .!?…"”’()。！；」\u3000\xa0'), max_size=40))
 @settings(deadline=None)
 def test_splitting_loses_nothing_but_blanks(text):
@@ -149,7 +156,7 @@ def test_splitting_loses_nothing_but_blanks(text):
   ],
 )
 def test_a_long_paragraph_is_split_in_linear_time(hard):
-  for name in ('rules:en', 'rules:zh', 'rules:de', 'rules:fr', 'rules:hi', 'regex:[.!?]+'):
+  for name in (n for n in ALL if ':' in n):
     start = time.monotonic()
     sentences.splitter(name).split(hard)
     assert time.monotonic() - start < 5, name
@@ -171,7 +178,10 @@ def test_a_bad_pattern_is_one_sentence(pattern):
     sentences.splitter(f'regex:{pattern}')
 
 
-@pytest.mark.parametrize('name', ['rule:en', 'line', 'rules', 'regex', 'en'])
+@pytest.mark.parametrize(
+  'name',
+  ['rule:en', 'line', 'rules', 'regex', 'en', 'sentencex', 'sentencex:English', 'sentencex:EN'],
+)
 def test_an_unknown_splitter_is_refused(name):
   with pytest.raises(errors.UserError, match=f"No sentence splitter is called '{name}'"):
     sentences.splitter(name)
@@ -185,6 +195,17 @@ def test_a_language_without_rules_stays_whole_and_is_told_once(language):
   assert splitter.name == 'none' and splitter.split(' A. B. ') == ['A. B.']
   assert len(told) == 1 and repr(language) in told[0] and 'de, en, es, fi, fr' in told[0]
   sentences._warned.clear()
+
+
+def test_a_package_s_splitter_says_its_version_and_keeps_text_without_blanks(monkeypatch):
+  pytest.importorskip('sentencex')
+  english, chinese = map(sentences.splitter, ('sentencex:en', 'sentencex:zh'))
+  assert english.split(' Dr. A came.  He sat. ') == ['Dr. A came.', 'He sat.']
+  assert english.name == f'sentencex:en, version {metadata.version("sentencex")}'
+  assert (english.joiner, chinese.joiner) == (' ', '') and chinese.split('一。二') == ['一。', '二']
+  monkeypatch.setitem(sys.modules, 'sentencex', None)
+  with pytest.raises(errors.UserError, match='pip install "bertzoo_jax.sentencex."'):
+    sentences.splitter('sentencex:en')
 
 
 def test_the_warning_reaches_stderr_where_nobody_listens(capsys):

@@ -186,10 +186,28 @@ def test_gradients_are_added_up_over_devices_with_other_rows_and_over_no_others(
   ), read.collectives
 
 
-def test_on_a_mesh_the_backward_pass_of_attention_does_not_compute_the_forward_pass_again():
+@pytest.mark.parametrize('window', [None, (64, 64)])
+def test_attention_of_long_rows_is_the_same_on_a_mesh(window):
+  draw = np.random.default_rng(0)
+  q, k, v, weight = (jnp.asarray(draw.normal(size=(2, 520, 4, 64)), jnp.float32) for _ in range(4))
+  visible = attention.same_pack(jnp.ones((2, 520), jnp.int32), window)
+  keys, results = row_keys.of_batch(jax.random.key(0), 2), []
+  for shape in ((1, 1, 1), (2, 1, 2)):
+    mesh = sharding.mesh(shape, jax.devices()[: np.prod(shape)])
+    attend, _ = sharding.on_mesh(mesh, kernels.fused(hashed=True, interpret=True))
+    loss = lambda *qkv, attend=attend: jnp.sum(weight * attend(*qkv, visible, 0.2, keys))
+    gradients = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2)))(q, k, v)
+    results.append(jax.block_until_ready(gradients))
+  for a, b in zip(*map(jax.tree.leaves, results)):
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize('length', [8, 520])
+def test_on_a_mesh_the_backward_pass_of_attention_does_not_compute_the_forward_pass_again(length):
   mesh = sharding.mesh((2, 1, 2), jax.devices()[:4])
   attend, _ = sharding.on_mesh(mesh, kernels.fused(hashed=True, interpret=True))
-  x, visible = jnp.ones((2, 8, 2, 4)), attention.same_pack(jnp.ones((2, 8), jnp.int32))
+  x, packs = jnp.ones((2, length, 2, 4)), jnp.ones((2, length), jnp.int32)
+  visible = attention.same_pack(packs)
   policies = {'attended': 1, 'nothing': 2}  # what a policy of jax.checkpoint saves: forward passes
   for saved, passes in policies.items():
     policy = jax.checkpoint_policies.save_only_these_names(saved)

@@ -211,7 +211,7 @@ def test_evaluation_equals_one_large_batch_in_any_number_of_parts(mesh, accumula
     accumulation=accumulation,
   )
   params = phase_runs.fresh(phase_run).params
-  batches = list(phase_run.data.held_out())
+  batches = [batch for _, batch in phase_run.data.held_out()]
   large = {k: np.concatenate([b[k] for b in batches]) for k in batches[0]}
   normalizers = phase_run.objective.normalizers(large)
   loss, _ = phase_run.objective.loss(params, large, normalizers, (), None, False)
@@ -233,7 +233,7 @@ def test_evaluation_carries_each_rows_memory_from_batch_to_batch(mesh, accumulat
     accumulation=accumulation,
   )
   params = phase_runs.fresh(phase_run).params
-  batches = list(phase_run.data.held_out())
+  batches = [batch for _, batch in phase_run.data.held_out()]
   normalizers = objective.normalizers(
     {k: np.concatenate([b[k] for b in batches]) for k in batches[0]}
   )
@@ -265,7 +265,7 @@ def test_held_out_batches_are_made_anew_and_not_kept():
       alive.add(i)
       weakref.finalize(made['input_ids'], alive.discard, i)
       most.append(len(alive))
-      yield made
+      yield '', made
       del made
 
   phase_run = toys.phase_run()

@@ -129,6 +129,23 @@ def of_electra_s_head(folder):
   return trajectory(objective, params, tuning.batches('span', 'bert'), network, loss, names, 0.9)
 
 
+def of_weighted_classes(folder):
+  """CrossEntropyLoss with weights and smoothing; a row of the batch does not count."""
+  weights_C = torch.tensor([0.05, 0.2, 0.7])
+  objective, params = tuning.start(
+    'classification', 'bert', class_weights=tuple(weights_C.tolist()), label_smoothing=0.1
+  )
+  network = tuning.network(folder, 'classification', 'bert', objective, params)
+  reference = torch.nn.CrossEntropyLoss(weights_C, label_smoothing=0.1)
+
+  def loss(network, t):
+    counted = t['label_weights'] > 0
+    return reference(network(**tuning.inputs(t)).logits[counted], t['labels'].long()[counted])
+
+  batches = tuning.batches('classification', 'bert')
+  return trajectory(objective, params, batches, network, loss, tuning.trained(network))
+
+
 CASES = {
   (kind, case): functools.partial(of_kind, kind, case)
   for kind in tuning.KINDS
@@ -137,9 +154,11 @@ CASES = {
 }
 CASES['conditional span', 'xlnet'] = of_xlnet_s_head
 CASES['conditional span', 'bert'] = of_electra_s_head
+CASES['weighted classes', 'bert'] = of_weighted_classes
 # Others have BERT's network with another activation, or DeBERTa's with another table.
 FAST = {
   'classification': ('bert', 'electra', 'deberta', 'xlnet'),
+  'weighted classes': ('bert',),
   'regression': ('bert',),
   'multilabel': ('bert',),
   'tagging': ('bert', 'xlnet'),

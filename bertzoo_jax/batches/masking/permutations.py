@@ -39,7 +39,8 @@ def permutation(length, corpus, *, context, max_span, num_predictions, block, sp
   if num_predictions > length:
     raise errors.UserError(
       f'config.masking.num_predictions is {num_predictions}, more than the {length} tokens of a '
-      'row.'
+      f'row: set --config.masking.num_predictions={max(1, length // 6)} (XLNet predicts one token '
+      'in six), or a larger length.'
     )
   extent = {'words': _words, 'pieces': _pieces}[span_units]
   weights = [1 / n for n in range(1, max_span + 1)]

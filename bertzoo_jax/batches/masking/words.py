@@ -48,7 +48,8 @@ def text(features, special, also=()):
 
 def marks(features):
   """Takes 'units' out of the features: int32 [B, L] in the order of reading, so that in a row which
-  is read from right to left too a token continues the one before it."""
+  is read from right to left too a token continues the one before it.
+  """
   units_BL = features.pop('units')
   if 'direction' not in features:
     return units_BL
@@ -77,8 +78,7 @@ def continues(units_BL, level):
 
 def find(text_BL, pack_BL, continues_BL) -> Words:
   """The words of a batch: of text only, none over a special token or the border of a packed
-  segment,
-  whatever `continues_BL` says.
+  segment, whatever `continues_BL` says.
   """
   rows, length = tf.shape(text_BL)[0], text_BL.shape[1]
   before = lambda x_BL: tf.pad(x_BL, [[0, 0], [1, 0]])[:, :-1]

@@ -66,7 +66,12 @@ def reader(content: dict[str, Any], wished: str | None = None) -> Architecture:
   readers = {a.model_type: [] for a in ARCHITECTURES.values()}
   for a in ARCHITECTURES.values():
     readers[a.model_type] += [a] if a.reads else []
-  candidates = own or errors.choose(model_type, readers, 'readable model type')
+  if not own and model_type not in readers:
+    raise errors.UserError(
+      f'No readable model type is called {model_type!r}.{errors.did_you_mean(model_type, readers)} '
+      'A class of your own is read only by a run whose config.hf names it.'
+    )
+  candidates = own or readers[model_type]
   named = [a for name in names for a in candidates if a.name == name]
   return (named or candidates)[0]
 
@@ -137,7 +142,7 @@ def fitting_note(name: str, activation: str, params: Mapping[str, Any]) -> str |
   why = _why(wished, activation, params)
   if other == name:
     found = _holds(wished, activation, params)
-    return None if found else f'{name} {why}: no architecture known to export does.'
+    return None if found else f'{name} {why}: no architecture that export knows fits.'
   left = ', '.join(sorted(architecture.aside(choose(other), params)))
   beside = f', and {left} to {ASIDE}, which transformers does not read' if left else ''
   return f'{name} {why}: export writes {other}{beside}.'

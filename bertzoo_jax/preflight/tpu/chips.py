@@ -126,13 +126,15 @@ class Slice(NamedTuple):
   def egress(self, group: int) -> float:
     """Bytes/s that a device of a group sends to the rest of it while all do: one link along each
     axis the slice has, two where that axis closes to a ring; of a group that is not the whole
-    slice, as along one axis only."""
+    slice, as along one axis only.
+    """
     axes = self._axes(group)
     return sum(rate for _, rate in axes) if axes else math.inf
 
   def mixing(self, group: int) -> float:
     """Bytes/s of what a device of a group holds, while each sends every other one its share of it:
-    half of it crosses the middle of the longest axis, where the links are fewest."""
+    half of it crosses the middle of the longest axis, where the links are fewest.
+    """
     axes = self._axes(group)
     return min(4 * rate / n for n, rate in axes) if axes else math.inf
 

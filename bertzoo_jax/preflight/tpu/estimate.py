@@ -84,7 +84,8 @@ def step_time(reading: hlo.Reading, slice_: chips.Slice) -> Time:
 
 def exchange_time(collective: hlo.Collective, slice_: chips.Slice) -> float:
   """Seconds of a collective without latency: as a ring over the links that `Slice.egress` counts,
-  or, where each has something else for every other one, over those of `Slice.mixing`."""
+  or, where each has something else for every other one, over those of `Slice.mixing`.
+  """
   n = collective.group
   if n <= 1:
     return 0.0

@@ -304,7 +304,8 @@ class _Walk:
 
   def _moved(self, here, instruction):
     """Bytes from and to HBM: operands and results that do not lie on the chip, and of a large array
-    that is only sliced or written in part, that part."""
+    that is only sliced or written in part, that part.
+    """
     if instruction.opcode in _MOVES:
       arrays = ['%s[%s]%s' % a for a in hlo_text.ARRAY.findall(instruction.shape)]
       smaller = min((hlo_text.size(a) for a in arrays[:2]), default=0)

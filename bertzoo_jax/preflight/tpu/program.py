@@ -134,7 +134,8 @@ def check_flags(flags: str) -> str | None:
 
 def devices(slice_: chips.Slice) -> list:
   """The devices of a slice, abstract ones that programs can be compiled for. Raises UserError as
-  `prepare`, or where the compiler knows no such slice."""
+  `prepare`, or where the compiler knows no such slice.
+  """
   prepare()
   handler = signal.getsignal(signal.SIGTERM)
   try:

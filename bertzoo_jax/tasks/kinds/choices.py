@@ -22,12 +22,16 @@ class Choices:
   def numbered(self, source):
     """The labels are int32 [N]; they have no names."""
     splits = dict(source.splits)
-    notes = labels_lib.take_dev(splits, source.dev_share, 'questions', 'a hash of their texts')
+    notes = labels_lib.take_dev(splits, source, 'questions', 'a hash of their texts')
+    notes += labels_lib.cap(splits, source)
     of = lambda e: None if e.labels is None else np.array(e.labels, np.int32)
     return (), {name: (e, of(e)) for name, e in splits.items()}, notes
 
   def label_form(self, names):
     return (), np.int32
+
+  def facts(self, names, train):
+    return {}
 
   def check(self, config, source, names):
     """Every metric fits."""
@@ -48,6 +52,9 @@ class Choices:
 
   def given(self, task, split, outputs):
     return split.labels, np.asarray(outputs['choice'], np.float64)
+
+  def gold(self, task, split):
+    return [options[i] for options, i in zip(split.source.options, split.labels)]
 
   def constant(self, task, split):
     out = np.zeros((len(split), split.group), np.float32)

@@ -12,9 +12,11 @@ A kind has
     labels_of(names)      {name of a label: what such a metric is given}
     numbered(source)      (names of the labels, {split: (examples, labels or None)}, notes)
     label_form(names)     (shape of the labels of one unit, dtype)
+    facts(names, train)   {name: value} that predictions need to know of the train split, as JSON
     check(config, source, names)    raises UserError if a metric or an example does not fit
     report(task)          lines for the user: '2 classes', then labels, baseline, lengths, oddities
     given(task, split, outputs)     arguments of a metric
+    gold(task, split)               what is right of each example, in the words of `answers`
     constant(task, split)           outputs that are the same for all; None if there are none
     answers(task, split, outputs)   [dict], one line of predictions per example
     submission(task, split, outputs, file)    {name of a file: its text}
@@ -43,15 +45,19 @@ def score(names, task, split, outputs) -> dict[str, float]:
   if not all(np.isfinite(x).all() for x in outputs.values()):
     return {name: float('nan') for name in names}
   given = task.kind.given(task, split, outputs)
-  found = {n: metric(task.kind, n, task.labels) for n in names}
+  found = {n: metric(task.kind, n, task.labels, task.positive) for n in names}
   groups = lambda f: {'groups': split.examples} if ranks(f) else {}
   return {n: float(f(*given, **groups(f))) for n, f in found.items()}
 
 
-def metric(kind, name: str, names) -> Callable:
-  """A metric by name. names: of the labels. Raises UserError if there is none."""
+def metric(kind, name: str, names, positive: str = '') -> Callable:
+  """A metric by name. names: of the labels. positive: the label of a metric of one label whose name
+  has none. Raises UserError if there is no such metric.
+  """
   of, mark, label = name.partition('/')
-  if not mark or of not in kind.of_label:
+  if not mark and positive:
+    label = positive
+  if not label or of not in kind.of_label:
     return named.resolve(name, kind.metrics, 'metrics')
   own = errors.choose(label, kind.labels_of(names), 'label')
   return functools.partial(kind.of_label[of], **own)
@@ -73,8 +79,10 @@ def check_metrics(kind, config, source, labels) -> None:
   names = config.metrics
   if not names:
     raise errors.UserError("config.metrics is empty: name at least one, as in ('accuracy',).")
+  if config.positive:
+    errors.choose(config.positive, kind.labels_of(labels), 'positive')
   for name in names:
-    metric(kind, name, labels)
+    metric(kind, name, labels, config.positive)
   if names[0] in metrics.NO_CHOICE:
     raise errors.UserError(
       f'config.metrics begins with {names[0]!r}, which is no score that is better where it is '

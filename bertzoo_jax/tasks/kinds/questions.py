@@ -81,6 +81,9 @@ class Questions:
   def label_form(self, names):
     return (2,), np.int32
 
+  def facts(self, names, train):
+    return {'unanswerable': any(not right for right in train.source.answers)}
+
   def check(self, config, source, names):
     self._of.check(config, source)
 
@@ -121,6 +124,9 @@ class Questions:
   def given(self, task, split, outputs):
     return split.source.answers, self._said(task, split, outputs)
 
+  def gold(self, task, split):
+    return [' | '.join(right) for right in split.source.answers]
+
   def constant(self, task, split):
     """No answer; None where all questions have one."""
     return self._of.nothing(split) if _may_have_none(task) else None
@@ -130,6 +136,8 @@ class Questions:
     out = []
     for i, text in enumerate(found.texts):
       line = {'example': split.examples[i], 'question': split.source.questions[i], 'answer': text}
+      if text:
+        line['start'] = found.starts[i]
       if found.may_have_none:
         line['no_answer_odds'] = round(float(found.odds[i]), 6)
       line['others'] = [
@@ -165,4 +173,4 @@ class Questions:
 
 def _may_have_none(task) -> bool:
   """Whether the task has questions without an answer: whether train has one."""
-  return any(not right for right in task.splits[TRAIN].source.answers)
+  return bool(task.facts.get('unanswerable'))

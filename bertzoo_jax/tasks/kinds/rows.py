@@ -24,10 +24,13 @@ class Classes:
     }
     return [f'{len(task.labels)} classes', *report.class_lines(task.labels, counts)]
 
+  def gold(self, names, label):
+    return names[label]
+
   def constant(self, train, names):
     return np.bincount(train, minlength=len(names))
 
-  def answer(self, names, logits):
+  def answer(self, names, logits, above):
     shares = np.exp(logits - logits.max())
     named = {label: round(float(p), 6) for label, p in zip(names, shares / shares.sum())}
     return {'label': names[int(np.argmax(logits))], 'probabilities': named}
@@ -51,10 +54,13 @@ class Score:
       for name, s in _labelled(task).items()
     ]
 
+  def gold(self, names, label):
+    return label.item()
+
   def constant(self, train, names):
     return np.mean(train)
 
-  def answer(self, names, logits):
+  def answer(self, names, logits, above):
     return {'score': round(logits.item(), 6)}
 
   def shown(self, names, logits):
@@ -79,13 +85,16 @@ class Marks:
       f'Baseline (each label as most of train has it), all right: {", ".join(shares)}',
     ]
 
+  def gold(self, names, label):
+    return [name for name, x in zip(names, label) if x > 0.5]
+
   def constant(self, train, names):
     return np.mean(train, axis=0) - 0.5
 
-  def answer(self, names, logits):
+  def answer(self, names, logits, above):
     shares = 1 / (1 + np.exp(-np.clip(logits, -500, 500)))
     return {
-      'labels': [label for label, x in zip(names, logits) if x > 0],
+      'labels': [label for label, x in zip(names, logits) if x > above],
       'probabilities': {label: round(float(p), 6) for label, p in zip(names, shares)},
     }
 
@@ -111,8 +120,12 @@ class Rows:
   def numbered(self, source):
     return labels_lib.numbered(source, self.name)
 
+  def facts(self, names, train):
+    return {}
+
   def check(self, config, source, names):
-    of_two = [name for name in config.metrics if name in metrics.OF_TWO]
+    known = self.of_label if config.positive else ()
+    of_two = [name for name in config.metrics if name in metrics.OF_TWO and name not in known]
     if of_two and self.name == 'classification' and len(names) != 2:
       raise errors.UserError(
         f'config.metrics has {of_two[0]!r}, which is of two classes, and there are {len(names)}: '
@@ -139,7 +152,10 @@ class Rows:
         )
 
   def given(self, task, split, outputs):
-    return split.labels, np.asarray(outputs['row'], np.float64)
+    return split.labels, np.asarray(outputs['row'], np.float64) - task.above
+
+  def gold(self, task, split):
+    return [self._of.gold(task.labels, x) for x in split.labels]
 
   def constant(self, task, split):
     said = self._of.constant(task.splits[TRAIN].labels, task.labels)
@@ -152,14 +168,14 @@ class Rows:
       line = {'example': split.examples[i], 'text_a': split.source.a[i]}
       if split.source.b:
         line['text_b'] = split.source.b[i]
-      out.append({**line, **self._of.answer(task.labels, logits)})
+      out.append({**line, **self._of.answer(task.labels, logits, task.above)})
     return out
 
   def submission(self, task, split, outputs, file):
     """A line `index<TAB>prediction`, then one line per example: the files of gluebenchmark.com."""
     lines = ['index\tprediction\n']
     for example, logits in zip(split.examples, _checked(split, outputs)):
-      lines.append(f'{example}\t{self._of.shown(task.labels, logits)}\n')
+      lines.append(f'{example}\t{self._of.shown(task.labels, logits - task.above)}\n')
     return {file: ''.join(lines)}
 
 

@@ -32,7 +32,7 @@ class Tags:
         raise errors.UserError(
           f'{examples.places[0]}: {name} has no tags: write one for each word.'
         )
-    notes += labels_lib.take_dev(splits, source.dev_share, 'sentences')
+    notes += labels_lib.take_dev(splits, source, 'sentences')
     train = splits[TRAIN]
     found = {tag for tags in train.tags for tag in tags}
     names = tuple(source.labels) or schemes.completed(found, train.scheme)
@@ -41,6 +41,7 @@ class Tags:
         f'All words of train have the tag {"".join(names)!r}: there is nothing to learn; name '
         'another column with --config.source.tag.'
       )
+    notes += labels_lib.cap(splits, source)
     ids, out = {name: i for i, name in enumerate(names)}, {}
     for name, examples in splits.items():
       out[name] = (examples, None)
@@ -66,6 +67,10 @@ class Tags:
 
   def label_form(self, names):
     return (), np.int32
+
+  def facts(self, names, train):
+    counts = np.bincount(_numbers(train), minlength=len(names))
+    return {'usual': names[int(np.argmax(counts))]}
 
   def check(self, config, source, names):
     wanted = [n for n in config.metrics if n.partition('/')[0] in metrics.OF_TYPE]
@@ -109,16 +114,19 @@ class Tags:
   def given(self, task, split, outputs):
     return split.source.tags, said(task, split, outputs), split.source.scheme
 
+  def gold(self, task, split):
+    return split.source.tags
+
   def constant(self, task, split):
     out = np.zeros((len(split.ids), len(task.labels)), np.float32)
-    out[:, _usual(task)] = 1
+    out[:, task.labels.index(task.facts['usual'])] = 1
     return {'tag': out}
 
   def answers(self, task, split, outputs):
-    found = said(task, split, outputs)
+    found, shares = said(task, split, outputs), _shares(split, outputs)
     return [
-      {'example': name, 'words': words, 'tags': tags}
-      for name, words, tags in zip(split.examples, split.source.words, found)
+      {'example': name, 'words': words, 'tags': tags, 'probabilities': own}
+      for name, words, tags, own in zip(split.examples, split.source.words, found, shares)
     ]
 
   def submission(self, task, split, outputs, file):
@@ -126,12 +134,6 @@ class Tags:
     own = split.source
     columns = ([] if own.tags is None else [own.tags]) + [said(task, split, outputs)]
     return {file: tagged.written(own.words, *columns)}
-
-
-def _usual(task) -> int:
-  """The most frequent tag of train."""
-  counts = np.bincount(_numbers(task.splits[TRAIN]), minlength=len(task.labels))
-  return int(np.argmax(counts))
 
 
 def _numbers(split):
@@ -147,8 +149,10 @@ def _silent_word(split):
 
 
 def _fallback(task) -> str:
-  """The tag of a word without tokens."""
-  return schemes.OUTSIDE if schemes.OUTSIDE in task.labels else task.labels[_usual(task)]
+  """The tag of a word without tokens: O, else the most frequent one of train."""
+  if schemes.OUTSIDE in task.labels:
+    return schemes.OUTSIDE
+  return task.facts.get('usual', task.labels[0])
 
 
 def said(task, split, outputs) -> list[list[str]]:
@@ -159,3 +163,12 @@ def said(task, split, outputs) -> list[list[str]]:
     task.labels[best[place]] if place >= 0 else _fallback(task) for place in at.first.tolist()
   ]
   return [tags[a:b] for a, b in zip(at.sentences[:-1], at.sentences[1:])]
+
+
+def _shares(split, outputs) -> list[list[float | None]]:
+  """The probability of each word's predicted tag; None for a word without tokens."""
+  at, logits = split.detail, np.asarray(outputs['tag'], np.float64)
+  logits = logits - logits.max(axis=-1, keepdims=True)
+  highest = 1 / np.exp(logits).sum(axis=-1)
+  own = [round(float(highest[place]), 6) if place >= 0 else None for place in at.first.tolist()]
+  return [own[a:b] for a, b in zip(at.sentences[:-1], at.sentences[1:])]

@@ -1,0 +1,194 @@
+"""Which row of which corpus is an example: of one corpus, and of several that take turns.
+
+`config.mixture` gives the share of each corpus, in the order of --corpus:
+
+    ()             as its rows: all have the same number of epochs
+    ('size', 0.7)  as its rows to the power 0.7: a small corpus is read more often
+    (0.9, 0.1)     by these weights
+
+After n examples of a mixture, a corpus with the share w was read within one of w · n times. Its own
+examples are numbered from 0, and each of its epochs has an order of its own, as in a run on it
+alone. Shares are exact if a cycle of _TURNS turns can hold them, else rounded to it.
+"""
+
+import fractions
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from bertzoo_jax.batches import epochs
+from bertzoo_jax.batches import rows as rows_lib
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import hashing
+from bertzoo_jax.common import reading
+from bertzoo_jax.words import word_marks
+
+_TURNS = 1 << 16
+
+
+class Source(NamedTuple):
+  """The rows of one corpus.
+
+  Attributes:
+    corpus: corpus.corpus.Corpus.
+    order: epochs.Order.
+    length: tokens per row.
+    reads_units: whether rows have the marks of units.
+  """
+
+  corpus: object
+  order: epochs.Order
+  length: int
+  reads_units: bool
+
+  @property
+  def rows_per_epoch(self) -> int:
+    return self.order.rows_per_epoch
+
+  def at(self, example):
+    """Features before masking and the row keys of examples [b], which ascend."""
+    epoch, place = np.divmod(example, self.rows_per_epoch)
+    return self.rows(epoch, place, shuffled=not self.order.in_lanes)
+
+  def read(self, first: int, end: int) -> tuple[reading.Reading, ...]:
+    """What the examples [first, end) are of the corpus."""
+    per_epoch = self.rows_per_epoch
+    return (reading.Reading(self.corpus.name, end - first, per_epoch, self.corpus.words),)
+
+  def rows(self, epoch, place, shuffled):
+    """Features and row keys of the places [b] of epochs [b]; `shuffled`: of the epoch's order, else
+    of the order of its lists.
+    """
+    stretches, of_split = [], self.order.lists.parts
+    for e, part, here in self.order.stretches(np.broadcast_to(epoch, place.shape), place):
+      rows, numbers, key = self.order.rows(e, part, here, shuffled)
+      split, form = of_split.split(part), of_split.form(part)
+      gather = lambda positions, split=split: self._gather(split, positions)
+      units = None
+      if self.reads_units:
+        units = lambda positions, tokens, split=split: self._units(split, positions, tokens)
+      special = self.corpus.special
+      if form.assemble:
+        features = form.assemble(key, rows, numbers, gather, special, units)
+      else:
+        spans = form.spans(key, rows, numbers)
+        features = rows_lib.assemble(
+          spans, len(numbers), self.length, gather, special, form.packed, units
+        )
+      row_keys = hashing.fold(hashing.fold(key, hashing.ROW), numbers)
+      stretches.append((features, np.stack(row_keys, axis=-1)))
+    return _joined(stretches)
+
+  def _gather(self, split, positions):
+    tokens = split.gather(positions)
+    if tokens.max() >= self.corpus.vocab_size:
+      where = int(positions.reshape(-1)[tokens.argmax()])
+      raise errors.UserError(
+        f'Token {where} of the split {self.order.split!r} is {int(tokens.max())}, in a vocabulary '
+        f'of {self.corpus.vocab_size}: the corpus is damaged or not of this tokenizer; prepare it '
+        'again into a new folder.'
+      )
+    return tokens
+
+  def _units(self, split, positions, tokens):
+    """The marks of tokens: from the corpus, or word starts as the pieces tell them."""
+    if self.corpus.has_marks:
+      return split.gather_units(positions)
+    return np.where(self.corpus.word_starts[tokens], 0, word_marks.CONTINUES_WORD).astype(np.int32)
+
+
+class Mixture:
+  """The rows of several corpora, as a Source.
+
+  Attributes:
+    rows_per_epoch: of all corpora together.
+  """
+
+  def __init__(self, sources, mixture: tuple, before: tuple):
+    """mixture: config.mixture. before: ((examples, mixture), …) of the earlier phases of the same
+    order of rows; the examples of this phase follow them.
+    """
+    self._sources, rows = sources, [s.rows_per_epoch for s in sources]
+    self.rows_per_epoch = sum(rows)
+    self._turns = Turns(mixture, rows)
+    # where the examples of this mixture begin, and what was read of each corpus until there
+    self._start, self._read, examples, last = 0, np.zeros(len(rows), np.int64), 0, None
+    for many, given in (*before, (0, mixture)):
+      if last not in (None, given):
+        self._read = self._read + Turns(last, rows).counts(examples - self._start)
+        self._start = examples
+      examples, last = examples + many, given
+
+  def at(self, example):
+    which, number = self._turns.at(example - self._start)
+    places, found = [], []
+    for i in np.unique(which).tolist():
+      places.append(np.flatnonzero(which == i))
+      found.append(self._sources[i].at(self._read[i] + number[places[-1]]))
+    features, keys = _joined(found)
+    order = np.argsort(np.concatenate(places))
+    return {name: rows[order] for name, rows in features.items()}, keys[order]
+
+  def read(self, first: int, end: int) -> tuple[reading.Reading, ...]:
+    first, end = (self._turns.counts(n - self._start) for n in (first, end))
+    many = (end - first).tolist()
+    return tuple(s.read(0, n)[0] for s, n in zip(self._sources, many))
+
+
+class Turns:
+  """Who has its turn at example n of a mixture: of those that lag behind their share, the one that
+  is due first. It comes again after a cycle.
+  """
+
+  def __init__(self, mixture: tuple, rows: list[int]):
+    self._cycle = _cycle(mixture, rows)
+    total, taken, turns = sum(self._cycle), [0] * len(rows), []
+    for n in range(total):
+      i = min(
+        (i for i, many in enumerate(self._cycle) if taken[i] * total < many * (n + 1)),
+        key=lambda i: -(-(taken[i] + 1) * total // self._cycle[i]),
+      )
+      turns.append(i)
+      taken[i] += 1
+    self._turns = np.array(turns)
+    ones = self._turns[:, None] == np.arange(len(rows))
+    self._before = np.concatenate([np.zeros((1, len(rows)), np.int64), np.cumsum(ones, axis=0)])
+
+  def counts(self, n: int) -> np.ndarray:
+    """How many of the first n examples are of each corpus, int64."""
+    cycles, rest = divmod(n, len(self._turns))
+    return cycles * self._before[-1] + self._before[rest]
+
+  def at(self, n):
+    """(corpus, its own example) of the examples n, int64 [b]."""
+    cycles, rest = np.divmod(n, len(self._turns))
+    which = self._turns[rest]
+    return which, cycles * self._before[-1, which] + self._before[rest, which]
+
+
+def _cycle(mixture, rows) -> list[int]:
+  """Turns of each corpus in a cycle: whole numbers without a common divisor."""
+  if mixture[:1] == ('size',) or not mixture:
+    power = mixture[1] if mixture else 1
+    shares = [fractions.Fraction(n if power == 1 else n**power) for n in rows]
+  elif len(mixture) == len(rows):
+    shares = [fractions.Fraction(str(weight)) for weight in mixture]
+  else:
+    raise errors.UserError(
+      f'config.mixture has {len(mixture)} weights and there are {len(rows)} corpora: give one '
+      "weight for each --corpus, or ('size', POWER)."
+    )
+  shares = [share / sum(shares) for share in shares]
+  whole = math.lcm(*(share.denominator for share in shares))
+  if whole > _TURNS:
+    return [max(1, round(share * _TURNS)) if share else 0 for share in shares]
+  return [int(share * whole) for share in shares]
+
+
+def _joined(found):
+  """One (features, keys) of several."""
+  if len(found) == 1:
+    return found[0]
+  features, keys = zip(*found)
+  return {n: np.concatenate([f[n] for f in features]) for n in features[0]}, np.concatenate(keys)

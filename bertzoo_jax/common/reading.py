@@ -1,0 +1,104 @@
+"""How much of each corpus the steps of a run read: epochs and words, and where enough is read."""
+
+import bisect
+import fractions
+import re
+from typing import NamedTuple
+
+from bertzoo_jax.common import errors
+
+_UNITS = {'': 1, 'k': 10**3, 'M': 10**6, 'G': 10**9}
+
+
+class Reading(NamedTuple):
+  """What was read of one corpus.
+
+  Attributes:
+    name: of the corpus; '' of the only one.
+    rows: that were read.
+    per_epoch: rows of an epoch.
+    words: by blanks, of the train split; None where they were not counted.
+  """
+
+  name: str
+  rows: int
+  per_epoch: int
+  words: int | None
+
+  @property
+  def epochs(self) -> fractions.Fraction:
+    return fractions.Fraction(self.rows, self.per_epoch)
+
+
+def told(readings) -> str:
+  """The epochs of each corpus, for the user."""
+  return ', '.join(
+    f'{r.name} {r.epochs:.2f} epochs of {r.per_epoch:,} rows'.lstrip() for r in readings
+  )
+
+
+def words(readings) -> fractions.Fraction:
+  """Words that were seen: an epoch of a corpus has all its words, and each row the same share."""
+  return sum((r.epochs * r.words for r in readings), fractions.Fraction(0))
+
+
+def numbers(text: str) -> list[int] | None:
+  """The numbers of words in run.keep_words, ascending; None for a text that says none."""
+  found = set()
+  for part in text.split(',') if text else ():
+    ends = [re.fullmatch(r'([1-9][0-9]*)([kMG]?)', end) for end in part.strip().split('..')]
+    if not all(ends) or len(ends) > 2:
+      return None
+    ends = [int(end[1]) * _UNITS[end[2]] for end in ends]
+    while ends[0] <= ends[-1]:
+      found.add(ends[0])
+      ends[0] += 10 ** (len(str(ends[0])) - 1)
+      if len(ends) == 1:
+        break
+  return sorted(found)
+
+
+def kept(text: str, phases, read_of, end: int) -> dict[int, int]:
+  """{step: words} of run.keep_words: the first steps up to `end` after which a run has seen so many
+  words.
+
+  phases: of the run. read_of: phase → PhaseData.read. Raises UserError where words were not
+  counted.
+  """
+  found, before = {}, fractions.Fraction(0)
+  wanted = numbers(text)
+  for phase in phases if wanted else ():
+    read = read_of(phase)
+    if read is None or any(r.words is None for r in read(1)):
+      raise errors.UserError(
+        'run.keep_words counts words, and this text has no count of them: prepare the corpus again '
+        "(an earlier version did not count), or set --config.run.keep_words=''."
+      )
+    seen = lambda steps, read=read, before=before: before + words(read(steps))
+    for many in wanted:
+      steps = bisect.bisect_left(range(phase.steps + 1), many, key=seen)
+      if 0 < steps <= phase.steps and phase.first_step + steps <= end:
+        found[phase.first_step + steps] = many
+    before = seen(phase.steps)
+  return found
+
+
+def of_epochs(config, phases, read_of):
+  """The config with the steps of config.epochs in its last phase. Arguments: see `kept`."""
+  limit, done = fractions.Fraction(str(config.epochs)), {}
+  *earlier, last = phases
+  for phase in earlier:
+    for r in read_of(phase)(phase.steps):
+      done[r.name] = done.get(r.name, 0) + r.epochs
+  read, rows = read_of(last), last.config.batch_size
+  most = lambda steps: max(done.get(r.name, 0) + r.epochs for r in read(steps))
+  bound = int(limit * sum(r.per_epoch for r in read(1)) / rows) + 1
+  steps = bisect.bisect_right(range(bound + 1), limit, key=most) - 1
+  if steps < 1:
+    raise errors.UserError(
+      f'config.epochs is {config.epochs:g}, which is over before phase {last.index} has a step: '
+      'raise it, bring more text, or lower config.batch_size.'
+    )
+  out = config.copy_and_resolve_references().unlock()
+  out.phases = (*config.phases[:-1], (steps, config.phases[-1][1]))
+  return out.lock()

@@ -1,0 +1,105 @@
+"""The corpora of a command, opened: one, or several of one tokenizer as a mixture."""
+
+import copy
+import hashlib
+
+import numpy as np
+
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.corpus import corpus as corpora
+from bertzoo_jax.corpus import mirror
+from bertzoo_jax.corpus import splits as splits_lib
+
+
+def open(paths, config, cache_dir: str | None = None, trained=()) -> corpora.Corpus:
+  """A corpus, or the mixture of several.
+
+  The config's section `corpus` is compared with the first one: the others may be split into
+  sentences and words as they need it.
+
+  paths: a folder that `prepare` wrote, local or gs://, or a sequence of such folders. cache_dir:
+  local folder for the mirrors of those in an object store. trained: hashes of corpora that the
+  run of the config was trained on: they fit.
+
+  Raises UserError as corpus.open and corpus.check, and for corpora of different tokenizers.
+  """
+  paths = [paths] if isinstance(paths, str) or not hasattr(paths, '__len__') else [*paths]
+  opened = [corpora.open(mirror.local(path, cache_dir), config.run.corpus_cache) for path in paths]
+  check(dict(zip(paths, (c.manifest for c in opened))), config, trained)
+  return opened[0] if len(opened) == 1 else mixed(dict(zip(names(paths), opened)))
+
+
+def check(manifests: dict, config, trained=()) -> None:
+  """Raises UserError if the config does not match the corpora, {path: manifest}, or these do not
+  have one tokenizer.
+  """
+  first, *others = manifests
+  facts = manifests[first]
+  if facts['hash'] not in trained:
+    configuration.check_text(f'The corpus {first}', facts, config.tokenizer, config.corpus)
+  for other in others:
+    if manifests[other]['tokenizer_hash'] != facts['tokenizer_hash']:
+      raise errors.UserError(
+        f'The corpora {first} and {other} have different tokenizers: prepare the second one again '
+        f'with --tokenizer {first}/tokenizer.'
+      )
+
+
+def mixed(named: dict) -> corpora.Corpus:
+  """Corpora {name: Corpus} as one: its splits and unigrams are those of all, its tokenizer and
+  similar words the first one's.
+  """
+  members = tuple(map(copy.copy, named.values()))
+  for name, member in zip(named, members):
+    member.name, member.members = name, (member,)
+  first, *others = members
+  entries = {
+    split: [m.manifest['splits'].get(split, {}) for m in members] for split in first.splits
+  }
+  origins = [corpora.origin(m.manifest) for m in members]
+  manifest = {
+    **first.manifest,
+    'hash': hash_of([m.hash for m in members]),
+    'splits': {
+      split: {key: sum(e[key] for e in found) for key in found[0] if key != 'shards'}
+      for split, found in entries.items()
+    },
+    'sources': [source for m in members for source in m.manifest.get('sources', ())],
+    'about': {
+      key: '; '.join(dict.fromkeys(o[key] for o in origins if o[key])) or None
+      for key in ('language', 'license')
+    },
+  }
+  return corpora.Corpus(
+    first.path,
+    manifest,
+    np.sum([m.unigrams for m in members], axis=0),
+    {split: splits_lib.joined([m.splits[split] for m in members]) for split in first.splits},
+    first.word_starts,
+    any(m.has_marks for m in members),
+    first._similar,
+    members,
+  )
+
+
+def stand_in(corpus: corpora.Corpus, documents: int, length: int) -> corpora.Corpus:
+  """As corpus.stand_in, also of a mixture."""
+  made = {m.name: corpora.stand_in(m, documents, length) for m in corpus.members}
+  return mixed(made) if len(made) > 1 else made[corpus.name]
+
+
+def hash_of(hashes: list[str]) -> str:
+  """The hash of corpora in this order; of a single one its own."""
+  return hashes[0] if len(hashes) == 1 else hashlib.sha256(' '.join(hashes).encode()).hexdigest()
+
+
+def names(paths) -> list[str]:
+  """Names of corpora from their folders: as much of the end of each path as tells them apart."""
+  parts = [storage.path(path).parts for path in paths]
+  for length in range(1, max(map(len, parts)) + 2):
+    found = ['-'.join(part[-length:]).replace('/', '') for part in parts]
+    if len(set(found)) == len(found):
+      return found
+  raise errors.UserError(f'--corpus has the same folder twice: {", ".join(map(str, paths))}.')

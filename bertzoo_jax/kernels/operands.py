@@ -1,0 +1,41 @@
+"""Arguments of the attention kernels: arrays filled up, and integers that say who sees whom."""
+
+import jax
+import jax.numpy as jnp
+
+LANES = 128
+
+
+def product(a, b, axes):
+  """a · b over one axis of each, summed in float32, whatever precision jax is set to."""
+  exact = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else jax.lax.Precision.DEFAULT
+  return jax.lax.dot_general(
+    a, b, (((axes[0],), (axes[1],)), ((), ())), precision=exact, preferred_element_type=jnp.float32
+  )
+
+
+def up(n: int) -> int:
+  return -(-n // LANES) * LANES
+
+
+def pad(x, size, axis, value=0):
+  widths = [(0, size - n if i == axis else 0) for i, n in enumerate(x.shape)]
+  return jnp.pad(x, widths, constant_values=value)
+
+
+def marks(visible, same_segment=None, relative=False) -> tuple[dict, dict]:
+  """{name: int32 [B, L]} of queries, and of keys. relative: whether there are tables."""
+  _, own_BL, others_BM = (None,) * 3 if same_segment is None else same_segment
+  places_BL = visible.query_places_BL if relative or visible.window is not None else None
+  orders = visible.query_order_BL, visible.key_order_BM
+  of_queries = dict(
+    packs=visible.query_packs_BL, order=orders[0], segments=own_BL, places=places_BL
+  )
+  of_keys = dict(packs=visible.key_packs_BM, order=orders[1], segments=others_BM)
+  return tuple({n: x for n, x in d.items() if x is not None} for d in (of_queries, of_keys))
+
+
+def stacked(of, size, padding):
+  """int32 [B, marks, size]. Padded places see nobody."""
+  rows = [pad(x, size, 1, padding if name == 'packs' else 0) for name, x in of.items()]
+  return jnp.stack(rows, axis=1).astype(jnp.int32)

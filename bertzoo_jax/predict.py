@@ -1,0 +1,70 @@
+"""Predicts a file with a fine-tuned network.
+
+    python -m bertzoo_jax.predict --model mine --file new.csv --out new.jsonl
+
+--model takes the --workdir of a fine-tuning, one of its runs, or hf: and a Hugging Face directory
+with the head of a task. --file is read as the run read its own files; labels in it are not read.
+--out is .jsonl, as `finetune` writes predictions, or .tsv, a table.
+"""
+
+from absl import flags
+
+from bertzoo_jax import cli
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.pretrained import loading
+from bertzoo_jax.tasks import submission
+
+FORMS = {'.jsonl': submission.json_lines, '.tsv': submission.tab_separated}
+
+
+def predict(
+  address: str,
+  file: str,
+  out: str,
+  *,
+  columns: tuple[str, ...] = (),
+  header: bool = True,
+  batch_size: int = 32,
+  dtype: str = 'float32',
+) -> int:
+  """Writes the predictions of a file, and returns how many; arguments as the flags. Raises
+  UserError if `out` exists, the network has no head of a task, or the file is not of its form.
+  """
+  out = storage.path(out)
+  write = FORMS.get(out.suffix)
+  if write is None:
+    raise errors.UserError(f'--out {out}: give a name that ends with {" or ".join(FORMS)}.')
+  if out.exists():
+    raise errors.UserError(f'{out} exists and is not overwritten: give another --out.')
+  predictor = loading.load(address, dtype).predictor
+  lines = predictor.answers(predictor.read(file, columns, header), batch_size)
+  out.parent.mkdir(parents=True, exist_ok=True)
+  storage.write_text(out, write(lines))
+  return len(lines)
+
+
+def main(_):
+  columns = tuple(name.strip() for name in _COLUMNS.value)
+  asked = dict(columns=columns, header=_HEADER.value, batch_size=_BATCH.value, dtype=_DTYPE.value)
+  count = predict(_MODEL.value, _FILE.value, _OUT.value, **asked)
+  print(f'{count:,} predictions are in {_OUT.value}')
+
+
+if __name__ == '__main__':
+  _MODEL = flags.DEFINE_string(
+    'model', None, 'Fine-tuned network: W, W@STEP, W@best, hf:DIR or hf:OWNER/NAME.', required=True
+  )
+  _FILE = flags.DEFINE_string('file', None, 'File to predict.', required=True)
+  _OUT = flags.DEFINE_string(
+    'out', None, 'File *.jsonl or *.tsv to write; an existing one is refused.', required=True
+  )
+  _COLUMNS = flags.DEFINE_list(
+    'columns', [], 'Columns of the texts, in the order of the task. Default: those of the run.'
+  )
+  _HEADER = flags.DEFINE_boolean('header', True, 'Whether a table begins with names of columns.')
+  _BATCH = flags.DEFINE_integer(
+    'batch', 32, 'Rows that go through the network together.', lower_bound=1
+  )
+  _DTYPE = flags.DEFINE_string('dtype', 'float32', 'Of matrix products: float32 or bfloat16.')
+  cli.run(main)

@@ -1,0 +1,165 @@
+"""Predictions of a trained network by the head of its task."""
+
+import jax
+import ml_collections
+import numpy as np
+
+from bertzoo_jax import tasks
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.hf import heads
+from bertzoo_jax.hf import weights
+from bertzoo_jax.objectives import networks
+from bertzoo_jax.parts import features
+from bertzoo_jax.parts import sources
+from bertzoo_jax.tasks import asked
+from bertzoo_jax.tasks import batches
+from bertzoo_jax.tasks import sources as readers
+from bertzoo_jax.tokenizers import published
+
+# Compiled once for equal encoders: networks and splits whose rows have one length share it.
+_read = jax.jit(networks.predict, static_argnums=0)
+_LONGEST = 512  # tokens of a row, where neither the encoder nor the tokenizer says
+_MOST = 2**20  # transformers writes 10^30 where there is no limit
+# What a directory does not say, by its head: objective, how files are read, how rows are made.
+_USUAL = {
+  heads.ROW: ('classification', sources.table(files={}, text_a='text'), features.texts()),
+  heads.TAG: ('tagging', sources.conll(files={}), features.words()),
+  heads.SPAN: ('span', sources.question_table(files={}), features.question_windows()),
+  heads.CHOICE: ('choice', sources.choices(files={}), features.choice_rows()),
+}
+# Fields of config.source that name columns, in the order of --columns.
+_COLUMNS = (('text_a', 'text_b'), ('text', 'question', 'options'), ('question', 'context'))
+
+
+class Predictor:
+  """A trained network with the head of a task.
+
+  Attributes:
+    task: tasks.Task without splits.
+    source: the section of a config by which files are read.
+  """
+
+  def __init__(self, loaded):
+    """loaded: loading.Loaded. Raises UserError for a network without such a head."""
+    found, self._loaded = loaded.found, loaded
+    head = heads.in_paths(found.params)
+    if not head:
+      raise errors.UserError(
+        f'{found.address} was not trained for a task, so it has nothing to predict: fine-tune it '
+        f'(python -m bertzoo_jax.finetune --init {found.address} …); encode gives vectors of texts.'
+      )
+    of_run = found.config is not None and 'source' in found.config
+    config, labels, length = _of_run(found) if of_run else _of_directory(found, head)
+    self.source, longest = config.source, loaded.max_length
+    self.task = tasks.trained(
+      config,
+      labels,
+      found.facts,
+      loaded.tokenizer,
+      found.shape,
+      segments=found.section['type_vocab_size'] if 'type_vocab_size' in found.section else 0,
+      max_length=min(length or longest or _LONGEST, longest or _MOST),
+    )
+
+  def ask(self, inputs, batch_size: int = 32) -> list[dict]:
+    """Predictions for texts and the like, see `asked.examples`."""
+    examples = asked.examples(self.task.kind, inputs)
+    if examples is None:
+      return []
+    found = self._loaded.found
+    if found.config is not None and 'text_b' in self.source:
+      if (pairs := bool(self.source.text_b)) != (examples.b is not None):
+        raise errors.UserError(
+          f'{found.address} was trained on {"pairs of" if pairs else "single"} texts: give '
+          f'{"a pair (a, b)" if pairs else "one text"} for each.'
+        )
+    lines = self.answers(self.task.rows(examples), batch_size)
+    return [{key: value for key, value in line.items() if key != 'example'} for line in lines]
+
+  def read(self, path, columns: tuple[str, ...] = (), header: bool = True) -> tasks.Split:
+    """Rows of a file, read as the run read its files.
+
+    columns: names of the columns of texts, where they are others than the run's; header: whether
+    the file has a line of names. Raises UserError for a file that is not of this form.
+    """
+    source = dict(self.source)
+    if columns:
+      fields = next((f for f in _COLUMNS if set(f) <= source.keys()), ())
+      if len(columns) > len(fields):
+        raise errors.UserError(
+          f'--columns has {len(columns)} names, and a file of this task has {len(fields)} columns '
+          f'of texts ({", ".join(fields) or "it is read by the numbers of its columns"}).'
+        )
+      source |= dict(zip(fields, columns))
+    if not header and 'header' in source:
+      source |= dict(header=False, columns=())
+    if self._loaded.found.config is None and source['name'] == 'question_table':
+      if str(path).endswith('.json'):
+        source = dict(sources.squad(files={}))
+    return self.task.rows(readers.reader(source)(storage.path(path)))
+
+  def answers(self, split, batch_size: int = 32) -> list[dict]:
+    """What the network says of each example, as lines of predictions; see kinds.kind."""
+    if batch_size < 1:
+      raise errors.UserError(f'batch_size is {batch_size}: at least 1 is needed.')
+    size = min(batch_size, 1 << (len(split) - 1).bit_length())
+    said = outputs(self._loaded.encoder, self._loaded.params, split, self.task, size)
+    return self.task.kind.answers(self.task, split, said)
+
+
+def _of_run(found):
+  """(sections of the config, labels, tokens of a row) of a run of fine-tuning."""
+  config = found.config
+  return config, heads.task_of(config.objective).labels, config.length
+
+
+def _of_directory(found, head):
+  """The same of a Hugging Face directory; the length is None where it does not say."""
+  objective, source, rows = _USUAL[head]
+  own, folder, labels = found.params[head], found.tokenizer_folder, ()
+  content = weights.read_json(storage.path(folder) / 'config.json')
+  if head in heads.LABELLED:
+    count = len(own['classifier']['bias'])
+    labels = heads.labels_of(content) or tuple(f'LABEL_{i}' for i in range(count))
+  if head == heads.ROW:
+    usual = heads.PROBLEMS['regression' if count == 1 else 'classification']
+    known = {theirs: ours for ours, theirs in heads.PROBLEMS.items()}
+    objective = errors.choose(content.get('problem_type') or usual, known, 'problem_type')
+  if head == heads.SPAN and 'classifier' not in own:
+    objective = 'span_conditional'
+  said = published.optional_json(storage.path(folder) / 'tokenizer_config.json')
+  length = said.get('model_max_length')
+  usable = isinstance(length, int) and 0 < length < _MOST
+  sections = dict(objective={'name': objective}, source=source, features=rows)
+  return ml_collections.ConfigDict(sections), labels, length if usable else None
+
+
+def outputs(encoder, params, split, task, batch_size: int = 64) -> dict[str, np.ndarray]:
+  """The network's outputs for a split, float32, in the order of its examples. tasks.kinds.kind
+  names them.
+
+  params: nested arrays. split, task: of `tasks`. batch_size: units that go through it together.
+  """
+  lengths = batches.buckets(int(max(split.lengths, default=1)))
+  padded = dict(length_buckets=lengths, padding=task.padding, pad=task.pad)
+  params, out = jax.device_put(params), {}
+  with jax.default_matmul_precision('highest'):
+    for numbers, batch in batches.ordered_batches(split, batch_size, **padded):
+      found = _read(encoder, params, batch)
+      for name, axis in task.kind.outputs.items():
+        # the last batch is filled up with copies; their outputs are dropped
+        x = np.asarray(found[name])[: len(numbers)]
+        if axis == 'tokens':
+          x = x[batch['pack_ids'][: len(numbers)] > 0]
+        if name not in out:
+          size = len(split.ids) if axis == 'tokens' else len(split)
+          out[name] = np.zeros((size, *x.shape[1:]), np.float32)
+        out[name][_places(split, numbers) if axis == 'tokens' else numbers] = x
+  return out
+
+
+def _places(split, units) -> np.ndarray:
+  """Where the tokens of these units are in `split.ids`."""
+  rows = (units[:, None] * split.group + np.arange(split.group)).reshape(-1)
+  return np.concatenate([np.arange(split.offsets[r], split.offsets[r + 1]) for r in rows])

@@ -1,0 +1,68 @@
+"""What a network said of a labelled split, beside what is right: a table, and a page per label."""
+
+import collections
+
+_SAID = ('option', 'label', 'labels', 'score', 'answer', 'tags')  # keys of a line of predictions
+_INPUTS = ('example', 'text_a', 'text_b', 'question')
+_SHOWN = 30  # labels of a matrix
+
+
+def rows(task, split, outputs) -> list[dict]:
+  """A dict for each example, of tags for each word: its input, gold, predicted, and the probability
+  of what was predicted (of several labels that of the least certain one).
+  """
+  out = []
+  for line, gold in zip(task.kind.answers(task, split, outputs), task.kind.gold(task, split)):
+    predicted = next(line[key] for key in _SAID if key in line)
+    shares = line.get('probabilities')
+    if 'tags' in line:
+      out += [
+        {'example': line['example'], 'word': w, 'gold': g, 'predicted': p, 'probability': x}
+        for w, g, p, x in zip(line['words'], gold, predicted, shares)
+      ]
+      continue
+    if isinstance(predicted, list):
+      share = min(max(x, 1 - x) for x in shares.values())
+    elif isinstance(shares, dict):
+      share = shares[predicted]
+    else:
+      best = [x['probability'] for x in line.get('others', ())[:1]]
+      share = max(shares or best, default='') if predicted else ''
+    asked = {key: line[key] for key in _INPUTS if key in line}
+    judged = {'gold': gold, 'predicted': predicted}
+    out.append({**asked, **judged, **({} if 'score' in line else {'probability': share})})
+  return out
+
+
+def page(split: str, task, rows: list[dict]) -> str:
+  """Precision, recall and F1 of each label, and the confusion matrix, as Markdown."""
+  pairs = [(_labels(row['gold']), _labels(row['predicted'])) for row in rows]
+  right = sum(set(a) == set(b) for a, b in pairs)
+  lines = [f'# {split}: {right:,} of {len(rows):,} right', '']
+  lines += ['| label | gold | predicted | precision | recall | F1 |', '|---|---|---|---|---|---|']
+  for label in task.labels:
+    gold = sum(label in a for a, _ in pairs)
+    said = sum(label in b for _, b in pairs)
+    both = sum(label in a and label in b for a, b in pairs)
+    cells = (_share(both, said), _share(both, gold), _share(2 * both, gold + said))
+    lines.append(f'| {_cell(label)} | {gold:,} | {said:,} | {" | ".join(cells)} |')
+  if len(task.labels) <= _SHOWN and all(len(a) == len(b) == 1 for a, b in pairs):
+    counts = collections.Counter((a[0], b[0]) for a, b in pairs)
+    head = ['gold ↓ predicted →', *map(_cell, task.labels)]
+    lines += ['', f'| {" | ".join(head)} |', '|---' * len(head) + '|']
+    for a in task.labels:
+      cells = [_cell(a), *(f'{counts[a, b]:,}' for b in task.labels)]
+      lines.append(f'| {" | ".join(cells)} |')
+  return '\n'.join([*lines, ''])
+
+
+def _labels(said):
+  return said if isinstance(said, list) else [said]
+
+
+def _share(part, whole) -> str:
+  return f'{part / whole:.4f}' if whole else '–'
+
+
+def _cell(label) -> str:
+  return label.replace('|', '\\|')

@@ -1,0 +1,221 @@
+"""Runs on two corpora, by the entry points: resumed at every border, kept by words, scored."""
+
+import contextlib
+import io
+import json
+import re
+import shutil
+
+import jax
+import pytest
+import rich.console
+import small_corpora
+import test_pretrain as runs
+
+from bertzoo_jax import assembly
+from bertzoo_jax import prepare
+from bertzoo_jax import pretrain
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.corpus import mixture
+from bertzoo_jax.corpus import report
+from bertzoo_jax.evaluate import scores
+from bertzoo_jax.preflight import readiness
+from bertzoo_jax.runs import metrics
+from bertzoo_jax.runs import step_folders
+from bertzoo_jax.show import __main__ as show
+from bertzoo_jax.training import sharding
+from configs import bert
+from configs import parts
+
+BORDERS, STEPS = (4, 8), 11
+# a ramp of the batch, a falling rate, two corpora, a decay at the end
+RECIPE = dict(
+  length=32,
+  batch_size=4,
+  phases=((4, {}), (4, {'batch_size': 8, 'mixture': (0.5, 0.5)}), (3, {'batch_size': 16})),
+  moving=(('masking.rate', 0.4, 0.15, 0, 9, 'linear'),),
+  mixture=('size', 0.5),
+)
+SMALL = {  # what makes it quick, in place of a machine
+  'tokenizer.vocab_size': 200,
+  'corpus.held_out': 0.2,
+  'encoder.num_layers': 1,
+  'encoder.hidden_size': 16,
+  'encoder.num_heads': 2,
+  'encoder.intermediate_size': 32,
+  'run.dtype': 'float32',
+  'run.log_every': 1,
+  'run.eval_every': 8,
+  'run.eval_batches': 2,
+  'run.save_minutes': 1000.0,
+  'run.keep': 1,
+  'run.keep_words': '300,900',
+  'run.tensorboard': False,
+}
+
+
+def config(world, **changes):
+  made = bert.get_config('base,schedule=warmup_stable_decay')
+  made.update(RECIPE)
+  made.schedule.update(dict(learning_rate=1e-2, warmup=3, decay=3))
+  made.update_from_flattened_dict({**SMALL, 'run.compile_cache': str(world / 'cache')})
+  made.update(changes)
+  return made.lock()
+
+
+@pytest.fixture(scope='session')
+def world(tmp_path_factory):
+  """Folder with the corpora large and small, of one tokenizer, and other, of another."""
+  folder = tmp_path_factory.mktemp('mixture')
+  words = (runs.ROOT / 'data/sample/time_machine.txt').read_text().split()[1000:]
+  for name, first, end, tokenizer in (
+    ('large', 0, 1200, None),
+    ('small', 1200, 1600, folder / 'large/tokenizer'),
+  ):
+    text = '\n\n'.join(' '.join(words[i : i + 40]) for i in range(first, end, 40))
+    (folder / f'{name}.txt').write_text(text)
+    say = lambda line: None
+    given = config(folder), [str(folder / f'{name}.txt')], folder / name
+    made = prepare.prepare(*given, tokenizer and str(tokenizer), workers=1, say=say)
+  shutil.copytree(folder / 'small', folder / 'other')
+  small_corpora.seal(folder / 'other', {**made, 'tokenizer_hash': 'another'})
+  return folder
+
+
+def paths(world, *names):
+  return [str(world / name) for name in names or ('large', 'small')]
+
+
+@pytest.fixture(scope='module')
+def whole(world, tmp_path_factory):
+  """(workdir of a run that nobody touched, what it said)."""
+  workdir = tmp_path_factory.mktemp('whole') / 'run'
+  made = config(world).copy_and_resolve_references().unlock()
+  made.run.keep = 9
+  with pytest.MonkeyPatch.context() as patch:
+    one_device(patch)
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+      pretrain.pretrain(made.lock(), str(workdir), corpus=paths(world))
+  return workdir, out.getvalue()
+
+
+def one_device(patch):
+  mesh = sharding.mesh
+  patch.setattr(sharding, 'mesh', lambda shape: mesh(shape, jax.devices()[:1]))
+
+
+def test_the_recipe_differs_from_bert_s_in_twelve_fields_at_most():
+  made = bert.get_config('base,schedule=warmup_stable_decay')
+  made.update(RECIPE)
+  base = configuration.flatten(bert.get_config('base'))
+  lines = configuration.differences(base, configuration.flatten(made))
+  print(*lines, sep='\n')
+  assert len(lines) <= 12, lines
+
+
+def test_a_run_on_two_corpora_tells_epochs_and_held_out_losses_of_each(whole):
+  workdir, said = whole
+  assert re.search(r'phase 0 .* · large 0\.\d\d epochs of \d+ rows, small \d\.\d\d epochs', said)
+  for row in (r for r in metrics.read(workdir) if 'held_out_loss' in r):
+    ours = [row[f'held_out_mlm_loss/{name}'] for name in ('large', 'small')]
+    assert min(ours) < row['held_out_mlm_loss'] < max(ours)
+  assert re.search(
+    r'held out: masked-token loss .*, large masked-token loss \d.*, small masked', said
+  )
+  record = json.loads((workdir / 'corpus.json').read_text())
+  assert list(record['corpora']) == ['large', 'small'] and record['hash'] not in record['corpora']
+
+
+def test_a_run_goes_on_bit_for_bit_from_every_border_and_keeps_the_words_it_was_told(
+  world, whole, tmp_path, monkeypatch, capsys
+):
+  one_device(monkeypatch)
+  for border in BORDERS:
+    again = tmp_path / str(border)
+    shutil.copytree(whole[0], again)
+    for step in step_folders.steps(again):
+      if step > border:
+        shutil.rmtree(again / 'checkpoints' / str(step))
+    pretrain.pretrain(config(world), str(again), corpus=paths(world))
+    said = capsys.readouterr().out
+    assert f'resuming from the checkpoint of step {border}' in said
+    assert runs.state_of(again, STEPS) == runs.state_of(whole[0], STEPS)
+    assert runs.curve(again) == runs.curve(whole[0])
+    [(few, many)] = re.findall(r'steps (\d+) \(300 words\), (\d+) \(900 words\)', said)
+    assert {int(few), int(many), STEPS} <= {*step_folders.steps(again)}
+    assert len(step_folders.steps(again)) <= 4  # those, and the best
+
+
+@pytest.mark.parametrize(
+  'names, words',
+  [
+    (('small', 'large'), 'was trained on the corpus'),
+    (('large',), 'was trained on the corpus'),
+    (('large', 'other'), 'different tokenizers: prepare the second one again with --tokenizer'),
+    (('large', 'large'), 'the same folder twice'),
+  ],
+)
+def test_other_corpora_are_refused(world, whole, names, words, monkeypatch):
+  one_device(monkeypatch)
+  with pytest.raises(errors.UserError, match=words):
+    pretrain.pretrain(config(world), str(whole[0]), corpus=paths(world, *names))
+
+
+def test_each_corpus_of_a_run_is_scored_and_known_to_it(world, whole):
+  found = scores.evaluate(str(whole[0]), str(world / 'small'), batches=1)
+  assert not any('see that the run has not read' in note for note in found.notes)
+  assert {s.rows for s in found.scores} >= {'mlm'}
+
+
+def test_prepare_counts_the_words_of_each_split_and_old_corpora_have_none(world, tmp_path):
+  manifest = storage.read_json(world / 'large/manifest.json')
+  assert sum(manifest['words'].values()) == len((world / 'large.txt').read_text().split()) == 1200
+  assert manifest['words']['held_out'] > 0
+  assert f'{manifest["words"]["train"]:,} words' in report.describe(manifest, '')
+  shutil.copytree(world / 'large', tmp_path / 'old')
+  del manifest['words']
+  storage.write_json(tmp_path / 'old/manifest.json', manifest)
+  assert 'unknown words' in report.describe(manifest, '')
+  opened = mixture.open(str(tmp_path / 'old'), config(world))
+  assert opened.words is None and opened.hash == mixture.open(paths(world)[0], config(world)).hash
+
+
+def test_show_and_preflight_tell_a_mixture(world):
+  for asked in (dict(stats=True), dict(stats=True, split='held_out')):
+    out = io.StringIO()
+    console = rich.console.Console(file=out, width=160, highlight=False, soft_wrap=True)
+    show.show(config(world), paths(world), console=console, **asked)
+    assert ('the phase reads large 0.' in out.getvalue()) == ('split' not in asked)
+  findings = readiness.Findings()
+  found = readiness.text(findings, assembly.resolve(config(world)), paths(world), 2)
+  assert [r.name for r in found.read[1]] == ['large', 'small'] and not findings.problems
+  assert found.hash == mixture.open(paths(world), config(world)).hash
+  readiness.text(findings, assembly.resolve(config(world)), paths(world, 'large', 'other'), 1)
+  assert [f.code for f in findings.problems] == ['P06']
+
+
+@pytest.mark.parametrize(
+  'override, words',
+  [
+    ({'mixture': (1, 2, 3)}, '3 weights'),
+    ({'format': parts.memory_segments(reuse_length=16)}, 'each lane'),
+  ],
+)
+def test_an_impossible_later_phase_is_refused_at_the_start(
+  world, tmp_path, monkeypatch, override, words
+):
+  one_device(monkeypatch)
+  made = config(world, phases=((4, {}), (4, override)))
+  with pytest.raises(errors.UserError, match=words):
+    pretrain.pretrain(made, str(tmp_path / 'run'), corpus=paths(world))
+
+
+def test_epochs_decide_the_steps_of_a_run(world):
+  made = config(world, phases=((4, {}), (1, {'batch_size': 8})), epochs=3.0)
+  ended = pretrain._of_epochs(made, paths(world), None)
+  assert ended.phases[0] == (4, {}) and ended.phases[1][0] > 4
+  with pytest.raises(errors.UserError, match='a file of batches does not say'):
+    pretrain._of_epochs(made, None, None)
