@@ -1,12 +1,14 @@
 """export --push: a directory becomes a branch of the hub, which transformers opens by name."""
 
 import hashlib
+import inspect
 import os
 import pathlib
 import subprocess
 import sys
 import types
 
+import huggingface_hub
 import jax
 import pytest
 import small_networks as small
@@ -77,6 +79,14 @@ class Hub:
 
 def files_of(folder):
   return [p for p in pathlib.Path(folder).rglob('*') if p.is_file()]
+
+
+def test_the_calls_are_those_of_the_library():
+  calls = {name: call for name, call in vars(Hub).items() if not name.startswith('_')}
+  for name, call in calls.items():
+    theirs = inspect.signature(getattr(huggingface_hub.HfApi, name)).parameters
+    assert {*inspect.signature(call).parameters} - {'name'} <= {*theirs}
+  assert {'repo_exists', 'create_branch', 'upload_folder'} <= {*calls}
 
 
 @pytest.fixture(scope='module')
