@@ -10,7 +10,6 @@ B rows of the global batch, b of this host, L length, P predictions.
 """
 
 import dataclasses
-import functools
 import itertools
 import math
 import warnings
@@ -21,10 +20,13 @@ import tensorflow as tf
 from bertzoo_jax.batches import epochs
 from bertzoo_jax.batches import formats
 from bertzoo_jax.batches import masking as maskings
+from bertzoo_jax.batches import mixture as mixtures
 from bertzoo_jax.batches import rows as rows_lib
+from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
 from bertzoo_jax.common import moving
+from bertzoo_jax.common import reading
 from bertzoo_jax.parts import named
 from bertzoo_jax.words import word_marks
 
@@ -50,11 +52,13 @@ def build(
   keep_units=False,
   moves=(),
   first_step=0,
+  mixture=(),
+  before=(),
 ):
   """The pipeline of one phase of a run.
 
   Args:
-    corpus: corpus.corpus.Corpus.
+    corpus: corpus.corpus.Corpus; a mixture has no held-out rows: see `held_out`.
     format, masking: config sections (`name` and the part's fields).
     length, batch_size: L, and the rows of the global batch, B.
     seed: of the run.
@@ -67,21 +71,26 @@ def build(
     keep_units: batches also have 'units' [B, L] (words/word_marks.py), for measuring.
     moves: common.moving.Move of fields of the masking; held-out rows have none.
     first_step: of the phase, of which the moves count.
+    mixture: config.mixture, and before: as Phase.before; of one corpus no matter.
 
   Raises:
     UserError: unknown parts, a batch that does not divide, a split without rows, a length too short
       for the format, a masking of words (phrases, entities) over a corpus where none has two
-      tokens.
+      tokens, a format of lanes over a mixture.
   """
-  _check_split(corpus, split, batch_size, host[1])
+  if split != 'train' and len(corpus.members) > 1:
+    raise ValueError('of a mixture, each corpus has held-out rows of its own')
+  for member in corpus.members:
+    _check_split(member, split, batch_size, host[1])
 
   def form_of(part):
     text = rows_lib.text_of(part)
     form = named.build(format, formats.BY_NAME, 'format', text, length)
     return form.in_lanes(batch_size, 'eod' in corpus.special) if form.in_lanes else form
 
-  form = form_of(corpus.splits[split].part(0))
-  _check_fit(corpus, form, format, masking)
+  forms = [form_of(member.splits[split].part(0)) for member in corpus.members]
+  for member, form in zip(corpus.members, forms):
+    _check_fit(member, form, format, masking)
 
   def mask_of(changes):
     made = named.build({**masking, **changes}, maskings.BY_NAME, 'masking', length, corpus)
@@ -96,23 +105,30 @@ def build(
   if split == 'train' and moves:
     stairs = Stairs(moves, first_step, mask_of)
     mask = stairs.widest
-  notes = word_marks.check(corpus, masking)
+  of_words = [word_marks.check(member, masking) for member in corpus.members]
   # evaluation asks the same of every seed and phase, and nothing but text: so losses compare
   if split != 'train':
     seed, phase, mask = 0, 0, maskings.of_text(mask, corpus.special)
   key = hashing.fold(hashing.fold(hashing.new_key(seed), hashing.PHASE), phase)
   key = hashing.fold(key, sorted(corpus.splits).index(split))
-  order = _order(corpus.splits[split], split, form, form_of, key, batch_size, first_example, mask)
-  notes = [*form.warnings, *notes]
-  if order.rows_per_epoch < batch_size:
+  sources, notes = [], []
+  for number, (member, form) in enumerate(zip(corpus.members, forms)):
+    # the first corpus has the draws of a run on it alone
+    own = hashing.fold(hashing.fold(key, hashing.CORPUS), number) if number else key
+    order = _order(member.splits[split], split, form, form_of, own, batch_size, mask)
+    sources.append(mixtures.Source(member, order, length, mask.reads_units))
+    of = f' of {member.name}' if member.name else ''
+    notes += [f'Split {split!r}{of}: {told}' for told in (*form.warnings, *of_words[number])]
+  source = sources[0] if len(sources) == 1 else mixtures.Mixture(sources, mixture, before)
+  if source.rows_per_epoch < batch_size:
     notes.append(
-      f'there are {order.rows_per_epoch} rows, less than a batch of {batch_size}: rows repeat in a '
-      'batch.'
+      f'Split {split!r}{of if len(sources) == 1 else ""}: there are {source.rows_per_epoch} rows, '
+      f'less than a batch of {batch_size}: rows repeat in a batch.'
     )
-  notes = tuple(f'Split {split!r}: {sentence}' for sentence in notes)
   for sentence in notes:
     warnings.warn(sentence, stacklevel=2)
-  pipeline = Pipeline(corpus, form, mask, order, Place(batch_size, length, *host), notes, stairs)
+  place = Place(batch_size, length, *host, first_example)
+  pipeline = Pipeline(forms[0], mask, source, place, tuple(notes), stairs)
   if named.is_outside(masking['name']):  # tests check the maskings of the package
     pipeline.check(masking['name'])
   return pipeline
@@ -132,8 +148,28 @@ def of_phase(corpus, phase, **options):
     first_example=phase.first_example,
     moves=moving.of(config, 'masking'),
     first_step=phase.first_step,
+    mixture=config.mixture,
+    before=phase.before,
     **options,
   )
+
+
+def of_epochs(config, corpus):
+  """The config with the steps of config.epochs, if it has them."""
+  if not config.epochs:
+    return config
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')  # the run says them
+    read_of = lambda phase: of_phase(corpus, phase).read
+    return reading.of_epochs(config, configuration.phases(config), read_of)
+
+
+def held_out(corpus, phase, **options) -> dict:
+  """{name of the corpus: pipeline of its held-out rows}, '' for the only corpus. Of a mixture,
+  corpora without held-out text are left out.
+  """
+  some = [m for m in corpus.members if m.splits['held_out'].num_tokens or len(corpus.members) == 1]
+  return {m.name: of_phase(m, phase, split='held_out', **options) for m in some}
 
 
 def _check_split(corpus, split, batch_size, hosts):
@@ -155,6 +191,11 @@ def _check_split(corpus, split, batch_size, hosts):
 
 def _check_fit(corpus, form, format, masking):
   """Raises UserError where format, masking and corpus do not go together."""
+  if form.assemble and corpus.name:
+    raise errors.UserError(
+      f'format={format["name"]} reads each lane as one continuous text, which a mixture of corpora '
+      'interrupts: give one --corpus, or take another --config.format.'
+    )
   if form.needs_sentences and corpus.manifest['splitter'] == 'none':
     raise errors.UserError(
       f'format={format["name"]} parts its segments where a sentence ends, and the corpus was not '
@@ -169,10 +210,10 @@ def _check_fit(corpus, form, format, masking):
     )
 
 
-def _order(text, split, form, form_of, key, batch_size, first_example, mask) -> epochs.Order:
+def _order(text, split, form, form_of, key, batch_size, mask) -> epochs.Order:
   lists, in_lanes = epochs.Lists(epochs.Parts(text, form, form_of), key), form.assemble is not None
   rows = lists.parts.rows(len(lists.get(0)), batch_size if in_lanes else 1)
-  order = epochs.Order(split, lists, rows, first_example, mask.repeat, in_lanes)
+  order = epochs.Order(split, lists, rows, mask.repeat, in_lanes)
   if not order.rows_per_epoch:
     raise errors.UserError(
       f'The split {split!r} gives no row of this format: bring more text, or another '
@@ -183,12 +224,15 @@ def _order(text, split, form, form_of, key, batch_size, first_example, mask) -> 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-  """The global batch, batch_size rows of `length` tokens, and which host this is of how many."""
+  """The global batch, batch_size rows of `length` tokens; which host this is of how many; and the
+  first example of the phase.
+  """
 
   batch_size: int
   length: int
   host: int
   hosts: int
+  first_example: int
 
   @property
   def rows(self) -> int:
@@ -199,6 +243,10 @@ class Place:
   def first(self) -> int:
     """The first of them."""
     return self.host * self.rows
+
+  def examples(self, step: int) -> int:
+    """Examples of the phase's order before a step of it."""
+    return self.first_example + step * self.batch_size
 
 
 class Stairs:
@@ -230,13 +278,13 @@ class Pipeline:
     warnings: sentences for the user, which were also issued as Python warnings.
   """
 
-  def __init__(self, corpus, form, mask, order, place: Place, warnings=(), stairs=None):
-    """form: over the first part of the split; mask: masking.Masking; order: epochs.Order; stairs:
-    the maskings in turn, of which `mask` is the widest.
+  def __init__(self, form, mask, source, place: Place, warnings=(), stairs=None):
+    """form: over the first part of the split; mask: masking.Masking; source: mixture.Source or
+    Mixture; stairs: the maskings in turn, of which `mask` is the widest.
     """
-    self._corpus, self._format, self._masking = corpus, form, mask
-    self._order, self._place, self.warnings = order, place, warnings
-    self.rows_per_epoch, self.num_predictions = order.rows_per_epoch, mask.num_predictions
+    self._format, self._masking = form, mask
+    self._source, self._place, self.warnings = source, place, warnings
+    self.rows_per_epoch, self.num_predictions = source.rows_per_epoch, mask.num_predictions
     self.features = self._describe()
     self._stairs, self._masks = stairs, {}
     self._mask = self._function(mask)
@@ -270,6 +318,10 @@ class Pipeline:
   def batch(self, step: int) -> dict:
     """This host's rows of a step (from 0, local to the phase): {name: numpy array [b, …]}."""
     return self._finish(*self._step_rows(int(step)), self._mask_at(int(step)))
+
+  def read(self, steps: int) -> tuple[reading.Reading, ...]:
+    """What the first steps of the phase read of each corpus."""
+    return self._source.read(self._place.first_example, self._place.examples(steps))
 
   def iterate(self, first_step: int, end_step: int):
     """The batches of first_step … end_step − 1, computed ahead in other threads; each equals
@@ -334,10 +386,10 @@ class Pipeline:
     rows = np.arange(whole * size)
     if whole > n:
       rows = np.arange(n * size)
-      rows = rows if self._order.in_lanes else rows * total // (n * size)
+      rows = rows if self._source.order.in_lanes else rows * total // (n * size)
     for first in range(0, len(rows), size):
       here = rows[first : first + size][place.first : place.first + place.rows]
-      batch = self._finish(*self._rows(0, here % total, shuffled=False))
+      batch = self._finish(*self._source.rows(0, here % total, shuffled=False))
       for name in ('masked_weights', 'pack_ids'):
         batch[name] = np.where((here < total)[:, None], batch[name], 0).astype(batch[name].dtype)
       yield batch
@@ -352,56 +404,8 @@ class Pipeline:
     """Features before masking and the row keys of this host's part of a step."""
     if step < 0:
       raise ValueError(f'step {step}: steps count from 0')
-    first = self._order.first_example + step * self._place.batch_size + self._place.first
-    example = first + np.arange(self._place.rows, dtype=np.int64)
-    epoch, place = np.divmod(example, self.rows_per_epoch)
-    return self._rows(epoch, place, shuffled=not self._order.in_lanes)
-
-  def _rows(self, epoch, place, shuffled):
-    """Features and row keys of the places [b] of epochs [b]; `shuffled`: of the epoch's order, else
-    of the order of its lists.
-    """
-    stretches, of_split = [], self._order.lists.parts
-    for e, part, here in self._order.stretches(np.broadcast_to(epoch, place.shape), place):
-      rows, numbers, key = self._order.rows(e, part, here, shuffled)
-      split, form = of_split.split(part), of_split.form(part)
-      gather = functools.partial(self._gather, split)
-      units = functools.partial(self._units, split) if self._masking.reads_units else None
-      if form.assemble:
-        features = form.assemble(key, rows, numbers, gather, self._corpus.special, units)
-      else:
-        features = rows_lib.assemble(
-          form.spans(key, rows, numbers),
-          len(numbers),
-          self._place.length,
-          gather,
-          self._corpus.special,
-          form.packed,
-          units,
-        )
-      row_keys = hashing.fold(hashing.fold(key, hashing.ROW), numbers)
-      stretches.append((features, np.stack(row_keys, axis=-1)))
-    if len(stretches) == 1:
-      return stretches[0]
-    features, keys = zip(*stretches)
-    return {n: np.concatenate([f[n] for f in features]) for n in features[0]}, np.concatenate(keys)
-
-  def _gather(self, split, positions):
-    tokens = split.gather(positions)
-    if tokens.max() >= self._corpus.vocab_size:
-      where = int(positions.reshape(-1)[tokens.argmax()])
-      raise errors.UserError(
-        f'Token {where} of the split {self._order.split!r} is {int(tokens.max())}, in a vocabulary '
-        f'of {self._corpus.vocab_size}: the corpus is damaged or not of this tokenizer; prepare it '
-        'again into a new folder.'
-      )
-    return tokens
-
-  def _units(self, split, positions, tokens):
-    """The marks of tokens: from the corpus, or word starts as the pieces tell them."""
-    if self._corpus.has_marks:
-      return split.gather_units(positions)
-    return np.where(self._corpus.word_starts[tokens], 0, word_marks.CONTINUES_WORD).astype(np.int32)
+    first = self._place.examples(step) + self._place.first
+    return self._source.at(first + np.arange(self._place.rows, dtype=np.int64))
 
   # --- shapes ---
 
