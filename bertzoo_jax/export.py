@@ -38,10 +38,15 @@ from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
 from bertzoo_jax.objectives import heads as head_table
+from bertzoo_jax.objectives import objective
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import step_folders
 from bertzoo_jax.runs import workdir as workdirs
+
+# Tokens of the rows that are compared, of a network without a table of positions. Logits of longer
+# rows would take gigabytes.
+_LONGEST = 1024
 
 
 def export(
@@ -51,7 +56,7 @@ def export(
   missing.
 
   Args:
-    address: W, W@STEP or W@best.
+    address: W, W@STEP, W@best, or an average as W@ema.
     out: directory, local or gs://; appears only when it is complete. A run of several networks has
       a folder in it for each.
     architecture: name of the class, or `package.module:NAME`; of several networks that of the
@@ -65,7 +70,7 @@ def export(
   out = storage.path(out)
   check_free(out)
   params, step, workdir = checkpoint.load_params(address)
-  workdir = storage.path(workdir)
+  workdir, average = storage.path(workdir), checkpoint.parse_address(address)[2]
   config = workdirs.run_config(workdir)
   phase = configuration.phase_at(config, step).config
   trained = objectives.networks_of(phase, weights.vocabulary_size(params))
@@ -79,7 +84,7 @@ def export(
       wished = architecture if i == 0 else None
       wished = wished or _architecture(config.hf, network, params, aloud=i == 0)
       compared, tensors, aside = _write_network(
-        directory, wished, network, params, _told(config, phase), tokenizer, workdir, step
+        directory, wished, network, params, _told(config, phase), tokenizer, workdir, step, average
       )
       rows = None if compared is None else [*rows, *compared]
       place = out / network.name if len(trained) > 1 else out
@@ -119,7 +124,9 @@ def _told(config, phase) -> dict:
   return {**phase.to_dict(), 'phases': phases, 'length': config.length, 'batch_size': rows}
 
 
-def _write_network(directory, architecture, network, params, config, tokenizer, workdir, step):
+def _write_network(
+  directory, architecture, network, params, config, tokenizer, workdir, step, average
+):
   """Fills a directory. Returns (comparisons or None, tensors, names of the heads in HEADS)."""
   a, encoder = architectures.choose(architecture), network.encoder
   whole = weights.flatten(network.of(params))
@@ -131,6 +138,8 @@ def _write_network(directory, architecture, network, params, config, tokenizer, 
   special, files, own = _tokenizer(tokenizer, config, a, encoder, heads.in_paths(whole))
   task = heads.task_of(config['objective'])
   tensors, hf_json = convert(a, flat, encoder, special, task, aside)
+  if network.learned != (objective.MASKED,):
+    hf_json[hf_architecture.LEARNED] = list(network.learned)
   weights.save(directory / 'model.safetensors', tensors)
   if aside:
     weights.save(directory / weights.HEADS, aside)
@@ -141,20 +150,27 @@ def _write_network(directory, architecture, network, params, config, tokenizer, 
   if network.name:
     print(f'{network.name}: {architecture}')
   length = encoder.max_positions or config['length']
+  if hf_architecture.POSITION_TABLE not in flat:
+    length = min(length, _LONGEST)
   rows = _verify(directory, a, encoder, params, special, own, length)
   told = card.Run(
-    a._replace(heads=f'{a.heads} {_LEFT_TO_RIGHT}') if one_way else a,
+    card.with_learned(
+      a._replace(heads=f'{a.heads} {_LEFT_TO_RIGHT}') if one_way else a, network.learned
+    ),
     encoder,
     sizes=a.sizes(encoder, special),
     config=config,
     step=step,
     tensors=tensors,
     corpus=workdirs.corpus_record(workdir),
-    metrics=_metrics(workdir, step, config['metrics'] if 'metrics' in config else ()),
+    metrics={}  # those of the run are of other weights
+    if average
+    else _metrics(workdir, step, config['metrics'] if 'metrics' in config else ()),
     commits=_commits(workdir, step),
     init=workdirs.first_weights(workdir),
     checked=_said(rows, a),
     aside=apart,
+    average=average,
   )
   _write(directory / 'README.md', card.text(told))
   return rows, tensors, apart

@@ -2,6 +2,7 @@
 
     python -m bertzoo_jax.pretrain --config configs/bert.py:base --corpus CORPUS --workdir W
                                    [--init W2[@STEP|@best] | hf:DIR | hf:ID] [--corpus CORPUS2 …]
+                                   [--resume_moments]
     python -m bertzoo_jax.pretrain --config configs/bert.py:base --batches FILE.npz --workdir W
 
 The workdir gets the resolved config, checkpoints, metrics.jsonl, loss.png and the command lines of
@@ -49,6 +50,7 @@ def pretrain(
   cache_dir: str | None = None,
   batches: str | None = None,
   init: str | None = None,
+  resume_moments: bool = False,
   init_layers: str = '',
 ) -> dict:
   """Trains; returns {'step', 'interrupted', 'held_out': metrics, 'entropy': nats, 'flops': of the
@@ -57,8 +59,9 @@ def pretrain(
   config: an experiment. workdir: of the run; one that holds this run is resumed. corpus, batches:
   one of them: a corpus or several, or a file of batches. cache_dir: local folder for the mirror of
   a corpus in an object store. init: address of weights to begin with, or one for each network by
-  comma; init_layers: those of its layers to take (initial_weights.layers_of), '' for all. Neither
-  is used when the run is resumed.
+  comma; init_layers: those of its layers to take (initial_weights.layers_of), '' for all;
+  resume_moments: begin at the step of `init`, with its optimizer's state. None of these is used
+  when the run is resumed.
 
   Raises UserError for anything that does not fit, before anything is written; TryAgain for storage
   that may answer the next time, or another job in the workdir; Stopped for a run that must not go
@@ -74,7 +77,7 @@ def pretrain(
     trainings.start_devices(config)
     open_data = functools.partial(_open, config, corpus, cache_dir, batches)
     init = None if init is None else os.fspath(init)
-    begin = dict(init=init, init_layers=init_layers)
+    begin = dict(init=init, init_layers=init_layers, resume_moments=resume_moments)
     return _report(trainings.train(run, workdir, open_data, notice=notice, **begin), workdir)
 
 
@@ -127,7 +130,7 @@ def _from_corpus(config, path, cache_dir, host):
           yield name, batch
 
     return training_data.PhaseData(
-      train.features, train.iterate, held_out, train.rows_per_epoch, train.read
+      train.features, train.iterate, held_out, train.rows_per_epoch, read=train.read
     )
 
   def trial(phase):
@@ -203,6 +206,7 @@ def main(_):
     cache_dir=_CACHE_DIR.value,
     batches=_BATCHES.value,
     init=_INIT.value,
+    resume_moments=_RESUME_MOMENTS.value,
     init_layers=_INIT_LAYERS.value,
   )
 
@@ -224,8 +228,14 @@ if __name__ == '__main__':
   _INIT = flags.DEFINE_string(
     'init',
     None,
-    'Weights to begin with: WORKDIR[@STEP|@best], hf:DIR or hf:ID[@revision]; two by comma for a '
-    'discriminator and its generator. Optimizer and step are fresh.',
+    'Weights to begin with: WORKDIR[@STEP|@best|@ema|@average:K], hf:DIR or hf:ID[@revision]; two '
+    'by comma for a discriminator and its generator. Optimizer and step are fresh.',
+  )
+  _RESUME_MOMENTS = flags.DEFINE_bool(
+    'resume_moments',
+    False,
+    "Goes on from --init WORKDIR[@STEP] at its step with its optimizer's moments: phases, schedule "
+    'and batches count from its start.',
   )
   _INIT_LAYERS = flags.DEFINE_string(
     'init_layers',

@@ -39,6 +39,7 @@ CHANGES = {
   'transformer': SMALL,
   'disentangled': {**SMALL, 'max_distance': 8, 'buckets': 4},
   'two_stream': {**SMALL, 'memory_length': 4, 'reuse_length': REUSED},
+  'modern': {**SMALL, 'window': 4, 'attention_output_dropout': 0.0},
 }
 GENERATOR = dict(width=1.0)  # a two_stream generator of another width could not share its tables
 
@@ -110,6 +111,7 @@ def rows_of(masking: str, format: str):
       length=LENGTH,
       batch_size=ROWS,
       seed=0,
+      causal_at=lambda step: 0.5,
     )
   assert made.num_predictions == (LENGTH if masking == 'in_order' else PREDICTIONS)
   # Formats with the same features share the masking that TensorFlow has traced.

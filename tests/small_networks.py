@@ -39,6 +39,18 @@ TWO_STREAM = dict(
     attention_dropout=0.0,
   )
 )
+MODERN = dict(
+  parts.modern(
+    num_layers=5,
+    hidden_size=48,
+    num_heads=4,
+    intermediate_size=80,
+    max_positions=40,
+    window=6,
+    global_base=100.0,
+    attention_output_dropout=0.0,
+  )
+)
 # Changes of SECTION that make it V3's encoder.
 DISENTANGLED = dict(
   name='disentangled',
@@ -98,7 +110,19 @@ def parameters(objective, seed=0, scale=0.1):
   start = jax.tree_util.tree_map_with_path(
     lambda path, x: np.full(x.shape, path[-1].key == 'scale', np.float32), shapes
   )
-  return perturbed(start, seed, scale)
+  return without_first_norm(perturbed(start, seed, scale))
+
+
+def without_first_norm(params):
+  """The parameters, with 1 for what the modern encoder does not read, and no directory holds: the
+  norm before its first attention.
+  """
+  if not isinstance(params, dict):
+    return params
+  made = {name: without_first_norm(x) for name, x in params.items()}
+  if 'final_norm' in made:
+    made['layers']['attention_norm']['scale'][0] = 1
+  return made
 
 
 def state(objective, tx, params, rows):

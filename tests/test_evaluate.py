@@ -192,11 +192,13 @@ def test_held_out_accuracy_and_bits_per_byte_count_no_special_token(corpus):
   params = jax.tree.map(np.zeros_like, small.parameters(objective))
   frame = [opened.special['cls'], opened.special['sep']]
   params['mlm_head']['bias'][frame] = 3.0
-  accuracy, loss = scores.masked_scores('network', encoder_of(), params, batches)
+  accuracy, loss, *places = scores.masked_scores('network', encoder_of(), params, batches)
   nats = np.log(VOCAB - 2 + 2 * np.exp(3.0))
   others = sum((~np.isin(b['masked_targets'], frame) * b['masked_weights']).sum() for b in batches)
   assert (accuracy.value, accuracy.count) == (0.0, others)
   assert abs(loss.value - nats) < 1e-5
+  assert [s.places for s in places] == [(8 * i + 1, 8 * i + 8) for i in range(8)]
+  assert sum(s.count for s in places) == loss.count
   split = opened.manifest['splits']['held_out']
   total = phase_run.bits_per_byte(loss.value, split['tokens'] / split['bytes'])
   tokens = opened.splits['held_out'].gather(np.arange(split['tokens']))
@@ -214,7 +216,7 @@ def test_rows_of_one_set_are_there_once_also_where_they_are_few(corpus):
 
 def set_flags(monkeypatch, **values):
   """Flags of the command; those that are not named are as without them."""
-  none = 'CORPUS MINIMAL_PAIRS GAPS REQUIRE CACHE_DIR JSON MASKING_OF'.split()
+  none = 'CORPUS MINIMAL_PAIRS SCORE_BY GAPS REQUIRE CACHE_DIR JSON MASKING_OF'.split()
   for name, value in {
     **dict.fromkeys(none),
     **dict(DRAW=0, TOP=0, GROUP_BY='', BATCHES=BATCHES),
@@ -227,12 +229,12 @@ def set_flags(monkeypatch, **values):
 def test_the_same_command_gives_the_same_numbers_a_table_and_json(
   run, corpus, found, tmp_path, monkeypatch, capsys
 ):
-  set_flags(monkeypatch, WORKDIR=f'{run[0]}@7', CORPUS=corpus, JSON=tmp_path / 'scores.json')
+  set_flags(monkeypatch, WORKDIR=f'{run[0]}@7', CORPUS=[str(corpus)], JSON=tmp_path / 'scores.json')
   command.main(None)
   said = capsys.readouterr().out
   assert scores.table(found) in said and 'at step 7' in said
   lines = said.splitlines()[1:]
-  assert len(lines) == 6 and lines[5].startswith("note: Split 'held_out': 12.6% of the tokens")
+  assert len(lines) == 9 and lines[8].startswith("note: Split 'held_out': 12.6% of the tokens")
   assert lines[1].startswith('network  mlm 24')
   assert lines[3].startswith('network  nsp 24') and lines[3].endswith('head')
   assert json.loads((tmp_path / 'scores.json').read_text()) == json.loads(scores.to_json(found))

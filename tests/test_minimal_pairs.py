@@ -61,10 +61,11 @@ def exported(run, tmp_path_factory):
   return out
 
 
-def scores_of(address, texts):
-  subject, tokenizer = minimal_pairs.opened(address)
+def scores_of(address, texts, by=None):
+  subject, tokenizer = minimal_pairs.opened(address, by)
   ids = [x.tolist() for x in tokenizer.encode_as_transformers(list(texts))]
-  return likelihoods.of(subject, ids), ids
+  words = dict(zip(map(tuple, ids), tokenizer.words_of(list(texts))))
+  return likelihoods.of(subject._replace(words=words), ids), ids
 
 
 def test_a_pseudo_log_likelihood_is_that_of_transformers_on_the_export(run, exported):
@@ -87,6 +88,73 @@ def test_a_pseudo_log_likelihood_is_that_of_transformers_on_the_export(run, expo
   assert len(ids[1]) > len(SENTENCES[1].split()) + 4  # words of several tokens
   np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
   np.testing.assert_allclose(scores_of(f'hf:{exported}', SENTENCES)[0], expected, atol=1e-4)
+
+
+def test_within_words_the_later_tokens_of_a_word_are_masked_too(run, exported):
+  import torch
+  import transformers
+
+  tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
+  network = transformers.BertForMaskedLM.from_pretrained(exported).eval()
+  expected = []
+  for text in SENTENCES:
+    coded = tokenizer(text, return_tensors='pt')
+    words, ids, total = coded.word_ids(), coded['input_ids'], 0.0
+    for place in range(1, ids.shape[1] - 1):
+      row = ids.clone()
+      hidden = [i for i in range(place, ids.shape[1]) if words[i] == words[place]]
+      row[0, hidden] = tokenizer.mask_token_id
+      with torch.no_grad():
+        total += network(row).logits[0, place].log_softmax(-1)[ids[0, place]].item()
+    expected.append(total)
+  for address in (run[0], f'hf:{exported}'):
+    found, _ = scores_of(address, SENTENCES, 'words')
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+  assert np.abs(found - scores_of(run[0], SENTENCES)[0]).max() > 1e-2
+
+
+def test_a_network_of_both_kinds_of_rows_is_scored_both_ways_and_read_so_by_transformers(
+  tmp_path, capsys
+):
+  import torch
+  import transformers
+
+  address, *_ = make_run(tmp_path / 'run', masked_config('causal_masked'))
+  out = str(tmp_path / 'hf')
+  export.export(address, out)
+  tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+  both = transformers.BertForMaskedLM.from_pretrained(out).eval()
+  causal = transformers.BertLMHeadModel.from_pretrained(out, is_decoder=True).eval()
+  expected = {'masked': [], 'left to right': []}
+  for text in SENTENCES[:3]:
+    ids = tokenizer(text, return_tensors='pt')['input_ids']
+    places = torch.arange(1, ids.shape[1] - 1)
+    rows = ids.repeat(len(places), 1)
+    rows[torch.arange(len(places)), places] = tokenizer.mask_token_id
+    with torch.no_grad():
+      before = both(rows).logits[torch.arange(len(places)), places - 1]
+      alone = causal(ids).logits[0, places - 1]
+    for way, logits in (('masked', before), ('left to right', alone)):
+      log_p = logits.log_softmax(-1).gather(1, ids[0, places][:, None])
+      expected[way].append(log_p.sum().item())
+  for way, values in expected.items():
+    for where in (address, f'hf:{out}'):
+      np.testing.assert_allclose(scores_of(where, SENTENCES[:3], way)[0], values, atol=2e-4)
+  np.testing.assert_array_equal(
+    scores_of(address, SENTENCES[:1])[0], scores_of(address, SENTENCES[:1], 'masked')[0]
+  )
+  said = (tmp_path / 'hf/README.md').read_text()
+  assert 'one token before it' in said and 'BertLMHeadModel.from_pretrained' in said
+  assert 'pipeline_tag' not in said
+
+
+def test_a_way_that_a_network_did_not_learn_is_refused(run, tmp_path):
+  with pytest.raises(errors.UserError, match='is scored by masked, words, as it learned'):
+    minimal_pairs.opened(run[0], 'left to right')
+  address, *_ = make_run(tmp_path / 'run', masked_config('causal_lm'))
+  assert minimal_pairs.opened(address)[0].how == likelihoods.LEFT_TO_RIGHT
+  with pytest.raises(errors.UserError, match='is scored by left to right, as it learned'):
+    minimal_pairs.opened(address, 'masked')
 
 
 def test_a_sentence_scores_the_same_beside_others_and_in_small_batches(run, monkeypatch):

@@ -215,7 +215,7 @@ def test_answers_over_long_passages_are_those_of_all_windows_of_transformers(pla
   windows = []
   for n, own in enumerate(offsets.tolist()):
     at = [i for i, s in enumerate(batch.sequence_ids(n)) if s == 1]
-    windows.append([(own[i], *(float(x[n, i]) for x in logits.to_tuple())) for i in at])
+    windows.append([(own[i], *(x[n, i].item() for x in logits.to_tuple())) for i in at])
   context = lambda w, i: min(i, len(w) - 1 - i) + 0.01 * len(w)
   most = {}
   for w in windows:

@@ -20,6 +20,7 @@ from test_pretrain import world  # noqa: F401
 from bertzoo_jax import export
 from bertzoo_jax.common import errors
 from bertzoo_jax.evaluate import gaps
+from bertzoo_jax.evaluate import minimal_pairs
 from bertzoo_jax.evaluate import scores
 from bertzoo_jax.hf import fill_mask
 from bertzoo_jax.hf import weights
@@ -171,6 +172,57 @@ def test_a_network_from_left_to_right_is_exported_as_a_decoder_and_fills_no_mask
   ):
     with pytest.raises(errors.UserError, match=message):
       refused()
+
+
+ENCODERS = {
+  'shared': (dict(encoder__sharing='all', hf='AlbertForMaskedLM'), 'AlbertForMaskedLM'),
+  'transformer': ({}, 'BertForMaskedLM'),
+  'disentangled': (
+    dict(
+      encoder=parts.disentangled(
+        num_layers=2, hidden_size=16, num_heads=2, intermediate_size=32, max_positions=64
+      ),
+      hf='DebertaV2ForMaskedLM',
+    ),
+    'DebertaV2ForMaskedLM',
+  ),
+}
+
+
+@pytest.mark.parametrize(
+  'encoder', ['shared', *(pytest.param(e, marks=pytest.mark.slow) for e in list(ENCODERS)[1:])]
+)
+def test_a_run_goes_from_causal_over_a_mixture_to_masked_and_each_stage_is_scored_as_it_learned(
+  tmp_path, here, world, capsys, encoder
+):
+  fields, hf_class = ENCODERS[encoder]
+  stages = parts.causal_lm(), parts.causal_masked(causal_share=0.5), parts.mlm()
+  here(
+    tmp_path / 'run',
+    phases=tuple((2, {'objective': stage, 'length': 32}) for stage in stages),
+    run__keep_every=2,
+    run__eval_every=2,
+    **fields,
+  )
+  said = metrics.read(tmp_path / 'run')
+  told = [{k for k in row if k in ('held_out_next_loss', 'held_out_mlm_loss')} for row in said]
+  assert [len(told[step - 1]) for step in (2, 4, 6)] == [1, 2, 1]
+  ways = {2: ['left to right'], 4: ['masked', 'words', 'left to right'], 6: ['masked', 'words']}
+  for step, those in ways.items():
+    address = f'{tmp_path}/run@{step}'
+    assert minimal_pairs.opened(address)[0].how == those[0]
+    for by in {'masked', 'words', 'left to right'} - {*those}:
+      with pytest.raises(errors.UserError, match='as it learned'):
+        minimal_pairs.opened(address, by)
+  rows = export.export(f'{tmp_path}/run@4', tmp_path / 'hf')
+  assert all(row.holds for row in rows)
+  exported = json.loads((tmp_path / 'hf/config.json').read_text())
+  assert exported['architectures'] == [hf_class]
+  assert exported['bertzoo_learned'] == ['left to right', 'masked']
+  corpus = str(world / 'corpus')
+  with pytest.raises(errors.UserError, match='sees no later tokens'):
+    scores.evaluate(f'{tmp_path}/run@2', corpus)
+  assert len(fill_mask.fill(str(tmp_path / 'hf'), 'a [MASK] b', 2)[0]) == 2
 
 
 def test_a_deeper_net_of_shared_layers_begins_with_a_shallower_one_s_weights(

@@ -137,6 +137,7 @@ def phase_run(
   batches=None,
   total=8,
   learning_rate=0.05,
+  ema=0.0,
   **changes,
 ):
   """A PhaseRun of toy batches. changes: of the optimizer's fields."""
@@ -149,7 +150,7 @@ def phase_run(
   features = {k: (v.shape, v.dtype) for k, v in batch(0, rows).items()}
   make = batches or (lambda a, b: (batch(first + s, rows, poison, weight) for s in range(a, b)))
   held_out = lambda: [('', batch(1000 + i, rows)) for i in range(3)]
-  config = ml_collections.ConfigDict(dict(seed=0, run=dict(accumulation=accumulation)))
+  config = ml_collections.ConfigDict(dict(seed=0, ema=ema, run=dict(accumulation=accumulation)))
   return phase_runs.PhaseRun(
     configuration.Phase(0, first, end - first, config, 0, 0, 0),
     end,

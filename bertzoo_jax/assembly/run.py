@@ -7,6 +7,7 @@ import platform
 import zlib
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bertzoo_jax import assembly
@@ -34,14 +35,24 @@ from bertzoo_jax.training import sharding
 
 
 def train(
-  run, workdir, open_data, *, init, notice, devices=None, show=True, init_layers=''
+  run,
+  workdir,
+  open_data,
+  *,
+  init,
+  notice,
+  resume_moments=False,
+  devices=None,
+  show=True,
+  init_layers='',
 ) -> dict:
   """Trains in a workdir, or resumes what is there.
 
   run: an assembly.Run, see checks.of_run. open_data: () → training_data.Data. init: address of
-  weights to begin with, or one for each network by comma; None for fresh ones. notice: a Preemption
-  that listens. devices: of the mesh; None for all. show: whether to print progress. init_layers:
-  those to take of a deeper network (initial_weights.layers_of); '' for all.
+  weights to begin with, or one for each network by comma; None for fresh ones. resume_moments:
+  whether to begin at the step of `init`, with its optimizer's state. notice: a Preemption that
+  listens. devices: of the mesh; None for all. show: whether to print progress. init_layers: those
+  to take of a deeper network (initial_weights.layers_of); '' for all.
 
   Returns {'step', 'end', 'interrupted', 'held_out': metrics, 'data': its Data, 'to_come': what its
   Data says of steps beyond it, 'flops': of the whole run, as `published_flops` counts}.
@@ -62,7 +73,7 @@ def train(
     checks.of_batches(run.phases, mesh, jax.process_count())
     end = min(run.end_step, data.last_step or run.end_step)
     with enough_memory(config):
-      begin = (init, init_layers)
+      begin = (init, init_layers, resume_moments)
       result = _attempt(run, workdir, data, mesh, end, begin, notice, show, check_held)
     return {
       **result,
@@ -82,7 +93,7 @@ def _last_held_out(workdir) -> dict:
 
 def _attempt(run, workdir, data, mesh, end, begin, notice, show, check_held) -> dict:
   """Resumes or begins the run, and trains. What loop.train returns."""
-  config, (init, layers) = run.config, begin
+  config, (init, layers, resume_moments) = run.config, begin
   read_of = lambda phase: data.phase(phase).read
   keep_at = reading.kept(config.run.keep_words, run.phases, read_of, end)
   checkpoints = checkpoint.Checkpoints(
@@ -92,14 +103,17 @@ def _attempt(run, workdir, data, mesh, end, begin, notice, show, check_held) -> 
     keep_every=config.run.keep_every,
     run={'config': json.loads(configuration.to_json(config)), 'corpus': data.corpus},
   )
-  start = checkpoints.newest() or 0
+  start, source = checkpoints.newest() or 0, None
+  if resume_moments and not start:
+    source, start = _branching(config, init, layers, data, end)
   here = next(p for p in run.phases if min(start, end - 1) < p.end_step)
   following = [p for p in run.phases if here.end_step <= p.first_step < end]
   checks.of_phases(run, [here, *following], data, mesh)
   phase_run = assembly.phase_run(run, here, data, mesh, end)
   memory.check(phase_run)
   later = [lambda p=p: assembly.phase_run(run, p, data, mesh, end) for p in following]
-  state, origin, notes = _state(config, phase_run, checkpoints, start, init, layers, data)
+  begin = (start, source, init, layers)
+  state, origin, notes = _state(config, phase_run, checkpoints, begin, data)
   notes += reports.export_notes(config.hf, run.network(here, data.vocab_size, mesh))
 
   attempt = 0
@@ -111,6 +125,7 @@ def _attempt(run, workdir, data, mesh, end, begin, notice, show, check_held) -> 
       start_step=start,
       devices=reports.devices(),
       init=init,
+      resume_moments=source is not None,
     )
   record, trackers = _records(config, workdir, start, attempt)
   bar = progress.Progress(end, start, show=show and first_process(), entropy=data.entropy)
@@ -175,9 +190,43 @@ def enough_memory(config):
   return failures.enough_memory(config.run, by_phase)
 
 
-def _state(config, phase_run, checkpoints, start, init, layers, data):
-  """(TrainState, a line that says where it comes from, notes)."""
+def _branching(config, init, layers, data, end):
+  """(workdir, step) of the run whose state this one begins with."""
+  if not init or init.startswith('hf:') or layers or len(storage.addresses(init)) > 1:
+    raise errors.UserError(
+      '--resume_moments goes on from a run with all its layers: give --init WORKDIR[@STEP].'
+    )
+  workdir, step, kind = checkpoint.locate(init)
+  if kind:
+    raise errors.UserError(
+      f'--init {init} is an average, which has no moments: give {workdir}@STEP, or leave '
+      '--resume_moments out.'
+    )
+  theirs = configuration.phase_at(workdirs.run_config(workdir), step).config.optimizer.name
+  if theirs != config.optimizer.name:
+    raise errors.UserError(
+      f'--init {init} was trained with optimizer={theirs}, whose moments optimizer='
+      f'{config.optimizer.name} cannot take: give one of both, or leave --resume_moments out.'
+    )
+  if step >= end:
+    raise errors.UserError(
+      f'--resume_moments begins at step {step:,}, and this config ends at step {end:,}: its phases '
+      f'count from the start of {workdir}.'
+    )
+  folder, hash = storage.path(workdir) / 'tokenizer', data.corpus.get('tokenizer_hash')
+  initial_weights.check_vocabulary(init, folder, data.tokenizer, hash)
+  return workdir, step
+
+
+def _state(config, phase_run, checkpoints, begin, data):
+  """(TrainState, a line that says where it comes from, notes). begin: (step; workdir of another
+  run whose state it is, or None; address of weights; their layers).
+  """
+  start, source, init, layers = begin
   target, notes = phase_run.target
+  if source:
+    said = f'step {start:,}, weights and optimizer from {init}'
+    return checkpoints.restore(start, target, source), said, notes
   if start:
     said = f'resuming from the checkpoint of step {start:,}'
     said += ' (--init is for a first start: not used)' if init else ''
@@ -210,7 +259,9 @@ def _state(config, phase_run, checkpoints, start, init, layers, data):
     part = lambda index: np.asarray(x[index], to.dtype)
     return jax.make_array_from_callback(x.shape, to.sharding, part)
 
-  state = state.replace(params=jax.tree.map(place, params, target.params))
+  params = jax.tree.map(place, params, target.params)
+  average = jax.tree.map(jnp.copy, params) if target.average else ()
+  state = state.replace(params=params, average=average)
   return state, f'weights from {init}, optimizer and step fresh', [*lines, *notes]
 
 

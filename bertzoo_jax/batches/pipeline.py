@@ -52,6 +52,7 @@ def build(
   keep_units=False,
   moves=(),
   first_step=0,
+  causal_at=None,
   mixture=(),
   before=(),
 ):
@@ -71,6 +72,8 @@ def build(
     keep_units: batches also have 'units' [B, L] (words/word_marks.py), for measuring.
     moves: common.moving.Move of fields of the masking; held-out rows have none.
     first_step: of the phase, of which the moves count.
+    causal_at: step of the phase, None for held-out rows → share of rows whose `causal` is 1; None
+      for batches without this feature.
     mixture: config.mixture, and before: as Phase.before; of one corpus no matter.
 
   Raises:
@@ -128,7 +131,7 @@ def build(
   for sentence in notes:
     warnings.warn(sentence, stacklevel=2)
   place = Place(batch_size, length, *host, first_example)
-  pipeline = Pipeline(forms[0], mask, source, place, tuple(notes), stairs)
+  pipeline = Pipeline(forms[0], mask, source, place, tuple(notes), stairs, causal_at)
   if named.is_outside(masking['name']):  # tests check the maskings of the package
     pipeline.check(masking['name'])
   return pipeline
@@ -136,7 +139,12 @@ def build(
 
 def of_phase(corpus, phase, **options):
   """The pipeline of a configuration.Phase. options: others of `build`."""
-  config = phase.config
+  config, causal_at = phase.config, None
+  if 'causal_share' in config.objective:
+    share = config.objective.causal_share
+    moved = [m for m in moving.of(config, 'objective') if m.field == 'causal_share']
+    at = lambda step: moved[0].at(phase.first_step + step) if moved else share
+    causal_at = lambda step: share if step is None else at(step)
   return build(
     corpus,
     format=config.format,
@@ -148,6 +156,7 @@ def of_phase(corpus, phase, **options):
     first_example=phase.first_example,
     moves=moving.of(config, 'masking'),
     first_step=phase.first_step,
+    causal_at=causal_at,
     mixture=config.mixture,
     before=phase.before,
     **options,
@@ -168,7 +177,9 @@ def held_out(corpus, phase, **options) -> dict:
   """{name of the corpus: pipeline of its held-out rows}, '' for the only corpus. Of a mixture,
   corpora without held-out text are left out.
   """
-  some = [m for m in corpus.members if m.splits['held_out'].num_tokens or len(corpus.members) == 1]
+  some = [m for m in corpus.members if m.splits['held_out'].num_tokens or not m.name]
+  for name in {m.name for m in corpus.members} - {m.name for m in some}:
+    warnings.warn(f'The corpus {name} has no held-out text: it is not evaluated.', stacklevel=2)
   return {m.name: of_phase(m, phase, split='held_out', **options) for m in some}
 
 
@@ -278,10 +289,11 @@ class Pipeline:
     warnings: sentences for the user, which were also issued as Python warnings.
   """
 
-  def __init__(self, form, mask, source, place: Place, warnings=(), stairs=None):
+  def __init__(self, form, mask, source, place: Place, warnings=(), stairs=None, causal_at=None):
     """form: over the first part of the split; mask: masking.Masking; source: mixture.Source or
-    Mixture; stairs: the maskings in turn, of which `mask` is the widest.
+    Mixture; stairs: the maskings in turn, of which `mask` is the widest; causal_at: see `build`.
     """
+    self._causal_at = causal_at
     self._format, self._masking = form, mask
     self._source, self._place, self.warnings = source, place, warnings
     self.rows_per_epoch, self.num_predictions = source.rows_per_epoch, mask.num_predictions
@@ -389,7 +401,8 @@ class Pipeline:
       rows = rows if self._source.order.in_lanes else rows * total // (n * size)
     for first in range(0, len(rows), size):
       here = rows[first : first + size][place.first : place.first + place.rows]
-      batch = self._finish(*self._source.rows(0, here % total, shuffled=False))
+      features, keys = self._source.rows(0, here % total, shuffled=False)
+      batch = self._finish(self._with_causal(features, keys), keys)
       for name in ('masked_weights', 'pack_ids'):
         batch[name] = np.where((here < total)[:, None], batch[name], 0).astype(batch[name].dtype)
       yield batch
@@ -405,7 +418,16 @@ class Pipeline:
     if step < 0:
       raise ValueError(f'step {step}: steps count from 0')
     first = self._place.examples(step) + self._place.first
-    return self._source.at(first + np.arange(self._place.rows, dtype=np.int64))
+    features, keys = self._source.at(first + np.arange(self._place.rows, dtype=np.int64))
+    return self._with_causal(features, keys, step), keys
+
+  def _with_causal(self, features, keys, step=None):
+    """The features with `causal`, which is drawn by the row keys, if it is wanted."""
+    if self._causal_at is None:
+      return features
+    bits = hashing.bits(hashing.fold((keys[:, 0], keys[:, 1]), hashing.CAUSAL), 0)
+    share = hashing.threshold(self._causal_at(step))
+    return {**features, 'causal': (bits.astype(np.int64) < share).astype(np.int32)}
 
   # --- shapes ---
 
@@ -420,6 +442,8 @@ class Pipeline:
     out = {name: ((rows, self._place.length), np.int32) for name in names}
     if self._format.has_pairs:
       out['pair_labels'] = ((rows,), np.int32)
+    if self._causal_at is not None:
+      out['causal'] = ((rows,), np.int32)
     more = self._format.features.items()
     return {**out, **{name: ((rows, *shape), dtype) for name, (shape, dtype) in more}}
 

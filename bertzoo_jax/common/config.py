@@ -13,7 +13,7 @@ from bertzoo_jax.common import errors
 
 # The fields of an experiment, in the order of configs/parts.py.
 FIELDS = tuple(
-  'seed length batch_size batch_tokens phases epochs moving mixture tokenizer corpus format '
+  'seed length batch_size batch_tokens phases epochs moving ema mixture tokenizer corpus format '
   'masking encoder objective optimizer schedule hf run'.split()
 )
 # tokenizer.vocab_size of a config that takes the corpus's
@@ -42,7 +42,7 @@ _NO_SIFT = dict(weight=0.0, rate=1e-4, init=1e-2, loss='symmetric_kl')
 # Runs are read from the version of 22 November 2026 (commit 27f957a) on. Fields that were added
 # since, with the values that compute the same: of an experiment, and of its sections
 # {section: {name of a part: its fields}}.
-_ADDED_FIELDS = dict(batch_tokens=0, epochs=0.0, moving=(), mixture=())
+_ADDED_FIELDS = dict(batch_tokens=0, epochs=0.0, moving=(), ema=0.0, mixture=())
 _ADDED = {
   'objective': {
     'replaced_token': dict(head='token'),
@@ -52,10 +52,13 @@ _ADDED = {
     'classification': dict(sift=_NO_SIFT, class_weights=(), label_smoothing=0.0),
     'multilabel': dict(sift=_NO_SIFT, threshold=0.5),
     'regression': dict(sift={**_NO_SIFT, 'loss': 'mse'}),
+    'tagging': dict(head='linear'),
+    'span': dict(head='linear'),
   },
   'source': {name: dict(stratified=False) for name in ('table', 'tfds')},
   'optimizer': {
-    name: dict(rates=(), clip_groups=()) for name in ('adamw', 'adamw_uncorrected', 'lamb')
+    name: dict(rates=(), clip_groups=(), mu_dtype='float32')
+    for name in ('adamw', 'adamw_uncorrected', 'lamb', 'stable_adamw', 'muon')
   },
 }
 

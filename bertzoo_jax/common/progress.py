@@ -69,6 +69,7 @@ class Progress:
     speed = [f'{rate:,.0f} tokens/s'] if rate else []
     now = self._losses(row, '')
     held_out = self._losses(row, 'held_out_') if 'held_out_loss' in row else []
+    held_out += [f'{name} {value:.4f}' for name, value in row.items() if name.startswith('dev_')]
     for corpus in dict.fromkeys(key.partition('/')[1:] for key in row if '/' in key):
       held_out.append(f'{corpus[1]} {", ".join(self._losses(row, "held_out_", "".join(corpus)))}')
     text = ' · '.join(now + speed + [f'held out: {", ".join(held_out)}'] * bool(held_out))
@@ -93,9 +94,10 @@ class Progress:
     if masked is not None:
       beside = '' if self._entropy is None or suffix else f' (unigram entropy {self._entropy:.4f})'
       parts.append(f'masked-token loss {_number(masked)}{beside}')
+    is_another = lambda x: x is not None and (loss is None or abs(loss - x) > 1e-4 * abs(loss))
     if suffix and masked is None:
       return [f'{k} {_number(v)}' for k, v in row.items() if k.endswith(f'_loss{suffix}')]
-    if not suffix and (masked is None or loss is None or abs(loss - masked) > 1e-4 * abs(loss)):
+    if not suffix and (masked is None or is_another(masked)):
       parts.append(f'loss {_number(loss)}' if not parts else f'total loss {_number(loss)}')
     if found is not None:
       parts.append(
@@ -110,7 +112,7 @@ class Progress:
         and '/' not in name
         and (prefix or not name.startswith('held_out_'))
       ]
-      told = [name for name in own if name not in _OF_ALL and get(name) not in (None, loss)]
+      told = [name for name in own if name not in _OF_ALL and is_another(get(name))]
       parts += [f'{name} {_number(get(name))}' for name in told[:2]]
     return parts
 

@@ -40,9 +40,9 @@ def folded(one, other, number):
   return _mixed(_mixed(one + number) + other), _mixed(other + _mixed(number))
 
 
-def bits(keys: jax.Array, size: tuple[int, int]) -> jax.Array:
-  """uint32 [..., *size], for keys [..., 2]."""
-  return bits_at(keys[..., 0, None, None], keys[..., 1, None, None], (0, 0), size)
+def bits(keys: jax.Array, size: tuple[int, int], first: tuple = (0, 0)) -> jax.Array:
+  """uint32 [..., *size] from the place `first` on, for keys [..., 2]."""
+  return bits_at(keys[..., 0, None, None], keys[..., 1, None, None], first, size)
 
 
 def bits_at(one, other, first: tuple, size: tuple[int, int]) -> jax.Array:
@@ -52,9 +52,11 @@ def bits_at(one, other, first: tuple, size: tuple[int, int]) -> jax.Array:
   return _mixed(_mixed((place[0] * _ROW + place[1]).astype(jnp.uint32) ^ one) + other)
 
 
-def keep(keys: jax.Array, rate: float, size: tuple[int, int]) -> jax.Array:
-  """Booleans [..., *size] that are true with probability 1 − rate, to within 2^−32."""
-  return bits(keys, size) >= threshold(rate)
+def keep(keys: jax.Array, rate: float, size: tuple[int, int], first: tuple = (0, 0)) -> jax.Array:
+  """Booleans [..., *size] that are true with probability 1 − rate, to within 2^−32. first: see
+  `bits`.
+  """
+  return bits(keys, size, first) >= threshold(rate)
 
 
 def normal(keys: jax.Array, size: tuple[int, int]) -> jax.Array:

@@ -27,6 +27,7 @@ def aligned(rows, markdown: bool = False) -> str:
 
 def plain(x):
   """A NamedTuple, and those in it, as dictionaries, lists and numbers."""
-  if hasattr(x, '_asdict'):
-    return {name: plain(value) for name, value in x._asdict().items()}
+  x = x._asdict() if hasattr(x, '_asdict') else x
+  if isinstance(x, dict):
+    return {name: plain(value) for name, value in x.items()}
   return [plain(value) for value in x] if isinstance(x, (list, tuple)) else x

@@ -9,7 +9,8 @@ Three sets of held-out rows, each made as for pretraining, with the masking of t
 paper builds its sets so. --masking_of takes another run's masking for the mlm rows: losses of runs
 with different maskings compare only on the same rows.
 
-    mlm   rows of the config's own format; accuracy and loss (nats) at the masked positions
+    mlm   rows of the config's own format; accuracy and loss (nats) at the masked positions, the
+          loss also in each eighth of the row
     nsp   two segments, the second the true next one (label 0) or one of another document (1)
     sop   two segments that follow each other, in true (0) or swapped order (1)
 
@@ -22,13 +23,15 @@ rows: with the memory, batch after batch of the held-out lanes, and without. A n
 end with the classifier gets pairs in that form.
 
     python -m bertzoo_jax.evaluate --workdir W[@STEP|@best]|hf:DIR --minimal_pairs FILE
-                                   [--group_by FIELD] [--json FILE]
+                                   [--group_by FIELD] [--score_by WAY] [--json FILE]
 
 scores pairs of an acceptable and an unacceptable sentence (Warstadt et al. 2020). A pair is right
 if the acceptable sentence has the higher pseudo-log-likelihood: the sum of log p(token) over its
 tokens, each masked in turn (Salazar et al. 2020). A query stream predicts each token from all
 others. A network from left to right has a log-likelihood, which is taken. Of a discriminator and
-its generator, the generator is scored. A network that never saw a mask is refused.
+its generator, the generator is scored. A network that never saw a mask is refused. --score_by=words
+also masks the tokens of the same word that come after (Kauf & Ivanova 2023). A network that learned
+both (objective=causal_masked) is scored by masks, or with --score_by=left_to_right.
 
 Printed with a standard error: of accuracies √(p(1−p)/n), of losses the deviation by √n, as if all
 predictions were independent. The base rate is the share of label 1. Float32; the same command gives
@@ -61,19 +64,16 @@ entropy, or the accuracy is below the bigrams'.
 from absl import flags
 
 from bertzoo_jax import cli
-
-if __name__ == '__main__':  # before TensorFlow is imported
-  cli.quiet_tensorflow()
-
-from bertzoo_jax.common import errors  # noqa: E402
-from bertzoo_jax.common import storage  # noqa: E402
-from bertzoo_jax.corpus import mixture  # noqa: E402
-from bertzoo_jax.evaluate import gaps  # noqa: E402
-from bertzoo_jax.evaluate import minimal_pairs  # noqa: E402
-from bertzoo_jax.evaluate import scores  # noqa: E402
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.corpus import mixture
+from bertzoo_jax.evaluate import gaps
+from bertzoo_jax.evaluate import minimal_pairs
+from bertzoo_jax.evaluate import scores
 
 
 def main(_):
+  cli.quiet_tensorflow()
   if (_CORPUS.value is None) == (_MINIMAL_PAIRS.value is None):
     raise errors.UserError(
       'Give --corpus (held-out text) or --minimal_pairs (pairs of sentences), one of the two.'
@@ -82,6 +82,8 @@ def main(_):
     raise errors.UserError('--gaps shows gaps in held-out text: give one --corpus.')
   if not _GAPS.value and (_DRAW.value or _TOP.value or _REQUIRE.value is not None):
     raise errors.UserError('--draw, --top and --require are of --gaps: give --gaps=10 too.')
+  if _SCORE_BY.value and not _MINIMAL_PAIRS.value:
+    raise errors.UserError('--score_by is of pairs: give --minimal_pairs too.')
   if _JSON.value and storage.path(_JSON.value).exists():
     raise errors.UserError(
       f'{_JSON.value} exists and is not overwritten: give another name, or remove it first.'
@@ -129,7 +131,9 @@ def _of_gaps():
 
 def _on_pairs():
   """(Scores on pairs of sentences, the lines to print)."""
-  found = minimal_pairs.evaluate(_WORKDIR.value, _MINIMAL_PAIRS.value, group_by=_GROUP_BY.value)
+  by = _SCORE_BY.value and _SCORE_BY.value.replace('_', ' ')
+  how = dict(group_by=_GROUP_BY.value, by=by)
+  found = minimal_pairs.evaluate(_WORKDIR.value, _MINIMAL_PAIRS.value, **how)
   network = f'{found.network} of ' if found.network else ''
   step = '' if found.step is None else f' at step {found.step:,}'
   head = f'{network}{found.address}{step} on {_MINIMAL_PAIRS.value}, tokens: {found.how}'
@@ -158,6 +162,12 @@ if __name__ == '__main__':
   )
   _GROUP_BY = flags.DEFINE_string(
     'group_by', '', 'Field of the pairs to group by. Without it: UID or field, if there is one.'
+  )
+  _SCORE_BY = flags.DEFINE_enum(
+    'score_by',
+    None,
+    ['masked', 'words', 'left_to_right'],
+    'How pairs are scored; without it as the network learned to predict.',
   )
   _BATCHES = flags.DEFINE_integer(
     'batches', 50, 'Of config.batch_size rows of each set, at most; a probe is fitted on as many.'

@@ -17,6 +17,7 @@ from bertzoo_jax.evaluate import held_out
 from bertzoo_jax.evaluate import masked
 from bertzoo_jax.evaluate import scores
 from bertzoo_jax.objectives import networks
+from bertzoo_jax.objectives import objective
 from bertzoo_jax.pretrained import initial_weights
 from bertzoo_jax.runs import curve
 from bertzoo_jax.runs import metrics
@@ -96,7 +97,8 @@ def find(
     UserError: what evaluate raises; an objective that fills no masks.
   """
   run, corpus = held_out.opened(address, path, cache_dir)
-  network = next((n for n in run.networks if 'mlm_head' in n.of(run.params)), None)
+  fills = lambda n: 'mlm_head' in n.of(run.params) and objective.MASKED in n.learned
+  network = next(filter(fills, run.networks), None)
   if network is None:
     raise errors.UserError(
       f'objective={run.config.objective.name} trains no network that fills masks: give the '
@@ -116,9 +118,11 @@ def find(
 
   # device: the network before and after
   before, after = (network.of(p) for p in (_first_weights(run, corpus), run.params))
+  read = networks.one_before if network.ahead else lambda batch: batch
+  rows, alone = [read(b) for b in rows], read(text.alone(drawn_G))
   _, first_loss = scores.masked_scores(NETWORK, network.encoder, before, rows)[:2]
   accuracy, loss = scores.masked_scores(NETWORK, network.encoder, after, rows)[:2]
-  filled = [_fill(network.encoder, params, text.alone(drawn_G)) for params in (before, after)]
+  filled = [_fill(network.encoder, params, alone) for params in (before, after)]
   filled.append(bigrams.guesses(counted, *beside_G))
 
   spelt = lambda token: tokenizer.decode([token]).strip()
@@ -169,13 +173,13 @@ def _top(encoder, params, batches, text, share_V, count) -> Top:
 
 def _first_weights(run, corpus):
   """The parameters that the run began with."""
-  objective = objectives.of(run.config, corpus.vocab_size)
-  fresh = jax.jit(objective.init)(jax.random.key(run.config.seed))
+  trained = objectives.of(run.config, corpus.vocab_size)
+  fresh = jax.jit(trained.init)(jax.random.key(run.config.seed))
   init = workdirs.first_weights(run.workdir)
   if init is None:
     return fresh
   tokenizer = storage.path(run.workdir) / 'tokenizer'
-  return initial_weights.parameters(fresh, init, objective, tokenizer, run.config.hf)[0]
+  return initial_weights.parameters(fresh, init, trained, tokenizer, run.config.hf)[0]
 
 
 def _fill(encoder, params, batch):

@@ -3,7 +3,6 @@
 import warnings
 
 from bertzoo_jax import pretrained
-from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
@@ -75,6 +74,8 @@ def rows_of(corpus, config, format, split: str, batches: int) -> list[dict]:
   Raises:
     UserError: the split has no row of the format, or what pipeline.build refuses.
   """
+  from bertzoo_jax.batches import pipeline  # with TensorFlow, which minimal pairs do without
+
   fields = dict(
     format=format, masking=config.masking, length=config.length, seed=config.seed, split=split
   )

@@ -6,6 +6,8 @@ seen and not scored. What a token is given depends on the network:
     masked         all other tokens, and a mask in its own place; one row per token (Salazar et al.
                    2020 §2: the pseudo-log-likelihood)
     query stream   all other tokens: its query sees them and not itself; one row per token
+    words          as masked, but the later tokens of its word are masks, too (Kauf & Ivanova 2023,
+                   PLL-word-l2r)
     left to right  the tokens before it; one row per sentence
 
 Legend: S sentences of one length, N their rows, R rows of a batch, L length, P predictions.
@@ -19,8 +21,10 @@ import numpy as np
 from bertzoo_jax.common import errors
 from bertzoo_jax.evaluate import scores
 from bertzoo_jax.objectives import networks
+from bertzoo_jax.objectives import objective
 
-MASKED, QUERIES, LEFT_TO_RIGHT = 'masked', 'query stream', 'left to right'
+MASKED, LEFT_TO_RIGHT = objective.MASKED, objective.LEFT_TO_RIGHT
+WORDS, QUERIES = 'words', 'query stream'
 _SHORTEST = 16  # tokens of the shortest rows; others are as long as a power of two
 _TOKENS = 1 << 13  # of the rows that go through a network together
 
@@ -31,11 +35,13 @@ class Subject(NamedTuple):
   Attributes:
     name: '' where a run has one.
     encoder: linen module, float32; params: of the network.
-    how: MASKED, QUERIES or LEFT_TO_RIGHT.
+    how: MASKED, WORDS, QUERIES or LEFT_TO_RIGHT.
     special: {'mask' | 'cls' | 'sep' | 'pad' | …: id}.
     frame: template of a row with one text, `single` of hf.tokenizer.Shape.
     step: of the checkpoint; None without one.
     notes: sentences on the choice of the network.
+    ahead: whether the output at a token predicts the token after it.
+    words: {tokens of a text: the word of each, or None}, for WORDS.
   """
 
   name: str
@@ -46,20 +52,24 @@ class Subject(NamedTuple):
   frame: str
   step: int | None = None
   notes: tuple[str, ...] = ()
+  ahead: bool = False
+  words: dict | None = None
 
 
-def how(params: dict, in_order: bool = False) -> str | None:
-  """How a network is scored; None if it gives no probability of a token.
+def ways(params: dict, learned=(MASKED,), in_order: bool = False) -> tuple[str, ...]:
+  """How a network can be scored, the usual way first; () if it gives no probability of a token.
 
-  params: of the network. in_order: whether its query stream learned to predict from left to right.
+  params: of the network. learned: see objective.Network. in_order: whether its query stream learned
+  to predict from left to right.
   """
   if 'next_head' in params:
-    return LEFT_TO_RIGHT
+    return (LEFT_TO_RIGHT,)
   if 'mlm_head' not in params:
-    return None
-  if 'query' not in params['encoder']['embeddings']:
-    return MASKED
-  return LEFT_TO_RIGHT if in_order else QUERIES
+    return ()
+  if 'query' in params['encoder']['embeddings']:
+    return (LEFT_TO_RIGHT if in_order else QUERIES,)
+  masked = (MASKED, WORDS) if MASKED in learned else ()
+  return masked + ((LEFT_TO_RIGHT,) if LEFT_TO_RIGHT in learned else ())
 
 
 def of(subject: Subject, ids: list[list[int]]) -> np.ndarray:
@@ -113,7 +123,13 @@ def _framed(subject, texts, length) -> tuple[dict[str, np.ndarray], np.ndarray]:
     here = slice(length - len(row), length) if left else slice(len(row))
     ids_SL[s, here], segments_SL[s, here], text_SL[s, here] = zip(*row)
     packs_SL[s, here] = 1
-  return dict(input_ids=ids_SL, segment_ids=segments_SL, pack_ids=packs_SL), text_SL
+  rows = dict(input_ids=ids_SL, segment_ids=segments_SL, pack_ids=packs_SL)
+  if subject.how == WORDS:
+    rows['words'] = np.full(ids_SL.shape, -1)
+    for s, text in enumerate(texts):
+      own = enumerate(subject.words[text])
+      rows['words'][s, text_SL[s]] = [-2 - i if word is None else word for i, word in own]
+  return rows, text_SL
 
 
 def _batches(subject, rows, text_SL, sentence_N, place_N, size):
@@ -135,12 +151,16 @@ def _one_place(subject, batch, place_R):
   ids_RL = batch['input_ids']
   here = np.arange(len(place_R)), place_R
   predicted = dict(
-    masked_positions=place_R[:, None].astype(np.int32),
+    masked_positions=np.maximum(place_R - subject.ahead, 0)[:, None].astype(np.int32),
     masked_targets=ids_RL[here][:, None],
     masked_weights=np.ones((len(place_R), 1), np.float32),
   )
-  if subject.how == MASKED:
+  if subject.how in (MASKED, WORDS):
     ids_RL[here] = subject.special['mask']
+    if subject.how == WORDS:
+      word_RL = batch.pop('words')
+      later_RL = np.arange(ids_RL.shape[1]) > place_R[:, None]
+      ids_RL[later_RL & (word_RL == word_RL[here][:, None])] = subject.special['mask']
     return {**batch, **predicted}
   order_RL = np.zeros_like(ids_RL)  # a query sees what has a lower order than its token
   order_RL[here] = 1
@@ -150,7 +170,7 @@ def _one_place(subject, batch, place_R):
 def _from_left_to_right(subject, batch, text_RL):
   """The batch with predictions of all tokens of the text, each from those before it."""
   targets_RL, length = batch['input_ids'], text_RL.shape[1]
-  if 'next_head' in subject.params:  # a vector predicts the token after it
+  if subject.ahead or 'next_head' in subject.params:  # a vector predicts the token after it
     ahead = lambda x_RL: np.pad(x_RL[:, 1:], ((0, 0), (0, 1)))
     targets_RL, text_RL = ahead(targets_RL), ahead(text_RL) & (batch['pack_ids'] > 0)
   places_RL = np.broadcast_to(np.arange(length, dtype=np.int32), text_RL.shape)

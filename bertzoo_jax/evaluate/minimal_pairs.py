@@ -59,23 +59,25 @@ class Found(NamedTuple):
   notes: list[str]
 
 
-def evaluate(address: str, path: str, *, group_by: str = '') -> Found:
+def evaluate(address: str, path: str, *, group_by: str = '', by: str | None = None) -> Found:
   """Scores the pairs of a file.
 
   Args:
     address: W, W@STEP or W@best; hf:DIR or hf:OWNER/NAME[@REVISION].
     path, group_by: see `pair_files.read`.
+    by: a way of `likelihoods.ways`; None for the usual one of the network.
 
   Raises:
-    UserError: nothing at an address; a network that gives no probability of a token, or that never
-      saw a mask; a sentence that is too long; a file that is not as described.
+    UserError: nothing at an address; a network that gives no probability of a token, that never saw
+      a mask, or that did not learn this way; a sentence that is too long; a file that is not as
+      described.
   """
   pairs = pair_files.read(path, group_by)
-  subject, tokenizer = opened(address)
-  ids = [
-    x.tolist()
-    for x in tokenizer.encode_as_transformers([text for p in pairs for text in (p.good, p.bad)])
-  ]
+  subject, tokenizer = opened(address, by)
+  texts = [text for p in pairs for text in (p.good, p.bad)]
+  ids = [x.tolist() for x in tokenizer.encode_as_transformers(texts)]
+  if subject.how == likelihoods.WORDS:
+    subject = subject._replace(words=dict(zip(map(tuple, ids), tokenizer.words_of(texts))))
   score = likelihoods.of(subject, ids)
   if not np.isfinite(score).all():
     raise errors.UserError(f'{address} gives scores that are no numbers: give another checkpoint.')
@@ -91,35 +93,47 @@ def accuracies(pairs, score) -> tuple[list[Accuracy], Accuracy]:
   ], _accuracy('', good, bad)
 
 
-def opened(address: str) -> tuple[likelihoods.Subject, Any]:
-  """(the network to score at an address, its tokenizer). Errors: see `evaluate`."""
+def opened(address: str, by: str | None = None) -> tuple[likelihoods.Subject, Any]:
+  """(the network to score at an address, its tokenizer). by, errors: see `evaluate`."""
   if not os.fspath(address).startswith('hf:'):
     run = pretrained.open_run(address)
     tokenizer = tokenizers.of_folder(storage.path(run.workdir) / 'tokenizer')
-    return of_run(run, tokenizer.special), tokenizer
+    return of_run(run, tokenizer.special, by), tokenizer
   there = pretrained.open(address)
   tokenizer = tokenizers.of_folder(there.tokenizer_folder)
-  how = likelihoods.how(there.params)
-  if how is None:
+  ways = likelihoods.ways(there.params, there.learned)
+  if not ways:
     raise errors.UserError(
       f'{address} is a {there.hf}, which gives no probability of a token: give a masked language '
       'model. Of a discriminator and its generator that is the generator.'
     )
   encoder = pretrained.encoder(there)
+  how, own = _way(ways, by, address), there.shape.single
   subject = likelihoods.Subject(
-    '', encoder, there.params, how, tokenizer.special, there.shape.single
+    '', encoder, there.params, how, tokenizer.special, own, ahead=there.ahead
   )
   return subject, tokenizer
 
 
-def of_run(run: pretrained.Run, special: dict[str, int]) -> likelihoods.Subject:
+def _way(ways, by, address) -> str:
+  """The way that is wished, or the usual one."""
+  if by is not None and by not in ways:
+    raise errors.UserError(
+      f'--score_by={by}: the network of {address} is scored by {", ".join(ways)}, as it learned.'
+    )
+  return by or ways[0]
+
+
+def of_run(
+  run: pretrained.Run, special: dict[str, int], by: str | None = None
+) -> likelihoods.Subject:
   """The network of a run that is scored. Where a generator fills the masks of another network's
   rows, it is the generator.
 
-  special: ids of the run's tokenizer. Errors: see `evaluate`.
+  special: ids of the run's tokenizer. by, errors: see `evaluate`.
   """
   in_order = 'masking' in run.config and run.config.masking.name == 'in_order'
-  told = {n.name: likelihoods.how(n.of(run.params), in_order) for n in run.networks}
+  told = {n.name: likelihoods.ways(n.of(run.params), n.learned, in_order) for n in run.networks}
   able = [n for n in run.networks if told[n.name]]
   if not able:
     raise errors.UserError(
@@ -127,8 +141,8 @@ def of_run(run: pretrained.Run, special: dict[str, int]) -> likelihoods.Subject:
       'token: give a run that predicts tokens.'
     )
   chosen = next((n for n in able if n.name == 'generator'), able[0])
-  how, notes = told[chosen.name], ()
-  if how == likelihoods.MASKED and not _shows_masks(run.config.masking):
+  how, notes = _way(told[chosen.name], by, run.workdir), ()
+  if how in (likelihoods.MASKED, likelihoods.WORDS) and not _shows_masks(run.config.masking):
     raise errors.UserError(
       f'masking={run.config.masking.name} of {run.workdir} never shows [MASK], so it has '
       'not learned to fill one: give a run with masking.substitute=mask and a first share of '
@@ -143,7 +157,7 @@ def of_run(run: pretrained.Run, special: dict[str, int]) -> likelihoods.Subject:
   name = architectures.fitting(run.config.hf, encoder.activation, hf.flatten(params))
   shape = architectures.choose(name).tokens or hf_tokenizer.Shape()
   return likelihoods.Subject(
-    chosen.name, encoder, params, how, special, shape.single, run.step, notes
+    chosen.name, encoder, params, how, special, shape.single, run.step, notes, chosen.ahead
   )
 
 

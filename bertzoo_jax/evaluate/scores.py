@@ -16,13 +16,16 @@ from bertzoo_jax.evaluate import held_out
 from bertzoo_jax.objectives import generator as generators
 from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
+from bertzoo_jax.objectives import objective as objectives
 from bertzoo_jax.objectives import probe
+from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import workdir as workdirs
 
 PAIRS = ('nsp', 'sop')
 # That go through a network together: a batch of thousands of rows would not fit a device.
 _ROWS = 64
 _ONE_NETWORK = 'network'  # the name of a nameless one
+_PARTS = 8  # of a row, whose losses are told apart
 
 
 class Score(NamedTuple):
@@ -38,6 +41,7 @@ class Score(NamedTuple):
     base_rate: share of label 1; None of masked tokens.
     how: 'head' or 'linear probe'; of a network with a memory 'head, memory' or 'head, no memory'.
     fitted_rows: of the train split, that a probe saw; None of a head.
+    places: the first and the last place in the row, from 1, of its predictions; None for all.
   """
 
   network: str
@@ -50,6 +54,7 @@ class Score(NamedTuple):
   base_rate: float | None
   how: str
   fitted_rows: int | None
+  places: tuple[int, int] | None = None
 
 
 class Evaluation(NamedTuple):
@@ -60,6 +65,7 @@ class Evaluation(NamedTuple):
     corpus: hash of the text.
     scores: in the order of networks and sets of rows.
     notes: sentences on what was left out, and on what is to know of the numbers.
+    places: losses of masked tokens in each eighth of the row.
   """
 
   workdir: str
@@ -67,6 +73,7 @@ class Evaluation(NamedTuple):
   corpus: str
   scores: list[Score]
   notes: list[str]
+  places: list[Score]
 
 
 def evaluate(
@@ -94,12 +101,15 @@ def evaluate(
     raise errors.UserError(f'--batches is {batches}: at least 1 is needed.')
   run, corpus = held_out.opened(address, path, cache_dir)
   params, step, workdir, config, trained = run
-  if any('next_head' in network.of(params) for network in trained):
+  one_way = lambda n: 'next_head' in n.of(params) or objectives.MASKED not in n.learned
+  if any(map(one_way, trained)):
     raise errors.UserError(
       f'objective={config.objective.name} trains a network that sees no later tokens, but this '
       'command reads both sides of a mask: see its held-out loss per token in metrics.jsonl.'
     )
   notes = _notes(workdir, corpus)
+  if kind := checkpoint.parse_address(address)[2]:
+    notes.append(f'the weights are an average ({kind}).')
   sets = {'mlm': _rows(notes, corpus, config, config.format, 'held_out', batches)}
   if masking_of is not None:
     masked = held_out.masked_as(config, masking_of)
@@ -120,15 +130,18 @@ def evaluate(
   for network in trained:
     name, own = network.name or _ONE_NETWORK, network.of(params)
     if 'mlm_head' in own:
-      scores += masked_scores(name, network.encoder, own, sets['mlm'])
+      rows = [networks.one_before(b) if network.ahead else b for b in sets['mlm']]
+      scores += masked_scores(name, network.encoder, own, rows)
     for pairs in [p for p in PAIRS if p in sets]:
       train = None if 'pair_head' in own else _pairs(notes, corpus, config, pairs, 'train', batches)
       scores.append(pair_score(name, network.encoder, own, pairs, sets[pairs], train))
-  return Evaluation(str(workdir), step, corpus.hash, scores, notes)
+  whole = [s for s in scores if s.places is None]
+  places = [s for s in scores if s.places is not None]
+  return Evaluation(str(workdir), step, corpus.hash, whole, notes, places)
 
 
 def masked_scores(name: str, encoder, params: dict, batches: list[dict]) -> list[Score]:
-  """Accuracy and loss at the masked positions.
+  """Accuracy and loss at the masked positions, then the loss in each eighth of the row.
 
   An encoder with a memory is scored twice: with the memory, which goes from each row of a batch to
   the same row of the next, and without.
@@ -145,7 +158,7 @@ def masked_scores(name: str, encoder, params: dict, batches: list[dict]) -> list
 
 
 def _masked_scores(name, encoder, params, batches, how, first=lambda rows: ()):
-  """[accuracy, loss]. first: rows → the memory before the first batch."""
+  """[accuracy, loss, losses by place]. first: rows → the memory before the first batch."""
 
   def read(params, batch, memory):
     found = networks.predictions(encoder, params['encoder'], batch, None, memory=memory)
@@ -153,17 +166,26 @@ def _masked_scores(name, encoder, params, batches, how, first=lambda rows: ()):
     return networks.nll(logits_BPV, batch['masked_targets']), found.memory
 
   nll_BP, correct_BP = through(read, encoder, params, batches, first)
-  weights_BP = np.concatenate([b['masked_weights'] for b in batches]).astype(np.float64)
-  num_rows, count = int((weights_BP.max(axis=1) > 0).sum()), int((weights_BP > 0).sum())
-  total = max(weights_BP.sum(), 1.0)
-  mean = lambda x: float((x * weights_BP).sum() / total)
-  accuracy, loss = mean(correct_BP.astype(np.float64)), mean(nll_BP.astype(np.float64))
-  deviation = mean((nll_BP.astype(np.float64) - loss) ** 2) ** 0.5
-  score = lambda *measured: Score(name, 'mlm', num_rows, *measured, count, None, how, None)
-  return [
-    score('accuracy', accuracy, binomial(accuracy, count)),
-    score('loss', loss, deviation / max(count, 1) ** 0.5),
-  ]
+  joined = lambda feature: np.concatenate([b[feature] for b in batches])
+  weights_BP, places_BP = joined('masked_weights').astype(np.float64), joined('masked_positions')
+  num_rows, length = int((weights_BP.max(axis=1) > 0).sum()), batches[0]['input_ids'].shape[1]
+
+  def score(measure, x_BP, places=None):
+    within_BP = weights_BP
+    if places is not None:
+      within_BP = weights_BP * ((places_BP >= places[0] - 1) & (places_BP < places[1]))
+    total, count = max(within_BP.sum(), 1.0), int((within_BP > 0).sum())
+    mean = lambda x_BP: float((x_BP * within_BP).sum() / total)
+    x_BP = x_BP.astype(np.float64)
+    value = mean(x_BP)
+    error = mean((x_BP - value) ** 2) ** 0.5 / max(count, 1) ** 0.5
+    error = binomial(value, count) if measure == 'accuracy' else error
+    return Score(name, 'mlm', num_rows, measure, value, error, count, None, how, None, places)
+
+  ends = [round(i * length / _PARTS) for i in range(_PARTS + 1)]
+  by_place = [score('loss', nll_BP, (a + 1, b)) for a, b in zip(ends, ends[1:])]
+  all_places = score('accuracy', correct_BP), score('loss', nll_BP)
+  return [*all_places, *(s for s in by_place if s.count)]
 
 
 def baseline(name: str, accuracy: Score, value: float) -> Score:
@@ -223,7 +245,18 @@ def table(evaluation: Evaluation) -> str:
     rate = '–' if s.base_rate is None else f'{s.base_rate:.1%}'
     how = s.how if s.fitted_rows is None else f'{s.how} on {s.fitted_rows:,} train rows'
     lines.append((s.network, f'{s.rows} {s.num_rows:,}', s.measure, value, rate, how))
-  return '\n'.join([tables.aligned(lines), *(f'note: {note}' for note in evaluation.notes)])
+  notes = [f'note: {note}' for note in evaluation.notes]
+  return '\n'.join([tables.aligned(lines), *_places(evaluation), *notes])
+
+
+def _places(evaluation) -> list[str]:
+  """The losses by place, a row per network; [] without any."""
+  values = {(s.network, s.how, s.places): f'{s.value:.4f}' for s in evaluation.places}
+  places = sorted({s.places for s in evaluation.places})
+  lines = [('mlm loss at tokens', 'how', *(f'{a}–{b}' for a, b in places))]
+  for network in dict.fromkeys((s.network, s.how) for s in evaluation.places):
+    lines.append((*network, *(values.get((*network, at), '–') for at in places)))
+  return ['', tables.aligned(lines)] if places else []
 
 
 def to_json(found: NamedTuple) -> str:

@@ -35,6 +35,7 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.finetune import plan
 from bertzoo_jax.finetune import table
 from bertzoo_jax.finetune import work
+from bertzoo_jax.objectives import objective
 from bertzoo_jax.pretrained import loading
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import curve
@@ -84,7 +85,7 @@ def finetune(
       tokenizer = loading.tokenizer_of(weights[0])
       for name, own in suite.items():
         plan.check(own, weights[0], f'config.suite.{name}' if 'suite' in config else 'config')
-      if 'next_head' in weights[0].params:
+      if 'next_head' in weights[0].params or objective.MASKED not in weights[0].learned:
         _say('note: these weights were trained from left to right; here tokens see both sides')
       best = {}
       for name, own in suite.items():

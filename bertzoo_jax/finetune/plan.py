@@ -187,6 +187,7 @@ def resolve(config, task, weights) -> assembly.Run:
       **{k: v for k, v in config.items() if k not in _PLANS},
       'batch_tokens': 0,
       'moving': (),
+      'ema': 0.0,
       'epochs': 0.0,
       'mixture': (),
       'init': weights.address,

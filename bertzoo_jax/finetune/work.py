@@ -281,7 +281,8 @@ def data_of(experiment, task, weights) -> training_data.Data:
 
     def scores(params):
       found = kind.score(experiment.metrics, task, dev, outputs(run, params, dev, task))
-      return {f'dev_{name}': value for name, value in found.items()}
+      # a mark / stands before a corpus of a mixture
+      return {f'dev_{name}'.replace('/', '_'): value for name, value in found.items()}
 
     choosing = dict(scores=scores, patience=experiment.patience)
   phase = lambda _: training_data.PhaseData(features, make, held_out, len(train), **choosing)

@@ -3,7 +3,7 @@
 A family of classes is one file with one `Architecture` per class. The files of this package are in
 `hf/architectures/`, and the table at the foot of its `__init__.py` lists them. A file outside the
 package needs no entry: `config.hf` and `--architecture` take `package.module:NAME`. A complete
-example is `tests/outside/modern_hf.py`.
+example is `tests/outside/roformer_hf.py`.
 
 Such a file says six things.
 
@@ -193,6 +193,10 @@ class Computed(NamedTuple):
   unread: tuple[str, ...] = ()
   said: str = ''
   pipeline: str | None = None
+
+
+# Key of config.json for objective.Network.learned, where it is not masks alone.
+LEARNED = 'bertzoo_learned'
 
 
 class Architecture(NamedTuple):

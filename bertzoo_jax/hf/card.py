@@ -22,6 +22,15 @@ _SECTIONS = {'format': 'input', 'source': 'task', 'features': 'input'}
 _SAID = json.loads((_FOLDER / 'sentences.json').read_text(encoding='utf-8'))
 
 
+# Classes that read the weights from left to right, with is_decoder=True.
+_CAUSAL = dict(
+  bert='BertLMHeadModel',
+  electra='ElectraForCausalLM',
+  ernie='ErnieForCausalLM',
+  roberta='RobertaForCausalLM',
+)
+
+
 class Run(NamedTuple):
   """The subject of a card.
 
@@ -39,6 +48,7 @@ class Run(NamedTuple):
     init: the address of --init that the run began with; None for random weights.
     checked: what was compared after export.
     aside: names of heads in weights.HEADS.
+    average: which average the weights are, as in their address; None for none.
   """
 
   architecture: Architecture
@@ -53,6 +63,7 @@ class Run(NamedTuple):
   init: str | None
   checked: str
   aside: tuple = ()
+  average: str | None = None
 
   @property
   def task(self) -> str | None:
@@ -68,6 +79,20 @@ class Run(NamedTuple):
   @property
   def fine_tuned(self) -> bool:
     return self.head != ''
+
+
+def with_learned(a: Architecture, learned: tuple[str, ...]) -> Architecture:
+  """The Architecture with what its card says of a network that learned from left to right by its
+  vocabulary head. learned: of objective.Network.
+  """
+  if 'left to right' not in learned:
+    return a
+  said = _SAID['left_to_right'] if len(learned) == 1 else _SAID['left_to_right_and_masked']
+  causal = 'transformers has no class that reads this model from left to right.'
+  if a.model_type in _CAUSAL:
+    name = _CAUSAL[a.model_type]
+    causal = f'`{name}.from_pretrained(DIRECTORY, is_decoder=True)` reads it from left to right.'
+  return a._replace(heads=f'{a.heads} {said} {causal}', pipeline='')
 
 
 def text(run: Run) -> str:
@@ -99,7 +124,8 @@ def facts(run: Run) -> dict[str, str]:
     'cuts': _SAID['cuts'] * run.fine_tuned,
     'usage': _usage(run),
     'outputs': _outputs(config) * run.fine_tuned,
-    'steps': f'{run.step:,} of {sum(steps for steps, _ in config["phases"]):,}',
+    'steps': f'{run.step:,} of {sum(steps for steps, _ in config["phases"]):,}'
+    + f'; these weights are an average ({run.average})' * bool(run.average),
     'batch': _batch(config, run.step),
     'lengths': ', '.join(f'{n} tokens for {steps:,} steps' for n, steps in lengths),
     'init': _public(run.init.split(',')) if run.init else 'random weights',

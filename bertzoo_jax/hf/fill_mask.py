@@ -12,6 +12,7 @@ from absl import flags
 from bertzoo_jax import cli
 from bertzoo_jax.common import errors
 from bertzoo_jax.objectives import networks
+from bertzoo_jax.objectives import objective
 from bertzoo_jax.pretrained import loading
 
 
@@ -23,7 +24,7 @@ def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:
   """
   network = loading.load(f'hf:{os.fspath(model).removeprefix("hf:")}')
   params, tokenizer = network.params, network.tokenizer
-  if 'mlm_head' not in params:
+  if 'mlm_head' not in params or objective.MASKED not in network.found.learned:
     raise errors.UserError(
       f'{model} is a {network.config["hf"]}, which has no head that fills masks: give the folder '
       'of the generator, or of a masked language model.'
@@ -43,6 +44,8 @@ def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:
     raise errors.UserError(
       f'The text has no {tokenizer.pieces[mask]}: write one where a word is missing.'
     )
+  if network.found.ahead:
+    places = np.maximum(places - 1, 0)
   batch = {
     'input_ids': row.ids,
     'segment_ids': row.segments,

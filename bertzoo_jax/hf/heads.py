@@ -1,7 +1,7 @@
 """Heads of fine-tuning in Hugging Face's classes: names of their layers, and what config.json and
 the card say of them. numpy only.
 
-A head for rows or options has a form, told by the name of its dense layer (model.heads.ROW_HEADS).
+A head has a form, told by the name of its dense layer (model.heads.FORMS).
 """
 
 from collections.abc import Callable
@@ -59,7 +59,7 @@ KINDS = {
 }
 NO_PIPELINE = (CHOICE,)
 LABELLED = (ROW, TAG)  # their outputs have names
-DENSE = {'tanh': 'pooler', 'gelu': 'dense'}  # the form 'linear' has none
+DENSE = {'tanh': 'pooler', 'gelu': 'dense', 'transform': 'transform'}  # the form 'linear' has none
 BEAM = 20  # as model.heads has it
 
 # config.objective.name and transformers' problem_type.
@@ -99,6 +99,7 @@ class Form(NamedTuple):
 
   Attributes:
     layers: {our name of a dense layer: theirs}.
+    also: our name of the head → its further rows.
     rates: keys of config.json for dropout: before the classifier, and before the dense layer.
     fixed: what config.json says about how the head computes. Other values cannot be read.
     said: further text for the card.
@@ -108,6 +109,7 @@ class Form(NamedTuple):
   rates: tuple[str, ...] = ()
   fixed: Mapping[str, Any] = {}
   said: str = ''
+  also: Callable = lambda head: ()
 
 
 def classes(build, family: str, forms: Mapping[str, Form]) -> dict[str, Architecture]:
@@ -121,6 +123,7 @@ def classes(build, family: str, forms: Mapping[str, Form]) -> dict[str, Architec
     a = build(
       f'{family}{kind.ends}',
       *rows(head, **form.layers),
+      *form.also(head),
       heads=f'{kind.said} {form.said}'.strip(),
       pipeline='' if head in NO_PIPELINE else kind.task,
       head_dropouts=form.rates,
@@ -196,8 +199,8 @@ def in_paths(paths: Iterable[str]) -> str:
 
 
 def form_of(paths: Iterable[str], head: str = ROW) -> str:
-  """tanh, gelu or linear: the form of a head of this name among the paths of parameters; '' for
-  none.
+  """tanh, gelu, transform or linear: the form of a head of this name among the paths of parameters;
+  '' for none.
   """
   own = {path.rpartition('/')[0] for path in paths if path.startswith(f'{head}/')}
   forms = (form for form, dense in DENSE.items() if f'{head}/{dense}' in own)

@@ -121,10 +121,11 @@ def merge(
   A segment table that the new encoder lacks has its row 0 added to the positions: the output for
   single texts stays. A segment table that only the new encoder has begins with zeros, so the output
   stays for all texts. A position table of another length gives the rows that both have; the rest
-  stay fresh. A head that scores rows, one that scores options and a pair head
-  take the pooler of one another. Of a head for rows or tags the outputs are taken by the names of
-  their labels. Where the names differ, or the number of outputs, the last layer is fresh; one of
-  another form is fresh as a whole.
+  stay fresh. A head that scores rows, one that scores options and a pair head take the pooler of
+  one another. A head of the form `transform` takes that of the vocabulary head, as transformers
+  does. Of a head for rows or tags the outputs are taken by the names of their labels. Where the
+  names differ, or the number of outputs, the last layer is fresh; one of another form is fresh as a
+  whole.
 
   Args:
     fresh: nested dict of arrays; leaves without a loaded one are returned as they are, of the
@@ -191,7 +192,14 @@ def _with_fitting_heads(fresh, loaded, labels, their_labels) -> tuple[dict, list
     if has(fresh, new) and has(loaded, old) and not has(fresh, theirs) and not has(loaded, ours):
       own = {path.replace(old, new): x for path, x in loaded.items() if path.startswith(old)}
       return {**without(old), **own}, [f'{new}: the pooler of {theirs}']
-  for head in (heads.ROW, heads.CHOICE):
+  if head := next((head for head in heads.KINDS if has(fresh, f'{head}/transform')), None):
+    if not has(fresh, 'mlm_head') and has(loaded, 'mlm_head/transform') and not has(loaded, head):
+      parts = ('mlm_head/transform/', 'mlm_head/norm/')
+      own = {
+        path.replace('mlm_head', head): x for path, x in loaded.items() if path.startswith(parts)
+      }
+      return {**without('mlm_head'), **own}, [f'{head}/transform: that of mlm_head, with its norm']
+  for head in heads.KINDS:
     kinds = [heads.form_of(params, head) for params in (loaded, fresh)]
     if all(kinds) and kinds[0] != kinds[1]:
       note = f'{head}: fresh, since the checkpoint has a head of the kind {kinds[0]}'

@@ -22,11 +22,14 @@ class Kernels(NamedTuple):
     add_norm: as model.layers.add_norm.
     partitioned: whether the compiler splits them over devices (plain XLA). If not, each device is
       given its own part, and `first_head`, the number of the first head in it.
+    long_rows: (queries, attend): rows of more queries, without relative terms, are computed by this
+      attend, which the compiler can split; None if `attend` takes all.
   """
 
   attend: Callable
   add_norm: Callable
   partitioned: bool
+  long_rows: tuple[int, Callable] | None = None
 
 
 XLA = Kernels(plain_attention.attend, layers.add_norm, True)
@@ -36,7 +39,9 @@ def fused(hashed=False, interpret=False, gather=True) -> Kernels:
   """TPU kernels. hashed, interpret: of both. gather: of attention.attend."""
   both = dict(hashed=hashed, interpret=interpret)
   attend = functools.partial(attention.attend, gather=gather, **both)
-  return Kernels(attend, functools.partial(add_norm.add_norm, **both), False)
+  norm = functools.partial(add_norm.add_norm, **both)
+  long_rows = plain_attention.WHOLE, plain_attention.attend
+  return Kernels(attend, norm, False, long_rows)
 
 
 BY_NAME = {

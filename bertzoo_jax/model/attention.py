@@ -14,6 +14,9 @@ relative: terms of the scores that depend on the distance of query and key, or o
 scale: factor of the whole score, relative terms included. None means K ** -0.5.
 
 A query that sees no key gets 0 and sends no gradient. Softmax and sums run in float32.
+
+Rows of more than WHOLE queries are computed in blocks of queries (long_rows.py), but for queries at
+chosen places.
 """
 
 from typing import NamedTuple
@@ -24,9 +27,12 @@ import numpy as np
 
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import layers
+from bertzoo_jax.model import long_rows
 
 # Finite: exp(HIDDEN − max) is 0 in float32, and a row of it alone still gives no NaN.
 HIDDEN = -1e30
+# Queries of a row whose scores with all keys are in memory at once.
+WHOLE = 512
 
 
 class Visibility(NamedTuple):
@@ -174,6 +180,16 @@ def attend(
   q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate=0.0, dropout_keys_B2=None, relative=None, scale=None
 ):
   """Scaled dot-product attention (Vaswani et al. 2017 §3.2.1); arguments as in the module."""
+  arguments = q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate, dropout_keys_B2, relative, scale
+  if q_BLHK.shape[1] > WHOLE and visible.query_places_BL is None:
+    return long_rows.in_blocks(_attend, *arguments)
+  return _attend(*arguments)
+
+
+def _attend(
+  q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate, dropout_keys_B2, relative, scale, first=(0, 0)
+):
+  """`attend` of all queries at once. first: places of the first key and query, for dropout."""
   seen_BLM = mask(visible)
   scores_BHLM = jnp.einsum('BLHK,BMHK->BHLM', q_BLHK, k_BMHK, preferred_element_type=jnp.float32)
   if relative is not None:
@@ -184,7 +200,7 @@ def attend(
   if dropout_rate and dropout_keys_B2 is not None:
     keys_BH2 = row_keys.fold_in(dropout_keys_B2[:, None], jnp.arange(q_BLHK.shape[2]))
     # Keys down and queries across, as in the fused kernels.
-    probs_BHLM = layers.dropout(probs_BHLM.mT, dropout_rate, keys_BH2).mT
+    probs_BHLM = layers.dropout(probs_BHLM.mT, dropout_rate, keys_BH2, first).mT
   out_BLHK = jnp.einsum('BHLM,BMHK->BLHK', probs_BHLM, v_BMHK)
   return out_BLHK if _sees_itself(visible) else seeing(seen_BLM, out_BLHK)
 

@@ -50,6 +50,7 @@ class SelfAttention(nn.Module):
     num_heads: H, which divides the width.
     dropout_rate: of the attention probabilities.
     kernel_init, dtype, use_bias: of the four products.
+    output_init: of the last one, if it is not kernel_init.
     window: (left, right) neighbours that a token sees, as in attention.Visibility; None for all.
     positions: what it does with places: (q_BLHK, k_BLHK) → (q_BLHK, k_BLHK, attention.Relative or
       None), a function or a linen module; None for nothing.
@@ -62,6 +63,7 @@ class SelfAttention(nn.Module):
   use_bias: bool = True
   window: tuple[int, int] | None = None
   positions: Callable | None = None
+  output_init: Callable | None = None
 
   @nn.compact
   def __call__(self, x_BLD, visible, dropout_keys_B2, ops):
@@ -85,7 +87,8 @@ class SelfAttention(nn.Module):
     out_BLHK = ops.attend(
       q_BLHK, k_BLHK, v_BLHK, visible, self.dropout_rate, dropout_keys_B2, relative
     )
-    output = dense((width,), in_axes=2, input_name='attended', name='output')
+    init = self.output_init or self.kernel_init
+    output = dense((width,), kernel_init=init, in_axes=2, input_name='attended', name='output')
     return output(ops.constrain('heads', out_BLHK))
 
   @nn.nowrap
@@ -102,31 +105,53 @@ class SelfAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
-  """out(activation(in(x))) (Vaswani et al. 2017 §3.3)."""
+  """out(activation(in(x))) (Vaswani et al. 2017 §3.3). output_init: of the last product, if it is
+  not kernel_init.
+  """
 
   intermediate_size: int
   activation: str
   kernel_init: Callable
   dtype: Any
   use_bias: bool = True
+  output_init: Callable | None = None
 
   @nn.compact
   def __call__(self, x_ND, ops):
-    dense = functools.partial(
-      layers.Dense,
-      kernel_init=self.kernel_init,
-      dtype=self.dtype,
+    h_NF = self._dense(ops, 'in', (self.intermediate_size,))(x_ND)
+    out = self._dense(ops, 'out', x_ND.shape[-1:], before=layers.activation(self.activation))
+    return out(ops.constrain('feed_forward', h_NF))
+
+  def _dense(self, ops, name, features, before=None):
+    return layers.Dense(
+      features,
+      self.output_init if name == 'out' and self.output_init else self.kernel_init,
+      self.dtype,
+      before=before,
       use_bias=self.use_bias,
       kernel_gradients=ops.kernel_gradients,
+      name=name,
     )
-    h_NF = dense((self.intermediate_size,), name='in')(x_ND)
-    out = dense(x_ND.shape[-1:], before=layers.activation(self.activation), name='out')
-    return out(ops.constrain('feed_forward', h_NF))
 
   @nn.nowrap
   def flops(self, length: int, width: int) -> float:
     """Two products."""
     return 4.0 * length * width * self.intermediate_size
+
+
+class GatedFeedForward(FeedForward):
+  """out(activation(in(x)) · gate(x)) (Shazeer 2020, eq. 6)."""
+
+  @nn.compact
+  def __call__(self, x_ND, ops):
+    inner, gate = (self._dense(ops, x, (self.intermediate_size,))(x_ND) for x in ('in', 'gate'))
+    h_NF = ops.constrain('feed_forward', layers.activation(self.activation)(inner) * gate)
+    return self._dense(ops, 'out', x_ND.shape[-1:])(h_NF)
+
+  @nn.nowrap
+  def flops(self, length: int, width: int) -> float:
+    """Three products."""
+    return 6.0 * length * width * self.intermediate_size
 
 
 class Block(nn.Module):
@@ -138,6 +163,7 @@ class Block(nn.Module):
   Attributes:
     attention, feed_forward, norm: the parts, see the module.
     dropout: rate on what each sublayer gives.
+    attention_dropout: rate on what attention gives, if it is not `dropout`.
     norm_first: the norm stands before the sublayer.
     attention_norm: with norm_first, whether there is a norm before attention. A block without one
       may be the first of its stack, run apart.
@@ -149,6 +175,7 @@ class Block(nn.Module):
   dropout: float
   norm_first: bool = False
   attention_norm: bool = True
+  attention_dropout: float | None = None
 
   @nn.compact
   def __call__(self, x_BLD, visible, dropout_keys_B2, ops, *context):
@@ -158,13 +185,15 @@ class Block(nn.Module):
     pin = lambda x: jax.tree.map(functools.partial(ops.constrain, 'hidden'), x)
     norms = {name: self.norm(name=f'{name}_norm') for name in ('attention', 'feed_forward')}
 
-    def join(name, x_BLD, y_BLD, keys_B2):
+    of_attention = self.dropout if self.attention_dropout is None else self.attention_dropout
+
+    def join(name, x_BLD, y_BLD, rate, keys_B2):
       """The norm of x + dropout(y); with norm_first the sum, too."""
-      norm, drop = norms[name], dict(dropout_rate=self.dropout, dropout_keys_B2=keys_B2)
+      norm, drop = norms[name], dict(dropout_rate=rate, dropout_keys_B2=keys_B2)
       if getattr(norm, 'joins', False):
         add = functools.partial(ops.add_norm, with_sum=self.norm_first, **drop)
         return pin(norm(x_BLD, y_BLD, norm=add))
-      sum_BLD = (x_BLD + layers.dropout(y_BLD, self.dropout, keys_B2)).astype(x_BLD.dtype)
+      sum_BLD = (x_BLD + layers.dropout(y_BLD, rate, keys_B2)).astype(x_BLD.dtype)
       return pin((sum_BLD, norm(sum_BLD)) if self.norm_first else norm(sum_BLD))
 
     def attend(x_BLD):
@@ -179,13 +208,13 @@ class Block(nn.Module):
     tokens = lambda x_BLD: x_BLD.reshape(-1, x_BLD.shape[-1])
     if self.norm_first:
       y_BLD = attend(norms['attention'](x_BLD) if self.attention_norm else x_BLD)
-      x_BLD, h_BLD = join('feed_forward', x_BLD, y_BLD, keys[1])
+      x_BLD, h_BLD = join('feed_forward', x_BLD, y_BLD, of_attention, keys[1])
       y_BLD = layers.dropout(feed(tokens(h_BLD)), self.dropout, keys[2])
       return pin((x_BLD + y_BLD).astype(x_BLD.dtype))
-    x_BLD = join('attention', x_BLD, attend(x_BLD), keys[1])
+    x_BLD = join('attention', x_BLD, attend(x_BLD), of_attention, keys[1])
     x_ND = tokens(x_BLD)
     y_BLD, x_BLD = feed(x_ND), x_ND.reshape(x_BLD.shape)
-    return join('feed_forward', x_BLD, y_BLD, keys[2])
+    return join('feed_forward', x_BLD, y_BLD, self.dropout, keys[2])
 
   @nn.nowrap
   def flops(self, length: int, width: int) -> float | None:

@@ -10,6 +10,7 @@ protocol.py says what an encoder promises. A model knows no mesh: what depends o
 import jax.numpy as jnp
 
 from bertzoo_jax.model import disentangled
+from bertzoo_jax.model import modern
 from bertzoo_jax.model import transformer
 from bertzoo_jax.model import two_stream
 
@@ -20,4 +21,5 @@ BY_NAME = {
   'transformer': transformer.Transformer,
   'disentangled': disentangled.Disentangled,
   'two_stream': two_stream.TwoStream,
+  'modern': modern.Modern,
 }

@@ -22,10 +22,12 @@ AXES = (
   (r'_head/.*kernel$', {'fsdp': (-1, -2)}),
 )
 
-# The forms of RowHead: the name of its dense layer and what follows it; None: it has none.
-ROW_HEADS = {
+# The forms of heads of fine-tuning: the name of a dense layer before the linear one, and what
+# follows it (None: the encoder's activation and a norm, as in MlmHead); None: there is none.
+FORMS = {
   'tanh': ('pooler', jnp.tanh),
   'gelu': ('dense', layers.activation('gelu')),
+  'transform': ('transform', None),
   'linear': None,
 }
 
@@ -37,6 +39,15 @@ SPAN_HEADS = {
 }
 FORBIDDEN = -1e30
 BEAM = 20  # starts, and ends of each, that are looked at where the start is not given
+
+
+def _transformed(head, x, width: int):
+  """norm(activation(dense(x))) to `width`, made like the encoder, as parameters of `head`."""
+  dense = layers.Dense(
+    (width,), head.kernel_init, head.dtype, use_bias=head.use_bias, name='transform'
+  )
+  norm = layers.Norm(head.norm_eps, head.dtype, head.use_bias, name='norm')
+  return norm(layers.activation(head.activation)(dense(x)))
 
 
 class MlmHead(nn.Module):
@@ -54,12 +65,7 @@ class MlmHead(nn.Module):
   def __call__(self, hidden_BPD, words_VE, constrain=layers.unconstrained):
     """logits_BPV in float32. words_VE: the encoder's word table (tied)."""
     size, width = words_VE.shape
-    transform = layers.Dense(
-      (width,), self.kernel_init, self.dtype, use_bias=self.use_bias, name='transform'
-    )
-    norm = layers.Norm(self.norm_eps, self.dtype, self.use_bias, name='norm')
-    x_BPE = transform(constrain('predictions', hidden_BPD))
-    x_BPE = norm(layers.activation(self.activation)(x_BPE))
+    x_BPE = _transformed(self, constrain('predictions', hidden_BPD), width)
     bias = self.param('bias', nn.initializers.zeros_init(), (size,))
     return constrain('logits', _decode(x_BPE, words_VE, bias))
 
@@ -163,55 +169,46 @@ class PairHead(nn.Module):
     )
 
 
-class RowHead(nn.Module):
-  """Scores a row by its vector: dropout, a dense layer and its activation, dropout, a linear layer
-  (Devlin et al. 2018 §4.1: 'tanh'; He et al. 2021, code of the release: 'gelu', the exact one).
-  Kind 'linear' has no dense layer (Clark et al. 2020, code of the release).
+class TaskHead(nn.Module):
+  """Scores vectors of rows or of tokens: dropout, a dense layer and what follows it, dropout, a
+  linear layer (Devlin et al. 2018 §4.1: 'tanh'; He et al. 2021, code of the release: 'gelu', the
+  exact one; Warner et al. 2024, code of the release: 'transform'). Kind 'linear' has no dense layer
+  (Clark et al. 2020, code of the release; of tokens Devlin et al. 2018 §4.2, §5.3).
 
-  kind: of ROW_HEADS. input_dropout, dropout: rates before the dense layer, and before the last one.
-  The last product runs in float32: in fewer bits, scores of different rows are often the same.
+  kind: of FORMS. input_dropout, dropout: rates before the dense layer, and before the last one. The
+  last product runs in float32: in fewer bits, scores of different rows are often the same.
   """
 
   kind: str
   num_outputs: int
+  activation: str
+  norm_eps: float
   kernel_init: Callable
   dtype: Any
+  use_bias: bool = True
   dropout: float = 0.0
   input_dropout: float = 0.0
 
   @nn.compact
-  def __call__(self, row_BD, dropout_keys_B2=None):
-    """logits_BC in float32. dropout_keys_B2: keys of the rows; None without dropout."""
-    layer = errors.choose(self.kind, ROW_HEADS, 'objective.head')
-    before, after = blocks.split_keys(dropout_keys_B2, 2)
-    drop = lambda x_BD, *of: layers.dropout(x_BD[:, None], *of)[:, 0]
-    x_BD = drop(row_BD, self.input_dropout, before)
+  def __call__(self, x, dropout_keys_B2=None):
+    """logits […, C] in float32 from vectors [B, D] or [B, L, D]. dropout_keys_B2: keys of the rows;
+    None without dropout.
+    """
+    layer = errors.choose(self.kind, FORMS, 'objective.head')
+    if x.ndim == 2:
+      before, after = blocks.split_keys(dropout_keys_B2, 2)
+      drop = lambda x_BD, *of: layers.dropout(x_BD[:, None], *of)[:, 0]
+    else:
+      before, after, drop = None, dropout_keys_B2, layers.dropout
+    x = drop(x, self.input_dropout, before)
     if layer is not None:
-      name, activation = layer
-      dense = layers.Dense(x_BD.shape[-1:], self.kernel_init, self.dtype, name=name)
-      x_BD = activation(dense(x_BD))
-    x_BD = drop(x_BD, self.dropout, after)
-    return layers.Dense((self.num_outputs,), self.kernel_init, jnp.float32, name='classifier')(x_BD)
-
-
-class TagHead(nn.Module):
-  """Scores each token by its vector: dropout, then a linear layer (Devlin et al. 2018 §5.3). The
-  matrix product is in float32, as in RowHead.
-
-  dropout: rate.
-  """
-
-  num_outputs: int
-  kernel_init: Callable
-  dropout: float = 0.0
-
-  @nn.compact
-  def __call__(self, hidden_BLD, dropout_keys_B2=None):
-    """logits_BLC in float32. dropout_keys_B2: keys of the rows; None without dropout."""
-    x_BLD = layers.dropout(hidden_BLD, self.dropout, dropout_keys_B2)
-    return layers.Dense((self.num_outputs,), self.kernel_init, jnp.float32, name='classifier')(
-      x_BLD
-    )
+      name, follows = layer
+      if follows is None:
+        x = _transformed(self, x, x.shape[-1])
+      else:
+        x = follows(layers.Dense(x.shape[-1:], self.kernel_init, self.dtype, name=name)(x))
+    x = drop(x, self.dropout, after)
+    return layers.Dense((self.num_outputs,), self.kernel_init, jnp.float32, name='classifier')(x)
 
 
 class ReplacedHead(nn.Module):
@@ -268,19 +265,6 @@ class TokenScore(nn.Module):
     return layers.Dense((1,), nn.initializers.glorot_uniform(), self.dtype, name='classifier')(
       hidden
     )[..., 0].astype(jnp.float32)
-
-
-class SpanHead(nn.Module):
-  """Scores each token as the start and as the end of an answer, by one linear layer (Devlin et al.
-  2018 §4.2). The matrix product is in float32, as in RowHead.
-  """
-
-  kernel_init: Callable
-
-  @nn.compact
-  def __call__(self, hidden_BLD):
-    """logits_BL2 in float32: of the start, of the end."""
-    return layers.Dense((2,), self.kernel_init, jnp.float32, name='classifier')(hidden_BLD)
 
 
 class ConditionalSpanHead(nn.Module):

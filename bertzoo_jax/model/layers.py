@@ -26,6 +26,7 @@ ACTIVATIONS = {
   'gelu_tanh': lambda x: jax.nn.gelu(x, approximate=True),
   'gelu': lambda x: jax.nn.gelu(x, approximate=False),
   'relu': jax.nn.relu,
+  'silu': jax.nn.silu,
 }
 
 
@@ -216,6 +217,22 @@ class Norm(nn.Module):
     return out.astype(self.dtype)
 
 
+class RMSNorm(nn.Module):
+  """x over its root mean square, scaled (Zhang and Sennrich 2019, eq. 4), computed in float32,
+  returned in `dtype`.
+  """
+
+  eps: float
+  dtype: Any
+
+  @nn.compact
+  def __call__(self, x):
+    scale = self.param('scale', nn.initializers.ones_init(), x.shape[-1:])
+    x = x.astype(jnp.float32)
+    squares = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
+    return (x * jax.lax.rsqrt(squares + self.eps) * scale).astype(self.dtype)
+
+
 def normalize(x, scale_D, shift_D, eps):
   """Layer normalisation in float32. shift_D None: without shift."""
   x = x.astype(jnp.float32)
@@ -261,24 +278,24 @@ class Embedding(nn.Module):
     return self.param('embedding', self.init_table, (self.size, self.width))
 
 
-def dropout(x: jax.Array, rate: float, keys: jax.Array | None) -> jax.Array:
+def dropout(x: jax.Array, rate: float, keys: jax.Array | None, first=(0, 0)) -> jax.Array:
   """x [..., M, N] with elements set to 0 with probability `rate` and the rest scaled up to the same
   mean; x itself if keys are None. keys: [..., 2], of row_keys.py; the backward pass keeps them
-  alone, and draws again.
+  alone, and draws again. first: place of x in a larger array.
   """
-  return x if keys is None or rate == 0.0 else _dropped(rate, x, keys)
+  return x if keys is None or rate == 0.0 else _dropped(rate, x, keys, first)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _dropped(rate, x, keys):
+def _dropped(rate, x, keys, first):
   return jnp.where(
-    row_keys.keep(keys, rate, x.shape[-2:]),
+    row_keys.keep(keys, rate, x.shape[-2:], first),
     x * jnp.asarray(1.0 / (1.0 - rate), x.dtype),
     jnp.zeros((), x.dtype),
   )
 
 
 _dropped.defvjp(
-  lambda rate, x, keys: (_dropped(rate, x, keys), keys),
-  lambda rate, keys, grad: (_dropped(rate, grad, keys), None),
+  lambda rate, x, *drawn: (_dropped(rate, x, *drawn), drawn),
+  lambda rate, drawn, grad: (_dropped(rate, grad, *drawn), None, None),
 )

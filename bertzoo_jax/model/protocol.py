@@ -15,6 +15,7 @@ from typing import Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 
 from bertzoo_jax.common import errors
@@ -86,7 +87,13 @@ def gathered(encoder, batch, dropout_keys_B2=None, ops=operations.PLAIN, memory=
 
 
 def gather(hidden_BLD: jax.Array, positions_BP: jax.Array) -> jax.Array:
-  """hidden_BPD: the vectors at the positions of each row."""
+  """hidden_BPD: the vectors at the positions of each row. All in order, as a numpy array, are not
+  gathered: the gradient of a gather is a scatter.
+  """
+  length = hidden_BLD.shape[1]
+  if isinstance(positions_BP, np.ndarray) and positions_BP.shape[1] == length:
+    if (positions_BP == np.arange(length)).all():
+      return hidden_BLD
   return jnp.take_along_axis(hidden_BLD, positions_BP[:, :, None], axis=1, mode='clip')
 
 

@@ -207,7 +207,7 @@ class Embeddings(nn.Module):
   """Word + position + segment vectors, norm, dropout (Devlin et al. 2018 §3, Figure 2).
 
   The sum is float32. There is no table of positions if max_positions is None, none of segments if
-  type_vocab_size is 0. use_bias: of the norm.
+  type_vocab_size is 0. make_norm: (eps, dtype) → the norm; None for none.
   """
 
   vocab_size: int
@@ -218,7 +218,7 @@ class Embeddings(nn.Module):
   dtype: Any
   max_positions: int | None = None
   type_vocab_size: int = 0
-  use_bias: bool = True
+  make_norm: Callable | None = layers.Norm
 
   def setup(self):
     table = lambda size: layers.Embedding(size, self.width, self.init_table)
@@ -227,7 +227,8 @@ class Embeddings(nn.Module):
       self.position = table(self.max_positions)
     if self.type_vocab_size:
       self.type = table(self.type_vocab_size)
-    self.norm = layers.Norm(self.norm_eps, self.dtype, self.use_bias)
+    if self.make_norm is not None:
+      self.norm = self.make_norm(self.norm_eps, self.dtype)
 
   def sum(self, batch):
     """The sum, [B, L, E]."""
@@ -246,7 +247,9 @@ class Embeddings(nn.Module):
 
   def finish(self, x_BLE, dropout_keys_B2):
     """Norm and dropout of a sum."""
-    return layers.dropout(self.norm(x_BLE), self.dropout, dropout_keys_B2)
+    normed = self.make_norm is not None
+    x_BLE = self.norm(x_BLE) if normed else x_BLE.astype(self.dtype)
+    return layers.dropout(x_BLE, self.dropout, dropout_keys_B2)
 
   def __call__(self, batch, dropout_keys_B2):
     """Both."""

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from bertzoo_jax.common import errors
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.model import operations
+from bertzoo_jax.objectives import causal
 from bertzoo_jax.objectives import choices
 from bertzoo_jax.objectives import filled_mlm
 from bertzoo_jax.objectives import left_to_right
@@ -24,6 +25,8 @@ BY_NAME = {
   'mlm_pair': mlm.mlm_pair,
   'mlm_span_boundary': span_boundary.mlm_span_boundary,
   'left_to_right': left_to_right.left_to_right,
+  'causal_lm': causal.causal_lm,
+  'causal_masked': causal.causal_masked,
   'replaced_token': replaced_token.replaced_token,
   'replaced_token_adversarial': replaced_token.replaced_token_adversarial,
   'generator_mlm': replaced_token.generator_mlm,

@@ -149,10 +149,10 @@ def token_score(name: str, reads: str) -> Head:
 
 
 def row(kind: str, num_outputs: int, dropout=0.0, input_dropout=0.0, name='row_head') -> Head:
-  """Logits [B, C] of rows. kind: of model.heads.ROW_HEADS; dropout, input_dropout: rates."""
+  """Logits [B, C] of rows. kind: of model.heads.FORMS; dropout, input_dropout: rates."""
   rates = dict(dropout=dropout, input_dropout=input_dropout)
   fields = core.FrozenDict(kind=kind, num_outputs=num_outputs, **rates)
-  return Head(name, modules.RowHead, 'rows', _row, fields)
+  return Head(name, modules.TaskHead, 'rows', _row, fields)
 
 
 def choice(kind: str, dropout=0.0, input_dropout=0.0) -> Head:
@@ -191,18 +191,19 @@ def rows_of_options(batch):
   return rows
 
 
-def tag(num_outputs: int, dropout=0.0) -> Head:
-  """Logits [B, L, C] of tokens."""
-  fields = core.FrozenDict(num_outputs=num_outputs, dropout=dropout)
-  return Head('tag_head', modules.TagHead, 'tokens', fields=fields)
+def tag(kind: str, num_outputs: int, dropout=0.0) -> Head:
+  """Logits [B, L, C] of tokens. kind: of model.heads.FORMS."""
+  fields = core.FrozenDict(kind=kind, num_outputs=num_outputs, dropout=dropout)
+  return Head('tag_head', modules.TaskHead, 'tokens', fields=fields)
 
 
-def span() -> Head:
-  """(start_BL, end_BL): logits of tokens as starts and as ends of answers."""
+def span(kind: str) -> Head:
+  """(start_BL, end_BL): logits of tokens as starts and as ends of answers. kind: see `tag`."""
   return Head(
     'span_head',
-    modules.SpanHead,
+    modules.TaskHead,
     'tokens',
+    fields=core.FrozenDict(kind=kind, num_outputs=2),
     finish=lambda logits_BL2, batch: (logits_BL2[..., 0], logits_BL2[..., 1]),
     outputs=lambda logits, batch: dict(zip(('start', 'end'), logits)),
   )
@@ -255,8 +256,8 @@ TABLE = {
   'replaced_head': lambda own: replaced('token_and_row' if 'norm' in own else 'token'),
   'row_head': lambda own: row(_kind(own), *own['classifier']['bias'].shape),
   'choice_head': lambda own: choice(_kind(own)),
-  'tag_head': lambda own: tag(*own['classifier']['bias'].shape),
-  'span_head': lambda own: span() if 'classifier' in own else _conditional_span(own),
+  'tag_head': lambda own: tag(_kind(own), *own['classifier']['bias'].shape),
+  'span_head': lambda own: span(_kind(own)) if 'classifier' in own else _conditional_span(own),
 }
 
 
@@ -266,7 +267,7 @@ def of(params: dict) -> dict[str, Head]:
 
 
 def _kind(own):
-  forms = modules.ROW_HEADS.items()
+  forms = modules.FORMS.items()
   return next(kind for kind, layer in forms if layer is None or layer[0] in own)
 
 

@@ -24,29 +24,22 @@ def left_to_right(encoder, ops=operations.PLAIN) -> objective.Objective:
   Raises:
     UserError: an encoder whose vectors depend on later tokens.
   """
-  if not encoder.left_to_right:
-    convolves = getattr(encoder, 'convolution_size', 0)
-    raise errors.UserError(
-      'objective=left_to_right needs an encoder that can hide later tokens, which this one cannot'
-      f'{" (a convolution reads both sides)" * bool(convolves)}: take encoder=transformer'
-      f'{", or --config.encoder.convolution_size=0" * bool(convolves)}.'
-    )
-
+  check(encoder, 'left_to_right')
   head = heads.next_token()
 
   def init(key):
     return networks.init(encoder, jax.random.split(key), head, predicts=False)
 
   def normalizers(batch):
-    return {'tokens': jnp.sum(_predicted(batch))}
+    return {'tokens': jnp.sum(predicted(batch))}
 
   def loss(params, batch, normalizers, carry, key, train):
     original_BL, _ = generator.fill(batch, batch['masked_targets'])
     row = networks.from_left_to_right({**batch, 'input_ids': original_BL})
     hidden_BLD = networks.encode(encoder, params['encoder'], row, key, ops)
     logits_BLV = head.logits(encoder, params, hidden_BLD, row, constrain=ops.constrain)
-    nll_BL, correct_BL = networks.nll(logits_BLV, _following(original_BL))
-    weights_BL = _predicted(batch)
+    nll_BL, correct_BL = networks.nll(logits_BLV, following(original_BL))
+    weights_BL = predicted(batch)
     sums = {
       'next_loss': jnp.sum(weights_BL * nll_BL),
       'next_accuracy': jnp.sum(weights_BL * correct_BL),
@@ -58,12 +51,23 @@ def left_to_right(encoder, ops=operations.PLAIN) -> objective.Objective:
   return objective.Objective(init, normalizers, loss, reads, objective.whole(encoder))
 
 
-def _following(x_BL):
+def check(encoder, name):
+  """Raises UserError for an encoder whose vectors depend on later tokens."""
+  if not encoder.left_to_right:
+    convolves = getattr(encoder, 'convolution_size', 0)
+    raise errors.UserError(
+      f'objective={name} needs an encoder that can hide later tokens, which this one cannot'
+      f'{" (a convolution reads both sides)" * bool(convolves)}: take encoder=transformer'
+      f'{", or --config.encoder.convolution_size=0" * bool(convolves)}.'
+    )
+
+
+def following(x_BL):
   """The element after each one; 0 after the last."""
   return jnp.pad(x_BL[:, 1:], ((0, 0), (0, 1)))
 
 
-def _predicted(batch):
+def predicted(batch):
   """[B, L] float32: 1 where the next token is of the same packed segment."""
   packs_BL = batch['pack_ids']
-  return ((packs_BL > 0) & (_following(packs_BL) == packs_BL)).astype(jnp.float32)
+  return ((packs_BL > 0) & (following(packs_BL) == packs_BL)).astype(jnp.float32)

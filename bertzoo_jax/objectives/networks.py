@@ -4,6 +4,7 @@ vocabulary, D width, C outputs of a row.
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import layers
@@ -29,6 +30,26 @@ def predictions(encoder, params, batch, key, ops=operations.PLAIN, memory=()):
   """protocol.Predictions at the masked positions; arguments: see `encode`."""
   batch, keys_B2 = _with_keys(batch, key)
   return encoder.apply({'params': params}, batch, keys_B2, ops, memory, method='predictions')
+
+
+def everywhere(encoder, params, batch, key, ops=operations.PLAIN):
+  """protocol.Predictions at all tokens; arguments: see `encode`."""
+  rows, length = batch['input_ids'].shape
+  # as numpy, which `protocol.gather` knows to be all
+  places_BL = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
+  return predictions(encoder, params, {**batch, 'masked_positions': places_BL}, key, ops)
+
+
+def one_before(batch):
+  """The batch whose predictions are read one token before; the first of a packed segment has no
+  weight. For networks that learned from left to right (objective.Network.learned).
+  """
+  at_BP, packs_BL = batch['masked_positions'], batch['pack_ids']
+  before_BP = jnp.maximum(at_BP - 1, 0)
+  of = lambda places_BP: jnp.take_along_axis(jnp.asarray(packs_BL), places_BP, axis=1)
+  same_BP = (at_BP > 0) & (of(at_BP) == of(before_BP))
+  weights_BP = jnp.where(same_BP, batch['masked_weights'], 0.0)
+  return {**batch, 'masked_positions': before_BP, 'masked_weights': weights_BP}
 
 
 def _with_keys(batch, key):
@@ -72,12 +93,13 @@ def vocabulary_logits(
   return head.logits(encoder, params, hidden, {}, constrain=constrain)
 
 
-def from_left_to_right(batch):
-  """The batch with the `order` in which no token sees a later one. Only an encoder whose member
-  `left_to_right` is True obeys it.
+def from_left_to_right(batch, causal_B=None):
+  """The batch with the `order` in which no token sees a later one; in rows whose causal_B is 0,
+  tokens see all. Only an encoder whose member `left_to_right` is True obeys it.
   """
   rows, length = batch['input_ids'].shape
-  return {**batch, 'order': jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), (rows, length))}
+  order_BL = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), (rows, length))
+  return {**batch, 'order': order_BL if causal_B is None else order_BL * causal_B[:, None]}
 
 
 def predict(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:
@@ -101,11 +123,7 @@ def outputs(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:
     known = {'next_head': known['next_head']}
     batch = units = from_left_to_right(batch)
   if 'mlm_head' in known:
-    shape = batch['input_ids'].shape
-    everywhere_BL = jnp.broadcast_to(jnp.arange(shape[1]), shape)
-    states_BLD, hidden_BLD, _ = predictions(
-      encoder, params['encoder'], {**batch, 'masked_positions': everywhere_BL}, None
-    )
+    states_BLD, hidden_BLD, _ = everywhere(encoder, params['encoder'], batch, None)
   else:
     states_BLD = hidden_BLD = encode(encoder, params['encoder'], batch, None)
   out = {'vectors': hidden_BLD.astype(jnp.float32)}

@@ -13,6 +13,9 @@ from bertzoo_jax.model import heads as modules
 from bertzoo_jax.model import layers
 from bertzoo_jax.objectives import heads as head_table
 
+# How a network learned to predict tokens: see Network.learned.
+MASKED, LEFT_TO_RIGHT = 'masked', 'left to right'
+
 
 class Network(NamedTuple):
   """One trained network: its encoder, its heads, and where its parameters are among all.
@@ -30,6 +33,8 @@ class Network(NamedTuple):
     into: (arrays that were loaded, by path; all parameters, by path) → {path of a parameter:
       array}: the inverse of `of` where an array is computed. None: an array is the parameter at its
       place.
+    learned: what its vocabulary head learned of MASKED (tokens by both sides) and LEFT_TO_RIGHT.
+      With the latter the output at a token predicts the token after it, also in masked rows.
   """
 
   name: str
@@ -41,6 +46,12 @@ class Network(NamedTuple):
   into: Callable | None = None
   forwards: float = 1.0
   backwards: float = 1.0
+  learned: tuple[str, ...] = (MASKED,)
+
+  @property
+  def ahead(self) -> bool:
+    """Whether the output at a token predicts the token after it."""
+    return LEFT_TO_RIGHT in self.learned
 
   def places(self, params) -> dict[str, str]:
     """{path of an array of the network: path of the parameter}. params: arrays or shapes."""

@@ -2,8 +2,8 @@
 
 All read `labels` and `label_weights` of the batch; the weight is 0 for a row that fills the last
 batch. The mean over the rows of the whole batch is minimised. labels: names of the classes, of
-which there are C; dropout and input_dropout: rates, see model.heads.RowHead; head: a kind
-of ROW_HEADS there; sift: fields of sift.py, None for none.
+which there are C; dropout and input_dropout: rates, see model.heads.TaskHead; head: a kind
+of FORMS there; sift: fields of sift.py, None for none.
 """
 
 import jax

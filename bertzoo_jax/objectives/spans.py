@@ -16,23 +16,23 @@ from bertzoo_jax.objectives import scored
 from bertzoo_jax.objectives import sift as perturbing
 
 
-def span(encoder, ops=operations.PLAIN, *, sift=None):
+def span(encoder, ops=operations.PLAIN, *, head='linear', sift=None):
   """Mean of the negative log-likelihoods of start and end, each a softmax over the tokens of the
-  row (Devlin et al. 2018 §4.2).
+  row (Devlin et al. 2018 §4.2). head: a kind of model.heads.FORMS.
 
   Metrics under the total 'rows': span_loss (nats), start_accuracy, end_accuracy.
   """
 
-  head = heads.span()
+  scores = heads.span(head)
 
   def outputs(params, hidden_BLD, batch, key):
     del key
-    logits = head.logits(encoder, params, hidden_BLD, batch)
+    logits = scores.logits(encoder, params, hidden_BLD, batch)
     mask = lambda x_BL: jnp.where(batch['pack_ids'] > 0, x_BL, modules.FORBIDDEN)
     return {name: mask(x_BL) for name, x_BL in zip(('start', 'end'), logits)}
 
   forms = {'start': 'classes', 'end': 'classes'}
-  scorer = scored.Scorer(head, 'rows', _measures, {'span_loss': 1.0}, forms, outputs=outputs)
+  scorer = scored.Scorer(scores, 'rows', _measures, {'span_loss': 1.0}, forms, outputs=outputs)
   return perturbing.around(encoder, scorer, ops, sift)
 
 

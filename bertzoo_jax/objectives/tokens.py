@@ -8,13 +8,13 @@ from bertzoo_jax.objectives import scored
 from bertzoo_jax.objectives import sift as perturbing
 
 
-def tagging(encoder, ops=operations.PLAIN, *, labels, dropout, sift=None):
+def tagging(encoder, ops=operations.PLAIN, *, labels, head='linear', dropout, sift=None):
   """Mean negative log-likelihood of the tags, labels [B, L] int32 (Devlin et al. 2018 §5.3).
 
   label_weights [B, L] is 1 for the first token of a word, else 0; the mean is over these tokens of
   the whole batch.
 
-  Metrics under the total 'words': tag_loss (nats), tag_accuracy.
+  head: a kind of model.heads.FORMS. Metrics under the total 'words': tag_loss (nats), tag_accuracy.
   """
   if len(labels) < 2:
     raise errors.UserError(f'objective=tagging has {len(labels)} tag(s): give two or more.')
@@ -23,6 +23,6 @@ def tagging(encoder, ops=operations.PLAIN, *, labels, dropout, sift=None):
     nll_BL, correct_BL = networks.nll(outputs['tag'], batch['labels'])
     return {'tag_loss': nll_BL, 'tag_accuracy': correct_BL}
 
-  head = heads.tag(len(labels), dropout)
-  scorer = scored.Scorer(head, 'words', measures, {'tag_loss': 1.0}, {'tag': 'classes'})
+  of_tokens = heads.tag(head, len(labels), dropout)
+  scorer = scored.Scorer(of_tokens, 'words', measures, {'tag_loss': 1.0}, {'tag': 'classes'})
   return perturbing.around(encoder, scorer, ops, sift)

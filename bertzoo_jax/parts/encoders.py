@@ -128,4 +128,52 @@ def two_stream(
   """
 
 
-__all__ = ['transformer', 'disentangled', 'two_stream']
+@fields.section
+def modern(
+  *,
+  num_layers: fields.LAYERS = 22,
+  hidden_size: fields.UNITS = 768,
+  num_heads: fields.UNITS = 12,
+  intermediate_size: fields.UNITS = 1152,
+  max_positions: fields.TOKENS = 8192,
+  type_vocab_size: fields.PIECES_OR_0 = 0,
+  global_every: fields.LAYERS = 3,
+  window: fields.TOKENS_OR_0 = 128,
+  global_base: fields.ABOVE_0 = 160_000.0,
+  local_base: fields.ABOVE_0 = 10_000.0,
+  norms: fields.one_of('before', 'after') = 'before',
+  norm: fields.one_of('layer', 'rms') = 'layer',
+  norm_eps: fields.ABOVE_0 = 1e-5,
+  embedding_norm: bool = True,
+  feed_forward: fields.one_of('gated', 'plain') = 'gated',
+  activation: fields.one_of('gelu_tanh', 'gelu', 'relu', 'silu') = 'gelu',
+  use_bias: bool = False,
+  dropout: fields.SHARE_BELOW_1 = 0.0,
+  attention_dropout: fields.SHARE_BELOW_1 = 0.0,
+  attention_output_dropout: fields.SHARE_BELOW_1 = 0.1,
+  initializer: fields.one_of('truncated_normal', 'normal') = 'truncated_normal',
+  initializer_range: fields.ABOVE_0 = 0.02,
+  output_range: fields.one_of('by_depth', 'same') = 'by_depth',
+):
+  """The encoder of today: rotary positions, norms before the sublayers, gated feed-forward, local
+  layers between global ones (Warner et al. 2024).
+
+  max_positions: the longest row; there is no table of positions.
+  global_every: layer i sees the whole row if this divides i, else a window.
+  window: tokens that a local layer sees, half of them to each side; 0: every layer is global.
+  global_base, local_base: of the rotary angles (Su et al. 2021).
+  norms: before | after the sublayers. Before: with embedding_norm the first layer has none before
+    its attention, and a norm ends the stack.
+  norm: layer | rms (Zhang and Sennrich 2019).
+  embedding_norm: whether a norm follows the embeddings.
+  feed_forward: gated (Shazeer 2020) | plain.
+  activation: gelu_tanh | gelu | relu | silu.
+  use_bias: of products and norms of the layers and of the vocabulary head.
+  dropout: of embeddings and of what the feed-forward part gives.
+  attention_output_dropout: of what attention gives.
+  output_range: deviation of the products that end a sublayer: by_depth (over √(2·num_layers)) |
+    same.
+  """
+
+
+__all__ = ['transformer', 'disentangled', 'two_stream', 'modern']

@@ -95,6 +95,7 @@ def experiment(
   phases: tuple,
   epochs: fields.AT_LEAST_0 = 0.0,
   moving: tuple = (),
+  ema: fields.SHARE_BELOW_1 = 0.0,
   mixture: MIXTURE = (),
   tokenizer: dict,
   corpus: dict,
@@ -122,6 +123,7 @@ def experiment(
   moving: numbers of masking and objective that move with the step: ((field, from, to, first step,
     last step, shape), …), as ('masking.rate', 0.3, 0.15, 0, 10_000, 'linear'); shape is linear |
     cosine (common/moving.py). Held-out figures use the field's own value.
+  ema: decay per update of an exponential average of the weights, which W@ema names; 0 for none.
   mixture: the share of each --corpus: () as its rows | ('size', 0.7) as its rows to this power |
     (0.9, 0.1) weights, in their order.
   hf: the Hugging Face class that `export` writes.

@@ -48,6 +48,25 @@ def left_to_right():
 
 
 @fields.section
+def causal_lm():
+  """As left_to_right, with the parameters of masked language modelling: a later phase or run with
+  objective=mlm goes on with all of them.
+  """
+
+
+@fields.section
+def causal_masked(
+  *,
+  causal_share: fields.SHARE = 0.0625,
+):
+  """A share of the rows is read from left to right, the others are masked. In both, tokens are
+  predicted by the output at the token before (Charpentier & Samuel 2024).
+
+  causal_share: of the rows that are read from left to right, drawn per row, and of their loss.
+  """
+
+
+@fields.section
 def permutation_lm(
   *,
   pair_weight: fields.AT_LEAST_0 = 0.0,
@@ -156,6 +175,8 @@ __all__ = [
   'mlm_pair',
   'mlm_span_boundary',
   'left_to_right',
+  'causal_lm',
+  'causal_masked',
   'permutation_lm',
   'memory_mlm',
   'replaced_token',

@@ -17,6 +17,7 @@ def adamw(
   clip_norm: fields.AT_LEAST_0 = 0.0,
   rates: fields.each(fields.AT_LEAST_0, deep=True) = (),
   clip_groups: tuple = (),
+  mu_dtype: fields.one_of('float32', 'bfloat16') = 'float32',
 ):
   """Adam with bias correction and decoupled decay, as fairseq has it (Liu et al. 2019, Table 9).
 
@@ -31,6 +32,8 @@ def adamw(
   rates: ordered (path regex, multiplier of the learning rate), first match wins.
   clip_groups: ordered path regexes. Parameters that match the same one first are clipped together
     by their own norm, and so is the rest; () clips all together.
+  mu_dtype: of Adam's first moment between updates: float32 | bfloat16 (2 bytes less per parameter;
+    updates are computed in float32).
   """
 
 
@@ -53,6 +56,7 @@ def lamb(
   clip_norm: fields.AT_LEAST_0 = 1.0,
   rates: fields.each(fields.AT_LEAST_0, deep=True) = (),
   clip_groups: tuple = (),
+  mu_dtype: fields.one_of('float32', 'bfloat16') = 'float32',
 ):
   """LAMB without bias correction, as in Google's code (You et al. 2020; ALBERT's release).
 
@@ -86,6 +90,7 @@ def muon(
   clip_norm: fields.AT_LEAST_0 = 0.0,
   rates: fields.each(fields.AT_LEAST_0, deep=True) = (),
   clip_groups: tuple = (),
+  mu_dtype: fields.one_of('float32', 'bfloat16') = 'float32',
 ):
   """Muon for the matrices of the layers, AdamW for the rest (Jordan et al. 2024; Liu et al. 2025).
 

@@ -44,7 +44,7 @@ _SIFT = sift  # constructors have an argument of this name
 @fields.section
 def classification(
   *,
-  head: fields.one_of('auto', 'tanh', 'gelu', 'linear') = 'auto',
+  head: fields.one_of('auto', 'tanh', 'gelu', 'transform', 'linear') = 'auto',
   dropout: fields.SHARE_BELOW_1 = 0.1,
   input_dropout: fields.SHARE_BELOW_1 = 0.0,
   class_weights: Annotated[tuple, _WEIGHTS] = (),
@@ -53,7 +53,8 @@ def classification(
 ):
   """One of several classes per row.
 
-  head: auto (that of the weights' Hugging Face class) | tanh | gelu | linear.
+  head: auto (that of the weights' Hugging Face class) | tanh | gelu | transform (dense, activation
+    and norm as in the vocabulary head) | linear.
   dropout: of the vectors that the last layer reads.
   input_dropout: of the row's vector before the dense layer of the head.
   class_weights: of the classes in the loss, in the order of the labels; auto (rows of train /
@@ -67,7 +68,7 @@ def classification(
 @fields.section
 def regression(
   *,
-  head: fields.one_of('auto', 'tanh', 'gelu', 'linear') = 'auto',
+  head: fields.one_of('auto', 'tanh', 'gelu', 'transform', 'linear') = 'auto',
   dropout: fields.SHARE_BELOW_1 = 0.1,
   input_dropout: fields.SHARE_BELOW_1 = 0.0,
   sift: dict = None,
@@ -107,6 +108,7 @@ def choice(
 @fields.section
 def tagging(
   *,
+  head: fields.one_of('auto', 'transform', 'linear') = 'auto',
   dropout: fields.SHARE_BELOW_1 = 0.1,
   sift: dict = None,
 ):
@@ -117,9 +119,10 @@ def tagging(
 @fields.section
 def span(
   *,
+  head: fields.one_of('auto', 'transform', 'linear') = 'auto',
   sift: dict = None,
 ):
-  """The answer to a question as a span of its passage: start and end by one linear layer."""
+  """The answer to a question as a span of its passage: start and end by one head."""
   return dict(sift=_sift(sift))
 
 

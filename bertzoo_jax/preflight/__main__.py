@@ -93,7 +93,7 @@ def main(_):
   jax.config.update('jax_platforms', 'cpu')  # a chip that is here belongs to the run
   cli.quiet_tensorflow()
   from bertzoo_jax.finetune import plan
-  from bertzoo_jax.preflight import report  # they import TensorFlow
+  from bertzoo_jax.preflight import report
   from bertzoo_jax.preflight import verdict
 
   out = sys.stdout

@@ -30,7 +30,7 @@ class Phase(NamedTuple):
   Attributes:
     index, steps, rows, length: of the phase.
     program: its train step, compiled; None where it could not be.
-    parameters, optimizer: bytes per device of the state.
+    parameters, optimizer: bytes per device of the state; the average counts with the optimizer.
     state: bytes of the whole state, as a checkpoint has it.
     reading, time: of the program; None where its text does not tell.
     flops: that the model needs per step, over all devices (Objective.flops); None if not known.
@@ -121,7 +121,7 @@ def described(findings, run, text, mesh) -> list:
         length=phase_run.length,
         program=None,
         parameters=memory.per_device(target.params),
-        optimizer=memory.per_device(target.opt_state),
+        optimizer=memory.per_device((target.opt_state, target.average)),
         state=sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(target)),
         reading=None,
         time=None,

@@ -19,7 +19,6 @@ import warnings
 from typing import NamedTuple
 
 from bertzoo_jax import tokenizers
-from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import reading
@@ -85,6 +84,8 @@ def of_epochs(config, paths):
   """The config with the steps of config.epochs; as it is if a corpus is in an object store."""
   if any(map(storage.is_remote, _listed(paths))):
     return config
+  from bertzoo_jax.batches import pipeline  # with TensorFlow
+
   return pipeline.of_epochs(config, mixture.open(paths, config))
 
 
@@ -98,6 +99,8 @@ def text(findings: Findings, run, paths, hosts: int) -> Text:
   If one is in an object store, they are judged by their manifests alone. Adds P06, P07, W02 and
   W03. hosts: that share a batch.
   """
+  from bertzoo_jax.batches import pipeline  # with TensorFlow
+
   config, corpus, manifests, paths = run.config, None, {}, _listed(paths)
   for path in paths:
     with findings.collecting('P06'), _answering(findings, path):

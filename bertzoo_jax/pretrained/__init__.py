@@ -68,6 +68,7 @@ class Pretrained(NamedTuple):
     shape: how texts are framed, and the padding side.
     vocab_size: rows of the word table.
     corpus_hash: of the text of the run; None where it is not recorded.
+    learned: see objective.Network.
     config: of the run; None of a Hugging Face directory.
     facts: of its task, see tasks.Task.
   """
@@ -84,6 +85,12 @@ class Pretrained(NamedTuple):
   corpus_hash: str | None
   config: Any = None
   facts: Mapping[str, Any] = types.MappingProxyType({})
+  learned: tuple[str, ...] = (objective_of.MASKED,)
+
+  @property
+  def ahead(self) -> bool:
+    """Whether the output of its vocabulary head at a token predicts the token after it."""
+    return objective_of.LEFT_TO_RIGHT in self.learned
 
 
 def open(address: str, wished: str | None = None) -> Pretrained:
@@ -126,7 +133,7 @@ def _of_run(address):
   folder = storage.path(run.workdir) / 'tokenizer'
   record = workdirs.corpus_record(run.workdir)
   return Pretrained(
-    address=f'{run.workdir}@{run.step}',
+    address=checkpoint.at_step(address, run.step),
     section=_section(run.config.encoder.name, network.encoder),
     params=params,
     step=run.step,
@@ -136,6 +143,7 @@ def _of_run(address):
     shape=_shape(architectures.choose(run.config.hf), network.encoder),
     vocab_size=hf.vocabulary_size(params),
     corpus_hash=record['hash'] if record else None,
+    learned=network.learned,
     config=run.config,
     facts=record.get('task', {}),
   )
@@ -158,7 +166,8 @@ def _directory(address, wished):
   if not (folder / 'config.json').exists() and all((folder / name).is_dir() for name in _PAIR):
     folder, address = folder / _PAIR[0], f'hf:{folder / _PAIR[0]}'
   params, report = hf.load(folder, wished)
-  a = architectures.reader(weights.read_json(storage.path(folder) / 'config.json'), wished)
+  content = weights.read_json(storage.path(folder) / 'config.json')
+  a = architectures.reader(content, wished)
   words = hf.vocabulary_size(params)
   section = hf_architecture.section(a, report.encoder)
   built = named.build(section, encoders.BY_NAME, 'encoder', vocab_size=words, dtype=jnp.float32)
@@ -173,7 +182,15 @@ def _directory(address, wished):
     shape=_shape(a, built),
     vocab_size=words,
     corpus_hash=None,
+    learned=_learned(content.get(hf_architecture.LEARNED)),
   )
+
+
+def _learned(said) -> tuple[str, ...]:
+  """What config.json says of Network.learned; of masks where it says nothing that is known."""
+  known = objective_of.MASKED, objective_of.LEFT_TO_RIGHT
+  said = said if isinstance(said, list) else []
+  return tuple(way for way in known if way in said) or known[:1]
 
 
 def _section(name, built) -> dict:

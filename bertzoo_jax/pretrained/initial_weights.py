@@ -62,7 +62,7 @@ def parameters(
     spare = []
     if layers:
       loaded, report, spare = _shallower(loaded, report, layers, network.encoder.num_layers)
-    if _check_vocabulary(address, folder, tokenizer, tokenizer_hash):
+    if check_vocabulary(address, folder, tokenizer, tokenizer_hash):
       loaded, words = hf.without_spare_words(loaded, network.encoder.vocab_size)
       spare += words
     encoder = {
@@ -198,7 +198,7 @@ def _shares_otherwise(run, address, objective, fresh) -> bool:
   return False
 
 
-def _check_vocabulary(address, theirs, ours, hash=None) -> bool:
+def check_vocabulary(address, theirs, ours, hash=None) -> bool:
   """Weights of other words are refused: a row of the word table would belong to another word,
   without a sign of it. Returns whether the words are known to be the same.
   """

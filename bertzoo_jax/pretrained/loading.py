@@ -24,6 +24,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import trust
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.objectives import networks
+from bertzoo_jax.objectives import objective
 from bertzoo_jax.pretrained import predicting
 from bertzoo_jax.runs import step_folders
 from bertzoo_jax.tasks import batches
@@ -204,7 +205,7 @@ class Loaded:
   def _pooled(self, pooling, params, batch):
     """[B, D], or [B, L, D] for 'none', float32."""
     batch = self._completed(batch)
-    if 'next_head' in params:
+    if 'next_head' in params or objective.MASKED not in self.found.learned:
       batch = networks.from_left_to_right(batch)
     hidden_BLD = networks.encode(self.encoder, params['encoder'], batch, None)
     if pooling == 'first':

@@ -50,12 +50,22 @@ class Predictor:
         f'(python -m bertzoo_jax.finetune --init {found.address} …); encode gives vectors of texts.'
       )
     of_run = found.config is not None and 'source' in found.config
-    config, labels, length = _of_run(found) if of_run else _of_directory(found, head)
+    config = found.config
+    if of_run:
+      labels, length = heads.task_of(config.objective).labels, config.length
+    else:
+      config, labels, length = _of_directory(found, head)
+    if head in heads.LABELLED and labels:
+      if (count := len(found.params[head]['classifier']['bias'])) != len(labels):
+        raise errors.UserError(
+          f'{found.address} has {count} outputs and {len(labels)} labels: copy it again.'
+        )
     self.source, longest = config.source, loaded.max_length
     self.task = tasks.trained(
       config,
       labels,
       found.facts,
+      readers.reader(config.source),
       loaded.tokenizer,
       found.shape,
       segments=found.section['type_vocab_size'] if 'type_vocab_size' in found.section else 0,
@@ -108,14 +118,8 @@ class Predictor:
     return self.task.kind.answers(self.task, split, said)
 
 
-def _of_run(found):
-  """(sections of the config, labels, tokens of a row) of a run of fine-tuning."""
-  config = found.config
-  return config, heads.task_of(config.objective).labels, config.length
-
-
 def _of_directory(found, head):
-  """The same of a Hugging Face directory; the length is None where it does not say."""
+  """(sections of a config, labels, tokens of a row or None) that a Hugging Face directory tells."""
   objective, source, rows = _USUAL[head]
   own, folder, labels = found.params[head], found.tokenizer_folder, ()
   content = weights.read_json(storage.path(folder) / 'config.json')

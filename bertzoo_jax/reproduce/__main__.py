@@ -23,23 +23,19 @@ import pathlib
 from absl import flags
 
 from bertzoo_jax import cli
-
-if __name__ == '__main__':  # before TensorFlow is imported
-  cli.quiet_tensorflow()
-
-from bertzoo_jax import prepare  # noqa: E402
-from bertzoo_jax.common import errors  # noqa: E402
-from bertzoo_jax.common import storage  # noqa: E402
-from bertzoo_jax.finetune import jobs  # noqa: E402
-from bertzoo_jax.preflight.tpu import chips  # noqa: E402
-from bertzoo_jax.reproduce import budget  # noqa: E402
-from bertzoo_jax.reproduce import cost  # noqa: E402
-from bertzoo_jax.reproduce import page  # noqa: E402
-from bertzoo_jax.reproduce import plan  # noqa: E402
-from bertzoo_jax.reproduce import work  # noqa: E402
-from bertzoo_jax.runs import distributed  # noqa: E402
-from bertzoo_jax.runs import lock  # noqa: E402
-from bertzoo_jax.runs import workdir as workdirs  # noqa: E402
+from bertzoo_jax import prepare
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.finetune import jobs
+from bertzoo_jax.preflight.tpu import chips
+from bertzoo_jax.reproduce import budget
+from bertzoo_jax.reproduce import cost
+from bertzoo_jax.reproduce import page
+from bertzoo_jax.reproduce import plan
+from bertzoo_jax.reproduce import work
+from bertzoo_jax.runs import distributed
+from bertzoo_jax.runs import lock
+from bertzoo_jax.runs import workdir as workdirs
 
 _SAMPLE = pathlib.Path(__file__).parents[2] / 'data' / 'sample'
 
@@ -199,6 +195,7 @@ def _texts(asked, config, workdir, source, say) -> dict[str, str]:
 
 
 def main(_):
+  cli.quiet_tensorflow()
   asked = dict(rows=_ROWS.value, tpu=_TPU.value)
   if _PREFLIGHT.value:
     print(preflight(_CONFIG.value, _WORKDIR.value, price=_PRICE.value, **asked))

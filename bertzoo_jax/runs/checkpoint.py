@@ -4,7 +4,7 @@ before one is used.
 In WORKDIR/checkpoints:
 
     STEP/{params,rest,meta}   by Orbax, asynchronously, committed by an atomic rename (gs://: a
-                              marker)
+                              marker); also STEP/average where the run has one
     STEP/run.json             the config and the text of the run (workdir.py)
     STEP/sha256.json          written before the commit, so that a committed step always has one
     STEP.damaged              moved aside because a file does not match; delete it when you have
@@ -84,14 +84,13 @@ class Checkpoints:
     self._saving = (step, held_out_loss, phase_first_step, score)
     if self._writes:
       self._folder.mkdir(parents=True, exist_ok=True)
-    state = {**_parts(state), 'meta': {'step': step, 'shapes': shapes(state)}}
+    parts, meta = _parts(state), {'step': step, 'shapes': shapes(state)}
     with _named_errors(self._folder), _BEGINNING:
       self._checkpointer.save(
         self._folder / str(step),
         args=ocp.args.Composite(
-          params=ocp.args.PyTreeSave(state['params']),
-          rest=ocp.args.PyTreeSave(state['rest']),
-          meta=ocp.args.JsonSave(state['meta']),
+          meta=ocp.args.JsonSave(meta),
+          **{name: ocp.args.PyTreeSave(tree) for name, tree in parts.items()},
         ),
       )
     return step
@@ -148,11 +147,13 @@ class Checkpoints:
       )
     return None if step < 0 else step
 
-  def restore(self, step: int, target):
+  def restore(self, step: int, target, workdir=None):
     """The state of a sound step, placed as the target says, a TrainState of shape structs with
-    shardings. Raises UserError for other parameters or shapes, TryAgain if storage does not answer.
+    shardings. workdir: of another run whose state it is; None for this one. Raises UserError for
+    other parameters or shapes, TryAgain if storage does not answer.
     """
-    folder = self._folder / str(step)
+    folders = storage.absolute(workdir) / step_folders.FOLDER if workdir else self._folder
+    folder = folders / str(step)
     with _decoding(folder):
       return self._restore(folder, target)
 
@@ -174,7 +175,7 @@ class Checkpoints:
       for name, tree in wanted.items()
     }
     got = self._checkpointer.restore(folder, args=ocp.args.Composite(**args))
-    return target.replace(params=got['params'], **got['rest'], **added)
+    return target.replace(**{k: got[k] for k in wanted if k != 'rest'}, **got['rest'], **added)
 
   def close(self) -> None:
     """Waits for the last save and ends the threads. A save that failed is told, not raised."""
@@ -216,15 +217,24 @@ class Checkpoints:
 
 def load_params(address: str) -> tuple[dict, int, str]:
   """(nested dict of numpy arrays, step, workdir) of the parameters at W (newest sound checkpoint),
-  W@STEP or W@best; needs no mesh. Raises UserError for no such workdir or step, or a damaged one,
-  TryAgain if the storage does not answer.
+  W@STEP or W@best; needs no mesh. W@ema gives their exponential average, and W@average:K the mean
+  of the newest K kept checkpoints, both also with @STEP or @best behind. Raises UserError for no
+  such workdir or step, or a damaged one, TryAgain if the storage does not answer.
   """
   with storage.reading(f'The checkpoint {address}'):
     return _load_params(address)
 
 
-def _load_params(address):
-  workdir, which = parse_address(address)
+def locate(address: str) -> tuple[str, int, str | None]:
+  """(workdir, step, kind as in `parse_address`) of the sound checkpoint at an address. Errors: see
+  `load_params`.
+  """
+  with storage.reading(f'The checkpoint {address}'):
+    return _locate(address)
+
+
+def _locate(address):
+  workdir, which, kind = parse_address(address)
   folder, present = storage.absolute(workdir) / step_folders.FOLDER, step_folders.steps(workdir)
   if not present and (unmarked := step_folders.unmarked(folder)):
     raise errors.UserError(
@@ -257,20 +267,75 @@ def _load_params(address):
       )
   if which is not None and (problem := step_folders.verify(folder / str(step))):
     raise errors.UserError(f'Checkpoint {step} of {workdir} is damaged: {problem}. {there}')
-  return _read_params(folder / str(step)), step, workdir
+  return workdir, step, kind
 
 
-def parse_address(address: str) -> tuple[str, str | None]:
-  """(workdir, step, 'best' or None) of W, W@STEP, W@best. Raises UserError for another @."""
+def _load_params(address):
+  workdir, step, kind = _locate(address)
+  folder = storage.absolute(workdir) / step_folders.FOLDER
+  if kind is None:
+    return _read(folder / str(step), 'params'), step, workdir
+  if kind == 'ema':
+    if not (folder / str(step) / 'average').exists():
+      raise errors.UserError(
+        f'{workdir} has no average of the weights: it was trained with config.ema=0. Give '
+        f'{workdir}@average:K for the mean of checkpoints.'
+      )
+    return _read(folder / str(step), 'average'), step, workdir
+  kept = [s for s in step_folders.steps(workdir) if s <= step]
+  return _mean(folder, kept, int(kind.partition(':')[2])), step, workdir
+
+
+def _mean(folder, present, count):
+  """The mean of the parameters at the last `count` of some steps, added up in float64."""
+  if len(present) < count:
+    raise errors.UserError(
+      f'{folder.parent} has {len(present)} checkpoints up to step {present[-1]} ('
+      f'{", ".join(map(str, present))}), and average:{count} needs {count}: raise run.keep, or '
+      'average fewer.'
+    )
+  total, shapes = None, None
+  for step in present[-count:]:
+    if problem := step_folders.verify(folder / str(step)):
+      raise errors.UserError(f'Checkpoint {step} of {folder.parent} is damaged: {problem}.')
+    params = jax.tree.map(lambda x: x.astype(np.float64), _read(folder / str(step), 'params'))
+    if total is not None and jax.tree.map(np.shape, params) != shapes:
+      raise errors.UserError(
+        f'The last {count} checkpoints of {folder.parent} are of phases with other parameters: '
+        'average fewer.'
+      )
+    shapes = jax.tree.map(np.shape, params)
+    total = params if total is None else jax.tree.map(np.add, total, params)
+  return jax.tree.map(lambda x: (x / count).astype(np.float32), total)
+
+
+def parse_address(address: str) -> tuple[str, str | None, str | None]:
+  """(workdir; step, 'best' or None; 'ema', 'average:K' or None) of W, W@STEP, W@best, W@ema,
+  W@ema@STEP …. A folder whose name has an @ comes first. Raises UserError for another @.
+  """
   address = os.fspath(address)
-  workdir, at, which = address.rpartition('@')
-  if not at or (not storage.is_remote(address) and storage.path(address).exists()):
-    return address, None  # a folder whose name has an @ comes first
-  if which == 'best' or re.fullmatch('[0-9]+', which):
-    return workdir, which
-  raise errors.UserError(
-    f'{address!r} is no checkpoint address: write WORKDIR, WORKDIR@STEP or WORKDIR@best.'
-  )
+  workdir, which, kind = address, None, None
+  while '@' in workdir and (storage.is_remote(workdir) or not storage.path(workdir).exists()):
+    before, _, word = workdir.rpartition('@')
+    if kind is None and re.fullmatch('ema|average:[1-9][0-9]*', word):
+      kind = word
+    elif kind is which is None and re.fullmatch('best|[0-9]+', word):
+      which = word
+    elif kind or which:
+      break
+    else:
+      raise errors.UserError(
+        f'{address!r} is no checkpoint address: write WORKDIR, WORKDIR@STEP or WORKDIR@best; for '
+        'averages WORKDIR@ema or WORKDIR@average:K, each also with @STEP behind.'
+      )
+    workdir = before
+  return workdir, which, kind
+
+
+def at_step(address: str, step: int) -> str:
+  """An address with the step that it stands for."""
+  workdir, _, kind = parse_address(address)
+  return f'{workdir}@{kind}@{step}' if kind else f'{workdir}@{step}'
 
 
 def shapes(state) -> dict[str, list[int]]:
@@ -283,7 +348,9 @@ def _shapes(parts):
 
 
 def _parts(state):
+  average = {'average': state.average} if state.average else {}
   return {
+    **average,
     'params': state.params,
     'rest': {
       'step': state.step,
@@ -299,17 +366,18 @@ def _checkpointer(async_options=None):
   handler = ocp.CompositeCheckpointHandler(
     params=ocp.PyTreeCheckpointHandler(),
     rest=ocp.PyTreeCheckpointHandler(),
+    average=ocp.PyTreeCheckpointHandler(),
     meta=ocp.JsonCheckpointHandler(),
   )
   return ocp.AsyncCheckpointer(handler, async_options=async_options or ocp.options.AsyncOptions())
 
 
-def _read_params(folder):
+def _read(folder, part):
   _quiet()
   with _decoding(folder), ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
-    tree = reader.metadata(folder / 'params').item_metadata.tree
+    tree = reader.metadata(folder / part).item_metadata.tree
     as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
-    return reader.restore(folder / 'params', args=ocp.args.PyTreeRestore(restore_args=as_numpy))
+    return reader.restore(folder / part, args=ocp.args.PyTreeRestore(restore_args=as_numpy))
 
 
 @contextlib.contextmanager

@@ -63,4 +63,4 @@ class Preemption:
 def _say(line):
   """Writes a line from inside a signal handler, where `print` may be in the middle of another."""
   with contextlib.suppress(OSError):
-    os.write(1, f'{line}\n'.encode())
+    os.write(2, f'{line}\n'.encode())

@@ -176,13 +176,24 @@ def attempts(path) -> list[dict]:
 
 
 def first_weights(path) -> str | None:
-  """The --init of the last attempt from step 0, the run's first weights; None: fresh ones."""
-  fresh = [a.get('init') for a in attempts(path) if not a.get('start_step', 0)]
+  """The --init of the last attempt that took it, the run's first weights; None: fresh ones."""
+  began = lambda a: not a.get('start_step', 0) or a.get('resume_moments')
+  fresh = [a.get('init') for a in attempts(path) if began(a)]
   return fresh[-1] if fresh else None
 
 
-def add_attempt(path, *, corpus_hash: str, start_step: int, devices: str, init: str | None) -> int:
-  """Adds this process to attempts.jsonl and returns its number, from 1."""
+def add_attempt(
+  path,
+  *,
+  corpus_hash: str,
+  start_step: int,
+  devices: str,
+  init: str | None,
+  resume_moments: bool = False,
+) -> int:
+  """Adds this process to attempts.jsonl and returns its number, from 1. resume_moments: whether it
+  began at the step of `init`, with its moments.
+  """
   file = storage.path(path) / _ATTEMPTS
   before, unreadable = storage.read_json_lines(file)
   if unreadable:
@@ -195,6 +206,7 @@ def add_attempt(path, *, corpus_hash: str, start_step: int, devices: str, init: 
     'host': socket.gethostname(),
     'start_step': start_step,
     'init': init,
+    **({'resume_moments': True} if resume_moments else {}),
     'corpus_hash': corpus_hash,
     'config_hash': _digest(file.parent / _CONFIG),
     'commit': commit(),

@@ -20,20 +20,15 @@ import rich.table
 from absl import flags
 
 from bertzoo_jax import cli
-
-if __name__ == '__main__':  # before TensorFlow is imported
-  cli.quiet_tensorflow()
-
-from bertzoo_jax.batches import pipeline  # noqa: E402
-from bertzoo_jax.common import errors  # noqa: E402
-from bertzoo_jax.common import moving  # noqa: E402
-from bertzoo_jax.common import reading  # noqa: E402
-from bertzoo_jax.common import storage  # noqa: E402
-from bertzoo_jax.corpus import corpus as corpora  # noqa: E402
-from bertzoo_jax.corpus import mixture  # noqa: E402
-from bertzoo_jax.parts import ranges  # noqa: E402
-from bertzoo_jax.show import display  # noqa: E402
-from bertzoo_jax.show import measures  # noqa: E402
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import moving
+from bertzoo_jax.common import reading
+from bertzoo_jax.common import storage
+from bertzoo_jax.corpus import corpus as corpora
+from bertzoo_jax.corpus import mixture
+from bertzoo_jax.parts import ranges
+from bertzoo_jax.show import display
+from bertzoo_jax.show import measures
 
 STATS_STEPS = 20  # measured where --stats comes without --steps
 
@@ -69,6 +64,8 @@ def show(
   Raises:
     UserError: whatever the user can mend.
   """
+  from bertzoo_jax.batches import pipeline  # with TensorFlow, once the line is read
+
   ranges.check(config)
   console = console or rich.console.Console(highlight=False, soft_wrap=True)
   if npz is not None and storage.path(npz).exists():
@@ -220,6 +217,7 @@ def _range(text):
 
 
 def main(_):
+  cli.quiet_tensorflow()
   asked = dict(cache_dir=_CACHE_DIR.value, phase=_PHASE.value, split=_SPLIT.value, npz=_NPZ.value)
   asked |= dict(steps=_range(_STEPS.value), rows=_ROWS.value, stats=_STATS.value)
   show(_CONFIG.value, _CORPUS.value, **asked)

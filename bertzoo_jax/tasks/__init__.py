@@ -46,7 +46,7 @@ def open(config, task_dir, tokenizer, shape, *, segments: int, max_length: int) 
   names, numbered, notes = kind.numbered(source)
   check_metrics(kind, config, source, names)
   more = dict(segments=segments, max_length=max_length)
-  task = _trained(config, source.read, names, tokenizer, shape, **more)
+  task = trained(config, names, {}, source.read, tokenizer, shape, **more)
   splits = {n: task.rows(*numbered[n], n) for n in sorted(numbered, key=_order)}
   return dataclasses.replace(
     task,
@@ -60,19 +60,12 @@ def open(config, task_dir, tokenizer, shape, *, segments: int, max_length: int) 
   )
 
 
-def trained(config, labels, facts, tokenizer, shape, *, segments: int, max_length: int) -> Task:
+def trained(config, labels, facts, read, tokenizer, shape, *, segments, max_length) -> Task:
   """The task of a trained network, for predictions: it has no splits.
 
-  config: has the sections objective, source and features of the run. labels, facts: see Task.
-  tokenizer, shape, segments, max_length: see `open`.
+  config: has the sections objective and features of the run. labels, facts: see Task. read: of a
+  Source. tokenizer, shape, segments, max_length: see `open`.
   """
-  more = dict(segments=segments, max_length=max_length)
-  read = sources.reader(config.source)
-  task = _trained(config, read, tuple(labels), tokenizer, shape, **more)
-  return dataclasses.replace(task, facts=facts)
-
-
-def _trained(config, read, labels, tokenizer, shape, *, segments, max_length):
   kind = kinds.of(config.objective.name)
   frame = features.Frame(shape.single, shape.pair, dict(tokenizer.special), segments, max_length)
 
@@ -82,7 +75,7 @@ def _trained(config, read, labels, tokenizer, shape, *, segments, max_length):
   return Task(
     name='',
     kind=kind,
-    labels=labels,
+    labels=tuple(labels),
     metrics=(),
     splits={},
     hash='',
@@ -90,7 +83,7 @@ def _trained(config, read, labels, tokenizer, shape, *, segments, max_length):
     padding=shape.padding,
     pad=tokenizer.special['pad'],
     notes=(),
-    facts={},
+    facts=facts,
     read=lambda path: rows(read(path)),
     rows=rows,
     above=_logit(config.objective.threshold) if 'threshold' in config.objective else 0.0,

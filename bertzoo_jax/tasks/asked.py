@@ -3,42 +3,31 @@
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks.choices import Choices
 from bertzoo_jax.tasks.examples import Examples
+from bertzoo_jax.tasks.questions import NOWHERE
 from bertzoo_jax.tasks.questions import Questions
 from bertzoo_jax.tasks.tagged import Tagged
 
-_FORMS = {  # of one example
-  Examples: 'a text, or a pair of texts (a, b)',
-  Tagged: 'a text, whose words have blanks between, or a list of words',
-  Questions: '(question, passage)',
-  Choices: '(text, question, [option, …]), with the text "" if there is none',
-}
-
 
 def examples(kind, inputs):
-  """The examples of a kind (of tasks.kinds) for a list of inputs, each of the form in _FORMS; None
-  for an empty list.
+  """The examples of a kind (of tasks.kinds) for a list of inputs; None for an empty list.
 
-  Raises UserError for anything else.
+  Raises UserError for an input of another form.
   """
+  form, read, make = _KINDS[kind.takes]
   if isinstance(inputs, str | bytes) or not hasattr(inputs, '__iter__'):
-    raise errors.UserError(
-      f'predict() takes a list, of which each is {_FORMS[kind.takes]}: write predict([…]).'
-    )
+    raise errors.UserError(f'predict() takes a list, of which each is {form}: write predict([…]).')
   inputs = list(inputs)
-  rows = [_READ[kind.takes](x) for x in inputs]
-  sizes = [None if row is None else len(row) for row in rows]
-  if odd := [i for i, size in enumerate(sizes) if size is None or size != sizes[0]]:
-    i = odd[0]
-    like = '' if sizes[i] is None else ', all of one form'
-    raise errors.UserError(
-      f'predict() takes {_FORMS[kind.takes]}{like}; number {i} is {str(inputs[i])[:40]!r} of type '
-      f'{type(inputs[i]).__name__}.'
-    )
+  rows = [read(x) for x in inputs]
+  for i, row in enumerate(rows):
+    if row is None or len(row) != len(rows[0]):
+      raise errors.UserError(
+        f'predict() takes {form}{"" if row is None else ", all of one form"}; number {i} is '
+        f'{str(inputs[i])[:40]!r} of type {type(inputs[i]).__name__}.'
+      )
   if not rows:
     return None
-  columns = [list(column) for column in zip(*rows)]
-  names = [str(i) for i in range(len(rows))]
-  return _MADE[kind.takes](columns, names, [f'number {i}' for i in range(len(rows))])
+  columns, names = [list(column) for column in zip(*rows)], [str(i) for i in range(len(rows))]
+  return make(columns, names, [f'number {name}' for name in names])
 
 
 def _texts(x):
@@ -56,19 +45,33 @@ def _question(x):
 
 
 def _choice(x):
-  if not (isinstance(x, list | tuple) and len(x) == 3 and _are_texts(x[:2])):
-    return None
-  return (*x[:2], list(x[2])) if _are_texts(x[2]) and len(x[2]) > 1 else None
+  is_row = isinstance(x, list | tuple) and len(x) == 3 and _are_texts(x[:2]) and _are_texts(x[2])
+  return (*x[:2], list(x[2])) if is_row and len(x[2]) > 1 else None
 
 
 def _are_texts(x) -> bool:
   return isinstance(x, list | tuple) and all(isinstance(text, str) for text in x)
 
 
-_READ = {Examples: _texts, Tagged: _words, Questions: _question, Choices: _choice}
-_MADE = {
-  Examples: lambda c, ids, places: Examples(c[0], c[1] if c[1:] else None, None, ids, places),
-  Tagged: lambda c, ids, places: Tagged(c[0], None, ids, places),
-  Questions: lambda c, ids, places: Questions(c[0], c[1], None, [(-1, -1)] * len(ids), ids, places),
-  Choices: lambda c, ids, places: Choices(*c, None, ids, places, max(map(len, c[2]))),
+_KINDS = {  # the form of an input; input → a row, None for another form; columns → examples
+  Examples: (
+    'a text, or a pair of texts (a, b)',
+    _texts,
+    lambda c, ids, places: Examples(c[0], c[1] if c[1:] else None, None, ids, places),
+  ),
+  Tagged: (
+    'a text, whose words have blanks between, or a list of words',
+    _words,
+    lambda c, ids, places: Tagged(c[0], None, ids, places),
+  ),
+  Questions: (
+    '(question, passage)',
+    _question,
+    lambda c, ids, places: Questions(*c, None, [NOWHERE] * len(ids), ids, places),
+  ),
+  Choices: (
+    '(text, question, [option, …]), with the text "" if there is none',
+    _choice,
+    lambda c, ids, places: Choices(*c, None, ids, places, max(map(len, c[2]))),
+  ),
 }

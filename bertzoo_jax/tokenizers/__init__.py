@@ -93,6 +93,12 @@ class Tokenizer:
     """
     return published.ids(self._as_transformers, texts)
 
+  def words_of(self, texts: list[str]) -> list[list[int | None]]:
+    """The number of the word of each token of `encode_as_transformers`, as the pre-tokenizer splits
+    texts; None of special tokens.
+    """
+    return published.word_ids(self._as_transformers, texts)
+
   def encode_words(self, sentences: list[list[str]]) -> list[tuple[np.ndarray, np.ndarray]]:
     """As transformers' AutoTokenizer(words, is_split_into_words=True, add_special_tokens=False).
 
@@ -237,8 +243,8 @@ def load(path, section: dict | None = None) -> Tokenizer:
 def of_folder(folder) -> Tokenizer | published.Published:
   """The tokenizer of a folder, for use with weights that lie there or belong to it.
 
-  Both kinds of result have encode_as_transformers, encode_with_offsets, encode_words, decode,
-  special, pieces and vocab_size.
+  Both kinds of result have encode_as_transformers, encode_with_offsets, encode_words, words_of,
+  decode, special, pieces and vocab_size.
 
   Args:
     folder: one that `save` wrote, or a local Hugging Face directory.

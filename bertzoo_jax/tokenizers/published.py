@@ -74,6 +74,10 @@ class Published:
       self._plain = _engine(self._folder, {**self._json, 'added_tokens': added})
     return with_offsets(self._parsing if special_text else self._plain, texts)
 
+  def words_of(self, texts: list[str]) -> list[list[int | None]]:
+    """The word of each token of texts, see `tokenizers.Tokenizer`."""
+    return word_ids(self._parsing, texts)
+
   def encode_words(self, sentences: list[list[str]]) -> list[tuple[np.ndarray, np.ndarray]]:
     """(ids, numbers of words) of each sentence, see `tokenizers.Tokenizer`."""
     return with_words(self._of_words, sentences)
@@ -93,6 +97,11 @@ def ids(engine, texts, special=False) -> list[np.ndarray]:
   """
   encoded = engine.encode_batch_fast(_checked(texts), add_special_tokens=special)
   return [np.asarray(e.ids, np.int32) for e in encoded]
+
+
+def word_ids(engine, texts) -> list[list[int | None]]:
+  """The number of the word of each token of texts; None of special tokens that a text spells."""
+  return [e.word_ids for e in engine.encode_batch(_checked(texts), add_special_tokens=False)]
 
 
 def framed(engine, texts):

@@ -37,9 +37,9 @@ class PhaseData(NamedTuple):
   batches: Callable
   held_out: Callable
   rows_per_epoch: int | None
+  read: Callable | None = None
   scores: Callable | None = None
   patience: int = 0
-  read: Callable | None = None
 
 
 class Data(NamedTuple):
@@ -154,6 +154,7 @@ def check_ids(batch: dict, vocab_size: int, where: str) -> None:
     'masked_positions': ('position', length, 'they end', made),
     'segment_ids': ('segment', _SEGMENTS, 'they end', made),
     'pair_labels': ('label', 2, 'they end', made),
+    'causal': ('label', 2, 'they end', made),
   }.items():
     if name in batch and batch[name].size:
       low, high = int(batch[name].min()), int(batch[name].max())
@@ -213,7 +214,7 @@ def _odd_arrays(meta, arrays) -> str:
   predictions = arrays.get('masked_positions', np.zeros((0, 0, 0))).shape[2:]
   sizes = {**dict.fromkeys(_TOKENS, (length,)), **dict.fromkeys(_PREDICTIONS, predictions)}
   for name, x in arrays.items():
-    whole = name in sizes and name != 'masked_weights' or name == 'pair_labels'
+    whole = name in sizes and name != 'masked_weights' or name in ('pair_labels', 'causal')
     if x.dtype.kind not in ('iu' if whole else 'iufb'):
       return f'holds {name} as {x.dtype}, which are no {"whole " if whole else ""}numbers'
     wanted = (end - first, rows, *sizes.get(name, ()))

@@ -1,6 +1,8 @@
 """Layer-wise decay of the learning rate, as an ordered table of path regexes."""
 
-_LAYERS = 'encoder/layers/'
+import re
+
+_LAYERS, _FINAL = 'encoder/layers/', '^encoder/final_norm/'
 
 # Powers between the embeddings and the heads, beyond one per layer.
 _FORMS = {'released': 2, 'corrected': 1}
@@ -13,9 +15,10 @@ def rates(
   release).
 
   The multiplier of a parameter is decay^(top − depth). Layer i of n, counted from 0, has the depth
-  i + 1. All else in the encoder has the depth 0: embeddings and their projection, tables of
-  relative positions, a convolution beside the first layer, the vector that a query stream starts
-  as. Parameters outside of the encoder are heads: their multiplier is 1.
+  i + 1, and a norm behind the layers (final_norm) the depth n. All else in the encoder has the
+  depth 0: embeddings and their projection, tables of relative positions, a convolution beside the
+  first layer, the vector that a query stream starts as. Parameters outside of the encoder are
+  heads: their multiplier is 1.
 
   A copy that several layers share has the multiplier of the last of them, as `optimizers.policy`
   numbers it. A copy that all layers share has that of the top layer.
@@ -30,7 +33,8 @@ def rates(
   top = num_layers + _FORMS[form]
   if decay == 1.0:
     return ()
-  table = [(r'^encoder/(?!layers/)', decay**top)]
+  table = [(_FINAL, decay ** (top - num_layers))] if any(re.match(_FINAL, p) for p in paths) else []
+  table.append((r'^encoder/(?!layers/)', decay**top))
   copies = max((shape[0] for path, shape in paths.items() if path.startswith(_LAYERS)), default=0)
   for copy in range(copies):
     layers_per_copy = num_layers * blocks_per_layer // copies

@@ -35,7 +35,9 @@ class AdamState(NamedTuple):
   nu: dict
 
 
-def adamw(schedule, paths, *, b1, b2, eps, weight_decay, no_decay, clip_norm, rates, clip_groups):
+def adamw(
+  schedule, paths, *, b1, b2, eps, weight_decay, no_decay, clip_norm, rates, clip_groups, mu_dtype
+):
   """Adam with bias correction and decoupled weight decay, as fairseq has it.
 
   p ← p − lr·wd·p − lr·√(1−b2ᵗ)/(1−b1ᵗ) · m/(√v + eps). Here eps stands beside the uncorrected √v,
@@ -47,12 +49,12 @@ def adamw(schedule, paths, *, b1, b2, eps, weight_decay, no_decay, clip_norm, ra
   Returns an optax transform whose `update` takes `step`. Raises UserError for a regex that is none
   or matches no parameter, and for clip groups without a norm.
   """
-  adam = _adam(b1, b2, eps, corrected=True)
+  adam = _adam(b1, b2, eps, mu_dtype, corrected=True)
   return _chain(schedule, paths, adam, weight_decay, no_decay, clip_norm, rates, clip_groups)
 
 
 def adamw_uncorrected(
-  schedule, paths, *, b1, b2, eps, weight_decay, no_decay, clip_norm, rates, clip_groups
+  schedule, paths, *, b1, b2, eps, weight_decay, no_decay, clip_norm, rates, clip_groups, mu_dtype
 ):
   """Adam without bias correction and with decoupled decay: p ← p − lr·(m/(√v + eps) + wd·p), as in
   Google's BERT.
@@ -60,7 +62,7 @@ def adamw_uncorrected(
   Arguments, result and errors as in `adamw`. A first update from zero moments is (1−b1)/√(1−b2)
   times the gradient's sign.
   """
-  adam = _adam(b1, b2, eps, corrected=False)
+  adam = _adam(b1, b2, eps, mu_dtype, corrected=False)
   return _chain(schedule, paths, adam, weight_decay, no_decay, clip_norm, rates, clip_groups)
 
 
@@ -77,6 +79,7 @@ def lamb(
   clip_norm,
   rates,
   clip_groups,
+  mu_dtype,
 ):
   """LAMB as Google's code has it (You et al. 2020; ALBERT's release): u = m/(√v + eps) + wd·p; p ←
   p − lr·(‖p‖/‖u‖)·u.
@@ -86,14 +89,14 @@ def lamb(
   share, there is one. Arguments, result and errors as in `adamw`.
   """
   _check_table('no_adaptation', no_adaptation, paths)
-  adam = _adam(b1, b2, eps, corrected=False)
+  adam = _adam(b1, b2, eps, mu_dtype, corrected=False)
   ratio = _trust_ratio(policy([(regex, False) for regex in no_adaptation], paths, True))
   usual = schedule, paths, adam, weight_decay, no_decay, clip_norm, rates, clip_groups
   return _chain(*usual, ratio)
 
 
 def stable_adamw(
-  schedule, paths, *, b1, b2, eps, weight_decay, no_decay, clip_norm, rates, clip_groups
+  schedule, paths, *, b1, b2, eps, weight_decay, no_decay, clip_norm, rates, clip_groups, mu_dtype
 ):
   """StableAdamW (Wortsman et al. 2023, Algorithm 2): u = m̂/(√v̂ + eps) + wd·p; p ← p − lr·u/max(1,
   RMS) with RMS = √mean(g²/max(v̂, eps²)).
@@ -103,7 +106,7 @@ def stable_adamw(
   """
   _check_table('no_decay', no_decay, paths)
   decays = policy([(regex, 0.0) for regex in no_decay], paths, float(weight_decay))
-  adam = _stable_adam(b1, b2, eps, decays)
+  adam = _stable_adam(b1, b2, eps, mu_dtype, decays)
   return _chain(schedule, paths, adam, 0.0, (), clip_norm, rates, clip_groups)
 
 
@@ -123,6 +126,7 @@ def muon(
   clip_norm,
   rates,
   clip_groups,
+  mu_dtype,
 ):
   """Muon for the matrices of the layers, AdamW for the rest (Jordan et al. 2024; with the scale of
   Liu et al. 2025, eq. 4): m ← μ·m + (1−μ)·g; u = rms·√max(in, out)·orthogonal((1−μ)·g + μ·m); p ← p
@@ -140,7 +144,7 @@ def muon(
   others = lambda params: _map_with_path(lambda path, _: axes[path] is None, params)
   both = optax.chain(
     optax.masked(_muon(momentum, iterations, rms, axes), is_matrix),
-    optax.masked(_adam(b1, b2, eps, corrected=True), others),
+    optax.masked(_adam(b1, b2, eps, mu_dtype, corrected=True), others),
   )
   return _chain(schedule, paths, both, weight_decay, no_decay, clip_norm, rates, clip_groups)
 
@@ -274,29 +278,35 @@ def _decay(shares):
   return _stateless(lambda updates, params: _map_with_path(add, updates, params), state)
 
 
-def _adam(b1, b2, eps, corrected):
+def _adam(b1, b2, eps, mu_dtype, corrected):
 
   def init(params):
     zeros = lambda: jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)
-    return AdamState(jnp.zeros([], jnp.int32), zeros(), zeros())
+    return _stored(AdamState(jnp.zeros([], jnp.int32), zeros(), zeros()), mu_dtype)
 
   def update(gradients, state, params=None):
     del params
-    mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, gradients)
+    f32 = lambda m: m.astype(jnp.float32)
+    mu = jax.tree.map(lambda m, g: b1 * f32(m) + (1 - b1) * g, state.mu, gradients)
     nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.nu, gradients)
     count = state.count + 1
     scale = (
       jnp.sqrt(_one_minus_power(b2, count)) / _one_minus_power(b1, count) if corrected else 1.0
     )
     updates = jax.tree.map(lambda m, v: scale * m / (jnp.sqrt(v) + eps), mu, nu)
-    return updates, AdamState(count, mu, nu)
+    return updates, _stored(AdamState(count, mu, nu), mu_dtype)
 
   return optax.GradientTransformation(init, update)
 
 
-def _stable_adam(b1, b2, eps, decays):
+def _stored(state, mu_dtype):
+  """The AdamState as it is kept; updates are computed in float32."""
+  return state._replace(mu=jax.tree.map(lambda m: m.astype(mu_dtype), state.mu))
+
+
+def _stable_adam(b1, b2, eps, mu_dtype, decays):
   """Adam and decay, both divided by max(1, RMS). decays: {path: share}, see `policy`."""
-  adam = _adam(b1, b2, 0.0, corrected=False)
+  adam = _adam(b1, b2, 0.0, 'float32', corrected=False)
 
   def update(gradients, state, params):
     _, state = adam.update(gradients, state)
@@ -308,9 +318,10 @@ def _stable_adam(b1, b2, eps, decays):
       share = jnp.square(g) / jnp.maximum(v, eps**2)
       return u / jnp.maximum(1.0, jnp.sqrt(jnp.mean(share, axis=_own_axes(path, g), keepdims=True)))
 
-    return _map_with_path(one, gradients, state.mu, state.nu, params), state
+    updates = _map_with_path(one, gradients, state.mu, state.nu, params)
+    return updates, _stored(state, mu_dtype)
 
-  return optax.GradientTransformation(adam.init, update)
+  return optax.GradientTransformation(lambda params: _stored(adam.init(params), mu_dtype), update)
 
 
 def _muon(momentum, iterations, rms, axes):

@@ -113,6 +113,7 @@ def train_step(phase_run: PhaseRun):
     phase_run.schedule,
     seed=phase_run.phase.config.seed,
     objective_at=phase_run.objective_at,
+    ema=phase_run.phase.config.ema,
     **_parts(phase_run),
   )
   where = _where(phase_run)
@@ -199,7 +200,8 @@ def param_shapes(state) -> dict:
 
 
 def _initial(phase_run):
-  return steps.init(phase_run.objective, phase_run.tx, phase_run.phase.config.seed, phase_run.rows)
+  config = phase_run.phase.config
+  return steps.init(phase_run.objective, phase_run.tx, config.seed, phase_run.rows, config.ema)
 
 
 def _parts(phase_run):

@@ -145,6 +145,7 @@ def of_state(state, parameter_shardings, mesh):
     carry=jax.tree.map(lambda _: batch_sharding(mesh), state.carry),
     nonfinite=jax.tree.map(lambda _: everywhere, state.nonfinite),
     spikes=jax.tree.map(lambda _: everywhere, state.spikes),
+    average=parameter_shardings if state.average else (),
   )
 
 
@@ -187,7 +188,7 @@ def on_mesh(mesh, kernels):
   same on any mesh.
   """
   if kernels.partitioned or mesh.size == 1:
-    return kernels.attend, kernels.add_norm
+    return _or_long(kernels.long_rows, kernels.attend), kernels.add_norm
   rows, whole = PartitionSpec(ROWS), PartitionSpec()
 
   def attend(q, k, v, visible, dropout_rate=0.0, dropout_keys_B2=None, relative=None, scale=None):
@@ -228,7 +229,21 @@ def on_mesh(mesh, kernels):
     arrays = (x, y, scale, shift), (dropout_keys_B2,)
     return _on_parts(mesh, part, arrays, ((rows, rows, whole, whole), (rows,)), rows)
 
-  return attend, add_norm
+  return _or_long(kernels.long_rows, attend), add_norm
+
+
+def _or_long(long_rows, attend):
+  """`attend`, and another one for long rows, see kernels.Kernels."""
+  if long_rows is None:
+    return attend
+  longest, of_long_rows = long_rows
+
+  def either(q, k, v, visible, dropout_rate=0.0, dropout_keys_B2=None, relative=None, scale=None):
+    long = relative is None and q.shape[1] > longest
+    given = q, k, v, visible, dropout_rate, dropout_keys_B2, relative, scale
+    return (of_long_rows if long else attend)(*given)
+
+  return either
 
 
 def kernel_gradients(mesh, table):

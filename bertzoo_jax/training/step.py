@@ -34,6 +34,7 @@ class TrainState:
     nonfinite: int32 counts of left-out updates: `total`, `consecutive` (up to now), and `last`, the
       step of the last one.
     spikes: running statistics of loss and gradient norm, and the count of spikes (spikes.py).
+    average: exponential average of the parameters; () for none.
   """
 
   step: Any
@@ -42,10 +43,13 @@ class TrainState:
   carry: Any
   nonfinite: Any
   spikes: Any
+  average: Any = ()
 
 
-def init(objective, tx, seed: int, batch_size: int) -> TrainState:
-  """The state before the first step. Weights depend on the seed alone, not on the mesh."""
+def init(objective, tx, seed: int, batch_size: int, ema: float = 0.0) -> TrainState:
+  """The state before the first step. Weights depend on the seed alone, not on the mesh. ema: see
+  `make_train_step`.
+  """
   params = objective.init(jax.random.key(seed))
   zero = lambda value=0: jnp.full([], value, jnp.int32)
   return TrainState(
@@ -55,11 +59,20 @@ def init(objective, tx, seed: int, batch_size: int) -> TrainState:
     objective.carry(batch_size),
     {'total': zero(), 'consecutive': zero(), 'last': zero(-1)},
     spikes.fresh(),
+    params if ema else (),
   )
 
 
 def make_train_step(
-  objective, tx, schedule, *, seed: int, accumulation: int = 1, mesh=None, objective_at=None
+  objective,
+  tx,
+  schedule,
+  *,
+  seed: int,
+  accumulation: int = 1,
+  mesh=None,
+  objective_at=None,
+  ema: float = 0.0,
 ):
   """The pure train step; jit it with a donated state.
 
@@ -70,7 +83,8 @@ def make_train_step(
 
   schedule: step → learning rate, for the metrics. accumulation: microbatches per step. mesh: None
   for one device. objective_at: step → the objective with its numbers at a traced step; None where
-  none moves. Returns step(state, batch) → (state, metrics); metrics are scalars: loss, every
+  none moves. ema: decay of the average of the parameters per update, a ← ema·a + (1 − ema)·p; 0 for
+  none. Returns step(state, batch) → (state, metrics); metrics are scalars: loss, every
   metric of the objective, lr, grad_norm, nonfinite and nonfinite_in_a_row (updates left out so far,
   and since the last good one), spikes (so far) and spike (whether this step is one).
   """
@@ -102,13 +116,18 @@ def make_train_step(
       'last': jnp.where(ok, state.nonfinite['last'], state.step),
     }
     statistics, spike = spikes.update(state.spikes, loss, norm, ok)
+    params = keep(optax.apply_updates(state.params, updates), state.params)
+    averaged = (
+      jax.tree.map(lambda a, p: ema * a + (1 - ema) * p, state.average, params) if ema else ()
+    )
     new = TrainState(
       state.step + 1,
-      keep(optax.apply_updates(state.params, updates), state.params),
+      params,
       keep(opt_state, state.opt_state),
       keep(carry, state.carry),
       nonfinite,
       statistics,
+      keep(averaged, state.average),
     )
     return new, {
       'loss': loss,
@@ -192,10 +211,10 @@ def carry_over(old, new, inherits=()):
 
   def pick(key_path, leaf):
     path = trees.path_of(key_path)
-    if path not in known and path.startswith('params/'):
-      path = 'params/' + next(
-        (re.sub(regex, to, path[7:]) for regex, to in inherits if re.search(regex, path[7:])),
-        path[7:],
+    root, _, own = path.partition('/')
+    if path not in known and root in ('params', 'average'):
+      path = f'{root}/' + next(
+        (re.sub(regex, to, own) for regex, to in inherits if re.search(regex, own)), own
       )
     found = known.get(path)
     return found if found is not None and found.shape == leaf.shape else leaf

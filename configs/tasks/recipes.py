@@ -53,7 +53,7 @@ def recipe(name, task, objective=None, length=0) -> dict:
   usual = {**own['default'], 'length': max(own['default']['length'], length)}
   fields = copy.deepcopy({**usual, **(own[task] if task in own else {})})
   make = objective or (task_parts.regression if task == 'stsb' else task_parts.classification)
-  # a recipe names the form of the head, which an objective of tokens does not have
+  # a recipe names rates of the head, which not every objective has
   known = inspect.signature(make).parameters
   own_fields = {k: v for k, v in fields['objective'].items() if k in known}
   return {**fields, 'objective': make(**own_fields)}

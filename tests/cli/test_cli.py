@@ -11,6 +11,7 @@ import pytest
 
 from bertzoo_jax import cli
 from bertzoo_jax.common import errors
+from tests.cli import forked
 
 ROOT = pathlib.Path(__file__).parents[2]
 PREPARE = ('--source', 'a.txt', '--out', 'c')
@@ -89,13 +90,7 @@ cli.run(lambda _: print('ran'))
 
 def _small(*flags, **options):
   """A program that only reads its flags."""
-  return subprocess.run(
-    [sys.executable, '-c', PROGRAM, *flags],
-    capture_output=True,
-    text=True,
-    env={**os.environ, 'PYTHONPATH': str(ROOT)},
-    **{'cwd': ROOT, **options},
-  )
+  return forked.run(PROGRAM, *flags, **options)
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,14 @@
 """--config.section.field=value: what a line sets, and what it cannot."""
 
 import json
-import os
 import pathlib
-import subprocess
-import sys
 
 import ml_collections
 import pytest
 
 from bertzoo_jax.cli import settings
 from bertzoo_jax.common import errors
+from tests.cli import forked
 
 ROOT = pathlib.Path(__file__).parents[2]
 PROGRAM = """
@@ -23,13 +21,7 @@ cli.run(lambda _: print(json.dumps({k: read(c) for k, c in config.value.suite.it
 
 
 def _run(*flags):
-  return subprocess.run(
-    [sys.executable, '-c', PROGRAM, '--config', 'configs/tasks/glue.py:all', *flags],
-    capture_output=True,
-    text=True,
-    cwd=ROOT,
-    env={**os.environ, 'PYTHONPATH': str(ROOT)},
-  )
+  return forked.run(PROGRAM, '--config', 'configs/tasks/glue.py:all', *flags)
 
 
 def test_a_flag_sets_a_field_of_every_task_and_a_task_s_own_flag_wins():

@@ -61,7 +61,7 @@ def test_the_batches_of_a_moving_rate_are_those_of_each_rate_alone(corpus):
   move = moving.Move(*RATE)
   for phase, line in zip(configuration.phases(made), of_phases(corpus, made)):
     assert line.num_predictions == line.features['masked_positions'][0][1]
-    for step, batch in enumerate(line.iterate(0, phase.steps)):
+    for step, batch in [*enumerate(line.iterate(0, phase.steps))][::3]:
       rate = move.of_stair(move.stair(phase.first_step + step))
       fixed = phase.config.copy_and_resolve_references().unlock()
       fixed.masking.rate, fixed.moving = rate, ()
@@ -101,6 +101,34 @@ def test_a_moving_weight_is_that_of_the_step_in_the_compiled_step(corpus):
     found = step(state.replace(step=jnp.int32(number)), batch)[1]
     expected = found['mlm_loss'] + number / 2 * found['pair_loss']
     assert float(found['loss']) == pytest.approx(float(expected), rel=1e-5)
+
+
+@pytest.mark.filterwarnings('ignore:Split')
+def test_rows_from_left_to_right_are_drawn_per_row_by_the_share_of_the_step(corpus):
+  row = ('objective.causal_share', 0.0, 1.0, 0, 12, 'linear')
+  mixture = dict(objective=parts.causal_masked(causal_share=0.5))
+  made = config(row, format=parts.full_sentences(), batch_size=64, **mixture)
+  first, second = of_phases(corpus, made)  # rows repeat in a batch of 64
+  assert first.features['causal'] == ((64,), np.int32)
+  shares = [line.batch(step)['causal'].mean() for line in (first, second) for step in range(6)]
+  assert shares[0] == 0 and np.abs(np.array(shares) - np.arange(12) / 12).max() < 0.2
+  for step, batch in enumerate(second.iterate(0, 3)):
+    hosts = [of_phases(corpus, made, host=(h, 2))[1].batch(step)['causal'] for h in (0, 1)]
+    np.testing.assert_array_equal(batch['causal'], np.concatenate(hosts))
+  still = of_phases(corpus, config(format=parts.full_sentences(), batch_size=64, **mixture))[0]
+  drawn, masked = (
+    still.batch(2),
+    of_phases(corpus, config(format=parts.full_sentences(), batch_size=64, objective=parts.mlm()))[
+      0
+    ].batch(2),
+  )
+  assert 0.3 < drawn.pop('causal').mean() < 0.7 and drawn.keys() == masked.keys()
+  jax.tree.map(np.testing.assert_array_equal, drawn, masked)  # the draw changes nothing else
+  held_out = [
+    next(of_phases(corpus, c, split='held_out')[0].evaluation_batches(1))['causal']
+    for c in (made, config(format=parts.full_sentences(), batch_size=64, seed=5, **mixture))
+  ]
+  np.testing.assert_array_equal(*held_out)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_a_line_shows_the_loss_of_masked_tokens_beside_the_entropy(capsys):
 
 def test_a_line_shows_the_first_metrics_of_an_objective_without_a_loss_of_masked_tokens(capsys):
   bar = progress.Progress(10, 0, show=True, terminal=False, entropy=6.2)
-  own = {'loss': 0.5, 'order_accuracy': 0.75, 'order_loss': 0.5, 'order_moved': 0.125}
+  own = {'loss': 0.5, 'order_accuracy': 0.75, 'order_loss': 0.500001, 'order_moved': 0.125}
   held_out = {f'held_out_{k}': x for k, x in own.items()}
   bar.row({'step': 5, 'grad_norm': 1.0, 'lr': 1e-4, **own, 'phase': 0, 'epoch': 0.5, **held_out})
   words = 'loss 0.5000{0}order_accuracy 0.7500{0}order_moved 0.1250 · '

@@ -27,6 +27,8 @@ LENGTH, PREDICTIONS = 40, 5  # of all rows: an objective is compiled for few sha
 def rows(objective, **sizes):
   """A batch as the step hands it to an objective, of lanes if it reads a memory."""
   batch = small.rows(**{'length': LENGTH, 'predictions': PREDICTIONS, **sizes})
+  if 'causal' in objective.reads:
+    batch['causal'] = (np.arange(len(batch['input_ids'])) % 2).astype(np.int32)
   if 'resets' not in objective.reads:
     return batch
   found = small.lanes(batch)
@@ -104,7 +106,18 @@ def test_fillers_contribute_nothing_even_where_a_real_prediction_shares_their_po
 
 
 def test_a_batch_of_fillers_has_a_finite_loss_and_no_gradient_of_the_masked_tokens(learned):
-  objective, params = learned
+  fillers_are_silent(*learned)
+
+
+def test_an_objective_that_learns_from_fillers_is_found():
+  plain = objectives.BY_NAME['mlm'](small.encoder())
+  ones = np.ones((4, PREDICTIONS), np.float32)
+  loss = lambda params, batch, *rest: plain.loss(params, {**batch, 'masked_weights': ones}, *rest)
+  with pytest.raises(AssertionError, match=r'gradient of a batch without a masked token.*\[\]'):
+    fillers_are_silent(plain._replace(loss=loss), small.parameters(plain))
+
+
+def fillers_are_silent(objective, params):
   batch = {**rows(objective), 'masked_weights': np.zeros((4, PREDICTIONS), np.float32)}
   (loss, _), gradients = small.evaluate(objective, params, batch)
   assert np.isfinite(loss) and all(np.isfinite(x).all() for x in jax.tree.leaves(gradients))

@@ -145,7 +145,7 @@ def test_a_requirement_that_is_not_reached_is_one_sentence_and_code_3(found, bad
 def test_the_screen_prints_each_gap_and_three_accuracies(
   run, corpus, found, monkeypatch, capsys, tmp_path
 ):
-  asked = dict(WORKDIR=str(run[0]), CORPUS=str(corpus), GAPS=4, TOP=3)
+  asked = dict(WORKDIR=str(run[0]), CORPUS=[str(corpus)], GAPS=4, TOP=3)
   made.set_flags(monkeypatch, **asked, JSON=tmp_path / 'gaps.json')
   command.main(None)
   said = capsys.readouterr().out
@@ -165,9 +165,9 @@ def test_the_screen_prints_each_gap_and_three_accuracies(
 @pytest.mark.parametrize(
   'asked, words',
   [
-    (dict(CORPUS='c', TOP=3), 'are of --gaps'),
-    (dict(CORPUS='c', REQUIRE=0.0), 'are of --gaps'),
-    (dict(CORPUS=None, MINIMAL_PAIRS='p', GAPS=3), 'give --corpus'),
+    (dict(CORPUS=['c'], TOP=3), 'are of --gaps'),
+    (dict(CORPUS=['c'], REQUIRE=0.0), 'are of --gaps'),
+    (dict(CORPUS=None, MINIMAL_PAIRS='p', GAPS=3), 'give one --corpus'),
     (dict(CORPUS=None, GAPS=3), 'one of the two'),
   ],
 )
@@ -202,4 +202,5 @@ def test_the_demo_ends_with_the_gaps_and_fails_where_they_are_not_filled():
   demo = re.search(r'^demo:.*?(?=^\S)', makefile, re.M | re.S)[0]
   last = demo.rstrip().splitlines()[-1]
   assert re.search(r'-m bertzoo_jax.evaluate .* --gaps 10 --require 1.5$', last)
-  assert re.search(r'^make demo$', ci, re.M), 'the demo alone decides'
+  assert re.search(r'^make demo > .* &\ndemo=\$!$', ci, re.M), 'beside the tests'
+  assert re.search(r'^wait "\$demo" \|\| .*exit 1', ci, re.M), 'the demo alone decides'

@@ -22,28 +22,30 @@ from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
 from bertzoo_jax.hf.architecture import HEADS_BIAS
 from bertzoo_jax.hf.architecture import Row
+from bertzoo_jax.hf.architectures import modernbert
 from bertzoo_jax.pretrained import initial_weights
 from configs import parts
 from tests.outside import convolved_config
 from tests.outside import convolved_hf
-from tests.outside import modern
-from tests.outside import modern_config
-from tests.outside import modern_hf
+from tests.outside import roformer
+from tests.outside import roformer_config
+from tests.outside import roformer_hf
 
 transformers = pytest.importorskip('transformers', reason='verification needs transformers')
 torch = pytest.importorskip('torch', reason='verification needs torch')
 
 NAME = 'tests.outside.convolved_hf:MASKED_LM'
-MODERN = 'tests.outside.modern_hf:MASKED_LM'
+ROFORMER = 'tests.outside.roformer_hf:MASKED_LM'
 NORM = 'encoder/layers/attention_norm/scale'
 QKV = tuple(f'encoder/layers/attention/{x}' for x in ('query', 'key', 'value'))
 SMALL = dict(hidden_size=24, num_heads=4, intermediate_size=40)
 
 # Classes of this module, which names them itself.
 HERE = 'test_outside_architecture'
-MASKED_LM = modern_hf.MASKED_LM
+MASKED_LM = roformer_hf.MASKED_LM
+MODERN = modernbert.MASKED_LM
 PRETRAINING = MASKED_LM._replace(
-  name='ModernBertForPreTraining',
+  name='RoFormerForPreTraining',
   rows=(*MASKED_LM.rows, Row('pair_head/pooler/kernel', 'pooler.weight', architecture.KERNEL)),
 )
 WITHOUT_TOKENIZER = convolved_hf.MASKED_LM._replace(tokens=None)
@@ -54,7 +56,7 @@ BIASES = Row(
   architecture.joined(HEADS_BIAS, HEADS_BIAS, HEADS_BIAS),
   lambda sizes: None,
 )
-WITH_BIASES = MASKED_LM._replace(rows=(*MASKED_LM.rows, BIASES))
+WITH_BIASES = MODERN._replace(rows=(*MODERN.rows, BIASES))
 
 
 def sizes_of(depth):
@@ -78,17 +80,17 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture(scope='module')
-def modern_run(tmp_path_factory):
-  return make_run(tmp_path_factory.mktemp('modern'), modern_config, num_layers=3, reach=5, **SMALL)
+def roformer_run(tmp_path_factory):
+  return make_run(tmp_path_factory.mktemp('roformer'), roformer_config, num_layers=3, **SMALL)
 
 
 def params_of(depth=3):
   """Flat random parameters of the modern encoder with an MLM head and biases of attention; no norm
   in layer 0.
   """
-  encoder = modern.Modern(small.VOCAB, jnp.float32, num_layers=depth, reach=5, **SMALL)
+  section = parts.modern(num_layers=depth, window=10, **SMALL)
+  encoder = small.encoder(section=section)
   params = weights.flatten(small.parameters(objectives.BY_NAME['mlm'](encoder=encoder)))
-  params[NORM][0] = 1
   draw = np.random.default_rng(1)
   biases = {f'{x}/bias': draw.normal(size=(depth, 4, 6)).astype(np.float32) for x in QKV}
   return params | biases
@@ -135,26 +137,22 @@ def test_a_card_tells_the_fields_of_a_masking_that_it_does_not_know():
   )
 
 
-def test_its_directory_is_read_by_the_run_that_names_it(modern_run, tmp_path):
-  export.export(str(modern_run[0]), tmp_path / 'hf')
+def test_its_directory_is_read_by_the_run_that_names_it(roformer_run, tmp_path):
+  export.export(str(roformer_run[0]), tmp_path / 'hf')
   assert 'It reads any length;' in (tmp_path / 'hf/README.md').read_text()
-  encoder = modern.Modern(600, jnp.float32, num_layers=3, reach=4, **SMALL)
+  encoder = roformer.RoFormer(600, jnp.float32, num_layers=3, **SMALL)
   objective = objectives.BY_NAME['mlm'](encoder=encoder)
   fresh = small.parameters(objective, seed=3)
   init = f'hf:{tmp_path / "hf"}'
-  with pytest.raises(errors.UserError, match="No readable model type is called 'modernbert'"):
-    initial_weights.parameters(fresh, init, objective, None)
-  with pytest.raises(errors.UserError, match="No readable model type is called 'modernbert'"):
-    initial_weights.parameters(fresh, init, objective, None, 'BertForMaskedLM')
-  for name in (MODERN, f'{HERE}:PRETRAINING'):
+  for name in (None, 'BertForMaskedLM'):
+    with pytest.raises(errors.UserError, match="No readable model type is called 'roformer'"):
+      initial_weights.parameters(fresh, init, objective, None, name)
+  for name in (ROFORMER, f'{HERE}:PRETRAINING'):
     params, lines = initial_weights.parameters(fresh, init, objective, None, name)
-    params, trained = weights.flatten(params), weights.flatten(modern_run[1])
-    assert params.keys() == trained.keys() and (params[NORM][0] == 1).all()
-    assert all(np.array_equal(x, trained[k]) for k, x in params.items() if k != NORM)
-    assert np.array_equal(params[NORM][1:], trained[NORM][1:])
-    assert [line for line in lines if not line.startswith('loaded')] == [
-      'differs: encoder.reach is 4 in the config and 5 in the checkpoint'
-    ]
+    params, trained = weights.flatten(params), weights.flatten(roformer_run[1])
+    assert params.keys() == trained.keys()
+    assert all(np.array_equal(x, trained[k]) for k, x in params.items())
+    assert all(line.startswith('loaded') for line in lines)
 
 
 def test_other_model_types_are_read_by_the_table_also_then(tmp_path):
@@ -162,12 +160,13 @@ def test_other_model_types_are_read_by_the_table_also_then(tmp_path):
   assert architectures.reader(content, NAME).name == 'BertForPreTraining'
   content = {'model_type': 'electra', 'architectures': ['ElectraForMaskedLM']}
   assert architectures.reader(content, NAME).name == 'ElectraForMaskedLM'
-  content = {'model_type': 'modernbert', 'architectures': ['ModernBertForPreTraining']}
-  assert architectures.reader(content, f'{HERE}:MASKED_LM').name == 'ModernBertForPreTraining'
+  content = {'model_type': 'roformer', 'architectures': ['RoFormerForPreTraining']}
+  assert architectures.reader(content, f'{HERE}:MASKED_LM').name == 'RoFormerForPreTraining'
 
 
 def test_another_class_of_its_module_takes_its_place_where_it_does_not_fit():
-  paths = {k: x for k, x in params_of().items() if k not in BIASES.ours}
+  encoder = roformer.RoFormer(small.VOCAB, jnp.float32, num_layers=2, **SMALL)
+  paths = weights.flatten(small.parameters(objectives.BY_NAME['mlm'](encoder=encoder)))
   wished, other = f'{HERE}:PRETRAINING', f'{HERE}:MASKED_LM'
   assert architectures.fitting(wished, 'gelu', paths) == other
   assert hf.fitting_note(other, 'gelu', paths) is None
@@ -292,12 +291,12 @@ def test_the_tensors_of_transformers_own_modern_bert_are_read_and_written_bit_fo
   tensors = {
     k: np.asarray(x) + np.random.default_rng(0).normal(size=x.shape).astype(np.float32)
     for k, x in theirs.items()
-    if k not in MASKED_LM.tied
+    if k not in MODERN.tied
   }
-  params, unread = architecture.to_ours(MASKED_LM, tensors, SIZES)
+  params, unread = architecture.to_ours(MODERN, tensors, SIZES)
   assert unread == [] and (params[NORM][0] == 1).all() and params[NORM].shape == (3, 24)
   assert params['encoder/layers/attention/value/kernel'].shape == (3, 24, 4, 6)
-  again = architecture.to_hf(MASKED_LM, params, SIZES)
+  again = architecture.to_hf(MODERN, params, SIZES)
   assert again.keys() == tensors.keys()
   assert all(np.array_equal(x, tensors[k]) for k, x in again.items())
 
@@ -365,10 +364,10 @@ def test_a_tensor_of_another_shape_is_refused_by_name():
   [
     ('BertForMaskedLn', "mean 'BertForMaskedLM'"),
     ('no_such_module:MASKED_LM', "no module 'no_such_module'"),
-    ('tests.outside.modern_hf:MASKED', "modern_hf has no 'MASKED'"),
+    ('tests.outside.roformer_hf:MASKED', "roformer_hf has no 'MASKED'"),
     ('tests.outside.convolved_hf:logits', 'is no Architecture but of type function'),
     (':MASKED_LM', 'write package.module:name'),
-    ('modern_hf:', 'write package.module:name'),
+    ('roformer_hf:', 'write package.module:name'),
   ],
 )
 def test_a_name_that_is_no_architecture_is_refused_in_a_sentence(name, message):

@@ -91,6 +91,7 @@ def step(made, **how):
     clip_norm=0.0,
     rates=(),
     clip_groups=(),
+    mu_dtype='float32',
   )
   state = small.state(objective, tx, params, ROWS)
   return steps.make_train_step(objective, tx, schedule, seed=0, **how), state

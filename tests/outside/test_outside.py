@@ -37,19 +37,17 @@ from configs import bert
 from configs import parts
 from tests import toys
 from tests.outside import kept_or_random
-from tests.outside import modern
+from tests.outside import roformer
 
 STEPS, KEPT_STEP, VOCAB = 36, 12, 104
 KEPT = 'tests.outside.kept_or_random:kept_or_random'
 SMALL = {
-  'modern': dict(num_layers=5, hidden_size=32, num_heads=4, intermediate_size=48, reach=3),
+  'roformer': dict(num_layers=3, hidden_size=32, num_heads=4, intermediate_size=48),
   'convolved': dict(num_layers=2, hidden_size=32, num_heads=2, intermediate_size=48),
   'bert': dict(num_layers=2, hidden_size=16, num_heads=2, intermediate_size=32, max_positions=64),
 }
 SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
-RUNS = ('convolved', SLOW('modern with kept_or_random'), SLOW('bert with kept_or_random'))
-# Unused: the first layer has no norm before its attention.
-UNUSED = 'encoder/layers/attention_norm/scale'
+RUNS = ('convolved', SLOW('roformer with kept_or_random'), SLOW('bert with kept_or_random'))
 
 
 def config(name):
@@ -116,8 +114,6 @@ def test_it_trains_resumes_is_exported_evaluated_and_begins_another_run(
   )
   assert trained.keys() == again.keys()
   for path, x in trained.items():
-    if path == UNUSED:
-      x, again[path] = x[1:], again[path][1:]
     assert np.array_equal(x, again[path]), path
 
   found = scores.evaluate(str(run), str(world / 'corpus'), batches=1).scores
@@ -140,7 +136,7 @@ def compared(folder, a, network, params, length=40):
   return verify.compare_logits(ours, theirs, batch['pack_ids'])
 
 
-@pytest.mark.parametrize('name', ['modern', 'convolved'])
+@pytest.mark.parametrize('name', ['roformer', 'convolved'])
 def test_all_parameters_perturbed_it_equals_its_reference_and_is_read_back_exactly(name, tmp_path):
   network = encoder(name)
   a, params = exported(tmp_path, network, name)
@@ -151,54 +147,53 @@ def test_all_parameters_perturbed_it_equals_its_reference_and_is_read_back_exact
   trained, loaded = weights.flatten(params), weights.flatten(loaded)
   assert trained.keys() == loaded.keys() and not report.ignored
   for path, x in trained.items():
-    first = int(path == UNUSED)
-    assert np.array_equal(x[first:], loaded[path][first:]), path
+    assert np.array_equal(x, loaded[path]), path
   assert report.encoder == {**report.encoder, **SMALL[name]}
 
 
-class Swapped(modern.Modern):
-  thetas = modern.Modern.thetas[::-1]
+def other(network, **members):
+  kind = type('Other', (roformer.RoFormer,), members)
+  return kind(network.vocab_size, network.dtype, **SMALL['roformer'])
 
 
-class NormedAtOnce(modern.Modern):
-  @modern.nn.nowrap
-  def _blocks(self):
-    _, whole, *local = super()._blocks()
-    return whole, whole, *local
+def of_halves(base, q_BLHK, k_BLHK):
+  """Rotary positions that pair feature i with i + K/2."""
+  halves = lambda x: jnp.concatenate([x[..., ::2], x[..., 1::2]], axis=-1)
+  whole = lambda x: jnp.stack(jnp.split(x, 2, axis=-1), axis=-1).reshape(x.shape)
+  q, k, _ = roformer.rotary(base, whole(q_BLHK), whole(k_BLHK))
+  return halves(q), halves(k), None
+
+
+def paired_apart(network):
+  block = network._block()
+  apart = functools.partial(of_halves, network.base)
+  heads = block.attention.clone(parent=None, positions=apart)
+  return other(network, _block=lambda self: block.clone(parent=None, attention=heads))
 
 
 PLANTED = {
-  'reach one more': lambda e: e.clone(reach=e.reach + 1),
-  'reach one less': lambda e: e.clone(reach=e.reach - 1),
-  'thetas swapped': lambda e: _as(Swapped, e),
-  'first layer with a norm': lambda e: _as(NormedAtOnce, e),
-  'epsilon of another': lambda e: _as(type('Eps', (modern.Modern,), {'norm_eps': 1e-3}), e),
+  'base of another': lambda e: other(e, base=9_000.0),
+  'features in other pairs': paired_apart,
+  'epsilon of another': lambda e: other(e, norm_eps=1e-3),
 }
 
 
-def _as(kind, e):
-  own = {k: v for k, v in config('modern').encoder.items() if k != 'name'}
-  return kind(vocab_size=e.vocab_size, dtype=e.dtype, **own)
-
-
-@pytest.mark.parametrize(
-  'error', [SLOW(e) if e in ('reach one less', 'epsilon of another') else e for e in PLANTED]
-)
+@pytest.mark.parametrize('error', [SLOW(e) if e == 'epsilon of another' else e for e in PLANTED])
 def test_an_error_in_the_network_is_seen_by_the_comparison(error, tmp_path):
-  network = encoder('modern')
-  a, params = exported(tmp_path, network, 'modern')
+  network = encoder('roformer')
+  a, params = exported(tmp_path, network, 'roformer')
   row = compared(tmp_path, a, PLANTED[error](network), params)[1]
   print(error, row.difference)
   assert not row.holds
 
 
-def test_a_directory_of_modernbert_that_the_encoder_cannot_express_is_refused(tmp_path):
-  exported(tmp_path, encoder('modern'), 'modern')
+def test_a_directory_that_the_encoder_cannot_express_is_refused(tmp_path):
+  exported(tmp_path, encoder('roformer'), 'roformer')
   path = tmp_path / 'config.json'
   content = json.loads(path.read_text())
-  path.write_text(json.dumps({**content, 'norm_bias': True}))
-  with pytest.raises(errors.UserError, match='says norm_bias=True'):
-    weights.load(tmp_path, config('modern').hf)
+  path.write_text(json.dumps({**content, 'rotary_value': True}))
+  with pytest.raises(errors.UserError, match='says rotary_value=True'):
+    weights.load(tmp_path, config('roformer').hf)
 
 
 def make(objective):
@@ -221,7 +216,7 @@ def alone(name, objective):
   return losses(name, (1, 1, 1), objective)[1]
 
 
-@pytest.mark.parametrize('name, objective', [('modern', 'kept'), SLOW('convolved', 'mlm')])
+@pytest.mark.parametrize('name, objective', [('roformer', 'kept'), SLOW('convolved', 'mlm')])
 @pytest.mark.parametrize('mesh', [SLOW((2, 1, 2)), (1, 4, 1)])
 def test_losses_are_those_of_one_device_on_any_mesh(name, objective, mesh):
   wanted = alone(name, objective)
@@ -234,33 +229,14 @@ def test_losses_are_those_of_one_device_on_any_mesh(name, objective, mesh):
       assert not x.sharding.is_fully_replicated, path
 
 
-def test_fused_kernels_give_the_same_with_windows_norms_before_and_dropout():
-  fused = kernels.choose('fused_hashed', jax.devices()[0], 0.0)
-  network = encoder('modern', dropout=0.1)
-  batch = {**small.batch(vocab_size=VOCAB), 'row_keys': np.arange(8, dtype=np.uint32).reshape(4, 2)}
-
-  def value_and_gradients(chosen):
-    ops = objectives.operations.PLAIN._replace(attend=chosen.attend, add_norm=chosen.add_norm)
-    objective = objectives.BY_NAME['mlm'](network, ops)
-    params = small.parameters(objective)
-    loss = lambda p: objective.loss(
-      p, batch, objective.normalizers(batch), (), jax.random.key(0), True
-    )[0]
-    return jax.jit(jax.value_and_grad(loss))(params)
-
-  plain, other = value_and_gradients(kernels.XLA), value_and_gradients(fused)
-  print('worst', small.worst(plain, other))
-  assert small.worst(plain, other) < 1e-4
-
-
 def test_operations_of_a_head_of_its_own_are_known_by_what_it_reads():
-  objective = make('kept')(encoder('modern'))
+  objective = make('kept')(encoder('roformer'))
   shapes = jax.eval_shape(objective.init, jax.random.key(0))
   features = {'input_ids': (8, 24), 'masked_positions': (8, 5)}
-  plain = make('mlm')(encoder('modern')).flops(shapes, features)
+  plain = make('mlm')(encoder('roformer')).flops(shapes, features)
   assert plain is None  # the head is in the parameters, and nobody says what it reads
   width = 32
   known = objective.flops(shapes, features)
-  without = make('mlm')(encoder('modern'))
+  without = make('mlm')(encoder('roformer'))
   bare = without.flops(jax.eval_shape(without.init, jax.random.key(0)), features)
   assert known - bare == 3 * 8 * 5 * 2 * width

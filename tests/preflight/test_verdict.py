@@ -121,7 +121,7 @@ def said_of_a_run(steps=10**6, preemptions=0, warnings=0):
   for n in range(warnings):
     findings.add('W01', f'warning {n}')
   fits = program.Program(None, {}, program.Memory(1, 1), None, 1.0)
-  phase = compiling.Phase(0, steps, 8, 64, fits, 1, 1, 1, None, None, 1.0, [], [], None, None)
+  phase = compiling.Phase(0, steps, 8, 64, fits, 1, 1, 1, None, None, 1.0, [], [], None, None, {})
   request = verdict.Request(asked.config(), preemptions=preemptions)
   return asked.printed(
     verdict.Preflight(request, request.config, slice_, {}, [phase], run, '', None, None, findings)
@@ -148,6 +148,10 @@ def test_the_whole_run_is_said_in_a_unit_that_shows_it_with_losses_and_warnings(
 
 @asked.needs_libtpu
 def test_a_doubt_of_several_phases_is_said_once(monkeypatch):
+  fits = program.Program('its text', {}, program.Memory(1, 1), None, 1.0)
+  monkeypatch.setattr(processes, 'compiled', lambda jobs, **_: [fits] * len(jobs))
+  monkeypatch.setattr(hlo, 'read', lambda *_: hlo.Reading([], [], [], [], 0.0))
+  monkeypatch.setattr(estimate, 'step_time', lambda *_: estimate.Time(1.0, 1.0, 1.0, 0.0, ()))
   monkeypatch.setattr(compiling, 'doubts', lambda *_: ['a loop'])
   made = asked.config(phases=((60, {'length': 32}), (40, {})), run__kernels='xla')
   found = asked.preflight(made, topology='v5e:2x2')

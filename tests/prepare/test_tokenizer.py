@@ -9,6 +9,7 @@ from bertzoo_jax import prepare as prepare_lib
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import corpus
+from bertzoo_jax.corpus import mixture
 from bertzoo_jax.corpus import shards
 from bertzoo_jax.tokenizers import kinds
 from configs import parts
@@ -149,11 +150,11 @@ def test_ten_lines_make_a_config_of_another_language_at_any_size_and_for_any_amo
     made.make(config, tmp_path / 'a.txt', out, say=said.append)
     assert 'finished already' in said[-1]
     opened = corpus.open(out)
-    corpus.check(opened, tokenizer=config.tokenizer, splitting=config.corpus)
+    mixture.check({opened.path: opened.manifest}, config)
     assert any('õ' in piece for piece in opened.tokenizer().pieces)
     config.tokenizer.vocab_size = 1024
     with pytest.raises(errors.UserError, match='the config one of 1024'):
-      corpus.check(opened, tokenizer=config.tokenizer, splitting=config.corpus)
+      mixture.check({opened.path: opened.manifest}, config)
 
 
 def test_an_automatic_vocabulary_size_can_be_asked_for_on_the_command_line(text, tmp_path):

@@ -58,7 +58,7 @@ def test_the_parameter_of_a_sum_is_what_makes_the_sum_the_loaded_array(make, who
   report = hf.Report('a directory', 'SomeClass', {}, ())
   monkeypatch.setattr(pretrained, 'directory', lambda address: address.removeprefix('hf:'))
   monkeypatch.setattr(initial_weights.hf, 'load', lambda folder, *_: (found[folder], report))
-  monkeypatch.setattr(initial_weights, '_check_vocabulary', lambda *_: None)
+  monkeypatch.setattr(initial_weights, 'check_vocabulary', lambda *_: None)
   addresses = ','.join(f'hf:{name}' for name in whose)
   params, _ = initial_weights.parameters(fresh, addresses, objective, None)
   lent = objective.networks[0].places(fresh).get(POSITIONS) == f'generator/{POSITIONS}'
@@ -99,7 +99,7 @@ def test_places_of_arrays_that_are_computed_are_those_of_their_own_parameters():
 
 
 def test_weights_of_another_tokenizer_than_that_of_a_file_of_batches_are_refused(tmp_path):
-  check = initial_weights._check_vocabulary
+  check = initial_weights.check_vocabulary
   check('W', tmp_path, None, 'ours')  # nothing is known of the weights' tokenizer
   (tmp_path / 'bertzoo.json').write_text('{"hash": "theirs"}')
   check('W', tmp_path, None, None)  # or of the file's
@@ -123,7 +123,7 @@ def test_pieces_behind_those_of_the_run_are_no_other_vocabulary(tmp_path, theirs
   for name, text in (('ours', 'a\nb\n'), ('theirs', theirs)):
     (tmp_path / name).mkdir()
     (tmp_path / name / 'vocab.txt').write_text(text)
-  check = lambda: initial_weights._check_vocabulary('hf:D', tmp_path / 'theirs', tmp_path / 'ours')
+  check = lambda: initial_weights.check_vocabulary('hf:D', tmp_path / 'theirs', tmp_path / 'ours')
   if not refused:
     assert check()
     return

@@ -30,6 +30,7 @@ from configs import bert
 from configs import deberta
 from configs import deberta_v3
 from configs import electra
+from configs import modernbert
 from configs import roberta
 from configs import xlnet
 from tests import test_export as made
@@ -44,6 +45,7 @@ FAMILIES = {  # config, sizes of the encoder
   'deberta': (deberta, {**SIZED, 'max_distance': 16}),
   'deberta_v3': (deberta_v3, {**SIZED, 'max_distance': 32, 'buckets': 8}),
   'xlnet': (xlnet, {**SIZES, 'memory_length': 8, 'reuse_length': 8}),
+  'modern': (modernbert, SIZED),
   'left to right': (
     types.SimpleNamespace(
       get_config=lambda size: bert.get_config(f'{size},objective=left_to_right,masking=in_order')
@@ -119,7 +121,7 @@ def test_every_address_of_a_family_opens_to_the_same_network(places, family):
       np.testing.assert_array_equal(flat[path], kept[path], err_msg=path)
     assert found.section.keys() == first.section.keys() and found.shape == first.shape
     trained = {'dropout', 'attention_dropout', 'initializer', 'vocab_multiple'}
-    trained |= {'memory_length', 'reuse_length'}
+    trained |= {'memory_length', 'reuse_length', 'attention_output_dropout'}
     differing = {k for k in found.section if found.section[k] != first.section[k]}
     assert differing <= trained, differing
     assert (found.step is None) == address.startswith('hf:')

@@ -285,21 +285,61 @@ def test_addresses_name_the_newest_a_step_and_the_best(saved):
       np.testing.assert_array_equal(got[k], expected[k])
 
 
+def test_the_mean_of_the_last_checkpoints_is_numpys(saved):
+  workdir, state, _ = saved
+  for address, steps in (('average:2', (2, 3)), ('average:2@2', (1, 2)), ('average:3', (1, 2, 3))):
+    params, step, where = checkpoint.load_params(f'{workdir}@{address}')
+    assert (step, where) == (steps[-1], str(workdir))
+    kept = [toys.flat(at(state, s).params) for s in steps]
+    for k, x in toys.flat(params).items():
+      mean = np.mean([np.asarray(one[k], np.float64) for one in kept], axis=0)
+      np.testing.assert_array_equal(x, mean.astype(np.float32))
+    assert checkpoint.at_step(f'{workdir}@{address}', step) == f'{workdir}@{address[:9]}@{step}'
+
+
+def test_the_running_average_is_numpys_and_comes_back_bit_for_bit_in_the_middle(tmp_path):
+  phase_run, decay = toys.phase_run(ema=0.7), np.float32(0.7)
+  plain, state, params = toys.phase_run(), None, []
+  for n in range(4):
+    state, _ = toys.run(plain, min(n, 1), state)
+    params.append({k: x.copy() for k, x in toys.flat(state.params).items()})
+  checkpoints = checkpoint.Checkpoints(tmp_path, keep=1, keep_every=0)
+  update = phase_runs.train_step(phase_run)
+  whole, _ = toys.run(phase_run, 2, update=update)
+  checkpoints.save(whole)
+  checkpoints.wait()
+  middle = checkpoints.restore(2, phase_run.target[0])
+  state, whole = (toys.run(phase_run, 1, s, update)[0] for s in (middle, whole))
+  checkpoints.save(state)
+  checkpoints.close()
+  got = checkpoint.load_params(f'{tmp_path}@ema')[0]
+  for k, x in toys.flat(got).items():
+    average = np.asarray(params[0][k])
+    for one in params[1:]:
+      average = decay * average + np.float32(1 - 0.7) * np.asarray(one[k])
+    np.testing.assert_allclose(x, average, rtol=1e-6, atol=1e-7)
+    np.testing.assert_array_equal(x, toys.flat(whole.average)[k])
+    np.testing.assert_array_equal(toys.flat(state.params)[k], params[3][k])
+
+
 @pytest.mark.parametrize(
   'folder, address, parsed',
   [
-    ('run@2', 'run@2', ('run@2', None)),
-    ('run@2', 'run@2@3', ('run@2', '3')),
-    ('run@best', 'run@best', ('run@best', None)),
-    ('a@b/run', 'a@b/run@best', ('a@b/run', 'best')),
-    ('run', 'run@2', ('run', '2')),
+    ('run@2', 'run@2', ('run@2', None, None)),
+    ('run@2', 'run@2@3', ('run@2', '3', None)),
+    ('run@best', 'run@best', ('run@best', None, None)),
+    ('a@b/run', 'a@b/run@best', ('a@b/run', 'best', None)),
+    ('run', 'run@2', ('run', '2', None)),
+    ('run@ema', 'run@ema', ('run@ema', None, None)),
+    ('run', 'run@ema', ('run', None, 'ema')),
+    ('run@2', 'run@2@average:3@7', ('run@2', '7', 'average:3')),
   ],
 )
 def test_a_folder_of_the_very_name_comes_before_a_step(tmp_path, folder, address, parsed):
   (tmp_path / folder).mkdir(parents=True)
   (tmp_path / 'run').mkdir(exist_ok=True)
-  workdir, which = checkpoint.parse_address(f'{tmp_path}/{address}')
-  assert (workdir, which) == (f'{tmp_path}/{parsed[0]}', parsed[1])
+  found = checkpoint.parse_address(f'{tmp_path}/{address}')
+  assert found == (f'{tmp_path}/{parsed[0]}', *parsed[1:])
 
 
 def test_addresses_that_name_nothing_say_what_there_is(saved, tmp_path_factory, capsys):
@@ -308,6 +348,9 @@ def test_addresses_that_name_nothing_say_what_there_is(saved, tmp_path_factory, 
     (f'{workdir}@7', 'There is: 1, 2, 3'),
     (f'{workdir}@worst', 'WORKDIR@best'),
     (f'{workdir}/no', 'has no checkpoint'),
+    (f'{workdir}@ema', 'trained with config.ema=0'),
+    (f'{workdir}@average:4', 'has 3 checkpoints up to step 3 .1, 2, 3.'),
+    (f'{workdir}@average:0', 'WORKDIR@average:K'),
   ):
     with pytest.raises(errors.UserError, match=words):
       checkpoint.load_params(address)

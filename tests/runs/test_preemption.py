@@ -23,10 +23,10 @@ def test_a_second_ctrl_c_ends_one_of_several_hosts_and_one_alone_tells_the_other
     with preemption.Preemption().listening() as interrupt:
       signal.raise_signal(signal.SIGINT)
       assert told == [signal.SIGTERM] and interrupt.name is None and not interrupt.reached()
-      assert capfd.readouterr().out.startswith('SIGINT: this run stops after the current step and')
+      assert capfd.readouterr().err.startswith('SIGINT: this run stops after the current step and')
       with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
       assert interrupt.reached() and interrupt.name == 'preemption'
-      assert capfd.readouterr().out == ''
+      assert capfd.readouterr().err == ''
   finally:
     signal.signal(signal.SIGTERM, before)

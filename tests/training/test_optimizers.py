@@ -294,6 +294,30 @@ def test_without_tables_an_update_is_the_formula_bit_for_bit_and_the_state_of_th
   assert jax.tree.structure(state) == jax.tree.structure(kinds)  # a checkpoint holds them
 
 
+@pytest.mark.parametrize('name', optimizers.BY_NAME)
+def test_a_first_moment_of_bfloat16_is_rounded_between_updates_that_are_those_of_float32(name):
+  draw = np.random.default_rng(6)
+  arrays = lambda: {k: jnp.asarray(draw.normal(size=s), jnp.float32) for k, s in LAYERED.items()}
+  params, grads = arrays(), arrays()
+  to = lambda dtype, state: jax.tree_util.tree_map_with_path(
+    lambda path, x: x.astype(dtype) if 'mu' in jax.tree_util.keystr(path) else x, state
+  )
+  own = {'no_adaptation': ()} if name == 'lamb' else {}
+  own |= {'matrices': ()} if name == 'muon' else {}
+  whole, small = (
+    built(name, lambda s: 0.1, LAYERED, no_decay=(), mu_dtype=dtype, **own)
+    for dtype in ('float32', 'bfloat16')
+  )
+  state = small.init(params)
+  for step in range(3):
+    expected, after = whole.update(grads, to('float32', state), params, step=step)
+    updates, state = small.update(grads, state, params, step=step)
+    jax.tree.map(np.testing.assert_array_equal, updates, expected)
+    jax.tree.map(np.testing.assert_array_equal, state, to('bfloat16', after))
+  kept = {x.dtype.name for x in jax.tree.leaves(state) if x.ndim}
+  assert kept == {'bfloat16', 'float32'}
+
+
 def adamw(**changes):
   return built('adamw', lambda s: 1.0, LAYERED, **{'clip_norm': 1.0, **changes})
 

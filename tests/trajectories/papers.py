@@ -42,7 +42,7 @@ def decays(name):
   """All but norms and biases; XLNet's query biases decay in the release."""
   if re.search(r'r_[wrs]_bias$', name):
     return True
-  return not re.search(r'LayerNorm|layer_norm|(bias|scale)$', name)
+  return not re.search(r'LayerNorm|layer_norm|norm\.weight|(bias|scale)$', name)
 
 
 def _moments(p, name, gradient, state, b2):
@@ -109,3 +109,23 @@ def paddle_adam(p, name, gradient, state, s, *, rate):
   decayed = rate(s) * 0.01 * p if decays(name) else 0.0
   step_size = rate(s) * math.sqrt(1 - 0.999 ** (s + 1)) / (1 - 0.9 ** (s + 1))
   p.sub_(step_size * m / (v.sqrt() + 1e-8) + decayed)
+
+
+# Tensors of ModernBERT's class that hold several parameters of ours.
+_JOINED = {'Wqkv': 3, 'Wi': 2}
+
+
+def stable_adamw(p, name, gradient, state, s, *, rate, b2=0.98, decay=0.01):
+  """Algorithm 2 of Wortsman et al. 2023; each parameter has its own bound."""
+  pieces = next((n for part, n in _JOINED.items() if f'.{part}.' in name), 1)
+  m, v = _moments(p, name, gradient, state, b2)
+  m_hat, v_hat = m / (1 - 0.9 ** (s + 1)), v / (1 - b2 ** (s + 1))
+  for part, g, m, v in zip(*(x.chunk(pieces) for x in (p, gradient, m_hat, v_hat))):
+    rms = (g**2 / v.clamp(min=1e-12)).mean().sqrt()
+    update = m / (v.sqrt() + 1e-6) + (decay * part if decays(name) else 0.0)
+    part.sub_(rate(s) / max(1.0, rms.item()) * update)
+
+
+def stable_rate(s, *, peak, warmup):
+  """Linear warmup, then the peak."""
+  return peak * min(1.0, s / warmup)

@@ -28,9 +28,11 @@ from tests.trajectories import tuning  # noqa: E402
 
 DECAY = 0.8
 HEADS = r'classifier|pooler|sequence_summary|logits_proj|^(qa_outputs|start_logits|end_logits)'
-HEADS += r'|^(answer_class|span_head)'
+HEADS += r'|^(answer_class|span_head|head)\b'
 # Where the number of a layer stands in a tensor's name; ALBERT's one layer is the top one.
-NUMBER = re.compile(r'(?:encoder\.|transformer\.)layer\.(\d+)\.|albert_layers\.(0)\.')
+NUMBER = re.compile(
+  r'(?:encoder\.layer|transformer\.layer|model\.layers)\.(\d+)\.|albert_layers\.(0)\.'
+)
 
 
 def multiplier(name, num_layers):
@@ -38,6 +40,8 @@ def multiplier(name, num_layers):
   if found := NUMBER.search(name):
     number = num_layers - 1 if found[2] else int(found[1])
     return DECAY ** (num_layers - number)
+  if 'final_norm' in name:
+    return DECAY
   return 1.0 if re.search(HEADS, name) else DECAY ** (num_layers + 1)
 
 
@@ -161,7 +165,7 @@ FAST = {
   'weighted classes': ('bert',),
   'regression': ('bert',),
   'multilabel': ('bert',),
-  'tagging': ('bert', 'xlnet'),
+  'tagging': ('bert', 'xlnet', 'modern'),
   'choice': ('bert', 'electra'),
   'span': ('bert', 'xlnet'),
   'conditional span': ('bert', 'xlnet'),

@@ -24,6 +24,7 @@ from configs import bert_wwm
 from configs import electra
 from configs import ernie
 from configs import macbert
+from configs import modernbert
 from configs import parts
 from configs import roberta
 from configs import spanbert
@@ -259,11 +260,40 @@ def of_xlnet(folder):
   )
 
 
+def of_modernbert(folder):
+  """A period of layers and one more."""
+  section = {**small.MODERN, 'num_layers': 4}
+  objective = small.objective('mlm', section=section)
+  params = small.parameters(objective, seed=1, scale=0.03)
+  network = objective.networks[0]
+  a = architectures.choose('ModernBertForMaskedLM')
+  tensors, config = export.convert(a, weights.flatten(params), network.encoder, small.BERT_IDS)
+  weights.save(folder / 'model.safetensors', tensors)
+  (folder / 'config.json').write_text(json.dumps(config))
+  theirs, paper = losses.Transformers([a.name], [folder]), modernbert.get_config('base')
+  schedule = {k: v for k, v in paper.schedule.items() if k != 'across_phases'}
+  return driver.Trajectory(
+    objective,
+    params,
+    few_batches(),
+    {**paper.optimizer, 'weight_decay': DECAY},
+    {**schedule, 'learning_rate': PEAK, 'warmup': WARMUP},
+    driver.Reference(
+      dict(theirs.named_parameters()),
+      theirs.loss,
+      google(papers.stable_rate, update=papers.stable_adamw, decay=DECAY),
+      None,
+    ),
+    period=4,
+  )
+
+
 CASES = {system: functools.partial(of_transformers, system) for system in SYSTEMS} | {
   'deberta v1': functools.partial(deberta, 'mlm', V1, {}, {}, 0.999, losses.Deberta),
   'deberta v3': functools.partial(deberta_v3, 2),
   'deberta v3 with a generator of two layers': functools.partial(deberta_v3, 4),
   'xlnet': of_xlnet,
+  'modernbert': of_modernbert,
 }
 # what another case has too
 SLOW = (*CHINESE, 'roberta', 'spanbert', 'deberta v3 with a generator of two layers')

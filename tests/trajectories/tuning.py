@@ -33,6 +33,7 @@ ADAMW = dict(
   clip_norm=1.0,
   rates=(),
   clip_groups=(),
+  mu_dtype='float32',
 )
 # The same in torch.
 update = functools.partial(
@@ -50,6 +51,7 @@ CLASSES = {
   'deberta': 'gelu',
   'deberta v2': 'gelu',
   'xlnet': 'tanh',
+  'modern': 'transform',
 }
 
 
@@ -157,7 +159,7 @@ KINDS = {
 def start(kind, case, scale=0.05, **more):
   """(objective, perturbed weights): dropout off. more: fields of the objective."""
   encoder, of = small.encoder(section=heads.CASES[case][1]), KINDS[kind]
-  own = dict(head=CLASSES[case]) if 'input_dropout' in of.fields else {}
+  own = dict(head=CLASSES[case]) if 'input_dropout' in of.fields or case == 'modern' else {}
   objective = objectives.BY_NAME[of.objective](encoder, **own, **of.fields, **more)
   return objective, small.parameters(objective, seed=1, scale=scale)
 

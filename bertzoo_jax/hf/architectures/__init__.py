@@ -17,6 +17,8 @@ from bertzoo_jax.hf.architectures import deberta
 from bertzoo_jax.hf.architectures import deberta_v2
 from bertzoo_jax.hf.architectures import electra
 from bertzoo_jax.hf.architectures import ernie
+from bertzoo_jax.hf.architectures import eurobert
+from bertzoo_jax.hf.architectures import modernbert
 from bertzoo_jax.hf.architectures import roberta
 from bertzoo_jax.hf.architectures import xlnet
 from bertzoo_jax.parts import named
@@ -90,10 +92,10 @@ def _beside(name: str) -> dict[str, Architecture]:
 
 
 def task_class_of(name: str, head: str = heads.ROW) -> tuple[str, str]:
-  """The class for a task in the family of the class `name`, and its head (tanh, gelu or linear).
+  """The class for a task in the family of the class `name`, and the form of its head.
 
-  A family may have no class for the task. Then it is `name` itself and the family's head for rows,
-  or 'tanh'.
+  A family may have no class for the task. Then it is `name` itself, and of rows and options the
+  family's head for rows, or 'tanh', of tokens 'linear'.
 
   Args:
     name: of a class, see `choose`, or a model_type.
@@ -107,7 +109,9 @@ def task_class_of(name: str, head: str = heads.ROW) -> tuple[str, str]:
   for other, a in {**_beside(name), **ARCHITECTURES}.items():
     if a.model_type == model_type and (form := heads.form(a, head)):
       return other, form
-  return name, 'tanh' if head == heads.ROW else task_class_of(name)[1]
+  if head in (heads.ROW, heads.CHOICE):
+    return name, 'tanh' if head == heads.ROW else task_class_of(name)[1]
+  return name, 'linear'
 
 
 def fitting(name: str, activation: str, params: Mapping[str, Any]) -> str:
@@ -157,7 +161,7 @@ def _holds(a, activation, params) -> bool:
 def _why(a, activation, params) -> str:
   """Why a class does not hold a network."""
   homeless, empty = architecture.misfits(a, params)
-  for head in (heads.ROW, heads.CHOICE):
+  for head in heads.KINDS:
     ours, theirs = heads.form_of(params, head), heads.form(a, head)
     if ours and theirs and ours != theirs:
       return f'has a head of the kind {theirs}, and objective.head is {ours}'
@@ -174,7 +178,7 @@ def _why(a, activation, params) -> str:
 # transformers does not read it.
 ASIDE = 'heads.safetensors'
 
-_FAMILIES = bert, ernie, roberta, electra, albert, deberta, deberta_v2, xlnet
+_FAMILIES = bert, ernie, roberta, electra, albert, deberta, deberta_v2, xlnet, modernbert, eurobert
 # The likeliest first: where a class does not fit, the first one that does is taken.
 ARCHITECTURES = {
   a.name: a
@@ -194,6 +198,9 @@ ARCHITECTURES = {
     deberta_v2.DISCRIMINATOR,
     xlnet.LM,
     xlnet.MODEL,
+    modernbert.MASKED_LM,
+    modernbert.MODEL,
+    eurobert.MODEL,
     *(family.TASKS[head] for head in heads.KINDS for family in _FAMILIES if head in family.TASKS),
     xlnet.CONDITIONAL_QUESTIONS,
     *(family.MODEL for family in (bert, ernie, roberta, electra, albert, deberta)),

@@ -1,0 +1,216 @@
+"""The Transformer encoder of today: norms before the sublayers, rotary positions, gated
+feed-forward, local layers between global ones (Warner et al. 2024, ModernBERT).
+
+Its fields also make networks like EuroBERT (RMS norms, no norm of the embeddings, every layer
+global) and RoFormer (norms after the sublayers, biases, plain feed-forward, segments).
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.model import attention
+from bertzoo_jax.model import blocks
+from bertzoo_jax.model import layers
+from bertzoo_jax.model import operations
+from bertzoo_jax.model import protocol
+from bertzoo_jax.model import stack
+from bertzoo_jax.model import transformer
+
+
+def rotary(base: float, q_BLHK, k_BLHK):
+  """Queries and keys turned by their places, so that scores depend on distances alone (Su et al.
+  2021, eq. 34; feature i is paired with feature i + K/2).
+
+  Returns (q, k, None): what blocks.SelfAttention wants of `positions`.
+  """
+  length, width = q_BLHK.shape[1], q_BLHK.shape[-1]
+  angles = jnp.arange(length)[:, None] * base ** -(jnp.arange(0, width, 2) / width)
+  angles_L1K = jnp.tile(angles, 2)[:, None]
+
+  def turned(x):
+    low, high = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    quarter = jnp.concatenate([-high, low], axis=-1)
+    return (x * jnp.cos(angles_L1K) + quarter * jnp.sin(angles_L1K)).astype(x.dtype)
+
+  return turned(q_BLHK), turned(k_BLHK), None
+
+
+@protocol.encoder
+class Modern(nn.Module):
+  """The encoder. vocab_size, dtype, unroll and remat are given by the program; the keyword-only
+  rest: bertzoo_jax/parts/encoders.py.
+
+  Layer i is global if global_every divides i. A first layer without a norm before its attention
+  stands apart; the others are scanned in periods.
+  """
+
+  vocab_size: int
+  dtype: Any
+  unroll: int = 1
+  remat: str = 'none'
+  _: dataclasses.KW_ONLY
+  num_layers: int
+  hidden_size: int
+  num_heads: int
+  intermediate_size: int
+  max_positions: int
+  type_vocab_size: int
+  global_every: int
+  window: int
+  global_base: float
+  local_base: float
+  norms: str
+  norm: str
+  norm_eps: float
+  embedding_norm: bool
+  feed_forward: str
+  activation: str
+  use_bias: bool
+  dropout: float
+  attention_dropout: float
+  attention_output_dropout: float
+  initializer: str
+  initializer_range: float
+  output_range: str
+
+  left_to_right = True
+  axes = (*transformer.AXES, *blocks.AXES)
+
+  def __post_init__(self):
+    super().__post_init__()
+    transformer.check_widths(self)
+    if self.hidden_size // self.num_heads % 2:
+      raise errors.UserError(
+        f'encoder.hidden_size={self.hidden_size} and num_heads={self.num_heads} make heads of '
+        f'{self.hidden_size // self.num_heads}: rotary positions need an even number.'
+      )
+    if self.window % 2:
+      raise errors.UserError(
+        f'encoder.window={self.window} is of both sides together: an even number is needed.'
+      )
+    if self.norms == 'after' and not self.embedding_norm:
+      raise errors.UserError(
+        'encoder.embedding_norm=False is for encoder.norms=before: with norms after the sublayers, '
+        'the first layer would read unnormalised embeddings.'
+      )
+
+  @property
+  def reads(self) -> tuple[str, ...]:
+    """Batch features."""
+    return ('input_ids', *['segment_ids'] * bool(self.type_vocab_size), 'pack_ids')
+
+  @property
+  def plan(self) -> stack.Plan:
+    """How the layers make a stack."""
+    return stack.Plan(self.num_layers)
+
+  @property
+  def kernel_init(self):
+    """Initial values of kernels and tables."""
+    return layers.initializer(self.initializer, self.initializer_range)
+
+  def setup(self):
+    self.embeddings = transformer.Embeddings(
+      vocab_size=self.vocab_size,
+      width=self.hidden_size,
+      norm_eps=self.norm_eps,
+      dropout=self.dropout,
+      init_table=self.kernel_init,
+      dtype=self.dtype,
+      type_vocab_size=self.type_vocab_size,
+      make_norm=self._kind() if self.embedding_norm else None,
+    )
+    if self.norms == 'before':
+      self.final_norm = self._kind()(self.norm_eps, self.dtype)
+    block, width = self._block(0), self.hidden_size
+    self.layers = self.param('layers', lambda key: blocks.init(block, key, self.plan, width))
+
+  def embed(self, batch):
+    """The sum of the embeddings before its norm, float32 [B, L, E]."""
+    return self.embeddings.sum(batch)
+
+  def __call__(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, embedded_BLE=None):
+    """hidden_BLD in `dtype`. Arguments as in protocol.Encoder.
+
+    Raises UserError for rows longer than max_positions.
+    """
+    transformer.check_length(batch, self.max_positions)
+    keys = blocks.split_keys(dropout_keys_B2, 2)
+    x_BLD = self.embed(batch) if embedded_BLE is None else embedded_BLE
+    x_BLD = ops.constrain('hidden', self.embeddings.finish(x_BLD, keys[0]))
+    visible = attention.of_batch(batch)
+
+    def run(x_BLD, first, end, turns):
+      def apply(params, x_BLD, turn):
+        block = turns[turn.place]
+        return block.apply({'params': params}, x_BLD, visible, turn.keys_B2, ops), None
+
+      where = dict(first=first, end=end, period=len(turns))
+      how = dict(unroll=self.unroll, remat=self.remat)
+      return stack.scan(apply, self.layers, x_BLD, keys[1], self.plan, **where, **how)[0]
+
+    first = int(self.norms == 'before' and self.embedding_norm)
+    if first:
+      x_BLD = run(x_BLD, 0, 1, [self._block(0, attention_norm=False)])
+    if first < self.num_layers:
+      x_BLD = run(x_BLD, first, self.num_layers, self._period())
+    return self.final_norm(x_BLD) if self.norms == 'before' else x_BLD
+
+  @nn.nowrap
+  def flops(self, length: int, predictions: int = 0, features=()) -> float:
+    """Operations of a forward pass over one row."""
+    del predictions, features  # gathered
+    each = [block.flops(length, self.hidden_size) for block in self._period()]
+    return float(sum(each[i % len(each)] for i in range(self.num_layers)))
+
+  @nn.nowrap
+  def _period(self) -> list[blocks.Block]:
+    """Blocks of a global layer and of the local ones that follow it."""
+    return [self._block(i) for i in range(self.global_every if self.window else 1)]
+
+  @nn.nowrap
+  def _kind(self):
+    """(eps, dtype, name=) → a norm."""
+    kinds = {'layer': functools.partial(layers.Norm, use_bias=self.use_bias), 'rms': layers.RMSNorm}
+    return errors.choose(self.norm, kinds, 'config.encoder.norm')
+
+  @nn.nowrap
+  def _block(self, place: int, attention_norm: bool = True) -> blocks.Block:
+    """A global layer at place 0 of a period, else a local one."""
+    base, side = self.global_base, None
+    if place:
+      base, side = self.local_base, self.window // 2
+    deviation = self.initializer_range
+    if self.output_range == 'by_depth':
+      deviation /= math.sqrt(2 * self.num_layers)
+    made = dict(
+      kernel_init=self.kernel_init,
+      output_init=layers.initializer(self.initializer, deviation),
+      dtype=self.dtype,
+      use_bias=self.use_bias,
+      parent=None,
+    )
+    kinds = {'gated': blocks.GatedFeedForward, 'plain': blocks.FeedForward}
+    feed_forward = errors.choose(self.feed_forward, kinds, 'config.encoder.feed_forward')
+    return blocks.Block(
+      attention=blocks.SelfAttention(
+        self.num_heads,
+        self.attention_dropout,
+        window=side and (side, side),
+        positions=functools.partial(rotary, base),
+        **made,
+      ),
+      feed_forward=feed_forward(self.intermediate_size, self.activation, **made),
+      norm=functools.partial(self._kind(), self.norm_eps, self.dtype),
+      dropout=self.dropout,
+      attention_dropout=self.attention_output_dropout,
+      norm_first=self.norms == 'before',
+      attention_norm=attention_norm,
+      parent=None,
+    )

@@ -1,0 +1,21 @@
+"""The encoder of roformer.py on contiguous sentences. Sizes: tiny, on the English sample."""
+
+from configs import bert
+from configs import parts
+
+
+def _tiny():
+  config = bert.get_config('tiny')
+  config.format, config.objective = parts.full_sentences(), parts.mlm()
+  sizes = dict(num_layers=3, hidden_size=64, num_heads=4, intermediate_size=96)
+  config.encoder = parts.part('tests.outside.roformer:RoFormer', **sizes, dropout=0.1)
+  config.hf = 'tests.outside.roformer_hf:MASKED_LM'
+  return config
+
+
+SIZES = {'tiny': _tiny}
+PARAMETERS = {'tiny': 225_696}
+
+
+def get_config(argument='tiny'):
+  return parts.argument(argument, SIZES)

@@ -1,0 +1,120 @@
+"""Runs that go on from another run with its moments, and averages of weights by their addresses."""
+
+import jax
+import ml_collections
+import numpy as np
+import pytest
+import small_networks as small
+import toys
+from test_pretrain import state_of
+
+from bertzoo_jax import pretrain
+from bertzoo_jax import pretrained
+from bertzoo_jax.common import errors
+from bertzoo_jax.runs import checkpoint
+from bertzoo_jax.runs import metrics
+from bertzoo_jax.runs import workdir as workdirs
+from bertzoo_jax.training import sharding
+from configs import parts
+
+STEPS, AT, LENGTH, VOCAB = 4, 2, 12, 31
+DECAY = parts.warmup_stable_decay(learning_rate=0.01, warmup=1, decay=STEPS - AT)
+
+
+@pytest.fixture(scope='module')
+def train(tmp_path_factory):
+  """(workdir, init, **fields of the config) → the run, on one device."""
+  folder = tmp_path_factory.mktemp('branches')
+  batches = [small.batch(8, LENGTH, 3, seed=step, vocab_size=VOCAB) for step in range(STEPS)]
+  arrays = {k: np.stack([b[k] for b in batches]) for k in batches[0]}
+  toys.write_batches(
+    folder / 'batches.npz', arrays, steps=[0, STEPS], length=LENGTH, vocab_size=VOCAB
+  )
+  mesh = sharding.mesh
+
+  def run(workdir, init=None, **fields):
+    made = parts.experiment(
+      **{
+        **dict(
+          tokenizer=parts.wordpiece(vocab_size=VOCAB),
+          corpus=parts.corpus(),
+          format=parts.segment_pairs(),
+          masking=parts.token(),
+          encoder=parts.transformer(
+            num_layers=1, hidden_size=8, num_heads=2, intermediate_size=8, max_positions=LENGTH
+          ),
+          objective=parts.mlm(),
+          optimizer=parts.adamw(),
+          schedule=parts.constant(learning_rate=0.01, warmup=1),
+          length=LENGTH,
+          batch_size=8,
+          phases=((STEPS, {}),),
+          ema=0.9,
+          hf='BertForMaskedLM',
+          run=parts.run(
+            dtype='float32', log_every=1, keep_every=1, tensorboard=False, compile_cache=str(folder)
+          ),
+        ),
+        **fields,
+      }
+    )
+    with pytest.MonkeyPatch.context() as patch:
+      patch.setattr(sharding, 'mesh', lambda shape: mesh(shape, jax.devices()[:1]))
+      how = dict(batches=str(folder / 'batches.npz'), init=init, resume_moments=init is not None)
+      return pretrain.pretrain(ml_collections.ConfigDict(made).lock(), str(workdir), **how)
+
+  return run
+
+
+@pytest.fixture(scope='module')
+def whole(train, tmp_path_factory):
+  workdir = tmp_path_factory.mktemp('whole') / 'run'
+  train(workdir)
+  return workdir
+
+
+def test_a_branch_with_the_same_config_is_the_uninterrupted_run_bit_for_bit(
+  train, whole, tmp_path, capsys
+):
+  init = f'{whole}@{AT}'
+  train(tmp_path / 'run', init)
+  assert f'step {AT}, weights and optimizer from {init}' in capsys.readouterr().out
+  assert state_of(tmp_path / 'run', STEPS) == state_of(whole, STEPS)
+  averages = [checkpoint.load_params(f'{run}@ema')[0] for run in (whole, tmp_path / 'run')]
+  jax.tree.map(np.testing.assert_array_equal, *averages)
+  assert [row['step'] for row in metrics.read(tmp_path / 'run')] == [3, 4]
+  assert workdirs.first_weights(tmp_path / 'run') == init
+
+
+def test_a_decay_branches_from_a_stable_run(train, whole, tmp_path):
+  train(tmp_path / 'run', f'{whole}@{AT}', schedule=DECAY)
+  assert [round(row['lr'], 5) for row in metrics.read(tmp_path / 'run')] == [
+    0.01,
+    0.00293,
+  ]  # 1 − √(1/2)
+
+
+@pytest.mark.parametrize(
+  'init, fields, words',
+  [
+    ('hf:somewhere', {}, 'give --init WORKDIR.@STEP.'),
+    ('{}@ema', {}, 'is an average, which has no moments'),
+    (
+      '{}@2',
+      dict(optimizer=parts.lamb()),
+      'trained with optimizer=adamw, .* optimizer=lamb cannot',
+    ),
+    ('{}', {}, 'begins at step 4, and this config ends at step 4'),
+    ('{}@2', dict(objective=parts.mlm_pair()), 'other arrays'),
+  ],
+)
+def test_what_has_no_moments_to_go_on_with_is_refused(train, whole, tmp_path, init, fields, words):
+  with pytest.raises(errors.UserError, match=words):
+    train(tmp_path / 'run', init.format(whole), **fields)
+  assert not (tmp_path / 'run').exists()
+
+
+def test_averages_open_by_their_addresses_and_keep_them(whole):
+  for kind in ('ema', 'average:2'):
+    found = pretrained.open(f'{whole}@{kind}')
+    assert (found.address, found.step) == (f'{whole}@{kind}@{STEPS}', STEPS)
