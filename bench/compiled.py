@@ -1,13 +1,18 @@
-"""Our own train step on rows of a stand-in, compiled for TPU chips that are not here; and figures
-of a depth from those of two others.
+"""Our own train step on stand-in rows, compiled for TPU chips that are not here; a depth's figures
+from two other depths; tables of figures as CSV files.
 """
 
+import csv
 import importlib
+import io
+import pathlib
+from collections.abc import Sequence
 
 import ml_collections
 import numpy as np
 
 from bertzoo_jax import assembly
+from bertzoo_jax.common import storage
 from bertzoo_jax.preflight.tpu import chips
 from bertzoo_jax.preflight.tpu import program
 from bertzoo_jax.training import data
@@ -90,3 +95,20 @@ def at_depth(low: tuple[int, dict], high: tuple[int, dict], layers: int) -> dict
   """
   (m, a), (n, b) = low, high
   return {k: a[k] + (b[k] - a[k]) / (n - m) * (layers - m) for k in a}
+
+
+def read_table(path: pathlib.Path) -> list[dict]:
+  """Rows of a CSV file; [] if there is none."""
+  if not path.exists():
+    return []
+  with path.open(encoding='utf-8', newline='') as f:
+    return list(csv.DictReader(f))
+
+
+def write_table(path: pathlib.Path, columns: Sequence[str], rows: Sequence[dict]) -> None:
+  """Writes rows as a CSV file."""
+  text = io.StringIO()
+  table = csv.DictWriter(text, columns, lineterminator='\n')
+  table.writeheader()
+  table.writerows(rows)
+  storage.write_text(path, text.getvalue())

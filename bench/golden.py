@@ -34,7 +34,7 @@ SYSTEMS = {
 COMMANDS = ('convert', 'encode', 'evaluate', 'export', 'finetune', 'hf.fill_mask')
 COMMANDS += ('preflight', 'prepare', 'pretrain', 'reproduce', 'show')
 
-# Prints {config file:argument: its JSON}; the arguments are those that each file names.
+# Prints {config file:argument: its JSON}, for the arguments that each file names.
 CONFIGS = """
 import json, pathlib, runpy
 from bertzoo_jax.common import config

@@ -93,9 +93,8 @@ def _write(folder, name, sentences, seed):
 
 def measure(folder, name, length, rows):
   """Seconds and memory of a restart in a fresh process: a dict."""
-  from bertzoo_jax.batches import (
-    pipeline,  # the import of TensorFlow is no part of what is measured
-  )
+  # the import of TensorFlow is not measured
+  from bertzoo_jax.batches import pipeline
 
   warnings.simplefilter('ignore')
   times, began = {}, time.perf_counter()

@@ -1,19 +1,18 @@
 """BERT-large's train step over more and more chips of v4, by the TPU compiler's own figures:
-docs/tpu_scaling.md.
+bench/tpu_scaling.csv.
 
-    PYTHONPATH=. python bench/tpu_scaling.py [--topologies v4:2x2x1,v4:4x4x4] [--out
-    docs/tpu_scaling.md]
+    PYTHONPATH=. python bench/tpu_scaling.py [--topologies v4:2x2x1,v4:4x4x4] [--out FILE.csv]
 
-Nothing runs: the step is compiled with --layers of its layers, unrolled, and carried on in a
-straight line to all of them; --check compiles one case with more layers and holds the line against
-it. A compilation takes a minute or more. Rows that --out already has are kept, so that a table cut
-short goes on; delete a row to make it anew. What LIBTPU_INIT_ARGS asks of the compiler stands
-beside the mesh, and makes a row of its own.
+Nothing runs: the step is compiled with --layers of its layers, unrolled, and extrapolated to all of
+them. Every figure is of one chip and one step: 32 rows of 512 tokens, bfloat16. Exchange is the
+time of all collectives, one after the other; computing is the rest, with bounds. --check compiles
+one case with more layers, and writes by how much the line is off (FILE_checks.csv). A compilation
+takes a minute or more. Rows that --out already has are kept, so that a table cut short goes on;
+delete a row to make it anew. LIBTPU_INIT_ARGS stands beside the mesh, and makes a row of its own.
 """
 
 import os
 import pathlib
-import re
 import sys
 
 import compiled
@@ -21,7 +20,6 @@ import jax
 from absl import app
 from absl import flags
 
-from bertzoo_jax.common import storage
 from bertzoo_jax.preflight.tpu import chips
 from bertzoo_jax.preflight.tpu import estimate
 from bertzoo_jax.preflight.tpu import hlo
@@ -34,13 +32,16 @@ EXCHANGED = ('all-reduce', 'reduce-scatter', 'all-gather', 'all-to-all', 'collec
 COLUMNS = (
   'chips',
   'mesh',
-  'computing, ms (bounds)',
-  *(f'{kind}, MB' for kind in EXCHANGED),
-  'exchange, ms',
-  'share of the step',
-  'peak, GiB',
-  'matrix TFLOP',
-  'HBM, GB',
+  'computing_ms',
+  'lower_ms',
+  'upper_ms',
+  *(f'{kind}_mb' for kind in EXCHANGED),
+  'exchange_ms',
+  'exchange_share',
+  'peak_gib',
+  'matrix_tflop',
+  'hbm_gb',
+  'jax',
 )
 CHECKED = ('computing', 'exchange', *EXCHANGED, 'peak', 'flops', 'hbm')
 
@@ -56,7 +57,7 @@ _CHECK = flags.DEFINE_string(
   'v4:2x2x1 data 24',
   'Topology, axis of the mesh, and layers that the line is held against.',
 )
-_OUT = flags.DEFINE_string('out', str(ROOT / 'docs/tpu_scaling.md'), 'The table.')
+_OUT = flags.DEFINE_string('out', str(ROOT / 'bench/tpu_scaling.csv'), 'The table.')
 
 
 def figures(slice_: chips.Slice, axis: str, layers: int) -> dict:
@@ -98,28 +99,27 @@ def read(reading: hlo.Reading, slice_: chips.Slice, peak: int) -> dict:
   )
 
 
-def row(slice_: chips.Slice, axis: str, found: dict) -> str:
-  """A line of the table."""
+def row(slice_: chips.Slice, axis: str, found: dict) -> dict:
+  """A row of the table."""
   cells = [
     slice_.chips,
     _named(slice_, axis),
-    f'{1e3 * found["computing"]:.1f} ({1e3 * found["least"]:.1f} – {1e3 * found["most"]:.1f})',
-    *(f'{found[kind] / 1e6:,.1f}' for kind in EXCHANGED),
+    *(f'{1e3 * found[name]:.1f}' for name in ('computing', 'least', 'most')),
+    *(f'{found[kind] / 1e6:.1f}' for kind in EXCHANGED),
     f'{1e3 * found["exchange"]:.1f}',
-    f'{found["exchange"] / (found["computing"] + found["exchange"]):.1%}',
+    f'{found["exchange"] / (found["computing"] + found["exchange"]):.3f}',
     f'{found["peak"] / chips.GIB:.2f}',
     f'{found["flops"] / 1e12:.2f}',
     f'{found["hbm"] / 1e9:.1f}',
+    jax.__version__,
   ]
-  return f'| {" | ".join(map(str, cells))} |'
+  return dict(zip(COLUMNS, cells, strict=True))
 
 
-def check(slice_: chips.Slice, axis: str, layers: int, line: dict, found: dict) -> str:
-  """A line of the second table: what the straight line says is more (or less) than what was
-  compiled.
-  """
-  off = (f'{line[name] / found[name] - 1:+.2%}' if found[name] else '–' for name in CHECKED)
-  return f'| {slice_.chips} | {_named(slice_, axis)} | {layers} | {" | ".join(off)} |'
+def check(slice_: chips.Slice, axis: str, layers: int, line: dict, found: dict) -> dict:
+  """How much more the straight line says than was compiled, as shares."""
+  off = {name: f'{line[name] / found[name] - 1:+.4f}' if found[name] else '' for name in CHECKED}
+  return {'chips': slice_.chips, 'mesh': _named(slice_, axis), 'layers': layers, **off}
 
 
 def _mesh(slice_, axis):
@@ -133,22 +133,15 @@ def _named(slice_, axis):
   )
 
 
-def _key(line):
-  return tuple(re.split(r' *\| *', line)[1:3])
-
-
 def main(_):
   out, full = pathlib.Path(_OUT.value), compiled.depth(*MODEL)
   low, high = map(int, _LAYERS.value)
-  kept = out.read_text().partition('\n## ') if out.exists() else ('', '', '')
+  beside = out.with_name(f'{out.stem}_checks.csv')
   scaling, checks = (
-    {_key(line): line for line in part.splitlines() if re.match(r'\| \d', line)}
-    for part in (kept[0], kept[2])
+    {(one['chips'], one['mesh']): one for one in compiled.read_table(path)}
+    for path in (out, beside)
   )
   checked, checked_axis, deeper = _CHECK.value.split()
-
-  def write():
-    storage.write_text(out, '\n'.join(_page(scaling, checks, low, high, full)) + '\n')
 
   for slice_ in map(chips.of_topology, _TOPOLOGIES.value):
     for axis in _AXES.value:
@@ -158,7 +151,7 @@ def main(_):
         continue
       ends = [(n, figures(slice_, axis, n)) for n in (low, high)]
       scaling[key] = row(slice_, axis, compiled.at_depth(*ends, full))
-      write()
+      compiled.write_table(out, COLUMNS, _ordered(scaling))
       if wanted:
         checks[key] = check(
           slice_,
@@ -167,47 +160,11 @@ def main(_):
           compiled.at_depth(*ends, int(deeper)),
           figures(slice_, axis, int(deeper)),
         )
-        write()
+        compiled.write_table(beside, ('chips', 'mesh', 'layers', *CHECKED), _ordered(checks))
 
 
-def _page(scaling, checks, low, high, full):
-  table = lambda columns, lines: [f'| {" | ".join(columns)} |', '|---' * len(columns) + '|', *lines]
-  ordered = lambda found: [
-    found[key] for key in sorted(found, key=lambda key: (int(key[0]), key[1]))
-  ]
-  lines = [
-    '# BERT-large over more chips, as the compiler sees it',
-    '',
-    f'Made by `PYTHONPATH=. python bench/tpu_scaling.py` with jax {jax.__version__}. **Nothing '
-    'here was measured on a chip.** The real train step',
-    f'of `configs/bert.py:large` is compiled for v4: masked language modelling alone, {ROWS} rows '
-    f'of {LENGTH} tokens a chip',
-    f'({ROWS * LENGTH:,} tokens), products in bfloat16, gradients in float32, no accumulation, no '
-    'recomputation, layers unrolled. It was',
-    f'compiled with {low} and {high} layers; all figures, the peak of memory too, are carried on '
-    f'in a straight line to {full}.',
-    '',
-    'Every figure is of one chip and one step. Computing is all but collectives, with bounds '
-    '(`bertzoo_jax/preflight/tpu/estimate.py`). MB are',
-    'those of the arrays that are exchanged: what is summed, or what is put together. Exchange is '
-    'the time of all collectives, one',
-    'after the other and with nothing else going on, at 50 GB/s a link and direction and without '
-    'latency',
-    '(`estimate.exchange_time`); the step is the sum of both.',
-    '',
-    *table(COLUMNS, ordered(scaling)),
-  ]
-  if checks:
-    lines += [
-      '',
-      '## The straight line',
-      '',
-      f'A depth that was compiled: how much more, or less, the line through {low} and {high} '
-      'layers says of it.',
-      '',
-      *table(('chips', 'mesh', 'layers', *CHECKED), ordered(checks)),
-    ]
-  return lines
+def _ordered(found):
+  return [found[key] for key in sorted(found, key=lambda key: (int(key[0]), key[1]))]
 
 
 if __name__ == '__main__':

@@ -1,26 +1,25 @@
-"""Every config and size on the smallest usual slice that holds it, by the TPU compiler's own
-figures: docs/tpu_table.md.
+"""Every config and size but `tiny` on the smallest usual slice that holds it, by the TPU compiler's
+own figures: bench/tpu_table.csv.
 
     PYTHONPATH=. python bench/tpu_table.py [--only bert:base --only electra] [--types v5e-8,v4-8]
-    [--out docs/tpu_table.md]
+    [--out bench/tpu_table.csv]
 
-Nothing runs: the train step of each phase is compiled (bertzoo_jax/preflight.py), minutes for each
-row. Rows that --out already has are kept, so that a table cut short goes on; delete a row to make
-it anew.
+Nothing runs: the train step of each phase is compiled as `preflight` does, minutes for each row.
+Memory is the compiler's own peak per chip, time its estimate with bounds, for the batch and the
+accumulation of the config. Rows that --out already has are kept, so that a table cut short goes on;
+delete a row to make it anew.
 """
 
 import importlib
 import pathlib
-import re
 import sys
 
+import compiled
 import jax
 import ml_collections
 from absl import app
 from absl import flags
 
-from bertzoo_jax.common import storage
-from bertzoo_jax.preflight import report
 from bertzoo_jax.preflight import verdict
 from bertzoo_jax.preflight.tpu import chips
 
@@ -30,28 +29,24 @@ COLUMNS = (
   'config',
   'slice',
   'phase',
-  'rows × tokens',
-  'peak GiB a chip',
-  'ms/step (bounds)',
-  'tokens/s a chip',
-  'MFU (bounds)',
-)
-# Of the header. Change it when these rows are made anew.
-OLDER = (
-  'Rows of ALBERT, BERT, ELECTRA and RoBERTa, and the `tiny` ones of BERT-wwm, ERNIE and MacBERT, '
-  "are from before attention's backward kernel took the log-sum-exp: their steps are a few per "
-  "cent shorter now (`bench/README.md`). The other rows, DeBERTa's and XLNet's among them, are of "
-  'the kernels now. Those of ernie:base were made with jax 0.12.0.1.'
+  'rows',
+  'tokens_per_row',
+  'peak_gib_per_chip',
+  'ms',
+  'lower_ms',
+  'upper_ms',
+  'tokens_per_s_per_chip',
+  'jax',
 )
 _ONLY = flags.DEFINE_multi_string('only', [], 'FILE or FILE:SIZE of configs/; all without it.')
 _TYPES = flags.DEFINE_string(
   'types', TYPES, 'Accelerator types by comma, the first that holds a config is taken.'
 )
-_OUT = flags.DEFINE_string('out', str(ROOT / 'docs/tpu_table.md'), 'The table.')
+_OUT = flags.DEFINE_string('out', str(ROOT / 'bench/tpu_table.csv'), 'The table.')
 
 
 def rows(name: str, size: str, types: list[str]):
-  """Lines of the table for one config and size, one a phase; one line if no type holds it."""
+  """Rows of the table for one config and size, one per phase; one row if no type holds it."""
   config = ml_collections.ConfigDict(
     importlib.import_module(f'configs.{name}').get_config(size)
   ).lock()
@@ -63,72 +58,47 @@ def rows(name: str, size: str, types: list[str]):
       raise SystemExit(f'{name}:{size}: {wrong[0]}')
     if found.fits:
       return [_row(name, size, found, phase) for phase in found.phases]
-  return [f'| {name}:{size} | none of {types[0]} to {types[-1]} holds it |  |  |  |  |  |  |']
+  return [{'config': f'{name}:{size}', 'slice': f'none of {types[0]} to {types[-1]} holds it'}]
 
 
 def _row(name, size, found, phase):
-  head = (
-    f'| {name}:{size} | {found.slice_.accelerator_type} | {phase.index} | {phase.rows:,} × '
-    f'{phase.length} | '
-    f'{phase.program.peak * found.slice_.chip.devices / chips.GIB:.2f} |'
-  )
-  if not phase.time:
-    return f'{head} – | – | – |'
-  time, likely = phase.time, report.mfu(found.slice_, phase)
-  mfu = lambda seconds: likely * time.likely / seconds
-  speed = phase.rows * phase.length / time.likely / found.slice_.chips
-  return (
-    f'{head} {1e3 * time.likely:,.1f} ({1e3 * time.floor:,.1f} – {1e3 * time.upper:,.1f}) | '
-    f'{speed:,.0f} | '
-    f'{mfu(time.likely):.0%} ({mfu(time.upper):.0%} – {mfu(time.floor):.0%}) |'
-  )
+  peak = phase.program.peak * found.slice_.chip.devices / chips.GIB
+  out = {
+    'config': f'{name}:{size}',
+    'slice': found.slice_.accelerator_type,
+    'phase': phase.index,
+    'rows': phase.rows,
+    'tokens_per_row': phase.length,
+    'peak_gib_per_chip': f'{peak:.2f}',
+    'jax': jax.__version__,
+  }
+  if time := phase.time:
+    times = dict(ms=time.likely, lower_ms=time.floor, upper_ms=time.upper)
+    out |= {column: f'{1e3 * seconds:.1f}' for column, seconds in times.items()}
+    speed = phase.rows * phase.length / time.likely / found.slice_.chips
+    out['tokens_per_s_per_chip'] = f'{speed:.0f}'
+  return out
 
 
 def _sizes(only=()):
   for path in sorted((ROOT / 'configs').glob('*.py')):
     module = importlib.import_module(f'configs.{path.stem}')
     for size in getattr(module, 'SIZES', ()):
-      if not only or path.stem in only or f'{path.stem}:{size}' in only:
+      named = not only or path.stem in only or f'{path.stem}:{size}' in only
+      if named and not size.startswith('tiny'):
         yield path.stem, size
 
 
 def main(_):
   jax.config.update('jax_platforms', 'cpu')  # no chip is needed
   out = pathlib.Path(_OUT.value)
-  lines = {}
-  for line in out.read_text().splitlines() if out.exists() else ():
-    if match := re.match(r'\| (\w+:\w+) \|', line):
-      lines.setdefault(match[1], []).append(line)
+  made = {}
+  for row in compiled.read_table(out):
+    made.setdefault(row['config'], []).append(row)
   for name, size in _sizes(_ONLY.value):
-    if f'{name}:{size}' not in lines:
-      lines[f'{name}:{size}'] = rows(name, size, _TYPES.value.split(','))
-    missing = [f'{name}:{size}' for name, size in _sizes() if f'{name}:{size}' not in lines]
-    storage.write_text(
-      out,
-      '\n'.join(
-        [
-          '# Every config on TPUs, as the compiler sees it',
-          '',
-          f'Made by `PYTHONPATH=. python bench/tpu_table.py` with jax {jax.__version__}. **Nothing '
-          'here was measured on a chip**: memory is the',
-          "TPU compiler's own peak, which it holds against what a chip has; times are its "
-          'estimates with bounds (`bertzoo_jax/preflight/tpu/estimate.py`).',
-          'Each config as its file has it, with its layers in a loop and its own batch and '
-          'accumulation, on the first slice that holds it of: '
-          f'{TYPES.replace(",", ", ")}. Some large configs were tried on the later ones alone, so '
-          'a smaller slice may hold them.',
-          OLDER,
-          'MFU counts the products of plain XLA. Kernels of relative attention compute fewer, so '
-          'its upper bound may pass 100%.',
-          '',
-          f'| {" | ".join(COLUMNS)} |',
-          '|---' * len(COLUMNS) + '|',
-          *(line for key in sorted(lines) for line in lines[key]),
-          *(['', f'Not compiled yet: {", ".join(missing)}.'] if missing else []),
-        ]
-      )
-      + '\n',
-    )
+    if f'{name}:{size}' not in made:
+      made[f'{name}:{size}'] = rows(name, size, _TYPES.value.split(','))
+      compiled.write_table(out, COLUMNS, [row for key in sorted(made) for row in made[key]])
 
 
 if __name__ == '__main__':

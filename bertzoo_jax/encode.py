@@ -44,7 +44,7 @@ _SAID = {
 
 
 class Encoded(NamedTuple):
-  """What was written.
+  """The numbers of a finished `encode`.
 
   Attributes:
     shape: of the vectors.
@@ -190,7 +190,7 @@ def _offsets(model, text, header, lines, length, batch_size) -> np.ndarray:
 
 
 def summary(found: Encoded, out: str, pooling: str) -> str:
-  """What was written, for the user."""
+  """A summary for the user."""
   said = [
     f'{out}: {found.shape[0]:,} × {found.shape[1]:,} numbers, float32, {_SAID[pooling]}; '
     f'{found.lines:,} lines'

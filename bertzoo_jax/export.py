@@ -199,7 +199,7 @@ def _tokenizer(folder, config, a, encoder, head):
   """(ids of special pieces, {file name: content}, the tokenizer itself). Fine-tuning that began
   with a Hugging Face directory keeps the tokenizer files of that directory. head: of the task; ''.
   """
-  # what was learned of a task was learned at this length
+  # the task was learned at this length
   length = config['length'] if head else encoder.max_positions or 0
   if not hf_tokenizer.made_here(folder):
     own = tokenizers.of_folder(folder)

@@ -61,8 +61,8 @@ class Files(NamedTuple):
 
 
 class Filters(NamedTuple):
-  """What is left out: records without one of the 'key=value' of `where` (values of one key are
-  alternatives); documents and longer paragraphs that stand in the texts `exclude`.
+  """Filters of text. Records without one of the 'key=value' of `where` are left out (values of one
+  key are alternatives). So are documents and longer paragraphs of the texts `exclude`.
   """
 
   where: tuple[str, ...] = ()
@@ -511,7 +511,7 @@ if __name__ == '__main__':
   _EXCLUDE = flags.DEFINE_multi_string(
     'exclude',
     [],
-    'Texts, as a source, whose documents and longer paragraphs are left out; may be repeated.',
+    'Leave out the documents and longer paragraphs of this source; may be repeated.',
   )
   _ONLY = flags.DEFINE_enum(
     'only', None, ['tokenizer'], 'Stop after this step: the tokenizer alone is written to --out.'

@@ -145,7 +145,7 @@ SIZES = {
   'base_two_stage': lambda: _restarting(_electra(12, 768, width=1 / 3, **_two_stages(766_000))),
 }
 
-# Generator and discriminator together, what they share counted once.
+# Generator and discriminator together; shared parameters count once.
 _BASE_BODY, _BASE_MLM_HEAD = 108_891_648, (768 * 768 + 768) + 2 * 768 + 30_522
 _BASE_DETECTION_HEAD = 591_361
 PARAMETERS = {

@@ -8,7 +8,6 @@ and let each part go with as many others as it can.
 
 import functools
 import itertools
-import re
 import types
 import warnings
 from typing import NamedTuple
@@ -224,8 +223,6 @@ def page() -> str:
     for name in NAMES['objective']
   ]
   # Without the names of parts, equal reasons are equal sentences.
-  said = (s for s in refusals().values() if s is not None)
-  sentences = dict.fromkeys(re.sub(r'(objective|masking|format)=\w+', r'\1=…', s) for s in said)
   return '\n'.join(
     [
       _TITLE.format(working=len(working()), all=f'{len(combinations()):,}'),
@@ -233,8 +230,6 @@ def page() -> str:
       '|---|---|---|---|',
       *rows,
       _REFUSED,
-      *(f'* `{sentence}`' for sentence in sentences),
-      '',
     ]
   )
 
@@ -256,7 +251,7 @@ two of them. A swapped encoder keeps the sizes and the dropout of the one before
 
 {working} of the {all} combinations of the package's objectives, encoders, maskings and input
 formats train. An objective trains with all encoders, maskings and input formats in its row.
-The other combinations are refused at the start.
+The other combinations are refused at the start, with a sentence that names a remedy.
 """
 _REFUSED = """
 * `permutation_lm` and `memory_mlm` need `--config.encoder.memory_length=0` with other formats than
@@ -268,8 +263,6 @@ _REFUSED = """
 
 `tests/test_any_with_any.py` builds every combination. It takes three training steps with each pair
 of parts that go together; `make test-slow` takes them with every combination.
-
-## What the refusals say
 """
 
 

@@ -282,7 +282,7 @@ def _without_a_layer(folder):
     (lambda folder: (folder / 'config.json').unlink(), 'config.json does not exist'),
   ],
 )
-def test_what_cannot_be_converted_is_refused_in_a_sentence(release, tmp_path, break_it, message):
+def test_a_broken_release_is_refused_in_a_sentence(release, tmp_path, break_it, message):
   shutil.copytree(release[0], tmp_path / 'release')
   break_it(tmp_path / 'release')
   with pytest.raises(errors.UserError, match=message):

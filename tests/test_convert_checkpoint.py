@@ -267,7 +267,7 @@ def _two(folder):
     (lambda f: (f / 'bert_config.json').write_text('{'), 'no readable JSON'),
   ],
 )
-def test_what_is_no_whole_release_is_refused_in_a_sentence(tmp_path, break_it, message):
+def test_an_incomplete_release_is_refused_in_a_sentence(tmp_path, break_it, message):
   _checkpoint(tmp_path / 'release', (_network('BertForPreTraining'), BERT))
   (tmp_path / 'release/bert_config.json').write_text(json.dumps(SIZES))
   break_it(tmp_path / 'release')

@@ -146,9 +146,7 @@ def test_an_empty_line_has_the_vector_of_the_special_tokens_and_is_told(places, 
     (dict(dtype='float16'), 'No dtype'),
   ],
 )
-def test_what_cannot_be_is_one_sentence_and_leaves_nothing(
-  places, tmp_path, monkeypatch, change, said
-):
+def test_a_mistake_is_one_sentence_and_leaves_nothing(places, tmp_path, monkeypatch, change, said):
   monkeypatch.chdir(tmp_path)
   text(tmp_path)
   for name in ('there.npy', 'other.rows.npy', 'none.txt'):

@@ -178,7 +178,7 @@ def one_run(tmp_path_factory):
   return path / 'run', content(path / 'whole')
 
 
-def test_what_a_killed_export_left_is_removed_and_what_a_live_one_builds_is_not(
+def test_rests_of_a_killed_export_are_removed_and_files_of_a_live_one_are_not(
   one_run, tmp_path, capsys
 ):
   workdir, whole = one_run

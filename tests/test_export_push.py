@@ -183,7 +183,7 @@ def test_a_push_that_must_not_be_is_one_sentence_before_anything_is_made(
   assert said.value.code == 2 and not (tmp_path / 'out').exists()
 
 
-def test_what_failed_its_verification_is_not_pushed(workdir, remote, tmp_path, monkeypatch):
+def test_an_unverified_directory_is_not_pushed(workdir, remote, tmp_path, monkeypatch):
   wrong = [verify.Comparison('logits', '1.0', 'below 1e-4', False)]
   monkeypatch.setattr(verify, 'compare_logits', lambda *_: wrong)
   with pytest.raises(errors.UserError, match='reads the export differently'):

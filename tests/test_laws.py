@@ -208,7 +208,6 @@ def test_the_readmes_table_has_every_config_and_no_other():
   named = [re.search(r'`configs/(\w+)\.py:', row)[1] for row in rows]
   assert sorted(named) == sorted(found.SYSTEMS)
   for system, row in zip(named, rows):
-    assert '**works**' in row, row
     for size in re.search(r'py:\{?([\w,]+)', row)[1].split(','):
       assert size in found.module(system).SIZES, row
 

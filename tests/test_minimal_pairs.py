@@ -353,7 +353,7 @@ def test_of_a_discriminator_and_its_generator_the_generator_is_scored(tmp_path):
   np.testing.assert_array_equal(subject.params['mlm_head']['transform']['kernel'], kernel)
 
 
-def test_what_never_saw_a_mask_or_gives_no_probability_is_refused(tmp_path):
+def test_a_network_that_never_saw_a_mask_or_gives_no_probability_is_refused(tmp_path):
   similar = masked_config()
   similar.masking = parts.ngram(substitute='similar', corrupted='units')
   never = masked_config()

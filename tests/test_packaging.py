@@ -9,6 +9,8 @@ import sys
 import pytest
 import setuptools
 
+import bertzoo_jax
+
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / 'bertzoo_jax'
 
@@ -103,3 +105,8 @@ def test_no_module_changes_the_environment_when_it_is_imported():
   )
   assert done.returncode == 0, done.stderr
   assert done.stdout.splitlines() == ['True']
+
+
+def test_the_list_of_changes_and_the_citation_have_the_version():
+  assert f'## {bertzoo_jax.__version__}\n' in (ROOT / 'CHANGELOG.md').read_text()
+  assert f'version: {bertzoo_jax.__version__}\n' in (ROOT / 'CITATION.cff').read_text()

@@ -42,7 +42,7 @@ def test_every_runner_is_there_and_its_options_are_beams():
     assert name == 'DataflowRunner' or type(runner.create_runner(name)).__name__.endswith('Runner')
 
 
-def test_what_may_stand_in_their_place_is_beams_too():
+def test_alternatives_are_options_of_beam_too():
   others = [
     a
     for a in ALTERNATIVES

@@ -535,7 +535,7 @@ def everything(workdir):
     ),  # of a phase still to come
   ],
 )
-def test_what_does_not_fit_is_refused_in_one_sentence_and_nothing_is_written(
+def test_a_mistake_is_refused_in_one_sentence_and_nothing_is_written(
   world, tmp_path, changes, words
 ):
   refused(world, tmp_path / 'run', changes, words)

@@ -204,7 +204,7 @@ def test_show_and_preflight_tell_a_mixture(world):
     ({'format': parts.memory_segments(reuse_length=16)}, 'each lane'),
   ],
 )
-def test_what_a_later_phase_cannot_have_is_refused_at_the_start(
+def test_an_impossible_later_phase_is_refused_at_the_start(
   world, tmp_path, monkeypatch, override, words
 ):
   one_device(monkeypatch)

@@ -167,7 +167,7 @@ def test_the_second_phase_is_found_by_its_steps_or_its_index(corpus, tmp_path):
     (dict(config=_config(**{'tokenizer.vocab_size': 501})), 'of 500, the config one of 501'),
   ],
 )
-def test_what_cannot_be_shown_is_refused_in_a_sentence(
+def test_rows_that_cannot_be_shown_are_refused_in_a_sentence(
   corpus, fields, message, tmp_path, monkeypatch
 ):
   monkeypatch.chdir(tmp_path)

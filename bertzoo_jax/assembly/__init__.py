@@ -27,7 +27,7 @@ from bertzoo_jax.training import sharding
 
 
 class Network(NamedTuple):
-  """What a phase trains, on a mesh.
+  """The network, objective and optimizer of a phase, on a mesh.
 
   Attributes:
     encoder, objective: as built.
@@ -189,7 +189,7 @@ def phase_run(run: Run, phase, data, mesh, end: int) -> phase_runs.PhaseRun:
 
 
 def operations_on(mesh, chosen: kernels.Kernels, axes) -> operations.Operations:
-  """What a model is handed on a mesh. axes: of its encoder, what a mesh may split."""
+  """The operations of a model on a mesh. axes: the table of its encoder."""
   return operations.Operations(
     *sharding.on_mesh(mesh, chosen),
     sharding.constrain(mesh),

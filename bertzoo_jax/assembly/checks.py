@@ -43,8 +43,9 @@ def of_batches(phases, mesh, hosts: int) -> None:
 
 
 def of_phases(run: assembly.Run, phases, data, mesh) -> None:
-  """What is wrong with a phase is said before the first one begins, on stand-in text. data:
-  training_data.Data.
+  """Builds every phase with stand-in text, so that a mistake ends the command before the first
+  step.
+  data: training_data.Data.
   """
   for phase in phases:
     of_phase(run, phase, data.trial(phase).features, data.vocab_size, mesh)

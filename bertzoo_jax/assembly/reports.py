@@ -1,4 +1,4 @@
-"""What a run says of itself before its first step, and its floating-point operations."""
+"""The overview of a run before its first step, and its floating-point operations."""
 
 import jax
 
@@ -58,7 +58,7 @@ def kept(keep_at: dict) -> list[str]:
 
 
 def export_notes(hf_class, network) -> list[str]:
-  """What export will do about a network that config.hf cannot hold; of several, about the first."""
+  """Notes on a network that config.hf cannot hold; of several networks, on the first."""
   notes = []
   for n in network.objective.networks[:1]:
     shapes = hf.flatten(jax.eval_shape(n.of, network.shapes))

@@ -1,12 +1,12 @@
 """batch(step): from a corpus, a format and a masking to the rows of a step, a pure function of
 (corpus, config, seed, step).
 
-Example n = n₀ + step · B + i lies in epoch n div N (N: rows of epoch 0); its row is shuffle(seed,
-epoch)(n mod N) of that epoch's own list: a surplus is not visited, a shortage wraps. n₀ is the
-number of rows that the phases before read of the same order, else 0. So a border of phases leaves
-no row out and repeats none, also if their batches differ in size. Several corpora take turns
-(mixture.py). A very large split is visited part by part (splits.Split). B rows of the global batch,
-b of this host, L length, P predictions.
+Let epoch 0 have N rows. Example n = n₀ + step · B + i lies in epoch n div N. Its row is
+shuffle(seed, epoch)(n mod N) of that epoch's list. If a list is longer than N, its surplus is not
+read; if it is shorter, reading starts again at its front. n₀ is the number of rows that earlier
+phases read in the same order, else 0: a border of phases leaves no row out and repeats none.
+Several corpora take turns (mixture.py). A very large split is visited part by part (splits.Split).
+B rows of the global batch, b of this host, L length, P predictions.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ try:
   for _kind in ('GPU', 'TPU'):
     tf.config.set_visible_devices([], _kind)  # the accelerator belongs to the device program
 except (RuntimeError, ValueError):
-  pass  # TensorFlow is already running with what it has
+  pass  # TensorFlow is already running with its own settings
 
 
 def build(
@@ -217,7 +217,7 @@ def _check_fit(corpus, form, format, masking):
     raise errors.UserError(
       f'config.format.reuse_length is {format["reuse_length"]} and config.masking.block '
       f'{masking["block"]}: the reused part '
-      'has to hold whole blocks, or what the memory keeps is permuted with what it does not.'
+      'must hold whole blocks, or the tokens of the memory are permuted with others.'
     )
 
 

@@ -1,5 +1,5 @@
-"""What formats have in common: sentences and documents, chains of rows through them, and spans laid
-out as arrays.
+"""The common part of formats: sentences and documents, chains of rows through them, and spans as
+arrays.
 
 B rows, L length, S sentences, D documents, K spans of a batch (a span is a run of corpus tokens in
 a row).

@@ -1,4 +1,6 @@
-"""What every entry point shares: flags, and how it ends: exit code 2 or 75, with one sentence."""
+"""The common part of all entry points: flags, and how it ends: exit code 2 or 75, with one
+sentence.
+"""
 
 import errno
 import os
@@ -193,7 +195,7 @@ def _missing_flag() -> str | None:
 
 
 def _unknown_flag(name: str) -> str:
-  """What a misspelt flag is near to: a flag of the program, else a field of the config."""
+  """The flag of the program, else the field of the config, that is nearest to a misspelt flag."""
   if name == 'steps':
     return f'--steps is no flag. {settings.STEPS}'
   own = [flag.name for flag in flags.FLAGS.get_key_flags_for_module(sys.argv[0])]
@@ -201,7 +203,7 @@ def _unknown_flag(name: str) -> str:
   if meant := near or settings.as_flags(settings.meant_by(name, _CONFIG.value or {})):
     return f'--{name} is no flag (see --help). Did you mean {"".join(meant)}?'
   return (
-    f'--{name} is no flag: --help lists the flags, and what the config has is set by '
+    f'--{name} is no flag: --help lists the flags. Fields of the config are set by '
     '--config.section.field=value.'
   )
 

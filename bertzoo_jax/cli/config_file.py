@@ -65,7 +65,7 @@ def _shipped() -> dict:
 
 
 def _no_config(path, argument, names) -> str:
-  """What an address without a config is near to."""
+  """A hint for an address without a config."""
   name = path.removesuffix('.py').removeprefix('configs/')
   meant = [n for n in names if n.rpartition('/')[2] == name]
   if path == name and os.path.isfile(f'{name}.py'):

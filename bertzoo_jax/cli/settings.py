@@ -119,7 +119,7 @@ def _literal(text):
     return text
 
 
-# How a type's text is read, and what it is called.
+# The reader of a type's text, and the type's name.
 _KINDS = {
   bool: (flags.BooleanParser().parse, 'true or false'),
   float: (float, 'a number'),
@@ -134,7 +134,7 @@ _KINDS = {
 
 
 def _unknown(key: str, config) -> str:
-  """What a misspelt key is near to: a field of its section, else of others; else what there is."""
+  """A hint for a misspelt key: a near field of its section, else of others, else all fields."""
   section, _, field = key.rpartition('.')
   if field == 'steps':
     return STEPS

@@ -1,4 +1,4 @@
-"""What an experiment's config means: its phases, and what of it is science.
+"""The meaning of an experiment's config: its phases, and the part of it that is science.
 
 A config is complete and locked (`configs/`); this module only reads it. Science decides what is
 learned; `run` is machinery and may change between attempts of one run.

@@ -46,7 +46,7 @@ def near(word: str, known, cutoff=0.6) -> list[str]:
 
 
 def words(e: BaseException, most: int | None = None) -> str:
-  """What an error says, on one line, of at most so many characters."""
+  """The message of an error on one line, cut to a number of characters."""
   text = e.args[0] if isinstance(e, KeyError) and e.args else e
   return ' '.join(str(text).split())[:most]
 
@@ -73,7 +73,7 @@ def no_memory(e: BaseException | None) -> str | None:
 
 
 def damaged_corpus(what: str) -> UserError:
-  """That `what` is wrong with the files of a corpus, and what helps."""
+  """The error that the files of a corpus are damaged, with the remedy."""
   return UserError(f'{what}: copy the corpus again, or prepare it into a new folder.')
 
 

@@ -1,4 +1,4 @@
-"""What a watcher sees: a bar on a terminal, plain lines elsewhere.
+"""Progress for a watcher: a bar on a terminal, plain lines elsewhere.
 
 `Progress` is of a training: step, percent, losses, tokens/s and time left. `Meter` is of files:
 percent, MB/s and time left.

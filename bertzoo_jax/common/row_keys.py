@@ -46,7 +46,7 @@ def bits(keys: jax.Array, size: tuple[int, int], first: tuple = (0, 0)) -> jax.A
 
 
 def bits_at(one, other, first: tuple, size: tuple[int, int]) -> jax.Array:
-  """Those of `bits` from the place `first` on. one, other: of keys, broadcast to `size`."""
+  """The part of `bits` from the place `first` on. one, other: of keys, broadcast to `size`."""
   one, other = (jnp.asarray(n).astype(jnp.uint32) for n in (one, other))
   place = [jax.lax.broadcasted_iota(jnp.int32, size, axis) + first[axis] for axis in (0, 1)]
   return _mixed(_mixed((place[0] * _ROW + place[1]).astype(jnp.uint32) ^ one) + other)

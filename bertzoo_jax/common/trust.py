@@ -45,7 +45,7 @@ def everything() -> None:
 
 
 def given() -> tuple[frozenset[str], bool]:
-  """What may run, for `take` in another process."""
+  """The code that may run, for `take` in another process."""
   return frozenset(_named), _everything[0]
 
 

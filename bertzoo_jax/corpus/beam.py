@@ -50,7 +50,7 @@ def run(text: texts.Text, chunk_bytes: int, out, how: shards.How, options: list[
   try:
     with beam.Pipeline(options=parsed) as pipeline:
       pipeline | beam.Create(groups) | beam.Reshuffle() | beam.FlatMap(make)
-  except Exception as e:  # Beam wraps what a worker raised in kinds of its own
+  except Exception as e:  # Beam wraps a worker's error in classes of its own
     if isinstance(e, errors.UserError):
       raise
     raise errors.UserError(

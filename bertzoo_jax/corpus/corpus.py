@@ -167,7 +167,7 @@ def read_manifest(path) -> dict:
     ) from e
   if not intact:
     raise errors.UserError(
-      f'{path}/manifest.json was changed (its hash is not that of what it says): copy the corpus '
+      f'{path}/manifest.json was changed (its hash does not fit its content): copy the corpus '
       'again, or prepare it into a new folder.'
     )
   if not fits:

@@ -95,7 +95,7 @@ def _words(manifest, split) -> str:
 
 
 def empty(dropped) -> errors.UserError:
-  """That no text is left to train on, with what was dropped."""
+  """The error that no text is left to train on, with the counts of dropped text."""
   why = '; '.join(
     f'{d["count"]} × {reason}, first at {d["first"]}' for reason, d in dropped.items()
   )

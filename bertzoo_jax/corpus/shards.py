@@ -26,7 +26,7 @@ from bertzoo_jax.text import duplicates
 from bertzoo_jax.text import sentences
 from bertzoo_jax.words import word_marks
 
-# CORPUS/parts/: records and unigrams of shards, what is repeated, gone when the corpus is finished
+# CORPUS/parts/: records and unigrams of shards, and repeats; deleted when the corpus is finished
 PARTS = 'parts'
 # characters; a longer sentence is cut, for an encoding takes a hundred times its text in memory
 MAX_SENTENCE = 1 << 16
@@ -191,7 +191,7 @@ def _tokenise(chunk, tokenizer, how):
 
 
 def _characters(texts, ids, tokenizer, marker) -> dict[str, int]:
-  """What becomes of the characters of sentences, blanks aside: characters; unknown_characters (in
+  """Counts of the characters of sentences without blanks: characters; unknown_characters (in
   unknown tokens); of the first `read_characters`, the marks and joiners of `Tokenizer.removed`.
   """
   unknown = [t for t, row in zip(texts, ids) if (row == tokenizer.special['unk']).any()]

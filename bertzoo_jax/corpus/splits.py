@@ -19,7 +19,7 @@ OFFSETS = np.uint32  # of the offsets within a shard
 PART_SENTENCES = 1 << 25  # indexed at a time: a quarter GiB of offsets
 # Smaller arrays are read instead: a map holds a file open, and of small shards there are thousands
 _MAPPED_BYTES = 1 << 20
-_MAPPED = {}  # {file: bytes} of what is mapped
+_MAPPED = {}  # {file: its mapped bytes}
 _HEADER = 128  # bytes of what np.save writes before an array of one axis
 
 
@@ -63,7 +63,7 @@ class StoredShard:
       except OSError:
         whole = False
       if not whole:
-        load(self.file(array), kind, length)  # says what is wrong
+        load(self.file(array), kind, length)  # raises with the reason
       if in_ram and array in ('tokens', 'units'):
         self._kept[array] = load(self.file(array), kind, length)
 

@@ -92,7 +92,9 @@ def _noted(path) -> dict:
 
 
 def _stamp(file):
-  """What tells that a file was not written to, or None where there is none."""
+  """[size, modification time, inode], which change when a file is written; None if there is no
+  file.
+  """
   try:
     found = os.stat(os.fspath(file))
   except OSError:

@@ -173,10 +173,10 @@ if __name__ == '__main__':
     'batches', 50, 'Of config.batch_size rows of each set, at most; a probe is fitted on as many.'
   )
   _MASKING_OF = flags.DEFINE_string(
-    'masking_of', None, "Workdir whose masking the mlm rows have; without it the scored run's."
+    'masking_of', None, 'Workdir of another run: the mlm rows take its masking.'
   )
   _GAPS = flags.DEFINE_integer(
-    'gaps', None, 'Show what a run has learned, with at most so many gaps.', lower_bound=1
+    'gaps', None, 'Draw the loss, and fill at most this many gaps beside bigrams.', lower_bound=1
   )
   _DRAW = flags.DEFINE_integer('draw', 0, 'Of --gaps: the seed that draws them.', lower_bound=0)
   _TOP = flags.DEFINE_integer(

@@ -62,7 +62,7 @@ class Top(NamedTuple):
 
 
 class Found(NamedTuple):
-  """What was found.
+  """A run beside counts, on the same held-out text.
 
   Attributes:
     step: of the checkpoint.
@@ -163,7 +163,7 @@ def _top(encoder, params, batches, text, share_V, count) -> Top:
   likelier_RP = scores.through(likelier, encoder, params, batches)
   likelier_N = likelier_RP[text.rows['masked_weights'] > 0]
   hidden_N = text.rows['input_ids'][text.row, text.position] != text.targets
-  if 'order' in text.rows:  # a query stream does not see what it predicts
+  if 'order' in text.rows:  # a query stream does not see its predictions
     hidden_N[:] = True
   frequent = np.argsort(-share_V, kind='stable')[:count]
   among_N = np.isin(text.targets[hidden_N], frequent)

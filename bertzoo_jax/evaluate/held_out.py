@@ -103,6 +103,6 @@ def _check_vocabulary(workdir, corpus):
   theirs, ours = map(vocabulary.of_folder, folders)
   if theirs and ours and (difference := vocabulary.difference_of(ours, theirs)):
     raise errors.UserError(
-      f'{workdir} was trained with another vocabulary than that of {corpus.path}: {difference} '
+      f'{workdir} was trained with another vocabulary than {corpus.path}: {difference} '
       f'Prepare the text with --tokenizer {folders[0]}.'
     )

@@ -38,7 +38,7 @@ class Accuracy(NamedTuple):
 
 
 class Found(NamedTuple):
-  """What was measured.
+  """Scores of a model on minimal pairs.
 
   Attributes:
     address: where the weights are.
@@ -144,8 +144,8 @@ def of_run(
   how, notes = _way(told[chosen.name], by, run.workdir), ()
   if how in (likelihoods.MASKED, likelihoods.WORDS) and not _shows_masks(run.config.masking):
     raise errors.UserError(
-      f'masking={run.config.masking.name} of {run.workdir} never shows [MASK], so what is behind '
-      'one was not learned: give a run with masking.substitute=mask and a first share of '
+      f'masking={run.config.masking.name} of {run.workdir} never shows [MASK], so it has '
+      'not learned to fill one: give a run with masking.substitute=mask and a first share of '
       'masking.corruption above 0.'
     )
   if chosen is not run.networks[0]:

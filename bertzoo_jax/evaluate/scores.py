@@ -24,7 +24,7 @@ from bertzoo_jax.runs import workdir as workdirs
 PAIRS = ('nsp', 'sop')
 # That go through a network together: a batch of thousands of rows would not fit a device.
 _ROWS = 64
-_ONE_NETWORK = 'network'  # what a nameless one is called
+_ONE_NETWORK = 'network'  # the name of a nameless one
 _PARTS = 8  # of a row, whose losses are told apart
 
 
@@ -58,7 +58,7 @@ class Score(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-  """What was measured.
+  """Scores of a run on held-out text.
 
   Attributes:
     workdir: of the run; step: of its checkpoint.
@@ -260,7 +260,7 @@ def _places(evaluation) -> list[str]:
 
 
 def to_json(found: NamedTuple) -> str:
-  """What was measured as JSON: a NamedTuple, and those in it, by their fields."""
+  """A NamedTuple as JSON, by its fields, with the NamedTuples inside it."""
   return json.dumps(tables.plain(found), indent=1, ensure_ascii=False) + '\n'
 
 

@@ -1,4 +1,4 @@
-"""What a class of Hugging Face is to this program: its tensors, its config.json, its card. numpy.
+"""A class of Hugging Face as this program sees it: its tensors, its config.json, its card. numpy.
 
 A family of classes is one file with one `Architecture` per class. The files of this package are in
 `hf/architectures/`, and the table at the foot of its `__init__.py` lists them. A file outside the
@@ -88,7 +88,7 @@ _OTHER_SPELLINGS = {'gelu_pytorch_tanh': 'gelu_tanh', 'gelu_python': 'gelu'}
 
 
 class Sizes(NamedTuple):
-  """What a transform must know besides the array.
+  """The arguments of a transform besides the array.
 
   Attributes:
     num_heads: attention heads.

@@ -32,7 +32,7 @@ _CAUSAL = dict(
 
 
 class Run(NamedTuple):
-  """What a card tells of.
+  """The subject of a card.
 
   Attributes:
     architecture: of the class that the weights are for.
@@ -101,7 +101,7 @@ def text(run: Run) -> str:
 
 
 def facts(run: Run) -> dict[str, str]:
-  """What fills card.txt. What only some cards have is '' in others, and ends with its own line."""
+  """The fields of card.txt. A field that only some cards have is '' in others."""
   config, said = run.config, run.architecture.computes(run.encoder).said
   lengths = _trained(config, run.step, 'length')
   licence, language, sources = (run.corpus.get(k) for k in ('license', 'language', 'sources'))
@@ -252,7 +252,7 @@ def _measured(run) -> str:
 
 
 def _outputs(config: dict[str, Any]) -> str:
-  """What the outputs of a task's head are."""
+  """The meaning of the outputs of a task's head."""
   task = heads.task_of(config['objective'])
   said = [_SAID['outputs'][task.problem]] if task.problem in _SAID['outputs'] else []
   if config['objective']['name'] == 'tagging':
@@ -293,7 +293,7 @@ def _usage(run) -> str:
 
 
 def _answers(features: dict[str, Any], usual: bool, metrics=()) -> dict[str, str]:
-  """What fills answers.txt. usual: whether rows begin with the passage where the order is auto."""
+  """The fields of answers.txt. usual: whether rows begin with the passage if the order is auto."""
   order = features.get('order', 'auto')
   passage_first = usual if order == 'auto' else order == 'passage_first'
   threshold = features.get('no_answer_threshold', 0.0)
@@ -315,7 +315,7 @@ def _answers(features: dict[str, Any], usual: bool, metrics=()) -> dict[str, str
 
 
 def _choices(features: dict[str, Any]) -> dict[str, str]:
-  """What fills choices.txt."""
+  """The fields of choices.txt."""
   first, blank = features.get('order') == 'options_first', features.get('blank', '')
   return {
     'texts': 'asked, [text] * len(asked)' if first else '[text] * len(asked), asked',

@@ -71,7 +71,7 @@ PROBLEMS = {
 
 
 class Task(NamedTuple):
-  """What the outputs of a head are.
+  """The meaning of the outputs of a head.
 
   Attributes:
     problem: transformers' problem_type; None if it is not known.
@@ -213,7 +213,7 @@ def form(a: Architecture, head: str = ROW) -> str:
 
 
 def config(a: Architecture, params: Mapping[str, Any], task: Task) -> dict[str, Any]:
-  """What config.json says about the head of a class. params: flat.
+  """The part of config.json about the head of a class. params: flat.
 
   Raises UserError for labels that are not as many as the outputs.
   """

@@ -126,7 +126,7 @@ def logits(directory, a: Architecture, batch: dict[str, np.ndarray]) -> dict[str
   }
 
 
-# {output of a class of transformers: what it is of; '': of the one head that the class has}
+# {output of a class of transformers: its head; '': the only head of the class}
 _OUTPUTS = {
   'prediction_logits': 'mlm',
   'seq_relationship_logits': 'pair',
@@ -167,7 +167,7 @@ def reloaded(directory, name: str, **given):
   import transformers
 
   transformers.utils.logging.disable_progress_bar()
-  transformers.utils.logging.set_verbosity_error()  # what it lists is returned
+  transformers.utils.logging.set_verbosity_error()  # its list is returned
   network, info = getattr(transformers, name).from_pretrained(
     str(directory), output_loading_info=True, trust_remote_code=False, **given
   )

@@ -26,7 +26,7 @@ WEIGHTS, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 
 
 class Report(NamedTuple):
-  """What `load` found.
+  """The findings of `load`.
 
   Attributes:
     source: the directory.

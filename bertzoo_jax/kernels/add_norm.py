@@ -21,7 +21,7 @@ _SUBLANES = 16  # of a bfloat16 tile
 
 
 class _Program(NamedTuple):
-  """What a program is compiled for."""
+  """The static arguments of a kernel."""
 
   eps: float
   rate: float
@@ -43,7 +43,7 @@ def add_norm(
   hashed=False,
   interpret=False,
 ):
-  """What model.layers.add_norm computes, fused; in the dtype of x.
+  """model.layers.add_norm, fused; in the dtype of x.
 
   Where no block of tokens divides L, plain XLA computes it.
 

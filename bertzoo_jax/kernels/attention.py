@@ -44,7 +44,7 @@ _FORWARD, _BACKWARD = 1 << 18, 1 << 17  # keys × lanes of the heads that a prog
 
 
 class _Program(NamedTuple):
-  """What a program is compiled for.
+  """The static arguments of a kernel.
 
   Attributes:
     heads, width: number and width of the heads.
@@ -94,7 +94,7 @@ def attend(
   hashed=False,
   interpret=False,
 ):
-  """What model.attention.attend computes, fused.
+  """model.attention.attend, fused.
 
   Args:
     q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate, dropout_keys_B2, relative, scale: as there.
@@ -280,7 +280,7 @@ def _call(kernel, program, arrays, numbers_BH1L, tables, marks, scalars):
 
 
 def _variant(program, length, keys) -> str:
-  """What a kernel's name says of its programs, since their cost depends on it."""
+  """The part of a kernel's name that its cost depends on."""
   parts = [
     f'_k{program.width}',
     f'_m{keys}' * (keys != length),

@@ -43,6 +43,6 @@ def keep(rate: float, hashed: bool, seed, row, head, block, first: tuple, size: 
 
 
 def variant(program, dtype) -> str:
-  """What a kernel's name says of its programs, since their cost depends on it."""
+  """The part of a kernel's name that its cost depends on."""
   drawn = '_dropout' * bool(program.rate) + '_hashed' * bool(program.rate and program.hashed)
   return drawn if dtype == jnp.bfloat16 else f'{drawn}_{dtype}'

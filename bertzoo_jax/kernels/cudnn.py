@@ -43,7 +43,7 @@ def attend(
   *,
   implementation='cudnn',
 ):
-  """What model.attention.attend computes, by cuDNN. Raises UserError as `check`."""
+  """model.attention.attend by cuDNN. Raises UserError as `check`."""
   check(dropout_rate if dropout_keys_B2 is not None else 0.0, relative is not None, q_BLHK.dtype)
   seen_BLM = attention.mask(visible)
   out_BLHK = jax.nn.dot_product_attention(

@@ -218,7 +218,7 @@ class Block(nn.Module):
 
   @nn.nowrap
   def flops(self, length: int, width: int) -> float | None:
-    """Those of its parts; None if one does not tell them."""
+    """The sum over its parts; None if a part does not tell its own."""
     parts = [flops_of(part, length, width) for part in (self.attention, self.feed_forward)]
     return None if None in parts else sum(parts)
 

@@ -1,4 +1,4 @@
-"""What an encoder promises: all that objectives, heads, sharding, costs, evaluation and export ask.
+"""The promises of an encoder, for objectives, heads, sharding, costs, evaluation and export.
 
 Legend: B batch, L length, P predictions, D width, E width of the tables.
 
@@ -23,11 +23,11 @@ from bertzoo_jax.model import operations
 
 
 class Predictions(NamedTuple):
-  """What an objective reads of an encoder.
+  """Results of an encoder that an objective reads.
 
   Attributes:
     states_BPD: vectors at the masked positions, which a vocabulary head reads.
-    hidden_BLD: vectors of all tokens. What is not used costs nothing under jit.
+    hidden_BLD: vectors of all tokens. If unused, they cost nothing under jit.
     memory: for the next batch; () where there is none.
   """
 

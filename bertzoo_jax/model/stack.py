@@ -70,7 +70,7 @@ class Plan(NamedTuple):
 
 
 class Turn(NamedTuple):
-  """What a block is told besides its parameters and its input.
+  """Arguments of a block besides its parameters and its input.
 
   Attributes:
     number: of the block, from 0; int32 scalar, traced inside the scan.
@@ -137,8 +137,8 @@ def scan(
     inputs: pytree of arrays [blocks, …], one slice per block of the whole stack; None for none.
     first, end: blocks that run; all of them by default. The first and the last blocks of a stack
       can so be run apart, with `block_params`. Where there are groups, both are borders of groups.
-    period: blocks whose numbers differ by a multiple of it are alike; unlike ones get another
-      `Turn.place`. The program holds at most 3·period − 2 blocks. Needs layers of one block.
+    period: blocks n and n + period have the same structure; `Turn.place` is n modulo period. The
+      program holds at most 3·period − 2 blocks. Needs layers of one block.
     unroll: blocks per turn of the scan.
     remat: a key of REMAT.
 

@@ -387,7 +387,7 @@ class Embeddings(nn.Module):
 
 
 def _visibility(batch, memory: int) -> attention.Visibility:
-  """Who sees whom in the content stream: as attention.of_batch. All tokens of the first packed
+  """Visibility in the content stream, as attention.of_batch. All tokens of the first packed
   segment also see the memory.
   """
   visible = attention.of_batch(batch)
@@ -403,7 +403,7 @@ def _visibility(batch, memory: int) -> attention.Visibility:
 
 
 def _earlier(visible: attention.Visibility, at_BP) -> attention.Visibility:
-  """Who sees whom in the query stream: predictions at at_BP see tokens before them in the order."""
+  """Visibility in the query stream: predictions at at_BP see tokens before them in the order."""
   asked = attention.asked(visible, at_BP)
   return asked._replace(query_order_BL=asked.query_order_BL - 1)
 

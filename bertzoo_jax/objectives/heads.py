@@ -20,7 +20,7 @@ from bertzoo_jax.model import protocol
 
 # Fields of a head's module that are made like the encoder's.
 OF_ENCODER = ('activation', 'norm_eps', 'kernel_init', 'dtype', 'use_bias')
-# Tells the keys of a head's dropout from those that encoders make of the rows' keys.
+# Added to a row's key, so that the head's dropout differs from the encoder's.
 _DROPOUT = 1 << 16
 
 
@@ -95,7 +95,7 @@ class Head(NamedTuple):
     )
 
   def said(self, logits, batch) -> dict:
-    """What `networks.predict` returns of it."""
+    """Its part of the result of `networks.predict`."""
     if self.outputs is not None:
       return self.outputs(logits, batch)
     return {self.name.removesuffix('_head'): logits}

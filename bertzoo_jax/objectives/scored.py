@@ -13,7 +13,7 @@ from bertzoo_jax.objectives import objective
 
 
 class Scorer(NamedTuple):
-  """What a task asks of an encoder.
+  """The head and the loss of a task, over an encoder.
 
   A unit of its loss is what has a weight in the batch's `label_weights`: a row, [B], or a token,
   [B, L]. The loss is a mean over the units of the whole batch.

@@ -37,8 +37,8 @@ def resolve(name: str, table: dict, what: str):
 
 
 def outside(name: str, what: str, fits=callable):
-  """What `package.module:name` names. Raises UserError if the user has not named it (trust.py), and
-  if there is no such module or name.
+  """The object at `package.module:name`. Raises UserError if the user has not named it (trust.py),
+  and if there is no such module or name.
 
   fits: object → whether it may have been meant, for "did you mean".
   """

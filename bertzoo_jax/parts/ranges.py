@@ -94,7 +94,7 @@ def check_fields(config, prefix: str = 'config.', choices: bool = True) -> None:
   the user's are checked where it is built, since that runs its code.
   """
   for key, value in configuration.flatten(config).items():
-    # what a phase sets is checked where it applies
+    # a phase's own values are checked in the phase
     if key != 'phases':
       fields.check_finite(key, value, prefix)
       _, field = _definition(config, key)

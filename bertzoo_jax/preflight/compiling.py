@@ -64,7 +64,7 @@ class Phase(NamedTuple):
 
 
 class Work(NamedTuple):
-  """What is compiled, and for what.
+  """A run to compile, and its slice.
 
   Attributes:
     run: of an experiment.
@@ -198,7 +198,7 @@ def phases(findings, work: Work, described, kernels) -> list[Phase]:
 
 
 def needs(program, slice_) -> str:
-  """What a program that does not fit needs, as text."""
+  """The memory that a program needs which does not fit, as text."""
   gib = lambda n: f'{n / chips.GIB:.2f}'
   needed, usable = program.peak, slice_.chip.usable
   return (

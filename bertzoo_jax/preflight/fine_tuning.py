@@ -1,4 +1,4 @@
-"""What preflight must know of a fine-tuning: which of its runs to compile, and where each runs."""
+"""A fine-tuning, for preflight: which of its runs to compile, and where each runs."""
 
 from typing import NamedTuple
 

@@ -37,7 +37,7 @@ from bertzoo_jax.training import sharding
 # Programs that are looked at at once for whether they fit.
 _AT_ONCE = max(1, min(4, len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else 1))
 _TRIES = 2  # of a process that is killed, as by a machine without memory
-_PERIOD = 0.1  # seconds between two looks at what the compiler wrote
+_PERIOD = 0.1  # seconds between two looks at the compiler's output
 _PATIENCE = 5.0  # seconds that a process may take to end
 
 
@@ -77,7 +77,7 @@ class _Running(NamedTuple):
 def compiled(
   jobs: list[Job], *, whole: bool, kept: str | None = None, known=lambda number, found: None
 ) -> list[program.Program | str]:
-  """What became of each job: a Program, or a line that says why there is none.
+  """The result of each job: a Program, or the reason why there is none.
 
   Args:
     jobs: to compile.
@@ -92,7 +92,7 @@ def compiled(
   try:
     while todo or running:
       undecided = sum(found[r.number] is None for r in running.values())
-      # what was killed gets the machine for itself
+      # a killed job gets the machine for itself
       if todo and undecided < _AT_ONCE and not (died[todo[0]] and running):
         made = _start(todo.pop(0), jobs, whole, kept)
         running[made.connection] = made
@@ -226,7 +226,7 @@ def _lowered(job):
 
 
 def _read(path, whole) -> program.Program | None:
-  """What an earlier call found, if it went as far."""
+  """The result of an earlier call, if it went as far."""
   try:
     found = json.loads(gzip.decompress(path.read_bytes()))
     if found.pop('whole') < whole:

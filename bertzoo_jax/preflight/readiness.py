@@ -40,7 +40,7 @@ class Finding(NamedTuple):
 
 
 class Findings(list):
-  """What was found so far; `collecting` turns a UserError into a problem and goes on."""
+  """The findings so far; `collecting` turns a UserError into a problem and goes on."""
 
   def add(self, code, sentence):
     if all(f.sentence != sentence for f in self):  # the same may be met from two sides
@@ -63,7 +63,7 @@ class Findings(list):
 
 
 class Text(NamedTuple):
-  """What is known of the text.
+  """Facts of the text.
 
   Attributes:
     data: training_data.Data whose phases are stand-ins: right in their features.

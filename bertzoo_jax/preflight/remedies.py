@@ -1,4 +1,4 @@
-"""What would make a run fit. Each change that is named was compiled, as far as its memory is
+"""Changes that make a run fit. Each change that is named was compiled, as far as its memory is
 known.
 """
 

@@ -1,4 +1,4 @@
-"""What preflight found: one report of plain values, as JSON or in words and tables."""
+"""The report of preflight: plain values, as JSON or in words and tables."""
 
 import rich.console
 import rich.table
@@ -78,8 +78,8 @@ def _phase(found, p):
 
 
 def faster(config) -> list[str]:
-  """What makes steps shorter and changes nothing else, by docs/tpu_choices.md and docs/TPU.md; []
-  where all of it is set.
+  """Settings that make steps shorter and change nothing else, by bench/tpu_choices.csv and
+  docs/TPU.md; [] where all of it is set.
   """
   out = []
   if config.run.unroll and config.run.unroll < assembly.encoder(config, 1).num_layers:
@@ -125,7 +125,7 @@ def show(found, console=None) -> None:
 
 
 def _lines(said, searched):
-  """What is printed of a report. searched: whether remedies were looked for."""
+  """The text of a report. searched: whether remedies were looked for."""
   if said['slice']:
     yield _heading(said)
   if said['phases']:
@@ -252,7 +252,7 @@ def _whole(said):
 
 
 def _to_make_it_fit(said):
-  """What was tried, each with what it needs."""
+  """The changes that were tried, each with the memory that it needs."""
   needs = lambda remedy: f'{_gib(remedy["peak"])} GiB'
   if enough := [r for r in said['to_make_it_fit'] if r['fits']]:
     usable = _gib(said['slice']['hbm_usable'])

@@ -25,7 +25,7 @@ from bertzoo_jax.training import sharding
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """What is to be judged.
+  """The arguments of `preflight`.
 
   Attributes:
     config: an experiment, or the fine-tuning of one task.
@@ -199,7 +199,7 @@ def _compiled(findings, request, work, described):
     worst = max(tight, key=lambda p: p.program.needed)
     work.say(
       f'phase {worst.index} does not fit ({compiling.needs(worst.program, work.slice_)}): looking '
-      'for what would. Ctrl-C ends the search, and --nolargest leaves it out'
+      'for changes that make it fit. Ctrl-C ends the search, and --nolargest leaves it out'
     )
     rows, changes = remedies.tried(work, worst)
     phases = [p._replace(largest=rows) if p == worst else p for p in phases]
@@ -242,9 +242,7 @@ def _devices(findings, slice_, libtpu_flags):
 
 
 def _described(findings, resolved, text, mesh):
-  """What `compiling.described` returns, if all phases go together; without a mesh to compile for,
-  that of one device.
-  """
+  """`compiling.described`, with the order of phases checked. mesh: None for one of one device."""
   mesh = sharding.mesh((1, 1, 1), jax.devices()[:1]) if mesh is None else mesh
   found = compiling.described(findings, resolved, text, mesh)
   if len(found) == len(resolved.phases):

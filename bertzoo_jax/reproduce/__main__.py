@@ -107,7 +107,7 @@ def reproduce(
 
 
 def preflight(config, workdir, *, rows=(), tpu=None, price=None, say=print) -> str:
-  """What the pretraining of all rows would cost on a slice, as text; nothing is run.
+  """The cost of pretraining all rows on a slice, as text; nothing is run.
 
   Arguments and errors: see `reproduce`. The workdir need not exist. tpu: None for that of the
   config. price: dollars per chip and hour; None for that of preflight.
@@ -220,7 +220,7 @@ if __name__ == '__main__':
     'tpu', None, 'Accelerator type on which --hours are spent, or for --preflight: v4-32.'
   )
   _PREFLIGHT = flags.DEFINE_bool(
-    'preflight', False, 'Only say what the rows would cost on a TPU; nothing is run.'
+    'preflight', False, 'Print the cost of the rows on a TPU; nothing is run.'
   )
   _PRICE = flags.DEFINE_float(
     'price', None, 'Of --preflight: dollars per chip and hour.', lower_bound=0.0

@@ -1,4 +1,4 @@
-"""What a table costs on a TPU: every unlike pretraining compiled for a slice, summed."""
+"""The cost of a table on a TPU: every unlike pretraining compiled for a slice, summed."""
 
 from typing import NamedTuple
 

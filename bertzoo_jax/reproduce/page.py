@@ -322,7 +322,9 @@ def _deltas(cell) -> list[str]:
 
 
 def _text(cell) -> str:
-  """A cell of table.md, whose own bars are dots."""
+  """A cell of table.md, whose own bars are dots; '–' if neither the paper nor we have a number."""
+  if not cell.ours and _printed(cell) == '–':
+    return '–'
   delta = f' | Δ {" → ".join(_deltas(cell))}' if cell.deltas else ''
   return f'{_printed(cell)} → {_ours(cell)}{delta}'.replace('|', '·')
 

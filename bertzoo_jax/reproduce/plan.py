@@ -81,8 +81,8 @@ def alike(jobs) -> dict[str, str]:
 
 @contextlib.contextmanager
 def naming(section, row: str):
-  """Mistakes inside name fields of a row's config, `--config.length`, as the table's own:
-  `--config.rows.ROW.experiment.length`.
+  """In messages of errors raised inside the `with`, replaces `--config.length` by the table's name
+  for it, `--config.rows.ROW.experiment.length`.
   """
   try:
     yield

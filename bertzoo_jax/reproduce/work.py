@@ -23,7 +23,7 @@ from bertzoo_jax.runs import workdir as workdirs
 
 PRETRAINED = 'pretrained.json'
 _NOTHING = {'step': None, 'flops': None, 'devices': ''}  # is known of a pretraining that diverged
-_OF_TRAINING = {  # kind of a column: what is known of the pretraining, and its unit
+_OF_TRAINING = {  # kind of a column: fact of the pretraining, and its unit
   'parameters': ('parameters', 1e6),
   'flops': ('flops', 1.0),
   'speed': ('tokens_per_second', 1.0),
@@ -107,7 +107,7 @@ def _devices() -> str:
 
 
 def _pretrained(job, corpus) -> dict | None:
-  """What is known of the finished pretraining; None if it was stopped."""
+  """Facts of the finished pretraining; None if it was stopped."""
   file = job.folder / PRETRAINED
   if file.exists():
     return storage.read_json(file)

@@ -389,7 +389,7 @@ def _decoding(folder):
   except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError) as e:
     if distributed.comes_from_another(e):
       raise
-    # what a store sent the first time had the right sums
+    # the first answer of a store had the right sums
     on_the_way = storage.is_remote(folder)
     raise (errors.TryAgain if on_the_way else errors.UserError)(
       f'{folder} is no checkpoint that can be read ({errors.named(e, 200)}): '

@@ -1,4 +1,4 @@
-"""What a run says when storage or a device fails it."""
+"""Sentences of a run whose storage or device fails."""
 
 import contextlib
 

@@ -192,7 +192,7 @@ class _Lease:
     return self._name
 
   def read(self) -> dict | None:
-    """Whose it is; None if nobody's."""
+    """Its owner; None for none."""
 
     def read():
       found = _parsed(self._store.read(NAME))
@@ -261,7 +261,7 @@ def _outlast(workdir, other, read):
   )
   while True:
     time.sleep(WATCH_SECONDS)
-    asked = time.monotonic()  # before the read: what it returns is no older
+    asked = time.monotonic()  # before the read, whose result is no older
     now = read()
     if now is None:
       return
@@ -310,7 +310,7 @@ def _check_held(workdir, beat_once):
       'run used it. The run ends and saves nothing more. Bring the folder back and run the same '
       'line again, or take another --workdir.'
     ) from e
-  except Exception:  # the storage does not answer: what is written next says so
+  except Exception:  # the storage does not answer: the next write says so
     return
 
 

@@ -18,7 +18,7 @@ FOLDER = 'metrics'
 
 
 class Record:
-  """Writes rows {'step': s, …}; rows of steps after the one resumed from are forgotten."""
+  """Writes rows {'step': s, …}. A resume removes rows of later steps."""
 
   def __init__(self, workdir, start_step: int, attempt: int, in_parts: bool | None = None):
     """start_step: resumed from. attempt: from 1. in_parts: as on gs://; None to find out."""

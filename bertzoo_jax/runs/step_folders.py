@@ -95,7 +95,7 @@ def verify(folder) -> str | None:
       return f'{missing[0]} is missing'
     for name, digest in expected.items():
       if not storage.has_sha256(folder / name, digest):
-        return f'{name} is not what was written (sha256 differs)'
+        return f'{name} differs from the written file (sha256)'
   except OSError as e:
     _raise_if_passing(e)
     return f'{name} cannot be read: {type(e).__name__}'

@@ -1,4 +1,4 @@
-"""What a workdir remembers of its run: the resolved config, the text, and every attempt.
+"""The memory of a workdir: the resolved config, the text, and every attempt.
 
 config.json       the resolved config; science never changes, machinery is the last attempt's
 corpus.json       hash and sizes of the text

@@ -78,7 +78,7 @@ def show(
   fields = chosen.config
   units = stats and npz is None
   if split == 'held_out':
-    # those that `pretrain` evaluates
+    # the batches that `pretrain` evaluates
     pipes = pipeline.held_out(corpus, chosen, keep_units=units).values()
     pipe, rows_of_all = [*pipes][0], (p.evaluation_batches(config.run.eval_batches) for p in pipes)
     batches = itertools.islice(itertools.chain.from_iterable(rows_of_all), first, end)
@@ -233,7 +233,7 @@ if __name__ == '__main__':
     'steps', None, 'first:end, steps of the run (of the held-out split: evaluation batches).'
   )
   _PHASE = flags.DEFINE_integer(
-    'phase', None, 'Index of the phase; without it that of the first step.'
+    'phase', None, 'Index of the phase; without it the phase of the first step.'
   )
   _SPLIT = flags.DEFINE_enum('split', 'train', list(corpora.SPLITS), 'Which documents.')
   _ROWS = flags.DEFINE_integer('rows', 4, 'Rows printed of each step.', lower_bound=0)

@@ -26,7 +26,7 @@ _LABELS = {
 
 
 def legend(features):
-  """What the marks mean, of those that batches with these features can have."""
+  """The meaning of the marks that batches with these features can have."""
   hidden = {'ordered'} if 'order' not in features else {'masked', 'replaced', 'kept'}
   if 'span_right' not in features:
     hidden.add('border')

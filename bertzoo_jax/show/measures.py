@@ -1,4 +1,4 @@
-"""What `show --stats` measures of batches, beside what the config says.
+"""The measurements of `show --stats` on batches, beside the values of the config.
 
 B rows, L length, P predictions. A run is predictions side by side, in one stretch of text without a
 special token.

@@ -77,7 +77,7 @@ def _texts(examples, blank):
   """(texts, [question with each option])."""
   texts, asked = [], []
   for text, question, options in zip(examples.texts, examples.questions, examples.options):
-    if not text:  # the question is what the options are beside
+    if not text:  # the options stand beside the question
       texts.append(question)
       asked.append(list(options))
       continue

@@ -51,7 +51,7 @@ class Choices:
 
   @property
   def keys(self) -> list[str]:
-    """What each question is about: questions about one text fall on the same side of a split."""
+    """The text of each question: questions about one text fall on the same side of a split."""
     return [text or question for text, question in zip(self.texts, self.questions)]
 
 
@@ -405,7 +405,7 @@ def _number(one: _Read, form):
 
 
 def _form(known: list[_Read]) -> str:
-  """What labels of tables are. Raises UserError where they could be two things."""
+  """The form of the labels of tables. Raises UserError if they could have two forms."""
   reads = lambda one, form: (n := _number(one, form)) is not None and 0 <= n < len(one.options)
   fits = {form: sum(reads(one, form) for one in known) for form in FORMS}
   fitting = [form for form, fit in fits.items() if fit == len(known)]

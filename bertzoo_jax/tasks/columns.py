@@ -65,7 +65,7 @@ class Columns:
 
   @classmethod
   def of_fields(cls, fields) -> 'Columns':
-    """Those of config.source."""
+    """The column names of config.source."""
     where = tuple(vars(fields).get('where', ()))
     return cls(fields.text_a, fields.text_b, fields.label, fields.example, where)
 

@@ -47,7 +47,7 @@ class Examples:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-  """What a task reads.
+  """The examples of a task.
 
   Attributes:
     splits: {name: examples}: `train`, and names that begin with `dev` or `test`. All are of one

@@ -53,7 +53,7 @@ class Questions:
 
   @property
   def keys(self) -> list[str]:
-    """What a dev share is chosen by: all questions about a passage fall on the same side."""
+    """The keys that choose a dev share: all questions about a passage fall on the same side."""
     return self.contexts
 
 

@@ -25,7 +25,7 @@ AUTO = types.SimpleNamespace(header=True, columns=(), separator='auto', quotes='
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-  """What is asked of one file.
+  """A file and the columns to read of it.
 
   Attributes:
     file: its path, or the name of a dataset; name: of the file, for places of examples.

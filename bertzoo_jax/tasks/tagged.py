@@ -227,7 +227,7 @@ def _from_columns(data, path, split, fields, layout):
       raise errors.UserError(
         f'config.source.word={word} and config.source.tag={tag} are the same column of {path}, '
         f'whose line {line} has {min(widths)}: name two columns, or set '
-        '--config.source.separator to what stands between columns.'
+        '--config.source.separator to the mark between columns.'
       )
   found = Tagged(
     words=[[w.fields[word].removeprefix(fields.prefix) for w in group] for group in read],
@@ -337,7 +337,7 @@ def _check_column(column, width, field, path, line):
     raise errors.UserError(
       f'config.source.{field}={column}, and {path}, line {line} has {width} '
       f'column{"s" if width > 1 else ""}: set --config.source.{field} to one from 0 to {width - 1} '
-      f'(or from {-width} to -1), or --config.source.separator to what stands between columns.'
+      f'(or from {-width} to -1), or --config.source.separator to the mark between columns.'
     )
 
 

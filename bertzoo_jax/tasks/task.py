@@ -74,7 +74,7 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """What fine-tuning learns.
+  """A task to fine-tune on.
 
   Attributes:
     name: config.name.

@@ -15,7 +15,7 @@ HEAD = 4096  # bytes that are looked at
 _BRING = 'bring its text as plain text, or leave it out'
 _UNPACK = 'unpack it ({} {{file}}) and name the files that were in it'
 _AGAIN = 'download it again, and look at what comes'
-_BINARIES = (  # (first bytes, what it is, remedy)
+_BINARIES = (  # (first bytes, kind, remedy)
   (rb'PK\x03\x04', 'a zip archive (as are .docx, .xlsx and .epub)', _UNPACK.format('unzip')),
   (rb'PK\x05\x06', 'an empty zip archive', _UNPACK.format('unzip')),
   (rb"7z\xbc\xaf'\x1c", 'a 7-Zip archive', _UNPACK.format('7z x')),

@@ -1,5 +1,4 @@
-"""What of a text stands in it before, or in texts that must not be trained on: documents and
-paragraphs to be left out.
+"""Documents and paragraphs to leave out: repeats, and text that must not be trained on.
 
 Two readings. The first hashes every document and every longer paragraph and writes the hashes to
 files, equal ones to the same; repeats are found by sorting one file at a time, so that memory grows
@@ -152,7 +151,7 @@ def save(folder, found: Found) -> None:
 
 
 def load(folder) -> Found | None:
-  """What `save` wrote, or None if it is not all there."""
+  """The files that `save` wrote; None if one is missing."""
   arrays = []
   for name in Found._fields:
     file = storage.path(folder) / f'repeated_{name}.npy'
@@ -244,7 +243,7 @@ class _Log:
     order = np.argsort(part, kind='stable')
     borders = np.searchsorted(part[order], np.arange(len(self._files) + 1, dtype=np.uint64))
     for file, first, end in zip(self._files, borders[:-1], borders[1:]):
-      with open(file, 'ab') as f:  # so many files cannot all stay open
+      with open(file, 'ab') as f:  # too many files to keep them open
         f.write(entries[order[first:end]].tobytes())  # tofile's errors have no number
 
   def parts(self):

@@ -50,11 +50,11 @@ class Source(NamedTuple):
 
   @property
   def bytes(self) -> int:
-    """What a Reader reads, all readings together."""
+    """Bytes that a Reader reads, all readings together."""
     return sum(self.sizes) * self.readings
 
   def facts(self) -> dict:
-    """What identifies the source in a plan and a manifest; of local files both ends are read too.
+    """The identity of the source in a plan and a manifest; of local files both ends are read, too.
     `bytes` are those of the files.
     """
     digest = hashlib.blake2b(digest_size=16)

@@ -70,7 +70,7 @@ def _xml(text, block):
     ):
       return data
   except UnicodeEncodeError:
-    pass  # surrogates stand for what was not UTF-8
+    pass  # surrogates stand for bytes that were not UTF-8
   return _NOT_XML.sub(_BAD, text).encode('utf-8')
 
 

@@ -63,12 +63,12 @@ class Wanted:
     return ''
 
   def text(self, record: dict):
-    """What stands under the text's key: str or bytes if it is a text."""
+    """The value of the text's key: str or bytes if it is a text."""
     return _field(record, self.key)
 
 
 def no_key(where: str, key: str, text_key: str, keys) -> errors.UserError:
-  """That something ('FILE has') lacks a key, with the keys there are."""
+  """The sentence that something ('FILE has') lacks a key, with the keys that exist."""
   remedy = ': name the text with #KEY.' if key == text_key else ', which --where asks for.'
   return errors.UserError(
     f'{where} no key {key!r}{remedy}{errors.did_you_mean(key, keys)} The keys: '

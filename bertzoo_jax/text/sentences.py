@@ -234,9 +234,7 @@ class _Rules:
     return not _DOTTED.fullmatch(word)  # U.S. Army
 
   def _kind(self, before, word, text, stop):
-    """What the file says of the abbreviation that ends at a stop, the longest one; None where it
-    knows none.
-    """
+    """The kind of the longest abbreviation that ends at a stop; None if the file has none."""
     names = [word.lower()]
     if self.inner:
       parts = ' '.join(before.lower().split()).replace('. ', '.')

@@ -15,7 +15,7 @@ from bertzoo_jax.text import records
 
 
 class Dropped:
-  """What was left out and why: {reason: {'count', 'bytes', 'first': where it happened first}}."""
+  """Dropped text by reason: {reason: {'count', 'bytes', 'first': its first place}}."""
 
   def __init__(self):
     self.reasons = {}

@@ -85,7 +85,7 @@ def _unpacked(raw, new, most):
 
 
 def _decompressor(head):
-  """What makes a decompressor of one stream; None if the file is not packed."""
+  """A function that makes a decompressor of one stream; None if the file is not packed."""
   if head.startswith(b'\x1f\x8b'):
     return _Member
   if head.startswith(b'BZh'):

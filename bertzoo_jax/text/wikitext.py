@@ -14,7 +14,7 @@ import html
 import re
 
 _COMMENT = re.compile(r'<!--(?:.*?-->|.*\Z)', re.DOTALL)
-# Elements that go with what they enclose; the text of nowiki stays as it is.
+# Elements that are removed with their content; the text of nowiki stays as it is.
 _LOST = (
   'ref references math chem ce gallery timeline syntaxhighlight source score templatestyles graph '
   'mapframe maplink hiero inputbox '

@@ -1,5 +1,5 @@
-"""What is particular to a kind of tokenizer, and what the kinds share: reading files,
-normalization, training's limits.
+"""A kind of tokenizer, and the common part of all kinds: reading files, normalization, limits of
+training.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class Vocabulary(NamedTuple):
 
 
 class Kind(NamedTuple):
-  """What is particular to a kind of tokenizer, with its config fields bound.
+  """One kind of tokenizer, with its config fields bound.
 
   special: {role: piece}. train(texts) → Vocabulary. read({file name: path}) → Vocabulary, or None
   if the files are not of this kind. check(pieces) refuses a published vocabulary made for other
@@ -62,7 +62,7 @@ class Kind(NamedTuple):
 
 
 def read_model(path) -> dict:
-  """What a tokenizer.json calls its model; {} where it has none."""
+  """The section `model` of a tokenizer.json; {} if it has none."""
   model = read_json(path).get('model')
   return model if isinstance(model, dict) else {}
 

@@ -331,7 +331,7 @@ def _vocabulary(data, name, layout):
       'supported: train one without.'
     )
   if spiece_file.UNKNOWN not in file.types:
-    raise errors.UserError(f'{name} has no piece for what is unknown: take another.')
+    raise errors.UserError(f'{name} has no piece for unknown text: take another.')
   pieces = list(file.pieces)
   if layout.last and layout.last not in pieces:
     pieces.append(layout.last)
@@ -425,7 +425,7 @@ def _sentences(texts, clean):
 
 
 def _refusal(message, vocab_size, extra) -> errors.UserError:
-  """What the trainer's message means."""
+  """The trainer's message in our words."""
   if most := re.search(r'set it to a value <= (\d+)', message):
     most = int(most[1]) + extra
     return kinds.OtherSize(

@@ -1,4 +1,4 @@
-"""What a step costs: floating-point operations that the model needs, and the peak of the device."""
+"""The cost of a step: floating-point operations of the model, and the peak of the device."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What a run trains on, as plain values: a corpus behind its pipeline, or a file of batches."""
+"""The data of a run, as plain values: a corpus behind its pipeline, or a file of batches."""
 
 import json
 from collections.abc import Callable
@@ -199,7 +199,7 @@ def _read(path):
 
 
 def _odd_facts(meta) -> str:
-  """What is wrong with the facts of a file; '' if nothing is."""
+  """The first mistake in the facts of a file; '' for none."""
   for name, (is_right, wanted) in {**_FACTS, **_NEWER_FACTS}.items():
     if name in meta and not is_right(meta[name]):
       return f'has {name}={json.dumps(meta[name])[:50]} in its __meta__, which is to be {wanted}'
@@ -207,7 +207,7 @@ def _odd_facts(meta) -> str:
 
 
 def _odd_arrays(meta, arrays) -> str:
-  """What is wrong with the arrays of a file; '' if nothing is."""
+  """The first mistake in the arrays of a file; '' for none."""
   (first, end), rows, length = meta['steps'], meta['batch_size'], meta['length']
   if 'input_ids' not in arrays:
     return 'holds no input_ids'
@@ -237,7 +237,7 @@ def _is_span(x):
 
 _TEXT = lambda x: isinstance(x, str), 'a text'
 _SECTION = lambda x: isinstance(x, dict), 'a section of a config'
-# {fact: (whether a value is right, what it is to be)}
+# {fact: (whether a value is right, the right values in words)}
 _FACTS = {
   'vocab_size': _is_number(1),
   'batch_size': _is_number(1),

@@ -18,7 +18,7 @@ class Health:
     that earlier attempts left out.
     """
     self._machinery, self._say, self._nonfinite = machinery, say, nonfinite
-    self._steps = []  # (step, metrics) of those that were not judged
+    self._steps = []  # (step, metrics) of steps that were not judged
 
   def add(self, step: int, values: dict) -> None:
     """values: what the train step returned."""

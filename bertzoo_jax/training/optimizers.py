@@ -328,7 +328,7 @@ def _muon(momentum, iterations, rms, axes):
   """Muon's direction for parameters whose axes are not None. axes: see `_matrix_axes`."""
 
   def orthogonal(path, x):
-    # its own momentum is off: what it gets is mixed already
+    # its own momentum is off: its input is mixed already
     one = optax.contrib.scale_by_muon(
       ns_steps=iterations, beta=0.0, nesterov=False, weight_dimension_numbers=[axes[path]]
     )

@@ -16,12 +16,12 @@ from bertzoo_jax.training import sharding
 from bertzoo_jax.training import spikes
 from bertzoo_jax.training import step as steps
 
-# KiB of fast memory that a fused operation may take, where the chip has more than the compiler uses
-# unasked: larger tiles of the matrix products (docs/TPU.md). By device kind.
+# KiB of fast memory that a fused operation may take, by device kind, where the chip has more than
+# the compiler's default: larger tiles of the matrix products (docs/TPU.md).
 _FAST_MEMORY = {'TPU v5 lite': 32768, 'TPU v5e': 32768, 'TPU v5': 32768, 'TPU v5p': 32768}
 _FAST_MEMORY_FLAG = 'xla_tpu_scoped_vmem_limit_kib'
-# MiB from which a product with gathered weights is cut into a loop of narrow ones, one per chip:
-# never, they are too narrow.
+# From this size on (MiB), XLA splits a product with gathered weights into one small product per
+# chip. Those are too narrow to be fast, so the limit is out of reach.
 _WINDOWS_FLAG = 'xla_jf_spmd_threshold_for_windowed_einsum_mib'
 _NEVER = 1_000_000
 
@@ -127,8 +127,8 @@ def train_step(phase_run: PhaseRun):
 
 
 def compiler_options(device_kind: str, split_weights: bool) -> dict[str, str]:
-  """What the compiler is asked of the programs of a phase_run on such devices, which may split
-  weights over fsdp; LIBTPU_INIT_ARGS overrides this.
+  """Options of the compiler for the programs of a phase. LIBTPU_INIT_ARGS overrides them.
+  split_weights: whether weights are split over fsdp.
   """
   wanted = {
     _FAST_MEMORY_FLAG: _FAST_MEMORY.get(device_kind),

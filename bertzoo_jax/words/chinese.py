@@ -24,7 +24,7 @@ from bertzoo_jax.words import characters
 from bertzoo_jax.words import jieba_hmm
 from bertzoo_jax.words import tries
 
-NOUN, MODIFIER, ENTITY = 1, 2, 4  # what a word's part of speech allows it to be, as bits
+NOUN, MODIFIER, ENTITY = 1, 2, 4  # bits of a word's part of speech
 # characters: a longer stretch is cut by itself, for a batch takes the steps of its longest
 _SHORT = 128
 _REMEMBERED = 1 << 18  # stretches of single characters
@@ -116,8 +116,8 @@ class Segmenter:
 
 @functools.cache
 def tag_bits(tag: str) -> int:
-  """What a part of speech, as jieba names it, allows: NOUN n… vn an j; MODIFIER also a ad b z;
-  ENTITY nr… ns nt nz.
+  """The bits of a part of speech as jieba names it. NOUN: n… vn an j. MODIFIER: also a ad b z.
+  ENTITY: nr… ns nt nz.
   """
   noun = tag[:1] == 'n' or tag in ('vn', 'an', 'j')
   return (

@@ -24,8 +24,8 @@ _FEW = 0.02  # of the units of a level; English subwords split a tenth of the wo
 
 
 def marker(section, word_starts, phrases=None, entities=None):
-  """What marks the units of a corpus; None if tokens alone tell them (words 'pieces', no phrases,
-  no entities).
+  """The marker of a corpus's units; None if tokens alone tell them (words 'pieces', no phrases, no
+  entities).
 
   Args:
     section: config.corpus; its fields words, phrases and entities are read.

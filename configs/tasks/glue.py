@@ -16,8 +16,9 @@ for STS-B, else accuracy; F1 is beside it for MRPC and QQP, Pearson's correlatio
 no training data: MNLI's model predicts it, as the split test_ax. WNLI's dev sentences repeat those
 of train with the other label, so a model that learns does worse than chance (the benchmark's FAQ).
 
-Layouts. Read from real files: train and dev of CoLA, SST-2, MRPC, WNLI. Never read from a real
-file: test of any task; STS-B, QQP, MNLI, QNLI, RTE, AX; the dataset of tensorflow-datasets.
+Layouts. Read from real files: train and dev of CoLA, SST-2, MRPC, WNLI; RTE in another split. Never
+read from a real file: test of the others; STS-B, QQP, MNLI, QNLI, AX; the dataset of
+tensorflow-datasets.
 """
 
 import functools

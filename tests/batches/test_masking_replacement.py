@@ -44,7 +44,7 @@ SECTIONS = {
 
 
 @pytest.mark.parametrize('name', SECTIONS)
-def test_what_one_draw_covers_becomes_all_the_same_and_the_shares_are_those_declared(name):
+def test_tokens_of_one_draw_become_the_same_with_the_declared_shares(name):
   section, covers = SECTIONS[name]
   features, keys = masking_rows.full(1500, 128)
   out = masking_rows.run(_build(section), features, keys)

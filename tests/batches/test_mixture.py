@@ -137,7 +137,7 @@ def test_held_out_rows_are_those_of_each_corpus_alone(alone, both):
     assert all(map(equal, line.evaluation_batches(3), single)), name
 
 
-def test_what_was_read_is_counted_and_told(alone, both):
+def test_read_rows_are_counted_and_told(alone, both):
   made = config((20, {}), (15, {'mixture': (1, 3)}))
   first, second = lines(both, made)
   per_epoch = [lines(c, made)[0].rows_per_epoch for c in alone.values()]

@@ -383,7 +383,7 @@ def test_evaluation_of_pairs_has_whole_batches_only_and_at_least_one():
     (dict(masking=dict(name='tokens')), "Did you mean 'token'"),
   ],
 )
-def test_what_cannot_work_is_refused_at_the_start(fields, message):
+def test_settings_that_cannot_work_are_refused_at_the_start(fields, message):
   text = corpus.in_memory(*_text(), V, SPECIAL, held_out=_text(9))
   settings = dict(format=FORMATS['segment_pairs'], masking=MASKING, length=32, batch_size=8, seed=0)
   with pytest.raises(errors.UserError, match=message):

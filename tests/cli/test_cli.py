@@ -223,9 +223,7 @@ def library(name, message, base=Exception, **codes):
     (ImportError('libx.so.2: failed to map segment from shared object'), 3),
   ],
 )
-def test_what_may_pass_by_itself_ends_with_75_and_what_would_happen_again_with_2(
-  error, code, capsys
-):
+def test_errors_that_may_pass_end_with_75_and_others_with_2(error, code, capsys):
 
   def fail(argv):
     raise error

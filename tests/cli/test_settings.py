@@ -164,7 +164,7 @@ def test_a_field_is_set_in_the_type_that_it_has(line, wished):
     ),
   ],
 )
-def test_what_a_line_cannot_set_is_one_sentence_with_the_remedy(line, words):
+def test_a_field_that_a_line_cannot_set_is_one_sentence_with_the_remedy(line, words):
   config = small()
   with pytest.raises(errors.UserError) as e:
     settings.apply(config, settings.split(line.split(), config)[1])

@@ -291,7 +291,7 @@ def test_unrolling_and_recomputing_change_nothing_with_dropout_on(make, differen
   assert small.worst(differentiate(make(**how)), differentiate(make())) < 1e-5
 
 
-def test_what_is_recomputed_is_seen_in_the_program(make, params):
+def test_recomputation_is_seen_in_the_program(make, params):
   def count(remat):
     loss = lambda p: jnp.sum(make(remat=remat).apply({'params': p}, rows(small.batch())))
     return products(jax.make_jaxpr(jax.grad(loss))(params).jaxpr)

@@ -178,7 +178,7 @@ def test_a_flipped_bit_is_found_by_verify(tmp_path):
     corpus.verify(tmp_path)
 
 
-def test_what_is_no_corpus_is_one_sentence(tmp_path):
+def test_a_folder_without_a_corpus_is_one_sentence(tmp_path):
   with pytest.raises(errors.UserError, match='No corpus at .* --config CONFIG --source TEXT --out'):
     corpus.open(tmp_path)
   (tmp_path / 'plan.json').write_text('{}')
@@ -375,9 +375,7 @@ def test_of_a_large_corpus_every_start_reads_a_sample_until_all_was_read(
 
 
 @pytest.mark.parametrize('days', [8, -1])
-def test_what_was_read_long_ago_or_in_a_future_of_the_clock_is_read_again(
-  tmp_path, monkeypatch, days
-):
+def test_a_file_read_long_ago_or_in_the_future_is_read_again(tmp_path, monkeypatch, days):
   write(tmp_path, SHARDS)
   corpus.verify(tmp_path)
   rot(tmp_path / 'train' / '00002.tokens.npy')

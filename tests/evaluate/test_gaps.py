@@ -135,7 +135,7 @@ def told(found, below=2.0, accuracy=0.5, bigrams=0.4):
     (dict(accuracy=0.39), 'right for 39.0% of the masked tokens, bigrams for 40.0%'),
   ],
 )
-def test_what_was_required_and_is_not_reached_is_one_sentence_and_code_3(found, bad, said):
+def test_a_requirement_that_is_not_reached_is_one_sentence_and_code_3(found, bad, said):
   gaps.check(told(found), 1.5)
   with pytest.raises(gaps.NotLearned, match=said) as caught:
     gaps.check(told(found, **bad), 1.5)

@@ -13,7 +13,7 @@ def job(folder, name, needs=''):
   return jobs.Job(name, name, 0, None, folder / name, 'done', '', needs)
 
 
-def test_what_needs_another_comes_after_it_and_the_rest_keeps_its_order():
+def test_a_job_comes_after_the_one_it_needs_and_the_rest_keeps_its_order():
   assert jobs.in_order({'c': 'b', 'x': '', 'b': 'a', 'a': 'elsewhere'}) == ['x', 'a', 'b', 'c']
   with pytest.raises(errors.UserError, match='^The rows a and b begin with the weights of each ot'):
     jobs.in_order({'a': 'b', 'c': '', 'b': 'a'}, 'The rows ')

@@ -219,7 +219,7 @@ def test_transformers_computes_the_same_from_what_we_write(tmp_path, case):
 
 
 @pytest.mark.parametrize('case', CASES)
-def test_what_we_write_we_read_back_bit_for_bit(tmp_path, case):
+def test_a_written_directory_is_read_back_bit_for_bit(tmp_path, case):
   architecture, _, _, special = CASES[case]
   params, encoder = network(case)
   groups = architecture.startswith('Albert')
@@ -468,7 +468,7 @@ def test_config_json_is_what_transformers_itself_would_write():
     ('BertForMaskedLM', 'mlm_span_boundary', {}, 'export knows fits: write one, and name it'),
   ],
 )
-def test_what_an_architecture_cannot_hold_is_refused_with_one_that_can(
+def test_a_network_that_a_class_cannot_hold_is_refused_with_one_that_can(
   architecture, objective, changes, message
 ):
   with pytest.raises(errors.UserError, match=message):

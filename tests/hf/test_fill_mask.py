@@ -111,7 +111,7 @@ def test_a_directory_is_refused_with_the_sentence_of_encode(exports, tmp_path, c
     (None, 'no mask', 3, r'has no \[MASK\]'),
   ],
 )
-def test_what_cannot_be_filled_is_refused(exports, tmp_path, change, text, top, words):
+def test_a_text_that_cannot_be_filled_is_refused(exports, tmp_path, change, text, top, words):
   directory = shutil.copytree(exports('bert'), tmp_path / 'hf')
   if change:
     change(directory)

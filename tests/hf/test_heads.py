@@ -221,7 +221,7 @@ def test_transformers_computes_the_vectors_of_a_class_without_a_head(tmp_path, c
 
 
 @pytest.mark.parametrize('head, case', TRIED)
-def test_what_we_write_we_read_back_with_its_labels(tmp_path, head, case):
+def test_a_written_head_is_read_back_with_its_labels(tmp_path, head, case):
   a, encoder, params, *files = written(case, head)
   put(tmp_path, *files)
   loaded, report = hf.load(tmp_path)

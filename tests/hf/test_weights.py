@@ -277,7 +277,7 @@ def in_parts(index):
     (lambda p: (says(legacy=False)(p), without_words(p)), 'save it with transformers 5'),
   ],
 )
-def test_what_is_no_readable_model_is_refused_in_a_sentence(written, break_it, message):
+def test_an_unreadable_model_is_refused_in_a_sentence(written, break_it, message):
   break_it(written[0])
   with pytest.raises(errors.UserError, match=message):
     hf.load(written[0])

@@ -49,7 +49,7 @@ def test_transformers_computes_the_same_from_what_we_write(tmp_path, kind, a, ch
     assert len(found) == 2 and all(r.holds for r in found), verify.table(found)
 
 
-def test_what_transformers_writes_of_the_bare_network_is_read(tmp_path):
+def test_the_bare_network_that_transformers_writes_is_read(tmp_path):
   _, params = written(tmp_path, 'permutation_lm', MODEL)
   verify.reloaded(tmp_path, 'XLNetModel')[0].save_pretrained(tmp_path / 'theirs')
   loaded, report = weights.load(tmp_path / 'theirs')
@@ -58,7 +58,7 @@ def test_what_transformers_writes_of_the_bare_network_is_read(tmp_path):
   assert loaded.keys() == {'encoder'}
 
 
-def test_what_we_write_we_read_back_bit_for_bit(tmp_path):
+def test_a_written_directory_is_read_back_bit_for_bit(tmp_path):
   encoder, params = written(tmp_path, 'permutation_lm', clamp_length=6, activation='gelu_tanh')
   loaded, report = weights.load(tmp_path)
   assert report.encoder == {name: getattr(encoder, name) for name in report.encoder}

@@ -81,7 +81,7 @@ def test_a_kernel_s_name_tells_the_sum_and_the_missing_shift():
   assert 'add_norm_forward_float32' in text(shift, EPS)
 
 
-def test_what_does_not_part_into_blocks_is_computed_by_the_plain_one():
+def test_shapes_that_do_not_part_into_blocks_take_the_plain_function():
   x, y, _, scale, shift = inputs((1, 33, 32768))
   for rest in ((), (0.1, row_keys.of_batch(jax.random.key(1), 1))):
     args = x, y, scale, shift, EPS, *rest

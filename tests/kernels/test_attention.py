@@ -217,7 +217,7 @@ def test_the_bits_are_those_of_a_row_and_head_of_the_whole_batch(terms):
 
 
 @pytest.mark.parametrize('name', ['memory', 'window of one', 'long and more keys'])
-def test_what_is_kept_spares_the_forward_pass_and_changes_no_gradient(name):
+def test_saved_results_spare_the_forward_pass_and_change_no_gradient(name):
   qkv, weight, visible, relative, scale = attended.case(name)
   args = visible, 0.0, None, relative, scale
   _, kept = fused_attend(*qkv, *args, keep=True)

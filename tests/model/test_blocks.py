@@ -133,7 +133,7 @@ def test_a_first_block_without_its_norm_is_a_pre_norm_block():
     b.init(jax.random.key(0), X, attention.same_pack(PACKS), None, operations.PLAIN)
 
 
-def test_what_an_encoder_hands_on_reaches_the_attention():
+def test_arguments_of_an_encoder_reach_the_attention():
   class Shifted(nn.Module):
     @nn.compact
     def __call__(self, x_BLD, visible, dropout_keys_B2, ops, table_D):
@@ -150,7 +150,7 @@ def test_what_an_encoder_hands_on_reaches_the_attention():
   assert not np.allclose(one, two)
 
 
-def test_what_attention_does_with_places_is_a_part():
+def test_the_use_of_places_in_attention_is_a_part():
   seen = []
 
   def positions(q_BLHK, k_BLHK):

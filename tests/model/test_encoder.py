@@ -83,7 +83,7 @@ def test_the_less_is_saved_the_more_products_are_computed(params):
   assert counts == sorted(set(counts)), counts
 
 
-def test_what_attention_mixed_is_saved_without_a_pass_of_its_own(params):
+def test_the_mixture_of_values_is_saved_without_a_pass_of_its_own(params):
   # jax rounds what is both saved and used; what joins the residual is, in the product that makes
   # it.
   encoder = small.encoder(remat='sublayers', dropout=0.1, attention_dropout=0.1)

@@ -277,7 +277,7 @@ def test_an_encoder_of_too_few_layers_is_told_in_a_sentence():
 
 
 @pytest.mark.parametrize('which', [dict(end=1), dict(period=2), dict(first=1, period=2)])
-def test_what_runs_outside_a_loop_is_computed_again_too(which):
+def test_blocks_outside_a_loop_are_recomputed_too(which):
   def apply(params, x, turn):
     return jnp.tanh(x @ params['w']), None
 

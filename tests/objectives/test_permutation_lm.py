@@ -36,7 +36,7 @@ FUSED = kernels.fused(hashed=True, interpret=True, gather=False)
     ('memory_mlm', dict(section=small.TWO_STREAM, hidden_size=3, num_heads=1), 'even'),
   ],
 )
-def test_what_cannot_be_built_is_refused_with_a_remedy(kind, encoder, message):
+def test_an_objective_that_cannot_be_built_is_refused_with_a_remedy(kind, encoder, message):
   with pytest.raises(errors.UserError, match=message):
     objectives.BY_NAME[kind](small.encoder(**encoder), pair_weight=0.0)
 

@@ -180,7 +180,7 @@ def updated(accumulation, mesh):
     (2, (2, 2, 2)),
   ],
 )
-def test_what_is_sampled_depends_on_neither_microbatches_nor_mesh(accumulation, mesh):
+def test_samples_depend_on_neither_microbatches_nor_mesh(accumulation, mesh):
   (ours, a), (theirs, b) = updated(accumulation, mesh), updated(1, None)
   assert (
     a['rtd_base_rate'] == b['rtd_base_rate'] < 1 and abs(float(a['loss'] / b['loss']) - 1) < 1e-5

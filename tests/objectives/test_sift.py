@@ -139,7 +139,7 @@ def test_weight_0_is_the_program_without_the_section():
   assert program(of(weight=0.0)) == program(of(weight=None)) != program(of())
 
 
-def test_what_is_evaluated_is_the_network_without_the_norm_and_the_perturbation():
+def test_evaluation_takes_the_network_without_the_norm_and_the_perturbation():
   found = []
   for made, params in (of(), of(weight=0.0)):
     totals = made.normalizers(batch())
@@ -335,7 +335,7 @@ def test_in_bfloat16_it_is_near_float32():
     ('regression', 'transformer', dict(loss='symmetric_kl'), 'objective.sift.loss=mse'),
   ],
 )
-def test_what_it_does_not_fit_is_refused_in_one_sentence(kind, section, own, words):
+def test_an_encoder_that_it_does_not_fit_is_refused_in_one_sentence(kind, section, own, words):
   with pytest.raises(errors.UserError, match=words) as e:
     of(kind, section, **own)
   assert '\n' not in str(e.value)

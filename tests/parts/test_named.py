@@ -316,7 +316,7 @@ def test_a_field_that_the_rest_needs_and_nobody_gives_is_named():
 
 
 @pytest.mark.parametrize('value', ['mine.host:', ':f', 'mine:host:f', 'a/b.py:f'])
-def test_what_is_no_name_of_a_part_is_refused_by_the_config(value):
+def test_a_wrong_name_of_a_part_is_refused_by_the_config(value):
   with pytest.raises(ValueError, match='write package.module:name'):
     bert.get_config(f'tiny,masking={value}')
 

@@ -54,7 +54,7 @@ def test_one_run_has_all_chips(world):  # noqa: F811
     (dict(run__dtype='float8'), 'P01', 'run.dtype'),
   ],
 )
-def test_what_finetune_refuses_is_refused_here(world, changes, code, words):  # noqa: F811
+def test_refusals_of_finetune_are_refusals_here(world, changes, code, words):  # noqa: F811
   found = preflight(world, config(**changes))
   assert code in asked.codes(found) and not found.ready
   assert any(words in f.sentence for f in found.findings.problems)

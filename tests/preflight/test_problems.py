@@ -108,7 +108,7 @@ PAIRS = {'objective': parts.mlm_pair(), 'format': parts.segment_pairs()}
     ('P08', dict(phases=((5, PAIRS), (5, {})))),
   ],
 )
-def test_what_pretrain_refuses_is_refused_here_in_the_same_words(corpus, tmp_path, code, changes):
+def test_refusals_of_pretrain_are_refusals_here_in_the_same_words(corpus, tmp_path, code, changes):
   made = asked.config(**changes)
   with pytest.raises(errors.UserError) as refused:
     pretrain.pretrain(made, str(tmp_path / 'run'), corpus=str(corpus))

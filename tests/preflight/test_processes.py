@@ -131,14 +131,14 @@ def test_ctrl_c_leaves_no_process(folder, monkeypatch):
     pytest.param((REFUSED, True), True, REFUSED, id='a refusal'),
   ],
 )
-def test_what_is_kept_answers_as_far_as_it_goes(tmp_path, kept, wanted, found):
+def test_a_kept_verdict_answers_as_far_as_it_goes(tmp_path, kept, wanted, found):
   path = tmp_path / 'kept' / 'key.json.gz'
   processes._write(path, *kept)
   assert processes._read(path, wanted) == found
 
 
 @pytest.mark.parametrize('data', [b'', b'none', gzip.compress(b'{"whole": true}', mtime=0)])
-def test_what_is_kept_and_cannot_be_read_is_compiled_anew(tmp_path, data):
+def test_an_unreadable_kept_verdict_is_compiled_anew(tmp_path, data):
   (tmp_path / 'key').write_bytes(data)
   assert processes._read(tmp_path / 'key', False) is None
   processes._write(tmp_path / 'key' / 'below a file', FITS, False)

@@ -171,7 +171,7 @@ def test_only_the_phase_that_needs_most_is_mended(monkeypatch):
     ),
   ],
 )
-def test_what_is_not_enough_alone_is_tried_together(monkeypatch, made, less, fits, words):
+def test_changes_that_are_not_enough_alone_are_tried_together(monkeypatch, made, less, fits, words):
   small = made['batch_size'] == 4
   asked.linear(monkeypatch, per_row=(8 << 30) if small else 1 << 24, **less)
   found = asked.preflight(asked.config(**made), topology='v5e:2x2')

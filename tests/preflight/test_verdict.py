@@ -88,7 +88,7 @@ def test_a_run_that_fits_ends_with_0_and_one_json_object(tmp_path):
   'changes, lines',
   [(dict(run__unroll=0), 0), (dict(run__unroll=24), 0), (dict(), 1), (dict(run__kernels='xla'), 2)],
 )
-def test_what_makes_steps_faster_is_said_until_it_is_set(changes, lines):
+def test_settings_that_make_steps_faster_are_said_until_they_are_set(changes, lines):
   found = report.faster(asked.config(encoder__num_layers=2, **changes))
   assert len(found) == lines and all(line.startswith('--config.run.') for line in found)
 
@@ -173,7 +173,7 @@ def test_a_wrong_command_line_is_json_too(flags):
 
 
 @asked.needs_libtpu
-def test_what_needs_no_compiler_is_said_before_the_compilation_and_sigterm_ends_it_with_one_line(
+def test_problems_without_a_compiler_are_said_first_and_sigterm_ends_it_with_one_line(
   tmp_path,
 ):
   process = subprocess.Popen(

@@ -52,7 +52,7 @@ def test_the_corpus_holds_the_text_and_the_report_counts_it(text, clean):
   assert f'{splits["train"]["tokens"]:,} tokens' in said and 'dropped: nothing' in said
 
 
-def test_what_is_dropped_is_reported_and_duplicates_are_counted(tmp_path):
+def test_dropped_text_is_reported_and_duplicates_are_counted(tmp_path):
   rows = [
     dict(text='One text here. ' + ' '.join(made.WORDS)),
     dict(text='One  text\nhere. ' + ' '.join(made.WORDS)),
@@ -199,7 +199,7 @@ def test_lost_characters_are_told_with_the_setting_and_the_remedy_works(
   assert 'WARNING' not in said(**remedy).replace('WARNING: a word has', '')
 
 
-def test_what_is_held_out_has_one_copy_whatever_the_weight(text, clean, tmp_path):
+def test_a_held_out_document_has_one_copy_whatever_the_weight(text, clean, tmp_path):
   report = {}
   for weight in (1, 3):
     report[weight] = made.make(

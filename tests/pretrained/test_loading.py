@@ -298,7 +298,7 @@ def test_rows_of_pairs_are_those_of_transformers(places, family):
 
 
 @pytest.mark.parametrize('texts', [[None], ['a', 3], [('a', None)], [('a', 'b', 'c')], [()]])
-def test_what_is_no_text_is_one_sentence(places, texts):
+def test_an_input_that_is_no_text_is_one_sentence(places, texts):
   with pytest.raises(errors.UserError, match=rf'texts\[{len(texts) - 1}\] is '):
     bertzoo_jax.load(str(places('bert')[0])).encode(texts)
 

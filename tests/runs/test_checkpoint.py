@@ -252,7 +252,7 @@ def test_newest_milestones_and_best_are_kept(tmp_path):
   assert step_folders.best(tmp_path) == 3
 
 
-def test_what_a_killed_process_left_is_cleaned_and_never_taken_for_a_step(saved):
+def test_rests_of_a_killed_process_are_cleaned_and_never_taken_for_a_step(saved):
   workdir, _, checkpoints = saved
   folder = workdir / 'checkpoints'
   os.rename(folder / '3', folder / '3.orbax-checkpoint-tmp')

@@ -108,7 +108,7 @@ def _wait_for_a_save(run, both):
     RuntimeError('DEADLINE_EXCEEDED: Barrier timed out. Id: save:5'),
   ],
 )
-def test_what_fails_because_a_host_is_lost_ends_the_process_whoever_tells_it(
+def test_a_failure_because_a_host_is_lost_ends_the_process_whoever_tells_it(
   monkeypatch, capsys, error
 ):
   ended = []
@@ -257,7 +257,7 @@ def test_who_waits_in_vain_is_told_in_a_sentence():
     ),
   ],
 )
-def test_what_the_environment_says_wrongly_is_refused(monkeypatch, environment, words):
+def test_a_wrong_environment_variable_is_refused(monkeypatch, environment, words):
   monkeypatch.delenv('JAX_NUM_PROCESSES', raising=False)
   monkeypatch.setattr(jax.distributed, 'is_initialized', lambda: False)
   with socket.create_server(('', 0)) as taken:

@@ -93,7 +93,7 @@ def ended(monkeypatch):
   return codes
 
 
-def test_what_compiles_has_ten_times_as_long_and_what_always_takes_long_twenty_times_that(
+def test_compiling_may_take_ten_times_as_long_and_slow_steps_twenty_times_theirs(
   monkeypatch,
 ):
   dog, now = watchdog.Watchdog(1), [0.0]

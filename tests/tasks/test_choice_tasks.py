@@ -188,7 +188,7 @@ CSV = 'text,question,p,q,r,label\nt,u,,b,c,2\nt,u,a,b,,0\n'
     ('train.json', '[' * 100_000, dict(layout='dream'), 'holds no JSON'),
   ],
 )
-def test_what_does_not_fit_is_told_in_a_sentence(tmp_path, name, content, fields, problem):
+def test_a_mistake_in_a_file_is_told_in_a_sentence(tmp_path, name, content, fields, problem):
   with pytest.raises(errors.UserError, match=problem):
     read(tmp_path, content, name, **fields)
 

@@ -131,7 +131,7 @@ COLA = 'gj04\t1\t\tOne more text\ngj04\t0\t*\tAnother text\n'
     ('train.jsonl', '{"text": {"a": 1}, "label": 1}', {}, "line 1, key 'text' holds a dict"),
   ],
 )
-def test_what_does_not_fit_is_told_with_its_place_and_the_remedy(
+def test_a_mistake_in_a_file_is_told_with_its_place_and_the_remedy(
   tmp_path, name, content, fields, problem
 ):
   (tmp_path / name).write_text(content)

@@ -91,7 +91,7 @@ def test_msra_s_characters_are_read_from_lines_and_from_a_table(tmp_path):
   assert words_and_tags(read(tmp_path, tabs.replace('\n \t', '\n\t')))[0][0] == ['海', '', '钓']
 
 
-def test_what_all_words_begin_with_is_left_out(tmp_path):
+def test_a_prefix_of_all_words_is_left_out(tmp_path):
   source = read(tmp_path, 'en:Rome\tB-LOC\nen:.\tO\n', prefix='en:')
   assert source.splits['train'].words == [['Rome', '.']]
 
@@ -141,7 +141,7 @@ def test_a_test_file_of_words_alone_has_no_tags(tmp_path):
   assert source.read(tmp_path / 'train.txt').tags is None
 
 
-def test_what_is_written_is_read_again(tmp_path):
+def test_a_written_file_is_read_again(tmp_path):
   words, tags = [['a b', 'c'], ['d']], [['B-X', 'I-X'], ['O']]
   text = tagged.written(words, tags)
   assert words_and_tags(read(tmp_path, text)) == list(zip(words, tags))

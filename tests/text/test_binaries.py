@@ -82,7 +82,7 @@ FILES = {
 
 
 @pytest.mark.parametrize('kind', FILES)
-def test_what_is_no_text_is_refused_whatever_its_name(tmp_path, kind):
+def test_binary_files_are_refused_whatever_their_names(tmp_path, kind):
   make, words = FILES[kind]
   file = made.write(tmp_path / 'corpus.txt', make())
   with pytest.raises(errors.UserError, match=f'corpus.txt is {words}'):
@@ -127,7 +127,7 @@ def _rows(mark, quote='"'):
     ('a.txt.zst', 'text', 'not what its name says'),
   ],
 )
-def test_what_is_no_running_text_is_refused_before_anything_is_read(tmp_path, name, data, words):
+def test_files_without_text_are_refused_before_anything_is_read(tmp_path, name, data, words):
   file = made.write(tmp_path / name, data)
   with pytest.raises(errors.UserError, match=f'{name} is {words}') as e:
     finding.find(str(file))

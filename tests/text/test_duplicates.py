@@ -83,9 +83,7 @@ def _literally(sources_of, weights, choice):
   st.sampled_from(sorted(duplicates.CHOICES)),
   st.sampled_from([1, 3, 40]),
 )
-def test_what_stays_is_what_a_reader_with_a_perfect_memory_keeps(
-  sources_of, weights, choice, parts
-):
+def test_a_reader_with_a_perfect_memory_keeps_the_same_text(sources_of, weights, choice, parts):
   found = _find(Reader(sources_of, weights), parts=parts)
   reader = Reader(sources_of, weights)
   assert _kept(reader, found, choice, 0) == _literally(sources_of, weights, choice)
@@ -115,7 +113,7 @@ def test_short_documents_are_dropped_and_counted():
   assert reader.dropped.reasons['document under 5 characters']['count'] == 1
 
 
-def test_what_was_found_is_saved_whole_or_not_at_all(tmp_path):
+def test_repeats_are_saved_whole_or_not_at_all(tmp_path):
   reader = Reader([[[LONG[0]], [LONG[0]], [LONG[1], LONG[0]]]], [1])
   found = _find(reader)
   assert found.documents.tolist() == [1] and found.paragraphs.tolist() == [3]

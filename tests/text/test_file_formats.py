@@ -158,7 +158,7 @@ def test_one_pattern_may_hold_all_kinds_in_the_order_of_names(tmp_path):
   ]
 
 
-def test_what_cannot_be_read_is_one_sentence(tmp_path):
+def test_an_unreadable_source_is_one_sentence(tmp_path):
   file = made.write(tmp_path / 'a.txt', 'text')
   with pytest.raises(errors.UserError, match='no file matches'):
     finding.find(f'{tmp_path}/*.md')

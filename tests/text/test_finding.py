@@ -179,7 +179,7 @@ def test_a_weight_of_nothing_or_of_a_million_is_refused(tmp_path, weight):
     ('c4/realnewslike', 'realnewslike/c4-train.*.json.gz'),
   ],
 )
-def test_what_would_be_built_of_all_common_crawl_is_refused_with_the_download(
+def test_a_dataset_made_of_all_common_crawl_is_refused_with_the_download(
   tmp_path, monkeypatch, name, files
 ):
   monkeypatch.setenv('TFDS_DATA_DIR', str(tmp_path))

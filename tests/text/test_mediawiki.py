@@ -118,7 +118,7 @@ def test_bytes_that_xml_cannot_hold_cost_their_line_only(tmp_path):
   assert reader.dropped.reasons['line not in UTF-8']['first'].startswith(f'{tmp_path}/a.xml:')
 
 
-def test_what_dumps_have_not_is_refused(tmp_path):
+def test_a_key_or_a_filter_of_a_dump_is_refused(tmp_path):
   (tmp_path / 'a.xml').write_text(f'{HEAD}{page("a")}</mediawiki>')
   with pytest.raises(errors.UserError, match='a MediaWiki dump, which has no #file'):
     list(sources.Reader([finding.find(f'{tmp_path}/a.xml#file')]).documents())

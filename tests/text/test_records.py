@@ -62,7 +62,7 @@ def test_a_damaged_json_array_gives_what_it_holds_and_is_counted(
   )
 
 
-def test_what_a_damaged_json_array_loses_is_counted_in_bytes(tmp_path, monkeypatch):
+def test_the_loss_of_a_damaged_json_array_is_counted_in_bytes(tmp_path, monkeypatch):
   monkeypatch.setattr(unpacking, 'BLOCK', 50)
   good, bad = b'[{"text": "one"}', b' x' + b', {"text": "two"}' * 100 + b']'
   reader = sources.Reader([finding.find(str(made.write(tmp_path / 'a.json', good + bad)))])

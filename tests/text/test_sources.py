@@ -41,7 +41,7 @@ def test_which_documents_a_fraction_takes_depends_on_their_text_alone(tmp_path):
   assert set(taken) < more and {d[0] for d in made.read(f'1.5*{rows}')[0][1000:]} == more
 
 
-def test_what_a_weight_leaves_out_is_counted_and_what_is_dropped_counts_once(tmp_path):
+def test_documents_left_out_by_a_weight_are_counted_and_dropped_ones_count_once(tmp_path):
   file = made.write(
     tmp_path / 'a.jsonl', '\n'.join(json.dumps(dict(text=str(n))) for n in range(100)) + '\nno json'
   )

@@ -235,7 +235,7 @@ def test_save_and_load_give_the_same_tokenizer(kind, request, tmp_path):
 
 
 @pytest.mark.parametrize('kind', ['uncased', 'byte_bpe'])
-def test_what_save_writes_is_read_by_transformers(kind, request, tmp_path):
+def test_transformers_reads_a_saved_tokenizer(kind, request, tmp_path):
   transformers = pytest.importorskip('transformers')
   ours = request.getfixturevalue(kind)
   ours.save(tmp_path)
@@ -386,7 +386,7 @@ def test_a_corpus_or_a_workdir_stands_for_its_tokenizer_and_a_name_with_commas_f
     ([float('nan')], 'number 0 is nan'),
   ],
 )
-def test_what_is_no_text_is_refused_by_its_number(tmp_path, given, words):
+def test_an_input_that_is_no_text_is_refused_by_its_number(tmp_path, given, words):
   ours = tokenizers.train(
     parts.wordpiece(vocab_size='auto').to_dict(), lambda: ['a small text'] * 2
   )

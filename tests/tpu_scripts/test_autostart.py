@@ -116,7 +116,7 @@ def test_spot_and_bucket_are_those_of_the_candidate_that_is_had(cloud):
   assert 'gs://bucket/runs/jax-cache' in (job / 'env').read_text()
 
 
-def test_what_autostart_asks_for_stays_in_the_queue_and_the_command_ends_at_once(cloud):
+def test_a_request_of_autostart_stays_in_the_queue_and_the_command_ends_at_once(cloud):
   cloud.write(CANDIDATES='(v4-16@us-a v4-16@us-b v4-16@us-c v4-32@us-d)')
   cloud.capacity(us_a='REFUSED', us_b='FAILED', us_c='WAITING_FOR_RESOURCES')
   assert 'bert is asked for in us-c' in cloud.ok('create', '--autostart', *cloud.line())
@@ -127,7 +127,7 @@ def test_what_autostart_asks_for_stays_in_the_queue_and_the_command_ends_at_once
   assert cloud.home(zone='us-c').exists()
 
 
-def test_what_is_there_keeps_the_line_that_it_will_run_when_another_is_asked_for(cloud):
+def test_a_machine_that_is_there_keeps_its_line_when_another_is_asked_for(cloud):
   cloud.ok('create', '--autostart', *cloud.line('first'))
   assert 'delete it first' in cloud.fails('create', '--autostart', *cloud.line('second'))
   assert 'first' in (cloud.folder / 'bucket/bucket/runs/jobs/bert/line').read_text()

@@ -1,4 +1,4 @@
-"""What an input format is: a row list as a function of (text, key), and what a row holds, computed
+"""The input format: a row list as a function of (text, key), and the content of a row, computed
 when it is asked for.
 """
 

@@ -285,8 +285,8 @@ def _pair(key, first, limit, start_a, length_a, start_b, length_b, label):
 
 
 def truncated_lengths(length_a, length_b, limit):
-  """What is left of two segments when the longer one (of equals the second) loses a token until
-  both have `limit` together.
+  """Lengths of two segments after the longer one (of equals the second) lost tokens until both have
+  `limit` together.
   """
   most_a, most_b = limit - limit // 2, limit // 2
   a = np.where(
@@ -311,7 +311,7 @@ def heads(key, tosses):
 
 
 def _pair_warnings(text, lone_sentences, limit):
-  """What makes the labels of pairs easy or wrong."""
+  """Warnings about text that makes the labels of pairs easy or wrong."""
   found = []
   if text.num_documents == 1:
     found.append(

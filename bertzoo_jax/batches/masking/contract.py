@@ -1,4 +1,4 @@
-"""What every masking is, and the fields that all of them have."""
+"""The masking, and the fields that all maskings have."""
 
 from collections.abc import Callable
 from typing import NamedTuple

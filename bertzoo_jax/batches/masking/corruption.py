@@ -59,7 +59,7 @@ def slots(chosen_BL, num_predictions):
 
 
 def corrupter(corpus, shares, random_tokens):
-  """What stands at chosen positions, by shares of [MASK], of a random token, of the token kept.
+  """Replaces tokens at chosen positions, by shares of [MASK], of random tokens, of kept tokens.
 
   Args:
     corpus: of which V, the special ids and unigram counts are read.

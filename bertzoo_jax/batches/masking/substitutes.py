@@ -1,6 +1,4 @@
-"""What the first of the three shares becomes: the mask token, or a similar word (Cui et al. 2020
-§3.2).
-"""
+"""The first of the three shares: the mask token, or a similar word (Cui et al. 2020 §3.2)."""
 
 import tensorflow as tf
 
@@ -11,7 +9,7 @@ from bertzoo_jax.words import similar
 
 
 def corrupter(corpus, shares, random_tokens, substitute, corrupted):
-  """What stands at the positions of whole words.
+  """Replaces the tokens of whole words.
 
   Args:
     corpus, shares, random_tokens: see corruption.corrupter.

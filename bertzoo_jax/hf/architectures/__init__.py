@@ -135,8 +135,8 @@ def fitting(name: str, activation: str, params: Mapping[str, Any]) -> str:
 
 
 def fitting_note(name: str, activation: str, params: Mapping[str, Any]) -> str | None:
-  """What export does where `name` cannot hold a network's encoder, or another class holds more of
-  its heads, in a sentence; None if `name` is written.
+  """A sentence about another class that export takes, because `name` cannot hold the encoder or the
+  other one holds more heads; None if `name` is written.
 
   Args and errors: see `fitting`.
   """

@@ -1,4 +1,4 @@
-"""What the classes share that descend from BERT's code: rows, config.json, names of old files."""
+"""The common part of classes that descend from BERT's code: rows, config.json, old file names."""
 
 import functools
 import re

@@ -44,7 +44,7 @@ MASKED_LM = _build(
   'learned to tell; to fine-tune, take the discriminator.',
 )
 _RATES = ('classifier_dropout',)
-# How the class that chooses makes the vector that is scored, and what a head here does.
+# The form of the head in ElectraForMultipleChoice, in config.json.
 _SUMMARY = {
   'summary_type': 'first',
   'summary_use_proj': True,

@@ -117,9 +117,7 @@ class Slice(NamedTuple):
 
   @property
   def options(self) -> dict:
-    """What the compiler must be told besides the topology's name, so that it sees what a Cloud
-    machine sees.
-    """
+    """Options that make the compiler see a Cloud machine, besides the topology's name."""
     options = {'chip_config_name': 'megacore'} if self.chip.name == 'v4' else {}
     if self.hosts == 1:
       options['chips_per_host_bounds'] = (*self.shape, 1, 1)[:3]

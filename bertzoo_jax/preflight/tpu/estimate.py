@@ -1,5 +1,4 @@
-"""From what the compiler says of a step to time, speed and price. No figure here was measured on a
-chip.
+"""Time, speed and price of a step from the compiler's figures. None was measured on a chip.
 
 Three times per step. The truth should lie between the outer two:
 
@@ -9,10 +8,10 @@ Three times per step. The truth should lie between the outer two:
     upper    the sum of all estimated cycles, or bytes at full bandwidth where these are longer; no
              overlap
 
-The estimates were held against known answers on v5e: cycles of matrix products are within 3–14 %,
-those of element-wise operations up to three times too high (an addition bound by memory), gathers
-and small operations have none and are charged by bytes alone. Latency of collectives, input and
-host are not in it.
+The estimates were compared with known answers on v5e. Cycles of matrix products are within 3–14 %.
+Cycles of element-wise operations are up to three times too high, for example for an addition that
+is limited by memory. Gathers and small operations have no estimate; their time is their bytes
+divided by the bandwidth. Latency of collectives, input and host are left out.
 """
 
 from typing import NamedTuple
@@ -20,7 +19,7 @@ from typing import NamedTuple
 from bertzoo_jax.preflight.tpu import chips
 from bertzoo_jax.preflight.tpu import hlo
 
-_ELEMENTWISE = 3.0  # how much too dear cycles make what is bound by memory
+_ELEMENTWISE = 3.0  # cycles of operations bound by memory are too high by this factor
 _PER_BYTE = {'all-reduce': 2.0, 'all-gather': 1.0, 'reduce-scatter': 1.0}
 
 # Seconds that a preemption costs before the step it died at is reached again, besides lost work;

@@ -78,7 +78,7 @@ class Collective(NamedTuple):
 
 
 class Reading(NamedTuple):
-  """What one execution costs, by instruction.
+  """The cost of one execution, by instruction.
 
   Attributes:
     costs: of all instructions that run and take time, collectives aside.
@@ -131,7 +131,7 @@ class Reading(NamedTuple):
 
 
 def read(text: str, kernels: dict[str, int] | None = None) -> Reading:
-  """What one execution of a program costs.
+  """The cost of one execution of a program.
 
   Args:
     text: of the optimized program (`compiled.as_text()`).

@@ -146,9 +146,7 @@ def group(attributes: str, devices: int) -> int:
 
 
 def _parenthesis(line: str, start: int) -> tuple[str, str]:
-  """What stands between the parenthesis that opens before `start` and its partner, and the rest of
-  the line.
-  """
+  """The text inside the parenthesis that opens before `start`, and the rest of the line."""
   depth = 1
   for match in re.compile(r'[()]').finditer(line, start):
     depth += 1 if match[0] == '(' else -1

@@ -1,4 +1,4 @@
-"""What the kernels of bertzoo_jax/kernels cost on a TPU: kernel_cycles.csv, which `make kernels`
+"""The cost of bertzoo_jax/kernels on a TPU: kernel_cycles.csv, which `make kernels`
 makes (bench/tpu_kernels.py; docs/tpu_kernels.md explains it).
 
 The compiler gives no estimate for a Pallas kernel inside a program. Compiled alone, its final

@@ -64,12 +64,12 @@ class Memory(NamedTuple):
 
   @property
   def temporaries(self) -> int:
-    """What a step needs besides state and batch: activations, gradients, copies."""
+    """Memory of a step besides state and batch: activations, gradients, copies."""
     return self.peak - self.arguments
 
 
 class Program(NamedTuple):
-  """What became of a compilation.
+  """The result of a compilation.
 
   Attributes:
     text: of the optimized program, for `hlo.read`; None where it did not fit, or cannot be printed.
@@ -114,8 +114,8 @@ def prepare() -> None:
 
 
 def check_flags(flags: str) -> str | None:
-  """What libtpu says against LIBTPU_INIT_ARGS; None if it takes them. It ends the process that
-  gives it a wrong one, so another one asks.
+  """The error of libtpu about LIBTPU_INIT_ARGS; None if it takes them. A wrong flag ends the
+  process, so a child process asks.
   """
   ask = (
     'from jax.experimental import topologies; '

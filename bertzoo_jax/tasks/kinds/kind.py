@@ -1,4 +1,4 @@
-"""What is the same for every kind of task: its metrics by name, its parts.
+"""The common part of all kinds of task: metrics by name, parts.
 
 A kind is a class of one of the files beside this one; `kinds.BY_NAME` has them. Legend: N units of
 a split, T tokens of all its rows, C labels. Outputs of a network are {name: float32 array} in the

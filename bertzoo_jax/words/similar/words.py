@@ -14,7 +14,7 @@ NEAREST = 10  # similar words of a word, at most
 PIECES = 8
 FACTOR = -7046029254386353131  # odd; 2⁶⁴/φ as a signed number
 _BLOCK = 1 << 19  # tokens read at a time
-_TOKENS = 1 << 26  # of a larger corpus an even sample of so many is read
+_TOKENS = 1 << 26  # the most tokens read: of a larger corpus an even sample
 _WORDS = 100_000  # the most frequent ones are kept
 _COUNTED = 1 << 21  # different words counted at a time; the rarest half is forgotten beyond
 

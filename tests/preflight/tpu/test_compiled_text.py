@@ -64,7 +64,7 @@ def test_a_scan_is_estimated_as_its_unrolled_self():
 
 @needs_libtpu
 @pytest.mark.parametrize('what, once', [('product', 1), ('unrolled', 4), ('scanned', 1)])
-def test_what_was_visited_has_the_compilers_own_count_of_operations(what, once):
+def test_visited_computations_have_the_compilers_own_count_of_operations(what, once):
   found, compiled = reading(what)
   assert found.visited == once * 2 * 4096**3
   assert found.visited == pytest.approx(compiled.analysis['flops'], rel=0.01)
@@ -137,7 +137,7 @@ def layers(w, x):
     (layers, [(8, 512, 512), (4096, 512)], 0),
   ],
 )
-def test_what_the_compiler_tells_of_memory_on_its_way_is_what_it_says_at_the_end(
+def test_the_compiler_tells_the_same_memory_on_its_way_and_at_the_end(
   tmp_path, function, shapes, donated
 ):
   arguments = [shaped(mesh_of('v5e:2x2', 1), shape) for shape in shapes]

@@ -170,7 +170,7 @@ def test_days_and_dollars_of_all_phases_with_preemptions():
     ('INVALID_ARGUMENT: nothing of memory', None),
   ],
 )
-def test_what_a_program_needs_is_read_from_the_refusal(message, needed):
+def test_the_memory_of_a_program_is_read_from_the_refusal(message, needed):
   assert program.needed_bytes(message) == needed
 
 

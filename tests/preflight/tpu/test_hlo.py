@@ -150,7 +150,7 @@ def test_bytes_are_those_of_hbm_and_of_the_part_that_is_read():
   assert next(c for c in reading.costs if c.name == 'out').hbm == 2 * 4096
 
 
-def test_what_nothing_reaches_is_listed():
+def test_unreached_computations_are_listed():
   assert hlo.read(text()).unvisited == ['lost']
 
 

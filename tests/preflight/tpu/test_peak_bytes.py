@@ -9,10 +9,10 @@ import pytest
 from bertzoo_jax.preflight.tpu import chips
 from tests.preflight import asked
 
-# MiB per device, by phase: a tenth above docs/tpu_table.md. Of what the tiny ones need, some 10 MiB
-# come and go with what fits in fast memory, which the compiler counts; of electra:small's, 150 came
-# with gradients of each device's own rows, and 12 of them are in HBM. Those that are not tiny take
-# minutes.
+# MiB per device, by phase: a tenth above bench/tpu_table.csv; of tiny, above the figure of
+# `preflight`. Some 10 MiB of the tiny ones come and go with what fits in fast memory, which the
+# compiler counts. Of electra:small's, 150 came with gradients of each device's own rows; 12 of them
+# are in HBM. Those that are not tiny take minutes.
 BOUNDS = {
   ('albert:tiny', 'v5e-4'): (18,),
   ('albert:base', 'v5e-64'): (9800,),
@@ -57,7 +57,7 @@ def test_a_step_needs_no_more_memory_than_is_written(config, kind, monkeypatch):
 
 
 @pytest.mark.slow
-def test_what_is_computed_again_is_not_kept(monkeypatch):
+def test_recomputed_activations_are_not_kept(monkeypatch):
   # All layers side by side, where the compiler is free to keep what it likes.
   monkeypatch.delenv('LIBTPU_INIT_ARGS', raising=False)
   bounds = {'sublayers': 3540, 'feed_forward': 2970, 'full': 2690}
