@@ -44,6 +44,8 @@ def words(readings) -> fractions.Fraction:
 
 def numbers(text: str) -> list[int] | None:
   """The numbers of words in run.keep_words, ascending; None for a text that says none."""
+  if not isinstance(text, str):
+    return None
   found = set()
   for part in text.split(',') if text else ():
     ends = [re.fullmatch(r'([1-9][0-9]*)([kMG]?)', end) for end in part.strip().split('..')]
