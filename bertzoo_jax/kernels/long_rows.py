@@ -96,11 +96,12 @@ def steps(heads: int, width: int, length: int, keys: int, window) -> tuple[int, 
   """Programs per row of the batch, forward and backward, in bfloat16. A window's last program only
   writes, and is not counted.
   """
-  halo, depth = _halo(length, keys, window), heads * width
+  halo, own = _halo(length, keys, window), _width(width)
+  depth = operands.up(heads * own)
   block = _block(max(length, keys), halo, jnp.dtype(jnp.bfloat16))
   blocks, tiles = (-(-n // block) for n in (length, keys))
   tiles = blocks if halo else blocks * tiles
-  lanes = _lanes(depth), _lanes(depth, 0 if halo else 8 * blocks * block)
+  lanes = _lanes(depth, own), _lanes(depth, own, 0 if halo else 8 * blocks * block)
   return tuple(depth // n * tiles for n in lanes)
 
 
@@ -119,9 +120,14 @@ def _block(tokens, halo, dtype) -> int:
   return min(fits, key=lambda n: (-tokens % n, -n))
 
 
-def _lanes(depth, bytes_of_lane=0) -> int:
-  """Lanes of a program. bytes_of_lane: what a program keeps for a whole row."""
-  fits = [n for n in (_WIDE, LANES) if depth % n == 0]
+def _width(width) -> int:
+  """Lanes of a head: a part of a register that divides it, or whole registers."""
+  return next(n for n in (8, 16, 32, 64, LANES, operands.up(width)) if n >= width)
+
+
+def _lanes(depth, width, bytes_of_lane=0) -> int:
+  """Lanes of a program, of whole heads. bytes_of_lane: what a program keeps for a whole row."""
+  fits = [n for n in (_WIDE, LANES) if depth % n == 0 and n % width == 0] or [width]
   return next((n for n in fits if n * bytes_of_lane <= _SUMS), fits[-1])
 
 
@@ -134,13 +140,13 @@ def attend(
   halo = _halo(length, keys, visible.window)
   block = _block(max(length, keys), halo, q_BLHK.dtype)
   of_queries, of_keys = operands.marks(visible)
-  own = next(n for n in (8, 16, 32, 64, LANES, operands.up(width)) if n >= width)
+  own = _width(width)
   rows, columns = (-(-n // block) * block for n in (length, keys))
   flat = lambda x, size: operands.pad(_whole_registers(x, own), size, 1)
   arrays = flat(q_BLHK, rows), flat(k_BMHK, columns), flat(v_BMHK, columns)
   program = _Program(
     own,
-    _lanes(arrays[0].shape[2]),
+    _lanes(arrays[0].shape[2], own),
     width**-0.5 if scale is None else float(scale),
     float(rate) if keys_B2 is not None else 0.0,
     visible.window,
@@ -286,8 +292,8 @@ def _call_forward(program, q_BLD, k_BLD, v_BLD, own_BNL, others_BTNS, seed):
 
 
 def _call_backward(program, q_BLD, k_BLD, v_BLD, grad, lse, delta, own_BNL, others_BTNS, seed):
-  lanes = _lanes(q_BLD.shape[2], q_BLD.shape[1] * (4 + 2 * q_BLD.dtype.itemsize))
-  program = program._replace(lanes=lanes)
+  of_lane = q_BLD.shape[1] * (4 + 2 * q_BLD.dtype.itemsize)
+  program = program._replace(lanes=_lanes(q_BLD.shape[2], program.width, of_lane))
   batch, groups, blocks, tiles = _sizes(program, q_BLD, k_BLD)
   rows, n = program.block, own_BNL.shape[1]
   of_queries = pl.BlockSpec((1, rows, program.lanes), lambda b, h, j, i, _: (b, i, h))

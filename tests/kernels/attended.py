@@ -127,6 +127,7 @@ CASES = {
   'window to the left': (700, 700, 1, 128, (), (64, 0), 'causal', None),
   'wide window': (600, 600, 2, 16, (), (300, 280), None, None),
   'long': (1100, 1100, 4, 64, (), None, 'permutation', 0.2),
+  'long, heads of three registers': (520, 520, 1, 300, (), None, None, None),
   'long and more keys': (200, 700, 2, 64, (), None, 'causal', None),
   'window of a memory': (24, 40, 2, 16, ('c2p',), (4, 0), None, None),
   'causal': (40, 40, 2, 16, (), None, 'causal', None),
