@@ -8,6 +8,8 @@ from typing import Annotated
 from bertzoo_jax.parts import fields
 
 AUTO = ('auto',)
+_HEAD = fields.one_of('auto', 'tanh', 'gelu', 'transform', 'linear')
+_TOKEN_HEAD = fields.one_of('auto', 'transform', 'linear')
 _numbers = fields.of(fields.each(fields.ABOVE_0)).holds
 _WEIGHTS = fields.Range(
   'a number above 0 for each label, or auto', lambda x: x in (AUTO, *AUTO) or _numbers(x)
@@ -44,7 +46,7 @@ _SIFT = sift  # constructors have an argument of this name
 @fields.section
 def classification(
   *,
-  head: fields.one_of('auto', 'tanh', 'gelu', 'transform', 'linear') = 'auto',
+  head: _HEAD = 'auto',
   dropout: fields.SHARE_BELOW_1 = 0.1,
   input_dropout: fields.SHARE_BELOW_1 = 0.0,
   class_weights: Annotated[tuple, _WEIGHTS] = (),
@@ -68,7 +70,7 @@ def classification(
 @fields.section
 def regression(
   *,
-  head: fields.one_of('auto', 'tanh', 'gelu', 'transform', 'linear') = 'auto',
+  head: _HEAD = 'auto',
   dropout: fields.SHARE_BELOW_1 = 0.1,
   input_dropout: fields.SHARE_BELOW_1 = 0.0,
   sift: dict = None,
@@ -80,7 +82,7 @@ def regression(
 @fields.section
 def multilabel(
   *,
-  head: fields.one_of('auto', 'tanh', 'gelu', 'linear') = 'auto',
+  head: _HEAD = 'auto',
   dropout: fields.SHARE_BELOW_1 = 0.1,
   input_dropout: fields.SHARE_BELOW_1 = 0.0,
   threshold: fields.SHARE_BETWEEN = 0.5,
@@ -96,7 +98,7 @@ def multilabel(
 @fields.section
 def choice(
   *,
-  head: fields.one_of('auto', 'tanh', 'gelu', 'linear') = 'auto',
+  head: _HEAD = 'auto',
   dropout: fields.SHARE_BELOW_1 = 0.1,
   input_dropout: fields.SHARE_BELOW_1 = 0.0,
   sift: dict = None,
@@ -108,7 +110,7 @@ def choice(
 @fields.section
 def tagging(
   *,
-  head: fields.one_of('auto', 'transform', 'linear') = 'auto',
+  head: _TOKEN_HEAD = 'auto',
   dropout: fields.SHARE_BELOW_1 = 0.1,
   sift: dict = None,
 ):
@@ -119,7 +121,7 @@ def tagging(
 @fields.section
 def span(
   *,
-  head: fields.one_of('auto', 'transform', 'linear') = 'auto',
+  head: _TOKEN_HEAD = 'auto',
   sift: dict = None,
 ):
   """The answer to a question as a span of its passage: start and end by one head."""

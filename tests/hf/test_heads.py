@@ -20,6 +20,9 @@ from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
 from bertzoo_jax.objectives import heads as head_table
 from bertzoo_jax.objectives import networks
+from bertzoo_jax.parts import fields
+from bertzoo_jax.parts import task_objectives
+from bertzoo_jax.tasks import kinds
 
 transformers = pytest.importorskip('transformers', reason='parity needs transformers')
 torch = pytest.importorskip('torch', reason='parity needs torch')
@@ -478,6 +481,15 @@ def test_every_family_names_the_class_that_scores_rows_and_the_kind_of_its_head(
   assert hf.task_class_of('deberta', heads.CHOICE) == ('deberta', 'gelu')
   with pytest.raises(errors.UserError, match="mean 'BertForPreTraining'"):
     hf.task_class_of('BertForPretraining')
+
+
+def test_every_objective_takes_the_head_of_every_class():
+  for name, kind in kinds.BY_NAME.items():
+    own = fields.parameters(getattr(task_objectives, name))
+    if 'head' in own and own['head'].default == 'auto':
+      holds = fields.of(own['head'].annotation).holds
+      for a in architectures.ARCHITECTURES.values():
+        assert holds(hf.task_class_of(a.name, kind.head)[1]), (name, a.name)
 
 
 @pytest.mark.parametrize(
