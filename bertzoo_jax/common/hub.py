@@ -80,12 +80,15 @@ def data(address: str) -> Data:
   words, split = name.rstrip('/').split('/'), split or 'train'
   at = next((n for n in (len(words), len(words) - 1) if n > 1 and local('/'.join(words[:n]))), 2)
   name, config = '/'.join(words[:at]), '/'.join(words[at:])
+  if not local(name) and len(words) == 1:
+    # a word such as json is a reader there, which takes the files of the current folder
+    raise errors.UserError(f'{address}: {name} is no folder here; of the hub write OWNER/NAME.')
   with _told(
     f'{address} cannot be read',
     'run the same line again',
     'correct the name, or download its files (hf download) and give their folder as hf:./DIR',
   ):
-    where = str(storage.path(name)) if local(name) else name
+    where = str(storage.absolute(name)) if local(name) else name
     made = datasets.load_dataset_builder(where, config or None, revision=revision or None)
   splits = {str(name): tuple(files) for name, files in (made.config.data_files or {}).items()}
   if split not in splits:

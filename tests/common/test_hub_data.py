@@ -1,6 +1,7 @@
 """hf:NAME/CONFIG:SPLIT: the files of a data set, read as files of that kind are."""
 
 import json
+import pathlib
 import shutil
 import sys
 import types
@@ -100,7 +101,13 @@ def test_rows_of_a_task_are_read_strictly_and_shards_are_one_file(folder):
   assert read.read(f'hf:{folder}/pairs').a == train.a
 
 
-def test_a_folder_of_the_very_name_comes_first(folder):
+def test_a_folder_of_the_very_name_comes_first(folder, monkeypatch):
+  monkeypatch.chdir(folder.parent)
+  folder.rename('json')
+  assert set(hub.data('hf:json').files) == {
+    str(folder.parent / f'json/books/{i}.parquet') for i in (0, 1)
+  }
+  pathlib.Path('json').rename('set')
   (folder.parent / 'set@v:1').mkdir()
   shutil.copytree(folder / 'books', folder.parent / 'set@v:1', dirs_exist_ok=True)
   assert len(hub.data(f'hf:{folder.parent}/set@v:1').files) == 2
@@ -126,6 +133,7 @@ def test_a_data_set_of_the_hub_is_read_at_the_commit_that_the_manifest_records(r
   'address, words',
   [
     ('hf:', 'write hf:NAME'),
+    ('hf:json', 'json is no folder here; of the hub write OWNER/NAME'),
     ('hf:owner/name:tran', "no split 'tran'.*Did you mean 'train'"),
     ('hf:owner/name:test', "no split 'test'.*'?train"),
     ('hf:owner/name', 'pip install "bertzoo_jax.datasets."'),
