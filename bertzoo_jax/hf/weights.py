@@ -224,11 +224,18 @@ def _with_fitting_heads(fresh, loaded, labels, their_labels) -> tuple[dict, list
   return loaded, []
 
 
-def only_layers(params: dict, numbers: tuple[int, ...]) -> dict:
-  """Nested parameters of a network with these of its layers; those that layers share stay."""
+def only_layers(params: dict, numbers: tuple[int, ...], depth: int) -> dict:
+  """Nested parameters of a network of `depth` layers with these of them; those that all layers
+  share stay. Raises UserError for groups of layers.
+  """
   flat = flatten(params)
   for path, x in flat.items():
     if path.startswith('encoder/layers/') and len(x) > 1:
+      if len(x) != depth:
+        raise errors.UserError(
+          f'init_layers takes some of {depth} layers, and these have {len(x)} copies of {path}: '
+          'layers of groups cannot be taken apart.'
+        )
       flat[path] = x[np.array(numbers)]
   return unflatten(flat)
 

@@ -138,7 +138,7 @@ def _shallower(loaded, report, words, wanted):
     )
   line = f'layers: {", ".join(map(str, numbers))} (from 0) of the {depth} of {report.source}'
   report = report._replace(encoder={**report.encoder, 'num_layers': wanted})
-  return hf.only_layers(loaded, numbers), report, [line]
+  return hf.only_layers(loaded, numbers, depth), report, [line]
 
 
 def _with_frozen(params, fresh, objective, init):

@@ -7,6 +7,7 @@ import small_networks as small
 
 import bertzoo_jax
 from bertzoo_jax import export
+from bertzoo_jax import hf
 from bertzoo_jax import objectives
 from bertzoo_jax.common import errors
 from bertzoo_jax.pretrained import initial_weights
@@ -70,6 +71,12 @@ def test_layers_that_all_share_stay_one(tmp_path):
   fresh = small.parameters(made)
   params, _ = initial_weights.parameters(fresh, str(tmp_path), made, None, layers='first:2')
   assert small.worst(params['encoder'], theirs['encoder']) == 0
+
+
+def test_layers_of_groups_are_not_taken_apart():
+  layers = {'encoder': {'layers': {'x': np.zeros((2, 3))}}}
+  with pytest.raises(errors.UserError, match='some of 6 layers, and these have 2 copies of'):
+    hf.only_layers(layers, (0, 1), 6)
 
 
 @pytest.mark.parametrize(
