@@ -44,7 +44,7 @@ def _cells(line):
     elif isinstance(value, list):
       yield key, ' '.join('' if x is None else str(x) for x in value)
     else:
-      yield key, value
+      yield key, '' if value is None else value
 
 
 def benchmark(path, task: Task, split: Split, outputs) -> None:
