@@ -85,7 +85,8 @@ def splitter(name: str, say=None) -> Splitter:
   if kind == _PACKAGE and re.fullmatch('[a-z]{2,3}(-[A-Za-z]+)?', rest):
     segment, version = _sentencex()
     split = functools.partial(_in_pieces, functools.partial(segment, rest))
-    return Splitter(split, '' if rest.partition('-')[0] in _UNSPACED else ' ', f'{name}, version {version}')
+    joiner = '' if rest.partition('-')[0] in _UNSPACED else ' '
+    return Splitter(split, joiner, f'{name}, version {version}')
   if kind == 'regex' and colon:
     return Splitter(functools.partial(_at_ends, _pattern(rest)), ' ', name)
   if name in ('lines', 'none'):
