@@ -45,6 +45,10 @@ def numbered(source: Source, kind: str):
         else 'several labels per text need several columns of 0 and 1, with commas between.'
       )
     )
+  if kind == 'regression' and source.stratified:
+    raise errors.UserError(
+      'config.source.stratified is of labels, and scores are no labels: leave it out.'
+    )
   for name, examples in source.splits.items():
     if examples.labels is None and not name.startswith('test'):
       raise errors.UserError(

@@ -9,6 +9,7 @@ import bertzoo_jax
 from bertzoo_jax import pretrained
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.finetune import work
 from bertzoo_jax.hf import weights
 from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import step_folders
@@ -120,6 +121,14 @@ def test_f1_is_of_the_label_that_is_said_and_a_metric_may_be_ones_own(tmp_path):
   logits = np.array([[1, 0, 0], [1, 0, 0]], np.float32)
   found = kinds.kind.score(names, task, task.splits['dev'], {'row': logits})
   assert list(found.values()) == [pytest.approx(2 / 3), 1.0, 1.0]
+
+
+def test_the_baseline_of_several_labels_stays_at_another_threshold(tmp_path):
+  made.write(tmp_path, train_csv='text,x,y\na,1,0\nb,1,1\nc,1,0\n', dev_csv='text,x,y\nd,1,0\n')
+  config = made.config('multilabel', dict(train='train.csv', dev='dev.csv'))
+  config = config.copy_and_resolve_references().unlock()
+  config.source.label, config.objective.threshold = 'x,y', 0.9
+  assert work.majority(made.task(config, tmp_path), 'macro_f1') == 0.5
 
 
 def share_of_x(labels, logits):

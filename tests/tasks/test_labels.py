@@ -129,6 +129,8 @@ def test_a_stratified_share_is_of_each_label():
   assert labels.held_out(given.take(range(99, -1, -1)), 0.2, True)[1].a[::-1] == dev.a
   with pytest.raises(errors.UserError, match='too few'):
     labels.held_out(examples('a', 'b', 'c', texts=texts[:3]), 0.2, stratified=True)
+  with pytest.raises(errors.UserError, match='scores are no labels'):
+    numbered('regression', train=('1', '2'), dev=('1',), stratified=True)
 
 
 def test_so_many_examples_are_taken_by_their_texts_and_all_labels_stay_known(tmp_path):

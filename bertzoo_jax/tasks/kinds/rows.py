@@ -159,7 +159,7 @@ class Rows:
 
   def constant(self, task, split):
     said = self._of.constant(task.splits[TRAIN].labels, task.labels)
-    said = np.atleast_1d(np.asarray(said, np.float32))
+    said = np.atleast_1d(np.asarray(said, np.float32)) + np.float32(task.above)
     return {'row': np.broadcast_to(said, (len(split), len(said)))}
 
   def answers(self, task, split, outputs):
