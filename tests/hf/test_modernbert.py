@@ -149,6 +149,8 @@ def test_an_error_in_the_network_is_seen_by_the_comparison(error, directory):
       dict(rope_parameters={'full_attention': {'rope_type': 'yarn', 'rope_theta': 1.0}}),
       'says of rotary positions .*yarn',
     ),
+    (dict(rope_scaling={'type': 'linear', 'factor': 2.0}), 'says of rotary positions .*linear'),
+    (dict(rope_parameters={'rope_type': 'yarn'}), 'says of rotary positions .*yarn'),
   ],
 )
 def test_a_directory_that_no_encoder_here_computes_is_refused(changes, message, directory):

@@ -94,7 +94,7 @@ def _to_encoder(content):
     {**content, 'num_key_value_heads': content.get('num_key_value_heads') or own},
     dict(attention_bias=False, mlp_bias=False, num_key_value_heads=own),
   )
-  base = modernbert.base_of(content.get('rope_parameters') or {}, content['rope_theta'])
+  base = modernbert.base_of(modernbert.rotary_said(content), content['rope_theta'])
   fields = {
     **_FIXED,
     **{ours: content[theirs] for ours, theirs in _FIELDS.items()},

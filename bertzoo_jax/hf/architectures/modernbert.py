@@ -171,7 +171,8 @@ def base_of(said, usual) -> float:
   ones.
   """
   base = said.get('rope_theta', usual) if isinstance(said, dict) else None
-  if not isinstance(base, int | float) or said.get('rope_type', 'default') != 'default':
+  kind = isinstance(said, dict) and said.get('rope_type', said.get('type', 'default'))
+  if not isinstance(base, int | float) or kind != 'default':
     raise errors.UserError(
       f'config.json says of rotary positions {str(said)[:80]}, and an encoder here has plain ones '
       'with one base for global and one for local layers.'
@@ -179,12 +180,21 @@ def base_of(said, usual) -> float:
   return float(base)
 
 
+def rotary_said(content):
+  """rope_parameters of config.json. Raises UserError for rope_scaling, their name before
+  transformers 5, which says that they are scaled.
+  """
+  base_of(content.get('rope_scaling') or {}, 1.0)
+  return content.get('rope_parameters') or {}
+
+
 def _to_encoder(content):
   applied = activation(content, 'hidden_activation')
   check_content(content, {**_FIXED, 'classifier_activation': content['hidden_activation']})
-  said = content.get('rope_parameters') or {}
+  said = rotary_said(content)
   usual = content['global_rope_theta'], content['local_rope_theta']
-  of_kind = lambda kind: (said.get(kind) or {}) if isinstance(said, dict) else said
+  by_kind = isinstance(said, dict) and said.keys() <= {*_KINDS}
+  of_kind = lambda kind: (said.get(kind) or {}) if by_kind else said
   bases = [base_of(of_kind(kind), base) for kind, base in zip(_KINDS, usual)]
   layers, every = content['num_hidden_layers'], content['global_attn_every_n_layers']
   pattern = lambda every: [_KINDS[i % every > 0] for i in range(layers)]
