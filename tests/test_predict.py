@@ -363,6 +363,7 @@ def test_files_of_every_task_are_read_as_the_run_or_a_directory_reads_them(
     ('new.tsv', (), 'exists and is not overwritten'),
     ('out.tsv', ('b',), "names the column 'b', and .* has the columns 'text', 'label'"),
     ('out.tsv', ('a', 'b', 'c'), 'has 3 names'),
+    ('out.tsv', ('text', 'label'), 'trained on single texts'),
   ],
 )
 def test_a_wrong_line_is_one_sentence(places, tmp_path, out, columns, said):

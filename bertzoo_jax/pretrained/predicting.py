@@ -77,14 +77,7 @@ class Predictor:
     examples = asked.examples(self.task.kind, inputs)
     if examples is None:
       return []
-    found = self._loaded.found
-    if found.config is not None and 'text_b' in self.source:
-      if (pairs := bool(self.source.text_b)) != (examples.b is not None):
-        raise errors.UserError(
-          f'{found.address} was trained on {"pairs of" if pairs else "single"} texts: give '
-          f'{"a pair (a, b)" if pairs else "one text"} for each.'
-        )
-    lines = self.answers(self.task.rows(examples), batch_size)
+    lines = self.answers(self._rows(examples), batch_size)
     return [{key: value for key, value in line.items() if key != 'example'} for line in lines]
 
   def read(self, path, columns: tuple[str, ...] = (), header: bool = True) -> tasks.Split:
@@ -107,7 +100,20 @@ class Predictor:
     if self._loaded.found.config is None and source['name'] == 'question_table':
       if str(path).endswith('.json'):
         source = dict(sources.squad(files={}))
-    return self.task.rows(readers.reader(source)(storage.path(path)))
+    return self._rows(readers.reader(source)(storage.path(path)))
+
+  def _rows(self, examples) -> tasks.Split:
+    """The examples as rows. Raises UserError for pairs where a run had single texts, or the other
+    way round.
+    """
+    found = self._loaded.found
+    if found.config is not None and 'text_b' in self.source:
+      if (pairs := bool(self.source.text_b)) != (examples.b is not None):
+        raise errors.UserError(
+          f'{found.address} was trained on {"pairs of" if pairs else "single"} texts: give '
+          f'{"a pair (a, b)" if pairs else "one text"} for each.'
+        )
+    return self.task.rows(examples)
 
   def answers(self, split, batch_size: int = 32) -> list[dict]:
     """What the network says of each example, as lines of predictions; see kinds.kind."""
