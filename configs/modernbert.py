@@ -107,8 +107,10 @@ def _grown(sizes, batches, tokens, warm, rows, peak, total=1700 * G, **fields):
   return made
 
 
-def _long(sizes, peak, batch_size):
-  """250 G tokens at the peak and 50 G of decay, at 8,192 tokens per row."""
+def _long(sizes, peak, batch_size, accumulation):
+  """250 G tokens at the peak and 50 G of decay, at 8,192 tokens per row. accumulation: such that 8
+  chips divide the rows of a microbatch.
+  """
   steps, decay = (round(tokens * G / (batch_size * LONG)) for tokens in (300, 50))
   return _modern(
     *sizes,
@@ -118,7 +120,7 @@ def _long(sizes, peak, batch_size):
     length=LONG,
     batch_size=batch_size,
     phases=((steps, {}),),
-    run=parts.run(accumulation=8),
+    run=parts.run(accumulation=accumulation),
   )
 
 
@@ -148,8 +150,8 @@ SIZES = {
   'tiny': _tiny,
   'base': lambda: _grown(_BASE, (768, 4608), 50 * G, 3 * G, 256, 8e-4, 1719 * G),
   'large': lambda: _grown(_LARGE, (448, 4928), 10 * G, 2 * G, 224, 5e-4),
-  'base_long': lambda: _long(_BASE, 3e-4, 576),
-  'large_long': lambda: _long(_LARGE, 5e-5, 616),
+  'base_long': lambda: _long(_BASE, 3e-4, 576, 8),
+  'large_long': lambda: _long(_LARGE, 5e-5, 616, 7),
   '17m': lambda: _grown((7, 256, 384), (576, 4608), 125 * G, 4 * G, 192, **_SMALL),
   '32m': lambda: _grown((10, 384, 576), (512, 4608), 100 * G, 4 * G, 256, **_SMALL),
   '68m': lambda: _grown((19, 512, 768), (384, 4608), 75 * G, 3 * G, 192, **_SMALL),
