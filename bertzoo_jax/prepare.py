@@ -394,7 +394,7 @@ def _manifest(out, plan, config, dropped, records, repeated) -> dict:
   manifest = dict(
     format_version=corpus.FORMAT_VERSION,
     tokenizer=meta['section'],
-    corpus=plan['corpus'],
+    corpus=config.corpus.to_dict(),
     vocab_size=len(unigrams),
     special=meta['special'],
     tokenizer_hash=meta['hash'],

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from bertzoo_jax import prepare as prepare_lib
+from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import beam
 from bertzoo_jax.corpus import corpus
@@ -94,6 +95,7 @@ def test_a_corpus_of_another_version_of_a_splitter_is_not_resumed(text, tmp_path
   config.corpus.splitter = 'sentencex:en'
   manifest = made.make(config, text, tmp_path / 'out')
   assert manifest['splitter'].startswith('sentencex:en, version ')
+  configuration.check_text('It', manifest, config.tokenizer, config.corpus)  # trains with it
   assert made.make(config, text, tmp_path / 'out') == manifest
   monkeypatch.setattr(sentences.metadata, 'version', lambda _: '99')
   with pytest.raises(errors.UserError, match='splitter: sentencex:en, version .* version 99'):
