@@ -452,8 +452,16 @@ def test_xlnet_s_conditional_head_has_the_beam_and_the_odds_of_transformers(tmp_
     ('Deberta', dict(pooler_hidden_act='tanh'), 'pooler_hidden_act=tanh'),
     ('ModernBert', dict(classifier_pooling='mean'), 'classifier_pooling=mean'),
     ('EuroBert', {}, 'classifier_pooling=late'),
-    ('EuroBert', dict(rope_scaling={'rope_type': 'dynamic'}), 'rotary positions .*dynamic'),
-    ('EuroBert', dict(num_key_value_heads=3), 'num_key_value_heads=3, .* has 12 only'),
+    (
+      'EuroBert',
+      dict(rope_scaling={'rope_type': 'dynamic'}, classifier_pooling='bos'),
+      'rotary positions .*dynamic',
+    ),
+    (
+      'EuroBert',
+      dict(num_key_value_heads=3, classifier_pooling='bos'),
+      'num_key_value_heads=3, .* has 12 only',
+    ),
   ],
 )
 def test_a_head_that_computes_something_else_is_not_read(family, fields, message):
