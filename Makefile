@@ -118,7 +118,7 @@ test-hf4: $(READY)  ## what is exported and read, with transformers 4.57.6
 	    -c $(OLD)/constraints.txt -e '.[dev]' transformers==4.57.6
 	  touch $(OLD)/.ready
 	fi
-	USE_TF=0 $(OLD)/bin/python -m pytest -q -n $(JOBS) --dist loadfile tests/hf tests/test_export_row_heads.py tests/test_convert.py
+	USE_TF=0 $(OLD)/bin/python -m pytest -q -n $(JOBS) --dist loadfile tests/hf tests/export/test_export_row_heads.py tests/export/test_convert.py
 
 kernels: $(READY)  ## the kernels' cycles on TPUs, with the libtpu of the environment (an hour)
 	@PYTHONPATH=. "$(PY)" bench/tpu_kernels.py

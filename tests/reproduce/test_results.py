@@ -7,7 +7,7 @@ import pytest
 from bench import results
 from bertzoo_jax.reproduce import page
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 FOLDERS = sorted(p.parent for p in (ROOT / 'docs/results').glob('*/config.table.json'))
 
 

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import test_evaluate as evaluated
-import test_export as exports
 
 from bertzoo_jax import export
 from bertzoo_jax import pretrained
@@ -24,6 +23,7 @@ from bertzoo_jax.objectives import networks
 from configs import bert
 from configs import parts
 from configs import xlnet
+from tests.export import test_export as exports
 
 SENTENCES = (
   'The travellers talk of it in the laboratory.',

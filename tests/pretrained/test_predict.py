@@ -16,8 +16,8 @@ from bertzoo_jax.common import trust
 from bertzoo_jax.runs import step_folders
 from configs import parts
 from configs.tasks import parts as task_parts
-from tests import test_export_row_heads as rows
 from tests import tuned
+from tests.export import test_export_row_heads as rows
 from tests.pretrained import test_loading as made
 
 LABELS = ('bad', 'good', 'odd')

@@ -26,7 +26,7 @@ from configs.tasks import parts as task_parts
 transformers = pytest.importorskip('transformers', reason='parity needs transformers')
 torch = pytest.importorskip('torch', reason='parity needs torch')
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 SAMPLE = (ROOT / 'data/sample/time_machine.txt').read_text()[:40_000].split('\n\n')
 SIZES = dict(num_layers=2, hidden_size=32, num_heads=4, intermediate_size=48)
 BERT = parts.transformer(max_positions=160, **SIZES)

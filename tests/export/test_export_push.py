@@ -21,7 +21,7 @@ from bertzoo_jax.hf import verify
 from configs import bert
 
 NAME, TOKEN = 'owner/name', 'hf_fakeSecretOfTheTest'
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 _SAYS = types.SimpleNamespace
 
 

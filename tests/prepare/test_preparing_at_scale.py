@@ -1,12 +1,10 @@
-"""What docs/preparing_at_scale.md tells people to type is known to Beam (tests/test_readme.py: to
-`prepare`).
-"""
+"""Beam knows the lines of docs/preparing_at_scale.md (test_readme.py: `prepare` does)."""
 
 import pathlib
 import re
 import shlex
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 DOC = (ROOT / 'docs' / 'preparing_at_scale.md').read_text()
 BEAM_ARGS = [shlex.split(args) for args in re.findall(r"--beam_args='(--runner=[A-Z][^']*)'", DOC)]
 ALTERNATIVES = re.findall(r'`(--[a-z_]+=?[^`]*)`', DOC.split('## Apache Beam')[1])

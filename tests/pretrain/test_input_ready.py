@@ -16,7 +16,7 @@ from bertzoo_jax.show import __main__ as show
 from tests import found
 from tests import test_systems
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 SAMPLE = ROOT / 'data' / 'sample'
 
 

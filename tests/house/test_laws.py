@@ -15,7 +15,7 @@ from configs import parts
 from configs.tasks import parts as task_parts
 from tests import found
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 PACKAGE = ROOT / 'bertzoo_jax'
 
 # Law 3: the folders of each program, and what it may not import (anywhere, also not inside a

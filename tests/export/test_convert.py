@@ -32,7 +32,7 @@ from configs import deberta_v3
 torch = pytest.importorskip('torch', reason='pickles need torch')
 transformers = pytest.importorskip('transformers', reason='exports are opened with transformers')
 
-SAMPLE = pathlib.Path(__file__).parents[1] / 'data/sample/time_machine.txt'
+SAMPLE = pathlib.Path(__file__).parents[2] / 'data/sample/time_machine.txt'
 WIDTH, FEED_FORWARD, HEADS, LENGTH, BUCKETS, SPARE = 32, 48, 2, 64, 16, 9
 DRAW = np.random.default_rng(0)
 # As configs of the release have it (rtd_base.json): its names, and terms in one text.

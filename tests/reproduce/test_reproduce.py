@@ -30,7 +30,7 @@ from bertzoo_jax.reproduce import page
 from bertzoo_jax.reproduce import plan
 from configs.tables import parts
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 SAMPLE = str(ROOT / 'data' / 'sample')
 
 

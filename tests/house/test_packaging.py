@@ -11,7 +11,7 @@ import setuptools
 
 import bertzoo_jax
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 PACKAGE = ROOT / 'bertzoo_jax'
 
 

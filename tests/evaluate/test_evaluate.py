@@ -25,7 +25,7 @@ from bertzoo_jax.training import phase_run
 from configs import parts
 
 pytestmark = pytest.mark.filterwarnings('ignore:Split')  # few rows, of long sentences
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 LENGTH, BATCH, BATCHES, VOCAB = 64, 8, 3, 600
 SIZES = dict(num_layers=2, hidden_size=16, num_heads=2, intermediate_size=32, max_positions=LENGTH)
 

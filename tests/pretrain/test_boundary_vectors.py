@@ -24,7 +24,7 @@ from bertzoo_jax.training import schedules
 from bertzoo_jax.training import step as steps
 from configs import spanbert
 
-SAMPLE = pathlib.Path(__file__).parents[1] / 'data' / 'sample'
+SAMPLE = pathlib.Path(__file__).parents[2] / 'data' / 'sample'
 CONFIG = spanbert.get_config('tiny,steps=800')
 CONFIG.batch_size = 16
 BELOW = 0.03  # nats, after a tenth of the text that the config trains on

@@ -15,7 +15,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.pretrained import loading
 from tests.pretrained import test_loading as made
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 LINES = [
   'The time machine stood there.',
   '',

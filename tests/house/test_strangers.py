@@ -45,7 +45,7 @@ from configs.tables import albert_table5
 from tests.pretrained.test_loading import make_run
 from tests.pretrained.test_loading import written
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 SAMPLE = ROOT / 'data/sample/time_machine.txt'
 
 

@@ -16,7 +16,7 @@ from bertzoo_jax.objectives import networks
 from bertzoo_jax.pretrained import initial_weights
 from configs import bert
 from configs import parts
-from tests import test_export
+from tests.export import test_export
 
 WIDE = 'objective=replaced_token,encoder=two_stream'
 CROSSINGS = {  # argument of bert's config: {name of a network: (class, heads beside it)}

@@ -26,7 +26,7 @@ from bertzoo_jax.training import schedules
 from bertzoo_jax.training import step as steps
 from tests.batches import test_masking_replacement
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 TABLES = tuple(
   p.stem
   for p in sorted((ROOT / 'configs/tables').glob('*.py'))

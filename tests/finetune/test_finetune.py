@@ -23,7 +23,7 @@ from bertzoo_jax.runs import step_folders
 from tests import killed
 from tests import tuned
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 config, finetune = tuned.config, tuned.finetune
 
 

@@ -34,7 +34,7 @@ from configs import bert
 from configs import parts
 from configs import roberta
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 SAMPLE = (ROOT / 'data/sample/time_machine.txt').read_text()[:60_000]
 SIZES = dict(num_layers=2, hidden_size=32, num_heads=2, intermediate_size=48, max_positions=32)
 

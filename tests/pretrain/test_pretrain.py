@@ -40,7 +40,7 @@ from bertzoo_jax.training import loop
 from configs import bert
 from configs import parts
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 STEPS, BORDER = 14, 9
 COUPLED = parts.part('tests.outside.coupled:coupled', how='contrast')
 

@@ -20,7 +20,7 @@ from configs.tasks import own
 from tests import found
 from tests.pretrained import test_loading as made
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 README = (ROOT / 'README.md').read_text()
 MOST_WORDS, MOST_WORDS_OF_ALL = 1000, 32_000
 PAGES = (
