@@ -89,7 +89,7 @@ demo: $(READY)  ## sample text → corpus → a small BERT → a Hugging Face di
 	  --corpus $(DEMO)/corpus --workdir $(DEMO)/run
 	rm -rf $(DEMO)/hf
 	step '3/5  A Hugging Face directory, reloaded and compared' python -m bertzoo_jax.export --workdir $(DEMO)/run --out $(DEMO)/hf
-	step '4/5  Filling a mask with that directory' python -m bertzoo_jax.hf.fill_mask --model $(DEMO)/hf \
+	step '4/5  Filling a mask with that directory' python -m bertzoo_jax.fill_mask --model $(DEMO)/hf \
 	  --text 'The people of the United [MASK] have the power to make laws.'
 	printf '%s\n' '' \
 	  'Made:  $(DEMO)/corpus   the sample as tokens, with its data report in manifest.json' \

@@ -14,6 +14,7 @@ import safetensors.numpy
 
 from bertzoo_jax import convert
 from bertzoo_jax import export
+from bertzoo_jax import fill_mask
 from bertzoo_jax import hf
 from bertzoo_jax import prepare
 from bertzoo_jax import pretrain
@@ -21,7 +22,6 @@ from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import vocabulary
 from bertzoo_jax.hf import architectures
-from bertzoo_jax.hf import fill_mask
 from bertzoo_jax.hf import verify
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.runs import checkpoint

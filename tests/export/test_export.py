@@ -19,12 +19,12 @@ import pytest
 import small_networks as small
 
 from bertzoo_jax import export
+from bertzoo_jax import fill_mask
 from bertzoo_jax import hf
 from bertzoo_jax import objectives
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
-from bertzoo_jax.hf import fill_mask
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
 from bertzoo_jax.model import encoder as encoders

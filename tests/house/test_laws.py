@@ -57,7 +57,7 @@ PARTS = {
 }
 # The same for fine-tuning.
 TASK_PARTS = {
-  'source': ('bertzoo_jax.tasks.sources', set()),
+  'source': ('bertzoo_jax.tasks.reading.sources', set()),
   'features': ('bertzoo_jax.tasks.features', set()),
 }
 

@@ -132,7 +132,7 @@ def test_the_commands_by_hand_make_a_model_that_fills_a_mask(checkout):
     'show',
     'pretrain',
     'export',
-    'hf.fill_mask',
+    'fill_mask',
   ]
   for command in commands:
     done = _run(shlex.split(command.replace('bert.py:tiny', 'bert.py:tiny,steps=20'))[1:], checkout)

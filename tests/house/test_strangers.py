@@ -19,6 +19,7 @@ import small_corpora
 
 import bertzoo_jax
 from bertzoo_jax import export
+from bertzoo_jax import fill_mask
 from bertzoo_jax import objectives
 from bertzoo_jax import pretrained
 from bertzoo_jax import tokenizers
@@ -31,13 +32,12 @@ from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.evaluate import gaps
 from bertzoo_jax.evaluate import scores
 from bertzoo_jax.finetune import plan
-from bertzoo_jax.hf import fill_mask
 from bertzoo_jax.parts import named
 from bertzoo_jax.pretrained import initial_weights
 from bertzoo_jax.pretrained import loading
 from bertzoo_jax.reproduce import plan as tables
 from bertzoo_jax.show import __main__ as show
-from bertzoo_jax.tasks import datasets
+from bertzoo_jax.tasks.reading import datasets
 from bertzoo_jax.text import finding
 from configs import bert
 from configs import parts as config_parts

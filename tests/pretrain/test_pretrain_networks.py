@@ -18,11 +18,11 @@ from test_pretrain import state_of
 from test_pretrain import world  # noqa: F401
 
 from bertzoo_jax import export
+from bertzoo_jax import fill_mask
 from bertzoo_jax.common import errors
 from bertzoo_jax.evaluate import gaps
 from bertzoo_jax.evaluate import minimal_pairs
 from bertzoo_jax.evaluate import scores
-from bertzoo_jax.hf import fill_mask
 from bertzoo_jax.hf import weights
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import metrics

@@ -1,6 +1,6 @@
 """Fills the masks of a text with a Hugging Face directory, opened as by every other command.
 
-python -m bertzoo_jax.hf.fill_mask --model DIR --text 'The United [MASK] have the power.'
+python -m bertzoo_jax.fill_mask --model DIR --text 'The United [MASK] have the power.'
 """
 
 import os

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.tasks import files
 from bertzoo_jax.tasks import schemes
-from bertzoo_jax.tasks import tables
 from bertzoo_jax.tasks.examples import UNLABELLED
 from bertzoo_jax.tasks.examples import Source
 from bertzoo_jax.tasks.examples import taken
+from bertzoo_jax.tasks.reading import files
+from bertzoo_jax.tasks.reading import tables
 
 _INSIDE = '\x02'  # between the characters of a sentence in MSRA-NER's table
 _DOCUMENT = '-DOCSTART-'

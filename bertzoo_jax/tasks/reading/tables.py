@@ -13,7 +13,7 @@ import re
 import types
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.tasks import files
+from bertzoo_jax.tasks.reading import files
 
 TEXT = {'.tsv': '\t', '.txt': '\t', '.csv': ','}  # with the separator that `auto` stands for
 JSON = ('.jsonl', '.json', '.ndjson')

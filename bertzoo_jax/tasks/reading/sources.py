@@ -12,14 +12,14 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.parts import named
 from bertzoo_jax.parts import sources as definitions
 from bertzoo_jax.tasks import choices
-from bertzoo_jax.tasks import columns
-from bertzoo_jax.tasks import datasets
-from bertzoo_jax.tasks import files
-from bertzoo_jax.tasks import questions
-from bertzoo_jax.tasks import tables
-from bertzoo_jax.tasks import tagged
+from bertzoo_jax.tasks.answering import questions
 from bertzoo_jax.tasks.examples import TRAIN
 from bertzoo_jax.tasks.examples import Source
+from bertzoo_jax.tasks.reading import columns
+from bertzoo_jax.tasks.reading import datasets
+from bertzoo_jax.tasks.reading import files
+from bertzoo_jax.tasks.reading import tables
+from bertzoo_jax.tasks.reading import tagged
 
 
 def table(task_dir, fields) -> Source:

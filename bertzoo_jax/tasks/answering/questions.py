@@ -11,13 +11,13 @@ import dataclasses
 import json
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.tasks import columns
-from bertzoo_jax.tasks import files
 from bertzoo_jax.tasks import labels
-from bertzoo_jax.tasks import tables
 from bertzoo_jax.tasks.examples import TRAIN
 from bertzoo_jax.tasks.examples import Source
 from bertzoo_jax.tasks.examples import taken
+from bertzoo_jax.tasks.reading import columns
+from bertzoo_jax.tasks.reading import files
+from bertzoo_jax.tasks.reading import tables
 
 NOWHERE = (-1, -1)
 _YES_NO = ('yes', 'no')

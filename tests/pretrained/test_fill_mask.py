@@ -8,8 +8,8 @@ import pytest
 import safetensors.numpy
 
 import bertzoo_jax
+from bertzoo_jax import fill_mask
 from bertzoo_jax.common import errors
-from bertzoo_jax.hf import fill_mask
 from tests.pretrained import test_loading as made
 
 TEXT = 'The time [MASK] stood in the [MASK].'

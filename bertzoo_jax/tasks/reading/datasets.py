@@ -7,13 +7,13 @@ import numpy as np
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import trust
-from bertzoo_jax.tasks import columns
-from bertzoo_jax.tasks import files
-from bertzoo_jax.tasks import tables
-from bertzoo_jax.tasks import tagged
 from bertzoo_jax.tasks.examples import TRAIN
 from bertzoo_jax.tasks.examples import UNLABELLED
 from bertzoo_jax.tasks.examples import Source
+from bertzoo_jax.tasks.reading import columns
+from bertzoo_jax.tasks.reading import files
+from bertzoo_jax.tasks.reading import tables
+from bertzoo_jax.tasks.reading import tagged
 
 
 def tfds(task_dir, fields) -> Source:

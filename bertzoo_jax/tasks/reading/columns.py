@@ -3,10 +3,10 @@
 import dataclasses
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.tasks import files
-from bertzoo_jax.tasks import tables
 from bertzoo_jax.tasks.examples import UNLABELLED
 from bertzoo_jax.tasks.examples import Examples
+from bertzoo_jax.tasks.reading import files
+from bertzoo_jax.tasks.reading import tables
 
 
 def choose(field, names, known, path, needed=True, fixed=False) -> str:

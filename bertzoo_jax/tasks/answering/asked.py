@@ -1,11 +1,11 @@
 """What a Python program asks a trained network, as examples without labels."""
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.tasks.answering.questions import NOWHERE
+from bertzoo_jax.tasks.answering.questions import Questions
 from bertzoo_jax.tasks.choices import Choices
 from bertzoo_jax.tasks.examples import Examples
-from bertzoo_jax.tasks.questions import NOWHERE
-from bertzoo_jax.tasks.questions import Questions
-from bertzoo_jax.tasks.tagged import Tagged
+from bertzoo_jax.tasks.reading.tagged import Tagged
 
 
 def examples(kind, inputs):
