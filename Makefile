@@ -89,7 +89,7 @@ demo: $(READY)  ## sample text → corpus → a small BERT → a Hugging Face di
 	  --corpus $(DEMO)/corpus --workdir $(DEMO)/run
 	rm -rf $(DEMO)/hf
 	step '3/5  A Hugging Face directory, reloaded and compared' python -m bertzoo_jax.export --workdir $(DEMO)/run --out $(DEMO)/hf
-	step '4/5  Filling a mask with that directory' python -m bertzoo_jax.hf.fill_mask --model $(DEMO)/hf \
+	step '4/5  Filling a mask with that directory' python -m bertzoo_jax.fill_mask --model $(DEMO)/hf \
 	  --text 'The people of the United [MASK] have the power to make laws.'
 	printf '%s\n' '' \
 	  'Made:  $(DEMO)/corpus   the sample as tokens, with its data report in manifest.json' \
@@ -118,7 +118,7 @@ test-hf4: $(READY)  ## what is exported and read, with transformers 4.57.6
 	    -c $(OLD)/constraints.txt -e '.[dev]' transformers==4.57.6
 	  touch $(OLD)/.ready
 	fi
-	USE_TF=0 $(OLD)/bin/python -m pytest -q -n $(JOBS) --dist loadfile tests/hf tests/test_export_row_heads.py tests/test_convert.py
+	USE_TF=0 $(OLD)/bin/python -m pytest -q -n $(JOBS) --dist loadfile tests/hf tests/export/test_export_row_heads.py tests/export/test_convert.py
 
 kernels: $(READY)  ## the kernels' cycles on TPUs, with the libtpu of the environment (an hour)
 	@PYTHONPATH=. "$(PY)" bench/tpu_kernels.py

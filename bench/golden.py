@@ -31,7 +31,7 @@ SYSTEMS = {
   **dict.fromkeys(('deberta_v3', 'spanbert', 'xlnet'), 'en'),
   **dict.fromkeys(('bert_wwm', 'ernie', 'macbert'), 'zh'),
 }
-COMMANDS = ('convert', 'encode', 'evaluate', 'export', 'finetune', 'hf.fill_mask')
+COMMANDS = ('convert', 'encode', 'evaluate', 'export', 'finetune', 'fill_mask')
 COMMANDS += ('preflight', 'prepare', 'pretrain', 'reproduce', 'show')
 
 # Prints {config file:argument: its JSON}, for the arguments that each file names.

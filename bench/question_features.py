@@ -90,7 +90,7 @@ def main():
   import transformers
 
   from bertzoo_jax import tokenizers
-  from bertzoo_jax.tasks import sources
+  from bertzoo_jax.tasks.reading import sources
   from configs import parts
 
   source = sources.BY_NAME['squad']('', files={'train': args.file}, leave_out=(), dev_share=0.1)

@@ -13,7 +13,7 @@ from bertzoo_jax.parts import ranges
 ROOT = pathlib.Path(__file__).parents[1]
 NOT_CONFIGS = ('__init__', 'parts')
 
-# Every other file of configs/ is a config; tests/test_laws.py says what it must have.
+# Every other file of configs/ is a config; tests/house/test_laws.py says what it must have.
 SYSTEMS = tuple(
   p.stem for p in sorted((ROOT / 'configs').glob('*.py')) if p.stem not in NOT_CONFIGS
 )

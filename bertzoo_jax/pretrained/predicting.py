@@ -12,9 +12,9 @@ from bertzoo_jax.hf import weights
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.parts import features
 from bertzoo_jax.parts import sources
-from bertzoo_jax.tasks import asked
 from bertzoo_jax.tasks import batches
-from bertzoo_jax.tasks import sources as readers
+from bertzoo_jax.tasks.answering import asked
+from bertzoo_jax.tasks.reading import sources as readers
 from bertzoo_jax.tokenizers import published
 
 # Compiled once for equal encoders: networks and splits whose rows have one length share it.

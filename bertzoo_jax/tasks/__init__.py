@@ -13,12 +13,12 @@ import numpy as np
 from bertzoo_jax.parts import named
 from bertzoo_jax.tasks import features
 from bertzoo_jax.tasks import kinds
-from bertzoo_jax.tasks import sources
 from bertzoo_jax.tasks.examples import PREFIXES
 from bertzoo_jax.tasks.examples import TRAIN
 from bertzoo_jax.tasks.kinds.kind import check_metrics
 from bertzoo_jax.tasks.kinds.kind import check_parts
-from bertzoo_jax.tasks.sources import located as located
+from bertzoo_jax.tasks.reading import sources
+from bertzoo_jax.tasks.reading.sources import located as located
 from bertzoo_jax.tasks.task import Split
 from bertzoo_jax.tasks.task import Task
 

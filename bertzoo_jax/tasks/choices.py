@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
-from bertzoo_jax.tasks import columns
-from bertzoo_jax.tasks import files
-from bertzoo_jax.tasks import tables
 from bertzoo_jax.tasks.examples import UNLABELLED
 from bertzoo_jax.tasks.examples import Source
 from bertzoo_jax.tasks.examples import taken
+from bertzoo_jax.tasks.reading import columns
+from bertzoo_jax.tasks.reading import files
+from bertzoo_jax.tasks.reading import tables
 
 FORMS = ('letter', 'from_0', 'from_1', 'text')
 _STORY = re.compile(r'^\*{10,}\s*$')

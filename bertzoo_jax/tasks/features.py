@@ -11,8 +11,8 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.parts import features as definitions
 from bertzoo_jax.parts import named
 from bertzoo_jax.tasks import choice_rows
-from bertzoo_jax.tasks import windows
 from bertzoo_jax.tasks import words
+from bertzoo_jax.tasks.answering import windows
 from bertzoo_jax.tasks.examples import Examples
 from bertzoo_jax.tasks.frames import Frame
 from bertzoo_jax.tasks.frames import Rows

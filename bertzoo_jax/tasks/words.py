@@ -10,7 +10,7 @@ import numpy as np
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks.frames import Frame
 from bertzoo_jax.tasks.frames import Rows
-from bertzoo_jax.tasks.tagged import Tagged
+from bertzoo_jax.tasks.reading.tagged import Tagged
 
 _CHUNK = 8192  # sentences that are tokens at a time
 

@@ -16,7 +16,7 @@ from bertzoo_jax.evaluate import gaps
 from bertzoo_jax.evaluate import scores
 from bertzoo_jax.objectives import networks
 from configs import parts
-from tests import test_evaluate as made
+from tests.evaluate import test_evaluate as made
 
 ROOT = pathlib.Path(__file__).parents[2]
 

@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pytest
 import small_networks as small
-from test_export import make_workdir
 
 from bertzoo_jax import export
 from bertzoo_jax.common import errors
@@ -17,6 +16,7 @@ from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
 from bertzoo_jax.model import modern
 from configs import modern_rtd
+from tests.export.test_export import make_workdir
 
 transformers = pytest.importorskip('transformers', reason='parity needs transformers')
 torch = pytest.importorskip('torch', reason='parity needs torch')

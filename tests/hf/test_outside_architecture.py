@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import small_networks as small
-from test_export import make_workdir
 
 from bertzoo_jax import export
 from bertzoo_jax import hf
@@ -25,6 +24,7 @@ from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architectures import modernbert
 from bertzoo_jax.pretrained import initial_weights
 from configs import parts
+from tests.export.test_export import make_workdir
 from tests.outside import convolved_config
 from tests.outside import convolved_hf
 from tests.outside import roformer

@@ -15,9 +15,6 @@ import ml_collections
 import numpy as np
 import pytest
 import small_networks as small
-from test_pretrain import here  # noqa: F401  a fixture
-from test_pretrain import state_of
-from test_pretrain import world  # noqa: F401
 
 from bertzoo_jax import export
 from bertzoo_jax import kernels
@@ -38,6 +35,9 @@ from configs import parts
 from tests import toys
 from tests.outside import kept_or_random
 from tests.outside import roformer
+from tests.pretrain.test_pretrain import here  # noqa: F401  a fixture
+from tests.pretrain.test_pretrain import state_of
+from tests.pretrain.test_pretrain import world  # noqa: F401
 
 STEPS, KEPT_STEP, VOCAB = 36, 12, 104
 KEPT = 'tests.outside.kept_or_random:kept_or_random'

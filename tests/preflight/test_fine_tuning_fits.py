@@ -11,8 +11,8 @@ from bertzoo_jax.preflight import readiness
 from bertzoo_jax.preflight import report
 from bertzoo_jax.preflight.tpu import chips
 from configs import bert
+from tests.finetune.test_finetune import world  # noqa: F401
 from tests.preflight import asked
-from tests.test_finetune import world  # noqa: F401
 from tests.tuned import config
 
 

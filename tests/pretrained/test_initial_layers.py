@@ -12,8 +12,8 @@ from bertzoo_jax import objectives
 from bertzoo_jax.common import errors
 from bertzoo_jax.pretrained import initial_weights
 from configs import parts
-from tests import test_export_row_heads as rows
 from tests import tuned
+from tests.export import test_export_row_heads as rows
 
 DEEP = 6
 

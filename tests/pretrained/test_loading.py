@@ -33,7 +33,7 @@ from configs import electra
 from configs import modernbert
 from configs import roberta
 from configs import xlnet
-from tests import test_export as made
+from tests.export import test_export as made
 
 SIZES = dict(num_layers=2, hidden_size=32, num_heads=2, intermediate_size=48)
 SIZED = {**SIZES, 'max_positions': 32}

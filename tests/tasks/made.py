@@ -6,7 +6,7 @@ import ml_collections
 import numpy as np
 
 from bertzoo_jax import tasks
-from bertzoo_jax.tasks import sources
+from bertzoo_jax.tasks.reading import sources
 from configs.tasks import own
 
 SHAPE = types.SimpleNamespace(

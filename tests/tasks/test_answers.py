@@ -5,7 +5,7 @@ import types
 import numpy as np
 import pytest
 
-from bertzoo_jax.tasks import answers
+from bertzoo_jax.tasks.answering import answers
 from tests.tasks import made
 from tests.tasks import test_windows
 

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.tasks import columns as column_names
 from bertzoo_jax.tasks import labels
 from bertzoo_jax.tasks.examples import Examples
 from bertzoo_jax.tasks.examples import Source
+from bertzoo_jax.tasks.reading import columns as column_names
 
 
 def examples(*given, texts=None):

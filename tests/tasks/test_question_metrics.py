@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bertzoo_jax.tasks import answers
-from bertzoo_jax.tasks import question_metrics as metrics
+from bertzoo_jax.tasks.answering import answers
+from bertzoo_jax.tasks.answering import question_metrics as metrics
 
 
 def said(texts, best=None, odds=None):

@@ -9,7 +9,7 @@ import pytest
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks import kinds
-from bertzoo_jax.tasks import questions
+from bertzoo_jax.tasks.answering import questions
 from configs.tasks import own
 from configs.tasks import parts
 from configs.tasks import questions as configs

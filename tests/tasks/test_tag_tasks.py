@@ -7,9 +7,9 @@ import pytest
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks import batches
 from bertzoo_jax.tasks import frames
-from bertzoo_jax.tasks import tagged
 from bertzoo_jax.tasks import words
 from bertzoo_jax.tasks.kinds import kind as kinds
+from bertzoo_jax.tasks.reading import tagged
 from configs.tasks import tags as tag_configs
 
 SPECIAL = made.Characters.special

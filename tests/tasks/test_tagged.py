@@ -6,7 +6,7 @@ import made
 import pytest
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.tasks import tagged
+from bertzoo_jax.tasks.reading import tagged
 from configs.tasks import parts
 
 CONLL = '-DOCSTART- -X- -X- O\n\nEU NNP I-NP I-ORG\nrejects VBZ I-VP O\n\nPeter NNP I-NP I-PER\n'

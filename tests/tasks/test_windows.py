@@ -10,10 +10,10 @@ import pytest
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import verify
-from bertzoo_jax.tasks import answers
 from bertzoo_jax.tasks import features
 from bertzoo_jax.tasks import frames
-from bertzoo_jax.tasks import questions
+from bertzoo_jax.tasks.answering import answers
+from bertzoo_jax.tasks.answering import questions
 from configs.tasks import parts
 from tests.tasks import made
 from tests.tokenizers import test_of_folder

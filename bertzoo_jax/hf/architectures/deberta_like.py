@@ -31,7 +31,7 @@ NO_POOLER = bert_like.NO_POOLER
 _NO_DECODER = (
   '**Do not fill masks with transformers.** This network was trained with the enhanced mask '
   'decoder (He et al. 2020 §3.2), which no class of transformers has. So the guesses of its '
-  '`fill-mask` are wrong. `python -m bertzoo_jax.hf.fill_mask` uses the decoder, which reads '
+  '`fill-mask` are wrong. `python -m bertzoo_jax.fill_mask` uses the decoder, which reads '
   f'`{POSITIONS}`. transformers ignores this tensor. Fine-tuning needs neither.'
 )
 

@@ -7,10 +7,10 @@ import json
 import numpy as np
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.tasks import answers
-from bertzoo_jax.tasks import question_metrics
-from bertzoo_jax.tasks import questions
 from bertzoo_jax.tasks import report
+from bertzoo_jax.tasks.answering import answers
+from bertzoo_jax.tasks.answering import question_metrics
+from bertzoo_jax.tasks.answering import questions
 from bertzoo_jax.tasks.examples import TRAIN
 
 

@@ -7,8 +7,8 @@ from bertzoo_jax.tasks import labels as labels_lib
 from bertzoo_jax.tasks import metrics
 from bertzoo_jax.tasks import report
 from bertzoo_jax.tasks import schemes
-from bertzoo_jax.tasks import tagged
 from bertzoo_jax.tasks.examples import TRAIN
+from bertzoo_jax.tasks.reading import tagged
 
 
 class Tags:

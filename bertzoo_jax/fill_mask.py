@@ -1,0 +1,95 @@
+"""Fills the masks of a text with a Hugging Face directory, opened as by every other command.
+
+python -m bertzoo_jax.fill_mask --model DIR --text 'The United [MASK] have the power.'
+"""
+
+import os
+
+import jax
+import numpy as np
+from absl import flags
+
+from bertzoo_jax import cli
+from bertzoo_jax.common import errors
+from bertzoo_jax.objectives import networks
+from bertzoo_jax.objectives import objective
+from bertzoo_jax.pretrained import loading
+
+
+def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:
+  """For each mask of the text, the `top` likeliest pieces with their probabilities.
+
+  Raises UserError for a directory that cannot be opened or has no head that fills masks, for a text
+  without a mask or too long, and for more guesses than there are pieces.
+  """
+  network = loading.load(f'hf:{os.fspath(model).removeprefix("hf:")}')
+  params, tokenizer = network.params, network.tokenizer
+  if 'mlm_head' not in params or objective.MASKED not in network.found.learned:
+    raise errors.UserError(
+      f'{model} is a {network.config["hf"]}, which has no head that fills masks: give the folder '
+      'of the generator, or of a masked language model.'
+    )
+  if top > tokenizer.vocab_size:
+    raise errors.UserError(
+      f'--top={top}: the model knows {tokenizer.vocab_size:,} pieces; ask for at most as many.'
+    )
+  mask = tokenizer.special['mask']
+  (row,) = network.rows([text.replace('[MASK]', tokenizer.pieces[mask])])
+  if row.cut:
+    raise errors.UserError(
+      f'The text is longer than the {len(row.ids)} tokens of a row of this model: shorten it.'
+    )
+  places = np.flatnonzero(row.ids == mask)
+  if not len(places):
+    raise errors.UserError(
+      f'The text has no {tokenizer.pieces[mask]}: write one where a word is missing.'
+    )
+  if network.found.ahead:
+    places = np.maximum(places - 1, 0)
+  batch = {
+    'input_ids': row.ids,
+    'segment_ids': row.segments,
+    'pack_ids': np.ones_like(row.ids),
+    'masked_positions': places.astype(np.int32),
+  }
+  if 'query' in params['encoder']['embeddings']:  # nobody sees a mask
+    batch['order'] = (row.ids == mask).astype(np.int32)
+  with jax.default_matmul_precision('highest'):
+    logits_PV = _logits(network.encoder, params, {name: x[None] for name, x in batch.items()})[0]
+  shares_PV = np.asarray(jax.nn.softmax(logits_PV))[:, : tokenizer.vocab_size]
+  best_PK = np.argsort(-shares_PV, axis=1, kind='stable')[:, :top]
+  return [
+    [(tokenizer.decode([i]).strip(), float(shares_V[i])) for i in best_K]
+    for shares_V, best_K in zip(shares_PV, best_PK)
+  ]
+
+
+def _logits(encoder, params, batch):
+  """logits_BPV, float32."""
+  states_BPD = networks.predictions(encoder, params['encoder'], batch, None).states_BPD
+  return networks.vocabulary_logits(encoder, params, states_BPD)
+
+
+def table(text: str, filled: list[list[tuple[str, float]]]) -> str:
+  """The text and a line for each mask, its guesses in quotes: a comma may be one."""
+  lines = [
+    f'mask {n}: ' + ' · '.join(f'"{piece}" {100 * p:.1f} %' for piece, p in guesses)
+    for n, guesses in enumerate(filled, 1)
+  ]
+  return '\n'.join([text, *lines])
+
+
+def main(_):
+  print(table(_TEXT.value, fill(_MODEL.value, _TEXT.value, _TOP.value)))
+
+
+if __name__ == '__main__':
+  _MODEL = flags.DEFINE_string('model', None, 'Hugging Face directory.', required=True)
+  _TEXT = flags.DEFINE_string(
+    'text',
+    None,
+    "A text with one or more masks, written [MASK] or as the model's own mask token.",
+    required=True,
+  )
+  _TOP = flags.DEFINE_integer('top', 5, 'Guesses shown for each mask.', lower_bound=1)
+  cli.run(main)

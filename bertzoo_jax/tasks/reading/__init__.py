@@ -1,0 +1,1 @@
+"""Files and datasets of tasks, as examples."""

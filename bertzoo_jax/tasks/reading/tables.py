@@ -1,0 +1,405 @@
+"""Tables: columns of values from tsv, csv, JSON lines, a JSON array, parquet.
+
+All values of text files are text as it is written ("NA" stays "NA"). No row is dropped in silence:
+`Table.notes` counts the rows that could not be read, and names the first one.
+"""
+
+import csv
+import dataclasses
+import json
+import math
+import pathlib
+import re
+import types
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.tasks.reading import files
+
+TEXT = {'.tsv': '\t', '.txt': '\t', '.csv': ','}  # with the separator that `auto` stands for
+JSON = ('.jsonl', '.json', '.ndjson')
+SUFFIXES = (*TEXT, *JSON, '.parquet')
+_FIELD = 1 << 30  # characters of a field, at most
+_ABSENT = object()
+AUTO = types.SimpleNamespace(header=True, columns=(), separator='auto', quotes='auto')
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """A file and the columns to read of it.
+
+  Attributes:
+    file: its path, or the name of a dataset; name: of the file, for places of examples.
+    known: names of all columns.
+    columns: {key: column}, what is read.
+    values: {column: its values}, of JSON, parquet and datasets as they are there, else texts.
+    numbers: of the rows, from 0, rows that were left out counted too.
+    places: where each row begins in the file; unit: of a place, as 'line'.
+    left_out: {reason: [how many rows, place of the first]}.
+    column_word: what a column is called in messages.
+  """
+
+  file: str
+  name: str
+  known: list[str]
+  columns: dict
+  values: dict[str, list]
+  numbers: list[int]
+  places: list[int]
+  unit: str
+  left_out: dict[str, list[int]] = dataclasses.field(default_factory=dict)
+  column_word: str = 'column'
+
+  def __len__(self):
+    return len(self.numbers)
+
+  def place(self, i: int) -> str:
+    """Where row i is, for messages."""
+    return f'{self.name}, {self.unit} {self.places[i]}'
+
+  def texts(self, key, convert=None) -> list:
+    """The values of a column as texts; '' for all without such a column. convert: by default
+    `as_text`.
+    """
+    if key not in self.columns:
+      return [''] * len(self)
+    column, convert = self.columns[key], convert or as_text
+    where = f'{self.file}, {self.unit} {{}}, {self.column_word} {column!r}'
+    plain = lambda v: convert in (as_text, as_label) and isinstance(v, str) and v.isascii()
+    return [
+      v if plain(v) else convert(v, where.format(place))
+      for v, place in zip(self.values[column], self.places)
+    ]
+
+  def notes(self, split: str) -> list[str]:
+    """A sentence for each reason to leave rows out."""
+    return [
+      f'{split}: {many:,} {self.unit}{"s" if many > 1 else ""} of {self.name} {reason} left out, '
+      f'the first is {self.unit} {place}.'
+      for reason, (many, place) in self.left_out.items()
+    ]
+
+
+def read(data: bytes, path, choose, form=AUTO) -> Table:
+  """The table of a file, whose name's end decides how it is read.
+
+  Args:
+    data: the bytes of the file.
+    path: where it is.
+    choose: names of columns → {key: column to read}; raises UserError if one is missing.
+    form: has header, columns, separator and quotes, as parts/sources.py:table has them. The columns
+      of a file without any names are called 0, 1, ….
+
+  Raises:
+    UserError: another kind of file or encoding; quotes that do not end; most rows do not fit.
+  """
+  suffix = pathlib.PurePath(str(path)).suffix.lower()
+  if suffix == '.parquet':
+    return _parquet(data, path, choose)
+  if suffix not in SUFFIXES:
+    raise errors.UserError(
+      f'{path}: a table is read by the end of its name, {", ".join(SUFFIXES)}: unpack or rename it.'
+    )
+  data = files.text_of(data, path)
+  if suffix in JSON:
+    return _records(data, path, choose)
+  separator = TEXT[suffix] if form.separator == 'auto' else form.separator
+  if len(separator) != 1:
+    raise errors.UserError(
+      f'config.source.separator is {separator!r}: a separator is auto or one character.'
+    )
+  if excel := re.match(rb'"?sep=(.)"?[,;\t]*\r?\n', data):
+    raise errors.UserError(
+      f"{path} begins with Excel's line sep={excel[1].decode(errors='replace')}: delete the line, "
+      f'and set --config.source.separator={excel[1].decode(errors="replace")!r}.'
+    )
+  if form.separator == 'auto' and suffix == '.csv':
+    _refuse_separator(data, path)
+  if form.quotes == 'auto' and suffix != '.csv':
+    _refuse_quotes(data, path, separator)
+  quoted = form.quotes == 'double' or form.quotes == 'auto' and suffix == '.csv'
+  rows = _rows(data, path, separator, quoted)
+  return _delimited(rows, path, choose, form.header, form.columns)
+
+
+# --- fields between separators ---
+
+
+def _delimited(rows, path, choose, header, names) -> Table:
+  names = [str(name) for name in names]
+  left_out, numbers, places, width, number = {}, [], [], 0, -1
+  for place, fields in rows:
+    if not any(fields) or not any(field.strip() for field in fields):
+      continue
+    if not width:
+      first = [field.strip() for field in fields]
+      titled = _is_header(first, names, choose) if names else header
+      known = first if titled else _names_of(first, names, choose)
+      found, width = _chosen(known, path, choose, guess=titled and not names), len(known)
+      at = {name: known.index(name) for name in found.values()}
+      values = {name: [] for name in at}
+      appends = [(values[name].append, i) for name, i in at.items()]
+      if titled:
+        continue
+    number += 1
+    problem = ''
+    if len(fields) != width:
+      problem = f'with {"fewer" if len(fields) < width else "more"} fields than {width}'
+    elif any('\0' in field for field in fields):
+      problem = 'with a NUL'
+    if problem:
+      left_out.setdefault(problem, [0, place])[0] += 1
+      continue
+    for append, i in appends:
+      append(fields[i])
+    numbers.append(number)
+    places.append(place)
+  if not width:
+    known, found, values = [], {}, {}
+  lost = sum(many for many, _ in left_out.values())
+  if lost > len(numbers):
+    problem, (many, place) = max(left_out.items(), key=lambda item: item[1][0])
+    raise errors.UserError(
+      f'{path}: {many:,} of {lost + len(numbers):,} rows are rows {problem}, the first one in line '
+      f'{place}: set --config.source.separator and --config.source.quotes as the file has them.'
+    )
+  return Table(str(path), path.name, known, found, values, numbers, places, 'line', left_out)
+
+
+def _rows(data, path, separator, quoted):
+  """Yields (number of the first line, fields) of each row, blank lines among them."""
+  if not quoted:
+    yield from ((number, line.split(separator)) for number, line in files.lines_of(data, path))
+    return
+  csv.field_size_limit(_FIELD)
+  lines = (line.replace('\r', ' ') + '\n' for _, line in files.lines_of(data, path))
+  reader, place = csv.reader(lines, delimiter=separator, strict=True), 1
+  try:
+    for fields in reader:
+      yield place, fields
+      place = reader.line_num + 1
+  except csv.Error as e:
+    raise errors.UserError(
+      f'{path}, line {place}: a quoted field is broken ({e}): double the quotes inside quotes, '
+      'or set --config.source.quotes=none if quotes mean nothing in this file.'
+    ) from e
+
+
+def _refuse_separator(data, path):
+  """Raises UserError if all lines of a csv have a tab, or as many semicolons and no comma."""
+  lines = [line for line in data[:100_000].splitlines()[:20] if line.strip()]
+  counts = {line.count(b';') for line in lines}
+  if lines and all(b'\t' in line for line in lines):
+    raise _other_separator(path, '\t')
+  if len(lines) > 2 and len(counts) == 1 and counts != {0} and b',' not in lines[0]:
+    raise _other_separator(path, ';')
+
+
+def _other_separator(path, mark):
+  shown = "$'\\t'" if mark == '\t' else repr(mark)
+  return errors.UserError(
+    f'{path} has {mark!r} between its fields: set --config.source.separator={shown}.'
+  )
+
+
+def _refuse_quotes(data, path, separator):
+  """Raises UserError if quotes enclose the fields of a text that should have none, as pandas and
+  Excel write them. Quotes of a text itself, as GLUE has them, do not come in such pairs.
+  """
+  mark = separator.encode()
+  if not (data.startswith(b'"') or any(x + b'"' in data for x in (mark, b'\n', b'\r'))):
+    return
+  lines = [line for _, line in files.lines_of(data, path)]
+  csv.field_size_limit(_FIELD)
+  reader = csv.reader((line + '\n' for line in lines), delimiter=separator, strict=True)
+  proof, width, before, rows, commas, bare_commas, quoted = 0, 0, 0, 0, 0, 0, {}
+  try:
+    for fields in reader:
+      own, place, before = lines[before : reader.line_num], before + 1, reader.line_num
+      if not any(fields):
+        continue
+      rows, width = rows + 1, width or len(fields)
+      widths = [line.count(separator) + 1 for line in own]
+      if widths != [len(fields)]:  # a field holds a separator or the end of a line
+        fits = len(fields) == width and (width == 1 or any(w != width for w in widths))
+        proof = proof or (place if fits else 0)
+        continue
+      for column, field in enumerate(own[0].split(separator)):
+        if field[:1] == '"':
+          quoted.setdefault(column, []).append(place)
+          proof = proof or (place if '""' in field[1:-1] else 0)
+          commas += ',' in field
+        else:
+          bare_commas += ',' in field
+  except csv.Error as e:
+    if 'unexpected end of data' not in str(e):
+      return
+  always = [places[0] for places in quoted.values() if len(places) == rows > 1]
+  if commas and not bare_commas:  # Excel's files with tabs
+    always.append(min(places[0] for places in quoted.values()))
+  if proof or always:
+    raise errors.UserError(
+      f'{path}, line {proof or min(always)}: quotes enclose fields, as pandas and Excel write '
+      'them: set --config.source.quotes=double, or none if the quotes are a part of the texts.'
+    )
+
+
+def _is_header(first, names, choose) -> bool:
+  """Whether the first line names the columns of a file that may have none."""
+  try:
+    choose(first)
+  except errors.UserError:
+    return first == names
+  return True
+
+
+def _names_of(first, names, choose) -> list[str]:
+  """The names of the columns of a file without a line of names. Its first or last columns may be
+  missing, if none of them is wanted: a test file often has no label.
+  """
+  width = len(first)
+  if not names:
+    return [str(i) for i in range(width)]
+  if width < len(names):
+    for some in (names[:width], names[-width:]):
+      try:
+        choose(some)
+      except errors.UserError:
+        continue
+      return some
+  return names
+
+
+def _chosen(known, path, choose, guess=False) -> dict:
+  try:
+    found = choose(known)
+  except errors.UserError as e:
+    if len(known) == 1 and (marks := [mark for mark in '\t;|,' if mark in known[0]]):
+      raise _other_separator(path, marks[0]) from e
+    if guess and any(len(name) > 40 or name.isdigit() for name in known):
+      raise errors.UserError(
+        f'{e} If the file has no line of names, set --config.source.header=False and give the '
+        'numbers of the columns, from 0.'
+      ) from e
+    raise
+  for name in found.values():
+    if known.count(name) > 1:
+      raise errors.UserError(f'{path} has {known.count(name)} columns {name!r}: rename one.')
+  return found
+
+
+# --- records ---
+
+
+def _records(data, path, choose) -> Table:
+  """Of a JSON array of objects, or of JSON lines (which files called .json hold, too)."""
+  if data.lstrip()[:1] == b'[':
+    unit = 'element'
+    try:
+      rows = list(enumerate(json.loads(files.text(data, path)), 1))
+    except (ValueError, RecursionError) as e:
+      raise errors.UserError(f'{path} holds no JSON array ({e}): mend or copy the file.') from e
+  else:
+    unit = 'line'
+    rows = [(place, _json(line)) for place, line in files.lines_of(data, path) if line.strip()]
+  left_out = {}
+  objects = [(i, place, row) for i, (place, row) in enumerate(rows) if isinstance(row, dict)]
+  if len(objects) < len(rows):
+    first = next(place for place, row in rows if not isinstance(row, dict))
+    left_out['without a JSON object'] = [len(rows) - len(objects), first]
+    if len(objects) < len(rows) / 2:
+      raise errors.UserError(
+        f'{path}: most of its {len(rows):,} {unit}s hold no JSON object, the first in {unit} '
+        f'{first}: write one object per line.'
+      )
+  known = list(dict.fromkeys(name for _, _, row in objects for name in _keys(row)))
+  found = choose(known)
+  names = list(dict.fromkeys(found.values()))
+  values, numbers, places = {name: [] for name in names}, [], []
+  for number, place, row in objects:
+    own = [_value(row, name) for name in names]
+    if _ABSENT in own:
+      reason = f'without the key {names[own.index(_ABSENT)]!r}'
+      left_out.setdefault(reason, [0, place])[0] += 1
+      continue
+    for name, value in zip(names, own):
+      values[name].append(value)
+    numbers.append(number)
+    places.append(place)
+  return Table(str(path), path.name, known, found, values, numbers, places, unit, left_out, 'key')
+
+
+def _json(line):
+  try:
+    return json.loads(line)
+  except (ValueError, RecursionError):
+    return None
+
+
+def _keys(record, before=''):
+  """The keys of an object. Keys of objects inside it are joined with a dot, as `a.b`."""
+  for key, value in record.items():
+    yield before + key
+    if isinstance(value, dict):
+      yield from _keys(value, f'{before}{key}.')
+
+
+def _value(record, name):
+  while isinstance(record, dict):
+    if name in record:
+      return record[name]
+    head, _, name = name.partition('.')
+    record = record.get(head, _ABSENT) if name else _ABSENT
+  return _ABSENT
+
+
+def _parquet(data, path, choose) -> Table:
+  import pyarrow
+  from pyarrow import parquet
+
+  try:
+    table = parquet.ParquetFile(pyarrow.BufferReader(data))
+    known = table.schema_arrow.names
+    found = choose(known)
+    columns = table.read(columns=list(set(found.values())))
+    values = {name: columns.column(name).to_pylist() for name in set(found.values())}
+  except (pyarrow.ArrowException, OSError) as e:
+    raise errors.UserError(f'{path} is no whole parquet file ({e}): copy it again.') from e
+  numbers = list(range(table.metadata.num_rows))
+  places = [n + 1 for n in numbers]
+  return Table(str(path), path.name, known, found, values, numbers, places, 'row')
+
+
+# --- values → texts ---
+
+
+def as_text(value, where) -> str:
+  """A value of JSON, parquet or a dataset as a text: numbers as Python writes them, a list of texts
+  with blanks between, null and NaN as an empty text. Raises UserError for anything else.
+  """
+  if isinstance(value, bytes):
+    try:
+      value = value.decode('utf-8')
+    except UnicodeDecodeError as e:
+      raise errors.UserError(f'{where}: the bytes are not UTF-8: convert them.') from e
+  if isinstance(value, str):
+    # a lone surrogate ("\ud800" in JSON) is no character; tokenizers refuse it
+    return value.encode('utf-8', 'replace').decode('utf-8')
+  if value is None or isinstance(value, float) and math.isnan(value):
+    return ''
+  if isinstance(value, bool):
+    return str(value).lower()
+  if isinstance(value, int | float):
+    return repr(value)
+  if isinstance(value, list) and all(isinstance(v, str) for v in value):
+    return ' '.join(as_text(v, where) for v in value)
+  raise errors.UserError(f'{where} holds a {type(value).__name__}, no text: name another column.')
+
+
+def as_label(value, where) -> str:
+  """A label as a text. Raises UserError for a list: see `as_text` for other values."""
+  if isinstance(value, list):
+    raise errors.UserError(
+      f'{where} holds a list, no label: write one label per row, or a column of 0 and 1 for '
+      'each label (configs/tasks/own.py:multilabel).'
+    )
+  return as_text(value, where)

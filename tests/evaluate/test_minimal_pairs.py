@@ -1,0 +1,396 @@
+"""evaluate --minimal_pairs: log-likelihoods beside a direct computation, files, and what is
+refused.
+"""
+
+import json
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import test_evaluate as evaluated
+
+from bertzoo_jax import export
+from bertzoo_jax import pretrained
+from bertzoo_jax import tokenizers
+from bertzoo_jax.common import errors
+from bertzoo_jax.evaluate import __main__ as command
+from bertzoo_jax.evaluate import likelihoods
+from bertzoo_jax.evaluate import minimal_pairs
+from bertzoo_jax.evaluate import pair_files
+from bertzoo_jax.objectives import networks
+from configs import bert
+from configs import parts
+from configs import xlnet
+from tests.export import test_export as exports
+
+SENTENCES = (
+  'The travellers talk of it in the laboratory.',
+  'Unintelligibility: xylophones!',
+  'I saw',
+  'He sat there in the quiet evening and thought of all that he had seen in the years to come.',
+)
+
+
+def make_run(path, config, **sizes):
+  """(address, config, weights) of a run with perturbed weights."""
+  config.phases = ((1000, {}),)
+  config.tokenizer = parts.wordpiece(vocab_size=600)
+  return f'{path}@7', config, exports.make_workdir(path, config, {**exports.SIZES, **sizes})
+
+
+def masked_config(objective='mlm'):
+  config = bert.get_config(f'tiny,objective={objective},format=full_sentences')
+  config.hf = 'BertForMaskedLM'
+  return config
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+  return make_run(tmp_path_factory.mktemp('run'), masked_config())
+
+
+@pytest.fixture(scope='module')
+def exported(run, tmp_path_factory):
+  """A Hugging Face directory of the run."""
+  pytest.importorskip('torch')
+  pytest.importorskip('transformers')
+  out = tmp_path_factory.mktemp('hf') / 'out'
+  export.export(run[0], str(out))
+  return out
+
+
+def scores_of(address, texts, by=None):
+  subject, tokenizer = minimal_pairs.opened(address, by)
+  ids = [x.tolist() for x in tokenizer.encode_as_transformers(list(texts))]
+  words = dict(zip(map(tuple, ids), tokenizer.words_of(list(texts))))
+  return likelihoods.of(subject._replace(words=words), ids), ids
+
+
+def test_a_pseudo_log_likelihood_is_that_of_transformers_on_the_export(run, exported):
+  import torch
+  import transformers
+
+  tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
+  network = transformers.BertForMaskedLM.from_pretrained(exported).eval()
+  expected = []
+  for text in SENTENCES:
+    ids = tokenizer(text, return_tensors='pt')['input_ids']
+    total = 0.0
+    for place in range(1, ids.shape[1] - 1):
+      row = ids.clone()
+      row[0, place] = tokenizer.mask_token_id
+      with torch.no_grad():
+        total += network(row).logits[0, place].log_softmax(-1)[ids[0, place]].item()
+    expected.append(total)
+  found, ids = scores_of(run[0], SENTENCES)
+  assert len(ids[1]) > len(SENTENCES[1].split()) + 4  # words of several tokens
+  np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+  np.testing.assert_allclose(scores_of(f'hf:{exported}', SENTENCES)[0], expected, atol=1e-4)
+
+
+def test_within_words_the_later_tokens_of_a_word_are_masked_too(run, exported):
+  import torch
+  import transformers
+
+  tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
+  network = transformers.BertForMaskedLM.from_pretrained(exported).eval()
+  expected = []
+  for text in SENTENCES:
+    coded = tokenizer(text, return_tensors='pt')
+    words, ids, total = coded.word_ids(), coded['input_ids'], 0.0
+    for place in range(1, ids.shape[1] - 1):
+      row = ids.clone()
+      hidden = [i for i in range(place, ids.shape[1]) if words[i] == words[place]]
+      row[0, hidden] = tokenizer.mask_token_id
+      with torch.no_grad():
+        total += network(row).logits[0, place].log_softmax(-1)[ids[0, place]].item()
+    expected.append(total)
+  for address in (run[0], f'hf:{exported}'):
+    found, _ = scores_of(address, SENTENCES, 'words')
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+  assert np.abs(found - scores_of(run[0], SENTENCES)[0]).max() > 1e-2
+
+
+def test_a_network_of_both_kinds_of_rows_is_scored_both_ways_and_read_so_by_transformers(
+  tmp_path, capsys
+):
+  import torch
+  import transformers
+
+  address, *_ = make_run(tmp_path / 'run', masked_config('causal_masked'))
+  out = str(tmp_path / 'hf')
+  export.export(address, out)
+  tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+  both = transformers.BertForMaskedLM.from_pretrained(out).eval()
+  causal = transformers.BertLMHeadModel.from_pretrained(out, is_decoder=True).eval()
+  expected = {'masked': [], 'left to right': []}
+  for text in SENTENCES[:3]:
+    ids = tokenizer(text, return_tensors='pt')['input_ids']
+    places = torch.arange(1, ids.shape[1] - 1)
+    rows = ids.repeat(len(places), 1)
+    rows[torch.arange(len(places)), places] = tokenizer.mask_token_id
+    with torch.no_grad():
+      before = both(rows).logits[torch.arange(len(places)), places - 1]
+      alone = causal(ids).logits[0, places - 1]
+    for way, logits in (('masked', before), ('left to right', alone)):
+      log_p = logits.log_softmax(-1).gather(1, ids[0, places][:, None])
+      expected[way].append(log_p.sum().item())
+  for way, values in expected.items():
+    for where in (address, f'hf:{out}'):
+      np.testing.assert_allclose(scores_of(where, SENTENCES[:3], way)[0], values, atol=2e-4)
+  np.testing.assert_array_equal(
+    scores_of(address, SENTENCES[:1])[0], scores_of(address, SENTENCES[:1], 'masked')[0]
+  )
+  said = (tmp_path / 'hf/README.md').read_text()
+  assert 'one token before it' in said and 'BertLMHeadModel.from_pretrained' in said
+  assert 'pipeline_tag' not in said
+
+
+def test_a_way_that_a_network_did_not_learn_is_refused(run, tmp_path):
+  with pytest.raises(errors.UserError, match='is scored by masked, words, as it learned'):
+    minimal_pairs.opened(run[0], 'left to right')
+  address, *_ = make_run(tmp_path / 'run', masked_config('causal_lm'))
+  assert minimal_pairs.opened(address)[0].how == likelihoods.LEFT_TO_RIGHT
+  with pytest.raises(errors.UserError, match='is scored by left to right, as it learned'):
+    minimal_pairs.opened(address, 'masked')
+
+
+def test_a_sentence_scores_the_same_beside_others_and_in_small_batches(run, monkeypatch):
+  together, ids = scores_of(run[0], SENTENCES)
+  assert len({likelihoods._length(minimal_pairs.opened(run[0])[0], text) for text in ids}) > 1
+  monkeypatch.setattr(likelihoods, '_TOKENS', 100)  # the last batch is not full
+  alone = [scores_of(run[0], [text])[0][0] for text in SENTENCES]
+  np.testing.assert_allclose(together, alone, atol=1e-4)
+
+
+def test_a_query_stream_predicts_each_token_from_all_others(tmp_path):
+  torch = pytest.importorskip('torch')
+  transformers = pytest.importorskip('transformers')
+  config = xlnet.get_config('tiny')
+  config.tokenizer = parts.wordpiece(vocab_size=600)
+  config.phases = ((1000, {}),)
+  sizes = {k: v for k, v in exports.SIZES.items() if k != 'max_positions'}
+  exports.make_workdir(tmp_path / 'run', config, sizes)
+  export.export(str(tmp_path / 'run'), str(tmp_path / 'hf'))
+  network = transformers.XLNetLMHeadModel.from_pretrained(tmp_path / 'hf').eval()
+  tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / 'hf')
+  expected = []
+  for text in SENTENCES[:3]:
+    row = tokenizer(text, return_tensors='pt')
+    ids, length, total = row['input_ids'], row['input_ids'].shape[1], 0.0
+    for place in range(length - 2):
+      hidden, asked = torch.zeros(1, length, length), torch.zeros(1, 1, length)
+      hidden[:, :, place], asked[:, :, place] = 1.0, 1.0
+      with torch.no_grad():
+        logits = network(**row, perm_mask=hidden, target_mapping=asked).logits[0, 0]
+      total += logits.log_softmax(-1)[ids[0, place]].item()
+    expected.append(total)
+  found, _ = scores_of(str(tmp_path / 'run'), SENTENCES[:3])
+  np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
+  assert minimal_pairs.opened(str(tmp_path / 'run'))[0].how == likelihoods.QUERIES
+
+
+def in_order_config():
+  config = xlnet.get_config('tiny,masking=in_order')
+  config.encoder.memory_length = 0
+  return config
+
+
+@pytest.mark.parametrize(
+  'make',
+  [
+    pytest.param(lambda: masked_config('left_to_right'), id='next', marks=pytest.mark.slow),
+    pytest.param(in_order_config, id='in order'),
+  ],
+)
+def test_a_network_from_left_to_right_has_its_own_log_likelihood(make, tmp_path):
+  config = make()
+  config.phases = ((1000, {}),)
+  config.tokenizer = parts.wordpiece(vocab_size=600)
+  sizes = {k: v for k, v in exports.SIZES.items() if k in config.encoder}
+  exports.make_workdir(tmp_path, config, sizes)
+  subject, tokenizer = minimal_pairs.opened(str(tmp_path))
+  assert subject.how == likelihoods.LEFT_TO_RIGHT
+  next_token = 'next_head' in subject.params
+  cls, sep, unk = (subject.special[name] for name in ('cls', 'sep', 'unk'))
+
+  @jax.jit
+  def logits_of(params, batch, at):
+    """Of the token at each row's place, from what is before it."""
+    if not next_token:
+      batch = {**batch, 'masked_positions': at[:, None]}
+      states = networks.predictions(subject.encoder, params['encoder'], batch, None)[0]
+      return networks.vocabulary_logits(subject.encoder, params, states)[:, 0]
+    hidden = networks.encode(subject.encoder, params['encoder'], batch, None)
+    logits = networks.vocabulary_logits(subject.encoder, params, hidden, name='next_head')
+    return logits[jnp.arange(len(at)), at - 1]
+
+  texts = [x.tolist() for x in tokenizer.encode_as_transformers(list(SENTENCES[1:3]))]
+  expected = []
+  for text in texts:
+    row = np.array([cls, *text, sep] if next_token else [*text, sep, cls])
+    at, place = np.arange(len(text)) + next_token, np.arange(len(row))
+    ids = np.where(place > at[:, None], unk, row)  # what comes later has no effect
+    segments = np.where(place == len(row) - 1, 0 if next_token else 2, 0) + 0 * ids
+    batch = dict(input_ids=ids, segment_ids=segments, pack_ids=1 + 0 * ids, order=place + 0 * ids)
+    logits = np.asarray(logits_of(subject.params, batch, at))
+    expected.append(np.asarray(jax.nn.log_softmax(logits))[np.arange(len(at)), row[at]].sum())
+  np.testing.assert_allclose(likelihoods.of(subject, texts), expected, atol=2e-4)
+
+
+def write_pairs(path, pairs, **fields):
+  rows = [dict(sentence_good=g, sentence_bad=b, **fields, UID=uid) for g, b, uid in pairs]
+  path.write_text('\n'.join(map(json.dumps, rows)))
+  return str(path)
+
+
+def test_a_network_that_learned_nothing_is_right_for_half_of_the_pairs(run, tmp_path):
+  words = exports.SAMPLE.split()
+  rng = np.random.default_rng(0)
+  cut = [' '.join(words[i : i + 4]) for i in rng.integers(0, len(words) - 4, 800)]
+  pairs = [(a, b, 'abc'[i % 3]) for i, (a, b) in enumerate(zip(cut[::2], cut[1::2]))]
+  found = minimal_pairs.evaluate(run[0], write_pairs(tmp_path / 'pairs.jsonl', pairs))
+  assert abs(found.total.accuracy - 0.5) < 3.5 * found.total.standard_error < 0.1
+  assert [g.group for g in found.groups] == ['a', 'b', 'c']
+  assert sum(g.pairs for g in found.groups) == found.total.pairs == 400
+  mean = sum(g.accuracy * g.pairs for g in found.groups) / 400
+  assert found.total.accuracy == pytest.approx(mean)
+
+
+def test_a_pair_is_right_if_its_good_sentence_is_likelier_and_a_tie_is_wrong(run, tmp_path):
+  texts = [*SENTENCES, 'It was here.', 'The evening came.']
+  score, _ = scores_of(run[0], texts)
+  worse_first = [texts[i] for i in np.argsort(score)]
+  pairs = [(b, a, 'right') for a, b in zip(worse_first, worse_first[1:])]
+  pairs += [(a, b, 'wrong') for a, b in zip(worse_first, worse_first[1:])]
+  pairs += [(texts[0], texts[0], 'tie'), (texts[1], texts[1].upper(), 'tie')]
+  found = minimal_pairs.evaluate(run[0], write_pairs(tmp_path / 'pairs.jsonl', pairs))
+  assert [(g.group, g.accuracy, g.ties) for g in found.groups] == [
+    ('right', 1.0, 0),
+    ('wrong', 0.0, 0),
+    ('tie', 0.0, 2),
+  ]
+  assert (found.total.pairs, found.total.ties) == (12, 2)
+  assert found.total.accuracy == pytest.approx(5 / 12)
+  assert found.total.standard_error == pytest.approx(np.sqrt(5 / 12 * 7 / 12 / 12))
+
+
+def test_the_command_prints_groups_and_writes_json(run, tmp_path, monkeypatch, capsys):
+  pairs = [(SENTENCES[0], SENTENCES[1], 'one'), (SENTENCES[2], SENTENCES[2], 'two')]
+  file = write_pairs(tmp_path / 'pairs.jsonl', pairs)
+  written = tmp_path / 'out.json'
+  evaluated.set_flags(monkeypatch, WORKDIR=run[0], MINIMAL_PAIRS=file, JSON=written)
+  command.main(None)
+  lines = capsys.readouterr().out.splitlines()
+  assert lines[0].endswith('at step 7 on ' + file + ', tokens: masked')
+  assert [line.split()[0] for line in lines[2:5]] == ['one', 'two', 'all']
+  assert lines[5] == 'note: 1 ties are counted as wrong.'
+  written = json.loads(written.read_text())
+  assert [g['group'] for g in written['groups']] == ['one', 'two']
+  assert written['total']['pairs'] == 2 and written['how'] == 'masked'
+  with pytest.raises(errors.UserError, match='not overwritten'):
+    command.main(None)
+  monkeypatch.setattr(command, '_CORPUS', types.SimpleNamespace(value='corpus'))
+  with pytest.raises(errors.UserError, match='one of the two'):
+    command.main(None)
+
+
+def test_files_are_read_in_both_layouts(tmp_path):
+  rows = [
+    dict(sentence_good='A b.', sentence_bad='A c.', field='syntax', UID='x', pair_id=0),
+    dict(sentence_good='D\u2028e.', sentence_bad='D f.', field='syntax', UID='y', pair_id=1),
+  ]
+  blimp = tmp_path / 'a.jsonl'
+  text = '\r\n'.join(json.dumps(row, ensure_ascii=False) for row in rows) + '\r\n'
+  blimp.write_bytes(('\ufeff' + text).encode())
+  pairs = [('A b.', 'A c.'), ('D\u2028e.', 'D f.')]
+  assert pair_files.read(str(blimp)) == [(*p, g) for p, g in zip(pairs, 'xy')]
+  assert pair_files.read(str(blimp), 'field') == [(*p, 'syntax') for p in pairs]
+  table = tmp_path / 'b.tsv'
+  table.write_text('sentence_good\tsentence_bad\nA "b.\tA c.\n\n')
+  assert pair_files.read(str(table)) == [('A "b.', 'A c.', '')]
+  both = pair_files.read(str(tmp_path))
+  assert [p.group for p in both] == ['x', 'y', 'b']
+
+
+@pytest.mark.parametrize(
+  'name, content, words',
+  [
+    ('a.jsonl', '{"sentence_good": "a"}', "a.jsonl:1 has no 'sentence_bad'; it has sentence_good"),
+    ('a.jsonl', '{"sentence_good": "a", "sentence_bad": ""}', 'empty sentence'),
+    ('a.jsonl', '{"sentence_good": "a", "sentence_bad": 3}', 'empty sentence'),
+    ('a.jsonl', '[1]', 'it has no fields'),
+    ('a.jsonl', '\n{', 'a.jsonl:2 is no JSON'),
+    ('a.jsonl', '\n', 'has no pair'),
+    ('a.tsv', 'a\tb\tc', 'a.tsv:1 has 3 columns'),
+    ('a.csv', 'a,b', 'ends in .jsonl or .tsv'),
+    ('a.tsv', b'\xff\tb', 'no UTF-8'),
+  ],
+)
+def test_a_file_of_another_form_is_refused(name, content, words, tmp_path):
+  (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+  with pytest.raises(errors.UserError, match=words):
+    pair_files.read(str(tmp_path / name))
+
+
+def test_a_wrong_group_is_answered_with_the_fields_there_are(tmp_path):
+  file = write_pairs(tmp_path / 'a.jsonl', [('a', 'b', 'x')], term='t')
+  with pytest.raises(errors.UserError, match="no 'trem'; it has .*term, UID. Give another --group"):
+    pair_files.read(file, 'trem')
+  with pytest.raises(errors.UserError, match='does not exist'):
+    pair_files.read(str(tmp_path / 'b.jsonl'))
+
+
+def test_of_a_discriminator_and_its_generator_the_generator_is_scored(tmp_path):
+  address, _, params = make_run(tmp_path, masked_config('replaced_token'))
+  subject, _ = minimal_pairs.opened(address)
+  assert subject.name == 'generator' and subject.how == likelihoods.MASKED
+  [note] = subject.notes
+  assert note.startswith('the generator is scored; the discriminator is not')
+  kernel = params['generator']['mlm_head']['transform']['kernel']
+  np.testing.assert_array_equal(subject.params['mlm_head']['transform']['kernel'], kernel)
+
+
+def test_a_network_that_never_saw_a_mask_or_gives_no_probability_is_refused(tmp_path):
+  similar = masked_config()
+  similar.masking = parts.ngram(substitute='similar', corrupted='units')
+  never = masked_config()
+  never.masking = parts.token(corruption=(0.0, 1.0, 0.0))
+  detects = masked_config('corruption_detection')
+  for number, (config, words) in enumerate(
+    (
+      (similar, 'masking=ngram of .* never shows .MASK'),
+      (never, 'masking=token of .* never shows .MASK'),
+      (detects, 'objective=corruption_detection trains no network that gives the probability'),
+    )
+  ):
+    folder = tmp_path / str(number)
+    folder.mkdir()
+    address, _, _ = make_run(folder, config)
+    with pytest.raises(errors.UserError, match=words):
+      minimal_pairs.opened(address)
+
+
+def test_a_sentence_that_is_too_long_is_refused(run):
+  with pytest.raises(errors.UserError, match='A sentence has 62 tokens.*the network takes 32'):
+    likelihoods.of(minimal_pairs.opened(run[0])[0], [[7] * 60])
+
+
+def test_a_frame_is_that_of_the_runs_class(run):
+  found = pretrained.open_run(run[0])
+  subject = minimal_pairs.of_run(found, tokenizers.of_folder(f'{found.workdir}/tokenizer').special)
+  rows, text = likelihoods._framed(subject, [[7, 8]], 6)
+  cls, sep, pad = (subject.special[name] for name in ('cls', 'sep', 'pad'))
+  assert rows['input_ids'].tolist() == [[cls, 7, 8, sep, pad, pad]]
+  assert text.tolist() == [[False, True, True, False, False, False]]
+  assert rows['pack_ids'].tolist() == [[1, 1, 1, 1, 0, 0]]
+
+
+def test_a_directory_without_a_vocabulary_head_is_refused(exported, monkeypatch):
+  whole = pretrained.open(f'hf:{exported}')
+  bare = whole._replace(params={'encoder': whole.params['encoder']})
+  monkeypatch.setattr(pretrained, 'open', lambda address: bare)
+  with pytest.raises(errors.UserError, match='gives no probability of a token.*the generator'):
+    minimal_pairs.opened(f'hf:{exported}')

@@ -1,0 +1,338 @@
+"""export from the outside: a workdir becomes a directory that transformers reads, or a sentence
+says why not.
+"""
+
+import json
+import os
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+import time
+import types
+
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+import pytest
+import small_networks as small
+
+from bertzoo_jax import export
+from bertzoo_jax import fill_mask
+from bertzoo_jax import hf
+from bertzoo_jax import objectives
+from bertzoo_jax import tokenizers
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import errors
+from bertzoo_jax.hf import verify
+from bertzoo_jax.hf import weights
+from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.parts import named as part_table
+from bertzoo_jax.runs import metrics
+from configs import bert
+from configs import parts
+from configs import roberta
+
+ROOT = pathlib.Path(__file__).parents[2]
+SAMPLE = (ROOT / 'data/sample/time_machine.txt').read_text()[:60_000]
+SIZES = dict(num_layers=2, hidden_size=32, num_heads=2, intermediate_size=48, max_positions=32)
+
+
+def make_workdir(path, config, sizes=SIZES):
+  """A workdir as a finished run leaves it, with perturbed weights at step 7; returns the
+  weights.
+  """
+  config = ml_collections.ConfigDict(config)
+  config.encoder.update(sizes)
+  tokenizer = tokenizers.train(config.tokenizer.to_dict(), lambda: iter(SAMPLE.split('\n\n')))
+  tokenizer.save(path / 'tokenizer')
+  (path / 'config.json').write_text(configuration.to_json(config))
+  corpus = {'hash': 'c0ffee', 'tokens': 12345, 'sources': ['a|b.txt', 'c.txt']}
+  (path / 'corpus.json').write_text(json.dumps(corpus))
+  attempts = (0, 'aa11', 'hf:/home/me/checkpoint'), (3, 'aa11', None), (9, 'bb22', None)
+  lines = [json.dumps(dict(zip(('start_step', 'commit', 'init'), x))) for x in attempts]
+  (path / 'attempts.jsonl').write_text('\n'.join([*lines, '']))
+  record = metrics.Record(path, 0, 1)
+  record.write({'step': 5, 'loss': 4.25, 'held_out_loss': 4.5, 'held_out_bits_per_byte': 0.5})
+  record.write({'step': 9, 'loss': 1.0})
+  record.close()
+  encoder = part_table.build(
+    config.encoder, encoders.BY_NAME, 'encoder', vocab_size=tokenizer.vocab_size, dtype=jnp.float32
+  )
+  objective = part_table.build(config.objective, objectives.BY_NAME, 'objective', encoder=encoder)
+  params = small.parameters(objective)
+  small.save(path, params, step=7)
+  return params
+
+
+RUNS = {
+  'bert': lambda: bert.get_config('tiny'),
+  'bert without pairs': lambda: _with(
+    bert.get_config('tiny,objective=mlm,format=full_sentences'), hf='BertForMaskedLM'
+  ),
+  'roberta': lambda: roberta.get_config('tiny'),
+}
+
+
+def _with(config, **fields):
+  config.update(fields)
+  return config
+
+
+@pytest.fixture(scope='module', params=RUNS)
+def run(request, tmp_path_factory):
+  """(workdir, config, weights)"""
+  config = RUNS[request.param]()
+  config.phases = ((1000, {}),)
+  made = parts.byte_bpe if request.param == 'roberta' else parts.wordpiece
+  config.tokenizer = made(vocab_size=600)
+  path = tmp_path_factory.mktemp('run')
+  return path, config, make_workdir(path, config)
+
+
+def test_an_export_is_reloaded_compared_and_described(run, tmp_path, capsys):
+  workdir, config, params = run
+  out = tmp_path / 'deep' / 'hf'
+  rows = export.export(str(workdir), out)
+  assert all(r.holds for r in rows) and len(rows) >= 5
+  assert 'mlm logits' in capsys.readouterr().out
+  files = {p.name for p in out.iterdir()}
+  assert {'config.json', 'model.safetensors', 'tokenizer.json', 'README.md'} <= files
+  assert {'tokenizer_config.json', 'special_tokens_map.json'} <= files
+  assert ('vocab.txt' in files) == (config.tokenizer.name == 'wordpiece')
+  assert [p.name for p in out.parent.iterdir()] == ['hf']
+  card = (out / 'README.md').read_text()
+  for fact in (
+    'c0ffee',
+    '| corpus tokens | 12,345 |',
+    r'| sources of the text | a\|b.txt, c.txt |',
+    '| licence of the text | not recorded |',
+    '| began with | checkpoint |',
+    'commit aa11 |',
+    'same masking rate',
+    'UNEXPECTED or MISSING',
+    '4.25',
+    '4.5',
+    config.hf,
+    'AutoTokenizer',
+    '| steps | 7 of 1,000',
+    'rate 0.15',
+    'replaced 80% by the mask token, 10% by a random token; 10% stay',
+    'Reloaded with transformers',
+  ):
+    assert fact in card, fact
+  # of a later step than the export's; each once
+  assert '| loss | 1 |' not in card and 'bb22' not in card and card.count('aa11') == 1
+  assert len({p.stat().st_mode for p in out.iterdir()}) == 1
+  loaded, report = hf.load(out)
+  merged, _ = hf.merge(params, loaded, report, config.encoder.to_dict() | SIZES)
+  assert small.worst(merged, params) == 0
+
+
+def test_a_mask_is_filled_by_name_of_the_mask_or_its_token(run, tmp_path):
+  out = tmp_path / 'hf'
+  export.export(f'{run[0]}@7', out)
+  guesses = fill_mask.fill(str(out), 'The time [MASK] stood in the [MASK].', 3)
+  assert len(guesses) == 2 and all(len(g) == 3 for g in guesses)
+  assert all(0 < p <= 1 for g in guesses for _, p in g) and guesses[0][0][1] >= guesses[0][1][1]
+  with pytest.raises(errors.UserError, match='(?i)has no .*mask'):
+    fill_mask.fill(str(out), 'no mask', 3)
+
+
+# An export in a process of its own. With a marker, it stops before its folder gets its name.
+DRIVER = """
+import os, sys, time
+from bertzoo_jax import export
+workdir, out, marker = sys.argv[1:]
+finish = export.install
+def stop(*args):
+  open(marker, 'w').close()
+  time.sleep(600)
+export.install = stop if marker else finish
+export.export(workdir, out)
+"""
+
+
+def drive(workdir, out, marker=''):
+  line = [sys.executable, '-c', DRIVER, str(workdir), str(out), str(marker)]
+  how = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+  return subprocess.Popen(line, cwd=ROOT, env={**os.environ, 'PYTHONPATH': str(ROOT)}, **how)
+
+
+def hidden(folder):
+  return sorted(p.name for p in folder.iterdir() if p.name.startswith('.'))
+
+
+def content(folder):
+  return {p.name: p.read_bytes() for p in folder.iterdir()}
+
+
+@pytest.fixture(scope='module')
+def one_run(tmp_path_factory):
+  """A workdir, and what an export of it that nobody disturbs is."""
+  path, config = tmp_path_factory.mktemp('one'), RUNS['bert without pairs']()
+  config.tokenizer = parts.wordpiece(vocab_size=600)
+  make_workdir(path / 'run', config)
+  export.export(str(path / 'run'), path / 'whole')
+  return path / 'run', content(path / 'whole')
+
+
+def test_rests_of_a_killed_export_are_removed_and_files_of_a_live_one_are_not(
+  one_run, tmp_path, capsys
+):
+  workdir, whole = one_run
+  other = tmp_path / '.other.export-12345678'  # of another --out
+  other.mkdir()
+  live = drive(workdir, tmp_path / 'hf', tmp_path / 'marker')
+  try:
+    while not (tmp_path / 'marker').exists():
+      assert live.poll() is None, live.communicate()[0]
+      time.sleep(0.05)
+    before = hidden(tmp_path)
+    assert len(before) == 2
+    export.export(str(workdir), tmp_path / 'hf')
+    assert hidden(tmp_path) == before and content(tmp_path / 'hf') == whole
+  finally:
+    live.kill()
+    live.wait()
+  shutil.rmtree(tmp_path / 'hf')
+  capsys.readouterr()
+  export.export(str(workdir), tmp_path / 'hf')
+  assert hidden(tmp_path) == [other.name] and content(tmp_path / 'hf') == whole
+  assert capsys.readouterr().out.count('removed: ') == 1
+
+
+@pytest.mark.slow
+def test_five_kills_of_export_end_in_the_same_bytes(one_run, tmp_path):
+  workdir, whole = one_run
+  start = time.monotonic()
+  first = drive(workdir, tmp_path / 'timed')
+  assert first.wait() == 0, first.communicate()[0]
+  took, seed = time.monotonic() - start, os.getpid()
+  print(f'seed {seed}')
+  for share in random.Random(seed).choices([0.3, 0.5, 0.7, 0.8, 0.9, 0.95], k=5):
+    run = drive(workdir, tmp_path / 'hf')
+    time.sleep(share * took)
+    run.kill()
+    run.wait()
+    shutil.rmtree(tmp_path / 'hf', ignore_errors=True)  # it may have ended before the kill
+  last = drive(workdir, tmp_path / 'hf')
+  assert last.wait() == 0, last.communicate()[0]
+  assert not hidden(tmp_path) and content(tmp_path / 'hf') == whole
+
+
+def test_a_folder_that_another_export_has_filled_meanwhile_is_not_overwritten(
+  one_run, tmp_path, monkeypatch
+):
+  written = export.weights.save
+
+  def meanwhile(*args):
+    (tmp_path / 'hf').mkdir()
+    (tmp_path / 'hf' / 'theirs').write_text('x')
+    written(*args)
+
+  monkeypatch.setattr(export.weights, 'save', meanwhile)
+  with pytest.raises(errors.UserError, match='not empty'):
+    export.export(str(one_run[0]), tmp_path / 'hf')
+  assert [p.name for p in tmp_path.iterdir()] == ['hf']
+  assert [p.name for p in (tmp_path / 'hf').iterdir()] == ['theirs']
+
+
+def test_nothing_is_overwritten(run, tmp_path):
+  (tmp_path / 'hf').mkdir()
+  (tmp_path / 'hf' / 'mine.txt').write_text('x')
+  with pytest.raises(errors.UserError, match='not empty'):
+    export.export(str(run[0]), tmp_path / 'hf')
+  assert [p.name for p in (tmp_path / 'hf').iterdir()] == ['mine.txt']
+
+
+def test_a_head_that_is_written_and_not_compared_fails():
+  assert not export.uncompared({'encoder': {}, 'mlm_head': {}, 'pair_head': {}})
+  [row] = export.uncompared({'encoder': {}, 'strange_head': {}})
+  assert row.what == 'strange_head' and not row.holds
+
+
+def test_another_architecture_is_refused_or_written_as_asked(run, tmp_path):
+  workdir, config, _ = run
+  other = 'BertForMaskedLM' if config.hf == 'BertForPreTraining' else 'BertForPreTraining'
+  if config.hf == 'BertForPreTraining':
+    assert export.export(str(workdir), tmp_path / 'hf', other)
+    assert (tmp_path / 'hf' / weights.HEADS).exists()  # the pair head
+    return
+  with pytest.raises(errors.UserError, match=r'--architecture='):
+    export.export(str(workdir), tmp_path / 'hf', other)
+  assert not list(tmp_path.iterdir())
+  if config.hf == 'RobertaForMaskedLM':
+    assert export.export(str(workdir), tmp_path / 'hf', 'BertForMaskedLM')
+    written = json.loads((tmp_path / 'hf/config.json').read_text())
+    assert written['architectures'] == ['BertForMaskedLM']
+
+
+@pytest.fixture
+def swapped(run, tmp_path):
+  """A copy of a run whose config.hf is another run's."""
+  workdir = tmp_path / 'swapped'
+  shutil.copytree(run[0], workdir)
+  config = json.loads((workdir / 'config.json').read_text())
+  config['hf'] = 'RobertaForMaskedLM' if config['hf'].startswith('Bert') else 'BertForPreTraining'
+  (workdir / 'config.json').write_text(json.dumps(config))
+  return workdir, run[1]
+
+
+def test_a_class_that_fits_takes_the_place_of_one_that_does_not(swapped, tmp_path, capsys):
+  workdir, config = swapped
+  # of the class wished for, if one of its type fits
+  written = 'BertForMaskedLM' if config.hf == 'RobertaForMaskedLM' else config.hf
+  assert all(r.holds for r in export.export(str(workdir), tmp_path / 'hf'))
+  assert f'export writes {written}.' in capsys.readouterr().out
+  assert json.loads((tmp_path / 'hf/config.json').read_text())['architectures'] == [written]
+
+
+def test_a_workdir_without_its_config_is_refused_in_a_sentence(swapped, tmp_path):
+  (swapped[0] / 'config.json').unlink()
+  with pytest.raises(errors.UserError, match='config.json does not exist: a workdir needs'):
+    export.export(str(swapped[0]), tmp_path / 'hf')
+
+
+def test_guesses_are_quoted_and_a_text_is_shown_only_with_them(monkeypatch, capsys):
+  said = fill_mask.table('a [MASK]', [[(',', 0.057), ('the', 0.05)]])
+  assert said == 'a [MASK]\nmask 1: "," 5.7 % · "the" 5.0 %'
+  for name, value in (('_MODEL', 'nowhere'), ('_TEXT', 'a [MASK]'), ('_TOP', 3)):
+    monkeypatch.setattr(fill_mask, name, types.SimpleNamespace(value=value), raising=False)
+  with pytest.raises(errors.UserError, match='hf:nowhere is no folder'):
+    fill_mask.main(None)
+  assert not capsys.readouterr().out
+
+
+def test_an_export_that_transformers_reads_differently_is_not_written(run, tmp_path, monkeypatch):
+  honest = export.convert
+
+  def swapped(*args):
+    tensors, config = honest(*args)
+    named = lambda x: f'layer.0.attention.self.{x}.bias'
+    a, b = (next(k for k in tensors if k.endswith(named(x))) for x in ('query', 'value'))
+    return {**tensors, a: tensors[b], b: tensors[a]}, config
+
+  monkeypatch.setattr(export, 'convert', swapped)
+  with pytest.raises(errors.UserError, match='reads the export differently'):
+    export.export(str(run[0]), tmp_path / 'hf')
+  assert not list(tmp_path.iterdir())
+
+
+def test_without_torch_it_is_written_and_said_not_to_be_verified(
+  run, tmp_path, monkeypatch, capsys
+):
+  monkeypatch.setattr(verify, 'missing_packages', lambda: ['torch'])
+  for name in ('torch', 'transformers'):
+    monkeypatch.setitem(sys.modules, name, None)  # importing it fails
+  assert export.export(str(run[0]), tmp_path / 'hf') is None
+  assert 'Not verified' in capsys.readouterr().out
+  assert 'Not compared' in (tmp_path / 'hf/README.md').read_text()
+  tensors = weights.load(tmp_path / 'hf')[0]
+  assert np.isfinite(tensors['encoder']['embeddings']['word']['embedding']).all()
+
+
+def test_a_run_without_a_checkpoint_is_refused(tmp_path):
+  with pytest.raises(errors.UserError, match='no checkpoint'):
+    export.export(str(tmp_path), tmp_path / 'hf')

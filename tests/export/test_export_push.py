@@ -1,0 +1,226 @@
+"""export --push: a directory becomes a branch of the hub, which transformers opens by name."""
+
+import hashlib
+import inspect
+import os
+import pathlib
+import subprocess
+import sys
+import types
+
+import huggingface_hub
+import jax
+import pytest
+import small_networks as small
+import test_export
+
+from bertzoo_jax import export
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import hub
+from bertzoo_jax.hf import verify
+from configs import bert
+
+NAME, TOKEN = 'owner/name', 'hf_fakeSecretOfTheTest'
+ROOT = pathlib.Path(__file__).parents[2]
+_SAYS = types.SimpleNamespace
+
+
+class Hub:
+  """The calls of HfApi that export makes. What it holds lies as in a cache of that library."""
+
+  def __init__(self, folder, token):
+    assert token == TOKEN
+    self._root = folder / f'models--{NAME.replace("/", "--")}'
+    self._refs, self._commits = self._root / 'refs', self._root / 'snapshots'
+
+  def repo_exists(self, name):
+    assert name == NAME
+    return self._root.exists()
+
+  def create_repo(self, name, private, exist_ok):
+    assert private and exist_ok
+    if not self.repo_exists(name):
+      self._commit('main', {'.gitattributes': b'*.safetensors filter=lfs\n'})
+
+  def list_repo_refs(self, name):
+    return _SAYS(branches=[_SAYS(name=ref.name) for ref in self._refs.iterdir()])
+
+  def list_repo_commits(self, name):
+    first = hashlib.sha1(b'main').hexdigest()
+    return [_SAYS(commit_id=(self._refs / 'main').read_text()), _SAYS(commit_id=first)]
+
+  def create_branch(self, name, branch, revision, exist_ok):
+    assert exist_ok
+    if not (self._refs / branch).exists():
+      (self._refs / branch).write_text(revision)
+
+  def list_repo_files(self, name, revision):
+    folder = self._commits / (self._refs / revision).read_text()
+    return [str(p.relative_to(folder)) for p in folder.rglob('*') if p.is_file()]
+
+  def upload_folder(self, repo_id, folder_path, revision, commit_message):
+    files = {str(p.relative_to(folder_path)): p.read_bytes() for p in files_of(folder_path)}
+    assert TOKEN.encode() not in b''.join(files.values())
+    self._commit(revision, files | {'.gitattributes': b''})
+
+  def _commit(self, branch, files):
+    head, made = self._refs / branch, hashlib.sha1(branch.encode())
+    while (self._commits / made.hexdigest()).exists():
+      made.update(b'again')
+    for file, data in files.items():
+      blob = self._root / 'blobs' / hashlib.sha256(data).hexdigest()
+      place = self._commits / made.hexdigest() / file
+      for path in (blob, place, head):
+        path.parent.mkdir(parents=True, exist_ok=True)
+      blob.write_bytes(data)
+      place.symlink_to(os.path.relpath(blob, place.parent))
+    head.write_text(made.hexdigest())
+
+
+def files_of(folder):
+  return [p for p in pathlib.Path(folder).rglob('*') if p.is_file()]
+
+
+def test_the_calls_are_those_of_the_library():
+  calls = {name: call for name, call in vars(Hub).items() if not name.startswith('_')}
+  for name, call in calls.items():
+    theirs = inspect.signature(getattr(huggingface_hub.HfApi, name)).parameters
+    assert {*inspect.signature(call).parameters} - {'name'} <= {*theirs}
+  assert {'repo_exists', 'create_branch', 'upload_folder'} <= {*calls}
+
+
+@pytest.fixture(scope='module')
+def workdir(tmp_path_factory):
+  """A run with checkpoints 7 and 9."""
+  path = tmp_path_factory.mktemp('run')
+  params = test_export.make_workdir(path, bert.get_config('tiny'))
+  (path / 'checkpoints' / '7').rename(path / 'seventh')
+  small.save(path, jax.tree.map(lambda x: x + 0.125, params), step=9)
+  (path / 'seventh').rename(path / 'checkpoints' / '7')
+  return path
+
+
+@pytest.fixture
+def remote(tmp_path, monkeypatch):
+  """The folder of a hub that is empty."""
+  folder = tmp_path / 'hub'
+  client = _SAYS(get_token=lambda: TOKEN, HfApi=lambda token: Hub(folder, token))
+  monkeypatch.setattr(hub, 'huggingface_hub', client)
+  return folder
+
+
+def run(monkeypatch, workdir, out, **flags):
+  values = dict(workdir=str(workdir), out=str(out), architecture=None, every=False, push=None)
+  for name, value in (values | flags).items():
+    monkeypatch.setattr(export, f'_{name.upper()}', _SAYS(value=value), raising=False)
+  export.main([])
+
+
+OPENED = """
+import sys, transformers
+for revision in sys.argv[2:]:
+  model = transformers.AutoModelForMaskedLM.from_pretrained(sys.argv[1], revision=revision)
+  words = transformers.AutoTokenizer.from_pretrained(sys.argv[1], revision=revision)
+  print(revision, float(model.cls.predictions.bias.sum().detach()), len(words))
+"""
+
+
+def test_each_kept_checkpoint_is_a_branch_that_transformers_opens_offline(
+  workdir, remote, tmp_path, monkeypatch, capfd
+):
+  run(monkeypatch, workdir, tmp_path / 'out', every=True, push=NAME)
+  assert {ref.name for ref in (remote / 'models--owner--name/refs').iterdir()} == {
+    'main',
+    'step-7',
+    'step-9',
+  }
+  env = os.environ | {'HF_HUB_OFFLINE': '1', 'HF_HUB_CACHE': str(remote)}
+  opened = subprocess.run(
+    [sys.executable, '-c', OPENED, NAME, 'main', 'step-7', 'step-9'],
+    env=env,
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  main, seventh, ninth = (line.split()[1:] for line in opened.stdout.splitlines())
+  assert main == ninth != seventh
+  # the same line pushes what is left
+  assert 'owner/name@step-7: pushed' in capfd.readouterr().out
+  (remote / 'models--owner--name/refs/step-9').unlink()
+  with pytest.raises(errors.UserError, match='step-9 exists and is not empty'):
+    run(monkeypatch, workdir, tmp_path / 'out', every=True, push=NAME)
+  (tmp_path / 'out/step-9').rename(tmp_path / 'aside')
+  run(monkeypatch, workdir, tmp_path / 'out', every=True, push=NAME)
+  said = ''.join(capfd.readouterr())
+  assert said.count('pushed before') == 1 + 2 and 'owner/name@step-9: pushed\n' in said
+  assert TOKEN not in said
+
+
+@pytest.mark.parametrize(
+  'flags, there, words',
+  [
+    (dict(push='name'), '', 'write OWNER/NAME'),
+    (dict(push='a/b/c'), '', 'write OWNER/NAME'),
+    (dict(push=f'{NAME}@x', every=True), '', 'leave @x out'),
+    (dict(push=NAME), 'no token', 'run hf auth login, or set .HF_TOKEN'),
+    (dict(push=NAME), 'no torch', 'needs torch, since only what was verified'),
+    (dict(push=NAME), 'main', 'has files in its branch main already'),
+    (dict(push=NAME, every=True), 'step-7', 'has files in its branch step-7 already'),
+  ],
+)
+def test_a_push_that_must_not_be_is_one_sentence_before_anything_is_made(
+  workdir, remote, tmp_path, monkeypatch, flags, there, words
+):
+  monkeypatch.setattr(verify, 'missing_packages', lambda: ['torch'] * (there == 'no torch'))
+  if there == 'no token':
+    hub.huggingface_hub.get_token = lambda: None
+  elif there:
+    (tmp_path / 'other').mkdir()
+    (tmp_path / 'other' / 'config.json').write_text('{}')
+    hub.Repository(NAME).push(there, tmp_path / 'other')
+  with pytest.raises(errors.UserError, match=words) as said:
+    run(monkeypatch, workdir, tmp_path / 'out', **flags)
+  assert said.value.code == 2 and not (tmp_path / 'out').exists()
+
+
+def test_an_unverified_directory_is_not_pushed(workdir, remote, tmp_path, monkeypatch):
+  wrong = [verify.Comparison('logits', '1.0', 'below 1e-4', False)]
+  monkeypatch.setattr(verify, 'compare_logits', lambda *_: wrong)
+  with pytest.raises(errors.UserError, match='reads the export differently'):
+    run(monkeypatch, workdir, tmp_path / 'out', push=f'{NAME}@new')
+  assert not remote.exists() and not (tmp_path / 'out').exists()
+
+
+@pytest.mark.parametrize(
+  'reason, offline, code',
+  [
+    (ConnectionError(f'no route, asked with {TOKEN}'), False, 75),
+    (ConnectionError('told to stay offline'), True, 2),
+    (ValueError(f'403 for {TOKEN}: no rights'), False, 2),
+  ],
+)
+def test_a_hub_that_takes_nothing_is_one_sentence_without_the_token(
+  remote, tmp_path, monkeypatch, reason, offline, code
+):
+  def fail(*_, **__):
+    raise reason
+
+  monkeypatch.setattr('huggingface_hub.constants.HF_HUB_OFFLINE', offline)
+  monkeypatch.setattr(Hub, 'upload_folder', fail)
+  with pytest.raises(errors.UserError, match='owner/name@new cannot be pushed to') as said:
+    hub.Repository(NAME).push('new', tmp_path)
+  assert said.value.code == code and TOKEN not in str(said.value)
+
+
+def test_a_push_that_was_cut_short_is_made_whole_by_the_same_line(
+  workdir, remote, tmp_path, monkeypatch
+):
+  with monkeypatch.context() as broken:
+    broken.setattr(Hub, 'upload_folder', lambda *_, **__: 1 / 0)
+    with pytest.raises(errors.UserError, match='division by zero'):
+      run(monkeypatch, workdir, tmp_path / 'out', push=f'{NAME}@new')
+  assert not (tmp_path / 'out').exists()
+  run(monkeypatch, workdir, tmp_path / 'out', push=f'{NAME}@new')
+  pushed = hub.Repository(NAME)._api.list_repo_files(NAME, 'new')
+  made = {str(p.relative_to(tmp_path / 'out')) for p in files_of(tmp_path / 'out')}
+  assert {*pushed} == made | {'.gitattributes'}

@@ -1,0 +1,344 @@
+"""export of a fine-tuned run from the outside: labels and scores as transformers' pipeline gives
+them, texts that tokenizers disagree about included.
+"""
+
+import json
+import pathlib
+import shutil
+
+import ml_collections
+import numpy as np
+import pytest
+import small_networks as small
+
+from bertzoo_jax import export
+from bertzoo_jax import hf
+from bertzoo_jax import objectives
+from bertzoo_jax import tokenizers
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.hf import tokenizer as hf_tokenizer
+from bertzoo_jax.hf import verify
+from bertzoo_jax.pretrained import initial_weights
+from bertzoo_jax.runs import metrics
+from configs import parts
+from configs.tasks import parts as task_parts
+
+transformers = pytest.importorskip('transformers', reason='parity needs transformers')
+torch = pytest.importorskip('torch', reason='parity needs torch')
+
+ROOT = pathlib.Path(__file__).parents[2]
+SAMPLE = (ROOT / 'data/sample/time_machine.txt').read_text()[:40_000].split('\n\n')
+SIZES = dict(num_layers=2, hidden_size=32, num_heads=4, intermediate_size=48)
+BERT = parts.transformer(max_positions=160, **SIZES)
+ROBERTA = parts.transformer(
+  max_positions=160, type_vocab_size=0, activation='gelu', norm_eps=1e-5, **SIZES
+)
+XLNET = parts.two_stream(**SIZES)
+RATES = dict(dropout=0.3, input_dropout=0.2)
+CLASSES = {'name': 'classification', 'labels': ('bad', 'good', 'weiß'), **RATES}
+TRUE = {'name': 'multilabel', 'labels': ('a', 'b'), **RATES}
+RUNS = {  # family, tokenizer, encoder, objective
+  'bert': ('Bert', parts.wordpiece(vocab_size=600), BERT, {**CLASSES, 'head': 'tanh'}),
+  'roberta': (
+    'Roberta',
+    parts.byte_bpe(vocab_size=600),
+    ROBERTA,
+    {'name': 'regression', **RATES, 'head': 'tanh'},
+  ),
+  'xlnet': (
+    'XLNet',
+    parts.sentencepiece(vocab_size=700, specials='angled', lowercase=False),
+    XLNET,
+    {**TRUE, 'head': 'tanh'},
+  ),
+}
+PAIR = ('A first text.', '\uff28\uff45 and \U0001f600')
+
+
+def classes(encoder, head, labels):
+  """The objective of rows with these classes."""
+  return objectives.BY_NAME['classification'](encoder, head=head, labels=labels, **RATES)
+
+
+def write(path, config, params):
+  """A workdir as a finished run leaves it, with these weights at step 7."""
+  (path / 'config.json').write_text(configuration.to_json(ml_collections.ConfigDict(config)))
+  (path / 'corpus.json').write_text(json.dumps({'hash': 'c0ffee'}))
+  record = metrics.Record(path, 0, 1)
+  record.write({'step': 5, 'class_loss': 0.5, 'dev_matthews': 0.25, 'tokens_per_second': 3.0})
+  record.close()
+  small.save(path, params, step=7)
+
+
+def fine_tuned(path, name):
+  """(objective, parameters, tokenizer) of a run, in a workdir."""
+  family, section, encoder, objective = RUNS[name]
+  tokenizer = tokenizers.train(section.to_dict(), lambda: iter(SAMPLE))
+  tokenizer.save(path / 'tokenizer')
+  config = dict(
+    seed=0,
+    length=128,
+    batch_size=32,
+    batch_tokens=0,
+    phases=((10, {}),),
+    metrics=('matthews',),
+    source=task_parts.table(files={'train': '/home/me/train.tsv'}, text_a='a'),
+    features=task_parts.texts(),
+    tokenizer=section,
+    encoder=encoder,
+    objective=objective,
+    optimizer=parts.adamw(),
+    schedule=parts.linear_from_start(learning_rate=3e-5, warmup=0),
+    hf=f'{family}ForSequenceClassification',
+    run=parts.run(),
+  )
+  made = objectives.of(ml_collections.ConfigDict(config), tokenizer.vocab_size)
+  params = small.parameters(made, scale=0.2)
+  write(path, config, params)
+  return made, params, tokenizer
+
+
+def scored(encoder, params, tokenizer, shape, texts, second=None):
+  """Our logits of texts, or of the pairs that they make with a second text, one row each."""
+  ids = lambda text: tokenizer.encode_as_transformers([text])[0].tolist()
+  out = []
+  for text in texts:
+    template = (shape.single if second is None else shape.pair).replace('{}', '0')
+    parts_of = {**{k: [i] for k, i in tokenizer.special.items()}, 'A': ids(text)}
+    parts_of['B'] = ids(second or '')
+    segments = [
+      int(word.split(':')[1]) for word in template.split() for _ in parts_of[word.split(':')[0]]
+    ]
+    row = np.asarray([hf_tokenizer.framed(template, **parts_of)], np.int32)
+    batch = dict(input_ids=row, pack_ids=np.ones_like(row), segment_ids=np.asarray([segments]))
+    out.append(verify.our_logits(encoder, params, batch)['row'][0])
+  return np.stack(out)
+
+
+def probabilities(name, logits):
+  if name == 'regression':
+    return logits
+  e = np.exp(logits - logits.max(axis=-1, keepdims=True))
+  return 1 / (1 + np.exp(-logits)) if name == 'multilabel' else e / e.sum(axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize(
+  'name', [pytest.param(name, marks=[pytest.mark.slow] * (name == 'roberta')) for name in RUNS]
+)
+def test_a_pipeline_gives_the_labels_and_probabilities_of_the_run(tmp_path, name, capsys):
+  made, params, tokenizer = fine_tuned(tmp_path, name)
+  a, objective = hf.architectures.choose(f'{RUNS[name][0]}ForSequenceClassification'), RUNS[name][3]
+  rows = export.export(str(tmp_path), tmp_path / 'out')
+  assert all(r.holds for r in rows) and rows[1].what.startswith('row logits')
+  assert f'{a.name}, step 7' in capsys.readouterr().out
+  pipe = transformers.pipeline(
+    'text-classification', str(tmp_path / 'out'), tokenizer=str(tmp_path / 'out')
+  )
+  encoder, texts = made.networks[0].encoder, list(verify.PROBES)
+  shape = a.tokens
+  if encoder.type_vocab_size == 2:  # the second text has segment 1
+    shape = shape._replace(pair=shape.pair.replace('{}', '1'))
+  labels = objective['labels'] if 'labels' in objective else ('LABEL_0',)
+  ours = [
+    *probabilities(objective['name'], scored(encoder, params, tokenizer, shape, texts)),
+    *probabilities(objective['name'], scored(encoder, params, tokenizer, shape, PAIR[:1], PAIR[1])),
+  ]
+  theirs = [
+    *(pipe(text, top_k=None) for text in texts),
+    pipe({'text': PAIR[0], 'text_pair': PAIR[1]}, top_k=None),
+  ]
+  for found, wished in zip(theirs, ours, strict=True):
+    found = {one['label']: one['score'] for one in found}
+    assert found.keys() == set(labels)
+    assert max(abs(found[label] - p) for label, p in zip(labels, wished, strict=True)) < 1e-5
+    assert max(found, key=found.get) == labels[int(np.argmax(wished))]
+  assert np.ptp(ours, axis=0).min() > 0.02  # the texts are told apart
+
+
+def test_a_card_of_a_fine_tuned_model_tells_labels_metrics_and_use(tmp_path):
+  fine_tuned(tmp_path, 'bert')
+  export.export(str(tmp_path), tmp_path / 'out')
+  card = (tmp_path / 'out' / 'README.md').read_text()
+  for fact in (
+    '# BertForSequenceClassification, fine-tuned with bertzoo_jax',
+    'pipeline_tag: text-classification',
+    "classify = pipeline('text-classification', model='THIS_DIRECTORY', truncation=True)",
+    'One label is right (softmax over the outputs). Labels: 0 `bad`, 1 `good`, 2 `weiß`.',
+    'Metrics: matthews; the first is the dev score.',
+    '| class_loss | 0.5 |',
+    '| dev_matthews | 0.25 |',
+    'train.tsv',
+    'The head scores a whole text',
+  ):
+    assert fact in card, fact
+  for absent in ('/home/me', 'tokens_per_second', '| masking |', 'fill-mask', 'held_out'):
+    assert absent not in card, absent
+
+
+def pretrained(path, encoder=BERT):
+  """(objective, parameters) of a run with a pair head, in a workdir, with RUNS' first tokenizer."""
+  section = RUNS['bert'][1]
+  tokenizer = tokenizers.train(section.to_dict(), lambda: iter(SAMPLE))
+  tokenizer.save(path / 'tokenizer')
+  config = parts.experiment(
+    tokenizer=section,
+    corpus=parts.corpus(),
+    format=parts.segment_pairs(),
+    masking=parts.token(),
+    encoder=encoder,
+    objective=parts.mlm_pair(),
+    optimizer=parts.adamw(),
+    schedule=parts.linear_from_start(),
+    length=32,
+    batch_size=4,
+    phases=((10, {}),),
+    hf='BertForPreTraining',
+    run=parts.run(),
+  )
+  made = objectives.of(config, tokenizer.vocab_size)
+  params = small.parameters(made, seed=3)
+  write(path, config, params)
+  return made, params
+
+
+@pytest.mark.parametrize('as_directory', [False, True])
+def test_fine_tuning_begins_with_the_pooler_of_a_pair_head(tmp_path, as_directory):
+  before, run = pretrained(tmp_path)
+  after = classes(before.networks[0].encoder, 'tanh', ('a', 'b'))
+  fresh, address = small.parameters(after), str(tmp_path)
+  if as_directory:
+    export.export(address, tmp_path / 'out')
+    address = f'hf:{tmp_path / "out"}'
+  params, lines = initial_weights.parameters(fresh, address, after, tmp_path / 'tokenizer')
+  assert small.worst(params['row_head']['pooler'], run['pair_head']['pooler']) == 0
+  assert small.worst(params['encoder'], run['encoder']) == 0
+  # Two outputs there, too, but they tell pairs.
+  assert small.worst(params['row_head']['classifier'], fresh['row_head']['classifier']) == 0
+  assert 'row_head/pooler: the pooler of pair_head' in lines
+  assert not [line for line in lines if line.startswith('ignored: pair_head/pooler')]
+  assert [line.split()[1] for line in lines if line.startswith('fresh')] == [
+    'row_head/classifier/bias',
+    'row_head/classifier/kernel',
+  ]
+
+
+@pytest.mark.parametrize('as_directory', [False, True])
+def test_a_fine_tuned_head_is_read_where_it_fits_and_else_left_fresh(tmp_path, as_directory):
+  made, run, _ = fine_tuned(tmp_path, 'bert')
+  encoder, address = made.networks[0].encoder, str(tmp_path)
+  if as_directory:
+    export.export(address, tmp_path / 'out')
+    address = f'hf:{tmp_path / "out"}'
+
+  def begin(head, labels):
+    after = classes(encoder, head, labels)
+    fresh = small.parameters(after, seed=4)
+    params, lines = initial_weights.parameters(fresh, address, after, tmp_path / 'tokenizer')
+    return fresh, params, '\n'.join(lines)
+
+  _, params, said = begin('tanh', ('x', 'y', 'z'))
+  assert small.worst(params, run) == 0 and 'fresh' not in said
+  fresh, params, said = begin('tanh', ('x', 'y'))
+  assert small.worst(params['row_head']['pooler'], run['row_head']['pooler']) == 0
+  assert (
+    small.worst(params['row_head']['classifier'], fresh['row_head']['classifier']) == 0
+    and 'row_head/classifier: fresh, since the checkpoint has 3 outputs and this network 2' in said
+  )
+  for other in ('gelu', 'linear'):
+    fresh, params, said = begin(other, ('x', 'y', 'z'))
+    assert small.worst(params['row_head'], fresh['row_head']) == 0
+    assert small.worst(params['encoder'], run['encoder']) == 0
+    assert f'head of the kind tanh and objective.head is {other}' in said
+
+
+@pytest.mark.parametrize(
+  'labels, order, words',
+  [
+    (('bad', 'good', 'weiß'), [0, 1, 2], 'loaded: '),
+    (('weiß', 'bad', 'good'), [2, 0, 1], 'bad, good, weiß of the checkpoint, put into the order'),
+    (('good', 'bad', 'weiß'), [1, 0, 2], 'put into the order good, bad, weiß'),
+    (('bad', 'good', 'neutral'), None, 'tells bad, good, weiß and this bad, good, neutral'),
+    (('no', 'perhaps', 'yes'), None, 'classifier: fresh, since the checkpoint tells'),
+  ],
+)
+@pytest.mark.parametrize('as_directory', [False, True])
+def test_outputs_are_taken_by_the_names_of_their_labels(
+  tmp_path, labels, order, words, as_directory
+):
+  made, run, _ = fine_tuned(tmp_path, 'bert')
+  address = str(tmp_path)
+  if as_directory:
+    export.export(address, tmp_path / 'out')
+    address = f'hf:{tmp_path / "out"}'
+  after = classes(made.networks[0].encoder, 'tanh', labels)
+  fresh = small.parameters(after, seed=4)
+  params, lines = initial_weights.parameters(
+    fresh, address, after, tmp_path / 'tokenizer', labels=labels
+  )
+  assert small.worst(params['row_head']['pooler'], run['row_head']['pooler']) == 0
+  wanted = fresh['row_head']['classifier']
+  if order is not None:
+    wanted = {name: x[..., order] for name, x in run['row_head']['classifier'].items()}
+  assert small.worst(params['row_head']['classifier'], wanted) == 0
+  assert words in '\n'.join(lines)
+
+
+def test_outputs_that_the_checkpoint_does_not_name_are_taken_in_their_order_and_it_says_so(
+  tmp_path,
+):
+  made, run, _ = fine_tuned(tmp_path, 'bert')
+  export.export(str(tmp_path), tmp_path / 'out')
+  file = tmp_path / 'out' / 'config.json'
+  content = json.loads(file.read_text())
+  content['id2label'] = {str(i): f'LABEL_{i}' for i in range(3)}
+  file.write_text(json.dumps(content))
+  after = classes(made.networks[0].encoder, 'tanh', ('x', 'y', 'z'))
+  params, lines = initial_weights.parameters(
+    small.parameters(after, seed=4),
+    f'hf:{tmp_path / "out"}',
+    after,
+    tmp_path / 'tokenizer',
+    labels=('x', 'y', 'z'),
+  )
+  assert small.worst(params, run) == 0
+  assert 'row_head/classifier: its outputs are taken as x, y, z' in '\n'.join(lines)
+
+
+@pytest.mark.parametrize('name', RUNS)
+@pytest.mark.parametrize('as_published', [False, True])
+def test_the_tokenizer_cuts_where_the_run_cut_and_the_card_says_so(tmp_path, name, as_published):
+  fine_tuned(tmp_path, name)
+  if as_published:  # a run that began with a directory of Hugging Face keeps its files
+    export.export(str(tmp_path), tmp_path / 'first')
+    shutil.rmtree(tmp_path / 'tokenizer')
+    (tmp_path / 'tokenizer').mkdir()
+    for file, content in hf_tokenizer.published(tmp_path / 'first').items():
+      content = content.replace(b'"model_max_length": 128', b'"model_max_length": 512')
+      (tmp_path / 'tokenizer' / file).write_bytes(content)
+  export.export(str(tmp_path), tmp_path / 'out')
+  tokenizer = transformers.AutoTokenizer.from_pretrained(str(tmp_path / 'out'))
+  assert len(tokenizer('time ' * 400, truncation=True)['input_ids']) == 128
+  card = (tmp_path / 'out' / 'README.md').read_text()
+  assert 'Its tokenizer cuts texts at the length of fine-tuning' in card
+
+
+def test_a_plain_encoder_opens_in_sentence_transformers_with_mean_pooling(tmp_path):
+  sentence_transformers = pytest.importorskip(
+    'sentence_transformers', reason='sentence-transformers is no dependency: pip install it to run'
+  )
+  made, params = pretrained(tmp_path)
+  export.export(str(tmp_path), tmp_path / 'out')
+  texts, encoder = list(verify.PROBES), made.networks[0].encoder
+  found = sentence_transformers.SentenceTransformer(str(tmp_path / 'out'), device='cpu').encode(
+    texts, convert_to_numpy=True
+  )
+  tokenizer, worst = tokenizers.load(tmp_path / 'tokenizer'), 0.0
+  special = tokenizer.special
+  for text, theirs in zip(texts, found, strict=True):
+    ids = tokenizer.encode_as_transformers([text])[0]
+    row = np.concatenate([[special['cls']], ids, [special['sep']]]).astype(np.int32)[None]
+    batch = dict(input_ids=row, pack_ids=np.ones_like(row), segment_ids=np.zeros_like(row))
+    ours = verify.our_logits(encoder, {'encoder': params['encoder']}, batch)['vectors'][0]
+    worst = max(worst, float(np.abs(ours.mean(axis=0) - theirs).max()))
+  print(f'largest difference {worst:.2e}')
+  assert worst < 1e-5

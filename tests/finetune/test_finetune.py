@@ -1,0 +1,280 @@
+"""finetune from the outside: what a run leaves, resuming, grids, order of tasks, predictions."""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import types
+
+import jax
+import ml_collections
+import numpy as np
+import pytest
+
+from bertzoo_jax import export
+from bertzoo_jax.common import errors
+from bertzoo_jax.evaluate import held_out
+from bertzoo_jax.finetune import table
+from bertzoo_jax.objectives import networks
+from bertzoo_jax.pretrained import predicting
+from bertzoo_jax.runs import metrics
+from bertzoo_jax.runs import step_folders
+from tests import killed
+from tests import tuned
+
+ROOT = pathlib.Path(__file__).parents[2]
+config, finetune = tuned.config, tuned.finetune
+
+
+@pytest.fixture(scope='module')
+def world(tmp_path_factory):
+  """A folder with a pretrained run and a task's files."""
+  return tuned.world(tmp_path_factory.mktemp('world'), 'bert')
+
+
+def test_a_run_learns_and_leaves_its_table_and_predictions(world, tmp_path, capsys):
+  found = finetune(world, tmp_path / 'f', config(steps=40), predict=str(world / 'test.tsv'))
+  assert found[0].median > 0.9 > 0.6 > tuned.majority(tmp_path / 'f')
+  said = capsys.readouterr().out
+  assert 'Majority baseline' in said and 'loaded: ' in said and 'best of classify' in said
+  folder = tmp_path / 'f' / 'classify'
+  predicted = tuned.said(folder / 'test.jsonl')
+  assert len(predicted) == 6
+  for line in predicted:
+    assert abs(sum(line['probabilities'].values()) - 1) < 1e-5
+    assert line['label'] == ('good' if 'traveller' in line['text_a'] else 'bad')
+  again = tuned.said(folder / 'test.tsv.predictions.jsonl')
+  key = lambda line: (line['text_a'], line['label'], line['probabilities'])
+  assert [key(line) for line in again] == [key(line) for line in predicted]
+
+
+@pytest.mark.parametrize(
+  'argument, label, metric', [('regress', 'warmth', 'spearman'), ('multilabel', 'good,long', 'f1')]
+)
+def test_scores_and_several_labels_are_learned_from_a_csv(world, tmp_path, argument, label, metric):
+  lines = ['text,warmth,good,long']
+  for kind, text in tuned.rows(160, 7):
+    good, long = kind == 'good', len(text.split()) > 6
+    lines.append(f'"{text}",{2.5 * good - 1},{good:d},{long:d}')
+  (world / 'own.csv').write_text('\n'.join(lines) + '\n')
+  changes = dict(source__files__train='own.csv', source__label=label, steps=60)
+  (found,) = finetune(world, tmp_path / 'f', config(argument, source__dev_share=0.25, **changes))
+  assert found.median > 0.65 > tuned.majority(tmp_path / 'f')
+  file = tmp_path / 'f' / argument / 'run' / 'result.json'
+  assert metric in ' '.join(json.loads(file.read_text())['scores']['dev'])
+
+
+GRID = dict(grid=(('schedule.learning_rate', (1e-3, 3e-3)),), seeds=(0, 1))
+
+
+@pytest.fixture(scope='module')
+def uninterrupted(world, tmp_path_factory):
+  """The workdir of a grid of four runs."""
+  workdir = tmp_path_factory.mktemp('grid') / 'f'
+  finetune(world, workdir, config(**GRID))
+  return workdir
+
+
+def test_a_grid_runs_every_point_with_every_seed_and_keeps_the_best_checkpoint(uninterrupted):
+  names = sorted(p.name for p in (uninterrupted / 'classify').iterdir() if p.is_dir())
+  assert names == [f'learning_rate={r}+seed={s}' for r in (0.001, 0.003) for s in (0, 1)]
+  result = lambda n: json.loads((uninterrupted / 'classify' / n / 'result.json').read_text())
+  found = {n: result(n) for n in names}
+  kept = [n for n in names if (uninterrupted / 'classify' / n / step_folders.FOLDER).exists()]
+  assert len(kept) == 1
+  assert found[kept[0]]['score'] == max(r['score'] for r in found.values())
+  table = json.loads((uninterrupted / 'table.json').read_text())
+  assert [line['seeds'] for line in table] == [2, 2] and sum(line['chosen'] for line in table) == 1
+  for line, rate in zip(table, (0.001, 0.003)):
+    scores = [found[f'learning_rate={rate}+seed={s}']['score'] for s in (0, 1)]
+    assert line['best'] == max(scores) and line['lowest'] == min(scores)
+    assert line['median'] == np.median(scores)
+
+
+def test_runs_on_several_devices_at_once_have_the_results_of_one(world, uninterrupted, tmp_path):
+  finetune(world, tmp_path / 'f', config(**GRID), devices=jax.devices()[:2])
+  killed.same_bytes(uninterrupted, tmp_path / 'f', 'classify')
+
+
+KILLS = tuple((f'classify/learning_rate={rate}+seed=0', n) for rate, n in ((0.001, 5), (0.003, 3)))
+
+
+@pytest.mark.parametrize(
+  'kills', [KILLS[1:], pytest.param(KILLS, marks=pytest.mark.slow)], ids=['once', 'twice']
+)
+def test_a_grid_that_is_killed_ends_with_the_same_bytes(world, uninterrupted, tmp_path, kills):
+  killed.finetune(tmp_path, f'tuned.config(**{GRID!r})', world, world / 'bert', kills)
+  killed.same_bytes(uninterrupted, tmp_path / 'f', 'classify')
+
+
+@pytest.mark.slow
+def test_scoring_compiles_once_per_shape_of_rows_and_not_per_run(world, tmp_path, monkeypatch):
+  shapes, outputs = [], networks.outputs
+  traced = lambda encoder, params, batch: shapes.append(batch['input_ids'].shape)
+  monkeypatch.setattr(networks, 'outputs', lambda *a: traced(*a) or outputs(*a))
+  predicting._read.clear_cache()
+  rates = (('schedule.learning_rate', (1e-3, 2e-3)),)
+  finetune(world, tmp_path / 'f', config(grid=rates, seeds=(0, 1), steps=1))
+  assert 0 < len(shapes) == len(set(shapes)) <= 2  # dev, and test with shorter rows
+
+
+@pytest.mark.slow
+def test_a_grid_over_the_weight_of_sift_has_runs_with_it_and_without(world, tmp_path):
+  grid = (('objective.sift.weight', (0, 5)),)
+  finetune(world, tmp_path / 'f', config(grid=grid, steps=4, run__eval_every=2))
+  off, on = map(metrics.read, sorted((tmp_path / 'f' / 'classify').glob('weight=*')))
+  for a, b in zip(off, on, strict=True):
+    assert 'sift_divergence' not in a and b['sift_divergence'] > 0
+    assert abs(a['loss'] / a['class_loss'] - 1) < 1e-5 and a['grad_norm'] != b['grad_norm']
+    assert abs(b['loss'] / (b['class_loss'] + 5 * b['sift_divergence']) - 1) < 1e-5
+  assert 'held_out_class_loss' in on[1] and 'held_out_sift_divergence' not in on[1]
+
+
+def test_a_task_may_begin_with_the_best_run_of_another(world, tmp_path, capsys):
+  first = config(name='first', steps=40, seeds=(0, 1), grid=(('batch_size', (16,)),))
+  second = config(name='second', init='first', steps=2, schedule__learning_rate=1e-9)
+  suite = ml_collections.ConfigDict({'suite': {'second': second, 'first': first}}).lock()
+  with pytest.raises(errors.UserError, match='a folder for each task, first, second'):
+    finetune(world, tmp_path / 'f', suite)  # train.tsv of the world may be of either
+  assert not (tmp_path / 'f' / 'first').exists()
+  for name in ('first', 'second'):
+    shutil.copytree(world, tmp_path / 'tasks' / name, ignore=shutil.ignore_patterns('bert'))
+  init = str(world / 'bert')
+  found = finetune(tmp_path / 'tasks', tmp_path / 'f', suite, init=init)
+  assert [line.task for line in found] == ['first', 'second']
+  # It begins where the first one ended, head included.
+  assert found[1].median == found[0].best > 0.7
+  assert f'second · begins with {tmp_path / "f" / "first"}' in capsys.readouterr().out
+
+
+def test_all_checkpoints_of_a_run_are_fine_tuned_and_their_scores_drawn(world, tmp_path, capsys):
+  kept = config(steps=4, run__keep_every=2, run__keep=9)
+  finetune(world, tmp_path / 'w', kept)
+  finetune(world, tmp_path / 'f', config(steps=1), init=f'{tmp_path}/w/classify/run@all')
+  steps = json.loads((tmp_path / 'f/classify/steps.json').read_text())
+  assert [step for step, _ in steps] == [2, 4]
+  assert '*' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+  'changes, kw, words',
+  [
+    (dict(grid=(('schedule.learning_rat', (1.0,)),)), {}, "Did you mean 'schedule.learning_rate'"),
+    (dict(grid=(('schedule.lr', (1.0,)),)), {}, "Did you mean 'schedule.learning_rate'"),
+    (dict(grid=(('seed', (1,)), ('seed', (2,)))), {}, "has 'seed' twice"),
+    (dict(grid=('schedule.learning_rate=1e-3',)), {}, 'a field and a tuple of values'),
+    (dict(seeds=('a',)), {}, 'whole numbers'),
+    (dict(objective__dropout=1.5), {}, 'objective.dropout is 1.5'),
+    (dict(encoder={'dropuot': 0.1}), {}, "Did you mean 'dropout'"),
+    (dict(metrics=('acuracy',)), {}, "No metrics are called 'acuracy'.*'accuracy'"),
+    (dict(objective__head='thanh'), {}, "'tanh'"),
+    (dict(objective__sift__weight=-1.0), {}, 'objective.sift.weight is -1'),
+    (dict(grid=(('objective.sift.weight', (0.0, -5.0)),)), {}, 'objective.sift.weight is -5'),
+    (dict(objective__sift__loss='kll'), {}, "'kl'"),
+    ({}, dict(predict='nowhere.tsv'), 'is no file'),
+    ({}, dict(init='nowhere'), 'nowhere'),
+    ({}, dict(init='nowhere@all'), 'nowhere has no checkpoint'),
+    ({}, dict(init=''), "--init '' names no weights"),
+    ({}, dict(init='@5'), "--init '@5' names no weights"),
+    (dict(layer_decay=1.5), {}, 'layer_decay'),
+    (dict(layer_decay=0.5, optimizer__rates=((r'encoder', 0.1),)), {}, 'both set'),
+  ],
+)
+def test_a_mistake_is_told_before_anything_is_written(world, tmp_path, changes, kw, words):
+  with pytest.raises(errors.UserError, match=words) as e:
+    finetune(world, tmp_path / 'f', config(**changes), **kw)
+  assert '\n' not in str(e.value)
+  assert not list((tmp_path / 'f').rglob('config.json'))
+
+
+def test_a_file_to_predict_is_read_before_anything_is_trained(world, tmp_path):
+  (tmp_path / 'other.csv').write_text('sentence\none\n')
+  for file, words in (
+    (tmp_path / 'none.csv', 'no file'),
+    (tmp_path / 'other.csv', "Rename its column to 'text'"),
+  ):
+    with pytest.raises(errors.UserError, match=words):
+      finetune(world, tmp_path / 'f', config(steps=1), predict=str(file))
+  assert not list((tmp_path / 'f').rglob('config.json'))
+
+
+@pytest.mark.parametrize('file', ['config.json', 'manifest.json'])
+def test_the_folder_of_a_pretraining_run_or_of_a_corpus_is_refused(world, tmp_path, file):
+  (tmp_path / file).write_text('{}')
+  with pytest.raises(errors.UserError, match='give a folder of its own'):
+    finetune(world, tmp_path, config(steps=1))
+  assert [p.name for p in tmp_path.iterdir()] == [file]
+
+
+def test_a_table_has_no_column_that_says_nothing():
+  line = table.Line('t', '', 'W', 'accuracy', 'dev', 1, 0.5, 0.5, 0.5, {}, True)
+  head = lambda found: table.markdown(found, {'t': 0.4}).splitlines()[0].split()[1::2]
+  assert head([line]) == ['task', 'score', 'seeds', 'median', 'majority', 'others']
+  points = [line._replace(point='a=1', seeds=2), line._replace(point='a=2', seeds=2)]
+  assert head(points)[:6] == ['task', 'point', 'score', 'seeds', 'median', 'best']
+
+
+def test_help_has_lines_that_fit():
+  line = [sys.executable, '-m', 'bertzoo_jax.finetune', '--help']
+  how = dict(cwd=ROOT, capture_output=True, text=True, timeout=killed.SECONDS)
+  said = subprocess.run(line, **how).stdout
+  assert 'configs/tasks/' in said and max(map(len, said.splitlines())) <= 100
+
+
+def test_another_start_or_recipe_in_the_same_workdir_is_refused(world, tmp_path, capsys):
+  finetune(world, tmp_path / 'f', config(steps=1))
+  capsys.readouterr()
+  with pytest.raises(errors.UserError, match='schedule.learning_rate.*or another --workdir[.]$'):
+    finetune(world, tmp_path / 'f', config(steps=1, schedule__learning_rate=1e-5))
+  assert 'begins with' not in capsys.readouterr().out  # it says no more than the refusal
+  start = f'{tmp_path / "f" / "classify" / "run"}'
+  with pytest.raises(errors.UserError, match='init: .* → '):
+    finetune(world, tmp_path / 'f', config(steps=1), init=start)
+  shutil.copytree(world, tmp_path / 'world')
+  with (tmp_path / 'world' / 'dev.tsv').open('a') as f:
+    f.write('good\tthe traveller\n')
+  with pytest.raises(errors.UserError, match='a file of the task or its tokenizer has changed'):
+    finetune(tmp_path / 'world', tmp_path / 'f', config(steps=1), init=str(world / 'bert'))
+  with pytest.raises(errors.UserError, match=f'give one of them, {tmp_path / "f/classify/run"}'):
+    export.export(str(tmp_path / 'f'), str(tmp_path / 'hf'))
+
+
+def test_several_hosts_are_refused(world, tmp_path, monkeypatch):
+  monkeypatch.setattr(jax, 'process_count', lambda: 2)
+  with pytest.raises(errors.UserError, match='runs on one host'):
+    finetune(world, tmp_path / 'f', config(steps=1))
+  assert not (tmp_path / 'f').exists()
+
+
+def test_the_workdir_of_another_run_is_refused(world):
+  with pytest.raises(errors.UserError, match='holds a run'):
+    finetune(world, world / 'bert', config(steps=1))
+
+
+def test_a_fine_tuned_run_is_no_run_to_score_on_text(world, tmp_path, monkeypatch):
+  fine_tuned = types.SimpleNamespace(workdir='F', config=config())
+  monkeypatch.setattr(held_out.pretrained, 'open_run', lambda _: fine_tuned)
+  with pytest.raises(errors.UserError, match='fills no masks: give a run of pretraining'):
+    held_out.opened('F', 'C')
+
+
+def test_a_fine_tuned_run_and_one_from_a_directory_are_exported_with_equal_predictions(
+  world, tmp_path
+):
+  transformers = pytest.importorskip('transformers', reason='the comparison needs transformers')
+  torch = pytest.importorskip('torch', reason='the comparison needs torch')
+  finetune(world, tmp_path / 'f', config(steps=3))
+  export.export(str(tmp_path / 'f/classify/run'), str(tmp_path / 'hf'))
+  # The export is fine-tuned on and exported again, with the tokenizer files that it had.
+  finetune(world, tmp_path / 'g', config(steps=2), init=f'hf:{tmp_path / "hf"}')
+  export.export(str(tmp_path / 'g/classify/run'), str(tmp_path / 'hf2'))
+  for run, directory in (('f', 'hf'), ('g', 'hf2')):
+    network = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / directory)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / directory)
+    assert network.config.id2label == {0: 'bad', 1: 'good'}
+    texts = [text for _, text in tuned.rows(6, len('test'))]
+    with torch.no_grad():
+      theirs = network.eval()(**tokenizer(texts, padding=True, return_tensors='pt')).logits.numpy()
+    with np.load(tmp_path / run / 'classify/run/predictions.npz') as found:
+      np.testing.assert_allclose(found['test'], theirs, atol=1e-5)

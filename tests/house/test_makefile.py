@@ -1,0 +1,79 @@
+"""`make env`, with a pip that only writes down what it is asked for."""
+
+import importlib.util
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+# Packages of an environment: {name: lines of its metadata}.
+PACKAGES = {
+  'bertzoo_jax': (
+    'Provides-Extra: tpu',
+    'Provides-Extra: gpu',
+    'Provides-Extra: wandb',
+    'Provides-Extra: dev',
+    'Requires-Dist: jax',
+    "Requires-Dist: jax[tpu]; extra == 'tpu'",
+    "Requires-Dist: gcsfs; extra == 'tpu'",
+    "Requires-Dist: jax[cuda]; extra == 'gpu'",
+    "Requires-Dist: wandb>=0.19; extra == 'wandb'",
+    "Requires-Dist: pytest; extra == 'dev'",
+  ),
+  'jax': (
+    'Provides-Extra: tpu',
+    'Provides-Extra: cuda',
+    "Requires-Dist: libtpu; extra == 'tpu'",
+    "Requires-Dist: jax-cuda-plugin; extra == 'cuda'",
+  ),
+  'libtpu': (),
+  'gcsfs': (),
+  'wandb': (),
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+  """A clone whose environment was finished before setup.py changed."""
+  for name in ('Makefile', 'setup.py', 'constraints.txt'):
+    shutil.copy(ROOT / name, tmp_path)
+  subprocess.run([sys.executable, '-m', 'venv', '--without-pip', tmp_path / '.venv'], check=True)
+  [site] = (tmp_path / '.venv').glob('lib/python*/site-packages')
+  for name, lines in PACKAGES.items():
+    (site / f'{name}-1.0.dist-info').mkdir()
+    text = '\n'.join(['Metadata-Version: 2.1', f'Name: {name}', 'Version: 1.0', *lines])
+    (site / f'{name}-1.0.dist-info/METADATA').write_text(text + '\n')
+  (site / 'pip').mkdir()
+  # not imported: pip switches off the distutils of setuptools
+  real = os.path.dirname(importlib.util.find_spec('pip').origin)
+  (site / 'pip/__init__.py').write_text(f'__path__.append({real!r})\n')
+  (site / 'pip/__main__.py').write_text("import sys\nopen('asked', 'a').write(sys.argv[-1])\n")
+  (tmp_path / '.venv/.ready').touch()
+  os.utime(tmp_path / '.venv/.ready', (1, 1))
+  return tmp_path
+
+
+def make(folder):
+  done = subprocess.run(
+    ['make', 'env', 'PYTHON='],
+    cwd=folder,
+    capture_output=True,
+    text=True,
+    env={'PATH': os.environ['PATH'], 'PIP_NO_INDEX': '1'},
+  )
+  assert done.returncode == 0, done.stderr
+  return done.stdout
+
+
+@pytest.mark.skipif(not shutil.which('make'), reason='make is not installed')
+def test_make_after_a_pull_updates_the_environment_and_keeps_the_extras_of_the_user(folder):
+  assert 'is updated; what else is installed there stays' in make(folder)
+  assert (folder / 'asked').read_text() == '.[dev,tpu,wandb]'
+  assert list((folder / '.venv').glob('lib/python*/site-packages/wandb-1.0.dist-info'))
+  assert 'is updated' not in make(folder), 'nothing changed since'
+  assert (folder / 'asked').read_text() == '.[dev,tpu,wandb]'

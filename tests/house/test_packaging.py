@@ -1,0 +1,112 @@
+"""What a wheel of this repository installs."""
+
+import os
+import pathlib
+import runpy
+import subprocess
+import sys
+
+import pytest
+import setuptools
+
+import bertzoo_jax
+
+ROOT = pathlib.Path(__file__).parents[2]
+PACKAGE = ROOT / 'bertzoo_jax'
+
+
+@pytest.fixture
+def setup(monkeypatch):
+  """The arguments that setup.py gives to setuptools."""
+  given = {}
+  monkeypatch.chdir(ROOT)
+  monkeypatch.setattr(setuptools, 'setup', lambda **arguments: given.update(arguments))
+  runpy.run_path('setup.py')
+  return given
+
+
+def test_a_wheel_installs_one_top_level_package(setup):
+  assert {name.partition('.')[0] for name in setup['packages']} == {'bertzoo_jax'}
+  assert not set(setup) & {'py_modules', 'scripts', 'data_files'}
+
+
+def test_a_wheel_has_every_module_and_every_file_that_a_module_reads(setup):
+  folders = {p.parent for p in [*PACKAGE.rglob('*.py'), *(ROOT / 'configs').rglob('*.py')]}
+  names = ['.'.join(folder.relative_to(ROOT).parts) for folder in folders]
+  # configs/ is in place of bertzoo_jax/configs, which leads to it in a clone
+  names.remove('bertzoo_jax.configs')
+  installed = [f'bertzoo_jax.{n}' if n.startswith('configs') else n for n in names]
+  assert sorted(setup['packages']) == sorted(installed)
+  assert setup['package_dir'] == {'bertzoo_jax.configs': 'configs'}
+  packed = {
+    path
+    for package, patterns in setup['package_data'].items()
+    for pattern in patterns
+    for path in ROOT.joinpath(*package.split('.')).glob(pattern)
+  }
+  others = {
+    p
+    for p in PACKAGE.rglob('*')
+    if p.is_file() and p.suffix not in ('.py', '.pyc', '.md') and '__pycache__' not in p.parts
+  }
+  assert packed == others and len(packed) > 0
+
+
+def test_an_installed_wheel_knows_what_the_kernels_cost(tmp_path):
+  """Built without the checkout's docs/ and bench/."""
+  build = [sys.executable, 'setup.py', '--quiet', 'build_py', f'--build-lib={tmp_path}']
+  subprocess.run(build, cwd=ROOT, check=True)
+  count = 'from bertzoo_jax.preflight.tpu import kernel_costs as costs, chips; '
+  count += 'print(costs.TABLE, *(len(costs.of(chip)) for chip in chips.CHIPS))'
+  said = subprocess.run(
+    [sys.executable, '-c', count],
+    cwd=tmp_path,
+    env={**os.environ, 'PYTHONPATH': str(tmp_path)},
+    check=True,
+    capture_output=True,
+    text=True,
+  ).stdout.split()
+  assert said[0] == str(tmp_path / 'bertzoo_jax/preflight/tpu/kernel_cycles.csv')
+  assert sum(int(rows) > 50 for rows in said[1:]) == 4
+
+
+IMPORTS = """
+import importlib, os, pathlib, sys
+
+root, changed = pathlib.Path(sys.argv[1]), []
+
+def recorded(change):
+  def record(environment, *arguments):
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith('<frozen '):  # os, collections.abc
+      frame = frame.f_back
+    if frame.f_code.co_filename.startswith(str(root / 'bertzoo_jax')):
+      changed.append(f'{frame.f_code.co_filename}:{frame.f_lineno} {arguments[0]}')
+    change(environment, *arguments)
+  return record
+
+environment = type(os.environ)
+environment.__setitem__ = recorded(environment.__setitem__)
+environment.__delitem__ = recorded(environment.__delitem__)
+for path in sorted((root / 'bertzoo_jax').rglob('*.py')):
+  importlib.import_module('.'.join(path.relative_to(root).with_suffix('').parts))
+print(len(sys.modules) > 500, *changed, sep=chr(10))
+"""
+
+
+def test_no_module_changes_the_environment_when_it_is_imported():
+  """What libraries that it imports do there is theirs."""
+  done = subprocess.run(
+    [sys.executable, '-c', IMPORTS, str(ROOT)],
+    env={'PATH': os.environ['PATH'], 'PYTHONPATH': str(ROOT)},  # what is set already is not set
+    capture_output=True,
+    text=True,
+    cwd=ROOT,
+  )
+  assert done.returncode == 0, done.stderr
+  assert done.stdout.splitlines() == ['True']
+
+
+def test_the_list_of_changes_and_the_citation_have_the_version():
+  assert f'## {bertzoo_jax.__version__}\n' in (ROOT / 'CHANGELOG.md').read_text()
+  assert f'version: {bertzoo_jax.__version__}\n' in (ROOT / 'CITATION.cff').read_text()

@@ -1,0 +1,390 @@
+"""What the README, docs/ and the other pages tell people is so: commands, flags, files, links,
+messages and the names of tests.
+"""
+
+import ast
+import functools
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import trust
+from configs.tasks import own
+from tests import found
+from tests.pretrained import test_loading as made
+
+ROOT = pathlib.Path(__file__).parents[2]
+README = (ROOT / 'README.md').read_text()
+MOST_WORDS, MOST_WORDS_OF_ALL = 1000, 32_000
+PAGES = (
+  *(ROOT / name for name in ('README.md', 'CHANGELOG.md', 'CONTRIBUTING.md')),
+  *(ROOT / name for name in ('data/README.md', 'bench/README.md')),
+  ROOT / 'bertzoo_jax/batches/README.md',
+  *sorted((ROOT / 'docs').glob('*.md')),
+  *sorted((ROOT / 'docs/results').glob('*.md')),
+)
+# What readers make themselves, so that nothing has such a name here.
+THEIRS = re.compile(r'(^|/)(my_|yours|estonian|tpu\.env$)|LANG|^(run|corpus|hf|mine|FOLDER)/')
+
+
+def _page(name):
+  return (ROOT / name).read_text()
+
+
+def _block(name, heading, language):
+  """The first block of code below a line of a page."""
+  return _page(name).split(f'\n{heading}', 1)[1].split(f'```{language}\n', 1)[1].split('```')[0]
+
+
+BY_HAND = _block('README.md', 'The same by hand, in five commands:', 'bash').splitlines()
+FINE_TUNE = _block('README.md', '## Fine-tune on your own labels', 'bash').replace('\\\n', ' ')
+MY_LANGUAGE = _block('docs/my_language.md', '1. Write a config', 'python')
+MY_ENCODER = _block('docs/my_parts.md', '## An encoder of my own', 'python')
+
+
+def _commands():
+  """Every `python -m bertzoo_jax.… --flags` of a page, without those that leave something out.
+  An array of flags that a page makes is not read.
+  """
+  for page in PAGES:
+    text = page.read_text().replace('\\\n', ' ').replace(' "${OVERRIDES[@]}"', '')
+    for line in text.splitlines():
+      for before, command in re.findall(r'(.*?)python (-m bertzoo_jax\.\S+ --[^`]+)', line):
+        if before.count("'") % 2:  # inside --command='…'
+          command = command.rpartition("'")[0]
+        if '…' not in command and '[--' not in command:
+          yield ' '.join(shlex.quote(word) for word in shlex.split(command, comments=True))
+
+
+COMMANDS = sorted(set(_commands()))
+
+# One process imports the libraries; a fork of it parses each command.
+_PARSER = """
+import contextlib, importlib, json, os, runpy, shlex, sys, traceback
+
+commands, said = json.load(sys.stdin), {}
+for module in {command.split()[1] for command in commands}:
+  with contextlib.suppress(ImportError):  # its commands fail below
+    package = hasattr(importlib.import_module(module), '__path__')
+    importlib.import_module(f'{module}.__main__' if package else module)
+for command in commands:
+  read, write = os.pipe()
+  if not (child := os.fork()):
+    os.dup2(write, 2)
+    _, module, *flags = shlex.split(command)
+    sys.argv = [module, *flags, '--only_check_args']
+    try:
+      runpy.run_module(module, run_name='__main__', alter_sys=True)
+    except SystemExit as e:
+      sys.stderr.flush()
+      os._exit(e.code or 0)
+    except BaseException:
+      traceback.print_exc()
+    os._exit(99)
+  os.close(write)
+  with open(read, errors='replace') as f:
+    error = f.read()
+  said[command] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), error
+json.dump(said, sys.stdout)
+"""
+
+
+def _run(arguments, cwd, text=None, **environment):
+  # compiled as quickly as here; `make demo` has none
+  flags = ' '.join(f for f in os.environ['XLA_FLAGS'].split() if 'device_count' not in f)
+  env = {
+    **os.environ,
+    'PYTHONPATH': str(ROOT),
+    'JAX_PLATFORMS': 'cpu',
+    'XLA_FLAGS': flags,
+    **environment,
+  }
+  return subprocess.run(
+    [sys.executable, *arguments],
+    cwd=cwd,
+    env=env,
+    input=text,
+    capture_output=True,
+    text=True,
+    timeout=540,
+  )
+
+
+@pytest.fixture
+def checkout(tmp_path):
+  for name in ('configs', 'data', 'bertzoo_jax'):
+    (tmp_path / name).symlink_to(ROOT / name)
+  return tmp_path
+
+
+@pytest.mark.slow
+def test_the_commands_by_hand_make_a_model_that_fills_a_mask(checkout):
+  commands = [line for line in BY_HAND if line.startswith('python ')]
+  assert [re.search(r'bertzoo_jax\.([\w.]+)', c).group(1) for c in commands] == [
+    'prepare',
+    'show',
+    'pretrain',
+    'export',
+    'fill_mask',
+  ]
+  for command in commands:
+    done = _run(shlex.split(command.replace('bert.py:tiny', 'bert.py:tiny,steps=20'))[1:], checkout)
+    assert done.returncode == 0, f'{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}'
+  assert done.stdout.count('%') == 5  # five fillings with their shares
+
+
+def test_one_line_of_the_readme_fine_tunes_on_labels(checkout):
+  made.make_run(checkout / 'demo' / 'run', 'bert')
+  assert FINE_TUNE.count('python ') == 1
+  few = ('steps=3', 'length=32', 'run.dtype=float32')
+  done = _run([*shlex.split(FINE_TUNE)[1:], *(f'--config.{field}' for field in few)], checkout)
+  assert done.returncode == 0, f'{done.stdout[-3000:]}\n{done.stderr[-3000:]}'
+  assert 'Majority baseline' in done.stdout and 'dev accuracy' in done.stdout
+  assert (checkout / 'mine' / 'table.md').read_text() in done.stdout
+
+
+def _config(source, argument=None):
+  namespace = {}
+  exec(source, namespace)
+  return namespace['get_config'](*([argument] if argument else []))
+
+
+def test_my_own_language_is_ten_lines_on_top_of_another_config():
+  assert len([line for line in MY_LANGUAGE.splitlines() if line]) <= 10
+  config = _config(MY_LANGUAGE)
+  assert not config.tokenizer.lowercase and sum(steps for steps, _ in config.phases) == 100_000
+  small = _config(MY_LANGUAGE, 'tiny')  # what the page says of little text
+  assert small.tokenizer == config.tokenizer and small.encoder.hidden_size == 128
+
+
+def test_an_encoder_of_my_own_is_ten_lines_on_top_of_another_config():
+  assert len(MY_ENCODER.strip().splitlines()) <= 10
+  config = _config(MY_ENCODER)
+  assert (config.objective.name, config.format.name) == ('mlm', 'full_sentences')
+  assert config.encoder.name == 'my_package.encoder:MyEncoder'
+
+
+@pytest.fixture(scope='module')
+def parsed(tmp_path_factory):
+  """{command: (exit code, what it said)}, where readers' own configs exist."""
+  folder = tmp_path_factory.mktemp('clone')
+  (folder / 'configs').mkdir()
+  for path in (ROOT / 'configs').glob('*.py'):
+    (folder / 'configs' / path.name).symlink_to(path)
+  for name in ('tasks', 'tables'):
+    (folder / 'configs' / name).symlink_to(ROOT / 'configs' / name)
+  (folder / 'tests').symlink_to(ROOT / 'tests')
+  (folder / 'configs' / 'estonian.py').write_text(MY_LANGUAGE)
+  (folder / 'my_config.py').write_text(MY_ENCODER)
+  done = _run(['-c', _PARSER], folder, text=json.dumps(COMMANDS))
+  assert done.returncode == 0, done.stderr[-3000:]
+  return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize('command', COMMANDS)
+def test_every_command_has_flags_that_exist(command, parsed):
+  code, said = parsed[command]
+  assert code == 0, said[-2000:]
+
+
+def test_a_command_with_a_flag_that_does_not_exist_is_noticed(tmp_path):
+  command = '-m bertzoo_jax.export --workdir W --outt hf'
+  done = _run(['-c', _PARSER], tmp_path, text=json.dumps([command]))
+  assert json.loads(done.stdout)[command][0] == 2
+
+
+def test_the_readme_is_read_in_a_few_minutes():
+  assert len(README.split()) <= MOST_WORDS
+  first = README.split('\n## ')[0]
+  for shown in ('make demo', *BY_HAND):
+    assert shown in first
+
+
+def test_all_pages_together_are_read_in_two_hours():
+  """Words have a letter or a digit. Tables that `reproduce` writes are no pages."""
+  words = [w for page in PAGES for w in page.read_text().split() if re.search(r'\w', w)]
+  assert len(words) <= MOST_WORDS_OF_ALL
+
+
+def _systems(name):
+  table = _page(name).split('\n| system |')[1].split('\n\n')[0]
+  return [row.split('|')[1].strip() for row in table.splitlines()[2:]]
+
+
+def test_the_page_of_systems_has_those_of_the_readme():
+  assert _systems('README.md') == _systems('docs/systems.md')
+  assert len(_systems('README.md')) == len(found.SYSTEMS)
+
+
+@pytest.mark.parametrize('page', PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_link_resolves(page):
+  for target in re.findall(r'\]\(([^)\s]+)\)', page.read_text()):
+    if '://' in target:
+      continue
+    file, _, anchor = target.partition('#')
+    path = page.parent / file if file else page
+    assert path.exists(), target
+    assert not anchor or anchor in _anchors(path), target
+
+
+def _anchors(page):
+  """The anchors that GitHub gives headings."""
+  headings = re.findall(r'^#+ (.*)$', page.read_text(), re.M)
+  return {re.sub(r'[^\w\- ]', '', h.lower()).replace(' ', '-') for h in headings}
+
+
+@pytest.mark.parametrize('page', PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_file_named_exists(page):
+  for code in re.findall(r'`([^`\n]+)`', page.read_text()):
+    for name in re.findall(
+      r'(?<![\w/.:~*])((?:[\w.-]+/)+[\w-]+\.(?:py|md|sh|txt|example))\b', code
+    ):
+      places = (ROOT, ROOT / 'bertzoo_jax', page.parent)
+      assert THEIRS.search(name) or any((p / name).exists() for p in places), name
+
+
+@functools.cache
+def _flags():
+  """Every flag of a command or a script, and every --config.field of a shipped config."""
+  sources = [p.read_text() for p in (ROOT / 'bertzoo_jax').rglob('*.py')]
+  out = {f for s in sources for f in re.findall(r"DEFINE_\w+\(\s*'(\w+)'", s)}
+  out |= {f'no{f}' for f in out} | {
+    'help',
+    'config',
+    'dry-run',
+    'verbosity',
+    'only_check_args',
+    trust.FLAG,
+  }
+  for script in (ROOT / 'tpu_scripts').glob('*.sh'):
+    out |= set(re.findall(r'--([a-z-]+)', script.read_text()))
+  for script in (ROOT / 'bench').glob('*.py'):
+    out |= set(re.findall(r"'(?:--)?(\w+)'", script.read_text()))
+  for system, size in found.SIZES:
+    config = found.config(system, size)
+    out |= {f'config.{k}' for k in config} | {
+      f'config.{k}.{field}' for k in config if hasattr(config[k], 'keys') for field in config[k]
+    }
+  for task in own.TASKS:
+    for source in own.TASKS[task]['sources']:
+      config = own.get_config(f'{task},source={source}')
+      out |= {f'config.{k}' for k in (*config, *configuration.flatten(config))}
+  for file in found.SUITES:
+    suite = found.module(f'tasks.{file}').get_config('all')
+    out |= {f'config.{k}' for k in ('suite', *configuration.flatten(suite))}
+  return out
+
+
+def _fields(text):
+  """The fields of configs that a text sets; those of a table's row or column without its name."""
+  part = r'--config\.(?:rows\.[\w$]+\.experiment|columns\.\w+\.task)\b\.?'
+  text = re.sub(part, '--config.', text.replace('$at.', '--config.'))
+  return re.findall(r'--(config\.[a-z_.]*[a-z_])\b', text)
+
+
+def test_every_field_that_a_page_names_exists():
+  known = _flags()
+  wrong = [
+    (page.name, field)
+    for page in PAGES
+    for field in _fields(page.read_text())
+    if field not in known and field not in ('config.steps',)  # a mistake that a page explains
+  ]
+  assert not wrong
+
+
+@pytest.mark.parametrize('name', ['README.md', *(f'docs/{n}.md' for n in (
+  'commands', 'electra', 'finetuning', 'my_language', 'my_parts', 'preflight', 'tokenizers',
+  'troubleshooting', 'word_masking', 'without_tensorflow'))])  # fmt: skip
+def test_every_flag_that_a_page_names_exists(name):
+  known = _flags()
+  inline = re.findall(r'`([^`\n]+)`', _page(name))
+  for code in inline:
+    if not code.startswith(('pip ', 'iconv ')):
+      for flag in re.findall(r'(?<![\w-])--([a-zA-Z_-]+(?:\.[a-z_.]*[a-z_])?)', code):
+        assert flag in known or flag in ('name', 'config.steps'), code
+
+
+@functools.cache
+def _templates():
+  """What the source may print: its strings, with … for what is filled in."""
+  return tuple(_strings())
+
+
+def _strings():
+  for path in (ROOT / 'bertzoo_jax').rglob('*.py'):
+    for node in ast.walk(ast.parse(path.read_text())):
+      if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+      elif isinstance(node, ast.JoinedStr):
+        yield ''.join(v.value if isinstance(v, ast.Constant) else '…' for v in node.values)
+  configs = (
+    ROOT / 'configs' / name for name in ('parts.py', 'tasks/arguments.py', 'tasks/recipes.py')
+  )
+  for path in (*configs, *(ROOT / 'tpu_scripts').glob('*.sh')):
+    yield path.read_text()
+
+
+def _messages():
+  """The first column of the tables of messages."""
+  for table in re.findall(
+    r'\| message \|.*\n\|[-|]+\n((?:\|.*\n)+)', _page('docs/troubleshooting.md')
+  ):
+    for row in table.splitlines():
+      yield re.match(r'\| `([^`]+)` \|', row)[1]
+
+
+MESSAGES = list(_messages())
+
+
+@pytest.mark.parametrize('message', MESSAGES)
+def test_every_message_of_the_troubleshooting_page_is_in_the_source(message):
+  fragments = [re.escape(f.strip()) for f in message.split('…') if f.strip()]
+  wanted = re.compile('.*'.join(fragments), re.S if len(fragments) < 2 else 0)
+  assert max(map(len, fragments)) > 8
+  assert any(wanted.search(t) for t in _templates()), 'no message of the source has these words'
+
+
+def test_every_code_of_preflight_is_explained():
+  from bertzoo_jax.preflight import readiness
+
+  codes = set(re.findall(r'\b[PW]\d\d\b', readiness.__doc__))
+  assert codes == set(re.findall(r'\| ([PW]\d\d) \|', _page('docs/preflight.md')))
+
+
+def _tests_of(page):
+  return re.findall(r'`(tests/[\w/]+\.py)::(\w+)`', _page(page))
+
+
+@pytest.mark.parametrize('page', ['docs/reliability.md', 'docs/verified.md'])
+def test_every_test_that_a_page_names_exists(page):
+  named = _tests_of(page)
+  assert len(named) > 10
+  for path, name in named:
+    tree = ast.parse((ROOT / path).read_text())
+    assert name in {n.name for n in tree.body if isinstance(n, ast.FunctionDef)}, f'{path}::{name}'
+
+
+def test_every_fault_has_its_test():
+  faults, tests = (
+    re.findall(r'^\| (\d+) \|(.*)$', part, re.M)
+    for part in _page('docs/reliability.md').split('## The tests')
+  )
+  for rows in (faults, tests):
+    assert [int(number) for number, _ in rows] == list(range(1, 33))
+  for number, row in tests:
+    assert '::test_' in row, f'fault {number} has no test'
+
+
+def test_the_makefile_has_the_two_commands():
+  targets = re.findall(r'^([a-z0-9-]+):', (ROOT / 'Makefile').read_text(), re.M)
+  assert {'demo', 'test'} <= set(targets)
+  ci = (ROOT / '.ci' / 'run').read_text()
+  assert 'make test' in ci and 'make demo' in ci

@@ -1,0 +1,63 @@
+"""Every system's rows, from the text that ships."""
+
+import io
+import pathlib
+import warnings
+
+import ml_collections
+import pytest
+import rich.console
+
+from bertzoo_jax import prepare
+from bertzoo_jax.batches import pipeline
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.corpus import corpus as corpora
+from bertzoo_jax.show import __main__ as show
+from tests import found
+from tests import test_systems
+
+ROOT = pathlib.Path(__file__).parents[2]
+SAMPLE = ROOT / 'data' / 'sample'
+
+
+@pytest.fixture(scope='module')
+def corpus_of(tmp_path_factory):
+  """The sample as the corpus of a config; configs with the same tokenizer and corpus sections share
+  one.
+  """
+  made = {}
+
+  def make(config):
+    chinese = 'zh' in config.corpus.splitter
+    key = configuration.to_json(
+      ml_collections.ConfigDict(dict(tokenizer=config.tokenizer, corpus=config.corpus))
+    )
+    if key not in made:
+      made[key] = tmp_path_factory.mktemp('corpus') / 'corpus'
+      files = ('zh_*.txt',) if chinese else ('federalist.txt', 'sherlock.txt', 'time_machine.txt')
+      prepare.prepare(
+        config, [str(SAMPLE / f) for f in files], str(made[key]), workers=1, say=lambda _: None
+      )
+    return made[key]
+
+  return make
+
+
+@pytest.mark.parametrize('system', found.SYSTEMS)
+def test_the_sample_becomes_rows_with_every_feature_that_will_be_read_and_show_prints_them(
+  system, corpus_of
+):
+  config = found.config(system, 'tiny')
+  path = corpus_of(config)
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')
+    corpus = corpora.open(path)
+    for phase in configuration.phases(config):
+      pipe = pipeline.of_phase(corpus, phase)
+      batch = pipe.batch(0)
+      assert set(test_systems._objective(phase.config, corpus.vocab_size).reads) <= set(batch)
+      assert {name: (a.shape, a.dtype) for name, a in batch.items()} == pipe.features
+      assert batch['masked_weights'].sum() > 0.1 * (batch['pack_ids'] > 0).sum()
+      console = rich.console.Console(file=io.StringIO(), width=200, highlight=False, soft_wrap=True)
+      show.show(config, str(path), phase=phase.index, rows=1, console=console)
+      assert 'row 0' in console.file.getvalue()

@@ -1,0 +1,709 @@
+"""pretrain from the outside: real processes that are killed, and mistakes that end in a sentence.
+
+The oracle of resuming: parameters, optimizer state and every logged loss and batch are bitwise
+those of a run that nobody touched, with dropout on.
+"""
+
+import glob
+import hashlib
+import itertools
+import json
+import os
+import pathlib
+import random
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import types
+
+import jax
+import ml_collections
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+import toys
+
+from bertzoo_jax import assembly
+from bertzoo_jax import cli
+from bertzoo_jax.assembly import checks
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import trees
+from bertzoo_jax.runs import checkpoint
+from bertzoo_jax.runs import metrics
+from bertzoo_jax.runs import step_folders
+from bertzoo_jax.training import health
+from bertzoo_jax.training import loop
+from configs import bert
+from configs import parts
+
+ROOT = pathlib.Path(__file__).parents[2]
+STEPS, BORDER = 14, 9
+COUPLED = parts.part('tests.outside.coupled:coupled', how='contrast')
+
+# A network that compiles in seconds; rows so few that epochs end within the run; a phase that ends
+# at BORDER, and one of a larger batch in two microbatches.
+CONFIG = f"""
+from configs import parts
+
+def get_config(argument=None):
+  return parts.experiment(
+      tokenizer=parts.wordpiece(vocab_size=300), corpus=parts.corpus(held_out=0.2),
+      format=parts.segment_pairs(), masking=parts.token(),
+      encoder=parts.transformer(num_layers=2, hidden_size=16, num_heads=2, intermediate_size=32,
+                                max_positions=64),
+      objective=parts.mlm_pair(), optimizer=parts.adamw_uncorrected(),
+      schedule=parts.linear_from_start(learning_rate=1e-2, warmup=3), length=64, batch_size=8,
+      phases=(({BORDER}, {{'length': 32}}),
+              ({STEPS - BORDER}, {{'batch_tokens': 1024, 'run.accumulation': 2}})),
+      hf='BertForPreTraining',
+      run=parts.run(dtype='float32', log_every=1, eval_every=6, eval_batches=2, save_minutes=0.0,
+                    keep=3, tensorboard=False))
+"""
+
+
+@pytest.fixture(scope='session')
+def world(tmp_path_factory):
+  """Folder with config.py, corpus/, and a cache of compiled programs that all runs share."""
+  from bertzoo_jax import prepare
+
+  folder = tmp_path_factory.mktemp('world')
+  (folder / 'config.py').write_text(CONFIG)
+  words = (ROOT / 'data/sample/time_machine.txt').read_text().split()[1000:]
+  (folder / 'text.txt').write_text(
+    '\n\n'.join(' '.join(words[i : i + 80]) for i in range(0, 960, 80))
+  )
+  text, out = [str(folder / 'text.txt')], str(folder / 'corpus')
+  prepare.prepare(config(folder), text, out, workers=1, say=lambda line: None)
+  return folder
+
+
+def config(folder, **changes):
+  namespace = {}
+  exec((folder / 'config.py').read_text(), namespace)
+  made = namespace['get_config']()
+  made.run.compile_cache = str(folder / 'cache')
+  made.update_from_flattened_dict(changes)
+  return ml_collections.ConfigDict(made).lock()
+
+
+def command(world, workdir, *more):
+  return [
+    sys.executable,
+    '-m',
+    'bertzoo_jax.pretrain',
+    f'--config={world}/config.py',
+    f'--config.run.compile_cache={world}/cache',
+    f'--workdir={workdir}',
+    *([] if any(m.startswith('--batches') for m in more) else [f'--corpus={world}/corpus']),
+    *more,
+  ]
+
+
+def environment():
+  # one device, and compiled as quickly as here
+  flags = ' '.join(f for f in os.environ['XLA_FLAGS'].split() if 'device_count' not in f)
+  return {**os.environ, 'XLA_FLAGS': flags, 'PYTHONPATH': str(ROOT), 'PYTHONUNBUFFERED': '1'}
+
+
+def run_train(world, workdir, *more, stop_when=None, how=signal.SIGKILL):
+  """(exit code, what was said) of a real run; `stop_when(workdir)` true sends it a signal."""
+  process = subprocess.Popen(
+    command(world, workdir, *more),
+    cwd=ROOT,
+    env=environment(),
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+  )
+  if stop_when is not None:
+    deadline = time.monotonic() + 240
+    while process.poll() is None and not stop_when(pathlib.Path(workdir)):
+      assert time.monotonic() < deadline
+      time.sleep(0.002)
+    process.send_signal(how)
+  said, _ = process.communicate(timeout=300)
+  return process.returncode, said
+
+
+@pytest.fixture
+def here(world, monkeypatch):
+  """A run in this process, on one of its devices: quicker, where nothing is killed or compared bit
+  for bit.
+  """
+  from bertzoo_jax import pretrain
+  from bertzoo_jax.training import sharding
+
+  mesh = sharding.mesh
+  monkeypatch.setattr(sharding, 'mesh', lambda shape: mesh(shape, jax.devices()[:1]))
+
+  def run(workdir, *, init=None, batches=None, **changes):
+    return pretrain.pretrain(
+      config(world, **{k.replace('__', '.'): v for k, v in changes.items()}),
+      str(workdir),
+      init=init,
+      batches=batches,
+      corpus=None if batches else str(world / 'corpus'),
+    )
+
+  return run
+
+
+def rows(workdir):
+  file = workdir / metrics.FILE
+  return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+def state_of(workdir, step=STEPS):
+  """sha256 over the path, type, shape and bytes of every array of a checkpoint."""
+  digest, folder = hashlib.sha256(), pathlib.Path(workdir) / 'checkpoints' / str(step)
+  with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+    for part in ('params', 'rest'):
+      tree = reader.metadata(folder / part).item_metadata.tree
+      args = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
+      for path, x in jax.tree_util.tree_leaves_with_path(
+        reader.restore(folder / part, args=ocp.args.PyTreeRestore(restore_args=args))
+      ):
+        x = np.asarray(x)
+        digest.update(
+          f'{part}{jax.tree_util.keystr(path)}{x.dtype}{x.shape}'.encode() + x.tobytes()
+        )
+  return digest.hexdigest()
+
+
+def curve(workdir):
+  """Every logged number that is not a clock's."""
+  return [
+    {k: v for k, v in row.items() if k not in ('tokens_per_second', 'mfu')}
+    for row in metrics.read(workdir)
+  ]
+
+
+@pytest.fixture(scope='session')
+def untouched(world):
+  """Workdir of the run that nobody touched."""
+  code, said = run_train(world, world / 'untouched')
+  assert code == 0, said
+  return world / 'untouched'
+
+
+def check_resumes(world, untouched, workdir, *stops):
+  """Kills a run at each of the moments, lets it end, and compares."""
+  for stop in stops:
+    code, said = run_train(world, workdir, stop_when=stop)
+    assert code in (-signal.SIGKILL, 0), said
+    if isinstance(stop, saving):
+      stop.landed = stop(pathlib.Path(workdir))
+  code, said = run_train(world, workdir)
+  assert code == 0, said
+  assert curve(workdir) == curve(untouched)
+  assert state_of(workdir) == state_of(untouched)
+  return said
+
+
+def test_a_run_says_what_it_does_and_keeps_what_it_must(untouched):
+  row = metrics.read(untouched)
+  assert [r['step'] for r in row] == list(range(1, STEPS + 1))
+  of_training = 'loss mlm_loss mlm_accuracy pair_loss pair_accuracy lr grad_norm examples epoch'
+  assert {*of_training.split(), 'batch_crc32'} <= row[0].keys()
+  of_held_out = {f'held_out_{k}' for k in ('loss', 'mlm_loss', 'mlm_accuracy', 'bits_per_byte')}
+  assert of_held_out <= row[5].keys() & row[-1].keys()
+  rows_of = [8] * BORDER + [1024 // 64] * (STEPS - BORDER)
+  assert [r['examples'] for r in row] == list(itertools.accumulate(rows_of))
+  assert row[BORDER - 1]['epoch'] > 1, 'no epoch border inside the run'
+  assert len({r['batch_crc32'] for r in row}) == STEPS
+  assert row[0]['lr'] == 0 and row[0]['loss'] != row[1]['loss']
+  names = {p.name for p in untouched.iterdir()}
+  wished = 'config.json corpus.json attempts.jsonl tokenizer metrics.jsonl checkpoints loss.png'
+  assert set(wished.split()) <= names
+  kept, newest = step_folders.steps(untouched), [STEPS - 2, STEPS - 1, STEPS]
+  assert kept[-3:] == newest and set(kept) - {*newest} <= {6}
+
+
+def test_a_finished_run_is_left_as_it_is_and_says_its_result(untouched, tmp_path, here, capsys):
+  shutil.copytree(untouched, tmp_path / 'run')
+  result = here(tmp_path / 'run')
+  said = capsys.readouterr().out
+  assert f'done: {STEPS} steps' in said and 'unigram entropy' in said
+  assert result['held_out']['held_out_loss'] > 0 and curve(tmp_path / 'run') == curve(untouched)
+
+
+@pytest.mark.parametrize('again', [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_killed_run_goes_on_bit_for_bit(world, untouched, tmp_path, again):
+  at = random.Random(os.getpid()).randrange(2, BORDER)
+  in_a_save = saving(at)
+  print(f'killed in a save from step {at} on' + ', and at the border of the phases' * again)
+  check_resumes(world, untouched, tmp_path / 'run', in_a_save, *[reached(BORDER)] * again)
+  assert in_a_save.landed, 'no save was under way when the run was killed'
+
+
+class saving:  # noqa: N801  a function with a memory
+  """True in the middle of the save of a step, or of a later one if that was over too soon to see.
+
+  landed: whether the kill left a save half done.
+  """
+
+  def __init__(self, step):
+    self._first, self.landed = step, None
+
+  def __call__(self, workdir):
+    found = glob.glob(str(workdir / 'checkpoints' / '*.orbax-checkpoint-tmp*'))
+    return any(int(pathlib.Path(p).name.split('.')[0]) >= self._first for p in found)
+
+
+def reached(step):
+  """True when a step is logged."""
+  return lambda w: rows(w) >= step
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('trial', range(6))
+def test_kills_anywhere_leave_no_trace(world, untouched, tmp_path, trial):
+  draw = random.Random(trial)
+  moments = [draw.choice([saving, reached])(draw.randrange(1, STEPS)) for _ in range(3)]
+  epoch_border = next(i for i, r in enumerate(metrics.read(untouched)) if r['epoch'] > 1)
+  borders = [reached(epoch_border)], [saving(BORDER)], [saving(BORDER + 1)], [saving(STEPS)], [], []
+  moments += borders[trial]
+  check_resumes(world, untouched, tmp_path / 'run', *moments)
+
+
+class underway:  # noqa: N801  a function with a memory
+  """A function that returns True some seconds after a run has logged its first row.
+
+  landed: whether it has logged it.
+  """
+
+  def __init__(self, seconds):
+    self._seconds, self._least, self._since = seconds, STEPS, None
+
+  @property
+  def landed(self):
+    return self._since is not None
+
+  def __call__(self, workdir):
+    found = rows(workdir)
+    self._least = min(self._least, found)  # a run that resumes first cuts rows off
+    if found > self._least and not self.landed:
+      self._since = time.monotonic()
+    return self.landed and time.monotonic() - self._since > self._seconds
+
+
+@pytest.mark.slow
+def test_thirty_kills_of_one_run_leave_no_trace(world, untouched, tmp_path):
+  draw, workdir, kills, landed = random.Random(30), tmp_path / 'run', 0, 0
+  while kills < 30:
+    # a run takes about one second for its steps; one kill of five comes while it starts
+    starts = draw.random() < 0.2
+    end = time.monotonic() + draw.uniform(0.0, 10.0)
+    moment = underway(draw.uniform(0.0, 0.7))
+    stop = (lambda _, end=end: time.monotonic() > end) if starts else moment
+    code, said = run_train(world, workdir, stop_when=stop)
+    assert code in (-signal.SIGKILL, 0), said
+    kills, landed = kills + (code != 0), landed + (code != 0 and moment.landed)
+    if code == 0:
+      assert state_of(workdir) == state_of(untouched) and curve(workdir) == curve(untouched)
+      last = draw.randrange(1, STEPS // 2)  # the run goes on from there
+      for step in [s for s in step_folders.steps(workdir) if s > last]:
+        shutil.rmtree(workdir / f'checkpoints/{step}')
+  print(f'{landed} of {kills} kills came between the first row and the end')
+  assert landed >= 15
+  check_resumes(world, untouched, workdir)
+
+
+def limited(tmp_path):
+  """(folder, change of a child's limits, function that frees space): a disk of 2.5 MB, really full
+  when five checkpoints are on it; where none may be mounted, a limit of the size of a file.
+  """
+  folder = tmp_path / 'disk'
+  folder.mkdir()
+  size = lambda n: ['mount', '-t', 'tmpfs', '-o', n, 'tmpfs', str(folder)]
+  if shutil.which('mount') and subprocess.run(size('size=2m'), capture_output=True).returncode == 0:
+    return folder, None, lambda: subprocess.run(size('remount,size=64m'), check=True)
+  print('no disk can be mounted here: a limit of the size of a file takes its place')
+  limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (120_000, 120_000))
+  return folder, limit, lambda: None
+
+
+def test_a_full_disk_is_one_sentence_and_the_run_goes_on_bit_for_bit_when_there_is_space(
+  world, untouched, tmp_path
+):
+  folder, limit, free = limited(tmp_path)
+  try:
+    line = command(world, folder / 'run', '--config.run.keep=14')
+    how = dict(cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
+    full = subprocess.run(line, preexec_fn=limit, **how)
+    told = [x for x in full.stderr.splitlines() if x.startswith(('error', 'WARNING', 'Trace', ' '))]
+    assert full.returncode == 3, full.stderr
+    assert len(told) == 1 and re.match(r'error: .*(No space left|File too large)', told[0]), told
+    assert len(told[0]) < 400
+    sound = step_folders.steps(folder / 'run')
+    assert limit or sound  # a limit of the size of a file strikes the first one
+    assert all(step_folders.verify(folder / f'run/checkpoints/{step}') is None for step in sound)
+    free()
+    done = subprocess.run(line, **how)
+    assert done.returncode == 0, done.stderr
+    if sound:
+      assert f'resuming from the checkpoint of step {sound[-1]}' in done.stdout
+    assert state_of(folder / 'run') == state_of(untouched)
+    assert curve(folder / 'run') == curve(untouched)
+  finally:
+    if limit is None:
+      subprocess.run(['umount', str(folder)], check=True)
+
+
+# In the ordinary run, tests/runs/test_checkpoint.py damages checkpoints without a process.
+@pytest.mark.slow
+def test_a_flipped_bit_in_the_newest_checkpoint_is_said_and_the_step_before_used(
+  world, untouched, tmp_path
+):
+  workdir = tmp_path / 'run'
+  shutil.copytree(untouched, workdir)
+  data = max(
+    (p for p in (workdir / f'checkpoints/{STEPS}/params').rglob('*') if p.is_file()),
+    key=lambda p: p.stat().st_size,
+  )
+  raw = bytearray(data.read_bytes())
+  raw[len(raw) // 3] ^= 1
+  data.write_bytes(raw)
+  code, said = run_train(world, workdir)
+  assert code == 0, said
+  assert (
+    f'WARNING: checkpoint {STEPS} is damaged' in said
+    and f'resuming from the checkpoint of step {STEPS - 1}' in said
+  )
+  assert (workdir / f'checkpoints/{STEPS}.damaged').is_dir()
+  assert state_of(workdir) == state_of(untouched) and curve(workdir) == curve(untouched)
+
+
+@pytest.mark.parametrize(
+  'how', [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
+def test_a_run_asked_to_stop_saves_at_its_step_and_exits_0(world, untouched, tmp_path, how):
+  workdir = tmp_path / 'run'
+  never = '--config.run.save_minutes=1000.0'
+  code, said = run_train(world, workdir, never, stop_when=lambda w: rows(w) >= 4, how=how)
+  assert code == 0 and 'run the same line to resume' in said, said
+  newest, last = step_folders.steps(workdir)[-1], metrics.read(workdir)[-1]['step']
+  assert newest == last >= 4
+  code, said = run_train(world, workdir, never)
+  assert code == 0 and (
+    newest == STEPS or f'resuming from the checkpoint of step {newest}' in said
+  ), said
+  assert state_of(workdir) == state_of(untouched) and curve(workdir) == curve(untouched)
+
+
+def test_a_second_job_is_refused_and_the_first_goes_on(world, tmp_path):
+  workdir, batches = tmp_path / 'run', npz(world / 'few.npz')
+  first = subprocess.Popen(
+    command(world, workdir, f'--batches={batches}', '--config.run.eval_every=0'),
+    cwd=ROOT,
+    env=environment(),
+    stdout=subprocess.DEVNULL,
+    stderr=subprocess.DEVNULL,
+  )
+  while not (workdir / 'lock').exists() or not (workdir / 'lock').read_text().strip():
+    time.sleep(0.01)
+  first.send_signal(signal.SIGSTOP)
+  try:
+    refused(world, workdir, {}, f'in use by process {first.pid}')
+  finally:
+    first.send_signal(signal.SIGCONT)
+  assert first.wait(timeout=300) == 0
+  assert step_folders.steps(workdir)[-1] == 6
+
+
+def link(workdir, target):
+  workdir.unlink(missing_ok=True)
+  target.mkdir()
+  workdir.symlink_to(target)
+
+
+# What happens to a workdir after its first save, and the words with which the run stops.
+AWAY = {
+  'deleted': (shutil.rmtree, r'lock of .* is gone: it or its folder was deleted'),
+  'moved': (lambda w: w.rename(w.parent / 'moved'), r'lock of .* is gone: it or its folder was'),
+  'its record replaced': (
+    lambda w: shutil.copy(w / metrics.FILE, w / 'new') and (w / 'new').replace(w / metrics.FILE),
+    r'metrics\.jsonl was deleted, moved or replaced',
+  ),
+  'a link with another target': (lambda w: link(w, w.parent / 'other'), None),
+}
+
+
+@pytest.mark.parametrize('away, words', AWAY.values(), ids=AWAY)
+def test_a_workdir_that_is_gone_stops_the_run_and_one_behind_a_link_is_kept_to(
+  tmp_path, monkeypatch, here, away, words
+):
+  workdir, first, said = tmp_path / 'run', tmp_path / 'first', loop.Loop._log
+  if words is None:
+    link(workdir, first)
+
+  def log(self, step, *rest):
+    said(self, step, *rest)
+    if step == 4:
+      self.checkpoints.wait()
+      away(workdir)
+
+  monkeypatch.setattr(loop.Loop, '_log', log)
+  train = lambda: here(workdir, run__eval_every=0)
+  if words:
+    with pytest.raises(errors.Stopped, match=words) as e:
+      train()
+    assert e.value.code == 3
+    found = [*tmp_path.rglob(f'{step_folders.FOLDER}/*')]
+    assert max((int(p.name) for p in found), default=3) == 3, 'it saved on, or left half a save'
+  else:
+    assert train()['step'] == STEPS == step_folders.steps(first)[-1]
+    assert rows(first) == STEPS and not (first / 'lock').exists()
+    assert not everything(tmp_path / 'other')[1:]
+
+
+def refused(world, workdir, changes, words, **kw):
+  from bertzoo_jax import pretrain
+
+  before = everything(workdir)
+  with pytest.raises(errors.UserError, match=words) as e:
+    pretrain.pretrain(
+      config(world, **changes), str(workdir), **(kw or {'corpus': str(world / 'corpus')})
+    )
+  assert '\n' not in str(e.value)
+  assert everything(workdir) == before
+
+
+def everything(workdir):
+  """What there is in a workdir, itself included."""
+  folder = pathlib.Path(workdir)
+  return sorted(str(p) for p in (folder, *folder.rglob('*'))) if folder.exists() else []
+
+
+@pytest.mark.parametrize(
+  'changes,words',
+  [
+    ({'tokenizer.vocab_size': 301}, 'vocabulary of 300, the config one of 301'),
+    ({'tokenizer.lowercase': False}, 'tokenizer.lowercase: True → False'),
+    ({'corpus.splitter': 'lines'}, 'corpus.splitter'),
+    ({'batch_size': 12}, 'in phase 0, batch_size 12 does not divide'),
+    (
+      {'phases': ((3, {'length': 32}), (3, {'batch_tokens': 12 * 64}))},
+      'in phase 1, batch_size 12 does not divide',
+    ),
+    ({'batch_tokens': 1024}, 'set one of them'),
+    ({'run.accumulation': 3}, 'does not divide into 3 microbatches'),
+    ({'run.mesh': (3, -1, 1)}, 'run.mesh'),
+    ({'run.mesh': (4, 2)}, r'write \(4, 1, 2\)'),
+    ({'encoder.num_heads': 3}, 'num_heads=3'),
+    ({'encoder.max_positions': 32}, 'encoder.max_positions is 32'),
+    ({'run.dtype': 'bfloat'}, "Did you mean 'bfloat16'"),
+    ({'run.remat': 'half'}, 'remat'),
+    ({'run.on_nonfinite': 'pray'}, 'run.on_nonfinite'),
+    ({'run.log_every': 0}, 'run.log_every'),
+    ({'batch_size': -8}, 'config.batch_size is -8: a whole number'),
+    (
+      {'encoder.hidden_size': 2**18, 'encoder.num_layers': 1000},
+      r'has 275,034,580,483,630 parameters.* take 3,300,415.0 GB per device, and a device here has',
+    ),
+    ({'schedule.warmup': 14}, 'schedule.warmup is 14 of 14'),
+    ({'optimizer.no_decay': ('nrom/',)}, 'matches no parameter'),
+    ({'phases': ()}, 'at least one phase'),
+    (
+      {'phases': ((3, {'length': 32}), (3, {'format': parts.full_sentences()}))},
+      'needs pair_labels',
+    ),  # of a phase still to come
+    (
+      {'phases': ((3, {'length': 32}), (3, {'masking.rounding': 'neerest'}))},
+      "Did you mean 'nearest'",
+    ),
+    ({'phases': ((3, {'length': 32}), (3, {'length': 4}))}, 'at least 5 tokens'),
+    (
+      {'phases': ((3, {'length': 32}), (3, {'masking': {'name': 'token', 'rate': 0.2}}))},
+      'does not fit .*missing',
+    ),
+    ({'phases': ((3, {'masking.rat': 0.2}),)}, 'masking.rat'),
+    ({'format': parts.full_sentences()}, 'needs pair_labels, which format=full_sentences'),
+    (
+      {'masking': parts.span(), 'objective': parts.mlm_span_boundary(num_offsets=16)},
+      'num_offsets=16 is above masking.max_pair_targets=15',
+    ),
+    ({'objective': COUPLED}, r'couples the rows of a batch, and run.mesh splits them into 8 parts'),
+    ({'objective': COUPLED, 'run.mesh': (1, 4, 2)}, r'4 parts.*run.mesh="\(1,1,8\)"'),
+    (
+      {'objective': COUPLED, 'run.mesh': (1, 1, 8)},
+      'run.accumulation splits them into 2 parts',
+    ),  # of a phase still to come
+  ],
+)
+def test_a_mistake_is_refused_in_one_sentence_and_nothing_is_written(
+  world, tmp_path, changes, words
+):
+  refused(world, tmp_path / 'run', changes, words)
+  assert not (tmp_path / 'run/config.json').exists()
+
+
+def test_a_mistake_ends_a_process_with_one_sentence_and_exit_code_2(world, tmp_path):
+  code, said = run_train(world, tmp_path / 'run', '--config.schedule.warmup=99')
+  assert code == 2 and 'Traceback' not in said, said
+  assert said.strip().splitlines()[-1].startswith('error: schedule.warmup is 99')
+
+
+def test_other_science_at_resume_is_refused_and_machinery_may_change(
+  world, untouched, tmp_path, here
+):
+  words = r'schedule.learning_rate: 0.01 → 0.02\. Give the old values'
+  refused(world, untouched, {'schedule.learning_rate': 2e-2}, words)
+  refused(world, untouched, {'phases': ((BORDER, {'length': 32}), (STEPS, {}))}, 'phases')
+  shutil.copytree(untouched, tmp_path / 'run')
+  here(tmp_path / 'run', run__log_every=3, run__accumulation=2)
+  assert json.loads((tmp_path / 'run/config.json').read_text())['run']['log_every'] == 3
+
+
+def test_mistakes_in_addresses_are_refused(world, untouched, tmp_path):
+  corpus = str(world / 'corpus')
+  refused(world, tmp_path / 'a', {}, '--corpus .* or --batches', corpus=None)
+  refused(world, tmp_path / 'b', {}, 'No corpus', corpus=str(tmp_path))
+  refused(world, tmp_path / 'c', {}, 'There is: .*14', corpus=corpus, init=f'{untouched}@99')
+  refused(
+    world, tmp_path / 'd', {}, 'no checkpoint address', corpus=corpus, init=f'{untouched}@last'
+  )
+  refused(world, tmp_path / 'e', {}, 'config.json', corpus=corpus, init=f'hf:{tmp_path}')
+  (tmp_path / 'file').write_text('')
+  refused(world, tmp_path / 'file' / 'run', {}, 'cannot be written', corpus=corpus)
+  refused(world, tmp_path / 'file', {}, 'is a file: give a folder', corpus=corpus)
+
+
+def test_another_corpus_at_resume_is_refused(world, untouched, tmp_path):
+  workdir = tmp_path / 'run'
+  shutil.copytree(untouched, workdir, ignore=shutil.ignore_patterns('checkpoints'))
+  (workdir / 'corpus.json').write_text(json.dumps({'hash': 'another'}))
+  (workdir / 'attempts.jsonl').unlink()
+  refused(world, workdir, {}, 'trained on the corpus another')
+
+
+def test_init_takes_weights_and_a_fresh_optimizer(untouched, tmp_path, here, capsys):
+  how = dict(phases=((2, {}),), schedule__warmup=1, run__keep_every=1, run__eval_every=0)
+  here(tmp_path / 'run', init=f'{untouched}@best', **how)
+  said = capsys.readouterr().out
+  assert 'optimizer and step fresh' in said and 'loaded: ' in said
+  flat = lambda address: {
+    trees.path_of(p): x
+    for p, x in jax.tree_util.tree_leaves_with_path(checkpoint.load_params(address)[0])
+  }
+  theirs, ours = flat(f'{untouched}@best'), flat(f'{tmp_path}/run@1')  # the first step has rate 0
+  assert theirs.keys() == ours.keys() and all(np.array_equal(ours[k], x) for k, x in theirs.items())
+
+
+def test_weights_of_another_vocabulary_are_refused(world, untouched, tmp_path):
+  source = tmp_path / 'source'
+  shutil.copytree(untouched, source)
+  file = source / 'tokenizer' / 'tokenizer.json'
+  content = json.loads(file.read_text())
+  vocab = content['model']['vocab']
+  one, other = sorted(vocab)[-2:]
+  vocab[one], vocab[other] = vocab[other], vocab[one]
+  file.write_text(json.dumps(content))
+  (source / 'tokenizer' / 'vocab.txt').write_text('\n'.join(sorted(vocab, key=vocab.get)) + '\n')
+  given = dict(corpus=str(world / 'corpus'), init=str(source))
+  refused(world, tmp_path / 'run', {}, 'another vocabulary: 2 of 300 pieces', **given)
+
+
+def test_a_workdir_in_a_corpus_is_refused(world):
+  refused(world, world / 'corpus', {}, 'holds a corpus')
+
+
+def test_a_later_phase_may_not_drop_what_is_trained(world, tmp_path):
+  changes = {'phases': ((3, {}), (3, {'objective': parts.mlm()}))}
+  refused(world, tmp_path / 'run', changes, 'Phase 1 does not train pair_head')
+
+
+# In the ordinary run, tests/training/test_loop.py and test_pretrain_networks.py do so.
+@pytest.mark.slow
+def test_a_run_whose_objective_grows_stops_at_the_border_and_goes_on(world, tmp_path, here):
+  phases = ((BORDER, {'length': 32, 'objective': parts.mlm()}), (STEPS - BORDER, {}))
+  again = dict(phases=phases, run__keep_every=BORDER, run__save_minutes=1000.0, run__eval_every=0)
+  assert here(tmp_path / 'whole', **again)['step'] == STEPS
+  shutil.copytree(tmp_path / 'whole', tmp_path / 'run')
+  for step in [s for s in step_folders.steps(tmp_path / 'run') if s > BORDER]:
+    shutil.rmtree(tmp_path / f'run/checkpoints/{step}')
+  assert step_folders.steps(tmp_path / 'run')[-1] == BORDER
+  here(tmp_path / 'run', **again)
+  assert state_of(tmp_path / 'run') == state_of(tmp_path / 'whole')
+
+
+def npz(path, poison=(), length=32, steps=6):
+  from bertzoo_jax.batches import pipeline
+  from bertzoo_jax.corpus import corpus
+
+  c = config(path.parent)
+  text = corpus.open(path.parent / 'corpus')
+  how = dict(format=c.format, masking=c.masking, length=length, batch_size=8, seed=0)
+  train = pipeline.build(text, **how)
+  batches = [train.batch(s) for s in range(steps)]
+  for s in poison:
+    batches[s]['masked_weights'][0, 0] = np.inf
+  meta = dict(vocab_size=300, steps=[0, steps], length=length)
+  toys.write_batches(path, {k: np.stack([b[k] for b in batches]) for k in batches[0]}, **meta)
+  return path
+
+
+def test_batches_from_a_file_train_as_the_corpus_does_without_tensorflow(
+  world, untouched, tmp_path
+):
+  path = npz(world / 'batches.npz')
+  block = (
+    'import sys; sys.modules["tensorflow"] = None; sys.modules["tokenizers"] = None; import runpy; '
+    'runpy.run_module("bertzoo_jax.pretrain", run_name="__main__", alter_sys=True)'
+  )
+  line = command(world, tmp_path / 'run', f'--batches={path}')
+  how = dict(cwd=ROOT, env=environment(), capture_output=True, text=True)
+  done = subprocess.run([sys.executable, '-c', block, *line[3:]], **how)
+  assert done.returncode == 0, done.stdout + done.stderr
+  ours, theirs = metrics.read(tmp_path / 'run'), metrics.read(untouched)
+  assert [r['loss'] for r in ours] == [r['loss'] for r in theirs[:6]]
+
+
+@pytest.mark.parametrize(
+  'log_every', [*(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2)), 100]
+)
+def test_numbers_that_are_not_finite_stop_a_run_with_the_last_good_step_kept(
+  world, tmp_path, here, log_every
+):
+  path = npz(world / 'poisoned.npz', poison=(3,))
+  for _ in range(2):
+    with pytest.raises(errors.Stopped, match='not finite'):
+      here(tmp_path / 'run', batches=str(path), run__log_every=log_every, run__keep_every=3)
+    assert step_folders.steps(tmp_path / 'run')[-1] == 3
+
+
+def test_a_stopped_run_ends_with_one_sentence_and_exit_code_3(monkeypatch, capsys):
+  from bertzoo_jax import pretrain
+
+  def stop(*args, **kw):
+    raise errors.Stopped('because')
+
+  for flag in [name for name in pretrain.main.__code__.co_names if name.isupper()]:
+    monkeypatch.setattr(pretrain, flag, types.SimpleNamespace(value=None), raising=False)
+  monkeypatch.setattr(pretrain, 'pretrain', stop)
+  with pytest.raises(SystemExit) as e:
+    cli._guard(pretrain.main, [])
+  assert e.value.code == 3 and capsys.readouterr().err == 'error: because\n'
+
+
+def test_skipping_leaves_the_update_out_counts_it_and_goes_on(world, tmp_path, here):
+  batches = str(npz(world / 'poisoned2.npz', poison=(3,)))
+  here(tmp_path / 'run', batches=batches, run__on_nonfinite='skip', run__eval_every=0)
+  found = metrics.read(tmp_path / 'run')
+  assert [r.get('nonfinite', 0) for r in found] == [0, 0, 0, 1, 1, 1]
+  assert found[3]['loss'] is None and np.isfinite(found[-1]['loss'])
+
+
+def test_too_many_left_out_updates_in_a_row_stop_a_run(world, tmp_path, monkeypatch, here):
+  monkeypatch.setattr(health, 'MOST_IN_A_ROW', 3)
+  path = npz(world / 'poisoned3.npz', poison=(1, 2, 3, 4))
+  with pytest.raises(errors.Stopped, match='last 3 updates'):
+    here(tmp_path / 'run', batches=str(path), run__on_nonfinite='skip')
+
+
+def test_the_tiny_config_of_the_repository_fits_its_own_checks():
+  checks.of_run(assembly.resolve(ml_collections.ConfigDict(bert.get_config('tiny')).lock()))

@@ -1,0 +1,219 @@
+"""encode from the outside: a line of text is a row of the file, or a sentence says why not."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+
+import bertzoo_jax
+from bertzoo_jax import encode
+from bertzoo_jax.common import errors
+from bertzoo_jax.pretrained import loading
+from tests.pretrained import test_loading as made
+
+ROOT = pathlib.Path(__file__).parents[2]
+LINES = [
+  'The time machine stood there.',
+  '',
+  ' '.join(['I looked at the traveller.'] * 3),
+  'a line\u2028that is one line',
+  'Yes',
+]
+
+
+places = made.places  # family → (run, export)
+
+
+def text(folder, lines=LINES, end='\n'):
+  path = folder / 'text.txt'
+  path.write_bytes(end.join([*lines, '']).encode())
+  return str(path)
+
+
+@pytest.mark.parametrize('family', ['bert', 'xlnet'])
+def test_means_are_those_of_transformers(places, family, tmp_path):
+  """The mean of the base model's vectors over the attention mask, of an encoder that pads on the
+  right and of one that pads on the left.
+  """
+  transformers = pytest.importorskip('transformers', reason='parity needs transformers')
+  torch = pytest.importorskip('torch', reason='parity needs torch')
+  run, directory = places(family)
+  transformers.utils.logging.set_verbosity_error()
+  tokenizer = transformers.AutoTokenizer.from_pretrained(str(directory))
+  network = transformers.AutoModel.from_pretrained(str(directory)).float().eval()
+  inputs = tokenizer(LINES, padding=True, truncation=True, max_length=24, return_tensors='pt')
+  assert tokenizer.padding_side == ('left' if family == 'xlnet' else 'right')
+  with torch.no_grad():
+    hidden = network(**inputs).last_hidden_state
+  mask = inputs['attention_mask'][..., None].float()
+  wanted = ((hidden * mask).sum(1) / mask.sum(1)).numpy()
+  for n, address in enumerate((str(run), f'hf:{directory}')):
+    out = tmp_path / f'{n}.npy'
+    encode.encode(address, text(tmp_path), str(out), length=24, batch_size=2)
+    np.testing.assert_allclose(np.load(out), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize('pooling', ['mean', 'first'])
+def test_a_line_is_a_row_in_order_and_only_the_file_is_left(places, tmp_path, pooling, monkeypatch):
+  monkeypatch.setattr(loading, '_CHUNK', 1)  # chunks of two lines
+  run, _ = places('bert')
+  source, out = text(tmp_path), tmp_path / 'deep' / 'vectors.npy'
+  found = encode.encode(str(run), source, str(out), pooling=pooling, batch_size=2)
+  assert found == encode.Encoded((5, 32), 5, 0, 1, 2)
+  assert [p.name for p in out.parent.iterdir()] == ['vectors.npy']
+  got = np.load(out, mmap_mode='r')
+  assert got.dtype == np.float32
+  np.testing.assert_allclose(got, bertzoo_jax.load(str(run)).encode(LINES, pooling), atol=1e-5)
+
+
+@pytest.mark.parametrize('family', ['bert', 'xlnet'])
+def test_tokens_come_with_the_rows_of_each_line_and_their_characters(
+  places, family, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(loading, '_CHUNK', 1)
+  run, _ = places(family)
+  encode.encode(
+    str(run), text(tmp_path), str(tmp_path / 'v.npy'), pooling='tokens', batch_size=2, length=32
+  )
+  names = ['text.txt', 'v.npy', 'v.rows.npy', 'v.tokens.npy']
+  assert sorted(p.name for p in tmp_path.iterdir()) == names
+  vectors, rows, tokens = (np.load(tmp_path / name) for name in names[1:])
+  assert rows.dtype == np.int64 and rows[0] == 0 and rows[-1] == len(vectors) == len(tokens)
+  model = bertzoo_jax.load(str(run))
+  wanted = model.encode(LINES, 'none', max_length=32)
+  for n, (line, row) in enumerate(zip(LINES, model.rows(LINES, 32))):
+    own = slice(rows[n], rows[n + 1])
+    np.testing.assert_allclose(vectors[own], wanted[n], atol=1e-5)
+    np.testing.assert_array_equal(tokens['id'][own], row.ids)
+    special = [model.tokenizer.special[role] for role in ('cls', 'sep')]
+    around = np.isin(tokens['id'][own], special)
+    assert around.sum() == 2 and (tokens['start'][own][around] == -1).all()
+    for i, start, end in tokens[own][~around]:
+      piece = model.tokenizer.pieces[i].replace('▁', '').removeprefix('##').lower()
+      assert (
+        i == model.tokenizer.special['unk']
+        or line[start:end].strip().lower() == piece
+        or (not piece and end - start <= 1)
+      )
+
+
+def test_a_header_a_byte_order_mark_and_the_ends_of_lines_are_no_text(places, tmp_path):
+  run, _ = places('bert')
+  (tmp_path / 'a').mkdir()
+  plain = encode.encode(str(run), text(tmp_path), str(tmp_path / 'plain.npy'))
+  source = text(tmp_path / 'a', ['\ufeffname', *LINES], end='\r\n')
+  found = encode.encode(str(run), source, str(tmp_path / 'a.npy'), header=True)
+  assert found == plain._replace(first_empty=3)
+  (tmp_path / 'bom.txt').write_bytes('\ufeff'.encode() + '\n'.join(LINES).encode())
+  encode.encode(str(run), str(tmp_path / 'bom.txt'), str(tmp_path / 'bom.npy'))
+  for name in ('a.npy', 'bom.npy'):
+    np.testing.assert_array_equal(np.load(tmp_path / name), np.load(tmp_path / 'plain.npy'))
+
+
+def test_an_empty_line_has_the_vector_of_the_special_tokens_and_is_told(places, tmp_path):
+  run, _ = places('bert')
+  out = tmp_path / 'v.npy'
+  found = encode.encode(str(run), text(tmp_path, ['a', '', ' ', 'b']), str(out))
+  got = np.load(out)
+  np.testing.assert_allclose(got[1], got[2], atol=1e-6)
+  assert np.isfinite(got).all() and not np.allclose(got[0], got[1])
+  said = encode.summary(found, 'v.npy', 'mean')
+  assert '2 lines are empty, the first is line 2:' in said
+  cut = encode.encode(str(run), text(tmp_path), str(tmp_path / 'w.npy'), length=6)
+  assert '3 lines are longer than a row and were cut' in encode.summary(cut, 'w', 'mean')
+
+
+@pytest.mark.parametrize(
+  'change, said',
+  [
+    (dict(out='there.npy'), 'there.npy exists and is not overwritten'),
+    (dict(out='v.npz'), 'ends with .npy'),
+    (dict(out='gs://bucket/v.npy'), 'object store'),
+    (dict(out='other.npy', pooling='tokens'), 'other.rows.npy exists'),
+    (dict(text='nowhere.txt'), 'nowhere.txt is no file'),
+    (dict(text='.'), 'is no file'),
+    (dict(text='none.txt'), 'has no line'),
+    (dict(text='latin.txt'), 'line 2 is not UTF-8'),
+    (dict(text='pointer.txt'), 'a Git LFS pointer'),
+    (dict(address='nowhere'), 'nowhere has no checkpoint'),
+    (dict(length=33), 'takes 32'),
+    (dict(length=2), 'no room'),
+    (dict(pooling='max'), 'No pooling'),
+    (dict(dtype='float16'), 'No dtype'),
+  ],
+)
+def test_a_mistake_is_one_sentence_and_leaves_nothing(places, tmp_path, monkeypatch, change, said):
+  monkeypatch.chdir(tmp_path)
+  text(tmp_path)
+  for name in ('there.npy', 'other.rows.npy', 'none.txt'):
+    (tmp_path / name).touch()
+  (tmp_path / 'latin.txt').write_bytes(b'a\n\xe9t\xe9\n')
+  (tmp_path / 'pointer.txt').write_text(
+    'version https://git-lfs.github.com/spec/v1\noid sha256:a\n'
+  )
+  before = sorted(p.name for p in tmp_path.iterdir())
+  given = {'address': str(places('bert')[0]), 'text': 'text.txt', 'out': 'v.npy', **change}
+  with pytest.raises(errors.UserError, match=said):
+    encode.encode(**given)
+  assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_an_encode_that_fails_halfway_leaves_nothing(places, tmp_path, monkeypatch):
+  monkeypatch.setattr(loading, '_CHUNK', 1)
+  first = loading.Loaded.vectors
+
+  def fail(self, rows, *others):
+    if rows[-1].ids.shape == (4,):
+      raise OSError('no space')
+    return first(self, rows, *others)
+
+  monkeypatch.setattr(loading.Loaded, 'vectors', fail)
+  with pytest.raises(OSError, match='no space'):
+    encode.encode(str(places('bert')[0]), text(tmp_path), str(tmp_path / 'v.npy'), batch_size=2)
+  assert [p.name for p in tmp_path.iterdir()] == ['text.txt']
+
+
+def test_the_command_prints_what_it_wrote(places, tmp_path, monkeypatch, capsys):
+  flags = dict(
+    _MODEL=f'hf:{places("bert")[1]}',
+    _TEXT=text(tmp_path),
+    _OUT=str(tmp_path / 'v.npy'),
+    _POOLING='mean',
+    _LENGTH=None,
+    _BATCH=2,
+    _HEADER=False,
+    _DTYPE='bfloat16',
+  )
+  for name, value in flags.items():
+    monkeypatch.setattr(encode, name, types.SimpleNamespace(value=value), raising=False)
+  encode.main(None)
+  assert (
+    '5 × 32 numbers, float32, means of the tokens of a line; 5 lines' in capsys.readouterr().out
+  )
+  exact = bertzoo_jax.load(flags['_MODEL']).encode(LINES)
+  got = np.load(tmp_path / 'v.npy')
+  assert 0 < np.abs(got - exact).max() < 0.2
+
+
+def test_a_mistake_ends_with_code_2_and_one_sentence(tmp_path):
+  done = subprocess.run(
+    [
+      sys.executable,
+      '-m',
+      'bertzoo_jax.encode',
+      '--model=hf:nowhere/at/all',
+      f'--text={text(tmp_path)}',
+      f'--out={tmp_path / "v.npy"}',
+    ],
+    cwd=ROOT,
+    env={**os.environ, 'PYTHONPATH': str(ROOT)},
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 2, done.stderr
+  assert done.stderr.startswith('error: hf:nowhere/at/all is no folder here')
+  assert len(done.stderr.strip().splitlines()) == 1

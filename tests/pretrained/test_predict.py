@@ -1,0 +1,387 @@
+"""predict, from Python and as a command: the answers of transformers, and sentences."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+import small_networks as small
+
+import bertzoo_jax
+from bertzoo_jax import objectives
+from bertzoo_jax import predict
+from bertzoo_jax import tokenizers
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import trust
+from bertzoo_jax.runs import step_folders
+from configs import parts
+from configs.tasks import parts as task_parts
+from tests import tuned
+from tests.export import test_export_row_heads as rows
+from tests.pretrained import test_loading as made
+
+LABELS = ('bad', 'good', 'odd')
+TAGS = ('O', 'B-PER', 'I-PER')
+TABLE = dict(files={'train': 'train.csv'})
+CLASSES = dict(name='classification', labels=LABELS, head='tanh', **rows.RATES)
+RUNS = {  # kind of class, length, objective, source, features
+  'classes': (
+    'ForSequenceClassification',
+    24,
+    CLASSES,
+    task_parts.table(text_a='text', **TABLE),
+    task_parts.texts(),
+  ),
+  'pairs': (
+    'ForSequenceClassification',
+    24,
+    CLASSES,
+    task_parts.table(text_a='a', text_b='b', **TABLE),
+    task_parts.texts(),
+  ),
+  'marks': (
+    'ForSequenceClassification',
+    24,
+    {**CLASSES, 'name': 'multilabel'},
+    task_parts.table(text_a='text', **TABLE),
+    task_parts.texts(),
+  ),
+  'score': (
+    'ForSequenceClassification',
+    24,
+    dict(name='regression', head='tanh', **rows.RATES),
+    task_parts.table(text_a='text', **TABLE),
+    task_parts.texts(),
+  ),
+  'tags': (
+    'ForTokenClassification',
+    24,
+    dict(name='tagging', labels=TAGS, dropout=0.1),
+    task_parts.conll(**TABLE),
+    task_parts.words(),
+  ),
+  'choice': (
+    'ForMultipleChoice',
+    32,
+    dict(name='choice', head='tanh', **rows.RATES),
+    task_parts.choices(**TABLE),
+    task_parts.choice_rows(),
+  ),
+  'answers': (
+    'ForQuestionAnswering',
+    32,
+    dict(name='span'),
+    task_parts.question_table(**TABLE),
+    task_parts.question_windows(doc_stride=7),
+  ),
+}
+TEXTS = ['The time machine stood there.', 'I looked at the traveller ' * 9, 'Yes', 'weena']
+PAIRS = [(a, b) for a, b in zip(TEXTS, TEXTS[1:])]
+
+
+@pytest.fixture(scope='module')
+def places(tmp_path_factory):
+  """name of RUNS → (run, its export), each made once."""
+  known, section = {}, rows.RUNS['bert'][1]
+  tokenizer = tokenizers.train(section.to_dict(), lambda: iter(rows.SAMPLE))
+
+  def of(name):
+    if name in known:
+      return known[name]
+    kind, length, objective, source, features = RUNS[name]
+    folder = tmp_path_factory.mktemp(name)
+    (folder / 'run').mkdir()
+    tokenizer.save(folder / 'run' / 'tokenizer')
+    config = dict(
+      seed=0,
+      length=length,
+      batch_size=32,
+      batch_tokens=0,
+      phases=((10, {}),),
+      metrics=('accuracy',),
+      source=source,
+      features=features,
+      tokenizer=section,
+      encoder=rows.BERT,
+      objective=objective,
+      optimizer=parts.adamw(),
+      schedule=parts.linear_from_start(learning_rate=3e-5, warmup=0),
+      hf=f'Bert{kind}',
+      run=parts.run(),
+    )
+    of_config = objectives.of(rows.ml_collections.ConfigDict(config), tokenizer.vocab_size)
+    rows.write(folder / 'run', config, small.parameters(of_config, scale=0.4, seed=len(name)))
+    known[name] = folder / 'run', made.written(folder / 'run', folder / 'hf')
+    return known[name]
+
+  return of
+
+
+def both(places, name, inputs):
+  """The predictions of a run; those of its export are the same."""
+  run, directory = places(name)
+  found = bertzoo_jax.load(run).predict(inputs)
+  again = bertzoo_jax.load(f'hf:{directory}').predict(inputs)
+  assert found == again and len(found) == len(inputs)
+  return found, directory
+
+
+def pipeline(task, directory):
+  transformers = pytest.importorskip('transformers', reason='parity needs transformers')
+  pytest.importorskip('torch', reason='parity needs torch')
+  transformers.utils.logging.set_verbosity_error()
+  return transformers.pipeline(task, str(directory), tokenizer=str(directory))
+
+
+@pytest.mark.parametrize('name', ['classes', 'pairs', 'marks', 'score'])
+def test_labels_and_scores_are_those_of_the_pipeline(places, name):
+  inputs = PAIRS if name == 'pairs' else TEXTS
+  found, directory = both(places, name, inputs)
+  pipe = pipeline('text-classification', directory)
+  for x, line in zip(inputs, found):
+    x = x if isinstance(x, str) else dict(text=x[0], text_pair=x[1])
+    theirs = {one['label']: one['score'] for one in pipe(x, top_k=None, truncation=True)}
+    ours = line['probabilities'] if name != 'score' else {'LABEL_0': line['score']}
+    assert ours == pytest.approx(theirs, abs=1e-5)
+    if name == 'marks':
+      assert line['labels'] == [label for label in LABELS if theirs[label] > 0.5]
+    elif name != 'score':
+      assert line['label'] == max(theirs, key=theirs.get)
+  assert len({json.dumps(line) for line in found}) == len(found)
+
+
+def test_tags_are_those_of_the_pipeline_at_the_first_token_of_each_word(places):
+  sentences = ['the time machine stood there', 'weena']
+  found, directory = both(places, 'tags', sentences)
+  assert found == bertzoo_jax.load(places('tags')[0]).predict([x.split() for x in sentences])
+  pipe = pipeline('token-classification', directory)
+  for sentence, line in zip(sentences, found):
+    theirs = {one['start']: one for one in pipe(sentence, ignore_labels=[])}
+    words, at = sentence.split(), 0
+    assert line['words'] == words
+    for word, tag, share in zip(words, line['tags'], line['probabilities']):
+      assert theirs[at]['entity'] == tag and abs(theirs[at]['score'] - share) < 1e-5
+      at += len(word) + 1
+
+
+def test_a_long_sentence_is_tagged_to_its_end(places):
+  words = ['time', 'machine', 'weena', 'stood'] * 20
+  (line,) = both(places, 'tags', [words])[0]
+  assert line['words'] == words and len(line['tags']) == len(line['probabilities']) == 80
+
+
+def test_options_are_those_of_transformers(places):
+  asked = [
+    ('The time machine.', 'who _ there', ['stood', 'the traveller']),
+    ('', 'Yes', ['a', 'I']),
+  ]
+  found, directory = both(places, 'choice', asked)
+  transformers = pytest.importorskip('transformers', reason='parity needs transformers')
+  tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+  model = transformers.AutoModelForMultipleChoice.from_pretrained(directory).eval()
+  for (text, question, options), line in zip(asked, found):
+    second = [question.replace('_', o) for o in options] if text else options
+    batch = tokenizer([text or question] * 2, second, padding=True, return_tensors='pt')
+    scores = model(**{key: x[None] for key, x in batch.items()}).logits[0]
+    assert line['probabilities'] == pytest.approx(scores.softmax(-1).tolist(), abs=1e-5)
+    assert line['option'] == options[int(scores.argmax())]
+
+
+def test_answers_over_long_passages_are_those_of_all_windows_of_transformers(places):
+  """The best sum of a start and an end, over windows that tokenizer and model of transformers make;
+  a start counts in the window where it has most context.
+  """
+  passage = ' '.join(('I looked at the traveller and the time machine ' * 6).split()[:-3])
+  run, directory = places('answers')
+  (line,) = bertzoo_jax.load(run).predict([('who stood there', passage)])
+  transformers = pytest.importorskip('transformers', reason='parity needs transformers')
+  tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+  model = transformers.AutoModelForQuestionAnswering.from_pretrained(directory).eval()
+  question = len(tokenizer('who stood there')['input_ids'])
+  form = dict(max_length=32, truncation='only_second', padding=True, return_tensors='pt')
+  room = 32 - question - 1
+  batch = tokenizer(
+    'who stood there',
+    passage,
+    stride=room - 7,
+    return_overflowing_tokens=True,
+    return_offsets_mapping=True,
+    **form,
+  )
+  offsets = batch.pop('offset_mapping')
+  del batch['overflow_to_sample_mapping']
+  logits = model(**batch)
+  assert len(offsets) > 4
+  windows = []
+  for n, own in enumerate(offsets.tolist()):
+    at = [i for i, s in enumerate(batch.sequence_ids(n)) if s == 1]
+    windows.append([(own[i], *(x[n, i].item() for x in logits.to_tuple())) for i in at])
+  context = lambda w, i: min(i, len(w) - 1 - i) + 0.01 * len(w)
+  most = {}
+  for w in windows:
+    for i, (place, *_) in enumerate(w):
+      most[tuple(place)] = max(most.get(tuple(place), 0), context(w, i))
+  scores = {}
+  for w in windows:
+    starts = [i for i, (place, *_) in enumerate(w) if context(w, i) == most[tuple(place)]]
+    starts = sorted(starts, key=lambda i: -w[i][1])[:20]
+    for i in starts:
+      for j in sorted(range(len(w)), key=lambda j: -w[j][2])[:20]:
+        if i <= j < i + 30:
+          text = passage[w[i][0][0] : w[j][0][1]]
+          score = w[i][1] + w[j][2]
+          if score > scores.get(text, (-np.inf,))[0]:
+            scores[text] = score, w[i][0][0]
+  best = sorted(scores, key=lambda text: -scores[text][0])[:20]
+  assert line['answer'] == best[0]
+  assert passage[line['start'] :].startswith(best[0])
+  shares = np.exp([scores[text][0] for text in best])
+  assert [x['probability'] for x in line['others']] == pytest.approx(
+    list(shares / shares.sum())[:5], abs=1e-5
+  )
+
+
+def test_a_tokenizer_can_be_called(places):
+  run, directory = places('classes')
+  transformers = pytest.importorskip('transformers', reason='parity needs transformers')
+  theirs = transformers.AutoTokenizer.from_pretrained(directory)
+  for address in (run, f'hf:{directory}'):
+    ours = bertzoo_jax.load(address).tokenizer
+    assert ours(TEXTS[0]).tolist() == theirs(TEXTS[0])['input_ids']
+    assert [x.tolist() for x in ours(TEXTS)] == theirs(TEXTS)['input_ids']
+
+
+@pytest.mark.parametrize(
+  'name, inputs, said',
+  [
+    ('classes', 'a text', 'takes a list'),
+    ('classes', [3], 'a text, or a pair of texts .* number 0 is .3. of type int'),
+    ('classes', ['a', ('a', 'b')], 'all of one form; number 1'),
+    ('classes', [('a', 'b')], 'single texts: give one text for each'),
+    ('pairs', ['a'], r'pairs of texts: give a pair \(a, b\)'),
+    ('tags', [[1]], 'a list of words'),
+    ('answers', ['a'], r'\(question, passage\)'),
+    ('choice', [('a', 'b', ['c'])], 'text, question'),
+  ],
+)
+def test_inputs_of_another_form_are_one_sentence(places, name, inputs, said):
+  with pytest.raises(errors.UserError, match=said):
+    bertzoo_jax.load(places(name)[0]).predict(inputs)
+
+
+def test_nothing_is_predicted_for_nothing_and_few_programs_are_compiled(places):
+  model = bertzoo_jax.load(places('classes')[0])
+  assert model.predict([]) == []
+  model.predict(['time ' * n for n in range(1, 20)] * 3)
+  lone = model.predict(TEXTS[:1])
+  assert lone[0]['probabilities'] == pytest.approx(
+    model.predict(TEXTS)[0]['probabilities'], abs=2e-6
+  )
+
+
+def test_a_network_that_learned_no_task_is_one_sentence(tmp_path):
+  (tmp_path / 'run').mkdir()
+  made.make_run(tmp_path / 'run', 'bert')
+  for address in (tmp_path / 'run', f'hf:{made.written(tmp_path / "run", tmp_path / "hf")}'):
+    with pytest.raises(errors.UserError, match='not trained for a task.*finetune --init'):
+      bertzoo_jax.load(address).predict(['a'])
+
+
+def test_code_that_a_run_names_does_not_run(places, tmp_path, monkeypatch):
+  made.shutil.copytree(places('classes')[0], tmp_path / 'run')
+  file = tmp_path / 'run' / 'config.json'
+  (tmp_path / 'evil.py').write_text('raise SystemExit("it ran")')
+  monkeypatch.syspath_prepend(tmp_path)
+  trust.take((frozenset(), False))
+  for section in ('source', 'features', 'encoder'):
+    content = json.loads((places('classes')[0] / 'config.json').read_text())
+    content[section]['name'] = 'evil:part'
+    file.write_text(json.dumps(content))
+    with pytest.raises(errors.UserError, match='evil:part'):
+      predict.predict(tmp_path / 'run', table(tmp_path), tmp_path / 'out.jsonl')
+
+
+# --- files ---
+
+
+def table(folder, name='new.csv', columns='text,label'):
+  lines = [f'"{text}",?' for text in TEXTS]
+  (folder / name).write_text('\n'.join([columns, *lines]) + '\n')
+  return folder / name
+
+
+@pytest.mark.parametrize('form', ['run', 'hf', 'other columns', 'no header'])
+def test_a_file_is_predicted_as_in_python_and_its_labels_are_not_read(places, tmp_path, form):
+  run, directory = places('classes')
+  columns = {'other columns': 'comment,label', 'no header': 'text here,?'}.get(form, 'text,label')
+  more = {'other columns': dict(columns=('comment',)), 'no header': dict(columns=('0',))}
+  more = more.get(form, {}) | ({'header': False} if form == 'no header' else {})
+  model, file = f'hf:{directory}' if form == 'hf' else run, table(tmp_path, columns=columns)
+  predict.predict(model, file, tmp_path / 'x' / 'out.jsonl', **more)
+  lines = tuned.said(tmp_path / 'x' / 'out.jsonl')[form == 'no header' :]
+  wanted = bertzoo_jax.load(run).predict(TEXTS)
+  assert [line['text_a'] for line in lines] == TEXTS
+  for line, one in zip(lines, wanted, strict=True):
+    assert line['label'] == one['label']
+    assert line['probabilities'] == pytest.approx(one['probabilities'], abs=2e-6)
+  predict.predict(model, file, tmp_path / 'out.tsv', **more)
+  first, *rest = (tmp_path / 'out.tsv').read_text().splitlines()
+  assert first.split('\t')[:3] == ['example', 'text_a', 'label']
+  assert first.split('\t')[3:] == [f'probability of {label}' for label in LABELS]
+  assert [line.split('\t')[2] for line in rest][form == 'no header' :] == [
+    line['label'] for line in lines
+  ]
+
+
+@pytest.mark.parametrize(
+  'name, file, content, said',
+  [
+    ('tags', 'new.txt', 'time\nmachine\n\nweena\n', ['time machine', 'weena']),
+    ('choice', 'new.jsonl', json.dumps(dict(text='a', question='b', options=['c', 'd'])), ['b']),
+    ('answers', 'new.tsv', 'question\tcontext\nwho\tthe traveller\n', ['who']),
+    ('answers', 'new.json', tuned.articles(2, 3), ['who stood there'] * 2),
+  ],
+)
+def test_files_of_every_task_are_read_as_the_run_or_a_directory_reads_them(
+  places, tmp_path, name, file, content, said
+):
+  run, directory = places(name)
+  (tmp_path / file).write_text(content)
+  for n, address in enumerate((run, f'hf:{directory}')):
+    if file.endswith('.json') and not n:
+      continue  # the run learned from a table
+    out = tmp_path / f'{n}.tsv'
+    assert predict.predict(address, tmp_path / file, out) == len(said)
+    lines = [line.split('\t') for line in out.read_text().splitlines()]
+    assert [line[1] for line in lines[1:]] == said and 'probabilit' in ' '.join(lines[0])
+
+
+@pytest.mark.parametrize(
+  'out, columns, said',
+  [
+    ('out.txt', (), 'ends with .jsonl or .tsv'),
+    ('new.tsv', (), 'exists and is not overwritten'),
+    ('out.tsv', ('b',), "names the column 'b', and .* has the columns 'text', 'label'"),
+    ('out.tsv', ('a', 'b', 'c'), 'has 3 names'),
+    ('out.tsv', ('text', 'label'), 'trained on single texts'),
+  ],
+)
+def test_a_wrong_line_is_one_sentence(places, tmp_path, out, columns, said):
+  (tmp_path / 'new.tsv').write_text('text\tlabel\nYes\tgood\n')
+  with pytest.raises(errors.UserError, match=said):
+    predict.predict(places('classes')[0], tmp_path / 'new.tsv', tmp_path / out, columns=columns)
+
+
+@pytest.mark.parametrize('name', ['classes', 'tags'])
+def test_the_workdir_of_a_fine_tuning_stands_for_its_best_run(tmp_path, name):
+  world = tuned.world(tmp_path, 'bert')
+  argument = {'classes': 'classify', 'tags': 'tag'}[name]
+  tuned.finetune(world, tmp_path / 'f', tuned.config(argument, steps=3))
+  model = bertzoo_jax.load(tmp_path / 'f')
+  assert model.found.address.endswith(f'f/{argument}/run@3')
+  assert len(step_folders.below(tmp_path / 'f')) == 1
+  file = world / f'test.{tuned.ENDINGS[argument]}'
+  predict.predict(tmp_path / 'f', file, tmp_path / 'out.jsonl')
+  assert tuned.said(tmp_path / 'out.jsonl') == tuned.said(tmp_path / 'f' / argument / 'test.jsonl')
+  corpus = json.loads(pathlib.Path(tmp_path / 'f' / argument / 'run/corpus.json').read_text())
+  assert corpus.get('task') == ({'usual': 'O'} if name == 'tags' else None)

@@ -1,0 +1,27 @@
+"""docs/results: each table is what `reproduce` makes of the scores that lie beside it."""
+
+import pathlib
+
+import pytest
+
+from bench import results
+from bertzoo_jax.reproduce import page
+
+ROOT = pathlib.Path(__file__).parents[2]
+FOLDERS = sorted(p.parent for p in (ROOT / 'docs/results').glob('*/config.table.json'))
+
+
+@pytest.mark.parametrize('folder', FOLDERS, ids=lambda p: p.name)
+def test_a_table_is_made_of_the_scores_beside_it(folder):
+  config = results.config_of(folder)
+  found = page.collected(config, folder)
+  assert (folder / 'table.md').read_text() == page.markdown(found)
+  drawn = (folder / 'curves.svg').read_text()
+  run = [row.title for row in found.rows if row.seeds]
+  assert run and all(f'>{title}<' in drawn for title in run)
+
+
+def test_every_table_is_shown_on_a_page():
+  pages = '\n'.join(p.read_text() for p in (ROOT / 'docs/results').glob('*.md'))
+  assert FOLDERS
+  assert all(f'({p.name}/{name})' in pages for p in FOLDERS for name in ('table.md', 'curves.svg'))
