@@ -7,6 +7,7 @@ import small_networks as small
 
 import bertzoo_jax
 from bertzoo_jax import export
+from bertzoo_jax import hf
 from bertzoo_jax import objectives
 from bertzoo_jax.common import errors
 from bertzoo_jax.pretrained import initial_weights
@@ -91,6 +92,13 @@ def test_words_that_name_no_layers_are_one_sentence(deep, words, said):
   )
   with pytest.raises(errors.UserError, match=said):
     initial_weights.parameters(small.parameters(made), str(deep[0]), made, None, layers=words)
+
+
+def test_layers_that_share_in_groups_are_not_taken_apart():
+  loaded = {'encoder': {'layers': {'kernel': np.zeros((2, 3))}}}
+  report = hf.Report('W', '', {'num_layers': DEEP}, ())
+  with pytest.raises(errors.UserError, match='share parameters in groups'):
+    initial_weights._shallower(loaded, report, 'every:2', 3)
 
 
 def test_a_fine_tuning_of_fewer_layers_has_so_many(tmp_path, capsys):
