@@ -125,6 +125,11 @@ def build(
   source = sources[0] if len(sources) == 1 else mixtures.Mixture(sources, mixture, before)
   if split == 'train' and len(sources) == 1 < len(mixture) and mixture[0] != 'size':
     notes.append(f'config.mixture has {len(mixture)} weights, and there is one corpus: it is all.')
+  if len(sources) > 1 and source.rounding > 0.05:
+    notes.append(
+      f'A corpus is so small in its mixture that its share is rounded by {source.rounding:.0%}: '
+      'the epochs say how often each is read; a larger weight in config.mixture is met better.'
+    )
   if source.rows_per_epoch < batch_size:
     notes.append(
       f'Split {split!r}{of if len(sources) == 1 else ""}: there are {source.rows_per_epoch} rows, '

@@ -45,7 +45,11 @@ def test_after_any_number_of_examples_each_corpus_was_read_by_its_share_within_o
   assert np.abs(read - shares * np.arange(1, total + 1)[:, None]).max() < 1 + rounding
   for i, many in enumerate(turns.counts(total)):
     np.testing.assert_array_equal(number[which == i], np.arange(many))
-  assert turns.counts(50_001).tolist() == read[50_000].tolist()
+  assert turns.counts(50_001).tolist() == read[50_000].tolist() and turns.rounding < 0.01
+
+
+def test_a_corpus_too_small_for_its_turns_is_known():
+  assert mixture.Turns((), [10_000_000, 10]).rounding == pytest.approx(14.3, abs=0.1)
 
 
 def corpus_of(low, high, sentences):
