@@ -7,7 +7,8 @@ argument through `argument(...)`, which understands
     base                          a size
     base,masking=token            a whole section swapped for another part with its usual values
     base,masking=mine.masks:odd   the same with a part of your own (see `part`), with its defaults
-    base,steps=2000               all phases and the warmup scaled to a total of 2,000 steps
+    base,steps=2000               all phases, and the steps in schedule and moving, scaled to
+                                  2,000 steps in all; config.epochs is then 0
 """
 
 import difflib
@@ -116,8 +117,12 @@ def _scale(config, value):
   ]
   if 0 in ends or len(set(ends)) < len(ends):
     raise ValueError(f'steps={value}: too few for {len(ends)} phases.')
-  if 'warmup' in config.schedule:  # a schedule of your own may have none
-    config.schedule.warmup = round(share * config.schedule.warmup)
+  config.schedule.update(_counts(config.schedule, share))
+  config.moving = tuple(
+    (*row[:3], round(share * row[3]), max(round(share * row[4]), round(share * row[3]) + 1), row[5])
+    for row in config.moving
+  )
+  config.epochs = 0.0  # else it would decide the steps
   config.phases = tuple(
     (end - start, _scaled(overrides, share))
     for start, end, (_, overrides) in zip([0, *ends], ends, config.phases)
@@ -125,15 +130,19 @@ def _scale(config, value):
 
 
 def _scaled(overrides, share):
-  """A phase's overrides with the warmup they set, if any, scaled."""
-  overrides = dict(overrides)
-  if 'schedule.warmup' in overrides:
-    overrides['schedule.warmup'] = round(share * overrides['schedule.warmup'])
-  if 'warmup' in overrides.get('schedule', ()):
-    overrides['schedule'] = ml_collections.ConfigDict(
-      {**overrides['schedule'], 'warmup': round(share * overrides['schedule']['warmup'])}
-    )
+  """A phase's overrides with the counts of steps that they set, if any, scaled."""
+  overrides = {**overrides, **_counts(overrides, share, 'schedule.')}
+  if 'schedule' in overrides:
+    own = {**overrides['schedule']}
+    overrides['schedule'] = ml_collections.ConfigDict({**own, **_counts(own, share)})
   return overrides
+
+
+def _counts(fields, share, prefix=''):
+  """Those of a schedule's fields that count steps, scaled; one of your own may have none."""
+  keys = [f'{prefix}{name}' for name in ('warmup', 'decay')]
+  known = [key for key in keys if key in fields and type(fields[key]) is int]
+  return {key: round(share * fields[key]) for key in known}
 
 
 def _near(word, known):

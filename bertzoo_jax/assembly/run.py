@@ -125,6 +125,7 @@ def _attempt(run, workdir, data, mesh, end, begin, notice, show, check_held) -> 
       start_step=start,
       devices=reports.devices(),
       init=init,
+      init_layers=layers if not start else '',
       resume_moments=source is not None,
     )
   record, trackers = _records(config, workdir, start, attempt)
@@ -202,11 +203,17 @@ def _branching(config, init, layers, data, end):
       f'--init {init} is an average, which has no moments: give {workdir}@STEP, or leave '
       '--resume_moments out.'
     )
-  theirs = configuration.phase_at(workdirs.run_config(workdir), step).config.optimizer.name
-  if theirs != config.optimizer.name:
+  theirs = configuration.phase_at(workdirs.run_config(workdir), step).config
+  if theirs.optimizer.name != config.optimizer.name:
     raise errors.UserError(
-      f'--init {init} was trained with optimizer={theirs}, whose moments optimizer='
+      f'--init {init} was trained with optimizer={theirs.optimizer.name}, whose moments optimizer='
       f'{config.optimizer.name} cannot take: give one of both, or leave --resume_moments out.'
+    )
+  if bool(theirs.ema) != bool(config.ema):
+    raise errors.UserError(
+      f'--init {init} was trained with config.ema={theirs.ema:g}, and this config has '
+      f'{config.ema:g}: an average goes on with an average, so take 0 in both or in none, or leave '
+      '--resume_moments out.'
     )
   if step >= end:
     raise errors.UserError(

@@ -103,6 +103,7 @@ class Mixture:
 
   Attributes:
     rows_per_epoch: of all corpora together.
+    rounding: see Turns.
   """
 
   def __init__(self, sources, mixture: tuple, before: tuple):
@@ -112,6 +113,7 @@ class Mixture:
     self._sources, rows = sources, [s.rows_per_epoch for s in sources]
     self.rows_per_epoch = sum(rows)
     self._turns = Turns(mixture, rows)
+    self.rounding = self._turns.rounding
     # where the examples of this mixture begin, and what was read of each corpus until there
     self._start, self._read, examples, last = 0, np.zeros(len(rows), np.int64), 0, None
     for many, given in (*before, (0, mixture)):
@@ -139,11 +141,17 @@ class Mixture:
 class Turns:
   """Who has its turn at example n of a mixture: of those that lag behind their share, the one that
   is due first. It comes again after a cycle.
+
+  Attributes:
+    rounding: the largest error of a share, as a part of it.
   """
 
   def __init__(self, mixture: tuple, rows: list[int]):
-    self._cycle = _cycle(mixture, rows)
+    shares = _shares(mixture, rows)
+    self._cycle = _cycle(shares)
     total, taken, turns = sum(self._cycle), [0] * len(rows), []
+    both = zip(shares, self._cycle)
+    self.rounding = float(max(abs(many / (total * share) - 1) for share, many in both if share))
     for n in range(total):
       i = min(
         (i for i, many in enumerate(self._cycle) if taken[i] * total < many * (n + 1)),
@@ -167,8 +175,8 @@ class Turns:
     return which, cycles * self._before[-1, which] + self._before[rest, which]
 
 
-def _cycle(mixture, rows) -> list[int]:
-  """Turns of each corpus in a cycle: whole numbers without a common divisor."""
+def _shares(mixture, rows) -> list[fractions.Fraction]:
+  """The share of each corpus; all of them make 1."""
   if mixture[:1] == ('size',) or not mixture:
     power = mixture[1] if mixture else 1
     shares = [fractions.Fraction(n if power == 1 else n**power) for n in rows]
@@ -179,7 +187,11 @@ def _cycle(mixture, rows) -> list[int]:
       f'config.mixture has {len(mixture)} weights and there are {len(rows)} corpora: give one '
       "weight for each --corpus, or ('size', POWER)."
     )
-  shares = [share / sum(shares) for share in shares]
+  return [share / sum(shares) for share in shares]
+
+
+def _cycle(shares) -> list[int]:
+  """Turns of each corpus in a cycle: whole numbers without a common divisor."""
   whole = math.lcm(*(share.denominator for share in shares))
   if whole > _TURNS:
     return [max(1, round(share * _TURNS)) if share else 0 for share in shares]

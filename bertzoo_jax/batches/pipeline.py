@@ -123,6 +123,13 @@ def build(
     of = f' of {member.name}' if member.name else ''
     notes += [f'Split {split!r}{of}: {told}' for told in (*form.warnings, *of_words[number])]
   source = sources[0] if len(sources) == 1 else mixtures.Mixture(sources, mixture, before)
+  if split == 'train' and len(sources) == 1 < len(mixture) and mixture[0] != 'size':
+    notes.append(f'config.mixture has {len(mixture)} weights, and there is one corpus: it is all.')
+  if len(sources) > 1 and source.rounding > 0.05:
+    notes.append(
+      f'A corpus is so small in its mixture that its share is rounded by {source.rounding:.0%}: '
+      'the epochs say how often each is read; a larger weight in config.mixture is met better.'
+    )
   if source.rows_per_epoch < batch_size:
     notes.append(
       f'Split {split!r}{of if len(sources) == 1 else ""}: there are {source.rows_per_epoch} rows, '
@@ -177,8 +184,9 @@ def held_out(corpus, phase, **options) -> dict:
   """{name of the corpus: pipeline of its held-out rows}, '' for the only corpus. Of a mixture,
   corpora without held-out text are left out.
   """
-  some = [m for m in corpus.members if m.splits['held_out'].num_tokens or not m.name]
-  for name in {m.name for m in corpus.members} - {m.name for m in some}:
+  # without any, the first one is refused
+  some = [m for m in corpus.members if m.splits['held_out'].num_tokens] or corpus.members
+  for name in [m.name for m in corpus.members if m not in some]:
     warnings.warn(f'The corpus {name} has no held-out text: it is not evaluated.', stacklevel=2)
   return {m.name: of_phase(m, phase, split='held_out', **options) for m in some}
 

@@ -96,7 +96,8 @@ class Progress:
       parts.append(f'masked-token loss {_number(masked)}{beside}')
     is_another = lambda x: x is not None and (loss is None or abs(loss - x) > 1e-4 * abs(loss))
     if suffix and masked is None:
-      return [f'{k} {_number(v)}' for k, v in row.items() if k.endswith(f'_loss{suffix}')]
+      own = {k.removeprefix(prefix): v for k, v in row.items() if k.endswith(f'_loss{suffix}')}
+      return [f'{k.removesuffix(suffix)} {_number(v)}' for k, v in own.items()]
     if not suffix and (masked is None or is_another(masked)):
       parts.append(f'loss {_number(loss)}' if not parts else f'total loss {_number(loss)}')
     if found is not None:

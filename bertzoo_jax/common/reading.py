@@ -52,6 +52,8 @@ def numbers(text: str) -> list[int] | None:
     if not all(ends) or len(ends) > 2:
       return None
     ends = [int(end[1]) * _UNITS[end[2]] for end in ends]
+    if ends[0] > ends[-1]:
+      return None
     while ends[0] <= ends[-1]:
       found.add(ends[0])
       ends[0] += 10 ** (len(str(ends[0])) - 1)

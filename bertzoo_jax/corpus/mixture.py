@@ -54,7 +54,8 @@ def mixed(named: dict) -> corpora.Corpus:
   members = tuple(map(copy.copy, named.values()))
   for name, member in zip(named, members):
     member.name, member.members = name, (member,)
-  first, *others = members
+    member._similar = members[0].similar
+  first = members[0]
   entries = {
     split: [m.manifest['splits'].get(split, {}) for m in members] for split in first.splits
   }
@@ -97,8 +98,8 @@ def hash_of(hashes: list[str]) -> str:
 
 def names(paths) -> list[str]:
   """Names of corpora from their folders: as much of the end of each path as tells them apart."""
-  parts = [storage.path(path).parts for path in paths]
-  for length in range(1, max(map(len, parts)) + 2):
+  parts = [storage.absolute(path).parts for path in paths]
+  for length in range(1, max(map(len, parts), default=0) + 2):
     found = ['-'.join(part[-length:]).replace('/', '') for part in parts]
     if len(set(found)) == len(found):
       return found

@@ -179,7 +179,9 @@ def _first_weights(run, corpus):
   if init is None:
     return fresh
   tokenizer = storage.path(run.workdir) / 'tokenizer'
-  return initial_weights.parameters(fresh, init, trained, tokenizer, run.config.hf)[0]
+  layers = workdirs.first_layers(run.workdir)
+  given = fresh, init, trained, tokenizer, run.config.hf
+  return initial_weights.parameters(*given, layers=layers)[0]
 
 
 def _fill(encoder, params, batch):

@@ -153,7 +153,8 @@ def _one_place(subject, batch, place_R):
   predicted = dict(
     masked_positions=np.maximum(place_R - subject.ahead, 0)[:, None].astype(np.int32),
     masked_targets=ids_RL[here][:, None],
-    masked_weights=np.ones((len(place_R), 1), np.float32),
+    # from left to right, nothing predicts the first token of a row
+    masked_weights=(place_R >= subject.ahead)[:, None].astype(np.float32),
   )
   if subject.how in (MASKED, WORDS):
     ids_RL[here] = subject.special['mask']

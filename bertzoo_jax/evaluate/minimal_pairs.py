@@ -119,7 +119,8 @@ def _way(ways, by, address) -> str:
   """The way that is wished, or the usual one."""
   if by is not None and by not in ways:
     raise errors.UserError(
-      f'--score_by={by}: the network of {address} is scored by {", ".join(ways)}, as it learned.'
+      f'--score_by={by.replace(" ", "_")}: the network of {address} is scored by '
+      f'{", ".join(ways)}, as it learned.'
     )
   return by or ways[0]
 

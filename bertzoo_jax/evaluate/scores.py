@@ -131,7 +131,7 @@ def evaluate(
     name, own = network.name or _ONE_NETWORK, network.of(params)
     if 'mlm_head' in own:
       rows = [networks.one_before(b) if network.ahead else b for b in sets['mlm']]
-      scores += masked_scores(name, network.encoder, own, rows)
+      scores += masked_scores(name, network.encoder, own, rows, network.ahead)
     for pairs in [p for p in PAIRS if p in sets]:
       train = None if 'pair_head' in own else _pairs(notes, corpus, config, pairs, 'train', batches)
       scores.append(pair_score(name, network.encoder, own, pairs, sets[pairs], train))
@@ -140,24 +140,27 @@ def evaluate(
   return Evaluation(str(workdir), step, corpus.hash, whole, notes, places)
 
 
-def masked_scores(name: str, encoder, params: dict, batches: list[dict]) -> list[Score]:
+def masked_scores(
+  name: str, encoder, params: dict, batches: list[dict], ahead: bool = False
+) -> list[Score]:
   """Accuracy and loss at the masked positions, then the loss in each eighth of the row.
 
   An encoder with a memory is scored twice: with the memory, which goes from each row of a batch to
   the same row of the next, and without.
 
-  params: of the network, which has an 'mlm_head'.
+  params: of the network, which has an 'mlm_head'. ahead: whether batches are of
+  networks.one_before.
   """
   first = encoder.first_memory
   if first is None or not jax.tree.leaves(jax.eval_shape(lambda: first(1))):
-    return _masked_scores(name, encoder, params, batches, 'head')
+    return _masked_scores(name, encoder, params, batches, ahead, 'head')
   return [
-    *_masked_scores(name, encoder, params, batches, 'head, memory', first),
-    *_masked_scores(name, encoder, params, batches, 'head, no memory'),
+    *_masked_scores(name, encoder, params, batches, ahead, 'head, memory', first),
+    *_masked_scores(name, encoder, params, batches, ahead, 'head, no memory'),
   ]
 
 
-def _masked_scores(name, encoder, params, batches, how, first=lambda rows: ()):
+def _masked_scores(name, encoder, params, batches, ahead, how, first=lambda rows: ()):
   """[accuracy, loss, losses by place]. first: rows → the memory before the first batch."""
 
   def read(params, batch, memory):
@@ -167,7 +170,8 @@ def _masked_scores(name, encoder, params, batches, how, first=lambda rows: ()):
 
   nll_BP, correct_BP = through(read, encoder, params, batches, first)
   joined = lambda feature: np.concatenate([b[feature] for b in batches])
-  weights_BP, places_BP = joined('masked_weights').astype(np.float64), joined('masked_positions')
+  weights_BP = joined('masked_weights').astype(np.float64)
+  places_BP = joined('masked_positions') + ahead  # of the tokens, not of what predicts them
   num_rows, length = int((weights_BP.max(axis=1) > 0).sum()), batches[0]['input_ids'].shape[1]
 
   def score(measure, x_BP, places=None):

@@ -10,14 +10,15 @@ from bertzoo_jax.parts import schedules
 from bertzoo_jax.parts import task_objectives
 
 _weights = fields.of(fields.AT_LEAST_0).holds
+_power = fields.of(fields.number('a number from 0 to 10', lambda x: 0 <= x <= 10)).holds
 MIXTURE = Annotated[
   tuple,
   fields.Range(
-    "(), ('size', POWER) or a weight for each --corpus, not all of them 0,",
+    "(), ('size', a power from 0 to 10) or a weight for each --corpus, not all of them 0,",
     lambda x: (
       x == ()
       or isinstance(x, tuple)
-      and (_weights(x[1]) if len(x) == 2 and x[0] == 'size' else all(map(_weights, x)) and any(x))
+      and (_power(x[1]) if len(x) == 2 and x[0] == 'size' else all(map(_weights, x)) and any(x))
     ),
   ),
 ]

@@ -102,6 +102,8 @@ def text(findings: Findings, run, paths, hosts: int) -> Text:
   from bertzoo_jax.batches import pipeline  # with TensorFlow
 
   config, corpus, manifests, paths = run.config, None, {}, _listed(paths)
+  with findings.collecting('P06'):
+    mixture.names(paths)  # none twice
   for path in paths:
     with findings.collecting('P06'), _answering(findings, path):
       manifests[path] = corpora.read_manifest(path)

@@ -136,6 +136,12 @@ def _shallower(loaded, report, words, wanted):
       f'init_layers={words!r} are {len(numbers)} layers of {depth}, and the network has {wanted}: '
       f'set config.encoder.num_layers={len(numbers)}.'
     )
+  stacks = (len(x) for p, x in hf.flatten(loaded).items() if p.startswith('encoder/layers/'))
+  if {*stacks} - {1, depth}:
+    raise errors.UserError(
+      f'init_layers={words!r}: layers of {report.source} share parameters in groups, and such '
+      'layers are not taken apart: leave init_layers out.'
+    )
   line = f'layers: {", ".join(map(str, numbers))} (from 0) of the {depth} of {report.source}'
   report = report._replace(encoder={**report.encoder, 'num_layers': wanted})
   return hf.only_layers(loaded, numbers, depth), report, [line]

@@ -108,7 +108,7 @@ class Loaded:
 
     Returns {'vectors': [B, L, D]} and, for the heads that there are, what `networks.predict` has:
     'mlm' [B, L, V], 'next' [B, L, V], 'pair' [B, 2], 'replaced' [B, L], 'row' [B, C], 'start'
-    and 'end' [B, L].
+    and 'end' [B, L]. 'next', and 'mlm' where found.ahead, are of the token after each one.
     """
     return networks.outputs(self.encoder, params, self._completed(batch))
 

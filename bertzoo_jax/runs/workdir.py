@@ -177,9 +177,18 @@ def attempts(path) -> list[dict]:
 
 def first_weights(path) -> str | None:
   """The --init of the last attempt that took it, the run's first weights; None: fresh ones."""
+  return _first(path).get('init')
+
+
+def first_layers(path) -> str:
+  """Those that the run took of its first weights (initial_weights.layers_of); '' for all."""
+  return _first(path).get('init_layers', '')
+
+
+def _first(path) -> dict:
+  """The last attempt that took the weights of its --init; {} without any."""
   began = lambda a: not a.get('start_step', 0) or a.get('resume_moments')
-  fresh = [a.get('init') for a in attempts(path) if began(a)]
-  return fresh[-1] if fresh else None
+  return next((a for a in reversed(attempts(path)) if began(a)), {})
 
 
 def add_attempt(
@@ -189,10 +198,11 @@ def add_attempt(
   start_step: int,
   devices: str,
   init: str | None,
+  init_layers: str = '',
   resume_moments: bool = False,
 ) -> int:
-  """Adds this process to attempts.jsonl and returns its number, from 1. resume_moments: whether it
-  began at the step of `init`, with its moments.
+  """Adds this process to attempts.jsonl and returns its number, from 1. init_layers: see
+  `first_layers`. resume_moments: whether it began at the step of `init`, with its moments.
   """
   file = storage.path(path) / _ATTEMPTS
   before, unreadable = storage.read_json_lines(file)
@@ -206,6 +216,7 @@ def add_attempt(
     'host': socket.gethostname(),
     'start_step': start_step,
     'init': init,
+    **({'init_layers': init_layers} if init_layers else {}),
     **({'resume_moments': True} if resume_moments else {}),
     'corpus_hash': corpus_hash,
     'config_hash': _digest(file.parent / _CONFIG),

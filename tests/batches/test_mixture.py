@@ -1,5 +1,7 @@
 """Several corpora: whose turn it is, whose rows come, and how much of each was read."""
 
+import pathlib
+
 import numpy as np
 import pytest
 
@@ -43,7 +45,11 @@ def test_after_any_number_of_examples_each_corpus_was_read_by_its_share_within_o
   assert np.abs(read - shares * np.arange(1, total + 1)[:, None]).max() < 1 + rounding
   for i, many in enumerate(turns.counts(total)):
     np.testing.assert_array_equal(number[which == i], np.arange(many))
-  assert turns.counts(50_001).tolist() == read[50_000].tolist()
+  assert turns.counts(50_001).tolist() == read[50_000].tolist() and turns.rounding < 0.01
+
+
+def test_a_corpus_too_small_for_its_turns_is_known():
+  assert mixture.Turns((), [10_000_000, 10]).rounding == pytest.approx(14.3, abs=0.1)
 
 
 def corpus_of(low, high, sentences):
@@ -179,7 +185,7 @@ def test_a_range_of_words_goes_by_its_first_digit():
   found = [n // 10**6 for n in reading.numbers('1M..1G')]
   assert found == [*range(1, 11), *range(20, 101, 10), *range(200, 1001, 100)]
   assert reading.numbers('7, 2k..4k,7') == [7, 2000, 3000, 4000] and reading.numbers('') == []
-  assert [reading.numbers(text) for text in ('1M..', '1X', '0', '1..2..3', ',')] == [None] * 5
+  assert [reading.numbers(text) for text in ('1M..', '1X', '0', '2..1', ',')] == [None] * 5
 
 
 def test_words_that_were_not_counted_are_asked_for():
@@ -211,6 +217,7 @@ def test_the_last_phase_ends_before_a_corpus_was_read_too_often(both, given, epo
     (dict(mixture=(-1, 2)), 'a weight for each --corpus'),
     (dict(mixture=('sise', 2)), 'a weight for each --corpus'),
     (dict(mixture=(0, 0)), 'not all of them 0'),
+    (dict(mixture=('size', 400.0)), 'a power from 0 to 10'),
     (dict(epochs=-1.0), 'a number of at least 0'),
     (dict(run={'keep_words': '1X'}), 'numbers by comma'),
     (
@@ -235,9 +242,10 @@ def test_names_are_as_much_of_the_folders_as_tells_them_apart():
   names = mixed_corpora.names
   assert names(['/data/wiki', 'x/laws']) == ['wiki', 'laws']
   assert names(['/data/wiki/corpus', '/data/laws/corpus']) == ['wiki-corpus', 'laws-corpus']
-  assert names(['.']) == ['']
-  with pytest.raises(errors.UserError, match='the same folder twice'):
-    names(['a/b', 'a/b/'])
+  assert names([]) == [] and names(['.', 'wiki']) == [pathlib.Path.cwd().name, 'wiki']
+  for other in ('a/b/', 'x/../a/b', pathlib.Path.cwd() / 'a/b'):
+    with pytest.raises(errors.UserError, match='the same folder twice'):
+      names(['a/b', other])
 
 
 def test_a_config_of_an_earlier_run_has_no_mixture():

@@ -11,6 +11,7 @@ import pytest
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.runs import workdir
+from configs import babylm
 from configs import bert
 from configs import bert_wwm
 from configs import electra
@@ -123,6 +124,9 @@ def test_steps_scale_whatever_stands_beside_them():
     config.phases[0] == (50, {'schedule.warmup': 10})
     and config.phases[1][1]['schedule'].warmup == 5
   )
+  short = babylm.get_config('strict_small,steps=400')
+  assert short.phases == ((400, {}),) and short.epochs == 0.0 and short.schedule.decay == 80
+  assert short.moving == (('masking.rate', 0.3, 0.15, 0, 400, 'linear'),)
 
 
 def test_a_phase_may_give_a_list_for_a_tuple():

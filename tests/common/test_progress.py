@@ -43,6 +43,8 @@ def test_a_line_shows_the_first_metrics_of_an_objective_without_a_loss_of_masked
   bar.row({'step': 5, 'grad_norm': 1.0, 'lr': 1e-4, **own, 'phase': 0, 'epoch': 0.5, **held_out})
   words = 'loss 0.5000{0}order_accuracy 0.7500{0}order_moved 0.1250 · '
   assert f'{words.format(" · ")}held out: {words.format(", ")}' in capsys.readouterr().out
+  bar.row({'step': 5, 'loss': 0.5, **held_out, 'held_out_order_loss/laws': 0.25})
+  assert ', laws order_loss 0.2500 · ' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -199,6 +199,9 @@ def test_held_out_accuracy_and_bits_per_byte_count_no_special_token(corpus):
   assert abs(loss.value - nats) < 1e-5
   assert [s.places for s in places] == [(8 * i + 1, 8 * i + 8) for i in range(8)]
   assert sum(s.count for s in places) == loss.count
+  shifted = [{**b, 'masked_positions': b['masked_positions'] - 1} for b in batches]
+  ahead = scores.masked_scores('network', encoder_of(), params, shifted, ahead=True)[2:]
+  assert [(s.places, s.count) for s in ahead] == [(s.places, s.count) for s in places]
   split = opened.manifest['splits']['held_out']
   total = phase_run.bits_per_byte(loss.value, split['tokens'] / split['bytes'])
   tokens = opened.splits['held_out'].gather(np.arange(split['tokens']))

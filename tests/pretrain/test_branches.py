@@ -104,6 +104,7 @@ def test_a_decay_branches_from_a_stable_run(train, whole, tmp_path):
       dict(optimizer=parts.lamb()),
       'trained with optimizer=adamw, .* optimizer=lamb cannot',
     ),
+    ('{}@2', dict(ema=0.0), 'with config.ema=0.9, and this config has 0: '),
     ('{}', {}, 'begins at step 4, and this config ends at step 4'),
     ('{}@2', dict(objective=parts.mlm_pair()), 'other arrays'),
   ],

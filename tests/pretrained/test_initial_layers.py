@@ -100,6 +100,13 @@ def test_words_that_name_no_layers_are_one_sentence(deep, words, said):
     initial_weights.parameters(small.parameters(made), str(deep[0]), made, None, layers=words)
 
 
+def test_layers_that_share_in_groups_are_not_taken_apart():
+  loaded = {'encoder': {'layers': {'kernel': np.zeros((2, 3))}}}
+  report = hf.Report('W', '', {'num_layers': DEEP}, ())
+  with pytest.raises(errors.UserError, match='share parameters in groups'):
+    initial_weights._shallower(loaded, report, 'every:2', 3)
+
+
 def test_a_fine_tuning_of_fewer_layers_has_so_many(tmp_path, capsys):
   world = tuned.world(tmp_path, 'bert')
   tuned.finetune(world, tmp_path / 'f', tuned.config(steps=2, init_layers='first:1'))

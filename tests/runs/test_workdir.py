@@ -55,12 +55,14 @@ def test_attempts_are_counted_over_a_line_cut_short(tmp_path):
 
 
 def test_the_first_weights_of_a_run_are_those_of_the_last_attempt_that_began_at_step_0(tmp_path):
-  assert workdirs.first_weights(tmp_path) is None
-  for start, init in ((0, 'OTHER'), (0, 'W@best'), (7, 'NOT_USED')):
-    workdirs.add_attempt(tmp_path, corpus_hash='abc', start_step=start, devices='1', init=init)
+  assert workdirs.first_weights(tmp_path) is None and workdirs.first_layers(tmp_path) == ''
+  for start, init, layers in ((0, 'OTHER', ''), (0, 'W@best', 'first:3'), (7, 'NOT_USED', '')):
+    of = dict(corpus_hash='abc', start_step=start, devices='1', init=init, init_layers=layers)
+    workdirs.add_attempt(tmp_path, **of)
   with open(tmp_path / 'attempts.jsonl', 'a') as f:
     f.write('{"attempt": 4, "start_step": 9}\n')
   assert workdirs.first_weights(tmp_path) == 'W@best'
+  assert workdirs.first_layers(tmp_path) == 'first:3'
 
 
 def test_attempts_are_appended_and_a_line_with_a_bad_byte_is_said_and_left_where_it_is(
