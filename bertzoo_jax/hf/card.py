@@ -22,15 +22,6 @@ _SECTIONS = {'format': 'input', 'source': 'task', 'features': 'input'}
 _SAID = json.loads((_FOLDER / 'sentences.json').read_text(encoding='utf-8'))
 
 
-# Classes that read the weights from left to right, with is_decoder=True.
-_CAUSAL = dict(
-  bert='BertLMHeadModel',
-  electra='ElectraForCausalLM',
-  ernie='ErnieForCausalLM',
-  roberta='RobertaForCausalLM',
-)
-
-
 class Run(NamedTuple):
   """The subject of a card.
 
@@ -89,8 +80,8 @@ def with_learned(a: Architecture, learned: tuple[str, ...]) -> Architecture:
     return a
   said = _SAID['left_to_right'] if len(learned) == 1 else _SAID['left_to_right_and_masked']
   causal = 'transformers has no class that reads this model from left to right.'
-  if a.model_type in _CAUSAL:
-    name = _CAUSAL[a.model_type]
+  if a.model_type in causal.CLASSES:
+    name = causal.CLASSES[a.model_type]
     causal = f'`{name}.from_pretrained(DIRECTORY, is_decoder=True)` reads it from left to right.'
   return a._replace(heads=f'{a.heads} {said} {causal}', pipeline='')
 

@@ -106,7 +106,7 @@ def test_each_sublayer_drops_units_of_its_own(norm_first, monkeypatch):
   monkeypatch.setattr(
     layers,
     '_dropped',
-    lambda rate, x, keys: drawn.append(np.asarray(keys)) or dropped(rate, x, keys),
+    lambda rate, x, keys, first: drawn.append(np.asarray(keys)) or dropped(rate, x, keys, first),
   )
   with jax.disable_jit():
     out = run(b, params, keys=keys)

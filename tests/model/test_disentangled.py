@@ -425,7 +425,7 @@ def test_dropout_without_a_common_key_is_refused():
 def test_dropout_has_the_sites_of_the_release(monkeypatch):
   rates = dict(dropout=0.1, attention_dropout=0.1)
   e, drawn = encoder(**V2, **rates, num_layers=2, convolution_size=3), []
-  record = lambda rate, x, keys: drawn.append(x.shape) or x
+  record = lambda rate, x, *_: drawn.append(x.shape) or x
   monkeypatch.setattr(layers, '_dropped', record)
   batch = {**small.batch(rows=2), 'common_key': np.zeros(2, np.uint32)}
   keys_B2 = row_keys.of_batch(jax.random.key(0), 2)

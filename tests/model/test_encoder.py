@@ -160,7 +160,7 @@ def test_dropout_has_bert_s_four_sites_follows_its_key_and_is_off_in_evaluation(
   drawn = []
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(
-      layers, '_dropped', lambda rate, x, keys: drawn.append((x.shape, np.asarray(keys))) or x
+      layers, '_dropped', lambda rate, x, keys, _: drawn.append((x.shape, np.asarray(keys))) or x
     )
     with jax.disable_jit():
       encoder.apply({'params': params}, batch, row_keys.of_batch(jax.random.key(0), 4))
