@@ -114,27 +114,15 @@ def build(
     seed, phase, mask = 0, 0, maskings.of_text(mask, corpus.special)
   key = hashing.fold(hashing.fold(hashing.new_key(seed), hashing.PHASE), phase)
   key = hashing.fold(key, sorted(corpus.splits).index(split))
-  sources, notes = [], []
+  sources = []
   for number, (member, form) in enumerate(zip(corpus.members, forms)):
     # the first corpus has the draws of a run on it alone
     own = hashing.fold(hashing.fold(key, hashing.CORPUS), number) if number else key
     order = _order(member.splits[split], split, form, form_of, own, batch_size, mask)
     sources.append(mixtures.Source(member, order, length, mask.reads_units))
-    of = f' of {member.name}' if member.name else ''
-    notes += [f'Split {split!r}{of}: {told}' for told in (*form.warnings, *of_words[number])]
   source = sources[0] if len(sources) == 1 else mixtures.Mixture(sources, mixture, before)
-  if split == 'train' and len(sources) == 1 < len(mixture) and mixture[0] != 'size':
-    notes.append(f'config.mixture has {len(mixture)} weights, and there is one corpus: it is all.')
-  if len(sources) > 1 and source.rounding > 0.05:
-    notes.append(
-      f'A corpus is so small in its mixture that its share is rounded by {source.rounding:.0%}: '
-      'the epochs say how often each is read; a larger weight in config.mixture is met better.'
-    )
-  if source.rows_per_epoch < batch_size:
-    notes.append(
-      f'Split {split!r}{of if len(sources) == 1 else ""}: there are {source.rows_per_epoch} rows, '
-      f'less than a batch of {batch_size}: rows repeat in a batch.'
-    )
+  told = [(*form.warnings, *words) for form, words in zip(forms, of_words)]
+  notes = _notes(split, corpus.members, told, source, mixture, batch_size)
   for sentence in notes:
     warnings.warn(sentence, stacklevel=2)
   place = Place(batch_size, length, *host, first_example)
@@ -142,6 +130,27 @@ def build(
   if named.is_outside(masking['name']):  # tests check the maskings of the package
     pipeline.check(masking['name'])
   return pipeline
+
+
+def _notes(split, members, told, source, mixture, batch_size) -> list[str]:
+  """Sentences on a pipeline. told: those on each of the corpora."""
+  notes = []
+  for member, sentences in zip(members, told):
+    of = f' of {member.name}' if member.name else ''
+    notes += [f'Split {split!r}{of}: {sentence}' for sentence in sentences]
+  if split == 'train' and len(members) == 1 < len(mixture) and mixture[0] != 'size':
+    notes.append(f'config.mixture has {len(mixture)} weights, and there is one corpus: it is all.')
+  if len(members) > 1 and source.rounding > 0.05:
+    notes.append(
+      f'A corpus is so small in its mixture that its share is rounded by {source.rounding:.0%}: '
+      'the epochs say how often each is read; a larger weight in config.mixture is met better.'
+    )
+  if source.rows_per_epoch < batch_size:
+    notes.append(
+      f'Split {split!r}{of if len(members) == 1 else ""}: there are {source.rows_per_epoch} rows, '
+      f'less than a batch of {batch_size}: rows repeat in a batch.'
+    )
+  return notes
 
 
 def of_phase(corpus, phase, **options):

@@ -1,0 +1,239 @@
+"""Tiles of queries and keys in the attention kernels of long rows (long_rows.py): what a program is
+compiled for, its call, and the numbers of a tile.
+
+Products read whole registers of lanes, in which one factor is 0 in the lanes of other heads: that
+is faster than moving a head to the first lanes. All tiles of a program go through a step before the
+next step: one tile alone has too little to do in parallel.
+"""
+
+import functools
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from bertzoo_jax.kernels import bits
+from bertzoo_jax.kernels.operands import LANES
+from bertzoo_jax.kernels.operands import product
+from bertzoo_jax.model.attention import HIDDEN
+
+_WIDE = 256  # lanes of a program: some heads, so that there is enough to do in parallel
+# Bytes for the sums and results of a row's queries; else a program takes fewer lanes.
+_SUMS = 1 << 23
+_MEMORY = 1 << 24  # bytes of fast memory that a kernel has without asking
+_LOG2_E = math.log2(math.e)
+
+
+class Program(NamedTuple):
+  """What a program is compiled for.
+
+  Attributes:
+    width: of a head. lanes: of a program, side by side the lanes of its heads.
+    scale: factor of the scores. rate: of dropout.
+    window: None or (left, right).
+    ordered: whether queries and keys have an order besides their packs.
+    block: queries of a program. halo: (keys before, keys after) that it reads; None for all keys.
+    hashed: draw dropout bits by row_keys.py. interpret: run on any machine.
+  """
+
+  width: int
+  lanes: int
+  scale: float
+  rate: float
+  window: tuple[int, int] | None
+  ordered: bool
+  block: int
+  halo: tuple[int, int] | None
+  hashed: bool
+  interpret: bool
+
+  @property
+  def tile(self) -> tuple[int, int]:
+    """(queries, keys)."""
+    return (LANES, LANES + sum(self.halo)) if self.halo else (self.block, self.block)
+
+  @property
+  def heads(self) -> int:
+    return self.lanes // self.width
+
+
+def lanes_of(depth, width, bytes_of_lane=0) -> int:
+  """Lanes of a program, of whole heads. bytes_of_lane: what a program keeps for a whole row."""
+  fits = [n for n in (_WIDE, LANES) if depth % n == 0 and n % width == 0] or [width]
+  return next((n for n in fits if n * bytes_of_lane <= _SUMS), fits[-1])
+
+
+def call(program, kernel, arrays, seed, grid, out, specs, scratch, order):
+  """Runs a kernel. out: (shape, dtype, spec) of each result. order: semantics of the grid."""
+  shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype, _ in out]
+  length, keys = arrays[0].shape[1], arrays[1].shape[1]
+  width = program.tile[1] if program.halo else keys
+  products = 5 if 'backward' in kernel.__name__ else 2
+  pairs = len(seed) // 2 * arrays[0].shape[2] // program.width * length * width
+  name = f'attention{kernel.__name__}_k{program.width}' + f'_m{keys}' * (keys != length)
+  name += '_window{}_{}'.format(*program.window) if program.window else ''
+  return pl.pallas_call(
+    functools.partial(kernel, program),
+    out_shape=shapes,
+    interpret=program.interpret,
+    cost_estimate=pl.CostEstimate(
+      flops=2 * products * pairs * program.width,
+      transcendentals=pairs,
+      bytes_accessed=sum(x.size * x.dtype.itemsize for x in (*arrays, *shapes)),
+    ),
+    grid_spec=pltpu.PrefetchScalarGridSpec(
+      num_scalar_prefetch=1,
+      grid=grid,
+      in_specs=specs,
+      out_specs=[spec for *_, spec in out],
+      scratch_shapes=scratch,
+    ),
+    compiler_params=pltpu.CompilerParams(
+      dimension_semantics=order, vmem_limit_bytes=_memory(program, arrays, kernel)
+    ),
+    name=name + '_order' * program.ordered + bits.variant(program, arrays[0].dtype),
+  )(seed, *arrays)
+
+
+def _memory(program, arrays, kernel) -> int | None:
+  """Bytes of fast memory to ask for; None for those that there are without."""
+  if program.halo or 'backward' not in kernel.__name__:
+    return None
+  q_BLD = arrays[0]
+  sums = q_BLD.shape[1] * program.lanes * (4 + 2 * q_BLD.dtype.itemsize)
+  return None if 2 * sums <= _MEMORY else sums + _MEMORY
+
+
+def sizes(program, q_BLD, k_BLD):
+  """(B, groups of lanes, blocks of queries, tiles of keys without a window)."""
+  batch, length, depth = q_BLD.shape
+  return batch, depth // program.lanes, length // program.block, k_BLD.shape[1] // program.block
+
+
+class Head(NamedTuple):
+  """A head, and the register of lanes that it shares with others.
+
+  Products read whole registers in which one factor is 0 in the lanes of other heads: that is faster
+  than moving a head to the first lanes.
+
+  Attributes:
+    number: in the program. lanes: of the register. rows: the head's, in a transposed register.
+    mine_1K: which lanes of the register are the head's; None for all.
+  """
+
+  number: int
+  lanes: slice
+  rows: slice
+  mine_1K: jax.Array | None
+
+  def own(self, x_NK):
+    """x_NK, 0 in lanes of other heads."""
+    return x_NK if self.mine_1K is None else jnp.where(self.mine_1K, x_NK, jnp.zeros_like(x_NK))
+
+
+def registers(program):
+  """[lanes, its heads] of each register of the program's lanes."""
+  size = max(LANES, program.width)
+  lane_1K = jax.lax.broadcasted_iota(jnp.int32, (1, size), 1)
+  for start in range(0, program.lanes, size):
+    lanes, heads = slice(start, start + size), []
+    for first in range(0, size, program.width):
+      mine_1K = (lane_1K >= first) & (lane_1K < first + program.width)
+      number, rows = (start + first) // program.width, slice(first, first + program.width)
+      heads.append(Head(number, lanes, rows, mine_1K if program.width < size else None))
+    yield lanes, heads
+
+
+def within(program, first):
+  """bool [S, Q]: whether a window has the key; None without one.
+
+  first: place of the first query of a tile, less that of its first key.
+  """
+  if not program.window:
+    return None
+  at = lambda axis: jax.lax.broadcasted_iota(jnp.int32, program.tile[::-1], axis)
+  distance_SQ = at(1) - at(0) + first
+  return (distance_SQ <= program.window[0]) & (distance_SQ >= -program.window[1])
+
+
+def hidden(program, own, others, within_SQ):
+  """float32 [S, Q]: 0 where a query sees a key, else HIDDEN. own: int32 [N, Q]. others: [N, S]."""
+  column = lambda n: jnp.broadcast_to(others[n : n + 1], (8, others.shape[1])).T[:, :1]
+  seen_SQ = column(0) == own[:1]
+  if program.ordered:
+    seen_SQ &= column(1) <= own[1:2]
+  if within_SQ is not None:
+    seen_SQ &= within_SQ
+  return jnp.where(seen_SQ, 0.0, HIDDEN)
+
+
+def scores(program, q_QK, k_SK, hidden_SQ):
+  """Of a tile, as powers of 2: a chip has no others."""
+  return product(k_SK, q_QK, (1, 1)) * (program.scale * _LOG2_E) + hidden_SQ
+
+
+class Tile(NamedTuple):
+  """What the gradients of a head in a tile need. q and grad are 0 in lanes of other heads; k_KS has
+  the rows of the head alone. delta_1Q: None if the tile has all keys. keep_SQ: which probabilities
+  stay, None for all.
+  """
+
+  q_QK: jax.Array
+  k_SK: jax.Array
+  k_KS: jax.Array
+  v_SK: jax.Array
+  grad_QK: jax.Array
+  hidden_SQ: jax.Array
+  lse_1Q: jax.Array
+  delta_1Q: jax.Array | None
+  keep_SQ: jax.Array | None
+
+
+def gradients(program, tiles: list[Tile]):
+  """[(dq_KQ, dk_SK, dv_SK)] of each tile. All go through a step before the next: one alone has too
+  little to do in parallel.
+  """
+  # Probabilities divided by 1 − rate: dropout scales the kept ones up.
+  more = math.log2(1.0 - program.rate)
+  scores = [scores(program, t.q_QK, t.k_SK, t.hidden_SQ) for t in tiles]
+  dp = [product(t.v_SK, t.grad_QK, (1, 1)) for t in tiles]
+  p = [jnp.exp2(x_SQ - (t.lse_1Q + more)) for x_SQ, t in zip(scores, tiles)]
+  kept, low = p, lambda x, t: x.astype(t.q_QK.dtype)
+  if program.rate:
+    kept, dp = (
+      [jnp.where(t.keep_SQ, x_SQ, 0.0) for x_SQ, t in zip(all_SQ, tiles)] for all_SQ in (p, dp)
+    )
+  of_values = [product(low(x_SQ, t), t.grad_QK, (1, 0)) for x_SQ, t in zip(kept, tiles)]
+  deltas = [
+    jnp.sum(p_SQ * dp_SQ, axis=0, keepdims=True) if t.delta_1Q is None else t.delta_1Q
+    for p_SQ, dp_SQ, t in zip(p, dp, tiles)
+  ]
+  ds = [
+    low(p_SQ * (dp_SQ - delta_1Q * (1.0 - program.rate)), t)
+    for p_SQ, dp_SQ, delta_1Q, t in zip(p, dp, deltas, tiles)
+  ]
+  of_keys = [product(ds_SQ, t.q_QK, (1, 0)) * program.scale for ds_SQ, t in zip(ds, tiles)]
+  of_queries = [product(t.k_KS, ds_SQ, (1, 0)) * program.scale for ds_SQ, t in zip(ds, tiles)]
+  return list(zip(of_queries, of_keys, of_values))
+
+
+def finished(program, top_1Q, total_1Q, sum_KQ):
+  """(out_KQ, lse_1Q, of base 2); who sees no key gets 0."""
+  sees_1Q = top_1Q > 0.5 * HIDDEN
+  inverse_1Q = jnp.where(sees_1Q, 1.0 / (total_1Q * (1.0 - program.rate)), 0.0)
+  return sum_KQ * inverse_1Q, jnp.where(sees_1Q, top_1Q + jnp.log2(total_1Q), -HIDDEN)
+
+
+def keep(program, seed, place, head, tile, first):
+  """Which probabilities of a tile stay; None for all.
+
+  place: (row of the batch, group of heads). tile: its number. first: its first (key, query).
+  """
+  if not program.rate:
+    return None
+  head = place[1] * program.heads + head.number
+  size = program.tile[::-1]
+  return bits.keep(program.rate, program.hashed, seed, place[0], head, tile, first, size)
