@@ -198,9 +198,9 @@ def gradients(program, tiles: list[Tile]):
   """
   # Probabilities divided by 1 − rate: dropout scales the kept ones up.
   more = math.log2(1.0 - program.rate)
-  scores = [scores(program, t.q_QK, t.k_SK, t.hidden_SQ) for t in tiles]
+  powers = [scores(program, t.q_QK, t.k_SK, t.hidden_SQ) for t in tiles]
   dp = [product(t.v_SK, t.grad_QK, (1, 1)) for t in tiles]
-  p = [jnp.exp2(x_SQ - (t.lse_1Q + more)) for x_SQ, t in zip(scores, tiles)]
+  p = [jnp.exp2(x_SQ - (t.lse_1Q + more)) for x_SQ, t in zip(powers, tiles)]
   kept, low = p, lambda x, t: x.astype(t.q_QK.dtype)
   if program.rate:
     kept, dp = (
