@@ -15,6 +15,7 @@ from bertzoo_jax.hf import heads
 from bertzoo_jax.hf import weights
 from bertzoo_jax.hf.architecture import POSITION_TABLE
 from bertzoo_jax.hf.architecture import Architecture
+from bertzoo_jax.hf.architectures import causal as causal_classes
 
 _FOLDER = pathlib.Path(__file__).parent / 'cards'
 # Sections that only some configs have, and their names in the table.
@@ -80,8 +81,8 @@ def with_learned(a: Architecture, learned: tuple[str, ...]) -> Architecture:
     return a
   said = _SAID['left_to_right'] if len(learned) == 1 else _SAID['left_to_right_and_masked']
   causal = 'transformers has no class that reads this model from left to right.'
-  if a.model_type in causal.CLASSES:
-    name = causal.CLASSES[a.model_type]
+  if a.model_type in causal_classes.CLASSES:
+    name = causal_classes.CLASSES[a.model_type]
     causal = f'`{name}.from_pretrained(DIRECTORY, is_decoder=True)` reads it from left to right.'
   return a._replace(heads=f'{a.heads} {said} {causal}', pipeline='')
 
