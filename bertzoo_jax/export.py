@@ -163,7 +163,7 @@ def _write_network(
     step=step,
     tensors=tensors,
     corpus=workdirs.corpus_record(workdir),
-    metrics={}  # those of the run are of other weights
+    metrics={}  # the run's metrics are of other weights
     if average
     else _metrics(workdir, step, config['metrics'] if 'metrics' in config else ()),
     commits=_commits(workdir, step),
@@ -416,7 +416,7 @@ def main(_):
   targets = _targets(_WORKDIR.value, storage.path(_OUT.value), branch, _EVERY.value)
   if name and (missing := verify.missing_packages()):
     raise errors.UserError(
-      f'--push needs {" and ".join(missing)}, since only what was verified is pushed: pip install '
+      f'--push needs {" and ".join(missing)}, since only a verified export is pushed: pip install '
       '"bertzoo_jax[hf]".'
     )
   repository = hub.Repository(name) if name else None

@@ -60,7 +60,7 @@ if __name__ == '__main__':
     'out', None, 'File *.jsonl or *.tsv to write; an existing one is refused.', required=True
   )
   _COLUMNS = flags.DEFINE_list(
-    'columns', [], 'Columns of the texts, in the order of the task. Default: those of the run.'
+    'columns', [], 'Columns of the texts, in the order of the task. Default: as in the run.'
   )
   _HEADER = flags.DEFINE_boolean('header', True, 'Whether a table begins with names of columns.')
   _BATCH = flags.DEFINE_integer(

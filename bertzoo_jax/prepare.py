@@ -89,7 +89,7 @@ def prepare(
 
   Args:
     config: an experiment; its sections `tokenizer` and `corpus` are used.
-    source: list of what text/finding.py explains.
+    source: list of sources (text/finding.py).
     out: the corpus's folder, local or gs://.
     tokenizer: published files, a folder that holds them, or hf:DIR (tokenizers.load); None trains
       one on the text.

@@ -59,7 +59,7 @@ def pretrain(
   config: an experiment. workdir: of the run; one that holds this run is resumed. corpus, batches:
   one of them: a corpus or several, or a file of batches. cache_dir: local folder for the mirror of
   a corpus in an object store. init: address of weights to begin with, or one for each network by
-  comma; init_layers: those of its layers to take (initial_weights.layers_of), '' for all;
+  comma; init_layers: its layers to take (initial_weights.layers_of), '' for all;
   resume_moments: begin at the step of `init`, with its optimizer's state. None of these is used
   when the run is resumed.
 

@@ -5,9 +5,9 @@ objective, is the question of Antoun et al. 2025 (arXiv:2504.08716).
     python -m bertzoo_jax.pretrain --config configs/modern_rtd.py:base \
       --corpus CORPUS --workdir WORKDIR
 
-Sizes: those of configs/modernbert.py, the runs at 1,024 tokens. The network, its optimizer, rate,
-batches and tokens are that config's. Objective and masking are those of configs/deberta_v3.py: a
-generator as wide and half as deep, weight 50, 15 % of the tokens, all [MASK].
+Sizes: as in configs/modernbert.py, the runs at 1,024 tokens. Network, optimizer, rate, batches and
+tokens are the same, too. Objective and masking are as in configs/deberta_v3.py: a generator
+as wide and half as deep, weight 50, 15 % of the tokens, all [MASK].
 
 No paper has this recipe. A run with the same network and masked language modelling is
 configs/modernbert.py of the same size. The gradients of the two networks are not clipped, as there.

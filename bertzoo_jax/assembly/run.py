@@ -195,7 +195,7 @@ def _branching(config, init, layers, data, end):
   """(workdir, step) of the run whose state this one begins with."""
   if not init or init.startswith('hf:') or layers or len(storage.addresses(init)) > 1:
     raise errors.UserError(
-      '--resume_moments goes on from a run with all its layers: give --init WORKDIR[@STEP].'
+      '--resume_moments continues one run, with all its layers: give --init WORKDIR[@STEP].'
     )
   workdir, step, kind = checkpoint.locate(init)
   if kind:
@@ -212,7 +212,7 @@ def _branching(config, init, layers, data, end):
   if bool(theirs.ema) != bool(config.ema):
     raise errors.UserError(
       f'--init {init} was trained with config.ema={theirs.ema:g}, and this config has '
-      f'{config.ema:g}: an average goes on with an average, so take 0 in both or in none, or leave '
+      f'{config.ema:g}: the average needs a start, so take 0 in both or in none, or leave '
       '--resume_moments out.'
     )
   if step >= end:

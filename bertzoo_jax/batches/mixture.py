@@ -114,7 +114,7 @@ class Mixture:
     self.rows_per_epoch = sum(rows)
     self._turns = Turns(mixture, rows)
     self.rounding = self._turns.rounding
-    # where the examples of this mixture begin, and what was read of each corpus until there
+    # the first example of this mixture, and the examples read of each corpus before it
     self._start, self._read, examples, last = 0, np.zeros(len(rows), np.int64), 0, None
     for many, given in (*before, (0, mixture)):
       if last not in (None, given):

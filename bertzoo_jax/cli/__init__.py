@@ -56,7 +56,7 @@ def define_config(
 
 
 def quiet_tensorflow():
-  """Keeps TensorFlow from what it prints and imports needlessly: called before it is imported."""
+  """Makes TensorFlow print less and import no Keras. To be called before TensorFlow is imported."""
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
   os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')  # it says three lines, and nothing needs it
   # else Keras is imported with SciPy, scikit-learn and matplotlib, which takes two seconds

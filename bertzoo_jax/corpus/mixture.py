@@ -48,8 +48,8 @@ def check(manifests: dict, config, trained=()) -> None:
 
 
 def mixed(named: dict) -> corpora.Corpus:
-  """Corpora {name: Corpus} as one: its splits and unigrams are those of all, its tokenizer and
-  similar words the first one's.
+  """Corpora {name: Corpus} as one. It has the splits and unigrams of all, and the tokenizer and
+  similar words of the first.
   """
   members = tuple(map(copy.copy, named.values()))
   for name, member in zip(named, members):

@@ -154,7 +154,7 @@ def write(out, chunk: Chunk, tokenizer: tokenizers.Tokenizer, how: How) -> dict:
 
 def _tokenise(chunk, tokenizer, how):
   """({split: (tokens [T], sentence lengths [S], document sizes [D], bytes, words by blanks, marks
-  [T] or None)}, what was lost).
+  [T] or None)}, counts of lost text).
   """
   split, joiner = sentences.splitter(how.splitter)[:2]
   texts, owners, hashes, long = [], [], np.zeros(len(chunk.documents), np.uint64), 0

@@ -159,7 +159,7 @@ def _write(name, config, task, chosen, results, begun, workdir):
       storage.write_text(folder / f'{split}.tsv', submission.tab_separated(rows))
       if task.labels:
         storage.write_text(folder / f'{split}.md', judged.page(split, task, rows))
-      _say(f'predictions of {split} beside what is right: {folder / split}.tsv')
+      _say(f'predictions of {split} beside the right answers: {folder / split}.tsv')
     if split.startswith('test'):
       submission.predictions(folder / f'{split}.jsonl', task, task.splits[split], said[split])
     if split in config.submission:

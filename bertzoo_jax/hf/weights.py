@@ -122,9 +122,9 @@ def merge(
   single texts stays. A segment table that only the new encoder has begins with zeros, so the output
   stays for all texts. A position table of another length gives the rows that both have; the rest
   stay fresh. A head that scores rows, one that scores options and a pair head take the pooler of
-  one another. A head of the form `transform` takes that of the vocabulary head, as transformers
-  does. Of a head for rows or tags the outputs are taken by the names of their labels. Where the
-  names differ, or the number of outputs, the last layer is fresh; one of another form is fresh as a
+  one another. A head of the form `transform` takes the vocabulary head's, as transformers does.
+  Of a head for rows or tags the outputs are taken by the names of their labels. Where the names
+  differ, or the number of outputs, the last layer is fresh; one of another form is fresh as a
   whole.
 
   Args:
@@ -198,7 +198,7 @@ def _with_fitting_heads(fresh, loaded, labels, their_labels) -> tuple[dict, list
       own = {
         path.replace('mlm_head', head): x for path, x in loaded.items() if path.startswith(parts)
       }
-      return {**without('mlm_head'), **own}, [f'{head}/transform: that of mlm_head, with its norm']
+      return {**without('mlm_head'), **own}, [f'{head}/transform: from mlm_head, with its norm']
   for head in heads.KINDS:
     kinds = [heads.form_of(params, head) for params in (loaded, fresh)]
     if all(kinds) and kinds[0] != kinds[1]:

@@ -2,7 +2,7 @@
 queries and keys. Legend as in attention.py. Q queries and S keys of a tile; scores of a tile are
 [S, Q].
 
-all_keys.py has the kernels over all keys, windows.py those of windows. The forward and the backward
+The kernels are in all_keys.py and windows.py. The forward and the backward
 pass have the same tiles, so they draw the same dropout bits.
 """
 

@@ -150,7 +150,7 @@ def registers(program):
 def within(program, first):
   """bool [S, Q]: whether a window has the key; None without one.
 
-  first: place of the first query of a tile, less that of its first key.
+  first: the place of a tile's first query minus the place of its first key.
   """
   if not program.window:
     return None

@@ -15,7 +15,7 @@ from bertzoo_jax.kernels.operands import product
 
 
 def _near_specs(program, blocks, marks):
-  """{what: spec} of a program for block i; past the last block, those of the last again."""
+  """{array: spec} of a program for block i; past the last block, the specs of the last block."""
   rows, (before, after) = program.block, program.halo
   last = blocks - 1
   own = lambda i: jnp.minimum(i, last)
@@ -144,7 +144,7 @@ def _backward_near(program, seed, q, *refs):
     for x in (sum_k, sum_v):
       x[...] = jnp.zeros_like(x)
 
-  @pl.when(near.place[2] > 0)  # what was this block's is now the one before's
+  @pl.when(near.place[2] > 0)  # this block's sums become the previous block's
   def _():
     for x in (sum_k, sum_v):
       x[: rows + after] = x[rows:]

@@ -162,8 +162,8 @@ class Block(nn.Module):
 
   Attributes:
     attention, feed_forward, norm: the parts, see the module.
-    dropout: rate on what each sublayer gives.
-    attention_dropout: rate on what attention gives, if it is not `dropout`.
+    dropout: rate on the output of each sublayer.
+    attention_dropout: rate on the output of attention, if it is not `dropout`.
     norm_first: the norm stands before the sublayer.
     attention_norm: with norm_first, whether there is a norm before attention. A block without one
       may be the first of its stack, run apart.

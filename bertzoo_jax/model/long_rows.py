@@ -1,5 +1,5 @@
-"""Attention of long rows, a block of queries at a time. The scores of one block are in memory, in
-the backward pass too, and never those of all queries. Legend as in attention.py.
+"""Attention of long rows, a block of queries at a time. Only the scores of one block are in memory,
+in the backward pass too. Legend as in attention.py.
 
 A block of a local layer is given the keys of its window alone, and of tables of distances the rows
 that it reads.

@@ -16,7 +16,7 @@ from bertzoo_jax.objectives import objective
 
 def causal_lm(encoder, ops=operations.PLAIN) -> objective.Objective:
   """The loss of `left_to_right`, by the states and the head that `mlm` reads. So a phase or a run
-  with objective=mlm goes on with all parameters.
+  with objective=mlm continues with all parameters.
 
   Metrics and errors: see `causal_masked`, of rows that are all read from left to right.
   """

@@ -80,7 +80,7 @@ def disentangled(
   initializer: fields.one_of('truncated_normal', 'normal') = 'normal',
   initializer_range: fields.ABOVE_0 = 0.02,
 ):
-  """DeBERTa's encoder: disentangled attention and the enhanced mask decoder (He et al. 2020 §3).
+  """Disentangled attention and the enhanced mask decoder (He et al. 2020 §3).
 
   The usual values are v2's without its convolution; v1 has buckets=0, norm_relative=False,
   shared_projections=False, key_bias=False.
@@ -119,8 +119,8 @@ def two_stream(
   initializer: fields.one_of('truncated_normal', 'normal') = 'normal',
   initializer_range: fields.ABOVE_0 = 0.02,
 ):
-  """XLNet's encoder: a content and a query stream, relative positions and a memory (Yang et al.
-  2019 §2.3 to 2.5; code of the release).
+  """A content and a query stream, relative positions and a memory (Yang et al. 2019 §2.3 to 2.5;
+  code of the release).
 
   memory_length: tokens of earlier rows that each layer remembers; 0 for none.
   reuse_length: tokens of a row that enter the memory; must equal the format's reuse_length.
@@ -169,8 +169,8 @@ def modern(
   feed_forward: gated (Shazeer 2020) | plain.
   activation: gelu_tanh | gelu | relu | silu.
   use_bias: of products and norms of the layers and of the vocabulary head.
-  dropout: of embeddings and of what the feed-forward part gives.
-  attention_output_dropout: of what attention gives.
+  dropout: of embeddings and of the output of the feed-forward part.
+  attention_output_dropout: of the output of attention.
   output_range: deviation of the products that end a sublayer: by_depth (over √(2·num_layers)) |
     same.
   """

@@ -50,7 +50,7 @@ def segment_pairs(
   negatives: fields.one_of('documents', 'same_document', 'pool') = 'documents',
   lone_sentences: fields.one_of('random', 'skip') = 'random',
 ):
-  """BERT's two segments of several sentences (Devlin et al. 2018 A.2).
+  """Two segments of several sentences (Devlin et al. 2018 A.2).
 
   pairs: nsp (the second is the true next one or a false one) | sop (in true or swapped order; Lan
     et al. 2019 §3.1) | none (true, no label).

@@ -50,7 +50,7 @@ def left_to_right():
 @fields.section
 def causal_lm():
   """As left_to_right, with the parameters of masked language modelling: a later phase or run with
-  objective=mlm goes on with all of them.
+  objective=mlm continues with all of them.
   """
 
 

@@ -55,7 +55,7 @@ def classification(
 ):
   """One of several classes per row.
 
-  head: auto (that of the weights' Hugging Face class) | tanh | gelu | transform (dense, activation
+  head: auto (as the weights' Hugging Face class) | tanh | gelu | transform (dense, activation
     and norm as in the vocabulary head) | linear.
   dropout: of the vectors that the last layer reads.
   input_dropout: of the row's vector before the dense layer of the head.

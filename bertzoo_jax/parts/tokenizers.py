@@ -18,7 +18,7 @@ def wordpiece(
   min_frequency: fields.COUNT_OR_0 = 2,
   coverage: fields.SHARE_ABOVE_0 = 0.9999,
 ):
-  """BERT's WordPiece (Devlin et al. 2018 §3; code of the release): [PAD] [UNK] [CLS] [SEP] [MASK],
+  """WordPiece (Devlin et al. 2018 §3; code of the release): [PAD] [UNK] [CLS] [SEP] [MASK],
   `##` inside words.
 
   vocab_size: pieces, specials included; auto: prepare chooses it by the size of the text, training

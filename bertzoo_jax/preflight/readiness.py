@@ -68,7 +68,7 @@ class Text(NamedTuple):
   Attributes:
     data: training_data.Data whose phases are stand-ins: right in their features.
     rows: {phase index: rows per epoch}; empty without a corpus.
-    read: {phase index: what it reads of each corpus of a mixture}.
+    read: {phase index: [Reading] of the corpora of a mixture}.
     tokens: of the train split; None without a corpus.
     hash: of the corpus; '' without one.
   """

@@ -80,7 +80,8 @@ class Task:
     name: config.name.
     kind: of kinds.BY_NAME.
     labels: in the order of their classes; () where there are none.
-    metrics: names; the first is the dev score. positive: the label of those of one label; ''.
+    metrics: names; the first is the dev score. positive: the label that
+      metrics of one label count; '' for none.
     splits: {name: Split}: train, then dev…, then test….
     hash: SHA-256 of what was read and of all rows and labels made of it.
     max_length: tokens of a row, at most.

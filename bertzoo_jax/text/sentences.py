@@ -56,7 +56,7 @@ _NUMBERING = re.compile(r'\W*(?:\d+|[ivxlcIVXLC]+|[^\W\d_])$')
 
 class Splitter(NamedTuple):
   """`split`: paragraph → sentences, stripped and not empty; `joiner`: what joins them again;
-  `name`: what is in force, 'none' where the rules of a language are lacking.
+  `name`: the rules in force, 'none' where a language has none.
   """
 
   split: Callable[[str], list[str]]

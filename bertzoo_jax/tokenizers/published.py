@@ -105,7 +105,7 @@ def word_ids(engine, texts) -> list[list[int | None]]:
 
 
 def framed(engine, texts):
-  """The ids of a text, or a list of those of several, special tokens included."""
+  """The ids of a text, or of each of several texts, special tokens included."""
   return ids(engine, [texts], True)[0] if isinstance(texts, str) else ids(engine, texts, True)
 
 

@@ -29,8 +29,8 @@ class PhaseData(NamedTuple):
     scores: parameters → {name: score}, of each evaluation; the checkpoint in which the first is
       highest is kept, in place of the one with the lowest held-out loss. None without.
     patience: evaluations without a better score after which the run ends; 0 for none.
-    read: first steps of the phase → what they read of each corpus, as common.reading.Reading; None
-      where it is not known.
+    read: number of first steps of the phase → [common.reading.Reading] of the corpora; None where
+      it is not known.
   """
 
   features: dict

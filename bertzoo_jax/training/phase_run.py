@@ -162,7 +162,7 @@ def evaluation(phase_run: PhaseRun):
 
   @functools.cache
   def normalizers():
-    """{corpus: {total: value}}, and under None those of all."""
+    """{corpus: {total: value}}; under None the totals of all corpora."""
     totals = collections.defaultdict(collections.Counter)
     for corpus, batch in phase_run.data.held_out():
       found = {k: float(v) for k, v in normalizers_of(place(batch)).items()}

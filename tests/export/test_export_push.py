@@ -163,7 +163,7 @@ def test_each_kept_checkpoint_is_a_branch_that_transformers_opens_offline(
     (dict(push='a/b/c'), '', 'write OWNER/NAME'),
     (dict(push=f'{NAME}@x', every=True), '', 'leave @x out'),
     (dict(push=NAME), 'no token', 'run hf auth login, or set .HF_TOKEN'),
-    (dict(push=NAME), 'no torch', 'needs torch, since only what was verified'),
+    (dict(push=NAME), 'no torch', 'needs torch, since only a verified export'),
     (dict(push=NAME), 'main', 'has files in its branch main already'),
     (dict(push=NAME, every=True), 'step-7', 'has files in its branch step-7 already'),
   ],

@@ -176,7 +176,7 @@ def test_fine_tuning_begins_with_what_stands_before_the_vocabulary_as_in_transfo
     fresh[head]['transform'] = {'kernel': np.zeros_like(transform)}
     merged, lines = weights.merge(fresh, loaded, report)
     assert np.array_equal(merged[head]['transform']['kernel'], transform)
-    assert f'{head}/transform: that of mlm_head, with its norm' in lines
+    assert f'{head}/transform: from mlm_head, with its norm' in lines
 
 
 def test_both_networks_of_replaced_token_detection_are_exported(tmp_path):

@@ -1,6 +1,6 @@
 """EuroBERT's classes (Boizard et al. 2025), in transformers since 5: `encoder=modern` with RMS
-norms and without windows. The vocabulary head of its class is another one than that of an encoder
-here.
+norms and without windows. Its class with a vocabulary head is not among them: the head differs from
+ours.
 """
 
 import functools

@@ -95,7 +95,7 @@ _DEFAULTS = {
 
 
 def _head(name: str) -> tuple[Row, ...]:
-  """Rows of what stands before the last layer of each head."""
+  """Rows of the parameters before the last layer of each head."""
   return (
     Row(f'{name}/transform/kernel', 'head.dense.weight', KERNEL),
     Row(f'{name}/norm/scale', 'head.norm.weight'),
@@ -143,7 +143,7 @@ def _to_config(name, encoder, special, vocab_size):
   return {
     **architecture.common_config(name, 'modernbert', special, vocab_size),
     **{theirs: getattr(encoder, ours) for ours, theirs in _FIELDS.items()},
-    # their only rate is of probabilities and of what attention gives
+    # their one rate is for the probabilities and for the output of attention
     'attention_dropout': encoder.attention_dropout,
     **_FIXED,
     'hidden_activation': applied,

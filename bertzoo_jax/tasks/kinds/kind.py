@@ -16,7 +16,7 @@ A kind has
     check(config, source, names)    raises UserError if a metric or an example does not fit
     report(task)          lines for the user: '2 classes', then labels, baseline, lengths, oddities
     given(task, split, outputs)     arguments of a metric
-    gold(task, split)               what is right of each example, in the words of `answers`
+    gold(task, split)               the right answer of each example, in the words of `answers`
     constant(task, split)           outputs that are the same for all; None if there are none
     answers(task, split, outputs)   [dict], one line of predictions per example
     submission(task, split, outputs, file)    {name of a file: its text}

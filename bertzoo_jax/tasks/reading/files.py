@@ -65,7 +65,7 @@ def source(task_dir, fields, read: Callable, finish=lambda s: (s, []), folders=F
 
 
 def _joined(parts, path):
-  """The examples of several files as those of one. Examples that are numbers are numbered anew."""
+  """The examples of several files, as of one file. Numbered examples are numbered anew."""
   if len(parts) == 1:
     return parts[0]
   if isinstance(parts[0], list):
