@@ -61,7 +61,8 @@ def backward(program, q_BLD, k_BLD, v_BLD, grad, lse, delta, own_BNL, others_BTN
   arrays = q_BLD, k_BLD, v_BLD, grad, lse, delta, own_BNL, others_BTNS
   specs = [of_queries, of_keys, of_keys, of_queries, of_lse, of_lse, *marks]
   grid = batch, groups, num_tiles, blocks
-  return tiles.call(program, _backward_tiles, arrays, seed, grid, out, specs, scratch, order)
+  kept = of_lane * program.lanes
+  return tiles.call(program, _backward_tiles, arrays, seed, grid, out, specs, scratch, order, kept)
 
 
 def _forward_tiles(program, seed, q, k, v, own, others, out, lse, tops, totals, sums):

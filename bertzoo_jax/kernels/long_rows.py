@@ -2,8 +2,8 @@
 queries and keys. Legend as in attention.py. Q queries and S keys of a tile; scores of a tile are
 [S, Q].
 
-The kernels are in all_keys.py and windows.py. The forward and the backward
-pass have the same tiles, so they draw the same dropout bits.
+The kernels are in all_keys.py and windows.py. The forward and the backward pass have the same
+tiles, so they draw the same dropout bits.
 """
 
 import functools

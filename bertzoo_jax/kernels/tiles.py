@@ -1,5 +1,5 @@
-"""Tiles of queries and keys in the attention kernels of long rows (long_rows.py): what a program is
-compiled for, its call, and the numbers of a tile.
+"""Tiles of queries and keys in the attention kernels of long rows (long_rows.py): a kernel's static
+arguments, its call, and the numbers of a tile.
 
 Products read whole registers of lanes, in which one factor is 0 in the lanes of other heads: that
 is faster than moving a head to the first lanes. All tiles of a program go through a step before the
@@ -28,7 +28,7 @@ _LOG2_E = math.log2(math.e)
 
 
 class Program(NamedTuple):
-  """What a program is compiled for.
+  """The static arguments of a kernel.
 
   Attributes:
     width: of a head. lanes: of a program, side by side the lanes of its heads.
@@ -66,8 +66,10 @@ def lanes_of(depth, width, bytes_of_lane=0) -> int:
   return next((n for n in fits if n * bytes_of_lane <= _SUMS), fits[-1])
 
 
-def call(program, kernel, arrays, seed, grid, out, specs, scratch, order):
-  """Runs a kernel. out: (shape, dtype, spec) of each result. order: semantics of the grid."""
+def call(program, kernel, arrays, seed, grid, out, specs, scratch, order, kept=0):
+  """Runs a kernel. out: (shape, dtype, spec) of each result. order: semantics of the grid. kept:
+  bytes of fast memory for a whole row.
+  """
   shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype, _ in out]
   length, keys = arrays[0].shape[1], arrays[1].shape[1]
   width = program.tile[1] if program.halo else keys
@@ -92,19 +94,10 @@ def call(program, kernel, arrays, seed, grid, out, specs, scratch, order):
       scratch_shapes=scratch,
     ),
     compiler_params=pltpu.CompilerParams(
-      dimension_semantics=order, vmem_limit_bytes=_memory(program, arrays, kernel)
+      dimension_semantics=order, vmem_limit_bytes=kept + _MEMORY if 2 * kept > _MEMORY else None
     ),
     name=name + '_order' * program.ordered + bits.variant(program, arrays[0].dtype),
   )(seed, *arrays)
-
-
-def _memory(program, arrays, kernel) -> int | None:
-  """Bytes of fast memory to ask for; None for those that there are without."""
-  if program.halo or 'backward' not in kernel.__name__:
-    return None
-  q_BLD = arrays[0]
-  sums = q_BLD.shape[1] * program.lanes * (4 + 2 * q_BLD.dtype.itemsize)
-  return None if 2 * sums <= _MEMORY else sums + _MEMORY
 
 
 def sizes(program, q_BLD, k_BLD):
@@ -114,18 +107,14 @@ def sizes(program, q_BLD, k_BLD):
 
 
 class Head(NamedTuple):
-  """A head, and the register of lanes that it shares with others.
-
-  Products read whole registers in which one factor is 0 in the lanes of other heads: that is faster
-  than moving a head to the first lanes.
+  """A head in a register of lanes, which it may share with others.
 
   Attributes:
-    number: in the program. lanes: of the register. rows: the head's, in a transposed register.
+    number: in the program. rows: the head's, in a transposed register.
     mine_1K: which lanes of the register are the head's; None for all.
   """
 
   number: int
-  lanes: slice
   rows: slice
   mine_1K: jax.Array | None
 
@@ -143,7 +132,7 @@ def registers(program):
     for first in range(0, size, program.width):
       mine_1K = (lane_1K >= first) & (lane_1K < first + program.width)
       number, rows = (start + first) // program.width, slice(first, first + program.width)
-      heads.append(Head(number, lanes, rows, mine_1K if program.width < size else None))
+      heads.append(Head(number, rows, mine_1K if program.width < size else None))
     yield lanes, heads
 
 
@@ -176,9 +165,10 @@ def scores(program, q_QK, k_SK, hidden_SQ):
 
 
 class Tile(NamedTuple):
-  """What the gradients of a head in a tile need. q and grad are 0 in lanes of other heads; k_KS has
-  the rows of the head alone. delta_1Q: None if the tile has all keys. keep_SQ: which probabilities
-  stay, None for all.
+  """A head in a tile, for its gradients.
+
+  q and grad are 0 in lanes of other heads; k_KS has the rows of the head alone. delta_1Q: None if
+  the tile has all keys. keep_SQ: which probabilities stay, None for all.
   """
 
   q_QK: jax.Array
@@ -193,9 +183,7 @@ class Tile(NamedTuple):
 
 
 def gradients(program, tiles: list[Tile]):
-  """[(dq_KQ, dk_SK, dv_SK)] of each tile. All go through a step before the next: one alone has too
-  little to do in parallel.
-  """
+  """[(dq_KQ, dk_SK, dv_SK)] of each tile."""
   # Probabilities divided by 1 − rate: dropout scales the kept ones up.
   more = math.log2(1.0 - program.rate)
   powers = [scores(program, t.q_QK, t.k_SK, t.hidden_SQ) for t in tiles]

@@ -71,13 +71,13 @@ def backward(program, q_BLD, k_BLD, v_BLD, grad, lse, own_BNL, others_BTNS, seed
 
 
 class _Near:
-  """The own_tiles of a program with a window: 128 queries each, and the keys that they see."""
+  """The tiles of a program with a window: 128 queries each, and the keys that they see."""
 
   def __init__(self, program, seed, own, others):
     self._program, self._seed = program, seed
     self.place = tuple(pl.program_id(axis) for axis in range(3))
     within_SQ = tiles.within(program, program.halo[0])
-    self._hidden = [
+    self.hidden = [
       tiles.hidden(program, own[0, :, self.queries(t)], others[0, t], within_SQ)
       for t in self.numbers
     ]
@@ -86,14 +86,11 @@ class _Near:
   queries = staticmethod(lambda t: slice(t * LANES, (t + 1) * LANES))
 
   def keys(self, t):
-    """Those of tile t, among the halo, the block and the halo."""
+    """The keys of tile t, among the halo, the block and the halo."""
     return slice(t * LANES, t * LANES + self._program.tile[1])
 
-  def hidden(self, t):
-    return self._hidden[t]
-
   def keep(self, head, t):
-    """As _keep of tile t."""
+    """tiles.keep of tile t."""
     tile = self.place[2] * len(self.numbers) + t
     first = tile * LANES - self._program.halo[0], tile * LANES
     return tiles.keep(self._program, self._seed, self.place[:2], head, tile, first)
@@ -109,11 +106,10 @@ def _forward_near(program, seed, q, *refs):
   near = _Near(program, seed, own, others)
   for lanes, heads in tiles.registers(program):
     k_NK, v_KN = _beside(keys, lanes), _beside(values, lanes).T
-    # All own_tiles go through a step before the next: one alone has too little to do in parallel.
     own_tiles = [(head, t) for t in near.numbers for head in heads]
     scores = [
       tiles.scores(
-        program, head.own(q[0, near.queries(t), lanes]), k_NK[near.keys(t)], near.hidden(t)
+        program, head.own(q[0, near.queries(t), lanes]), k_NK[near.keys(t)], near.hidden[t]
       )
       for head, t in own_tiles
     ]
@@ -159,7 +155,7 @@ def _backward_near(program, seed, q, *refs):
         tiles.Tile(
           head.own(q[0, near.queries(t), lanes]),
           *(k_NK[near.keys(t)], k_KN[head.rows, near.keys(t)], v_NK[near.keys(t)]),
-          *(head.own(grad[0, near.queries(t), lanes]), near.hidden(t)),
+          *(head.own(grad[0, near.queries(t), lanes]), near.hidden[t]),
           *(lse[0, head.number, :, near.queries(t)], None, near.keep(head, t)),
         )
         for t in near.numbers
