@@ -81,6 +81,7 @@ class Modern(nn.Module):
 
   left_to_right = True
   axes = (*transformer.AXES, *blocks.AXES)
+  kernel_init = transformer.Transformer.kernel_init
 
   def __post_init__(self):
     super().__post_init__()
@@ -109,11 +110,6 @@ class Modern(nn.Module):
   def plan(self) -> stack.Plan:
     """How the layers make a stack."""
     return stack.Plan(self.num_layers)
-
-  @property
-  def kernel_init(self):
-    """Initial values of kernels and tables."""
-    return layers.initializer(self.initializer, self.initializer_range)
 
   def setup(self):
     self.embeddings = transformer.Embeddings(
