@@ -137,6 +137,12 @@ POSITIONS = Transform(  # the rows in front belong to padding: zeros
 )
 
 
+def plain_sizes(encoder, special=None) -> Sizes:
+  """The Sizes of a stack without groups, with tables as wide as its layers."""
+  layers, width = encoder.num_layers, encoder.hidden_size
+  return Sizes(encoder.num_heads, layers, layers, width, width)
+
+
 def joined(*transforms: Transform) -> Transform:
   """Several parameters in one tensor: each transformed, then one after the other along its first
   axis, in equal parts.

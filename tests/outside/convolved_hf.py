@@ -97,11 +97,6 @@ def logits(directory, batch):
   return {'mlm': (x @ words.T + take('head.bias')).numpy(), 'unloaded': sorted(left)}
 
 
-def _sizes(encoder, special=None):
-  n, width = encoder.num_layers, encoder.hidden_size
-  return architecture.Sizes(encoder.num_heads, n, n, width, width)
-
-
 def _to_config(encoder, special, vocab_size):
   return {
     'architectures': ['ConvolvedForMaskedLM'],
@@ -115,14 +110,16 @@ def _to_config(encoder, special, vocab_size):
 
 def _to_encoder(content):
   fields = {name: content[name] for name in _FIELDS}
-  return fields, _sizes(convolved.Convolved(content['vocab_size'], None, **fields))
+  return fields, architecture.plain_sizes(
+    convolved.Convolved(content['vocab_size'], None, **fields)
+  )
 
 
 MASKED_LM = architecture.Architecture(
   name='ConvolvedForMaskedLM',
   model_type='convolved',
   rows=ROWS,
-  sizes=_sizes,
+  sizes=architecture.plain_sizes,
   to_config=_to_config,
   to_encoder=_to_encoder,
   heads='It fills masks. transformers has no such class: load the tensors by name.',

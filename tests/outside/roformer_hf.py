@@ -72,11 +72,6 @@ _FIXED = {
 }
 
 
-def _sizes(encoder, special=None):
-  n, width = encoder.num_layers, encoder.hidden_size
-  return architecture.Sizes(encoder.num_heads, n, n, width, width)
-
-
 def _to_config(encoder, special, vocab_size):
   return {
     **architecture.common_config('RoFormerForMaskedLM', 'roformer', special, vocab_size),
@@ -95,14 +90,14 @@ def _to_encoder(content):
         f'config.json says {key}={content[key]}, and this encoder has {value} only.'
       )
   fields = {ours: content[theirs] for ours, theirs in _FIELDS.items()}
-  return fields, _sizes(roformer.RoFormer(content['vocab_size'], None, **fields))
+  return fields, architecture.plain_sizes(roformer.RoFormer(content['vocab_size'], None, **fields))
 
 
 MASKED_LM = architecture.Architecture(
   name='RoFormerForMaskedLM',
   model_type='roformer',
   rows=ROWS,
-  sizes=_sizes,
+  sizes=architecture.plain_sizes,
   to_config=_to_config,
   to_encoder=_to_encoder,
   heads='It fills masks. There is no other head.',

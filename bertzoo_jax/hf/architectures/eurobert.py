@@ -44,7 +44,7 @@ _FIELDS = {
   'attention_dropout': 'attention_dropout',
   'initializer_range': 'initializer_range',
 }
-# What these classes compute in one way only, as the encoder's fields.
+# The encoder's fields of which these classes have one value only.
 _FIXED = dict(
   type_vocab_size=0,
   window=0,
@@ -105,7 +105,7 @@ def _to_encoder(content):
     'dropout': 0.0,
     'attention_output_dropout': 0.0,
   }
-  return fields, modernbert.sizes(types.SimpleNamespace(**fields))
+  return fields, architecture.plain_sizes(types.SimpleNamespace(**fields))
 
 
 _build = functools.partial(

@@ -58,7 +58,7 @@ _FIELDS = {
   'initializer_range': 'initializer_range',
 }
 ACTIVATIONS = {**architecture.ACTIVATIONS, 'silu': 'silu'}
-# What these classes compute in one way only: by the fields of the encoder, and by config.json.
+# The only values of these classes: fields of the encoder, and keys of config.json.
 _FIXED_FIELDS = dict(
   type_vocab_size=0,
   norms='before',
@@ -100,12 +100,6 @@ def _head(name: str) -> tuple[Row, ...]:
     Row(f'{name}/transform/kernel', 'head.dense.weight', KERNEL),
     Row(f'{name}/norm/scale', 'head.norm.weight'),
   )
-
-
-def sizes(encoder, special=None):
-  """Of a stack without groups, whose tables are as wide as its layers."""
-  n, width = encoder.num_layers, encoder.hidden_size
-  return architecture.Sizes(encoder.num_heads, n, n, width, width)
 
 
 def check_encoder(name, encoder, fixed) -> None:
@@ -215,7 +209,7 @@ def _to_encoder(content):
     'window': content['local_attention'] // 2 * 2,
     **dict(zip(('global_base', 'local_base'), bases)),
   }
-  return fields, sizes(types.SimpleNamespace(**fields))
+  return fields, architecture.plain_sizes(types.SimpleNamespace(**fields))
 
 
 def _modern(name: str) -> str:
@@ -231,7 +225,7 @@ def build(model_type, body, to_config, name, *rows, **rest):
     name=name,
     model_type=model_type,
     rows=(*body, *rows),
-    sizes=sizes,
+    sizes=architecture.plain_sizes,
     to_config=functools.partial(to_config, name),
     part='modern',
     activations=ACTIVATIONS,

@@ -16,7 +16,6 @@ from bertzoo_jax.hf import verify
 from bertzoo_jax.hf.architecture import KERNEL
 from bertzoo_jax.hf.architecture import WORD_TABLE
 from bertzoo_jax.hf.architecture import Row
-from bertzoo_jax.hf.architecture import Sizes
 from bertzoo_jax.hf.architecture import Transform
 from bertzoo_jax.hf.architectures.bert_like import dense
 from bertzoo_jax.hf.architectures.bert_like import norm
@@ -50,11 +49,6 @@ FROM_HEADS = Transform(  # [H, K, D] and [D, H, K]
   lambda x, s: x.transpose(2, 0, 1), lambda y, s: y.transpose(1, 2, 0)
 )
 ONE_ROW = Transform(lambda x, s: x[None], lambda y, s: y[0])  # [1, D] and [1, 1, D]
-
-
-def _sizes(encoder, special) -> Sizes:
-  layers, width = encoder.num_layers, encoder.hidden_size
-  return Sizes(encoder.num_heads, layers, layers, width, width)
 
 
 def _body() -> tuple[Row, ...]:
@@ -138,7 +132,7 @@ def _to_encoder(content):
     'activation': architecture.activation(content['ff_activation']),
     'clamp_length': max(0, clamp),
   }
-  return fields, _sizes(types.SimpleNamespace(**fields), {})
+  return fields, architecture.plain_sizes(types.SimpleNamespace(**fields))
 
 
 def _beams(directory, batch):
@@ -190,7 +184,7 @@ def _build(name, *rows, **rest):
     name=name,
     model_type='xlnet',
     rows=(*_body(), *rows),
-    sizes=_sizes,
+    sizes=architecture.plain_sizes,
     to_config=functools.partial(_to_config, name),
     to_encoder=_to_encoder,
     part='two_stream',
