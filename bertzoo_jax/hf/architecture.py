@@ -423,12 +423,12 @@ def common_config(name: str, model_type: str, special: Mapping, vocab_size: int)
   }
 
 
-def activation(theirs: str, key: str = 'hidden_act') -> str:
+def activation(theirs: str, key: str = 'hidden_act', known=ACTIVATIONS) -> str:
   """Our name of an activation of transformers. Raises UserError for one that is not here.
 
-  key: of config.json that names it.
+  key: of config.json that names it. known: {our name: theirs}.
   """
-  ours = {**{name: ours for ours, name in ACTIVATIONS.items()}, **_OTHER_SPELLINGS}
+  ours = {**{name: ours for ours, name in known.items()}, **_OTHER_SPELLINGS}
   return errors.choose(theirs, ours, f'readable {key}')
 
 

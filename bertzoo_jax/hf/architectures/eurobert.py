@@ -98,7 +98,7 @@ def _to_encoder(content):
   fields = {
     **_FIXED,
     **{ours: content[theirs] for ours, theirs in _FIELDS.items()},
-    'activation': modernbert.activation(content, 'hidden_act'),
+    'activation': architecture.activation(content['hidden_act'], known=modernbert.ACTIVATIONS),
     'global_every': 1,
     'global_base': base,
     'local_base': base,

@@ -121,15 +121,6 @@ def check_content(content, wanted) -> None:
       )
 
 
-def activation(content, key: str) -> str:
-  """Our name of the activation that config.json has under a key. Raises UserError for one that is
-  not here.
-  """
-  return errors.choose(
-    content[key], {x: ours for ours, x in ACTIVATIONS.items()}, f'readable {key}'
-  )
-
-
 def _to_config(name, encoder, special, vocab_size):
   check_encoder(name, encoder, _FIXED_FIELDS)
   every = encoder.global_every if encoder.window else 1
@@ -183,7 +174,7 @@ def rotary_said(content):
 
 
 def _to_encoder(content):
-  applied = activation(content, 'hidden_activation')
+  applied = architecture.activation(content['hidden_activation'], 'hidden_activation', ACTIVATIONS)
   check_content(content, {**_FIXED, 'classifier_activation': content['hidden_activation']})
   said = rotary_said(content)
   usual = content['global_rope_theta'], content['local_rope_theta']
