@@ -139,7 +139,7 @@ def _scaled(overrides, share):
 
 
 def _counts(fields, share, prefix=''):
-  """Those of a schedule's fields that count steps, scaled; one of your own may have none."""
+  """The fields of a schedule that count steps, scaled. A schedule of your own may have none."""
   keys = [f'{prefix}{name}' for name in ('warmup', 'decay')]
   known = [key for key in keys if key in fields and type(fields[key]) is int]
   return {key: round(share * fields[key]) for key in known}

@@ -225,7 +225,7 @@ def _with_fitting_heads(fresh, loaded, labels, their_labels) -> tuple[dict, list
 
 
 def only_layers(params: dict, numbers: tuple[int, ...], depth: int) -> dict:
-  """Nested parameters of a network of `depth` layers with these of them; those that all layers
+  """Nested parameters with some layers of a network of `depth` layers. Parameters that all layers
   share stay. Raises UserError for groups of layers.
   """
   flat = flatten(params)

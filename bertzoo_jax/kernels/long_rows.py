@@ -61,7 +61,7 @@ def _halo(length, keys, window) -> tuple[int, int] | None:
 
 
 def _block(tokens, halo, dtype) -> int:
-  """Queries of a program: those that fill least; of such, the most. In float32 half as many fit."""
+  """Queries of a program: the least padding, then the most queries. In float32 half as many fit."""
   most = 2 * _BLOCKS[0] // dtype.itemsize
   fits = [n for n in _BLOCKS if n <= most and not any(n % keys for keys in halo or ())]
   return min(fits, key=lambda n: (-tokens % n, -n))

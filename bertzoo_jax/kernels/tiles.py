@@ -160,7 +160,7 @@ def hidden(program, own, others, within_SQ):
 
 
 def scores(program, q_QK, k_SK, hidden_SQ):
-  """Of a tile, as powers of 2: a chip has no others."""
+  """Scores of a tile, as exponents of 2: a chip has no exponential of another base."""
   return product(k_SK, q_QK, (1, 1)) * (program.scale * _LOG2_E) + hidden_SQ
 
 

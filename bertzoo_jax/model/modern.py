@@ -27,7 +27,7 @@ def rotary(base: float, q_BLHK, k_BLHK):
   """Queries and keys turned by their places, so that scores depend on distances alone (Su et al.
   2021, eq. 34; feature i is paired with feature i + K/2).
 
-  Returns (q, k, None): what blocks.SelfAttention wants of `positions`.
+  Returns (q, k, None), as `positions` of blocks.SelfAttention.
   """
   length, width = q_BLHK.shape[1], q_BLHK.shape[-1]
   angles = jnp.arange(length)[:, None] * base ** -(jnp.arange(0, width, 2) / width)

@@ -41,7 +41,7 @@ def everywhere(encoder, params, batch, key, ops=operations.PLAIN):
 
 
 def one_before(batch):
-  """The batch whose predictions are read one token before; the first of a packed segment has no
+  """The batch with predictions read at the token before; the first token of a packed segment has no
   weight. For networks that learned from left to right (objective.Network.learned).
   """
   at_BP, packs_BL = batch['masked_positions'], batch['pack_ids']

@@ -33,8 +33,8 @@ class Network(NamedTuple):
     into: (arrays that were loaded, by path; all parameters, by path) → {path of a parameter:
       array}: the inverse of `of` where an array is computed. None: an array is the parameter at its
       place.
-    learned: what its vocabulary head learned of MASKED (tokens by both sides) and LEFT_TO_RIGHT.
-      With the latter the output at a token predicts the token after it, also in masked rows.
+    learned: how its vocabulary head learned: MASKED (by tokens on both sides), LEFT_TO_RIGHT, or
+      both. With the latter the output at a token predicts the token after it, also in masked rows.
   """
 
   name: str

@@ -103,7 +103,7 @@ def _head(name: str) -> tuple[Row, ...]:
 
 
 def check_encoder(name, encoder, fixed) -> None:
-  """Raises UserError for an encoder whose fields are not those that a class computes."""
+  """Raises UserError for an encoder that a class does not compute. fixed: {field: only value}."""
   for field, value in fixed.items():
     if (own := getattr(encoder, field, None)) != value:
       raise errors.UserError(
@@ -113,7 +113,7 @@ def check_encoder(name, encoder, fixed) -> None:
 
 
 def check_content(content, wanted) -> None:
-  """Raises UserError for a config.json that says something else than is wanted."""
+  """Raises UserError for a config.json with other values. wanted: {key: only value}."""
   for key, value in wanted.items():
     if content[key] != value:
       raise errors.UserError(
