@@ -432,7 +432,7 @@ def _quiet():
 
 
 def _wanted(record) -> bool:
-  asked = absl_logging.get_verbosity() >= absl_logging.WARNING
+  asked = absl_logging.get_verbosity() > absl_logging.WARNING
   return asked or 'orbax' not in record.pathname
 
 
