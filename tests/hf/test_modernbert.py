@@ -115,6 +115,8 @@ def test_we_compute_the_same_from_what_transformers_writes(tmp_path):
   old = {k: v for k, v in content.items() if k not in ('layer_types', 'rope_parameters')}
   (tmp_path / 'config.json').write_text(json.dumps({**old, **RELEASED}))
   assert weights.load(tmp_path)[1].encoder == report.encoder
+  tanh = dict.fromkeys(('hidden_activation', 'classifier_activation'), 'gelu_pytorch_tanh')
+  assert LM.to_encoder({**LM.defaults, **content, **tanh})[0]['activation'] == 'gelu_tanh'
 
 
 class NormedAtOnce(modern.Modern):
