@@ -171,9 +171,7 @@ def _masked_scores(name, encoder, params, batches, ahead, how, first=lambda rows
   nll_BP, correct_BP = through(read, encoder, params, batches, first)
   joined = lambda feature: np.concatenate([b[feature] for b in batches])
   weights_BP = joined('masked_weights').astype(np.float64)
-  places_BP = (
-    joined('masked_positions') + ahead
-  )  # of the tokens, not of the outputs that predict them
+  places_BP = joined('masked_positions') + ahead  # of the tokens, not of the outputs for them
   num_rows, length = int((weights_BP.max(axis=1) > 0).sum()), batches[0]['input_ids'].shape[1]
 
   def score(measure, x_BP, places=None):
