@@ -86,8 +86,8 @@ class Loaded:
     return predicting.Predictor(self)
 
   def predict(self, inputs: list, batch_size: int = 32) -> list[dict]:
-    """What a fine-tuned network says, as the lines of predictions that `finetune` writes. Rows have
-    the length and the windows of the run.
+    """Predictions of a fine-tuned network, in the form that `finetune` writes. Rows have the length
+    and the windows of the run.
 
     inputs: by the head: texts or pairs (a, b); for tags texts or lists of words; (question,
     passage); or (text, question, [option, …]).

@@ -13,7 +13,7 @@ from bertzoo_jax.objectives import networks
 from bertzoo_jax.parts import features
 from bertzoo_jax.parts import sources
 from bertzoo_jax.tasks import batches
-from bertzoo_jax.tasks.answering import asked
+from bertzoo_jax.tasks.reading import asked
 from bertzoo_jax.tasks.reading import sources as readers
 from bertzoo_jax.tokenizers import published
 
@@ -21,7 +21,7 @@ from bertzoo_jax.tokenizers import published
 _read = jax.jit(networks.predict, static_argnums=0)
 _LONGEST = 512  # tokens of a row, where neither the encoder nor the tokenizer says
 _MOST = 2**20  # transformers writes 10^30 where there is no limit
-# What a directory does not say, by its head: objective, how files are read, how rows are made.
+# Defaults for a directory, by its head: objective, how files are read, how rows are made.
 _USUAL = {
   heads.ROW: ('classification', sources.table(files={}, text_a='text'), features.texts()),
   heads.TAG: ('tagging', sources.conll(files={}), features.words()),
@@ -65,10 +65,9 @@ class Predictor:
       config,
       labels,
       found.facts,
-      readers.reader(config.source),
       loaded.tokenizer,
       found.shape,
-      segments=found.section['type_vocab_size'] if 'type_vocab_size' in found.section else 0,
+      segments=found.section.get('type_vocab_size', 0),
       max_length=min(length or longest or _LONGEST, longest or _MOST),
     )
 
@@ -116,7 +115,7 @@ class Predictor:
     return self.task.rows(examples)
 
   def answers(self, split, batch_size: int = 32) -> list[dict]:
-    """What the network says of each example, as lines of predictions; see kinds.kind."""
+    """One line of predictions per example; see kinds.kind."""
     if batch_size < 1:
       raise errors.UserError(f'batch_size is {batch_size}: at least 1 is needed.')
     size = min(batch_size, 1 << (len(split) - 1).bit_length())
