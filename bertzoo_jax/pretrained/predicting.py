@@ -1,5 +1,7 @@
 """Predictions of a trained network by the head of its task."""
 
+import contextlib
+
 import jax
 import ml_collections
 import numpy as np
@@ -30,6 +32,19 @@ _USUAL = {
 }
 # Fields of config.source that name columns, in the order of --columns.
 _COLUMNS = (('text_a', 'text_b'), ('text', 'question', 'options'), ('question', 'context'))
+
+
+@contextlib.contextmanager
+def _fields_stay():
+  """In messages of errors raised inside the `with`, no remedy is a flag that predictions lack."""
+  try:
+    yield
+  except errors.UserError as e:
+    if '--config.' in str(e):
+      kept = 'The fields of a trained network stay as they are: change the input'
+      named = str(e).replace('--config.', 'config.')
+      e.args = (f'{named} {kept} (of a file, see --columns and --noheader).',)
+    raise
 
 
 class Predictor:
@@ -71,6 +86,7 @@ class Predictor:
       max_length=min(length or longest or _LONGEST, longest or _MOST),
     )
 
+  @_fields_stay()
   def ask(self, inputs, batch_size: int = 32) -> list[dict]:
     """Predictions for texts and the like, see `asked.examples`."""
     examples = asked.examples(self.task.kind, inputs)
@@ -79,6 +95,7 @@ class Predictor:
     lines = self.answers(self._rows(examples), batch_size)
     return [{key: value for key, value in line.items() if key != 'example'} for line in lines]
 
+  @_fields_stay()
   def read(self, path, columns: tuple[str, ...] = (), header: bool = True) -> tasks.Split:
     """Rows of a file, read as the run read its files.
 
