@@ -101,8 +101,7 @@ def evaluate(
     raise errors.UserError(f'--batches is {batches}: at least 1 is needed.')
   run, corpus = held_out.opened(address, path, cache_dir)
   params, step, workdir, config, trained = run
-  one_way = lambda n: 'next_head' in n.of(params) or objectives.MASKED not in n.learned
-  if any(map(one_way, trained)):
+  if any(objectives.one_way(n.of(params), n.learned) for n in trained):
     raise errors.UserError(
       f'objective={config.objective.name} trains a network that sees no later tokens, but this '
       'command reads both sides of a mask: see its held-out loss per token in metrics.jsonl.'

@@ -205,7 +205,7 @@ class Loaded:
   def _pooled(self, pooling, params, batch):
     """[B, D], or [B, L, D] for 'none', float32."""
     batch = self._completed(batch)
-    if 'next_head' in params or objective.MASKED not in self.found.learned:
+    if objective.one_way(params, self.found.learned):
       batch = networks.from_left_to_right(batch)
     hidden_BLD = networks.encode(self.encoder, params['encoder'], batch, None)
     if pooling == 'first':
