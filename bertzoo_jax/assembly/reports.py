@@ -52,8 +52,9 @@ def overview(run, workdir, here, phase_run, state, data, mesh):
 
 
 def kept(keep_at: dict) -> list[str]:
-  """The steps of run.keep_words, {step: words}."""
-  said = ', '.join(f'{step:,} ({words:,} words)' for step, words in keep_at.items())
+  """A line on the steps of run.keep_words; keep_at: see reading.kept."""
+  numbers = lambda words: ', '.join(f'{n:,}' for n in words)
+  said = ', '.join(f'{step:,} ({numbers(words)} words)' for step, words in keep_at.items())
   return [f'keeps     the checkpoints of steps {said}'] if said else []
 
 

@@ -51,7 +51,7 @@ def train(
   run: an assembly.Run, see checks.of_run. open_data: () → training_data.Data. init: address of
   weights to begin with, or one for each network by comma; None for fresh ones. resume_moments:
   whether to begin at the step of `init`, with its optimizer's state. notice: a Preemption that
-  listens. devices: of the mesh; None for all. show: whether to print progress. init_layers: those
+  listens. devices: of the mesh; None for all. show: whether to print progress. init_layers: layers
   to take of a deeper network (initial_weights.layers_of); '' for all.
 
   Returns {'step', 'end', 'interrupted', 'held_out': metrics, 'data': its Data, 'to_come': what its

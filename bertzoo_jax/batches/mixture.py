@@ -52,9 +52,9 @@ class Source(NamedTuple):
     return self.rows(epoch, place, shuffled=not self.order.in_lanes)
 
   def read(self, first: int, end: int) -> tuple[reading.Reading, ...]:
-    """What the examples [first, end) are of the corpus."""
-    per_epoch = self.rows_per_epoch
-    return (reading.Reading(self.corpus.name, end - first, per_epoch, self.corpus.words),)
+    """How much of the corpus the examples [first, end) read."""
+    words = self.corpus.manifest.get('words', {}).get('train')  # earlier versions did not count
+    return (reading.Reading(self.corpus.name, end - first, self.rows_per_epoch, words),)
 
   def rows(self, epoch, place, shuffled):
     """Features and row keys of the places [b] of epochs [b]; `shuffled`: of the epoch's order, else
@@ -139,8 +139,8 @@ class Mixture:
 
 
 class Turns:
-  """Who has its turn at example n of a mixture: of those that lag behind their share, the one that
-  is due first. It comes again after a cycle.
+  """The corpus of each example of a mixture: of the corpora that lag behind their share, the one
+  whose next example is due first. The order repeats after a cycle.
 
   Attributes:
     rounding: the largest error of a share, as a part of it.

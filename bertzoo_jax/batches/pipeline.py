@@ -74,7 +74,7 @@ def build(
     first_step: of the phase, of which the moves count.
     causal_at: step of the phase, None for held-out rows → share of rows whose `causal` is 1; None
       for batches without this feature.
-    mixture: config.mixture, and before: as Phase.before; of one corpus no matter.
+    mixture, before: config.mixture and Phase.before; not read for a single corpus.
 
   Raises:
     UserError: unknown parts, a batch that does not divide, a split without rows, a length too short
@@ -134,10 +134,8 @@ def build(
 
 def _notes(split, members, told, source, mixture, batch_size) -> list[str]:
   """Sentences on a pipeline. told: those on each of the corpora."""
-  notes = []
-  for member, sentences in zip(members, told):
-    of = f' of {member.name}' if member.name else ''
-    notes += [f'Split {split!r}{of}: {sentence}' for sentence in sentences]
+  of = [f' of {member.name}' if member.name else '' for member in members]
+  notes = [f'Split {split!r}{name}: {s}' for name, said in zip(of, told) for s in said]
   if split == 'train' and len(members) == 1 < len(mixture) and mixture[0] != 'size':
     notes.append(f'config.mixture has {len(mixture)} weights, and there is one corpus: it is all.')
   if len(members) > 1 and source.rounding > 0.05:
@@ -146,9 +144,10 @@ def _notes(split, members, told, source, mixture, batch_size) -> list[str]:
       'the epochs say how often each is read; a larger weight in config.mixture is met better.'
     )
   if source.rows_per_epoch < batch_size:
+    whole = of[0] if len(of) == 1 else ''
     notes.append(
-      f'Split {split!r}{of if len(members) == 1 else ""}: there are {source.rows_per_epoch} rows, '
-      f'less than a batch of {batch_size}: rows repeat in a batch.'
+      f'Split {split!r}{whole}: there are {source.rows_per_epoch} rows, less than a batch of '
+      f'{batch_size}: rows repeat in a batch.'
     )
   return notes
 

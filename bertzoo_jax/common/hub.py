@@ -150,6 +150,7 @@ class Repository:
         repo_id=self.name,
         folder_path=str(folder),
         revision=branch,
+        delete_patterns='*',  # the first commit may hold files
         commit_message='bertzoo_jax.export',
       )
 

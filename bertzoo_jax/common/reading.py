@@ -43,7 +43,7 @@ def words(readings) -> fractions.Fraction:
 
 
 def numbers(text: str) -> list[int] | None:
-  """The numbers of words in run.keep_words, ascending; None for a text that says none."""
+  """The numbers of words in run.keep_words, ascending; None for a text of another form."""
   if not isinstance(text, str):
     return None
   found = set()
@@ -62,9 +62,9 @@ def numbers(text: str) -> list[int] | None:
   return sorted(found)
 
 
-def kept(text: str, phases, read_of, end: int) -> dict[int, int]:
-  """{step: words} of run.keep_words: the first steps up to `end` after which a run has seen so many
-  words.
+def kept(text: str, phases, read_of, end: int) -> dict[int, list[int]]:
+  """{step: numbers of words} of run.keep_words: the first step, at most `end`, after which a run
+  has seen each number.
 
   phases: of the run. read_of: phase → PhaseData.read. Raises UserError where words were not
   counted.
@@ -82,7 +82,7 @@ def kept(text: str, phases, read_of, end: int) -> dict[int, int]:
     for many in wanted:
       steps = bisect.bisect_left(range(phase.steps + 1), many, key=seen)
       if 0 < steps <= phase.steps and phase.first_step + steps <= end:
-        found[phase.first_step + steps] = many
+        found.setdefault(phase.first_step + steps, []).append(many)
     before = seen(phase.steps)
   return found
 

@@ -50,7 +50,6 @@ class Corpus:
     similar: the table of similar words (words/similar), or None.
     hash: of what identifies the corpus.
     splits: {'train': Split, 'held_out': Split}.
-    words: by blanks, of the train split; None where prepare did not count them.
     name: '', or among the members of a mixture its own.
     members: the corpora of a mixture (corpus/mixture.py); of another corpus itself.
   """
@@ -71,7 +70,6 @@ class Corpus:
     self.vocab_size = manifest['vocab_size']
     self.special = manifest['special']
     self.hash = manifest['hash']
-    self.words = manifest.get('words', {}).get('train')
     self.name, self.members = '', members or (self,)
 
   @property

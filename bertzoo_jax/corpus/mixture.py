@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import os
 
 import numpy as np
 
@@ -23,12 +24,17 @@ def open(paths, config, cache_dir: str | None = None, trained=()) -> corpora.Cor
   local folder for the mirrors of those in an object store. trained: hashes of corpora that the
   run of the config was trained on: they fit.
 
-  Raises UserError as corpus.open and corpus.check, and for corpora of different tokenizers.
+  Raises UserError as corpus.open and `check`.
   """
-  paths = [paths] if isinstance(paths, str) or not hasattr(paths, '__len__') else [*paths]
+  paths = listed(paths)
   opened = [corpora.open(mirror.local(path, cache_dir), config.run.corpus_cache) for path in paths]
   check(dict(zip(paths, (c.manifest for c in opened))), config, trained)
   return opened[0] if len(opened) == 1 else mixed(dict(zip(names(paths), opened)))
+
+
+def listed(paths) -> list:
+  """One path, several or None as a list."""
+  return [paths] if isinstance(paths, str | os.PathLike) else [*(paths or ())]
 
 
 def check(manifests: dict, config, trained=()) -> None:
@@ -48,8 +54,8 @@ def check(manifests: dict, config, trained=()) -> None:
 
 
 def mixed(named: dict) -> corpora.Corpus:
-  """Corpora {name: Corpus} as one. It has the splits and unigrams of all, and the tokenizer and
-  similar words of the first.
+  """Corpora {name: Corpus} as one. It has the splits and unigrams of all, and the tokenizer
+  and similar words of the first.
   """
   members = tuple(map(copy.copy, named.values()))
   for name, member in zip(named, members):

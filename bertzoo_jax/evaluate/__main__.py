@@ -68,8 +68,11 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import mixture
 from bertzoo_jax.evaluate import gaps
+from bertzoo_jax.evaluate import held_out
 from bertzoo_jax.evaluate import minimal_pairs
 from bertzoo_jax.evaluate import scores
+from bertzoo_jax.runs import checkpoint
+from bertzoo_jax.runs import workdir as workdirs
 
 
 def main(_):
@@ -99,6 +102,9 @@ def main(_):
 def _on_text():
   """(Scores on held-out text, the lines to print)."""
   names, found, texts = mixture.names(_CORPUS.value), [], []
+  workdir = checkpoint.parse_address(_WORKDIR.value)[0]
+  for path in _CORPUS.value[1:]:  # scoring takes minutes: all are checked before the first
+    held_out.corpus_of(workdir, workdirs.run_config(workdir), path, _CACHE_DIR.value)
   for name, path in zip(names, _CORPUS.value):
     found.append(
       scores.evaluate(

@@ -19,7 +19,11 @@ def opened(address: str, path: str, cache_dir: str | None = None):
   see `scores.evaluate`.
   """
   run = pretrained.open_run(address)
-  workdir, config = run.workdir, run.config
+  return run, corpus_of(run.workdir, run.config, path, cache_dir)
+
+
+def corpus_of(workdir, config, path: str, cache_dir: str | None = None) -> corpora.Corpus:
+  """The corpus for a run. Arguments and errors: see `scores.evaluate`."""
   if 'corpus' not in config:
     raise errors.UserError(
       f'{workdir} is a fine-tuned run, which fills no masks: give a run of pretraining. The scores '
@@ -34,7 +38,7 @@ def opened(address: str, path: str, cache_dir: str | None = None):
       f'{corpus.path} has no held-out text to score: prepare one with more text or a larger '
       '--config.corpus.held_out.'
     )
-  return run, corpus
+  return corpus
 
 
 def masked_as(config, workdir: str):

@@ -101,8 +101,7 @@ def evaluate(
     raise errors.UserError(f'--batches is {batches}: at least 1 is needed.')
   run, corpus = held_out.opened(address, path, cache_dir)
   params, step, workdir, config, trained = run
-  one_way = lambda n: 'next_head' in n.of(params) or objectives.MASKED not in n.learned
-  if any(map(one_way, trained)):
+  if any(objectives.one_way(n.of(params), n.learned) for n in trained):
     raise errors.UserError(
       f'objective={config.objective.name} trains a network that sees no later tokens, but this '
       'command reads both sides of a mask: see its held-out loss per token in metrics.jsonl.'
@@ -171,9 +170,7 @@ def _masked_scores(name, encoder, params, batches, ahead, how, first=lambda rows
   nll_BP, correct_BP = through(read, encoder, params, batches, first)
   joined = lambda feature: np.concatenate([b[feature] for b in batches])
   weights_BP = joined('masked_weights').astype(np.float64)
-  places_BP = (
-    joined('masked_positions') + ahead
-  )  # of the tokens, not of the outputs that predict them
+  places_BP = joined('masked_positions') + ahead  # of the tokens, not of the outputs for them
   num_rows, length = int((weights_BP.max(axis=1) > 0).sum()), batches[0]['input_ids'].shape[1]
 
   def score(measure, x_BP, places=None):

@@ -85,7 +85,7 @@ def finetune(
       tokenizer = loading.tokenizer_of(weights[0])
       for name, own in suite.items():
         plan.check(own, weights[0], f'config.suite.{name}' if 'suite' in config else 'config')
-      if 'next_head' in weights[0].params or objective.MASKED not in weights[0].learned:
+      if objective.one_way(weights[0].params, weights[0].learned):
         _say('note: these weights were trained from left to right; here tokens see both sides')
       best = {}
       for name, own in suite.items():

@@ -48,7 +48,7 @@ def opened(config, task_dir: str, tokenizer, weights) -> tasks.Task:
     task_dir,
     tokenizer,
     weights.shape,
-    segments=weights.section['type_vocab_size'] if 'type_vocab_size' in weights.section else 0,
+    segments=weights.section.get('type_vocab_size', 0),
     max_length=config.length,
   )
 

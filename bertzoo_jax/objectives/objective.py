@@ -17,6 +17,11 @@ from bertzoo_jax.objectives import heads as head_table
 MASKED, LEFT_TO_RIGHT = 'masked', 'left to right'
 
 
+def one_way(own, learned) -> bool:
+  """Whether a network learned from left to right only. own: its arrays. learned: see Network."""
+  return 'next_head' in own or MASKED not in learned
+
+
 class Network(NamedTuple):
   """One trained network: its encoder, its heads, and where its parameters are among all.
 

@@ -71,6 +71,7 @@ class Text(NamedTuple):
     read: {phase index: [Reading] of the corpora of a mixture}.
     tokens: of the train split; None without a corpus.
     hash: of the corpus; '' without one.
+    kept: checkpoints of run.keep_words; without a corpus, at most.
   """
 
   data: training_data.Data
@@ -78,19 +79,16 @@ class Text(NamedTuple):
   tokens: int | None
   hash: str
   read: dict = {}
+  kept: int = 0
 
 
 def of_epochs(config, paths):
   """The config with the steps of config.epochs; as it is if a corpus is in an object store."""
-  if any(map(storage.is_remote, _listed(paths))):
+  if any(map(storage.is_remote, mixture.listed(paths))):
     return config
   from bertzoo_jax.batches import pipeline  # with TensorFlow
 
   return pipeline.of_epochs(config, mixture.open(paths, config))
-
-
-def _listed(paths) -> list:
-  return [paths] if isinstance(paths, (str, os.PathLike)) else [*(paths or ())]
 
 
 def text(findings: Findings, run, paths, hosts: int) -> Text:
@@ -101,7 +99,7 @@ def text(findings: Findings, run, paths, hosts: int) -> Text:
   """
   from bertzoo_jax.batches import pipeline  # with TensorFlow
 
-  config, corpus, manifests, paths = run.config, None, {}, _listed(paths)
+  config, corpus, manifests, paths = run.config, None, {}, mixture.listed(paths)
   with findings.collecting('P06'):
     mixture.names(paths)  # none twice
   for path in paths:
@@ -127,13 +125,13 @@ def text(findings: Findings, run, paths, hosts: int) -> Text:
         pipeline.of_phase(made, phase, host=(0, hosts)).features, None, None, None
       )
 
-  rows, read = {}, {}
+  rows, read, reads = {}, {}, {}
   for phase in run.phases if corpus is not None else ():
     with findings.collecting('P07'), warnings.catch_warnings(record=True) as said:
       warnings.simplefilter('always')
       made = pipeline.of_phase(corpus, phase, host=(0, hosts))
       rows[phase.index] = made.rows_per_epoch
-      read[phase.index] = made.read(phase.steps)
+      reads[phase.index], read[phase.index] = made.read, made.read(phase.steps)
     for sentence in dict.fromkeys(str(w.message) for w in said):
       findings.add('W03', f'Phase {phase.index}: {sentence}')
     for name, epochs in ((r.name, float(r.epochs)) for r in read.get(phase.index, ())):
@@ -143,6 +141,11 @@ def text(findings: Findings, run, paths, hosts: int) -> Text:
           f'Phase {phase.index} reads the text {name + " " * bool(name)}{epochs:,.0f} times: bring '
           'more text, or fewer steps (--config FILE.py:SIZE,steps=N).',
         )
+  kept = reading.numbers(config.run.keep_words) or ()
+  if len(reads) == len(run.phases):
+    with findings.collecting('P06'):
+      read_of = lambda phase: reads[phase.index]
+      kept = reading.kept(config.run.keep_words, run.phases, read_of, run.end_step)
   data = training_data.Data(
     {'hash': model.hash}, model.vocab_size, None, None, None, trial, trial, lambda folder: None
   )
@@ -152,6 +155,7 @@ def text(findings: Findings, run, paths, hosts: int) -> Text:
     manifest and sum(m['splits']['train']['tokens'] for m in manifests.values()),
     mixture.hash_of([m['hash'] for m in manifests.values()]) if manifest else '',
     read,
+    len(kept),
   )
 
 
@@ -184,7 +188,9 @@ def check_workdir(
   with findings.collecting('P11'), _answering(findings, workdir):
     _workdir(findings, config, path, text)
     if state_bytes is not None and not storage.is_remote(path):
-      check_room(findings, path, state_bytes, config.run.keep, _kept_for_good(config))
+      every = config.run.keep_every
+      for_good = (configuration.total_steps(config) // every if every else 0) + text.kept
+      check_room(findings, path, state_bytes, config.run.keep, for_good)
 
 
 @contextlib.contextmanager
@@ -270,13 +276,6 @@ def check_recipe(findings: Findings, phases, recipe) -> None:
         else 'results will not be those of the recipe'
       )
       findings.add('W01', f"{what} {ours:,} is {many} times the recipe's {theirs:,}: {advice}.")
-
-
-def _kept_for_good(config) -> int:
-  every = config.run.keep_every
-  return (configuration.total_steps(config) // every if every else 0) + len(
-    reading.numbers(config.run.keep_words)
-  )
 
 
 def _existing(path) -> pathlib.Path:

@@ -187,7 +187,7 @@ def _directory(address, wished):
 
 
 def _learned(said) -> tuple[str, ...]:
-  """What config.json says of Network.learned; of masks where it says nothing that is known."""
+  """Network.learned by config.json; masks if it has no known way."""
   known = objective_of.MASKED, objective_of.LEFT_TO_RIGHT
   said = said if isinstance(said, list) else []
   return tuple(way for way in known if way in said) or known[:1]

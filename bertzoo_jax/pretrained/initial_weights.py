@@ -37,7 +37,7 @@ def parameters(
 
   tokenizer: folder of the run's tokenizer files; None without any. architecture: the run's
   config.hf. tokenizer_hash: of the run's tokenizer, where its files are not here. labels: see
-  hf.merge. layers: those to take of a deeper network (`layers_of`); '' for all.
+  hf.merge. layers: numbers of layers to take of a deeper network (`layers_of`); '' for all.
 
   Raises UserError if there are more addresses than networks; nothing is at an address; the
   vocabulary or a shape differs; no array fits; or a frozen parameter gets no weights.

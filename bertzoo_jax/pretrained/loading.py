@@ -86,8 +86,8 @@ class Loaded:
     return predicting.Predictor(self)
 
   def predict(self, inputs: list, batch_size: int = 32) -> list[dict]:
-    """What a fine-tuned network says, as the lines of predictions that `finetune` writes. Rows have
-    the length and the windows of the run.
+    """Predictions of a fine-tuned network, in the form that `finetune` writes. Rows have the length
+    and the windows of the run.
 
     inputs: by the head: texts or pairs (a, b); for tags texts or lists of words; (question,
     passage); or (text, question, [option, …]).
@@ -205,7 +205,7 @@ class Loaded:
   def _pooled(self, pooling, params, batch):
     """[B, D], or [B, L, D] for 'none', float32."""
     batch = self._completed(batch)
-    if 'next_head' in params or objective.MASKED not in self.found.learned:
+    if objective.one_way(params, self.found.learned):
       batch = networks.from_left_to_right(batch)
     hidden_BLD = networks.encode(self.encoder, params['encoder'], batch, None)
     if pooling == 'first':

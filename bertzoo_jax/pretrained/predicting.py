@@ -1,5 +1,7 @@
 """Predictions of a trained network by the head of its task."""
 
+import contextlib
+
 import jax
 import ml_collections
 import numpy as np
@@ -13,7 +15,7 @@ from bertzoo_jax.objectives import networks
 from bertzoo_jax.parts import features
 from bertzoo_jax.parts import sources
 from bertzoo_jax.tasks import batches
-from bertzoo_jax.tasks.answering import asked
+from bertzoo_jax.tasks.reading import asked
 from bertzoo_jax.tasks.reading import sources as readers
 from bertzoo_jax.tokenizers import published
 
@@ -21,7 +23,7 @@ from bertzoo_jax.tokenizers import published
 _read = jax.jit(networks.predict, static_argnums=0)
 _LONGEST = 512  # tokens of a row, where neither the encoder nor the tokenizer says
 _MOST = 2**20  # transformers writes 10^30 where there is no limit
-# What a directory does not say, by its head: objective, how files are read, how rows are made.
+# Defaults for a directory, by its head: objective, how files are read, how rows are made.
 _USUAL = {
   heads.ROW: ('classification', sources.table(files={}, text_a='text'), features.texts()),
   heads.TAG: ('tagging', sources.conll(files={}), features.words()),
@@ -30,6 +32,19 @@ _USUAL = {
 }
 # Fields of config.source that name columns, in the order of --columns.
 _COLUMNS = (('text_a', 'text_b'), ('text', 'question', 'options'), ('question', 'context'))
+
+
+@contextlib.contextmanager
+def _fields_stay():
+  """In messages of errors raised inside the `with`, no remedy is a flag that predictions lack."""
+  try:
+    yield
+  except errors.UserError as e:
+    if '--config.' in str(e):
+      kept = 'The fields of a trained network stay as they are: change the input'
+      named = str(e).replace('--config.', 'config.')
+      e.args = (f'{named} {kept} (of a file, see --columns and --noheader).',)
+    raise
 
 
 class Predictor:
@@ -65,13 +80,13 @@ class Predictor:
       config,
       labels,
       found.facts,
-      readers.reader(config.source),
       loaded.tokenizer,
       found.shape,
-      segments=found.section['type_vocab_size'] if 'type_vocab_size' in found.section else 0,
+      segments=found.section.get('type_vocab_size', 0),
       max_length=min(length or longest or _LONGEST, longest or _MOST),
     )
 
+  @_fields_stay()
   def ask(self, inputs, batch_size: int = 32) -> list[dict]:
     """Predictions for texts and the like, see `asked.examples`."""
     examples = asked.examples(self.task.kind, inputs)
@@ -80,6 +95,7 @@ class Predictor:
     lines = self.answers(self._rows(examples), batch_size)
     return [{key: value for key, value in line.items() if key != 'example'} for line in lines]
 
+  @_fields_stay()
   def read(self, path, columns: tuple[str, ...] = (), header: bool = True) -> tasks.Split:
     """Rows of a file, read as the run read its files.
 
@@ -116,7 +132,7 @@ class Predictor:
     return self.task.rows(examples)
 
   def answers(self, split, batch_size: int = 32) -> list[dict]:
-    """What the network says of each example, as lines of predictions; see kinds.kind."""
+    """One line of predictions per example; see kinds.kind."""
     if batch_size < 1:
       raise errors.UserError(f'batch_size is {batch_size}: at least 1 is needed.')
     size = min(batch_size, 1 << (len(split) - 1).bit_length())

@@ -181,7 +181,7 @@ def first_weights(path) -> str | None:
 
 
 def first_layers(path) -> str:
-  """Those that the run took of its first weights (initial_weights.layers_of); '' for all."""
+  """The layers that the run took of its first weights (initial_weights.layers_of); '' for all."""
   return _first(path).get('init_layers', '')
 
 

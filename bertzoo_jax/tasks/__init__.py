@@ -46,7 +46,7 @@ def open(config, task_dir, tokenizer, shape, *, segments: int, max_length: int) 
   names, numbered, notes = kind.numbered(source)
   check_metrics(kind, config, source, names)
   more = dict(segments=segments, max_length=max_length)
-  task = trained(config, names, {}, source.read, tokenizer, shape, **more)
+  task = trained(config, names, {}, tokenizer, shape, **more)
   splits = {n: task.rows(*numbered[n], n) for n in sorted(numbered, key=_order)}
   return dataclasses.replace(
     task,
@@ -57,14 +57,15 @@ def open(config, task_dir, tokenizer, shape, *, segments: int, max_length: int) 
     hash=_hash(source.digest, names, kind.name, splits),
     notes=(*source.notes, *notes),
     facts=kind.facts(names, splits[TRAIN]),
+    read=lambda path: task.rows(source.read(path)),
   )
 
 
-def trained(config, labels, facts, read, tokenizer, shape, *, segments, max_length) -> Task:
-  """The task of a trained network, for predictions: it has no splits.
+def trained(config, labels, facts, tokenizer, shape, *, segments, max_length) -> Task:
+  """The task of a trained network, for predictions: it has no splits and reads no files.
 
-  config: has the sections objective and features of the run. labels, facts: see Task. read: of a
-  Source. tokenizer, shape, segments, max_length: see `open`.
+  config: has the sections objective and features of the run. labels, facts: see Task.
+  tokenizer, shape, segments, max_length: see `open`.
   """
   kind = kinds.of(config.objective.name)
   frame = features.Frame(shape.single, shape.pair, dict(tokenizer.special), segments, max_length)
@@ -84,7 +85,6 @@ def trained(config, labels, facts, read, tokenizer, shape, *, segments, max_leng
     pad=tokenizer.special['pad'],
     notes=(),
     facts=facts,
-    read=lambda path: rows(read(path)),
     rows=rows,
     above=_logit(config.objective.threshold) if 'threshold' in config.objective else 0.0,
   )

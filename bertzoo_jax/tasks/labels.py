@@ -101,13 +101,12 @@ def cap(splits: dict, source: Source) -> list[str]:
   """
   notes = []
   for name, examples in splits.items():
-    most = source.caps.get(name) if name == TRAIN else source.caps.get('dev')
-    if most and not name.startswith('test') and most < len(examples):
+    group = 'dev' if name.startswith('dev') else name
+    if (most := source.caps.get(group)) and most < len(examples):
       hashes = _hashes(examples)
       kept = sorted(sorted(range(len(examples)), key=lambda i: (hashes[i], i))[:most])
       splits[name] = examples.take(kept)
-      field = 'max_train' if name == TRAIN else 'max_dev'
-      notes.append(f'{name}: {most:,} of {len(examples):,} are taken ({field}), by a hash.')
+      notes.append(f'{name}: {most:,} of {len(examples):,} are taken (max_{group}), by a hash.')
   return notes
 
 
@@ -145,14 +144,14 @@ def held_out(examples, share: float, stratified: bool = False) -> tuple:
     raise errors.UserError(
       f'config.source.dev_share={share}: without a dev file a share between 0 and 1 is needed.'
     )
-  hashes, strata = _hashes(examples), {}
-  for i, h in enumerate(hashes):
-    strata.setdefault(examples.labels[i] if stratified else None, []).append(h)
-  last = {}
+  hashes, strata, last = _hashes(examples), {}, {}
+  labels = examples.labels if stratified else [()] * len(hashes)
+  for label, h in zip(labels, hashes):
+    strata.setdefault(label, []).append(h)
   for label, own in strata.items():
-    count = round(share * len(own)) if stratified else max(round(share * len(own)), 1)
+    count = max(round(share * len(own)), 0 if stratified else 1)
     last[label] = sorted(own)[count - 1] if count else b''
-  is_dev = [h <= last[examples.labels[i] if stratified else None] for i, h in enumerate(hashes)]
+  is_dev = [h <= last[label] for label, h in zip(labels, hashes)]
   sides = [i for i, x in enumerate(is_dev) if not x], [i for i, x in enumerate(is_dev) if x]
   if not sides[0] or not sides[1]:
     raise errors.UserError(

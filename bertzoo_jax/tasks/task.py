@@ -88,8 +88,8 @@ class Task:
     padding: left | right. pad: id of the padding token.
     notes: sentences about files and rows.
     facts: what its predictions need to know of the train split, as JSON; kept with the run.
-    read: function path of a file → Split without labels, for predictions.
     rows: function (examples, their labels as numbers or None, name) → Split.
+    read: function path of a file → Split without labels; None of a trained network.
     above: the logit above which one of several labels is predicted.
   """
 
@@ -104,8 +104,8 @@ class Task:
   pad: int
   notes: tuple[str, ...]
   facts: Mapping[str, Any]
-  read: Callable
   rows: Callable
+  read: Callable | None = None
   positive: str = ''
   above: float = 0.0
 

@@ -245,6 +245,15 @@ def test_the_same_command_gives_the_same_numbers_a_table_and_json(
     command.main(None)
 
 
+def test_of_several_corpora_all_are_checked_before_the_first_is_scored(
+  run, corpus, tmp_path, monkeypatch
+):
+  set_flags(monkeypatch, WORKDIR=f'{run[0]}@7', CORPUS=[str(corpus), str(tmp_path / 'none')])
+  monkeypatch.setattr(command.scores, 'evaluate', None)
+  with pytest.raises(errors.UserError, match='No corpus at .*/none'):
+    command.main(None)
+
+
 def test_networks_without_a_pair_head_get_a_linear_probe_each(corpus, tmp_path):
   made = config(objective=parts.replaced_token(), format=parts.full_sentences())
   make_workdir(tmp_path, made, corpus)  # two networks, of which one has a vocabulary head

@@ -58,7 +58,8 @@ class Hub:
     folder = self._commits / (self._refs / revision).read_text()
     return [str(p.relative_to(folder)) for p in folder.rglob('*') if p.is_file()]
 
-  def upload_folder(self, repo_id, folder_path, revision, commit_message):
+  def upload_folder(self, repo_id, folder_path, revision, delete_patterns, commit_message):
+    assert delete_patterns == '*'
     files = {str(p.relative_to(folder_path)): p.read_bytes() for p in files_of(folder_path)}
     assert TOKEN.encode() not in b''.join(files.values())
     self._commit(revision, files | {'.gitattributes': b''})

@@ -97,6 +97,12 @@ def test_a_workdir_with_another_run_or_without_room_is_a_problem(tmp_path, corpu
   assert codes(found) == ['P13']
 
 
+def test_only_numbers_of_words_that_a_run_reaches_take_room(corpus):
+  keeping = lambda **more: asked.config(run__keep_words='100,200,1G', **more)
+  alone, of_run = read(keeping())[1], read(keeping(), corpus)[1]
+  assert alone.kept == 3 and 0 < of_run.kept <= 2
+
+
 def test_a_folder_of_a_corpus_is_no_workdir(corpus):
   found, text = read(asked.config())
   readiness.check_workdir(found, asked.config(), str(corpus), text, None)

@@ -15,6 +15,7 @@ import test_pretrain as runs
 from bertzoo_jax import assembly
 from bertzoo_jax import prepare
 from bertzoo_jax import pretrain
+from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
@@ -180,7 +181,9 @@ def test_prepare_counts_the_words_of_each_split_and_old_corpora_have_none(world,
   storage.write_json(tmp_path / 'old/manifest.json', manifest)
   assert 'unknown words' in report.describe(manifest, '')
   opened = mixture.open(str(tmp_path / 'old'), config(world))
-  assert opened.words is None and opened.hash == mixture.open(paths(world)[0], config(world)).hash
+  read = pipeline.of_phase(opened, configuration.phases(config(world))[0]).read
+  assert read(1)[0].words is None
+  assert opened.hash == mixture.open(paths(world)[0], config(world)).hash
 
 
 def test_show_and_preflight_tell_a_mixture(world):

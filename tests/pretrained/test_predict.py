@@ -372,6 +372,12 @@ def test_a_wrong_line_is_one_sentence(places, tmp_path, out, columns, said):
     predict.predict(places('classes')[0], tmp_path / 'new.tsv', tmp_path / out, columns=columns)
 
 
+def test_no_remedy_is_a_flag_that_predict_lacks(places, tmp_path):
+  (tmp_path / 'new.tsv').write_text('sep=;\ntext;label\nYes;good\n')
+  with pytest.raises(errors.UserError, match='set config.source.separator=.*stay as they are'):
+    predict.predict(places('classes')[0], tmp_path / 'new.tsv', tmp_path / 'out.tsv')
+
+
 @pytest.mark.parametrize('name', ['classes', 'tags'])
 def test_the_workdir_of_a_fine_tuning_stands_for_its_best_run(tmp_path, name):
   world = tuned.world(tmp_path, 'bert')

@@ -1,1 +1,1 @@
-"""Files and datasets of tasks, as examples."""
+"""Files, datasets and inputs in Python, as examples of tasks."""

@@ -1,4 +1,4 @@
-"""What a Python program asks a trained network, as examples without labels."""
+"""Inputs of `Loaded.predict`, as examples without labels."""
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks.answering.questions import NOWHERE
