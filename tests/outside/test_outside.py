@@ -35,9 +35,9 @@ from configs import parts
 from tests import toys
 from tests.outside import kept_or_random
 from tests.outside import roformer
-from tests.pretrain.test_pretrain import here  # noqa: F401  a fixture
-from tests.pretrain.test_pretrain import state_of
-from tests.pretrain.test_pretrain import world  # noqa: F401
+from tests.pretrain.runs import here  # noqa: F401  a fixture
+from tests.pretrain.runs import state_of
+from tests.pretrain.runs import world  # noqa: F401
 
 STEPS, KEPT_STEP, VOCAB = 36, 12, 104
 KEPT = 'tests.outside.kept_or_random:kept_or_random'
