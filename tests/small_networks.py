@@ -170,6 +170,14 @@ def batch(rows=4, length=24, predictions=5, seed=0, vocab_size=VOCAB):
   return {**made, **spans(rng, made)}
 
 
+def with_targets(batch, ids_BL=None):
+  """ids_BL with the targets at their positions. Without ids_BL: the rows before their masking."""
+  ids_BL = (batch['input_ids'] if ids_BL is None else ids_BL).copy()
+  row, slot = np.nonzero(batch['masked_weights'])
+  ids_BL[row, batch['masked_positions'][row, slot]] = batch['masked_targets'][row, slot]
+  return ids_BL
+
+
 def spans(rng, batch):
   """Features of spans inside the rows, for about two of three predictions of the batch."""
   at, ends = batch['masked_positions'], (batch['pack_ids'] > 0).sum(axis=1)[:, None]

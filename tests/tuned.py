@@ -125,5 +125,17 @@ def said(file):
   return [json.loads(line) for line in file.read_text(encoding='utf-8').splitlines()]
 
 
+def answer_of_card(directory, question, passage):
+  """The answer that the code of an exported model's card prints."""
+  code = (directory / 'README.md').read_text().split('```python\n')[1].split('```')[0]
+  example = "question, passage = 'Who …?', 'A passage.'"
+  assert example in code
+  asked = code.replace(example, f'question, passage = {question!r}, {passage!r}')
+  said = []
+  exec(asked.replace('THIS_DIRECTORY', str(directory)), {'print': said.append})
+  (answer,) = said
+  return answer
+
+
 def majority(workdir):
   return json.loads((workdir / 'table.json').read_text())[0]['majority']

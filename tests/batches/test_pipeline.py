@@ -9,6 +9,7 @@ import warnings
 
 import numpy as np
 import pytest
+from small_networks import with_targets
 
 from bertzoo_jax.batches import epochs
 from bertzoo_jax.batches import masking as maskings
@@ -177,17 +178,10 @@ def test_a_batch_may_be_longer_than_an_epoch():
 def test_an_epoch_visits_every_row_once_and_each_in_its_own_order(name):
   pipe = _build(name, batch_size=1)
   n = pipe.rows_per_epoch
-  orders = [[tuple(_unmasked(pipe.batch(e * n + i))[0]) for i in range(n)] for e in range(3)]
+  orders = [[tuple(with_targets(pipe.batch(e * n + i))[0]) for i in range(n)] for e in range(3)]
   assert len(set(orders[0])) == n
   assert sorted(orders[0]) == sorted(orders[1]) == sorted(orders[2])
   assert orders[0] != orders[1] != orders[2]
-
-
-def _unmasked(batch):
-  ids = batch['input_ids'].copy()
-  row, slot = np.nonzero(batch['masked_weights'])
-  ids[row, batch['masked_positions'][row, slot]] = batch['masked_targets'][row, slot]
-  return ids
 
 
 def test_masks_are_new_in_every_epoch_or_repeat_as_asked():
@@ -195,7 +189,10 @@ def test_masks_are_new_in_every_epoch_or_repeat_as_asked():
     pipe = _build('full_sentences', dict(repeat=repeat), batch_size=1)
     n = pipe.rows_per_epoch
     return [
-      {tuple(_unmasked(b)[0]): tuple(b['input_ids'][0]) for b in pipe.iterate(e * n, (e + 1) * n)}
+      {
+        tuple(with_targets(b)[0]): tuple(b['input_ids'][0])
+        for b in pipe.iterate(e * n, (e + 1) * n)
+      }
       for e in range(epochs)
     ]
 
@@ -292,7 +289,7 @@ def test_evaluation_covers_the_held_out_rows_once_with_fixed_masks():
   assert len(batches) == -(-n // 8)
   weights = np.concatenate([b['masked_weights'].sum(1) for b in batches])
   assert (weights[:n] > 0).all() and not weights[n:].any()
-  tokens = np.concatenate([_unmasked(b) for b in batches])[:n]
+  tokens = np.concatenate([with_targets(b) for b in batches])[:n]
   # in the order of the text, nothing lost
   assert tokens[tokens >= 5].tolist() == _text(9, seed=1)[0].tolist()
   real = np.concatenate([b['pack_ids'] for b in batches]).sum(1)
@@ -354,8 +351,8 @@ def test_documents_of_one_sentence_are_remarked_on_where_pairs_are_made():
 def test_evaluation_of_few_batches_takes_rows_spread_over_the_split():
   pipe = _build('full_sentences', split='held_out', batch_size=2)
   batches = list(pipe.evaluation_batches(2))
-  everything = [tuple(r) for b in pipe.evaluation_batches(1000) for r in _unmasked(b)]
-  picked = [everything.index(tuple(r)) for b in batches for r in _unmasked(b)]
+  everything = [tuple(r) for b in pipe.evaluation_batches(1000) for r in with_targets(b)]
+  picked = [everything.index(tuple(r)) for b in batches for r in with_targets(b)]
   assert len(batches) == 2 and picked == [i * pipe.rows_per_epoch // 4 for i in range(4)]
 
 

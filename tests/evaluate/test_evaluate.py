@@ -272,10 +272,8 @@ def test_a_network_that_never_saw_a_mask_reads_none(run, corpus):
   [batch] = batches = rows(corpus, 'sop', 1)
   assert (batch['input_ids'] == corpora.open(corpus).special['mask']).any()
   own, encoder = {'encoder': run[1]['encoder']}, encoder_of()
-  masked, original = hidden(own, batch)[:, 0], batch['input_ids'].copy()
-  row, slot = np.nonzero(batch['masked_weights'])
-  original[row, batch['masked_positions'][row, slot]] = batch['masked_targets'][row, slot]
-  plain = hidden(own, {**batch, 'input_ids': original})[:, 0]
+  masked = hidden(own, batch)[:, 0]
+  plain = hidden(own, {**batch, 'input_ids': small.with_targets(batch)})[:, 0]
   for params, expected in ((own, plain), ({**own, 'mlm_head': {}}, masked)):
     np.testing.assert_allclose(scores.row_vectors(encoder, params, batches), expected, atol=1e-5)
   assert np.abs(masked - plain).max() > 1e-3

@@ -7,7 +7,6 @@ import pickle
 import shutil
 import sys
 
-import jax
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -26,8 +25,8 @@ from bertzoo_jax.hf import verify
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import metrics
-from bertzoo_jax.training import sharding
 from configs import deberta_v3
+from tests.pretrain import runs
 
 torch = pytest.importorskip('torch', reason='pickles need torch')
 transformers = pytest.importorskip('transformers', reason='exports are opened with transformers')
@@ -185,9 +184,7 @@ def compare(folder, name, *strangers):
 
 @pytest.fixture
 def one_device(monkeypatch):
-  """Runs take the first device alone, for which they compile sooner."""
-  mesh = sharding.mesh
-  monkeypatch.setattr(sharding, 'mesh', lambda shape: mesh(shape, jax.devices()[:1]))
+  runs.on_one_device(monkeypatch)
 
 
 def chain(tmp_path, release, converted, steps):

@@ -16,6 +16,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import verify
 from configs import parts
+from tests.hf import directories
 
 torch = pytest.importorskip('torch')
 transformers = pytest.importorskip('transformers')
@@ -163,11 +164,8 @@ def _same(folder, network):
     wanted, got = network(ids)[0], again.eval()(ids)[0]
   assert torch.equal(wanted, got)
   a, found = architectures.choose(name), pretrained.open(f'hf:{folder}', name)
-  computed = a.computes(pretrained.encoder(found))
   batch = verify.random_batch(found.vocab_size, SIZES['max_position_embeddings'], 2, 0)
-  ours = verify.our_logits(computed.encoder, found.params, batch)
-  theirs = verify.logits(folder, a, batch)
-  rows = verify.compare_logits(ours, theirs, batch['pack_ids'], computed.unread)
+  rows = directories.compared(folder, a, pretrained.encoder(found), found.params, batch)
   assert rows and all(row.holds for row in rows), verify.table(rows)
 
 

@@ -201,14 +201,19 @@ def pretrained(path, encoder=BERT):
   return made, params
 
 
+def address_of(workdir, as_directory):
+  """For --init: the run itself, or its export."""
+  if not as_directory:
+    return str(workdir)
+  export.export(str(workdir), workdir / 'out')
+  return f'hf:{workdir / "out"}'
+
+
 @pytest.mark.parametrize('as_directory', [False, True])
 def test_fine_tuning_begins_with_the_pooler_of_a_pair_head(tmp_path, as_directory):
   before, run = pretrained(tmp_path)
   after = classes(before.networks[0].encoder, 'tanh', ('a', 'b'))
-  fresh, address = small.parameters(after), str(tmp_path)
-  if as_directory:
-    export.export(address, tmp_path / 'out')
-    address = f'hf:{tmp_path / "out"}'
+  fresh, address = small.parameters(after), address_of(tmp_path, as_directory)
   params, lines = initial_weights.parameters(fresh, address, after, tmp_path / 'tokenizer')
   assert small.worst(params['row_head']['pooler'], run['pair_head']['pooler']) == 0
   assert small.worst(params['encoder'], run['encoder']) == 0
@@ -225,10 +230,7 @@ def test_fine_tuning_begins_with_the_pooler_of_a_pair_head(tmp_path, as_director
 @pytest.mark.parametrize('as_directory', [False, True])
 def test_a_fine_tuned_head_is_read_where_it_fits_and_else_left_fresh(tmp_path, as_directory):
   made, run, _ = fine_tuned(tmp_path, 'bert')
-  encoder, address = made.networks[0].encoder, str(tmp_path)
-  if as_directory:
-    export.export(address, tmp_path / 'out')
-    address = f'hf:{tmp_path / "out"}'
+  encoder, address = made.networks[0].encoder, address_of(tmp_path, as_directory)
 
   def begin(head, labels):
     after = classes(encoder, head, labels)
@@ -266,10 +268,7 @@ def test_outputs_are_taken_by_the_names_of_their_labels(
   tmp_path, labels, order, words, as_directory
 ):
   made, run, _ = fine_tuned(tmp_path, 'bert')
-  address = str(tmp_path)
-  if as_directory:
-    export.export(address, tmp_path / 'out')
-    address = f'hf:{tmp_path / "out"}'
+  address = address_of(tmp_path, as_directory)
   after = classes(made.networks[0].encoder, 'tanh', labels)
   fresh = small.parameters(after, seed=4)
   params, lines = initial_weights.parameters(

@@ -80,8 +80,6 @@ def test_an_exported_answerer_cuts_the_same_answers_from_difficult_passages(
   world, tmp_path, family
 ):
   said, out = predicted(world, tmp_path, family, 'qa')
-  code = (out / 'README.md').read_text().split('```python\n')[1].split('```')[0]
-  code = code.replace('THIS_DIRECTORY', str(out))
   tokenizer = transformers.AutoTokenizer.from_pretrained(out)
   found, wanted = [], []
   for trap, line in zip(TRAPS, said, strict=True):
@@ -89,8 +87,7 @@ def test_an_exported_answerer_cuts_the_same_answers_from_difficult_passages(
     if len(tokenizer(*row)['input_ids']) > LENGTH:
       continue  # several windows, which the card's code does not make
     wanted.append(line['answer'])
-    asked = f'question, passage = {row!r}'
-    exec(code.replace("question, passage = 'Who …?', 'A passage.'", asked), {'print': found.append})
+    found.append(tuned.answer_of_card(out, *row))
   assert wanted == found and len(found) > len(TRAPS) / 2
   assert len(set(found)) > 4
 

@@ -3,7 +3,6 @@ padding and segments.
 """
 
 import functools
-import json
 import re
 
 import jax.numpy as jnp
@@ -24,6 +23,7 @@ from bertzoo_jax.hf.architectures import deberta_v2
 from bertzoo_jax.hf.architectures import modernbert
 from bertzoo_jax.hf.architectures import xlnet
 from bertzoo_jax.pretrained import initial_weights
+from tests.hf import directories
 
 transformers = pytest.importorskip('transformers', reason='parity needs transformers')
 torch = pytest.importorskip('torch', reason='parity needs torch')
@@ -156,9 +156,7 @@ def fields(encoder):
 
 def save(folder, architecture, params, encoder, special):
   a = architectures.choose(architecture)
-  tensors, config = export.convert(a, weights.flatten(params), encoder, special)
-  weights.save(folder / 'model.safetensors', tensors)
-  (folder / 'config.json').write_text(json.dumps(config))
+  directories.put(folder, *export.convert(a, weights.flatten(params), encoder, special))
 
 
 def worst_logits(rows):
@@ -388,9 +386,7 @@ def test_a_run_that_begins_with_one_segment_begins_at_transformers_own_loss(tmp_
   batch = small.batch()
   assert batch['segment_ids'].any()
   loss = small.evaluate(objective, params, batch)[0][0]
-  labels = np.full(batch['input_ids'].shape, -100)
-  row, slot = np.nonzero(batch['masked_weights'])
-  labels[row, batch['masked_positions'][row, slot]] = batch['masked_targets'][row, slot]
+  labels = small.with_targets(batch, np.full(batch['input_ids'].shape, -100))
   with torch.no_grad():
     wished = theirs(
       input_ids=torch.tensor(batch['input_ids']),
@@ -610,8 +606,7 @@ def test_a_planted_mistake_is_seen_in_the_logits(tmp_path, case, plant):
   a = architectures.choose(architecture)
   tensors, config = export.convert(a, weights.flatten(params), encoder, special)
   plant(tensors, config)
-  weights.save(tmp_path / 'model.safetensors', tensors)
-  (tmp_path / 'config.json').write_text(json.dumps(config))
+  directories.put(tmp_path, tensors, config)
   batch = verify.random_batch(small.VOCAB, 12, 0, special['pad'])
   ours = verify.our_logits(a.computes(encoder).encoder, params, batch)
   rows = verify.compare_logits(ours, verify.logits(tmp_path, a, batch), batch['pack_ids'])

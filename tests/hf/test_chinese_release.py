@@ -74,9 +74,7 @@ def test_a_run_begins_at_the_loss_of_the_release(release, kind):
   assert bool(ignored) == (kind == 'mlm')  # RoBERTa-wwm-ext has no pair head
   batch = small.batch()
   loss = float(small.evaluate(objective, params, batch)[0][0])
-  labels = np.full(batch['input_ids'].shape, -100)
-  row, slot = np.nonzero(batch['masked_weights'])
-  labels[row, batch['masked_positions'][row, slot]] = batch['masked_targets'][row, slot]
+  labels = small.with_targets(batch, np.full(batch['input_ids'].shape, -100))
   as_long = lambda x: torch.tensor(np.asarray(x)).long()
   with torch.no_grad():
     out = network(

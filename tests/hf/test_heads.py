@@ -3,7 +3,6 @@ perturbed, one text and two, padding on each family's side.
 """
 
 import functools
-import json
 
 import jax
 import numpy as np
@@ -23,6 +22,7 @@ from bertzoo_jax.objectives import networks
 from bertzoo_jax.parts import fields
 from bertzoo_jax.parts import task_objectives
 from bertzoo_jax.tasks import kinds
+from tests.hf import directories
 
 transformers = pytest.importorskip('transformers', reason='parity needs transformers')
 torch = pytest.importorskip('torch', reason='parity needs torch')
@@ -158,13 +158,8 @@ def written(case, head=heads.ROW):
   )
 
 
-def put(folder, tensors, config):
-  weights.save(folder / 'model.safetensors', tensors)
-  (folder / 'config.json').write_text(json.dumps(config))
-
-
 def save(folder, a, params, encoder, special, task=TASK):
-  put(folder, *export.convert(a, weights.flatten(params), encoder, special, task))
+  directories.put(folder, *export.convert(a, weights.flatten(params), encoder, special, task))
 
 
 def batches(encoder, pad, head=heads.ROW):
@@ -181,17 +176,6 @@ def batches(encoder, pad, head=heads.ROW):
     yield verify.as_options(made) if head == heads.CHOICE else made
 
 
-def compared(folder, a, encoder, params, batch):
-  """The comparisons of an exported directory."""
-  computed = a.computes(encoder)
-  return verify.compare_logits(
-    verify.our_logits(computed.encoder, params, batch),
-    verify.logits(folder, a, batch),
-    batch['pack_ids'],
-    computed.unread,
-  )
-
-
 SAID = {
   heads.ROW: ['row'],
   heads.SPAN: ['end', 'start'],
@@ -205,9 +189,9 @@ SAID = {
 )
 def test_transformers_says_the_same_from_what_we_write(tmp_path, head, case):
   a, encoder, params, *files = written(case, head)
-  put(tmp_path, *files)
+  directories.put(tmp_path, *files)
   for batch in batches(encoder, CASES[case][3]['pad'], head):
-    rows = compared(tmp_path, a, encoder, params, batch)
+    rows = directories.compared(tmp_path, a, encoder, params, batch)
     assert [r.what.split()[0] for r in rows] == ['tensors', *SAID[head]]
     assert all(r.holds for r in rows), verify.table(rows)
     assert head != heads.ROW or float(rows[1].difference) < TOLERANCE
@@ -219,14 +203,14 @@ def test_transformers_computes_the_vectors_of_a_class_without_a_head(tmp_path, c
   a, (encoder, params) = architectures.choose(f'{family}Model'), of_case(case)
   params = {'encoder': params['encoder']}
   save(tmp_path, a, params, encoder, special)
-  rows = compared(tmp_path, a, encoder, params, next(batches(encoder, special['pad'])))
+  rows = directories.compared(tmp_path, a, encoder, params, next(batches(encoder, special['pad'])))
   assert rows[1].what.startswith('vectors') and all(r.holds for r in rows), verify.table(rows)
 
 
 @pytest.mark.parametrize('head, case', TRIED)
 def test_a_written_head_is_read_back_with_its_labels(tmp_path, head, case):
   a, encoder, params, *files = written(case, head)
-  put(tmp_path, *files)
+  directories.put(tmp_path, *files)
   loaded, report = hf.load(tmp_path)
   assert report.architecture == a.name and report.model_type == a.model_type
   assert report.labels == (LABELS if head in heads.LABELLED else ()) and report.ignored == ()
@@ -333,7 +317,7 @@ def test_we_say_the_same_from_what_transformers_writes(tmp_path, head, family):
   section = {**section, 'name': a.part}
   encoder = small.encoder(section=section, **spare, **report.encoder)
   batch = next(batches(encoder, theirs.config.pad_token_id))
-  rows = compared(tmp_path, a, encoder, params, batch)
+  rows = directories.compared(tmp_path, a, encoder, params, batch)
   assert len(rows) == 1 + len(SAID[head]) and all(r.holds for r in rows), verify.table(rows)
   assert head != heads.ROW or float(rows[1].difference) < TOLERANCE
 
@@ -389,8 +373,10 @@ def _mirrored(name):
 def test_a_planted_mistake_is_seen(tmp_path, head, case, plant):
   a, encoder, params, tensors, config = written(case, head)
   plant(tensors, config)
-  put(tmp_path, tensors, config)
-  rows = compared(tmp_path, a, encoder, params, next(batches(encoder, CASES[case][3]['pad'], head)))
+  directories.put(tmp_path, tensors, config)
+  rows = directories.compared(
+    tmp_path, a, encoder, params, next(batches(encoder, CASES[case][3]['pad'], head))
+  )
   assert rows[0].holds and not any(row.holds for row in rows[1:])
 
 
@@ -420,7 +406,7 @@ def test_a_head_that_no_class_of_its_family_holds_is_written_beside_the_encoder(
   a = architectures.choose(chosen)
   held = hf_architecture.placed(a, flat)
   aside = {k: x for k, x in flat.items() if k not in held}
-  put(tmp_path, *export.convert(a, held, encoder, special, TASK, aside))
+  directories.put(tmp_path, *export.convert(a, held, encoder, special, TASK, aside))
   weights.save(tmp_path / weights.HEADS, aside)
   loaded, report = hf.load(tmp_path)
   assert report.labels == (LABELS if head.name == heads.ROW else ())
@@ -434,7 +420,7 @@ def test_xlnet_s_conditional_head_has_the_beam_and_the_odds_of_transformers(tmp_
   assert architectures.fitting(BEAMS, encoder.activation, weights.flatten(params)) == BEAMS
   save(tmp_path, a, params, encoder, special)
   for batch in batches(encoder, special['pad']):
-    rows = compared(tmp_path, a, encoder, params, batch)
+    rows = directories.compared(tmp_path, a, encoder, params, batch)
     assert [r.what.split()[0] for r in rows[1:]] == [
       *('end_place', 'end_share', 'impossible', 'start_place', 'start_share')
     ]

@@ -17,6 +17,7 @@ from bertzoo_jax.hf import weights
 from bertzoo_jax.model import modern
 from configs import modern_rtd
 from tests.export.test_export import make_workdir
+from tests.hf import directories
 
 transformers = pytest.importorskip('transformers', reason='parity needs transformers')
 torch = pytest.importorskip('torch', reason='parity needs torch')
@@ -32,15 +33,13 @@ def network(**changes):
 
 def written(folder, encoder, params):
   tensors, config = export.convert(LM, weights.flatten(params), encoder, small.BERT_IDS)
-  weights.save(folder / 'model.safetensors', tensors)
-  (folder / 'config.json').write_text(json.dumps(config))
+  directories.put(folder, tensors, config)
   return config
 
 
 def compared(folder, encoder, params, length=40):
   batch = verify.random_batch(small.VOCAB, length, 0, small.BERT_IDS['pad'])
-  ours, theirs = verify.our_logits(encoder, params, batch), verify.logits(folder, LM, batch)
-  return verify.compare_logits(ours, theirs, batch['pack_ids'])
+  return directories.compared(folder, LM, encoder, params, batch)
 
 
 @pytest.fixture(scope='module')

@@ -1,7 +1,5 @@
 """XLNet's class of transformers: weights and config.json in both directions."""
 
-import json
-
 import numpy as np
 import pytest
 import small_networks as small
@@ -12,6 +10,7 @@ from bertzoo_jax.hf import architecture as hf_architecture
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
+from tests.hf import directories
 
 pytest.importorskip('transformers', reason='parity needs transformers')
 pytest.importorskip('torch', reason='parity needs torch')
@@ -25,8 +24,7 @@ def written(folder, kind, a=LM, **changes):
   network = objective.networks[0]
   params = hf_architecture.placed(a, weights.flatten(small.parameters(objective)))
   tensors, config = export.convert(a, params, network.encoder, small.BERT_IDS)
-  weights.save(folder / 'model.safetensors', tensors)
-  (folder / 'config.json').write_text(json.dumps(config))
+  directories.put(folder, tensors, config)
   return network.encoder, weights.unflatten(params)
 
 
@@ -44,8 +42,7 @@ def test_transformers_computes_the_same_from_what_we_write(tmp_path, kind, a, ch
   batch = verify.random_batch(small.VOCAB, 24, encoder.type_vocab_size, small.BERT_IDS['pad'])
   left = {name: x[:, ::-1].copy() for name, x in batch.items()}  # as its tokenizer pads
   for rows in (batch, left):
-    ours = verify.our_logits(encoder, params, rows)
-    found = verify.compare_logits(ours, verify.logits(tmp_path, a, rows), rows['pack_ids'])
+    found = directories.compared(tmp_path, a, encoder, params, rows)
     assert len(found) == 2 and all(r.holds for r in found), verify.table(found)
 
 

@@ -21,8 +21,8 @@ from bertzoo_jax.model import operations
 from bertzoo_jax.training import sharding
 from configs import parts
 from tests import toys
-from tests.pretrain.test_pretrain import here  # noqa: F401  a fixture
-from tests.pretrain.test_pretrain import world  # noqa: F401
+from tests.pretrain.runs import here  # noqa: F401  a fixture
+from tests.pretrain.runs import world  # noqa: F401
 
 SIZES = hf.Sizes(num_heads=4, num_layers=3, blocks=3, hidden_size=48, table_width=48)
 # Their pairs of features are neighbours, ours lie half a head apart.

@@ -21,17 +21,9 @@ def packed(**sizes):
   return {**batch, 'pack_ids': batch['pack_ids'].astype(np.int32)}
 
 
-def original(batch):
-  """The row before its masking."""
-  ids = batch['input_ids'].copy()
-  rows, slots = np.nonzero(batch['masked_weights'])
-  ids[rows, batch['masked_positions'][rows, slots]] = batch['masked_targets'][rows, slots]
-  return ids
-
-
 def test_the_loss_is_the_mean_over_tokens_that_follow_one_of_their_segment():
   objective, batch = small.objective('left_to_right'), packed()
-  params, ids, packs = small.parameters(objective), original(batch), batch['pack_ids']
+  params, ids, packs = small.parameters(objective), small.with_targets(batch), batch['pack_ids']
   encoder = objective.networks[0].encoder
   shown = {**batch, 'input_ids': ids}
   logits = jax.jit(lambda p: networks.predict(encoder, p, shown))(params)['next']
@@ -50,7 +42,7 @@ def test_the_loss_is_the_mean_over_tokens_that_follow_one_of_their_segment():
 def test_the_choice_of_masked_tokens_changes_nothing():
   objective, batch = small.objective('left_to_right'), packed()
   params = small.parameters(objective)
-  again = {**batch, 'input_ids': original(batch)}
+  again = {**batch, 'input_ids': small.with_targets(batch)}
   again['masked_targets'] = np.take_along_axis(
     again['input_ids'], batch['masked_positions'], axis=1
   )

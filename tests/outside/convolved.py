@@ -8,7 +8,6 @@ from typing import Any
 
 from flax import linen as nn
 
-from bertzoo_jax.model import attention
 from bertzoo_jax.model import blocks
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
@@ -16,6 +15,7 @@ from bertzoo_jax.model import protocol
 from bertzoo_jax.model import stack
 from bertzoo_jax.model import transformer
 from bertzoo_jax.parts import fields
+from tests.outside import roformer
 
 AXES = (
   (r'(query|key|value)/kernel$', {'tensor': (-2,), 'fsdp': (-3,)}),
@@ -98,16 +98,7 @@ class Convolved(nn.Module):
     return self.embeddings.sum(batch)
 
   def __call__(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, embedded_BLE=None):
-    keys, block = blocks.split_keys(dropout_keys_B2, 2), self._block()
-    x_BLD = self.embed(batch) if embedded_BLE is None else embedded_BLE
-    x_BLD = ops.constrain('hidden', self.embeddings.finish(x_BLD, keys[0]))
-    visible = attention.of_batch(batch)
-
-    def apply(params, x_BLD, turn):
-      return block.apply({'params': params}, x_BLD, visible, turn.keys_B2, ops), None
-
-    how = dict(unroll=self.unroll, remat=self.remat)
-    return stack.scan(apply, self.layers, x_BLD, keys[1], self.plan, **how)[0]
+    return roformer.embedded_and_scanned(self, batch, dropout_keys_B2, ops, embedded_BLE)
 
   @nn.nowrap
   def flops(self, length, predictions=0, features=()):

@@ -11,42 +11,32 @@ from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
 from bertzoo_jax.hf.architecture import HEADS_BIAS
 from bertzoo_jax.hf.architecture import HEADS_KERNEL
-from bertzoo_jax.hf.architecture import KERNEL
-from bertzoo_jax.hf.architecture import SAME
 from bertzoo_jax.hf.architecture import Row
+from bertzoo_jax.hf.architectures.bert_like import dense
+from bertzoo_jax.hf.architectures.bert_like import norm
 from tests.outside import convolved
 
 # [places, D, D] and torch's [out, in, places].
 CONVOLUTION = architecture.Transform(lambda x, s: x.transpose(2, 1, 0), lambda y, s: y.T)
 
 
-def _dense(ours, theirs, kernel=KERNEL, bias=SAME):
-  return Row(f'{ours}/kernel', f'{theirs}.weight', kernel), Row(
-    f'{ours}/bias', f'{theirs}.bias', bias
-  )
-
-
-def _norm(ours, theirs):
-  return Row(f'{ours}/scale', f'{theirs}.weight'), Row(f'{ours}/bias', f'{theirs}.bias')
-
-
 ROWS = (
   Row('encoder/embeddings/word/embedding', 'words.weight'),
   Row('encoder/embeddings/position/embedding', 'places.weight'),
-  *_norm('encoder/embeddings/norm', 'norm'),
+  *norm('encoder/embeddings/norm', 'norm'),
   *(
     row
     for name in ('query', 'key', 'value')
-    for row in _dense(f'encoder/layers/{name}', f'blocks.{{i}}.{name}', HEADS_KERNEL, HEADS_BIAS)
+    for row in dense(f'encoder/layers/{name}', f'blocks.{{i}}.{name}', HEADS_KERNEL, HEADS_BIAS)
   ),
-  *_dense('encoder/layers/output', 'blocks.{i}.output', FROM_HEADS_KERNEL),
-  *_dense('encoder/layers/convolution', 'blocks.{i}.convolution', CONVOLUTION),
-  *_norm('encoder/layers/first_norm', 'blocks.{i}.first_norm'),
-  *_dense('encoder/layers/feed_forward/in', 'blocks.{i}.in'),
-  *_dense('encoder/layers/feed_forward/out', 'blocks.{i}.out'),
-  *_norm('encoder/layers/second_norm', 'blocks.{i}.second_norm'),
-  *_dense('mlm_head/transform', 'head.dense'),
-  *_norm('mlm_head/norm', 'head.norm'),
+  *dense('encoder/layers/output', 'blocks.{i}.output', FROM_HEADS_KERNEL),
+  *dense('encoder/layers/convolution', 'blocks.{i}.convolution', CONVOLUTION),
+  *norm('encoder/layers/first_norm', 'blocks.{i}.first_norm'),
+  *dense('encoder/layers/feed_forward/in', 'blocks.{i}.in'),
+  *dense('encoder/layers/feed_forward/out', 'blocks.{i}.out'),
+  *norm('encoder/layers/second_norm', 'blocks.{i}.second_norm'),
+  *dense('mlm_head/transform', 'head.dense'),
+  *norm('mlm_head/norm', 'head.norm'),
   Row('mlm_head/bias', 'head.bias'),
 )
 _FIELDS = ('num_layers', 'hidden_size', 'num_heads', 'intermediate_size', 'max_positions', 'reach')

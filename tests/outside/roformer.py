@@ -31,6 +31,20 @@ def rotary(base, q_BLHK, k_BLHK):
   return turned(q_BLHK).astype(q_BLHK.dtype), turned(k_BLHK).astype(k_BLHK.dtype), None
 
 
+def embedded_and_scanned(encoder, batch, dropout_keys_B2, ops, embedded_BLE):
+  """hidden_BLD: the sum of the embeddings, finished, through the blocks of `encoder.plan`."""
+  keys, block = blocks.split_keys(dropout_keys_B2, 2), encoder._block()
+  x_BLD = encoder.embed(batch) if embedded_BLE is None else embedded_BLE
+  x_BLD = ops.constrain('hidden', encoder.embeddings.finish(x_BLD, keys[0]))
+  visible = attention.of_batch(batch)
+
+  def apply(params, x_BLD, turn):
+    return block.apply({'params': params}, x_BLD, visible, turn.keys_B2, ops), None
+
+  how = dict(unroll=encoder.unroll, remat=encoder.remat)
+  return stack.scan(apply, encoder.layers, x_BLD, keys[1], encoder.plan, **how)[0]
+
+
 @protocol.encoder
 class RoFormer(nn.Module):
   """The encoder."""
@@ -66,16 +80,7 @@ class RoFormer(nn.Module):
     return self.embeddings.sum(batch)
 
   def __call__(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, embedded_BLE=None):
-    keys, block = blocks.split_keys(dropout_keys_B2, 2), self._block()
-    x_BLD = self.embed(batch) if embedded_BLE is None else embedded_BLE
-    x_BLD = ops.constrain('hidden', self.embeddings.finish(x_BLD, keys[0]))
-    visible = attention.of_batch(batch)
-
-    def apply(params, x_BLD, turn):
-      return block.apply({'params': params}, x_BLD, visible, turn.keys_B2, ops), None
-
-    how = dict(unroll=self.unroll, remat=self.remat)
-    return stack.scan(apply, self.layers, x_BLD, keys[1], self.plan, **how)[0]
+    return embedded_and_scanned(self, batch, dropout_keys_B2, ops, embedded_BLE)
 
   @nn.nowrap
   def flops(self, length, predictions=0, features=()):

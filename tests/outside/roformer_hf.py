@@ -7,25 +7,15 @@ from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
 from bertzoo_jax.hf.architecture import HEADS_BIAS
 from bertzoo_jax.hf.architecture import HEADS_KERNEL
-from bertzoo_jax.hf.architecture import KERNEL
-from bertzoo_jax.hf.architecture import SAME
 from bertzoo_jax.hf.architecture import Row
+from bertzoo_jax.hf.architectures.bert_like import dense
+from bertzoo_jax.hf.architectures.bert_like import norm
 from tests.outside import roformer
 
 LONGEST = 1536
 LAYERS, THEIRS = 'encoder/layers', 'roformer.encoder.layer.{i}'
 WORDS = 'roformer.embeddings.word_embeddings.weight'
 ANGLES, BIAS = 'roformer.encoder.embed_positions.weight', 'cls.predictions.bias'
-
-
-def dense(ours, theirs, kernel=KERNEL, bias=SAME):
-  return Row(f'{ours}/kernel', f'{theirs}.weight', kernel), Row(
-    f'{ours}/bias', f'{theirs}.bias', bias
-  )
-
-
-def norm(ours, theirs):
-  return Row(f'{ours}/scale', f'{theirs}.weight'), Row(f'{ours}/bias', f'{theirs}.bias')
 
 
 def angles(sizes):

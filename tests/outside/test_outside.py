@@ -33,11 +33,12 @@ from bertzoo_jax.training import sharding
 from configs import bert
 from configs import parts
 from tests import toys
+from tests.hf import directories
 from tests.outside import kept_or_random
 from tests.outside import roformer
-from tests.pretrain.test_pretrain import here  # noqa: F401  a fixture
-from tests.pretrain.test_pretrain import state_of
-from tests.pretrain.test_pretrain import world  # noqa: F401
+from tests.pretrain.runs import here  # noqa: F401  a fixture
+from tests.pretrain.runs import state_of
+from tests.pretrain.runs import world  # noqa: F401
 
 STEPS, KEPT_STEP, VOCAB = 36, 12, 104
 KEPT = 'tests.outside.kept_or_random:kept_or_random'
@@ -124,16 +125,13 @@ def exported(folder, network, name, seed=0):
   """(architecture, perturbed parameters) of a network whose names and config.json are written."""
   params = small.parameters(objectives.BY_NAME['mlm'](encoder=network), seed)
   a = architectures.choose(config(name).hf)
-  tensors, content = export.convert(a, weights.flatten(params), network, small.BERT_IDS)
-  weights.save(folder / 'model.safetensors', tensors)
-  (folder / 'config.json').write_text(json.dumps(content))
+  directories.put(folder, *export.convert(a, weights.flatten(params), network, small.BERT_IDS))
   return a, params
 
 
 def compared(folder, a, network, params, length=40):
   batch = verify.random_batch(VOCAB, length, 0, 0)
-  ours, theirs = verify.our_logits(network, params, batch), verify.logits(folder, a, batch)
-  return verify.compare_logits(ours, theirs, batch['pack_ids'])
+  return directories.compared(folder, a, network, params, batch)
 
 
 @pytest.mark.parametrize('name', ['roformer', 'convolved'])

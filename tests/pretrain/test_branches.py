@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import small_networks as small
 import toys
-from test_pretrain import state_of
 
 from bertzoo_jax import pretrain
 from bertzoo_jax import pretrained
@@ -14,8 +13,8 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import workdir as workdirs
-from bertzoo_jax.training import sharding
 from configs import parts
+from tests.pretrain import runs
 
 STEPS, AT, LENGTH, VOCAB = 4, 2, 12, 31
 DECAY = parts.warmup_stable_decay(learning_rate=0.01, warmup=1, decay=STEPS - AT)
@@ -30,7 +29,6 @@ def train(tmp_path_factory):
   toys.write_batches(
     folder / 'batches.npz', arrays, steps=[0, STEPS], length=LENGTH, vocab_size=VOCAB
   )
-  mesh = sharding.mesh
 
   def run(workdir, init=None, **fields):
     made = parts.experiment(
@@ -59,7 +57,7 @@ def train(tmp_path_factory):
       }
     )
     with pytest.MonkeyPatch.context() as patch:
-      patch.setattr(sharding, 'mesh', lambda shape: mesh(shape, jax.devices()[:1]))
+      runs.on_one_device(patch)
       how = dict(batches=str(folder / 'batches.npz'), init=init, resume_moments=init is not None)
       return pretrain.pretrain(ml_collections.ConfigDict(made).lock(), str(workdir), **how)
 
@@ -79,7 +77,7 @@ def test_a_branch_with_the_same_config_is_the_uninterrupted_run_bit_for_bit(
   init = f'{whole}@{AT}'
   train(tmp_path / 'run', init)
   assert f'step {AT}, weights and optimizer from {init}' in capsys.readouterr().out
-  assert state_of(tmp_path / 'run', STEPS) == state_of(whole, STEPS)
+  assert runs.state_of(tmp_path / 'run', STEPS) == runs.state_of(whole, STEPS)
   averages = [checkpoint.load_params(f'{run}@ema')[0] for run in (whole, tmp_path / 'run')]
   jax.tree.map(np.testing.assert_array_equal, *averages)
   assert [row['step'] for row in metrics.read(tmp_path / 'run')] == [3, 4]

@@ -1,11 +1,10 @@
-"""pretrain from the outside: real processes that are killed, and mistakes that end in a sentence.
+"""pretrain from the outside: real processes that are killed, and what a resumed run refuses.
 
 The oracle of resuming: parameters, optimizer state and every logged loss and batch are bitwise
 those of a run that nobody touched, with dropout on.
 """
 
 import glob
-import hashlib
 import itertools
 import json
 import os
@@ -18,18 +17,11 @@ import signal
 import subprocess
 import sys
 import time
-import types
 
 import jax
-import ml_collections
 import numpy as np
-import orbax.checkpoint as ocp
 import pytest
-import toys
 
-from bertzoo_jax import assembly
-from bertzoo_jax import cli
-from bertzoo_jax.assembly import checks
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import trees
 from bertzoo_jax.runs import checkpoint
@@ -37,157 +29,19 @@ from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import step_folders
 from bertzoo_jax.training import health
 from bertzoo_jax.training import loop
-from configs import bert
 from configs import parts
-
-ROOT = pathlib.Path(__file__).parents[2]
-STEPS, BORDER = 14, 9
-COUPLED = parts.part('tests.outside.coupled:coupled', how='contrast')
-
-# A network that compiles in seconds; rows so few that epochs end within the run; a phase that ends
-# at BORDER, and one of a larger batch in two microbatches.
-CONFIG = f"""
-from configs import parts
-
-def get_config(argument=None):
-  return parts.experiment(
-      tokenizer=parts.wordpiece(vocab_size=300), corpus=parts.corpus(held_out=0.2),
-      format=parts.segment_pairs(), masking=parts.token(),
-      encoder=parts.transformer(num_layers=2, hidden_size=16, num_heads=2, intermediate_size=32,
-                                max_positions=64),
-      objective=parts.mlm_pair(), optimizer=parts.adamw_uncorrected(),
-      schedule=parts.linear_from_start(learning_rate=1e-2, warmup=3), length=64, batch_size=8,
-      phases=(({BORDER}, {{'length': 32}}),
-              ({STEPS - BORDER}, {{'batch_tokens': 1024, 'run.accumulation': 2}})),
-      hf='BertForPreTraining',
-      run=parts.run(dtype='float32', log_every=1, eval_every=6, eval_batches=2, save_minutes=0.0,
-                    keep=3, tensorboard=False))
-"""
-
-
-@pytest.fixture(scope='session')
-def world(tmp_path_factory):
-  """Folder with config.py, corpus/, and a cache of compiled programs that all runs share."""
-  from bertzoo_jax import prepare
-
-  folder = tmp_path_factory.mktemp('world')
-  (folder / 'config.py').write_text(CONFIG)
-  words = (ROOT / 'data/sample/time_machine.txt').read_text().split()[1000:]
-  (folder / 'text.txt').write_text(
-    '\n\n'.join(' '.join(words[i : i + 80]) for i in range(0, 960, 80))
-  )
-  text, out = [str(folder / 'text.txt')], str(folder / 'corpus')
-  prepare.prepare(config(folder), text, out, workers=1, say=lambda line: None)
-  return folder
-
-
-def config(folder, **changes):
-  namespace = {}
-  exec((folder / 'config.py').read_text(), namespace)
-  made = namespace['get_config']()
-  made.run.compile_cache = str(folder / 'cache')
-  made.update_from_flattened_dict(changes)
-  return ml_collections.ConfigDict(made).lock()
-
-
-def command(world, workdir, *more):
-  return [
-    sys.executable,
-    '-m',
-    'bertzoo_jax.pretrain',
-    f'--config={world}/config.py',
-    f'--config.run.compile_cache={world}/cache',
-    f'--workdir={workdir}',
-    *([] if any(m.startswith('--batches') for m in more) else [f'--corpus={world}/corpus']),
-    *more,
-  ]
-
-
-def environment():
-  # one device, and compiled as quickly as here
-  flags = ' '.join(f for f in os.environ['XLA_FLAGS'].split() if 'device_count' not in f)
-  return {**os.environ, 'XLA_FLAGS': flags, 'PYTHONPATH': str(ROOT), 'PYTHONUNBUFFERED': '1'}
-
-
-def run_train(world, workdir, *more, stop_when=None, how=signal.SIGKILL):
-  """(exit code, what was said) of a real run; `stop_when(workdir)` true sends it a signal."""
-  process = subprocess.Popen(
-    command(world, workdir, *more),
-    cwd=ROOT,
-    env=environment(),
-    stdout=subprocess.PIPE,
-    stderr=subprocess.STDOUT,
-    text=True,
-  )
-  if stop_when is not None:
-    deadline = time.monotonic() + 240
-    while process.poll() is None and not stop_when(pathlib.Path(workdir)):
-      assert time.monotonic() < deadline
-      time.sleep(0.002)
-    process.send_signal(how)
-  said, _ = process.communicate(timeout=300)
-  return process.returncode, said
-
-
-@pytest.fixture
-def here(world, monkeypatch):
-  """A run in this process, on one of its devices: quicker, where nothing is killed or compared bit
-  for bit.
-  """
-  from bertzoo_jax import pretrain
-  from bertzoo_jax.training import sharding
-
-  mesh = sharding.mesh
-  monkeypatch.setattr(sharding, 'mesh', lambda shape: mesh(shape, jax.devices()[:1]))
-
-  def run(workdir, *, init=None, batches=None, **changes):
-    return pretrain.pretrain(
-      config(world, **{k.replace('__', '.'): v for k, v in changes.items()}),
-      str(workdir),
-      init=init,
-      batches=batches,
-      corpus=None if batches else str(world / 'corpus'),
-    )
-
-  return run
-
-
-def rows(workdir):
-  file = workdir / metrics.FILE
-  return len(file.read_text().splitlines()) if file.exists() else 0
-
-
-def state_of(workdir, step=STEPS):
-  """sha256 over the path, type, shape and bytes of every array of a checkpoint."""
-  digest, folder = hashlib.sha256(), pathlib.Path(workdir) / 'checkpoints' / str(step)
-  with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
-    for part in ('params', 'rest'):
-      tree = reader.metadata(folder / part).item_metadata.tree
-      args = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
-      for path, x in jax.tree_util.tree_leaves_with_path(
-        reader.restore(folder / part, args=ocp.args.PyTreeRestore(restore_args=args))
-      ):
-        x = np.asarray(x)
-        digest.update(
-          f'{part}{jax.tree_util.keystr(path)}{x.dtype}{x.shape}'.encode() + x.tobytes()
-        )
-  return digest.hexdigest()
-
-
-def curve(workdir):
-  """Every logged number that is not a clock's."""
-  return [
-    {k: v for k, v in row.items() if k not in ('tokens_per_second', 'mfu')}
-    for row in metrics.read(workdir)
-  ]
-
-
-@pytest.fixture(scope='session')
-def untouched(world):
-  """Workdir of the run that nobody touched."""
-  code, said = run_train(world, world / 'untouched')
-  assert code == 0, said
-  return world / 'untouched'
+from tests.pretrain.runs import BORDER
+from tests.pretrain.runs import ROOT
+from tests.pretrain.runs import STEPS
+from tests.pretrain.runs import command
+from tests.pretrain.runs import curve
+from tests.pretrain.runs import environment
+from tests.pretrain.runs import everything
+from tests.pretrain.runs import npz
+from tests.pretrain.runs import refused
+from tests.pretrain.runs import rows
+from tests.pretrain.runs import run_train
+from tests.pretrain.runs import state_of
 
 
 def check_resumes(world, untouched, workdir, *stops):
@@ -461,93 +315,6 @@ def test_a_workdir_that_is_gone_stops_the_run_and_one_behind_a_link_is_kept_to(
     assert not everything(tmp_path / 'other')[1:]
 
 
-def refused(world, workdir, changes, words, **kw):
-  from bertzoo_jax import pretrain
-
-  before = everything(workdir)
-  with pytest.raises(errors.UserError, match=words) as e:
-    pretrain.pretrain(
-      config(world, **changes), str(workdir), **(kw or {'corpus': str(world / 'corpus')})
-    )
-  assert '\n' not in str(e.value)
-  assert everything(workdir) == before
-
-
-def everything(workdir):
-  """What there is in a workdir, itself included."""
-  folder = pathlib.Path(workdir)
-  return sorted(str(p) for p in (folder, *folder.rglob('*'))) if folder.exists() else []
-
-
-@pytest.mark.parametrize(
-  'changes,words',
-  [
-    ({'tokenizer.vocab_size': 301}, 'vocabulary of 300, the config one of 301'),
-    ({'tokenizer.lowercase': False}, 'tokenizer.lowercase: True → False'),
-    ({'corpus.splitter': 'lines'}, 'corpus.splitter'),
-    ({'batch_size': 12}, 'in phase 0, batch_size 12 does not divide'),
-    (
-      {'phases': ((3, {'length': 32}), (3, {'batch_tokens': 12 * 64}))},
-      'in phase 1, batch_size 12 does not divide',
-    ),
-    ({'batch_tokens': 1024}, 'set one of them'),
-    ({'run.accumulation': 3}, 'does not divide into 3 microbatches'),
-    ({'run.mesh': (3, -1, 1)}, 'run.mesh'),
-    ({'run.mesh': (4, 2)}, r'write \(4, 1, 2\)'),
-    ({'encoder.num_heads': 3}, 'num_heads=3'),
-    ({'encoder.max_positions': 32}, 'encoder.max_positions is 32'),
-    ({'run.dtype': 'bfloat'}, "Did you mean 'bfloat16'"),
-    ({'run.remat': 'half'}, 'remat'),
-    ({'run.on_nonfinite': 'pray'}, 'run.on_nonfinite'),
-    ({'run.log_every': 0}, 'run.log_every'),
-    ({'batch_size': -8}, 'config.batch_size is -8: a whole number'),
-    (
-      {'encoder.hidden_size': 2**18, 'encoder.num_layers': 1000},
-      r'has 275,034,580,483,630 parameters.* take 3,300,415.0 GB per device, and a device here has',
-    ),
-    ({'schedule.warmup': 14}, 'schedule.warmup is 14 of 14'),
-    ({'optimizer.no_decay': ('nrom/',)}, 'matches no parameter'),
-    ({'phases': ()}, 'at least one phase'),
-    (
-      {'phases': ((3, {'length': 32}), (3, {'format': parts.full_sentences()}))},
-      'needs pair_labels',
-    ),  # of a phase still to come
-    (
-      {'phases': ((3, {'length': 32}), (3, {'masking.rounding': 'neerest'}))},
-      "Did you mean 'nearest'",
-    ),
-    ({'phases': ((3, {'length': 32}), (3, {'length': 4}))}, 'at least 5 tokens'),
-    (
-      {'phases': ((3, {'length': 32}), (3, {'masking': {'name': 'token', 'rate': 0.2}}))},
-      'does not fit .*missing',
-    ),
-    ({'phases': ((3, {'masking.rat': 0.2}),)}, 'masking.rat'),
-    ({'format': parts.full_sentences()}, 'needs pair_labels, which format=full_sentences'),
-    (
-      {'masking': parts.span(), 'objective': parts.mlm_span_boundary(num_offsets=16)},
-      'num_offsets=16 is above masking.max_pair_targets=15',
-    ),
-    ({'objective': COUPLED}, r'couples the rows of a batch, and run.mesh splits them into 8 parts'),
-    ({'objective': COUPLED, 'run.mesh': (1, 4, 2)}, r'4 parts.*run.mesh="\(1,1,8\)"'),
-    (
-      {'objective': COUPLED, 'run.mesh': (1, 1, 8)},
-      'run.accumulation splits them into 2 parts',
-    ),  # of a phase still to come
-  ],
-)
-def test_a_mistake_is_refused_in_one_sentence_and_nothing_is_written(
-  world, tmp_path, changes, words
-):
-  refused(world, tmp_path / 'run', changes, words)
-  assert not (tmp_path / 'run/config.json').exists()
-
-
-def test_a_mistake_ends_a_process_with_one_sentence_and_exit_code_2(world, tmp_path):
-  code, said = run_train(world, tmp_path / 'run', '--config.schedule.warmup=99')
-  assert code == 2 and 'Traceback' not in said, said
-  assert said.strip().splitlines()[-1].startswith('error: schedule.warmup is 99')
-
-
 def test_other_science_at_resume_is_refused_and_machinery_may_change(
   world, untouched, tmp_path, here
 ):
@@ -608,15 +375,6 @@ def test_weights_of_another_vocabulary_are_refused(world, untouched, tmp_path):
   refused(world, tmp_path / 'run', {}, 'another vocabulary: 2 of 300 pieces', **given)
 
 
-def test_a_workdir_in_a_corpus_is_refused(world):
-  refused(world, world / 'corpus', {}, 'holds a corpus')
-
-
-def test_a_later_phase_may_not_drop_what_is_trained(world, tmp_path):
-  changes = {'phases': ((3, {}), (3, {'objective': parts.mlm()}))}
-  refused(world, tmp_path / 'run', changes, 'Phase 1 does not train pair_head')
-
-
 # In the ordinary run, tests/training/test_loop.py and test_pretrain_networks.py do so.
 @pytest.mark.slow
 def test_a_run_whose_objective_grows_stops_at_the_border_and_goes_on(world, tmp_path, here):
@@ -629,22 +387,6 @@ def test_a_run_whose_objective_grows_stops_at_the_border_and_goes_on(world, tmp_
   assert step_folders.steps(tmp_path / 'run')[-1] == BORDER
   here(tmp_path / 'run', **again)
   assert state_of(tmp_path / 'run') == state_of(tmp_path / 'whole')
-
-
-def npz(path, poison=(), length=32, steps=6):
-  from bertzoo_jax.batches import pipeline
-  from bertzoo_jax.corpus import corpus
-
-  c = config(path.parent)
-  text = corpus.open(path.parent / 'corpus')
-  how = dict(format=c.format, masking=c.masking, length=length, batch_size=8, seed=0)
-  train = pipeline.build(text, **how)
-  batches = [train.batch(s) for s in range(steps)]
-  for s in poison:
-    batches[s]['masked_weights'][0, 0] = np.inf
-  meta = dict(vocab_size=300, steps=[0, steps], length=length)
-  toys.write_batches(path, {k: np.stack([b[k] for b in batches]) for k in batches[0]}, **meta)
-  return path
 
 
 def test_batches_from_a_file_train_as_the_corpus_does_without_tensorflow(
@@ -676,20 +418,6 @@ def test_numbers_that_are_not_finite_stop_a_run_with_the_last_good_step_kept(
     assert step_folders.steps(tmp_path / 'run')[-1] == 3
 
 
-def test_a_stopped_run_ends_with_one_sentence_and_exit_code_3(monkeypatch, capsys):
-  from bertzoo_jax import pretrain
-
-  def stop(*args, **kw):
-    raise errors.Stopped('because')
-
-  for flag in [name for name in pretrain.main.__code__.co_names if name.isupper()]:
-    monkeypatch.setattr(pretrain, flag, types.SimpleNamespace(value=None), raising=False)
-  monkeypatch.setattr(pretrain, 'pretrain', stop)
-  with pytest.raises(SystemExit) as e:
-    cli._guard(pretrain.main, [])
-  assert e.value.code == 3 and capsys.readouterr().err == 'error: because\n'
-
-
 def test_skipping_leaves_the_update_out_counts_it_and_goes_on(world, tmp_path, here):
   batches = str(npz(world / 'poisoned2.npz', poison=(3,)))
   here(tmp_path / 'run', batches=batches, run__on_nonfinite='skip', run__eval_every=0)
@@ -703,7 +431,3 @@ def test_too_many_left_out_updates_in_a_row_stop_a_run(world, tmp_path, monkeypa
   path = npz(world / 'poisoned3.npz', poison=(1, 2, 3, 4))
   with pytest.raises(errors.Stopped, match='last 3 updates'):
     here(tmp_path / 'run', batches=str(path), run__on_nonfinite='skip')
-
-
-def test_the_tiny_config_of_the_repository_fits_its_own_checks():
-  checks.of_run(assembly.resolve(ml_collections.ConfigDict(bert.get_config('tiny')).lock()))

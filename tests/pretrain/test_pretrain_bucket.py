@@ -1,6 +1,6 @@
 """pretrain with its corpus and its workdir in an object store, which fails; and a run that moves.
 
-The store is real to its clients (emulated_gcs); the oracle is that of test_pretrain.
+The store is real to its clients (emulated_gcs); the oracle is test_pretrain's.
 """
 
 import signal
@@ -9,22 +9,20 @@ import time
 
 import emulated_gcs
 import pytest
-import test_pretrain
-from test_pretrain import untouched  # noqa: F401  a fixture
-from test_pretrain import world  # noqa: F401
 
 from bertzoo_jax.runs import step_folders
+from tests.pretrain import runs
 
 pytestmark = pytest.mark.slow
 FEW_SAVES = ('--config.run.save_minutes=1000.0', '--config.run.keep_every=4')
 
 
-def run(world, store, workdir, *more, upon=None, then=None):  # noqa: F811
+def run(world, store, workdir, *more, upon=None, then=None):
   """(exit code, what was said) of a run; `then()` is called when `upon` is in the store."""
   process = subprocess.Popen(
-    test_pretrain.command(world, workdir, *FEW_SAVES, *more),
-    cwd=test_pretrain.ROOT,
-    env={**test_pretrain.environment(), **store.environment()},
+    runs.command(world, workdir, *FEW_SAVES, *more),
+    cwd=runs.ROOT,
+    env={**runs.environment(), **store.environment()},
     stdout=subprocess.PIPE,
     stderr=subprocess.STDOUT,
     text=True,
@@ -39,11 +37,11 @@ def run(world, store, workdir, *more, upon=None, then=None):  # noqa: F811
 
 
 def test_a_run_that_moves_to_a_bucket_which_fails_and_back_to_a_disk_goes_on_bit_for_bit(
-  world,  # noqa: F811
-  untouched,  # noqa: F811
+  world,
+  untouched,
   tmp_path,
 ):
-  code, said = test_pretrain.run_train(
+  code, said = runs.run_train(
     world, tmp_path / 'run', *FEW_SAVES, stop_when=lambda w: step_folders.steps(w)
   )
   assert code == -signal.SIGKILL, said
@@ -78,8 +76,8 @@ def test_a_run_that_moves_to_a_bucket_which_fails_and_back_to_a_disk_goes_on_bit
     assert kept and 'resuming from the checkpoint of step' in said, said
     store.mend()
     store.download('bucket', 'run', tmp_path / 'back')
-  code, said = test_pretrain.run_train(world, tmp_path / 'back', *FEW_SAVES)
+  code, said = runs.run_train(world, tmp_path / 'back', *FEW_SAVES)
   assert code == 0, said
-  assert step_folders.steps(tmp_path / 'back')[-1] == test_pretrain.STEPS
-  assert test_pretrain.state_of(tmp_path / 'back') == test_pretrain.state_of(untouched)
-  assert test_pretrain.curve(tmp_path / 'back') == test_pretrain.curve(untouched)
+  assert step_folders.steps(tmp_path / 'back')[-1] == runs.STEPS
+  assert runs.state_of(tmp_path / 'back') == runs.state_of(untouched)
+  assert runs.curve(tmp_path / 'back') == runs.curve(untouched)

@@ -1,23 +1,19 @@
 """Runs with a memory, by the entry points: killed, resumed and scored."""
 
-# ruff: noqa: F811  a fixture of another file is an argument here
-
 import shutil
 import signal
 
 import jax
 import numpy as np
 import pytest
-import test_pretrain as runs
-from test_pretrain import here  # noqa: F401  a fixture
 
 from bertzoo_jax import objectives
-from bertzoo_jax import prepare
 from bertzoo_jax.evaluate import held_out
 from bertzoo_jax.evaluate import scores
 from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import step_folders
 from configs import parts
+from tests.pretrain import runs
 
 # An epoch ends with step 15; saves in its middle and at its end.
 STEPS, EPOCH, SAVES, LENGTH, BATCH, WORDS = 18, 15, (10, 15), 40, 16, 1600
@@ -47,16 +43,7 @@ SYSTEMS = {
 @pytest.fixture(scope='session')
 def world(tmp_path_factory):
   """Folder with config.py, corpus/, and a cache of compiled programs that all runs share."""
-  folder = tmp_path_factory.mktemp('lanes')
-  (folder / 'config.py').write_text(CONFIG)
-  words = (runs.ROOT / 'data/sample/time_machine.txt').read_text().split()[1000:]
-  (folder / 'text.txt').write_text(
-    '\n\n'.join(' '.join(words[i : i + 80]) for i in range(0, WORDS, 80))
-  )
-  say = lambda line: None
-  text, out = str(folder / 'text.txt'), str(folder / 'corpus')
-  prepare.prepare(runs.config(folder), [text], out, workers=1, say=say)
-  return folder
+  return runs.make_world(tmp_path_factory.mktemp('lanes'), CONFIG, WORDS)
 
 
 def directly(opened, vocab_size, rows, remembers):

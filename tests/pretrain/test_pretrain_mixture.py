@@ -6,11 +6,9 @@ import json
 import re
 import shutil
 
-import jax
 import pytest
 import rich.console
 import small_corpora
-import test_pretrain as runs
 
 from bertzoo_jax import assembly
 from bertzoo_jax import prepare
@@ -26,9 +24,9 @@ from bertzoo_jax.preflight import readiness
 from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import step_folders
 from bertzoo_jax.show import __main__ as show
-from bertzoo_jax.training import sharding
 from configs import bert
 from configs import parts
+from tests.pretrain import runs
 
 BORDERS, STEPS = (4, 8), 11
 # a ramp of the batch, a falling rate, two corpora, a decay at the end
@@ -96,16 +94,11 @@ def whole(world, tmp_path_factory):
   made = config(world).copy_and_resolve_references().unlock()
   made.run.keep = 9
   with pytest.MonkeyPatch.context() as patch:
-    one_device(patch)
+    runs.on_one_device(patch)
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
       pretrain.pretrain(made.lock(), str(workdir), corpus=paths(world))
   return workdir, out.getvalue()
-
-
-def one_device(patch):
-  mesh = sharding.mesh
-  patch.setattr(sharding, 'mesh', lambda shape: mesh(shape, jax.devices()[:1]))
 
 
 def test_the_recipe_differs_from_bert_s_in_twelve_fields_at_most():
@@ -133,7 +126,7 @@ def test_a_run_on_two_corpora_tells_epochs_and_held_out_losses_of_each(whole):
 def test_a_run_goes_on_bit_for_bit_from_every_border_and_keeps_the_words_it_was_told(
   world, whole, tmp_path, monkeypatch, capsys
 ):
-  one_device(monkeypatch)
+  runs.on_one_device(monkeypatch)
   for border in BORDERS:
     again = tmp_path / str(border)
     shutil.copytree(whole[0], again)
@@ -160,7 +153,7 @@ def test_a_run_goes_on_bit_for_bit_from_every_border_and_keeps_the_words_it_was_
   ],
 )
 def test_other_corpora_are_refused(world, whole, names, words, monkeypatch):
-  one_device(monkeypatch)
+  runs.on_one_device(monkeypatch)
   with pytest.raises(errors.UserError, match=words):
     pretrain.pretrain(config(world), str(whole[0]), corpus=paths(world, *names))
 
@@ -210,7 +203,7 @@ def test_show_and_preflight_tell_a_mixture(world):
 def test_an_impossible_later_phase_is_refused_at_the_start(
   world, tmp_path, monkeypatch, override, words
 ):
-  one_device(monkeypatch)
+  runs.on_one_device(monkeypatch)
   made = config(world, phases=((4, {}), (4, override)))
   with pytest.raises(errors.UserError, match=words):
     pretrain.pretrain(made, str(tmp_path / 'run'), corpus=paths(world))

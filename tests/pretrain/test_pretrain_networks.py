@@ -2,8 +2,6 @@
 deeper from shallower.
 """
 
-# ruff: noqa: F811  a fixture of another file is an argument here
-
 import json
 import shutil
 
@@ -11,11 +9,6 @@ import jax
 import numpy as np
 import pytest
 import small_networks as small
-from test_pretrain import BORDER
-from test_pretrain import STEPS
-from test_pretrain import here  # noqa: F401  a fixture
-from test_pretrain import state_of
-from test_pretrain import world  # noqa: F401
 
 from bertzoo_jax import export
 from bertzoo_jax import fill_mask
@@ -28,6 +21,9 @@ from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import step_folders
 from configs import parts
+from tests.pretrain.runs import BORDER
+from tests.pretrain.runs import STEPS
+from tests.pretrain.runs import state_of
 
 ELECTRA = dict(
   objective=parts.replaced_token(width=0.5), encoder__activation='gelu', hf='ElectraForPreTraining'

@@ -34,6 +34,7 @@ from tests import test_systems
 pytest.importorskip('torch', reason='the comparison needs torch')
 pytest.importorskip('transformers', reason='the comparison needs transformers')
 
+from tests.hf import directories
 from tests.trajectories import driver  # noqa: E402  they need torch
 from tests.trajectories import papers  # noqa: E402
 from tests.trajectories import pretraining_losses as losses  # noqa: E402
@@ -267,9 +268,9 @@ def of_modernbert(folder):
   params = small.parameters(objective, seed=1, scale=0.03)
   network = objective.networks[0]
   a = architectures.choose('ModernBertForMaskedLM')
-  tensors, config = export.convert(a, weights.flatten(params), network.encoder, small.BERT_IDS)
-  weights.save(folder / 'model.safetensors', tensors)
-  (folder / 'config.json').write_text(json.dumps(config))
+  directories.put(
+    folder, *export.convert(a, weights.flatten(params), network.encoder, small.BERT_IDS)
+  )
   theirs, paper = losses.Transformers([a.name], [folder]), modernbert.get_config('base')
   schedule = {k: v for k, v in paper.schedule.items() if k != 'across_phases'}
   return driver.Trajectory(

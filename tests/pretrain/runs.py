@@ -1,0 +1,211 @@
+"""Runs of pretrain for tests, in processes of their own or in this one, and how two compare."""
+
+import hashlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import ml_collections
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.runs import metrics
+from tests import toys
+
+ROOT = pathlib.Path(__file__).parents[2]
+STEPS, BORDER = 14, 9
+
+# A network that compiles in seconds; rows so few that epochs end within the run; a phase that ends
+# at BORDER, and one of a larger batch in two microbatches.
+CONFIG = f"""
+from configs import parts
+
+def get_config(argument=None):
+  return parts.experiment(
+      tokenizer=parts.wordpiece(vocab_size=300), corpus=parts.corpus(held_out=0.2),
+      format=parts.segment_pairs(), masking=parts.token(),
+      encoder=parts.transformer(num_layers=2, hidden_size=16, num_heads=2, intermediate_size=32,
+                                max_positions=64),
+      objective=parts.mlm_pair(), optimizer=parts.adamw_uncorrected(),
+      schedule=parts.linear_from_start(learning_rate=1e-2, warmup=3), length=64, batch_size=8,
+      phases=(({BORDER}, {{'length': 32}}),
+              ({STEPS - BORDER}, {{'batch_tokens': 1024, 'run.accumulation': 2}})),
+      hf='BertForPreTraining',
+      run=parts.run(dtype='float32', log_every=1, eval_every=6, eval_batches=2, save_minutes=0.0,
+                    keep=3, tensorboard=False))
+"""
+
+
+@pytest.fixture(scope='session')
+def world(tmp_path_factory):
+  """Folder with config.py, corpus/, and a cache of compiled programs that all runs share."""
+  return make_world(tmp_path_factory.mktemp('world'), CONFIG, 960)
+
+
+def make_world(folder, content, many):
+  """The folder, with a config and the corpus of so many words."""
+  from bertzoo_jax import prepare
+
+  (folder / 'config.py').write_text(content)
+  words = (ROOT / 'data/sample/time_machine.txt').read_text().split()[1000:]
+  (folder / 'text.txt').write_text(
+    '\n\n'.join(' '.join(words[i : i + 80]) for i in range(0, many, 80))
+  )
+  text, out = [str(folder / 'text.txt')], str(folder / 'corpus')
+  prepare.prepare(config(folder), text, out, workers=1, say=lambda line: None)
+  return folder
+
+
+def config(folder, **changes):
+  namespace = {}
+  exec((folder / 'config.py').read_text(), namespace)
+  made = namespace['get_config']()
+  made.run.compile_cache = str(folder / 'cache')
+  made.update_from_flattened_dict(changes)
+  return ml_collections.ConfigDict(made).lock()
+
+
+def command(world, workdir, *more):
+  return [
+    sys.executable,
+    '-m',
+    'bertzoo_jax.pretrain',
+    f'--config={world}/config.py',
+    f'--config.run.compile_cache={world}/cache',
+    f'--workdir={workdir}',
+    *([] if any(m.startswith('--batches') for m in more) else [f'--corpus={world}/corpus']),
+    *more,
+  ]
+
+
+def environment():
+  # one device, and compiled as quickly as here
+  flags = ' '.join(f for f in os.environ['XLA_FLAGS'].split() if 'device_count' not in f)
+  return {**os.environ, 'XLA_FLAGS': flags, 'PYTHONPATH': str(ROOT), 'PYTHONUNBUFFERED': '1'}
+
+
+def run_train(world, workdir, *more, stop_when=None, how=signal.SIGKILL):
+  """(exit code, what was said) of a real run; `stop_when(workdir)` true sends it a signal."""
+  process = subprocess.Popen(
+    command(world, workdir, *more),
+    cwd=ROOT,
+    env=environment(),
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+  )
+  if stop_when is not None:
+    deadline = time.monotonic() + 240
+    while process.poll() is None and not stop_when(pathlib.Path(workdir)):
+      assert time.monotonic() < deadline
+      time.sleep(0.002)
+    process.send_signal(how)
+  said, _ = process.communicate(timeout=300)
+  return process.returncode, said
+
+
+def on_one_device(patch):
+  """Runs take the first device alone, for which they compile sooner."""
+  from bertzoo_jax.training import sharding
+
+  mesh = sharding.mesh
+  patch.setattr(sharding, 'mesh', lambda shape: mesh(shape, jax.devices()[:1]))
+
+
+@pytest.fixture
+def here(world, monkeypatch):
+  """A run in this process, on one of its devices: quicker, where nothing is killed or compared bit
+  for bit.
+  """
+  from bertzoo_jax import pretrain
+
+  on_one_device(monkeypatch)
+
+  def run(workdir, *, init=None, batches=None, **changes):
+    return pretrain.pretrain(
+      config(world, **{k.replace('__', '.'): v for k, v in changes.items()}),
+      str(workdir),
+      init=init,
+      batches=batches,
+      corpus=None if batches else str(world / 'corpus'),
+    )
+
+  return run
+
+
+def rows(workdir):
+  file = workdir / metrics.FILE
+  return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+def state_of(workdir, step=STEPS):
+  """sha256 over the path, type, shape and bytes of every array of a checkpoint."""
+  digest, folder = hashlib.sha256(), pathlib.Path(workdir) / 'checkpoints' / str(step)
+  with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+    for part in ('params', 'rest'):
+      tree = reader.metadata(folder / part).item_metadata.tree
+      args = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
+      for path, x in jax.tree_util.tree_leaves_with_path(
+        reader.restore(folder / part, args=ocp.args.PyTreeRestore(restore_args=args))
+      ):
+        x = np.asarray(x)
+        digest.update(
+          f'{part}{jax.tree_util.keystr(path)}{x.dtype}{x.shape}'.encode() + x.tobytes()
+        )
+  return digest.hexdigest()
+
+
+def curve(workdir):
+  """Every logged number that is not a clock's."""
+  return [
+    {k: v for k, v in row.items() if k not in ('tokens_per_second', 'mfu')}
+    for row in metrics.read(workdir)
+  ]
+
+
+@pytest.fixture(scope='session')
+def untouched(world):
+  """Workdir of the run that nobody touched."""
+  code, said = run_train(world, world / 'untouched')
+  assert code == 0, said
+  return world / 'untouched'
+
+
+def refused(world, workdir, changes, words, **kw):
+  from bertzoo_jax import pretrain
+
+  before = everything(workdir)
+  with pytest.raises(errors.UserError, match=words) as e:
+    pretrain.pretrain(
+      config(world, **changes), str(workdir), **(kw or {'corpus': str(world / 'corpus')})
+    )
+  assert '\n' not in str(e.value)
+  assert everything(workdir) == before
+
+
+def everything(workdir):
+  """What there is in a workdir, itself included."""
+  folder = pathlib.Path(workdir)
+  return sorted(str(p) for p in (folder, *folder.rglob('*'))) if folder.exists() else []
+
+
+def npz(path, poison=(), length=32, steps=6):
+  from bertzoo_jax.batches import pipeline
+  from bertzoo_jax.corpus import corpus
+
+  c = config(path.parent)
+  text = corpus.open(path.parent / 'corpus')
+  how = dict(format=c.format, masking=c.masking, length=length, batch_size=8, seed=0)
+  train = pipeline.build(text, **how)
+  batches = [train.batch(s) for s in range(steps)]
+  for s in poison:
+    batches[s]['masked_weights'][0, 0] = np.inf
+  meta = dict(vocab_size=300, steps=[0, steps], length=length)
+  toys.write_batches(path, {k: np.stack([b[k] for b in batches]) for k in batches[0]}, **meta)
+  return path
