@@ -509,9 +509,7 @@ if __name__ == '__main__':
     'where', [], 'key=value that a record (JSON, parquet, tfds) must have; may be repeated.'
   )
   _EXCLUDE = flags.DEFINE_multi_string(
-    'exclude',
-    [],
-    'Leave out the documents and longer paragraphs of this source; may be repeated.',
+    'exclude', [], 'Leave out the documents and longer paragraphs of this source; may be repeated.'
   )
   _ONLY = flags.DEFINE_enum(
     'only', None, ['tokenizer'], 'Stop after this step: the tokenizer alone is written to --out.'

@@ -165,8 +165,7 @@ def rows(head: str, **layers: str) -> tuple[Row, ...]:
 
 # Two kernels [D, H] whose products are added, and one over both vectors, [H, 2·D].
 BESIDE = Transform(
-  lambda x, s: np.concatenate(x, axis=0).T,
-  lambda y, s: tuple(np.split(y.T, 2, axis=0)),
+  lambda x, s: np.concatenate(x, axis=0).T, lambda y, s: tuple(np.split(y.T, 2, axis=0))
 )
 
 

@@ -61,12 +61,7 @@ def missing_packages() -> list[str]:
 
 
 def random_batch(
-  vocab_size: int,
-  max_length: int,
-  segments: int,
-  pad: int,
-  seed: int = 0,
-  padding: str = 'right',
+  vocab_size: int, max_length: int, segments: int, pad: int, seed: int = 0, padding: str = 'right'
 ) -> dict[str, np.ndarray]:
   """Rows of random ids, padded on one side: input_ids, segment_ids, pack_ids, all [B, L] int32, L =
   max_length.
@@ -120,10 +115,7 @@ def logits(directory, a: Architecture, batch: dict[str, np.ndarray]) -> dict[str
   out = outputs(network, batch, a.segments)
   alone = next((head.removesuffix('_head') for head in sorted(a.head_names)), 'logits')
   found = {name: x.numpy() for name in _OUTPUTS if (x := getattr(out, name, None)) is not None}
-  return {
-    **{_OUTPUTS[name] or alone: x for name, x in found.items()},
-    'unloaded': unloaded,
-  }
+  return {**{_OUTPUTS[name] or alone: x for name, x in found.items()}, 'unloaded': unloaded}
 
 
 # {output of a class of transformers: its head; '': the only head of the class}

@@ -33,10 +33,7 @@ FORMS = {
 
 # The forms of ConditionalSpanHead. Each has the activation of the hidden layers, whether the end's
 # hidden layer has a norm, and whether the score of no answer has a bias.
-SPAN_HEADS = {
-  'tanh': (jnp.tanh, True, False),
-  'gelu': (layers.activation('gelu'), False, True),
-}
+SPAN_HEADS = {'tanh': (jnp.tanh, True, False), 'gelu': (layers.activation('gelu'), False, True)}
 FORBIDDEN = -1e30
 BEAM = 20  # starts, and ends of each, that are looked at where the start is not given
 

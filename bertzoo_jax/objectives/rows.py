@@ -81,15 +81,7 @@ def regression(encoder, ops=operations.PLAIN, *, head, dropout, input_dropout, s
 
 
 def multilabel(
-  encoder,
-  ops=operations.PLAIN,
-  *,
-  labels,
-  head,
-  dropout,
-  input_dropout,
-  threshold=0.5,
-  sift=None,
+  encoder, ops=operations.PLAIN, *, labels, head, dropout, input_dropout, threshold=0.5, sift=None
 ):
   """Mean binary cross-entropy over rows and labels, labels [B, C] float32 of 0 and 1.
 

@@ -142,9 +142,7 @@ if __name__ == '__main__':
     'preemptions', 0, 'That the run is to survive.', lower_bound=0
   )
   _LARGEST = flags.DEFINE_bool(
-    'largest',
-    True,
-    'Where it does not fit: try smaller batches, and what else would make it fit.',
+    'largest', True, 'Where it does not fit: try smaller batches, and what else would make it fit.'
   )
   _JSON = flags.DEFINE_bool('json', False, 'One JSON object in place of the report.')
   cli.run(main, also=failed)

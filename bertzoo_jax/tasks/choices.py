@@ -259,8 +259,7 @@ def _stories_of_text(data, path):
   for number, lines in blocks:
     head = next((i for i, line in enumerate(lines) if not line.strip()), len(lines))
     name = next(
-      (x.partition(':')[2].strip() for x in lines[:head] if x.startswith('Story:')),
-      str(len(out)),
+      (x.partition(':')[2].strip() for x in lines[:head] if x.startswith('Story:')), str(len(out))
     )
     story, questions = [], []
     for line in lines[head:]:

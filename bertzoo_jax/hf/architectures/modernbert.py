@@ -245,10 +245,7 @@ MASKED_LM = _build(
 )
 MODEL = bert_like.bare(_build, 'ModernBertModel')
 _FORM = heads.Form(
-  {'classifier': 'classifier'},
-  ('classifier_dropout',),
-  {'classifier_pooling': 'cls'},
-  also=_head,
+  {'classifier': 'classifier'}, ('classifier_dropout',), {'classifier_pooling': 'cls'}, also=_head
 )
 _FORMS = {**dict.fromkeys(heads.KINDS, _FORM), heads.SPAN: _FORM._replace(rates=())}
 TASKS = heads.classes(_build, 'ModernBert', _FORMS)

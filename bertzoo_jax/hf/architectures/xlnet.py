@@ -65,10 +65,7 @@ def _body() -> tuple[Row, ...]:
   return (
     Row(WORD_TABLE, 'transformer.word_embedding.weight'),
     Row(
-      _QUERY,
-      'transformer.mask_emb',
-      ONE_ROW,
-      lambda s: np.zeros((1, 1, s.hidden_size), np.float32),
+      _QUERY, 'transformer.mask_emb', ONE_ROW, lambda s: np.zeros((1, 1, s.hidden_size), np.float32)
     ),
     *(Row(f'{ours}/{a}/kernel', f'{theirs}.{b}') for a, b in names.items()),
     Row(f'{ours}/output/kernel', f'{theirs}.o', FROM_HEADS),

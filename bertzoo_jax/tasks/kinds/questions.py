@@ -159,10 +159,7 @@ class Questions:
       ]
       for example, n_best in zip(split.examples, found.n_best)
     }
-    out = {
-      file: dict(zip(split.examples, found.texts)),
-      f'{stem}.n_best.json': best,
-    }
+    out = {file: dict(zip(split.examples, found.texts)), f'{stem}.n_best.json': best}
     if found.may_have_none:
       out[f'{stem}.null_odds.json'] = dict(zip(split.examples, map(float, found.odds)))
     return {
