@@ -74,4 +74,4 @@ def choice_rows(
   """
 
 
-__all__ = ['texts', 'question_windows', 'words', 'choice_rows']
+__all__ = fields.sections(vars())

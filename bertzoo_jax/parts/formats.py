@@ -93,12 +93,4 @@ def memory_segments(
   """
 
 
-__all__ = [
-  'full_sentences',
-  'doc_sentences',
-  'token_blocks',
-  'segment_pairs',
-  'sentence_pairs',
-  'adjacent_segments',
-  'memory_segments',
-]
+__all__ = fields.sections(vars())

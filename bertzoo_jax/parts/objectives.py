@@ -161,20 +161,4 @@ def all_tokens_mlm():
   """As replace_mlm, predicting every token, with a copy mechanism (Clark et al. 2020 §3.5)."""
 
 
-__all__ = [
-  'mlm',
-  'mlm_pair',
-  'mlm_span_boundary',
-  'left_to_right',
-  'causal_lm',
-  'causal_masked',
-  'permutation_lm',
-  'memory_mlm',
-  'replaced_token',
-  'replaced_token_adversarial',
-  'generator_mlm',
-  'replaced_token_frozen',
-  'corruption_detection',
-  'replace_mlm',
-  'all_tokens_mlm',
-]
+__all__ = fields.sections(vars())

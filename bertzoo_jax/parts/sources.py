@@ -197,4 +197,4 @@ def tfds_tags(
   """
 
 
-__all__ = ['table', 'tfds', 'squad', 'question_table', 'choices', 'conll', 'tfds_tags']
+__all__ = fields.sections(vars())

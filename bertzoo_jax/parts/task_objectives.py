@@ -138,13 +138,4 @@ def span_conditional(
   return dict(sift=_sift(sift))
 
 
-__all__ = [
-  'sift',
-  'classification',
-  'regression',
-  'multilabel',
-  'choice',
-  'tagging',
-  'span',
-  'span_conditional',
-]
+__all__ = fields.sections(vars())
