@@ -1,5 +1,6 @@
 """How a program ends with a sentence: for what a user can mend, and for what may pass."""
 
+import contextlib
 import difflib
 import os
 import resource
@@ -54,6 +55,17 @@ def words(e: BaseException, most: int | None = None) -> str:
 def named(e: BaseException, most: int | None = None) -> str:
   """'Kind: what it says', as `words`."""
   return f'{type(e).__name__}: {words(e, most)}'
+
+
+@contextlib.contextmanager
+def needing(sentence: str):
+  """Turns an ImportError inside the `with` into a UserError. sentence: says who needs what, and how
+  it is installed.
+  """
+  try:
+    yield
+  except ImportError as e:
+    raise UserError(f'{sentence} ({words(e, 200)}).') from e
 
 
 def no_memory(e: BaseException | None) -> str | None:

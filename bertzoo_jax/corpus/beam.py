@@ -28,13 +28,11 @@ def run(text: texts.Text, chunk_bytes: int, out, how: shards.How, options: list[
   Raises:
     UserError: Beam is not installed, does not know an option, or the pipeline failed.
   """
-  try:
+  with errors.needing(
+    "--runner=beam needs Apache Beam: pip install -c constraints.txt -e '.[beam]'"
+  ):
     import apache_beam as beam
     from apache_beam.options import pipeline_options
-  except ImportError as e:
-    raise errors.UserError(
-      f"--runner=beam needs Apache Beam ({e}): pip install -c constraints.txt -e '.[beam]'."
-    ) from e
   parsed = _options(pipeline_options, options)
   reader, begins = text.reader(), []
   with progress.Meter('looking where shards begin', text.bytes, say) as meter:

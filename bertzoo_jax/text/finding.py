@@ -233,13 +233,10 @@ def tfds_builder(pattern):
     UserError: it cannot be brought, or building it would be a job for a cluster.
   """
   _refuse_common_crawl(pattern)
-  try:
+  with errors.needing(
+    f'{pattern} needs TensorFlow Datasets and TensorFlow: pip install them first'
+  ):
     import tensorflow_datasets as tfds
-  except ImportError as e:
-    raise errors.UserError(
-      f'{pattern} needs TensorFlow Datasets and TensorFlow ({errors.words(e, 200)}): pip install '
-      'them first.'
-    ) from e
   name = pattern.removeprefix('tfds:')
   folder = storage.is_remote(name) or name.startswith(('/', '.', '~'))
   try:

@@ -100,12 +100,10 @@ def splitter(name: str, say=None) -> Splitter:
 
 def _sentencex():
   """(its function (language, text) → sentences with their blanks, its version)."""
-  try:
+  with errors.needing(
+    '--config.corpus.splitter=sentencex:… needs a package: pip install "bertzoo_jax[sentencex]"'
+  ):
     import sentencex
-  except ImportError as e:
-    raise errors.UserError(
-      '--config.corpus.splitter=sentencex:… needs a package: pip install "bertzoo_jax[sentencex]".'
-    ) from e
   return sentencex.segment, metadata.version(_PACKAGE)
 
 

@@ -129,12 +129,10 @@ def tag_bits(tag: str) -> int:
 
 def load():
   """The module jieba, quiet; UserError where it is not installed."""
-  try:
-    with warnings.catch_warnings():
-      warnings.simplefilter('ignore')  # its imports are of another age
-      import jieba
-  except ImportError as e:
-    raise errors.UserError('Chinese words need jieba: pip install "bertzoo_jax[zh]".') from e
+  needing = errors.needing('Chinese words need jieba: pip install "bertzoo_jax[zh]"')
+  with needing, warnings.catch_warnings():
+    warnings.simplefilter('ignore')  # its imports are of another age
+    import jieba
   return jieba
 
 

@@ -151,13 +151,11 @@ def _records(builder, part):
 
 
 def _builder(dataset, task_dir):
-  try:
+  with errors.needing(
+    f'{dataset} needs tensorflow-datasets and TensorFlow: install them, or take the files of the '
+    'task, config.source of bertzoo_jax/parts/sources.py:table'
+  ):
     import tensorflow_datasets
-  except ImportError as e:
-    raise errors.UserError(
-      f'{dataset} needs tensorflow-datasets and TensorFlow ({e}): install them, or take the files '
-      'of the task (config.source of bertzoo_jax/parts/sources.py:table).'
-    ) from e
   folder = str(storage.path(task_dir)) if task_dir else None
   try:
     with trust.datasets(tensorflow_datasets.features.FeatureConnector, dataset):

@@ -72,7 +72,8 @@ def trained(counted, tokenizer, file):
   gives the same bytes).
   """
   del tokenizer, file
-  models = _gensim()
+  with errors.needing('Training word vectors needs gensim: pip install "bertzoo_jax[zh]"'):
+    from gensim import models
   often = counted.counts >= _LEAST
   words_NM = counted.words[often]
   if len(words_NM) < 2:
@@ -172,13 +173,3 @@ def _cilin(file):
       )
     groups += [(code[-1], words)] if code else []
   return groups
-
-
-def _gensim():
-  try:
-    from gensim import models
-  except ImportError as e:
-    raise errors.UserError(
-      'Training word vectors needs gensim: pip install "bertzoo_jax[zh]".'
-    ) from e
-  return models
