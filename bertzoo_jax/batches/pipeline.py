@@ -27,6 +27,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
 from bertzoo_jax.common import moving
 from bertzoo_jax.common import reading
+from bertzoo_jax.corpus import mixture as corpora
 from bertzoo_jax.parts import named
 from bertzoo_jax.words import word_marks
 
@@ -176,6 +177,17 @@ def of_phase(corpus, phase, **options):
     before=phase.before,
     **options,
   )
+
+
+def features(corpus, phase, host) -> dict:
+  """The features of a phase (Pipeline.features) over stand-in text with the facts of a corpus, at
+  no cost. Raises UserError as `build`.
+  """
+  config = phase.config
+  model = corpora.stand_in(corpus, documents=2 * config.batch_size, length=config.length)
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')
+    return of_phase(model, phase, host=host).features
 
 
 def of_epochs(config, corpus):

@@ -116,14 +116,7 @@ def text(findings: Findings, run, paths, hosts: int) -> Text:
   model = corpus or _imagined(config, manifest)
 
   def trial(phase):
-    made = mixture.stand_in(
-      model, documents=2 * phase.config.batch_size, length=phase.config.length
-    )
-    with warnings.catch_warnings():
-      warnings.simplefilter('ignore')
-      return training_data.PhaseData(
-        pipeline.of_phase(made, phase, host=(0, hosts)).features, None, None, None
-      )
+    return training_data.PhaseData(pipeline.features(model, phase, (0, hosts)))
 
   rows, read, reads = {}, {}, {}
   for phase in run.phases if corpus is not None else ():

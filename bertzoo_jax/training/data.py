@@ -17,7 +17,7 @@ _PREDICTIONS = ('masked_positions', 'masked_targets', 'masked_weights', 'sampled
 
 
 class PhaseData(NamedTuple):
-  """Batches of one phase.
+  """Batches of one phase. Of stand-in text it has the features alone.
 
   Attributes:
     features: {name: (shape of the global batch, dtype)}.
@@ -34,9 +34,9 @@ class PhaseData(NamedTuple):
   """
 
   features: dict
-  batches: Callable
-  held_out: Callable
-  rows_per_epoch: int | None
+  batches: Callable | None = None
+  held_out: Callable | None = None
+  rows_per_epoch: int | None = None
   read: Callable | None = None
   scores: Callable | None = None
   patience: int = 0
