@@ -176,9 +176,7 @@ def _read(path) -> dict:
 
 
 def _write_tokenizer(folder, source, a, config) -> None:
-  """The tokenizer's files, with a tokenizer.json for a SentencePiece model that has none, and with
-  what a vocab.txt does not say.
-  """
+  """Writes the tokenizer's files; of a SentencePiece model without a tokenizer.json, that too."""
   for path in sorted(source.iterdir()):
     if path.name in _TOKENIZER:
       (folder / path.name).write_bytes(path.read_bytes())

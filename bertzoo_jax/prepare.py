@@ -177,9 +177,7 @@ def _excluded(name):
 
 
 def _plan(config, found, loaded, files, where, excluded) -> dict:
-  """All that decides the bytes of the corpus. An unfinished corpus is resumed only if the plan is
-  identical.
-  """
+  """All that decides the bytes of the corpus; an unfinished one is resumed by the same plan."""
   total, splitter = sum(s.bytes for s in found), sentences.splitter(config.corpus.splitter).name
   return dict(
     format_version=corpus.FORMAT_VERSION,
@@ -201,9 +199,7 @@ def _plan(config, found, loaded, files, where, excluded) -> dict:
 
 
 def _same_plan(out, plan) -> dict | None:
-  """The manifest of a finished corpus of this plan; None if there is none yet. UserError for
-  anything else in the folder.
-  """
+  """The manifest of a finished corpus of this plan; None without one. UserError for others."""
   manifest = corpus.read_manifest(out) if (out / 'manifest.json').exists() else None
   there = manifest.get('plan', {}) if manifest else _unfinished_plan(out)
   if there is None:
@@ -289,9 +285,7 @@ def _tidy(out) -> None:
 
 
 def _tokenizer(out, plan, loaded, config, text, say) -> None:
-  """Puts the tokenizer and the plan into the corpus: the tokenizer given, or one trained on train's
-  documents.
-  """
+  """Writes the plan and the tokenizer: the one given, or one trained on documents of train."""
   if (out / 'tokenizer' / 'bertzoo.json').exists():  # an earlier attempt got that far
     tokenizers.load(out / 'tokenizer', config.tokenizer.to_dict())
     return
@@ -301,9 +295,7 @@ def _tokenizer(out, plan, loaded, config, text, say) -> None:
 
 
 def _train(config, text, say):
-  """Trains the config's tokenizer on the documents of train, of a large text on a sample of
-  them.
-  """
+  """Trains the config's tokenizer on the documents of train, or on a sample of them."""
   vocab_size, total = tokenizers.vocab_size_of(config.tokenizer), text.size
   if vocab_size == config_lib.AUTO:
     vocab_size = tokenizers.size_for(total)
@@ -341,9 +333,7 @@ def _memory(config) -> float:
 
 
 def _training_texts(text, held_out, share, joiner, meter):
-  """Text of the documents of train, or of a sample of them chosen by content; held-out text never
-  shapes the tokenizer.
-  """
+  """Text of the documents of train, or of a sample chosen by content; never held-out text."""
   reader, empty = text.reader(), True
   for document, *_ in text.documents(reader):
     meter.update(reader.bytes_read)
@@ -360,9 +350,7 @@ def _training_texts(text, held_out, share, joiner, meter):
 
 
 def _shards(out, plan, how, text, workers, say):
-  """Makes all shards. Returns the reader, which knows what was dropped, and the records in
-  order.
-  """
+  """Makes all shards. Returns the reader, which knows what was dropped, and the ordered records."""
   cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
   reader, records = text.reader(), {}
   with progress.Meter('tokenising', text.bytes, say) as meter:

@@ -168,9 +168,7 @@ def _help() -> str:
 
 
 def _fields_of(address) -> str:
-  """The help of a config: each field with its value, what it means and its range; of a suite, of
-  its first task.
-  """
+  """The help of a config: each field with value, meaning, range; of a suite, of its first task."""
   config, lines = config_file.load(address), []
   if 'suite' in config:
     config = next(iter(config.suite.values()))

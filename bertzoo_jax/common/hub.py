@@ -160,9 +160,7 @@ class Repository:
 
 @contextlib.contextmanager
 def _told(what, again, remedy):
-  """Turns an error of the hub into a TryAgain with `again` if it may pass, else into a UserError
-  with `remedy`.
-  """
+  """Turns an error of the hub into a TryAgain with `again` if it may pass, else a UserError."""
   try:
     yield
   except errors.UserError:

@@ -81,9 +81,7 @@ def _options(library, options):
 
 
 def _by_file(begins):
-  """[(where the first begins, how many)] of the chunks that begin in the same reading of the same
-  file.
-  """
+  """[(where the first begins, how many)] of the chunks that begin in one reading of one file."""
   groups = []
   for begin in begins:
     if groups and groups[-1][0].file == begin.file:
@@ -94,9 +92,7 @@ def _by_file(begins):
 
 
 def _make(trusted, text, chunk_bytes, out, how, group):
-  """Makes the shards of a group, but for those that are finished and right; yields their
-  numbers.
-  """
+  """Makes the shards of a group that are not finished; yields the numbers of all of them."""
   trust.take(trusted)
   begin, count = group
   tokenizer = None

@@ -192,9 +192,7 @@ def joined(splits) -> Split:
 
 
 def _joined(shards, name, counted) -> np.ndarray:
-  """Offsets within shards as offsets over all of them; UserError where a shard's do not run from 0
-  up to what `sizes[counted]` tells.
-  """
+  """Offsets within shards as offsets over all; UserError where a shard's do not fit its `sizes`."""
   out, at = np.zeros(1 + sum(s.sizes[counted + 1] for s in shards), np.int64), 0
   for shard in shards:
     offsets = getattr(shard, name)

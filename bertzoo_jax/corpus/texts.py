@@ -135,9 +135,7 @@ class Text:
 
   @contextlib.contextmanager
   def _scratch(self):
-    """A local folder for hashes: in CORPUS, where a killed run leaves it to the next, as long as
-    that is local.
-    """
+    """A local folder for hashes: in CORPUS, if that is local, where a killed run leaves it."""
     if storage.is_remote(self.out):
       with tempfile.TemporaryDirectory() as folder:
         yield storage.path(folder) / SURVEY

@@ -130,9 +130,7 @@ def outputs(run, params, split, task) -> dict[str, np.ndarray]:
 
 
 def _one(run, task, weights, notice, devices, alone) -> dict | None:
-  """The result of a run: trains or resumes it, predicts, scores. alone: whether it is the only run:
-  its lines are shown, and it raises Diverged.
-  """
+  """The result of a run: trains or resumes it, predicts, scores. alone: it may raise Diverged."""
   file = run.folder / run.record
   if file.exists():
     return _scored_again(run, task, {'diverged': '', **storage.read_json(file)})
@@ -316,10 +314,7 @@ def data_of(experiment, task, weights) -> training_data.Data:
 
 
 def _keep_best(finished, results):
-  """Deletes the checkpoints of runs that are not the best, and of this one those not chosen.
-
-  results: {folder: result}.
-  """
+  """Deletes all checkpoints but that of the best run. results: {folder: result}."""
   kept = finished[best([results[run.folder] for run in finished])]
   for run in finished:
     folder = run.folder / step_folders.FOLDER

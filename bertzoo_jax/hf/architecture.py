@@ -383,9 +383,7 @@ def section(a: Architecture, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_value(key, value, usual) -> None:
-  """Raises UserError for a value of config.json of another kind than the usual one, or a number out
-  of range.
-  """
+  """Raises UserError for a value of config.json of another kind than usual, or out of range."""
   number = isinstance(value, int | float) and not isinstance(value, bool)
   least = min(usual, 1) if isinstance(usual, int) else 0  # -1: take another field's value
   holds, needed = {

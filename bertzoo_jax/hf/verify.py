@@ -187,10 +187,7 @@ def outputs(network, batch: dict[str, np.ndarray], segments: int = 1, **more):
 
 
 def _strangers(directory, network) -> list[str]:
-  """Names of tensors of the file that the torch network lacks, or holds with other values.
-
-  A class without heads has names without the prefix.
-  """
+  """Names of tensors of the file that the torch network lacks, or holds with other values."""
   theirs = network.state_dict()
   theirs |= {f'{network.base_model_prefix}.{name}': x for name, x in theirs.items()}
   with safetensors.safe_open(f'{directory}/model.safetensors', framework='numpy') as f:

@@ -259,9 +259,7 @@ def without_spare_words(params: dict, pieces: int) -> tuple[dict, list[str]]:
 
 
 def _positions(fresh, loaded: np.ndarray) -> tuple[np.ndarray, list[str]]:
-  """The position table to begin with, as long as `fresh`, and a line about its rows if the lengths
-  differ.
-  """
+  """The position table to begin with, as long as `fresh`; a line if the lengths differ."""
   ours, theirs = fresh.shape[0], len(loaded)
   if ours == theirs or tuple(fresh.shape[1:]) != loaded.shape[1:]:
     return loaded, []

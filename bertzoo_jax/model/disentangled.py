@@ -200,10 +200,7 @@ class Disentangled(nn.Module):
     return self._scan(apply, told, x_BLD, first, end)[0] if first < end else x_BLD
 
   def _decode(self, told, x_BLD):
-    """states_BPD of the decoder: the last block twice, both times with keys and values of x_BLD.
-
-    x_BLD: the output of the block before.
-    """
+    """states_BPD: the last block twice, with keys and values of the output x_BLD before it."""
     block, at_BP = self._block(), told.batch['masked_positions']
     place_BP, position_ids_BL = at_BP, told.batch.get('position_ids')
     if position_ids_BL is not None:
@@ -230,9 +227,7 @@ class Disentangled(nn.Module):
     return stack.scan(apply, self.layers, x_BLD, told.keys_B2, self.plan, **how)
 
   def _convolve(self, told, x_BLD):
-    """The norm of x_BLD, the first layer's output, + a convolution of its input (He et al. 2020
-    §A.7, code of the release).
-    """
+    """norm(x_BLD + a convolution of the first layer's input) (He et al. 2020 §A.7, code)."""
     around = layers.neighbours(told.embedded_BLD, told.batch['pack_ids'], self.convolution_size)
     y_BLD = layers.dropout(self.convolution(around), self.dropout, told.convolution_keys_B2)
     y_BLD = layers.activation(self.convolution_activation)(y_BLD)

@@ -387,9 +387,7 @@ class Embeddings(nn.Module):
 
 
 def _visibility(batch, memory: int) -> attention.Visibility:
-  """Visibility in the content stream, as attention.of_batch. All tokens of the first packed
-  segment also see the memory.
-  """
+  """Visibility in the content stream: all tokens of the first packed segment see the memory too."""
   visible = attention.of_batch(batch)
   if not memory:
     return visible

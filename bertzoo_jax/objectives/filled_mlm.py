@@ -114,9 +114,7 @@ def all_tokens_mlm(
 
 
 def _copied_nll(logits_BLV, copy_BL, input_BL, target_BL):
-  """(nats of the target, 1.0 where no token is likelier) under c · [is the input] + (1 − c) ·
-  softmax.
-  """
+  """(nats of the target, 1.0 if none is likelier) under c · [is the input] + (1 − c) · softmax."""
   nll_BL, highest_BL = networks.nll(logits_BLV, target_BL)
   is_input_BL = input_BL == target_BL
   generated_BL = -nll_BL - jax.nn.softplus(copy_BL)  # log (1 − c) p

@@ -53,9 +53,7 @@ def one_before(batch):
 
 
 def _with_keys(batch, key):
-  """(batch with common_key, dropout keys of the rows). common_key draws the dropout that is the
-  same for all rows.
-  """
+  """(batch with common_key, of the dropout that all rows share; dropout keys of the rows)."""
   if key is None:
     return batch, None
   common_2 = row_keys.join(jnp.zeros(2, jnp.uint32), key)

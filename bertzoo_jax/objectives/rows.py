@@ -104,9 +104,7 @@ def multilabel(
 
 
 def _of_rows(encoder, ops, sift, head, form, loss_name, measures, unit_weights=None):
-  """The Objective. form, unit_weights: see scored.Scorer. measures: (logits_BC, batch) → {metric:
-  [B]}.
-  """
+  """form, unit_weights: see scored.Scorer. measures: (logits_BC, batch) → {metric: [B]}."""
   measured = lambda outputs, batch: measures(outputs['row'], batch)
   scorer = scored.Scorer(head, 'rows', measured, {loss_name: 1.0}, {'row': form})
   scorer = scorer._replace(unit_weights=unit_weights)

@@ -66,9 +66,7 @@ def failed(sentence: str) -> None:
 
 
 def _end_at_sigterm():
-  """Ends the process at SIGTERM with one line. A thread does it: during a compilation no handler in
-  Python runs.
-  """
+  """Ends the process at SIGTERM, by a thread: a compilation lets no handler of Python run."""
   read, write = os.pipe()
   os.set_blocking(write, False)
 

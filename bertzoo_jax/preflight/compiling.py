@@ -208,9 +208,7 @@ def needs(program, slice_) -> str:
 
 
 def _too_large(made, slice_) -> program.Program | None:
-  """Parameters, gradients and optimizer state that do not fit are not given to the compiler: no
-  batch would help.
-  """
+  """What does not fit without activations is not given to the compiler: no batch would help."""
   state = 2 * made.parameters + made.optimizer
   return program.Program(None, {}, None, state, 0.0) if state > slice_.chip.usable else None
 

@@ -153,9 +153,7 @@ def text(findings: Findings, run, paths, hosts: int) -> Text:
 
 
 def _imagined(config, manifest=None):
-  """A corpus of no text, with all that the config can ask for; the facts of a manifest where there
-  is one.
-  """
+  """A corpus of no text, with all that the config may ask for and the facts of a manifest."""
   special = manifest['special'] if manifest else dict(pad=0, unk=1, cls=2, sep=3, mask=4)
   vocab_size = manifest['vocab_size'] if manifest else tokenizers.vocab_size_of(config.tokenizer)
   if vocab_size == configuration.AUTO:

@@ -141,9 +141,7 @@ def _here(work, change, note, *values) -> Option:
 
 
 def _unit(work, phase) -> int:
-  """The least number of rows that splits over microbatches, devices and hosts. The batch is a
-  multiple of it.
-  """
+  """The least number of rows that splits over microbatches, devices and hosts."""
   accumulation = work.run.phases[phase.index].config.run.accumulation
   units = range(1, phase.rows + 1)
   return next((unit for unit in units if _divides([unit], accumulation, work)), phase.rows)
@@ -252,9 +250,7 @@ def _accumulations(work, worst, least) -> list[int]:
 
 
 def _larger(work, over):
-  """The usual slices that the mesh grows with, with at least so many devices for the rows, small to
-  large.
-  """
+  """The usual slices on which the mesh grows to so many devices for the rows, small to large."""
   chip, planned = work.slice_.chip, work.run.phases
   for power in range(chip.most.bit_length() * (-1 in work.run.config.run.mesh[:2])):
     with contextlib.suppress(errors.UserError):
@@ -282,9 +278,7 @@ def _batch(run, phase, rows) -> str:
 
 
 def _set(run, phase, key, value) -> str:
-  """How a user sets a field of a phase, as text: in the phase if it overrides the field, else on
-  the command line.
-  """
+  """How a user sets a field of a phase: in the phase if it overrides it, else by a flag."""
   if key in dict(run.config.phases[phase.index][1]):
     return f'{key}={value} in phase {phase.index} of the config'
   return f'--config.{key}={value}'

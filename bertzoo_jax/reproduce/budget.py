@@ -83,9 +83,7 @@ def chosen(seconds: float, hours: float) -> float:
 
 
 def _timed(job, corpus, folder) -> tuple[float, float]:
-  """(seconds per unit of `work`, tokens per second) of a step with at most _ROWS rows, in the first
-  phase.
-  """
+  """(seconds per unit of `work`, tokens per second) of a step of the first phase, of few rows."""
   one = job.experiment.copy_and_resolve_references().unlock()
   rows = min(plan.rows_of(one), _ROWS)
   _, overrides = one.phases[0]

@@ -206,9 +206,7 @@ def _options(own, where) -> list[str]:
 
 
 def _mctest(data, path, digest):
-  """MCTest, as text (stories between lines of asterisks) or as a table without a header. The right
-  options stand in a file beside it with the end .ans, or have an asterisk.
-  """
+  """MCTest, as text or as a table; right options are in a file beside it, or have an asterisk."""
   beside = path.parent / f'{path.stem}.ans'
   answers = []
   if beside.exists():

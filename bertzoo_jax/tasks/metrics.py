@@ -47,9 +47,7 @@ def matthews(labels, logits):
 
 
 def _averaged(name, average, labels, logits):
-  """Precision, recall or F1, averaged over the classes that occur in labels or predictions, or
-  over all of several labels.
-  """
+  """Precision, recall or F1, averaged over classes that occur, or over all of several labels."""
   return _library(name, *_told(labels, logits), average=average, zero_division=0)
 
 

@@ -136,9 +136,7 @@ def _controls(head) -> int:
 
 
 def _is_table(head) -> bool:
-  """Whether every whole line has as many tabs; or as many commas, semicolons or bars as a first
-  line that names columns.
-  """
+  """Whether all lines have as many tabs, or as many marks as a first line that names columns."""
   text = head[:HEAD].decode('utf-8', 'ignore').removeprefix('\ufeff')
   lines = text.splitlines()[: -1 if len(head) >= HEAD else None]
   if len(lines) < 4 or not all(map(str.strip, lines[:4])):

@@ -168,9 +168,7 @@ def _matching(words):
 
 
 def _folders(top):
-  """A folder and those below it, each once, also where links lead back; names with a dot in front
-  are left out. What is there comes before what links lead to.
-  """
+  """A folder and those below it, each once, what links lead to last; none with a dot in front."""
   seen, real, links = set(), [top], []
   while real or links:
     folder = real.pop() if real else links.pop(0)
@@ -267,9 +265,7 @@ def tfds_builder(pattern):
 
 
 def _refuse_common_crawl(pattern):
-  """C4 is made by reading terabytes of Common Crawl; told before TensorFlow Datasets is even
-  imported.
-  """
+  """C4 is made of terabytes of Common Crawl: told before TensorFlow Datasets is imported."""
   dataset, _, config = pattern.removeprefix('tfds:').partition(':')[0].partition('/')
   if dataset not in ('c4', 'mc4') or _is_prepared(dataset, config):
     return

@@ -89,9 +89,7 @@ def _field(record, key):
 
 
 def _spellings(value):
-  """How a value may be written in a filter: as Python prints it, and true, false and null as JSON
-  does.
-  """
+  """How a value may be written in a filter: as Python and as JSON write it."""
   if value is _ABSENT:
     return ()
   if isinstance(value, bytes):
@@ -223,9 +221,7 @@ def _is_text(kind) -> bool:
 
 
 def _plain(column, pa):
-  """A column with texts as bytes, which are decoded strictly one by one: parquet does not promise
-  UTF-8.
-  """
+  """A column with texts as bytes, to be decoded strictly: parquet does not promise UTF-8."""
   if pa.types.is_dictionary(column.type):
     column = column.dictionary_decode()
   return column.cast(pa.large_binary()) if _is_text(column.type) else column

@@ -106,9 +106,7 @@ class Reader:
 
 
 def _lot(document) -> float:
-  """A number from 0 to below 1 that depends on a document's text alone, and on nothing that splits
-  or samples it elsewhere.
-  """
+  """A number from 0 to below 1 by a document's text alone, and by no other hash of it."""
   digest = hashlib.blake2b(
     '\n'.join(document).encode('utf-8', 'surrogatepass'), digest_size=8, person=b'weight'
   ).digest()

@@ -268,9 +268,7 @@ def _own(file):
 
 @functools.lru_cache(4)
 def _not_nfkc(charsmap) -> set[str]:
-  """The characters that NFKC changes and this table not likewise: the full-width tilde and those
-  younger than the table.
-  """
+  """The characters that NFKC changes and this table does not: ～ and those younger than it."""
   table, out = normalizers.Precompiled(charsmap), set()
   for c in map(chr, (*range(1, 0xD800), *range(0xE000, 0x30000))):
     composed = unicodedata.normalize('NFKC', c)
@@ -293,9 +291,7 @@ def _escaped(text):
 
 
 def _merges(file, dead):
-  """Merges of two pieces into a third, in the order of the third's score: what the library tries,
-  said in pairs.
-  """
+  """Merges of two pieces into a third in the order of its score, as the library tries them."""
   known = {
     p: s
     for p, s, kind in zip(file.pieces, file.scores, file.types)
@@ -413,9 +409,7 @@ class _Texts:
 
 
 def _sentences(texts, clean):
-  """The texts as the library is to see them: cut at the character it reserves, and within words
-  over _LONGEST characters.
-  """
+  """The texts without the character that the library reserves, words over _LONGEST cut."""
   for text in texts:
     text = clean.normalize_str(text).replace(_RESERVED, ' ')
     if len(text) > _LONGEST:

@@ -360,8 +360,6 @@ def _wired(shape, devices):
 
 
 def _in_order_of_hosts(grid) -> bool:
-  """Whether each host's devices hold whole rows, and the first host the first ones: what a host
-  reads is what its devices get.
-  """
+  """Whether each host's devices hold the rows that the host reads."""
   hosts = np.vectorize(lambda d: d.process_index)(grid).reshape(-1, grid.shape[-1])
   return bool((hosts == hosts[:, :1]).all() and (np.diff(hosts[:, 0]) >= 0).all())

@@ -106,9 +106,7 @@ class Segmenter:
       memory.clear()
 
   def _cut_stretch(self, stretch):
-    """(offsets of characters that continue a word, ((offset, bits) of each word, if there are
-    tags)).
-    """
+    """(offsets of characters that continue a word, ((offset, bits) of each word, with tags))."""
     words = self._cut(stretch)
     joined = tuple(i for a, b, _ in words for i in range(a + 1, b))
     return joined, tuple((a, tag_bits(tag)) for a, _, tag in words) if self._tags else ()
@@ -181,9 +179,7 @@ def _chains(dictionary, codes_C, inside_C):
 
 
 def _by_step(at, left_C, *values):
-  """(places in the order of their steps, where each step begins among them, values in that
-  order).
-  """
+  """(places by step, where each step begins among them, values in that order)."""
   left = left_C[at]
   order = np.argsort(left.astype(np.int16), kind='stable')
   order = order[np.count_nonzero(left < 0) :]
@@ -201,9 +197,7 @@ def _runs(true_C):
 
 
 def _are_words(begin_N, size_N, edges):
-  """Whether a stretch is a character alone, or as a whole in the dictionary: jieba leaves its
-  characters alone then.
-  """
+  """Whether jieba leaves the characters alone: a single one, or a word of the dictionary."""
   out_N = size_N == 1
   for n, (at, _, _) in enumerate(edges[1:], 2):
     out_N |= (size_N == n) & np.isin(begin_N, at)

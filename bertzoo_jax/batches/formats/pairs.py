@@ -209,9 +209,7 @@ def sentence_pairs(text, length, *, negative_rate):
 
 
 def _random_run(key, text, first, document, tokens):
-  """Sentences [begin, end) of a random document that is not `document`, from a random sentence on
-  to at least `tokens` tokens.
-  """
+  """Sentences [begin, end) of another document, from a random one on, of at least `tokens`."""
   starts, documents = text.sentence_starts, text.document_starts
   drawn = [
     hashing.below(

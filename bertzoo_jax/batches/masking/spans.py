@@ -124,9 +124,7 @@ def _cut(new, left):
 
 
 def _merged(words, positions_BP, real_BP):
-  """(first, last) column [B, P] of the run of predictions that a slot belongs to, within one run of
-  text.
-  """
+  """(first, last) column [B, P] of the run of predictions of a slot, within one run of text."""
   slots = positions_BP.shape[1]
   run_BP = tf.gather(words.last, tf.gather(words.of, positions_BP, batch_dims=1))
   before = lambda x_BP, value: tf.pad(x_BP, [[0, 0], [1, 0]], constant_values=value)[:, :-1]

@@ -62,9 +62,7 @@ def corrupter(corpus, shares, random_tokens, substitute, corrupted):
 
 
 def _words(table, key, ids_BL, positions_BP, words, token_BP):
-  """(similar, random) words, each position's piece of them [B, P]; `token_BP` where there is
-  none.
-  """
+  """(similar, random) words, each position's piece of them [B, P]; `token_BP` without one."""
   shape, length = tf.shape(positions_BP), ids_BL.shape[1]
   word_BP = tf.gather(words.of, positions_BP, batch_dims=1)
   start_BP = tf.gather(words.start, word_BP)

@@ -161,9 +161,7 @@ def discriminator_logits(directory, batch: dict[str, np.ndarray]) -> dict[str, n
 
 
 def _without_positions(encoder) -> architecture.Computed:
-  """The Computed of a discriminator, which does not read the position table of the generator's
-  decoder.
-  """
+  """The Computed of a discriminator, which does not read the position table of the decoder."""
   said = f'`{deberta_like.POSITIONS}` belongs to the generator. This network does not use it.'
   computed = deberta_like.without_decoder(encoder)
   return computed._replace(said=said) if computed.said else computed

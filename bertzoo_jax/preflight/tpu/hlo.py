@@ -259,9 +259,7 @@ class _Walk:
     return 1
 
   def _stride(self, loop):
-    """By how much the number that a loop's condition looks at grows in a turn; 1 where that is not
-    seen.
-    """
+    """By how much the counter of a loop grows in a turn; 1 where that is not seen."""
     condition, body = (
       self.module.computations.get(loop.called[name], {}) for name in ('condition', 'body')
     )
@@ -411,9 +409,7 @@ def _branches(instruction) -> list[str]:
 
 
 def _kernel_name(instruction) -> str:
-  """The name given to the kernel: the scope around its call, which may stand inside the scopes of
-  its differentiation.
-  """
+  """The name given to the kernel: the innermost scope around its call."""
   scopes = instruction.source.split('/')
   scope = scopes[-2] if len(scopes) > 1 and scopes[-1] == 'pallas_call' else scopes[-1]
   return scope.rpartition('(')[2].rstrip(')') or instruction.name

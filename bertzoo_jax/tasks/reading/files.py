@@ -199,9 +199,7 @@ def lines_of(data, file):
 
 
 def _guess(data):
-  """('not UTF-8', the encoding for iconv) of bytes that are no UTF-8. Bytes above 127 stand side by
-  side in Chinese text and alone in European text.
-  """
+  """('not UTF-8', encoding for iconv): bytes above 127 stand side by side in Chinese text."""
   beside = sum(map(len, re.findall(rb'[\x80-\xff]{2,}', data[:100_000])))
   alone = len(re.findall(rb'(?<![\x80-\xff])[\x80-\xff](?![\x80-\xff])', data[:100_000]))
   return 'not UTF-8', 'GB18030' if beside > alone else 'LATIN1'

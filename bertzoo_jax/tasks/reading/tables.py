@@ -253,9 +253,7 @@ def _is_header(first, names, choose) -> bool:
 
 
 def _names_of(first, names, choose) -> list[str]:
-  """The names of the columns of a file without a line of names. Its first or last columns may be
-  missing, if none of them is wanted: a test file often has no label.
-  """
+  """The names of the columns of a file without any; unwanted ones at an end may be missing."""
   width = len(first)
   if not names:
     return [str(i) for i in range(width)]

@@ -115,9 +115,7 @@ class _Sentences:
 
 
 def _nearest(vectors_ND, sizes_N):
-  """Rows of the nearest vectors by cosine among words of the same size, int64 [N, 10]; equally near
-  ones in their order.
-  """
+  """Rows of the nearest vectors by cosine among words of one size, int64 [N, 10]; ties in order."""
   similar_ND = np.full((len(vectors_ND), words_lib.NEAREST), -1, np.int64)
   norms = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
   unit_ND = (vectors_ND / np.maximum(norms, 1e-30)).astype(np.float32)
