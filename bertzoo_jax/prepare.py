@@ -51,9 +51,7 @@ _MEMORY = dict(wordpiece=2.0, byte_bpe=3.5, sentencepiece=22.0)
 
 
 class Files(NamedTuple):
-  """Files that config.corpus may ask for: lexicons (words/lexicons.py), and word vectors or a
-  thesaurus (words/similar).
-  """
+  """Files that config.corpus may ask for: lexicons, and word vectors or a thesaurus."""
 
   phrases: str | None = None
   entities: str | None = None
@@ -432,9 +430,7 @@ def _words(name, records) -> int | None:
 
 @contextlib.contextmanager
 def told(out):
-  """Turns an OSError into the UserError, TryAgain or Stopped that says it, and gives Ctrl-C a
-  sentence. `out`: where was written.
-  """
+  """Turns an OSError into the UserError, TryAgain or Stopped of a sentence; Ctrl-C gets one too."""
   try:
     yield
   except KeyboardInterrupt:

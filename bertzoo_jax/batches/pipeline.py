@@ -180,9 +180,7 @@ def of_phase(corpus, phase, **options):
 
 
 def features(corpus, phase, host) -> dict:
-  """The features of a phase (Pipeline.features) over stand-in text with the facts of a corpus, at
-  no cost. Raises UserError as `build`.
-  """
+  """The features of a phase over stand-in text with the facts of a corpus. Raises as `build`."""
   config = phase.config
   model = corpora.stand_in(corpus, documents=2 * config.batch_size, length=config.length)
   with warnings.catch_warnings():
@@ -263,9 +261,7 @@ def _order(text, split, form, form_of, key, batch_size, mask) -> epochs.Order:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-  """The global batch, batch_size rows of `length` tokens; which host this is of how many; and the
-  first example of the phase.
-  """
+  """The global batch, which host this is of how many, and the first example of the phase."""
 
   batch_size: int
   length: int
@@ -364,9 +360,7 @@ class Pipeline:
     return self._source.read(self._place.first_example, self._place.examples(steps))
 
   def iterate(self, first_step: int, end_step: int):
-    """The batches of first_step … end_step − 1, computed ahead in other threads; each equals
-    `batch(step)` bit for bit.
-    """
+    """The batches of first_step … end_step − 1, computed ahead in threads; each is batch(step)."""
     while first_step < end_step:
       end = first_step + 1
       stairs = self._stairs and self._stairs.at(first_step)

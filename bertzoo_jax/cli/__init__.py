@@ -1,6 +1,4 @@
-"""The common part of all entry points: flags, and how it ends: exit code 2 or 75, with one
-sentence.
-"""
+"""The common part of all entry points: flags, and how they end: a sentence and an exit code."""
 
 import errno
 import os

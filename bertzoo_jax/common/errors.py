@@ -13,25 +13,19 @@ class UserError(Exception):
 
 
 class TryAgain(UserError):
-  """Nobody's mistake: a disk, a network or another process, which may be gone when the same line is
-  run again. Says which.
-  """
+  """Nobody's mistake: a disk, network or process that may have recovered when the line is rerun."""
 
   code = os.EX_TEMPFAIL
 
 
 class Stopped(UserError):
-  """A run that must not continue: the same line would fail in the same way. The message says why,
-  and which checkpoint remains.
-  """
+  """A run that must not continue. The message says why, and which checkpoint remains."""
 
   code = 3
 
 
 class Diverged(Stopped):
-  """A run whose loss, gradient or parameters are no finite numbers. The other runs of a grid
-  continue.
-  """
+  """A run with numbers that are not finite. The other runs of a grid continue."""
 
 
 def near(word: str, known, cutoff=0.6) -> list[str]:
@@ -59,9 +53,7 @@ def named(e: BaseException, most: int | None = None) -> str:
 
 @contextlib.contextmanager
 def needing(sentence: str):
-  """Turns an ImportError inside the `with` into a UserError. sentence: says who needs what, and how
-  it is installed.
-  """
+  """Turns an ImportError inside the `with` into a UserError. sentence: what to install."""
   try:
     yield
   except ImportError as e:

@@ -133,9 +133,7 @@ class Repository:
       )
 
   def push(self, branch: str, folder) -> None:
-    """Makes a folder the content of a branch, in one commit. The repository is made if there is
-    none, private; a new branch begins empty.
-    """
+    """Makes a folder the content of a branch, in one commit; a new repository is private."""
     self.check_free(branch)
     with self._told(branch):
       self._api.create_repo(self.name, private=True, exist_ok=True)

@@ -34,9 +34,7 @@ _TEXTS, _CHARACTERS = 4096, 1 << 19  # tokenised in one call, about
 
 
 class Begin(NamedTuple):
-  """Where a chunk begins: its index, from 0; the number of its first document; where that
-  document's file starts.
-  """
+  """Where a chunk begins: its index, from 0; its first document; where the file of this starts."""
 
   index: int = 0
   document: int = 0
@@ -66,9 +64,7 @@ class Chunk(NamedTuple):
 
 
 class How(NamedTuple):
-  """How documents become tokens: the splitter's name, the share that is held out, the marker of
-  units.
-  """
+  """How documents become tokens: name of the splitter, held-out share, marker of units."""
 
   splitter: str
   held_out: float
@@ -231,9 +227,7 @@ def _encode(texts, tokenizer, marker):
 
 
 def parts(sentence: str) -> list[str]:
-  """A sentence in parts of at most MAX_SENTENCE that join to it: cut before a blank, or anywhere
-  where there is none.
-  """
+  """A sentence in parts of at most MAX_SENTENCE that join to it, cut at blanks if there are any."""
   start, found = 0, []
   while len(sentence) - start > MAX_SENTENCE:
     window = sentence[start : start + MAX_SENTENCE]

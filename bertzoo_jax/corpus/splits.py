@@ -24,9 +24,7 @@ _HEADER = 128  # bytes of what np.save writes before an array of one axis
 
 
 class Shard(NamedTuple):
-  """The arrays of a shard: tokens [T], sentences [S+1] token offsets, documents [D+1] sentence
-  offsets, units [T] or None.
-  """
+  """Of a shard: tokens [T], token offsets [S+1], sentence offsets [D+1], units [T] or None."""
 
   tokens: np.ndarray
   sentences: np.ndarray
@@ -209,9 +207,7 @@ def _joined(shards, name, counted) -> np.ndarray:
 
 
 def load(path, dtype, length: int, mapped: bool = False) -> np.ndarray:
-  """A .npy file that must hold `length` numbers of `dtype`, read or mapped; UserError where it does
-  not.
-  """
+  """A .npy file of `length` numbers of `dtype`, read or mapped; UserError for another."""
   try:
     array = np.load(path, mmap_mode='r' if mapped else None, allow_pickle=False)
   except FileNotFoundError as e:

@@ -200,9 +200,7 @@ def baseline(name: str, accuracy: Score, value: float) -> Score:
 def pair_score(
   name: str, encoder, params: dict, pairs: str, batches: list[dict], train: list[dict] | None
 ) -> Score:
-  """Accuracy on pairs, by the network's pair head or, where train batches are given, by a probe
-  that is fitted on them.
-  """
+  """Accuracy on pairs: by the network's head, or by a probe that is fitted on train batches."""
   labels_B = _labels(batches)
   if train is None:
     head = heads.pair().made(encoder)

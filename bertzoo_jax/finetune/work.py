@@ -117,9 +117,7 @@ def at_once(runs, devices: int) -> int:
 
 
 def best(results: list[dict]) -> int:
-  """The number of the run with the highest dev score; of equal ones the first. A score that is not
-  a number is below all others.
-  """
+  """The number of the run with the highest dev score, the first of equals; no number is lowest."""
   return max(range(len(results)), key=lambda n: (_score(results[n]), -n))
 
 
@@ -217,9 +215,7 @@ def _write(run, step, scored, diverged='') -> dict:
 
 
 def predictions(folder) -> dict[str, dict[str, np.ndarray]]:
-  """{split: outputs} of a finished run, but for the train split. Raises UserError if its file is
-  damaged.
-  """
+  """{split: outputs} of a finished run, without train. Raises UserError for a damaged file."""
   file = storage.path(folder / PREDICTIONS)
   out = {}
   try:

@@ -1,6 +1,4 @@
-"""Hugging Face directories: names and layouts of weights, config.json, tokenizer files, the model
-card. numpy only.
-"""
+"""Hugging Face directories: weights, config.json, tokenizer files, the model card. numpy only."""
 
 from bertzoo_jax.hf.architectures import fitting_note
 from bertzoo_jax.hf.architectures import task_class_of

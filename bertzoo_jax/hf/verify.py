@@ -45,9 +45,7 @@ PROBES = (
 
 
 class Comparison(NamedTuple):
-  """A row of the result: what was compared, the largest difference, what is allowed, whether it
-  holds.
-  """
+  """What was compared, the largest difference, what is allowed, whether it holds."""
 
   what: str
   difference: str
@@ -153,9 +151,7 @@ def our_logits(encoder, params: dict, batch: dict[str, np.ndarray]) -> dict[str,
 
 
 def reloaded(directory, name: str, **given):
-  """(network of a class of transformers in float32, names for 'unloaded' of `logits`). given:
-  further arguments of from_pretrained.
-  """
+  """(float32 network of a class of transformers, its 'unloaded'). given: to from_pretrained."""
   import transformers
 
   transformers.utils.logging.disable_progress_bar()

@@ -1,6 +1,4 @@
-"""model.safetensors in both directions, and loaded weights in place of fresh ones. numpy only;
-pickles are never read.
-"""
+"""model.safetensors in both directions; loaded weights in place of fresh ones. numpy only."""
 
 import itertools
 import json
@@ -46,9 +44,7 @@ class Report(NamedTuple):
 
 
 def save(path, tensors: dict[str, np.ndarray]) -> None:
-  """Writes a safetensors file with the metadata transformers 4 asks for; its mode is that of any
-  new file.
-  """
+  """Writes a safetensors file with the metadata of transformers 4 and the mode of any new file."""
   path = pathlib.Path(path)
   path.touch()
   mode = path.stat().st_mode & 0o777

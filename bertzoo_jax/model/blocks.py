@@ -105,9 +105,7 @@ class SelfAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
-  """out(activation(in(x))) (Vaswani et al. 2017 §3.3). output_init: of the last product, if it is
-  not kernel_init.
-  """
+  """out(activation(in(x))) (Vaswani et al. 2017 §3.3). output_init: of `out`, if another."""
 
   intermediate_size: int
   activation: str

@@ -176,9 +176,7 @@ def _of_units(logits, batch):
 
 
 def rows_of_options(batch):
-  """The batch of B·C rows that a batch of units [B, C, L] has. Each row has its own dropout keys. A
-  batch [B, L] is returned as it is.
-  """
+  """The B·C rows of a batch of units [B, C, L], each with its own keys; [B, L] as it is."""
   if 'input_ids' not in batch or batch['input_ids'].ndim == 2:
     return batch
   units, options, _ = batch['input_ids'].shape

@@ -1,6 +1,4 @@
-"""Masked language modelling, alone and with a pair loss. Legend: B batch, L length, P predictions,
-D width.
-"""
+"""Masked language modelling, also with a pair loss. B batch, L length, P predictions, D width."""
 
 import jax
 

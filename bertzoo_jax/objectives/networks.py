@@ -61,9 +61,7 @@ def _with_keys(batch, key):
 
 
 def init(encoder, keys, *own: heads.Head, **how) -> dict:
-  """Parameters of a network. keys: of the encoder and of each head in `own`. how: see
-  `init_encoder`.
-  """
+  """Parameters of a network. keys: of the encoder and of each head `own`. how: `init_encoder`."""
   first, *others = keys
   made = {head.name: head.init(encoder, key) for head, key in zip(own, others)}
   return {'encoder': init_encoder(encoder, first, **how), **made}
@@ -147,9 +145,7 @@ def nll(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def masked_sums(logits_BPV, batch, name='mlm') -> dict[str, jax.Array]:
-  """{'mlm_loss', 'mlm_accuracy'}: numerators over the predictions of a batch, to be divided by the
-  total 'masked'.
-  """
+  """{'mlm_loss', 'mlm_accuracy'}: numerators over the predictions of a batch; total 'masked'."""
   nll_BP, correct_BP = nll(logits_BPV, batch['masked_targets'])
   weights_BP = batch['masked_weights']
   return {
@@ -164,9 +160,7 @@ def masked_normalizer(batch) -> jax.Array:
 
 
 def pair_sums(encoder, params, hidden_BLD, batch) -> dict[str, jax.Array]:
-  """{'pair_loss', 'pair_accuracy'}: sums over the rows of a batch. The total 'pairs' is their
-  denominator. params: of the network.
-  """
+  """{'pair_loss', 'pair_accuracy'}: numerators over the rows of a batch; total 'pairs'."""
   logits_B2 = heads.pair().logits(encoder, params, hidden_BLD, batch)
   nll_B, correct_B = nll(logits_B2, batch['pair_labels'])
   return {'pair_loss': jnp.sum(nll_B), 'pair_accuracy': jnp.sum(correct_B)}

@@ -105,9 +105,7 @@ def replaced_token_frozen(
 
 
 def generator_mlm(encoder, ops=operations.PLAIN) -> objective.Objective:
-  """The first of two stages: masked language modelling by the generator alone, of the network's
-  size. Metrics: see `mlm`.
-  """
+  """The first of two stages: `mlm` by a generator of the network's size alone."""
   generator = generators.build(encoder, width=1.0, depth=1.0, shared='none')
 
   def normalizers(batch):

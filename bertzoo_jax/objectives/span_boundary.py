@@ -1,6 +1,4 @@
-"""Masked language modelling with the span boundary objective. Legend: B batch, L length, P
-predictions, D width.
-"""
+"""mlm with the span boundary objective. B batch, L length, P predictions, D width."""
 
 import jax
 import jax.numpy as jnp

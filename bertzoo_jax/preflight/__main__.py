@@ -44,17 +44,13 @@ from bertzoo_jax.cli import config_file
 
 
 def recipe(argv: list[str]):
-  """The experiment that the config file itself gives for the size on a command line, without what
-  the line sets or swaps.
-  """
+  """The experiment of the config file for the size on a command line, without its overrides."""
   address = cli.address_in(argv)
   return config_file.load(address.split(',')[0]) if address else None
 
 
 def failed(sentence: str) -> None:
-  """With --json on the command line: prints an object with the one problem that ended all, a
-  mistake in the line or a signal.
-  """
+  """With --json on the command line: prints an object with the one problem that ended all."""
   asked = [a for a in sys.argv[1:] if re.fullmatch(r'--?(no)?json(=.*)?', a)]
   if asked and re.fullmatch(r'--?json(=(true|t|1))?', asked[-1], re.I):
     problem = dict(code='P00', sentence=sentence)

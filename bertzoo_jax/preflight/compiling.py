@@ -1,6 +1,4 @@
-"""The train step of each phase, compiled for chips that are not here: whether it fits, and how long
-it takes.
-"""
+"""The train step of each phase, compiled for chips that are not here: memory and time."""
 
 import dataclasses
 import json
@@ -102,9 +100,7 @@ class Work(NamedTuple):
 
 
 def described(findings, run, text, mesh) -> list:
-  """[(Phase, PhaseRun)] of a run, traced and not compiled; without the phases that do not fit
-  together (P08).
-  """
+  """[(Phase, PhaseRun)] of a run, traced, without the phases that do not fit together (P08)."""
   out = []
   for phase in run.phases:
     with findings.collecting('P08'):

@@ -221,9 +221,7 @@ def _workdir(findings, config, path, text):
 
 
 def check_room(findings: Findings, path, state_bytes: int, keep: int, for_good: int) -> None:
-  """Room for the newest checkpoints, the best one, those kept for good and the one being written
-  (P13).
-  """
+  """Room for the newest checkpoints, the best, those kept for good and the one written (P13)."""
   needed, free = (keep + 2 + for_good) * state_bytes, shutil.disk_usage(_existing(path)).free
   if needed > free:
     findings.add(

@@ -1,6 +1,4 @@
-"""Changes that make a run fit. Each change that is named was compiled, as far as its memory is
-known.
-"""
+"""Changes that make a run fit; each was compiled, as far as its memory is known."""
 
 import contextlib
 import functools
@@ -37,9 +35,7 @@ class Option(NamedTuple):
 
 
 class Remedy(NamedTuple):
-  """A change that was tried: bytes per device with it, and whether the phase fits then. The rest is
-  as in Option.
-  """
+  """A change that was tried: bytes per device, whether the phase fits; the rest as in Option."""
 
   change: str
   note: str

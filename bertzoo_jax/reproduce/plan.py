@@ -68,9 +68,7 @@ def jobs(config, workdir, wanted=()) -> list[running.Job]:
 
 
 def alike(jobs) -> dict[str, str]:
-  """{row: an earlier row with the same config and init}: they differ in their text alone. A row
-  that others begin with is not among them.
-  """
+  """{row: an earlier row of the same config and init}, without rows that others begin with."""
   first, out, needed = {}, {}, {job.needs for job in jobs}
   for job in jobs:
     earlier = first.setdefault((program_of(job.experiment), job.init), job.name)

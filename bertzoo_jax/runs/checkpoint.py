@@ -226,9 +226,7 @@ def load_params(address: str) -> tuple[dict, int, str]:
 
 
 def locate(address: str) -> tuple[str, int, str | None]:
-  """(workdir, step, kind as in `parse_address`) of the sound checkpoint at an address. Errors: see
-  `load_params`.
-  """
+  """(workdir, step, kind of `parse_address`) of a sound checkpoint. Errors: see `load_params`."""
   with storage.reading(f'The checkpoint {address}'):
     return _locate(address)
 

@@ -1,6 +1,4 @@
-"""Rows in colour, for `show`: what is masked, replaced and kept, special tokens, segments (also
-packed ones), spans and orders.
-"""
+"""Rows in colour: what is masked, replaced and kept, specials, segments, packs, spans, orders."""
 
 import numpy as np
 import rich.text

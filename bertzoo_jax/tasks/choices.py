@@ -70,9 +70,7 @@ class _Read(NamedTuple):
 
 
 def choices(task_dir, fields) -> Source:
-  """Files of questions with options. Raises UserError if a file, column, label or encoding is not
-  as the config says.
-  """
+  """Files of questions with options. Raises UserError for one that is not as the config says."""
 
   def read(path, split, digest):
     if path.is_dir():

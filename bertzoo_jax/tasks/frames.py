@@ -54,9 +54,7 @@ class Frame:
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-  """Rows of tokens behind one another, and what is learned of them: the attributes of
-  task.Split by these names.
-  """
+  """Rows of tokens behind one another, and what is learned of them; see task.Split."""
 
   ids: np.ndarray
   segments: np.ndarray

@@ -1,6 +1,4 @@
-"""Files that hold no running text, told by their first bytes. Read as text they would give rubbish,
-or nothing without a word.
-"""
+"""Files that hold no running text, told by their first bytes: read, they would give rubbish."""
 
 import csv
 import io

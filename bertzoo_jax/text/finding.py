@@ -54,9 +54,7 @@ class Source(NamedTuple):
     return sum(self.sizes) * self.readings
 
   def facts(self) -> dict:
-    """The identity of the source in a plan and a manifest; of local files both ends are read, too.
-    `bytes` are those of the files.
-    """
+    """The identity of the source in a plan and manifest, by both ends of each local file."""
     digest = hashlib.blake2b(digest_size=16)
     for file, size in zip(self.files, self.sizes):
       digest.update(f'{len(file)} {file} {size} '.encode('utf-8', 'surrogatepass'))

@@ -1,6 +1,4 @@
-"""Records with keys (JSON objects, rows of parquet, examples of a dataset): which one is the text,
-and which records are wanted.
-"""
+"""Records with keys (JSON, parquet, datasets): which key is the text, which records are wanted."""
 
 import codecs
 import itertools

@@ -114,7 +114,5 @@ def _lot(document) -> float:
 
 
 def encode(paragraphs: list[str]) -> bytes:
-  """A document as bytes: UTF-8, a paragraph a line. Raises UnicodeEncodeError for a lone surrogate
-  (JSON can hold one).
-  """
+  """A document as UTF-8, a paragraph a line. Raises UnicodeEncodeError for a lone surrogate."""
   return '\n'.join(paragraphs).encode('utf-8')

@@ -36,9 +36,7 @@ def linear_after_warmup(total_steps: int, *, learning_rate, warmup):
 
 
 def linear_product(total_steps: int, *, learning_rate, warmup):
-  """The line peak·(1 − s/T) from step 0, times min(1, s/W) (Google's ELECTRA): no jump, and the
-  peak is never reached.
-  """
+  """peak·(1 − s/T)·min(1, s/W) (Google's ELECTRA): no jump, and the peak is never reached."""
   ramp = _warmed_up(total_steps, learning_rate, warmup, jnp.ones_like)
   return lambda s: ramp(s) * _left(_float(s), 0, total_steps)
 

@@ -326,9 +326,7 @@ def inside_shard_map() -> bool:
 
 
 def check_batch(batch_size: int, accumulation: int, mesh, hosts: int, where: str = '') -> None:
-  """Raises UserError, beginning with `where`, if rows cannot be split over microbatches, devices
-  and hosts.
-  """
+  """Raises UserError if rows cannot be split over microbatches, devices and hosts."""
   rows = rows_over(mesh)
   if accumulation < 1:
     raise errors.UserError(f'{where}run.accumulation is {accumulation}: at least 1 is needed.')

@@ -114,9 +114,7 @@ class Segmenter:
 
 @functools.cache
 def tag_bits(tag: str) -> int:
-  """The bits of a part of speech as jieba names it. NOUN: n… vn an j. MODIFIER: also a ad b z.
-  ENTITY: nr… ns nt nz.
-  """
+  """The bits of a tag of jieba: NOUN n… vn an j; MODIFIER also a ad b z; ENTITY nr… ns nt nz."""
   noun = tag[:1] == 'n' or tag in ('vn', 'an', 'j')
   return (
     NOUN * noun
@@ -236,9 +234,7 @@ class _Dictionary(NamedTuple):
   unknown: float
 
   def edges(self, codes_C, inside_C):
-    """For n = 1, 2, …: (where a word of n characters begins, ascending; its node; its score),
-    within stretches.
-    """
+    """For n = 1, 2, …: (where words of n characters begin, nodes, scores), within stretches."""
     edges = []
     for at, node in self.trie.walk(codes_C, inside_C):
       score = self.score[node]

@@ -95,9 +95,7 @@ class Marker:
     )
 
   def clean(self, text: str) -> str:
-    """The text to tokenise: for words 'blanks', without the blanks between CJK characters; else the
-    text itself.
-    """
+    """The text to tokenise: for words 'blanks', without blanks between CJK characters."""
     return _without_blanks(text)[0] if self._words == 'blanks' else text
 
   def mark(self, texts: list[str], encoded: list) -> tuple[list[np.ndarray], int]:

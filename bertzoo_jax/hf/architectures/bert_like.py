@@ -67,9 +67,7 @@ def dense(ours: str, theirs: str, kernel=KERNEL, bias=SAME) -> tuple[Row, ...]:
 
 
 def embeddings(prefix: str, segments: int) -> tuple[Row, ...]:
-  """The tables and their norm. segments: rows of the table of zeros that is written where the
-  encoder has none.
-  """
+  """The tables and their norm. segments: rows of zeros written where the encoder has no table."""
   at, theirs = 'encoder/embeddings', f'{prefix}.embeddings'
   return (
     Row(WORD_TABLE, f'{theirs}.word_embeddings.weight'),
@@ -231,9 +229,7 @@ def forms(row: heads.Form, choice: heads.Form | None, rates=(), said: str = '') 
 
 
 def bare(build, name: str, said: str = '', **rest):
-  """An architecture without a head. build: (name, **fields) → an architecture. said: further text
-  for the card.
-  """
+  """An architecture without a head. build: (name, **fields) → one. said: more for the card."""
   said = f'The network without a head. {NO_POOLER} {said}'.strip()
   return build(name, heads=said, pipeline='feature-extraction', reads=False, **rest)
 

@@ -1,6 +1,4 @@
-"""Tensor names and config.json that the classes of DeBERTa share (He et al. 2020, 2021; code of the
-release).
-"""
+"""Tensor names and config.json of all classes of DeBERTa (He et al. 2020, 2021; released code)."""
 
 import functools
 import json
@@ -188,9 +186,7 @@ def _for_rows(encoder) -> Computed:
 
 
 def without_decoder(encoder) -> Computed:
-  """The Computed of an encoder whose class lacks the decoder: predictions from the last layer's
-  vectors.
-  """
+  """The Computed of an encoder whose class predicts from the last layer, without the decoder."""
   if encoder.absolute_positions != 'decoder':
     return Computed(encoder)
   plain = encoder.clone(absolute_positions='none')

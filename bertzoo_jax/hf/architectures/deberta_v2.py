@@ -132,9 +132,7 @@ def _build(name, *rows, **rest):
 
 
 def discriminator_logits(directory, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """As verify.logits: transformers' DebertaV2Model computes the vectors, torch the head if the file
-  has one.
-  """
+  """As verify.logits: DebertaV2Model computes the vectors, torch the head if the file has one."""
   import torch
   import transformers
 

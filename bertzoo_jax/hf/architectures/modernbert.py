@@ -152,9 +152,7 @@ def _to_config(name, encoder, special, vocab_size):
 
 
 def base_of(said, usual) -> float:
-  """The base of rotary positions of which config.json says `said`. Raises UserError for scaled
-  ones.
-  """
+  """The base of rotary positions that config.json says. Raises UserError for scaled ones."""
   base = said.get('rope_theta', usual) if isinstance(said, dict) else None
   kind = isinstance(said, dict) and said.get('rope_type', said.get('type', 'default'))
   if not isinstance(base, int | float) or kind != 'default':

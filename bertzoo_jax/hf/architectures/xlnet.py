@@ -1,6 +1,4 @@
-"""XLNet (Yang et al. 2019), with its language model head and without. Logits are those of the
-content stream.
-"""
+"""XLNet (Yang et al. 2019), with and without its head; logits are of the content stream."""
 
 import functools
 import re

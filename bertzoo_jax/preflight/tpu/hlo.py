@@ -119,9 +119,7 @@ class Reading(NamedTuple):
     return out
 
   def without_estimate(self) -> list[tuple[str, int, int]]:
-    """(opcode or kernel, how often, bytes from and to HBM) of what has no estimate, most bytes
-    first.
-    """
+    """(opcode or kernel, times, bytes from and to HBM) without an estimate, most bytes first."""
     out = {}
     for c in self.costs:
       if c.cycles is None:

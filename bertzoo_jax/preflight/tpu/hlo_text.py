@@ -1,6 +1,4 @@
-"""The text of a compiled program: its computations and instructions, and what shapes, groups and
-products in it mean.
-"""
+"""The text of a compiled program: computations, instructions, shapes, groups, products."""
 
 import math
 import re

@@ -1,6 +1,4 @@
-"""Kinds of questions with answers in a passage: a score per token for starts and ends, or a beam of
-starts and of the ends that go with each.
-"""
+"""Questions with answers in a passage: scores of starts and ends, or a beam of both."""
 
 import json
 

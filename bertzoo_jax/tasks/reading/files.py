@@ -187,9 +187,7 @@ def text(data: bytes, file) -> str:
 
 
 def lines_of(data, file):
-  """Yields (number from 1, line without its end). Lines end in LF or CR LF, or in CR alone where
-  the file has no LF.
-  """
+  """Yields (number from 1, line without its end: LF, CR LF, or CR in a file without LF)."""
   lines = io.BytesIO(data) if b'\n' in data else data.split(b'\r')
   for number, line in enumerate(lines, 1):
     try:

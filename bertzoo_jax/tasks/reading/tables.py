@@ -57,9 +57,7 @@ class Table:
     return f'{self.name}, {self.unit} {self.places[i]}'
 
   def texts(self, key, convert=None) -> list:
-    """The values of a column as texts; '' for all without such a column. convert: by default
-    `as_text`.
-    """
+    """The values of a column by `convert` (`as_text`); '' for all without such a column."""
     if key not in self.columns:
       return [''] * len(self)
     column, convert = self.columns[key], convert or as_text

@@ -55,9 +55,7 @@ class Tagged:
 
 
 def conll(task_dir, fields) -> Source:
-  """Files of tagged sentences. Raises UserError if a file, column or encoding is not as the config
-  says.
-  """
+  """Files of tagged sentences. Raises UserError for one that is not as the config says."""
   read = lambda path, split, digest: sentences(path, split, digest, fields)
   finish = lambda found: schemed(found, fields.scheme, fields.convert)
   labels = tuple(fields.labels)

@@ -68,9 +68,7 @@ def vectors(counted, tokenizer, file):
 
 
 def trained(counted, tokenizer, file):
-  """The nearest by the cosine of word2vec vectors of the corpus's own words (gensim; the same text
-  gives the same bytes).
-  """
+  """The nearest by cosine of word2vec vectors of the corpus (gensim; reproducible)."""
   del tokenizer, file
   with errors.needing('Training word vectors needs gensim: pip install "bertzoo_jax[zh]"'):
     from gensim import models
@@ -93,9 +91,7 @@ def trained(counted, tokenizer, file):
 
 
 class _Sentences:
-  """The corpus as gensim reads it, once an epoch: sentences as lists of words, a word as its
-  number; others left out.
-  """
+  """The corpus as gensim reads it: lists of words, each as its number; others left out."""
 
   def __init__(self, stream, words_NM):
     hashes = words_lib.hashes(words_NM)

@@ -1,6 +1,4 @@
-"""The words of a corpus, read from its finished shards in blocks. K words of a block, M = 8 pieces
-at most.
-"""
+"""The words of a corpus, in blocks of finished shards. K words of a block, M = 8 pieces at most."""
 
 import re
 from typing import NamedTuple
