@@ -143,6 +143,14 @@ def plain_sizes(encoder, special=None) -> Sizes:
   return Sizes(encoder.num_heads, layers, layers, width, width)
 
 
+def grouped_sizes(encoder, special=None) -> Sizes:
+  """The Sizes of a stack whose layers may share in groups, with tables of any width."""
+  layers, inner, width = encoder.num_layers, encoder.inner_group_num, encoder.hidden_size
+  table = encoder.embedding_size or width
+  groups = dict(num_groups=encoder.num_groups, inner_group_num=inner)
+  return Sizes(encoder.num_heads, layers, layers * inner, width, table, **groups)
+
+
 def joined(*transforms: Transform) -> Transform:
   """Several parameters in one tensor: each transformed, equal parts along its first axis."""
   return Transform(

@@ -106,11 +106,6 @@ def encoder(prefix: str, segments: int) -> tuple[Row, ...]:
   )
 
 
-def table_width(encoder) -> int:
-  """Width of the tables."""
-  return encoder.embedding_size or encoder.hidden_size
-
-
 def common_fields(content) -> dict:
   """Fields of an encoder that config.json gives for every class with such layers."""
   width = content.get('embedding_size', content['hidden_size'])
@@ -154,16 +149,9 @@ def build(
   """
 
   def sizes(encoder, special):
-    return Sizes(
-      num_heads=encoder.num_heads,
-      num_layers=encoder.num_layers,
-      blocks=blocks(encoder),
-      hidden_size=encoder.hidden_size,
-      table_width=table_width(encoder),
-      position_offset=special['pad'] + 1 if positions_after_padding else 0,
-      num_groups=encoder.num_groups,
-      inner_group_num=encoder.inner_group_num,
-    )
+    offset = special['pad'] + 1 if positions_after_padding else 0
+    made = architecture.grouped_sizes(encoder)
+    return made._replace(blocks=blocks(encoder), position_offset=offset)
 
   def to_config(encoder, special, vocab_size):
     size = sizes(encoder, special)
