@@ -5,7 +5,6 @@ of the relative table.
 """
 
 import dataclasses
-import functools
 from typing import Any
 from typing import NamedTuple
 
@@ -99,6 +98,7 @@ class Disentangled(nn.Module):
   plan = transformer.Transformer.plan
   table_width = transformer.Transformer.table_width
   kernel_init = transformer.Transformer.kernel_init
+  embed = transformer.Transformer.embed
   resized = transformer.Transformer.resized
 
   def __post_init__(self):
@@ -146,10 +146,6 @@ class Disentangled(nn.Module):
     self.layers = self.param(
       'layers', lambda k: blocks.init(self._block(), k, self.plan, width, example)
     )
-
-  def embed(self, batch):
-    """The sum of the embeddings before its norm, float32 [B, L, E]."""
-    return self.embeddings.sum(batch)
 
   def __call__(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, embedded_BLE=None):
     """See protocol.Encoder.
@@ -264,25 +260,13 @@ class Disentangled(nn.Module):
 
   @nn.nowrap
   def _block(self) -> blocks.Block:
-    kernel_init = self.kernel_init
-    return blocks.Block(
-      attention=disentangled_attention.DisentangledAttention(
-        self.num_heads,
-        self.attention_dropout,
-        kernel_init,
-        self.dtype,
-        self.content_to_position,
-        self.position_to_content,
-        self.shared_projections,
-        self.key_bias,
-        parent=None,
-      ),
-      feed_forward=blocks.FeedForward(
-        self.intermediate_size, self.activation, kernel_init, self.dtype, parent=None
-      ),
-      norm=functools.partial(layers.Norm, self.norm_eps, self.dtype),
-      dropout=self.dropout,
-      parent=None,
+    return transformer.post_norm(
+      self,
+      disentangled_attention.DisentangledAttention,
+      self.content_to_position,
+      self.position_to_content,
+      self.shared_projections,
+      self.key_bias,
     )
 
 
