@@ -35,11 +35,7 @@ def replace_mlm(
   generator = generators.build(encoder, width=width, depth=depth, shared=shared, predicts=True)
   fill = functools.partial(_filled, generator, ops, temperature, disallow_correct)
   both = generator.main_network('main', 'mlm_head'), generator.network()
-
-  init = functools.partial(_init, encoder, generator)
-
-  def normalizers(batch):
-    return {'masked': networks.masked_normalizer(batch)}
+  init, totals = functools.partial(_init, encoder, generator), networks.totals('masked')
 
   def loss(params, batch, normalizers, carry, key, train):
     filled, learned, key = fill(params, batch, key)
@@ -51,7 +47,7 @@ def replace_mlm(
     value /= objective.at_least_one(normalizers['masked'])
     return value, (carry, {'masked': {**sums, **learned}})
 
-  return objective.Objective(init, normalizers, loss, encoder.reads + networks.MASKED, both)
+  return objective.Objective(init, totals, loss, encoder.reads + networks.MASKED, both)
 
 
 def all_tokens_mlm(
@@ -82,9 +78,6 @@ def all_tokens_mlm(
       'copy_head': copy.init(encoder, jax.random.fold_in(key, 3)),
     }
 
-  def normalizers(batch):
-    return {'masked': networks.masked_normalizer(batch), 'tokens': networks.token_normalizer(batch)}
-
   def loss(params, batch, normalizers, carry, key, train):
     filled, learned, key = fill(params, batch, key)
     original_BL, _ = generators.fill(batch, batch['masked_targets'])
@@ -105,12 +98,13 @@ def all_tokens_mlm(
       batch['masked_weights'] * jnp.take_along_axis(x_BL, batch['masked_positions'], axis=1)
     )
     masked = {'mlm_loss': at_masked(nll_BL), 'mlm_accuracy': at_masked(correct_BL), **learned}
-    totals = {name: objective.at_least_one(total) for name, total in normalizers.items()}
-    value = every['all_tokens_loss'] / totals['tokens']
-    value += generator_weight * learned['generator_loss'] / totals['masked']
+    counts = {name: objective.at_least_one(total) for name, total in normalizers.items()}
+    value = every['all_tokens_loss'] / counts['tokens']
+    value += generator_weight * learned['generator_loss'] / counts['masked']
     return value, (carry, {'tokens': every, 'masked': masked})
 
-  return objective.Objective(init, normalizers, loss, encoder.reads + networks.MASKED, both)
+  totals = networks.totals('masked', 'tokens')
+  return objective.Objective(init, totals, loss, encoder.reads + networks.MASKED, both)
 
 
 def _copied_nll(logits_BLV, copy_BL, input_BL, target_BL):

@@ -154,11 +154,6 @@ def masked_sums(logits_BPV, batch, name='mlm') -> dict[str, jax.Array]:
   }
 
 
-def masked_normalizer(batch) -> jax.Array:
-  """The total 'masked': predictions of a batch."""
-  return jnp.sum(batch['masked_weights'])
-
-
 def pair_sums(encoder, params, hidden_BLD, batch) -> dict[str, jax.Array]:
   """{'pair_loss', 'pair_accuracy'}: numerators over the rows of a batch; total 'pairs'."""
   logits_B2 = heads.pair().logits(encoder, params, hidden_BLD, batch)
@@ -166,11 +161,13 @@ def pair_sums(encoder, params, hidden_BLD, batch) -> dict[str, jax.Array]:
   return {'pair_loss': jnp.sum(nll_B), 'pair_accuracy': jnp.sum(correct_B)}
 
 
-def pair_normalizer(batch) -> jax.Array:
-  """The total 'pairs': the number of rows of a batch."""
-  return jnp.asarray(batch['pair_labels'].shape[0], jnp.float32)
+_TOTALS = {
+  'masked': lambda batch: jnp.sum(batch['masked_weights']),
+  'pairs': lambda batch: jnp.asarray(batch['pair_labels'].shape[0], jnp.float32),
+  'tokens': lambda batch: jnp.sum((batch['pack_ids'] > 0).astype(jnp.float32)),
+}
 
 
-def token_normalizer(batch) -> jax.Array:
-  """The total 'tokens': tokens of a batch that are no padding."""
-  return jnp.sum((batch['pack_ids'] > 0).astype(jnp.float32))
+def totals(*names: str):
+  """Objective.normalizers: predictions of a batch 'masked', rows 'pairs', real tokens 'tokens'."""
+  return lambda batch: {name: _TOTALS[name](batch) for name in names}

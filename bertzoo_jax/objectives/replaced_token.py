@@ -108,9 +108,6 @@ def generator_mlm(encoder, ops=operations.PLAIN) -> objective.Objective:
   """The first of two stages: `mlm` by a generator of the network's size alone."""
   generator = generators.build(encoder, width=1.0, depth=1.0, shared='none')
 
-  def normalizers(batch):
-    return {'masked': networks.masked_normalizer(batch)}
-
   def loss(params, batch, normalizers, carry, key, train):
     logits_BPV, _ = generators.logits(generator, generator.of(params), batch, key, ops)
     sums = networks.masked_sums(logits_BPV, batch)
@@ -118,7 +115,8 @@ def generator_mlm(encoder, ops=operations.PLAIN) -> objective.Objective:
     return value, (carry, {'masked': sums})
 
   init, reads = lambda key: {'generator': generator.init(key)}, encoder.reads + networks.MASKED
-  return objective.Objective(init, normalizers, loss, reads, (generator.network(),))
+  totals = networks.totals('masked')
+  return objective.Objective(init, totals, loss, reads, (generator.network(),))
 
 
 def replaced_token_adversarial(
@@ -243,12 +241,9 @@ def _objective(generator, loss, head):
 
 
 def _detecting(encoder, init, loss, trained):
-  reads, final = encoder.reads + networks.MASKED, finalize_metrics
-  return objective.Objective(init, _normalizers, loss, reads, trained, finalize_metrics=final)
-
-
-def _normalizers(batch):
-  return {'masked': networks.masked_normalizer(batch), 'tokens': networks.token_normalizer(batch)}
+  reads, totals = encoder.reads + networks.MASKED, networks.totals('masked', 'tokens')
+  final = finalize_metrics
+  return objective.Objective(init, totals, loss, reads, trained, finalize_metrics=final)
 
 
 def _over_all(real_BL, batch):

@@ -31,7 +31,7 @@ def mlm_span_boundary(
 
   def normalizers(batch):
     boundary = jnp.sum(boundary_weights(batch, num_offsets))
-    return {'masked': networks.masked_normalizer(batch), 'boundary': boundary}
+    return {**networks.totals('masked')(batch), 'boundary': boundary}
 
   def loss(params, batch, normalizers, carry, key, train):
     states_BPD, hidden_BLD, _ = networks.predictions(encoder, params['encoder'], batch, key, ops)
