@@ -51,9 +51,7 @@ _DATA = re.compile(r'(.+?)(?:@([\w./-]+))?(?::([\w.-]+))?')  # name, revision, s
 
 
 class Data(NamedTuple):
-  """A split of a data set: the addresses of its files, in order, and what a manifest records of it:
-  name, config, split, revision ('' of a local folder).
-  """
+  """A split of a data set: addresses of its files, in order, and what a manifest records of it."""
 
   files: tuple[str, ...]
   facts: dict[str, str]

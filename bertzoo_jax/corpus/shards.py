@@ -149,9 +149,7 @@ def write(out, chunk: Chunk, tokenizer: tokenizers.Tokenizer, how: How) -> dict:
 
 
 def _tokenise(chunk, tokenizer, how):
-  """({split: (tokens [T], sentence lengths [S], document sizes [D], bytes, words by blanks, marks
-  [T] or None)}, counts of lost text).
-  """
+  """({split: (tokens [T], lengths [S], documents [D], bytes, words, marks [T] | None)}, losses)."""
   split, joiner = sentences.splitter(how.splitter)[:2]
   texts, owners, hashes, long = [], [], np.zeros(len(chunk.documents), np.uint64), 0
   for d, document in enumerate(chunk.documents):

@@ -221,9 +221,7 @@ def _with_fitting_heads(fresh, loaded, labels, their_labels) -> tuple[dict, list
 
 
 def only_layers(params: dict, numbers: tuple[int, ...], depth: int) -> dict:
-  """Nested parameters with some layers of a network of `depth` layers. Parameters that all layers
-  share stay. Raises UserError for groups of layers.
-  """
+  """Parameters with some layers of `depth`, and the shared ones. Raises UserError for groups."""
   flat = flatten(params)
   for path, x in flat.items():
     if path.startswith('encoder/layers/') and len(x) > 1:

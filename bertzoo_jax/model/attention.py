@@ -218,9 +218,7 @@ def seeing(seen_BLM, out_BLHK):
 
 
 def _add_relative(scores_BHLM, q_BLHK, k_BMHK, places_BL, relative):
-  """scores_BHLM with the terms of `relative`. Nothing is gathered: products with all R rows are
-  slid or shifted into place.
-  """
+  """scores_BHLM with the terms of `relative`: products with all R rows, shifted, not gathered."""
   terms = _Terms(relative, places_BL, q_BLHK.shape[1], k_BMHK.shape[1])
   if relative.c2p_RHK is not None:
     scores_BHLM += terms.c2p(q_BLHK)

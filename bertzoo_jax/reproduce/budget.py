@@ -52,9 +52,7 @@ def tokens(experiment) -> int:
 
 
 def work(experiment) -> float:
-  """Train FLOPs of a run, as Clark et al. 2020 count them; 6 per parameter and token (Kaplan et al.
-  2020 §2.1) for a network that has no such count.
-  """
+  """Train FLOPs of a run as Clark et al. 2020 count them; else 6 per parameter and token."""
   run, words = assembly.resolve(experiment), experiment.tokenizer.vocab_size
   if (flops := published_flops.of_run(run, words)) is not None:
     return flops

@@ -79,9 +79,7 @@ def alike(jobs) -> dict[str, str]:
 
 @contextlib.contextmanager
 def naming(section, row: str):
-  """In messages of errors raised inside the `with`, replaces `--config.length` by the table's name
-  for it, `--config.rows.ROW.experiment.length`.
-  """
+  """In errors inside the `with`, `--config.length` gets the table's name for it."""
   try:
     yield
   except errors.UserError as e:

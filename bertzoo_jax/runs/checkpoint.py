@@ -436,9 +436,7 @@ def _wanted(record) -> bool:
 
 @functools.cache  # once in a process
 def _quiet_threads():
-  """When one of many writes fails, Orbax closes the event loop that the others still report to.
-  Each of these prints a stack, and so does the loop.
-  """
+  """Without the stacks of writes, and of the closed event loop, after one write has failed."""
   before = sys.unraisablehook
 
   def hook(unraisable):

@@ -56,9 +56,7 @@ class Choices:
 
 
 class _Read(NamedTuple):
-  """A question as written. label: what stands for the right option, None without; form: of FORMS,
-  how the layout writes labels, '' if it does not say.
-  """
+  """A question as written. label: of the right option or None; form: of FORMS, '' if unsaid."""
 
   text: str
   question: str

@@ -55,9 +55,7 @@ _NUMBERING = re.compile(r'\W*(?:\d+|[ivxlcIVXLC]+|[^\W\d_])$')
 
 
 class Splitter(NamedTuple):
-  """`split`: paragraph → sentences, stripped and not empty; `joiner`: what joins them again;
-  `name`: the rules in force, 'none' where a language has none.
-  """
+  """`split`: paragraph → sentences; `joiner`: of them; `name`: of the rules in force, or 'none'."""
 
   split: Callable[[str], list[str]]
   joiner: str

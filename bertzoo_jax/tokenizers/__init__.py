@@ -72,9 +72,7 @@ class Tokenizer:
     return published.framed(self._as_transformers, texts)
 
   def encode(self, texts: list[str]) -> list[np.ndarray]:
-    """Ids of each text, int32; no special token is added, and text that looks like one is split
-    like any other. Raises UserError for anything but texts.
-    """
+    """Ids of each text, int32, no special ones. Raises UserError for anything but texts."""
     return published.ids(self._plain, texts)
 
   def encode_with_offsets(

@@ -70,9 +70,7 @@ class Data(NamedTuple):
   source: str | None = None
 
   def still_to_come(self, phases) -> str | None:
-    """The sentence about the steps of a config's phases that lie beyond a file of batches, and the
-    line that writes them; None if none do.
-    """
+    """The sentence about steps beyond a file of batches, and the line that writes them; or None."""
     following = [p for p in phases if self.last_step is not None and p.end_step > self.last_step]
     if not following:
       return None

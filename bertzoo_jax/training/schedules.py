@@ -42,9 +42,7 @@ def linear_product(total_steps: int, *, learning_rate, warmup):
 
 
 def linear_to_floor(total_steps: int, *, learning_rate, warmup, end_share):
-  """peak·s/W for s < W (the first update has rate 0), then linear from the peak at W to
-  end_share·peak at T, where it stays (Google's XLNet, with 0.001).
-  """
+  """From the peak at W linear to end_share·peak at T, where it stays (XLNet's, with 0.001)."""
   falling = lambda s: end_share + (1.0 - end_share) * _left(s, warmup, total_steps)
   return _warmed_up(total_steps, learning_rate, warmup, falling)
 
@@ -62,9 +60,7 @@ def inverse_sqrt(total_steps: int, *, learning_rate, warmup):
 
 
 def cosine(total_steps: int, *, learning_rate, warmup, end_share):
-  """peak·s/W for s < W, then half a cosine from the peak at W to end_share·peak at T, where it
-  stays (Loshchilov and Hutter 2017, eq. 5, without restarts).
-  """
+  """From W half a cosine to end_share·peak at T, where it stays (Loshchilov and Hutter 2017)."""
   return warmup_stable_decay(
     total_steps,
     learning_rate=learning_rate,

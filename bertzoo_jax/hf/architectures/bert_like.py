@@ -205,9 +205,7 @@ def build(
 
 
 def forms(row: heads.Form, choice: heads.Form | None, rates=(), said: str = '') -> dict:
-  """{head: its Form} of a family. rates: of the class that tags; said: further text for the cards
-  of the classes that find answers and that tag.
-  """
+  """{head: its Form}. rates: of the class that tags; said: for the cards of answers and tags."""
   own = {
     heads.ROW: row,
     heads.SPAN: heads.Form({'classifier': 'qa_outputs'}, said=said),

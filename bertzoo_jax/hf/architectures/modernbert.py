@@ -164,9 +164,7 @@ def base_of(said, usual) -> float:
 
 
 def rotary_said(content):
-  """rope_parameters of config.json. Raises UserError for rope_scaling, their name before
-  transformers 5, which says that they are scaled.
-  """
+  """rope_parameters of config.json. Raises UserError for scaled ones, an older rope_scaling."""
   base_of(content.get('rope_scaling') or {}, 1.0)
   return content.get('rope_parameters') or {}
 

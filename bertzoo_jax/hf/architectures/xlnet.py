@@ -131,9 +131,7 @@ def _to_encoder(content):
 
 
 def _beams(directory, batch):
-  """As verify.logits, of a class that scores ends given their starts, with as many of each as
-  `networks.predict` gives, and none at padding.
-  """
+  """As verify.logits, of a class that scores ends given starts; beams as in `networks.predict`."""
   import torch
 
   network, unloaded = verify.reloaded(directory, 'XLNetForQuestionAnswering')

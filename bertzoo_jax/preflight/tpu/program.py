@@ -131,9 +131,7 @@ def check_flags(flags: str) -> str | None:
 
 
 def devices(slice_: chips.Slice) -> list:
-  """The devices of a slice, abstract ones that programs can be compiled for. Raises UserError as
-  `prepare`, or where the compiler knows no such slice.
-  """
+  """Abstract devices of a slice, to compile for. UserError as `prepare`, or for no such slice."""
   prepare()
   handler = signal.getsignal(signal.SIGTERM)
   try:
@@ -171,9 +169,7 @@ def lowered_entering(before: phase_runs.PhaseRun, after: phase_runs.PhaseRun):
 
 
 def compiled(function, *arguments) -> Program:
-  """A jitted function compiled for the TPU devices of its arguments' shardings: trees of
-  jax.ShapeDtypeStruct. Raises JaxRuntimeError as `finished`.
-  """
+  """A jitted function compiled for its arguments' shardings. JaxRuntimeError as `finished`."""
   return finished(_lowered(function, *arguments))
 
 

@@ -27,9 +27,7 @@ _WORDS = re.compile(rf'{_SPLIT}|(?:(?!{_SPLIT})\S)+')
 
 
 def exact_match(right, said):
-  """Share of the answers that are right letter by letter, but for case, punctuation, English
-  articles and blanks (evaluation of SQuAD, Rajpurkar et al. 2016, 2018).
-  """
+  """Share of answers right but for case, punctuation, articles, blanks (SQuAD's)."""
   return np.mean(_best(_same, right, said.texts))
 
 

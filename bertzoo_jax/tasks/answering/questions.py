@@ -153,9 +153,7 @@ def numbered(source: Source):
 
 @dataclasses.dataclass(frozen=True)
 class _Record:
-  """A question of a file. answers: [(text, start)], None if the file has none; right: further texts
-  that are right, None for those of `answers`.
-  """
+  """A question of a file. answers: [(text, start)] or None; right: further right texts."""
 
   question: str
   context: str

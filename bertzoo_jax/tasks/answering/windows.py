@@ -53,9 +53,7 @@ class Windows:
   decoding: Decoding
 
   def characters(self, window, start, end):
-    """(first character, the one behind the last) of tokens start … end, counted from the window's
-    first token of its text. All are int arrays of one shape.
-    """
+    """(first character, one behind the last) of tokens start … end of a window's text."""
     at = self.texts[self.passage[window]] + self.first[window]
     return self.starts[at + start], self.ends[at + end]
 

@@ -145,9 +145,7 @@ class Questions:
     return out
 
   def submission(self, task, split, outputs, file):
-    """{id: answer}, as the evaluations of SQuAD, CMRC2018 and MRQA take them; beside it the odds of
-    no answer and the best answers of each question.
-    """
+    """{id: answer}, as SQuAD, CMRC2018 and MRQA take them; beside it odds and best answers."""
     found = self._said(task, split, outputs)
     stem = file.removesuffix('.json')
     best = {
