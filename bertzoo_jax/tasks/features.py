@@ -86,7 +86,7 @@ def _kept(truncation, lengths, room, examples):
 
 BY_NAME = {
   'texts': texts,
-  'question_windows': named.of_fields(windows.question_windows, definitions.question_windows),
+  'question_windows': named.of_fields(definitions.question_windows)(windows.question_windows),
   'words': words.words,
-  'choice_rows': named.of_fields(choice_rows.choice_rows, definitions.choice_rows),
+  'choice_rows': named.of_fields(definitions.choice_rows)(choice_rows.choice_rows),
 }
