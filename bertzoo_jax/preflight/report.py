@@ -39,24 +39,15 @@ def as_dict(found) -> dict:
 
 
 def _phase(found, p):
-  out = dict(
-    index=p.index,
-    steps=p.steps,
-    rows=p.rows,
-    length=p.length,
+  as_they_are = 'index steps rows length parameters optimizer carry epochs epochs_of replicated'
+  out = {name: getattr(p, name) for name in as_they_are.split()} | dict(
     fits=p.program.fits,
     peak=p.program.peak,
-    parameters=p.parameters,
-    optimizer=p.optimizer,
-    carry=p.carry,
     temporaries=p.program.memory and p.program.memory.temporaries,
     checkpoint=p.state,
     largest_batch=p.largest,
-    epochs=p.epochs,
-    epochs_of=p.epochs_of,
     model_flops=p.flops,
     compile_seconds=p.program.seconds,
-    replicated=p.replicated,
     time=None,
   )
   if p.time:

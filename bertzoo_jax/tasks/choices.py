@@ -1,7 +1,6 @@
 """Questions with options, one of which is right: their examples, and the files with them."""
 
 import dataclasses
-import json
 import os
 import re
 from typing import NamedTuple
@@ -124,7 +123,7 @@ def _race_folder(folder, split, digest) -> list[_Read]:
 
 def _race(data, path) -> list[_Read]:
   """A file of RACE: one JSON object with an article and its questions."""
-  record, where = _json(data, path), str(path)
+  record, where = files.json_of(files.text(data, path), path), str(path)
   if not isinstance(record, dict):
     raise errors.UserError(f'{path} holds no JSON object: it is no file of RACE; copy it again.')
   for key in ('article', 'questions', 'options'):
@@ -159,7 +158,7 @@ def _race(data, path) -> list[_Read]:
 def _dream(data, path) -> list[_Read]:
   """A file of DREAM: [[turns of a dialogue], [{question, choice, answer}, …], name], …."""
   out = []
-  array = _json(data, path)
+  array = files.json_of(files.text(data, path), path)
   for number, entry in enumerate(array if isinstance(array, list) else [None], 1):
     if not _is_dialogue(entry):
       raise errors.UserError(
@@ -329,13 +328,6 @@ def _as_list(value, where) -> list[str]:
       '--config.source.options=NAME,NAME.'
     )
   return [tables.as_text(v, where) for v in value]
-
-
-def _json(data, path):
-  try:
-    return json.loads(files.text(data, path))
-  except (ValueError, RecursionError) as e:
-    raise errors.UserError(f'{path} holds no JSON ({e}): mend or copy the file.') from e
 
 
 # --- labels ---

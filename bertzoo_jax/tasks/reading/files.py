@@ -7,6 +7,7 @@ import dataclasses
 import gzip
 import hashlib
 import io
+import json
 import os
 import pathlib
 import re
@@ -184,6 +185,14 @@ def text(data: bytes, file) -> str:
     return data.decode('utf-8')
   except UnicodeDecodeError as e:
     raise _encoding(file, *_guess(data)) from e
+
+
+def json_of(data, where, what='JSON'):
+  """The value of a JSON text, str or bytes. Raises UserError if it is none; what: was expected."""
+  try:
+    return json.loads(data)
+  except (ValueError, RecursionError) as e:
+    raise errors.UserError(f'{where} holds no {what} ({e}): mend or copy the file.') from e
 
 
 def lines_of(data, file):
