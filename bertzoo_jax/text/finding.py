@@ -229,17 +229,12 @@ def tfds_builder(pattern):
     UserError: it cannot be brought, or building it would be a job for a cluster.
   """
   _refuse_common_crawl(pattern)
-  with errors.needing(
-    f'{pattern} needs TensorFlow Datasets and TensorFlow: pip install them first'
-  ):
-    import tensorflow_datasets as tfds
   name = pattern.removeprefix('tfds:')
   folder = storage.is_remote(name) or name.startswith(('/', '.', '~'))
-  try:
-    with trust.datasets(tfds.features.FeatureConnector, pattern):
-      builder = (
-        tfds.builder_from_directory(os.path.expanduser(name)) if folder else tfds.builder(name)
-      )
+  places = '$TFDS_DATA_DIR, or ~/tensorflow_datasets'
+  with trust.datasets(pattern, 'pip install them first', places) as tfds:
+    make = tfds.builder_from_directory if folder else tfds.builder
+    builder = make(os.path.expanduser(name))
     if (
       not builder.is_prepared()
       and _is_built_with_beam(type(builder))
@@ -251,15 +246,7 @@ def tfds_builder(pattern):
         '$TFDS_DATA_DIR, or bring its text as JSON lines or parquet.'
       )
     builder.download_and_prepare()
-    size = int(builder.info.splits['train'].num_bytes)
-  except errors.UserError:
-    raise
-  except Exception as e:  # tfds raises many kinds: an unknown name, no network, no train split
-    raise errors.UserError(
-      f'{pattern}: TensorFlow Datasets cannot bring it ({errors.named(e, 200)}); '
-      'its data are looked for in $TFDS_DATA_DIR, or ~/tensorflow_datasets.'
-    ) from e
-  return builder, size
+    return builder, int(builder.info.splits['train'].num_bytes)
 
 
 def _refuse_common_crawl(pattern):
