@@ -206,9 +206,7 @@ def main(_):
 if __name__ == '__main__':
   _CONFIG = cli.define_config()
   _CORPUS = flags.DEFINE_multi_string('corpus', None, cli.CORPUS_HELP)
-  _CACHE_DIR = flags.DEFINE_string(
-    'cache_dir', None, 'Local folder to which a corpus in an object store is mirrored once.'
-  )
+  _CACHE_DIR = flags.DEFINE_string('cache_dir', None, cli.CACHE_DIR_HELP)
   _BATCHES = flags.DEFINE_string(
     'batches',
     None,

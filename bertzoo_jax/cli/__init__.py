@@ -21,6 +21,7 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.common import trust
 from bertzoo_jax.parts import ranges
 
+CACHE_DIR_HELP = 'Local folder to which a corpus in an object store is mirrored once.'
 CORPUS_HELP = (
   'Corpus that `prepare` wrote, local or gs://. Give several, each with --corpus, for a mixture '
   '(config.mixture).'
