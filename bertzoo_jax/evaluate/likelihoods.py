@@ -134,10 +134,7 @@ def _framed(subject, texts, length) -> tuple[dict[str, np.ndarray], np.ndarray]:
 
 
 def _batches(subject, rows, text_SL, sentence_N, place_N, size):
-  """Yields batches of `size` rows; in the last one the last row fills up.
-
-  place_N: the place that a row predicts; None for rows that predict all their text.
-  """
+  """Yields batches of `size` rows. place_N: what each row predicts; None for all of its text."""
   for start in range(0, len(sentence_N), size):
     row_R = np.minimum(np.arange(start, start + size), len(sentence_N) - 1)
     batch = {name: x[sentence_N[row_R]] for name, x in rows.items()}
