@@ -25,7 +25,7 @@ from bertzoo_jax.objectives import objective
 
 MASKED, LEFT_TO_RIGHT = objective.MASKED, objective.LEFT_TO_RIGHT
 WORDS, QUERIES = 'words', 'query stream'
-_SHORTEST = 16  # tokens of the shortest rows; others are as long as a power of two
+_STEP = 4  # lengths of rows are multiples of it, and of an eighth of the next power of two
 _TOKENS = 1 << 13  # of the rows that go through a network together
 
 
@@ -105,7 +105,8 @@ def _length(subject, text) -> int:
       f'A sentence has {tokens} tokens with its specials, and the network takes {most}: leave its '
       'pair out.'
     )
-  length = max(_SHORTEST, 1 << (tokens - 1).bit_length())
+  step = max(_STEP, (1 << (tokens - 1).bit_length()) // 8)
+  length = -(-tokens // step) * step
   return length if most is None else min(length, most)
 
 

@@ -1,6 +1,5 @@
 """The train step of each phase, compiled for chips that are not here: memory and time."""
 
-import dataclasses
 import json
 import math
 from collections.abc import Callable
@@ -86,15 +85,8 @@ class Work(NamedTuple):
       changes: (field, value) pairs that are set in the experiment.
       slice_, devices: other chips, and how many devices of them the mesh has.
     """
-
-    def changed(whole):
-      made = whole.copy_and_resolve_references().unlock()
-      made.update_from_flattened_dict(dict(changes))
-      return made.lock()
-
-    planned = tuple(dataclasses.replace(p, config=changed(p.config)) for p in self.run.phases)
-    features = {i: self.text.data.phase(planned[i]).features for i in indices}
-    made = assembly.Run(changed(self.run.config), planned)
+    made = self.run.changed(dict(changes))
+    features = {i: self.text.data.phase(made.phases[i]).features for i in indices}
     where = (slice_, devices) if slice_ else (self.slice_, self.mesh.size)
     return processes.Job(made, features, self.text.data.vocab_size, *where)
 

@@ -4,7 +4,7 @@ import rich.console
 import rich.table
 import rich.text
 
-from bertzoo_jax import assembly
+from bertzoo_jax.assembly import machinery
 from bertzoo_jax.preflight.tpu import chips
 from bertzoo_jax.preflight.tpu import estimate
 
@@ -26,13 +26,14 @@ def as_dict(found) -> dict:
       hbm_usable=slice_.chip.usable,
     ),
     'mesh': found.mesh,
+    'machinery': {field: found.config.run[field] for field in machinery.FIELDS},
     'phases': [_phase(found, p) for p in found.phases],
     'runs': found.runs and found.runs._asdict(),
     'run': found.run and {**found.run._asdict(), **given},
     'libtpu_init_args': found.flags,
     'bucket_region': found.region,
     'to_make_it_fit': [r._asdict() for r in found.remedies or ()],
-    'to_make_it_faster': faster(found.config) if found.fits else [],
+    'to_make_it_faster': faster(found.request.config) if found.fits else [],
     'problems': [f._asdict() for f in found.findings.problems],
     'warnings': [f._asdict() for f in found.findings.warnings],
   }
@@ -69,12 +70,12 @@ def _phase(found, p):
 
 
 def faster(config) -> list[str]:
-  """Settings that only shorten steps, by bench/tpu_choices.csv; [] if all are set."""
+  """Settings that only shorten steps, by bench/tpu_choices.csv; [] where all of it is auto."""
   out = []
-  if config.run.unroll and config.run.unroll < assembly.encoder(config, 1).num_layers:
+  if config.run.unroll == 1:
     out.append(
-      '--config.run.unroll=0: layers side by side, not in a loop; a tenth to a fifth less time and '
-      'a sixth less memory, and longer to compile'
+      '--config.run.unroll=auto: in a long run layers side by side, not in a loop; a tenth to a '
+      'fifth less time and a sixth less memory, and longer to compile'
     )
   if config.run.kernels == 'xla':
     out.append(
@@ -113,6 +114,7 @@ def _lines(said, searched):
   """The text of a report. searched: whether remedies were looked for."""
   if said['slice']:
     yield _heading(said)
+    yield ' · '.join(f'run.{field} {value}' for field, value in said['machinery'].items())
   if said['phases']:
     yield _memory(said)
     if any(p['time'] for p in said['phases']):

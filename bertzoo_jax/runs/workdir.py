@@ -136,6 +136,17 @@ def run_config(workdir):
   return found
 
 
+def machinery(path, device_kind: str) -> dict:
+  """{'run.unroll': …} of the last attempt; {} where that was on another kind of device."""
+  path = storage.path(path)
+  with storage.reading(f'The workdir {path}'):
+    last, file = (attempts(path) or [{}])[-1], path / _CONFIG
+    config = _noted(file) and _read_config(file) or _recorded_config(path)
+  if not config or not str(last.get('devices')).endswith(f'× {device_kind}'):
+    return {}
+  return {k: value for k, value in configuration.flatten(config).items() if k.startswith('run.')}
+
+
 def corpus_record(workdir) -> dict:
   """{'hash', sizes} of the text of a run; {} where no text is recorded. A copy in a checkpoint is
   believed before corpus.json, and corpus.json before the last attempt.

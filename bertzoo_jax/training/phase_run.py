@@ -79,6 +79,16 @@ class PhaseRun:
       lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, where
     ), notes
 
+  @property
+  def inputs(self):
+    """(state, batch) of the train step, shape structs with shardings."""
+    place = sharding.batch_sharding(self.mesh)
+    batch = {
+      name: jax.ShapeDtypeStruct(shape, dtype, sharding=place)
+      for name, (shape, dtype) in self.data.features.items()
+    }
+    return self.target[0], batch
+
 
 def fresh(phase_run: PhaseRun) -> steps.TrainState:
   """The state before the first step, made where it will live."""

@@ -23,7 +23,6 @@ from jax.experimental import topologies
 from bertzoo_jax.common import errors
 from bertzoo_jax.preflight.tpu import chips
 from bertzoo_jax.training import phase_run as phase_runs
-from bertzoo_jax.training import sharding
 
 # Read once, when libtpu is loaded: no chip is looked for, another process may compile too, and
 # nothing is logged.
@@ -154,13 +153,7 @@ def train_step(phase_run: phase_runs.PhaseRun) -> Program:
 
 def lowered_step(phase_run: phase_runs.PhaseRun):
   """The same, lowered."""
-  state, _ = phase_run.target
-  place = sharding.batch_sharding(phase_run.mesh)
-  batch = {
-    name: jax.ShapeDtypeStruct(shape, dtype, sharding=place)
-    for name, (shape, dtype) in phase_run.data.features.items()
-  }
-  return _lowered(phase_runs.train_step(phase_run), state, batch)
+  return _lowered(phase_runs.train_step(phase_run), *phase_run.inputs)
 
 
 def lowered_entering(before: phase_runs.PhaseRun, after: phase_runs.PhaseRun):
