@@ -70,6 +70,20 @@ def test_the_largest_batch_is_found_and_what_else_helps_and_each_was_tried(monke
 
 
 @asked.needs_libtpu
+def test_auto_is_said_and_takes_the_first_remat_that_fits(monkeypatch):
+  asked.linear(monkeypatch, feed_forward=0.1, full=0.05)
+  auto = dict(run__remat='auto', encoder__num_layers=2, phases=((20_000, {}),))
+  found = asked.preflight(asked.config(batch_size=4096, **auto), topology='v5e:2x2')
+  assert found.ready and found.config.run.remat == 'feed_forward'
+  assert 'run.kernels fused · run.unroll 0 · run.remat feed_forward\n' in asked.printed(found)
+  found = asked.preflight(asked.config(batch_size=1 << 17, **auto), topology='v5e:2x2')
+  assert asked.codes(found) == ['P09'] and found.config.run.remat == 'full'
+  assert '--config.run.accumulation=8' in asked.changes(found)
+  found = asked.preflight(asked.config(**auto), topology='v5e:2x2')
+  assert report.as_dict(found)['machinery'] == dict(kernels='fused', unroll=0, remat='none')
+
+
+@asked.needs_libtpu
 @pytest.mark.parametrize(
   'usable, batch, most',
   [
