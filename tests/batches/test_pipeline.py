@@ -384,9 +384,7 @@ SMALLEST = [[1]], [[1], [], [0]], [[0, 1, 0]], [[1], [1]], [[200]]
   'lengths, name',
   [
     pytest.param(
-      lengths,
-      name,
-      marks=[pytest.mark.slow] * (name != 'segment_pairs' and i % len(SMALLEST) != j),
+      lengths, name, marks=[pytest.mark.slow] * (name != 'segment_pairs' and i % len(SMALLEST) != j)
     )
     for i, name in enumerate(sorted(set(FORMATS) - {'memory_segments'}))
     for j, lengths in enumerate(SMALLEST)

@@ -21,9 +21,8 @@ def test_dropout_keeps_the_share_it_says_and_the_mean(rate):
 
 def test_dropout_without_keys_or_a_rate_is_the_identity():
   x = jnp.arange(5.0)[None, None]
-  assert (layers.dropout(x, 0.9, None) == x).all() and (
-    layers.dropout(x, 0.0, row_keys.of_batch(jax.random.key(0), 1)) == x
-  ).all()
+  assert (layers.dropout(x, 0.9, None) == x).all()
+  assert (layers.dropout(x, 0.0, row_keys.of_batch(jax.random.key(0), 1)) == x).all()
 
 
 def test_attention_is_the_textbook_s():
@@ -85,12 +84,10 @@ def test_activations_are_the_two_gelus():
   torch = pytest.importorskip('torch')
   x = torch.linspace(-6, 6, 1000)
   for name, how in (('gelu', 'none'), ('gelu_tanh', 'tanh')):
-    assert (
-      small.worst(
-        layers.activation(name)(x.numpy()), torch.nn.functional.gelu(x, approximate=how).numpy()
-      )
-      < 1e-6
+    found = small.worst(
+      layers.activation(name)(x.numpy()), torch.nn.functional.gelu(x, approximate=how).numpy()
     )
+    assert found < (1e-6)
 
 
 def test_heads_get_the_vectors_at_the_predicted_positions():
