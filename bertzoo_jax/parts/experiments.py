@@ -207,4 +207,4 @@ def fine_tuning(
 
 machinery = run  # fine_tuning has an argument of this name
 
-__all__ = ['run', 'experiment', 'fine_tuning']
+__all__ = fields.sections(vars())

@@ -157,6 +157,12 @@ def section(constructor=None, *, named=True, like=None, **usual):
   return build
 
 
+def sections(names: dict) -> list[str]:
+  """The names of the sections that a module defines, in its order. names: vars() of the module."""
+  own = [(name, x) for name, x in names.items() if hasattr(x, '__wrapped__')]
+  return [name for name, x in own if (x.__name__, x.__module__) == (name, names['__name__'])]
+
+
 def parameters(part) -> dict[str, inspect.Parameter] | None:
   """{name: parameter} of all arguments of a part; None where Python does not know them."""
   try:

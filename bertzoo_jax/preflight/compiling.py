@@ -1,6 +1,4 @@
-"""The train step of each phase, compiled for chips that are not here: whether it fits, and how long
-it takes.
-"""
+"""The train step of each phase, compiled for chips that are not here: memory and time."""
 
 import json
 import math
@@ -94,9 +92,7 @@ class Work(NamedTuple):
 
 
 def described(findings, run, text, mesh) -> list:
-  """[(Phase, PhaseRun)] of a run, traced and not compiled; without the phases that do not fit
-  together (P08).
-  """
+  """[(Phase, PhaseRun)] of a run, traced, without the phases that do not fit together (P08)."""
   out = []
   for phase in run.phases:
     with findings.collecting('P08'):
@@ -200,9 +196,7 @@ def needs(program, slice_) -> str:
 
 
 def _too_large(made, slice_) -> program.Program | None:
-  """Parameters, gradients and optimizer state that do not fit are not given to the compiler: no
-  batch would help.
-  """
+  """What does not fit without activations is not given to the compiler: no batch would help."""
   state = 2 * made.parameters + made.optimizer
   return program.Program(None, {}, None, state, 0.0) if state > slice_.chip.usable else None
 

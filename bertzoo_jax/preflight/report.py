@@ -40,24 +40,15 @@ def as_dict(found) -> dict:
 
 
 def _phase(found, p):
-  out = dict(
-    index=p.index,
-    steps=p.steps,
-    rows=p.rows,
-    length=p.length,
+  as_they_are = 'index steps rows length parameters optimizer carry epochs epochs_of replicated'
+  out = {name: getattr(p, name) for name in as_they_are.split()} | dict(
     fits=p.program.fits,
     peak=p.program.peak,
-    parameters=p.parameters,
-    optimizer=p.optimizer,
-    carry=p.carry,
     temporaries=p.program.memory and p.program.memory.temporaries,
     checkpoint=p.state,
     largest_batch=p.largest,
-    epochs=p.epochs,
-    epochs_of=p.epochs_of,
     model_flops=p.flops,
     compile_seconds=p.program.seconds,
-    replicated=p.replicated,
     time=None,
   )
   if p.time:
@@ -79,9 +70,7 @@ def _phase(found, p):
 
 
 def faster(config) -> list[str]:
-  """Settings that make steps shorter and change nothing else, by bench/tpu_choices.csv, where the
-  config has others; [] where all of it is auto.
-  """
+  """Settings that only shorten steps, by bench/tpu_choices.csv; [] where all of it is auto."""
   out = []
   if config.run.unroll == 1:
     out.append(
@@ -97,16 +86,12 @@ def faster(config) -> list[str]:
 
 
 def mfu(slice_, p) -> float | None:
-  """Share of its devices' peak that the model's own FLOPs take in the likely time; None if they are
-  not known.
-  """
+  """Share of the devices' peak that the model's FLOPs take in the likely time, if known."""
   return p.flops and p.flops / (p.time.likely * p.devices * slice_.chip.peak)
 
 
 def collectives(slice_, p) -> list[tuple]:
-  """(opcode, group, how often, bytes per step, seconds per step) of a phase's collectives, by
-  opcode and group.
-  """
+  """(opcode, group, times, bytes and seconds per step) of a phase, by opcode and group."""
   out = {}
   for c in p.reading.collectives:
     times, moved, seconds = out.get((c.opcode, c.group), (0, 0, 0.0))

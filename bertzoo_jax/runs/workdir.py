@@ -38,9 +38,7 @@ _PACKAGES = (
 
 @contextlib.contextmanager
 def writable(path):
-  """Makes the folder and checks that it can be written; yields it without links. When the `with`
-  ends, folders that were made here and are still empty are removed.
-  """
+  """Makes the folder, yields it without links; removes folders made here that stay empty."""
   path, made = storage.path(path), []
   if not storage.is_remote(path):
     made = [p for p in (path, *path.parents) if not os.path.exists(p)]

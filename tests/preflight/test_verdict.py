@@ -161,8 +161,7 @@ def test_a_doubt_of_several_phases_is_said_once(monkeypatch):
 
 
 @pytest.mark.parametrize(
-  'flags',
-  [['--config.masking.rat=1', '--tpu=v5e-4'], pytest.param([], marks=pytest.mark.slow)],
+  'flags', [['--config.masking.rat=1', '--tpu=v5e-4'], pytest.param([], marks=pytest.mark.slow)]
 )
 def test_a_wrong_command_line_is_json_too(flags):
   words = [*COMMAND, '--config=configs/bert.py:tiny', '--json', *flags]
@@ -173,9 +172,7 @@ def test_a_wrong_command_line_is_json_too(flags):
 
 
 @asked.needs_libtpu
-def test_problems_without_a_compiler_are_said_first_and_sigterm_ends_it_with_one_line(
-  tmp_path,
-):
+def test_problems_without_a_compiler_are_said_first_and_sigterm_ends_it_with_one_line(tmp_path):
   process = subprocess.Popen(
     [
       *(*COMMAND, '--config=configs/bert.py:base'),
