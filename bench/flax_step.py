@@ -72,7 +72,8 @@ def _with_heads_on(positions):
   """Inside a `with`: heads of the vocabulary are given these positions [B, P]; None: all."""
 
   def gathered(call, args, kwargs, context):
-    if positions is not None and type(context.module).__name__ in HEADS:
+    of_head = type(context.module).__name__ in HEADS and context.method_name == '__call__'
+    if positions is not None and of_head:
       args = (jnp.take_along_axis(args[0], positions[..., None], axis=1), *args[1:])
     return call(*args, **kwargs)
 

@@ -11,16 +11,10 @@ from bertzoo_jax.runs import failures
 from bertzoo_jax.training import phase_run as phase_runs
 
 FIELDS = ('kernels', *assembly.USUAL)
-# Steps from which unrolled layers save more time than they take to compile, by device kind
-# (bench/tpu_choices.csv). Other devices were not compiled for: they keep the loop.
-_UNROLLED_FROM = {
-  'TPU v4': 10_000,
-  'TPU v5 lite': 10_000,
-  'TPU v5e': 10_000,
-  'TPU v6 lite': 10_000,
-  'TPU v6e': 10_000,
-}
-_LAYERS = 24  # that are unrolled, at most: the program grows with them
+# Devices on which unrolled layers are faster (bench/tpu_choices.csv; others were not compiled for),
+# the steps from which they save more than they take to compile, and the most that are unrolled.
+_UNROLLED = ('TPU v4', 'TPU v5 lite', 'TPU v5e', 'TPU v6 lite', 'TPU v6e')
+_STEPS, _LAYERS = 10_000, 24
 
 
 def resolved(run, vocab_size: int, mesh, kept: dict | None = None):
@@ -33,14 +27,10 @@ def resolved(run, vocab_size: int, mesh, kept: dict | None = None):
   device, encoder = mesh.devices.flat[0], run.encoder(vocab_size)
   attention = encoder.attention_dropout, encoder.relative_attention, encoder.dtype
   chosen = kernels.choose('auto', device, *attention)
-  unrolled = (
-    run.end_step >= _UNROLLED_FROM.get(device.device_kind, run.end_step + 1)
-    and encoder.num_layers <= _LAYERS
-  )
+  long = run.end_step >= _STEPS and encoder.num_layers <= _LAYERS
   own = {
-    # those of a v4 are made for it
-    'run.kernels': next((n for n, k in kernels.BY_NAME.items() if k is chosen), 'fused'),
-    'run.unroll': 0 if unrolled else assembly.USUAL['unroll'],
+    'run.kernels': next((n for n, k in kernels.BY_NAME.items() if k is chosen), 'fused'),  # v4's
+    'run.unroll': 0 if long and device.device_kind in _UNROLLED else assembly.USUAL['unroll'],
     'run.remat': assembly.USUAL['remat'],
   }
   known = {field: x for field, x in (kept or {}).items() if x != configuration.AUTO}

@@ -93,6 +93,7 @@ def _for_devices(run, workdir, data, mesh):
   kept = workdirs.machinery(workdir, kind) if autos else {}
   run = machinery.resolved(run, data.vocab_size, mesh, kept)
   if 'run.remat' in autos and kind.startswith('TPU'):
+    checks.of_phases(run, run.phases, data, mesh)  # a compilation takes minutes
     say = print if first_process() else lambda line: None
     run = machinery.fitting(run, data, mesh, say)
   return run

@@ -11,7 +11,9 @@ from bertzoo_jax import assembly
 from bertzoo_jax.assembly import machinery
 from bertzoo_jax.common import errors
 from bertzoo_jax.model import stack
+from bertzoo_jax.preflight import readiness
 from bertzoo_jax.pretrain import pretrain
+from bertzoo_jax.training import sharding
 from tests.preflight import asked
 from tests.pretrain.runs import config
 
@@ -98,6 +100,13 @@ def test_a_program_without_room_does_not_fit_and_other_errors_are_raised():
   assert not fits('RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm')
   with pytest.raises(jax.errors.JaxRuntimeError, match='INTERNAL'):
     fits('INTERNAL: a fault')
+
+
+def test_a_step_that_is_asked_for_is_compiled_as_the_run_compiles_it():
+  run = assembly.resolve(asked.config())
+  text = readiness.text(readiness.Findings(), run, None, 1)
+  mesh = sharding.mesh((1, 1, 1), jax.devices()[:1])
+  assert machinery.fitting(run, text.data, mesh, print).config.run.remat == 'none'
 
 
 def test_a_workdir_has_what_auto_became_and_a_resumed_run_keeps_it(world, tmp_path, capsys):
