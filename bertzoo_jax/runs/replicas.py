@@ -19,12 +19,11 @@ _UNSIGNED = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
 
 
 def check(state) -> None:
-  """Raises Stopped where copies of a parameter, or of an array of the optimizer, differ. Reads each
-  array once, on its own device. All hosts must call it.
+  """Raises Stopped where copies of a parameter, of its average, or of an array of the optimizer
+  differ. Reads each array once, on its own device. All hosts must call it.
   """
-  leaves = jax.tree_util.tree_leaves_with_path(
-    {'params': state.params, 'opt_state': state.opt_state}
-  )
+  parts = ('params', 'opt_state', 'average')
+  leaves = jax.tree_util.tree_leaves_with_path({name: getattr(state, name) for name in parts})
   mesh = leaves[0][1].sharding.mesh
   if mesh.size == 1:
     return
