@@ -90,8 +90,8 @@ def of_epochs(findings: Findings, config, paths):
     steps = sum(phase.steps for phase in configuration.phases(config))
     findings.add(
       'W02',
-      f'The steps of config.epochs={config.epochs:g} are known of a local corpus only: give --corpus '
-      f'a local copy. Time and cost are of the {steps:,} steps of config.phases.',
+      f'The steps of config.epochs={config.epochs:g} are known of a local corpus only: give '
+      f'--corpus a local copy. Time and cost are of the {steps:,} steps of config.phases.',
     )
     return config
   from bertzoo_jax.batches import pipeline  # with TensorFlow

@@ -197,6 +197,7 @@ def test_columns_of_tags_are_parted_by_blanks_and_tabs_alone(tmp_path, content, 
     ('a 0\nAnna B-PER\n', '0'),
     ('a O\nAnna B_PER\nBell I_PER\n', 'B_PER'),
     ('a o\nAnna B-PER\n', 'o'),
+    ('a O\nAnna B:PER\nBell I:PER\n', 'B:PER'),
   ],
 )
 def test_another_spelling_of_a_scheme_is_named(tmp_path, content, odd):
