@@ -26,7 +26,6 @@ no TPU has run it yet. A GPU needs XLA_FLAGS=--xla_gpu_deterministic_ops=true.
 
 import functools
 import os
-import warnings
 
 import jax
 from absl import flags
@@ -140,14 +139,7 @@ def _from_corpus(config, path, cache_dir, host):
 
   def trial(phase):
     held_out_of(phase)
-    stand_in = mixture.stand_in(
-      corpus, documents=2 * phase.config.batch_size, length=phase.config.length
-    )
-    with warnings.catch_warnings():
-      warnings.simplefilter('ignore')
-      return training_data.PhaseData(
-        pipeline.of_phase(stand_in, phase, host=host).features, None, None, None
-      )
+    return training_data.PhaseData(pipeline.features(corpus, phase, host))
 
   def save_tokenizer(folder):
     folder.mkdir(parents=True, exist_ok=True)
@@ -222,9 +214,7 @@ def main(_):
 if __name__ == '__main__':
   _CONFIG = cli.define_config()
   _CORPUS = flags.DEFINE_multi_string('corpus', None, cli.CORPUS_HELP)
-  _CACHE_DIR = flags.DEFINE_string(
-    'cache_dir', None, 'Local folder to which a corpus in an object store is mirrored once.'
-  )
+  _CACHE_DIR = flags.DEFINE_string('cache_dir', None, cli.CACHE_DIR_HELP)
   _BATCHES = flags.DEFINE_string(
     'batches',
     None,

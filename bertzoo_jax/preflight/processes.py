@@ -206,7 +206,7 @@ def _lowered(job):
   devices = program.devices(job.slice_)[: job.devices]
   config, phases = job.run.config, job.run.phases
   mesh = sharding.mesh(config.run.mesh, devices)
-  phase_data = lambda phase: training_data.PhaseData(job.features[phase.index], None, None, None)
+  phase_data = lambda phase: training_data.PhaseData(job.features[phase.index])
   data = training_data.Data(
     {}, job.vocab_size, None, None, {}, phase_data, phase_data, lambda folder: None
   )

@@ -124,14 +124,7 @@ def text(findings: Findings, run, paths, hosts: int) -> Text:
   model = corpus or _imagined(config, manifest)
 
   def trial(phase):
-    made = mixture.stand_in(
-      model, documents=2 * phase.config.batch_size, length=phase.config.length
-    )
-    with warnings.catch_warnings():
-      warnings.simplefilter('ignore')
-      return training_data.PhaseData(
-        pipeline.of_phase(made, phase, host=(0, hosts)).features, None, None, None
-      )
+    return training_data.PhaseData(pipeline.features(model, phase, (0, hosts)))
 
   rows, read, reads = {}, {}, {}
   for phase in run.phases if corpus is not None else ():
@@ -170,9 +163,7 @@ def text(findings: Findings, run, paths, hosts: int) -> Text:
 
 
 def _imagined(config, manifest=None):
-  """A corpus of no text, with all that the config can ask for; the facts of a manifest where there
-  is one.
-  """
+  """A corpus of no text, with all that the config may ask for and the facts of a manifest."""
   special = manifest['special'] if manifest else dict(pad=0, unk=1, cls=2, sep=3, mask=4)
   vocab_size = manifest['vocab_size'] if manifest else tokenizers.vocab_size_of(config.tokenizer)
   if vocab_size == configuration.AUTO:
@@ -240,9 +231,7 @@ def _workdir(findings, config, path, text):
 
 
 def check_room(findings: Findings, path, state_bytes: int, keep: int, for_good: int) -> None:
-  """Room for the newest checkpoints, the best one, those kept for good and the one being written
-  (P13).
-  """
+  """Room for the newest checkpoints, the best, those kept for good and the one written (P13)."""
   needed, free = (keep + 2 + for_good) * state_bytes, shutil.disk_usage(_existing(path)).free
   if needed > free:
     findings.add(

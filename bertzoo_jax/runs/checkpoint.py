@@ -228,9 +228,7 @@ def load_params(address: str) -> tuple[dict, int, str]:
 
 
 def locate(address: str) -> tuple[str, int, str | None]:
-  """(workdir, step, kind as in `parse_address`) of the sound checkpoint at an address. Errors: see
-  `load_params`.
-  """
+  """(workdir, step, kind of `parse_address`) of a sound checkpoint. Errors: see `load_params`."""
   with storage.reading(f'The checkpoint {address}'):
     return _locate(address)
 
@@ -436,9 +434,7 @@ def _wanted(record) -> bool:
 
 @functools.cache  # once in a process
 def _quiet_threads():
-  """When one of many writes fails, Orbax closes the event loop that the others still report to.
-  Each of these prints a stack, and so does the loop.
-  """
+  """Without the stacks of writes, and of the closed event loop, after one write has failed."""
   before = sys.unraisablehook
 
   def hook(unraisable):

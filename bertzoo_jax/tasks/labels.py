@@ -103,9 +103,7 @@ def balanced(numbers, count: int) -> tuple[float, ...]:
 
 
 def cap(splits: dict, source: Source) -> list[str]:
-  """Keeps as many examples of train and of dev as `source.caps` says; the notes about it. splits:
-  {name: examples}, which is changed.
-  """
+  """Takes as many examples of train and dev as `source.caps` says, out of `splits`; its notes."""
   notes = []
   for name, examples in splits.items():
     group = 'dev' if name.startswith('dev') else name

@@ -121,11 +121,7 @@ def converted(tags: Sequence[str], scheme: str) -> list[str]:
 
   scheme: iob2 | bioes | bilou.
   """
-  first, inside, last, single = {
-    'iob2': 'BIIB',
-    'bioes': 'BIES',
-    'bilou': 'BILU',
-  }[scheme]
+  first, inside, last, single = {'iob2': 'BIIB', 'bioes': 'BIES', 'bilou': 'BILU'}[scheme]
   out = [OUTSIDE] * len(tags)
   for type_, begin, end in entities(tags):
     for i in range(begin, end + 1):

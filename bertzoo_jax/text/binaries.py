@@ -1,6 +1,4 @@
-"""Files that hold no running text, told by their first bytes. Read as text they would give rubbish,
-or nothing without a word.
-"""
+"""Files that hold no running text, told by their first bytes: read, they would give rubbish."""
 
 import csv
 import io
@@ -140,9 +138,7 @@ def _controls(head) -> int:
 
 
 def _is_table(head) -> bool:
-  """Whether every whole line has a tab inside; or as many commas, semicolons or bars as a first
-  line that names columns.
-  """
+  """Whether all lines have a tab inside, or as many marks as a first line that names columns."""
   text = head[:HEAD].decode('utf-8', 'ignore').removeprefix('\ufeff')
   lines = text.splitlines()[: -1 if len(head) >= HEAD else None]
   filled = [line.strip() for line in lines if line.strip()]

@@ -72,9 +72,7 @@ class Tokenizer:
     return published.framed(self._as_transformers, texts)
 
   def encode(self, texts: list[str]) -> list[np.ndarray]:
-    """Ids of each text, int32; no special token is added, and text that looks like one is split
-    like any other. Raises UserError for anything but texts.
-    """
+    """Ids of each text, int32, no special ones. Raises UserError for anything but texts."""
     return published.ids(self._plain, texts)
 
   def encode_with_offsets(
@@ -88,15 +86,11 @@ class Tokenizer:
     return published.with_offsets(self._as_transformers if special_text else self._plain, texts)
 
   def encode_as_transformers(self, texts: list[str]) -> list[np.ndarray]:
-    """As transformers' AutoTokenizer(text, add_special_tokens=False): text that spells a special
-    token becomes that token.
-    """
+    """As transformers' AutoTokenizer(text, add_special_tokens=False): specials are parsed."""
     return published.ids(self._as_transformers, texts)
 
   def words_of(self, texts: list[str]) -> list[list[int | None]]:
-    """The number of the word of each token of `encode_as_transformers`, as the pre-tokenizer splits
-    texts; None of special tokens.
-    """
+    """The word of each token of `encode_as_transformers`, by the pre-tokenizer, or None."""
     return published.word_ids(self._as_transformers, texts)
 
   def encode_words(self, sentences: list[list[str]]) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -132,9 +126,7 @@ class Tokenizer:
     return found[0], found[1]
 
   def parsing_engine(self) -> hf.Tokenizer:
-    """A `tokenizers` object as tokenizer.json holds it: special tokens parsed, [CLS] … [SEP] put
-    around by its post-processor.
-    """
+    """The `tokenizers` object of tokenizer.json: specials parsed, [CLS] … [SEP] put around."""
     engine = self._kind.engine(self.vocabulary)
     engine.add_special_tokens(
       [
@@ -151,9 +143,7 @@ class Tokenizer:
     return engine
 
   def save(self, folder) -> None:
-    """Writes tokenizer.json, the vocabulary files of its kind and bertzoo.json (last, so that it
-    marks a whole folder).
-    """
+    """Writes tokenizer.json, the vocabulary files of its kind and, last, bertzoo.json."""
     folder = storage.path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in self._kind.files(self.vocabulary).items():

@@ -60,9 +60,7 @@ class Published:
     return framed(self._parsing, texts)
 
   def encode_as_transformers(self, texts: list[str]) -> list[np.ndarray]:
-    """As transformers' AutoTokenizer(text, add_special_tokens=False), int32: text that spells a
-    special token becomes that token.
-    """
+    """As `tokenizers.Tokenizer.encode_as_transformers`, int32."""
     return ids(self._parsing, texts)
 
   def encode_with_offsets(
@@ -92,9 +90,7 @@ class Published:
 
 
 def ids(engine, texts, special=False) -> list[np.ndarray]:
-  """Ids of each text, int32 [T], by an engine of the `tokenizers` library. special: whether with
-  the special tokens around it.
-  """
+  """Ids of each text, int32 [T], by an engine. special: with special tokens around."""
   encoded = engine.encode_batch_fast(_checked(texts), add_special_tokens=special)
   return [np.asarray(e.ids, np.int32) for e in encoded]
 
@@ -163,9 +159,7 @@ def with_words(engine, sentences):
 
 
 def content(folder) -> dict:
-  """The tokenizer.json of a directory with lower-casing and the like as the class named in its
-  tokenizer_config.json sets them.
-  """
+  """The tokenizer.json of a directory, normalised as its tokenizer_config.json says."""
   tokenizer = kinds.read_json(folder / 'tokenizer.json')
   _set_normalizer(tokenizer, optional_json(folder / 'tokenizer_config.json'))
   return tokenizer
@@ -177,9 +171,7 @@ def optional_json(path) -> dict:
 
 
 def section_of(folder) -> dict | None:
-  """The config section of the tokenizer of a directory without a tokenizer.json; None where its
-  files do not say how text is split.
-  """
+  """The config section of a directory without tokenizer.json; None if its files do not say it."""
   said = optional_json(folder / 'tokenizer_config.json')
   if (folder / 'vocab.txt').exists() and 'do_lower_case' in said:
     lowercase = bool(said['do_lower_case'])

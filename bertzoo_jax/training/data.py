@@ -17,7 +17,7 @@ _PREDICTIONS = ('masked_positions', 'masked_targets', 'masked_weights', 'sampled
 
 
 class PhaseData(NamedTuple):
-  """Batches of one phase.
+  """Batches of one phase. Of stand-in text it has the features alone.
 
   Attributes:
     features: {name: (shape of the global batch, dtype)}.
@@ -34,9 +34,9 @@ class PhaseData(NamedTuple):
   """
 
   features: dict
-  batches: Callable
-  held_out: Callable
-  rows_per_epoch: int | None
+  batches: Callable | None = None
+  held_out: Callable | None = None
+  rows_per_epoch: int | None = None
   read: Callable | None = None
   scores: Callable | None = None
   patience: int = 0
@@ -70,9 +70,7 @@ class Data(NamedTuple):
   source: str | None = None
 
   def still_to_come(self, phases) -> str | None:
-    """The sentence about the steps of a config's phases that lie beyond a file of batches, and the
-    line that writes them; None if none do.
-    """
+    """The sentence about steps beyond a file of batches, and the line that writes them; or None."""
     following = [p for p in phases if self.last_step is not None and p.end_step > self.last_step]
     if not following:
       return None

@@ -197,9 +197,7 @@ class Loop:
     )
 
   def _save(self, state):
-    """Saves a state that is sound, after the rows up to it: a run that resumes from this checkpoint
-    does not write them again.
-    """
+    """Saves a sound state, after its rows: a resumed run does not write them again."""
     step = int(state.step)
     self.watchdog.doing('the save of step', step)
     self.check_held()
@@ -238,9 +236,7 @@ class Loop:
       self.checkpoints.check()
 
   def _write_row(self):
-    """Writes the row of one logging interval ago, and judges the steps up to it. Its numbers are
-    there: the device is not waited for.
-    """
+    """Writes the row of one logging interval ago, whose numbers are there, and judges its steps."""
     if self._row is None:
       return
     (row, values), self._row = self._row, None

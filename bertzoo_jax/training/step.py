@@ -1,6 +1,4 @@
-"""One update of everything that is trained: (state, batch) → (state, metrics). It does not know how
-many networks that is.
-"""
+"""One update of all that is trained, any number of networks: (state, batch) → (state, metrics)."""
 
 import functools
 import re
@@ -47,9 +45,7 @@ class TrainState:
 
 
 def init(objective, tx, seed: int, batch_size: int, ema: float = 0.0) -> TrainState:
-  """The state before the first step. Weights depend on the seed alone, not on the mesh. ema: see
-  `make_train_step`.
-  """
+  """The state before the first step; weights depend on the seed alone. ema: `make_train_step`."""
   params = objective.init(jax.random.key(seed))
   zero = lambda value=0: jnp.full([], value, jnp.int32)
   return TrainState(
