@@ -148,7 +148,8 @@ def _attempt(run, workdir, data, mesh, end, begin, notice, show, check_held) -> 
     '\n'.join(
       [
         *reports.overview(run, workdir, here, phase_run, state, data, mesh),
-        *reports.kept(keep_at),
+        # those before a branch are in the folder of the other run
+        *reports.kept({step: n for step, n in keep_at.items() if not source or step > start}),
         origin,
         *notes,
       ]
@@ -165,7 +166,7 @@ def _attempt(run, workdir, data, mesh, end, begin, notice, show, check_held) -> 
     progress=bar,
     preemption=notice,
     entropy=data.entropy,
-    tokens_per_byte=data.tokens_per_byte,
+    held_out_sizes=data.held_out_sizes,
     watchdog=watchdog.Watchdog(config.run.hang_minutes),
     check_held=check_held,
     keep_at=frozenset(keep_at),

@@ -301,7 +301,7 @@ def data_of(experiment, task, weights) -> training_data.Data:
     vocab_size=weights.vocab_size,
     last_step=None,
     entropy=None,
-    tokens_per_byte=None,
+    held_out_sizes={},
     phase=phase,
     trial=phase,
     save_tokenizer=save_tokenizer,

@@ -82,9 +82,17 @@ class Text(NamedTuple):
   kept: int = 0
 
 
-def of_epochs(config, paths):
-  """The config with the steps of config.epochs; as it is if a corpus is in an object store."""
+def of_epochs(findings: Findings, config, paths):
+  """The config with the steps of config.epochs; as it is, with W02, if a corpus is in an object
+  store.
+  """
   if any(map(storage.is_remote, mixture.listed(paths))):
+    steps = sum(phase.steps for phase in configuration.phases(config))
+    findings.add(
+      'W02',
+      f'The steps of config.epochs={config.epochs:g} are known of a local corpus only: give '
+      f'--corpus a local copy. Time and cost are of the {steps:,} steps of config.phases.',
+    )
     return config
   from bertzoo_jax.batches import pipeline  # with TensorFlow
 
@@ -123,6 +131,8 @@ def text(findings: Findings, run, paths, hosts: int) -> Text:
     with findings.collecting('P07'), warnings.catch_warnings(record=True) as said:
       warnings.simplefilter('always')
       made = pipeline.of_phase(corpus, phase, host=(0, hosts))
+      if corpus.splits['held_out'].num_tokens:
+        pipeline.held_out(corpus, phase, host=(0, hosts))
       rows[phase.index] = made.rows_per_epoch
       reads[phase.index], read[phase.index] = made.read, made.read(phase.steps)
     for sentence in dict.fromkeys(str(w.message) for w in said):
@@ -140,7 +150,7 @@ def text(findings: Findings, run, paths, hosts: int) -> Text:
       read_of = lambda phase: reads[phase.index]
       kept = reading.kept(config.run.keep_words, run.phases, read_of, run.end_step)
   data = training_data.Data(
-    {'hash': model.hash}, model.vocab_size, None, None, None, trial, trial, lambda folder: None
+    {'hash': model.hash}, model.vocab_size, None, None, {}, trial, trial, lambda folder: None
   )
   return Text(
     data,

@@ -19,10 +19,9 @@ _UNSIGNED = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
 
 
 def check(state) -> None:
-  """Raises Stopped where copies of a parameter differ; all hosts must call it. Reads each once."""
-  leaves = jax.tree_util.tree_leaves_with_path(
-    {'params': state.params, 'opt_state': state.opt_state}
-  )
+  """Raises Stopped where copies of an array differ; all hosts must call it. Reads each once."""
+  parts = ('params', 'opt_state', 'average')
+  leaves = jax.tree_util.tree_leaves_with_path({name: getattr(state, name) for name in parts})
   mesh = leaves[0][1].sharding.mesh
   if mesh.size == 1:
     return

@@ -85,7 +85,7 @@ def misspelt(tags: Iterable[str]) -> str:
   """A tag that is one of a scheme but for its case, its hyphen, or 0 for O; '' if none is."""
   tags = sorted(set(tags))
   right = lambda tag: re.sub(
-    '^(.)[-_]', lambda m: f'{m[1].upper()}-', {'o': 'O', '0': 'O'}.get(tag, tag)
+    '^(.)[-_:]', lambda m: f'{m[1].upper()}-', {'o': 'O', '0': 'O'}.get(tag, tag)
   )
   odd = [tag for tag in tags if right(tag) != tag]
   return odd[0] if odd and detect([[right(tag) for tag in tags]]) != 'none' else ''

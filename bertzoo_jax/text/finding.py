@@ -104,9 +104,10 @@ def find(name: str) -> Source:
 def _find(name, unweighted, weight):
   ways = _ways(unweighted)
   pattern, option = next((way for way in ways if _is_file(way[0]) or _matches(way[0])), ways[-1])
-  if pattern.startswith('tfds:'):
+  is_local = os.path.exists(pattern.partition('/')[0])
+  if pattern.startswith('tfds:') and not is_local:
     return Source(name, option, (), (tfds_builder(pattern)[1],), weight, pattern)
-  data = hub.data(pattern) if pattern.startswith(hub.PREFIX) else None
+  data = hub.data(pattern) if pattern.startswith(hub.PREFIX) and not is_local else None
   files = data.files if data else _glob(pattern)
   if not files:
     raise errors.UserError(
@@ -146,8 +147,11 @@ def _local(pattern) -> list[str]:
   literal = 0
   while literal < len(folders) and os.path.isdir('/'.join(folders[: literal + 1]) or '/'):
     literal += 1
-  words = [*map(glob.escape, folders[:literal]), *folders[literal:], last]
-  return sorted(filter(os.path.isfile, set(_matching(words))))
+  found = set(_matching([*map(glob.escape, folders[:literal]), *folders[literal:], last]))
+  for path in found:
+    if os.path.islink(path) and not os.path.exists(path):
+      binaries.refuse(os.fsencode(os.readlink(path)), path)  # git-annex keeps a file behind a link
+  return sorted(filter(os.path.isfile, found))
 
 
 def _matching(words):

@@ -50,7 +50,7 @@ class Data(NamedTuple):
     vocab_size: ids are below it.
     last_step: no batches from here on; None for no end.
     entropy: of the unigrams of the training text, nats per token; None where not known.
-    tokens_per_byte: of the held-out text; None where not known.
+    held_out_sizes: {name of the corpus: (tokens, bytes) of its held-out text}; {} where not known.
     phase: Phase of the config → PhaseData.
     trial: the same over stand-in text, at no cost: right in its features, and in what it refuses.
     save_tokenizer: folder → copies the tokenizer there.
@@ -62,7 +62,7 @@ class Data(NamedTuple):
   vocab_size: int
   last_step: int | None
   entropy: float | None
-  tokens_per_byte: float | None
+  held_out_sizes: dict
   phase: Callable
   trial: Callable
   save_tokenizer: Callable
@@ -126,7 +126,7 @@ def from_file(path, config, host: tuple[int, int] = (0, 1)) -> Data:
     meta['vocab_size'],
     end,
     None,
-    None,
+    {},
     phase,
     phase,
     lambda folder: None,

@@ -36,7 +36,7 @@ class Loop:
     vocab_size: ids are below it.
     machinery: the config's `run` section.
     checkpoints, record, trackers, progress, preemption: of this attempt.
-    entropy, tokens_per_byte: see data.Data.
+    entropy, held_out_sizes: see data.Data.
     watchdog: ends the process if a step, an evaluation or a save hangs.
     check_held: raises if the workdir is no longer this run's (lock.hold).
     keep_at: steps after which a checkpoint is saved and kept.
@@ -54,7 +54,7 @@ class Loop:
   progress: Any
   preemption: Any
   entropy: float | None = None
-  tokens_per_byte: float | None = None
+  held_out_sizes: dict = dataclasses.field(default_factory=dict)
   watchdog: watchdogs.Watchdog = dataclasses.field(default_factory=lambda: watchdogs.Watchdog(0))
   check_held: Callable[[], None] = lambda: None
   keep_at: frozenset = frozenset()
@@ -253,10 +253,14 @@ class Loop:
 
   def _describe(self, found):
     row = {f'held_out_{k}': v for k, v in found.items()}
-    if 'mlm_loss' in found and self.tokens_per_byte:
-      row['held_out_bits_per_byte'] = phase_runs.bits_per_byte(
-        found['mlm_loss'], self.tokens_per_byte
+    if 'mlm_loss' in found and self.held_out_sizes:
+      # each corpus counts by its size, and not by the batches that were evaluated of it
+      tokens, size = map(sum, zip(*self.held_out_sizes.values()))
+      loss = sum(
+        many / tokens * found[f'mlm_loss/{name}' if name else 'mlm_loss']
+        for name, (many, _) in self.held_out_sizes.items()
       )
+      row['held_out_bits_per_byte'] = phase_runs.bits_per_byte(loss, tokens / size)
     return row
 
   def _plot(self):

@@ -173,9 +173,8 @@ def make_eval_step(objective, *, accumulation: int = 1, mesh=None):
 
 def not_finite(state) -> str | None:
   """The path of an array of a state with a number that is not finite, or None. Waits for it."""
-  leaves = jax.tree_util.tree_leaves_with_path(
-    {'params': state.params, 'opt_state': state.opt_state, 'carry': state.carry}
-  )
+  parts = ('params', 'opt_state', 'carry', 'average')
+  leaves = jax.tree_util.tree_leaves_with_path({name: getattr(state, name) for name in parts})
   finite = jax.device_get(_all_finite([x for _, x in leaves]))
   return next((trees.path_of(p) for (p, _), ok in zip(leaves, finite) if not ok), None)
 

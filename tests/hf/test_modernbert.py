@@ -135,6 +135,7 @@ def test_an_error_in_the_network_is_seen_by_the_comparison(error, directory):
     (dict(classifier_activation='relu'), 'says classifier_activation=relu'),
     (dict(hidden_activation='quick_gelu'), "No readable hidden_activation is called 'quick_gelu'"),
     (dict(layer_types=['sliding_attention'] * 5), 'has a global layer first'),
+    (dict(local_attention=1), 'says local_attention=1, so that a token .* sees itself alone'),
     (
       dict(rope_parameters={'full_attention': {'rope_type': 'yarn', 'rope_theta': 1.0}}),
       'says of rotary positions .*yarn',

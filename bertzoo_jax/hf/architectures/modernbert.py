@@ -188,6 +188,11 @@ def _to_encoder(content):
       f'config.json says layer_types={kinds}: an encoder here has a global layer first and then '
       'after equal numbers of local ones.'
     )
+  if content['local_attention'] < 2 and _KINDS[1] in kinds:
+    raise errors.UserError(
+      'config.json says local_attention=1, so that a token of a local layer sees itself alone: no '
+      'encoder here computes it.'
+    )
   fields = {
     **_FIXED_FIELDS,
     **{ours: content[theirs] for ours, theirs in _FIELDS.items()},

@@ -111,11 +111,14 @@ def find(task_dir, files, folders=False) -> dict:
     if files[split].startswith(hub.PREFIX):
       out[split] = files[split]
       continue
+    # a file of that very name comes first, with its | and ?
+    whole = storage.path(os.path.join(task_dir or '', files[split]))
     looked_for = [
       storage.path(os.path.join(task_dir or '', name))
       for name in files[split].removesuffix(OPTIONAL).split('|')
     ]
-    out[split] = next((p for p in looked_for if p.exists() and (folders or not p.is_dir())), None)
+    is_there = lambda p: p.exists() and (folders or not p.is_dir())
+    out[split] = next(filter(is_there, (whole, *looked_for)), None)
     if out[split] is None and not files[split].endswith(OPTIONAL):
       remedy = (
         'set --task_dir to the folder of the task'

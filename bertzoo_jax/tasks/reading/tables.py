@@ -158,7 +158,8 @@ def _delimited(rows, path, choose, header, names) -> Table:
     problem, (many, place) = max(left_out.items(), key=lambda item: item[1][0])
     raise errors.UserError(
       f'{path}: {many:,} of {lost + len(numbers):,} rows are rows {problem}, the first one in line '
-      f'{place}: set --config.source.separator and --config.source.quotes as the file has them.'
+      f'{place}: set --config.source.separator and --config.source.quotes as the file has them, or '
+      'give all rows as many fields.'
     )
   return Table(str(path), path.name, known, found, values, numbers, places, 'line', left_out)
 
