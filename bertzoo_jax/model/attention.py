@@ -15,8 +15,8 @@ scale: factor of the whole score, relative terms included. None means K ** -0.5.
 
 A query that sees no key gets 0 and sends no gradient. Softmax and sums run in float32.
 
-Rows of more than WHOLE queries are computed in blocks of queries (long_rows.py), but for queries at
-chosen places.
+Long rows, and windows that leave out keys, are computed in blocks of queries (long_rows.py).
+Queries at chosen places are not.
 """
 
 from typing import NamedTuple
@@ -31,8 +31,6 @@ from bertzoo_jax.model import long_rows
 
 # Finite: exp(HIDDEN − max) is 0 in float32, and a row of it alone still gives no NaN.
 HIDDEN = -1e30
-# Queries of a row whose scores with all keys are in memory at once.
-WHOLE = 512
 
 
 class Visibility(NamedTuple):
@@ -181,7 +179,8 @@ def attend(
 ):
   """Scaled dot-product attention (Vaswani et al. 2017 §3.2.1); arguments as in the module."""
   arguments = q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate, dropout_keys_B2, relative, scale
-  if q_BLHK.shape[1] > WHOLE and visible.query_places_BL is None:
+  of_blocks = long_rows.takes(q_BLHK.shape[1], k_BMHK.shape[1], visible.window)
+  if of_blocks and visible.query_places_BL is None:
     return long_rows.in_blocks(_attend, *arguments)
   return _attend(*arguments)
 

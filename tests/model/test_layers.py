@@ -96,9 +96,9 @@ def test_heads_get_the_vectors_at_the_predicted_positions():
   assert (out == jnp.stack([hidden[0, jnp.asarray([4, 0])], hidden[1, jnp.asarray([1, 1])]])).all()
 
 
-@pytest.mark.parametrize('window', [None, (8, 8)])
-def test_scores_of_long_rows_are_never_all_in_memory(window):
-  length, heads, width = 4096, 2, 8
+@pytest.mark.parametrize('length, window', [(4096, None), (4096, (8, 8)), (512, (8, 8))])
+def test_scores_of_long_rows_and_of_windows_are_never_all_in_memory(length, window):
+  heads, width = 2, 8
 
   def loss(q, k, v):
     visible = attention.same_pack(jnp.ones((1, length), jnp.int32), window)
@@ -107,4 +107,4 @@ def test_scores_of_long_rows_are_never_all_in_memory(window):
   x = jax.ShapeDtypeStruct((1, length, heads, width), jnp.float32)
   compiled = jax.jit(jax.grad(loss, (0, 1, 2))).lower(x, x, x).compile()
   all_scores = 4 * heads * length * length
-  assert compiled.memory_analysis().temp_size_in_bytes < all_scores / 3
+  assert compiled.memory_analysis().temp_size_in_bytes < all_scores / 2
