@@ -198,6 +198,8 @@ def _worker(chip, lengths, chosen, variants):
 
   from bertzoo_jax.kernels import add_norm
   from bertzoo_jax.kernels import attention
+  from bertzoo_jax.kernels import long_rows
+  from bertzoo_jax.kernels import operands
   from bertzoo_jax.preflight.tpu import chips
   from bertzoo_jax.preflight.tpu import program
 
@@ -232,8 +234,8 @@ def _worker(chip, lengths, chosen, variants):
           (name, width, length, rate, together),
           attention_of(chip, place, heads, width, length, variant, rate),
           steps,
-          -(-queries // 128) * 128 if relative else queries,
-          depth,
+          operands.up(queries),
+          depth if relative else heads * long_rows.width_of(heads, width),
           whole=relative,
         )
         for norm in _norms(name):

@@ -90,6 +90,11 @@ def test_activations_are_the_two_gelus():
     assert found < (1e-6)
 
 
+def test_the_exact_gelu_is_rounded_once():
+  gelu, x = layers.activation('gelu'), jnp.linspace(-6, 6, 1000).astype(jnp.bfloat16)
+  assert (gelu(x) == gelu(x.astype(jnp.float32)).astype(jnp.bfloat16)).all()
+
+
 def test_heads_get_the_vectors_at_the_predicted_positions():
   hidden = jnp.arange(2 * 5 * 3).reshape(2, 5, 3)
   out = protocol.gather(hidden, jnp.asarray([[4, 0], [1, 1]]))

@@ -23,7 +23,7 @@ _FREE = frozenset(
   parameter constant get-tuple-element tuple bitcast after-all partition-id replica-id opt-barrier
   add-dependency domain rng-get-and-update-state copy-done slice-done dynamic-slice-done
   dynamic-update-slice-done async-update async-done all-reduce-done all-gather-done
-  reduce-scatter-done collective-permute-done all-to-all-done send-done recv-done
+  reduce-scatter-done collective-permute-done all-to-all-done send-done recv-done custom-call-done
   """.split()
 )
 _BOOKKEEPING = tuple(
