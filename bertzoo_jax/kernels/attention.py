@@ -1,4 +1,5 @@
-"""Fused attention for encoder lengths, forward and backward, as TPU kernels.
+"""Fused attention, forward and backward, as TPU kernels: here with relative terms, or with a window
+around given places. Without either it is long_rows.py's.
 
 Legend as in model/attention.py: B batch, L number of queries, M of keys, H heads, K head width, N
 places of the queries, R rows of a table of distances; D = H·K.
@@ -6,7 +7,6 @@ places of the queries, R rows of a table of distances; D = H·K.
 A program holds all scores of some queries and heads in fast memory, [M, L] per head: keys down and
 queries across, so that a softmax reduces over rows. Up to 512 tokens these are all queries of a row
 of the batch; beyond, a block of them. Keys are always whole, so no softmax is corrected afterwards.
-Long rows without relative terms, and windows, go to long_rows.py.
 
 Nothing of size L × M reaches main memory. The forward pass keeps the logarithm of each query's sum
 of exponentials; with it the backward pass computes the probabilities in one step. It draws the same
@@ -40,7 +40,7 @@ from bertzoo_jax.model.attention import Relative
 
 _WHOLE = 512  # tokens up to which a program takes all queries of a row
 _TABLES = 'c2p', 'p2c', 'bias', 'query'  # the first terms of a Relative
-_FORWARD, _BACKWARD = 1 << 18, 1 << 17  # keys × lanes of the heads that a program takes
+_FORWARD, _BACKWARD = 1 << 17, 1 << 16  # keys × lanes of the heads that a program takes
 
 
 class _Program(NamedTuple):
@@ -121,7 +121,7 @@ def attend(
   relative = Relative() if relative is None else relative
   tables = {n: x for n, x in zip(_TABLES, relative) if x is not None}
   of_queries, of_keys = operands.marks(visible, relative.same_segment, bool(tables))
-  rows, columns = _padded(length, keys, bool(tables))
+  rows, columns = operands.up(length), operands.up(keys)
   places = _places(length, keys, relative, tables) if 'places' in of_queries else (length, rows)
   program = _Program(
     heads,
@@ -155,13 +155,6 @@ def attend(
   out_BLD, lse_BH1L = _attend(program, *arrays, numbers_BH1L, tables, marks, scalars, kept)
   out_BLHK = out_BLD[:, :length].reshape(q_BLHK.shape)
   return (out_BLHK, (lse_BH1L, None)) if keep else out_BLHK
-
-
-def _padded(length: int, keys: int, relative: bool) -> tuple[int, int]:
-  """Numbers of queries and keys that kernels get: whole lanes where they slide or are blocks."""
-  if relative or length > _WHOLE or (keys > _WHOLE and length > LANES):
-    length = operands.up(length)
-  return length, operands.up(keys) if relative or keys > _WHOLE else keys
 
 
 def _places(length, keys, relative, tables) -> tuple[int, int]:
@@ -226,15 +219,14 @@ def _call(kernel, program, arrays, numbers_BH1L, tables, marks, scalars):
   backward = kernel is _backward
   batch, length, depth = arrays[0].shape
   keys = arrays[1].shape[1]
-  together = _heads_together(program.heads, program.width, keys, backward, bool(tables))
+  together = _heads_together(program.heads, program.width, keys, backward)
   queries = _block(length, keys)
   wide, blocks = together * program.width, length // queries
   numbers = () if numbers_BH1L is None else (numbers_BH1L,)
 
-  # With tables the rows of the batch are inside, so that a group's gradients stay in fast memory.
+  # The rows of the batch are inside, so that a group's gradients of tables stay in fast memory.
   def spec(shape, index):
-    order = (lambda h, b, i, *_: index(b, h, i)) if tables else (lambda b, h, i, *_: index(b, h, i))
-    return pl.BlockSpec(shape, order)
+    return pl.BlockSpec(shape, lambda h, b, i, *_: index(b, h, i))
 
   of_queries = spec((1, queries, wide), lambda b, h, i: (b, i, h))
   of_keys = spec((1, keys, wide), lambda b, h, i: (b, 0, h))
@@ -259,8 +251,7 @@ def _call(kernel, program, arrays, numbers_BH1L, tables, marks, scalars):
   else:
     out = [like(length), jax.ShapeDtypeStruct((batch, program.heads, 1, length), jnp.float32)]
     places, places_in, scratch = [of_queries, of_lse], [of_queries, of_keys, of_keys], []
-  groups = (program.heads // together, batch) if tables else (batch, program.heads // together)
-  semantics = ('parallel', 'arbitrary' if tables else 'parallel', 'arbitrary')
+  semantics = ('parallel', 'arbitrary', 'arbitrary')
   return pl.pallas_call(
     functools.partial(kernel, program, together, blocks),
     out_shape=out,
@@ -268,7 +259,7 @@ def _call(kernel, program, arrays, numbers_BH1L, tables, marks, scalars):
     cost_estimate=_cost(program, backward, *arrays[:2], (*arrays, *tables, *out)),
     grid_spec=pltpu.PrefetchScalarGridSpec(
       num_scalar_prefetch=len(scalars),
-      grid=(*groups, blocks),
+      grid=(program.heads // together, batch, blocks),
       out_specs=places,
       scratch_shapes=scratch,
       in_specs=[*places_in, *(of_lse for _ in numbers), *of_tables, *of_marks],
@@ -309,27 +300,23 @@ def steps(
 ) -> tuple[int, int]:
   """Programs per row of the batch, forward and backward. keys: as many as queries if None."""
   keys = length if keys is None else keys
-  if not relative and long_rows.is_long(length, keys, window):
+  if not relative:
     return long_rows.steps(heads, width, length, keys, window)
-  length, keys = _padded(length, keys, relative)
+  length, keys = operands.up(length), operands.up(keys)
   blocks = length // _block(length, keys)
   return tuple(
-    heads // _heads_together(heads, width, keys, backward, relative) * blocks
-    for backward in (False, True)
+    heads // _heads_together(heads, width, keys, backward) * blocks for backward in (False, True)
   )
 
 
-def _heads_together(heads: int, width: int, keys: int, backward: bool, relative: bool) -> int:
+def _heads_together(heads: int, width: int, keys: int, backward: bool) -> int:
   """Heads of a program: side by side they fill whole lanes, unless all of them do not.
 
-  With relative terms a program is longer, and groups of heads are all that two cores can share:
-  their number is even where it can be.
+  Groups of heads are all that two cores can share: their number is even where it can be.
   """
   fits = [n for n in range(1, heads + 1) if heads % n == 0 and n * width % LANES == 0]
   most = (_BACKWARD if backward else _FORWARD) // (keys * width)
-  if relative:
-    most //= 2
-    fits = [n for n in fits if heads // n % 2 == 0] or fits
+  fits = [n for n in fits if heads // n % 2 == 0] or fits
   return max((n for n in fits if n <= most), default=min(fits, default=heads))
 
 
@@ -357,8 +344,7 @@ class _Place(NamedTuple):
 
   @classmethod
   def of(cls, program, together, blocks, queries):
-    axes = (1, 0, 2) if program.terms else (0, 1, 2)
-    row, group, block = (pl.program_id(axis) for axis in axes)
+    group, row, block = (pl.program_id(axis) for axis in range(3))
     return cls(row, group * together, block, blocks, block * queries)
 
 

@@ -1,6 +1,5 @@
-"""Fused attention of long rows and of windows, forward and backward, as TPU kernels, by tiles of
-queries and keys. Legend as in attention.py. Q queries and S keys of a tile; scores of a tile are
-[S, Q].
+"""Fused attention without relative terms, forward and backward, as TPU kernels, by tiles of queries
+and keys. Legend as in attention.py. Q queries and S keys of a tile; scores of a tile are [S, Q].
 
 The kernels are in all_keys.py and windows.py. The forward and the backward pass have the same
 tiles, so they draw the same dropout bits.
@@ -20,36 +19,30 @@ from bertzoo_jax.kernels import tiles
 from bertzoo_jax.kernels import windows
 from bertzoo_jax.kernels.operands import LANES
 
-_SHORT = 512  # queries and keys up to which all scores of a head are in fast memory (attention.py)
+_SHORT = 512  # queries and keys up to which a tile is a whole row
 _BLOCKS = 512, 384, 256, 128  # queries of a program, and keys of a tile without a window
 _HALO = 64  # a halo is one of these, or two, four
 
 
 def takes(length: int, keys: int, visible, relative) -> bool:
-  """Whether `attend` computes this: long rows, or a window that leaves out keys, both without
-  relative terms. Else attention.attend does.
+  """Whether `attend` computes this: no relative terms, and no window around given places. Else
+  attention.attend does.
   """
   elsewhere = visible.query_places_BL is not None or visible.first_query
-  if relative is not None or (visible.window is not None and elsewhere):
-    return False
-  return is_long(length, keys, visible.window)
-
-
-def is_long(length: int, keys: int, window) -> bool:
-  return max(length, keys) > _SHORT or bool(_halo(length, keys, window))
+  return relative is None and not (visible.window is not None and elsewhere)
 
 
 def steps(heads: int, width: int, length: int, keys: int, window) -> tuple[int, int]:
   """Programs per row of the batch, forward and backward, in bfloat16. A window's last program only
   writes, and is not counted.
   """
-  halo, own = _halo(length, keys, window), _width(width)
-  depth = operands.up(heads * own)
-  block = _block(max(length, keys), halo, jnp.dtype(jnp.bfloat16))
-  blocks, num_tiles = (-(-n // block) for n in (length, keys))
-  num_tiles = blocks if halo else blocks * num_tiles
-  lanes = tiles.lanes_of(depth, own), tiles.lanes_of(depth, own, 0 if halo else 8 * blocks * block)
-  return tuple(depth // n * num_tiles for n in lanes)
+  halo, own = _halo(length, keys, window), width_of(heads, width)
+  tile = _tile(length, keys, halo, jnp.dtype(jnp.bfloat16))
+  blocks, num_tiles = -(-length // tile[0]), -(-keys // tile[1])
+  kept = 8 * blocks * tile[0] if not halo and blocks * num_tiles > 1 else 0
+  programs = blocks if halo else blocks * num_tiles
+  lanes = tiles.lanes_of(heads * own, own), tiles.lanes_of(heads * own, own, kept)
+  return tuple(heads * own // n * programs for n in lanes)
 
 
 def _halo(length, keys, window) -> tuple[int, int] | None:
@@ -60,16 +53,24 @@ def _halo(length, keys, window) -> tuple[int, int] | None:
   return halo if max(halo) <= 2 * LANES and sum(halo) + LANES < keys else None
 
 
-def _block(tokens, halo, dtype) -> int:
-  """Queries of a program: the least padding, then the most queries. In float32 half as many fit."""
+def _tile(length, keys, halo, dtype) -> tuple[int, int]:
+  """Queries of a program, and keys of a tile without a window: a whole row, or the least padding,
+  then the most queries. In float32 half as many fit.
+  """
   most = 2 * _BLOCKS[0] // dtype.itemsize
+  if not halo and max(length, keys) <= min(most, _SHORT):
+    return operands.up(length), operands.up(keys)
   fits = [n for n in _BLOCKS if n <= most and not any(n % keys for keys in halo or ())]
-  return min(fits, key=lambda n: (-tokens % n, -n))
+  return (min(fits, key=lambda n: (-max(length, keys) % n, -n)),) * 2
 
 
-def _width(width) -> int:
-  """Lanes of a head: a part of a register that divides it, or whole registers."""
-  return next(n for n in (8, 16, 32, 64, LANES, operands.up(width)) if n >= width)
+def width_of(heads, width) -> int:
+  """Lanes of a head: the fewest with which heads are parts of registers, and all together a part of
+  one or whole ones.
+  """
+  sizes = 8, 16, 32, 64, LANES, operands.up(width)
+  fills = lambda lanes: lanes < LANES or lanes % LANES == 0
+  return next(n for n in sizes if n >= width and fills(heads * n))
 
 
 def attend(
@@ -79,11 +80,12 @@ def attend(
   batch, length, heads, width = q_BLHK.shape
   keys = k_BMHK.shape[1]
   halo = _halo(length, keys, visible.window)
-  block = _block(max(length, keys), halo, q_BLHK.dtype)
+  tile = _tile(length, keys, halo, q_BLHK.dtype)
   of_queries, of_keys = operands.marks(visible)
-  own = _width(width)
-  rows, columns = (-(-n // block) * block for n in (length, keys))
-  flat = lambda x, size: operands.pad(_whole_registers(x, own), size, 1)
+  own = width_of(heads, width)
+  rows, columns = (-(-n // of_tile) * of_tile for n, of_tile in zip((length, keys), tile))
+  wide = lambda x: operands.pad(x, own, 3).reshape(*x.shape[:2], heads * own)
+  flat = lambda x, size: operands.pad(wide(x), size, 1)
   arrays = flat(q_BLHK, rows), flat(k_BMHK, columns), flat(v_BMHK, columns)
   program = tiles.Program(
     own,
@@ -92,8 +94,10 @@ def attend(
     float(rate) if keys_B2 is not None else 0.0,
     visible.window,
     'order' in of_queries,
-    block,
+    tile[0],
+    (LANES, LANES + sum(halo)) if halo else tile,
     halo,
+    bool(halo) or (rows, columns) == tile,
     hashed,
     interpret,
   )
@@ -106,15 +110,8 @@ def attend(
   if kept is not None and kept[1] is not None:
     kept = kept[0], flat(kept[1], rows)
   out_BLD, (lse_BH1L, out_too) = _attend(program, *arrays, *marks, seed, kept)
-  out_BLHK = out_BLD[:, :length].reshape(batch, length, -1, own)[:, :, :heads, :width]
+  out_BLHK = out_BLD[:, :length].reshape(batch, length, heads, own)[..., :width]
   return out_BLHK, (lse_BH1L, None if out_too is None else out_BLHK)
-
-
-def _whole_registers(x_BLHK, width):
-  """x_BLD of heads that are `width` wide, with heads of zeros until registers are full."""
-  heads = max(1, LANES // width)
-  x_BLHK = operands.pad(operands.pad(x_BLHK, width, 3), -(-x_BLHK.shape[2] // heads) * heads, 2)
-  return x_BLHK.reshape(*x_BLHK.shape[:2], -1)
 
 
 def _cut(marks_BNM, starts, size):
@@ -131,7 +128,7 @@ def _attend(program, q_BLD, k_BLD, v_BLD, own_BNL, others_BTNS, seed, kept):
     return jnp.zeros_like(q_BLD), kept
   run = windows.forward if program.halo else all_keys.forward
   out_BLD, lse_BH1L = run(program, q_BLD, k_BLD, v_BLD, own_BNL, others_BTNS, seed)
-  return out_BLD, (lse_BH1L, None if program.halo else out_BLD)
+  return out_BLD, (lse_BH1L, None if program.complete else out_BLD)
 
 
 def _attend_forward(program, *args):
@@ -145,8 +142,8 @@ def _attend_backward(program, saved, grads):
   if program.halo:
     d = windows.backward(program, q_BLD, k_BLD, v_BLD, grads[0], lse_BH1L, *rest)
   else:
-    delta_BH1L = _by_head(out_BLD, grads[0], lse_BH1L.shape[1])
-    d = all_keys.backward(program, q_BLD, k_BLD, v_BLD, grads[0], lse_BH1L, delta_BH1L, *rest)
+    deltas = [] if program.complete else [_by_head(out_BLD, grads[0], lse_BH1L.shape[1])]
+    d = all_keys.backward(program, q_BLD, k_BLD, v_BLD, grads[0], lse_BH1L, deltas, *rest)
   return *d, None, None, None, None
 
 

@@ -59,7 +59,7 @@ class Pairs(NamedTuple):
 class Lanes(NamedTuple):
   """The lanes that products of one head read and write.
 
-  With relative terms they are a whole register, which other heads may share. Multiplying the lanes
+  They are a whole register, which other heads may share. Multiplying the lanes
   of other heads by zeros is faster than moving the head to the first lanes.
 
   Attributes:
@@ -77,7 +77,7 @@ class Lanes(NamedTuple):
   @classmethod
   def of(cls, program, head, together):
     width = program.width
-    if not program.terms or LANES % width or together * width % LANES:
+    if LANES % width or together * width % LANES:
       return cls.plain(program, head)
     start = head * width // LANES * LANES
     lane_1K = jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1) + start

@@ -1,5 +1,5 @@
-"""Tiles of queries and keys in the attention kernels of long rows (long_rows.py): a kernel's static
-arguments, its call, and the numbers of a tile.
+"""Tiles of queries and keys in the attention kernels without relative terms (long_rows.py): a
+kernel's static arguments, its call, and the numbers of a tile.
 
 Products read whole registers of lanes, in which one factor is 0 in the lanes of other heads: that
 is faster than moving a head to the first lanes. All tiles of a program go through a step before the
@@ -35,7 +35,9 @@ class Program(NamedTuple):
     scale: factor of the scores. rate: of dropout.
     window: None or (left, right).
     ordered: whether queries and keys have an order besides their packs.
-    block: queries of a program. halo: (keys before, keys after) that it reads; None for all keys.
+    block: queries of a program. tile: (queries, keys) of a tile.
+    halo: (keys before, keys after) that a program reads; None for all keys.
+    complete: whether a tile has all keys that its queries see.
     hashed: draw dropout bits by row_keys.py. interpret: run on any machine.
   """
 
@@ -46,14 +48,11 @@ class Program(NamedTuple):
   window: tuple[int, int] | None
   ordered: bool
   block: int
+  tile: tuple[int, int]
   halo: tuple[int, int] | None
+  complete: bool
   hashed: bool
   interpret: bool
-
-  @property
-  def tile(self) -> tuple[int, int]:
-    """(queries, keys)."""
-    return (LANES, LANES + sum(self.halo)) if self.halo else (self.block, self.block)
 
   @property
   def heads(self) -> int:
@@ -62,7 +61,8 @@ class Program(NamedTuple):
 
 def lanes_of(depth, width, bytes_of_lane=0) -> int:
   """Lanes of a program, of whole heads. bytes_of_lane: what a program keeps for a whole row."""
-  fits = [n for n in (_WIDE, LANES) if depth % n == 0 and n % width == 0] or [width]
+  fits = [n for n in (_WIDE, LANES) if depth % n == 0 and n % width == 0]
+  fits = fits or [max(width, min(depth, LANES))]
   return next((n for n in fits if n * bytes_of_lane <= _SUMS), fits[-1])
 
 
@@ -103,7 +103,7 @@ def call(program, kernel, arrays, seed, grid, out, specs, scratch, order, kept=0
 def sizes(program, q_BLD, k_BLD):
   """(B, groups of lanes, blocks of queries, tiles of keys without a window)."""
   batch, length, depth = q_BLD.shape
-  return batch, depth // program.lanes, length // program.block, k_BLD.shape[1] // program.block
+  return batch, depth // program.lanes, length // program.block, k_BLD.shape[1] // program.tile[1]
 
 
 class Head(NamedTuple):
@@ -125,7 +125,7 @@ class Head(NamedTuple):
 
 def registers(program):
   """[lanes, its heads] of each register of the program's lanes."""
-  size = max(LANES, program.width)
+  size = min(max(LANES, program.width), program.lanes)
   lane_1K = jax.lax.broadcasted_iota(jnp.int32, (1, size), 1)
   for start in range(0, program.lanes, size):
     lanes, heads = slice(start, start + size), []
