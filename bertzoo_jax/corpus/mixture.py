@@ -14,15 +14,15 @@ from bertzoo_jax.corpus import mirror
 from bertzoo_jax.corpus import splits as splits_lib
 
 
-def open(paths, config, cache_dir: str | None = None, trained=()) -> corpora.Corpus:
+def open(paths, config, cache_dir: str | None = None, trained=None) -> corpora.Corpus:
   """A corpus, or the mixture of several.
 
   The config's section `corpus` is compared with the first one: the others may be split into
   sentences and words as they need it.
 
   paths: a folder that `prepare` wrote, local or gs://, or a sequence of such folders. cache_dir:
-  local folder for the mirrors of those in an object store. trained: hashes of corpora that the
-  run of the config was trained on: they fit.
+  local folder for the mirrors of those in an object store. trained: if a run is scored, the hashes
+  of corpora that it was trained on, which fit; other text may be split as it needs it, too.
 
   Raises UserError as corpus.open and `check`.
   """
@@ -37,12 +37,13 @@ def listed(paths) -> list:
   return [paths] if isinstance(paths, str | os.PathLike) else [*(paths or ())]
 
 
-def check(manifests: dict, config, trained=()) -> None:
+def check(manifests: dict, config, trained=None) -> None:
   """Raises UserError if the config does not match the corpora, or they have several tokenizers."""
   first, *others = manifests
   facts = manifests[first]
-  if facts['hash'] not in trained:
-    configuration.check_text(f'The corpus {first}', facts, config.tokenizer, config.corpus)
+  if facts['hash'] not in (trained or ()):
+    splitting = config.corpus if trained is None else facts.get('corpus', {})
+    configuration.check_text(f'The corpus {first}', facts, config.tokenizer, splitting)
   for other in others:
     if manifests[other]['tokenizer_hash'] != facts['tokenizer_hash']:
       raise errors.UserError(

@@ -360,6 +360,9 @@ def test_another_vocabulary_is_refused_and_other_text_remarked_on(run, corpus, f
   other = tmp_path / 'other'
   shutil.copytree(run[0], other)
   (other / 'corpus.json').write_text(json.dumps({'hash': 'c0ffee'}))
+  of_run = json.loads((other / 'config.json').read_text())
+  of_run['corpus']['held_out'] = 0.01
+  (other / 'config.json').write_text(json.dumps(of_run))
   again = scores.evaluate(str(other), str(corpus), batches=BATCHES)
   assert again.scores == found.scores and again.notes[1:] == found.notes
   assert 'trained on the corpus c0ffee' in again.notes[0]

@@ -1,5 +1,6 @@
 """docs/results: each table is what `reproduce` makes of the scores that lie beside it."""
 
+import json
 import pathlib
 
 import pytest
@@ -25,3 +26,11 @@ def test_every_table_is_shown_on_a_page():
   pages = '\n'.join(p.read_text() for p in (ROOT / 'docs/results').glob('*.md'))
   assert FOLDERS
   assert all(f'({p.name}/{name})' in pages for p in FOLDERS for name in ('table.md', 'curves.svg'))
+
+
+def test_the_losses_of_forgetting_are_the_scores_beside_the_page():
+  folder = ROOT / 'docs/results/forgetting'
+  scores = json.loads((folder / 'scores.json').read_text())
+  cell = lambda s: f'{s["mlm_loss"][0]:.2f} ({100 * s["mlm_accuracy"][0]:.1f} %)'
+  rows = [f'| {name} | {cell(s["wiki"])} | {cell(s["laws"])} |' for name, s in scores.items()]
+  assert '\n'.join(rows) in folder.with_suffix('.md').read_text()
