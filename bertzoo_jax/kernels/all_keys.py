@@ -15,23 +15,30 @@ from bertzoo_jax.kernels.operands import product
 from bertzoo_jax.model.attention import HIDDEN
 
 
+def _specs(program, num_marks, of_grid):
+  """Of queries, keys, log-sum-exp, and marks of both. of_grid: the last two places of the grid →
+  (block of queries, tile of keys).
+  """
+  (rows, keys), lanes = program.tile, program.lanes
+  at = lambda shape, index: pl.BlockSpec(shape, lambda b, h, *ij: index(b, h, *of_grid(*ij[:2])))
+  return (
+    at((1, rows, lanes), lambda b, h, i, j: (b, i, h)),
+    at((1, keys, lanes), lambda b, h, i, j: (b, j, h)),
+    at((1, program.heads, 1, rows), lambda b, h, i, j: (b, h, 0, i)),
+    at((1, num_marks, rows), lambda b, h, i, j: (b, 0, i)),
+    at((1, 1, num_marks, keys), lambda b, h, i, j: (b, j, 0, 0)),
+  )
+
+
 def forward(program, q_BLD, k_BLD, v_BLD, own_BNL, others_BTNS, seed):
   batch, groups, blocks, num_tiles = tiles.sizes(program, q_BLD, k_BLD)
-  (rows, keys), n = program.tile, own_BNL.shape[1]
-  of_queries = pl.BlockSpec((1, rows, program.lanes), lambda b, h, i, j, _: (b, i, h))
-  of_keys = pl.BlockSpec((1, keys, program.lanes), lambda b, h, i, j, _: (b, j, h))
-  of_lse = pl.BlockSpec((1, program.heads, 1, rows), lambda b, h, i, j, _: (b, h, 0, i))
-  marks = (
-    pl.BlockSpec((1, n, rows), lambda b, h, i, j, _: (b, 0, i)),
-    pl.BlockSpec((1, 1, n, keys), lambda b, h, i, j, _: (b, j, 0, 0)),
-  )
+  of_queries, of_keys, of_lse, *marks = _specs(program, own_BNL.shape[1], lambda i, j: (i, j))
   out = [
     (q_BLD.shape, q_BLD.dtype, of_queries),
     ((batch, q_BLD.shape[2] // program.width, 1, q_BLD.shape[1]), jnp.float32, of_lse),
   ]
-  row = pltpu.VMEM((program.heads, 1, rows), jnp.float32)
-  scratch = [row, row, pltpu.VMEM((program.heads, program.width, rows), jnp.float32)]
-  scratch = [] if program.complete else scratch
+  sums = [pltpu.VMEM((program.heads, m, program.block), jnp.float32) for m in (1, 1, program.width)]
+  scratch = [] if program.complete else sums
   order = 'parallel', 'parallel', 'parallel', 'arbitrary'
   arrays = q_BLD, k_BLD, v_BLD, own_BNL, others_BTNS
   specs = [of_queries, of_keys, of_keys, *marks]
@@ -46,21 +53,15 @@ def backward(program, q_BLD, k_BLD, v_BLD, grad, lse, deltas, own_BNL, others_BT
   of_lane = 0 if program.complete else q_BLD.shape[1] * (4 + 2 * q_BLD.dtype.itemsize)
   program = program._replace(lanes=tiles.lanes_of(q_BLD.shape[2], program.width, of_lane))
   batch, groups, blocks, num_tiles = tiles.sizes(program, q_BLD, k_BLD)
-  (rows, keys), n = program.tile, own_BNL.shape[1]
-  of_queries = pl.BlockSpec((1, rows, program.lanes), lambda b, h, j, i, _: (b, i, h))
-  of_keys = pl.BlockSpec((1, keys, program.lanes), lambda b, h, j, i, _: (b, j, h))
-  of_lse = pl.BlockSpec((1, program.heads, 1, rows), lambda b, h, j, i, _: (b, h, 0, i))
-  marks = (
-    pl.BlockSpec((1, n, rows), lambda b, h, j, i, _: (b, 0, i)),
-    pl.BlockSpec((1, 1, n, keys), lambda b, h, j, i, _: (b, j, 0, 0)),
-  )
+  of_queries, of_keys, of_lse, *marks = _specs(program, own_BNL.shape[1], lambda j, i: (i, j))
   whole = pl.BlockSpec((1, q_BLD.shape[1], program.lanes), lambda b, h, j, i, _: (b, 0, h))
   out = [
     (q_BLD.shape, q_BLD.dtype, whole),
     (k_BLD.shape, k_BLD.dtype, of_keys),
     (v_BLD.shape, v_BLD.dtype, of_keys),
   ]
-  sums = [pltpu.VMEM((m, program.lanes), jnp.float32) for m in (q_BLD.shape[1], keys, keys)]
+  sizes = q_BLD.shape[1], program.tile[1], program.tile[1]
+  sums = [pltpu.VMEM((size, program.lanes), jnp.float32) for size in sizes]
   scratch = [] if program.complete else sums
   order = 'parallel', 'parallel', 'arbitrary', 'arbitrary'
   arrays = q_BLD, k_BLD, v_BLD, grad, lse, *deltas, own_BNL, others_BTNS
