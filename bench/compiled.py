@@ -79,7 +79,7 @@ def train_step(
     VOCABULARY[name],
     None,
     None,
-    None,
+    {},
     lambda phase: data.PhaseData(features, None, None, None),
     None,
     None,

@@ -4,13 +4,14 @@ beside.
 Run by bench/tpu_step.py in an environment of its own, since transformers dropped Flax in version 5:
 
     python -m venv flax
-    flax/bin/pip install 'jax[tpu]==0.10.2' flax==0.12.8 optax transformers==4.57.6
+    flax/bin/pip install 'jax[tpu]==0.12.0.1' flax==0.12.12 optax transformers==4.57.6
 
 The step is that of the project's example script for masked language modelling in Flax (scores of
 the vocabulary at all positions, one-hot cross-entropy, AdamW with decay masked), jitted on one
 device with the state donated. There is no such script for ELECTRA: its two Flax models are put
 together in the same manner, with embeddings in common, and a sample at each position that is
-masked. Writes the optimized program to --text and prints one JSON object.
+masked. With --predictions the heads of the vocabulary are given so many positions of a row, as ours
+are, and not all. Writes the optimized program to --text and prints one JSON object.
 """
 
 import argparse
@@ -28,6 +29,7 @@ import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import optax  # noqa: E402
 import transformers  # noqa: E402
+from flax import linen as nn  # noqa: E402
 from flax import traverse_util  # noqa: E402
 from flax.training import train_state  # noqa: E402
 from jax.experimental import topologies  # noqa: E402
@@ -53,6 +55,8 @@ MODELS = {
 }
 
 
+# Modules that are given the states of positions, and lead to the vocabulary.
+HEADS = ('FlaxBertOnlyMLMHead', 'FlaxAlbertOnlyMLMHead', 'FlaxElectraGeneratorPredictions')
 ELECTRA = {
   'disc': dict(embedding_size=128, hidden_size=256, num_attention_heads=4, intermediate_size=1024),
   'gen': dict(embedding_size=128, hidden_size=64, num_attention_heads=1, intermediate_size=256),
@@ -62,6 +66,22 @@ ELECTRA = {
 def _built(kind, config):
   model = kind(config, seed=0, dtype=jnp.bfloat16, _do_init=False, input_shape=(1, 8))
   return model, jax.eval_shape(lambda key: model.init_weights(key, (1, 8)), jax.random.PRNGKey(0))
+
+
+def _with_heads_on(positions):
+  """Inside a `with`: heads of the vocabulary are given these positions [B, P]; None: all."""
+
+  def gathered(call, args, kwargs, context):
+    of_head = type(context.module).__name__ in HEADS and context.method_name == '__call__'
+    if positions is not None and of_head:
+      args = (jnp.take_along_axis(args[0], positions[..., None], axis=1), *args[1:])
+    return call(*args, **kwargs)
+
+  return nn.intercept_methods(gathered)
+
+
+def _inputs(batch):
+  return {k: batch[k] for k in ('input_ids', 'attention_mask', 'token_type_ids')}
 
 
 def _masked_nll(logits, labels):
@@ -76,10 +96,9 @@ def _masked_lm(name, layers):
   model, shapes = _built(kind, config(num_hidden_layers=layers, **fields))
 
   def loss(params, batch, key):
-    inputs = {k: v for k, v in batch.items() if k != 'labels'}
-    return _masked_nll(
-      model(**inputs, params=params, dropout_rng=key, train=True)[0], batch['labels']
-    )
+    with _with_heads_on(batch.get('positions')):
+      logits = model(**_inputs(batch), params=params, dropout_rng=key, train=True)[0]
+    return _masked_nll(logits, batch['labels'])
 
   return shapes, loss
 
@@ -93,14 +112,20 @@ def _electra(_, layers):
 
   def loss(params, batch, key):
     gen_key, sample_key, disc_key = jax.random.split(key, 3)
-    inputs = {k: v for k, v in batch.items() if k != 'labels'}
+    inputs, positions = _inputs(batch), batch.get('positions')
+
+    def filled(new):
+      if positions is not None:
+        return batch['input_ids'].at[jnp.arange(len(new))[:, None], positions].set(new)
+      return jnp.where(batch['labels'] > 0, new, batch['input_ids'])
+
     shared = dict(params['gen']['electra'], embeddings=params['disc']['electra']['embeddings'])
-    logits = generator(
-      **inputs, params=dict(params['gen'], electra=shared), dropout_rng=gen_key, train=True
-    )[0]
+    with _with_heads_on(positions):
+      logits = generator(
+        **inputs, params=dict(params['gen'], electra=shared), dropout_rng=gen_key, train=True
+      )[0]
     sampled = jax.random.categorical(sample_key, jax.lax.stop_gradient(logits))
-    ids = jnp.where(batch['labels'] > 0, sampled, batch['input_ids'])
-    truth = jnp.where(batch['labels'] > 0, batch['labels'], batch['input_ids'])
+    ids, truth = filled(sampled), filled(batch['labels'])
     scores = discriminator(
       **dict(inputs, input_ids=ids), params=params['disc'], dropout_rng=disc_key, train=True
     )[0]
@@ -121,6 +146,7 @@ def main():
   parser.add_argument('--layers', type=int, required=True)
   parser.add_argument('--rows', type=int, default=32)
   parser.add_argument('--length', type=int, default=512)
+  parser.add_argument('--predictions', type=int, default=0, help='a row; 0: all positions')
   parser.add_argument('--prng', default='threefry2x32')
   parser.add_argument('--text', required=True)
   args = parser.parse_args()
@@ -164,6 +190,9 @@ def main():
   )
   ids = jax.ShapeDtypeStruct((args.rows, args.length), jnp.int32, sharding=place)
   batch = dict.fromkeys(('input_ids', 'attention_mask', 'token_type_ids', 'labels'), ids)
+  if args.predictions:
+    some = jax.ShapeDtypeStruct((args.rows, args.predictions), jnp.int32, sharding=place)
+    batch.update(labels=some, positions=some)
   key = placed(jax.eval_shape(lambda: jax.random.PRNGKey(0)))
   began = time.monotonic()
   program = (

@@ -6,13 +6,15 @@
     python bench/step.py --system=deberta [--model=base|small|tiny]
     python bench/step.py --system=deberta_v3 [--model=base|small|xsmall|tiny]
     python bench/step.py --system=xlnet [--model=base|small|tiny]
+    python bench/step.py --system=modernbert [--model=base|tiny] --length=512
     python bench/step.py --device=gpu --length=512 --batch=32 --dtype=bfloat16 --attention_dropout=0
     --compile
 
 Both sides do the same work: forward with dropout, loss, backward, clip to norm 1, AdamW (of all
 systems: torch has no LAMB). Ours is the train step of `pretrain`, metrics and check for NaN
 included. Theirs has its vocabulary head called on the gathered rows, clip_grad_norm_ and the fused
-AdamW; eager, or compiled with --compile; scaled_dot_product_attention (flash where torch has it).
+AdamW; eager, or compiled with --compile; --attention as transformers names it (the class of
+DeBERTa has one of its own). The networks that bench/gpu.py compares are compared on a GPU.
 Rows are 7/8 to fully filled, the padding is masked.
 
 bert: masked-token loss on the predicted positions alone plus pair loss; BertForPreTraining. albert:
@@ -35,6 +37,9 @@ xlnet: permutation language modelling with both streams; a sixth of the tokens i
 memory has three quarters of a row's length, and a step renews half a row's length of it. Rows are
 full, and half of them are read from right to left. The torch side has XLNetLMHeadModel, which also
 computes the content stream of the last layer. Ours leaves it out, since nothing reads it.
+
+modernbert: masked-token loss on 30 % of the tokens; windows of 128, ModernBertForMaskedLM. Both
+sides have dropout of the output of attention alone.
 
 Each side lives in a process of its own; turns of `steps` steps alternate, so that a busy machine
 slows both. Medians, quartiles, processor seconds, and the load of other processes, since beside
@@ -72,13 +77,14 @@ def arguments():
     '--predictions',
     type=int,
     default=0,
-    help='a row; 0 for 15.6 %% of the length, of electra 15 %%, of xlnet a sixth',
+    help='a row; 0 for 15.6 %% of the length, of electra 15, of xlnet a sixth, of modernbert 30',
   )
   p.add_argument('--dtype', choices=('float32', 'bfloat16'), default='float32')
   p.add_argument('--dropout', type=float, default=0.1)
   p.add_argument('--attention_dropout', type=float, default=0.1)
   p.add_argument('--unroll', type=int, default=1, help='layers per turn of our scan')
   p.add_argument('--remat', default='none')
+  p.add_argument('--attention', default='sdpa', help='of theirs: sdpa or flash_attention_2')
   p.add_argument('--compile', action='store_true', help='torch.compile for theirs')
   p.add_argument('--threads', type=int, default=os.cpu_count())
   p.add_argument('--steps', type=int, default=3, help='steps per turn')
@@ -91,7 +97,7 @@ def arguments():
   if a.model not in models:
     p.error(f'--model={a.model}: of {a.system} there is {", ".join(models)}')
   a.batch = a.batch or (16 if a.system == 'electra' else 8)
-  share = {'electra': 0.15, 'xlnet': 1 / 6}.get(a.system, 0.156)
+  share = {'electra': 0.15, 'xlnet': 1 / 6, 'modernbert': 0.3}.get(a.system, 0.156)
   a.predictions = a.predictions or round(a.length * share)
   return a
 

@@ -73,7 +73,7 @@ class Variant(NamedTuple):
 
 VARIANTS = {
   'plain': Variant((), HEADS),
-  'window': Variant((), FEW_HEADS, window=(64, 64)),
+  'window': Variant((), (*FEW_HEADS, (16, 64)), window=(64, 64)),
   'c2p_p2c': Variant(('c2p', 'p2c'), RELATIVE_HEADS),
   'bias': Variant(('bias',), FEW_HEADS),
   'c2p_order': Variant(('c2p',), FEW_HEADS, ordered=True),
@@ -175,21 +175,21 @@ def sizes(length: int, variant: Variant) -> tuple[int, int]:
   return keys, variant.asked * length // 512 or length
 
 
-def _norm_of(place, depth, length, rate, with_sum):
+def _norm_of(place, depth, length, rate, with_sum, shifted):
   import jax
   import jax.numpy as jnp
 
   from bertzoo_jax.kernels import add_norm
 
   array = lambda *shape, dtype=jnp.bfloat16: jax.ShapeDtypeStruct(shape, dtype, sharding=place)
-  x, vector = array(1, length, depth), array(depth, dtype=jnp.float32)
+  x, scale = array(1, length, depth), array(depth, dtype=jnp.float32)
 
   def f(x, y, scale, shift, keys_B2):
     norm = lambda *learned: add_norm.add_norm(*learned, 1e-12, rate, keys_B2, with_sum)
     out, pull = jax.vjp(norm, x, y, scale, shift)
     return out, pull(jax.tree.map(lambda out: x, out))
 
-  return f, (x, x, vector, vector, array(1, 2, dtype=jnp.uint32))
+  return f, (x, x, scale, scale if shifted else None, array(1, 2, dtype=jnp.uint32))
 
 
 def _worker(chip, lengths, chosen, variants):
@@ -238,15 +238,21 @@ def _worker(chip, lengths, chosen, variants):
           depth if relative else heads * long_rows.width_of(heads, width),
           whole=relative,
         )
-        with_sum = name == 'window'  # of pre-norm networks
-        if name in ('plain', 'window', 'c2p_p2c', 'decoder', 'queries'):
+        for norm in _norms(name):
           say(
-            ('norm', depth, queries, rate, with_sum),
-            _norm_of(place, depth, queries, rate, with_sum),
+            ('norm', depth, queries, rate, *norm),
+            _norm_of(place, depth, queries, rate, *norm),
             add_norm.steps(queries, depth),
             queries,
             depth,
           )
+
+
+def _norms(variant: str):
+  """[(with_sum, shifted)] of the norms that a variant's networks have."""
+  if variant == 'window':  # of pre-norm networks, with biases or without
+    return (True, True), (True, False)
+  return ((False, True),) * (variant in ('plain', 'c2p_p2c', 'decoder', 'queries'))
 
 
 def main(_):

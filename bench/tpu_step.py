@@ -5,6 +5,7 @@
 
 The same network, rows, tokens and dropout, masked language modelling alone (ELECTRA: both networks
 in one update), products in bfloat16. Nothing runs: figures are the compiler's. Their step has its
+vocabulary head on all positions (`flax_all`), and on as many as ours (`flax_same`). It has its
 layers unrolled and compiles for long, so it is compiled with --flax_layers layers and carried on in
 a straight line to the full depth; ours is compiled in full with --full, else likewise, with
 `run.unroll` = all layers.
@@ -16,6 +17,7 @@ a straight line to the full depth; ours is compiled in full with --full, else li
               twice: here kernels say nothing
 """
 
+import functools
 import json
 import math
 import pathlib
@@ -81,8 +83,8 @@ def ours(chip: str, model: str, layers: int) -> dict:
   )
 
 
-def theirs(chip: str, model: str, layers: int) -> dict:
-  """Figures of the Flax step."""
+def theirs(chip: str, model: str, layers: int, predictions: int = 0) -> dict:
+  """Figures of the Flax step. predictions: a row, 0 for all positions."""
   with tempfile.NamedTemporaryFile(suffix='.txt') as text:
     command = [
       _FLAX.value,
@@ -93,6 +95,7 @@ def theirs(chip: str, model: str, layers: int) -> dict:
       f'--rows={_ROWS.value}',
       f'--length={_LENGTH.value}',
       f'--prng={_PRNG.value}',
+      f'--predictions={predictions}',
       f'--text={text.name}',
     ]
     printed = subprocess.run(
@@ -141,9 +144,10 @@ def _figures(text, optimal, peak, seconds, slice_):
 
 def at_depth(side, chip, model, depths, full) -> dict:
   """Figures at full depth, from those of two."""
+  name = getattr(side, 'func', side).__name__
   low, high = ((n, side(chip, model, n)) for n in depths)
   print(
-    json.dumps(dict(side=side.__name__, chip=chip, model=model, layers=dict((low, high)))),
+    json.dumps(dict(side=name, chip=chip, model=model, layers=dict((low, high)))),
     file=sys.stderr,
     flush=True,
   )
@@ -170,12 +174,15 @@ def main(_):
         else at_depth(ours, chip, model, depths(_LAYERS), full)
       )
       if _FLAX.value:
-        row['flax'] = at_depth(theirs, chip, model, depths(_FLAX_LAYERS), full)
-        row['ratios'] = {
-          k: row['ours'][k] / row['flax'][k]
-          for k in ('cycles_ms', 'optimal_ms', 'peak_gib', 'hbm_gb')
-          if k in row['ours']
-        }
+        for name, predictions in {'all': 0, 'same': compiled.PREDICTIONS[_LENGTH.value]}.items():
+          side = functools.partial(theirs, predictions=predictions)
+          flax = at_depth(side, chip, model, depths(_FLAX_LAYERS), full)
+          row[f'flax_{name}'] = flax
+          row[f'ratios_{name}'] = {
+            k: row['ours'][k] / flax[k]
+            for k in ('cycles_ms', 'optimal_ms', 'peak_gib', 'hbm_gb')
+            if k in row['ours']
+          }
       line = json.dumps(row)
       print(line, flush=True)
       if _OUT.value:

@@ -111,13 +111,10 @@ def _of_tensorflow(source):
   configs = [p for p in sorted(source.glob('*config.json')) if p.name != 'tokenizer_config.json']
   content = weights.read_json(configs[0]) if configs else {}
   cli.quiet_tensorflow()
-  try:
+  with errors.needing(
+    f'Reading {checkpoints[0].name} needs TensorFlow: pip install tensorflow-cpu'
+  ):
     import tensorflow as tf
-  except ImportError as e:
-    raise errors.UserError(
-      f'Reading {checkpoints[0].name} needs TensorFlow ({e.name} is missing): pip install '
-      'tensorflow-cpu.'
-    ) from e
   try:
     reader = tf.train.load_checkpoint(str(checkpoints[0]).removesuffix('.index'))
     names = filter(google.is_weight, reader.get_variable_to_shape_map())
@@ -154,12 +151,8 @@ def _write(folder, place, tensors, content, source) -> list[str]:
 
 def _read(path) -> dict:
   """{name: array} of a pickle, floats as float32. Raises UserError if it holds anything else."""
-  try:
+  with errors.needing(f'Reading {path.name} needs torch: pip install "bertzoo_jax[hf]"'):
     import torch
-  except ImportError as e:
-    raise errors.UserError(
-      f'Reading {path.name} needs torch ({e.name} is missing): pip install "bertzoo_jax[hf]".'
-    ) from e
   try:
     state = torch.load(str(path), map_location='cpu', weights_only=True)
   except pickle.UnpicklingError as e:
@@ -183,9 +176,7 @@ def _read(path) -> dict:
 
 
 def _write_tokenizer(folder, source, a, config) -> None:
-  """The tokenizer's files, with a tokenizer.json for a SentencePiece model that has none, and with
-  what a vocab.txt does not say.
-  """
+  """Writes the tokenizer's files; of a SentencePiece model without a tokenizer.json, that too."""
   for path in sorted(source.iterdir()):
     if path.name in _TOKENIZER:
       (folder / path.name).write_bytes(path.read_bytes())

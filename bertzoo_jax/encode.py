@@ -128,11 +128,7 @@ def _free(out, pooling) -> list[str]:
   if pooling == 'tokens':
     names += [f'{path.stem}.rows.npy', f'{path.stem}.tokens.npy']
   for name in names:
-    if (path.parent / name).exists():
-      raise errors.UserError(
-        f'{path.parent / name} exists and is not overwritten: give another --out, or remove it '
-        'first.'
-      )
+    storage.check_new(path.parent / name)
   return names
 
 

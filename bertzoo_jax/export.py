@@ -113,9 +113,7 @@ _LEFT_TO_RIGHT = (
 
 
 def _told(config, phase) -> dict:
-  """The config that a card describes: the sections of the phase that trained last, and the length
-  and rows of every phase.
-  """
+  """The config that a card describes: of the phase that trained last, with every phase's rows."""
   phases = [
     (p.steps, {'length': p.config.length, 'batch_size': p.config.batch_size} if overrides else {})
     for p, (_, overrides) in zip(configuration.phases(config), config.phases)
@@ -222,9 +220,7 @@ def _tokenizer(folder, config, a, encoder, head):
 
 
 def _verify(directory, a, encoder, params, special, tokenizer, length):
-  """The comparisons, printed; None where packages are missing. Raises UserError if one does not
-  hold.
-  """
+  """The comparisons, printed; None without the packages. Raises UserError if one does not hold."""
   if missing := verify.missing_packages():
     print(
       f'Not verified: {" and ".join(missing)} not installed here. To verify: pip install '
@@ -303,9 +299,7 @@ def _commits(workdir, step: int) -> list[str]:
 
 
 def _metrics(workdir, step: int, also=()) -> dict:
-  """The newest loss, accuracy, bits and measures of detection up to a step, by name; what was
-  measured of the machine is left out. also: names of metrics of a task.
-  """
+  """The newest losses, accuracies and metrics `also` up to a step, by name; none of the machine."""
   wanted = '|'.join(['loss', 'accuracy', 'bits', 'rtd', *map(re.escape, also)])
   return {
     name: value
@@ -344,9 +338,7 @@ def scratch(out, what: str = 'an export'):
 
 
 def _lock(folder, stack, mode=0) -> bool:
-  """Whether a folder was locked, until `stack` is closed or the process ends. Not every network
-  file system can.
-  """
+  """Whether a folder was locked until `stack` closes; not every network file system can."""
   try:
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     stack.callback(os.close, handle)

@@ -35,8 +35,7 @@ def predict(
   write = FORMS.get(out.suffix)
   if write is None:
     raise errors.UserError(f'--out {out}: give a name that ends with {" or ".join(FORMS)}.')
-  if out.exists():
-    raise errors.UserError(f'{out} exists and is not overwritten: give another --out.')
+  storage.check_new(out)
   predictor = loading.load(address, dtype).predictor
   lines = predictor.answers(predictor.read(file, columns, header), batch_size)
   out.parent.mkdir(parents=True, exist_ok=True)

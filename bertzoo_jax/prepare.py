@@ -51,9 +51,7 @@ _MEMORY = dict(wordpiece=2.0, byte_bpe=3.5, sentencepiece=22.0)
 
 
 class Files(NamedTuple):
-  """Files that config.corpus may ask for: lexicons (words/lexicons.py), and word vectors or a
-  thesaurus (words/similar).
-  """
+  """Files that config.corpus may ask for: lexicons, and word vectors or a thesaurus."""
 
   phrases: str | None = None
   entities: str | None = None
@@ -177,9 +175,7 @@ def _excluded(name):
 
 
 def _plan(config, found, loaded, files, where, excluded) -> dict:
-  """All that decides the bytes of the corpus. An unfinished corpus is resumed only if the plan is
-  identical.
-  """
+  """All that decides the bytes of the corpus; an unfinished one is resumed by the same plan."""
   total, splitter = sum(s.bytes for s in found), sentences.splitter(config.corpus.splitter).name
   return dict(
     format_version=corpus.FORMAT_VERSION,
@@ -201,9 +197,7 @@ def _plan(config, found, loaded, files, where, excluded) -> dict:
 
 
 def _same_plan(out, plan) -> dict | None:
-  """The manifest of a finished corpus of this plan; None if there is none yet. UserError for
-  anything else in the folder.
-  """
+  """The manifest of a finished corpus of this plan; None without one. UserError for others."""
   manifest = corpus.read_manifest(out) if (out / 'manifest.json').exists() else None
   there = manifest.get('plan', {}) if manifest else _unfinished_plan(out)
   if there is None:
@@ -289,9 +283,7 @@ def _tidy(out) -> None:
 
 
 def _tokenizer(out, plan, loaded, config, text, say) -> None:
-  """Puts the tokenizer and the plan into the corpus: the tokenizer given, or one trained on train's
-  documents.
-  """
+  """Writes the plan and the tokenizer: the one given, or one trained on documents of train."""
   if (out / 'tokenizer' / 'bertzoo.json').exists():  # an earlier attempt got that far
     tokenizers.load(out / 'tokenizer', config.tokenizer.to_dict())
     return
@@ -301,9 +293,7 @@ def _tokenizer(out, plan, loaded, config, text, say) -> None:
 
 
 def _train(config, text, say):
-  """Trains the config's tokenizer on the documents of train, of a large text on a sample of
-  them.
-  """
+  """Trains the config's tokenizer on the documents of train, or on a sample of them."""
   vocab_size, total = tokenizers.vocab_size_of(config.tokenizer), text.size
   if vocab_size == config_lib.AUTO:
     vocab_size = tokenizers.size_for(total)
@@ -341,9 +331,7 @@ def _memory(config) -> float:
 
 
 def _training_texts(text, held_out, share, joiner, meter):
-  """Text of the documents of train, or of a sample of them chosen by content; held-out text never
-  shapes the tokenizer.
-  """
+  """Text of the documents of train, or of a sample chosen by content; never held-out text."""
   reader, empty = text.reader(), True
   for document, *_ in text.documents(reader):
     meter.update(reader.bytes_read)
@@ -360,9 +348,7 @@ def _training_texts(text, held_out, share, joiner, meter):
 
 
 def _shards(out, plan, how, text, workers, say):
-  """Makes all shards. Returns the reader, which knows what was dropped, and the records in
-  order.
-  """
+  """Makes all shards. Returns the reader, which knows what was dropped, and the ordered records."""
   cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
   reader, records = text.reader(), {}
   with progress.Meter('tokenising', text.bytes, say) as meter:
@@ -444,9 +430,7 @@ def _words(name, records) -> int | None:
 
 @contextlib.contextmanager
 def told(out):
-  """Turns an OSError into the UserError, TryAgain or Stopped that says it, and gives Ctrl-C a
-  sentence. `out`: where was written.
-  """
+  """Turns an OSError into the UserError, TryAgain or Stopped of a sentence; Ctrl-C gets one too."""
   try:
     yield
   except KeyboardInterrupt:
@@ -509,9 +493,7 @@ if __name__ == '__main__':
     'where', [], 'key=value that a record (JSON, parquet, tfds) must have; may be repeated.'
   )
   _EXCLUDE = flags.DEFINE_multi_string(
-    'exclude',
-    [],
-    'Leave out the documents and longer paragraphs of this source; may be repeated.',
+    'exclude', [], 'Leave out the documents and longer paragraphs of this source; may be repeated.'
   )
   _ONLY = flags.DEFINE_enum(
     'only', None, ['tokenizer'], 'Stop after this step: the tokenizer alone is written to --out.'

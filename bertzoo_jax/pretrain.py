@@ -26,7 +26,6 @@ no TPU has run it yet. A GPU needs XLA_FLAGS=--xla_gpu_deterministic_ops=true.
 
 import functools
 import os
-import warnings
 
 import jax
 from absl import flags
@@ -119,13 +118,18 @@ def _from_corpus(config, path, cache_dir, host):
   for member in corpus.members:
     corpora.verify(member.path)
 
+  pipes = {}  # of the held-out rows of each phase
+
+  def held_out_of(phase):
+    if corpus.splits['held_out'].num_tokens and phase.index not in pipes:
+      pipes[phase.index] = pipeline.held_out(corpus, phase, host=host)
+    return pipes.get(phase.index, {})
+
   def phase(phase):
     train = pipeline.of_phase(corpus, phase, host=host)
-    made = functools.cache(lambda: pipeline.held_out(corpus, phase, host=host))
 
     def held_out():
-      some = corpus.splits['held_out'].num_tokens
-      for name, pipe in made().items() if some else ():
+      for name, pipe in held_out_of(phase).items():
         for batch in pipe.evaluation_batches(config.run.eval_batches):
           yield name, batch
 
@@ -134,21 +138,17 @@ def _from_corpus(config, path, cache_dir, host):
     )
 
   def trial(phase):
-    stand_in = mixture.stand_in(
-      corpus, documents=2 * phase.config.batch_size, length=phase.config.length
-    )
-    with warnings.catch_warnings():
-      warnings.simplefilter('ignore')
-      return training_data.PhaseData(
-        pipeline.of_phase(stand_in, phase, host=host).features, None, None, None
-      )
+    held_out_of(phase)
+    return training_data.PhaseData(pipeline.features(corpus, phase, host))
 
   def save_tokenizer(folder):
     folder.mkdir(parents=True, exist_ok=True)
     for file in (corpus.path / 'tokenizer').iterdir():
       storage.write_bytes(folder / file.name, file.read_bytes())
 
-  train, held_out = corpus.manifest['splits']['train'], corpus.manifest['splits']['held_out']
+  train = corpus.manifest['splits']['train']
+  held_out = {m.name: m.manifest['splits']['held_out'] for m in corpus.members}
+  known = {name: (own['tokens'], own['bytes']) for name, own in held_out.items() if own['bytes']}
   sizes = {key: train[key] for key in ('documents', 'sentences', 'tokens', 'bytes')}
   members = {m.name: m.hash for m in corpus.members if m.name}
   of_members = {'corpora': members} if members else {}
@@ -157,7 +157,7 @@ def _from_corpus(config, path, cache_dir, host):
     vocab_size=corpus.vocab_size,
     last_step=None,
     entropy=training_data.entropy(corpus.unigrams),
-    tokens_per_byte=held_out['tokens'] / held_out['bytes'] if held_out['bytes'] else None,
+    held_out_sizes=known,
     phase=phase,
     trial=trial,
     save_tokenizer=save_tokenizer,
@@ -214,9 +214,7 @@ def main(_):
 if __name__ == '__main__':
   _CONFIG = cli.define_config()
   _CORPUS = flags.DEFINE_multi_string('corpus', None, cli.CORPUS_HELP)
-  _CACHE_DIR = flags.DEFINE_string(
-    'cache_dir', None, 'Local folder to which a corpus in an object store is mirrored once.'
-  )
+  _CACHE_DIR = flags.DEFINE_string('cache_dir', None, cli.CACHE_DIR_HELP)
   _BATCHES = flags.DEFINE_string(
     'batches',
     None,

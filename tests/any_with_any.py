@@ -78,10 +78,7 @@ def config(c: Combination):
 @functools.cache
 def _section(axis, name, remembers=False):
   made = getattr(parts, name)()
-  changes = {
-    'objective': GENERATOR,
-    'encoder': {} if remembers else {'memory_length': 0},
-  }
+  changes = {'objective': GENERATOR, 'encoder': {} if remembers else {'memory_length': 0}}
   changes = {**CHANGES.get(name, {}), **changes.get(axis, {})}
   made.update({k: v for k, v in changes.items() if k in made})
   return made

@@ -31,38 +31,12 @@ for _flag in ('--xla_force_host_platform_device_count=8', *QUICK):
 
 # The files that take longest begin first: `make test` gives whole files to its workers, and none is
 # to be left alone with one.
-LONGEST = (
-  'test_pretrain',
-  'test_finetune',
-  'test_tables',
-  'test_reproduce',
-  'test_encoders',
-  'test_objectives',
-  'test_attention',
-  'test_any_with_any',
-  'test_distributed',
-  'test_babysit',
-  'test_pretraining_steps',
-  'test_fine_tuning_steps',
-  'test_problems',
-  'test_verdict',
-  'test_remedies',
-  'test_pretrain_networks',
-  'test_outside',
-  'test_pipeline',
-  'test_bucket',
-  'test_replaced_token',
-  'test_input_ready',
-  'test_disentangled',
-  'test_systems',
-  'test_watchdog',
-  'test_loading',
-  'test_killed',
-  'test_resumed',
-  'test_readme',
-  'test_architectures',
-  'test_evaluate',
-)
+LONGEST = """
+pretrain finetune tables reproduce encoders objectives attention any_with_any distributed
+babysit pretraining_steps fine_tuning_steps problems verdict remedies pretrain_networks
+outside pipeline bucket replaced_token input_ready disentangled systems watchdog loading
+killed resumed readme architectures evaluate
+""".split()
 
 
 def pytest_configure(config):
@@ -102,7 +76,7 @@ def pytest_collection_modifyitems(config, items):
   if len({item.path for item in items}) > 150 and (rotten := [p for p in SLOW if p not in found]):
     raise pytest.UsageError(f'tests/slow.txt names no test: {", ".join(rotten)}')
   tests = collections.Counter(item.path for item in items)
-  rank = {name: i for i, name in enumerate(LONGEST)}
+  rank = {f'test_{name}': i for i, name in enumerate(LONGEST)}
   # then as xdist would: the most tests first
   items.sort(key=lambda item: (rank.get(item.path.stem, len(rank)), -tests[item.path]))
 

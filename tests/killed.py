@@ -1,15 +1,13 @@
 """finetune in a process of its own, killed with kill -9 and begun again."""
 
-import os
 import pathlib
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
 
 from bertzoo_jax.runs import metrics
+from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[1]
 SECONDS = 200  # for a machine that is busy
@@ -44,12 +42,9 @@ def begun_again(flags, workdir, kills, seconds=SECONDS):
     kills: see `finetune`.
     seconds: most that a beginning takes up to its kill.
   """
-  line = [sys.executable, '-m', 'bertzoo_jax.finetune', *flags, f'--workdir={workdir}']
-  xla = ' '.join(f for f in os.environ['XLA_FLAGS'].split() if 'device_count' not in f)
-  env = {**os.environ, 'XLA_FLAGS': xla, 'PYTHONPATH': f'{ROOT}:{ROOT / "tests"}'}
-  begin = lambda: subprocess.Popen(
-    line, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-  )
+  line = ['-m', 'bertzoo_jax.finetune', *flags, f'--workdir={workdir}']
+  env = commands.on_one_device(PYTHONPATH=f'{ROOT}:{ROOT / "tests"}')
+  begin = lambda: commands.begin(*line, env=env)
   for run, step in kills:
     process, until = begin(), time.monotonic() + seconds
     while time.monotonic() < until and process.poll() is None:

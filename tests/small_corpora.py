@@ -33,23 +33,29 @@ def write(folder, shards: int = 1, **files) -> dict:
     ]
     size = dict(documents=2, sentences=2, tokens=9, bytes=100)
     splits[name] = {k: v * shards for k, v in size.items()} | {'shards': made}
+  return finish(folder, splits, **files)
+
+
+def finish(folder, splits: dict, vocab_size: int = 32, **files) -> dict:
+  """Writes what a corpus has beside its shards, and returns its manifest."""
   (folder / 'tokenizer').mkdir(exist_ok=True)
   (folder / 'tokenizer' / 'vocab.txt').write_text('a\nb\n')
+  ones = lambda name, kind: storage.write_array(folder / f'{name}.npy', np.ones(vocab_size, kind))
   manifest = dict(
     format_version=corpus.FORMAT_VERSION,
     tokenizer={},
     corpus={},
-    vocab_size=32,
+    vocab_size=vocab_size,
     special={},
     tokenizer_hash='',
-    dtype='uint16',
+    dtype=corpus.token_dtype(vocab_size),
     splits=splits,
     splitter='lines',
     units=None,
     similar=None,
     tokenizer_sha256={'vocab.txt': storage.sha256(folder / 'tokenizer' / 'vocab.txt')},
-    unigrams_sha256=storage.write_array(folder / 'unigrams.npy', np.ones(32, np.int64)),
-    pieces_sha256=storage.write_array(folder / 'pieces.npy', np.ones(32, np.uint8)),
+    unigrams_sha256=ones('unigrams', np.int64),
+    pieces_sha256=ones('pieces', np.uint8),
   )
   return seal(folder, {**manifest, **files})
 

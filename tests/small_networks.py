@@ -15,39 +15,15 @@ from bertzoo_jax.training import step as steps
 from configs import parts
 
 VOCAB = 101
-SECTION = dict(
-  parts.transformer(
-    num_layers=3,
-    hidden_size=48,
-    num_heads=4,
-    intermediate_size=80,
-    max_positions=40,
-    dropout=0.0,
-    attention_dropout=0.0,
-  )
-)
+SIZES = dict(num_layers=3, hidden_size=48, num_heads=4, intermediate_size=80)
+RATES = dict(dropout=0.0, attention_dropout=0.0)
+SECTION = dict(parts.transformer(**SIZES, **RATES, max_positions=40))
 TWO_STREAM = dict(
-  parts.two_stream(
-    num_layers=3,
-    hidden_size=48,
-    num_heads=4,
-    intermediate_size=80,
-    memory_length=10,
-    reuse_length=8,
-    activation='gelu',
-    dropout=0.0,
-    attention_dropout=0.0,
-  )
+  parts.two_stream(**SIZES, **RATES, memory_length=10, reuse_length=8, activation='gelu')
 )
 MODERN = dict(
   parts.modern(
-    num_layers=5,
-    hidden_size=48,
-    num_heads=4,
-    intermediate_size=80,
-    max_positions=40,
-    window=6,
-    global_base=100.0,
+    **dict(SIZES, num_layers=5, max_positions=40, window=6, global_base=100.0),
     attention_output_dropout=0.0,
   )
 )

@@ -102,8 +102,6 @@ def test_every_tiny_config_takes_a_step_that_lowers_the_loss_of_its_batch(system
   batch = next(_pipelines(config, 200)).batch(0)
   state, first = update(state, batch)
   state, second = update(state, batch)
-  assert (
-    np.isfinite(first['grad_norm'])
-    and second['loss'] < first['loss']
-    and int(state.nonfinite['total']) == 0
-  )
+  assert np.isfinite(first['grad_norm'])
+  assert second['loss'] < first['loss']
+  assert int(state.nonfinite['total']) == 0

@@ -25,6 +25,9 @@ from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import sharding
 
+# What `auto` is where no device decides (machinery.py).
+USUAL = {'unroll': 1, 'remat': 'none'}
+
 
 class Network(NamedTuple):
   """The network, objective and optimizer of a phase, on a mesh.
@@ -94,6 +97,18 @@ class Run:
     key = phase.index, vocab_size, mesh
     return self._once(key, lambda: self._network(phase, vocab_size, mesh))
 
+  def changed(self, values: dict) -> 'Run':
+    """The run with these fields set, {'run.remat': 'full'}, in all phases."""
+
+    def of(whole):
+      made = whole.copy_and_resolve_references().unlock()
+      with made.ignore_type():  # a number in place of 'auto'
+        made.update_from_flattened_dict(values)
+      return made.lock()
+
+    phases = tuple(dataclasses.replace(p, config=of(p.config)) for p in self.phases)
+    return Run(of(self.config), phases)
+
   def _once(self, key, make):
     if key not in self._made:
       self._made[key] = make()
@@ -156,21 +171,25 @@ def resolve(config) -> Run:
 
 def encoder(config, vocab_size):
   """The encoder of a config. Raises UserError if it lacks what protocol.Encoder promises."""
+  unroll, remat = (
+    usual if config.run[field] == configuration.AUTO else config.run[field]
+    for field, usual in USUAL.items()
+  )
   built = named.build(
     config.encoder,
     encoders.BY_NAME,
     'encoder',
     vocab_size=vocab_size,
     dtype=encoders.DTYPES[config.run.dtype],
-    unroll=config.run.unroll or 1,
-    remat=config.run.remat,
+    unroll=unroll or 1,
+    remat=remat,
   )
   if lacking := protocol.lacking(built):
     raise errors.UserError(
       f'encoder={config.encoder.name} lacks {", ".join(lacking)}: put @protocol.encoder above it, '
       'or write them (bertzoo_jax/model/protocol.py).'
     )
-  return built if config.run.unroll else built.clone(parent=None, unroll=built.num_layers)
+  return built if unroll else built.clone(parent=None, unroll=built.num_layers)
 
 
 def phase_run(run: Run, phase, data, mesh, end: int) -> phase_runs.PhaseRun:

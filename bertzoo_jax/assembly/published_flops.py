@@ -77,9 +77,7 @@ def _of_network(network, params, length, rows, features):
 
 
 def _query(width: int, heads: int, keys: int) -> float:
-  """One query of D: its projection, its scores and sum over the keys, the output, dropout, the
-  residual sum and the norm. The release counts the norm once, not per element.
-  """
+  """One query of D: projection, scores, sum over keys, output, dropout, residual, norm (once)."""
   scores = 4 * width * keys + (SOFTMAX + DROPOUT + 1) * keys * heads
   return scores + 4 * width * width + (1 + 1 + DROPOUT + 1) * width + NORM
 
@@ -95,9 +93,7 @@ def _feed_forward(width: int, hidden: int) -> float:
 
 
 def _embeddings(e, others: int) -> float:
-  """The vectors of one token from the word table and from two tables with `others` rows together,
-  their sum, norm and dropout, and a projection to D where their width is another.
-  """
+  """The vectors of one token from the word table and two tables of `others` rows, up to D."""
   width, hidden = e.table_width, e.hidden_size
   total = 2 * width * e.vocab_size + 2 * width * others + (2 + NORM + DROPOUT) * width
   return total + (2 * hidden * width + hidden if width != hidden else 0)

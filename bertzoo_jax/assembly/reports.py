@@ -3,6 +3,7 @@
 import jax
 
 from bertzoo_jax import hf
+from bertzoo_jax.assembly import machinery
 from bertzoo_jax.assembly import published_flops
 from bertzoo_jax.common import reading
 from bertzoo_jax.runs import workdir as workdirs
@@ -21,6 +22,7 @@ def overview(run, workdir, here, phase_run, state, data, mesh):
     + ' × '.join(f'{axis} {size}' for axis, size in mesh.shape.items()),
     f'network   {config.encoder.name}, {cost.parameters(shapes):,} parameters · '
     f'{config.objective.name} · products in {config.run.dtype}',
+    f'machinery {machinery.said(config)}',
     f'text      {data.corpus["hash"][:12]} · vocabulary {data.vocab_size:,}',
   ]
   if data.entropy is not None:

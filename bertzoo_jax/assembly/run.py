@@ -12,6 +12,7 @@ import numpy as np
 
 from bertzoo_jax import assembly
 from bertzoo_jax.assembly import checks
+from bertzoo_jax.assembly import machinery
 from bertzoo_jax.assembly import memory
 from bertzoo_jax.assembly import published_flops
 from bertzoo_jax.assembly import reports
@@ -73,6 +74,7 @@ def train(
     checks.of_batches(run.phases, mesh, jax.process_count())
     end = min(run.end_step, data.last_step or run.end_step)
     with enough_memory(config):
+      run = _for_devices(run, workdir, data, mesh)
       begin = (init, init_layers, resume_moments)
       result = _attempt(run, workdir, data, mesh, end, begin, notice, show, check_held)
     return {
@@ -83,6 +85,18 @@ def train(
       'to_come': data.still_to_come(run.phases),
       'flops': published_flops.of_run(run, data.vocab_size, mesh),
     }
+
+
+def _for_devices(run, workdir, data, mesh):
+  """The run with values in place of auto: those of the workdir, if it ran on such devices."""
+  autos, kind = machinery.autos(run.config), mesh.devices.flat[0].device_kind
+  kept = workdirs.machinery(workdir, kind) if autos else {}
+  run = machinery.resolved(run, data.vocab_size, mesh, kept)
+  if 'run.remat' in autos and kind.startswith('TPU'):
+    checks.of_phases(run, run.phases, data, mesh)  # a compilation takes minutes
+    say = print if first_process() else lambda line: None
+    run = machinery.fitting(run, data, mesh, say)
+  return run
 
 
 def _last_held_out(workdir) -> dict:
@@ -134,7 +148,8 @@ def _attempt(run, workdir, data, mesh, end, begin, notice, show, check_held) -> 
     '\n'.join(
       [
         *reports.overview(run, workdir, here, phase_run, state, data, mesh),
-        *reports.kept(keep_at),
+        # those before a branch are in the folder of the other run
+        *reports.kept({step: n for step, n in keep_at.items() if not source or step > start}),
         origin,
         *notes,
       ]
@@ -151,7 +166,7 @@ def _attempt(run, workdir, data, mesh, end, begin, notice, show, check_held) -> 
     progress=bar,
     preemption=notice,
     entropy=data.entropy,
-    tokens_per_byte=data.tokens_per_byte,
+    held_out_sizes=data.held_out_sizes,
     watchdog=watchdog.Watchdog(config.run.hang_minutes),
     check_held=check_held,
     keep_at=frozenset(keep_at),

@@ -147,9 +147,7 @@ class Order:
     return int(self.rows_of_parts.sum())
 
   def stretches(self, epoch, place):
-    """(epoch, part, places in the part) of rows that stand next to each other in a batch and in a
-    part: neither decreases along it.
-    """
+    """(epoch, part, places in the part) of rows that are neighbours in a batch and in a part."""
     for e in np.unique(epoch).tolist():
       mine, visited = place[epoch == e], self._visited(e)
       ends = np.cumsum(self.rows_of_parts[visited])

@@ -27,6 +27,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
 from bertzoo_jax.common import moving
 from bertzoo_jax.common import reading
+from bertzoo_jax.corpus import mixture as corpora
 from bertzoo_jax.parts import named
 from bertzoo_jax.words import word_marks
 
@@ -178,6 +179,15 @@ def of_phase(corpus, phase, **options):
   )
 
 
+def features(corpus, phase, host) -> dict:
+  """The features of a phase over stand-in text with the facts of a corpus. Raises as `build`."""
+  config = phase.config
+  model = corpora.stand_in(corpus, documents=2 * config.batch_size, length=config.length)
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')
+    return of_phase(model, phase, host=host).features
+
+
 def of_epochs(config, corpus):
   """The config with the steps of config.epochs, if it has them."""
   if not config.epochs:
@@ -189,9 +199,7 @@ def of_epochs(config, corpus):
 
 
 def held_out(corpus, phase, **options) -> dict:
-  """{name of the corpus: pipeline of its held-out rows}, '' for the only corpus. Of a mixture,
-  corpora without held-out text are left out.
-  """
+  """{name: pipeline} of held-out rows, '' for an only corpus; without corpora that have none."""
   # without any, the first one is refused
   some = [m for m in corpus.members if m.splits['held_out'].num_tokens] or corpus.members
   for name in [m.name for m in corpus.members if m not in some]:
@@ -251,9 +259,7 @@ def _order(text, split, form, form_of, key, batch_size, mask) -> epochs.Order:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-  """The global batch, batch_size rows of `length` tokens; which host this is of how many; and the
-  first example of the phase.
-  """
+  """The global batch, which host this is of how many, and the first example of the phase."""
 
   batch_size: int
   length: int
@@ -352,9 +358,7 @@ class Pipeline:
     return self._source.read(self._place.first_example, self._place.examples(steps))
 
   def iterate(self, first_step: int, end_step: int):
-    """The batches of first_step … end_step − 1, computed ahead in other threads; each equals
-    `batch(step)` bit for bit.
-    """
+    """The batches of first_step … end_step − 1, computed ahead in threads; each is batch(step)."""
     while first_step < end_step:
       end = first_step + 1
       stairs = self._stairs and self._stairs.at(first_step)

@@ -74,9 +74,7 @@ def text_of(split) -> Text:
 
 
 def cut_long(text, capacity):
-  """The text with every sentence of more than `capacity` tokens cut into several; nothing is
-  lost.
-  """
+  """The text with sentences of more than `capacity` tokens cut into several; nothing is lost."""
   starts = text.sentence_starts
   long = np.concatenate(
     [

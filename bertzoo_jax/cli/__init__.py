@@ -1,6 +1,4 @@
-"""The common part of all entry points: flags, and how it ends: exit code 2 or 75, with one
-sentence.
-"""
+"""The common part of all entry points: flags, and how they end: a sentence and an exit code."""
 
 import errno
 import os
@@ -23,6 +21,7 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.common import trust
 from bertzoo_jax.parts import ranges
 
+CACHE_DIR_HELP = 'Local folder to which a corpus in an object store is mirrored once.'
 CORPUS_HELP = (
   'Corpus that `prepare` wrote, local or gs://. Give several, each with --corpus, for a mixture '
   '(config.mixture).'
@@ -168,9 +167,7 @@ def _help() -> str:
 
 
 def _fields_of(address) -> str:
-  """The help of a config: each field with its value, what it means and its range; of a suite, of
-  its first task.
-  """
+  """The help of a config: each field with value, meaning, range; of a suite, of its first task."""
   config, lines = config_file.load(address), []
   if 'suite' in config:
     config = next(iter(config.suite.values()))

@@ -234,9 +234,7 @@ def _learned(phase):
 
 
 def differences(old: dict, new: dict) -> list[str]:
-  """Lines 'key: old → new' for every key in which two flat configs differ; of two parts of
-  different names the name alone.
-  """
+  """'key: old → new' of every key in which two flat configs differ; of two parts the name alone."""
   value = lambda flat, key: flat.get(key, '(absent)')
   keys = [k for k in sorted(old.keys() | new.keys()) if value(old, k) != value(new, k)]
   parts = tuple(key.removesuffix('name') for key in keys if key.endswith('.name'))

@@ -1,5 +1,6 @@
 """How a program ends with a sentence: for what a user can mend, and for what may pass."""
 
+import contextlib
 import difflib
 import os
 import resource
@@ -12,31 +13,23 @@ class UserError(Exception):
 
 
 class TryAgain(UserError):
-  """Nobody's mistake: a disk, a network or another process, which may be gone when the same line is
-  run again. Says which.
-  """
+  """Nobody's mistake: a disk, network or process that may have recovered when the line is rerun."""
 
   code = os.EX_TEMPFAIL
 
 
 class Stopped(UserError):
-  """A run that must not continue: the same line would fail in the same way. The message says why,
-  and which checkpoint remains.
-  """
+  """A run that must not continue. The message says why, and which checkpoint remains."""
 
   code = 3
 
 
 class Diverged(Stopped):
-  """A run whose loss, gradient or parameters are no finite numbers. The other runs of a grid
-  continue.
-  """
+  """A run with numbers that are not finite. The other runs of a grid continue."""
 
 
 def near(word: str, known, cutoff=0.6) -> list[str]:
-  """The name that a word misspells or abbreviates by its initials ('lr'), or none. Of names with
-  dots, section.field, one of the same section is meant.
-  """
+  """The name that a word misspells or has the initials of, or none; of its section, if dotted."""
   section, _, field = word.rpartition('.')
   own = [name for name in known if name.rpartition('.')[0] == section] if section else list(known)
   initials = [n for n in own if ''.join(w[:1] for w in n.rpartition('.')[2].split('_')) == field]
@@ -54,6 +47,15 @@ def words(e: BaseException, most: int | None = None) -> str:
 def named(e: BaseException, most: int | None = None) -> str:
   """'Kind: what it says', as `words`."""
   return f'{type(e).__name__}: {words(e, most)}'
+
+
+@contextlib.contextmanager
+def needing(sentence: str):
+  """Turns an ImportError inside the `with` into a UserError. sentence: what to install."""
+  try:
+    yield
+  except ImportError as e:
+    raise UserError(f'{sentence} ({words(e, 200)}).') from e
 
 
 def no_memory(e: BaseException | None) -> str | None:

@@ -51,9 +51,7 @@ _DATA = re.compile(r'(.+?)(?:@([\w./-]+))?(?::([\w.-]+))?')  # name, revision, s
 
 
 class Data(NamedTuple):
-  """A split of a data set: the addresses of its files, in order, and what a manifest records of it:
-  name, config, split, revision ('' of a local folder).
-  """
+  """A split of a data set: addresses of its files, in order, and what a manifest records of it."""
 
   files: tuple[str, ...]
   facts: dict[str, str]
@@ -71,12 +69,8 @@ def data(address: str) -> Data:
     raise errors.UserError(f'{address}: write hf:NAME[/CONFIG][@REVISION][:SPLIT].')
   # a folder of that very name comes first, with its @ and :
   name, revision, split = (whole, '', '') if local(whole) else found.groups()
-  try:
+  with errors.needing(f'{address} needs a package: pip install "bertzoo_jax[datasets]"'):
     import datasets
-  except ImportError as e:
-    raise errors.UserError(
-      f'{address} needs a package: pip install "bertzoo_jax[datasets]".'
-    ) from e
   words, split = name.rstrip('/').split('/'), split or 'train'
   at = next((n for n in (len(words), len(words) - 1) if n > 1 and local('/'.join(words[:n]))), 2)
   name, config = '/'.join(words[:at]), '/'.join(words[at:])
@@ -137,9 +131,7 @@ class Repository:
       )
 
   def push(self, branch: str, folder) -> None:
-    """Makes a folder the content of a branch, in one commit. The repository is made if there is
-    none, private; a new branch begins empty.
-    """
+    """Makes a folder the content of a branch, in one commit; a new repository is private."""
     self.check_free(branch)
     with self._told(branch):
       self._api.create_repo(self.name, private=True, exist_ok=True)
@@ -164,9 +156,7 @@ class Repository:
 
 @contextlib.contextmanager
 def _told(what, again, remedy):
-  """Turns an error of the hub into a TryAgain with `again` if it may pass, else into a UserError
-  with `remedy`.
-  """
+  """Turns an error of the hub into a TryAgain with `again` if it may pass, else a UserError."""
   try:
     yield
   except errors.UserError:

@@ -17,10 +17,7 @@ from bertzoo_jax.common import errors
 
 STAIRS = 64
 SECTIONS = 'masking', 'objective'
-_SHAPES = {
-  'linear': lambda x, cos: x,
-  'cosine': lambda x, cos: (1.0 - cos(math.pi * x)) / 2.0,
-}
+_SHAPES = {'linear': lambda x, cos: x, 'cosine': lambda x, cos: (1.0 - cos(math.pi * x)) / 2.0}
 
 
 class Move(NamedTuple):

@@ -53,9 +53,7 @@ def bits_at(one, other, first: tuple, size: tuple[int, int]) -> jax.Array:
 
 
 def keep(keys: jax.Array, rate: float, size: tuple[int, int], first: tuple = (0, 0)) -> jax.Array:
-  """Booleans [..., *size] that are true with probability 1 − rate, to within 2^−32. first: see
-  `bits`.
-  """
+  """Booleans [..., *size], true with probability 1 − rate, to within 2^−32. first: see `bits`."""
   return bits(keys, size, first) >= threshold(rate)
 
 

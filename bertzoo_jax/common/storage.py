@@ -127,6 +127,14 @@ def is_remote(p) -> bool:
   return '://' in str(p) or str(p).startswith('/gs/') or str(p).startswith('gs:/')
 
 
+def check_new(p) -> None:
+  """Raises UserError for a path that is there: no command overwrites a file."""
+  if path(p).exists():
+    raise errors.UserError(
+      f'{p} exists and is not overwritten: give another name, or remove it first.'
+    )
+
+
 def addresses(text: str) -> list[str]:
   """The parts of a list by comma: files, folders, W@STEP, each with or without hf: ahead. A file or
   folder of that very name comes first, with its commas.

@@ -9,9 +9,7 @@ import rich.text
 
 
 def aligned(rows, markdown: bool = False) -> str:
-  """Rows of cells (strings; the first row is the head) as lines of equal columns; as Markdown with
-  bars.
-  """
+  """Rows of strings, the first of which is the head, as lines of equal columns or as Markdown."""
   head, *body = ([rich.text.Text(cell) for cell in row] for row in rows)
   look = dict(box=rich.box.MARKDOWN) if markdown else dict(box=None, padding=(0, 2, 0, 0))
   columns = (rich.table.Column(cell) for cell in head)

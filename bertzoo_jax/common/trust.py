@@ -107,11 +107,14 @@ def own_modules():
 
 
 @contextlib.contextmanager
-def datasets(connector, dataset):
-  """Within it TensorFlow Datasets builds only features of its own. It would import the modules of
-  others that a prepared dataset names. Raises UserError at the first. connector:
-  tensorflow_datasets.features.FeatureConnector. dataset: its name, for the message.
+def datasets(dataset, remedy, places):
+  """Within it `tensorflow_datasets`, which it gives, builds only features of its own: it would
+  import the modules of others that a prepared dataset names. Raises UserError at the first, and
+  where it is not installed or fails. dataset, remedy, places of its data: for the messages.
   """
+  with errors.needing(f'{dataset} needs TensorFlow Datasets and TensorFlow: {remedy}'):
+    import tensorflow_datasets as tfds
+  connector = tfds.features.FeatureConnector
   kept = vars(connector)['cls_from_name']  # the one place where that library imports such a module
 
   def checked(name):
@@ -124,7 +127,14 @@ def datasets(connector, dataset):
 
   connector.cls_from_name = checked
   try:
-    yield
+    yield tfds
+  except errors.UserError:
+    raise
+  except Exception as e:  # tfds raises many kinds: an unknown name, no network, no split
+    raise errors.UserError(
+      f'{dataset}: TensorFlow Datasets cannot bring it ({errors.named(e, 200)}); its data are '
+      f'looked for in {places}.'
+    ) from e
   finally:
     connector.cls_from_name = kept
 

@@ -10,9 +10,7 @@ __path__ = [str(pathlib.Path(__file__).resolve().parents[2] / 'configs')]
 
 
 class _SameModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-  """`configs` is this package where no other is called so, and then `configs.x` is the module of
-  this package, not a second copy.
-  """
+  """`configs`, where no other is called so, is this package; `configs.x` is no second copy."""
 
   def find_spec(self, name, path=None, target=None):
     if name == 'configs':

@@ -28,13 +28,11 @@ def run(text: texts.Text, chunk_bytes: int, out, how: shards.How, options: list[
   Raises:
     UserError: Beam is not installed, does not know an option, or the pipeline failed.
   """
-  try:
+  with errors.needing(
+    "--runner=beam needs Apache Beam: pip install -c constraints.txt -e '.[beam]'"
+  ):
     import apache_beam as beam
     from apache_beam.options import pipeline_options
-  except ImportError as e:
-    raise errors.UserError(
-      f"--runner=beam needs Apache Beam ({e}): pip install -c constraints.txt -e '.[beam]'."
-    ) from e
   parsed = _options(pipeline_options, options)
   reader, begins = text.reader(), []
   with progress.Meter('looking where shards begin', text.bytes, say) as meter:
@@ -83,9 +81,7 @@ def _options(library, options):
 
 
 def _by_file(begins):
-  """[(where the first begins, how many)] of the chunks that begin in the same reading of the same
-  file.
-  """
+  """[(where the first begins, how many)] of the chunks that begin in one reading of one file."""
   groups = []
   for begin in begins:
     if groups and groups[-1][0].file == begin.file:
@@ -96,9 +92,7 @@ def _by_file(begins):
 
 
 def _make(trusted, text, chunk_bytes, out, how, group):
-  """Makes the shards of a group, but for those that are finished and right; yields their
-  numbers.
-  """
+  """Makes the shards of a group that are not finished; yields the numbers of all of them."""
   trust.take(trusted)
   begin, count = group
   tokenizer = None

@@ -199,9 +199,7 @@ def tokenizer_files(manifest: dict) -> dict[str, str]:
 
 
 def verify(path) -> None:
-  """Compares the SHA-256 of files with the manifest, as verification.compare does. Raises UserError
-  naming the first that differs.
-  """
+  """As verification.compare, of all files. Raises UserError naming the first that differs."""
   path = storage.path(path)
   verification.compare(path, files(read_manifest(path)))
 
@@ -369,9 +367,7 @@ def origin(manifest: dict) -> dict:
 
 
 def identity(manifest: dict) -> str:
-  """SHA-256 of what identifies a corpus: tokenizer, sections, and the bytes of every shard (not
-  where the text lay).
-  """
+  """SHA-256 of what identifies a corpus: tokenizer, sections and shards, not where the text lay."""
   return hashlib.sha256(
     json.dumps({k: manifest[k] for k in _IDENTITY}, sort_keys=True).encode()
   ).hexdigest()

@@ -1,6 +1,4 @@
-"""Copies a corpus from an object store to the local disk, once. One request per row would be
-thousands per second.
-"""
+"""Copies a corpus from an object store to the local disk, once: a request per row would be slow."""
 
 import concurrent.futures
 import contextlib

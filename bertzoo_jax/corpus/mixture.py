@@ -38,9 +38,7 @@ def listed(paths) -> list:
 
 
 def check(manifests: dict, config, trained=()) -> None:
-  """Raises UserError if the config does not match the corpora, {path: manifest}, or these do not
-  have one tokenizer.
-  """
+  """Raises UserError if the config does not match the corpora, or they have several tokenizers."""
   first, *others = manifests
   facts = manifests[first]
   if facts['hash'] not in trained:
@@ -54,9 +52,7 @@ def check(manifests: dict, config, trained=()) -> None:
 
 
 def mixed(named: dict) -> corpora.Corpus:
-  """Corpora {name: Corpus} as one. It has the splits and unigrams of all, and the tokenizer
-  and similar words of the first.
-  """
+  """Corpora {name: Corpus} as one, with the tokenizer and similar words of the first."""
   members = tuple(map(copy.copy, named.values()))
   for name, member in zip(named, members):
     member.name, member.members = name, (member,)

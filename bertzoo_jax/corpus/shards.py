@@ -34,9 +34,7 @@ _TEXTS, _CHARACTERS = 4096, 1 << 19  # tokenised in one call, about
 
 
 class Begin(NamedTuple):
-  """Where a chunk begins: its index, from 0; the number of its first document; where that
-  document's file starts.
-  """
+  """Where a chunk begins: its index, from 0; its first document; where the file of this starts."""
 
   index: int = 0
   document: int = 0
@@ -66,9 +64,7 @@ class Chunk(NamedTuple):
 
 
 class How(NamedTuple):
-  """How documents become tokens: the splitter's name, the share that is held out, the marker of
-  units.
-  """
+  """How documents become tokens: name of the splitter, held-out share, marker of units."""
 
   splitter: str
   held_out: float
@@ -153,9 +149,7 @@ def write(out, chunk: Chunk, tokenizer: tokenizers.Tokenizer, how: How) -> dict:
 
 
 def _tokenise(chunk, tokenizer, how):
-  """({split: (tokens [T], sentence lengths [S], document sizes [D], bytes, words by blanks, marks
-  [T] or None)}, counts of lost text).
-  """
+  """({split: (tokens [T], lengths [S], documents [D], bytes, words, marks [T] | None)}, losses)."""
   split, joiner = sentences.splitter(how.splitter)[:2]
   texts, owners, hashes, long = [], [], np.zeros(len(chunk.documents), np.uint64), 0
   for d, document in enumerate(chunk.documents):
@@ -231,9 +225,7 @@ def _encode(texts, tokenizer, marker):
 
 
 def parts(sentence: str) -> list[str]:
-  """A sentence in parts of at most MAX_SENTENCE that join to it: cut before a blank, or anywhere
-  where there is none.
-  """
+  """A sentence in parts of at most MAX_SENTENCE that join to it, cut at blanks if there are any."""
   start, found = 0, []
   while len(sentence) - start > MAX_SENTENCE:
     window = sentence[start : start + MAX_SENTENCE]

@@ -24,9 +24,7 @@ _HEADER = 128  # bytes of what np.save writes before an array of one axis
 
 
 class Shard(NamedTuple):
-  """The arrays of a shard: tokens [T], sentences [S+1] token offsets, documents [D+1] sentence
-  offsets, units [T] or None.
-  """
+  """Of a shard: tokens [T], token offsets [S+1], sentence offsets [D+1], units [T] or None."""
 
   tokens: np.ndarray
   sentences: np.ndarray
@@ -192,9 +190,7 @@ def joined(splits) -> Split:
 
 
 def _joined(shards, name, counted) -> np.ndarray:
-  """Offsets within shards as offsets over all of them; UserError where a shard's do not run from 0
-  up to what `sizes[counted]` tells.
-  """
+  """Offsets within shards as offsets over all; UserError where a shard's do not fit its `sizes`."""
   out, at = np.zeros(1 + sum(s.sizes[counted + 1] for s in shards), np.int64), 0
   for shard in shards:
     offsets = getattr(shard, name)
@@ -211,9 +207,7 @@ def _joined(shards, name, counted) -> np.ndarray:
 
 
 def load(path, dtype, length: int, mapped: bool = False) -> np.ndarray:
-  """A .npy file that must hold `length` numbers of `dtype`, read or mapped; UserError where it does
-  not.
-  """
+  """A .npy file of `length` numbers of `dtype`, read or mapped; UserError for another."""
   try:
     array = np.load(path, mmap_mode='r' if mapped else None, allow_pickle=False)
   except FileNotFoundError as e:

@@ -1,6 +1,4 @@
-"""The text of a corpus as `prepare` reads it, as often as it must: filtered, without repeats, in
-chunks of documents.
-"""
+"""The text of a corpus as `prepare` reads it: filtered, without repeats, in chunks of documents."""
 
 import contextlib
 import dataclasses
@@ -92,9 +90,7 @@ class Text:
       yield shards.Chunk(index, documents, first, reader.bytes_read, own)
 
   def save(self) -> None:
-    """Writes what comes again into CORPUS, whose plan is there: a later attempt, or another
-    process, need not look again.
-    """
+    """Writes what comes again into CORPUS, for later attempts and other processes."""
     folder = self.out / shards.PARTS
     folder.mkdir(parents=True, exist_ok=True)
     if duplicates.load(folder) is None:
@@ -135,9 +131,7 @@ class Text:
 
   @contextlib.contextmanager
   def _scratch(self):
-    """A local folder for hashes: in CORPUS, where a killed run leaves it to the next, as long as
-    that is local.
-    """
+    """A local folder for hashes: in CORPUS, if that is local, where a killed run leaves it."""
     if storage.is_remote(self.out):
       with tempfile.TemporaryDirectory() as folder:
         yield storage.path(folder) / SURVEY

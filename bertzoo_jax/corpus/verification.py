@@ -92,9 +92,7 @@ def _noted(path) -> dict:
 
 
 def _stamp(file):
-  """[size, modification time, inode], which change when a file is written; None if there is no
-  file.
-  """
+  """[size, modification time, inode], which a write changes; None if there is no file."""
   try:
     found = os.stat(os.fspath(file))
   except OSError:

@@ -87,10 +87,8 @@ def main(_):
     raise errors.UserError('--draw, --top and --require are of --gaps: give --gaps=10 too.')
   if _SCORE_BY.value and not _MINIMAL_PAIRS.value:
     raise errors.UserError('--score_by is of pairs: give --minimal_pairs too.')
-  if _JSON.value and storage.path(_JSON.value).exists():
-    raise errors.UserError(
-      f'{_JSON.value} exists and is not overwritten: give another name, or remove it first.'
-    )
+  if _JSON.value:
+    storage.check_new(_JSON.value)
   found, text = _of_gaps() if _GAPS.value else _on_text() if _CORPUS.value else _on_pairs()
   print(text, flush=True)
   if _JSON.value:
@@ -197,9 +195,7 @@ if __name__ == '__main__':
     'Of --gaps: nats below the unigram entropy. The command fails unless the loss is so low and '
     "the accuracy at least the bigrams'.",
   )
-  _CACHE_DIR = flags.DEFINE_string(
-    'cache_dir', None, 'Local folder to which a corpus in an object store is mirrored once.'
-  )
+  _CACHE_DIR = flags.DEFINE_string('cache_dir', None, cli.CACHE_DIR_HELP)
   _JSON = flags.DEFINE_string(
     'json', None, 'File to write the scores to; an existing one is refused.'
   )

@@ -15,9 +15,7 @@ FIT_ROWS = 1 << 15  # that a probe is fitted on, at most
 
 
 def opened(address: str, path: str, cache_dir: str | None = None):
-  """(A pretrained.Run, an open corpus with its vocabulary and held-out text); arguments and errors:
-  see `scores.evaluate`.
-  """
+  """(pretrained.Run, open corpus of its vocabulary with held-out text); see `scores.evaluate`."""
   run = pretrained.open_run(address)
   return run, corpus_of(run.workdir, run.config, path, cache_dir)
 
@@ -60,9 +58,7 @@ def masked_as(config, workdir: str):
 
 
 def segment_pairs(pairs: str) -> dict:
-  """The format of the pairs, with all its fields. Chunks of one sentence make no row, so that both
-  labels are equally likely.
-  """
+  """The format of the pairs; chunks of one sentence make no row, so both labels are as likely."""
   rates = dict(short_rate=0.1, negative_rate=0.5, negatives='documents', lone_sentences='skip')
   return dict(name='segment_pairs', pairs=pairs, **rates)
 

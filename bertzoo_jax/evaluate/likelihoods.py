@@ -25,7 +25,7 @@ from bertzoo_jax.objectives import objective
 
 MASKED, LEFT_TO_RIGHT = objective.MASKED, objective.LEFT_TO_RIGHT
 WORDS, QUERIES = 'words', 'query stream'
-_SHORTEST = 16  # tokens of the shortest rows; others are as long as a power of two
+_STEP = 4  # lengths of rows are multiples of it, and of an eighth of the next power of two
 _TOKENS = 1 << 13  # of the rows that go through a network together
 
 
@@ -105,7 +105,8 @@ def _length(subject, text) -> int:
       f'A sentence has {tokens} tokens with its specials, and the network takes {most}: leave its '
       'pair out.'
     )
-  length = max(_SHORTEST, 1 << (tokens - 1).bit_length())
+  step = max(_STEP, (1 << (tokens - 1).bit_length()) // 8)
+  length = -(-tokens // step) * step
   return length if most is None else min(length, most)
 
 
@@ -133,10 +134,7 @@ def _framed(subject, texts, length) -> tuple[dict[str, np.ndarray], np.ndarray]:
 
 
 def _batches(subject, rows, text_SL, sentence_N, place_N, size):
-  """Yields batches of `size` rows; in the last one the last row fills up.
-
-  place_N: the place that a row predicts; None for rows that predict all their text.
-  """
+  """Yields batches of `size` rows. place_N: what each row predicts; None for all of its text."""
   for start in range(0, len(sentence_N), size):
     row_R = np.minimum(np.arange(start, start + size), len(sentence_N) - 1)
     batch = {name: x[sentence_N[row_R]] for name, x in rows.items()}

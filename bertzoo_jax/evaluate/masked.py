@@ -41,9 +41,7 @@ class Masked:
     )
 
   def alone(self, chosen) -> dict:
-    """A batch with one masked token in each row, its first; the others as they stand in the
-    text.
-    """
+    """A batch with one masked token in each row, its first; the others are as in the text."""
     row, position = self.row[chosen], self.position[chosen]
     batch = {name: x[row] for name, x in self.rows.items()}
     here = np.arange(len(row)), position

@@ -200,9 +200,7 @@ def baseline(name: str, accuracy: Score, value: float) -> Score:
 def pair_score(
   name: str, encoder, params: dict, pairs: str, batches: list[dict], train: list[dict] | None
 ) -> Score:
-  """Accuracy on pairs, by the network's pair head or, where train batches are given, by a probe
-  that is fitted on them.
-  """
+  """Accuracy on pairs: by the network's head, or by a probe that is fitted on train batches."""
   labels_B = _labels(batches)
   if train is None:
     head = heads.pair().made(encoder)
@@ -331,9 +329,7 @@ def through(read, encoder, params, batches, first=lambda rows: (), rows: int | N
 
 
 def _classifier_last(batch):
-  """The batch with each row's classifier moved from the first place to the last, in a segment of
-  its own. All tokens of a row see each other.
-  """
+  """The batch with each row's classifier at its end, in a segment of its own; no `order`."""
   end_B1 = (batch['pack_ids'] > 0).sum(axis=1, keepdims=True)
   place_BL = np.arange(batch['pack_ids'].shape[1]) + 0 * end_B1
   behind_BL = np.where(place_BL < end_B1, 0, place_BL)

@@ -48,13 +48,7 @@ from bertzoo_jax.tasks import submission
 
 
 def finetune(
-  config,
-  workdir: str,
-  *,
-  init: str,
-  task_dir: str = '.',
-  predict: str | None = None,
-  devices=None,
+  config, workdir: str, *, init: str, task_dir: str = '.', predict: str | None = None, devices=None
 ) -> list[table.Line] | None:
   """Fine-tunes all tasks of a config; the lines of the table, or None if it was asked to stop.
 

@@ -69,11 +69,12 @@ def weights(init: str) -> list[pretrained.Pretrained]:
 def _addresses(init):
   """W@all is every checkpoint of a run."""
   init = os.fspath(init)
-  if not init.partition('@')[0]:
+  is_folder = not storage.is_remote(init) and storage.path(init or '@').exists()
+  if not init.partition('@')[0] and not is_folder:
     raise errors.UserError(
       f'--init {init!r} names no weights: give the --workdir of a run, hf:DIR or hf:OWNER/NAME.'
     )
-  if not init.endswith(_ALL):
+  if not init.endswith(_ALL) or is_folder:
     return [init]
   workdir = init.removesuffix(_ALL)
   if found := step_folders.steps(workdir):

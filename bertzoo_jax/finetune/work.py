@@ -117,9 +117,7 @@ def at_once(runs, devices: int) -> int:
 
 
 def best(results: list[dict]) -> int:
-  """The number of the run with the highest dev score; of equal ones the first. A score that is not
-  a number is below all others.
-  """
+  """The number of the run with the highest dev score, the first of equals; no number is lowest."""
   return max(range(len(results)), key=lambda n: (_score(results[n]), -n))
 
 
@@ -130,9 +128,7 @@ def outputs(run, params, split, task) -> dict[str, np.ndarray]:
 
 
 def _one(run, task, weights, notice, devices, alone) -> dict | None:
-  """The result of a run: trains or resumes it, predicts, scores. alone: whether it is the only run:
-  its lines are shown, and it raises Diverged.
-  """
+  """The result of a run: trains or resumes it, predicts, scores. alone: it may raise Diverged."""
   file = run.folder / run.record
   if file.exists():
     return _scored_again(run, task, {'diverged': '', **storage.read_json(file)})
@@ -219,9 +215,7 @@ def _write(run, step, scored, diverged='') -> dict:
 
 
 def predictions(folder) -> dict[str, dict[str, np.ndarray]]:
-  """{split: outputs} of a finished run, but for the train split. Raises UserError if its file is
-  damaged.
-  """
+  """{split: outputs} of a finished run, without train. Raises UserError for a damaged file."""
   file = storage.path(folder / PREDICTIONS)
   out = {}
   try:
@@ -307,7 +301,7 @@ def data_of(experiment, task, weights) -> training_data.Data:
     vocab_size=weights.vocab_size,
     last_step=None,
     entropy=None,
-    tokens_per_byte=None,
+    held_out_sizes={},
     phase=phase,
     trial=phase,
     save_tokenizer=save_tokenizer,
@@ -316,10 +310,7 @@ def data_of(experiment, task, weights) -> training_data.Data:
 
 
 def _keep_best(finished, results):
-  """Deletes the checkpoints of runs that are not the best, and of this one those not chosen.
-
-  results: {folder: result}.
-  """
+  """Deletes all checkpoints but that of the best run. results: {folder: result}."""
   kept = finished[best([results[run.folder] for run in finished])]
   for run in finished:
     folder = run.folder / step_folders.FOLDER

@@ -143,10 +143,16 @@ def plain_sizes(encoder, special=None) -> Sizes:
   return Sizes(encoder.num_heads, layers, layers, width, width)
 
 
+def grouped_sizes(encoder, special=None) -> Sizes:
+  """The Sizes of a stack whose layers may share in groups, with tables of any width."""
+  layers, inner, width = encoder.num_layers, encoder.inner_group_num, encoder.hidden_size
+  table = encoder.embedding_size or width
+  groups = dict(num_groups=encoder.num_groups, inner_group_num=inner)
+  return Sizes(encoder.num_heads, layers, layers * inner, width, table, **groups)
+
+
 def joined(*transforms: Transform) -> Transform:
-  """Several parameters in one tensor: each transformed, then one after the other along its first
-  axis, in equal parts.
-  """
+  """Several parameters in one tensor: each transformed, equal parts along its first axis."""
   return Transform(
     lambda xs, s: np.concatenate([t.to_theirs(x, s) for t, x in zip(transforms, xs, strict=True)]),
     lambda y, s: tuple(t.to_ours(p, s) for t, p in zip(transforms, np.split(y, len(transforms)))),
@@ -154,9 +160,7 @@ def joined(*transforms: Transform) -> Transform:
 
 
 def parted(*transforms: Transform) -> Transform:
-  """One parameter in several tensors: tensor n is the n-th of the parameter's first axis,
-  transformed.
-  """
+  """One parameter in several tensors: tensor n is the n-th of its first axis, transformed."""
   return Transform(
     lambda x, s: tuple(t.to_theirs(p, s) for t, p in zip(transforms, x, strict=True)),
     lambda ys, s: np.stack([t.to_ours(y, s) for t, y in zip(transforms, ys, strict=True)]),
@@ -360,9 +364,7 @@ def config(
 
 
 def encoder(a: Architecture, content: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-  """(the encoder's fields, sizes) of a config.json. Raises UserError for a setting that the encoder
-  cannot express.
-  """
+  """(the encoder's fields, sizes) of a config.json. Raises UserError for what none can express."""
   content = {**a.defaults, **content}
   for key, usual in a.defaults.items():
     _check_value(key, content[key], usual)
@@ -383,9 +385,7 @@ def section(a: Architecture, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_value(key, value, usual) -> None:
-  """Raises UserError for a value of config.json of another kind than the usual one, or a number out
-  of range.
-  """
+  """Raises UserError for a value of config.json of another kind than usual, or out of range."""
   number = isinstance(value, int | float) and not isinstance(value, bool)
   least = min(usual, 1) if isinstance(usual, int) else 0  # -1: take another field's value
   holds, needed = {
@@ -433,9 +433,7 @@ def activation(theirs: str, key: str = 'hidden_act', known=ACTIVATIONS) -> str:
 
 
 def to_hf(a: Architecture, params: Mapping[str, Any], sizes) -> dict[str, np.ndarray]:
-  """Tensors by Hugging Face name. params: flat, by path; layers stacked. Raises UserError as
-  `check` does.
-  """
+  """Tensors by Hugging Face name. params: by path, layers stacked. Raises UserError as `check`."""
   check(a, params)
   tensors = {}
   for row in a.rows:

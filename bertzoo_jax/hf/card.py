@@ -74,9 +74,7 @@ class Run(NamedTuple):
 
 
 def with_learned(a: Architecture, learned: tuple[str, ...]) -> Architecture:
-  """The Architecture with what its card says of a network that learned from left to right by its
-  vocabulary head. learned: of objective.Network.
-  """
+  """The Architecture with its card's text for a head that learned from left to right."""
   if 'left to right' not in learned:
     return a
   said = _SAID['left_to_right'] if len(learned) == 1 else _SAID['left_to_right_and_masked']
@@ -322,9 +320,7 @@ def _fields(section: dict[str, Any]) -> str:
 
 
 def _value(value) -> str:
-  """A number readable, a list joined, anything else as it is; in a table's cell a bar would end
-  it.
-  """
+  """A value in words for a cell of a table."""
   if isinstance(value, (list, tuple)):
     return ', '.join(map(_value, value))
   if isinstance(value, dict):

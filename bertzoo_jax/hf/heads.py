@@ -85,9 +85,7 @@ class Task(NamedTuple):
 
 
 def task_of(objective: Mapping[str, Any]) -> Task:
-  """The Task of a config's objective. objective: the section, nested; with a name that is not in
-  PROBLEMS the problem is not known.
-  """
+  """The Task of the section of an objective; its problem is None for a name not in PROBLEMS."""
   labels = tuple(objective['labels']) if 'labels' in objective else ()
   rates = (objective[k] for k in ('dropout', 'input_dropout') if k in objective)
   name = objective['name']
@@ -165,8 +163,7 @@ def rows(head: str, **layers: str) -> tuple[Row, ...]:
 
 # Two kernels [D, H] whose products are added, and one over both vectors, [H, 2·D].
 BESIDE = Transform(
-  lambda x, s: np.concatenate(x, axis=0).T,
-  lambda y, s: tuple(np.split(y.T, 2, axis=0)),
+  lambda x, s: np.concatenate(x, axis=0).T, lambda y, s: tuple(np.split(y.T, 2, axis=0))
 )
 
 
@@ -199,9 +196,7 @@ def in_paths(paths: Iterable[str]) -> str:
 
 
 def form_of(paths: Iterable[str], head: str = ROW) -> str:
-  """tanh, gelu, transform or linear: the form of a head of this name among the paths of parameters;
-  '' for none.
-  """
+  """The form of a head (a key of DENSE, or linear) by the paths of parameters; '' without one."""
   own = {path.rpartition('/')[0] for path in paths if path.startswith(f'{head}/')}
   forms = (form for form, dense in DENSE.items() if f'{head}/{dense}' in own)
   return next(forms, 'linear') if own else ''

@@ -54,9 +54,7 @@ def framed(template: str, **pieces: list[int]) -> list[int]:
 
 
 def read(directory) -> tuple[dict, dict]:
-  """(tokenizer.json, {special name: id}) of a corpus' or workdir's tokenizer folder. Raises
-  UserError if they are not there.
-  """
+  """(tokenizer.json, {special name: id}) of a folder that prepare wrote. Raises UserError."""
   directory = pathlib.Path(directory)
   try:
     tokenizer = json.loads((directory / 'tokenizer.json').read_text(encoding='utf-8'))
@@ -128,16 +126,12 @@ def files(
 
 
 def made_here(directory) -> bool:
-  """Whether a folder has the tokenizer files that prepare writes, and not those of a Hugging Face
-  directory.
-  """
+  """Whether a folder has the tokenizer files of prepare, not those of Hugging Face."""
   return (pathlib.Path(directory) / 'bertzoo.json').exists()
 
 
 def published(directory, max_length: int = 0) -> dict[str, bytes]:
-  """{file name: content} of the tokenizer's files in a local Hugging Face directory. max_length:
-  tokens at which it cuts; 0 leaves that as it is.
-  """
+  """{file name: content} of a directory's tokenizer. max_length: where it cuts; 0: as it is."""
   found = sorted(p for p in pathlib.Path(directory).iterdir() if p.is_file())
   files = {p.name: p.read_bytes() for p in found if p.name in _PUBLISHED or p.suffix == '.model'}
   if max_length:
@@ -147,9 +141,7 @@ def published(directory, max_length: int = 0) -> dict[str, bytes]:
 
 
 def sentencepiece_model(directory) -> bytes:
-  """The SentencePiece model of a corpus' or workdir's tokenizer folder; empty where the tokenizer
-  is of another kind.
-  """
+  """The SentencePiece model of a folder that prepare wrote; empty for another kind."""
   path = pathlib.Path(directory) / _MODEL
   return path.read_bytes() if path.exists() else b''
 

@@ -45,9 +45,7 @@ PROBES = (
 
 
 class Comparison(NamedTuple):
-  """A row of the result: what was compared, the largest difference, what is allowed, whether it
-  holds.
-  """
+  """What was compared, the largest difference, what is allowed, whether it holds."""
 
   what: str
   difference: str
@@ -61,12 +59,7 @@ def missing_packages() -> list[str]:
 
 
 def random_batch(
-  vocab_size: int,
-  max_length: int,
-  segments: int,
-  pad: int,
-  seed: int = 0,
-  padding: str = 'right',
+  vocab_size: int, max_length: int, segments: int, pad: int, seed: int = 0, padding: str = 'right'
 ) -> dict[str, np.ndarray]:
   """Rows of random ids, padded on one side: input_ids, segment_ids, pack_ids, all [B, L] int32, L =
   max_length.
@@ -120,10 +113,7 @@ def logits(directory, a: Architecture, batch: dict[str, np.ndarray]) -> dict[str
   out = outputs(network, batch, a.segments)
   alone = next((head.removesuffix('_head') for head in sorted(a.head_names)), 'logits')
   found = {name: x.numpy() for name in _OUTPUTS if (x := getattr(out, name, None)) is not None}
-  return {
-    **{_OUTPUTS[name] or alone: x for name, x in found.items()},
-    'unloaded': unloaded,
-  }
+  return {**{_OUTPUTS[name] or alone: x for name, x in found.items()}, 'unloaded': unloaded}
 
 
 # {output of a class of transformers: its head; '': the only head of the class}
@@ -161,9 +151,7 @@ def our_logits(encoder, params: dict, batch: dict[str, np.ndarray]) -> dict[str,
 
 
 def reloaded(directory, name: str, **given):
-  """(network of a class of transformers in float32, names for 'unloaded' of `logits`). given:
-  further arguments of from_pretrained.
-  """
+  """(float32 network of a class of transformers, its 'unloaded'). given: to from_pretrained."""
   import transformers
 
   transformers.utils.logging.disable_progress_bar()
@@ -195,10 +183,7 @@ def outputs(network, batch: dict[str, np.ndarray], segments: int = 1, **more):
 
 
 def _strangers(directory, network) -> list[str]:
-  """Names of tensors of the file that the torch network lacks, or holds with other values.
-
-  A class without heads has names without the prefix.
-  """
+  """Names of tensors of the file that the torch network lacks, or holds with other values."""
   theirs = network.state_dict()
   theirs |= {f'{network.base_model_prefix}.{name}': x for name, x in theirs.items()}
   with safetensors.safe_open(f'{directory}/model.safetensors', framework='numpy') as f:

@@ -1,6 +1,4 @@
-"""model.safetensors in both directions, and loaded weights in place of fresh ones. numpy only;
-pickles are never read.
-"""
+"""model.safetensors in both directions; loaded weights in place of fresh ones. numpy only."""
 
 import itertools
 import json
@@ -46,9 +44,7 @@ class Report(NamedTuple):
 
 
 def save(path, tensors: dict[str, np.ndarray]) -> None:
-  """Writes a safetensors file with the metadata transformers 4 asks for; its mode is that of any
-  new file.
-  """
+  """Writes a safetensors file with the metadata of transformers 4 and the mode of any new file."""
   path = pathlib.Path(path)
   path.touch()
   mode = path.stat().st_mode & 0o777
@@ -225,9 +221,7 @@ def _with_fitting_heads(fresh, loaded, labels, their_labels) -> tuple[dict, list
 
 
 def only_layers(params: dict, numbers: tuple[int, ...], depth: int) -> dict:
-  """Nested parameters with some layers of a network of `depth` layers. Parameters that all layers
-  share stay. Raises UserError for groups of layers.
-  """
+  """Parameters with some layers of `depth`, and the shared ones. Raises UserError for groups."""
   flat = flatten(params)
   for path, x in flat.items():
     if path.startswith('encoder/layers/') and len(x) > 1:
@@ -259,9 +253,7 @@ def without_spare_words(params: dict, pieces: int) -> tuple[dict, list[str]]:
 
 
 def _positions(fresh, loaded: np.ndarray) -> tuple[np.ndarray, list[str]]:
-  """The position table to begin with, as long as `fresh`, and a line about its rows if the lengths
-  differ.
-  """
+  """The position table to begin with, as long as `fresh`; a line if the lengths differ."""
   ours, theirs = fresh.shape[0], len(loaded)
   if ours == theirs or tuple(fresh.shape[1:]) != loaded.shape[1:]:
     return loaded, []

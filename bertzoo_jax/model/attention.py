@@ -15,8 +15,8 @@ scale: factor of the whole score, relative terms included. None means K ** -0.5.
 
 A query that sees no key gets 0 and sends no gradient. Softmax and sums run in float32.
 
-Rows of more than WHOLE queries are computed in blocks of queries (long_rows.py), but for queries at
-chosen places.
+Long rows, and windows that leave out keys, are computed in blocks of queries (long_rows.py).
+Queries at chosen places are not.
 """
 
 from typing import NamedTuple
@@ -31,8 +31,6 @@ from bertzoo_jax.model import long_rows
 
 # Finite: exp(HIDDEN − max) is 0 in float32, and a row of it alone still gives no NaN.
 HIDDEN = -1e30
-# Queries of a row whose scores with all keys are in memory at once.
-WHOLE = 512
 
 
 class Visibility(NamedTuple):
@@ -181,7 +179,8 @@ def attend(
 ):
   """Scaled dot-product attention (Vaswani et al. 2017 §3.2.1); arguments as in the module."""
   arguments = q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate, dropout_keys_B2, relative, scale
-  if q_BLHK.shape[1] > WHOLE and visible.query_places_BL is None:
+  of_blocks = long_rows.takes(q_BLHK.shape[1], k_BMHK.shape[1], visible.window)
+  if of_blocks and visible.query_places_BL is None:
     return long_rows.in_blocks(_attend, *arguments)
   return _attend(*arguments)
 
@@ -218,9 +217,7 @@ def seeing(seen_BLM, out_BLHK):
 
 
 def _add_relative(scores_BHLM, q_BLHK, k_BMHK, places_BL, relative):
-  """scores_BHLM with the terms of `relative`. Nothing is gathered: products with all R rows are
-  slid or shifted into place.
-  """
+  """scores_BHLM with the terms of `relative`: products with all R rows, shifted, not gathered."""
   terms = _Terms(relative, places_BL, q_BLHK.shape[1], k_BMHK.shape[1])
   if relative.c2p_RHK is not None:
     scores_BHLM += terms.c2p(q_BLHK)
@@ -276,10 +273,7 @@ class _Terms(NamedTuple):
     return self._by_query(jnp.pad(rows, ((0, 0),) * (rows.ndim - 1) + ((0, 1),)))
 
   def _own(self, table, turned: bool):
-    """The table [R, …] of all rows of the batch, or with half_B the table [B, R, …] of each row.
-
-    turned: begin with the greatest distance.
-    """
+    """The table [R, …], or with half_B that of each row. turned: the greatest distance first."""
     halves, half_B = self.relative.halves(table), self.relative.half_B
     halves = halves[:, ::-1] if turned else halves
     if half_B is None:
@@ -295,10 +289,7 @@ class _Terms(NamedTuple):
 
 
 def _rows(x_BNHK, table):
-  """x · table, and a column of zeros: [B, H, N, R + 1].
-
-  table: [R, H, K] for all rows of the batch, or [B, R, H, K].
-  """
+  """x · table with a column of zeros, [B, H, N, R + 1]. table: [R, H, K], or [B, R, H, K]."""
   table = jnp.pad(table, ((0, 0),) * (table.ndim - 3) + ((0, 1), (0, 0), (0, 0)))
   rows = 'BRHK'[4 - table.ndim :]
   return jnp.einsum(f'BNHK,{rows}->BHNR', x_BNHK, table, preferred_element_type=jnp.float32)

@@ -105,9 +105,7 @@ class SelfAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
-  """out(activation(in(x))) (Vaswani et al. 2017 §3.3). output_init: of the last product, if it is
-  not kernel_init.
-  """
+  """out(activation(in(x))) (Vaswani et al. 2017 §3.3). output_init: of `out`, if another."""
 
   intermediate_size: int
   activation: str
@@ -231,9 +229,7 @@ def flops_of(part, length: int, width: int) -> float | None:
 
 
 def init(block, key, plan: stack.Plan, width: int, *context):
-  """Parameters of a stack of such blocks: the copies of each in its first axis. width: D. context:
-  an example of what the attention is handed.
-  """
+  """Parameters of a stack, copies first. width: D. context: what the attention is handed."""
   x_BLD, visible = jnp.zeros((1, 1, width)), attention.same_pack(jnp.zeros((1, 1), jnp.int32))
   one = lambda key: block.init(key, x_BLD, visible, None, operations.PLAIN, *context)['params']
   return stack.init(one, key, plan)

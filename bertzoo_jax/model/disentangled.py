@@ -5,7 +5,6 @@ of the relative table.
 """
 
 import dataclasses
-import functools
 from typing import Any
 from typing import NamedTuple
 
@@ -99,6 +98,7 @@ class Disentangled(nn.Module):
   plan = transformer.Transformer.plan
   table_width = transformer.Transformer.table_width
   kernel_init = transformer.Transformer.kernel_init
+  embed = transformer.Transformer.embed
   resized = transformer.Transformer.resized
 
   def __post_init__(self):
@@ -146,10 +146,6 @@ class Disentangled(nn.Module):
     self.layers = self.param(
       'layers', lambda k: blocks.init(self._block(), k, self.plan, width, example)
     )
-
-  def embed(self, batch):
-    """The sum of the embeddings before its norm, float32 [B, L, E]."""
-    return self.embeddings.sum(batch)
 
   def __call__(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, embedded_BLE=None):
     """See protocol.Encoder.
@@ -200,10 +196,7 @@ class Disentangled(nn.Module):
     return self._scan(apply, told, x_BLD, first, end)[0] if first < end else x_BLD
 
   def _decode(self, told, x_BLD):
-    """states_BPD of the decoder: the last block twice, both times with keys and values of x_BLD.
-
-    x_BLD: the output of the block before.
-    """
+    """states_BPD: the last block twice, with keys and values of the output x_BLD before it."""
     block, at_BP = self._block(), told.batch['masked_positions']
     place_BP, position_ids_BL = at_BP, told.batch.get('position_ids')
     if position_ids_BL is not None:
@@ -230,9 +223,7 @@ class Disentangled(nn.Module):
     return stack.scan(apply, self.layers, x_BLD, told.keys_B2, self.plan, **how)
 
   def _convolve(self, told, x_BLD):
-    """The norm of x_BLD, the first layer's output, + a convolution of its input (He et al. 2020
-    §A.7, code of the release).
-    """
+    """norm(x_BLD + a convolution of the first layer's input) (He et al. 2020 §A.7, code)."""
     around = layers.neighbours(told.embedded_BLD, told.batch['pack_ids'], self.convolution_size)
     y_BLD = layers.dropout(self.convolution(around), self.dropout, told.convolution_keys_B2)
     y_BLD = layers.activation(self.convolution_activation)(y_BLD)
@@ -269,25 +260,13 @@ class Disentangled(nn.Module):
 
   @nn.nowrap
   def _block(self) -> blocks.Block:
-    kernel_init = self.kernel_init
-    return blocks.Block(
-      attention=disentangled_attention.DisentangledAttention(
-        self.num_heads,
-        self.attention_dropout,
-        kernel_init,
-        self.dtype,
-        self.content_to_position,
-        self.position_to_content,
-        self.shared_projections,
-        self.key_bias,
-        parent=None,
-      ),
-      feed_forward=blocks.FeedForward(
-        self.intermediate_size, self.activation, kernel_init, self.dtype, parent=None
-      ),
-      norm=functools.partial(layers.Norm, self.norm_eps, self.dtype),
-      dropout=self.dropout,
-      parent=None,
+    return transformer.post_norm(
+      self,
+      disentangled_attention.DisentangledAttention,
+      self.content_to_position,
+      self.position_to_content,
+      self.shared_projections,
+      self.key_bias,
     )
 
 

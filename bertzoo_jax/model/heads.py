@@ -1,6 +1,4 @@
-"""Heads: hidden vectors → logits. Legend: B batch, L length, P predictions, D width, E embedding
-width, V vocabulary, C outputs of a row.
-"""
+"""Heads. Legend: B batch, L length, P predictions, D, E widths, V vocabulary, C outputs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,10 +31,7 @@ FORMS = {
 
 # The forms of ConditionalSpanHead. Each has the activation of the hidden layers, whether the end's
 # hidden layer has a norm, and whether the score of no answer has a bias.
-SPAN_HEADS = {
-  'tanh': (jnp.tanh, True, False),
-  'gelu': (layers.activation('gelu'), False, True),
-}
+SPAN_HEADS = {'tanh': (jnp.tanh, True, False), 'gelu': (layers.activation('gelu'), False, True)}
 FORBIDDEN = -1e30
 BEAM = 20  # starts, and ends of each, that are looked at where the start is not given
 
@@ -71,9 +66,7 @@ class MlmHead(nn.Module):
 
 
 class WordHead(nn.Module):
-  """A vocabulary head of the word table and a bias alone (Yang et al. 2019, eq. 4; code of the
-  release).
-  """
+  """A vocabulary head of the word table and a bias alone (Yang et al. 2019, eq. 4; code)."""
 
   @nn.compact
   def __call__(self, hidden_BPD, words_VD, constrain=layers.unconstrained):
@@ -151,9 +144,7 @@ _decode.defvjp(
 
 
 class PairHead(nn.Module):
-  """Pooler (dense and tanh on the row's vector), then two classes: 0 the true pair, 1 not (Devlin
-  et al. 2018 §3.1).
-  """
+  """Pooler (dense, tanh), then two classes: 0 the true pair, 1 not (Devlin et al. 2018 §3.1)."""
 
   kernel_init: Callable
   dtype: Any
@@ -212,9 +203,7 @@ class TaskHead(nn.Module):
 
 
 class ReplacedHead(nn.Module):
-  """Dense, activation, and one number per token: the logit that it was replaced (Clark et al. 2020
-  §2; code of the release).
-  """
+  """Dense, activation, the logit that a token was replaced (Clark et al. 2020 §2; code)."""
 
   activation: str
   kernel_init: Callable

@@ -58,9 +58,7 @@ def activation(name: str) -> Callable:
 
 
 def initializer(name: str, deviation: float) -> Callable:
-  """(key, shape) → float32 weights drawn with a standard deviation. Raises UserError for an unknown
-  name.
-  """
+  """(key, shape) → float32 weights of a standard deviation. Raises UserError for another name."""
   return errors.choose(name, INITIALIZERS, 'initializer')(deviation)
 
 
@@ -227,9 +225,7 @@ class Norm(nn.Module):
 
 
 class RMSNorm(nn.Module):
-  """x over its root mean square, scaled (Zhang and Sennrich 2019, eq. 4), computed in float32,
-  returned in `dtype`.
-  """
+  """x over its root mean square, scaled (Zhang and Sennrich 2019, eq. 4); float32 inside."""
 
   eps: float
   dtype: Any

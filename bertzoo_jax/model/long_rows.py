@@ -1,5 +1,5 @@
-"""Attention of long rows, a block of queries at a time. Only the scores of one block are in memory,
-in the backward pass too. Legend as in attention.py.
+"""Attention of long rows and of windows, a block of queries at a time. Only the scores of one block
+are in memory, in the backward pass too. Legend as in attention.py.
 
 A block of a local layer is given the keys of its window alone, and of tables of distances the rows
 that it reads.
@@ -10,7 +10,13 @@ import math
 import jax
 import jax.numpy as jnp
 
-_SIZE = 256  # queries of a block
+WHOLE = 512  # queries of a row whose scores with all keys are in memory at once
+_SIZE, _SIZE_OF_WINDOWS = 256, 128  # queries of a block
+
+
+def takes(length: int, num_keys: int, window) -> bool:
+  """Whether `in_blocks` is for these: long rows, and windows that leave out keys."""
+  return length > WHOLE or (window is not None and _SIZE_OF_WINDOWS + sum(window) < num_keys)
 
 
 def in_blocks(attend, q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate, keys_B2, relative, scale):
@@ -19,7 +25,9 @@ def in_blocks(attend, q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate, keys_B2, re
   and the first query.
   """
   length, num_keys, dtype = q_BLHK.shape[1], k_BMHK.shape[1], q_BLHK.dtype
-  count, window = math.ceil(length / _SIZE), visible.window
+  window = visible.window
+  size = _SIZE if window is None else _SIZE_OF_WINDOWS
+  count = math.ceil(length / size)
   of_queries = dict(q=q_BLHK, packs=visible.query_packs_BL, order=visible.query_order_BL)
   # Gradients of keys and values are sums over the blocks: in float32.
   of_keys = dict(
@@ -32,27 +40,27 @@ def in_blocks(attend, q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate, keys_B2, re
   if relative is not None:
     same = relative.same_segment
     # One more row per query that fills the last block.
-    filled = lambda x: jnp.pad(x, ((0, 0), (0, count * _SIZE - length), *((0, 0),) * (x.ndim - 2)))
+    filled = lambda x: jnp.pad(x, ((0, 0), (0, count * size - length), *((0, 0),) * (x.ndim - 2)))
     named = {name: getattr(relative, name) for name in ('c2p_RHK', 'p2c_RHK', 'bias_RH')}
     tables = {n: filled(relative.halves(x)) for n, x in named.items() if x is not None}
   if same is not None:
     of_queries |= dict(numbers=same.numbers_BLH, segments=same.query_segments_BL)
     of_keys |= dict(segments=same.key_segments_BM)
   # Queries that fill the last block repeat the last one; nobody reads what they get.
-  at = jnp.minimum(jnp.arange(count * _SIZE), length - 1)
+  at = jnp.minimum(jnp.arange(count * size), length - 1)
   blocks = jax.tree.map(lambda x_BL: _blocks(x_BL[:, at], count), of_queries)
-  seen = num_keys if window is None else min(num_keys, _SIZE + sum(window))
+  seen = num_keys if window is None else min(num_keys, size + sum(window))
   part_of = lambda x, start, rows: jax.lax.dynamic_slice_in_dim(x, start, rows, axis=1)
 
   @jax.checkpoint
   def one(number, own):
-    place = visible.first_query + number * _SIZE  # of the first query, among the keys
+    place = visible.first_query + number * size  # of the first query, among the keys
     first = 0 if seen == num_keys else jnp.clip(place - window[0], 0, num_keys - seen)
     near = jax.tree.map(lambda x_BM: part_of(x_BM, first, seen), of_keys)
     terms = relative
     if relative is not None:
-      start = number * _SIZE + num_keys - first - seen
-      rows = {name: part_of(x, start, _SIZE + seen - 1) for name, x in tables.items()}
+      start = number * size + num_keys - first - seen
+      rows = {name: part_of(x, start, size + seen - 1) for name, x in tables.items()}
       terms = relative._replace(**{n: x.reshape(-1, *x.shape[2:]) for n, x in rows.items()})
     if same is not None:
       its = own['numbers'], own['segments'], near['segments']
@@ -65,7 +73,7 @@ def in_blocks(attend, q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate, keys_B2, re
       first_query=place - first,
     )
     k, v = near['k'].astype(dtype), near['v'].astype(dtype)
-    places = first, number * _SIZE
+    places = first, number * size
     return attend(own['q'], k, v, part, dropout_rate, keys_B2, terms, scale, places)
 
   out = jax.lax.map(lambda turn: one(*turn), (jnp.arange(count), blocks))

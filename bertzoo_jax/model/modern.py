@@ -82,6 +82,7 @@ class Modern(nn.Module):
   left_to_right = True
   axes = (*transformer.AXES, *blocks.AXES)
   kernel_init = transformer.Transformer.kernel_init
+  embed = transformer.Transformer.embed
 
   def __post_init__(self):
     super().__post_init__()
@@ -126,10 +127,6 @@ class Modern(nn.Module):
       self.final_norm = self._kind()(self.norm_eps, self.dtype)
     block, width = self._block(0), self.hidden_size
     self.layers = self.param('layers', lambda key: blocks.init(block, key, self.plan, width))
-
-  def embed(self, batch):
-    """The sum of the embeddings before its norm, float32 [B, L, E]."""
-    return self.embeddings.sum(batch)
 
   def __call__(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, embedded_BLE=None):
     """hidden_BLD in `dtype`. Arguments as in protocol.Encoder.

@@ -156,18 +156,19 @@ class Transformer(nn.Module):
 
   @nn.nowrap
   def _block(self) -> blocks.Block:
-    kernel_init = self.kernel_init
-    return blocks.Block(
-      attention=blocks.SelfAttention(
-        self.num_heads, self.attention_dropout, kernel_init, self.dtype, parent=None
-      ),
-      feed_forward=blocks.FeedForward(
-        self.intermediate_size, self.activation, kernel_init, self.dtype, parent=None
-      ),
-      norm=functools.partial(layers.Norm, self.norm_eps, self.dtype),
-      dropout=self.dropout,
-      parent=None,
-    )
+    return post_norm(self, blocks.SelfAttention)
+
+
+def post_norm(e, attention, *fields) -> blocks.Block:
+  """A layer of an encoder with norms after the sublayers. fields: further ones of its attention."""
+  of_products = e.kernel_init, e.dtype
+  return blocks.Block(
+    attention=attention(e.num_heads, e.attention_dropout, *of_products, *fields, parent=None),
+    feed_forward=blocks.FeedForward(e.intermediate_size, e.activation, *of_products, parent=None),
+    norm=functools.partial(layers.Norm, e.norm_eps, e.dtype),
+    dropout=e.dropout,
+    parent=None,
+  )
 
 
 def check(e):

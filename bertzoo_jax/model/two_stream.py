@@ -251,18 +251,7 @@ class TwoStream(nn.Module):
 
   @nn.nowrap
   def _block(self) -> blocks.Block:
-    kernel_init = self.kernel_init
-    return blocks.Block(
-      attention=TwoStreamAttention(
-        self.num_heads, self.attention_dropout, kernel_init, self.dtype, parent=None
-      ),
-      feed_forward=blocks.FeedForward(
-        self.intermediate_size, self.activation, kernel_init, self.dtype, parent=None
-      ),
-      norm=functools.partial(layers.Norm, self.norm_eps, self.dtype),
-      dropout=self.dropout,
-      parent=None,
-    )
+    return transformer.post_norm(self, TwoStreamAttention)
 
 
 class _Around(NamedTuple):
@@ -387,9 +376,7 @@ class Embeddings(nn.Module):
 
 
 def _visibility(batch, memory: int) -> attention.Visibility:
-  """Visibility in the content stream, as attention.of_batch. All tokens of the first packed
-  segment also see the memory.
-  """
+  """Visibility in the content stream: all tokens of the first packed segment see the memory too."""
   visible = attention.of_batch(batch)
   if not memory:
     return visible

@@ -55,9 +55,7 @@ def of(config, vocab_size: int):
 
 
 def networks_of(config, vocab_size: int):
-  """The networks that the objective of a config trains, in float32. Raises UserError if there are
-  none.
-  """
+  """The networks of a config's objective, in float32. Raises UserError if there are none."""
   found = of(config, vocab_size).networks
   if not found:
     raise errors.UserError(

@@ -13,33 +13,24 @@ from bertzoo_jax.objectives import generator as generators
 from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
+from bertzoo_jax.parts import named
+from bertzoo_jax.parts import objectives as definitions
 
 
-def replace_mlm(
-  encoder,
-  ops=operations.PLAIN,
-  *,
-  width,
-  depth,
-  shared,
-  temperature,
-  disallow_correct,
-  generator_weight,
-) -> objective.Objective:
+@named.of_fields(definitions.replace_mlm)
+def replace_mlm(encoder, ops=operations.PLAIN, *, fields) -> objective.Objective:
   """MLM at the masked positions, whose masks are filled with the generator's tokens, +
   generator_weight · the generator's MLM.
 
   Metrics under 'masked': mlm_loss, mlm_accuracy (of the network), generator_loss,
   generator_accuracy.
   """
-  generator = generators.build(encoder, width=width, depth=depth, shared=shared, predicts=True)
-  fill = functools.partial(_filled, generator, ops, temperature, disallow_correct)
+  generator = generators.build(
+    encoder, width=fields.width, depth=fields.depth, shared=fields.shared, predicts=True
+  )
+  fill = functools.partial(_filled, generator, ops, fields)
   both = generator.main_network('main', 'mlm_head'), generator.network()
-
-  init = functools.partial(_init, encoder, generator)
-
-  def normalizers(batch):
-    return {'masked': networks.masked_normalizer(batch)}
+  init, totals = functools.partial(_init, encoder, generator), networks.totals('masked')
 
   def loss(params, batch, normalizers, carry, key, train):
     filled, learned, key = fill(params, batch, key)
@@ -47,33 +38,26 @@ def replace_mlm(
     states_BPD, _, _ = networks.predictions(encoder, main['encoder'], filled, key, ops)
     logits_BPV = networks.vocabulary_logits(encoder, main, states_BPD, ops.constrain)
     sums = networks.masked_sums(logits_BPV, batch)
-    value = sums['mlm_loss'] + generator_weight * learned['generator_loss']
+    value = sums['mlm_loss'] + fields.generator_weight * learned['generator_loss']
     value /= objective.at_least_one(normalizers['masked'])
     return value, (carry, {'masked': {**sums, **learned}})
 
-  return objective.Objective(init, normalizers, loss, encoder.reads + networks.MASKED, both)
+  return objective.Objective(init, totals, loss, encoder.reads + networks.MASKED, both)
 
 
-def all_tokens_mlm(
-  encoder,
-  ops=operations.PLAIN,
-  *,
-  width,
-  depth,
-  shared,
-  temperature,
-  disallow_correct,
-  generator_weight,
-) -> objective.Objective:
+@named.of_fields(definitions.all_tokens_mlm)
+def all_tokens_mlm(encoder, ops=operations.PLAIN, *, fields) -> objective.Objective:
   """As `replace_mlm`, predicting every token of the row, with a copy mechanism: p = c · [is the
   input] + (1 − c) · softmax, where c is a sigmoid, linear in the token's vector.
 
   Metrics: under 'tokens' all_tokens_loss, which is minimised, and all_tokens_accuracy. Under
   'masked' are the metrics of `replace_mlm`, computed with the same p.
   """
-  generator = generators.build(encoder, width=width, depth=depth, shared=shared)
+  generator = generators.build(
+    encoder, width=fields.width, depth=fields.depth, shared=fields.shared
+  )
   head, copy = heads.vocabulary(reads='tokens'), heads.token_score('copy_head', 'tokens')
-  fill = functools.partial(_filled, generator, ops, temperature, disallow_correct)
+  fill = functools.partial(_filled, generator, ops, fields)
   both = generator.main_network('main', 'mlm_head', heads=(head,)), generator.network()
 
   def init(key):
@@ -81,9 +65,6 @@ def all_tokens_mlm(
       **_init(encoder, generator, key),
       'copy_head': copy.init(encoder, jax.random.fold_in(key, 3)),
     }
-
-  def normalizers(batch):
-    return {'masked': networks.masked_normalizer(batch), 'tokens': networks.token_normalizer(batch)}
 
   def loss(params, batch, normalizers, carry, key, train):
     filled, learned, key = fill(params, batch, key)
@@ -105,18 +86,17 @@ def all_tokens_mlm(
       batch['masked_weights'] * jnp.take_along_axis(x_BL, batch['masked_positions'], axis=1)
     )
     masked = {'mlm_loss': at_masked(nll_BL), 'mlm_accuracy': at_masked(correct_BL), **learned}
-    totals = {name: objective.at_least_one(total) for name, total in normalizers.items()}
-    value = every['all_tokens_loss'] / totals['tokens']
-    value += generator_weight * learned['generator_loss'] / totals['masked']
+    counts = {name: objective.at_least_one(total) for name, total in normalizers.items()}
+    value = every['all_tokens_loss'] / counts['tokens']
+    value += fields.generator_weight * learned['generator_loss'] / counts['masked']
     return value, (carry, {'tokens': every, 'masked': masked})
 
-  return objective.Objective(init, normalizers, loss, encoder.reads + networks.MASKED, both)
+  totals = networks.totals('masked', 'tokens')
+  return objective.Objective(init, totals, loss, encoder.reads + networks.MASKED, both)
 
 
 def _copied_nll(logits_BLV, copy_BL, input_BL, target_BL):
-  """(nats of the target, 1.0 where no token is likelier) under c · [is the input] + (1 − c) ·
-  softmax.
-  """
+  """(nats of the target, 1.0 if none is likelier) under c · [is the input] + (1 − c) · softmax."""
   nll_BL, highest_BL = networks.nll(logits_BLV, target_BL)
   is_input_BL = input_BL == target_BL
   generated_BL = -nll_BL - jax.nn.softplus(copy_BL)  # log (1 − c) p
@@ -133,14 +113,12 @@ def _copied_nll(logits_BLV, copy_BL, input_BL, target_BL):
   return -likely_BL, correct_BL.astype(jnp.float32)
 
 
-def _filled(generator, ops, temperature, disallow_correct, params, batch, key):
+def _filled(generator, ops, fields, params, batch, key):
   """(the batch with masks filled, the generator's sums, the key of the main network's dropout)."""
   keys = (None, None) if key is None else jax.random.split(key)
-  logits_BPV, _ = generators.logits(generator, generator.of(params), batch, keys[0], ops)
-  tempered_BPV = generators.tempered(logits_BPV, batch, temperature, disallow_correct)
-  sampled_BP = generators.sample(tempered_BPV, batch)
-  filled = {**batch, 'input_ids': generators.fill(batch, sampled_BP)[1]}
-  return filled, networks.masked_sums(logits_BPV, batch, 'generator'), keys[1]
+  guess = generators.guess(generator, ops, fields, generator.of(params), batch, keys[0])
+  filled = {**batch, 'input_ids': guess.rows[1]}
+  return filled, networks.masked_sums(guess.logits_BPV, batch, 'generator'), keys[1]
 
 
 def _init(encoder, generator, key):

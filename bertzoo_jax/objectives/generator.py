@@ -176,6 +176,30 @@ def _sharing(generator, main, shared, modes, predicts) -> Generator:
   return Generator(generator, main, predicts, of('same'), of('added'), lent)
 
 
+class Guess(NamedTuple):
+  """What a generator makes of a masked batch.
+
+  Attributes:
+    logits_BPV, states_BPD: at the masked positions.
+    tempered_BPV, sampled_BP: the logits that tokens are drawn by, and the tokens.
+    rows: (original_BL, filled_BL), as they were before masking, and with these tokens.
+  """
+
+  logits_BPV: jax.Array
+  states_BPD: jax.Array
+  tempered_BPV: jax.Array
+  sampled_BP: jax.Array
+  rows: tuple[jax.Array, jax.Array]
+
+
+def guess(generator: Generator, ops, fields, params: dict, batch: dict, key) -> Guess:
+  """The Guess of a generator. fields: of the objective. params: `Generator.of`."""
+  logits_BPV, states_BPD = logits(generator, params, batch, key, ops)
+  tempered_BPV = tempered(logits_BPV, batch, fields.temperature, fields.disallow_correct)
+  sampled_BP = sample(tempered_BPV, batch)
+  return Guess(logits_BPV, states_BPD, tempered_BPV, sampled_BP, fill(batch, sampled_BP))
+
+
 def logits(generator: Generator, params: dict, batch: dict, key, ops):
   """(logits_BPV, states_BPD) at the masked positions. params: `Generator.of`."""
   encoder = generator.encoder
@@ -184,9 +208,7 @@ def logits(generator: Generator, params: dict, batch: dict, key, ops):
 
 
 def tempered(logits_BPV, batch, temperature: float, disallow_correct: bool):
-  """The logits that tokens are drawn by: divided by the temperature, and with disallow_correct
-  never the true token.
-  """
+  """The logits that tokens are drawn by; with disallow_correct never the true token."""
   if disallow_correct:
     is_true = batch['masked_targets'][..., None] == jnp.arange(logits_BPV.shape[-1])
     logits_BPV = jnp.where(is_true, _NEVER, logits_BPV)

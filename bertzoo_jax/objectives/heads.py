@@ -176,9 +176,7 @@ def _of_units(logits, batch):
 
 
 def rows_of_options(batch):
-  """The batch of B·C rows that a batch of units [B, C, L] has. Each row has its own dropout keys. A
-  batch [B, L] is returned as it is.
-  """
+  """The B·C rows of a batch of units [B, C, L], each with its own keys; [B, L] as it is."""
   if 'input_ids' not in batch or batch['input_ids'].ndim == 2:
     return batch
   units, options, _ = batch['input_ids'].shape
@@ -210,9 +208,7 @@ def span(kind: str) -> Head:
 
 
 def conditional_span(kind: str, hidden_size: int, answerable: bool, dropout=0.0) -> Head:
-  """(start_BL, starts_BK, end_BKL, none_B) of model.heads.ConditionalSpanHead. Answers lie where
-  the batch's answer_mask is 1, or at any token without it.
-  """
+  """(start_BL, starts_BK, end_BKL, none_B). Answers lie in answer_mask, without it anywhere."""
 
   def inputs(encoder, params, hidden_BLD, batch):
     allowed_BL = batch['answer_mask' if 'answer_mask' in batch else 'pack_ids'] > 0

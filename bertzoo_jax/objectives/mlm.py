@@ -1,6 +1,4 @@
-"""Masked language modelling, alone and with a pair loss. Legend: B batch, L length, P predictions,
-D width.
-"""
+"""Masked language modelling, also with a pair loss. B batch, L length, P predictions, D width."""
 
 import jax
 
@@ -46,10 +44,6 @@ def predicting(
     keys = jax.random.split(key, 1 + len(own))
     return networks.init(encoder, keys, *own, also=features)
 
-  def normalizers(batch):
-    totals = {'masked': networks.masked_normalizer(batch)}
-    return totals if pair_weight is None else {**totals, 'pairs': networks.pair_normalizer(batch)}
-
   def loss(params, batch, normalizers, carry, key, train):
     # With an order the encoder would compute its query stream.
     unordered = {name: x for name, x in batch.items() if name != 'order'}
@@ -64,6 +58,8 @@ def predicting(
       value += pair_weight * sums['pairs']['pair_loss'] / pairs
     return value, (found.memory, sums)
 
-  pairs = () if pair_weight is None else ('pair_labels',)
+  pairs, totals = ('pair_labels',), networks.totals('masked', 'pairs')
+  if pair_weight is None:
+    pairs, totals = (), networks.totals('masked')
   reads = (*encoder.reads, *networks.MASKED, *features, *pairs)
-  return objective.Objective(init, normalizers, loss, reads, objective.whole(encoder), **more)
+  return objective.Objective(init, totals, loss, reads, objective.whole(encoder), **more)

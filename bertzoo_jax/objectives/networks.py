@@ -53,9 +53,7 @@ def one_before(batch):
 
 
 def _with_keys(batch, key):
-  """(batch with common_key, dropout keys of the rows). common_key draws the dropout that is the
-  same for all rows.
-  """
+  """(batch with common_key, of the dropout that all rows share; dropout keys of the rows)."""
   if key is None:
     return batch, None
   common_2 = row_keys.join(jnp.zeros(2, jnp.uint32), key)
@@ -63,9 +61,7 @@ def _with_keys(batch, key):
 
 
 def init(encoder, keys, *own: heads.Head, **how) -> dict:
-  """Parameters of a network. keys: of the encoder and of each head in `own`. how: see
-  `init_encoder`.
-  """
+  """Parameters of a network. keys: of the encoder and of each head `own`. how: `init_encoder`."""
   first, *others = keys
   made = {head.name: head.init(encoder, key) for head, key in zip(own, others)}
   return {'encoder': init_encoder(encoder, first, **how), **made}
@@ -86,9 +82,7 @@ def init_encoder(encoder, key, predicts=True, also=()):
 def vocabulary_logits(
   encoder, params, hidden, constrain=layers.unconstrained, name='mlm_head'
 ) -> jax.Array:
-  """Logits [..., V], float32, of a vocabulary head. params: of the network. name: of the head, for
-  the token that follows each one next_head.
-  """
+  """Logits [..., V], float32, of a vocabulary head (mlm_head or next_head) of a network."""
   head = heads.TABLE[name](params[name])
   return head.logits(encoder, params, hidden, {}, constrain=constrain)
 
@@ -149,9 +143,7 @@ def nll(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def masked_sums(logits_BPV, batch, name='mlm') -> dict[str, jax.Array]:
-  """{'mlm_loss', 'mlm_accuracy'}: numerators over the predictions of a batch, to be divided by the
-  total 'masked'.
-  """
+  """{'mlm_loss', 'mlm_accuracy'}: numerators over the predictions of a batch; total 'masked'."""
   nll_BP, correct_BP = nll(logits_BPV, batch['masked_targets'])
   weights_BP = batch['masked_weights']
   return {
@@ -160,25 +152,20 @@ def masked_sums(logits_BPV, batch, name='mlm') -> dict[str, jax.Array]:
   }
 
 
-def masked_normalizer(batch) -> jax.Array:
-  """The total 'masked': predictions of a batch."""
-  return jnp.sum(batch['masked_weights'])
-
-
 def pair_sums(encoder, params, hidden_BLD, batch) -> dict[str, jax.Array]:
-  """{'pair_loss', 'pair_accuracy'}: sums over the rows of a batch. The total 'pairs' is their
-  denominator. params: of the network.
-  """
+  """{'pair_loss', 'pair_accuracy'}: numerators over the rows of a batch; total 'pairs'."""
   logits_B2 = heads.pair().logits(encoder, params, hidden_BLD, batch)
   nll_B, correct_B = nll(logits_B2, batch['pair_labels'])
   return {'pair_loss': jnp.sum(nll_B), 'pair_accuracy': jnp.sum(correct_B)}
 
 
-def pair_normalizer(batch) -> jax.Array:
-  """The total 'pairs': the number of rows of a batch."""
-  return jnp.asarray(batch['pair_labels'].shape[0], jnp.float32)
+_TOTALS = {
+  'masked': lambda batch: jnp.sum(batch['masked_weights']),
+  'pairs': lambda batch: jnp.asarray(batch['pair_labels'].shape[0], jnp.float32),
+  'tokens': lambda batch: jnp.sum((batch['pack_ids'] > 0).astype(jnp.float32)),
+}
 
 
-def token_normalizer(batch) -> jax.Array:
-  """The total 'tokens': tokens of a batch that are no padding."""
-  return jnp.sum((batch['pack_ids'] > 0).astype(jnp.float32))
+def totals(*names: str):
+  """Objective.normalizers: predictions of a batch 'masked', rows 'pairs', real tokens 'tokens'."""
+  return lambda batch: {name: _TOTALS[name](batch) for name in names}

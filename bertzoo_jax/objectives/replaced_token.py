@@ -15,25 +15,15 @@ from bertzoo_jax.objectives import generator as generators
 from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
+from bertzoo_jax.parts import named
+from bertzoo_jax.parts import objectives as definitions
 
 # Logits are counted in bins for the area under the ROC curve: −16 to 16, an eighth wide.
 _BINS, _WIDTH = 256, 0.125
 
 
-def replaced_token(
-  encoder,
-  ops=operations.PLAIN,
-  *,
-  width,
-  depth,
-  shared,
-  temperature,
-  disallow_correct,
-  loss_over,
-  head,
-  generator_weight,
-  discriminator_weight,
-) -> objective.Objective:
+@named.of_fields(definitions.replaced_token)
+def replaced_token(encoder, ops=operations.PLAIN, *, fields) -> objective.Objective:
   """generator_weight · MLM of the generator + discriminator_weight · binary cross-entropy of the
   discriminator (Clark et al. 2020 §2), both in one update; no gradient goes through the sampled
   tokens.
@@ -46,34 +36,27 @@ def replaced_token(
   rtd_loss (nats per token of loss_over). Over all tokens: rtd_accuracy, rtd_base_rate (the accuracy
   of calling every token original), and rtd_precision, rtd_recall and rtd_auc of replaced tokens.
   """
-  generator = generators.build(encoder, width=width, depth=depth, shared=shared)
-  detect = functools.partial(_discriminate, encoder, heads.replaced(head), loss_over, ops)
+  generator = generators.build(
+    encoder, width=fields.width, depth=fields.depth, shared=fields.shared
+  )
+  guess = functools.partial(generators.guess, generator, ops, fields)
+  detect = functools.partial(_discriminate, encoder, fields, ops)
   of = generator.main_network('discriminator', 'replaced_head').of
 
   def loss(params, batch, normalizers, carry, key, train):
     keys = (None, None) if key is None else jax.random.split(key)
-    logits_BPV, _ = generators.logits(generator, generator.of(params), batch, keys[0], ops)
-    masked = networks.masked_sums(logits_BPV, batch)
-    tempered_BPV = generators.tempered(logits_BPV, batch, temperature, disallow_correct)
-    filled = generators.fill(batch, generators.sample(tempered_BPV, batch))
-    _, value, sums = detect(of(params), batch, *filled, normalizers, keys[1])
+    found = guess(generator.of(params), batch, keys[0])
+    masked = networks.masked_sums(found.logits_BPV, batch)
+    _, value, sums = detect(of(params), batch, found.rows, normalizers, keys[1])
     learned = masked['mlm_loss'] / objective.at_least_one(normalizers['masked'])
-    value = discriminator_weight * value + generator_weight * learned
+    value = fields.discriminator_weight * value + fields.generator_weight * learned
     return value, (carry, _joined(sums, masked))
 
-  return _objective(generator, loss, head)
+  return _objective(generator, loss, fields.head)
 
 
-def replaced_token_frozen(
-  encoder,
-  ops=operations.PLAIN,
-  *,
-  temperature,
-  disallow_correct,
-  loss_over,
-  head,
-  discriminator_weight,
-) -> objective.Objective:
+@named.of_fields(definitions.replaced_token_frozen)
+def replaced_token_frozen(encoder, ops=operations.PLAIN, *, fields) -> objective.Objective:
   """The second of two stages (Clark et al. 2020 §3.2): the discriminator learns, the generator
   stays as `generator_mlm` left it.
 
@@ -81,21 +64,18 @@ def replaced_token_frozen(
   size. Metrics: see `replaced_token`.
   """
   generator = generators.build(encoder, width=1.0, depth=1.0, shared='none')
-  detect = functools.partial(_discriminate, encoder, heads.replaced(head), loss_over, ops)
+  guess = functools.partial(generators.guess, generator, ops, fields)
+  detect = functools.partial(_discriminate, encoder, fields, ops)
   of = generator.main_network('discriminator', 'replaced_head').of
 
   def loss(params, batch, normalizers, carry, key, train):
     # Without dropout: the generator's guesses are wanted, not its learning.
-    logits_BPV, _ = generators.logits(
-      generator, jax.lax.stop_gradient(generator.of(params)), batch, None, ops
-    )
-    tempered_BPV = generators.tempered(logits_BPV, batch, temperature, disallow_correct)
-    filled = generators.fill(batch, generators.sample(tempered_BPV, batch))
-    _, value, sums = detect(of(params), batch, *filled, normalizers, key)
-    sums = _joined(sums, networks.masked_sums(logits_BPV, batch))
-    return discriminator_weight * value, (carry, sums)
+    found = guess(jax.lax.stop_gradient(generator.of(params)), batch, None)
+    _, value, sums = detect(of(params), batch, found.rows, normalizers, key)
+    sums = _joined(sums, networks.masked_sums(found.logits_BPV, batch))
+    return fields.discriminator_weight * value, (carry, sums)
 
-  base = _objective(generator, loss, head)
+  base = _objective(generator, loss, fields.head)
   discriminator, left = base.networks
   return base._replace(
     networks=(discriminator, left._replace(trained=False)),
@@ -105,13 +85,8 @@ def replaced_token_frozen(
 
 
 def generator_mlm(encoder, ops=operations.PLAIN) -> objective.Objective:
-  """The first of two stages: masked language modelling by the generator alone, of the network's
-  size. Metrics: see `mlm`.
-  """
+  """The first of two stages: `mlm` by a generator of the network's size alone."""
   generator = generators.build(encoder, width=1.0, depth=1.0, shared='none')
-
-  def normalizers(batch):
-    return {'masked': networks.masked_normalizer(batch)}
 
   def loss(params, batch, normalizers, carry, key, train):
     logits_BPV, _ = generators.logits(generator, generator.of(params), batch, key, ops)
@@ -120,23 +95,12 @@ def generator_mlm(encoder, ops=operations.PLAIN) -> objective.Objective:
     return value, (carry, {'masked': sums})
 
   init, reads = lambda key: {'generator': generator.init(key)}, encoder.reads + networks.MASKED
-  return objective.Objective(init, normalizers, loss, reads, (generator.network(),))
+  totals = networks.totals('masked')
+  return objective.Objective(init, totals, loss, reads, (generator.network(),))
 
 
-def replaced_token_adversarial(
-  encoder,
-  ops=operations.PLAIN,
-  *,
-  width,
-  depth,
-  shared,
-  temperature,
-  disallow_correct,
-  loss_over,
-  head,
-  generator_weight,
-  discriminator_weight,
-) -> objective.Objective:
+@named.of_fields(definitions.replaced_token_adversarial)
+def replaced_token_adversarial(encoder, ops=operations.PLAIN, *, fields) -> objective.Objective:
   """As `replaced_token`, with a generator that learns to fool the discriminator (Clark et al. 2020,
   appendix F; REINFORCE).
 
@@ -147,39 +111,41 @@ def replaced_token_adversarial(
 
   Metrics: see `replaced_token`, and under 'masked': reward (nats), baseline_loss (nats).
   """
-  generator = generators.build(encoder, width=width, depth=depth, shared=shared)
-  detect = functools.partial(_discriminate, encoder, heads.replaced(head), loss_over, ops)
+  generator = generators.build(
+    encoder, width=fields.width, depth=fields.depth, shared=fields.shared
+  )
+  guess = functools.partial(generators.guess, generator, ops, fields)
+  detect = functools.partial(_discriminate, encoder, fields, ops)
   of = generator.main_network('discriminator', 'replaced_head').of
   baseline = heads.token_score('baseline_head', 'predictions')
 
   def loss(params, batch, normalizers, carry, key, train):
     keys = (None, None) if key is None else jax.random.split(key)
-    logits_BPV, hidden_BPD = generators.logits(generator, generator.of(params), batch, keys[0], ops)
-    masked = networks.masked_sums(logits_BPV, batch)
-    tempered_BPV = generators.tempered(logits_BPV, batch, temperature, disallow_correct)
-    sampled_BP = generators.sample(tempered_BPV, batch)
-    filled = generators.fill(batch, sampled_BP)
-    scores_BL, value, sums = detect(of(params), batch, *filled, normalizers, keys[1])
+    found = guess(generator.of(params), batch, keys[0])
+    masked = networks.masked_sums(found.logits_BPV, batch)
+    scores_BL, value, sums = detect(of(params), batch, found.rows, normalizers, keys[1])
     scores_BP = jax.lax.stop_gradient(
       jnp.take_along_axis(scores_BL, batch['masked_positions'], axis=1, mode='clip')
     )
-    reward_BP = _nll(scores_BP, sampled_BP != batch['masked_targets'])
-    hidden_BPD = jax.lax.stop_gradient(hidden_BPD)
+    reward_BP = _nll(scores_BP, found.sampled_BP != batch['masked_targets'])
+    hidden_BPD = jax.lax.stop_gradient(found.states_BPD)
     guess_BP = baseline.logits(generator.encoder, params, hidden_BPD, batch)
     advantage_BP = jax.lax.stop_gradient(reward_BP - jax.nn.softplus(-guess_BP))
     right_BP = jnp.exp(-reward_BP)
     weights_BP = batch['masked_weights']
-    policy = -jnp.sum(weights_BP * advantage_BP * -networks.nll(tempered_BPV, sampled_BP)[0])
+    policy = -jnp.sum(
+      weights_BP * advantage_BP * -networks.nll(found.tempered_BPV, found.sampled_BP)[0]
+    )
     learned = jnp.sum(
       weights_BP
       * (right_BP * jax.nn.softplus(-guess_BP) + (1.0 - right_BP) * jax.nn.softplus(guess_BP))
     )
     masked.update(reward=jnp.sum(weights_BP * reward_BP), baseline_loss=learned)
     learned = (policy + learned) / objective.at_least_one(normalizers['masked'])
-    value = discriminator_weight * value + generator_weight * learned
+    value = fields.discriminator_weight * value + fields.generator_weight * learned
     return value, (carry, _joined(sums, masked))
 
-  base = _objective(generator, loss, head)
+  base = _objective(generator, loss, fields.head)
 
   def init(key):
     own = baseline.init(generator.encoder, jax.random.fold_in(key, 3))
@@ -188,22 +154,24 @@ def replaced_token_adversarial(
   return base._replace(init=init)
 
 
-def corruption_detection(encoder, ops=operations.PLAIN, *, loss_over, head) -> objective.Objective:
+@named.of_fields(definitions.corruption_detection)
+def corruption_detection(encoder, ops=operations.PLAIN, *, fields) -> objective.Objective:
   """Detection without a generator: the tokens that the masking put in are the replaced ones.
 
   With masking=token, corruption (0, 1, 0) and random_tokens 'all' or 'unigrams' that is the uniform
   and the unigram generator of Clark et al. 2020 §3.2. Metrics of the discriminator: see
   `replaced_token`.
   """
-  detect = functools.partial(_discriminate, encoder, heads.replaced(head), loss_over, ops)
+  detect = functools.partial(_discriminate, encoder, fields, ops)
 
   def init(key):
-    own = heads.replaced(head)
+    own = heads.replaced(fields.head)
     return networks.init(encoder, jax.random.split(key), own, predicts=False)
 
   def loss(params, batch, normalizers, carry, key, train):
     original_BL, _ = generators.fill(batch, batch['masked_targets'])
-    _, value, sums = detect(params, batch, original_BL, batch['input_ids'], normalizers, key)
+    rows = original_BL, batch['input_ids']
+    _, value, sums = detect(params, batch, rows, normalizers, key)
     return value, (carry, sums)
 
   return _detecting(encoder, init, loss, objective.whole(encoder))
@@ -245,12 +213,9 @@ def _objective(generator, loss, head):
 
 
 def _detecting(encoder, init, loss, trained):
-  reads, final = encoder.reads + networks.MASKED, finalize_metrics
-  return objective.Objective(init, _normalizers, loss, reads, trained, finalize_metrics=final)
-
-
-def _normalizers(batch):
-  return {'masked': networks.masked_normalizer(batch), 'tokens': networks.token_normalizer(batch)}
+  reads, totals = encoder.reads + networks.MASKED, networks.totals('masked', 'tokens')
+  final = finalize_metrics
+  return objective.Objective(init, totals, loss, reads, trained, finalize_metrics=final)
 
 
 def _over_all(real_BL, batch):
@@ -270,17 +235,15 @@ def _over_masked(real_BL, batch):
 _LOSS_OVER = {'all': _over_all, 'masked': _over_masked}
 
 
-def _discriminate(
-  encoder, head, loss_over, ops, params, batch, original_BL, filled_BL, normalizers, key
-):
-  """(logits_BL, loss, sums) of the discriminator on filled rows. params: of its network."""
-  hidden_BLD = networks.encode(
-    encoder, params['encoder'], {**batch, 'input_ids': filled_BL}, key, ops
-  )
-  logits_BL = head.logits(encoder, params, hidden_BLD, batch)
+def _discriminate(encoder, fields, ops, params, batch, rows, normalizers, key):
+  """(logits_BL, loss, sums) of the discriminator. params: of its network; rows: of Guess."""
+  original_BL, filled_BL = rows
+  filled = {**batch, 'input_ids': filled_BL}
+  hidden_BLD = networks.encode(encoder, params['encoder'], filled, key, ops)
+  logits_BL = heads.replaced(fields.head).logits(encoder, params, hidden_BLD, batch)
   replaced_BL = filled_BL != original_BL
   real_BL = (batch['pack_ids'] > 0).astype(jnp.float32)
-  total, weights_BL = _LOSS_OVER[loss_over](real_BL, batch)
+  total, weights_BL = _LOSS_OVER[fields.loss_over](real_BL, batch)
   summed = jnp.sum(weights_BL * _nll(logits_BL, replaced_BL))
   flagged_BL = logits_BL > 0
   count = lambda of_BL: jnp.sum(real_BL * of_BL)

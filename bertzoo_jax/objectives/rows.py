@@ -81,15 +81,7 @@ def regression(encoder, ops=operations.PLAIN, *, head, dropout, input_dropout, s
 
 
 def multilabel(
-  encoder,
-  ops=operations.PLAIN,
-  *,
-  labels,
-  head,
-  dropout,
-  input_dropout,
-  threshold=0.5,
-  sift=None,
+  encoder, ops=operations.PLAIN, *, labels, head, dropout, input_dropout, threshold=0.5, sift=None
 ):
   """Mean binary cross-entropy over rows and labels, labels [B, C] float32 of 0 and 1.
 
@@ -112,9 +104,7 @@ def multilabel(
 
 
 def _of_rows(encoder, ops, sift, head, form, loss_name, measures, unit_weights=None):
-  """The Objective. form, unit_weights: see scored.Scorer. measures: (logits_BC, batch) → {metric:
-  [B]}.
-  """
+  """form, unit_weights: see scored.Scorer. measures: (logits_BC, batch) → {metric: [B]}."""
   measured = lambda outputs, batch: measures(outputs['row'], batch)
   scorer = scored.Scorer(head, 'rows', measured, {loss_name: 1.0}, {'row': form})
   scorer = scorer._replace(unit_weights=unit_weights)

@@ -153,9 +153,7 @@ def _cross_entropy(one, other):
 
 
 def _divergence(scorer, name):
-  """(outputs, outputs of the clean pass, batch) → Σ over the units of a batch, of the mean over the
-  outputs.
-  """
+  """(outputs, those of the clean pass, batch) → Σ over units of the mean over their outputs."""
   apart = DIVERGENCES[name]
 
   def one(form, weights, x, clean):

@@ -1,6 +1,4 @@
-"""Masked language modelling with the span boundary objective. Legend: B batch, L length, P
-predictions, D width.
-"""
+"""mlm with the span boundary objective. B batch, L length, P predictions, D width."""
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +31,7 @@ def mlm_span_boundary(
 
   def normalizers(batch):
     boundary = jnp.sum(boundary_weights(batch, num_offsets))
-    return {'masked': networks.masked_normalizer(batch), 'boundary': boundary}
+    return {**networks.totals('masked')(batch), 'boundary': boundary}
 
   def loss(params, batch, normalizers, carry, key, train):
     states_BPD, hidden_BLD, _ = networks.predictions(encoder, params['encoder'], batch, key, ops)
@@ -50,9 +48,7 @@ def mlm_span_boundary(
 
 
 def boundary_weights(batch, num_offsets: int) -> jax.Array:
-  """[B, P] float32: the masked weight of a prediction if it is one of the first num_offsets tokens
-  of a span with a token on each side; else 0.
-  """
+  """[B, P]: masked weights of the first num_offsets tokens of spans between two tokens."""
   told_BP = (batch['span_right'] > 0) & (batch['span_offset'] < num_offsets)
   return batch['masked_weights'] * told_BP
 
@@ -60,9 +56,7 @@ def boundary_weights(batch, num_offsets: int) -> jax.Array:
 def boundary_sums(
   head: heads.Head, encoder, params, hidden_BLD, batch, constrain
 ) -> dict[str, jax.Array]:
-  """{'boundary_loss', 'boundary_accuracy'}: sums over the predictions of a batch. The total
-  'boundary' is their denominator. params: of the network.
-  """
+  """{'boundary_loss', 'boundary_accuracy'}: sums over predictions; total 'boundary'."""
   logits_BPV = head.logits(encoder, params, hidden_BLD, batch, constrain=constrain)
   weights_BP = boundary_weights(batch, head.fields['num_offsets'])
   return networks.masked_sums(logits_BPV, {**batch, 'masked_weights': weights_BP}, 'boundary')

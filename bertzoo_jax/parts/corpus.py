@@ -33,4 +33,4 @@ def corpus(
   """
 
 
-__all__ = ['corpus']
+__all__ = fields.sections(vars())

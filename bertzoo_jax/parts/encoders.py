@@ -176,4 +176,4 @@ def modern(
   """
 
 
-__all__ = ['transformer', 'disentangled', 'two_stream', 'modern']
+__all__ = fields.sections(vars())

@@ -37,8 +37,8 @@ def run(
   mesh: fields.each(fields.whole(-1, 2**20)) = (-1, 1, 1),
   dtype: fields.one_of('bfloat16', 'float32') = 'bfloat16',
   accumulation: fields.COUNT = 1,
-  unroll: fields.COUNT_OR_0 = 1,
-  remat: fields.one_of('none', 'sublayers', 'feed_forward', 'full') = 'none',
+  unroll: fields.COUNT_OR_0_OR_AUTO = 'auto',
+  remat: fields.one_of('auto', 'none', 'sublayers', 'feed_forward', 'full') = 'auto',
   kernels: fields.one_of('auto', 'xla', 'fused', 'fused_hashed', 'cudnn') = 'auto',
   log_every: fields.COUNT = 100,
   eval_every: fields.STEPS = 10_000,
@@ -56,16 +56,17 @@ def run(
   corpus_cache: fields.one_of('disk', 'ram') = 'disk',
 ):
   """Machinery: how a run is executed. It changes only rounding and, with other kernels, the draw of
-  dropout.
+  dropout. What auto became stands in the workdir, and is kept on devices of the same kind.
 
   mesh: devices along (data, fsdp, tensor); -1 takes those that are left. data and fsdp split the
     rows of a batch. fsdp also splits the parameters and the optimizer's state (a network too large
     for one device). tensor splits the heads, the feed-forward and the vocabulary.
   dtype: of matrix products: bfloat16 | float32.
   accumulation: microbatches per step.
-  unroll: layers per turn of the scan, 0 for all of them (faster on TPUs, and longer to compile).
-  remat: which activations of a layer are saved, from most to least: none (all) | sublayers |
-    feed_forward (its result) | full (nothing).
+  unroll: layers per turn of the scan, 0 for all of them (faster on TPUs, and longer to compile);
+    auto: 0 for a long run on TPUs, else 1.
+  remat: which activations of a layer are saved: auto (the most that fits a TPU, elsewhere all) |
+    none (all) | sublayers | feed_forward (its result) | full (nothing).
   kernels: of attention and norms: auto (fused on TPUs, cuDNN or XLA on GPUs, else XLA) | xla |
     fused | fused_hashed (a TPU's dropout as any machine draws it) | cudnn.
   log_every, eval_every: steps; eval_every 0 evaluates at the end only.
@@ -206,4 +207,4 @@ def fine_tuning(
 
 machinery = run  # fine_tuning has an argument of this name
 
-__all__ = ['run', 'experiment', 'fine_tuning']
+__all__ = fields.sections(vars())

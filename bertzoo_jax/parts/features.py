@@ -8,8 +8,7 @@ from bertzoo_jax.parts import fields
 
 @fields.section
 def texts(
-  *,
-  truncation: fields.one_of('longest_first', 'only_first', 'only_second') = 'longest_first',
+  *, truncation: fields.one_of('longest_first', 'only_first', 'only_second') = 'longest_first'
 ):
   """One text or two in one row, framed as the encoder's tokenizer frames texts.
 
@@ -44,10 +43,7 @@ def question_windows(
 
 
 @fields.section
-def words(
-  *,
-  overlap: fields.AT_LEAST_0 = 0.25,
-):
+def words(*, overlap: fields.AT_LEAST_0 = 0.25):
   """The words of a sentence in one row; each is predicted at its first token.
 
   overlap: a sentence longer than config.length becomes several rows, and neighbours share this many
@@ -78,4 +74,4 @@ def choice_rows(
   """
 
 
-__all__ = ['texts', 'question_windows', 'words', 'choice_rows']
+__all__ = fields.sections(vars())

@@ -105,11 +105,14 @@ BATCH = 2**26  # tokens per batch; the largest published one has 2^24
 PIECES, PIECES_OR_0 = whole(1, 2**24), whole(0, 2**24)
 
 
-_pieces = of(PIECES)
-PIECES_OR_AUTO = Annotated[
-  object,
-  Range(f"{_pieces.words}, or 'auto'", lambda x: x == configuration.AUTO or _pieces.holds(x)),
-]
+def _or_auto(kind):
+  words, holds = of(kind)[:2]
+  return Annotated[
+    object, Range(f"{words}, or 'auto'", lambda x: x == configuration.AUTO or holds(x))
+  ]
+
+
+PIECES_OR_AUTO, COUNT_OR_0_OR_AUTO = _or_auto(PIECES), _or_auto(COUNT_OR_0)
 
 
 # --- a part ---
@@ -143,7 +146,8 @@ def section(constructor=None, *, named=True, like=None, **usual):
     fields.apply_defaults()
     fields = {**fields.arguments, **(definition(**fields.arguments) or {})}
     for key in fields:
-      if signature.parameters[key].annotation is PIECES_OR_AUTO:  # either type, on the command line
+      annotation = signature.parameters[key].annotation
+      if annotation in (PIECES_OR_AUTO, COUNT_OR_0_OR_AUTO):  # either type, on the command line
         fields[key] = ml_collections.FieldReference(fields[key], field_type=object)
     return ml_collections.ConfigDict(
       {**({'name': constructor.__name__} if named else {}), **fields}
@@ -151,6 +155,12 @@ def section(constructor=None, *, named=True, like=None, **usual):
 
   build.__signature__ = signature
   return build
+
+
+def sections(names: dict) -> list[str]:
+  """The names of the sections that a module defines, in its order. names: vars() of the module."""
+  own = [(name, x) for name, x in names.items() if hasattr(x, '__wrapped__')]
+  return [name for name, x in own if (x.__name__, x.__module__) == (name, names['__name__'])]
 
 
 def parameters(part) -> dict[str, inspect.Parameter] | None:

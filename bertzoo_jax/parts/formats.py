@@ -7,11 +7,7 @@ from bertzoo_jax.parts import fields
 
 
 @fields.section
-def full_sentences(
-  *,
-  document_separator: bool = True,
-  sentence_separators: bool = False,
-):
+def full_sentences(*, document_separator: bool = True, sentence_separators: bool = False):
   """Contiguous sentences, across documents, to at most `length` tokens; no pair loss.
 
   document_separator: an extra separator where a document ends (the paper).
@@ -65,21 +61,14 @@ def segment_pairs(
 
 
 @fields.section
-def sentence_pairs(
-  *,
-  negative_rate: fields.SHARE = 0.5,
-):
+def sentence_pairs(*, negative_rate: fields.SHARE = 0.5):
   """Two single sentences, the second the true next one or a random one of another document (Liu et
   al. 2019 §4.2).
   """
 
 
 @fields.section
-def adjacent_segments(
-  *,
-  single_rate: fields.SHARE = 0.1,
-  short_rate: fields.SHARE = 0.05,
-):
+def adjacent_segments(*, single_rate: fields.SHARE = 0.1, short_rate: fields.SHARE = 0.05):
   """Running text of one document in one or two segments, never a false pair (Clark et al. 2020;
   code of ELECTRA's release).
 
@@ -104,12 +93,4 @@ def memory_segments(
   """
 
 
-__all__ = [
-  'full_sentences',
-  'doc_sentences',
-  'token_blocks',
-  'segment_pairs',
-  'sentence_pairs',
-  'adjacent_segments',
-  'memory_segments',
-]
+__all__ = fields.sections(vars())

@@ -150,4 +150,4 @@ def in_order():
   """
 
 
-__all__ = ['token', 'whole_word', 'ngram', 'span', 'ngram_windows', 'permutation', 'in_order']
+__all__ = fields.sections(vars())

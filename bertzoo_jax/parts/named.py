@@ -80,21 +80,28 @@ def build(section, table: dict, what: str, *args, **handed_over):
   return part(*args, **handed_over, **fields)
 
 
-def of_fields(function, definition):
-  """A part that is called with the fields of its definition by name, of a function that takes them
-  together, as its last argument.
+def of_fields(definition):
+  """Makes a function, which takes the fields of this definition together as its last argument, a
+  part that is called with them by name.
   """
-  *given, _ = inspect.signature(function).parameters.values()
-  own = inspect.signature(definition).parameters.values()
-  signature = inspect.Signature([*given, *(p.replace(default=p.empty) for p in own)])
 
-  @functools.wraps(function)
-  def part(*args, **fields):
-    signature.bind(*args, **fields)
-    return function(*args, types.SimpleNamespace(**fields))
+  def decorated(function):
+    *given, last = inspect.signature(function).parameters.values()
+    own = inspect.signature(definition).parameters
+    fields = [p.replace(default=p.empty) for p in own.values()]
+    signature = inspect.Signature([*given, *fields])
 
-  part.__signature__ = signature
-  return part
+    @functools.wraps(function)
+    def part(*args, **named):
+      bound = signature.bind(*args, **named)
+      bound.apply_defaults()
+      fields = types.SimpleNamespace(**{name: bound.arguments.pop(name) for name in own})
+      return function(*bound.arguments.values(), **{last.name: fields})
+
+    part.__signature__ = signature
+    return part
+
+  return decorated
 
 
 def field(section, key: str, table: dict, what: str):

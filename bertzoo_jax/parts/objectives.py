@@ -12,10 +12,7 @@ def mlm():
 
 
 @fields.section
-def mlm_pair(
-  *,
-  pair_weight: fields.AT_LEAST_0 = 1.0,
-):
+def mlm_pair(*, pair_weight: fields.AT_LEAST_0 = 1.0):
   """Masked language modelling plus a two-way classification of the pair: mlm + pair_weight · pair
   (Devlin et al. 2018 A.2).
 
@@ -55,10 +52,7 @@ def causal_lm():
 
 
 @fields.section
-def causal_masked(
-  *,
-  causal_share: fields.SHARE = 0.0625,
-):
+def causal_masked(*, causal_share: fields.SHARE = 0.0625):
   """A share of the rows is read from left to right, the others are masked. In both, tokens are
   predicted by the output at the token before (Charpentier & Samuel 2024).
 
@@ -67,10 +61,7 @@ def causal_masked(
 
 
 @fields.section
-def permutation_lm(
-  *,
-  pair_weight: fields.AT_LEAST_0 = 0.0,
-):
+def permutation_lm(*, pair_weight: fields.AT_LEAST_0 = 0.0):
   """Permutation language modelling: a prediction sees the memory and the tokens before it in a
   random order (Yang et al. 2019 §2.2, 2.3). In the paper a pair loss does not help.
   """
@@ -170,20 +161,4 @@ def all_tokens_mlm():
   """As replace_mlm, predicting every token, with a copy mechanism (Clark et al. 2020 §3.5)."""
 
 
-__all__ = [
-  'mlm',
-  'mlm_pair',
-  'mlm_span_boundary',
-  'left_to_right',
-  'causal_lm',
-  'causal_masked',
-  'permutation_lm',
-  'memory_mlm',
-  'replaced_token',
-  'replaced_token_adversarial',
-  'generator_mlm',
-  'replaced_token_frozen',
-  'corruption_detection',
-  'replace_mlm',
-  'all_tokens_mlm',
-]
+__all__ = fields.sections(vars())

@@ -103,4 +103,4 @@ def muon(
   """
 
 
-__all__ = ['adamw', 'adamw_uncorrected', 'lamb', 'stable_adamw', 'muon']
+__all__ = fields.sections(vars())

@@ -43,11 +43,7 @@ TASK_SECTIONS = {
   'optimizer': SECTIONS['optimizer'],
   'schedule': SECTIONS['schedule'],
 }
-_UNNAMED = {
-  'corpus': corpus.corpus,
-  'run': experiments.run,
-  'objective.sift': task_objectives.sift,
-}
+_UNNAMED = {'corpus': corpus.corpus, 'run': experiments.run, 'objective.sift': task_objectives.sift}
 
 
 class Row(NamedTuple):

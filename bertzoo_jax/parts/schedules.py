@@ -99,14 +99,4 @@ def warmup_stable_decay(
   """
 
 
-__all__ = [
-  'linear_from_start',
-  'linear_after_warmup',
-  'linear_jump',
-  'linear_product',
-  'linear_to_floor',
-  'constant',
-  'inverse_sqrt',
-  'cosine',
-  'warmup_stable_decay',
-]
+__all__ = fields.sections(vars())

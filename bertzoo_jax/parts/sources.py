@@ -73,12 +73,7 @@ def tfds(
 
 
 @fields.section
-def squad(
-  *,
-  files: dict,
-  leave_out: tuple = (),
-  dev_share: fields.SHARE_BELOW_1 = 0.1,
-):
+def squad(*, files: dict, leave_out: tuple = (), dev_share: fields.SHARE_BELOW_1 = 0.1):
   """Questions with answers in a passage: JSON as SQuAD, CMRC2018, DRCD and CJRC have it, or MRQA's
   JSON lines (.jsonl, .jsonl.gz).
 
@@ -202,4 +197,4 @@ def tfds_tags(
   """
 
 
-__all__ = ['table', 'tfds', 'squad', 'question_table', 'choices', 'conll', 'tfds_tags']
+__all__ = fields.sections(vars())

@@ -108,22 +108,13 @@ def choice(
 
 
 @fields.section
-def tagging(
-  *,
-  head: _TOKEN_HEAD = 'auto',
-  dropout: fields.SHARE_BELOW_1 = 0.1,
-  sift: dict = None,
-):
+def tagging(*, head: _TOKEN_HEAD = 'auto', dropout: fields.SHARE_BELOW_1 = 0.1, sift: dict = None):
   """One tag per word, at its first token."""
   return dict(sift=_sift(sift))
 
 
 @fields.section
-def span(
-  *,
-  head: _TOKEN_HEAD = 'auto',
-  sift: dict = None,
-):
+def span(*, head: _TOKEN_HEAD = 'auto', sift: dict = None):
   """The answer to a question as a span of its passage: start and end by one head."""
   return dict(sift=_sift(sift))
 
@@ -147,13 +138,4 @@ def span_conditional(
   return dict(sift=_sift(sift))
 
 
-__all__ = [
-  'sift',
-  'classification',
-  'regression',
-  'multilabel',
-  'choice',
-  'tagging',
-  'span',
-  'span_conditional',
-]
+__all__ = fields.sections(vars())

@@ -93,4 +93,4 @@ def sentencepiece(
   """
 
 
-__all__ = ['wordpiece', 'byte_bpe', 'sentencepiece']
+__all__ = fields.sections(vars())

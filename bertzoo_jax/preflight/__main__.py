@@ -44,17 +44,13 @@ from bertzoo_jax.cli import config_file
 
 
 def recipe(argv: list[str]):
-  """The experiment that the config file itself gives for the size on a command line, without what
-  the line sets or swaps.
-  """
+  """The experiment of the config file for the size on a command line, without its overrides."""
   address = cli.address_in(argv)
   return config_file.load(address.split(',')[0]) if address else None
 
 
 def failed(sentence: str) -> None:
-  """With --json on the command line: prints an object with the one problem that ended all, a
-  mistake in the line or a signal.
-  """
+  """With --json on the command line: prints an object with the one problem that ended all."""
   asked = [a for a in sys.argv[1:] if re.fullmatch(r'--?(no)?json(=.*)?', a)]
   if asked and re.fullmatch(r'--?json(=(true|t|1))?', asked[-1], re.I):
     problem = dict(code='P00', sentence=sentence)
@@ -66,9 +62,7 @@ def failed(sentence: str) -> None:
 
 
 def _end_at_sigterm():
-  """Ends the process at SIGTERM with one line. A thread does it: during a compilation no handler in
-  Python runs.
-  """
+  """Ends the process at SIGTERM, by a thread: a compilation lets no handler of Python run."""
   read, write = os.pipe()
   os.set_blocking(write, False)
 
@@ -142,9 +136,7 @@ if __name__ == '__main__':
     'preemptions', 0, 'That the run is to survive.', lower_bound=0
   )
   _LARGEST = flags.DEFINE_bool(
-    'largest',
-    True,
-    'Where it does not fit: try smaller batches, and what else would make it fit.',
+    'largest', True, 'Where it does not fit: try smaller batches, and what else would make it fit.'
   )
   _JSON = flags.DEFINE_bool('json', False, 'One JSON object in place of the report.')
   cli.run(main, also=failed)

@@ -1,8 +1,5 @@
-"""The train step of each phase, compiled for chips that are not here: whether it fits, and how long
-it takes.
-"""
+"""The train step of each phase, compiled for chips that are not here: memory and time."""
 
-import dataclasses
 import json
 import math
 from collections.abc import Callable
@@ -88,23 +85,14 @@ class Work(NamedTuple):
       changes: (field, value) pairs that are set in the experiment.
       slice_, devices: other chips, and how many devices of them the mesh has.
     """
-
-    def changed(whole):
-      made = whole.copy_and_resolve_references().unlock()
-      made.update_from_flattened_dict(dict(changes))
-      return made.lock()
-
-    planned = tuple(dataclasses.replace(p, config=changed(p.config)) for p in self.run.phases)
-    features = {i: self.text.data.phase(planned[i]).features for i in indices}
-    made = assembly.Run(changed(self.run.config), planned)
+    made = self.run.changed(dict(changes))
+    features = {i: self.text.data.phase(made.phases[i]).features for i in indices}
     where = (slice_, devices) if slice_ else (self.slice_, self.mesh.size)
     return processes.Job(made, features, self.text.data.vocab_size, *where)
 
 
 def described(findings, run, text, mesh) -> list:
-  """[(Phase, PhaseRun)] of a run, traced and not compiled; without the phases that do not fit
-  together (P08).
-  """
+  """[(Phase, PhaseRun)] of a run, traced, without the phases that do not fit together (P08)."""
   out = []
   for phase in run.phases:
     with findings.collecting('P08'):
@@ -208,9 +196,7 @@ def needs(program, slice_) -> str:
 
 
 def _too_large(made, slice_) -> program.Program | None:
-  """Parameters, gradients and optimizer state that do not fit are not given to the compiler: no
-  batch would help.
-  """
+  """What does not fit without activations is not given to the compiler: no batch would help."""
   state = 2 * made.parameters + made.optimizer
   return program.Program(None, {}, None, state, 0.0) if state > slice_.chip.usable else None
 

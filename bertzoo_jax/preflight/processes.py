@@ -206,9 +206,9 @@ def _lowered(job):
   devices = program.devices(job.slice_)[: job.devices]
   config, phases = job.run.config, job.run.phases
   mesh = sharding.mesh(config.run.mesh, devices)
-  phase_data = lambda phase: training_data.PhaseData(job.features[phase.index], None, None, None)
+  phase_data = lambda phase: training_data.PhaseData(job.features[phase.index])
   data = training_data.Data(
-    {}, job.vocab_size, None, None, None, phase_data, phase_data, lambda folder: None
+    {}, job.vocab_size, None, None, {}, phase_data, phase_data, lambda folder: None
   )
   for i, features in job.features.items():
     checks.of_phase(job.run, phases[i], features, job.vocab_size, mesh)

@@ -82,9 +82,17 @@ class Text(NamedTuple):
   kept: int = 0
 
 
-def of_epochs(config, paths):
-  """The config with the steps of config.epochs; as it is if a corpus is in an object store."""
+def of_epochs(findings: Findings, config, paths):
+  """The config with the steps of config.epochs; as it is, with W02, if a corpus is in an object
+  store.
+  """
   if any(map(storage.is_remote, mixture.listed(paths))):
+    steps = sum(phase.steps for phase in configuration.phases(config))
+    findings.add(
+      'W02',
+      f'The steps of config.epochs={config.epochs:g} are known of a local corpus only: give '
+      f'--corpus a local copy. Time and cost are of the {steps:,} steps of config.phases.',
+    )
     return config
   from bertzoo_jax.batches import pipeline  # with TensorFlow
 
@@ -116,20 +124,15 @@ def text(findings: Findings, run, paths, hosts: int) -> Text:
   model = corpus or _imagined(config, manifest)
 
   def trial(phase):
-    made = mixture.stand_in(
-      model, documents=2 * phase.config.batch_size, length=phase.config.length
-    )
-    with warnings.catch_warnings():
-      warnings.simplefilter('ignore')
-      return training_data.PhaseData(
-        pipeline.of_phase(made, phase, host=(0, hosts)).features, None, None, None
-      )
+    return training_data.PhaseData(pipeline.features(model, phase, (0, hosts)))
 
   rows, read, reads = {}, {}, {}
   for phase in run.phases if corpus is not None else ():
     with findings.collecting('P07'), warnings.catch_warnings(record=True) as said:
       warnings.simplefilter('always')
       made = pipeline.of_phase(corpus, phase, host=(0, hosts))
+      if corpus.splits['held_out'].num_tokens:
+        pipeline.held_out(corpus, phase, host=(0, hosts))
       rows[phase.index] = made.rows_per_epoch
       reads[phase.index], read[phase.index] = made.read, made.read(phase.steps)
     for sentence in dict.fromkeys(str(w.message) for w in said):
@@ -147,7 +150,7 @@ def text(findings: Findings, run, paths, hosts: int) -> Text:
       read_of = lambda phase: reads[phase.index]
       kept = reading.kept(config.run.keep_words, run.phases, read_of, run.end_step)
   data = training_data.Data(
-    {'hash': model.hash}, model.vocab_size, None, None, None, trial, trial, lambda folder: None
+    {'hash': model.hash}, model.vocab_size, None, None, {}, trial, trial, lambda folder: None
   )
   return Text(
     data,
@@ -160,9 +163,7 @@ def text(findings: Findings, run, paths, hosts: int) -> Text:
 
 
 def _imagined(config, manifest=None):
-  """A corpus of no text, with all that the config can ask for; the facts of a manifest where there
-  is one.
-  """
+  """A corpus of no text, with all that the config may ask for and the facts of a manifest."""
   special = manifest['special'] if manifest else dict(pad=0, unk=1, cls=2, sep=3, mask=4)
   vocab_size = manifest['vocab_size'] if manifest else tokenizers.vocab_size_of(config.tokenizer)
   if vocab_size == configuration.AUTO:
@@ -230,9 +231,7 @@ def _workdir(findings, config, path, text):
 
 
 def check_room(findings: Findings, path, state_bytes: int, keep: int, for_good: int) -> None:
-  """Room for the newest checkpoints, the best one, those kept for good and the one being written
-  (P13).
-  """
+  """Room for the newest checkpoints, the best, those kept for good and the one written (P13)."""
   needed, free = (keep + 2 + for_good) * state_bytes, shutil.disk_usage(_existing(path)).free
   if needed > free:
     findings.add(

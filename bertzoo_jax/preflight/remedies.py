@@ -1,6 +1,4 @@
-"""Changes that make a run fit. Each change that is named was compiled, as far as its memory is
-known.
-"""
+"""Changes that make a run fit; each was compiled, as far as its memory is known."""
 
 import contextlib
 import functools
@@ -37,9 +35,7 @@ class Option(NamedTuple):
 
 
 class Remedy(NamedTuple):
-  """A change that was tried: bytes per device with it, and whether the phase fits then. The rest is
-  as in Option.
-  """
+  """A change that was tried: bytes per device, whether the phase fits; the rest as in Option."""
 
   change: str
   note: str
@@ -141,9 +137,7 @@ def _here(work, change, note, *values) -> Option:
 
 
 def _unit(work, phase) -> int:
-  """The least number of rows that splits over microbatches, devices and hosts. The batch is a
-  multiple of it.
-  """
+  """The least number of rows that splits over microbatches, devices and hosts."""
   accumulation = work.run.phases[phase.index].config.run.accumulation
   units = range(1, phase.rows + 1)
   return next((unit for unit in units if _divides([unit], accumulation, work)), phase.rows)
@@ -158,9 +152,7 @@ def _divides(batches, accumulation, work) -> bool:
 
 
 def _kinds(work, worst, rows) -> dict[str, list[Option]]:
-  """Changes that leave the experiment as it is, by kind, each from what should be enough to the
-  strongest. rows: of the largest batch that fits, or 0.
-  """
+  """Changes by kind, each from just enough to the strongest. rows: of the largest that fits."""
   run, mesh, slice_ = work.run, work.mesh, work.slice_
   usable, state, over = slice_.chip.usable, _state(worst), sharding.rows_over(mesh)
   split, tensor = mesh.shape['fsdp'], mesh.shape['tensor']
@@ -252,9 +244,7 @@ def _accumulations(work, worst, least) -> list[int]:
 
 
 def _larger(work, over):
-  """The usual slices that the mesh grows with, with at least so many devices for the rows, small to
-  large.
-  """
+  """The usual slices on which the mesh grows to so many devices for the rows, small to large."""
   chip, planned = work.slice_.chip, work.run.phases
   for power in range(chip.most.bit_length() * (-1 in work.run.config.run.mesh[:2])):
     with contextlib.suppress(errors.UserError):
@@ -282,9 +272,7 @@ def _batch(run, phase, rows) -> str:
 
 
 def _set(run, phase, key, value) -> str:
-  """How a user sets a field of a phase, as text: in the phase if it overrides the field, else on
-  the command line.
-  """
+  """How a user sets a field of a phase: in the phase if it overrides it, else by a flag."""
   if key in dict(run.config.phases[phase.index][1]):
     return f'{key}={value} in phase {phase.index} of the config'
   return f'--config.{key}={value}'

@@ -4,7 +4,7 @@ import rich.console
 import rich.table
 import rich.text
 
-from bertzoo_jax import assembly
+from bertzoo_jax.assembly import machinery
 from bertzoo_jax.preflight.tpu import chips
 from bertzoo_jax.preflight.tpu import estimate
 
@@ -26,37 +26,29 @@ def as_dict(found) -> dict:
       hbm_usable=slice_.chip.usable,
     ),
     'mesh': found.mesh,
+    'machinery': {field: found.config.run[field] for field in machinery.FIELDS},
     'phases': [_phase(found, p) for p in found.phases],
     'runs': found.runs and found.runs._asdict(),
     'run': found.run and {**found.run._asdict(), **given},
     'libtpu_init_args': found.flags,
     'bucket_region': found.region,
     'to_make_it_fit': [r._asdict() for r in found.remedies or ()],
-    'to_make_it_faster': faster(found.config) if found.fits else [],
+    'to_make_it_faster': faster(found.request.config) if found.fits else [],
     'problems': [f._asdict() for f in found.findings.problems],
     'warnings': [f._asdict() for f in found.findings.warnings],
   }
 
 
 def _phase(found, p):
-  out = dict(
-    index=p.index,
-    steps=p.steps,
-    rows=p.rows,
-    length=p.length,
+  as_they_are = 'index steps rows length parameters optimizer carry epochs epochs_of replicated'
+  out = {name: getattr(p, name) for name in as_they_are.split()} | dict(
     fits=p.program.fits,
     peak=p.program.peak,
-    parameters=p.parameters,
-    optimizer=p.optimizer,
-    carry=p.carry,
     temporaries=p.program.memory and p.program.memory.temporaries,
     checkpoint=p.state,
     largest_batch=p.largest,
-    epochs=p.epochs,
-    epochs_of=p.epochs_of,
     model_flops=p.flops,
     compile_seconds=p.program.seconds,
-    replicated=p.replicated,
     time=None,
   )
   if p.time:
@@ -78,14 +70,12 @@ def _phase(found, p):
 
 
 def faster(config) -> list[str]:
-  """Settings that make steps shorter and change nothing else, by bench/tpu_choices.csv and
-  docs/TPU.md; [] where all of it is set.
-  """
+  """Settings that only shorten steps, by bench/tpu_choices.csv; [] where all of it is auto."""
   out = []
-  if config.run.unroll and config.run.unroll < assembly.encoder(config, 1).num_layers:
+  if config.run.unroll == 1:
     out.append(
-      '--config.run.unroll=0: layers side by side, not in a loop; a tenth to a fifth less time and '
-      'a sixth less memory, and longer to compile'
+      '--config.run.unroll=auto: in a long run layers side by side, not in a loop; a tenth to a '
+      'fifth less time and a sixth less memory, and longer to compile'
     )
   if config.run.kernels == 'xla':
     out.append(
@@ -96,16 +86,12 @@ def faster(config) -> list[str]:
 
 
 def mfu(slice_, p) -> float | None:
-  """Share of its devices' peak that the model's own FLOPs take in the likely time; None if they are
-  not known.
-  """
+  """Share of the devices' peak that the model's FLOPs take in the likely time, if known."""
   return p.flops and p.flops / (p.time.likely * p.devices * slice_.chip.peak)
 
 
 def collectives(slice_, p) -> list[tuple]:
-  """(opcode, group, how often, bytes per step, seconds per step) of a phase's collectives, by
-  opcode and group.
-  """
+  """(opcode, group, times, bytes and seconds per step) of a phase, by opcode and group."""
   out = {}
   for c in p.reading.collectives:
     times, moved, seconds = out.get((c.opcode, c.group), (0, 0, 0.0))
@@ -128,6 +114,7 @@ def _lines(said, searched):
   """The text of a report. searched: whether remedies were looked for."""
   if said['slice']:
     yield _heading(said)
+    yield ' · '.join(f'run.{field} {value}' for field, value in said['machinery'].items())
   if said['phases']:
     yield _memory(said)
     if any(p['time'] for p in said['phases']):

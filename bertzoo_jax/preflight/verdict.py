@@ -9,6 +9,7 @@ import jax
 
 from bertzoo_jax import assembly
 from bertzoo_jax.assembly import checks
+from bertzoo_jax.assembly import machinery
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.finetune import plan
@@ -131,7 +132,7 @@ def preflight(request: Request, say=lambda line: None) -> Preflight:
     config, text, runs = _fine_tuning(findings, request, slice_)
   elif request.corpus and config.epochs:
     with findings.collecting('P06'):
-      config = readiness.of_epochs(config, request.corpus)
+      config = readiness.of_epochs(findings, config, request.corpus)
   resolved, sound = None, False
   if text is not None or not request.is_task:
     with findings.collecting('P01'):
@@ -151,6 +152,9 @@ def preflight(request: Request, say=lambda line: None) -> Preflight:
     with findings.collecting('P06'):
       text = readiness.text(findings, resolved, request.corpus, slice_.hosts if fitting else 1)
   described = []
+  if sound and text is not None and fitting:
+    resolved = machinery.resolved(resolved, text.data.vocab_size, mesh)
+    config = resolved.config
   if sound and text is not None:
     described = _described(findings, resolved, text, mesh if fitting else None)
   if request.workdir is not None and text is not None:
@@ -159,7 +163,8 @@ def preflight(request: Request, say=lambda line: None) -> Preflight:
   phases, changes = [], None
   if described and fitting:
     work = compiling.Work(resolved, text, mesh, slice_, _kept(config), say)
-    phases, changes = _compiled(findings, request, work, described)
+    work, phases, changes = _compiled(findings, request, work, described)
+    config = work.run.config
   return Preflight(
     request,
     config,
@@ -188,13 +193,21 @@ def _fine_tuning(findings, request, slice_):
 
 
 def _compiled(findings, request, work, described):
-  """(phases, remedies that were compiled, or None)."""
+  """(Work with the run.remat that fits, phases, remedies that were compiled, or None)."""
   for finding in findings.problems:  # a compilation takes minutes
     work.say(f'{finding.code}  {finding.sentence}')
   kernels = request.kernels
   if kernels is None:
     kernels = kernel_costs.of(work.slice_.chip.name)
-  phases, changes = compiling.phases(findings, work, described, kernels), None
+  auto = request.config.run.remat == configuration.AUTO
+  policies = machinery.policies(work.run.config)
+  for policy in policies if auto else policies[:1]:
+    work, own = work._replace(run=work.run.changed({'run.remat': policy})), readiness.Findings()
+    phases, changes = compiling.phases(own, work, described, kernels), None
+    if all(p.program.fits for p in phases):
+      break
+  for finding in own:
+    findings.add(*finding)
   if request.largest and (tight := [p for p in phases if not p.program.fits]):
     worst = max(tight, key=lambda p: p.program.needed)
     work.say(
@@ -203,7 +216,7 @@ def _compiled(findings, request, work, described):
     )
     rows, changes = remedies.tried(work, worst)
     phases = [p._replace(largest=rows) if p == worst else p for p in phases]
-  return phases, changes
+  return work, phases, changes
 
 
 def _whole(request, config, slice_, phases, runs) -> estimate.Run | None:

@@ -119,9 +119,7 @@ class Predictor:
     return self._rows(readers.reader(source)(storage.path(path)))
 
   def _rows(self, examples) -> tasks.Split:
-    """The examples as rows. Raises UserError for pairs where a run had single texts, or the other
-    way round.
-    """
+    """The examples as rows. Raises UserError for pairs in place of single texts, or the reverse."""
     found = self._loaded.found
     if found.config is not None and 'text_b' in self.source:
       if (pairs := bool(self.source.text_b)) != (examples.b is not None):

@@ -1,3 +1,1 @@
-"""Reproduces a table of a paper: plan (which runs), work (one row), page (the table). The command
-is in `__main__`.
-"""
+"""Reproduces a table of a paper: plan (which runs), work (one row), page (the table)."""

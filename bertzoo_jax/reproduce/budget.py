@@ -52,9 +52,7 @@ def tokens(experiment) -> int:
 
 
 def work(experiment) -> float:
-  """Train FLOPs of a run, as Clark et al. 2020 count them; 6 per parameter and token (Kaplan et al.
-  2020 §2.1) for a network that has no such count.
-  """
+  """Train FLOPs of a run as Clark et al. 2020 count them; else 6 per parameter and token."""
   run, words = assembly.resolve(experiment), experiment.tokenizer.vocab_size
   if (flops := published_flops.of_run(run, words)) is not None:
     return flops
@@ -83,9 +81,7 @@ def chosen(seconds: float, hours: float) -> float:
 
 
 def _timed(job, corpus, folder) -> tuple[float, float]:
-  """(seconds per unit of `work`, tokens per second) of a step with at most _ROWS rows, in the first
-  phase.
-  """
+  """(seconds per unit of `work`, tokens per second) of a step of the first phase, of few rows."""
   one = job.experiment.copy_and_resolve_references().unlock()
   rows = min(plan.rows_of(one), _ROWS)
   _, overrides = one.phases[0]

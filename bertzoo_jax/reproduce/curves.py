@@ -33,9 +33,7 @@ def of_rows(config, workdir, flops) -> dict[str, list[list[tuple]]]:
 
 
 def _spent(experiment):
-  """step → share of the train FLOPs of a whole run up to that step. Phases differ in the FLOPs of
-  a step; where these are not known the share is nan.
-  """
+  """step → share of the train FLOPs of a whole run; nan where a phase's are not known."""
   steps = [n for n, _ in experiment.phases]
   flops = [1.0]
   if len(steps) > 1:

@@ -58,9 +58,7 @@ class Cell(NamedTuple):
 
 
 class Row(NamedTuple):
-  """One row. run: whether it has a config; seeds, diverged: of pretraining, those that ended and
-  those that diverged.
-  """
+  """One row. run: whether it has a config; seeds, diverged: of pretraining, ended or diverged."""
 
   row: str
   title: str

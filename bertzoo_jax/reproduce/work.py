@@ -203,9 +203,7 @@ def late(job: jobs.Job, config, task_dir) -> list[str]:
 
 
 def _best_run(folder) -> str:
-  """Address of the best run of a fine-tuning: the one that keeps its checkpoint. '' if none does,
-  since the task was not run or all its runs diverged.
-  """
+  """Address of the run of a fine-tuning that keeps its checkpoint; '' if none does."""
   for run in sorted(storage.path(folder).glob('*/*')):
     if steps := step_folders.steps(run):
       return f'{run}@{steps[-1]}'

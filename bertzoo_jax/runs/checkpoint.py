@@ -41,6 +41,8 @@ from bertzoo_jax.runs import step_folders
 # Orbax counts saves with one counter per process. If two threads begin a save at the same time,
 # each waits for the other's folder, so saves begin one after the other.
 _BEGINNING = threading.Lock()
+_THIS_RUN = 'use the config and version the run was started with, or a new --workdir'
+_OTHER_RUN = 'leave --resume_moments out: --init then takes the weights that fit'
 
 
 class Checkpoints:
@@ -155,9 +157,9 @@ class Checkpoints:
     folders = storage.absolute(workdir) / step_folders.FOLDER if workdir else self._folder
     folder = folders / str(step)
     with _decoding(folder):
-      return self._restore(folder, target)
+      return self._restore(folder, target, _OTHER_RUN if workdir else _THIS_RUN)
 
-  def _restore(self, folder, target):
+  def _restore(self, folder, target, remedy):
     # Orbax would read it once, and nothing tells it of a bit that flips on the way
     saved = storage.read_json(folder / 'meta' / 'metadata')['shapes']
     wanted, added = _parts(target), {}
@@ -167,7 +169,7 @@ class Checkpoints:
       zeros = lambda: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), lacking)
       where = jax.tree.map(lambda x: x.sharding, lacking)
       added['spikes'] = jax.jit(zeros, out_shardings=where)()
-    _check_shapes(saved, _shapes(wanted), folder)
+    _check_shapes(saved, _shapes(wanted), folder, remedy)
     args = {
       name: ocp.args.PyTreeRestore(
         item=tree, restore_args=ocp.checkpoint_utils.construct_restore_args(tree)
@@ -226,9 +228,7 @@ def load_params(address: str) -> tuple[dict, int, str]:
 
 
 def locate(address: str) -> tuple[str, int, str | None]:
-  """(workdir, step, kind as in `parse_address`) of the sound checkpoint at an address. Errors: see
-  `load_params`.
-  """
+  """(workdir, step, kind of `parse_address`) of a sound checkpoint. Errors: see `load_params`."""
   with storage.reading(f'The checkpoint {address}'):
     return _locate(address)
 
@@ -398,21 +398,17 @@ def _decoding(folder):
     ) from e
 
 
-def _check_shapes(saved, wanted, folder):
+def _check_shapes(saved, wanted, folder, remedy):
   if lines := [
     f'{k}: {saved[k]} saved, {wanted[k]} expected'
     for k in sorted(saved.keys() & wanted.keys())
     if saved[k] != wanted[k]
   ]:
-    raise errors.UserError(
-      f'{folder} has other shapes ({len(lines)}), as {lines[0]}: use the config the run was '
-      'started with, or a new --workdir.'
-    )
+    raise errors.UserError(f'{folder} has other shapes ({len(lines)}), as {lines[0]}: {remedy}.')
   if other := sorted(saved.keys() ^ wanted.keys()):
     where = 'saved and not expected' if other[0] in saved else 'expected and not saved'
     raise errors.UserError(
-      f'{folder} has other arrays ({len(other)}), as {other[0]}, {where}: '
-      'use the config and the version of bertzoo_jax the run was started with, or a new --workdir.'
+      f'{folder} has other arrays ({len(other)}), as {other[0]}, {where}: {remedy}.'
     )
 
 
@@ -438,9 +434,7 @@ def _wanted(record) -> bool:
 
 @functools.cache  # once in a process
 def _quiet_threads():
-  """When one of many writes fails, Orbax closes the event loop that the others still report to.
-  Each of these prints a stack, and so does the loop.
-  """
+  """Without the stacks of writes, and of the closed event loop, after one write has failed."""
   before = sys.unraisablehook
 
   def hook(unraisable):

@@ -4,9 +4,7 @@
 def draw(
   points: list[tuple[float, float]], level: float, name: str, width: int = 60, height: int = 10
 ) -> str:
-  """The points (x, y), x from 0, as stars over a dotted line at `level`, which `name` says. width,
-  height: of the field, in characters.
-  """
+  """Points (x, y) as stars over a dotted line at `level`, in width × height characters."""
   low, high = (pick(level, *(y for _, y in points)) for pick in (min, max))
   last = max(x for x, _ in points)
   share = lambda value, span: value / span if span else 0.0

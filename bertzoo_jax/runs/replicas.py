@@ -19,12 +19,9 @@ _UNSIGNED = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
 
 
 def check(state) -> None:
-  """Raises Stopped where copies of a parameter, or of an array of the optimizer, differ. Reads each
-  array once, on its own device. All hosts must call it.
-  """
-  leaves = jax.tree_util.tree_leaves_with_path(
-    {'params': state.params, 'opt_state': state.opt_state}
-  )
+  """Raises Stopped where copies of an array differ; all hosts must call it. Reads each once."""
+  parts = ('params', 'opt_state', 'average')
+  leaves = jax.tree_util.tree_leaves_with_path({name: getattr(state, name) for name in parts})
   mesh = leaves[0][1].sharding.mesh
   if mesh.size == 1:
     return
@@ -54,9 +51,7 @@ def _hashes(arrays, mesh, specs):
 
 
 def _hash(x):
-  """uint32: the sum of the bits of all elements, each mixed with its place. Mixing is one to one,
-  so the sum changes if any single element does.
-  """
+  """uint32: the sum of all elements, each mixed with its place: one that changes, changes it."""
   x = x.astype(jnp.uint8) if x.dtype == bool else x
   bits = jax.lax.bitcast_convert_type(x, _UNSIGNED[x.dtype.itemsize]).reshape(-1)
   place = jax.lax.iota(jnp.uint32, bits.size) * jnp.uint32(0x9E3779B1)

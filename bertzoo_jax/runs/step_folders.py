@@ -180,9 +180,7 @@ def move_aside(folder, why):
 
 
 def _raise_if_passing(e):
-  """Raises storage errors that may pass: a store that does not answer is not damaged. A sector that
-  cannot be read (EIO) is.
-  """
+  """Raises a storage error that may pass; a sector that cannot be read (EIO) is damage."""
   if isinstance(e, OSError) and e.errno != errno.EIO and storage.may_pass(e):
     raise e
 

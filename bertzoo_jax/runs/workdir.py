@@ -38,9 +38,7 @@ _PACKAGES = (
 
 @contextlib.contextmanager
 def writable(path):
-  """Makes the folder and checks that it can be written; yields it without links. When the `with`
-  ends, folders that were made here and are still empty are removed.
-  """
+  """Makes the folder, yields it without links; removes folders made here that stay empty."""
   path, made = storage.path(path), []
   if not storage.is_remote(path):
     made = [p for p in (path, *path.parents) if not os.path.exists(p)]
@@ -136,6 +134,17 @@ def run_config(workdir):
       f'{path} does not exist: a workdir needs the config.json that pretrain wrote; copy it there.'
     )
   return found
+
+
+def machinery(path, device_kind: str) -> dict:
+  """{'run.unroll': …} of the last attempt; {} where that was on another kind of device."""
+  path = storage.path(path)
+  with storage.reading(f'The workdir {path}'):
+    last, file = (attempts(path) or [{}])[-1], path / _CONFIG
+    config = _noted(file) and _read_config(file) or _recorded_config(path)
+  if not config or not str(last.get('devices')).endswith(f'× {device_kind}'):
+    return {}
+  return {k: value for k, value in configuration.flatten(config).items() if k.startswith('run.')}
 
 
 def corpus_record(workdir) -> dict:

@@ -68,10 +68,8 @@ def show(
 
   ranges.check(config)
   console = console or rich.console.Console(highlight=False, soft_wrap=True)
-  if npz is not None and storage.path(npz).exists():
-    raise errors.UserError(
-      f'{npz} exists and is not overwritten: give another name, or remove it first.'
-    )
+  if npz is not None:
+    storage.check_new(npz)
   corpus = mixture.open(path, config, cache_dir)
   phases = ranges.check(pipeline.of_epochs(config, corpus))
   chosen, first, end = _phase(phases, steps, phase, split, STATS_STEPS if stats else 1)
@@ -226,9 +224,7 @@ def main(_):
 if __name__ == '__main__':
   _CONFIG = cli.define_config()
   _CORPUS = flags.DEFINE_multi_string('corpus', None, cli.CORPUS_HELP, required=True)
-  _CACHE_DIR = flags.DEFINE_string(
-    'cache_dir', None, 'Local folder to which a corpus in an object store is mirrored once.'
-  )
+  _CACHE_DIR = flags.DEFINE_string('cache_dir', None, cli.CACHE_DIR_HELP)
   _STEPS = flags.DEFINE_string(
     'steps', None, 'first:end, steps of the run (of the held-out split: evaluation batches).'
   )

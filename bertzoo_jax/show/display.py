@@ -1,6 +1,4 @@
-"""Rows in colour, for `show`: what is masked, replaced and kept, special tokens, segments (also
-packed ones), spans and orders.
-"""
+"""Rows in colour: what is masked, replaced and kept, specials, segments, packs, spans, orders."""
 
 import numpy as np
 import rich.text
@@ -86,9 +84,7 @@ def row(batch, number, tokenizer, special, fields):
 
 
 def _kinds(batch, special, block):
-  """The kind of each token of a row (a key of _STYLES), {position: token to predict}, {position:
-  which of its block it is}.
-  """
+  """Key of _STYLES of each token, {position: token to predict}, {position: which of its block}."""
   ids, segments = batch['input_ids'], batch['segment_ids']
   frame = {special['cls'], special['sep'], special['pad']}
   kinds = [

@@ -124,9 +124,7 @@ def _of(section, field):
 
 
 def _in_reading_order(batch):
-  """The unit marks, of rows read from right to left too such that a token continues the one before
-  it.
-  """
+  """The unit marks in the order in which the rows are read."""
   marks = batch['units']
   if 'direction' not in batch:
     return marks
@@ -171,9 +169,7 @@ def _tenths(predicted_RL):
 
 
 def _words(units, packs, text, predicted):
-  """Counts of words: those of several tokens that are touched and whole, and runs by their length
-  in words.
-  """
+  """Counts of touched and whole words of several tokens, and of runs by their length in words."""
   fresh = text & ~_follows(text, packs)
   begins = fresh | (text & (units & word_marks.CONTINUES_WORD == 0))
   number = np.cumsum(begins).reshape(text.shape)[text]  # of each text token, from 1
@@ -222,9 +218,7 @@ def _word_lines(n, masking):
 
 
 def _lengths(masking):
-  """Shares of 1, 2, … words that the config draws; what touches counts as one run, so that measured
-  ones are longer. None where it draws none.
-  """
+  """Shares of 1, 2, … words that the config draws, before runs touch; None where it draws none."""
   name = masking.name
   weights = {
     'ngram': lambda: masking.weights,

@@ -37,14 +37,7 @@ def rows_of(count: int, step: int, *, batch_size: int, seed: int) -> np.ndarray:
 
 
 def train_batch(
-  split,
-  step: int,
-  *,
-  batch_size: int,
-  seed: int,
-  length_buckets,
-  padding: str,
-  pad: int,
+  split, step: int, *, batch_size: int, seed: int, length_buckets, padding: str, pad: int
 ) -> dict[str, np.ndarray]:
   """The batch of a train step.
 

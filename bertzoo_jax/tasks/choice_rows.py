@@ -3,10 +3,10 @@
 import numpy as np
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.tasks import frames
 from bertzoo_jax.tasks.choices import Choices
 from bertzoo_jax.tasks.frames import Frame
 from bertzoo_jax.tasks.frames import Rows
-from bertzoo_jax.tasks.frames import encoded
 
 
 def choice_rows(examples: Choices, numbers, tokenizer, frame: Frame, fields) -> Rows:
@@ -34,42 +34,36 @@ def choice_rows(examples: Choices, numbers, tokenizer, frame: Frame, fields) -> 
         f'{place} has {len(own)} options, and config.features.options={many}: set '
         f'--config.features.options={max(map(len, examples.options))}.'
       )
-  template = frame.words(True)
-  alone = sum(role not in 'AB' for role, _ in template)
-  room = frame.max_length - alone
-  if room < 2:
-    raise errors.UserError(
-      f'config.length={frame.max_length} leaves no room for two texts beside the special tokens: '
-      f'set --config.length={alone + 2} or more.'
-    )
+  template, room = frame.words(True), frame.room(True, 2, 'two texts')
   texts, asked = _texts(examples, fields.blank)
-  text_ids, asked_ids = _ids(tokenizer, texts), _ids(tokenizer, [a for own in asked for a in own])
-  most = min(fields.option_tokens, max(room // 2, 1))
-  fixed = {r: np.array([frame.special[r]], np.int32) for r, _ in template if r not in 'AB'}
-  pieces, sizes, uncut, at, nothing = [], [], [], 0, np.zeros(0, np.int32)
-  for i, own in enumerate(asked):
-    for c in range(many):
-      text, whole = (text_ids[i], asked_ids[at + c]) if c < len(own) else (nothing, nothing)
-      uncut.append(len(text) + len(whole) + alone)
-      begin = max(len(whole) - most, 0) if fields.option_cut == 'start' else 0
-      whole = whole[begin : begin + most]
-      both = [text[: room - len(whole)], whole]
-      first, second = both if fields.order == 'text_first' else both[::-1]
-      row = [{**fixed, 'A': first, 'B': second}[role] for role, _ in template]
-      pieces += row
-      sizes.append([len(x) for x in row])
-    at += len(own)
-  sizes = np.array(sizes, np.int64).reshape(-1, len(template))
-  segments = np.tile(np.array([segment for _, segment in template], np.int32), len(sizes))
-  weights = [[float(c < len(own)) for c in range(many)] for own in asked]
+  (texts, of_text), (options, of_option) = map(
+    frames.distinct, (texts, [option for own in asked for option in own])
+  )
+  encode = tokenizer.encode_as_transformers
+  texts, options = frames.tokens_of(encode, texts), frames.tokens_of(encode, options)
+  counts = np.array([len(own) for own in asked], np.int64)
+  there = np.arange(many) < counts[:, None]
+  text, option = np.zeros((2, *there.shape), np.int64)
+  text[there], option[there] = np.repeat(of_text, counts), of_option
+  text_size, option_size = (
+    np.where(there, x, 0) for x in (texts.sizes[text], options.sizes[option])
+  )
+  option_kept = np.minimum(option_size, min(fields.option_tokens, max(room // 2, 1)))
+  lost = option_size - option_kept if fields.option_cut == 'start' else 0
+  both = [
+    (texts.values, texts.offsets[text], np.minimum(text_size, room - option_kept)),
+    (options.values, options.offsets[option] + lost, option_kept),
+  ]
+  parts = zip('AB', both if fields.order == 'text_first' else both[::-1])
+  parts = {role: (tokens, *(x.reshape(-1) for x in where)) for role, (tokens, *where) in parts}
+  laid, _ = frames.laid_out(template, frame.special, parts)
+  alone = sum(role not in 'AB' for role, _ in template)
   return Rows(
-    ids=np.concatenate([*pieces, nothing]).astype(np.int32),
-    segments=np.repeat(segments, sizes.reshape(-1)),
-    offsets=np.concatenate([[0], np.cumsum(sizes.sum(axis=1))]).astype(np.int64),
-    uncut=np.array(uncut, np.int64),
+    **laid,
+    uncut=(text_size + option_size + alone).reshape(-1),
     labels=numbers,
     group=many,
-    features={'option_weights': np.array(weights, np.float32).reshape(len(asked), many)},
+    features={'option_weights': there.astype(np.float32)},
   )
 
 
@@ -90,10 +84,3 @@ def _asked(question, option, blank) -> str:
   if blank and blank in question:
     return question.replace(blank, option)
   return f'{question} {option}' if question else option
-
-
-def _ids(tokenizer, texts):
-  """The tokens of texts, each different text tokenised once."""
-  different = list(dict.fromkeys(texts))
-  known = dict(zip(different, encoded(tokenizer.encode_as_transformers, different)))
-  return [known[text] for text in texts]

@@ -1,7 +1,6 @@
 """Questions with options, one of which is right: their examples, and the files with them."""
 
 import dataclasses
-import json
 import os
 import re
 from typing import NamedTuple
@@ -56,9 +55,7 @@ class Choices:
 
 
 class _Read(NamedTuple):
-  """A question as written. label: what stands for the right option, None without; form: of FORMS,
-  how the layout writes labels, '' if it does not say.
-  """
+  """A question as written. label: of the right option or None; form: of FORMS, '' if unsaid."""
 
   text: str
   question: str
@@ -70,9 +67,7 @@ class _Read(NamedTuple):
 
 
 def choices(task_dir, fields) -> Source:
-  """Files of questions with options. Raises UserError if a file, column, label or encoding is not
-  as the config says.
-  """
+  """Files of questions with options. Raises UserError for one that is not as the config says."""
 
   def read(path, split, digest):
     if path.is_dir():
@@ -128,7 +123,7 @@ def _race_folder(folder, split, digest) -> list[_Read]:
 
 def _race(data, path) -> list[_Read]:
   """A file of RACE: one JSON object with an article and its questions."""
-  record, where = _json(data, path), str(path)
+  record, where = files.json_of(files.text(data, path), path), str(path)
   if not isinstance(record, dict):
     raise errors.UserError(f'{path} holds no JSON object: it is no file of RACE; copy it again.')
   for key in ('article', 'questions', 'options'):
@@ -163,7 +158,7 @@ def _race(data, path) -> list[_Read]:
 def _dream(data, path) -> list[_Read]:
   """A file of DREAM: [[turns of a dialogue], [{question, choice, answer}, …], name], …."""
   out = []
-  array = _json(data, path)
+  array = files.json_of(files.text(data, path), path)
   for number, entry in enumerate(array if isinstance(array, list) else [None], 1):
     if not _is_dialogue(entry):
       raise errors.UserError(
@@ -206,9 +201,7 @@ def _options(own, where) -> list[str]:
 
 
 def _mctest(data, path, digest):
-  """MCTest, as text (stories between lines of asterisks) or as a table without a header. The right
-  options stand in a file beside it with the end .ans, or have an asterisk.
-  """
+  """MCTest, as text or as a table; right options are in a file beside it, or have an asterisk."""
   beside = path.parent / f'{path.stem}.ans'
   answers = []
   if beside.exists():
@@ -259,8 +252,7 @@ def _stories_of_text(data, path):
   for number, lines in blocks:
     head = next((i for i, line in enumerate(lines) if not line.strip()), len(lines))
     name = next(
-      (x.partition(':')[2].strip() for x in lines[:head] if x.startswith('Story:')),
-      str(len(out)),
+      (x.partition(':')[2].strip() for x in lines[:head] if x.startswith('Story:')), str(len(out))
     )
     story, questions = [], []
     for line in lines[head:]:
@@ -336,13 +328,6 @@ def _as_list(value, where) -> list[str]:
       '--config.source.options=NAME,NAME.'
     )
   return [tables.as_text(v, where) for v in value]
-
-
-def _json(data, path):
-  try:
-    return json.loads(files.text(data, path))
-  except (ValueError, RecursionError) as e:
-    raise errors.UserError(f'{path} holds no JSON ({e}): mend or copy the file.') from e
 
 
 # --- labels ---

@@ -11,12 +11,12 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.parts import features as definitions
 from bertzoo_jax.parts import named
 from bertzoo_jax.tasks import choice_rows
+from bertzoo_jax.tasks import frames
 from bertzoo_jax.tasks import words
 from bertzoo_jax.tasks.answering import windows
 from bertzoo_jax.tasks.examples import Examples
 from bertzoo_jax.tasks.frames import Frame
 from bertzoo_jax.tasks.frames import Rows
-from bertzoo_jax.tasks.frames import encoded
 
 
 def texts(examples: Examples, numbers, tokenizer, frame: Frame, *, truncation) -> Rows:
@@ -33,19 +33,15 @@ def texts(examples: Examples, numbers, tokenizer, frame: Frame, *, truncation) -
     UserError: no room for a token, or the text to cut is too short.
   """
   is_pair = examples.b is not None
-  words = frame.words(is_pair)
-  room = frame.max_length - sum(role not in 'AB' for role, _ in words)
-  if room < 1 + is_pair:
-    raise errors.UserError(
-      f'config.length={frame.max_length} leaves no room for text beside the special tokens: set '
-      f'--config.length={frame.max_length - room + 1 + is_pair} or more.'
-    )
-  tokens = {'A': encoded(tokenizer.encode_as_transformers, examples.a)}
-  if is_pair:
-    tokens['B'] = encoded(tokenizer.encode_as_transformers, examples.b)
-  lengths = {role: np.array([len(t) for t in text], np.int64) for role, text in tokens.items()}
+  room = frame.room(is_pair, 1 + is_pair)
+  pair = {'A': examples.a, **({'B': examples.b} if is_pair else {})}
+  tokens = {r: frames.tokens_of(tokenizer.encode_as_transformers, x) for r, x in pair.items()}
+  lengths = {role: text.sizes for role, text in tokens.items()}
   kept = _kept(truncation, lengths, room, examples)
-  return _framed(words, frame.special, tokens, kept, lengths, numbers)
+  parts = {role: (text.values, text.offsets[:-1], kept[role]) for role, text in tokens.items()}
+  laid, sizes = frames.laid_out(frame.words(is_pair), frame.special, parts)
+  cut = sum(lengths[role] - kept[role] for role in lengths)
+  return Rows(**laid, uncut=sizes.sum(axis=1) + cut, labels=numbers)
 
 
 def longest_first(first, second, room):
@@ -88,29 +84,9 @@ def _kept(truncation, lengths, room, examples):
   return {**lengths, role: kept}
 
 
-def _framed(words, special, tokens, kept, lengths, numbers) -> Rows:
-  count = len(tokens['A'])
-  fixed = {role: np.array([special[role]], np.int32) for role, _ in words if role not in 'AB'}
-  pieces, sizes = [], np.ones((count, len(words)), np.int64)
-  for j, (role, _) in enumerate(words):
-    if role in 'AB':
-      sizes[:, j] = kept[role]
-  for i in range(count):
-    for role, _ in words:
-      pieces.append(fixed[role] if role in fixed else tokens[role][i][: kept[role][i]])
-  segments = np.tile(np.array([segment for _, segment in words], np.int32), count)
-  return Rows(
-    ids=np.concatenate(pieces or [np.zeros(0, np.int32)]).astype(np.int32),
-    segments=np.repeat(segments, sizes.reshape(-1)),
-    offsets=np.concatenate([[0], np.cumsum(sizes.sum(axis=1))]).astype(np.int64),
-    uncut=sizes.sum(axis=1) + sum(lengths[role] - kept[role] for role in lengths),
-    labels=numbers,
-  )
-
-
 BY_NAME = {
   'texts': texts,
-  'question_windows': named.of_fields(windows.question_windows, definitions.question_windows),
+  'question_windows': named.of_fields(definitions.question_windows)(windows.question_windows),
   'words': words.words,
-  'choice_rows': named.of_fields(choice_rows.choice_rows, definitions.choice_rows),
+  'choice_rows': named.of_fields(definitions.choice_rows)(choice_rows.choice_rows),
 }

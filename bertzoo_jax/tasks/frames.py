@@ -4,8 +4,11 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from typing import Any
+from typing import NamedTuple
 
 import numpy as np
+
+from bertzoo_jax.common import errors
 
 _CHUNK = 8192  # texts that are tokens at a time, so that few objects of the tokenizer live
 
@@ -38,12 +41,20 @@ class Frame:
     words = [word.split(':') for word in template.split()]
     return [(role, int(n) if int(n) < segments else 0) for role, n in words]
 
+  def room(self, is_pair: bool, least: int = 1, what: str = 'text') -> int:
+    """Tokens of a row beside its special tokens. Raises UserError for fewer than `least`."""
+    room = self.max_length - sum(role not in 'AB' for role, _ in self.words(is_pair))
+    if room < least:
+      raise errors.UserError(
+        f'config.length={self.max_length} leaves no room for {what} beside the special tokens: set '
+        f'--config.length={self.max_length - room + least} or more.'
+      )
+    return room
+
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-  """Rows of tokens behind one another, and what is learned of them: the attributes of
-  task.Split by these names.
-  """
+  """Rows of tokens behind one another, and what is learned of them; see task.Split."""
 
   ids: np.ndarray
   segments: np.ndarray
@@ -55,6 +66,68 @@ class Rows:
   features: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
   token_features: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
   detail: Any = None
+
+
+class Flat(NamedTuple):
+  """Arrays behind one another: array i is values[offsets[i]:offsets[i + 1]], sizes[i] numbers."""
+
+  values: np.ndarray
+  offsets: np.ndarray
+  sizes: np.ndarray
+
+
+def flat(arrays) -> Flat:
+  """Arrays of int32 behind one another."""
+  sizes = np.array([len(x) for x in arrays], np.int64)
+  values = np.concatenate(arrays) if arrays else np.zeros(0, np.int32)
+  return Flat(values.astype(np.int32), offsets_of(sizes), sizes)
+
+
+def offsets_of(sizes) -> np.ndarray:
+  """Where each begins that has one of these sizes, and where the last one ends, int64 [N + 1]."""
+  return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+def tokens_of(encode, texts) -> Flat:
+  """The tokens of each text."""
+  return flat(encoded(encode, texts))
+
+
+def distinct(texts) -> tuple[list, np.ndarray]:
+  """(texts, each once; int64 number of each in them)."""
+  numbers = {}
+  at = [numbers.setdefault(text, len(numbers)) for text in texts]
+  return list(numbers), np.array(at, np.int64)
+
+
+def laid_out(words, special, parts) -> tuple[dict, np.ndarray]:
+  """({ids, segments, offsets} of Rows, tokens of each word of each row, int64 [N, words]).
+
+  Every row is made of the same words, which are special tokens or texts.
+
+  words: [(role, segment)]. special: {role: id}. parts: {role of a text: (tokens, where those of
+  each row begin, how many they are)}.
+  """
+  named = [role for role, _ in words]
+  roles = sorted(set(named) - set(parts))
+  pool, begins = [np.array([special[r] for r in roles], np.int32)], {}
+  for role, (tokens, begin, _) in parts.items():
+    begins[role] = sum(map(len, pool)) + begin
+    pool.append(tokens)
+  count = len(next(iter(begins.values())))
+  begin, length = np.zeros((2, count, len(named)), np.int64)
+  for j, role in enumerate(named):
+    begin[:, j] = begins[role] if role in parts else roles.index(role)
+    length[:, j] = parts[role][2] if role in parts else 1
+  sizes = length.reshape(-1)
+  at = np.repeat(begin.reshape(-1) - np.cumsum(sizes) + sizes, sizes)
+  segments = np.tile(np.array([segment for _, segment in words], np.int32), count)
+  laid = dict(
+    ids=np.concatenate(pool).astype(np.int32)[at + np.arange(len(at))],
+    segments=np.repeat(segments, sizes),
+    offsets=offsets_of(length.sum(axis=1)),
+  )
+  return laid, length
 
 
 def encoded(encode, texts_) -> list:

@@ -8,9 +8,7 @@ _SHOWN = 30  # labels of a matrix
 
 
 def rows(task, split, outputs) -> list[dict]:
-  """A dict for each example, of tags for each word: its input, gold, predicted, and the probability
-  of the prediction (of several labels the smallest).
-  """
+  """A dict per example, of tags per word: input, gold, predicted, probability (the smallest)."""
   out = []
   for line, gold in zip(task.kind.answers(task, split, outputs), task.kind.gold(task, split)):
     predicted = next(line[key] for key in _SAID if key in line)

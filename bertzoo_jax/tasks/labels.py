@@ -3,6 +3,7 @@
 import hashlib
 import math
 import re
+import unicodedata
 
 import numpy as np
 
@@ -12,7 +13,13 @@ from bertzoo_jax.tasks.examples import Examples
 from bertzoo_jax.tasks.examples import Source
 
 _MANY = 20  # labels, beyond which a column that differs in most rows is taken for a mistake
-_LIST = re.compile(r'\[\s*([\'"].*[\'"]|-?\d.*)?\s*\]')  # as pandas writes a list
+# as pandas writes a list or a set
+_LIST = re.compile(r'\[\s*([\'"].*[\'"]|-?\d.*)?\s*\]|\{\s*[\'"].*[\'"]\s*\}')
+# how programs write that there is none: always, and beside numbers
+_MISSING, _NO_NUMBER = (
+  ('', 'nan', 'NaN', '<NA>'),
+  ('none', 'null', 'na', 'n/a', 'nan', 'inf', '-inf'),
+)
 _TRUE, _FALSE = ('1', '1.0', 'true', 'yes'), ('0', '0.0', 'false', 'no', '')
 
 
@@ -96,9 +103,7 @@ def balanced(numbers, count: int) -> tuple[float, ...]:
 
 
 def cap(splits: dict, source: Source) -> list[str]:
-  """Keeps as many examples of train and of dev as `source.caps` says; the notes about it. splits:
-  {name: examples}, which is changed.
-  """
+  """Takes as many examples of train and dev as `source.caps` says, out of `splits`; its notes."""
   notes = []
   for name, examples in splits.items():
     group = 'dev' if name.startswith('dev') else name
@@ -184,12 +189,15 @@ def _classes(train, given):
     spellings = {s: i for i, names in enumerate(given) for s in names.split('|')}
     return tuple(names.split('|')[0] for names in given), spellings
   found = {label[0] for label in train.labels}
-  if '' in found:
-    place = train.places[train.labels.index(('',))]
-    raise errors.UserError(
-      f'{place} has no label: write one, or leave such rows out with '
-      '--config.source.leave_out="(\'\',)".'
-    )
+  numbers = any(_number(label) is not None for label in found)
+  for label in sorted(found):
+    if label in _MISSING or numbers and label.lower() in _NO_NUMBER:
+      place = train.places[train.labels.index((label,))]
+      raise errors.UserError(
+        f'{place} has no label{f", but {label!r}" if label else ""}: write one, or leave such rows '
+        f'out with --config.source.leave_out="({label!r},)", or give all labels '
+        '(--config.source.labels).'
+      )
   if len(found) > max(_MANY, len(train) / 2):
     raise errors.UserError(
       f'The label column has {len(found):,} different values in {len(train):,} examples '
@@ -207,7 +215,9 @@ def _classes(train, given):
 
 
 def _check_spellings(found, train):
-  """Raises UserError for a label in two spellings, as 1 and 1.0, and for the text of a list."""
+  """Raises UserError for a label in two spellings, as 1 and 1.0, Joy and joy or with an invisible
+  character, and for the text of a list.
+  """
   seen, place = {}, lambda label: train.places[train.labels.index((label,))]
   for label in sorted(found):
     if _LIST.fullmatch(label):
@@ -215,8 +225,10 @@ def _check_spellings(found, train):
         f'{place(label)} has the label {label!r}, a list: write one label per row, or a column of '
         '0 and 1 for each label (configs/tasks/own.py:multilabel).'
       )
-    value = label.lower() if label.lower() in ('true', 'false') else _number(label)
-    other = seen.setdefault(label if value is None else value, label)
+    plain = unicodedata.normalize('NFKC', label).casefold()
+    plain = ''.join(c for c in plain if unicodedata.category(c) != 'Cf')
+    value = {'true': 1.0, 'false': 0.0}.get(plain, _number(plain))
+    other = seen.setdefault(plain if value is None else value, label)
     if other != label:
       raise errors.UserError(
         f'{place(label)} has the label {label!r}, and other rows have {other!r}: spell both alike, '

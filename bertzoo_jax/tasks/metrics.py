@@ -47,9 +47,7 @@ def matthews(labels, logits):
 
 
 def _averaged(name, average, labels, logits):
-  """Precision, recall or F1, averaged over the classes that occur in labels or predictions, or
-  over all of several labels.
-  """
+  """Precision, recall or F1, averaged over classes that occur, or over all of several labels."""
   return _library(name, *_told(labels, logits), average=average, zero_division=0)
 
 
@@ -62,9 +60,7 @@ def _of_label(name, labels, logits, number=1):
 
 
 def roc_auc(labels, logits):
-  """Area under the ROC curve; of several labels or classes (one against the rest, by probability)
-  the mean of those that some rows have and others lack.
-  """
+  """Area under the ROC curve; of several labels or classes the mean of those that can be ranked."""
   if labels.ndim == 1:
     shares = np.exp(logits - logits.max(axis=1, keepdims=True))
     shares = shares / shares.sum(axis=1, keepdims=True)

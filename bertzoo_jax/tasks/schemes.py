@@ -85,7 +85,7 @@ def misspelt(tags: Iterable[str]) -> str:
   """A tag that is one of a scheme but for its case, its hyphen, or 0 for O; '' if none is."""
   tags = sorted(set(tags))
   right = lambda tag: re.sub(
-    '^(.)[-_]', lambda m: f'{m[1].upper()}-', {'o': 'O', '0': 'O'}.get(tag, tag)
+    '^(.)[-_:]', lambda m: f'{m[1].upper()}-', {'o': 'O', '0': 'O'}.get(tag, tag)
   )
   odd = [tag for tag in tags if right(tag) != tag]
   return odd[0] if odd and detect([[right(tag) for tag in tags]]) != 'none' else ''
@@ -121,11 +121,7 @@ def converted(tags: Sequence[str], scheme: str) -> list[str]:
 
   scheme: iob2 | bioes | bilou.
   """
-  first, inside, last, single = {
-    'iob2': 'BIIB',
-    'bioes': 'BIES',
-    'bilou': 'BILU',
-  }[scheme]
+  first, inside, last, single = {'iob2': 'BIIB', 'bioes': 'BIES', 'bilou': 'BILU'}[scheme]
   out = [OUTSIDE] * len(tags)
   for type_, begin, end in entities(tags):
     for i in range(begin, end + 1):

@@ -48,9 +48,7 @@ def _cells(line):
 
 
 def benchmark(path, task: Task, split: Split, outputs) -> None:
-  """Writes the files of a submission, of which the first has the name of `path`. Args: see
-  `predictions`.
-  """
+  """Writes the files of a submission, the first at `path`. Args: see `predictions`."""
   path.parent.mkdir(parents=True, exist_ok=True)
   for name, text in task.kind.submission(task, split, outputs, path.name).items():
     storage.write_text(path.parent / name, text)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.tasks import frames
 from bertzoo_jax.tasks.frames import Frame
 from bertzoo_jax.tasks.frames import Rows
 from bertzoo_jax.tasks.reading.tagged import Tagged
@@ -47,12 +48,7 @@ def words(examples: Tagged, numbers, tokenizer, frame: Frame, *, overlap) -> Row
     UserError: the overlap leaves no room.
   """
   template = frame.words(False)
-  room = frame.max_length - len(template) + 1
-  if room < 1:
-    raise errors.UserError(
-      f'config.length={frame.max_length} leaves no room for text beside the special tokens: set '
-      f'--config.length={frame.max_length - room + 1} or more.'
-    )
+  room = frame.room(False)
   if 0 < overlap < 1:
     overlap = int(overlap * room)
   if not 0 <= overlap < room or overlap != int(overlap):
@@ -60,11 +56,8 @@ def words(examples: Tagged, numbers, tokenizer, frame: Frame, *, overlap) -> Row
       f'config.features.overlap={overlap}, and a row of config.length={frame.max_length} has room '
       f'for {room} tokens: set --config.features.overlap to a share of it, as in 0.25.'
     )
-  ahead = [(frame.special[r], s) for r, s in template[: _text(template)]]
-  behind = [(frame.special[r], s) for r, s in template[_text(template) + 1 :]]
-  segment = template[_text(template)][1]
-  pieces, sizes, first, windows, at = [], [], [], [], 0
-  around = [np.array([i for i, _ in side], np.int32) for side in (ahead, behind)]
+  ahead = [role for role, _ in template].index('A')
+  texts, begins, sizes, first, windows, at, before = [], [], [], [], [], 0, 0
   for ids, of_word, count in _encoded(tokenizer, examples):
     starts = _starts(len(ids), room, overlap)
     ends = np.minimum(starts + room, len(ids))
@@ -75,35 +68,31 @@ def words(examples: Tagged, numbers, tokenizer, frame: Frame, *, overlap) -> Row
     t = token[there, None]
     row = np.argmax(np.minimum(t - starts, ends - 1 - t), axis=1)
     # rows stand behind one another, each within its special tokens
-    begins = at + np.concatenate([[0], np.cumsum(ends - starts + len(template) - 1)])
-    place[there] = begins[row] + len(ahead) + token[there] - starts[row]
+    of_rows = at + frames.offsets_of(ends - starts + len(template) - 1)
+    place[there] = of_rows[row] + ahead + token[there] - starts[row]
     first.append(place)
     windows.append(len(starts))
-    for start, end in zip(starts, ends):
-      pieces += [around[0], ids[start:end], around[1]]
+    texts.append(ids)
+    begins.append(before + starts)
     sizes.append(ends - starts)
-    at = begins[-1]
-  sizes = np.concatenate([*sizes, np.zeros(0, np.int64)])
-  first = np.concatenate([*first, np.zeros(0, np.int64)])
-  total = sizes + len(template) - 1
+    at, before = of_rows[-1], before + len(ids)
+  begins, sizes, first = (
+    np.concatenate([*x, np.zeros(0, np.int64)]) for x in (begins, sizes, first)
+  )
+  parts = {'A': (frames.flat(texts).values, begins, sizes)}
+  laid, lengths = frames.laid_out(template, frame.special, parts)
+  total = lengths.sum(axis=1)
   return Rows(
-    ids=np.concatenate([*pieces, np.zeros(0, np.int32)]).astype(np.int32),
-    segments=_segments(ahead, segment, behind, sizes),
-    offsets=np.concatenate([[0], np.cumsum(total)]).astype(np.int64),
+    **laid,
     uncut=total,
     labels=None if numbers is None else _labels(numbers, first, int(total.sum())),
     label_axis='tokens',
     detail=Places(
       first,
-      np.concatenate([[0], np.cumsum([len(w) for w in examples.words])]).astype(np.int64),
+      frames.offsets_of([len(w) for w in examples.words]),
       np.array(windows, np.int64),
     ),
   )
-
-
-def _text(template) -> int:
-  """Where the text is in a template."""
-  return next(i for i, (role, _) in enumerate(template) if role == 'A')
 
 
 def _encoded(tokenizer, examples):
@@ -120,14 +109,6 @@ def _starts(tokens: int, room: int, overlap: int) -> np.ndarray:
     return np.zeros(1, np.int64)
   starts = np.arange(0, tokens - room, room - int(overlap), dtype=np.int64)
   return np.append(starts, tokens - room)
-
-
-def _segments(ahead, segment, behind, sizes):
-  """int32 [T]."""
-  template = np.array([*(s for _, s in ahead), segment, *(s for _, s in behind)], np.int32)
-  repeats = np.ones((len(sizes), len(template)), np.int64)
-  repeats[:, len(ahead)] = sizes
-  return np.repeat(np.tile(template, len(sizes)), repeats.reshape(-1))
 
 
 def _labels(numbers, first, tokens):

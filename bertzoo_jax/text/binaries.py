@@ -1,6 +1,4 @@
-"""Files that hold no running text, told by their first bytes. Read as text they would give rubbish,
-or nothing without a word.
-"""
+"""Files that hold no running text, told by their first bytes: read, they would give rubbish."""
 
 import csv
 import io
@@ -62,7 +60,7 @@ _STAND_INS = (  # the same, of text files in place of the file that was meant, o
     _AGAIN,
   ),
   (
-    rb'(?is)(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html|head|body)[\s>]',
+    rb'(?is)(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html|head|body|div|p|h[1-6])[\s>]',
     'a web page (HTML)',
     f'extract its text first; if it was meant to be another file, {_AGAIN}',
   ),
@@ -111,6 +109,10 @@ def refuse_source(raw: bytes, head: bytes, file) -> None:
   if raw.startswith(b'PAR1'):
     return
   refuse(head, file)
+  if re.match(rb'(?:\xef\xbb\xbf)?\s*\{\s*?\n\s*"', head):
+    raise errors.UserError(
+      f'{file} is one JSON object over several lines: write an object per line, or a list of them.'
+    )
   if head.lstrip().startswith(b'<?xml') and not mediawiki.is_dump(head):
     raise errors.UserError(
       f'{file} is XML, but no MediaWiki dump: bring its text as plain text or JSON lines.'
@@ -136,16 +138,14 @@ def _controls(head) -> int:
 
 
 def _is_table(head) -> bool:
-  """Whether every whole line has as many tabs; or as many commas, semicolons or bars as a first
-  line that names columns.
-  """
+  """Whether all lines have a tab inside, or as many marks as a first line that names columns."""
   text = head[:HEAD].decode('utf-8', 'ignore').removeprefix('\ufeff')
   lines = text.splitlines()[: -1 if len(head) >= HEAD else None]
+  filled = [line.strip() for line in lines if line.strip()]
+  if len(filled) > 3 and all('\t' in line for line in filled):
+    return True
   if len(lines) < 4 or not all(map(str.strip, lines[:4])):
     return False
-  tabs = {line.strip().count('\t') for line in lines}
-  if len(tabs) == 1 and tabs != {0}:
-    return True
   for mark in ',;|':
     names, *rows = csv.reader(io.StringIO('\n'.join(lines)), delimiter=mark)
     if len(names) > 1 and len(set(names)) == len(names) and all(map(_COLUMN.fullmatch, names)):

@@ -101,9 +101,7 @@ def hashes_of(reader) -> set[int]:
 
 
 class Start(NamedTuple):
-  """Where a reading begins: a position of sources.Reader, and how many documents and longer
-  paragraphs come before it.
-  """
+  """Where a reading begins: position of sources.Reader, documents and longer paragraphs before."""
 
   position: tuple[int, int, int] = (0, 0, 0)
   documents: int = 0
@@ -218,9 +216,7 @@ def _size(paras) -> int:
 
 
 class _Log:
-  """Hashes of documents or paragraphs, numbered as they come, in files by what remains of them when
-  divided.
-  """
+  """Numbered hashes of documents or paragraphs, in files by their remainder."""
 
   _ENTRY = np.dtype(
     [('hash', np.uint64), ('number', np.int64), ('document', np.int64), ('reading', np.uint32)]

@@ -54,9 +54,7 @@ class Source(NamedTuple):
     return sum(self.sizes) * self.readings
 
   def facts(self) -> dict:
-    """The identity of the source in a plan and a manifest; of local files both ends are read, too.
-    `bytes` are those of the files.
-    """
+    """The identity of the source in a plan and manifest, by both ends of each local file."""
     digest = hashlib.blake2b(digest_size=16)
     for file, size in zip(self.files, self.sizes):
       digest.update(f'{len(file)} {file} {size} '.encode('utf-8', 'surrogatepass'))
@@ -106,9 +104,10 @@ def find(name: str) -> Source:
 def _find(name, unweighted, weight):
   ways = _ways(unweighted)
   pattern, option = next((way for way in ways if _is_file(way[0]) or _matches(way[0])), ways[-1])
-  if pattern.startswith('tfds:'):
+  is_local = os.path.exists(pattern.partition('/')[0])
+  if pattern.startswith('tfds:') and not is_local:
     return Source(name, option, (), (tfds_builder(pattern)[1],), weight, pattern)
-  data = hub.data(pattern) if pattern.startswith(hub.PREFIX) else None
+  data = hub.data(pattern) if pattern.startswith(hub.PREFIX) and not is_local else None
   files = data.files if data else _glob(pattern)
   if not files:
     raise errors.UserError(
@@ -148,8 +147,11 @@ def _local(pattern) -> list[str]:
   literal = 0
   while literal < len(folders) and os.path.isdir('/'.join(folders[: literal + 1]) or '/'):
     literal += 1
-  words = [*map(glob.escape, folders[:literal]), *folders[literal:], last]
-  return sorted(filter(os.path.isfile, set(_matching(words))))
+  found = set(_matching([*map(glob.escape, folders[:literal]), *folders[literal:], last]))
+  for path in found:
+    if os.path.islink(path) and not os.path.exists(path):
+      binaries.refuse(os.fsencode(os.readlink(path)), path)  # git-annex keeps a file behind a link
+  return sorted(filter(os.path.isfile, found))
 
 
 def _matching(words):
@@ -168,9 +170,7 @@ def _matching(words):
 
 
 def _folders(top):
-  """A folder and those below it, each once, also where links lead back; names with a dot in front
-  are left out. What is there comes before what links lead to.
-  """
+  """A folder and those below it, each once, what links lead to last; none with a dot in front."""
   seen, real, links = set(), [top], []
   while real or links:
     folder = real.pop() if real else links.pop(0)
@@ -233,20 +233,12 @@ def tfds_builder(pattern):
     UserError: it cannot be brought, or building it would be a job for a cluster.
   """
   _refuse_common_crawl(pattern)
-  try:
-    import tensorflow_datasets as tfds
-  except ImportError as e:
-    raise errors.UserError(
-      f'{pattern} needs TensorFlow Datasets and TensorFlow ({errors.words(e, 200)}): pip install '
-      'them first.'
-    ) from e
   name = pattern.removeprefix('tfds:')
   folder = storage.is_remote(name) or name.startswith(('/', '.', '~'))
-  try:
-    with trust.datasets(tfds.features.FeatureConnector, pattern):
-      builder = (
-        tfds.builder_from_directory(os.path.expanduser(name)) if folder else tfds.builder(name)
-      )
+  places = '$TFDS_DATA_DIR, or ~/tensorflow_datasets'
+  with trust.datasets(pattern, 'pip install them first', places) as tfds:
+    make = tfds.builder_from_directory if folder else tfds.builder
+    builder = make(os.path.expanduser(name))
     if (
       not builder.is_prepared()
       and _is_built_with_beam(type(builder))
@@ -258,21 +250,11 @@ def tfds_builder(pattern):
         '$TFDS_DATA_DIR, or bring its text as JSON lines or parquet.'
       )
     builder.download_and_prepare()
-    size = int(builder.info.splits['train'].num_bytes)
-  except errors.UserError:
-    raise
-  except Exception as e:  # tfds raises many kinds: an unknown name, no network, no train split
-    raise errors.UserError(
-      f'{pattern}: TensorFlow Datasets cannot bring it ({errors.named(e, 200)}); '
-      'its data are looked for in $TFDS_DATA_DIR, or ~/tensorflow_datasets.'
-    ) from e
-  return builder, size
+    return builder, int(builder.info.splits['train'].num_bytes)
 
 
 def _refuse_common_crawl(pattern):
-  """C4 is made by reading terabytes of Common Crawl; told before TensorFlow Datasets is even
-  imported.
-  """
+  """C4 is made of terabytes of Common Crawl: told before TensorFlow Datasets is imported."""
   dataset, _, config = pattern.removeprefix('tfds:').partition(':')[0].partition('/')
   if dataset not in ('c4', 'mc4') or _is_prepared(dataset, config):
     return

@@ -112,9 +112,7 @@ def _check(file, kind, option, options, wanted):
 
 
 def gather(paragraphs, drop=lambda reason: None):
-  """Lists of what stands between ENDs, none of them over MAX_DOCUMENT if it can be helped; `drop`
-  is told of what is over-long or empty.
-  """
+  """Lists of what stands between ENDs, up to MAX_DOCUMENT; drop: of long and empty ones."""
   part, size = [], 0
   for p in paragraphs:
     if p is END:
@@ -212,9 +210,7 @@ def _decoded(file, data: bytes):
 
 
 def texts(file, items, wanted, what: str):
-  """Paragraphs and ENDs of the texts of (record, size)s; `what` a record is called when it is
-  dropped.
-  """
+  """Paragraphs and ENDs of the texts of (record, size)s; what: a record, in `drop`."""
   for record, size in items:
     text = wanted.text(record) if isinstance(record, dict) else None
     if isinstance(record, dict) and (why := wanted.refusal(record)):

@@ -1,6 +1,4 @@
-"""Records with keys (JSON objects, rows of parquet, examples of a dataset): which one is the text,
-and which records are wanted.
-"""
+"""Records with keys (JSON, parquet, datasets): which key is the text, which records are wanted."""
 
 import codecs
 import itertools
@@ -11,7 +9,7 @@ from bertzoo_jax.text import finding
 
 _PATIENCE = 1000  # records without a key, before the key is taken for a mistake
 _BATCH = 1 << 20  # bytes of parquet, about, that become Python objects at a time
-_ABSENT = object()
+ABSENT = object()
 
 
 class Wanted:
@@ -37,7 +35,7 @@ class Wanted:
     """Takes note of a record's keys. Raises UserError if many had none of a name."""
     if not self._missing:
       return
-    self._missing = {key: None for key in self._missing if _field(record, key) is _ABSENT}
+    self._missing = {key: None for key in self._missing if field(record, key) is ABSENT}
     self._keys.update(dict.fromkeys(record, file))
     self._lacking += bool(self._missing)
     if self._missing and self._lacking >= _PATIENCE:
@@ -58,13 +56,13 @@ class Wanted:
   def refusal(self, record: dict) -> str:
     """Why `where` leaves a record out, or ''."""
     for key, values in self._where.items():
-      if not any(value in _spellings(_field(record, key)) for value in values):
+      if not any(value in _spellings(field(record, key)) for value in values):
         return f'record whose {key} is not {" or ".join(values)}'
     return ''
 
   def text(self, record: dict):
     """The value of the text's key: str or bytes if it is a text."""
-    return _field(record, self.key)
+    return field(record, self.key)
 
 
 def no_key(where: str, key: str, text_key: str, keys) -> errors.UserError:
@@ -76,8 +74,8 @@ def no_key(where: str, key: str, text_key: str, keys) -> errors.UserError:
   )
 
 
-def _field(record, key):
-  """record[key], also a.b for record['a']['b']; _ABSENT if there is none."""
+def field(record, key):
+  """record[key], also a.b for record['a']['b']; ABSENT if there is none."""
   while isinstance(record, dict):
     if key in record:
       return record[key]
@@ -85,14 +83,12 @@ def _field(record, key):
     if not dot:
       break
     record = record.get(head)
-  return _ABSENT
+  return ABSENT
 
 
 def _spellings(value):
-  """How a value may be written in a filter: as Python prints it, and true, false and null as JSON
-  does.
-  """
-  if value is _ABSENT:
+  """How a value may be written in a filter: as Python and as JSON write it."""
+  if value is ABSENT:
     return ()
   if isinstance(value, bytes):
     return (value.decode('utf-8', 'replace'),)
@@ -223,9 +219,7 @@ def _is_text(kind) -> bool:
 
 
 def _plain(column, pa):
-  """A column with texts as bytes, which are decoded strictly one by one: parquet does not promise
-  UTF-8.
-  """
+  """A column with texts as bytes, to be decoded strictly: parquet does not promise UTF-8."""
   if pa.types.is_dictionary(column.type):
     column = column.dictionary_decode()
   return column.cast(pa.large_binary()) if _is_text(column.type) else column

@@ -55,9 +55,7 @@ _NUMBERING = re.compile(r'\W*(?:\d+|[ivxlcIVXLC]+|[^\W\d_])$')
 
 
 class Splitter(NamedTuple):
-  """`split`: paragraph → sentences, stripped and not empty; `joiner`: what joins them again;
-  `name`: the rules in force, 'none' where a language has none.
-  """
+  """`split`: paragraph → sentences; `joiner`: of them; `name`: of the rules in force, or 'none'."""
 
   split: Callable[[str], list[str]]
   joiner: str
@@ -100,12 +98,10 @@ def splitter(name: str, say=None) -> Splitter:
 
 def _sentencex():
   """(its function (language, text) → sentences with their blanks, its version)."""
-  try:
+  with errors.needing(
+    '--config.corpus.splitter=sentencex:… needs a package: pip install "bertzoo_jax[sentencex]"'
+  ):
     import sentencex
-  except ImportError as e:
-    raise errors.UserError(
-      '--config.corpus.splitter=sentencex:… needs a package: pip install "bertzoo_jax[sentencex]".'
-    ) from e
   return sentencex.segment, metadata.version(_PACKAGE)
 
 

@@ -106,9 +106,7 @@ class Reader:
 
 
 def _lot(document) -> float:
-  """A number from 0 to below 1 that depends on a document's text alone, and on nothing that splits
-  or samples it elsewhere.
-  """
+  """A number from 0 to below 1 by a document's text alone, and by no other hash of it."""
   digest = hashlib.blake2b(
     '\n'.join(document).encode('utf-8', 'surrogatepass'), digest_size=8, person=b'weight'
   ).digest()
@@ -116,7 +114,5 @@ def _lot(document) -> float:
 
 
 def encode(paragraphs: list[str]) -> bytes:
-  """A document as bytes: UTF-8, a paragraph a line. Raises UnicodeEncodeError for a lone surrogate
-  (JSON can hold one).
-  """
+  """A document as UTF-8, a paragraph a line. Raises UnicodeEncodeError for a lone surrogate."""
   return '\n'.join(paragraphs).encode('utf-8')

@@ -1,6 +1,4 @@
-"""Files packed with gzip, bzip2, xz or Zstandard as blocks of plain bytes; known by content, damage
-is an exception.
-"""
+"""Files of gzip, bzip2, xz or Zstandard as plain blocks; damage is an exception."""
 
 import bz2
 import lzma

@@ -202,9 +202,7 @@ def _shown(link, names):
 
 
 def _variant(match):
-  """-{flags|zh-hans:…;zh-hant:…}-: the first simplified variant, else the first; a title's or a
-  hidden rule shows nothing.
-  """
+  """-{flags|zh-hans:…;zh-hant:…}-: the simplified variant, else the first; '' of hidden rules."""
   flags, bar, rules = match[1].partition('|')
   if bar and set(flags.split(';')) & {'T', 'H', '-'}:
     return ''

@@ -21,6 +21,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.parts import named
 from bertzoo_jax.tokenizers import byte_bpe
+from bertzoo_jax.tokenizers import engines
 from bertzoo_jax.tokenizers import hub
 from bertzoo_jax.tokenizers import kinds
 from bertzoo_jax.tokenizers import published
@@ -28,7 +29,7 @@ from bertzoo_jax.tokenizers import sentence_pieces
 from bertzoo_jax.tokenizers import wordpiece
 
 
-class Tokenizer:
+class Tokenizer(engines.Engines):
   """A tokenizer ready for use.
 
   Attributes:
@@ -63,62 +64,11 @@ class Tokenizer:
     self.word_starts = np.array(
       [i in special or self._kind.starts_word(p) for i, p in enumerate(self.pieces)]
     )
-    self._plain = self._kind.engine(vocabulary)
-
-  def __call__(self, texts: str | list[str]) -> np.ndarray | list[np.ndarray]:
-    """As transformers' AutoTokenizer(texts)['input_ids']: ids with the special tokens around them,
-    int32 [T] of one text, a list of arrays of several.
-    """
-    return published.framed(self._as_transformers, texts)
-
-  def encode(self, texts: list[str]) -> list[np.ndarray]:
-    """Ids of each text, int32; no special token is added, and text that looks like one is split
-    like any other. Raises UserError for anything but texts.
-    """
-    return published.ids(self._plain, texts)
-
-  def encode_with_offsets(
-    self, texts: list[str], special_text: bool = False
-  ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """(ids, starts, ends) of each text, int32 [T]: token t stands for the characters starts[t] …
-    ends[t] − 1 of the text as given.
-
-    special_text: True for the ids of `encode_as_transformers`; False for those of `encode`.
-    """
-    return published.with_offsets(self._as_transformers if special_text else self._plain, texts)
-
-  def encode_as_transformers(self, texts: list[str]) -> list[np.ndarray]:
-    """As transformers' AutoTokenizer(text, add_special_tokens=False): text that spells a special
-    token becomes that token.
-    """
-    return published.ids(self._as_transformers, texts)
-
-  def words_of(self, texts: list[str]) -> list[list[int | None]]:
-    """The number of the word of each token of `encode_as_transformers`, as the pre-tokenizer splits
-    texts; None of special tokens.
-    """
-    return published.word_ids(self._as_transformers, texts)
-
-  def encode_words(self, sentences: list[list[str]]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """As transformers' AutoTokenizer(words, is_split_into_words=True, add_special_tokens=False).
-
-    Returns:
-      (ids, words) of each sentence, int32 [T]: token t belongs to the word words[t]. A word may
-      have no token. A byte-level BPE puts a blank before each word (add_prefix_space=True).
-    """
-    return published.with_words(self._of_words, sentences)
+    self._plain = self._spelling = self._kind.engine(vocabulary)
 
   @functools.cached_property
-  def _of_words(self) -> hf.Tokenizer:
-    return published.of_words(self._as_transformers)
-
-  @functools.cached_property
-  def _as_transformers(self) -> hf.Tokenizer:
+  def _parsing(self) -> hf.Tokenizer:
     return self.parsing_engine()
-
-  def decode(self, ids) -> str:
-    """The text of ids, special tokens spelt out."""
-    return self._plain.decode([int(i) for i in ids], skip_special_tokens=False)
 
   def removed(self, texts: list[str]) -> tuple[int, int]:
     """(marks, joiners) that normalization takes out of texts. Marks are accents, vowel signs and
@@ -132,9 +82,7 @@ class Tokenizer:
     return found[0], found[1]
 
   def parsing_engine(self) -> hf.Tokenizer:
-    """A `tokenizers` object as tokenizer.json holds it: special tokens parsed, [CLS] … [SEP] put
-    around by its post-processor.
-    """
+    """The `tokenizers` object of tokenizer.json: specials parsed, [CLS] … [SEP] put around."""
     engine = self._kind.engine(self.vocabulary)
     engine.add_special_tokens(
       [
@@ -151,9 +99,7 @@ class Tokenizer:
     return engine
 
   def save(self, folder) -> None:
-    """Writes tokenizer.json, the vocabulary files of its kind and bertzoo.json (last, so that it
-    marks a whole folder).
-    """
+    """Writes tokenizer.json, the vocabulary files of its kind and, last, bertzoo.json."""
     folder = storage.path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in self._kind.files(self.vocabulary).items():
@@ -243,8 +189,7 @@ def load(path, section: dict | None = None) -> Tokenizer:
 def of_folder(folder) -> Tokenizer | published.Published:
   """The tokenizer of a folder, for use with weights that lie there or belong to it.
 
-  Both kinds of result have encode_as_transformers, encode_with_offsets, encode_words, words_of,
-  decode, special, pieces and vocab_size.
+  Both kinds of result are Engines with special, pieces and vocab_size.
 
   Args:
     folder: one that `save` wrote, or a local Hugging Face directory.

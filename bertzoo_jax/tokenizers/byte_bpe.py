@@ -142,9 +142,7 @@ def _merges(rows, pieces, path) -> list[tuple[str, str]]:
 
 
 def _fairseq_order(gpt2_pieces, dictionary) -> list[str]:
-  """The order of fairseq's ids: <s> <pad> </s> <unk>, then dict.txt (a GPT-2 id a line) and its
-  fillers up to 50264, then <mask>.
-  """
+  """fairseq's ids: <s> <pad> </s> <unk>, dict.txt (GPT-2 ids) and fillers to 50264, <mask>."""
   pieces = ['<s>', '<pad>', '</s>', '<unk>']
   for line in dictionary.splitlines()[:50260]:
     word = line.split(' ')[0]

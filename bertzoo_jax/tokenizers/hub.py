@@ -16,9 +16,7 @@ PLAIN = (
 
 
 def folder(name: str):
-  """The folder of `hf:NAME` (without its 'hf:') with what tokenizers are read from. Raises
-  UserError and TryAgain as bertzoo_jax.common.hub.
-  """
+  """The folder of `hf:NAME` with a tokenizer's files. UserError and TryAgain as common.hub."""
   return hub.folder(name, hub.TOKENIZER)
 
 

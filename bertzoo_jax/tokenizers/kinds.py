@@ -1,6 +1,4 @@
-"""A kind of tokenizer, and the common part of all kinds: reading files, normalization, limits of
-training.
-"""
+"""A kind of tokenizer, and what all share: files, normalization, limits of training."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -26,9 +24,7 @@ class OtherSize(errors.UserError):
 
 
 class Vocabulary(NamedTuple):
-  """pieces[id], the merges of a byte-level BPE in order (else empty), and the file of a
-  SentencePiece model (else empty).
-  """
+  """pieces[id], merges of a byte-level BPE in order, file of a SentencePiece model."""
 
   pieces: list[str]
   merges: list[tuple[str, str]] = []
@@ -71,18 +67,14 @@ def read_model(path) -> dict:
 
 
 def normalizer(normalization, then):
-  """Unicode normalization (none | nfc | nfkc) and `then` (a normalizer or None) as one normalizer;
-  None for neither.
-  """
+  """Unicode normalization (none | nfc | nfkc) and then a normalizer or None; None for neither."""
   first = {'none': None, 'nfc': normalizers.NFC, 'nfkc': normalizers.NFKC}[normalization]
   chain = [n for n in (first and first(), then) if n is not None]
   return normalizers.Sequence(chain) if len(chain) > 1 else chain[0] if chain else None
 
 
 def check_case(pieces, lowercase):
-  """Refuses a cased vocabulary under lower-casing, where a third of it could never occur, and the
-  reverse.
-  """
+  """Refuses a cased vocabulary under lower-casing, and an uncased one without."""
   words = [p for p in pieces if p.isalpha()]
   upper = sum(p != p.lower() for p in words)
   if lowercase and upper > 0.05 * len(words):
@@ -105,9 +97,7 @@ def without_long_words(split, most):
 
 
 def by_id(ids: dict) -> list[str]:
-  """The pieces of {piece: id} in the order of their ids; UserError unless these run from 0 without
-  a gap.
-  """
+  """The pieces of {piece: id} by id; UserError unless ids run from 0 without a gap."""
   pieces = sorted(ids, key=ids.get) if all(type(i) is int for i in ids.values()) else []
   if not pieces or [ids[p] for p in pieces] != list(range(len(pieces))):
     raise errors.UserError(

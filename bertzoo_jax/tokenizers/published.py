@@ -3,12 +3,12 @@
 import functools
 import json
 
-import numpy as np
 import tokenizers as hf
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import vocabulary
+from bertzoo_jax.tokenizers import engines
 from bertzoo_jax.tokenizers import kinds
 
 # Spellings of special pieces, the likeliest first, for directories that do not name them.
@@ -28,8 +28,8 @@ _NORMALIZER = {
 }
 
 
-class Published:
-  """A tokenizer.json, with the methods of `tokenizers.Tokenizer` that need no config section.
+class Published(engines.Engines):
+  """A tokenizer.json.
 
   Attributes:
     pieces: the piece of every id, '' for an id without one; vocab_size: how many.
@@ -45,7 +45,7 @@ class Published:
     self._folder = folder = storage.path(folder)
     self._json = tokenizer
     said = optional_json(folder / 'tokenizer_config.json')
-    self._parsing, self._plain = _engine(folder, self._json), None
+    self._parsing = self._spelling = _engine(folder, self._json)
     named = {**optional_json(folder / 'special_tokens_map.json'), **said}
     _add_tokens(self._parsing, folder, named)
     ids = self._parsing.get_vocab(with_added_tokens=True)
@@ -55,117 +55,14 @@ class Published:
     self.vocab_size = len(self.pieces)
     self.special = {role: _special(folder, role, named, ids) for role in kinds.ROLES}
 
-  def __call__(self, texts: str | list[str]) -> np.ndarray | list[np.ndarray]:
-    """Ids with the special tokens around them, see `tokenizers.Tokenizer`."""
-    return framed(self._parsing, texts)
-
-  def encode_as_transformers(self, texts: list[str]) -> list[np.ndarray]:
-    """As transformers' AutoTokenizer(text, add_special_tokens=False), int32: text that spells a
-    special token becomes that token.
-    """
-    return ids(self._parsing, texts)
-
-  def encode_with_offsets(
-    self, texts: list[str], special_text: bool = False
-  ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """(ids, starts, ends) of each text, see `tokenizers.Tokenizer`."""
-    if not special_text and self._plain is None:
-      added = [t for t in self._json.get('added_tokens') or [] if not t.get('special')]
-      self._plain = _engine(self._folder, {**self._json, 'added_tokens': added})
-    return with_offsets(self._parsing if special_text else self._plain, texts)
-
-  def words_of(self, texts: list[str]) -> list[list[int | None]]:
-    """The word of each token of texts, see `tokenizers.Tokenizer`."""
-    return word_ids(self._parsing, texts)
-
-  def encode_words(self, sentences: list[list[str]]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(ids, numbers of words) of each sentence, see `tokenizers.Tokenizer`."""
-    return with_words(self._of_words, sentences)
-
   @functools.cached_property
-  def _of_words(self) -> hf.Tokenizer:
-    return of_words(self._parsing)
-
-  def decode(self, ids) -> str:
-    """The text of ids, special tokens spelt out."""
-    return self._parsing.decode([int(i) for i in ids], skip_special_tokens=False)
-
-
-def ids(engine, texts, special=False) -> list[np.ndarray]:
-  """Ids of each text, int32 [T], by an engine of the `tokenizers` library. special: whether with
-  the special tokens around it.
-  """
-  encoded = engine.encode_batch_fast(_checked(texts), add_special_tokens=special)
-  return [np.asarray(e.ids, np.int32) for e in encoded]
-
-
-def word_ids(engine, texts) -> list[list[int | None]]:
-  """The number of the word of each token of texts; None of special tokens that a text spells."""
-  return [e.word_ids for e in engine.encode_batch(_checked(texts), add_special_tokens=False)]
-
-
-def framed(engine, texts):
-  """The ids of a text, or of each of several texts, special tokens included."""
-  return ids(engine, [texts], True)[0] if isinstance(texts, str) else ids(engine, texts, True)
-
-
-def _checked(texts):
-  """The texts, a list. The library's own error says neither which one is wrong nor what helps."""
-  if isinstance(texts, (str, bytes)) or not hasattr(texts, '__iter__'):
-    raise errors.UserError(f'A list of texts is wanted, not {texts!r:.40}: write [text].')
-  texts = list(texts)
-  for i, text in enumerate(texts):
-    if not isinstance(text, str):
-      raise errors.UserError(
-        f"Of {len(texts):,} texts number {i} is {text!r:.40}, no text: leave it out, or give ''."
-      )
-  return texts
-
-
-def with_offsets(engine, texts):
-  """(ids, starts, ends) of each text, int32 [T], by an engine of the `tokenizers` library."""
-  out = []
-  for e in engine.encode_batch(_checked(texts), add_special_tokens=False):
-    offsets = np.asarray(e.offsets, np.int32).reshape(-1, 2)
-    out.append((np.asarray(e.ids, np.int32), offsets[:, 0], offsets[:, 1]))
-  return out
-
-
-def of_words(engine: hf.Tokenizer) -> hf.Tokenizer:
-  """The engine for texts that are split into words: see `blank_before_words`."""
-  content = json.loads(engine.to_str())
-  made = blank_before_words(content)
-  return engine if made == content else hf.Tokenizer.from_str(json.dumps(made))
-
-
-def blank_before_words(content: dict) -> dict:
-  """A tokenizer.json whose byte-level pre-tokenizer puts a blank before each word: transformers'
-  add_prefix_space=True, without which it refuses words. The same one if it has no such part.
-  """
-  split = content.get('pre_tokenizer') or {}
-  if split.get('type') == 'ByteLevel':
-    return {**content, 'pre_tokenizer': {**split, 'add_prefix_space': True}}
-  if split.get('type') == 'Sequence':
-    own = [
-      {**x, 'add_prefix_space': True} if x.get('type') == 'ByteLevel' else x
-      for x in split['pretokenizers']
-    ]
-    return {**content, 'pre_tokenizer': {**split, 'pretokenizers': own}}
-  return content
-
-
-def with_words(engine, sentences):
-  """(ids, number of the word of each token) of each sentence, int32 [T], by an engine."""
-  out = []
-  for e in engine.encode_batch(sentences, is_pretokenized=True, add_special_tokens=False):
-    out.append((np.asarray(e.ids, np.int32), np.asarray(e.word_ids, np.int32)))
-  return out
+  def _plain(self) -> hf.Tokenizer:
+    added = [t for t in self._json.get('added_tokens') or [] if not t.get('special')]
+    return _engine(self._folder, {**self._json, 'added_tokens': added})
 
 
 def content(folder) -> dict:
-  """The tokenizer.json of a directory with lower-casing and the like as the class named in its
-  tokenizer_config.json sets them.
-  """
+  """The tokenizer.json of a directory, normalised as its tokenizer_config.json says."""
   tokenizer = kinds.read_json(folder / 'tokenizer.json')
   _set_normalizer(tokenizer, optional_json(folder / 'tokenizer_config.json'))
   return tokenizer
@@ -177,9 +74,7 @@ def optional_json(path) -> dict:
 
 
 def section_of(folder) -> dict | None:
-  """The config section of the tokenizer of a directory without a tokenizer.json; None where its
-  files do not say how text is split.
-  """
+  """The config section of a directory without tokenizer.json; None if its files do not say it."""
   said = optional_json(folder / 'tokenizer_config.json')
   if (folder / 'vocab.txt').exists() and 'do_lower_case' in said:
     lowercase = bool(said['do_lower_case'])

@@ -29,6 +29,8 @@ from tokenizers import pre_tokenizers
 from tokenizers import processors
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.parts import named
+from bertzoo_jax.parts import tokenizers as definitions
 from bertzoo_jax.tokenizers import kinds
 from bertzoo_jax.tokenizers import spiece_file
 
@@ -94,28 +96,13 @@ LAYOUTS = {
 }
 
 
-def sentencepiece(
-  *,
-  vocab_size,
-  model,
-  specials,
-  lowercase,
-  strip_accents,
-  collapse_blanks,
-  straight_quotes,
-  normalization,
-  digit_commas,
-  word_starts,
-  coverage,
-  symbols,
-) -> kinds.Kind:
+@named.of_fields(definitions.sentencepiece)
+def sentencepiece(fields) -> kinds.Kind:
   """A unigram language model (Kudo 2018) or BPE over raw text, blanks included."""
-  rule, layout, starts_word = normalization, LAYOUTS[specials], WORD_STARTS[word_starts]
-  split_commas = digit_commas == 'split'
-  before = _before(lowercase, strip_accents, collapse_blanks, straight_quotes)
+  layout, before = LAYOUTS[fields.specials], _before(fields)
 
   def train(texts):
-    data = _train(kinds.once(texts), before, model, rule, vocab_size, layout, coverage, symbols)
+    data = _train(kinds.once(texts), before, layout, fields)
     return _vocabulary(data, 'what was trained', layout)
 
   def read(files):
@@ -129,8 +116,8 @@ def sentencepiece(
     return _vocabulary(files[names[0]].read_bytes(), str(files[names[0]]), layout)
 
   def check(pieces):
-    _check_layout(pieces, specials, layout)
-    kinds.check_case([p.lstrip(BLANK) for p in pieces], lowercase)
+    _check_layout(pieces, fields.specials, layout)
+    kinds.check_case([p.lstrip(BLANK) for p in pieces], fields.lowercase)
 
   def wrap(ids):
     ids = {piece: ids[role] for role, piece in layout.special.items() if f'{piece}:' in layout.pair}
@@ -144,9 +131,9 @@ def sentencepiece(
     read,
     check,
     lambda v: {'spiece.model': v.model},
-    lambda v: engine(v, before, [*layout.order, layout.last], split_commas),
+    lambda v: engine(v, before, [*layout.order, layout.last], fields.digit_commas == 'split'),
     wrap,
-    starts_word,
+    WORD_STARTS[fields.word_starts],
     True,
     reads='a SentencePiece model (spiece.model, spm.model)',
   )
@@ -226,16 +213,16 @@ def engine(vocabulary, before, special, split_commas) -> hf.Tokenizer:
   return built
 
 
-def _before(lowercase, strip_accents, collapse_blanks, straight_quotes):
+def _before(fields):
   """The normalizers ahead of the model's own, in the order of the released code."""
   out = []
-  if collapse_blanks:
+  if fields.collapse_blanks:
     out.append(normalizers.Replace(hf.Regex(_class(str.isspace) + '+'), ' '))
-  if straight_quotes:
+  if fields.straight_quotes:
     out += [normalizers.Replace('``', '"'), normalizers.Replace("''", '"')]
-  if strip_accents:
+  if fields.strip_accents:
     out += [normalizers.NFKD(), normalizers.Replace(hf.Regex(_class(unicodedata.combining)), '')]
-  if lowercase:
+  if fields.lowercase:
     out += [normalizers.Replace(hf.Regex(_LAST_SIGMA), 'ς'), normalizers.Lowercase()]
   return out
 
@@ -268,9 +255,7 @@ def _own(file):
 
 @functools.lru_cache(4)
 def _not_nfkc(charsmap) -> set[str]:
-  """The characters that NFKC changes and this table not likewise: the full-width tilde and those
-  younger than the table.
-  """
+  """The characters that NFKC changes and this table does not: ～ and those younger than it."""
   table, out = normalizers.Precompiled(charsmap), set()
   for c in map(chr, (*range(1, 0xD800), *range(0xE000, 0x30000))):
     composed = unicodedata.normalize('NFKC', c)
@@ -293,9 +278,7 @@ def _escaped(text):
 
 
 def _merges(file, dead):
-  """Merges of two pieces into a third, in the order of the third's score: what the library tries,
-  said in pairs.
-  """
+  """Merges of two pieces into a third in the order of its score, as the library tries them."""
   known = {
     p: s
     for p, s, kind in zip(file.pieces, file.scores, file.types)
@@ -364,7 +347,7 @@ def _misplaced(pieces, layout):
   return next(((id, piece) for id, piece in wished.items() if pieces[id : id + 1] != [piece]), None)
 
 
-def _train(texts, before, model, rule, vocab_size, layout, coverage, symbols) -> bytes:
+def _train(texts, before, layout, fields) -> bytes:
   import sentencepiece as library  # only training needs it
 
   meta = {
@@ -380,11 +363,11 @@ def _train(texts, before, model, rule, vocab_size, layout, coverage, symbols) ->
     library.SentencePieceTrainer.train(
       sentence_iterator=_sentences(texts, normalizers.Sequence(before)),
       model_writer=out,
-      model_type=model,
-      vocab_size=vocab_size - extra,
-      character_coverage=coverage,
-      normalization_rule_name=rule,
-      user_defined_symbols=list(symbols),
+      model_type=fields.model,
+      vocab_size=fields.vocab_size - extra,
+      character_coverage=fields.coverage,
+      normalization_rule_name=fields.normalization,
+      user_defined_symbols=list(fields.symbols),
       **meta,
       minloglevel=4,
       # Sums of floats depend on how many threads share them.
@@ -394,7 +377,7 @@ def _train(texts, before, model, rule, vocab_size, layout, coverage, symbols) ->
   except RuntimeError as e:
     if texts.error is not None:
       raise texts.error from None
-    raise _refusal(str(e), vocab_size, extra) from e
+    raise _refusal(str(e), fields.vocab_size, extra) from e
   return out.getvalue()
 
 
@@ -413,9 +396,7 @@ class _Texts:
 
 
 def _sentences(texts, clean):
-  """The texts as the library is to see them: cut at the character it reserves, and within words
-  over _LONGEST characters.
-  """
+  """The texts without the character that the library reserves, words over _LONGEST cut."""
   for text in texts:
     text = clean.normalize_str(text).replace(_RESERVED, ' ')
     if len(text) > _LONGEST:

@@ -150,9 +150,7 @@ def _letters(texts, clean, coverage, vocab_size, split_chinese) -> list[str]:
 
 
 def _stands_alone(c, split_chinese) -> bool:
-  """Whether BERT's splitting makes a word of this character alone: punctuation, and CJK if it is
-  split.
-  """
+  """Whether BERT's splitting makes a word of a character: punctuation, and CJK if it is split."""
   code = ord(c)
   if (
     33 <= code <= 47

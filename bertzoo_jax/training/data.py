@@ -17,7 +17,7 @@ _PREDICTIONS = ('masked_positions', 'masked_targets', 'masked_weights', 'sampled
 
 
 class PhaseData(NamedTuple):
-  """Batches of one phase.
+  """Batches of one phase. Of stand-in text it has the features alone.
 
   Attributes:
     features: {name: (shape of the global batch, dtype)}.
@@ -34,9 +34,9 @@ class PhaseData(NamedTuple):
   """
 
   features: dict
-  batches: Callable
-  held_out: Callable
-  rows_per_epoch: int | None
+  batches: Callable | None = None
+  held_out: Callable | None = None
+  rows_per_epoch: int | None = None
   read: Callable | None = None
   scores: Callable | None = None
   patience: int = 0
@@ -50,7 +50,7 @@ class Data(NamedTuple):
     vocab_size: ids are below it.
     last_step: no batches from here on; None for no end.
     entropy: of the unigrams of the training text, nats per token; None where not known.
-    tokens_per_byte: of the held-out text; None where not known.
+    held_out_sizes: {name of the corpus: (tokens, bytes) of its held-out text}; {} where not known.
     phase: Phase of the config → PhaseData.
     trial: the same over stand-in text, at no cost: right in its features, and in what it refuses.
     save_tokenizer: folder → copies the tokenizer there.
@@ -62,7 +62,7 @@ class Data(NamedTuple):
   vocab_size: int
   last_step: int | None
   entropy: float | None
-  tokens_per_byte: float | None
+  held_out_sizes: dict
   phase: Callable
   trial: Callable
   save_tokenizer: Callable
@@ -70,9 +70,7 @@ class Data(NamedTuple):
   source: str | None = None
 
   def still_to_come(self, phases) -> str | None:
-    """The sentence about the steps of a config's phases that lie beyond a file of batches, and the
-    line that writes them; None if none do.
-    """
+    """The sentence about steps beyond a file of batches, and the line that writes them; or None."""
     following = [p for p in phases if self.last_step is not None and p.end_step > self.last_step]
     if not following:
       return None
@@ -128,7 +126,7 @@ def from_file(path, config, host: tuple[int, int] = (0, 1)) -> Data:
     meta['vocab_size'],
     end,
     None,
-    None,
+    {},
     phase,
     phase,
     lambda folder: None,

@@ -36,7 +36,7 @@ class Loop:
     vocab_size: ids are below it.
     machinery: the config's `run` section.
     checkpoints, record, trackers, progress, preemption: of this attempt.
-    entropy, tokens_per_byte: see data.Data.
+    entropy, held_out_sizes: see data.Data.
     watchdog: ends the process if a step, an evaluation or a save hangs.
     check_held: raises if the workdir is no longer this run's (lock.hold).
     keep_at: steps after which a checkpoint is saved and kept.
@@ -54,7 +54,7 @@ class Loop:
   progress: Any
   preemption: Any
   entropy: float | None = None
-  tokens_per_byte: float | None = None
+  held_out_sizes: dict = dataclasses.field(default_factory=dict)
   watchdog: watchdogs.Watchdog = dataclasses.field(default_factory=lambda: watchdogs.Watchdog(0))
   check_held: Callable[[], None] = lambda: None
   keep_at: frozenset = frozenset()
@@ -197,9 +197,7 @@ class Loop:
     )
 
   def _save(self, state):
-    """Saves a state that is sound, after the rows up to it: a run that resumes from this checkpoint
-    does not write them again.
-    """
+    """Saves a sound state, after its rows: a resumed run does not write them again."""
     step = int(state.step)
     self.watchdog.doing('the save of step', step)
     self.check_held()
@@ -238,9 +236,7 @@ class Loop:
       self.checkpoints.check()
 
   def _write_row(self):
-    """Writes the row of one logging interval ago, and judges the steps up to it. Its numbers are
-    there: the device is not waited for.
-    """
+    """Writes the row of one logging interval ago, whose numbers are there, and judges its steps."""
     if self._row is None:
       return
     (row, values), self._row = self._row, None
@@ -257,10 +253,14 @@ class Loop:
 
   def _describe(self, found):
     row = {f'held_out_{k}': v for k, v in found.items()}
-    if 'mlm_loss' in found and self.tokens_per_byte:
-      row['held_out_bits_per_byte'] = phase_runs.bits_per_byte(
-        found['mlm_loss'], self.tokens_per_byte
+    if 'mlm_loss' in found and self.held_out_sizes:
+      # each corpus counts by its size, and not by the batches that were evaluated of it
+      tokens, size = map(sum, zip(*self.held_out_sizes.values()))
+      loss = sum(
+        many / tokens * found[f'mlm_loss/{name}' if name else 'mlm_loss']
+        for name, (many, _) in self.held_out_sizes.items()
       )
+      row['held_out_bits_per_byte'] = phase_runs.bits_per_byte(loss, tokens / size)
     return row
 
   def _plot(self):

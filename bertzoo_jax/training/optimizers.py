@@ -10,6 +10,7 @@ Fields: bertzoo_jax/parts/optimizers.py.
 
 import math
 import re
+import types
 from typing import NamedTuple
 
 import jax
@@ -20,6 +21,8 @@ import optax.contrib
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import trees
+from bertzoo_jax.parts import named
+from bertzoo_jax.parts import optimizers as definitions
 
 # Parameters with the copies of a scanned stack in their first axis.
 _STACKED = r'(^|/)layers/'
@@ -35,9 +38,8 @@ class AdamState(NamedTuple):
   nu: dict
 
 
-def adamw(
-  schedule, paths, *, b1, b2, eps, weight_decay, no_decay, clip_norm, rates, clip_groups, mu_dtype
-):
+@named.of_fields(definitions.adamw)
+def adamw(schedule, paths, fields):
   """Adam with bias correction and decoupled weight decay, as fairseq has it.
 
   p ← p − lr·wd·p − lr·√(1−b2ᵗ)/(1−b1ᵗ) · m/(√v + eps). Here eps stands beside the uncorrected √v,
@@ -49,38 +51,22 @@ def adamw(
   Returns an optax transform whose `update` takes `step`. Raises UserError for a regex that is none
   or matches no parameter, and for clip groups without a norm.
   """
-  adam = _adam(b1, b2, eps, mu_dtype, corrected=True)
-  return _chain(schedule, paths, adam, weight_decay, no_decay, clip_norm, rates, clip_groups)
+  return _chain(schedule, paths, fields, _adam(fields, corrected=True))
 
 
-def adamw_uncorrected(
-  schedule, paths, *, b1, b2, eps, weight_decay, no_decay, clip_norm, rates, clip_groups, mu_dtype
-):
+@named.of_fields(definitions.adamw_uncorrected)
+def adamw_uncorrected(schedule, paths, fields):
   """Adam without bias correction and with decoupled decay: p ← p − lr·(m/(√v + eps) + wd·p), as in
   Google's BERT.
 
   Arguments, result and errors as in `adamw`. A first update from zero moments is (1−b1)/√(1−b2)
   times the gradient's sign.
   """
-  adam = _adam(b1, b2, eps, mu_dtype, corrected=False)
-  return _chain(schedule, paths, adam, weight_decay, no_decay, clip_norm, rates, clip_groups)
+  return _chain(schedule, paths, fields, _adam(fields, corrected=False))
 
 
-def lamb(
-  schedule,
-  paths,
-  *,
-  b1,
-  b2,
-  eps,
-  weight_decay,
-  no_decay,
-  no_adaptation,
-  clip_norm,
-  rates,
-  clip_groups,
-  mu_dtype,
-):
+@named.of_fields(definitions.lamb)
+def lamb(schedule, paths, fields):
   """LAMB as Google's code has it (You et al. 2020; ALBERT's release): u = m/(√v + eps) + wd·p; p ←
   p − lr·(‖p‖/‖u‖)·u.
 
@@ -88,46 +74,26 @@ def lamb(
   norms are taken per layer where several are stacked; of a parameter that layers
   share, there is one. Arguments, result and errors as in `adamw`.
   """
-  _check_table('no_adaptation', no_adaptation, paths)
-  adam = _adam(b1, b2, eps, mu_dtype, corrected=False)
-  ratio = _trust_ratio(policy([(regex, False) for regex in no_adaptation], paths, True))
-  usual = schedule, paths, adam, weight_decay, no_decay, clip_norm, rates, clip_groups
-  return _chain(*usual, ratio)
+  _check_table('no_adaptation', fields.no_adaptation, paths)
+  ratio = _trust_ratio(policy([(regex, False) for regex in fields.no_adaptation], paths, True))
+  return _chain(schedule, paths, fields, _adam(fields, corrected=False), adaptation=ratio)
 
 
-def stable_adamw(
-  schedule, paths, *, b1, b2, eps, weight_decay, no_decay, clip_norm, rates, clip_groups, mu_dtype
-):
+@named.of_fields(definitions.stable_adamw)
+def stable_adamw(schedule, paths, fields):
   """StableAdamW (Wortsman et al. 2023, Algorithm 2): u = m̂/(√v̂ + eps) + wd·p; p ← p − lr·u/max(1,
   RMS) with RMS = √mean(g²/max(v̂, eps²)).
 
   Both moments are corrected for their start. The mean is taken over one parameter, per layer where
   several are stacked. Arguments, result and errors as in `adamw`.
   """
-  _check_table('no_decay', no_decay, paths)
-  decays = policy([(regex, 0.0) for regex in no_decay], paths, float(weight_decay))
-  adam = _stable_adam(b1, b2, eps, mu_dtype, decays)
-  return _chain(schedule, paths, adam, 0.0, (), clip_norm, rates, clip_groups)
+  _check_table('no_decay', fields.no_decay, paths)
+  adam = _stable_adam(fields, _decays(fields, paths))
+  return _chain(schedule, paths, fields, adam, decays=False)
 
 
-def muon(
-  schedule,
-  paths,
-  *,
-  momentum,
-  iterations,
-  rms,
-  matrices,
-  b1,
-  b2,
-  eps,
-  weight_decay,
-  no_decay,
-  clip_norm,
-  rates,
-  clip_groups,
-  mu_dtype,
-):
+@named.of_fields(definitions.muon)
+def muon(schedule, paths, fields):
   """Muon for the matrices of the layers, AdamW for the rest (Jordan et al. 2024; with the scale of
   Liu et al. 2025, eq. 4): m ← μ·m + (1−μ)·g; u = rms·√max(in, out)·orthogonal((1−μ)·g + μ·m); p ← p
   − lr·(u + wd·p).
@@ -139,14 +105,14 @@ def muon(
   Raises:
     UserError: also a rule of `matrices` that is none, or whose axes a parameter does not have.
   """
-  axes = _matrix_axes(matrices, paths)
+  axes = _matrix_axes(fields.matrices, paths)
   is_matrix = lambda params: _map_with_path(lambda path, _: axes[path] is not None, params)
   others = lambda params: _map_with_path(lambda path, _: axes[path] is None, params)
   both = optax.chain(
-    optax.masked(_muon(momentum, iterations, rms, axes), is_matrix),
-    optax.masked(_adam(b1, b2, eps, mu_dtype, corrected=True), others),
+    optax.masked(_muon(fields, axes), is_matrix),
+    optax.masked(_adam(fields, corrected=True), others),
   )
-  return _chain(schedule, paths, both, weight_decay, no_decay, clip_norm, rates, clip_groups)
+  return _chain(schedule, paths, fields, both)
 
 
 def policy(table, paths, default) -> dict:
@@ -204,30 +170,35 @@ def _numbered(paths) -> dict[str, list[str]]:
   return {path: names(path) for path in paths}
 
 
-def _chain(
-  schedule, paths, adam, weight_decay, no_decay, clip_norm, rates, clip_groups, adaptation=None
-):
-  _check_rates(rates)
-  _check_table('no_decay', no_decay, paths)
-  _check_table('rates', [regex for regex, _ in rates], paths)
+def _chain(schedule, paths, fields, adam, adaptation=None, decays=True):
+  """All of an optimizer around its `adam`. decays: whether parameters decay behind it."""
+  clip_groups = fields.clip_groups
+  _check_rates(fields.rates)
+  _check_table('no_decay', fields.no_decay, paths)
+  _check_table('rates', [regex for regex, _ in fields.rates], paths)
   _check_table('clip_groups', clip_groups, paths)
-  if clip_groups and not clip_norm:
+  if clip_groups and not fields.clip_norm:
     raise errors.UserError(
       'optimizer.clip_groups is set, and optimizer.clip_norm is 0, which clips nothing: set '
       'clip_norm, or leave clip_groups ().'
     )
   parts = []
-  if clip_norm:
+  if fields.clip_norm:
     rest = len(clip_groups)
     groups = policy([(regex, k) for k, regex in enumerate(clip_groups)], paths, rest)
-    parts.append(_clip(clip_norm, groups))
+    parts.append(_clip(fields.clip_norm, groups))
   parts.append(adam)
-  if weight_decay:
-    parts.append(_decay(policy([(regex, 0.0) for regex in no_decay], paths, float(weight_decay))))
+  if decays and fields.weight_decay:
+    parts.append(_decay(_decays(fields, paths)))
   if adaptation is not None:
     parts.append(adaptation)
-  parts.append(_scale_by_rate(schedule, policy(rates, paths, 1.0)))
+  parts.append(_scale_by_rate(schedule, policy(fields.rates, paths, 1.0)))
   return optax.chain(*parts)
+
+
+def _decays(fields, paths):
+  """{path: share of the parameter that decays}, see `policy`."""
+  return policy([(regex, 0.0) for regex in fields.no_decay], paths, float(fields.weight_decay))
 
 
 def _is(value, found) -> bool:
@@ -278,7 +249,8 @@ def _decay(shares):
   return _stateless(lambda updates, params: _map_with_path(add, updates, params), state)
 
 
-def _adam(b1, b2, eps, mu_dtype, corrected):
+def _adam(fields, corrected):
+  b1, b2, eps, mu_dtype = fields.b1, fields.b2, fields.eps, fields.mu_dtype
 
   def init(params):
     zeros = lambda: jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)
@@ -304,9 +276,11 @@ def _stored(state, mu_dtype):
   return state._replace(mu=jax.tree.map(lambda m: m.astype(mu_dtype), state.mu))
 
 
-def _stable_adam(b1, b2, eps, mu_dtype, decays):
-  """Adam and decay, both divided by max(1, RMS). decays: {path: share}, see `policy`."""
-  adam = _adam(b1, b2, 0.0, 'float32', corrected=False)
+def _stable_adam(fields, decays):
+  """Adam and decay, both divided by max(1, RMS). decays: see `_decays`."""
+  b1, b2, eps, mu_dtype = fields.b1, fields.b2, fields.eps, fields.mu_dtype
+  moments = types.SimpleNamespace(b1=b1, b2=b2, eps=0.0, mu_dtype='float32')
+  adam = _adam(moments, corrected=False)
 
   def update(gradients, state, params):
     _, state = adam.update(gradients, state)
@@ -324,20 +298,20 @@ def _stable_adam(b1, b2, eps, mu_dtype, decays):
   return optax.GradientTransformation(lambda params: _stored(adam.init(params), mu_dtype), update)
 
 
-def _muon(momentum, iterations, rms, axes):
+def _muon(fields, axes):
   """Muon's direction for parameters whose axes are not None. axes: see `_matrix_axes`."""
 
   def orthogonal(path, x):
     # its own momentum is off: its input is mixed already
     one = optax.contrib.scale_by_muon(
-      ns_steps=iterations, beta=0.0, nesterov=False, weight_dimension_numbers=[axes[path]]
+      ns_steps=fields.iterations, beta=0.0, nesterov=False, weight_dimension_numbers=[axes[path]]
     )
     sizes = [math.prod(x.shape[axis] for axis in side) for side in axes[path]]
-    return rms * math.sqrt(max(sizes)) * one.update([x], one.init([x]))[0][0]
+    return fields.rms * math.sqrt(max(sizes)) * one.update([x], one.init([x]))[0][0]
 
   def update(gradients, state, params=None):
     del params
-    mix = lambda m, g: momentum * m + (1 - momentum) * g
+    mix = lambda m, g: fields.momentum * m + (1 - fields.momentum) * g
     state = jax.tree.map(mix, state, gradients)
     return _map_with_path(orthogonal, jax.tree.map(mix, state, gradients)), state
 

@@ -79,6 +79,16 @@ class PhaseRun:
       lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, where
     ), notes
 
+  @property
+  def inputs(self):
+    """(state, batch) of the train step, shape structs with shardings."""
+    place = sharding.batch_sharding(self.mesh)
+    batch = {
+      name: jax.ShapeDtypeStruct(shape, dtype, sharding=place)
+      for name, (shape, dtype) in self.data.features.items()
+    }
+    return self.target[0], batch
+
 
 def fresh(phase_run: PhaseRun) -> steps.TrainState:
   """The state before the first step, made where it will live."""
@@ -127,9 +137,7 @@ def train_step(phase_run: PhaseRun):
 
 
 def compiler_options(device_kind: str, split_weights: bool) -> dict[str, str]:
-  """Options of the compiler for the programs of a phase. LIBTPU_INIT_ARGS overrides them.
-  split_weights: whether weights are split over fsdp.
-  """
+  """Of a phase's programs, under LIBTPU_INIT_ARGS. split_weights: over fsdp."""
   wanted = {
     _FAST_MEMORY_FLAG: _FAST_MEMORY.get(device_kind),
     _WINDOWS_FLAG: _NEVER if split_weights and device_kind.startswith('TPU') else None,

@@ -18,26 +18,12 @@ def linear_from_start(total_steps: int, *, learning_rate, warmup):
   All schedules return s → rate, float32, for integers and traced arrays, and raise UserError for a
   warmup that is not shorter than total_steps.
   """
-  _check(total_steps, warmup)
-
-  def rate(s):
-    s = _float(s)
-    return learning_rate * jnp.where(s < warmup, s / max(warmup, 1), _left(s, 0, total_steps))
-
-  return rate
+  return _warmed_up(total_steps, learning_rate, warmup, lambda s: _left(s, 0, total_steps))
 
 
 def linear_jump(total_steps: int, *, learning_rate, warmup):
   """As linear_from_start, but the first update has peak/W (older fairseq, as in SpanBERT)."""
-  _check(total_steps, warmup)
-
-  def rate(s):
-    s = _float(s)
-    return learning_rate * jnp.where(
-      s < warmup, jnp.maximum(s, 1) / max(warmup, 1), _left(s, 0, total_steps)
-    )
-
-  return rate
+  return _warmed_up(total_steps, learning_rate, warmup, lambda s: _left(s, 0, total_steps), 1)
 
 
 def linear_after_warmup(total_steps: int, *, learning_rate, warmup):
@@ -46,72 +32,35 @@ def linear_after_warmup(total_steps: int, *, learning_rate, warmup):
 
   The first update has peak/W, as that scheduler is constructed, and so has the second, s = 1.
   """
-  _check(total_steps, warmup)
-
-  def rate(s):
-    s = _float(s)
-    return learning_rate * jnp.where(
-      s < warmup, jnp.maximum(s, 1) / max(warmup, 1), _left(s, warmup, total_steps)
-    )
-
-  return rate
+  return _warmed_up(total_steps, learning_rate, warmup, lambda s: _left(s, warmup, total_steps), 1)
 
 
 def linear_product(total_steps: int, *, learning_rate, warmup):
-  """The line peak·(1 − s/T) from step 0, times min(1, s/W) (Google's ELECTRA): no jump, and the
-  peak is never reached.
-  """
-  _check(total_steps, warmup)
-
-  def rate(s):
-    s = _float(s)
-    ramp = jnp.minimum(1.0, s / warmup) if warmup else 1.0
-    return learning_rate * ramp * _left(s, 0, total_steps)
-
-  return rate
+  """peak·(1 − s/T)·min(1, s/W) (Google's ELECTRA): no jump, and the peak is never reached."""
+  ramp = _warmed_up(total_steps, learning_rate, warmup, jnp.ones_like)
+  return lambda s: ramp(s) * _left(_float(s), 0, total_steps)
 
 
 def linear_to_floor(total_steps: int, *, learning_rate, warmup, end_share):
-  """peak·s/W for s < W (the first update has rate 0), then linear from the peak at W to
-  end_share·peak at T, where it stays (Google's XLNet, with 0.001).
-  """
-  _check(total_steps, warmup)
-
-  def rate(s):
-    s = _float(s)
-    decayed = end_share + (1.0 - end_share) * _left(s, warmup, total_steps)
-    return learning_rate * jnp.where(s < warmup, s / max(warmup, 1), decayed)
-
-  return rate
+  """From the peak at W linear to end_share·peak at T, where it stays (XLNet's, with 0.001)."""
+  falling = lambda s: end_share + (1.0 - end_share) * _left(s, warmup, total_steps)
+  return _warmed_up(total_steps, learning_rate, warmup, falling)
 
 
 def constant(total_steps: int, *, learning_rate, warmup):
   """peak·s/W for s < W (the first update has rate 0), then the peak."""
-  _check(total_steps, warmup)
-
-  def rate(s):
-    return learning_rate * jnp.minimum(1.0, _float(s) / warmup if warmup else 1.0)
-
-  return rate
+  return _warmed_up(total_steps, learning_rate, warmup, jnp.ones_like)
 
 
 def inverse_sqrt(total_steps: int, *, learning_rate, warmup):
   """peak·s/W for s < W, then peak·√(W/s) (Vaswani et al. 2017, eq. 3; without a warmup, W is 1)."""
-  _check(total_steps, warmup)
   first = max(warmup, 1)
-
-  def rate(s):
-    s = _float(s)
-    falls = jnp.sqrt(first / jnp.maximum(s, first))
-    return learning_rate * jnp.where(s < warmup, s / first, falls)
-
-  return rate
+  falling = lambda s: jnp.sqrt(first / jnp.maximum(s, first))
+  return _warmed_up(total_steps, learning_rate, warmup, falling)
 
 
 def cosine(total_steps: int, *, learning_rate, warmup, end_share):
-  """peak·s/W for s < W, then half a cosine from the peak at W to end_share·peak at T, where it
-  stays (Loshchilov and Hutter 2017, eq. 5, without restarts).
-  """
+  """From W half a cosine to end_share·peak at T, where it stays (Loshchilov and Hutter 2017)."""
   return warmup_stable_decay(
     total_steps,
     learning_rate=learning_rate,
@@ -129,7 +78,6 @@ def warmup_stable_decay(total_steps: int, *, learning_rate, warmup, decay, shape
   Raises:
     UserError: warmup and decay do not fit into total_steps, or an unknown shape.
   """
-  _check(total_steps, warmup)
   if warmup + decay > total_steps:
     raise errors.UserError(
       f'schedule.decay is {decay} of {total_steps} steps, {warmup} of them warmup: lower one of '
@@ -139,13 +87,11 @@ def warmup_stable_decay(total_steps: int, *, learning_rate, warmup, decay, shape
   if not decay:
     return constant(total_steps, learning_rate=learning_rate, warmup=warmup)
 
-  def rate(s):
-    s = _float(s)
+  def falling(s):
     x = jnp.clip((s - (total_steps - decay)) / decay, 0.0, 1.0)
-    falling = end_share + (1.0 - end_share) * left(x)
-    return learning_rate * jnp.where(s < warmup, s / max(warmup, 1), falling)
+    return end_share + (1.0 - end_share) * left(x)
 
-  return rate
+  return _warmed_up(total_steps, learning_rate, warmup, falling)
 
 
 _FALLS = {
@@ -170,6 +116,22 @@ def for_phase(fields: dict, phase_first_step: int, phase_steps: int, total_steps
   return rate if across == 'continue' else lambda s: rate(s - phase_first_step)
 
 
+def _warmed_up(total_steps, learning_rate, warmup, share, least=0):
+  """s → peak·max(s, least)/W for s < W, then peak·share(s)."""
+  if warmup >= total_steps:
+    raise errors.UserError(
+      f'schedule.warmup is {warmup} of {total_steps} steps: it must be shorter than the run; lower '
+      'it or train longer.'
+    )
+
+  def rate(s):
+    s = _float(s)
+    rising = jnp.maximum(s, least) / max(warmup, 1)
+    return learning_rate * jnp.where(s < warmup, rising, share(s))
+
+  return rate
+
+
 def _float(s):
   return jnp.asarray(s).astype(jnp.float32)
 
@@ -177,14 +139,6 @@ def _float(s):
 def _left(s, start, end):
   """The way left from start to end, 1 to 0. s is exact in float32 up to 16.7 M updates."""
   return jnp.clip((end - s) / (end - start), 0.0, 1.0)
-
-
-def _check(total_steps, warmup):
-  if warmup >= total_steps:
-    raise errors.UserError(
-      f'schedule.warmup is {warmup} of {total_steps} steps: it must be shorter than the run; lower '
-      'it or train longer.'
-    )
 
 
 BY_NAME = {

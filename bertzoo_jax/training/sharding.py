@@ -326,9 +326,7 @@ def inside_shard_map() -> bool:
 
 
 def check_batch(batch_size: int, accumulation: int, mesh, hosts: int, where: str = '') -> None:
-  """Raises UserError, beginning with `where`, if rows cannot be split over microbatches, devices
-  and hosts.
-  """
+  """Raises UserError if rows cannot be split over microbatches, devices and hosts."""
   rows = rows_over(mesh)
   if accumulation < 1:
     raise errors.UserError(f'{where}run.accumulation is {accumulation}: at least 1 is needed.')
@@ -360,8 +358,6 @@ def _wired(shape, devices):
 
 
 def _in_order_of_hosts(grid) -> bool:
-  """Whether each host's devices hold whole rows, and the first host the first ones: what a host
-  reads is what its devices get.
-  """
+  """Whether each host's devices hold the rows that the host reads."""
   hosts = np.vectorize(lambda d: d.process_index)(grid).reshape(-1, grid.shape[-1])
   return bool((hosts == hosts[:, :1]).all() and (np.diff(hosts[:, 0]) >= 0).all())

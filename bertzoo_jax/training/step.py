@@ -1,6 +1,4 @@
-"""One update of everything that is trained: (state, batch) → (state, metrics). It does not know how
-many networks that is.
-"""
+"""One update of all that is trained, any number of networks: (state, batch) → (state, metrics)."""
 
 import functools
 import re
@@ -47,9 +45,7 @@ class TrainState:
 
 
 def init(objective, tx, seed: int, batch_size: int, ema: float = 0.0) -> TrainState:
-  """The state before the first step. Weights depend on the seed alone, not on the mesh. ema: see
-  `make_train_step`.
-  """
+  """The state before the first step; weights depend on the seed alone. ema: `make_train_step`."""
   params = objective.init(jax.random.key(seed))
   zero = lambda value=0: jnp.full([], value, jnp.int32)
   return TrainState(
@@ -177,9 +173,8 @@ def make_eval_step(objective, *, accumulation: int = 1, mesh=None):
 
 def not_finite(state) -> str | None:
   """The path of an array of a state with a number that is not finite, or None. Waits for it."""
-  leaves = jax.tree_util.tree_leaves_with_path(
-    {'params': state.params, 'opt_state': state.opt_state, 'carry': state.carry}
-  )
+  parts = ('params', 'opt_state', 'carry', 'average')
+  leaves = jax.tree_util.tree_leaves_with_path({name: getattr(state, name) for name in parts})
   finite = jax.device_get(_all_finite([x for _, x in leaves]))
   return next((trees.path_of(p) for (p, _), ok in zip(leaves, finite) if not ok), None)
 

@@ -1,6 +1,4 @@
-"""Characters by their kind, for many at once: blanks, letters of spaced scripts, characters that
-stand alone, and the rest.
-"""
+"""Characters by kind, many at once: blanks, letters of spaced scripts, lone ones, others."""
 
 import functools
 import unicodedata
@@ -50,9 +48,7 @@ def codes(text: str) -> np.ndarray:
 
 
 def kinds(codes_C: np.ndarray) -> np.ndarray:
-  """BLANK, LETTER (with digits and combining marks), ALONE or OTHER for each code point, uint8
-  [C].
-  """
+  """BLANK, LETTER (also digits and combining marks), ALONE or OTHER of code points, uint8 [C]."""
   return _look_up(codes_C, _kinds(), _kind)
 
 
@@ -62,9 +58,7 @@ def is_han(codes_C: np.ndarray) -> np.ndarray:
 
 
 def is_cjk(codes_C: np.ndarray) -> np.ndarray:
-  """Whether each is a Han character, kana, bopomofo, or their punctuation and wide forms, bool
-  [C].
-  """
+  """Whether each is Han, kana, bopomofo, or their punctuation and wide forms, bool [C]."""
   return _look_up(codes_C, _cjk(), lambda c: _within(c, _CJK))
 
 

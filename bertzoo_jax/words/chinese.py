@@ -106,9 +106,7 @@ class Segmenter:
       memory.clear()
 
   def _cut_stretch(self, stretch):
-    """(offsets of characters that continue a word, ((offset, bits) of each word, if there are
-    tags)).
-    """
+    """(offsets of characters that continue a word, ((offset, bits) of each word, with tags))."""
     words = self._cut(stretch)
     joined = tuple(i for a, b, _ in words for i in range(a + 1, b))
     return joined, tuple((a, tag_bits(tag)) for a, _, tag in words) if self._tags else ()
@@ -116,9 +114,7 @@ class Segmenter:
 
 @functools.cache
 def tag_bits(tag: str) -> int:
-  """The bits of a part of speech as jieba names it. NOUN: n… vn an j. MODIFIER: also a ad b z.
-  ENTITY: nr… ns nt nz.
-  """
+  """The bits of a tag of jieba: NOUN n… vn an j; MODIFIER also a ad b z; ENTITY nr… ns nt nz."""
   noun = tag[:1] == 'n' or tag in ('vn', 'an', 'j')
   return (
     NOUN * noun
@@ -129,12 +125,10 @@ def tag_bits(tag: str) -> int:
 
 def load():
   """The module jieba, quiet; UserError where it is not installed."""
-  try:
-    with warnings.catch_warnings():
-      warnings.simplefilter('ignore')  # its imports are of another age
-      import jieba
-  except ImportError as e:
-    raise errors.UserError('Chinese words need jieba: pip install "bertzoo_jax[zh]".') from e
+  needing = errors.needing('Chinese words need jieba: pip install "bertzoo_jax[zh]"')
+  with needing, warnings.catch_warnings():
+    warnings.simplefilter('ignore')  # its imports are of another age
+    import jieba
   return jieba
 
 
@@ -183,9 +177,7 @@ def _chains(dictionary, codes_C, inside_C):
 
 
 def _by_step(at, left_C, *values):
-  """(places in the order of their steps, where each step begins among them, values in that
-  order).
-  """
+  """(places by step, where each step begins among them, values in that order)."""
   left = left_C[at]
   order = np.argsort(left.astype(np.int16), kind='stable')
   order = order[np.count_nonzero(left < 0) :]
@@ -203,9 +195,7 @@ def _runs(true_C):
 
 
 def _are_words(begin_N, size_N, edges):
-  """Whether a stretch is a character alone, or as a whole in the dictionary: jieba leaves its
-  characters alone then.
-  """
+  """Whether jieba leaves the characters alone: a single one, or a word of the dictionary."""
   out_N = size_N == 1
   for n, (at, _, _) in enumerate(edges[1:], 2):
     out_N |= (size_N == n) & np.isin(begin_N, at)
@@ -244,9 +234,7 @@ class _Dictionary(NamedTuple):
   unknown: float
 
   def edges(self, codes_C, inside_C):
-    """For n = 1, 2, …: (where a word of n characters begins, ascending; its node; its score),
-    within stretches.
-    """
+    """For n = 1, 2, …: (where words of n characters begin, nodes, scores), within stretches."""
     edges = []
     for at, node in self.trie.walk(codes_C, inside_C):
       score = self.score[node]

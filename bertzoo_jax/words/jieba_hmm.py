@@ -16,9 +16,7 @@ _NEVER = -3.14e100  # jieba's logarithm of zero
 
 
 def plain():
-  """The model of jieba.cut: each character begins (B), continues (M), ends (E) a word or is one
-  (S).
-  """
+  """The model of jieba.cut: a character begins (B), continues (M), ends (E) or is (S) a word."""
   from jieba import finalseg
 
   emit, start, trans = finalseg.emit_P, finalseg.start_P, finalseg.trans_P
@@ -93,9 +91,7 @@ class _Tagged:
     return np.flatnonzero(steps.any(axis=1)), steps.any(axis=0)
 
   def path(self, text):
-    """The most probable (B | M | E | S, tag) of each character; None where jieba stops with an
-    error, since no state leads on.
-    """
+    """The most probable (B | M | E | S, tag) of each character; None where jieba fails."""
     emit_S, states = self.seen(text[0])
     sums, trail = self.start_S[states] + emit_S[states], []
     for c in text[1:]:

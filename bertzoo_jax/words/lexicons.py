@@ -130,9 +130,7 @@ class Lexicon:
     return tables
 
   def _look_up(self, text, begin_S, end_S):
-    """Ids of the symbols in lower case and as written, int64 [2, S]; -1 for one that no entry
-    has.
-    """
+    """Ids of the symbols in lower case and as written, int64 [2, S]; -1 in no entry."""
     codes_S = characters.codes(text)[begin_S]
     one_S = (end_S - begin_S == 1) & (codes_S < 1 << 16)
     ids_2S = np.where(one_S, self._short[:, np.minimum(codes_S, 0xFFFF)], -1)
@@ -164,9 +162,7 @@ def _symbols(text):
 
 
 def _apart(at, size):
-  """Of ascending places those that are left when each, from the left, shuts out what begins within
-  `size` behind it.
-  """
+  """The places that are left when each, from the left, shuts out those within `size` behind it."""
   if not (np.diff(at) < size).any():
     return at
   taken, end = [], -1

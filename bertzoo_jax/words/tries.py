@@ -1,6 +1,4 @@
-"""Tries in arrays: where entries of a lexicon stand in a text, for all places of the text at
-once.
-"""
+"""Tries in arrays: where entries of a lexicon stand in a text, at all places at once."""
 
 from typing import NamedTuple
 
@@ -59,9 +57,7 @@ class Trie(NamedTuple):
 
 
 def build(entries_WN, symbols: int) -> tuple[Trie, np.ndarray]:
-  """A trie of the rows of an int array, padded behind with -1, and the node at which each row ends
-  [W]. symbols: how many there are.
-  """
+  """A trie of rows of ints < symbols, padded with -1, and the node at which each ends [W]."""
   node_W, size, keys, children = np.zeros(len(entries_WN), np.int64), 0, [], []
   first = np.full(symbols, -1, np.int64)
   for column in range(entries_WN.shape[1]):

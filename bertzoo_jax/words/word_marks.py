@@ -95,9 +95,7 @@ class Marker:
     )
 
   def clean(self, text: str) -> str:
-    """The text to tokenise: for words 'blanks', without the blanks between CJK characters; else the
-    text itself.
-    """
+    """The text to tokenise: for words 'blanks', without blanks between CJK characters."""
     return _without_blanks(text)[0] if self._words == 'blanks' else text
 
   def mark(self, texts: list[str], encoded: list) -> tuple[list[np.ndarray], int]:
@@ -243,9 +241,7 @@ def _words(tokens, word_C, starts_word_T):
 
 
 def _token_ranges(tokens, begin_N, end_N):
-  """(first, last token of each stretch of characters that consists of whole tokens; which stretches
-  do not [N]).
-  """
+  """(first, last token) of stretches of characters that are whole tokens; which are not [N]."""
   low_N = np.searchsorted(tokens.end, begin_N, 'right')
   high_N = np.searchsorted(tokens.start, end_N, 'left') - 1
   some_N = low_N <= high_N
@@ -287,9 +283,7 @@ def _entities(word_C, bits_C):
 
 
 def _noun_phrases(word_C, bits_C):
-  """Runs of two to four words, adjectives and nouns, that end in a noun; longer runs are cut behind
-  every fourth word.
-  """
+  """Runs of two to four words, adjectives and nouns, that end in a noun; longer ones are cut."""
   begin_W, end_W = _word_ranges(word_C)
   run_W = bits_C[begin_W] & chinese.MODIFIER > 0
   edge = np.flatnonzero(np.diff(np.concatenate([[False], run_W, [False]]).astype(np.int8)))
@@ -310,9 +304,7 @@ _TAGGED = {'phrase': _noun_phrases, 'entity': _entities}
 
 
 def _without_blanks(text):
-  """(text without the blanks between CJK characters, bool for each character of it: a word starts
-  here).
-  """
+  """(text without the blanks between CJK characters, bool of its characters: a word starts)."""
   codes_C = characters.codes(text)
   blank_C, cjk_C = characters.kinds(codes_C) == characters.BLANK, characters.is_cjk(codes_C)
   place_C = np.arange(len(codes_C))

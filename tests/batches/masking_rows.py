@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from bertzoo_jax.batches import masking
 from bertzoo_jax.common import hashing
 from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.words import word_marks
@@ -94,6 +95,12 @@ def some_layout(rows, length, seed=0, **fields):
 def full(rows, length, seed=0, **fields):
   """[CLS] text [SEP] without padding."""
   return layout([[[length - 2]]] * rows, length, seed, **fields)
+
+
+def build(section, length, corpus):
+  """The masking of a section."""
+  fields = dict(section)
+  return masking.BY_NAME[fields.pop('name')](length, corpus, **fields)
 
 
 def run(mask, features, keys, apply=None):

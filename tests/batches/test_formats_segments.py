@@ -64,9 +64,8 @@ def test_lone_sentences_make_no_row_where_they_are_to_be_skipped(lengths, length
 
 def test_swapping_falls_on_half_of_the_rows():
   features, _ = _batch([[5] * 60] * 300, 40, 'segment_pairs', pairs='sop', lone_sentences='skip')
-  assert (
-    abs(features['pair_labels'].mean() - 0.5) < 4 * (0.25 / len(features['pair_labels'])) ** 0.5
-  )
+  labels = features['pair_labels']
+  assert abs(labels.mean() - 0.5) < 4 * (0.25 / len(labels)) ** 0.5
 
 
 def _pooled_literally(documents, length, pool):
@@ -164,9 +163,8 @@ def test_adjacent_segments_are_those_of_the_literal_loop(lengths, length, single
   assert not form.has_pairs and form.every_epoch
   for row, segments in zip(rows, features['segment_ids']):
     a, b = _halves(row)
-    assert segments[: len(row)].tolist() == [0] * (len(a) + 2) + [1] * (
-      len(b) + 1 if b is not None else 0
-    )
+    second = len(row) - len(a) - 2
+    assert segments[: len(row)].tolist() == [0] * (len(a) + 2) + [1] * second
 
 
 def test_a_tenth_of_the_rows_has_one_segment():
@@ -205,14 +203,9 @@ def test_long_sentences_are_dropped_and_nothing_else(lengths, length, separators
 def test_a_corpus_without_sentences_is_refused_by_what_needs_them(name):
   text = corpus.in_memory(np.full(200, 9), range(0, 201, 10), range(0, 21, 5), 20, SPECIAL)
   text.manifest['splitter'] = 'none'
-  build = lambda name: pipeline.build(
-    text,
-    format=dict(test_formats.FIELDS[name], name=name),
-    masking=parts.token(),
-    length=16,
-    batch_size=2,
-    seed=0,
-  )
+  how = dict(masking=parts.token(), length=16, batch_size=2, seed=0)
+  form = lambda name: dict(test_formats.FIELDS[name], name=name)
+  build = lambda name: pipeline.build(text, format=form(name), **how)
   with pytest.raises(errors.UserError, match='not split into sentences'):
     build(name)
   build('full_sentences')

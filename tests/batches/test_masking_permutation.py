@@ -16,9 +16,8 @@ CORPUS = masking_rows.corpus()
 
 
 def _build(length=LENGTH, **fields):
-  section = dict(parts.permutation(**dict(num_predictions=11, block=BLOCK) | fields))
-  section.pop('name')
-  return masking.permutation(length, CORPUS, **section)
+  section = parts.permutation(**dict(num_predictions=11, block=BLOCK) | fields)
+  return masking_rows.build(section, length, CORPUS)
 
 
 def _lane(rows, seed=0):
@@ -126,20 +125,16 @@ def test_a_row_read_from_the_right_is_the_mirror_image_of_one_read_from_the_left
   ids[:] = np.where(np.isin(ids, [SPECIAL['sep'], SPECIAL['cls']]), 500, ids)
   units[:] = 0
   sections = dict(num_predictions=2, max_span=1, context=3)
-  rightward = masking_rows.chosen(
-    masking_rows.run(_build(**sections), features | dict(direction=np.zeros(300, np.int32)), keys)
+  without = {k: v for k, v in features.items() if k != 'direction'}
+  chosen = lambda **more: masking_rows.chosen(
+    masking_rows.run(_build(**sections), without | more, keys)
   )
-  leftward = masking_rows.chosen(
-    masking_rows.run(_build(**sections), features | dict(direction=np.ones(300, np.int32)), keys)
-  )
+  rightward, leftward = (chosen(direction=np.full(300, d, np.int32)) for d in (0, 1))
   for low in (0, BLOCK):
     np.testing.assert_array_equal(
       rightward[:, low : low + BLOCK], leftward[:, low : low + BLOCK][:, ::-1]
     )
-  without = {k: v for k, v in features.items() if k != 'direction'}
-  np.testing.assert_array_equal(
-    rightward, masking_rows.chosen(masking_rows.run(_build(**sections), without, keys))
-  )
+  np.testing.assert_array_equal(rightward, chosen())
 
 
 def test_without_spans_each_token_of_the_text_is_chosen_as_often_as_any_other():

@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
-from bertzoo_jax.batches import masking
 from configs import parts
 from tests.batches import masking_reference as reference
 from tests.batches import masking_rows
@@ -42,8 +41,7 @@ SECTIONS = {
 
 
 def _build(name, length=LENGTH):
-  fields = dict(SECTIONS[name])
-  return masking.BY_NAME[fields.pop('name')](length, CORPUS, **fields)
+  return masking_rows.build(SECTIONS[name], length, CORPUS)
 
 
 @st.composite
@@ -88,11 +86,9 @@ def test_tokens_are_conserved_and_predictions_fit_the_row(name, rows, seed, long
   out = masking_rows.run(mask, features, keys)
   before, ids, pack = features['input_ids'], out['input_ids'], features['pack_ids']
   positions, targets, weights = (out[f'masked_{k}'] for k in ('positions', 'targets', 'weights'))
+  types = dict(positions=np.int32, targets=np.int32, weights=np.float32)
   shapes = {
-    **{
-      f'masked_{k}': ((mask.num_predictions,), d)
-      for k, d in (('positions', np.int32), ('targets', np.int32), ('weights', np.float32))
-    },
+    **{f'masked_{k}': ((mask.num_predictions,), d) for k, d in types.items()},
     **mask.features,
     **{k: (v.shape[1:], v.dtype) for k, v in features.items() if k != 'units'},
   }
@@ -113,19 +109,12 @@ def test_tokens_are_conserved_and_predictions_fit_the_row(name, rows, seed, long
     real = positions[r, : count[r]]
     steps = np.diff(real)
     assert (steps >= 0).all() if name == 'token independent' else (steps > 0).all()
-    assert (
-      not positions[r, count[r] :].any()
-      and not targets[r, count[r] :].any()
-      and not weights[r, count[r] :].any()
-    )
+    assert not any(x[r, count[r] :].any() for x in (positions, targets, weights))
     assert (pack[r, real] > 0).all()
     if name != 'token everywhere':
       assert not np.isin(before[r, real], [SPECIAL['cls'], SPECIAL['sep']]).any()
-      assert (
-        not ((pack[r] > 0) & ~np.isin(before[r], [SPECIAL['cls'], SPECIAL['sep']])).any()
-        or count[r] > 0
-        or _may_be_empty(name, long)
-      )
+      text = (pack[r] > 0) & ~np.isin(before[r], [SPECIAL['cls'], SPECIAL['sep']])
+      assert not text.any() or count[r] > 0 or _may_be_empty(name, long)
 
 
 def _may_be_empty(name, long):
@@ -164,12 +153,8 @@ def test_eager_graph_and_tf_data_agree_bit_for_bit(name):
   features = {k: v for k, v in features.items() if k != 'units' or mask.reads_units}
   traced = (None, tf.function(mask.apply))
   eager, graph = (masking_rows.run(mask, features, keys, apply) for apply in traced)
-  data = (
-    tf.data.Dataset.from_tensor_slices((features, keys))
-    .batch(50)
-    .map(mask.apply, num_parallel_calls=2)
-  )
-  piped = next(data.as_numpy_iterator())
+  data = tf.data.Dataset.from_tensor_slices((features, keys)).batch(50)
+  piped = next(data.map(mask.apply, num_parallel_calls=2).as_numpy_iterator())
   assert eager.keys() == graph.keys() == piped.keys()
   for key in eager:
     np.testing.assert_array_equal(eager[key], graph[key], err_msg=key)
@@ -181,12 +166,10 @@ def test_a_row_does_not_depend_on_its_batch_mates(name):
   features, keys = masking_rows.some_layout(50, LENGTH, 3, direction=True)
   mask = _build(name)
   whole = masking_rows.run(mask, features, keys)
-  for pick in ([7], [49, 3, 3, 0], range(10, 40)):
-    some = masking_rows.run(
-      mask, {k: v[np.array(pick)] for k, v in features.items()}, keys[np.array(pick)]
-    )
+  for pick in map(np.array, ([7], [49, 3, 3, 0], range(10, 40))):
+    some = masking_rows.run(mask, {k: v[pick] for k, v in features.items()}, keys[pick])
     for key in whole:
-      np.testing.assert_array_equal(whole[key][np.array(pick)], some[key], err_msg=key)
+      np.testing.assert_array_equal(whole[key][pick], some[key], err_msg=key)
 
 
 @pytest.mark.parametrize('name', [n for n in SECTIONS if n != 'in order'])
@@ -205,8 +188,6 @@ def test_short_rows_work(name, length):
   section = dict(SECTIONS[name])
   if 'num_predictions' in section:
     section['num_predictions'] = 2
-  mask = masking.BY_NAME[section.pop('name')](length, CORPUS, **section)
-  out = masking_rows.run(mask, features, keys)
-  assert (out['masked_weights'].sum(1) <= mask.num_predictions).all() and out[
-    'masked_weights'
-  ].any()
+  mask = masking_rows.build(section, length, CORPUS)
+  weights = masking_rows.run(mask, features, keys)['masked_weights']
+  assert (weights.sum(1) <= mask.num_predictions).all() and weights.any()

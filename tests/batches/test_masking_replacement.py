@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bertzoo_jax.batches import masking
 from bertzoo_jax.batches.masking import corruption
 from bertzoo_jax.common import errors
 from bertzoo_jax.words import similar
@@ -20,8 +19,7 @@ CORPUS = masking_rows.corpus()
 
 
 def _build(section, length=128, corpus=CORPUS):
-  fields = dict(section)
-  return masking.BY_NAME[fields.pop('name')](length, corpus, **fields)
+  return masking_rows.build(section, length, corpus)
 
 
 def _what(out, features):
@@ -71,20 +69,20 @@ def test_tokens_of_one_draw_become_the_same_with_the_declared_shares(name):
 
 def test_a_position_in_several_slots_is_replaced_once():
   features, keys = masking_rows.full(500, 128)
-  out = masking_rows.run(
-    _build(parts.token(sampling='independent', rate=0.4, corruption=(0.85, 0.0, 0.15))),
-    features,
-    keys,
-  )
+  section = parts.token(sampling='independent', rate=0.4, corruption=(0.85, 0.0, 0.15))
+  out = masking_rows.run(_build(section), features, keys)
   what, found = _what(out, features), masking_rows.chosen(out)
   assert out['masked_weights'].sum() > 1.1 * found.sum() and not (what == 3).any()
   assert abs((what[found] == 1).mean() - 0.85) < 0.01
 
 
-def test_random_tokens_by_unigrams_are_as_frequent_as_in_the_corpus():
+def test_random_tokens_by_unigrams_are_as_frequent_as_in_the_corpus_and_each_is_drawn_alone():
   features, keys = masking_rows.full(3000, 128)
   out = masking_rows.run(_build(parts.span(corruption=(0.0, 1.0, 0.0), rate=0.4)), features, keys)
-  seen = np.bincount(out['input_ids'][masking_rows.chosen(out)], minlength=V)
+  ids, found = out['input_ids'], masking_rows.chosen(out)
+  both = found[:, 1:] & found[:, :-1]
+  assert both.sum() > 3000 and (ids[:, 1:] == ids[:, :-1])[both].mean() < 0.01
+  seen = np.bincount(ids[found], minlength=V)
   share = CORPUS.unigrams / CORPUS.unigrams.sum()
   assert seen[share == 0].sum() == 0
   expected = share * seen.sum()
@@ -96,14 +94,6 @@ def test_random_tokens_by_unigrams_are_as_frequent_as_in_the_corpus():
 def test_the_least_and_the_largest_bits_are_the_first_and_the_last_token_that_occurs():
   ends = corruption.random_token(CORPUS, 'unigrams')(tf.constant([[0, 2**32 - 1]], tf.uint32))
   assert ends.numpy().tolist() == [[104, V - 1]]
-
-
-def test_every_position_of_a_span_has_a_random_token_of_its_own():
-  features, keys = masking_rows.full(500, 128)
-  out = masking_rows.run(_build(parts.span(corruption=(0.0, 1.0, 0.0))), features, keys)
-  ids, found = out['input_ids'], masking_rows.chosen(out)
-  both = found[:, 1:] & found[:, :-1]
-  assert both.sum() > 3000 and (ids[:, 1:] == ids[:, :-1])[both].mean() < 0.01
 
 
 def test_borders_are_those_of_the_merged_span_and_only_inside_a_run_of_text():

@@ -5,7 +5,6 @@ position.
 import numpy as np
 import pytest
 
-from bertzoo_jax.batches import masking
 from configs import parts
 from tests.batches import masking_reference as reference
 from tests.batches import masking_rows
@@ -14,15 +13,10 @@ LENGTH = 64
 CORPUS = masking_rows.corpus()
 
 
-def _build(section, length=LENGTH, corpus=CORPUS):
-  fields = dict(section)
-  return masking.BY_NAME[fields.pop('name')](length, corpus, **fields)
-
-
 def _compare(section, define, seed=0, rows=150, direction=False, **fields):
   """Runs a masking on rows of all kinds and compares what each row predicts with `define(row)`."""
   features, keys = masking_rows.some_layout(rows, LENGTH, seed, direction=direction)
-  out = masking_rows.run(_build(section), features, keys)
+  out = masking_rows.run(masking_rows.build(section, LENGTH, CORPUS), features, keys)
   found = masking_rows.chosen(out)
   for r in range(rows):
     wanted = define(reference.Row(features, keys, r, **fields))
@@ -92,11 +86,8 @@ def test_permutation_targets_are_the_spans_of_each_block_and_then_single_tokens(
   span_units, direction, block
 ):
   features, keys = masking_rows.some_layout(150, LENGTH, 1, direction=direction)
-  out = masking_rows.run(
-    _build(parts.permutation(num_predictions=11, block=block, span_units=span_units)),
-    features,
-    keys,
-  )
+  section = parts.permutation(num_predictions=11, block=block, span_units=span_units)
+  out = masking_rows.run(masking_rows.build(section, LENGTH, CORPUS), features, keys)
   found = masking_rows.chosen(out)
   ends = [min(b * block, LENGTH) for b in range(-(-LENGTH // block) + 1)]
   full = [-(-b * 11 // LENGTH) - -(-a * 11 // LENGTH) for a, b in zip(ends, ends[1:])]
@@ -133,7 +124,9 @@ def test_nothing_crosses_the_border_of_a_piece_even_without_a_special_token_ther
   features['pack_ids'] = np.where(features['pack_ids'] > 0, 1 + np.arange(LENGTH) // 9, 0).astype(
     np.int32
   )
-  found = masking_rows.chosen(masking_rows.run(_build(section), features, keys))
+  found = masking_rows.chosen(
+    masking_rows.run(masking_rows.build(section, LENGTH, CORPUS), features, keys)
+  )
   for r in range(150):
     assert np.flatnonzero(found[r]).tolist() == sorted(define(reference.Row(features, keys, r))), (
       f'row {r}'

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bertzoo_jax.batches import masking
 from bertzoo_jax.batches.masking import contract
 from bertzoo_jax.common import hashing
 from configs import parts
@@ -24,8 +23,7 @@ def rows():
 
 def _predicted(section, rows):
   """(bool [B, L], P) of a masking of full rows."""
-  fields = dict(section)
-  mask = masking.BY_NAME[fields.pop('name')](LENGTH, CORPUS, **fields)
+  mask = masking_rows.build(section, LENGTH, CORPUS)
   parts_of, apply = [], tf.function(mask.apply)
   for first in range(0, ROWS, 512):
     features = {k: v[first : first + 512] for k, v in rows[0].items()}
@@ -94,8 +92,7 @@ def test_budgets_are_spent_and_never_exceeded_evenly_over_the_row(section, rows)
 @pytest.mark.parametrize('max_gram', [1, 3])
 @pytest.mark.parametrize('length', [64, 128])
 def test_windows_round_the_row_mask_the_rate_and_no_place_more_than_another(length, max_gram):
-  section = dict(parts.ngram_windows(scan='spread', max_gram=max_gram))
-  mask = masking.BY_NAME[section.pop('name')](length, CORPUS, **section)
+  mask = masking_rows.build(parts.ngram_windows(scan='spread', max_gram=max_gram), length, CORPUS)
   count = 8192
   rows = masking_rows.full(count, length, long=0.25)
   out = masking_rows.run(mask, *rows, tf.function(mask.apply))
@@ -114,8 +111,8 @@ def test_windows_round_the_row_mask_the_rate_and_no_place_more_than_another(leng
 def test_windows_from_left_to_right_leave_the_end_of_full_rows_unmasked_as_the_release_does(
   max_gram, last
 ):
-  masking = parts.ngram_windows(max_gram=max_gram, scan='left_to_right')
-  found, most = _predicted(masking, masking_rows.full(ROWS, LENGTH, long=0.0))  # words of one token
+  section = parts.ngram_windows(max_gram=max_gram, scan='left_to_right')
+  found, most = _predicted(section, masking_rows.full(ROWS, LENGTH, long=0.0))  # words of one token
   tenths = _tenths(found)
   assert most == 77 and abs(tenths[:9] - 0.167).max() < 0.01
   assert abs(tenths[9] - last) < 0.004
@@ -130,8 +127,7 @@ def test_independent_units_are_predicted_at_the_rate(rows):
 
 def test_with_replacement_fewer_positions_are_masked_as_derived():
   features, keys = masking_rows.full(ROWS, LENGTH)
-  fields = dict(parts.token(sampling='independent'))
-  mask = masking.BY_NAME[fields.pop('name')](LENGTH, CORPUS, **fields)
+  mask = masking_rows.build(parts.token(sampling='independent'), LENGTH, CORPUS)
   out = masking_rows.run(mask, features, keys)
   assert (out['masked_weights'].sum(1) == 77).all()
   assert abs(masking_rows.chosen(out).sum(1).mean() - 510 * (1 - (1 - 1 / 510) ** 77)) < 0.3  # 71.5

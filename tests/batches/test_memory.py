@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
+from small_networks import with_targets
 
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.batches import rows as rows_lib
@@ -16,6 +17,7 @@ from bertzoo_jax.common import hashing
 from bertzoo_jax.corpus import corpus
 from bertzoo_jax.words import word_marks
 from configs import parts
+from tests.batches import test_formats
 
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4, eod=5)
 KEY = hashing.new_key(4)
@@ -28,22 +30,13 @@ def _make(lengths, batch_size=4, length=24, reuse_length=8, special=SPECIAL, **f
   """(features of all rows, rows, the stream as a list: token t is 10 + t, an end 5; borders of
   sentences in it).
   """
-  sentences = np.append(0, np.cumsum([n for document in lengths for n in document])).astype(
-    np.int64
-  )
-  documents = np.append(0, np.cumsum([len(document) for document in lengths])).astype(np.int64)
-  split = corpus.in_memory(
-    10 + np.arange(sentences[-1]), sentences, documents, 10 + int(sentences[-1]), special
-  ).splits['train']
-  text = rows_lib.text_of(split)
-  fields = dict(both_directions=True, random_rate=0.5) | fields
-  form = memory.memory_segments(text, length, reuse_length=reuse_length, **fields).in_lanes(
-    batch_size, 'eod' in special
-  )
+  split = test_formats._split(lengths, special)
+  fields = dict(reuse_length=reuse_length, both_directions=True, random_rate=0.5) | fields
+  form = memory.memory_segments(rows_lib.text_of(split), length, **fields)
+  form = form.in_lanes(batch_size, 'eod' in special)
   rows = form.rows(KEY)
-  mark = lambda positions, ids: np.where(positions % 3, word_marks.CONTINUES_WORD, 0).astype(
-    np.int32
-  )  # words of three tokens
+  words = np.array([0, *[word_marks.CONTINUES_WORD] * 2], np.int32)  # of three tokens
+  mark = lambda positions, ids: words[positions % 3]
   features = form.assemble(KEY, rows, np.arange(len(rows)), split.gather, special, mark)
   stream, borders, token = [], [0], 10
   for document in lengths:
@@ -61,12 +54,7 @@ def _make(lengths, batch_size=4, length=24, reuse_length=8, special=SPECIAL, **f
 
 def _parts(ids, segments, reuse_length):
   first = int(np.flatnonzero(segments == 1)[0]) - 1
-  assert (
-    ids[first] == SPECIAL['sep']
-    and ids[-2] == SPECIAL['sep']
-    and ids[-1] == SPECIAL['cls']
-    and segments[-1] == 2
-  )
+  assert ids[[first, -2, -1]].tolist() == [3, 3, 2] and segments[-1] == 2
   assert (segments[: first + 1] == 0).all() and (segments[first + 1 : -1] == 1).all()
   return ids[:reuse_length].tolist(), ids[reuse_length:first].tolist(), ids[first + 1 : -2].tolist()
 
@@ -130,17 +118,7 @@ def test_a_random_b_is_a_run_from_the_start_of_a_sentence_in_the_same_lane():
   assert seen > 100
 
 
-def test_half_of_the_rows_have_a_random_b():
-  features, _, _, _ = _make([[6] * 50] * 40, batch_size=8, both_directions=False)
-  parts = [
-    _parts(ids, segments, 8)
-    for ids, segments in zip(features['input_ids'], features['segment_ids'])
-  ]
-  near = np.mean([0 < b[0] - a[0] < 20 for _, a, b in parts])
-  assert 0.45 < near < 0.58
-
-
-def test_a_pair_is_labelled_1_where_its_b_is_random():
+def test_a_pair_is_labelled_1_where_its_b_is_random_as_it_is_in_half_of_the_rows():
   lengths = [[6] * 50] * 40
   always, never, half = (
     _make(lengths, both_directions=False, random_rate=rate)[0]['pair_labels']
@@ -148,11 +126,14 @@ def test_a_pair_is_labelled_1_where_its_b_is_random():
   )
   assert always.all() and not never.any() and 0.4 < half.mean() < 0.6
   features = _make(lengths, both_directions=False)[0]
+  near = 0
   for ids, segments, label in zip(
     features['input_ids'], features['segment_ids'], features['pair_labels']
   ):
     _, a, b = _parts(ids, segments, 8)
     assert label or 0 < b[0] - a[0] <= 13, 'A and B have 13 places together'
+    near += 0 < b[0] - a[0] < 20
+  assert 0.45 < near / len(features['pair_labels']) < 0.58, 'half of the rows have a random B'
 
 
 @pytest.mark.parametrize('both', [True, False])
@@ -161,15 +142,12 @@ def test_marks_go_with_their_tokens_and_no_word_goes_on_over_the_border_of_a_run
   for ids, marks, segments, direction in zip(
     features['input_ids'], features['units'], features['segment_ids'], features['direction']
   ):
-    runs = [
-      slice(0, 8),
-      slice(8, int(np.flatnonzero(segments)[0]) - 1),
-      slice(int(np.flatnonzero(segments)[0]), len(ids) - 2),
-    ]
+    b = int(np.flatnonzero(segments)[0])
+    runs = slice(0, 8), slice(8, b - 1), slice(b, len(ids) - 2)
     assert not marks[ids < 10].any()
     for run in runs:
       # in the order of the text
-      tokens, mine = (ids[run][:: -1 if direction else 1], marks[run][:: -1 if direction else 1])
+      tokens, mine = (x[run][:: -1 if direction else 1] for x in (ids, marks))
       for i, token in enumerate(tokens):
         begins = i == 0 or tokens[i - 1] < 10
         assert token < 10 or mine[i] == (0 if begins else int((token - 10) % 3 > 0))
@@ -192,34 +170,20 @@ def test_words_are_masked_whole_in_rows_read_from_right_to_left_too(masking):
   text = corpus.in_memory(
     tokens, np.arange(0, 6001, 6), np.arange(0, 1001, 50), 6010, SPECIAL, units=marks
   )
-  pipe = pipeline.build(
-    text,
-    format=parts.memory_segments(reuse_length=24),
-    masking=masking,
-    length=64,
-    batch_size=8,
-    seed=0,
-  )
+  how = dict(masking=masking, length=64, batch_size=8, seed=0)
+  pipe = pipeline.build(text, format=parts.memory_segments(reuse_length=24), **how)
   seen = 0
   for step in range(6):
     batch = pipe.batch(step)
-    ids = batch['input_ids'].copy()
-    for row, places, targets, weights in zip(
-      ids, batch['masked_positions'], batch['masked_targets'], batch['masked_weights']
-    ):
-      row[places[weights > 0]] = targets[weights > 0]
     for row, places, weights, direction in zip(
-      ids, batch['masked_positions'], batch['masked_weights'], batch['direction']
+      with_targets(batch), batch['masked_positions'], batch['masked_weights'], batch['direction']
     ):
       chosen = set(places[weights > 0].tolist())
       # the reused part ends at 24, and no word goes on over that
       for i in {*range(1, 62)} - {23, 24}:
         word = row[i - 1 : i + 2][:: -1 if direction else 1]
-        if (
-          word.min() >= 10
-          and (word[0] - 10) % 3 == 0
-          and word.tolist() == list(range(word[0], word[0] + 3))
-        ):
+        whole = word.tolist() == list(range(word[0], word[0] + 3))
+        if whole and word[0] >= 10 and (word[0] - 10) % 3 == 0:
           assert len(chosen & {i - 1, i, i + 1}) in (0, 3)
           seen += bool(direction)
   assert seen > 200

@@ -33,6 +33,7 @@ MASKING = dict(
   sampling='distinct',
   repeat=0,
 )
+HOW = dict(masking=MASKING, length=32, batch_size=8, seed=0)
 FORMATS = {
   c.__name__: dict(c(**{parts.memory_segments: {'reuse_length': 8}}.get(c, {})))
   for c in parts.SECTIONS['format']
@@ -69,7 +70,7 @@ def _quiet(text, **settings):
 
 def _build(name='segment_pairs', masking=None, documents=30, **fields):
   text = corpus.in_memory(*_text(documents), V, SPECIAL, held_out=_text(9, seed=1))
-  settings = dict(length=32, batch_size=8, seed=3, masking=MASKING | (masking or {}))
+  settings = HOW | dict(seed=3, masking=MASKING | (masking or {}))
   return _quiet(text, format=FORMATS[name], **(settings | fields))
 
 
@@ -91,13 +92,15 @@ def _border(pipe, batch_size=8):
 
 
 @pytest.mark.parametrize('name', FORMATS)
-def test_iterating_equals_computing_each_batch(name):
+def test_seeking_equals_walking(name):
   pipe = _build(name)
-  last = _border(pipe) + 4
-  batches = list(pipe.iterate(0, last))
-  assert len(batches) == last
-  for step, batch in enumerate(batches):
+  border = _border(pipe)
+  walked, sought = (list(_build(name).iterate(a, border + 4)) for a in (0, border - 1))
+  assert len(walked) == border + 4
+  for step, batch in enumerate(walked):
     _same(batch, pipe.batch(step))
+  for one, two in zip(walked[border - 1 :], sought, strict=True):
+    _same(one, two)
 
 
 def _slow_but(names):
@@ -115,16 +118,6 @@ def test_hosts_together_hold_the_same_global_batch(name, hosts):
   for step in (0, border, border + 1):
     shares = [part.batch(step) for part in parts]
     _same(whole.batch(step), {k: np.concatenate([p[k] for p in shares]) for k in shares[0]})
-
-
-@pytest.mark.parametrize('name', FORMATS)
-def test_seeking_equals_walking(name):
-  border = _border(_build(name))
-  walked = list(_build(name).iterate(0, border + 3))
-  sought = list(_build(name).iterate(border - 1, border + 3))
-  for one, two in zip(walked[border - 1 :], sought, strict=True):
-    _same(one, two)
-  _same(walked[border], _build(name).batch(border))
 
 
 MASKINGS = (
@@ -151,26 +144,21 @@ MASKINGS = (
 def test_with_every_masking_too_a_row_depends_on_nothing_but_its_step_and_number(name, masking):
   starts = np.arange(V) % 3 > 0
   text = corpus.in_memory(*_text(), V, SPECIAL, word_starts=starts)
-  settings = dict(format=FORMATS[name], masking=masking, length=32, batch_size=8, seed=3)
+  settings = HOW | dict(format=FORMATS[name], masking=masking)
   whole, half = (_quiet(text, **settings, host=host) for host in ((0, 1), (1, 2)))
   step = _border(whole)
   # another host, with other rows beside
   _same({k: v[4:] for k, v in whole.batch(step).items()}, half.batch(step))
-  for one, two in zip(
-    whole.iterate(step - 1, step + 2),
-    (whole.batch(s) for s in (step - 1, step, step + 1)),
-    strict=True,
-  ):
-    _same(one, two)  # other threads, ahead
+  for s, batch in enumerate(whole.iterate(step - 1, step + 2), step - 1):
+    _same(batch, whole.batch(s))  # other threads, ahead
 
 
 def test_a_batch_may_be_longer_than_an_epoch():
-  pipe = _build('full_sentences', documents=4, batch_size=64)
+  build = lambda **host: _build('full_sentences', documents=4, batch_size=64, **host)
+  pipe = build()
   assert pipe.rows_per_epoch < 32 and 'less than a batch' in pipe.warnings[0]
   _same(pipe.batch(3), next(iter(pipe.iterate(3, 4))))
-  halves = [
-    _build('full_sentences', documents=4, batch_size=64, host=(i, 2)).batch(3) for i in range(2)
-  ]
+  halves = [build(host=(i, 2)).batch(3) for i in range(2)]
   _same(pipe.batch(3), {k: np.concatenate([h[k] for h in halves]) for k in halves[0]})
 
 
@@ -271,10 +259,8 @@ def test_features_have_the_declared_shapes_and_dtypes_and_stand_in_the_table(nam
   }
   for feature, (shape, dtype) in pipe.features.items():
     letters = {8: 'B', 32: 'L', pipe.num_predictions: 'P'}
-    assert listed[feature] == (
-      np.dtype(dtype).name,
-      '[' + ', '.join(letters[n] for n in shape) + ']',
-    )
+    axes = ', '.join(letters[n] for n in shape)
+    assert listed[feature] == (np.dtype(dtype).name, f'[{axes}]')
 
 
 # --- evaluation ---
@@ -339,13 +325,11 @@ def test_documents_of_one_sentence_are_remarked_on_where_pairs_are_made():
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')
     pair, whole = (
-      pipeline.build(alone, format=FORMATS[f], masking=MASKING, length=32, batch_size=2, seed=0)
-      for f in ('segment_pairs', 'full_sentences')
+      pipeline.build(alone, format=FORMATS[f], **HOW) for f in ('segment_pairs', 'full_sentences')
     )
   assert any('100% of the documents have a single sentence' in w for w in pair.warnings)
-  assert (pair.batch(0)['pair_labels'] == 1).all() and not any(
-    'single sentence' in w for w in whole.warnings
-  )
+  assert (pair.batch(0)['pair_labels'] == 1).all()
+  assert not any('single sentence' in w for w in whole.warnings)
 
 
 def test_evaluation_of_few_batches_takes_rows_spread_over_the_split():
@@ -382,22 +366,14 @@ def test_evaluation_of_pairs_has_whole_batches_only_and_at_least_one():
 )
 def test_settings_that_cannot_work_are_refused_at_the_start(fields, message):
   text = corpus.in_memory(*_text(), V, SPECIAL, held_out=_text(9))
-  settings = dict(format=FORMATS['segment_pairs'], masking=MASKING, length=32, batch_size=8, seed=0)
   with pytest.raises(errors.UserError, match=message):
-    pipeline.build(text, **(settings | fields))
+    pipeline.build(text, **(HOW | dict(format=FORMATS['segment_pairs']) | fields))
 
 
 @pytest.mark.parametrize('text', [([], [0], [0]), ([], [0, 0], [0, 1]), ([], [0], [0, 0])])
 def test_a_corpus_without_tokens_is_refused(text):
   with pytest.raises(errors.UserError, match='empty'):
-    pipeline.build(
-      corpus.in_memory(*text, V, SPECIAL),
-      format=FORMATS['full_sentences'],
-      masking=MASKING,
-      length=32,
-      batch_size=8,
-      seed=0,
-    )
+    pipeline.build(corpus.in_memory(*text, V, SPECIAL), format=FORMATS['full_sentences'], **HOW)
 
 
 # Each format has one of them in every run, and the intricate one all.
@@ -408,9 +384,7 @@ SMALLEST = [[1]], [[1], [], [0]], [[0, 1, 0]], [[1], [1]], [[200]]
   'lengths, name',
   [
     pytest.param(
-      lengths,
-      name,
-      marks=[pytest.mark.slow] * (name != 'segment_pairs' and i % len(SMALLEST) != j),
+      lengths, name, marks=[pytest.mark.slow] * (name != 'segment_pairs' and i % len(SMALLEST) != j)
     )
     for i, name in enumerate(sorted(set(FORMATS) - {'memory_segments'}))
     for j, lengths in enumerate(SMALLEST)
@@ -424,14 +398,8 @@ def test_the_smallest_corpora_make_batches(name, lengths):
     np.append(0, np.cumsum([len(d) for d in lengths])),
   )
   with pytest.warns(UserWarning):
-    pipe = pipeline.build(
-      corpus.in_memory(*text, V, SPECIAL),
-      format=FORMATS[name],
-      masking=MASKING,
-      length=16,
-      batch_size=40,
-      seed=0,
-    )
+    how = HOW | dict(format=FORMATS[name], length=16, batch_size=40)
+    pipe = pipeline.build(corpus.in_memory(*text, V, SPECIAL), **how)
   for step, batch in enumerate(pipe.iterate(0, 3)):
     _same(batch, pipe.batch(step))
     assert (batch['masked_weights'].sum(1) > 0).all()
@@ -441,9 +409,7 @@ def test_the_smallest_corpora_make_batches(name, lengths):
 def test_an_id_beyond_the_vocabulary_is_refused_on_the_host_with_its_place(name):
   text = corpus.in_memory(*_text(), V, SPECIAL)
   text.splits['train']._shards[0].tokens[17] = V  # as a damaged shard would
-  pipe = pipeline.build(
-    text, format=FORMATS[name], masking=MASKING, length=32, batch_size=8, seed=0
-  )
+  pipe = pipeline.build(text, format=FORMATS[name], **HOW)
   steps = pipe.rows_per_epoch // 8 + 1
   for read in (lambda: [pipe.batch(s) for s in range(steps)], lambda: list(pipe.iterate(0, steps))):
     with pytest.raises(errors.UserError, match=rf"Token 17 of the split 'train' is {V}"):
@@ -473,8 +439,7 @@ def _in_parts(monkeypatch, name, **fields):
   text = corpus.in_memory(*_text(), V, SPECIAL)
   text.splits['train'] = splits.Split(shards)
   assert text.splits['train'].num_parts == 3
-  settings = dict(format=FORMATS[name], masking=MASKING, length=32, batch_size=4, seed=3)
-  return _quiet(text, **(settings | fields))
+  return _quiet(text, **(HOW | dict(format=FORMATS[name], batch_size=4, seed=3) | fields))
 
 
 @pytest.mark.parametrize('name', _slow_but(('segment_pairs', 'full_sentences', 'memory_segments')))

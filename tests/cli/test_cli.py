@@ -11,6 +11,7 @@ import pytest
 
 from bertzoo_jax import cli
 from bertzoo_jax.common import errors
+from tests import commands
 from tests.cli import forked
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -18,13 +19,7 @@ PREPARE = ('--source', 'a.txt', '--out', 'c')
 
 
 def _run(*flags):
-  return subprocess.run(
-    [sys.executable, '-m', 'bertzoo_jax.prepare', *flags],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    timeout=60,
-  )
+  return commands.run('-m', 'bertzoo_jax.prepare', *flags, timeout=60)
 
 
 RATE = 'Did you mean --config.schedule.learning_rate?'

@@ -1,16 +1,14 @@
 """--config: a shipped config by its name, anywhere; a file of one's own."""
 
 import importlib
-import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
 from bertzoo_jax.cli import config_file
 from bertzoo_jax.common import config
 from bertzoo_jax.common import errors
+from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[2]
 OWN = 'from {} import bert\n\ndef get_config(argument="tiny"):\n  return bert.get_config(argument)'
@@ -110,13 +108,8 @@ def test_nothing_of_the_current_folder_runs_that_the_user_did_not_name(address, 
   (tmp_path / 'configs').mkdir()
   for file in FILES:
     (tmp_path / file).write_text(f'print({file!r} + " runs")\n')
-  done = subprocess.run(
-    [sys.executable, '-m', 'bertzoo_jax.prepare', '--config', address, '--source=a', '--out=b'],
-    cwd=tmp_path,
-    env={**os.environ, 'PYTHONPATH': str(ROOT)},
-    capture_output=True,
-    text=True,
-  )
+  line = ('-m', 'bertzoo_jax.prepare', '--config', address, '--source=a', '--out=b')
+  done = commands.run(*line, cwd=tmp_path)
   assert done.stdout == ''.join(f'{file} runs\n' for file in runs) and done.returncode == 2
   told = 'no function get_config' if runs else 'a: no file'
   assert told in done.stderr, done.stderr
@@ -144,12 +137,8 @@ def test_both_names_of_the_configs_of_a_clone_mean_the_same_modules(first, insid
     found = str(tmp_path)
   program = f'import {first}\n' if inside else f'import bertzoo_jax.configs\nimport {first}\n'
   names = ['configs', 'configs.parts', 'configs.tables', 'configs.tasks.glue']
-  subprocess.run(
-    [sys.executable, '-c', program + SAME, *names],
-    cwd=tmp_path,
-    env={**os.environ, 'PYTHONPATH': found},
-    check=True,
-  )
+  environment = commands.environment(PYTHONPATH=found)
+  commands.run('-c', program + SAME, *names, cwd=tmp_path, env=environment, check=True)
 
 
 def test_a_package_configs_of_ones_own_stays_it(tmp_path):
@@ -157,10 +146,6 @@ def test_a_package_configs_of_ones_own_stays_it(tmp_path):
   (tmp_path / 'configs/__init__.py').touch()
   (tmp_path / 'configs/mine.py').write_text('X = 3')
   program = 'import bertzoo_jax.configs.bert; from configs import mine; print(mine.X)'
-  done = subprocess.run(
-    [sys.executable, '-c', program],
-    cwd=tmp_path,
-    env={**os.environ, 'PYTHONPATH': f'{tmp_path}:{ROOT}'},
-    capture_output=True,
-  )
-  assert done.stdout == b'3\n', done.stderr
+  environment = commands.environment(PYTHONPATH=f'{tmp_path}:{ROOT}')
+  done = commands.run('-c', program, cwd=tmp_path, env=environment)
+  assert done.stdout == '3\n', done.stderr

@@ -29,11 +29,9 @@ def test_phases_follow_each_other_and_carry_their_overrides():
     _config(phases=((90, {'length': 16, 'masking.rate': 0.3}), (10, {'objective': parts.mlm()})))
   )
   assert (first.first_step, first.end_step, second.first_step, second.end_step) == (0, 90, 90, 100)
-  assert (
-    first.config.length == 16
-    and first.config.masking.rate == 0.3
-    and first.config.objective.name == 'mlm_pair'
-  )
+  assert first.config.length == 16
+  assert first.config.masking.rate == 0.3
+  assert first.config.objective.name == 'mlm_pair'
   assert second.config.length == 32 and second.config.objective.name == 'mlm'
 
 
@@ -109,10 +107,8 @@ def test_a_swapped_encoder_keeps_the_sizes_and_the_dropout_of_the_one_before():
 
 
 def test_steps_scale_whatever_stands_beside_them():
-  one, other = (
-    bert.get_config('base,steps=1000,schedule=linear_after_warmup'),
-    bert.get_config('base,schedule=linear_after_warmup,steps=1000'),
-  )
+  one = bert.get_config('base,steps=1000,schedule=linear_after_warmup')
+  other = bert.get_config('base,schedule=linear_after_warmup,steps=1000')
   assert one == other and one.schedule.warmup == 24
   config = bert.get_config('base')
   config.phases = (
@@ -120,10 +116,8 @@ def test_steps_scale_whatever_stands_beside_them():
     (500, {'schedule': parts.linear_jump(warmup=50)}),
   )
   parts._scale(config, '100')
-  assert (
-    config.phases[0] == (50, {'schedule.warmup': 10})
-    and config.phases[1][1]['schedule'].warmup == 5
-  )
+  assert config.phases[0] == (50, {'schedule.warmup': 10})
+  assert config.phases[1][1]['schedule'].warmup == 5
   short = babylm.get_config('strict_small,steps=400')
   assert short.phases == ((400, {}),) and short.epochs == 0.0 and short.schedule.decay == 80
   assert short.moving == (('masking.rate', 0.3, 0.15, 0, 400, 'linear'),)
@@ -188,9 +182,8 @@ def test_each_field_that_is_not_machinery_is_refused_by_its_key_when_it_changes_
     if section in (['run'], ['hf']) or key == 'hf':
       workdir.check_same_run(tmp_path, changed, 'hash')
     else:
-      with pytest.raises(
-        errors.UserError, match=rf'another config: {re.escape(key)}: .* → another'
-      ):
+      words = rf'another config: {re.escape(key)}: .* → another'
+      with pytest.raises(errors.UserError, match=words):
         workdir.check_same_run(tmp_path, changed, 'hash')
 
 

@@ -116,12 +116,10 @@ def test_rows_from_left_to_right_are_drawn_per_row_by_the_share_of_the_step(corp
     hosts = [of_phases(corpus, made, host=(h, 2))[1].batch(step)['causal'] for h in (0, 1)]
     np.testing.assert_array_equal(batch['causal'], np.concatenate(hosts))
   still = of_phases(corpus, config(format=parts.full_sentences(), batch_size=64, **mixture))[0]
-  drawn, masked = (
-    still.batch(2),
-    of_phases(corpus, config(format=parts.full_sentences(), batch_size=64, objective=parts.mlm()))[
-      0
-    ].batch(2),
-  )
+  drawn = still.batch(2)
+  masked = of_phases(
+    corpus, config(format=parts.full_sentences(), batch_size=64, objective=parts.mlm())
+  )[0].batch(2)
   assert 0.3 < drawn.pop('causal').mean() < 0.7 and drawn.keys() == masked.keys()
   jax.tree.map(np.testing.assert_array_equal, drawn, masked)  # the draw changes nothing else
   held_out = [

@@ -39,18 +39,12 @@ def test_the_difference_of_two_vocabularies_is_counted_with_an_example():
   pieces = {f'p{i}': i for i in range(4096)}
   turned = {piece: (i + 1) % 4096 if i < 3960 else i for piece, i in pieces.items()}
   assert vocabulary.difference_of(pieces, dict(reversed(pieces.items()))) is None
-  assert (
-    vocabulary.difference_of(pieces, turned)
-    == "3,960 of 4,096 pieces have another id, e.g. 'p0' is 0 here and 1 there."
-  )
-  assert (
-    vocabulary.difference_of({'a': 0, 'b': 1}, {'a': 0})
-    == "1 of 2 pieces have another id, e.g. 'b' is 1 here and not a piece there."
-  )
-  assert (
-    vocabulary.difference_of({'a': 0}, {'a': 0, 'b': 1})
-    == "1 pieces are only there, e.g. 'b'; the 1 of here have the same ids."
-  )
+  found = vocabulary.difference_of(pieces, turned)
+  assert found == ("3,960 of 4,096 pieces have another id, e.g. 'p0' is 0 here and 1 there.")
+  got = vocabulary.difference_of({'a': 0, 'b': 1}, {'a': 0})
+  assert got == ("1 of 2 pieces have another id, e.g. 'b' is 1 here and not a piece there.")
+  seen = vocabulary.difference_of({'a': 0}, {'a': 0, 'b': 1})
+  assert seen == ("1 pieces are only there, e.g. 'b'; the 1 of here have the same ids.")
 
 
 def test_a_folder_of_prepare_whose_vocabulary_has_two_lines_swapped_is_refused(tmp_path):

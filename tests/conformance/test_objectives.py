@@ -198,10 +198,8 @@ def test_an_objective_reads_the_features_it_says(learned):
   batch = rows(objective)
   reads = (*objective.reads, *objective.may_read, 'row_keys')
   reads = [name for name in reads if name in batch]
-  assert (
-    small.evaluate(objective, params, {name: batch[name] for name in reads})[0][0]
-    == small.evaluate(objective, params, batch)[0][0]
-  )
+  found = small.evaluate(objective, params, {name: batch[name] for name in reads})[0][0]
+  assert found == (small.evaluate(objective, params, batch)[0][0])
   # An encoder without segments reads none.
   for name in set(objective.reads) - {'segment_ids'}:
     with pytest.raises(KeyError):

@@ -10,6 +10,7 @@ import weakref
 
 import numpy as np
 import pytest
+import small_corpora
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -28,45 +29,16 @@ def write(folder, shards, vocab_size=100, held_out=()):
   list of ids.
   """
   splits = {}
-  for split, parts in (('train', shards), ('held_out', held_out)):
+  for split, own in (('train', shards), ('held_out', held_out)):
     (folder / split).mkdir(parents=True)
     entries = []
-    for i, documents in enumerate(parts):
+    for i, documents in enumerate(own):
       lines = [s for d in documents for s in d]
-      entries.append(
-        corpus.write_shard(
-          folder / split,
-          f'{i:05d}',
-          np.concatenate([*map(np.asarray, lines)]),
-          np.cumsum([0, *map(len, lines)]),
-          np.cumsum([0, *map(len, documents)]),
-          vocab_size,
-        )
-      )
+      starts = (np.cumsum([0, *map(len, parts)]) for parts in (lines, documents))
+      tokens = np.concatenate([*map(np.asarray, lines)])
+      entries.append(corpus.write_shard(folder / split, f'{i:05d}', tokens, *starts, vocab_size))
     splits[split] = dict(documents=0, sentences=0, tokens=0, bytes=7, shards=entries)
-  manifest = dict(
-    format_version=corpus.FORMAT_VERSION,
-    splitter='lines',
-    units=None,
-    similar=None,
-    tokenizer={},
-    corpus={},
-    vocab_size=vocab_size,
-    special=SPECIAL,
-    tokenizer_hash='t',
-    dtype=corpus.token_dtype(vocab_size),
-    splits=splits,
-  )
-  (folder / 'tokenizer').mkdir()
-  (folder / 'tokenizer' / 'vocab.txt').write_text('[PAD]\na\nb\n')
-  manifest['tokenizer_sha256'] = {'vocab.txt': storage.sha256(folder / 'tokenizer' / 'vocab.txt')}
-  manifest['unigrams_sha256'] = storage.write_array(
-    folder / 'unigrams.npy', np.zeros(vocab_size, np.int64)
-  )
-  manifest['pieces_sha256'] = storage.write_array(
-    folder / 'pieces.npy', np.ones(vocab_size, np.uint8)
-  )
-  (folder / 'manifest.json').write_text(json.dumps({**manifest, 'hash': corpus.identity(manifest)}))
+  small_corpora.finish(folder, splits, vocab_size, special=SPECIAL, tokenizer_hash='t')
   return folder
 
 
@@ -76,12 +48,10 @@ SHARDS = [[[[5, 6, 7], [8]], [[9, 10]]], [[[11], [12, 13, 14, 15], [16]]], [[[17
 def test_offsets_run_on_over_shards(tmp_path):
   c = corpus.open(write(tmp_path, SHARDS, held_out=[[[[20, 21]]]]))
   train = c.splits['train']
-  assert (
-    train.num_tokens == 14
-    and train.num_sentences == 7
-    and train.num_documents == 4
-    and train.bytes == 7
-  )
+  assert train.num_tokens == 14
+  assert train.num_sentences == 7
+  assert train.num_documents == 4
+  assert train.bytes == 7
   assert train.sentence_starts.tolist() == [0, 3, 4, 6, 7, 11, 12, 14]
   assert train.document_starts.tolist() == [0, 2, 3, 6, 7]
   assert train.gather(np.arange(14)).tolist() == list(range(5, 19))
@@ -105,14 +75,12 @@ def test_gather_is_indexing_of_the_shards_joined(sizes, data):
   split = splits.Split([splits.Shard(s, np.array([0, len(s)]), np.array([0, 1])) for s in shards])
   shape = data.draw(st.sampled_from([(5,), (1,), (3, 4), (2, 2, 3), ()]))
   size = int(np.prod(shape))
-  positions = np.array(
-    data.draw(st.lists(st.integers(0, len(joined) - 1), min_size=size, max_size=size))
-  ).reshape(shape)
+  place = st.integers(0, len(joined) - 1)
+  drawn = data.draw(st.lists(place, min_size=size, max_size=size))
+  positions = np.array(drawn).reshape(shape)
   out = split.gather(positions)
   assert out.dtype == np.int32 and out.shape == shape and np.array_equal(out, joined[positions])
-  run = np.minimum(
-    data.draw(st.integers(0, len(joined) - 1)) + np.arange(8), len(joined) - 1
-  ).reshape(2, 4)
+  run = np.minimum(data.draw(place) + np.arange(8), len(joined) - 1).reshape(2, 4)
   assert np.array_equal(split.gather(run), joined[run])
 
 
@@ -136,15 +104,10 @@ def test_an_id_outside_the_vocabulary_is_never_written(tmp_path, ids):
   assert not list(tmp_path.rglob('*.npy'))
 
 
-@pytest.mark.parametrize(
-  'file',
-  [
-    'train/00001.tokens.npy',
-    'train/00001.sentences.npy',
-    'held_out/00000.documents.npy',
-    'unigrams.npy',
-  ],
-)
+FILES = 'train/00001.tokens', 'train/00001.sentences', 'held_out/00000.documents', 'unigrams'
+
+
+@pytest.mark.parametrize('file', [f'{name}.npy' for name in FILES])
 @pytest.mark.parametrize('damage', ['cut a token', 'cut to half', 'emptied', 'gone'])
 def test_a_cut_file_is_refused_at_open_by_name(tmp_path, file, damage):
   path = write(tmp_path, SHARDS, held_out=[[[[20, 21]]]]) / file
@@ -152,11 +115,8 @@ def test_a_cut_file_is_refused_at_open_by_name(tmp_path, file, damage):
   if damage == 'gone':
     path.unlink()
   else:
-    path.write_bytes(
-      dict(
-        zip(('cut a token', 'cut to half', 'emptied'), (data[:-2], data[: len(data) // 2], b''))
-      )[damage]
-    )
+    kept = {'cut a token': len(data) - 2, 'cut to half': len(data) // 2, 'emptied': 0}
+    path.write_bytes(data[: kept[damage]])
   with pytest.raises(errors.UserError, match=file):
     corpus.open(tmp_path)
 
@@ -197,9 +157,8 @@ def test_a_folder_without_a_corpus_is_one_sentence(tmp_path):
 
 def test_a_corpus_in_memory_behaves_like_one_on_disk():
   c = corpus.in_memory([5, 6, 7, 8], [0, 2, 4], [0, 2], 10, SPECIAL, held_out=([9], [0, 1], [0, 1]))
-  assert (
-    c.splits['train'].gather([[0, 3]]).tolist() == [[5, 8]] and c.splits['held_out'].num_tokens == 1
-  )
+  assert c.splits['train'].gather([[0, 3]]).tolist() == [[5, 8]]
+  assert c.splits['held_out'].num_tokens == 1
   assert c.unigrams.tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 1, 0] and c.vocab_size == 10
   assert c.hash != corpus.in_memory([5, 6, 7, 9], [0, 2, 4], [0, 2], 10, SPECIAL).hash
   with pytest.raises(ValueError, match='vocabulary of 10'):
@@ -227,9 +186,8 @@ def test_a_changed_manifest_is_refused(tmp_path):
 )
 def test_whatever_identifies_a_corpus_is_in_its_hash(tmp_path, key):
   manifest = json.loads((write(tmp_path, SHARDS) / 'manifest.json').read_text())
-  assert (
-    corpus.identity(manifest) == manifest['hash'] != corpus.identity({**manifest, key: 'another'})
-  )
+  other = corpus.identity({**manifest, key: 'another'})
+  assert corpus.identity(manifest) == manifest['hash'] != other
   assert corpus.identity({**manifest, 'report': 1}) == manifest['hash']
 
 
@@ -275,9 +233,8 @@ def test_a_large_split_comes_in_parts_of_every_so_many_shards(tmp_path, monkeypa
       [5, 6, 7, 8, 9, 10, 17, 18],
       [11, 12, 13, 14, 15, 16],
     ]
-    assert parts[0].sentence_starts.tolist() == [0, 3, 4, 6, 8] and parts[
-      0
-    ].document_starts.tolist() == [0, 2, 3, 4]
+    assert parts[0].sentence_starts.tolist() == [0, 3, 4, 6, 8]
+    assert parts[0].document_starts.tolist() == [0, 2, 3, 4]
   with pytest.raises(errors.UserError, match='corpus_cache'):
     corpus.open(tmp_path / 'disk', 'tape')
   np.save(tmp_path / 'disk' / 'train' / '00000.sentences.npy', np.array([0, 4, 3, 6], np.uint32))
@@ -449,16 +406,13 @@ def test_large_arrays_are_mapped_when_they_are_asked_for_and_go_with_their_part(
   part = disk.part(0)
   assert not part._open
   part.gather([0, 1])
-  assert {name for name, _ in part._open} == {'tokens'} and isinstance(
-    part._open['tokens', 0], np.memmap
-  )
+  assert {name for name, _ in part._open} == {'tokens'}
+  assert isinstance(part._open['tokens', 0], np.memmap)
   gone = weakref.ref(part._open['tokens', 0])
   del part
   assert gone() is None and not disk._open
-  assert (
-    not isinstance(ram._shards[0].tokens, np.memmap)
-    and ram._shards[0].tokens is ram._shards[0].tokens
-  )
+  assert not isinstance(ram._shards[0].tokens, np.memmap)
+  assert ram._shards[0].tokens is ram._shards[0].tokens
 
 
 def test_too_many_open_files_are_told_with_the_remedy(tmp_path, monkeypatch):

@@ -1,12 +1,10 @@
 """A mapped file of a corpus that is cut while it is read: a sentence with its name, no SIGBUS."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
 from bertzoo_jax.corpus import splits
+from tests import commands
 
 READER = """
 import os, sys, threading
@@ -38,9 +36,7 @@ def test_a_mapped_file_that_is_cut_ends_the_process_with_a_sentence_that_names_i
   path = tmp_path / '00000.tokens.npy'
   for file in (path, f'{path}.other.npy'):
     np.save(file, np.zeros(1 << 20, np.uint16))
-  done = subprocess.run(
-    [sys.executable, '-c', READER, path, str(cut), where], capture_output=True, text=True
-  )
+  done = commands.run('-c', READER, path, str(cut), where)
   assert done.returncode == 2, done
   assert done.stderr.startswith(f'error: {path} was cut while it was read: copy the corpus again')
   assert done.stderr.count('\n') == 1

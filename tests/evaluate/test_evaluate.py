@@ -62,12 +62,10 @@ def encoder_of(**changes):
 
 def make_corpus(folder, made, start=1000):
   words = (ROOT / 'data/sample/time_machine.txt').read_text().split()[start:]
-  (folder / 'text.txt').write_text(
-    '\n\n'.join(' '.join(words[i : i + 120]) for i in range(0, 9600, 120))
-  )
-  prepare.prepare(
-    made, [str(folder / 'text.txt')], str(folder / 'corpus'), workers=1, say=lambda line: None
-  )
+  documents = [' '.join(words[i : i + 120]) for i in range(0, 9600, 120)]
+  (folder / 'text.txt').write_text('\n\n'.join(documents))
+  text, out = [str(folder / 'text.txt')], str(folder / 'corpus')
+  prepare.prepare(made, text, out, workers=1, say=lambda line: None)
   return folder / 'corpus'
 
 
@@ -398,7 +396,5 @@ def test_the_config_is_that_of_the_phase_that_took_the_last_step():
 
 def test_the_pairs_have_all_fields_of_their_constructor():
   for pairs in ('nsp', 'sop'):
-    assert (
-      held_out.segment_pairs(pairs)
-      == parts.segment_pairs(pairs=pairs, lone_sentences='skip').to_dict()
-    )
+    got = held_out.segment_pairs(pairs)
+    assert got == (parts.segment_pairs(pairs=pairs, lone_sentences='skip').to_dict())

@@ -27,11 +27,7 @@ def text():
   mask = SPECIAL['mask']
   batch = dict(
     input_ids=np.array(
-      [
-        [2, THE, mask, S, mask, RAN, DEEP, 3],
-        [2, THE, RIVER, DEEP, DEEP, 3, 0, 0],
-        [0] * 8,
-      ],
+      [[2, THE, mask, S, mask, RAN, DEEP, 3], [2, THE, RIVER, DEEP, DEEP, 3, 0, 0], [0] * 8],
       np.int32,
     ),
     masked_positions=np.array([[2, 4], [3, 0], [0, 0]], np.int32),

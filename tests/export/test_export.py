@@ -3,11 +3,8 @@ says why not.
 """
 
 import json
-import os
 import pathlib
-import random
 import shutil
-import subprocess
 import sys
 import time
 import types
@@ -33,6 +30,7 @@ from bertzoo_jax.runs import metrics
 from configs import bert
 from configs import parts
 from configs import roberta
+from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[2]
 SAMPLE = (ROOT / 'data/sample/time_machine.txt').read_text()[:60_000]
@@ -155,9 +153,7 @@ export.export(workdir, out)
 
 
 def drive(workdir, out, marker=''):
-  line = [sys.executable, '-c', DRIVER, str(workdir), str(out), str(marker)]
-  how = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-  return subprocess.Popen(line, cwd=ROOT, env={**os.environ, 'PYTHONPATH': str(ROOT)}, **how)
+  return commands.begin('-c', DRIVER, str(workdir), str(out), str(marker))
 
 
 def hidden(folder):
@@ -201,25 +197,6 @@ def test_rests_of_a_killed_export_are_removed_and_files_of_a_live_one_are_not(
   export.export(str(workdir), tmp_path / 'hf')
   assert hidden(tmp_path) == [other.name] and content(tmp_path / 'hf') == whole
   assert capsys.readouterr().out.count('removed: ') == 1
-
-
-@pytest.mark.slow
-def test_five_kills_of_export_end_in_the_same_bytes(one_run, tmp_path):
-  workdir, whole = one_run
-  start = time.monotonic()
-  first = drive(workdir, tmp_path / 'timed')
-  assert first.wait() == 0, first.communicate()[0]
-  took, seed = time.monotonic() - start, os.getpid()
-  print(f'seed {seed}')
-  for share in random.Random(seed).choices([0.3, 0.5, 0.7, 0.8, 0.9, 0.95], k=5):
-    run = drive(workdir, tmp_path / 'hf')
-    time.sleep(share * took)
-    run.kill()
-    run.wait()
-    shutil.rmtree(tmp_path / 'hf', ignore_errors=True)  # it may have ended before the kill
-  last = drive(workdir, tmp_path / 'hf')
-  assert last.wait() == 0, last.communicate()[0]
-  assert not hidden(tmp_path) and content(tmp_path / 'hf') == whole
 
 
 def test_a_folder_that_another_export_has_filled_meanwhile_is_not_overwritten(

@@ -2,6 +2,8 @@
 without a place lie beside it and are read again.
 """
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
@@ -22,10 +24,7 @@ WIDE = 'objective=replaced_token,encoder=two_stream'
 CROSSINGS = {  # argument of bert's config: {name of a network: (class, heads beside it)}
   'objective=mlm,encoder=two_stream': {'': ('XLNetModel', 'mlm_head')},
   'encoder=disentangled': {'': ('DebertaV2ForMaskedLM', 'pair_head')},
-  WIDE: {
-    'discriminator': ('XLNetModel', 'replaced_head'),
-    'generator': ('XLNetModel', 'mlm_head'),
-  },
+  WIDE: {'discriminator': ('XLNetModel', 'replaced_head'), 'generator': ('XLNetModel', 'mlm_head')},
   'objective=left_to_right,encoder=disentangled': {'': ('DebertaV2Model', 'next_head')},
   'objective=mlm_span_boundary,encoder=two_stream,masking=span': {
     '': ('XLNetModel', 'boundary_head, mlm_head')
@@ -73,8 +72,12 @@ def test_it_leaves_with_its_heads_beside_the_encoder_and_comes_back(argument, tm
 def test_every_network_that_the_package_trains_has_a_class_for_its_encoder():
   from tests import any_with_any as every
 
-  for objective, encoder, remembers in {every.program(c)[:3] for c in every.working()}:
-    network_encoder, made = every.built(objective, encoder, remembers)
+  networks = itertools.product(every.NAMES['objective'], every.NAMES['encoder'], (False, True))
+  for objective, encoder, remembers in networks:
+    built = every.built(objective, encoder, remembers)
+    if isinstance(built, str) or remembers and encoder != 'two_stream':
+      continue  # a sentence that refuses it; another encoder has no memory
+    made = built[1]
     for network in made.networks:
       shapes = jax.eval_shape(network.of, jax.eval_shape(made.init, jax.random.key(0)))
       flat = weights.flatten(shapes)

@@ -4,8 +4,6 @@ import hashlib
 import inspect
 import os
 import pathlib
-import subprocess
-import sys
 import types
 
 import huggingface_hub
@@ -19,6 +17,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import hub
 from bertzoo_jax.hf import verify
 from configs import bert
+from tests import commands
 
 NAME, TOKEN = 'owner/name', 'hf_fakeSecretOfTheTest'
 ROOT = pathlib.Path(__file__).parents[2]
@@ -135,14 +134,9 @@ def test_each_kept_checkpoint_is_a_branch_that_transformers_opens_offline(
     'step-7',
     'step-9',
   }
-  env = os.environ | {'HF_HUB_OFFLINE': '1', 'HF_HUB_CACHE': str(remote)}
-  opened = subprocess.run(
-    [sys.executable, '-c', OPENED, NAME, 'main', 'step-7', 'step-9'],
-    env=env,
-    capture_output=True,
-    text=True,
-    check=True,
-  )
+  environment = commands.environment(HF_HUB_OFFLINE='1', HF_HUB_CACHE=str(remote))
+  names = (NAME, 'main', 'step-7', 'step-9')
+  opened = commands.run('-c', OPENED, *names, env=environment, check=True)
   main, seventh, ninth = (line.split()[1:] for line in opened.stdout.splitlines())
   assert main == ninth != seventh
   # the same line pushes what is left

@@ -37,20 +37,12 @@ XLNET = parts.two_stream(**SIZES)
 RATES = dict(dropout=0.3, input_dropout=0.2)
 CLASSES = {'name': 'classification', 'labels': ('bad', 'good', 'weiß'), **RATES}
 TRUE = {'name': 'multilabel', 'labels': ('a', 'b'), **RATES}
+SCORE = {'name': 'regression', **RATES, 'head': 'tanh'}
+ANGLED = parts.sentencepiece(vocab_size=700, specials='angled', lowercase=False)
 RUNS = {  # family, tokenizer, encoder, objective
   'bert': ('Bert', parts.wordpiece(vocab_size=600), BERT, {**CLASSES, 'head': 'tanh'}),
-  'roberta': (
-    'Roberta',
-    parts.byte_bpe(vocab_size=600),
-    ROBERTA,
-    {'name': 'regression', **RATES, 'head': 'tanh'},
-  ),
-  'xlnet': (
-    'XLNet',
-    parts.sentencepiece(vocab_size=700, specials='angled', lowercase=False),
-    XLNET,
-    {**TRUE, 'head': 'tanh'},
-  ),
+  'roberta': ('Roberta', parts.byte_bpe(vocab_size=600), ROBERTA, SCORE),
+  'xlnet': ('XLNet', ANGLED, XLNET, {**TRUE, 'head': 'tanh'}),
 }
 PAIR = ('A first text.', '\uff28\uff45 and \U0001f600')
 
@@ -70,31 +62,31 @@ def write(path, config, params):
   small.save(path, params, step=7)
 
 
+def config(hf_class, tokenizer, encoder, objective, **fields):
+  """The config of a fine-tuned run."""
+  schedule = parts.linear_from_start(learning_rate=3e-5, warmup=0)
+  return ml_collections.ConfigDict(
+    dict(
+      **dict(seed=0, batch_size=32, batch_tokens=0, phases=((10, {}),), hf=hf_class),
+      **dict(tokenizer=tokenizer, encoder=encoder, objective=objective),
+      **dict(optimizer=parts.adamw(), schedule=schedule, run=parts.run(), **fields),
+    )
+  )
+
+
 def fine_tuned(path, name):
   """(objective, parameters, tokenizer) of a run, in a workdir."""
   family, section, encoder, objective = RUNS[name]
   tokenizer = tokenizers.train(section.to_dict(), lambda: iter(SAMPLE))
   tokenizer.save(path / 'tokenizer')
-  config = dict(
-    seed=0,
-    length=128,
-    batch_size=32,
-    batch_tokens=0,
-    phases=((10, {}),),
-    metrics=('matthews',),
-    source=task_parts.table(files={'train': '/home/me/train.tsv'}, text_a='a'),
-    features=task_parts.texts(),
-    tokenizer=section,
-    encoder=encoder,
-    objective=objective,
-    optimizer=parts.adamw(),
-    schedule=parts.linear_from_start(learning_rate=3e-5, warmup=0),
-    hf=f'{family}ForSequenceClassification',
-    run=parts.run(),
+  source = task_parts.table(files={'train': '/home/me/train.tsv'}, text_a='a')
+  made_config = config(
+    *(f'{family}ForSequenceClassification', section, encoder, objective),
+    **dict(length=128, metrics=('matthews',), source=source, features=task_parts.texts()),
   )
-  made = objectives.of(ml_collections.ConfigDict(config), tokenizer.vocab_size)
+  made = objectives.of(made_config, tokenizer.vocab_size)
   params = small.parameters(made, scale=0.2)
-  write(path, config, params)
+  write(path, made_config, params)
   return made, params, tokenizer
 
 
@@ -242,10 +234,8 @@ def test_a_fine_tuned_head_is_read_where_it_fits_and_else_left_fresh(tmp_path, a
   assert small.worst(params, run) == 0 and 'fresh' not in said
   fresh, params, said = begin('tanh', ('x', 'y'))
   assert small.worst(params['row_head']['pooler'], run['row_head']['pooler']) == 0
-  assert (
-    small.worst(params['row_head']['classifier'], fresh['row_head']['classifier']) == 0
-    and 'row_head/classifier: fresh, since the checkpoint has 3 outputs and this network 2' in said
-  )
+  assert small.worst(params['row_head']['classifier'], fresh['row_head']['classifier']) == 0
+  assert 'row_head/classifier: fresh, since the checkpoint has 3 outputs and this network 2' in said
   for other in ('gelu', 'linear'):
     fresh, params, said = begin(other, ('x', 'y', 'z'))
     assert small.worst(params['row_head'], fresh['row_head']) == 0

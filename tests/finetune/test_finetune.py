@@ -257,24 +257,3 @@ def test_a_fine_tuned_run_is_no_run_to_score_on_text(world, tmp_path, monkeypatc
   monkeypatch.setattr(held_out.pretrained, 'open_run', lambda _: fine_tuned)
   with pytest.raises(errors.UserError, match='fills no masks: give a run of pretraining'):
     held_out.opened('F', 'C')
-
-
-def test_a_fine_tuned_run_and_one_from_a_directory_are_exported_with_equal_predictions(
-  world, tmp_path
-):
-  transformers = pytest.importorskip('transformers', reason='the comparison needs transformers')
-  torch = pytest.importorskip('torch', reason='the comparison needs torch')
-  finetune(world, tmp_path / 'f', config(steps=3))
-  export.export(str(tmp_path / 'f/classify/run'), str(tmp_path / 'hf'))
-  # The export is fine-tuned on and exported again, with the tokenizer files that it had.
-  finetune(world, tmp_path / 'g', config(steps=2), init=f'hf:{tmp_path / "hf"}')
-  export.export(str(tmp_path / 'g/classify/run'), str(tmp_path / 'hf2'))
-  for run, directory in (('f', 'hf'), ('g', 'hf2')):
-    network = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / directory)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / directory)
-    assert network.config.id2label == {0: 'bad', 1: 'good'}
-    texts = [text for _, text in tuned.rows(6, len('test'))]
-    with torch.no_grad():
-      theirs = network.eval()(**tokenizer(texts, padding=True, return_tensors='pt')).logits.numpy()
-    with np.load(tmp_path / run / 'classify/run/predictions.npz') as found:
-      np.testing.assert_allclose(found['test'], theirs, atol=1e-5)

@@ -69,10 +69,7 @@ RATE = 'schedule.learning_rate'
     (dict(steps=-3), 'config.steps is -3'),
     (dict(warmup=-1.0), 'config.warmup is -1'),
     (dict(warmup=100, steps=20), 'config.warmup=100 steps of 20'),
-    (
-      dict(schedule=parts.linear_from_start(learning_rate=1e-5, warmup=9)),
-      '--config.warmup=9',
-    ),
+    (dict(schedule=parts.linear_from_start(learning_rate=1e-5, warmup=9)), '--config.warmup=9'),
   ],
 )
 def test_a_mistake_of_a_plan_is_one_sentence_that_names_the_field(changes, words):

@@ -2,6 +2,8 @@
 
 import json
 
+import small_networks as small
+
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
 
@@ -10,6 +12,22 @@ def put(folder, tensors, config):
   """Writes a directory of tensors and a config.json, as `export.convert` makes them."""
   weights.save(folder / 'model.safetensors', tensors)
   (folder / 'config.json').write_text(json.dumps(config))
+
+
+def theirs(architecture, scale=0.1, **fields):
+  """A network of transformers' own making, every parameter perturbed, the row of padding
+  included.
+  """
+  import torch
+  import transformers
+
+  made = getattr(transformers, architecture)
+  torch.manual_seed(0)
+  network = made(made.config_class(vocab_size=small.VOCAB, **fields)).eval()
+  with torch.no_grad():
+    for p in network.parameters():
+      p.add_(scale * torch.randn_like(p))
+  return network
 
 
 def compared(folder, a, encoder, params, batch):

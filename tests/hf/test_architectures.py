@@ -187,10 +187,7 @@ OLD = int(transformers.__version__.split('.')[0]) < 5
 FAILING = pytest.mark.skipif(
   OLD, reason='transformers 4 fails on an ALBERT of more blocks per group than layers per group'
 )
-MARKS = {
-  **dict.fromkeys(SLOW, pytest.mark.slow),
-  'albert of two groups of three blocks': FAILING,
-}
+MARKS = {**dict.fromkeys(SLOW, pytest.mark.slow), 'albert of two groups of three blocks': FAILING}
 
 
 FIRST = {CASES[case][0]: case for case in reversed(CASES)}.values()  # of each class
@@ -256,38 +253,9 @@ def test_a_written_directory_is_read_back_bit_for_bit(tmp_path, case):
   assert [line for line in lines if line.startswith(('fresh', 'ignored'))] == zeros
 
 
-KINDS = (
-  'Bert',
-  'Ernie',
-  'Roberta',
-  'Albert',
-  'Electra',
-  'DebertaV2',
-  'Deberta',
-)  # a prefix comes last
-
-
-def their_network(architecture, seed=0, **fields):
-  """A network of transformers' own making, every parameter perturbed, the row of padding
-  included.
-  """
-  config_class = next(
-    getattr(transformers, f'{kind}Config') for kind in KINDS if architecture.startswith(kind)
-  )
-  sizes = dict(
-    vocab_size=small.VOCAB,
-    hidden_size=48,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    intermediate_size=80,
-  )
-  config = config_class(**{**sizes, **fields})
-  torch.manual_seed(seed)
-  network = getattr(transformers, architecture)(config).eval()
-  with torch.no_grad():
-    for p in network.parameters():
-      p.add_(0.1 * torch.randn_like(p))
-  return network
+def their_network(architecture, **fields):
+  sizes = dict(hidden_size=48, num_hidden_layers=3, num_attention_heads=4, intermediate_size=80)
+  return directories.theirs(architecture, **{**sizes, 'max_position_embeddings': 40, **fields})
 
 
 # As config.json of the releases has it.
@@ -296,12 +264,12 @@ WHOLE = pytest.mark.skipif(
   reason='transformers 4 ties the word table to a layer of this head, and does not save the table',
 )
 RELEASE = dict(
-  max_position_embeddings=40,
   relative_attention=True,
   pos_att_type='c2p|p2c',
   max_relative_positions=-1,
   position_biased_input=False,
 )
+OF_ONE_SEGMENT = dict(max_position_embeddings=42, type_vocab_size=1, layer_norm_eps=1e-5)
 RELEASE_V2 = {
   **RELEASE,
   'position_buckets': 8,
@@ -314,22 +282,15 @@ RELEASE_V2 = {
 @pytest.mark.parametrize(
   'architecture, fields',
   [
-    ('BertForPreTraining', dict(max_position_embeddings=40, hidden_act='gelu_new')),
-    ('BertForMaskedLM', dict(max_position_embeddings=40, hidden_act='gelu')),
-    (
-      'ErnieForPreTraining',
-      dict(max_position_embeddings=40, hidden_act='relu', layer_norm_eps=1e-5),
-    ),
-    (
-      'RobertaForMaskedLM',
-      dict(max_position_embeddings=42, type_vocab_size=1, layer_norm_eps=1e-5),
-    ),
+    ('BertForPreTraining', dict(hidden_act='gelu_new')),
+    ('BertForMaskedLM', dict(hidden_act='gelu')),
+    ('ErnieForPreTraining', dict(hidden_act='relu', layer_norm_eps=1e-5)),
+    ('RobertaForMaskedLM', OF_ONE_SEGMENT),
     ('RobertaForMaskedLM', dict(max_position_embeddings=44, type_vocab_size=2, pad_token_id=3)),
-    ('AlbertForPreTraining', dict(max_position_embeddings=40, embedding_size=16)),
+    ('AlbertForPreTraining', dict(embedding_size=16)),
     (
       'AlbertForPreTraining',
       dict(
-        max_position_embeddings=40,
         embedding_size=16,
         num_hidden_layers=6,
         num_hidden_groups=3,
@@ -337,23 +298,18 @@ RELEASE_V2 = {
         hidden_act='relu',
       ),
     ),
-    ('ElectraForPreTraining', dict(max_position_embeddings=40, embedding_size=16)),
-    (
-      'ElectraForPreTraining',
-      dict(max_position_embeddings=40, embedding_size=48, hidden_act='gelu_new'),
-    ),
-    ('ElectraForMaskedLM', dict(max_position_embeddings=40, embedding_size=16)),
+    ('ElectraForPreTraining', dict(embedding_size=16)),
+    ('ElectraForPreTraining', dict(embedding_size=48, hidden_act='gelu_new')),
+    ('ElectraForMaskedLM', dict(embedding_size=16)),
     ('DebertaForMaskedLM', RELEASE),
     ('DebertaForMaskedLM', {**RELEASE, 'pos_att_type': ['p2c'], 'max_relative_positions': 12}),
     pytest.param('DebertaForMaskedLM', {**RELEASE, 'legacy': False}, marks=WHOLE),
     ('DebertaV2ForMaskedLM', RELEASE_V2),
     ('DebertaV2ForMaskedLM', {**RELEASE_V2, 'conv_kernel_size': 3, 'conv_act': 'gelu'}),
     pytest.param(
-      'DebertaV2ForMaskedLM',
-      {**RELEASE_V2, 'share_att_key': False, 'legacy': False},
-      marks=WHOLE,
+      'DebertaV2ForMaskedLM', {**RELEASE_V2, 'share_att_key': False, 'legacy': False}, marks=WHOLE
     ),
-    ('DebertaV2ForMaskedLM', dict(max_position_embeddings=40)),
+    ('DebertaV2ForMaskedLM', {}),
   ],
 )
 def test_we_compute_the_same_from_what_transformers_writes(tmp_path, architecture, fields):
@@ -376,9 +332,7 @@ def test_we_compute_the_same_from_what_transformers_writes(tmp_path, architectur
 
 @pytest.mark.parametrize('segments', [0, 1, 2])
 def test_a_run_that_begins_with_one_segment_begins_at_transformers_own_loss(tmp_path, segments):
-  theirs = their_network(
-    'RobertaForMaskedLM', max_position_embeddings=42, type_vocab_size=1, layer_norm_eps=1e-5
-  )
+  theirs = their_network('RobertaForMaskedLM', **OF_ONE_SEGMENT)
   theirs.save_pretrained(tmp_path)
   objective = small.objective('mlm', **{**ROBERTA, 'type_vocab_size': segments})
   fresh = small.parameters(objective, seed=1)
@@ -407,12 +361,10 @@ def test_a_table_names_every_tensor_of_its_class_once_and_with_its_shape(case):
   a = architectures.choose(architecture)
   tensors, config = export.convert(a, weights.flatten(params), encoder, special)
   with torch.device('meta'):
-    kind = re.match('|'.join(KINDS), architecture)[0]
-    theirs = getattr(transformers, architecture)(
-      getattr(transformers, f'{kind}Config')(**config)
-    ).state_dict()
+    made = getattr(transformers, architecture)
+    theirs = made(made.config_class(**config)).state_dict()
   assert {k: v.shape for k, v in tensors.items()} == {
-    (k if k in tensors else f'{kind[:7].lower()}.{k}'): tuple(v.shape)
+    (k if k in tensors else f'{made.base_model_prefix}.{k}'): tuple(v.shape)
     for k, v in theirs.items()
     if k not in a.tied
   } | {k: v.shape for k, v in tensors.items() if k.startswith(('mask_predictions', UNREAD))}
@@ -432,32 +384,24 @@ def test_config_json_is_what_transformers_itself_would_write():
   a = architectures.choose('RobertaForMaskedLM')
   ours = hf_architecture.config(a, encoder, small.ROBERTA_IDS, small.VOCAB)
   theirs = transformers.RobertaConfig(**ours).to_dict()
-  assert ours['max_position_embeddings'] == 514
-  assert ours['type_vocab_size'] == 1
+  assert (ours['max_position_embeddings'], ours['type_vocab_size']) == (514, 1)
   assert ours['hidden_act'] == 'gelu'
   assert (ours['bos_token_id'], ours['pad_token_id'], ours['eos_token_id']) == (0, 1, 2)
-  assert {
-    k: theirs[k] for k in ours if k in theirs and k not in ('dtype', 'torch_dtype', 'architectures')
-  } == {
-    k: ours[k] for k in ours if k in theirs and k not in ('dtype', 'torch_dtype', 'architectures')
-  }
+  both = (ours.keys() & theirs.keys()) - {'dtype', 'torch_dtype', 'architectures'}
+  assert {k: theirs[k] for k in both} == {k: ours[k] for k in both}
 
 
 @pytest.mark.parametrize(
   'architecture, objective, changes, message',
   [
     (
-      'RobertaForMaskedLM',
-      'mlm_pair',
-      {'activation': 'gelu'},
+      *('RobertaForMaskedLM', 'mlm_pair', {'activation': 'gelu'}),
       "no place for 'pair_head.*architecture=BertForPreTraining fits",
     ),
     ('BertForPreTraining', 'mlm', {}, "needs 'pair_head.*architecture=BertForMaskedLM fits"),
     ('RobertaForMaskedLM', 'mlm', {}, 'always applies gelu.*BertForMaskedLM'),
     (
-      'BertForPreTraining',
-      'mlm_pair',
-      {'embedding_size': 16},
+      *('BertForPreTraining', 'mlm_pair', {'embedding_size': 16}),
       "no place for 'encoder/embedding_projection/bias'.*AlbertForPreTraining fits",
     ),
     ('BertForMaskedLm', 'mlm', {}, "mean 'BertForMaskedLM'"),
@@ -467,13 +411,9 @@ def test_config_json_is_what_transformers_itself_would_write():
 def test_a_network_that_a_class_cannot_hold_is_refused_with_one_that_can(
   architecture, objective, changes, message
 ):
+  flat, encoder = weights.flatten(trained(objective, **changes)), small.encoder(**changes)
   with pytest.raises(errors.UserError, match=message):
-    export.convert(
-      architectures.choose(architecture),
-      weights.flatten(trained(objective, **changes)),
-      small.encoder(**changes),
-      small.BERT_IDS,
-    )
+    export.convert(architectures.choose(architecture), flat, encoder, small.BERT_IDS)
 
 
 @pytest.mark.parametrize(
@@ -499,10 +439,8 @@ def test_a_network_that_a_class_cannot_hold_is_refused_with_one_that_can(
 def test_a_config_s_class_that_does_not_fit_is_noticed_before_training(
   name, objective, changes, expected, note
 ):
-  paths, activation = (
-    weights.flatten(trained(objective, **changes)),
-    {**small.SECTION, **changes}['activation'],
-  )
+  paths = weights.flatten(trained(objective, **changes))
+  activation = {**small.SECTION, **changes}['activation']
   assert architectures.fitting(name, activation, paths) == expected
   said = hf.fitting_note(name, activation, paths)
   assert said is None if note is None else re.search(f'{note}export writes {expected}', said)
@@ -511,9 +449,7 @@ def test_a_config_s_class_that_does_not_fit_is_noticed_before_training(
 
 
 def test_a_projection_that_no_encoder_here_has_is_refused(tmp_path):
-  their_network(
-    'AlbertForPreTraining', max_position_embeddings=40, embedding_size=48
-  ).save_pretrained(tmp_path)
+  their_network('AlbertForPreTraining', embedding_size=48).save_pretrained(tmp_path)
   with pytest.raises(errors.UserError, match='as wide as its layers and a projection'):
     hf.load(tmp_path)
 
@@ -554,38 +490,27 @@ def test_every_transform_undoes_itself():
     assert np.array_equal(transform.to_ours(transform.to_theirs(x, sizes), sizes), x)
 
 
+LAYER = 'deberta.encoder.layer'
+CONVOLUTION = 'deberta.encoder.conv.conv.weight'
+
+
 def _each_apart(tensors, config):
-  name = 'deberta.encoder.layer.1.attention.self.in_proj.weight'
+  name = f'{LAYER}.1.attention.self.in_proj.weight'
   x = tensors[name]
   tensors[name] = x.reshape(4, 3, -1, x.shape[1]).transpose(1, 0, 2, 3).reshape(x.shape)
 
 
 def _swapped_terms(tensors, config):
-  at = 'deberta.encoder.layer.0.attention.self'
-  a, b = f'{at}.pos_proj.weight', f'{at}.pos_q_proj.weight'
+  a, b = (f'{LAYER}.0.attention.self.{x}.weight' for x in ('pos_proj', 'pos_q_proj'))
   tensors[a], tensors[b] = tensors[b], tensors[a]
 
 
-def _without_norm(tensors, config):
-  config['norm_rel_ebd'] = 'none'
+def _with(name, change):
+  return lambda tensors, config: tensors.update({name: np.ascontiguousarray(change(tensors[name]))})
 
 
-def _turned(tensors, config):
-  name = 'deberta.encoder.conv.conv.weight'
-  tensors[name] = np.ascontiguousarray(tensors[name].transpose(1, 0, 2))
-
-
-def _backwards(tensors, config):
-  name = 'deberta.encoder.conv.conv.weight'
-  tensors[name] = np.ascontiguousarray(tensors[name][..., ::-1])
-
-
-def _one_term(tensors, config):
-  config['pos_att_type'] = ['c2p']
-
-
-def _without_head_bias(tensors, config):
-  tensors['mask_predictions.dense.bias'] = 0 * tensors['mask_predictions.dense.bias']
+def _set(**fields):
+  return lambda tensors, config: config.update(fields)
 
 
 @pytest.mark.parametrize(
@@ -593,11 +518,11 @@ def _without_head_bias(tensors, config):
   [
     ('deberta of both terms', _each_apart),
     ('deberta of both terms', _swapped_terms),
-    ('deberta v2 of both terms', _without_norm),
-    ('deberta v2 of both terms', _one_term),
-    ('deberta v2 with a convolution', _turned),
-    ('deberta v2 with a convolution', _backwards),
-    ('deberta v3 discriminator', _without_head_bias),
+    ('deberta v2 of both terms', _set(norm_rel_ebd='none')),
+    ('deberta v2 of both terms', _set(pos_att_type=['c2p'])),
+    ('deberta v2 with a convolution', _with(CONVOLUTION, lambda x: x.transpose(1, 0, 2))),
+    ('deberta v2 with a convolution', _with(CONVOLUTION, lambda x: x[..., ::-1])),
+    ('deberta v3 discriminator', _with('mask_predictions.dense.bias', np.zeros_like)),
   ],
 )
 def test_a_planted_mistake_is_seen_in_the_logits(tmp_path, case, plant):

@@ -19,8 +19,8 @@ from configs import modern_rtd
 from tests.export.test_export import make_workdir
 from tests.hf import directories
 
-transformers = pytest.importorskip('transformers', reason='parity needs transformers')
-torch = pytest.importorskip('torch', reason='parity needs torch')
+pytest.importorskip('transformers', reason='parity needs transformers')
+pytest.importorskip('torch', reason='parity needs torch')
 
 LM = architectures.choose('ModernBertForMaskedLM')
 
@@ -90,20 +90,9 @@ RELEASED = dict(
 
 
 def test_we_compute_the_same_from_what_transformers_writes(tmp_path):
-  config = transformers.ModernBertConfig(
-    vocab_size=small.VOCAB,
-    hidden_size=48,
-    num_hidden_layers=4,
-    num_attention_heads=4,
-    intermediate_size=80,
-    local_attention=8,
-    **{f'{role}_token_id': 0 for role in ('pad', 'bos', 'eos', 'cls', 'sep')},
-  )
-  theirs = transformers.ModernBertForMaskedLM(config)
-  with torch.no_grad():
-    for p in theirs.parameters():
-      p.add_(0.1 * torch.randn_like(p))
-  theirs.save_pretrained(tmp_path)
+  sizes = dict(hidden_size=48, num_hidden_layers=4, num_attention_heads=4, intermediate_size=80)
+  ids = {f'{role}_token_id': 0 for role in ('pad', 'bos', 'eos', 'cls', 'sep')}
+  directories.theirs(LM.name, **sizes, **ids, local_attention=8).save_pretrained(tmp_path)
   params, report = weights.load(tmp_path)
   assert report.ignored == () and report.architecture == LM.name
   assert (report.encoder['window'], report.encoder['global_base']) == (8, 160_000.0)
@@ -146,6 +135,7 @@ def test_an_error_in_the_network_is_seen_by_the_comparison(error, directory):
     (dict(classifier_activation='relu'), 'says classifier_activation=relu'),
     (dict(hidden_activation='quick_gelu'), "No readable hidden_activation is called 'quick_gelu'"),
     (dict(layer_types=['sliding_attention'] * 5), 'has a global layer first'),
+    (dict(local_attention=1), 'says local_attention=1, so that a token .* sees itself alone'),
     (
       dict(rope_parameters={'full_attention': {'rope_type': 'yarn', 'rope_theta': 1.0}}),
       'says of rotary positions .*yarn',

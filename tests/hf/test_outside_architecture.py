@@ -25,14 +25,15 @@ from bertzoo_jax.hf.architectures import modernbert
 from bertzoo_jax.pretrained import initial_weights
 from configs import parts
 from tests.export.test_export import make_workdir
+from tests.hf import directories
 from tests.outside import convolved_config
 from tests.outside import convolved_hf
 from tests.outside import roformer
 from tests.outside import roformer_config
 from tests.outside import roformer_hf
 
-transformers = pytest.importorskip('transformers', reason='verification needs transformers')
-torch = pytest.importorskip('torch', reason='verification needs torch')
+pytest.importorskip('transformers', reason='verification needs transformers')
+pytest.importorskip('torch', reason='verification needs torch')
 
 NAME = 'tests.outside.convolved_hf:MASKED_LM'
 ROFORMER = 'tests.outside.roformer_hf:MASKED_LM'
@@ -102,13 +103,9 @@ def changed(monkeypatch, **changes):
 
 def test_it_is_exported_verified_and_described(run, tmp_path, capsys):
   rows = export.export(str(run[0]), tmp_path / 'hf')
-  assert all(r.holds for r in rows) and [r.what.split()[0] for r in rows] == [
-    'tensors',
-    'mlm',
-    'ids',
-    'specials',
-    'special',
-  ]
+  assert all(r.holds for r in rows)
+  compared = [r.what.split()[0] for r in rows]
+  assert compared == ['tensors', 'mlm', 'ids', 'specials', 'special']
   said = capsys.readouterr().out
   assert NAME in said and 'no architecture' not in said
   tensors, _ = weights.load(tmp_path / 'hf', NAME)
@@ -132,9 +129,8 @@ def test_it_is_exported_verified_and_described(run, tmp_path, capsys):
 def test_a_card_tells_the_fields_of_a_masking_that_it_does_not_know():
   assert card._masking({'name': 'a:b', 'every': 3}) == 'a:b (every 3)'
   known = {'name': 'token', 'rate': 0.15, 'corruption': (0.8, 0.1, 0.1), 'repeat': 0}
-  assert card._masking(known).endswith(
-    'replaced 80% by the mask token, 10% by a random token; 10% stay'
-  )
+  said = 'replaced 80% by the mask token, 10% by a random token; 10% stay'
+  assert card._masking(known).endswith(said)
 
 
 def test_its_directory_is_read_by_the_run_that_names_it(roformer_run, tmp_path):
@@ -187,9 +183,8 @@ def test_a_wrong_tensor_is_not_exported(run, tmp_path, monkeypatch, tensor, rows
     return tensors, config
 
   monkeypatch.setattr(export, 'convert', wrong)
-  with pytest.raises(
-    errors.UserError, match='The reference of Convolved.* differently .*mlm logits'
-  ):
+  words = 'The reference of Convolved.* differently .*mlm logits'
+  with pytest.raises(errors.UserError, match=words):
     export.export(str(run[0]), tmp_path / 'hf')
   assert not list(tmp_path.iterdir())
 
@@ -226,22 +221,16 @@ def test_nothing_compared_fails():
 
 
 def test_a_tensor_that_transformers_does_not_take_fails(run, tmp_path, monkeypatch):
-  network = transformers.BertForMaskedLM(
-    transformers.BertConfig(
-      vocab_size=31, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
-    )
-  )
-  network.save_pretrained(tmp_path)
-  batch = verify.random_batch(31, 8, 2, 0)
+  sizes = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+  directories.theirs('BertForMaskedLM', **sizes).save_pretrained(tmp_path)
+  batch = verify.random_batch(small.VOCAB, 8, 2, 0)
   a = architectures.choose('BertForMaskedLM')
   assert verify.logits(tmp_path, a, batch)['unloaded'] == []
 
   tensors = safetensors.numpy.load_file(tmp_path / 'model.safetensors')
   # transformers says of none of these that it left it out or made it up.
-  weights.save(
-    tmp_path / 'model.safetensors',
-    {**tensors, 'bert.embeddings.position_ids': np.arange(512, dtype=np.float32)[None]},
-  )
+  tensors['bert.embeddings.position_ids'] = np.arange(512, dtype=np.float32)[None]
+  weights.save(tmp_path / 'model.safetensors', tensors)
   assert verify.logits(tmp_path, a, batch)['unloaded'] == ['bert.embeddings.position_ids']
 
 
@@ -249,11 +238,8 @@ def test_a_class_without_a_tokenizer_still_has_its_logits_compared(run, tmp_path
   name = f'{HERE}:WITHOUT_TOKENIZER'
   rows = export.export(str(run[0]), tmp_path / 'hf', name)
   assert [r.what.split()[0] for r in rows] == ['tensors', 'mlm'] and all(r.holds for r in rows)
-  assert {p.name for p in (tmp_path / 'hf').iterdir()} == {
-    'README.md',
-    'config.json',
-    'model.safetensors',
-  }
+  files = {p.name for p in (tmp_path / 'hf').iterdir()}
+  assert files == {'README.md', 'config.json', 'model.safetensors'}
 
 
 @pytest.mark.parametrize('depth', [2, 3])
@@ -279,20 +265,10 @@ def test_several_parameters_are_one_tensor_and_a_layer_may_lack_it(depth):
 
 
 def test_the_tensors_of_transformers_own_modern_bert_are_read_and_written_bit_for_bit():
-  config = transformers.ModernBertConfig(
-    vocab_size=small.VOCAB,
-    hidden_size=24,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    intermediate_size=40,
-    **{f'{role}_token_id': 0 for role in ('pad', 'bos', 'eos', 'cls', 'sep')},
-  )
-  theirs = transformers.ModernBertForMaskedLM(config).state_dict()
-  tensors = {
-    k: np.asarray(x) + np.random.default_rng(0).normal(size=x.shape).astype(np.float32)
-    for k, x in theirs.items()
-    if k not in MODERN.tied
-  }
+  sizes = dict(hidden_size=24, num_hidden_layers=3, num_attention_heads=4, intermediate_size=40)
+  ids = {f'{role}_token_id': 0 for role in ('pad', 'bos', 'eos', 'cls', 'sep')}
+  theirs = directories.theirs('ModernBertForMaskedLM', **sizes, **ids).state_dict()
+  tensors = {k: x.numpy() for k, x in theirs.items() if k not in MODERN.tied}
   params, unread = architecture.to_ours(MODERN, tensors, SIZES)
   assert unread == [] and (params[NORM][0] == 1).all() and params[NORM].shape == (3, 24)
   assert params['encoder/layers/attention/value/kernel'].shape == (3, 24, 4, 6)
@@ -312,10 +288,8 @@ def test_one_parameter_may_be_several_tensors():
     architecture.Row('y', ('l', 'r'), architecture.parted(same, same)),
   )
   rng = np.random.default_rng(0)
-  params = {
-    'x': rng.normal(size=(3, 3, 5, 7)).astype(np.float32),
-    'y': rng.normal(size=(2, 5, 7)).astype(np.float32),
-  }
+  shapes = {'x': (3, 3, 5, 7), 'y': (2, 5, 7)}
+  params = {k: rng.normal(size=shape).astype(np.float32) for k, shape in shapes.items()}
   tensors = architecture.to_hf(a, params, SIZES)
   assert sorted(tensors) == sorted([f'{i}.{x}' for i in range(3) for x in 'qkv'] + ['l', 'r'])
   assert np.array_equal(tensors['1.k'], params['x'][1, 1].T)
@@ -328,16 +302,10 @@ def test_a_parameter_may_have_copies_only_for_the_layers_that_have_the_tensor():
     architecture.Row('global', '{i}.w', where=lambda i, sizes: i % 2 == 0),
     architecture.Row('local', '{i}.w', where=lambda i, sizes: i % 2 == 1),
   )
-  params = {
-    'global': np.arange(4, dtype=np.float32).reshape(2, 2),
-    'local': np.full((1, 2), 9, np.float32),
-  }
+  params = {'global': np.float32([[0, 1], [2, 3]]), 'local': np.float32([[9, 9]])}
   tensors = architecture.to_hf(a, params, SIZES)
-  assert {k: x.tolist() for k, x in tensors.items()} == {
-    '0.w': [0, 1],
-    '1.w': [9, 9],
-    '2.w': [2, 3],
-  }
+  wished = {'0.w': [0, 1], '1.w': [9, 9], '2.w': [2, 3]}
+  assert {k: x.tolist() for k, x in tensors.items()} == wished
   again, unread = architecture.to_ours(a, tensors, SIZES)
   assert unread == [] and all(np.array_equal(x, again[k]) for k, x in params.items())
 
@@ -376,7 +344,6 @@ def test_a_name_that_is_no_architecture_is_refused_in_a_sentence(name, message):
 
 
 def test_only_the_architectures_folder_names_architectures():
-
   folder = pathlib.Path(hf.__file__).parent
   types_ = {a.model_type for a in architectures.ARCHITECTURES.values()} | {'xlnet', 'deberta-v2'}
   names = re.compile(

@@ -10,6 +10,7 @@ import pytest
 import setuptools
 
 import bertzoo_jax
+from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[2]
 PACKAGE = ROOT / 'bertzoo_jax'
@@ -58,14 +59,8 @@ def test_an_installed_wheel_knows_what_the_kernels_cost(tmp_path):
   subprocess.run(build, cwd=ROOT, check=True)
   count = 'from bertzoo_jax.preflight.tpu import kernel_costs as costs, chips; '
   count += 'print(costs.TABLE, *(len(costs.of(chip)) for chip in chips.CHIPS))'
-  said = subprocess.run(
-    [sys.executable, '-c', count],
-    cwd=tmp_path,
-    env={**os.environ, 'PYTHONPATH': str(tmp_path)},
-    check=True,
-    capture_output=True,
-    text=True,
-  ).stdout.split()
+  environment = commands.environment(PYTHONPATH=str(tmp_path))
+  said = commands.run('-c', count, cwd=tmp_path, env=environment, check=True).stdout.split()
   assert said[0] == str(tmp_path / 'bertzoo_jax/preflight/tpu/kernel_cycles.csv')
   assert sum(int(rows) > 50 for rows in said[1:]) == 4
 
@@ -96,13 +91,8 @@ print(len(sys.modules) > 500, *changed, sep=chr(10))
 
 def test_no_module_changes_the_environment_when_it_is_imported():
   """What libraries that it imports do there is theirs."""
-  done = subprocess.run(
-    [sys.executable, '-c', IMPORTS, str(ROOT)],
-    env={'PATH': os.environ['PATH'], 'PYTHONPATH': str(ROOT)},  # what is set already is not set
-    capture_output=True,
-    text=True,
-    cwd=ROOT,
-  )
+  environment = {'PATH': os.environ['PATH'], 'PYTHONPATH': str(ROOT)}  # what is set is not set
+  done = commands.run('-c', IMPORTS, str(ROOT), env=environment)
   assert done.returncode == 0, done.stderr
   assert done.stdout.splitlines() == ['True']
 

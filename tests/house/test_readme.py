@@ -5,18 +5,16 @@ messages and the names of tests.
 import ast
 import functools
 import json
-import os
 import pathlib
 import re
 import shlex
-import subprocess
-import sys
 
 import pytest
 
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import trust
 from configs.tasks import own
+from tests import commands
 from tests import found
 from tests.pretrained import test_loading as made
 
@@ -64,6 +62,7 @@ def _commands():
 
 
 COMMANDS = sorted(set(_commands()))
+WRONG = '-m bertzoo_jax.export --workdir W --outt hf'
 
 # One process imports the libraries; a fork of it parses each command.
 _PARSER = """
@@ -97,24 +96,8 @@ json.dump(said, sys.stdout)
 
 
 def _run(arguments, cwd, text=None, **environment):
-  # compiled as quickly as here; `make demo` has none
-  flags = ' '.join(f for f in os.environ['XLA_FLAGS'].split() if 'device_count' not in f)
-  env = {
-    **os.environ,
-    'PYTHONPATH': str(ROOT),
-    'JAX_PLATFORMS': 'cpu',
-    'XLA_FLAGS': flags,
-    **environment,
-  }
-  return subprocess.run(
-    [sys.executable, *arguments],
-    cwd=cwd,
-    env=env,
-    input=text,
-    capture_output=True,
-    text=True,
-    timeout=540,
-  )
+  env = commands.on_one_device(**{'JAX_PLATFORMS': 'cpu', **environment})
+  return commands.run(*arguments, cwd=cwd, env=env, input=text, timeout=540)
 
 
 @pytest.fixture
@@ -183,7 +166,7 @@ def parsed(tmp_path_factory):
   (folder / 'tests').symlink_to(ROOT / 'tests')
   (folder / 'configs' / 'estonian.py').write_text(MY_LANGUAGE)
   (folder / 'my_config.py').write_text(MY_ENCODER)
-  done = _run(['-c', _PARSER], folder, text=json.dumps(COMMANDS))
+  done = _run(['-c', _PARSER], folder, text=json.dumps([*COMMANDS, WRONG]))
   assert done.returncode == 0, done.stderr[-3000:]
   return json.loads(done.stdout)
 
@@ -194,10 +177,8 @@ def test_every_command_has_flags_that_exist(command, parsed):
   assert code == 0, said[-2000:]
 
 
-def test_a_command_with_a_flag_that_does_not_exist_is_noticed(tmp_path):
-  command = '-m bertzoo_jax.export --workdir W --outt hf'
-  done = _run(['-c', _PARSER], tmp_path, text=json.dumps([command]))
-  assert json.loads(done.stdout)[command][0] == 2
+def test_a_command_with_a_flag_that_does_not_exist_is_noticed(parsed):
+  assert parsed[WRONG][0] == 2
 
 
 def test_the_readme_is_read_in_a_few_minutes():

@@ -12,8 +12,11 @@ import pytest
 import small_networks as small
 from flax import traverse_util
 
+from bertzoo_jax import export
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
+from bertzoo_jax.hf import architectures
+from bertzoo_jax.hf import weights
 from bertzoo_jax.model import attention
 from bertzoo_jax.model import disentangled
 from bertzoo_jax.model import disentangled_attention
@@ -100,100 +103,21 @@ def assert_states(found_BPD, wanted_BLD, batch):
 
 
 def theirs(e, params):
-  """The network of transformers with these parameters."""
+  """The network of transformers with these parameters, written as `export` writes them."""
   transformers = pytest.importorskip('transformers', reason='the comparison needs transformers')
   torch = pytest.importorskip('torch', reason='the comparison needs torch')
-  terms = {'c2p': e.content_to_position, 'p2c': e.position_to_content}
-  config = dict(
-    vocab_size=e.vocab_size,
-    hidden_size=e.hidden_size,
-    embedding_size=e.table_width,
-    num_hidden_layers=e.num_layers,
-    num_attention_heads=e.num_heads,
-    intermediate_size=e.intermediate_size,
-    max_position_embeddings=e.max_positions,
-    max_relative_positions=e.max_distance,
-    position_biased_input=e.absolute_positions == 'input',
-    type_vocab_size=e.type_vocab_size,
-    relative_attention=e.relative_attention,
-    pos_att_type=[name for name, used in terms.items() if used],
-    layer_norm_eps=e.norm_eps,
-  )
-  if e.buckets:
-    config |= dict(position_buckets=e.buckets, share_att_key=True)
-    if e.relative_attention:
-      config |= dict(norm_rel_ebd='layer_norm')
-    if e.convolution_size:
-      config |= dict(conv_kernel_size=e.convolution_size, conv_act=e.convolution_activation)
-    network = transformers.DebertaV2Model(transformers.DebertaV2Config(**config)).eval()
-  else:
-    network = transformers.DebertaModel(transformers.DebertaConfig(**config)).eval()
-  tensors = {name: torch.tensor(np.ascontiguousarray(x)) for name, x in named(e, params)}
-  found = network.load_state_dict(tensors, strict=False)
-  # A table of positions that is not read at the input has no place there.
+  a = architectures.choose('DebertaV2Model' if e.buckets else 'DebertaModel')
+  flat = weights.flatten({'encoder': params})
+  if e.absolute_positions != 'input':  # it has no place for the table of the decoder
+    flat = {path: x for path, x in flat.items() if 'embeddings/position' not in path}
+  tensors, config = export.convert(a, flat, e, small.BERT_IDS)
+  made = getattr(transformers, a.name)
+  network = made(made.config_class(**config)).eval()
+  own = {name.removeprefix(f'{made.base_model_prefix}.'): x for name, x in tensors.items()}
+  own = {name: torch.tensor(np.ascontiguousarray(x)) for name, x in own.items()}
+  found = network.load_state_dict(own, strict=False)
   assert not found.unexpected_keys and set(found.missing_keys) <= {'embeddings.position_ids'}
   return network
-
-
-def named(e, params):
-  """(name in transformers, array) for each parameter that transformers has."""
-  p = traverse_util.flatten_dict(params, sep='/')
-  tables = {'word': 'word', 'position': 'position', 'type': 'token_type'}
-  for ours, name in tables.items():
-    if f'embeddings/{ours}/embedding' in p and (
-      ours != 'position' or e.absolute_positions == 'input'
-    ):
-      yield f'embeddings.{name}_embeddings.weight', p[f'embeddings/{ours}/embedding']
-  if 'embedding_projection/kernel' in p:
-    yield 'embeddings.embed_proj.weight', p['embedding_projection/kernel'].T
-  if 'relative/embedding' in p:
-    yield 'encoder.rel_embeddings.weight', p['relative/embedding']
-  if 'convolution/kernel' in p:
-    yield 'encoder.conv.conv.weight', p['convolution/kernel'].transpose(2, 1, 0)
-    yield 'encoder.conv.conv.bias', p['convolution/bias']
-  norms = {
-    'embeddings/norm': 'embeddings.LayerNorm',
-    'relative_norm': 'encoder.LayerNorm',
-    'convolution_norm': 'encoder.conv.LayerNorm',
-  }
-  for ours, name in norms.items():
-    if f'{ours}/scale' in p:
-      yield f'{name}.weight', p[f'{ours}/scale']
-      yield f'{name}.bias', p[f'{ours}/bias']
-  for i in range(e.num_layers):
-    layer = {k.removeprefix('layers/'): x[i % len(x)] for k, x in p.items() if k[:7] == 'layers/'}
-    for name, x in named_of_layer(e, layer):
-      yield f'encoder.layer.{i}.{name}', x
-
-
-def named_of_layer(e, p):
-  kernel = lambda name: p[f'attention/{name}/kernel'].reshape(e.hidden_size, -1).T
-  bias = lambda name: p[f'attention/{name}/bias'].reshape(-1)
-  at = 'attention.self'
-  if e.buckets:
-    for name in ('query', 'key', 'value'):
-      yield f'{at}.{name}_proj.weight', kernel(name)
-      yield f'{at}.{name}_proj.bias', bias(name)
-  else:
-    # [heads, (query, key, value), head width, D]
-    own = [p[f'attention/{n}/kernel'].transpose(1, 2, 0) for n in ('query', 'key', 'value')]
-    yield f'{at}.in_proj.weight', np.stack(own, 1).reshape(-1, e.hidden_size)
-    yield f'{at}.q_bias', bias('query')
-    yield f'{at}.v_bias', bias('value')
-    if e.content_to_position:
-      yield f'{at}.pos_proj.weight', kernel('position_key')
-    if e.position_to_content:
-      yield f'{at}.pos_q_proj.weight', kernel('position_query')
-      yield f'{at}.pos_q_proj.bias', bias('position_query')
-  out = p['attention/output/kernel'].reshape(-1, e.hidden_size).T
-  yield 'attention.output.dense.weight', out
-  yield 'attention.output.dense.bias', p['attention/output/bias']
-  for ours, name in (('in', 'intermediate'), ('out', 'output')):
-    yield f'{name}.dense.weight', p[f'feed_forward/{ours}/kernel'].T
-    yield f'{name}.dense.bias', p[f'feed_forward/{ours}/bias']
-  for ours, name in (('attention', 'attention.output'), ('feed_forward', 'output')):
-    yield f'{name}.LayerNorm.weight', p[f'{ours}_norm/scale']
-    yield f'{name}.LayerNorm.bias', p[f'{ours}_norm/bias']
 
 
 def their_vectors(network, batch):
@@ -262,17 +186,6 @@ def test_the_papers_512_distances_in_256_buckets_are_those_of_transformers(versi
   batch, params = small.batch(length=length, rows=1), params_of(e)
   wanted = their_vectors(theirs(e, params), batch)[-1].numpy()
   assert small.worst(predict(e, params, batch)[1], wanted) < TOLERANCE
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('length', [130, 520])
-def test_the_decoder_of_long_rows_equals_transformers_layer_called_twice(length):
-  sizes = dict(num_layers=2, hidden_size=32, num_heads=2, intermediate_size=32)
-  e = encoder(buckets=256, **sizes, max_positions=520, max_distance=512)
-  batch, params = batch_of(length, rows=2), params_of(e)
-  table = params['embeddings']['position']['embedding']
-  wanted = their_decoder(theirs(e, params), batch, table)
-  assert_states(decode(e, params, batch), wanted, batch)
 
 
 @pytest.mark.parametrize('changes', [V1, V2], ids=['v1', 'v2'])

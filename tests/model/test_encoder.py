@@ -26,9 +26,8 @@ ROW = ('input_ids', 'segment_ids', 'pack_ids')
 
 @functools.partial(jax.jit, static_argnums=0)
 def initial(encoder, seed=0):
-  return encoder.init(jax.random.key(seed), {name: jnp.zeros((1, 1), jnp.int32) for name in ROW})[
-    'params'
-  ]
+  batch = {name: jnp.zeros((1, 1), jnp.int32) for name in ROW}
+  return encoder.init(jax.random.key(seed), batch)['params']
 
 
 @functools.partial(jax.jit, static_argnames=('encoder', 'ops'))
@@ -45,6 +44,11 @@ def params():
 @functools.partial(jax.jit, static_argnums=0)
 def value_and_gradient(encoder, params, key):
   return jax.value_and_grad(lambda p: jnp.mean(run(encoder, p, small.batch(), key) ** 3))(params)
+
+
+def program(encoder, params):
+  traced = jax.make_jaxpr(value_and_gradient, static_argnums=0)
+  return str(traced(encoder, params, jax.random.key(3)))
 
 
 def test_the_scanned_stack_equals_its_blocks_one_after_the_other(params):
@@ -66,18 +70,14 @@ def test_recomputing_in_the_backward_pass_changes_nothing_with_dropout_on(params
     value_and_gradient(encoder(r), params, jax.random.key(3)) for r in ('none', remat)
   )
   assert small.worst(plain, again) < 1e-5
-  recomputed = lambda r: str(
-    jax.make_jaxpr(value_and_gradient, static_argnums=0)(encoder(r), params, jax.random.key(3))
-  ).count('remat')
+  recomputed = lambda r: program(encoder(r), params).count('remat')
   assert recomputed('none') == 0 < recomputed(remat)
 
 
 def test_the_less_is_saved_the_more_products_are_computed(params):
   def products(remat):
     encoder = small.encoder(remat=remat, dropout=0.1, attention_dropout=0.1)
-    return str(
-      jax.make_jaxpr(value_and_gradient, static_argnums=0)(encoder, params, jax.random.key(3))
-    ).count('dot_general')
+    return program(encoder, params).count('dot_general')
 
   counts = [products(remat) for remat in stack.REMAT]
   assert counts == sorted(set(counts)), counts
@@ -86,10 +86,7 @@ def test_the_less_is_saved_the_more_products_are_computed(params):
 def test_the_mixture_of_values_is_saved_without_a_pass_of_its_own(params):
   # jax rounds what is both saved and used; what joins the residual is, in the product that makes
   # it.
-  encoder = small.encoder(remat='sublayers', dropout=0.1, attention_dropout=0.1)
-  jaxpr = str(
-    jax.make_jaxpr(value_and_gradient, static_argnums=0)(encoder, params, jax.random.key(3))
-  )
+  jaxpr = program(small.encoder(remat='sublayers', dropout=0.1, attention_dropout=0.1), params)
   assert jaxpr.count('name=attended') > 0
   assert jaxpr.count('= reduce_precision') == 2, 'of a layer, what its two sublayers give'
 
@@ -117,28 +114,23 @@ def test_weights_start_as_the_papers_codes_draw_them_with_biases_0_and_norms_1(
 def test_bfloat16_products_stay_close_to_float32_and_parameters_stay_float32(params):
   half = small.encoder(dtype=jnp.bfloat16)
   out = run(half, params, small.batch())
-  assert out.dtype == jnp.bfloat16 and {x.dtype for x in jax.tree.leaves(initial(half))} == {
-    jnp.dtype('float32')
-  }
+  assert out.dtype == jnp.bfloat16
+  assert {x.dtype for x in jax.tree.leaves(initial(half))} == {jnp.dtype('float32')}
   difference = np.abs(np.asarray(out, np.float32) - run(small.encoder(), params, small.batch()))
   assert difference.max() < 0.2 and difference.mean() < 0.02
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def gradient_of(encoder, params, batch, weights_BLD):
-  return jax.grad(lambda p: jnp.sum(run(encoder, p, batch).astype(jnp.float32) * weights_BLD))(
-    params
-  )
+  loss = lambda p: jnp.sum(run(encoder, p, batch).astype(jnp.float32) * weights_BLD)
+  return jax.grad(loss)(params)
 
 
 def test_bfloat16_gives_the_gradients_of_float32(params):
   batch = {name: x for name, x in small.batch(rows=96).items() if name in ROW}
   # All rows pull one way: sums over them grow far beyond what a bfloat16 can count.
-  weights_BLD = (
-    0.5
-    + np.random.default_rng(0).normal(0, 0.1, 48).astype(np.float32)
-    + np.zeros((96, 24, 48), np.float32)
-  )
+  weights_D = 0.5 + np.random.default_rng(0).normal(0, 0.1, 48).astype(np.float32)
+  weights_BLD = np.broadcast_to(weights_D, (96, 24, 48))
   exact, half = (
     gradient_of(small.encoder(dtype=dtype), params, batch, weights_BLD)['layers']
     for dtype in (jnp.float32, jnp.bfloat16)
@@ -159,17 +151,13 @@ def test_dropout_has_bert_s_four_sites_follows_its_key_and_is_off_in_evaluation(
   assert small.worst(run(encoder, params, batch), run(small.encoder(), params, batch)) == 0
   drawn = []
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(
-      layers, '_dropped', lambda rate, x, keys, _: drawn.append((x.shape, np.asarray(keys))) or x
-    )
+    seen = lambda rate, x, keys, _: drawn.append((x.shape, np.asarray(keys))) or x
+    patch.setattr(layers, '_dropped', seen)
     with jax.disable_jit():
       encoder.apply({'params': params}, batch, row_keys.of_batch(jax.random.key(0), 4))
   # Embeddings; and in each layer: attention shares, attention output, feed-forward output.
-  assert [shape for shape, _ in drawn] == [(4, 24, 48)] + 3 * [
-    (4, 4, 24, 24),
-    (4, 24, 48),
-    (4, 24, 48),
-  ]
+  hidden, shares = (4, 24, 48), (4, 4, 24, 24)
+  assert [shape for shape, _ in drawn] == [hidden] + 3 * [shares, hidden, hidden]
   keys = [tuple(key) for _, keys in drawn for key in keys.reshape(-1, 2).tolist()]
   assert len(set(keys)) == len(keys), 'no row, head, site or layer drops what another drops'
 
@@ -223,27 +211,21 @@ BERT_COUNTS = {
 
 
 def count(objective):
-  return sum(
-    int(np.prod(x.shape))
-    for x in jax.tree.leaves(jax.eval_shape(objective.init, jax.random.key(0)))
-  )
+  return sum(x.size for x in jax.tree.leaves(jax.eval_shape(objective.init, jax.random.key(0))))
 
 
 @pytest.mark.parametrize('layers, width', BERT_COUNTS)
 def test_bert_has_as_many_parameters_as_the_paper_s(layers, width):
-  section = parts.transformer(
-    num_layers=layers, hidden_size=width, num_heads=width // 64, intermediate_size=4 * width
-  )
-  assert (
-    count(small.objective('mlm_pair', vocab_size=30522, **section)) == BERT_COUNTS[layers, width]
-  )
+  sizes = dict(num_heads=width // 64, intermediate_size=4 * width, vocab_size=30522)
+  section = parts.transformer(num_layers=layers, hidden_size=width)
+  objective = small.objective('mlm_pair', **{**section, **sizes})
+  assert count(objective) == BERT_COUNTS[layers, width]
 
 
 @pytest.mark.parametrize('size, cased', [('base', 108_932_934), ('large', 334_661_958)])
 def test_the_configured_bert_has_as_many_parameters_with_the_cased_vocabulary(size, cased):
-  assert (
-    count(small.objective('mlm_pair', vocab_size=28996, **bert.get_config(size).encoder)) == cased
-  )
+  objective = small.objective('mlm_pair', vocab_size=28996, **bert.get_config(size).encoder)
+  assert count(objective) == cased
 
 
 @pytest.mark.parametrize('size, published', [('base', 124_697_433), ('large', 355_412_057)])
@@ -254,25 +236,21 @@ def test_roberta_has_as_many_parameters_as_published_in_hugging_face_s_layout(si
 
 
 # Table 4 of the paper, of the encoder with its pooler.
+TABLE_4 = {
+  0: dict(all=31.11, attention=83.08, feed_forward=57.12, none=109.08),
+  128: dict(all=11.68, attention=63.65, feed_forward=37.69, none=89.65),
+}
+
+
 @pytest.mark.parametrize(
   'sharing, width, millions',
-  [
-    ('all', 0, 31.11),
-    ('attention', 0, 83.08),
-    ('feed_forward', 0, 57.12),
-    ('none', 0, 109.08),
-    ('all', 128, 11.68),
-    ('attention', 128, 63.65),
-    ('feed_forward', 128, 37.69),
-    ('none', 128, 89.65),
-  ],
+  [(s, width, m) for width in TABLE_4 for s, m in TABLE_4[width].items()],
 )
 def test_albert_s_sharing_has_the_counts_of_its_table_4(sharing, width, millions):
   config = albert.get_config('base')
   config.encoder.update(sharing=sharing, embedding_size=width)
-  shapes = jax.eval_shape(
-    small.objective('mlm_pair', vocab_size=30_000, **config.encoder).init, jax.random.key(0)
-  )
+  objective = small.objective('mlm_pair', vocab_size=30_000, **config.encoder)
+  shapes = jax.eval_shape(objective.init, jax.random.key(0))
   body = [shapes['encoder'], shapes['pair_head']['pooler']]
   assert round(sum(x.size for x in jax.tree.leaves(body)) / 1e6, 2) == millions
 
@@ -287,9 +265,8 @@ def test_albert_s_sharing_has_the_counts_of_its_table_4(sharing, width, millions
 )
 def test_electra_trains_as_many_parameters_as_the_paper_s(size, total, body, generator):
   config = electra.get_config(size)
-  objective = small.objective(
-    'replaced_token', vocab_size=30_522, width=config.objective.width, **config.encoder
-  )
+  sizes = dict(vocab_size=30_522, width=config.objective.width)
+  objective = small.objective('replaced_token', **sizes, **config.encoder)
   shapes = jax.eval_shape(objective.init, jax.random.key(0))
   sizes = {name: sum(x.size for x in jax.tree.leaves(tree)) for name, tree in shapes.items()}
   assert (sum(sizes.values()), sizes['encoder'], sizes['generator']) == (total, body, generator)
@@ -316,11 +293,8 @@ def test_parameters_that_only_predictions_need_are_initialised_and_learn():
       found = protocol.gathered(self, batch, dropout_keys_B2, ops, memory)
       return found._replace(states_BPD=self.more(found.states_BPD))
 
-  encoder = Enhanced(
-    vocab_size=small.VOCAB,
-    dtype=jnp.float32,
-    **{k: v for k, v in small.SECTION.items() if k != 'name'},
-  )
+  fields = {k: v for k, v in small.SECTION.items() if k != 'name'}
+  encoder = Enhanced(vocab_size=small.VOCAB, dtype=jnp.float32, **fields)
   objective, batch = objectives.BY_NAME['mlm'](encoder), small.batch()
   params = jax.jit(objective.init)(jax.random.key(0))
   plain = jax.jit(small.objective('mlm').init)(jax.random.key(0))

@@ -21,9 +21,8 @@ def test_dropout_keeps_the_share_it_says_and_the_mean(rate):
 
 def test_dropout_without_keys_or_a_rate_is_the_identity():
   x = jnp.arange(5.0)[None, None]
-  assert (layers.dropout(x, 0.9, None) == x).all() and (
-    layers.dropout(x, 0.0, row_keys.of_batch(jax.random.key(0), 1)) == x
-  ).all()
+  assert (layers.dropout(x, 0.9, None) == x).all()
+  assert (layers.dropout(x, 0.0, row_keys.of_batch(jax.random.key(0), 1)) == x).all()
 
 
 def test_attention_is_the_textbook_s():
@@ -85,12 +84,10 @@ def test_activations_are_the_two_gelus():
   torch = pytest.importorskip('torch')
   x = torch.linspace(-6, 6, 1000)
   for name, how in (('gelu', 'none'), ('gelu_tanh', 'tanh')):
-    assert (
-      small.worst(
-        layers.activation(name)(x.numpy()), torch.nn.functional.gelu(x, approximate=how).numpy()
-      )
-      < 1e-6
+    found = small.worst(
+      layers.activation(name)(x.numpy()), torch.nn.functional.gelu(x, approximate=how).numpy()
     )
+    assert found < (1e-6)
 
 
 def test_the_exact_gelu_is_rounded_once():
@@ -104,9 +101,9 @@ def test_heads_get_the_vectors_at_the_predicted_positions():
   assert (out == jnp.stack([hidden[0, jnp.asarray([4, 0])], hidden[1, jnp.asarray([1, 1])]])).all()
 
 
-@pytest.mark.parametrize('window', [None, (8, 8)])
-def test_scores_of_long_rows_are_never_all_in_memory(window):
-  length, heads, width = 4096, 2, 8
+@pytest.mark.parametrize('length, window', [(4096, None), (4096, (8, 8)), (512, (8, 8))])
+def test_scores_of_long_rows_and_of_windows_are_never_all_in_memory(length, window):
+  heads, width = 2, 8
 
   def loss(q, k, v):
     visible = attention.same_pack(jnp.ones((1, length), jnp.int32), window)
@@ -115,4 +112,4 @@ def test_scores_of_long_rows_are_never_all_in_memory(window):
   x = jax.ShapeDtypeStruct((1, length, heads, width), jnp.float32)
   compiled = jax.jit(jax.grad(loss, (0, 1, 2))).lower(x, x, x).compile()
   all_scores = 4 * heads * length * length
-  assert compiled.memory_analysis().temp_size_in_bytes < all_scores / 3
+  assert compiled.memory_analysis().temp_size_in_bytes < all_scores / 2

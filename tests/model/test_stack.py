@@ -16,17 +16,15 @@ from bertzoo_jax.model import stack
 
 # sharing, layers, groups, blocks per layer
 STACKS = [
-  ('none', 6, 1, 1),
-  ('all', 6, 1, 1),
-  ('attention', 6, 1, 1),
-  ('feed_forward', 6, 1, 1),
-  ('all', 6, 2, 1),
-  ('all', 6, 6, 1),
-  ('all', 4, 2, 2),
-  ('all', 4, 1, 3),
-  ('attention', 6, 3, 1),
-  ('feed_forward', 4, 2, 2),
+  *((sharing, 6, 1, 1) for sharing in ('none', 'all', 'attention', 'feed_forward')),
+  *(('all', 6, 2, 1), ('all', 6, 6, 1), ('all', 4, 2, 2), ('all', 4, 1, 3)),
+  *(('attention', 6, 3, 1), ('feed_forward', 4, 2, 2)),
 ]
+
+
+def encoder_of(sharing, layers, groups, inner, **fields):
+  shared = dict(sharing=sharing, num_groups=groups, inner_group_num=inner)
+  return small.encoder(num_layers=layers, **shared, **fields)
 
 
 def copy_of(layer, block, layers, groups, inner):
@@ -36,63 +34,37 @@ def copy_of(layer, block, layers, groups, inner):
 
 @pytest.mark.parametrize(
   'sharing, layers, groups, inner',
-  [
-    *STACKS[:1],
-    *(pytest.param(*s, marks=pytest.mark.slow) for s in STACKS[1:6]),
-    *STACKS[6:],
-  ],
+  [*STACKS[:1], *(pytest.param(*s, marks=pytest.mark.slow) for s in STACKS[1:6]), *STACKS[6:]],
 )
 def test_shared_parameters_act_as_equal_copies_in_every_layer_of_their_group(
   sharing, layers, groups, inner
 ):
-  encoder = small.encoder(
-    num_layers=layers, sharing=sharing, num_groups=groups, inner_group_num=inner
-  )
+  encoder, batch = encoder_of(sharing, layers, groups, inner), small.batch()
   shared = small.perturbed(initial(encoder))
-  uses = [copy_of(i, j, layers, groups, inner) for i in range(layers) for j in range(inner)]
-  copied = jax.tree.map(
-    lambda x: x if len(x) == layers * inner else x[np.array(uses)], shared['layers']
+  uses = np.array(
+    [copy_of(i, j, layers, groups, inner) for i in range(layers) for j in range(inner)]
   )
+  copied = jax.tree.map(lambda x: x if len(x) == len(uses) else x[uses], shared['layers'])
   plain = small.encoder(num_layers=layers * inner)
-  assert jax.tree.map(np.shape, copied) == jax.tree.map(
-    np.shape, jax.eval_shape(lambda: initial(plain))['layers']
-  )
-  assert (
-    small.worst(
-      run(encoder, shared, small.batch()), run(plain, {**shared, 'layers': copied}, small.batch())
-    )
-    < 2e-6
-  )
+  shapes = jax.eval_shape(lambda: initial(plain))['layers']
+  assert jax.tree.map(np.shape, copied) == jax.tree.map(np.shape, shapes)
+  theirs = run(plain, {**shared, 'layers': copied}, batch)
+  assert small.worst(run(encoder, shared, batch), theirs) < 2e-6
 
 
 @pytest.mark.parametrize('sharing, layers, groups, inner', STACKS)
 def test_a_shared_parameter_is_stored_once_a_group_and_block(sharing, layers, groups, inner):
-  shapes = jax.eval_shape(
-    lambda: initial(
-      small.encoder(num_layers=layers, sharing=sharing, num_groups=groups, inner_group_num=inner)
-    )
-  )['layers']
-  once, own = groups * inner, layers * inner
-  expected = {
-    'none': (own, own),
-    'all': (once, once),
-    'attention': (once, own),
-    'feed_forward': (own, once),
-  }[sharing]
-  for name, of in (
-    ('attention', 0),
-    ('attention_norm', 0),
-    ('feed_forward', 1),
-    ('feed_forward_norm', 1),
-  ):
-    assert {x.shape[0] for x in jax.tree.leaves(shapes[name])} == {expected[of]}
+  encoder = encoder_of(sharing, layers, groups, inner)
+  shapes = jax.eval_shape(lambda: initial(encoder))['layers']
+  for part in ('attention', 'feed_forward'):
+    copies = (groups if sharing in ('all', part) else layers) * inner
+    for name in (part, f'{part}_norm'):
+      assert {x.shape[0] for x in jax.tree.leaves(shapes[name])} == {copies}
 
 
 @pytest.mark.parametrize('sharing, layers, groups, inner', STACKS)
 def test_copies_start_different_from_each_other(sharing, layers, groups, inner):
-  params = initial(
-    small.encoder(num_layers=layers, sharing=sharing, num_groups=groups, inner_group_num=inner)
-  )
+  params = initial(encoder_of(sharing, layers, groups, inner))
   for path, leaf in jax.tree_util.tree_leaves_with_path(params['layers']):
     if path[-1].key == 'kernel':
       assert len(np.unique(np.asarray(leaf).reshape(len(leaf), -1)[:, 0])) == len(leaf), path
@@ -116,30 +88,23 @@ def test_the_program_does_not_grow_with_depth(sharing):
 
 
 def test_gradients_of_shared_parameters_are_sums_over_their_uses():
-  encoder = small.encoder(
-    num_layers=4, sharing='all', num_groups=2, dropout=0.1, attention_dropout=0.1
-  )
-  plain = small.encoder(num_layers=4, dropout=0.1, attention_dropout=0.1)
+  rates = dict(dropout=0.1, attention_dropout=0.1)
+  encoder, plain = encoder_of('all', 4, 2, 1, **rates), small.encoder(num_layers=4, **rates)
   shared = small.perturbed(initial(encoder))
   gradient = lambda encoder, params: jax.jit(
     jax.grad(lambda p: jnp.mean(run(encoder, p, small.batch(), jax.random.key(1)) ** 3))
   )(params)['layers']
-  ours = gradient(encoder, shared)
-  each = gradient(
-    plain, {**shared, 'layers': jax.tree.map(lambda x: x[np.array([0, 0, 1, 1])], shared['layers'])}
-  )
-  assert (
-    small.worst(ours, jax.tree.map(lambda g: g.reshape(2, 2, *g.shape[1:]).sum(1), each)) < 1e-5
-  )
+  copied = jax.tree.map(lambda x: x[np.array([0, 0, 1, 1])], shared['layers'])
+  each = gradient(plain, {**shared, 'layers': copied})
+  sums = jax.tree.map(lambda g: g.reshape(2, 2, *g.shape[1:]).sum(1), each)
+  assert small.worst(gradient(encoder, shared), sums) < 1e-5
 
 
 def test_a_sharing_table_that_leaves_a_parameter_out_is_refused():
+  init = lambda key: {'norm': {'scale': jnp.ones(3)}}
+  plan = stack.Plan(2, (('attention', 'broadcast'),))
   with pytest.raises(errors.UserError, match='no rule'):
-    stack.init(
-      lambda key: {'norm': {'scale': jnp.ones(3)}},
-      jax.random.key(0),
-      stack.Plan(2, (('attention', 'broadcast'),)),
-    )
+    stack.init(init, jax.random.key(0), plan)
 
 
 @pytest.mark.parametrize('layers, groups, inner', [(8, 1, 1), (4, 2, 2), (8, 8, 1)])
@@ -148,13 +113,8 @@ def test_each_block_draws_its_own_dropout(layers, groups, inner):
     return x * 2 + row_keys.keep(turn.keys_B2, 0.5, (1, 1))[:, 0, 0], None
 
   plan = stack.Plan(layers, stack.SHARING['all'], groups, inner)
-  draws, _ = stack.scan(
-    apply,
-    {'w': jnp.zeros((groups * inner, 1))},
-    jnp.zeros(64, jnp.int32),
-    row_keys.of_batch(jax.random.key(0), 64),
-    plan,
-  )
+  params, keys_B2 = {'w': jnp.zeros((groups * inner, 1))}, row_keys.of_batch(jax.random.key(0), 64)
+  draws, _ = stack.scan(apply, params, jnp.zeros(64, jnp.int32), keys_B2, plan)
   bits = np.asarray(draws)[:, None] >> np.arange(8) & 1
   assert 0.4 < bits.mean() < 0.6 and np.abs(np.corrcoef(bits.T) - np.eye(8)).max() < 0.5
 
@@ -187,21 +147,9 @@ def told(first, end, period, x=1.0):
   ],
 )
 def test_a_block_knows_its_number_place_and_input_and_gives_an_output(first, end, period, remat):
-  inputs = 0.5 * jnp.arange(7.0)
-  x, (numbers, outs) = jax.jit(
-    lambda params: stack.scan(
-      tell,
-      params,
-      jnp.ones(1),
-      None,
-      stack.Plan(7),
-      inputs=inputs,
-      first=first,
-      end=end,
-      period=period,
-      remat=remat,
-    )
-  )(NUMBERED)
+  how = dict(inputs=0.5 * jnp.arange(7.0), first=first, end=end, period=period, remat=remat)
+  scan = lambda params: stack.scan(tell, params, jnp.ones(1), None, stack.Plan(7), **how)
+  x, (numbers, outs) = jax.jit(scan)(NUMBERED)
   expected, each = told(first, end, period)
   np.testing.assert_allclose(x, [expected], rtol=1e-6)
   np.testing.assert_array_equal(numbers, [i for i, _ in each])
@@ -221,18 +169,9 @@ def test_shared_blocks_alternate_and_run_in_whole_groups(sharing, groups):
   plan = stack.Plan(6, stack.SHARING[sharing], groups)
   copies = groups if sharing == 'all' else 6
   params = {'w': jnp.arange(1.0, copies + 1)[:, None]}
-  period = 2
-  x, (numbers, _) = stack.scan(
-    tell,
-    params,
-    jnp.ones(1),
-    None,
-    plan,
-    inputs=jnp.zeros(6),
-    first=2 if groups > 1 else 1,
-    period=period,
-  )
-  expected, begin = 1.0, 2 if groups > 1 else 1
+  expected, period, begin = 1.0, 2, 2 if groups > 1 else 1
+  how = dict(inputs=jnp.zeros(6), first=begin, period=period)
+  x, (numbers, _) = stack.scan(tell, params, jnp.ones(1), None, plan, **how)
   for i in range(begin, 6):
     own = i if copies == 6 else i * groups // 6
     expected = 3.0 * expected + own + 1.0 + 10.0 * (i % period)
@@ -247,16 +186,8 @@ def test_shared_blocks_alternate_and_run_in_whole_groups(sharing, groups):
 def test_the_program_of_alternating_blocks_does_not_grow_with_depth(first, period):
   def lines(depth):
     params = {'w': jax.ShapeDtypeStruct((depth, 1), jnp.float32)}
-    loss = lambda params: stack.scan(
-      tell,
-      params,
-      jnp.ones(1),
-      None,
-      stack.Plan(depth),
-      inputs=jnp.zeros(depth),
-      first=first,
-      period=period,
-    )[0].sum()
+    plan, how = stack.Plan(depth), dict(inputs=jnp.zeros(depth), first=first, period=period)
+    loss = lambda params: stack.scan(tell, params, jnp.ones(1), None, plan, **how)[0].sum()
     return len(jax.jit(jax.grad(loss)).lower(params).as_text().splitlines())
 
   assert lines(13) == lines(25) == lines(49)

@@ -60,10 +60,8 @@ def test_a_mixture_is_the_mean_of_both_losses_by_the_output_before_each_token(en
 
 
 def test_all_rows_from_left_to_right_are_causal_lm_whose_parameters_are_those_of_mlm():
-  whole, mixed = (
-    made('causal_lm', 'transformer'),
-    made('causal_masked', 'transformer', causal_share=1.0),
-  )
+  whole = made('causal_lm', 'transformer')
+  mixed = made('causal_masked', 'transformer', causal_share=1.0)
   batch = {**packed(), 'causal': np.ones(4, np.int32)}
   params = small.parameters(whole)
   assert small.evaluate(whole, params, batch)[0][0] == small.evaluate(mixed, params, batch)[0][0]

@@ -34,13 +34,11 @@ def test_the_loss_is_the_mean_over_masked_tokens_plus_the_weighted_mean_over_pai
     }
     assert abs(sums['masked']['mlm_loss'] / normalizers['masked'] - np.mean(nlls)) < 1e-4
     assert abs(sums['masked']['mlm_accuracy'] / normalizers['masked'] - np.mean(hits)) < 1e-6
-    assert (
-      abs(
-        sums['pairs']['pair_accuracy'] / normalizers['pairs']
-        - np.mean(pair.argmax(-1) == batch['pair_labels'])
-      )
-      < 1e-6
+    found = abs(
+      sums['pairs']['pair_accuracy'] / normalizers['pairs']
+      - np.mean(pair.argmax(-1) == batch['pair_labels'])
     )
+    assert found < (1e-6)
     assert normalizers['masked'] == len(nlls) and normalizers['pairs'] == 4
 
 
@@ -53,19 +51,15 @@ def test_the_untrained_loss_is_that_of_a_uniform_guess():
 
 def test_negative_log_likelihood_equals_optax_s_with_its_gradient_and_large_scores():
   rng = np.random.default_rng(0)
-  logits, targets = (
-    jnp.asarray(rng.normal(0, 30, (6, 7, 50)), jnp.float32),
-    jnp.asarray(rng.integers(0, 50, (6, 7))),
-  )
+  logits = jnp.asarray(rng.normal(0, 30, (6, 7, 50)), jnp.float32)
+  targets = jnp.asarray(rng.integers(0, 50, (6, 7)))
   theirs = optax.softmax_cross_entropy_with_integer_labels
   assert small.worst(networks.nll(logits, targets)[0], theirs(logits, targets)) < 1e-4
-  assert (
-    small.worst(
-      jax.grad(lambda x: networks.nll(x, targets)[0].sum())(logits),
-      jax.grad(lambda x: theirs(x, targets).sum())(logits),
-    )
-    < 1e-5
+  found = small.worst(
+    jax.grad(lambda x: networks.nll(x, targets)[0].sum())(logits),
+    jax.grad(lambda x: theirs(x, targets).sum())(logits),
   )
+  assert found < (1e-5)
   assert (networks.nll(logits, targets)[1] == (logits.argmax(-1) == targets)).all()
 
 

@@ -25,7 +25,8 @@ from bertzoo_jax.training import step as steps
 from configs import parts
 from tests import found
 
-SIZES = dict(num_layers=2, activation='gelu', embedding_size=16, width=0.5)
+PLAIN = dict(num_layers=2, activation='gelu', embedding_size=16)
+SIZES = dict(PLAIN, width=0.5)
 
 
 def keys(rows, seed=0):
@@ -74,9 +75,16 @@ def scores_of(objective, params, batch):
   return networks.predict(main.encoder, main.of(params), batch)['replaced']
 
 
-def rows(**sizes):
-  batch = small.batch(**sizes)
+def rows():
+  batch = small.batch()
   return {**batch, 'row_keys': keys(len(batch['input_ids']))}
+
+
+def sampled(**sizes):
+  """A batch with the tokens that a generator would sample."""
+  batch = small.batch(**sizes)
+  draw = np.random.default_rng(1)
+  return {**batch, 'sampled_ids': draw.integers(5, small.VOCAB, batch['masked_targets'].shape)}
 
 
 # --- sampling ---
@@ -115,28 +123,18 @@ def test_rows_and_places_are_sampled_apart_and_every_step_anew():
   batch = {'row_keys': keys(n)}
   found = np.asarray(generators.sample(jnp.zeros((n, 2, size)), batch))
   again = np.asarray(generators.sample(jnp.zeros((n, 2, size)), {'row_keys': keys(n, seed=1)}))
-  for a, b in (
-    (found[:, 0], found[:, 1]),
-    (found[1:, 0], found[:-1, 0]),
-    (found[:, 0], again[:, 0]),
-  ):
-    assert (
-      abs(
-        chi_square(
-          np.bincount(a * size + b, minlength=size * size), np.full(size * size, len(a) / size**2)
-        )
-      )
-      < 4
-    )
+  apart = (found[:, 0], found[:, 1]), (found[1:, 0], found[:-1, 0]), (found[:, 0], again[:, 0])
+  for a, b in apart:
+    counts = np.bincount(a * size + b, minlength=size * size)
+    assert abs(chi_square(counts, np.full(size * size, len(a) / size**2))) < 4
 
 
 def test_a_row_s_samples_depend_on_nothing_but_its_own_key():
   logits = jnp.asarray(np.random.default_rng(0).normal(size=(8, 3, 50)), jnp.float32)
   whole = generators.sample(logits, {'row_keys': keys(8)})
   for row in range(8):
-    assert (
-      generators.sample(logits[row : row + 1], {'row_keys': keys(8)[row : row + 1]}) == whole[row]
-    ).all()
+    own = slice(row, row + 1)
+    assert (generators.sample(logits[own], {'row_keys': keys(8)[own]}) == whole[own]).all()
 
 
 def test_no_noise_is_large_enough_for_a_token_of_no_probability():
@@ -159,15 +157,11 @@ def updated(accumulation, mesh):
   devices = sharding.mesh(mesh, jax.devices()[: math.prod(mesh)]) if mesh else None
   state = small.state(objective, tx, params, 16)
   batch = small.batch(rows=16)
-  placed = (
-    {k: jax.device_put(v, sharding.batch_sharding(devices)) for k, v in batch.items()}
-    if mesh
-    else batch
-  )
-  step = steps.make_train_step(
-    objective, tx, lambda s: 1e-3, seed=3, accumulation=accumulation, mesh=devices
-  )
-  new, metrics = jax.block_until_ready(jax.jit(step)(state, placed))
+  if mesh:
+    batch = {k: jax.device_put(v, sharding.batch_sharding(devices)) for k, v in batch.items()}
+  how = dict(seed=3, accumulation=accumulation, mesh=devices)
+  step = steps.make_train_step(objective, tx, lambda s: 1e-3, **how)
+  new, metrics = jax.block_until_ready(jax.jit(step)(state, batch))
   return new.params, metrics
 
 
@@ -182,9 +176,8 @@ def updated(accumulation, mesh):
 )
 def test_samples_depend_on_neither_microbatches_nor_mesh(accumulation, mesh):
   (ours, a), (theirs, b) = updated(accumulation, mesh), updated(1, None)
-  assert (
-    a['rtd_base_rate'] == b['rtd_base_rate'] < 1 and abs(float(a['loss'] / b['loss']) - 1) < 1e-5
-  )
+  assert a['rtd_base_rate'] == b['rtd_base_rate'] < 1
+  assert abs(float(a['loss'] / b['loss']) - 1) < 1e-5
   assert small.worst(ours['generator'], theirs['generator']) < 2e-4
 
 
@@ -196,7 +189,7 @@ def test_samples_depend_on_neither_microbatches_nor_mesh(accumulation, mesh):
   [
     'replaced_token',
     pytest.param('replaced_token_adversarial', marks=pytest.mark.slow),
-    'replace_mlm',
+    pytest.param('replace_mlm', marks=pytest.mark.slow),
   ],
 )
 def test_the_two_networks_drop_other_units(kind, monkeypatch):
@@ -273,14 +266,10 @@ def test_the_generator_s_loss_reaches_what_it_shares_and_nothing_else_of_the_dis
   found = gradients(objective, params, rows())
   tables = found['encoder'].pop('embeddings')
   assert not ravel_pytree((found['encoder'], found['replaced_head']))[0].any()
-  reached = {'none': set(), 'token': {'word'}, 'embeddings': {'word', 'position', 'type', 'norm'}}[
-    shared
-  ]
+  every = {'word', 'position', 'type', 'norm'}
+  reached = {'none': set(), 'token': {'word'}, 'embeddings': every}[shared]
   assert {name for name, tree in tables.items() if ravel_pytree(tree)[0].any()} == reached
-  assert (
-    set(params['generator']['encoder'].get('embeddings', {}))
-    == {'word', 'position', 'type', 'norm'} - reached
-  )
+  assert set(params['generator']['encoder'].get('embeddings', {})) == every - reached
 
 
 def test_sharing_all_makes_one_encoder_of_two():
@@ -288,52 +277,34 @@ def test_sharing_all_makes_one_encoder_of_two():
   assert set(params['generator']) == {'mlm_head'}
   batch = rows()
   main, other = (network.of(params)['encoder'] for network in objective.networks)
-  assert (
-    small.worst(main, other) == 0 and objective.networks[0].encoder == objective.networks[1].encoder
-  )
+  assert small.worst(main, other) == 0
+  assert objective.networks[0].encoder == objective.networks[1].encoder
   assert np.isfinite(ravel_pytree(gradients(objective, params, batch))[0]).all()
 
 
 def test_a_frozen_generator_has_no_gradient_and_no_update_not_even_decay():
-  objective = small.objective(
-    'replaced_token_frozen', num_layers=2, activation='gelu', embedding_size=16
-  )
+  objective = small.objective('replaced_token_frozen', **PLAIN)
   params = small.parameters(objective, seed=1, scale=0.05)
   fields = found.fields('optimizer', 'adamw_uncorrected', weight_decay=0.5, no_decay=())
   tx = optimizers.adamw_uncorrected(lambda s: 1e-2, trees.paths_of(params), **fields)
   state = small.state(objective, tx, params, 4)
-  state = state.replace(
-    opt_state=jax.tree.map(lambda x: np.ones(x.shape, x.dtype), state.opt_state)
-  )  # moments, as the phase before left them
-  new, metrics = jax.jit(steps.make_train_step(objective, tx, lambda s: 1e-2, seed=0))(
-    state, small.batch()
-  )
-  assert (
-    small.worst(new.params['generator'], params['generator']) == 0
-    and small.worst(new.params['encoder'], params['encoder']) > 0
-  )
-  assert (
-    metrics['mlm_loss'] > 0
-    and not ravel_pytree(gradients(objective, params, rows())['generator'])[0].any()
-  )
+  moments = jax.tree.map(lambda x: np.ones(x.shape, x.dtype), state.opt_state)
+  state = state.replace(opt_state=moments)  # as the phase before left them
+  update = jax.jit(steps.make_train_step(objective, tx, lambda s: 1e-2, seed=0))
+  new, metrics = update(state, small.batch())
+  assert small.worst(new.params['generator'], params['generator']) == 0
+  assert small.worst(new.params['encoder'], params['encoder']) > 0
+  assert metrics['mlm_loss'] > 0
+  assert not ravel_pytree(gradients(objective, params, rows())['generator'])[0].any()
 
 
 @pytest.mark.parametrize('disallow', [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_policy_gradient_is_that_of_the_expected_reward_summed_over_a_vocabulary_of_three(
   disallow,
 ):
-  changes = dict(
-    vocab_size=3,
-    num_layers=1,
-    hidden_size=8,
-    num_heads=2,
-    intermediate_size=8,
-    embedding_size=4,
-    disallow_correct=disallow,
-    temperature=1.3,
-    discriminator_weight=0.0,
-  )
-  objective, params = pair('replaced_token_adversarial', **changes)
+  sizes = dict(num_layers=1, hidden_size=8, num_heads=2, intermediate_size=8, embedding_size=4)
+  how = dict(disallow_correct=disallow, temperature=1.3, discriminator_weight=0.0)
+  objective, params = pair('replaced_token_adversarial', vocab_size=3, **sizes, **how)
   params = small.perturbed(params, seed=1, scale=0.5)
   batch = dict(
     input_ids=np.array([[0, 1, 2, 1]]),
@@ -346,9 +317,8 @@ def test_the_policy_gradient_is_that_of_the_expected_reward_summed_over_a_vocabu
 
   def log_shares(params):
     logits, _ = guesses(objective, params, batch)
-    return jax.nn.log_softmax(
-      generators.tempered(logits, batch, temperature=1.3, disallow_correct=disallow)[0, 0]
-    )
+    how = dict(temperature=1.3, disallow_correct=disallow)
+    return jax.nn.log_softmax(generators.tempered(logits, batch, **how)[0, 0])
 
   def reward(token):
     filled = np.where(np.arange(4) == 2, token, [0, 1, 2, 1])[None]
@@ -363,9 +333,8 @@ def test_the_policy_gradient_is_that_of_the_expected_reward_summed_over_a_vocabu
   mean = jax.tree.map(lambda *g: sum(share * x for share, x in zip(shares, g)), *each)
   for tree in (wanted, mean):
     tree.pop('baseline_head')  # which learns by itself, below
-  assert (
-    small.worst(wanted, mean) < 1e-6 and np.abs(ravel_pytree(wanted['generator'])[0]).max() > 1e-2
-  )
+  assert small.worst(wanted, mean) < 1e-6
+  assert np.abs(ravel_pytree(wanted['generator'])[0]).max() > 1e-2
   assert (shares[1] == 0) == disallow
 
 
@@ -374,10 +343,8 @@ def test_the_baseline_learns_the_discriminator_s_probability_of_the_right_answer
   batch = {**small.batch(rows=1, predictions=1), 'sampled_ids': np.array([[9]])}
   batch['masked_weights'][:] = 1.0
   sums, found = evaluate(objective, params, batch)
-  right, gradient = (
-    np.exp(-float(sums['masked']['reward'])),
-    found['baseline_head']['classifier']['bias'][0],
-  )
+  right = np.exp(-float(sums['masked']['reward']))
+  gradient = found['baseline_head']['classifier']['bias'][0]
   hidden = guesses(objective, params, batch)[1][0, 0]
   head = params['baseline_head']['classifier']
   guess = 1 / (1 + np.exp(-float(hidden @ head['kernel'][:, 0] + head['bias'][0])))
@@ -405,10 +372,7 @@ def reference(scores, replaced):
 def test_metrics_and_loss_are_those_of_the_discriminator_s_scores(loss_over):
   objective, params = pair(loss_over=loss_over, discriminator_weight=2.0, generator_weight=0.5)
   params = jax.tree.map(lambda x: 3 * x, params)
-  batch = small.batch(rows=16)
-  batch['sampled_ids'] = np.random.default_rng(1).integers(
-    5, small.VOCAB, batch['masked_targets'].shape
-  )
+  batch = sampled(rows=16)
   # a correct guess is an original token
   batch['sampled_ids'][::2, 0] = batch['masked_targets'][::2, 0]
   normalizers = objective.normalizers(batch)
@@ -425,43 +389,33 @@ def test_metrics_and_loss_are_those_of_the_discriminator_s_scores(loss_over):
   over = real if loss_over == 'all' else chosen
   nll = np.log1p(np.exp(np.where(replaced, -scores, scores)))
   assert abs(float(found['rtd_loss']) - nll[over].mean()) < 1e-4
-  assert (
-    abs(float(value) - (2.0 * float(found['rtd_loss']) + 0.5 * float(found['mlm_loss']))) < 1e-3
-  )
+  weighted = 2.0 * float(found['rtd_loss']) + 0.5 * float(found['mlm_loss'])
+  assert abs(float(value) - weighted) < 1e-3
   assert {'rtd_counts', 'rtd_found'}.isdisjoint(found)
 
 
 def test_a_discriminator_of_random_scores_has_an_area_of_a_half_and_a_perfect_one_of_1():
+  counts = lambda scores: np.histogram(scores, 256, (-16, 16))[0]
   means = lambda replaced, scores: {
     'rtd_replaced': replaced.mean(),
     'rtd_flagged': (scores > 0).mean(),
     'rtd_found': ((scores > 0) & replaced).mean(),
-    'rtd_counts': np.stack(
-      [np.histogram(scores[replaced == r], 256, (-16, 16))[0] for r in (False, True)]
-    )
-    / len(scores),
+    'rtd_counts': np.stack([counts(scores[replaced == r]) for r in (False, True)]) / len(scores),
   }
   draw = np.random.default_rng(0)
   replaced, scores = draw.random(50_000) < 0.1, draw.normal(size=50_000)
-  assert (
-    abs(float(replaced_token.finalize_metrics(means(replaced, scores))['rtd_auc']) - 0.5) < 0.01
-  )
+  found = replaced_token.finalize_metrics(means(replaced, scores))
+  assert abs(float(found['rtd_auc']) - 0.5) < 0.01
   best = replaced_token.finalize_metrics(means(replaced, np.where(replaced, 3.0, -3.0)))
   assert best['rtd_auc'] == 1 == best['rtd_precision'] == best['rtd_recall']
 
 
 def test_a_masking_s_own_tokens_are_detected_like_a_generator_s():
   joint, params = pair()
-  detect = small.objective(
-    'corruption_detection', num_layers=2, activation='gelu', embedding_size=16
-  )
-  batch = small.batch(rows=8)
-  sampled = np.random.default_rng(1).integers(5, small.VOCAB, batch['masked_targets'].shape)
-  filled = np.asarray(generators.fill(batch, sampled)[1])
-  ours, theirs = (
-    loss_of(detect, params, {**batch, 'input_ids': filled})[1],
-    loss_of(joint, params, {**batch, 'sampled_ids': sampled})[1],
-  )
+  detect, batch = small.objective('corruption_detection', **PLAIN), sampled(rows=8)
+  filled = np.asarray(generators.fill(batch, batch['sampled_ids'])[1])
+  ours = loss_of(detect, params, {**batch, 'input_ids': filled})[1]
+  theirs = loss_of(joint, params, batch)[1]
   assert small.worst(ours['tokens'], theirs['tokens']) < 1e-4
 
 
@@ -470,10 +424,7 @@ def test_a_masking_s_own_tokens_are_detected_like_a_generator_s():
 
 def test_predicting_all_tokens_with_a_copy_mechanism_is_the_mixture_written_out():
   objective, params = pair('all_tokens_mlm', generator_weight=0.0)
-  batch = small.batch()
-  batch['sampled_ids'] = np.random.default_rng(1).integers(
-    5, small.VOCAB, batch['masked_targets'].shape
-  )
+  batch = sampled()
   normalizers = objective.normalizers(batch)
   value, sums = loss_of(objective, params, batch)
   original, filled = (np.asarray(x) for x in generators.fill(batch, batch['sampled_ids']))
@@ -492,24 +443,15 @@ def test_predicting_all_tokens_with_a_copy_mechanism_is_the_mixture_written_out(
   real = batch['pack_ids'] > 0
   likely = np.take_along_axis(mixed, original[..., None], -1)[..., 0]
   assert abs(float(value) + np.log(likely[real]).mean()) < 1e-4
-  assert (
-    abs(
-      float(sums['tokens']['all_tokens_accuracy'] / normalizers['tokens'])
-      - (mixed.argmax(-1) == original)[real].mean()
-    )
-    < 1e-6
-  )
+  accuracy = float(sums['tokens']['all_tokens_accuracy'] / normalizers['tokens'])
+  assert abs(accuracy - (mixed.argmax(-1) == original)[real].mean()) < 1e-6
   at = np.take_along_axis(np.log(likely), batch['masked_positions'], 1)
   assert abs(float(sums['masked']['mlm_loss']) + (at * batch['masked_weights']).sum()) < 1e-3
 
 
 def test_replacing_masks_is_masked_language_modelling_on_the_filled_row():
   objective, params = pair('replace_mlm', generator_weight=0.0)
-  plain = small.objective('mlm', num_layers=2, activation='gelu', embedding_size=16)
-  batch = small.batch()
-  batch['sampled_ids'] = np.random.default_rng(1).integers(
-    5, small.VOCAB, batch['masked_targets'].shape
-  )
+  plain, batch = small.objective('mlm', **PLAIN), sampled()
   filled = {**batch, 'input_ids': np.asarray(generators.fill(batch, batch['sampled_ids'])[1])}
   assert abs(loss_of(objective, params, batch)[0] - loss_of(plain, params, filled)[0]) < 1e-5
 
@@ -540,13 +482,8 @@ def test_a_shared_norm_of_another_width_is_refused_with_a_remedy():
 def test_only_widths_shrink_with_the_width_and_only_layers_with_the_depth():
   encoder = small.encoder(hidden_size=64, num_heads=4, intermediate_size=256, num_layers=4)
   narrow = generators.build(encoder, width=0.25, depth=1.0, shared='embeddings').encoder
-  assert (
-    narrow.hidden_size,
-    narrow.num_heads,
-    narrow.intermediate_size,
-    narrow.num_layers,
-    narrow.table_width,
-  ) == (16, 1, 64, 4, 64)
+  sizes = (narrow.hidden_size, narrow.num_heads, narrow.intermediate_size)
+  assert (*sizes, narrow.num_layers, narrow.table_width) == (16, 1, 64, 4, 64)
   low = generators.build(encoder, width=1.0, depth=0.5, shared='none').encoder
   assert (low.hidden_size, low.num_heads, low.num_layers, low.table_width) == (64, 4, 2, 64)
   assert generators.build(encoder, width=0.25, depth=1.0, shared='none').encoder.table_width == 16

@@ -112,8 +112,7 @@ def updated(accumulation, mesh=()):
 
 
 @pytest.mark.parametrize(
-  'accumulation, mesh',
-  [(2, ()), (4, ()), pytest.param(2, (2, 1, 1), marks=pytest.mark.slow)],
+  'accumulation, mesh', [(2, ()), (4, ()), pytest.param(2, (2, 1, 1), marks=pytest.mark.slow)]
 )
 def test_microbatches_and_meshes_give_the_same_update_dropout_included(accumulation, mesh):
   (params, metrics), (whole, expected) = updated(accumulation, mesh), updated(1)

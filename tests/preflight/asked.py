@@ -28,7 +28,7 @@ def get_config(argument=None):
       objective=parts.mlm(), optimizer=parts.adamw_uncorrected(),
       schedule=parts.linear_from_start(learning_rate=1e-2, warmup=3),
       length=64, batch_size=8, phases=((60, {}), (40, {})), hf='BertForMaskedLM',
-      run=parts.run(compile_cache=''))
+      run=parts.run(compile_cache='', remat='none'))
 """
 
 

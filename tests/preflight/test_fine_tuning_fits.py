@@ -93,9 +93,7 @@ def test_flags_of_the_other_kind_are_refused(made, kw, words):
 def test_runs_of_unlike_length_are_placed_where_one_ends_first():
   run = lambda rows: types.SimpleNamespace(
     experiment=types.SimpleNamespace(
-      phases=((rows // 8, {}),),
-      batch_size=8,
-      run=types.SimpleNamespace(mesh=(-1, 1, 1), wandb=''),
+      phases=((rows // 8, {}),), batch_size=8, run=types.SimpleNamespace(mesh=(-1, 1, 1), wandb='')
     )
   )
   found = fine_tuning.placed([run(n) for n in (40, 24, 24, 24, 24, 16)], chips.of_type('v5e-4'))

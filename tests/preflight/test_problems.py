@@ -108,7 +108,10 @@ PAIRS = {'objective': parts.mlm_pair(), 'format': parts.segment_pairs()}
     ('P08', dict(phases=((5, PAIRS), (5, {})))),
   ],
 )
-def test_refusals_of_pretrain_are_refusals_here_in_the_same_words(corpus, tmp_path, code, changes):
+def test_refusals_of_pretrain_are_refusals_here_in_the_same_words(
+  corpus, tmp_path, monkeypatch, code, changes
+):
+  asked.linear(monkeypatch)  # what is compiled beside a refusal is not asked about here
   made = asked.config(**changes)
   with pytest.raises(errors.UserError) as refused:
     pretrain.pretrain(made, str(tmp_path / 'run'), corpus=str(corpus))

@@ -52,6 +52,12 @@ def test_a_corpus_gives_epochs_and_its_own_warnings(corpus):
   assert 'W03' in codes(few) and any('rows repeat in a batch' in f.sentence for f in few)
 
 
+def test_epochs_of_a_corpus_in_an_object_store_are_said_to_be_unknown():
+  found, config = readiness.Findings(), asked.config(phases=((40000, {}),), epochs=2.0)
+  assert readiness.of_epochs(found, config, ['gs://bucket/corpus']) is config
+  assert codes(found) == ['W02'] and 'the 40,000 steps of config.phases' in found[0].sentence
+
+
 def test_a_vocabulary_size_that_only_a_corpus_tells_is_a_problem_without_one():
   found = asked.preflight(asked.config(tokenizer__vocab_size='auto'), tpu='v5e8').findings
   assert codes(found) == ['P02', 'P06'] and 'give --corpus' in found[1].sentence

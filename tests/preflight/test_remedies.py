@@ -14,18 +14,12 @@ from tests.preflight import asked
 def test_each_side_of_the_limit_of_memory():
   # The state is 12 bytes a parameter (float32 and two moments), and here nearly all of it are words
   # of 1,024 numbers.
-  wide = lambda words: asked.config(
-    tokenizer__vocab_size=words,
-    encoder__hidden_size=1024,
-    phases=((50, {}),),
-    batch_size=4,
-    run__kernels='xla',
-  )
+  made = dict(encoder__hidden_size=1024, phases=((50, {}),), batch_size=4, run__kernels='xla')
+  wide = lambda words: asked.config(tokenizer__vocab_size=words, **made)
   fits = asked.preflight(wide(500_000), topology='v5e:2x2')
   assert fits.ready and 0.5 < fits.phases[0].program.peak / fits.slice_.chip.usable < 1.0
-  assert fits.phases[0].parameters + fits.phases[0].optimizer == pytest.approx(
-    12 * 1024 * 500_000, rel=0.02
-  )
+  state = fits.phases[0].parameters + fits.phases[0].optimizer
+  assert state == pytest.approx(12 * 1024 * 500_000, rel=0.02)
   beyond = asked.preflight(wide(1_000_000), topology='v5e:2x2')
   assert not beyond.fits and asked.codes(beyond) == ['P09'] and beyond.run is None
   needed, usable = beyond.phases[0].program.peak, beyond.slice_.chip.usable
@@ -43,9 +37,8 @@ def test_each_side_of_the_limit_of_memory():
 @asked.needs_libtpu
 def test_a_state_that_no_slice_holds_is_said_without_a_compilation(monkeypatch):
   jobs = asked.linear(monkeypatch, per_row=0)
-  found = asked.preflight(
-    asked.config(encoder__num_layers=1000, encoder__hidden_size=8192), topology='v5e:2x2'
-  )
+  huge = asked.config(encoder__num_layers=1000, encoder__hidden_size=8192)
+  found = asked.preflight(huge, topology='v5e:2x2')
   assert asked.codes(found) == ['P09'] and not jobs and found.remedies == []
   assert 'nothing that was tried is enough; take a larger slice' in asked.printed(found)
   json.dumps(report.as_dict(found))
@@ -68,16 +61,26 @@ def test_the_largest_batch_is_found_and_what_else_helps_and_each_was_tried(monke
     '--config.run.remat=full',
     f'--config.batch_size={most}',
   ]
-  assert asked.changes(found, False) == [
-    '--config.run.remat=sublayers',
-    '--config.run.remat=feed_forward',
-  ]
+  not_enough = [f'--config.run.remat={policy}' for policy in ('sublayers', 'feed_forward')]
+  assert asked.changes(found, False) == not_enough
   assert all((r.peak <= found.slice_.chip.usable) == r.fits for r in found.remedies)
   text = asked.printed(found)
-  assert (
-    f'--config.run.accumulation=8: {1 + 512 / 64:.2f} GiB; the same update from 8 micro' in text
-  )
+  assert f'accumulation=8: {1 + 512 / 64:.2f} GiB; the same update from 8 micro' in text
   assert 'not enough: --config.run.remat=sublayers (25.60 GiB), --config.run' in text
+
+
+@asked.needs_libtpu
+def test_auto_is_said_and_takes_the_first_remat_that_fits(monkeypatch):
+  asked.linear(monkeypatch, feed_forward=0.1, full=0.05)
+  auto = dict(run__remat='auto', encoder__num_layers=2, phases=((20_000, {}),))
+  found = asked.preflight(asked.config(batch_size=4096, **auto), topology='v5e:2x2')
+  assert found.ready and found.config.run.remat == 'feed_forward'
+  assert 'run.kernels fused · run.unroll 0 · run.remat feed_forward\n' in asked.printed(found)
+  found = asked.preflight(asked.config(batch_size=1 << 17, **auto), topology='v5e:2x2')
+  assert asked.codes(found) == ['P09'] and found.config.run.remat == 'full'
+  assert '--config.run.accumulation=8' in asked.changes(found)
+  found = asked.preflight(asked.config(**auto), topology='v5e:2x2')
+  assert report.as_dict(found)['machinery'] == dict(kernels='fused', unroll=0, remat='none')
 
 
 @asked.needs_libtpu
@@ -132,10 +135,8 @@ def test_only_the_phase_that_needs_most_is_mended(monkeypatch):
   own = {'batch_tokens': 4096 * 64, 'run.accumulation': 2}
   phases = ((60, {'batch_size': 3072}), (40, own))
   found = asked.preflight(asked.config(phases=phases), topology='v5e:2x2', say=said.append)
-  assert asked.codes(found) == ['P09', 'P09'] and [p.largest is None for p in found.phases] == [
-    False,
-    True,
-  ]
+  assert asked.codes(found) == ['P09', 'P09']
+  assert [p.largest is None for p in found.phases] == [False, True]
   found = asked.preflight(asked.config(phases=((60, {}), (40, own))), topology='v5e:2x2')
   assert [(p.rows, p.program.fits) for p in found.phases] == [(8, True), (4096, False)]
   most = found.phases[1].largest
@@ -144,31 +145,23 @@ def test_only_the_phase_that_needs_most_is_mended(monkeypatch):
   assert f'batch_tokens={most * 64} in phase 1 of the config' in asked.changes(found)
 
 
+SPLIT = dict(batch_size=4, run__mesh=(4, 1, 1))
+
+
 @asked.needs_libtpu
 @pytest.mark.parametrize(
   'made, less, fits, words',
   [
-    pytest.param(
-      dict(batch_size=1 << 15),
-      dict(full=0.1),
-      '--config.run.accumulation=64',
+    (  # one is enough
+      *(dict(batch_size=1 << 15), dict(full=0.1), '--config.run.accumulation=64'),
       'not enough: --config.run.remat=sublayers',
-      id='one is enough',
     ),
-    pytest.param(
-      dict(batch_size=4, run__mesh=(4, 1, 1), run__dtype='float32'),
-      dict(full=0.5, bfloat16=0.5),
+    (  # all together
+      *(dict(SPLIT, run__dtype='float32'), dict(full=0.5, bfloat16=0.5)),
       '--config.run.remat=full --config.run.dtype=bfloat16',
       'not enough: --config.run.remat=sublayers',
-      id='all together',
     ),
-    pytest.param(
-      dict(batch_size=4, run__mesh=(4, 1, 1)),
-      dict(),
-      None,
-      'nothing that was tried is enough',
-      id='nothing',
-    ),
+    (SPLIT, {}, None, 'nothing that was tried is enough'),
   ],
 )
 def test_changes_that_are_not_enough_alone_are_tried_together(monkeypatch, made, less, fits, words):

@@ -3,12 +3,11 @@
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 
 from bertzoo_jax import prepare
 from configs import bert
+from tests import commands
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '../..'))
 
@@ -63,14 +62,7 @@ def contents(folder):
 
 
 def drive(source, out, workers=2):
-  return subprocess.Popen(
-    [sys.executable, '-c', DRIVER, source, str(out), str(workers)],
-    cwd=ROOT,
-    env={**os.environ, 'PYTHONPATH': ROOT},
-    stdout=subprocess.PIPE,
-    stderr=subprocess.STDOUT,
-    text=True,
-  )
+  return commands.begin('-c', DRIVER, source, str(out), str(workers))
 
 
 def kill_at(run, out, phase_run):
@@ -92,21 +84,10 @@ def kill_at(run, out, phase_run):
 
 def command(*flags, before=None):
   """A run of the command line with a small vocabulary."""
-  line = [
-    '-m',
-    'bertzoo_jax.prepare',
-    '--config=configs/bert.py:tiny',
-    '--config.tokenizer.vocab_size=100',
-    '--config.corpus.held_out=0',
-    '--workers=1',
-  ]
-  return subprocess.run(
-    [sys.executable, *line, *flags],
-    cwd=ROOT,
-    env={**os.environ, 'PYTHONPATH': ROOT, 'PYTHONIOENCODING': 'utf-8:strict'},
-    capture_output=True,
-    preexec_fn=before,
-  )
+  line = ['-m', 'bertzoo_jax.prepare', '--config=configs/bert.py:tiny', '--workers=1']
+  small = ['--config.tokenizer.vocab_size=100', '--config.corpus.held_out=0']
+  environment = commands.environment(PYTHONIOENCODING='utf-8:strict')
+  return commands.run(*line, *small, *flags, env=environment, text=False, preexec_fn=before)
 
 
 def make(

@@ -6,7 +6,6 @@ import resource
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
@@ -16,6 +15,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import corpus
 from bertzoo_jax.corpus import shards
 from bertzoo_jax.corpus import texts
+from tests import commands
 from tests.prepare import made
 
 
@@ -29,11 +29,10 @@ def test_a_folder_with_other_files_is_refused(text, tmp_path):
 def test_an_empty_corpus_is_refused_with_what_was_dropped(clean, tmp_path):
   (tmp_path / 'a.txt').write_bytes(b'\xff\xff\n\n\0\n')
   for tokenizer in (None, str(clean[0] / 'tokenizer')):
-    with pytest.raises(
-      errors.UserError,
-      match='no text to train on .dropped: 1 × line not in UTF-8, first at .*a.txt:1; 1 × line '
-      'with a NUL',
-    ):
+    words = (
+      'no text to train on .dropped: 1 × line not in UTF-8, first at .*a.txt:1; 1 × line with a NUL'
+    )
+    with pytest.raises(errors.UserError, match=words):
       made.make(
         made.tiny(), tmp_path / 'a.txt', tmp_path / f'c{tokenizer is None}', tokenizer=tokenizer
       )
@@ -41,9 +40,8 @@ def test_an_empty_corpus_is_refused_with_what_was_dropped(clean, tmp_path):
 
 def test_all_documents_held_out_is_refused(clean, tmp_path):
   (tmp_path / 'a.txt').write_text('one document')
-  with pytest.raises(
-    errors.UserError, match='Every document fell into the held-out share of 0.9999: lower'
-  ):
+  words = 'Every document fell into the held-out share of 0.9999: lower'
+  with pytest.raises(errors.UserError, match=words):
     made.make(
       made.tiny(held_out=0.9999),
       tmp_path / 'a.txt',
@@ -65,9 +63,8 @@ def test_a_worker_that_fails_names_the_chunk(clean, tmp_path):
   for folder in (shards.PARTS, *corpus.SPLITS):
     (tmp_path / folder).mkdir()
   chunks = [shards.Chunk(0, [b'good'], 'a.txt:1', 1), shards.Chunk(1, [b'bad \xff'], 'a.txt:7', 2)]
-  with pytest.raises(
-    errors.UserError, match='Chunk 1, which begins at a.txt:7, failed: UnicodeDecodeError'
-  ):
+  words = 'Chunk 1, which begins at a.txt:7, failed: UnicodeDecodeError'
+  with pytest.raises(errors.UserError, match=words):
     list(shards.run(chunks, tmp_path, clean[0] / 'tokenizer', shards.How('rules:en', 0.0), 1))
 
 
@@ -106,29 +103,12 @@ def test_a_tokenizer_that_a_worker_cannot_load_is_that_sentence(clean, tmp_path)
 
 
 def test_the_command_line_says_one_sentence_and_ends_with_2(tmp_path):
-  line = [
-    '-m',
-    'bertzoo_jax.prepare',
-    '--config',
-    'configs/bert.py:tiny',
-    '--source',
-    f'{tmp_path}/*.txt',
-    '--out',
-    f'{tmp_path}/c',
-  ]
-  run = subprocess.run(
-    [sys.executable, *line],
-    cwd=made.ROOT,
-    env={**os.environ, 'PYTHONPATH': made.ROOT},
-    capture_output=True,
-    text=True,
-  )
-  assert (
-    run.returncode == 2
-    and run.stderr.startswith('error: --source=')
-    and 'no file matches' in run.stderr
-    and len(run.stderr.splitlines()) == 1
-  )
+  line = ('-m', 'bertzoo_jax.prepare', '--config', 'configs/bert.py:tiny')
+  run = commands.run(*line, '--source', f'{tmp_path}/*.txt', '--out', f'{tmp_path}/c')
+  assert run.returncode == 2
+  assert run.stderr.startswith('error: --source=')
+  assert 'no file matches' in run.stderr
+  assert len(run.stderr.splitlines()) == 1
   assert not (tmp_path / 'c').exists()
 
 

@@ -32,23 +32,18 @@ def test_the_corpus_holds_the_text_and_the_report_counts_it(text, clean):
     wanted[tokenizer.decode(tokenizer.encode([' '.join(d)])[0])] = 'held_out' if held else 'train'
   assert read == wanted
   report, splits = opened.manifest['report'], opened.manifest['splits']
-  assert (
-    report['documents'] == len(documents) == sum(s.num_documents for s in opened.splits.values())
-  )
+  many = sum(s.num_documents for s in opened.splits.values())
+  assert report['documents'] == len(documents) == many
   assert report['sentences'] == sum(
     len(sentences.splitter('rules:en').split(p)) for d in documents for p in d
   )
   assert report['bytes'] == sum(len(' '.join(d)) for d in documents)
   assert report['words'] == sum(len(p.replace('.', ' .').split()) for d in documents for p in d)
-  assert (
-    report['tokens'] == sum(s['tokens'] for s in splits.values())
-    and report['duplicate_documents'] == 0
-    and report['unknown'] == 0
-  )
-  assert np.array_equal(
-    opened.unigrams,
-    np.bincount(opened.splits['train'].gather(np.arange(splits['train']['tokens'])), minlength=100),
-  )
+  assert report['tokens'] == sum(s['tokens'] for s in splits.values())
+  assert report['duplicate_documents'] == 0
+  assert report['unknown'] == 0
+  tokens = opened.splits['train'].gather(np.arange(splits['train']['tokens']))
+  assert np.array_equal(opened.unigrams, np.bincount(tokens, minlength=100))
   assert f'{splits["train"]["tokens"]:,} tokens' in said and 'dropped: nothing' in said
 
 
@@ -79,9 +74,8 @@ def test_dropped_text_is_reported_and_duplicates_are_counted(tmp_path):
     'document without a token': 1,
     'sentence without a token': 1,
   }
-  assert (
-    all(reason in said[-1] for reason in report['dropped']) and 'cannot be evaluated' in said[-1]
-  )
+  assert all(reason in said[-1] for reason in report['dropped'])
+  assert 'cannot be evaluated' in said[-1]
 
 
 def test_byte_bpe_sentences_join_to_the_text(tmp_path):
@@ -91,9 +85,8 @@ def test_byte_bpe_sentences_join_to_the_text(tmp_path):
   made.make(config, tmp_path / 'a.txt', tmp_path / 'c')
   opened = corpus.open(tmp_path / 'c')
   train = opened.splits['train']
-  assert opened.tokenizer().decode(train.gather(np.arange(train.num_tokens))) == body.replace(
-    '\n', ' '
-  )
+  tokens = train.gather(np.arange(train.num_tokens))
+  assert opened.tokenizer().decode(tokens) == body.replace('\n', ' ')
   assert train.num_sentences == 3 and opened.manifest['report']['words'] > 0
 
 
@@ -101,62 +94,35 @@ def test_byte_bpe_sentences_join_to_the_text(tmp_path):
 def test_a_long_sentence_is_cut_counted_and_whole_when_joined(clean, tmp_path, monkeypatch, body):
   tokenizer, encoded = tokenizers.load(clean[0] / 'tokenizer'), []
   monkeypatch.setattr(shards, 'MAX_SENTENCE', 64)
-  monkeypatch.setattr(
-    tokenizer,
-    'encode',
-    lambda texts, encode=tokenizer.encode: encoded.extend(texts) or encode(texts),
-  )
+  encode = tokenizer.encode
+  monkeypatch.setattr(tokenizer, 'encode', lambda texts: encoded.extend(texts) or encode(texts))
   for folder in (shards.PARTS, *corpus.SPLITS):
     (tmp_path / folder).mkdir()
-  record = shards.write(
-    tmp_path,
-    shards.Chunk(0, [body.encode(), b'short one'], '', 1),
-    tokenizer,
-    shards.How('rules:en', 0.0),
-  )
+  chunk = shards.Chunk(0, [body.encode(), b'short one'], '', 1)
+  record = shards.write(tmp_path, chunk, tokenizer, shards.How('rules:en', 0.0))
   assert record['long'] == 1 and encoded[-1] == 'short one'
   assert ''.join(encoded[:-1]) == body and max(map(len, encoded)) <= 64 and len(encoded) < 20
-  assert not any(
-    a[-1:].isalpha() and b[:1].isalpha()
-    for a, b in zip(encoded[:-2], encoded[1:-1])
-    if 'word' in a + b
-  )
+  for a, b in zip(encoded[:-2], encoded[1:-1]):
+    assert 'word' not in a + b or not (a[-1:].isalpha() and b[:1].isalpha())
 
 
 def test_long_sentences_are_in_the_report_and_encoded_a_few_at_a_time(clean, tmp_path, monkeypatch):
   texts = ['a' * n for n in (5, 5, 9, 30, 1, 1, 1)]
   monkeypatch.setattr(shards, '_CHARACTERS', 10)
   monkeypatch.setattr(shards, '_TEXTS', 2)
-  assert [[len(t) for t in batch] for batch in shards._batches(texts)] == [
-    [5, 5],
-    [9],
-    [30],
-    [1, 1],
-    [1],
-  ]
+  lengths = [[len(t) for t in batch] for batch in shards._batches(texts)]
+  assert lengths == [[5, 5], [9], [30], [1, 1], [1]]
   (tmp_path / 'a.txt').write_text(f'{"word " * 20_000}\n{" ".join(made.WORDS)}')
-  said = []
-  made.make(
-    made.tiny(held_out=0.0),
-    tmp_path / 'a.txt',
-    tmp_path / 'c',
-    tokenizer=clean[0] / 'tokenizer',
-    say=said.append,
-  )
+  how, said = dict(tokenizer=clean[0] / 'tokenizer'), []
+  made.make(made.tiny(held_out=0.0), tmp_path / 'a.txt', tmp_path / 'c', say=said.append, **how)
   assert '1 × sentence over 65,536 characters, cut' in said[-1]
 
 
 def test_mostly_unknown_text_is_said_loudly(clean, text, tmp_path):
   (tmp_path / 'a.txt').write_text('漢字 ' * 50)
   for source, loud in ((str(tmp_path / 'a.txt'), True), (text, False)):
-    said = []
-    made.make(
-      made.tiny(held_out=0.0),
-      [source],
-      tmp_path / f'c{loud}',
-      tokenizer=clean[0] / 'tokenizer',
-      say=said.append,
-    )
+    how, said = dict(tokenizer=clean[0] / 'tokenizer'), []
+    made.make(made.tiny(held_out=0.0), [source], tmp_path / f'c{loud}', say=said.append, **how)
     assert ('100 % OF THE CHARACTERS ARE UNKNOWN' in said[-1]) == loud
 
 
@@ -200,16 +166,12 @@ def test_lost_characters_are_told_with_the_setting_and_the_remedy_works(
 
 
 def test_a_held_out_document_has_one_copy_whatever_the_weight(text, clean, tmp_path):
-  report = {}
-  for weight in (1, 3):
-    report[weight] = made.make(
-      made.tiny(), [f'{weight}*{text}'], tmp_path / str(weight), tokenizer=clean[0] / 'tokenizer'
-    )['splits']
-  once, thrice = report[1], report[3]
-  assert (
-    once['held_out']['documents'] > 5
-    and thrice['train']['documents'] == 3 * once['train']['documents']
+  how = dict(tokenizer=clean[0] / 'tokenizer')
+  once, thrice = (
+    made.make(made.tiny(), [f'{n}*{text}'], tmp_path / str(n), **how)['splits'] for n in (1, 3)
   )
+  assert once['held_out']['documents'] > 5
+  assert thrice['train']['documents'] == 3 * once['train']['documents']
   assert {**thrice['held_out'], 'shards': 0} == {**once['held_out'], 'shards': 0}
 
 
@@ -217,27 +179,15 @@ def test_excluded_texts_that_leave_nothing_out_are_told(text, clean, tmp_path):
   (tmp_path / 'eval.txt').write_text('Nobody wrote this.')
   (tmp_path / 'seen.txt').write_text(open(text).read().split('\n\n')[3])
   for name, told in (('eval.txt', True), ('seen.txt', False)):
-    said = []
-    made.make(
-      made.tiny(),
-      text,
-      tmp_path / f'c-{name}',
-      tokenizer=clean[0] / 'tokenizer',
-      say=said.append,
-      exclude=[str(tmp_path / name)],
-    )
+    said, how = [], dict(tokenizer=clean[0] / 'tokenizer', exclude=[str(tmp_path / name)])
+    made.make(made.tiny(), text, tmp_path / f'c-{name}', say=said.append, **how)
     assert ('--exclude left nothing out' in said[-1]) == told, said
 
 
 def test_every_reading_of_the_text_has_a_name_of_its_own(text, tmp_path, monkeypatch):
   names, meter = [], progress.Meter
-  monkeypatch.setattr(
-    progress, 'Meter', lambda what, *more: names.append(what) or meter(what, *more)
-  )
+  named = lambda what, *more: names.append(what) or meter(what, *more)
+  monkeypatch.setattr(progress, 'Meter', named)
   made.make(made.tiny(), text, tmp_path / 'c')
-  assert names == [
-    'looking for duplicates',
-    'reading for the tokenizer',
-    'learning pieces',
-    'tokenising',
-  ]
+  of_tokenizer = ['reading for the tokenizer', 'learning pieces']
+  assert names == ['looking for duplicates', *of_tokenizer, 'tokenising']

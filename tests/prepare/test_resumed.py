@@ -81,10 +81,8 @@ def test_a_finished_corpus_is_left_alone_and_another_plan_is_refused(text, clean
   before = made.contents(clean[0])
   run = made.drive(text, clean[0])
   assert run.wait() == 0 and 'finished already' in run.communicate()[0]
-  with pytest.raises(
-    errors.UserError,
-    match=r'holds a corpus of other .*corpus.held_out: 0.1 → 0.2.*choose another --out',
-  ):
+  words = r'holds a corpus of other .*corpus.held_out: 0.1 → 0.2.*choose another --out'
+  with pytest.raises(errors.UserError, match=words):
     made.make(made.tiny(held_out=0.2), text, clean[0])
   assert made.contents(clean[0]) == before
 
@@ -131,9 +129,8 @@ def test_changed_text_of_the_same_size_is_other_text(text, tmp_path):
   file.write_text(open(text).read())
   made.make(made.tiny(), [str(file)], out)
   file.write_text(open(text).read()[::-1])
-  with pytest.raises(
-    errors.UserError, match='holds a corpus of other sources or settings .*digest'
-  ):
+  words = 'holds a corpus of other sources or settings .*digest'
+  with pytest.raises(errors.UserError, match=words):
     made.make(made.tiny(), [str(file)], out)
 
 
@@ -143,12 +140,10 @@ def test_a_corpus_that_lost_a_folder_is_not_finished(text, clean, tmp_path, lost
   shutil.rmtree(out / lost)
   run = made.drive(text, out)
   said = run.communicate()[0]
-  assert (
-    run.returncode
-    and 'finished already' not in said
-    and f'{out}/{lost}' in said
-    and 'UserError' in said
-  )
+  assert run.returncode
+  assert 'finished already' not in said
+  assert f'{out}/{lost}' in said
+  assert 'UserError' in said
 
 
 def test_a_damaged_plan_or_tokenizer_of_a_killed_run_is_one_sentence(text, tmp_path):
@@ -226,10 +221,8 @@ def test_options_of_beam_are_taken_and_others_named(options, wrong):
     with pytest.raises(errors.UserError, match=wrong):
       beam._options(options_lib, options)
   else:
-    assert (
-      beam._options(options_lib, options).get_all_options()['runner']
-      == options[0].partition('=')[2]
-    )
+    found = beam._options(options_lib, options).get_all_options()['runner']
+    assert found == (options[0].partition('=')[2])
 
 
 def test_repeats_are_looked_for_once_also_by_an_attempt_that_trained_its_tokenizer_and_was_stopped(
@@ -258,10 +251,8 @@ def test_conditions_and_excluded_texts_are_part_of_the_plan(tmp_path):
     made.tiny(vocab_size=70, held_out=0.0), tmp_path / 'a.jsonl', tmp_path / out, **more
   )
   manifest = make('c', where=['lang=et'], exclude=[str(tmp_path / 'eval.txt')])
-  assert (
-    manifest['report']['documents'] == 19
-    and manifest['report']['dropped']['document of --exclude']['count'] == 1
-  )
+  assert manifest['report']['documents'] == 19
+  assert manifest['report']['dropped']['document of --exclude']['count'] == 1
   with pytest.raises(errors.UserError, match='other sources or settings'):
     make('c', where=['lang=de'])
   with pytest.raises(errors.UserError, match='key=value'):

@@ -72,11 +72,9 @@ def test_a_tokenizer_is_trained_on_a_sample_of_a_large_text_the_same_every_time(
     with pytest.raises(KeyboardInterrupt):
       made.make(made.tiny(held_out=0.0), text, tmp_path / str(len(seen)))
   everything, sample, again = seen
-  assert (
-    len(everything) == 120
-    and 20 < len(sample) < 60
-    and sample == again == [t for t in everything if t in sample]
-  )
+  assert len(everything) == 120
+  assert 20 < len(sample) < 60
+  assert sample == again == [t for t in everything if t in sample]
 
 
 def test_a_long_document_trains_the_tokenizer_in_parts(text, tmp_path, monkeypatch):
@@ -87,9 +85,8 @@ def test_a_long_document_trains_the_tokenizer_in_parts(text, tmp_path, monkeypat
   monkeypatch.setattr(shards, 'MAX_SENTENCE', 64)
   with pytest.raises(ZeroDivisionError):
     made.make(made.tiny(held_out=0.0), [f'{text}#file'], tmp_path / 'c')
-  assert max(map(len, seen)) <= 64 and ''.join(seen) == ' '.join(
-    line for line in open(text).read().split('\n') if line
-  )
+  assert max(map(len, seen)) <= 64
+  assert ''.join(seen) == ' '.join(line for line in open(text).read().split('\n') if line)
 
 
 def test_the_memory_for_training_depends_on_the_text_and_the_kind_not_on_how_files_are_packed(

@@ -1,11 +1,8 @@
 """Runs of pretrain for tests, in processes of their own or in this one, and how two compare."""
 
 import hashlib
-import os
 import pathlib
 import signal
-import subprocess
-import sys
 import time
 
 import jax
@@ -16,6 +13,7 @@ import pytest
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.runs import metrics
+from tests import commands
 from tests import toys
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -73,33 +71,20 @@ def config(folder, **changes):
 
 def command(world, workdir, *more):
   return [
-    sys.executable,
-    '-m',
-    'bertzoo_jax.pretrain',
-    f'--config={world}/config.py',
+    *('-m', 'bertzoo_jax.pretrain', f'--config={world}/config.py', f'--workdir={workdir}'),
     f'--config.run.compile_cache={world}/cache',
-    f'--workdir={workdir}',
     *([] if any(m.startswith('--batches') for m in more) else [f'--corpus={world}/corpus']),
     *more,
   ]
 
 
-def environment():
-  # one device, and compiled as quickly as here
-  flags = ' '.join(f for f in os.environ['XLA_FLAGS'].split() if 'device_count' not in f)
-  return {**os.environ, 'XLA_FLAGS': flags, 'PYTHONPATH': str(ROOT), 'PYTHONUNBUFFERED': '1'}
+def environment(**changes):
+  return commands.on_one_device(PYTHONUNBUFFERED='1', **changes)
 
 
 def run_train(world, workdir, *more, stop_when=None, how=signal.SIGKILL):
   """(exit code, what was said) of a real run; `stop_when(workdir)` true sends it a signal."""
-  process = subprocess.Popen(
-    command(world, workdir, *more),
-    cwd=ROOT,
-    env=environment(),
-    stdout=subprocess.PIPE,
-    stderr=subprocess.STDOUT,
-    text=True,
-  )
+  process = commands.begin(*command(world, workdir, *more), env=environment())
   if stop_when is not None:
     deadline = time.monotonic() + 240
     while process.poll() is None and not stop_when(pathlib.Path(workdir)):

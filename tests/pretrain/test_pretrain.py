@@ -15,7 +15,6 @@ import resource
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
 import jax
@@ -29,9 +28,8 @@ from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import step_folders
 from bertzoo_jax.training import health
 from bertzoo_jax.training import loop
-from configs import parts
+from tests import commands
 from tests.pretrain.runs import BORDER
-from tests.pretrain.runs import ROOT
 from tests.pretrain.runs import STEPS
 from tests.pretrain.runs import command
 from tests.pretrain.runs import curve
@@ -187,8 +185,8 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_bit_for_bit_when_there_
   folder, limit, free = limited(tmp_path)
   try:
     line = command(world, folder / 'run', '--config.run.keep=14')
-    how = dict(cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
-    full = subprocess.run(line, preexec_fn=limit, **how)
+    how = dict(env=environment(), timeout=300)
+    full = commands.run(*line, preexec_fn=limit, **how)
     told = [x for x in full.stderr.splitlines() if x.startswith(('error', 'WARNING', 'Trace', ' '))]
     assert full.returncode == 3, full.stderr
     assert len(told) == 1 and re.match(r'error: .*(No space left|File too large)', told[0]), told
@@ -197,7 +195,7 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_bit_for_bit_when_there_
     assert limit or sound  # a limit of the size of a file strikes the first one
     assert all(step_folders.verify(folder / f'run/checkpoints/{step}') is None for step in sound)
     free()
-    done = subprocess.run(line, **how)
+    done = commands.run(*line, **how)
     assert done.returncode == 0, done.stderr
     if sound:
       assert f'resuming from the checkpoint of step {sound[-1]}' in done.stdout
@@ -224,10 +222,8 @@ def test_a_flipped_bit_in_the_newest_checkpoint_is_said_and_the_step_before_used
   data.write_bytes(raw)
   code, said = run_train(world, workdir)
   assert code == 0, said
-  assert (
-    f'WARNING: checkpoint {STEPS} is damaged' in said
-    and f'resuming from the checkpoint of step {STEPS - 1}' in said
-  )
+  assert f'WARNING: checkpoint {STEPS} is damaged' in said
+  assert f'resuming from the checkpoint of step {STEPS - 1}' in said
   assert (workdir / f'checkpoints/{STEPS}.damaged').is_dir()
   assert state_of(workdir) == state_of(untouched) and curve(workdir) == curve(untouched)
 
@@ -251,13 +247,8 @@ def test_a_run_asked_to_stop_saves_at_its_step_and_exits_0(world, untouched, tmp
 
 def test_a_second_job_is_refused_and_the_first_goes_on(world, tmp_path):
   workdir, batches = tmp_path / 'run', npz(world / 'few.npz')
-  first = subprocess.Popen(
-    command(world, workdir, f'--batches={batches}', '--config.run.eval_every=0'),
-    cwd=ROOT,
-    env=environment(),
-    stdout=subprocess.DEVNULL,
-    stderr=subprocess.DEVNULL,
-  )
+  line = command(world, workdir, f'--batches={batches}', '--config.run.eval_every=0')
+  first = commands.begin(*line, env=environment(), stdout=subprocess.DEVNULL)
   while not (workdir / 'lock').exists() or not (workdir / 'lock').read_text().strip():
     time.sleep(0.01)
   first.send_signal(signal.SIGSTOP)
@@ -375,20 +366,6 @@ def test_weights_of_another_vocabulary_are_refused(world, untouched, tmp_path):
   refused(world, tmp_path / 'run', {}, 'another vocabulary: 2 of 300 pieces', **given)
 
 
-# In the ordinary run, tests/training/test_loop.py and test_pretrain_networks.py do so.
-@pytest.mark.slow
-def test_a_run_whose_objective_grows_stops_at_the_border_and_goes_on(world, tmp_path, here):
-  phases = ((BORDER, {'length': 32, 'objective': parts.mlm()}), (STEPS - BORDER, {}))
-  again = dict(phases=phases, run__keep_every=BORDER, run__save_minutes=1000.0, run__eval_every=0)
-  assert here(tmp_path / 'whole', **again)['step'] == STEPS
-  shutil.copytree(tmp_path / 'whole', tmp_path / 'run')
-  for step in [s for s in step_folders.steps(tmp_path / 'run') if s > BORDER]:
-    shutil.rmtree(tmp_path / f'run/checkpoints/{step}')
-  assert step_folders.steps(tmp_path / 'run')[-1] == BORDER
-  here(tmp_path / 'run', **again)
-  assert state_of(tmp_path / 'run') == state_of(tmp_path / 'whole')
-
-
 def test_batches_from_a_file_train_as_the_corpus_does_without_tensorflow(
   world, untouched, tmp_path
 ):
@@ -398,8 +375,7 @@ def test_batches_from_a_file_train_as_the_corpus_does_without_tensorflow(
     'runpy.run_module("bertzoo_jax.pretrain", run_name="__main__", alter_sys=True)'
   )
   line = command(world, tmp_path / 'run', f'--batches={path}')
-  how = dict(cwd=ROOT, env=environment(), capture_output=True, text=True)
-  done = subprocess.run([sys.executable, '-c', block, *line[3:]], **how)
+  done = commands.run('-c', block, *line[2:], env=environment())
   assert done.returncode == 0, done.stdout + done.stderr
   ours, theirs = metrics.read(tmp_path / 'run'), metrics.read(untouched)
   assert [r['loss'] for r in ours] == [r['loss'] for r in theirs[:6]]

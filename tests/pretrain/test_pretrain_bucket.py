@@ -4,13 +4,13 @@ The store is real to its clients (emulated_gcs); the oracle is test_pretrain's.
 """
 
 import signal
-import subprocess
 import time
 
 import emulated_gcs
 import pytest
 
 from bertzoo_jax.runs import step_folders
+from tests import commands
 from tests.pretrain import runs
 
 pytestmark = pytest.mark.slow
@@ -19,14 +19,8 @@ FEW_SAVES = ('--config.run.save_minutes=1000.0', '--config.run.keep_every=4')
 
 def run(world, store, workdir, *more, upon=None, then=None):
   """(exit code, what was said) of a run; `then()` is called when `upon` is in the store."""
-  process = subprocess.Popen(
-    runs.command(world, workdir, *FEW_SAVES, *more),
-    cwd=runs.ROOT,
-    env={**runs.environment(), **store.environment()},
-    stdout=subprocess.PIPE,
-    stderr=subprocess.STDOUT,
-    text=True,
-  )
+  line = runs.command(world, workdir, *FEW_SAVES, *more)
+  process = commands.begin(*line, env=runs.environment(**store.environment()))
   while upon and process.poll() is None:
     if ('bucket', upon) in store.objects:
       then()
@@ -37,9 +31,7 @@ def run(world, store, workdir, *more, upon=None, then=None):
 
 
 def test_a_run_that_moves_to_a_bucket_which_fails_and_back_to_a_disk_goes_on_bit_for_bit(
-  world,
-  untouched,
-  tmp_path,
+  world, untouched, tmp_path
 ):
   code, said = runs.run_train(
     world, tmp_path / 'run', *FEW_SAVES, stop_when=lambda w: step_folders.steps(w)
@@ -51,28 +43,16 @@ def test_a_run_that_moves_to_a_bucket_which_fails_and_back_to_a_disk_goes_on_bit
     text = ('--corpus=gs://bucket/corpus', f'--cache_dir={tmp_path}/cache')
     kinds = ((503, 29), (429, 31), ('reset', 37))
     sometimes = [store.fail(how, every=n) for how, n in kinds]
-    code, said = run(
-      world,
-      store,
-      'gs://bucket/run',
-      *text,
-      upon='run/checkpoints/8/commit_success.txt',
-      then=lambda: store.fail(503),
-    )
+    there = (world, store, 'gs://bucket/run', *text)
+    saved = 'run/checkpoints/{}/commit_success.txt'.format
+    code, said = run(*there, upon=saved(8), then=lambda: store.fail(503))
     assert code == 75 and 'Traceback' not in said, said
     assert 'resuming from the checkpoint of step' in said, said
     assert said.splitlines()[-1].startswith('error: ') and 'same line again' in said
     assert all(fault.hits > 3 for fault in sometimes)
     store.mend()
     kept = store.names('bucket', 'run/checkpoints/8/')
-    code, said = run(
-      world,
-      store,
-      'gs://bucket/run',
-      *text,
-      upon='run/checkpoints/12/commit_success.txt',
-      then=lambda: store.fail(503),
-    )
+    code, said = run(*there, upon=saved(12), then=lambda: store.fail(503))
     assert kept and 'resuming from the checkpoint of step' in said, said
     store.mend()
     store.download('bucket', 'run', tmp_path / 'back')

@@ -1,7 +1,6 @@
 """Runs with a memory, by the entry points: killed, resumed and scored."""
 
 import shutil
-import signal
 
 import jax
 import numpy as np
@@ -107,21 +106,3 @@ def test_evaluate_scores_masked_tokens_and_pairs_of_a_network_with_a_memory(tmp_
     ('nsp', 'head'),
     ('sop', 'head'),
   ]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('at', SAVES)
-@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
-def test_a_run_that_is_killed_ends_bit_for_bit_with_the_memory_of_one_that_was_not(
-  tmp_path, world, dtype, at
-):
-  of = (f'--config.run.dtype={dtype}', '--config.run.keep_every=1')
-  code, said = runs.run_train(world, tmp_path / 'whole', *of)
-  assert code == 0, said
-  landed = lambda workdir: at in step_folders.steps(workdir)
-  code, said = runs.run_train(world, tmp_path / 'run', *of, stop_when=landed)
-  assert code == -signal.SIGKILL, said
-  code, said = runs.run_train(world, tmp_path / 'run', *of)
-  assert code == 0, said
-  assert runs.state_of(tmp_path / 'run', STEPS) == runs.state_of(tmp_path / 'whole', STEPS)
-  assert runs.curve(tmp_path / 'run') == runs.curve(tmp_path / 'whole')

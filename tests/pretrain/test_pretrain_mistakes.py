@@ -14,6 +14,22 @@ from configs import parts
 from tests.pretrain.runs import refused
 from tests.pretrain.runs import run_train
 
+LANES = {
+  'format': parts.memory_segments(reuse_length=16),
+  'masking': parts.permutation(num_predictions=6, block=16),
+  'encoder': parts.two_stream(
+    num_layers=1,
+    hidden_size=16,
+    num_heads=2,
+    intermediate_size=32,
+    memory_length=24,
+    reuse_length=16,
+  ),
+  'objective': parts.permutation_lm(),
+  'length': 40,
+  'batch_size': 24,
+  'phases': ((14, {}),),
+}
 COUPLED = parts.part('tests.outside.coupled:coupled', how='contrast')
 
 
@@ -65,6 +81,7 @@ COUPLED = parts.part('tests.outside.coupled:coupled', how='contrast')
       {'masking': parts.span(), 'objective': parts.mlm_span_boundary(num_offsets=16)},
       'num_offsets=16 is above masking.max_pair_targets=15',
     ),
+    (LANES, 'has 409 tokens, too few for 24 lanes'),  # of the held-out text
     ({'objective': COUPLED}, r'couples the rows of a batch, and run.mesh splits them into 8 parts'),
     ({'objective': COUPLED, 'run.mesh': (1, 4, 2)}, r'4 parts.*run.mesh="\(1,1,8\)"'),
     (

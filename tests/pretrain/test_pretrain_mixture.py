@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import math
 import re
 import shutil
 
@@ -17,6 +18,7 @@ from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.corpus import mixture
 from bertzoo_jax.corpus import report
 from bertzoo_jax.evaluate import scores
@@ -110,12 +112,16 @@ def test_the_recipe_differs_from_bert_s_in_twelve_fields_at_most():
   assert len(lines) <= 12, lines
 
 
-def test_a_run_on_two_corpora_tells_epochs_and_held_out_losses_of_each(whole):
+def test_a_run_on_two_corpora_tells_epochs_and_held_out_losses_of_each(world, whole):
   workdir, said = whole
   assert re.search(r'phase 0 .* · large 0\.\d\d epochs of \d+ rows, small \d\.\d\d epochs', said)
   for row in (r for r in metrics.read(workdir) if 'held_out_loss' in r):
     ours = [row[f'held_out_mlm_loss/{name}'] for name in ('large', 'small')]
     assert min(ours) < row['held_out_mlm_loss'] < max(ours)
+    texts = [corpora.read_manifest(path)['splits']['held_out'] for path in paths(world)]
+    nats = sum(loss * text['tokens'] for loss, text in zip(ours, texts))
+    bits = nats / sum(text['bytes'] for text in texts) / math.log(2)
+    assert row['held_out_bits_per_byte'] == pytest.approx(bits)
   assert re.search(
     r'held out: masked-token loss .*, large masked-token loss \d.*, small masked', said
   )

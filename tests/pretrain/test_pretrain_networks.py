@@ -108,21 +108,13 @@ def test_a_run_gives_each_network_the_one_of_its_name_and_what_no_class_holds_is
   pair = params_at(tmp_path / 'pair', 2)
   here(tmp_path / 'both', init=f'{tmp_path}/pair,{tmp_path}/pair', **SHORT, **ELECTRA)
   both = params_at(tmp_path / 'both', 1)
-  assert (
-    small.worst(both['generator'], pair['generator']) == 0
-    and small.worst(both['encoder'], pair['encoder']) == 0
-  )
+  assert small.worst(both['generator'], pair['generator']) == 0
+  assert small.worst(both['encoder'], pair['encoder']) == 0
   alone = {**still, 'objective': parts.generator_mlm(), 'encoder__activation': 'gelu'}
   here(tmp_path / 'whole', init=f'{tmp_path}/pair@2', **SHORT, **adversarial)
   assert small.worst(params_at(tmp_path / 'whole', 1), pair) == 0
-  here(
-    tmp_path / 'plain',
-    phases=((1, {}),),
-    schedule__warmup=0,
-    encoder__activation='gelu',
-    objective=parts.mlm(),
-    hf='BertForMaskedLM',
-  )
+  plain = dict(encoder__activation='gelu', objective=parts.mlm(), hf='BertForMaskedLM')
+  here(tmp_path / 'plain', phases=((1, {}),), schedule__warmup=0, **plain)
   here(tmp_path / 'first', init=str(tmp_path / 'plain'), **alone)
   assert (
     small.worst(params_at(tmp_path / 'first', 1)['generator'], params_at(tmp_path / 'plain', 1))
@@ -170,27 +162,12 @@ def test_a_network_from_left_to_right_is_exported_as_a_decoder_and_fills_no_mask
       refused()
 
 
-ENCODERS = {
-  'shared': (dict(encoder__sharing='all', hf='AlbertForMaskedLM'), 'AlbertForMaskedLM'),
+SIZES = dict(num_layers=2, hidden_size=16, num_heads=2, intermediate_size=32, max_positions=64)
+ENCODERS = {  # changes of the config, class of the export
+  'shared': (dict(encoder__sharing='all'), 'AlbertForMaskedLM'),
   'transformer': ({}, 'BertForMaskedLM'),
-  'disentangled': (
-    dict(
-      encoder=parts.disentangled(
-        num_layers=2, hidden_size=16, num_heads=2, intermediate_size=32, max_positions=64
-      ),
-      hf='DebertaV2ForMaskedLM',
-    ),
-    'DebertaV2ForMaskedLM',
-  ),
-  'modern': (
-    dict(
-      encoder=parts.modern(
-        num_layers=2, hidden_size=16, num_heads=2, intermediate_size=32, max_positions=64, window=8
-      ),
-      hf='ModernBertForMaskedLM',
-    ),
-    'ModernBertForMaskedLM',
-  ),
+  'disentangled': (dict(encoder=parts.disentangled(**SIZES)), 'DebertaV2ForMaskedLM'),
+  'modern': (dict(encoder=parts.modern(**SIZES, window=8)), 'ModernBertForMaskedLM'),
 }
 
 
@@ -207,6 +184,7 @@ def test_a_run_goes_from_causal_over_a_mixture_to_masked_and_each_stage_is_score
     phases=tuple((2, {'objective': stage, 'length': 32}) for stage in stages),
     run__keep_every=2,
     run__eval_every=2,
+    hf=hf_class if fields else 'BertForPreTraining',
     **fields,
   )
   said = metrics.read(tmp_path / 'run')
@@ -244,19 +222,12 @@ def test_a_deeper_net_of_shared_layers_begins_with_a_shallower_one_s_weights(
   still['run__eval_every'] = 0
   here(tmp_path / 'six', init=str(tmp_path / 'two'), encoder__num_layers=6, **still, **shared)
   assert small.worst(params_at(tmp_path / 'six', 1), params_at(tmp_path / 'two', 2)) == 0
-  assert (
-    'differs: encoder.num_layers is 6 in the config and 2 in the checkpoint'
-    in capsys.readouterr().out
-  )
+  found = 'differs: encoder.num_layers is 6 in the config and 2 in the checkpoint'
+  assert found in (capsys.readouterr().out)
   assert all(row.holds for row in export.export(str(tmp_path / 'six'), tmp_path / 'hf'))
   content = json.loads((tmp_path / 'hf/config.json').read_text())
   assert (content['num_hidden_layers'], content['num_hidden_groups']) == (6, 1)
   with pytest.raises(errors.UserError, match='encoder/layers/.* is .* here and'):
-    here(
-      tmp_path / 'apart',
-      init=str(tmp_path / 'two'),
-      phases=((1, {}),),
-      schedule__warmup=0,
-      **{**shared, 'encoder__sharing': 'none'},
-    )
+    apart = {**still, **shared, 'encoder__sharing': 'none'}
+    here(tmp_path / 'apart', init=str(tmp_path / 'two'), **apart)
   assert np.isfinite(jax.tree.leaves(params_at(tmp_path / 'six', 1))[0]).all()

@@ -1,9 +1,6 @@
 """encode from the outside: a line of text is a row of the file, or a sentence says why not."""
 
-import os
 import pathlib
-import subprocess
-import sys
 import types
 
 import numpy as np
@@ -13,6 +10,7 @@ import bertzoo_jax
 from bertzoo_jax import encode
 from bertzoo_jax.common import errors
 from bertzoo_jax.pretrained import loading
+from tests import commands
 from tests.pretrained import test_loading as made
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -191,29 +189,16 @@ def test_the_command_prints_what_it_wrote(places, tmp_path, monkeypatch, capsys)
   for name, value in flags.items():
     monkeypatch.setattr(encode, name, types.SimpleNamespace(value=value), raising=False)
   encode.main(None)
-  assert (
-    '5 × 32 numbers, float32, means of the tokens of a line; 5 lines' in capsys.readouterr().out
-  )
+  found = '5 × 32 numbers, float32, means of the tokens of a line; 5 lines'
+  assert found in (capsys.readouterr().out)
   exact = bertzoo_jax.load(flags['_MODEL']).encode(LINES)
   got = np.load(tmp_path / 'v.npy')
   assert 0 < np.abs(got - exact).max() < 0.2
 
 
 def test_a_mistake_ends_with_code_2_and_one_sentence(tmp_path):
-  done = subprocess.run(
-    [
-      sys.executable,
-      '-m',
-      'bertzoo_jax.encode',
-      '--model=hf:nowhere/at/all',
-      f'--text={text(tmp_path)}',
-      f'--out={tmp_path / "v.npy"}',
-    ],
-    cwd=ROOT,
-    env={**os.environ, 'PYTHONPATH': str(ROOT)},
-    capture_output=True,
-    text=True,
-  )
+  flags = ('--model=hf:nowhere/at/all', f'--text={text(tmp_path)}', f'--out={tmp_path / "v.npy"}')
+  done = commands.run('-m', 'bertzoo_jax.encode', *flags)
   assert done.returncode == 2, done.stderr
   assert done.stderr.startswith('error: hf:nowhere/at/all is no folder here')
   assert len(done.stderr.strip().splitlines()) == 1

@@ -14,7 +14,6 @@ from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import trust
 from bertzoo_jax.runs import step_folders
-from configs import parts
 from configs.tasks import parts as task_parts
 from tests import tuned
 from tests.export import test_export_row_heads as rows
@@ -23,55 +22,25 @@ from tests.pretrained import test_loading as made
 LABELS = ('bad', 'good', 'odd')
 TAGS = ('O', 'B-PER', 'I-PER')
 TABLE = dict(files={'train': 'train.csv'})
+TEXT = task_parts.table(text_a='text', **TABLE), task_parts.texts()
+PAIR = task_parts.table(text_a='a', text_b='b', **TABLE), task_parts.texts()
+ROWS = 'ForSequenceClassification'
 CLASSES = dict(name='classification', labels=LABELS, head='tanh', **rows.RATES)
 RUNS = {  # kind of class, length, objective, source, features
-  'classes': (
-    'ForSequenceClassification',
-    24,
-    CLASSES,
-    task_parts.table(text_a='text', **TABLE),
-    task_parts.texts(),
-  ),
-  'pairs': (
-    'ForSequenceClassification',
-    24,
-    CLASSES,
-    task_parts.table(text_a='a', text_b='b', **TABLE),
-    task_parts.texts(),
-  ),
-  'marks': (
-    'ForSequenceClassification',
-    24,
-    {**CLASSES, 'name': 'multilabel'},
-    task_parts.table(text_a='text', **TABLE),
-    task_parts.texts(),
-  ),
-  'score': (
-    'ForSequenceClassification',
-    24,
-    dict(name='regression', head='tanh', **rows.RATES),
-    task_parts.table(text_a='text', **TABLE),
-    task_parts.texts(),
-  ),
+  'classes': (ROWS, 24, CLASSES, *TEXT),
+  'pairs': (ROWS, 24, CLASSES, *PAIR),
+  'marks': (ROWS, 24, {**CLASSES, 'name': 'multilabel'}, *TEXT),
+  'score': (ROWS, 24, dict(name='regression', head='tanh', **rows.RATES), *TEXT),
   'tags': (
-    'ForTokenClassification',
-    24,
-    dict(name='tagging', labels=TAGS, dropout=0.1),
-    task_parts.conll(**TABLE),
-    task_parts.words(),
+    *('ForTokenClassification', 24, dict(name='tagging', labels=TAGS, dropout=0.1)),
+    *(task_parts.conll(**TABLE), task_parts.words()),
   ),
   'choice': (
-    'ForMultipleChoice',
-    32,
-    dict(name='choice', head='tanh', **rows.RATES),
-    task_parts.choices(**TABLE),
-    task_parts.choice_rows(),
+    *('ForMultipleChoice', 32, dict(name='choice', head='tanh', **rows.RATES)),
+    *(task_parts.choices(**TABLE), task_parts.choice_rows()),
   ),
   'answers': (
-    'ForQuestionAnswering',
-    32,
-    dict(name='span'),
-    task_parts.question_table(**TABLE),
+    *('ForQuestionAnswering', 32, dict(name='span'), task_parts.question_table(**TABLE)),
     task_parts.question_windows(doc_stride=7),
   ),
 }
@@ -92,24 +61,11 @@ def places(tmp_path_factory):
     folder = tmp_path_factory.mktemp(name)
     (folder / 'run').mkdir()
     tokenizer.save(folder / 'run' / 'tokenizer')
-    config = dict(
-      seed=0,
-      length=length,
-      batch_size=32,
-      batch_tokens=0,
-      phases=((10, {}),),
-      metrics=('accuracy',),
-      source=source,
-      features=features,
-      tokenizer=section,
-      encoder=rows.BERT,
-      objective=objective,
-      optimizer=parts.adamw(),
-      schedule=parts.linear_from_start(learning_rate=3e-5, warmup=0),
-      hf=f'Bert{kind}',
-      run=parts.run(),
+    config = rows.config(
+      *(f'Bert{kind}', section, rows.BERT, objective),
+      **dict(length=length, metrics=('accuracy',), source=source, features=features),
     )
-    of_config = objectives.of(rows.ml_collections.ConfigDict(config), tokenizer.vocab_size)
+    of_config = objectives.of(config, tokenizer.vocab_size)
     rows.write(folder / 'run', config, small.parameters(of_config, scale=0.4, seed=len(name)))
     known[name] = folder / 'run', made.written(folder / 'run', folder / 'hf')
     return known[name]
@@ -199,15 +155,8 @@ def test_answers_over_long_passages_are_those_of_all_windows_of_transformers(pla
   model = transformers.AutoModelForQuestionAnswering.from_pretrained(directory).eval()
   question = len(tokenizer('who stood there')['input_ids'])
   form = dict(max_length=32, truncation='only_second', padding=True, return_tensors='pt')
-  room = 32 - question - 1
-  batch = tokenizer(
-    'who stood there',
-    passage,
-    stride=room - 7,
-    return_overflowing_tokens=True,
-    return_offsets_mapping=True,
-    **form,
-  )
+  form |= dict(stride=32 - question - 1 - 7, return_overflowing_tokens=True)
+  batch = tokenizer('who stood there', passage, return_offsets_mapping=True, **form)
   offsets = batch.pop('offset_mapping')
   del batch['overflow_to_sample_mapping']
   logits = model(**batch)
@@ -236,9 +185,8 @@ def test_answers_over_long_passages_are_those_of_all_windows_of_transformers(pla
   assert line['answer'] == best[0]
   assert passage[line['start'] :].startswith(best[0])
   shares = np.exp([scores[text][0] for text in best])
-  assert [x['probability'] for x in line['others']] == pytest.approx(
-    list(shares / shares.sum())[:5], abs=1e-5
-  )
+  others = [x['probability'] for x in line['others']]
+  assert others == pytest.approx(list(shares / shares.sum())[:5], abs=1e-5)
 
 
 def test_a_tokenizer_can_be_called(places):
@@ -273,10 +221,8 @@ def test_nothing_is_predicted_for_nothing_and_few_programs_are_compiled(places):
   model = bertzoo_jax.load(places('classes')[0])
   assert model.predict([]) == []
   model.predict(['time ' * n for n in range(1, 20)] * 3)
-  lone = model.predict(TEXTS[:1])
-  assert lone[0]['probabilities'] == pytest.approx(
-    model.predict(TEXTS)[0]['probabilities'], abs=2e-6
-  )
+  lone, first = (model.predict(texts)[0]['probabilities'] for texts in (TEXTS[:1], TEXTS))
+  assert lone == pytest.approx(first, abs=2e-6)
 
 
 def test_a_network_that_learned_no_task_is_one_sentence(tmp_path):
@@ -328,9 +274,8 @@ def test_a_file_is_predicted_as_in_python_and_its_labels_are_not_read(places, tm
   first, *rest = (tmp_path / 'out.tsv').read_text().splitlines()
   assert first.split('\t')[:3] == ['example', 'text_a', 'label']
   assert first.split('\t')[3:] == [f'probability of {label}' for label in LABELS]
-  assert [line.split('\t')[2] for line in rest][form == 'no header' :] == [
-    line['label'] for line in lines
-  ]
+  labels = [line.split('\t')[2] for line in rest][form == 'no header' :]
+  assert labels == [line['label'] for line in lines]
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,14 @@ import contextlib
 import importlib
 import importlib.util
 import json
-import os
 import pathlib
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 import types
 
+import jax
 import pytest
 import small_table
 
@@ -29,15 +27,19 @@ from bertzoo_jax.reproduce import curves
 from bertzoo_jax.reproduce import page
 from bertzoo_jax.reproduce import plan
 from configs.tables import parts
+from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[2]
 SAMPLE = str(ROOT / 'data' / 'sample')
 
 
 def run(workdir, config=None, **kw):
-  said = []
+  """On one device, for which its programs compile sooner."""
+  said, devices = [], jax.devices()[:1]
   config = config or small_table.get_config().lock()
-  done = command.reproduce(config, str(workdir), say=said.append, **{'task_dir': SAMPLE, **kw})
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(jax, 'devices', lambda *_: devices)
+    done = command.reproduce(config, str(workdir), say=said.append, **{'task_dir': SAMPLE, **kw})
   return done, '\n'.join(said)
 
 
@@ -240,10 +242,8 @@ def start(workdir, independent=False):
     f'{more if independent else ""}'
     f'command.reproduce(config.lock(), {str(workdir)!r}, task_dir={SAMPLE!r})\n'
   )
-  environment = {**os.environ, 'PYTHONPATH': f'{ROOT}:{ROOT / "tests"}', 'PYTHONUNBUFFERED': '1'}
-  return subprocess.Popen(
-    [sys.executable, '-c', code], env=environment, stdout=subprocess.PIPE, text=True, cwd=ROOT
-  )
+  places = dict(PYTHONPATH=f'{ROOT}:{ROOT / "tests"}', PYTHONUNBUFFERED='1')
+  return commands.begin('-c', code, env=commands.on_one_device(**places), stderr=None)
 
 
 def said_until(process, words):
@@ -307,12 +307,9 @@ def test_a_row_begins_with_the_weights_at_an_address(finished, tmp_path):
 @pytest.mark.skipif(not importlib.util.find_spec('libtpu'), reason='libtpu is not installed')
 def test_preflight_says_what_a_table_costs(tmp_path):
   line = '--config=configs/tables/albert_table5.py:tiny --rows=None,SOP --preflight --tpu=v5e-4'
-  done = subprocess.run(
-    [sys.executable, '-m', 'bertzoo_jax.reproduce', *line.split(), f'--workdir={tmp_path / "R"}'],
-    env={**os.environ, 'PYTHONPATH': str(ROOT), 'XLA_FLAGS': ''},
-    capture_output=True,
-    text=True,
-    cwd=ROOT,
+  done = commands.run(
+    *('-m', 'bertzoo_jax.reproduce', *line.split(), f'--workdir={tmp_path / "R"}'),
+    env=commands.environment(XLA_FLAGS=''),
   )
   assert done.returncode == 0, done.stderr
   rows = re.findall(r'^(none|sop|all) +(?:1 ×)? +[\d.]+ days', done.stdout, re.M)

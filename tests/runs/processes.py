@@ -1,22 +1,18 @@
 """Small runs of pretrain as real processes: one with all devices, or two of four devices each."""
 
 import contextlib
-import json
-import os
 import pathlib
 import socket
-import subprocess
-import sys
 import threading
 import time
 
-import jax
 import numpy as np
 import small_networks as small
+import toys
 
-from bertzoo_jax.common import trees
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import metrics
+from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[2]
 STEPS, ROWS, VOCAB = 60, 16, 64
@@ -81,20 +77,9 @@ def make_world(folder):
   batches = [
     small.batch(rows=ROWS, length=16, predictions=3, seed=s, vocab_size=VOCAB) for s in range(STEPS)
   ]
-  meta = {
-    'vocab_size': VOCAB,
-    'special': {},
-    'corpus_hash': 'abc',
-    'steps': [0, STEPS],
-    'batch_size': ROWS,
-    'length': 16,
-    'phase': 0,
-  }
-  np.savez(
-    folder / 'batches.npz',
-    __meta__=np.frombuffer(json.dumps(meta).encode(), np.uint8),
-    **{k: np.stack([b[k] for b in batches]) for k in batches[0]},
-  )
+  arrays = {k: np.stack([b[k] for b in batches]) for k in batches[0]}
+  meta = dict(vocab_size=VOCAB, steps=[0, STEPS], batch_size=ROWS, length=16)
+  toys.write_batches(folder / 'batches.npz', arrays, **meta)
   return folder
 
 
@@ -102,26 +87,11 @@ class Process:
   """A process of a run. `said` grows as it speaks."""
 
   def __init__(self, world, workdir, *flags, step_seconds=0.0, lost_seconds=10, **environment):
-    environment = {
-      **os.environ,
-      'PYTHONPATH': str(ROOT),
-      'PYTHONUNBUFFERED': '1',
-      'STEP_SECONDS': str(step_seconds),
-      'LOST_SECONDS': str(lost_seconds),
-      **environment,
-    }
-    line = [
-      sys.executable,
-      '-c',
-      PROGRAM,
-      f'--config={world}/config.py',
-      f'--config.run.compile_cache={world}/cache',
-      f'--batches={world}/batches.npz',
-      f'--workdir={workdir}',
-      *flags,
-    ]
-    self.process = subprocess.Popen(
-      line, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    seconds = dict(STEP_SECONDS=str(step_seconds), LOST_SECONDS=str(lost_seconds))
+    self.process = commands.begin(
+      *('-c', PROGRAM, f'--config={world}/config.py', f'--batches={world}/batches.npz'),
+      *(f'--config.run.compile_cache={world}/cache', f'--workdir={workdir}', *flags),
+      env=commands.environment(PYTHONUNBUFFERED='1', **seconds, **environment),
     )
     self.said = ''
     self._reader = threading.Thread(target=self._read, daemon=True)
@@ -181,10 +151,7 @@ def wait_for_step(workdir, step, all_of_them):
 
 def parameters(workdir):
   """{path: array} of the newest checkpoint."""
-  return {
-    trees.path_of(p): x
-    for p, x in jax.tree_util.tree_leaves_with_path(checkpoint.load_params(str(workdir))[0])
-  }
+  return toys.flat(checkpoint.load_params(str(workdir))[0])
 
 
 def assert_same_run(workdir, other):

@@ -9,7 +9,6 @@ import os
 import pathlib
 import select
 import subprocess
-import sys
 
 import emulated_gcs
 import pytest
@@ -18,6 +17,7 @@ import small_corpora
 from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import corpus
 from bertzoo_jax.runs import step_folders
+from tests import commands
 
 TESTS = pathlib.Path(__file__).parents[1]
 
@@ -90,21 +90,10 @@ def store():
 def child(store, tmp_path_factory):
   """(function of a name and arguments) → the child's answer; `.log` is what it said."""
   log = tmp_path_factory.mktemp('child') / 'log'
-  flags = ' '.join(f for f in os.environ['XLA_FLAGS'].split() if 'device_count' not in f)
+  places = os.pathsep.join(map(str, (TESTS.parent, TESTS)))
   with log.open('w') as said:
-    process = subprocess.Popen(
-      [sys.executable, '-c', CHILD],
-      stdin=subprocess.PIPE,
-      stdout=subprocess.PIPE,
-      stderr=said,
-      text=True,
-      env={
-        **os.environ,
-        **store.environment(),
-        'XLA_FLAGS': flags,
-        'PYTHONPATH': os.pathsep.join(map(str, (TESTS.parent, TESTS))),
-      },
-    )
+    environment = commands.on_one_device(**{**store.environment(), 'PYTHONPATH': places})
+    process = commands.begin('-c', CHILD, env=environment, stdin=subprocess.PIPE, stderr=said)
 
     def ask(*question):
       process.stdin.write(json.dumps(question) + '\n')
@@ -241,9 +230,8 @@ def test_a_step_without_its_marker_is_marked_if_it_is_whole_and_never_deleted(
   assert child('save', str(local), 1, 2, 3)['value'] is None
   for marker in local.rglob('commit_success.txt'):
     marker.unlink()
-  cut = max(
-    (local / 'checkpoints/3/params').rglob('*'), key=lambda p: p.is_file() and p.stat().st_size
-  )
+  size = lambda p: p.is_file() and p.stat().st_size
+  cut = max((local / 'checkpoints/3/params').rglob('*'), key=size)
   cut.unlink()  # its copy was not finished
   store.upload(local, 'bucket', 'unmarked')
   before = {n: store.objects['bucket', n].data for n in store.names('bucket', 'unmarked')}
@@ -252,12 +240,8 @@ def test_a_step_without_its_marker_is_marked_if_it_is_whole_and_never_deleted(
   assert child('resume', 'gs://bucket/unmarked')['value'] == 2
   said = child.log.read_text()
   assert 'Checkpoint 2 had no commit marker' in said and 'it is marked and used' in said
-  assert (
-    f'checkpoint 3 has no commit marker and is not whole ({cut.relative_to(local)}'.replace(
-      'checkpoints/3/', ''
-    )
-    in said
-  )
+  lost = cut.relative_to(local / 'checkpoints/3')
+  assert f'checkpoint 3 has no commit marker and is not whole ({lost}' in said
   after = {n: store.objects['bucket', n].data for n in store.names('bucket', 'unmarked')}
   moved = lambda name: name.replace('checkpoints/3/', 'checkpoints/3.unfinished/')
   assert all(after[moved(name)] == data for name, data in before.items())

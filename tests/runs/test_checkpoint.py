@@ -195,9 +195,8 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_refused_and_not_begun_at_0(s
   workdir, _, checkpoints = saved
   for step in (1, 2, 3):
     damage(files(workdir / f'checkpoints/{step}/params')[0], 'flip')
-  with pytest.raises(
-    errors.UserError, match=f'All checkpoints of {workdir} are damaged .3: .*another --workdir'
-  ):
+  words = f'All checkpoints of {workdir} are damaged .3: .*another --workdir'
+  with pytest.raises(errors.UserError, match=words):
     checkpoints.newest()
   assert step_folders.steps(workdir) == [1, 2, 3]  # nothing was moved
   for step in (1, 2, 3):
@@ -376,9 +375,8 @@ def test_a_checkpoint_of_another_network_is_refused_in_one_sentence(saved):
       },
     }
   )
-  with pytest.raises(
-    errors.UserError, match=r'pair_head/classifier/kernel: \[8, 2\] saved, \[9, 2\] expected'
-  ):
+  words = r'pair_head/classifier/kernel: \[8, 2\] saved, \[9, 2\] expected'
+  with pytest.raises(errors.UserError, match=words):
     checkpoints.restore(3, wide)
   with pytest.raises(errors.UserError, match='pair_head/classifier/bias, saved and not expected'):
     checkpoints.restore(3, target.replace(params={'encoder': target.params['encoder']}))

@@ -5,8 +5,6 @@ what happens when one is asked to stop or dies.
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 
 import jax
@@ -25,6 +23,7 @@ from bertzoo_jax.runs import distributed
 from bertzoo_jax.runs import lock
 from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import step_folders
+from tests import commands
 
 
 # The host that gets the signal, each in its turn; both stop at the same step.
@@ -37,22 +36,16 @@ def test_two_hosts_that_are_stopped_train_as_one(world, alone, tmp_path, stops):
       both[asked].process.send_signal(signal.SIGTERM)
       assert [h.end() for h in both] == [0, 0], [h.said for h in both]
     newest = step_folders.steps(workdir)[-1]
-    assert (
-      saved + 3 <= newest < STEPS
-      and f'stopped at step {newest} of {STEPS} and saved' in both[0].said
-    ), both[0].said
-    assert (
-      metrics.read(workdir)[-1]['step'] == newest
-      and step_folders.verify(storage.path(workdir) / 'checkpoints' / str(newest)) is None
-    )
+    assert saved + 3 <= newest < STEPS, both[0].said
+    assert f'stopped at step {newest} of {STEPS} and saved' in both[0].said
+    assert metrics.read(workdir)[-1]['step'] == newest
+    assert step_folders.verify(storage.path(workdir) / 'checkpoints' / str(newest)) is None
     saved = newest
   with two(world, workdir) as both:
     assert [h.end() for h in both] == [0, 0], [h.said for h in both]
-  assert (
-    f'resuming from the checkpoint of step {saved}' in both[0].said
-    and 'done' in both[0].said
-    and 'done' not in both[1].said
-  )
+  assert f'resuming from the checkpoint of step {saved}' in both[0].said
+  assert 'done' in both[0].said
+  assert 'done' not in both[1].said
   assert not any('ended without saving' in h.said for h in both)
   ours, theirs = ([row['loss'] for row in metrics.read(w)] for w in (workdir, alone))
   assert len(ours) == STEPS
@@ -71,10 +64,8 @@ def test_a_host_that_dies_ends_the_other_which_says_so(world, tmp_path, victim):
     code = both[1 - victim].end()
   assert code in (os.EX_TEMPFAIL, -signal.SIGABRT), both[1 - victim].said
   last = both[1 - victim].said.strip().splitlines()[-1]
-  assert (
-    last.startswith(f'host {1 - victim} of 2 ended without saving')
-    and 'Run the same line on all hosts again' in last
-  ), both[1 - victim].said
+  assert last.startswith(f'host {1 - victim} of 2 ended without saving'), both[1 - victim].said
+  assert 'Run the same line on all hosts again' in last
 
 
 @pytest.mark.slow
@@ -128,14 +119,11 @@ def test_a_failure_because_a_host_is_lost_ends_the_process_whoever_tells_it(
 def test_a_host_that_ends_with_a_sentence_has_its_exit_code_and_ends_the_other(world, tmp_path):
   (tmp_path / 'run').mkdir()
   with lock.hold(tmp_path / 'run'), two(world, tmp_path / 'run') as both:
-    assert (
-      both[0].end() == os.EX_TEMPFAIL
-      and 'in use by process' in both[0].said.strip().splitlines()[-1]
-    ), both[0].said
+    assert both[0].end() == os.EX_TEMPFAIL, both[0].said
+    assert 'in use by process' in both[0].said.strip().splitlines()[-1]
     began = time.monotonic()
-    assert both[1].end() in (os.EX_TEMPFAIL, -signal.SIGABRT) and time.monotonic() - began < 60, (
-      both[1].said
-    )
+    assert both[1].end() in (os.EX_TEMPFAIL, -signal.SIGABRT), both[1].said
+    assert time.monotonic() - began < 60
 
 
 def join(seconds=60, **environment):
@@ -145,13 +133,8 @@ def join(seconds=60, **environment):
     'print("joined", jax.process_count(), jax.device_count())'
   )
   kept = {k: v for k, v in os.environ.items() if not k.startswith('JAX_C')}
-  done = subprocess.run(
-    [sys.executable, '-c', program],
-    env={**kept, 'PYTHONPATH': str(ROOT), **environment},
-    capture_output=True,
-    text=True,
-    timeout=PATIENCE,
-  )
+  environment = {**kept, 'PYTHONPATH': str(ROOT), **environment}
+  done = commands.run('-c', program, env=environment, timeout=PATIENCE)
   return done.returncode, done.stdout + done.stderr
 
 
@@ -187,20 +170,11 @@ with preemption.Preemption().listening() as asked:
   environment = {k: v for k, v in os.environ.items() if not k.startswith('JAX_C')}
   environment |= {'PYTHONPATH': str(ROOT), 'JAX_COORDINATOR_PORT': str(port)}
   if told == 'by hand':
-    environment |= {
-      'JAX_COORDINATOR_ADDRESS': f'127.0.0.1:{port}',
-      'JAX_NUM_PROCESSES': '1',
-      'JAX_PROCESS_ID': '0',
-    }
+    environment |= dict(JAX_NUM_PROCESSES='1', JAX_PROCESS_ID='0')
+    environment['JAX_COORDINATOR_ADDRESS'] = f'127.0.0.1:{port}'
   elif told == 'by a TPU VM':
     program = ON_A_TPU_VM.replace('PORT', str(port)) + program
-  done = subprocess.run(
-    [sys.executable, '-c', program],
-    env=environment,
-    capture_output=True,
-    text=True,
-    timeout=PATIENCE,
-  )
+  done = commands.run('-c', program, env=environment, timeout=PATIENCE)
   assert done.stdout.split('\n')[:3] == ['False 1 False', 'False', 'True SIGTERM'], (
     done.stdout + done.stderr
   )
@@ -222,14 +196,7 @@ with preemption.Preemption().listening() as asked:
 """
   with socket.create_server(('', 0)) as s:
     program = program.replace('PORT', str(s.getsockname()[1]))
-  environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
-  done = subprocess.run(
-    [sys.executable, '-c', program],
-    env=environment,
-    capture_output=True,
-    text=True,
-    timeout=PATIENCE,
-  )
+  done = commands.run('-c', program, timeout=PATIENCE)
   assert done.stdout == 'ends after preemption\n', done.stdout + done.stderr
 
 
@@ -242,19 +209,16 @@ def test_who_waits_in_vain_is_told_in_a_sentence():
   ), said
 
 
+OF_TWO = dict(JAX_NUM_PROCESSES='2', JAX_PROCESS_ID='0')
+
+
 @pytest.mark.parametrize(
   'environment,words',
   [
     (dict(JAX_COORDINATOR_ADDRESS='here:1'), 'JAX_NUM_PROCESSES'),
-    (dict(JAX_COORDINATOR_ADDRESS='here', JAX_NUM_PROCESSES='2', JAX_PROCESS_ID='0'), 'HOST:PORT'),
-    (
-      dict(JAX_COORDINATOR_ADDRESS='here:1', JAX_NUM_PROCESSES='2', JAX_PROCESS_ID='2'),
-      'are 0 to 1',
-    ),
-    (
-      dict(JAX_COORDINATOR_ADDRESS='here:TAKEN', JAX_NUM_PROCESSES='2', JAX_PROCESS_ID='0'),
-      r'Port \d+ of this machine',
-    ),
+    (dict(OF_TWO, JAX_COORDINATOR_ADDRESS='here'), 'HOST:PORT'),
+    (dict(OF_TWO, JAX_COORDINATOR_ADDRESS='here:1', JAX_PROCESS_ID='2'), 'are 0 to 1'),
+    (dict(OF_TWO, JAX_COORDINATOR_ADDRESS='here:TAKEN'), r'Port \d+ of this machine'),
   ],
 )
 def test_a_wrong_environment_variable_is_refused(monkeypatch, environment, words):
@@ -266,6 +230,5 @@ def test_a_wrong_environment_variable_is_refused(monkeypatch, environment, words
     with pytest.raises(errors.UserError, match=words) as e:
       distributed.join()
   # the other may end
-  assert e.value.code == (
-    os.EX_TEMPFAIL if 'TAKEN' in environment['JAX_COORDINATOR_ADDRESS'] else 2
-  )
+  taken = 'TAKEN' in environment['JAX_COORDINATOR_ADDRESS']
+  assert e.value.code == (os.EX_TEMPFAIL if taken else 2)

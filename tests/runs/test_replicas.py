@@ -69,11 +69,12 @@ def test_one_bit_in_one_copy_names_the_parameter_and_the_device(
     assert 'of two copies either' in said
 
 
-def test_moments_are_compared_too(states):
-  name = next(p for p in toys.flat(states[8, 1, 1]) if p.endswith('mu/pair_head/classifier/kernel'))
-  state = perturbed(states[8, 1, 1], name, jax.devices()[2])
-  with pytest.raises(errors.Stopped, match='mu/pair_head'):
-    replicas.check(state)
+@pytest.mark.parametrize('part', ['mu', 'average'])
+def test_moments_and_averages_are_compared_too(states, part):
+  state = states[8, 1, 1].replace(average=states[8, 1, 1].params)
+  name = next(p for p in toys.flat(state) if p.endswith(f'{part}/pair_head/classifier/kernel'))
+  with pytest.raises(errors.Stopped, match=f'{part}/pair_head'):
+    replicas.check(perturbed(state, name, jax.devices()[2]))
 
 
 def test_two_elements_that_change_places_change_the_hash():

@@ -3,12 +3,10 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
 from processes import PATIENCE
-from processes import ROOT
 from processes import assert_same_run
 from processes import one
 from processes import two
@@ -16,6 +14,7 @@ from processes import wait_for_step
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.runs import watchdog
+from tests import commands
 
 HANG = '--config.run.hang_minutes=0.1'
 
@@ -49,13 +48,8 @@ def test_a_peer_that_was_stopped_ends_the_run_with_75(world, tmp_path):
 
 
 def _program(text):
-  return subprocess.Popen(
-    [sys.executable, '-c', f'import ctypes, time\nfrom bertzoo_jax.runs import watchdog\n{text}'],
-    env={**os.environ, 'PYTHONPATH': str(ROOT)},
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-    text=True,
-  )
+  program = f'import ctypes, time\nfrom bertzoo_jax.runs import watchdog\n{text}'
+  return commands.begin('-c', program, stderr=subprocess.PIPE)
 
 
 def test_a_main_thread_that_is_stuck_in_native_code_ends_too():
@@ -93,9 +87,7 @@ def ended(monkeypatch):
   return codes
 
 
-def test_compiling_may_take_ten_times_as_long_and_slow_steps_twenty_times_theirs(
-  monkeypatch,
-):
+def test_compiling_may_take_ten_times_as_long_and_slow_steps_twenty_times_theirs(monkeypatch):
   dog, now = watchdog.Watchdog(1), [0.0]
   monkeypatch.setattr(time, 'monotonic', lambda: now[0])
   assert dog._allowed('step') == 600

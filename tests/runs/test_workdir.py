@@ -18,10 +18,8 @@ def test_a_workdir_refuses_other_science_and_lets_machinery_change(tmp_path):
   workdirs.describe(tmp_path, config, {'hash': 'abc'}, lambda folder: None)
   workdirs.check_same_run(tmp_path, toys.config(run={**config.run, 'log_every': 7}), 'abc')
   changed = toys.config(seed=3, schedule={**config.schedule, 'learning_rate': 1.0})
-  with pytest.raises(
-    errors.UserError,
-    match=f'schedule.learning_rate: {config.schedule.learning_rate} → 1.0; seed: 0 → 3',
-  ):
+  words = f'schedule.learning_rate: {config.schedule.learning_rate} → 1.0; seed: 0 → 3'
+  with pytest.raises(errors.UserError, match=words):
     workdirs.check_same_run(tmp_path, changed, 'abc')
   with pytest.raises(errors.UserError, match='corpus'):
     workdirs.check_same_run(tmp_path, config, 'abd')

@@ -173,6 +173,8 @@ def test_a_file_that_is_not_there_is_named_and_optional_ones_are_noted(tmp_path)
   )
   assert pairs(read(tmp_path, name='x/train.tsv|train.tsv').splits['train']) == ROWS
   assert pairs(read('', name=str(tmp_path / 'train.tsv')).splits['train']) == ROWS
+  (tmp_path / 'a|b.tsv').write_text(TSV)
+  assert pairs(read(tmp_path, name='a|b.tsv').splits['train']) == ROWS
 
 
 def test_values_of_json_become_text_and_dots_go_one_level_down(tmp_path):

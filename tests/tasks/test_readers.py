@@ -55,6 +55,9 @@ REFUSED = [
   ('train.parquet', of_parquet(text=['a', 'b', 'c'], label=[0.0, 1.0, NAN]), 'row 3 has no label'),
   ('train.parquet', of_parquet(text=['a', 'b'], label=['x', None]), 'row 2 has no label'),
   ('train.csv', 'text,label\na,0.0\nb,\nc,1.0\n', 'line 3 has no label'),
+  ('train.csv', 'text,label\na,x\nb,nan\nc,y\n', "line 3 has no label, but 'nan'.*leave_out"),
+  ('train.csv', 'text,label\na,0\nb,None\nc,1\n', "line 3 has no label, but 'None'"),
+  ('train.jsonl', of_json(0, 1, float('inf')), "line 3 has no label, but 'inf'"),
   # a list is no class
   ('train.jsonl', of_json(['joy'], ['joy', 'anger']), 'line 1, .*a list, no label.*:multilabel'),
   ('train.jsonl', of_json('joy', [1, 2]), 'line 2, .*a list, no label'),
@@ -62,11 +65,16 @@ REFUSED = [
   ('train.parquet', of_parquet(text=['a', 'b'], label=[['x'], ['y', 'x']]), 'row 1, .*a list'),
   ('train.csv', "text,label\na,x\nb,\"['x', 'y']\"\n", 'line 3 has .*a list'),
   ('train.tsv', lines(HEAD, A, 'two\t[1 0 1]'), 'line 3 has .*a list'),
+  ('train.tsv', lines(HEAD, A, "two\t{'y'}"), 'line 3 has .*a list'),
   # one label in two spellings
   ('train.jsonl', of_json(1, 2, 1.0), "line 3 has the label '1.0', and other rows have '1'"),
   ('train.csv', 'text,label\na,0\nb,1\nc,1.0\n', "line 4 has the label '1.0'"),
   ('train.jsonl', of_json(True, False, 'True'), 'spell both alike'),
   ('train.tsv', lines(HEAD, 'a\t01', 'b\t1', 'c\t2'), 'spell both alike'),
+  ('train.jsonl', of_json(True, 1, False), "line 1 has the label 'true', and other rows have '1'"),
+  ('train.tsv', lines(HEAD, 'a\tJoy', 'b\tjoy', 'c\tx'), "the label 'joy', .*have 'Joy'"),
+  ('train.tsv', lines(HEAD, 'a\tcaf\u00e9', 'b\tcafe\u0301', 'c\tx'), 'spell both alike'),
+  ('train.tsv', lines(HEAD, 'a\t\ufeffjoy', 'b\tjoy', 'c\tx'), r"the label '\\ufeffjoy'"),
   # quotes that pandas and Excel write in files with tabs
   ('train.tsv', lines(HEAD, A, '"He said ""b"""\ty'), 'line 3: quotes enclose.*quotes=double'),
   ('train.tsv', lines(HEAD, A, '"two\nthree"\ty', A), 'line 3: quotes enclose'),
@@ -189,6 +197,7 @@ def test_columns_of_tags_are_parted_by_blanks_and_tabs_alone(tmp_path, content, 
     ('a 0\nAnna B-PER\n', '0'),
     ('a O\nAnna B_PER\nBell I_PER\n', 'B_PER'),
     ('a o\nAnna B-PER\n', 'o'),
+    ('a O\nAnna B:PER\nBell I:PER\n', 'B:PER'),
   ],
 )
 def test_another_spelling_of_a_scheme_is_named(tmp_path, content, odd):

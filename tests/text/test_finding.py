@@ -81,6 +81,12 @@ def test_a_folder_is_walked_once_and_a_file_is_read_once_whatever_links_there_ar
   assert made.read(pattern) == ([[Path(f).read_text()] for f in source.files], reasons)
 
 
+def test_a_link_to_a_file_that_git_annex_has_not_fetched_is_refused(tmp_path):
+  _tree(tmp_path, text__z='../.git/annex/objects/Wx/2/SHA256E-s3--ab.txt')
+  with pytest.raises(errors.UserError, match='z is a git-annex pointer.*git annex get'):
+    finding.find(f'{tmp_path}/text/*')
+
+
 def test_patterns_of_an_object_store_are_walked_level_by_level(tmp_path, monkeypatch):
   """The code path of gs://, on a local folder."""
   (tmp_path / 'AA').mkdir()

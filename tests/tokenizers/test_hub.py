@@ -55,9 +55,8 @@ def test_a_directory_of_hugging_face_is_read_by_the_config_it_was_made_with(name
 )
 def test_a_directory_that_splits_plain_text_otherwise_is_refused(name, fields, folder):
   section = {**tokenizers.load(folder / name).section, **fields}
-  with pytest.raises(
-    errors.UserError, match='splits .* into .*, config.tokenizer into .*: set its fields'
-  ):
+  words = 'splits .* into .*, config.tokenizer into .*: set its fields'
+  with pytest.raises(errors.UserError, match=words):
     tokenizers.load(f'hf:{folder}/hf_{name}', section)
 
 
@@ -102,10 +101,8 @@ def test_a_hub_that_gives_nothing_is_one_sentence_and_what_may_pass_is_tried_aga
       raise ValueError(f'the files were not found: {e}') from e
 
   monkeypatch.setattr(huggingface_hub, 'snapshot_download', nothing)
-  with pytest.raises(
-    errors.UserError,
-    match=r'hf:owner/name is no folder here, and the hub gives no such files \(the files were',
-  ) as said:
+  words = r'hf:owner/name is no folder here, and the hub gives no such files \(the files were'
+  with pytest.raises(errors.UserError, match=words) as said:
     hub.folder('owner/name')
   assert said.value.code == code
   with pytest.raises(errors.UserError, match='no OWNER/NAME'):

@@ -4,9 +4,6 @@ small texts are one sentence.
 
 import functools
 import io
-import os
-import subprocess
-import sys
 import unicodedata
 
 import hypothesis
@@ -20,10 +17,12 @@ from bertzoo_jax.tokenizers import kinds
 from bertzoo_jax.tokenizers import sentence_pieces
 from bertzoo_jax.tokenizers import spiece_file
 from configs import parts
+from tests import commands
 from tests.tokenizers.test_tokenizers import DATA
 from tests.tokenizers.test_tokenizers import NASTY
 from tests.tokenizers.test_tokenizers import needs_data
 from tests.tokenizers.test_tokenizers import sample
+from tests.tokenizers.test_tokenizers import train
 
 MORE = [
   'half ｶﾞ ﾊﾟ',
@@ -40,9 +39,9 @@ MORE = [
   '\u3000\u2003\u202f wide',
   'lines \n between \n',
 ]
+CASED = dict(lowercase=False, strip_accents=False)
 UNLIKE = ['\u1e9b\u0323']  # marks that NFKC sorts: see the test of the gap
 TEXTS = [t for t in NASTY + MORE if t not in UNLIKE]
-CASED = dict(lowercase=False, strip_accents=False)
 SECTIONS = {
   'unigram': parts.sentencepiece(vocab_size=1200),
   'bpe': parts.sentencepiece(vocab_size=1200, model='bpe', **CASED),
@@ -69,9 +68,7 @@ SECTIONS = {
 
 @functools.cache
 def trained(name):
-  return tokenizers.train(
-    SECTIONS[name].to_dict(), lambda: [t for t in sample(most=80_000) if t not in UNLIKE]
-  )
+  return train(SECTIONS[name], [t for t in sample(most=80_000) if t not in UNLIKE])
 
 
 @pytest.fixture(params=SECTIONS)
@@ -132,52 +129,46 @@ def test_ids_of_real_and_of_nasty_text_are_those_of_the_library(ours):
 
 def test_every_character_has_the_ids_of_the_library():
   ours = trained('mask_last')
-  letters = [
-    c for c in map(chr, range(0x20, 0x30000)) if unicodedata.category(c) not in ('Cs', 'Cn', 'Co')
-  ]
+  kind = unicodedata.category
+  letters = [c for c in map(chr, range(0x20, 0x30000)) if kind(c) not in ('Cs', 'Cn', 'Co')]
   assert [t for t in differing(ours, [f'a{c}b' for c in letters]) if t != 'a\u0344b'] == []
   # Also where all of them are unknown. Of U+0344 the parts are composed with the letter before it,
   # or not.
   model = library.SentencePieceProcessor(model_proto=ours.vocabulary.model)
   normal = ours.parsing_engine().normalizer.normalize_str
-  wrong = [
-    c for c in letters if '▁' + normal(f'a{c}b').replace(' ', '▁') != model.normalize(f'a{c}b')
-  ]
-  assert wrong == ['\u0344']
+  normal_of = lambda text: '▁' + normal(text).replace(' ', '▁')
+  assert [c for c in letters if normal_of(f'a{c}b') != model.normalize(f'a{c}b')] == ['\u0344']
 
 
 def test_capitals_are_lowered_as_in_python():
   texts = ['ΟΔΟΣ ΣΑΣ. ΣΑΣ-ΣΣ', 'Σ AΣ B', 'ΑΣ\u0301', 'Σ.Σ. ΟΣ’Α', 'İSTANBUL Iı ẞ Ǆ', 'ÅNGSTRÖM']
-  normal = trained('angled').parsing_engine().normalizer.normalize_str
-  lower = tokenizers.Tokenizer(
-    {**trained('angled').section, 'lowercase': True, 'strip_accents': False},
-    trained('angled').vocabulary,
+  cased = trained('angled')
+  section = {**cased.section, 'lowercase': True, 'strip_accents': False}
+  normal, lower = (
+    t.parsing_engine().normalizer.normalize_str
+    for t in (cased, tokenizers.Tokenizer(section, cased.vocabulary))
   )
-  assert [lower.parsing_engine().normalizer.normalize_str(t) for t in texts] == [
-    unicodedata.normalize('NFKC', t.lower()) for t in texts
-  ]
+  assert list(map(lower, texts)) == [unicodedata.normalize('NFKC', t.lower()) for t in texts]
   assert normal('ΟΔΟΣ') == 'ΟΔΟΣ'
 
 
 def test_symbols_of_several_characters_win_as_in_the_library():
+  symbols = dict(user_defined_symbols=['nowhere', '...', 'xyzzy'])
+  data = of_library(sample(most=20_000), vocab_size=600, **symbols)
+  vocabulary = kinds.Vocabulary(spiece_file.parse(data).pieces, [], data)
+  engine = sentence_pieces.engine(vocabulary, [], ['<unk>', '<s>', '</s>'], False)
+  texts = ['nowhere xyzzy... xxyzzyy', 'from nowhere to ....']
+  theirs = library.SentencePieceProcessor(model_proto=data).encode(texts)
+  assert [e.ids for e in engine.encode_batch(texts)] == theirs
+
+
+def of_library(texts, **fields):
+  """The file of a model that the library trains."""
   out = io.BytesIO()
   library.SentencePieceTrainer.train(
-    sentence_iterator=iter(sample(most=20_000)),
-    model_writer=out,
-    vocab_size=600,
-    minloglevel=4,
-    user_defined_symbols=['nowhere', '...', 'xyzzy'],
+    sentence_iterator=iter(texts), model_writer=out, minloglevel=4, **fields
   )
-  engine = sentence_pieces.engine(
-    kinds.Vocabulary(spiece_file.parse(out.getvalue()).pieces, [], out.getvalue()),
-    [],
-    ['<unk>', '<s>', '</s>'],
-    False,
-  )
-  texts = ['nowhere xyzzy... xxyzzyy', 'from nowhere to ....']
-  assert [e.ids for e in engine.encode_batch(texts)] == library.SentencePieceProcessor(
-    model_proto=out.getvalue()
-  ).encode(texts)
+  return out.getvalue()
 
 
 # Letters of Unicode 12 to 14, which NFKC replaces and the library's older tables keep.
@@ -212,52 +203,38 @@ def test_marks_out_of_order_are_the_known_gap_and_none_is_lost():
   ours = trained('mask_last')
   normal = ours.parsing_engine().normalizer.normalize_str
   assert unicodedata.normalize('NFD', normal('a\u0301\u0323')) == 'a\u0323\u0301'
-  assert all(
-    unicodedata.normalize('NFD', normal(c + '\u0301\u0323')).count('\u0323') == 1
-    for c in 'aeou\ufb01'
-  )
+  apart = lambda c: unicodedata.normalize('NFD', normal(c + '\u0301\u0323'))
+  assert all(apart(c).count('\u0323') == 1 for c in 'aeou\ufb01')
 
 
 def test_text_that_spells_special_pieces_never_becomes_one(ours):
-  spelt = [
-    p for i, p in enumerate(ours.pieces) if i in ours.special.values() or p in ('<s>', '</s>')
-  ]
+  special = [*ours.special.values()]
+  spelt = [p for i, p in enumerate(ours.pieces) if i in special or p in ('<s>', '</s>')]
   wide = [''.join(chr(ord(c) + 0xFEE0) for c in p) for p in spelt]
   never = {ours.pieces.index(p) for p in spelt} - {ours.special['unk']}
   for text, ids in zip(spelt + wide, ours.encode([*(f'a{p}b {p} {p}' for p in spelt + wide)])):
     assert not never & set(ids.tolist()), text
-  assert (
-    ours.encode_as_transformers([f'a {ours.pieces[ours.special["mask"]]}'])[0].tolist()[-1]
-    == ours.special['mask']
-  )
+  mask = ours.special['mask']
+  assert ours.encode_as_transformers([f'a {ours.pieces[mask]}'])[0].tolist()[-1] == mask
 
 
 @pytest.mark.parametrize(
   'name, ids, last, around',
   [
-    ('unigram', dict(pad=0, unk=1, cls=2, sep=3, mask=4), False, ['[CLS]', 1, '[SEP]', 2, '[SEP]']),
+    ('unigram', dict(pad=0, unk=1, cls=2, sep=3, mask=4), False, '[CLS] a [SEP] b [SEP]'),
     (
-      'angled',
-      dict(pad=5, unk=0, cls=3, sep=4, mask=6, eod=7, eop=8),
-      False,
-      [1, '<sep>', 2, '<sep>', '<cls>'],
+      *('angled', dict(pad=5, unk=0, cls=3, sep=4, mask=6, eod=7, eop=8), False),
+      'a <sep> b <sep> <cls>',
     ),
-    (
-      'mask_last',
-      dict(pad=0, unk=3, cls=1, sep=2, mask=1199),
-      True,
-      ['[CLS]', 1, '[SEP]', 2, '[SEP]'],
-    ),
+    ('mask_last', dict(pad=0, unk=3, cls=1, sep=2, mask=1199), True, '[CLS] a [SEP] b [SEP]'),
   ],
 )
 def test_special_pieces_stand_where_the_layout_says(name, ids, last, around):
   ours = trained(name)
   assert ours.special == ids and ours.vocab_size == 1200 and (ours.pieces[-1] == '[MASK]') == last
   row = ours.parsing_engine().encode('a', 'b')
-  texts = {1: ours.encode(['a'])[0].tolist(), 2: ours.encode(['b'])[0].tolist()}
-  assert row.ids == [
-    i for x in around for i in (texts[x] if x in texts else [ours.pieces.index(x)])
-  ]
+  ids = lambda x: ours.encode([x])[0].tolist() if x in 'ab' else [ours.pieces.index(x)]
+  assert row.ids == [i for x in around.split() for i in ids(x)]
   assert sorted(set(row.type_ids)) == ([0, 1, 2] if name == 'angled' else [0, 1])
 
 
@@ -269,10 +246,8 @@ def test_symbols_are_always_pieces_of_their_own():
 
 
 def test_a_comma_behind_a_digit_ends_no_piece():
-  texts = [f'in 19{i % 50 + 50}, or {i % 9},000 of 7, 8, 9,' for i in range(900)] + sample(
-    most=20_000
-  )
-  ours = tokenizers.train({**SECTIONS['unigram'].to_dict(), 'vocab_size': 900}, lambda: texts)
+  texts = [f'in 19{i % 50 + 50}, or {i % 9},000 of 7, 8, 9,' for i in range(900)]
+  ours = train(parts.sentencepiece(vocab_size=900), texts + sample(most=20_000))
   kept = tokenizers.Tokenizer({**ours.section, 'digit_commas': 'keep'}, ours.vocabulary)
   ends = [
     [p[-2:] for i in ids for p in [t.pieces[i]] if p[-2:-1].isdigit() and p[-1] == ',']
@@ -328,7 +303,6 @@ def test_word_starts_follow_the_rule_and_special_pieces_start_one(ours):
 
 TRAIN = """
 import sys
-sys.path.insert(0, sys.argv[2])
 from tests.tokenizers import test_sentence_pieces as t
 print(t.trained(sys.argv[1]).hash)
 """
@@ -336,12 +310,7 @@ print(t.trained(sys.argv[1]).hash)
 
 @pytest.mark.parametrize('name', ['unigram', 'bpe'])
 def test_training_gives_the_same_model_in_every_process(name):
-  root = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', '..'))
-  command = [sys.executable, '-c', TRAIN, name, root]
-  assert (
-    subprocess.run(command, capture_output=True, text=True, check=True, cwd=root).stdout.strip()
-    == trained(name).hash
-  )
+  assert commands.run('-c', TRAIN, name, check=True).stdout.strip() == trained(name).hash
 
 
 def test_save_and_load_give_the_same_tokenizer(ours, tmp_path):
@@ -353,10 +322,8 @@ def test_save_and_load_give_the_same_tokenizer(ours, tmp_path):
   for file in tmp_path.iterdir():
     if file.name != 'spiece.model':
       file.unlink()
-  assert {
-    tokenizers.load(p, ours.section).hash
-    for p in (tmp_path, tmp_path / 'spiece.model', f'hf:{tmp_path}')
-  } == {ours.hash}
+  for address in (tmp_path, tmp_path / 'spiece.model', f'hf:{tmp_path}'):
+    assert tokenizers.load(address, ours.section).hash == ours.hash
 
 
 def test_a_changed_model_file_is_refused(tmp_path):
@@ -374,34 +341,25 @@ def test_a_changed_model_file_is_refused(tmp_path):
 
 def test_long_text_without_blanks_takes_part_in_training():
   chinese = '天地玄黄宇宙洪荒' * 400
-  ours = tokenizers.train(
-    parts.sentencepiece(vocab_size=32, coverage=1.0).to_dict(),
-    lambda: [chinese] * 3 + ['a b c d e f g'] * 5,
-  )
+  section = parts.sentencepiece(vocab_size=32, coverage=1.0)
+  ours = train(section, [chinese] * 3 + ['a b c d e f g'] * 5)
   assert ours.special['unk'] not in ours.encode([chinese])[0]
 
 
 def test_the_size_that_a_small_text_yields_can_then_be_trained():
   for layout in ('bracketed', 'mask_last'):
     with pytest.raises(errors.UserError, match='yields at most') as e:
-      tokenizers.train(parts.sentencepiece(specials=layout).to_dict(), lambda: sample(most=2000))
+      train(parts.sentencepiece(specials=layout), sample(most=2000))
     size = int(str(e.value).split('vocab_size=')[1].split(',')[0])
-    assert (
-      tokenizers.train(
-        parts.sentencepiece(vocab_size=size, specials=layout).to_dict(), lambda: sample(most=2000)
-      ).vocab_size
-      == size
-    )
+    section = parts.sentencepiece(vocab_size=size, specials=layout)
+    assert train(section, sample(most=2000)).vocab_size == size
 
 
 def test_no_text_and_too_many_characters_are_one_sentence():
   with pytest.raises(errors.UserError, match='no text to train'):
-    tokenizers.train(parts.sentencepiece().to_dict(), lambda: ['', ' '])
+    train(parts.sentencepiece(), ['', ' '])
   with pytest.raises(errors.UserError, match=r'alone take \d+ pieces, the config wishes 50'):
-    tokenizers.train(
-      parts.sentencepiece(vocab_size=50).to_dict(),
-      lambda: [''.join(map(chr, range(0x4E00, 0x4E80)))],
-    )
+    train(parts.sentencepiece(vocab_size=50), [''.join(map(chr, range(0x4E00, 0x4E80)))])
 
 
 def test_an_error_of_the_text_comes_through_training():
@@ -416,20 +374,17 @@ def test_an_error_of_the_text_comes_through_training():
 def test_another_layout_is_named_where_it_fits(tmp_path):
   trained('angled').save(tmp_path)
   section = parts.sentencepiece(vocab_size=1200, lowercase=False).to_dict()
-  with pytest.raises(
-    errors.UserError,
-    match="'bracketed' has '<pad>' at id 0, .* id 0 is '<unk>': set "
-    '--config.tokenizer.specials=angled',
-  ):
+  words = (
+    "'bracketed' has '<pad>' at id 0, .* id 0 is '<unk>': set --config.tokenizer.specials=angled"
+  )
+  with pytest.raises(errors.UserError, match=words):
     tokenizers.load(tmp_path / 'spiece.model', section)
 
 
 def test_a_vocabulary_of_another_size_is_refused(tmp_path):
   trained('unigram').save(tmp_path)
-  with pytest.raises(
-    errors.UserError,
-    match='has 1200 pieces, the config wishes 30000: set --config.tokenizer.vocab_size=1200',
-  ):
+  words = 'has 1200 pieces, the config wishes 30000: set --config.tokenizer.vocab_size=1200'
+  with pytest.raises(errors.UserError, match=words):
     tokenizers.load(tmp_path / 'spiece.model', parts.sentencepiece().to_dict())
 
 
@@ -442,18 +397,11 @@ def test_a_damaged_model_is_one_sentence(tmp_path):
 
 
 def test_other_types_of_model_and_several_models_are_refused(tmp_path):
-  out = io.BytesIO()
-  library.SentencePieceTrainer.train(
-    sentence_iterator=iter(['a b c']),
-    model_writer=out,
-    model_type='char',
-    vocab_size=7,
-    minloglevel=4,
-  )
-  (tmp_path / 'a.model').write_bytes(out.getvalue())
+  data = of_library(['a b c'], model_type='char', vocab_size=7)
+  (tmp_path / 'a.model').write_bytes(data)
   with pytest.raises(errors.UserError, match='neither a unigram nor a bpe model'):
     tokenizers.load(tmp_path, parts.sentencepiece().to_dict())
-  (tmp_path / 'b.model').write_bytes(out.getvalue())
+  (tmp_path / 'b.model').write_bytes(data)
   with pytest.raises(errors.UserError, match='several SentencePiece models, a.model, b.model'):
     tokenizers.load(tmp_path, parts.sentencepiece().to_dict())
 
@@ -462,9 +410,8 @@ def test_other_types_of_model_and_several_models_are_refused(tmp_path):
 def test_the_published_model_of_albert_gives_the_ids_of_the_released_code():
   ours = tokenizers.load(f'{DATA}/vocab/albert', parts.sentencepiece().to_dict())
   assert ours.special == dict(pad=0, unk=1, cls=2, sep=3, mask=4)
-  assert (
-    differing(ours, [t for t in TEXTS + sample('*.txt') if t not in UNLIKE], ours.pieces[:5]) == []
-  )
+  found = differing(ours, [t for t in TEXTS + sample('*.txt') if t not in UNLIKE], ours.pieces[:5])
+  assert found == ([])
 
 
 @needs_data

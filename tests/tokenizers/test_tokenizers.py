@@ -7,8 +7,6 @@ import glob
 import importlib
 import json
 import os
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -17,6 +15,7 @@ import pytest
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
 from configs import parts
+from tests import commands
 
 NASTY = [
   'Hello world!',
@@ -65,14 +64,19 @@ def sample(pattern='[ft]*.txt', most=300_000):
   return texts + [text for text in NASTY for _ in range(3)]
 
 
+def train(section, texts=None, *size):
+  """A tokenizer of texts, of the sample if there are none."""
+  return tokenizers.train(section.to_dict(), sample if texts is None else lambda: texts, *size)
+
+
 @pytest.fixture(scope='module')
 def uncased():
-  return tokenizers.train(parts.wordpiece(vocab_size=2000, coverage=1.0).to_dict(), sample)
+  return train(parts.wordpiece(vocab_size=2000, coverage=1.0))
 
 
 @pytest.fixture(scope='module')
 def byte_bpe():
-  return tokenizers.train(parts.byte_bpe(vocab_size=1500).to_dict(), sample)
+  return train(parts.byte_bpe(vocab_size=1500))
 
 
 def as_bert(tokenizer, **options):
@@ -102,28 +106,18 @@ def same_ids(ours, theirs):
     assert ids.tolist() == theirs(text, add_special_tokens=False)['input_ids'], repr(text)
 
 
-@pytest.mark.parametrize(
-  'fields',
-  [
-    dict(),
-    dict(lowercase=False, strip_accents=False),
-    dict(strip_accents=False),
-    dict(split_chinese=False),
-  ],
-)
-def test_a_trained_wordpiece_gives_the_ids_of_transformers(fields):
-  ours = tokenizers.train(
-    parts.wordpiece(vocab_size=1500, coverage=1.0, **fields).to_dict(), lambda: sample(most=60_000)
-  )
+@pytest.mark.parametrize('off', ['', 'lowercase strip_accents', 'strip_accents', 'split_chinese'])
+def test_a_trained_wordpiece_gives_the_ids_of_transformers(off):
+  fields = dict.fromkeys(off.split(), False)
+  section = parts.wordpiece(vocab_size=1500, coverage=1.0, **fields)
+  ours = train(section, sample(most=60_000))
   same_ids(ours, as_bert(ours))
 
 
 @pytest.mark.parametrize('add_prefix_space', [False, True])
 def test_a_trained_byte_bpe_gives_the_ids_of_transformers(add_prefix_space):
-  ours = tokenizers.train(
-    parts.byte_bpe(vocab_size=1000, add_prefix_space=add_prefix_space).to_dict(),
-    lambda: sample(most=60_000),
-  )
+  section = parts.byte_bpe(vocab_size=1000, add_prefix_space=add_prefix_space)
+  ours = train(section, sample(most=60_000))
   same_ids(ours, as_roberta(ours))
 
 
@@ -140,9 +134,8 @@ def test_published_bert_vocabularies_give_the_ids_of_transformers(folder, size, 
 
 @needs_data
 def test_roberta_is_read_in_the_form_of_fairseq():
-  ours = tokenizers.load(
-    f'{DATA}/vocab/gpt2,{DATA}/vocab/roberta/dict.txt', parts.byte_bpe().to_dict()
-  )
+  files = f'{DATA}/vocab/gpt2,{DATA}/vocab/roberta/dict.txt'
+  ours = tokenizers.load(files, parts.byte_bpe().to_dict())
   assert ours.encode(['Hello world!'])[0].tolist() == [31414, 232, 328]
   assert ours.special == dict(pad=1, unk=3, cls=0, sep=2, mask=50264)
   assert ours.parsing_engine().encode('Hello world!').ids == [0, 31414, 232, 328, 2]
@@ -195,8 +188,6 @@ def test_word_starts_tell_where_words_begin(uncased, byte_bpe):
 
 TRAIN = """
 import sys
-import time
-sys.path.insert(0, sys.argv[2])
 from tests.tokenizers import test_tokenizers as t
 from bertzoo_jax import tokenizers
 from configs import parts
@@ -209,18 +200,8 @@ print(tokenizers.train(section.to_dict(), lambda: t.sample(most=30_000)).hash)
 
 @pytest.mark.parametrize('kind', ['wordpiece', 'byte_bpe'])
 def test_training_gives_the_same_tokenizer_in_every_process(kind):
-  root = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', '..'))
-  runs = [
-    subprocess.run(
-      [sys.executable, '-c', TRAIN, kind, root],
-      capture_output=True,
-      text=True,
-      check=True,
-      cwd=root,
-      env={**os.environ, 'TOKENIZERS_PARALLELISM': p},
-    ).stdout
-    for p in ('true', 'false', 'true')
-  ]
+  environments = [commands.environment(TOKENIZERS_PARALLELISM=p) for p in ('true', 'false', 'true')]
+  runs = [commands.run('-c', TRAIN, kind, env=env, check=True).stdout for env in environments]
   assert len(set(runs)) == 1
 
 
@@ -239,9 +220,8 @@ def test_transformers_reads_a_saved_tokenizer(kind, request, tmp_path):
   transformers = pytest.importorskip('transformers')
   ours = request.getfixturevalue(kind)
   ours.save(tmp_path)
-  same_ids(
-    ours, transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / 'tokenizer.json'))
-  )
+  file = str(tmp_path / 'tokenizer.json')
+  same_ids(ours, transformers.PreTrainedTokenizerFast(tokenizer_file=file))
 
 
 @pytest.mark.parametrize(
@@ -269,20 +249,18 @@ def test_a_published_vocabulary_may_have_other_line_ends(uncased, tmp_path):
 
 
 def test_a_small_text_says_which_size_it_yields():
-  with pytest.raises(
-    errors.UserError,
-    match=r'yields \d+ pieces, the config wishes 30522: set --config.tokenizer.vocab_size=\d+',
-  ):
-    tokenizers.train(parts.wordpiece().to_dict(), lambda: ['a small text', 'a small text'])
+  words = r'yields \d+ pieces, the config wishes 30522: set --config.tokenizer.vocab_size=\d+'
+  with pytest.raises(errors.UserError, match=words):
+    train(parts.wordpiece(), ['a small text'] * 2)
   with pytest.raises(errors.UserError, match=r'yields 2\d\d pieces'):
-    tokenizers.train(parts.byte_bpe().to_dict(), lambda: ['a small text', 'a small text'])
+    train(parts.byte_bpe(), ['a small text'] * 2)
 
 
 def test_the_size_it_yields_can_then_be_trained():
   with pytest.raises(errors.UserError) as e:
-    tokenizers.train(parts.wordpiece().to_dict(), sample)
+    train(parts.wordpiece())
   size = int(str(e.value).split('vocab_size=')[1].rstrip('.'))
-  assert tokenizers.train(parts.wordpiece(vocab_size=size).to_dict(), sample).vocab_size == size
+  assert train(parts.wordpiece(vocab_size=size)).vocab_size == size
 
 
 def test_far_more_characters_than_pieces_is_refused():
@@ -292,21 +270,18 @@ def test_far_more_characters_than_pieces_is_refused():
     'frequent of them, 35.16 % of the text, which is too little: config.tokenizer.coverage=0.9999 '
     'needs vocab_size=133',
   ):
-    tokenizers.train(
-      parts.wordpiece(vocab_size=50).to_dict(), lambda: [''.join(map(chr, range(0x4E00, 0x4E80)))]
-    )
+    train(parts.wordpiece(vocab_size=50), [''.join(map(chr, range(0x4E00, 0x4E80)))])
 
 
 def test_of_more_characters_than_pieces_the_rarest_become_unknown_and_their_share_is_told():
   often, seldom = [chr(0x4E00 + i) for i in range(40)], [chr(0x5E00 + i) for i in range(60)]
   texts = [''.join(often) * 100, ''.join(seldom), 'ab ab']
-  section = parts.wordpiece(vocab_size=50).to_dict()
   with pytest.warns(
     UserWarning,
     match=r'has 102 different characters.*room for the \d+ most frequent of them, 98.\d\d % of the '
     r'text; the others become \[UNK\] \(config.tokenizer.coverage=0.9999 needs vocab_size=109\)',
   ):
-    ours = tokenizers.train(section, lambda: texts)
+    ours = train(parts.wordpiece(vocab_size=50), texts)
   assert set(often) < set(ours.pieces) and ours.vocab_size == 50
   unknown = [ours.encode([c])[0].tolist() == [ours.special['unk']] for c in seldom]
   assert 50 < sum(unknown) < 60
@@ -315,14 +290,13 @@ def test_of_more_characters_than_pieces_the_rarest_become_unknown_and_their_shar
 @pytest.mark.parametrize('system', ['bert_wwm', 'ernie', 'macbert'])
 def test_a_tiny_chinese_config_takes_ordinary_chinese(system):
   """Characters as often as in 5 MB of an encyclopedia: the 500 most frequent are 79 % of it, …"""
-  section = importlib.import_module(f'configs.{system}').get_config('tiny').tokenizer.to_dict()
+  section = importlib.import_module(f'configs.{system}').get_config('tiny').tokenizer
   most, share = (0, 500, 1000, 2000, 2500, 3000, 4000, 6496), (0, 79, 90, 97, 98.3, 99, 99.7, 100)
   draw = np.interp(100 * np.random.default_rng(0).random(300_000), share, most).astype(int)
   text = ''.join(map(chr, 0x4E00 + draw))
-  with pytest.warns(
-    UserWarning, match=r'has \d,\d{3} different characters.*2,645 most frequent of them, 98'
-  ):
-    ours = tokenizers.train(section, lambda: [text])
+  words = r'has \d,\d{3} different characters.*2,645 most frequent of them, 98'
+  with pytest.warns(UserWarning, match=words):
+    ours = train(section, [text])
   ids = ours.encode([text[:10_000]])[0]
   assert ours.vocab_size == 2650 and 0 < (ids == ours.special['unk']).mean() < 0.03
 
@@ -356,7 +330,7 @@ _MANY = ' '.join(map(chr, range(0x4E00, 0x4E00 + 1500)))
   ],
 )
 def test_an_automatic_size_of_a_small_text_is_what_the_text_yields(part, text, size):
-  ours = tokenizers.train(part(vocab_size='auto').to_dict(), lambda: [text] * 2, 2 * len(text))
+  ours = train(part(vocab_size='auto'), [text] * 2, 2 * len(text))
   assert ours.vocab_size == ours.section['vocab_size'] in size
   assert ours.special['unk'] not in ours.encode([text])[0]
 
@@ -387,19 +361,12 @@ def test_a_corpus_or_a_workdir_stands_for_its_tokenizer_and_a_name_with_commas_f
   ],
 )
 def test_an_input_that_is_no_text_is_refused_by_its_number(tmp_path, given, words):
-  ours = tokenizers.train(
-    parts.wordpiece(vocab_size='auto').to_dict(), lambda: ['a small text'] * 2
-  )
+  ours = train(parts.wordpiece(vocab_size='auto'), ['a small text'] * 2)
   ours.save(tmp_path)
   (tmp_path / 'bertzoo.json').unlink()
   published = tokenizers.of_folder(tmp_path)
-  for encode in (
-    ours.encode,
-    ours.encode_as_transformers,
-    ours.encode_with_offsets,
-    published.encode_as_transformers,
-    published.encode_with_offsets,
-  ):
+  both = [e for t in (ours, published) for e in (t.encode_as_transformers, t.encode_with_offsets)]
+  for encode in (ours.encode, *both):
     with pytest.raises(errors.UserError, match=words):
       encode(given)
 
@@ -411,36 +378,28 @@ def test_an_automatic_size_grows_with_the_square_root_of_the_text_between_two_bo
 
 def test_rare_characters_beyond_the_coverage_become_unknown():
   texts = ['abcab ' * 100, '字']
-  ours = tokenizers.train(parts.wordpiece(vocab_size=13, coverage=0.99).to_dict(), lambda: texts)
+  ours = train(parts.wordpiece(vocab_size=13, coverage=0.99), texts)
   assert '字' not in ours.pieces and ours.encode(['字'])[0].tolist() == [ours.special['unk']]
 
 
 def test_normalization_comes_first():
-  ours = tokenizers.train(
-    parts.wordpiece(vocab_size=23, normalization='nfkc').to_dict(),
-    lambda: ['fine fine full full'] * 3,
-  )
+  section = parts.wordpiece(vocab_size=23, normalization='nfkc')
+  ours = train(section, ['fine fine full full'] * 3)
   a, b = ours.encode(['ﬁne', 'fine'])
   assert a.tolist() == b.tolist()
 
 
 @pytest.mark.parametrize(
-  'section',
-  [
-    parts.wordpiece(vocab_size=800, coverage=1.0).to_dict(),
-    parts.byte_bpe(vocab_size=800).to_dict(),
-  ],
+  'section', [parts.wordpiece(vocab_size=800, coverage=1.0), parts.byte_bpe(vocab_size=800)]
 )
 def test_an_unbroken_string_costs_training_no_square_of_its_length_and_changes_no_piece(section):
-  plain = tokenizers.train(section, lambda: sample(most=30_000))
+  plain = train(section, sample(most=30_000))
   started = time.monotonic()
-  long = tokenizers.train(section, lambda: [*sample(most=30_000), 'abcdefghij' * 20_000])
+  long = train(section, [*sample(most=30_000), 'abcdefghij' * 20_000])
   assert time.monotonic() - started < 5
   assert [p for p in long.pieces if p not in plain.pieces] == []
-  assert json.loads(long.parsing_engine().to_str())['pre_tokenizer']['type'] in (
-    'BertPreTokenizer',
-    'ByteLevel',
-  )
+  kind = json.loads(long.parsing_engine().to_str())['pre_tokenizer']['type']
+  assert kind in ('BertPreTokenizer', 'ByteLevel')
 
 
 def test_a_cased_tokenizer_trained_on_text_without_capitals_can_be_loaded(tmp_path):
@@ -493,22 +452,22 @@ def test_files_that_do_not_fit_are_one_sentence(uncased, tmp_path, edits, fields
     tokenizers.load(tmp_path / 'nothing', uncased.section)
 
 
+TWO = '{"a": 0, "b": 1}'
+
+
 @pytest.mark.parametrize(
   'files, message',
   [
     ({'tokenizer.json': '[]'}, 'holds no JSON object'),
     ({'tokenizer.json': '{"model": []}'}, 'is read from'),
-    (
-      {'tokenizer.json': '{"model": {"vocab": {"a": 0, "b": 1}, "merges": [3]}}'},
-      '3 is not a merge',
-    ),
+    ({'tokenizer.json': '{"model": {"vocab": %s, "merges": [3]}}' % TWO}, '3 is not a merge'),
     ({'vocab.json': '[1, 2]', 'merges.txt': ''}, 'holds no JSON object'),
     ({'vocab.json': '{"a": 0, "b": null}', 'merges.txt': ''}, 'without a gap'),
     (
       {'vocab.json': '{"a": 0, "b": 1, "ab": 2}', 'merges.txt': 'a b\na b ab\n'},
       "'a b ab' is not a merge",
     ),
-    ({'vocab.json': '{"a": 0, "b": 1}', 'merges.txt': 'a b\n'}, "'a b' is not a merge"),
+    ({'vocab.json': TWO, 'merges.txt': 'a b\n'}, "'a b' is not a merge"),
     ({'vocab.json': '{"a": 0}', 'merges.txt': '', 'dict.txt': '7 1\n'}, 'speaks of id 7'),
   ],
 )

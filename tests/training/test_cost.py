@@ -66,10 +66,8 @@ def test_shared_layers_cost_what_layers_of_their_own_cost():
 
 
 def test_both_networks_of_a_pair_cost_and_a_frozen_one_its_forward_pass():
-  config, features = (
-    electra.get_config('small'),
-    {'input_ids': (2, 128), 'masked_positions': (2, 19)},
-  )
+  config = electra.get_config('small')
+  features = {'input_ids': (2, 128), 'masked_positions': (2, 19)}
   body = lambda d: 12 * 12 * d * d + d * 128
   forward = {
     'main': 2 * 128 * (body(256) + 256 * 256 + 256) + 4 * 12 * 128 * 128 * 256,

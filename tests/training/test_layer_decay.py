@@ -80,11 +80,9 @@ def test_every_parameter_has_the_multiplier_of_the_release(name):
 
 def test_the_figures_are_those_of_the_release_and_one_power_more_in_the_corrected_form():
   paths = paths_of('mlm_pair', num_layers=12)
-  word, layer, head = (
-    'encoder/embeddings/word/embedding',
-    'encoder/layers/attention/key/kernel',
-    'pair_head/pooler/kernel',
-  )
+  word = 'encoder/embeddings/word/embedding'
+  layer = 'encoder/layers/attention/key/kernel'
+  head = 'pair_head/pooler/kernel'
   found = multipliers(paths, layer_decay.rates(paths, 12, 0.8, 'released'))
   assert found[word] == pytest.approx([0.0440], rel=2e-3)
   assert found[layer][[0, 11]] == pytest.approx([0.0550, 0.64], rel=2e-3) and found[head] == [1.0]

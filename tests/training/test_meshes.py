@@ -93,10 +93,8 @@ def test_a_checkpoint_of_one_mesh_goes_on_on_another(saved, train, mesh):
   for path, x in got.items():
     assert x.dtype == before[path].dtype
     np.testing.assert_array_equal(x, before[path], err_msg=path)
-  assert (
-    state.params['encoder']['embeddings']['word']['embedding'].sharding.mesh.shape['data']
-    == mesh[0]
-  )
+  found = state.params['encoder']['embeddings']['word']['embedding'].sharding.mesh.shape['data']
+  assert found == (mesh[0])
   _, ours = train(mesh, STEPS - SAVED, state)
   np.testing.assert_allclose(ours, losses[SAVED:], rtol=1e-5)
 

@@ -5,10 +5,8 @@ from bertzoo_jax.training import phase_run as phase_runs
 
 def test_the_compiler_is_asked_for_what_suits_a_chip_unless_somebody_asked_otherwise(monkeypatch):
   monkeypatch.delenv('LIBTPU_INIT_ARGS', raising=False)
-  memory, windows = (
-    {'xla_tpu_scoped_vmem_limit_kib': '32768'},
-    {'xla_jf_spmd_threshold_for_windowed_einsum_mib': '1000000'},
-  )
+  memory = {'xla_tpu_scoped_vmem_limit_kib': '32768'}
+  windows = {'xla_jf_spmd_threshold_for_windowed_einsum_mib': '1000000'}
   assert (
     phase_runs.compiler_options('TPU v5 lite', False)
     == phase_runs.compiler_options('TPU v5', False)

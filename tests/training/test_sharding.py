@@ -133,10 +133,8 @@ def test_kernels_the_compiler_cannot_split_compute_the_same_on_any_mesh_dropout_
   bias, numbers = (jnp.asarray(draw.normal(size=(*n, 4)), jnp.float32) for n in ((18,), (8, 5)))
   half = jnp.asarray(draw.permutation(8) % 2)
   order = jnp.asarray([draw.permutation(5) for _ in range(8)])
-  pack_ids, weight = (
-    jnp.ones((8, 5), jnp.int32),
-    jnp.asarray(draw.normal(size=(8, 5, 12)), jnp.float32),
-  )
+  pack_ids = jnp.ones((8, 5), jnp.int32)
+  weight = jnp.asarray(draw.normal(size=(8, 5, 12)), jnp.float32)
   keys = [row_keys.of_batch(jax.random.key(n), 8) for n in (0, 1)]
   results = {}
   for shape in ((1, 1, 1), *shapes):  # (1, 1, 8) does not divide the heads
@@ -227,9 +225,8 @@ def test_heads_that_a_mesh_does_not_divide_are_said():
     {'generator/layers/attention/query/kernel': (2, 8, 1, 8)}, sharding.mesh((2, 1, 4))
   )
   assert list(got.values()) == [P(None, None, None, None)]
-  assert len(notes) == 1 and notes[0].endswith(
-    'Attention of its 1 head(s) is computed by each of them, too.'
-  )
+  assert len(notes) == 1
+  assert notes[0].endswith('Attention of its 1 head(s) is computed by each of them, too.')
 
 
 def _leaves(tree):

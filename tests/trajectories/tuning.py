@@ -43,14 +43,8 @@ update = functools.partial(
   decayed=papers.decays,
 )
 CLASSES = {
-  'bert': 'tanh',
-  'ernie': 'tanh',
-  'roberta': 'tanh',
-  'albert': 'tanh',
-  'electra': 'gelu',
-  'deberta': 'gelu',
-  'deberta v2': 'gelu',
-  'xlnet': 'tanh',
+  **dict.fromkeys(('bert', 'ernie', 'roberta', 'albert', 'xlnet'), 'tanh'),
+  **dict.fromkeys(('electra', 'deberta', 'deberta v2'), 'gelu'),
   'modern': 'transform',
 }
 
@@ -146,11 +140,7 @@ KINDS = {
     hf_heads.Task(None, TAGS),
   ),
   'choice': Kind(
-    'choice',
-    hf_heads.CHOICE,
-    read_options,
-    classes_loss,
-    dict(dropout=0.0, input_dropout=0.0),
+    'choice', hf_heads.CHOICE, read_options, classes_loss, dict(dropout=0.0, input_dropout=0.0)
   ),
   'span': Kind('span', hf_heads.SPAN, read_span, span_loss),
 }

@@ -1,8 +1,6 @@
 """Chinese words are jieba's, to the character; jieba leaves no traces."""
 
-import os
 import pathlib
-import subprocess
 import sys
 
 import numpy as np
@@ -12,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from bertzoo_jax.words import chinese
+from tests import commands
 
 pytest.importorskip('jieba', reason='jieba is not installed')
 SAMPLE = pathlib.Path(__file__).parents[2] / 'data' / 'sample'
@@ -141,18 +140,10 @@ def test_jieba_says_nothing_and_leaves_no_cache(tmp_path):
     'from bertzoo_jax.words import chinese; '
     'print(chinese.Segmenter(True)("我来到北京清华大学")[0].nonzero()[0].tolist())'
   )
-  out = subprocess.run(
-    [sys.executable, '-c', code],
-    env={**os.environ, 'TMPDIR': str(tmp_path)},
-    capture_output=True,
-    text=True,
-    check=True,
-  )
-  assert (
-    out.stdout == '[0, 1, 3, 5]\n'
-    and 'jieba' not in out.stderr.lower()
-    and 'warning' not in out.stderr.lower()
-  )
+  out = commands.run('-c', code, env=commands.environment(TMPDIR=str(tmp_path)), check=True)
+  assert out.stdout == '[0, 1, 3, 5]\n'
+  assert 'jieba' not in out.stderr.lower()
+  assert 'warning' not in out.stderr.lower()
   assert not list(tmp_path.iterdir())
 
 

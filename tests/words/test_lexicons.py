@@ -152,8 +152,6 @@ def test_a_trie_finds_the_prefixes_of_its_entries_within_what_is_inside(entries,
     for b in range(a + 1, len(symbols) + 1)
     if tuple(symbols[a:b]) in prefixes and all(inside[a:b])
   }
-  assert (
-    found == wished
-    and trie.size == len(prefixes)
-    and len(set(node.tolist())) == len(set(map(tuple, entries)))
-  )
+  assert found == wished
+  assert trie.size == len(prefixes)
+  assert len(set(node.tolist())) == len(set(map(tuple, entries)))

@@ -98,11 +98,9 @@ def test_pieces_of_a_latin_word_stay_together_whatever_the_segmenter_says():
   assert shown(m, '我来到北京清华大学') == ('|我|来到|北京|清华大学', 0)
   assert shown(m, 'unaffable iPhone6s，卡拉和T恤') == ('|unaffable|iPhone6s|，|卡拉|和|T恤', 0)
   assert shown(m, '在café和naïveté里') == ('|在|café|和|naïveté|里', 0)
-  assert (
-    m.facts['segmenter'] == 'jieba'
-    and m.facts['segmenter_version']
-    and len(m.facts['segmenter_dictionary']) == 64
-  )
+  assert m.facts['segmenter'] == 'jieba'
+  assert m.facts['segmenter_version']
+  assert len(m.facts['segmenter_dictionary']) == 64
 
 
 def test_a_border_inside_a_token_leaves_the_words_it_touches_to_the_tokenizer():
@@ -150,10 +148,8 @@ def test_english_phrases_and_entities_are_marked_on_borders_of_words(tmp_path):
     '|The|(White|House)|in|([New|York|City])|,|not|in|[York]|or|Yorkshire',
     0,
   )
-  assert (
-    m.facts['phrase_lexicon']['entries'] == 2
-    and m.facts['entity_lexicon']['file'] == 'entities.txt'
-  )
+  assert m.facts['phrase_lexicon']['entries'] == 2
+  assert m.facts['entity_lexicon']['file'] == 'entities.txt'
 
 
 def test_a_phrase_whose_border_lies_in_a_token_is_left_out_and_counted(tmp_path):
@@ -188,9 +184,8 @@ def test_marks_are_consistent_and_those_of_each_sentence_alone(
   encoded = [toy(m.clean(t), joined=joined) for t in texts]
   marks, bad = m.mark(texts, encoded)
   alone = [m.mark([t], [e]) for t, e in zip(texts, encoded)]
-  assert [x.tolist() for x in marks] == [a[0][0].tolist() for a in alone] and bad == sum(
-    a[1] for a in alone
-  )
+  assert [x.tolist() for x in marks] == [a[0][0].tolist() for a in alone]
+  assert bad == sum(a[1] for a in alone)
   for mark, (ids, _, _) in zip(marks, encoded):
     assert mark.dtype == np.uint8 and mark.shape == ids.shape
     assert not len(mark) or not mark[0] & 7
@@ -279,12 +274,10 @@ def test_a_masking_of_units_that_the_corpus_lacks_is_refused_with_the_remedy(sec
 
 def test_maskings_of_tokens_need_no_units():
   assert word_marks.check(corpus(words=9, multi_piece_words=0), dict(name='token')) == ()
-  assert (
-    word_marks.check(
-      corpus(words=9, multi_piece_words=0), dict(name='permutation', span_units='pieces')
-    )
-    == ()
+  found = word_marks.check(
+    corpus(words=9, multi_piece_words=0), dict(name='permutation', span_units='pieces')
   )
+  assert found == (())
 
 
 def test_a_pipeline_refuses_a_masking_of_words_over_a_corpus_without_any_of_two_tokens():

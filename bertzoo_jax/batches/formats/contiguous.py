@@ -1,6 +1,4 @@
-"""Contiguous text: whole sentences to the length of a row, over documents or within them, or a
-stream of tokens cut anywhere.
-"""
+"""Contiguous text: whole sentences, over documents or within them, or tokens cut anywhere."""
 
 import dataclasses
 
@@ -179,9 +177,7 @@ class Packed:
 
 
 def token_blocks(text, length):
-  """[CLS] the next length − 2 tokens [SEP]: one stream over sentences and documents, cut anywhere
-  (code of DeBERTa's release).
-  """
+  """[CLS] the next length − 2 tokens [SEP]: one stream, cut anywhere (code of DeBERTa)."""
   formats.check_length(length, 3, 'token_blocks')
   capacity, total = length - 2, int(text.sentence_starts[-1])
 

@@ -1,6 +1,4 @@
-"""The input format: a row list as a function of (text, key), and the content of a row, computed
-when it is asked for.
-"""
+"""The input format: a list of rows by (text, key), and the content of a row when asked for."""
 
 from collections.abc import Callable
 from typing import NamedTuple

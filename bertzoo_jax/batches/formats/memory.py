@@ -209,9 +209,7 @@ class Stream(NamedTuple):
     return np.searchsorted(self.text.sentence_starts, place - self._document(place), 'left')
 
   def _document(self, place):
-    """The document of a place; 0 where ends are no places, for it is only there to be
-    subtracted.
-    """
+    """The document of a place; 0 where ends are no places."""
     if not self.ends:
       return np.zeros_like(place)
     low, high = np.full_like(place, -1), np.full_like(place, self.text.num_documents + 1)

@@ -1,6 +1,4 @@
-"""Two segments: [CLS] A [SEP] B [SEP], for a loss on whether, or in which order, they follow each
-other, or for none.
-"""
+"""Two segments, [CLS] A [SEP] B [SEP], for a loss on whether or how they follow each other."""
 
 from typing import NamedTuple
 
@@ -136,9 +134,7 @@ class _Chunks(NamedTuple):
     return self._chunks(key, np.arange(first, last), documents[document + 1], target, starts, first)
 
   def halves_up_to(self, first, count, cut, most):
-    """Sentences [begin, end) of the first segment of chunks, of the second where that has more
-    than `most` tokens and there is a second.
-    """
+    """Sentences [begin, end) of A, or of B where A has more than `most` tokens and B is there."""
     starts, middle = self.text.sentence_starts, first + cut
     later = (starts[middle] - starts[first] > most) & (count > 1)
     return np.where(later, middle, first), np.where(later, first + count, middle)
@@ -209,9 +205,7 @@ def sentence_pairs(text, length, *, negative_rate):
 
 
 def _random_run(key, text, first, document, tokens):
-  """Sentences [begin, end) of a random document that is not `document`, from a random sentence on
-  to at least `tokens` tokens.
-  """
+  """Sentences [begin, end) of another document, from a random one on, of at least `tokens`."""
   starts, documents = text.sentence_starts, text.document_starts
   drawn = [
     hashing.below(
@@ -285,9 +279,7 @@ def _pair(key, first, limit, start_a, length_a, start_b, length_b, label):
 
 
 def truncated_lengths(length_a, length_b, limit):
-  """Lengths of two segments after the longer one (of equals the second) lost tokens until both have
-  `limit` together.
-  """
+  """Lengths of two segments after the longer (of equals B) lost tokens down to `limit` together."""
   most_a, most_b = limit - limit // 2, limit // 2
   a = np.where(
     length_b <= most_b, np.minimum(length_a, limit - length_b), np.minimum(length_a, most_a)
@@ -296,9 +288,7 @@ def truncated_lengths(length_a, length_b, limit):
 
 
 def heads(key, tosses):
-  """How many of `tosses` [B] fair coins show heads, one bit a coin: int64 [B]. The i-th coin is bit
-  i % 32 of word i // 32.
-  """
+  """Heads among `tosses` [B] fair coins, int64 [B]; coin i is bit i % 32 of word i // 32."""
   row, word = rows_lib.ragged(np.zeros_like(tosses), (tosses + 31) // 32)
   random = hashing.bits((key[0][row], key[1][row]), word)
   left = np.minimum(tosses[row] - 32 * word, 32).astype(np.uint64)

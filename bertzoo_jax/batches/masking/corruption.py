@@ -12,9 +12,7 @@ from bertzoo_jax.common import hashing
 
 
 def predict(features, positions_BP, real_BP):
-  """The features with what is to be predicted at `positions_BP`: fillers point at 0 with target and
-  weight 0.
-  """
+  """The features with what is predicted at `positions_BP`; fillers have target and weight 0."""
   targets_BP = tf.where(real_BP, tf.gather(features['input_ids'], positions_BP, batch_dims=1), 0)
   return {
     **features,
@@ -45,9 +43,7 @@ def replace(features, seen_BP, counts_BP=None):
 
 
 def slots(chosen_BL, num_predictions):
-  """(positions [B, P] ascending, fillers 0; whether each is real) of at most P chosen positions a
-  row.
-  """
+  """(positions [B, P] ascending, fillers 0; whether real) of at most P chosen positions a row."""
   count_B = tf.reduce_sum(tf.cast(chosen_BL, tf.int32), axis=1)
   chosen_K2 = tf.cast(tf.where(chosen_BL), tf.int32)
   row_K, position_K = chosen_K2[:, 0], chosen_K2[:, 1]
@@ -98,9 +94,7 @@ def draw(key, purpose, counters):
 
 
 def random_token(corpus, name):
-  """uint32 bits of any shape -> random ids int32, of the tokens that `name` says (see
-  `corrupter`).
-  """
+  """uint32 bits of any shape → random ids int32, of the tokens that `name` says (`corrupter`)."""
   return _RANDOM_TOKENS[name](corpus)
 
 

@@ -7,25 +7,15 @@ from bertzoo_jax.batches.masking import corruption as corruptions
 from bertzoo_jax.batches.masking import substitutes
 from bertzoo_jax.batches.masking import words as words_lib
 from bertzoo_jax.common import hashing
+from bertzoo_jax.parts import maskings as definitions
+from bertzoo_jax.parts import named
 
 _UNIT = 1 << 10  # parts of a word in which mean lengths are counted
 _LOOK = 16  # words looked at in a step from left to right: a run begins at every tenth word or so
 
 
-def ngram(
-  length,
-  corpus,
-  *,
-  rate,
-  weights,
-  order,
-  corruption,
-  corrupted,
-  substitute,
-  random_tokens,
-  max_predictions,
-  repeat,
-):
+@named.of_fields(definitions.ngram)
+def ngram(length, corpus, fields):
   """Runs of one to N whole words (Lan et al. 2019 §3.1, after the release's code; Cui et al. 2020
   §3.2).
 
@@ -43,11 +33,11 @@ def ngram(
   Raises:
     UserError: shares or weights that are none, or no table of similar words.
   """
-  contract.check_corruption(corruption)
-  thresholds = contract.cumulative(weights, 'weights')
-  select = {'shuffled': _shuffled, 'left_to_right': _left_to_right}[order]
-  corrupt = substitutes.corrupter(corpus, corruption, random_tokens, substitute, corrupted)
-  counts = contract.nearest(length, rate, max_predictions)
+  contract.check_corruption(fields.corruption)
+  thresholds = contract.cumulative(fields.weights, 'weights')
+  select = {'shuffled': _shuffled, 'left_to_right': _left_to_right}[fields.order]
+  corrupt = substitutes.corrupter(corpus, fields)
+  counts = contract.nearest(length, fields.rate, fields.max_predictions)
   num_predictions = int(counts[-1])
 
   def apply(features, keys_B2):
@@ -66,7 +56,7 @@ def ngram(
       features, corrupt(key, ids_BL, positions_BP, features['masked_targets'], words, words)
     )
 
-  return contract.Masking(num_predictions, repeat, apply, reads_units=True)
+  return contract.Masking(num_predictions, fields.repeat, apply, reads_units=True)
 
 
 def _shuffled(key, words, left_B, thresholds):

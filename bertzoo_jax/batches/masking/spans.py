@@ -7,22 +7,12 @@ from bertzoo_jax.batches.masking import contract
 from bertzoo_jax.batches.masking import corruption as corruptions
 from bertzoo_jax.batches.masking import words as words_lib
 from bertzoo_jax.common import hashing
+from bertzoo_jax.parts import maskings as definitions
+from bertzoo_jax.parts import named
 
 
-def span(
-  length,
-  corpus,
-  *,
-  rate,
-  p,
-  max_words,
-  corruption,
-  corrupted,
-  random_tokens,
-  overflow,
-  max_pair_targets,
-  repeat,
-):
+@named.of_fields(definitions.span)
+def span(length, corpus, fields):
   """Spans of words (Joshi et al. 2020 §3.1), and for each token of one the tokens at its borders
   (§3.2).
 
@@ -43,12 +33,12 @@ def span(
     All three are 0 for fillers, for offsets from max_pair_targets on, and for spans at the first or
     last token of a run of text. For all others span_right > 0.
   """
-  contract.check_corruption(corruption)
-  thresholds = contract.cumulative((1 - p) ** np.arange(max_words), 'p')
-  cost = {'skip': _whole, 'cut': _cut}[overflow]
-  group = _GROUPS[corrupted]
-  corrupt = corruptions.corrupter(corpus, corruption, random_tokens)
-  counts = contract.upwards(length, rate)
+  contract.check_corruption(fields.corruption)
+  thresholds = contract.cumulative((1 - fields.p) ** np.arange(fields.max_words), 'p')
+  cost = {'skip': _whole, 'cut': _cut}[fields.overflow]
+  group = _GROUPS[fields.corrupted]
+  corrupt = corruptions.corrupter(corpus, fields.corruption, fields.random_tokens)
+  counts = contract.upwards(length, fields.rate)
   num_predictions = int(counts[-1])
 
   def apply(features, keys_B2):
@@ -66,12 +56,14 @@ def span(
       key, positions_BP, features['masked_targets'], group(words, positions_BP, start_BP)
     )
     features = corruptions.replace(features, seen_BP)
-    return features | _borders(words, positions_BP, real_BP, start_BP, end_BP, max_pair_targets)
+    return features | _borders(
+      words, positions_BP, real_BP, start_BP, end_BP, fields.max_pair_targets
+    )
 
   shape = ((num_predictions,), np.int32)
   return contract.Masking(
     num_predictions,
-    repeat,
+    fields.repeat,
     apply,
     dict(span_left=shape, span_right=shape, span_offset=shape),
     reads_units=True,
@@ -124,9 +116,7 @@ def _cut(new, left):
 
 
 def _merged(words, positions_BP, real_BP):
-  """(first, last) column [B, P] of the run of predictions that a slot belongs to, within one run of
-  text.
-  """
+  """(first, last) column [B, P] of the run of predictions of a slot, within one run of text."""
   slots = positions_BP.shape[1]
   run_BP = tf.gather(words.last, tf.gather(words.of, positions_BP, batch_dims=1))
   before = lambda x_BP, value: tf.pad(x_BP, [[0, 0], [1, 0]], constant_values=value)[:, :-1]

@@ -8,22 +8,22 @@ from bertzoo_jax.common import hashing
 from bertzoo_jax.words import similar
 
 
-def corrupter(corpus, shares, random_tokens, substitute, corrupted):
+def corrupter(corpus, fields):
   """Replaces the tokens of whole words.
 
   Args:
-    corpus, shares, random_tokens: see corruption.corrupter.
-    substitute: 'mask': [MASK]. 'similar': a similar word of as many pieces, from the corpus's
-      table; a word without one gets a random word of as many pieces, and so does the second share;
-      random tokens where the corpus has no such word.
-    corrupted: 'pieces' | 'units', what one draw of the three covers; similar words are whole.
+    corpus: see corruption.corrupter.
+    fields: of config.masking. substitute 'similar': a similar word of as many pieces, from the
+      corpus's table; a word without one gets a random word of as many pieces, and so does the
+      second share; random tokens where the corpus has no such word.
 
   Returns:
     (key, ids [B, L], positions [B, P], targets [B, P], words, units) -> what is seen [B, P].
     `words` are the words that are looked up, `units` those that one draw covers.
   """
-  plain = corruptions.corrupter(corpus, shares, random_tokens)
-  by_unit = corrupted == 'units'
+  shares = fields.corruption
+  plain = corruptions.corrupter(corpus, shares, fields.random_tokens)
+  by_unit = fields.corrupted == 'units'
   groups = (
     (
       lambda positions_BP, units: tf.gather(
@@ -33,7 +33,7 @@ def corrupter(corpus, shares, random_tokens, substitute, corrupted):
     if by_unit
     else (lambda positions_BP, units: positions_BP)
   )
-  if substitute == 'mask':
+  if fields.substitute == 'mask':
     return lambda key, ids_BL, positions_BP, targets_BP, words, units: plain(
       key, positions_BP, targets_BP, groups(positions_BP, units)
     )
@@ -47,7 +47,7 @@ def corrupter(corpus, shares, random_tokens, substitute, corrupted):
       "config.masking.substitute is 'similar' and the corpus has no table of similar words: "
       'prepare it with config.corpus.similar=trained, or with a file of them.'
     )
-  draw_token = corruptions.random_token(corpus, random_tokens)
+  draw_token = corruptions.random_token(corpus, fields.random_tokens)
   as_similar, as_random = hashing.threshold(shares[0]), hashing.threshold(shares[0] + shares[1])
 
   def corrupt(key, ids_BL, positions_BP, targets_BP, words, units):
@@ -62,9 +62,7 @@ def corrupter(corpus, shares, random_tokens, substitute, corrupted):
 
 
 def _words(table, key, ids_BL, positions_BP, words, token_BP):
-  """(similar, random) words, each position's piece of them [B, P]; `token_BP` where there is
-  none.
-  """
+  """(similar, random) words, each position's piece of them [B, P]; `token_BP` without one."""
   shape, length = tf.shape(positions_BP), ids_BL.shape[1]
   word_BP = tf.gather(words.of, positions_BP, batch_dims=1)
   start_BP = tf.gather(words.start, word_BP)

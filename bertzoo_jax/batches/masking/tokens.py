@@ -65,9 +65,7 @@ _ROUNDING = {
 
 
 def _count(key, lengths_B, counts, chances):
-  """Predictions of each row, by the number of its tokens. Tables and integers only, so that every
-  machine agrees.
-  """
+  """Predictions of each row by its number of tokens. By integers, so that every machine agrees."""
   random_B = tf.cast(hashing.bits(hashing.fold(key, hashing.ROUND), 0), tf.int64)
   more_B = random_B < tf.gather(tf.constant(chances, tf.int64), lengths_B)
   return tf.gather(tf.constant(counts, tf.int32), lengths_B) + tf.cast(more_B, tf.int32)

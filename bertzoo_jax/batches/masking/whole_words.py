@@ -9,22 +9,12 @@ from bertzoo_jax.batches.masking import corruption as corruptions
 from bertzoo_jax.batches.masking import substitutes
 from bertzoo_jax.batches.masking import words as words_lib
 from bertzoo_jax.common import hashing
+from bertzoo_jax.parts import maskings as definitions
+from bertzoo_jax.parts import named
 
 
-def whole_word(
-  length,
-  corpus,
-  *,
-  rate,
-  level,
-  selection,
-  corruption,
-  corrupted,
-  substitute,
-  random_tokens,
-  max_predictions,
-  repeat,
-):
+@named.of_fields(definitions.whole_word)
+def whole_word(length, corpus, fields):
   """All tokens of the chosen words (code of Devlin et al. 2018; Cui et al. 2019), phrases or
   entities (Sun et al. 2019 §3.2).
 
@@ -38,9 +28,11 @@ def whole_word(
   Raises:
     UserError: shares that are none, or no table of similar words.
   """
-  contract.check_corruption(corruption)
-  select, num_predictions = _SELECTIONS[selection](length, rate, max_predictions)
-  corrupt = substitutes.corrupter(corpus, corruption, random_tokens, substitute, corrupted)
+  contract.check_corruption(fields.corruption)
+  select, num_predictions = _SELECTIONS[fields.selection](
+    length, fields.rate, fields.max_predictions
+  )
+  corrupt = substitutes.corrupter(corpus, fields)
 
   def apply(features, keys_B2):
     features, key = dict(features), contract.row_key(keys_B2)
@@ -48,10 +40,10 @@ def whole_word(
     pack_BL = features['pack_ids']
     ids_BL = features['input_ids']
     text_BL = words_lib.text(features, corpus.special)
-    units = words_lib.find(text_BL, pack_BL, words_lib.continues(marks_BL, level))
+    units = words_lib.find(text_BL, pack_BL, words_lib.continues(marks_BL, fields.level))
     words = (
       units
-      if level == 'word'
+      if fields.level == 'word'
       else words_lib.find(text_BL, pack_BL, words_lib.continues(marks_BL, 'word'))
     )
     chosen_BL = select(key, units, pack_BL)
@@ -61,7 +53,7 @@ def whole_word(
       features, corrupt(key, ids_BL, positions_BP, features['masked_targets'], words, units)
     )
 
-  return contract.Masking(num_predictions, repeat, apply, reads_units=True)
+  return contract.Masking(num_predictions, fields.repeat, apply, reads_units=True)
 
 
 def _budget(length, rate, most):

@@ -37,9 +37,7 @@ class Words(NamedTuple):
 
 
 def text(features, special, also=()):
-  """bool [B, L]: neither padding nor a classifier or separator, nor one of the special tokens
-  `also`.
-  """
+  """bool [B, L]: no padding, classifier, separator or other of the special tokens `also`."""
   out_BL = features['pack_ids'] > 0
   for name in ('cls', 'sep', *also):
     out_BL &= features['input_ids'] != special[name]
@@ -77,9 +75,7 @@ def continues(units_BL, level):
 
 
 def find(text_BL, pack_BL, continues_BL) -> Words:
-  """The words of a batch: of text only, none over a special token or the border of a packed
-  segment, whatever `continues_BL` says.
-  """
+  """The words of a batch: of text, none over a special token or a border of packed segments."""
   rows, length = tf.shape(text_BL)[0], text_BL.shape[1]
   before = lambda x_BL: tf.pad(x_BL, [[0, 0], [1, 0]])[:, :-1]
   joined_BL = text_BL & before(text_BL) & (pack_BL == before(pack_BL))
@@ -131,9 +127,7 @@ def shuffled(key, words, candidates_BL=None):
 
 
 def ranks(key, purpose, length):
-  """int32 [B, L], random and all different in a row, as the low bits are the column + 1; none is
-  the least or largest int32.
-  """
+  """int32 [B, L], random, different in a row, not least or largest; low bits: column + 1."""
   low = (length + 1).bit_length()
   random_BL = corruptions.draw(key, purpose, tf.range(length)[None])
   high_BL = tf.bitwise.bitwise_and(random_BL, tf.constant(2**32 - 2**low, tf.uint32))

@@ -67,9 +67,7 @@ def dense(ours: str, theirs: str, kernel=KERNEL, bias=SAME) -> tuple[Row, ...]:
 
 
 def embeddings(prefix: str, segments: int) -> tuple[Row, ...]:
-  """The tables and their norm. segments: rows of the table of zeros that is written where the
-  encoder has none.
-  """
+  """The tables and their norm. segments: rows of zeros written where the encoder has no table."""
   at, theirs = 'encoder/embeddings', f'{prefix}.embeddings'
   return (
     Row(WORD_TABLE, f'{theirs}.word_embeddings.weight'),
@@ -106,11 +104,6 @@ def encoder(prefix: str, segments: int) -> tuple[Row, ...]:
     *dense(f'{layers}/feed_forward/out', f'{layer}.output.dense'),
     *norm(f'{layers}/feed_forward_norm', f'{layer}.output.LayerNorm'),
   )
-
-
-def table_width(encoder) -> int:
-  """Width of the tables."""
-  return encoder.embedding_size or encoder.hidden_size
 
 
 def common_fields(content) -> dict:
@@ -156,16 +149,9 @@ def build(
   """
 
   def sizes(encoder, special):
-    return Sizes(
-      num_heads=encoder.num_heads,
-      num_layers=encoder.num_layers,
-      blocks=blocks(encoder),
-      hidden_size=encoder.hidden_size,
-      table_width=table_width(encoder),
-      position_offset=special['pad'] + 1 if positions_after_padding else 0,
-      num_groups=encoder.num_groups,
-      inner_group_num=encoder.inner_group_num,
-    )
+    offset = special['pad'] + 1 if positions_after_padding else 0
+    made = architecture.grouped_sizes(encoder)
+    return made._replace(blocks=blocks(encoder), position_offset=offset)
 
   def to_config(encoder, special, vocab_size):
     size = sizes(encoder, special)
@@ -219,9 +205,7 @@ def build(
 
 
 def forms(row: heads.Form, choice: heads.Form | None, rates=(), said: str = '') -> dict:
-  """{head: its Form} of a family. rates: of the class that tags; said: further text for the cards
-  of the classes that find answers and that tag.
-  """
+  """{head: its Form}. rates: of the class that tags; said: for the cards of answers and tags."""
   own = {
     heads.ROW: row,
     heads.SPAN: heads.Form({'classifier': 'qa_outputs'}, said=said),
@@ -231,9 +215,7 @@ def forms(row: heads.Form, choice: heads.Form | None, rates=(), said: str = '') 
 
 
 def bare(build, name: str, said: str = '', **rest):
-  """An architecture without a head. build: (name, **fields) → an architecture. said: further text
-  for the card.
-  """
+  """An architecture without a head. build: (name, **fields) → one. said: more for the card."""
   said = f'The network without a head. {NO_POOLER} {said}'.strip()
   return build(name, heads=said, pipeline='feature-extraction', reads=False, **rest)
 

@@ -14,9 +14,7 @@ from bertzoo_jax.hf.architectures.deberta_like import THEIR_ATTENTION
 
 
 def _interleaved(kernels, sizes):
-  """Kernels [D, H, K] of query, key and value → [H·3·K, D]: the three of the first head, then those
-  of the next.
-  """
+  """Kernels [D, H, K] of query, key and value → [H·3·K, D]: the three of each head together."""
   return np.stack(kernels).transpose(2, 0, 3, 1).reshape(-1, kernels[0].shape[0])
 
 

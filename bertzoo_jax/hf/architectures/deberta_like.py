@@ -1,6 +1,4 @@
-"""Tensor names and config.json that the classes of DeBERTa share (He et al. 2020, 2021; code of the
-release).
-"""
+"""Tensor names and config.json of all classes of DeBERTa (He et al. 2020, 2021; released code)."""
 
 import functools
 import json
@@ -18,7 +16,6 @@ from bertzoo_jax.hf.architecture import TYPE_TABLE
 from bertzoo_jax.hf.architecture import WORD_TABLE
 from bertzoo_jax.hf.architecture import Computed
 from bertzoo_jax.hf.architecture import Row
-from bertzoo_jax.hf.architecture import Sizes
 from bertzoo_jax.hf.architectures import bert_like
 from bertzoo_jax.hf.architectures.bert_like import dense
 from bertzoo_jax.hf.architectures.bert_like import norm
@@ -114,7 +111,7 @@ def build(
       **architecture.common_config(name, model_type, special, vocab_size),
       **{theirs: getattr(encoder, ours) for ours, theirs in bert_like.FIELDS.items()},
       'num_hidden_layers': encoder.num_layers * encoder.inner_group_num,
-      'embedding_size': bert_like.table_width(encoder),
+      'embedding_size': encoder.embedding_size or encoder.hidden_size,
       'hidden_act': architecture.ACTIVATIONS[encoder.activation],
       'max_position_embeddings': encoder.max_positions,
       'type_vocab_size': encoder.type_vocab_size,
@@ -144,13 +141,13 @@ def build(
       'position_to_content': 'p2c' in terms,
       **more_fields(content),
     }
-    return fields, _sizes(types.SimpleNamespace(**fields))
+    return fields, architecture.grouped_sizes(types.SimpleNamespace(**fields))
 
   return architecture.Architecture(
     name=name,
     model_type=model_type,
     rows=rows,
-    sizes=_sizes,
+    sizes=architecture.grouped_sizes,
     to_config=to_config,
     to_encoder=to_encoder,
     part='disentangled',
@@ -188,25 +185,11 @@ def _for_rows(encoder) -> Computed:
 
 
 def without_decoder(encoder) -> Computed:
-  """The Computed of an encoder whose class lacks the decoder: predictions from the last layer's
-  vectors.
-  """
+  """The Computed of an encoder whose class predicts from the last layer, without the decoder."""
   if encoder.absolute_positions != 'decoder':
     return Computed(encoder)
   plain = encoder.clone(absolute_positions='none')
   return Computed(plain, (POSITIONS,), _NO_DECODER, 'feature-extraction')
-
-
-def _sizes(encoder, special=None) -> Sizes:
-  return Sizes(
-    num_heads=encoder.num_heads,
-    num_layers=encoder.num_layers,
-    blocks=encoder.num_layers * encoder.inner_group_num,
-    hidden_size=encoder.hidden_size,
-    table_width=bert_like.table_width(encoder),
-    num_groups=encoder.num_groups,
-    inner_group_num=encoder.inner_group_num,
-  )
 
 
 def _terms_of(encoder) -> list[str]:
@@ -261,9 +244,7 @@ def _settle_fields(fields, params):
 
 
 def _modern(name: str) -> str:
-  """Microsoft names the head lm_predictions.lm_head, as transformers does without `legacy`; bare
-  bodies lack the prefix.
-  """
+  """Microsoft names the head lm_predictions.lm_head; bare bodies lack the prefix."""
   name = re.sub(
     r'^lm_predictions\.lm_head\.(dense|LayerNorm)\.', r'cls.predictions.transform.\1.', name
   )

@@ -132,9 +132,7 @@ def _build(name, *rows, **rest):
 
 
 def discriminator_logits(directory, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """As verify.logits: transformers' DebertaV2Model computes the vectors, torch the head if the file
-  has one.
-  """
+  """As verify.logits: DebertaV2Model computes the vectors, torch the head if the file has one."""
   import torch
   import transformers
 
@@ -161,9 +159,7 @@ def discriminator_logits(directory, batch: dict[str, np.ndarray]) -> dict[str, n
 
 
 def _without_positions(encoder) -> architecture.Computed:
-  """The Computed of a discriminator, which does not read the position table of the generator's
-  decoder.
-  """
+  """The Computed of a discriminator, which does not read the position table of the decoder."""
   said = f'`{deberta_like.POSITIONS}` belongs to the generator. This network does not use it.'
   computed = deberta_like.without_decoder(encoder)
   return computed._replace(said=said) if computed.said else computed

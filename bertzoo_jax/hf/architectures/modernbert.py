@@ -152,9 +152,7 @@ def _to_config(name, encoder, special, vocab_size):
 
 
 def base_of(said, usual) -> float:
-  """The base of rotary positions of which config.json says `said`. Raises UserError for scaled
-  ones.
-  """
+  """The base of rotary positions that config.json says. Raises UserError for scaled ones."""
   base = said.get('rope_theta', usual) if isinstance(said, dict) else None
   kind = isinstance(said, dict) and said.get('rope_type', said.get('type', 'default'))
   if not isinstance(base, int | float) or kind != 'default':
@@ -166,9 +164,7 @@ def base_of(said, usual) -> float:
 
 
 def rotary_said(content):
-  """rope_parameters of config.json. Raises UserError for rope_scaling, their name before
-  transformers 5, which says that they are scaled.
-  """
+  """rope_parameters of config.json. Raises UserError for scaled ones, an older rope_scaling."""
   base_of(content.get('rope_scaling') or {}, 1.0)
   return content.get('rope_parameters') or {}
 
@@ -191,6 +187,11 @@ def _to_encoder(content):
     raise errors.UserError(
       f'config.json says layer_types={kinds}: an encoder here has a global layer first and then '
       'after equal numbers of local ones.'
+    )
+  if content['local_attention'] < 2 and _KINDS[1] in kinds:
+    raise errors.UserError(
+      'config.json says local_attention=1, so that a token of a local layer sees itself alone: no '
+      'encoder here computes it.'
     )
   fields = {
     **_FIXED_FIELDS,
@@ -245,10 +246,7 @@ MASKED_LM = _build(
 )
 MODEL = bert_like.bare(_build, 'ModernBertModel')
 _FORM = heads.Form(
-  {'classifier': 'classifier'},
-  ('classifier_dropout',),
-  {'classifier_pooling': 'cls'},
-  also=_head,
+  {'classifier': 'classifier'}, ('classifier_dropout',), {'classifier_pooling': 'cls'}, also=_head
 )
 _FORMS = {**dict.fromkeys(heads.KINDS, _FORM), heads.SPAN: _FORM._replace(rates=())}
 TASKS = heads.classes(_build, 'ModernBert', _FORMS)

@@ -50,9 +50,7 @@ def model_type(tensors) -> str:
 
 
 def classes(content, tensors) -> list:
-  """The field `architectures`, by the heads that the file has, else by config.json. [] stands for
-  the first class of the model type, which fills masks.
-  """
+  """`architectures`, by the file's heads, else by config.json; [] for the first (fills masks)."""
   if any(key.startswith(f'{deberta_v2.HEAD}.') for key in tensors):
     return [deberta_v2.DISCRIMINATOR.name]
   fills = any(key.startswith('lm_predictions.') for key in tensors)

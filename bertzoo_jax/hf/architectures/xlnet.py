@@ -1,6 +1,4 @@
-"""XLNet (Yang et al. 2019), with its language model head and without. Logits are those of the
-content stream.
-"""
+"""XLNet (Yang et al. 2019), with and without its head; logits are of the content stream."""
 
 import functools
 import re
@@ -65,10 +63,7 @@ def _body() -> tuple[Row, ...]:
   return (
     Row(WORD_TABLE, 'transformer.word_embedding.weight'),
     Row(
-      _QUERY,
-      'transformer.mask_emb',
-      ONE_ROW,
-      lambda s: np.zeros((1, 1, s.hidden_size), np.float32),
+      _QUERY, 'transformer.mask_emb', ONE_ROW, lambda s: np.zeros((1, 1, s.hidden_size), np.float32)
     ),
     *(Row(f'{ours}/{a}/kernel', f'{theirs}.{b}') for a, b in names.items()),
     Row(f'{ours}/output/kernel', f'{theirs}.o', FROM_HEADS),
@@ -136,9 +131,7 @@ def _to_encoder(content):
 
 
 def _beams(directory, batch):
-  """As verify.logits, of a class that scores ends given their starts, with as many of each as
-  `networks.predict` gives, and none at padding.
-  """
+  """As verify.logits, of a class that scores ends given starts; beams as in `networks.predict`."""
   import torch
 
   network, unloaded = verify.reloaded(directory, 'XLNetForQuestionAnswering')

@@ -167,9 +167,7 @@ def of_type(name: str) -> Slice:
 
 
 def of_topology(name: str) -> Slice:
-  """The slice of a topology ('v4:2x2x4', chips along each axis). Raises UserError with what there
-  is.
-  """
+  """The slice of a topology, chips along each axis ('v4:2x2x4'). Raises UserError."""
   generation, _, axes = name.strip().lower().partition(':')
   chip = _chip(generation, f'--topology={name}')
   shape = tuple(map(int, axes.split('x'))) if re.fullmatch(r'\d+(x\d+)*', axes) else ()

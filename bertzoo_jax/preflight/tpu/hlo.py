@@ -119,9 +119,7 @@ class Reading(NamedTuple):
     return out
 
   def without_estimate(self) -> list[tuple[str, int, int]]:
-    """(opcode or kernel, how often, bytes from and to HBM) of what has no estimate, most bytes
-    first.
-    """
+    """(opcode or kernel, times, bytes from and to HBM) without an estimate, most bytes first."""
     out = {}
     for c in self.costs:
       if c.cycles is None:
@@ -220,9 +218,7 @@ class _Walk:
     )
 
   def _exchanges(self, here, instruction, times):
-    """The collectives of an instruction: itself, or those inside a fusion, where a sum of which
-    each keeps a slice is a reduce-scatter.
-    """
+    """The collectives of an instruction: itself, or those inside a fusion (reduce-scatter)."""
     if (kind := instruction.opcode.removesuffix('-start')) in _COLLECTIVES:
       return [self._collective(here, instruction, kind, times)]
     if instruction.opcode != 'fusion':
@@ -259,9 +255,7 @@ class _Walk:
     return 1
 
   def _stride(self, loop):
-    """By how much the number that a loop's condition looks at grows in a turn; 1 where that is not
-    seen.
-    """
+    """By how much the counter of a loop grows in a turn; 1 where that is not seen."""
     condition, body = (
       self.module.computations.get(loop.called[name], {}) for name in ('condition', 'body')
     )
@@ -303,9 +297,7 @@ class _Walk:
     return None
 
   def _moved(self, here, instruction):
-    """Bytes from and to HBM: operands and results that do not lie on the chip, and of a large array
-    that is only sliced or written in part, that part.
-    """
+    """Bytes from and to HBM; of a large array that is sliced or written in part, that part."""
     if instruction.opcode in _MOVES:
       arrays = ['%s[%s]%s' % a for a in hlo_text.ARRAY.findall(instruction.shape)]
       smaller = min((hlo_text.size(a) for a in arrays[:2]), default=0)
@@ -411,9 +403,7 @@ def _branches(instruction) -> list[str]:
 
 
 def _kernel_name(instruction) -> str:
-  """The name given to the kernel: the scope around its call, which may stand inside the scopes of
-  its differentiation.
-  """
+  """The name given to the kernel: the innermost scope around its call."""
   scopes = instruction.source.split('/')
   scope = scopes[-2] if len(scopes) > 1 and scopes[-1] == 'pallas_call' else scopes[-1]
   return scope.rpartition('(')[2].rstrip(')') or instruction.name

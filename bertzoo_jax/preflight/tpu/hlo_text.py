@@ -1,6 +1,4 @@
-"""The text of a compiled program: its computations and instructions, and what shapes, groups and
-products in it mean.
-"""
+"""The text of a compiled program: computations, instructions, shapes, groups, products."""
 
 import math
 import re
@@ -40,9 +38,7 @@ class Instruction(NamedTuple):
 
 
 class Module(NamedTuple):
-  """A program: the name of its entry computation, {computation: {instruction name: Instruction}},
-  and how many devices run it.
-  """
+  """A program: its entry's name, {computation: {name: Instruction}}, how many devices run it."""
 
   entry: str
   computations: dict[str, dict[str, Instruction]]
@@ -76,9 +72,7 @@ def parse(text: str) -> Module:
 
 
 def size(shape: str, hbm_only: bool = False) -> int:
-  """Bytes of a shape, tuples added up, without the padding of tiles; `hbm_only`: of what does not
-  lie in on-chip memory, which a layout marks with S(n).
-  """
+  """Bytes of a shape without padding; `hbm_only`: without what a layout marks as on the chip."""
   total = 0
   for dtype, dims, layout in ARRAY.findall(shape):
     bits = _BITS.get(dtype, 8 if dtype.startswith('f8') else 0)
@@ -130,9 +124,7 @@ def dims(shape: str) -> list[int]:
 
 
 def group(attributes: str, devices: int) -> int:
-  """Devices of a replica group, in any of the ways it is written; 1 where none is. devices: of the
-  program, which are meant by a list without any.
-  """
+  """Devices of a replica group, 1 where none is; `devices` where a list says none."""
   if found := re.search(r'replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}', attributes):
     axes = {name: int(n) for name, n in re.findall(r"'([^']+)'=(\d+)", found[1])}
     return math.prod(axes[name] for name in re.findall(r"'([^']+)'", found[2]) if name in axes)

@@ -23,7 +23,6 @@ from jax.experimental import topologies
 from bertzoo_jax.common import errors
 from bertzoo_jax.preflight.tpu import chips
 from bertzoo_jax.training import phase_run as phase_runs
-from bertzoo_jax.training import sharding
 
 # Read once, when libtpu is loaded: no chip is looked for, another process may compile too, and
 # nothing is logged.
@@ -114,9 +113,7 @@ def prepare() -> None:
 
 
 def check_flags(flags: str) -> str | None:
-  """The error of libtpu about LIBTPU_INIT_ARGS; None if it takes them. A wrong flag ends the
-  process, so a child process asks.
-  """
+  """What libtpu says against LIBTPU_INIT_ARGS, or None; a wrong flag ends a child process."""
   ask = (
     'from jax.experimental import topologies; '
     "topologies.get_topology_desc(platform='tpu', topology_name='v5e:2x2')"
@@ -133,9 +130,7 @@ def check_flags(flags: str) -> str | None:
 
 
 def devices(slice_: chips.Slice) -> list:
-  """The devices of a slice, abstract ones that programs can be compiled for. Raises UserError as
-  `prepare`, or where the compiler knows no such slice.
-  """
+  """Abstract devices of a slice, to compile for. UserError as `prepare`, or for no such slice."""
   prepare()
   handler = signal.getsignal(signal.SIGTERM)
   try:
@@ -152,21 +147,13 @@ def devices(slice_: chips.Slice) -> list:
 
 
 def train_step(phase_run: phase_runs.PhaseRun) -> Program:
-  """A phase_run's train step, compiled for the devices of its mesh with the state donated, placed
-  as in a run.
-  """
+  """A phase_run's train step, compiled for its mesh, the state donated and placed as in a run."""
   return finished(lowered_step(phase_run))
 
 
 def lowered_step(phase_run: phase_runs.PhaseRun):
   """The same, lowered."""
-  state, _ = phase_run.target
-  place = sharding.batch_sharding(phase_run.mesh)
-  batch = {
-    name: jax.ShapeDtypeStruct(shape, dtype, sharding=place)
-    for name, (shape, dtype) in phase_run.data.features.items()
-  }
-  return _lowered(phase_runs.train_step(phase_run), state, batch)
+  return _lowered(phase_runs.train_step(phase_run), *phase_run.inputs)
 
 
 def lowered_entering(before: phase_runs.PhaseRun, after: phase_runs.PhaseRun):
@@ -175,9 +162,7 @@ def lowered_entering(before: phase_runs.PhaseRun, after: phase_runs.PhaseRun):
 
 
 def compiled(function, *arguments) -> Program:
-  """A jitted function compiled for the TPU devices of its arguments' shardings: trees of
-  jax.ShapeDtypeStruct. Raises JaxRuntimeError as `finished`.
-  """
+  """A jitted function compiled for its arguments' shardings. JaxRuntimeError as `finished`."""
   return finished(_lowered(function, *arguments))
 
 
@@ -274,9 +259,7 @@ def memory_of(analysis) -> Memory:
 
 
 def needed_bytes(message: str) -> int | None:
-  """Bytes that a program wanted of a device, from the compiler's message that memory ran out; None
-  for other messages.
-  """
+  """Bytes that a program wanted of a device, by the compiler's message; None for another."""
   if 'RESOURCE_EXHAUSTED' not in message:
     return None
   found = re.search(r'\(([\d.]+)([KMGT]?)\) exceeds available HBM', message) or re.search(

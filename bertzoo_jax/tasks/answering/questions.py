@@ -8,7 +8,6 @@ learned.
 
 import collections
 import dataclasses
-import json
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks import labels
@@ -153,9 +152,7 @@ def numbered(source: Source):
 
 @dataclasses.dataclass(frozen=True)
 class _Record:
-  """A question of a file. answers: [(text, start)], None if the file has none; right: further texts
-  that are right, None for those of `answers`.
-  """
+  """A question of a file. answers: [(text, start)] or None; right: further right texts."""
 
   question: str
   context: str
@@ -172,10 +169,7 @@ def _records(data, path):
   if path.name.removesuffix('.gz').endswith(('.jsonl', '.ndjson')):
     yield from _of_lines(text, path)
     return
-  try:
-    whole = json.loads(text)
-  except (ValueError, RecursionError) as e:
-    raise errors.UserError(f'{path} holds no JSON ({e}): mend or copy the file.') from e
+  whole = files.json_of(text, path)
   whole = whole['data'] if isinstance(whole, dict) and 'data' in whole else whole
   if not isinstance(whole, list):
     raise _unlike(path)
@@ -191,12 +185,7 @@ def _of_lines(text, path):
   for number, line in enumerate(text.split('\n'), 1):
     if not line.strip():
       continue
-    try:
-      paragraph = json.loads(line)
-    except (ValueError, RecursionError) as e:
-      raise errors.UserError(
-        f'{path}, line {number} holds no JSON object ({e}): mend or copy the file.'
-      ) from e
+    paragraph = files.json_of(line, f'{path}, line {number}', 'JSON object')
     if isinstance(paragraph, dict) and 'header' in paragraph and 'qas' not in paragraph:
       continue
     yield from _of_paragraph(paragraph, path, f'{path.name}, line {number}')

@@ -9,9 +9,9 @@ import functools
 import numpy as np
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.tasks import frames
 from bertzoo_jax.tasks.frames import Frame
 from bertzoo_jax.tasks.frames import Rows
-from bertzoo_jax.tasks.frames import encoded
 
 _SPARE = 0.01  # of a window's length, which BERT's release adds to the context of a token
 
@@ -53,9 +53,7 @@ class Windows:
   decoding: Decoding
 
   def characters(self, window, start, end):
-    """(first character, the one behind the last) of tokens start … end, counted from the window's
-    first token of its text. All are int arrays of one shape.
-    """
+    """(first character, one behind the last) of tokens start … end of a window's text."""
     at = self.texts[self.passage[window]] + self.first[window]
     return self.starts[at + start], self.ends[at + end]
 
@@ -109,12 +107,12 @@ def question_windows(examples, numbers, tokenizer, frame: Frame, fields) -> Rows
   named = [role for role, _ in words]
   of_question, of_passage = _roles(words, fields.order)
   encode = functools.partial(tokenizer.encode_with_offsets, special_text=True)
-  questions, of_q = _distinct(examples.questions)
-  passages, of_p = _distinct(examples.contexts)
-  q = _flat([ids for ids, _, _ in encoded(encode, questions)])
-  of_texts = encoded(encode, passages)
-  p, starts, ends = (_flat([text[i] for text in of_texts]) for i in range(3))
-  asked = np.minimum(np.diff(q.offsets), fields.max_question)[of_q]
+  questions, of_q = frames.distinct(examples.questions)
+  passages, of_p = frames.distinct(examples.contexts)
+  q = frames.flat([ids for ids, _, _ in frames.encoded(encode, questions)])
+  of_texts = frames.encoded(encode, passages)
+  p, starts, ends = (frames.flat([text[i] for text in of_texts]) for i in range(3))
+  asked = np.minimum(q.sizes, fields.max_question)[of_q]
   fixed = sum(role not in 'AB' for role in named)
   room = frame.max_length - fixed - asked
   if len(room) and room.min() < 1:
@@ -123,7 +121,7 @@ def question_windows(examples, numbers, tokenizer, frame: Frame, fields) -> Rows
       f'{asked.max()} tokens: set --config.length={frame.max_length - room.min() + 1} or more, '
       'or a lower --config.features.max_question.'
     )
-  sizes = np.diff(p.offsets)[of_p]
+  sizes = p.sizes[of_p]
   stride = np.minimum(fields.doc_stride, room)
   many = 1 + np.maximum(0, -(-(sizes - room) // stride))
   window = np.repeat(np.arange(len(many)), many)  # the question of each
@@ -133,11 +131,8 @@ def question_windows(examples, numbers, tokenizer, frame: Frame, fields) -> Rows
     of_question: (q.values, q.offsets[of_q[window]], asked[window]),
     of_passage: (p.values, p.offsets[of_p[window]] + first, size),
   }
-  ids, lengths = _laid_out(named, parts, frame.special)
+  laid, lengths = frames.laid_out(words, frame.special, parts)
   within = np.cumsum(lengths, axis=1) - lengths  # where each word begins in its row
-  repeated = lambda values, dtype: np.repeat(
-    np.tile(np.array(values, dtype), len(window)), lengths.reshape(-1)
-  )
   cls = within[:, named.index('cls')]
   detail = Windows(
     question=window.astype(np.int32),
@@ -154,41 +149,17 @@ def question_windows(examples, numbers, tokenizer, frame: Frame, fields) -> Rows
   labels = None
   if examples.answers is not None:
     labels = _answer_places(detail, np.array(examples.spans, np.int64).reshape(-1, 2))
+  answers = np.array([role in (of_passage, 'cls') for role in named], np.int32)
   impossible = np.zeros(len(window)) if labels is None else labels[:, 0] == cls
   return Rows(
-    ids=ids,
-    segments=repeated([segment for _, segment in words], np.int32),
-    offsets=np.concatenate([[0], np.cumsum(lengths.sum(axis=1))]).astype(np.int64),
+    **laid,
     uncut=(fixed + asked + sizes)[window],
     labels=labels,
     label_axis='places',
     features={'impossible': impossible.astype(np.float32)},
-    token_features={
-      'answer_mask': repeated([role in (of_passage, 'cls') for role in named], np.int32)
-    },
+    token_features={'answer_mask': np.repeat(np.tile(answers, len(window)), lengths.reshape(-1))},
     detail=detail,
   )
-
-
-def _laid_out(named, parts, special):
-  """(ids of all rows, int64 [W, words] tokens of each word). Every row is made of the same words:
-  special tokens, the question, a part of the passage.
-
-  named: roles of the words. parts: {role: (tokens, where those of each row begin, how many)}.
-  """
-  roles = sorted(set(named) - set(parts))
-  pool, begins = [np.array([special[r] for r in roles], np.int32)], {}
-  for role, (tokens, begin, _) in parts.items():
-    begins[role] = sum(map(len, pool)) + begin
-    pool.append(tokens)
-  count = len(next(iter(begins.values())))
-  begin, length = np.zeros((2, count, len(named)), np.int64)
-  for j, role in enumerate(named):
-    begin[:, j] = begins[role] if role in parts else roles.index(role)
-    length[:, j] = parts[role][2] if role in parts else 1
-  behind = np.cumsum(length.reshape(-1))
-  at = np.repeat(begin.reshape(-1) - behind + length.reshape(-1), length.reshape(-1))
-  return np.concatenate(pool).astype(np.int32)[at + np.arange(len(at))], length
 
 
 def _roles(words, order):
@@ -214,25 +185,6 @@ def _answer_places(w: Windows, spans) -> np.ndarray:
   there = (spans[:, 0] >= 0) & (start >= 0) & (start <= end) & (end < w.size)
   out = np.where(there[:, None], w.place[:, None] + np.stack([start, end], axis=1), w.cls[:, None])
   return out.astype(np.int32)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Flat:
-  values: np.ndarray
-  offsets: np.ndarray
-
-
-def _flat(arrays) -> _Flat:
-  sizes = np.array([len(x) for x in arrays], np.int64)
-  values = np.concatenate(arrays) if arrays else np.zeros(0, np.int32)
-  return _Flat(values.astype(np.int32), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
-
-
-def _distinct(texts):
-  """(texts, each once; int64 number of each in them)."""
-  numbers = {}
-  at = [numbers.setdefault(text, len(numbers)) for text in texts]
-  return list(numbers), np.array(at, np.int64)
 
 
 def _within(sizes) -> np.ndarray:

@@ -51,9 +51,7 @@ def score(names, task, split, outputs) -> dict[str, float]:
 
 
 def metric(kind, name: str, names, positive: str = '') -> Callable:
-  """A metric by name. names: of the labels. positive: the label of a metric of one label whose name
-  has none. Raises UserError if there is no such metric.
-  """
+  """A metric by name. positive: its label, where the name has none. Raises UserError if unknown."""
   of, mark, label = name.partition('/')
   if not mark and positive:
     label = positive

@@ -1,6 +1,4 @@
-"""Kinds of questions with answers in a passage: a score per token for starts and ends, or a beam of
-starts and of the ends that go with each.
-"""
+"""Questions with answers in a passage: scores of starts and ends, or a beam of both."""
 
 import json
 
@@ -147,9 +145,7 @@ class Questions:
     return out
 
   def submission(self, task, split, outputs, file):
-    """{id: answer}, as the evaluations of SQuAD, CMRC2018 and MRQA take them; beside it the odds of
-    no answer and the best answers of each question.
-    """
+    """{id: answer}, as SQuAD, CMRC2018 and MRQA take them; beside it odds and best answers."""
     found = self._said(task, split, outputs)
     stem = file.removesuffix('.json')
     best = {
@@ -159,10 +155,7 @@ class Questions:
       ]
       for example, n_best in zip(split.examples, found.n_best)
     }
-    out = {
-      file: dict(zip(split.examples, found.texts)),
-      f'{stem}.n_best.json': best,
-    }
+    out = {file: dict(zip(split.examples, found.texts)), f'{stem}.n_best.json': best}
     if found.may_have_none:
       out[f'{stem}.null_odds.json'] = dict(zip(split.examples, map(float, found.odds)))
     return {

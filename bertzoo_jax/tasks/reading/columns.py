@@ -94,9 +94,7 @@ class Columns:
     return {key: name for key, name in out.items() if name}
 
   def check(self, known, place):
-    """Raises UserError if no file has a column that names examples or chooses rows. known: names of
-    the columns of all files.
-    """
+    """Raises UserError if no file has a column that config.source names. known: of all files."""
     for field, names in (('example', self.example), *(('where', c) for c, _ in self.where)):
       if not is_optional(names) and not choose(field, names, known, place, needed=False):
         raise errors.UserError(

@@ -151,26 +151,13 @@ def _records(builder, part):
 
 
 def _builder(dataset, task_dir):
-  try:
-    import tensorflow_datasets
-  except ImportError as e:
-    raise errors.UserError(
-      f'{dataset} needs tensorflow-datasets and TensorFlow ({e}): install them, or take the files '
-      'of the task (config.source of bertzoo_jax/parts/sources.py:table).'
-    ) from e
+  remedy = 'install them, or take the files of the task, config.source of '
+  remedy += 'bertzoo_jax/parts/sources.py:table'
   folder = str(storage.path(task_dir)) if task_dir else None
-  try:
-    with trust.datasets(tensorflow_datasets.features.FeatureConnector, dataset):
-      builder = tensorflow_datasets.builder(dataset, data_dir=folder)
-      builder.download_and_prepare()
-  except errors.UserError:
-    raise
-  except Exception as e:  # tfds raises many kinds: an unknown name, no network
-    raise errors.UserError(
-      f'{dataset}: TensorFlow Datasets cannot bring it ({errors.named(e, 200)}); '
-      'prepared data are looked for in --task_dir, or in $TFDS_DATA_DIR.'
-    ) from e
-  return builder
+  with trust.datasets(dataset, remedy, '--task_dir, or in $TFDS_DATA_DIR') as tfds:
+    builder = tfds.builder(dataset, data_dir=folder)
+    builder.download_and_prepare()
+    return builder
 
 
 def _label(value, feature, labels) -> str:

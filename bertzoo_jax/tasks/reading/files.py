@@ -7,6 +7,7 @@ import dataclasses
 import gzip
 import hashlib
 import io
+import json
 import os
 import pathlib
 import re
@@ -110,11 +111,14 @@ def find(task_dir, files, folders=False) -> dict:
     if files[split].startswith(hub.PREFIX):
       out[split] = files[split]
       continue
+    # a file of that very name comes first, with its | and ?
+    whole = storage.path(os.path.join(task_dir or '', files[split]))
     looked_for = [
       storage.path(os.path.join(task_dir or '', name))
       for name in files[split].removesuffix(OPTIONAL).split('|')
     ]
-    out[split] = next((p for p in looked_for if p.exists() and (folders or not p.is_dir())), None)
+    is_there = lambda p: p.exists() and (folders or not p.is_dir())
+    out[split] = next(filter(is_there, (whole, *looked_for)), None)
     if out[split] is None and not files[split].endswith(OPTIONAL):
       remedy = (
         'set --task_dir to the folder of the task'
@@ -186,10 +190,16 @@ def text(data: bytes, file) -> str:
     raise _encoding(file, *_guess(data)) from e
 
 
+def json_of(data, where, what='JSON'):
+  """The value of a JSON text, str or bytes. Raises UserError if it is none; what: was expected."""
+  try:
+    return json.loads(data)
+  except (ValueError, RecursionError) as e:
+    raise errors.UserError(f'{where} holds no {what} ({e}): mend or copy the file.') from e
+
+
 def lines_of(data, file):
-  """Yields (number from 1, line without its end). Lines end in LF or CR LF, or in CR alone where
-  the file has no LF.
-  """
+  """Yields (number from 1, line without its end: LF, CR LF, or CR in a file without LF)."""
   lines = io.BytesIO(data) if b'\n' in data else data.split(b'\r')
   for number, line in enumerate(lines, 1):
     try:
@@ -199,9 +209,7 @@ def lines_of(data, file):
 
 
 def _guess(data):
-  """('not UTF-8', the encoding for iconv) of bytes that are no UTF-8. Bytes above 127 stand side by
-  side in Chinese text and alone in European text.
-  """
+  """('not UTF-8', encoding for iconv): bytes above 127 stand side by side in Chinese text."""
   beside = sum(map(len, re.findall(rb'[\x80-\xff]{2,}', data[:100_000])))
   alone = len(re.findall(rb'(?<![\x80-\xff])[\x80-\xff](?![\x80-\xff])', data[:100_000]))
   return 'not UTF-8', 'GB18030' if beside > alone else 'LATIN1'

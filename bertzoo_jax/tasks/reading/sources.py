@@ -106,7 +106,7 @@ def _train_of(config, folder):
 
 
 BY_NAME = {
-  name: named.of_fields(read, getattr(definitions, name))
+  name: named.of_fields(getattr(definitions, name))(read)
   for name, read in {
     'table': table,
     'tfds': datasets.tfds,

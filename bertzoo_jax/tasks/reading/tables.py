@@ -14,12 +14,12 @@ import types
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks.reading import files
+from bertzoo_jax.text import records
 
 TEXT = {'.tsv': '\t', '.txt': '\t', '.csv': ','}  # with the separator that `auto` stands for
 JSON = ('.jsonl', '.json', '.ndjson')
 SUFFIXES = (*TEXT, *JSON, '.parquet')
 _FIELD = 1 << 30  # characters of a field, at most
-_ABSENT = object()
 AUTO = types.SimpleNamespace(header=True, columns=(), separator='auto', quotes='auto')
 
 
@@ -57,9 +57,7 @@ class Table:
     return f'{self.name}, {self.unit} {self.places[i]}'
 
   def texts(self, key, convert=None) -> list:
-    """The values of a column as texts; '' for all without such a column. convert: by default
-    `as_text`.
-    """
+    """The values of a column by `convert` (`as_text`); '' for all without such a column."""
     if key not in self.columns:
       return [''] * len(self)
     column, convert = self.columns[key], convert or as_text
@@ -160,7 +158,8 @@ def _delimited(rows, path, choose, header, names) -> Table:
     problem, (many, place) = max(left_out.items(), key=lambda item: item[1][0])
     raise errors.UserError(
       f'{path}: {many:,} of {lost + len(numbers):,} rows are rows {problem}, the first one in line '
-      f'{place}: set --config.source.separator and --config.source.quotes as the file has them.'
+      f'{place}: set --config.source.separator and --config.source.quotes as the file has them, or '
+      'give all rows as many fields.'
     )
   return Table(str(path), path.name, known, found, values, numbers, places, 'line', left_out)
 
@@ -253,9 +252,7 @@ def _is_header(first, names, choose) -> bool:
 
 
 def _names_of(first, names, choose) -> list[str]:
-  """The names of the columns of a file without a line of names. Its first or last columns may be
-  missing, if none of them is wanted: a test file often has no label.
-  """
+  """The names of the columns of a file without any; unwanted ones at an end may be missing."""
   width = len(first)
   if not names:
     return [str(i) for i in range(width)]
@@ -294,10 +291,7 @@ def _records(data, path, choose) -> Table:
   """Of a JSON array of objects, or of JSON lines (which files called .json hold, too)."""
   if data.lstrip()[:1] == b'[':
     unit = 'element'
-    try:
-      rows = list(enumerate(json.loads(files.text(data, path)), 1))
-    except (ValueError, RecursionError) as e:
-      raise errors.UserError(f'{path} holds no JSON array ({e}): mend or copy the file.') from e
+    rows = list(enumerate(files.json_of(files.text(data, path), path, 'JSON array'), 1))
   else:
     unit = 'line'
     rows = [(place, _json(line)) for place, line in files.lines_of(data, path) if line.strip()]
@@ -316,9 +310,9 @@ def _records(data, path, choose) -> Table:
   names = list(dict.fromkeys(found.values()))
   values, numbers, places = {name: [] for name in names}, [], []
   for number, place, row in objects:
-    own = [_value(row, name) for name in names]
-    if _ABSENT in own:
-      reason = f'without the key {names[own.index(_ABSENT)]!r}'
+    own = [records.field(row, name) for name in names]
+    if records.ABSENT in own:
+      reason = f'without the key {names[own.index(records.ABSENT)]!r}'
       left_out.setdefault(reason, [0, place])[0] += 1
       continue
     for name, value in zip(names, own):
@@ -341,15 +335,6 @@ def _keys(record, before=''):
     yield before + key
     if isinstance(value, dict):
       yield from _keys(value, f'{before}{key}.')
-
-
-def _value(record, name):
-  while isinstance(record, dict):
-    if name in record:
-      return record[name]
-    head, _, name = name.partition('.')
-    record = record.get(head, _ABSENT) if name else _ABSENT
-  return _ABSENT
 
 
 def _parquet(data, path, choose) -> Table:

@@ -55,9 +55,7 @@ class Tagged:
 
 
 def conll(task_dir, fields) -> Source:
-  """Files of tagged sentences. Raises UserError if a file, column or encoding is not as the config
-  says.
-  """
+  """Files of tagged sentences. Raises UserError for one that is not as the config says."""
   read = lambda path, split, digest: sentences(path, split, digest, fields)
   finish = lambda found: schemed(found, fields.scheme, fields.convert)
   labels = tuple(fields.labels)
@@ -152,9 +150,7 @@ def sentences(path, split, digest, fields=AUTO) -> tuple[Tagged, list[str]]:
 
 
 def _of_lists(data, path, split, fields):
-  """A sentence per row: a list of words and a list of tags, as datasets of Hugging Face have them.
-  Numbers of tags stand for `fields.labels`.
-  """
+  """A row per sentence, with a list of words and one of tags, or of numbers of `fields.labels`."""
 
   def choose(known):
     if not known:
@@ -274,9 +270,7 @@ def _columns(data, path, separator) -> Iterator[list[_Word]]:
 
 
 def _conllu(data, path) -> Iterator[list[_Word]]:
-  """Sentences of Universal Dependencies: without comments, words that stand for several (1-2) and
-  words that are not in the text (8.1).
-  """
+  """Sentences of Universal Dependencies, without comments, ranges (1-2) and empty nodes (8.1)."""
   group = []
   for number, line in files.lines_of(data, path):
     if not line.strip():
@@ -300,9 +294,7 @@ def _conllu(data, path) -> Iterator[list[_Word]]:
 
 
 def _from_table(data, path, split, fields, layout):
-  """A sentence per line: its characters and its tags, each with U+0002 between, and a tab between
-  both. A first line of names is left out.
-  """
+  """A sentence per line, characters TAB tags, each with U+0002 between; a first line of names."""
   words, tags, places, left_out, with_tags = [], [], [], {}, split != UNLABELLED
   for number, line in files.lines_of(data, path):
     if not line.strip():

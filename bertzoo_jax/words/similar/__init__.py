@@ -154,9 +154,7 @@ def lookup(table: Table, words_KM, sizes_K, random_K):
 
 
 def random_words(table: Table, sizes_K, random_K):
-  """A frequent word of so many pieces, drawn uniformly: as `lookup`, with found False where the
-  corpus has no such word.
-  """
+  """A frequent word of so many pieces, drawn uniformly: as `lookup`, found False without one."""
   import tensorflow as tf
 
   random_K = tf.convert_to_tensor(random_K)
@@ -189,9 +187,7 @@ def save(folder, table: Table) -> dict[str, str]:
 
 
 def load(folder) -> Table:
-  """Reads what `save` wrote; UserError where a file is missing, damaged or does not fit the
-  others.
-  """
+  """Reads what `save` wrote; UserError for missing, damaged or unfitting files."""
   folder, arrays = storage.path(folder), {}
   for name in Table._fields:
     try:

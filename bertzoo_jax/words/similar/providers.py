@@ -68,11 +68,10 @@ def vectors(counted, tokenizer, file):
 
 
 def trained(counted, tokenizer, file):
-  """The nearest by the cosine of word2vec vectors of the corpus's own words (gensim; the same text
-  gives the same bytes).
-  """
+  """The nearest by cosine of word2vec vectors of the corpus (gensim; reproducible)."""
   del tokenizer, file
-  models = _gensim()
+  with errors.needing('Training word vectors needs gensim: pip install "bertzoo_jax[zh]"'):
+    from gensim import models
   often = counted.counts >= _LEAST
   words_NM = counted.words[often]
   if len(words_NM) < 2:
@@ -92,9 +91,7 @@ def trained(counted, tokenizer, file):
 
 
 class _Sentences:
-  """The corpus as gensim reads it, once an epoch: sentences as lists of words, a word as its
-  number; others left out.
-  """
+  """The corpus as gensim reads it: lists of words, each as its number; others left out."""
 
   def __init__(self, stream, words_NM):
     hashes = words_lib.hashes(words_NM)
@@ -114,9 +111,7 @@ class _Sentences:
 
 
 def _nearest(vectors_ND, sizes_N):
-  """Rows of the nearest vectors by cosine among words of the same size, int64 [N, 10]; equally near
-  ones in their order.
-  """
+  """Rows of the nearest vectors by cosine among words of one size, int64 [N, 10]; ties in order."""
   similar_ND = np.full((len(vectors_ND), words_lib.NEAREST), -1, np.int64)
   norms = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
   unit_ND = (vectors_ND / np.maximum(norms, 1e-30)).astype(np.float32)
@@ -172,13 +167,3 @@ def _cilin(file):
       )
     groups += [(code[-1], words)] if code else []
   return groups
-
-
-def _gensim():
-  try:
-    from gensim import models
-  except ImportError as e:
-    raise errors.UserError(
-      'Training word vectors needs gensim: pip install "bertzoo_jax[zh]".'
-    ) from e
-  return models

@@ -1,6 +1,4 @@
-"""The words of a corpus, read from its finished shards in blocks. K words of a block, M = 8 pieces
-at most.
-"""
+"""The words of a corpus, in blocks of finished shards. K words of a block, M = 8 pieces at most."""
 
 import re
 from typing import NamedTuple
@@ -20,9 +18,7 @@ _COUNTED = 1 << 21  # different words counted at a time; the rarest half is forg
 
 
 class Block(NamedTuple):
-  """Some sentences: words int32 [K, M], -1 behind the last piece (all -1 for words longer than M,
-  or with a special token); sentence int64 [K]; sentences: how many.
-  """
+  """Some sentences: words int32 [K, M], -1 behind the last piece; sentence int64 [K]; how many."""
 
   words: np.ndarray
   sentence: np.ndarray
@@ -30,9 +26,7 @@ class Block(NamedTuple):
 
 
 class Counted(NamedTuple):
-  """The most frequent words, most frequent first: words int32 [W, M]; counts int64 [W]; sentences:
-  how many were read; stream: the blocks they were read from.
-  """
+  """The most frequent words: words int32 [W, M]; counts int64 [W]; sentences; stream: of blocks."""
 
   words: np.ndarray
   counts: np.ndarray

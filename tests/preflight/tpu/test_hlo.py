@@ -85,9 +85,8 @@ def test_a_loop_counts_as_often_as_its_condition_says():
 
 
 def test_a_known_number_of_turns_comes_first():
-  assert (
-    hlo.read(text(', backend_config={"known_trip_count":{"n":"3"}}')).cycles == 3 * 100 + 70 + 1000
-  )
+  found = hlo.read(text(', backend_config={"known_trip_count":{"n":"3"}}')).cycles
+  assert found == (3 * 100 + 70 + 1000)
 
 
 @pytest.mark.parametrize('grows, turns', [(1, 5), (2, 3), (5, 1)])
@@ -98,11 +97,9 @@ def test_a_loop_whose_number_grows_by_more_takes_fewer_turns(grows, turns):
     '%next',
   )
   found = hlo.read(counted.replace('tuple(%i, %sum)', 'tuple(%i.2, %sum)'))
-  assert (
-    found.cycles == turns * 100 + 70 + 1000
-    and found.collectives[0].times == turns
-    and not found.unknown_trips
-  )
+  assert found.cycles == turns * 100 + 70 + 1000
+  assert found.collectives[0].times == turns
+  assert not found.unknown_trips
 
 
 def test_a_loop_that_does_not_tell_its_turns_is_said():

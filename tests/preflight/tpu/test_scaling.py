@@ -28,9 +28,8 @@ def reading(layers):
   """
   product = hlo.Cost('p', 'fusion', '', layers + 1, 1_050_000, 1_000_000, 275e9, '')
   gathered = hlo.Collective('all-gather', 100_000_000, 4, 2 * layers, '')
-  return hlo.Reading(
-    [product], [gathered, hlo.Collective('all-reduce', 50_000_000, 4, 1, '')], [], [], 0.0
-  )
+  reduced = hlo.Collective('all-reduce', 50_000_000, 4, 1, '')
+  return hlo.Reading([product], [gathered, reduced], [], [], 0.0)
 
 
 def test_collectives_stand_apart_from_the_rest_and_both_are_carried_on(scaling, monkeypatch):
@@ -40,15 +39,11 @@ def test_collectives_stand_apart_from_the_rest_and_both_are_carried_on(scaling, 
   found = scaling.compiled.at_depth(low, high, 24)
   assert found == pytest.approx(
     {
-      'computing': 25e-3,
-      'least': 25e-3,
-      'most': 25e-3,
+      **dict.fromkeys(('computing', 'least', 'most'), 25e-3),
+      **dict.fromkeys(('reduce-scatter', 'all-to-all', 'collective-permute'), 0),
       'exchange': 48 * 0.75e-3 + 0.75e-3,
       'all-reduce': 50e6,
       'all-gather': 48 * 100e6,
-      'reduce-scatter': 0,
-      'all-to-all': 0,
-      'collective-permute': 0,
       'peak': 24 * chips.GIB,
       'flops': 25 * 275e9,
       'hbm': 25e6,
@@ -58,14 +53,10 @@ def test_collectives_stand_apart_from_the_rest_and_both_are_carried_on(scaling, 
   assert {name: row[name] for name in row if name != 'jax'} == {
     'chips': 4,
     'mesh': 'fsdp v4:2×2×1',
-    'computing_ms': '25.0',
-    'lower_ms': '25.0',
-    'upper_ms': '25.0',
+    **{f'{bound}_ms': '25.0' for bound in ('computing', 'lower', 'upper')},
+    **{f'{name}_mb': '0.0' for name in ('reduce-scatter', 'all-to-all', 'collective-permute')},
     'all-reduce_mb': '50.0',
-    'reduce-scatter_mb': '0.0',
     'all-gather_mb': '4800.0',
-    'all-to-all_mb': '0.0',
-    'collective-permute_mb': '0.0',
     'exchange_ms': '36.8',
     'exchange_share': '0.595',
     'peak_gib': '24.00',
@@ -80,15 +71,9 @@ def test_collectives_stand_apart_from_the_rest_and_both_are_carried_on(scaling, 
 
 def test_an_operation_without_a_figure_is_refused(scaling):
   slice_ = chips.of_topology('v4:2x2x1')
+  ragged = hlo.Collective('ragged-all-to-all', 1, 4, 1, '')
   with pytest.raises(ValueError, match='ragged-all-to-all'):
-    scaling.read(
-      hlo.Reading([], [hlo.Collective('ragged-all-to-all', 1, 4, 1, '')], [], [], 0.0), slice_, 0
-    )
+    scaling.read(hlo.Reading([], [ragged], [], [], 0.0), slice_, 0)
+  kernel = hlo.Cost('k', 'tpu_custom_call', '', 1, None, 8, 0.0, 'attend')
   with pytest.raises(ValueError, match='attend'):
-    scaling.read(
-      hlo.Reading(
-        [hlo.Cost('k', 'tpu_custom_call', '', 1, None, 8, 0.0, 'attend')], [], [], [], 0.0
-      ),
-      slice_,
-      0,
-    )
+    scaling.read(hlo.Reading([kernel], [], [], [], 0.0), slice_, 0)

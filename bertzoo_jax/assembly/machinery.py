@@ -1,0 +1,81 @@
+"""What `auto` in config.run becomes on the devices of a run."""
+
+import jax
+
+from bertzoo_jax import assembly
+from bertzoo_jax import kernels
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.model import stack
+from bertzoo_jax.parts import ranges
+from bertzoo_jax.runs import failures
+from bertzoo_jax.training import phase_run as phase_runs
+
+FIELDS = ('kernels', *assembly.USUAL)
+# Devices on which unrolled layers are faster (bench/tpu_choices.csv; others were not compiled for),
+# the steps from which they save more than they take to compile, and the most that are unrolled.
+_UNROLLED = ('TPU v4', 'TPU v5 lite', 'TPU v5e', 'TPU v6 lite', 'TPU v6e')
+_STEPS, _LAYERS = 10_000, 24
+
+
+def resolved(run, vocab_size: int, mesh, kept: dict | None = None):
+  """An assembly.Run with run.kernels and run.unroll for the devices of a mesh, and run.remat=none
+  where it was auto.
+
+  kept: {'run.unroll': …} of the run so far, which win over the devices; None for a new run. Raises
+  UserError for one of them that is no value of its field.
+  """
+  device, encoder = mesh.devices.flat[0], run.encoder(vocab_size)
+  attention = encoder.attention_dropout, encoder.relative_attention, encoder.dtype
+  chosen = kernels.choose('auto', device, *attention)
+  long = run.end_step >= _STEPS and encoder.num_layers <= _LAYERS
+  own = {
+    'run.kernels': next((n for n, k in kernels.BY_NAME.items() if k is chosen), 'fused'),  # v4's
+    'run.unroll': 0 if long and device.device_kind in _UNROLLED else assembly.USUAL['unroll'],
+    'run.remat': assembly.USUAL['remat'],
+  }
+  known = {field: x for field, x in (kept or {}).items() if x != configuration.AUTO}
+  made = run.changed({field: known.get(field, own[field]) for field in autos(run.config)})
+  ranges.check_fields(made.config)
+  return made
+
+
+def autos(config) -> list[str]:
+  """The fields of config.run that are auto, as 'run.unroll'."""
+  return [f'run.{field}' for field in FIELDS if config.run[field] == configuration.AUTO]
+
+
+def policies(config) -> list[str]:
+  """A config's run.remat, and those that save less."""
+  known = list(stack.REMAT)
+  return known[known.index(config.run.remat) :]
+
+
+def fitting(run, data, mesh, say):
+  """The run with the first of its `policies` whose step a TPU's compiler takes, or the last one, in
+  the phase with the most tokens per microbatch. say: prints a line.
+  """
+  tokens = lambda p: p.config.batch_size * p.config.length / p.config.run.accumulation
+  phase = max(run.phases, key=tokens).index
+  *tried, last = policies(run.config)
+  for policy in tried:
+    made = run.changed({'run.remat': policy})
+    say(f'run.remat=auto: compiling phase {phase} with {policy}, to see whether it fits …')
+    if fits(assembly.phase_run(made, made.phases[phase], data, mesh, run.end_step)):
+      return made
+  return run.changed({'run.remat': last})
+
+
+def fits(phase_run) -> bool:
+  """Whether the compiler finds room for a phase's step on the devices."""
+  try:
+    phase_runs.train_step(phase_run).lower(*phase_run.inputs).compile()
+  except jax.errors.JaxRuntimeError as e:
+    if failures.out_of_memory(e):
+      return False
+    raise
+  return True
+
+
+def said(config) -> str:
+  """A line on the fields."""
+  return ' · '.join(f'{field} {config.run[field]}' for field in FIELDS)

@@ -1,0 +1,126 @@
+"""What `auto` in config.run becomes, and that a workdir keeps it."""
+
+import json
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from bertzoo_jax import assembly
+from bertzoo_jax.assembly import machinery
+from bertzoo_jax.common import errors
+from bertzoo_jax.model import stack
+from bertzoo_jax.preflight import readiness
+from bertzoo_jax.pretrain import pretrain
+from bertzoo_jax.training import sharding
+from tests.preflight import asked
+from tests.pretrain.runs import config
+
+
+def on(kind):
+  """A mesh of one device of a kind."""
+  platform = {'T': 'tpu', 'N': 'gpu', 'c': 'cpu'}[kind[0]]
+  device = types.SimpleNamespace(device_kind=kind, platform=platform)
+  return types.SimpleNamespace(devices=np.array([device]))
+
+
+def resolved(kind, kept=None, steps=10_000, layers=12, **changes):
+  made = asked.config(phases=((steps, {}),), encoder__num_layers=layers, **changes)
+  run = machinery.resolved(assembly.resolve(made), 300, on(kind), kept)
+  assert run.phases[0].config.run.to_dict() == run.config.run.to_dict()
+  return tuple(run.config.run[field] for field in machinery.FIELDS)
+
+
+@pytest.mark.parametrize(
+  'kind, expected, given',
+  [
+    ('cpu', ('xla', 1, 'none'), {}),
+    ('NVIDIA H200', ('cudnn', 1, 'none'), {}),
+    ('NVIDIA H200', ('xla', 1, 'none'), dict(encoder__attention_dropout=0.1)),
+    ('TPU v4', ('fused', 0, 'none'), {}),
+    ('TPU v5 lite', ('fused', 0, 'none'), {}),
+    ('TPU v6 lite', ('fused', 0, 'none'), {}),
+    ('TPU v3', ('xla', 1, 'none'), {}),
+    ('TPU of tomorrow', ('fused', 1, 'none'), {}),
+    ('TPU v4', ('fused', 1, 'none'), dict(steps=9_999)),
+    ('TPU v4', ('fused', 1, 'none'), dict(layers=25)),
+    ('TPU v4', ('xla', 2, 'full'), dict(run__kernels='xla', run__unroll=2, run__remat='full')),
+  ],
+)
+def test_auto_becomes_what_a_device_is_fast_with_and_an_explicit_value_wins(kind, expected, given):
+  given = {'run__remat': 'auto', 'encoder__attention_dropout': 0.0, **given}
+  assert resolved(kind, **given) == expected
+
+
+def test_values_of_the_run_so_far_win_over_the_devices_but_not_over_the_config():
+  kept = {'run.unroll': 3, 'run.remat': 'auto', 'run.kernels': 'fused_hashed', 'run.keep': 7}
+  assert resolved('TPU v4', kept, run__remat='auto') == ('fused_hashed', 3, 'none')
+  assert resolved('TPU v4', kept, run__unroll=0, run__kernels='xla') == ('xla', 0, 'none')
+  with pytest.raises(errors.UserError, match="config.run.unroll is 'all'"):
+    resolved('TPU v4', {'run.unroll': 'all'})
+
+
+def test_auto_is_the_plain_loop_where_no_device_decides():
+  plain = {field: asked.config().run[field] for field in ('unroll', 'remat')}
+  assert plain == {'unroll': 'auto', 'remat': 'none'}, 'remat is set in this config'
+  encoder = assembly.encoder(asked.config(run__remat='auto', encoder__num_layers=3), 300)
+  assert (encoder.unroll, encoder.remat) == (1, 'none')
+  assert assembly.encoder(asked.config(run__unroll=0, encoder__num_layers=3), 300).unroll == 3
+
+
+@pytest.mark.parametrize('enough', stack.REMAT)
+def test_remat_is_the_first_with_which_the_largest_phase_compiles(monkeypatch, enough):
+  config = asked.config(phases=((9, {}), (9, {'batch_size': 64, 'run.accumulation': 2}), (9, {})))
+  seen, said = [], []
+
+  def phase_run(run, phase, data, mesh, end):
+    seen.append((phase.index, run.config.run.remat, phase.config.run.remat))
+    return run.config.run.remat
+
+  monkeypatch.setattr(assembly, 'phase_run', phase_run)
+  monkeypatch.setattr(machinery, 'fits', lambda policy: policy == enough)
+  run = machinery.fitting(assembly.resolve(config), None, None, said.append)
+  asked_for = list(stack.REMAT)[: min(3, list(stack.REMAT).index(enough) + 1)]
+  assert run.config.run.remat == enough and len(said) == len(seen)
+  assert seen == [(1, policy, policy) for policy in asked_for], 'the last one is not asked for'
+
+
+def test_a_program_without_room_does_not_fit_and_other_errors_are_raised():
+  def fits(error):
+    def compile():
+      raise jax.errors.JaxRuntimeError(error)
+
+    lowered = types.SimpleNamespace(compile=compile)
+    with pytest.MonkeyPatch.context() as patch:
+      step = types.SimpleNamespace(lower=lambda *_: lowered)
+      patch.setattr(machinery.phase_runs, 'train_step', lambda _: step)
+      return machinery.fits(types.SimpleNamespace(inputs=()))
+
+  assert not fits('RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm')
+  with pytest.raises(jax.errors.JaxRuntimeError, match='INTERNAL'):
+    fits('INTERNAL: a fault')
+
+
+def test_a_step_that_is_asked_for_is_compiled_as_the_run_compiles_it():
+  run = assembly.resolve(asked.config())
+  text = readiness.text(readiness.Findings(), run, None, 1)
+  mesh = sharding.mesh((1, 1, 1), jax.devices()[:1])
+  assert machinery.fitting(run, text.data, mesh, print).config.run.remat == 'none'
+
+
+def test_a_workdir_has_what_auto_became_and_a_resumed_run_keeps_it(world, tmp_path, capsys):
+  def run(**changes):
+    made = config(world, **{'phases': ((2, {}),), 'schedule.warmup': 0}, **changes)
+    pretrain(made, str(tmp_path), corpus=str(world / 'corpus'))
+    written = json.loads((tmp_path / 'config.json').read_text())['run']
+    line = ' · '.join(f'{field} {written[field]}' for field in machinery.FIELDS)
+    assert f'machinery {line}\n' in capsys.readouterr().out
+    return tuple(written[field] for field in machinery.FIELDS)
+
+  assert run() == ('xla', 1, 'none')
+  assert run(**{'run.unroll': 2, 'run.remat': 'full'}) == ('xla', 2, 'full'), 'explicit values win'
+  assert run() == ('xla', 2, 'full'), 'and are kept'
+  attempts = tmp_path / 'attempts.jsonl'
+  attempts.write_text(attempts.read_text().replace('cpu"', 'TPU v4"'))
+  assert run() == ('xla', 1, 'none'), 'on other devices'
