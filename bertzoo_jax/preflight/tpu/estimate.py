@@ -11,8 +11,10 @@ Three times per step. The truth should lie between the outer two:
 The estimates were compared with known answers on v5e. Cycles of matrix products are within 3–14 %.
 Cycles of element-wise operations are up to three times too high, for example for an addition that
 is limited by memory. Gathers and small operations have no estimate; their time is their bytes
-divided by the bandwidth. Latency of collectives, input and host are left out. On v6e the estimate
-of a large product was 2.5 times its final schedule (bench/README.md), so `likely` is too long.
+divided by the bandwidth. Latency of collectives, input and host are left out.
+
+On v6e, 16,384 × 768 × 3,072 in bfloat16 is estimated at 377,734 cycles; its final schedule has 18
+turns of 8,400 bundles, 151,200 cycles, and the peak allows 147,400 (libtpu 0.0.52).
 """
 
 from typing import NamedTuple
