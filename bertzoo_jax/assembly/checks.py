@@ -43,10 +43,7 @@ def of_batches(phases, mesh, hosts: int) -> None:
 
 
 def of_phases(run: assembly.Run, phases, data, mesh) -> None:
-  """Builds every phase with stand-in text, so that a mistake ends the command before the first
-  step.
-  data: training_data.Data.
-  """
+  """Raises UserError for a mistake in any of these phases, by stand-in text. data: data.Data."""
   for phase in phases:
     of_phase(run, phase, data.trial(phase).features, data.vocab_size, mesh)
   of_order(run, phases, data.vocab_size, mesh)

@@ -33,7 +33,8 @@ def resolved(run, vocab_size: int, mesh, kept: dict | None = None):
     'run.unroll': 0 if long and device.device_kind in _UNROLLED else assembly.USUAL['unroll'],
     'run.remat': assembly.USUAL['remat'],
   }
-  known = {field: x for field, x in (kept or {}).items() if x != configuration.AUTO}
+  # auto takes cuDNN where it can, which run.dtype may have changed
+  known = {k: x for k, x in (kept or {}).items() if x not in (configuration.AUTO, 'cudnn')}
   made = run.changed({field: known.get(field, own[field]) for field in autos(run.config)})
   ranges.check_fields(made.config)
   return made
@@ -50,12 +51,13 @@ def policies(config) -> list[str]:
   return known[known.index(config.run.remat) :]
 
 
-def fitting(run, data, mesh, say):
+def fitting(run, phases, data, mesh, say):
   """The run with the first of its `policies` whose step a TPU's compiler takes, or the last one, in
-  the phase with the most tokens per microbatch. say: prints a line.
+  the phase with the most tokens per microbatch, of equals the last. say: prints a line.
   """
   tokens = lambda p: p.config.batch_size * p.config.length / p.config.run.accumulation
-  phase = max(run.phases, key=tokens).index
+  # a phase may add parameters, not drop them
+  phase = max(phases, key=lambda p: (tokens(p), p.index)).index
   *tried, last = policies(run.config)
   for policy in tried:
     made = run.changed({'run.remat': policy})

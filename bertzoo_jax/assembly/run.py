@@ -1,6 +1,7 @@
 """One run from its config to its last checkpoint: what `pretrain` and `finetune` share."""
 
 import contextlib
+import functools
 import json
 import os
 import platform
@@ -74,7 +75,6 @@ def train(
     checks.of_batches(run.phases, mesh, jax.process_count())
     end = min(run.end_step, data.last_step or run.end_step)
     with enough_memory(config):
-      run = _for_devices(run, workdir, data, mesh)
       begin = (init, init_layers, resume_moments)
       result = _attempt(run, workdir, data, mesh, end, begin, notice, show, check_held)
     return {
@@ -83,19 +83,18 @@ def train(
       'end': end,
       'data': data,
       'to_come': data.still_to_come(run.phases),
-      'flops': published_flops.of_run(run, data.vocab_size, mesh),
     }
 
 
-def _for_devices(run, workdir, data, mesh):
-  """The run with values in place of auto: those of the workdir, if it ran on such devices."""
-  autos, kind = machinery.autos(run.config), mesh.devices.flat[0].device_kind
-  kept = workdirs.machinery(workdir, kind) if autos else {}
+def _for_devices(run, kept, left, data, mesh, show):
+  """The run with values in place of auto, kept ones first. left: its phases to come, checked."""
+  autos, device = machinery.autos(run.config), mesh.devices.flat[0]
   run = machinery.resolved(run, data.vocab_size, mesh, kept)
-  if 'run.remat' in autos and kind.startswith('TPU'):
-    checks.of_phases(run, run.phases, data, mesh)  # a compilation takes minutes
-    say = print if first_process() else lambda line: None
-    run = machinery.fitting(run, data, mesh, say)
+  phases = [run.phases[index] for index in left]
+  checks.of_phases(run, phases, data, mesh)  # a compilation takes minutes
+  if 'run.remat' in autos and device.platform == 'tpu':
+    say = functools.partial(print, flush=True) if show and first_process() else lambda line: None
+    run = machinery.fitting(run, phases, data, mesh, say)
   return run
 
 
@@ -106,23 +105,23 @@ def _last_held_out(workdir) -> dict:
 
 
 def _attempt(run, workdir, data, mesh, end, begin, notice, show, check_held) -> dict:
-  """Resumes or begins the run, and trains. What loop.train returns."""
+  """Resumes or begins the run, and trains. What loop.train returns, and 'flops'."""
   config, (init, layers, resume_moments) = run.config, begin
+  # before another host may write there
+  kept = workdirs.machinery(workdir, mesh.devices.flat[0].device_kind)
   read_of = lambda phase: data.phase(phase).read
   keep_at = reading.kept(config.run.keep_words, run.phases, read_of, end)
+  about = {'config': None, 'corpus': data.corpus}
   checkpoints = checkpoint.Checkpoints(
-    workdir,
-    keep_at=keep_at,
-    keep=config.run.keep,
-    keep_every=config.run.keep_every,
-    run={'config': json.loads(configuration.to_json(config)), 'corpus': data.corpus},
+    workdir, keep=config.run.keep, keep_every=config.run.keep_every, keep_at=keep_at, run=about
   )
   start, source = checkpoints.newest() or 0, None
   if resume_moments and not start:
     source, start = _branching(config, init, layers, data, end)
-  here = next(p for p in run.phases if min(start, end - 1) < p.end_step)
-  following = [p for p in run.phases if here.end_step <= p.first_step < end]
-  checks.of_phases(run, [here, *following], data, mesh)
+  left = [p.index for p in run.phases if min(start, end - 1) < p.end_step and p.first_step < end]
+  run = _for_devices(run, kept, left, data, mesh, show)
+  config, (here, *following) = run.config, (run.phases[index] for index in left)
+  about['config'] = json.loads(configuration.to_json(config))
   phase_run = assembly.phase_run(run, here, data, mesh, end)
   memory.check(phase_run)
   later = [lambda p=p: assembly.phase_run(run, p, data, mesh, end) for p in following]
@@ -178,7 +177,8 @@ def _attempt(run, workdir, data, mesh, end, begin, notice, show, check_held) -> 
       stack.callback(part.close)
     stack.enter_context(distributed.watched())  # before those: to close is to wait for all hosts
     stack.enter_context(enough_memory(config))
-    return training.train(state, phase_run, later)
+    result = training.train(state, phase_run, later)
+  return {**result, 'flops': published_flops.of_run(run, data.vocab_size, mesh)}
 
 
 # --- the parts of a run, in the order of the story ---

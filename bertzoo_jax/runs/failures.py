@@ -55,7 +55,8 @@ def enough_memory(machinery, by_phase=False):
       f'A device has not enough memory ({errors.words(e, 200)}). The checkpoints are '
       f'kept. Try run.accumulation={2 * machinery.accumulation}'
       + (' (twice its own in a phase of config.phases that sets it)' if by_phase else '')
-      + ', then run.remat=full, then more devices along fsdp in run.mesh. These leave the '
+      + ', then run.remat=full' * (machinery.remat != 'full')
+      + ', then more devices along fsdp in run.mesh. These leave the '
       'experiment as it is; with a smaller batch_size or length it is another one, and needs a '
       '--workdir of its own.'
     ) from e

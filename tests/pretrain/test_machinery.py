@@ -57,6 +57,8 @@ def test_values_of_the_run_so_far_win_over_the_devices_but_not_over_the_config()
   kept = {'run.unroll': 3, 'run.remat': 'auto', 'run.kernels': 'fused_hashed', 'run.keep': 7}
   assert resolved('TPU v4', kept, run__remat='auto') == ('fused_hashed', 3, 'none')
   assert resolved('TPU v4', kept, run__unroll=0, run__kernels='xla') == ('xla', 0, 'none')
+  other = dict(run__dtype='float32', encoder__attention_dropout=0.0)
+  assert resolved('NVIDIA H200', {'run.kernels': 'cudnn'}, **other)[0] == 'xla', 'it has 16 bits'
   with pytest.raises(errors.UserError, match="config.run.unroll is 'all'"):
     resolved('TPU v4', {'run.unroll': 'all'})
 
@@ -80,10 +82,14 @@ def test_remat_is_the_first_with_which_the_largest_phase_compiles(monkeypatch, e
 
   monkeypatch.setattr(assembly, 'phase_run', phase_run)
   monkeypatch.setattr(machinery, 'fits', lambda policy: policy == enough)
-  run = machinery.fitting(assembly.resolve(config), None, None, said.append)
+  whole = assembly.resolve(config)
+  run = machinery.fitting(whole, whole.phases, None, None, said.append)
   asked_for = list(stack.REMAT)[: min(3, list(stack.REMAT).index(enough) + 1)]
   assert run.config.run.remat == enough and len(said) == len(seen)
   assert seen == [(1, policy, policy) for policy in asked_for], 'the last one is not asked for'
+  seen.clear()
+  machinery.fitting(whole, [whole.phases[0], whole.phases[2]], None, None, said.append)
+  assert {index for index, *_ in seen} == {2}, 'of those that are left, and of equals the last'
 
 
 def test_a_program_without_room_does_not_fit_and_other_errors_are_raised():
@@ -106,7 +112,7 @@ def test_a_step_that_is_asked_for_is_compiled_as_the_run_compiles_it():
   run = assembly.resolve(asked.config())
   text = readiness.text(readiness.Findings(), run, None, 1)
   mesh = sharding.mesh((1, 1, 1), jax.devices()[:1])
-  assert machinery.fitting(run, text.data, mesh, print).config.run.remat == 'none'
+  assert machinery.fitting(run, run.phases, text.data, mesh, print).config.run.remat == 'none'
 
 
 def test_a_workdir_has_what_auto_became_and_a_resumed_run_keeps_it(world, tmp_path, capsys):

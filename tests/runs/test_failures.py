@@ -15,7 +15,7 @@ UNPARSED = (
   'Error writing "a/.zarray" in OCDBT database at gs://bucket/run/: Error parsing object member '
   r"[tensorstore_spec='{\"kvstore\":{\"bucket\":\"bucket\",\"driver\":\"gcs\"}}']"
 )
-RUN = types.SimpleNamespace(accumulation=2)
+RUN = types.SimpleNamespace(accumulation=2, remat='none')
 
 
 def test_a_device_without_room_ends_a_run_with_what_helps_and_exit_code_3():
@@ -28,6 +28,9 @@ def test_a_device_without_room_ends_a_run_with_what_helps_and_exit_code_3():
   assert 'config.phases' not in str(e.value)
   with pytest.raises(errors.Stopped, match=r'twice its own in a phase of config\.phases'):
     with failures.enough_memory(RUN, by_phase=True):
+      raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: no room')
+  with pytest.raises(errors.Stopped, match=r'run\.accumulation=2, then more devices'):
+    with failures.enough_memory(types.SimpleNamespace(accumulation=1, remat='full')):
       raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: no room')
 
 
