@@ -83,9 +83,7 @@ class Text(NamedTuple):
 
 
 def of_epochs(findings: Findings, config, paths):
-  """The config with the steps of config.epochs; as it is, with W02, if a corpus is in an object
-  store.
-  """
+  """The config with the steps of config.epochs; with a corpus in an object store as is, and W02."""
   if any(map(storage.is_remote, mixture.listed(paths))):
     steps = sum(phase.steps for phase in configuration.phases(config))
     findings.add(
@@ -192,6 +190,13 @@ def check_workdir(
       every = config.run.keep_every
       for_good = (configuration.total_steps(config) // every if every else 0) + text.kept
       check_room(findings, path, state_bytes, config.run.keep, for_good)
+
+
+def machinery(workdir: str | None, device_kind: str) -> dict:
+  """workdirs.machinery; {} without a workdir, or if it cannot be read: `check_workdir` says so."""
+  with contextlib.suppress(Exception):  # of an object store, any
+    return workdirs.machinery(workdir, device_kind) if workdir else {}
+  return {}
 
 
 @contextlib.contextmanager

@@ -153,7 +153,8 @@ def preflight(request: Request, say=lambda line: None) -> Preflight:
       text = readiness.text(findings, resolved, request.corpus, slice_.hosts if fitting else 1)
   described = []
   if sound and text is not None and fitting:
-    resolved = machinery.resolved(resolved, text.data.vocab_size, mesh)
+    kept = readiness.machinery(request.workdir, devices[0].device_kind)
+    resolved = machinery.resolved(resolved, text.data.vocab_size, mesh, kept)
     config = resolved.config
   if sound and text is not None:
     described = _described(findings, resolved, text, mesh if fitting else None)

@@ -7,6 +7,7 @@ import pytest
 from bertzoo_jax.preflight import processes
 from bertzoo_jax.preflight import report
 from bertzoo_jax.preflight.tpu import chips
+from bertzoo_jax.runs import workdir as workdirs
 from tests.preflight import asked
 
 
@@ -70,7 +71,7 @@ def test_the_largest_batch_is_found_and_what_else_helps_and_each_was_tried(monke
 
 
 @asked.needs_libtpu
-def test_auto_is_said_and_takes_the_first_remat_that_fits(monkeypatch):
+def test_auto_is_said_and_takes_the_first_remat_that_fits(monkeypatch, tmp_path):
   asked.linear(monkeypatch, feed_forward=0.1, full=0.05)
   auto = dict(run__remat='auto', encoder__num_layers=2, phases=((20_000, {}),))
   found = asked.preflight(asked.config(batch_size=4096, **auto), topology='v5e:2x2')
@@ -81,6 +82,11 @@ def test_auto_is_said_and_takes_the_first_remat_that_fits(monkeypatch):
   assert '--config.run.accumulation=8' in asked.changes(found)
   found = asked.preflight(asked.config(**auto), topology='v5e:2x2')
   assert report.as_dict(found)['machinery'] == dict(kernels='fused', unroll=0, remat='none')
+  workdirs.describe(tmp_path, asked.config(**auto, run__unroll=2), {'hash': ''}, lambda _: None)
+  start = dict(start_step=0, devices='4 × TPU v5 lite', init=None)
+  workdirs.add_attempt(tmp_path, corpus_hash='', **start)
+  found = asked.preflight(asked.config(**auto), topology='v5e:2x2', workdir=str(tmp_path))
+  assert found.ready and found.config.run.unroll == 2, 'as the run in the workdir goes on'
 
 
 @asked.needs_libtpu
