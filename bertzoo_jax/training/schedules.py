@@ -42,7 +42,7 @@ def linear_product(total_steps: int, *, learning_rate, warmup):
 
 
 def linear_to_floor(total_steps: int, *, learning_rate, warmup, end_share):
-  """From the peak at W linear to end_share·peak at T, where it stays (XLNet's, with 0.001)."""
+  """After a warmup from 0, linear to end_share·peak at T, then flat (XLNet's, with 0.001)."""
   falling = lambda s: end_share + (1.0 - end_share) * _left(s, warmup, total_steps)
   return _warmed_up(total_steps, learning_rate, warmup, falling)
 
@@ -60,7 +60,7 @@ def inverse_sqrt(total_steps: int, *, learning_rate, warmup):
 
 
 def cosine(total_steps: int, *, learning_rate, warmup, end_share):
-  """From W half a cosine to end_share·peak at T, where it stays (Loshchilov and Hutter 2017)."""
+  """After W half a cosine to end_share·peak at T, then flat (Loshchilov and Hutter 2017, eq. 5)."""
   return warmup_stable_decay(
     total_steps,
     learning_rate=learning_rate,
@@ -78,7 +78,7 @@ def warmup_stable_decay(total_steps: int, *, learning_rate, warmup, decay, shape
   Raises:
     UserError: warmup and decay do not fit into total_steps, or an unknown shape.
   """
-  if warmup + decay > total_steps:
+  if warmup < total_steps < warmup + decay:
     raise errors.UserError(
       f'schedule.decay is {decay} of {total_steps} steps, {warmup} of them warmup: lower one of '
       'them or train longer.'

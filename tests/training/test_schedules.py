@@ -99,6 +99,8 @@ def test_every_step_has_the_rate_that_transformers_gives_it(warmup):
 def test_a_decay_that_does_not_fit_is_refused_and_none_is_constant():
   with pytest.raises(errors.UserError, match=r'schedule.decay is 950 of 1000 steps, 100 of them'):
     build('warmup_stable_decay', decay=950)
+  with pytest.raises(errors.UserError, match=r'schedule.warmup is 1000 of 1000 steps: it must be'):
+    build('warmup_stable_decay', warmup=T)
   with pytest.raises(errors.UserError, match='config.schedule.shape'):
     build('warmup_stable_decay', shape='square')
   assert float(build('warmup_stable_decay', decay=0)(T + 5)) == PEAK
