@@ -7,7 +7,7 @@ bench/tpu_choices.csv.
 The train step of configs/bert.py:base, masked language modelling alone, dropout 0.1, 16,384 tokens
 on one chip, compiled at full depth for each choice. Nothing runs. `ms` is the likely time, with its
 bounds (bertzoo_jax/preflight/tpu/estimate.py). `cycles_ms` sums all estimates, which makes stacking
-in a scan up to three times too dear. `run.unroll=1` is the scan, a config's default. Settings of
+in a scan up to three times too dear. `run.unroll=1` is the scan. Settings of
 `run.remat` are compared at 512 tokens only. Rows that --out already has are kept, so that a table
 cut short goes on; delete a row to make it anew.
 """

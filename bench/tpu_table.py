@@ -6,8 +6,8 @@ own figures: bench/tpu_table.csv.
 
 Nothing runs: the train step of each phase is compiled as `preflight` does, minutes for each row.
 Memory is the compiler's own peak per chip, time its estimate with bounds, for the batch and the
-accumulation of the config. Rows that --out already has are kept, so that a table cut short goes on;
-delete a row to make it anew.
+accumulation of the config, with run.unroll=1 and run.remat=none. Rows that --out already has are
+kept, so that a table cut short goes on; delete a row to make it anew.
 """
 
 import importlib
@@ -47,9 +47,9 @@ _OUT = flags.DEFINE_string('out', str(ROOT / 'bench/tpu_table.csv'), 'The table.
 
 def rows(name: str, size: str, types: list[str]):
   """Rows of the table for one config and size, one per phase; one row if no type holds it."""
-  config = ml_collections.ConfigDict(
-    importlib.import_module(f'configs.{name}').get_config(size)
-  ).lock()
+  config = ml_collections.ConfigDict(importlib.import_module(f'configs.{name}').get_config(size))
+  config.run.update(unroll=1, remat='none')
+  config.lock()
   for kind in types:
     print(f'{name}:{size} on {kind}', file=sys.stderr, flush=True)
     found = verdict.preflight(verdict.Request(config, tpu=kind, largest=False))
