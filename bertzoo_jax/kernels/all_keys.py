@@ -119,9 +119,7 @@ def _forward(program, seed, q, k, v, own, others, out, lse, *sums):
 
 
 def _write(program, lanes, heads, sums, out, lse):
-  """Writes the results of the heads in a register. sums: (largest score, sum of exponentials, sum
-  of values) of each.
-  """
+  """Writes the results of a register. sums: (top, Σ exponentials, Σ values) of each head."""
   results = [tiles.finished(program, *of_head) for of_head in sums]
   for head, (_, lse_1Q) in zip(heads, results):
     lse[0, head.number] = lse_1Q

@@ -332,9 +332,7 @@ def _block(length: int, keys: int) -> int:
 
 
 class _Place(NamedTuple):
-  """Where a program stands: row of the batch, first head, block of queries (of how many), and the
-  first query of the block.
-  """
+  """A program's row of the batch, first head, block of queries (of how many), first query."""
 
   row: jax.Array
   head: jax.Array
@@ -343,14 +341,14 @@ class _Place(NamedTuple):
   query: jax.Array
 
   @classmethod
-  def of(cls, program, together, blocks, queries):
+  def of(cls, together, blocks, queries):
     group, row, block = (pl.program_id(axis) for axis in range(3))
     return cls(row, group * together, block, blocks, block * queries)
 
 
 def _forward(program, together, blocks, seed, halves, q, k, v, *refs):
   *given, query_marks, key_marks, out, lse = refs
-  place = _Place.of(program, together, blocks, q.shape[1])
+  place = _Place.of(together, blocks, q.shape[1])
   pairs = Pairs.of(program, place, query_marks, key_marks)
   for head in range(together):
     own, lanes = (
@@ -376,7 +374,7 @@ def _backward(program, together, blocks, seed, halves, q, k, v, grad, lse, *refs
   given, refs = refs[: segments + count], refs[segments + count :]
   query_marks, key_marks, dq, dk, dv, *refs = refs
   gradients, sums = refs[: segments + count], refs[segments + count :]
-  place = _Place.of(program, together, blocks, q.shape[1])
+  place = _Place.of(together, blocks, q.shape[1])
   pairs = Pairs.of(program, place, query_marks, key_marks)
 
   if count:

@@ -25,9 +25,7 @@ _HALO = 64  # a halo is one of these, or two, four
 
 
 def takes(length: int, keys: int, visible, relative) -> bool:
-  """Whether `attend` computes this: no relative terms, and no window around given places. Else
-  attention.attend does.
-  """
+  """Whether `attend` computes this; attention.py has relative terms, and windows at places."""
   elsewhere = visible.query_places_BL is not None or visible.first_query
   return relative is None and not (visible.window is not None and elsewhere)
 

@@ -225,7 +225,7 @@ class Norm(nn.Module):
 
 
 class RMSNorm(nn.Module):
-  """x over its root mean square, scaled (Zhang and Sennrich 2019, eq. 4); float32 inside."""
+  """x over its root mean square, scaled, in float32, then `dtype` (Zhang, Sennrich 2019, eq. 4)."""
 
   eps: float
   dtype: Any

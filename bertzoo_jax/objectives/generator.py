@@ -208,7 +208,7 @@ def logits(generator: Generator, params: dict, batch: dict, key, ops):
 
 
 def tempered(logits_BPV, batch, temperature: float, disallow_correct: bool):
-  """The logits that tokens are drawn by; with disallow_correct never the true token."""
+  """Logits / temperature, to draw tokens by; with disallow_correct never the true one."""
   if disallow_correct:
     is_true = batch['masked_targets'][..., None] == jnp.arange(logits_BPV.shape[-1])
     logits_BPV = jnp.where(is_true, _NEVER, logits_BPV)

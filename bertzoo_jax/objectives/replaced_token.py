@@ -85,7 +85,7 @@ def replaced_token_frozen(encoder, ops=operations.PLAIN, *, fields) -> objective
 
 
 def generator_mlm(encoder, ops=operations.PLAIN) -> objective.Objective:
-  """The first of two stages: `mlm` by a generator of the network's size alone."""
+  """The first of two stages: `mlm`, with its metrics, by a generator of the network's size."""
   generator = generators.build(encoder, width=1.0, depth=1.0, shared='none')
 
   def loss(params, batch, normalizers, carry, key, train):

@@ -48,7 +48,7 @@ def mlm_span_boundary(
 
 
 def boundary_weights(batch, num_offsets: int) -> jax.Array:
-  """[B, P]: masked weights of the first num_offsets tokens of spans between two tokens."""
+  """float32 [B, P]: weights of the first num_offsets tokens of spans between two, else 0."""
   told_BP = (batch['span_right'] > 0) & (batch['span_offset'] < num_offsets)
   return batch['masked_weights'] * told_BP
 
@@ -56,7 +56,7 @@ def boundary_weights(batch, num_offsets: int) -> jax.Array:
 def boundary_sums(
   head: heads.Head, encoder, params, hidden_BLD, batch, constrain
 ) -> dict[str, jax.Array]:
-  """{'boundary_loss', 'boundary_accuracy'}: sums over predictions; total 'boundary'."""
+  """{'boundary_loss', 'boundary_accuracy'}: sums; total 'boundary'. params: of the network."""
   logits_BPV = head.logits(encoder, params, hidden_BLD, batch, constrain=constrain)
   weights_BP = boundary_weights(batch, head.fields['num_offsets'])
   return networks.masked_sums(logits_BPV, {**batch, 'masked_weights': weights_BP}, 'boundary')

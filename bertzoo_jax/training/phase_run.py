@@ -137,7 +137,7 @@ def train_step(phase_run: PhaseRun):
 
 
 def compiler_options(device_kind: str, split_weights: bool) -> dict[str, str]:
-  """Of a phase's programs, under LIBTPU_INIT_ARGS. split_weights: over fsdp."""
+  """Of a phase's programs; LIBTPU_INIT_ARGS overrides them. split_weights: over fsdp."""
   wanted = {
     _FAST_MEMORY_FLAG: _FAST_MEMORY.get(device_kind),
     _WINDOWS_FLAG: _NEVER if split_weights and device_kind.startswith('TPU') else None,

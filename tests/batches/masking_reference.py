@@ -43,9 +43,7 @@ class Row:
     return int(hashing.bits(hashing.fold(self.key, purpose), np.array([counter]))[0])
 
   def ranked(self, columns):
-    """Columns in random order: largest rank first, as signed numbers whose low bits are the column
-    + 1.
-    """
+    """Columns in random order: largest rank first, signed, whose low bits are the column + 1."""
     low = (self.length + 1).bit_length()
     rank = {c: self.bits(hashing.SELECT, c) >> low << low | c + 1 for c in columns}
     return sorted(columns, key=lambda c: rank[c] - (rank[c] >> 31 << 32), reverse=True)

@@ -129,9 +129,7 @@ WORDS = np.array([[200, -1], [201, -1], [202, -1], [300, 301], [302, 303], [304,
 
 
 def _table():
-  """200 → 201, 202; 300 301 → 302 303; frequent words: 202 of one piece, 304 305 and 306 307 of
-  two.
-  """
+  """200 → 201, 202; 300 301 → 302 303; frequent: 202 of one piece, 304 305, 306 307 of two."""
   from bertzoo_jax.words.similar import words as words_lib
 
   words = np.pad(WORDS, ((0, 0), (0, similar.PIECES - 2)), constant_values=-1).astype(np.int32)

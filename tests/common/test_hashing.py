@@ -39,9 +39,7 @@ def test_numpy_and_tensorflow_draw_the_same_bits():
 
 
 def test_bits_never_change():
-  """Golden numbers: another value here means that no resumed run would see the batches it began
-  with.
-  """
+  """Golden numbers: another value here means that no resumed run sees its batches again."""
   assert hashing.bits(hashing.new_key(0), np.arange(3)).tolist() == [
     3878439305,
     1973154077,

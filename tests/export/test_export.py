@@ -38,9 +38,7 @@ SIZES = dict(num_layers=2, hidden_size=32, num_heads=2, intermediate_size=48, ma
 
 
 def make_workdir(path, config, sizes=SIZES):
-  """A workdir as a finished run leaves it, with perturbed weights at step 7; returns the
-  weights.
-  """
+  """A workdir as a finished run leaves it, perturbed weights at step 7; returns the weights."""
   config = ml_collections.ConfigDict(config)
   config.encoder.update(sizes)
   tokenizer = tokenizers.train(config.tokenizer.to_dict(), lambda: iter(SAMPLE.split('\n\n')))

@@ -15,9 +15,7 @@ def put(folder, tensors, config):
 
 
 def theirs(architecture, scale=0.1, **fields):
-  """A network of transformers' own making, every parameter perturbed, the row of padding
-  included.
-  """
+  """A network of transformers' own making, every parameter perturbed, padding's row included."""
   import torch
   import transformers
 

@@ -139,9 +139,7 @@ def trained(objective, **changes):
 
 
 def network(case):
-  """(parameters, encoder) of a case's network: of an objective with two, the one that the class is
-  for.
-  """
+  """(parameters, encoder) of a case's network: of two, the one that the class is for."""
   architecture, name, changes, _ = CASES[case]
   networks = small.objective(name, **changes).networks
   network = networks[-1 if architecture.endswith('MaskedLM') else 0]

@@ -54,9 +54,7 @@ def _kept(*arguments):
 
 
 def _literally(sources_of, weights, choice):
-  """Source by source with sets of what was seen; a source's copies are those of what stays of
-  it.
-  """
+  """Source by source with sets of what was seen; a source's copies are of what stays of it."""
   documents_seen, paragraphs_seen, out = set(), set(), []
   for documents, weight in zip(sources_of, weights):
     kept = []

@@ -188,9 +188,7 @@ def trained(network, *more):
 
 
 def batches(kind, case):
-  """Few batches, so that something is learned in twenty steps; rows of all lengths, one without
-  weight.
-  """
+  """Few batches, to learn something in twenty steps; of all lengths, one row without weight."""
   return [_BATCHES.get(kind, _rows)(kind, case, number) for number in range(driver.STEPS)]
 
 

@@ -54,9 +54,7 @@ def marker(words='pieces', phrases=None, entities=None, tmp_path=None, **choices
 
 
 def shown(marker, text, **toy_options):
-  """Units of a sentence as text: | parts words, ( ) stand around phrases and [ ] around
-  entities.
-  """
+  """Units of a sentence as text: | parts words, ( ) are around phrases, [ ] around entities."""
   clean = marker.clean(text)
   encoded = toy(clean, **toy_options)
   marks, bad = marker.mark([text], [encoded])
