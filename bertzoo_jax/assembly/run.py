@@ -107,8 +107,7 @@ def _last_held_out(workdir) -> dict:
 def _attempt(run, workdir, data, mesh, end, begin, notice, show, check_held) -> dict:
   """Resumes or begins the run, and trains. What loop.train returns, and 'flops'."""
   config, (init, layers, resume_moments) = run.config, begin
-  # before another host may write there
-  kept = workdirs.machinery(workdir, mesh.devices.flat[0].device_kind)
+  kept = workdirs.machinery(workdir, mesh.devices.flat[0].device_kind)  # before a host writes
   read_of = lambda phase: data.phase(phase).read
   keep_at = reading.kept(config.run.keep_words, run.phases, read_of, end)
   about = {'config': None, 'corpus': data.corpus}

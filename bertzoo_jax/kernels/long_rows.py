@@ -35,7 +35,7 @@ def steps(heads: int, width: int, length: int, keys: int, window) -> tuple[int, 
   writes, and is not counted.
   """
   halo, own = _halo(length, keys, window), width_of(heads, width)
-  tile = _tile(length, keys, halo, jnp.dtype(jnp.bfloat16))
+  tile = _tile(length, keys, halo, jnp.dtype(jnp.bfloat16), min(heads, LANES // own))
   blocks, num_tiles = -(-length // tile[0]), -(-keys // tile[1])
   kept = 8 * blocks * tile[0] if not halo and blocks * num_tiles > 1 else 0
   programs = blocks if halo else blocks * num_tiles
@@ -51,11 +51,12 @@ def _halo(length, keys, window) -> tuple[int, int] | None:
   return halo if max(halo) <= 2 * LANES and sum(halo) + LANES < keys else None
 
 
-def _tile(length, keys, halo, dtype) -> tuple[int, int]:
+def _tile(length, keys, halo, dtype, together) -> tuple[int, int]:
   """Queries of a program, and keys of a tile without a window: a whole row, or the least padding,
-  then the most queries. In float32 half as many fit.
+  then the most queries. In float32 half as many fit, and with `together` > 4 heads in a register.
   """
   most = 2 * _BLOCKS[0] // dtype.itemsize
+  most = most if halo else max(LANES, most * 4 // max(4, together))
   if not halo and max(length, keys) <= min(most, _SHORT):
     return operands.up(length), operands.up(keys)
   fits = [n for n in _BLOCKS if n <= most and not any(n % keys for keys in halo or ())]
@@ -78,9 +79,9 @@ def attend(
   batch, length, heads, width = q_BLHK.shape
   keys = k_BMHK.shape[1]
   halo = _halo(length, keys, visible.window)
-  tile = _tile(length, keys, halo, q_BLHK.dtype)
-  of_queries, of_keys = operands.marks(visible)
   own = width_of(heads, width)
+  tile = _tile(length, keys, halo, q_BLHK.dtype, min(heads, LANES // own))
+  of_queries, of_keys = operands.marks(visible)
   rows, columns = (-(-n // of_tile) * of_tile for n, of_tile in zip((length, keys), tile))
   wide = lambda x: operands.pad(x, own, 3).reshape(*x.shape[:2], heads * own)
   flat = lambda x, size: operands.pad(wide(x), size, 1)
