@@ -16,10 +16,8 @@ _MANY = 20  # labels, beyond which a column that differs in most rows is taken f
 # as pandas writes a list or a set
 _LIST = re.compile(r'\[\s*([\'"].*[\'"]|-?\d.*)?\s*\]|\{\s*[\'"].*[\'"]\s*\}')
 # how programs write that there is none: always, and where all others are numbers
-_MISSING, _NO_NUMBER = (
-  ('', 'nan', 'NaN', '<NA>'),
-  ('none', 'null', 'na', 'n/a', 'nan', 'inf', '-inf'),
-)
+_MISSING = '', 'nan', 'NaN', '<NA>'
+_NO_NUMBER = 'none', 'null', 'na', 'n/a', 'nan', 'inf', '-inf'
 _TRUE, _FALSE = ('1', '1.0', 'true', 'yes'), ('0', '0.0', 'false', 'no', '')
 
 
