@@ -214,9 +214,7 @@ def _classes(train, given):
 
 
 def _check_spellings(found, train):
-  """Raises UserError for a label in two spellings, as 1 and 1.0, Joy and joy or with an invisible
-  character, and for the text of a list.
-  """
+  """Raises UserError for a label in two spellings (1 and 1.0, Joy and joy), or a list as text."""
   seen, place = {}, lambda label: train.places[train.labels.index((label,))]
   for label in sorted(found):
     if _LIST.fullmatch(label):

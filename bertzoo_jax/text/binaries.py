@@ -86,9 +86,8 @@ _CONTROLS = bytes({*range(32), 127} - {9, 10, 11, 12, 13, 26, 27})
 def refuse(head: bytes, file, more=()) -> None:
   """Raises UserError if a file holds no text.
 
-  Args:
-    head: its first bytes, HEAD of them if there are so many; of a packed file, those inside.
-    file: its name, for the message. more: kinds beside _STAND_INS.
+  head: its first bytes, HEAD of them if there are so many; of a packed file, those inside. file:
+  its name, for the message. more: kinds beside _STAND_INS.
   """
   many = _controls(head)
   begin = head.removeprefix(b'\xef\xbb\xbf').lstrip()
@@ -105,11 +104,8 @@ def refuse(head: bytes, file, more=()) -> None:
 
 def refuse_source(raw: bytes, head: bytes, file) -> None:
   """Raises UserError if a file's lines are no running text: as `refuse`, and for tables, XML that
-  is no MediaWiki dump, and a name that its content belies.
-
-  Args:
-    raw: the file's first bytes; head: those inside, which are others where it is packed.
-    file: its name.
+  is no MediaWiki dump, and a name that its content belies. raw: the file's first bytes; head: those
+  inside, which are others where it is packed; file: its name.
   """
   if raw.startswith(b'PAR1'):
     return

@@ -173,5 +173,5 @@ def test_odd_text_is_read_and_what_is_wrong_in_it_is_counted_not_refused(tmp_pat
 
 def test_markdown_and_a_text_of_a_task_may_begin_with_markup(tmp_path):
   text = '<!-- x -->\n<p align="center">A name.</p>\n'
-  assert made.read(made.write(tmp_path / 'README.md', text)) == ([text.splitlines()], {})
   binaries.refuse(text.encode(), 'train.tsv')
+  assert made.read(made.write(tmp_path / 'README.md', text)) == ([text.splitlines()], {})
