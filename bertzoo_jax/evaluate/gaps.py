@@ -72,6 +72,7 @@ class Found(NamedTuple):
     accuracies: Scores of the accuracy of NETWORK, and of the baselines BIGRAMS and FREQUENT.
     gaps: Gap of each that was drawn.
     top: Top, or None where it was not asked for.
+    notes: a sentence if the run was trained on other text.
   """
 
   step: int
@@ -81,6 +82,7 @@ class Found(NamedTuple):
   accuracies: list[scores.Score]
   gaps: list[Gap]
   top: Top | None = None
+  notes: tuple[str, ...] = ()
 
 
 def find(
@@ -142,6 +144,7 @@ def find(
       for n, *guesses in zip(drawn_G, *filled)
     ],
     _top(network.encoder, after, rows, text, counted.share, top) if top else None,
+    tuple(scores.notes_on(run.workdir, corpus)),
   )
 
 
@@ -227,7 +230,7 @@ def screen(found: Found) -> str:
       f'     {"likeliest by this network":<28}{top.accuracy:>7.1%}',
       f'     {"most frequent":<28}{top.frequent:>7.1%}',
     ]
-  return '\n'.join(lines)
+  return '\n'.join([*lines, *found.notes])
 
 
 def _below(found, unit='') -> str:

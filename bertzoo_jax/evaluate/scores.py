@@ -106,7 +106,7 @@ def evaluate(
       f'objective={config.objective.name} trains a network that sees no later tokens, but this '
       'command reads both sides of a mask: see its held-out loss per token in metrics.jsonl.'
     )
-  notes = _notes(workdir, corpus)
+  notes = notes_on(workdir, corpus)
   if kind := checkpoint.parse_address(address)[2]:
     notes.append(f'the weights are an average ({kind}).')
   sets = {'mlm': _rows(notes, corpus, config, config.format, 'held_out', batches)}
@@ -265,7 +265,7 @@ def to_json(found: NamedTuple) -> str:
   return json.dumps(tables.plain(found), indent=1, ensure_ascii=False) + '\n'
 
 
-def _notes(workdir, corpus):
+def notes_on(workdir, corpus) -> list[str]:
   """A sentence if the run was trained on other text."""
   record = workdirs.corpus_record(workdir)
   trained = record.get('hash')

@@ -15,11 +15,9 @@ from bertzoo_jax.tasks.examples import Source
 _MANY = 20  # labels, beyond which a column that differs in most rows is taken for a mistake
 # as pandas writes a list or a set
 _LIST = re.compile(r'\[\s*([\'"].*[\'"]|-?\d.*)?\s*\]|\{\s*[\'"].*[\'"]\s*\}')
-# how programs write that there is none: always, and beside numbers
-_MISSING, _NO_NUMBER = (
-  ('', 'nan', 'NaN', '<NA>'),
-  ('none', 'null', 'na', 'n/a', 'nan', 'inf', '-inf'),
-)
+# how programs write that there is none: always, and where all others are numbers
+_MISSING = '', 'nan', 'NaN', '<NA>'
+_NO_NUMBER = 'none', 'null', 'na', 'n/a', 'nan', 'inf', '-inf'
 _TRUE, _FALSE = ('1', '1.0', 'true', 'yes'), ('0', '0.0', 'false', 'no', '')
 
 
@@ -189,9 +187,10 @@ def _classes(train, given):
     spellings = {s: i for i, names in enumerate(given) for s in names.split('|')}
     return tuple(names.split('|')[0] for names in given), spellings
   found = {label[0] for label in train.labels}
-  numbers = any(_number(label) is not None for label in found)
-  for label in sorted(found):
-    if label in _MISSING or numbers and label.lower() in _NO_NUMBER:
+  words = {label for label in found if _number(label) is None}
+  beside_numbers = words < found and all(word.lower() in _NO_NUMBER for word in words)
+  for label in sorted(words):
+    if label in _MISSING or beside_numbers:
       place = train.places[train.labels.index((label,))]
       raise errors.UserError(
         f'{place} has no label{f", but {label!r}" if label else ""}: write one, or leave such rows '
@@ -215,9 +214,7 @@ def _classes(train, given):
 
 
 def _check_spellings(found, train):
-  """Raises UserError for a label in two spellings, as 1 and 1.0, Joy and joy or with an invisible
-  character, and for the text of a list.
-  """
+  """Raises UserError for a label in two spellings (1 and 1.0, Joy and joy), or a list as text."""
   seen, place = {}, lambda label: train.places[train.labels.index((label,))]
   for label in sorted(found):
     if _LIST.fullmatch(label):
@@ -232,7 +229,8 @@ def _check_spellings(found, train):
     if other != label:
       raise errors.UserError(
         f'{place(label)} has the label {label!r}, and other rows have {other!r}: spell both alike, '
-        f'or give all labels, --config.source.labels="(…, \'{other}|{label}\', …)".'
+        'or give all labels, with | between spellings of one, '
+        f'--config.source.labels="(…, {f"{other}|{label}"!r}, …)".'
       )
 
 

@@ -13,6 +13,7 @@ HEAD = 4096  # bytes that are looked at
 _BRING = 'bring its text as plain text, or leave it out'
 _UNPACK = 'unpack it ({} {{file}}) and name the files that were in it'
 _AGAIN = 'download it again, and look at what comes'
+_EXTRACT = 'extract its text first, or name it .md if it is Markdown'
 _BINARIES = (  # (first bytes, kind, remedy)
   (rb'PK\x03\x04', 'a zip archive (as are .docx, .xlsx and .epub)', _UNPACK.format('unzip')),
   (rb'PK\x05\x06', 'an empty zip archive', _UNPACK.format('unzip')),
@@ -60,7 +61,7 @@ _STAND_INS = (  # the same, of text files in place of the file that was meant, o
     _AGAIN,
   ),
   (
-    rb'(?is)(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html|head|body|div|p|h[1-6])[\s>]',
+    rb'(?is)(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html|head|body)[\s>]',
     'a web page (HTML)',
     f'extract its text first; if it was meant to be another file, {_AGAIN}',
   ),
@@ -70,7 +71,11 @@ _STAND_INS = (  # the same, of text files in place of the file that was meant, o
     'write the text of its records as JSON lines',
   ),
 )
-_TABLES = '.csv', '.tsv', '.tab'
+_OF_SOURCES = (  # the same; a text of a task, or Markdown, may begin so
+  (rb'(?is)(?:<!--.*?-->\s*)*<(?:div|p|h[1-6])[\s>]', 'a web page (HTML)', _EXTRACT),
+  (rb'\{\s*\n\s*"', 'one JSON object over several lines', 'write one per line, or a list of them'),
+)
+_TABLES, _MARKDOWN = ('.csv', '.tsv', '.tab'), ('.md', '.markdown', '.mdx')
 _COLUMN = re.compile(r'\w[\w.:-]*(?: [\w.:-]+)?')  # a name of a column
 _LEAST = 64  # bytes, from which on control characters are counted
 _MOST = 0.05  # of the bytes may be control characters
@@ -78,18 +83,17 @@ _MOST = 0.05  # of the bytes may be control characters
 _CONTROLS = bytes({*range(32), 127} - {9, 10, 11, 12, 13, 26, 27})
 
 
-def refuse(head: bytes, file) -> None:
+def refuse(head: bytes, file, more=()) -> None:
   """Raises UserError if a file holds no text.
 
-  Args:
-    head: its first bytes, HEAD of them if there are so many; of a packed file, those inside.
-    file: its name, for the message.
+  head: its first bytes, HEAD of them if there are so many; of a packed file, those inside. file:
+  its name, for the message. more: kinds beside _STAND_INS.
   """
   many = _controls(head)
   begin = head.removeprefix(b'\xef\xbb\xbf').lstrip()
-  for kinds, start in ((_BINARIES, head), (_WORDS, head if many else b''), (_STAND_INS, begin)):
+  for kinds, at in ((_BINARIES, head), (_WORDS, head if many else b''), (_STAND_INS + more, begin)):
     for pattern, what, remedy in kinds:
-      if re.match(pattern, start, re.DOTALL):
+      if re.match(pattern, at, re.DOTALL):
         raise errors.UserError(f'{file} is {what}, no text: {remedy.format(file=file)}.')
   if many and not head.startswith((b'\xff\xfe', b'\xfe\xff')):
     raise errors.UserError(
@@ -100,25 +104,18 @@ def refuse(head: bytes, file) -> None:
 
 def refuse_source(raw: bytes, head: bytes, file) -> None:
   """Raises UserError if a file's lines are no running text: as `refuse`, and for tables, XML that
-  is no MediaWiki dump, and a name that its content belies.
-
-  Args:
-    raw: the file's first bytes; head: those inside, which are others where it is packed.
-    file: its name.
+  is no MediaWiki dump, and a name that its content belies. raw: the file's first bytes; head: those
+  inside, which are others where it is packed; file: its name.
   """
   if raw.startswith(b'PAR1'):
     return
-  refuse(head, file)
-  if re.match(rb'(?:\xef\xbb\xbf)?\s*\{\s*?\n\s*"', head):
-    raise errors.UserError(
-      f'{file} is one JSON object over several lines: write an object per line, or a list of them.'
-    )
+  *_, inner, outer = ['', '', *(s.lower() for s in pathlib.PurePath(file).suffixes)]
+  kind = inner if outer in unpacking.NAMES else outer
+  refuse(head, file, () if kind in _MARKDOWN else _OF_SOURCES)
   if head.lstrip().startswith(b'<?xml') and not mediawiki.is_dump(head):
     raise errors.UserError(
       f'{file} is XML, but no MediaWiki dump: bring its text as plain text or JSON lines.'
     )
-  *_, inner, outer = ['', '', *(s.lower() for s in pathlib.PurePath(file).suffixes)]
-  kind = inner if outer in unpacking.NAMES else outer
   if raw and (outer == '.parquet' or outer in unpacking.NAMES and not unpacking.is_packed(raw)):
     raise errors.UserError(
       f'{file} is not what its name says: download it again, or rename it if it is text.'
@@ -138,10 +135,10 @@ def _controls(head) -> int:
 
 
 def _is_table(head) -> bool:
-  """Whether all lines have a tab inside, or as many marks as a first line that names columns."""
+  """Whether all lines but comments (#) have a tab, or as many marks as a first line of names."""
   text = head[:HEAD].decode('utf-8', 'ignore').removeprefix('\ufeff')
   lines = text.splitlines()[: -1 if len(head) >= HEAD else None]
-  filled = [line.strip() for line in lines if line.strip()]
+  filled = [line.strip() for line in lines if line.strip() and line[0] != '#']
   if len(filled) > 3 and all('\t' in line for line in filled):
     return True
   if len(lines) < 4 or not all(map(str.strip, lines[:4])):

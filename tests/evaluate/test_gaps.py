@@ -115,9 +115,11 @@ def test_a_gap_is_filled_by_the_weights_before_and_after(run, corpus, found):
 def test_a_run_that_began_with_other_weights_fills_the_gaps_with_those(run, corpus, tmp_path):
   made.make_workdir(tmp_path, config(), corpus)
   (tmp_path / 'attempts.jsonl').write_text('{"start_step": 0, "init": "%s"}\n' % run[0])
+  (tmp_path / 'corpus.json').write_text('{"hash": "c0ffee"}')
   found = gaps.find(str(tmp_path), str(corpus), batches=made.BATCHES)
   assert [g.before for g in found.gaps] == [g.after for g in found.gaps]
   assert found.curve == [(0, pytest.approx(found.loss.value))]
+  assert 'trained on the corpus c0ffee' in gaps.screen(found).splitlines()[-1]
 
 
 def told(found, below=2.0, accuracy=0.5, bigrams=0.4):

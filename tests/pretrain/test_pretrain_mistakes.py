@@ -14,17 +14,11 @@ from configs import parts
 from tests.pretrain.runs import refused
 from tests.pretrain.runs import run_train
 
+SIZES = dict(num_layers=1, hidden_size=16, num_heads=2, intermediate_size=32)
 LANES = {
   'format': parts.memory_segments(reuse_length=16),
   'masking': parts.permutation(num_predictions=6, block=16),
-  'encoder': parts.two_stream(
-    num_layers=1,
-    hidden_size=16,
-    num_heads=2,
-    intermediate_size=32,
-    memory_length=24,
-    reuse_length=16,
-  ),
+  'encoder': parts.two_stream(**SIZES, memory_length=24, reuse_length=16),
   'objective': parts.permutation_lm(),
   'length': 40,
   'batch_size': 24,

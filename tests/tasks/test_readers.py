@@ -122,6 +122,14 @@ def test_a_file_that_would_be_read_wrongly_is_refused_with_the_remedy(
     opened(tmp_path, name, content)
 
 
+def test_none_is_a_label_among_words_and_spellings_of_one_are_joined_as_the_remedy_says(tmp_path):
+  content = 'text,label\na,none\nb,1\nc,many\nd,Many\n'
+  with pytest.raises(errors.UserError, match=r"\(…, 'Many\|many', …\)"):
+    opened(tmp_path, 'train.csv', content)
+  given = ('none', '1', 'Many|many')
+  assert opened(tmp_path, 'train.csv', content, labels=given).labels == ('none', '1', 'Many')
+
+
 @pytest.mark.parametrize(
   'name, content, problem',
   [

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.text import binaries
 from bertzoo_jax.text import finding
 from bertzoo_jax.text import formats
 from bertzoo_jax.text import records
@@ -113,7 +114,7 @@ def _rows(mark, quote='"'):
     ('a.tsv', 'One line.\n', 'a table'),
     ('a.txt', _rows(','), 'a table'),
     ('a.txt', _rows('\t'), 'a table'),
-    ('a.txt', 'Door\tNN\nspoke\tVB\n\nAnd\tCC\nof\tIN\tx\n', 'a table'),  # tags of words
+    ('a.txt', '# text = Door\nDoor\tNN\nspoke\tVB\n\nAnd\tCC\nof\tIN\tx\n', 'a table'),  # of tags
     ('a', _rows(';'), 'a table'),
     ('a', _rows('|') * 200, 'a table'),
     ('a.html', '<!DOCTYPE html>\n<html><body>Text.', r'a web page \(HTML\), no text: extract its'),
@@ -168,3 +169,9 @@ def test_the_last_of_many_files_is_looked_at_before_the_first_is_read(tmp_path):
 )
 def test_odd_text_is_read_and_what_is_wrong_in_it_is_counted_not_refused(tmp_path, data):
   made.read(made.write(tmp_path / 'a', data))
+
+
+def test_markdown_and_a_text_of_a_task_may_begin_with_markup(tmp_path):
+  text = '<!-- x -->\n<p align="center">A name.</p>\n'
+  binaries.refuse(text.encode(), 'train.tsv')
+  assert made.read(made.write(tmp_path / 'README.md', text)) == ([text.splitlines()], {})

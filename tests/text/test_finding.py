@@ -64,6 +64,7 @@ BOTH = 'text/a.txt text/deep/b.txt'
     ('**', dict(text__to='../other', other__to='../text'), f'other/c.txt {BOTH}', ''),
     ('**/deep/**', dict(x='text/deep'), 'text/deep/b.txt', ''),
     ('text/**', dict(text__linked='../other'), f'{BOTH} text/linked/c.txt', ''),
+    ('hf:x/*', {'hf:x': 'text'}, 'hf:x/a.txt', ''),
     ('text/*', dict(text__z='a.txt'), 'text/a.txt', 'text/z'),
     ('text/**', dict(text__z='deep/b.txt'), BOTH, 'text/z'),
     ('text/*', dict(text__nothing='gone.txt', text__self='self'), 'text/a.txt', ''),

@@ -65,8 +65,8 @@ def memory_segments(text, length, *, reuse_length, both_directions, random_rate)
     if steps < 1:
       most = max(1, stream.size // (2 * reuse_length + lanes.room)) * (1 + both_directions)
       raise errors.UserError(
-        f'The text has {stream.size:,} tokens, too few for {batch_size} lanes of rows of {length}: '
-        f'lower config.batch_size to at most {most}.'
+        f'A split has {stream.size:,} tokens, too few for {batch_size} lanes of rows of {length}: '
+        f'lower config.batch_size to at most {most}, or prepare more text (config.corpus.held_out).'
       )
     return one(lambda key: range(steps * batch_size), None, assemble=lanes.assemble)
 

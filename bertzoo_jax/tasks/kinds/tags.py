@@ -78,7 +78,7 @@ class Tags:
     if wanted and odd:
       raise errors.UserError(
         f'config.metrics has {wanted[0]!r}, which is of entities (B-…, I-…), and there is the tag '
-        f'{odd[0]!r}: set --config.metrics="(\'accuracy\',)", or delete a line of titles.'
+        f'{odd[0]!r}: set --config.metrics="(\'accuracy\',)", or delete a line of column names.'
       )
 
   def report(self, task):
