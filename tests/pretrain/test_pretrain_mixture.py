@@ -7,6 +7,7 @@ import math
 import re
 import shutil
 
+import numpy as np
 import pytest
 import rich.console
 import small_corpora
@@ -29,8 +30,10 @@ from bertzoo_jax.show import __main__ as show
 from configs import bert
 from configs import parts
 from tests.pretrain import runs
+from tests.runs import processes
 
 BORDERS, STEPS = (4, 8), 11
+ABOUT_A_HOST = {'batch_crc32', 'seconds', 'tokens_per_second'}
 # a ramp of the batch, a falling rate, two corpora, a decay at the end
 RECIPE = dict(
   length=32,
@@ -147,6 +150,36 @@ def test_a_run_goes_on_bit_for_bit_from_every_border_and_keeps_the_words_it_was_
     [(few, many)] = re.findall(r'steps (\d+) \(300 words\), (\d+) \(900 words\)', said)
     assert {int(few), int(many), STEPS} <= {*step_folders.steps(again)}
     assert len(step_folders.steps(again)) <= 4  # those, and the best
+
+
+def test_two_hosts_read_and_train_the_recipe_as_one(world, tmp_path):
+  (world / 'config.py').write_text(
+    'import pathlib\n'
+    'from tests.pretrain import test_pretrain_mixture as recipe\n'
+    'def get_config(argument=None):\n'
+    '  made = recipe.config(pathlib.Path(__file__).parent)\n'
+    '  return made.copy_and_resolve_references().unlock()\n'
+  )
+  where = dict(
+    text=[f'--corpus={path}' for path in paths(world)],
+    lost_seconds=100,
+    PYTHONPATH=f'{runs.ROOT}:{runs.ROOT}/tests',
+  )
+  with processes.two(world, tmp_path / 'two', '--config.run.mesh=(2, 2, 2)', **where) as both:
+    assert [host.end() for host in both] == [0, 0], [host.said for host in both]
+  on_all = config(world, run={'mesh': (2, 2, 2)})
+  pretrain.pretrain(on_all, str(tmp_path / 'one'), corpus=paths(world))
+  ours, theirs = (metrics.read(tmp_path / name) for name in ('two', 'one'))
+  assert len(ours) == STEPS and sum('held_out_mlm_loss/small' in row for row in ours) == 2
+  for row, other in zip(ours, theirs, strict=True):
+    told = {key: value for key, value in other.items() if key not in ABOUT_A_HOST}
+    assert told.keys() == row.keys() - ABOUT_A_HOST
+    for key, value in told.items():
+      np.testing.assert_allclose(row[key], value, rtol=1e-5, err_msg=f'{key} of {row["step"]}')
+  ours, theirs = (processes.parameters(tmp_path / name) for name in ('two', 'one'))
+  for path, x in ours.items():
+    if not path.endswith('key/bias'):  # its gradient is 0 but for rounding, which Adam makes large
+      np.testing.assert_allclose(x, theirs[path], atol=1e-4, err_msg=path)
 
 
 @pytest.mark.parametrize(

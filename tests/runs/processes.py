@@ -84,12 +84,15 @@ def make_world(folder):
 
 
 class Process:
-  """A process of a run. `said` grows as it speaks."""
+  """A process of a run. `said` grows as it speaks. text: flags in place of --batches."""
 
-  def __init__(self, world, workdir, *flags, step_seconds=0.0, lost_seconds=10, **environment):
+  def __init__(
+    self, world, workdir, *flags, text=None, step_seconds=0.0, lost_seconds=10, **environment
+  ):
+    text = text or [f'--batches={world}/batches.npz']
     seconds = dict(STEP_SECONDS=str(step_seconds), LOST_SECONDS=str(lost_seconds))
     self.process = commands.begin(
-      *('-c', PROGRAM, f'--config={world}/config.py', f'--batches={world}/batches.npz'),
+      *('-c', PROGRAM, f'--config={world}/config.py', *text),
       *(f'--config.run.compile_cache={world}/cache', f'--workdir={workdir}', *flags),
       env=commands.environment(PYTHONUNBUFFERED='1', **seconds, **environment),
     )
