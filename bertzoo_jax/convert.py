@@ -176,7 +176,9 @@ def _read(path) -> dict:
 
 
 def _write_tokenizer(folder, source, a, config) -> None:
-  """Writes the tokenizer's files; of a SentencePiece model without a tokenizer.json, that too."""
+  """The tokenizer's files, with a tokenizer.json for a SentencePiece model that has none, and with
+  what a vocab.txt does not say.
+  """
   for path in sorted(source.iterdir()):
     if path.name in _TOKENIZER:
       (folder / path.name).write_bytes(path.read_bytes())

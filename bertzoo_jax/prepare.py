@@ -197,7 +197,9 @@ def _plan(config, found, loaded, files, where, excluded) -> dict:
 
 
 def _same_plan(out, plan) -> dict | None:
-  """The manifest of a finished corpus of this plan; None without one. UserError for others."""
+  """The manifest of a finished corpus of this plan; None if there is none yet. UserError for
+  anything else in the folder.
+  """
   manifest = corpus.read_manifest(out) if (out / 'manifest.json').exists() else None
   there = manifest.get('plan', {}) if manifest else _unfinished_plan(out)
   if there is None:
@@ -430,7 +432,9 @@ def _words(name, records) -> int | None:
 
 @contextlib.contextmanager
 def told(out):
-  """Turns an OSError into the UserError, TryAgain or Stopped of a sentence; Ctrl-C gets one too."""
+  """Turns an OSError into the UserError, TryAgain or Stopped that says it, and gives Ctrl-C a
+  sentence. `out`: where was written.
+  """
   try:
     yield
   except KeyboardInterrupt:

@@ -93,7 +93,9 @@ def _feed_forward(width: int, hidden: int) -> float:
 
 
 def _embeddings(e, others: int) -> float:
-  """The vectors of one token from the word table and two tables of `others` rows, up to D."""
+  """The vectors of one token from the word table and from two tables with `others` rows together,
+  their sum, norm and dropout, and a projection to D where their width is another.
+  """
   width, hidden = e.table_width, e.hidden_size
   total = 2 * width * e.vocab_size + 2 * width * others + (2 + NORM + DROPOUT) * width
   return total + (2 * hidden * width + hidden if width != hidden else 0)

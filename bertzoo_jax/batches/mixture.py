@@ -57,7 +57,9 @@ class Source(NamedTuple):
     return (reading.Reading(self.corpus.name, end - first, self.rows_per_epoch, words),)
 
   def rows(self, epoch, place, shuffled):
-    """Features and row keys of places [b] of epochs [b]; shuffled, or as the lists are."""
+    """Features and row keys of the places [b] of epochs [b]; `shuffled`: of the epoch's order, else
+    of the order of its lists.
+    """
     stretches, of_split = [], self.order.lists.parts
     for e, part, here in self.order.stretches(np.broadcast_to(epoch, place.shape), place):
       rows, numbers, key = self.order.rows(e, part, here, shuffled)

@@ -199,7 +199,9 @@ def of_epochs(config, corpus):
 
 
 def held_out(corpus, phase, **options) -> dict:
-  """{name: pipeline} of held-out rows, '' for an only corpus; without corpora that have none."""
+  """{name of the corpus: pipeline of its held-out rows}, '' for the only corpus. Of a mixture,
+  corpora without held-out text are left out.
+  """
   # without any, the first one is refused
   some = [m for m in corpus.members if m.splits['held_out'].num_tokens] or corpus.members
   for name in [m.name for m in corpus.members if m not in some]:

@@ -19,7 +19,9 @@ class TryAgain(UserError):
 
 
 class Stopped(UserError):
-  """A run that must not continue. The message says why, and which checkpoint remains."""
+  """A run that must not continue: the same line would fail in the same way. The message says why,
+  and which checkpoint remains.
+  """
 
   code = 3
 
@@ -29,7 +31,9 @@ class Diverged(Stopped):
 
 
 def near(word: str, known, cutoff=0.6) -> list[str]:
-  """The name that a word misspells or has the initials of, or none; of its section, if dotted."""
+  """The name that a word misspells or abbreviates by its initials ('lr'), or none. Of names with
+  dots, section.field, one of the same section is meant.
+  """
   section, _, field = word.rpartition('.')
   own = [name for name in known if name.rpartition('.')[0] == section] if section else list(known)
   initials = [n for n in own if ''.join(w[:1] for w in n.rpartition('.')[2].split('_')) == field]

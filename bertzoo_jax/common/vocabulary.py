@@ -42,7 +42,9 @@ def of_files(files) -> dict[str, int] | None:
 
 
 def added(files) -> list[dict]:
-  """Tokens that two files add to a vocabulary, by id: {'content', 'id', …} as in tokenizer.json."""
+  """Tokens that tokenizer_config.json or added_tokens.json adds to a vocabulary, in the order of
+  their ids: {'content', 'id', …}, as tokenizer.json has them.
+  """
   read = lambda name: read_json(files[name]) if name in files else {}
   told = read('tokenizer_config.json').get('added_tokens_decoder') or {}
   try:

@@ -239,7 +239,9 @@ def _below(found, unit='') -> str:
 
 
 def check(found: Found, least: float) -> None:
-  """Raises NotLearned for a run above entropy − `least` nats, or less often right than bigrams."""
+  """Raises NotLearned where the run is less than `least` nats below the unigram entropy, or less
+  often right than bigrams.
+  """
   if not found.entropy - found.loss.value >= least:  # also of a loss that is not a number
     raise NotLearned(
       f'The held-out loss is {_below(found, " nats")}, {least:g} nats below were required: train '

@@ -117,7 +117,9 @@ def at_once(runs, devices: int) -> int:
 
 
 def best(results: list[dict]) -> int:
-  """The number of the run with the highest dev score, the first of equals; no number is lowest."""
+  """The number of the run with the highest dev score; of equal ones the first. A score that is not
+  a number is below all others.
+  """
   return max(range(len(results)), key=lambda n: (_score(results[n]), -n))
 
 
@@ -128,7 +130,9 @@ def outputs(run, params, split, task) -> dict[str, np.ndarray]:
 
 
 def _one(run, task, weights, notice, devices, alone) -> dict | None:
-  """The result of a run: trains or resumes it, predicts, scores. alone: it may raise Diverged."""
+  """The result of a run: trains or resumes it, predicts, scores. alone: whether it is the only run:
+  its lines are shown, and it raises Diverged.
+  """
   file = run.folder / run.record
   if file.exists():
     return _scored_again(run, task, {'diverged': '', **storage.read_json(file)})

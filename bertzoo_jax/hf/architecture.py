@@ -364,7 +364,9 @@ def config(
 
 
 def encoder(a: Architecture, content: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-  """(the encoder's fields, sizes) of a config.json. Raises UserError for what none can express."""
+  """(the encoder's fields, sizes) of a config.json. Raises UserError for a setting that the encoder
+  cannot express.
+  """
   content = {**a.defaults, **content}
   for key, usual in a.defaults.items():
     _check_value(key, content[key], usual)

@@ -320,7 +320,9 @@ def _fields(section: dict[str, Any]) -> str:
 
 
 def _value(value) -> str:
-  """A value in words for a cell of a table."""
+  """A number readable, a list joined, anything else as it is; in a table's cell a bar would end
+  it.
+  """
   if isinstance(value, (list, tuple)):
     return ', '.join(map(_value, value))
   if isinstance(value, dict):

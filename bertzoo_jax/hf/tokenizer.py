@@ -131,7 +131,9 @@ def made_here(directory) -> bool:
 
 
 def published(directory, max_length: int = 0) -> dict[str, bytes]:
-  """{file name: content} of a directory's tokenizer. max_length: where it cuts; 0: as it is."""
+  """{file name: content} of the tokenizer's files in a local Hugging Face directory. max_length:
+  tokens at which it cuts; 0 leaves that as it is.
+  """
   found = sorted(p for p in pathlib.Path(directory).iterdir() if p.is_file())
   files = {p.name: p.read_bytes() for p in found if p.name in _PUBLISHED or p.suffix == '.model'}
   if max_length:

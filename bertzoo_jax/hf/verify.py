@@ -151,7 +151,9 @@ def our_logits(encoder, params: dict, batch: dict[str, np.ndarray]) -> dict[str,
 
 
 def reloaded(directory, name: str, **given):
-  """(float32 network of a class of transformers, its 'unloaded'). given: to from_pretrained."""
+  """(network of a class of transformers in float32, names for 'unloaded' of `logits`). given:
+  further arguments of from_pretrained.
+  """
   import transformers
 
   transformers.utils.logging.disable_progress_bar()

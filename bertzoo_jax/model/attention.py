@@ -273,7 +273,10 @@ class _Terms(NamedTuple):
     return self._by_query(jnp.pad(rows, ((0, 0),) * (rows.ndim - 1) + ((0, 1),)))
 
   def _own(self, table, turned: bool):
-    """The table [R, …], or with half_B that of each row. turned: the greatest distance first."""
+    """The table [R, …] of all rows of the batch, or with half_B the table [B, R, …] of each row.
+
+    turned: begin with the greatest distance.
+    """
     halves, half_B = self.relative.halves(table), self.relative.half_B
     halves = halves[:, ::-1] if turned else halves
     if half_B is None:

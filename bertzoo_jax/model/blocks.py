@@ -229,7 +229,9 @@ def flops_of(part, length: int, width: int) -> float | None:
 
 
 def init(block, key, plan: stack.Plan, width: int, *context):
-  """Parameters of a stack, copies first. width: D. context: what the attention is handed."""
+  """Parameters of a stack of such blocks: the copies of each in its first axis. width: D. context:
+  an example of what the attention is handed.
+  """
   x_BLD, visible = jnp.zeros((1, 1, width)), attention.same_pack(jnp.zeros((1, 1), jnp.int32))
   one = lambda key: block.init(key, x_BLD, visible, None, operations.PLAIN, *context)['params']
   return stack.init(one, key, plan)

@@ -196,7 +196,10 @@ class Disentangled(nn.Module):
     return self._scan(apply, told, x_BLD, first, end)[0] if first < end else x_BLD
 
   def _decode(self, told, x_BLD):
-    """states_BPD: the last block twice, with keys and values of the output x_BLD before it."""
+    """states_BPD of the decoder: the last block twice, both times with keys and values of x_BLD.
+
+    x_BLD: the output of the block before.
+    """
     block, at_BP = self._block(), told.batch['masked_positions']
     place_BP, position_ids_BL = at_BP, told.batch.get('position_ids')
     if position_ids_BL is not None:

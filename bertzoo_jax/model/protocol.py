@@ -87,7 +87,9 @@ def gathered(encoder, batch, dropout_keys_B2=None, ops=operations.PLAIN, memory=
 
 
 def gather(hidden_BLD: jax.Array, positions_BP: jax.Array) -> jax.Array:
-  """hidden_BPD at the positions; all in order, as numpy, are not gathered (no scatter back)."""
+  """hidden_BPD: the vectors at the positions of each row. All in order, as a numpy array, are not
+  gathered: the gradient of a gather is a scatter.
+  """
   length = hidden_BLD.shape[1]
   if isinstance(positions_BP, np.ndarray) and positions_BP.shape[1] == length:
     if (positions_BP == np.arange(length)).all():

@@ -208,7 +208,9 @@ def span(kind: str) -> Head:
 
 
 def conditional_span(kind: str, hidden_size: int, answerable: bool, dropout=0.0) -> Head:
-  """(start_BL, starts_BK, end_BKL, none_B). Answers lie in answer_mask, without it anywhere."""
+  """(start_BL, starts_BK, end_BKL, none_B) of model.heads.ConditionalSpanHead. Answers lie where
+  the batch's answer_mask is 1, or at any token without it.
+  """
 
   def inputs(encoder, params, hidden_BLD, batch):
     allowed_BL = batch['answer_mask' if 'answer_mask' in batch else 'pack_ids'] > 0

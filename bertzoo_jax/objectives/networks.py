@@ -82,7 +82,9 @@ def init_encoder(encoder, key, predicts=True, also=()):
 def vocabulary_logits(
   encoder, params, hidden, constrain=layers.unconstrained, name='mlm_head'
 ) -> jax.Array:
-  """Logits [..., V], float32, of a vocabulary head (mlm_head or next_head) of a network."""
+  """Logits [..., V], float32, of a vocabulary head. params: of the network. name: of the head, for
+  the token that follows each one next_head.
+  """
   head = heads.TABLE[name](params[name])
   return head.logits(encoder, params, hidden, {}, constrain=constrain)
 

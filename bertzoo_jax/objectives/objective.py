@@ -146,7 +146,9 @@ class Objective(NamedTuple):
 
   @property
   def all_axes(self) -> tuple[tuple[str, dict], ...]:
-    """What a mesh may split: by the objective, then heads, encoders, vectors."""
+    """What a mesh may split of each parameter: the tables of the objective, of heads, of its
+    encoders and of vectors, in this order.
+    """
     tables = [self.axes, modules.AXES, *(n.encoder.axes for n in self.networks), layers.AXES]
     return tuple(rule for table in tables for rule in table)
 

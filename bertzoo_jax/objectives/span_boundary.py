@@ -48,7 +48,9 @@ def mlm_span_boundary(
 
 
 def boundary_weights(batch, num_offsets: int) -> jax.Array:
-  """float32 [B, P]: weights of the first num_offsets tokens of spans between two, else 0."""
+  """[B, P] float32: the masked weight of a prediction if it is one of the first num_offsets tokens
+  of a span with a token on each side; else 0.
+  """
   told_BP = (batch['span_right'] > 0) & (batch['span_offset'] < num_offsets)
   return batch['masked_weights'] * told_BP
 
@@ -56,7 +58,9 @@ def boundary_weights(batch, num_offsets: int) -> jax.Array:
 def boundary_sums(
   head: heads.Head, encoder, params, hidden_BLD, batch, constrain
 ) -> dict[str, jax.Array]:
-  """{'boundary_loss', 'boundary_accuracy'}: sums; total 'boundary'. params: of the network."""
+  """{'boundary_loss', 'boundary_accuracy'}: sums over the predictions of a batch. The total
+  'boundary' is their denominator. params: of the network.
+  """
   logits_BPV = head.logits(encoder, params, hidden_BLD, batch, constrain=constrain)
   weights_BP = boundary_weights(batch, head.fields['num_offsets'])
   return networks.masked_sums(logits_BPV, {**batch, 'masked_weights': weights_BP}, 'boundary')

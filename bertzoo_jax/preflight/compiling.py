@@ -196,7 +196,9 @@ def needs(program, slice_) -> str:
 
 
 def _too_large(made, slice_) -> program.Program | None:
-  """What does not fit without activations is not given to the compiler: no batch would help."""
+  """Parameters, gradients and optimizer state that do not fit are not given to the compiler: no
+  batch would help.
+  """
   state = 2 * made.parameters + made.optimizer
   return program.Program(None, {}, None, state, 0.0) if state > slice_.chip.usable else None
 

@@ -152,7 +152,9 @@ def _divides(batches, accumulation, work) -> bool:
 
 
 def _kinds(work, worst, rows) -> dict[str, list[Option]]:
-  """Changes by kind, each from just enough to the strongest. rows: of the largest that fits."""
+  """Changes that leave the experiment as it is, by kind, each from what should be enough to the
+  strongest. rows: of the largest batch that fits, or 0.
+  """
   run, mesh, slice_ = work.run, work.mesh, work.slice_
   usable, state, over = slice_.chip.usable, _state(worst), sharding.rows_over(mesh)
   split, tensor = mesh.shape['fsdp'], mesh.shape['tensor']

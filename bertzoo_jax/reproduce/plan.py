@@ -68,7 +68,9 @@ def jobs(config, workdir, wanted=()) -> list[running.Job]:
 
 
 def alike(jobs) -> dict[str, str]:
-  """{row: an earlier row of the same config and init}, without rows that others begin with."""
+  """{row: an earlier row with the same config and init}: they differ in their text alone. A row
+  that others begin with is not among them.
+  """
   first, out, needed = {}, {}, {job.needs for job in jobs}
   for job in jobs:
     earlier = first.setdefault((program_of(job.experiment), job.init), job.name)
@@ -79,7 +81,9 @@ def alike(jobs) -> dict[str, str]:
 
 @contextlib.contextmanager
 def naming(section, row: str):
-  """In errors inside the `with`, `--config.length` gets the table's name for it."""
+  """In messages of errors raised inside the `with`, replaces `--config.length` by the table's name
+  for it, `--config.rows.ROW.experiment.length`.
+  """
   try:
     yield
   except errors.UserError as e:

@@ -51,7 +51,9 @@ def _hashes(arrays, mesh, specs):
 
 
 def _hash(x):
-  """uint32: the sum of all elements, each mixed with its place: one that changes, changes it."""
+  """uint32: the sum of the bits of all elements, each mixed with its place. Mixing is one to one,
+  so the sum changes if any single element does.
+  """
   x = x.astype(jnp.uint8) if x.dtype == bool else x
   bits = jax.lax.bitcast_convert_type(x, _UNSIGNED[x.dtype.itemsize]).reshape(-1)
   place = jax.lax.iota(jnp.uint32, bits.size) * jnp.uint32(0x9E3779B1)

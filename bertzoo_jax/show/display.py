@@ -84,7 +84,9 @@ def row(batch, number, tokenizer, special, fields):
 
 
 def _kinds(batch, special, block):
-  """Key of _STYLES of each token, {position: token to predict}, {position: which of its block}."""
+  """The kind of each token of a row (a key of _STYLES), {position: token to predict}, {position:
+  which of its block it is}.
+  """
   ids, segments = batch['input_ids'], batch['segment_ids']
   frame = {special['cls'], special['sep'], special['pad']}
   kinds = [

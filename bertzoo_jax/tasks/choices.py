@@ -55,7 +55,9 @@ class Choices:
 
 
 class _Read(NamedTuple):
-  """A question as written. label: of the right option or None; form: of FORMS, '' if unsaid."""
+  """A question as written. label: what stands for the right option, None without; form: of FORMS,
+  how the layout writes labels, '' if it does not say.
+  """
 
   text: str
   question: str

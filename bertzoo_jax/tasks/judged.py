@@ -8,7 +8,9 @@ _SHOWN = 30  # labels of a matrix
 
 
 def rows(task, split, outputs) -> list[dict]:
-  """A dict per example, of tags per word: input, gold, predicted, probability (the smallest)."""
+  """A dict for each example, of tags for each word: its input, gold, predicted, and the probability
+  of what was predicted (of several labels that of the least certain one).
+  """
   out = []
   for line, gold in zip(task.kind.answers(task, split, outputs), task.kind.gold(task, split)):
     predicted = next(line[key] for key in _SAID if key in line)

@@ -60,7 +60,9 @@ def _of_label(name, labels, logits, number=1):
 
 
 def roc_auc(labels, logits):
-  """Area under the ROC curve; of several labels or classes the mean of those that can be ranked."""
+  """Area under the ROC curve; of several labels or classes (one against the rest, by probability)
+  the mean of those that some rows have and others lack.
+  """
   if labels.ndim == 1:
     shares = np.exp(logits - logits.max(axis=1, keepdims=True))
     shares = shares / shares.sum(axis=1, keepdims=True)

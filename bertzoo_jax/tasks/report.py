@@ -56,7 +56,9 @@ def repeat_lines(task) -> list[str]:
 
 
 def known_lines(task, what: str) -> list[str]:
-  """How many examples of other splits train has too. what: they, with `known` and `of`."""
+  """How many examples of other splits have a key that train has, too. what: they, with `known` and
+  `of`.
+  """
   lines, learned = [], set(task.splits[TRAIN].source.keys)
   for s in task.splits.values():
     if s.name != TRAIN and (known := sum(key in learned for key in s.source.keys)):

@@ -170,7 +170,9 @@ def _matching(words):
 
 
 def _folders(top):
-  """A folder and those below it, each once, what links lead to last; none with a dot in front."""
+  """A folder and those below it, each once, also where links lead back; names with a dot in front
+  are left out. What is there comes before what links lead to.
+  """
   seen, real, links = set(), [top], []
   while real or links:
     folder = real.pop() if real else links.pop(0)

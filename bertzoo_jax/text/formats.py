@@ -112,7 +112,9 @@ def _check(file, kind, option, options, wanted):
 
 
 def gather(paragraphs, drop=lambda reason: None):
-  """Lists of what stands between ENDs, up to MAX_DOCUMENT; drop: of long and empty ones."""
+  """Lists of what stands between ENDs, none of them over MAX_DOCUMENT if it can be helped; `drop`
+  is told of what is over-long or empty.
+  """
   part, size = [], 0
   for p in paragraphs:
     if p is END:

@@ -106,7 +106,9 @@ class Reader:
 
 
 def _lot(document) -> float:
-  """A number from 0 to below 1 by a document's text alone, and by no other hash of it."""
+  """A number from 0 to below 1 that depends on a document's text alone, and on nothing that splits
+  or samples it elsewhere.
+  """
   digest = hashlib.blake2b(
     '\n'.join(document).encode('utf-8', 'surrogatepass'), digest_size=8, person=b'weight'
   ).digest()

@@ -74,7 +74,9 @@ def optional_json(path) -> dict:
 
 
 def section_of(folder) -> dict | None:
-  """The config section of a directory without tokenizer.json; None if its files do not say it."""
+  """The config section of the tokenizer of a directory without a tokenizer.json; None where its
+  files do not say how text is split.
+  """
   said = optional_json(folder / 'tokenizer_config.json')
   if (folder / 'vocab.txt').exists() and 'do_lower_case' in said:
     lowercase = bool(said['do_lower_case'])

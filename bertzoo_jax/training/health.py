@@ -9,7 +9,9 @@ MOST_IN_A_ROW = 20
 
 
 class Health:
-  """Takes the metrics of every step and reads them when they are judged, later: no step waits."""
+  """Takes the metrics of every step; they are read when they are judged, which may be later, so
+  that no step waits for the devices.
+  """
 
   def __init__(self, machinery, say, nonfinite: int):
     """machinery: the config's `run` section. say: takes the line about a spike. nonfinite: updates

@@ -137,7 +137,9 @@ def train_step(phase_run: PhaseRun):
 
 
 def compiler_options(device_kind: str, split_weights: bool) -> dict[str, str]:
-  """Of a phase's programs; LIBTPU_INIT_ARGS overrides them. split_weights: over fsdp."""
+  """Options of the compiler for the programs of a phase. LIBTPU_INIT_ARGS overrides them.
+  split_weights: whether weights are split over fsdp.
+  """
   wanted = {
     _FAST_MEMORY_FLAG: _FAST_MEMORY.get(device_kind),
     _WINDOWS_FLAG: _NEVER if split_weights and device_kind.startswith('TPU') else None,

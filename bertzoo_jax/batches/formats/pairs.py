@@ -134,7 +134,9 @@ class _Chunks(NamedTuple):
     return self._chunks(key, np.arange(first, last), documents[document + 1], target, starts, first)
 
   def halves_up_to(self, first, count, cut, most):
-    """Sentences [begin, end) of A, or of B where A has more than `most` tokens and B is there."""
+    """Sentences [begin, end) of the first segment of chunks, of the second where that has more
+    than `most` tokens and there is a second.
+    """
     starts, middle = self.text.sentence_starts, first + cut
     later = (starts[middle] - starts[first] > most) & (count > 1)
     return np.where(later, middle, first), np.where(later, first + count, middle)
@@ -205,7 +207,9 @@ def sentence_pairs(text, length, *, negative_rate):
 
 
 def _random_run(key, text, first, document, tokens):
-  """Sentences [begin, end) of another document, from a random one on, of at least `tokens`."""
+  """Sentences [begin, end) of a random document that is not `document`, from a random sentence on
+  to at least `tokens` tokens.
+  """
   starts, documents = text.sentence_starts, text.document_starts
   drawn = [
     hashing.below(

@@ -105,7 +105,9 @@ def check_corruption(corruption):
 
 
 def nearest(length, rate, most=0):
-  """Predictions of 0 … L tokens: max(1, round(rate · n)), halves to even; most 0: no limit."""
+  """Predictions of a row of n = 0 … L tokens: max(1, round(rate · n)), halves to even, at most
+  `most` (0: any number).
+  """
   counts = np.array([0] + [max(1, round(rate * n)) for n in range(1, length + 1)], np.int32)
   return np.minimum(counts, most) if most else counts
 

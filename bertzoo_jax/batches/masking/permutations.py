@@ -113,7 +113,9 @@ def in_order(length, corpus):
 
 
 def _goals(length, num_predictions, block):
-  """int32 [blocks, block+1]: predictions by tokens of a block; num_predictions in a full row."""
+  """int32 [blocks, block+1]: predictions of a block by the number of its tokens. Those of full
+  blocks sum to num_predictions.
+  """
   ends = np.minimum(np.arange(0, length + block, block), length)
   full = np.diff(-(-ends * num_predictions // length))
   sizes = np.diff(ends)
@@ -165,7 +167,9 @@ def _spans(key, words, left_R, thresholds, context, extent):
 
 
 def _words(words, word_R, n_R, left_R):
-  """(column behind as many of n words as run and budget have; whether n end before the last)."""
+  """(the column behind as many of n words as the run and the budget have; whether n words end
+  before the block's last one).
+  """
   none = words_lib.stand_in(words)
   last_R = tf.minimum(tf.gather(words.last, word_R), word_R + n_R - 1)
   most_R, begin_R = tf.reduce_max(n_R), tf.gather(words.start, word_R)
@@ -178,7 +182,9 @@ def _words(words, word_R, n_R, left_R):
 
 
 def _pieces(words, word_R, n_R, left_R):
-  """(column behind n tokens, which the budget has; whether they end before the last one)."""
+  """(the column behind n tokens, of which the budget has enough; whether they end before the
+  block's last one).
+  """
   end_R = tf.gather(words.start, word_R) + n_R
   return tf.minimum(
     end_R, tf.gather(words.end, tf.gather(words.last, word_R))

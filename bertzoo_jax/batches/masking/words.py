@@ -127,7 +127,9 @@ def shuffled(key, words, candidates_BL=None):
 
 
 def ranks(key, purpose, length):
-  """int32 [B, L], random, different in a row, not least or largest; low bits: column + 1."""
+  """int32 [B, L], random and all different in a row, as the low bits are the column + 1; none is
+  the least or largest int32.
+  """
   low = (length + 1).bit_length()
   random_BL = corruptions.draw(key, purpose, tf.range(length)[None])
   high_BL = tf.bitwise.bitwise_and(random_BL, tf.constant(2**32 - 2**low, tf.uint32))

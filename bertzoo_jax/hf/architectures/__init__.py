@@ -79,7 +79,9 @@ def reader(content: dict[str, Any], wished: str | None = None) -> Architecture:
 
 
 def _beside(name: str) -> dict[str, Architecture]:
-  """The architecture of a `package.module:NAME`, then the others of its module; {} for others."""
+  """The architecture of a `package.module:NAME`, and after it the others of its module, by such
+  names; empty for a name of the table.
+  """
   if ':' not in name:
     return {}
   module, found = name.partition(':')[0], {name: choose(name)}

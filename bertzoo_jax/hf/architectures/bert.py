@@ -30,7 +30,9 @@ def with_vocabulary(model_type, name, *rows, head='mlm_head', **rest):
 
 
 def family(model_type, name, **rest):
-  """(class with both heads, to fill masks, {head: class}, bare one). rest: of bert_like.build."""
+  """(class with both heads, with the vocabulary head, {head: class for a task}, class without a
+  head). name: how theirs begin. rest: arguments of bert_like.build.
+  """
   pooler = f'{model_type}.pooler.dense'
   rates = ('classifier_dropout',)
   pooled = heads.Form({'pooler': pooler, 'classifier': 'classifier'}, rates)

@@ -244,7 +244,9 @@ def _settle_fields(fields, params):
 
 
 def _modern(name: str) -> str:
-  """Microsoft names the head lm_predictions.lm_head; bare bodies lack the prefix."""
+  """Microsoft names the head lm_predictions.lm_head, as transformers does without `legacy`; bare
+  bodies lack the prefix.
+  """
   name = re.sub(
     r'^lm_predictions\.lm_head\.(dense|LayerNorm)\.', r'cls.predictions.transform.\1.', name
   )

@@ -218,7 +218,9 @@ class _Walk:
     )
 
   def _exchanges(self, here, instruction, times):
-    """The collectives of an instruction: itself, or those inside a fusion (reduce-scatter)."""
+    """The collectives of an instruction: itself, or those inside a fusion, where a sum of which
+    each keeps a slice is a reduce-scatter.
+    """
     if (kind := instruction.opcode.removesuffix('-start')) in _COLLECTIVES:
       return [self._collective(here, instruction, kind, times)]
     if instruction.opcode != 'fusion':
@@ -297,7 +299,9 @@ class _Walk:
     return None
 
   def _moved(self, here, instruction):
-    """Bytes from and to HBM; of a large array that is sliced or written in part, that part."""
+    """Bytes from and to HBM: operands and results that do not lie on the chip, and of a large array
+    that is only sliced or written in part, that part.
+    """
     if instruction.opcode in _MOVES:
       arrays = ['%s[%s]%s' % a for a in hlo_text.ARRAY.findall(instruction.shape)]
       smaller = min((hlo_text.size(a) for a in arrays[:2]), default=0)

@@ -72,7 +72,9 @@ def parse(text: str) -> Module:
 
 
 def size(shape: str, hbm_only: bool = False) -> int:
-  """Bytes of a shape without padding; `hbm_only`: without what a layout marks as on the chip."""
+  """Bytes of a shape, tuples added up, without the padding of tiles; `hbm_only`: of what does not
+  lie in on-chip memory, which a layout marks with S(n).
+  """
   total = 0
   for dtype, dims, layout in ARRAY.findall(shape):
     bits = _BITS.get(dtype, 8 if dtype.startswith('f8') else 0)
@@ -124,7 +126,9 @@ def dims(shape: str) -> list[int]:
 
 
 def group(attributes: str, devices: int) -> int:
-  """Devices of a replica group, 1 where none is; `devices` where a list says none."""
+  """Devices of a replica group, in any of the ways it is written; 1 where none is. devices: of the
+  program, which are meant by a list without any.
+  """
   if found := re.search(r'replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}', attributes):
     axes = {name: int(n) for name, n in re.findall(r"'([^']+)'=(\d+)", found[1])}
     return math.prod(axes[name] for name in re.findall(r"'([^']+)'", found[2]) if name in axes)

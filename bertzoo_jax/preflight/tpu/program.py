@@ -113,7 +113,9 @@ def prepare() -> None:
 
 
 def check_flags(flags: str) -> str | None:
-  """What libtpu says against LIBTPU_INIT_ARGS, or None; a wrong flag ends a child process."""
+  """The error of libtpu about LIBTPU_INIT_ARGS; None if it takes them. A wrong flag ends the
+  process, so a child process asks.
+  """
   ask = (
     'from jax.experimental import topologies; '
     "topologies.get_topology_desc(platform='tpu', topology_name='v5e:2x2')"
@@ -162,7 +164,9 @@ def lowered_entering(before: phase_runs.PhaseRun, after: phase_runs.PhaseRun):
 
 
 def compiled(function, *arguments) -> Program:
-  """A jitted function compiled for its arguments' shardings. JaxRuntimeError as `finished`."""
+  """A jitted function compiled for the TPU devices of its arguments' shardings: trees of
+  jax.ShapeDtypeStruct. Raises JaxRuntimeError as `finished`.
+  """
   return finished(_lowered(function, *arguments))
 
 

@@ -27,7 +27,9 @@ _WORDS = re.compile(rf'{_SPLIT}|(?:(?!{_SPLIT})\S)+')
 
 
 def exact_match(right, said):
-  """Share of answers right but for case, punctuation, articles, blanks (SQuAD's)."""
+  """Share of the answers that are right letter by letter, but for case, punctuation, English
+  articles and blanks (evaluation of SQuAD, Rajpurkar et al. 2016, 2018).
+  """
   return np.mean(_best(_same, right, said.texts))
 
 
@@ -111,7 +113,9 @@ def _overlap_zh(right, said):
 
 
 def _best(score, right, said) -> np.ndarray:
-  """Score of each answer, float64 [Q]. Right answers that normalise to nothing count if alone."""
+  """The score of each answer, float64 [Q]. A right answer of which nothing is left in the
+  evaluation's spelling is left out if there is another.
+  """
   out = np.zeros(len(said))
   for i, (texts, text) in enumerate(zip(right, said, strict=True)):
     real = [t for t in texts if normalized(t)] or list(texts) or ['']
@@ -120,7 +124,9 @@ def _best(score, right, said) -> np.ndarray:
 
 
 def _at_best_threshold(score, right, said) -> tuple[float, float]:
-  """(highest mean score, its threshold of the odds up to which an answer is given)."""
+  """(highest mean score, its threshold): an answer is given if its odds of none are at most the
+  threshold.
+  """
   given = _best(score, right, said.best)
   none = _best(score, right, [''] * len(given))
   if not said.may_have_none:

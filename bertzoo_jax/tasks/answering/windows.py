@@ -53,7 +53,9 @@ class Windows:
   decoding: Decoding
 
   def characters(self, window, start, end):
-    """(first character, one behind the last) of tokens start … end of a window's text."""
+    """(first character, the one behind the last) of tokens start … end, counted from the window's
+    first token of its text. All are int arrays of one shape.
+    """
     at = self.texts[self.passage[window]] + self.first[window]
     return self.starts[at + start], self.ends[at + end]
 

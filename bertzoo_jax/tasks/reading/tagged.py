@@ -294,7 +294,9 @@ def _conllu(data, path) -> Iterator[list[_Word]]:
 
 
 def _from_table(data, path, split, fields, layout):
-  """A sentence per line, characters TAB tags, each with U+0002 between; a first line of names."""
+  """A sentence per line: its characters and its tags, each with U+0002 between, and a tab between
+  both. A first line of names is left out.
+  """
   words, tags, places, left_out, with_tags = [], [], [], {}, split != UNLABELLED
   for number, line in files.lines_of(data, path):
     if not line.strip():
