@@ -198,7 +198,7 @@ def _worker(chip, lengths, chosen, variants):
 
   from bertzoo_jax.kernels import add_norm
   from bertzoo_jax.kernels import attention
-  from bertzoo_jax.kernels import long_rows
+  from bertzoo_jax.kernels import flash
   from bertzoo_jax.kernels import operands
   from bertzoo_jax.preflight.tpu import chips
   from bertzoo_jax.preflight.tpu import program
@@ -235,7 +235,7 @@ def _worker(chip, lengths, chosen, variants):
           attention_of(chip, place, heads, width, length, variant, rate),
           steps,
           operands.up(queries),
-          depth if relative else heads * long_rows.width_of(heads, width),
+          depth if relative else heads * flash.width_of(heads, width),
           whole=relative,
         )
         for norm in _norms(name):

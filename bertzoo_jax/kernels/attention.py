@@ -1,5 +1,5 @@
 """Fused attention, forward and backward, as TPU kernels: here with relative terms, or with a window
-around given places. Without either it is long_rows.py's.
+around given places. Without either it is flash.py's.
 
 Legend as in model/attention.py: B batch, L number of queries, M of keys, H heads, K head width, N
 places of the queries, R rows of a table of distances; D = H·K.
@@ -28,7 +28,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from bertzoo_jax.kernels import bits
-from bertzoo_jax.kernels import long_rows
+from bertzoo_jax.kernels import flash
 from bertzoo_jax.kernels import operands
 from bertzoo_jax.kernels.operands import LANES
 from bertzoo_jax.kernels.operands import product
@@ -111,8 +111,8 @@ def attend(
   batch, length, heads, width = q_BLHK.shape
   keys = k_BMHK.shape[1]
   keys_B2 = dropout_keys_B2 if dropout_rate else None
-  if long_rows.takes(length, keys, visible, relative):
-    out_BLHK, kept = long_rows.attend(
+  if flash.takes(length, keys, visible, relative):
+    out_BLHK, kept = flash.attend(
       *(q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate, keys_B2, scale, first_head, kept),
       hashed=hashed,
       interpret=interpret,
@@ -301,7 +301,7 @@ def steps(
   """Programs per row of the batch, forward and backward. keys: as many as queries if None."""
   keys = length if keys is None else keys
   if not relative:
-    return long_rows.steps(heads, width, length, keys, window)
+    return flash.steps(heads, width, length, keys, window)
   length, keys = operands.up(length), operands.up(keys)
   blocks = length // _block(length, keys)
   return tuple(

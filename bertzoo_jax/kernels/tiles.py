@@ -1,4 +1,4 @@
-"""Tiles of queries and keys in the attention kernels without relative terms (long_rows.py): a
+"""Tiles of queries and keys in the attention kernels without relative terms (flash.py): a
 kernel's static arguments, its call, and the numbers of a tile.
 
 Products read whole registers of lanes, in which one factor is 0 in the lanes of other heads: that
