@@ -14,6 +14,9 @@ comparisons at once, and time them one after another from what the compilers hav
     export JAX_COMPILATION_CACHE_DIR=/tmp/jax TORCHINDUCTOR_CACHE_DIR=/tmp/inductor
     python bench/gpu.py --turns=0 --jobs=4
     python bench/gpu.py --steps=10
+
+Compilers that choose kernels by timing them choose worse beside others: take few jobs. A comparison
+that fails shows the end of its errors, and the others go on; --limit=SECONDS ends one that hangs.
 """
 
 import argparse

@@ -114,6 +114,8 @@ def work(a):
   losses = [take(1) for _ in range(3)]
   tell(ready=time.perf_counter() - start, losses=losses, device=device)
   both.forget_peak()
+  if not a.turns:
+    return  # its memory is free while the other compiles
   for line in sys.stdin:
     seconds, cpu, steps = [], time.process_time(), int(line)
     queued = 1 if a.device == 'cpu' else steps
@@ -141,9 +143,10 @@ def busy():
 
 def main():
   a = arguments()
-  signal.alarm(a.limit)
   if a.worker:
     return work(a)
+  signal.signal(signal.SIGALRM, lambda *_: sys.exit(f'given up after {a.limit} s'))
+  signal.alarm(a.limit)
   environment = {
     **os.environ,
     'TF_CPP_MIN_LOG_LEVEL': '2',
