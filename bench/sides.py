@@ -7,6 +7,8 @@ import gc
 import pathlib
 import resource
 import sys
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -61,7 +63,8 @@ VOCAB = {
 # of the discriminator's loss.
 GENERATOR_WIDTH, GENERATOR_DEPTH, DISCRIMINATOR_WEIGHT = 0.25, 0.5, 50.0
 
-# DeBERTa's relative table: rows to each side, and V3's buckets. Positions of the mask decoder.
+# DeBERTa's relative table: rows to each side, and V3's buckets. Positions that have a vector, of
+# longer rows as many as their tokens.
 DISTANCES, BUCKETS, POSITIONS = 512, 256, 512
 
 # Systems whose classes have one implementation of attention.
@@ -76,6 +79,21 @@ _CLASSES = {
   'xlnet': ('XLNetConfig', 'XLNetLMHeadModel'),
   'modernbert': ('ModernBertConfig', 'ModernBertForMaskedLM'),
 }
+
+
+class Side(NamedTuple):
+  """What a side's process can do.
+
+  Attributes:
+    take: (number of steps) → the last one's loss, when all are done. They queue up on a GPU.
+    memory: () → most bytes of the device that it has held; of a processor, less `peak` before
+      anything was built.
+    device: its name.
+  """
+
+  take: Callable
+  memory: Callable
+  device: str
 
 
 def forget_peak():
@@ -131,9 +149,7 @@ def make_batch(a):
 
 
 def ours(a):
-  """(step, bytes): a function that takes one step and returns the loss when it is done; `peak`
-  before anything was built.
-  """
+  """Side of this repository."""
   sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
   import jax
   import jax.numpy as jnp
@@ -173,12 +189,15 @@ def ours(a):
   train = jax.jit(steps.make_train_step(objective, tx, schedule, seed=0), donate_argnums=0)
   batch = jax.tree.map(jnp.asarray, make_batch(a))
 
-  def step():
+  def take(steps):
     nonlocal state
-    state, metrics = train(state, batch)
+    for _ in range(steps):
+      state, metrics = train(state, batch)
+    jax.block_until_ready(state)
     return float(metrics['loss'])
 
-  return step, before
+  held = lambda: device.memory_stats()['peak_bytes_in_use']
+  return Side(take, held if a.device == 'gpu' else lambda: peak() - before, device.device_kind)
 
 
 def _sections(a, parts):
@@ -196,6 +215,8 @@ def _sections(a, parts):
     dropout=a.dropout,
     attention_dropout=a.attention_dropout,
   )
+  if a.system != 'xlnet':
+    sizes.update(max_positions=max(POSITIONS, a.length))
   detection = dict(discriminator_weight=DISCRIMINATOR_WEIGHT)
   if a.system == 'deberta':
     v1 = dict(buckets=0, norm_relative=False, shared_projections=False, key_bias=False)
@@ -220,7 +241,7 @@ def _memory(length):
 
 
 def theirs(a):
-  """The same with torch."""
+  """Side of transformers and torch."""
   import torch
   import transformers
 
@@ -229,7 +250,7 @@ def theirs(a):
   torch.set_num_threads(a.threads)
   torch.manual_seed(0)
   device = 'cuda' if a.device == 'gpu' else 'cpu'
-  torch.backends.cuda.matmul.allow_tf32 = True
+  torch.set_float32_matmul_precision('high')
   sizes = dict(MODELS[a.system][a.model])
   width = sizes.pop('hidden_size')
   fields = dict(
@@ -238,6 +259,7 @@ def theirs(a):
     **sizes,
     hidden_dropout_prob=a.dropout,
     attention_probs_dropout_prob=a.attention_dropout,
+    max_position_embeddings=max(POSITIONS, a.length),
   )
   if a.system not in _EAGER:
     fields.update(attn_implementation=a.attention)
@@ -253,16 +275,21 @@ def theirs(a):
   adam = torch.optim.AdamW(groups, lr=1e-4, betas=(0.9, 0.98), eps=1e-6, fused=True)
   run = torch.compile(loss_of, dynamic=False) if a.compile else loss_of
 
-  def step():
-    adam.zero_grad(set_to_none=True)
-    with torch.autocast(device, dtype=torch.bfloat16, enabled=a.dtype == 'bfloat16'):
-      loss = run(b)
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    adam.step()
+  def take(steps):
+    for _ in range(steps):
+      adam.zero_grad(set_to_none=True)
+      with torch.autocast(device, dtype=torch.bfloat16, enabled=a.dtype == 'bfloat16'):
+        loss = run(b)
+      loss.backward()
+      torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+      adam.step()
+    if device == 'cuda':
+      torch.cuda.synchronize()
     return float(loss.detach())
 
-  return step, before
+  if device == 'cpu':
+    return Side(take, lambda: peak() - before, device)
+  return Side(take, torch.cuda.max_memory_allocated, torch.cuda.get_device_name())
 
 
 def _build(module, part, *positional, **fields):
@@ -348,9 +375,10 @@ def _deberta(torch, fields, width, config, masked_lm):
   """Layers of DeBERTa v1. Their attention fails with `query_states`. So the decoder's attention is
   built here from the class's products and its `disentangled_att_bias`.
   """
+  positions = torch.nn.Embedding(fields.pop('max_position_embeddings'), width)
   relative = dict(pos_att_type=['c2p', 'p2c'], max_position_embeddings=DISTANCES)
   model = masked_lm(config(**fields, **_sizes(width), **_DEBERTA, **relative))
-  model.positions = torch.nn.Embedding(POSITIONS, width)
+  model.positions = positions
 
   def attend(its, x, z, mask, relative_pos, rel_embeddings):
     heads = lambda y: its.transpose_for_scores(y)
@@ -378,6 +406,7 @@ def _deberta(torch, fields, width, config, masked_lm):
 
 def _deberta_v3(torch, fields, width, config, encoder, masked_lm):
   """Layers of DeBERTa v2, word vectors E_D = E_G + Δ with no gradient to E_G, and V3's head."""
+  positions = torch.nn.Embedding(fields.pop('max_position_embeddings'), width)
   relative = dict(
     pos_att_type=['c2p', 'p2c'],
     max_position_embeddings=DISTANCES,
@@ -392,7 +421,7 @@ def _deberta_v3(torch, fields, width, config, encoder, masked_lm):
     **relative,
   )
   generator, discriminator = masked_lm(of_depth(GENERATOR_DEPTH)), encoder(of_depth(1.0))
-  generator.positions = torch.nn.Embedding(POSITIONS, width)
+  generator.positions = positions
   theirs, own = (x.embeddings.word_embeddings for x in (generator.deberta, discriminator))
   torch.nn.init.zeros_(own.weight)
   norm = torch.nn.LayerNorm(width, eps=1e-7)

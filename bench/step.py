@@ -44,14 +44,17 @@ sides have dropout of the output of attention alone.
 Each side lives in a process of its own; turns of `steps` steps alternate, so that a busy machine
 slows both. Medians, quartiles, processor seconds, and the load of other processes, since beside
 others a median says little. Memory is the process's peak of resident memory after the first three
-steps, and before (compilation included), each less its peak after its imports; with --device=gpu
-that is the host's alone.
+steps, and before (compilation included), each less its peak after its imports.
+
+On a GPU, both sides compile at the same time, the steps of a turn queue up as they do in training
+and are timed together, and memory is the most that a side's arrays have held of the GPU's.
 """
 
 import argparse
 import json
 import os
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
@@ -88,7 +91,8 @@ def arguments():
   p.add_argument('--compile', action='store_true', help='torch.compile for theirs')
   p.add_argument('--threads', type=int, default=os.cpu_count())
   p.add_argument('--steps', type=int, default=3, help='steps per turn')
-  p.add_argument('--turns', type=int, default=5)
+  p.add_argument('--turns', type=int, default=5, help='0 to compile alone')
+  p.add_argument('--limit', type=int, default=0, help='seconds until it is given up; 0 for none')
   p.add_argument('--sides', default='ours,theirs')
   p.add_argument('--worker', choices=('ours', 'theirs'), help=argparse.SUPPRESS)
   a = p.parse_args()
@@ -104,31 +108,26 @@ def arguments():
 
 def work(a):
   """A side's process: a number of steps a line comes in; seconds, losses and bytes go out."""
-  step, before = {'ours': both.ours, 'theirs': both.theirs}[a.worker](a)
+  take, memory, device = {'ours': both.ours, 'theirs': both.theirs}[a.worker](a)
+  tell = lambda **x: print(json.dumps(dict(memory=memory(), **x)), flush=True)
   start = time.perf_counter()
-  losses = [step() for _ in range(3)]
-  print(
-    json.dumps(dict(ready=time.perf_counter() - start, losses=losses, memory=both.peak() - before)),
-    flush=True,
-  )
+  losses = [take(1) for _ in range(3)]
+  tell(ready=time.perf_counter() - start, losses=losses, device=device)
   both.forget_peak()
   for line in sys.stdin:
-    seconds, cpu = [], time.process_time()
-    for _ in range(int(line)):
+    seconds, cpu, steps = [], time.process_time(), int(line)
+    queued = 1 if a.device == 'cpu' else steps
+    for _ in range(steps // queued):
       start = time.perf_counter()
-      losses.append(step())
-      seconds.append(time.perf_counter() - start)
-    print(
-      json.dumps(
-        dict(
-          seconds=seconds,
-          cpu=time.process_time() - cpu,
-          loss=losses[-1],
-          memory=both.peak() - before,
-        )
-      ),
-      flush=True,
-    )
+      loss = take(queued)
+      seconds.append((time.perf_counter() - start) / queued)
+    tell(seconds=seconds, cpu=time.process_time() - cpu, loss=loss)
+
+
+def answer(side, process):
+  """What a side's process says next. Other lines of its output are dropped."""
+  line = next((line for line in process.stdout if line.startswith('{')), None)
+  return json.loads(line) if line else sys.exit(f'{side} ended without an answer')
 
 
 def busy():
@@ -142,6 +141,7 @@ def busy():
 
 def main():
   a = arguments()
+  signal.alarm(a.limit)
   if a.worker:
     return work(a)
   environment = {
@@ -150,11 +150,11 @@ def main():
     'XLA_PYTHON_CLIENT_PREALLOCATE': 'false',
     'TOKENIZERS_PARALLELISM': 'false',
     'OMP_NUM_THREADS': str(a.threads),
+    'JAX_PLATFORMS': {'cpu': 'cpu', 'gpu': 'cuda'}[a.device],
   }
-  if a.device == 'cpu':
-    environment['JAX_PLATFORMS'] = 'cpu'
   sides = {}
-  for side in a.sides.split(','):
+
+  def start(side):
     sides[side] = subprocess.Popen(
       [sys.executable, __file__, *sys.argv[1:], f'--worker={side}'],
       stdin=subprocess.PIPE,
@@ -162,13 +162,31 @@ def main():
       text=True,
       env=environment,
     )
-    ready = json.loads(sides[side].stdout.readline())
+    return side
+
+  try:
+    compare(a, sides, map(start, a.sides.split(',')))
+  finally:
+    for process in sides.values():
+      process.kill()
+
+
+def compare(a, sides, started):
+  """Compiles both sides, times turns and prints. sides: {side: process} of those `started` gave."""
+  if a.device == 'gpu':
+    started = list(started)  # on a processor one compiles after the other
+  devices = set()
+  for side in started:
+    ready = answer(side, sides[side])
+    devices.add(ready['device'])
     print(
       f'{side}: first three steps {ready["ready"]:.1f} s (compiled within), peak '
       f'{ready["memory"] / 1e6:,.0f} MB, '
       f'losses {" ".join(f"{x:.3f}" for x in ready["losses"])}',
       flush=True,
     )
+  if not a.turns:
+    return
   seconds, cpu, loss = ({side: [] for side in sides} for _ in range(3))
   memory = {}
   began, before = time.perf_counter(), busy()
@@ -177,25 +195,23 @@ def main():
       time.sleep(0.5)  # threads of the other side stop spinning
       process.stdin.write(f'{a.steps}\n')
       process.stdin.flush()
-      answer = json.loads(process.stdout.readline())
-      seconds[side] += answer['seconds']
-      cpu[side].append(answer['cpu'] / a.steps)
-      loss[side].append(answer['loss'])
-      memory[side] = answer['memory'] / 1e6
+      told = answer(side, process)
+      seconds[side] += told['seconds']
+      cpu[side].append(told['cpu'] / a.steps)
+      loss[side].append(told['loss'])
+      memory[side] = told['memory'] / 1e6
   elapsed = time.perf_counter() - began
   others = (
     None
     if before is None
     else (busy() - before - sum(sum(c) * a.steps for c in cpu.values())) / elapsed
   )
-  for process in sides.values():
-    process.stdin.close()
-    process.wait()
   tokens = a.batch * a.length
   print(
     f'{a.system.upper()}-{a.model}, {a.batch} × {a.length}, {a.predictions} predictions, '
     f'{a.dtype}, dropout {a.dropout}, '
-    f'of attention {a.attention_dropout}, {a.device}, {a.turns} turns of {a.steps} steps; '
+    f'of attention {a.attention_dropout}, {" and ".join(sorted(devices))}, '
+    f'{a.turns} turns of {a.steps} steps; '
     f'other processes used {"?" if others is None else f"{others:.2f}"} cores'
   )
   for side in sides:
@@ -210,7 +226,7 @@ def main():
     ratio = lambda f: f(seconds['theirs']) / f(seconds['ours'])
     pairs = [
       statistics.median(t) / statistics.median(o)
-      for o, t in zip(*(np.reshape(seconds[s], (a.turns, a.steps)) for s in ('ours', 'theirs')))
+      for o, t in zip(*(np.reshape(seconds[s], (a.turns, -1)) for s in ('ours', 'theirs')))
     ]
     print(
       f'  ratio: median {ratio(statistics.median):.2f}  best {ratio(min):.2f}  turn by turn '
