@@ -1,11 +1,12 @@
-"""Minimal pairs over the words that a run has seen, beside an n-gram model of the same words.
+"""Minimal pairs over the words that runs have seen, beside an n-gram model of the same words.
 
 PYTHONPATH=. python bench/blimp.py RUN CORPUS PAIRS NGRAMS OUT [--of=4020] [--by=WAY]
 
 RUN is a workdir of `pretrain`, CORPUS its text, PAIRS the folder of BLiMP's files, NGRAMS what
 `bench/ngrams.py --json` wrote. Each checkpoint of RUN is scored on `--of` pairs, as many of each
 paradigm and evenly spread over its file. The newest one is scored on all pairs. OUT gets table.md,
-curve.svg and scores.json. What is scored stays scored, so the same line goes on.
+curve.svg and scores.json. What is scored stays scored, so the same line goes on. The line with
+another RUN adds it: one curve and one column per run, by the names of their folders.
 
 python bench/blimp.py --page OUT   writes table.md and curve.svg anew from scores.json.
 """
@@ -55,9 +56,10 @@ def main(run, corpus, pairs, ngrams, out, of, by):
   epochs = {row['step']: row['epoch'] for row in rows if 'epoch' in row}
   losses = {row['step']: row for row in rows if row.get('held_out_loss') is not None}
   record = out / SCORES
-  found = json.loads(record.read_text()) if record.exists() else {'checkpoints': {}}
+  found = json.loads(record.read_text()) if record.exists() else {'runs': {}}
   found |= dict(phenomena=phenomena, ngrams=json.loads(pathlib.Path(ngrams).read_text()))
-  found |= dict(corpus=own['hash'], words=words, tokens=own['tokens'], epochs=epochs[max(epochs)])
+  mine = found['runs'].setdefault(run.name, {'checkpoints': {}})
+  mine |= dict(corpus=own['hash'], words=words, tokens=own['tokens'], epochs=epochs[max(epochs)])
   steps = sorted(int(path.name) for path in (run / 'checkpoints').iterdir() if path.name.isdigit())
   with tempfile.TemporaryDirectory() as some:
     for name, lines in files.items():
@@ -65,14 +67,14 @@ def main(run, corpus, pairs, ngrams, out, of, by):
       few = lines[:: max(1, len(lines) // each)][:each]
       (pathlib.Path(some) / name).write_text('\n'.join(few) + '\n')
     for step in steps:
-      if str(step) not in found['checkpoints']:
-        found['checkpoints'][str(step)] = _scored(run, step, some, by) | dict(
+      if str(step) not in mine['checkpoints']:
+        mine['checkpoints'][str(step)] = _scored(run, step, some, by) | dict(
           words=round(_between(epochs, step) * words),
           bits_per_byte=losses.get(step, {}).get('held_out_bits_per_byte'),
         )
         record.write_text(json.dumps(found, indent=1) + '\n')
-  if found.get('whole', {}).get('step') != steps[-1]:
-    found['whole'] = _scored(run, steps[-1], pairs, by)
+  if mine.get('whole', {}).get('step') != steps[-1]:
+    mine['whole'] = _scored(run, steps[-1], pairs, by)
     record.write_text(json.dumps(found, indent=1) + '\n')
   page(out)
 
@@ -88,16 +90,21 @@ def _mean(of_groups, names) -> float:
 
 
 def table(found) -> str:
-  """Accuracy by phenomenon, of the network at its end and of the n-gram model."""
-  ours, theirs = found['whole']['groups'], found['ngrams']['accuracy']
-  lines = ['| phenomenon | paradigms | network | n-gram |', '|---|---|---|---|']
+  """Accuracy by phenomenon, of each network at its end and of the n-gram model, in per cent."""
+  columns = {name: run['whole']['groups'] for name, run in found['runs'].items()}
+  columns['n-gram'] = found['ngrams']['accuracy']
+  lines = [
+    ' | '.join(('| phenomenon | paradigms', *columns)) + ' |',
+    '|---' * (2 + len(columns)) + '|',
+  ]
   by_phenomenon = {}
   for name, phenomenon in found['phenomena'].items():
     by_phenomenon.setdefault(phenomenon, []).append(name)
-  by_phenomenon = sorted(by_phenomenon.items(), key=lambda item: -_mean(ours, item[1]))
-  for phenomenon, names in [*by_phenomenon, ('**all pairs**', list(ours))]:
-    a, b = (f'{100 * _mean(x, names):.1f}' for x in (ours, theirs))
-    lines.append(f'| {phenomenon.replace("_", " ")} | {len(names)} | {a} | {b} |')
+  first = next(iter(columns.values()))
+  by_phenomenon = sorted(by_phenomenon.items(), key=lambda item: -_mean(first, item[1]))
+  for phenomenon, names in [*by_phenomenon, ('**all pairs**', list(found['phenomena']))]:
+    values = (f'{100 * _mean(x, names):.1f}' for x in columns.values())
+    lines.append(' | '.join((f'| {phenomenon.replace("_", " ")} | {len(names)}', *values)) + ' |')
   return '\n'.join(lines) + '\n'
 
 
@@ -106,15 +113,16 @@ def curve(found) -> str:
   import matplotlib
   from matplotlib import figure as figures
 
-  points = sorted(found['checkpoints'].values(), key=lambda x: x['words'])
-  words = [x['words'] / 1e6 for x in points]
-  accuracy, error = ([100 * x[name] for x in points] for name in ('accuracy', 'standard_error'))
   theirs = 100 * _mean(found['ngrams']['accuracy'], list(found['phenomena']))
   with matplotlib.rc_context(_STYLE):
     figure = figures.Figure(figsize=(7, 3.2), layout='constrained')
     axes = figure.subplots()
-    axes.errorbar(words, accuracy, yerr=error, marker='o', markersize=4, label='this network')
-    axes.axhline(theirs, color='C1', linestyle='--', label='5-gram of the same words')
+    for name, run in found['runs'].items():
+      points = sorted(run['checkpoints'].values(), key=lambda x: x['words'])
+      words = [x['words'] / 1e6 for x in points]
+      accuracy, error = ([100 * x[of] for x in points] for of in ('accuracy', 'standard_error'))
+      axes.errorbar(words, accuracy, yerr=error, marker='o', markersize=4, label=name)
+    axes.axhline(theirs, color='black', linestyle='--', label='5-gram of the same words')
     axes.axhline(50, color='grey', linestyle=':', label='chance')
     axes.set_xlabel('million words seen')
     axes.set_ylabel('BLiMP, % of pairs right')
