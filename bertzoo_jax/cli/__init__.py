@@ -155,7 +155,7 @@ def _help() -> str:
   own = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
   lines = [
     textwrap.fill(
-      f'--{flag.name:<14} {" ".join(flag.help.split())}',
+      f'--{flag.name:<14} {" ".join(flag.help.replace(".;", ";").split())}',
       width=100,
       initial_indent='  ',
       subsequent_indent=19 * ' ',

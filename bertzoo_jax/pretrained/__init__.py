@@ -64,7 +64,7 @@ class Pretrained(NamedTuple):
     step: of the checkpoint; None of a Hugging Face directory.
     tokenizer_folder: folder with the tokenizer's files.
     tokenizer_section: config section of the tokenizer; None of a Hugging Face directory.
-    hf: name of the Hugging Face class: config.hf, or what the directory names.
+    hf: name of the Hugging Face class: the one that export writes, or what the directory names.
     shape: how texts are framed, and the padding side.
     vocab_size: rows of the word table.
     corpus_hash: of the text of the run; None where it is not recorded.
@@ -139,7 +139,7 @@ def _of_run(address):
     step=run.step,
     tokenizer_folder=folder,
     tokenizer_section=vocabulary.section_of(folder),
-    hf=run.config.hf,
+    hf=architectures.fitting(run.config.hf, network.encoder.activation, hf.flatten(params)),
     shape=_shape(architectures.choose(run.config.hf), network.encoder),
     vocab_size=hf.vocabulary_size(params),
     corpus_hash=record['hash'] if record else None,

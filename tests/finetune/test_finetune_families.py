@@ -3,6 +3,7 @@ predictions, and a fine-tuned run that transformers reads.
 """
 
 import json
+import types
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from bertzoo_jax import export
 from bertzoo_jax import pretrained
 from bertzoo_jax.hf import weights
 from bertzoo_jax.runs import checkpoint
+from configs import bert
 from tests import tuned
 from tests.pretrained import test_loading as made
 
@@ -69,3 +71,17 @@ def test_a_run_and_its_export_are_fine_tuned_alike_and_exported(files, tmp_path,
   assert 'ForSequenceClassification' in capsys.readouterr().out
   said = json.loads((tmp_path / 'out' / 'config.json').read_text())
   assert said['id2label'] == {'0': 'bad', '1': 'good'}
+
+
+def test_a_run_with_another_encoder_gets_the_head_and_the_class_of_that_encoder(
+  files, tmp_path, monkeypatch
+):
+  swapped = lambda size: bert.get_config(f'{size},objective=mlm,encoder=disentangled')
+  sizes = made.FAMILIES['deberta_v3'][1]
+  monkeypatch.setitem(made.FAMILIES, 'swapped', (types.SimpleNamespace(get_config=swapped), sizes))
+  (tmp_path / 'run').mkdir()
+  made.make_run(tmp_path / 'run', 'swapped')
+  learned = finetune(files, tmp_path / 'a', str(tmp_path / 'run'), steps=1, encoder={})
+  config = json.loads((learned / 'config.json').read_text())
+  assert config['hf'] == 'DebertaV2ForSequenceClassification'
+  assert config['objective']['head'] == 'gelu'

@@ -5,6 +5,7 @@ import pathlib
 
 import pytest
 
+from bench import blimp
 from bench import results
 from bertzoo_jax.reproduce import page
 
@@ -34,3 +35,19 @@ def test_the_losses_of_forgetting_are_the_scores_beside_the_page():
   cell = lambda s: f'{s["mlm_loss"][0]:.2f} ({100 * s["mlm_accuracy"][0]:.1f} %)'
   rows = [f'| {name} | {cell(s["wiki"])} | {cell(s["laws"])} |' for name, s in scores.items()]
   assert '\n'.join(rows) in folder.with_suffix('.md').read_text()
+
+
+def test_the_page_of_minimal_pairs_has_the_scores_beside_it():
+  folder = ROOT / 'docs/results/blimp'
+  found = json.loads((folder / blimp.SCORES).read_text())
+  page = folder.with_suffix('.md').read_text()
+  table = blimp.table(found)
+  assert (folder / blimp.TABLE).read_text() == table
+  assert table in page
+  drawn = (folder / blimp.CURVE).read_text()
+  for name, run in found['runs'].items():
+    whole = run['whole']
+    percent = (f'{100 * whole[key]:.2f}' for key in ('accuracy', 'standard_error'))
+    assert ' ± '.join(percent).replace(' 0.', ' .') in page
+    assert whole['pairs'] == 67_000
+    assert f'>{name}<' in drawn
