@@ -81,7 +81,7 @@ def read(reading: hlo.Reading, slice_: chips.Slice, peak: int) -> dict:
     *({c.opcode for c in reading.collectives} - {*EXCHANGED}),
   ]:
     raise ValueError(
-      f'The program has what the table has no figure or column for: {", ".join(doubtful)}.'
+      f'The program has operations without a figure or column in the table: {", ".join(doubtful)}.'
     )
   exchanged = {
     kind: sum(c.times * c.bytes for c in reading.collectives if c.opcode == kind)

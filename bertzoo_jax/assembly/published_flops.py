@@ -2,9 +2,9 @@
 
 A multiplication and an addition are two, and a backward pass is as much as a forward pass. Dropout,
 norms, activations, the softmax and biases are counted, and a lookup is a product with the whole
-table. They have no network with relative positions or a memory: what is counted of these stands at
-each function. Pair and boundary heads are left out. `Network.flops` counts products alone, as
-hardware has them.
+table. They have no network with relative positions or a memory: each function says how it counts
+these. Pair and boundary heads are left out. `Network.flops` counts products alone, as hardware has
+them.
 
 Legend: D width, H heads, F width of the feed-forward, L tokens per row.
 """

@@ -72,7 +72,7 @@ def _options(library, options):
     )
   except SystemExit as e:
     raise errors.UserError(
-      f'--beam_args={" ".join(options)} is not what Beam understands: write it as for any Beam '
+      f'Beam does not understand --beam_args={" ".join(options)}: write it as for any Beam '
       'pipeline.'
     ) from e
   if unknown:

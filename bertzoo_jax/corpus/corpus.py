@@ -367,7 +367,9 @@ def origin(manifest: dict) -> dict:
 
 
 def identity(manifest: dict) -> str:
-  """SHA-256 of what identifies a corpus: tokenizer, sections and shards, not where the text lay."""
+  """SHA-256 that identifies a corpus: of tokenizer, sections and shards, not of the place of the
+  text.
+  """
   return hashlib.sha256(
     json.dumps({k: manifest[k] for k in _IDENTITY}, sort_keys=True).encode()
   ).hexdigest()

@@ -95,8 +95,8 @@ class Split:
   start.
 
   A large split is worked on in parts: part k holds the shards k, k + num_parts, … and is a split of
-  its own, so that what is indexed at a time fits into memory and still comes from everywhere. What
-  a split has opened goes with it.
+  its own, so that the part that is indexed fits into memory and still comes from everywhere. A
+  split's open maps are freed with it.
 
   Attributes:
     num_tokens: T. num_sentences: S. num_documents: D.

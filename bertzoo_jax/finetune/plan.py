@@ -86,7 +86,7 @@ def _addresses(init):
 
 
 def check(config, weights, prefix: str = 'config') -> None:
-  """Raises UserError for what does not fit, as far as is known before files are read.
+  """Raises UserError for mistakes that are known before files are read.
 
   Args:
     config: of one task's fine-tuning.

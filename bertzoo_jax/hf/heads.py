@@ -27,7 +27,7 @@ class Kind(NamedTuple):
   Attributes:
     ends: how their names end.
     task: of the Hub.
-    said: what the card says about the head.
+    said: text of the card about the head.
   """
 
   ends: str
@@ -99,7 +99,7 @@ class Form(NamedTuple):
     layers: {our name of a dense layer: theirs}.
     also: our name of the head → its further rows.
     rates: keys of config.json for dropout: before the classifier, and before the dense layer.
-    fixed: what config.json says about how the head computes. Other values cannot be read.
+    fixed: keys of config.json that say how the head computes. Other values cannot be read.
     said: further text for the card.
   """
 

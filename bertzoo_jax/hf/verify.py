@@ -1,8 +1,8 @@
 """Reloads an exported directory and compares: logits with ours, token ids with ours.
 
 Who reloads it is the transformers class of the architecture's name, or the architecture's own
-`logits`. What is not compared fails: a tensor that was not loaded, a head that only one side has,
-and no head at all.
+`logits`. These fail: a tensor that was not loaded, a head that only one side has, and no head at
+all.
 
 torch and transformers are imported inside the functions: without them everything else of an export
 works.
@@ -22,8 +22,8 @@ from bertzoo_jax.hf.architecture import Architecture
 # Float32 rounding of a whole network, in units of its largest logit (at least 1).
 TOLERANCE = 1e-5
 
-# What tokenizers disagree about: blanks, ligatures, width, accents, case, scripts, emoji, specials
-# inside a text.
+# Text about which tokenizers disagree: blanks, ligatures, width, accents, case, scripts, emoji,
+# specials inside a text.
 PROBES = (
   'Hello world!',
   ' two  blanks ',
@@ -45,7 +45,7 @@ PROBES = (
 
 
 class Comparison(NamedTuple):
-  """What was compared, the largest difference, what is allowed, whether it holds."""
+  """A comparison: of what, the largest difference, the allowed one, and whether it holds."""
 
   what: str
   difference: str

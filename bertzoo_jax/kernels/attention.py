@@ -100,8 +100,8 @@ def attend(
     q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate, dropout_keys_B2, relative, scale: as there.
     first_head: number of the first head of q among all heads. Dropout bits of a score depend on the
       key of its row, its head and its place, so they are the same on any mesh.
-    keep: return (out_BLHK, kept) with what the backward pass needs besides the arguments:
-      (lse_BH1L, out_BLHK), the second None where it needs none.
+    keep: return (out_BLHK, kept) with the arrays that the backward pass needs besides the
+      arguments: (lse_BH1L, out_BLHK), the second None where it needs none.
     kept: of a call with the same arguments, for the backward pass alone: the result is not
       computed, and must not be used.
     gather: False for TPU v4, which cannot move sublanes by indices: its relative terms are slower.

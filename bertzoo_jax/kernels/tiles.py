@@ -60,7 +60,9 @@ class Program(NamedTuple):
 
 
 def lanes_of(depth, width, bytes_of_lane=0) -> int:
-  """Lanes of a program, of whole heads. bytes_of_lane: what a program keeps for a whole row."""
+  """Lanes of a program, of whole heads. bytes_of_lane: bytes that a program keeps for a whole
+  row.
+  """
   fits = [n for n in (_WIDE, LANES) if depth % n == 0 and n % width == 0]
   fits = fits or [max(width, min(depth, LANES))]
   return next((n for n in fits if n * bytes_of_lane <= _SUMS), fits[-1])

@@ -1,4 +1,4 @@
-"""Attention in plain XLA, and what every `attend` promises.
+"""Attention in plain XLA, and the promises of every `attend`.
 
 Legend: B batch, L number of queries, M of keys, H heads, K head width, N places of the queries
 (L where there is a query at each), R = N + M − 1 distances between a query's place and a key.

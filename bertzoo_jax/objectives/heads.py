@@ -1,5 +1,5 @@
-"""Heads: what each reads, and how its logits are made. Legend: B batch, L length, P predictions, D
-width, C outputs.
+"""Heads: the input of each, and how its logits are made. Legend: B batch, L length, P predictions,
+D width, C outputs.
 
 An objective makes a head with the fields of its section, as `row('tanh', 3, dropout=0.1)`. Weights
 alone, such as those of a Hugging Face directory, have no section: `of` tells their heads by the
@@ -46,7 +46,7 @@ class Head(NamedTuple):
     inputs: (encoder, params of the network, vectors, batch of rows) → arguments of the module.
     fields: further fields of the module.
     tied: whether it decodes by the word table.
-    finish: (what the module returns, batch) → logits.
+    finish: (the module's result, batch) → logits.
     outputs: (logits, batch) → {name: what `networks.predict` returns}; None: the logits by the name
       of the head.
   """

@@ -26,14 +26,14 @@ class Network(NamedTuple):
   """One trained network: its encoder, its heads, and where its parameters are among all.
 
   Attributes:
-    name: '' where there is one, else what tells it from the others.
+    name: '' if there is one network, else its own name.
     encoder: linen module, as model.protocol.Encoder.
     of: parameters of the objective → arrays of the network, {'encoder': …, 'mlm_head': …}. An array
       may be computed, as a sum of tables is.
     place: path of an array of the network → path of the parameter that is its own.
     trained: whether it learns.
-    heads: those that heads.TABLE lacks, or that read other vectors than there. What a step costs is
-      known only if all heads are.
+    heads: those that heads.TABLE lacks, or that read other vectors than there. The cost of a step
+      is known only if all heads are.
     forwards, backwards: passes of a step through the network, 1 each but for sift.py.
     into: (arrays that were loaded, by path; all parameters, by path) → {path of a parameter:
       array}: the inverse of `of` where an array is computed. None: an array is the parameter at its

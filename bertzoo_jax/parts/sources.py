@@ -139,7 +139,7 @@ def choices(
     beside each option.
   options: the columns of the options, with commas between; or one column that has lists of them
     (JSON, parquet). Empty options are left out.
-  label_form: what the labels are: letter (A is the first option) | from_0 | from_1 (numbers) | text
+  label_form: form of the labels: letter (A is the first option) | from_0 | from_1 (numbers) | text
     (of the right option) | auto (the only one that fits all labels).
   dev_share: share of the texts of the train split, so that all questions about one text stay
     together.

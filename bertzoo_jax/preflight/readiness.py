@@ -201,7 +201,7 @@ def machinery(workdir: str | None, device_kind: str) -> dict:
 
 @contextlib.contextmanager
 def _answering(findings, address):
-  """Turns what an object store may raise, each kind its own errors, into a problem."""
+  """Turns the errors of an object store (each kind has its own) into a problem."""
   try:
     yield
   except errors.UserError:
@@ -277,7 +277,7 @@ def check_recipe(findings: Findings, phases, recipe) -> None:
         'schedule.learning_rate and warmup were chosen for it: scale them, or reach it with '
         'run.accumulation'
         if what == 'batch_size'
-        else 'results will not be those of the recipe'
+        else "results will differ from the recipe's"
       )
       findings.add('W01', f"{what} {ours:,} is {many} times the recipe's {theirs:,}: {advice}.")
 

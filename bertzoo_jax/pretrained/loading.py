@@ -128,8 +128,8 @@ class Loaded:
     max_length: tokens per row; the ends of longer texts are cut, of a pair the longer one's first.
     None: as many as the encoder takes, or 512 if it takes any number.
 
-    Raises UserError for an unknown pooling, a length that the encoder does not take, and what is no
-    text.
+    Raises UserError for an unknown pooling, a length that the encoder does not take, and inputs
+    other than text.
     """
     rows = self.rows(texts, max_length)
     out = [None] * len(rows)
@@ -246,7 +246,7 @@ class Loaded:
 
 
 def _texts(x, number) -> tuple[str, ...]:
-  """The texts of a row. Raises UserError for what is neither a text nor a pair."""
+  """The texts of a row. Raises UserError for an input that is neither a text nor a pair."""
   texts = (x,) if isinstance(x, str) else x
   is_row = isinstance(texts, tuple | list) and len(texts) in (1, 2)
   if not is_row or not all(isinstance(text, str) for text in texts):

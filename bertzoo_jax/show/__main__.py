@@ -123,8 +123,8 @@ def show(
 
 def _table(lines, title):
   runs = (
-    'runs: predictions side by side; config: what is drawn, before runs touch or the budget cuts '
-    'them'
+    'runs: predictions side by side; config: lengths as drawn, before runs touch or the budget '
+    'cuts them'
   )
   right = (rich.table.Column(name, justify='right') for name in ('measured', 'config'))
   caption = runs if any(name.startswith('runs') for name, *_ in lines) else None

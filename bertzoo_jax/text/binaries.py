@@ -12,7 +12,7 @@ from bertzoo_jax.text import unpacking
 HEAD = 4096  # bytes that are looked at
 _BRING = 'bring its text as plain text, or leave it out'
 _UNPACK = 'unpack it ({} {{file}}) and name the files that were in it'
-_AGAIN = 'download it again, and look at what comes'
+_AGAIN = 'download it again, and look at the file'
 _EXTRACT = 'extract its text first, or name it .md if it is Markdown'
 _BINARIES = (  # (first bytes, kind, remedy)
   (rb'PK\x03\x04', 'a zip archive (as are .docx, .xlsx and .epub)', _UNPACK.format('unzip')),

@@ -248,8 +248,8 @@ def _load_saved(files, section):
       if meta['section'].get(k) != wished.get(k)
     ]
     raise errors.UserError(
-      f'The tokenizer {folder} is not the one the config wishes ({"; ".join(differing)}): '
-      'set --config.tokenizer.… to what is there, or take another.'
+      f'The tokenizer {folder} does not match the config ({"; ".join(differing)}): '
+      "set --config.tokenizer.… to the tokenizer's value, or take another."
     )
   vocabulary = _kind(meta['section']).read(
     {k: v for k, v in files.items() if k != 'tokenizer.json'}

@@ -95,7 +95,9 @@ class Program(NamedTuple):
 
 
 def prepare() -> None:
-  """Sets what libtpu reads when it is loaded. Raises UserError where there is no libtpu."""
+  """Sets the variables that libtpu reads when it is loaded. Raises UserError where there is no
+  libtpu.
+  """
   system, machine = platform.system(), platform.machine()
   if system != 'Linux' or machine not in ('x86_64', 'AMD64'):
     raise errors.UserError(
@@ -180,7 +182,7 @@ def finished(lowered, folder: str | None = None, quick: bool = False) -> Program
   Args:
     lowered: as `lowered_step` returns.
     folder: empty, for what the compiler tells on its way (see `dumped`); None: one that goes.
-    quick: leave out what only makes the code faster.
+    quick: leave out the passes that only make the code faster.
 
   Raises:
     JaxRuntimeError: whatever the compiler cannot do, but for running out of memory, which is a
