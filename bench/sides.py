@@ -82,7 +82,7 @@ _CLASSES = {
 
 
 class Side(NamedTuple):
-  """What a side's process can do.
+  """The commands of a side's process.
 
   Attributes:
     take: (number of steps) → the last one's loss, when all are done. They queue up on a GPU.
@@ -97,8 +97,8 @@ class Side(NamedTuple):
 
 
 def forget_peak():
-  """The peak is counted anew from here, where the system can (Linux): what the compiler used and
-  freed goes back first.
+  """The peak is counted anew from here, where the system can (Linux): memory that the compiler
+  freed is given back first.
   """
   try:
     gc.collect()
@@ -293,7 +293,7 @@ def theirs(a):
 
 
 def _build(module, part, *positional, **fields):
-  """What a section of a config makes."""
+  """The object that a section of a config makes."""
   section = part.to_dict()
   return module.BY_NAME[section.pop('name')](*positional, **fields, **section)
 

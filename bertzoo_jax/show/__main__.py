@@ -1,8 +1,8 @@
 """Shows rows as the model sees them: python -m bertzoo_jax.show --config C --corpus CORPUS [--steps
 0:1] [--stats] [--npz FILE]
 
-Rows come decoded and in colour: what is masked, replaced and kept, which tokens are special, where
-segments begin. --stats measures rates and lengths instead; --npz writes raw batches, for
+Rows come decoded and in colour: masked, replaced, kept and special tokens, and the starts of
+segments. --stats measures rates and lengths instead; --npz writes raw batches, for
 `pretrain --batches` on a machine without TensorFlow and for comparison with other implementations.
 """
 

@@ -38,7 +38,7 @@ _BINARIES = (  # (first bytes, kind, remedy)
   (rb'\xd0\xcf\x11\xe0', 'an old document of Microsoft Office', _BRING),
   (rb'{\\rtf', 'a document in RTF', _BRING),
 )
-_WORDS = (  # the same, of what also begins a text: with control characters only
+_WORDS = (  # the same, for bytes that may begin a text: only with control characters
   (rb'MZ', 'a program for Windows', _BRING),
   (rb'ORC', 'an ORC file', _BRING),
 )

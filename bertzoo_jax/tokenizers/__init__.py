@@ -2,9 +2,8 @@
 published files.
 
 A kind of tokenizer (one function in BY_NAME, in a file of its own; its fields are in
-bertzoo_jax/parts/tokenizers.py) returns a `kinds.Kind`: what trains a vocabulary, reads and writes
-its files, and builds the engine of the `tokenizers` library. `Tokenizer` is what everybody else
-uses.
+bertzoo_jax/parts/tokenizers.py) returns a `kinds.Kind`, which trains a vocabulary, reads and writes
+its files, and builds the engine of the `tokenizers` library. Everybody else uses `Tokenizer`.
 """
 
 import collections

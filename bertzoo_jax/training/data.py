@@ -46,7 +46,7 @@ class Data(NamedTuple):
   """Batches of a run.
 
   Attributes:
-    corpus: what the workdir records of the text: `hash`, which identifies it, and its sizes.
+    corpus: the workdir's record of the text: `hash`, which identifies it, and its sizes.
     vocab_size: ids are below it.
     last_step: no batches from here on; None for no end.
     entropy: of the unigrams of the training text, nats per token; None where not known.

@@ -247,7 +247,7 @@ class Loop:
     row = {'step': row['step'], **values, **row, **{k: n for k, n in counts.items() if n}}
     with failures.writing('A row of the metrics', 'the checkpoints'):
       self.record.write(row)
-    self.trackers.write(row)  # says what fails, and never raises
+    self.trackers.write(row)  # prints failures, and never raises
     self.progress.row(row)
     self._judge(row['step'])
 

@@ -1,7 +1,7 @@
 """Chinese words and parts of speech exactly as jieba finds them, for a whole batch of text at once.
 
-Between punctuation jieba takes the most probable chain of its dictionary's words; what is left as
-single characters it cuts with a hidden Markov model. Here the dictionary is a trie in arrays, and
+Between punctuation jieba takes the most probable chain of its dictionary's words; it cuts the
+remaining single characters with a hidden Markov model. Here the dictionary is a trie in arrays, and
 the chains of all stretches are found side by side, with the same float64 sums in the same order and
 the same ties; only the Markov model goes character by character, and remembers. The result equals
 `jieba.cut` and `jieba.posseg.cut` (a test holds it to that). C characters of the text.

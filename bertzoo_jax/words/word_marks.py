@@ -367,8 +367,8 @@ def check(corpus, section) -> tuple[str, ...]:
     section: config.masking.
 
   Returns:
-    What is to be said: that there are suspiciously few (Chinese text with the tokenizer's own words
-      has some Latin ones).
+    A warning that there are suspiciously few (Chinese text with the tokenizer's own words has some
+    Latin ones).
 
   Raises:
     UserError: the corpus has none.

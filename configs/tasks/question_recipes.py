@@ -1,4 +1,4 @@
-"""What the papers change for questions with answers in a passage, beside configs/tasks/recipes.py.
+"""The papers' changes for questions with answers in a passage, beside configs/tasks/recipes.py.
 
 QUESTIONS has an entry for each recipe with figures of its own: {'default': fields for all such
 tasks, task: fields}. They override the recipe's default, of which the grid and the objective are

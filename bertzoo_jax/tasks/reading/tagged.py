@@ -119,7 +119,7 @@ class _Word(NamedTuple):
 
 
 def sentences(path, split, digest, fields=AUTO) -> tuple[Tagged, list[str]]:
-  """(sentences of one file, notes about what was left out).
+  """(sentences of one file, notes about left out ones).
 
   Args:
     path: where it is.
