@@ -222,7 +222,7 @@ class Architecture(NamedTuple):
       UserError for a config that no encoder here can express.
     heads: text of the card about the heads that the class has and lacks.
     pipeline: transformers' task for the card; '' if its pipelines cannot load the class.
-    defaults: what transformers assumes for keys that config.json leaves out.
+    defaults: values that transformers assumes for keys that config.json leaves out.
     tied: tensors that repeat another one, not written, and ignored when read: {name: the other}.
     buffers: ends of names of tensors that are no parameters.
     modern: a tensor's name in a file → its name in today's class.
@@ -380,8 +380,8 @@ def encoder(a: Architecture, content: Mapping[str, Any]) -> tuple[dict[str, Any]
 
 
 def section(a: Architecture, fields: Mapping[str, Any]) -> dict[str, Any]:
-  """The config section of the encoder: `fields`, as `encoder` gives them, and what no config.json
-  says. An encoder outside the package has defaults for the other fields.
+  """The config section of the encoder: `fields`, as `encoder` gives them, and the fields that no
+  config.json has. An encoder outside the package has defaults for the other fields.
   """
   return {'name': a.part, **UNSAID.get(a.part, {}), **a.unsaid, **fields}
 

@@ -1,5 +1,5 @@
-"""Heads of fine-tuning in Hugging Face's classes: names of their layers, and what config.json and
-the card say of them. numpy only.
+"""Heads of fine-tuning in Hugging Face's classes: names of their layers, and their text in
+config.json and the card. numpy only.
 
 A head has a form, told by the name of its dense layer (model.heads.FORMS).
 """

@@ -1,8 +1,7 @@
 """Reloads an exported directory and compares: logits with ours, token ids with ours.
 
-Who reloads it is the transformers class of the architecture's name, or the architecture's own
-`logits`. These fail: a tensor that was not loaded, a head that only one side has, and no head at
-all.
+The transformers class of the architecture's name reloads it, or the architecture's own `logits`.
+These fail: a tensor that was not loaded, a head that only one side has, and no head at all.
 
 torch and transformers are imported inside the functions: without them everything else of an export
 works.

@@ -53,8 +53,8 @@ class SelfAttention(nn.Module):
     kernel_init, dtype, use_bias: of the four products.
     output_init: of the last one, if it is not kernel_init.
     window: (left, right) neighbours that a token sees, as in attention.Visibility; None for all.
-    positions: what it does with places: (q_BLHK, k_BLHK) → (q_BLHK, k_BLHK, attention.Relative or
-      None), a function or a linen module; None for nothing.
+    positions: function of queries and keys by their places: (q_BLHK, k_BLHK) → (q_BLHK, k_BLHK,
+      attention.Relative or None), a function or a linen module; None for nothing.
   """
 
   num_heads: int

@@ -47,8 +47,8 @@ class Head(NamedTuple):
     fields: further fields of the module.
     tied: whether it decodes by the word table.
     finish: (the module's result, batch) → logits.
-    outputs: (logits, batch) → {name: what `networks.predict` returns}; None: the logits by the name
-      of the head.
+    outputs: (logits, batch) → {name: output of `networks.predict`}; None: the logits by the name of
+      the head.
   """
 
   name: str

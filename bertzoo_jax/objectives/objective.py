@@ -113,11 +113,11 @@ class Objective(NamedTuple):
     normalizers: batch → {name: float32 scalar}, the denominators, from data only. Take them over
       the global batch and guard with `at_least_one` where dividing.
     loss: (params, batch, normalizers, carry, key, train) → (Σ weight·sum/total, (carry, sums)).
-      `batch` may be a part of what `normalizers` saw. sums = {name of a total: {metric: float32
+      `batch` may be a part of the batch of `normalizers`. sums = {name of a total: {metric: float32
       numerator, of any shape}}; metric = Σ sums / total.
       key: of dropout, for `networks.encode`, the same in all microbatches; None if train is False.
-      Rows have keys of their own in `row_keys` of the batch, which the step adds: what is dropped
-      depends on both, what is sampled on those alone.
+      Rows have keys of their own in `row_keys` of the batch, which the step adds: dropout depends
+      on both, samples on those alone.
     reads: names of the batch features it needs.
     may_read: names of features that it reads if the format writes them.
     couples_rows: whether the loss of a row depends on other rows of the batch, as a contrast does.

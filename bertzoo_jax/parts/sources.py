@@ -169,7 +169,7 @@ def conll(
     left out) | table (MSRA-NER: a sentence per line, its words and its tags, each with U+0002
     between) | auto (conllu by the name's end, table by U+0002). Lines of -DOCSTART- are left out.
   separator: auto (tabs if most lines have one, else blanks) | the character.
-  prefix: what words begin with and is left out, as 'en:' in WikiANN's files.
+  prefix: start of words that is left out, as 'en:' in WikiANN's files.
   scheme: of the tags: auto | iob1 | iob2 | bioes | bilou | io | none (parts of speech). Tags that
     the scheme does not allow are counted and said.
   convert: the scheme to convert the tags to: iob2 | bioes | bilou; '' for none.

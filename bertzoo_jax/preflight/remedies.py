@@ -47,7 +47,7 @@ def tried(work: compiling.Work, worst) -> tuple[int, list[Remedy]]:
   """(rows of the largest batch that was seen to fit, or 0; changes that were tried, first those
   that are enough). Ctrl-C ends the search; the results until then stand.
 
-  worst: the Phase that needs most: what makes it fit should make the others fit.
+  worst: the Phase that needs most: a change that makes it fit should make the others fit.
   """
   usable = work.slice_.chip.usable
   found = {}  # option → Program
@@ -153,8 +153,8 @@ def _divides(batches, accumulation, work) -> bool:
 
 
 def _kinds(work, worst, rows) -> dict[str, list[Option]]:
-  """Changes that leave the experiment as it is, by kind, each from what should be enough to the
-  strongest. rows: of the largest batch that fits, or 0.
+  """Changes that leave the experiment as it is, by kind, each from the weakest that should be
+  enough to the strongest. rows: of the largest batch that fits, or 0.
   """
   run, mesh, slice_ = work.run, work.mesh, work.slice_
   usable, state, over = slice_.chip.usable, _state(worst), sharding.rows_over(mesh)

@@ -35,8 +35,8 @@ class Request:
     init, task_dir: of a fine-tuning, the address of its weights and the folder of its files.
     recipe: the config file's own experiment, to compare with; None for none.
     price: dollars per chip and hour. preemptions: of the whole run.
-    largest: where a phase does not fit, look for the largest batch that does, and for what else
-      would help.
+    largest: where a phase does not fit, look for the largest batch that does, and for other changes
+      that help.
     kernels: cycles of Pallas kernels, see `hlo.read`; None: the table of kernel_costs.
   """
 

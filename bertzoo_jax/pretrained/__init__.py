@@ -29,7 +29,7 @@ from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import workdir as workdirs
 
 _PAIR = ('discriminator', 'generator')
-# Files to fetch from the hub: weights, config.json and what tokenizers are read from.
+# Files to fetch from the hub: weights, config.json and the files of tokenizers.
 _NETWORK = ('config.json', weights.WEIGHTS, weights.INDEX, weights.HEADS, *hub.TOKENIZER)
 FILES = (*_NETWORK, *(f'{folder}/{file}' for folder in _PAIR for file in _NETWORK))
 

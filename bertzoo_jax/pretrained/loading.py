@@ -106,9 +106,10 @@ class Loaded:
     batch: input_ids [B, L] int32; segment_ids (0 if left out) and pack_ids (1 for tokens, 0 for
     padding; 1 if left out) likewise.
 
-    Returns {'vectors': [B, L, D]} and, for the heads that there are, what `networks.predict` has:
-    'mlm' [B, L, V], 'next' [B, L, V], 'pair' [B, 2], 'replaced' [B, L], 'row' [B, C], 'start'
-    and 'end' [B, L]. 'next', and 'mlm' where found.ahead, are of the token after each one.
+    Returns {'vectors': [B, L, D]} and, for the heads of the network, the outputs of
+    `networks.predict`: 'mlm' [B, L, V], 'next' [B, L, V], 'pair' [B, 2], 'replaced' [B, L], 'row'
+    [B, C], 'start' and 'end' [B, L]. 'next', and 'mlm' where found.ahead, are of the token after
+    each one.
     """
     return networks.outputs(self.encoder, params, self._completed(batch))
 

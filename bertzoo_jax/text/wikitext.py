@@ -217,6 +217,8 @@ def _variant(match):
 
 
 def _apostrophes(match):
-  """Two quotes are italics, three bold, five both; one of four, and what exceeds five, is text."""
+  """Two quotes are italics, three bold, five both; one of four, and quotes beyond five, are
+  text.
+  """
   size = len(match[0])
   return "'" * (1 if size == 4 else max(size - 5, 0))

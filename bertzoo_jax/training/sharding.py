@@ -307,7 +307,7 @@ def summed_at_end(f, mesh):
   Each computes with its own rows alone (`inside_shard_map`); left to the compiler, gradients are
   added up over all devices in each microbatch, and that of a table that is used twice once for each
   use. That is what happens where parameters are split: devices then have no whole gradient to keep.
-  f: of two trees, what all devices have and rows of the batch; it returns two such.
+  f: of two trees, arrays that all devices have and rows of the batch; it returns two such.
   """
   if mesh is None or mesh.shape['data'] < mesh.size:
     return f

@@ -249,7 +249,7 @@ def merge(tree, parts: int, mesh=None):
 
 
 def _with_row_keys(batch, key):
-  """The batch with `row_keys` [B, 2] uint32: each global row's own key of what is drawn."""
+  """The batch with `row_keys` [B, 2] uint32: each global row's own key for random draws."""
   return {**batch, 'row_keys': row_keys.of_batch(key, len(next(iter(batch.values()))))}
 
 

@@ -45,7 +45,7 @@ class Segmenter:
     jieba = load()
     file = pathlib.Path(jieba.__file__).with_name('dict.txt')
     self._dictionary = _dictionary(file)
-    self._inside = np.zeros(1 << 16, bool)  # characters of a stretch: what jieba calls re_han
+    self._inside = np.zeros(1 << 16, bool)  # characters of a stretch: jieba's re_han
     for a, b in (
       ('0', '9'),
       ('A', 'Z'),

@@ -57,8 +57,8 @@ def marker(section, word_starts, phrases=None, entities=None):
 
 
 class Marker:
-  """Marks the tokens of sentences. Picklable; what it needs (jieba's dictionary, lexicons) is
-  loaded at first use.
+  """Marks the tokens of sentences. Picklable; jieba's dictionary and lexicons are loaded at first
+  use.
 
   Attributes:
     facts: dict for the manifest: words, phrases, entities, the segmenter with its version, entries

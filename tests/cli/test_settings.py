@@ -1,4 +1,4 @@
-"""--config.section.field=value: what a line sets, and what it cannot."""
+"""--config.section.field=value: fields that a line sets, and that it cannot set."""
 
 import json
 import pathlib

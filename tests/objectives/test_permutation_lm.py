@@ -1,4 +1,4 @@
-"""Objectives with a memory: what they add and refuse, and the same run however it is split."""
+"""Objectives with a memory: losses, refusals, and the same run however it is split."""
 
 import math
 import types

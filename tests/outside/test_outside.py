@@ -227,7 +227,7 @@ def test_losses_are_those_of_one_device_on_any_mesh(name, objective, mesh):
       assert not x.sharding.is_fully_replicated, path
 
 
-def test_operations_of_a_head_of_its_own_are_known_by_what_it_reads():
+def test_operations_of_a_head_of_its_own_are_known_by_its_inputs():
   objective = make('kept')(encoder('roformer'))
   shapes = jax.eval_shape(objective.init, jax.random.key(0))
   features = {'input_ids': (8, 24), 'masked_positions': (8, 5)}

@@ -1,5 +1,5 @@
 """A Google Cloud made of folders. gcloud is a script that keeps its state there. A worker is a
-folder with a home: what the commands of tpu_scripts send by ssh is really run in it.
+folder with a home: the lines that tpu_scripts send by ssh really run in it.
 """
 
 import os
@@ -246,7 +246,7 @@ class Cloud:
     return done.stdout
 
   def fails(self, command, *flags, code=1, **more):
-    """What it says."""
+    """Its output."""
     done = self.run(command, *flags, **more)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -276,7 +276,7 @@ class Cloud:
   # What a test finds.
 
   def calls(self):
-    """What gcloud was called with, as lines of a shell; temporary folders are called TMP."""
+    """The calls of gcloud, as lines of a shell; temporary folders are called TMP."""
     text = (self.folder / 'calls').read_text() if (self.folder / 'calls').exists() else ''
     lines = [shlex.join(eval(line)) for line in text.splitlines()]
     copied = lambda line: 'gcloud storage cp' in line and '/log ' in line
@@ -326,7 +326,7 @@ def wait(condition, seconds=20):
 
 
 def checkout(folder):
-  """A small repository with the scripts and what they install."""
+  """A small repository with the scripts and the files that they install."""
   shutil.copytree(SCRIPTS, folder / 'tpu_scripts')
   shutil.copy(ROOT / 'setup.py', folder)
   for name in ('constraints.txt', 'code.py', 'gone.py'):

@@ -1,5 +1,5 @@
-"""The same run on any mesh: losses, what each device holds, and checkpoints that move between
-meshes. With dropout.
+"""The same run on any mesh: losses, parts on each device, and checkpoints that move between meshes.
+With dropout.
 """
 
 import functools

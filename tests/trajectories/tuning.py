@@ -1,4 +1,4 @@
-"""What fine-tuning trains on: batches, objectives and losses in torch, by kind of task."""
+"""Fine-tunings for comparison: batches, objectives and losses in torch, by kind of task."""
 
 import functools
 import json

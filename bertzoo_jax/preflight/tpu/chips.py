@@ -1,5 +1,5 @@
-"""The generations of TPU chips, and the slices of them that Cloud lends: what a name like `v4-32`
-or `v4:2x2x4` stands for.
+"""The generations of TPU chips, and the slices of them that Cloud lends, by names like `v4-32` or
+`v4:2x2x4`.
 
 A device of jax is a chip; for v2 and v3, one of a chip's two cores. Figures are of the vendor's
 system architecture pages (links of v2 and v3: Jouppi et al. 2020); clocks are those at which a
@@ -132,8 +132,8 @@ class Slice(NamedTuple):
     return sum(rate for _, rate in axes) if axes else math.inf
 
   def mixing(self, group: int) -> float:
-    """Bytes/s of what a device of a group holds, while each sends every other one its share of it:
-    half of it crosses the middle of the longest axis, where the links are fewest.
+    """Bytes/s of an array on a device of a group, while each device sends every other one its share
+    of it: half of it crosses the middle of the longest axis, where the links are fewest.
     """
     axes = self._axes(group)
     return min(4 * rate / n for n, rate in axes) if axes else math.inf

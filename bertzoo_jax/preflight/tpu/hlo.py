@@ -45,7 +45,7 @@ class Cost(NamedTuple):
     cycles: estimated for one run; None without an estimate.
     hbm: bytes one run reads from and writes to HBM.
     flops: of the matrix products in it, one run.
-    kernel: name of a Pallas kernel, '' for what the compiler made itself.
+    kernel: name of a Pallas kernel, '' for the compiler's own operations.
   """
 
   name: str
@@ -278,7 +278,9 @@ class _Walk:
     return int(added[0]) if len(added) == 1 and added[0].isdecimal() and int(added[0]) else 1
 
   def _touch(self, name):
-    """Marks what belongs to an instruction with an estimate of its own, and what that calls."""
+    """Marks the computations of an instruction with an estimate of its own, and those that they
+    call.
+    """
     if name in self.reached:
       return
     self.reached.add(name)

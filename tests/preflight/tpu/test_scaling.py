@@ -1,4 +1,4 @@
-"""What the table of more and more chips makes of a compiled program."""
+"""The table of more and more chips, from a compiled program."""
 
 import pathlib
 import sys
