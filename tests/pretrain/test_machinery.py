@@ -48,9 +48,7 @@ def resolved(kind, kept=None, steps=10_000, layers=12, **changes):
     ('TPU v4', ('xla', 2, 'full'), dict(run__kernels='xla', run__unroll=2, run__remat='full')),
   ],
 )
-def test_auto_becomes_the_fastest_choice_of_a_device_and_a_value_wins(
-  kind, expected, given
-):
+def test_auto_becomes_the_fastest_choice_of_a_device_and_a_value_wins(kind, expected, given):
   given = {'run__remat': 'auto', 'encoder__attention_dropout': 0.0, **given}
   assert resolved(kind, **given) == expected
 
