@@ -61,8 +61,8 @@ _OUT = flags.DEFINE_string('out', str(ROOT / 'bench/tpu_scaling.csv'), 'The tabl
 
 
 def figures(slice_: chips.Slice, axis: str, layers: int) -> dict:
-  """Of the step with so many layers, a chip: seconds (`computing` with `least` and `most`,
-  `exchange`), bytes and FLOPs.
+  """Figures of the step with so many layers, per chip: seconds (`computing` with `least` and
+  `most`, `exchange`), bytes and FLOPs.
   """
   print(f'{slice_.topology} over {axis}, {layers} layers', file=sys.stderr, flush=True)
   made = compiled.train_step(

@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 
 def environment(**changes) -> dict:
-  """That of this process, with the checkout to import, and with the changes."""
+  """The environment of this process, with the checkout to import, and with the changes."""
   return {**os.environ, 'PYTHONPATH': str(ROOT), **changes}
 
 

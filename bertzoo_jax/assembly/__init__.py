@@ -76,7 +76,7 @@ class Run:
 
   @property
   def length(self) -> int:
-    """Of the longest rows."""
+    """Tokens of the longest rows."""
     return max(phase.config.length for phase in self.phases)
 
   @property

@@ -24,7 +24,9 @@ _HEADER = 128  # bytes of what np.save writes before an array of one axis
 
 
 class Shard(NamedTuple):
-  """Of a shard: tokens [T], token offsets [S+1], sentence offsets [D+1], units [T] or None."""
+  """The arrays of a shard: tokens [T], token offsets [S+1], sentence offsets [D+1], units [T] or
+  None.
+  """
 
   tokens: np.ndarray
   sentences: np.ndarray

@@ -45,7 +45,7 @@ class Text:
 
   @property
   def bytes(self) -> int:
-    """Of the sources' files."""
+    """Bytes of the sources' files."""
     return sum(s.bytes for s in self.found)
 
   def reader(self) -> sources.Reader:

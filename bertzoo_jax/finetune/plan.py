@@ -306,7 +306,7 @@ def _fields(wished, section) -> dict:
 
 
 def _title(point, seed) -> str:
-  """Of a run's folder. Without a comma, which would part two addresses of --init."""
+  """The name of a run's folder, without a comma, which would part two addresses of --init."""
   names = table.short([key for key, _ in point])
   parts = [f'{name}={value}' for name, (_, value) in zip(names, point)]
   return '+'.join([*parts, f'seed={seed}']).replace('/', '_').replace(',', '_')

@@ -236,7 +236,7 @@ def predictions(folder) -> dict[str, dict[str, np.ndarray]]:
 
 
 def _key(split, output):
-  """Of an array in PREDICTIONS."""
+  """The name of an array in PREDICTIONS."""
   return split if output == 'row' else f'{split}/{output}'
 
 

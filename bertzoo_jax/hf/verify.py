@@ -224,7 +224,7 @@ _OF_ROWS = ('pair', 'row', 'choice')
 
 
 def _compare_head(head, ours, theirs, pack_ids) -> Comparison:
-  """Of one head. Logits of tokens begin with [B, L], others with [B] alone."""
+  """The Comparison of one head. Logits of tokens begin with [B, L], others with [B] alone."""
   what = head if head == 'vectors' else f'{head} logits'
   for side, others in ((ours, 'the reference'), (theirs, 'the trained network')):
     if head not in side:

@@ -66,7 +66,7 @@ class Head(NamedTuple):
     return self.module(**{**{name: getattr(encoder, name) for name in names}, **self.fields})
 
   def init(self, encoder, key) -> dict:
-    """Its parameters, float32. Raises UserError for a kind that there is not."""
+    """The head's parameters, float32. Raises UserError for a kind that there is not."""
     words_VE = jnp.zeros((encoder.vocab_size, encoder.table_width))
     params = {'encoder': {'embeddings': {'word': {'embedding': words_VE}}}}
     batch = collections.defaultdict(lambda: jnp.zeros((1, 1), jnp.int32))
@@ -95,7 +95,7 @@ class Head(NamedTuple):
     )
 
   def said(self, logits, batch) -> dict:
-    """Its part of the result of `networks.predict`."""
+    """The head's part of the result of `networks.predict`."""
     if self.outputs is not None:
       return self.outputs(logits, batch)
     return {self.name.removesuffix('_head'): logits}

@@ -64,7 +64,7 @@ class Network(NamedTuple):
     return {path: self.place(path) for path in shapes}
 
   def heads_of(self, own) -> dict[str, head_table.Head]:
-    """Its known heads by name. own: its arrays or shapes."""
+    """The network's known heads by name. own: its arrays or shapes."""
     return head_table.of(own) | {head.name: head for head in self.heads if head.name in own}
 
   def flops(self, params, features: dict) -> float | None:

@@ -245,7 +245,7 @@ class _Dictionary(NamedTuple):
 
 @functools.cache
 def _dictionary(file) -> _Dictionary:
-  """Of jieba's file: one word per line, its frequency and part of speech."""
+  """The words of jieba's file: one word per line, its frequency and part of speech."""
   fields = file.read_text(encoding='utf-8').replace('\n', ' ').split(' ')
   words, counts, tags = fields[0:-1:3], fields[1::3], fields[2::3]
   total = math.log(sum(map(int, counts)))

@@ -94,7 +94,7 @@ _DEBERTA = {'default': dict(length=384)}
 
 
 def _with_sift(weight):
-  """With SiFT, of this weight in the loss."""
+  """The recipe with SiFT, of this weight in the loss."""
   return {'default': dict(length=384, objective=dict(sift=dict(weight=weight)))}
 
 

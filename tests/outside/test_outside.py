@@ -201,7 +201,7 @@ def make(objective):
 
 
 def losses(name, mesh, objective='mlm', chosen=kernels.XLA, steps=3):
-  """Of some steps with dropout on a mesh of the first devices."""
+  """Losses of some steps with dropout on a mesh of the first devices."""
   devices = jax.devices()[: int(np.prod(mesh))]
   network = encoder(name, dropout=0.1)
   sizes = dict(rows=8, length=24)

@@ -354,7 +354,7 @@ def test_a_tokenizer_of_other_weights_is_refused(places, tmp_path):
   ],
 )
 def test_vectors_are_those_of_transformers(places, family):
-  """Of the base model of an export, at tokens that are no padding."""
+  """Vectors of the base model of an export, at tokens that are no padding."""
   transformers = pytest.importorskip('transformers', reason='parity needs transformers')
   torch = pytest.importorskip('torch', reason='parity needs torch')
   run, directory = places(family)

@@ -283,7 +283,7 @@ class Cloud:
     return [no_temporary(line) for line in lines if not copied(line)]
 
   def times(self, verb):
-    """How often gcloud was called with it."""
+    """How often gcloud was called with this verb."""
     return sum(f' {verb} ' in call for call in self.calls())
 
   def home(self, worker=0, zone=ZONE):
@@ -294,7 +294,7 @@ class Cloud:
     return log.read_text() if log.exists() else ''
 
   def variables(self, worker=0):
-    """Of the environment of a worker's process, which has begun."""
+    """The variables of a worker's process, which has begun."""
     run = self.home(worker) / 'bertzoo_tpu/run'
     wait(lambda: (run / 'pid').exists() and 'attempt 1' in self.log(worker))
     return set(

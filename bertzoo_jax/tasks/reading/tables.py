@@ -288,7 +288,9 @@ def _chosen(known, path, choose, guess=False) -> dict:
 
 
 def _records(data, path, choose) -> Table:
-  """Of a JSON array of objects, or of JSON lines (which files called .json hold, too)."""
+  """The records of a JSON array of objects, or of JSON lines (which files called .json hold,
+  too).
+  """
   if data.lstrip()[:1] == b'[':
     unit = 'element'
     rows = list(enumerate(files.json_of(files.text(data, path), path, 'JSON array'), 1))
