@@ -177,7 +177,7 @@ def _read(path) -> dict:
 
 def _write_tokenizer(folder, source, a, config) -> None:
   """The tokenizer's files, with a tokenizer.json for a SentencePiece model that has none, and with
-  what a vocab.txt does not say.
+  the settings that a vocab.txt lacks.
   """
   for path in sorted(source.iterdir()):
     if path.name in _TOKENIZER:

@@ -56,10 +56,10 @@ def train(
   listens. devices: of the mesh; None for all. show: whether to print progress. init_layers: layers
   to take of a deeper network (initial_weights.layers_of); '' for all.
 
-  Returns {'step', 'end', 'interrupted', 'held_out': metrics, 'data': its Data, 'to_come': what its
-  Data says of steps beyond it, 'flops': of the whole run, as `published_flops` counts}.
-  Raises UserError for anything that does not fit, before anything is written; TryAgain, Stopped:
-  see `pretrain`.
+  Returns {'step', 'end', 'interrupted', 'held_out': metrics, 'data': its Data, 'to_come': text of
+  its Data about later steps, 'flops': of the whole run, as `published_flops` counts}. Raises
+  UserError for anything that does not fit, before anything is written; TryAgain, Stopped: see
+  `pretrain`.
   """
   config = run.config
   workdirs.check_unlike(workdir, workdirs.A_CORPUS)

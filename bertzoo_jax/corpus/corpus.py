@@ -48,7 +48,7 @@ class Corpus:
     word_starts: bool [V], whether a piece starts a word.
     has_marks: whether its splits can `gather_units`.
     similar: the table of similar words (words/similar), or None.
-    hash: of what identifies the corpus.
+    hash: identifies the corpus.
     splits: {'train': Split, 'held_out': Split}.
     name: '', or among the members of a mixture its own.
     members: the corpora of a mixture (corpus/mixture.py); of another corpus itself.

@@ -20,7 +20,7 @@ PART_SENTENCES = 1 << 25  # indexed at a time: a quarter GiB of offsets
 # Smaller arrays are read instead: a map holds a file open, and of small shards there are thousands
 _MAPPED_BYTES = 1 << 20
 _MAPPED = {}  # {file: its mapped bytes}
-_HEADER = 128  # bytes of what np.save writes before an array of one axis
+_HEADER = 128  # bytes that np.save writes before an array of one axis
 
 
 class Shard(NamedTuple):
@@ -236,8 +236,8 @@ def load(path, dtype, length: int, mapped: bool = False) -> np.ndarray:
 
 @functools.cache  # once in a process; keeps the handler
 def _name_cut_files():
-  """Ends the process with a sentence at SIGBUS: what a map shows is gone from its file. A handler
-  of Python's would never run: it waits for the end of the instruction that fails.
+  """Ends the process with a sentence at SIGBUS: a mapped part is gone from its file. A handler of
+  Python's would never run: it waits for the end of the instruction that fails.
   """
 
   def end(_):

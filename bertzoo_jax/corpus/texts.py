@@ -14,7 +14,7 @@ from bertzoo_jax.corpus import shards
 from bertzoo_jax.text import duplicates
 from bertzoo_jax.text import sources
 
-# CORPUS/survey.part/: hashes of the text while what comes again is looked for
+# CORPUS/survey.part/: hashes of the text, while repeats are looked for
 SURVEY = 'survey.part'
 
 

@@ -20,7 +20,7 @@ class Job(NamedTuple):
   """One training, and the scoring after it.
 
   Attributes:
-    name: of the task, or of the row of a table; title: what the user is told of it.
+    name: of the task, or of the row of a table; title: its name for the user.
     seed: of the training.
     experiment: its complete config, locked.
     folder: of the job; record: name of the file in it that is written last.

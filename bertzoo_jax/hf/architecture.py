@@ -45,9 +45,9 @@ Such a file says six things.
    of your own with num_heads, num_layers, blocks, num_groups, inner_group_num and whatever else
    your rows read. `encoder` is the linen module; `special` has the ids of special pieces by name.
 3. `to_config(encoder, special, vocab_size)`: the whole content of config.json.
-4. `to_encoder(content)`: the inverse: (fields of the encoder, sizes). `defaults` are what
-   transformers assumes for keys that config.json leaves out.
-5. `heads` and `pipeline`: what the model card says.
+4. `to_encoder(content)`: the inverse: (fields of the encoder, sizes). `defaults` are the values
+   that transformers assumes for keys that config.json leaves out.
+5. `heads` and `pipeline`: text of the model card.
 6. `tokens`: how the tokenizer frames texts, if not as [CLS] A [SEP] B [SEP].
 
 Export writes the directory, loads it with the transformers class called `name`, and compares logits
@@ -241,7 +241,7 @@ class Architecture(NamedTuple):
       tokenizer is then written or compared.
     reads: whether it reads checkpoints of its model type. A class that another one of the type
       contains does not.
-    logits: (directory, batch) → what verification compares with our logits, as
+    logits: (directory, batch) → arrays that verification compares with our logits, as
       `verify.logits` has it; None: the logits of the transformers class called `name`.
     given: arguments of its from_pretrained for verification.
     holds: parameters by path → whether its heads may have these shapes.

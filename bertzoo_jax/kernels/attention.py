@@ -194,7 +194,7 @@ def _attend(program, q_BLD, k_BMD, v_BMD, numbers_BH1L, tables, marks, scalars, 
 
 def _attend_forward(program, *args):
   out_BLD, lse_BH1L = _attend(program, *args)
-  # A policy of jax.checkpoint that saves what attention mixed saves this, too: else the backward
+  # A policy of jax.checkpoint that saves the output of attention saves this, too: else the backward
   # pass would compute both again.
   return (out_BLD, lse_BH1L), (args[:-1], checkpoint_name(lse_BH1L, 'attended'))
 

@@ -32,8 +32,8 @@ from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
 from bertzoo_jax.model import stack
 
-# What a mesh may split of their parameters, as training.sharding reads it: path regex → {axis of
-# the mesh: axes of the parameter, from its end}.
+# Axes of their parameters that a mesh may split, as training.sharding reads them: path regex →
+# {axis of the mesh: axes of the parameter, from its end}.
 AXES = (
   (r'attention/(query|key|value)/kernel$', {'tensor': (-2,), 'fsdp': (-3,)}),
   (r'attention/(query|key|value)/bias$', {'tensor': (-2,)}),

@@ -12,7 +12,7 @@ from bertzoo_jax.model import blocks
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import protocol
 
-# What a mesh may split of their parameters, as blocks.AXES.
+# Axes of their parameters that a mesh may split, as blocks.AXES.
 AXES = (
   (r'classifier/kernel$', {}),
   (r'_head/offset/embedding$', {}),

@@ -17,8 +17,8 @@ from jax.ad_checkpoint import checkpoint_name
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
 
-# What a mesh may split of norms and biases that no other table names, as blocks.AXES: nothing. To
-# gather a vector costs more time than splitting it saves memory.
+# Axes that a mesh may split, of norms and biases that no other table names, as blocks.AXES: none.
+# To gather a vector costs more time than splitting it saves memory.
 AXES = ((r'(norm/scale|bias)$', {}),)
 
 

@@ -51,7 +51,7 @@ class Encoder(Protocol):
       (key, shape) → float32.
     reads: batch features that it needs, among them input_ids and pack_ids. position_ids are read
       where a format writes them.
-    axes: what a mesh may split of its parameters, an ordered table as blocks.AXES.
+    axes: axes of its parameters that a mesh may split, an ordered table as blocks.AXES.
   """
 
   vocab_size: int

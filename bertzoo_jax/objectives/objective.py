@@ -128,7 +128,7 @@ class Objective(NamedTuple):
     frozen: regexes of the paths of parameters that it does not update.
     inherits: ordered (regex, replacement): a parameter that a phase adds starts as the one whose
       path the first matching regex makes of its own, if the phase before has it.
-    axes: what a mesh may split of parameters that belong to no network, as model.blocks.AXES.
+    axes: axes that a mesh may split, of parameters that belong to no network, as model.blocks.AXES.
   """
 
   init: Callable
@@ -146,7 +146,7 @@ class Objective(NamedTuple):
 
   @property
   def all_axes(self) -> tuple[tuple[str, dict], ...]:
-    """What a mesh may split of each parameter: the tables of the objective, of heads, of its
+    """Axes of each parameter that a mesh may split: the tables of the objective, of heads, of its
     encoders and of vectors, in this order.
     """
     tables = [self.axes, modules.AXES, *(n.encoder.axes for n in self.networks), layers.AXES]

@@ -98,7 +98,7 @@ def of_epochs(findings: Findings, config, paths):
 
 
 def text(findings: Findings, run, paths, hosts: int) -> Text:
-  """The text of a run: a corpus or several where paths are given, else what the config alone tells.
+  """The text of a run: a corpus or several where paths are given, else stand-in text by the config.
 
   If one is in an object store, they are judged by their manifests alone. Adds P06, P07, W02 and
   W03. hosts: that share a batch.

@@ -33,7 +33,7 @@ _PAIR = ('discriminator', 'generator')
 _NETWORK = ('config.json', weights.WEIGHTS, weights.INDEX, weights.HEADS, *hub.TOKENIZER)
 FILES = (*_NETWORK, *(f'{folder}/{file}' for folder in _PAIR for file in _NETWORK))
 
-# What the program gives an encoder; all other fields are its config section.
+# Fields that the program gives an encoder; all others are its config section.
 _GIVEN = ('vocab_size', 'dtype', 'unroll', 'remat', 'parent', 'name')
 
 

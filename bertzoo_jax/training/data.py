@@ -52,7 +52,7 @@ class Data(NamedTuple):
     entropy: of the unigrams of the training text, nats per token; None where not known.
     held_out_sizes: {name of the corpus: (tokens, bytes) of its held-out text}; {} where not known.
     phase: Phase of the config → PhaseData.
-    trial: the same over stand-in text, at no cost: right in its features, and in what it refuses.
+    trial: the same over stand-in text, at no cost: right in its features and refusals.
     save_tokenizer: folder → copies the tokenizer there.
     tokenizer: folder of its files; None without any.
     source: the file of batches; None for a corpus.

@@ -104,7 +104,7 @@ def make_train_step(
     norm = optax.global_norm(grads)
     ok = jnp.isfinite(loss) & jnp.isfinite(norm)
     updates, opt_state = tx.update(grads, state.opt_state, state.params, step=state.step)
-    updates = _except(updates, objective.frozen)  # not even decay, or what momentum is left
+    updates = _except(updates, objective.frozen)  # not even decay, or the rest of momentum
     keep = lambda new, old: jax.tree.map(lambda a, b: jnp.where(ok, a, b), new, old)
     nonfinite = {
       'total': state.nonfinite['total'] + ~ok,
