@@ -2,10 +2,10 @@
 
 PYTHONPATH=. python bench/blimp.py RUN CORPUS PAIRS NGRAMS OUT [--of=4020] [--by=WAY]
 
-RUN is a workdir of `pretrain`, CORPUS its text, PAIRS the folder of BLiMP's files, NGRAMS what
-`bench/ngrams.py --json` wrote. Each checkpoint of RUN is scored on `--of` pairs, as many of each
+RUN is a workdir of `pretrain`, CORPUS its text, PAIRS the folder of BLiMP's files, NGRAMS the file
+of `bench/ngrams.py --json`. Each checkpoint of RUN is scored on `--of` pairs, as many of each
 paradigm and evenly spread over its file. The newest one is scored on all pairs. OUT gets table.md,
-curve.svg and scores.json. What is scored stays scored, so the same line goes on. The line with
+curve.svg and scores.json. Scores are kept, so the same line resumes. The line with
 another RUN adds it: one curve and one column per run, by the names of their folders.
 
 python bench/blimp.py --page OUT   writes table.md and curve.svg anew from scores.json.

@@ -1,5 +1,4 @@
-"""transformers' Flax train step compiled for one TPU chip: what bench/tpu_step.py sets our own
-beside.
+"""transformers' Flax train step compiled for one TPU chip, for bench/tpu_step.py.
 
 Run by bench/tpu_step.py in an environment of its own, since transformers dropped Flax in version 5:
 

@@ -8,8 +8,8 @@ Parts:
     systems   of every tiny system: the corpus, two batches, ten losses and the export;
               systems:bert,xlnet for some of them
 
-All but the configs goes by the command line, so that the script knows little of what is changed.
-`record` writes hashes, and losses as they are; `compare` makes them anew and names what differs.
+All but the configs goes by the command line, so that the script knows little of the code. `record`
+writes hashes, and losses as they are; `compare` makes them anew and names what differs.
 Losses are bitwise on one machine only: record and compare on the same.
 """
 

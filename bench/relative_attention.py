@@ -59,7 +59,7 @@ def main(_):
   of_fused, of_xla = milliseconds(fused, cycles), milliseconds(xla)
   print(
     f'{chip}, {_VARIANT.value}, {rows} rows × {length}: plain XLA {of_xla:.2f} ms, kernels '
-    f'{of_kernels:.2f} ms, with what is around them {of_fused:.2f} ms'
+    f'{of_kernels:.2f} ms, with padding and reversing of tables {of_fused:.2f} ms'
   )
   print(f'kernels / XLA {of_kernels / of_xla:.3f}, whole / XLA {of_fused / of_xla:.3f}')
 

@@ -1,9 +1,9 @@
-"""Keeps what docs/results shows of a table: scores and metrics of each row, no weights.
+"""Keeps the files of a table for docs/results: scores and metrics of each row, no weights.
 
 PYTHONPATH=. python bench/results.py R docs/results/NAME
 
-R is a workdir of `reproduce`. Only finished seeds are kept. The table is written anew from what is
-kept, with its curves, so that the tests can write it again and compare.
+R is a workdir of `reproduce`. Only finished seeds are kept. The table is written anew from these
+files, with its curves, so that the tests can write it again and compare.
 """
 
 import pathlib

@@ -1,4 +1,4 @@
-"""A corpus of any size, and what it costs to reach a step of it: python bench/scale.py
+"""A corpus of any size, and the time to reach a step of it: python bench/scale.py
 --folder=/tmp/scale [--shards=3000] [--formats=a,b] [--keep]
 
 Eight real shards of 16.7 M tokens (0.3 GB) are linked into a corpus of so many shards (3000: 50 G

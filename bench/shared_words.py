@@ -1,4 +1,4 @@
-"""How many pairs of segments are told apart by their common words: what a network must beat.
+"""How many pairs of segments are told apart by their common words: the baseline of a network.
 
 PYTHONPATH=. python bench/shared_words.py W C
 

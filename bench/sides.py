@@ -82,7 +82,7 @@ _CLASSES = {
 
 
 class Side(NamedTuple):
-  """What a side's process can do.
+  """The commands of a side's process.
 
   Attributes:
     take: (number of steps) → the last one's loss, when all are done. They queue up on a GPU.
@@ -97,8 +97,8 @@ class Side(NamedTuple):
 
 
 def forget_peak():
-  """The peak is counted anew from here, where the system can (Linux): what the compiler used and
-  freed goes back first.
+  """The peak is counted anew from here, where the system can (Linux): memory that the compiler
+  freed is given back first.
   """
   try:
     gc.collect()
@@ -293,7 +293,7 @@ def theirs(a):
 
 
 def _build(module, part, *positional, **fields):
-  """What a section of a config makes."""
+  """The object that a section of a config makes."""
   section = part.to_dict()
   return module.BY_NAME[section.pop('name')](*positional, **fields, **section)
 
@@ -447,8 +447,8 @@ def _deberta_v3(torch, fields, width, config, encoder, masked_lm):
 
 
 def _xlnet(torch, fields, width, config, language_model):
-  """Its class as it is, which computes the last layer's content stream too. The memory of a step is
-  that of the one before; there is none before the first.
+  """The class of transformers as it is, which computes the last layer's content stream too. The
+  memory of a step is that of the one before; there is none before the first.
   """
   model = language_model(
     config(
@@ -488,7 +488,9 @@ def _xlnet(torch, fields, width, config, language_model):
 
 
 def _modernbert(torch, fields, width, config, masked_lm):
-  """Its class has one rate for the probabilities and the output of attention; here the output's."""
+  """The class of transformers has one rate for the probabilities and the output of attention; here
+  the output's.
+  """
   rate, _ = (fields.pop(name) for name in ('hidden_dropout_prob', 'attention_probs_dropout_prob'))
   sizes = {**_sizes(width), 'intermediate_size': 3 * width // 2}
   model = masked_lm(config(**fields, **sizes))
@@ -546,7 +548,7 @@ def _filled(torch, logits, b):
 
 
 def _detection_loss(torch, logits, scores, replaced, b):
-  """That of both networks."""
+  """The loss of both networks."""
   real = b['pack_ids'].float()
   loss = torch.nn.functional.binary_cross_entropy_with_logits(
     scores.float(), replaced, weight=real, reduction='sum'

@@ -127,7 +127,7 @@ def work(a):
 
 
 def answer(side, process):
-  """What a side's process says next. Other lines of its output are dropped."""
+  """The next answer of a side's process. Other lines of its output are dropped."""
   line = next((line for line in process.stdout if line.startswith('{')), None)
   return json.loads(line) if line else sys.exit(f'{side} ended without an answer')
 

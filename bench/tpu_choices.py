@@ -1,4 +1,4 @@
-"""What a train step costs by each choice of machinery, by generation of TPU and length:
+"""The cost of a train step by each choice of machinery, by generation of TPU and length:
 bench/tpu_choices.csv.
 
     PYTHONPATH=. python bench/tpu_choices.py [--chips v5e,v4,v6e] [--lengths 512,128] [--out

@@ -61,8 +61,8 @@ _OUT = flags.DEFINE_string('out', str(ROOT / 'bench/tpu_scaling.csv'), 'The tabl
 
 
 def figures(slice_: chips.Slice, axis: str, layers: int) -> dict:
-  """Of the step with so many layers, a chip: seconds (`computing` with `least` and `most`,
-  `exchange`), bytes and FLOPs.
+  """Figures of the step with so many layers, per chip: seconds (`computing` with `least` and
+  `most`, `exchange`), bytes and FLOPs.
   """
   print(f'{slice_.topology} over {axis}, {layers} layers', file=sys.stderr, flush=True)
   made = compiled.train_step(
@@ -81,7 +81,7 @@ def read(reading: hlo.Reading, slice_: chips.Slice, peak: int) -> dict:
     *({c.opcode for c in reading.collectives} - {*EXCHANGED}),
   ]:
     raise ValueError(
-      f'The program has what the table has no figure or column for: {", ".join(doubtful)}.'
+      f'The program has operations without a figure or column in the table: {", ".join(doubtful)}.'
     )
   exchanged = {
     kind: sum(c.times * c.bytes for c in reading.collectives if c.opcode == kind)

@@ -44,7 +44,7 @@ from bertzoo_jax.hf.architectures import released
 
 _CONFIG, _WEIGHTS = 'config.json', 'pytorch_model.bin'
 _GENERATOR = 'pytorch_model.generator.bin'
-# Google's names of TensorFlow checkpoints, and of what lies beside them.
+# Google's names of TensorFlow checkpoints, and of the files beside them.
 _CHECKPOINTS = ('bert_model.ckpt', 'model.ckpt-best')
 _CHECKPOINTS += ('electra_small', 'electra_base', 'electra_large')
 _BESIDE = ('bert_config.json', 'albert_config.json', '30k-clean.model')
@@ -177,7 +177,7 @@ def _read(path) -> dict:
 
 def _write_tokenizer(folder, source, a, config) -> None:
   """The tokenizer's files, with a tokenizer.json for a SentencePiece model that has none, and with
-  what a vocab.txt does not say.
+  the settings that a vocab.txt lacks.
   """
   for path in sorted(source.iterdir()):
     if path.name in _TOKENIZER:

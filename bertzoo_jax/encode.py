@@ -3,8 +3,8 @@
     python -m bertzoo_jax.encode --model run --text sentences.txt --out vectors.npy
                                  [--pooling mean|first|tokens] [--length N] [--batch 32]
 
---model takes what `pretrain --init` takes: W, W@STEP, W@best, hf:DIR or hf:OWNER/NAME[@REVISION].
-Of a pair of networks it is the discriminator.
+--model takes the addresses of `pretrain --init`: W, W@STEP, W@best, hf:DIR or
+hf:OWNER/NAME[@REVISION]. Of a pair of networks it is the discriminator.
 
 With mean or first, row n of --out is the vector of line n: float32 [N, D]. An empty line has the
 vector of the special tokens alone. With tokens there are three files for --out vectors.npy:

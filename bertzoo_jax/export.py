@@ -4,8 +4,8 @@
       [--all_checkpoints] [--push OWNER/NAME[@BRANCH]]
 
 Writing needs numpy only. Where torch and transformers are installed, the directory is loaded with
-transformers before it gets its name, and logits and token ids are compared with ours; what differs
-is not exported.
+transformers before it gets its name, and logits and token ids are compared with ours. A model that
+differs is not exported.
 """
 
 import contextlib
@@ -52,8 +52,7 @@ _LONGEST = 1024
 def export(
   address: str, out, architecture: str | None = None, push=None
 ) -> list[verify.Comparison] | None:
-  """Exports a checkpoint; returns what was compared, or None where torch or transformers is
-  missing.
+  """Exports a checkpoint; returns the comparisons, or None without torch or transformers.
 
   Args:
     address: W, W@STEP, W@best, or an average as W@ema.

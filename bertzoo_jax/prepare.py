@@ -154,7 +154,7 @@ def tokenizer_alone(config, source, out, tokenizer=None, say=print, filters=_NO_
 
 
 def _begin(config, source, out, tokenizer, say, files, filters):
-  """(plan, text, the tokenizer given or None). What is wrong with any argument is said now."""
+  """(plan, text, the tokenizer given or None). Mistakes in any argument are reported now."""
   ranges.check(config)
   sentences.splitter(config.corpus.splitter, say)
   errors.choose(config.corpus.duplicates, duplicates.CHOICES, 'config.corpus.duplicates')
@@ -266,7 +266,7 @@ def _locked(out):
 
 
 def _tidy(out) -> None:
-  """Removes what only an unfinished corpus needs, and what killed writers left."""
+  """Removes files that only an unfinished corpus needs, and those of killed writers."""
   for folder in (out, *(out / d for d in ('tokenizer', 'similar', shards.PARTS, *corpus.SPLITS))):
     for file in list(folder.iterdir()) if folder.exists() else ():
       if file.name == texts.SURVEY:
@@ -350,7 +350,9 @@ def _training_texts(text, held_out, share, joiner, meter):
 
 
 def _shards(out, plan, how, text, workers, say):
-  """Makes all shards. Returns the reader, which knows what was dropped, and the ordered records."""
+  """Makes all shards. Returns the reader, which counts the dropped text, and the ordered
+  records.
+  """
   cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
   reader, records = text.reader(), {}
   with progress.Meter('tokenising', text.bytes, say) as meter:
@@ -506,7 +508,7 @@ if __name__ == '__main__':
     'runner',
     'local',
     ['local', 'beam'],
-    'Who makes the shards: processes of this machine, or Apache Beam.',
+    'Where shards are made: by processes of this machine, or by Apache Beam.',
   )
   _BEAM_ARGS = flags.DEFINE_string(
     'beam_args',

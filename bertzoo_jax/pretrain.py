@@ -166,7 +166,7 @@ def _from_corpus(config, path, cache_dir, host):
 
 
 def _report(result, workdir) -> dict:
-  """Says how it ended; what `pretrain` returns."""
+  """Prints how the run ended. Returns the result of `pretrain`."""
   data, more = result.pop('data'), result.pop('to_come')
   held_out, flops = result['held_out'], result['flops']
   counted = '' if flops is None else f' · {flops:.3e} FLOPs as Clark et al. 2020 count them'

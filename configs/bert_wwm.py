@@ -114,8 +114,8 @@ SIZES = {
 
 
 def _parameters(body, width, pairs):
-  """With the heads that are trained. body: of BertModel, pooler included (published: 102 and 325
-  million).
+  """The number of parameters, with the heads that are trained. body: of BertModel, pooler included
+  (published: 102 and 325 million).
   """
   pooler = width * (width + 1)
   return body + pooler + 2 * width + 21128 + (2 * (width + 1) if pairs else -pooler)

@@ -1,4 +1,4 @@
-"""What a config file is made of: a constructor of each named part (bertzoo_jax/parts/ has them,
+"""The vocabulary of config files: a constructor of each named part (bertzoo_jax/parts/ has them,
 with defaults, ranges and meanings), `part` for one of your own, and `argument`.
 
 A config file calls these, and ends in `experiment(...)`; its `get_config(argument)` passes the

@@ -213,17 +213,16 @@ def row_of(objective: str) -> dict[str, tuple[str, ...]]:
 
 
 def page() -> str:
-  """The page, Markdown."""
-  rows = [
-    ' | '.join([f'| `{name}`', *(_cell(axis, there) for axis, there in row_of(name).items())])
-    + ' |'
-    for name in NAMES['objective']
-  ]
-  # Without the names of parts, equal reasons are equal sentences.
+  """The page, Markdown. Objectives that go with the same parts share a row."""
+  objectives_of = {}
+  for name in NAMES['objective']:
+    cells = tuple(_cell(axis, there) for axis, there in row_of(name).items())
+    objectives_of.setdefault(cells, []).append(f'`{name}`')
+  rows = [f'| {", ".join(names)} | {" | ".join(cells)} |' for cells, names in objectives_of.items()]
   return '\n'.join(
     [
-      _TITLE.format(working=len(working()), all=f'{len(combinations()):,}'),
-      '| objective | encoders | maskings | input formats |',
+      _TITLE.format(working=f'{len(working()):,}', all=f'{len(combinations()):,}'),
+      '| objectives | encoders | maskings | input formats |',
       '|---|---|---|---|',
       *rows,
       _REFUSED,

@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 
 def environment(**changes) -> dict:
-  """That of this process, with the checkout to import, and with the changes."""
+  """The environment of this process, with the checkout to import, and with the changes."""
   return {**os.environ, 'PYTHONPATH': str(ROOT), **changes}
 
 
@@ -20,12 +20,12 @@ def on_one_device(**changes) -> dict:
 
 
 def run(*words, cwd=ROOT, env=None, **how):
-  """`python WORDS` when it has ended, with what it said as text."""
+  """`python WORDS` when it has ended, with its output as text."""
   how = dict(capture_output=True, text=True, timeout=600) | how
   return subprocess.run([sys.executable, *words], cwd=cwd, env=env or environment(), **how)
 
 
 def begin(*words, env=None, **how):
-  """`python WORDS` as it begins; what it says is text in its `stdout`."""
+  """`python WORDS` as it begins; its `stdout` is text."""
   how = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) | how
   return subprocess.Popen([sys.executable, *words], cwd=ROOT, env=env or environment(), **how)

@@ -42,7 +42,7 @@ _PAGE = 1000  # objects per answer of a list
 
 @dataclasses.dataclass
 class Object:
-  """What an address holds."""
+  """The content of an address."""
 
   data: bytes
   generation: int

@@ -61,7 +61,7 @@ def begun_again(flags, workdir, kills, seconds=SECONDS):
 
 
 def same_bytes(a, b, task):
-  """Asserts equal tables and predictions of two workdirs, but for what names the folder."""
+  """Asserts equal tables and predictions of two workdirs, but for the folder's name."""
   for table in ('table.md', 'table.json'):
     assert (a / table).read_bytes() == (b / table).read_bytes()
   files = sorted((a / task).glob('*/predictions.npz'))

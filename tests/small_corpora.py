@@ -14,7 +14,7 @@ def write(folder, shards: int = 1, **files) -> dict:
   Args:
     folder: of the corpus.
     shards: of each split.
-    files: what else the manifest says, as `unigrams_sha256`.
+    files: further keys of the manifest, such as `unigrams_sha256`.
   """
   folder = pathlib.Path(folder)
   splits = {}

@@ -1,4 +1,4 @@
-"""A table of three rows that takes seconds: what tests of `reproduce` run."""
+"""A table of three rows that takes seconds, for tests of `reproduce`."""
 
 from configs.tables import parts
 

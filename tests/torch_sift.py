@@ -55,7 +55,7 @@ class Sift:
     Args:
       of_task: logits → loss.
       units: weights of the units (rows, tokens), whose sum is the divisor.
-      read: what the network returns → its logits, compared one by one and averaged.
+      read: the network's result → its logits, compared one by one and averaged.
     """
 
     def apart_from(targets):

@@ -25,7 +25,7 @@ from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import sharding
 
-# What `auto` is where no device decides (machinery.py).
+# The values of `auto` without a device (machinery.py).
 USUAL = {'unroll': 1, 'remat': 'none'}
 
 
@@ -76,7 +76,7 @@ class Run:
 
   @property
   def length(self) -> int:
-    """Of the longest rows."""
+    """Tokens of the longest rows."""
     return max(phase.config.length for phase in self.phases)
 
   @property
@@ -170,7 +170,7 @@ def resolve(config) -> Run:
 
 
 def encoder(config, vocab_size):
-  """The encoder of a config. Raises UserError if it lacks what protocol.Encoder promises."""
+  """The encoder of a config. Raises UserError if it lacks a member of protocol.Encoder."""
   unroll, remat = (
     usual if config.run[field] == configuration.AUTO else config.run[field]
     for field, usual in USUAL.items()

@@ -15,7 +15,9 @@ from bertzoo_jax.training import sharding
 
 
 def of_run(run: assembly.Run) -> assembly.Run:
-  """The run. Raises UserError for what its config alone tells: unknown names, rows too long."""
+  """The run. Raises UserError for mistakes that the config alone shows: unknown names, rows too
+  long.
+  """
   config = run.config
   for phase in run.phases:
     ranges.check_fields(phase.config)
@@ -57,7 +59,7 @@ def of_phase(run: assembly.Run, phase, features, vocab_size: int, mesh) -> None:
 
 
 def of_order(run: assembly.Run, phases, vocab_size: int, mesh) -> None:
-  """Raises UserError if a phase cannot go on with what the phase before it leaves."""
+  """Raises UserError if a phase cannot continue from the state of the phase before it."""
   before, summands_before, lanes_before = set(), {}, None
   for phase in phases:
     network = run.network(phase, vocab_size, mesh)

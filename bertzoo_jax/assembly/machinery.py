@@ -1,4 +1,4 @@
-"""What `auto` in config.run becomes on the devices of a run."""
+"""The values of `auto` in config.run on the devices of a run."""
 
 import jax
 

@@ -2,9 +2,9 @@
 
 A multiplication and an addition are two, and a backward pass is as much as a forward pass. Dropout,
 norms, activations, the softmax and biases are counted, and a lookup is a product with the whole
-table. They have no network with relative positions or a memory: what is counted of these stands at
-each function. Pair and boundary heads are left out. `Network.flops` counts products alone, as
-hardware has them.
+table. They have no network with relative positions or a memory: each function says how it counts
+these. Pair and boundary heads are left out. `Network.flops` counts products alone, as hardware has
+them.
 
 Legend: D width, H heads, F width of the feed-forward, L tokens per row.
 """
@@ -21,7 +21,7 @@ PREDICTED = 0.15625  # share of the tokens
 
 
 def of_run(run, vocab_size, mesh=None, of_unit=1) -> float | None:
-  """Of a whole training; None if a network has no such count.
+  """FLOPs of a whole training; None if a network has no such count.
 
   Args:
     run: see assembly.Run.
@@ -34,7 +34,7 @@ def of_run(run, vocab_size, mesh=None, of_unit=1) -> float | None:
 
 
 def by_phase(run, vocab_size, mesh=None, of_unit=1) -> list[float | None]:
-  """As `of_run`, of each phase."""
+  """FLOPs as of `of_run`, per phase."""
 
   def of(phase):
     network, rows = run.network(phase, vocab_size, mesh), phase.config.batch_size * of_unit
@@ -45,7 +45,7 @@ def by_phase(run, vocab_size, mesh=None, of_unit=1) -> list[float | None]:
 
 
 def of_objective(objective, params, *, rows: int, length: int, steps: int) -> float | None:
-  """Of a training with an objective; None if a network has no count.
+  """FLOPs of a training with an objective; None if a network has no count.
 
   Args:
     objective: an Objective.

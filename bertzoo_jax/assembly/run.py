@@ -1,4 +1,4 @@
-"""One run from its config to its last checkpoint: what `pretrain` and `finetune` share."""
+"""One run from its config to its last checkpoint, for `pretrain` and `finetune`."""
 
 import contextlib
 import functools
@@ -48,7 +48,7 @@ def train(
   show=True,
   init_layers='',
 ) -> dict:
-  """Trains in a workdir, or resumes what is there.
+  """Trains in a workdir, or resumes the run there.
 
   run: an assembly.Run, see checks.of_run. open_data: () → training_data.Data. init: address of
   weights to begin with, or one for each network by comma; None for fresh ones. resume_moments:
@@ -56,10 +56,10 @@ def train(
   listens. devices: of the mesh; None for all. show: whether to print progress. init_layers: layers
   to take of a deeper network (initial_weights.layers_of); '' for all.
 
-  Returns {'step', 'end', 'interrupted', 'held_out': metrics, 'data': its Data, 'to_come': what its
-  Data says of steps beyond it, 'flops': of the whole run, as `published_flops` counts}.
-  Raises UserError for anything that does not fit, before anything is written; TryAgain, Stopped:
-  see `pretrain`.
+  Returns {'step', 'end', 'interrupted', 'held_out': metrics, 'data': its Data, 'to_come': text of
+  its Data about later steps, 'flops': of the whole run, as `published_flops` counts}. Raises
+  UserError for anything that does not fit, before anything is written; TryAgain, Stopped: see
+  `pretrain`.
   """
   config = run.config
   workdirs.check_unlike(workdir, workdirs.A_CORPUS)
@@ -105,7 +105,7 @@ def _last_held_out(workdir) -> dict:
 
 
 def _attempt(run, workdir, data, mesh, end, begin, notice, show, check_held) -> dict:
-  """Resumes or begins the run, and trains. What loop.train returns, and 'flops'."""
+  """Resumes or begins the run, and trains. The result of loop.train, with 'flops'."""
   config, (init, layers, resume_moments) = run.config, begin
   kept = workdirs.machinery(workdir, mesh.devices.flat[0].device_kind)  # before a host writes
   read_of = lambda phase: data.phase(phase).read
@@ -301,7 +301,7 @@ def _records(config, workdir, start, attempt):
 
 
 def _cpu():
-  """A name for what this CPU can run."""
+  """A name for the instruction set of this CPU."""
   try:
     with open('/proc/cpuinfo', encoding='utf-8') as f:
       flags_line = next((line for line in f if line.startswith(('flags', 'Features'))), '')

@@ -30,8 +30,8 @@ class Parts:
     return self._get(part)[1]
 
   def rows(self, of_first: int, multiple: int) -> np.ndarray:
-    """Rows an epoch visits of each part, int64: of part 0 what its list holds, of the others as
-    many a token.
+    """Rows that an epoch visits of each part, int64. Part 0: all rows of its list. Other parts: as
+    many rows per token.
 
     Counting theirs would mean to index the whole split; parts are alike, so what this misses is a
     small share of an epoch, drawn anew each time (of lanes, always their ends). `multiple`: of
@@ -87,7 +87,7 @@ class Lists:
         self._start(name)
 
   def key(self, epoch, part=0, purpose=hashing.EPOCH):
-    """Of the list of a part in an epoch, or of what else is drawn there."""
+    """The key of the list of a part in an epoch, or of another draw there."""
     key = hashing.fold(hashing.fold(self._key, purpose), epoch)
     return hashing.fold(key, part) if self.parts.count > 1 else key
 
@@ -111,7 +111,7 @@ class Lists:
 
 
 class _Builder(threading.Thread):
-  """A thread that keeps what its function returned or raised."""
+  """A thread that keeps the result or the exception of its function."""
 
   def __init__(self, build, name):
     super().__init__(daemon=True)

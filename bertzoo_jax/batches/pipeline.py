@@ -356,7 +356,7 @@ class Pipeline:
     return self._finish(*self._step_rows(int(step)), self._mask_at(int(step)))
 
   def read(self, steps: int) -> tuple[reading.Reading, ...]:
-    """What the first steps of the phase read of each corpus."""
+    """Reading of the first steps of the phase, per corpus."""
     return self._source.read(self._place.first_example, self._place.examples(steps))
 
   def iterate(self, first_step: int, end_step: int):

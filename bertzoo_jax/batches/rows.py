@@ -191,7 +191,7 @@ def assemble(spans, num_rows, length, gather, special, packed, gather_units=None
     else np.zeros(shape, np.int32)
   )
   features = {'input_ids': ids, 'segment_ids': segment, 'pack_ids': pack}
-  if units is not None:  # a special token is a unit of its own, and what follows it starts one
+  if units is not None:  # a special token is a unit of its own, and the next token starts one
     units[pack == 0] = 0
     _put(_put(units, classifiers, 0), separators, 0)
     begin = (at + spans.leading)[spans.length > 0]

@@ -46,8 +46,8 @@ def define_config(
   """Defines --config FILE:ARGUMENT and --config.section.key=value; `value` is the locked config, or
   None without one.
 
-  fields: that the config must have. also_tasks: whether a fine-tuning will do, too. help: what
-  --help says of it.
+  fields: that the config must have. also_tasks: whether a fine-tuning will do, too. help: its text
+    in --help.
   """
   flags.DEFINE_string('config', None, help, required=required)
   _CONFIG.fields, _CONFIG.also_tasks = fields, also_tasks

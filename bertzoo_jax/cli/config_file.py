@@ -90,8 +90,8 @@ def _no_config(path, argument, names) -> str:
 
 @contextlib.contextmanager
 def _inside(path, name):
-  """Within it, what a config raises becomes a UserError, 'FILE:LINE: error'. What the package
-  raises, or a function that the file calls, is a sentence already if it is a ValueError.
+  """Within it, exceptions of a config become a UserError, 'FILE:LINE: error'. A ValueError of the
+  package, or of a function that the file calls, is a sentence already.
   """
   try:
     yield

@@ -49,7 +49,7 @@ def apply(config, given: dict[str, str]) -> None:
     inside = re.compile(rf'(suite\.\w+\.)?{re.escape(key)}\.')
     if lost := next(filter(inside.match, [*given][:i]), None):
       raise errors.UserError(
-        f'--config.{key} replaces what --config.{lost} sets before it: put it in front.'
+        f'--config.{key} replaces --config.{lost}, which stands before it: put it in front.'
       )
     for section, field in _places(config, key, given):
       read, kind = _KINDS.get(section.get_type(field), (_literal, 'another type'))

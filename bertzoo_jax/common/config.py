@@ -19,14 +19,14 @@ FIELDS = tuple(
 # tokenizer.vocab_size of a config that takes the corpus's
 AUTO = 'auto'
 
-# What a phase may set (a shape of a parameter never changes inside a run).
+# The fields that a phase may set (a shape of a parameter never changes inside a run).
 _PHASE_SECTIONS = (
   'length batch_size batch_tokens mixture format masking objective schedule'
 ).split()
 # The only field of `run` that a phase may set: microbatches depend on the batch.
 _PHASE_MACHINERY = 'run.accumulation'
 
-# What is not science: changing it leaves the run the same but for rounding and the draw of dropout.
+# Not science: changes of these leave the run the same but for rounding and the draw of dropout.
 _MACHINERY = ('run', 'hf')
 # Nor is how the scores of a trained network become answers (configs/tasks/parts.py).
 _DECODING = (

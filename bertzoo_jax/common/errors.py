@@ -1,4 +1,6 @@
-"""How a program ends with a sentence: for what a user can mend, and for what may pass."""
+"""How a program ends with a sentence: for mistakes that a user can mend, and for errors that may
+pass.
+"""
 
 import contextlib
 import difflib
@@ -84,7 +86,7 @@ def damaged_corpus(what: str) -> UserError:
 
 
 def did_you_mean(word: str, known, listed=False) -> str:
-  """' Did you mean X?' for a misspelt word, or what there is to choose from.
+  """' Did you mean X?' for a misspelt word, or the names to choose from.
 
   listed: whether the message lists what there is already.
   """
@@ -95,7 +97,7 @@ def did_you_mean(word: str, known, listed=False) -> str:
 
 
 def choose(name: str, table: dict, what: str):
-  """table[name], or a UserError that says what there is. what: is chosen ('activation')."""
+  """table[name], or a UserError that lists the names. what: is chosen ('activation')."""
   if name not in list(table):  # a list has no hash
     verb = 'are' if what in ('features', 'metrics') else 'is'
     raise UserError(f'No {what} {verb} called {name!r}.{did_you_mean(name, table)}')

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-# What a draw is for: two draws of one row never share bits.
+# The purpose of a draw: two draws of one row never share bits.
 PHASE, SHUFFLE, EPOCH, ROW, SHORT, TARGET, COIN, CUT = range(1, 9)
 DOCUMENT, SENTENCE, TRIM_A, TRIM_B, SELECT, ROUND, CORRUPT, REPLACE = range(9, 17)
 COUNT, CONTEXT, SPREAD, PERMUTE, SIMILAR, PARTS, CORPUS, CAUSAL = range(17, 25)

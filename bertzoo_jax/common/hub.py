@@ -12,7 +12,7 @@ from huggingface_hub import constants
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 
-# What tokenizers are read from; weights stay where they are.
+# The files of tokenizers; weights stay where they are.
 TOKENIZER = tuple(
   'tokenizer.json tokenizer_config.json special_tokens_map.json added_tokens.json vocab.txt '
   'vocab.json merges.txt spiece.model spm.model sentencepiece.bpe.model tokenizer.model '
@@ -27,8 +27,8 @@ def folder(name: str, files):
   """The folder of `hf:NAME` (without its 'hf:'): a local one of that name, else the hub's files
   (OWNER/NAME[@REVISION]), kept where that library keeps them.
 
-  files: names of those that are wanted; what is there is fetched. Raises UserError for neither, or
-  a name that the hub lacks, TryAgain if it does not answer.
+  files: names of the wanted ones; those that exist are fetched. Raises UserError for neither, or a
+  name that the hub lacks, TryAgain if it does not answer.
   """
   path = storage.path(name)
   if path.is_dir():
@@ -51,7 +51,7 @@ _DATA = re.compile(r'(.+?)(?:@([\w./-]+))?(?::([\w.-]+))?')  # name, revision, s
 
 
 class Data(NamedTuple):
-  """A split of a data set: addresses of its files, in order, and what a manifest records of it."""
+  """A split of a data set: addresses of its files, in order, and its record for a manifest."""
 
   files: tuple[str, ...]
   facts: dict[str, str]

@@ -93,6 +93,6 @@ def check(config, known: dict, where: str = '') -> None:
 
 
 def ends(config) -> list[dict]:
-  """[{field: value}, …]: what all moving fields are at their start, and at their end."""
+  """[{field: value}, …]: all moving fields at their start, and at their end."""
   moves = [Move(*row) for row in config.moving]
   return [{m.field: float(m.start) for m in moves}, {m.field: float(m.end) for m in moves}]

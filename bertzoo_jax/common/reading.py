@@ -11,7 +11,7 @@ _UNITS = {'': 1, 'k': 10**3, 'M': 10**6, 'G': 10**9}
 
 
 class Reading(NamedTuple):
-  """What was read of one corpus.
+  """The reading of one corpus.
 
   Attributes:
     name: of the corpus; '' of the only one.

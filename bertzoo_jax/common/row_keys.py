@@ -65,7 +65,7 @@ def normal(keys: jax.Array, size: tuple[int, int]) -> jax.Array:
 
 
 def threshold(rate: float) -> np.uint32:
-  """Of uint32 bits, the share `rate` is below it."""
+  """The uint32 that random bits are below with probability `rate`."""
   return np.uint32(min(round(rate * 2**32), 2**32 - 1))
 
 

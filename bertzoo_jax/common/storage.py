@@ -20,8 +20,8 @@ _STATUSES = (
   'PERMISSION_DENIED RESOURCE_EXHAUSTED FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED '
   'INTERNAL UNAVAILABLE DATA_LOSS UNAUTHENTICATED'
 ).split()
-# What may pass, by type and code. Both clients end retries of their own with ABORTED; TensorFlow
-# says FAILED_PRECONDITION where the name of a host is not resolved; a full disk is
+# Errors that may pass, by type and code. Both clients end retries of their own with ABORTED;
+# TensorFlow says FAILED_PRECONDITION where the name of a host is not resolved; a full disk is
 # RESOURCE_EXHAUSTED. The classes are of Python, aiohttp, requests, httpx, urllib, urllib3 and
 # google.auth, by name, since they need not be installed.
 _PASSING_STATUSES = ('DEADLINE_EXCEEDED FAILED_PRECONDITION ABORTED INTERNAL UNAVAILABLE').split()
@@ -115,7 +115,7 @@ def absolute(p) -> epath.Path:
 
 
 def resolved(p) -> epath.Path:
-  """`path`, without links: one that gets another target later does not move what is written."""
+  """`path`, without links: a link that gets another target later does not move the files."""
   p = path(p)
   if is_remote(p) or (real := os.path.realpath(p)) == os.path.abspath(p):
     return p
@@ -198,7 +198,7 @@ def append_line(p, text: str) -> None:
 
 
 def sync(f) -> None:
-  """Returns when what was written to an open local file is on the disk."""
+  """Returns when the bytes of an open local file are on the disk."""
   f.flush()
   try:
     os.fsync(f.fileno())

@@ -1,4 +1,5 @@
-"""Which code from outside the package may run: what the user names, never what a folder names.
+"""Which code from outside the package may run: code that the user names, never code that only a
+folder names.
 
 A corpus, a workdir, a directory of Hugging Face and a folder of tasks are data, and may come from a
 stranger. They can name parts as `package.module:name`. Such a part is built only if the user's own
@@ -50,7 +51,7 @@ def given() -> tuple[frozenset[str], bool]:
 
 
 def take(given) -> None:
-  """Sets what may run to that of another process, or of an earlier time. given: of `given`."""
+  """Sets the allowed code to that of another process, or of an earlier time. given: of `given`."""
   _named.clear()
   _named.update(given[0])
   _everything[0] = given[1]
@@ -70,7 +71,7 @@ def require(name: str, what: str) -> None:
 def load(name: str):
   """The module of this name. Says which files are about to run, if only --trust-code allows it.
 
-  Raises what its import raises.
+  Raises the errors of its import.
   """
   module = name.partition(':')[0]
   words = module.split('.')

@@ -4,7 +4,7 @@ the same bytes.
 The launching machine reads the text once more to see where chunks begin; it hands each worker the
 chunks that begin in one file, which that worker reads from the start of the file (and a little of
 the next, for the end of its last chunk). So there is as much to do at once as there are files.
-Workers need this package, the sources and --out, and what is finished there stays.
+Workers need this package, the sources and --out, and finished shards stay there.
 """
 
 import functools
@@ -22,7 +22,7 @@ def run(text: texts.Text, chunk_bytes: int, out, how: shards.How, options: list[
   there, and every worker reaches it. options: Beam's own, such as ['--runner=DataflowRunner', …].
 
   Returns:
-    (the reader of the launching machine, which knows what was dropped; the records in the order of
+    (the reader of the launching machine, which counts the dropped text; the records in the order of
     chunks).
 
   Raises:
@@ -72,7 +72,7 @@ def _options(library, options):
     )
   except SystemExit as e:
     raise errors.UserError(
-      f'--beam_args={" ".join(options)} is not what Beam understands: write it as for any Beam '
+      f'Beam does not understand --beam_args={" ".join(options)}: write it as for any Beam '
       'pipeline.'
     ) from e
   if unknown:

@@ -48,7 +48,7 @@ class Corpus:
     word_starts: bool [V], whether a piece starts a word.
     has_marks: whether its splits can `gather_units`.
     similar: the table of similar words (words/similar), or None.
-    hash: of what identifies the corpus.
+    hash: identifies the corpus.
     splits: {'train': Split, 'held_out': Split}.
     name: '', or among the members of a mixture its own.
     members: the corpora of a mixture (corpus/mixture.py); of another corpus itself.
@@ -367,7 +367,9 @@ def origin(manifest: dict) -> dict:
 
 
 def identity(manifest: dict) -> str:
-  """SHA-256 of what identifies a corpus: tokenizer, sections and shards, not where the text lay."""
+  """SHA-256 that identifies a corpus: of tokenizer, sections and shards, not of the place of the
+  text.
+  """
   return hashlib.sha256(
     json.dumps({k: manifest[k] for k in _IDENTITY}, sort_keys=True).encode()
   ).hexdigest()

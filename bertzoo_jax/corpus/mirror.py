@@ -19,9 +19,9 @@ def local(address, cache_dir, say=print):
   """The folder to open for the corpus at `address`: itself, or its mirror below `cache_dir` if it
   is in an object store.
 
-  Files are streamed and their SHA-256 compared with the manifest on the way; what is there already
-  and right is kept, so a mirror that was cut short goes on. The manifest comes last: a mirror that
-  has one is whole.
+  Files are streamed and their SHA-256 compared with the manifest on the way; files that are there
+  and right are kept, so a mirror that was cut short continues. The manifest comes last: a mirror
+  that has one is whole.
 
   Args:
     address: corpus folder, local or gs://.

@@ -1,4 +1,4 @@
-"""The data report of a corpus: what came into it and what was dropped, as numbers and as text."""
+"""The data report of a corpus: the text that it took and dropped, as numbers and in words."""
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import shards
@@ -146,7 +146,7 @@ def describe(manifest: dict, where: str) -> str:
     lines.append(
       f'  WARNING: a word has {report["pieces_per_word"]:.1f} tokens on average. Has this text '
       f'blanks between its words, and is config.corpus.words={manifest["corpus"]["words"]} meant? '
-      'Whole words would hardly fit into what a row may mask.'
+      'Few whole words fit into the tokens that a row may mask.'
     )
   lines += _lost_characters(manifest)
   if not splits['held_out']['documents']:

@@ -1,9 +1,9 @@
-"""From chunks of documents to shards of a corpus, by spawned workers; what a shard holds depends on
-its chunk alone.
+"""From chunks of documents to shards of a corpus, by spawned workers; the content of a shard
+depends on its chunk alone.
 
 A worker splits, tokenises and writes one chunk at a time: its arrays first, its record last, each
-atomically. A record names the digest of the chunk it was made of, so a second attempt keeps what is
-finished and right.
+atomically. A record names the digest of the chunk it was made of, so a second attempt keeps shards
+that are finished and right.
 """
 
 import collections
@@ -299,7 +299,7 @@ def run(chunks, out, tokenizer_folder, how: How, workers: int):
 
 
 def _collect(pool, waiting):
-  """Waits for a worker, hands it the next chunk, and yields what it made."""
+  """Waits for a worker, hands it the next chunk, and yields its shard."""
   for pipe in connection.wait([w.pipe for w in pool.values() if w.chunk is not None]):
     worker = pool[pipe]
     index, end, record = worker.take()

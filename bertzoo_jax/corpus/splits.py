@@ -20,11 +20,13 @@ PART_SENTENCES = 1 << 25  # indexed at a time: a quarter GiB of offsets
 # Smaller arrays are read instead: a map holds a file open, and of small shards there are thousands
 _MAPPED_BYTES = 1 << 20
 _MAPPED = {}  # {file: its mapped bytes}
-_HEADER = 128  # bytes of what np.save writes before an array of one axis
+_HEADER = 128  # bytes that np.save writes before an array of one axis
 
 
 class Shard(NamedTuple):
-  """Of a shard: tokens [T], token offsets [S+1], sentence offsets [D+1], units [T] or None."""
+  """The arrays of a shard: tokens [T], token offsets [S+1], sentence offsets [D+1], units [T] or
+  None.
+  """
 
   tokens: np.ndarray
   sentences: np.ndarray
@@ -95,8 +97,8 @@ class Split:
   start.
 
   A large split is worked on in parts: part k holds the shards k, k + num_parts, … and is a split of
-  its own, so that what is indexed at a time fits into memory and still comes from everywhere. What
-  a split has opened goes with it.
+  its own, so that the part that is indexed fits into memory and still comes from everywhere. A
+  split's open maps are freed with it.
 
   Attributes:
     num_tokens: T. num_sentences: S. num_documents: D.
@@ -234,8 +236,8 @@ def load(path, dtype, length: int, mapped: bool = False) -> np.ndarray:
 
 @functools.cache  # once in a process; keeps the handler
 def _name_cut_files():
-  """Ends the process with a sentence at SIGBUS: what a map shows is gone from its file. A handler
-  of Python's would never run: it waits for the end of the instruction that fails.
+  """Ends the process with a sentence at SIGBUS: a mapped part is gone from its file. A handler of
+  Python's would never run: it waits for the end of the instruction that fails.
   """
 
   def end(_):

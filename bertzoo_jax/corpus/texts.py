@@ -14,7 +14,7 @@ from bertzoo_jax.corpus import shards
 from bertzoo_jax.text import duplicates
 from bertzoo_jax.text import sources
 
-# CORPUS/survey.part/: hashes of the text while what comes again is looked for
+# CORPUS/survey.part/: hashes of the text, while repeats are looked for
 SURVEY = 'survey.part'
 
 
@@ -45,7 +45,7 @@ class Text:
 
   @property
   def bytes(self) -> int:
-    """Of the sources' files."""
+    """Bytes of the sources' files."""
     return sum(s.bytes for s in self.found)
 
   def reader(self) -> sources.Reader:
@@ -55,7 +55,7 @@ class Text:
     """(document as bytes, place, its number, where its file starts) of the documents that stay and
     are valid Unicode.
 
-    Of what is held out there is one copy, whatever the weight of its source.
+    Held-out text has one copy, whatever the weight of its source.
     """
     for number, of_file, paragraphs in duplicates.kept(
       reader, self._survey(), self.section.duplicates, self.section.min_chars, start
@@ -90,14 +90,14 @@ class Text:
       yield shards.Chunk(index, documents, first, reader.bytes_read, own)
 
   def save(self) -> None:
-    """Writes what comes again into CORPUS, for later attempts and other processes."""
+    """Writes the repeats into CORPUS, for later attempts and other processes."""
     folder = self.out / shards.PARTS
     folder.mkdir(parents=True, exist_ok=True)
     if duplicates.load(folder) is None:
       duplicates.save(folder, self._survey())
 
   def for_workers(self):
-    """The same text, to be sent to other processes: they read what was saved."""
+    """The same text, to be sent to other processes: they read the saved repeats."""
     return dataclasses.replace(self, say=None, _repeated=None)
 
   @property
@@ -107,7 +107,7 @@ class Text:
 
   @property
   def size(self) -> int:
-    """Bytes of text once it is unpacked and its markup gone, with what comes again."""
+    """Bytes of text after unpacking, without markup, repeats included."""
     return int(self._survey().counts[2])
 
   def _survey(self):
@@ -116,8 +116,8 @@ class Text:
       self._repeated = duplicates.load(self.out / shards.PARTS)
     if self._repeated is None and self.say is None:
       raise errors.UserError(
-        f'{self.out}/{shards.PARTS} is not what the launching machine wrote: can the workers read '
-        '--out?'
+        f'{self.out}/{shards.PARTS} differs from the file of the launching machine: can the '
+        'workers read --out?'
       )
     if self._repeated is None:
       excluded = duplicates.hashes_of(sources.Reader(self.excluded)) if self.excluded else set()

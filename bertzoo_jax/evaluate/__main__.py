@@ -54,8 +54,8 @@ training text. They read the same rows as the network: both neighbours of a mask
 neighbour is masked, too.
 
 With --top=K the last lines say how often the truth is among the K likeliest tokens, and how often
-among the K most frequent ones. They count masked tokens that the row hides: behind a mask, replaced
-by another token, or predicted in an order.
+among the K most frequent ones. The counts are of masked tokens that the row hides: behind a mask,
+replaced by another token, or predicted in an order.
 
 With --require the command ends with code 3 where the loss is not that many nats below the unigram
 entropy, or the accuracy is below the bigrams'.

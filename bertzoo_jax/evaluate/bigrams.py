@@ -19,7 +19,7 @@ class Bigrams(NamedTuple):
   """Counts of neighbours.
 
   Attributes:
-    share: float64 [V], of the tokens; what has none is never guessed.
+    share: float64 [V], of the tokens; a token without a share is never guessed.
     after: the tokens that follow each token, and how often.
     before: the tokens that precede each token, and how often.
   """

@@ -1,5 +1,5 @@
 """Gaps in held-out text that a run fills, its curve, and how often it is right beside counts of
-words. `evaluate/__main__.py` tells what each number is.
+words. `evaluate/__main__.py` explains each number.
 """
 
 import warnings
@@ -96,7 +96,7 @@ def find(
     top: K of Found.top; 0: Found.top is None.
 
   Raises:
-    UserError: what evaluate raises; an objective that fills no masks.
+    UserError: as of evaluate; an objective that fills no masks.
   """
   run, corpus = held_out.opened(address, path, cache_dir)
   fills = lambda n: 'mlm_head' in n.of(run.params) and objective.MASKED in n.learned

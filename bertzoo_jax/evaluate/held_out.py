@@ -68,11 +68,11 @@ def rows_of(corpus, config, format, split: str, batches: int) -> list[dict]:
   has fewer rows.
 
   'held_out' gives the rows of pretraining's evaluation, spread over the split. 'train' gives the
-  first ones of an epoch, at most what a probe is fitted on. config: of the phase; its masking,
-  length, batch_size and seed are used. format: section.
+  first ones of an epoch, at most as many as a probe is fitted on. config: of the phase; its
+  masking, length, batch_size and seed are used. format: section.
 
   Raises:
-    UserError: the split has no row of the format, or what pipeline.build refuses.
+    UserError: the split has no row of the format, or as of pipeline.build.
   """
   from bertzoo_jax.batches import pipeline  # with TensorFlow, which minimal pairs do without
 

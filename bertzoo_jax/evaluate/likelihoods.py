@@ -1,7 +1,7 @@
 """Log-likelihoods of sentences.
 
 The score of a sentence is Σ log p(token | …) over the tokens of its text. Specials around it are
-seen and not scored. What a token is given depends on the network:
+seen and not scored. The context of a token depends on the network:
 
     masked         all other tokens, and a mask in its own place; one row per token (Salazar et al.
                    2020 §2: the pseudo-log-likelihood)
@@ -134,7 +134,9 @@ def _framed(subject, texts, length) -> tuple[dict[str, np.ndarray], np.ndarray]:
 
 
 def _batches(subject, rows, text_SL, sentence_N, place_N, size):
-  """Yields batches of `size` rows. place_N: what each row predicts; None for all of its text."""
+  """Yields batches of `size` rows. place_N: the place that each row predicts; None for all of its
+  text.
+  """
   for start in range(0, len(sentence_N), size):
     row_R = np.minimum(np.arange(start, start + size), len(sentence_N) - 1)
     batch = {name: x[sentence_N[row_R]] for name, x in rows.items()}
@@ -161,7 +163,7 @@ def _one_place(subject, batch, place_R):
       later_RL = np.arange(ids_RL.shape[1]) > place_R[:, None]
       ids_RL[later_RL & (word_RL == word_RL[here][:, None])] = subject.special['mask']
     return {**batch, **predicted}
-  order_RL = np.zeros_like(ids_RL)  # a query sees what has a lower order than its token
+  order_RL = np.zeros_like(ids_RL)  # a query sees tokens of a lower order than its own
   order_RL[here] = 1
   return {**batch, **predicted, 'order': order_RL}
 

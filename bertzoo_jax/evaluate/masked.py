@@ -60,7 +60,7 @@ def drawn(text: Masked, tokenizer, count: int, draw: int) -> np.ndarray:
   seen = text.rows['input_ids'][text.row, text.position]
   hidden = seen == text.mask
   right = text.neighbours(text.originals)[1]
-  # what stands at the end of a row may be the start of a word
+  # the end of a row may be the start of a word
   whole = tokenizer.word_starts[text.targets] & (right >= 0) & tokenizer.word_starts[right]
   whole &= np.array([tokenizer.decode([t]).strip().isalpha() for t in text.targets.tolist()], bool)
   # a masking may put other words in, and never a mask

@@ -44,10 +44,10 @@ class Found(NamedTuple):
     address: where the weights are.
     step: step of the checkpoint; None for a Hugging Face directory.
     network: which of two networks was scored; '' if there is only one.
-    how: what a token is predicted from, see `likelihoods`.
+    how: the context of a predicted token, see `likelihoods`.
     groups: Accuracy of each group, in the order of the file.
     total: Accuracy of all pairs.
-    notes: sentences on what is to know of the numbers.
+    notes: sentences that explain the numbers.
   """
 
   address: str

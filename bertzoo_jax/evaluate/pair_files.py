@@ -12,7 +12,7 @@ _ENDS = ('.jsonl', '.tsv')
 
 
 class Pair(NamedTuple):
-  """Two sentences. group: what is counted together; '' for none."""
+  """Two sentences. group: pairs of one group are counted together; '' for none."""
 
   good: str
   bad: str

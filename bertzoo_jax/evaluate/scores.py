@@ -1,5 +1,5 @@
 """Scores on masked tokens, next sentences and sentence order of held-out text (Lan et al. 2019,
-Table 5). `evaluate/__main__.py` tells what each set of rows is.
+Table 5). `evaluate/__main__.py` explains each set of rows.
 """
 
 import json
@@ -64,7 +64,7 @@ class Evaluation(NamedTuple):
     workdir: of the run; step: of its checkpoint.
     corpus: hash of the text.
     scores: in the order of networks and sets of rows.
-    notes: sentences on what was left out, and on what is to know of the numbers.
+    notes: sentences that say which scores were left out, and explain the numbers.
     places: losses of masked tokens in each eighth of the row.
   """
 
@@ -287,7 +287,7 @@ def _pairs(notes, corpus, config, pairs, split, batches):
 
 
 def _rows(notes, *args):
-  """held_out.rows_of(*args); what it warns of is added to the notes, once."""
+  """held_out.rows_of(*args); its warnings are added to the notes, once."""
   with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter('always')
     batches = held_out.rows_of(*args)

@@ -1,4 +1,6 @@
-"""Jobs: the trainings that a fine-tuning or a table asks for, their order, and what runs them."""
+"""Jobs: the trainings that a fine-tuning or a table asks for, their order, and the processes that
+run them.
+"""
 
 import concurrent.futures
 import contextlib
@@ -11,14 +13,14 @@ from bertzoo_jax import assembly
 from bertzoo_jax.common import errors
 from bertzoo_jax.runs import lock
 
-_WAIT = 5.0  # seconds between two looks at what others hold
+_WAIT = 5.0  # seconds between two looks at the locks of others
 
 
 class Job(NamedTuple):
-  """One training, and what is measured after it.
+  """One training, and the scoring after it.
 
   Attributes:
-    name: of the task, or of the row of a table; title: what the user is told of it.
+    name: of the task, or of the row of a table; title: its name for the user.
     seed: of the training.
     experiment: its complete config, locked.
     folder: of the job; record: name of the file in it that is written last.

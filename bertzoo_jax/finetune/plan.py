@@ -86,7 +86,7 @@ def _addresses(init):
 
 
 def check(config, weights, prefix: str = 'config') -> None:
-  """Raises UserError for what does not fit, as far as is known before files are read.
+  """Raises UserError for mistakes that are known before files are read.
 
   Args:
     config: of one task's fine-tuning.
@@ -306,7 +306,7 @@ def _fields(wished, section) -> dict:
 
 
 def _title(point, seed) -> str:
-  """Of a run's folder. Without a comma, which would part two addresses of --init."""
+  """The name of a run's folder, without a comma, which would part two addresses of --init."""
   names = table.short([key for key, _ in point])
   parts = [f'{name}={value}' for name, (_, value) in zip(names, point)]
   return '+'.join([*parts, f'seed={seed}']).replace('/', '_').replace(',', '_')

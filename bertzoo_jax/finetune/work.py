@@ -236,13 +236,13 @@ def predictions(folder) -> dict[str, dict[str, np.ndarray]]:
 
 
 def _key(split, output):
-  """Of an array in PREDICTIONS."""
+  """The name of an array in PREDICTIONS."""
   return split if output == 'row' else f'{split}/{output}'
 
 
 def majority(task, metric: str) -> float:
   """The dev score of a prediction that is the same for all: the most frequent class of the train
-  split, its mean score, or for each label what most rows have. nan without such a one.
+  split, its mean score, or the more frequent value of each label. nan without such a one.
   """
   dev = _dev(task)
   said = None if dev is None else task.kind.constant(task, dev)
@@ -256,7 +256,7 @@ def _dev(task):
 
 
 def data_of(experiment, task, weights) -> training_data.Data:
-  """The rows of a task as what a run trains on."""
+  """The rows of a task as the `Data` of a run."""
   train, size = task.splits['train'], experiment.batch_size
   lengths = batches.buckets(experiment.length)
   padding = dict(padding=task.padding, pad=task.pad)

@@ -40,14 +40,14 @@ Such a file says six things.
          without=lambda sizes: np.ones(sizes.hidden_size, np.float32),
        )
 
-   `absent` says what is written where the encoder lacks the parameter.
-2. `sizes(encoder, special)`: what the rows' functions get. Return a `Sizes`, or an object of your
-   own with num_heads, num_layers, blocks, num_groups, inner_group_num and whatever else your rows
-   read. `encoder` is the linen module; `special` has the ids of the special pieces by name.
+   `absent` gives the tensor to write if the encoder lacks the parameter.
+2. `sizes(encoder, special)`: the argument of the rows' functions. Return a `Sizes`, or an object
+   of your own with num_heads, num_layers, blocks, num_groups, inner_group_num and whatever else
+   your rows read. `encoder` is the linen module; `special` has the ids of special pieces by name.
 3. `to_config(encoder, special, vocab_size)`: the whole content of config.json.
-4. `to_encoder(content)`: the inverse: (fields of the encoder, sizes). `defaults` are what
-   transformers assumes for keys that config.json leaves out.
-5. `heads` and `pipeline`: what the model card says.
+4. `to_encoder(content)`: the inverse: (fields of the encoder, sizes). `defaults` are the values
+   that transformers assumes for keys that config.json leaves out.
+5. `heads` and `pipeline`: text of the model card.
 6. `tokens`: how the tokenizer frames texts, if not as [CLS] A [SEP] B [SEP].
 
 Export writes the directory, loads it with the transformers class called `name`, and compares logits
@@ -216,13 +216,13 @@ class Architecture(NamedTuple):
     name: of the class.
     model_type: of its config.json.
     rows: the name table.
-    sizes: (encoder, special) → what the rows' transforms need. special: ids by name.
+    sizes: (encoder, special) → the argument of the rows' transforms. special: ids by name.
     to_config: (encoder, special, vocab_size) → content of config.json.
     to_encoder: content of config.json, defaults filled in → (the encoder's fields, sizes). Raises
-      UserError for what no encoder here can express.
-    heads: what the card says about the heads it has and lacks.
+      UserError for a config that no encoder here can express.
+    heads: text of the card about the heads that the class has and lacks.
     pipeline: transformers' task for the card; '' if its pipelines cannot load the class.
-    defaults: what transformers assumes for keys that config.json leaves out.
+    defaults: values that transformers assumes for keys that config.json leaves out.
     tied: tensors that repeat another one, not written, and ignored when read: {name: the other}.
     buffers: ends of names of tensors that are no parameters.
     modern: a tensor's name in a file → its name in today's class.
@@ -241,7 +241,7 @@ class Architecture(NamedTuple):
       tokenizer is then written or compared.
     reads: whether it reads checkpoints of its model type. A class that another one of the type
       contains does not.
-    logits: (directory, batch) → what verification compares with our logits, as
+    logits: (directory, batch) → arrays that verification compares with our logits, as
       `verify.logits` has it; None: the logits of the transformers class called `name`.
     given: arguments of its from_pretrained for verification.
     holds: parameters by path → whether its heads may have these shapes.
@@ -380,8 +380,8 @@ def encoder(a: Architecture, content: Mapping[str, Any]) -> tuple[dict[str, Any]
 
 
 def section(a: Architecture, fields: Mapping[str, Any]) -> dict[str, Any]:
-  """The config section of the encoder: `fields`, as `encoder` gives them, and what no config.json
-  says. An encoder outside the package has defaults for what is then still missing.
+  """The config section of the encoder: `fields`, as `encoder` gives them, and the fields that no
+  config.json has. An encoder outside the package has defaults for the other fields.
   """
   return {'name': a.part, **UNSAID.get(a.part, {}), **a.unsaid, **fields}
 

@@ -1,5 +1,6 @@
-"""The model card (README.md) of an exported directory: what it is, of what, how long, and what is
-not in it. Every fact is from the config, the corpus manifest and the record of the run.
+"""The model card (README.md) of an exported directory: the network, its text and training, and the
+parts that are not in it. Every fact is from the config, the corpus manifest and the record of the
+run.
 
 The words are in `cards/`: card.txt, and for each kind of head how it is loaded.
 """
@@ -33,12 +34,12 @@ class Run(NamedTuple):
     config: the resolved config of the run, nested. Each phase that has overrides gives its length
       and batch_size.
     step: steps trained.
-    tensors: what is in model.safetensors.
-    corpus: what the run recorded of its corpus; may be empty.
+    tensors: content of model.safetensors.
+    corpus: the run's record of its corpus; may be empty.
     metrics: the newest value of each metric; may be empty.
     commits: of the program, in order; may be empty.
     init: the address of --init that the run began with; None for random weights.
-    checked: what was compared after export.
+    checked: the comparisons after export.
     aside: names of heads in weights.HEADS.
     average: which average the weights are, as in their address; None for none.
   """
@@ -59,7 +60,7 @@ class Run(NamedTuple):
 
   @property
   def task(self) -> str | None:
-    """The Hub's name of what it is for; None where there is no pipeline."""
+    """The Hub's name of the task; None where there is no pipeline."""
     computed = self.architecture.computes(self.encoder)
     return self.architecture.pipeline if computed.pipeline is None else computed.pipeline
 
@@ -219,7 +220,9 @@ def _without_folders(x):
 
 
 def _masking(section: dict[str, Any]) -> str:
-  """The fields of a masking, with what becomes of the predicted tokens in words."""
+  """The fields of a masking, with the fate of the predicted tokens (mask, random, kept) in
+  words.
+  """
   shares = section.get('corruption', ())
   if isinstance(shares, str) or len(shares) != 3:  # it replaces nothing, or has fields of its own
     return _fields(section)

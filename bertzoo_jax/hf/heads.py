@@ -1,5 +1,5 @@
-"""Heads of fine-tuning in Hugging Face's classes: names of their layers, and what config.json and
-the card say of them. numpy only.
+"""Heads of fine-tuning in Hugging Face's classes: names of their layers, and their text in
+config.json and the card. numpy only.
 
 A head has a form, told by the name of its dense layer (model.heads.FORMS).
 """
@@ -27,7 +27,7 @@ class Kind(NamedTuple):
   Attributes:
     ends: how their names end.
     task: of the Hub.
-    said: what the card says about the head.
+    said: text of the card about the head.
   """
 
   ends: str
@@ -99,7 +99,7 @@ class Form(NamedTuple):
     layers: {our name of a dense layer: theirs}.
     also: our name of the head → its further rows.
     rates: keys of config.json for dropout: before the classifier, and before the dense layer.
-    fixed: what config.json says about how the head computes. Other values cannot be read.
+    fixed: keys of config.json that say how the head computes. Other values cannot be read.
     said: further text for the card.
   """
 

@@ -80,7 +80,7 @@ def files(
 
   Args:
     tokenizer: tokenizer.json.
-    special: ids by name: pad, unk, cls, sep, mask, and what else is never text.
+    special: ids by name: pad, unk, cls, sep, mask, and others that are never text.
     shape: how texts are framed.
     max_length: tokens the model takes; 0 for any number.
     segments: rows of the segment table; with two, the second text is segment 1. A shape with
@@ -185,7 +185,7 @@ def _post_processor(strings, special, shape, segments, byte_level) -> dict:
 
 
 def _template(text, strings) -> list[dict]:
-  """'cls:0 A:0' as what a post-processor holds."""
+  """'cls:0 A:0' in the form of a post-processor."""
   out = []
   for name, segment in (word.split(':') for word in text.split()):
     kind, name = ('Sequence', name) if name in 'AB' else ('SpecialToken', strings[f'{name}_token'])

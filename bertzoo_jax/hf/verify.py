@@ -1,8 +1,7 @@
 """Reloads an exported directory and compares: logits with ours, token ids with ours.
 
-Who reloads it is the transformers class of the architecture's name, or the architecture's own
-`logits`. What is not compared fails: a tensor that was not loaded, a head that only one side has,
-and no head at all.
+The transformers class of the architecture's name reloads it, or the architecture's own `logits`.
+These fail: a tensor that was not loaded, a head that only one side has, and no head at all.
 
 torch and transformers are imported inside the functions: without them everything else of an export
 works.
@@ -22,8 +21,8 @@ from bertzoo_jax.hf.architecture import Architecture
 # Float32 rounding of a whole network, in units of its largest logit (at least 1).
 TOLERANCE = 1e-5
 
-# What tokenizers disagree about: blanks, ligatures, width, accents, case, scripts, emoji, specials
-# inside a text.
+# Text about which tokenizers disagree: blanks, ligatures, width, accents, case, scripts, emoji,
+# specials inside a text.
 PROBES = (
   'Hello world!',
   ' two  blanks ',
@@ -45,7 +44,7 @@ PROBES = (
 
 
 class Comparison(NamedTuple):
-  """What was compared, the largest difference, what is allowed, whether it holds."""
+  """A comparison: of what, the largest difference, the allowed one, and whether it holds."""
 
   what: str
   difference: str
@@ -225,7 +224,7 @@ _OF_ROWS = ('pair', 'row', 'choice')
 
 
 def _compare_head(head, ours, theirs, pack_ids) -> Comparison:
-  """Of one head. Logits of tokens begin with [B, L], others with [B] alone."""
+  """The Comparison of one head. Logits of tokens begin with [B, L], others with [B] alone."""
   what = head if head == 'vectors' else f'{head} logits'
   for side, others in ((ours, 'the reference'), (theirs, 'the trained network')):
     if head not in side:

@@ -111,8 +111,8 @@ def merge(
   encoder: dict | None = None,
   labels: tuple[str, ...] = (),
 ) -> tuple[dict, list[str]]:
-  """Fresh parameters with the loaded ones in their places, and lines that tell the user what came
-  from where.
+  """Fresh parameters with the loaded ones in their places, and lines that tell the user where each
+  came from.
 
   A segment table that the new encoder lacks has its row 0 added to the positions: the output for
   single texts stays. A segment table that only the new encoder has begins with zeros, so the output
@@ -178,8 +178,8 @@ def merge(
 
 
 def _with_fitting_heads(fresh, loaded, labels, their_labels) -> tuple[dict, list[str]]:
-  """(loaded parameters whose heads of rows are those of `fresh`, lines about what was moved or left
-  out). Both flat. labels: of the outputs; their_labels: of the checkpoint's; () where unknown.
+  """(loaded parameters whose heads of rows are those of `fresh`, lines about the moved and the left
+  out ones). Both flat. labels: of the outputs; their_labels: of the checkpoint's; () where unknown.
   """
   has = lambda params, start: any(path.startswith(f'{start}/') for path in params)
   without = lambda start: {k: x for k, x in loaded.items() if not k.startswith(f'{start}/')}
@@ -348,7 +348,7 @@ def parts(directory: pathlib.Path, name: str) -> list[pathlib.Path]:
   return _parts(index) if index.exists() else []
 
 
-# Weights that only other programs read, and what transformers 4 takes to read them.
+# Weights that only other programs read, and the way to read them with transformers 4.
 _OF_OTHERS = (('*.h5', 'from_tf', 'TensorFlow and tf-keras'), ('*.msgpack', 'from_flax', 'flax'))
 
 

@@ -16,8 +16,8 @@ from bertzoo_jax.model.attention import HIDDEN
 
 
 def _specs(program, num_marks, of_grid):
-  """Of queries, keys, log-sum-exp, and marks of both. of_grid: the last two places of the grid →
-  (block of queries, tile of keys).
+  """Block specs of queries, keys, log-sum-exp, and marks of both. of_grid: the last two places of
+  the grid → (block of queries, tile of keys).
   """
   (rows, keys), lanes = program.tile, program.lanes
   at = lambda shape, index: pl.BlockSpec(shape, lambda b, h, *ij: index(b, h, *of_grid(*ij[:2])))

@@ -100,8 +100,8 @@ def attend(
     q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate, dropout_keys_B2, relative, scale: as there.
     first_head: number of the first head of q among all heads. Dropout bits of a score depend on the
       key of its row, its head and its place, so they are the same on any mesh.
-    keep: return (out_BLHK, kept) with what the backward pass needs besides the arguments:
-      (lse_BH1L, out_BLHK), the second None where it needs none.
+    keep: return (out_BLHK, kept) with the arrays that the backward pass needs besides the
+      arguments: (lse_BH1L, out_BLHK), the second None where it needs none.
     kept: of a call with the same arguments, for the backward pass alone: the result is not
       computed, and must not be used.
     gather: False for TPU v4, which cannot move sublanes by indices: its relative terms are slower.
@@ -194,7 +194,7 @@ def _attend(program, q_BLD, k_BMD, v_BMD, numbers_BH1L, tables, marks, scalars, 
 
 def _attend_forward(program, *args):
   out_BLD, lse_BH1L = _attend(program, *args)
-  # A policy of jax.checkpoint that saves what attention mixed saves this, too: else the backward
+  # A policy of jax.checkpoint that saves the output of attention saves this, too: else the backward
   # pass would compute both again.
   return (out_BLD, lse_BH1L), (args[:-1], checkpoint_name(lse_BH1L, 'attended'))
 

@@ -8,7 +8,7 @@ from bertzoo_jax.model import attention
 
 
 def check(attention_dropout: float, relative: bool, dtype) -> None:
-  """Raises UserError for what cuDNN's attention cannot compute.
+  """Raises UserError for arguments that cuDNN's attention does not support.
 
   Args:
     attention_dropout: rate of dropout of the attention probabilities.

@@ -1,4 +1,4 @@
-"""The relative terms of one head, and who sees whom, inside a program of kernels/attention.py.
+"""The relative terms and the mask of one head, inside a program of kernels/attention.py.
 
 Legend as there: L queries of the program, M keys.
 """

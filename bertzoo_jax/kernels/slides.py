@@ -60,8 +60,8 @@ def unshear(x, more: int, gather: bool, shift=None):
 
 
 def pick(x, place):
-  """out[m, q] = x[m, place[q] + 127 − m], of float32 x [128, N + 128]. These are chosen columns of
-  what `shear` makes of the transpose of x, transposed. Lanes move inside a register, by indices.
+  """out[m, q] = x[m, place[q] + 127 − m], of float32 x [128, N + 128]. The result is chosen columns
+  of `shear` of the transpose of x, transposed. Lanes move inside a register, by indices.
 
   place: int32 [1, Q], below N; Q is whole lanes.
   """

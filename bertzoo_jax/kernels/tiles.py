@@ -60,7 +60,9 @@ class Program(NamedTuple):
 
 
 def lanes_of(depth, width, bytes_of_lane=0) -> int:
-  """Lanes of a program, of whole heads. bytes_of_lane: what a program keeps for a whole row."""
+  """Lanes of a program, of whole heads. bytes_of_lane: bytes that a program keeps for a whole
+  row.
+  """
   fits = [n for n in (_WIDE, LANES) if depth % n == 0 and n % width == 0]
   fits = fits or [max(width, min(depth, LANES))]
   return next((n for n in fits if n * bytes_of_lane <= _SUMS), fits[-1])
@@ -209,7 +211,7 @@ def gradients(program, tiles: list[Tile]):
 
 
 def finished(program, top_1Q, total_1Q, sum_KQ):
-  """(out_KQ, lse_1Q, of base 2); who sees no key gets 0."""
+  """(out_KQ, lse_1Q, of base 2); a query that sees no key gets 0."""
   sees_1Q = top_1Q > 0.5 * HIDDEN
   inverse_1Q = jnp.where(sees_1Q, 1.0 / (total_1Q * (1.0 - program.rate)), 0.0)
   return sum_KQ * inverse_1Q, jnp.where(sees_1Q, top_1Q + jnp.log2(total_1Q), -HIDDEN)

@@ -1,4 +1,4 @@
-"""Attention in plain XLA, and what every `attend` promises.
+"""Attention in plain XLA, and the promises of every `attend`.
 
 Legend: B batch, L number of queries, M of keys, H heads, K head width, N places of the queries
 (L where there is a query at each), R = N + M − 1 distances between a query's place and a key.
@@ -6,7 +6,7 @@ Legend: B batch, L number of queries, M of keys, H heads, K head width, N places
     attend(q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate=0.0, dropout_keys_B2=None,
            relative=None, scale=None) -> out_BLHK
 
-visible: who sees whom (Visibility).
+visible: which keys each query sees (Visibility).
 dropout_rate: probability with which an attention probability is set to 0.
 dropout_keys_B2: keys of the rows (row_keys.py). None means no dropout.
 relative: terms of the scores that depend on the distance of query and key, or on their segments

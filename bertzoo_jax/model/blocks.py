@@ -11,9 +11,10 @@ An encoder builds a block of parts; those shipped here are a choice, not a base:
     norm: name= → a module x → normalised x. layers.Norm is fused with the sum before it; another
       norm (RMSNorm) is called with the sum
 
-`context` is what an encoder hands to its attention besides: a table that layers share, a memory.
-Each part has `flops(length, width)`: operations of its forward pass over one row. Parts of a block
-that is scanned are made with parent=None, or they would belong to the module that makes them.
+`context` is everything else that an encoder hands to its attention: a table that layers share, a
+memory. Each part has `flops(length, width)`: operations of its forward pass over one row. Parts of
+a block that is scanned are made with parent=None, or they would belong to the module that makes
+them.
 """
 
 import functools
@@ -31,8 +32,8 @@ from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
 from bertzoo_jax.model import stack
 
-# What a mesh may split of their parameters, as training.sharding reads it: path regex → {axis of
-# the mesh: axes of the parameter, from its end}.
+# Axes of their parameters that a mesh may split, as training.sharding reads them: path regex →
+# {axis of the mesh: axes of the parameter, from its end}.
 AXES = (
   (r'attention/(query|key|value)/kernel$', {'tensor': (-2,), 'fsdp': (-3,)}),
   (r'attention/(query|key|value)/bias$', {'tensor': (-2,)}),
@@ -52,8 +53,8 @@ class SelfAttention(nn.Module):
     kernel_init, dtype, use_bias: of the four products.
     output_init: of the last one, if it is not kernel_init.
     window: (left, right) neighbours that a token sees, as in attention.Visibility; None for all.
-    positions: what it does with places: (q_BLHK, k_BLHK) → (q_BLHK, k_BLHK, attention.Relative or
-      None), a function or a linen module; None for nothing.
+    positions: function of queries and keys by their places: (q_BLHK, k_BLHK) → (q_BLHK, k_BLHK,
+      attention.Relative or None), a function or a linen module; None for nothing.
   """
 
   num_heads: int
@@ -230,7 +231,7 @@ def flops_of(part, length: int, width: int) -> float | None:
 
 def init(block, key, plan: stack.Plan, width: int, *context):
   """Parameters of a stack of such blocks: the copies of each in its first axis. width: D. context:
-  an example of what the attention is handed.
+  an example of the attention's context.
   """
   x_BLD, visible = jnp.zeros((1, 1, width)), attention.same_pack(jnp.zeros((1, 1), jnp.int32))
   one = lambda key: block.init(key, x_BLD, visible, None, operations.PLAIN, *context)['params']

@@ -23,7 +23,7 @@ from bertzoo_jax.model import protocol
 from bertzoo_jax.model import stack
 from bertzoo_jax.model import transformer
 
-# What a mesh may split of the parameters that a transformer lacks, as blocks.AXES.
+# Axes that a mesh may split, of the parameters that a transformer lacks; as blocks.AXES.
 AXES = (
   (r'attention/position_(query|key)/kernel$', {'tensor': (-2,), 'fsdp': (-3,)}),
   (r'attention/position_query/bias$', {'tensor': (-2,)}),

@@ -3,7 +3,7 @@
     encoder = BY_NAME['transformer'](vocab_size=V, dtype=jnp.bfloat16, num_layers=12, …)
     hidden_BLD = encoder.apply({'params': params}, batch, dropout_keys_B2, ops)
 
-protocol.py says what an encoder promises. A model knows no mesh: what depends on one is handed in
+protocol.py has the promises of an encoder. A model knows no mesh: what depends on one is handed in
 (operations.py).
 """
 

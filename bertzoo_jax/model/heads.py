@@ -12,7 +12,7 @@ from bertzoo_jax.model import blocks
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import protocol
 
-# What a mesh may split of their parameters, as blocks.AXES.
+# Axes of their parameters that a mesh may split, as blocks.AXES.
 AXES = (
   (r'classifier/kernel$', {}),
   (r'_head/offset/embedding$', {}),
@@ -161,10 +161,10 @@ class PairHead(nn.Module):
 
 
 class TaskHead(nn.Module):
-  """Scores vectors of rows or of tokens: dropout, a dense layer and what follows it, dropout, a
-  linear layer (Devlin et al. 2018 §4.1: 'tanh'; He et al. 2021, code of the release: 'gelu', the
-  exact one; Warner et al. 2024, code of the release: 'transform'). Kind 'linear' has no dense layer
-  (Clark et al. 2020, code of the release; of tokens Devlin et al. 2018 §4.2, §5.3).
+  """Scores vectors of rows or of tokens: dropout, a dense layer with its activation or norm,
+  dropout, a linear layer (Devlin et al. 2018 §4.1: 'tanh'; He et al. 2021, code of the release:
+  'gelu', the exact one; Warner et al. 2024, code of the release: 'transform'). Kind 'linear' has no
+  dense layer (Clark et al. 2020, code of the release; of tokens Devlin et al. 2018 §4.2, §5.3).
 
   kind: of FORMS. input_dropout, dropout: rates before the dense layer, and before the last one. The
   last product runs in float32: in fewer bits, scores of different rows are often the same.

@@ -17,8 +17,8 @@ from jax.ad_checkpoint import checkpoint_name
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
 
-# What a mesh may split of norms and biases that no other table names, as blocks.AXES: nothing. To
-# gather a vector costs more time than splitting it saves memory.
+# Axes that a mesh may split, of norms and biases that no other table names, as blocks.AXES: none.
+# To gather a vector costs more time than splitting it saves memory.
 AXES = ((r'(norm/scale|bias)$', {}),)
 
 
@@ -40,7 +40,7 @@ ACTIVATIONS = {
 
 
 def _truncated_normal(deviation):
-  # Cut at two deviations and not rescaled (as TF1 did): what comes out has 0.88 of the deviation.
+  # Cut at two deviations and not rescaled (as TF1 did): the result has 0.88 of the deviation.
   return lambda key, shape, dtype=jnp.float32: (
     deviation * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
   )
@@ -63,7 +63,7 @@ def initializer(name: str, deviation: float) -> Callable:
 
 
 def unconstrained(name: str, x: jax.Array) -> jax.Array:
-  """The default of `constrain`: what a model does with an intermediate when nobody shards it."""
+  """The default of `constrain`: returns an intermediate unchanged, without sharding."""
   del name
   return x
 
@@ -72,8 +72,8 @@ def sum_kernel_gradients(
   path: str, shape: tuple[int, ...], sums: Callable, *arrays: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
   """The default of `kernel_gradients`: sums(*arrays), the gradients [D, F] of a kernel and [F] of
-  its bias, which are sums over the rows of the arrays. path, shape: of the kernel, for who has
-  parts of it and of the rows.
+  its bias, which are sums over the rows of the arrays. path, shape: of the kernel, for meshes that
+  split it and the rows.
   """
   del path, shape
   return sums(*arrays)

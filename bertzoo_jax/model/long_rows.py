@@ -46,7 +46,7 @@ def in_blocks(attend, q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate, keys_B2, re
   if same is not None:
     of_queries |= dict(numbers=same.numbers_BLH, segments=same.query_segments_BL)
     of_keys |= dict(segments=same.key_segments_BM)
-  # Queries that fill the last block repeat the last one; nobody reads what they get.
+  # Queries that fill the last block repeat the last one; nobody reads their results.
   at = jnp.minimum(jnp.arange(count * size), length - 1)
   blocks = jax.tree.map(lambda x_BL: _blocks(x_BL[:, at], count), of_queries)
   seen = num_keys if window is None else min(num_keys, size + sum(window))

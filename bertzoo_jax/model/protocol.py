@@ -4,7 +4,7 @@ Legend: B batch, L length, P predictions, D width, E width of the tables.
 
 An encoder is a linen module. The program gives it vocab_size, dtype, unroll and remat; its other
 fields are the section `config.encoder`, keyword-only, without defaults if it ships here. One from
-outside the package is named `package.module:name` in a config. `Encoder` lists what it has;
+outside the package is named `package.module:name` in a config. `Encoder` lists its members;
 `tests/conformance` holds any encoder to it.
 """
 
@@ -40,8 +40,8 @@ class Encoder(Protocol):
   """The members of every encoder. Do not inherit from this class: write the members, and put
   `@protocol.encoder` above the module, which adds the members of USUAL that it lacks.
 
-  Parameters: the word table is `embeddings/word/embedding` [V, E]. What a scan stacks lies under
-  `layers/`, its copies in the first axis, one per layer that has its own.
+  Parameters: the word table is `embeddings/word/embedding` [V, E]. Stacked parameters lie under
+  `layers/`, their copies in the first axis, one per layer that has its own.
 
   Attributes:
     vocab_size, dtype, unroll, remat: given by the program: V; of products; layers per turn of the
@@ -51,7 +51,7 @@ class Encoder(Protocol):
       (key, shape) → float32.
     reads: batch features that it needs, among them input_ids and pack_ids. position_ids are read
       where a format writes them.
-    axes: what a mesh may split of its parameters, an ordered table as blocks.AXES.
+    axes: axes of its parameters that a mesh may split, an ordered table as blocks.AXES.
   """
 
   vocab_size: int

@@ -179,8 +179,8 @@ def scan(
 
     if remat == 'none':
       return run
-    # In a loop the compiler cannot take what is computed again for what was. Side by side it would,
-    # and keep it.
+    # In a loop the compiler cannot merge a recomputation with the first computation. Without a
+    # loop it would, and keep the first.
     return jax.checkpoint(run, policy=REMAT[remat], prevent_cse=unroll > 1 or not looped)
 
   # All layers unrolled leave no loop, fewer one over the layers.

@@ -20,7 +20,7 @@ from bertzoo_jax.model import operations
 from bertzoo_jax.model import protocol
 from bertzoo_jax.model import stack
 
-# What a mesh may split of the embeddings, as in blocks.AXES.
+# Axes of the embeddings that a mesh may split, as in blocks.AXES.
 AXES = (
   (r'embeddings/word/embedding$', {'tensor': (-2, -1), 'fsdp': (-1, -2)}),
   (r'embeddings/position/embedding$', {'fsdp': (-1, -2)}),

@@ -23,7 +23,7 @@ from bertzoo_jax.model import protocol
 from bertzoo_jax.model import stack
 from bertzoo_jax.model import transformer
 
-# What a mesh may split of the parameters that a transformer lacks, as blocks.AXES.
+# Axes that a mesh may split, of the parameters that a transformer lacks; as blocks.AXES.
 AXES = (
   (r'attention/position/kernel$', {'tensor': (-2,), 'fsdp': (-3,)}),
   (r'attention/((content|position|segment)_query|segment)$', {'tensor': (-2,)}),
@@ -262,8 +262,8 @@ class _Around(NamedTuple):
     segments_BL: ids of segments.
     memory_BMD: of this layer; None for none.
     mirrored_B: 1 for rows that are read from right to left; None for none.
-    asked, asked_segments_BP: who sees whom in the query stream, and its segment ids; None without a
-      query stream.
+    asked, asked_segments_BP: the keys that the query stream sees, and its segment ids; None without
+      a query stream.
     content_BLD: the content stream, if x is the query stream alone; else None.
   """
 

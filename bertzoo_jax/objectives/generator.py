@@ -1,5 +1,5 @@
-"""The masked language model that fills masks for another network, and what it fills in (Clark et
-al. 2020 §2).
+"""The masked language model that fills masks for another network, and the tokens that it samples
+(Clark et al. 2020 §2).
 
 params['generator'] = {'encoder': …, 'mlm_head': …} are its own parameters, params['encoder'] those
 of the main network. A shared parameter is in one of them only. Legend: B batch, L length, P
@@ -20,7 +20,7 @@ from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
 
-# What the two encoders share: {regex of paths: how}.
+# Parameters that the two encoders share: {regex of paths: how}.
 #
 # 'same': one parameter, of the main network (Clark et al. 2020 §3.2).
 # 'added': the main network computes with stop_gradient(the generator's parameter) + a parameter of
@@ -177,7 +177,7 @@ def _sharing(generator, main, shared, modes, predicts) -> Generator:
 
 
 class Guess(NamedTuple):
-  """What a generator makes of a masked batch.
+  """The output of a generator for a masked batch.
 
   Attributes:
     logits_BPV, states_BPD: at the masked positions.

@@ -1,5 +1,5 @@
-"""Heads: what each reads, and how its logits are made. Legend: B batch, L length, P predictions, D
-width, C outputs.
+"""Heads: the input of each, and how its logits are made. Legend: B batch, L length, P predictions,
+D width, C outputs.
 
 An objective makes a head with the fields of its section, as `row('tanh', 3, dropout=0.1)`. Weights
 alone, such as those of a Hugging Face directory, have no section: `of` tells their heads by the
@@ -46,9 +46,9 @@ class Head(NamedTuple):
     inputs: (encoder, params of the network, vectors, batch of rows) → arguments of the module.
     fields: further fields of the module.
     tied: whether it decodes by the word table.
-    finish: (what the module returns, batch) → logits.
-    outputs: (logits, batch) → {name: what `networks.predict` returns}; None: the logits by the name
-      of the head.
+    finish: (the module's result, batch) → logits.
+    outputs: (logits, batch) → {name: output of `networks.predict`}; None: the logits by the name of
+      the head.
   """
 
   name: str
@@ -66,7 +66,7 @@ class Head(NamedTuple):
     return self.module(**{**{name: getattr(encoder, name) for name in names}, **self.fields})
 
   def init(self, encoder, key) -> dict:
-    """Its parameters, float32. Raises UserError for a kind that there is not."""
+    """The head's parameters, float32. Raises UserError for a kind that there is not."""
     words_VE = jnp.zeros((encoder.vocab_size, encoder.table_width))
     params = {'encoder': {'embeddings': {'word': {'embedding': words_VE}}}}
     batch = collections.defaultdict(lambda: jnp.zeros((1, 1), jnp.int32))
@@ -95,7 +95,7 @@ class Head(NamedTuple):
     )
 
   def said(self, logits, batch) -> dict:
-    """Its part of the result of `networks.predict`."""
+    """The head's part of the result of `networks.predict`."""
     if self.outputs is not None:
       return self.outputs(logits, batch)
     return {self.name.removesuffix('_head'): logits}

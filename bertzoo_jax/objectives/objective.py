@@ -26,14 +26,14 @@ class Network(NamedTuple):
   """One trained network: its encoder, its heads, and where its parameters are among all.
 
   Attributes:
-    name: '' where there is one, else what tells it from the others.
+    name: '' if there is one network, else its own name.
     encoder: linen module, as model.protocol.Encoder.
     of: parameters of the objective → arrays of the network, {'encoder': …, 'mlm_head': …}. An array
       may be computed, as a sum of tables is.
     place: path of an array of the network → path of the parameter that is its own.
     trained: whether it learns.
-    heads: those that heads.TABLE lacks, or that read other vectors than there. What a step costs is
-      known only if all heads are.
+    heads: those that heads.TABLE lacks, or that read other vectors than there. The cost of a step
+      is known only if all heads are.
     forwards, backwards: passes of a step through the network, 1 each but for sift.py.
     into: (arrays that were loaded, by path; all parameters, by path) → {path of a parameter:
       array}: the inverse of `of` where an array is computed. None: an array is the parameter at its
@@ -64,7 +64,7 @@ class Network(NamedTuple):
     return {path: self.place(path) for path in shapes}
 
   def heads_of(self, own) -> dict[str, head_table.Head]:
-    """Its known heads by name. own: its arrays or shapes."""
+    """The network's known heads by name. own: its arrays or shapes."""
     return head_table.of(own) | {head.name: head for head in self.heads if head.name in own}
 
   def flops(self, params, features: dict) -> float | None:
@@ -113,11 +113,11 @@ class Objective(NamedTuple):
     normalizers: batch → {name: float32 scalar}, the denominators, from data only. Take them over
       the global batch and guard with `at_least_one` where dividing.
     loss: (params, batch, normalizers, carry, key, train) → (Σ weight·sum/total, (carry, sums)).
-      `batch` may be a part of what `normalizers` saw. sums = {name of a total: {metric: float32
+      `batch` may be a part of the batch of `normalizers`. sums = {name of a total: {metric: float32
       numerator, of any shape}}; metric = Σ sums / total.
       key: of dropout, for `networks.encode`, the same in all microbatches; None if train is False.
-      Rows have keys of their own in `row_keys` of the batch, which the step adds: what is dropped
-      depends on both, what is sampled on those alone.
+      Rows have keys of their own in `row_keys` of the batch, which the step adds: dropout depends
+      on both, samples on those alone.
     reads: names of the batch features it needs.
     may_read: names of features that it reads if the format writes them.
     couples_rows: whether the loss of a row depends on other rows of the batch, as a contrast does.
@@ -128,7 +128,7 @@ class Objective(NamedTuple):
     frozen: regexes of the paths of parameters that it does not update.
     inherits: ordered (regex, replacement): a parameter that a phase adds starts as the one whose
       path the first matching regex makes of its own, if the phase before has it.
-    axes: what a mesh may split of parameters that belong to no network, as model.blocks.AXES.
+    axes: axes that a mesh may split, of parameters that belong to no network, as model.blocks.AXES.
   """
 
   init: Callable
@@ -146,7 +146,7 @@ class Objective(NamedTuple):
 
   @property
   def all_axes(self) -> tuple[tuple[str, dict], ...]:
-    """What a mesh may split of each parameter: the tables of the objective, of heads, of its
+    """Axes of each parameter that a mesh may split: the tables of the objective, of heads, of its
     encoders and of vectors, in this order.
     """
     tables = [self.axes, modules.AXES, *(n.encoder.axes for n in self.networks), layers.AXES]

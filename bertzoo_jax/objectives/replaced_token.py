@@ -262,7 +262,7 @@ def _discriminate(encoder, fields, ops, params, batch, rows, normalizers, key):
 
 
 def _nll(logits, replaced):
-  """Of the right answer, nats. logits: that a token was replaced."""
+  """Negative log-likelihood of the right answer, nats. logits: that a token was replaced."""
   return jax.nn.softplus(jnp.where(replaced, -logits, logits))
 
 

@@ -15,8 +15,8 @@ from bertzoo_jax.objectives import objective
 class Scorer(NamedTuple):
   """The head and the loss of a task, over an encoder.
 
-  A unit of its loss is what has a weight in the batch's `label_weights`: a row, [B], or a token,
-  [B, L]. The loss is a mean over the units of the whole batch.
+  Each unit of its loss has a weight in the batch's `label_weights`: a row, [B], or a token, [B, L].
+  The loss is a mean over the units of the whole batch.
 
   Attributes:
     head: over the encoder.

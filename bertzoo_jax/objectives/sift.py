@@ -12,8 +12,8 @@ x is the sum of the embeddings, and x̂ its layer norm without scale and shift. 
    rate·g / (1e-6 + max |g|). A row whose g is not finite keeps its δ. (The release then leaves out
    the step of all rows.)
 4. The loss is that of the task + weight × the mean divergence of the logits of sg(x̂) + sg(δ) from
-   the clean logits. The mean is over the units of the task's loss. What is detached in it: see
-   DIVERGENCES.
+   the clean logits. The mean is over the units of the task's loss. DIVERGENCES says which output is
+   detached.
 
 Each of the three passes draws its own dropout. No gradient reaches a parameter by δ.
 

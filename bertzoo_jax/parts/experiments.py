@@ -56,7 +56,7 @@ def run(
   corpus_cache: fields.one_of('disk', 'ram') = 'disk',
 ):
   """Machinery: how a run is executed. It changes only rounding and, with other kernels, the draw of
-  dropout. What auto became stands in the workdir, and is kept on devices of the same kind.
+  dropout. The workdir records the value that auto took. It is kept on devices of the same kind.
 
   mesh: devices along (data, fsdp, tensor); -1 takes those that are left. data and fsdp split the
     rows of a batch. fsdp also splits the parameters and the optimizer's state (a network too large

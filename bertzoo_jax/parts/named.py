@@ -63,7 +63,7 @@ def outside(name: str, what: str, fits=callable):
 def build(section, table: dict, what: str, *args, **handed_over):
   """Calls the part that a section names: part(*args, **handed_over, **other fields of the section).
 
-  args, handed_over: what the caller gives to every part of this kind. Raises UserError as
+  args, handed_over: arguments that the caller gives to every part of this kind. Raises UserError as
   `resolve`, and if the section's fields are not the part's, or a field of a part of the user's is
   not in its range (fields.py).
   """

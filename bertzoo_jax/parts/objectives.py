@@ -1,6 +1,6 @@
 """Objectives of pretraining.
 
-A field that a part does not explain means what it does in the nearest part above that explains it.
+A field without an explanation means the same as in the nearest part above that explains it.
 """
 
 from bertzoo_jax.parts import fields

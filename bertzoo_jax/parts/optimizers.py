@@ -1,6 +1,6 @@
 """Optimizers.
 
-A field that a part does not explain means what it does in the nearest part above that explains it.
+A field without an explanation means the same as in the nearest part above that explains it.
 """
 
 from bertzoo_jax.parts import fields
@@ -98,7 +98,7 @@ def muon(
   iterations: of Newton and Schulz.
   rms: size of an update of a matrix; with 0.2, as in AdamW, both take the same learning rate.
   matrices: ordered (path regex, axes of the inputs, axes of the outputs), first match wins. Axes
-    are counted from the last. What matches none is AdamW's.
+    are counted from the last. Parameters that match none are AdamW's.
   b1, b2, eps: of AdamW.
   """
 

@@ -1,6 +1,6 @@
 """Sources: how the files of a task are read.
 
-A field that a part does not explain means what it does in the nearest part above that explains it.
+A field without an explanation means the same as in the nearest part above that explains it.
 """
 
 from bertzoo_jax.parts import fields
@@ -139,7 +139,7 @@ def choices(
     beside each option.
   options: the columns of the options, with commas between; or one column that has lists of them
     (JSON, parquet). Empty options are left out.
-  label_form: what the labels are: letter (A is the first option) | from_0 | from_1 (numbers) | text
+  label_form: form of the labels: letter (A is the first option) | from_0 | from_1 (numbers) | text
     (of the right option) | auto (the only one that fits all labels).
   dev_share: share of the texts of the train split, so that all questions about one text stay
     together.
@@ -169,7 +169,7 @@ def conll(
     left out) | table (MSRA-NER: a sentence per line, its words and its tags, each with U+0002
     between) | auto (conllu by the name's end, table by U+0002). Lines of -DOCSTART- are left out.
   separator: auto (tabs if most lines have one, else blanks) | the character.
-  prefix: what words begin with and is left out, as 'en:' in WikiANN's files.
+  prefix: start of words that is left out, as 'en:' in WikiANN's files.
   scheme: of the tags: auto | iob1 | iob2 | bioes | bilou | io | none (parts of speech). Tags that
     the scheme does not allow are counted and said.
   convert: the scheme to convert the tags to: iob2 | bioes | bilou; '' for none.

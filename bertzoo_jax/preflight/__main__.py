@@ -12,12 +12,13 @@ Compiles the real train step of each phase for the slice, with the compiler that
 (libtpu: Linux on x86-64, no chip needed), and reads memory and time off the program. With --corpus
 and --workdir it also finds every error that `pretrain` would report. A fine-tuning reads its files;
 its run with the largest batch is compiled. Every problem is listed, with a code
-(bertzoo_jax/preflight/readiness.py) and a remedy. Nothing is written, but what the compiler said is
-kept beside a run's compiled programs (run.compile_cache): the same question is answered at once.
+(bertzoo_jax/preflight/readiness.py) and a remedy. Nothing is written, but the compiler's answers
+are kept beside a run's compiled programs (run.compile_cache), so the same question is answered at
+once.
 
 Memory is the compiler's own verdict. Times are its estimates, with bounds (tpu/estimate.py beside
-this file): none was measured on a chip. What is known first is printed to stderr first: problems
-that need no compiler, then whether each phase fits. The times take a minute. --json prints one JSON
+this file): none was measured on a chip. Results are printed to stderr as they come: problems that
+need no compiler, then whether each phase fits. The times take a minute. --json prints one JSON
 object to stdout and nothing else. Exit codes:
 
     0    everything fits and nothing is wrong
@@ -81,7 +82,7 @@ def _end_at_sigterm():
 
 def main(_):
   _end_at_sigterm()
-  # what processes.py copies: it imports jax and the networks while this process does the rest
+  # processes.py forks this server, which imports jax and the networks meanwhile
   forkserver.set_forkserver_preload(['bertzoo_jax.preflight.processes'])
   forkserver.ensure_running()
   jax.config.update('jax_platforms', 'cpu')  # a chip that is here belongs to the run
@@ -133,10 +134,10 @@ if __name__ == '__main__':
   _TASK_DIR = flags.DEFINE_string('task_dir', '.', 'Of a fine-tuning, the folder of its files.')
   _PRICE = flags.DEFINE_float('price', None, 'Dollars per chip and hour.', lower_bound=0.0)
   _PREEMPTIONS = flags.DEFINE_integer(
-    'preemptions', 0, 'That the run is to survive.', lower_bound=0
+    'preemptions', 0, 'Number of preemptions in the whole run.', lower_bound=0
   )
   _LARGEST = flags.DEFINE_bool(
-    'largest', True, 'Where it does not fit: try smaller batches, and what else would make it fit.'
+    'largest', True, 'If it does not fit, look for smaller batches and other changes that fit.'
   )
   _JSON = flags.DEFINE_bool('json', False, 'One JSON object in place of the report.')
   cli.run(main, also=failed)

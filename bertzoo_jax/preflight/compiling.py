@@ -66,7 +66,7 @@ class Work(NamedTuple):
   Attributes:
     run: of an experiment.
     text, mesh, slice_: of the run.
-    kept: folder of what earlier calls found; None for none.
+    kept: folder of earlier results; None for none.
     say: prints a line of progress.
   """
 
@@ -127,8 +127,8 @@ def described(findings, run, text, mesh) -> list:
 
 
 def phases(findings, work: Work, described, kernels) -> list[Phase]:
-  """The described phases with what their compiled programs tell: whether they fit and, if all do,
-  how long they take; [] if one cannot be compiled.
+  """The described phases with the figures of their compiled programs: whether they fit and, if all
+  do, how long they take; [] if one cannot be compiled.
 
   Phases of the same shapes and objective are compiled once. Adds P09, P10 and W05. kernels: see
   `hlo.read`.
@@ -150,7 +150,7 @@ def phases(findings, work: Work, described, kernels) -> list[Phase]:
       f'phase {index}: compiling the step of {made.rows:,} rows × {made.length} tokens for '
       f'{slice_.topology}'
     )
-  if fitting:  # where a run goes from a phase to the next, it holds one state and what is added
+  if fitting:  # between two phases a run holds one state and the added parameters
     todo += {(alike[i - 1], alike[i]): (i - 1, i) for i in range(1, len(alike))}.values()
 
   def known(number, program):
@@ -172,7 +172,7 @@ def phases(findings, work: Work, described, kernels) -> list[Phase]:
     elif not made.fits:
       remedy = 'take a larger slice, or more devices along fsdp in run.mesh'
       if step:
-        remedy = 'what would help is under "to make it fit"'
+        remedy = 'see "to make it fit"'
       findings.add('P09', f'{what} needs {needs(made, slice_)}: {remedy}.')
   if any(isinstance(made, str) for made in found.values()):
     return []

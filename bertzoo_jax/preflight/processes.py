@@ -1,5 +1,5 @@
-"""Programs compiled in processes of their own, some at a time: each is ended as soon as it has told
-what was asked, and none outlives this process.
+"""Programs compiled in processes of their own, some at a time: each is ended as soon as it has
+answered, and none outlives this process.
 
 Whether a program fits is known a few seconds into its compilation (`program.dumped`), unless it is
 so close that its code decides. That code, and with it the compiler's estimates of time, takes ten
@@ -83,7 +83,7 @@ def compiled(
     jobs: to compile.
     whole: if all of them fit, go on to their code, for their text. Else the Programs have their
       memory alone.
-    kept: folder of what earlier calls found; None for none.
+    kept: folder of earlier results; None for none.
     known: called with the number of a job when it is known whether it fits.
   """
   forkserver.set_forkserver_preload([__name__])
@@ -202,7 +202,7 @@ def _answer(answers, job, whole, kept, folder):
 
 
 def _lowered(job):
-  """A job's program, lowered as in a run, and the key of what became of it."""
+  """A job's program, lowered as in a run, and the key of its result."""
   devices = program.devices(job.slice_)[: job.devices]
   config, phases = job.run.config, job.run.phases
   mesh = sharding.mesh(config.run.mesh, devices)

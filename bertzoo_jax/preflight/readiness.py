@@ -98,7 +98,7 @@ def of_epochs(findings: Findings, config, paths):
 
 
 def text(findings: Findings, run, paths, hosts: int) -> Text:
-  """The text of a run: a corpus or several where paths are given, else what the config alone tells.
+  """The text of a run: a corpus or several where paths are given, else stand-in text by the config.
 
   If one is in an object store, they are judged by their manifests alone. Adds P06, P07, W02 and
   W03. hosts: that share a batch.
@@ -201,7 +201,7 @@ def machinery(workdir: str | None, device_kind: str) -> dict:
 
 @contextlib.contextmanager
 def _answering(findings, address):
-  """Turns what an object store may raise, each kind its own errors, into a problem."""
+  """Turns the errors of an object store (each kind has its own) into a problem."""
   try:
     yield
   except errors.UserError:
@@ -277,7 +277,7 @@ def check_recipe(findings: Findings, phases, recipe) -> None:
         'schedule.learning_rate and warmup were chosen for it: scale them, or reach it with '
         'run.accumulation'
         if what == 'batch_size'
-        else 'results will not be those of the recipe'
+        else "results will differ from the recipe's"
       )
       findings.add('W01', f"{what} {ours:,} is {many} times the recipe's {theirs:,}: {advice}.")
 

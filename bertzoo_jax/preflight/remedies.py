@@ -22,7 +22,7 @@ class Option(NamedTuple):
 
   Attributes:
     change: how a user makes it.
-    note: what it means; '' where the change tells.
+    note: its meaning; '' where the change is clear.
     values: (field, value) of all that it sets.
     slice_, devices: the chips, and how many devices of them the mesh has.
   """
@@ -45,9 +45,9 @@ class Remedy(NamedTuple):
 
 def tried(work: compiling.Work, worst) -> tuple[int, list[Remedy]]:
   """(rows of the largest batch that was seen to fit, or 0; changes that were tried, first those
-  that are enough). Ctrl-C ends the search, and what was found until then stands.
+  that are enough). Ctrl-C ends the search; the results until then stand.
 
-  worst: the Phase that needs most: what makes it fit should make the others fit.
+  worst: the Phase that needs most: a change that makes it fit should make the others fit.
   """
   usable = work.slice_.chip.usable
   found = {}  # option → Program
@@ -55,7 +55,7 @@ def tried(work: compiling.Work, worst) -> tuple[int, list[Remedy]]:
   def ask(options):
     jobs = {}
     for option in options:
-      with contextlib.suppress(errors.UserError):  # what does not go together is no remedy
+      with contextlib.suppress(errors.UserError):  # changes that do not go together are no remedy
         jobs[option] = work.job([worst.index], *option[2:])
     asked = [option for option in jobs if option not in found]
     for option in asked:
@@ -98,7 +98,8 @@ def tried(work: compiling.Work, worst) -> tuple[int, list[Remedy]]:
 
 def _search(worst, unit, usable, peaks):
   """Looks for the largest batch that fits, two at a time: first two small ones, then those that the
-  line through them gives, then what lies between what fits and what does not.
+  line through them gives, then batches between the largest that fits and the smallest that does
+  not.
 
   Memory is a line in the rows, but for large batches, where the compiler trades time for memory:
   the one that was refused would flatter. Those that are so small that their activations need no HBM
@@ -152,8 +153,8 @@ def _divides(batches, accumulation, work) -> bool:
 
 
 def _kinds(work, worst, rows) -> dict[str, list[Option]]:
-  """Changes that leave the experiment as it is, by kind, each from what should be enough to the
-  strongest. rows: of the largest batch that fits, or 0.
+  """Changes that leave the experiment as it is, by kind, each from the weakest that should be
+  enough to the strongest. rows: of the largest batch that fits, or 0.
   """
   run, mesh, slice_ = work.run, work.mesh, work.slice_
   usable, state, over = slice_.chip.usable, _state(worst), sharding.rows_over(mesh)
@@ -200,7 +201,7 @@ def _kinds(work, worst, rows) -> dict[str, list[Option]]:
 
 
 def _together(work, worst, kinds) -> list[Option]:
-  """All at once, for what is not enough alone: on these chips, and on more."""
+  """All at once, if one alone is not enough: on these chips, and on more."""
   mesh, slice_ = work.mesh, work.slice_
   tensor, split = mesh.shape['tensor'], mesh.shape['fsdp']
   state, usable, over = _state(worst), slice_.chip.usable, sharding.rows_over(mesh)

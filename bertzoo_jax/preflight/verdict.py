@@ -35,8 +35,8 @@ class Request:
     init, task_dir: of a fine-tuning, the address of its weights and the folder of its files.
     recipe: the config file's own experiment, to compare with; None for none.
     price: dollars per chip and hour. preemptions: of the whole run.
-    largest: where a phase does not fit, look for the largest batch that does, and for what else
-      would help.
+    largest: where a phase does not fit, look for the largest batch that does, and for other changes
+      that help.
     kernels: cycles of Pallas kernels, see `hlo.read`; None: the table of kernel_costs.
   """
 
@@ -117,8 +117,8 @@ class Preflight(NamedTuple):
 
 
 def preflight(request: Request, say=lambda line: None) -> Preflight:
-  """Compiles every phase for a slice and looks for everything that would fail: what needs no
-  compiler first.
+  """Compiles every phase for a slice and looks for everything that would fail, first for mistakes
+  that need no compiler.
 
   say: prints a line of progress. Raises UserError where `Request.check` does.
   """
@@ -235,7 +235,7 @@ def _whole(request, config, slice_, phases, runs) -> estimate.Run | None:
 
 
 def _kept(config) -> str | None:
-  """The folder of what earlier calls found, beside a run's compiled programs; None for none."""
+  """The folder of earlier results, beside a run's compiled programs; None for none."""
   folder = os.environ.get('JAX_COMPILATION_CACHE_DIR') or config.run.compile_cache
   return os.path.join(os.path.expanduser(folder), 'preflight') if folder else None
 

@@ -1,4 +1,4 @@
-"""Opens what an address of --init names: a run, or a Hugging Face directory."""
+"""Opens an address of --init: a run, or a Hugging Face directory."""
 
 import dataclasses
 import os
@@ -29,11 +29,11 @@ from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import workdir as workdirs
 
 _PAIR = ('discriminator', 'generator')
-# Files to fetch from the hub: weights, config.json and what tokenizers are read from.
+# Files to fetch from the hub: weights, config.json and the files of tokenizers.
 _NETWORK = ('config.json', weights.WEIGHTS, weights.INDEX, weights.HEADS, *hub.TOKENIZER)
 FILES = (*_NETWORK, *(f'{folder}/{file}' for folder in _PAIR for file in _NETWORK))
 
-# What the program gives an encoder; all other fields are its config section.
+# Fields that the program gives an encoder; all others are its config section.
 _GIVEN = ('vocab_size', 'dtype', 'unroll', 'remat', 'parent', 'name')
 
 
@@ -55,7 +55,7 @@ class Run(NamedTuple):
 
 
 class Pretrained(NamedTuple):
-  """One network that was trained, and what is needed to go on with it.
+  """One trained network, with everything that is needed to continue training it.
 
   Attributes:
     address: as it was given, of a run with the step; of two addresses the discriminator's.
@@ -64,7 +64,7 @@ class Pretrained(NamedTuple):
     step: of the checkpoint; None of a Hugging Face directory.
     tokenizer_folder: folder with the tokenizer's files.
     tokenizer_section: config section of the tokenizer; None of a Hugging Face directory.
-    hf: name of the Hugging Face class: the one that export writes, or what the directory names.
+    hf: name of the Hugging Face class that export writes, or of the directory's.
     shape: how texts are framed, and the padding side.
     vocab_size: rows of the word table.
     corpus_hash: of the text of the run; None where it is not recorded.

@@ -106,9 +106,10 @@ class Loaded:
     batch: input_ids [B, L] int32; segment_ids (0 if left out) and pack_ids (1 for tokens, 0 for
     padding; 1 if left out) likewise.
 
-    Returns {'vectors': [B, L, D]} and, for the heads that there are, what `networks.predict` has:
-    'mlm' [B, L, V], 'next' [B, L, V], 'pair' [B, 2], 'replaced' [B, L], 'row' [B, C], 'start'
-    and 'end' [B, L]. 'next', and 'mlm' where found.ahead, are of the token after each one.
+    Returns {'vectors': [B, L, D]} and, for the heads of the network, the outputs of
+    `networks.predict`: 'mlm' [B, L, V], 'next' [B, L, V], 'pair' [B, 2], 'replaced' [B, L], 'row'
+    [B, C], 'start' and 'end' [B, L]. 'next', and 'mlm' where found.ahead, are of the token after
+    each one.
     """
     return networks.outputs(self.encoder, params, self._completed(batch))
 
@@ -128,8 +129,8 @@ class Loaded:
     max_length: tokens per row; the ends of longer texts are cut, of a pair the longer one's first.
     None: as many as the encoder takes, or 512 if it takes any number.
 
-    Raises UserError for an unknown pooling, a length that the encoder does not take, and what is no
-    text.
+    Raises UserError for an unknown pooling, a length that the encoder does not take, and inputs
+    other than text.
     """
     rows = self.rows(texts, max_length)
     out = [None] * len(rows)
@@ -246,7 +247,7 @@ class Loaded:
 
 
 def _texts(x, number) -> tuple[str, ...]:
-  """The texts of a row. Raises UserError for what is neither a text nor a pair."""
+  """The texts of a row. Raises UserError for an input that is neither a text nor a pair."""
   texts = (x,) if isinstance(x, str) else x
   is_row = isinstance(texts, tuple | list) and len(texts) in (1, 2)
   if not is_row or not all(isinstance(text, str) for text in texts):

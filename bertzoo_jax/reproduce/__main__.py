@@ -43,7 +43,7 @@ _SAMPLE = pathlib.Path(__file__).parents[2] / 'data' / 'sample'
 def reproduce(
   config, workdir, *, source=(), task_dir='.', rows=(), hours=None, tpu=None, say=print
 ) -> bool:
-  """Runs what is missing of a table, and writes it; False if it was asked to stop.
+  """Runs the missing rows of a table, and writes it; False if it was asked to stop.
 
   Args:
     config: of a table (configs/tables/).
@@ -118,7 +118,7 @@ def preflight(config, workdir, *, rows=(), tpu=None, price=None, say=print) -> s
     k = config.table.tokens_divided_by or plan.recorded(workdir)
     if not k:
       raise errors.UserError(
-        'The scale budget does not say yet by what the tokens are divided: give '
+        'The scale budget needs the number by which tokens are divided: give '
         '--config FILE.py:budget,k=K or FILE.py:budget,steps=N with --preflight.'
       )
     config = budget.divided(config, k)
@@ -169,7 +169,7 @@ def _divided(config, asked, texts, workdir, hours, tpu, say):
 
 
 def _texts(asked, config, workdir, source, say) -> dict[str, str]:
-  """{plan.text_of: folder of the corpus}; prepares what is missing."""
+  """{plan.text_of: folder of the corpus}; prepares missing ones."""
   source = list(source) or [str(_SAMPLE / name) for name in config.table.sample]
   if not source:
     raise errors.UserError(

@@ -2,9 +2,9 @@
 
 All rows have 1/k of their tokens. The rows of a batch are divided by √k and rounded: to a multiple
 of 32, and below 32 to a power of two, so that the devices of a slice can share them. The steps are
-divided by what is left. Both are at least 1. The learning rate is multiplied by the root of the
-batch's share (as usual for Adam and LAMB). The warmup keeps its share of the steps. A microbatch
-has no more rows than before.
+divided by the rest. Both are at least 1. The learning rate is multiplied by the root of the batch's
+share (as usual for Adam and LAMB). The warmup keeps its share of the steps. A microbatch has no
+more rows than before.
 """
 
 import math

@@ -68,7 +68,7 @@ def _programs(experiment) -> str:
 
 
 def seconds(found: list[Line], tpu: str) -> float:
-  """Of all runs of all rows. Raises UserError if the time of a row is not known."""
+  """Seconds of all runs of all rows. Raises UserError if the time of a row is not known."""
   if lacking := [line for line in found if line.days is None]:
     raise errors.UserError(
       f'How long {lacking[0].row} takes on {tpu} is not known ({lacking[0].why or "no estimate"}): '

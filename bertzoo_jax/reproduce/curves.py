@@ -46,7 +46,7 @@ def _spent(experiment):
 
 
 def svg(rows) -> str:
-  """Two plots side by side. rows: what `of_rows` returns; the same rows give the same bytes."""
+  """Two plots side by side. rows: the result of `of_rows`; the same rows give the same bytes."""
   import matplotlib
   from matplotlib import figure as figures
 

@@ -1,4 +1,4 @@
-"""The table of what is finished: table.md, table.json, curves.svg, and table.html with all of it.
+"""The table of the finished rows: table.md, table.json, curves.svg, and table.html with all of it.
 
 The same scores give the same bytes. Every process writes the whole table whenever a row ends.
 """
@@ -81,7 +81,9 @@ class Row(NamedTuple):
 
 
 class Table(NamedTuple):
-  """A table: its section `table` as plain values, the titles of its columns, what its rows vary."""
+  """A table: its section `table` as plain values, the titles of its columns, the fields that its
+  rows vary.
+  """
 
   table: dict
   columns: list

@@ -42,9 +42,9 @@ def run(job: jobs.Job, config, corpus: str, task_dir: str, say=print) -> dict | 
   """The scores of a job of a table (`config`), which are written to its folder; None if the user
   asked to stop.
 
-  What is finished is not run again. A pretraining that diverges, or whose first weights are of a
-  row that did, gets scores without values, which say so. corpus: folder of the prepared text. A
-  task whose files are not in task_dir is left out. Errors: see pretrain and finetune.
+  Finished parts are not run again. A pretraining that diverges, or whose first weights are of a row
+  that did, gets scores without values, which say so. corpus: folder of the prepared text. A task
+  whose files are not in task_dir is left out. Errors: see pretrain and finetune.
   """
   without = lambda why: dict.fromkeys(config.table.columns, _nothing(why))
   if why := _never_begins(job, config):
@@ -212,7 +212,7 @@ def _best_run(folder) -> str:
 
 def _cell(column, trained, evaluated, cosines, done) -> dict:
   """{'values': [numbers], 'why': sentence where there are none}. A fine-tuning has its 'seeds' and
-  the 'spread' of its first number over them, too. done: what `_fine_tuned` returned.
+  the 'spread' of its first number over them, too. done: the result of `_fine_tuned`.
   """
   value, why = None, ''
   if column.kind == 'task':

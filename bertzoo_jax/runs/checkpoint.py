@@ -76,8 +76,8 @@ class Checkpoints:
     is left as it is.
 
     held_out_loss: of the state, in the phase that begins at phase_first_step; None if it was not
-      evaluated. score: one number, if states are compared by it. Raises OSError, or what the
-      storage raised, if the save before failed.
+      evaluated. score: one number, if states are compared by it. Raises the error of the save
+      before, if it failed.
     """
     step = int(state.step)
     self.wait()

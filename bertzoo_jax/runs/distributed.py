@@ -34,7 +34,7 @@ LOST_SECONDS = 100  # without a heartbeat, after which jax counts a process as d
 _LAST_SECONDS = 5.0
 _TPU_PORT = 8482  # jax's choice for the coordinator of a slice
 
-# What hosts do together, as errors name it.
+# Names of operations that hosts do together, in messages of errors.
 _TOGETHER = re.compile(r'\b(gloo|nccl|barrier|coordination ?service)\b', re.I)
 
 # Not sys.exit: jax would wait at exit for the process that is gone.

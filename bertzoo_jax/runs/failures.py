@@ -56,7 +56,6 @@ def enough_memory(machinery, by_phase=False):
       f'kept. Try run.accumulation={2 * machinery.accumulation}'
       + (' (twice its own in a phase of config.phases that sets it)' if by_phase else '')
       + ', then run.remat=full' * (machinery.remat != 'full')
-      + ', then more devices along fsdp in run.mesh. These leave the '
-      'experiment as it is; with a smaller batch_size or length it is another one, and needs a '
-      '--workdir of its own.'
+      + ', then more devices along fsdp in run.mesh. These do not '
+      'change the experiment. A smaller batch_size or length does, and needs another --workdir.'
     ) from e

@@ -192,7 +192,7 @@ class _Lease:
     return self._name
 
   def read(self) -> dict | None:
-    """Its owner; None for none."""
+    """The owner of the lock; None for none."""
 
     def read():
       found = _parsed(self._store.read(NAME))
@@ -322,7 +322,7 @@ def _check_ours(now, owner):
 
 
 def _is_fresh(other) -> bool:
-  """By the clock of this host, on which it was written."""
+  """Whether a lock of this host was renewed lately, by its clock."""
   return abs(time.time() - other.get('heartbeat', 0)) < STALE_SECONDS
 
 

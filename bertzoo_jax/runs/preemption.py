@@ -15,7 +15,7 @@ class Preemption:
   """Remembers the signal; a second SIGINT ends the process at once."""
 
   def __init__(self):
-    self.name = None  # what asked for the end; with several hosts the same on all
+    self.name = None  # of the signal, or 'preemption' on all of several hosts
     self._asked, self._alone = False, True
 
   @contextlib.contextmanager

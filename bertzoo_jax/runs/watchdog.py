@@ -26,9 +26,9 @@ class Watchdog:
   def __init__(self, minutes: float):
     """minutes: within which a step, an evaluation or a save finishes; 0 for no watch.
 
-    What usually takes more than a twentieth of that may take twenty times its usual time. What is
-    done for the first time may take ten times the minutes. Raises UserError for a negative number
-    and for one that is not finite.
+    A part that usually takes more than a twentieth of that may take twenty times its usual time.
+    A part that runs for the first time may take ten times the minutes. Raises UserError for a
+    negative number and for one that is not finite.
     """
     if not (math.isfinite(minutes) and minutes >= 0):
       raise errors.UserError(

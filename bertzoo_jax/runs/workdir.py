@@ -54,7 +54,7 @@ def writable(path):
 def check_unlike(path, *others: tuple[str, str]) -> None:
   """Raises UserError if the folder holds something else than runs of this command.
 
-  others: (name of a file, what a folder with this file holds).
+  others: (name of a file, kind of the folder that holds it).
   """
   for file, what in others:
     if (storage.path(path) / file).exists():
@@ -294,7 +294,7 @@ def _set_aside(file):
 
 
 def versions() -> dict:
-  """{package: version} of Python and what numbers depend on."""
+  """{package: version} of Python and the packages that decide numbers."""
   out = {'python': sys.version.split()[0]}
   for package in _PACKAGES:
     try:

@@ -1,8 +1,8 @@
 """Shows rows as the model sees them: python -m bertzoo_jax.show --config C --corpus CORPUS [--steps
 0:1] [--stats] [--npz FILE]
 
-Rows come decoded and in colour: what is masked, replaced and kept, which tokens are special, where
-segments begin. --stats measures rates and lengths instead; --npz writes raw batches, for
+Rows come decoded and in colour: masked, replaced, kept and special tokens, and the starts of
+segments. --stats measures rates and lengths instead; --npz writes raw batches, for
 `pretrain --batches` on a machine without TensorFlow and for comparison with other implementations.
 """
 
@@ -123,8 +123,8 @@ def show(
 
 def _table(lines, title):
   runs = (
-    'runs: predictions side by side; config: what is drawn, before runs touch or the budget cuts '
-    'them'
+    'runs: predictions side by side; config: lengths as drawn, before runs touch or the budget '
+    'cuts them'
   )
   right = (rich.table.Column(name, justify='right') for name in ('measured', 'config'))
   caption = runs if any(name.startswith('runs') for name, *_ in lines) else None

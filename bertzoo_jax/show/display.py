@@ -1,4 +1,4 @@
-"""Rows in colour: what is masked, replaced and kept, specials, segments, packs, spans, orders."""
+"""Rows in colour: masked, replaced and kept tokens, specials, segments, packs, spans, orders."""
 
 import numpy as np
 import rich.text
@@ -53,7 +53,7 @@ def heading(step, row, batch, fields):
 
 
 def row(batch, number, tokenizer, special, fields):
-  """One row as coloured text; predictions one by one, what lies between decoded in runs."""
+  """One row as coloured text; predictions one by one, the tokens between them decoded in runs."""
   block = min(fields.masking.block, fields.length) if 'block' in fields.masking else fields.length
   batch = {name: array[number] for name, array in batch.items()}
   if 'direction' in batch and batch['direction']:

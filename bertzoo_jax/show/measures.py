@@ -60,7 +60,7 @@ class Meter:
     self._lengths.append(used.sum(axis=1))
 
   def measures(self, fields):
-    """[(what, measured, unit, what the config says or None)]: shares from 0 to 1 with the unit '%',
+    """[(name, measured, unit, the config's value or None)]: shares from 0 to 1 with the unit '%',
     texts with ''.
 
     Args:
@@ -134,7 +134,7 @@ def _in_reading_order(batch):
 
 
 def restored(batch):
-  """(input_ids with the targets put back, bool [B, L]: what is predicted)."""
+  """(input_ids with the targets put back, bool [B, L]: predicted positions)."""
   ids, predicted = batch['input_ids'].copy(), np.zeros(batch['input_ids'].shape, bool)
   row, slot = np.nonzero(batch['masked_weights'])
   place = row, batch['masked_positions'][row, slot]

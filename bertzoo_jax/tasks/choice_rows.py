@@ -13,9 +13,9 @@ def choice_rows(examples: Choices, numbers, tokenizer, frame: Frame, fields) -> 
   """A unit of C rows for each question: its text beside the question with one of the options.
 
   The question and its option are one text: the option in place of the question's blank, else
-  behind it. It keeps `option_tokens` tokens, and the text is cut at its end to what is left of the
-  row. Questions without a text have the question beside the option. Rows that fill a unit have
-  special tokens alone and option_weights 0.
+  behind it. It keeps `option_tokens` tokens, and the text is cut at its end to fill the row.
+  Questions without a text have the question beside the option. Rows that fill a unit have special
+  tokens alone and option_weights 0.
 
   Args:
     examples: N of them.

@@ -27,7 +27,7 @@ class Choices:
   """The questions of one split, as read.
 
   Attributes:
-    texts: what each question is about; '' for nothing.
+    texts: the text of each question; '' for none.
     questions: '' for none.
     options: of each question, two or more.
     labels: number of the right option from 0; None if the split has none.
@@ -55,8 +55,8 @@ class Choices:
 
 
 class _Read(NamedTuple):
-  """A question as written. label: what stands for the right option, None without; form: of FORMS,
-  how the layout writes labels, '' if it does not say.
+  """A question as written. label: of the right option, None without; form: of FORMS, how the layout
+  writes labels, '' if it does not say.
   """
 
   text: str

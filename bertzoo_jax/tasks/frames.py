@@ -54,7 +54,7 @@ class Frame:
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-  """Rows of tokens behind one another, and what is learned of them; see task.Split."""
+  """Rows of tokens behind one another, and their labels; see task.Split."""
 
   ids: np.ndarray
   segments: np.ndarray

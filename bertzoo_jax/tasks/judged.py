@@ -9,7 +9,7 @@ _SHOWN = 30  # labels of a matrix
 
 def rows(task, split, outputs) -> list[dict]:
   """A dict for each example, of tags for each word: its input, gold, predicted, and the probability
-  of what was predicted (of several labels that of the least certain one).
+  of the prediction (of several labels, of the least certain one).
   """
   out = []
   for line, gold in zip(task.kind.answers(task, split, outputs), task.kind.gold(task, split)):

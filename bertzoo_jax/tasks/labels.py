@@ -119,7 +119,7 @@ def take_dev(splits: dict, source: Source, units='examples', by='a hash') -> lis
   Args:
     splits: {name: examples}, which is changed.
     source: has dev_share and stratified, see `held_out`.
-    units, by: words of the note: what examples are called, and what chooses them.
+    units, by: words of the note: the name of examples, and the rule that chooses them.
   """
   if any(name.startswith('dev') for name in splits):
     return []

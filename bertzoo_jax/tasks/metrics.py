@@ -1,4 +1,4 @@
-"""Scores of predictions, by scikit-learn, scipy and seqeval; what they leave undefined is 0.
+"""Scores of predictions, by scikit-learn, scipy and seqeval; undefined ones are 0.
 
 A metric of rows is a function (labels, logits) → float. labels: int [N] classes, float [N] scores
 or float [N, C] of 0 and 1; logits: [N, C], of scores [N, 1]. A metric that has an argument `groups`

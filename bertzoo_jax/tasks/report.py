@@ -56,8 +56,8 @@ def repeat_lines(task) -> list[str]:
 
 
 def known_lines(task, what: str) -> list[str]:
-  """How many examples of other splits have a key that train has, too. what: they, with `known` and
-  `of`.
+  """How many examples of other splits have a key that train has, too. what: their name in the
+  sentence, with `known` and `of`.
   """
   lines, learned = [], set(task.splits[TRAIN].source.keys)
   for s in task.splits.values():

@@ -1,4 +1,4 @@
-"""A task ready for training: its splits as rows of tokens, and what is said of it at the start."""
+"""A task ready for training: its splits as rows of tokens, and its report at the start."""
 
 import dataclasses
 import functools
@@ -11,7 +11,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-  """N units of a task, what a batch counts: rows of tokens, or groups of as many rows.
+  """N units of a task, which a batch counts: rows of tokens, or groups of as many rows.
 
   Attributes:
     name: train, dev… or test….
@@ -83,11 +83,11 @@ class Task:
     metrics: names; the first is the dev score. positive: the label that
       metrics of one label count; '' for none.
     splits: {name: Split}: train, then dev…, then test….
-    hash: SHA-256 of what was read and of all rows and labels made of it.
+    hash: SHA-256 of the files and of all rows and labels made of them.
     max_length: tokens of a row, at most.
     padding: left | right. pad: id of the padding token.
     notes: sentences about files and rows.
-    facts: what its predictions need to know of the train split, as JSON; kept with the run.
+    facts: facts of the train split that predictions need, as JSON; kept with the run.
     rows: function (examples, their labels as numbers or None, name) → Split.
     read: function path of a file → Split without labels; None of a trained network.
     above: the logit above which one of several labels is predicted.
@@ -110,7 +110,7 @@ class Task:
   above: float = 0.0
 
   def report(self) -> str:
-    """Labels, baseline, lengths and what is odd about the files, as lines of text."""
+    """Labels, baseline, lengths and oddities of the files, as lines of text."""
     name = self.name or '(without a name)'
     heading, *lines = self.kind.report(self)
     lines = [

@@ -12,7 +12,7 @@ from bertzoo_jax.text import unpacking
 HEAD = 4096  # bytes that are looked at
 _BRING = 'bring its text as plain text, or leave it out'
 _UNPACK = 'unpack it ({} {{file}}) and name the files that were in it'
-_AGAIN = 'download it again, and look at what comes'
+_AGAIN = 'download it again, and look at the file'
 _EXTRACT = 'extract its text first, or name it .md if it is Markdown'
 _BINARIES = (  # (first bytes, kind, remedy)
   (rb'PK\x03\x04', 'a zip archive (as are .docx, .xlsx and .epub)', _UNPACK.format('unzip')),
@@ -38,7 +38,7 @@ _BINARIES = (  # (first bytes, kind, remedy)
   (rb'\xd0\xcf\x11\xe0', 'an old document of Microsoft Office', _BRING),
   (rb'{\\rtf', 'a document in RTF', _BRING),
 )
-_WORDS = (  # the same, of what also begins a text: with control characters only
+_WORDS = (  # the same, for bytes that may begin a text: only with control characters
   (rb'MZ', 'a program for Windows', _BRING),
   (rb'ORC', 'an ORC file', _BRING),
 )

@@ -2,9 +2,9 @@
 
 Two readings. The first hashes every document and every longer paragraph and writes the hashes to
 files, equal ones to the same; repeats are found by sorting one file at a time, so that memory grows
-with what is repeated alone (8 bytes each). The second reading (`kept`) leaves out what was found.
-Texts are the same if they are so but for blanks, line breaks and Unicode composition. The first
-place stays; the copies that a source's weight makes are meant, and are no repeats.
+with the repeats alone (8 bytes each). The second reading (`kept`) leaves out the repeats. Texts are
+the same if they are so but for blanks, line breaks and Unicode composition. The first place stays;
+the copies that a source's weight makes are meant, and are no repeats.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ _BLOCK = 1 << 16  # entries written at a time
 
 
 class Found(NamedTuple):
-  """Numbers of what is left out, ascending: of documents, and of paragraphs of at least LEAST
+  """Numbers of the left out ones, ascending: of documents, and of paragraphs of at least LEAST
   characters, in reading order; `counts`: how many of the first two there are, the copies of a
   weight not counted again; bytes of text read, all copies.
   """
@@ -35,12 +35,12 @@ class Found(NamedTuple):
 
 
 def normal(text: str) -> str:
-  """A text without what does not matter: composed, its blanks and line breaks single blanks."""
+  """A text in the form that is compared: composed, its blanks and line breaks single blanks."""
   return unicodedata.normalize('NFC', ' '.join(text.split()))
 
 
 def find(reader, excluded, say_read, folder, parts=1) -> Found:
-  """Reads all documents and finds what comes again, and what `excluded` holds.
+  """Reads all documents and finds the repeats, and the texts of `excluded`.
 
   Args:
     reader: sources.Reader.
@@ -115,7 +115,7 @@ def kept(reader, found: Found, choice: str, min_chars: int, start: Start = BEGIN
   """Yields (number of the document, Start of its file, document) of those that stay, without the
   paragraphs that do not.
 
-  What is left out is counted in `reader.dropped`.
+  Left out texts are counted in `reader.dropped`.
   """
   drops_documents, drops_paragraphs = CHOICES[choice]
   place, of_file = start.paragraphs, start
@@ -143,7 +143,7 @@ def kept(reader, found: Found, choice: str, min_chars: int, start: Start = BEGIN
 
 
 def save(folder, found: Found) -> None:
-  """Writes what was found, for a second attempt; the last file marks it whole."""
+  """Writes the repeats, for a second attempt; the last file marks them whole."""
   for name, array in found._asdict().items():
     storage.write_array(folder / f'repeated_{name}.npy', array)
 
@@ -177,8 +177,8 @@ def _repeated(hashes, readings):
   h, reading = hashes[order], readings[order]
   new = np.append(True, h[1:] != h[:-1])
   owner = reading[np.maximum.accumulate(np.where(new, np.arange(len(h)), 0))]
-  # A reading is (source, copy): what stays is the first of each copy of the source that has it
-  # first.
+  # A reading is (source, copy). Of the source that has a text first, the first place in each copy
+  # stays.
   stays = (reading >> 16 == owner >> 16) & (new | np.append(True, reading[1:] != reading[:-1]))
   return order[~stays]
 

@@ -171,7 +171,7 @@ def _matching(words):
 
 def _folders(top):
   """A folder and those below it, each once, also where links lead back; names with a dot in front
-  are left out. What is there comes before what links lead to.
+  are left out. Own files come before those that links lead to.
   """
   seen, real, links = set(), [top], []
   while real or links:

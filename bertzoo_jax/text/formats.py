@@ -58,7 +58,7 @@ class File:
     self._add(reason, size, self.place)
 
   def documents(self, paragraphs):
-    """Lists of what stands between ENDs (the last one may be missing), see `gather`."""
+    """Lists of the texts between ENDs (the last one may be missing), see `gather`."""
     return gather(paragraphs, self.drop)
 
 
@@ -67,7 +67,7 @@ def paragraphs(file: File, raw, option: str, wanted: records.Wanted):
 
   Args:
     file: its name and counts. raw: its bytes, opened at the start.
-    option: what stands behind the # of its source. wanted: which records, and their text.
+    option: the text behind the # of its source. wanted: which records, and their text.
 
   Raises:
     UserError: the file holds no text, or its kind has no such option or no keys.
@@ -112,8 +112,8 @@ def _check(file, kind, option, options, wanted):
 
 
 def gather(paragraphs, drop=lambda reason: None):
-  """Lists of what stands between ENDs, none of them over MAX_DOCUMENT if it can be helped; `drop`
-  is told of what is over-long or empty.
+  """Lists of the texts between ENDs, none over MAX_DOCUMENT if possible; `drop` is told of
+  over-long and empty ones.
   """
   part, size = [], 0
   for p in paragraphs:
@@ -212,7 +212,7 @@ def _decoded(file, data: bytes):
 
 
 def texts(file, items, wanted, what: str):
-  """Paragraphs and ENDs of the texts of (record, size)s; what: a record, in `drop`."""
+  """Paragraphs and ENDs of the texts of (record, size)s; what: the name of a record, in `drop`."""
   for record, size in items:
     text = wanted.text(record) if isinstance(record, dict) else None
     if isinstance(record, dict) and (why := wanted.refusal(record)):

@@ -15,8 +15,8 @@ MAX_PAGE = 1 << 24  # characters; MediaWiki itself allows 2 MiB
 _HEAD = re.compile(rb'\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<mediawiki[\s>]', re.DOTALL)
 _REDIRECT = re.compile(r'\s*#\s*\w+\s*:?\s*\[\[')
 _READ = frozenset(('title', 'ns', 'model', 'text', 'namespace'))
-# What XML cannot hold (bytes that are no UTF-8, control characters) arrives as this noncharacter;
-# its lines are dropped.
+# Text that XML cannot hold (bytes that are no UTF-8, control characters) arrives as this
+# noncharacter; its lines are dropped.
 _BAD = '\ufdd0'
 _CONTROLS = bytes(i for i in range(32) if i not in b'\t\n\r')
 _NOT_XML = re.compile('[\0-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]')
@@ -75,7 +75,7 @@ def _xml(text, block):
 
 
 class _Reading:
-  """The handlers of the parser and what they know."""
+  """The handlers of the parser and their state."""
 
   def __init__(self, names):
     self.names, self.namespaces, self.key = names, {}, ''

@@ -16,8 +16,8 @@ class Wanted:
   """The key of a source's text and the pairs of `where`, held against the records as they come.
 
   A record is wanted if, for every key of `where`, its value is one of those given for the key. A
-  key of several levels is written with dots (metadata.lang). What no record has is a mistake: told
-  after 1000 records, or at the source's end.
+  key of several levels is written with dots (metadata.lang). A key that no record has is a mistake:
+  told after 1000 records, or at the source's end.
   """
 
   def __init__(self, key: str, where):

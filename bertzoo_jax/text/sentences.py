@@ -42,7 +42,7 @@ from bertzoo_jax.common import errors
 _FOLDER = pathlib.Path(__file__).parent / 'abbreviations'
 _SETTINGS = ('stops', 'hard', 'open', 'close', 'apart', 'joiner', 'ordinals', 'word')
 _NEVER, _BEFORE_NUMBERS, _MAY = 'never', 'before numbers', 'may'
-_GOES_ON = frozenset(',;:-–—،؛')  # what begins with these belongs to the sentence before
+_GOES_ON = frozenset(',;:-–—،؛')  # text that begins with these belongs to the sentence before
 # The rules look back so many characters at most: a line of a million dots must not take a square of
 # steps.
 _BACK = 40

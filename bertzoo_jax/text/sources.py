@@ -34,7 +34,7 @@ class Reader:
   apart and never share a row.
 
   Attributes:
-    dropped: what was left out so far; a second reading of a source is not counted again.
+    dropped: counts of left out text so far; a second reading of a source is not counted again.
     place: 'file:line' of the reading ('file:row' in parquet).
     copy: which reading of its source this is, from 0. reading: 2¹⁶ · number of the source + copy.
     position: (number of the source, copy, number of the file) of the reading.

@@ -24,7 +24,7 @@ def is_packed(head: bytes) -> bool:
 
 
 def blocks(raw, head: bytes):
-  """Yields what a file holds, BLOCK bytes or more at a time; the last block may be shorter.
+  """Yields the content of a file, BLOCK bytes or more at a time; the last block may be shorter.
 
   Args:
     raw: the file, opened for reading bytes, at its start.
@@ -49,7 +49,7 @@ def blocks(raw, head: bytes):
 
 
 def inside(raw, head: bytes, size: int) -> bytes:
-  """The first `size` bytes, or less, of what a file holds; arguments as of `blocks`."""
+  """The first `size` bytes, or less, of a file's content; arguments as of `blocks`."""
   data, new = b'', _decompressor(head)
   if not new:
     return head[:size]

@@ -1,13 +1,12 @@
 """From wikitext to plain paragraphs: running text only, as BERT's authors took it from Wikipedia
 (BERT §3.1).
 
-A line of running text is a paragraph. What is lost: templates {{…}} with all they would show
-(infoboxes, units, quotes in other scripts), tables, lists (* # : ;), headings, references,
-formulas, code, music, galleries, pictures with their captions, categories, links to other
-languages, comments, bold and italics, HTML tags (not what they enclose). Of a link its text stays,
-of an external link its label. Of Chinese variants -{zh-hans:…;zh-hant:…}- the simplified one stays,
-or the first. Brackets that a lost template left empty go too. Every step takes time linear in the
-text, balanced or not.
+A line of running text is a paragraph. Lost are templates {{…}} with all they would show (infoboxes,
+units, quotes in other scripts), tables, lists (* # : ;), headings, references, formulas, code,
+music, galleries, pictures with their captions, categories, links to other languages, comments, bold
+and italics, HTML tags (not what they enclose). Of a link its text stays, of an external link its
+label. Of Chinese variants -{zh-hans:…;zh-hant:…}- the simplified one stays, or the first. Brackets
+that a lost template left empty go too. Every step takes time linear in the text, balanced or not.
 """
 
 import html
@@ -122,7 +121,7 @@ def _without_elements(text):
 
 
 def _without_braces(text):
-  """Without templates, parameters and tables, however nested; what is not balanced stays."""
+  """Without templates, parameters and tables, however nested; unbalanced ones stay."""
   stack, spans = [], []  # stack: [start, how many braces are open; 0 for a table]
   braces = tables = 0  # how many of them are on the stack
   for token in _BRACES.finditer(text):
@@ -218,6 +217,8 @@ def _variant(match):
 
 
 def _apostrophes(match):
-  """Two quotes are italics, three bold, five both; one of four, and what exceeds five, is text."""
+  """Two quotes are italics, three bold, five both; one of four, and quotes beyond five, are
+  text.
+  """
   size = len(match[0])
   return "'" * (1 if size == 4 else max(size - 5, 0))

@@ -2,9 +2,8 @@
 published files.
 
 A kind of tokenizer (one function in BY_NAME, in a file of its own; its fields are in
-bertzoo_jax/parts/tokenizers.py) returns a `kinds.Kind`: what trains a vocabulary, reads and writes
-its files, and builds the engine of the `tokenizers` library. `Tokenizer` is what everybody else
-uses.
+bertzoo_jax/parts/tokenizers.py) returns a `kinds.Kind`, which trains a vocabulary, reads and writes
+its files, and builds the engine of the `tokenizers` library. Everybody else uses `Tokenizer`.
 """
 
 import collections
@@ -248,8 +247,8 @@ def _load_saved(files, section):
       if meta['section'].get(k) != wished.get(k)
     ]
     raise errors.UserError(
-      f'The tokenizer {folder} is not the one the config wishes ({"; ".join(differing)}): '
-      'set --config.tokenizer.… to what is there, or take another.'
+      f'The tokenizer {folder} does not match the config ({"; ".join(differing)}): '
+      "set --config.tokenizer.… to the tokenizer's value, or take another."
     )
   vocabulary = _kind(meta['section']).read(
     {k: v for k, v in files.items() if k != 'tokenizer.json'}

@@ -79,7 +79,7 @@ def _ids(engine, texts, special=False) -> list[np.ndarray]:
 
 
 def _checked(texts):
-  """The texts, a list. The library's own error says neither which one is wrong nor what helps."""
+  """The texts, a list. The library's own error says neither which one is wrong nor the remedy."""
   if isinstance(texts, (str, bytes)) or not hasattr(texts, '__iter__'):
     raise errors.UserError(f'A list of texts is wanted, not {texts!r:.40}: write [text].')
   texts = list(texts)

@@ -34,7 +34,7 @@ def check(name, theirs, ours) -> None:
     if list(ids[0]) != list(ids[1]):
       here, there = (' '.join(x.pieces[i] for i in row) for x, row in zip((ours, theirs), ids))
       raise errors.UserError(
-        f'{name} splits {plain!r} into {there}, config.tokenizer into {here}: set its fields '
-        '(lowercase, strip_accents, add_prefix_space, normalization …) to those that the '
-        'vocabulary was made with.'
+        f'{name} splits {plain!r} into {there}, config.tokenizer into {here}: set the fields of '
+        'config.tokenizer (lowercase, strip_accents, add_prefix_space, normalization …) as they '
+        'were when the vocabulary was made.'
       )

@@ -1,4 +1,4 @@
-"""A kind of tokenizer, and what all share: files, normalization, limits of training."""
+"""A kind of tokenizer, and parts that all share: files, normalization, limits of training."""
 
 from collections.abc import Callable
 from typing import NamedTuple

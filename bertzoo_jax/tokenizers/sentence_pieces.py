@@ -39,7 +39,7 @@ BLANK = '▁'  # U+2581, a blank in a piece
 _DEAD = -1000.0
 _SYMBOL = -0.1  # of a user-defined symbol; above any log-probability, so that it wins
 _LONGEST = 1000  # characters of a word in training
-# what the library's tables keep of NFKC's compatibility characters, and a private stand-in
+# the compatibility character of NFKC that the library's tables keep, and a private stand-in
 _TILDE, _HIDDEN = ('～', '\U000f0000')
 _MOST_DIFFERING = 200  # characters, beyond which a table is not one of NFKC
 # Python's lower(), which the released code calls, has a letter of its own for a sigma that ends a

@@ -46,13 +46,13 @@ class Data(NamedTuple):
   """Batches of a run.
 
   Attributes:
-    corpus: what the workdir records of the text: `hash`, which identifies it, and its sizes.
+    corpus: the workdir's record of the text: `hash`, which identifies it, and its sizes.
     vocab_size: ids are below it.
     last_step: no batches from here on; None for no end.
     entropy: of the unigrams of the training text, nats per token; None where not known.
     held_out_sizes: {name of the corpus: (tokens, bytes) of its held-out text}; {} where not known.
     phase: Phase of the config → PhaseData.
-    trial: the same over stand-in text, at no cost: right in its features, and in what it refuses.
+    trial: the same over stand-in text, at no cost: right in its features and refusals.
     save_tokenizer: folder → copies the tokenizer there.
     tokenizer: folder of its files; None without any.
     source: the file of batches; None for a corpus.

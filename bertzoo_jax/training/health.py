@@ -21,7 +21,7 @@ class Health:
     self._steps = []  # (step, metrics) of steps that were not judged
 
   def add(self, step: int, values: dict) -> None:
-    """values: what the train step returned."""
+    """values: the train step's result."""
     self._steps.append((step, values))
 
   def verdict(self, step: int) -> errors.Stopped | None:

@@ -190,7 +190,7 @@ class Loop:
     return True
 
   def _minutes_are_up(self) -> bool:
-    """By the clock of the first process: all save or none."""
+    """Whether it is time to save, by the clock of the first process: all save or none."""
     up = time.monotonic() - self._saved_at >= 60 * self.machinery.save_minutes
     return (
       up if jax.process_count() == 1 else bool(multihost_utils.broadcast_one_to_all(np.int32(up)))
@@ -247,7 +247,7 @@ class Loop:
     row = {'step': row['step'], **values, **row, **{k: n for k, n in counts.items() if n}}
     with failures.writing('A row of the metrics', 'the checkpoints'):
       self.record.write(row)
-    self.trackers.write(row)  # says what fails, and never raises
+    self.trackers.write(row)  # prints failures, and never raises
     self.progress.row(row)
     self._judge(row['step'])
 
@@ -278,7 +278,7 @@ def _most_in_flight() -> int:
 
 
 def _crc32(batch) -> int:
-  """Of this host's rows: two steps of a run with the same number saw the same batch."""
+  """A checksum of this host's rows: two steps of a run with the same number saw the same batch."""
   crc = 0
   for name in sorted(batch):
     crc = zlib.crc32(np.ascontiguousarray(batch[name]), crc)

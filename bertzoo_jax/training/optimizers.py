@@ -70,9 +70,9 @@ def lamb(schedule, paths, fields):
   """LAMB as Google's code has it (You et al. 2020; ALBERT's release): u = m/(√v + eps) + wd·p; p ←
   p − lr·(‖p‖/‖u‖)·u.
 
-  No bias correction. The ratio is 1 where either norm is 0, and for what `no_adaptation` names. The
-  norms are taken per layer where several are stacked; of a parameter that layers
-  share, there is one. Arguments, result and errors as in `adamw`.
+  No bias correction. The ratio is 1 where either norm is 0, and for parameters that `no_adaptation`
+  names. The norms are taken per layer where several are stacked; of a parameter that layers share,
+  there is one. Arguments, result and errors as in `adamw`.
   """
   _check_table('no_adaptation', fields.no_adaptation, paths)
   ratio = _trust_ratio(policy([(regex, False) for regex in fields.no_adaptation], paths, True))

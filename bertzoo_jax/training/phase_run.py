@@ -71,7 +71,9 @@ class PhaseRun:
 
   @functools.cached_property
   def target(self):
-    """(TrainState of shape structs with shardings, notes about what could not be split)."""
+    """(TrainState of shape structs with shardings, notes about parameters that could not be
+    split).
+    """
     shapes = jax.eval_shape(lambda: _initial(self))
     placed, notes = sharding.of_parameters(shapes.params, self.mesh, self.objective.all_axes)
     where = sharding.of_state(shapes, placed, self.mesh)

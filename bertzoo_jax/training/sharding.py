@@ -8,9 +8,9 @@
 The rules for parameters stand beside the modules (`axes` of an encoder, model/blocks.py): path
 regex → {axis of the mesh: axes of the parameter, from its end, that it may split}. An axis that is
 not named is not split. The first match wins; no match is an error. `tensor` chooses first, `fsdp`
-among what is left. A rule may list alternatives: the first axis that divides wins, and what a mesh
-could not split is said at start. Rules name trailing axes, so the stacked axis of a scanned stack
-is invisible to them.
+among the other axes. A rule may list alternatives: the first axis that divides wins, and parameters
+that a mesh could not split are printed at start. Rules name trailing axes, so the stacked axis of a
+scanned stack is invisible to them.
 """
 
 import math
@@ -29,8 +29,8 @@ from bertzoo_jax.common import trees
 AXES = ('data', 'fsdp', 'tensor')
 ROWS = ('data', 'fsdp')  # the axes that rows of the batch are split over
 
-# What a model passes to `constrain`, as a spec of leading axes. First match wins, no match is an
-# error.
+# The names that a model passes to `constrain`, as specs of leading axes. First match wins, no match
+# is an error.
 ACTIVATIONS = (
   (r'^heads$', (ROWS, None, 'tensor', None)),
   (r'^feed_forward$', (ROWS, 'tensor')),
@@ -42,7 +42,7 @@ ACTIVATIONS = (
 def mesh(shape: tuple[int, int, int], devices=None) -> jax.sharding.Mesh:
   """The mesh with axes (data, fsdp, tensor), in an order that suits the wiring where that is known.
 
-  shape: devices along the axes; one may be -1 and takes what is left. devices: all of them if None;
+  shape: devices along the axes; one may be -1 and takes the rest. devices: all of them if None;
   they may be of a topology that is not there. Raises UserError if the shape does not use each
   device once, or splits rows that one host feeds.
   """
@@ -125,7 +125,7 @@ def _spec(rule, shape, mesh):
 
 
 def of_state(state, parameter_shardings, mesh):
-  """Shardings of a whole train state: what is shaped like the parameters goes where they are, the
+  """Shardings of a whole train state: arrays shaped like the parameters go where they are, the
   carry's rows are split like the batch, the rest is on every device. state: of shape structs.
   """
   everywhere = NamedSharding(mesh, PartitionSpec())
@@ -270,7 +270,7 @@ def _on_parts(mesh, f, arrays, places, result, kept=None, name=None):
   Each device computes gradients of its part. A shared array's gradient is summed only over devices
   that computed different parts of the result: jax alone would sum over all devices, and count what
   several computed twice. arrays, places: two tuples and their specs. With `kept`, a spec, f returns
-  (result, what its gradient needs besides the arrays), and is handed that for None in the backward
+  (result, the other arrays that its gradient needs), and is handed that for None in the backward
   pass. name: of the kept arrays, for policies of jax.checkpoint.
   """
   split = lambda f, ins, out: jax.shard_map(
@@ -307,7 +307,7 @@ def summed_at_end(f, mesh):
   Each computes with its own rows alone (`inside_shard_map`); left to the compiler, gradients are
   added up over all devices in each microbatch, and that of a table that is used twice once for each
   use. That is what happens where parameters are split: devices then have no whole gradient to keep.
-  f: of two trees, what all devices have and rows of the batch; it returns two such.
+  f: of two trees, arrays that all devices have and rows of the batch; it returns two such.
   """
   if mesh is None or mesh.shape['data'] < mesh.size:
     return f

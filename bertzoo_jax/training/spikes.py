@@ -1,4 +1,4 @@
-"""Spikes: losses and gradient norms far above what they were. The train step counts them."""
+"""Spikes: losses and gradient norms far above their recent values. The train step counts them."""
 
 import jax.numpy as jnp
 

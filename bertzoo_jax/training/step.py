@@ -16,7 +16,7 @@ from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import spikes
 
-# What keys are made of, whatever jax is set to: two words, and the same draws after a resume.
+# The kind of keys, whatever jax is set to: two words, and the same draws after a resume.
 _KEYS = 'threefry2x32'
 
 
@@ -73,9 +73,9 @@ def make_train_step(
   """The pure train step; jit it with a donated state.
 
   The denominators are taken over the whole global batch first. Microbatch gradients are then added:
-  one update, the same for any number of microbatches. Dropout and what is sampled are drawn by keys
-  of (seed, step, global row), so a step can be repeated, and neither microbatches nor mesh change
-  what is drawn. An update whose loss or gradient norm is not finite is left out and counted.
+  one update, the same for any number of microbatches. Dropout and samples are drawn by keys of
+  (seed, step, global row), so a step can be repeated, and neither microbatches nor mesh change the
+  draws. An update whose loss or gradient norm is not finite is left out and counted.
 
   schedule: step → learning rate, for the metrics. accumulation: microbatches per step. mesh: None
   for one device. objective_at: step → the objective with its numbers at a traced step; None where
@@ -104,7 +104,7 @@ def make_train_step(
     norm = optax.global_norm(grads)
     ok = jnp.isfinite(loss) & jnp.isfinite(norm)
     updates, opt_state = tx.update(grads, state.opt_state, state.params, step=state.step)
-    updates = _except(updates, objective.frozen)  # not even decay, or what momentum is left
+    updates = _except(updates, objective.frozen)  # not even decay, or the rest of momentum
     keep = lambda new, old: jax.tree.map(lambda a, b: jnp.where(ok, a, b), new, old)
     nonfinite = {
       'total': state.nonfinite['total'] + ~ok,
@@ -145,11 +145,11 @@ def make_eval_step(objective, *, accumulation: int = 1, mesh=None):
 
   Add (loss, sums) over the held-out batches. The carry goes from each batch to the next, as in
   training; the first gets `objective.carry(rows)`. A batch is computed in as many microbatches as
-  in training, so that what fits there fits here.
+  in training, so that a batch that fits there fits here.
 
   normalizers: of all held-out batches together.
-  number: of the batch. What is sampled depends on it and on the row alone, so it is the same at
-    every evaluation.
+  number: of the batch. Samples depend on it and on the row alone, so they are the same at every
+    evaluation.
   """
 
   def step(params, batch, normalizers, carry, number):
@@ -249,7 +249,7 @@ def merge(tree, parts: int, mesh=None):
 
 
 def _with_row_keys(batch, key):
-  """The batch with `row_keys` [B, 2] uint32: each global row's own key of what is drawn."""
+  """The batch with `row_keys` [B, 2] uint32: each global row's own key for random draws."""
   return {**batch, 'row_keys': row_keys.of_batch(key, len(next(iter(batch.values()))))}
 
 

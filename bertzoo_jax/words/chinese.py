@@ -1,7 +1,7 @@
 """Chinese words and parts of speech exactly as jieba finds them, for a whole batch of text at once.
 
-Between punctuation jieba takes the most probable chain of its dictionary's words; what is left as
-single characters it cuts with a hidden Markov model. Here the dictionary is a trie in arrays, and
+Between punctuation jieba takes the most probable chain of its dictionary's words; it cuts the
+remaining single characters with a hidden Markov model. Here the dictionary is a trie in arrays, and
 the chains of all stretches are found side by side, with the same float64 sums in the same order and
 the same ties; only the Markov model goes character by character, and remembers. The result equals
 `jieba.cut` and `jieba.posseg.cut` (a test holds it to that). C characters of the text.
@@ -45,7 +45,7 @@ class Segmenter:
     jieba = load()
     file = pathlib.Path(jieba.__file__).with_name('dict.txt')
     self._dictionary = _dictionary(file)
-    self._inside = np.zeros(1 << 16, bool)  # characters of a stretch: what jieba calls re_han
+    self._inside = np.zeros(1 << 16, bool)  # characters of a stretch: jieba's re_han
     for a, b in (
       ('0', '9'),
       ('A', 'Z'),
@@ -245,7 +245,7 @@ class _Dictionary(NamedTuple):
 
 @functools.cache
 def _dictionary(file) -> _Dictionary:
-  """Of jieba's file: one word per line, its frequency and part of speech."""
+  """The words of jieba's file: one word per line, its frequency and part of speech."""
   fields = file.read_text(encoding='utf-8').replace('\n', ' ').split(' ')
   words, counts, tags = fields[0:-1:3], fields[1::3], fields[2::3]
   total = math.log(sum(map(int, counts)))

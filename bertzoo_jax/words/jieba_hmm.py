@@ -1,4 +1,4 @@
-"""jieba's two Markov models, which cut what its dictionary leaves as single characters; the same
+"""jieba's two Markov models, which cut the single characters that its dictionary leaves; the same
 sums and ties as there.
 
 Both take a stretch of characters and return [(begin, end, tag)], tag None without parts of speech.

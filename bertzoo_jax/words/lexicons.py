@@ -26,7 +26,7 @@ def read(file) -> 'Lexicon':
   """Reads a lexicon: one entry per line, `entry` or `entry[TAB]frequency`, as UTF-8.
 
   A byte-order mark, line ends of any kind, blanks around an entry and empty lines do not matter; a
-  line that begins with # is a comment; what stands behind a tabulator is not read.
+  line that begins with # is a comment; text behind a tabulator is not read.
 
   Raises:
     UserError: no such file, not UTF-8, no entry in it.
@@ -86,7 +86,7 @@ class Lexicon:
     """Where entries stand in a text, as (begin, end) int64 [N], ascending and not overlapping.
 
     Of entries that overlap the longest (in symbols) stands, of equally long ones the leftmost;
-    shorter ones may stand in what is left. A line break matches nothing. Takes at most 64 steps a
+    shorter ones may stand in the rest. A line break matches nothing. Takes at most 64 steps a
     character, whatever the text.
     """
     begin_S, end_S = _symbols(text)

@@ -57,8 +57,8 @@ def marker(section, word_starts, phrases=None, entities=None):
 
 
 class Marker:
-  """Marks the tokens of sentences. Picklable; what it needs (jieba's dictionary, lexicons) is
-  loaded at first use.
+  """Marks the tokens of sentences. Picklable; jieba's dictionary and lexicons are loaded at first
+  use.
 
   Attributes:
     facts: dict for the manifest: words, phrases, entities, the segmenter with its version, entries
@@ -367,8 +367,8 @@ def check(corpus, section) -> tuple[str, ...]:
     section: config.masking.
 
   Returns:
-    What is to be said: that there are suspiciously few (Chinese text with the tokenizer's own words
-      has some Latin ones).
+    A warning that there are suspiciously few (Chinese text with the tokenizer's own words has some
+    Latin ones).
 
   Raises:
     UserError: the corpus has none.

@@ -1,4 +1,4 @@
-"""What a table config is made of: rows, columns, and the scale at which the rows are run.
+"""The parts of a table config: rows, columns, and the scale at which the rows are run.
 
     FILE.py:paper             the systems as published
     FILE.py:budget,k=64       the same networks on a 64th of the tokens
@@ -7,8 +7,8 @@
     FILE.py:tiny              networks of minutes, to see that every row runs
 
 Behind the scale, section=part swaps a part of every row: budget,steps=4000,encoder=disentangled.
-A row is a system's config and what the table changes in it. Nothing here imports a framework. How
-`budget` divides the tokens is told in bertzoo_jax/reproduce/budget.py.
+A row is a system's config with the fields that the table changes. Nothing here imports a framework.
+How `budget` divides the tokens is told in bertzoo_jax/reproduce/budget.py.
 """
 
 import importlib
@@ -106,7 +106,7 @@ def speed(title, over):
 
 
 def not_supported(title, why):
-  """A column that no task here covers. why: what would be needed."""
+  """A column that no task here covers. why: the missing part."""
   return dict(kind='not_supported', title=title, why=why)
 
 
@@ -137,7 +137,7 @@ def table(
   paper, name, title: 'Lan et al. 2019', 'Table 5', what it compares; source: where it is.
   system: config and size of all rows that name no other.
   varies: {key of the config: the paper's passage}. Rows may differ in these keys alone.
-  note: what is not reproduced.
+  note: the parts that are not reproduced.
   change, fields, tiny: as in `row`, for every row. A row's own come after these.
   tiny_steps: steps of pretraining at `tiny`. At `budget,steps=N` phases that a row sets for `tiny`
     are N / tiny_steps as long.
@@ -201,7 +201,7 @@ def table(
 
 
 class _Scale(NamedTuple):
-  """kind: of SCALES; k: what tokens are divided by, 0 where --hours chooses it; steps: of the tiny
+  """kind: of SCALES; k: divisor of the tokens, 0 where --hours chooses it; steps: of the tiny
   networks, 0 for the networks as published; change: parts that are swapped in every row.
   """
 
@@ -248,7 +248,7 @@ def _system(name, *, tiny=False, changes=()):
 
 
 def _experiment(one, every, at, tiny_steps):
-  """The config of a row; None for one that is not run. every: what all rows have."""
+  """The config of a row; None for one that is not run. every: fields of all rows."""
   if one['system'] is None:
     return None
   changes = _changes(every['change']) | _changes(at.change) | _changes(one['change'])

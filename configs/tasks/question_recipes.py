@@ -1,4 +1,4 @@
-"""What the papers change for questions with answers in a passage, beside configs/tasks/recipes.py.
+"""The papers' changes for questions with answers in a passage, beside configs/tasks/recipes.py.
 
 QUESTIONS has an entry for each recipe with figures of its own: {'default': fields for all such
 tasks, task: fields}. They override the recipe's default, of which the grid and the objective are
@@ -94,7 +94,7 @@ _DEBERTA = {'default': dict(length=384)}
 
 
 def _with_sift(weight):
-  """With SiFT, of this weight in the loss."""
+  """The recipe with SiFT, of this weight in the loss."""
   return {'default': dict(length=384, objective=dict(sift=dict(weight=weight)))}
 
 

@@ -199,7 +199,7 @@ def xlnet_spans(row, block, goals, context, max_span, pieces, reverse):
 
 
 def single_tokens(row, number, low, high, block, goal, spans):
-  """What fills a block's predictions up: of its text outside of spans the tokens with the largest
+  """Tokens that fill a block's predictions up: of its text outside of spans, those with the largest
   ranks.
   """
   part = _Block(row, number, {})

@@ -200,7 +200,7 @@ def test_long_sentences_are_dropped_and_nothing_else(lengths, length, separators
 
 
 @pytest.mark.parametrize('name', ['segment_pairs', 'sentence_pairs', 'adjacent_segments'])
-def test_a_corpus_without_sentences_is_refused_by_what_needs_them(name):
+def test_a_corpus_without_sentences_is_refused_by_formats_that_need_them(name):
   text = corpus.in_memory(np.full(200, 9), range(0, 201, 10), range(0, 21, 5), 20, SPECIAL)
   text.manifest['splitter'] = 'none'
   how = dict(masking=parts.token(), length=16, batch_size=2, seed=0)

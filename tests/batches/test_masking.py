@@ -1,5 +1,5 @@
-"""Token masking: exact counts, uniform choice, the declared shares. What every masking keeps is in
-test_masking_properties.py.
+"""Token masking: exact counts, uniform choice, the declared shares. Properties of every masking are
+in test_masking_properties.py.
 """
 
 import numpy as np

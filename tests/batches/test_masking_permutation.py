@@ -1,5 +1,5 @@
-"""Permutation: who sees whom is the release's perm_mask, predictions are as many as declared, and
-read from the right end.
+"""Permutation: the mask is the release's perm_mask, predictions are as many as declared, and read
+from the right end.
 """
 
 import numpy as np

@@ -1,5 +1,5 @@
-"""What every masking keeps, for rows of any lengths and layout: tokens, targets, budgets, special
-tokens, bits, independence.
+"""Properties of every masking, for rows of any lengths and layout: tokens, targets, budgets,
+special tokens, bits, independence.
 """
 
 import hypothesis

@@ -1,5 +1,5 @@
-"""What stands where something is to be predicted: shares per piece, unit and span, by frequency,
-similar words; borders of spans.
+"""Replacements of predicted tokens: shares per piece, unit and span, by frequency, similar words;
+borders of spans.
 """
 
 import numpy as np

@@ -1,5 +1,5 @@
-"""batch(step) is a pure function: of hosts, of seeking, of threads, over epoch borders. What cannot
-work is refused at once.
+"""batch(step) is a pure function: of hosts, of seeking, of threads, over epoch borders. Settings
+that cannot work are refused at once.
 """
 
 import pathlib

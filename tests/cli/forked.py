@@ -37,7 +37,7 @@ def _server(program):
 
 
 def run(program, *flags, cwd=ROOT):
-  """python -c PROGRAM FLAGS in a folder: its exit code, and what it wrote to both streams."""
+  """python -c PROGRAM FLAGS in a folder: its exit code, and its output on both streams."""
   server = _server(program)
   with tempfile.TemporaryDirectory() as folder:
     streams = [pathlib.Path(folder, name) for name in ('out', 'err')]

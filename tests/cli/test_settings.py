@@ -1,4 +1,4 @@
-"""--config.section.field=value: what a line sets, and what it cannot."""
+"""--config.section.field=value: fields that a line sets, and that it cannot set."""
 
 import json
 import pathlib
@@ -35,7 +35,7 @@ def test_a_flag_sets_a_field_of_every_task_and_a_task_s_own_flag_wins():
 
 def test_a_section_that_would_replace_a_task_s_own_field_is_refused():
   done = _run('--config.suite.rte.schedule.warmup=3', "--config.schedule={'name':'linear_jump'}")
-  words = '--config.schedule replaces what --config.suite.rte.schedule.warmup sets before it'
+  words = '--config.schedule replaces --config.suite.rte.schedule.warmup, which stands before it'
   assert done.returncode == 2 and words in done.stderr, done.stderr
 
 
@@ -160,7 +160,7 @@ def test_a_field_is_set_in_the_type_that_it_has(line, wished):
     ("--config.masking.k=1 --config.masking={'k':2}", "no field 'k'"),
     (
       "--config.masking.rate=1 --config.masking={'k':2}",
-      'masking.rate sets before it: put it in front',
+      'masking.rate, which stands before it: put it in front',
     ),
   ],
 )

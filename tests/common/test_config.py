@@ -1,4 +1,4 @@
-"""Phases, the argument of a config file, and what counts as science."""
+"""Phases, the argument of a config file, and the fields of science."""
 
 import inspect
 import itertools

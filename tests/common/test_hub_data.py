@@ -56,7 +56,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def remote(monkeypatch, tmp_path):
-  """hf:owner/name of a hub that is in memory, and what it was asked for."""
+  """hf:owner/name of a hub in memory, and the requests to it."""
 
   class Files(memory.MemoryFileSystem):
     store, pseudo_dirs = {}, ['']

@@ -1,4 +1,4 @@
-"""Numbers that move with the step: the values, the batches, the losses, and what is refused."""
+"""Numbers that move with the step: values, batches, losses and refusals."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What a watcher sees: lines, a bar, and the time left."""
+"""Progress: lines, a bar, and the time left."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Storage: what a list of addresses holds; which errors may pass."""
+"""Storage: lists of addresses; which errors may pass."""
 
 import errno
 import http.client

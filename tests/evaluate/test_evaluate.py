@@ -308,7 +308,7 @@ def test_rows_that_go_through_in_parts_come_back_once_and_in_order(run, corpus, 
   assert len(whole) == 2 * BATCH
 
 
-def test_a_probe_tells_what_is_separable_and_nothing_else():
+def test_a_probe_tells_separable_vectors_and_nothing_else():
   rng = np.random.default_rng(0)
   labels = rng.integers(0, 2, 1000)
   noise = 50 + 10 * rng.normal(size=(1000, 20))

@@ -1,6 +1,4 @@
-"""evaluate --minimal_pairs: log-likelihoods beside a direct computation, files, and what is
-refused.
-"""
+"""evaluate --minimal_pairs: log-likelihoods beside a direct computation, files and refusals."""
 
 import json
 import types
@@ -218,7 +216,7 @@ def test_a_network_from_left_to_right_has_its_own_log_likelihood(make, tmp_path)
 
   @jax.jit
   def logits_of(params, batch, at):
-    """Of the token at each row's place, from what is before it."""
+    """Log-probability of the token at each row's place, given the tokens before it."""
     if not next_token:
       batch = {**batch, 'masked_positions': at[:, None]}
       states = networks.predictions(subject.encoder, params['encoder'], batch, None)[0]

@@ -188,7 +188,7 @@ def one_device(monkeypatch):
 
 
 def chain(tmp_path, release, converted, steps):
-  """A run of some steps from the converted release, exported; what is lost fails."""
+  """A run of some steps from the converted release, exported; a lost key fails."""
   out, _ = converted
   config = small_config(steps)
   how = dict(tokenizer=str(out / 'discriminator'), workers=1, say=lambda _: None)
@@ -318,7 +318,7 @@ def test_a_pickle_in_parts_is_read_as_one(release, converted, tmp_path):
     ('README.md', 'no model.safetensors: .* run python -m bertzoo_jax.convert --model OWNER/NAME'),
   ],
 )
-def test_weights_in_files_that_are_not_read_are_answered_with_what_reads_them(
+def test_weights_in_files_that_are_not_read_are_refused_with_the_way_to_read_them(
   tmp_path, file, words
 ):
   (tmp_path / 'config.json').write_text('{"model_type": "bert"}')

@@ -164,7 +164,7 @@ def content(folder):
 
 @pytest.fixture(scope='module')
 def one_run(tmp_path_factory):
-  """A workdir, and what an export of it that nobody disturbs is."""
+  """A workdir, and an undisturbed export of it."""
   path, config = tmp_path_factory.mktemp('one'), RUNS['bert without pairs']()
   config.tokenizer = parts.wordpiece(vocab_size=600)
   make_workdir(path / 'run', config)

@@ -25,7 +25,7 @@ _SAYS = types.SimpleNamespace
 
 
 class Hub:
-  """The calls of HfApi that export makes. What it holds lies as in a cache of that library."""
+  """The calls of HfApi that export makes. Its files lie as in a cache of that library."""
 
   def __init__(self, folder, token):
     assert token == TOKEN

@@ -1,4 +1,4 @@
-"""The best checkpoint of a run by its dev score, patience, and what is said of dev."""
+"""The best checkpoint of a run by its dev score, patience, and the report of dev."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""finetune from the outside: what a run leaves, resuming, grids, order of tasks, predictions."""
+"""finetune from the outside: files of a run, resuming, grids, order of tasks, predictions."""
 
 import json
 import pathlib

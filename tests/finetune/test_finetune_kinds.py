@@ -1,4 +1,4 @@
-"""finetune on questions, tags and options: what a run leaves, resuming, exports."""
+"""finetune on questions, tags and options: files of a run, resuming, exports."""
 
 import json
 import os

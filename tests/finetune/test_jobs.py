@@ -1,4 +1,4 @@
-"""jobs: their order, and what runs them."""
+"""jobs: their order, and the processes that run them."""
 
 import contextlib
 import threading

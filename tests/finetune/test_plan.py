@@ -1,4 +1,4 @@
-"""plan: what a fine-tuning config asks for; mistakes are one sentence, before files are read."""
+"""plan: the runs of a fine-tuning config; mistakes are one sentence, before files are read."""
 
 import types
 

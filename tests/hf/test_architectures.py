@@ -377,7 +377,7 @@ def test_every_architecture_is_tried():
   assert tried | elsewhere == set(architectures.ARCHITECTURES)
 
 
-def test_config_json_is_what_transformers_itself_would_write():
+def test_config_json_equals_the_one_that_transformers_would_write():
   encoder = small.encoder(**{**ROBERTA, 'max_positions': 512})
   a = architectures.choose('RobertaForMaskedLM')
   ours = hf_architecture.config(a, encoder, small.ROBERTA_IDS, small.VOCAB)

@@ -442,7 +442,7 @@ def test_a_class_of_another_family_that_holds_all_comes_first(case, wished, head
   assert f'export writes {chosen}' in hf.fitting_note(wished, encoder.activation, flat)
 
 
-def test_a_head_takes_what_fits_of_another_task():
+def test_a_head_takes_the_parameters_that_fit_of_another_task():
   _, choice = of_case('bert', heads.CHOICE)
   report = weights.Report('there', 'BertForMultipleChoice', {}, (), 'bert')
   pooler = choice['choice_head']['pooler']

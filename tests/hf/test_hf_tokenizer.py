@@ -1,4 +1,4 @@
-"""Tokenizer files: what transformers reads from them is what was trained."""
+"""Tokenizer files: transformers reads the tokenizer that was trained."""
 
 import json
 import pathlib

@@ -83,7 +83,7 @@ def test_what_we_write_we_read_back_bit_for_bit(directory):
     assert np.array_equal(loaded[path], x), path
 
 
-# What the releases' config.json says, and what transformers 5 writes of it.
+# The releases' config.json, and the one that transformers 5 writes of it.
 RELEASED = dict(
   global_attn_every_n_layers=3, global_rope_theta=160_000.0, local_rope_theta=10_000.0
 )
@@ -156,7 +156,7 @@ def test_a_network_that_no_class_computes_is_not_written(changes, tmp_path):
     written(tmp_path, *network(**changes))
 
 
-def test_fine_tuning_begins_with_what_stands_before_the_vocabulary_as_in_transformers(directory):
+def test_fine_tuning_begins_with_the_layers_before_the_vocabulary_as_in_transformers(directory):
   folder, encoder, params = directory
   loaded, report = weights.load(folder)
   transform = params['mlm_head']['transform']['kernel']

@@ -18,8 +18,8 @@ from tests import found
 ROOT = pathlib.Path(__file__).parents[2]
 PACKAGE = ROOT / 'bertzoo_jax'
 
-# Law 3: the folders of each program, and what it may not import (anywhere, also not inside a
-# function).
+# Law 3: the folders of each program, and the packages that it may not import (anywhere, also not
+# inside a function).
 HOST = ('text', 'words', 'tokenizers', 'corpus', 'batches', 'tasks')
 DEVICE = ('model', 'kernels', 'objectives', 'runs', 'training', 'preflight/tpu')
 

@@ -1,4 +1,4 @@
-"""What a wheel of this repository installs."""
+"""The files that a wheel of this repository installs."""
 
 import os
 import pathlib
@@ -90,7 +90,7 @@ print(len(sys.modules) > 500, *changed, sep=chr(10))
 
 
 def test_no_module_changes_the_environment_when_it_is_imported():
-  """What libraries that it imports do there is theirs."""
+  """Files of libraries that it imports do not count."""
   environment = {'PATH': os.environ['PATH'], 'PYTHONPATH': str(ROOT)}  # what is set is not set
   done = commands.run('-c', IMPORTS, str(ROOT), env=environment)
   assert done.returncode == 0, done.stderr

@@ -1,5 +1,5 @@
-"""What the README, docs/ and the other pages tell people is so: commands, flags, files, links,
-messages and the names of tests.
+"""The README, docs/ and the other pages are right: commands, flags, files, links, messages and the
+names of tests.
 """
 
 import ast
@@ -156,7 +156,7 @@ def test_an_encoder_of_my_own_is_ten_lines_on_top_of_another_config():
 
 @pytest.fixture(scope='module')
 def parsed(tmp_path_factory):
-  """{command: (exit code, what it said)}, where readers' own configs exist."""
+  """{command: (exit code, output)}, where readers' own configs exist."""
   folder = tmp_path_factory.mktemp('clone')
   (folder / 'configs').mkdir()
   for path in (ROOT / 'configs').glob('*.py'):
@@ -295,7 +295,7 @@ def test_every_flag_that_a_page_names_exists(name):
 
 @functools.cache
 def _templates():
-  """What the source may print: its strings, with … for what is filled in."""
+  """Messages of the source: its strings, with … for values that are filled in."""
   return tuple(_strings())
 
 

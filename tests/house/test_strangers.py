@@ -114,7 +114,7 @@ RUN = {  # what a stranger wrote into config.json of a run, or beside it
 
 
 def begin_with(address):
-  """What pretrain does with --init, and then with the tokenizer of the weights."""
+  """The steps of pretrain with --init, and then with the tokenizer of the weights."""
   objective = objectives.of(bert.get_config('tiny'), 600)
   fresh = jax.eval_shape(objective.init, jax.random.key(0))
   fresh = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), fresh)
@@ -149,7 +149,7 @@ def test_a_run_that_names_code_of_its_own_is_refused(place, poison, command):
   RUN[poison]()
   # export compares the tokenizer with the config's first
   compared = (poison, command) == ('tokenizer', 'export')
-  why = 'is not the one the config wishes' if compared else 'outside bertzoo_jax.*--trust-code'
+  why = 'does not match the config' if compared else 'outside bertzoo_jax.*--trust-code'
   with pytest.raises(errors.UserError, match=why) as e:
     OPENERS[command]('run')
   assert '\n' not in str(e.value)
@@ -206,7 +206,7 @@ def test_a_corpus_whose_hashes_fit_and_whose_tokenizer_is_code_is_refused(place,
     'evaluate --gaps': lambda: gaps.find('run', 'corpus'),
     'tokenizer': lambda: corpora.open('corpus').tokenizer(),
   }
-  with pytest.raises(errors.UserError, match='is not the one the config wishes'):
+  with pytest.raises(errors.UserError, match='does not match the config'):
     commands[command]()
 
 

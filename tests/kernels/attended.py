@@ -154,7 +154,7 @@ CASES = {
 
 
 def case(name):
-  """What value_and_gradients takes from qkv to scale, without dropout."""
+  """Arguments of value_and_gradients from qkv to scale, without dropout."""
   length, keys, heads, width, terms, window, order, scale = CASES[name]
   queries, length = length if isinstance(length, tuple) else (None, length)
   qkv, weight, query_packs, key_packs = inputs(2, length, heads, width, keys)

@@ -38,7 +38,7 @@ def test_the_name_of_queries_at_places_says_how_many_places_there_are():
 
 
 def _name(terms, window, ordered, rate, hashed, dtype, keys):
-  """Of the forward kernel."""
+  """The name of the forward kernel."""
   qkv, _, query_packs, key_packs = attended.inputs(1, 128, 2, 16, keys)
   order = (query_packs, key_packs) if ordered else (None, None)
   visible = plain.Visibility(query_packs, key_packs, window, *order, first_query=keys - 128)

@@ -29,7 +29,7 @@ def device(kind):
     ('cpu', 0.0, 'xla'),
   ],
 )
-def test_auto_takes_what_a_device_is_fast_with(kind, dropout, chosen):
+def test_auto_takes_the_fastest_kernels_of_a_device(kind, dropout, chosen):
   assert kernels.choose('auto', device(kind), dropout) is kernels.BY_NAME[chosen]
 
 
@@ -43,7 +43,7 @@ def test_kernels_that_a_device_does_not_have_are_refused(name, kind):
     kernels.choose(name, device(kind), 0.1)
 
 
-def test_cudnn_refuses_what_it_lacks_and_auto_then_takes_xla():
+def test_cudnn_refuses_cases_that_it_lacks_and_auto_then_takes_xla():
   gpu = device('NVIDIA H200')
   wrong = {
     'dropout of attention': (0.1,),

@@ -1,6 +1,4 @@
-"""The scanned stack: what layers share, groups, blocks within layers, and a program that does not
-grow.
-"""
+"""The scanned stack: shared layers, groups, blocks within layers, a program that does not grow."""
 
 import jax
 import jax.numpy as jnp

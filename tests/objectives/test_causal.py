@@ -1,4 +1,4 @@
-"""Rows from left to right and masked rows in one network: its loss by hand, and what it refuses."""
+"""Rows from left to right and masked rows in one network: its loss by hand, and its refusals."""
 
 import jax
 import numpy as np

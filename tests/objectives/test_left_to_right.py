@@ -1,4 +1,6 @@
-"""The language model from left to right: its loss by hand, what it sees, and what it refuses."""
+"""The language model from left to right: its loss by hand, the tokens that it sees, and its
+refusals.
+"""
 
 import types
 

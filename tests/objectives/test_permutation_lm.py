@@ -1,4 +1,4 @@
-"""Objectives with a memory: what they add and refuse, and the same run however it is split."""
+"""Objectives with a memory: losses, refusals, and the same run however it is split."""
 
 import math
 import types
@@ -78,8 +78,8 @@ def test_a_memory_of_no_tokens_reads_no_resets():
 
 
 def phase_run(mesh, accumulation, chosen=kernels.XLA, rows=8):
-  """For an encoder with all its dropouts, and lanes whose memories begin at step 0. Its weights are
-  large, so that the memory shows in the loss.
+  """A phase of an encoder with all its dropouts, and lanes whose memories begin at step 0. Its
+  weights are large, so that the memory shows in the loss.
   """
   rates = dict(dropout=0.1, attention_dropout=0.1)
   encoder = small.encoder(section=small.TWO_STREAM, **rates, initializer_range=0.1, vocab_size=104)

@@ -1,6 +1,4 @@
-"""Replaced token detection: what is sampled and filled in, which gradient goes where, and what is
-measured.
-"""
+"""Replaced token detection: samples, filled rows, gradients and metrics."""
 
 import functools
 import math
@@ -251,7 +249,7 @@ def test_a_position_that_comes_twice_takes_its_first_sample():
     pytest.param('replaced_token_adversarial', 'embeddings', marks=pytest.mark.slow),
   ],
 )
-def test_the_discriminator_s_loss_sends_no_gradient_to_what_is_the_generator_s_own(kind, shared):
+def test_the_discriminator_s_loss_sends_no_gradient_to_the_generator_s_own_parameters(kind, shared):
   objective, params = pair(kind, shared=shared, generator_weight=0.0)
   found = gradients(objective, params, rows())
   assert not ravel_pytree(found['generator'])[0].any()  # exactly
@@ -261,7 +259,9 @@ def test_the_discriminator_s_loss_sends_no_gradient_to_what_is_the_generator_s_o
 @pytest.mark.parametrize(
   'shared', ['none', pytest.param('token', marks=pytest.mark.slow), 'embeddings']
 )
-def test_the_generator_s_loss_reaches_what_it_shares_and_nothing_else_of_the_discriminator(shared):
+def test_the_generator_s_loss_reaches_only_shared_parameters_of_the_discriminator(
+  shared,
+):
   objective, params = pair(shared=shared, discriminator_weight=0.0)
   found = gradients(objective, params, rows())
   tables = found['encoder'].pop('embeddings')

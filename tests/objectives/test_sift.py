@@ -1,4 +1,4 @@
-"""SiFT without torch: randomness, microbatches, meshes, evaluation, costs, and what it refuses.
+"""SiFT without torch: randomness, microbatches, meshes, evaluation, costs and refusals.
 tests/trajectories/test_sift_steps.py compares it with torch.
 """
 

@@ -1,4 +1,4 @@
-"""The span boundary objective beside torch, and what it does not learn from."""
+"""The span boundary objective beside torch, and places that it does not learn from."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Objectives of questions: what the loss does not depend on, the beam, SiFT around them."""
+"""Objectives of questions: inputs that the loss does not depend on, the beam, SiFT around them."""
 
 import jax
 import jax.numpy as jnp

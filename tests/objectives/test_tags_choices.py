@@ -1,4 +1,4 @@
-"""Tags and choices: what a batch counts, what is dropped, what a step costs."""
+"""Tags and choices: units of a batch, dropout, costs of a step."""
 
 import jax
 import jax.numpy as jnp

@@ -201,7 +201,7 @@ def make(objective):
 
 
 def losses(name, mesh, objective='mlm', chosen=kernels.XLA, steps=3):
-  """Of some steps with dropout on a mesh of the first devices."""
+  """Losses of some steps with dropout on a mesh of the first devices."""
   devices = jax.devices()[: int(np.prod(mesh))]
   network = encoder(name, dropout=0.1)
   sizes = dict(rows=8, length=24)
@@ -227,7 +227,7 @@ def test_losses_are_those_of_one_device_on_any_mesh(name, objective, mesh):
       assert not x.sharding.is_fully_replicated, path
 
 
-def test_operations_of_a_head_of_its_own_are_known_by_what_it_reads():
+def test_operations_of_a_head_of_its_own_are_known_by_its_inputs():
   objective = make('kept')(encoder('roformer'))
   shapes = jax.eval_shape(objective.init, jax.random.key(0))
   features = {'input_ids': (8, 24), 'masked_positions': (8, 5)}

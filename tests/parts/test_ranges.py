@@ -71,7 +71,7 @@ def test_every_field_has_a_type_a_meaning_and_every_number_a_range(definition):
 
 
 @pytest.mark.parametrize('definition', DEFINITIONS, ids=lambda of: of[0].__name__)
-def test_each_field_with_a_range_refuses_what_lies_outside(definition):
+def test_each_field_with_a_range_refuses_values_outside(definition):
   for name, field in fields.parameters(definition[0]).items():
     if range_ := fields.of(field.annotation):
       wrong = 'oter' if range_.choices else (-1e9,) if range_.of_each else -(10**9)

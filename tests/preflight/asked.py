@@ -1,4 +1,4 @@
-"""A small config, and what preflight says of it."""
+"""A small config, and the answers of preflight."""
 
 import io
 import pathlib

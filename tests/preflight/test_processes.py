@@ -1,4 +1,4 @@
-"""Programs compiled in processes of their own: what they answer, and that they end."""
+"""Programs compiled in processes of their own: their answers, and that they end."""
 
 import contextlib
 import gzip

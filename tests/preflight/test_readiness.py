@@ -115,7 +115,7 @@ def test_a_folder_of_a_corpus_is_no_workdir(corpus):
   assert 'P11' in codes(found)
 
 
-def test_the_recipe_is_the_file_without_what_the_command_sets():
+def test_the_recipe_is_the_file_without_the_fields_that_the_command_sets():
   line = '--config=configs/bert.py:tiny,steps=26,masking=span --config.batch_size=512'
   made = command.recipe(['preflight', *line.split()])
   assert made.batch_size == 64 and made.masking.name == 'token'

@@ -1,4 +1,4 @@
-"""Memory: both sides of its limit, and what would make a run fit."""
+"""Memory: both sides of its limit, and changes that make a run fit."""
 
 import json
 
@@ -51,7 +51,7 @@ def test_a_huge_network_is_a_problem_of_the_config_and_nothing_is_built():
 
 
 @asked.needs_libtpu
-def test_the_largest_batch_is_found_and_what_else_helps_and_each_was_tried(monkeypatch):
+def test_the_largest_batch_and_other_remedies_are_found_and_each_was_tried(monkeypatch):
   jobs = asked.linear(monkeypatch, full=0.1)
   found = asked.preflight(asked.config(batch_size=4096), topology='v5e:2x2')
   most = asked.MOST // 4 * 4
@@ -107,7 +107,7 @@ def test_the_largest_batch_is_one_that_was_seen_to_fit(monkeypatch, usable, batc
 
 
 @asked.needs_libtpu
-def test_ctrl_c_ends_the_search_and_what_was_found_stands(monkeypatch):
+def test_ctrl_c_ends_the_search_and_its_results_stand(monkeypatch):
   asked.linear(monkeypatch)
   line, said, turns = processes.compiled, [], []
 

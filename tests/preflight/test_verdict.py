@@ -1,4 +1,4 @@
-"""Runs that fit, and what is said of them. Compiles for v5e, without a chip."""
+"""Runs that fit, and their reports. Compiles for v5e, without a chip."""
 
 import json
 import os

@@ -12,7 +12,7 @@ def text(tmp_path_factory):
 
 @pytest.fixture(scope='session')
 def clean(text, tmp_path_factory):
-  """A corpus made without disturbance by one worker, and what it said."""
+  """A corpus made without disturbance by one worker, and its output."""
   out = tmp_path_factory.mktemp('clean') / 'corpus'
   run = made.drive(text, out, workers=1)
   said = run.communicate()[0]

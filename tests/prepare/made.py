@@ -1,4 +1,4 @@
-"""What tests of prepare share: a text, a small config, and runs in processes of their own."""
+"""Shared by tests of prepare: a text, a small config, and runs in processes of their own."""
 
 import os
 import random

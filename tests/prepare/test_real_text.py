@@ -1,5 +1,5 @@
-"""What small networks learn from the shipped text, and what large ones need: minutes and gigabytes,
-so behind the marker.
+"""Small networks learn from the shipped text, and large ones need minutes and gigabytes: behind the
+marker.
 """
 
 import pathlib

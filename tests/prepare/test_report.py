@@ -1,4 +1,4 @@
-"""prepare: what a corpus holds, and what the report says of it."""
+"""prepare: the content of a corpus, and its report."""
 
 import json
 

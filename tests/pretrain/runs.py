@@ -83,7 +83,7 @@ def environment(**changes):
 
 
 def run_train(world, workdir, *more, stop_when=None, how=signal.SIGKILL):
-  """(exit code, what was said) of a real run; `stop_when(workdir)` true sends it a signal."""
+  """(exit code, output) of a real run; `stop_when(workdir)` true sends it a signal."""
   process = commands.begin(*command(world, workdir, *more), env=environment())
   if stop_when is not None:
     deadline = time.monotonic() + 240
@@ -175,7 +175,7 @@ def refused(world, workdir, changes, words, **kw):
 
 
 def everything(workdir):
-  """What there is in a workdir, itself included."""
+  """The paths in a workdir, itself included."""
   folder = pathlib.Path(workdir)
   return sorted(str(p) for p in (folder, *folder.rglob('*'))) if folder.exists() else []
 

@@ -107,7 +107,7 @@ def test_a_decay_branches_from_a_stable_run(train, whole, tmp_path):
     ('{}@2', dict(objective=parts.mlm_pair()), 'other arrays.*leave --resume_m'),
   ],
 )
-def test_what_has_no_moments_to_go_on_with_is_refused(train, whole, tmp_path, init, fields, words):
+def test_moments_that_cannot_continue_are_refused(train, whole, tmp_path, init, fields, words):
   with pytest.raises(errors.UserError, match=words):
     train(tmp_path / 'run', init.format(whole), **fields)
   assert not (tmp_path / 'run').exists()

@@ -1,4 +1,4 @@
-"""What `auto` in config.run becomes, and that a workdir keeps it."""
+"""The values of `auto` in config.run, and that a workdir keeps them."""
 
 import json
 import types
@@ -48,7 +48,7 @@ def resolved(kind, kept=None, steps=10_000, layers=12, **changes):
     ('TPU v4', ('xla', 2, 'full'), dict(run__kernels='xla', run__unroll=2, run__remat='full')),
   ],
 )
-def test_auto_becomes_what_a_device_is_fast_with_and_an_explicit_value_wins(kind, expected, given):
+def test_auto_becomes_the_fastest_choice_of_a_device_and_a_value_wins(kind, expected, given):
   given = {'run__remat': 'auto', 'encoder__attention_dropout': 0.0, **given}
   assert resolved(kind, **given) == expected
 
@@ -115,7 +115,7 @@ def test_a_step_that_is_asked_for_is_compiled_as_the_run_compiles_it():
   assert machinery.fitting(run, run.phases, text.data, mesh, print).config.run.remat == 'none'
 
 
-def test_a_workdir_has_what_auto_became_and_a_resumed_run_keeps_it(world, tmp_path, capsys):
+def test_a_workdir_records_the_values_of_auto_and_a_resumed_run_keeps_them(world, tmp_path, capsys):
   def run(**changes):
     made = config(world, **{'phases': ((2, {}),), 'schedule.warmup': 0}, **changes)
     pretrain(made, str(tmp_path), corpus=str(world / 'corpus'))

@@ -18,7 +18,7 @@ FEW_SAVES = ('--config.run.save_minutes=1000.0', '--config.run.keep_every=4')
 
 
 def run(world, store, workdir, *more, upon=None, then=None):
-  """(exit code, what was said) of a run; `then()` is called when `upon` is in the store."""
+  """(exit code, output) of a run; `then()` is called when `upon` is in the store."""
   line = runs.command(world, workdir, *FEW_SAVES, *more)
   process = commands.begin(*line, env=runs.environment(**store.environment()))
   while upon and process.poll() is None:

@@ -94,7 +94,7 @@ def paths(world, *names):
 
 @pytest.fixture(scope='module')
 def whole(world, tmp_path_factory):
-  """(workdir of a run that nobody touched, what it said)."""
+  """(workdir of an undisturbed run, its output)."""
   workdir = tmp_path_factory.mktemp('whole') / 'run'
   made = config(world).copy_and_resolve_references().unlock()
   made.run.keep = 9

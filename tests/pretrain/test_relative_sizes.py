@@ -110,7 +110,7 @@ ALIKE = ('mdeberta_base', 'small', 'base_ablation')
     for system, size in SHAPES
   ],
 )
-def test_a_network_has_the_parameters_of_transformers_base_model_and_what_predicts(system, size):
+def test_a_network_has_the_parameters_of_transformers_base_model_and_of_its_heads(system, size):
   shape, leaves = SHAPES[system, size], _leaves(found.config(system, size))
   of_others = ('encoder/embeddings/position/', 'mlm_head/', 'replaced_head/', 'generator/')
   assert _count(leaves, *of_others) == shape.encoder == (shape.published or shape.encoder)

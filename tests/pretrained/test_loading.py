@@ -208,7 +208,7 @@ def test_a_fine_tuned_run_opens_with_its_head_and_begins_another_run(places, tmp
   'family',
   ['bert', pytest.param('electra', marks=pytest.mark.slow), 'deberta_v3', 'xlnet', 'left to right'],
 )
-def test_apply_gives_the_vectors_and_what_the_heads_say(places, family):
+def test_apply_gives_the_vectors_and_the_outputs_of_the_heads(places, family):
   model = bertzoo_jax.load(str(places(family)[0]))
   batch = verify.random_batch(600, 24, model.encoder.type_vocab_size, 0)
   out = jax.jit(model.apply)(model.params, batch)
@@ -354,7 +354,7 @@ def test_a_tokenizer_of_other_weights_is_refused(places, tmp_path):
   ],
 )
 def test_vectors_are_those_of_transformers(places, family):
-  """Of the base model of an export, at tokens that are no padding."""
+  """Vectors of the base model of an export, at tokens that are no padding."""
   transformers = pytest.importorskip('transformers', reason='parity needs transformers')
   torch = pytest.importorskip('torch', reason='parity needs torch')
   run, directory = places(family)

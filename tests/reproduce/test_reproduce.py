@@ -45,7 +45,7 @@ def run(workdir, config=None, **kw):
 
 @pytest.fixture(scope='module')
 def finished(tmp_path_factory):
-  """(workdir, what was said) of a table that was run at once."""
+  """(workdir, output) of a table that was run at once."""
   workdir = tmp_path_factory.mktemp('table') / 'R'
   done, said = run(workdir)
   assert done
@@ -257,7 +257,7 @@ def said_until(process, words):
 
 
 def scores(workdir):
-  """What must not depend on how often a run was killed."""
+  """The files that must not depend on how often a run was killed."""
   rows = table(workdir)['rows']
   return [(row['title'], row['steps'], row['cells']) for row in rows]
 

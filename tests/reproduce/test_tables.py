@@ -115,7 +115,7 @@ def test_the_page_has_every_table():
 
 @pytest.mark.parametrize('scale', ['paper', 'tiny'])
 @pytest.mark.parametrize('name', TABLES)
-def test_rows_differ_in_what_the_table_says_and_nowhere_else(name, scale):
+def test_rows_differ_in_the_fields_that_the_table_names_and_nowhere_else(name, scale):
   declared = dict(table(name, scale).varies)
   flat = [configuration.science(one) for one in experiments(name, scale).values()]
   changed = {

@@ -1,4 +1,4 @@
-"""What the tests of real processes share."""
+"""Shared by the tests of real processes."""
 
 import ml_collections
 import processes

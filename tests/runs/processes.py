@@ -124,7 +124,7 @@ def one(world, workdir, *flags, **more):
 
 @contextlib.contextmanager
 def two(world, workdir, *flags, of=({}, {}), **more):
-  """Two that train together. of: what the environment of each has besides."""
+  """Two that train together. of: further variables in the environment of each."""
   with socket.create_server(('', 0)) as s:
     port = s.getsockname()[1]
   together = {

@@ -114,7 +114,7 @@ def mended(store):
 
 
 def words(answer):
-  """What an answer says, which must be one line and no stack."""
+  """The sentence of an answer, which must be one line and no stack."""
   assert '\n' not in answer['said'] and 'Traceback' not in answer['said'], answer
   return answer['said']
 

@@ -341,7 +341,7 @@ def test_a_folder_of_the_very_name_comes_before_a_step(tmp_path, folder, address
   assert found == (f'{tmp_path}/{parsed[0]}', *parsed[1:])
 
 
-def test_addresses_that_name_nothing_say_what_there_is(saved, tmp_path_factory, capsys):
+def test_addresses_that_name_nothing_list_those_that_exist(saved, tmp_path_factory, capsys):
   workdir, _, _ = saved
   for address, words in (
     (f'{workdir}@7', 'There is: 1, 2, 3'),

@@ -127,7 +127,7 @@ def test_a_host_that_ends_with_a_sentence_has_its_exit_code_and_ends_the_other(w
 
 
 def join(seconds=60, **environment):
-  """(exit code, what was said) of a process that joins the others and ends."""
+  """(exit code, output) of a process that joins the others and ends."""
   program = (
     f'from bertzoo_jax.runs import distributed; distributed.join({seconds}); import jax; '
     'print("joined", jax.process_count(), jax.device_count())'

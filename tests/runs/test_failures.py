@@ -1,4 +1,6 @@
-"""What fails for good is said in one sentence. A mistake of the program keeps its own words."""
+"""Errors that do not pass are reported in one sentence. A mistake of the program keeps its own
+words.
+"""
 
 import types
 
@@ -18,7 +20,7 @@ UNPARSED = (
 RUN = types.SimpleNamespace(accumulation=2, remat='none')
 
 
-def test_a_device_without_room_ends_a_run_with_what_helps_and_exit_code_3():
+def test_a_device_without_room_ends_a_run_with_remedies_and_exit_code_3():
   too_large = jax.jit(lambda x: jnp.sort(jnp.outer(x, x), axis=0)[0].sum())
   with pytest.raises(errors.Stopped, match=r'not enough memory .*Out of memory.*') as e:
     with failures.enough_memory(RUN):

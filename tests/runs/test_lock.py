@@ -88,7 +88,7 @@ def _lease_elsewhere(tmp_path, age=5.0, **more):
 
 
 class Clock:
-  """Time that passes by sleeping; `at` maps seconds to what happens then."""
+  """Time that passes by sleeping; `at` maps seconds to events."""
 
   def __init__(self, monkeypatch, at=None):
     self.now, self._at = 0.0, dict(at or {})

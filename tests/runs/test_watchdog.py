@@ -80,7 +80,7 @@ print('done')
 
 @pytest.fixture
 def ended(monkeypatch):
-  """What the watchdog of this process would have ended it with."""
+  """Exit codes with which the watchdog would have ended this process."""
   codes = []
   monkeypatch.setattr(watchdog, '_exit', codes.append)
   monkeypatch.setattr(watchdog.faulthandler, 'dump_traceback', lambda *_, **__: None)

@@ -1,4 +1,4 @@
-"""What a workdir remembers of its run, and files of it that are damaged."""
+"""A workdir's record of its run, and its damaged files."""
 
 import json
 

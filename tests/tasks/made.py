@@ -56,7 +56,7 @@ def write(folder, **contents):
 
 
 def source(folder, section):
-  """What a source section reads in a folder."""
+  """The Source of a section, in a folder."""
   fields = dict(section)
   return sources.BY_NAME[fields.pop('name')](str(folder), **fields)
 

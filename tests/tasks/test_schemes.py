@@ -63,7 +63,7 @@ def drawn(case, prefixes):
 @pytest.mark.parametrize('prefixes', ['BI', 'BIES', 'I', 'BILU'])
 @pytest.mark.parametrize('case', range(9))
 def test_entity_scores_equal_seqeval_s(case, prefixes):
-  """And those of a plain count; seqeval does not know L and U."""
+  """The scores of a plain count, too; seqeval does not know L and U."""
   true, said = drawn(case, prefixes)
   ours = [metrics.TAGS[f'entity_{n}'](true, said, 'iob1') for n in ('precision', 'recall', 'f1')]
   for type_ in ('', 'LOC'):

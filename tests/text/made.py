@@ -1,4 +1,4 @@
-"""What tests of text share: files are written and read."""
+"""Shared by tests of text: files are written and read."""
 
 import json
 

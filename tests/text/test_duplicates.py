@@ -1,6 +1,4 @@
-"""What comes again is left out where it comes again: in any slices, from any source, however
-weighted.
-"""
+"""Repeats are left out: in any slices, from any source, however weighted."""
 
 import os
 import tempfile
@@ -54,7 +52,7 @@ def _kept(*arguments):
 
 
 def _literally(sources_of, weights, choice):
-  """Source by source with sets of what was seen; a source's copies are of what stays of it."""
+  """Source by source with sets of seen texts; a source's copies are of its remaining text."""
   documents_seen, paragraphs_seen, out = set(), set(), []
   for documents, weight in zip(sources_of, weights):
     kept = []

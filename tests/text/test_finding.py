@@ -1,4 +1,4 @@
-"""Finding: which files a --source names, and what tells them from others."""
+"""Finding: which files a --source names, and which it leaves out."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Sentence splitters: what ends a sentence, and what only looks like an end. `|` marks the splits
+"""Sentence splitters: ends of sentences, and marks that only look like an end. `|` marks the splits
 wanted.
 """
 

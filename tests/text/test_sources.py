@@ -1,4 +1,4 @@
-"""Sources: weights, what is dropped, and memory."""
+"""Sources: weights, dropped text and memory."""
 
 import json
 import os

@@ -55,7 +55,7 @@ def test_a_directory_of_hugging_face_is_read_by_the_config_it_was_made_with(name
 )
 def test_a_directory_that_splits_plain_text_otherwise_is_refused(name, fields, folder):
   section = {**tokenizers.load(folder / name).section, **fields}
-  words = 'splits .* into .*, config.tokenizer into .*: set its fields'
+  words = 'splits .* into .*, config.tokenizer into .*: set the fields'
   with pytest.raises(errors.UserError, match=words):
     tokenizers.load(f'hf:{folder}/hf_{name}', section)
 

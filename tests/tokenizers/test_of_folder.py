@@ -231,7 +231,7 @@ def test_prepare_follows_the_file_that_transformers_follows(bare, here, there, w
     with_tokenizer_json(folder, [])
   told(folder, tokenizer_class='BertTokenizer', **there)
   section = {**parts.wordpiece(vocab_size='auto', lowercase=True, strip_accents=True), **here}
-  with pytest.raises(errors.UserError, match='config.tokenizer into .*: set its fields'):
+  with pytest.raises(errors.UserError, match='config.tokenizer into .*: set the fields'):
     tokenizers.load(f'hf:{folder}', section)
 
 

@@ -77,7 +77,7 @@ def ours(request):
 
 
 def cleaned(text, section):
-  """What the released code of ALBERT and XLNet does to a text, in plain Python."""
+  """The released code's normalisation of ALBERT and XLNet, in plain Python."""
   if section['collapse_blanks']:
     text = ' '.join(text.split())
   if section['straight_quotes']:

@@ -1,5 +1,5 @@
 """A Google Cloud made of folders. gcloud is a script that keeps its state there. A worker is a
-folder with a home: what the commands of tpu_scripts send by ssh is really run in it.
+folder with a home: the lines that tpu_scripts send by ssh really run in it.
 """
 
 import os
@@ -246,7 +246,7 @@ class Cloud:
     return done.stdout
 
   def fails(self, command, *flags, code=1, **more):
-    """What it says."""
+    """Its output."""
     done = self.run(command, *flags, **more)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -276,14 +276,14 @@ class Cloud:
   # What a test finds.
 
   def calls(self):
-    """What gcloud was called with, as lines of a shell; temporary folders are called TMP."""
+    """The calls of gcloud, as lines of a shell; temporary folders are called TMP."""
     text = (self.folder / 'calls').read_text() if (self.folder / 'calls').exists() else ''
     lines = [shlex.join(eval(line)) for line in text.splitlines()]
     copied = lambda line: 'gcloud storage cp' in line and '/log ' in line
     return [no_temporary(line) for line in lines if not copied(line)]
 
   def times(self, verb):
-    """How often gcloud was called with it."""
+    """How often gcloud was called with this verb."""
     return sum(f' {verb} ' in call for call in self.calls())
 
   def home(self, worker=0, zone=ZONE):
@@ -294,7 +294,7 @@ class Cloud:
     return log.read_text() if log.exists() else ''
 
   def variables(self, worker=0):
-    """Of the environment of a worker's process, which has begun."""
+    """The variables of a worker's process, which has begun."""
     run = self.home(worker) / 'bertzoo_tpu/run'
     wait(lambda: (run / 'pid').exists() and 'attempt 1' in self.log(worker))
     return set(
@@ -326,7 +326,7 @@ def wait(condition, seconds=20):
 
 
 def checkout(folder):
-  """A small repository with the scripts and what they install."""
+  """A small repository with the scripts and the files that they install."""
   shutil.copytree(SCRIPTS, folder / 'tpu_scripts')
   shutil.copy(ROOT / 'setup.py', folder)
   for name in ('constraints.txt', 'code.py', 'gone.py'):

@@ -97,7 +97,7 @@ def test_it_waits_in_the_queue_lets_the_machine_begin_by_itself_and_watches_it(c
   assert not any(cloud.times(verb) for verb in ('create', 'delete', 'scp'))
 
 
-def test_it_does_not_run_again_what_autostart_has_ended_between_two_looks(cloud):
+def test_it_does_not_run_again_a_line_that_autostart_has_ended_between_two_looks(cloud):
   cloud.write(LOGIN=clouds.user())
   cloud.plan('2')
   cloud.ok('create', '--autostart', *cloud.line())

@@ -31,7 +31,7 @@ def test_the_runtime_follows_from_the_type_unless_it_is_given(cloud, kind, runti
     assert clouds.create(name, clouds.ZONE, *asked) in cloud.ok('create', '--dry-run')
 
 
-def test_candidates_are_asked_in_order_until_one_is_active_and_what_failed_is_deleted(cloud):
+def test_candidates_are_asked_in_order_until_one_is_active_and_failed_ones_are_deleted(cloud):
   cloud.write(CANDIDATES='(v4-16@z-a v5p-16@z-b v6e-16@z-c v4-16@z-d v4-32@z-e)')
   cloud.capacity(z_a='WAITING_FOR_RESOURCES', z_b='FAILED', z_c='REFUSED')
   cloud.ok('create')

@@ -1,4 +1,4 @@
-"""The text of the scripts, and what a user may do wrong: one sentence, before gcloud is called."""
+"""The text of the scripts, and a user's mistakes: one sentence, before gcloud is called."""
 
 import os
 import pathlib

@@ -1,6 +1,4 @@
-"""What a step and a training cost, against formulas written out and the counts of ELECTRA's
-authors.
-"""
+"""Costs of a step and a training, against formulas and the counts of ELECTRA's authors."""
 
 import jax
 import jax.numpy as jnp

@@ -52,7 +52,7 @@ def without_pairs():
 
 @pytest.fixture(autouse=True, scope='module')
 def programs_compiled_once():
-  """Of a phase_run that several tests have."""
+  """Keeps the compiled programs of a phase_run that several tests have."""
   known = {}
 
   def once(name):

@@ -1,5 +1,5 @@
-"""The same run on any mesh: losses, what each device holds, and checkpoints that move between
-meshes. With dropout.
+"""The same run on any mesh: losses, parts on each device, and checkpoints that move between meshes.
+With dropout.
 """
 
 import functools
@@ -22,7 +22,7 @@ ROWS, STEPS, SAVED, VOCAB = 16, 5, 3, 104
 
 
 def phase_run(mesh, rows=ROWS, accumulation=1, chosen=kernels.XLA):
-  """Of a Transformer with all its dropouts."""
+  """A phase of a Transformer with all its dropouts."""
   encoder = small.encoder(dropout=0.1, attention_dropout=0.1, vocab_size=VOCAB)
   make = functools.partial(objectives.BY_NAME['mlm_pair'], pair_weight=1.0)
   sizes = dict(rows=rows, length=16, accumulation=accumulation)

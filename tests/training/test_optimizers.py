@@ -36,8 +36,8 @@ def draws():
 
 def reference(params, grads, *, corrected, decays, adapted=(), multipliers=(), groups=(), **fields):
   """Decoupled Adam as the released codes write it, parameter by parameter; LAMB with the parameters
-  that have a ratio. multipliers: of the rate, 1 where there is none. groups: lists of what is
-  clipped together.
+  that have a ratio. multipliers: of the rate, 1 where there is none. groups: lists of parameters
+  that are clipped together.
   """
   b1, b2, eps, weight_decay, clip_norm = (
     fields[k] for k in ('b1', 'b2', 'eps', 'weight_decay', 'clip_norm')

@@ -92,7 +92,7 @@ def stable_adamw(params, grads, b1=0.9, b2=0.98, eps=1e-6):
 
 
 def newton_schulz(grad, coefficients, steps, eps):
-  """That of torch.optim.Muon, in float32."""
+  """The iteration of torch.optim.Muon, in float32."""
   a, b, c = coefficients
   x = grad.T if grad.size(0) > grad.size(1) else grad
   x = x / x.norm().clamp(min=eps)

@@ -1,9 +1,9 @@
-"""What the compiler is asked for."""
+"""Options that the compiler gets."""
 
 from bertzoo_jax.training import phase_run as phase_runs
 
 
-def test_the_compiler_is_asked_for_what_suits_a_chip_unless_somebody_asked_otherwise(monkeypatch):
+def test_the_compiler_gets_the_options_of_a_chip_unless_the_user_sets_others(monkeypatch):
   monkeypatch.delenv('LIBTPU_INIT_ARGS', raising=False)
   memory = {'xla_tpu_scoped_vmem_limit_kib': '32768'}
   windows = {'xla_jf_spmd_threshold_for_windowed_einsum_mib': '1000000'}

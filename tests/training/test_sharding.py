@@ -29,7 +29,7 @@ def specs(shapes, mesh):
   return {k: s.spec for k, s in placed.items()}, notes
 
 
-def test_the_mesh_fills_minus_one_and_refuses_what_does_not_fit():
+def test_the_mesh_fills_minus_one_and_refuses_shapes_that_do_not_fit():
   assert dict(sharding.mesh((-1, 1, 1)).shape) == {'data': 8, 'fsdp': 1, 'tensor': 1}
   assert dict(sharding.mesh((2, -1, 2)).shape) == {'data': 2, 'fsdp': 2, 'tensor': 2}
   for shape in (

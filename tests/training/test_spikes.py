@@ -1,4 +1,4 @@
-"""What counts as a spike of loss or gradient norm."""
+"""Spikes of loss or gradient norm: which steps count."""
 
 import jax
 import jax.numpy as jnp

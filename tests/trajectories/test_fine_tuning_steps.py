@@ -36,7 +36,9 @@ NUMBER = re.compile(
 
 
 def multiplier(name, num_layers):
-  """Of a tensor's rate: 1 for the head, decay for the top layer, then a power per layer."""
+  """The factor of a tensor's rate: 1 for the head, decay for the top layer, then a power per
+  layer.
+  """
   if found := NUMBER.search(name):
     number = num_layers - 1 if found[2] else int(found[1])
     return DECAY ** (num_layers - number)
@@ -104,7 +106,7 @@ def of_xlnet_s_head(folder):
 
 
 def of_electra_s_head(folder):
-  """Its modules in a few lines, on BERT."""
+  """The modules of ELECTRA's head in a few lines, on BERT."""
   objective, params = conditional('bert', head='gelu', hidden_size=16, answerable_weight=0.3)
   simple, own = tuning.start('span', 'bert')
   body = {'encoder': params['encoder'], 'span_head': own['span_head']}

@@ -54,7 +54,7 @@ class System(NamedTuple):
   Attributes:
     module: of its config.
     objective, classes: ours and those of transformers.
-    changes: what the small network takes from the paper's.
+    changes: fields in which the small network equals the paper's.
     peak, update, clip: of the reference.
     special: ids.
     reference: loss in torch.

@@ -1,4 +1,4 @@
-"""What fine-tuning trains on: batches, objectives and losses in torch, by kind of task."""
+"""Fine-tunings for comparison: batches, objectives and losses in torch, by kind of task."""
 
 import functools
 import json
@@ -241,7 +241,7 @@ def _options(kind, case, number):
 
 
 def _questions(kind, case, number):
-  """With the places of answers; a third of the rows has none."""
+  """Batches with the places of answers; a third of the rows has none."""
   batch, rows = _rows(kind, case, number), np.arange(ROWS)
   real = batch['pack_ids'] > 0
   draw = np.random.default_rng(number % 3)

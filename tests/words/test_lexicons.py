@@ -1,4 +1,4 @@
-"""Lexicons: what a file may look like, which entries stand in a text, and in what time."""
+"""Lexicons: forms of a file, which entries stand in a text, and in what time."""
 
 import os
 import time

@@ -1,6 +1,4 @@
-"""Units: what a mark says of its token, where borders of words fall, and when a masking has nothing
-to do.
-"""
+"""Units: marks of tokens, where borders of words fall, and when a masking has nothing to do."""
 
 import os
 import pickle

@@ -213,7 +213,7 @@ def adjacent_segments(text, length, *, single_rate, short_rate):
   Sentences are taken until a target is reached or the document ends; the target is `length` or,
   with short_rate, uniform in [5, length]. With single_rate all of them are A. Else A takes
   sentences while it stays below half of target − 3, and, by a fair coin, the one that would reach
-  it; B takes the rest. A is cut at its end to length − 2 tokens, B to what is left.
+  it; B takes the rest. A is cut at its end to length − 2 tokens, B to the rest.
 
   Not as there: a later sentence that would still fit into A stays in B, so that the text keeps its
   order.

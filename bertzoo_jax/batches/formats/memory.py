@@ -225,7 +225,7 @@ class Stream(NamedTuple):
   # --- rows ---
 
   def tokens(self, start, mirrored):
-    """A token of the corpus near each place, to fill what will be overwritten."""
+    """A token of the corpus near each place, to fill places that will be overwritten."""
     place = np.where(mirrored, self.size - 1 - start, start)
     return np.clip(place - self._document(place), 0, self.text.sentence_starts[-1] - 1)
 

@@ -34,8 +34,8 @@ def segment_pairs(text, length, *, pairs, short_rate, negative_rate, negatives, 
       right after A. A document without such a sentence gets the B of 'documents'. 'pool': each
       1,000 rows of the list are shuffled; B is the first segment of the row that is next then, or
       its second one where the first does not fit (code of ERNIE 1.0). An A of more than half of a
-      row makes way for its own second segment. What still does not fit is cut (there: left out). A
-      row that is alone in its pool stays true.
+      row makes way for its own second segment. A sentence that still does not fit is cut (there:
+      left out). A row that is alone in its pool stays true.
     lone_sentences: 'skip' is said at the start; it is so under pairs 'none'.
 
   Raises:

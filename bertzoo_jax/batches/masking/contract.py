@@ -18,7 +18,8 @@ class Masking(NamedTuple):
     apply: ({'input_ids', 'pack_ids', …} [B, L] int32, keys [B, 2] uint32) -> the features,
       `input_ids` masked, with 'masked_positions', 'masked_targets' int32 and 'masked_weights'
       float32 [B, P], and the `features`.
-    features: {name: (shape without B, numpy dtype)} of what it writes beyond these three.
+    features: {name: (shape without B, numpy dtype)} of the features that it writes beyond these
+      three.
     reads_units: whether `apply` needs 'units' [B, L] int32 (bits of words/word_marks.py); it takes
       them out of the features.
   """

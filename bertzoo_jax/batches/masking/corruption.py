@@ -1,5 +1,5 @@
-"""From chosen positions to the masked row: slots, what stands there instead, and the scatter.
-Shared by all maskings.
+"""From chosen positions to the masked row: slots, their replacements, and the scatter. Shared by
+all maskings.
 
 B rows, L length, P predictions, V vocabulary, K chosen positions of the whole batch.
 """
@@ -12,7 +12,7 @@ from bertzoo_jax.common import hashing
 
 
 def predict(features, positions_BP, real_BP):
-  """The features with what is predicted at `positions_BP`; fillers have target and weight 0."""
+  """The features with the predictions at `positions_BP`; fillers have target and weight 0."""
   targets_BP = tf.where(real_BP, tf.gather(features['input_ids'], positions_BP, batch_dims=1), 0)
   return {
     **features,
@@ -27,7 +27,7 @@ def replace(features, seen_BP, counts_BP=None):
 
   Args:
     features: as in `predict`.
-    seen_BP: what the network is to see.
+    seen_BP: ids that the network sees.
     counts_BP: bool, False for a position that another slot already replaces; None where positions
       differ.
   """
@@ -64,8 +64,8 @@ def corrupter(corpus, shares, random_tokens):
       fairseq. 'unigrams': as often as in the corpus.
 
   Returns:
-    (key, positions [B, P], targets [B, P], groups [B, P]) -> what is seen [B, P]; positions of one
-    group share the draw of what becomes of them.
+    (key, positions [B, P], targets [B, P], groups [B, P]) -> ids that the network sees [B, P];
+    positions of one group share the draw of mask, random or kept.
   """
   draw_token = random_token(corpus, random_tokens)
   as_mask = hashing.threshold(shares[0])

@@ -24,11 +24,10 @@ def ngram(length, corpus, fields):
     weights: where fewer words follow, those that fit keep their proportions (ALBERT's release
       shortens the longer ones instead).
     order: 'shuffled': first words in random order, each with a length of its own; a run that
-      exceeds what is left of the budget is tried with a word less, down to one, and one that
-      touches a word taken before is left out (ALBERT).
-      'left_to_right': word by word, with a chance that spends the budget evenly over what is left
-      of the row; the words behind a run are next (MacBERT, whose own chance is unpublished: see
-      _left_to_right).
+      exceeds the rest of the budget is tried with a word less, down to one, and one that touches a
+      word taken before is left out (ALBERT). 'left_to_right': word by word, with a chance that
+      spends the budget evenly over the rest of the row; the words behind a run are next (MacBERT,
+      whose own chance is unpublished: see _left_to_right).
 
   Raises:
     UserError: shares or weights that are none, or no table of similar words.

@@ -19,8 +19,8 @@ def permutation(length, corpus, *, context, max_span, num_predictions, block, sp
   1): n words, n up to max_span with p ∝ 1/n, within a context of `context` · n tokens on both sides
   together, the first of them at the first word behind a uniformly drawn part of that context. A
   span ends with its run of text and with the block's predictions, and the first that would reach
-  the block's end is left out and ends the search, as in the release; what is left of the
-  predictions are random single tokens. Nothing in input_ids changes.
+  the block's end is left out and ends the search, as in the release; the other predictions are
+  random single tokens. Nothing in input_ids changes.
 
   Args:
     length: L.

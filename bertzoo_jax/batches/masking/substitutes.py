@@ -18,8 +18,8 @@ def corrupter(corpus, fields):
       second share; random tokens where the corpus has no such word.
 
   Returns:
-    (key, ids [B, L], positions [B, P], targets [B, P], words, units) -> what is seen [B, P].
-    `words` are the words that are looked up, `units` those that one draw covers.
+    (key, ids [B, L], positions [B, P], targets [B, P], words, units) -> ids that the network sees
+    [B, P]. `words` are the words that are looked up, `units` those that one draw covers.
   """
   shares = fields.corruption
   plain = corruptions.corrupter(corpus, shares, fields.random_tokens)

@@ -22,8 +22,8 @@ def token(length, corpus, *, rate, corruption, rounding, maskable, random_tokens
       U), U in [0, 1) (fairseq).
     maskable: 'text': all but [CLS] and [SEP].
     random_tokens: see corruption.corrupter.
-    sampling: 'independent': a position may be in several slots, each with weight 1; what the
-      network sees there is drawn once.
+    sampling: 'independent': a position may be in several slots, each with weight 1; its replacement
+      is drawn once.
   """
   contract.check_corruption(corruption)
   counts, chances = _ROUNDING[rounding](length, rate)

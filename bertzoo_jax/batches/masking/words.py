@@ -62,7 +62,7 @@ def marks(features):
 def continues(units_BL, level):
   """bool [B, L]: the token belongs to the same word, phrase or entity as the one before it.
 
-  At the levels of phrases and entities, words are the units of what lies in none.
+  At the levels of phrases and entities, words are the units outside of them.
   """
   has = lambda bit: tf.bitwise.bitwise_and(units_BL, bit) > 0
   if level == 'word':
@@ -142,9 +142,9 @@ def take(words, order_TB, sizes_TB, left_B, largest):
   """Goes through runs of words in a given order and takes each that fits the budget and touches no
   word taken before.
 
-  A run that exceeds what is left of the budget is tried with a word less, down to one (ALBERT's
-  rule); one that holds a word taken before is left out. Ends when every row has its budget or no
-  more runs.
+  A run that exceeds the rest of the budget is tried with a word less, down to one (ALBERT's rule);
+  one that holds a word taken before is left out. Ends when every row has its budget or no more
+  runs.
 
   Args:
     order_TB: the first word of each run, K for none.

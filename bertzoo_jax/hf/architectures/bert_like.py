@@ -142,7 +142,7 @@ def build(
     positions_after_padding: whether positions count from pad id + 1 (else from 0).
     decoder: whether tokens see no later ones.
     blocks: encoder → how many blocks there are tensors of.
-    more: (encoder, special, sizes) → what config.json has besides what all have.
+    more: (encoder, special, sizes) → keys of config.json besides the common ones.
     more_fields: config.json → the fields of the encoder that are read in another way.
     defaults: where they are not BERT's.
     rest: of Architecture.

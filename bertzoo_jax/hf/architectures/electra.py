@@ -40,8 +40,8 @@ MASKED_LM = _build(
   Row('mlm_head/bias', 'generator_lm_head.bias'),
   head_activation='gelu',
   tied={'generator_lm_head.weight': 'electra.embeddings.word_embeddings.weight'},
-  heads='This network fills masks. Where it was a generator, its tokens are what a discriminator '
-  'learned to tell; to fine-tune, take the discriminator.',
+  heads='This network fills masks. If it was the generator of a discriminator, fine-tune the '
+  'discriminator.',
 )
 _RATES = ('classifier_dropout',)
 # The form of the head in ElectraForMultipleChoice, in config.json.

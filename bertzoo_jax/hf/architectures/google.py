@@ -155,7 +155,7 @@ def _turned(name, x) -> np.ndarray:
 
 
 def _config(kind, tensors, content) -> dict:
-  """config.json: what the release's file says, and what the tensors' shapes do."""
+  """config.json, from the release's file and the tensors' shapes."""
   shape = lambda end: next(x.shape for name, x in tensors.items() if name.endswith(end))
   words, width = shape('word_embeddings.weight')
   hidden = shape('attention.self.query.weight' if kind is not _ALBERT else 'query.weight')[0]

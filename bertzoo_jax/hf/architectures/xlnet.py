@@ -158,7 +158,7 @@ def _beams(directory, batch):
   return {**found, 'impossible': out.cls_logits.numpy(), 'unloaded': unloaded}
 
 
-# How the class makes a row's vector of its tokens, and what an encoder and a head here do.
+# How the class makes a row's vector of its tokens, and the same for an encoder and a head here.
 _SUMMARY = {
   'summary_type': 'last',
   'summary_use_proj': True,

@@ -1,9 +1,9 @@
-"""The generations of TPU chips, and the slices of them that Cloud lends: what a name like `v4-32`
-or `v4:2x2x4` stands for.
+"""The generations of TPU chips, and the slices of them that Cloud lends, by names like `v4-32` or
+`v4:2x2x4`.
 
-A device is what jax sees: a chip, but for v2 and v3 one of a chip's two cores. Figures are of the
-vendor's system architecture pages (links of v2 and v3: Jouppi et al. 2020); clocks are those at
-which a generation's matrix units reach its published peak.
+A device of jax is a chip; for v2 and v3, one of a chip's two cores. Figures are of the vendor's
+system architecture pages (links of v2 and v3: Jouppi et al. 2020); clocks are those at which a
+generation's matrix units reach its published peak.
 """
 
 import csv
@@ -36,7 +36,7 @@ class Chip(NamedTuple):
     wrap: an axis closes to a ring where every axis of the slice is a multiple of it.
     of_several: chips of a host in a slice of several hosts.
     of_one: chips at most in a slice of one host.
-    counts: what the number in an accelerator type counts per chip: 2 cores, or 1 chip.
+    counts: units per chip in the number of an accelerator type: 2 cores, or 1 chip.
   """
 
   name: str
@@ -132,8 +132,8 @@ class Slice(NamedTuple):
     return sum(rate for _, rate in axes) if axes else math.inf
 
   def mixing(self, group: int) -> float:
-    """Bytes/s of what a device of a group holds, while each sends every other one its share of it:
-    half of it crosses the middle of the longest axis, where the links are fewest.
+    """Bytes/s of an array on a device of a group, while each device sends every other one its share
+    of it: half of it crosses the middle of the longest axis, where the links are fewest.
     """
     axes = self._axes(group)
     return min(4 * rate / n for n, rate in axes) if axes else math.inf
@@ -149,7 +149,7 @@ class Slice(NamedTuple):
 
 
 def of_type(name: str) -> Slice:
-  """The slice of an accelerator type ('v4-32', 'v5e-8'). Raises UserError with what there is."""
+  """The slice of an accelerator type ('v4-32', 'v5e-8'). Raises UserError with the known names."""
   match = re.fullmatch(r'([a-z0-9]+)-(\d+)', name.strip().lower())
   chip = _chip(match[1] if match else re.split(r'[-:]', name)[0], f'--tpu={name}')
   shapes = {math.prod(shape) * chip.counts: shape for shape in _shapes(chip)}

@@ -116,7 +116,7 @@ def run(
   Args:
     times: (steps, Time) by phase.
     price: dollars per chip and hour; None where it is not known.
-    preemptions: of the whole run; each costs RESTART, a compilation, and half of what lies between
+    preemptions: of the whole run; each costs RESTART, a compilation, and half of the time between
       two checkpoints (save_minutes).
   """
   lost = preemptions * (sum(RESTART.values()) + compile_seconds + 30.0 * save_minutes)

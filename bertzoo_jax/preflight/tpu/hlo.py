@@ -1,4 +1,4 @@
-"""The text of an optimized TPU program, read: what one execution of it costs by the compiler's own
+"""The cost of one execution of an optimized TPU program, read from its text, by the compiler's own
 estimates.
 
 The text is a list of computations; the entry one runs others: a loop its body so many times, a
@@ -17,7 +17,7 @@ from bertzoo_jax.preflight.tpu import hlo_text
 _BRANCHES = re.compile(r'\bbranch_computations=\{([^}]*)\}')
 _CYCLES = re.compile(r'"estimated_cycles":"?(-?\d+)')
 
-# What takes no time of its own, or is the end of what another instruction began.
+# Operations that take no time of their own, or end an operation that another instruction began.
 _FREE = frozenset(
   """
   parameter constant get-tuple-element tuple bitcast after-all partition-id replica-id opt-barrier
@@ -45,7 +45,7 @@ class Cost(NamedTuple):
     cycles: estimated for one run; None without an estimate.
     hbm: bytes one run reads from and writes to HBM.
     flops: of the matrix products in it, one run.
-    kernel: name of a Pallas kernel, '' for what the compiler made itself.
+    kernel: name of a Pallas kernel, '' for the compiler's own operations.
   """
 
   name: str
@@ -278,7 +278,9 @@ class _Walk:
     return int(added[0]) if len(added) == 1 and added[0].isdecimal() and int(added[0]) else 1
 
   def _touch(self, name):
-    """Marks what belongs to an instruction with an estimate of its own, and what that calls."""
+    """Marks the computations of an instruction with an estimate of its own, and those that they
+    call.
+    """
     if name in self.reached:
       return
     self.reached.add(name)

@@ -72,8 +72,8 @@ def parse(text: str) -> Module:
 
 
 def size(shape: str, hbm_only: bool = False) -> int:
-  """Bytes of a shape, tuples added up, without the padding of tiles; `hbm_only`: of what does not
-  lie in on-chip memory, which a layout marks with S(n).
+  """Bytes of a shape, tuples added up, without the padding of tiles; `hbm_only`: without arrays in
+  on-chip memory, which a layout marks with S(n).
   """
   total = 0
   for dtype, dims, layout in ARRAY.findall(shape):

@@ -1,7 +1,7 @@
 """The real train step compiled for TPU chips that are not here.
 
-The compiler comes with libtpu and needs no chip: what it says of memory is what a run would get,
-and a program that it refuses would be refused there. State and batch are described, never made.
+The compiler comes with libtpu and needs no chip: a run would get the memory that it reports, and it
+would refuse the same programs there. State and batch are described, never made.
 """
 
 import importlib.util
@@ -54,8 +54,8 @@ class Memory(NamedTuple):
 
   Attributes:
     arguments: state and batch; the new state takes the place of the old.
-    peak: what the compiler holds against its limit: the arrays that it gave a place (`dumped`) and,
-      where it has been made, the code.
+    peak: bytes that the compiler compares with its limit: the arrays that it gave a place
+      (`dumped`) and, where it has been made, the code.
   """
 
   arguments: int
@@ -95,7 +95,9 @@ class Program(NamedTuple):
 
 
 def prepare() -> None:
-  """Sets what libtpu reads when it is loaded. Raises UserError where there is no libtpu."""
+  """Sets the variables that libtpu reads when it is loaded. Raises UserError where there is no
+  libtpu.
+  """
   system, machine = platform.system(), platform.machine()
   if system != 'Linux' or machine not in ('x86_64', 'AMD64'):
     raise errors.UserError(
@@ -179,8 +181,8 @@ def finished(lowered, folder: str | None = None, quick: bool = False) -> Program
 
   Args:
     lowered: as `lowered_step` returns.
-    folder: empty, for what the compiler tells on its way (see `dumped`); None: one that goes.
-    quick: leave out what only makes the code faster.
+    folder: empty, for the compiler's dumps (see `dumped`); None: a temporary one.
+    quick: leave out the passes that only make the code faster.
 
   Raises:
     JaxRuntimeError: whatever the compiler cannot do, but for running out of memory, which is a
@@ -214,8 +216,8 @@ def finished(lowered, folder: str | None = None, quick: bool = False) -> Program
 
 
 def dumped(folder: str, refused: bool = False, limit: int | None = None) -> Memory | None:
-  """The Memory of a program that a compiler is at work on, by what it wrote into a folder; None as
-  long as that is not complete, or where this libtpu writes none.
+  """The Memory of a program that a compiler is at work on, from its dumps in a folder; None as long
+  as that is not complete, or where this libtpu writes none.
 
   The compiler writes `…-buffer-assignment.txt` when each array has its place, holds the sum against
   the limit, and goes on with `…_after_buffer_assignment.txt` if it fits. Most of a compilation
@@ -242,7 +244,7 @@ def dumped(folder: str, refused: bool = False, limit: int | None = None) -> Memo
 
 
 def memory_of(analysis) -> Memory:
-  """A Memory, of what a compiled program's memory_analysis() returns: where `dumped` has none.
+  """A Memory, from a compiled program's memory_analysis(), where `dumped` has none.
 
   The compiler has two counts of a peak, neither below what it holds against its limit: the sum of
   its parts, where temporaries are too many (by a tenth, for BERT in a scan, libtpu 0.0.51), and the

@@ -16,7 +16,8 @@ _PUNCTUATION = str.maketrans('', '', string.punctuation)
 # What the evaluation of CMRC2018 (Cui et al. 2019) leaves out.
 _MARKS = frozenset('-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』')
 _HAN = ('\u4e00', '\u9fa5')
-# What NLTK's tokenizer, which that evaluation uses, splits from a word; ％ ° ㎝ … stay in it.
+# Characters that NLTK's tokenizer, which that evaluation uses, splits from a word; ％ ° ㎝ … stay
+# in it.
 _ALONE = r';@#$%&?!\[\](){}<>"«»‘„\u2012-\u2015'
 _SPLIT = (
   rf"[{_ALONE}]|\.{{2,}}|,(?!\d)|(?<=[^.])\.(?=[\])}}>\"'» ]*$)|''"

@@ -52,8 +52,8 @@ class Tags:
       unknown = sorted({tag for tags in examples.tags for tag in tags} - set(ids))
       if unknown and name == TRAIN:
         raise errors.UserError(
-          f'train has the tag {unknown[0]!r}, and config.source.labels has not: give all tags, or '
-          '() for those of train.'
+          f'train has the tag {unknown[0]!r}, which config.source.labels lacks: list all tags '
+          'there, or give () for the tags of train.'
           if source.labels
           else f'train has the tag {unknown[0]!r}, which is none of the scheme {train.scheme}: set '
           '--config.source.scheme=auto, or mend the file.'

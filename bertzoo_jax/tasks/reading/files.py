@@ -1,6 +1,6 @@
 """The files of a task: where they are, their bytes, their lines.
 
-A file that is not what its name says is refused before anything of it is read.
+A file whose content does not fit its name is refused before anything of it is read.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from bertzoo_jax.tasks.examples import UNLABELLED
 from bertzoo_jax.tasks.examples import Source
 from bertzoo_jax.text import binaries
 
-OPTIONAL = '?'  # behind a name of what may be absent
+OPTIONAL = '?'  # ends a name that may be absent
 _GZIP = b'\x1f\x8b'
 _MAGIC = {'.parquet': b'PAR1', '.gz': _GZIP}  # with which these files begin
 
@@ -138,7 +138,7 @@ def find(task_dir, files, folders=False) -> dict:
 def bytes_of(path, digest, name='') -> bytes:
   """The bytes of a file, which are added to the digest, behind their name if any.
 
-  Raises UserError if there is no such file, or it is not what it seems.
+  Raises UserError if there is no such file, or its content does not fit its name.
   """
   with storage.reading(path):
     try:
@@ -191,7 +191,9 @@ def text(data: bytes, file) -> str:
 
 
 def json_of(data, where, what='JSON'):
-  """The value of a JSON text, str or bytes. Raises UserError if it is none; what: was expected."""
+  """The value of a JSON text, str or bytes. Raises UserError if it is none; what: the expected
+  kind.
+  """
   try:
     return json.loads(data)
   except (ValueError, RecursionError) as e:

@@ -30,12 +30,12 @@ class Table:
   Attributes:
     file: its path, or the name of a dataset; name: of the file, for places of examples.
     known: names of all columns.
-    columns: {key: column}, what is read.
+    columns: {key: column} to read.
     values: {column: its values}, of JSON, parquet and datasets as they are there, else texts.
     numbers: of the rows, from 0, rows that were left out counted too.
     places: where each row begins in the file; unit: of a place, as 'line'.
     left_out: {reason: [how many rows, place of the first]}.
-    column_word: what a column is called in messages.
+    column_word: the name of a column in messages.
   """
 
   file: str
@@ -288,7 +288,9 @@ def _chosen(known, path, choose, guess=False) -> dict:
 
 
 def _records(data, path, choose) -> Table:
-  """Of a JSON array of objects, or of JSON lines (which files called .json hold, too)."""
+  """The records of a JSON array of objects, or of JSON lines (which files called .json hold,
+  too).
+  """
   if data.lstrip()[:1] == b'[':
     unit = 'element'
     rows = list(enumerate(files.json_of(files.text(data, path), path, 'JSON array'), 1))

@@ -119,7 +119,7 @@ class _Word(NamedTuple):
 
 
 def sentences(path, split, digest, fields=AUTO) -> tuple[Tagged, list[str]]:
-  """(sentences of one file, notes about what was left out).
+  """(sentences of one file, notes about left out ones).
 
   Args:
     path: where it is.
@@ -132,7 +132,7 @@ def sentences(path, split, digest, fields=AUTO) -> tuple[Tagged, list[str]]:
   """
   data = files.bytes_of(path, digest, split)
   if not fields.separator:
-    raise errors.UserError('config.source.separator is empty: it is auto, or what parts columns.')
+    raise errors.UserError('config.source.separator is empty: give auto, or the column separator.')
   if pathlib.PurePath(str(path)).suffix.lower() in (*tables.JSON, '.parquet'):
     found, notes = _of_lists(data, path, split, fields)
   else:

@@ -127,7 +127,7 @@ def lookup(table: Table, words_KM, sizes_K, random_K):
   """A similar word for each word, drawn uniformly.
 
   Args:
-    words_KM: int32 [K, M], each word's pieces; what lies behind its size does not matter.
+    words_KM: int32 [K, M], each word's pieces; values behind its size do not matter.
     sizes_K: int32 [K]; words of more than M pieces, or of 0, have no similar word.
     random_K: uint32 [K] bits, of a row and a position.
 
@@ -187,7 +187,7 @@ def save(folder, table: Table) -> dict[str, str]:
 
 
 def load(folder) -> Table:
-  """Reads what `save` wrote; UserError for missing, damaged or unfitting files."""
+  """Reads the files of `save`; UserError for missing, damaged or unfitting files."""
   folder, arrays = storage.path(folder), {}
   for name in Table._fields:
     try:

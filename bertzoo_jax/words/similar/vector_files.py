@@ -58,7 +58,7 @@ def _batches(f):
 
 
 def _is_binary(f, size) -> bool:
-  """Whether what follows is not a line of a word and `size` numbers."""
+  """Whether the next bytes are not a line of a word and `size` numbers."""
   start = f.tell()
   line = f.readline(_LONGEST + 64 * size)
   f.seek(start)

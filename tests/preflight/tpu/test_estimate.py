@@ -53,7 +53,7 @@ def test_an_accelerator_type_names_a_slice(name, topology, hosts, devices):
     (chips.of_topology, 'x', 'no TPU generation'),
   ],
 )
-def test_a_name_that_names_nothing_ends_in_a_sentence_with_what_there_is(read, name, sentence):
+def test_an_unknown_name_ends_in_a_sentence_with_the_known_ones(read, name, sentence):
   with pytest.raises(errors.UserError, match=sentence):
     read(name)
 

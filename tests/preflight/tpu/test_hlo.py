@@ -1,4 +1,4 @@
-"""What is read off a program's text, written by hand."""
+"""Figures of a program's text, written by hand."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a step of the shipped configs needs of a chip stays below what is written here."""
+"""The memory of a step of the shipped configs stays below the figures here."""
 
 import importlib
 

@@ -1,4 +1,4 @@
-"""What the table of more and more chips makes of a compiled program."""
+"""The table of more and more chips, from a compiled program."""
 
 import pathlib
 import sys
@@ -23,7 +23,9 @@ def scaling():
 
 
 def reading(layers):
-  """Of a step with a product and two collectives a layer, and one product and one besides."""
+  """The reading of a step with a product and two collectives per layer, and one product and one
+  collective besides.
+  """
   product = hlo.Cost('p', 'fusion', '', layers + 1, 1_050_000, 1_000_000, 275e9, '')
   gathered = hlo.Collective('all-gather', 100_000_000, 4, 2 * layers, '')
   reduced = hlo.Collective('all-reduce', 50_000_000, 4, 1, '')
