@@ -92,7 +92,7 @@ def _mean(of_groups, names) -> float:
 def table(found) -> str:
   """Accuracy by phenomenon, of each network at its end and of the n-gram model, in per cent."""
   columns = {name: run['whole']['groups'] for name, run in found['runs'].items()}
-  columns['n-gram'] = found['ngrams']['accuracy']
+  columns[f'{found["ngrams"]["order"]}-gram'] = found['ngrams']['accuracy']
   lines = [
     ' | '.join(('| phenomenon | paradigms', *columns)) + ' |',
     '|---' * (2 + len(columns)) + '|',
