@@ -91,6 +91,8 @@ def export(
         f'{place}: {wished}, step {step:,}, {sum(x.size for x in tensors.values()):,} parameters '
         f'in {len(tensors)} tensors'
       )
+      if other := architectures.choose(wished).computes(network.encoder).said:
+        said.append(other.replace('**', ''))
       if aside:
         said.append(
           f'{place / weights.HEADS}: {", ".join(aside)}, for which {wished} has no place; '

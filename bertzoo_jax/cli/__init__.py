@@ -99,6 +99,7 @@ def _parse(argv):
     if address is not None:
       _CONFIG.value = config = _experiment(address)
       argv, given = settings.split(argv, config)
+    _once(argv)
     rest = flags.FLAGS(argv)
   except SystemExit as e:
     sys.exit(0 if e.code == 1 else e.code)  # absl ends with 1 after --helpfull: no mistake
@@ -116,6 +117,15 @@ def _parse(argv):
     settings.apply(config, given)
     trust.names(config)
   return rest
+
+
+def _once(argv):
+  """Raises UserError for a flag of one value that is given twice: absl takes the last one."""
+  given = [argument.partition('=')[0].lstrip('-') for argument in argv if argument[:1] == '-']
+  for name in given:
+    one = name in flags.FLAGS and not isinstance(flags.FLAGS[name], flags.MultiFlag)
+    if one and given.count(name) > 1:
+      raise errors.UserError(f'--{name} is given twice, and takes one value: give it once.')
 
 
 def address_in(argv: list[str]) -> str | None:

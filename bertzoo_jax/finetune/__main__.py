@@ -120,7 +120,11 @@ def finetune(
       text = table.markdown(found, majority)
       storage.write_text(storage.path(workdir) / 'table.md', text)
       storage.write_json(storage.path(workdir) / 'table.json', _json(found, majority))
-      _say(f'\n{text}\n' + '\n'.join(f'best of {name}: {where}' for name, where in best.items()))
+      lines = [f'best of {name}: {where}' for name, where in best.items()]
+      lines += [
+        f'next: python -m bertzoo_jax.export --workdir {w} --out DIR' for w in best.values()
+      ]
+      _say('\n'.join(['', text, *lines]))
   return found
 
 

@@ -370,6 +370,11 @@ def _unread(directory) -> errors.UserError:
         f"t.AutoModelForPreTraining.from_pretrained('{directory}', {flag}=True)"
         ".save_pretrained('OUT')\", copy the tokenizer's files there, and give OUT."
       )
+  if (directory / 'checkpoints').is_dir():
+    return errors.UserError(
+      f'{directory} is a workdir: give a folder that python -m bertzoo_jax.export --workdir '
+      f'{directory} --out DIR has made.'
+    )
   return errors.UserError(
     f'{directory} has no model.safetensors: it holds no weights. For pickles or a TensorFlow '
     'checkpoint of the hub run python -m bertzoo_jax.convert --model OWNER/NAME --out OUT, and '

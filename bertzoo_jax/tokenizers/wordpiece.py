@@ -140,7 +140,7 @@ def _letters(texts, clean, coverage, vocab_size, split_chinese) -> list[str]:
       f'The text has {len(counts):,} different characters. A vocabulary of {vocab_size:,} pieces '
       f'has room for the {len(kept):,} most frequent of them, {share} of the text'
     )
-    remedy = f'config.tokenizer.coverage={coverage:g} needs vocab_size={pieces:,}'
+    remedy = f'config.tokenizer.coverage={coverage:g} needs --config.tokenizer.vocab_size={pieces}'
     if covered < _LEAST_COVERAGE * total:
       raise kinds.OtherSize(
         f'{what}, which is too little: {remedy}, or lower it.', pieces + vocab_size

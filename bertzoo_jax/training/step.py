@@ -87,7 +87,7 @@ def make_train_step(
   root, place = jax.random.key(seed, impl=_KEYS), _placing(objective, mesh)
 
   def gradients_of(objective, params, batch, normalizers, carry, key):
-    (loss, (carry, sums)), grads = jax.value_and_grad(objective.loss, has_aux=True)(
+    (loss, (carry, sums)), grads = jax.value_and_grad(_loss(objective), has_aux=True)(
       params, batch, normalizers, carry, key, True
     )
     return place(grads), loss, carry, sums
@@ -156,7 +156,7 @@ def make_eval_step(objective, *, accumulation: int = 1, mesh=None):
     batch = _with_row_keys(batch, jax.random.fold_in(jax.random.key(0, impl=_KEYS), number))
 
     def one(micro, carry):
-      loss, (carry, sums) = objective.loss(params, micro, normalizers, carry, None, False)
+      loss, (carry, sums) = _loss(objective)(params, micro, normalizers, carry, None, False)
       return (loss, sums), carry
 
     if accumulation == 1:
@@ -182,6 +182,23 @@ def not_finite(state) -> str | None:
 @jax.jit
 def _all_finite(leaves):
   return jnp.stack([jnp.all(jnp.isfinite(x)) for x in leaves])
+
+
+def _loss(objective):
+  """objective.loss, which raises UserError where it is traced and returns something else."""
+
+  def loss(*args):
+    match objective.loss(*args):
+      case (value, (carry, {**sums})) if jnp.shape(value) == () and all(
+        isinstance(group, dict) for group in sums.values()
+      ):
+        return value, (carry, sums)
+    raise errors.UserError(
+      'The loss of the objective returns no (scalar, (carry, {total: {metric: sum}})): let it '
+      'return the loss of the rows, the carry (as it came if unused), and the sums of its metrics.'
+    )
+
+  return loss
 
 
 def means(sums: dict, normalizers: dict) -> dict:

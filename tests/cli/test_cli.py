@@ -98,6 +98,7 @@ def _small(*flags, **options):
     ('--batch_size=1', 'Did you mean --config.batch_size?'),
     ('--layers=1', 'Did you mean --config.encoder.num_layers?'),
     ('--corpu=a', 'Did you mean --corpus?'),
+    ('--config=configs/bert.py:base', '--config is given twice, and takes one value'),
     ('--steps=10', 'write --config FILE.py:SIZE,steps=N'),
     ('--qqq=1', '--config.section.field=value'),
   ],

@@ -80,7 +80,11 @@ def parts_add_up(objective, params):
   of_pieces = jax.tree.map(lambda *x: sum(x), *pieces)
   worst = small.worst((of_pieces[0], of_pieces[2]), (loss, gradients))
   added = worst < 5e-5 * max(1, abs(float(loss)))
-  assert added is not objective.couples_rows, f'couples_rows is {objective.couples_rows}'
+  assert added is not objective.couples_rows, (
+    f'couples_rows is {objective.couples_rows}, and the losses of two halves of a batch '
+    f'{"are" if added else "are not"} its loss: divide by normalizers, not by a sum of the batch, '
+    'or change couples_rows'
+  )
   if objective.couples_rows:
     return
   # Sums over all tokens are larger than their quotients.
@@ -248,7 +252,7 @@ def test_each_metric_is_a_sum_over_a_total_that_the_objective_counts(learned):
   assert sums.keys() <= totals.keys()
   assert all(x.shape == () and x.dtype == jnp.float32 for x in totals.values())
   names = [metric for of_total in sums.values() for metric in of_total]
-  assert len(set(names)) == len(names) > 0
+  assert len(set(names)) == len(names) > 0, f'metrics twice, or none: {names}'
   means = {m: x / totals[t] for t, of_total in sums.items() for m, x in of_total.items()}
   final = objective.finalize_metrics(means)
   assert all(np.shape(x) == () and np.isfinite(x) for x in final.values()), final

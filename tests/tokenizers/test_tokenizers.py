@@ -268,7 +268,7 @@ def test_far_more_characters_than_pieces_is_refused():
     errors.UserError,
     match='has 128 different characters. A vocabulary of 50 pieces has room for the 45 most '
     'frequent of them, 35.16 % of the text, which is too little: config.tokenizer.coverage=0.9999 '
-    'needs vocab_size=133',
+    'needs --config.tokenizer.vocab_size=133',
   ):
     train(parts.wordpiece(vocab_size=50), [''.join(map(chr, range(0x4E00, 0x4E80)))])
 
@@ -279,7 +279,8 @@ def test_of_more_characters_than_pieces_the_rarest_become_unknown_and_their_shar
   with pytest.warns(
     UserWarning,
     match=r'has 102 different characters.*room for the \d+ most frequent of them, 98.\d\d % of the '
-    r'text; the others become \[UNK\] \(config.tokenizer.coverage=0.9999 needs vocab_size=109\)',
+    r'text; the others become \[UNK\] \(config.tokenizer.coverage=0.9999 needs '
+    r'--config.tokenizer.vocab_size=109\)',
   ):
     ours = train(parts.wordpiece(vocab_size=50), texts)
   assert set(often) < set(ours.pieces) and ours.vocab_size == 50

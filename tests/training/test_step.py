@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import toys
 
+from bertzoo_jax.common import errors
 from bertzoo_jax.preflight.tpu import chips
 from bertzoo_jax.preflight.tpu import hlo
 from bertzoo_jax.preflight.tpu import program
@@ -187,6 +188,37 @@ def test_metrics_are_sums_over_totals_of_the_whole_batch():
   parts = float(values['mlm_loss'] + values['pair_loss'])
   assert float(values['loss']) == pytest.approx(parts, rel=1e-6)
   assert {'lr', 'grad_norm', 'nonfinite'} < values.keys()
+
+
+@pytest.mark.parametrize(
+  'wrong',
+  [
+    lambda value, carry, sums: value,
+    lambda value, carry, sums: (value, sums),
+    lambda value, carry, sums: (value, (sums, carry)),
+    lambda value, carry, sums: (value, (carry, {'mlm_loss': value})),
+    lambda value, carry, sums: (value[None], (carry, sums)),
+  ],
+)
+@pytest.mark.parametrize('evaluation', [False, True])
+def test_a_loss_that_returns_something_else_is_one_sentence_while_it_is_traced(wrong, evaluation):
+  toy = toys.toy(dropout=0.0)
+
+  def loss(*args):
+    value, (carry, sums) = toy.loss(*args)
+    return wrong(value, carry, sums)
+
+  run = toys.phase_run(objective=toy._replace(loss=loss))
+  state, batch = phase_runs.fresh(run), toys.batch(0)
+  if evaluation:
+    one = steps.make_eval_step(run.objective)
+    args = state.params, batch, toy.normalizers(batch), state.carry, 0
+  else:
+    one = steps.make_train_step(run.objective, run.tx, run.schedule, seed=0)
+    args = state, batch
+  with pytest.raises(errors.UserError, match='loss of the objective returns no') as e:
+    jax.eval_shape(one, *args)
+  assert '\n' not in str(e.value)
 
 
 @pytest.mark.parametrize(
