@@ -99,7 +99,7 @@ demo: $(READY)  ## sample text → corpus → a small DeBERTa → a Hugging Face
 	  "       $(DEMO)/hf       the model for Hugging Face: AutoModelForMaskedLM.from_pretrained('$(DEMO)/hf')" \
 	  '' \
 	  'Next:  source $(VENV)/bin/activate' \
-	  '       python -m bertzoo_jax.show --config configs/bert.py:tiny --corpus $(DEMO)/corpus     what the model sees' \
+	  '       python -m bertzoo_jax.show --config $(DEMO_CONFIG) --corpus $(DEMO)/corpus     what the model sees' \
 	  '       the same text as RoBERTa: configs/roberta.py:tiny in the commands above, and other folders' \
 	  '       your own language: docs/my_language.md'
 	step '5/5  What it has learned' python -m bertzoo_jax.evaluate --workdir $(DEMO)/run --corpus $(DEMO)/corpus --gaps 10 --require 1.5

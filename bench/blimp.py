@@ -59,7 +59,10 @@ def main(run, corpus, pairs, ngrams, out, of, by):
   found = json.loads(record.read_text()) if record.exists() else {'runs': {}}
   found |= dict(phenomena=phenomena, ngrams=json.loads(pathlib.Path(ngrams).read_text()))
   mine = found['runs'].setdefault(run.name, {'checkpoints': {}})
-  mine |= dict(corpus=own['hash'], words=words, tokens=own['tokens'], epochs=epochs[max(epochs)])
+  made = dict(corpus=own['hash'], of=of, by=by)
+  if strange := [k for k in made if k in mine and mine[k] != made[k]]:
+    raise SystemExit(f'{record} has {run.name} with another {strange[0]}: give another OUT.')
+  mine |= dict(made, words=words, tokens=own['tokens'], epochs=epochs[max(epochs)])
   steps = sorted(int(path.name) for path in (run / 'checkpoints').iterdir() if path.name.isdigit())
   with tempfile.TemporaryDirectory() as some:
     for name, lines in files.items():
@@ -91,7 +94,7 @@ def _mean(of_groups, names) -> float:
 
 def table(found) -> str:
   """Accuracy by phenomenon, of each network at its end and of the n-gram model, in per cent."""
-  columns = {name: run['whole']['groups'] for name, run in found['runs'].items()}
+  columns = {name: run['whole']['groups'] for name, run in found['runs'].items() if 'whole' in run}
   columns[f'{found["ngrams"]["order"]}-gram'] = found['ngrams']['accuracy']
   lines = [
     ' | '.join(('| phenomenon | paradigms', *columns)) + ' |',
@@ -122,7 +125,12 @@ def curve(found) -> str:
       words = [x['words'] / 1e6 for x in points]
       accuracy, error = ([100 * x[of] for x in points] for of in ('accuracy', 'standard_error'))
       axes.errorbar(words, accuracy, yerr=error, marker='o', markersize=4, label=name)
-    axes.axhline(theirs, color='black', linestyle='--', label='5-gram of the same words')
+    axes.axhline(
+      theirs,
+      color='black',
+      linestyle='--',
+      label=f'{found["ngrams"]["order"]}-gram of the same words',
+    )
     axes.axhline(50, color='grey', linestyle=':', label='chance')
     axes.set_xlabel('million words seen')
     axes.set_ylabel('BLiMP, % of pairs right')

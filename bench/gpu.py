@@ -42,6 +42,8 @@ def main():
   p.add_argument('--tokens', type=int, default=TOKENS, help='per step')
   p.add_argument('--jobs', type=int, default=1, help='comparisons at a time, to compile alone')
   a, more = p.parse_known_args()
+  if a.jobs < 1 or set(a.systems.split(',')) - NETWORKS.keys():
+    p.error(f'--jobs is at least 1, and --systems of {", ".join(NETWORKS)}.')
   flash = a.device == 'gpu' and importlib.util.find_spec('flash_attn')
   # Each torch starts as many compilers as there are processors.
   threads = max(1, os.cpu_count() // a.jobs)

@@ -34,7 +34,7 @@ def of_run(run, vocab_size, mesh=None, of_unit=1) -> float | None:
 
 
 def by_phase(run, vocab_size, mesh=None, of_unit=1) -> list[float | None]:
-  """FLOPs as of `of_run`, per phase."""
+  """The FLOPs of `of_run`, per phase."""
 
   def of(phase):
     network, rows = run.network(phase, vocab_size, mesh), phase.config.batch_size * of_unit

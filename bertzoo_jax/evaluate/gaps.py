@@ -96,7 +96,7 @@ def find(
     top: K of Found.top; 0: Found.top is None.
 
   Raises:
-    UserError: as of evaluate; an objective that fills no masks.
+    UserError: the errors of evaluate; an objective that fills no masks.
   """
   run, corpus = held_out.opened(address, path, cache_dir)
   fills = lambda n: 'mlm_head' in n.of(run.params) and objective.MASKED in n.learned

@@ -72,7 +72,7 @@ def rows_of(corpus, config, format, split: str, batches: int) -> list[dict]:
   masking, length, batch_size and seed are used. format: section.
 
   Raises:
-    UserError: the split has no row of the format, or as of pipeline.build.
+    UserError: the split has no row of the format, or an error of pipeline.build.
   """
   from bertzoo_jax.batches import pipeline  # with TensorFlow, which minimal pairs do without
 

@@ -1,4 +1,4 @@
-"""Jobs: the trainings that a fine-tuning or a table asks for, their order, and the processes that
+"""Jobs: the trainings that a fine-tuning or a table asks for, their order, and the threads that
 run them.
 """
 

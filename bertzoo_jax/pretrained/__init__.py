@@ -64,7 +64,8 @@ class Pretrained(NamedTuple):
     step: of the checkpoint; None of a Hugging Face directory.
     tokenizer_folder: folder with the tokenizer's files.
     tokenizer_section: config section of the tokenizer; None of a Hugging Face directory.
-    hf: name of the Hugging Face class that export writes, or of the directory's.
+    hf: name of a Hugging Face class whose family holds the encoder: config.hf if it does; the
+      directory's.
     shape: how texts are framed, and the padding side.
     vocab_size: rows of the word table.
     corpus_hash: of the text of the run; None where it is not recorded.
@@ -132,6 +133,8 @@ def _of_run(address):
   params = jax.tree.map(np.asarray, network.of(run.params))
   folder = storage.path(run.workdir) / 'tokenizer'
   record = workdirs.corpus_record(run.workdir)
+  # a swapped encoder belongs to another family than config.hf
+  name = architectures.of_encoder(run.config.hf, network.encoder.activation, hf.flatten(params))
   return Pretrained(
     address=checkpoint.at_step(address, run.step),
     section=_section(run.config.encoder.name, network.encoder),
@@ -139,8 +142,8 @@ def _of_run(address):
     step=run.step,
     tokenizer_folder=folder,
     tokenizer_section=vocabulary.section_of(folder),
-    hf=architectures.fitting(run.config.hf, network.encoder.activation, hf.flatten(params)),
-    shape=_shape(architectures.choose(run.config.hf), network.encoder),
+    hf=name,
+    shape=_shape(architectures.choose(name), network.encoder),
     vocab_size=hf.vocabulary_size(params),
     corpus_hash=record['hash'] if record else None,
     learned=network.learned,

@@ -85,3 +85,6 @@ def test_a_run_with_another_encoder_gets_the_head_and_the_class_of_that_encoder(
   config = json.loads((learned / 'config.json').read_text())
   assert config['hf'] == 'DebertaV2ForSequenceClassification'
   assert config['objective']['head'] == 'gelu'
+  # rows of pairs are framed alike in training and in predicting
+  before, after = (pretrained.open(str(x)).shape for x in (tmp_path / 'run', learned))
+  assert before == after

@@ -134,6 +134,17 @@ def fitting(name: str, activation: str, params: Mapping[str, Any]) -> str:
   return min(least, key=least.get, default=name)
 
 
+def of_encoder(name: str, activation: str, params: Mapping[str, Any]) -> str:
+  """`name` if a class of its model type holds the network's encoder, else the class of `fitting`.
+
+  Args and errors: see `fitting`.
+  """
+  wished, known = choose(name), {**ARCHITECTURES, **_beside(name)}.values()
+  family = [a for a in known if a.model_type == wished.model_type]
+  held = any(_holds(a, activation, params) for a in family)
+  return name if held else fitting(name, activation, params)
+
+
 def fitting_note(name: str, activation: str, params: Mapping[str, Any]) -> str | None:
   """A sentence about another class that export takes, because `name` cannot hold the encoder or the
   other one holds more heads; None if `name` is written.
