@@ -12,7 +12,7 @@ from bertzoo_jax import export
 from bertzoo_jax import pretrained
 from bertzoo_jax.hf import weights
 from bertzoo_jax.runs import checkpoint
-from configs import bert
+from configs import roberta
 from tests import tuned
 from tests.pretrained import test_loading as made
 
@@ -76,7 +76,7 @@ def test_a_run_and_its_export_are_fine_tuned_alike_and_exported(files, tmp_path,
 def test_a_run_with_another_encoder_gets_the_head_and_the_class_of_that_encoder(
   files, tmp_path, monkeypatch
 ):
-  swapped = lambda size: bert.get_config(f'{size},objective=mlm,encoder=disentangled')
+  swapped = lambda size: roberta.get_config(f'{size},objective=mlm,encoder=disentangled')
   sizes = made.FAMILIES['deberta_v3'][1]
   monkeypatch.setitem(made.FAMILIES, 'swapped', (types.SimpleNamespace(get_config=swapped), sizes))
   (tmp_path / 'run').mkdir()
