@@ -272,7 +272,7 @@ def _chosen(known, path, choose, guess=False) -> dict:
   except errors.UserError as e:
     if len(known) == 1 and (marks := [mark for mark in '\t;|,' if mark in known[0]]):
       raise _other_separator(path, marks[0]) from e
-    if guess and any(len(name) > 40 or name.isdigit() for name in known):
+    if guess and any(len(name) > 20 or name.isdigit() for name in known):
       raise errors.UserError(
         f'{e} If the file has no line of names, set --config.source.header=False and give the '
         'numbers of the columns, from 0.'
