@@ -81,7 +81,7 @@ $(READY): setup.py constraints.txt
 	PYTHONWARNINGS=ignore "$(PY)" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev$$extras]"
 	touch $@
 
-demo: $(READY)  ## sample text → corpus → a small DeBERTa → a Hugging Face directory → the gaps that it fills
+demo: $(READY)  ## sample text → corpus → a small network → a Hugging Face directory → the gaps that it fills
 	@mkdir -p $(DEMO)
 	step() { printf '\n\033[1m%s\033[0m\n$$ %s\n' "$$1" "$${*:2}"; shift; "$$@"; }
 	python() { "$(PY)" "$$@"; }
