@@ -47,7 +47,8 @@ others a median says little. Memory is the process's peak of resident memory aft
 steps, and before (compilation included), each less its peak after its imports.
 
 On a GPU, both sides compile at the same time, the steps of a turn queue up as they do in training
-and are timed together, and memory is the most that a side's arrays have held of the GPU's.
+and are timed together, and memory is the most that a side has held of the GPU's since it started,
+compilation included.
 """
 
 import argparse
