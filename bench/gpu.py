@@ -9,11 +9,12 @@ which takes torch's flash kernel only where no row is padded. On a GPU torch is 
 --device=cpu it is not, and the script can be tried without a GPU.
 
 Compilers take longer than the steps. Where a GPU is there for minutes alone, compile all
-comparisons at once, and time them one after another from what the compilers have kept:
+comparisons at once, and time them from what the compilers have kept. One at a time takes its turns,
+while others start:
 
     export JAX_COMPILATION_CACHE_DIR=/tmp/jax TORCHINDUCTOR_CACHE_DIR=/tmp/inductor
     python bench/gpu.py --turns=0 --jobs=4
-    python bench/gpu.py --steps=10
+    python bench/gpu.py --steps=10 --jobs=2
 
 Compilers that choose kernels by timing them choose worse beside others: take few jobs. A comparison
 that fails shows the end of its errors, and the others go on; --limit=SECONDS ends one that hangs.
@@ -26,6 +27,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 NETWORKS = {'bert': 'base', 'electra': 'small', 'deberta_v3': 'base', 'modernbert': 'base'}
 TOKENS = 16_384
@@ -40,7 +42,7 @@ def main():
   p.add_argument('--lengths', default='512,1024', help='tokens per row, by comma')
   p.add_argument('--model', help='in place of each network, as tiny')
   p.add_argument('--tokens', type=int, default=TOKENS, help='per step')
-  p.add_argument('--jobs', type=int, default=1, help='comparisons at a time, to compile alone')
+  p.add_argument('--jobs', type=int, default=1, help='comparisons that start at a time')
   a, more = p.parse_known_args()
   if a.jobs < 1 or set(a.systems.split(',')) - NETWORKS.keys():
     p.error(f'--jobs is at least 1, and --systems of {", ".join(NETWORKS)}.')
@@ -63,6 +65,7 @@ def main():
       '--dtype=bfloat16',
       '--attention_dropout=0',
       f'--attention={"flash_attention_2" if flash else "sdpa"}',
+      f'--lock={lock.name}',
       *(['--compile'] if a.device == 'gpu' else []),
       *more,
     ]
@@ -72,7 +75,7 @@ def main():
     return done.returncode != 0
 
   rows = [(length, s) for length in map(int, a.lengths.split(',')) for s in a.systems.split(',')]
-  with multiprocessing.pool.ThreadPool(a.jobs) as pool:
+  with multiprocessing.pool.ThreadPool(a.jobs) as pool, tempfile.NamedTemporaryFile() as lock:
     failed = sum(pool.imap(compare, rows))
   sys.exit(f'{failed} comparisons failed' if failed else 0)
 

@@ -160,6 +160,7 @@ def ours(a):
   from bertzoo_jax.common import trees
   from bertzoo_jax.model import encoder as encoders
   from bertzoo_jax.training import optimizers
+  from bertzoo_jax.training import phase_run
   from bertzoo_jax.training import schedules
   from bertzoo_jax.training import sharding
   from bertzoo_jax.training import step as steps
@@ -172,7 +173,7 @@ def ours(a):
     encoder,
     vocab_size=VOCAB[a.system],
     dtype=jnp.dtype(a.dtype),
-    unroll=a.unroll,
+    unroll=a.unroll or encoder['num_layers'],
     remat=a.remat,
   )
   device = jax.devices()[0]
@@ -186,7 +187,9 @@ def ours(a):
     optimizers, parts.adamw(clip_norm=1.0, no_decay=(r'norm/', r'bias$')), schedule, paths
   )
   state = steps.init(objective, tx, 0, a.batch)
-  train = jax.jit(steps.make_train_step(objective, tx, schedule, seed=0), donate_argnums=0)
+  step = steps.make_train_step(objective, tx, schedule, seed=0)
+  options = phase_run.compiler_options(device.device_kind, False)
+  train = jax.jit(step, donate_argnums=0, compiler_options=options)
   batch = jax.tree.map(jnp.asarray, make_batch(a))
 
   def take(steps):

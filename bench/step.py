@@ -52,6 +52,7 @@ compilation included.
 """
 
 import argparse
+import fcntl
 import json
 import os
 import pathlib
@@ -86,13 +87,16 @@ def arguments():
   p.add_argument('--dtype', choices=('float32', 'bfloat16'), default='float32')
   p.add_argument('--dropout', type=float, default=0.1)
   p.add_argument('--attention_dropout', type=float, default=0.1)
-  p.add_argument('--unroll', type=int, default=1, help='layers per turn of our scan')
+  p.add_argument(
+    '--unroll', type=int, help='layers per turn of our scan; 0 for all, as on a GPU without it'
+  )
   p.add_argument('--remat', default='none')
   p.add_argument('--attention', default='sdpa', help='of theirs: sdpa or flash_attention_2')
   p.add_argument('--compile', action='store_true', help='torch.compile for theirs')
   p.add_argument('--threads', type=int, default=os.cpu_count())
   p.add_argument('--steps', type=int, default=3, help='steps per turn')
   p.add_argument('--turns', type=int, default=5, help='0 to compile alone')
+  p.add_argument('--lock', help='a file that one comparison at a time holds, to take its turns')
   p.add_argument('--limit', type=int, default=0, help='seconds until it is given up; 0 for none')
   p.add_argument('--sides', default='ours,theirs')
   p.add_argument('--worker', choices=('ours', 'theirs'), help=argparse.SUPPRESS)
@@ -101,6 +105,7 @@ def arguments():
   a.model = a.model or next(iter(models))
   if a.model not in models:
     p.error(f'--model={a.model}: of {a.system} there is {", ".join(models)}')
+  a.unroll = int(a.device == 'cpu') if a.unroll is None else a.unroll
   a.batch = a.batch or (16 if a.system == 'electra' else 8)
   share = {'electra': 0.15, 'xlnet': 1 / 6, 'modernbert': 0.3}.get(a.system, 0.156)
   a.predictions = a.predictions or round(a.length * share)
@@ -191,6 +196,9 @@ def compare(a, sides, started):
     )
   if not a.turns:
     return
+  if a.lock:
+    held = open(a.lock, 'w')
+    fcntl.flock(held, fcntl.LOCK_EX)
   seconds, cpu, loss = ({side: [] for side in sides} for _ in range(3))
   memory = {}
   began, before = time.perf_counter(), busy()

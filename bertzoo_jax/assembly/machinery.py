@@ -11,9 +11,10 @@ from bertzoo_jax.runs import failures
 from bertzoo_jax.training import phase_run as phase_runs
 
 FIELDS = ('kernels', *assembly.USUAL)
-# Devices on which unrolled layers are faster (bench/tpu_choices.csv; others were not compiled for),
-# the steps from which they save more than they take to compile, and the most that are unrolled.
-_UNROLLED = ('TPU v4', 'TPU v5 lite', 'TPU v5e', 'TPU v6 lite', 'TPU v6e')
+# How the names of devices begin on which unrolled layers are faster (bench/tpu_choices.csv,
+# bench/README.md; others were not tried), the steps from which they save more than they take to
+# compile, and the most that are unrolled.
+_UNROLLED = ('TPU v4', 'TPU v5 lite', 'TPU v5e', 'TPU v6 lite', 'TPU v6e', 'NVIDIA')
 _STEPS, _LAYERS = 10_000, 24
 
 
@@ -28,9 +29,10 @@ def resolved(run, vocab_size: int, mesh, kept: dict | None = None):
   attention = encoder.attention_dropout, encoder.relative_attention, encoder.dtype
   chosen = kernels.choose('auto', device, *attention)
   long = run.end_step >= _STEPS and encoder.num_layers <= _LAYERS
+  unrolled = long and device.device_kind.startswith(_UNROLLED)
   own = {
     'run.kernels': next((n for n, k in kernels.BY_NAME.items() if k is chosen), 'fused'),  # v4's
-    'run.unroll': 0 if long and device.device_kind in _UNROLLED else assembly.USUAL['unroll'],
+    'run.unroll': 0 if unrolled else assembly.USUAL['unroll'],
     'run.remat': assembly.USUAL['remat'],
   }
   # auto takes cuDNN where it can, which run.dtype may have changed

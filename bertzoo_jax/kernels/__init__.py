@@ -43,7 +43,7 @@ BY_NAME = {
   'xla': XLA,
   'fused': fused(),
   'fused_hashed': fused(hashed=True),
-  'cudnn': Kernels(cudnn.attend, layers.add_norm, True),
+  'cudnn': Kernels(cudnn.attend, cudnn.add_norm, True),
 }
 
 

@@ -1,10 +1,18 @@
-"""cuDNN's attention, for GPUs: without dropout, without relative terms, in 16 bits."""
+"""cuDNN's attention, for GPUs: without dropout, without relative terms, in 16 bits. And the norm
+beside it.
+"""
+
+import functools
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import layout
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.model import attention
+from bertzoo_jax.model import layers
+
+_SIZE = 128  # queries of a block
 
 
 def check(attention_dropout: float, relative: bool, dtype) -> None:
@@ -45,8 +53,55 @@ def attend(
 ):
   """model.attention.attend by cuDNN. Raises UserError as `check`."""
   check(dropout_rate if dropout_keys_B2 is not None else 0.0, relative is not None, q_BLHK.dtype)
+  call = functools.partial(jax.nn.dot_product_attention, scale=scale, implementation=implementation)
+  if attention.by_lengths(visible):
+    length_B = jnp.maximum(jnp.sum(visible.key_packs_BM > 0, axis=1, dtype=jnp.int32), 1)
+    return call(q_BLHK, k_BMHK, v_BMHK, query_seq_lengths=length_B, key_value_seq_lengths=length_B)
+  if _local(visible, q_BLHK.shape[1]):
+    return _in_blocks(call, q_BLHK, k_BMHK, v_BMHK, visible)
   seen_BLM = attention.mask(visible)
-  out_BLHK = jax.nn.dot_product_attention(
-    q_BLHK, k_BMHK, v_BMHK, mask=seen_BLM[:, None], scale=scale, implementation=implementation
+  out_BLHK = call(q_BLHK, k_BMHK, v_BMHK, mask=seen_BLM[:, None])
+  return out_BLHK if attention.sees_itself(visible) else attention.seeing(seen_BLM, out_BLHK)
+
+
+def _local(visible, length) -> bool:
+  """Whether a query sees a part of the row around it that is shorter than the row."""
+  window = visible.window
+  if window is None or visible.query_order_BL is not None or not attention.sees_itself(visible):
+    return False
+  return length % _SIZE == 0 and _SIZE + sum(window) < length
+
+
+def _in_blocks(call, q_BLHK, k_BLHK, v_BLHK, visible):
+  """The blocks of queries of all rows are rows of one call, each with the keys that it sees."""
+  window, count = visible.window, q_BLHK.shape[1] // _SIZE
+  blocks = lambda x_BL: x_BL.reshape(-1, _SIZE, *x_BL.shape[2:])
+
+  def near(x_BL, beyond):
+    sides = ((0, 0), window, *((0, 0),) * (x_BL.ndim - 2))
+    x_BN = jnp.pad(x_BL, sides, constant_values=beyond)
+    starts = range(0, count * _SIZE, _SIZE)
+    parts = [x_BN[:, start : start + _SIZE + sum(window)] for start in starts]
+    return jnp.stack(parts, axis=1).reshape(-1, *parts[0].shape[1:])
+
+  seen = attention.mask(
+    visible._replace(
+      query_packs_BL=blocks(visible.query_packs_BL),
+      key_packs_BM=near(visible.key_packs_BM, -1),
+      first_query=window[0],
+    )
   )
-  return attention.seeing(seen_BLM, out_BLHK)
+  out = call(blocks(q_BLHK), near(k_BLHK, 0), near(v_BLHK, 0), mask=seen[:, None])
+  return out.reshape(q_BLHK.shape)
+
+
+def add_norm(x_BLD, y_BLD, *rest, **named):
+  """model.layers.add_norm whose arrays have the width as their last axis in memory. Where layers
+  are unrolled, XLA lets the gradient of a gather decide, whose last axis is the batch.
+  """
+  out = layers.add_norm(_rows(x_BLD), _rows(y_BLD), *rest, **named)
+  return jax.tree.map(_rows, out)
+
+
+def _rows(x):
+  return layout.with_layout_constraint(x, layout.Layout(tuple(range(x.ndim))))

@@ -50,6 +50,7 @@ class Visibility(NamedTuple):
       N = M − first_query.
     query_places_BL: None or int32, from 0 to N − 1. Query i stands beside key
       first_query + its place; its place is i if None. Two queries may have the same place.
+    one_pack: whether a row is one pack from its first place on, and the rest is padding.
   """
 
   query_packs_BL: jax.Array
@@ -59,6 +60,7 @@ class Visibility(NamedTuple):
   key_order_BM: jax.Array | None = None
   first_query: int = 0
   query_places_BL: jax.Array | None = None
+  one_pack: bool = False
 
 
 class SameSegment(NamedTuple):
@@ -131,10 +133,12 @@ def same_pack(pack_ids_BL, window=None) -> Visibility:
 
 def of_batch(batch) -> Visibility:
   """Self-attention of a batch: tokens see their own pack, and no token that comes after them in
-  `order` [B, L] if the batch has one (places for left to right, ranks for a permutation).
+  `order` [B, L] if the batch has one (places for left to right, ranks for a permutation). Rows of
+  several packs have `position_ids`.
   """
   packs_BL, order_BL = batch['pack_ids'], batch.get('order')
-  return Visibility(packs_BL, packs_BL, None, order_BL, order_BL)
+  one_pack = 'position_ids' not in batch
+  return Visibility(packs_BL, packs_BL, None, order_BL, order_BL, one_pack=one_pack)
 
 
 def asked(visible: Visibility, places_BP) -> Visibility:
@@ -201,10 +205,18 @@ def _attend(
     # Keys down and queries across, as in the fused kernels.
     probs_BHLM = layers.dropout(probs_BHLM.mT, dropout_rate, keys_BH2, first).mT
   out_BLHK = jnp.einsum('BHLM,BMHK->BLHK', probs_BHLM, v_BMHK)
-  return out_BLHK if _sees_itself(visible) else seeing(seen_BLM, out_BLHK)
+  return out_BLHK if sees_itself(visible) else seeing(seen_BLM, out_BLHK)
 
 
-def _sees_itself(visible: Visibility) -> bool:
+def by_lengths(visible: Visibility) -> bool:
+  """Whether it is known, without the numbers, that each query of a row sees the row's first keys,
+  as many as are no padding.
+  """
+  free = visible.window is None and visible.query_order_BL is None
+  return visible.one_pack and free and visible.query_packs_BL is visible.key_packs_BM
+
+
+def sees_itself(visible: Visibility) -> bool:
   """Whether it is known, without the numbers, that each query sees the key at its own place."""
   window = visible.window is None or min(visible.window) >= 0
   same = visible.query_packs_BL is visible.key_packs_BM

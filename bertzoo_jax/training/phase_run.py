@@ -24,6 +24,9 @@ _FAST_MEMORY_FLAG = 'xla_tpu_scoped_vmem_limit_kib'
 # chip. Those are too narrow to be fast, so the limit is out of reach.
 _WINDOWS_FLAG = 'xla_jf_spmd_threshold_for_windowed_einsum_mib'
 _NEVER = 1_000_000
+# Triton's products with whatever stands before and after them take 1.6 times as long on a GPU as
+# cuBLAS's and the rest apart (bench/README.md).
+_TRITON_FLAG = 'xla_gpu_enable_triton_gemm'
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -139,16 +142,16 @@ def train_step(phase_run: PhaseRun):
 
 
 def compiler_options(device_kind: str, split_weights: bool) -> dict[str, str]:
-  """Options of the compiler for the programs of a phase. LIBTPU_INIT_ARGS overrides them.
-  split_weights: whether weights are split over fsdp.
+  """Options of the compiler for the programs of a phase. LIBTPU_INIT_ARGS and XLA_FLAGS override
+  them. split_weights: whether weights are split over fsdp.
   """
   wanted = {
     _FAST_MEMORY_FLAG: _FAST_MEMORY.get(device_kind),
     _WINDOWS_FLAG: _NEVER if split_weights and device_kind.startswith('TPU') else None,
+    _TRITON_FLAG: 'False' if device_kind.startswith('NVIDIA') else None,
   }
-  return {
-    k: str(v) for k, v in wanted.items() if v and k not in os.environ.get('LIBTPU_INIT_ARGS', '')
-  }
+  given = ' '.join(os.environ.get(name, '') for name in ('LIBTPU_INIT_ARGS', 'XLA_FLAGS'))
+  return {k: str(v) for k, v in wanted.items() if v and k not in given}
 
 
 def evaluation(phase_run: PhaseRun):

@@ -3,6 +3,7 @@
 import functools
 import types
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from bertzoo_jax import kernels
 from bertzoo_jax.common import errors
 from bertzoo_jax.kernels import cudnn
 from bertzoo_jax.model import attention
+from bertzoo_jax.model import layers
 
 
 def device(kind):
@@ -91,3 +93,88 @@ def test_cudnn_s_call_hides_what_ours_hides():
       for attend in (functools.partial(cudnn.attend, implementation='xla'), attention.attend)
     )
     np.testing.assert_allclose(ours, theirs, atol=0.02)
+
+
+def test_cudnn_is_told_the_lengths_of_rows_that_are_one_pack(monkeypatch):
+  draw = np.random.default_rng(0)
+  q, k, v = (jnp.asarray(draw.normal(size=(3, 8, 2, 16)), jnp.bfloat16) for _ in range(3))
+  ids = jnp.asarray([[1, 1, 1, 0, 0, 0, 0, 0], [1] * 8, [0] * 8], jnp.int32)
+  given, real = [], jax.nn.dot_product_attention
+
+  def recorded(*arguments, implementation, **named):
+    given.append({name for name, x in named.items() if x is not None} - {'scale'})
+    return real(*arguments, **named, implementation='xla')
+
+  monkeypatch.setattr(jax.nn, 'dot_product_attention', recorded)
+  packs = jnp.asarray([[1, 1, 1, 2, 2, 2, 0, 0]] * 3, jnp.int32)
+  for visible in (attention.of_batch({'pack_ids': ids}), attention.same_pack(packs)):
+    ours, theirs = (
+      f(q, k, v, visible).astype(jnp.float32) for f in (cudnn.attend, attention.attend)
+    )
+    read = np.asarray(visible.key_packs_BM > 0)
+    np.testing.assert_allclose(ours[read], theirs[read], atol=0.02)
+    assert np.isfinite(ours).all()
+  assert given == [{'query_seq_lengths', 'key_value_seq_lengths'}, {'mask'}]
+
+
+@pytest.mark.parametrize(
+  'batch',
+  [
+    {'position_ids': None},
+    {'order': jnp.zeros((1, 8), jnp.int32)},
+  ],
+)
+def test_cudnn_is_told_no_lengths_where_they_say_too_little(batch):
+  ids = jnp.asarray([[1, 1, 1, 2, 2, 2, 2, 0]], jnp.int32)
+  visible = attention.of_batch({'pack_ids': ids, **batch})
+  assert not attention.by_lengths(visible)
+  whole = attention.of_batch({'pack_ids': ids})
+  assert attention.by_lengths(whole)
+  for changed in (
+    whole._replace(window=(1, 1)),
+    attention.asked(whole, jnp.zeros((1, 2), jnp.int32)),
+    whole._replace(key_packs_BM=ids + 1),
+  ):
+    assert not attention.by_lengths(changed)
+
+
+@pytest.mark.parametrize('window, keys', [((64, 32), 224), ((128, 128), 384), ((0, 5), 133)])
+def test_cudnn_computes_a_window_in_blocks_of_queries(monkeypatch, window, keys):
+  draw, shapes, real = np.random.default_rng(0), [], jax.nn.dot_product_attention
+
+  def recorded(q, k, v, *, implementation, **named):
+    shapes.append((q.shape[:2], k.shape[:2]))
+    return real(q, k, v, **named, implementation='xla')
+
+  monkeypatch.setattr(jax.nn, 'dot_product_attention', recorded)
+  q, k, v = (jnp.asarray(draw.normal(size=(2, 512, 2, 8)), jnp.bfloat16) for _ in range(3))
+  ids = jnp.asarray(np.sort(draw.integers(0, 4, (2, 512)), axis=1)[:, ::-1], jnp.int32)
+  visible = attention.same_pack(ids, window)
+
+  def made(attend):
+    loss = lambda *of: jnp.sum(jnp.sin(attend(*of, visible)).astype(jnp.float32))
+    out, gradients = attend(q, k, v, visible), jax.grad(loss, (0, 1, 2))(q, k, v)
+    return [x.astype(jnp.float32) for x in (out, *gradients)]
+
+  for ours, theirs in zip(made(cudnn.attend), made(attention.attend)):
+    np.testing.assert_allclose(ours, theirs, atol=0.03)
+  assert set(shapes) == {((8, 128), (8, keys))}
+  uneven = attention.same_pack(ids[:, :500], window)
+  cudnn.attend(q[:, :500], k[:, :500], v[:, :500], uneven)
+  assert shapes[-1] == ((2, 500), (2, 500)), 'a row that is no whole number of blocks'
+
+
+def test_the_norm_beside_cudnn_is_the_plain_one():
+  draw = np.random.default_rng(0)
+  x, y = (jnp.asarray(draw.normal(size=(2, 4, 8)), jnp.float32) for _ in range(2))
+  scale, shift = jnp.asarray(draw.normal(size=(2, 8)), jnp.float32)
+  keys = jnp.asarray([[1, 2], [3, 4]], jnp.uint32)
+
+  def made(norm):
+    loss = lambda *a: sum(jnp.sum(jnp.sin(z)) for z in norm(*a, 1e-6, 0.5, keys, with_sum=True))
+    return jax.jit(jax.value_and_grad(loss, (0, 1, 2, 3)))(x, y, scale, shift)
+
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+    *map(made, (cudnn.add_norm, layers.add_norm)),
+  )

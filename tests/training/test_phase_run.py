@@ -17,5 +17,8 @@ def test_the_compiler_gets_the_options_of_a_chip_unless_the_user_sets_others(mon
   assert (
     phase_runs.compiler_options('TPU v4', False) == phase_runs.compiler_options('cpu', True) == {}
   )
+  assert phase_runs.compiler_options('NVIDIA H200', True) == {'xla_gpu_enable_triton_gemm': 'False'}
+  monkeypatch.setenv('XLA_FLAGS', '--xla_gpu_enable_triton_gemm=true')
+  assert phase_runs.compiler_options('NVIDIA H200', True) == {}
   monkeypatch.setenv('LIBTPU_INIT_ARGS', '--a=1 --xla_tpu_scoped_vmem_limit_kib=65536')
   assert phase_runs.compiler_options('TPU v5 lite', True) == windows
