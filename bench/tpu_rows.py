@@ -15,7 +15,6 @@ import sys
 
 import compiled
 import jax
-import ml_collections
 from absl import app
 from absl import flags
 
@@ -33,8 +32,9 @@ _OUT = flags.DEFINE_string('out', str(ROOT / 'bench/tpu_rows.csv'), 'The table.'
 def line(name: str) -> dict:
   """The line of the file for one table. Raises SystemExit for a row that does not fit."""
   job, title, kind = largest(name)
-  experiment = ml_collections.ConfigDict(job.experiment).unlock()
-  experiment.run.update(unroll=1, remat='none')
+  experiment = job.experiment.copy_and_resolve_references().unlock()
+  with experiment.ignore_type():
+    experiment.run.update(unroll=1, remat='none')
   print(f'{name}: {title} on {kind}', file=sys.stderr, flush=True)
   found = verdict.preflight(verdict.Request(experiment.lock(), tpu=kind, largest=False))
   jax.clear_caches()
