@@ -35,7 +35,9 @@ def resolved(kind, kept=None, steps=10_000, layers=12, **changes):
 @pytest.mark.parametrize(
   'kind, expected, given',
   [
-    ('cpu', ('xla', 1, 'none'), {}),
+    ('cpu', ('xla', 0, 'none'), {}),
+    ('cpu', ('xla', 1, 'none'), dict(steps=999)),
+    ('NVIDIA H200', ('cudnn', 1, 'none'), dict(steps=1_999)),
     ('NVIDIA H200', ('cudnn', 0, 'none'), {}),
     ('NVIDIA H200', ('xla', 0, 'none'), dict(encoder__attention_dropout=0.1)),
     ('TPU v4', ('fused', 0, 'none'), {}),
