@@ -17,7 +17,7 @@ FIELDS = ('kernels', *assembly.USUAL)
 _UNROLLED = {
   **dict.fromkeys(('TPU v4', 'TPU v5 lite', 'TPU v5e', 'TPU v6 lite', 'TPU v6e'), 10_000),
   'NVIDIA': 2_000,
-  'cpu': 1_000,
+  'cpu': 250,
 }
 _LAYERS = 24
 

@@ -36,7 +36,7 @@ def resolved(kind, kept=None, steps=10_000, layers=12, **changes):
   'kind, expected, given',
   [
     ('cpu', ('xla', 0, 'none'), {}),
-    ('cpu', ('xla', 1, 'none'), dict(steps=999)),
+    ('cpu', ('xla', 1, 'none'), dict(steps=249)),
     ('NVIDIA H200', ('cudnn', 1, 'none'), dict(steps=1_999)),
     ('NVIDIA H200', ('cudnn', 0, 'none'), {}),
     ('NVIDIA H200', ('xla', 0, 'none'), dict(encoder__attention_dropout=0.1)),
