@@ -1,5 +1,5 @@
-"""Every config and size but `tiny` on the smallest usual slice that holds it, by the TPU compiler's
-own figures: bench/tpu_table.csv.
+"""The usual sizes of every config, each on the smallest usual slice that holds it, by the TPU
+compiler's own figures: bench/tpu_table.csv.
 
     PYTHONPATH=. python bench/tpu_table.py [--only bert:base --only electra] [--types v5e-8,v4-8]
     [--out bench/tpu_table.csv]
@@ -38,7 +38,10 @@ COLUMNS = (
   'tokens_per_s_per_chip',
   'jax',
 )
-_ONLY = flags.DEFINE_multi_string('only', [], 'FILE or FILE:SIZE of configs/; all without it.')
+USUAL = ('base', 'large', 'deberta_v2:xlarge', 'electra:small')
+_ONLY = flags.DEFINE_multi_string(
+  'only', [], 'FILE or FILE:SIZE of configs/; the usual ones without it.'
+)
 _TYPES = flags.DEFINE_string(
   'types', TYPES, 'Accelerator types by comma, the first that holds a config is taken.'
 )
@@ -84,8 +87,8 @@ def _sizes(only=()):
   for path in sorted((ROOT / 'configs').glob('*.py')):
     module = importlib.import_module(f'configs.{path.stem}')
     for size in getattr(module, 'SIZES', ()):
-      named = not only or path.stem in only or f'{path.stem}:{size}' in only
-      if named and not size.startswith('tiny'):
+      named = {f'{path.stem}:{size}'} | ({path.stem} if only else {size})
+      if named.intersection(only or USUAL) and not size.startswith('tiny'):
         yield path.stem, size
 
 

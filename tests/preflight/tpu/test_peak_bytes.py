@@ -9,10 +9,10 @@ import pytest
 from bertzoo_jax.preflight.tpu import chips
 from tests.preflight import asked
 
-# MiB per device, by phase: a tenth above bench/tpu_table.csv; of tiny, above the figure of
-# `preflight`. Some 10 MiB of the tiny ones come and go with what fits in fast memory, which the
-# compiler counts. Of electra:small's, 150 came with gradients of each device's own rows; 12 of them
-# are in HBM. Those that are not tiny take minutes.
+# MiB per device, by phase: a tenth above the figure of `preflight`; of tiny, above it. Some 10 MiB
+# of the tiny ones come and go with what fits in fast memory, which the compiler counts. Of
+# electra:small's, 150 came with gradients of each device's own rows; 12 of them are in HBM. Those
+# that are not tiny take minutes.
 BOUNDS = {
   ('albert:tiny', 'v5e-4'): (18,),
   ('albert:base', 'v5e-64'): (9800,),
