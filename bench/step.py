@@ -195,7 +195,9 @@ def compare(a, sides, started):
     return
   if a.lock:
     held = open(a.lock, 'w')
+    signal.alarm(0)  # to wait is no fault
     fcntl.flock(held, fcntl.LOCK_EX)
+    signal.alarm(a.limit)
   seconds, cpu, loss = ({side: [] for side in sides} for _ in range(3))
   memory = {}
   began, before = time.perf_counter(), busy()

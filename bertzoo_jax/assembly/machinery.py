@@ -30,8 +30,8 @@ def resolved(run, vocab_size: int, mesh, kept: dict | None = None):
   UserError for one of them that is no value of its field.
   """
   device, encoder = mesh.devices.flat[0], run.encoder(vocab_size)
-  attention = encoder.attention_dropout, encoder.relative_attention, encoder.dtype
-  chosen = kernels.choose('auto', device, *attention)
+  attention = encoder.attention_dropout, encoder.relative_attention
+  chosen = kernels.choose('auto', device, *attention, encoder.dtype, encoder.padding_side)
   kind, few = device.device_kind, encoder.num_layers <= _LAYERS
   unrolled = few and any(
     kind.startswith(name) and run.end_step >= steps for name, steps in _UNROLLED.items()

@@ -36,7 +36,7 @@ HIDDEN = -1e30
 class Visibility(NamedTuple):
   """Which query sees which key. All conditions must hold.
 
-  Integers are static: pass the arrays of a Visibility through jax.jit, not the tuple.
+  Integers and one_pack are static: pass the arrays of a Visibility through jax.jit, not the tuple.
 
   Attributes:
     query_packs_BL, key_packs_BM: int32 ids of packs. A query sees keys of its own pack. Padding has
@@ -61,6 +61,10 @@ class Visibility(NamedTuple):
   first_query: int = 0
   query_places_BL: jax.Array | None = None
   one_pack: bool = False
+
+  def statics(self) -> dict:
+    """The fields that are no arrays."""
+    return dict(window=self.window, first_query=self.first_query, one_pack=self.one_pack)
 
 
 class SameSegment(NamedTuple):
@@ -209,8 +213,8 @@ def _attend(
 
 
 def by_lengths(visible: Visibility) -> bool:
-  """Whether it is known, without the numbers, that each query of a row sees the row's first keys,
-  as many as are no padding.
+  """Whether it is known, without the numbers, that each query that is no padding sees the row's
+  first keys, as many as are no padding.
   """
   free = visible.window is None and visible.query_order_BL is None
   return visible.one_pack and free and visible.query_packs_BL is visible.key_packs_BM

@@ -197,6 +197,7 @@ def on_mesh(mesh, kernels):
     divides = q.shape[2] % mesh.shape['tensor'] == 0
     of = lambda *axes: PartitionSpec(*axes, 'tensor') if divides else PartitionSpec(*axes[:1])
     terms, told = ((None,) * 5, None) if relative is None else relative.apart()
+    statics = visible.statics()
 
     def part(learned, others, kept):
       (q, k, v, *terms), (own, told, keys) = learned, others
@@ -204,7 +205,7 @@ def on_mesh(mesh, kernels):
         q,
         k,
         v,
-        own._replace(window=visible.window, first_query=visible.first_query),
+        own._replace(**statics),
         dropout_rate,
         keys,
         told and told.joined(*terms),
@@ -215,7 +216,7 @@ def on_mesh(mesh, kernels):
       )
 
     heads, table, vector = of(ROWS, None), of(None), of()
-    arrays = visible._replace(window=None, first_query=None)
+    arrays = visible._replace(**dict.fromkeys(statics))
     places = (heads, heads, heads, table, table, table, vector, heads), (rows,) * 3
     both = (q, k, v, *terms), (arrays, told, dropout_keys_B2)
     return _on_parts(mesh, part, both, places, heads, (of(ROWS), heads), 'attended')

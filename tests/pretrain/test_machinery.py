@@ -43,6 +43,7 @@ def resolved(kind, kept=None, steps=10_000, layers=12, **changes):
     ('TPU v4', ('fused', 0, 'none'), {}),
     ('TPU v5 lite', ('fused', 0, 'none'), {}),
     ('TPU v6 lite', ('fused', 0, 'none'), {}),
+    ('TPU v5', ('fused', 1, 'none'), {}),
     ('TPU v3', ('xla', 1, 'none'), {}),
     ('TPU of tomorrow', ('fused', 1, 'none'), {}),
     ('TPU v4', ('fused', 1, 'none'), dict(steps=9_999)),
