@@ -87,9 +87,7 @@ def arguments():
   p.add_argument('--dtype', choices=('float32', 'bfloat16'), default='float32')
   p.add_argument('--dropout', type=float, default=0.1)
   p.add_argument('--attention_dropout', type=float, default=0.1)
-  p.add_argument(
-    '--unroll', type=int, help='layers per turn of our scan; 0 for all, as on a GPU without it'
-  )
+  p.add_argument('--unroll', type=int, default=0, help='layers per turn of our scan; 0 for all')
   p.add_argument('--remat', default='none')
   p.add_argument('--attention', default='sdpa', help='of theirs: sdpa or flash_attention_2')
   p.add_argument('--compile', action='store_true', help='torch.compile for theirs')
@@ -105,7 +103,6 @@ def arguments():
   a.model = a.model or next(iter(models))
   if a.model not in models:
     p.error(f'--model={a.model}: of {a.system} there is {", ".join(models)}')
-  a.unroll = int(a.device == 'cpu') if a.unroll is None else a.unroll
   a.batch = a.batch or (16 if a.system == 'electra' else 8)
   share = {'electra': 0.15, 'xlnet': 1 / 6, 'modernbert': 0.3}.get(a.system, 0.156)
   a.predictions = a.predictions or round(a.length * share)
@@ -198,7 +195,9 @@ def compare(a, sides, started):
     return
   if a.lock:
     held = open(a.lock, 'w')
+    signal.alarm(0)  # to wait is no fault
     fcntl.flock(held, fcntl.LOCK_EX)
+    signal.alarm(a.limit)
   seconds, cpu, loss = ({side: [] for side in sides} for _ in range(3))
   memory = {}
   began, before = time.perf_counter(), busy()

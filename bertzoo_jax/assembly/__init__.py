@@ -124,6 +124,7 @@ class Run:
         network.attention_dropout,
         network.relative_attention,
         network.dtype,
+        network.padding_side,
       )
       ops = operations_on(mesh, chosen, network.axes)
     objective = named.build(config.objective, OBJECTIVES, 'objective', encoder=network, ops=ops)

@@ -11,11 +11,15 @@ from bertzoo_jax.runs import failures
 from bertzoo_jax.training import phase_run as phase_runs
 
 FIELDS = ('kernels', *assembly.USUAL)
-# How the names of devices begin on which unrolled layers are faster (bench/tpu_choices.csv,
+# How the names of devices begin on which unrolled layers are faster (bench/tpu_choices.csv and
 # bench/README.md; others were not tried), the steps from which they save more than they take to
 # compile, and the most that are unrolled.
-_UNROLLED = ('TPU v4', 'TPU v5 lite', 'TPU v5e', 'TPU v6 lite', 'TPU v6e', 'NVIDIA')
-_STEPS, _LAYERS = 10_000, 24
+_UNROLLED = {
+  **dict.fromkeys(('TPU v4', 'TPU v5 lite', 'TPU v5e', 'TPU v6 lite', 'TPU v6e'), 10_000),
+  'NVIDIA': 2_000,
+  'cpu': 250,
+}
+_LAYERS = 24
 
 
 def resolved(run, vocab_size: int, mesh, kept: dict | None = None):
@@ -26,10 +30,12 @@ def resolved(run, vocab_size: int, mesh, kept: dict | None = None):
   UserError for one of them that is no value of its field.
   """
   device, encoder = mesh.devices.flat[0], run.encoder(vocab_size)
-  attention = encoder.attention_dropout, encoder.relative_attention, encoder.dtype
-  chosen = kernels.choose('auto', device, *attention)
-  long = run.end_step >= _STEPS and encoder.num_layers <= _LAYERS
-  unrolled = long and device.device_kind.startswith(_UNROLLED)
+  attention = encoder.attention_dropout, encoder.relative_attention
+  chosen = kernels.choose('auto', device, *attention, encoder.dtype, encoder.padding_side)
+  kind, few = device.device_kind, encoder.num_layers <= _LAYERS
+  unrolled = few and any(
+    kind.startswith(name) and run.end_step >= steps for name, steps in _UNROLLED.items()
+  )
   own = {
     'run.kernels': next((n for n, k in kernels.BY_NAME.items() if k is chosen), 'fused'),  # v4's
     'run.unroll': 0 if unrolled else assembly.USUAL['unroll'],

@@ -53,6 +53,7 @@ def choose(
   attention_dropout: float,
   relative: bool = False,
   dtype=jnp.bfloat16,
+  padding_side: str = 'right',
 ) -> Kernels:
   """The kernels of a name, for a device.
 
@@ -65,6 +66,7 @@ def choose(
     attention_dropout: rate of dropout of the attention probabilities.
     relative: whether scores have relative terms.
     dtype: of queries, keys and values.
+    padding_side: where rows are padded.
 
   Raises:
     UserError: kernels that the device does not have, or that cannot compute the attention.
@@ -74,14 +76,16 @@ def choose(
   old = device.device_kind in ('TPU v2', 'TPU v3')
   if name == 'auto':
     if platform == 'gpu':
-      return BY_NAME['cudnn' if _cudnn_can(attention_dropout, relative, dtype) else 'xla']
+      return BY_NAME[
+        'cudnn' if _cudnn_can(attention_dropout, relative, dtype, padding_side) else 'xla'
+      ]
     name = 'fused' if platform == 'tpu' and not old else 'xla'
   if (name == 'cudnn' and platform != 'gpu') or (name.startswith('fused') and old):
     raise errors.UserError(
       f'run.kernels={name} does not exist on {device.device_kind}: take auto or xla.'
     )
   if name == 'cudnn':
-    cudnn.check(attention_dropout, relative, dtype)
+    cudnn.check(attention_dropout, relative, dtype, padding_side)
   if name.startswith('fused') and platform != 'tpu':
     return fused(hashed=True, interpret=True)
   if name.startswith('fused') and device.device_kind == 'TPU v4':

@@ -139,7 +139,8 @@ def check_ids(batch: dict, vocab_size: int, where: str) -> None:
   would silently give NaN, or the last row of the table.
 
   batch: of one step, or of several in a leading axis. Ids are below vocab_size, positions below the
-  length of the rows, segments below 3, labels of pairs 0 or 1.
+  length of the rows, segments below 3, labels of pairs 0 or 1. A row without position_ids is one
+  pack, without padding inside: kernels rely on it.
   """
   length = batch['input_ids'].shape[-1] if 'input_ids' in batch else 0
   of_text = 'the corpus was made with another tokenizer or is damaged; prepare it again'
@@ -160,6 +161,14 @@ def check_ids(batch: dict, vocab_size: int, where: str) -> None:
         raise errors.UserError(
           f'{where}: {name} has the {kind} {low if low < 0 else high}, {ends} at {end - 1}: {why}.'
         )
+  if 'pack_ids' in batch and 'position_ids' not in batch:
+    real = batch['pack_ids'] > 0
+    borders = np.count_nonzero(np.diff(real, axis=-1, prepend=False, append=False), axis=-1)
+    if (batch['pack_ids'] > 1).any() or (borders > 2).any():
+      raise errors.UserError(
+        f'{where}: a row has several packs, or padding between tokens, and no position_ids: write '
+        'them (Format.packed).'
+      )
 
 
 def entropy(counts: np.ndarray) -> float:

@@ -19,6 +19,7 @@ from bertzoo_jax.batches.formats import pairs
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
 from bertzoo_jax.corpus import corpus
+from bertzoo_jax.training import data
 from configs import parts
 
 # Every format but that of lanes (tests/batches/test_memory.py), with the usual values of its
@@ -64,7 +65,9 @@ def _batch(lengths, length, name, key=KEY, **fields):
     none = np.zeros((0, length), np.int32)
     return {'input_ids': none, 'pack_ids': none, 'pair_labels': none[:, 0]}, form
   spans = form.spans(key, rows, np.arange(len(rows)))
-  return rows_lib.assemble(spans, len(rows), length, split.gather, SPECIAL, form.packed), form
+  features = rows_lib.assemble(spans, len(rows), length, split.gather, SPECIAL, form.packed)
+  data.check_ids({k: x for k, x in features.items() if k in ('pack_ids', 'position_ids')}, 0, name)
+  return features, form
 
 
 def _tokens(features):

@@ -50,6 +50,7 @@ def test_cudnn_refuses_cases_that_it_lacks_and_auto_then_takes_xla():
   wrong = {
     'dropout of attention': (0.1,),
     'relative terms': (0.0, True),
+    'pads there': (0.0, False, jnp.bfloat16, 'left'),
     'float32': (0.0, False, jnp.float32),
   }
   for lacks, given in wrong.items():
@@ -99,10 +100,11 @@ def test_cudnn_is_told_the_lengths_of_rows_that_are_one_pack(monkeypatch):
   draw = np.random.default_rng(0)
   q, k, v = (jnp.asarray(draw.normal(size=(3, 8, 2, 16)), jnp.bfloat16) for _ in range(3))
   ids = jnp.asarray([[1, 1, 1, 0, 0, 0, 0, 0], [1] * 8, [0] * 8], jnp.int32)
-  given, real = [], jax.nn.dot_product_attention
+  given, told, real = [], [], jax.nn.dot_product_attention
 
   def recorded(*arguments, implementation, **named):
-    given.append({name for name, x in named.items() if x is not None} - {'scale'})
+    given.append(sorted({name for name, x in named.items() if x is not None} - {'scale'}))
+    told.extend(named[name].tolist() for name in given[-1] if 'lengths' in name)
     return real(*arguments, **named, implementation='xla')
 
   monkeypatch.setattr(jax.nn, 'dot_product_attention', recorded)
@@ -114,7 +116,8 @@ def test_cudnn_is_told_the_lengths_of_rows_that_are_one_pack(monkeypatch):
     read = np.asarray(visible.key_packs_BM > 0)
     np.testing.assert_allclose(ours[read], theirs[read], atol=0.02)
     assert np.isfinite(ours).all()
-  assert given == [{'query_seq_lengths', 'key_value_seq_lengths'}, {'mask'}]
+  assert given == [['key_value_seq_lengths', 'query_seq_lengths'], ['mask']]
+  assert told == [[3, 8, 1]] * 2, 'a row of padding has a length, too'
 
 
 @pytest.mark.parametrize(
@@ -138,7 +141,7 @@ def test_cudnn_is_told_no_lengths_where_they_say_too_little(batch):
     assert not attention.by_lengths(changed)
 
 
-@pytest.mark.parametrize('window, keys', [((64, 32), 224), ((128, 128), 384), ((0, 5), 133)])
+@pytest.mark.parametrize('window, keys', [((64, 32), 224), ((128, 128), 384), ((0, 6), 134)])
 def test_cudnn_computes_a_window_in_blocks_of_queries(monkeypatch, window, keys):
   draw, shapes, real = np.random.default_rng(0), [], jax.nn.dot_product_attention
 
@@ -159,22 +162,30 @@ def test_cudnn_computes_a_window_in_blocks_of_queries(monkeypatch, window, keys)
   for ours, theirs in zip(made(cudnn.attend), made(attention.attend)):
     np.testing.assert_allclose(ours, theirs, atol=0.03)
   assert set(shapes) == {((8, 128), (8, keys))}
-  uneven = attention.same_pack(ids[:, :500], window)
-  cudnn.attend(q[:, :500], k[:, :500], v[:, :500], uneven)
-  assert shapes[-1] == ((2, 500), (2, 500)), 'a row that is no whole number of blocks'
+  for other, length, why in (
+    (attention.same_pack(ids[:, :500], window), 500, 'no whole number of blocks'),
+    (visible._replace(window=(window[0] + 1, window[1])), 512, 'an odd number of keys'),
+    (visible._replace(window=(256, 256)), 512, 'a window of the whole row'),
+    (visible._replace(query_order_BL=ids, key_order_BM=ids), 512, 'an order'),
+    (visible._replace(key_packs_BM=ids + 0), 512, 'other keys'),
+  ):
+    cudnn.attend(q[:, :length], k[:, :length], v[:, :length], other)
+    assert shapes[-1] == ((2, length), (2, length)), why
 
 
 def test_the_norm_beside_cudnn_is_the_plain_one():
   draw = np.random.default_rng(0)
   x, y = (jnp.asarray(draw.normal(size=(2, 4, 8)), jnp.float32) for _ in range(2))
   scale, shift = jnp.asarray(draw.normal(size=(2, 8)), jnp.float32)
-  keys = jnp.asarray([[1, 2], [3, 4]], jnp.uint32)
+  keys, pins = jnp.asarray([[1, 2], [3, 4]], jnp.uint32), []
 
   def made(norm):
     loss = lambda *a: sum(jnp.sum(jnp.sin(z)) for z in norm(*a, 1e-6, 0.5, keys, with_sum=True))
+    pins.append(str(jax.make_jaxpr(loss)(x, y, scale, shift)).count('layout_constraint['))
     return jax.jit(jax.value_and_grad(loss, (0, 1, 2, 3)))(x, y, scale, shift)
 
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
-    *map(made, (cudnn.add_norm, layers.add_norm)),
+    *map(made, (kernels.BY_NAME['cudnn'].add_norm, layers.add_norm)),
   )
+  assert pins == [4, 0], 'two arrays and two results have their order of axes'

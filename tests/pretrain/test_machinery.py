@@ -35,12 +35,15 @@ def resolved(kind, kept=None, steps=10_000, layers=12, **changes):
 @pytest.mark.parametrize(
   'kind, expected, given',
   [
-    ('cpu', ('xla', 1, 'none'), {}),
+    ('cpu', ('xla', 0, 'none'), {}),
+    ('cpu', ('xla', 1, 'none'), dict(steps=249)),
+    ('NVIDIA H200', ('cudnn', 1, 'none'), dict(steps=1_999)),
     ('NVIDIA H200', ('cudnn', 0, 'none'), {}),
     ('NVIDIA H200', ('xla', 0, 'none'), dict(encoder__attention_dropout=0.1)),
     ('TPU v4', ('fused', 0, 'none'), {}),
     ('TPU v5 lite', ('fused', 0, 'none'), {}),
     ('TPU v6 lite', ('fused', 0, 'none'), {}),
+    ('TPU v5', ('fused', 1, 'none'), {}),
     ('TPU v3', ('xla', 1, 'none'), {}),
     ('TPU of tomorrow', ('fused', 1, 'none'), {}),
     ('TPU v4', ('fused', 1, 'none'), dict(steps=9_999)),

@@ -1,5 +1,6 @@
 """Batches from a file, and ids that are out of range."""
 
+import contextlib
 import re
 
 import numpy as np
@@ -170,6 +171,26 @@ def test_positions_segments_and_labels_out_of_range_are_refused_on_the_host(name
   batch[name].flat[3] = bad
   with pytest.raises(errors.UserError, match=f'here: {name} has the .* {bad}, they end at'):
     data.check_ids(batch, toys.VOCAB, 'here')
+
+
+@pytest.mark.parametrize(
+  'row, taken',
+  [
+    ([1, 1, 1, 1], True),
+    ([1, 1, 0, 0], True),
+    ([0, 0, 1, 1], True),
+    ([0, 0, 0, 0], True),
+    ([1, 1, 2, 0], False),
+    ([2, 2, 0, 0], False),
+    ([1, 0, 1, 0], False),
+    ([0, 1, 0, 1], False),
+  ],
+)
+def test_a_row_without_position_ids_is_one_pack_on_the_host(row, taken):
+  packs = np.array([[[1, 1, 1, 0], row]])
+  data.check_ids({'pack_ids': packs, 'position_ids': packs}, 5, 'here')
+  with contextlib.nullcontext() if taken else pytest.raises(errors.UserError, match='no position'):
+    data.check_ids({'pack_ids': packs}, 5, 'here')
 
 
 @pytest.mark.parametrize('bad', [-1, toys.VOCAB])

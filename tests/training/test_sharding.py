@@ -144,7 +144,7 @@ def test_kernels_the_compiler_cannot_split_compute_the_same_on_any_mesh_dropout_
     attend, add_norm = sharding.on_mesh(mesh, fused)
 
     def loss(q, k, v, scale, shift, relative, attend=attend, add_norm=add_norm):
-      visible = attention.Visibility(pack_ids, pack_ids, None, order, order)
+      visible = attention.of_batch({'pack_ids': pack_ids, 'order': order})
       visible = attention.asked(visible, order)  # queries at places in another order
       tables, query, numbers = relative
       segments = attention.SameSegment(numbers, order % 2, order % 3)

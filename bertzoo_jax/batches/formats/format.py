@@ -14,7 +14,8 @@ class Format(NamedTuple):
     spans: (key, row list, row numbers [B]) -> rows.Spans.
     every_epoch: True if the list depends on the key; otherwise one list serves all epochs.
     has_pairs: rows have a pair label.
-    packed: several packed segments may share a row, so positions restart (README.md).
+    packed: several packed segments may share a row, so positions restart (README.md). If not, a row
+      is one segment, and padding behind it.
     warnings: sentences the user should read at the start.
     needs_sentences: two segments are parted where a sentence ends, so the corpus must have been
       split.
