@@ -71,21 +71,19 @@ def choose(
   Raises:
     UserError: kernels that the device does not have, or that cannot compute the attention.
   """
-  platform = device.platform
+  platform, needs = device.platform, (attention_dropout, relative, dtype, padding_side)
   # Their vector units have no bfloat16, and their fast memory is small.
   old = device.device_kind in ('TPU v2', 'TPU v3')
   if name == 'auto':
     if platform == 'gpu':
-      return BY_NAME[
-        'cudnn' if _cudnn_can(attention_dropout, relative, dtype, padding_side) else 'xla'
-      ]
+      return BY_NAME['cudnn' if _cudnn_can(*needs) else 'xla']
     name = 'fused' if platform == 'tpu' and not old else 'xla'
   if (name == 'cudnn' and platform != 'gpu') or (name.startswith('fused') and old):
     raise errors.UserError(
       f'run.kernels={name} does not exist on {device.device_kind}: take auto or xla.'
     )
   if name == 'cudnn':
-    cudnn.check(attention_dropout, relative, dtype, padding_side)
+    cudnn.check(*needs)
   if name.startswith('fused') and platform != 'tpu':
     return fused(hashed=True, interpret=True)
   if name.startswith('fused') and device.device_kind == 'TPU v4':
