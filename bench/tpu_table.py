@@ -4,10 +4,11 @@ compiler's own figures: bench/tpu_table.csv.
     PYTHONPATH=. python bench/tpu_table.py [--only bert:base --only electra] [--types v5e-8,v4-8]
     [--out bench/tpu_table.csv]
 
-Nothing runs: the train step of each phase is compiled as `preflight` does, minutes for each row.
-Memory is the compiler's own peak per chip, time its estimate with bounds, for the batch and the
-accumulation of the config, with run.unroll=1 and run.remat=none. Rows that --out already has are
-kept, so that a table cut short goes on; delete a row to make it anew.
+Nothing runs: the train step of the last phase of each length is compiled as `preflight` does,
+minutes for each row. Memory is the compiler's own peak per chip, time its estimate with bounds, for
+the batch and the accumulation of the config, with run.unroll=1 and run.remat=none. "None" holds a
+config that would need another remat or another accumulation. Rows that --out already has are kept,
+so that a table cut short goes on; delete a row to make it anew.
 """
 
 import importlib
@@ -49,9 +50,11 @@ _OUT = flags.DEFINE_string('out', str(ROOT / 'bench/tpu_table.csv'), 'The table.
 
 
 def rows(name: str, size: str, types: list[str]):
-  """Rows of the table for one config and size, one per phase; one row if no type holds it."""
+  """Rows of the table for one config and size, one per length; one row if no type holds it."""
   config = ml_collections.ConfigDict(importlib.import_module(f'configs.{name}').get_config(size))
   config.run.update(unroll=1, remat='none')
+  numbers = {dict(phase[1]).get('length'): i for i, phase in enumerate(config.phases)}.values()
+  config.phases = tuple(config.phases[i] for i in numbers)
   config.lock()
   for kind in types:
     print(f'{name}:{size} on {kind}', file=sys.stderr, flush=True)
@@ -60,16 +63,17 @@ def rows(name: str, size: str, types: list[str]):
     if wrong := [f.sentence for f in found.findings if f.code in ('P08', 'P10')]:
       raise SystemExit(f'{name}:{size}: {wrong[0]}')
     if found.fits:
-      return [_row(name, size, found, phase) for phase in found.phases]
-  return [{'config': f'{name}:{size}', 'slice': f'none of {types[0]} to {types[-1]} holds it'}]
+      return [_row(name, size, found, *of_phase) for of_phase in zip(numbers, found.phases)]
+  none = f'none of {types[0]} to {types[-1]}'
+  return [{'config': f'{name}:{size}', 'slice': none, 'jax': jax.__version__}]
 
 
-def _row(name, size, found, phase):
+def _row(name, size, found, number, phase):
   peak = phase.program.peak * found.slice_.chip.devices / chips.GIB
   out = {
     'config': f'{name}:{size}',
     'slice': found.slice_.accelerator_type,
-    'phase': phase.index,
+    'phase': number,
     'rows': phase.rows,
     'tokens_per_row': phase.length,
     'peak_gib_per_chip': f'{peak:.2f}',
