@@ -127,16 +127,18 @@ def dims(shape: str) -> list[int]:
 
 def group(attributes: str, devices: int) -> int:
   """Devices of a replica group, in any of the ways it is written; 1 where none is. devices: of the
-  program, which are meant by a list without any.
+  program, which are meant by a list without any, and assumed where the way is unknown.
   """
-  if found := re.search(r'replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}', attributes):
-    axes = {name: int(n) for name, n in re.findall(r"'([^']+)'=(\d+)", found[1])}
-    return math.prod(axes[name] for name in re.findall(r"'([^']+)'", found[2]) if name in axes)
+  # the order of devices may stand between the mesh and the group's axes, or parts of axes
+  if found := re.search(r'replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}', attributes):
+    axes = dict(re.findall(r"'([^']+)'=(\d+)", found[1]))
+    parts = re.findall(r"'([^']+)'(?::\(\d+\)(\d+))?", found[2])
+    return math.prod(int(part or axes[name]) for name, part in parts)
   if found := re.search(r'replica_groups=\[(\d+),(\d+)\]', attributes):
     return int(found[2])
   if found := re.search(r'replica_groups=\{\{([\d,]*)\}', attributes):
     return len(found[1].split(','))
-  if 'replica_groups={}' in attributes:
+  if 'replica_groups=' in attributes:
     return devices
   return 2 if 'source_target_pairs=' in attributes else 1
 

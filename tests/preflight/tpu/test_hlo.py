@@ -132,10 +132,15 @@ def test_collectives_have_bytes_group_and_turns():
     ('[2,4]<=[8]', 4),
     ("mesh['axis_0'=4,'axis_1'=2] {'axis_1'}", 2),
     ("mesh['axis_0'=4,'axis_1'=2] {'axis_0','axis_1'}", 8),
+    ("mesh['axis_0'=4,'axis_1'=2], device_ids=([2,4]T(1,0)) {'axis_0'}", 4),
+    ("mesh['axis_0'=8] {'axis_0':(2)4}", 4),
+    ('{}', 8),
+    ('<not known yet>', 8),
   ],
 )
 def test_a_group_of_devices_is_read_in_every_way_it_is_written(groups, size):
-  assert hlo.read(text().replace('[2,4]<=[8]', groups)).collectives[0].group == size
+  of_eight = text().replace('is_scheduled=true', 'is_scheduled=true, num_partitions=8')
+  assert hlo.read(of_eight.replace('[2,4]<=[8]', groups)).collectives[0].group == size
 
 
 def test_bytes_are_those_of_hbm_and_of_the_part_that_is_read():
