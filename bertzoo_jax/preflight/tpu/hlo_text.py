@@ -133,7 +133,7 @@ def group(attributes: str, devices: int) -> int:
   if found := re.search(r'replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}', attributes):
     axes = dict(re.findall(r"'([^']+)'=(\d+)", found[1]))
     parts = re.findall(r"'([^']+)'(?::\(\d+\)(\d+))?", found[2])
-    return math.prod(int(part or axes[name]) for name, part in parts)
+    return math.prod(int(part or axes.get(name, devices)) for name, part in parts)
   if found := re.search(r'replica_groups=\[(\d+),(\d+)\]', attributes):
     return int(found[2])
   if found := re.search(r'replica_groups=\{\{([\d,]*)\}', attributes):
