@@ -25,7 +25,7 @@ from bertzoo_jax.preflight import verdict
 from bertzoo_jax.preflight.tpu import chips
 
 ROOT = pathlib.Path(__file__).parents[1]
-TYPES = 'v5e-4,v4-8,v5e-8,v6e-8,v5e-16,v4-32,v5e-32,v4-64,v5e-64,v4-128,v5e-256,v4-512'
+TYPES = 'v5e-4,v4-8,v5e-8,v6e-8,v5e-16,v4-32,v5e-32,v5e-64,v4-64,v4-128,v5e-256,v4-512'
 COLUMNS = (
   'config',
   'slice',
