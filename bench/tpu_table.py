@@ -6,9 +6,9 @@ compiler's own figures: bench/tpu_table.csv.
 
 Nothing runs: the train step of the last phase of each length is compiled as `preflight` does,
 minutes for each row. Memory is the compiler's own peak per chip, time its estimate with bounds, for
-the batch and the accumulation of the config, with run.unroll=1 and run.remat=none. "None" holds a
-config that would need another remat or another accumulation. Rows that --out already has are kept,
-so that a table cut short goes on; delete a row to make it anew.
+the batch and the accumulation of the config, with run.unroll=1 and run.remat=none. A config
+that no slice holds so has a row that says it. Rows that --out already has are kept, so that a table
+cut short goes on; delete a row to make it anew.
 """
 
 import importlib
