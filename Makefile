@@ -25,7 +25,7 @@ export JAX_PLATFORMS ?= cpu
 export ALLOW_MULTIPLE_LIBTPU_LOAD ?= 1
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help env demo test test-slow test-hf4 kernels lint clean
+.PHONY: help env demo test test-slow test-hf4 test-gpu-pins kernels lint clean
 
 help:
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -122,6 +122,19 @@ test-hf4: $(READY)  ## what is exported and read, with transformers 4.57.6
 	fi
 	USE_TF=0 $(OLD)/bin/python -m pytest -q -n $(JOBS) --dist loadfile tests/hf tests/export/test_export_row_heads.py tests/export/test_convert.py
 
+# A lent GPU may have older versions than ours (bench/gpu_queue.py).
+PINS := $(VENV)-gpu-pins
+test-gpu-pins: $(READY)  ## kernels and train step with jax 0.11.2
+	@if [ ! -e $(PINS)/.ready ]; then
+	  "$(PY)" -m venv --clear $(PINS)
+	  grep -Ev '^(jax|jaxlib|libtpu)==' constraints.txt > $(PINS)/constraints.txt
+	  PYTHONWARNINGS=ignore $(PINS)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    -c $(PINS)/constraints.txt jax==0.11.2 flax optax orbax-checkpoint ml_collections tokenizers \
+	    sentencepiece pyarrow rich safetensors matplotlib scipy pytest pytest-xdist
+	  touch $(PINS)/.ready
+	fi
+	PYTHONPATH=. $(PINS)/bin/python -m pytest -q -n $(JOBS) --dist loadfile tests/kernels tests/training/test_step.py
+
 kernels: $(READY)  ## the kernels' cycles on TPUs, with the libtpu of the environment (an hour)
 	@PYTHONPATH=. "$(PY)" bench/tpu_kernels.py
 
@@ -130,4 +143,4 @@ lint: $(READY)  ## ruff: rules and layout
 	"$(PY)" -m ruff format --check .
 
 clean:  ## removes the environment and the demo
-	rm -rf "$(VENV)" "$(VENV)-uv" "$(OLD)" $(DEMO)
+	rm -rf "$(VENV)" "$(VENV)-uv" "$(OLD)" "$(PINS)" $(DEMO)

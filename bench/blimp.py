@@ -3,8 +3,8 @@
 PYTHONPATH=. python bench/blimp.py RUN CORPUS PAIRS NGRAMS OUT [--of=4020] [--by=WAY]
 
 RUN is a workdir of `pretrain`, CORPUS its text, PAIRS the folder of BLiMP's files, NGRAMS the file
-of `bench/ngrams.py --json`. Each checkpoint of RUN is scored on `--of` pairs, as many of each
-paradigm and evenly spread over its file. The newest one is scored on all pairs. OUT gets table.md,
+of `bench/ngrams.py --json`. The newest checkpoint of RUN is scored on all pairs. Then each one is
+scored on `--of` pairs, as many of each paradigm and evenly spread over its file. OUT gets table.md,
 curve.svg and scores.json. Scores are kept, so the same line resumes. The line with
 another RUN adds it: one curve and one column per run, by the names of their folders.
 
@@ -46,7 +46,7 @@ def _scored(run, step, folder, by) -> dict:
   )
 
 
-def main(run, corpus, pairs, ngrams, out, of, by):
+def main(run, corpus, pairs, ngrams, out, of, by, end_alone):
   run, out = pathlib.Path(run), pathlib.Path(out)
   out.mkdir(parents=True, exist_ok=True)
   files, phenomena = _pairs(pairs)
@@ -64,21 +64,21 @@ def main(run, corpus, pairs, ngrams, out, of, by):
     raise SystemExit(f'{record} has {run.name} with another {strange[0]}: give another OUT.')
   mine |= dict(made, words=words, tokens=own['tokens'], epochs=epochs[max(epochs)])
   steps = sorted(int(path.name) for path in (run / 'checkpoints').iterdir() if path.name.isdigit())
+  if mine.get('whole', {}).get('step') != steps[-1]:
+    mine['whole'] = _scored(run, steps[-1], pairs, by)
+    record.write_text(json.dumps(found, indent=1) + '\n')
   with tempfile.TemporaryDirectory() as some:
     for name, lines in files.items():
       each = max(1, of // len(files))
       few = lines[:: max(1, len(lines) // each)][:each]
       (pathlib.Path(some) / name).write_text('\n'.join(few) + '\n')
-    for step in steps:
+    for step in [] if end_alone else reversed(steps):
       if str(step) not in mine['checkpoints']:
         mine['checkpoints'][str(step)] = _scored(run, step, some, by) | dict(
           words=round(_between(epochs, step) * words),
           bits_per_byte=losses.get(step, {}).get('held_out_bits_per_byte'),
         )
         record.write_text(json.dumps(found, indent=1) + '\n')
-  if mine.get('whole', {}).get('step') != steps[-1]:
-    mine['whole'] = _scored(run, steps[-1], pairs, by)
-    record.write_text(json.dumps(found, indent=1) + '\n')
   page(out)
 
 
@@ -157,10 +157,11 @@ if __name__ == '__main__':
   parser.add_argument('--page', default='', metavar='OUT')
   parser.add_argument('--of', type=int, default=4020)
   parser.add_argument('--by', default=None)
+  parser.add_argument('--end_alone', action='store_true', help='score the newest checkpoint alone')
   args = parser.parse_args()
   if args.page:
     page(args.page)
   elif len(args.places) != 5:
     parser.error('give RUN CORPUS PAIRS NGRAMS OUT, or --page OUT.')
   else:
-    main(*args.places, args.of, args.by)
+    main(*args.places, args.of, args.by and args.by.replace('_', ' '), args.end_alone)

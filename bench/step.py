@@ -96,6 +96,7 @@ def arguments():
   p.add_argument('--turns', type=int, default=5, help='0 to compile alone')
   p.add_argument('--lock', help='a file that one comparison at a time holds, to take its turns')
   p.add_argument('--limit', type=int, default=0, help='seconds until it is given up; 0 for none')
+  p.add_argument('--json', help='a file to write the figures to')
   p.add_argument('--sides', default='ours,theirs')
   p.add_argument('--worker', choices=('ours', 'theirs'), help=argparse.SUPPRESS)
   a = p.parse_args()
@@ -127,6 +128,15 @@ def work(a):
       loss = take(queued)
       seconds.append((time.perf_counter() - start) / queued)
     tell(seconds=seconds, cpu=time.process_time() - cpu, loss=loss)
+
+
+def milliseconds(seconds, tokens, megabytes) -> dict:
+  """The figures of a side: median and quartiles in ms, tokens per second, peak of memory in MB."""
+  q = 1e3 * np.percentile(seconds, (50, 25, 75))
+  rounded = [round(float(x), 2) for x in q]
+  return dict(
+    zip(('median', 'q1', 'q3'), rounded), rate=round(1e3 * tokens / q[0]), MB=round(megabytes)
+  )
 
 
 def answer(side, process):
@@ -233,6 +243,9 @@ def compare(a, sides, started):
       f'processor {statistics.median(cpu[side]):.3f} s  loss {loss[side][-1]:.3f}  memory '
       f'{memory[side]:,.0f} MB'
     )
+  if a.json:
+    figures = {side: milliseconds(seconds[side], tokens, memory[side]) for side in sides}
+    pathlib.Path(a.json).write_text(json.dumps(figures) + '\n')
   if len(sides) == 2:
     ratio = lambda f: f(seconds['theirs']) / f(seconds['ours'])
     pairs = [

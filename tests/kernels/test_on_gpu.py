@@ -1,0 +1,98 @@
+"""What a GPU computes: attention by cuDNN, and train steps. Skipped without a GPU; by hand:
+
+JAX_PLATFORMS=cuda,cpu python -m pytest tests/kernels/test_on_gpu.py
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small_networks as small
+
+from bertzoo_jax import assembly
+from bertzoo_jax import kernels
+from bertzoo_jax.kernels import cudnn
+from bertzoo_jax.model import attention
+from bertzoo_jax.model import operations
+from bertzoo_jax.objectives import mlm
+from bertzoo_jax.training import sharding
+
+pytestmark = pytest.mark.skipif(jax.default_backend() != 'gpu', reason='there is no GPU')
+ROWS, LENGTH, VOCAB = 8, 256, 512
+
+
+def _packs(kind):
+  draw = np.random.default_rng(0)
+  ends = draw.integers(LENGTH // 2, LENGTH + 1, ROWS)[:, None]
+  real = np.arange(LENGTH) < ends
+  second = np.arange(LENGTH) >= ends // 3
+  return jnp.asarray(np.where(real, 1 + second * (kind == 'packs'), 0), jnp.int32)
+
+
+@pytest.mark.parametrize('kind', ['lengths', 'packs', 'window'])
+def test_cudnn_computes_what_plain_attention_computes(kind):
+  draw, ids = np.random.default_rng(1), _packs(kind)
+  visible = {
+    'lengths': attention.of_batch({'pack_ids': ids}),
+    'packs': attention.same_pack(ids),
+    'window': attention.same_pack(ids, (32, 32)),
+  }[kind]
+  q, k, v, weight = (jnp.asarray(draw.normal(size=(ROWS, LENGTH, 4, 64))) for _ in range(4))
+  weight *= (ids > 0)[..., None, None]
+
+  @functools.partial(jax.jit, static_argnums=(0, 1))
+  def made(attend, dtype, *qkv):
+    loss = lambda *x: jnp.sum(attend(*(y.astype(dtype) for y in x), visible) * weight)
+    return jax.value_and_grad(loss, (0, 1, 2))(*qkv)
+
+  with jax.default_matmul_precision('highest'):
+    exact = made(attention.attend, jnp.float32, q, k, v)
+  found = made(cudnn.attend, jnp.bfloat16, q, k, v)
+  for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(exact)):
+    error = jnp.linalg.norm(a - b) / jnp.linalg.norm(b)
+    assert error < 1e-2, f'{kind}: {error}'
+
+
+def _loss(name, dtype, device):
+  """Loss and gradients of a batch, with dropout where the kernels draw it."""
+  sizes = dict(num_layers=2, hidden_size=128, num_heads=2, intermediate_size=256)
+  rates = dict(dropout=0.1, attention_dropout=0.1 if name == 'disentangled' else 0.0)
+  section = {'modern': small.MODERN, 'disentangled': {**small.SECTION, **small.DISENTANGLED}}
+  section = {**section.get(name, small.SECTION), **sizes, **rates, 'max_positions': LENGTH}
+  encoder = small.encoder(section=section, vocab_size=VOCAB, dtype=dtype)
+  needs = encoder.attention_dropout, encoder.relative_attention, encoder.dtype
+  ops = operations.PLAIN
+  if device.platform == 'gpu':
+    chosen = kernels.choose('auto', device, *needs)
+    ops = assembly.operations_on(sharding.mesh((1, 1, 1), [device]), chosen, encoder.axes)
+  objective = mlm.mlm(encoder, ops)
+  draw, ids = np.random.default_rng(2), _packs('lengths')
+  batch = dict(
+    input_ids=draw.integers(5, VOCAB, (ROWS, LENGTH)).astype(np.int32),
+    segment_ids=np.zeros((ROWS, LENGTH), np.int32),
+    pack_ids=np.asarray(ids),
+    masked_positions=draw.integers(0, LENGTH // 2, (ROWS, 20)).astype(np.int32),
+    masked_targets=draw.integers(5, VOCAB, (ROWS, 20)).astype(np.int32),
+    masked_weights=np.ones((ROWS, 20), np.float32),
+    row_keys=draw.integers(0, 2**32, (ROWS, 2)).astype(np.uint32),
+  )
+  with jax.default_device(device):
+    params = objective.init(jax.random.key(0))
+    of = lambda p, b: objective.loss(p, b, objective.normalizers(b), (), jax.random.key(1), True)[0]
+    return jax.jit(jax.value_and_grad(of))(params, jax.tree.map(jnp.asarray, batch))
+
+
+@pytest.mark.parametrize('name', ['transformer', 'disentangled', 'modern'])
+def test_a_step_on_a_gpu_is_that_of_a_processor(name):
+  host, gpu = jax.devices('cpu')[0], jax.devices('gpu')[0]
+  with jax.default_matmul_precision('highest'):
+    exact, found = (_loss(name, jnp.float32, device) for device in (host, gpu))
+  np.testing.assert_allclose(found[0], exact[0], rtol=1e-5)
+  flat = lambda tree: {jax.tree_util.keystr(k): x for k, x in jax.tree.leaves_with_path(tree)}
+  a, b = flat(found[1]), flat(exact[1])
+  for path, x in b.items():
+    np.testing.assert_allclose(a[path], x, rtol=1e-3, atol=1e-5, err_msg=path)
+  half = _loss(name, jnp.bfloat16, gpu)
+  np.testing.assert_allclose(half[0], exact[0], rtol=5e-3)
