@@ -8,7 +8,8 @@ with open('bertzoo_jax/__init__.py') as f:
   version = re.search(r"__version__ = '(.+)'", f.read()).group(1)
 
 linux_x86 = "platform_system == 'Linux' and platform_machine == 'x86_64'"
-elsewhere = "platform_system != 'Linux' or platform_machine != 'x86_64'"
+elsewhere = "(platform_system != 'Linux' or platform_machine != 'x86_64')"
+has_tensorflow = "python_version < '3.14'"  # newer ones have no wheels: threads make the batches
 
 core = [
   'absl-py>=2.1',
@@ -29,8 +30,9 @@ core = [
   'scipy>=1.13',
   'sentencepiece>=0.2',
   'seqeval>=1.2',
-  f'tensorflow-cpu>=2.20; {linux_x86}',  # the only platform that it has wheels for
-  f'tensorflow>=2.20; {elsewhere}',
+  # the only platform that it has wheels for
+  f'tensorflow-cpu>=2.20; {linux_x86} and {has_tensorflow}',
+  f'tensorflow>=2.20; {elsewhere} and {has_tensorflow}',
   'tensorflow-datasets>=4.9.9',  # brings no TensorFlow of its own
   'tensorboardX>=2.6',
   'tensorstore>=0.1.80',

@@ -3,7 +3,6 @@
     python -m bertzoo_jax.pretrain --config configs/bert.py:base --corpus CORPUS --workdir W
                                    [--init W2[@STEP|@best] | hf:DIR | hf:ID] [--corpus CORPUS2 …]
                                    [--resume_moments]
-    python -m bertzoo_jax.pretrain --config configs/bert.py:base --batches FILE.npz --workdir W
 
 The workdir gets the resolved config, checkpoints, metrics.jsonl, loss.png and the command lines of
 all attempts. Exit codes:
@@ -34,8 +33,11 @@ from bertzoo_jax import assembly
 from bertzoo_jax import cli
 from bertzoo_jax.assembly import checks
 from bertzoo_jax.assembly import run as trainings
-from bertzoo_jax.common import errors
+from bertzoo_jax.batches import ahead
+from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import storage
+from bertzoo_jax.corpus import corpus as corpora
+from bertzoo_jax.corpus import mixture
 from bertzoo_jax.runs import distributed
 from bertzoo_jax.runs import preemption
 from bertzoo_jax.training import data as training_data
@@ -45,9 +47,8 @@ def pretrain(
   config,
   workdir: str,
   *,
-  corpus: str | list[str] | None = None,
+  corpus: str | list[str],
   cache_dir: str | None = None,
-  batches: str | None = None,
   init: str | None = None,
   resume_moments: bool = False,
   init_layers: str = '',
@@ -55,12 +56,11 @@ def pretrain(
   """Trains; returns {'step', 'interrupted', 'held_out': metrics, 'entropy': nats, 'flops': of the
   whole run, as `assembly.published_flops` counts}.
 
-  config: an experiment. workdir: of the run; one that holds this run is resumed. corpus, batches:
-  one of them: a corpus or several, or a file of batches. cache_dir: local folder for the mirror of
-  a corpus in an object store. init: address of weights to begin with, or one for each network by
-  comma; init_layers: its layers to take (initial_weights.layers_of), '' for all;
-  resume_moments: begin at the step of `init`, with its optimizer's state. None of these is used
-  when the run is resumed.
+  config: an experiment. workdir: of the run; one that holds this run is resumed. corpus: one or
+  several. cache_dir: local folder for the mirror of a corpus in an object store. init: address of
+  weights to begin with, or one for each network by comma; init_layers: its layers to take
+  (initial_weights.layers_of), '' for all; resume_moments: begin at the step of `init`, with its
+  optimizer's state. None of these three is used when the run is resumed.
 
   Raises UserError for anything that does not fit, before anything is written; TryAgain for storage
   that may answer the next time, or another job in the workdir; Stopped for a run that must not go
@@ -70,50 +70,20 @@ def pretrain(
   with preemption.Preemption().listening() as notice:
     run = assembly.resolve(config)
     if config.epochs:
-      config = _of_epochs(config, corpus, cache_dir)
+      config = pipeline.of_epochs(config, mixture.open(corpus, config, cache_dir))
       run = assembly.resolve(config)
     checks.of_run(run)
     trainings.start_devices(config)
-    open_data = functools.partial(_open, config, corpus, cache_dir, batches)
+    open_data = functools.partial(_open, config, corpus, cache_dir)
     init = None if init is None else os.fspath(init)
     begin = dict(init=init, init_layers=init_layers, resume_moments=resume_moments)
     return _report(trainings.train(run, workdir, open_data, notice=notice, **begin), workdir)
 
 
-def _of_epochs(config, path, cache_dir):
-  """The config with the steps that config.epochs are of a corpus."""
-  if path is None:
-    raise errors.UserError(
-      f'config.epochs is {config.epochs:g}, and a file of batches does not say what an epoch is: '
-      'give --corpus, or --config.epochs=0 and the steps (--config FILE.py:SIZE,steps=N).'
-    )
-  cli.quiet_tensorflow()
-  from bertzoo_jax.batches import pipeline
-  from bertzoo_jax.corpus import mixture
-
-  return pipeline.of_epochs(config, mixture.open(path, config, cache_dir))
-
-
-def _open(config, corpus, cache_dir, batches) -> training_data.Data:
+def _open(config, path, cache_dir) -> training_data.Data:
   """The text, as plain values."""
-  if (corpus is None) == (batches is None):
-    raise errors.UserError(
-      'Give either --corpus (a folder that prepare wrote) or --batches (a file that show --npz '
-      'wrote).'
-    )
-  host = jax.process_index(), jax.process_count()
-  if batches is not None:
-    return training_data.from_file(batches, config, host)
-  return _from_corpus(config, corpus, cache_dir, host)
-
-
-def _from_corpus(config, path, cache_dir, host):
-  """As `_open`. The imports are here, so that --batches works without TensorFlow."""
   cli.quiet_tensorflow()
-  from bertzoo_jax.batches import pipeline
-  from bertzoo_jax.corpus import corpus as corpora
-  from bertzoo_jax.corpus import mixture
-
+  host = jax.process_index(), jax.process_count()
   corpus = mixture.open(path, config, cache_dir)
   for member in corpus.members:
     corpora.verify(member.path)
@@ -155,19 +125,19 @@ def _from_corpus(config, path, cache_dir, host):
   return training_data.Data(
     corpus={'hash': corpus.hash, **sizes, **corpora.origin(corpus.manifest), **of_members},
     vocab_size=corpus.vocab_size,
-    last_step=None,
     entropy=training_data.entropy(corpus.unigrams),
     held_out_sizes=known,
     phase=phase,
     trial=trial,
     save_tokenizer=save_tokenizer,
     tokenizer=corpus.path / 'tokenizer',
+    driver=ahead.driver(),
   )
 
 
 def _report(result, workdir) -> dict:
   """Prints how the run ended. Returns the result of `pretrain`."""
-  data, more = result.pop('data'), result.pop('to_come')
+  data = result.pop('data')
   held_out, flops = result['held_out'], result['flops']
   counted = '' if flops is None else f' · {flops:.3e} FLOPs as Clark et al. 2020 count them'
   if trainings.first_process():
@@ -175,8 +145,6 @@ def _report(result, workdir) -> dict:
     if result['interrupted'] and step < end:
       saved = f'at step {step:,} of {end:,} and saved' if step else 'before the first step'
       print(f'stopped {saved}: run the same line to resume', flush=True)
-    elif more:
-      print(more, flush=True)
     else:
       print(f'done: {step:,} steps in {workdir}{counted}', flush=True)
     loss = held_out.get('held_out_mlm_loss')
@@ -204,7 +172,6 @@ def main(_):
     _WORKDIR.value,
     corpus=_CORPUS.value,
     cache_dir=_CACHE_DIR.value,
-    batches=_BATCHES.value,
     init=_INIT.value,
     resume_moments=_RESUME_MOMENTS.value,
     init_layers=_INIT_LAYERS.value,
@@ -213,13 +180,8 @@ def main(_):
 
 if __name__ == '__main__':
   _CONFIG = cli.define_config()
-  _CORPUS = flags.DEFINE_multi_string('corpus', None, cli.CORPUS_HELP)
+  _CORPUS = flags.DEFINE_multi_string('corpus', None, cli.CORPUS_HELP, required=True)
   _CACHE_DIR = flags.DEFINE_string('cache_dir', None, cli.CACHE_DIR_HELP)
-  _BATCHES = flags.DEFINE_string(
-    'batches',
-    None,
-    'In place of a corpus: a file of batches that `show --npz` wrote. Needs no TensorFlow.',
-  )
   _WORKDIR = flags.DEFINE_string(
     'workdir', None, 'Folder of the run, local or gs://.', required=True
   )

@@ -28,6 +28,8 @@ def overview(run, workdir, here, phase_run, state, data, mesh):
   if data.entropy is not None:
     tokens = f'{data.corpus["tokens"]:,} tokens · unigram entropy {data.entropy:.3f} nats'
     lines[-1] += f' · {tokens}'
+  if data.driver:
+    lines[-1] += f' · batches by {data.driver}'
   # of a batch of options, each unit is several rows
   of_unit = phase_run.tokens // (phase_run.rows * phase_run.length)
   for p in run.phases:

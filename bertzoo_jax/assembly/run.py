@@ -56,10 +56,9 @@ def train(
   listens. devices: of the mesh; None for all. show: whether to print progress. init_layers: layers
   to take of a deeper network (initial_weights.layers_of); '' for all.
 
-  Returns {'step', 'end', 'interrupted', 'held_out': metrics, 'data': its Data, 'to_come': text of
-  its Data about later steps, 'flops': of the whole run, as `published_flops` counts}. Raises
-  UserError for anything that does not fit, before anything is written; TryAgain, Stopped: see
-  `pretrain`.
+  Returns {'step', 'end', 'interrupted', 'held_out': metrics, 'data': its Data, 'flops': of the
+  whole run, as `published_flops` counts}. Raises UserError for anything that does not fit, before
+  anything is written; TryAgain, Stopped: see `pretrain`.
   """
   config = run.config
   workdirs.check_unlike(workdir, workdirs.A_CORPUS)
@@ -73,7 +72,7 @@ def train(
     workdirs.check_same_run(workdir, config, data.corpus['hash'])
     mesh = sharding.mesh(config.run.mesh, *([] if devices is None else [devices]))
     checks.of_batches(run.phases, mesh, jax.process_count())
-    end = min(run.end_step, data.last_step or run.end_step)
+    end = run.end_step
     with enough_memory(config):
       begin = (init, init_layers, resume_moments)
       result = _attempt(run, workdir, data, mesh, end, begin, notice, show, check_held)
@@ -82,7 +81,6 @@ def train(
       'held_out': result['held_out'] or _last_held_out(workdir),
       'end': end,
       'data': data,
-      'to_come': data.still_to_come(run.phases),
     }
 
 

@@ -15,8 +15,8 @@ import math
 import warnings
 
 import numpy as np
-import tensorflow as tf
 
+from bertzoo_jax.batches import ahead
 from bertzoo_jax.batches import epochs
 from bertzoo_jax.batches import formats
 from bertzoo_jax.batches import masking as maskings
@@ -30,12 +30,6 @@ from bertzoo_jax.common import reading
 from bertzoo_jax.corpus import mixture as corpora
 from bertzoo_jax.parts import named
 from bertzoo_jax.words import word_marks
-
-try:
-  for _kind in ('GPU', 'TPU'):
-    tf.config.set_visible_devices([], _kind)  # the accelerator belongs to the device program
-except (RuntimeError, ValueError):
-  pass  # TensorFlow is already running with its own settings
 
 
 def build(
@@ -105,10 +99,12 @@ def build(
       )
     return maskings.keeping_units(made, length) if keep_units else made
 
-  mask, stairs = mask_of({}), None
+  mask, mask_at = mask_of({}), None
   if split == 'train' and moves:
-    stairs = Stairs(moves, first_step, mask_of)
-    mask = stairs.widest
+    ends = itertools.product(*(((m.field, m.start), (m.field, m.end)) for m in moves))
+    mask = widest = max((mask_of(dict(e)) for e in ends), key=lambda m: m.num_predictions)
+    at = lambda step: {m.field: m.at(first_step + step) for m in moves}
+    mask_at = lambda step: maskings.widened(mask_of(at(step)), widest)
   of_words = [word_marks.check(member, masking) for member in corpus.members]
   # evaluation asks the same of every seed and phase, and nothing but text: so losses compare
   if split != 'train':
@@ -127,7 +123,7 @@ def build(
   for sentence in notes:
     warnings.warn(sentence, stacklevel=2)
   place = Place(batch_size, length, *host, first_example)
-  pipeline = Pipeline(forms[0], mask, source, place, tuple(notes), stairs, causal_at)
+  pipeline = Pipeline(forms[0], mask, source, place, tuple(notes), mask_at, causal_at)
   if named.is_outside(masking['name']):  # tests check the maskings of the package
     pipeline.check(masking['name'])
   return pipeline
@@ -284,25 +280,6 @@ class Place:
     return self.first_example + step * self.batch_size
 
 
-class Stairs:
-  """The maskings of a phase in which numbers of the masking move: one for each stair."""
-
-  def __init__(self, moves, first_step, mask_of):
-    """mask_of: {field: value} → masking.Masking."""
-    self._moves, self._first_step, self._mask_of = moves, first_step, mask_of
-    ends = itertools.product(*(((m.field, m.start), (m.field, m.end)) for m in moves))
-    self.widest = max((mask_of(dict(e)) for e in ends), key=lambda mask: mask.num_predictions)
-
-  def at(self, step: int) -> tuple:
-    """The stairs of a step of the phase; neighbouring steps often share them."""
-    return tuple(m.stair(self._first_step + step) for m in self._moves)
-
-  def masking(self, stairs: tuple):
-    """The masking of some stairs. Its features are as wide as the features of the widest one."""
-    pairs = zip(self._moves, stairs)
-    return maskings.widened(self._mask_of({m.field: m.of_stair(s) for m, s in pairs}), self.widest)
-
-
 class Pipeline:
   """The batches of one phase.
 
@@ -313,47 +290,37 @@ class Pipeline:
     warnings: sentences for the user, which were also issued as Python warnings.
   """
 
-  def __init__(self, form, mask, source, place: Place, warnings=(), stairs=None, causal_at=None):
+  def __init__(self, form, mask, source, place: Place, warnings=(), mask_at=None, causal_at=None):
     """form: over the first part of the split; mask: masking.Masking; source: mixture.Source or
-    Mixture; stairs: the maskings in turn, of which `mask` is the widest; causal_at: see `build`.
+    Mixture; mask_at: step of the phase → its masking, with features as wide as those of `mask`, or
+    None; causal_at: see `build`.
     """
-    self._causal_at = causal_at
+    self._mask_at, self._causal_at = mask_at, causal_at
     self._format, self._masking = form, mask
     self._source, self._place, self.warnings = source, place, warnings
     self.rows_per_epoch, self.num_predictions = source.rows_per_epoch, mask.num_predictions
     self.features = self._describe()
-    self._stairs, self._masks = stairs, {}
-    self._mask = self._function(mask)
-
-  def _function(self, mask):
-    return tf.function(mask.apply, input_signature=self._signature())
-
-  def _mask_at(self, step):
-    """The masking of a step, as a function of tf."""
-    if self._stairs is None:
-      return self._mask
-    stairs = self._stairs.at(step)
-    if stairs not in self._masks:
-      self._masks = {stairs: self._function(self._stairs.masking(stairs))}
-    return self._masks[stairs]
 
   def check(self, name: str) -> None:
     """Raises UserError if the masking of this name writes other features than it declares."""
-    written = self._mask.get_concrete_function().structured_outputs
+    written = self._masking.apply(*self._step_rows(0))
     for feature, (shape, dtype) in self.features.items():
-      declared = tf.TensorSpec([None, *shape[1:]], dtype)
+      declared = f'{np.dtype(dtype).name} {[self._place.rows, *shape[1:]]}'
       found = written.get(feature)
-      if found is None or not declared.is_compatible_with(found):
-        what = 'nothing' if found is None else f'{found.dtype.name} {[*found.shape]}'
+      what = 'nothing' if found is None else f'a {type(found).__name__}, which is no numpy array'
+      if isinstance(found, np.ndarray):
+        what = f'{found.dtype.name} {[*found.shape]}'
+      if what != declared:
         raise errors.UserError(
-          f'masking={name} declares {feature} as {declared.dtype.name} {[*declared.shape]} and '
-          f'writes {what}: mend its num_predictions or features, or what its `apply` returns '
+          f'masking={name} declares {feature} as {declared} and writes {what}: mend its '
+          'num_predictions or features, or what its `apply` returns '
           '(bertzoo_jax/batches/masking/contract.py).'
         )
 
   def batch(self, step: int) -> dict:
     """This host's rows of a step (from 0, local to the phase): {name: numpy array [b, …]}."""
-    return self._finish(*self._step_rows(int(step)), self._mask_at(int(step)))
+    mask = self._mask_at(step) if self._mask_at else self._masking
+    return self._finish(mask, *self._step_rows(step))
 
   def read(self, steps: int) -> tuple[reading.Reading, ...]:
     """Reading of the first steps of the phase, per corpus."""
@@ -361,51 +328,7 @@ class Pipeline:
 
   def iterate(self, first_step: int, end_step: int):
     """The batches of first_step … end_step − 1, computed ahead in threads; each is batch(step)."""
-    while first_step < end_step:
-      end = first_step + 1
-      stairs = self._stairs and self._stairs.at(first_step)
-      while end < end_step and (self._stairs and self._stairs.at(end)) == stairs:
-        end += 1 if self._stairs else end_step - end
-      yield from self._iterate(first_step, end, self._mask_at(first_step))
-      first_step = end
-
-  def _iterate(self, first_step, end_step, mask):
-    """`iterate` of steps that have one masking."""
-    failures = []
-
-    def gather(step):
-      try:
-        features, keys = self._step_rows(int(step))
-        return [features[name] for name in names] + [keys]
-      except Exception as e:
-        failures.append(e)
-        raise
-
-    unmasked = self._unmasked()
-    names, kinds = list(unmasked), [dtype for _, dtype in unmasked.values()] + [np.uint32]
-
-    def load(step):
-      arrays = tf.numpy_function(gather, [step], kinds, stateful=False)
-      for array, (shape, _) in zip(arrays, unmasked.values()):
-        array.set_shape(shape)
-      arrays[-1].set_shape([self._place.rows, 2])
-      return mask(dict(zip(names, arrays[:-1])), arrays[-1])
-
-    options = tf.data.Options()
-    options.deterministic = True
-    # whole batches run side by side: splitting each operation costs a third more
-    options.threading.max_intra_op_parallelism = 1
-    data = (
-      tf.data.Dataset.range(first_step, end_step)
-      .map(load, num_parallel_calls=tf.data.AUTOTUNE)
-      .prefetch(tf.data.AUTOTUNE)
-    )
-    try:
-      yield from data.with_options(options).as_numpy_iterator()
-    except tf.errors.OpError:
-      if failures:
-        raise failures[0] from None
-      raise
+    return ahead.iterate(self.batch, self.features, first_step, end_step)
 
   def evaluation_batches(self, n: int):
     """Yields at most n batches that cover rows of epoch 0 once, in order, always the same ones with
@@ -424,16 +347,16 @@ class Pipeline:
     for first in range(0, len(rows), size):
       here = rows[first : first + size][place.first : place.first + place.rows]
       features, keys = self._source.rows(0, here % total, shuffled=False)
-      batch = self._finish(self._with_causal(features, keys), keys)
+      batch = self._finish(self._masking, self._with_causal(features, keys), keys)
       for name in ('masked_weights', 'pack_ids'):
         batch[name] = np.where((here < total)[:, None], batch[name], 0).astype(batch[name].dtype)
       yield batch
 
   # --- rows ---
 
-  def _finish(self, features, keys, mask=None):
-    masked = (mask or self._mask)(features, keys)
-    return {name: tensor.numpy() for name, tensor in masked.items()}
+  def _finish(self, mask, features, keys):
+    masked = mask.apply(features, keys)
+    return {name: masked[name] for name in self.features}
 
   def _step_rows(self, step):
     """Features before masking and the row keys of this host's part of a step."""
@@ -451,35 +374,16 @@ class Pipeline:
     share = hashing.threshold(self._causal_at(step))
     return {**features, 'causal': (bits.astype(np.int64) < share).astype(np.int32)}
 
-  # --- shapes ---
-
-  def _unmasked(self):
-    """{name: (shape on this host, dtype)} of the features that the format writes."""
-    names = (
-      ['input_ids', 'segment_ids', 'pack_ids']
-      + ['units'] * self._masking.reads_units
-      + ['position_ids'] * self._format.packed
-    )
-    rows = self._place.rows
-    out = {name: ((rows, self._place.length), np.int32) for name in names}
-    if self._format.has_pairs:
-      out['pair_labels'] = ((rows,), np.int32)
-    if self._causal_at is not None:
-      out['causal'] = ((rows,), np.int32)
-    more = self._format.features.items()
-    return {**out, **{name: ((rows, *shape), dtype) for name, (shape, dtype) in more}}
-
-  def _signature(self):
-    features = {
-      name: tf.TensorSpec([None, *shape[1:]], dtype)
-      for name, (shape, dtype) in self._unmasked().items()
-    }
-    return features, tf.TensorSpec([None, 2], tf.uint32)
-
   def _describe(self):
+    """{name: (shape of the global batch, dtype)} of the features of a batch."""
+    names = ['input_ids', 'segment_ids', 'pack_ids'] + ['position_ids'] * self._format.packed
+    features = {name: ((self._place.length,), np.int32) for name in names}
+    if self._format.has_pairs:
+      features['pair_labels'] = ((), np.int32)
+    if self._causal_at is not None:
+      features['causal'] = ((), np.int32)
+    features |= self._format.features
     predictions = (self.num_predictions,)
-    features = {name: (shape[1:], dtype) for name, (shape, dtype) in self._unmasked().items()}
-    features.pop('units', None)
     features |= dict(
       masked_positions=(predictions, np.int32),
       masked_targets=(predictions, np.int32),

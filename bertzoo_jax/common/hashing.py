@@ -2,8 +2,7 @@
 the shuffle of an epoch.
 
 A key is a pair of uint32 arrays. `fold` derives a key, `bits` draws 32 bits for a counter; both
-give the same values from numpy arrays and from TensorFlow tensors, on any machine, and work on
-whole arrays. Counters count modulo 2³².
+work on whole arrays, and give the same values on any machine. Counters count modulo 2³².
 """
 
 import math
@@ -35,27 +34,26 @@ def fold(key, number):
 
 
 def bits(key, counter):
-  """32 uniform bits for every counter: uint32 of the broadcast shape. key: pair of uint32 arrays or
-  tensors. counter: an int, a numpy array of integers, or a uint32 tensor.
+  """32 uniform bits for every counter: uint32 of the broadcast shape. key: pair of uint32 arrays.
+  counter: an int, or an array of integers.
   """
   lo, hi = key
-  shift = _shift(lo)
   if isinstance(counter, int):
-    x = (counter * _STEP & 0xFFFFFFFF) + lo
+    x = lo + (counter * _STEP & 0xFFFFFFFF)
   else:
-    x = (counter.astype(np.uint32) if isinstance(counter, np.ndarray) else counter) * _STEP + lo
-  x = (x ^ shift(x, 16)) * _MIX_1 + hi
-  x = (x ^ shift(x, 15)) * _MIX_2
-  return x ^ shift(x, 16)
+    x = lo + counter.astype(np.uint32) * _STEP
+  x ^= x >> 16
+  x *= _MIX_1
+  x += hi
+  x ^= x >> 15
+  x *= _MIX_2
+  x ^= x >> 16
+  return x
 
 
 def below(random, bound):
   """Uniform int64 in [0, bound) from 32 random bits; bound up to 2³¹ (bias below bound · 2⁻³²)."""
-  if isinstance(random, np.ndarray):
-    return random.astype(np.int64) * bound >> 32
-  import tensorflow as tf
-
-  return tf.bitwise.right_shift(tf.cast(random, tf.int64) * bound, 32)
+  return random.astype(np.int64) * bound >> 32
 
 
 def threshold(share: float) -> int:
@@ -90,11 +88,3 @@ def _feistel(keys, rows, columns, x):
       column + below(bits((keys[0][i + 1 : i + 2], keys[1][i + 1 : i + 2]), row), columns)
     ) % columns
   return row * columns + column
-
-
-def _shift(like):
-  if isinstance(like, np.ndarray):
-    return np.right_shift
-  import tensorflow as tf  # numpy alone needs none of it
-
-  return tf.bitwise.right_shift

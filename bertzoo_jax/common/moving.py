@@ -6,8 +6,6 @@ Up to the first step the field is `from`, from the last step on it is `to`. In b
 the shape: with x from 0 to 1, x (linear) or (1 − cos πx)/2 (cosine). Steps count
 from the start of the run, also in later phases. Held-out figures use the field's own value in the
 config.
-
-A number of the masking takes STAIRS equally spaced values. Each value makes another masking.
 """
 
 import math
@@ -15,7 +13,6 @@ from typing import NamedTuple
 
 from bertzoo_jax.common import errors
 
-STAIRS = 64
 SECTIONS = 'masking', 'objective'
 _SHAPES = {'linear': lambda x, cos: x, 'cosine': lambda x, cos: (1.0 - cos(math.pi * x)) / 2.0}
 
@@ -32,22 +29,13 @@ class Move(NamedTuple):
 
   def at(self, step, numpy=None):
     """The number at a step. numpy: jax.numpy for a traced step."""
-    return self.start + (self.end - self.start) * self._gone(step, numpy)
-
-  def stair(self, step: int) -> int:
-    """The stair of a step, from 0 to STAIRS − 1."""
-    return round(self._gone(step) * (STAIRS - 1))
-
-  def _gone(self, step, numpy=None):
-    """How far the number has moved at a step: 0 is the start, 1 the end."""
     x = (step - self.first) / (self.last - self.first)
     if numpy is not None:
-      return _SHAPES[self.shape](numpy.clip(x, 0.0, 1.0), numpy.cos)
-    return _SHAPES[self.shape](min(max(x, 0.0), 1.0), math.cos)
-
-  def of_stair(self, stair: int) -> float:
-    """The number on a stair."""
-    return self.start + (self.end - self.start) * stair / (STAIRS - 1)
+      x = _SHAPES[self.shape](numpy.clip(x, 0.0, 1.0), numpy.cos)
+      return self.start + (self.end - self.start) * x
+    x = _SHAPES[self.shape](min(max(x, 0.0), 1.0), math.cos)
+    low, high = sorted((self.start, self.end))
+    return min(max(self.start + (self.end - self.start) * x, low), high)  # not rounded beyond
 
 
 def of(config, section: str) -> tuple[Move, ...]:

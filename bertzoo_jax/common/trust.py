@@ -115,6 +115,9 @@ def datasets(dataset, remedy, places):
   """
   with errors.needing(f'{dataset} needs TensorFlow Datasets and TensorFlow: {remedy}'):
     import tensorflow_datasets as tfds
+
+    if importlib.util.find_spec('tensorflow') is None:  # it is imported later, at the first dataset
+      raise ModuleNotFoundError("No module named 'tensorflow'")
   connector = tfds.features.FeatureConnector
   kept = vars(connector)['cls_from_name']  # the one place where that library imports such a module
 

@@ -76,7 +76,6 @@ from bertzoo_jax.runs import workdir as workdirs
 
 
 def main(_):
-  cli.quiet_tensorflow()
   if (_CORPUS.value is None) == (_MINIMAL_PAIRS.value is None):
     raise errors.UserError(
       'Give --corpus (held-out text) or --minimal_pairs (pairs of sentences), one of the two.'

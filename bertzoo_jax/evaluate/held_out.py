@@ -3,6 +3,7 @@
 import warnings
 
 from bertzoo_jax import pretrained
+from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
@@ -74,8 +75,6 @@ def rows_of(corpus, config, format, split: str, batches: int) -> list[dict]:
   Raises:
     UserError: the split has no row of the format, or an error of pipeline.build.
   """
-  from bertzoo_jax.batches import pipeline  # with TensorFlow, which minimal pairs do without
-
   fields = dict(
     format=format, masking=config.masking, length=config.length, seed=config.seed, split=split
   )

@@ -303,7 +303,6 @@ def data_of(experiment, task, weights) -> training_data.Data:
       **({'task': dict(task.facts)} if task.facts else {}),
     },
     vocab_size=weights.vocab_size,
-    last_step=None,
     entropy=None,
     held_out_sizes={},
     phase=phase,

@@ -86,7 +86,6 @@ def main(_):
   forkserver.set_forkserver_preload(['bertzoo_jax.preflight.processes'])
   forkserver.ensure_running()
   jax.config.update('jax_platforms', 'cpu')  # a chip that is here belongs to the run
-  cli.quiet_tensorflow()
   from bertzoo_jax.finetune import plan
   from bertzoo_jax.preflight import report
   from bertzoo_jax.preflight import verdict

@@ -208,7 +208,7 @@ def _lowered(job):
   mesh = sharding.mesh(config.run.mesh, devices)
   phase_data = lambda phase: training_data.PhaseData(job.features[phase.index])
   data = training_data.Data(
-    {}, job.vocab_size, None, None, {}, phase_data, phase_data, lambda folder: None
+    {}, job.vocab_size, None, {}, phase_data, phase_data, lambda folder: None
   )
   for i, features in job.features.items():
     checks.of_phase(job.run, phases[i], features, job.vocab_size, mesh)

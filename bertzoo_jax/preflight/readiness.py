@@ -19,6 +19,7 @@ import warnings
 from typing import NamedTuple
 
 from bertzoo_jax import tokenizers
+from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import reading
@@ -92,8 +93,6 @@ def of_epochs(findings: Findings, config, paths):
       f'--corpus a local copy. Time and cost are of the {steps:,} steps of config.phases.',
     )
     return config
-  from bertzoo_jax.batches import pipeline  # with TensorFlow
-
   return pipeline.of_epochs(config, mixture.open(paths, config))
 
 
@@ -103,8 +102,6 @@ def text(findings: Findings, run, paths, hosts: int) -> Text:
   If one is in an object store, they are judged by their manifests alone. Adds P06, P07, W02 and
   W03. hosts: that share a batch.
   """
-  from bertzoo_jax.batches import pipeline  # with TensorFlow
-
   config, corpus, manifests, paths = run.config, None, {}, mixture.listed(paths)
   with findings.collecting('P06'):
     mixture.names(paths)  # none twice
@@ -148,7 +145,7 @@ def text(findings: Findings, run, paths, hosts: int) -> Text:
       read_of = lambda phase: reads[phase.index]
       kept = reading.kept(config.run.keep_words, run.phases, read_of, run.end_step)
   data = training_data.Data(
-    {'hash': model.hash}, model.vocab_size, None, None, {}, trial, trial, lambda folder: None
+    {'hash': model.hash}, model.vocab_size, None, {}, trial, trial, lambda folder: None
   )
   return Text(
     data,

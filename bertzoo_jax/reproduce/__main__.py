@@ -195,7 +195,6 @@ def _texts(asked, config, workdir, source, say) -> dict[str, str]:
 
 
 def main(_):
-  cli.quiet_tensorflow()
   asked = dict(rows=_ROWS.value, tpu=_TPU.value)
   if _PREFLIGHT.value:
     print(preflight(_CONFIG.value, _WORKDIR.value, price=_PRICE.value, **asked))

@@ -20,6 +20,7 @@ import rich.table
 from absl import flags
 
 from bertzoo_jax import cli
+from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import moving
 from bertzoo_jax.common import reading
@@ -64,8 +65,6 @@ def show(
   Raises:
     UserError: whatever the user can mend.
   """
-  from bertzoo_jax.batches import pipeline  # with TensorFlow, once the line is read
-
   ranges.check(config)
   console = console or rich.console.Console(highlight=False, soft_wrap=True)
   if npz is not None:
@@ -215,7 +214,6 @@ def _range(text):
 
 
 def main(_):
-  cli.quiet_tensorflow()
   asked = dict(cache_dir=_CACHE_DIR.value, phase=_PHASE.value, split=_SPLIT.value, npz=_NPZ.value)
   asked |= dict(steps=_range(_STEPS.value), rows=_ROWS.value, stats=_STATS.value)
   show(_CONFIG.value, _CORPUS.value, **asked)

@@ -103,13 +103,12 @@ def build(section, length, corpus):
   return masking.BY_NAME[fields.pop('name')](length, corpus, **fields)
 
 
-def run(mask, features, keys, apply=None):
-  """The masked features as numpy arrays. apply: mask.apply as a function of tf, traced before."""
-  import tensorflow as tf
-
-  features = {k: tf.constant(v) for k, v in features.items() if k != 'units' or mask.reads_units}
-  out = (apply or mask.apply)(features, tf.constant(keys))
-  return {k: v.numpy() for k, v in out.items()}
+def run(mask, features, keys):
+  """The masked features. A masking writes to none of its arguments."""
+  given = {k: v.copy() for k, v in features.items() if k != 'units' or mask.reads_units}
+  for array in (*given.values(), keys := keys.copy()):
+    array.flags.writeable = False
+  return mask.apply(given, keys)
 
 
 def chosen(out):

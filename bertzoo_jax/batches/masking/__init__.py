@@ -1,8 +1,7 @@
 """Masking: which tokens of a row are predicted, and what the network sees in their place.
 
-A masking is TensorFlow integer operations on the whole batch, of static shapes, the same eagerly
-and inside tf.data; its randomness comes with every row as a key. Schemes that go step by step are
-loops over steps, all rows of the batch in each.
+A masking is integer operations of numpy on the whole batch; its randomness comes with every row as
+a key. Schemes that go step by step are loops over steps, all unfinished rows of the batch in each.
 
 Fields: bertzoo_jax/parts/maskings.py. Here they are explained where the algorithm needs more words.
 """

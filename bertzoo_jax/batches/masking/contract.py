@@ -49,8 +49,6 @@ def keeping_units(masking, length):
 
 def widened(masking, widest):
   """The same masking; zeros are added until its features have the shapes that `widest` has."""
-  import tensorflow as tf
-
   slots = ('masked_positions', 'masked_targets', 'masked_weights')
   wanted = dict.fromkeys(slots, (widest.num_predictions,))
   wanted |= {name: shape for name, (shape, _) in widest.features.items()}
@@ -58,8 +56,8 @@ def widened(masking, widest):
   def apply(features, keys_B2):
     out = dict(masking.apply(features, keys_B2))
     for name, shape in wanted.items():
-      more = [[0, most - size] for most, size in zip(shape, out[name].shape[1:])]
-      out[name] = tf.pad(out[name], [[0, 0], *more])
+      more = [(0, most - size) for most, size in zip(shape, out[name].shape[1:])]
+      out[name] = np.pad(out[name], [(0, 0), *more])
     return out
 
   return widest._replace(apply=apply)
@@ -71,18 +69,16 @@ def of_text(masking, special):
 
   special: {'pad' | 'unk' | 'cls' | 'sep' | 'mask' | …: id}; an unknown token is text.
   """
-  import tensorflow as tf
-
   ids = sorted({i for name, i in special.items() if name != 'unk'})
 
   def apply(features, keys_B2):
     before_BL, out = features['input_ids'], masking.apply(features, keys_B2)
-    special_BL = tf.reduce_any(before_BL[..., None] == tf.constant(ids, before_BL.dtype), axis=-1)
-    special_BP = tf.gather(special_BL, out['masked_positions'], batch_dims=1)
+    special_BL = np.isin(before_BL, ids)
+    special_BP = np.take_along_axis(special_BL, out['masked_positions'], axis=1)
     return {
       **out,
-      'input_ids': tf.where(special_BL, before_BL, out['input_ids']),
-      'masked_weights': tf.where(special_BP, 0.0, out['masked_weights']),
+      'input_ids': np.where(special_BL, before_BL, out['input_ids']),
+      'masked_weights': np.where(special_BP, np.float32(0), out['masked_weights']),
     }
 
   return masking._replace(apply=apply)
@@ -109,13 +105,14 @@ def nearest(length, rate, most=0):
   """Predictions of a row of n = 0 … L tokens: max(1, round(rate · n)), halves to even, at most
   `most` (0: any number).
   """
-  counts = np.array([0] + [max(1, round(rate * n)) for n in range(1, length + 1)], np.int32)
+  counts = np.maximum(np.rint(rate * np.arange(length + 1)), 1).astype(np.int64)
+  counts[0] = 0
   return np.minimum(counts, most) if most else counts
 
 
 def upwards(length, rate):
   """The same as ceil(rate · n), where 0.15 · 20 is 3."""
-  return np.ceil(rate * np.arange(length + 1) - 1e-9).astype(np.int32)
+  return np.ceil(rate * np.arange(length + 1) - 1e-9).astype(np.int64)
 
 
 # --- lengths ---
@@ -138,18 +135,15 @@ def draw_length(random, thresholds, most=None):
   """Lengths from 1 on, of random uint32 bits of any shape.
 
   Args:
-    random: uint32 tensor.
+    random: uint32.
     thresholds: of `cumulative`.
-    most: int32 tensor of the same shape, from 1: no length is larger, and the others keep their
+    most: integers of the same shape, from 1: no length is larger, and the others keep their
       proportions. None: N.
 
   Returns:
-    int32.
+    int64.
   """
-  import tensorflow as tf
-
-  table = tf.constant(thresholds)
   last = len(thresholds) - 1
-  bound = table[last] if most is None else tf.gather(table, tf.minimum(most, last))
-  value = tf.bitwise.right_shift(tf.cast(random, tf.int64) * bound, 32)
-  return tf.reduce_sum(tf.cast(value[..., None] >= table[:-1], tf.int32), axis=-1)
+  bound = thresholds[last] if most is None else thresholds.take(np.minimum(most, last))
+  value = hashing.below(random, bound)
+  return sum((value >= least for least in thresholds[1:-1]), np.ones(value.shape, np.int64))

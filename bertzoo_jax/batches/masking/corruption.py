@@ -5,7 +5,6 @@ B rows, L length, P predictions, V vocabulary, K chosen positions of the whole b
 """
 
 import numpy as np
-import tensorflow as tf
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
@@ -13,12 +12,11 @@ from bertzoo_jax.common import hashing
 
 def predict(features, positions_BP, real_BP):
   """The features with the predictions at `positions_BP`; fillers have target and weight 0."""
-  targets_BP = tf.where(real_BP, tf.gather(features['input_ids'], positions_BP, batch_dims=1), 0)
   return {
     **features,
     'masked_positions': positions_BP,
-    'masked_targets': targets_BP,
-    'masked_weights': tf.cast(real_BP, tf.float32),
+    'masked_targets': at(features['input_ids'], positions_BP) * real_BP,
+    'masked_weights': real_BP.astype(np.float32),
   }
 
 
@@ -33,25 +31,29 @@ def replace(features, seen_BP, counts_BP=None):
   """
   ids_BL, positions_BP = features['input_ids'], features['masked_positions']
   real_BP = features['masked_weights'] > 0 if counts_BP is None else counts_BP
-  # added: a filler may share its place with a prediction
-  changes_BP = tf.where(real_BP, seen_BP - features['masked_targets'], 0)
-  flat_BP = positions_BP + ids_BL.shape[1] * tf.range(tf.shape(ids_BL)[0])[:, None]
-  ids = tf.tensor_scatter_nd_add(
-    tf.reshape(ids_BL, [-1]), tf.reshape(flat_BP, [-1, 1]), tf.reshape(changes_BP, [-1])
-  )
-  return {**features, 'input_ids': tf.reshape(ids, tf.shape(ids_BL))}
+  ids_N = ids_BL.reshape(-1).copy()
+  ids_N[flat(positions_BP, ids_BL.shape[1])[real_BP]] = seen_BP[real_BP]
+  return {**features, 'input_ids': ids_N.reshape(ids_BL.shape)}
+
+
+def flat(columns, length):
+  """int64 [B, …]: places in the flattened rows of `length` columns, of columns [B, …]."""
+  rows = np.arange(0, len(columns) * length, length)
+  return columns + rows.reshape(-1, *[1] * (columns.ndim - 1))
+
+
+def at(x_BL, columns):
+  """The values [B, …] of each row at some of its columns [B, …]."""
+  return x_BL.reshape(-1).take(flat(columns, x_BL.shape[1]))
 
 
 def slots(chosen_BL, num_predictions):
   """(positions [B, P] ascending, fillers 0; whether real) of at most P chosen positions a row."""
-  count_B = tf.reduce_sum(tf.cast(chosen_BL, tf.int32), axis=1)
-  chosen_K2 = tf.cast(tf.where(chosen_BL), tf.int32)
-  row_K, position_K = chosen_K2[:, 0], chosen_K2[:, 1]
-  slot_K = tf.range(tf.shape(row_K)[0]) - tf.gather(tf.cumsum(count_B, exclusive=True), row_K)
-  positions_BP = tf.scatter_nd(
-    tf.stack([row_K, slot_K], 1), position_K, [tf.shape(chosen_BL)[0], num_predictions]
-  )
-  return positions_BP, tf.sequence_mask(count_B, num_predictions)
+  count_B = np.count_nonzero(chosen_BL, axis=1)
+  real_BP = np.arange(num_predictions) < count_B[:, None]
+  positions_BP = np.zeros(real_BP.shape, np.int32)
+  positions_BP[real_BP] = np.flatnonzero(chosen_BL) % chosen_BL.shape[1]
+  return positions_BP, real_BP
 
 
 def corrupter(corpus, shares, random_tokens):
@@ -73,10 +75,10 @@ def corrupter(corpus, shares, random_tokens):
   mask_id = corpus.special['mask']
 
   def corrupt(key, positions_BP, targets_BP, groups_BP):
-    what_BP = tf.cast(draw(key, hashing.CORRUPT, groups_BP), tf.int64)
+    what_BP = draw(key, hashing.CORRUPT, groups_BP)
     random_BP = draw_token(draw(key, hashing.REPLACE, positions_BP))
-    return tf.where(
-      what_BP < as_mask, mask_id, tf.where(what_BP < as_random, random_BP, targets_BP)
+    return np.where(
+      what_BP < as_mask, mask_id, np.where(what_BP < as_random, random_BP, targets_BP)
     )
 
   return corrupt
@@ -85,9 +87,9 @@ def corrupter(corpus, shares, random_tokens):
 def draw(key, purpose, counters):
   """32 random bits for every counter of [B] or [B, …], or of [1, …] for all rows."""
   key = hashing.fold(key, purpose)
-  for _ in range(len(counters.shape) - 1):
+  for _ in range(counters.ndim - 1):
     key = tuple(k[..., None] for k in key)
-  return hashing.bits(key, tf.cast(counters, tf.uint32))
+  return hashing.bits(key, counters)
 
 
 # --- random tokens ---
@@ -100,32 +102,25 @@ def random_token(corpus, name):
 
 def _uniform(*excluded):
   def build(corpus):
-    ids = np.setdiff1d(
-      np.arange(corpus.vocab_size, dtype=np.int32), [corpus.special[name] for name in excluded]
-    )
-    return lambda random: tf.gather(tf.constant(ids), hashing.below(random, len(ids)))
+    some = [corpus.special[name] for name in excluded]
+    ids = np.delete(np.arange(corpus.vocab_size, dtype=np.int32), some)
+    return lambda random: ids.take(hashing.below(random, len(ids)))
 
   return build
 
 
 def _unigrams(corpus):
-  # of any size: a large corpus times 2³² is no int64
-  counts = np.asarray(corpus.unigrams).astype(object)
-  if not counts.any():
+  ends = np.cumsum(corpus.unigrams, dtype=np.int64)
+  if not ends[-1]:
     raise errors.UserError(
       "config.masking.random_tokens is 'unigrams' and the corpus has no tokens: take "
       'random_tokens=all.'
     )
-  # bits below least[i] are tokens up to i
-  least = (np.cumsum(counts) * 2**32 // sum(counts)).astype(np.int64)
-
-  def draw_token(random):
-    flat = tf.searchsorted(
-      tf.constant(least), tf.reshape(tf.cast(random, tf.int64), [-1]), side='right'
-    )
-    return tf.reshape(flat, tf.shape(random))
-
-  return draw_token
+  # bits below least[i] are tokens up to i: ends · 2³² // total, in halves, as a large corpus times
+  # 2³² is no int64
+  high, rest = np.divmod(ends << 16, ends[-1])
+  least = (high << 16) + (rest << 16) // ends[-1]
+  return lambda random: least.searchsorted(random.astype(np.int64), 'right').astype(np.int32)
 
 
 _RANDOM_TOKENS = {

@@ -1,6 +1,6 @@
 """N-grams of words."""
 
-import tensorflow as tf
+import numpy as np
 
 from bertzoo_jax.batches.masking import contract
 from bertzoo_jax.batches.masking import corruption as corruptions
@@ -47,7 +47,7 @@ def ngram(length, corpus, fields):
     words = words_lib.find(
       words_lib.text(features, corpus.special), pack_BL, words_lib.continues(marks_BL, 'word')
     )
-    left_B = tf.gather(tf.constant(counts), tf.reduce_sum(tf.cast(pack_BL > 0, tf.int32), axis=1))
+    left_B = counts.take(np.count_nonzero(pack_BL, axis=1))
     chosen_BL = words_lib.tokens(words, select(key, words, left_B, thresholds))
     positions_BP, real_BP = corruptions.slots(chosen_BL, num_predictions)
     features = corruptions.predict(features, positions_BP, real_BP)
@@ -59,16 +59,11 @@ def ngram(length, corpus, fields):
 
 
 def _shuffled(key, words, left_B, thresholds):
-  order_LB, column_LB = words_lib.shuffled(key, words)
-  random_LB = tf.transpose(corruptions.draw(key, hashing.COUNT, tf.transpose(column_LB)))
-  room_LB = tf.gather(words.last, order_LB) - order_LB + 1
-  return words_lib.take(
-    words,
-    order_LB,
-    contract.draw_length(random_LB, thresholds, room_LB),
-    left_B,
-    len(thresholds) - 1,
-  )
+  order_BL, column_BL = words_lib.shuffled(key, words)
+  random_BL = corruptions.draw(key, hashing.COUNT, column_BL)
+  room_BL = words.last.take(order_BL) - order_BL + 1
+  size_BL = contract.draw_length(random_BL, thresholds, room_BL)
+  return words_lib.take(words, order_BL, size_BL, left_B, len(thresholds) - 1)
 
 
 def _left_to_right(key, words, left_B, thresholds):
@@ -82,63 +77,44 @@ def _left_to_right(key, words, left_B, thresholds):
   none, largest = words_lib.stand_in(words), len(thresholds) - 1
   share = [int(b) - int(a) for a, b in zip(thresholds, thresholds[1:])]
   mean = round(_UNIT * sum((n + 1) * s for n, s in enumerate(share)) / sum(share))
-  columns, look, more = tf.range(words.of.shape[1])[None], tf.range(_LOOK), tf.range(largest)
-  flat_K = words.start + words.of.shape[1] * _rows(words)
-  at_words = lambda x_BL: tf.gather(tf.reshape(x_BL, [-1]), flat_K)
-  coin_K = at_words(tf.cast(corruptions.draw(key, hashing.COIN, columns), tf.int64))
-  number = tf.range(none + 1)
-  size_K = contract.draw_length(
-    at_words(corruptions.draw(key, hashing.COUNT, columns)), thresholds, words.last - number + 1
+  look, more = np.arange(_LOOK), np.arange(largest)
+  row_K = np.append(np.repeat(np.arange(len(words.count)), words.count), 0)
+  draw_K = lambda purpose: hashing.bits(
+    tuple(k.take(row_K) for k in hashing.fold(key, purpose)), words.start
   )
-  tokens_K, behind_B = words.end - words.start, words.first + words.count
-  rest_B = tf.reduce_sum(tf.cast(words.of < none, tf.int32), axis=1)
-
-  def unfinished(word_B, rest_B, left_B, taken):
-    return tf.reduce_any((left_B > 0) & (word_B < behind_B))
-
-  # looks at some words, of which the first that begins a run counts
-  def step(word_B, rest_B, left_B, taken):
-    seen_BW = word_B[:, None] + look
-    seen_BW = tf.where(seen_BW < behind_B[:, None], seen_BW, none)
-    passed_BW = tf.cumsum(tf.gather(tokens_K, seen_BW), axis=1)
-    r_B = tf.cast(left_B, tf.int64)
-    rest_BW = tf.cast(rest_B[:, None] - passed_BW + tf.gather(tokens_K, seen_BW), tf.int64)
-    chance_BW = _UNIT * r_B[:, None] + mean * (rest_BW - r_B[:, None])
-    begins_BW = (seen_BW < none) & (
-      tf.gather(coin_K, seen_BW) * chance_BW < tf.bitwise.left_shift(_UNIT * r_B, 32)[:, None]
-    )
-    begins_B = tf.reduce_any(begins_BW, axis=1)
-    skipped_B = tf.where(begins_B, tf.argmax(begins_BW, axis=1, output_type=tf.int32), _LOOK)
-    first_B = tf.where(begins_B, tf.minimum(word_B + skipped_B, none), none)
-    run_BN = tf.minimum(first_B[:, None] + more, none)
-    cost_BN = tf.gather(words.end, run_BN) - tf.gather(words.start, first_B)[:, None]
-    fits_BN = (
-      begins_B[:, None]
-      & (more < tf.gather(size_K, first_B)[:, None])
-      & (cost_BN <= left_B[:, None])
-    )
-    taken = tf.tensor_scatter_nd_update(
-      taken, tf.where(fits_BN, run_BN, none)[..., None], tf.ones_like(fits_BN)
-    )
-    spent_B = tf.reduce_max(tf.where(fits_BN, cost_BN, 0), axis=1)
-    used_B = tf.where(begins_B, tf.maximum(1, tf.reduce_sum(tf.cast(fits_BN, tf.int32), axis=1)), 0)
-    gone_B = tf.reduce_sum(
-      tf.where(look < skipped_B[:, None], tf.gather(tokens_K, seen_BW), 0), axis=1
-    )
-    rest_B -= gone_B + tf.maximum(spent_B, tf.gather(tokens_K, first_B))
-    return word_B + skipped_B + used_B, rest_B, left_B - spent_B, taken
-
-  taken = tf.while_loop(
-    unfinished,
-    step,
-    (words.first, rest_B, left_B, tf.zeros([none + 1], tf.bool)),
-    parallel_iterations=1,
-  )[-1]
-  return taken & (number < none)
-
-
-def _rows(words):
-  """int32 [K+1]: the row of each word; the last row for the stand-in."""
-  rows = tf.shape(words.count)[0]
-  row_K = tf.repeat(tf.range(rows), words.count)
-  return tf.concat([row_K, [rows - 1]], 0)
+  coin_K = draw_K(hashing.COIN).astype(np.int64)
+  room_K = words.last - np.arange(none + 1) + 1
+  size_K = contract.draw_length(draw_K(hashing.COUNT), thresholds, room_K)
+  tokens_K = words.end - words.start
+  taken = np.zeros(none + 1, bool)
+  # of the R unfinished rows: the next word, the one behind the row, tokens of row and budget left
+  state = words.first, words.first + words.count, np.count_nonzero(words.of < none, axis=1), left_B
+  while True:
+    word_R, behind_R, rest_R, left_R = state
+    open_R = (left_R > 0) & (word_R < behind_R)
+    if not open_R.all():
+      word_R, behind_R, rest_R, left_R = (x[open_R] for x in state)
+    if not len(word_R):
+      return taken
+    # looks at some words, of which the first that begins a run counts
+    seen_RW = word_R[:, None] + look
+    seen_RW = np.where(seen_RW < behind_R[:, None], seen_RW, none)
+    size_RW = tokens_K.take(seen_RW)
+    passed_RW = np.cumsum(size_RW, axis=1)
+    rest_RW = rest_R[:, None] - passed_RW + size_RW
+    chance_RW = _UNIT * left_R[:, None] + mean * (rest_RW - left_R[:, None])
+    begins_RW = coin_K.take(seen_RW) * chance_RW < (_UNIT * left_R << 32)[:, None]
+    begins_RW &= seen_RW < none
+    begins_R = begins_RW.any(axis=1)
+    skipped_R = np.where(begins_R, begins_RW.argmax(axis=1), _LOOK)
+    first_R = np.where(begins_R, np.minimum(word_R + skipped_R, none), none)
+    run_RN = np.minimum(first_R[:, None] + more, none)
+    cost_RN = words.end.take(run_RN) - words.start.take(first_R)[:, None]
+    fits_RN = begins_R[:, None] & (more < size_K.take(first_R)[:, None])
+    fits_RN &= cost_RN <= left_R[:, None]
+    taken[run_RN[fits_RN]] = True
+    spent_R = (cost_RN * fits_RN).max(axis=1)
+    used_R = np.where(begins_R, np.maximum(1, np.count_nonzero(fits_RN, axis=1)), 0)
+    gone_R = (size_RW * (look < skipped_R[:, None])).sum(axis=1)
+    rest_R = rest_R - gone_R - np.maximum(spent_R, tokens_K.take(first_R))
+    state = word_R + skipped_R + used_R, behind_R, rest_R, left_R - spent_R

@@ -1,7 +1,8 @@
 """Targets of permutation language modelling, and the order in which a row's tokens are said."""
 
+import itertools
+
 import numpy as np
-import tensorflow as tf
 
 from bertzoo_jax.batches.masking import contract
 from bertzoo_jax.batches.masking import corruption as corruptions
@@ -49,41 +50,35 @@ def permutation(length, corpus, *, context, max_span, num_predictions, block, sp
   blocks, table = -(-length // block), _goals(length, num_predictions, block)
 
   def divided(x_BL):
-    return tf.reshape(tf.pad(x_BL, [[0, 0], [0, blocks * block - length]]), [-1, block])
+    return np.pad(x_BL, [(0, 0), (0, blocks * block - length)]).reshape(-1, block)
 
   def united(x_RM):
-    return tf.reshape(x_RM, [-1, blocks * block])[:, :length]
+    return x_RM.reshape(-1, blocks * block)[:, :length]
 
   def apply(features, keys_B2):
     features = dict(features)
     marks_BL, pack_BL = features.pop('units'), features['pack_ids']
-    number_R = tf.tile(tf.range(blocks), tf.shape(pack_BL)[:1])
-    key = hashing.fold(
-      tuple(tf.repeat(k, blocks) for k in contract.row_key(keys_B2)), tf.cast(number_R, tf.uint32)
-    )
-    reverse_R1 = (
-      tf.repeat(features['direction'] > 0, blocks)[:, None] if 'direction' in features else None
-    )
-    turn = lambda x_RM: (
-      x_RM if reverse_R1 is None else tf.where(reverse_R1, tf.reverse(x_RM, [1]), x_RM)
-    )
+    number_R = np.tile(np.arange(blocks), len(pack_BL))
+    key = hashing.fold(tuple(np.repeat(k, blocks) for k in contract.row_key(keys_B2)), number_R)
+    reverse_R1 = np.repeat(features.get('direction', np.zeros(len(pack_BL))) > 0, blocks)[:, None]
+    turn = lambda x_RM: np.where(reverse_R1, x_RM[:, ::-1], x_RM)
     text_RM, used_RM = divided(words_lib.text(features, corpus.special)), divided(pack_BL)
     words = words_lib.find(
       turn(text_RM), turn(used_RM), turn(divided(words_lib.continues(marks_BL, 'word')))
     )
-    goal_R = tf.gather_nd(
-      tf.constant(table),
-      tf.stack([number_R, tf.reduce_sum(tf.cast(used_RM > 0, tf.int32), axis=1)], 1),
-    )
+    goal_R = table[number_R, np.count_nonzero(used_RM, axis=1)]
     in_spans_RM = (
       turn(_spans(key, words, goal_R, thresholds, context, extent)) if max_span else None
     )
-    target_RM = tokens.choose(key, text_RM, goal_R, int(table.max()), first_BL=in_spans_RM)
+    target_RM = tokens.choose(key, text_RM, goal_R, first_BL=in_spans_RM)
     # a random permutation of the block
-    place_RM = tf.math.top_k(words_lib.ranks(key, hashing.PERMUTE, block), block).indices
-    order_RM = tf.where(text_RM & ~target_RM, 0, 1 + place_RM) + (number_R * (block + 1))[:, None]
+    place_RM = np.argsort(-words_lib.ranks(key, hashing.PERMUTE, block), axis=1)
+    order_RM = np.where(text_RM & ~target_RM, 0, 1 + place_RM) + (number_R * (block + 1))[:, None]
     positions_BP, real_BP = corruptions.slots(united(target_RM), num_predictions)
-    return {**corruptions.predict(features, positions_BP, real_BP), 'order': united(order_RM)}
+    return {
+      **corruptions.predict(features, positions_BP, real_BP),
+      'order': united(order_RM).astype(np.int32),
+    }
 
   return contract.Masking(
     num_predictions, repeat, apply, dict(order=((length,), np.int32)), reads_units=True
@@ -106,7 +101,7 @@ def in_order(length, corpus):
   def apply(features, keys_B2):
     del keys_B2  # nothing is random
     text_BL = words_lib.text(features, corpus.special)
-    order_BL = tf.broadcast_to(tf.range(length), tf.shape(text_BL))
+    order_BL = np.tile(np.arange(length, dtype=np.int32), (len(text_BL), 1))
     return {**corruptions.predict(features, *corruptions.slots(text_BL, length)), 'order': order_BL}
 
   return contract.Masking(length, 0, apply, dict(order=((length,), np.int32)))
@@ -128,64 +123,52 @@ def _goals(length, num_predictions, block):
 def _spans(key, words, left_R, thresholds, context, extent):
   """bool [R, M]: the tokens in spans, of R blocks of M tokens."""
   none, size = words_lib.stand_in(words), words.of.shape[1]
-  row_R = tf.range(tf.shape(left_R)[0])
-  begins_RM = (words.of < none) & (tf.gather(words.start, words.of) == tf.range(size))
+  begins_RM = words_lib.begins(words)
   # the first word from a column on
-  next_RM = words.first[:, None] + tf.cumsum(tf.cast(begins_RM, tf.int32), axis=1, exclusive=True)
-  count_key, context_key = hashing.fold(key, hashing.COUNT), hashing.fold(key, hashing.CONTEXT)
-
-  def unfinished(t, column_R, left_R, edges):
-    return tf.reduce_any((left_R > 0) & (column_R < size))
-
-  def step(t, column_R, left_R, edges):
-    t32 = tf.cast(t, tf.uint32)
-    n_R = tf.minimum(
-      contract.draw_length(hashing.bits(count_key, t32), thresholds), tf.maximum(left_R, 1)
+  next_RM = words.first[:, None] + np.cumsum(begins_RM, axis=1) - begins_RM
+  keys = *hashing.fold(key, hashing.COUNT), *hashing.fold(key, hashing.CONTEXT)
+  edges_RM = np.zeros((len(left_R), size + 1), np.int64)
+  # of the Q unfinished blocks
+  row_Q, column_Q, left_Q = np.arange(len(left_R)), np.zeros(len(left_R), np.int64), left_R
+  for t in itertools.count():
+    open_Q = (left_Q > 0) & (column_Q < size)
+    row_Q, column_Q, left_Q = row_Q[open_Q], column_Q[open_Q], left_Q[open_Q]
+    if not len(row_Q):
+      return np.cumsum(edges_RM, axis=1)[:, :size] > 0
+    key_Q = [k.take(row_Q) for k in keys]
+    n_Q = np.minimum(contract.draw_length(hashing.bits(key_Q[:2], t), thresholds), left_Q)
+    before_Q = hashing.below(hashing.bits(key_Q[2:], t), context * n_Q)
+    place_Q = column_Q + before_Q
+    word_Q = next_RM[row_Q, np.minimum(place_Q, size - 1)]
+    found_Q = (place_Q < size) & (word_Q < (words.first + words.count).take(row_Q))
+    end_Q, inside_Q = extent(words, np.where(found_Q, word_Q, none), row_Q, n_Q, left_Q)
+    found_Q &= inside_Q
+    begin_Q = words.start.take(np.where(found_Q, word_Q, none))
+    taken_Q = np.where(found_Q, end_Q - begin_Q, 0)
+    edges_RM[row_Q, begin_Q] += taken_Q > 0
+    edges_RM[row_Q, end_Q] -= taken_Q > 0
+    column_Q = np.where(
+      found_Q, np.where(taken_Q > 0, end_Q, begin_Q) + context * n_Q - before_Q, size
     )
-    before_R = tf.cast(
-      hashing.below(hashing.bits(context_key, t32), tf.cast(context * n_R, tf.int64)), tf.int32
-    )
-    place_R = column_R + before_R
-    word_R = tf.gather(next_RM, tf.minimum(place_R, size - 1), batch_dims=1)
-    found_R = (left_R > 0) & (place_R < size) & (word_R < words.first + words.count)
-    end_R, inside_R = extent(words, tf.where(found_R, word_R, none), n_R, left_R)
-    found_R &= inside_R
-    begin_R = tf.gather(words.start, tf.where(found_R, word_R, none))
-    taken_R = tf.where(found_R, end_R - begin_R, 0)
-    ends = tf.stack([row_R * (size + 1) + begin_R, row_R * (size + 1) + end_R], 1)
-    edges = tf.tensor_scatter_nd_add(
-      edges, ends[..., None], tf.where(taken_R[:, None] > 0, [[1, -1]], 0)
-    )
-    column_R = tf.where(
-      found_R, tf.where(taken_R > 0, end_R, begin_R) + context * n_R - before_R, size
-    )
-    return t + 1, column_R, left_R - taken_R, edges
-
-  state = (0, tf.zeros_like(left_R), left_R, tf.zeros([tf.shape(left_R)[0] * (size + 1)], tf.int32))
-  edges = tf.while_loop(unfinished, step, state, parallel_iterations=1)[-1]
-  return tf.cumsum(tf.reshape(edges, [-1, size + 1]), axis=1)[:, :size] > 0
+    left_Q = left_Q - taken_Q
 
 
-def _words(words, word_R, n_R, left_R):
+def _words(words, word_Q, row_Q, n_Q, left_Q):
   """(the column behind as many of n words as the run and the budget have; whether n words end
   before the block's last one).
   """
-  none = words_lib.stand_in(words)
-  last_R = tf.minimum(tf.gather(words.last, word_R), word_R + n_R - 1)
-  most_R, begin_R = tf.reduce_max(n_R), tf.gather(words.start, word_R)
-  word_RN = tf.minimum(word_R[:, None] + tf.range(most_R), none)
-  end_RN = tf.gather(words.end, word_RN)
-  fits_RN = (word_RN <= last_R[:, None]) & (end_RN - begin_R[:, None] <= left_R[:, None])
-  return tf.reduce_max(
-    tf.where(fits_RN, end_RN, begin_R[:, None]), axis=1
-  ), word_R + n_R < words.first + words.count
+  last_Q = np.minimum(words.last.take(word_Q), word_Q + n_Q - 1)
+  begin_Q = words.start.take(word_Q)
+  word_QN = np.minimum(word_Q[:, None] + np.arange(n_Q.max()), words_lib.stand_in(words))
+  end_QN = words.end.take(word_QN)
+  fits_QN = (word_QN <= last_Q[:, None]) & (end_QN - begin_Q[:, None] <= left_Q[:, None])
+  end_Q = np.where(fits_QN, end_QN, begin_Q[:, None]).max(axis=1)
+  return end_Q, word_Q + n_Q < (words.first + words.count).take(row_Q)
 
 
-def _pieces(words, word_R, n_R, left_R):
+def _pieces(words, word_Q, row_Q, n_Q, left_Q):
   """(the column behind n tokens, of which the budget has enough; whether they end before the
   block's last one).
   """
-  end_R = tf.gather(words.start, word_R) + n_R
-  return tf.minimum(
-    end_R, tf.gather(words.end, tf.gather(words.last, word_R))
-  ), end_R < words.of.shape[1]
+  end_Q = words.start.take(word_Q) + n_Q
+  return np.minimum(end_Q, words.end.take(words.last.take(word_Q))), end_Q < words.of.shape[1]

@@ -1,7 +1,6 @@
 """Spans of words of geometric length, with the tokens beside them."""
 
 import numpy as np
-import tensorflow as tf
 
 from bertzoo_jax.batches.masking import contract
 from bertzoo_jax.batches.masking import corruption as corruptions
@@ -46,9 +45,9 @@ def span(length, corpus, fields):
     marks_BL, pack_BL = words_lib.marks(features), features['pack_ids']
     text_BL = words_lib.text(features, corpus.special)
     words = words_lib.find(text_BL, pack_BL, words_lib.continues(marks_BL, 'word'))
-    left_B = tf.gather(tf.constant(counts), tf.reduce_sum(tf.cast(text_BL, tf.int32), axis=1))
+    left_B = counts.take(np.count_nonzero(text_BL, axis=1))
     masked = _spans(key, words, text_BL, left_B, thresholds, cost)
-    chosen_BL = tf.range(length) < tf.gather(words.start + masked, words.of)
+    chosen_BL = np.arange(length) < (words.start + masked).take(words.of)
     positions_BP, real_BP = corruptions.slots(chosen_BL & text_BL, num_predictions)
     features = corruptions.predict(features, positions_BP, real_BP)
     start_BP, end_BP = _merged(words, positions_BP, real_BP)
@@ -71,94 +70,80 @@ def span(length, corpus, fields):
 
 
 def _spans(key, words, text_BL, left_B, thresholds, cost):
-  """int32 [K+1]: how many of a word's tokens are masked, from its first on."""
-  none, more = words_lib.stand_in(words), tf.range(len(thresholds) - 1)
-  anchor_LB, column_LB = words_lib.shuffled(key, words, text_BL)
-  steps = tf.shape(anchor_LB)[0]
-  random_LB = tf.transpose(corruptions.draw(key, hashing.COUNT, tf.transpose(column_LB)))
-  size_LB = contract.draw_length(random_LB, thresholds)
-
-  def unfinished(t, left_B, masked):
-    return (t < steps) & tf.reduce_any(
-      (left_B > 0) & (tf.gather(anchor_LB, tf.minimum(t, steps - 1)) < none)
-    )
-
-  def step(t, left_B, masked):
-    first_B = tf.gather(anchor_LB, t)
-    begins_B = (first_B < none) & (tf.gather(masked, first_B) == 0)
-    last_B = tf.minimum(tf.gather(words.last, first_B), first_B + tf.gather(size_LB, t) - 1)
-    word_BN = tf.minimum(first_B[:, None] + more, none)
-    inside_BN = begins_B[:, None] & (word_BN <= last_B[:, None])
-    new_BN = tf.where(
-      inside_BN & (tf.gather(masked, word_BN) == 0),
-      tf.gather(words.end, word_BN) - tf.gather(words.start, word_BN),
-      0,
-    )
-    given_BN = cost(new_BN, left_B[:, None] - tf.cumsum(new_BN, axis=1, exclusive=True))
-    masked = tf.tensor_scatter_nd_update(
-      masked, tf.where(given_BN > 0, word_BN, none)[..., None], tf.where(given_BN > 0, given_BN, 0)
-    )
-    return t + 1, left_B - tf.reduce_sum(given_BN, axis=1), masked
-
-  _, _, masked = tf.while_loop(
-    unfinished, step, (0, left_B, tf.zeros([none + 1], tf.int32)), parallel_iterations=1
-  )
+  """[K+1]: how many of a word's tokens are masked, from its first on."""
+  none, more = words_lib.stand_in(words), np.arange(len(thresholds) - 1)
+  anchor_BL, column_BL = words_lib.shuffled(key, words, text_BL)
+  size_BL = contract.draw_length(corruptions.draw(key, hashing.COUNT, column_BL), thresholds)
+  masked, tokens_K = np.zeros(none + 1, np.int64), words.end - words.start
+  rows, left_R = np.arange(len(left_B)), left_B  # R rows are unfinished
+  for first_B, size_B in zip(anchor_BL.T, size_BL.T):
+    first_R = first_B.take(rows)
+    open_R = (left_R > 0) & (first_R < none)
+    if not open_R.all():
+      rows, left_R, first_R = rows[open_R], left_R[open_R], first_R[open_R]
+      if not len(rows):
+        break
+    last_R = np.minimum(words.last.take(first_R), first_R + size_B.take(rows) - 1)
+    word_RN = np.minimum(first_R[:, None] + more, none)
+    new_RN = tokens_K.take(word_RN) * (word_RN <= last_R[:, None]) * (masked.take(word_RN) == 0)
+    new_RN *= (masked.take(first_R) == 0)[:, None]
+    given_RN = cost(new_RN, left_R[:, None] - np.cumsum(new_RN, axis=1) + new_RN)
+    gives_RN = given_RN > 0
+    masked[word_RN[gives_RN]] = given_RN[gives_RN]
+    left_R = left_R - given_RN.sum(axis=1)
   return masked
 
 
 def _whole(new, left):
   # `left` has every word before paid for, so that nothing follows the first that does not fit
-  return tf.where(new <= left, new, 0)
+  return np.where(new <= left, new, 0)
 
 
 def _cut(new, left):
-  return tf.clip_by_value(left, 0, new)
+  return np.clip(left, 0, new)
 
 
 def _merged(words, positions_BP, real_BP):
   """(first, last) column [B, P] of the run of predictions of a slot, within one run of text."""
-  slots = positions_BP.shape[1]
-  run_BP = tf.gather(words.last, tf.gather(words.of, positions_BP, batch_dims=1))
-  before = lambda x_BP, value: tf.pad(x_BP, [[0, 0], [1, 0]], constant_values=value)[:, :-1]
-  fresh_BP = (
-    (positions_BP != before(positions_BP, -2) + 1) | (run_BP != before(run_BP, -1)) | ~real_BP
-  )
-  number_BP = (
-    tf.cumsum(tf.cast(fresh_BP, tf.int32), axis=1)
-    - 1
-    + slots * tf.range(tf.shape(positions_BP)[0])[:, None]
-  )
-  ends = lambda reduce: tf.gather(
-    reduce(tf.reshape(positions_BP, [-1]), tf.reshape(number_BP, [-1]), tf.size(positions_BP)),
-    number_BP,
-  )
-  return ends(tf.math.unsorted_segment_min), ends(tf.math.unsorted_segment_max)
+  slot_P = np.arange(positions_BP.shape[1])
+  run_BP = words.last.take(corruptions.at(words.of, positions_BP))
+  fresh_BP = ~real_BP
+  fresh_BP[:, :1] = True
+  fresh_BP[:, 1:] |= positions_BP[:, 1:] != positions_BP[:, :-1] + 1
+  fresh_BP[:, 1:] |= run_BP[:, 1:] != run_BP[:, :-1]
+  first_BP = np.maximum.accumulate(np.where(fresh_BP, slot_P, 0), axis=1)
+  final_BP = np.append(fresh_BP[:, 1:], np.ones_like(fresh_BP[:, :1]), axis=1)
+  behind_BP = np.where(final_BP, slot_P, len(slot_P))
+  last_BP = np.minimum.accumulate(behind_BP[:, ::-1], axis=1)[:, ::-1]
+  return corruptions.at(positions_BP, first_BP), corruptions.at(positions_BP, last_BP)
 
 
 def _borders(words, positions_BP, real_BP, start_BP, end_BP, most):
   length = words.of.shape[1]
-  run_of = lambda columns_BP: tf.gather(
-    words.last, tf.gather(words.of, tf.clip_by_value(columns_BP, 0, length - 1), batch_dims=1)
+  run_of = lambda columns_BP: words.last.take(
+    corruptions.at(words.of, np.clip(columns_BP, 0, length - 1))
   )
   run_BP = run_of(positions_BP)
   offset_BP = positions_BP - start_BP
-  inside_BP = (
-    (start_BP > 0)
+  learns_BP = (
+    real_BP
+    & (start_BP > 0)
     & (end_BP < length - 1)
     & (run_of(start_BP - 1) == run_BP)
     & (run_of(end_BP + 1) == run_BP)
+    & (offset_BP < most)
   )
-  learns_BP = real_BP & inside_BP & (offset_BP < most)
-  held = lambda x_BP: tf.where(learns_BP, x_BP, 0)
   return dict(
-    span_left=held(start_BP - 1), span_right=held(end_BP + 1), span_offset=held(offset_BP)
+    span_left=(start_BP - 1) * learns_BP,
+    span_right=(end_BP + 1) * learns_BP,
+    span_offset=offset_BP * learns_BP,
   )
 
 
 _GROUPS = {
   'spans': lambda words, positions_BP, start_BP: start_BP,
-  'units': lambda words, positions_BP, start_BP: tf.gather(
-    words.start, tf.gather(words.of, positions_BP, batch_dims=1)
+  'units': lambda words, positions_BP, start_BP: words.start.take(
+    corruptions.at(words.of, positions_BP)
   ),
   'pieces': lambda words, positions_BP, start_BP: positions_BP,
 }

@@ -1,6 +1,6 @@
 """The first of the three shares: the mask token, or a similar word (Cui et al. 2020 §3.2)."""
 
-import tensorflow as tf
+import numpy as np
 
 from bertzoo_jax.batches.masking import corruption as corruptions
 from bertzoo_jax.common import errors
@@ -24,14 +24,8 @@ def corrupter(corpus, fields):
   shares = fields.corruption
   plain = corruptions.corrupter(corpus, shares, fields.random_tokens)
   by_unit = fields.corrupted == 'units'
-  groups = (
-    (
-      lambda positions_BP, units: tf.gather(
-        units.start, tf.gather(units.of, positions_BP, batch_dims=1)
-      )
-    )
-    if by_unit
-    else (lambda positions_BP, units: positions_BP)
+  groups = lambda positions_BP, units: (
+    units.start.take(corruptions.at(units.of, positions_BP)) if by_unit else positions_BP
   )
   if fields.substitute == 'mask':
     return lambda key, ids_BL, positions_BP, targets_BP, words, units: plain(
@@ -51,11 +45,11 @@ def corrupter(corpus, fields):
   as_similar, as_random = hashing.threshold(shares[0]), hashing.threshold(shares[0] + shares[1])
 
   def corrupt(key, ids_BL, positions_BP, targets_BP, words, units):
-    what_BP = tf.cast(corruptions.draw(key, hashing.CORRUPT, groups(positions_BP, units)), tf.int64)
+    what_BP = corruptions.draw(key, hashing.CORRUPT, groups(positions_BP, units))
     token_BP = draw_token(corruptions.draw(key, hashing.REPLACE, positions_BP))
     similar_BP, random_BP = _words(corpus.similar, key, ids_BL, positions_BP, words, token_BP)
-    return tf.where(
-      what_BP < as_similar, similar_BP, tf.where(what_BP < as_random, random_BP, targets_BP)
+    return np.where(
+      what_BP < as_similar, similar_BP, np.where(what_BP < as_random, random_BP, targets_BP)
     )
 
   return corrupt
@@ -63,18 +57,17 @@ def corrupter(corpus, fields):
 
 def _words(table, key, ids_BL, positions_BP, words, token_BP):
   """(similar, random) words, each position's piece of them [B, P]; `token_BP` without one."""
-  shape, length = tf.shape(positions_BP), ids_BL.shape[1]
-  word_BP = tf.gather(words.of, positions_BP, batch_dims=1)
-  start_BP = tf.gather(words.start, word_BP)
-  size_N = tf.reshape(tf.gather(words.end, word_BP) - start_BP, [-1])
-  column_BPM = tf.minimum(start_BP[..., None] + tf.range(similar.PIECES), length - 1)
-  pieces_NM = tf.reshape(tf.gather(ids_BL, column_BPM, batch_dims=1), [-1, similar.PIECES])
-  random_N = tf.reshape(corruptions.draw(key, hashing.SIMILAR, start_BP), [-1])
-  which_N = tf.reshape(positions_BP - start_BP, [-1])
-  piece = lambda words_NM: tf.reshape(
-    tf.gather(words_NM, tf.minimum(which_N, similar.PIECES - 1), batch_dims=1), shape
-  )
-  random_NM, known_N = similar.random_words(table, size_N, random_N)
-  random_BP = tf.where(tf.reshape(known_N, shape), piece(random_NM), token_BP)
-  similar_NM, found_N = similar.lookup(table, pieces_NM, size_N, random_N)
-  return tf.where(tf.reshape(found_N, shape), piece(similar_NM), random_BP), random_BP
+  word_BP, last = corruptions.at(words.of, positions_BP), ids_BL.shape[1] - 1
+  start_BP = words.start.take(word_BP)
+  size_N = (words.end.take(word_BP) - start_BP).reshape(-1)
+  column_BPM = np.minimum(start_BP[..., None] + np.arange(similar.PIECES), last)
+  pieces_NM = corruptions.at(ids_BL, column_BPM).reshape(-1, similar.PIECES)
+  random_N = corruptions.draw(key, hashing.SIMILAR, start_BP).reshape(-1)
+  which_BP = np.minimum(positions_BP - start_BP, similar.PIECES - 1)
+
+  def pieces(words_NM, found_N, other_BP):
+    piece_BP = corruptions.at(words_NM, which_BP.reshape(-1)).reshape(which_BP.shape)
+    return np.where(found_N.reshape(which_BP.shape), piece_BP, other_BP)
+
+  random_BP = pieces(*similar.random_words(table, size_N, random_N), token_BP)
+  return pieces(*similar.lookup(table, pieces_NM, size_N, random_N), random_BP), random_BP

@@ -1,7 +1,6 @@
 """Single tokens."""
 
 import numpy as np
-import tensorflow as tf
 
 from bertzoo_jax.batches.masking import contract
 from bertzoo_jax.batches.masking import corruption as corruptions
@@ -36,7 +35,7 @@ def token(length, corpus, *, rate, corruption, rounding, maskable, random_tokens
   def apply(features, keys_B2):
     ids_BL, key = features['input_ids'], contract.row_key(keys_B2)
     candidates_BL = features['pack_ids'] > 0
-    count_B = _count(key, tf.reduce_sum(tf.cast(candidates_BL, tf.int32), axis=1), counts, chances)
+    count_B = _count(key, np.count_nonzero(candidates_BL, axis=1), counts, chances)
     for name in unmaskable:
       candidates_BL &= ids_BL != special[name]
     positions_BP, real_BP, first_BP = sample(key, candidates_BL, count_B, num_predictions)
@@ -52,10 +51,8 @@ def _nearest(length, rate):
 
 
 def _random(length, rate):
-  wanted = [rate * n for n in range(length + 1)]
-  return np.array([int(w) for w in wanted]), np.array(
-    [hashing.threshold(w - int(w)) for w in wanted]
-  )
+  more, counts = np.modf(rate * np.arange(length + 1))
+  return counts.astype(np.int64), np.rint(more * 2**32).astype(np.int64)
 
 
 _ROUNDING = {
@@ -66,49 +63,45 @@ _ROUNDING = {
 
 def _count(key, lengths_B, counts, chances):
   """Predictions of each row by its number of tokens. By integers, so that every machine agrees."""
-  random_B = tf.cast(hashing.bits(hashing.fold(key, hashing.ROUND), 0), tf.int64)
-  more_B = random_B < tf.gather(tf.constant(chances, tf.int64), lengths_B)
-  return tf.gather(tf.constant(counts, tf.int32), lengths_B) + tf.cast(more_B, tf.int32)
+  more_B = hashing.bits(hashing.fold(key, hashing.ROUND), 0) < chances.take(lengths_B)
+  return counts.take(lengths_B) + more_B
 
 
 def _distinct(key, candidates_BL, count_B, num_predictions):
-  chosen_BL = choose(key, candidates_BL, count_B, num_predictions)
+  chosen_BL = choose(key, candidates_BL, count_B)
   positions_BP, real_BP = corruptions.slots(chosen_BL, num_predictions)
   return positions_BP, real_BP, None
 
 
 def _independent(key, candidates_BL, count_B, num_predictions):
   length = candidates_BL.shape[1]
-  found_B = tf.reduce_sum(tf.cast(candidates_BL, tf.int32), axis=1)
+  found_B = np.count_nonzero(candidates_BL, axis=1)
   columns_BL, _ = corruptions.slots(candidates_BL, length)
-  random_BP = corruptions.draw(key, hashing.SELECT, tf.range(num_predictions)[None])
-  which_BP = tf.cast(hashing.below(random_BP, tf.cast(found_B, tf.int64)[:, None]), tf.int32)
-  real_BP = tf.sequence_mask(tf.where(found_B > 0, count_B, 0), num_predictions)
+  random_BP = corruptions.draw(key, hashing.SELECT, np.arange(num_predictions)[None])
+  which_BP = hashing.below(random_BP, found_B[:, None])
+  real_BP = np.arange(num_predictions) < np.where(found_B > 0, count_B, 0)[:, None]
   # fillers sort behind
-  drawn_BP = tf.where(real_BP, tf.gather(columns_BL, which_BP, batch_dims=1), length)
-  sorted_BP = tf.sort(drawn_BP, axis=1)
-  first_BP = real_BP & (
-    sorted_BP != tf.pad(sorted_BP, [[0, 0], [1, 0]], constant_values=-1)[:, :-1]
-  )
-  return tf.where(real_BP, sorted_BP, 0), real_BP, first_BP
+  sorted_BP = np.sort(np.where(real_BP, corruptions.at(columns_BL, which_BP), length), axis=1)
+  first_BP = real_BP.copy()
+  first_BP[:, 1:] &= sorted_BP[:, 1:] != sorted_BP[:, :-1]
+  return sorted_BP * real_BP, real_BP, first_BP
 
 
-def choose(key, candidates_BL, count_B, most, first_BL=None):
-  """bool [B, L]: count_B (at most `most`) of the candidates, uniformly; all of them where there are
-  fewer.
+def choose(key, candidates_BL, count_B, first_BL=None):
+  """bool [B, L]: count_B of the candidates, uniformly; all of them where there are fewer.
 
   Args:
     first_BL: bool, chosen before any candidate (and counted); None for none.
   """
   length = candidates_BL.shape[1]
-  rank_BL = tf.where(candidates_BL, words.ranks(key, hashing.SELECT, length), tf.int32.min)
+  rank_BL = np.where(candidates_BL, words.ranks(key, hashing.SELECT, length), words.LEAST)
   if first_BL is not None:
-    candidates_BL |= first_BL
+    candidates_BL = candidates_BL | first_BL
     # candidates below 0, those first from 0 on
-    rank_BL = tf.where(first_BL, tf.range(length), tf.bitwise.bitwise_or(rank_BL, tf.int32.min))
-  count_B = tf.minimum(count_B, tf.reduce_sum(tf.cast(candidates_BL, tf.int32), axis=1))
-  # NthElement takes one n for all rows: `most` − count stand-ins above every rank make the most-th
-  # largest the count-th largest.
-  ahead_BP = tf.where(tf.sequence_mask(count_B, most), tf.int32.min, tf.int32.max)
-  least_B = tf.raw_ops.NthElement(input=tf.concat([rank_BL, ahead_BP], 1), n=most - 1, reverse=True)
-  return rank_BL >= tf.maximum(least_B, tf.int32.min + 1)[:, None]
+    rank_BL = np.where(first_BL, np.arange(length, dtype=np.int32), rank_BL | words.LEAST)
+  count_B = np.minimum(count_B, np.count_nonzero(candidates_BL, axis=1))
+  # of the ranks in ascending order, the first that is taken; of no candidates the largest number
+  ahead_B1 = np.full((len(rank_BL), 1), np.iinfo(np.int32).max, np.int32)
+  ordered_BL = np.concatenate([np.sort(rank_BL, axis=1), ahead_B1], axis=1)
+  least_B = corruptions.at(ordered_BL, length - count_B)
+  return rank_BL >= least_B[:, None]

@@ -2,7 +2,7 @@
 
 import math
 
-import tensorflow as tf
+import numpy as np
 
 from bertzoo_jax.batches.masking import contract
 from bertzoo_jax.batches.masking import corruption as corruptions
@@ -60,11 +60,9 @@ def _budget(length, rate, most):
   counts = contract.nearest(length, rate, most)
 
   def select(key, units, pack_BL):
-    order_LB, _ = words_lib.shuffled(key, units)
-    left_B = tf.gather(tf.constant(counts), tf.reduce_sum(tf.cast(pack_BL > 0, tf.int32), axis=1))
-    return words_lib.tokens(
-      units, words_lib.take(units, order_LB, tf.ones_like(order_LB), left_B, 1)
-    )
+    order_BL, _ = words_lib.shuffled(key, units)
+    left_B = counts.take(np.count_nonzero(pack_BL, axis=1))
+    return words_lib.tokens(units, words_lib.take_single(units, order_BL, left_B))
 
   return select, int(counts[-1])
 
@@ -76,21 +74,15 @@ def _independent(length, rate, most):
   bound = hashing.threshold(rate)
 
   def select(key, units, pack_BL):
-    coin_BL = tf.cast(corruptions.draw(key, hashing.COIN, tf.range(length)[None]), tf.int64)
-    start_BL = tf.gather(units.start, units.of)
-    chosen_BL = (units.of < words_lib.stand_in(units)) & (
-      tf.gather(coin_BL, start_BL, batch_dims=1) < bound
-    )
-
-    def fewer():
-      order_LB, _ = words_lib.shuffled(key, units, chosen_BL & (start_BL == tf.range(length)))
-      left_B = tf.fill(tf.shape(pack_BL)[:1], most)
-      return words_lib.tokens(
-        units, words_lib.take(units, order_LB, tf.ones_like(order_LB), left_B, 1)
-      )
-
-    too_many = tf.reduce_any(tf.reduce_sum(tf.cast(chosen_BL, tf.int32), axis=1) > most)
-    return tf.cond(too_many, fewer, lambda: chosen_BL)
+    coin_BL = corruptions.draw(key, hashing.COIN, np.arange(length)[None])
+    # of each word the coin of its first token
+    heads_BL = corruptions.at(coin_BL, units.start.take(units.of)) < bound
+    chosen_BL = (units.of < words_lib.stand_in(units)) & heads_BL
+    if np.count_nonzero(chosen_BL, axis=1).max() <= most:
+      return chosen_BL
+    order_BL, _ = words_lib.shuffled(key, units, chosen_BL & words_lib.begins(units))
+    left_B = np.full(len(pack_BL), most)
+    return words_lib.tokens(units, words_lib.take_single(units, order_BL, left_B))
 
   return select, most
 

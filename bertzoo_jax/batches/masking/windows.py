@@ -2,7 +2,7 @@
 
 import math
 
-import tensorflow as tf
+import numpy as np
 
 from bertzoo_jax.batches.masking import contract
 from bertzoo_jax.batches.masking import corruption as corruptions
@@ -40,10 +40,10 @@ def ngram_windows(length, corpus, *, rate, max_gram, scan, corruption, random_to
     continues_BL = (
       words_lib.continues(words_lib.marks(features), 'word')
       if max_gram > 1
-      else tf.zeros_like(text_BL)
+      else np.zeros_like(text_BL)
     )
     words = words_lib.find(text_BL, pack_BL, continues_BL)
-    left_B = tf.gather(tf.constant(counts), tf.reduce_sum(tf.cast(pack_BL > 0, tf.int32), axis=1))
+    left_B = counts.take(np.count_nonzero(pack_BL, axis=1))
     chosen_BL = select(key, words, thresholds, window, left_B)
     positions_BP, real_BP = corruptions.slots(chosen_BL, num_predictions)
     features = corruptions.predict(features, positions_BP, real_BP)
@@ -58,69 +58,57 @@ def _windows(key, words, thresholds, window, laps=1):
   """The runs of the windows that lie one after the other over a row, or over `laps` laps round it.
 
   Returns:
-    (places, sizes) of T runs, int32 [T, B]: the word of the first lap that a run begins at, counted
+    (places, sizes) of T runs, [B, T]: the word of the first lap that a run begins at, counted
     on from lap to lap (the end of the last lap for no run); its number of words. T windows hold any
     row.
   """
   count = math.ceil(laps * words.of.shape[1] / window)
-  numbers = tf.range(count)[None]
-  size_TB = contract.draw_length(
-    tf.transpose(corruptions.draw(key, hashing.COUNT, numbers)), thresholds
-  )
-  random_TB = tf.transpose(corruptions.draw(key, hashing.CONTEXT, numbers))
+  numbers = np.arange(count)[None]
+  size_BT = contract.draw_length(corruptions.draw(key, hashing.COUNT, numbers), thresholds)
+  random_BT = corruptions.draw(key, hashing.CONTEXT, numbers)
   end_B = laps * words.count
-
-  def step(t, offset_B, place):
-    size_B = tf.gather(size_TB, t)
-    context_B = tf.minimum(window * size_B, end_B - offset_B)
-    begin_B = offset_B + tf.cast(
-      hashing.below(tf.gather(random_TB, t), tf.cast(context_B, tf.int64)), tf.int32
-    )
-    place = place.write(t, tf.where(offset_B < end_B, begin_B, end_B))
-    return t + 1, tf.minimum(tf.maximum(offset_B + context_B, begin_B + size_B), end_B), place
-
-  start = (0, tf.zeros_like(words.count), tf.TensorArray(tf.int32, count))
-  place = tf.while_loop(lambda t, *_: t < count, step, start, parallel_iterations=1)[-1]
-  return place.stack(), size_TB
+  place_BT, offset_B = np.repeat(end_B[:, None], count, axis=1), np.zeros_like(end_B)
+  for t in range(count):
+    if (offset_B == end_B).all():
+      break
+    size_B = size_BT[:, t]
+    context_B = np.minimum(window * size_B, end_B - offset_B)
+    # at the end of the laps, where no context is left, this is the end
+    place_BT[:, t] = begin_B = offset_B + hashing.below(random_BT[:, t], context_B)
+    offset_B = np.minimum(np.maximum(offset_B + context_B, begin_B + size_B), end_B)
+  return place_BT, size_BT
 
 
 def _left_to_right(key, words, thresholds, window, left_B):
-  place_TB, size_TB = _windows(key, words, thresholds, window)
+  place_BT, size_BT = _windows(key, words, thresholds, window)
   none, largest = words_lib.stand_in(words), len(thresholds) - 1
-  first_TB = tf.where(place_TB < words.count, words.first + place_TB, none)
-  word_TBN = tf.minimum(first_TB[..., None] + tf.range(largest), none)
-  inside_TBN = (
-    word_TBN < tf.minimum(first_TB + size_TB, tf.gather(words.last, first_TB) + 1)[..., None]
-  )
-  taken = tf.tensor_scatter_nd_update(
-    tf.zeros([none + 1], tf.bool),
-    tf.where(inside_TBN, word_TBN, none)[..., None],
-    tf.ones_like(inside_TBN),
-  )
-  chosen_BL = words_lib.tokens(words, taken & (tf.range(none + 1) < none))
+  first_BT = np.where(place_BT < words.count[:, None], words.first[:, None] + place_BT, none)
+  behind_BT = np.minimum(first_BT + size_BT, words.last.take(first_BT) + 1)
+  word_BTN = first_BT[..., None] + np.arange(largest)
+  taken = np.zeros(none + 1, bool)
+  taken[word_BTN[word_BTN < np.minimum(behind_BT, none)[..., None]]] = True
+  chosen_BL = words_lib.tokens(words, taken)
   # tokens of the same word that follow
-  behind_BL = tf.gather(words.end, words.of) - 1 - tf.range(words.of.shape[1])
-  return chosen_BL & (
-    tf.cumsum(tf.cast(chosen_BL, tf.int32), axis=1) + behind_BL <= left_B[:, None]
-  )
+  behind_BL = words.end.take(words.of) - 1 - np.arange(words.of.shape[1])
+  return chosen_BL & (np.cumsum(chosen_BL, axis=1) + behind_BL <= left_B[:, None])
 
 
 def _spread(key, words, thresholds, window, left_B):
-  place_TB, size_TB = _windows(key, words, thresholds, window, laps=2)
-  none, count = words_lib.stand_in(words), place_TB.shape[0]
-  shift_B = hashing.below(
-    corruptions.draw(key, hashing.SELECT, tf.zeros_like(words.count)),
-    tf.cast(words.count, tf.int64),
+  place_BT, size_BT = _windows(key, words, thresholds, window, laps=2)
+  none, count = words_lib.stand_in(words), place_BT.shape[1]
+  count_B1 = words.count[:, None]
+  shift_B1 = hashing.below(
+    corruptions.draw(key, hashing.SELECT, np.zeros((1, 1), np.uint32)), count_B1
   )
-  word_TB = (place_TB + tf.cast(shift_B, tf.int32)) % tf.maximum(words.count, 1)
-  first_TB = tf.where(place_TB < 2 * words.count, words.first + word_TB, none)
+  word_BT = (place_BT + shift_B1) % np.maximum(count_B1, 1)
+  first_BT = np.where(place_BT < 2 * count_B1, words.first[:, None] + word_BT, none)
   # ranks of the first lap are random and at least 0; ranks of the second lap are −1, −2, …
-  rank_BT = tf.where(
-    tf.transpose(place_TB < words.count),
-    tf.bitwise.bitwise_and(words_lib.ranks(key, hashing.SPREAD, count), tf.int32.max),
-    -1 - tf.range(count),
+  rank_BT = np.where(
+    place_BT < count_B1,
+    words_lib.ranks(key, hashing.SPREAD, count) & np.int32(2**31 - 1),
+    -1 - np.arange(count, dtype=np.int32),
   )
-  order_BT = tf.math.top_k(rank_BT, count).indices
-  ordered = lambda x_TB: tf.transpose(tf.gather(tf.transpose(x_TB), order_BT, batch_dims=1))
-  taken = words_lib.take(words, ordered(first_TB), ordered(size_TB), left_B, len(thresholds) - 1)
+  order_BT = np.argsort(-rank_BT, axis=1)
+  ordered = lambda x_BT: corruptions.at(x_BT, order_BT)
+  taken = words_lib.take(words, ordered(first_BT), ordered(size_BT), left_B, len(thresholds) - 1)
   return words_lib.tokens(words, taken)

@@ -9,31 +9,35 @@ lists [K+1] can be read with it.
 
 from typing import NamedTuple
 
-import tensorflow as tf
+import numpy as np
 
 from bertzoo_jax.batches.masking import corruption as corruptions
 from bertzoo_jax.common import hashing
 from bertzoo_jax.words import word_marks
+
+LEAST = np.int32(-(2**31))  # below every rank
 
 
 class Words(NamedTuple):
   """The words of a batch, numbered through.
 
   Attributes:
-    start: int32 [K+1] column of the first token.
-    end: int32 [K+1] column behind the last token.
-    last: int32 [K+1] number of the last word of the same run.
-    first: int32 [B] number of a row's first word.
-    count: int32 [B] words of a row.
-    of: int32 [B, L] the word of each token; K where there is none.
+    start: [K+1] column of the first token.
+    end: [K+1] column behind the last token.
+    last: [K+1] number of the last word of the same run.
+    first: [B] number of a row's first word.
+    count: [B] words of a row.
+    of: [B, L] the word of each token; K where there is none.
+
+  All are int64.
   """
 
-  start: tf.Tensor
-  end: tf.Tensor
-  last: tf.Tensor
-  first: tf.Tensor
-  count: tf.Tensor
-  of: tf.Tensor
+  start: np.ndarray
+  end: np.ndarray
+  last: np.ndarray
+  first: np.ndarray
+  count: np.ndarray
+  of: np.ndarray
 
 
 def text(features, special, also=()):
@@ -52,11 +56,9 @@ def marks(features):
   if 'direction' not in features:
     return units_BL
   joins = word_marks.CONTINUES_WORD | word_marks.CONTINUES_PHRASE | word_marks.CONTINUES_ENTITY
-  before_BL = tf.bitwise.bitwise_and(tf.pad(units_BL, [[0, 0], [1, 0]])[:, :-1], joins)
-  turned_BL = tf.bitwise.bitwise_or(
-    before_BL, tf.bitwise.bitwise_and(units_BL, word_marks.IN_PHRASE | word_marks.IN_ENTITY)
-  )
-  return tf.where(features['direction'][:, None] > 0, turned_BL, units_BL)
+  turned_BL = units_BL & (word_marks.IN_PHRASE | word_marks.IN_ENTITY)
+  turned_BL[:, 1:] |= units_BL[:, :-1] & joins
+  return np.where(features['direction'][:, None] > 0, turned_BL, units_BL)
 
 
 def continues(units_BL, level):
@@ -64,66 +66,66 @@ def continues(units_BL, level):
 
   At the levels of phrases and entities, words are the units outside of them.
   """
-  has = lambda bit: tf.bitwise.bitwise_and(units_BL, bit) > 0
+  has = lambda bit: (units_BL & bit) > 0
   if level == 'word':
     return has(word_marks.CONTINUES_WORD)
   within, bit = {
     'phrase': (word_marks.IN_PHRASE, word_marks.CONTINUES_PHRASE),
     'entity': (word_marks.IN_ENTITY, word_marks.CONTINUES_ENTITY),
   }[level]
-  return tf.where(has(within), has(bit), has(word_marks.CONTINUES_WORD))
+  return np.where(has(within), has(bit), has(word_marks.CONTINUES_WORD))
 
 
 def find(text_BL, pack_BL, continues_BL) -> Words:
   """The words of a batch: of text, none over a special token or a border of packed segments."""
-  rows, length = tf.shape(text_BL)[0], text_BL.shape[1]
-  before = lambda x_BL: tf.pad(x_BL, [[0, 0], [1, 0]])[:, :-1]
-  joined_BL = text_BL & before(text_BL) & (pack_BL == before(pack_BL))
+  joined_BL = np.zeros_like(text_BL)
+  joined_BL[:, 1:] = text_BL[:, 1:] & text_BL[:, :-1] & (pack_BL[:, 1:] == pack_BL[:, :-1])
   begins_BL = text_BL & ~(joined_BL & continues_BL)
-  begins_N, text_N = tf.reshape(begins_BL, [-1]), tf.reshape(text_BL, [-1])
-  flat_K = tf.cast(tf.where(begins_N)[:, 0], tf.int32)
-  size = tf.shape(flat_K)[0]
-  of_N = tf.where(text_N, tf.cumsum(tf.cast(begins_N, tf.int32)) - 1, size)
-  sizes = tf.math.unsorted_segment_sum(tf.cast(text_N, tf.int32), of_N, size + 1)
-  start = tf.concat([flat_K % length, [0]], 0)
-  fresh_K = ~tf.gather(tf.reshape(joined_BL, [-1]), flat_K)  # begins a run
-  next_R = tf.concat([tf.cast(tf.where(fresh_K)[:, 0], tf.int32), size[None]], 0)
-  last_K = tf.gather(next_R, tf.cumsum(tf.cast(fresh_K, tf.int32))) - 1
-  count_B = tf.reduce_sum(tf.cast(begins_BL, tf.int32), axis=1)
+  flat_K = np.flatnonzero(begins_BL)
+  size = len(flat_K)
+  # text between the starts of two words is of the first one
+  passed_N = np.cumsum(text_BL)
+  sizes_K = np.diff(passed_N.take(flat_K), append=passed_N[-1] + 1)
+  start_K = flat_K % text_BL.shape[1]
+  next_R = np.append(np.flatnonzero(~joined_BL.reshape(-1).take(flat_K)), size)  # of each run
+  count_B = np.count_nonzero(begins_BL, axis=1)
   return Words(
-    start,
-    start + sizes,
-    tf.concat([last_K, size[None]], 0),
-    tf.cumsum(count_B, exclusive=True),
+    np.append(start_K, 0),
+    np.append(start_K + sizes_K, 0),
+    np.append(np.repeat(next_R[1:] - 1, np.diff(next_R)), size),
+    np.cumsum(count_B) - count_B,
     count_B,
-    tf.reshape(of_N, [rows, length]),
+    np.where(text_BL, np.cumsum(begins_BL).reshape(text_BL.shape) - 1, size),
   )
 
 
 def stand_in(words):
   """K, the number of no word."""
-  return tf.shape(words.start)[0] - 1
+  return len(words.start) - 1
 
 
 def shuffled(key, words, candidates_BL=None):
   """The words of each row in random order, or, with `candidates_BL`, these tokens.
 
   Returns:
-    (numbers of words int32 [L, B], K behind the last; columns int32 [L, B]: of a word its first, −1
-    behind the last).
+    (numbers of words [B, L], K behind the last; columns [B, L]: of a word its first, −1 behind the
+    last).
   """
   length = words.of.shape[1]
   if candidates_BL is None:
-    columns = tf.range(length)
-    candidates_BL = (words.of < stand_in(words)) & (tf.gather(words.start, words.of) == columns)
-  order_BL = tf.math.top_k(
-    tf.where(candidates_BL, ranks(key, hashing.SELECT, length), tf.int32.min), length
-  ).values
-  column_BL = tf.bitwise.bitwise_and(order_BL, 2 ** (length + 1).bit_length() - 1) - 1
-  number_BL = tf.where(
-    column_BL >= 0, tf.gather(words.of, tf.maximum(column_BL, 0), batch_dims=1), stand_in(words)
-  )
-  return tf.transpose(number_BL), tf.transpose(column_BL)
+    candidates_BL = begins(words)
+  rank_BL = np.where(candidates_BL, ranks(key, hashing.SELECT, length), LEAST)
+  order_BL = np.sort(rank_BL, axis=1)[:, ::-1]
+  column_BL = (order_BL & 2 ** (length + 1).bit_length() - 1) - 1
+  number_BL = corruptions.at(words.of, np.maximum(column_BL, 0))
+  return np.where(column_BL >= 0, number_BL, stand_in(words)), column_BL
+
+
+def begins(words):
+  """bool [B, L]: a word begins at the token."""
+  out_BL = words.of < stand_in(words)
+  out_BL[:, 1:] &= words.of[:, 1:] != words.of[:, :-1]
+  return out_BL
 
 
 def ranks(key, purpose, length):
@@ -131,14 +133,13 @@ def ranks(key, purpose, length):
   the least or largest int32.
   """
   low = (length + 1).bit_length()
-  random_BL = corruptions.draw(key, purpose, tf.range(length)[None])
-  high_BL = tf.bitwise.bitwise_and(random_BL, tf.constant(2**32 - 2**low, tf.uint32))
-  return tf.bitcast(
-    tf.bitwise.bitwise_or(high_BL, tf.cast(tf.range(1, length + 1), tf.uint32)), tf.int32
-  )
+  random_BL = corruptions.draw(key, purpose, np.arange(length)[None])
+  random_BL &= 2**32 - 2**low
+  random_BL |= np.arange(1, length + 1, dtype=np.uint32)
+  return random_BL.view(np.int32)
 
 
-def take(words, order_TB, sizes_TB, left_B, largest):
+def take(words, order_BT, sizes_BT, left_B, largest):
   """Goes through runs of words in a given order and takes each that fits the budget and touches no
   word taken before.
 
@@ -147,8 +148,8 @@ def take(words, order_TB, sizes_TB, left_B, largest):
   runs.
 
   Args:
-    order_TB: the first word of each run, K for none.
-    sizes_TB: how many words it has, from 1 to `largest`, of which those behind the end of its run
+    order_BT: the first word of each run, K for none; none is followed by one.
+    sizes_BT: how many words it has, from 1 to `largest`, of which those behind the end of its run
       of text are left out.
     left_B: tokens to take.
     largest: N, a number.
@@ -156,38 +157,51 @@ def take(words, order_TB, sizes_TB, left_B, largest):
   Returns:
     bool [K+1]: the word is taken.
   """
-  none = stand_in(words)
-  steps = tf.shape(order_TB)[0]
-  more = tf.range(largest)
+  none, more = stand_in(words), np.arange(largest)
+  taken = np.zeros(none + 1, bool)
+  order_TB, size_TB = order_BT.T, sizes_BT.T
+  rows, left_R = np.arange(len(left_B)), left_B  # R rows are unfinished
+  for first_B, size_B in zip(order_TB, size_TB):
+    first_R = first_B.take(rows)
+    open_R = (left_R > 0) & (first_R < none)
+    if not open_R.all():
+      rows, left_R, first_R = rows[open_R], left_R[open_R], first_R[open_R]
+      if not len(rows):
+        break
+    last_R = np.minimum(words.last.take(first_R), first_R + size_B.take(rows) - 1)
+    word_RN = np.minimum(first_R[:, None] + more, none)
+    cost_RN = words.end.take(word_RN) - words.start.take(first_R)[:, None]
+    fits_RN = (word_RN <= last_R[:, None]) & (cost_RN <= left_R[:, None])
+    fits_RN &= ~(fits_RN & taken.take(word_RN)).any(axis=1)[:, None]
+    taken[word_RN[fits_RN]] = True
+    left_R = left_R - (cost_RN * fits_RN).max(axis=1)
+  return taken
 
-  def unfinished(t, left_B, taken):
-    return (t < steps) & tf.reduce_any(
-      (left_B > 0) & (tf.gather(order_TB, tf.minimum(t, steps - 1)) < none)
-    )
 
-  def step(t, left_B, taken):
-    first_B = tf.gather(order_TB, t)
-    last_B = tf.minimum(tf.gather(words.last, first_B), first_B + tf.gather(sizes_TB, t) - 1)
-    word_BN = tf.minimum(first_B[:, None] + more, none)
-    cost_BN = tf.gather(words.end, word_BN) - tf.gather(words.start, first_B)[:, None]
-    fits_BN = (word_BN <= last_B[:, None]) & (cost_BN <= left_B[:, None]) & (word_BN < none)
-    free_B = ~tf.reduce_any(fits_BN & tf.gather(taken, word_BN), axis=1)
-    fits_BN &= free_B[:, None]
-    left_B -= tf.reduce_max(tf.where(fits_BN, cost_BN, 0), axis=1)
-    return (
-      t + 1,
-      left_B,
-      tf.tensor_scatter_nd_update(
-        taken, tf.where(fits_BN, word_BN, none)[..., None], tf.ones_like(fits_BN)
-      ),
-    )
-
-  _, _, taken = tf.while_loop(
-    unfinished, step, (0, left_B, tf.zeros([none + 1], tf.bool)), parallel_iterations=1
-  )
-  return taken & (tf.range(none + 1) < none)
+def take_single(words, order_BT, left_B):
+  """The same for runs of one word, in few rounds: in each, a row takes the words up to the first
+  that exceeds the rest of its budget.
+  """
+  taken = np.zeros(len(words.start), bool)
+  left_R = left_B
+  size_RT = (words.end - words.start).take(order_BT)
+  open_RT = order_BT < stand_in(words)
+  while True:
+    open_RT &= size_RT <= left_R[:, None]
+    some_R = open_RT.any(axis=1)
+    if not some_R.all():
+      order_BT, size_RT, open_RT, left_R = (x[some_R] for x in (order_BT, size_RT, open_RT, left_R))
+    if not len(left_R):
+      return taken
+    passed_RT = np.cumsum(size_RT * open_RT, axis=1)
+    fits_RT = open_RT & (passed_RT <= left_R[:, None])
+    taken[order_BT[fits_RT]] = True
+    left_R = left_R - (passed_RT * fits_RT).max(axis=1)
+    # the first word that exceeds it is left out
+    open_RT &= ~fits_RT
+    open_RT[np.arange(len(left_R)), open_RT.argmax(axis=1)] = False
 
 
 def tokens(words, taken):
   """bool [B, L]: the tokens of the words that are taken (bool [K+1])."""
-  return tf.gather(taken, words.of)
+  return taken.take(words.of)

@@ -120,7 +120,7 @@ def _table(counted, words_NM, similar_ND) -> Table:
   )
 
 
-# --- looking up, as TensorFlow operations ---
+# --- looking up ---
 
 
 def lookup(table: Table, words_KM, sizes_K, random_K):
@@ -128,49 +128,33 @@ def lookup(table: Table, words_KM, sizes_K, random_K):
 
   Args:
     words_KM: int32 [K, M], each word's pieces; values behind its size do not matter.
-    sizes_K: int32 [K]; words of more than M pieces, or of 0, have no similar word.
+    sizes_K: [K]; words of more than M pieces, or of 0, have no similar word.
     random_K: uint32 [K] bits, of a row and a position.
 
   Returns:
     (int32 [K, M], as many pieces as the word's, -1 behind them; bool [K]: the word has a similar
     one, else its row is -1).
   """
-  import tensorflow as tf  # a corpus can be prepared without it
-
-  random_K = tf.convert_to_tensor(random_K)
-  held_KM = tf.range(PIECES) < sizes_K[:, None]
-  words_KM = tf.where(held_KM, words_KM, -1)
-  row_K = tf.minimum(tf.searchsorted(table.hashes, _hashes(tf, words_KM)), len(table.hashes) - 1)
-  same_K = (
-    tf.reduce_all(tf.gather(table.words, row_K) == words_KM, axis=1)
-    & (sizes_K > 0)
-    & (sizes_K <= PIECES)
-  )
-  count_K = tf.gather((table.similar >= 0).sum(axis=1).astype(np.int32), row_K)
-  found_K = same_K & (count_K > 0)
-  choice_K = tf.cast(hashing.below(random_K, tf.cast(tf.maximum(count_K, 1), tf.int64)), tf.int32)
-  similar_K = tf.gather(table.similar.reshape(-1), row_K * NEAREST + choice_K)
-  return tf.where(found_K[:, None], tf.gather(table.words, tf.maximum(similar_K, 0)), -1), found_K
+  words_KM = np.where(np.arange(PIECES) < sizes_K[:, None], words_KM, -1)
+  row_K = np.minimum(table.hashes.searchsorted(words_lib.hashes(words_KM)), len(table.hashes) - 1)
+  same_K = (table.words.take(row_K, axis=0) == words_KM).all(axis=1)
+  count_K = np.count_nonzero(table.similar.take(row_K, axis=0) >= 0, axis=1)
+  found_K = same_K & (sizes_K > 0) & (sizes_K <= PIECES) & (count_K > 0)
+  choice_K = hashing.below(random_K, np.maximum(count_K, 1))
+  similar_K = table.similar.reshape(-1).take(row_K * NEAREST + choice_K)
+  found_KM = table.words.take(np.maximum(similar_K, 0), axis=0)
+  return np.where(found_K[:, None], found_KM, np.int32(-1)), found_K
 
 
 def random_words(table: Table, sizes_K, random_K):
   """A frequent word of so many pieces, drawn uniformly: as `lookup`, found False without one."""
-  import tensorflow as tf
-
-  random_K = tf.convert_to_tensor(random_K)
   # there are no words of 0 pieces
-  sizes_K = tf.where((sizes_K > 0) & (sizes_K <= PIECES), sizes_K, 0)
-  first_K, count_K = tf.gather(table.offsets, sizes_K), tf.gather(np.diff(table.offsets), sizes_K)
-  choice_K = tf.cast(hashing.below(random_K, tf.cast(tf.maximum(count_K, 1), tf.int64)), tf.int32)
-  row_K = tf.gather(table.frequent, tf.minimum(first_K + choice_K, len(table.frequent) - 1))
-  return tf.where((count_K > 0)[:, None], tf.gather(table.words, row_K), -1), count_K > 0
-
-
-def _hashes(tf, words_KM):
-  out_K = tf.zeros_like(words_KM[:, 0], tf.int64)
-  for m in range(PIECES):
-    out_K = tf.bitwise.bitwise_xor(out_K, tf.cast(words_KM[:, m], tf.int64) + 1) * words_lib.FACTOR
-  return out_K
+  sizes_K = np.where((sizes_K > 0) & (sizes_K <= PIECES), sizes_K, 0)
+  first_K, count_K = table.offsets.take(sizes_K), np.diff(table.offsets).take(sizes_K)
+  choice_K = hashing.below(random_K, np.maximum(count_K, 1))
+  row_K = table.frequent.take(np.minimum(first_K + choice_K, len(table.frequent) - 1))
+  known_K = count_K > 0
+  return np.where(known_K[:, None], table.words.take(row_K, axis=0), np.int32(-1)), known_K
 
 
 # --- on disk ---

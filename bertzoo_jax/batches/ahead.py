@@ -1,0 +1,79 @@
+"""Batches computed ahead of the training loop: what numbers the steps, calls `batch(step)` in
+parallel, and holds the next ones ready.
+
+tf.data does it where TensorFlow is installed, else a pool of threads. Both call the same function,
+so the batches are the same.
+"""
+
+import collections
+import concurrent.futures
+import importlib.util
+import os
+
+import numpy as np
+
+# More threads than this wait for the interpreter: a masking holds it for a part of its time.
+_MOST_THREADS = 4
+_READY = 2  # batches beyond those in work
+
+
+def driver() -> str:
+  """What drives: 'tf.data' or 'threads'."""
+  return 'tf.data' if importlib.util.find_spec('tensorflow') else 'threads'
+
+
+def iterate(batch, features, first_step, end_step, threads=None):
+  """Yields batch(first_step) … batch(end_step − 1).
+
+  Args:
+    batch: step → {name: array}; called in several threads. Its error is raised in place of the
+      batch.
+    features: {name: (shape, dtype)} of what it returns.
+    threads: how many; None for as many as the machine has cores, up to a few.
+  """
+  threads = threads or min(_MOST_THREADS, os.cpu_count() or 1)
+  drive = {'tf.data': _by_tf_data, 'threads': _by_threads}[driver()]
+  return drive(batch, features, range(first_step, end_step), threads)
+
+
+def _by_tf_data(batch, features, steps, threads):
+  import tensorflow as tf
+
+  for kind in ('GPU', 'TPU'):
+    try:
+      tf.config.set_visible_devices([], kind)  # the accelerator belongs to the device program
+    except (RuntimeError, ValueError):
+      pass  # TensorFlow is already running with its own settings
+  failures = []
+
+  def arrays(step):
+    try:
+      made = batch(int(step))
+    except Exception as e:
+      failures.append(e)
+      raise
+    return [made[name] for name in features]
+
+  kinds = [np.dtype(dtype) for _, dtype in features.values()]
+  call = lambda step: tuple(tf.numpy_function(arrays, [step], kinds, stateful=False))
+  data = tf.data.Dataset.range(steps.start, steps.stop).map(call, threads, deterministic=True)
+  try:
+    for made in data.prefetch(_READY).as_numpy_iterator():
+      yield dict(zip(features, made))
+  except tf.errors.OpError:
+    if failures:
+      raise failures[0] from None
+    raise
+
+
+def _by_threads(batch, features, steps, threads):
+  del features
+  todo, waiting = iter(steps), collections.deque()
+  with concurrent.futures.ThreadPoolExecutor(threads, 'batch') as pool:
+    try:
+      for _ in steps:
+        while len(waiting) < threads + _READY and (step := next(todo, None)) is not None:
+          waiting.append(pool.submit(batch, step))
+        yield waiting.popleft().result()
+    finally:  # the consumer may stop early
+      pool.shutdown(cancel_futures=True)
