@@ -183,7 +183,7 @@ def main():
   if a.json and figures:
     with open(a.json, 'w') as f:
       f.write(json.dumps(figures) + '\n')
-  sys.exit(0 if len(able) == len(sides) else 1)
+  sys.exit(0 if able else 1)
 
 
 if __name__ == '__main__':

@@ -2,7 +2,7 @@
 
     python bench/gpu_queue.py pack FOLDER --corpus=CORPUS --pairs=PAIRS --ngrams=FILE
     python bench/gpu_queue.py run FOLDER OUT --minutes=9 [--device=cpu]
-    python bench/gpu_queue.py bring FOLDER OUT --run=seed0
+    python bench/gpu_queue.py bring OUT --run=seed0
     python bench/gpu_queue.py keep OUT
     python bench/gpu_queue.py left FOLDER
 
@@ -43,6 +43,7 @@ WORK = pathlib.Path(os.environ.get('GPU_QUEUE_WORK', '/tmp/gpu_queue'))
 RESULTS, FILE = WORK / 'results', 'queue.zip'
 # Of pure Python, and not on machines that have jax, flax, optax, orbax, torch and transformers.
 WHEELS = ('ml_collections', 'disentangled-flash==1.1.1')
+FIELDS_OF_PAIRS = ('sentence_good', 'sentence_bad', 'UID', 'linguistics_term')
 # Files that come back from the machine: at most 16 MiB each.
 PART = 15 * 2**20
 ENDING = 25  # seconds that a run gets to save
@@ -56,7 +57,13 @@ objective.causal_share=0.0625
 phases=(({steps},{{}}),) moving=(('masking.rate',0.3,0.15,0,{steps},'linear'),)
 epochs=0.0 run.tensorboard=False run.save_minutes=2.0 run.eval_every={every} run.keep_words={words}
 """.split()
-TINY = ('batch_size=8', 'length=32', 'run.eval_every=20', 'run.keep_words=500k..1M')
+TINY = (
+  'batch_size=8',
+  'length=32',
+  'schedule.warmup=5',
+  'run.eval_every=20',
+  'run.keep_words=500k..1M',
+)
 
 
 class Step(NamedTuple):
@@ -96,6 +103,9 @@ def _runs(tiny, folder):
     train = ('-m', 'bertzoo_jax.pretrain', f'--config={config}', '--corpus={folder}/corpus')
     train += (f'--workdir={run}', f'--config.seed={seed}')
     yield Step(f'seed{seed}', 300, (*train, *(f'--config.{field}' for field in fields)))
+  for seed in range(3):
+    line = ('-m', 'bertzoo_jax.export', f'--workdir={{work}}/seed{seed}')
+    yield Step(f'export{seed}', 40, (*line, f'--out={{work}}/seed{seed}-hf'), after=f'seed{seed}')
   for way in ('masked', 'left_to_right'):
     for seed in range(3):
       places = (f'{{work}}/seed{seed}', '{folder}/corpus', '{folder}/pairs', '{folder}/ngrams.json')
@@ -117,19 +127,10 @@ def _timings(device, tiny):
     ('modernbert_1024', 'modernbert', 1024, 0.0),
     ('deberta_v3_1024', 'deberta_v3', 1024, 0.1),
   ):
-    length = 32 if tiny else length
-    step = (
-      f'--system={system}',
-      f'--length={length}',
-      f'--batch={64 if tiny else 16_384 // length}',
-    )
-    step += (
-      f'--attention_dropout={rate}',
-      f'--device={device}',
-      f'--steps={1 if tiny else 10}',
-      '--turns=3',
-    )
-    step += ('--lock={work}/lock', f'--json={{out}}/{name}.json', '--limit=150')
+    step = (f'--system={system}', f'--attention_dropout={rate}', f'--device={device}')
+    step += ('--lock={work}/lock', f'--json={{out}}/{name}.json', '--limit=150', '--turns=3')
+    sizes = ('32', '64', '1') if tiny else (f'{length}', f'{16_384 // length}', '10')
+    step += tuple(map('{}={}'.format, ('--length', '--batch', '--steps'), sizes))
     more = ('--model=tiny',) if tiny else ('--dtype=bfloat16', '--compile')
     yield Step(name, 100, ('bench/step.py', *step, *more), alone=True)
   for length in (512, 1024, 8192):
@@ -163,11 +164,11 @@ def run(folder, out, minutes, device, jobs, only):
       code = process.poll()
       if code is None and left > -ENDING:
         if left < 0 and step not in told:
-          process.send_signal(signal.SIGTERM)
+          os.killpg(process.pid, signal.SIGTERM)
           told.add(step)
         continue
       if code is None:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
       del running[step]
       seconds = round(time.monotonic() - began, 1)
       did = 'cut' if step in told else 'done' if code == 0 else f'failed ({code})'
@@ -180,15 +181,21 @@ def run(folder, out, minutes, device, jobs, only):
       if left < step.seconds:
         waiting.remove(step)
         continue
-      before = state.get(step.after, {}).get('state', 'done' if not step.after else '')
-      if before.startswith(('failed', 'cut')):
+      if step.after in [other.name for other in (*running, *waiting)]:
+        continue
+      if step.after and not _is_here(step.after, state):
         waiting.remove(step)
-      elif before == 'done' and _may_start(step, running, waiting, jobs):
+      elif _may_start(step, running, waiting, jobs):
         waiting.remove(step)
         running[step] = _started(step, folder, device), time.monotonic()
     time.sleep(0.5)
   _keep_state(state, out)
   left_over(device, folder, state)
+
+
+def _is_here(name, state) -> bool:
+  """Whether a run is done, and on this machine."""
+  return state.get(name, {}).get('state') == 'done' and (WORK / name).exists()
 
 
 def _may_start(step, running, waiting, jobs) -> bool:
@@ -208,18 +215,23 @@ def _started(step, folder, device):
   )
   environment = {
     **_environment(folder),
-    'JAX_PLATFORMS': {'cpu': 'cpu', 'gpu': 'cuda,cpu'}[device],
+    'JAX_PLATFORMS': 'cpu' if device == 'cpu' or step.name.startswith('export') else 'cuda,cpu',
     'JAX_COMPILATION_CACHE_DIR': str(WORK / 'jax'),
     'TORCHINDUCTOR_CACHE_DIR': str(WORK / 'inductor'),
     'TORCHINDUCTOR_COMPILE_THREADS': '4',
   }
-  # Runs and scores share the card. Tests and timings take memory as they need it.
-  if step.name.startswith(('seed', 'score')):
+  # Three runs share the card. All else takes memory as it needs it.
+  if step.name.startswith('seed'):
     environment['XLA_PYTHON_CLIENT_MEM_FRACTION'] = '0.3'
   else:
     environment['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'false'
   if step.name.startswith('score'):  # its many programs are small
     environment['XLA_FLAGS'] = '--xla_gpu_autotune_level=0'
+  if step.name == 'tests':  # else tests/conftest.py lets XLA compile quickly and badly
+    environment['XLA_FLAGS'] = (
+      '--xla_backend_optimization_level=3 --xla_force_host_platform_device_count=1 '
+      '--xla_cpu_parallel_codegen_split_count=32'
+    )
   print(f'{step.name}: starts', flush=True)
   with open(WORK / f'{step.name}.log', 'ab') as log:
     return subprocess.Popen(
@@ -229,6 +241,7 @@ def _started(step, folder, device):
       stdin=subprocess.DEVNULL,
       stdout=log,
       stderr=subprocess.STDOUT,
+      process_group=0,
     )
 
 
@@ -289,9 +302,14 @@ def pack(folder, corpus, pairs, ngrams, passes):
     with zipfile.ZipFile(wheel) as z:
       z.extractall(folder / 'site')
   shutil.rmtree(wheels)
-  for name, source in (('corpus', corpus), ('pairs', pairs)):
+  for name in ('corpus', 'pairs'):
     shutil.rmtree(folder / name, ignore_errors=True)
-    shutil.copytree(source, folder / name)
+  shutil.copytree(corpus, folder / 'corpus')
+  (folder / 'pairs').mkdir()
+  for file in sorted(pathlib.Path(pairs).glob('*.jsonl')):  # without the fields that nothing reads
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows = [json.dumps({k: row[k] for k in FIELDS_OF_PAIRS if k in row}) for row in rows]
+    (folder / 'pairs' / file.name).write_text('\n'.join(rows) + '\n')
   shutil.copyfile(ngrams, folder / 'ngrams.json')
   manifest = json.loads((folder / 'corpus' / 'manifest.json').read_text())
   tokens = manifest['splits']['train']['tokens']
@@ -304,17 +322,14 @@ def pack(folder, corpus, pairs, ngrams, passes):
   print(f'{folder}: {size / 2**20:.1f} MiB, {about}')
 
 
-def bring(folder, out, run_):
-  """Writes the newest checkpoint of a run of WORK into OUT: its Hugging Face directory in bfloat16,
-  in files that come back.
+def bring(out, run_):
+  """Writes the Hugging Face directory of a run of WORK into OUT: in bfloat16, in files that come
+  back. Run it alone: what comes back is limited, too.
   """
   import ml_dtypes
   import safetensors.numpy
 
   export = WORK / f'{run_}-hf'
-  if not export.exists():
-    line = ('-m', 'bertzoo_jax.export', f'--workdir={WORK / run_}', f'--out={export}')
-    subprocess.run([sys.executable, *line], check=True, cwd=HERE.parent, env=_environment(folder))
   out.mkdir(parents=True, exist_ok=True)
   files = [{}]
   for name, x in sorted(safetensors.numpy.load_file(export / 'model.safetensors').items()):
@@ -374,7 +389,7 @@ def main():
   )
   commands = p.add_subparsers(dest='command', required=True)
   of = {name: commands.add_parser(name) for name in ('pack', 'run', 'bring', 'keep', 'left')}
-  for name in ('pack', 'run', 'bring', 'left'):
+  for name in ('pack', 'run', 'left'):
     of[name].add_argument('folder', type=pathlib.Path)
   for name in ('run', 'bring', 'keep'):
     of[name].add_argument('out', type=pathlib.Path)
