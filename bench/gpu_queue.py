@@ -15,8 +15,9 @@ step that was cut goes on in the next `run` on the same machine, since its workd
 bench/gpu_queue.json. `left` prints what is still to do. `--device=cpu` rehearses all steps with
 tiny networks.
 
-Steps that train, score or test share the card. Steps that time need it alone: they wait until the
-others have ended, compile beside one another, and take their turns one at a time.
+Steps that train, score or test share the card. Where the runs together would not end in time, the
+last one is left for another day. Steps that time need it alone: they wait until the others have
+ended, compile beside one another, and take their turns one at a time.
 """
 
 import argparse
@@ -57,6 +58,7 @@ objective.causal_share=0.0625
 phases=(({steps},{{}}),) moving=(('masking.rate',0.3,0.15,0,{steps},'linear'),)
 epochs=0.0 run.tensorboard=False run.save_minutes=2.0 run.eval_every={every} run.keep_words={words}
 """.split()
+TINY_STEPS = 40
 TINY = (
   'batch_size=8',
   'length=32',
@@ -93,7 +95,7 @@ def queue(device: str, folder: pathlib.Path) -> list[Step]:
 def _runs(tiny, folder):
   """Three seeds of the BLiMP run beside one another, and their scores."""
   about = json.loads((folder / 'about.json').read_text())
-  total = 40 if tiny else about['steps']
+  total = TINY_STEPS if tiny else about['steps']
   values = dict(steps=total, every=total // 20, words='1M' if tiny else '10M..100M')
   fields = [field.format(**values) for field in FIELDS] + list(TINY if tiny else ())
   fields += [f'run.dtype={"float32" if tiny else "bfloat16"}']
@@ -145,7 +147,7 @@ def _timings(device, tiny):
 # --- run ---
 
 
-def run(folder, out, minutes, device, jobs, only):
+def run(folder, out, minutes, device, jobs, only, later):
   """Runs what fits the minutes. Prints a line per step, and what is left."""
   folder, out = folder.resolve(), out.resolve()
   end, state = time.monotonic() + 60 * minutes - ENDING, _state()
@@ -158,6 +160,7 @@ def run(folder, out, minutes, device, jobs, only):
   waiting = [s for s in queue(device, folder) if state.get(s.name, {}).get('state') != 'done']
   waiting = [s for s in waiting if not only or s.name in only.split(',')]
   running, told = {}, set()  # steps that run, and those that were told to end
+  pace = Pace(device, folder)
   while running or waiting:
     left = end - time.monotonic()
     for step, (process, began) in list(running.items()):
@@ -177,6 +180,11 @@ def run(folder, out, minutes, device, jobs, only):
       if did.startswith('failed'):
         print(_tail(WORK / f'{step.name}.log'), flush=True)
       _keep_state(state, out)
+    late = pace.late([step for step in running if step not in told], left + later)
+    if late:
+      print(f'{late.name}: would not be done in time, and the others are slower beside it')
+      os.killpg(running[late][0].pid, signal.SIGTERM)
+      told.add(late)
     for step in list(waiting):
       if left < step.seconds:
         waiting.remove(step)
@@ -191,6 +199,41 @@ def run(folder, out, minutes, device, jobs, only):
     time.sleep(0.5)
   _keep_state(state, out)
   left_over(device, folder, state)
+
+
+class Pace:
+  """How fast the runs get on. A run that does not end is worth nothing."""
+
+  def __init__(self, device, folder):
+    about = json.loads((folder / 'about.json').read_text())
+    self._steps = TINY_STEPS if device == 'cpu' else about['steps']
+    self._seen, self._checked = {}, time.monotonic()
+
+  def late(self, running, left):
+    """The last of the runs, if the slowest one will not be done in the seconds that are left. Runs
+    are judged by half a minute or more, when all have begun, and again after each that went.
+    """
+    runs, now = [step for step in running if step.name.startswith('seed')], time.monotonic()
+    if len(runs) < 2 or now - self._checked < 30:
+      return None
+    self._checked = now
+    before, self._seen = self._seen, {step: (self._at(step), now) for step in runs}
+    if any(not before.get(step, (0,))[0] for step in runs):
+      return None
+    needs = []
+    for step in runs:
+      (first, began), (last, _) = before[step], self._seen[step]
+      needs.append((self._steps - last) * (now - began) / max(last - first, 1))
+    print('seconds to go:', *(f'{step.name} {s:.0f}' for step, s in zip(runs, needs)), flush=True)
+    if max(needs) <= left:
+      return None
+    self._seen = {}
+    return runs[-1]
+
+  def _at(self, step) -> int:
+    rows = WORK / step.name / 'metrics.jsonl'
+    lines = rows.read_text().splitlines() if rows.exists() else []
+    return json.loads(lines[-1])['step'] if lines else 0
 
 
 def _is_here(name, state) -> bool:
@@ -398,6 +441,7 @@ def main():
   of['pack'].add_argument('--passes', type=float, default=9.99, help='over the corpus')
   of['run'].add_argument('--minutes', type=float, default=9.0)
   of['run'].add_argument('--jobs', type=int, default=3, help='timed steps that compile at a time')
+  of['run'].add_argument('--later', type=float, default=0, help='seconds of the next commands')
   of['run'].add_argument('--only', default='', help='names of steps, by comma; all without it')
   for name in ('run', 'left'):
     of[name].add_argument('--device', choices=('cpu', 'gpu'), default='gpu')
