@@ -6,6 +6,7 @@ import numpy as np
 
 from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import corpus
+from configs import parts
 
 
 def write(folder, shards: int = 1, **files) -> dict:
@@ -37,8 +38,8 @@ def write(folder, shards: int = 1, **files) -> dict:
 
 
 def of_text(folder, vocab_size: int, documents: int = 40) -> str:
-  """Writes a corpus of documents of one to six sentences of random tokens, without held-out text.
-  Returns the folder.
+  """Writes a corpus of documents of one to six sentences of random tokens, without held-out text,
+  for wordpieces with the usual values. Returns the folder.
   """
   draw, folder = np.random.default_rng(0), pathlib.Path(folder)
   ends = lambda sizes: np.append(0, np.cumsum(sizes))
@@ -52,7 +53,9 @@ def of_text(folder, vocab_size: int, documents: int = 40) -> str:
     counts = dict(documents=len(borders) - 1, sentences=len(starts) - 1, tokens=len(tokens))
     splits[name] = {**counts, 'bytes': 4 * len(tokens), 'shards': [shard]}
   special = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
-  finish(folder, splits, vocab_size, special=special)
+  made = dict(tokenizer=parts.wordpiece(vocab_size=vocab_size), corpus=parts.corpus())
+  sections = {name: section.to_dict() for name, section in made.items()}
+  finish(folder, splits, vocab_size, special=special, report={}, **sections)
   return str(folder)
 
 
