@@ -1,5 +1,5 @@
 """Every masking beside transformers' collators, in one run: python bench/masking.py [--seconds=6]
-[--rows=256] [--length=512] [--only='token;span']
+[--rows=256] [--length=512] [--only='token;span'] [--beside]
 
 Ours: batches as training takes them, from `Pipeline.iterate`: row numbers shuffled, tokens gathered
 from a corpus, keys derived, masked; a corpus in which every fourth token continues a word. Theirs,
@@ -9,6 +9,10 @@ offset_mapping (DataCollatorForWholeWordMask in transformers 4); it chooses by c
 nothing and reads no corpus. All use the cores they want and are measured right after one another,
 in blocks of half a second; medians and quartiles of the blocks, and tokens a CPU second, which a
 busy machine distorts less.
+
+--beside: ours alone, with one thread and with two, while the train step of BERT-tiny runs on a
+batch of 32 rows of 128 tokens that does not change: rows a second of the masking, and steps a
+second.
 """
 
 import argparse
@@ -17,6 +21,7 @@ import pathlib
 import statistics
 import sys
 import tempfile
+import threading
 import time
 import warnings
 
@@ -27,6 +32,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 
 import numpy as np  # noqa: E402
 
+from bertzoo_jax.batches import ahead  # noqa: E402
 from bertzoo_jax.batches import pipeline  # noqa: E402
 from bertzoo_jax.corpus import corpus as corpora  # noqa: E402
 from bertzoo_jax.words import similar  # noqa: E402
@@ -112,11 +118,10 @@ def _table(draw, words=50_000):
   )
 
 
-def ours(text, form, masking, rows, length):
+def ours(text, form, masking, rows, length, threads=None):
   """A function that takes the next batch, endlessly."""
-  batches = pipeline.build(
-    text, format=form, masking=masking, length=length, batch_size=rows, seed=0
-  ).iterate(0, 10**6)
+  made = pipeline.build(text, format=form, masking=masking, length=length, batch_size=rows, seed=0)
+  batches = ahead.iterate(made.batch, made.features, 0, 10**6, threads)
   return lambda: next(batches)
 
 
@@ -179,11 +184,62 @@ def measure(turns, tokens, seconds):
   return found
 
 
+def train_step(text):
+  """A function that takes one training step of BERT-tiny and waits for it."""
+  import jax
+  import ml_collections
+
+  from bertzoo_jax import assembly
+  from bertzoo_jax.training import step as steps
+  from configs import bert
+
+  config = ml_collections.ConfigDict(bert.get_config('tiny')).unlock()
+  config.length, config.batch_size, config.encoder.max_positions = 128, 32, 128
+  run = assembly.resolve(config.lock())
+  made = run.network(run.phases[0], V)
+  batch = pipeline.of_phase(text, run.phases[0]).batch(0)
+  state = jax.jit(lambda: steps.init(made.objective, made.tx, 0, 32))()
+  update = jax.jit(steps.make_train_step(made.objective, made.tx, made.schedule, seed=0))
+
+  def call():
+    nonlocal state
+    state, metrics = update(state, batch)
+    jax.block_until_ready(metrics)
+
+  call()
+  return call
+
+
+def beside(step, batches, seconds):
+  """(rows a second, steps a second) of batches in a thread beside steps in this one."""
+  taken, ended = [], threading.Event()
+
+  def take():
+    while not ended.is_set():
+      taken.append(len(batches()['input_ids']))
+
+  thread = threading.Thread(target=take)
+  if batches:
+    batches()
+    thread.start()
+  done, began = 0, time.perf_counter()
+  while time.perf_counter() - began < seconds:
+    step()
+    done += 1
+  passed = time.perf_counter() - began
+  found = sum(taken) / passed, done / passed
+  ended.set()
+  if batches:
+    thread.join()
+  return found
+
+
 def main():
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--seconds', type=float, default=6)
   parser.add_argument('--rows', type=int, default=256)
   parser.add_argument('--length', type=int, default=512)
+  parser.add_argument('--beside', action='store_true', help='beside a train step')
   parser.add_argument('--only', default='', help='cases, parted by semicolons; without it all')
   args = parser.parse_args()
   warnings.simplefilter('ignore')
@@ -195,6 +251,17 @@ def main():
     f'{args.rows} rows of {args.length} tokens per call; {os.cpu_count()} cores, load '
     f'{os.getloadavg()[0]:.1f}; blocks of half a second'
   )
+  if args.beside:
+    step = train_step(text)
+    print(f'{"":32s}{"rows/s, steps/s: 1 thread":>28s}{"2 threads":>20s}')
+    print(f'{"no masking":32s}{beside(step, None, args.seconds)[1]:28.2f}', flush=True)
+    for name, (form, masking) in chosen.items():
+      cells = []
+      for threads in (1, 2):
+        batches = ours(text, form, masking, args.rows, args.length, threads)
+        cells.append('{:,.0f}, {:.2f}'.format(*beside(step, batches, args.seconds)))
+      print(f'{name:32s}{cells[0]:>28s}{cells[1]:>20s}', flush=True)
+    return
   print(f'{"":42s}{"M tokens/s: median":>19s}{"quartiles":>16s}{"M tokens/CPU s":>16s}')
   collators = {
     f'transformers, {kind}': theirs(args.rows, args.length, kind == 'whole words')

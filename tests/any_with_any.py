@@ -93,9 +93,6 @@ def _corpus():
   return corpora.in_memory(tokens, starts, np.arange(0, 201, 8), VOCAB, SPECIAL)
 
 
-_masks = {}
-
-
 @functools.cache
 def rows_of(masking: str, format: str):
   """The pipeline of a masking and a format."""
@@ -111,8 +108,6 @@ def rows_of(masking: str, format: str):
       causal_at=lambda step: 0.5,
     )
   assert made.num_predictions == (LENGTH if masking == 'in_order' else PREDICTIONS)
-  # Formats with the same features share the masking that TensorFlow has traced.
-  made._mask = _masks.setdefault((masking, tuple(made.features)), made._mask)
   return made
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import corpus
+from configs import parts
 
 
 def write(folder, shards: int = 1, **files) -> dict:
@@ -34,6 +35,28 @@ def write(folder, shards: int = 1, **files) -> dict:
     size = dict(documents=2, sentences=2, tokens=9, bytes=100)
     splits[name] = {k: v * shards for k, v in size.items()} | {'shards': made}
   return finish(folder, splits, **files)
+
+
+def of_text(folder, vocab_size: int, documents: int = 40) -> str:
+  """Writes a corpus of documents of one to six sentences of random tokens, without held-out text,
+  for wordpieces with the usual values. Returns the folder.
+  """
+  draw, folder = np.random.default_rng(0), pathlib.Path(folder)
+  ends = lambda sizes: np.append(0, np.cumsum(sizes))
+  sentences = draw.integers(1, 7, documents)
+  sizes, splits = draw.integers(1, 9, sentences.sum()), {}
+  text = draw.integers(5, vocab_size, sizes.sum()), ends(sizes), ends(sentences)
+  for name, (tokens, starts, borders) in {'train': text, 'held_out': ([], [0], [0])}.items():
+    (folder / name).mkdir(parents=True)
+    arrays = np.array(tokens, int), np.array(starts), np.array(borders)
+    shard = corpus.write_shard(storage.path(folder / name), '00000', *arrays, vocab_size)
+    counts = dict(documents=len(borders) - 1, sentences=len(starts) - 1, tokens=len(tokens))
+    splits[name] = {**counts, 'bytes': 4 * len(tokens), 'shards': [shard]}
+  special = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
+  made = dict(tokenizer=parts.wordpiece(vocab_size=vocab_size), corpus=parts.corpus())
+  sections = {name: section.to_dict() for name, section in made.items()}
+  finish(folder, splits, vocab_size, special=special, report={}, **sections)
+  return str(folder)
 
 
 def finish(folder, splits: dict, vocab_size: int = 32, **files) -> dict:

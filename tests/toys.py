@@ -6,7 +6,6 @@ parameters with a stacked axis.
 """
 
 import dataclasses
-import json
 
 import jax
 import jax.numpy as jnp
@@ -194,13 +193,6 @@ def config(**fields):
   made.update({'batch_size': 8, 'length': LENGTH, 'phases': ((6, {}),), **fields})
   made.tokenizer.vocab_size = vocab_size
   return ml_collections.ConfigDict(made).lock()
-
-
-def write_batches(path, arrays, **meta):
-  """A file of batches as `show --npz` writes it. arrays: {feature: [steps, B, …]}."""
-  usual = dict(vocab_size=VOCAB, special={}, corpus_hash='abc', steps=[0, 4], batch_size=8)
-  meta = {**usual, 'length': LENGTH, 'phase': 0, **meta}
-  np.savez(path, __meta__=np.frombuffer(json.dumps(meta).encode(), np.uint8), **arrays)
 
 
 def one_device():

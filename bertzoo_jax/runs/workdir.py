@@ -25,6 +25,7 @@ import time
 
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import moving
 from bertzoo_jax.common import storage
 from bertzoo_jax.runs import step_folders
 
@@ -117,6 +118,15 @@ def check_same_run(path, config, corpus_hash: str) -> None:
       f'phase. From step {first:,} on this run reads the same rows in another order.',
       flush=True,
     )
+  if old is not None and 'source' not in config and (moves := moving.of(config, 'masking')):
+    if not any('masking_moves' in line for line in attempts(path)):
+      print(
+        f'WARNING: {path} was begun by an earlier version, in which a number of the masking moved '
+        f'in 64 stairs. Now config.masking.{moves[0].field} moves with every step, up to step '
+        f'{max(m.last for m in moves):,}: until then the masks differ a little from those of that '
+        'version.',
+        flush=True,
+      )
 
 
 def run_config(workdir):
@@ -231,6 +241,7 @@ def add_attempt(
     'config_hash': _digest(file.parent / _CONFIG),
     'commit': commit(),
     'devices': devices,
+    'masking_moves': 'by step',  # earlier versions wrote nothing, and moved in stairs
     'versions': versions(),
   }
   storage.append_line(file, json.dumps(line))

@@ -5,7 +5,6 @@ special tokens, bits, independence.
 import hypothesis
 import numpy as np
 import pytest
-import tensorflow as tf
 from hypothesis import strategies as st
 
 from configs import parts
@@ -144,21 +143,6 @@ def test_whole_words_stay_whole_where_the_masking_takes_words(name):
       assert found[r, a:b].all() or not found[r, a:b].any(), (r, a, b)
       multi += b - a > 1 and found[r, a]
   assert multi > 50
-
-
-@pytest.mark.parametrize('name', SLOW_CHOICES)
-def test_eager_graph_and_tf_data_agree_bit_for_bit(name):
-  features, keys = masking_rows.some_layout(50, LENGTH, 2)
-  mask = _build(name)
-  features = {k: v for k, v in features.items() if k != 'units' or mask.reads_units}
-  traced = (None, tf.function(mask.apply))
-  eager, graph = (masking_rows.run(mask, features, keys, apply) for apply in traced)
-  data = tf.data.Dataset.from_tensor_slices((features, keys)).batch(50)
-  piped = next(data.map(mask.apply, num_parallel_calls=2).as_numpy_iterator())
-  assert eager.keys() == graph.keys() == piped.keys()
-  for key in eager:
-    np.testing.assert_array_equal(eager[key], graph[key], err_msg=key)
-    np.testing.assert_array_equal(eager[key], piped[key], err_msg=key)
 
 
 @pytest.mark.parametrize('name', SECTIONS)

@@ -4,7 +4,6 @@ shares.
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from bertzoo_jax.batches.masking import contract
 from bertzoo_jax.common import hashing
@@ -24,12 +23,7 @@ def rows():
 def _predicted(section, rows):
   """(bool [B, L], P) of a masking of full rows."""
   mask = masking_rows.build(section, LENGTH, CORPUS)
-  parts_of, apply = [], tf.function(mask.apply)
-  for first in range(0, ROWS, 512):
-    features = {k: v[first : first + 512] for k, v in rows[0].items()}
-    keys = rows[1][first : first + 512]
-    parts_of.append(masking_rows.chosen(masking_rows.run(mask, features, keys, apply)))
-  return np.concatenate(parts_of), mask.num_predictions
+  return masking_rows.chosen(masking_rows.run(mask, *rows)), mask.num_predictions
 
 
 def _tenths(found):
@@ -54,12 +48,10 @@ def test_lengths_are_drawn_with_the_published_shares(section, published):
     section.weights if 'weights' in section else (1 - section.p) ** np.arange(section.max_words)
   )
   random = hashing.bits(hashing.new_key(3), np.arange(1_000_000))
-  drawn = contract.draw_length(tf.constant(random), contract.cumulative(weights, '')).numpy()
+  drawn = contract.draw_length(random, contract.cumulative(weights, ''))
   shares = np.bincount(drawn, minlength=len(published) + 1)[1:] / len(drawn)
   assert abs(shares - published).max() < 0.002
-  fewer = contract.draw_length(
-    tf.constant(random), contract.cumulative(weights, ''), tf.fill([1_000_000], 2)
-  ).numpy()
+  fewer = contract.draw_length(random, contract.cumulative(weights, ''), np.full(1_000_000, 2))
   assert (
     abs((fewer == 1).mean() - published[0] / (published[0] + published[1])) < 0.002
     and fewer.max() == 2
@@ -95,8 +87,7 @@ def test_windows_round_the_row_mask_the_rate_and_no_place_more_than_another(leng
   mask = masking_rows.build(parts.ngram_windows(scan='spread', max_gram=max_gram), length, CORPUS)
   count = 8192
   rows = masking_rows.full(count, length, long=0.25)
-  out = masking_rows.run(mask, *rows, tf.function(mask.apply))
-  found = masking_rows.chosen(out)
+  found = masking_rows.chosen(masking_rows.run(mask, *rows))
   assert abs(found.mean() * length / round(0.15 * length) - 1) < 0.01
   places = found[:, 1:-1].mean(0) / found[:, 1:-1].mean()
   deviation = 1 / np.sqrt(count * 0.15)  # of one place; neighbours are not independent

@@ -4,7 +4,6 @@ import collections
 import itertools
 
 import numpy as np
-import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,24 +16,6 @@ def _chi_square(counts):
   expected = counts.sum() / counts.size
   return (((counts - expected) ** 2 / expected).sum() - (counts.size - 1)) / np.sqrt(
     2 * (counts.size - 1)
-  )
-
-
-def test_numpy_and_tensorflow_draw_the_same_bits():
-  lo, hi = hashing.fold(hashing.new_key(7), np.arange(50))
-  counters = np.arange(300)
-  ours = hashing.bits((lo[:, None], hi[:, None]), counters[None])
-  lo_t, hi_t = hashing.fold((tf.constant(lo), tf.constant(hi)), 5)
-  theirs = hashing.bits(
-    (tf.constant(lo)[:, None], tf.constant(hi)[:, None]),
-    tf.constant(counters.astype(np.uint32))[None],
-  )
-  np.testing.assert_array_equal(ours, theirs.numpy())
-  np.testing.assert_array_equal(hashing.fold((lo, hi), 5), (lo_t.numpy(), hi_t.numpy()))
-  np.testing.assert_array_equal(hashing.below(ours, 30522), hashing.below(theirs, 30522).numpy())
-  graph = tf.function(lambda a, b: hashing.bits(hashing.fold((a, b), 5), 3))
-  np.testing.assert_array_equal(
-    hashing.bits(hashing.fold((lo, hi), 5), 3), graph(tf.constant(lo), tf.constant(hi)).numpy()
   )
 
 

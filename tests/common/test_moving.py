@@ -40,8 +40,6 @@ def test_a_number_goes_from_one_value_to_the_other_by_its_shape(shape):
     x = (1 - math.cos(math.pi * x)) / 2 if shape == 'cosine' else x
     assert move.at(step) == pytest.approx(0.4 - 0.3 * x)
     assert float(move.at(jnp.int32(step), jnp)) == pytest.approx(0.4 - 0.3 * x, rel=1e-5)
-    half = 0.3 / (moving.STAIRS - 1) / 2
-    assert move.of_stair(move.stair(step)) == pytest.approx(0.4 - 0.3 * x, abs=half + 1e-9)
 
 
 @pytest.fixture(scope='module')
@@ -62,7 +60,7 @@ def test_the_batches_of_a_moving_rate_are_those_of_each_rate_alone(corpus):
   for phase, line in zip(configuration.phases(made), of_phases(corpus, made)):
     assert line.num_predictions == line.features['masked_positions'][0][1]
     for step, batch in enumerate(line.iterate(0, phase.steps)):
-      rate = move.of_stair(move.stair(phase.first_step + step))
+      rate = move.at(phase.first_step + step)
       fixed = phase.config.copy_and_resolve_references().unlock()
       fixed.masking.rate, fixed.moving = rate, ()
       alone = pipeline.of_phase(corpus, type(phase)(**{**vars(phase), 'config': fixed})).batch(step)

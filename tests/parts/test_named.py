@@ -33,7 +33,6 @@ HOST = '''
 """Parts of the host program."""
 
 import numpy as np
-import tensorflow as tf
 
 from bertzoo_jax.batches.formats import format as formats
 from bertzoo_jax.batches.masking import Masking
@@ -60,13 +59,13 @@ class Family:
     def apply(features, keys_B2):
       ids = features['input_ids']
       targets = ids[:, 1 : count + 1]
-      masks = tf.fill(tf.shape(targets), corpus.special['mask'])
+      masks = np.full_like(targets, corpus.special['mask'])
       return {
         **features,
-        'input_ids': tf.concat([ids[:, :1], masks, ids[:, count + 1 :]], 1),
-        'masked_positions': tf.tile(tf.range(1, count + 1)[None], [tf.shape(ids)[0], 1]),
+        'input_ids': np.concatenate([ids[:, :1], masks, ids[:, count + 1 :]], 1),
+        'masked_positions': np.tile(np.arange(1, count + 1, dtype=np.int32), (len(ids), 1)),
         'masked_targets': targets,
-        'masked_weights': tf.ones(tf.shape(targets)),
+        'masked_weights': np.ones(targets.shape, np.float32),
       }
 
     return Masking(count, 0, apply)
@@ -82,13 +81,18 @@ class Family:
 
   def untyped(length, corpus):
     made = Family.first_tokens(length, corpus)
-    as_int = lambda out: {**out, 'masked_weights': tf.cast(out['masked_weights'], tf.int32)}
+    as_int = lambda out: {**out, 'masked_weights': out['masked_weights'].astype(np.int32)}
     return made._replace(apply=lambda *args: as_int(made.apply(*args)))
 
   def forgetful(length, corpus):
     made = Family.first_tokens(length, corpus)
     kept = lambda out: {k: x for k, x in out.items() if k != 'masked_targets'}
     return made._replace(apply=lambda *args: kept(made.apply(*args)))
+
+  def listed(length, corpus):
+    made = Family.first_tokens(length, corpus)
+    lists = lambda out: {**out, 'masked_targets': out['masked_targets'].tolist()}
+    return made._replace(apply=lambda *args: lists(made.apply(*args)))
 
   def borders(length, corpus):
     made = Family.first_tokens(length, corpus)
@@ -215,9 +219,10 @@ def test_parts_from_outside_train_and_their_own_defaults_apply():
     ('first_tokens', None),
     ('bare', 'gives a function: return a Masking'),
     ('nothing', 'gives a NoneType: return a Masking'),
-    ('generous', r'declares masked_positions as int32 \[None, 4\] and writes int32 \[None, 2\]'),
+    ('generous', r'declares masked_positions as int32 \[8, 4\] and writes int32 \[8, 2\]'),
     ('untyped', r'declares masked_weights as float32 .* writes int32'),
     ('forgetful', 'declares masked_targets as .* writes nothing'),
+    ('listed', 'declares masked_targets as .* writes a list, which is no numpy array'),
     ('borders', 'declares span_left as .* writes nothing'),
   ],
 )

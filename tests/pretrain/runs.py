@@ -14,7 +14,6 @@ import pytest
 from bertzoo_jax.common import errors
 from bertzoo_jax.runs import metrics
 from tests import commands
-from tests import toys
 
 ROOT = pathlib.Path(__file__).parents[2]
 STEPS, BORDER = 14, 9
@@ -73,7 +72,7 @@ def command(world, workdir, *more):
   return [
     *('-m', 'bertzoo_jax.pretrain', f'--config={world}/config.py', f'--workdir={workdir}'),
     f'--config.run.compile_cache={world}/cache',
-    *([] if any(m.startswith('--batches') for m in more) else [f'--corpus={world}/corpus']),
+    f'--corpus={world}/corpus',
     *more,
   ]
 
@@ -112,13 +111,12 @@ def here(world, monkeypatch):
 
   on_one_device(monkeypatch)
 
-  def run(workdir, *, init=None, batches=None, **changes):
+  def run(workdir, *, init=None, **changes):
     return pretrain.pretrain(
       config(world, **{k.replace('__', '.'): v for k, v in changes.items()}),
       str(workdir),
       init=init,
-      batches=batches,
-      corpus=None if batches else str(world / 'corpus'),
+      corpus=str(world / 'corpus'),
     )
 
   return run
@@ -180,17 +178,16 @@ def everything(workdir):
   return sorted(str(p) for p in (folder, *folder.rglob('*'))) if folder.exists() else []
 
 
-def npz(path, poison=(), length=32, steps=6):
+def poison(patch, *steps):
+  """The batches of these steps get an infinite weight."""
   from bertzoo_jax.batches import pipeline
-  from bertzoo_jax.corpus import corpus
 
-  c = config(path.parent)
-  text = corpus.open(path.parent / 'corpus')
-  how = dict(format=c.format, masking=c.masking, length=length, batch_size=8, seed=0)
-  train = pipeline.build(text, **how)
-  batches = [train.batch(s) for s in range(steps)]
-  for s in poison:
-    batches[s]['masked_weights'][0, 0] = np.inf
-  meta = dict(vocab_size=300, steps=[0, steps], length=length)
-  toys.write_batches(path, {k: np.stack([b[k] for b in batches]) for k in batches[0]}, **meta)
-  return path
+  batch = pipeline.Pipeline.batch
+
+  def poisoned(self, step):
+    made = batch(self, step)
+    if step in steps:
+      made['masked_weights'][0, 0] = np.inf
+    return made
+
+  patch.setattr(pipeline.Pipeline, 'batch', poisoned)

@@ -4,8 +4,7 @@ import jax
 import ml_collections
 import numpy as np
 import pytest
-import small_networks as small
-import toys
+import small_corpora
 
 from bertzoo_jax import pretrain
 from bertzoo_jax import pretrained
@@ -24,11 +23,7 @@ DECAY = parts.warmup_stable_decay(learning_rate=0.01, warmup=1, decay=STEPS - AT
 def train(tmp_path_factory):
   """(workdir, init, **fields of the config) → the run, on one device."""
   folder = tmp_path_factory.mktemp('branches')
-  batches = [small.batch(8, LENGTH, 3, seed=step, vocab_size=VOCAB) for step in range(STEPS)]
-  arrays = {k: np.stack([b[k] for b in batches]) for k in batches[0]}
-  toys.write_batches(
-    folder / 'batches.npz', arrays, steps=[0, STEPS], length=LENGTH, vocab_size=VOCAB
-  )
+  text = small_corpora.of_text(folder / 'corpus', VOCAB)
 
   def run(workdir, init=None, **fields):
     made = parts.experiment(
@@ -58,7 +53,7 @@ def train(tmp_path_factory):
     )
     with pytest.MonkeyPatch.context() as patch:
       runs.on_one_device(patch)
-      how = dict(batches=str(folder / 'batches.npz'), init=init, resume_moments=init is not None)
+      how = dict(corpus=text, init=init, resume_moments=init is not None)
       return pretrain.pretrain(ml_collections.ConfigDict(made).lock(), str(workdir), **how)
 
   return run

@@ -35,7 +35,7 @@ from tests.pretrain.runs import command
 from tests.pretrain.runs import curve
 from tests.pretrain.runs import environment
 from tests.pretrain.runs import everything
-from tests.pretrain.runs import npz
+from tests.pretrain.runs import poison
 from tests.pretrain.runs import refused
 from tests.pretrain.runs import rows
 from tests.pretrain.runs import run_train
@@ -246,8 +246,8 @@ def test_a_run_asked_to_stop_saves_at_its_step_and_exits_0(world, untouched, tmp
 
 
 def test_a_second_job_is_refused_and_the_first_goes_on(world, tmp_path):
-  workdir, batches = tmp_path / 'run', npz(world / 'few.npz')
-  line = command(world, workdir, f'--batches={batches}', '--config.run.eval_every=0')
+  workdir = tmp_path / 'run'
+  line = command(world, workdir, '--config.run.eval_every=0')
   first = commands.begin(*line, env=environment(), stdout=subprocess.DEVNULL)
   while not (workdir / 'lock').exists() or not (workdir / 'lock').read_text().strip():
     time.sleep(0.01)
@@ -319,7 +319,6 @@ def test_other_science_at_resume_is_refused_and_machinery_may_change(
 
 def test_mistakes_in_addresses_are_refused(world, untouched, tmp_path):
   corpus = str(world / 'corpus')
-  refused(world, tmp_path / 'a', {}, '--corpus .* or --batches', corpus=None)
   refused(world, tmp_path / 'b', {}, 'No corpus', corpus=str(tmp_path))
   refused(world, tmp_path / 'c', {}, 'There is: .*14', corpus=corpus, init=f'{untouched}@99')
   refused(
@@ -366,44 +365,44 @@ def test_weights_of_another_vocabulary_are_refused(world, untouched, tmp_path):
   refused(world, tmp_path / 'run', {}, 'another vocabulary: 2 of 300 pieces', **given)
 
 
-def test_batches_from_a_file_train_as_the_corpus_does_without_tensorflow(
+def test_without_tensorflow_threads_drive_and_the_run_is_the_same_bit_for_bit(
   world, untouched, tmp_path
 ):
-  path = npz(world / 'batches.npz')
   block = (
-    'import sys; sys.modules["tensorflow"] = None; sys.modules["tokenizers"] = None; import runpy; '
+    'import sys; sys.modules["tensorflow"] = None; import runpy; '
     'runpy.run_module("bertzoo_jax.pretrain", run_name="__main__", alter_sys=True)'
   )
-  line = command(world, tmp_path / 'run', f'--batches={path}')
-  done = commands.run('-c', block, *line[2:], env=environment())
+  done = commands.run('-c', block, *command(world, tmp_path / 'run')[2:], env=environment())
   assert done.returncode == 0, done.stdout + done.stderr
-  ours, theirs = metrics.read(tmp_path / 'run'), metrics.read(untouched)
-  assert [r['loss'] for r in ours] == [r['loss'] for r in theirs[:6]]
+  assert 'batches by threads' in done.stdout
+  assert state_of(tmp_path / 'run') == state_of(untouched)
+  assert curve(tmp_path / 'run') == curve(untouched)
 
 
 @pytest.mark.parametrize(
   'log_every', [*(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2)), 100]
 )
 def test_numbers_that_are_not_finite_stop_a_run_with_the_last_good_step_kept(
-  world, tmp_path, here, log_every
+  tmp_path, here, monkeypatch, log_every
 ):
-  path = npz(world / 'poisoned.npz', poison=(3,))
+  poison(monkeypatch, 3)
   for _ in range(2):
     with pytest.raises(errors.Stopped, match='not finite'):
-      here(tmp_path / 'run', batches=str(path), run__log_every=log_every, run__keep_every=3)
+      here(tmp_path / 'run', run__log_every=log_every, run__keep_every=3)
     assert step_folders.steps(tmp_path / 'run')[-1] == 3
 
 
-def test_skipping_leaves_the_update_out_counts_it_and_goes_on(world, tmp_path, here):
-  batches = str(npz(world / 'poisoned2.npz', poison=(3,)))
-  here(tmp_path / 'run', batches=batches, run__on_nonfinite='skip', run__eval_every=0)
+def test_skipping_leaves_the_update_out_counts_it_and_goes_on(tmp_path, here, monkeypatch):
+  poison(monkeypatch, 3)
+  phases = ((6, {'length': 32}),)
+  here(tmp_path / 'run', phases=phases, run__on_nonfinite='skip', run__eval_every=0)
   found = metrics.read(tmp_path / 'run')
   assert [r.get('nonfinite', 0) for r in found] == [0, 0, 0, 1, 1, 1]
   assert found[3]['loss'] is None and np.isfinite(found[-1]['loss'])
 
 
-def test_too_many_left_out_updates_in_a_row_stop_a_run(world, tmp_path, monkeypatch, here):
+def test_too_many_left_out_updates_in_a_row_stop_a_run(tmp_path, monkeypatch, here):
   monkeypatch.setattr(health, 'MOST_IN_A_ROW', 3)
-  path = npz(world / 'poisoned3.npz', poison=(1, 2, 3, 4))
+  poison(monkeypatch, 1, 2, 3, 4)
   with pytest.raises(errors.Stopped, match='last 3 updates'):
-    here(tmp_path / 'run', batches=str(path), run__on_nonfinite='skip')
+    here(tmp_path / 'run', run__on_nonfinite='skip')

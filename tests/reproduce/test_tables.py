@@ -162,7 +162,7 @@ def corpus():
   )
 
 
-_batches, _masks = {}, {}
+_batches = {}
 
 
 def batch_of(config):
@@ -177,9 +177,6 @@ def batch_of(config):
       batch_size=ROWS,
       seed=0,
     )
-    # Formats with the same features share the masking that TensorFlow has traced.
-    mask = (*key_of(config.masking), config.length, tuple(sorted(made.features)))
-    made._mask = _masks.setdefault(mask, made._mask)
     _batches[key] = made.batch(0)
   return _batches[key]
 

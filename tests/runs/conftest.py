@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(scope='session')
 def world(tmp_path_factory):
-  """Folder with a config, batches, and a cache of compiled programs that all processes share."""
+  """Folder with a config, a corpus, and a cache of compiled programs that all processes share."""
   return processes.make_world(tmp_path_factory.mktemp('world'))
 
 
@@ -23,6 +23,6 @@ def alone(world):
   pretrain.pretrain(
     ml_collections.ConfigDict(config).lock(),
     str(world / 'alone'),
-    batches=str(world / 'batches.npz'),
+    corpus=str(world / 'corpus'),
   )
   return world / 'alone'

@@ -7,7 +7,7 @@ import threading
 import time
 
 import numpy as np
-import small_networks as small
+import small_corpora
 import toys
 
 from bertzoo_jax.runs import checkpoint
@@ -36,60 +36,44 @@ def get_config(argument=None):
 
 # pretrain, but that a lost host is noticed soon, and that steps and saves take time where a test
 # must get a word in. The batch of one step may never come: a thread reads a pipe that nobody writes
-# to.
+# to. Threads drive, since TensorFlow takes seconds to import.
 PROGRAM = """
-import os, queue, runpy, threading, time
+import os, runpy, sys, time
+sys.modules['tensorflow'] = None
+from bertzoo_jax.batches import pipeline
 from bertzoo_jax.runs import checkpoint, distributed
 from bertzoo_jax.training import data
 seal = checkpoint.Checkpoints._seal
 checkpoint.Checkpoints._seal = lambda self: (
     time.sleep(float(os.environ.get('SEAL_SECONDS', 0))), seal(self))
 distributed.LOST_SECONDS = int(os.environ['LOST_SECONDS'])
-check, from_file = data.check_ids, data.from_file
+check, batch = data.check_ids, pipeline.Pipeline.batch
 def slowly(batch, vocab_size, where):
   check(batch, vocab_size, where)
   time.sleep(float(os.environ['STEP_SECONDS']) if where.startswith('batch of step') else 0)
-def stuck(*args):
-  found = from_file(*args)
-  def phase(which):
-    def batches(first, end, real=found.phase(which)):
-      out = queue.Queue(1)
-      def fill():
-        for step, batch in zip(range(first, end), real.batches(first, end)):
-          if step == int(os.environ['STUCK_AT']):
-            os.read(os.pipe()[0], 1)
-          out.put(batch)
-      threading.Thread(target=fill, daemon=True).start()
-      for _ in range(first, end):
-        yield out.get()
-    return found.phase(which)._replace(batches=batches)
-  return found._replace(phase=phase)
-data.check_ids = slowly
-if 'STUCK_AT' in os.environ:
-  data.from_file = stuck
+def stuck(self, step):
+  if step == int(os.environ.get('STUCK_AT', -1)):
+    os.read(os.pipe()[0], 1)
+  return batch(self, step)
+data.check_ids, pipeline.Pipeline.batch = slowly, stuck
 runpy.run_module('bertzoo_jax.pretrain', run_name='__main__', alter_sys=True)
 """
 
 
 def make_world(folder):
-  """Fills a folder with config.py and batches.npz; processes add a cache of compiled programs."""
+  """Fills a folder with config.py and corpus/; processes add a cache of compiled programs."""
   (folder / 'config.py').write_text(CONFIG)
-  batches = [
-    small.batch(rows=ROWS, length=16, predictions=3, seed=s, vocab_size=VOCAB) for s in range(STEPS)
-  ]
-  arrays = {k: np.stack([b[k] for b in batches]) for k in batches[0]}
-  meta = dict(vocab_size=VOCAB, steps=[0, STEPS], batch_size=ROWS, length=16)
-  toys.write_batches(folder / 'batches.npz', arrays, **meta)
+  small_corpora.of_text(folder / 'corpus', VOCAB)
   return folder
 
 
 class Process:
-  """A process of a run. `said` grows as it speaks. text: flags in place of --batches."""
+  """A process of a run. `said` grows as it speaks. text: flags in place of --corpus."""
 
   def __init__(
     self, world, workdir, *flags, text=None, step_seconds=0.0, lost_seconds=10, **environment
   ):
-    text = text or [f'--batches={world}/batches.npz']
+    text = text or [f'--corpus={world}/corpus']
     seconds = dict(STEP_SECONDS=str(step_seconds), LOST_SECONDS=str(lost_seconds))
     self.process = commands.begin(
       *('-c', PROGRAM, f'--config={world}/config.py', *text),

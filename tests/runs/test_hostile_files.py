@@ -3,7 +3,6 @@
 import json
 import pathlib
 import pickle
-import zipfile
 
 import jax
 import ml_collections
@@ -21,7 +20,6 @@ from bertzoo_jax.common import trust
 from bertzoo_jax.corpus import corpus
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import step_folders
-from bertzoo_jax.training import data
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.words.similar import vector_files
 from configs import bert
@@ -57,15 +55,6 @@ def refuses(act):
   with pytest.raises(errors.UserError) as e:
     act()
   assert '\n' not in str(e.value)
-
-
-def test_in_a_file_of_batches(tmp_path, evil):
-  (tmp_path / 'a.npz').write_bytes(evil)
-  refuses(lambda: data.from_file(tmp_path / 'a.npz', bert.get_config('tiny')))
-  for name in ('input_ids', '__meta__'):
-    with zipfile.ZipFile(tmp_path / 'b.npz', 'w') as z:
-      z.writestr(f'{name}.npy', evil)
-    refuses(lambda: data.from_file(tmp_path / 'b.npz', bert.get_config('tiny')))
 
 
 @pytest.mark.parametrize('file', ['unigrams.npy', 'pieces.npy', 'train/00000.tokens.npy'])

@@ -29,7 +29,7 @@ def test_a_data_thread_that_waits_for_ever_ends_the_run_with_75_and_the_run_resu
   assert last.startswith('error: the run hangs: the batch of step 5 has not finished for 0.1'), (
     process.said
   )
-  assert 'in fill' in process.said  # the stack of the thread that waits
+  assert 'in stuck' in process.said  # the stack of the thread that waits
   with one(world, run, HANG) as process:
     assert process.end() == 0 and 'resuming from the checkpoint of step' in process.said
   assert_same_run(run, alone)

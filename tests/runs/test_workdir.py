@@ -40,6 +40,25 @@ def test_a_run_of_an_earlier_version_says_from_which_step_its_rows_come_in_anoth
   assert 'From step 5 on this run reads the same rows in another order' in capsys.readouterr().out
 
 
+def test_a_run_whose_masking_moved_in_stairs_says_that_it_moves_with_every_step_once(
+  tmp_path, capsys
+):
+  begun = toys.config(moving=(('masking.rate', 0.3, 0.15, 0, 4000, 'linear'),))
+  workdirs.describe(tmp_path, begun, {'hash': 'abc'}, lambda folder: None)
+  add = lambda: workdirs.add_attempt(
+    tmp_path, corpus_hash='abc', start_step=0, devices='1', init=None
+  )
+  add()
+  file = tmp_path / 'attempts.jsonl'
+  file.write_text(file.read_text().replace('masking_moves', 'some_other'))  # as they wrote it
+  workdirs.check_same_run(tmp_path, begun, 'abc')
+  said = capsys.readouterr().out
+  assert 'masking.rate moves with every step, up to step 4,000' in said
+  add()
+  workdirs.check_same_run(tmp_path, begun, 'abc')
+  assert capsys.readouterr().out == ''
+
+
 def test_attempts_are_counted_over_a_line_cut_short(tmp_path):
   add = lambda: workdirs.add_attempt(
     tmp_path, corpus_hash='abc', start_step=0, devices='1 × cpu', init=None
