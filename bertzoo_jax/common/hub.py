@@ -3,6 +3,7 @@ files of data sets; repositories to push to.
 """
 
 import contextlib
+import os
 import re
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import huggingface_hub
 from huggingface_hub import constants
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import folders
 from bertzoo_jax.common import storage
 
 # The files of tokenizers; weights stay where they are.
@@ -27,11 +29,13 @@ def folder(name: str, files):
   """The folder of `hf:NAME` (without its 'hf:'): a local one of that name, else the hub's files
   (OWNER/NAME[@REVISION]), kept where that library keeps them.
 
-  files: names of the wanted ones; those that exist are fetched. Raises UserError for neither, or a
-  name that the hub lacks, TryAgain if it does not answer.
+  files: names of the wanted ones; those that exist are fetched. Raises UserError for neither, a
+  name that the hub lacks, or a link out of a local folder; TryAgain if the hub does not answer.
   """
   path = storage.path(name)
   if path.is_dir():
+    for file in files:
+      folders.inside(path, file)
     return path
   if not re.fullmatch(r'[\w.-]+(/[\w.-]+)?(@[\w./-]+)?', name):
     raise errors.UserError(
@@ -91,9 +95,21 @@ def data(address: str) -> Data:
       f'{errors.did_you_mean(split, splits)}'
     )
   files = splits[split]
+  _check_inside(address, where, files)
   revision = next((m[1] for f in files if (m := re.match('hf://[^@]+@([^/]+)/', f))), '')
   facts = dict(name=name, config=made.config.name, split=split, revision=revision)
   return Data(files, facts)
+
+
+def _check_inside(address, where, files):
+  """Raises UserError for a file that is not in the folder or repository whose data it should be."""
+  for file in files:
+    if storage.path(where).is_dir():
+      folders.inside(where, file.removeprefix(os.path.join(os.path.realpath(where), '')))
+    elif not file.startswith(f'hf://datasets/{where}@') or '..' in file.split('/'):
+      raise errors.UserError(
+        f'{address} takes its text from {file[:200]!r}, outside that repository: take another.'
+      )
 
 
 class Repository:
@@ -130,8 +146,8 @@ class Repository:
         f'--push {self.name}@BRANCH, or delete that one at the hub.'
       )
 
-  def push(self, branch: str, folder) -> None:
-    """Makes a folder the content of a branch, in one commit; a new repository is private."""
+  def push(self, branch: str, folder, names: list[str]) -> None:
+    """Makes files of a folder all of a branch, in one commit; a new repository is private."""
     self.check_free(branch)
     with self._told(branch):
       self._api.create_repo(self.name, private=True, exist_ok=True)
@@ -141,6 +157,7 @@ class Repository:
       self._api.upload_folder(
         repo_id=self.name,
         folder_path=str(folder),
+        allow_patterns=names,
         revision=branch,
         delete_patterns='*',  # the first commit may hold files
         commit_message='bertzoo_jax.export',

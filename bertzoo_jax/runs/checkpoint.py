@@ -33,6 +33,7 @@ import orbax.checkpoint as ocp
 from absl import logging as absl_logging
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import folders
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import trees
 from bertzoo_jax.runs import distributed
@@ -235,6 +236,7 @@ def locate(address: str) -> tuple[str, int, str | None]:
 
 def _locate(address):
   workdir, which, kind = parse_address(address)
+  folders.check_links(workdir)
   folder, present = storage.absolute(workdir) / step_folders.FOLDER, step_folders.steps(workdir)
   if not present and (unmarked := step_folders.unmarked(folder)):
     raise errors.UserError(
