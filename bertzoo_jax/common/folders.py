@@ -18,8 +18,8 @@ def inside(folder, name: str):
   folder = storage.path(folder)
   if not _is_plain(name):
     raise errors.UserError(
-      f'{folder} has a file that names {str(name)[:200]!r}, which is not a name inside this folder: '
-      'nothing was read there. Take another folder.'
+      f'{folder} has a file that names {str(name)[:200]!r}, which is not a name inside this '
+      'folder: nothing was read there. Take another folder.'
     )
   if not storage.is_remote(folder):
     root, real = os.path.realpath(folder), os.path.realpath(folder / name)
@@ -31,6 +31,12 @@ def inside(folder, name: str):
         f'the files themselves there. {folder} itself may be a link.'
       )
   return folder / name
+
+
+def check_files(folder: str, paths) -> None:
+  """Raises UserError for a path that does not begin with `folder`, or leads out of it."""
+  for path in map(str, paths):
+    inside(folder, path.removeprefix(folder))
 
 
 def _is_plain(name) -> bool:

@@ -3,6 +3,7 @@ files of data sets; repositories to push to.
 """
 
 import contextlib
+import json
 import os
 import re
 from typing import NamedTuple
@@ -87,6 +88,7 @@ def data(address: str) -> Data:
     'correct the name, or download its files (hf download) and give their folder as hf:./DIR',
   ):
     where = str(storage.absolute(name)) if local(name) else name
+    _check_card(address, os.path.join(where, 'README.md'))
     made = datasets.load_dataset_builder(where, config or None, revision=revision or None)
   splits = {str(name): tuple(files) for name, files in (made.config.data_files or {}).items()}
   if split not in splits:
@@ -95,21 +97,21 @@ def data(address: str) -> Data:
       f'{errors.did_you_mean(split, splits)}'
     )
   files = splits[split]
-  _check_inside(address, where, files)
+  begin = os.path.join(os.path.realpath(where), '') if local(name) else f'hf://datasets/{name}@'
+  folders.check_files(begin, files)
   revision = next((m[1] for f in files if (m := re.match('hf://[^@]+@([^/]+)/', f))), '')
   facts = dict(name=name, config=made.config.name, split=split, revision=revision)
   return Data(files, facts)
 
 
-def _check_inside(address, where, files):
-  """Raises UserError for a file that is not in the folder or repository whose data it should be."""
-  for file in files:
-    if storage.path(where).is_dir():
-      folders.inside(where, file.removeprefix(os.path.join(os.path.realpath(where), '')))
-    elif not file.startswith(f'hf://datasets/{where}@') or '..' in file.split('/'):
-      raise errors.UserError(
-        f'{address} takes its text from {file[:200]!r}, outside that repository: take another.'
-      )
+def _check_card(address, card):
+  """Raises UserError where the card of a local data set looks for files outside: that library would
+  list all folders there.
+  """
+  told = huggingface_hub.metadata_load(card) if os.path.isfile(card) else None
+  rows = [(row.get('data_dir'), row.get('data_files')) for row in (told or {}).get('configs') or ()]
+  if re.search(r'"/|"\.\.["/]|/\.\.["/]|://', json.dumps(rows, default=str)):
+    raise errors.UserError(f'{address}: {card} names files outside that folder: take another.')
 
 
 class Repository:

@@ -185,8 +185,9 @@ class Checkpoints:
     try:
       self.wait()
       self._checkpointer.close()
-    except Exception as e:  # whatever the storage raises
-      print(f'WARNING: the last checkpoint could not be written: {errors.named(e)}', flush=True)
+    except Exception as e:  # whatever the storage raises; of a folder that is gone the lock says so
+      if self._folder.parent.exists():
+        print(f'WARNING: the last checkpoint could not be written: {errors.named(e)}', flush=True)
 
   def _seal(self):
     """Called by Orbax's thread between the last byte and the commit: sums every file."""

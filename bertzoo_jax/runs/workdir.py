@@ -123,7 +123,8 @@ def check_same_run(path, config, corpus_hash: str) -> None:
 
 
 def run_config(workdir):
-  """The config of the run in a workdir. Raises UserError where there is none."""
+  """The config of the run in a workdir. UserError: none there, or a link out of it."""
+  folders.check_links(workdir)
   path = storage.path(workdir) / _CONFIG
   found = _read_config(path)
   if (found is None or not _noted(path)) and path.exists():
