@@ -34,6 +34,7 @@ from bertzoo_jax import cli
 from bertzoo_jax import export
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import folders
 from bertzoo_jax.common import hub
 from bertzoo_jax.common import storage
 from bertzoo_jax.hf import architectures
@@ -47,8 +48,8 @@ _GENERATOR = 'pytorch_model.generator.bin'
 # Google's names of TensorFlow checkpoints, and of the files beside them.
 _CHECKPOINTS = ('bert_model.ckpt', 'model.ckpt-best')
 _CHECKPOINTS += ('electra_small', 'electra_base', 'electra_large')
-_BESIDE = ('bert_config.json', 'albert_config.json', '30k-clean.model')
-_TOKENIZER = (*hub.TOKENIZER, 'bpe_encoder.bin', '30k-clean.model')
+_BESIDE = ('bert_config.json', 'albert_config.json')
+_MORE = ('bpe_encoder.bin', '30k-clean.model')  # files of tokenizers, under other names
 
 
 def convert(model: str, out) -> list[str]:
@@ -69,11 +70,13 @@ def convert(model: str, out) -> list[str]:
     raise errors.UserError(
       f'There is no folder {name}: correct --model, or give OWNER/NAME of the Hugging Face hub.'
     )
-  wanted = [_CONFIG, _WEIGHTS, f'{_WEIGHTS}.index.json', _GENERATOR, *_TOKENIZER, *_BESIDE]
+  wanted = [_CONFIG, _WEIGHTS, f'{_WEIGHTS}.index.json', _GENERATOR, *_BESIDE]
+  wanted += [*hub.TOKENIZER, *_MORE]
   wanted += [x + end for x in _CHECKPOINTS for end in ('.index', '.data-00000-of-00001')]
   source = hub.folder(name, wanted)
   pickled = weights.parts(source, _WEIGHTS)
   source = hub.folder(name, [*wanted, *(file.name for file in pickled)])
+  folders.check_links(source)
   if not pickled and weights.parts(source, weights.WEIGHTS):
     raise errors.UserError(
       f'{source} has model.safetensors, which needs no conversion: use --init hf:{source}.'
@@ -134,6 +137,7 @@ def _write(folder, place, tensors, content, source) -> list[str]:
   depth = {int(m[1]) for m in (re.search(r'encoder\.layer\.(\d+)\.', key) for key in tensors) if m}
   name = next((x for x in content['architectures'] if x in architectures.ARCHITECTURES), a.name)
   config = {**a.defaults, 'num_hidden_layers': len(depth), **content, 'architectures': [name]}
+  config.pop('auto_map', None)  # code of its own
   if 'legacy' in config:
     config['legacy'] = True
   names = {key: a.modern(key) for key in tensors}
@@ -179,9 +183,10 @@ def _write_tokenizer(folder, source, a, config) -> None:
   """The tokenizer's files, with a tokenizer.json for a SentencePiece model that has none, and with
   the settings that a vocab.txt lacks.
   """
-  for path in sorted(source.iterdir()):
-    if path.name in _TOKENIZER:
-      (folder / path.name).write_bytes(path.read_bytes())
+  files = hf_tokenizer.published(source)
+  files |= {name: (source / name).read_bytes() for name in _MORE if (source / name).is_file()}
+  for name, content in files.items():
+    (folder / name).write_bytes(content)
   written = {path.name for path in folder.iterdir()}
   if 'tokenizer.json' in written:
     return
@@ -196,7 +201,8 @@ def _write_tokenizer(folder, source, a, config) -> None:
   if not models:
     return
   with tempfile.TemporaryDirectory() as scratch:
-    tokenizers.load(folder / models[0], of_google or released.TOKENIZER).save(scratch)
+    loaded = tokenizers.load(folder / models[0], of_google or released.TOKENIZER)
+    loaded.save(scratch)
     content, special = hf_tokenizer.read(scratch)
     for name, text in hf_tokenizer.files(
       content,
@@ -204,7 +210,7 @@ def _write_tokenizer(folder, source, a, config) -> None:
       shape=a.tokens,
       max_length=config['max_position_embeddings'],
       segments=config['type_vocab_size'] or a.segments,
-      model=hf_tokenizer.sentencepiece_model(scratch),
+      model=loaded.vocabulary.model,
     ).items():
       (folder / name).write_bytes(text.encode('utf-8') if isinstance(text, str) else text)
 

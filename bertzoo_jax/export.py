@@ -60,7 +60,8 @@ def export(
       a folder in it for each.
     architecture: name of the class, or `package.module:NAME`; of several networks that of the
       first. None for the config's, or one that fits where the config's does not.
-    push: takes the finished folder before it becomes `out`; None for nothing.
+    push: takes the finished folder before it becomes `out`, and the names of its files; None for
+      nothing.
 
   Raises:
     UserError: `out` is not empty, no such checkpoint, no config.json beside it, parameters without
@@ -73,7 +74,7 @@ def export(
   config = workdirs.run_config(workdir)
   phase = configuration.phase_at(config, step).config
   trained = objectives.networks_of(phase, weights.vocabulary_size(params))
-  rows, said = [], []
+  rows, said, written = [], [], []
   with scratch(out) as folder:
     tokenizer = _copy(workdir / 'tokenizer', pathlib.Path(folder) / 'tokenizer')
     root = pathlib.Path(folder) / 'model'
@@ -82,10 +83,11 @@ def export(
       directory.mkdir(parents=True)
       wished = architecture if i == 0 else None
       wished = wished or _architecture(config.hf, network, params, aloud=i == 0)
-      compared, tensors, aside = _write_network(
+      compared, tensors, aside, files = _write_network(
         directory, wished, network, params, _told(config, phase), tokenizer, workdir, step, average
       )
       rows = None if compared is None else [*rows, *compared]
+      written += [str((directory / name).relative_to(root)) for name in files]
       place = out / network.name if len(trained) > 1 else out
       said.append(
         f'{place}: {wished}, step {step:,}, {sum(x.size for x in tensors.values()):,} parameters '
@@ -99,7 +101,7 @@ def export(
           f'--init hf:{place} reads it'
         )
     if push:
-      push(root)
+      push(root, written)
     install(root, out)
   held = {place for network in trained for place in network.places(params).values()}
   if left := sorted({path.split('/')[0] for path in weights.flatten(params).keys() - held}):
@@ -126,7 +128,9 @@ def _told(config, phase) -> dict:
 def _write_network(
   directory, architecture, network, params, config, tokenizer, workdir, step, average
 ):
-  """Fills a directory. Returns (comparisons or None, tensors, names of the heads in HEADS)."""
+  """Fills a directory. Returns (comparisons or None, tensors, names of the heads in HEADS, names of
+  the files).
+  """
   a, encoder = architectures.choose(architecture), network.encoder
   whole = weights.flatten(network.of(params))
   flat = hf_architecture.placed(a, whole)
@@ -143,9 +147,9 @@ def _write_network(
   if aside:
     weights.save(directory / weights.HEADS, aside)
   _write(directory / 'config.json', json.dumps(hf_json, indent=2) + '\n')
-  if a.tokens is not None:
-    for name, text in files.items():
-      _write(directory / name, text)
+  files = files if a.tokens is not None else {}
+  for name, text in files.items():
+    _write(directory / name, text)
   if network.name:
     print(f'{network.name}: {architecture}')
   length = encoder.max_positions or config['length']
@@ -172,7 +176,8 @@ def _write_network(
     average=average,
   )
   _write(directory / 'README.md', card.text(told))
-  return rows, tensors, apart
+  names = [*files, 'config.json', 'README.md', weights.WEIGHTS, *[weights.HEADS] * bool(aside)]
+  return rows, tensors, apart, names
 
 
 def convert(
@@ -215,7 +220,7 @@ def _tokenizer(folder, config, a, encoder, head):
     shape=(a.tokens or hf_tokenizer.Shape())._replace(padding=encoder.padding_side),
     max_length=length,
     segments=encoder.type_vocab_size or a.segments,
-    model=hf_tokenizer.sentencepiece_model(folder),
+    model=own.vocabulary.model,
   )
   return special, files, own
 
@@ -367,7 +372,8 @@ def _copy(source, target: pathlib.Path) -> pathlib.Path:
     )
   target.mkdir()
   for path in source.iterdir():
-    (target / path.name).write_bytes(path.read_bytes())
+    if not path.is_dir():
+      (target / path.name).write_bytes(path.read_bytes())
   return target
 
 

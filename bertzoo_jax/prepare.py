@@ -28,6 +28,7 @@ from bertzoo_jax import cli
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import config as config_lib
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import folders
 from bertzoo_jax.common import progress
 from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import beam
@@ -200,6 +201,7 @@ def _same_plan(out, plan) -> dict | None:
   """The manifest of a finished corpus of this plan; None if there is none yet. UserError for
   anything else in the folder.
   """
+  folders.check_links(out)
   manifest = corpus.read_manifest(out) if (out / 'manifest.json').exists() else None
   there = manifest.get('plan', {}) if manifest else _unfinished_plan(out)
   if there is None:
@@ -255,7 +257,7 @@ def _locked(out):
   if storage.is_remote(out):
     yield
     return
-  with open(os.fspath(out / '.lock'), 'w') as f:
+  with storage.appending(out / '.lock') as f:
     try:
       fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as e:

@@ -112,9 +112,11 @@ def _open(config, path, cache_dir) -> training_data.Data:
     return training_data.PhaseData(pipeline.features(corpus, phase, host))
 
   def save_tokenizer(folder):
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in (corpus.path / 'tokenizer').iterdir():
-      storage.write_bytes(folder / file.name, file.read_bytes())
+    source = corpus.path / 'tokenizer'
+    # an earlier version listed none
+    for name in corpus.manifest.get('tokenizer_sha256') or os.listdir(source):
+      (folder / name).parent.mkdir(parents=True, exist_ok=True)
+      storage.write_bytes(folder / name, (source / name).read_bytes())
 
   train = corpus.manifest['splits']['train']
   held_out = {m.name: m.manifest['splits']['held_out'] for m in corpus.members}

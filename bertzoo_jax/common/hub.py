@@ -3,6 +3,8 @@ files of data sets; repositories to push to.
 """
 
 import contextlib
+import json
+import os
 import re
 from typing import NamedTuple
 
@@ -10,6 +12,7 @@ import huggingface_hub
 from huggingface_hub import constants
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import folders
 from bertzoo_jax.common import storage
 
 # The files of tokenizers; weights stay where they are.
@@ -27,11 +30,13 @@ def folder(name: str, files):
   """The folder of `hf:NAME` (without its 'hf:'): a local one of that name, else the hub's files
   (OWNER/NAME[@REVISION]), kept where that library keeps them.
 
-  files: names of the wanted ones; those that exist are fetched. Raises UserError for neither, or a
-  name that the hub lacks, TryAgain if it does not answer.
+  files: names of the wanted ones; those that exist are fetched. Raises UserError for neither, a
+  name that the hub lacks, or a link out of a local folder; TryAgain if the hub does not answer.
   """
   path = storage.path(name)
   if path.is_dir():
+    for file in files:
+      folders.inside(path, file)
     return path
   if not re.fullmatch(r'[\w.-]+(/[\w.-]+)?(@[\w./-]+)?', name):
     raise errors.UserError(
@@ -83,6 +88,7 @@ def data(address: str) -> Data:
     'correct the name, or download its files (hf download) and give their folder as hf:./DIR',
   ):
     where = str(storage.absolute(name)) if local(name) else name
+    _check_card(address, os.path.join(where, 'README.md'))
     made = datasets.load_dataset_builder(where, config or None, revision=revision or None)
   splits = {str(name): tuple(files) for name, files in (made.config.data_files or {}).items()}
   if split not in splits:
@@ -91,9 +97,21 @@ def data(address: str) -> Data:
       f'{errors.did_you_mean(split, splits)}'
     )
   files = splits[split]
+  begin = os.path.join(os.path.realpath(where), '') if local(name) else f'hf://datasets/{name}@'
+  folders.check_files(begin, files)
   revision = next((m[1] for f in files if (m := re.match('hf://[^@]+@([^/]+)/', f))), '')
   facts = dict(name=name, config=made.config.name, split=split, revision=revision)
   return Data(files, facts)
+
+
+def _check_card(address, card):
+  """Raises UserError where the card of a local data set looks for files outside: that library would
+  list all folders there.
+  """
+  told = huggingface_hub.metadata_load(card) if os.path.isfile(card) else None
+  rows = [(row.get('data_dir'), row.get('data_files')) for row in (told or {}).get('configs') or ()]
+  if re.search(r'"/|"\.\.["/]|/\.\.["/]|://', json.dumps(rows, default=str)):
+    raise errors.UserError(f'{address}: {card} names files outside that folder: take another.')
 
 
 class Repository:
@@ -130,8 +148,8 @@ class Repository:
         f'--push {self.name}@BRANCH, or delete that one at the hub.'
       )
 
-  def push(self, branch: str, folder) -> None:
-    """Makes a folder the content of a branch, in one commit; a new repository is private."""
+  def push(self, branch: str, folder, names: list[str]) -> None:
+    """Makes files of a folder all of a branch, in one commit; a new repository is private."""
     self.check_free(branch)
     with self._told(branch):
       self._api.create_repo(self.name, private=True, exist_ok=True)
@@ -141,6 +159,7 @@ class Repository:
       self._api.upload_folder(
         repo_id=self.name,
         folder_path=str(folder),
+        allow_patterns=names,
         revision=branch,
         delete_patterns='*',  # the first commit may hold files
         commit_message='bertzoo_jax.export',

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import secrets
 import time
 
 import numpy as np
@@ -161,16 +162,16 @@ def write_text(p, text: str) -> None:
 def write_bytes(p, data: bytes) -> None:
   """As `write_text`, for bytes. An object store commits an object when its write is closed.
 
-  The temporary name is this process's own: a worker that outlives its killed parent may still be
-  writing the same file.
+  The temporary name is new: a worker that outlives its killed parent may still be writing the same
+  file, and a stranger's link of that name is not written through.
   """
   p = path(p)
   if is_remote(p):
     p.write_bytes(data)
     return
-  part = p.parent / f'{p.name}.{os.getpid()}.part'
+  part = p.parent / f'{p.name}.{secrets.token_hex(8)}.part'
   try:
-    with part.open('wb') as f:
+    with open(part, 'xb') as f:
       f.write(data)
       sync(f)
     part.replace(p)
@@ -192,9 +193,22 @@ def append_line(p, text: str) -> None:
   if is_remote(p) or not before:
     write_bytes(p, before + line)
     return
-  with p.open('ab') as f:
+  with appending(p) as f:
     f.write(line)
     sync(f)
+
+
+def appending(p):
+  """An open local file, to append bytes to; it is made if absent. Raises UserError for a link."""
+  try:
+    how = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    return open(os.open(p, how, 0o666), 'ab')
+  except OSError as e:
+    if e.errno != errno.ELOOP:
+      raise
+    raise errors.UserError(
+      f'{p} is a link, which is not written through: put the file itself there, or remove it.'
+    ) from e
 
 
 def sync(f) -> None:

@@ -24,6 +24,7 @@ import warnings
 import numpy as np
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import folders
 from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import splits as splits_lib
 from bertzoo_jax.corpus import verification
@@ -110,6 +111,7 @@ def open(path, cache: str = 'disk') -> Corpus:
   """
   path = storage.path(path)
   in_ram = errors.choose(cache, {'disk': False, 'ram': True}, 'config.run.corpus_cache')
+  folders.check_links(path)
   manifest = read_manifest(path)
   if storage.is_remote(path):
     raise errors.UserError(
@@ -156,7 +158,9 @@ def read_manifest(path) -> dict:
         'prepare it again.'
       )
     intact = identity(manifest) == manifest['hash']
-    files(manifest)
+    shards = [s['name'] for split in SPLITS for s in manifest['splits'][split]['shards']]
+    for name in (*files(manifest), *shards):
+      folders.inside(path, name)
     fits = all(0 <= i < manifest['vocab_size'] for i in manifest['special'].values())
   except (ValueError, KeyError, TypeError, AttributeError) as e:
     raise errors.UserError(

@@ -4,10 +4,10 @@ import concurrent.futures
 import contextlib
 import hashlib
 import os
-import pathlib
 import shutil
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import folders
 from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import corpus
 
@@ -51,8 +51,6 @@ def _mirror(address, cache_dir, say):
   if (folder / 'manifest.json').exists():
     return folder
   files = corpus.files(manifest)
-  for name in files:
-    _check_inside(name, f'{address}/manifest.json')
   missing = {name: digest for name, digest in files.items() if not (folder / name).exists()}
   _check_space(address, folder, missing)
   say(f'mirroring {address} to {folder}: {len(missing)} of {len(files)} files to fetch')
@@ -63,22 +61,11 @@ def _mirror(address, cache_dir, say):
       done.result()
   earlier = 'tokenizer_sha256' not in manifest  # then its files are in no list
   for file in (address / 'tokenizer').iterdir() if earlier else ():
-    _check_inside(file.name, f'{address}/tokenizer')
+    folders.inside(address / 'tokenizer', file.name)
     storage.path(folder / 'tokenizer').mkdir(parents=True, exist_ok=True)
     storage.write_bytes(folder / 'tokenizer' / file.name, file.read_bytes())
   storage.write_bytes(folder / 'manifest.json', (address / 'manifest.json').read_bytes())
   return folder
-
-
-def _check_inside(name: str, where: str):
-  """Raises UserError for the name of a file that does not lie in the folder it is said to be in."""
-  plain = pathlib.PurePosixPath(name)
-  odd = str(plain) != name or plain.is_absolute() or {'..', '.'} & {*plain.parts, name}
-  if odd or '\\' in name or '\0' in name:
-    raise errors.UserError(
-      f'{where} names a file {name!r}, which leads out of the corpus: it was not made by prepare. '
-      'Nothing was fetched.'
-    )
 
 
 def _check_space(address, folder, names):

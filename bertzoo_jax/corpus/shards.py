@@ -19,6 +19,7 @@ import numpy as np
 
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import folders
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import trust
 from bertzoo_jax.corpus import corpus
@@ -98,9 +99,9 @@ def finished(out, index: int) -> dict | None:
 
 def intact(out, record: dict, chunk: Chunk) -> bool:
   """Whether a record was made of this chunk and all its files are there as it says."""
+  files = {folders.inside(out, file): digest for file, digest in record['files'].items()}
   return record['chunk'] == chunk.digest() and all(
-    (storage.path(out) / file).exists() and storage.sha256(storage.path(out) / file) == digest
-    for file, digest in record['files'].items()
+    path.exists() and storage.sha256(path) == digest for path, digest in files.items()
   )
 
 

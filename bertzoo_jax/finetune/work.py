@@ -20,6 +20,7 @@ import numpy as np
 from bertzoo_jax import assembly
 from bertzoo_jax import hf
 from bertzoo_jax import tasks
+from bertzoo_jax import tokenizers
 from bertzoo_jax.assembly import run as trainings
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
@@ -289,10 +290,9 @@ def data_of(experiment, task, weights) -> training_data.Data:
     folder.mkdir(parents=True, exist_ok=True)
     source = storage.path(weights.tokenizer_folder)
     if hf_tokenizer.made_here(source):
-      files = {p.name: p.read_bytes() for p in source.iterdir()}
-    else:
-      files = hf_tokenizer.published(source)
-    for name, content in files.items():
+      tokenizers.load(source).save(folder)
+      return
+    for name, content in hf_tokenizer.published(source).items():
       storage.write_bytes(folder / name, content)
 
   return training_data.Data(

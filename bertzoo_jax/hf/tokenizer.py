@@ -13,20 +13,11 @@ import re
 from typing import NamedTuple
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import hub
 from bertzoo_jax.common import vocabulary as vocabularies
 
 ROLES = ('unk', 'pad', 'cls', 'sep', 'mask')  # of special pieces; transformers says unk_token, …
 _CONFIG = 'tokenizer_config.json'
-_PUBLISHED = (
-  'tokenizer.json',
-  _CONFIG,
-  'special_tokens_map.json',
-  'added_tokens.json',
-  'vocab.txt',
-  'vocab.json',
-  'merges.txt',
-)
-_MODEL = 'spiece.model'  # as tokenizers.Tokenizer.save names it
 
 
 class Shape(NamedTuple):
@@ -45,7 +36,7 @@ class Shape(NamedTuple):
   padding: str = 'right'
   bos: str = ''
   eos: str = ''
-  model: str = _MODEL
+  model: str = 'spiece.model'
 
 
 def framed(template: str, **pieces: list[int]) -> list[int]:
@@ -85,7 +76,7 @@ def files(
     max_length: tokens the model takes; 0 for any number.
     segments: rows of the segment table; with two, the second text is segment 1. A shape with
       segments of its own above 1 does not ask.
-    model: the SentencePiece model (see `sentencepiece_model`), empty for the other kinds.
+    model: the SentencePiece model, empty for the other kinds.
   """
   segments = max([segments, *(int(n) + 1 for n in re.findall(r':(\d+)', shape.single))])
   pieces = vocabulary(tokenizer)
@@ -131,21 +122,18 @@ def made_here(directory) -> bool:
 
 
 def published(directory, max_length: int = 0) -> dict[str, bytes]:
-  """{file name: content} of the tokenizer's files in a local Hugging Face directory. max_length:
-  tokens at which it cuts; 0 leaves that as it is.
+  """{file name: content} of the tokenizer's files in a local Hugging Face directory, without the
+  code and the other files that tokenizer_config.json names. max_length: tokens at which it cuts; 0
+  leaves that as it is.
   """
-  found = sorted(p for p in pathlib.Path(directory).iterdir() if p.is_file())
-  files = {p.name: p.read_bytes() for p in found if p.name in _PUBLISHED or p.suffix == '.model'}
-  if max_length:
-    said = {**json.loads(files.get(_CONFIG, b'{}')), 'model_max_length': max_length}
-    files[_CONFIG] = (json.dumps(said, ensure_ascii=False, indent=2) + '\n').encode('utf-8')
+  found = {name: pathlib.Path(directory) / name for name in hub.TOKENIZER}
+  files = {name: path.read_bytes() for name, path in found.items() if path.is_file()}
+  said = json.loads(files.get(_CONFIG, b'{}'))
+  kept = {k: x for k, x in said.items() if k != 'auto_map' and not k.endswith(('_file', '_files'))}
+  kept |= {'model_max_length': max_length} if max_length else {}
+  if kept != said:
+    files[_CONFIG] = (json.dumps(kept, ensure_ascii=False, indent=2) + '\n').encode('utf-8')
   return files
-
-
-def sentencepiece_model(directory) -> bytes:
-  """The SentencePiece model of a folder that prepare wrote; empty for another kind."""
-  path = pathlib.Path(directory) / _MODEL
-  return path.read_bytes() if path.exists() else b''
 
 
 def vocabulary(tokenizer: dict) -> list[str]:

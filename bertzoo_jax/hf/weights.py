@@ -12,6 +12,7 @@ import safetensors
 import safetensors.numpy
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import folders
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import heads
@@ -330,7 +331,7 @@ def _parts(index: pathlib.Path) -> list[pathlib.Path]:
     raise errors.UserError(
       f'{index} does not name the files of the weights: download the directory again.'
     )
-  return [index.parent / name for name in sorted(set(names.values()))]
+  return [folders.inside(index.parent, name) for name in sorted(set(names.values()))]
 
 
 def files(directory: pathlib.Path) -> list[pathlib.Path]:

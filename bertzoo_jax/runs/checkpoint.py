@@ -33,6 +33,7 @@ import orbax.checkpoint as ocp
 from absl import logging as absl_logging
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import folders
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import trees
 from bertzoo_jax.runs import distributed
@@ -184,8 +185,9 @@ class Checkpoints:
     try:
       self.wait()
       self._checkpointer.close()
-    except Exception as e:  # whatever the storage raises
-      print(f'WARNING: the last checkpoint could not be written: {errors.named(e)}', flush=True)
+    except Exception as e:  # whatever the storage raises; of a folder that is gone the lock says so
+      if self._folder.parent.exists():
+        print(f'WARNING: the last checkpoint could not be written: {errors.named(e)}', flush=True)
 
   def _seal(self):
     """Called by Orbax's thread between the last byte and the commit: sums every file."""
@@ -235,6 +237,7 @@ def locate(address: str) -> tuple[str, int, str | None]:
 
 def _locate(address):
   workdir, which, kind = parse_address(address)
+  folders.check_links(workdir)
   folder, present = storage.absolute(workdir) / step_folders.FOLDER, step_folders.steps(workdir)
   if not present and (unmarked := step_folders.unmarked(folder)):
     raise errors.UserError(

@@ -6,6 +6,7 @@ attempt writes its own `metrics/attempt-NNNN.jsonl`; `read` gives the same rows 
 TensorBoard and W&B are copies: they never stop a run.
 """
 
+import io
 import json
 import math
 import time
@@ -40,7 +41,7 @@ class Record:
       self._path = workdir / FILE
       kept = ''.join(_line(row) + '\n' for row in rows if row['step'] <= start_step)
       _rewrite(workdir, kept.encode(), attempt, bool(unreadable))
-      self._file = open(str(self._path), 'a', encoding='utf-8')
+      self._file = storage.appending(self._path)
       # False on disks that number a file anew whenever they are asked
       self._stays = storage.is_at(self._file.fileno(), self._path)
 
@@ -50,7 +51,7 @@ class Record:
       self._lines.append(_line(row))
       self.flush()
     else:
-      self._file.write(_line(row) + '\n')
+      self._file.write(_line(row).encode() + b'\n')
       self._file.flush()
 
   def flush(self, force: bool = False) -> None:
@@ -128,11 +129,9 @@ def plot(workdir, entropy: float | None = None) -> bool:
   if axes.get_legend_handles_labels()[0]:
     axes.legend()
   axes.grid(alpha=0.3)
-  target = storage.path(workdir) / 'loss.png'
-  part = target.parent / '.loss.png'
-  with part.open('wb') as f:
-    figure.savefig(f, format='png', dpi=120, bbox_inches='tight')
-  part.replace(target)
+  drawn = io.BytesIO()
+  figure.savefig(drawn, format='png', dpi=120, bbox_inches='tight')
+  storage.write_bytes(storage.path(workdir) / 'loss.png', drawn.getvalue())
   return True
 
 

@@ -25,6 +25,7 @@ import time
 
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import folders
 from bertzoo_jax.common import moving
 from bertzoo_jax.common import storage
 from bertzoo_jax.runs import step_folders
@@ -53,13 +54,15 @@ def writable(path):
 
 
 def check_unlike(path, *others: tuple[str, str]) -> None:
-  """Raises UserError if the folder holds something else than runs of this command.
+  """Raises UserError if the folder holds something else than runs of this command, or a link that
+  leads out of it: no file is written behind one.
 
   others: (name of a file, kind of the folder that holds it).
   """
   for file, what in others:
     if (storage.path(path) / file).exists():
       raise errors.UserError(f'--workdir {path} holds {what} ({file}): give a folder of its own.')
+  folders.check_links(path)
 
 
 def check_writable(path) -> None:
@@ -130,7 +133,8 @@ def check_same_run(path, config, corpus_hash: str) -> None:
 
 
 def run_config(workdir):
-  """The config of the run in a workdir. Raises UserError where there is none."""
+  """The config of the run in a workdir. UserError: none there, or a link out of it."""
+  folders.check_links(workdir)
   path = storage.path(workdir) / _CONFIG
   found = _read_config(path)
   if (found is None or not _noted(path)) and path.exists():

@@ -252,6 +252,7 @@ def tfds_builder(pattern):
         '$TFDS_DATA_DIR, or bring its text as JSON lines or parquet.'
       )
     builder.download_and_prepare()
+    trust.check_files(builder)
     return builder, int(builder.info.splits['train'].num_bytes)
 
 

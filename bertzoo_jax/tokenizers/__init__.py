@@ -17,6 +17,7 @@ import tokenizers as hf
 
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import folders
 from bertzoo_jax.common import storage
 from bertzoo_jax.parts import named
 from bertzoo_jax.tokenizers import byte_bpe
@@ -293,7 +294,7 @@ def _files(path) -> dict:
     if not (p / 'bertzoo.json').exists() and (p / 'tokenizer' / 'bertzoo.json').exists():
       p = p / 'tokenizer'  # of a corpus or a run
     if p.is_dir():
-      files.update({f.name: f for f in p.iterdir() if not f.is_dir()})
+      files |= {f.name: folders.inside(p, f.name) for f in p.iterdir() if not f.is_dir()}
     elif p.exists():
       files[p.name] = p
     else:

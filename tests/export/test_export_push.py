@@ -57,9 +57,12 @@ class Hub:
     folder = self._commits / (self._refs / revision).read_text()
     return [str(p.relative_to(folder)) for p in folder.rglob('*') if p.is_file()]
 
-  def upload_folder(self, repo_id, folder_path, revision, delete_patterns, commit_message):
+  def upload_folder(
+    self, repo_id, folder_path, allow_patterns, revision, delete_patterns, commit_message
+  ):
     assert delete_patterns == '*'
     files = {str(p.relative_to(folder_path)): p.read_bytes() for p in files_of(folder_path)}
+    assert sorted(files) == sorted(allow_patterns)
     assert TOKEN.encode() not in b''.join(files.values())
     self._commit(revision, files | {'.gitattributes': b''})
 
@@ -172,7 +175,7 @@ def test_a_push_that_must_not_be_is_one_sentence_before_anything_is_made(
   elif there:
     (tmp_path / 'other').mkdir()
     (tmp_path / 'other' / 'config.json').write_text('{}')
-    hub.Repository(NAME).push(there, tmp_path / 'other')
+    hub.Repository(NAME).push(there, tmp_path / 'other', ['config.json'])
   with pytest.raises(errors.UserError, match=words) as said:
     run(monkeypatch, workdir, tmp_path / 'out', **flags)
   assert said.value.code == 2 and not (tmp_path / 'out').exists()
@@ -203,7 +206,7 @@ def test_a_hub_that_takes_nothing_is_one_sentence_without_the_token(
   monkeypatch.setattr('huggingface_hub.constants.HF_HUB_OFFLINE', offline)
   monkeypatch.setattr(Hub, 'upload_folder', fail)
   with pytest.raises(errors.UserError, match='owner/name@new cannot be pushed to') as said:
-    hub.Repository(NAME).push('new', tmp_path)
+    hub.Repository(NAME).push('new', tmp_path, [])
   assert said.value.code == code and TOKEN not in str(said.value)
 
 

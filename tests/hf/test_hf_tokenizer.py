@@ -70,7 +70,7 @@ SHAPES = {
 
 def export(folder, target, model_type, segments):
   content, special = hf_tokenizer.read(folder)
-  model = hf_tokenizer.sentencepiece_model(folder)
+  model = b''.join(p.read_bytes() for p in folder.glob('spiece.model'))
   written = hf_tokenizer.files(
     content, special, shape=SHAPES[model_type], max_length=64, segments=segments, model=model
   )

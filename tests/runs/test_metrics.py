@@ -151,7 +151,7 @@ def test_closing_a_record_on_a_full_disk_says_so_and_raises_nothing(
   monkeypatch.setattr(metrics.storage, 'write_text', full)
   if not in_parts:
     record._file.close()
-    record._file = open('/dev/full', 'w')
+    record._file = open('/dev/full', 'wb')
     with pytest.raises(OSError):
       record.write({'step': 1})
   record.close()

@@ -35,7 +35,7 @@ def folder(tmp_path_factory):
       shape=hf_tokenizer.Shape(),
       max_length=64,
       segments=2,
-      model=hf_tokenizer.sentencepiece_model(folder / name),
+      model=b''.join(p.read_bytes() for p in (folder / name).glob('spiece.model')),
     )
     for file, data in files.items():
       (folder / f'hf_{name}' / file).write_bytes(data if isinstance(data, bytes) else data.encode())

@@ -157,6 +157,7 @@ def _builder(dataset, task_dir):
   with trust.datasets(dataset, remedy, '--task_dir, or in $TFDS_DATA_DIR') as tfds:
     builder = tfds.builder(dataset, data_dir=folder)
     builder.download_and_prepare()
+    trust.check_files(builder)
     return builder
 
 

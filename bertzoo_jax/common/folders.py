@@ -1,0 +1,70 @@
+"""Keeps reading and writing inside a folder that a stranger may have made: names that its files
+give, and links in it. A hard link cannot be told from a file.
+"""
+
+import os
+import pathlib
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+
+
+def inside(folder, name: str):
+  """The path of a file in a folder, local or gs://, by a name that another file gives.
+
+  Raises UserError for a name that leads out of the folder, by itself or by a link. Links of the
+  hub's cache, from snapshots/REVISION to blobs, are followed.
+  """
+  folder = storage.path(folder)
+  if not _is_plain(name):
+    raise errors.UserError(
+      f'{folder} has a file that names {str(name)[:200]!r}, which is not a name inside this '
+      'folder: nothing was read there. Take another folder.'
+    )
+  if not storage.is_remote(folder):
+    root, real = os.path.realpath(folder), os.path.realpath(folder / name)
+    above, kind = os.path.split(os.path.dirname(root))
+    homes = [root, *[os.path.join(above, 'blobs')] * (kind == 'snapshots')]
+    if not any(real.startswith(os.path.join(home, '')) for home in homes):
+      raise errors.UserError(
+        f'{folder / name} is, or lies behind, a link that leads out of {folder}, to {real!r}: put '
+        f'the files themselves there. {folder} itself may be a link.'
+      )
+  return folder / name
+
+
+def check_files(folder: str, paths) -> None:
+  """Raises UserError for a path that does not begin with `folder`, or leads out of it."""
+  for path in map(str, paths):
+    inside(folder, path.removeprefix(folder))
+
+
+def _is_plain(name) -> bool:
+  """Whether a name goes down only: no absolute address, no '..', '.', backslash, NUL, //."""
+  if not isinstance(name, str) or {'\\', '\0'} & {*name}:
+    return False
+  try:
+    os.fsencode(name)
+  except UnicodeEncodeError:
+    return False
+  path = pathlib.PurePosixPath(name)
+  return str(path) == name != '.' and not path.is_absolute() and '..' not in path.parts
+
+
+def check_links(folder) -> None:
+  """Raises UserError for the first link in a local folder that leads out of it. Other files of the
+  folder may be read and written then.
+  """
+  top = str(storage.path(folder))
+  below = [] if storage.is_remote(top) else [top]
+  while below:
+    try:
+      with os.scandir(below.pop()) as entries:
+        found = list(entries)
+    except OSError:  # absent, or deleted meanwhile; nothing is opened there
+      continue
+    for entry in found:
+      if entry.is_symlink():
+        inside(top, os.path.relpath(entry.path, top))
+      elif entry.is_dir():
+        below.append(entry.path)

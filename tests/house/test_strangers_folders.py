@@ -1,0 +1,333 @@
+"""A stranger's folder: nothing outside it is read, copied or written to. Names in its files and
+links lead to a secret and to other files of the user's.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import sys
+import types
+
+import pytest
+import small_corpora
+
+from bertzoo_jax import convert
+from bertzoo_jax import export
+from bertzoo_jax import prepare
+from bertzoo_jax import tokenizers
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import hub
+from bertzoo_jax.common import storage
+from bertzoo_jax.corpus import corpus as corpora
+from bertzoo_jax.hf import tokenizer as hf_tokenizer
+from bertzoo_jax.pretrained import loading
+from bertzoo_jax.runs import checkpoint
+from bertzoo_jax.runs import metrics
+from bertzoo_jax.runs import workdir as workdirs
+from bertzoo_jax.tasks.reading import datasets
+from bertzoo_jax.text import finding
+from configs import bert
+from configs import parts
+from tests.house.test_strangers import edit
+from tests.pretrained.test_loading import make_run
+from tests.pretrained.test_loading import written
+
+SECRET = 'BEGIN SECRET KEY\n'
+
+
+@pytest.fixture(scope='module')
+def good(tmp_path_factory):
+  """A run, its export and a corpus, as their owners made them."""
+  folder = tmp_path_factory.mktemp('good')
+  (folder / 'run').mkdir()
+  make_run(folder / 'run', 'bert')
+  written(folder / 'run', folder / 'hf')
+  small_corpora.write(folder / 'corpus')
+  (folder / 'set').mkdir()
+  (folder / 'set/x.txt').write_text('A text.')
+  return folder
+
+
+@pytest.fixture
+def place(good, tmp_path, monkeypatch):
+  """A folder with a copy of these, and beside it files that nobody else may see or change."""
+  shutil.copytree(good, tmp_path / 'place')
+  monkeypatch.chdir(tmp_path / 'place')
+  (tmp_path / 'outside').mkdir()
+  for i in range(3):
+    (tmp_path / f'outside/{i}.txt').write_text(SECRET)
+  small_corpora.write(tmp_path / 'outside/corpus')
+  before = states(tmp_path / 'outside')
+  yield pathlib.Path()
+  assert states(tmp_path / 'outside') == before
+  copies = [p for p in pathlib.Path().rglob('*') if p.is_file() and not p.is_symlink()]
+  assert not [p for p in copies if SECRET.encode() in p.read_bytes()]
+
+
+def states(folder):
+  return {p: (p.lstat().st_mtime_ns, p.is_dir() or p.read_bytes()) for p in folder.rglob('*')}
+
+
+def link(file, target='../outside/0.txt'):
+  """Puts a link in the place of a file, to a path that is relative to the current folder."""
+  file = pathlib.Path(file)
+  if file.is_dir():
+    shutil.rmtree(file)
+  file.unlink(missing_ok=True)
+  file.parent.mkdir(parents=True, exist_ok=True)
+  file.symlink_to(os.path.abspath(target))
+
+
+def refused(act, why='leads out of|not a name inside|outside that folder'):
+  with pytest.raises(errors.UserError, match=why) as e:
+    act()
+  assert '\n' not in str(e.value) and SECRET.strip() not in str(e.value)
+
+
+# --- names ---
+
+NAMES = [
+  '../../outside/corpus/train/00000',
+  '',
+  '.',
+  '..',
+  'a\\b',
+  'a\0',
+  'a//b',
+  './a',
+  'a/',
+  '\ud800',
+]
+
+
+@pytest.mark.parametrize('name', [*NAMES, 'absolute', 7])
+@pytest.mark.parametrize('act', [corpora.open, corpora.verify], ids=['open', 'verify'])
+def test_a_local_corpus_has_its_shards_inside(place, name, act):
+  name = os.path.abspath('../outside/corpus/train/00000') if name == 'absolute' else name
+  manifest = json.loads(pathlib.Path('corpus/manifest.json').read_text())
+  manifest['splits']['train']['shards'][0]['name'] = name
+  small_corpora.seal('corpus', manifest)
+  refused(lambda: act('corpus'))
+
+
+@pytest.mark.parametrize('section', ['tokenizer_sha256', 'similar', 'sha256'])
+@pytest.mark.parametrize('name', ['../../outside/0.txt', '../../../outside/0.txt'])
+def test_a_local_corpus_has_all_its_files_inside(place, section, name):
+  manifest = json.loads(pathlib.Path('corpus/manifest.json').read_text())
+  holder = manifest['splits']['train']['shards'][0] if section == 'sha256' else manifest
+  holder[section] = {**(holder[section] or {}), name: storage.sha256('../outside/0.txt')}
+  small_corpora.seal('corpus', manifest)
+  refused(lambda: corpora.verify('corpus'))
+
+
+@pytest.mark.parametrize('name', ['../outside/w.safetensors', '..safetensors/../w.safetensors'])
+def test_weights_are_beside_their_index(place, name):
+  pathlib.Path('hf/model.safetensors').rename('w.safetensors')
+  index = pathlib.Path('hf/model.safetensors.index.json')
+  index.write_text(json.dumps({'weight_map': {'a': name}}))
+  refused(lambda: loading.load('hf:hf'), 'does not name the files|not a name inside')
+
+
+def card(path):
+  pathlib.Path('set/README.md').write_text(
+    '---\nconfigs:\n- config_name: default\n'
+    f'  data_files: [{{split: train, path: "{path}"}}]\n---\n'
+  )
+
+
+@pytest.mark.parametrize('path', ['../../outside/0.txt', 'absolute', '../../out*/*.txt', 'a link'])
+@pytest.mark.parametrize('here', [False, True])
+def test_a_data_set_has_its_files_inside(place, path, here, monkeypatch):
+  pytest.importorskip('datasets')
+  paths = {'absolute': os.path.abspath('../outside/0.txt'), 'a link': 'y.txt'}
+  card(paths.get(path, path))
+  link('set/y.txt')
+  if here:
+    monkeypatch.chdir('set')
+  refused(lambda: finding.find(f'hf:{"." if here else "./set"}'))
+
+
+@pytest.mark.parametrize('folder', ['../../outside', '..', '/', 'a/../../../outside'])
+def test_a_data_set_lists_no_folder_outside(place, folder, monkeypatch):
+  library = pytest.importorskip('datasets')
+  monkeypatch.setattr(library, 'load_dataset_builder', lambda *_, **__: pytest.fail('it looks'))
+  card('x.txt')
+  file = pathlib.Path('set/README.md')
+  file.write_text(file.read_text().replace('data_files', f'data_dir: "{folder}"\n  data_files'))
+  refused(lambda: hub.data('hf:./set'))
+
+
+@pytest.mark.parametrize(
+  'file',
+  [
+    '/etc/passwd',
+    'https://example.org/x',
+    'hf://datasets/owner/other@{}/x.txt',
+    'hf://datasets/owner/name@{}/../../x.txt',
+    'gs://bucket/x.txt',
+  ],
+)
+def test_a_data_set_of_the_hub_has_its_files_there(monkeypatch, file):
+  def load_dataset_builder(*_, revision):
+    config = types.SimpleNamespace(name='plain', data_files={'train': [file.format('ab' * 20)]})
+    return types.SimpleNamespace(config=config)
+
+  client = types.SimpleNamespace(load_dataset_builder=load_dataset_builder)
+  monkeypatch.setitem(sys.modules, 'datasets', client)
+  refused(lambda: hub.data('hf:owner/name'))
+
+
+@pytest.mark.parametrize('command', ['prepare', 'finetune'])
+@pytest.mark.parametrize(
+  'template', ['../../../outside/0.txt', 'absolute', 'a/../../../../outside/0']
+)
+def test_a_prepared_dataset_has_its_files_inside(place, template, command):
+  folder = pathlib.Path('tasks/mine/1.0.0')
+  folder.mkdir(parents=True)
+  text = {'pythonClassName': 'tensorflow_datasets.core.features.text_feature.Text', 'text': {}}
+  of = 'tensorflow_datasets.core.features.features_dict.FeaturesDict'
+  features = {'pythonClassName': of, 'featuresDict': {'features': {'text': text}}}
+  (folder / 'features.json').write_text(json.dumps(features))
+  if template == 'absolute':
+    template = os.path.abspath('../outside/0.txt')
+  split = dict(name='train', numBytes='9', shardLengths=['1'], filepathTemplate=template)
+  info = dict(name='mine', version='1.0.0', fileFormat='tfrecord', splits=[split])
+  (folder / 'dataset_info.json').write_text(json.dumps(info))
+  if command == 'prepare':
+    refused(lambda: finding.find(f'tfds:{folder.absolute()}'))
+  else:
+    refused(lambda: datasets._builder('mine', 'tasks'))
+
+
+# --- links ---
+
+READS = {  # command: (a link in a folder of the stranger's, what opens the folder)
+  'a tokenizer that no manifest lists': (
+    'corpus/tokenizer/spiece.model',
+    lambda: corpora.open('corpus'),
+  ),
+  'a shard': ('corpus/train/00000.tokens.npy', lambda: corpora.open('corpus')),
+  'a folder of shards': ('corpus/train', lambda: corpora.open('corpus')),
+  'a vocabulary': ('hf/vocab.txt', lambda: loading.load('hf:hf')),
+  'weights': ('hf/model.safetensors', lambda: loading.load('hf:hf')),
+  'a vocabulary for prepare': ('hf/vocab.txt', lambda: tokenizers.load('hf', parts.wordpiece())),
+  'a file of a checkpoint': ('run/checkpoints/7/x', lambda: checkpoint.load_params('run')),
+  'a folder of a checkpoint': ('run/checkpoints/7/x', lambda: checkpoint.load_params('run@7')),
+  'a checkpoint': ('run/checkpoints/7', lambda: loading.load('run')),
+  'a tokenizer of a run': ('run/tokenizer/spiece.model', lambda: export.export('run', 'out')),
+  'a config of a run': ('run/config.json', lambda: export.export('run', 'out')),
+  'a config of a release': ('hf/electra_config.json', lambda: convert.convert('hf', 'out')),
+}
+
+
+@pytest.mark.parametrize('what', READS)
+def test_a_link_out_of_a_folder_is_not_read_through(place, what):
+  at, act = READS[what]
+  if what == 'a config of a release':
+    for name in ('config.json', 'model.safetensors'):
+      pathlib.Path('hf', name).unlink()
+  link(at, '../outside' if 'folder' in what or what == 'a checkpoint' else '../outside/0.txt')
+  refused(act)
+  assert not pathlib.Path('out').exists()
+
+
+WRITES = ['attempts.jsonl', 'metrics.jsonl', 'loss.png', 'tensorboard', 'checkpoints', 'tokenizer']
+WRITES += ['checkpoints/9', 'wandb', 'lock', 'a/b/c']
+
+
+@pytest.mark.parametrize('name', WRITES)
+@pytest.mark.parametrize('target', ['../outside/0.txt', '../outside', '../outside/new'])
+def test_a_workdir_with_a_link_out_of_it_is_not_written_to(place, name, target):
+  link(f'run/{name}', target)
+  refused(lambda: workdirs.check_unlike('run', workdirs.A_CORPUS), 'leads out of')
+
+
+@pytest.mark.parametrize('at', ['plan.json', 'train', '.lock'])
+def test_an_unfinished_corpus_with_a_link_out_of_it_is_not_written_to(place, at):
+  pathlib.Path('new').mkdir()
+  link(f'new/{at}', '../outside')
+  source = ['set/x.txt']
+  refused(lambda: prepare.prepare(bert.get_config('tiny'), source, 'new', say=lambda _: None))
+
+
+def test_a_file_is_not_written_through_a_link_inside_a_folder_either(place, monkeypatch):
+  """One that appears after the links were looked at leads out."""
+  for name in ('loss.png', 'config.json', '.loss.png', 'metrics.jsonl', 'attempts.jsonl'):
+    link(f'run/{name}', '../outside/0.txt')
+  monkeypatch.setattr(os, 'getpid', lambda: 7)
+  for name in ('config.json', 'loss.png'):
+    link(f'run/{name}.7.part')
+  storage.write_text('run/config.json', '{}')
+  assert pathlib.Path('run/config.json').read_text() == '{}'
+  metrics.plot('run')
+  assert pathlib.Path('run/loss.png').read_bytes()[:4] == b'\x89PNG'
+  refused(lambda: storage.append_line('run/attempts.jsonl', '{}'), 'is a link')
+  monkeypatch.setattr(metrics, '_rewrite', lambda *_: None)
+  refused(lambda: metrics.Record('run', 0, 1), 'is a link')
+
+
+# --- copies ---
+
+
+@pytest.mark.parametrize('name', ['notes.model', 'spiece.model', 'id_rsa'])
+def test_an_export_has_no_file_that_the_tokenizer_does_not_need(place, name):
+  """A run's WordPiece, with a file beside it that an earlier version copied there."""
+  pathlib.Path('run/tokenizer', name).write_text(SECRET)
+  try:
+    names = []
+    verify, export._verify = export._verify, lambda *_: None
+    export.export('run', 'out', push=lambda folder, files: names.extend(files))
+    assert sorted(names) == sorted(p.name for p in pathlib.Path('out').iterdir())
+    assert name not in names and 'vocab.txt' in names
+  finally:
+    export._verify = verify
+    pathlib.Path('run/tokenizer', name).unlink()
+
+
+def test_a_published_tokenizer_is_copied_by_name_and_without_code(place):
+  for name in ('notes.model', 'id_rsa'):
+    link(f'hf/{name}')
+  edit(pathlib.Path('hf/tokenizer_config.json'), auto_map={'AutoTokenizer': ['evil.part', None]})
+  edit(pathlib.Path('hf/tokenizer_config.json'), vocab_file='../outside/0.txt')
+  found = loading.load('hf:hf').found
+  files = hf_tokenizer.published(found.tokenizer_folder)
+  assert {'vocab.txt', 'tokenizer.json', 'tokenizer_config.json'} <= {*files} <= {*hub.TOKENIZER}
+  kept = json.loads(files['tokenizer_config.json'])
+  assert not {'auto_map', 'vocab_file'} & {*kept} and 'cls_token' in kept
+
+
+# --- what stays possible ---
+
+
+@pytest.mark.parametrize('name', ['corpus', 'run', 'hf'])
+def test_a_folder_may_be_a_link_and_have_links_inside_it(place, name):
+  file = dict(corpus='tokenizer/vocab.txt', run='tokenizer/vocab.txt', hf='vocab.txt')[name]
+  at = pathlib.Path(name, file)
+  at.rename(at.parent / 'kept')
+  at.symlink_to('kept')
+  pathlib.Path(name).rename('elsewhere')
+  link(name, 'elsewhere')
+  if name == 'corpus':
+    corpora.verify(name)
+    assert corpora.open(name).vocab_size == 32
+    return
+  assert loading.load(f'{name}' if name == 'run' else f'hf:{name}').tokenizer.vocab_size == 600
+  with workdirs.writable(name) as real:
+    workdirs.check_unlike(name)
+    storage.append_line(real / 'attempts.jsonl', '{}')
+
+
+def test_a_folder_of_the_hubs_cache_has_links_to_its_blobs_alone(place):
+  cache = pathlib.Path('models--a--b')
+  (cache / 'snapshots').mkdir(parents=True)
+  pathlib.Path('hf').rename(cache / 'snapshots/c')
+  (cache / 'blobs').mkdir()
+  for file in list((cache / 'snapshots/c').iterdir()):
+    file.rename(cache / 'blobs' / file.name)
+    file.symlink_to(f'../../blobs/{file.name}')
+  address = f'hf:{cache}/snapshots/c'
+  assert loading.load(address).tokenizer.vocab_size == 600
+  (cache / 'snapshots/c/vocab.txt').unlink()
+  link(cache / 'snapshots/c/vocab.txt')
+  refused(lambda: loading.load(address), 'leads out of')
