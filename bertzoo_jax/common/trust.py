@@ -140,6 +140,25 @@ def datasets(dataset, remedy, places):
     connector.cls_from_name = kept
 
 
+def torch():
+  """PyTorch. It is imported in the root folder: a wheel beneath it looks for native libraries in
+  the current one, which may be a stranger's. Call this before `import transformers`.
+  """
+  with contextlib.chdir(os.sep):
+    return importlib.import_module('torch')
+
+
+@contextlib.contextmanager
+def without(package):
+  """Within it `import package` fails as if it were not installed, unless it is imported already."""
+  sys.modules.setdefault(package, None)
+  try:
+    yield
+  finally:
+    if sys.modules[package] is None:
+      del sys.modules[package]
+
+
 def places() -> str:
   """Where modules of the user's own are looked for, for messages."""
   here = f'in the current folder ({os.getcwd()})'

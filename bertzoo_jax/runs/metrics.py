@@ -12,6 +12,7 @@ import time
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.common import trust
 
 FILE = 'metrics.jsonl'
 FOLDER = 'metrics'
@@ -208,7 +209,8 @@ class Nothing:
 
 
 def _tensorboard(workdir, start_step):
-  import tensorboardX
+  with trust.without('torch'):  # which it would import, and does not need
+    import tensorboardX
 
   if storage.is_remote(workdir):  # else its writer is left half made, and traces at its end
     try:
