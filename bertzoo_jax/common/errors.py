@@ -5,13 +5,27 @@ pass.
 import contextlib
 import difflib
 import os
+import re
 import resource
+
+# All but tab and end of line; then those that turn the direction of the text after them.
+_CONTROLS = re.compile('[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]')
+
+
+def printable(text: str) -> str:
+  """A text that may have come from a stranger, with its control characters as \\uXXXX: a terminal
+  would obey them.
+  """
+  return _CONTROLS.sub(lambda found: f'\\u{ord(found[0]):04x}', text)
 
 
 class UserError(Exception):
   """A user's mistake, and the remedy, in one sentence. Entry points print it, exit with `code`."""
 
   code = 2
+
+  def __str__(self):
+    return printable(super().__str__())
 
 
 class TryAgain(UserError):

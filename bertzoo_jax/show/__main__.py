@@ -15,7 +15,6 @@ import tempfile
 import zipfile
 
 import numpy as np
-import rich.console
 import rich.table
 from absl import flags
 
@@ -23,6 +22,7 @@ from bertzoo_jax import cli
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import moving
 from bertzoo_jax.common import reading
+from bertzoo_jax.common import screen
 from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.corpus import mixture
@@ -67,7 +67,7 @@ def show(
   from bertzoo_jax.batches import pipeline  # with TensorFlow, once the line is read
 
   ranges.check(config)
-  console = console or rich.console.Console(highlight=False, soft_wrap=True)
+  console = console or screen.Console(soft_wrap=True)
   if npz is not None:
     storage.check_new(npz)
   corpus = mixture.open(path, config, cache_dir)

@@ -1,0 +1,43 @@
+"""What a command shows on the screen: text. Files of strangers cannot draw there."""
+
+import re
+import sys
+
+import rich.console
+
+from bertzoo_jax.common import errors
+
+
+class Stream:
+  """A stream of text that shows control characters instead of sending them. rich writes to
+  `rich_proxied_file`, the stream beneath, since `console` has made its text printable.
+  """
+
+  def __init__(self, stream):
+    self.rich_proxied_file = stream
+
+  def write(self, text: str) -> int:
+    begin = re.match(r'\r|(\x1b\[A)+\Z|', text)[0]  # a bar of tqdm moves the cursor
+    return self.rich_proxied_file.write(begin + errors.printable(text[len(begin) :]))
+
+  def __getattr__(self, name):
+    return getattr(self.rich_proxied_file, name)
+
+
+class Console(rich.console.Console):
+  """A console of rich that shows texts as they are: no markup, no control characters."""
+
+  def __init__(self, **fields):
+    super().__init__(markup=False, emoji=False, highlight=False, **fields)
+
+  def render(self, renderable, options=None):
+    for segment in super().render(renderable, options):
+      yield segment if segment.control else segment._replace(text=errors.printable(segment.text))
+
+
+def guard() -> None:
+  """Makes standard output and error streams of text that is `errors.printable`."""
+  for name in ('stdout', 'stderr'):
+    stream = getattr(sys, name)
+    stream.reconfigure(errors='backslashreplace')  # file names need not be valid text
+    setattr(sys, name, Stream(stream))
