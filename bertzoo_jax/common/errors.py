@@ -69,6 +69,23 @@ def named(e: BaseException, most: int | None = None) -> str:
   return f'{type(e).__name__}: {words(e, most)}'
 
 
+# Whatever a program that walks through somebody else's data may raise.
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+
+
+@contextlib.contextmanager
+def unreadable(sentence: str):
+  """Turns what damaged or hostile data raise inside the `with` into a UserError.
+
+  sentence: what it is not, and behind a colon the remedy.
+  """
+  try:
+    yield
+  except UNREADABLE as e:
+    what, _, remedy = sentence.rpartition(': ')
+    raise UserError(f'{what} ({named(e, 200)}): {remedy}.') from e
+
+
 @contextlib.contextmanager
 def needing(sentence: str):
   """Turns an ImportError inside the `with` into a UserError. sentence: what to install."""
