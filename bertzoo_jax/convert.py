@@ -37,6 +37,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import folders
 from bertzoo_jax.common import hub
 from bertzoo_jax.common import storage
+from bertzoo_jax.common import trust
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import weights
@@ -156,7 +157,7 @@ def _write(folder, place, tensors, content, source) -> list[str]:
 def _read(path) -> dict:
   """{name: array} of a pickle, floats as float32. Raises UserError if it holds anything else."""
   with errors.needing(f'Reading {path.name} needs torch: pip install "bertzoo_jax[hf]"'):
-    import torch
+    torch = trust.torch()
   try:
     state = torch.load(str(path), map_location='cpu', weights_only=True)
   except pickle.UnpicklingError as e:

@@ -30,6 +30,7 @@ from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hub
 from bertzoo_jax.common import storage
+from bertzoo_jax.common import trust
 from bertzoo_jax.hf import architecture as hf_architecture
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import card
@@ -287,7 +288,7 @@ def _said(rows, a) -> str:
       'Not compared with transformers when it was exported (torch or transformers was missing '
       'there).'
     )
-  import torch
+  torch = trust.torch()
   import transformers
 
   own = '' if a.logits is None else f'the reference of {a.name}, '

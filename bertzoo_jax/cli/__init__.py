@@ -17,6 +17,7 @@ from bertzoo_jax.cli import config_file
 from bertzoo_jax.cli import settings
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import screen
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import trust
 from bertzoo_jax.parts import ranges
@@ -75,6 +76,8 @@ def run(main, leave=None, also=None):
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   for stream in (sys.stdout, sys.stderr):  # file names need not be valid text
     stream.reconfigure(errors='backslashreplace')
+  sys.stdout, sys.stderr = map(screen.Stream, (sys.stdout, sys.stderr))
+  logging.get_absl_handler().python_handler.setStream(sys.stderr)
   # remarks are for the user, not about code
   warnings.formatwarning = lambda message, *_, **__: f'note: {message}\n'
   flags.DEFINE_bool(trust.FLAG, False, trust.HELP)

@@ -5,13 +5,25 @@ pass.
 import contextlib
 import difflib
 import os
+import re
 import resource
+
+# All but tab and end of line; then those that turn the direction of the text after them.
+_CONTROLS = re.compile('[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]')
+
+
+def printable(text: str) -> str:
+  """A text that may be a stranger's, with the control characters that terminals obey as \\uXXXX."""
+  return _CONTROLS.sub(lambda found: f'\\u{ord(found[0]):04x}', text)
 
 
 class UserError(Exception):
   """A user's mistake, and the remedy, in one sentence. Entry points print it, exit with `code`."""
 
   code = 2
+
+  def __str__(self):
+    return printable(super().__str__())
 
 
 class TryAgain(UserError):
@@ -53,6 +65,19 @@ def words(e: BaseException, most: int | None = None) -> str:
 def named(e: BaseException, most: int | None = None) -> str:
   """'Kind: what it says', as `words`."""
   return f'{type(e).__name__}: {words(e, most)}'
+
+
+# Whatever a program that walks through somebody else's data may raise.
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+
+
+@contextlib.contextmanager
+def unreadable(sentence: str):
+  """Turns what damaged or hostile data raise inside the `with` into a UserError."""
+  try:
+    yield
+  except UNREADABLE as e:
+    raise UserError(f'{sentence} ({named(e, 200)}).') from e
 
 
 @contextlib.contextmanager

@@ -7,6 +7,8 @@ percent, MB/s and time left.
 import sys
 import time
 
+from bertzoo_jax.common import screen
+
 _EVERY = 5.0  # seconds between plain lines about bytes
 # numbers of a row that are no metrics of its objective
 _OF_ALL = (
@@ -45,7 +47,7 @@ class Progress:
     if not self._show:
       return
     if self._bar:
-      self._bar[0].console.print(text, markup=False, highlight=False)
+      self._bar[0].console.print(text)
     else:
       print(text, flush=True)
 
@@ -179,13 +181,14 @@ def _number(value):
 
 def _bar(columns, what, total, to_stderr=False, **fields):
   """(a bar that runs, its task). columns: columns of rich, or texts."""
-  from rich import console
   from rich import progress
 
   made = [
-    getattr(progress, f'{c}Column')() if hasattr(progress, f'{c}Column') else progress.TextColumn(c)
+    getattr(progress, f'{c}Column')()
+    if hasattr(progress, f'{c}Column')
+    else progress.TextColumn(c, markup=False)
     for c in columns.split()
   ]
-  bar = progress.Progress(*made, console=console.Console(stderr=to_stderr), refresh_per_second=4)
+  bar = progress.Progress(*made, console=screen.Console(stderr=to_stderr), refresh_per_second=4)
   bar.start()
   return bar, bar.add_task(what, total=total, **fields)

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import secrets
+import stat
 import time
 
 import numpy as np
@@ -69,6 +70,14 @@ class _Remote(type(epath.Path('gs://bucket'))):
     asked(lambda: write(data), self, twice=False)
 
 
+class _Local(type(epath.Path('file'))):
+  """A local path, which is opened only if it leads to a file."""
+
+  def open(self, mode='r', **kw):
+    check_file(self)
+    return super().open(mode, **kw)
+
+
 class _OfHub(type(epath.Path('hf://name'))):
   """A file of the Hugging Face hub: TensorFlow, which epath would ask, knows no hf://."""
 
@@ -106,7 +115,7 @@ def path(p) -> epath.Path:
   """A path object for a local or gs:// address; `~` is expanded."""
   if str(p).startswith('hf://'):
     return _OfHub(p)
-  return _Remote(p) if is_remote(p) else epath.Path(p).expanduser()
+  return _Remote(p) if is_remote(p) else _Local(p).expanduser()
 
 
 def absolute(p) -> epath.Path:
@@ -126,6 +135,14 @@ def resolved(p) -> epath.Path:
 def is_remote(p) -> bool:
   """True for object stores (gs://…), which neither append nor rename atomically."""
   return '://' in str(p) or str(p).startswith('/gs/') or str(p).startswith('gs:/')
+
+
+def check_file(p) -> None:
+  """Raises UserError for a pipe, a socket or a device: what opens one may wait for ever."""
+  with contextlib.suppress(OSError, ValueError):
+    mode = os.stat(os.fspath(p)).st_mode
+    if not is_remote(p) and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+      raise errors.UserError(f'{p} is a pipe or a device, and no file: copy its content to a file.')
 
 
 def check_new(p) -> None:

@@ -3,9 +3,10 @@
 import io
 
 import rich.box
-import rich.console
 import rich.table
 import rich.text
+
+from bertzoo_jax.common import screen
 
 
 def aligned(rows, markdown: bool = False) -> str:
@@ -17,7 +18,7 @@ def aligned(rows, markdown: bool = False) -> str:
   for row in body:
     table.add_row(*row)
   out = io.StringIO()
-  rich.console.Console(file=out, width=1 << 16, color_system=None, emoji=False).print(table)
+  screen.Console(file=out, width=1 << 16, color_system=None).print(table)
   return '\n'.join(
     line.rstrip() for line in out.getvalue().strip('\n').splitlines() if line.strip()
   )

@@ -150,6 +150,14 @@ def check_files(builder) -> None:
     folders.check_files(f'{builder.data_dir}/', split.filepaths)
 
 
+def torch():
+  """PyTorch. It is imported in the root folder: a wheel beneath it looks for native libraries in
+  the current one, which may be a stranger's. Call this before `import transformers`.
+  """
+  with contextlib.chdir(os.sep):
+    return importlib.import_module('torch')
+
+
 def places() -> str:
   """Where modules of the user's own are looked for, for messages."""
   here = f'in the current folder ({os.getcwd()})'

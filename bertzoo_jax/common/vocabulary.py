@@ -47,14 +47,12 @@ def added(files) -> list[dict]:
   """
   read = lambda name: read_json(files[name]) if name in files else {}
   told = read('tokenizer_config.json').get('added_tokens_decoder') or {}
-  try:
+  with errors.unreadable(
+    f'The added tokens of {min(map(str, files.values()))} are not readable: download its folder '
+    'again'
+  ):
     found = {x: dict(content=x, id=int(i)) for x, i in read('added_tokens.json').items()}
     found |= {token['content']: {**token, 'id': int(i)} for i, token in told.items()}
-  except (AttributeError, KeyError, TypeError, ValueError) as e:
-    raise errors.UserError(
-      f'The added tokens of {min(map(str, files.values()))} are not readable '
-      f'({errors.named(e)}): download its folder again.'
-    ) from e
   return sorted(found.values(), key=lambda token: token['id'])
 
 
@@ -74,12 +72,8 @@ def lines(file) -> list[str]:
 
 def _of_tokenizer(file):
   content = read_json(file)
-  try:
+  with errors.unreadable(f'{file} is no readable tokenizer: download or prepare it again'):
     return ids(content)
-  except (ValueError, KeyError, TypeError, AttributeError) as e:
-    raise errors.UserError(
-      f'{file} is no readable tokenizer ({errors.named(e)}): download or prepare it again.'
-    ) from e
 
 
 def hash_of(folder) -> str | None:
@@ -96,10 +90,8 @@ def _said(folder, key):
   file = storage.path(folder) / 'bertzoo.json'
   if not file.exists():
     return None
-  try:
+  with errors.unreadable(f'{file} is cut or damaged: copy its folder again'):
     return json.loads(file.read_bytes())[key]
-  except (ValueError, KeyError, TypeError) as e:
-    raise errors.UserError(f'{file} is cut or damaged: copy its folder again.') from e
 
 
 def ids(tokenizer: dict) -> dict[str, int]:

@@ -30,6 +30,7 @@ from bertzoo_jax.corpus import splits as splits_lib
 from bertzoo_jax.corpus import verification
 
 FORMAT_VERSION = 2
+_AGAIN = 'prepare the corpus again'
 SPLITS = ('train', 'held_out')
 _IDENTITY = (
   'format_version tokenizer corpus vocab_size special tokenizer_hash dtype splits splitter units '
@@ -124,17 +125,20 @@ def open(path, cache: str = 'disk') -> Corpus:
       'damage there may go unseen. Prepare it again to have them.',
       stacklevel=2,
     )
-  opened = {}
-  for name in SPLITS:
-    entry = manifest['splits'][name]
-    shards = [
-      splits_lib.StoredShard(path / name, shard, manifest['dtype'], bool(manifest['units']), in_ram)
-      for shard in entry['shards']
-    ]
-    opened[name] = splits_lib.Split(shards, entry['bytes'])
-  unigrams = splits_lib.load(path / 'unigrams.npy', np.int64, manifest['vocab_size'])
-  word_starts = splits_lib.load(path / 'pieces.npy', np.uint8, manifest['vocab_size']) > 0
-  return Corpus(path, manifest, unigrams, opened, word_starts, bool(manifest['units']))
+  opened, units = {}, bool(manifest['units'])
+  with errors.unreadable(f'{path}/manifest.json is not of prepare: {_AGAIN}'):
+    if manifest['dtype'] != token_dtype(manifest['vocab_size']):
+      raise ValueError(manifest['dtype'])
+    for name in SPLITS:
+      entry = manifest['splits'][name]
+      shards = [
+        splits_lib.StoredShard(path / name, shard, manifest['dtype'], units, in_ram)
+        for shard in entry['shards']
+      ]
+      opened[name] = splits_lib.Split(shards, int(entry['bytes']))
+    unigrams = splits_lib.load(path / 'unigrams.npy', np.int64, manifest['vocab_size'])
+    word_starts = splits_lib.load(path / 'pieces.npy', np.uint8, manifest['vocab_size']) > 0
+  return Corpus(path, manifest, unigrams, opened, word_starts, units)
 
 
 def read_manifest(path) -> dict:
@@ -149,7 +153,7 @@ def read_manifest(path) -> dict:
       f'No corpus at {path} (there is no manifest.json): python -m bertzoo_jax.prepare '
       f'--config CONFIG --source TEXT --out {path} makes one.'
     )
-  try:
+  with errors.unreadable(f'{path}/manifest.json is not the manifest of a corpus: {_AGAIN}'):
     manifest = storage.read_json(path / 'manifest.json')
     version = manifest['format_version']
     if version != FORMAT_VERSION:
@@ -161,12 +165,8 @@ def read_manifest(path) -> dict:
     shards = [s['name'] for split in SPLITS for s in manifest['splits'][split]['shards']]
     for name in (*files(manifest), *shards):
       folders.inside(path, name)
+    manifest['tokenizer'].get('name')
     fits = all(0 <= i < manifest['vocab_size'] for i in manifest['special'].values())
-  except (ValueError, KeyError, TypeError, AttributeError) as e:
-    raise errors.UserError(
-      f'{path}/manifest.json is not the manifest of a corpus ({type(e).__name__}): prepare the '
-      'corpus again.'
-    ) from e
   if not intact:
     raise errors.UserError(
       f'{path}/manifest.json was changed (its hash does not fit its content): copy the corpus '

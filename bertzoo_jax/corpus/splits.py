@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
 
 OFFSETS = np.uint32  # of the offsets within a shard
 PART_SENTENCES = 1 << 25  # indexed at a time: a quarter GiB of offsets
@@ -210,6 +211,7 @@ def _joined(shards, name, counted) -> np.ndarray:
 
 def load(path, dtype, length: int, mapped: bool = False) -> np.ndarray:
   """A .npy file of `length` numbers of `dtype`, read or mapped; UserError for another."""
+  storage.check_file(path)
   try:
     array = np.load(path, mmap_mode='r' if mapped else None, allow_pickle=False)
   except FileNotFoundError as e:

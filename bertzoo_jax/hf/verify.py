@@ -15,6 +15,7 @@ import numpy as np
 import safetensors
 
 from bertzoo_jax.common import tables
+from bertzoo_jax.common import trust
 from bertzoo_jax.hf import tokenizer as tokenizers
 from bertzoo_jax.hf.architecture import Architecture
 
@@ -153,6 +154,7 @@ def reloaded(directory, name: str, **given):
   """(network of a class of transformers in float32, names for 'unloaded' of `logits`). given:
   further arguments of from_pretrained.
   """
+  trust.torch()
   import transformers
 
   transformers.utils.logging.disable_progress_bar()
@@ -173,8 +175,7 @@ def outputs(network, batch: dict[str, np.ndarray], segments: int = 1, **more):
     segment_ids.
   more: tensors for its further arguments.
   """
-  import torch
-
+  torch = trust.torch()
   inputs = {'input_ids': batch['input_ids'], 'attention_mask': batch['pack_ids'] > 0}
   if getattr(network.config, 'type_vocab_size', segments) > 1:
     inputs['token_type_ids'] = batch['segment_ids']
@@ -260,6 +261,7 @@ def compare_tokens(
     special: ids by name, of which cls and sep.
     shape: how texts are framed.
   """
+  trust.torch()
   import transformers
 
   transformers.utils.logging.set_verbosity_error()  # a class of one's own is no model type there

@@ -13,6 +13,7 @@ import safetensors.numpy
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import folders
+from bertzoo_jax.common import storage
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import heads
@@ -66,7 +67,7 @@ def load(directory, wished: str | None = None) -> tuple[dict, Report]:
     UserError: no such directory, weights that exist only as pickles, a model type that no
       architecture reads, and incomplete or corrupt files.
   """
-  directory = pathlib.Path(directory).expanduser()
+  directory = storage.path(directory)
   content = read_json(directory / 'config.json')
   found = files(directory)
   a = architectures.reader(content, wished)
@@ -386,10 +387,11 @@ def _unread(directory) -> errors.UserError:
 def _read_tensors(files: list[pathlib.Path]) -> dict[str, np.ndarray]:
   tensors = {}
   for path in files:
+    storage.check_file(path)
     try:
       with safetensors.safe_open(str(path), framework='numpy') as f:
         tensors.update({key: _float32(f, key, path) for key in f.keys()})  # noqa: SIM118 (no mapping)
-    except (safetensors.SafetensorError, OSError) as e:
+    except (safetensors.SafetensorError, OSError, *errors.UNREADABLE) as e:
       raise errors.UserError(f'{path} cannot be read ({e}): download or export it again.') from e
   return tensors
 

@@ -56,7 +56,7 @@ def failed(sentence: str) -> None:
   if asked and re.fullmatch(r'--?json(=(true|t|1))?', asked[-1], re.I):
     problem = dict(code='P00', sentence=sentence)
     print(
-      json.dumps(dict(ready=False, problems=[problem]), ensure_ascii=False),
+      json.dumps(dict(ready=False, problems=[problem])),
       file=sys.__stdout__,
       flush=True,
     )

@@ -1,10 +1,10 @@
 """The report of preflight: plain values, as JSON or in words and tables."""
 
-import rich.console
 import rich.table
 import rich.text
 
 from bertzoo_jax.assembly import machinery
+from bertzoo_jax.common import screen
 from bertzoo_jax.preflight.tpu import chips
 from bertzoo_jax.preflight.tpu import estimate
 
@@ -105,7 +105,7 @@ def collectives(slice_, p) -> list[tuple]:
 
 def show(found, console=None) -> None:
   """Prints a Preflight."""
-  console = console or rich.console.Console(highlight=False, soft_wrap=True)
+  console = console or screen.Console(soft_wrap=True)
   for line in _lines(as_dict(found), found.remedies is not None):
     console.print(line)
 

@@ -389,7 +389,7 @@ def _decoding(folder):
   try:
     with storage.reading(f'The checkpoint {folder}'):
       yield
-  except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError) as e:
+  except (*errors.UNREADABLE, FileNotFoundError) as e:
     if distributed.comes_from_another(e):
       raise
     # the first answer of a store had the right sums

@@ -9,6 +9,7 @@ TensorBoard and W&B are copies: they never stop a run.
 import io
 import json
 import math
+import sys
 import time
 
 from bertzoo_jax.common import errors
@@ -207,7 +208,12 @@ class Nothing:
 
 
 def _tensorboard(workdir, start_step):
-  import tensorboardX
+  sys.modules.setdefault('torch', None)  # it imports torch where it can, and does not need it
+  try:
+    import tensorboardX
+  finally:
+    if sys.modules['torch'] is None:
+      del sys.modules['torch']
 
   if storage.is_remote(workdir):  # else its writer is left half made, and traces at its end
     try:

@@ -47,7 +47,7 @@ def recorded(workdir) -> dict:
     folder = storage.absolute(workdir) / FOLDER / str(step)
     with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
       if storage.has_sha256(folder / RUN, storage.read_json(folder / MANIFEST)['files'][RUN]):
-        return storage.read_json(folder / RUN)
+        return dict(storage.read_json(folder / RUN))
   return {}
 
 
@@ -116,7 +116,9 @@ def files(folder) -> list[str]:
     for p in stack.pop().iterdir():
       if p.is_dir():
         stack.append(p)
-      elif p.name not in _UNSUMMED:
+        continue
+      storage.check_file(p)  # Orbax would open it
+      if p.name not in _UNSUMMED:
         out.append(str(p).removeprefix(root))
   return sorted(out)
 

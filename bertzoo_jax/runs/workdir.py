@@ -28,6 +28,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import folders
 from bertzoo_jax.common import moving
 from bertzoo_jax.common import storage
+from bertzoo_jax.parts import ranges
 from bertzoo_jax.runs import step_folders
 
 # of other commands, for `check_unlike`
@@ -147,6 +148,11 @@ def run_config(workdir):
     raise errors.UserError(
       f'{path} does not exist: a workdir needs the config.json that pretrain wrote; copy it there.'
     )
+  with errors.unreadable(f'{path} holds no config of a run: write the config of the run there'):
+    ranges.check(found)
+    values = *found.encoder.values(), found.objective.name
+    if not isinstance(found.hf, str) or any(hasattr(value, 'items') for value in values):
+      raise TypeError('hf, encoder or objective')
   return found
 
 
@@ -265,10 +271,8 @@ def _first_other_order(path, config) -> int | None:
 
 def _recorded_config(path):
   """The config of a run: its newest checkpoint's, else config.json's; None: neither readable."""
-  kept = step_folders.recorded(path).get('config')
-  if kept is not None:
-    return configuration.from_json(json.dumps(kept))
-  return _read_config(path / _CONFIG) if _noted(path / _CONFIG) else None
+  kept = _config_of(step_folders.recorded(path).get('config'))
+  return _read_config(path / _CONFIG) if kept is None and _noted(path / _CONFIG) else kept
 
 
 def _noted(file) -> bool:
@@ -283,10 +287,14 @@ def _digest(file) -> str | None:
 
 def _read_config(file):
   """The config in a file; None if there is none that can be read."""
+  return _config_of(_read_json(file))
+
+
+def _config_of(found):
+  """The config that a value of a JSON file is; None if it is none."""
   try:
-    found = _read_json(file)
     return None if found is None else configuration.from_json(json.dumps(found))
-  except (ValueError, TypeError, AttributeError, KeyError):
+  except errors.UNREADABLE:
     return None
 
 

@@ -15,7 +15,6 @@ import tempfile
 import zipfile
 
 import numpy as np
-import rich.console
 import rich.table
 from absl import flags
 
@@ -24,6 +23,7 @@ from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import moving
 from bertzoo_jax.common import reading
+from bertzoo_jax.common import screen
 from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.corpus import mixture
@@ -66,7 +66,7 @@ def show(
     UserError: whatever the user can mend.
   """
   ranges.check(config)
-  console = console or rich.console.Console(highlight=False, soft_wrap=True)
+  console = console or screen.Console(soft_wrap=True)
   if npz is not None:
     storage.check_new(npz)
   corpus = mixture.open(path, config, cache_dir)

@@ -117,7 +117,7 @@ def _find(name, unweighted, weight):
   files, again = _once(files)
   for file in files:
     if not storage.is_remote(file):
-      with open(file, 'rb') as f:  # now, and not when its turn comes in an hour
+      with storage.path(file).open('rb') as f:  # now, and not when its turn comes in an hour
         raw = f.read(binaries.HEAD)
         f.seek(0)
         binaries.refuse_source(raw, unpacking.inside(f, raw, binaries.HEAD), file)

@@ -12,6 +12,9 @@ from typing import NamedTuple
 from xml.parsers import expat
 
 MAX_PAGE = 1 << 24  # characters; MediaWiki itself allows 2 MiB
+# Real dumps have 5 levels, 30 names and short tags. expat keeps all open tags, all names, and a tag
+# until it ends.
+_DEEPEST, _MOST_NAMES, _LONGEST = 100, 1000, 1 << 24
 _HEAD = re.compile(rb'\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<mediawiki[\s>]', re.DOTALL)
 _REDIRECT = re.compile(r'\s*#\s*\w+\s*:?\s*\[\[')
 _READ = frozenset(('title', 'ns', 'model', 'text', 'namespace'))
@@ -80,6 +83,7 @@ class _Reading:
   def __init__(self, names):
     self.names, self.namespaces, self.key = names, {}, ''
     self.done, self.page, self.into, self.size = [], None, None, 0
+    self.depth, self.fed = 0, 0
     self.parser = expat.ParserCreate('utf-8')
     self.parser.buffer_text, self.parser.buffer_size = True, 1 << 16
     self.parser.StartElementHandler, self.parser.EndElementHandler = self._start, self._end
@@ -88,15 +92,20 @@ class _Reading:
   def feed(self, data, last):
     try:
       self.parser.Parse(data, last)
-    except expat.ExpatError as e:
+      self.fed += len(data)
+      if self.fed - self.parser.CurrentByteIndex > _LONGEST:
+        raise Damaged('it has a tag without an end')
+    except (expat.ExpatError, Damaged) as e:
       yield from self.done
-      raise Damaged(
-        expat.errors.messages[e.code] if e.code in expat.errors.messages else str(e)
-      ) from e
+      known = expat.errors.messages
+      raise Damaged(known[e.code] if getattr(e, 'code', None) in known else str(e)) from e
     yield from self.done
     self.done.clear()
 
   def _start(self, name, attributes):
+    self.depth += 1
+    if self.depth > _DEEPEST or len(self.parser.intern) > _MOST_NAMES:
+      raise Damaged('its tags are nested too deeply, or have too many names')
     if name == 'page':
       line = self.parser.CurrentLineNumber
       self.page = dict(
@@ -117,6 +126,7 @@ class _Reading:
         self.into.clear()
 
   def _end(self, name):
+    self.depth -= 1
     if self.into is not None and name in _READ:
       text = ''.join(self.into)
       if name == 'namespace':

@@ -19,6 +19,7 @@ _USUAL = {
   'sep': ('[SEP]', '<sep>', '</s>'),
   'mask': ('[MASK]', '<mask>'),
 }
+_MOST = 1 << 24  # ids: the largest vocabularies have a sixteenth
 # Classes that take tokenizer.json as it is. All others set its normalizer by tokenizer_config.json.
 _AS_IT_IS = ('PreTrainedTokenizerFast', 'TokenizersBackend')
 _NORMALIZER = {
@@ -49,6 +50,11 @@ class Published(engines.Engines):
     named = {**optional_json(folder / 'special_tokens_map.json'), **said}
     _add_tokens(self._parsing, folder, named)
     ids = self._parsing.get_vocab(with_added_tokens=True)
+    if max(ids.values(), default=0) >= _MOST:
+      raise errors.UserError(
+        f'{folder}: its tokenizer has the id {max(ids.values()):,}, and at most {_MOST:,} ids are '
+        'read: download it again.'
+      )
     self.pieces = [''] * (max(ids.values(), default=-1) + 1)
     for piece, i in ids.items():
       self.pieces[i] = piece
@@ -123,6 +129,7 @@ def unsaid(folder) -> errors.UserError:
 def _engine(folder, content):
   try:
     engine = hf.Tokenizer.from_str(json.dumps(content))
+    engine.encode('\U00012000')  # fails where the piece for unknown characters is unknown
   except Exception as e:  # the library raises nothing more particular
     raise errors.UserError(
       f'{folder}: its tokenizer.json is not one that this version of tokenizers ({hf.__version__}) '

@@ -6,6 +6,7 @@ import numpy as np
 import safetensors
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import trust
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import tokenizer
 from bertzoo_jax.hf import verify
@@ -133,7 +134,7 @@ def _build(name, *rows, **rest):
 
 def discriminator_logits(directory, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
   """As verify.logits: DebertaV2Model computes the vectors, torch the head if the file has one."""
-  import torch
+  torch = trust.torch()
   import transformers
 
   network, unloaded = verify.reloaded(directory, 'DebertaV2Model')

@@ -7,6 +7,7 @@ import types
 import numpy as np
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import trust
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import heads
 from bertzoo_jax.hf import tokenizer
@@ -132,8 +133,7 @@ def _to_encoder(content):
 
 def _beams(directory, batch):
   """As verify.logits, of a class that scores ends given starts; beams as in `networks.predict`."""
-  import torch
-
+  torch = trust.torch()
   network, unloaded = verify.reloaded(directory, 'XLNetForQuestionAnswering')
   real = batch['pack_ids'] > 0
   rows, length = real.shape

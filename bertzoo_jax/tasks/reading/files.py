@@ -23,6 +23,7 @@ from bertzoo_jax.tasks.examples import UNLABELLED
 from bertzoo_jax.tasks.examples import Source
 from bertzoo_jax.text import binaries
 
+MOST = 1 << 30  # bytes that a packed file may stand for
 OPTIONAL = '?'  # ends a name that may be absent
 _GZIP = b'\x1f\x8b'
 _MAGIC = {'.parquet': b'PAR1', '.gz': _GZIP}  # with which these files begin
@@ -156,11 +157,16 @@ def bytes_of(path, digest, name='') -> bytes:
 
 
 def unpacked(data, path) -> bytes:
-  """The bytes of a file, unpacked if it is packed with gzip."""
+  """The bytes of a file, unpacked if it is packed with gzip. UserError if they are over MOST."""
+  if not data.startswith(_GZIP):
+    return data
   try:
-    return gzip.decompress(data) if data.startswith(_GZIP) else data
+    out = gzip.open(io.BytesIO(data)).read(MOST + 1)
   except (OSError, EOFError, zlib.error) as e:
     raise errors.UserError(f'{path} is no whole gzip file ({e}): copy it again.') from e
+  if len(out) > MOST:
+    raise errors.UserError(f'{path} unpacks to more than {MOST >> 30} GiB: unpack and divide it.')
+  return out
 
 
 # --- text ---
