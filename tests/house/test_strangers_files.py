@@ -46,9 +46,9 @@ PACKAGE = pathlib.Path(cli.__file__).parents[1]
 
 @pytest.fixture(autouse=True)
 def nothing_hangs():
-  """A minute for each test: what waits for ever fails."""
+  """Five minutes for each test: what waits for ever fails."""
   signal.signal(signal.SIGALRM, lambda *_: pytest.fail('it hangs'))
-  signal.alarm(60)
+  signal.alarm(300)
   yield
   signal.alarm(0)
 
