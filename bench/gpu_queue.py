@@ -4,7 +4,7 @@
     python bench/gpu_queue.py run FOLDER OUT --minutes=9 [--device=cpu]
     python bench/gpu_queue.py bring OUT --run=seed0
     python bench/gpu_queue.py keep OUT
-    python bench/gpu_queue.py left FOLDER
+    python bench/gpu_queue.py left
 
 `pack` (where a package index is) writes into FOLDER what a bare machine lacks: packages of pure
 Python, the corpus, the pairs, the scores of the n-gram model. `run` (where the GPU is) takes the
@@ -94,8 +94,7 @@ def queue(device: str, folder: pathlib.Path) -> list[Step]:
 
 def _runs(tiny, folder):
   """Three seeds of the BLiMP run beside one another, and their scores."""
-  about = json.loads((folder / 'about.json').read_text())
-  total = TINY_STEPS if tiny else about['steps']
+  total = TINY_STEPS if tiny else _about(folder)['steps']
   values = dict(steps=total, every=total // 20, words='1M' if tiny else '10M..100M')
   fields = [field.format(**values) for field in FIELDS] + list(TINY if tiny else ())
   fields += [f'run.dtype={"float32" if tiny else "bfloat16"}']
@@ -114,6 +113,11 @@ def _runs(tiny, folder):
       of = () if way == 'masked' else ('--end_alone',)
       score = ('bench/blimp.py', *places, f'{{out}}/{way}-seed{seed}', f'--by={way}', *of)
       yield Step(f'score{seed}_{way}', 60, score, after=f'seed{seed}')
+
+
+def _about(folder) -> dict:
+  """What `pack` wrote down; nothing yet where the queue is only listed."""
+  return json.loads((folder / 'about.json').read_text()) if folder else {'steps': 0}
 
 
 def _tests(device):
@@ -205,8 +209,7 @@ class Pace:
   """How fast the runs get on. A run that does not end is worth nothing."""
 
   def __init__(self, device, folder):
-    about = json.loads((folder / 'about.json').read_text())
-    self._steps = TINY_STEPS if device == 'cpu' else about['steps']
+    self._steps = TINY_STEPS if device == 'cpu' else _about(folder)['steps']
     self._seen, self._checked = {}, time.monotonic()
 
   def late(self, running, left):
@@ -432,7 +435,7 @@ def main():
   )
   commands = p.add_subparsers(dest='command', required=True)
   of = {name: commands.add_parser(name) for name in ('pack', 'run', 'bring', 'keep', 'left')}
-  for name in ('pack', 'run', 'left'):
+  for name in ('pack', 'run'):
     of[name].add_argument('folder', type=pathlib.Path)
   for name in ('run', 'bring', 'keep'):
     of[name].add_argument('out', type=pathlib.Path)
@@ -449,7 +452,7 @@ def main():
   a = vars(p.parse_args())
   command = a.pop('command')
   if command == 'left':
-    left_over(a['device'], a['folder'], _state())
+    left_over(a['device'], None, _state())
   else:
     {'pack': pack, 'run': run, 'bring': bring, 'keep': keep}[command](**a)
 
