@@ -125,10 +125,8 @@ def _attempt(run, workdir, data, mesh, end, begin, notice, show, check_held) -> 
   begin = (start, source, init, layers)
   state, origin, notes = _state(config, phase_run, checkpoints, begin, data)
   if not start and (before := workdirs.attempts(workdir)):
-    notes.append(
-      f'WARNING: the attempt before, of {before[-1].get("time")}, ended before its first save: its '
-      'steps are lost, and the run begins again'
-    )
+    ended = f'the attempt of {before[-1].get("time")!r} ended before its first save'
+    notes.append(f'WARNING: {ended}: its steps are lost, and the run begins again')
   notes += reports.export_notes(config.hf, run.network(here, data.vocab_size, mesh))
 
   attempt = 0

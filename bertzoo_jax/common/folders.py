@@ -4,6 +4,7 @@ give, and links in it. A hard link cannot be told from a file.
 
 import os
 import pathlib
+import re
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
@@ -23,9 +24,8 @@ def inside(folder, name: str):
     )
   if not storage.is_remote(folder):
     root, real = os.path.realpath(folder), os.path.realpath(folder / name)
-    above, kind = os.path.split(os.path.dirname(root))
-    homes = [root, *[os.path.join(above, 'blobs')] * (kind == 'snapshots')]
-    if not any(real.startswith(os.path.join(home, '')) for home in homes):
+    homes = root, re.sub(r'/snapshots/[^/]+\Z', '/blobs', root)
+    if not any(os.path.join(real, '').startswith(os.path.join(home, '')) for home in homes):
       raise errors.UserError(
         f'{folder / name} is, or lies behind, a link that leads out of {folder}, to {real!r}: put '
         f'the files themselves there. {folder} itself may be a link.'
@@ -40,21 +40,15 @@ def check_files(folder: str, paths) -> None:
 
 
 def _is_plain(name) -> bool:
-  """Whether a name goes down only: no absolute address, no '..', '.', backslash, NUL, //."""
-  if not isinstance(name, str) or {'\\', '\0'} & {*name}:
-    return False
-  try:
-    os.fsencode(name)
-  except UnicodeEncodeError:
+  """Whether a name goes down only: not absolute, without '..', '.', '//', backslash and NUL."""
+  if not isinstance(name, str) or re.search(r'[\\\0\ud800-\udfff]', name):
     return False
   path = pathlib.PurePosixPath(name)
   return str(path) == name != '.' and not path.is_absolute() and '..' not in path.parts
 
 
 def check_links(folder) -> None:
-  """Raises UserError for the first link in a local folder that leads out of it. Other files of the
-  folder may be read and written then.
-  """
+  """Raises UserError for the first link in a local folder that leads out of it."""
   top = str(storage.path(folder))
   below = [] if storage.is_remote(top) else [top]
   while below:

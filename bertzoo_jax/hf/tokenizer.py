@@ -128,7 +128,7 @@ def published(directory, max_length: int = 0) -> dict[str, bytes]:
   """
   found = {name: pathlib.Path(directory) / name for name in hub.TOKENIZER}
   files = {name: path.read_bytes() for name, path in found.items() if path.is_file()}
-  said = json.loads(files.get(_CONFIG, b'{}'))
+  said = vocabularies.read_json(found[_CONFIG]) if _CONFIG in files else {}
   kept = {k: x for k, x in said.items() if k != 'auto_map' and not k.endswith(('_file', '_files'))}
   kept |= {'model_max_length': max_length} if max_length else {}
   if kept != said:

@@ -6,6 +6,7 @@ checkpoint.py describes their files.
 import contextlib
 import errno
 import math
+import os
 import re
 
 import orbax.checkpoint as ocp
@@ -114,7 +115,7 @@ def files(folder) -> list[str]:
   root, out, stack = str(folder).rstrip('/') + '/', [], [folder]
   while stack:
     for p in stack.pop().iterdir():
-      if p.is_dir():
+      if p.is_dir() and not os.path.islink(p):  # links may go round and round
         stack.append(p)
         continue
       storage.check_file(p)  # Orbax would open it

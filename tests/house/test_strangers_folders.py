@@ -331,3 +331,10 @@ def test_a_folder_of_the_hubs_cache_has_links_to_its_blobs_alone(place):
   (cache / 'snapshots/c/vocab.txt').unlink()
   link(cache / 'snapshots/c/vocab.txt')
   refused(lambda: loading.load(address), 'leads out of')
+
+
+def test_links_that_go_round_end(place):
+  for name in ('a', 'b'):
+    pathlib.Path('run/checkpoints/7', name).symlink_to('.')
+  pathlib.Path('run/loop').symlink_to('loop')
+  assert loading.load('run').tokenizer.vocab_size == 600
