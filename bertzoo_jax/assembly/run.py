@@ -235,8 +235,7 @@ def _branching(config, init, layers, data, end):
       f'--resume_moments begins at step {step:,}, and this config ends at step {end:,}: its phases '
       f'count from the start of {workdir}.'
     )
-  folder, hash = storage.path(workdir) / 'tokenizer', data.corpus.get('tokenizer_hash')
-  initial_weights.check_vocabulary(init, folder, data.tokenizer, hash)
+  initial_weights.check_vocabulary(init, storage.path(workdir) / 'tokenizer', data.tokenizer)
   return workdir, step
 
 
@@ -270,7 +269,6 @@ def _state(config, phase_run, checkpoints, begin, data):
     phase_run.objective,
     data.tokenizer,
     config.hf,
-    data.corpus.get('tokenizer_hash'),
     heads.task_of(config.objective).labels,
     layers,
   )

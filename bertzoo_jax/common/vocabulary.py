@@ -76,11 +76,6 @@ def _of_tokenizer(file):
     return ids(content)
 
 
-def hash_of(folder) -> str | None:
-  """The hash of a tokenizer that prepare wrote; None of a folder that says none."""
-  return _said(folder, 'hash')
-
-
 def section_of(folder) -> dict | None:
   """The config section of a tokenizer that prepare wrote; None of a folder that says none."""
   return _said(folder, 'section')

@@ -21,7 +21,6 @@ def parameters(
   objective,
   tokenizer,
   architecture: str | None = None,
-  tokenizer_hash: str | None = None,
   labels: tuple[str, ...] = (),
   layers: str = '',
 ) -> tuple[dict, list[str]]:
@@ -36,8 +35,8 @@ def parameters(
   read last.
 
   tokenizer: folder of the run's tokenizer files; None without any. architecture: the run's
-  config.hf. tokenizer_hash: of the run's tokenizer, where its files are not here. labels: see
-  hf.merge. layers: numbers of layers to take of a deeper network (`layers_of`); '' for all.
+  config.hf. labels: see hf.merge. layers: numbers of layers to take of a deeper network
+  (`layers_of`); '' for all.
 
   Raises UserError if there are more addresses than networks; nothing is at an address; the
   vocabulary or a shape differs; no array fits; or a frozen parameter gets no weights.
@@ -62,7 +61,7 @@ def parameters(
     spare = []
     if layers:
       loaded, report, spare = _shallower(loaded, report, layers, network.encoder.num_layers)
-    if check_vocabulary(address, folder, tokenizer, tokenizer_hash):
+    if check_vocabulary(address, folder, tokenizer):
       loaded, words = hf.without_spare_words(loaded, network.encoder.vocab_size)
       spare += words
     encoder = {
@@ -204,7 +203,7 @@ def _shares_otherwise(run, address, objective, fresh) -> bool:
   return False
 
 
-def check_vocabulary(address, theirs, ours, hash=None) -> bool:
+def check_vocabulary(address, theirs, ours) -> bool:
   """Weights of other words are refused: a row of the word table would belong to another word,
   without a sign of it. Returns whether the words are known to be the same.
   """
@@ -215,10 +214,5 @@ def check_vocabulary(address, theirs, ours, hash=None) -> bool:
     raise errors.UserError(
       f'--init {address} was trained with another vocabulary: {difference} Prepare the corpus with '
       f'--tokenizer {address if address.startswith("hf:") else theirs}.'
-    )
-  if hash and not a and (there := vocabulary.hash_of(theirs)) and there != hash:
-    raise errors.UserError(
-      f'--init {address} has the tokenizer {there[:12]}…, the file of batches has {hash[:12]}…: '
-      f'write batches of a corpus that was prepared with --tokenizer {theirs}.'
     )
   return bool(a and b)

@@ -2,8 +2,8 @@
 0:1] [--stats] [--npz FILE]
 
 Rows come decoded and in colour: masked, replaced, kept and special tokens, and the starts of
-segments. --stats measures rates and lengths instead; --npz writes raw batches, for
-`pretrain --batches` on a machine without TensorFlow and for comparison with other implementations.
+segments. --stats measures rates and lengths instead; --npz writes raw batches, to compare other
+implementations on them.
 """
 
 import itertools

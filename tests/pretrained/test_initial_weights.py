@@ -98,16 +98,6 @@ def test_places_of_arrays_that_are_computed_are_those_of_their_own_parameters():
   assert {*detector.values(), *generator.values()} == set(flat(shapes))
 
 
-def test_weights_of_another_tokenizer_than_that_of_a_file_of_batches_are_refused(tmp_path):
-  check = initial_weights.check_vocabulary
-  check('W', tmp_path, None, 'ours')  # nothing is known of the weights' tokenizer
-  (tmp_path / 'bertzoo.json').write_text('{"hash": "theirs"}')
-  check('W', tmp_path, None, None)  # or of the file's
-  check('W', tmp_path, None, 'theirs')
-  with pytest.raises(errors.UserError, match='has the tokenizer theirs…, the file of'):
-    check('W', tmp_path, None, 'ours')
-
-
 @pytest.mark.parametrize(
   'theirs, refused',
   [
