@@ -314,6 +314,7 @@ def test_a_workdir_that_goes_during_a_save_ends_the_run_in_one_sentence(
   def go(self):
     if self._saving[0] == 4:
       shutil.rmtree(workdir)
+      time.sleep(3)  # the next step finds the lock gone before this save fails
     seal(self)
 
   monkeypatch.setattr(checkpoint.Checkpoints, '_seal', go)
