@@ -306,23 +306,6 @@ def test_a_workdir_that_is_gone_stops_the_run_and_one_behind_a_link_is_kept_to(
     assert not everything(tmp_path / 'other')[1:]
 
 
-def test_a_workdir_that_goes_during_a_save_ends_the_run_in_one_sentence(
-  tmp_path, monkeypatch, here, capsys
-):
-  workdir, seal = tmp_path / 'run', checkpoint.Checkpoints._seal
-
-  def go(self):
-    if self._saving[0] == 4:
-      shutil.rmtree(workdir)
-    seal(self)
-
-  monkeypatch.setattr(checkpoint.Checkpoints, '_seal', go)
-  with pytest.raises(errors.Stopped, match='lock of .* is gone: it or its folder was deleted'):
-    here(workdir, run__eval_every=0)
-  said = ''.join(capsys.readouterr())
-  assert 'Error' not in said and 'Errno' not in said and 'WARNING' not in said, said
-
-
 def test_a_run_that_ended_before_its_first_save_begins_again_and_says_so(
   tmp_path, monkeypatch, here, capsys
 ):

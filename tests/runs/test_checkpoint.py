@@ -272,6 +272,19 @@ def test_pruning_never_follows_a_link_out_of_the_workdir(saved, tmp_path_factory
   assert (elsewhere / step_folders.MANIFEST).exists()
 
 
+def test_closing_after_the_workdir_went_says_nothing_before_the_lock_does(
+  saved, monkeypatch, capsys
+):
+  workdir, state, _ = saved
+  seal = checkpoint.Checkpoints._seal
+  go = lambda self: (shutil.rmtree(workdir), seal(self))
+  monkeypatch.setattr(checkpoint.Checkpoints, '_seal', go)
+  saver = checkpoint.Checkpoints(workdir, keep=3, keep_every=0)
+  saver.save(at(state, 9))
+  saver.close()
+  assert not workdir.exists() and not ''.join(capsys.readouterr())
+
+
 def test_addresses_name_the_newest_a_step_and_the_best(saved):
   workdir, state, _ = saved
   for address, step in ((f'{workdir}', 3), (f'{workdir}@1', 1), (f'{workdir}@best', 2)):
