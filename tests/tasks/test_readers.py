@@ -5,6 +5,7 @@ The rows are kinds of faults of public bug reports; of each kind there are sever
 
 import gzip
 import json
+import re
 
 import made
 import pyarrow
@@ -254,3 +255,46 @@ def test_tags_are_read_from_rows_of_lists(tmp_path, name, rows, fields):
 def test_lists_of_tags_that_do_not_fit_are_refused(tmp_path, row, problem):
   with pytest.raises(errors.UserError, match=problem):
     opened(tmp_path, 'train.jsonl', json.dumps(row), 'tag')
+
+
+GAP = 'without a text left out'
+LOST = [  # kind of task, a file to predict, its content, rows, what is said of the others
+  ('classify', 'new.csv', 'text,label\na,x\nb, c,x\nd,x\n', '02', 'line of new.csv with more .* 3'),
+  ('classify', 'new.jsonl', '{"text": "a"}\n{"x": 1}\n{\n{"text": "b"}\n', '03', "key 'text'.* 2"),
+  ('classify', 'new.csv', 'text\na\n""\nb\n"  "\nc\n', '01234', ''),
+  ('classify', 'new.csv', 'text\na\n\nb\n\n\n', '02', f'1 line of new.csv {GAP}.* 3'),
+  ('classify', 'new.tsv', 'text\na\n  \n\nb\n', '03', f'2 lines of new.tsv {GAP}.* 3'),
+  (
+    'classify',
+    'new.csv',
+    'text,n\na,1\n,\nb,2\n\n,\n,\n,\n',
+    '02',
+    f'4 lines of new.csv {GAP}.* 3',
+  ),
+  ('classify', 'new.tsv', 'text\tl\na\tx\nb\tx\t\nc\tx\n', '02', 'more fields than 2 left .* 3'),
+  ('chosen', 'new.tsv', 'text\tl\na\tx\nb\ty\nc\tx\n', '012', ''),
+  ('tag', 'new.txt', 'a O\n\nb O\nc O x\n\nd O\n', '02', '1 sentence of new.txt .*line 4'),
+  (
+    'tag',
+    'new.txt',
+    'a\x02b\tO\x02O\na\x02b\tO\nc\tO\n',
+    '02',
+    '1 sentence of new.txt with another',
+  ),
+  ('qa', 'new.jsonl', '{"question": "q", "context": "c", "answers": []}\n' * 2, '01', ''),
+]
+
+
+@pytest.mark.parametrize('argument, name, content, ids, note', LOST)
+def test_each_row_of_a_file_to_predict_has_its_number_or_is_named(
+  tmp_path, argument, name, content, ids, note
+):
+  where = dict(where=(('l', 'x'),)) if argument == 'chosen' else {}
+  argument = 'classify' if where else argument
+  (tmp_path / name).write_text(content)
+  section = {**made.config(argument, **where).source, 'files': None}
+  if argument == 'qa':
+    section['leave_out'] = ('unanswerable',)
+  examples, notes = made.source(tmp_path, section).read(str(tmp_path / name))
+  assert examples.ids == list(ids)
+  assert re.search(note, ' '.join(notes)) and bool(note) == bool(notes)

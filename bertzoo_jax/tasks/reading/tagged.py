@@ -202,15 +202,16 @@ def _of_lists(data, path, split, fields):
 def _from_columns(data, path, split, fields, layout):
   """A word per line."""
   word, tag = fields.word, fields.tag if split != UNLABELLED else None
-  read, left_out = [], {}
+  read, ids, left_out = [], [], files.LeftOut()
   groups = _conllu(data, path) if layout == 'conllu' else _columns(data, path, fields.separator)
-  for group in groups:
+  for number, group in enumerate(groups):
     width = len(group[0].fields)
     if odd := next((w for w in group if len(w.fields) != width), None):
       reason = f'with lines of {width} and of {len(odd.fields)} columns'
-      left_out.setdefault(reason, [0, odd.line])[0] += 1
+      left_out.add(reason, odd.line)
       continue
     read.append(group)
+    ids.append(str(number))
   _check_left_out(left_out, len(read), path)
   widths, line = {len(group[0].fields) for group in read}, read[0][0].line
   _check_column(word, min(widths), 'word', path, line)
@@ -228,10 +229,10 @@ def _from_columns(data, path, split, fields, layout):
   found = Tagged(
     words=[[w.fields[word].removeprefix(fields.prefix) for w in group] for group in read],
     tags=None if tag is None else [[w.fields[tag].strip() for w in group] for group in read],
-    ids=[str(i) for i in range(len(read))],
+    ids=ids,
     places=[f'{path.name}, line {group[0].line}' for group in read],
   )
-  return found, _notes(left_out, split, path)
+  return found, left_out.notes(split, path.name, 'sentence')
 
 
 def _layout(data, path) -> str:
@@ -297,7 +298,8 @@ def _from_table(data, path, split, fields, layout):
   """A sentence per line: its characters and its tags, each with U+0002 between, and a tab between
   both. A first line of names is left out.
   """
-  words, tags, places, left_out, with_tags = [], [], [], {}, split != UNLABELLED
+  words, tags, places, ids, with_tags = [], [], [], [], split != UNLABELLED
+  left_out = files.LeftOut()
   for number, line in files.lines_of(data, path):
     if not line.strip():
       continue
@@ -306,8 +308,9 @@ def _from_table(data, path, split, fields, layout):
     own = [field.split(_INSIDE) for field in line.split('\t')]
     if len(own) > 1 and len(own[0]) != len(own[1]):
       reason = 'with another number of tags than of words'
-      left_out.setdefault(reason, [0, number])[0] += 1
+      left_out.add(reason, number)
       continue
+    ids.append(str(len(ids) + sum(many for many, _ in left_out.values())))
     words.append(own[0])
     tags.append([t.strip() for t in own[1]] if len(own) > 1 else None)
     places.append(f'{path.name}, line {number}')
@@ -316,8 +319,8 @@ def _from_table(data, path, split, fields, layout):
   if with_tags and not tagged and not split.startswith('test'):
     lacking = places[tags.index(None)]
     raise errors.UserError(f'{lacking} has no tags: write them behind a tab.')
-  ids = [str(i) for i in range(len(words))]
-  return Tagged(words, tags if tagged else None, ids, places), _notes(left_out, split, path)
+  notes = left_out.notes(split, path.name, 'sentence')
+  return Tagged(words, tags if tagged else None, ids, places), notes
 
 
 def _at(column, width):
@@ -336,23 +339,10 @@ def _check_column(column, width, field, path, line):
 
 
 def _check_left_out(left_out, kept, path):
-  lost = sum(many for many, _ in left_out.values())
-  if lost > kept:
-    problem, (_, line) = max(left_out.items(), key=lambda item: item[1][0])
-    raise errors.UserError(
-      f'{path}: {lost:,} of {lost + kept:,} sentences are sentences {problem}, the first one at '
-      f'line {line}: set --config.source.separator and --config.source.layout as the file has them.'
-    )
+  remedy = 'set --config.source.separator and --config.source.layout as the file has them'
+  left_out.check(kept, path, 'sentences', remedy)
   if not kept:
     raise errors.UserError(f'{path} has no sentence: copy the file again.')
-
-
-def _notes(left_out, split, path):
-  return [
-    f'{split}: {many:,} sentence{"s" if many > 1 else ""} of {path.name} {reason} left out, the '
-    f'first at line {line}.'
-    for reason, (many, line) in left_out.items()
-  ]
 
 
 def written(words, *tags) -> str:
