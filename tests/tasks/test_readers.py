@@ -37,6 +37,20 @@ def of_parquet(**columns):
   return out.getvalue().to_pybytes()
 
 
+def of_datasets(names, *labels):
+  """A parquet file with names of classes, as the package `datasets` writes them."""
+  label = {'names': names, '_type': 'ClassLabel'}
+  features = {'label': label, 'ner_tags': {'feature': label, '_type': 'Sequence'}}
+  table = pyarrow.table(dict(text=[f't {i}' for i in range(len(labels))], label=labels))
+  tags = dict(tokens=[[f't{i}'] for i in range(len(labels))], ner_tags=[[i] for i in labels])
+  for name, column in tags.items():
+    table = table.append_column(name, pyarrow.array(column))
+  about = {'huggingface': json.dumps({'info': {'features': features}})}
+  out = pyarrow.BufferOutputStream()
+  parquet.write_table(table.replace_schema_metadata(about), out)
+  return out.getvalue().to_pybytes()
+
+
 def opened(folder, name, content, argument='classify', **source):
   (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
   files = dict(train=name, dev=name)
@@ -76,6 +90,11 @@ REFUSED = [
   ('train.tsv', lines(HEAD, 'a\tJoy', 'b\tjoy', 'c\tx'), "the label 'joy', .*have 'Joy'"),
   ('train.tsv', lines(HEAD, 'a\tcaf\u00e9', 'b\tcafe\u0301', 'c\tx'), 'spell both alike'),
   ('train.tsv', lines(HEAD, 'a\t\ufeffjoy', 'b\tjoy', 'c\tx'), r"the label '\\ufeffjoy'"),
+  # a number that stands for no label
+  ('train.csv', 'text,label\na,0\nb,1\nc,-1\nd,2\n', "line 4 has .*'-1'.*leave_out=\"\\('-1',"),
+  ('train.jsonl', of_json(0, 1, 2, -100), "line 4 has no label, but '-100'"),
+  ('train.jsonl', of_json('good', -1, 'bad'), "line 2 has no label, but '-1'"),
+  ('train.parquet', of_datasets(['no', 'yes'], 0, -1, 1), "row 2 has no label, but '-1'"),
   # quotes that pandas and Excel write in files with tabs
   ('train.tsv', lines(HEAD, A, '"He said ""b"""\ty'), 'line 3: quotes enclose.*quotes=double'),
   ('train.tsv', lines(HEAD, A, '"two\nthree"\ty', A), 'line 3: quotes enclose'),
@@ -214,6 +233,33 @@ def test_another_spelling_of_a_scheme_is_named(tmp_path, content, odd):
     opened(tmp_path, 'train.txt', content, 'tag')
 
 
+@pytest.mark.parametrize(
+  'argument, names, labels, found',
+  [
+    ('classify', ['no', 'yes'], (0, 1, 1), ('no', 'yes')),
+    (
+      'classify',
+      ['entailment', 'neutral', 'contradiction'],
+      (2, 0),
+      ('contradiction', 'entailment'),
+    ),
+    ('tag', ['O', 'B-PER'], (0, 1), ('O', 'B-PER', 'I-PER')),
+  ],
+)
+def test_classes_have_the_names_that_a_parquet_file_gives_them(
+  tmp_path, argument, names, labels, found
+):
+  task = opened(tmp_path, 'train.parquet', of_datasets(names, *labels), argument)
+  assert task.labels == found
+
+
+@pytest.mark.parametrize('labels', [(-1, 1), (-1, 0, 1), (-2, -1, 0, 1, 2), ('-1', '0', '1', 'x')])
+def test_numbers_below_0_are_opinions_where_they_may_be(tmp_path, labels):
+  given = dict(labels=labels) if 'x' in labels else {}
+  task = opened(tmp_path, 'train.jsonl', of_json(*labels), **given)
+  assert task.labels == tuple(map(str, labels))
+
+
 WORDS, TAGS = ['Anna', 'left'], ['B-PER', 'O']
 
 
@@ -242,7 +288,9 @@ def test_tags_are_read_from_rows_of_lists(tmp_path, name, rows, fields):
 @pytest.mark.parametrize(
   'row, problem',
   [
-    (dict(tokens=WORDS, ner_tags=[1, 0]), 'has the tag 1: give the names .*source.labels'),
+    (dict(tokens=WORDS, ner_tags=[1, 0]), 'has the tag 1, .*0 names: give .*source.labels'),
+    (dict(tokens=WORDS, ner_tags=[-100, -1]), "the word 'Anna' has the tag -100.*write one, as O"),
+    (dict(tokens=WORDS, ner_tags=['O', '-1']), "the word 'left' has the tag -1"),
     (dict(tokens=WORDS, ner_tags=['O']), '2 words and 1 tags'),
     (dict(tokens='Anna left', ner_tags=TAGS), 'holds no list'),
     (dict(tokens=WORDS, ner_tags=TAGS, pos_tags=TAGS), r'several names \(ner_tags, pos_tags\)'),

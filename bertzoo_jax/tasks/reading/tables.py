@@ -349,11 +349,26 @@ def _parquet(data, path, choose) -> Table:
     found = choose(known)
     columns = table.read(columns=list(set(found.values())))
     values = {name: columns.column(name).to_pylist() for name in set(found.values())}
+    if ('label', 1) not in found:  # several labels are 0 and 1
+      values = {name: _called(own, table.schema_arrow, name) for name, own in values.items()}
   except (pyarrow.ArrowException, OSError) as e:
     raise errors.UserError(f'{path} is no whole parquet file ({e}): copy it again.') from e
   numbers = list(range(table.metadata.num_rows))
   places = [n + 1 for n in numbers]
   return Table(str(path), path.name, known, found, values, numbers, places, 'row')
+
+
+def _called(values, schema, column):
+  """The values of a column; numbers of classes as the package `datasets` wrote their names down."""
+  try:
+    feature = json.loads(schema.metadata[b'huggingface'])['info']['features'][column]
+    while 'names' not in feature:
+      feature = feature[0] if isinstance(feature, list) else feature['feature']
+    names = dict(enumerate(map(str, feature['names'])))
+  except (KeyError, IndexError, TypeError, ValueError):
+    return values
+  name = lambda v: list(map(name, v)) if isinstance(v, list) else names.get(v, v)
+  return [name(value) for value in values]
 
 
 # --- values → texts ---

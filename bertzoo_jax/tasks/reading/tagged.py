@@ -18,6 +18,7 @@ from bertzoo_jax.tasks.reading import tables
 _INSIDE = '\x02'  # between the characters of a sentence in MSRA-NER's table
 _DOCUMENT = '-DOCSTART-'
 _INVISIBLE = '\u200b\u2060\ufeff'  # of no width: beside columns, a line of them alone is empty
+_NO_TAG = re.compile(r'-\d+')  # as −100 of transformers, −1 of Few-NERD
 _BREAKS = re.compile('[\t\n\r]')  # they part words and columns in a file
 _LISTS = {  # columns of JSON and parquet
   'words': ('tokens', 'words'),
@@ -141,6 +142,11 @@ def sentences(path, split, digest, fields=AUTO) -> tuple[Tagged, list[str]]:
     read = _from_table if layout == 'table' else _from_columns
     found, notes = read(data, path, split, fields, layout)
   for words, tags, place in zip(found.words, found.tags or (), found.places):
+    if none := next((tag for tag in tags if _NO_TAG.fullmatch(tag)), ''):
+      raise errors.UserError(
+        f'{place}: the word {words[tags.index(none)]!r} has the tag {none}, which stands for no '
+        'tag: write one, as O, or delete the word and its number.'
+      )
     if '' in tags:
       raise errors.UserError(
         f'{place}: the word {words[tags.index("")]!r} has no tag: write one, or name another '
@@ -175,12 +181,12 @@ def _of_lists(data, path, split, fields):
 
   def named(value, where):
     if isinstance(value, int) and not isinstance(value, bool):
-      if not 0 <= value < len(fields.labels):
+      if value >= len(fields.labels):
         raise errors.UserError(
-          f'{where} has the tag {value}: give the names of the numbers, in their order, '
-          "--config.source.labels=\"('O','B-…',…)\"."
+          f'{where} has the tag {value}, and config.source.labels has {len(fields.labels)} names: '
+          "give those of all numbers, from 0, --config.source.labels=\"('O','B-…',…)\"."
         )
-      return fields.labels[value]
+      return fields.labels[value] if value >= 0 else str(value)
     return tables.as_label(value, where).strip()
 
   texts = lambda value, where: [tables.as_text(v, where) for v in a_list(value, where)]
