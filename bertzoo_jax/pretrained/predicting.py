@@ -116,9 +116,9 @@ class Predictor:
     if self._loaded.found.config is None and source['name'] == 'question_table':
       if str(path).endswith('.json'):
         source = dict(sources.squad(files={}))
-    return self._rows(readers.reader(source)(storage.path(path)))
+    return self._rows(*readers.reader(source)(storage.path(path)))
 
-  def _rows(self, examples) -> tasks.Split:
+  def _rows(self, examples, notes=()) -> tasks.Split:
     """The examples as rows. Raises UserError for pairs in place of single texts, or the reverse."""
     found = self._loaded.found
     if found.config is not None and 'text_b' in self.source:
@@ -127,7 +127,7 @@ class Predictor:
           f'{found.address} was trained on {"pairs of" if pairs else "single"} texts: give '
           f'{"a pair (a, b)" if pairs else "one text"} for each.'
         )
-    return self.task.rows(examples)
+    return self.task.rows(examples, notes=notes)
 
   def answers(self, split, batch_size: int = 32) -> list[dict]:
     """One line of predictions per example; see kinds.kind."""

@@ -91,10 +91,11 @@ def choices(task_dir, fields) -> Source:
   source = files.source(task_dir, fields, read, finish, folders=True, label_columns=('label',))
 
   def predicted(path):
-    own = {UNLABELLED: [one._replace(label=None) for one in source.read(path)]}
+    read, notes = source.read(path)
+    own = {UNLABELLED: [one._replace(label=None) for one in read]}
     made = _labelled(own, fields.label_form)[0][UNLABELLED]
     most = max([made.most, *(s.most for s in source.splits.values())])
-    return dataclasses.replace(made, most=most)
+    return dataclasses.replace(made, most=most), notes
 
   return dataclasses.replace(source, read=predicted)
 

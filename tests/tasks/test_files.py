@@ -198,6 +198,8 @@ def test_only_rows_that_where_asks_for_are_read_and_test_labels_may_be_absent(tm
   )
   source = made.source(tmp_path, config.source)
   assert pairs(source.splits['dev']) == [('one', 'a'), ('three', 'b')]
+  lost = 'dev: 1 line of dev.tsv that config.source.where does not ask for left out, the first is'
+  assert source.notes == (f'{lost} line 3.',)
   assert source.splits['dev'].places[1] == 'dev.tsv, line 4'
   assert source.splits['test'].labels is None and source.splits['test'].ids == ['7', '9']
 

@@ -5,6 +5,7 @@ The rows are kinds of faults of public bug reports; of each kind there are sever
 
 import gzip
 import json
+import re
 
 import made
 import pyarrow
@@ -33,6 +34,20 @@ def of_json(*values, key='label'):
 def of_parquet(**columns):
   out = pyarrow.BufferOutputStream()
   parquet.write_table(pyarrow.table(columns), out)
+  return out.getvalue().to_pybytes()
+
+
+def of_datasets(names, *labels):
+  """A parquet file with names of classes, as the package `datasets` writes them."""
+  label = {'names': names, '_type': 'ClassLabel'}
+  features = {'label': label, 'ner_tags': {'feature': label, '_type': 'Sequence'}}
+  table = pyarrow.table(dict(text=[f't {i}' for i in range(len(labels))], label=labels))
+  tags = dict(tokens=[[f't{i}'] for i in range(len(labels))], ner_tags=[[i] for i in labels])
+  for name, column in tags.items():
+    table = table.append_column(name, pyarrow.array(column))
+  about = {'huggingface': json.dumps({'info': {'features': features}})}
+  out = pyarrow.BufferOutputStream()
+  parquet.write_table(table.replace_schema_metadata(about), out)
   return out.getvalue().to_pybytes()
 
 
@@ -75,6 +90,11 @@ REFUSED = [
   ('train.tsv', lines(HEAD, 'a\tJoy', 'b\tjoy', 'c\tx'), "the label 'joy', .*have 'Joy'"),
   ('train.tsv', lines(HEAD, 'a\tcaf\u00e9', 'b\tcafe\u0301', 'c\tx'), 'spell both alike'),
   ('train.tsv', lines(HEAD, 'a\t\ufeffjoy', 'b\tjoy', 'c\tx'), r"the label '\\ufeffjoy'"),
+  # a number that stands for no label
+  ('train.csv', 'text,label\na,0\nb,1\nc,-1\nd,2\n', "line 4 has .*'-1'.*leave_out=\"\\('-1',"),
+  ('train.jsonl', of_json(0, 1, 2, -100), "line 4 has no label, but '-100'"),
+  ('train.jsonl', of_json('good', -1, 'bad'), "line 2 has no label, but '-1'"),
+  ('train.parquet', of_datasets(['no', 'yes'], 0, -1, 1), "row 2 has no label, but '-1'"),
   # quotes that pandas and Excel write in files with tabs
   ('train.tsv', lines(HEAD, A, '"He said ""b"""\ty'), 'line 3: quotes enclose.*quotes=double'),
   ('train.tsv', lines(HEAD, A, '"two\nthree"\ty', A), 'line 3: quotes enclose'),
@@ -213,6 +233,33 @@ def test_another_spelling_of_a_scheme_is_named(tmp_path, content, odd):
     opened(tmp_path, 'train.txt', content, 'tag')
 
 
+@pytest.mark.parametrize(
+  'argument, names, labels, found',
+  [
+    ('classify', ['no', 'yes'], (0, 1, 1), ('no', 'yes')),
+    (
+      'classify',
+      ['entailment', 'neutral', 'contradiction'],
+      (2, 0),
+      ('contradiction', 'entailment'),
+    ),
+    ('tag', ['O', 'B-PER'], (0, 1), ('O', 'B-PER', 'I-PER')),
+  ],
+)
+def test_classes_have_the_names_that_a_parquet_file_gives_them(
+  tmp_path, argument, names, labels, found
+):
+  task = opened(tmp_path, 'train.parquet', of_datasets(names, *labels), argument)
+  assert task.labels == found
+
+
+@pytest.mark.parametrize('labels', [(-1, 1), (-1, 0, 1), (-2, -1, 0, 1, 2), ('-1', '0', '1', 'x')])
+def test_numbers_below_0_are_opinions_where_they_may_be(tmp_path, labels):
+  given = dict(labels=labels) if 'x' in labels else {}
+  task = opened(tmp_path, 'train.jsonl', of_json(*labels), **given)
+  assert task.labels == tuple(map(str, labels))
+
+
 WORDS, TAGS = ['Anna', 'left'], ['B-PER', 'O']
 
 
@@ -241,7 +288,9 @@ def test_tags_are_read_from_rows_of_lists(tmp_path, name, rows, fields):
 @pytest.mark.parametrize(
   'row, problem',
   [
-    (dict(tokens=WORDS, ner_tags=[1, 0]), 'has the tag 1: give the names .*source.labels'),
+    (dict(tokens=WORDS, ner_tags=[1, 0]), 'has the tag 1, .*0 names: give .*source.labels'),
+    (dict(tokens=WORDS, ner_tags=[-100, -1]), "the word 'Anna' has the tag -100.*write one, as O"),
+    (dict(tokens=WORDS, ner_tags=['O', '-1']), "the word 'left' has the tag -1"),
     (dict(tokens=WORDS, ner_tags=['O']), '2 words and 1 tags'),
     (dict(tokens='Anna left', ner_tags=TAGS), 'holds no list'),
     (dict(tokens=WORDS, ner_tags=TAGS, pos_tags=TAGS), r'several names \(ner_tags, pos_tags\)'),
@@ -254,3 +303,46 @@ def test_tags_are_read_from_rows_of_lists(tmp_path, name, rows, fields):
 def test_lists_of_tags_that_do_not_fit_are_refused(tmp_path, row, problem):
   with pytest.raises(errors.UserError, match=problem):
     opened(tmp_path, 'train.jsonl', json.dumps(row), 'tag')
+
+
+GAP = 'without a text left out'
+LOST = [  # kind of task, a file to predict, its content, rows, what is said of the others
+  ('classify', 'new.csv', 'text,label\na,x\nb, c,x\nd,x\n', '02', 'line of new.csv with more .* 3'),
+  ('classify', 'new.jsonl', '{"text": "a"}\n{"x": 1}\n{\n{"text": "b"}\n', '03', "key 'text'.* 2"),
+  ('classify', 'new.csv', 'text\na\n""\nb\n"  "\nc\n', '01234', ''),
+  ('classify', 'new.csv', 'text\na\n\nb\n\n\n', '02', f'1 line of new.csv {GAP}.* 3'),
+  ('classify', 'new.tsv', 'text\na\n  \n\nb\n', '03', f'2 lines of new.tsv {GAP}.* 3'),
+  (
+    'classify',
+    'new.csv',
+    'text,n\na,1\n,\nb,2\n\n,\n,\n,\n',
+    '02',
+    f'4 lines of new.csv {GAP}.* 3',
+  ),
+  ('classify', 'new.tsv', 'text\tl\na\tx\nb\tx\t\nc\tx\n', '02', 'more fields than 2 left .* 3'),
+  ('chosen', 'new.tsv', 'text\tl\na\tx\nb\ty\nc\tx\n', '012', ''),
+  ('tag', 'new.txt', 'a O\n\nb O\nc O x\n\nd O\n', '02', '1 sentence of new.txt .*line 4'),
+  (
+    'tag',
+    'new.txt',
+    'a\x02b\tO\x02O\na\x02b\tO\nc\tO\n',
+    '02',
+    '1 sentence of new.txt with another',
+  ),
+  ('qa', 'new.jsonl', '{"question": "q", "context": "c", "answers": []}\n' * 2, '01', ''),
+]
+
+
+@pytest.mark.parametrize('argument, name, content, ids, note', LOST)
+def test_each_row_of_a_file_to_predict_has_its_number_or_is_named(
+  tmp_path, argument, name, content, ids, note
+):
+  where = dict(where=(('l', 'x'),)) if argument == 'chosen' else {}
+  argument = 'classify' if where else argument
+  (tmp_path / name).write_text(content)
+  section = {**made.config(argument, **where).source, 'files': None}
+  if argument == 'qa':
+    section['leave_out'] = ('unanswerable',)
+  examples, notes = made.source(tmp_path, section).read(str(tmp_path / name))
+  assert examples.ids == list(ids)
+  assert re.search(note, ' '.join(notes)) and bool(note) == bool(notes)

@@ -12,6 +12,7 @@ import dataclasses
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks import labels
 from bertzoo_jax.tasks.examples import TRAIN
+from bertzoo_jax.tasks.examples import UNLABELLED
 from bertzoo_jax.tasks.examples import Source
 from bertzoo_jax.tasks.examples import taken
 from bertzoo_jax.tasks.reading import columns
@@ -284,7 +285,9 @@ def _unlike(path, why='it is no list of texts with questions'):
 def _questions(records, split, leave_out, path):
   """(Questions, notes). Raises UserError for a file without questions."""
   counts, kept, contexts, first = collections.Counter(), [], {}, {}
-  for r in records:
+  for number, r in enumerate(records):
+    if split == UNLABELLED:
+      r = dataclasses.replace(r, answers=None, impossible=False, right=None)
     starts = r.answers or []
     yes_no = any(s < 0 and t.strip().lower() in _YES_NO for t, s in starts)
     if yes_no and _YES_OR_NO in leave_out:
@@ -296,7 +299,7 @@ def _questions(records, split, leave_out, path):
       continue
     right, span = _right(r, unanswerable, counts, first)
     context = contexts.setdefault(r.context, r.context)  # one text for all of its questions
-    kept.append((r.question, context, right, span, r.id or str(len(kept)), r.place))
+    kept.append((r.question, context, right, span, r.id or str(number), r.place))
   if not kept:
     raise errors.UserError(
       f'{path} has no questions: copy the file again.'

@@ -125,6 +125,9 @@ class Columns:
     if not wanted:
       return out
     kept = [i for i in range(len(out)) if all(texts[i] == value for texts, value in wanted)]
+    if others := sorted({*range(len(out))} - {*kept}):
+      reason = 'that config.source.where does not ask for'
+      table.left_out.add(reason, table.places[others[0]], len(others))
     if not kept:
       raise errors.UserError(f'{table.file} has no row that config.source.where asks for.')
     return out.take(kept)

@@ -48,7 +48,8 @@ def tfds(task_dir, fields) -> Source:
     path = storage.path(path)
     data = files.bytes_of(path, hashlib.sha256(), UNLABELLED)
     choose = lambda names: wanted.of(names, path, UNLABELLED)
-    return wanted.examples(tables.read(data, path, choose))
+    table = tables.read(data, path, choose)
+    return wanted.examples(table), table.notes(UNLABELLED)
 
   splits, digest = _read(task_dir, fields, read, lambda e: [*e.a, *(e.b or ())])
   if known:
@@ -71,7 +72,7 @@ def tfds_tags(task_dir, fields) -> Source:
   read = lambda builder, part, split: _tagged(builder, part, split, fields.words, fields.tags)
   splits, digest = _read(task_dir, fields, read, lambda e: e.keys)
   splits, notes = tagged.schemed(splits, fields.scheme, fields.convert) if splits else ({}, [])
-  read_file = lambda path: tagged.sentences(storage.path(path), UNLABELLED, hashlib.sha256())[0]
+  read_file = lambda path: tagged.sentences(storage.path(path), UNLABELLED, hashlib.sha256())
   share, labels = fields.dev_share, tuple(fields.labels)
   return Source(splits, labels, ('tag',), (), share, digest, tuple(notes), read_file)
 

@@ -29,6 +29,31 @@ _GZIP = b'\x1f\x8b'
 _MAGIC = {'.parquet': b'PAR1', '.gz': _GZIP}  # with which these files begin
 
 
+class LeftOut(dict):
+  """What is left out of a file: {reason: [how many, where the first is]}."""
+
+  def add(self, reason, place, many=1):
+    self.setdefault(reason, [0, place])[0] += many
+
+  def check(self, kept, file, unit, remedy):
+    """Raises UserError if more is left out than kept. unit: 'rows'; remedy: of the sentence."""
+    lost = sum(many for many, _ in self.values())
+    if lost > kept:
+      reason, (many, place) = max(self.items(), key=lambda item: item[1][0])
+      raise errors.UserError(
+        f'{file}: {many:,} of {lost + kept:,} {unit} are {unit} {reason}, the first one in line '
+        f'{place}: {remedy}.'
+      )
+
+  def notes(self, split, name, unit, place='line') -> list[str]:
+    """A sentence for each reason. name: of the file; unit: 'row'; place: of what it is counted."""
+    return [
+      f'{"" if split == UNLABELLED else f"{split}: "}{many:,} {unit}{"s" if many > 1 else ""} of '
+      f'{name} {reason} left out, the first is {"" if unit == place else "at "}{place} {first}.'
+      for reason, (many, first) in self.items()
+    ]
+
+
 def source(task_dir, fields, read: Callable, finish=lambda s: (s, []), folders=False, **more):
   """The Source of a task's files.
 
@@ -61,7 +86,7 @@ def source(task_dir, fields, read: Callable, finish=lambda s: (s, []), folders=F
     dev_share=fields.dev_share,
     digest=digest.hexdigest(),
     notes=(*notes, *own),
-    read=lambda path: whole(path, UNLABELLED, hashlib.sha256())[0],
+    read=lambda path: whole(path, UNLABELLED, hashlib.sha256()),
     **more,
   )
 

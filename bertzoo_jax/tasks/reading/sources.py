@@ -49,8 +49,7 @@ def table(task_dir, fields) -> Source:
 
 
 def reader(section):
-  """Function path of a file → examples without labels, of the source of a trained network, whose
-  own files need not be there.
+  """`Source.read` of the source of a trained network, whose own files need not be there.
 
   Raises UserError for a source that is code of the user's.
   """

@@ -34,7 +34,7 @@ class Table:
     values: {column: its values}, of JSON, parquet and datasets as they are there, else texts.
     numbers: of the rows, from 0, rows that were left out counted too.
     places: where each row begins in the file; unit: of a place, as 'line'.
-    left_out: {reason: [how many rows, place of the first]}.
+    left_out: rows that are not among them.
     column_word: the name of a column in messages.
   """
 
@@ -46,7 +46,7 @@ class Table:
   numbers: list[int]
   places: list[int]
   unit: str
-  left_out: dict[str, list[int]] = dataclasses.field(default_factory=dict)
+  left_out: files.LeftOut = dataclasses.field(default_factory=files.LeftOut)
   column_word: str = 'column'
 
   def __len__(self):
@@ -70,11 +70,7 @@ class Table:
 
   def notes(self, split: str) -> list[str]:
     """A sentence for each reason to leave rows out."""
-    return [
-      f'{split}: {many:,} {self.unit}{"s" if many > 1 else ""} of {self.name} {reason} left out, '
-      f'the first is {self.unit} {place}.'
-      for reason, (many, place) in self.left_out.items()
-    ]
+    return self.left_out.notes(split, self.name, self.unit, self.unit)
 
 
 def read(data: bytes, path, choose, form=AUTO) -> Table:
@@ -124,9 +120,12 @@ def read(data: bytes, path, choose, form=AUTO) -> Table:
 
 def _delimited(rows, path, choose, header, names) -> Table:
   names = [str(name) for name in names]
-  left_out, numbers, places, width, number = {}, [], [], 0, -1
+  left_out, numbers, places, width, number, blank = files.LeftOut(), [], [], 0, -1, []
+  empty = files.LeftOut()  # as Excel writes them behind a table
   for place, fields in rows:
-    if not any(fields) or not any(field.strip() for field in fields):
+    is_empty = not any(map(str.strip, fields))
+    if is_empty and (not width or len(fields) < min(width, 2)):
+      blank += [place] if width == 1 else []  # a blank line is a row if one with a text follows
       continue
     if not width:
       first = [field.strip() for field in fields]
@@ -138,14 +137,19 @@ def _delimited(rows, path, choose, header, names) -> Table:
       appends = [(values[name].append, i) for name, i in at.items()]
       if titled:
         continue
-    number += 1
+    for line in blank:
+      empty.add('without a text', line)
+    number, blank = number + 1 + len(blank), []
+    if is_empty and width > 1:
+      empty.add('without a text', place)
+      continue
     problem = ''
     if len(fields) != width:
       problem = f'with {"fewer" if len(fields) < width else "more"} fields than {width}'
     elif any('\0' in field for field in fields):
       problem = 'with a NUL'
     if problem:
-      left_out.setdefault(problem, [0, place])[0] += 1
+      left_out.add(problem, place)
       continue
     for append, i in appends:
       append(fields[i])
@@ -153,21 +157,17 @@ def _delimited(rows, path, choose, header, names) -> Table:
     places.append(place)
   if not width:
     known, found, values = [], {}, {}
-  lost = sum(many for many, _ in left_out.values())
-  if lost > len(numbers):
-    problem, (many, place) = max(left_out.items(), key=lambda item: item[1][0])
-    raise errors.UserError(
-      f'{path}: {many:,} of {lost + len(numbers):,} rows are rows {problem}, the first one in line '
-      f'{place}: set --config.source.separator and --config.source.quotes as the file has them, or '
-      'give all rows as many fields.'
-    )
+  remedy = 'set --config.source.separator and --config.source.quotes as the file has them, or give '
+  left_out.check(len(numbers), path, 'rows', f'{remedy}all rows as many fields')
+  left_out |= empty
   return Table(str(path), path.name, known, found, values, numbers, places, 'line', left_out)
 
 
 def _rows(data, path, separator, quoted):
   """Yields (number of the first line, fields) of each row, blank lines among them."""
   if not quoted:
-    yield from ((number, line.split(separator)) for number, line in files.lines_of(data, path))
+    for number, line in files.lines_of(data, path):
+      yield number, line.split(separator) if line.strip(' ') else []
     return
   csv.field_size_limit(_FIELD)
   lines = (line.replace('\r', ' ') + '\n' for _, line in files.lines_of(data, path))
@@ -297,11 +297,11 @@ def _records(data, path, choose) -> Table:
   else:
     unit = 'line'
     rows = [(place, _json(line)) for place, line in files.lines_of(data, path) if line.strip()]
-  left_out = {}
+  left_out = files.LeftOut()
   objects = [(i, place, row) for i, (place, row) in enumerate(rows) if isinstance(row, dict)]
   if len(objects) < len(rows):
     first = next(place for place, row in rows if not isinstance(row, dict))
-    left_out['without a JSON object'] = [len(rows) - len(objects), first]
+    left_out.add('without a JSON object', first, len(rows) - len(objects))
     if len(objects) < len(rows) / 2:
       raise errors.UserError(
         f'{path}: most of its {len(rows):,} {unit}s hold no JSON object, the first in {unit} '
@@ -315,7 +315,7 @@ def _records(data, path, choose) -> Table:
     own = [records.field(row, name) for name in names]
     if records.ABSENT in own:
       reason = f'without the key {names[own.index(records.ABSENT)]!r}'
-      left_out.setdefault(reason, [0, place])[0] += 1
+      left_out.add(reason, place)
       continue
     for name, value in zip(names, own):
       values[name].append(value)
@@ -349,11 +349,26 @@ def _parquet(data, path, choose) -> Table:
     found = choose(known)
     columns = table.read(columns=list(set(found.values())))
     values = {name: columns.column(name).to_pylist() for name in set(found.values())}
+    if ('label', 1) not in found:  # several labels are 0 and 1
+      values = {name: _called(own, table.schema_arrow, name) for name, own in values.items()}
   except (pyarrow.ArrowException, OSError) as e:
     raise errors.UserError(f'{path} is no whole parquet file ({e}): copy it again.') from e
   numbers = list(range(table.metadata.num_rows))
   places = [n + 1 for n in numbers]
   return Table(str(path), path.name, known, found, values, numbers, places, 'row')
+
+
+def _called(values, schema, column):
+  """The values of a column; numbers of classes as the package `datasets` wrote their names down."""
+  try:
+    feature = json.loads(schema.metadata[b'huggingface'])['info']['features'][column]
+    while 'names' not in feature:
+      feature = feature[0] if isinstance(feature, list) else feature['feature']
+    names = dict(enumerate(map(str, feature['names'])))
+  except (KeyError, IndexError, TypeError, ValueError):
+    return values
+  name = lambda v: list(map(name, v)) if isinstance(v, list) else names.get(v, v)
+  return [name(value) for value in values]
 
 
 # --- values → texts ---

@@ -18,6 +18,7 @@ from bertzoo_jax.tasks.reading import tables
 _INSIDE = '\x02'  # between the characters of a sentence in MSRA-NER's table
 _DOCUMENT = '-DOCSTART-'
 _INVISIBLE = '\u200b\u2060\ufeff'  # of no width: beside columns, a line of them alone is empty
+_NO_TAG = re.compile(r'-\d+')  # as −100 of transformers, −1 of Few-NERD
 _BREAKS = re.compile('[\t\n\r]')  # they part words and columns in a file
 _LISTS = {  # columns of JSON and parquet
   'words': ('tokens', 'words'),
@@ -141,6 +142,11 @@ def sentences(path, split, digest, fields=AUTO) -> tuple[Tagged, list[str]]:
     read = _from_table if layout == 'table' else _from_columns
     found, notes = read(data, path, split, fields, layout)
   for words, tags, place in zip(found.words, found.tags or (), found.places):
+    if none := next((tag for tag in tags if _NO_TAG.fullmatch(tag)), ''):
+      raise errors.UserError(
+        f'{place}: the word {words[tags.index(none)]!r} has the tag {none}, which stands for no '
+        'tag: write one, as O, or delete the word and its number.'
+      )
     if '' in tags:
       raise errors.UserError(
         f'{place}: the word {words[tags.index("")]!r} has no tag: write one, or name another '
@@ -175,12 +181,12 @@ def _of_lists(data, path, split, fields):
 
   def named(value, where):
     if isinstance(value, int) and not isinstance(value, bool):
-      if not 0 <= value < len(fields.labels):
+      if value >= len(fields.labels):
         raise errors.UserError(
-          f'{where} has the tag {value}: give the names of the numbers, in their order, '
-          "--config.source.labels=\"('O','B-…',…)\"."
+          f'{where} has the tag {value}, and config.source.labels has {len(fields.labels)} names: '
+          "give those of all numbers, from 0, --config.source.labels=\"('O','B-…',…)\"."
         )
-      return fields.labels[value]
+      return fields.labels[value] if value >= 0 else str(value)
     return tables.as_label(value, where).strip()
 
   texts = lambda value, where: [tables.as_text(v, where) for v in a_list(value, where)]
@@ -202,15 +208,16 @@ def _of_lists(data, path, split, fields):
 def _from_columns(data, path, split, fields, layout):
   """A word per line."""
   word, tag = fields.word, fields.tag if split != UNLABELLED else None
-  read, left_out = [], {}
+  read, ids, left_out = [], [], files.LeftOut()
   groups = _conllu(data, path) if layout == 'conllu' else _columns(data, path, fields.separator)
-  for group in groups:
+  for number, group in enumerate(groups):
     width = len(group[0].fields)
     if odd := next((w for w in group if len(w.fields) != width), None):
       reason = f'with lines of {width} and of {len(odd.fields)} columns'
-      left_out.setdefault(reason, [0, odd.line])[0] += 1
+      left_out.add(reason, odd.line)
       continue
     read.append(group)
+    ids.append(str(number))
   _check_left_out(left_out, len(read), path)
   widths, line = {len(group[0].fields) for group in read}, read[0][0].line
   _check_column(word, min(widths), 'word', path, line)
@@ -228,10 +235,10 @@ def _from_columns(data, path, split, fields, layout):
   found = Tagged(
     words=[[w.fields[word].removeprefix(fields.prefix) for w in group] for group in read],
     tags=None if tag is None else [[w.fields[tag].strip() for w in group] for group in read],
-    ids=[str(i) for i in range(len(read))],
+    ids=ids,
     places=[f'{path.name}, line {group[0].line}' for group in read],
   )
-  return found, _notes(left_out, split, path)
+  return found, left_out.notes(split, path.name, 'sentence')
 
 
 def _layout(data, path) -> str:
@@ -297,7 +304,8 @@ def _from_table(data, path, split, fields, layout):
   """A sentence per line: its characters and its tags, each with U+0002 between, and a tab between
   both. A first line of names is left out.
   """
-  words, tags, places, left_out, with_tags = [], [], [], {}, split != UNLABELLED
+  words, tags, places, ids, with_tags = [], [], [], [], split != UNLABELLED
+  left_out = files.LeftOut()
   for number, line in files.lines_of(data, path):
     if not line.strip():
       continue
@@ -306,8 +314,9 @@ def _from_table(data, path, split, fields, layout):
     own = [field.split(_INSIDE) for field in line.split('\t')]
     if len(own) > 1 and len(own[0]) != len(own[1]):
       reason = 'with another number of tags than of words'
-      left_out.setdefault(reason, [0, number])[0] += 1
+      left_out.add(reason, number)
       continue
+    ids.append(str(len(ids) + sum(many for many, _ in left_out.values())))
     words.append(own[0])
     tags.append([t.strip() for t in own[1]] if len(own) > 1 else None)
     places.append(f'{path.name}, line {number}')
@@ -316,8 +325,8 @@ def _from_table(data, path, split, fields, layout):
   if with_tags and not tagged and not split.startswith('test'):
     lacking = places[tags.index(None)]
     raise errors.UserError(f'{lacking} has no tags: write them behind a tab.')
-  ids = [str(i) for i in range(len(words))]
-  return Tagged(words, tags if tagged else None, ids, places), _notes(left_out, split, path)
+  notes = left_out.notes(split, path.name, 'sentence')
+  return Tagged(words, tags if tagged else None, ids, places), notes
 
 
 def _at(column, width):
@@ -336,23 +345,10 @@ def _check_column(column, width, field, path, line):
 
 
 def _check_left_out(left_out, kept, path):
-  lost = sum(many for many, _ in left_out.values())
-  if lost > kept:
-    problem, (_, line) = max(left_out.items(), key=lambda item: item[1][0])
-    raise errors.UserError(
-      f'{path}: {lost:,} of {lost + kept:,} sentences are sentences {problem}, the first one at '
-      f'line {line}: set --config.source.separator and --config.source.layout as the file has them.'
-    )
+  remedy = 'set --config.source.separator and --config.source.layout as the file has them'
+  left_out.check(kept, path, 'sentences', remedy)
   if not kept:
     raise errors.UserError(f'{path} has no sentence: copy the file again.')
-
-
-def _notes(left_out, split, path):
-  return [
-    f'{split}: {many:,} sentence{"s" if many > 1 else ""} of {path.name} {reason} left out, the '
-    f'first at line {line}.'
-    for reason, (many, line) in left_out.items()
-  ]
 
 
 def written(words, *tags) -> str:
