@@ -12,6 +12,7 @@ import string
 from typing import Any
 from typing import NamedTuple
 
+from bertzoo_jax.common import errors
 from bertzoo_jax.hf import heads
 from bertzoo_jax.hf import weights
 from bertzoo_jax.hf.architecture import POSITION_TABLE
@@ -87,8 +88,9 @@ def with_learned(a: Architecture, learned: tuple[str, ...]) -> Architecture:
 
 
 def text(run: Run) -> str:
-  """The card, Markdown with a YAML head."""
-  return _filled('card', facts(run))
+  """The card, Markdown with a YAML head. What files say is plain text in it."""
+  read = ('config', 'corpus', 'metrics', 'commits', 'init', 'aside', 'average')
+  return _filled('card', facts(run._replace(**{name: _plain(getattr(run, name)) for name in read})))
 
 
 def facts(run: Run) -> dict[str, str]:
@@ -119,13 +121,13 @@ def facts(run: Run) -> dict[str, str]:
     + f'; these weights are an average ({run.average})' * bool(run.average),
     'batch': _batch(config, run.step),
     'lengths': ', '.join(f'{n} tokens for {steps:,} steps' for n, steps in lengths),
-    'init': _public(run.init.split(',')) if run.init else 'random weights',
+    'init': run.init or 'random weights',
     'sections': _sections(config),
     'seed': config['seed'],
     'program': _lines(f'| program | bertzoo_jax at commit {commit} |' for commit in run.commits),
     'language': _value(language or _SAID['not_recorded']),
     'licence': _value(licence or _SAID['not_recorded']),
-    'sources': _public(sources) if sources else _SAID['not_recorded'],
+    'sources': _value(sources or _SAID['not_recorded']),
     'corpus': _lines(
       f'| corpus {key} | {_value(value)} |'
       for key, value in run.corpus.items()
@@ -198,25 +200,41 @@ def _longest(run, lengths) -> str:
   )
 
 
-def _public(names: list[str]) -> str:
-  """Addresses and sources as the user named them, without the folders of absolute paths."""
-  return _value([re.sub(r'^(hf:)?[/~.].*/', '', name) for name in names])
+def _plain(x):
+  """A value whose texts, keys included, show no local folders and buckets, and draw nothing in
+  Markdown: no HTML, headings, links or pictures.
+  """
+  if isinstance(x, dict):
+    return {_plain(key): _plain(value) for key, value in x.items()}
+  if isinstance(x, (list, tuple)):
+    return type(x)(map(_plain, x))
+  if not isinstance(x, str):
+    return x
+  line = ' '.join(errors.printable(''.join(map(_public, _BORDER.split(x)))).split())
+  return line.replace('<', '&lt;').replace('`', '&#96;').replace('](', ']&#40;')
+
+
+# Between the addresses of a text; a comma or blank may also be part of one.
+_BORDER = re.compile(r'([|;"\'(){}\[\]=]|[,\s](?=\s*(?:[\w.@+-]+:|~|\.{0,2}/)))')
+_LOCAL = re.compile(r'/[^/\s]|~[^/\s]*/|\.\.?/|.*/\.\./')
+
+
+def _public(address: str) -> str:
+  """The last part of a local address, or of one with ://; others as they are."""
+  before, weight, path = re.match(r'([^\w/~.]*)([\d.]+\*)?(?:[\w.@+-]+:)*(.*)', address).groups('')
+  if not path.startswith('//') and not _LOCAL.match(path):
+    return address
+  path = re.sub('^//[^/]*/?', '/', path)  # a host or bucket
+  return before + weight + (path.rstrip('/').rpartition('/')[2] or '…')
 
 
 def _sections(config: dict[str, Any]) -> str:
   """Rows of the table for sections that only some configs have."""
   named = {name: word for name, word in _SECTIONS.items() if name in config}
-  rows = [f'| {word} | {_fields(_without_folders(config[name]))} |' for name, word in named.items()]
+  rows = [f'| {word} | {_fields(config[name])} |' for name, word in named.items()]
   if 'masking' in config:
     rows.append(f'| masking | {_masking(config["masking"])} |')
   return _lines(rows)
-
-
-def _without_folders(x):
-  """A section without the folders of absolute paths in its values."""
-  if isinstance(x, dict):
-    return {key: _without_folders(value) for key, value in x.items()}
-  return re.sub(r'^[/~].*/', '', x) if isinstance(x, str) else x
 
 
 def _masking(section: dict[str, Any]) -> str:
