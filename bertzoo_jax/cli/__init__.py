@@ -74,7 +74,9 @@ def run(main, leave=None, also=None):
   # --verbosity=0.
   logging.set_verbosity(logging.ERROR)
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
-  screen.guard()
+  for stream in (sys.stdout, sys.stderr):  # file names need not be valid text
+    stream.reconfigure(errors='backslashreplace')
+  sys.stdout, sys.stderr = map(screen.Stream, (sys.stdout, sys.stderr))
   logging.get_absl_handler().python_handler.setStream(sys.stderr)
   # remarks are for the user, not about code
   warnings.formatwarning = lambda message, *_, **__: f'note: {message}\n'

@@ -13,9 +13,7 @@ _CONTROLS = re.compile('[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]'
 
 
 def printable(text: str) -> str:
-  """A text that may have come from a stranger, with its control characters as \\uXXXX: a terminal
-  would obey them.
-  """
+  """A text that may be a stranger's, with the control characters that terminals obey as \\uXXXX."""
   return _CONTROLS.sub(lambda found: f'\\u{ord(found[0]):04x}', text)
 
 
@@ -75,15 +73,11 @@ UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticErro
 
 @contextlib.contextmanager
 def unreadable(sentence: str):
-  """Turns what damaged or hostile data raise inside the `with` into a UserError.
-
-  sentence: what it is not, and behind a colon the remedy.
-  """
+  """Turns what damaged or hostile data raise inside the `with` into a UserError."""
   try:
     yield
   except UNREADABLE as e:
-    what, _, remedy = sentence.rpartition(': ')
-    raise UserError(f'{what} ({named(e, 200)}): {remedy}.') from e
+    raise UserError(f'{sentence} ({named(e, 200)}).') from e
 
 
 @contextlib.contextmanager

@@ -1,7 +1,6 @@
 """What a command shows on the screen: text. Files of strangers cannot draw there."""
 
 import re
-import sys
 
 import rich.console
 
@@ -9,9 +8,7 @@ from bertzoo_jax.common import errors
 
 
 class Stream:
-  """A stream of text that shows control characters instead of sending them. rich writes to
-  `rich_proxied_file`, the stream beneath, since `console` has made its text printable.
-  """
+  """A stream that shows control characters. rich writes to the stream beneath, by this name."""
 
   def __init__(self, stream):
     self.rich_proxied_file = stream
@@ -33,11 +30,3 @@ class Console(rich.console.Console):
   def render(self, renderable, options=None):
     for segment in super().render(renderable, options):
       yield segment if segment.control else segment._replace(text=errors.printable(segment.text))
-
-
-def guard() -> None:
-  """Makes standard output and error streams of text that is `errors.printable`."""
-  for name in ('stdout', 'stderr'):
-    stream = getattr(sys, name)
-    stream.reconfigure(errors='backslashreplace')  # file names need not be valid text
-    setattr(sys, name, Stream(stream))

@@ -148,17 +148,6 @@ def torch():
     return importlib.import_module('torch')
 
 
-@contextlib.contextmanager
-def without(package):
-  """Within it `import package` fails as if it were not installed, unless it is imported already."""
-  sys.modules.setdefault(package, None)
-  try:
-    yield
-  finally:
-    if sys.modules[package] is None:
-      del sys.modules[package]
-
-
 def places() -> str:
   """Where modules of the user's own are looked for, for messages."""
   here = f'in the current folder ({os.getcwd()})'

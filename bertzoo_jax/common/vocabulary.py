@@ -90,10 +90,8 @@ def _said(folder, key):
   file = storage.path(folder) / 'bertzoo.json'
   if not file.exists():
     return None
-  try:
+  with errors.unreadable(f'{file} is cut or damaged: copy its folder again'):
     return json.loads(file.read_bytes())[key]
-  except (ValueError, KeyError, TypeError) as e:
-    raise errors.UserError(f'{file} is cut or damaged: copy its folder again.') from e
 
 
 def ids(tokenizer: dict) -> dict[str, int]:

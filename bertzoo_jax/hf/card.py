@@ -121,7 +121,7 @@ def facts(run: Run) -> dict[str, str]:
     + f'; these weights are an average ({run.average})' * bool(run.average),
     'batch': _batch(config, run.step),
     'lengths': ', '.join(f'{n} tokens for {steps:,} steps' for n, steps in lengths),
-    'init': run.init or 'random weights',
+    'init': _value(run.init.split(',')) if run.init else 'random weights',
     'sections': _sections(config),
     'seed': config['seed'],
     'program': _lines(f'| program | bertzoo_jax at commit {commit} |' for commit in run.commits),

@@ -8,11 +8,11 @@ TensorBoard and W&B are copies: they never stop a run.
 
 import json
 import math
+import sys
 import time
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
-from bertzoo_jax.common import trust
 
 FILE = 'metrics.jsonl'
 FOLDER = 'metrics'
@@ -209,8 +209,12 @@ class Nothing:
 
 
 def _tensorboard(workdir, start_step):
-  with trust.without('torch'):  # which it would import, and does not need
+  sys.modules.setdefault('torch', None)  # it imports torch where it can, and does not need it
+  try:
     import tensorboardX
+  finally:
+    if sys.modules['torch'] is None:
+      del sys.modules['torch']
 
   if storage.is_remote(workdir):  # else its writer is left half made, and traces at its end
     try:
