@@ -1,6 +1,7 @@
 """What a command shows on the screen: text. Files of strangers cannot draw there."""
 
 import re
+import sys
 
 import rich.console
 
@@ -8,23 +9,25 @@ from bertzoo_jax.common import errors
 
 
 class Stream:
-  """A stream that shows control characters. rich writes to the stream beneath, by this name."""
+  """A stream that shows the control characters of a text instead of sending them."""
 
   def __init__(self, stream):
-    self.rich_proxied_file = stream
+    self.beneath = stream
 
   def write(self, text: str) -> int:
     begin = re.match(r'\r|(\x1b\[A)+\Z|', text)[0]  # a bar of tqdm moves the cursor
-    return self.rich_proxied_file.write(begin + errors.printable(text[len(begin) :]))
+    return self.beneath.write(begin + errors.printable(text[len(begin) :]))
 
   def __getattr__(self, name):
-    return getattr(self.rich_proxied_file, name)
+    return getattr(self.beneath, name)
 
 
 class Console(rich.console.Console):
   """A console of rich that shows texts as they are: no markup, no control characters."""
 
-  def __init__(self, **fields):
+  def __init__(self, stderr=False, **fields):
+    stream = sys.stderr if stderr else sys.stdout
+    fields = dict(file=getattr(stream, 'beneath', stream)) | fields  # its colours are its own
     super().__init__(markup=False, emoji=False, highlight=False, **fields)
 
   def render(self, renderable, options=None):

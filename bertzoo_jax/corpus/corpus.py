@@ -160,7 +160,7 @@ def read_manifest(path) -> dict:
         'prepare it again.'
       )
     intact = identity(manifest) == manifest['hash']
-    files(manifest), manifest['tokenizer']['name']
+    files(manifest), manifest['tokenizer'].get('name')
     fits = all(0 <= i < manifest['vocab_size'] for i in manifest['special'].values())
   if not intact:
     raise errors.UserError(

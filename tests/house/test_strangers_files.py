@@ -1,0 +1,503 @@
+"""A stranger's files run no native code, draw nothing on the screen or the card, and end in one
+sentence, without a hang and in bounded memory, whatever they hold.
+"""
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+
+import markdown_it
+import numpy as np
+import pytest
+import rich.table
+import rich.text
+import small_corpora
+import tqdm
+
+from bertzoo_jax import cli
+from bertzoo_jax import pretrained
+from bertzoo_jax import tokenizers
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import progress
+from bertzoo_jax.common import screen
+from bertzoo_jax.common import storage
+from bertzoo_jax.common import tables
+from bertzoo_jax.corpus import corpus as corpora
+from bertzoo_jax.hf import card
+from bertzoo_jax.tasks.reading import files
+from bertzoo_jax.text import finding
+from bertzoo_jax.text import mediawiki
+from tests import commands
+from tests.hf import test_card as cards
+from tests.house.test_strangers import edit
+from tests.house.test_strangers import good  # noqa: F401 (a fixture)
+from tests.house.test_strangers import place  # noqa: F401 (a fixture)
+
+PACKAGE = pathlib.Path(cli.__file__).parents[1]
+
+
+@pytest.fixture(autouse=True)
+def nothing_hangs():
+  """A minute for each test: what waits for ever fails."""
+  signal.signal(signal.SIGALRM, lambda *_: pytest.fail('it hangs'))
+  signal.alarm(60)
+  yield
+  signal.alarm(0)
+
+
+# --- native code ---
+
+
+@pytest.mark.skipif(not shutil.which('cc'), reason='no compiler')
+@pytest.mark.parametrize('name', ['', 'x86_64', 'glibc-hwcaps/x86-64-v3'])
+def test_no_native_library_of_the_current_folder_is_loaded_with_torch(tmp_path, name):
+  """The loader looks for libcuda.so.1 in these folders of the current one, for cuSPARSELt."""
+  trace, folder = tmp_path / 'trace', tmp_path / 'here' / name
+  folder.mkdir(parents=True)
+  code = f'#include <fcntl.h>\n__attribute__((constructor)) void f() {{ creat("{trace}", 384); }}'
+  line = ['cc', '-shared', '-fPIC', '-x', 'c', '-', '-o', folder / 'libcuda.so.1']
+  subprocess.run(line, input=code.encode(), check=True)
+  program = 'from bertzoo_jax.common import trust; print(trust.torch().__name__)'
+  done = commands.run('-P', '-c', program, cwd=tmp_path / 'here')
+  assert done.stdout == 'torch\n' and not trace.exists()
+
+
+def test_nothing_imports_torch_elsewhere():
+  for path in sorted(PACKAGE.rglob('*.py')):
+    text = path.read_text()
+    assert not re.search(r'^ *(import|from) torch\b', text, re.M), path
+    for found in re.finditer(r'^ *(import|from) transformers\b', text, re.M):
+      assert text[: found.start()].endswith('trust.torch()\n'), path
+
+
+EVENTS = """
+import sys
+import numpy as np
+from bertzoo_jax import pretrain
+from bertzoo_jax.runs import metrics
+trackers = metrics.Trackers(sys.argv[1], 0, {}, tensorboard=True, wandb='')
+trackers.write({'step': 1, 'loss': 2.5})
+trackers.close()
+import tensorboardX
+writer = tensorboardX.SummaryWriter(sys.argv[1] + '/tensorboard', filename_suffix='.more')
+writer.add_text('words', 'a text', 2)
+writer.add_image('picture', np.full((3, 2, 4), 255, np.uint8), 3)
+writer.close()
+assert 'torch' not in sys.modules
+import torch
+import tensorflow as tf
+for file in sorted(tf.io.gfile.glob(sys.argv[1] + '/tensorboard/*')):
+  for event in tf.compat.v1.train.summary_iterator(file):
+    for value in event.summary.value:
+      shown = value.simple_value or value.image.width or value.tensor.string_val[0].decode()
+      print(event.step, value.tag, shown)
+"""
+
+
+def test_training_imports_no_torch_and_its_scalars_texts_and_pictures_are_readable(tmp_path):
+  done = commands.run('-c', EVENTS, str(tmp_path))
+  assert done.stdout.splitlines() == ['1 loss 2.5', '2 words/text_summary a text', '3 picture 4'], (
+    done.stderr
+  )
+
+
+# --- the screen ---
+
+DRAWS = {
+  'title': '\x1b]0;pwned\x07',
+  'clear': '\x1b[2J',
+  'color': '\x1b[8m',
+  '8 bits': '\x9b2J',
+  'backspace': '\x08\x08',
+  'return': '\rb',
+  'direction': '\u202e',
+}
+
+
+class Terminal(io.StringIO):
+  isatty = lambda self: True
+
+
+def _rich(console, text):
+  table = rich.table.Table(text, title=text, caption=text)
+  table.add_row(rich.text.Text(text, 'bold'))
+  console.print(table, rich.text.Text(text, 'bold red'), text)
+
+
+def _bar(text):
+  bar = progress.Progress(2, 0, show=True, terminal=True)
+  bar.say(text)
+  bar.close()
+
+
+def _meter(text):
+  with progress.Meter(text, 10) as meter:
+    meter.update(3)
+
+
+def _raised(text):
+  def fail(_):
+    raise errors.UserError(text)
+
+  with pytest.raises(SystemExit):
+    cli._guard(fail, [])
+
+
+SHOWN = {
+  'print': print,
+  'an error': _raised,
+  'another stream': lambda text: print(text, file=sys.stderr),
+  'a table': lambda text: print(tables.aligned([('a', 'b'), (text, text)])),
+  'rich': lambda text: _rich(screen.Console(force_terminal=True), text),
+  'a bar': _bar,
+  'a bar of files': _meter,
+  'tqdm': lambda text: list(tqdm.tqdm([1], desc=text)),
+}
+
+
+@pytest.mark.parametrize('way', SHOWN)
+@pytest.mark.parametrize('name', DRAWS)
+def test_what_strangers_wrote_is_shown_and_draws_nothing(monkeypatch, name, way):
+  out, text = Terminal(), f'begin{DRAWS[name]}end'
+  monkeypatch.setenv('TERM', 'xterm')
+  monkeypatch.setattr(sys, 'stdout', screen.Stream(out))
+  monkeypatch.setattr(sys, 'stderr', screen.Stream(out))
+  SHOWN[way](text)
+  assert DRAWS[name] not in out.getvalue()
+  assert 'begin' in out.getvalue()
+  # rich leaves some out, and cuts a cell that became wider
+  assert (
+    way in ('rich', 'a table', 'a bar', 'a bar of files')
+    or f'{ord(DRAWS[name][0]):04x}' in out.getvalue()
+  )
+
+
+@pytest.mark.parametrize('text', ['[bold]x[/bold]', '[link=file:///etc/passwd]x[/link]', ':smile:'])
+def test_brackets_of_strangers_are_no_markup(monkeypatch, text):
+  monkeypatch.setattr(sys, 'stderr', out := Terminal())
+  monkeypatch.setattr(sys, 'stdout', out)
+  _rich(screen.Console(width=100), text)
+  _meter(text)
+  assert out.getvalue().count(text) >= 6
+
+
+@pytest.mark.parametrize('command', ['fill_mask', 'encode'])
+def test_a_vocabulary_and_a_config_draw_nothing(place, command):  # noqa: F811
+  if command == 'encode':
+    edit(pathlib.Path('hf/config.json'), vocab_size='x\x1b[2J')
+    done = commands.run(
+      '-m', 'bertzoo_jax.encode', '--model=hf:hf', '--text=t', '--out=o.npy', cwd='.'
+    )
+    assert done.returncode == 2 and 'vocab_size=x\\u001b[2J' in done.stderr
+  else:
+    text = pathlib.Path('hf/tokenizer.json').read_text()
+    pieces = list(json.loads(text)['model']['vocab'])[10:]
+    for piece in pieces:
+      text = text.replace(f'{json.dumps(piece)}:', json.dumps(piece + '\x1b[2J\x9b1m') + ':')
+    pathlib.Path('hf/tokenizer.json').write_text(text)
+    line = ('--model=hf', '--text=[MASK]', '--top=9')
+    done = commands.run('-m', 'bertzoo_jax.fill_mask', *line, cwd='.')
+    assert done.returncode == 0 and '\\u001b[2J\\u009b1m' in done.stdout, done.stderr
+  assert not re.search('[\x00-\x08\x0b-\x1f\x7f-\x9f]', done.stdout + done.stderr)
+
+
+def test_all_consoles_are_the_one_that_shows_text():
+  for path in sorted(PACKAGE.rglob('*.py')):
+    made = 'rich.console.Console' in path.read_text() or 'console.Console(' in path.read_text()
+    assert made == (path.name == 'screen.py'), path
+
+
+# --- the card ---
+
+MARKS = [
+  '# head <script>x</script>',
+  '![x](http://example.org/x.png)',
+  'a\n\n# head\n\n<b>b</b>',
+  '`code` <img src=x>',
+  'a | b\n|---|',
+  '[x](javascript:x)',
+  '```\n# b',
+]
+
+
+def _told(text):
+  """A card in which each text of a stranger is this one, keys included."""
+  corpus = {'hash': text, text: text, 'license': text, 'sources': [text, (text,)], 'language': text}
+  objective = dict(cards.parts.mlm(), labels=(text, text))
+  own = {'name': 'mine:masking', text: text, 'x': [text, {text: (text,)}]}
+  read = cards.exported('mlm')[0]
+  a = cards.architectures.choose('BertForMaskedLM')
+  whole = cards.read(*read, corpus=corpus, init=text, masking=own, objective=objective)
+  config = {'objective': objective | {'name': 'classification'}, 'metrics': (text,)}
+  return whole + card._outputs(card._plain(config)), a
+
+
+@pytest.mark.parametrize('text', MARKS)
+def test_texts_of_strangers_are_text_in_the_card(text):
+  kinds = lambda page: [
+    (inner.type, inner.tag)
+    for token in markdown_it.MarkdownIt('commonmark').enable('table').parse(page)
+    for inner in (token, *(token.children or ()))
+    if re.search('html|heading|image|link|fence|hr|tr_', inner.type)
+  ]
+  assert kinds(_told(text)[0]) == kinds(_told('word')[0])
+
+
+@pytest.mark.parametrize(
+  'text, shown',
+  [
+    ('hf:/home/me/dir', 'dir'),
+    ('../secret/b.txt', 'b.txt'),
+    ('hf:./dir', 'dir'),
+    ('a.txt|/home/me/b.txt', 'a.txt\\|b.txt'),
+    ('tfds:/home/me/set', 'set'),
+    ('file:///home/me/x', 'x'),
+    ('gs://secret/me/x.txt', 'x.txt'),
+    ('gs://secret', '…'),
+    ('2*/home/me/x.txt', '2*x.txt'),
+    ('0.5*gs://secret/x', '0.5*x'),
+    ('/home/me and co/x', 'x'),
+    ('/home/me,co/x', 'x'),
+    ('data/../../home/me/x', 'x'),
+    ('me@secret:/home/me/x', 'x'),
+    ('~me/x', 'x'),
+    ('data/sample/x.txt', 'data/sample/x.txt'),
+    ('tfds:wiki/1.0', 'tfds:wiki/1.0'),
+    ('hf:org/name@main:train', 'hf:org/name@main:train'),
+    ('https://example.org', '…'),
+  ],
+)
+def test_the_card_names_files_without_folders_and_buckets(text, shown):
+  page = _told(text)[0]
+  assert f'| began with | {shown} |' in page and f'x \\["{shown}"' in page.replace('["', '\\["')
+  assert not re.search('home|me/|secret|example', page) or text == shown
+
+
+# --- tracebacks, hangs, memory ---
+
+
+def header(**tensor):
+  """A file of safetensors with these words about its tensor, which has four bytes."""
+  tensor = {'dtype': 'F32', 'shape': [1], 'data_offsets': [0, 4], **tensor}
+  return packed(json.dumps({'bert.x': tensor}))
+
+
+def packed(text):
+  return len(text).to_bytes(8, 'little') + text.encode() + b'\0' * 4
+
+
+@pytest.mark.parametrize(
+  'content',
+  [
+    header(shape=[1] * 100_000),
+    header(shape=[1] * 65),
+    header(dtype='words'),
+    header(dtype='BF16', shape=[1] * 100, data_offsets=[0, 2]),
+    header(shape='five'),
+    header(shape=[-1]),
+    packed('[' * 100_000),
+    b'\xff' * 8 + b'{}',
+  ],
+)
+def test_weights_of_any_form_are_one_sentence(place, content):  # noqa: F811
+  pathlib.Path('hf/model.safetensors').write_bytes(content)
+  with pytest.raises(errors.UserError):
+    pretrained.open('hf:hf')
+
+
+@pytest.mark.parametrize(
+  'field, value',
+  [
+    ('phases', 'text'),
+    ('phases', [[1]]),
+    ('phases', [[1, [5]]]),
+    ('phases', 5),
+    ('objective', 5),
+    ('objective__name', ['a']),
+    ('encoder__num_layers', {}),
+    ('encoder__hidden_size', 'text'),
+    ('length', None),
+    ('hf', []),
+  ],
+)
+@pytest.mark.parametrize('where', ['config.json', 'run.json'])
+def test_a_config_of_other_types_is_one_sentence(place, where, field, value):  # noqa: F811
+  config = json.loads(pathlib.Path('run/config.json').read_text())
+  if where == 'run.json':
+    pathlib.Path('run/config.json').unlink()
+    step = next(p for p in pathlib.Path('run/checkpoints').iterdir())
+    rewrite(step, 'run.json', json.dumps({'config': config}).encode())
+    edit(step / 'run.json', **{f'config__{field}': value})
+    rewrite(step, 'run.json', (step / 'run.json').read_bytes())
+    pathlib.Path('run/config.json').write_text('{')
+  else:
+    edit(pathlib.Path('run/config.json'), **{field: value})
+  with pytest.raises(errors.UserError):
+    pretrained.open('run')
+
+
+def rewrite(step, name, content):
+  """Gives a file of a checkpoint another content, and the right sum."""
+  (step / name).write_bytes(content)
+  edit(step / 'sha256.json', files={**sums(step), name: hashlib.sha256(content).hexdigest()})
+
+
+def sums(step):
+  return json.loads((step / 'sha256.json').read_text())['files']
+
+
+@pytest.mark.parametrize('text', ['[' * 100_000, '{"a":' * 100_000, '5', '{"tree_metadata": 5}'])
+@pytest.mark.parametrize('name', ['params/_METADATA', 'meta/metadata', 'run.json', 'sha256.json'])
+def test_metadata_of_a_checkpoint_of_any_form_is_one_sentence(place, name, text):  # noqa: F811
+  step = next(p for p in pathlib.Path('run/checkpoints').iterdir())
+  if not (step / name).exists():
+    pytest.skip('this run has none')
+  if name == 'sha256.json':
+    (step / name).write_text(text)
+  else:
+    rewrite(step, name, text.encode())
+  try:
+    pretrained.open('run')
+  except errors.UserError as e:
+    assert '\n' not in str(e)
+  else:
+    assert name in ('run.json', 'meta/metadata')  # nothing of it is needed here
+
+
+@pytest.mark.parametrize(
+  'place_of, value',
+  [
+    (('splits', 'train', 'shards', 0, 'tokens'), '5'),
+    (('splits', 'train', 'shards', 0, 'sentences'), -1),
+    (('splits', 'train', 'shards', 0, 'name'), 5),
+    (('splits', 'train', 'shards', 0, 'name'), '\0'),
+    (('splits', 'train', 'shards'), 'text'),
+    (('splits', 'train', 'bytes'), [[]]),
+    (('dtype',), 'words'),
+    (('dtype',), 'float64'),
+    (('vocab_size',), '32'),
+    (('vocab_size',), 10**30),
+    (('tokenizer',), 'text'),
+    (('tokenizer_sha256',), 5),
+  ],
+)
+def test_a_manifest_of_other_types_is_one_sentence(tmp_path, place_of, value):
+  manifest = small_corpora.write(tmp_path)
+  node = manifest
+  for key in place_of[:-1]:
+    node = node[key]
+  node[place_of[-1]] = value
+  del manifest['hash']
+  manifest['hash'] = corpora.identity(manifest)
+  storage.write_json(tmp_path / 'manifest.json', manifest)
+  with pytest.raises(errors.UserError):
+    opened = corpora.open(tmp_path)
+    [split.gather(np.arange(4)) for split in opened.splits.values()]
+    assert opened.splits['train'].bytes == []  # a number that only a report shows
+    raise errors.UserError('')
+
+
+@pytest.mark.parametrize('file, number', [(0, 2**31), (0, 2**32 - 1), (1, 2**31), (2, 2**31)])
+def test_a_vocabulary_of_huge_ids_takes_no_memory(place, file, number):  # noqa: F811
+  content = json.loads(pathlib.Path('hf/tokenizer.json').read_text())
+  if file == 0:
+    content['model']['vocab']['zzz'] = number
+  elif file == 1:
+    content['added_tokens'].append(dict(content['added_tokens'][0], content='zzz', id=number))
+  else:
+    added = {str(number): {'content': 'zzz', 'special': True}}
+    edit(pathlib.Path('hf/tokenizer_config.json'), added_tokens_decoder=added)
+  pathlib.Path('hf/tokenizer.json').write_text(json.dumps(content))
+  try:
+    found = tokenizers.of_folder('hf')
+  except errors.UserError as e:
+    assert 'ids are read' in str(e) or 'tokenizer.json is not one' in str(e)
+  else:
+    assert file > 0 and found.vocab_size < 1000  # the library numbers added tokens itself
+
+
+def test_a_tokenizer_whose_unknown_piece_is_unknown_is_refused_at_once(place):  # noqa: F811
+  edit(pathlib.Path('hf/tokenizer.json'), model__unk_token='text')
+  with pytest.raises(errors.UserError, match='tokenizer.json is not one'):
+    tokenizers.of_folder('hf')
+
+
+PAGE = b'<page><title>a</title><ns>0</ns><revision><text>b</text></revision></page>'
+
+
+@pytest.mark.parametrize(
+  'block',
+  [
+    lambda i: b'<a>' * 100_000,
+    lambda i: b''.join(b'<a%d_%d/>' % (i, j) for j in range(10_000)),
+    lambda i: b'<a ' + b' '.join(b'a%d_%d="x"' % (i, j) for j in range(10_000)) + b'/>',
+    lambda i: b'<!--' * (i == 0) + b'x' * 1_000_000,
+    lambda i: b'<a b="' * (i == 0) + b'x' * 1_000_000,
+    lambda i: b'<?p ' * (i == 0) + b'x' * 1_000_000,
+  ],
+)
+def test_a_dump_is_refused_before_it_fills_the_memory(block):
+  def blocks():
+    yield b'<mediawiki>' + PAGE
+    for i in range(100):
+      yield block(i)
+    pytest.fail('all was read')
+
+  pages = mediawiki.pages(blocks(), set())
+  assert next(pages).text == 'b'
+  with pytest.raises(mediawiki.Damaged, match='tag'):
+    next(pages)
+
+
+PIPES = {  # file: its reader
+  'hf/model.safetensors': lambda: pretrained.open('hf:hf'),
+  'hf/config.json': lambda: pretrained.open('hf:hf'),
+  'hf/tokenizer.json': lambda: tokenizers.of_folder('hf'),
+  'hf/bertzoo.json': lambda: tokenizers.of_folder('hf'),
+  'run/config.json': lambda: pretrained.open('run'),
+  'run/attempts.jsonl': lambda: pretrained.open('run'),
+  'run/checkpoints/*/sha256.json': lambda: pretrained.open('run'),
+  'run/checkpoints/*/manifest.ocdbt': lambda: pretrained.open('run'),
+  'run/checkpoints/*/params/_METADATA': lambda: pretrained.open('run'),
+  'corpus/manifest.json': lambda: corpora.open('corpus'),
+  'corpus/tokenizer/vocab.txt': lambda: corpora.open('corpus'),
+  'corpus/unigrams.npy': lambda: corpora.open('corpus'),
+  'corpus/train/00000.tokens.npy': lambda: corpora.open('corpus'),
+  'corpus/train/00000.sentences.npy': lambda: corpora.verify('corpus'),
+  'text.txt': lambda: finding.find('text.txt'),
+  'task.tsv': lambda: files.bytes_of(storage.path('task.tsv'), hashlib.sha256()),
+}
+
+
+@pytest.mark.parametrize('kind', ['pipe', 'device', 'link to a pipe'])
+@pytest.mark.parametrize('file', PIPES)
+def test_a_pipe_or_a_device_is_refused_and_never_waited_for(place, file, kind):  # noqa: F811
+  for path in [*pathlib.Path().glob(file)] or [
+    next(iter(pathlib.Path().glob(os.path.dirname(file) or '.'))) / os.path.basename(file)
+  ]:
+    path.unlink(missing_ok=True)
+    if kind == 'device':
+      path.symlink_to('/dev/zero')
+      continue
+    pipe = path if kind == 'pipe' else pathlib.Path('pipe').absolute()
+    os.mkfifo(pipe)
+    if kind != 'pipe':
+      path.symlink_to(pipe)
+  with pytest.raises(errors.UserError, match='is a pipe or a device|damaged'):
+    PIPES[file]()
+
+
+@pytest.mark.parametrize('parts', [1, 3])
+def test_a_packed_task_file_has_a_bound(tmp_path, monkeypatch, parts):
+  monkeypatch.setattr(files, 'MOST', 1000)
+  assert files.unpacked(gzip.compress(b'x' * 1000), 'f') == b'x' * 1000
+  with pytest.raises(errors.UserError, match='unpacks to more'):
+    files.unpacked(gzip.compress(b'x' * 500) * parts + gzip.compress(b'x' * 501 * 3), 'f')
