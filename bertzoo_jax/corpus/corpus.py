@@ -133,7 +133,7 @@ def open(path, cache: str = 'disk') -> Corpus:
         splits_lib.StoredShard(path / name, shard, manifest['dtype'], units, in_ram)
         for shard in entry['shards']
       ]
-      opened[name] = splits_lib.Split(shards, entry['bytes'])
+      opened[name] = splits_lib.Split(shards, int(entry['bytes']))
     unigrams = splits_lib.load(path / 'unigrams.npy', np.int64, manifest['vocab_size'])
     word_starts = splits_lib.load(path / 'pieces.npy', np.uint8, manifest['vocab_size']) > 0
   return Corpus(path, manifest, unigrams, opened, word_starts, units)

@@ -225,7 +225,7 @@ def _public(address: str) -> str:
   if not path.startswith('//') and not _LOCAL.match(path):
     return address
   path = re.sub('^//[^/]*/?', '/', path)  # a host or bucket
-  return before + weight + (path.rstrip('/').rpartition('/')[2] or '…')
+  return before + weight + (path.rstrip('/').rpartition('/')[2] or '...')
 
 
 def _sections(config: dict[str, Any]) -> str:

@@ -129,7 +129,7 @@ def unsaid(folder) -> errors.UserError:
 def _engine(folder, content):
   try:
     engine = hf.Tokenizer.from_str(json.dumps(content))
-    engine.encode('\ue000')  # fails where the piece for unknown characters is unknown
+    engine.encode('\U00012000')  # fails where the piece for unknown characters is unknown
   except Exception as e:  # the library raises nothing more particular
     raise errors.UserError(
       f'{folder}: its tokenizer.json is not one that this version of tokenizers ({hf.__version__}) '

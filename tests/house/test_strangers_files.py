@@ -117,7 +117,7 @@ DRAWS = {
   'color': '\x1b[8m',
   '8 bits': '\x9b2J',
   'backspace': '\x08\x08',
-  'return': '\rb',
+  'return': '\rz',
   'direction': '\u202e',
 }
 
@@ -193,6 +193,7 @@ def test_brackets_of_strangers_are_no_markup(monkeypatch, text):
 def test_a_vocabulary_and_a_config_draw_nothing(place, command):  # noqa: F811
   if command == 'encode':
     edit(pathlib.Path('hf/config.json'), vocab_size='x\x1b[2J')
+    pathlib.Path('t').write_text('a')
     done = commands.run(
       '-m', 'bertzoo_jax.encode', '--model=hf:hf', '--text=t', '--out=o.npy', cwd='.'
     )
@@ -261,7 +262,7 @@ def test_texts_of_strangers_are_text_in_the_card(text):
     ('tfds:/home/me/set', 'set'),
     ('file:///home/me/x', 'x'),
     ('gs://secret/me/x.txt', 'x.txt'),
-    ('gs://secret', '…'),
+    ('gs://secret', '...'),
     ('2*/home/me/x.txt', '2*x.txt'),
     ('0.5*gs://secret/x', '0.5*x'),
     ('/home/me and co/x', 'x'),
@@ -272,7 +273,7 @@ def test_texts_of_strangers_are_text_in_the_card(text):
     ('data/sample/x.txt', 'data/sample/x.txt'),
     ('tfds:wiki/1.0', 'tfds:wiki/1.0'),
     ('hf:org/name@main:train', 'hf:org/name@main:train'),
-    ('https://example.org', '…'),
+    ('https://example.org', '...'),
   ],
 )
 def test_the_card_names_files_without_folders_and_buckets(text, shown):
@@ -401,8 +402,6 @@ def test_a_manifest_of_other_types_is_one_sentence(tmp_path, place_of, value):
   with pytest.raises(errors.UserError):
     opened = corpora.open(tmp_path)
     [split.gather(np.arange(4)) for split in opened.splits.values()]
-    assert opened.splits['train'].bytes == []  # a number that only a report shows
-    raise errors.UserError('')
 
 
 @pytest.mark.parametrize('file, number', [(0, 2**31), (0, 2**32 - 1), (1, 2**31), (2, 2**31)])
@@ -480,18 +479,14 @@ PIPES = {  # file: its reader
 @pytest.mark.parametrize('kind', ['pipe', 'device', 'link to a pipe'])
 @pytest.mark.parametrize('file', PIPES)
 def test_a_pipe_or_a_device_is_refused_and_never_waited_for(place, file, kind):  # noqa: F811
-  for path in [*pathlib.Path().glob(file)] or [
-    next(iter(pathlib.Path().glob(os.path.dirname(file) or '.'))) / os.path.basename(file)
-  ]:
-    path.unlink(missing_ok=True)
-    if kind == 'device':
-      path.symlink_to('/dev/zero')
-      continue
-    pipe = path if kind == 'pipe' else pathlib.Path('pipe').absolute()
-    os.mkfifo(pipe)
-    if kind != 'pipe':
-      path.symlink_to(pipe)
-  with pytest.raises(errors.UserError, match='is a pipe or a device|damaged'):
+  folder, _, name = file.rpartition('/')
+  path = next(iter(pathlib.Path().absolute().parent.glob(f'place/{folder}'))) / name
+  path.unlink(missing_ok=True)
+  pipe = path if kind == 'pipe' else pathlib.Path('pipe').absolute()
+  os.mkfifo(pipe)
+  if kind != 'pipe':
+    path.symlink_to('/dev/zero' if kind == 'device' else pipe)
+  with pytest.raises(errors.UserError, match='is a pipe or a device|damaged|no file matches'):
     PIPES[file]()
 
 
