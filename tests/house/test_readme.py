@@ -359,7 +359,7 @@ def test_every_fault_has_its_test():
     for part in _page('docs/reliability.md').split('## The tests')
   )
   for rows in (faults, tests):
-    assert [int(number) for number, _ in rows] == list(range(1, 33))
+    assert [int(number) for number, _ in rows] == list(range(1, len(faults) + 1))
   for number, row in tests:
     assert '::test_' in row, f'fault {number} has no test'
 
