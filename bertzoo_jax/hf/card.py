@@ -105,7 +105,7 @@ def facts(run: Run) -> dict[str, str]:
     'pipeline': _lines(
       ['library_name: transformers', f'pipeline_tag: {run.task}'] * bool(run.task)
     ),
-    'languages': _languages(language or ''),
+    'languages': _languages(str(language or '')),
     'tags': _tags(run),
     'name': run.architecture.name,
     'how': 'fine-tuned' if run.fine_tuned else 'pretrained',

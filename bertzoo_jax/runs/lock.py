@@ -134,6 +134,7 @@ class _File:
     os.close(self._fd)
 
   def _open(self):
+    storage.check_file(self._path)
     try:
       how = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
       self._fd = os.open(self._path, how, 0o644)
@@ -364,6 +365,6 @@ def _written(owner) -> bytes:
 def _parse(text):
   try:
     value = json.loads(text)
-  except ValueError:
+  except errors.UNREADABLE:
     return None
   return value if isinstance(value, dict) else None

@@ -289,5 +289,10 @@ def _read(workdir) -> tuple[list[dict], int]:
 def _lines(path):
   """(rows and first lines of parts, lines that cannot be read) of a file."""
   found, unreadable = storage.read_json_lines(path)
-  sound = [row for row in found if type(row.get('step', row.get('start_step'))) is int]
+  sound = [
+    row
+    for row in found
+    if type(row.get('step', row.get('start_step'))) is int
+    and not any(isinstance(value, (list, dict)) for value in row.values())
+  ]
   return sound, unreadable + len(found) - len(sound)

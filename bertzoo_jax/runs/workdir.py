@@ -187,7 +187,14 @@ def describe(path, config, corpus: dict, save_tokenizer) -> None:
 
 def attempts(path) -> list[dict]:
   """The attempts of a run so far, in order; a line that cannot be read is left out."""
-  return storage.read_json_lines(storage.path(path) / _ATTEMPTS)[0]
+  known = storage.read_json_lines(storage.path(path) / _ATTEMPTS)[0]
+  is_text = lambda x: x is None or isinstance(x, str)
+  texts = ('init', 'init_layers', 'corpus_hash', 'config_hash', 'commit')
+  return [
+    a
+    for a in known
+    if type(a.get('start_step', 0)) is int and all(is_text(a.get(k)) for k in texts)
+  ]
 
 
 def first_weights(path) -> str | None:
