@@ -33,6 +33,7 @@ from bertzoo_jax.runs import watchdog
 from bertzoo_jax.runs import workdir as workdirs
 from bertzoo_jax.training import loop
 from bertzoo_jax.training import phase_run as phase_runs
+from bertzoo_jax.training import schedules
 from bertzoo_jax.training import sharding
 
 
@@ -112,9 +113,9 @@ def _attempt(run, workdir, data, mesh, end, begin, notice, show, check_held) -> 
   checkpoints = checkpoint.Checkpoints(
     workdir, keep=config.run.keep, keep_every=config.run.keep_every, keep_at=keep_at, run=about
   )
-  start, source = checkpoints.newest() or 0, None
+  start, source, branch = checkpoints.newest() or 0, None, []
   if resume_moments and not start:
-    source, start = _branching(config, init, layers, data, end)
+    source, start, branch = _branching(config, init, layers, data, end)
   left = [p.index for p in run.phases if min(start, end - 1) < p.end_step and p.first_step < end]
   run = _for_devices(run, kept, left, data, mesh, show)
   config, (here, *following) = run.config, (run.phases[index] for index in left)
@@ -150,6 +151,7 @@ def _attempt(run, workdir, data, mesh, end, begin, notice, show, check_held) -> 
         # those before a branch are in the folder of the other run
         *reports.kept({step: n for step, n in keep_at.items() if not source or step > start}),
         origin,
+        *branch,
         *notes,
       ]
     )
@@ -207,7 +209,7 @@ def enough_memory(config):
 
 
 def _branching(config, init, layers, data, end):
-  """(workdir, step) of the run whose state this one begins with."""
+  """(workdir, step) of the run whose state this one begins with, and notes."""
   if not init or init.startswith('hf:') or layers or len(storage.addresses(init)) > 1:
     raise errors.UserError(
       '--resume_moments continues one run, with all its layers: give --init WORKDIR[@STEP].'
@@ -218,7 +220,8 @@ def _branching(config, init, layers, data, end):
       f'--init {init} is an average, which has no moments: give {workdir}@STEP, or leave '
       '--resume_moments out.'
     )
-  theirs = configuration.phase_at(workdirs.run_config(workdir), step).config
+  before = workdirs.run_config(workdir)
+  theirs = configuration.phase_at(before, step).config
   if theirs.optimizer.name != config.optimizer.name:
     raise errors.UserError(
       f'--init {init} was trained with optimizer={theirs.optimizer.name}, whose moments optimizer='
@@ -236,7 +239,41 @@ def _branching(config, init, layers, data, end):
       f'count from the start of {workdir}.'
     )
   initial_weights.check_vocabulary(init, storage.path(workdir) / 'tokenizer', data.tokenizer)
-  return workdir, step
+  return workdir, step, _breaks(before, config, init, step)
+
+
+def _breaks(before, config, init, step) -> list[str]:
+  """Notes on what changes at the step of a branch. Raises UserError if another row than the next
+  one would follow.
+  """
+  rows, ends, rates, last = [], [], [], []
+  for one in (before, config):
+    found, here = configuration.phases(one), configuration.phase_at(one, step)
+    read = [(min(step, p.end_step) - p.first_step, p.config.batch_size) for p in found]
+    rows.append([(steps, size) for steps, size in read if steps > 0])
+    ends.append(found[-1].end_step)
+    fields = here.config.schedule, here.first_step, here.steps, ends[-1]
+    rates.append(float(schedules.for_phase(*fields)(step)))
+    last.append(here.config)
+  counts = [sum(steps * size for steps, size in read) for read in rows]
+  if counts[0] != counts[1]:
+    phases = [*rows[0], (ends[1] - step, config.batch_size)]
+    raise errors.UserError(
+      f'--init {init} has read {counts[0]:,} rows by step {step:,}, and this config goes on at row '
+      f'{counts[1]:,}: set config.phases to {tuple((n, {"batch_size": b}) for n, b in phases)}.'
+    )
+  notes = [
+    f'note: config.{name} was another one in {init}: rows may be read again'
+    for name in ('format', 'length', 'seed')
+    if last[0][name] != last[1][name]
+  ]
+  if max(rates) > 1.5 * min(rates):
+    remedy = f'; --config.schedule.decay={ends[1] - step} is a decay that begins here'
+    notes.append(
+      f'note: the rate goes from {rates[0]:.1e} ({init}) to {rates[1]:.1e}'
+      + (remedy if 'decay' in config.schedule else '')
+    )
+  return notes
 
 
 def _state(config, phase_run, checkpoints, begin, data):

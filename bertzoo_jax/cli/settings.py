@@ -18,6 +18,7 @@ STEPS = (
   'The steps are those of config.phases: write --config FILE.py:SIZE,steps=N to scale them, or set '
   '--config.phases.'
 )
+_NAMES = re.compile(r'[\w-]+(,[\w-]+)+')  # as a,b
 _FLAG = re.compile(r'--?(no)?config\.([^=]*)(?:=(.*))?', re.DOTALL)
 
 
@@ -101,7 +102,7 @@ def _tuple(text):
   except (ValueError, SyntaxError) as e:
     if isinstance(e, SyntaxError) and {',', ' '} & set(text):
       raise
-    value = text  # a word, or a path
+    value = text.split(',') if _NAMES.fullmatch(text) else text  # a word, or a path
   return tuple(value) if isinstance(value, (tuple, list, dict, set)) else (value,)
 
 

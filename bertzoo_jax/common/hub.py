@@ -38,6 +38,7 @@ def folder(name: str, files):
     for file in files:
       folders.inside(path, file)
     return path
+  _check_there(name, f'hf:{name}')
   if not re.fullmatch(r'[\w.-]+(/[\w.-]+)?(@[\w./-]+)?', name):
     raise errors.UserError(
       f'hf:{name} is no folder here, and no OWNER/NAME of the Hugging Face hub: correct the name.'
@@ -50,6 +51,12 @@ def folder(name: str, files):
     'correct the name, or download its files elsewhere and give their folder as hf:DIR',
   ):
     return storage.path(huggingface_hub.snapshot_download(repository, **wanted))
+
+
+def _check_there(name, address):
+  """Raises UserError for a path on this machine where no folder is."""
+  if re.match(r'[/~]|\.\.?(/|$)', name) and not storage.path(name).is_dir():
+    raise errors.UserError(f'{address}: there is no folder {name}: correct the path.')
 
 
 _DATA = re.compile(r'(.+?)(?:@([\w./-]+))?(?::([\w.-]+))?')  # name, revision, split
@@ -70,6 +77,10 @@ def data(address: str) -> Data:
   not answer.
   """
   whole, local = address.removeprefix(PREFIX), lambda name: storage.path(name).is_dir()
+  if whole.endswith(']') and not local(whole):
+    raise errors.UserError(
+      f'{address}: a split is a name, without […]: write hf:{whole.partition("[")[0]}.'
+    )
   if not (found := _DATA.fullmatch(whole)):
     raise errors.UserError(f'{address}: write hf:NAME[/CONFIG][@REVISION][:SPLIT].')
   # a folder of that very name comes first, with its @ and :
@@ -79,6 +90,7 @@ def data(address: str) -> Data:
   words, split = name.rstrip('/').split('/'), split or 'train'
   at = next((n for n in (len(words), len(words) - 1) if n > 1 and local('/'.join(words[:n]))), 2)
   name, config = '/'.join(words[:at]), '/'.join(words[at:])
+  _check_there(name if local(name) else '/'.join(words), address)
   if not local(name) and len(words) == 1:
     # a word such as json is a reader there, which takes the files of the current folder
     raise errors.UserError(f'{address}: {name} is no folder here; of the hub write OWNER/NAME.')
@@ -185,6 +197,9 @@ def _told(what, again, remedy):
     what = f'{what} ({cause or type(e).__name__} …)'
     if any(storage.may_pass(reason) for reason in _reasons(e)) and not constants.HF_HUB_OFFLINE:
       raise errors.TryAgain(f'{what}: {again}.') from e
+    if constants.HF_HUB_OFFLINE:
+      remedy = '$HF_HUB_OFFLINE is set: unset it, or name files that are here'
+      raise errors.UserError(f'{what}: {remedy}.') from e
     raise errors.UserError(f'{what}: {remedy}.') from e
 
 

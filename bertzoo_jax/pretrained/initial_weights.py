@@ -60,7 +60,7 @@ def parameters(
     )
     spare = []
     if layers:
-      loaded, report, spare = _shallower(loaded, report, layers, network.encoder.num_layers)
+      loaded, report, spare = _shallower(loaded, report, layers, network.encoder)
     if check_vocabulary(address, folder, tokenizer):
       loaded, words = hf.without_spare_words(loaded, network.encoder.vocab_size)
       spare += words
@@ -126,8 +126,9 @@ def layers_of(words: str, depth: int) -> tuple[int, ...]:
   return tuple(found)
 
 
-def _shallower(loaded, report, words, wanted):
-  """(parameters of these layers alone, their Report, a line that says which were taken)."""
+def _shallower(loaded, report, words, encoder):
+  """(parameters of these layers alone, their Report, lines about the layers)."""
+  wanted = encoder.num_layers
   depth = report.encoder['num_layers']
   numbers = layers_of(words, depth)
   if len(numbers) != wanted:
@@ -143,7 +144,17 @@ def _shallower(loaded, report, words, wanted):
     )
   line = f'layers: {", ".join(map(str, numbers))} (from 0) of the {depth} of {report.source}'
   report = report._replace(encoder={**report.encoder, 'num_layers': wanted})
-  return hf.only_layers(loaded, numbers, depth), report, [line]
+  kinds = lambda fields: fields('global_every', 1) if fields('window', 0) else 1
+  kind = lambda number, period: 'local' if number % period else 'global'
+  theirs = kinds(report.encoder.get)
+  ours = kinds(lambda name, default: getattr(encoder, name, default))
+  changed = [
+    f'layer {number} was {kind(number, theirs)} and is {kind(place, ours)} now, as layer {place}: '
+    f'take first:{wanted}, or numbers with the same place among {theirs}'
+    for place, number in enumerate(numbers)
+    if kind(number, theirs) != kind(place, ours)
+  ]
+  return hf.only_layers(loaded, numbers, depth), report, [line, *changed]
 
 
 def _with_frozen(params, fresh, objective, init):

@@ -30,6 +30,7 @@ from bertzoo_jax.runs import step_folders
 from bertzoo_jax.tasks import batches
 from bertzoo_jax.tasks import features
 from bertzoo_jax.tasks import frames
+from bertzoo_jax.tasks.reading import asked
 
 POOLING = ('mean', 'first', 'none')
 _LONGEST = 512  # tokens of a row of an encoder that takes any number
@@ -142,8 +143,7 @@ class Loaded:
 
   def rows(self, texts: list, max_length: int | None = None) -> list[Row]:
     """Texts as rows, with special tokens around them. Arguments and errors: see `encode`."""
-    if isinstance(texts, (str, bytes)) or not hasattr(texts, '__iter__'):
-      raise errors.UserError('encode() takes a list of texts: write encode([text]).')
+    texts = asked.listed(texts, 'encode() takes a list of texts: write encode([text]).')
     texts = [_texts(x, n) for n, x in enumerate(texts)]
     shape, special = self.found.shape, self.tokenizer.special
     length = self._length(max_length)
@@ -219,7 +219,8 @@ class Loaded:
 
   def _completed(self, batch):
     """The batch with the features that were left out, and no segment that the encoder lacks."""
-    ids_BL = jnp.asarray(batch['input_ids'])
+    batch = {name: jnp.asarray(x) for name, x in batch.items()}
+    ids_BL = batch['input_ids']
     batch = {'segment_ids': jnp.zeros_like(ids_BL), 'pack_ids': jnp.ones_like(ids_BL), **batch}
     if segments := self.encoder.type_vocab_size:
       batch['segment_ids'] = jnp.minimum(batch['segment_ids'], segments - 1)

@@ -110,7 +110,13 @@ class Predictor:
           f'--columns has {len(columns)} names, and a file of this task has {len(fields)} columns '
           f'of texts ({", ".join(fields) or "it is read by the numbers of its columns"}).'
         )
-      source |= dict(zip(fields, columns))
+      used = [field for field in fields if source[field]]
+      if len(columns) < len(used) or len(set(columns)) < len(columns):
+        raise errors.UserError(
+          f'--columns={",".join(columns)}: a row of this task has {len(used)} columns of texts '
+          f'({", ".join(used)}): give as many names, each once.'
+        )
+      source |= dict(zip(used if len(columns) == len(used) else fields, columns))
     if not header and 'header' in source:
       source |= dict(header=False, columns=())
     if self._loaded.found.config is None and source['name'] == 'question_table':

@@ -322,7 +322,7 @@ def parse_address(address: str) -> tuple[str, str | None, str | None]:
     before, _, word = workdir.rpartition('@')
     if kind is None and re.fullmatch('ema|average:[1-9][0-9]*', word):
       kind = word
-    elif kind is which is None and re.fullmatch('best|[0-9]+', word):
+    elif which is None and re.fullmatch('best|[0-9]+', word):
       which = word
     elif kind or which:
       break

@@ -98,7 +98,7 @@ def test_rows_of_a_task_are_read_strictly_and_shards_are_one_file(folder):
   assert [(a, label) for a, (label,) in zip(train.a, train.labels)] == ROWS
   assert train.ids == ['0', '1', '2', '3'] and 'train-1.jsonl, line 2' in train.places[3]
   assert test.a == ['NA', '007'] and test.labels == [('a',), ('NA',)]
-  assert read.read(f'hf:{folder}/pairs').a == train.a
+  assert read.read(f'hf:{folder}/pairs')[0].a == train.a
 
 
 def test_a_folder_of_the_very_name_comes_first(folder, monkeypatch):
@@ -137,16 +137,23 @@ def test_a_data_set_of_the_hub_is_read_at_the_commit_that_the_manifest_records(r
     ('hf:owner/name:tran', "no split 'tran'.*Did you mean 'train'"),
     ('hf:owner/name:test', "no split 'test'.*'?train"),
     ('hf:owner/name', 'pip install "bertzoo_jax.datasets."'),
+    ('hf:./no/such', '^hf:./no/such: there is no folder ./no/such: correct the path.$'),
+    ('hf:/no/such:train', 'there is no folder /no/such'),
+    ('hf:../no', 'there is no folder ../no'),
+    ('hf:owner/name:train[:10]', 'a split is a name, without .*: write hf:owner/name:train.$'),
+    ('hf:./no:train[50%:]', 'a split is a name'),
+    ('hf:owner/offline', r'offline …\): \$HF_HUB_OFFLINE is set: unset it'),
     ('hf:owner/no', r'cannot be read \(no such name …\): correct the name, or download'),
   ],
 )
 def test_a_data_set_that_cannot_be_read_is_one_sentence(remote, monkeypatch, address, words):
   def fails(*_, **__):
-    raise FileNotFoundError('no such name')
+    raise FileNotFoundError('no such name' if 'OFFLINE' not in words else 'offline')
 
   if 'pip' in words:
     monkeypatch.setitem(sys.modules, 'datasets', None)
-  if 'no such name' in words:
+  monkeypatch.setattr(hub.constants, 'HF_HUB_OFFLINE', 'OFFLINE' in words)
+  if 'no such name' in words or 'OFFLINE' in words:
     sys.modules['datasets'].load_dataset_builder = fails
   with pytest.raises(errors.UserError, match=words):
     finding.find(address)

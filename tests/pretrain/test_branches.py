@@ -1,5 +1,7 @@
 """Runs that go on from another run with its moments, and averages of weights by their addresses."""
 
+import re
+
 import jax
 import ml_collections
 import numpy as np
@@ -8,6 +10,7 @@ import small_corpora
 
 from bertzoo_jax import pretrain
 from bertzoo_jax import pretrained
+from bertzoo_jax.assembly import run
 from bertzoo_jax.common import errors
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import metrics
@@ -79,6 +82,43 @@ def test_a_branch_with_the_same_config_is_the_uninterrupted_run_bit_for_bit(
   assert workdirs.first_weights(tmp_path / 'run') == init
 
 
+def _early(decay, name='warmup_stable_decay'):
+  return ml_collections.ConfigDict(
+    dict(
+      schedule={**DECAY, 'decay': decay} if 'stable' in name else getattr(parts, name)(**RATE),
+      phases=((STEPS, {}),),
+      batch_size=8,
+      batch_tokens=0,
+      mixture=(),
+      format={},
+      length=LENGTH,
+      seed=len(name),
+    )
+  )
+
+
+RATE = dict(learning_rate=0.01, warmup=1)
+
+
+@pytest.mark.parametrize(
+  'before, config, words',
+  [
+    (_early(2), _early(2), []),
+    (
+      _early(2),
+      _early(3),
+      ['the rate goes from 1.0e-02 .W@2. to .*decay=2 is a decay that begins'],
+    ),
+    (_early(0, 'constant'), _early(3), ['config.seed was another', 'the rate goes']),
+    (_early(0, 'constant'), _early(0, 'linear_from_start'), ['seed', 'to 5.0e-03$']),
+  ],
+)
+def test_what_changes_where_a_run_branches_off_is_said(before, config, words):
+  notes = run._breaks(before, config, 'W@2', 2)
+  assert len(notes) == len(words)
+  assert all(re.search(word, note) for word, note in zip(words, notes))
+
+
 def test_a_decay_branches_from_a_stable_run(train, whole, tmp_path):
   train(tmp_path / 'run', f'{whole}@{AT}', schedule=DECAY)
   assert [round(row['lr'], 5) for row in metrics.read(tmp_path / 'run')] == [
@@ -99,6 +139,17 @@ def test_a_decay_branches_from_a_stable_run(train, whole, tmp_path):
     ),
     ('{}@2', dict(ema=0.0), 'with config.ema=0.9, and this config has 0: '),
     ('{}', {}, 'begins at step 4, and this config ends at step 4'),
+    (
+      '{}@2',
+      dict(batch_size=4),
+      r"16 rows by step 2, .* row 8: .*\(\(2, {'batch_size': 8}\), \(2, ",
+    ),
+    (
+      '{}@3',
+      dict(phases=((2, dict(batch_size=4)), (2, {}))),
+      '24 rows .* row 16: set config.phases',
+    ),
+    ('{}@2', dict(batch_size=16), '16 rows .* row 32: set config.phases'),
     ('{}@2', dict(objective=parts.mlm_pair()), 'other arrays.*leave --resume_m'),
   ],
 )

@@ -1,5 +1,7 @@
 """--init_layers: a shallower network begins with some layers of a deeper one."""
 
+import types
+
 import jax
 import numpy as np
 import pytest
@@ -104,7 +106,26 @@ def test_layers_that_share_in_groups_are_not_taken_apart():
   loaded = {'encoder': {'layers': {'kernel': np.zeros((2, 3))}}}
   report = hf.Report('W', '', {'num_layers': DEEP}, ())
   with pytest.raises(errors.UserError, match='share parameters in groups'):
-    initial_weights._shallower(loaded, report, 'every:2', 3)
+    initial_weights._shallower(loaded, report, 'every:2', types.SimpleNamespace(num_layers=3))
+
+
+@pytest.mark.parametrize(
+  'words, every, changed',
+  [
+    ('1,2', 3, ['layer 1 was local and is global now, as layer 0: take first:2']),
+    ('every:3', 3, ['layer 3 was global and is local now, as layer 1']),
+    ('first:2', 3, []),
+    ('1,2', 1, []),
+    ('0,2', 2, ['layer 2 was global and is local']),
+  ],
+)
+def test_layers_that_become_local_or_global_are_named(words, every, changed):
+  fields = dict(global_every=every, window=16)
+  report = hf.Report('W', '', dict(num_layers=DEEP, **fields), ())
+  loaded = {'encoder': {'layers': {'kernel': np.zeros((DEEP, 3))}}}
+  encoder = types.SimpleNamespace(num_layers=2, **fields)
+  lines = initial_weights._shallower(loaded, report, words, encoder)[2][1:]
+  assert len(lines) == len(changed) and all(c in x for c, x in zip(changed, lines))
 
 
 def test_a_fine_tuning_of_fewer_layers_has_so_many(tmp_path, capsys):

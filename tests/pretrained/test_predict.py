@@ -336,3 +336,42 @@ def test_the_workdir_of_a_fine_tuning_stands_for_its_best_run(tmp_path, name):
   assert tuned.said(tmp_path / 'out.jsonl') == tuned.said(tmp_path / 'f' / argument / 'test.jsonl')
   corpus = json.loads(pathlib.Path(tmp_path / 'f' / argument / 'run/corpus.json').read_text())
   assert corpus.get('task') == ({'usual': 'O'} if name == 'tags' else None)
+
+
+class Frame:
+  """As a DataFrame: it yields the names of its columns."""
+
+  columns = ['text']
+
+  def __iter__(self):
+    return iter(self.columns)
+
+
+@pytest.mark.parametrize(
+  'inputs', [{'text': 'Yes'}, Frame(), np.array('Yes'), 'Yes', 3], ids=lambda x: type(x).__name__
+)
+def test_one_text_or_names_of_columns_are_no_list_of_texts(places, inputs):
+  model = bertzoo_jax.load(places('classes')[0])
+  for ask in (model.predict, model.encode):
+    with pytest.raises(errors.UserError, match='takes a list'):
+      ask(inputs)
+
+
+def test_a_lone_surrogate_is_read_as_in_a_file(places):
+  model = bertzoo_jax.load(places('classes')[0])
+  assert model.predict(['a \ud800 b'])[0]['text_a'] == 'a ? b'
+  np.testing.assert_array_equal(*(model.encode([x]) for x in ('a \ud800', 'a ?')))
+  pairs = [[(x, 'c')] for x in ('a \udfff', 'a ?')]
+  np.testing.assert_array_equal(*map(model.encode, pairs))
+  words = [bertzoo_jax.load(places('tags')[0]).predict([[x]]) for x in ('\udc80', '?')]
+  assert words[0] == words[1]
+
+
+@pytest.mark.parametrize(
+  'name, columns',
+  [('pairs', 'b'), ('pairs', 'b,b'), ('answers', 'context'), ('choice', 'text,label')],
+)
+def test_a_row_has_as_many_columns_as_the_task(places, tmp_path, name, columns):
+  predictor = bertzoo_jax.load(places(name)[0]).predictor
+  with pytest.raises(errors.UserError, match='give as many names, each once'):
+    predictor.read(tmp_path / 'new.csv', tuple(columns.split(',')))

@@ -1,10 +1,13 @@
 """Inputs of `Loaded.predict`, as examples without labels."""
 
+from collections.abc import Mapping
+
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks.answering.questions import NOWHERE
 from bertzoo_jax.tasks.answering.questions import Questions
 from bertzoo_jax.tasks.choices import Choices
 from bertzoo_jax.tasks.examples import Examples
+from bertzoo_jax.tasks.reading import tables
 from bertzoo_jax.tasks.reading.tagged import Tagged
 
 
@@ -14,9 +17,7 @@ def examples(kind, inputs):
   Raises UserError for an input of another form.
   """
   form, read, make = _KINDS[kind.takes]
-  if isinstance(inputs, str | bytes) or not hasattr(inputs, '__iter__'):
-    raise errors.UserError(f'predict() takes a list, of which each is {form}: write predict([…]).')
-  inputs = list(inputs)
+  inputs = listed(inputs, f'predict() takes a list, of which each is {form}: write predict([…]).')
   rows = [read(x) for x in inputs]
   for i, row in enumerate(rows):
     if row is None or len(row) != len(rows[0]):
@@ -28,6 +29,21 @@ def examples(kind, inputs):
     return None
   columns, names = [list(column) for column in zip(*rows)], [str(i) for i in range(len(rows))]
   return make(columns, names, [f'number {name}' for name in names])
+
+
+def listed(inputs, sentence: str) -> list:
+  """Inputs as a list, without lone surrogates. Raises UserError(sentence) for other than rows."""
+  is_table = any(hasattr(inputs, name) for name in ('columns', 'column_names'))
+  is_one = isinstance(inputs, str | bytes | Mapping) or getattr(inputs, 'ndim', 1) == 0
+  if is_table or is_one or not hasattr(inputs, '__iter__'):
+    raise errors.UserError(sentence)
+  return [_whole(x) for x in inputs]
+
+
+def _whole(x):
+  if isinstance(x, list | tuple):
+    return type(x)(map(_whole, x)) if type(x) in (list, tuple) else x
+  return tables.as_text(x, '') if isinstance(x, str) else x
 
 
 def _texts(x):
