@@ -77,11 +77,13 @@ class Task(NamedTuple):
     problem: transformers' problem_type; None if it is not known.
     labels: names of the outputs, in order; () for LABEL_0, LABEL_1, ….
     dropouts: rates before the classifier and before the dense layer.
+    threshold: of several labels, the probability above which one is given; None for one label.
   """
 
   problem: str | None = None
   labels: tuple[str, ...] = ()
   dropouts: tuple[float, ...] = ()
+  threshold: float | None = None
 
 
 def task_of(objective: Mapping[str, Any]) -> Task:
@@ -89,7 +91,8 @@ def task_of(objective: Mapping[str, Any]) -> Task:
   labels = tuple(objective['labels']) if 'labels' in objective else ()
   rates = (objective[k] for k in ('dropout', 'input_dropout') if k in objective)
   name = objective['name']
-  return Task(PROBLEMS[name] if name in PROBLEMS else None, labels, tuple(rates))
+  threshold = objective['threshold'] if 'threshold' in objective else None
+  return Task(PROBLEMS[name] if name in PROBLEMS else None, labels, tuple(rates), threshold)
 
 
 class Form(NamedTuple):
@@ -228,6 +231,7 @@ def config(a: Architecture, params: Mapping[str, Any], task: Task) -> dict[str, 
     'id2label': {str(i): label for i, label in enumerate(labels)},
     'label2id': {label: i for i, label in enumerate(labels)},
     **({'problem_type': task.problem} if head == ROW else {}),
+    **({'threshold': task.threshold} if task.threshold else {}),
     **rates,
   }
 

@@ -161,7 +161,10 @@ def _of_directory(found, head):
   said = published.optional_json(storage.path(folder) / 'tokenizer_config.json')
   length = said.get('model_max_length')
   usable = isinstance(length, int) and 0 < length < _MOST
-  sections = dict(objective={'name': objective}, source=source, features=rows)
+  share = content.get('threshold')
+  of_several = objective == 'multilabel' and isinstance(share, float) and 0 < share < 1
+  task = {'name': objective, **({'threshold': share} if of_several else {})}
+  sections = dict(objective=task, source=source, features=rows)
   return ml_collections.ConfigDict(sections), labels, length if usable else None
 
 

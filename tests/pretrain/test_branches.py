@@ -82,7 +82,7 @@ def test_a_branch_with_the_same_config_is_the_uninterrupted_run_bit_for_bit(
   assert workdirs.first_weights(tmp_path / 'run') == init
 
 
-def _early(decay, name='warmup_stable_decay'):
+def _early(decay, name='warmup_stable_decay', **fields):
   return ml_collections.ConfigDict(
     dict(
       schedule={**DECAY, 'decay': decay} if 'stable' in name else getattr(parts, name)(**RATE),
@@ -94,6 +94,7 @@ def _early(decay, name='warmup_stable_decay'):
       length=LENGTH,
       seed=len(name),
     )
+    | fields
   )
 
 
@@ -119,6 +120,21 @@ def test_what_changes_where_a_run_branches_off_is_said(before, config, words):
   assert all(re.search(word, note) for word, note in zip(words, notes))
 
 
+@pytest.mark.parametrize(
+  'step, fields, words',
+  [
+    (2, dict(batch_size=4), r"16 rows by step 2, .* row 8: .*\(\(2, {'batch_size': 8}\), \(2, "),
+    (3, dict(phases=((2, dict(batch_size=4)), (2, {}))), '24 rows .* row 16: set config.phases'),
+    (2, dict(batch_size=16), '16 rows .* row 32: set config.phases'),
+  ],
+)
+def test_a_branch_goes_on_at_the_next_row(step, fields, words):
+  with pytest.raises(errors.UserError, match=words):
+    run._breaks(_early(2), _early(2, **fields), f'W@{step}', step)
+  remedy = dict(phases=((step, dict(batch_size=8)), (STEPS - step, dict(batch_size=4))))
+  assert not run._breaks(_early(2), _early(2, **remedy), f'W@{step}', step)
+
+
 def test_a_decay_branches_from_a_stable_run(train, whole, tmp_path):
   train(tmp_path / 'run', f'{whole}@{AT}', schedule=DECAY)
   assert [round(row['lr'], 5) for row in metrics.read(tmp_path / 'run')] == [
@@ -140,16 +156,10 @@ def test_a_decay_branches_from_a_stable_run(train, whole, tmp_path):
     ('{}@2', dict(ema=0.0), 'with config.ema=0.9, and this config has 0: '),
     ('{}', {}, 'begins at step 4, and this config ends at step 4'),
     (
-      '{}@2',
-      dict(batch_size=4),
-      r"16 rows by step 2, .* row 8: .*\(\(2, {'batch_size': 8}\), \(2, ",
-    ),
-    (
       '{}@3',
       dict(phases=((2, dict(batch_size=4)), (2, {}))),
       '24 rows .* row 16: set config.phases',
     ),
-    ('{}@2', dict(batch_size=16), '16 rows .* row 32: set config.phases'),
     ('{}@2', dict(objective=parts.mlm_pair()), 'other arrays.*leave --resume_m'),
   ],
 )

@@ -30,6 +30,8 @@ RUNS = {  # kind of class, length, objective, source, features
   'classes': (ROWS, 24, CLASSES, *TEXT),
   'pairs': (ROWS, 24, CLASSES, *PAIR),
   'marks': (ROWS, 24, {**CLASSES, 'name': 'multilabel'}, *TEXT),
+  'strict': (ROWS, 24, {**CLASSES, 'name': 'multilabel', 'threshold': 0.9}, *TEXT),
+  'lax': (ROWS, 24, {**CLASSES, 'name': 'multilabel', 'threshold': 0.1}, *TEXT),
   'score': (ROWS, 24, dict(name='regression', head='tanh', **rows.RATES), *TEXT),
   'tags': (
     *('ForTokenClassification', 24, dict(name='tagging', labels=TAGS, dropout=0.1)),
@@ -336,6 +338,13 @@ def test_the_workdir_of_a_fine_tuning_stands_for_its_best_run(tmp_path, name):
   assert tuned.said(tmp_path / 'out.jsonl') == tuned.said(tmp_path / 'f' / argument / 'test.jsonl')
   corpus = json.loads(pathlib.Path(tmp_path / 'f' / argument / 'run/corpus.json').read_text())
   assert corpus.get('task') == ({'usual': 'O'} if name == 'tags' else None)
+
+
+@pytest.mark.parametrize('name, threshold', [('marks', 0.5), ('strict', 0.9), ('lax', 0.1)])
+def test_an_export_gives_the_labels_above_the_threshold_of_its_run(places, name, threshold):
+  for line in both(places, name, TEXTS)[0]:
+    above = [label for label, share in line['probabilities'].items() if share > threshold]
+    assert line['labels'] == above
 
 
 class Frame:
