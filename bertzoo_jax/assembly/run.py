@@ -23,6 +23,7 @@ from bertzoo_jax.common import progress
 from bertzoo_jax.common import reading
 from bertzoo_jax.common import storage
 from bertzoo_jax.hf import heads
+from bertzoo_jax.parts import named
 from bertzoo_jax.pretrained import initial_weights
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import distributed
@@ -246,14 +247,14 @@ def _breaks(before, config, init, step) -> list[str]:
   """Notes on what changes at the step of a branch. Raises UserError if another row than the next
   one would follow.
   """
-  rows, ends, rates, last = [], [], [], []
+  rows, ends, fields, last = [], [], [], []
   for one in (before, config):
-    found, here = configuration.phases(one), configuration.phase_at(one, step)
+    found = configuration.phases(one)
+    here = configuration.phase_at(one, min(step + 1, found[-1].end_step))  # that takes the next one
     read = [(min(step, p.end_step) - p.first_step, p.config.batch_size) for p in found]
     rows.append([(steps, size) for steps, size in read if steps > 0])
     ends.append(found[-1].end_step)
-    fields = here.config.schedule, here.first_step, here.steps, ends[-1]
-    rates.append(float(schedules.for_phase(*fields)(step)))
+    fields.append((here.config.schedule, here.first_step, here.steps, ends[-1]))
     last.append(here.config)
   counts = [sum(steps * size for steps, size in read) for read in rows]
   if counts[0] != counts[1]:
@@ -267,6 +268,9 @@ def _breaks(before, config, init, step) -> list[str]:
     for name in ('format', 'length', 'seed')
     if last[0][name] != last[1][name]
   ]
+  if any(named.is_outside(x[0].name) for x in fields):  # a stranger's run may name it
+    return notes
+  rates = [float(schedules.for_phase(*x)(step)) for x in fields]
   if max(rates) > 1.5 * min(rates):
     remedy = f'; --config.schedule.decay={ends[1] - step} is a decay that begins here'
     notes.append(

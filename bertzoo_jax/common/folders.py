@@ -24,7 +24,7 @@ def inside(folder, name: str):
     )
   if not storage.is_remote(folder):
     root, real = os.path.realpath(folder), os.path.realpath(folder / name)
-    homes = root, re.sub(r'/snapshots/[^/]+\Z', '/blobs', root)
+    homes = root, re.sub(r'/snapshots/[^/]+(/.*)?\Z', '/blobs', root)
     if not any(os.path.join(real, '').startswith(os.path.join(home, '')) for home in homes):
       raise errors.UserError(
         f'{folder / name} is, or lies behind, a link that leads out of {folder}, to {real!r}: put '
@@ -60,5 +60,5 @@ def check_links(folder) -> None:
     for entry in found:
       if entry.is_symlink():
         inside(top, os.path.relpath(entry.path, top))
-      elif entry.is_dir():
+      elif entry.is_dir() and entry.name != 'wandb':  # it keeps links to its own logs there
         below.append(entry.path)

@@ -88,9 +88,10 @@ def data(address: str) -> Data:
   with errors.needing(f'{address} needs a package: pip install "bertzoo_jax[datasets]"'):
     import datasets
   words, split = name.rstrip('/').split('/'), split or 'train'
-  at = next((n for n in (len(words), len(words) - 1) if n > 1 and local('/'.join(words[:n]))), 2)
-  name, config = '/'.join(words[:at]), '/'.join(words[at:])
-  _check_there(name if local(name) else '/'.join(words), address)
+  at = next((n for n in (len(words), len(words) - 1) if n > 1 and local('/'.join(words[:n]))), 0)
+  if not at and not local(name):
+    _check_there(name, address)
+  name, config = '/'.join(words[: at or 2]), '/'.join(words[at or 2 :])
   if not local(name) and len(words) == 1:
     # a word such as json is a reader there, which takes the files of the current folder
     raise errors.UserError(f'{address}: {name} is no folder here; of the hub write OWNER/NAME.')

@@ -217,6 +217,7 @@ def append_line(p, text: str) -> None:
 
 def appending(p):
   """An open local file, to append bytes to; it is made if absent. Raises UserError for a link."""
+  check_file(p)
   try:
     how = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     return open(os.open(p, how, 0o666), 'ab')

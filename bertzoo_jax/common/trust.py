@@ -154,6 +154,8 @@ def torch():
   """PyTorch. It is imported in the root folder: a wheel beneath it looks for native libraries in
   the current one, which may be a stranger's. Call this before `import transformers`.
   """
+  if found := sys.modules.get('torch'):
+    return found
   with contextlib.chdir(os.sep):
     return importlib.import_module('torch')
 

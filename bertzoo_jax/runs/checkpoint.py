@@ -186,7 +186,7 @@ class Checkpoints:
       self.wait()
       self._checkpointer.close()
     except Exception as e:  # whatever the storage raises; of a folder that is gone the lock says so
-      if self._folder.parent.exists():
+      if storage.is_remote(self._folder) or self._folder.parent.exists():
         print(f'WARNING: the last checkpoint could not be written: {errors.named(e)}', flush=True)
 
   def _seal(self):

@@ -109,7 +109,8 @@ def check_same_run(path, config, corpus_hash: str) -> None:
   if text not in (None, corpus_hash) and 'source' in config:
     raise errors.UserError(
       f'{path} holds a run on other rows ({text[:12]}…, now {corpus_hash[:12]}…): a file of the '
-      'task or its tokenizer has changed. Bring it back to resume, or take another --workdir.'
+      'task or its tokenizer has changed, or an earlier version read its classes as numbers. Bring '
+      'it back to resume, or take another --workdir.'
     )
   if text not in (None, corpus_hash):
     raise errors.UserError(
@@ -150,7 +151,7 @@ def run_config(workdir):
     )
   with errors.unreadable(f'{path} holds no config of a run: write the config of the run there'):
     ranges.check(found)
-    values = *found.encoder.values(), found.objective.name
+    values = found.encoder.name, found.objective.name
     if not isinstance(found.hf, str) or any(hasattr(value, 'items') for value in values):
       raise TypeError('hf, encoder or objective')
   return found

@@ -328,9 +328,25 @@ def test_a_folder_of_the_hubs_cache_has_links_to_its_blobs_alone(place):
     file.symlink_to(f'../../blobs/{file.name}')
   address = f'hf:{cache}/snapshots/c'
   assert loading.load(address).tokenizer.vocab_size == 600
+  below = cache / 'snapshots/d/discriminator'
+  below.mkdir(parents=True)
+  for file in (cache / 'blobs').iterdir():
+    (below / file.name).symlink_to(f'../../../blobs/{file.name}')
+  assert loading.load(f'hf:{below}').tokenizer.vocab_size == 600
   (cache / 'snapshots/c/vocab.txt').unlink()
   link(cache / 'snapshots/c/vocab.txt')
   refused(lambda: loading.load(address), 'leads out of')
+
+
+def test_the_logs_of_wandb_in_a_workdir_lead_to_its_cache(place):
+  logs = pathlib.Path('run/wandb/run-1/logs')
+  logs.mkdir(parents=True)
+  link(logs / 'debug-core.log')
+  with workdirs.writable('run'):
+    workdirs.check_unlike('run')
+  assert loading.load('run').tokenizer.vocab_size == 600
+  link('run/wandb2')
+  refused(lambda: loading.load('run'), 'leads out of')
 
 
 def test_links_that_go_round_end(place):

@@ -367,7 +367,8 @@ def _called(values, schema, column):
     names = dict(enumerate(map(str, feature['names'])))
   except (KeyError, IndexError, TypeError, ValueError):
     return values
-  name = lambda v: list(map(name, v)) if isinstance(v, list) else names.get(v, v)
+  named = lambda v: names.get(v, v) if type(v) is int else v
+  name = lambda v: list(map(name, v)) if isinstance(v, list) else named(v)
   return [name(value) for value in values]
 
 
