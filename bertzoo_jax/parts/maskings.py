@@ -23,7 +23,8 @@ def token(
   corruption: shares of [MASK], of a random token, of the token kept.
   rounding: nearest (at least one; BERT) | random (up or down, right on average; fairseq).
   maskable: text | all_but_padding (fairseq also masks its specials).
-  random_tokens: all | no_specials | unigrams (as often as in the corpus).
+  random_tokens: all (any id, [PAD] and [MASK] too, as BERT's release) | no_specials | unigrams (as
+    often as in the corpus).
   sampling: distinct | independent (with replacement, so that slots may repeat; ELECTRA's release).
   repeat: 0 draws anew in every epoch; k > 0 repeats the rows and masks of epoch e mod k (static
     masking; Liu et al. 2019 §4.1).
