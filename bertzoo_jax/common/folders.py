@@ -39,6 +39,12 @@ def check_files(folder: str, paths) -> None:
     inside(folder, path.removeprefix(folder))
 
 
+def check_dataset(builder) -> None:
+  """Raises UserError for a prepared dataset of TensorFlow Datasets with files outside its folder."""
+  for split in builder.info.splits.values():
+    check_files(f'{builder.data_dir}/', split.filepaths)
+
+
 def _is_plain(name) -> bool:
   """Whether a name goes down only: not absolute, without '..', '.', '//', backslash and NUL."""
   if not isinstance(name, str) or re.search(r'[\\\0\ud800-\udfff]', name):

@@ -13,7 +13,6 @@ import os
 import sys
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import folders
 
 FLAG = 'trust-code'
 HELP = (
@@ -142,12 +141,6 @@ def datasets(dataset, remedy, places):
     ) from e
   finally:
     connector.cls_from_name = kept
-
-
-def check_files(builder) -> None:
-  """Raises UserError for a prepared dataset that has its files outside its folder."""
-  for split in builder.info.splits.values():
-    folders.check_files(f'{builder.data_dir}/', split.filepaths)
 
 
 def torch():

@@ -16,6 +16,7 @@ import sys
 from typing import NamedTuple
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import folders
 from bertzoo_jax.common import hub
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import trust
@@ -252,7 +253,7 @@ def tfds_builder(pattern):
         '$TFDS_DATA_DIR, or bring its text as JSON lines or parquet.'
       )
     builder.download_and_prepare()
-    trust.check_files(builder)
+    folders.check_dataset(builder)
     return builder, int(builder.info.splits['train'].num_bytes)
 
 

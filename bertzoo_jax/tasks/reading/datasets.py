@@ -5,6 +5,7 @@ import hashlib
 import numpy as np
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import folders
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import trust
 from bertzoo_jax.tasks.examples import TRAIN
@@ -158,7 +159,7 @@ def _builder(dataset, task_dir):
   with trust.datasets(dataset, remedy, '--task_dir, or in $TFDS_DATA_DIR') as tfds:
     builder = tfds.builder(dataset, data_dir=folder)
     builder.download_and_prepare()
-    trust.check_files(builder)
+    folders.check_dataset(builder)
     return builder
 
 
