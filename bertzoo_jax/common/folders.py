@@ -40,7 +40,7 @@ def check_files(folder: str, paths) -> None:
 
 
 def check_dataset(builder) -> None:
-  """Raises UserError for a prepared dataset of TensorFlow Datasets with files outside its folder."""
+  """Raises UserError for a prepared dataset (TFDS) that has its files outside its folder."""
   for split in builder.info.splits.values():
     check_files(f'{builder.data_dir}/', split.filepaths)
 
