@@ -28,6 +28,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import folders
 from bertzoo_jax.common import moving
 from bertzoo_jax.common import storage
+from bertzoo_jax.parts import named
 from bertzoo_jax.parts import ranges
 from bertzoo_jax.runs import step_folders
 
@@ -151,7 +152,8 @@ def run_config(workdir):
     )
   with errors.unreadable(f'{path} holds no config of a run: write the config of the run there'):
     ranges.check(found)
-    values = found.encoder.name, found.objective.name
+    own = named.is_outside(found.encoder.name)  # a part of one's own may have sections in it
+    values = *(() if own else found.encoder.values()), found.encoder.name, found.objective.name
     if not isinstance(found.hf, str) or any(hasattr(value, 'items') for value in values):
       raise TypeError('hf, encoder or objective')
   return found
