@@ -256,10 +256,16 @@ def _delete(folder):
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def _without_lock(folder):
+  for _ in range(3):  # a heartbeat that had read the lock may write it once more
+    (folder / lock.NAME).unlink(missing_ok=True)
+    time.sleep(0.03)
+
+
 AWAY = {
   'deleted': _delete,
   'moved': lambda folder: folder.rename(folder.parent / 'elsewhere'),
-  'the lock deleted': lambda folder: (folder / lock.NAME).unlink(),
+  'the lock deleted': lambda folder: _without_lock(folder),
   'made anew': lambda folder: (_delete(folder), folder.mkdir()),
 }
 
