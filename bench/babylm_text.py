@@ -73,7 +73,7 @@ def _local(texts, name, sha256):
   paths = sorted(x for x in place.rglob('*') if x.is_file()) if place.is_dir() else [place]
   contents = [path.read_bytes() for path in paths]
   if hashlib.sha256(b''.join(contents)).hexdigest() != sha256:
-    print(f'{place} is not the text of the list (SHA-256): what is made of it will differ.')
+    print(f'{place} is not the text of the list (SHA-256): the text made from it will differ.')
   if name.endswith('.zip'):
     with zipfile.ZipFile(place) as archive:
       names = [name for name in archive.namelist() if re.fullmatch(r'[^_].*\.jsonl', name)]
@@ -214,7 +214,7 @@ def _aochildes(files):
 
 
 def _uncoded(text):
-  """An utterance without codes, pauses and what is said again; replacements are in place."""
+  """An utterance without codes, pauses and repetitions; replacements are in place."""
   text = re.sub(r'\x15[^\x15]*\x15|\s\d+_\d+\s*$|["\u201c\u201d]', ' ', text)
   text = re.sub(r'\((?:\.+|\d*[.:]?\d+\.?)\)', ' ', text)
   text = re.sub(r'<([^<>]*)>\s*\[::?\s*([^\]]*)\]', r' \2 ', text)
@@ -335,7 +335,7 @@ def _chapters(files, read):
 
 
 def _quotations(files):
-  """What is said aloud in a novel: of each paragraph, the text between quotation marks."""
+  """The direct speech of a novel: of each paragraph, the text between quotation marks."""
   documents = []
   for chapter in _chapters(files, _paragraphs):
     lines = []

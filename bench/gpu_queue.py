@@ -9,7 +9,7 @@
 `pack` (where a package index is) writes into FOLDER what a bare machine lacks: packages of pure
 Python, the corpus, the pairs, the scores of the n-gram model. `run` (where the GPU is) takes the
 steps below in their order, as many as fit the minutes, and writes what they measured into OUT. A
-step that was cut goes on in the next `run` on the same machine, since its workdir lies in WORK.
+step that was cut resumes in the next `run` on the same machine, since its workdir lies in WORK.
 `bring` writes the end of a trained run into OUT in bfloat16, for `--model hf:OUT` elsewhere.
 `keep` copies the results of OUT to the pages' files, and the state of the queue to
 bench/gpu_queue.json. `left` prints what is still to do. `--device=cpu` rehearses all steps with
@@ -163,32 +163,32 @@ def run(folder, out, minutes, device, jobs, only, later):
   print(' · '.join(f'{k} {v}' for k, v in machine.items()), flush=True)
   waiting = [s for s in queue(device, folder) if state.get(s.name, {}).get('state') != 'done']
   waiting = [s for s in waiting if not only or s.name in only.split(',')]
-  running, told = {}, set()  # steps that run, and those that were told to end
+  running, ended = {}, set()  # steps that run, and steps that got SIGTERM
   pace = Pace(device, folder)
   while running or waiting:
     left = end - time.monotonic()
     for step, (process, began) in list(running.items()):
       code = process.poll()
       if code is None and left > -ENDING:
-        if left < 0 and step not in told:
+        if left < 0 and step not in ended:
           os.killpg(process.pid, signal.SIGTERM)
-          told.add(step)
+          ended.add(step)
         continue
       if code is None:
         os.killpg(process.pid, signal.SIGKILL)
       del running[step]
       seconds = round(time.monotonic() - began, 1)
-      did = 'cut' if step in told else 'done' if code == 0 else f'failed ({code})'
+      did = 'cut' if step in ended else 'done' if code == 0 else f'failed ({code})'
       state[step.name] = dict(state=did, seconds=seconds, **machine)
       print(f'{step.name}: {did} after {seconds} s', flush=True)
       if did.startswith('failed'):
         print(_tail(WORK / f'{step.name}.log'), flush=True)
       _keep_state(state, out)
-    late = pace.late([step for step in running if step not in told], left + later)
+    late = pace.late([step for step in running if step not in ended], left + later)
     if late:
       print(f'{late.name}: would not be done in time, and the others are slower beside it')
       os.killpg(running[late][0].pid, signal.SIGTERM)
-      told.add(late)
+      ended.add(late)
     for step in list(waiting):
       if left < step.seconds:
         waiting.remove(step)

@@ -260,7 +260,7 @@ def _breaks(before, config, init, step) -> list[str]:
   if counts[0] != counts[1]:
     phases = [*rows[0], (ends[1] - step, config.batch_size)]
     raise errors.UserError(
-      f'--init {init} has read {counts[0]:,} rows by step {step:,}, and this config goes on at row '
+      f'--init {init} has read {counts[0]:,} rows by step {step:,}, and this config resumes at row '
       f'{counts[1]:,}: set config.phases to {tuple((n, {"batch_size": b}) for n, b in phases)}.'
     )
   notes = [

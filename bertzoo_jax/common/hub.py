@@ -121,8 +121,10 @@ def _check_card(address, card):
   """Raises UserError where the card of a local data set looks for files outside: that library would
   list all folders there.
   """
-  told = huggingface_hub.metadata_load(card) if os.path.isfile(card) else None
-  rows = [(row.get('data_dir'), row.get('data_files')) for row in (told or {}).get('configs') or ()]
+  metadata = huggingface_hub.metadata_load(card) if os.path.isfile(card) else None
+  rows = [
+    (row.get('data_dir'), row.get('data_files')) for row in (metadata or {}).get('configs') or ()
+  ]
   if re.search(r'"/|"\.\.["/]|/\.\.["/]|://', json.dumps(rows, default=str)):
     raise errors.UserError(f'{address}: {card} names files outside that folder: take another.')
 

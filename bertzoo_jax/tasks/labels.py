@@ -189,7 +189,7 @@ def _classes(train, given):
   found = {label[0] for label in train.labels}
   words = {label for label in found if _number(label) is None}
   beside_numbers = words < found and all(word.lower() in _NO_NUMBER for word in words)
-  # {−1, 1} and {−1, 0, 1} are opinions; beside names, or beside 0, 1 and 2, −1 is none
+  # {−1, 1} and {−1, 0, 1} are opinions; beside names, or beside 0, 1 and 2, −1 is no label
   no_gold = (
     {x for x in found - words if _number(x) in (-1, -100)} if words or len(found) > 3 else {}
   )

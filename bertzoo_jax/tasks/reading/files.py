@@ -46,7 +46,7 @@ class LeftOut(dict):
       )
 
   def notes(self, split, name, unit, place='line') -> list[str]:
-    """A sentence for each reason. name: of the file; unit: 'row'; place: of what it is counted."""
+    """A sentence for each reason. name: of the file; unit: 'row'; place: unit of its number."""
     return [
       f'{"" if split == UNLABELLED else f"{split}: "}{many:,} {unit}{"s" if many > 1 else ""} of '
       f'{name} {reason} left out, the first is {"" if unit == place else "at "}{place} {first}.'
