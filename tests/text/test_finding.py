@@ -214,9 +214,12 @@ def test_a_dataset_that_only_beam_can_build_is_refused_before_it_starts(monkeypa
     info = type(
       'Info',
       (),
-      dict(full_name='mine/1.0.0', splits={'train': type('Split', (), dict(num_bytes=5))}),
+      dict(
+        full_name='mine/1.0.0',
+        splits={'train': type('Split', (), dict(num_bytes=5, filepaths=[]))},
+      ),
     )
-    prepared = False
+    data_dir, prepared = '/prepared', False
 
     def is_prepared(self):
       return self.prepared
