@@ -102,6 +102,26 @@ def test_stats_measure_what_the_config_asks(corpus):
   assert '[CLS]' not in text
 
 
+@pytest.mark.parametrize(
+  'change, words',
+  [
+    ('objective=mlm_span_boundary', 'needs span_left, .* masking=token does not write'),
+    ('masking=permutation', "for a network that reads 'order'"),
+    ({'objective.name': 'mlm_par'}, "No objective is called 'mlm_par'. Did you mean 'mlm_pair'"),
+    ({'phases': ((4, {'objective': {'name': 'mlm', 'pair_weight': 2.0}}),)}, "no 'pair_weight'"),
+  ],
+)
+def test_rows_that_the_objective_cannot_learn_from_are_shown_with_the_reason(corpus, change, words):
+  config = _config()
+  if isinstance(change, str):
+    section, _, name = change.partition('=')
+    config[section] = getattr(parts, name)()
+  else:
+    config = _config(**change)
+  with pytest.warns(UserWarning, match=f'pretrain refuses this config: .*{words}'):
+    assert '[CLS]' in _show(corpus, config, rows=1)
+
+
 def test_packed_pieces_are_set_apart(corpus):
   config = bert.get_config('tiny,format=doc_sentences,objective=mlm')
   config.update_from_flattened_dict(

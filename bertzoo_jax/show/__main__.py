@@ -12,13 +12,17 @@ import os
 import shutil
 import statistics
 import tempfile
+import warnings
 import zipfile
 
 import numpy as np
 import rich.table
 from absl import flags
 
+from bertzoo_jax import assembly
 from bertzoo_jax import cli
+from bertzoo_jax import objectives
+from bertzoo_jax.assembly import checks
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import moving
@@ -82,6 +86,11 @@ def show(
   else:
     pipe = pipeline.of_phase(corpus, chosen, keep_units=units)
     batches = pipe.iterate(first - chosen.first_step, end - chosen.first_step)
+  try:
+    encoder = assembly.encoder(fields, corpus.vocab_size)
+    checks.of_rows(fields, pipe.features, encoder, objectives.of(fields, corpus.vocab_size))
+  except errors.UserError as e:
+    warnings.warn(f'pretrain refuses this config: {e}', stacklevel=2)
   if npz is not None:
     meta = {
       **dict(vocab_size=corpus.vocab_size, special=corpus.special, corpus_hash=corpus.hash),

@@ -49,24 +49,29 @@ def codes(text: str) -> np.ndarray:
 
 def kinds(codes_C: np.ndarray) -> np.ndarray:
   """BLANK, LETTER (also digits and combining marks), ALONE or OTHER of code points, uint8 [C]."""
-  return _look_up(codes_C, _kinds(), _kind)
+  return _look_up(codes_C, _kind, np.uint8)
 
 
 def is_han(codes_C: np.ndarray) -> np.ndarray:
   """Whether each is a Han character (of any block), bool [C]."""
-  return _look_up(codes_C, _han(), lambda c: _within(c, _HAN))
+  return _look_up(codes_C, _within(_HAN), bool)
 
 
 def is_cjk(codes_C: np.ndarray) -> np.ndarray:
   """Whether each is Han, kana, bopomofo, or their punctuation and wide forms, bool [C]."""
-  return _look_up(codes_C, _cjk(), lambda c: _within(c, _CJK))
+  return _look_up(codes_C, _within(_CJK), bool)
 
 
-def _look_up(codes_C, table, one):
-  out_C = table[np.minimum(codes_C, 0xFFFF)]
+def _look_up(codes_C, one, dtype):
+  out_C = _table(one, dtype)[np.minimum(codes_C, 0xFFFF)]
   for i in np.flatnonzero(codes_C > 0xFFFF).tolist():
     out_C[i] = one(int(codes_C[i]))
   return out_C
+
+
+@functools.cache
+def _table(one, dtype):
+  return np.array([one(c) for c in range(1 << 16)], dtype)
 
 
 def _kind(code):
@@ -74,24 +79,10 @@ def _kind(code):
   if chr(code).isspace() or category[0] == 'Z' or category == 'Cc':
     return BLANK
   if category[0] in 'LNM':
-    return ALONE if _within(code, _UNSPACED) else LETTER
+    return ALONE if _within(_UNSPACED)(code) else LETTER
   return OTHER
 
 
-def _within(code, blocks):
-  return any(a <= code <= b for a, b in blocks)
-
-
 @functools.cache
-def _kinds():
-  return np.array([_kind(c) for c in range(1 << 16)], np.uint8)
-
-
-@functools.cache
-def _han():
-  return np.array([_within(c, _HAN) for c in range(1 << 16)])
-
-
-@functools.cache
-def _cjk():
-  return np.array([_within(c, _CJK) for c in range(1 << 16)])
+def _within(blocks):
+  return lambda code: any(a <= code <= b for a, b in blocks)

@@ -63,7 +63,7 @@ def tfds(task_dir, fields) -> Source:
     fields.dev_share,
     digest,
     (),
-    read_file,
+    files.warning(read_file),
     fields.stratified,
   )
 
@@ -74,8 +74,8 @@ def tfds_tags(task_dir, fields) -> Source:
   splits, digest = _read(task_dir, fields, read, lambda e: e.keys)
   splits, notes = tagged.schemed(splits, fields.scheme, fields.convert) if splits else ({}, [])
   read_file = lambda path: tagged.sentences(storage.path(path), UNLABELLED, hashlib.sha256())
-  share, labels = fields.dev_share, tuple(fields.labels)
-  return Source(splits, labels, ('tag',), (), share, digest, tuple(notes), read_file)
+  known = tuple(fields.labels), ('tag',), (), fields.dev_share, digest, tuple(notes)
+  return Source(splits, *known, files.warning(read_file))
 
 
 def _read(task_dir, fields, read, texts):
