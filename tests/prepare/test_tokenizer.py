@@ -154,7 +154,7 @@ def test_ten_lines_make_a_config_of_another_language_at_any_size_and_for_any_amo
       mixture.check({opened.path: opened.manifest}, config)
 
 
-@pytest.mark.parametrize('first, per_row', [(0x4E00, 20), (0x3041, 1)])
+@pytest.mark.parametrize('first, per_row', [(0x4E00, 10), (0x3041, 1)])
 def test_a_vocabulary_that_grows_for_its_characters_says_its_size(tmp_path, first, per_row):
   rare = 1500 if per_row > 1 else 80
   text = [chr(first + i) for i in range(rare) for _ in range(per_row if i < 900 else 1)]
