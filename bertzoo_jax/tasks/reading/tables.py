@@ -373,7 +373,7 @@ def _called(values, schema, column):
     return values
   named = lambda v: names.get(v, v) if type(v) is int else v
   name = lambda v: list(map(name, v)) if isinstance(v, list) else named(v)
-  return [name(value) for value in values]
+  return name(values)
 
 
 # --- values → texts ---
