@@ -324,7 +324,7 @@ def _train(config, text, say):
   if trained.vocab_size > vocab_size:
     say(
       f'tokenizer.vocab_size=auto: {trained.vocab_size:,} pieces, since {vocab_size:,} have no '
-      f'room for the characters that cover {100 * tokenizers.COVERED:g} % of the text.'
+      f'room for the characters (config.tokenizer.coverage={config.tokenizer.get("coverage")}).'
     )
   return trained
 

@@ -235,7 +235,7 @@ def test_rows_of_any_length_are_applied_from_numpy_arrays(places, changed, monke
   batch = {name: jnp.asarray(x) for name, x in verify.random_batch(600, 520, 2, 0).items()}
   given = {**batch, changed: np.asarray(batch[changed])}
   out = jax.eval_shape(lambda params: model.apply(params, given), model.params)
-  assert out['vectors'].shape == (4, 520, 32)
+  assert out['vectors'].shape[1:] == (520, 32)
 
 
 def test_three_lines_of_python_give_vectors(places):
