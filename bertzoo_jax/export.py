@@ -114,11 +114,6 @@ def export(
   return rows
 
 
-_LEFT_TO_RIGHT = (
-  'In training tokens saw no later ones. In this class they see all, so its vectors are others.'
-)
-
-
 def _told(config, phase) -> dict:
   """The config that a card describes: of the phase that trained last, with every phase's rows."""
   phases = [
@@ -162,10 +157,7 @@ def _write_network(
     length = min(length, _LONGEST)
   rows = _verify(directory, a, encoder, params, special, own, length)
   told = card.Run(
-    card.with_learned(
-      a._replace(heads=f'{a.heads} {_LEFT_TO_RIGHT}') if 'next_head' in apart else a,
-      network.learned,
-    ),
+    card.with_learned(a, network.learned, apart),
     encoder,
     sizes=a.sizes(encoder, special),
     config=config,

@@ -75,8 +75,13 @@ class Run(NamedTuple):
     return self.head != ''
 
 
-def with_learned(a: Architecture, learned: tuple[str, ...]) -> Architecture:
-  """The Architecture with its card's text for a head that learned from left to right."""
+def with_learned(a: Architecture, learned: tuple[str, ...], apart=()) -> Architecture:
+  """The Architecture with its card's text for a head that learned from left to right.
+
+  apart: heads that the class has no place for.
+  """
+  if 'next_head' in apart:
+    return a._replace(heads=f'{a.heads} {_SAID["later_unseen"]}')
   if 'left to right' not in learned:
     return a
   said = f'{a.heads} {_SAID["left_to_right_and_masked"]}'

@@ -74,11 +74,7 @@ _STAND_INS = (  # the same, of text files in place of the file that was meant, o
 _OF_SOURCES = (  # the same; a text of a task, or Markdown, may begin so
   (rb'(?is)(?:<!--.*?-->\s*)*<(?:div|p|h[1-6])[\s>]', 'a web page (HTML)', _EXTRACT),
   (rb'\{\s*\n\s*"', 'one JSON object over several lines', 'write one per line, or a list of them'),
-  (
-    rb'(?:\d+\s*\n)?\d+:\d\d:\d\d[,.]\d+ +-->|WEBVTT\s',
-    'a file of subtitles',
-    'extract its text first',
-  ),
+  (rb'(?:\d+\s*\n)?\d+:\d\d:\d\d[,.]\d+ +-->|WEBVTT\s', 'a file of subtitles', _BRING),
 )
 _MARKUP = '.srt .vtt .ass .yaml .yml .toml .ini .tex .bib'.split()
 _TABLES, _MARKDOWN = ('.csv', '.tsv', '.tab'), ('.md', '.markdown', '.mdx')

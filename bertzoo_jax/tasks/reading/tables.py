@@ -132,7 +132,7 @@ def _delimited(rows, path, choose, header, names) -> Table:
       continue
     if not width:
       first = [field.strip() for field in fields]
-      titled = _is_header(first, names, choose) if names else header
+      titled = first == names or _fits(first, choose) if names else header
       known = first if titled else _names_of(first, names, choose)
       found, width = _chosen(known, path, choose, guess=titled and not names), len(known)
       at = {name: known.index(name) for name in found.values()}
@@ -246,11 +246,6 @@ def _refuse_quotes(data, path, separator, kind, usual):
       f'{path}, line {proof or min(always)}: quotes enclose fields, as pandas and Excel write '
       f'them: set --config.source.quotes={kind}, or {usual} if the quotes are a part of the texts.'
     )
-
-
-def _is_header(first, names, choose) -> bool:
-  """Whether the first line names the columns of a file that may have none."""
-  return first == names or _fits(first, choose)
 
 
 def _fits(names, choose) -> bool:
