@@ -139,7 +139,7 @@ def _notes(split, members, told, source, mixture, batch_size) -> list[str]:
       f'A corpus is so small in its mixture that its share is rounded by {source.rounding:.0%}: '
       'the epochs say how often each is read; a larger weight in config.mixture is met better.'
     )
-  if source.rows_per_epoch < batch_size:
+  if split == 'train' and source.rows_per_epoch < batch_size:
     whole = of[0] if len(of) == 1 else ''
     notes.append(
       f'Split {split!r}{whole}: there are {source.rows_per_epoch} rows, less than a batch of '
