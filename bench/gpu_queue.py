@@ -15,9 +15,9 @@ step that was cut resumes in the next `run` on the same machine, since its workd
 bench/gpu_queue.json. `left` prints what is still to do. `--device=cpu` rehearses all steps with
 tiny networks.
 
-One run trains at a time: three beside one another were no faster together (an H200: 0.66 M tokens/s
-alone, three 0.59 M together). Scores, exports and tests run beside it. Steps that time need the card
-alone: they wait until the others have ended, compile beside one another, and take their turns.
+One run trains at a time: on an H200 one reads 0.66 M tokens/s, three beside one another 0.59 M.
+Scores, exports and tests run beside it. Steps that time need the card alone: they wait until the
+others have ended, compile beside one another, and take their turns.
 """
 
 import argparse
