@@ -365,7 +365,7 @@ def average_precision(scores, replaced):
 
 
 def reference(scores, replaced):
-  """Metrics over tokens, written out; the area counts pairs. Scores in eighths for the precision."""
+  """Metrics over tokens, written out: the area by pairs, the precision with scores in eighths."""
   flagged = scores > 0
   hits, misses = scores[replaced], scores[~replaced]
   area = np.mean((hits[:, None] > misses) + 0.5 * (hits[:, None] == misses))
