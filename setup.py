@@ -54,14 +54,16 @@ packages.remove('bertzoo_jax.configs')
 configs = setuptools.find_packages(include=['configs', 'configs.*'])
 
 setuptools.setup(
-  name='bertzoo_jax',
+  name='bertzoo-jax',
   version=version,
   description='Pretraining encoder language models (BERT to XLNet) in JAX on TPUs',
   license='Apache-2.0',
   python_requires='>=3.12',
-  packages=[*packages, *(f'bertzoo_jax.{name}' for name in configs)],
-  package_dir={'bertzoo_jax.configs': 'configs'},
+  packages=[*packages, *(f'bertzoo_jax.{name}' for name in configs), 'bertzoo_jax.sample'],
+  package_dir={'bertzoo_jax.configs': 'configs', 'bertzoo_jax.sample': 'data/sample'},
+  entry_points={'console_scripts': ['bertzoo = bertzoo_jax.__main__:main']},
   package_data={
+    'bertzoo_jax.sample': ['federalist.txt', 'sherlock.txt', 'time_machine.txt'],  # of the demo
     'bertzoo_jax.hf': ['cards/*'],
     'bertzoo_jax.reproduce': ['table.html'],
     'bertzoo_jax.text': ['abbreviations/*.txt'],

@@ -1,18 +1,19 @@
-"""Converts pickled weights (Microsoft's releases of DeBERTa; torch) and TensorFlow checkpoints
-(Google's of BERT, ALBERT and ELECTRA; tensorflow) into directories that --init reads.
+"""Converts pickled weights and TensorFlow checkpoints into directories that --init reads.
 
     python -m bertzoo_jax.convert --model DIR --out OUT
 
-DIR has config.json and pytorch_model.bin, or its parts. If pytorch_model.generator.bin lies beside
-them, as in releases of DeBERTaV3, the command writes OUT/discriminator and OUT/generator, for
+DIR has config.json and pytorch_model.bin, or its parts, as Microsoft's releases of DeBERTa (which
+needs torch). If pytorch_model.generator.bin lies beside them, as in releases of DeBERTaV3, the
+command writes OUT/discriminator and OUT/generator, for
 
     --init hf:OUT/discriminator,hf:OUT/generator
 
 Otherwise it writes OUT. The generator's number of layers is read from its file.
 
-Or DIR has a checkpoint (bert_model.ckpt.index and its data), bert_config.json or
-albert_config.json, and vocab.txt or a SentencePiece model. ELECTRA's checkpoint has two networks
-and no config: heads have 64 dimensions.
+Or DIR has Google's checkpoint of BERT, ALBERT or ELECTRA (bert_model.ckpt.index and its data; it
+needs tensorflow), bert_config.json or albert_config.json, and vocab.txt or a SentencePiece model.
+ELECTRA's checkpoint has two networks and no config: heads have 64 dimensions.
+
 --model OWNER/NAME fetches the files from the Hugging Face hub.
 
 No code in the pickles is run. Every tensor is written, floats as float32. The vocabulary head's

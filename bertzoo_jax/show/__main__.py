@@ -81,7 +81,8 @@ def show(
     batches = itertools.islice(itertools.chain.from_iterable(rows_of_all), first, end)
   else:
     pipe = pipeline.of_phase(corpus, chosen, keep_units=units)
-    batches = pipe.iterate(first - chosen.first_step, end - chosen.first_step)
+    # One by one: for a few batches, importing TensorFlow takes longer than all else.
+    batches = map(pipe.batch, range(first - chosen.first_step, end - chosen.first_step))
   if npz is not None:
     meta = {
       **dict(vocab_size=corpus.vocab_size, special=corpus.special, corpus_hash=corpus.hash),
