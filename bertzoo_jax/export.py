@@ -71,7 +71,10 @@ def export(
   out = storage.path(out)
   check_free(out)
   params, step, workdir = checkpoint.load_params(address)
-  workdir, average = storage.path(workdir), checkpoint.parse_address(address)[2]
+  workdir, average = storage.path(workdir), checkpoint.parse_address(address)[2] or ''
+  if average.startswith('average:'):
+    steps = ', '.join(map(str, checkpoint.averaged(workdir, step, average)))
+    average = f'{average}, the mean of the steps {steps}'
   config = workdirs.run_config(workdir)
   phase = configuration.phase_at(config, step).config
   trained = objectives.networks_of(phase, weights.vocabulary_size(params))
@@ -91,8 +94,8 @@ def export(
       written += [str((directory / name).relative_to(root)) for name in files]
       place = out / network.name if len(trained) > 1 else out
       said.append(
-        f'{place}: {wished}, step {step:,}, {sum(x.size for x in tensors.values()):,} parameters '
-        f'in {len(tensors)} tensors'
+        f'{place}: {wished}, step {step:,}{average and f" ({average})"}, '
+        f'{sum(x.size for x in tensors.values()):,} parameters in {len(tensors)} tensors'
       )
       if other := architectures.choose(wished).computes(network.encoder).said:
         said.append(other.replace('**', ''))
@@ -109,11 +112,6 @@ def export(
     said.append(f'not exported, since no class has a place for it: {", ".join(left)}')
   print('\n'.join(said))
   return rows
-
-
-_LEFT_TO_RIGHT = (
-  'In training tokens saw no later ones. In this class they see all, so its vectors are others.'
-)
 
 
 def _told(config, phase) -> dict:
@@ -138,7 +136,8 @@ def _write_network(
   aside = {path: x for path, x in whole.items() if path not in flat}
   params = weights.unflatten(flat)
   apart = sorted({path.split('/')[0] for path in aside})
-  one_way = 'next_head' in apart
+  if objective.one_way(weights.unflatten(whole), network.learned):  # it saw no mask
+    config = {key: section for key, section in config.items() if key != 'masking'}
   special, files, own = _tokenizer(tokenizer, config, a, encoder, heads.in_paths(whole))
   task = heads.task_of(config['objective'])
   tensors, hf_json = convert(a, flat, encoder, special, task, aside)
@@ -158,9 +157,7 @@ def _write_network(
     length = min(length, _LONGEST)
   rows = _verify(directory, a, encoder, params, special, own, length)
   told = card.Run(
-    card.with_learned(
-      a._replace(heads=f'{a.heads} {_LEFT_TO_RIGHT}') if one_way else a, network.learned
-    ),
+    card.with_learned(a, network.learned, apart),
     encoder,
     sizes=a.sizes(encoder, special),
     config=config,

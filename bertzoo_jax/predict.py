@@ -37,10 +37,7 @@ def predict(
     raise errors.UserError(f'--out {out}: give a name that ends with {" or ".join(FORMS)}.')
   storage.check_new(out)
   predictor = loading.load(address, dtype).predictor
-  split = predictor.read(file, columns, header)
-  for note in split.notes:
-    print(f'note: {note}', flush=True)
-  lines = predictor.answers(split, batch_size)
+  lines = predictor.answers(predictor.read(file, columns, header), batch_size)
   out.parent.mkdir(parents=True, exist_ok=True)
   storage.write_text(out, write(lines))
   return len(lines)

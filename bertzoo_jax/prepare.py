@@ -320,7 +320,13 @@ def _train(config, text, say):
     with progress.Meter(next(readings), text.bytes, say) as meter:
       yield from _training_texts(text, config.corpus.held_out, share, joiner, meter)
 
-  return tokenizers.train(config.tokenizer.to_dict(), read, total)
+  trained = tokenizers.train(config.tokenizer.to_dict(), read, total)
+  if trained.vocab_size > vocab_size:
+    say(
+      f'tokenizer.vocab_size=auto: {trained.vocab_size:,} pieces, since {vocab_size:,} have no '
+      f'room for the characters (config.tokenizer.coverage={config.tokenizer.get("coverage")}).'
+    )
+  return trained
 
 
 def _most(config) -> int:

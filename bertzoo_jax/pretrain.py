@@ -25,6 +25,7 @@ no TPU has run it yet. A GPU needs XLA_FLAGS=--xla_gpu_deterministic_ops=true.
 
 import functools
 import os
+import warnings
 
 import jax
 from absl import flags
@@ -38,6 +39,7 @@ from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.corpus import mixture
+from bertzoo_jax.corpus import report
 from bertzoo_jax.runs import distributed
 from bertzoo_jax.runs import preemption
 from bertzoo_jax.training import data as training_data
@@ -87,6 +89,8 @@ def _open(config, path, cache_dir) -> training_data.Data:
   corpus = mixture.open(path, config, cache_dir)
   for member in corpus.members:
     corpora.verify(member.path)
+    for said in report.unlike_words(member.manifest) if config.run.keep_words else ():
+      warnings.warn(f'Corpus {member.path}: {said}', stacklevel=2)
 
   pipes = {}  # of the held-out rows of each phase
 

@@ -102,6 +102,26 @@ def test_stats_measure_what_the_config_asks(corpus):
   assert '[CLS]' not in text
 
 
+@pytest.mark.parametrize(
+  'change, words',
+  [
+    (dict(objective=parts.mlm_span_boundary()), 'needs span_left, .* masking=token does not write'),
+    (dict(masking=parts.permutation(num_predictions=9)), "for a network that reads 'order'"),
+    (
+      dict(objective={'name': 'mlm_par'}),
+      "No objective is called 'mlm_par'. Did you mean 'mlm_pair'",
+    ),
+    (dict(objective={'name': 'mlm', 'pair_weight': 2.0}), "no 'pair_weight'"),
+  ],
+)
+def test_rows_that_the_objective_cannot_learn_from_are_shown_with_the_reason(corpus, change, words):
+  config = _config()
+  for section, part in change.items():
+    config[section] = part
+  with pytest.warns(UserWarning, match=f'pretrain refuses this config: .*{words}'):
+    assert '[CLS]' in _show(corpus, config, rows=1)
+
+
 def test_packed_pieces_are_set_apart(corpus):
   config = bert.get_config('tiny,format=doc_sentences,objective=mlm')
   config.update_from_flattened_dict(

@@ -240,42 +240,41 @@ def _branching(config, init, layers, data, end):
       f'count from the start of {workdir}.'
     )
   initial_weights.check_vocabulary(init, storage.path(workdir) / 'tokenizer', data.tokenizer)
-  return workdir, step, _breaks(before, config, init, step)
+  other = workdirs.corpus_record(workdir).get('hash') != data.corpus['hash']
+  notes = [f'note: {init} was trained on another corpus'] * other
+  return workdir, step, notes + _breaks(before, config, init, step)
 
 
 def _breaks(before, config, init, step) -> list[str]:
   """Notes on what changes at the step of a branch. Raises UserError if another row than the next
   one would follow.
   """
-  rows, ends, fields, last = [], [], [], []
-  for one in (before, config):
-    found = configuration.phases(one)
-    here = configuration.phase_at(one, min(step + 1, found[-1].end_step))  # that takes the next one
-    read = [(min(step, p.end_step) - p.first_step, p.config.batch_size) for p in found]
-    rows.append([(steps, size) for steps, size in read if steps > 0])
-    ends.append(found[-1].end_step)
-    fields.append((here.config.schedule, here.first_step, here.steps, ends[-1]))
-    last.append(here.config)
-  counts = [sum(steps * size for steps, size in read) for read in rows]
-  if counts[0] != counts[1]:
-    phases = [*rows[0], (ends[1] - step, config.batch_size)]
+  end = configuration.total_steps(config)
+  ends = configuration.total_steps(before), end
+  # the phases that take the next step
+  at = [configuration.phase_at(c, min(step + 1, n)) for c, n in zip((before, config), ends)]
+  theirs, ours = (p.examples + (step - p.first_step) * p.config.batch_size for p in at)
+  if theirs != ours:
+    done = [(min(step, p.end_step) - p.first_step, p) for p in configuration.phases(before)]
+    sizes = [(n, p.config.batch_size) for n, p in [*done, (end - step, at[1])] if n > 0]
     raise errors.UserError(
-      f'--init {init} has read {counts[0]:,} rows by step {step:,}, and this config resumes at row '
-      f'{counts[1]:,}: set config.phases to {tuple((n, {"batch_size": b}) for n, b in phases)}.'
+      f'--init {init} has read {theirs:,} rows by step {step:,}, and this config resumes at row '
+      f'{ours:,}: set config.phases to {tuple((n, {"batch_size": b}) for n, b in sizes)}.'
     )
   notes = [
     f'note: config.{name} was another one in {init}: rows may be read again'
     for name in ('format', 'length', 'seed')
-    if last[0][name] != last[1][name]
+    if at[0].config[name] != at[1].config[name]
   ]
-  if any(named.is_outside(x[0].name) for x in fields):  # a stranger's run may name it
+  if any(named.is_outside(p.config.schedule.name) for p in at):  # a stranger's run may name it
     return notes
-  rates = [float(schedules.for_phase(*x)(step)) for x in fields]
+  fields = [(p.config.schedule, p.first_step, p.steps, n) for p, n in zip(at, ends)]
+  rates = [float(schedules.for_phase(*own)(step)) for own in fields]
   if max(rates) > 1.5 * min(rates):
-    remedy = f'; --config.schedule.decay={ends[1] - step} is a decay that begins here'
+    remedy = f'; --config.schedule.decay={end - step} is a decay that begins here'
     notes.append(
       f'note: the rate goes from {rates[0]:.1e} ({init}) to {rates[1]:.1e}'
-      + (remedy if 'decay' in config.schedule else '')
+      + remedy * ('decay' in config.schedule)
     )
   return notes
 

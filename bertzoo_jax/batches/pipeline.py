@@ -11,7 +11,6 @@ B rows of the global batch, b of this host, L length, P predictions.
 
 import dataclasses
 import itertools
-import math
 import warnings
 
 import numpy as np
@@ -335,13 +334,11 @@ class Pipeline:
     the same masks.
 
     More rows than n batches hold: evenly spaced ones, and of lanes the first n steps. Rows that
-    fill the last batch are padding throughout (pack_ids 0) and predict nothing; pair labels have no
-    weight, so a format that has them leaves the unfilled batch out, unless it is the only one.
+    fill the last batch are padding throughout (pack_ids 0) and predict nothing.
     """
     total, size, place = self.rows_per_epoch, self._place.batch_size, self._place
-    whole = max(1, total // size) if self._format.has_pairs else math.ceil(total / size)
-    rows = np.arange(whole * size)
-    if whole > n:
+    rows = np.arange(-(-total // size) * size)
+    if len(rows) > n * size:
       rows = np.arange(n * size)
       rows = rows if self._source.order.in_lanes else rows * total // (n * size)
     for first in range(0, len(rows), size):

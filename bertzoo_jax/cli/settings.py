@@ -83,6 +83,9 @@ def _place(config, key: str):
     config = config[name] if name in config else None
     if not isinstance(config, ml_collections.ConfigDict):
       return None
+  if field not in config and field in (usual := named.defaults(config, '.'.join(sections))):
+    with config.unlocked():
+      config[field] = usual[field]
   return (config, field) if field in config else None
 
 

@@ -185,11 +185,12 @@ class Repository:
       f'{self.name}@{branch} cannot be pushed to',
       'run the same line again',
       'correct the name, or give a token that may write there',
+      'leave --push out',
     )
 
 
 @contextlib.contextmanager
-def _told(what, again, remedy):
+def _told(what, again, remedy, offline='name files that are here'):
   """Turns an error of the hub into a TryAgain with `again` if it may pass, else a UserError."""
   try:
     yield
@@ -198,11 +199,10 @@ def _told(what, again, remedy):
   except Exception as e:  # of many libraries: the network's, the hub's, the cache's
     cause = errors.words(e).replace(huggingface_hub.get_token() or '\0', '…')[:160]
     what = f'{what} ({cause or type(e).__name__} …)'
-    if any(storage.may_pass(reason) for reason in _reasons(e)) and not constants.HF_HUB_OFFLINE:
-      raise errors.TryAgain(f'{what}: {again}.') from e
     if constants.HF_HUB_OFFLINE:
-      remedy = '$HF_HUB_OFFLINE is set: unset it, or name files that are here'
-      raise errors.UserError(f'{what}: {remedy}.') from e
+      remedy = f'$HF_HUB_OFFLINE is set: unset it, or {offline}'
+    elif any(map(storage.may_pass, _reasons(e))):
+      raise errors.TryAgain(f'{what}: {again}.') from e
     raise errors.UserError(f'{what}: {remedy}.') from e
 
 

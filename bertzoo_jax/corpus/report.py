@@ -8,6 +8,7 @@ _COUNTED = tuple(
   f'{many}{level}' for level in ('words', 'phrases', 'entities') for many in ('', 'multi_piece_')
 )
 _LONG_WORDS = 6  # tokens per word: more are hardly words
+_LONG_BLANKS = 15  # characters between blanks: in languages that part words, at most 9
 _LOST = 0.05  # share of the characters of a text above which their loss is a warning
 _SETTING = '--config.tokenizer.'
 
@@ -88,6 +89,18 @@ def _lost_characters(manifest) -> list[str]:
   return lines
 
 
+def unlike_words(manifest) -> list[str]:
+  """A sentence on words by blanks that are as long as sentences; none elsewhere."""
+  words = sum(many or 0 for many in manifest.get('words', {}).values())
+  characters = manifest.get('report', {}).get('characters', 0)
+  if characters <= _LONG_BLANKS * words:
+    return []
+  return [
+    f'words are counted by blanks, here one for {characters / max(words, 1):.0f} characters: '
+    'run.keep_words counts these, and not the words of the language.'
+  ]
+
+
 def _words(manifest, split) -> str:
   """Words by blanks, where they were counted."""
   found = manifest.get('words', {}).get(split)
@@ -148,7 +161,7 @@ def describe(manifest: dict, where: str) -> str:
       f'blanks between its words, and is config.corpus.words={manifest["corpus"]["words"]} meant? '
       'Few whole words fit into the tokens that a row may mask.'
     )
-  lines += _lost_characters(manifest)
+  lines += [f'  note: {said}' for said in unlike_words(manifest)] + _lost_characters(manifest)
   if not splits['held_out']['documents']:
     lines.append(
       '  note: no document fell into the held-out share, so a run cannot be evaluated: '

@@ -171,14 +171,7 @@ def _predict(file, split, task, chosen, workdir):
   said = work.outputs(chosen.resolved, params, split, task)
   out = storage.path(workdir) / chosen.name / f'{storage.path(file).name}.predictions.jsonl'
   submission.predictions(out, task, split, said)
-  _say(
-    '\n'.join(
-      [
-        *(f'note: {note}' for note in split.notes),
-        f'{len(split.source):,} predictions are in {out}',
-      ]
-    )
-  )
+  _say(f'{len(split.source):,} predictions are in {out}')
 
 
 def _json(found, majority):

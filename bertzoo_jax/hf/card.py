@@ -42,7 +42,7 @@ class Run(NamedTuple):
     init: the address of --init that the run began with; None for random weights.
     checked: the comparisons after export.
     aside: names of heads in weights.HEADS.
-    average: which average the weights are, as in their address; None for none.
+    average: which average the weights are; '' for none.
   """
 
   architecture: Architecture
@@ -57,7 +57,7 @@ class Run(NamedTuple):
   init: str | None
   checked: str
   aside: tuple = ()
-  average: str | None = None
+  average: str = ''
 
   @property
   def task(self) -> str | None:
@@ -75,16 +75,23 @@ class Run(NamedTuple):
     return self.head != ''
 
 
-def with_learned(a: Architecture, learned: tuple[str, ...]) -> Architecture:
-  """The Architecture with its card's text for a head that learned from left to right."""
+def with_learned(a: Architecture, learned: tuple[str, ...], apart=()) -> Architecture:
+  """The Architecture with its card's text for a head that learned from left to right.
+
+  apart: heads that the class has no place for.
+  """
+  if 'next_head' in apart:
+    return a._replace(heads=f'{a.heads} {_SAID["later_unseen"]}')
   if 'left to right' not in learned:
     return a
-  said = _SAID['left_to_right'] if len(learned) == 1 else _SAID['left_to_right_and_masked']
+  said = f'{a.heads} {_SAID["left_to_right_and_masked"]}'
+  if len(learned) == 1:
+    said = _SAID['left_to_right']
   causal = 'transformers has no class that reads this model from left to right.'
   if a.model_type in causal_classes.CLASSES:
     name = causal_classes.CLASSES[a.model_type]
     causal = f'`{name}.from_pretrained(DIRECTORY, is_decoder=True)` reads it from left to right.'
-  return a._replace(heads=f'{a.heads} {said} {causal}', pipeline='')
+  return a._replace(heads=f'{said} {causal}', pipeline='')
 
 
 def text(run: Run) -> str:

@@ -154,16 +154,21 @@ def masked_sums(logits_BPV, batch, name='mlm') -> dict[str, jax.Array]:
   }
 
 
+def row_weights(batch) -> jax.Array:
+  """[B] float32: 1 for a row of text, 0 for one that fills the last held-out batch."""
+  return jnp.any(batch['pack_ids'] > 0, axis=1).astype(jnp.float32)
+
+
 def pair_sums(encoder, params, hidden_BLD, batch) -> dict[str, jax.Array]:
   """{'pair_loss', 'pair_accuracy'}: numerators over the rows of a batch; total 'pairs'."""
   logits_B2 = heads.pair().logits(encoder, params, hidden_BLD, batch)
-  nll_B, correct_B = nll(logits_B2, batch['pair_labels'])
-  return {'pair_loss': jnp.sum(nll_B), 'pair_accuracy': jnp.sum(correct_B)}
+  found = dict(zip(('pair_loss', 'pair_accuracy'), nll(logits_B2, batch['pair_labels'])))
+  return {name: jnp.sum(x_B * row_weights(batch)) for name, x_B in found.items()}
 
 
 _TOTALS = {
   'masked': lambda batch: jnp.sum(batch['masked_weights']),
-  'pairs': lambda batch: jnp.asarray(batch['pair_labels'].shape[0], jnp.float32),
+  'pairs': lambda batch: jnp.sum(row_weights(batch)),
   'tokens': lambda batch: jnp.sum((batch['pack_ids'] > 0).astype(jnp.float32)),
 }
 

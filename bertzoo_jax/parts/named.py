@@ -118,6 +118,16 @@ def field(section, key: str, table: dict, what: str):
   return parameter.default
 
 
+def defaults(section, what: str) -> dict:
+  """{field: default} of the part of the user's that a section names, whose module is imported; {}
+  for another part.
+  """
+  name = section['name'] if 'name' in section else None
+  known = (definitions.parameters(resolve(name, {}, what)) or {}) if is_outside(name) else {}
+  fields = {key: p.default for key, p in known.items() if p.kind is p.KEYWORD_ONLY}
+  return {key: value for key, value in fields.items() if value is not inspect.Parameter.empty}
+
+
 def _module(part, what):
   name = part.partition(':')[0]
   try:

@@ -112,11 +112,8 @@ def table(config) -> list[Row]:
   """
   flat = {}
   for section, values in config.items():
-    flat |= configuration.flatten({section: values})
-    if named.is_outside(name := flat.get(f'{section}.name')):
-      for key, field in (fields.parameters(named.resolve(name, {}, section)) or {}).items():
-        if field.kind is field.KEYWORD_ONLY and field.default is not field.empty:
-          flat.setdefault(f'{section}.{key}', field.default)
+    usual = named.defaults(values, section) if hasattr(values, 'items') else {}
+    flat |= configuration.flatten({section: {**values, **usual, **values} if usual else values})
   rows = []
   for key, value in flat.items():
     found, field = _definition(config, key, outside=True)

@@ -17,7 +17,7 @@ def table(
   header: bool = True,
   columns: tuple = (),
   separator: str = 'auto',
-  quotes: fields.one_of('auto', 'double', 'none') = 'auto',
+  quotes: fields.one_of('auto', 'double', 'single', 'none') = 'auto',
   labels: tuple = (),
   leave_out: tuple = (),
   where: tuple = (),
@@ -39,7 +39,7 @@ def table(
   columns: their names in files that have no such line; one that begins with a header is then read
     by its own names.
   separator: auto (tab for tsv and txt, comma for csv) | the character.
-  quotes: auto (csv has them, tsv has none) | double | none.
+  quotes: auto (csv has double ones, tsv has none) | double | single | none.
   labels: the labels in the order of their classes, 'NAME|NAME' if one has several spellings; () for
     those of the train split, sorted (by number if all are numbers).
   leave_out: labels whose rows are left out ('-' in OCNLI and SNLI).
@@ -98,7 +98,7 @@ def question_table(
   header: bool = True,
   columns: tuple = (),
   separator: str = 'auto',
-  quotes: fields.one_of('auto', 'double', 'none') = 'auto',
+  quotes: fields.one_of('auto', 'double', 'single', 'none') = 'auto',
   dev_share: fields.SHARE_BELOW_1 = 0.1,
 ):
   """Questions of a table, one per row; an empty answer means that the passage has none.
@@ -124,7 +124,7 @@ def choices(
   header: bool = True,
   columns: tuple = (),
   separator: str = 'auto',
-  quotes: fields.one_of('auto', 'double', 'none') = 'auto',
+  quotes: fields.one_of('auto', 'double', 'single', 'none') = 'auto',
   dev_share: fields.SHARE_BELOW_1 = 0.1,
 ):
   """Questions with options, one of which is right.

@@ -144,10 +144,9 @@ def _shallower(loaded, report, words, encoder):
     )
   line = f'layers: {", ".join(map(str, numbers))} (from 0) of the {depth} of {report.source}'
   report = report._replace(encoder={**report.encoder, 'num_layers': wanted})
-  kinds = lambda fields: fields('global_every', 1) if fields('window', 0) else 1
+  period = lambda field: field('global_every', 1) if field('window', 0) else 1
+  theirs, ours = period(report.encoder.get), period(lambda *named: getattr(encoder, *named))
   kind = lambda number, period: 'local' if number % period else 'global'
-  theirs = kinds(report.encoder.get)
-  ours = kinds(lambda name, default: getattr(encoder, name, default))
   changed = [
     f'layer {number} was {kind(number, theirs)} and is {kind(place, ours)} now, as layer {place}: '
     f'take first:{wanted}, or numbers with the same place among {theirs}'

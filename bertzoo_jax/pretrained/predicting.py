@@ -105,16 +105,11 @@ class Predictor:
     source = dict(self.source)
     if columns:
       fields = next((f for f in _COLUMNS if set(f) <= source.keys()), ())
-      if len(columns) > len(fields):
-        raise errors.UserError(
-          f'--columns has {len(columns)} names, and a file of this task has {len(fields)} columns '
-          f'of texts ({", ".join(fields) or "it is read by the numbers of its columns"}).'
-        )
       used = [field for field in fields if source[field]]
-      if len(columns) < len(used) or len(set(columns)) < len(columns):
+      if not len(used) <= len(set(columns)) == len(columns) <= len(fields):
         raise errors.UserError(
           f'--columns={",".join(columns)}: a row of this task has {len(used)} columns of texts '
-          f'({", ".join(used)}): give as many names, each once.'
+          f'({", ".join(used) or "known by their numbers"}): give as many names, each once.'
         )
       source |= dict(zip(used if len(columns) == len(used) else fields, columns))
     if not header and 'header' in source:
@@ -122,9 +117,9 @@ class Predictor:
     if self._loaded.found.config is None and source['name'] == 'question_table':
       if str(path).endswith('.json'):
         source = dict(sources.squad(files={}))
-    return self._rows(*readers.reader(source)(storage.path(path)))
+    return self._rows(readers.reader(source)(storage.path(path)))
 
-  def _rows(self, examples, notes=()) -> tasks.Split:
+  def _rows(self, examples) -> tasks.Split:
     """The examples as rows. Raises UserError for pairs in place of single texts, or the reverse."""
     found = self._loaded.found
     if found.config is not None and 'text_b' in self.source:
@@ -133,7 +128,7 @@ class Predictor:
           f'{found.address} was trained on {"pairs of" if pairs else "single"} texts: give '
           f'{"a pair (a, b)" if pairs else "one text"} for each.'
         )
-    return self.task.rows(examples, notes=notes)
+    return self.task.rows(examples)
 
   def answers(self, split, batch_size: int = 32) -> list[dict]:
     """One line of predictions per example; see kinds.kind."""

@@ -285,31 +285,37 @@ def _load_params(address):
         f'{workdir}@average:K for the mean of checkpoints.'
       )
     return _read(folder / str(step), 'average'), step, workdir
-  kept = [s for s in step_folders.steps(workdir) if s <= step]
-  return _mean(folder, kept, int(kind.partition(':')[2])), step, workdir
+  return _mean(folder, averaged(workdir, step, kind)), step, workdir
 
 
-def _mean(folder, present, count):
-  """The mean of the parameters at the last `count` of some steps, added up in float64."""
+def averaged(workdir, step: int, kind: str) -> list[int]:
+  """The steps whose mean W@average:K@STEP is; kind: 'average:K'. Raises UserError for too few."""
+  present = [s for s in step_folders.steps(workdir) if s <= step]
+  count = int(kind.partition(':')[2])
   if len(present) < count:
     raise errors.UserError(
-      f'{folder.parent} has {len(present)} checkpoints up to step {present[-1]} ('
-      f'{", ".join(map(str, present))}), and average:{count} needs {count}: raise run.keep, or '
-      'average fewer.'
+      f'{workdir} has {len(present)} checkpoints up to step {present[-1]} ('
+      f'{", ".join(map(str, present))}), and {kind} needs {count}: raise run.keep, or average '
+      'fewer.'
     )
+  return present[-count:]
+
+
+def _mean(folder, steps):
+  """The mean of the parameters at some steps, added up in float64."""
   total, shapes = None, None
-  for step in present[-count:]:
+  for step in steps:
     if problem := step_folders.verify(folder / str(step)):
       raise errors.UserError(f'Checkpoint {step} of {folder.parent} is damaged: {problem}.')
     params = jax.tree.map(lambda x: x.astype(np.float64), _read(folder / str(step), 'params'))
     if total is not None and jax.tree.map(np.shape, params) != shapes:
       raise errors.UserError(
-        f'The last {count} checkpoints of {folder.parent} are of phases with other parameters: '
-        'average fewer.'
+        f'The last {len(steps)} checkpoints of {folder.parent} are of phases with other '
+        'parameters: average fewer.'
       )
     shapes = jax.tree.map(np.shape, params)
     total = params if total is None else jax.tree.map(np.add, total, params)
-  return jax.tree.map(lambda x: (x / count).astype(np.float32), total)
+  return jax.tree.map(lambda x: (x / len(steps)).astype(np.float32), total)
 
 
 def parse_address(address: str) -> tuple[str, str | None, str | None]:

@@ -12,6 +12,7 @@ import os
 import shutil
 import statistics
 import tempfile
+import warnings
 import zipfile
 
 import numpy as np
@@ -83,6 +84,7 @@ def show(
     pipe = pipeline.of_phase(corpus, chosen, keep_units=units)
     # One by one: for a few batches, importing TensorFlow takes longer than all else.
     batches = map(pipe.batch, range(first - chosen.first_step, end - chosen.first_step))
+  _check_network(fields, corpus, pipe.features)
   if npz is not None:
     meta = {
       **dict(vocab_size=corpus.vocab_size, special=corpus.special, corpus_hash=corpus.hash),
@@ -119,6 +121,19 @@ def show(
   for move in moves:  # the average over these steps
     fields.masking[move.field] = statistics.fmean(map(move.at, range(first, step + 1)))
   console.print(_table(meter.measures(fields), title))
+
+
+def _check_network(fields, corpus, features):
+  """Warns where `pretrain` refuses the rows for this encoder and this objective."""
+  from bertzoo_jax import assembly  # these import jax, and --help does not wait for it
+  from bertzoo_jax import objectives
+  from bertzoo_jax.assembly import checks
+
+  try:
+    encoder = assembly.encoder(fields, corpus.vocab_size)
+    checks.of_rows(fields, features, encoder, objectives.of(fields, corpus.vocab_size))
+  except errors.UserError as e:
+    warnings.warn(f'pretrain refuses this config: {e}', stacklevel=3)
 
 
 def _table(lines, title):

@@ -48,11 +48,6 @@ def open(config, task_dir, tokenizer, shape, *, segments: int, max_length: int) 
   more = dict(segments=segments, max_length=max_length)
   task = trained(config, names, {}, tokenizer, shape, **more)
   splits = {n: task.rows(*numbered[n], n) for n in sorted(numbered, key=_order)}
-
-  def read(path):
-    examples, lost = source.read(path)
-    return task.rows(examples, notes=lost)
-
   return dataclasses.replace(
     task,
     name=config.name,
@@ -62,7 +57,7 @@ def open(config, task_dir, tokenizer, shape, *, segments: int, max_length: int) 
     hash=_hash(source.digest, names, kind.name, splits),
     notes=(*source.notes, *notes),
     facts=kind.facts(names, splits[TRAIN]),
-    read=read,
+    read=lambda path: task.rows(source.read(path)),
   )
 
 
@@ -75,9 +70,8 @@ def trained(config, labels, facts, tokenizer, shape, *, segments, max_length) ->
   kind = kinds.of(config.objective.name)
   frame = features.Frame(shape.single, shape.pair, dict(tokenizer.special), segments, max_length)
 
-  def rows(examples, numbers=None, name='test', notes=()):
-    form = kind.label_form(labels)
-    return _split(config, tokenizer, frame, form, name, examples, numbers, notes)
+  def rows(examples, numbers=None, name='test'):
+    return _split(config, tokenizer, frame, kind.label_form(labels), name, examples, numbers)
 
   return Task(
     name='',
@@ -100,7 +94,7 @@ def _logit(share: float) -> float:
   return math.log(share / (1 - share))
 
 
-def _split(config, tokenizer, frame, label_form, name, examples, numbers, notes) -> Split:
+def _split(config, tokenizer, frame, label_form, name, examples, numbers) -> Split:
   rows = named.build(
     config.features, features.BY_NAME, 'features', examples, numbers, tokenizer, frame
   )
@@ -110,7 +104,6 @@ def _split(config, tokenizer, frame, label_form, name, examples, numbers, notes)
     source=examples,
     label_shape=label_form[0],
     label_type=label_form[1],
-    notes=tuple(notes),
     **vars(rows),
   )
 

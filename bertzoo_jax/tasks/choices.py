@@ -91,11 +91,10 @@ def choices(task_dir, fields) -> Source:
   source = files.source(task_dir, fields, read, finish, folders=True, label_columns=('label',))
 
   def predicted(path):
-    read, notes = source.read(path)
-    own = {UNLABELLED: [one._replace(label=None) for one in read]}
+    own = {UNLABELLED: [one._replace(label=None) for one in source.read(path)]}
     made = _labelled(own, fields.label_form)[0][UNLABELLED]
     most = max([made.most, *(s.most for s in source.splits.values())])
-    return dataclasses.replace(made, most=most), notes
+    return dataclasses.replace(made, most=most)
 
   return dataclasses.replace(source, read=predicted)
 

@@ -60,7 +60,7 @@ class Source:
       share is of each label.
     digest: SHA-256 of all bytes that were read.
     notes: sentences about files and rows for the user.
-    read: function path of a file → (examples without labels, notes), for predictions.
+    read: function path of a file → examples without labels, for predictions.
     caps: {'train' | 'dev': most examples of such splits}; 0 for all.
   """
 

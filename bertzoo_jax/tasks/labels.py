@@ -189,13 +189,11 @@ def _classes(train, given):
   found = {label[0] for label in train.labels}
   words = {label for label in found if _number(label) is None}
   beside_numbers = words < found and all(word.lower() in _NO_NUMBER for word in words)
-  # {−1, 1} and {−1, 0, 1} are opinions; beside names, or beside 0, 1 and 2, −1 is no label
-  no_gold = (
-    {x for x in found - words if _number(x) in (-1, -100)} if words or len(found) > 3 else {}
-  )
-  if any(_number(x) < -1 for x in found - words - {*no_gold}):
-    no_gold = {}
-  for label in sorted({*words, *no_gold}):
+  # −1 to 1 and −2 to 2 are opinions; beside names, or beside 0, 1 and 2, −1 alone is no label
+  no_gold = {x for x in found - words if _number(x) < 0}
+  if len(found) <= 3 and not words or not {_number(x) for x in no_gold} <= {-1, -100}:
+    no_gold = set()
+  for label in sorted(words | no_gold):
     if label in _MISSING or beside_numbers or label in no_gold:
       place = train.places[train.labels.index((label,))]
       raise errors.UserError(

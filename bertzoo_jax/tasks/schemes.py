@@ -82,10 +82,13 @@ def unknown_prefixes(tags: Iterable[str]) -> list[str]:
 
 
 def misspelt(tags: Iterable[str]) -> str:
-  """A tag that is one of a scheme but for its case, its hyphen, or 0 for O; '' if none is."""
+  """A tag that is one of a scheme but for its case, its hyphen, 0 for O, or a prefix that stands
+  behind (PER-B); '' if none is.
+  """
   tags = sorted(set(tags))
+  ahead = lambda tag: re.sub('^(?!.[-_:/])(.+)[-_:/]([BIESLUbieslu])$', r'\2-\1', tag)
   right = lambda tag: re.sub(
-    '^(.)[-_:]', lambda m: f'{m[1].upper()}-', {'o': 'O', '0': 'O'}.get(tag, tag)
+    '^(.)[-_:/]', lambda m: f'{m[1].upper()}-', {'o': 'O', '0': 'O'}.get(tag, ahead(tag))
   )
   odd = [tag for tag in tags if right(tag) != tag]
   return odd[0] if odd and detect([[right(tag) for tag in tags]]) != 'none' else ''

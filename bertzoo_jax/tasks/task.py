@@ -26,7 +26,6 @@ class Split:
     examples: name of each example in a submission.
     source: the examples as read.
     detail: of the kind's own: how the rows belong to the examples.
-    notes: sentences about a file to predict.
     label_shape: of the labels of one unit; label_type: their dtype.
   """
 
@@ -45,7 +44,6 @@ class Split:
   detail: Any
   label_shape: tuple[int, ...]
   label_type: type
-  notes: tuple[str, ...] = ()
 
   def __len__(self):
     return (len(self.offsets) - 1) // self.group
@@ -90,7 +88,7 @@ class Task:
     padding: left | right. pad: id of the padding token.
     notes: sentences about files and rows.
     facts: facts of the train split that predictions need, as JSON; kept with the run.
-    rows: function (examples, their labels as numbers or None, name, notes) → Split.
+    rows: function (examples, their labels as numbers or None, name) → Split.
     read: function path of a file → Split without labels; None of a trained network.
     above: the logit above which one of several labels is predicted.
   """

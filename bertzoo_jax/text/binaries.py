@@ -74,7 +74,9 @@ _STAND_INS = (  # the same, of text files in place of the file that was meant, o
 _OF_SOURCES = (  # the same; a text of a task, or Markdown, may begin so
   (rb'(?is)(?:<!--.*?-->\s*)*<(?:div|p|h[1-6])[\s>]', 'a web page (HTML)', _EXTRACT),
   (rb'\{\s*\n\s*"', 'one JSON object over several lines', 'write one per line, or a list of them'),
+  (rb'(?:\d+\s*\n)?\d+:\d\d:\d\d[,.]\d+ +-->|WEBVTT\s', 'a file of subtitles', _BRING),
 )
+_MARKUP = '.srt .vtt .ass .yaml .yml .toml .ini .tex .bib'.split()
 _TABLES, _MARKDOWN = ('.csv', '.tsv', '.tab'), ('.md', '.markdown', '.mdx')
 _COLUMN = re.compile(r'\w[\w.:-]*(?: [\w.:-]+)?')  # a name of a column
 _LEAST = 64  # bytes, from which on control characters are counted
@@ -119,6 +121,11 @@ def refuse_source(raw: bytes, head: bytes, file) -> None:
   if raw and (outer == '.parquet' or outer in unpacking.NAMES and not unpacking.is_packed(raw)):
     raise errors.UserError(
       f'{file} is not what its name says: download it again, or rename it if it is text.'
+    )
+  if kind in _MARKUP:
+    raise errors.UserError(
+      f'{file} is a {kind} file, whose marks are no text: extract its text first, or name it .txt '
+      'to have it read as it is.'
     )
   if head and kind in _TABLES or _is_table(head):
     raise errors.UserError(

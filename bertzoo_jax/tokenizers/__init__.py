@@ -28,6 +28,10 @@ from bertzoo_jax.tokenizers import published
 from bertzoo_jax.tokenizers import sentence_pieces
 from bertzoo_jax.tokenizers import wordpiece
 
+# Share of the characters of the text that have a piece, at least: of a vocabulary of size 'auto',
+# and of one of a given size.
+COVERED, _LEAST_COVERED = 0.9995, 0.9
+
 
 class Tokenizer(engines.Engines):
   """A tokenizer ready for use.
@@ -133,7 +137,8 @@ def train(section: dict, texts, text_bytes: int = 0) -> Tokenizer:
 
   Args:
     section: config.tokenizer. A vocab_size of 'auto' becomes that of `size_for`, or what the text
-      yields where that is less; where the characters alone take more, it is beside them.
+      yields where that is less. Where the characters that cover COVERED of the text have no room in
+      it, it is beside them.
     texts: iterator of str; it is streamed, and read more than once if it is a function that returns
       an iterator.
     text_bytes: of the whole text, for 'auto'.
@@ -141,13 +146,13 @@ def train(section: dict, texts, text_bytes: int = 0) -> Tokenizer:
   Raises:
     UserError: the text does not yield section['vocab_size'] pieces.
   """
-  size = size_for(text_bytes)
+  size, is_auto = size_for(text_bytes), vocab_size_of(section) == configuration.AUTO
   while True:
     try:
-      vocabulary = _kind(_sized(section, size)).train(texts)
+      vocabulary = _kind(_sized(section, size)).train(texts, COVERED if is_auto else _LEAST_COVERED)
       break
     except kinds.OtherSize as e:
-      if vocab_size_of(section) != configuration.AUTO or e.size == size:
+      if not is_auto or e.size == size:
         raise
       size = e.size
   tokenizer = Tokenizer(_sized(section, len(vocabulary.pieces)), vocabulary)

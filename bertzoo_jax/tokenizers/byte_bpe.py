@@ -38,7 +38,7 @@ def byte_bpe(
     none = dict(continuing_subword_prefix='', end_of_word_suffix='', fuse_unk=False)
     return dress(hf.Tokenizer(models.BPE(ids, vocabulary.merges, **none)))
 
-  def train(texts):
+  def train(texts, least):
     built = dress(hf.Tokenizer(models.BPE()))
     built.pre_tokenizer = kinds.without_long_words(split, 1000)
     trainer = trainers.BpeTrainer(

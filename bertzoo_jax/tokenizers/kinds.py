@@ -34,7 +34,8 @@ class Vocabulary(NamedTuple):
 class Kind(NamedTuple):
   """One kind of tokenizer, with its config fields bound.
 
-  special: {role: piece}. train(texts) → Vocabulary. read({file name: path}) → Vocabulary, or None
+  special: {role: piece}. train(texts, least) → Vocabulary, in which at least this share of the
+  characters has a piece, else OtherSize. read({file name: path}) → Vocabulary, or None
   if the files are not of this kind. check(pieces) refuses a published vocabulary made for other
   fields. files(vocabulary) → {file name: text or bytes}. engine(vocabulary) → tokenizers.Tokenizer
   that knows no special text. wrap(special ids) → post-processor that puts [CLS] … [SEP] around.

@@ -101,7 +101,7 @@ def sentencepiece(fields) -> kinds.Kind:
   """A unigram language model (Kudo 2018) or BPE over raw text, blanks included."""
   layout, before = LAYOUTS[fields.specials], _before(fields)
 
-  def train(texts):
+  def train(texts, least):
     data = _train(kinds.once(texts), before, layout, fields)
     return _vocabulary(data, 'what was trained', layout)
 

@@ -1,6 +1,8 @@
 """WordPiece, through the `tokenizers` library."""
 
 import collections
+import re
+import string
 import unicodedata
 import warnings
 
@@ -14,9 +16,6 @@ from tokenizers import trainers
 
 from bertzoo_jax.common import vocabulary as vocabulary_files
 from bertzoo_jax.tokenizers import kinds
-
-# Share of all characters of the text that a vocabulary must cover, at least.
-_LEAST_COVERAGE = 0.9
 
 
 def wordpiece(
@@ -55,8 +54,8 @@ def wordpiece(
     built.decoder = decoders.WordPiece(prefix='##')
     return built
 
-  def train(texts):
-    letters = _letters(texts, clean, coverage, vocab_size, split_chinese)
+  def train(texts, least):
+    letters = _letters(texts, clean, coverage, least, vocab_size, split_chinese)
     inside = ['##' + c for c in letters if not _stands_alone(c, split_chinese)]
     # The library numbers letters in the order of a hash map with a random seed, and breaks ties
     # between merges by number: only letters that it is given as special tokens have the same number
@@ -111,12 +110,12 @@ def _wrap(ids):
   )
 
 
-def _letters(texts, clean, coverage, vocab_size, split_chinese) -> list[str]:
+def _letters(texts, clean, coverage, least, vocab_size, split_chinese) -> list[str]:
   """The most frequent characters, in the order of their code points: enough for `coverage` of all
   that are not blank, or as many as there is room for.
 
   Raises:
-    UserError: they cover less than _LEAST_COVERAGE.
+    OtherSize: they cover less than `least`.
   """
   counts = collections.Counter()
   for text in kinds.once(texts):
@@ -141,7 +140,7 @@ def _letters(texts, clean, coverage, vocab_size, split_chinese) -> list[str]:
       f'has room for the {len(kept):,} most frequent of them, {share} of the text'
     )
     remedy = f'config.tokenizer.coverage={coverage:g} needs --config.tokenizer.vocab_size={pieces}'
-    if covered < _LEAST_COVERAGE * total:
+    if covered < least * total:
       raise kinds.OtherSize(
         f'{what}, which is too little: {remedy}, or lower it.', pieces + vocab_size
       )
@@ -151,25 +150,11 @@ def _letters(texts, clean, coverage, vocab_size, split_chinese) -> list[str]:
 
 def _stands_alone(c, split_chinese) -> bool:
   """Whether BERT's splitting makes a word of a character: punctuation, and CJK if it is split."""
-  code = ord(c)
-  if (
-    33 <= code <= 47
-    or 58 <= code <= 64
-    or 91 <= code <= 96
-    or 123 <= code <= 126
-    or unicodedata.category(c).startswith('P')
-  ):
-    return True
-  return split_chinese and any(a <= code <= b for a, b in _CJK)
+  is_mark = c in string.punctuation or unicodedata.category(c).startswith('P')
+  return is_mark or split_chinese and bool(_CJK.match(c))
 
 
-_CJK = (
-  (0x4E00, 0x9FFF),
-  (0x3400, 0x4DBF),
-  (0x20000, 0x2A6DF),
-  (0x2A700, 0x2B73F),
-  (0x2B740, 0x2B81F),
-  (0x2B920, 0x2CEAF),
-  (0xF900, 0xFAFF),
-  (0x2F800, 0x2FA1F),
+_CJK = re.compile(
+  '[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002b81f'
+  '\U0002b920-\U0002ceaf\U0002f800-\U0002fa1f]'
 )

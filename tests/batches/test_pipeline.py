@@ -334,14 +334,13 @@ def test_evaluation_of_few_batches_takes_rows_spread_over_the_split():
   assert len(batches) == 2 and picked == [i * pipe.rows_per_epoch // 4 for i in range(4)]
 
 
-def test_evaluation_of_pairs_has_whole_batches_only_and_at_least_one():
-  pipe = _build('segment_pairs', split='held_out')
-  n = pipe.rows_per_epoch
-  assert n % 8 and len(list(pipe.evaluation_batches(1000))) == n // 8
-  large = _build('segment_pairs', split='held_out', batch_size=64)
-  batches = list(large.evaluation_batches(1000))
-  assert len(batches) == 1 and large.rows_per_epoch < 64
-  assert (batches[0]['masked_weights'].sum(1) > 0).sum() <= large.rows_per_epoch
+@pytest.mark.parametrize('size', [8, 64])
+def test_evaluation_of_pairs_has_each_row_once_and_padding_behind_the_last(size):
+  pipe = _build('segment_pairs', split='held_out', batch_size=size)
+  n, batches = pipe.rows_per_epoch, list(pipe.evaluation_batches(1000))
+  assert n % 8 and n < 64 and len(batches) == -(-n // size)
+  real = np.concatenate([b['pack_ids'] for b in batches]).any(axis=1)
+  assert real.tolist() == [i < n for i in range(len(real))]
 
 
 # --- refusals ---

@@ -8,6 +8,7 @@ import pytest
 
 from bertzoo_jax.cli import settings
 from bertzoo_jax.common import errors
+from configs import parts
 from tests.cli import forked
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -60,6 +61,27 @@ def test_a_misspelt_field_of_a_suite_is_answered_with_the_one_for_every_task(fla
     done.stderr
   )
   assert done.stderr.count('\n') == 1
+
+
+@pytest.mark.parametrize(
+  'flag, value',
+  [
+    ('--config.objective.how=centred', 'centred'),
+    ('--config.objective.how hardest', 'hardest'),
+    ('--config.encoder.reach=5', 5),
+  ],
+)
+def test_a_flag_sets_a_field_of_a_part_of_one_s_own_that_the_config_leaves_at_its_default(
+  flag, value
+):
+  one = parts.part('tests.outside.coupled:coupled')
+  two = parts.part('tests.outside.convolved:Convolved', num_layers=2)
+  config = ml_collections.ConfigDict(dict(objective=one, encoder=two)).lock()
+  settings.apply(config, settings.split(flag.split(), config)[1])
+  section, field = flag.removeprefix('--config.').replace('=', ' ').split()[0].split('.')
+  assert config[section][field] == value and config.is_locked
+  with pytest.raises(errors.UserError, match='no field'):
+    settings.split(['--config.objective.hov=1'], config)
 
 
 def small():

@@ -98,7 +98,7 @@ def test_rows_of_a_task_are_read_strictly_and_shards_are_one_file(folder):
   assert [(a, label) for a, (label,) in zip(train.a, train.labels)] == ROWS
   assert train.ids == ['0', '1', '2', '3'] and 'train-1.jsonl, line 2' in train.places[3]
   assert test.a == ['NA', '007'] and test.labels == [('a',), ('NA',)]
-  assert read.read(f'hf:{folder}/pairs')[0].a == train.a
+  assert read.read(f'hf:{folder}/pairs').a == train.a
 
 
 def test_a_folder_of_the_very_name_comes_first(folder, monkeypatch):

@@ -65,6 +65,10 @@ def test_an_objective_that_couples_rows_and_does_not_say_so_is_found(how):
   parts_add_up(objective, params)
   with pytest.raises(AssertionError, match='couples_rows'):
     parts_add_up(objective._replace(couples_rows=False), params)
+  padding_is_silent(objective, params)
+  all_rows = lambda batch: {**objective.normalizers(batch), 'rows': len(batch['input_ids'])}
+  with pytest.raises(AssertionError, match='a row of padding is counted by normalizers'):
+    padding_is_silent(objective._replace(normalizers=all_rows), params)
 
 
 def parts_add_up(objective, params):
@@ -107,6 +111,26 @@ def test_fillers_contribute_nothing_even_where_a_real_prediction_shares_their_po
     small.worst(small.evaluate(objective, params, batch), small.evaluate(objective, params, other))
     == 0
   )
+
+
+def test_a_row_of_padding_changes_neither_loss_nor_metrics(learned):
+  objective, params = learned
+  if 'resets' in objective.reads:
+    pytest.skip('lanes fill all batches')
+  padding_is_silent(objective, params)
+
+
+def padding_is_silent(objective, params):
+  """The last row of a batch is a copy, as `Pipeline.evaluation_batches` fills the last one."""
+  batch = rows(objective)
+  batch['pack_ids'][-1], batch['masked_weights'][-1] = 0, 0
+  fewer = {name: x[:-1] for name, x in batch.items()}
+  counted = [objective.normalizers(b) for b in (batch, fewer)]
+  assert counted[0] == counted[1], 'a row of padding is counted by normalizers'
+  other = {name: np.concatenate([x[:-1], x[:1]]) for name, x in batch.items()}
+  other['pack_ids'], other['masked_weights'] = batch['pack_ids'], batch['masked_weights']
+  one, two = (small.evaluate(objective, params, b, counted[0]) for b in (batch, other))
+  assert small.worst(one, two) < 1e-6, 'a row of padding counts: weigh rows by networks.row_weights'
 
 
 def test_a_batch_of_fillers_has_a_finite_loss_and_no_gradient_of_the_masked_tokens(learned):

@@ -190,22 +190,28 @@ def test_an_unverified_directory_is_not_pushed(workdir, remote, tmp_path, monkey
 
 
 @pytest.mark.parametrize(
-  'reason, offline, code',
+  'reason, offline, code, words',
   [
-    (ConnectionError(f'no route, asked with {TOKEN}'), False, 75),
-    (ConnectionError('told to stay offline'), True, 2),
-    (ValueError(f'403 for {TOKEN}: no rights'), False, 2),
+    (ConnectionError(f'no route, asked with {TOKEN}'), False, 75, 'run the same line again'),
+    (
+      ConnectionError('told to stay offline'),
+      True,
+      2,
+      r'OFFLINE is set: unset it, or leave --push',
+    ),
+    (ValueError('offline'), True, 2, r'OFFLINE is set: unset it, or leave --push out\.$'),
+    (ValueError(f'403 for {TOKEN}: no rights'), False, 2, 'correct the name, or give a token'),
   ],
 )
 def test_a_hub_that_takes_nothing_is_one_sentence_without_the_token(
-  remote, tmp_path, monkeypatch, reason, offline, code
+  remote, tmp_path, monkeypatch, reason, offline, code, words
 ):
   def fail(*_, **__):
     raise reason
 
   monkeypatch.setattr('huggingface_hub.constants.HF_HUB_OFFLINE', offline)
   monkeypatch.setattr(Hub, 'upload_folder', fail)
-  with pytest.raises(errors.UserError, match='owner/name@new cannot be pushed to') as said:
+  with pytest.raises(errors.UserError, match=f'{NAME}@new cannot be pushed to .*{words}') as said:
     hub.Repository(NAME).push('new', tmp_path, [])
   assert said.value.code == code and TOKEN not in str(said.value)
 

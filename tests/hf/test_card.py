@@ -40,7 +40,7 @@ def exported(name):
   return out
 
 
-def read(a, encoder, tensors, *, step=1500, corpus=(), init=None, **config):
+def read(a, encoder, tensors, *, step=1500, corpus=(), init=None, average='', **config):
   made = dict(
     parts.experiment(
       tokenizer=parts.wordpiece(),
@@ -60,9 +60,8 @@ def read(a, encoder, tensors, *, step=1500, corpus=(), init=None, **config):
   )
   made.update({k: dict(v) if hasattr(v, 'items') else v for k, v in config.items()})
   sizes = a.sizes(encoder, small.BERT_IDS)
-  told = card.Run(
-    a, encoder, sizes, made, step, tensors, dict(corpus), {}, [], init, checked='Compared.'
-  )
+  known = dict(checked='Compared.', average=average)
+  told = card.Run(a, encoder, sizes, made, step, tensors, dict(corpus), {}, [], init, **known)
   return card.text(told)
 
 
@@ -87,6 +86,23 @@ def test_a_card_tells_each_masking_as_its_config_has_it(objective, masking):
     assert ('Its labels in training' in said) == (a.name == 'BertForPreTraining')
     if a.name != 'BertForPreTraining':
       assert ('- masked-language-modeling' in said) == a.name.endswith('MaskedLM')
+
+
+@pytest.mark.parametrize(
+  'name, learned, fills',
+  [
+    ('ModernBertForMaskedLM', ('left to right',), False),
+    ('BertForMaskedLM', ('left to right',), False),
+    ('ModernBertForMaskedLM', ('left to right', 'masked'), True),
+    ('ElectraForMaskedLM', ('masked',), True),
+  ],
+)
+def test_a_network_that_saw_no_mask_is_not_called_one_that_fills_masks(name, learned, fills):
+  a = architectures.choose(name)
+  said = card.with_learned(a, learned)
+  assert said.heads.startswith(a.heads) == fills
+  assert ('does not fill masks' in said.heads) != fills
+  assert bool(said.pipeline) == (learned == ('masked',))
 
 
 def test_batches_of_unlike_phases_are_told_with_their_steps():

@@ -8,20 +8,28 @@ import jax.numpy as jnp
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import mlm
 from bertzoo_jax.objectives import networks
+from bertzoo_jax.objectives import objective
 
 
-def _contrast(x_BD):
+def _contrast(x_BD, real_B):
   """Cross-entropy of each row among all rows, by their cosines."""
   x_BD /= jnp.linalg.norm(x_BD, axis=1, keepdims=True)
-  return -jax.nn.log_softmax(x_BD @ x_BD.T)[jnp.arange(len(x_BD)), jnp.arange(len(x_BD))]
+  likeness_BB = jnp.where(real_B > 0, x_BD @ x_BD.T, -jnp.inf)
+  return -jax.nn.log_softmax(likeness_BB)[jnp.arange(len(x_BD)), jnp.arange(len(x_BD))]
 
 
-# Loss of each row, from the vectors of all rows.
-HOW = {
-  'contrast': _contrast,
-  'centred': lambda x_BD: jnp.sum(jnp.square(x_BD - jnp.mean(x_BD, axis=0)), axis=1),
-  'hardest': lambda x_BD: jax.nn.relu(jnp.sum(x_BD, axis=1) - jnp.min(jnp.sum(x_BD, axis=1))),
-}
+def _centred(x_BD, real_B):
+  mean_D = real_B @ x_BD / jnp.sum(real_B)
+  return jnp.sum(jnp.square(x_BD - mean_D), axis=1)
+
+
+def _hardest(x_BD, real_B):
+  of_row_B = jnp.sum(x_BD, axis=1)
+  return jax.nn.relu(of_row_B - jnp.min(of_row_B, where=real_B > 0, initial=jnp.inf))
+
+
+# Loss of each row, from the vectors of all rows and whether each is one (networks.row_weights).
+HOW = {'contrast': _contrast, 'centred': _centred, 'hardest': _hardest}
 
 
 def coupled(encoder, ops=operations.PLAIN, *, how='contrast'):
@@ -29,12 +37,15 @@ def coupled(encoder, ops=operations.PLAIN, *, how='contrast'):
   plain = mlm.mlm(encoder, ops)
 
   def normalizers(batch):
-    return {**plain.normalizers(batch), 'rows': jnp.float32(len(batch['input_ids']))}
+    return {**plain.normalizers(batch), 'rows': jnp.sum(networks.row_weights(batch))}
 
   def loss(params, batch, normalizers, carry, key, train):
     value, (carry, sums) = plain.loss(params, batch, normalizers, carry, key, train)
     hidden_BLD = networks.encode(encoder, params['encoder'], batch, key, ops)
-    of_rows = jnp.sum(HOW[how](hidden_BLD[:, 0].astype(jnp.float32)))
-    return value + of_rows / normalizers['rows'], (carry, {**sums, 'rows': {'row_loss': of_rows}})
+    real_B = networks.row_weights(batch)
+    of_rows_B = HOW[how](hidden_BLD[:, 0].astype(jnp.float32), real_B)
+    of_rows = jnp.sum(jnp.where(real_B > 0, of_rows_B, 0.0))
+    value += of_rows / objective.at_least_one(normalizers['rows'])
+    return value, (carry, {**sums, 'rows': {'row_loss': of_rows}})
 
   return plain._replace(normalizers=normalizers, loss=loss, couples_rows=True)

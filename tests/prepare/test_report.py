@@ -6,9 +6,11 @@ import ml_collections
 import numpy as np
 import pytest
 
+from bertzoo_jax import pretrain
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import progress
 from bertzoo_jax.corpus import corpus
+from bertzoo_jax.corpus import report
 from bertzoo_jax.corpus import shards
 from bertzoo_jax.text import sentences
 from configs import parts
@@ -163,6 +165,32 @@ def test_lost_characters_are_told_with_the_setting_and_the_remedy_works(
     return
   assert f'--config.tokenizer.{next(iter(remedy))}' in told
   assert 'WARNING' not in said(**remedy).replace('WARNING: a word has', '')
+
+
+@pytest.mark.parametrize(
+  'words, characters, told',
+  [
+    ({'train': 600, 'held_out': 24}, 11_856, 'one for 19 characters'),  # Chinese sentences
+    ({'train': 40, 'held_out': 0}, 1_000, 'one for 25 characters'),  # Thai phrases
+    ({'train': 100, 'held_out': 20}, 1_100, ''),  # long words of Tamil
+    ({'train': None, 'held_out': None}, 0, ''),  # of an earlier version
+  ],
+)
+def test_words_by_blanks_that_are_sentences_are_told(words, characters, told):
+  lines = report.unlike_words({'words': words, 'report': {'characters': characters}})
+  assert len(lines) == bool(told) and told in ''.join(lines)
+
+
+def test_keep_words_says_what_it_counts_where_no_blanks_part_words(tmp_path):
+  (tmp_path / 'a.txt').write_text(
+    '\n\n'.join(f'天地玄黄宇宙洪荒日月盈昃辰宿列张寒{c}。' for c in made.WORDS)
+  )
+  config, said = made.tiny(vocab_size='auto', held_out=0.0), []
+  made.make(config, tmp_path / 'a.txt', tmp_path / 'c', say=said.append)
+  assert '  note: words are counted by blanks' in said[-1]
+  config.run.keep_words = '100'
+  with pytest.warns(UserWarning, match=f'Corpus {tmp_path}/c: words are counted by blanks'):
+    pretrain._open(config, tmp_path / 'c', None)
 
 
 def test_a_held_out_document_has_one_copy_whatever_the_weight(text, clean, tmp_path):

@@ -154,6 +154,18 @@ def test_ten_lines_make_a_config_of_another_language_at_any_size_and_for_any_amo
       mixture.check({opened.path: opened.manifest}, config)
 
 
+@pytest.mark.parametrize('first, per_row', [(0x4E00, 10), (0x3041, 1)])
+def test_a_vocabulary_that_grows_for_its_characters_says_its_size(tmp_path, first, per_row):
+  rare = 1500 if per_row > 1 else 80
+  text = [chr(first + i) for i in range(rare) for _ in range(per_row if i < 900 else 1)]
+  (tmp_path / 'a.txt').write_text('\n'.join(text))
+  config, said = made.tiny(vocab_size='auto', held_out=0.0), []
+  prepare_lib.tokenizer_alone(config, [str(tmp_path / 'a.txt')], tmp_path / 't', say=said.append)
+  grown = [line for line in said if 'since 1,024 have no room' in line]
+  sentence = 'tokenizer.vocab_size=auto: 1,505 pieces, since 1,024 have no room'
+  assert [line.startswith(sentence) for line in grown] == [True] * (rare > 80), said
+
+
 def test_an_automatic_vocabulary_size_can_be_asked_for_on_the_command_line(text, tmp_path):
   flags = (f'--source={text}', '--config.tokenizer.vocab_size=auto')
   run = made.command(*flags, f'--out={tmp_path}/c')

@@ -1,6 +1,7 @@
 """Runs that go on from another run with its moments, and averages of weights by their addresses."""
 
 import re
+import types
 
 import jax
 import ml_collections
@@ -133,6 +134,14 @@ def test_a_branch_goes_on_at_the_next_row(step, fields, words):
     run._breaks(_early(2), _early(2, **fields), f'W@{step}', step)
   remedy = dict(phases=((step, dict(batch_size=8)), (STEPS - step, dict(batch_size=4))))
   assert not run._breaks(_early(2), _early(2, **remedy), f'W@{step}', step)
+
+
+@pytest.mark.parametrize('other', ['', 'c0ffee', 'c0ffee 7'])
+def test_a_branch_onto_another_corpus_is_said(whole, other):
+  corpus = {'hash': other or workdirs.corpus_record(whole)['hash']}
+  data = types.SimpleNamespace(corpus=corpus, tokenizer=whole / 'tokenizer')
+  notes = run._branching(workdirs.run_config(whole), f'{whole}@{AT}', '', data, STEPS)[2]
+  assert notes == [f'note: {whole}@{AT} was trained on another corpus'] * bool(other)
 
 
 def test_a_decay_branches_from_a_stable_run(train, whole, tmp_path):

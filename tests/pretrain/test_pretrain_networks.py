@@ -149,6 +149,7 @@ def test_a_network_from_left_to_right_is_exported_as_a_decoder_and_fills_no_mask
   rows = export.export(str(tmp_path / 'run'), tmp_path / 'hf')
   assert all(row.holds for row in rows) and rows[1].what.startswith('next logits')
   assert json.loads((tmp_path / 'hf/config.json').read_text())['is_decoder']
+  assert '| masking |' not in (tmp_path / 'hf/README.md').read_text()
   run = params_at(tmp_path / 'run', 2)
   here(tmp_path / 'again', init=f'hf:{tmp_path}/hf', **SHORT, **causal)
   assert small.worst(params_at(tmp_path / 'again', 1), run) == 0
@@ -202,6 +203,7 @@ def test_a_run_goes_from_causal_over_a_mixture_to_masked_and_each_stage_is_score
   exported = json.loads((tmp_path / 'hf/config.json').read_text())
   assert exported['architectures'] == [hf_class]
   assert exported['bertzoo_learned'] == ['left to right', 'masked']
+  assert '| masking | token' in (tmp_path / 'hf/README.md').read_text()
   corpus = str(world / 'corpus')
   with pytest.raises(errors.UserError, match='sees no later tokens'):
     scores.evaluate(f'{tmp_path}/run@2', corpus)

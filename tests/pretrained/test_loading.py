@@ -229,6 +229,15 @@ def test_features_that_are_left_out_of_a_batch_are_those_of_one_text(places):
   assert small.worst(model.apply(model.params, dict(input_ids=ids)), whole) == 0
 
 
+@pytest.mark.parametrize('changed', ['pack_ids', 'segment_ids', 'input_ids'])
+def test_rows_of_any_length_are_applied_from_numpy_arrays(places, changed, monkeypatch):
+  model = bertzoo_jax.load(f'hf:{places("xlnet")[1]}')
+  batch = {name: jnp.asarray(x) for name, x in verify.random_batch(600, 520, 2, 0).items()}
+  given = {**batch, changed: np.asarray(batch[changed])}
+  out = jax.eval_shape(lambda params: model.apply(params, given), model.params)
+  assert out['vectors'].shape[1:] == (520, 32)
+
+
 def test_three_lines_of_python_give_vectors(places):
   model = bertzoo_jax.load(f'hf:{places("bert")[1]}')
   vectors = model.encode(TEXTS)

@@ -302,6 +302,7 @@ def test_the_mean_of_the_last_checkpoints_is_numpys(saved):
   for address, steps in (('average:2', (2, 3)), ('average:2@2', (1, 2)), ('average:3', (1, 2, 3))):
     params, step, where = checkpoint.load_params(f'{workdir}@{address}')
     assert (step, where) == (steps[-1], str(workdir))
+    assert checkpoint.averaged(where, step, address[:9]) == [*steps]
     kept = [toys.flat(at(state, s).params) for s in steps]
     for k, x in toys.flat(params).items():
       mean = np.mean([np.asarray(one[k], np.float64) for one in kept], axis=0)

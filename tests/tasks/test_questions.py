@@ -185,7 +185,7 @@ def test_a_file_that_does_not_fit_is_told_in_a_sentence(tmp_path, content, words
 def test_a_file_to_predict_needs_no_answers(tmp_path):
   source = read(tmp_path, train=squad(('a', [('cat', 4)])))
   (tmp_path / 'new.json').write_text(squad(('n', None)))
-  found = source.read(str(tmp_path / 'new.json'))[0]
+  found = source.read(str(tmp_path / 'new.json'))
   assert found.answers is None and found.ids == ['n'] and found.spans == [(-1, -1)]
 
 

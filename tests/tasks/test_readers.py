@@ -6,6 +6,7 @@ The rows are kinds of faults of public bug reports; of each kind there are sever
 import gzip
 import json
 import re
+import warnings
 
 import made
 import pyarrow
@@ -103,6 +104,12 @@ REFUSED = [
   ('train.tsv', lines('"text"\t"label"', '"one"\t"x"', '"two"\t"y"'), 'line 1: quotes enclose'),
   ('train.tsv', lines('"text"\t"label"', '"one"\t0', '"two"\t1'), 'line 1: quotes enclose'),
   ('train.txt', lines(HEAD, A, '"two, three"\ty'), 'line 3: quotes enclose'),  # Excel
+  ('train.tsv', lines(HEAD, '"one"\tx', '"two"\ty'), 'line 2: quotes enclose.*quotes=double'),
+  # single quotes
+  ('train.csv', "text,label\n'one, two',x\nb,y\n", 'line 2: .*quotes=single, or double if'),
+  ('train.csv', "text,label\n'one',x\n'it''s',y\n", 'line 3: quotes enclose'),
+  ('train.csv', "'text','label'\n'one',x\n'two',y\n", 'line 1: quotes enclose'),
+  ('train.tsv', lines(HEAD, "'one'\tx", "'two'\ty"), 'line 2: .*quotes=single, or none if'),
   # other marks between fields
   ('train.csv', 'text;label\na;0\nb;1\n', "has ';' between .*separator=';'"),
   ('train.csv', 'text\tlabel\na\t0\nb, c\t1\n', 'separator=.*t'),
@@ -180,6 +187,9 @@ def test_questions_of_a_file_that_is_not_what_it_seems_are_refused(
     ('train.tsv', lines(HEAD, '"good\tx', 'film"\tx'), ['"good', 'film"']),
     ('train.tsv', lines(HEAD, '""a"" b\tx', '"\tx'), ['""a"" b', '"']),
     ('train.csv', 'text,label\na; b,x\nc,x\n', ['a; b', 'c']),
+    ('train.csv', "text,label\n'tis so,x\n'twas,x\n", ["'tis so", "'twas"]),
+    ('train.csv', "text,label\n'good',x\nit's,x\n", ["'good'", "it's"]),
+    ('train.tsv', lines(HEAD, "'So', he said\tx", "the 'end'\tx"), ["'So', he said", "the 'end'"]),
   ],
 )
 def test_texts_stay_as_they_are_written(tmp_path, name, content, texts):
@@ -191,6 +201,12 @@ def test_quotes_are_read_where_the_config_says_so_and_ids_do_not_shift(tmp_path)
   content = lines(HEAD, '"He ""said"""\tx', '"two\nthree"\ty', 'four\tx')
   train = opened(tmp_path, 'train.tsv', content, quotes='double').splits['train']
   assert train.source.a == ['He "said"', 'two\nthree', 'four'] and train.examples == ['0', '1', '2']
+
+
+def test_single_quotes_are_read_where_the_config_says_so(tmp_path):
+  content = "text,label\n'He, it''s \"me\"',x\ntwo,'y'\n"
+  train = opened(tmp_path, 'train.csv', content, quotes='single').splits['train']
+  assert train.source.a == ['He, it\'s "me"', 'two'] and train.source.labels[1] == ('y',)
 
 
 # --- tags ---
@@ -226,11 +242,21 @@ def test_columns_of_tags_are_parted_by_blanks_and_tabs_alone(tmp_path, content, 
     ('a O\nAnna B_PER\nBell I_PER\n', 'B_PER'),
     ('a o\nAnna B-PER\n', 'o'),
     ('a O\nAnna B:PER\nBell I:PER\n', 'B:PER'),
+    ('a O\nAnna PER-B\nBell PER-I\n', 'PER-B'),
+    ('a O\nAnna per_s\n', 'per_s'),
+    ('a O\nAnna PER/B\nBell PER/I\n', 'PER/B'),
+    ('a O\nAnna B/PER\nBell I/PER\n', 'B/PER'),
   ],
 )
 def test_another_spelling_of_a_scheme_is_named(tmp_path, content, odd):
   with pytest.raises(errors.UserError, match=f"The tag '{odd}' has another spelling than O, B-"):
     opened(tmp_path, 'train.txt', content, 'tag')
+
+
+@pytest.mark.parametrize('tag', ['B-Hepatitis-B', 'B-I', 'B-part_s'])
+def test_a_type_may_end_as_a_prefix_does(tmp_path, tag):
+  task = opened(tmp_path, 'train.txt', f'a O\nAnna {tag}\n', 'tag')
+  assert task.labels == ('O', tag, f'I{tag[1:]}')
 
 
 @pytest.mark.parametrize(
@@ -343,6 +369,9 @@ def test_each_row_of_a_file_to_predict_has_its_number_or_is_named(
   section = {**made.config(argument, **where).source, 'files': None}
   if argument == 'qa':
     section['leave_out'] = ('unanswerable',)
-  examples, notes = made.source(tmp_path, section).read(str(tmp_path / name))
+  with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter('always')
+    examples = made.source(tmp_path, section).read(str(tmp_path / name))
   assert examples.ids == list(ids)
+  notes = [str(one.message) for one in caught]
   assert re.search(note, ' '.join(notes)) and bool(note) == bool(notes)

@@ -138,7 +138,7 @@ def test_a_test_file_of_words_alone_has_no_tags(tmp_path):
   source = read(tmp_path, CONLL, files={'train': 'train.txt', 'test': 'test.txt'})
   assert source.splits['test'].tags is None
   assert source.splits['test'].words == [['EU', 'rejects'], ['Peter']]
-  assert source.read(tmp_path / 'train.txt')[0].tags is None
+  assert source.read(tmp_path / 'train.txt').tags is None
 
 
 def test_a_written_file_is_read_again(tmp_path):

@@ -123,6 +123,12 @@ def _rows(mark, quote='"'):
     ('a.txt', '<p class="x">Text.</p>\n', 'a web page'),
     ('a.ipynb', '{\n "cells": [],\n', 'one JSON object over several lines'),
     ('a.xml', '<?xml version="1.0"?>\n<tei>text</tei>', 'XML, but no MediaWiki dump'),
+    ('a.srt', '1\n00:00:01,000 --> 00:00:02,500\nGood day.\n', 'a file of subtitles'),
+    ('a.txt', '\ufeff1\n00:00:01,000 --> 00:00:02,500\nGood day.\n', 'a file of subtitles'),
+    ('a.txt', 'WEBVTT\n\n00:01.000 --> 00:02.500\nGood day.\n', 'a file of subtitles'),
+    ('a.yaml', 'title: Good day\nlines: 3\n', 'a .yaml file, .*extract its text first, or name it'),
+    ('a.tex', '\\section{One} Text.\n', 'a .tex file, whose marks are no text'),
+    ('a.bib.gz', gzip.compress(b'@book{a, title={One}}\n'), 'a .bib file'),
     ('a.wet', WARC, r'a web archive \(WARC, WET or ARC\), no text: write the text of its records'),
     ('a.wet.gz', gzip.compress(WARC.encode()), 'a web archive'),
     ('a.txt', 'filedesc://a.arc 0.0.0.0 2008 text/plain 75\n', 'a web archive'),
@@ -165,6 +171,7 @@ def test_the_last_of_many_files_is_looked_at_before_the_first_is_read(tmp_path):
     b'\tindented\n\ttext\n\tof four\n\tlines\n',
     b'Entry not found in this dictionary.',
     b'The first lines of a page are <html> and <head>.',
+    b'title: Good day\n\n1\nWEBVTT has lines such as 00:00:01,000 --> 00:00:02,500.\n',
   ],
 )
 def test_odd_text_is_read_and_what_is_wrong_in_it_is_counted_not_refused(tmp_path, data):

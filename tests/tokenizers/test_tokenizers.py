@@ -316,6 +316,9 @@ def test_an_automatic_size_is_that_of_the_text_or_of_the_vocabulary_given(part, 
 
 
 _MANY = ' '.join(map(chr, range(0x4E00, 0x4E00 + 1500)))
+# 1,024 pieces have room for 95 to 97 % of the characters
+_TAIL = ' '.join([chr(0x4E00 + i) for i in range(1500) for _ in range(10 if i < 900 else 1)])
+_HANGUL = ' '.join([chr(0xAC00 + i) for i in range(800) for _ in range(20 if i < 450 else 1)])
 
 
 @pytest.mark.parametrize(
@@ -328,6 +331,9 @@ _MANY = ' '.join(map(chr, range(0x4E00, 0x4E00 + 1500)))
     # characters beyond the size that the text's bytes give
     (parts.wordpiece, _MANY, range(1500, 1500 + 1100)),
     (parts.sentencepiece, _MANY, range(1500, 1500 + 1100)),
+    (parts.wordpiece, _TAIL, range(1505, 1506)),
+    (functools.partial(parts.wordpiece, split_chinese=False), _TAIL, range(3005, 3006)),
+    (functools.partial(parts.wordpiece, strip_accents=False), _HANGUL, range(1605, 1605 + 1100)),
   ],
 )
 def test_an_automatic_size_of_a_small_text_is_what_the_text_yields(part, text, size):

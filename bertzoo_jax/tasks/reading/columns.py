@@ -102,6 +102,11 @@ class Columns:
           f'{errors.did_you_mean(names.split("|")[0], known)}'
         )
 
+  def read(self, path, split, digest, form=tables.AUTO) -> tables.Table:
+    """The table of a file with these columns; see files.bytes_of and tables.read."""
+    data = files.bytes_of(path, digest, split)
+    return tables.read(data, path, lambda names: self.of(names, path, split), form)
+
   def examples(self, table: tables.Table) -> Examples:
     """The rows of a table that `of` has chosen. Raises UserError if `where` leaves none."""
     labels = [

@@ -46,26 +46,15 @@ def tfds(task_dir, fields) -> Source:
     return wanted.examples(table)
 
   def read_file(path):
-    path = storage.path(path)
-    data = files.bytes_of(path, hashlib.sha256(), UNLABELLED)
-    choose = lambda names: wanted.of(names, path, UNLABELLED)
-    table = tables.read(data, path, choose)
+    table = wanted.read(storage.path(path), UNLABELLED, hashlib.sha256())
     return wanted.examples(table), table.notes(UNLABELLED)
 
   splits, digest = _read(task_dir, fields, read, lambda e: [*e.a, *(e.b or ())])
   if known:
     wanted.check(known, fields.dataset)
-  return Source(
-    splits,
-    tuple(fields.labels),
-    columns.label_names(fields.label),
-    tuple(fields.leave_out),
-    fields.dev_share,
-    digest,
-    (),
-    read_file,
-    fields.stratified,
-  )
+  labels = tuple(fields.labels), columns.label_names(fields.label), tuple(fields.leave_out)
+  known = *labels, fields.dev_share, digest, ()
+  return Source(splits, *known, files.warning(read_file), fields.stratified)
 
 
 def tfds_tags(task_dir, fields) -> Source:
@@ -74,8 +63,8 @@ def tfds_tags(task_dir, fields) -> Source:
   splits, digest = _read(task_dir, fields, read, lambda e: e.keys)
   splits, notes = tagged.schemed(splits, fields.scheme, fields.convert) if splits else ({}, [])
   read_file = lambda path: tagged.sentences(storage.path(path), UNLABELLED, hashlib.sha256())
-  share, labels = fields.dev_share, tuple(fields.labels)
-  return Source(splits, labels, ('tag',), (), share, digest, tuple(notes), read_file)
+  known = tuple(fields.labels), ('tag',), (), fields.dev_share, digest, tuple(notes)
+  return Source(splits, *known, files.warning(read_file))
 
 
 def _read(task_dir, fields, read, texts):

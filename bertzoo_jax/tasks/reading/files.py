@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import re
+import warnings
 import zlib
 from collections.abc import Callable
 
@@ -86,9 +87,21 @@ def source(task_dir, fields, read: Callable, finish=lambda s: (s, []), folders=F
     dev_share=fields.dev_share,
     digest=digest.hexdigest(),
     notes=(*notes, *own),
-    read=lambda path: whole(path, UNLABELLED, hashlib.sha256()),
+    read=warning(lambda path: whole(path, UNLABELLED, hashlib.sha256())),
     **more,
   )
+
+
+def warning(read):
+  """path → examples, of a function path → (examples, notes): it warns of the notes."""
+
+  def alone(path):
+    examples, notes = read(path)
+    for note in notes:
+      warnings.warn(note, stacklevel=2)
+    return examples
+
+  return alone
 
 
 def _joined(parts, path):

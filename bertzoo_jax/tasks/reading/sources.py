@@ -18,7 +18,6 @@ from bertzoo_jax.tasks.examples import Source
 from bertzoo_jax.tasks.reading import columns
 from bertzoo_jax.tasks.reading import datasets
 from bertzoo_jax.tasks.reading import files
-from bertzoo_jax.tasks.reading import tables
 from bertzoo_jax.tasks.reading import tagged
 
 
@@ -27,8 +26,7 @@ def table(task_dir, fields) -> Source:
   wanted, known = columns.Columns.of_fields(fields), {}
 
   def read(path, split, digest):
-    data = files.bytes_of(path, digest, split)
-    got = tables.read(data, path, lambda names: wanted.of(names, path, split), fields)
+    got = wanted.read(path, split, digest, fields)
     if not got:
       raise errors.UserError(f'{path} has no examples: copy the file again.')
     known.update(dict.fromkeys(got.known))

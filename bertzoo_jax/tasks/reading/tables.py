@@ -20,6 +20,7 @@ TEXT = {'.tsv': '\t', '.txt': '\t', '.csv': ','}  # with the separator that `aut
 JSON = ('.jsonl', '.json', '.ndjson')
 SUFFIXES = (*TEXT, *JSON, '.parquet')
 _FIELD = 1 << 30  # characters of a field, at most
+_QUOTES = {'double': '"', 'single': "'"}
 AUTO = types.SimpleNamespace(header=True, columns=(), separator='auto', quotes='auto')
 
 
@@ -108,10 +109,12 @@ def read(data: bytes, path, choose, form=AUTO) -> Table:
     )
   if form.separator == 'auto' and suffix == '.csv':
     _refuse_separator(data, path)
-  if form.quotes == 'auto' and suffix != '.csv':
-    _refuse_quotes(data, path, separator)
-  quoted = form.quotes == 'double' or form.quotes == 'auto' and suffix == '.csv'
-  rows = _rows(data, path, separator, quoted)
+  quotes = form.quotes
+  if form.quotes == 'auto':
+    quotes = 'double' if suffix == '.csv' else 'none'
+    for other in _QUOTES.keys() - {quotes}:
+      _refuse_quotes(data, path, separator, other, quotes)
+  rows = _rows(data, path, separator, _QUOTES.get(quotes))
   return _delimited(rows, path, choose, form.header, form.columns)
 
 
@@ -129,7 +132,7 @@ def _delimited(rows, path, choose, header, names) -> Table:
       continue
     if not width:
       first = [field.strip() for field in fields]
-      titled = _is_header(first, names, choose) if names else header
+      titled = first == names or _fits(first, choose) if names else header
       known = first if titled else _names_of(first, names, choose)
       found, width = _chosen(known, path, choose, guess=titled and not names), len(known)
       at = {name: known.index(name) for name in found.values()}
@@ -163,15 +166,15 @@ def _delimited(rows, path, choose, header, names) -> Table:
   return Table(str(path), path.name, known, found, values, numbers, places, 'line', left_out)
 
 
-def _rows(data, path, separator, quoted):
+def _rows(data, path, separator, quote):
   """Yields (number of the first line, fields) of each row, blank lines among them."""
-  if not quoted:
+  if not quote:
     for number, line in files.lines_of(data, path):
       yield number, line.split(separator) if line.strip(' ') else []
     return
   csv.field_size_limit(_FIELD)
   lines = (line.replace('\r', ' ') + '\n' for _, line in files.lines_of(data, path))
-  reader, place = csv.reader(lines, delimiter=separator, strict=True), 1
+  reader, place = csv.reader(lines, delimiter=separator, quotechar=quote, strict=True), 1
   try:
     for fields in reader:
       yield place, fields
@@ -200,16 +203,19 @@ def _other_separator(path, mark):
   )
 
 
-def _refuse_quotes(data, path, separator):
+def _refuse_quotes(data, path, separator, kind, usual):
   """Raises UserError if quotes enclose the fields of a text that should have none, as pandas and
   Excel write them. Quotes of a text itself, as GLUE has them, do not come in such pairs.
+
+  kind: of _QUOTES; usual: config.source.quotes for a file of texts with such quotes.
   """
-  mark = separator.encode()
-  if not (data.startswith(b'"') or any(x + b'"' in data for x in (mark, b'\n', b'\r'))):
+  quote = _QUOTES[kind]
+  if not re.search(rf'(?:^|[\r\n{re.escape(separator)}]){quote}'.encode(), data):
     return
   lines = [line for _, line in files.lines_of(data, path)]
   csv.field_size_limit(_FIELD)
-  reader = csv.reader((line + '\n' for line in lines), delimiter=separator, strict=True)
+  rest = dict(delimiter=separator, quotechar=quote, strict=True)
+  reader = csv.reader((line + '\n' for line in lines), **rest)
   proof, width, before, rows, commas, bare_commas, quoted = 0, 0, 0, 0, 0, 0, {}
   try:
     for fields in reader:
@@ -223,31 +229,30 @@ def _refuse_quotes(data, path, separator):
         proof = proof or (place if fits else 0)
         continue
       for column, field in enumerate(own[0].split(separator)):
-        if field[:1] == '"':
+        if field[:1] == quote:
           quoted.setdefault(column, []).append(place)
-          proof = proof or (place if '""' in field[1:-1] else 0)
+          proof = proof or (place if 2 * quote in field[1:-1] else 0)
           commas += ',' in field
         else:
           bare_commas += ',' in field
   except csv.Error as e:
     if 'unexpected end of data' not in str(e):
       return
-  always = [places[0] for places in quoted.values() if len(places) == rows > 1]
+  always = [places[0] for places in quoted.values() if len(places) >= max(2, rows - 1)]
   if commas and not bare_commas:  # Excel's files with tabs
     always.append(min(places[0] for places in quoted.values()))
   if proof or always:
     raise errors.UserError(
       f'{path}, line {proof or min(always)}: quotes enclose fields, as pandas and Excel write '
-      'them: set --config.source.quotes=double, or none if the quotes are a part of the texts.'
+      f'them: set --config.source.quotes={kind}, or {usual} if the quotes are a part of the texts.'
     )
 
 
-def _is_header(first, names, choose) -> bool:
-  """Whether the first line names the columns of a file that may have none."""
+def _fits(names, choose) -> bool:
   try:
-    choose(first)
+    choose(names)
   except errors.UserError:
-    return first == names
+    return False
   return True
 
 
@@ -256,14 +261,8 @@ def _names_of(first, names, choose) -> list[str]:
   width = len(first)
   if not names:
     return [str(i) for i in range(width)]
-  if width < len(names):
-    for some in (names[:width], names[-width:]):
-      try:
-        choose(some)
-      except errors.UserError:
-        continue
-      return some
-  return names
+  some = [names[:width], names[-width:]] if width < len(names) else []
+  return next((own for own in some if _fits(own, choose)), names)
 
 
 def _chosen(known, path, choose, guess=False) -> dict:
@@ -272,7 +271,7 @@ def _chosen(known, path, choose, guess=False) -> dict:
   except errors.UserError as e:
     if len(known) == 1 and (marks := [mark for mark in '\t;|,' if mark in known[0]]):
       raise _other_separator(path, marks[0]) from e
-    if guess and any(len(name) > 20 or name.isdigit() for name in known):
+    if guess:
       raise errors.UserError(
         f'{e} If the file has no line of names, set --config.source.header=False and give the '
         'numbers of the columns, from 0.'
@@ -369,7 +368,7 @@ def _called(values, schema, column):
     return values
   named = lambda v: names.get(v, v) if type(v) is int else v
   name = lambda v: list(map(name, v)) if isinstance(v, list) else named(v)
-  return [name(value) for value in values]
+  return name(values)
 
 
 # --- values → texts ---

@@ -78,8 +78,8 @@ def schemed(splits: dict[str, Tagged], scheme: str, convert: str):
   tags = {tag for e in tagged.values() for own in e.tags for tag in own}
   if scheme == 'auto' and (odd := schemes.misspelt(tags)):
     raise errors.UserError(
-      f'The tag {odd!r} has another spelling than O, B-…, I-…: write capital letters, the letter O '
-      'and a hyphen, or set --config.source.scheme=none to learn the tags as they are.'
+      f'The tag {odd!r} has another spelling than O, B-…, I-…: write the letter O, or a capital, a '
+      'hyphen and the type, or set --config.source.scheme=none to learn the tags as they are.'
     )
   notes = [f'Tags: scheme {found}{"" if scheme != "auto" else " (found in the files)"}.']
   if found == 'none' and (odd := schemes.unknown_prefixes(tags)):
