@@ -22,7 +22,7 @@ export JAX_PLATFORMS ?= cpu
 export ALLOW_MULTIPLE_LIBTPU_LOAD ?= 1
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help env demo test test-slow test-hf4 test-gpu-pins kernels lint clean
+.PHONY: help env demo test test-slow test-hf4 test-tools test-gpu-pins kernels lint clean
 
 help:
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -95,15 +95,21 @@ test-slow: $(DEV)  ## the long proofs: many kills, 50 million sentences
 
 # Directories of Hugging Face under the last transformers 4, in an environment of its own.
 OLD := $(VENV)-hf4
-test-hf4: $(DEV)  ## what is exported and read, with transformers 4.57.6
-	@if [ ! -e $(OLD)/.ready ]; then
-	  "$(PY)" -m venv --clear $(OLD)
-	  grep -Ev '^(transformers|tokenizers|huggingface_hub)==' constraints.txt > $(OLD)/constraints.txt
-	  PYTHONWARNINGS=ignore $(OLD)/bin/python -m pip install --quiet --disable-pip-version-check \
-	    -c $(OLD)/constraints.txt -e '.[dev]' transformers==4.57.6
-	  touch $(OLD)/.ready
-	fi
-	USE_TF=0 $(OLD)/bin/python -m pytest -q -n $(JOBS) --dist loadfile tests/hf tests/export/test_export_row_heads.py tests/export/test_convert.py
+$(OLD)/.ready: $(DEV)
+	@"$(PY)" -m venv --clear $(OLD)
+	grep -Ev '^(transformers|sentence-transformers|tokenizers|huggingface_hub|datasets|fsspec)==' constraints.txt > $(OLD)/constraints.txt
+	PYTHONWARNINGS=ignore $(OLD)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  -c $(OLD)/constraints.txt -e '.[dev]' transformers==4.57.6
+	touch $@
+
+test-hf4: $(OLD)/.ready  ## what is exported and read, with transformers 4.57.6
+	@USE_TF=0 $(OLD)/bin/python -m pytest -q -n $(JOBS) --dist loadfile tests/hf tests/export/test_export_row_heads.py \
+	  tests/export/test_convert.py tests/export/test_export_traps.py tests/export/test_export_crossings.py
+
+test-tools: $(OLD)/.ready  ## every tool on every family's export, with transformers 4.57.6 and the newest
+	@for python in "$(PY)" $(OLD)/bin/python; do
+	  USE_TF=0 "$$python" -m pytest -q -n $(JOBS) -m 'slow or not slow' tests/export/test_tools.py
+	done
 
 # A lent GPU may have older versions than ours (bench/gpu_queue.py).
 PINS := $(VENV)-gpu-pins

