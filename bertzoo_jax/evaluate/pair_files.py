@@ -67,10 +67,8 @@ def _lines(file):
 def _objects(file, name, group_by):
   found = []
   for number, line in _lines(file):
-    try:
+    with errors.unreadable(f'{file}:{number} is no JSON: mend or remove the line'):
       row = json.loads(line)
-    except ValueError as e:
-      raise errors.UserError(f'{file}:{number} is no JSON ({e}): mend or remove the line.') from e
     fields = list(row) if isinstance(row, dict) else []
     if not found and not group_by:
       group_by = next((field for field in _USUAL_GROUPS if field in fields), '')

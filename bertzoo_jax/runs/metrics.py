@@ -14,6 +14,7 @@ import time
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.common import trust
 
 FILE = 'metrics.jsonl'
 FOLDER = 'metrics'
@@ -100,7 +101,7 @@ def plot(workdir, entropy: float | None = None) -> bool:
   curves break, and for losses of masked tokens the unigram entropy. False without matplotlib.
   """
   try:
-    from matplotlib import figure as figures
+    figures = trust.from_root('matplotlib.figure')  # there may be a matplotlibrc
   except ImportError:
     return False
   rows = read(workdir)
