@@ -75,11 +75,13 @@ UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticErro
 @contextlib.contextmanager
 def unreadable(sentence: str, *more, usual=UNREADABLE):
   """Turns what damaged or hostile data raise inside the `with` into a UserError. more: kinds of
-  errors beside the usual ones.
+  errors beside the usual ones. A panic of a library in Rust is one; it is no Exception.
   """
   try:
     yield
-  except (*usual, *more) as e:
+  except BaseException as e:
+    if not isinstance(e, (*usual, *more)) and type(e).__name__ != 'PanicException':
+      raise
     raise UserError(f'{sentence} ({named(e, 200)}).') from e
 
 
