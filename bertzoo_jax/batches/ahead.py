@@ -7,7 +7,6 @@ so the batches are the same.
 
 import collections
 import concurrent.futures
-import functools
 import importlib
 import importlib.util
 import os
@@ -21,7 +20,6 @@ _MOST_THREADS = 4
 _READY = 2  # batches beyond those in work
 
 
-@functools.cache
 def driver() -> str:
   """What drives: 'tf.data' or 'threads'. Raises UserError if TensorFlow is there and fails."""
   if importlib.util.find_spec('tensorflow') is None:
