@@ -119,15 +119,11 @@ def _of_tensorflow(source):
     f'Reading {checkpoints[0].name} needs TensorFlow: pip install tensorflow-cpu'
   ):
     import tensorflow as tf
-  try:
+  broken = f'{checkpoints[0]} and its data are damaged or not whole: download them again'
+  with errors.unreadable(broken, tf.errors.OpError, RuntimeError):
     reader = tf.train.load_checkpoint(str(checkpoints[0]).removesuffix('.index'))
     names = filter(google.is_weight, reader.get_variable_to_shape_map())
     variables = {name: reader.get_tensor(name) for name in names}
-  except (tf.errors.OpError, LookupError, RuntimeError, ValueError) as e:
-    raise errors.UserError(
-      f'{checkpoints[0]} and its data are damaged or not whole ({str(e).splitlines()[0]:.120}): '
-      'download them again.'
-    ) from e
   for name, (tensors, own) in google.networks(variables, content).items():
     yield name, tensors, own
 

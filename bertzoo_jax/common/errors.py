@@ -80,7 +80,8 @@ def unreadable(sentence: str, *more, usual=UNREADABLE):
   try:
     yield
   except BaseException as e:
-    if not isinstance(e, (*usual, *more)) and type(e).__name__ != 'PanicException':
+    known = isinstance(e, (*usual, *more)) or type(e).__name__ == 'PanicException'
+    if isinstance(e, UserError) or not known:
       raise
     raise UserError(f'{sentence} ({named(e, 200)}).') from e
 

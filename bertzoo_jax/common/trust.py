@@ -142,15 +142,10 @@ def datasets(dataset, remedy, places):
     return read(folders.inside(path.parent, path.name))
 
   connector.cls_from_name, labels._load_names_from_file = checked, names
+  failing = f'{dataset}: TensorFlow Datasets cannot bring it; its data are looked for in {places}'
   try:
-    yield tfds
-  except errors.UserError:
-    raise
-  except Exception as e:  # tfds raises many kinds: an unknown name, no network, no split
-    raise errors.UserError(
-      f'{dataset}: TensorFlow Datasets cannot bring it ({errors.named(e, 200)}); its data are '
-      f'looked for in {places}.'
-    ) from e
+    with errors.unreadable(failing, Exception):  # an unknown name, no network, no split
+      yield tfds
   finally:
     connector.cls_from_name, labels._load_names_from_file = kept, read
 

@@ -165,7 +165,7 @@ def read_manifest(path) -> dict:
     shards = [s['name'] for split in SPLITS for s in manifest['splits'][split]['shards']]
     for name in (*files(manifest), *shards):
       folders.inside(path, name)
-    manifest['tokenizer']['name'], manifest['tokenizer'].get  # noqa: B018
+    manifest['tokenizer'].get('name')
     fits = all(0 <= i < manifest['vocab_size'] for i in manifest['special'].values())
   if not intact:
     raise errors.UserError(

@@ -56,10 +56,8 @@ def _lines(file):
   """(number from 1, line) of each line that is not empty."""
   with storage.reading(f'The pairs in {file}'):
     data = file.read_bytes()
-  try:
+  with errors.unreadable(f'{file} is no UTF-8: convert it'):
     text = data.decode('utf-8-sig')
-  except UnicodeDecodeError as e:
-    raise errors.UserError(f'{file} is no UTF-8 ({e.reason} at byte {e.start}): convert it.') from e
   lines = text.replace('\r\n', '\n').replace('\r', '\n').split('\n')
   return [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
 

@@ -175,15 +175,11 @@ def _read(run, task) -> dict:
   file, metrics = run.folder / run.record, set(run.experiment.metrics)
   with errors.unreadable(f'{file} is not what finetune wrote: delete it, and run the same line'):
     found = {'diverged': '', **storage.read_json(file)}
-    scores = {split: dict(own) for split, own in found['scores'].items()}
+    scores, kinds = found['scores'], (type(found['step']), type(found['diverged']))
+    fits = all(split in task.splits and own.keys() <= metrics for split, own in scores.items())
     numbers = [found['score'], *(x for own in scores.values() for x in own.values())]
-    known = scores.keys() <= task.splits.keys() and all(
-      own.keys() <= metrics for own in scores.values()
-    )
-    if not known or type(found['step']) is not int or not isinstance(found['diverged'], str):
-      raise ValueError('splits, metrics, step or diverged')
-    if not all(x is None or math.isfinite(x) for x in numbers):
-      raise ValueError('scores')
+    if not fits or kinds != (int, str) or not all(x is None or math.isfinite(x) for x in numbers):
+      raise ValueError('other splits, metrics or types')
   return found | _facts(run)
 
 

@@ -245,12 +245,13 @@ def _read(file) -> dict:
   """The scores of a job. Raises UserError for a file that reproduce did not write."""
   with errors.unreadable(f'{file} is not what reproduce wrote: delete it, and run the same line'):
     found = storage.read_json(file)
-    texts = [found['devices'], found['commit'] or '']
-    numbers = [found['steps'] or 0, found['flops'] or 0]
-    for cell in found['columns'].values():
-      texts.append(cell['why'])
-      numbers += [*(x or 0 for x in cell['values']), *cell.get('spread', ()), cell.get('seeds', 0)]
-    if [x for x in texts if x != errors.printable(x)] or not all(map(math.isfinite, numbers)):
+    cells = [*found['columns'].values()]
+    numbers = [found['steps'], found['flops'], *(cell.get('seeds', 0) for cell in cells)]
+    numbers += [x for cell in cells for x in (*cell['values'], *cell.get('spread', ()))]
+    texts = [found['devices'], found['commit'] or '', *(cell['why'] for cell in cells)]
+    if any(x != errors.printable(x) for x in texts) or not all(
+      math.isfinite(x or 0) for x in numbers
+    ):
       raise ValueError('control characters, or numbers that are not finite')
   return found
 

@@ -240,7 +240,8 @@ def _load_saved(files, section):
     raise errors.UserError(
       f'{folder}/bertzoo.json is not what prepare wrote: copy the folder again.'
     )
-  wished = section and _sized(section, meta['section'].get('vocab_size'))
+  with errors.unreadable(f'The section of the tokenizer {folder} is none: copy its folder again'):
+    wished = section and _sized(section, meta['section'].get('vocab_size'))
   if wished is not None and wished != meta['section']:
     differing = [
       f'{k} {meta["section"].get(k)!r} there, {wished.get(k)!r} in the config'

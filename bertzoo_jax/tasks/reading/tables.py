@@ -353,11 +353,14 @@ def _parquet(data, path, choose) -> Table:
     found = choose(known)
     values = {name: [] for name in found.values()}
     for batch in table.iter_batches(_BATCH, columns=list(values)):
-      size += batch.nbytes + 64 * len(batch)
-      if size > files.MOST:
-        raise errors.UserError(f'{path} unpacks to over {files.MOST >> 30} GiB: divide it.')
       for name, own in values.items():
-        own += batch.column(name).to_pylist()
+        column = batch.column(name)
+        if pyarrow.types.is_dictionary(column.type):
+          column = column.dictionary_decode()
+        size += column.nbytes + 64 * len(column)
+        if size > files.MOST:
+          raise errors.UserError(f'{path} unpacks to over {files.MOST >> 30} GiB: divide it.')
+        own += column.to_pylist()
     if ('label', 1) not in found:  # several labels are 0 and 1
       values = {name: _called(own, table.schema_arrow, name) for name, own in values.items()}
   numbers = list(range(max(map(len, values.values()), default=0)))
@@ -387,10 +390,8 @@ def as_text(value, where) -> str:
   with blanks between, null and NaN as an empty text. Raises UserError for anything else.
   """
   if isinstance(value, bytes):
-    try:
+    with errors.unreadable(f'{where}: the bytes are not UTF-8: convert them'):
       value = value.decode('utf-8')
-    except UnicodeDecodeError as e:
-      raise errors.UserError(f'{where}: the bytes are not UTF-8: convert them.') from e
   if isinstance(value, str):
     # a lone surrogate ("\ud800" in JSON) is no character; tokenizers refuse it
     return value.encode('utf-8', 'replace').decode('utf-8')
