@@ -358,7 +358,7 @@ def _lock(folder, stack, mode=0) -> bool:
 
 def check_free(out) -> None:
   """Raises UserError if `out` exists and is no empty folder."""
-  if out.exists() and (not out.is_dir() or any(out.iterdir())):
+  if os.path.islink(out) or out.exists() and (not out.is_dir() or any(out.iterdir())):
     raise _taken(out)
 
 

@@ -14,7 +14,7 @@ import string
 from typing import Any
 from typing import NamedTuple
 
-from bertzoo_jax.common import errors
+from bertzoo_jax.common import tables
 from bertzoo_jax.hf import heads
 from bertzoo_jax.hf import weights
 from bertzoo_jax.hf.architecture import POSITION_TABLE
@@ -246,12 +246,7 @@ def _plain(x):
     return type(x)(map(_plain, x))
   if not isinstance(x, str):
     return x
-  line = ' '.join(errors.printable(''.join(map(_public, _BORDER.split(x)))).split())
-  return _DRAWING.sub(lambda found: f'&#{ord(found[0])};', line)
-
-
-# Characters of HTML, code, links, emphasis and formulas. A _ between letters is text.
-_DRAWING = re.compile(r'[<`*~$]|(?<=\])\(|\b_|_\b|(?<=www)\.|@(?=[\w-]+\.)')
+  return tables.plain_markdown(''.join(map(_public, _BORDER.split(x))))
 
 
 def _code(text: str) -> str:
@@ -388,13 +383,11 @@ def _fields(section: dict[str, Any]) -> str:
 
 
 def _value(value) -> str:
-  """A number readable, a list joined, anything else as it is; in a table's cell a bar would end
-  it.
-  """
+  """A number readable, a list joined, anything else as it is."""
   if isinstance(value, (list, tuple)):
     return ', '.join(map(_value, value))
   if isinstance(value, dict):
     return ' '.join(f'{k} {_value(v)}' for k, v in value.items())
   if isinstance(value, bool) or not isinstance(value, (int, float)):
-    return str(value).replace('|', '\\|').replace('\n', ' ')
+    return str(value)
   return f'{value:,}' if isinstance(value, int) else f'{value:.5g}'

@@ -52,15 +52,10 @@ def framed(template: str, **pieces: list[int]) -> list[int]:
 def read(directory) -> tuple[dict, dict]:
   """(tokenizer.json, {special name: id}) of a folder that prepare wrote. Raises UserError."""
   directory = pathlib.Path(directory)
-  try:
-    tokenizer = json.loads((directory / 'tokenizer.json').read_text(encoding='utf-8'))
-    special = json.loads((directory / 'bertzoo.json').read_text(encoding='utf-8'))['special']
-  except (OSError, ValueError, KeyError) as e:
-    raise errors.UserError(
-      f'{directory} lacks a readable tokenizer.json and bertzoo.json ({e}): copy CORPUS/tokenizer '
-      'there.'
-    ) from e
-  return tokenizer, special
+  sentence = f'{directory} lacks a readable tokenizer.json and bertzoo.json: copy CORPUS/tokenizer'
+  read = lambda name: json.loads((directory / name).read_text(encoding='utf-8'))
+  with errors.unreadable(sentence, OSError):
+    return read('tokenizer.json'), read('bertzoo.json')['special']
 
 
 def files(

@@ -154,8 +154,12 @@ def run_config(workdir):
     ranges.check(found)
     own = named.is_outside(found.encoder.name)  # a part of one's own may have sections in it
     values = *(() if own else found.encoder.values()), found.encoder.name, found.objective.name
-    if not isinstance(found.hf, str) or any(hasattr(value, 'items') for value in values):
-      raise TypeError('hf, encoder or objective')
+    labels = found.objective.get('labels', ())
+    pairs = found.get('source', {}).get('where', ())
+    texts = found.hf, *labels, *(text for column, value in pairs for text in (column, value))
+    is_text = lambda x: isinstance(x, str)
+    if any(hasattr(value, 'items') for value in values) or not all(map(is_text, texts)):
+      raise TypeError('hf, encoder, objective or source')
   return found
 
 
@@ -362,6 +366,8 @@ def versions() -> dict:
 def commit() -> str | None:
   """The git commit of this checkout, with '+' if files differ from it; None outside a checkout."""
   root = pathlib.Path(__file__).parents[2]
+  if not (root / '.git').exists():  # a package below a stranger's repository, whose hooks would run
+    return None
   git = lambda *args: subprocess.run(
     ['git', '-C', str(root), *args], capture_output=True, text=True, timeout=20
   )

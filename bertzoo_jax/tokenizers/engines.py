@@ -41,14 +41,17 @@ class Engines:
     special_text: True for the ids of `encode_as_transformers`; False for those of `encode`.
     """
     engine, out = self._parsing if special_text else self._plain, []
-    for e in engine.encode_batch(_checked(texts), add_special_tokens=False):
+    with _splitting():
+      encoded = engine.encode_batch(_checked(texts), add_special_tokens=False)
+    for e in encoded:
       offsets = np.asarray(e.offsets, np.int32).reshape(-1, 2)
       out.append((np.asarray(e.ids, np.int32), offsets[:, 0], offsets[:, 1]))
     return out
 
   def words_of(self, texts: list[str]) -> list[list[int | None]]:
     """The word of each token of `encode_as_transformers`, by the pre-tokenizer, or None."""
-    found = self._parsing.encode_batch(_checked(texts), add_special_tokens=False)
+    with _splitting():
+      found = self._parsing.encode_batch(_checked(texts), add_special_tokens=False)
     return [e.word_ids for e in found]
 
   def encode_words(self, sentences: list[list[str]]) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -59,7 +62,8 @@ class Engines:
       have no token. A byte-level BPE puts a blank before each word (add_prefix_space=True).
     """
     options = dict(is_pretokenized=True, add_special_tokens=False)
-    found = self._of_words.encode_batch(sentences, **options)
+    with _splitting():
+      found = self._of_words.encode_batch(sentences, **options)
     return [(np.asarray(e.ids, np.int32), np.asarray(e.word_ids, np.int32)) for e in found]
 
   @functools.cached_property
@@ -70,12 +74,17 @@ class Engines:
 
   def decode(self, ids) -> str:
     """The text of ids, special tokens spelt out."""
-    return self._spelling.decode([int(i) for i in ids], skip_special_tokens=False)
+    with _splitting():
+      return self._spelling.decode([int(i) for i in ids], skip_special_tokens=False)
+
+
+_splitting = functools.partial(errors.unreadable, 'The tokenizer fails at this text: take another')
 
 
 def _ids(engine, texts, special=False) -> list[np.ndarray]:
-  encoded = engine.encode_batch_fast(_checked(texts), add_special_tokens=special)
-  return [np.asarray(e.ids, np.int32) for e in encoded]
+  with _splitting():
+    encoded = engine.encode_batch_fast(_checked(texts), add_special_tokens=special)
+    return [np.asarray(e.ids, np.int32) for e in encoded]
 
 
 def _checked(texts):

@@ -49,7 +49,8 @@ class Published(engines.Engines):
     said = optional_json(folder / 'tokenizer_config.json')
     self._parsing = self._spelling = _engine(folder, self.json)
     named = {**optional_json(folder / 'special_tokens_map.json'), **said}
-    _add_tokens(self._parsing, folder, named)
+    with errors.unreadable(f'{folder}: the added tokens of its files are no texts'):
+      _add_tokens(self._parsing, folder, named)
     ids = self._parsing.get_vocab(with_added_tokens=True)
     if max(ids.values(), default=0) >= _MOST:
       raise errors.UserError(
@@ -132,17 +133,11 @@ def unsaid(folder) -> errors.UserError:
 
 
 def _engine(folder, content):
-  try:
-    engine = hf.Tokenizer.from_str(json.dumps(content))
+  sentence = f'this version of tokenizers ({hf.__version__}) does not read its tokenizer.json'
+  with errors.unreadable(f'{folder}: {sentence}', Exception):  # it raises nothing more particular
+    engine = hf.Tokenizer.from_str(json.dumps({**content, 'truncation': None, 'padding': None}))
     engine.encode('\U00012000')  # fails where the piece for unknown characters is unknown
-  except Exception as e:  # the library raises nothing more particular
-    raise errors.UserError(
-      f'{folder}: its tokenizer.json is not one that this version of tokenizers ({hf.__version__}) '
-      f'reads ({e}).'
-    ) from e
-  engine.no_truncation()
-  engine.no_padding()
-  return engine
+    return engine
 
 
 def _set_normalizer(tokenizer, said):
