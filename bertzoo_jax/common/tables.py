@@ -10,8 +10,9 @@ import rich.text
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import screen
 
-# Characters of HTML, code, links, emphasis, formulas and cells. A _ between letters is text.
-_DRAWING = re.compile(r'[<`*~$|\\]|(?<=\])\(|\b_|_\b|(?<=www)\.|@(?=[\w-]+\.)')
+# Characters of HTML, code, links, emphasis, formulas and cells. A _ between letters is text, and so
+# is a * between blanks.
+_DRAWING = re.compile(r'[<`~$|\\]|(?<=\S)\*|\*(?=\S)|^\*|(?<=\])\(|\b_|_\b|(?<=www)\.|@(?=[\w-]+\.)')
 
 
 def plain_markdown(text: str) -> str:

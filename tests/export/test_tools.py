@@ -1,8 +1,8 @@
 """The contracts of the tools: what others do with an exported directory, for each family of
 transformers' classes.
 
-`make test` has one family of each tool, in the transformers that is installed. `make test-tools` runs
-the whole table, in 4.57.6 and in the newest.
+`make test` has one family of each tool, in the transformers that is installed. `make test-tools`
+runs the whole table, in 4.57.6 and in the newest.
 """
 
 import copy
