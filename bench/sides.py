@@ -1,8 +1,9 @@
-"""The two sides of step.py: one pretraining step of ours, and the same work with transformers +
-torch.
+"""The two sides of step.py: one pretraining step of ours, and the same work in torch, with
+transformers or a checkout of pszemraj/deberta.
 """
 
 import ctypes
+import functools
 import gc
 import pathlib
 import resource
@@ -167,8 +168,8 @@ def ours(a):
   from configs import parts
 
   before = peak()
-  encoder, objective = _sections(a, parts)
-  encoder = _build(
+  encoder, objective = sections(a, parts)
+  encoder = build(
     encoders,
     encoder,
     vocab_size=VOCAB[a.system],
@@ -180,12 +181,10 @@ def ours(a):
   attention = encoder.attention_dropout, encoder.relative_attention, encoder.dtype
   chosen = kernels.choose('auto', device, *attention)
   ops = assembly.operations_on(sharding.mesh((1, 1, 1), [device]), chosen, encoder.axes)
-  objective = _build(objectives, objective, encoder, ops=ops)
+  objective = build(objectives, objective, encoder, ops=ops)
   schedule = schedules.BY_NAME['linear_after_warmup'](10_000, learning_rate=1e-4, warmup=0)
   paths = trees.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
-  tx = _build(
-    optimizers, parts.adamw(clip_norm=1.0, no_decay=(r'norm/', r'bias$')), schedule, paths
-  )
+  tx = build(optimizers, parts.adamw(clip_norm=1.0, no_decay=(r'norm/', r'bias$')), schedule, paths)
   state = steps.init(objective, tx, 0, a.batch)
   step = steps.make_train_step(objective, tx, schedule, seed=0)
   options = phase_run.compiler_options(device.device_kind, False)
@@ -203,7 +202,7 @@ def ours(a):
   return Side(take, held if a.device == 'gpu' else lambda: peak() - before, device.device_kind)
 
 
-def _sections(a, parts):
+def sections(a, parts):
   """(encoder, objective) of a config."""
   sizes = MODELS[a.system][a.model]
   width = sizes['hidden_size']
@@ -266,7 +265,8 @@ def theirs(a):
   )
   if a.system not in _EAGER:
     fields.update(attn_implementation=a.attention)
-  model, loss_of = _NETWORKS[a.system](torch, fields, width, *classes)
+  make = functools.partial(_checkout, a.checkout) if a.checkout else _NETWORKS[a.system]
+  model, loss_of = make(torch, fields, width, *classes)
   model.to(device).train()
   b = {k: torch.as_tensor(v).to(device) for k, v in make_batch(a).items()}
   b = {k: v.long() if v.dtype is torch.int32 else v for k, v in b.items()}
@@ -277,6 +277,7 @@ def theirs(a):
   ]
   adam = torch.optim.AdamW(groups, lr=1e-4, betas=(0.9, 0.98), eps=1e-6, fused=True)
   run = torch.compile(loss_of, dynamic=False) if a.compile else loss_of
+  after = getattr(model, 'sync_discriminator_embeddings_from_generator', lambda: None)
 
   def take(steps):
     for _ in range(steps):
@@ -286,6 +287,7 @@ def theirs(a):
       loss.backward()
       torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
       adam.step()
+      after()
     if device == 'cuda':
       torch.cuda.synchronize()
     return float(loss.detach())
@@ -295,7 +297,7 @@ def theirs(a):
   return Side(take, torch.cuda.max_memory_allocated, torch.cuda.get_device_name())
 
 
-def _build(module, part, *positional, **fields):
+def build(module, part, *positional, **fields):
   """The object that a section of a config makes."""
   section = part.to_dict()
   return module.BY_NAME[section.pop('name')](*positional, **fields, **section)
@@ -410,20 +412,8 @@ def _deberta(torch, fields, width, config, masked_lm):
 def _deberta_v3(torch, fields, width, config, encoder, masked_lm):
   """Layers of DeBERTa v2, word vectors E_D = E_G + Δ with no gradient to E_G, and V3's head."""
   positions = torch.nn.Embedding(fields.pop('max_position_embeddings'), width)
-  relative = dict(
-    pos_att_type=['c2p', 'p2c'],
-    max_position_embeddings=DISTANCES,
-    position_buckets=BUCKETS,
-    norm_rel_ebd='layer_norm',
-    share_att_key=True,
-  )
-  of_depth = lambda depth: config(
-    **{**fields, 'num_hidden_layers': max(1, round(fields['num_hidden_layers'] * depth))},
-    **_sizes(width),
-    **_DEBERTA,
-    **relative,
-  )
-  generator, discriminator = masked_lm(of_depth(GENERATOR_DEPTH)), encoder(of_depth(1.0))
+  configs = _v3_configs(fields, width, config, max_position_embeddings=DISTANCES)
+  generator, discriminator = masked_lm(configs[0]), encoder(configs[1])
   generator.positions = positions
   theirs, own = (x.embeddings.word_embeddings for x in (generator.deberta, discriminator))
   torch.nn.init.zeros_(own.weight)
@@ -447,6 +437,54 @@ def _deberta_v3(torch, fields, width, config, encoder, masked_lm):
 
   parts = dict(generator=generator, discriminator=discriminator, norm=norm, score=score)
   return torch.nn.ModuleDict(parts), loss_of
+
+
+def _v3_configs(fields, width, config, **more):
+  """(generator's, discriminator's)."""
+  relative = dict(
+    pos_att_type=['c2p', 'p2c'],
+    position_buckets=BUCKETS,
+    norm_rel_ebd='layer_norm',
+    share_att_key=True,
+  )
+  of_depth = lambda depth: config(
+    **{**fields, 'num_hidden_layers': max(1, round(fields['num_hidden_layers'] * depth))},
+    **_sizes(width),
+    **_DEBERTA,
+    **{**relative, **more},
+  )
+  return of_depth(GENERATOR_DEPTH), of_depth(1.0)
+
+
+def of_checkout(folder, generator, discriminator, sharing='gdes'):
+  """Both networks of pszemraj/deberta, one module. folder: of a checkout; the others: configs."""
+  sys.path.insert(0, str(pathlib.Path(folder) / 'src'))
+  from deberta.modeling import deberta_v2_native
+  from deberta.modeling import rtd
+
+  return rtd.DebertaV3RTDPretrainer(
+    generator_backbone=deberta_v2_native.DebertaV2Model(generator),
+    discriminator_backbone=deberta_v2_native.DebertaV2Model(discriminator),
+    gen_config=generator,
+    disc_config=discriminator,
+    embedding_sharing=sharing,
+  )
+
+
+def rows_of_checkout(torch, b):
+  """The arguments of its forward pass."""
+  labels = torch.full_like(b['input_ids'], -100)
+  labels.scatter_(1, b['masked_positions'], b['masked_targets'])
+  return dict(input_ids=b['input_ids'], attention_mask=b['pack_ids'], labels=labels)
+
+
+def _checkout(folder, torch, fields, width, config, *_):
+  model = of_checkout(folder, *_v3_configs(fields, width, config, max_relative_positions=DISTANCES))
+
+  def loss_of(b):
+    return model(**rows_of_checkout(torch, b), disc_loss_weight=DISCRIMINATOR_WEIGHT).loss
+
+  return model, loss_of
 
 
 def _xlnet(torch, fields, width, config, language_model):

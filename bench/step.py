@@ -4,7 +4,7 @@
     python bench/step.py --system=electra [--model=small|tiny]
     python bench/step.py --system=albert [--model=base|tiny]
     python bench/step.py --system=deberta [--model=base|small|tiny]
-    python bench/step.py --system=deberta_v3 [--model=base|small|xsmall|tiny]
+    python bench/step.py --system=deberta_v3 [--model=base|small|xsmall|tiny] [--checkout=FOLDER]
     python bench/step.py --system=xlnet [--model=base|small|tiny]
     python bench/step.py --system=modernbert [--model=base|tiny] --length=512
     python bench/step.py --device=gpu --length=512 --batch=32 --dtype=bfloat16 --attention_dropout=0
@@ -31,7 +31,9 @@ predictions.
 
 deberta_v3: a generator of half the depth with the mask decoder, sampling, a discriminator with word
 vectors E_D = E_G + Δ and V3's head, 50 times the loss of replaced tokens. The torch side has
-DebertaV2ForMaskedLM and DebertaV2Model. Both sides have dropout of the relative table.
+DebertaV2ForMaskedLM and DebertaV2Model. Both sides have dropout of the relative table. With
+--checkout it has the module of both networks of pszemraj/deberta, from a checkout of that
+repository, and its copy of the word table after each step.
 
 xlnet: permutation language modelling with both streams; a sixth of the tokens is predicted. The
 memory has three quarters of a row's length, and a step renews half a row's length of it. Rows are
@@ -75,6 +77,7 @@ def arguments():
     '--model',
     help='; '.join(f'of {system}: {", ".join(models)}' for system, models in both.MODELS.items()),
   )
+  p.add_argument('--checkout', help='of deberta_v3: a folder with pszemraj/deberta')
   p.add_argument('--device', choices=('cpu', 'gpu'), default='cpu')
   p.add_argument('--batch', type=int, default=0, help='rows; 0 for 8, of electra 16')
   p.add_argument('--length', type=int, default=128)

@@ -1,18 +1,19 @@
-"""Converts pickled weights (Microsoft's releases of DeBERTa; torch) and TensorFlow checkpoints
-(Google's of BERT, ALBERT and ELECTRA; tensorflow) into directories that --init reads.
+"""Converts pickled weights and TensorFlow checkpoints into directories that --init reads.
 
     python -m bertzoo_jax.convert --model DIR --out OUT
 
-DIR has config.json and pytorch_model.bin, or its parts. If pytorch_model.generator.bin lies beside
-them, as in releases of DeBERTaV3, the command writes OUT/discriminator and OUT/generator, for
+DIR has config.json and pytorch_model.bin, or its parts, as Microsoft's releases of DeBERTa (which
+needs torch). If pytorch_model.generator.bin lies beside them, as in releases of DeBERTaV3, the
+command writes OUT/discriminator and OUT/generator, for
 
     --init hf:OUT/discriminator,hf:OUT/generator
 
 Otherwise it writes OUT. The generator's number of layers is read from its file.
 
-Or DIR has a checkpoint (bert_model.ckpt.index and its data), bert_config.json or
-albert_config.json, and vocab.txt or a SentencePiece model. ELECTRA's checkpoint has two networks
-and no config: heads have 64 dimensions.
+Or DIR has Google's checkpoint of BERT, ALBERT or ELECTRA (bert_model.ckpt.index and its data; it
+needs tensorflow), bert_config.json or albert_config.json, and vocab.txt or a SentencePiece model.
+ELECTRA's checkpoint has two networks and no config: heads have 64 dimensions.
+
 --model OWNER/NAME fetches the files from the Hugging Face hub.
 
 No code in the pickles is run. Every tensor is written, floats as float32. The vocabulary head's
@@ -119,15 +120,11 @@ def _of_tensorflow(source):
     f'Reading {checkpoints[0].name} needs TensorFlow: pip install tensorflow-cpu'
   ):
     import tensorflow as tf
-  try:
+  broken = f'{checkpoints[0]} and its data are damaged or not whole: download them again'
+  with errors.unreadable(broken, tf.errors.OpError, RuntimeError):
     reader = tf.train.load_checkpoint(str(checkpoints[0]).removesuffix('.index'))
     names = filter(google.is_weight, reader.get_variable_to_shape_map())
     variables = {name: reader.get_tensor(name) for name in names}
-  except (tf.errors.OpError, LookupError, RuntimeError, ValueError) as e:
-    raise errors.UserError(
-      f'{checkpoints[0]} and its data are damaged or not whole ({str(e).splitlines()[0]:.120}): '
-      'download them again.'
-    ) from e
   for name, (tensors, own) in google.networks(variables, content).items():
     yield name, tensors, own
 
@@ -135,7 +132,9 @@ def _of_tensorflow(source):
 def _write(folder, place, tensors, content, source) -> list[str]:
   """Writes a network into `folder`, which later becomes `place`. Returns the lines to print."""
   a = architectures.reader(content)
-  depth = {int(m[1]) for m in (re.search(r'encoder\.layer\.(\d+)\.', key) for key in tensors) if m}
+  depth = {
+    int(m[1]) for m in (re.search(r'encoder\.layer\.(\d{1,9})\.', key) for key in tensors) if m
+  }
   name = next((x for x in content['architectures'] if x in architectures.ARCHITECTURES), a.name)
   config = {**a.defaults, 'num_hidden_layers': len(depth), **content, 'architectures': [name]}
   config.pop('auto_map', None)  # code of its own
@@ -158,6 +157,7 @@ def _read(path) -> dict:
   """{name: array} of a pickle, floats as float32. Raises UserError if it holds anything else."""
   with errors.needing(f'Reading {path.name} needs torch: pip install "bertzoo_jax[hf]"'):
     torch = trust.torch()
+  array = lambda x: (x.float() if x.is_floating_point() else x).detach().contiguous().numpy()
   try:
     state = torch.load(str(path), map_location='cpu', weights_only=True)
   except pickle.UnpicklingError as e:
@@ -166,18 +166,20 @@ def _read(path) -> dict:
       f'{path} is not a pickle of tensors alone ({why}), so reading it can run code: download it '
       'again, or take another release.'
     ) from e
-  except (RuntimeError, EOFError, ValueError, KeyError) as e:
+  except (RuntimeError, EOFError, *errors.UNREADABLE) as e:
     raise errors.UserError(
       f'{path} is damaged, or torch.save did not write it: download it again.'
     ) from e
   strange = [] if isinstance(state, dict) else [('an object', state)]
-  strange = strange or [(k, x) for k, x in state.items() if not isinstance(x, torch.Tensor)]
+  plain = lambda k, x: isinstance(k, str) and isinstance(x, torch.Tensor)
+  strange = strange or [(k, x) for k, x in state.items() if not plain(k, x)]
   for key, x in strange[:1]:
     raise errors.UserError(
       f'{path} holds {key!r} of type {type(x).__name__}, not only named tensors: save nothing but '
       'the state_dict() of the network.'
     )
-  return {k: (x.float() if x.is_floating_point() else x).numpy() for k, x in state.items()}
+  with errors.unreadable(f'{path} has a tensor that is no array of numbers', RuntimeError):
+    return {k: array(x) for k, x in state.items()}
 
 
 def _write_tokenizer(folder, source, a, config) -> None:

@@ -172,6 +172,7 @@ def _write_network(
     checked=_said(rows, a),
     aside=apart,
     average=average,
+    base_models=workdirs.base_models(workdir),
   )
   _write(directory / 'README.md', card.text(told))
   names = [*files, 'config.json', 'README.md', weights.WEIGHTS, *[weights.HEADS] * bool(aside)]
@@ -203,14 +204,17 @@ def _tokenizer(folder, config, a, encoder, head):
   """
   # the task was learned at this length
   length = config['length'] if head else encoder.max_positions or 0
+  # words were read with a blank before each, and transformers refuses words without
+  of_words = head == heads.TAG
   if not hf_tokenizer.made_here(folder):
     own = tokenizers.of_folder(folder)
-    return own.special, hf_tokenizer.published(folder, length if head else 0), own
+    own = own.for_words() if of_words else own
+    given = own.json if of_words else None
+    return own.special, hf_tokenizer.published(folder, length if head else 0, given), own
   content, special = hf_tokenizer.read(folder)
   own = tokenizers.load(folder, config['tokenizer'])
-  if head == heads.TAG and not own.section.get('add_prefix_space', True):
-    # words were read with a blank before each, and transformers refuses words without
-    own = tokenizers.Tokenizer({**own.section, 'add_prefix_space': True}, own.vocabulary)
+  if of_words:
+    own = own.for_words()
     content = json.loads(own.parsing_engine().to_str())
   files = hf_tokenizer.files(
     content,
@@ -354,7 +358,7 @@ def _lock(folder, stack, mode=0) -> bool:
 
 def check_free(out) -> None:
   """Raises UserError if `out` exists and is no empty folder."""
-  if out.exists() and (not out.is_dir() or any(out.iterdir())):
+  if os.path.islink(out) or out.exists() and (not out.is_dir() or any(out.iterdir())):
     raise _taken(out)
 
 

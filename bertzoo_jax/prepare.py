@@ -239,15 +239,9 @@ def _holds_other_files(out) -> bool:
 def _unfinished_plan(out) -> dict | None:
   if not (out / 'plan.json').exists():
     return None
-  try:
-    plan = storage.read_json(out / 'plan.json')
-    if not isinstance(plan, dict):
-      raise ValueError('no object')
-  except ValueError as e:
-    raise errors.UserError(
-      f'{out}/plan.json is cut or damaged: delete {out} and run the same line again.'
-    ) from e
-  return plan
+  broken = f'{out}/plan.json is cut or damaged: delete {out} and run the same line again'
+  with errors.unreadable(broken):
+    return {**storage.read_json(out / 'plan.json')}
 
 
 @contextlib.contextmanager

@@ -7,10 +7,13 @@ so the batches are the same.
 
 import collections
 import concurrent.futures
+import importlib
 import importlib.util
 import os
 
 import numpy as np
+
+from bertzoo_jax.common import errors
 
 # More threads than this wait for the interpreter: a masking holds it for a part of its time.
 _MOST_THREADS = 4
@@ -18,8 +21,18 @@ _READY = 2  # batches beyond those in work
 
 
 def driver() -> str:
-  """What drives: 'tf.data' or 'threads'."""
-  return 'tf.data' if importlib.util.find_spec('tensorflow') else 'threads'
+  """What drives: 'tf.data' or 'threads'. Raises UserError if TensorFlow is there and fails."""
+  if importlib.util.find_spec('tensorflow') is None:
+    return 'threads'
+  with errors.unreadable(
+    'TensorFlow is installed and cannot be imported: install it again, or uninstall it (threads '
+    'then make the batches)',
+    ImportError,
+    OSError,
+    RuntimeError,
+  ):
+    importlib.import_module('tensorflow')
+  return 'tf.data'
 
 
 def iterate(batch, features, first_step, end_step, threads=None):

@@ -102,13 +102,11 @@ def phases(config) -> tuple[Phase, ...]:
     )
   out, first, examples = [], 0, 0
   for index, phase in enumerate(config.phases):
-    try:
+    with errors.unreadable(
+      f'config.phases[{index}] is {phase!r}: a phase is (steps, {{key: value}})'
+    ):
       steps, overrides = phase
       overrides = dict(overrides)
-    except (TypeError, ValueError) as e:
-      raise errors.UserError(
-        f'config.phases[{index}] is {phase!r}: a phase is (steps, {{key: value}}).'
-      ) from e
     if type(steps) is not int or steps <= 0:
       needed = 'a phase needs at least one' if type(steps) is int else 'a whole number is needed'
       raise errors.UserError(f'config.phases[{index}] has {steps!r} steps: {needed}.')

@@ -4,6 +4,7 @@ pass.
 
 import contextlib
 import difflib
+import functools
 import os
 import re
 import resource
@@ -72,21 +73,20 @@ UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticErro
 
 
 @contextlib.contextmanager
-def unreadable(sentence: str):
-  """Turns what damaged or hostile data raise inside the `with` into a UserError."""
+def unreadable(sentence: str, *more, usual=UNREADABLE):
+  """Turns what damaged or hostile data raise inside the `with` into a UserError. more: kinds of
+  errors beside the usual ones. A panic of a library in Rust is one; it is no Exception.
+  """
   try:
     yield
-  except UNREADABLE as e:
+  except BaseException as e:
+    known = isinstance(e, (*usual, *more)) or type(e).__name__ == 'PanicException'
+    if isinstance(e, UserError) or not known:
+      raise
     raise UserError(f'{sentence} ({named(e, 200)}).') from e
 
 
-@contextlib.contextmanager
-def needing(sentence: str):
-  """Turns an ImportError inside the `with` into a UserError. sentence: what to install."""
-  try:
-    yield
-  except ImportError as e:
-    raise UserError(f'{sentence} ({words(e, 200)}).') from e
+needing = functools.partial(unreadable, usual=(ImportError,))  # of packages: what to install
 
 
 def no_memory(e: BaseException | None) -> str | None:

@@ -41,6 +41,7 @@ def check_files(folder: str, paths) -> None:
 
 def check_dataset(builder) -> None:
   """Raises UserError for a prepared dataset (TFDS) that has its files outside its folder."""
+  check_links(builder.data_dir)
   for split in builder.info.splits.values():
     check_files(f'{builder.data_dir}/', split.filepaths)
 
@@ -54,7 +55,7 @@ def _is_plain(name) -> bool:
 
 
 def check_links(folder) -> None:
-  """Raises UserError for the first link in a local folder that leads out of it."""
+  """Raises UserError for the first link in a local folder that leads out of it, and for a pipe."""
   top = str(storage.path(folder))
   below = [] if storage.is_remote(top) else [top]
   while below:
@@ -66,5 +67,7 @@ def check_links(folder) -> None:
     for entry in found:
       if entry.is_symlink():
         inside(top, os.path.relpath(entry.path, top))
-      elif entry.is_dir() and entry.name != 'wandb':  # it keeps links to its own logs there
-        below.append(entry.path)
+      elif entry.is_dir():
+        below += [entry.path] * (entry.name != 'wandb')  # it keeps links to its own logs there
+      elif not entry.is_file():
+        storage.check_file(entry.path)

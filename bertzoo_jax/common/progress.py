@@ -4,12 +4,14 @@
 percent, MB/s and time left.
 """
 
+import math
 import sys
 import time
 
 from bertzoo_jax.common import screen
 
 _EVERY = 5.0  # seconds between plain lines about bytes
+_SILENCE = 30.0  # seconds without a plain line about steps, at most, if steps are shorter
 # numbers of a row that are no metrics of its objective
 _OF_ALL = (
   *('step', 'phase', 'examples', 'epoch', 'batch_crc32', 'tokens_per_second', 'mfu'),
@@ -34,7 +36,7 @@ class Progress:
     tokens.
     """
     self._total, self._at, self._began = total_steps, start_step, None
-    self._finished = start_step
+    self._finished, self._printed = start_step, -math.inf
     self._show, self._entropy = show, entropy
     terminal = sys.stdout.isatty() if terminal is None else terminal
     self._bar = None
@@ -51,11 +53,16 @@ class Progress:
     else:
       print(text, flush=True)
 
-  def finished(self, step: int) -> None:
-    """A step is computed. The clock for the time left starts with the first: no compilation."""
-    self._finished = step
-    if self._began is None:
-      self._began = (time.monotonic(), step)
+  def finished(self, step: int, loss) -> None:
+    """A step is computed. The clock for the time left starts with the first: no compilation.
+
+    loss: of the step, for a plain line where none was printed for half a minute.
+    """
+    now, self._finished = time.monotonic(), step
+    self._began = self._began or (now, step)
+    silent = now - self._printed >= _SILENCE and step > 1  # the row of step 1 comes at once
+    if self._show and not self._bar and silent:
+      self._line(step, f'loss {_number(float(loss))}')
 
   def step(self, step: int) -> None:
     """Moves the bar: a step is dispatched."""
@@ -80,11 +87,12 @@ class Progress:
       if held_out:
         self.say(f'step {step:,}: {text}')
     else:
-      print(
-        f'step {step:,}/{self._total:,} {100 * step / self._total:.1f}% · {text} · '
-        f'{self._left(step)} left',
-        flush=True,
-      )
+      self._line(step, text)
+
+  def _line(self, step, text):
+    share = f'{100 * step / self._total:.1f}%'
+    print(f'step {step:,}/{self._total:,} {share} · {text} · {self._left(step)} left', flush=True)
+    self._printed = time.monotonic()
 
   def _losses(self, row, prefix, suffix='') -> list[str]:
     """The losses of a row. That of masked tokens comes first: it compares with the entropy. An

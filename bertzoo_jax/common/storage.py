@@ -147,7 +147,7 @@ def check_file(p) -> None:
 
 def check_new(p) -> None:
   """Raises UserError for a path that is there: no command overwrites a file."""
-  if path(p).exists():
+  if path(p).exists() or os.path.islink(p):
     raise errors.UserError(
       f'{p} exists and is not overwritten: give another name, or remove it first.'
     )

@@ -1,17 +1,32 @@
 """Tables as text, for the screen and for Markdown."""
 
 import io
+import re
 
 import rich.box
 import rich.table
 import rich.text
 
+from bertzoo_jax.common import errors
 from bertzoo_jax.common import screen
+
+# Characters of HTML, code, links, emphasis, formulas and cells. A _ between letters is text, and so
+# is a * between blanks.
+_DRAWING = re.compile(r'[<`~$|\\]|(?<=\S)\*|\*(?=\S)|^\*|(?<=\])\(|\b_|_\b|(?<=www)\.|@(?=[\w-]+\.)')
+
+
+def plain_markdown(text: str) -> str:
+  """A text that may be a stranger's, on one line, which draws nothing in Markdown: no HTML,
+  headings, links, pictures, emphasis or borders of cells.
+  """
+  line = ' '.join(errors.printable(text).split())
+  return _DRAWING.sub(lambda found: f'&#{ord(found[0])};', line)
 
 
 def aligned(rows, markdown: bool = False) -> str:
   """Rows of strings, the first of which is the head, as lines of equal columns or as Markdown."""
-  head, *body = ([rich.text.Text(cell) for cell in row] for row in rows)
+  shown = plain_markdown if markdown else str
+  head, *body = ([rich.text.Text(shown(cell)) for cell in row] for row in rows)
   look = dict(box=rich.box.MARKDOWN) if markdown else dict(box=None, padding=(0, 2, 0, 0))
   columns = (rich.table.Column(cell) for cell in head)
   table = rich.table.Table(*columns, pad_edge=markdown, **look)

@@ -13,6 +13,8 @@ import os
 import sys
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import folders
+from bertzoo_jax.common import storage
 
 FLAG = 'trust-code'
 HELP = (
@@ -129,28 +131,40 @@ def datasets(dataset, remedy, places):
       )
     return kept.__get__(None, connector)(name)
 
-  connector.cls_from_name = checked
+  labels = importlib.import_module('tensorflow_datasets.core.features.class_label_feature')
+  read = labels._load_names_from_file
+
+  def names(path):
+    """The names of a dataset's classes, which lie beside it: features.json may say another file."""
+    if not path.name.endswith('.labels.txt'):
+      raise errors.UserError(f'features.json of {dataset} reads {path}: give another dataset.')
+    storage.check_file(path)
+    return read(folders.inside(path.parent, path.name))
+
+  connector.cls_from_name, labels._load_names_from_file = checked, names
+  failing = f'{dataset}: TensorFlow Datasets cannot bring it; its data are looked for in {places}'
   try:
-    yield tfds
-  except errors.UserError:
-    raise
-  except Exception as e:  # tfds raises many kinds: an unknown name, no network, no split
-    raise errors.UserError(
-      f'{dataset}: TensorFlow Datasets cannot bring it ({errors.named(e, 200)}); its data are '
-      f'looked for in {places}.'
-    ) from e
+    with errors.unreadable(failing, Exception):  # an unknown name, no network, no split
+      yield tfds
   finally:
-    connector.cls_from_name = kept
+    connector.cls_from_name, labels._load_names_from_file = kept, read
 
 
 def torch():
-  """PyTorch. It is imported in the root folder: a wheel beneath it looks for native libraries in
-  the current one, which may be a stranger's. Call this before `import transformers`.
+  """PyTorch: a wheel beneath it looks for native libraries in the current folder. Call this before
+  `import transformers`.
   """
-  if found := sys.modules.get('torch'):
+  return from_root('torch')
+
+
+def from_root(name: str):
+  """A module that is imported in the root folder: it reads files of the current one, which may be a
+  stranger's.
+  """
+  if found := sys.modules.get(name):
     return found
   with contextlib.chdir(os.sep):
-    return importlib.import_module('torch')
+    return importlib.import_module(name)
 
 
 def places() -> str:

@@ -118,18 +118,12 @@ def difference_of(a: dict[str, int], b: dict[str, int]) -> str | None:
 
 def read_text(path) -> str:
   """The text of a vocabulary file without a byte-order mark; UserError if it is not UTF-8."""
-  try:
+  with errors.unreadable(f'{path} is not UTF-8: is it a vocabulary file?'):
     return path.read_bytes().decode('utf-8').removeprefix('\ufeff')
-  except UnicodeDecodeError as e:
-    raise errors.UserError(f'{path} is not UTF-8 (byte {e.start}): is it a vocabulary file?') from e
 
 
 def read_json(path) -> dict:
   """The object of a JSON file; UserError if it holds none."""
-  try:
-    value = json.loads(read_text(path))
-  except (ValueError, RecursionError) as e:
-    raise errors.UserError(f'{path} is not JSON, or cut short: is it a vocabulary file?') from e
-  if not isinstance(value, dict):
-    raise errors.UserError(f'{path} holds no JSON object: is it a vocabulary file?')
-  return value
+  text = read_text(path)
+  with errors.unreadable(f'{path} is not JSON, or holds no JSON object: is it a vocabulary file?'):
+    return {**json.loads(text)}

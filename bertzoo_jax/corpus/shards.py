@@ -31,6 +31,7 @@ from bertzoo_jax.words import word_marks
 PARTS = 'parts'
 # characters; a longer sentence is cut, for an encoding takes a hundred times its text in memory
 MAX_SENTENCE = 1 << 16
+_COUNTED = 'empty', 'cut', 'long', 'misaligned'  # losses that a record has
 _TEXTS, _CHARACTERS = 4096, 1 << 19  # tokenised in one call, about
 
 
@@ -92,17 +93,23 @@ def finished(out, index: int) -> dict | None:
   """The record of a finished shard, or None."""
   path = storage.path(out) / PARTS / f'{index:05d}.json'
   try:
-    return json.loads(path.read_bytes()) if path.exists() else None
+    return storage.read_json(path) if path.exists() else None
   except ValueError:
     return None  # damaged: the shard is made again
 
 
 def intact(out, record: dict, chunk: Chunk) -> bool:
   """Whether a record was made of this chunk and all its files are there as it says."""
-  files = {folders.inside(out, file): digest for file, digest in record['files'].items()}
-  return record['chunk'] == chunk.digest() and all(
-    path.exists() and storage.sha256(path) == digest for path, digest in files.items()
-  )
+  try:
+    files = {folders.inside(out, file): digest for file, digest in record['files'].items()}
+    whole = {*_COUNTED, *record['splits']} <= {*record, *corpus.SPLITS}
+    return (
+      whole
+      and record['chunk'] == chunk.digest()
+      and all(path.exists() and storage.sha256(path) == digest for path, digest in files.items())
+    )
+  except errors.UNREADABLE:
+    return False
 
 
 def write(out, chunk: Chunk, tokenizer: tokenizers.Tokenizer, how: How) -> dict:

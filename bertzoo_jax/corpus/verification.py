@@ -79,7 +79,7 @@ def _digest(file):
 
 def _noted(path) -> dict:
   try:
-    noted = json.loads((path / _NOTES).read_text())
+    noted = storage.read_json(path / _NOTES)
   except (OSError, ValueError):
     return {}
   if not isinstance(noted, dict):

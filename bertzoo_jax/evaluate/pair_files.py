@@ -56,10 +56,8 @@ def _lines(file):
   """(number from 1, line) of each line that is not empty."""
   with storage.reading(f'The pairs in {file}'):
     data = file.read_bytes()
-  try:
+  with errors.unreadable(f'{file} is no UTF-8: convert it'):
     text = data.decode('utf-8-sig')
-  except UnicodeDecodeError as e:
-    raise errors.UserError(f'{file} is no UTF-8 ({e.reason} at byte {e.start}): convert it.') from e
   lines = text.replace('\r\n', '\n').replace('\r', '\n').split('\n')
   return [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
 
@@ -67,10 +65,8 @@ def _lines(file):
 def _objects(file, name, group_by):
   found = []
   for number, line in _lines(file):
-    try:
+    with errors.unreadable(f'{file}:{number} is no JSON: mend or remove the line'):
       row = json.loads(line)
-    except ValueError as e:
-      raise errors.UserError(f'{file}:{number} is no JSON ({e}): mend or remove the line.') from e
     fields = list(row) if isinstance(row, dict) else []
     if not found and not group_by:
       group_by = next((field for field in _USUAL_GROUPS if field in fields), '')

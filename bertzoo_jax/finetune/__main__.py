@@ -108,7 +108,8 @@ def finetune(
         best[name] = f'{chosen.folder}@{results[work.best(results)]["step"]}'
         majority[name] = work.majority(task, own.metrics[0])
         found += table.lines(name, own.metrics, results)
-        _write(name, own, task, chosen, results, begun, workdir)
+        with work.fitting(chosen.folder):
+          _write(name, own, task, chosen, results, begun, workdir)
         if unlabelled is not None:
           _predict(predict, unlabelled, task, chosen, workdir)
       if not found:

@@ -284,13 +284,9 @@ def _at(config, point, seed):
     at = own
     for section in sections:
       at = at[section]
-    try:
+    of, kind = 'seeds' if key == 'seed' else 'grid', type(at[field]).__name__
+    with errors.unreadable(f'config.{of} sets {key} to {value!r}: it is a {kind}'):
       at[field] = value
-    except (TypeError, ValueError) as e:
-      raise errors.UserError(
-        f'config.{"seeds" if key == "seed" else "grid"} sets {key} to {value!r}: it is a '
-        f'{type(at[field]).__name__}.'
-      ) from e
   return own
 
 

@@ -136,7 +136,7 @@ def _one(run, task, weights, notice, devices, alone) -> dict | None:
   """
   file = run.folder / run.record
   if file.exists():
-    return _scored_again(run, task, {'diverged': '', **storage.read_json(file)})
+    return _scored_again(run, task, _read(run, task))
   try:
     found = trainings.train(
       run.resolved,
@@ -170,6 +170,25 @@ def _one(run, task, weights, notice, devices, alone) -> dict | None:
   return _write(run, step, _scores(run, task, said))
 
 
+def _read(run, task) -> dict:
+  """The result of a finished run. Raises UserError for a file that `_write` did not write."""
+  file, metrics = run.folder / run.record, set(run.experiment.metrics)
+  with errors.unreadable(f'{file} is not what finetune wrote: delete it, and run the same line'):
+    found = {'diverged': '', **storage.read_json(file)}
+    scores, kinds = found['scores'], (type(found['step']), type(found['diverged']))
+    fits = all(split in task.splits and own.keys() <= metrics for split, own in scores.items())
+    numbers = [found['score'], *(x for own in scores.values() for x in own.values())]
+    if not fits or kinds != (int, str) or not all(x is None or math.isfinite(x) for x in numbers):
+      raise ValueError('other splits, metrics or types')
+  return found | _facts(run)
+
+
+def _facts(run) -> dict:
+  """What a result says of its run."""
+  point = [list(p) for p in run.point]
+  return {'task': run.name, 'point': point, 'seed': run.seed, 'init': run.init}
+
+
 def _scored_again(run, task, result) -> dict:
   """The result of a finished run, from its predictions if the config asks for other answers."""
   new = configuration.decoding(run.experiment)
@@ -180,7 +199,9 @@ def _scored_again(run, task, result) -> dict:
     return result
   changed = '; '.join(configuration.differences(old, new))
   print(f'{run.folder} is not trained again, its answers are scored again: {changed}', flush=True)
-  result = _write(run, result['step'], _scores(run, task, predictions(run.folder)))
+  with fitting(run.folder):
+    scores = _scores(run, task, predictions(run.folder))
+  result = _write(run, result['step'], scores)
   record = workdirs.corpus_record(run.folder)
   workdirs.describe(run.folder, run.experiment, record, None)
   # which notes that this config.json is the run's own
@@ -205,35 +226,31 @@ def _write(run, step, scored, diverged='') -> dict:
   score = next(iter(scored.values()))[run.experiment.metrics[0]] if scored else None
   if scored and score is None and not diverged:
     diverged = 'its scores are no numbers'
-  result = {
-    'task': run.name,
-    'point': [list(p) for p in run.point],
-    'seed': run.seed,
-    'init': run.init,
-    'step': step,
-    'score': score,
-    'scores': scored,
-    'diverged': diverged,
-  }
-  storage.write_json(run.folder / run.record, result)
+  result = {'step': step, 'score': score, 'scores': scored, 'diverged': diverged}
+  storage.write_json(run.folder / run.record, _facts(run) | result)
   return storage.read_json(run.folder / run.record)
 
 
 def predictions(folder) -> dict[str, dict[str, np.ndarray]]:
   """{split: outputs} of a finished run, without train. Raises UserError for a damaged file."""
-  file = storage.path(folder / PREDICTIONS)
   out = {}
-  try:
-    with np.load(io.BytesIO(file.read_bytes())) as found:
+  with fitting(folder, OSError, EOFError, zipfile.BadZipFile):
+    with np.load(io.BytesIO(storage.path(folder / PREDICTIONS).read_bytes())) as found:
+      if any(part.compress_type for part in found.zip.infolist()):
+        raise ValueError('packed')  # numpy did not, and it may stand for any size
       for key in found.files:
         split, _, name = key.partition('/')
         out.setdefault(split, {})[name or 'row'] = found[key]
-  except (OSError, ValueError, EOFError, zipfile.BadZipFile) as e:
-    raise errors.UserError(
-      f'{file} cannot be read ({type(e).__name__}): delete {plan.RESULT} beside it, and the same '
-      'line writes both again.'
-    ) from e
   return out
+
+
+def fitting(folder, *more):
+  """Within it, predictions that do not fit the task, and errors `more`, become a UserError."""
+  return errors.unreadable(
+    f'{folder / PREDICTIONS} cannot be read, or is of another task: delete {plan.RESULT} beside '
+    'it, and the same line writes both again',
+    *more,
+  )
 
 
 def _key(split, output):

@@ -499,13 +499,11 @@ def for_each_block(x, sizes):
 def _read(row: Row, names: tuple[str, ...], tensors, sizes) -> tuple[np.ndarray, ...]:
   """One block's copies of the parameters of a row."""
   theirs = _alike(row.theirs, [np.asarray(tensors[name], np.float32) for name in names])
-  try:
+  with errors.unreadable(
+    f'{names[0]} has the shape {tensors[names[0]].shape}, which does not fit config.json: '
+    'download or export the directory again'
+  ):
     ours = row.transform.to_ours(theirs, sizes)
-  except ValueError as e:
-    raise errors.UserError(
-      f'{names[0]} has the shape {tensors[names[0]].shape}, which does not fit config.json ({e}): '
-      'download or export the directory again.'
-    ) from e
   return tuple(np.ascontiguousarray(x) for x in _several(ours))
 
 

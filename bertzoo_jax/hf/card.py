@@ -5,14 +5,16 @@ run.
 The words are in `cards/`: card.txt, and for each kind of head how it is loaded.
 """
 
+import html
 import json
+import math
 import pathlib
 import re
 import string
 from typing import Any
 from typing import NamedTuple
 
-from bertzoo_jax.common import errors
+from bertzoo_jax.common import tables
 from bertzoo_jax.hf import heads
 from bertzoo_jax.hf import weights
 from bertzoo_jax.hf.architecture import POSITION_TABLE
@@ -43,6 +45,7 @@ class Run(NamedTuple):
     checked: the comparisons after export.
     aside: names of heads in weights.HEADS.
     average: which average the weights are; '' for none.
+    base_models: names at the hub of the models that its weights come from.
   """
 
   architecture: Architecture
@@ -58,6 +61,7 @@ class Run(NamedTuple):
   checked: str
   aside: tuple = ()
   average: str = ''
+  base_models: tuple = ()
 
   @property
   def task(self) -> str | None:
@@ -114,6 +118,8 @@ def facts(run: Run) -> dict[str, str]:
     ),
     'languages': _languages(str(language or '')),
     'tags': _tags(run),
+    'base_models': _base_models(run.base_models),
+    'scores': _scores(run),
     'name': run.architecture.name,
     'how': 'fine-tuned' if run.fine_tuned else 'pretrained',
     'layers': f'{layers} layer{"s" * (layers > 1)}',
@@ -173,6 +179,29 @@ def _tags(run) -> str:
   return _lines(f'- {tag}' for tag in tags)
 
 
+def _base_models(names) -> str:
+  names = [x for x in names if re.fullmatch(r'(?a:[\w.-]+(/[\w.-]+)?)', x)]
+  return _lines(['base_model:', *(f'- "{name}"' for name in names)] if names else [])
+
+
+def _scores(run) -> str:
+  """Scores of text that was not trained on, as a model-index: the Hub's other form, files in
+  .eval_results/, holds scores of the benchmarks that are registered there alone.
+  """
+  task = heads.KINDS[run.head].task if run.head else run.task
+  metrics = [
+    {'type': name, 'value': float(f'{value:.5g}')}
+    for name, value in run.metrics.items()
+    if name.startswith(('dev_', 'held_out_')) and math.isfinite(value)
+  ]
+  if not task or not metrics:
+    return ''
+  text = run.config.get('name', 'dev') if run.fine_tuned else 'text kept out of training'
+  result = {'task': {'type': task}, 'dataset': {'name': text, 'type': text}, 'metrics': metrics}
+  index = [{'name': run.architecture.name, 'results': [result]}]
+  return f'model-index: {json.dumps(index, ensure_ascii=False)}\n'  # YAML holds JSON
+
+
 def _trained(config: dict[str, Any], step: int, field: str) -> list[tuple[Any, int]]:
   """(value of a field, steps trained) of each phase that has begun."""
   out = []
@@ -217,8 +246,12 @@ def _plain(x):
     return type(x)(map(_plain, x))
   if not isinstance(x, str):
     return x
-  line = ' '.join(errors.printable(''.join(map(_public, _BORDER.split(x)))).split())
-  return line.replace('<', '&lt;').replace('`', '&#96;').replace('](', ']&#40;')
+  return tables.plain_markdown(''.join(map(_public, _BORDER.split(x))))
+
+
+def _code(text: str) -> str:
+  """A text of `_plain` between backticks, where Markdown shows characters as they are."""
+  return f'`{html.unescape(text).replace("`", "'") or " "}`'
 
 
 # Between the addresses of a text; a comma or blank may also be part of one.
@@ -276,7 +309,9 @@ def _outputs(config: dict[str, Any]) -> str:
   if config['objective']['name'] == 'tagging':
     said = [_SAID['tagging']]
   if task.labels and task.problem != 'regression':
-    said.append(f'Labels: {", ".join(f"{i} `{label}`" for i, label in enumerate(task.labels))}.')
+    said.append(
+      f'Labels: {", ".join(f"{i} {_code(label)}" for i, label in enumerate(task.labels))}.'
+    )
   if 'metrics' in config:
     said.append(f'Metrics: {", ".join(config["metrics"])}; the first is the dev score.')
   return f'{" ".join(said)}\n\n' if said else ''
@@ -338,7 +373,7 @@ def _choices(features: dict[str, Any]) -> dict[str, str]:
   return {
     'texts': 'asked, [text] * len(asked)' if first else '[text] * len(asked), asked',
     'truncation': 'only_second' if first else 'only_first',
-    'blank': f'An option takes the place of `{blank}` in its question. ' if blank else '',
+    'blank': f'An option takes the place of {_code(blank)} in its question. ' if blank else '',
   }
 
 
@@ -348,13 +383,11 @@ def _fields(section: dict[str, Any]) -> str:
 
 
 def _value(value) -> str:
-  """A number readable, a list joined, anything else as it is; in a table's cell a bar would end
-  it.
-  """
+  """A number readable, a list joined, anything else as it is."""
   if isinstance(value, (list, tuple)):
     return ', '.join(map(_value, value))
   if isinstance(value, dict):
     return ' '.join(f'{k} {_value(v)}' for k, v in value.items())
   if isinstance(value, bool) or not isinstance(value, (int, float)):
-    return str(value).replace('|', '\\|').replace('\n', ' ')
+    return str(value)
   return f'{value:,}' if isinstance(value, int) else f'{value:.5g}'

@@ -1,10 +1,12 @@
 """Tokenizer files of a Hugging Face directory, from a corpus' files (tokenizer.json,
 bertzoo.json). json only.
 
-Two traps decide what is written. transformers 5 rebuilds normaliser and pre-tokeniser from the
+Three traps decide what is written. transformers 5 rebuilds normaliser and pre-tokeniser from the
 class that tokenizer_config.json names, so a pipeline of one's own survives only as
-PreTrainedTokenizerFast. And older tools want special_tokens_map.json and the bare vocabulary
-(vocab.txt; vocab.json and merges.txt; a SentencePiece model) beside tokenizer.json.
+PreTrainedTokenizerFast. That class ignores `from_pretrained(…, add_prefix_space=True)` there, so a
+byte-level BPE gets the class of its family (Shape.byte_level). And older tools want
+special_tokens_map.json and the bare vocabulary (vocab.txt; vocab.json and merges.txt; a
+SentencePiece model) beside tokenizer.json.
 """
 
 import json
@@ -18,6 +20,7 @@ from bertzoo_jax.common import vocabulary as vocabularies
 
 ROLES = ('unk', 'pad', 'cls', 'sep', 'mask')  # of special pieces; transformers says unk_token, …
 _CONFIG = 'tokenizer_config.json'
+_AS_IT_IS, _GPT2 = 'PreTrainedTokenizerFast', 'GPT2Tokenizer'  # the latter frames as the file says
 
 
 class Shape(NamedTuple):
@@ -29,6 +32,7 @@ class Shape(NamedTuple):
     padding: side.
     bos, eos: roles that transformers is also to know by these names.
     model: its name for the file of a SentencePiece model.
+    byte_level: its class for a byte-level BPE, where people give that one add_prefix_space.
   """
 
   single: str = 'cls:0 A:0 sep:0'
@@ -37,6 +41,7 @@ class Shape(NamedTuple):
   bos: str = ''
   eos: str = ''
   model: str = 'spiece.model'
+  byte_level: str = ''
 
 
 def framed(template: str, **pieces: list[int]) -> list[int]:
@@ -47,15 +52,10 @@ def framed(template: str, **pieces: list[int]) -> list[int]:
 def read(directory) -> tuple[dict, dict]:
   """(tokenizer.json, {special name: id}) of a folder that prepare wrote. Raises UserError."""
   directory = pathlib.Path(directory)
-  try:
-    tokenizer = json.loads((directory / 'tokenizer.json').read_text(encoding='utf-8'))
-    special = json.loads((directory / 'bertzoo.json').read_text(encoding='utf-8'))['special']
-  except (OSError, ValueError, KeyError) as e:
-    raise errors.UserError(
-      f'{directory} lacks a readable tokenizer.json and bertzoo.json ({e}): copy CORPUS/tokenizer '
-      'there.'
-    ) from e
-  return tokenizer, special
+  sentence = f'{directory} lacks a readable tokenizer.json and bertzoo.json: copy CORPUS/tokenizer'
+  read = lambda name: json.loads((directory / name).read_text(encoding='utf-8'))
+  with errors.unreadable(sentence, OSError):
+    return read('tokenizer.json'), read('bertzoo.json')['special']
 
 
 def files(
@@ -82,9 +82,13 @@ def files(
   pieces = vocabulary(tokenizer)
   strings = {f'{role}_token': pieces[special[role]] for role in ROLES}
   byte_level = (tokenizer.get('decoder') or {}).get('type') == 'ByteLevel'
+  name = _class(tokenizer, shape, segments) if byte_level else _AS_IT_IS
+  blank = byte_level and tokenizer['pre_tokenizer']['add_prefix_space']
   tokenizer = {**tokenizer, 'truncation': None, 'padding': None}
   tokenizer['added_tokens'] = _added_tokens(tokenizer, special, pieces)
-  tokenizer['post_processor'] = _post_processor(strings, special, shape, segments, byte_level)
+  tokenizer['post_processor'] = _post_processor(strings, special, shape, segments)
+  if byte_level:
+    tokenizer['post_processor'] = _trimming(tokenizer['post_processor'], name, blank)
   more = {
     f'{end}_token': strings[f'{role}_token']
     for end, role in (('bos', shape.bos), ('eos', shape.eos))
@@ -93,7 +97,9 @@ def files(
   if others := [pieces[i] for role, i in special.items() if role not in ROLES]:
     more['additional_special_tokens'] = others
   config = {
-    'tokenizer_class': 'PreTrainedTokenizerFast',
+    'tokenizer_class': name,
+    # transformers 4 sets the pre-tokeniser by it
+    **({'add_prefix_space': blank} if byte_level else {}),
     **({'model_max_length': max_length} if max_length else {}),
     'model_input_names': ['input_ids', *['token_type_ids'] * (segments > 1), 'attention_mask'],
     'padding_side': shape.padding,
@@ -116,23 +122,38 @@ def files(
   return out
 
 
+def _class(tokenizer: dict, shape: Shape, segments: int) -> str:
+  """The class of a byte-level BPE; a test per family holds that it splits and frames as ours does.
+  RobertaTokenizer knows no segments.
+  """
+  if tokenizer.get('normalizer') or not shape.byte_level:
+    return _AS_IT_IS
+  return shape.byte_level if segments < 2 else _GPT2
+
+
 def made_here(directory) -> bool:
   """Whether a folder has the tokenizer files of prepare, not those of Hugging Face."""
   return (pathlib.Path(directory) / 'bertzoo.json').exists()
 
 
-def published(directory, max_length: int = 0) -> dict[str, bytes]:
+def published(directory, max_length: int = 0, for_words=None) -> dict[str, bytes]:
   """{file name: content} of the tokenizer's files in a local Hugging Face directory, without the
-  code and the other files that tokenizer_config.json names. max_length: tokens at which it cuts; 0
-  leaves that as it is.
+  code and the other files that tokenizer_config.json names.
+
+  max_length: tokens at which it cuts; 0 leaves that as it is. for_words: the tokenizer.json to
+  write, of which a byte-level BPE puts a blank before each word; None for the directory's.
   """
   found = {name: pathlib.Path(directory) / name for name in hub.TOKENIZER}
   files = {name: path.read_bytes() for name, path in found.items() if path.is_file()}
   said = vocabularies.read_json(found[_CONFIG]) if _CONFIG in files else {}
   kept = {k: x for k, x in said.items() if k != 'auto_map' and not k.endswith(('_file', '_files'))}
   kept |= {'model_max_length': max_length} if max_length else {}
+  write = lambda content: (json.dumps(content, ensure_ascii=False, indent=2) + '\n').encode('utf-8')
+  if for_words and '"ByteLevel"' in json.dumps(for_words.get('pre_tokenizer')):
+    kept['add_prefix_space'] = True
+    files |= {'tokenizer.json': write(for_words)} if 'tokenizer.json' in files else {}
   if kept != said:
-    files[_CONFIG] = (json.dumps(kept, ensure_ascii=False, indent=2) + '\n').encode('utf-8')
+    files[_CONFIG] = write(kept)
   return files
 
 
@@ -156,20 +177,27 @@ def _added_tokens(tokenizer: dict, special: dict[str, int], pieces: list[str]) -
   return [added[i] for i in sorted(added)]
 
 
-def _post_processor(strings, special, shape, segments, byte_level) -> dict:
+def _post_processor(strings, special, shape, segments) -> dict:
   second = 1 if segments > 1 else 0
   around = [(strings[f'{role}_token'], special[role]) for role in ('cls', 'sep')]
-  template = {
+  return {
     'type': 'TemplateProcessing',
     'single': _template(shape.single, strings),
     'pair': _template(shape.pair.replace('{}', str(second)), strings),
     'special_tokens': {x: {'id': x, 'ids': [i], 'tokens': [x]} for x, i in around},
   }
-  if not byte_level:
-    return template
-  # Pieces of a byte-level BPE begin with the blank before a word; offsets should not.
-  trim = {'type': 'ByteLevel', 'add_prefix_space': False, 'trim_offsets': True, 'use_regex': True}
-  return {'type': 'Sequence', 'processors': [trim, template]}
+
+
+def _trimming(template: dict, name: str, blank: bool) -> dict:
+  """A post-processor of a byte-level BPE. Its pieces begin with the blank before a word; offsets
+  should not. Where a blank was added to the text, the first letter is no blank to leave out.
+  """
+  if name == 'RobertaTokenizer':  # both versions set its add_prefix_space
+    cls, sep = ([x['id'], *x['ids']] for x in template['special_tokens'].values())
+    ends = {'sep': sep, 'cls': cls, 'trim_offsets': True, 'add_prefix_space': blank}
+    return {'type': 'RobertaProcessing', **ends}
+  said = {'add_prefix_space': blank or name == _GPT2, 'trim_offsets': True, 'use_regex': True}
+  return {'type': 'Sequence', 'processors': [{'type': 'ByteLevel', **said}, template]}
 
 
 def _template(text, strings) -> list[dict]:

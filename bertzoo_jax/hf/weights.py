@@ -299,28 +299,19 @@ def unflatten(flat: dict) -> dict:
 
 def read_json(path: pathlib.Path) -> dict:
   """The object in a JSON file. Raises UserError if there is no such file, or no object in it."""
-  try:
-    content = json.loads(path.read_text(encoding='utf-8'))
-  except FileNotFoundError as e:
+  if not path.exists():
     if (pair := [path.parent / name for name in ('discriminator', 'generator')])[1].is_dir():
       raise errors.UserError(
         f'{path.parent} holds two networks: give hf:{pair[0]},hf:{pair[1]}, or one of them.'
-      ) from e
+      )
     if path.name == 'config.json' and any(path.parent.glob('*.index')):
-      raise _unread(path.parent) from e
+      raise _unread(path.parent)
     raise errors.UserError(
       f'{path} does not exist: a Hugging Face directory has config.json and model.safetensors.'
-    ) from e
-  except (ValueError, OSError, RecursionError) as e:
-    raise errors.UserError(
-      f'{path} is no readable JSON ({e}): download or export the directory again.'
-    ) from e
-  if not isinstance(content, dict):
-    raise errors.UserError(
-      f'{path} holds {type(content).__name__} where a JSON object is needed: download or export '
-      'the directory again.'
     )
-  return content
+  broken = f'{path} is no readable JSON object: download or export the directory again'
+  with errors.unreadable(broken, OSError):
+    return {**json.loads(path.read_text(encoding='utf-8'))}
 
 
 def _parts(index: pathlib.Path) -> list[pathlib.Path]:
@@ -388,11 +379,10 @@ def _read_tensors(files: list[pathlib.Path]) -> dict[str, np.ndarray]:
   tensors = {}
   for path in files:
     storage.check_file(path)
-    try:
+    broken = f'{path} cannot be read: download or export it again'
+    with errors.unreadable(broken, safetensors.SafetensorError, OSError):
       with safetensors.safe_open(str(path), framework='numpy') as f:
         tensors.update({key: _float32(f, key, path) for key in f.keys()})  # noqa: SIM118 (no mapping)
-    except (safetensors.SafetensorError, OSError, *errors.UNREADABLE) as e:
-      raise errors.UserError(f'{path} cannot be read ({e}): download or export it again.') from e
   return tensors
 
 

@@ -18,7 +18,8 @@ from bertzoo_jax.objectives import objective
 from bertzoo_jax.parts import named
 from bertzoo_jax.parts import objectives as definitions
 
-# Logits are counted in bins for the area under the ROC curve: −16 to 16, an eighth wide.
+# Logits are counted in bins for the area under the ROC curve and the average precision: −16 to 16,
+# an eighth wide. Counts add up over batches, so both are of all tokens of an evaluation.
 _BINS, _WIDTH = 256, 0.125
 
 
@@ -34,7 +35,8 @@ def replaced_token(encoder, ops=operations.PLAIN, *, fields) -> objective.Object
 
   Metrics: of the generator under 'masked': mlm_loss (nats), mlm_accuracy. Of the discriminator:
   rtd_loss (nats per token of loss_over). Over all tokens: rtd_accuracy, rtd_base_rate (the accuracy
-  of calling every token original), and rtd_precision, rtd_recall and rtd_auc of replaced tokens.
+  of calling every token original), rtd_precision, rtd_recall, rtd_auc and rtd_average_precision of
+  replaced tokens, and rtd_token_rms (of the vectors around the mean of their row).
   """
   generator = generators.build(
     encoder, width=fields.width, depth=fields.depth, shared=fields.shared
@@ -180,18 +182,22 @@ def corruption_detection(encoder, ops=operations.PLAIN, *, fields) -> objective.
 def finalize_metrics(means: dict) -> dict:
   """The discriminator's metrics from shares of all tokens; others are returned as they are."""
   means = dict(means)
-  replaced, flagged, found, counts = (
-    means.pop(f'rtd_{name}') for name in ('replaced', 'flagged', 'found', 'counts')
+  replaced, flagged, found, counts, spread = (
+    means.pop(f'rtd_{name}') for name in ('replaced', 'flagged', 'found', 'counts', 'spread')
   )
   share = lambda part, whole: jnp.where(whole > 0, part / jnp.where(whole > 0, whole, 1.0), 0.0)
   original, hit = counts[0], counts[1]
   below = jnp.cumsum(original) - original / 2
+  # with a threshold at the lower end of each bin
+  above = jnp.cumsum(counts[:, ::-1], axis=1)[:, ::-1]
   return {
     **means,
     'rtd_base_rate': 1.0 - replaced,
     'rtd_precision': share(found, flagged),
     'rtd_recall': share(found, replaced),
     'rtd_auc': share(jnp.sum(hit * below), jnp.sum(hit) * jnp.sum(original)),
+    'rtd_average_precision': share(jnp.sum(hit * share(above[1], above.sum(axis=0))), jnp.sum(hit)),
+    'rtd_token_rms': jnp.sqrt(spread),
   }
 
 
@@ -247,6 +253,11 @@ def _discriminate(encoder, fields, ops, params, batch, rows, normalizers, key):
   summed = jnp.sum(weights_BL * _nll(logits_BL, replaced_BL))
   flagged_BL = logits_BL > 0
   count = lambda of_BL: jnp.sum(real_BL * of_BL)
+  vectors_BLD = hidden_BLD.astype(jnp.float32)
+  mean_BD = jnp.einsum('bl,bld->bd', real_BL, vectors_BLD) / objective.at_least_one(
+    jnp.sum(real_BL, axis=1, keepdims=True)
+  )
+  spread_BL = jnp.mean(jnp.square(vectors_BLD - mean_BD[:, None]), axis=2)
   bins_BL = jnp.clip(logits_BL / _WIDTH + _BINS // 2, 0, _BINS - 1).astype(jnp.int32)
   sums = {
     'tokens': {
@@ -254,6 +265,7 @@ def _discriminate(encoder, fields, ops, params, batch, rows, normalizers, key):
       'rtd_replaced': count(replaced_BL),
       'rtd_flagged': count(flagged_BL),
       'rtd_found': count(flagged_BL & replaced_BL),
+      'rtd_spread': count(spread_BL),
       'rtd_counts': jnp.zeros((2, _BINS)).at[replaced_BL.astype(jnp.int32), bins_BL].add(real_BL),
     }
   }

@@ -115,6 +115,8 @@ def _or_auto(kind):
 PIECES_OR_AUTO, COUNT_OR_0_OR_AUTO = _or_auto(PIECES), _or_auto(COUNT_OR_0)
 
 
+_TYPES = {str: 'a text', bool: 'True or False', tuple: 'a tuple'}  # as messages call them
+
 # --- a part ---
 
 
@@ -200,7 +202,7 @@ def meanings(part) -> dict[str, str]:
 
 
 def check(key: str, value, annotation, prefix: str = 'config.', choices: bool = True) -> None:
-  """Raises UserError for a value that is not in the range of its field.
+  """Raises UserError for a value that is not in the range of its field, or of another type.
 
   Args:
     key: of the field in the config.
@@ -211,6 +213,8 @@ def check(key: str, value, annotation, prefix: str = 'config.', choices: bool = 
   """
   range_ = of(annotation)
   if range_ is None:
+    if annotation in _TYPES and not isinstance(value, annotation):
+      raise errors.UserError(f'{prefix}{key} is {_shown(value)}: {_TYPES[annotation]} is needed.')
     return
   if range_.choices:
     if choices:

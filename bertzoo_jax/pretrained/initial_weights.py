@@ -108,16 +108,14 @@ def layers_of(words: str, depth: int) -> tuple[int, ...]:
   UserError for anything else, and for a layer that is not there.
   """
   how, mark, number = words.partition(':')
-  try:
+  with errors.unreadable(
+    f'init_layers={words!r}: write first:3, every:4, or numbers of layers from 0, as in 0,4,8'
+  ):
     if mark:
       count = int(number)
       found = {'first': range(count), 'every': range(0, depth, count)}[how]
     else:
       found = [int(word) for word in words.split(',')]
-  except (KeyError, ValueError) as e:
-    raise errors.UserError(
-      f'init_layers={words!r}: write first:3, every:4, or numbers of layers from 0, as in 0,4,8.'
-    ) from e
   if not found or min(found) < 0 or max(found) >= depth or list(found) != sorted(set(found)):
     raise errors.UserError(
       f'init_layers={words!r}, and the weights have {depth} layers: name each of them once, in '

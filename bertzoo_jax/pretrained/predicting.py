@@ -15,6 +15,7 @@ from bertzoo_jax.objectives import networks
 from bertzoo_jax.parts import features
 from bertzoo_jax.parts import sources
 from bertzoo_jax.tasks import batches
+from bertzoo_jax.tasks.kinds.kind import check_parts
 from bertzoo_jax.tasks.reading import asked
 from bertzoo_jax.tasks.reading import sources as readers
 from bertzoo_jax.tokenizers import published
@@ -75,7 +76,7 @@ class Predictor:
         raise errors.UserError(
           f'{found.address} has {count} outputs and {len(labels)} labels: copy it again.'
         )
-    self.source, longest = config.source, loaded.max_length
+    self.source, self._config, longest = config.source, config, loaded.max_length
     self.task = tasks.trained(
       config,
       labels,
@@ -122,6 +123,7 @@ class Predictor:
   def _rows(self, examples) -> tasks.Split:
     """The examples as rows. Raises UserError for pairs in place of single texts, or the reverse."""
     found = self._loaded.found
+    check_parts(self.task.kind, self._config, {'the input': examples})
     if found.config is not None and 'text_b' in self.source:
       if (pairs := bool(self.source.text_b)) != (examples.b is not None):
         raise errors.UserError(

@@ -8,6 +8,7 @@ import numpy as np
 from bertzoo_jax import assembly
 from bertzoo_jax.assembly import published_flops
 from bertzoo_jax.common import storage
+from bertzoo_jax.common import trust
 from bertzoo_jax.reproduce import plan
 from bertzoo_jax.runs import metrics
 
@@ -47,8 +48,7 @@ def _spent(experiment):
 
 def svg(rows) -> str:
   """Two plots side by side. rows: the result of `of_rows`; the same rows give the same bytes."""
-  import matplotlib
-  from matplotlib import figure as figures
+  matplotlib, figures = map(trust.from_root, ('matplotlib', 'matplotlib.figure'))
 
   with matplotlib.rc_context(_STYLE):
     figure = figures.Figure(figsize=(10, 3.6), layout='constrained')

@@ -10,6 +10,7 @@ import re
 import string
 from typing import NamedTuple
 
+from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import tables
 from bertzoo_jax.reproduce import curves
@@ -192,11 +193,11 @@ def markdown(found: Table) -> str:
   """The table with a heading: paper, ours and their difference in every cell."""
   lines = [[row.title, *map(_text, row.cells), *row.ended] for row in found.rows]
   drawn = tables.aligned([['', *found.columns, 'seeds', 'steps'], *lines], markdown=True)
-  notes = [f'* {row.title}: {row.note}' for row in found.rows if row.note]
+  notes = [f'* {row.title}: {row.note}' for row in found.rows if row.note]  # of the config
   notes += [_FEW] if any('*' in row.ended[0] for row in found.rows) else []
   notes += [f'* {line}' for line in _fine_tunings(found)]
   parts = [*_heading(found), '', drawn, '', *notes, *([''] if notes else [])]
-  return '\n'.join([*parts, _made(found)]) + '\n'
+  return '\n'.join([*parts, tables.plain_markdown(_made(found))]) + '\n'
 
 
 def page(found: Table, drawn: str) -> str:
@@ -236,8 +237,23 @@ def _finished(config, workdir) -> dict[str, list[dict]]:
   out = {}
   for job in plan.jobs(config, workdir):
     if job.done:
-      out.setdefault(job.name, []).append(storage.read_json(job.folder / job.record))
+      out.setdefault(job.name, []).append(_read(job.folder / job.record))
   return out
+
+
+def _read(file) -> dict:
+  """The scores of a job. Raises UserError for a file that reproduce did not write."""
+  with errors.unreadable(f'{file} is not what reproduce wrote: delete it, and run the same line'):
+    found = storage.read_json(file)
+    cells = [*found['columns'].values()]
+    numbers = [found['steps'], found['flops'], *(cell.get('seeds', 0) for cell in cells)]
+    numbers += [x for cell in cells for x in (*cell['values'], *cell.get('spread', ()))]
+    texts = [found['devices'], found['commit'] or '', *(cell['why'] for cell in cells)]
+    if any(x != errors.printable(x) for x in texts) or not all(
+      math.isfinite(x or 0) for x in numbers
+    ):
+      raise ValueError('control characters, or numbers that are not finite')
+  return found
 
 
 def _fine_tunings(found) -> list[str]:

@@ -116,7 +116,7 @@ def check_same(config, workdir):
   """
   file = storage.path(workdir) / TABLE
   ours, seeds = json.loads(configuration.to_json(config)), list(config.seeds)
-  before = storage.read_json(file) if file.exists() else {**ours, 'seeds': []}
+  before = _kept(file) if file.exists() else {**ours, 'seeds': []}
   if changed := _first_difference({**before, 'seeds': seeds}, ours):
     raise errors.UserError(
       f'{workdir} holds rows of another table or scale (config.{changed} differs): take another '
@@ -145,4 +145,13 @@ def _first_difference(old, new, at='') -> str:
 def recorded(workdir):
   """The k of the table that a workdir holds; None if it holds none."""
   file = storage.path(workdir) / TABLE
-  return storage.read_json(file)['table']['tokens_divided_by'] if file.exists() else None
+  return _kept(file)['table']['tokens_divided_by'] if file.exists() else None
+
+
+def _kept(file) -> dict:
+  """The table that a workdir holds. Raises UserError for a file that `check_same` did not write."""
+  with errors.unreadable(f'{file} holds no table: take another --workdir'):
+    found = storage.read_json(file)
+    if not (found['table']['tokens_divided_by'] or 0) >= 0 or {*map(type, found['seeds'])} - {int}:
+      raise ValueError('seeds')
+  return found

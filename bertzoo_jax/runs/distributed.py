@@ -133,14 +133,12 @@ def comes_from_another(e: Exception) -> bool:
 
 
 def _by_hand(address, seconds):
-  try:
+  with errors.unreadable(
+    f'JAX_COORDINATOR_ADDRESS is {address!r}: it must be HOST:PORT of process 0, and JAX_NUM_'
+    'PROCESSES (of the run) and JAX_PROCESS_ID (of this one, from 0) are needed; or unset all'
+  ):
     count, index = int(os.environ['JAX_NUM_PROCESSES']), int(os.environ['JAX_PROCESS_ID'])
     port = int(address.rpartition(':')[2])
-  except (KeyError, ValueError) as e:
-    raise errors.UserError(
-      f'JAX_COORDINATOR_ADDRESS is {address!r}: it must be HOST:PORT of process 0, and JAX_NUM_'
-      'PROCESSES (of the run) and JAX_PROCESS_ID (of this one, from 0) are needed; or unset all.'
-    ) from e
   if not 0 <= index < count:
     raise errors.UserError(
       f'JAX_PROCESS_ID is {index}, JAX_NUM_PROCESSES {count}: the processes are 0 to {count - 1}.'

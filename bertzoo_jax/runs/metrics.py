@@ -14,6 +14,7 @@ import time
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.common import trust
 
 FILE = 'metrics.jsonl'
 FOLDER = 'metrics'
@@ -100,7 +101,7 @@ def plot(workdir, entropy: float | None = None) -> bool:
   curves break, and for losses of masked tokens the unigram entropy. False without matplotlib.
   """
   try:
-    from matplotlib import figure as figures
+    figures = trust.from_root('matplotlib.figure')  # there may be a matplotlibrc
   except ImportError:
     return False
   rows = read(workdir)
@@ -151,7 +152,7 @@ def curves(rows: list[dict], name: str) -> list[list[tuple[int, float]]]:
   """
   found = {}
   for row in rows:
-    if row.get(name) is not None:
+    if _is_number(row.get(name)):
       found.setdefault(row.get('phase'), []).append((row['step'], row[name]))
   return list(found.values())
 
@@ -250,6 +251,11 @@ def _wandb(workdir, project, config):
   return lambda step, values: run.log(values, step=step), run.finish
 
 
+def _is_number(x) -> bool:
+  """Whether a value of a file can be drawn: it fits float32, and is not NaN."""
+  return isinstance(x, (int, float)) and abs(x) < 1e38
+
+
 def _line(row):
   return json.dumps(
     {k: (None if isinstance(v, float) and not math.isfinite(v) else v) for k, v in row.items()}
@@ -292,6 +298,12 @@ def _lines(path):
     row
     for row in found
     if type(row.get('step', row.get('start_step'))) is int
-    and not any(isinstance(value, (list, dict)) for value in row.values())
+    and all(
+      value is None
+      or isinstance(value, str)
+      or isinstance(value, (int, float))
+      and abs(value) < 1e38
+      for value in row.values()
+    )
   ]
   return sound, unreadable + len(found) - len(sound)

@@ -154,8 +154,12 @@ def run_config(workdir):
     ranges.check(found)
     own = named.is_outside(found.encoder.name)  # a part of one's own may have sections in it
     values = *(() if own else found.encoder.values()), found.encoder.name, found.objective.name
-    if not isinstance(found.hf, str) or any(hasattr(value, 'items') for value in values):
-      raise TypeError('hf, encoder or objective')
+    labels = found.objective.get('labels', ())
+    pairs = found.get('source', {}).get('where', ())
+    texts = found.hf, *labels, *(text for column, value in pairs for text in (column, value))
+    is_text = lambda x: isinstance(x, str)
+    if any(hasattr(value, 'items') for value in values) or not all(map(is_text, texts)):
+      raise TypeError('hf, encoder, objective or source')
   return found
 
 
@@ -224,6 +228,27 @@ def first_layers(path) -> str:
   return _first(path).get('init_layers', '')
 
 
+def base_models(path) -> tuple[str, ...]:
+  """Names at the Hugging Face hub of the models whose weights the run began with, itself or through
+  the runs of its --init.
+  """
+  return tuple(map(str, _first(path).get('base_models') or ()))
+
+
+def _base_models(init: str | None) -> list[str]:
+  """As `base_models`, of a run that begins with `init` now: a folder of such a name comes first."""
+  names = []
+  for address in storage.addresses(init) if init else ():
+    at_hub, name = address.startswith('hf:'), address.removeprefix('hf:')
+    while '@' in name and not storage.path(name).exists():
+      name = name.rpartition('@')[0]
+    if not at_hub:
+      names += base_models(name)
+    elif not storage.path(name).exists():
+      names.append(name)
+  return list(dict.fromkeys(names))
+
+
 def _first(path) -> dict:
   """The last attempt that took the weights of its --init; {} without any."""
   began = lambda a: not a.get('start_step', 0) or a.get('resume_moments')
@@ -255,6 +280,7 @@ def add_attempt(
     'host': socket.gethostname(),
     'start_step': start_step,
     'init': init,
+    **({'base_models': names} if (names := _base_models(init)) else {}),
     **({'init_layers': init_layers} if init_layers else {}),
     **({'resume_moments': True} if resume_moments else {}),
     'corpus_hash': corpus_hash,
@@ -340,6 +366,8 @@ def versions() -> dict:
 def commit() -> str | None:
   """The git commit of this checkout, with '+' if files differ from it; None outside a checkout."""
   root = pathlib.Path(__file__).parents[2]
+  if not (root / '.git').exists():  # a package below a stranger's repository, whose hooks would run
+    return None
   git = lambda *args: subprocess.run(
     ['git', '-C', str(root), *args], capture_output=True, text=True, timeout=20
   )

@@ -19,10 +19,7 @@ import numpy as np
 import rich.table
 from absl import flags
 
-from bertzoo_jax import assembly
 from bertzoo_jax import cli
-from bertzoo_jax import objectives
-from bertzoo_jax.assembly import checks
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import moving
@@ -85,12 +82,9 @@ def show(
     batches = itertools.islice(itertools.chain.from_iterable(rows_of_all), first, end)
   else:
     pipe = pipeline.of_phase(corpus, chosen, keep_units=units)
-    batches = pipe.iterate(first - chosen.first_step, end - chosen.first_step)
-  try:
-    encoder = assembly.encoder(fields, corpus.vocab_size)
-    checks.of_rows(fields, pipe.features, encoder, objectives.of(fields, corpus.vocab_size))
-  except errors.UserError as e:
-    warnings.warn(f'pretrain refuses this config: {e}', stacklevel=2)
+    # One by one: for a few batches, importing TensorFlow takes longer than all else.
+    batches = map(pipe.batch, range(first - chosen.first_step, end - chosen.first_step))
+  _check_network(fields, corpus, pipe.features)
   if npz is not None:
     meta = {
       **dict(vocab_size=corpus.vocab_size, special=corpus.special, corpus_hash=corpus.hash),
@@ -127,6 +121,19 @@ def show(
   for move in moves:  # the average over these steps
     fields.masking[move.field] = statistics.fmean(map(move.at, range(first, step + 1)))
   console.print(_table(meter.measures(fields), title))
+
+
+def _check_network(fields, corpus, features):
+  """Warns where `pretrain` refuses the rows for this encoder and this objective."""
+  from bertzoo_jax import assembly  # these import jax, and --help does not wait for it
+  from bertzoo_jax import objectives
+  from bertzoo_jax.assembly import checks
+
+  try:
+    encoder = assembly.encoder(fields, corpus.vocab_size)
+    checks.of_rows(fields, features, encoder, objectives.of(fields, corpus.vocab_size))
+  except errors.UserError as e:
+    warnings.warn(f'pretrain refuses this config: {e}', stacklevel=3)
 
 
 def _table(lines, title):

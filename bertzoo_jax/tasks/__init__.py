@@ -41,7 +41,7 @@ def open(config, task_dir, tokenizer, shape, *, segments: int, max_length: int) 
   """
   kind = kinds.of(config.objective.name)
   source = named.build(config.source, sources.BY_NAME, 'source', task_dir)
-  check_parts(kind, config, source)
+  check_parts(kind, config, source.splits)
   source = dataclasses.replace(source, caps={TRAIN: config.max_train, 'dev': config.max_dev})
   names, numbered, notes = kind.numbered(source)
   check_metrics(kind, config, source, names)

@@ -2,6 +2,8 @@
 
 import collections
 
+from bertzoo_jax.common import tables as text
+
 _SAID = ('option', 'label', 'labels', 'score', 'answer', 'tags')  # keys of a line of predictions
 _INPUTS = ('example', 'text_a', 'text_b', 'question')
 _SHOWN = 30  # labels of a matrix
@@ -38,22 +40,20 @@ def page(split: str, task, rows: list[dict]) -> str:
   """Precision, recall and F1 of each label, and the confusion matrix, as Markdown."""
   pairs = [(_labels(row['gold']), _labels(row['predicted'])) for row in rows]
   right = sum(set(a) == set(b) for a, b in pairs)
-  lines = [f'# {split}: {right:,} of {len(rows):,} right', '']
-  lines += ['| label | gold | predicted | precision | recall | F1 |', '|---|---|---|---|---|---|']
+  table = [['label', 'gold', 'predicted', 'precision', 'recall', 'F1']]
   for label in task.labels:
     gold = sum(label in a for a, _ in pairs)
     said = sum(label in b for _, b in pairs)
     both = sum(label in a and label in b for a, b in pairs)
     cells = (_share(both, said), _share(both, gold), _share(2 * both, gold + said))
-    lines.append(f'| {_cell(label)} | {gold:,} | {said:,} | {" | ".join(cells)} |')
+    table.append([label, f'{gold:,}', f'{said:,}', *cells])
+  tables = [table]
   if len(task.labels) <= _SHOWN and all(len(a) == len(b) == 1 for a, b in pairs):
     counts = collections.Counter((a[0], b[0]) for a, b in pairs)
-    head = ['gold ↓ predicted →', *map(_cell, task.labels)]
-    lines += ['', f'| {" | ".join(head)} |', '|---' * len(head) + '|']
-    for a in task.labels:
-      cells = [_cell(a), *(f'{counts[a, b]:,}' for b in task.labels)]
-      lines.append(f'| {" | ".join(cells)} |')
-  return '\n'.join([*lines, ''])
+    matrix = [[a, *(f'{counts[a, b]:,}' for b in task.labels)] for a in task.labels]
+    tables.append([['gold ↓ predicted →', *task.labels], *matrix])
+  head = f'# {split}: {right:,} of {len(rows):,} right'
+  return '\n\n'.join([head, *(text.aligned(table, markdown=True) for table in tables)]) + '\n'
 
 
 def _labels(said):
@@ -62,7 +62,3 @@ def _labels(said):
 
 def _share(part, whole) -> str:
   return f'{part / whole:.4f}' if whole else '–'
-
-
-def _cell(label) -> str:
-  return label.replace('|', '\\|')

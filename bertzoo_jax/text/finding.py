@@ -240,6 +240,8 @@ def tfds_builder(pattern):
   folder = storage.is_remote(name) or name.startswith(('/', '.', '~'))
   places = '$TFDS_DATA_DIR, or ~/tensorflow_datasets'
   with trust.datasets(pattern, 'pip install them first', places) as tfds:
+    if folder:
+      folders.check_links(os.path.expanduser(name))
     make = tfds.builder_from_directory if folder else tfds.builder
     builder = make(os.path.expanduser(name))
     if (

@@ -209,7 +209,7 @@ def damaged() -> tuple:
   """The exceptions of a damaged parquet file; an OSError that has a number is another matter."""
   import pyarrow as pa
 
-  return pa.ArrowException, OSError
+  return pa.ArrowException, OSError, *errors.UNREADABLE
 
 
 def _is_text(kind) -> bool:

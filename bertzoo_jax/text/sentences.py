@@ -148,13 +148,12 @@ def whole(paragraph: str) -> list[str]:
 
 
 def _pattern(text):
-  try:
+  with errors.unreadable(
+    f'--config.corpus.splitter=regex:{text} is no regular expression: it marks the end of a '
+    'sentence, as in regex:[.!?]+ or regex:(?<=[。！？])',
+    re.error,
+  ):
     pattern = re.compile(text)
-  except re.error as e:
-    raise errors.UserError(
-      f'--config.corpus.splitter=regex:{text} is no regular expression ({e}): it marks the end of '
-      'a sentence, as in regex:[.!?]+ or regex:(?<=[。！？]).'
-    ) from e
   if not text or pattern.fullmatch(''):
     raise errors.UserError(
       f'--config.corpus.splitter=regex:{text} matches where nothing is, so every character would '

@@ -102,6 +102,12 @@ class Tokenizer(engines.Engines):
     engine.post_processor = self._kind.wrap(self.special)
     return engine
 
+  def for_words(self) -> 'Tokenizer':
+    """The tokenizer whose texts are split as `encode_words` splits words."""
+    if self.section.get('add_prefix_space', True):
+      return self
+    return Tokenizer({**self.section, 'add_prefix_space': True}, self.vocabulary)
+
   def save(self, folder) -> None:
     """Writes tokenizer.json, the vocabulary files of its kind and, last, bertzoo.json."""
     folder = storage.path(folder)
@@ -245,7 +251,8 @@ def _load_saved(files, section):
     raise errors.UserError(
       f'{folder}/bertzoo.json is not what prepare wrote: copy the folder again.'
     )
-  wished = section and _sized(section, meta['section'].get('vocab_size'))
+  with errors.unreadable(f'The section of the tokenizer {folder} is none: copy its folder again'):
+    wished = section and _sized(section, meta['section'].get('vocab_size'))
   if wished is not None and wished != meta['section']:
     differing = [
       f'{k} {meta["section"].get(k)!r} there, {wished.get(k)!r} in the config'
@@ -256,10 +263,11 @@ def _load_saved(files, section):
       f'The tokenizer {folder} does not match the config ({"; ".join(differing)}): '
       "set --config.tokenizer.… to the tokenizer's value, or take another."
     )
-  vocabulary = _kind(meta['section']).read(
-    {k: v for k, v in files.items() if k != 'tokenizer.json'}
-  )
-  tokenizer = vocabulary and Tokenizer(meta['section'], vocabulary)
+  with errors.unreadable(f'{folder}/bertzoo.json is not what prepare wrote: copy the folder again'):
+    vocabulary = _kind(meta['section']).read(
+      {k: v for k, v in files.items() if k != 'tokenizer.json'}
+    )
+    tokenizer = vocabulary and Tokenizer(meta['section'], vocabulary)
   if tokenizer is None or tokenizer.hash != meta.get('hash'):
     raise errors.UserError(
       f'The tokenizer files in {folder} were changed or damaged (hash): copy the folder again.'

@@ -41,14 +41,17 @@ class Engines:
     special_text: True for the ids of `encode_as_transformers`; False for those of `encode`.
     """
     engine, out = self._parsing if special_text else self._plain, []
-    for e in engine.encode_batch(_checked(texts), add_special_tokens=False):
+    with _splitting():
+      encoded = engine.encode_batch(_checked(texts), add_special_tokens=False)
+    for e in encoded:
       offsets = np.asarray(e.offsets, np.int32).reshape(-1, 2)
       out.append((np.asarray(e.ids, np.int32), offsets[:, 0], offsets[:, 1]))
     return out
 
   def words_of(self, texts: list[str]) -> list[list[int | None]]:
     """The word of each token of `encode_as_transformers`, by the pre-tokenizer, or None."""
-    found = self._parsing.encode_batch(_checked(texts), add_special_tokens=False)
+    with _splitting():
+      found = self._parsing.encode_batch(_checked(texts), add_special_tokens=False)
     return [e.word_ids for e in found]
 
   def encode_words(self, sentences: list[list[str]]) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -59,23 +62,29 @@ class Engines:
       have no token. A byte-level BPE puts a blank before each word (add_prefix_space=True).
     """
     options = dict(is_pretokenized=True, add_special_tokens=False)
-    found = self._of_words.encode_batch(sentences, **options)
+    with _splitting():
+      found = self._of_words.encode_batch(sentences, **options)
     return [(np.asarray(e.ids, np.int32), np.asarray(e.word_ids, np.int32)) for e in found]
 
   @functools.cached_property
   def _of_words(self) -> hf.Tokenizer:
     content = json.loads(self._parsing.to_str())
-    made = _blank_before_words(content)
+    made = blank_before_words(content)
     return self._parsing if made == content else hf.Tokenizer.from_str(json.dumps(made))
 
   def decode(self, ids) -> str:
     """The text of ids, special tokens spelt out."""
-    return self._spelling.decode([int(i) for i in ids], skip_special_tokens=False)
+    with _splitting():
+      return self._spelling.decode([int(i) for i in ids], skip_special_tokens=False)
+
+
+_splitting = functools.partial(errors.unreadable, 'The tokenizer fails at this text: take another')
 
 
 def _ids(engine, texts, special=False) -> list[np.ndarray]:
-  encoded = engine.encode_batch_fast(_checked(texts), add_special_tokens=special)
-  return [np.asarray(e.ids, np.int32) for e in encoded]
+  with _splitting():
+    encoded = engine.encode_batch_fast(_checked(texts), add_special_tokens=special)
+    return [np.asarray(e.ids, np.int32) for e in encoded]
 
 
 def _checked(texts):
@@ -91,17 +100,18 @@ def _checked(texts):
   return texts
 
 
-def _blank_before_words(content: dict) -> dict:
-  """A tokenizer.json whose byte-level pre-tokenizer puts a blank before each word: transformers'
-  add_prefix_space=True, without which it refuses words. The same one if it has no such part.
+def blank_before_words(content: dict) -> dict:
+  """A tokenizer.json whose byte-level parts put a blank before each word: transformers'
+  add_prefix_space=True, without which it refuses words. The same one if it has no such parts.
   """
-  split = content.get('pre_tokenizer') or {}
-  if split.get('type') == 'ByteLevel':
-    return {**content, 'pre_tokenizer': {**split, 'add_prefix_space': True}}
-  if split.get('type') == 'Sequence':
-    own = [
-      {**x, 'add_prefix_space': True} if x.get('type') == 'ByteLevel' else x
-      for x in split['pretokenizers']
-    ]
-    return {**content, 'pre_tokenizer': {**split, 'pretokenizers': own}}
-  return content
+  kinds = ('ByteLevel', 'RobertaProcessing')
+
+  def of(part):
+    if isinstance(part, list):
+      return [of(x) for x in part]
+    if not isinstance(part, dict):
+      return part
+    own = {'add_prefix_space': True} if part.get('type') in kinds else {}
+    return {**part, **{k: of(part[k]) for k in ('pretokenizers', 'processors') if k in part}, **own}
+
+  return {**content, **{k: of(content.get(k)) for k in ('pre_tokenizer', 'post_processor')}}

@@ -35,6 +35,7 @@ class Published(engines.Engines):
   Attributes:
     pieces: the piece of every id, '' for an id without one; vocab_size: how many.
     special: {'pad' | 'unk' | 'cls' | 'sep' | 'mask': id}.
+    json: the content of the file.
   """
 
   def __init__(self, folder, tokenizer: dict):
@@ -44,11 +45,12 @@ class Published(engines.Engines):
     Raises UserError for a damaged file, and where a special piece is not in the vocabulary.
     """
     self._folder = folder = storage.path(folder)
-    self._json = tokenizer
+    self.json = tokenizer
     said = optional_json(folder / 'tokenizer_config.json')
-    self._parsing = self._spelling = _engine(folder, self._json)
+    self._parsing = self._spelling = _engine(folder, self.json)
     named = {**optional_json(folder / 'special_tokens_map.json'), **said}
-    _add_tokens(self._parsing, folder, named)
+    with errors.unreadable(f'{folder}: the added tokens of its files are no texts'):
+      _add_tokens(self._parsing, folder, named)
     ids = self._parsing.get_vocab(with_added_tokens=True)
     if max(ids.values(), default=0) >= _MOST:
       raise errors.UserError(
@@ -61,10 +63,14 @@ class Published(engines.Engines):
     self.vocab_size = len(self.pieces)
     self.special = {role: _special(folder, role, named, ids) for role in kinds.ROLES}
 
+  def for_words(self) -> 'Published':
+    """The tokenizer whose texts are split as `encode_words` splits words."""
+    return Published(self._folder, engines.blank_before_words(self.json))
+
   @functools.cached_property
   def _plain(self) -> hf.Tokenizer:
-    added = [t for t in self._json.get('added_tokens') or [] if not t.get('special')]
-    return _engine(self._folder, {**self._json, 'added_tokens': added})
+    added = [t for t in self.json.get('added_tokens') or [] if not t.get('special')]
+    return _engine(self._folder, {**self.json, 'added_tokens': added})
 
 
 def content(folder) -> dict:
@@ -127,17 +133,11 @@ def unsaid(folder) -> errors.UserError:
 
 
 def _engine(folder, content):
-  try:
-    engine = hf.Tokenizer.from_str(json.dumps(content))
+  sentence = f'this version of tokenizers ({hf.__version__}) does not read its tokenizer.json'
+  with errors.unreadable(f'{folder}: {sentence}', Exception):  # it raises nothing more particular
+    engine = hf.Tokenizer.from_str(json.dumps({**content, 'truncation': None, 'padding': None}))
     engine.encode('\U00012000')  # fails where the piece for unknown characters is unknown
-  except Exception as e:  # the library raises nothing more particular
-    raise errors.UserError(
-      f'{folder}: its tokenizer.json is not one that this version of tokenizers ({hf.__version__}) '
-      f'reads ({e}).'
-    ) from e
-  engine.no_truncation()
-  engine.no_padding()
-  return engine
+    return engine
 
 
 def _set_normalizer(tokenizer, said):

@@ -47,7 +47,8 @@ def parse(data: bytes, name='the SentencePiece model') -> SpieceFile:
   Raises:
     UserError: damaged, another file, or a model that is neither unigram nor bpe.
   """
-  try:
+  broken = f'{name} is not a SentencePiece model, or cut short: copy or download it again'
+  with errors.unreadable(broken, struct.error):
     pieces, trainer, normalizer = [], {}, {}
     for number, value in _fields(data):
       if number == 1:
@@ -69,10 +70,6 @@ def parse(data: bytes, name='the SentencePiece model') -> SpieceFile:
       dummy_prefix=bool(normalizer.get(3, 1)),
       remove_blanks=bool(normalizer.get(4, 1)),
     )
-  except (ValueError, KeyError, IndexError, TypeError, AttributeError, struct.error) as e:
-    raise errors.UserError(
-      f'{name} is not a SentencePiece model, or cut short: copy or download it again.'
-    ) from e
   if model is None:
     raise errors.UserError(
       f"{name} is neither a unigram nor a bpe model (SentencePiece's types word and char have no "

@@ -130,12 +130,12 @@ class Loop:
       self._health.add(step, values)
       # The host runs at most `depth` steps ahead, since every waiting batch takes memory. After the
       # first step it waits until the compiled program has run once.
-      running.append((step, values['spikes']))
+      running.append((step, values['loss']))
       while len(running) > (depth if meter.started else 0):
-        done, value = running.popleft()
-        value.block_until_ready()
+        done, loss = running.popleft()
+        loss.block_until_ready()
         meter.waited(done)
-        self.progress.finished(done)
+        self.progress.finished(done, loss)
       self.progress.step(step)
       evaluates = step == self.total_steps or bool(
         self.machinery.eval_every and step % self.machinery.eval_every == 0
@@ -145,6 +145,8 @@ class Loop:
       if self._after(step, state, phase_run, evaluate if evaluates else None):
         running.clear()
         meter.restart(step)
+      if step == 1:  # which was waited for: the metrics begin with it
+        self._write_row()
       if self.preemption.reached() or (evaluates and self._out_of_patience(step, phase_run)):
         break
       self.watchdog.doing('the batch of step', step)
@@ -171,10 +173,7 @@ class Loop:
     every = self.machinery.keep_every
     # Ends of phase_runs are saved by `train`, once the state has entered the next one.
     due = (
-      better
-      or (every and step % every == 0)
-      or step in self.keep_at
-      or (step % self.machinery.log_every == 0 and self._minutes_are_up())
+      better or (every and step % every == 0) or step in self.keep_at or self._minutes_are_up(step)
     )
     if (due and step < phase_run.end_step) or step == self.total_steps:
       self._save(state)
@@ -189,12 +188,13 @@ class Loop:
     self.progress.say(f'step {step:,}: the run ends, since step {self.best[1]:,} was the best')
     return True
 
-  def _minutes_are_up(self) -> bool:
-    """Whether it is time to save, by the clock of the first process: all save or none."""
+  def _minutes_are_up(self, step) -> bool:
+    """Whether it is time to save. Several processes ask the first one's clock, at logged steps."""
     up = time.monotonic() - self._saved_at >= 60 * self.machinery.save_minutes
-    return (
-      up if jax.process_count() == 1 else bool(multihost_utils.broadcast_one_to_all(np.int32(up)))
-    )
+    if jax.process_count() == 1:
+      return up
+    logged = step % self.machinery.log_every == 0
+    return logged and bool(multihost_utils.broadcast_one_to_all(np.int32(up)))
 
   def _save(self, state):
     """Saves a sound state, after its rows: a resumed run does not write them again."""

@@ -47,14 +47,8 @@ def read(file) -> 'Lexicon':
 
 def text_of(file, what: str) -> str:
   """The text of a file that is a `what`; UserError where it cannot be read, or is not UTF-8."""
-  try:
+  with errors.unreadable(f'The {what} {file} cannot be read as UTF-8: mend it', OSError):
     return storage.path(file).read_bytes().decode('utf-8-sig')
-  except OSError as e:
-    raise errors.UserError(f'The {what} {file} cannot be read: {e.strerror or e}.') from e
-  except UnicodeDecodeError as e:
-    raise errors.UserError(
-      f'The {what} {file} is not UTF-8 (byte {e.start:,}): convert it to UTF-8.'
-    ) from e
 
 
 class Lexicon:

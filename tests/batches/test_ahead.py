@@ -68,3 +68,12 @@ def test_tf_data_drives_where_tensorflow_is_installed_else_threads(monkeypatch):
   assert ahead.driver() == 'tf.data'
   monkeypatch.setitem(sys.modules, 'tensorflow', None)
   assert ahead.driver() == 'threads'
+
+
+@pytest.mark.parametrize('failure', [ImportError, OSError, AttributeError])
+def test_a_tensorflow_that_cannot_be_imported_is_one_sentence(tmp_path, monkeypatch, failure):
+  (tmp_path / 'tensorflow.py').write_text(f'raise {failure.__name__}("libx.so: not there")')
+  monkeypatch.syspath_prepend(tmp_path)
+  monkeypatch.delitem(sys.modules, 'tensorflow', raising=False)
+  with pytest.raises(errors.UserError, match='libx.so.*uninstall it|uninstall it.*libx.so'):
+    ahead.driver()

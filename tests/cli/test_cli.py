@@ -3,12 +3,14 @@
 import errno
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
 
 import pytest
 
+from bertzoo_jax import __main__ as bertzoo
 from bertzoo_jax import cli
 from bertzoo_jax.common import errors
 from tests import commands
@@ -254,3 +256,18 @@ def test_an_error_of_the_program_keeps_its_trace_and_ends_with_1_where_others_wa
     cli._guard(fail, [])
   cli._guard(fail, [], ended.append)
   assert ended == [1] and 'ZeroDivisionError: here' in capsys.readouterr().err
+
+
+def test_bertzoo_is_every_command_by_its_name():
+  files = {p for p in (ROOT / 'bertzoo_jax').rglob('*.py') if 'cli.run(main' in p.read_text()}
+  names = {p.parent.name if p.stem == '__main__' else p.stem for p in files}
+  assert set(bertzoo.COMMANDS) == names
+  listed = commands.run('-m', 'bertzoo_jax', timeout=60).stdout
+  assert all(re.search(rf'^  {name} +\w.{{15,}}$', listed, re.M) for name in names)
+  one, other = (
+    commands.run('-m', *line, '--sourc=b', timeout=60)
+    for line in (('bertzoo_jax', 'prepare'), ('bertzoo_jax.prepare',))
+  )
+  assert (one.returncode, one.stderr) == (other.returncode, other.stderr) and 'mean' in one.stderr
+  wrong = commands.run('-m', 'bertzoo_jax', 'pretrian', timeout=60)
+  assert wrong.returncode == 2 and "Did you mean 'pretrain'?" in wrong.stderr

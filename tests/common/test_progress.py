@@ -1,5 +1,7 @@
 """Progress: lines, a bar, and the time left."""
 
+import re
+
 import pytest
 
 from bertzoo_jax.common import progress
@@ -7,12 +9,23 @@ from bertzoo_jax.common import progress
 
 def test_lines_say_step_percent_loss_speed_and_time_left(capsys):
   bar = progress.Progress(1000, 0, show=True, terminal=False)
-  bar.finished(1)
+  bar.finished(1, 3.5)
   bar._began = (bar._began[0] - 60, 1)
   bar.row({'step': 501, 'loss': 2.5, 'tokens_per_second': 12345.6})
   assert capsys.readouterr().out.startswith(
     'step 501/1,000 50.1% · loss 2.5000 · 12,346 tokens/s · '
   )
+  bar.finished(502, 2.25)
+  assert not capsys.readouterr().out, 'a line was just printed'
+  bar._printed -= 31
+  bar.finished(503, 2.25)
+  bar.finished(504, 2.25)
+  assert re.fullmatch(
+    r'step 503/1,000 50.3% · loss 2.2500 · 0:\d\d left\n', capsys.readouterr().out
+  )
+  resumed = progress.Progress(1000, 500, show=True, terminal=False)
+  resumed.finished(501, 2.0)
+  assert capsys.readouterr().out == 'step 501/1,000 50.1% · loss 2.0000 · ? left\n'
   progress.Progress(10, 0, show=False).row({'step': 1})
   assert capsys.readouterr().out == ''
   assert [progress.clock(s) for s in (59, 3723, 90000)] == ['0:59', '1:02:03', '1d 01:00']
@@ -62,10 +75,11 @@ def test_the_time_left_is_counted_from_the_step_of_the_line_by_the_pace_of_what_
   capsys, dispatched, finished, row, left
 ):
   bar = progress.Progress(1000, 0, show=True, terminal=False)
-  bar.finished(1)
+  bar.finished(1, 3.5)
   bar._began = (bar._began[0] - 100, 1)
   bar.step(dispatched)
-  bar.finished(finished)
+  bar.finished(finished, 3.5)
+  capsys.readouterr()
   bar.row({'step': row, 'loss': 2.5})
   assert f' {left} left' in capsys.readouterr().out
 
@@ -73,7 +87,7 @@ def test_the_time_left_is_counted_from_the_step_of_the_line_by_the_pace_of_what_
 def test_a_bar_on_a_terminal_takes_the_same_calls(capsys):
   bar = progress.Progress(10, 0, show=True, terminal=True)
   bar.say('compiling')
-  bar.finished(1)
+  bar.finished(1, 3.5)
   bar.step(1)
   bar.row({'step': 1, 'loss': float('nan'), 'held_out_loss': 2.0})
   bar.close()

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from bertzoo_jax import demo
 from bertzoo_jax import objectives
 from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import corpus as corpora
@@ -200,9 +201,8 @@ def test_of_two_networks_the_one_that_fills_masks_is_asked(corpus, tmp_path):
 
 
 def test_the_demo_ends_with_the_gaps_and_fails_where_they_are_not_filled():
-  makefile, ci = (ROOT / 'Makefile').read_text(), (ROOT / '.ci' / 'run').read_text()
-  demo = re.search(r'^demo:.*?(?=^\S)', makefile, re.M | re.S)[0]
-  last = demo.rstrip().splitlines()[-1]
-  assert re.search(r'-m bertzoo_jax.evaluate .* --gaps 10 --require 1.5$', last)
+  _, last = demo.steps('demo')[-1]
+  assert last[0] == 'evaluate' and last[-2:] == ['--gaps=10', '--require=1.5']
+  ci = (ROOT / '.ci' / 'run').read_text()
   assert re.search(r'^make demo > .* &\ndemo=\$!$', ci, re.M), 'beside the tests'
   assert re.search(r'^wait "\$demo" \|\| .*exit 1', ci, re.M), 'the demo alone decides'

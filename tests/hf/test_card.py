@@ -2,6 +2,7 @@
 
 import functools
 
+import huggingface_hub
 import pytest
 import small_networks as small
 
@@ -40,7 +41,9 @@ def exported(name):
   return out
 
 
-def read(a, encoder, tensors, *, step=1500, corpus=(), init=None, average='', **config):
+def read(
+  a, encoder, tensors, *, step=1500, corpus=(), init=None, metrics=(), base=(), average='', **config
+):
   made = dict(
     parts.experiment(
       tokenizer=parts.wordpiece(),
@@ -60,8 +63,12 @@ def read(a, encoder, tensors, *, step=1500, corpus=(), init=None, average='', **
   )
   made.update({k: dict(v) if hasattr(v, 'items') else v for k, v in config.items()})
   sizes = a.sizes(encoder, small.BERT_IDS)
-  known = dict(checked='Compared.', average=average)
-  told = card.Run(a, encoder, sizes, made, step, tensors, dict(corpus), {}, [], init, **known)
+  told = card.Run(
+    *(a, encoder, sizes, made, step, tensors, dict(corpus), dict(metrics), [], init),
+    checked='Compared.',
+    average=average,
+    base_models=base,
+  )
   return card.text(told)
 
 
@@ -173,6 +180,29 @@ def test_a_card_tells_where_the_text_is_from_and_what_is_not_recorded():
   for kind in ('language', 'licence', 'sources'):
     assert (f'| {kind} of the text | not recorded |') in bare
   assert '| began with | random weights |' in bare and 'language:' not in bare
+
+
+HOSTILE = 'dev_x"}]\n---\n# <b>*head*</b>'
+
+
+def test_the_hub_reads_the_scores_and_base_models_of_a_card():
+  metrics = dict(loss=4.25, held_out_loss=4.5, held_out_mlm_accuracy=0.123456, dev_nan=float('nan'))
+  base = ('org/na.me', 'gpt2', 'a/b/c', '../x', 'a"\nb')
+  said = read(*exported('mlm')[0], metrics={**metrics, HOSTILE: 1}, base=base, name=HOSTILE)
+  data = huggingface_hub.ModelCard(said).data
+  assert data.base_model == ['org/na.me', 'gpt2'] and data.library_name == 'transformers'
+  found = {x.metric_type: x.metric_value for x in data.eval_results}
+  hostile = found.keys() - metrics.keys()
+  assert found == {
+    'held_out_loss': 4.5,
+    'held_out_mlm_accuracy': 0.12346,
+    **dict.fromkeys(hostile, 1),
+  }
+  assert len(hostile) == 1 and said.count('\n---\n') == 1
+  (x,) = {(x.task_type, x.dataset_name) for x in data.eval_results}
+  assert x == ('fill-mask', 'text kept out of training')
+  bare = huggingface_hub.ModelCard(read(*exported('mlm')[0])).data
+  assert bare.base_model is None and bare.eval_results is None
 
 
 @pytest.mark.parametrize(

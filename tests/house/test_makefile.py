@@ -1,4 +1,4 @@
-"""`make env`, with a pip that only writes down what it is asked for."""
+"""`make env`, with a uv and a pip that only write down what they are asked for."""
 
 import importlib.util
 import os
@@ -58,22 +58,31 @@ def folder(tmp_path):
   return tmp_path
 
 
-def make(folder):
-  done = subprocess.run(
-    ['make', 'env', 'PYTHON='],
-    cwd=folder,
-    capture_output=True,
-    text=True,
-    env={'PATH': os.environ['PATH'], 'PIP_NO_INDEX': '1'},
-  )
+def make(folder, uv_exits):
+  """The output of `make env`, and the packages that uv and pip were asked for."""
+  uv = folder / 'bin' / 'uv'
+  uv.parent.mkdir(exist_ok=True)
+  uv.write_text(f'#!/bin/sh\nprintf "$*" > asked_of_uv\nexit {uv_exits}\n')
+  uv.chmod(0o755)
+  path = f'{uv.parent}{os.pathsep}{os.environ["PATH"]}'
+  how = dict(cwd=folder, capture_output=True, text=True, env={'PATH': path, 'PIP_NO_INDEX': '1'})
+  done = subprocess.run(['make', 'env', 'PYTHON='], **how)
   assert done.returncode == 0, done.stderr
-  return done.stdout
+  asked = (folder / name for name in ('asked_of_uv', 'asked'))
+  return done.stdout, *(f.read_text().split()[-1] if f.exists() else None for f in asked)
 
 
 @pytest.mark.skipif(not shutil.which('make'), reason='make is not installed')
 def test_make_after_a_pull_updates_the_environment_and_keeps_the_extras_of_the_user(folder):
-  assert 'is updated; what else is installed there stays' in make(folder)
-  assert (folder / 'asked').read_text() == '.[dev,tpu,wandb]'
+  said, by_uv, by_pip = make(folder, uv_exits=0)
+  assert 'is updated; what else is installed there stays' in said
+  assert (by_uv, by_pip) == ('.[dev,tpu,wandb]', None)
   assert list((folder / '.venv').glob('lib/python*/site-packages/wandb-1.0.dist-info'))
-  assert 'is updated' not in make(folder), 'nothing changed since'
-  assert (folder / 'asked').read_text() == '.[dev,tpu,wandb]'
+  (folder / 'asked_of_uv').unlink()
+  assert make(folder, uv_exits=0)[1] is None, 'nothing changed since'
+
+
+@pytest.mark.skipif(not shutil.which('make'), reason='make is not installed')
+def test_where_uv_cannot_pip_installs_and_it_is_said(folder):
+  said, by_uv, by_pip = make(folder, uv_exits=1)
+  assert 'uv cannot, so pip installs' in said and by_uv == by_pip == '.[dev,tpu,wandb]'

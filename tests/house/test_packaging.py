@@ -10,6 +10,7 @@ import pytest
 import setuptools
 
 import bertzoo_jax
+from bertzoo_jax import demo
 from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -37,8 +38,9 @@ def test_a_wheel_has_every_module_and_every_file_that_a_module_reads(setup):
   # configs/ is in place of bertzoo_jax/configs, which leads to it in a clone
   names.remove('bertzoo_jax.configs')
   installed = [f'bertzoo_jax.{n}' if n.startswith('configs') else n for n in names]
-  assert sorted(setup['packages']) == sorted(installed)
-  assert setup['package_dir'] == {'bertzoo_jax.configs': 'configs'}
+  assert sorted(setup['packages']) == sorted([*installed, 'bertzoo_jax.sample'])
+  places = {'bertzoo_jax.configs': 'configs', 'bertzoo_jax.sample': 'data/sample'}
+  assert setup['package_dir'] == places
   packed = {
     path
     for package, patterns in setup['package_data'].items()
@@ -53,8 +55,8 @@ def test_a_wheel_has_every_module_and_every_file_that_a_module_reads(setup):
   assert packed == others and len(packed) > 0
 
 
-def test_an_installed_wheel_knows_what_the_kernels_cost(tmp_path):
-  """Built without the checkout's docs/ and bench/."""
+def test_an_installed_wheel_has_the_costs_of_kernels_and_the_sample(tmp_path):
+  """Built without the checkout's docs/, bench/ and data/."""
   build = [sys.executable, 'setup.py', '--quiet', 'build_py', f'--build-lib={tmp_path}']
   subprocess.run(build, cwd=ROOT, check=True)
   count = 'from bertzoo_jax.preflight.tpu import kernel_costs as costs, chips; '
@@ -63,6 +65,7 @@ def test_an_installed_wheel_knows_what_the_kernels_cost(tmp_path):
   said = commands.run('-c', count, cwd=tmp_path, env=environment, check=True).stdout.split()
   assert said[0] == str(tmp_path / 'bertzoo_jax/preflight/tpu/kernel_cycles.csv')
   assert sum(int(rows) > 50 for rows in said[1:]) == 4
+  assert sorted(p.name for p in (tmp_path / 'bertzoo_jax/sample').iterdir()) == [*demo.TEXTS]
 
 
 IMPORTS = """

@@ -2,27 +2,35 @@
 sentence, without a hang and in bounded memory, whatever they hold.
 """
 
+import base64
+import contextlib
 import gzip
 import hashlib
 import io
+import itertools
 import json
 import os
 import pathlib
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import types
 
 import markdown_it
 import numpy as np
+import pyarrow as pa
 import pytest
 import rich.table
 import rich.text
 import small_corpora
 import tqdm
+from pyarrow import parquet
 
 from bertzoo_jax import cli
+from bertzoo_jax import convert
 from bertzoo_jax import pretrained
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
@@ -30,11 +38,28 @@ from bertzoo_jax.common import progress
 from bertzoo_jax.common import screen
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import tables
+from bertzoo_jax.common import trust
 from bertzoo_jax.corpus import corpus as corpora
+from bertzoo_jax.corpus import shards
+from bertzoo_jax.evaluate import pair_files
+from bertzoo_jax.finetune import work
 from bertzoo_jax.hf import card
+from bertzoo_jax.parts import ranges
+from bertzoo_jax.pretrained import predicting
+from bertzoo_jax.reproduce import page
+from bertzoo_jax.reproduce import plan
+from bertzoo_jax.runs import metrics
+from bertzoo_jax.tasks import judged
+from bertzoo_jax.tasks import kinds as task_kinds
+from bertzoo_jax.tasks.examples import Examples
 from bertzoo_jax.tasks.reading import files
+from bertzoo_jax.tasks.reading import tables as task_tables
+from bertzoo_jax.tasks.reading import tagged
 from bertzoo_jax.text import finding
 from bertzoo_jax.text import mediawiki
+from bertzoo_jax.text import records
+from bertzoo_jax.words.similar import vector_files
+from configs.tasks import own
 from tests import commands
 from tests.hf import test_card as cards
 from tests.house.test_strangers import edit
@@ -225,6 +250,8 @@ MARKS = [
   '`code` <img src=x>',
   'a | b\n|---|',
   '[x](javascript:x)',
+  '*x* **x** _x_ __x__ ~~x~~ *a*b',
+  'www.example.com me@example.com',
   '```\n# b',
 ]
 
@@ -233,23 +260,19 @@ def _told(text):
   """A card in which each text of a stranger is this one, keys included."""
   corpus = {'hash': text, text: text, 'license': text, 'sources': [text, (text,)], 'language': text}
   objective = dict(cards.parts.mlm(), labels=(text, text))
-  own = {'name': 'mine:masking', text: text, 'x': [text, {text: (text,)}]}
+  masking = {'name': 'mine:masking', text: text, 'x': [text, {text: (text,)}]}
   read = cards.exported('mlm')[0]
   a = cards.architectures.choose('BertForMaskedLM')
-  whole = cards.read(*read, corpus=corpus, init=text, masking=own, objective=objective)
+  whole = cards.read(*read, corpus=corpus, init=text, masking=masking, objective=objective)
   config = {'objective': objective | {'name': 'classification'}, 'metrics': (text,)}
   return whole + card._outputs(card._plain(config)), a
 
 
 @pytest.mark.parametrize('text', MARKS)
 def test_texts_of_strangers_are_text_in_the_card(text):
-  kinds = lambda page: [
-    (inner.type, inner.tag)
-    for token in markdown_it.MarkdownIt('commonmark').enable('table').parse(page)
-    for inner in (token, *(token.children or ()))
-    if re.search('html|heading|image|link|fence|hr|tr_', inner.type)
-  ]
   assert kinds(_told(text)[0]) == kinds(_told('word')[0])
+  prose = re.sub('`.*?`', '', _told(text)[0])
+  assert not re.search(r'www\.|\w@\w+\.', prose)  # the hub makes links of them
 
 
 @pytest.mark.parametrize(
@@ -258,13 +281,13 @@ def test_texts_of_strangers_are_text_in_the_card(text):
     ('hf:/home/me/dir', 'dir'),
     ('../secret/b.txt', 'b.txt'),
     ('hf:./dir', 'dir'),
-    ('a.txt|/home/me/b.txt', 'a.txt\\|b.txt'),
+    ('a.txt|/home/me/b.txt', 'a.txt&#124;b.txt'),
     ('tfds:/home/me/set', 'set'),
     ('file:///home/me/x', 'x'),
     ('gs://secret/me/x.txt', 'x.txt'),
     ('gs://secret', '...'),
-    ('2*/home/me/x.txt', '2*x.txt'),
-    ('0.5*gs://secret/x', '0.5*x'),
+    ('2*/home/me/x.txt', '2&#42;x.txt'),
+    ('0.5*gs://secret/x', '0.5&#42;x'),
     ('/home/me and co/x', 'x'),
     ('/home/me,co/x', 'x'),
     ('data/../../home/me/x', 'x'),
@@ -280,6 +303,43 @@ def test_the_card_names_files_without_folders_and_buckets(text, shown):
   page = _told(text)[0]
   assert f'| began with | {shown} |' in page and f'x \\["{shown}"' in page.replace('["', '\\["')
   assert not re.search('home|me/|secret|example', page) or text == shown
+
+
+def kinds(page):
+  """The tokens of a page of Markdown that draw something."""
+  return [
+    (inner.type, inner.tag)
+    for token in markdown_it.MarkdownIt('commonmark').enable(['table', 'strikethrough']).parse(page)
+    for inner in (token, *(token.children or ()))
+    if re.search('html|heading|image|link|fence|hr|tr_|td_|em_|strong|^s_', inner.type)
+  ]
+
+
+def _dev_page(text):
+  task = types.SimpleNamespace(labels=('a', text))
+  return judged.page('dev', task, [{'gold': text, 'predicted': 'a'}])
+
+
+def _paper_table(text):
+  cell = page.Cell('c', '1', [1.0], '', [], [], 0, [], [], text)
+  row = page.Row('r', 'R', '', True, 1, 0, 9, None, [text], [text], [cell])
+  heading = dict(tokens_divided_by=0, steps=0, scale='tiny', change='', paper='P', note='')
+  heading |= dict(name='N', title='T', source='S')
+  return page.markdown(page.Table(heading, ['C'], [], [row]))
+
+
+PAGES = {
+  'dev.md': _dev_page,
+  'table.md': _paper_table,
+  'a table': lambda text: tables.aligned([('a', text), (text, 'b')], markdown=True),
+}
+
+
+@pytest.mark.parametrize('where', PAGES)
+@pytest.mark.parametrize('text', [*MARKS, *DRAWS.values(), 'a\\', 'a\\|b', '![](//e.x)'])
+def test_texts_of_strangers_are_text_in_every_page(text, where):
+  drawn = PAGES[where](text)
+  assert kinds(drawn) == kinds(PAGES[where]('word')) and not errors._CONTROLS.search(drawn)
 
 
 # --- tracebacks, hangs, memory ---
@@ -404,6 +464,59 @@ def test_a_manifest_of_other_types_is_one_sentence(tmp_path, place_of, value):
     [split.gather(np.arange(4)) for split in opened.splits.values()]
 
 
+def _split(pattern):
+  return dict(type='Split', pattern={'Regex': pattern}, behavior='Isolated', invert=False)
+
+
+def _charsmap(data):
+  return dict(type='Precompiled', precompiled_charsmap=base64.b64encode(data).decode())
+
+
+@pytest.mark.parametrize(
+  'fields',
+  [
+    dict(pre_tokenizer=_split('(a+)+$')),
+    dict(pre_tokenizer=_split('(?:a|aa)+$')),
+    dict(pre_tokenizer={'type': 'FixedLength', 'length': 0}),
+    dict(normalizer=_charsmap(b'AAA')),
+    dict(normalizer=_charsmap(b'\x04\0\0\0' + b'\xff' * 4)),
+    dict(model__continuing_subword_prefix='éé', model__type='BPE', model__merges=['a a']),
+    dict(post_processor={'type': 'BertProcessing', 'sep': ['x', 2**32 - 1], 'cls': ['y', 1]}),
+    dict(padding={'strategy': {'Fixed': 10**12}, 'pad_id': 0, 'pad_type_id': 0, 'pad_token': 'x'}),
+    {'5': {'content': 7}},
+    {'5': {'content': 'a', 'lstrip': 'x'}},
+  ],
+)
+def test_a_tokenizer_that_panics_is_one_sentence(place, fields):  # noqa: F811
+  if '5' in fields:
+    edit(pathlib.Path('hf/tokenizer_config.json'), added_tokens_decoder=fields)
+  else:
+    edit(pathlib.Path('hf/tokenizer.json'), **fields)
+  try:
+    tokenizers.of_folder('hf')(['a' * 40 + 'b'])
+  except errors.UserError as e:
+    assert '\n' not in str(e)
+  else:
+    assert 'padding' in fields  # it is not read
+
+
+@pytest.mark.parametrize(
+  'field, value',
+  [
+    ('max_word_chars', 'text'),
+    ('max_word_chars', -1),
+    ('max_word_chars', 10**30),
+    ('normalization', []),
+    ('strip_accents', 'maybe'),
+    ('extra', 5),
+  ],
+)
+def test_a_section_of_a_tokenizer_of_other_types_is_one_sentence(place, field, value):  # noqa: F811
+  edit(pathlib.Path('run/tokenizer/bertzoo.json'), **{f'section__{field}': value})
+  with pytest.raises(errors.UserError, match='what prepare wrote|does not fit'):
+    tokenizers.of_folder('run/tokenizer')
+
+
 @pytest.mark.parametrize('file, number', [(0, 2**31), (0, 2**32 - 1), (1, 2**31), (2, 2**31)])
 def test_a_vocabulary_of_huge_ids_takes_no_memory(place, file, number):  # noqa: F811
   content = json.loads(pathlib.Path('hf/tokenizer.json').read_text())
@@ -454,6 +567,184 @@ def test_a_dump_is_refused_before_it_fills_the_memory(block):
   assert next(pages).text == 'b'
   with pytest.raises(mediawiki.Damaged, match='tag'):
     next(pages)
+
+
+DEEP = '[' * 100_000
+
+
+def _plotted(content):
+  pathlib.Path('w').mkdir()
+  pathlib.Path('w/metrics.jsonl').write_bytes(content.read_bytes())
+  assert metrics.plot('w', 2.0)
+  raise errors.UserError('it is drawn')
+
+
+def _resulting(file):
+  """Reads a file as the result of a finished fine-tuning of a task with a split dev."""
+  experiment = types.SimpleNamespace(metrics=('accuracy',))
+  fields = dict(folder=file.parent, record=file.name, experiment=experiment, point=(), init='')
+  run = types.SimpleNamespace(name='task', seed=0, **fields)
+  work._read(run, types.SimpleNamespace(splits={'train': 0, 'dev': 0}))
+
+
+def _packed_arrays(**arrays):
+  out = io.BytesIO()
+  np.savez_compressed(out, **arrays)
+  return out.getvalue()
+
+
+def _result(**fields):
+  usual = dict(step=1, score=0.5, scores={'dev': {'accuracy': 0.5}}, diverged='')
+  return json.dumps({**usual, **fields})
+
+
+HELD = [  # (content of a file, its reader)
+  ('{"sentence_good":' + DEEP, lambda file: pair_files.read(file)),
+  ('{"sentence_good": %s}' % ('9' * 5000), lambda file: pair_files.read(file)),
+  ('10 1000000000000000000\nab ', lambda file: list(vector_files.read(file))),
+  ('10 100000000000\nab ', lambda file: list(vector_files.read(file))),
+  (f'4 {"9" * 4000}\nab 1 2', lambda file: list(vector_files.read(file))),
+  ('{"step": 1, "mlm_loss": "$\\\\frac$"}\n', _plotted),
+  ('{"step": -%s, "mlm_loss": 1.0}\n' % ('9' * 400), _plotted),
+  ('{"step": 1, "mlm_loss": 1e308}\n{"step": 2, "mlm_loss": -1e308}\n', _plotted),
+  (DEEP, _resulting),
+  ('[]', _resulting),
+  (_result(score='text'), _resulting),
+  (_result(scores=[]), _resulting),
+  (_result(scores={'dev': {'![](x)': 1.0}}), _resulting),
+  (_result(scores={'../x': {'accuracy': 1.0}}), _resulting),
+  (_result(step='../../x'), _resulting),
+  (_result(diverged=[1]), _resulting),
+  (_packed_arrays(dev=np.zeros(9)), lambda file: work.predictions(file.parent)),
+  (b'PK', lambda file: work.predictions(file.parent)),
+  (DEEP, lambda file: page._read(file)),
+  ('{"columns": []}', lambda file: page._read(file)),
+  (DEEP, lambda file: plan._kept(file)),
+  ('{"table": {"tokens_divided_by": "x"}}', lambda file: plan._kept(file)),
+]
+
+
+@pytest.mark.parametrize('number', range(len(HELD)))
+def test_files_that_hold_anything_are_one_sentence(tmp_path, monkeypatch, number):
+  monkeypatch.chdir(tmp_path)
+  content, read = HELD[number]
+  file = tmp_path / ('predictions.npz' if isinstance(content, bytes) else 'file.jsonl')
+  file.write_bytes(content if isinstance(content, bytes) else content.encode())
+  with pytest.raises(errors.UserError) as e:
+    read(file)
+  assert '\n' not in str(e.value)
+
+
+def _column(array, names=('text',), **kept):
+  return pa.Table.from_arrays([array] * len(names), names=list(names)).replace_schema_metadata(kept)
+
+
+BROKEN_TEXT = pa.Array.from_buffers(
+  pa.string(), 1, [None, pa.py_buffer(struct.pack('<ii', 0, 1)), pa.py_buffer(b'\xff')]
+)
+PARQUET = {
+  'a time': _column(pa.array([2**62], pa.timestamp('ms'))),
+  'a day': _column(pa.array([2**30], pa.date32())),
+  'a zone': _column(pa.array([1], pa.timestamp('us', tz='No/Where'))),
+  'no text': _column(BROKEN_TEXT),
+  'a column twice': _column(pa.array(['a']), ('text', 'text')),
+  'many of one value': _column(
+    pa.DictionaryArray.from_arrays(np.zeros(2000, np.int32), pa.array(['x' * 10_000]))
+  ),
+  'nothing, often': _column(pa.nulls(100_000, pa.string())),
+}
+
+
+@pytest.mark.parametrize('what', PARQUET)
+def test_a_parquet_file_of_any_values_is_one_sentence(monkeypatch, what):
+  monkeypatch.setattr(files, 'MOST', 1 << 20)
+  out = io.BytesIO()
+  parquet.write_table(PARQUET[what], out)
+  choose = lambda known: {'text_a': known[0]}
+  with pytest.raises(errors.UserError) as e:
+    task_tables.read(out.getvalue(), pathlib.Path('x.parquet'), choose).texts('text_a')
+  assert '\n' not in str(e.value)
+  wanted = records.Wanted('text', ())
+  read = itertools.islice(records.parquet(io.BytesIO(out.getvalue()), 'x', wanted), 9)
+  with contextlib.suppress(errors.UserError, *records.damaged()):
+    list(read)
+
+
+def test_names_of_classes_may_be_nested_deeply():
+  out = io.BytesIO()
+  parquet.write_table(_column(pa.array([1]), huggingface=DEEP), out)
+  found = task_tables.read(out.getvalue(), pathlib.Path('x.parquet'), lambda k: {'text_a': k[0]})
+  assert found.texts('text_a') == ['1']
+
+
+def test_notes_of_a_corpus_that_are_nested_deeply_are_none(tmp_path):
+  small_corpora.write(tmp_path)
+  (tmp_path / 'verified.json').write_text(DEEP)
+  corpora.verify(tmp_path)
+
+
+@pytest.mark.parametrize('text', ['[]', DEEP, '{"files": 5, "chunk": "x"}', '{"files": {}}'])
+def test_a_record_of_a_shard_that_prepare_did_not_write_is_made_again(tmp_path, text):
+  (tmp_path / 'parts').mkdir()
+  (tmp_path / 'parts/00000.json').write_text(text)
+  record = shards.finished(tmp_path, 0)
+  assert record is None or not shards.intact(tmp_path, record, shards.Chunk(0, [b'a'], '', 1))
+
+
+@pytest.mark.parametrize(
+  'state', ['parameter', 'sparse', 'meta', 'a number for a name', 'repeated without end']
+)
+def test_a_pickle_of_any_tensors_is_one_sentence_or_read(tmp_path, state):
+  torch = trust.torch()
+  zeros = torch.zeros(4, 4)
+  value = {
+    'parameter': torch.nn.Parameter(zeros),
+    'sparse': zeros.to_sparse(),
+    'meta': torch.zeros(4, device='meta'),
+    'repeated without end': torch.zeros(1).expand(10**14),
+  }.get(state, zeros)
+  torch.save({5 if 'name' in state else 'a': value}, tmp_path / 'x.bin')
+  if state == 'parameter':
+    assert convert._read(tmp_path / 'x.bin')['a'].shape == (4, 4)
+    return
+  with pytest.raises(errors.UserError):
+    convert._read(tmp_path / 'x.bin')
+
+
+@pytest.mark.parametrize(
+  'key, value',
+  [
+    ('source.text_a', 0),
+    ('source.separator', None),
+    ('source.where', 'x'),
+    ('source.header', 'no'),
+    ('name', ['a']),
+    ('metrics', 'accuracy'),
+  ],
+)
+def test_fields_of_a_fine_tuning_have_their_types(key, value):
+  config = own.get_config('classify').unlock()
+  ranges.check_fields(config)
+  *section, field = key.split('.')
+  at = config[section[0]] if section else config
+  del at[field]
+  at[field] = value
+  with pytest.raises(errors.UserError, match='is needed'):
+    ranges.check_fields(config)
+
+
+@pytest.mark.parametrize('source, features', [('table', 'words'), ('conll', 'texts')])
+def test_a_run_whose_sections_are_of_two_tasks_is_refused(source, features):
+  kind = task_kinds.of('classification')
+  config = types.SimpleNamespace(
+    source=types.SimpleNamespace(name=source),
+    features=types.SimpleNamespace(name=features),
+    objective=types.SimpleNamespace(name='classification'),
+  )
+  words = tagged.Tagged([['a']], None, ['0'], ['0'])
+  texts = Examples(['a'], None, None, ['0'], ['0'])
+  with pytest.raises(errors.UserError, match='does not fit|learns from'):
+    predicting.check_parts(kind, config, {'the input': words if source == 'conll' else texts})
 
 
 PIPES = {  # file: its reader

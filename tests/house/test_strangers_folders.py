@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import shutil
+import subprocess
 import sys
 import types
 
@@ -14,6 +15,7 @@ import small_corpora
 
 from bertzoo_jax import convert
 from bertzoo_jax import export
+from bertzoo_jax import predict
 from bertzoo_jax import prepare
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
@@ -29,6 +31,7 @@ from bertzoo_jax.tasks.reading import datasets
 from bertzoo_jax.text import finding
 from configs import bert
 from configs import parts
+from tests import commands
 from tests.house.test_strangers import edit
 from tests.pretrained.test_loading import make_run
 from tests.pretrained.test_loading import written
@@ -148,6 +151,23 @@ def test_a_data_set_has_its_files_inside(place, path, here, monkeypatch):
   refused(lambda: finding.find(f'hf:{"." if here else "./set"}'))
 
 
+LAUGHS = '\n'.join(
+  ['a0: &a0 [x]', *(f'a{i}: &a{i} [{", ".join([f"*a{i - 1}"] * 10)}]' for i in range(1, 10))]
+)
+
+
+@pytest.mark.parametrize('file', ['README.md', '.huggingface.yaml'])
+@pytest.mark.parametrize(
+  'rows',
+  ['data_files: ../../outside/*.txt', 'data_files: *a9', 'data_dir: /', 'x: {data_files: *a0}'],
+)
+def test_a_card_of_a_data_set_is_small_and_of_its_folder(place, file, rows):
+  pytest.importorskip('datasets')
+  text = f'{LAUGHS if "*a" in rows else ""}\nconfigs:\n- config_name: default\n  {rows}\n'
+  pathlib.Path('set', file).write_text(text if 'yaml' in file else f'---\n{text}---\n')
+  refused(lambda: hub.data('hf:./set'), 'outside that folder|has aliases')
+
+
 @pytest.mark.parametrize('folder', ['../../outside', '..', '/', 'a/../../../outside'])
 def test_a_data_set_lists_no_folder_outside(place, folder, monkeypatch):
   library = pytest.importorskip('datasets')
@@ -180,24 +200,50 @@ def test_a_data_set_of_the_hub_has_its_files_there(monkeypatch, file):
 
 @pytest.mark.parametrize('command', ['prepare', 'finetune'])
 @pytest.mark.parametrize(
-  'template', ['../../../outside/0.txt', 'absolute', 'a/../../../../outside/0']
+  'template',
+  [
+    '../../../outside/0.txt',
+    'absolute',
+    'a/../../../../outside/0',
+    'names of classes',
+    'a link to names',
+    'a link',
+    'a pipe',
+  ],
 )
 def test_a_prepared_dataset_has_its_files_inside(place, template, command):
   folder = pathlib.Path('tasks/mine/1.0.0')
   folder.mkdir(parents=True)
-  text = {'pythonClassName': 'tensorflow_datasets.core.features.text_feature.Text', 'text': {}}
-  of = 'tensorflow_datasets.core.features.features_dict.FeaturesDict'
-  features = {'pythonClassName': of, 'featuresDict': {'features': {'text': text}}}
+  kind = 'tensorflow_datasets.core.features.{}'.format
+  text = {'type': kind('text_feature.Text'), 'content': {}}
+  label = {'type': kind('class_label_feature.ClassLabel'), 'content': {'num_classes': 3}}
+  if template == 'names of classes':
+    label['content'] = {'names_file': os.path.abspath('../outside/0.txt')}
+  features = {
+    'type': kind('features_dict.FeaturesDict'),
+    'content': {'text': text, 'label': label},
+  }
   (folder / 'features.json').write_text(json.dumps(features))
   if template == 'absolute':
     template = os.path.abspath('../outside/0.txt')
+  if template in ('a link to names', 'a link'):
+    link(folder / ('label.labels.txt' if 'names' in template else 'x'))
+  if template == 'a pipe':
+    os.mkfifo(folder / 'label.labels.txt')
   split = dict(name='train', numBytes='9', shardLengths=['1'], filepathTemplate=template)
   info = dict(name='mine', version='1.0.0', fileFormat='tfrecord', splits=[split])
   (folder / 'dataset_info.json').write_text(json.dumps(info))
+  why = 'leads out of|not a name inside|give another dataset|is a pipe'
   if command == 'prepare':
-    refused(lambda: finding.find(f'tfds:{folder.absolute()}'))
+    refused(lambda: finding.find(f'tfds:{folder.absolute()}'), why)
   else:
-    refused(lambda: datasets._builder('mine', 'tasks'))
+    refused(lambda: datasets._builder('mine', 'tasks'), why)
+
+
+def test_classes_without_names_are_not_listed():
+  feature = types.SimpleNamespace(num_classes=10**12, int2str=str)
+  assert datasets._label(7, feature, ()) == '7' and datasets._label(-1, feature, ()) == ''
+  assert datasets._label(1, feature, ('a|x', 'b')) == 'b' and datasets._label(2, None, ()) == '2'
 
 
 # --- links ---
@@ -265,6 +311,48 @@ def test_a_file_is_not_written_through_a_link_inside_a_folder_either(place, monk
   refused(lambda: storage.append_line('run/attempts.jsonl', '{}'), 'is a link')
   monkeypatch.setattr(metrics, '_rewrite', lambda *_: None)
   refused(lambda: metrics.Record('run', 0, 1), 'is a link')
+
+
+OUTS = {
+  'x.npy': lambda: storage.check_new('x.npy'),
+  'x.tsv': lambda: predict.predict('run', 'set/x.txt', 'x.tsv'),
+  'out': lambda: export.export('run', 'out'),
+  'new': lambda: convert.convert('hf', 'new'),
+}
+
+
+@pytest.mark.parametrize('target', ['../outside/new', '../outside/0.txt', '../outside'])
+@pytest.mark.parametrize('out', OUTS)
+def test_an_out_that_is_a_link_is_not_replaced(place, out, target):
+  link(out, target)
+  refused(OUTS[out], 'exists and is not')
+  assert pathlib.Path(out).is_symlink()
+
+
+# --- the current folder, and those above the package ---
+
+
+def test_a_package_below_the_repository_of_a_stranger_asks_git_nothing(place, monkeypatch):
+  """`git status` runs what a repository's core.fsmonitor names."""
+  hook = pathlib.Path('hook').absolute()
+  hook.write_text('#!/bin/sh\ntouch "$0.ran"\n')
+  hook.chmod(0o755)
+  for line in ('init -q', 'add set', 'commit -qm x', f'config core.fsmonitor {hook}'):
+    who = ['-c', 'user.name=a', '-c', 'user.email=a@b']
+    subprocess.run(['git', *who, *line.split()], check=True)
+  at = pathlib.Path('lib/bertzoo_jax/runs/workdir.py')
+  at.parent.mkdir(parents=True)
+  monkeypatch.setattr(workdirs, '__file__', str(at.absolute()))
+  assert workdirs.commit() is None and not pathlib.Path('hook.ran').exists()
+
+
+@pytest.mark.parametrize('line', ['text.usetex: True', 'font.size: 1e30', 'backend: module://x'])
+def test_a_matplotlibrc_of_the_current_folder_is_not_read(tmp_path, line):
+  (tmp_path / 'matplotlibrc').write_text(line)
+  (tmp_path / 'metrics.jsonl').write_text('{"step": 1, "loss": 2.0}\n')
+  code = 'from bertzoo_jax.runs import metrics; print(metrics.plot("."))'
+  done = commands.run('-c', code, cwd=tmp_path)
+  assert done.stdout == 'True\n', done.stderr
 
 
 # --- copies ---

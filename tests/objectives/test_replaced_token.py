@@ -67,10 +67,15 @@ def guesses(objective, params, batch):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def scores_of(objective, params, batch):
-  """The discriminator's."""
+def detected(objective, params, batch):
+  """(scores, vectors) of the discriminator."""
   main = objective.networks[0]
-  return networks.predict(main.encoder, main.of(params), batch)['replaced']
+  vectors = networks.encode(main.encoder, main.of(params)['encoder'], batch, None)
+  return networks.predict(main.encoder, main.of(params), batch)['replaced'], vectors
+
+
+def scores_of(objective, params, batch):
+  return detected(objective, params, batch)[0]
 
 
 def rows():
@@ -354,8 +359,13 @@ def test_the_baseline_learns_the_discriminator_s_probability_of_the_right_answer
 # --- what is measured ---
 
 
+def average_precision(scores, replaced):
+  """Mean over the replaced tokens of the precision at each one's score."""
+  return np.mean([replaced[scores >= score].mean() for score in scores[replaced]])
+
+
 def reference(scores, replaced):
-  """Metrics over tokens, written out; the area counts pairs."""
+  """Metrics over tokens, written out: the area by pairs, the precision with scores in eighths."""
   flagged = scores > 0
   hits, misses = scores[replaced], scores[~replaced]
   area = np.mean((hits[:, None] > misses) + 0.5 * (hits[:, None] == misses))
@@ -365,6 +375,7 @@ def reference(scores, replaced):
     rtd_precision=replaced[flagged].mean(),
     rtd_recall=flagged[replaced].mean(),
     rtd_auc=area,
+    rtd_average_precision=average_precision(np.floor(8 * scores), replaced),
   )
 
 
@@ -379,10 +390,13 @@ def test_metrics_and_loss_are_those_of_the_discriminator_s_scores(loss_over):
   value, sums = loss_of(objective, params, batch)
   found = objective.finalize_metrics(steps.means(sums, normalizers))
   original, filled = (np.asarray(x) for x in generators.fill(batch, batch['sampled_ids']))
-  scores = np.asarray(scores_of(objective, params, {**batch, 'input_ids': filled}))
+  scores, vectors = map(np.asarray, detected(objective, params, {**batch, 'input_ids': filled}))
   real, replaced = batch['pack_ids'] > 0, filled != original
   for name, value_of in reference(scores[real], replaced[real]).items():
     assert abs(float(found[name]) - value_of) < (0.01 if name == 'rtd_auc' else 1e-5), name
+  around = [row[of] - row[of].mean(axis=0) for row, of in zip(vectors, real)]
+  rms = np.sqrt(np.mean(np.square(np.concatenate(around))))
+  assert 0.1 < rms and abs(float(found['rtd_token_rms']) / rms - 1) < 1e-5
   chosen = np.zeros_like(real)
   np.put_along_axis(chosen, batch['masked_positions'], True, axis=1)
   chosen[:, 0] &= (batch['masked_positions'] * 1 + (batch['masked_weights'] == 0) * 99 == 0).any(1)
@@ -391,7 +405,7 @@ def test_metrics_and_loss_are_those_of_the_discriminator_s_scores(loss_over):
   assert abs(float(found['rtd_loss']) - nll[over].mean()) < 1e-4
   weighted = 2.0 * float(found['rtd_loss']) + 0.5 * float(found['mlm_loss'])
   assert abs(float(value) - weighted) < 1e-3
-  assert {'rtd_counts', 'rtd_found'}.isdisjoint(found)
+  assert {'rtd_counts', 'rtd_found', 'rtd_spread'}.isdisjoint(found)
 
 
 def test_a_discriminator_of_random_scores_has_an_area_of_a_half_and_a_perfect_one_of_1():
@@ -401,13 +415,16 @@ def test_a_discriminator_of_random_scores_has_an_area_of_a_half_and_a_perfect_on
     'rtd_flagged': (scores > 0).mean(),
     'rtd_found': ((scores > 0) & replaced).mean(),
     'rtd_counts': np.stack([counts(scores[replaced == r]) for r in (False, True)]) / len(scores),
+    'rtd_spread': 4.0,
   }
   draw = np.random.default_rng(0)
   replaced, scores = draw.random(50_000) < 0.1, draw.normal(size=50_000)
   found = replaced_token.finalize_metrics(means(replaced, scores))
-  assert abs(float(found['rtd_auc']) - 0.5) < 0.01
+  assert abs(float(found['rtd_auc']) - 0.5) < 0.01 and found['rtd_token_rms'] == 2
+  assert abs(float(found['rtd_average_precision']) - 0.1) < 0.01
   best = replaced_token.finalize_metrics(means(replaced, np.where(replaced, 3.0, -3.0)))
   assert best['rtd_auc'] == 1 == best['rtd_precision'] == best['rtd_recall']
+  assert best['rtd_average_precision'] == 1
 
 
 def test_a_masking_s_own_tokens_are_detected_like_a_generator_s():

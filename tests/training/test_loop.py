@@ -262,11 +262,27 @@ def test_the_row_of_a_step_is_on_the_disk_before_its_checkpoint(tmp_path, monkey
     return save(self, state, *rest)
 
   monkeypatch.setattr(checkpoint.Checkpoints, 'save', look)
-  monkeypatch.setattr(loop.Loop, '_minutes_are_up', lambda self: True)
+  monkeypatch.setattr(loop.Loop, '_minutes_are_up', lambda self, step: True)
   record = metrics.Record(tmp_path, 0, 1)
   train(tmp_path, record=record, eval_every=0)
   record.close()
   assert rows == {step: list(range(1, step + 1)) for step in range(1, END + 1)}
+
+
+def test_the_first_row_is_written_after_the_first_step_and_minutes_save_between_rows(
+  tmp_path, monkeypatch
+):
+  did, save = [], checkpoint.Checkpoints.save
+  keep = lambda self, state, *rest: (did.append(int(state.step)), save(self, state, *rest))
+  monkeypatch.setattr(checkpoint.Checkpoints, 'save', keep)
+  record = types.SimpleNamespace(write=lambda row: did.append(f'row {row["step"]}'), sync=int)
+  ends = types.SimpleNamespace(name=None, reached=lambda: did.append('step ends'))
+  how = dict(record=record, preemption=ends, eval_every=0, log_every=100)
+  train(tmp_path / 'a', **how)
+  assert did[:2] == ['row 1', 'step ends']
+  did.clear()
+  train(tmp_path / 'b', save_minutes=0.0, **how)
+  assert [step for step in did if isinstance(step, int)][:5] == [1, 2, 3, 4, 5]
 
 
 def test_to_enter_a_phase_which_compiles_may_take_ten_times_hang_minutes(tmp_path, monkeypatch):

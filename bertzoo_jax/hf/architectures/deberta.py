@@ -3,6 +3,7 @@
 import numpy as np
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.hf import tokenizer
 from bertzoo_jax.hf.architecture import HEADS_BIAS
 from bertzoo_jax.hf.architecture import HEADS_KERNEL
 from bertzoo_jax.hf.architecture import Row
@@ -70,6 +71,8 @@ def _build(name, *rows, **rest):
       'convolution_activation': 'gelu',
     },
     defaults={},
+    # DebertaTokenizer of transformers 5 puts two separators between two texts
+    tokens=tokenizer.Shape(bos='cls', eos='sep', byte_level='GPT2Tokenizer'),
     **rest,
   )
 

@@ -20,7 +20,12 @@ def _build(name, *rows, **rest):
       'bos_token_id': special['cls'],
       'eos_token_id': special['sep'],
     },
-    tokens=tokenizer.Shape(pair='cls:0 A:0 sep:0 sep:{} B:{} sep:{}', bos='cls', eos='sep'),
+    tokens=tokenizer.Shape(
+      pair='cls:0 A:0 sep:0 sep:{} B:{} sep:{}',
+      bos='cls',
+      eos='sep',
+      byte_level='RobertaTokenizer',
+    ),
     **rest,
   )
 

@@ -262,13 +262,11 @@ def _start(value, where) -> int:
   """The number of a character; −1 where none is given."""
   if value is None or value == '':
     return -1
-  try:
+  with errors.unreadable(
+    f'{where} has the answer_start {value!r}: give the number of the character, from 0, at which '
+    'the answer begins'
+  ):
     return int(float(value))
-  except (TypeError, ValueError, OverflowError) as e:
-    raise errors.UserError(
-      f'{where} has the answer_start {value!r}: give the number of the character, from 0, at which '
-      'the answer begins.'
-    ) from e
 
 
 def _unlike(path, why='it is no list of texts with questions'):

@@ -89,9 +89,11 @@ def check_metrics(kind, config, source, labels) -> None:
   kind.check(config, source, labels)
 
 
-def check_parts(kind, config, source) -> None:
-  """Raises UserError if config.source or config.features is of another kind of task."""
-  for split, examples in source.splits.items():
+def check_parts(kind, config, splits) -> None:
+  """Raises UserError if config.source or config.features is of another kind of task. splits: {name:
+  examples}.
+  """
+  for split, examples in splits.items():
     if not isinstance(examples, kind.takes):
       raise errors.UserError(
         f'config.source={config.source.name} reads {type(examples).__name__.lower()} ({split}), '

@@ -145,6 +145,8 @@ def _builder(dataset, task_dir):
   remedy = 'install them, or take the files of the task, config.source of '
   remedy += 'bertzoo_jax/parts/sources.py:table'
   folder = str(storage.path(task_dir)) if task_dir else None
+  if folder:
+    folders.check_links(storage.path(folder) / dataset.partition(':')[0].partition('/')[0])
   with trust.datasets(dataset, remedy, '--task_dir, or in $TFDS_DATA_DIR') as tfds:
     builder = tfds.builder(dataset, data_dir=folder)
     builder.download_and_prepare()
@@ -156,7 +158,10 @@ def _label(value, feature, labels) -> str:
   """A label as text. Classes are called as `labels` or the dataset call them; '' is none (-1)."""
   if not isinstance(value, int) or isinstance(value, bool):
     return tables.as_label(value, 'a label')
-  names = [name.partition('|')[0] for name in labels] or getattr(feature, 'names', None) or []
+  names = [name.partition('|')[0] for name in labels]
+  many = len(names) or getattr(feature, 'num_classes', None) or 0
   if value < 0:
     return ''
-  return names[value] if value < len(names) else str(value)
+  if value >= many:
+    return str(value)
+  return names[value] if names else feature.int2str(value)

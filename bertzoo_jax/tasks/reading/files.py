@@ -198,10 +198,9 @@ def unpacked(data, path) -> bytes:
   """The bytes of a file, unpacked if it is packed with gzip. UserError if they are over MOST."""
   if not data.startswith(_GZIP):
     return data
-  try:
+  broken = f'{path} is no whole gzip file: copy it again'
+  with errors.unreadable(broken, OSError, EOFError, zlib.error):
     out = gzip.open(io.BytesIO(data)).read(MOST + 1)
-  except (OSError, EOFError, zlib.error) as e:
-    raise errors.UserError(f'{path} is no whole gzip file ({e}): copy it again.') from e
   if len(out) > MOST:
     raise errors.UserError(f'{path} unpacks to more than {MOST >> 30} GiB: unpack and divide it.')
   return out
@@ -238,10 +237,8 @@ def json_of(data, where, what='JSON'):
   """The value of a JSON text, str or bytes. Raises UserError if it is none; what: the expected
   kind.
   """
-  try:
+  with errors.unreadable(f'{where} holds no {what}: mend or copy the file'):
     return json.loads(data)
-  except (ValueError, RecursionError) as e:
-    raise errors.UserError(f'{where} holds no {what} ({e}): mend or copy the file.') from e
 
 
 def lines_of(data, file):

@@ -21,6 +21,7 @@ JSON = ('.jsonl', '.json', '.ndjson')
 SUFFIXES = (*TEXT, *JSON, '.parquet')
 _FIELD = 1 << 30  # characters of a field, at most
 _QUOTES = {'double': '"', 'single': "'"}
+_BATCH = 256  # rows of parquet that are unpacked at a time
 AUTO = types.SimpleNamespace(header=True, columns=(), separator='auto', quotes='auto')
 
 
@@ -306,7 +307,8 @@ def _records(data, path, choose) -> Table:
         f'{path}: most of its {len(rows):,} {unit}s hold no JSON object, the first in {unit} '
         f'{first}: write one object per line.'
       )
-  known = list(dict.fromkeys(name for _, _, row in objects for name in _keys(row)))
+  with errors.unreadable(f'{path} has an object that is nested too deeply: mend the file'):
+    known = list(dict.fromkeys(name for _, _, row in objects for name in _keys(row)))
   found = choose(known)
   names = list(dict.fromkeys(found.values()))
   values, numbers, places = {name: [] for name in names}, [], []
@@ -342,17 +344,25 @@ def _parquet(data, path, choose) -> Table:
   import pyarrow
   from pyarrow import parquet
 
-  try:
+  size = 0  # that it takes in memory, where one value may stand for many
+  broken = f'{path} is no whole parquet file of texts: copy it again'
+  with errors.unreadable(broken, pyarrow.ArrowException, OSError):
     table = parquet.ParquetFile(pyarrow.BufferReader(data))
     known = table.schema_arrow.names
     found = choose(known)
-    columns = table.read(columns=list(set(found.values())))
-    values = {name: columns.column(name).to_pylist() for name in set(found.values())}
+    values = {name: [] for name in found.values()}
+    for batch in table.iter_batches(_BATCH, columns=list(values)):
+      for name, own in values.items():
+        column = batch.column(name)
+        if pyarrow.types.is_dictionary(column.type):
+          column = column.dictionary_decode()
+        size += column.nbytes + 64 * len(column)
+        if size > files.MOST:
+          raise errors.UserError(f'{path} unpacks to over {files.MOST >> 30} GiB: divide it.')
+        own += column.to_pylist()
     if ('label', 1) not in found:  # several labels are 0 and 1
       values = {name: _called(own, table.schema_arrow, name) for name, own in values.items()}
-  except (pyarrow.ArrowException, OSError) as e:
-    raise errors.UserError(f'{path} is no whole parquet file ({e}): copy it again.') from e
-  numbers = list(range(table.metadata.num_rows))
+  numbers = list(range(max(map(len, values.values()), default=0)))
   places = [n + 1 for n in numbers]
   return Table(str(path), path.name, known, found, values, numbers, places, 'row')
 
@@ -364,7 +374,7 @@ def _called(values, schema, column):
     while 'names' not in feature:
       feature = feature[0] if isinstance(feature, list) else feature['feature']
     names = dict(enumerate(map(str, feature['names'])))
-  except (KeyError, IndexError, TypeError, ValueError):
+  except errors.UNREADABLE:
     return values
   named = lambda v: names.get(v, v) if type(v) is int else v
   name = lambda v: list(map(name, v)) if isinstance(v, list) else named(v)
@@ -379,10 +389,8 @@ def as_text(value, where) -> str:
   with blanks between, null and NaN as an empty text. Raises UserError for anything else.
   """
   if isinstance(value, bytes):
-    try:
+    with errors.unreadable(f'{where}: the bytes are not UTF-8: convert them'):
       value = value.decode('utf-8')
-    except UnicodeDecodeError as e:
-      raise errors.UserError(f'{where}: the bytes are not UTF-8: convert them.') from e
   if isinstance(value, str):
     # a lone surrogate ("\ud800" in JSON) is no character; tokenizers refuse it
     return value.encode('utf-8', 'replace').decode('utf-8')

@@ -174,11 +174,10 @@ def load(folder) -> Table:
   """Reads the files of `save`; UserError for missing, damaged or unfitting files."""
   folder, arrays = storage.path(folder), {}
   for name in Table._fields:
-    try:
+    broken = str(errors.damaged_corpus(f'{folder}/{name}.npy is missing or damaged'))
+    with errors.unreadable(broken.removesuffix('.'), OSError, EOFError):
       with (folder / f'{name}.npy').open('rb') as f:
         arrays[name] = np.load(f, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as e:
-      raise errors.damaged_corpus(f'{folder}/{name}.npy is missing or damaged') from e
   table = Table(**arrays)
   size = len(table.words)
   if (

@@ -13,6 +13,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 
 _BATCH = 1 << 14  # words
+_MOST = 1 << 14  # numbers of a word
 _LONGEST = 1 << 12  # bytes of a word; longer ones mean that the file is no such file
 
 
@@ -22,15 +23,13 @@ def read(file):
   Raises:
     UserError: no such file, or not of these formats, or cut.
   """
-  try:
-    with storage.path(file).open('rb') as f:
-      yield from _batches(f)
-  except (OSError, ValueError) as e:
-    raise errors.UserError(
-      f"--similar={file} is not a file of word vectors ({e}): word2vec's text format has a line of "
-      'two numbers, then a word '
-      'and its numbers in each; its binary format the same with the numbers as float32.'
-    ) from e
+  sentence = (
+    f"--similar={file} is not a file of word vectors: word2vec's text format has a line of two "
+    'numbers, then a word and its numbers in each; its binary format the same with the numbers as '
+    'float32'
+  )
+  with errors.unreadable(sentence, OSError), storage.path(file).open('rb') as f:
+    yield from _batches(f)
 
 
 def _batches(f):
@@ -40,6 +39,8 @@ def _batches(f):
   if not headed and len(fields) < 3:
     raise ValueError(f'it begins with {first[:30]!r}')
   size = int(fields[1]) if headed else len(fields) - 1
+  if size > _MOST:
+    raise ValueError(f'{size:,} numbers per word')
   count = int(fields[0]) if headed else None
   start = f.tell() if headed else 0
   f.seek(start)
