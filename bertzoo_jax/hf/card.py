@@ -173,7 +173,7 @@ def _tags(run) -> str:
 
 
 def _base_models(names) -> str:
-  names = [x for x in names if re.fullmatch(r'(?a:[\w.-]+(/[\w.-]+)?)', x)]
+  names = [x for x in names if re.fullmatch(r'(?a:\w[\w.-]*(/\w[\w.-]*)?)', x)]
   return _lines(['base_model:', *(f'- "{name}"' for name in names)] if names else [])
 
 
@@ -240,11 +240,11 @@ def _plain(x):
   if not isinstance(x, str):
     return x
   line = ' '.join(errors.printable(''.join(map(_public, _BORDER.split(x)))).split())
-  return _DRAWING.sub(lambda found: f'&#{ord(found[0])};', line)
+  return _DRAWING.sub(lambda found: ''.join(f'&#{ord(c)};' for c in found[0]), line)
 
 
 # Characters of HTML, code, links, emphasis and formulas. A _ between letters is text.
-_DRAWING = re.compile(r'[<`*~$]|(?<=\])\(|\b_|_\b|(?<=www)\.|@(?=[\w-]+\.)')
+_DRAWING = re.compile(r'[<`*~$]|(?<=\])\(|\b_+|_+\b|(?<=www)\.|@(?=[\w-]+\.)')
 
 
 def _code(text: str) -> str:

@@ -1,8 +1,8 @@
 """The contracts of the tools: what others do with an exported directory, for each family of
 transformers' classes.
 
-`make test` has one family of each tool, in the transformers that is installed. `make test-tools` runs
-the whole table, in 4.57.6 and in the newest.
+`make test` has one family of each tool, in the transformers that is installed. `make test-tools`
+runs the whole table, in 4.57.6 and in the newest.
 """
 
 import copy
@@ -191,7 +191,9 @@ def answer(place):
     out = place.directory
     assert tuned.answer_of_card(pathlib.Path(out), question, passage) == line['answer']
     if not NEW and 'Simple' not in place.network.config['hf']:
-      pipe = transformers.pipeline('question-answering', out, max_answer_len=30, align_to_words=False)
+      pipe = transformers.pipeline(
+        'question-answering', out, max_answer_len=30, align_to_words=False
+      )
       assert pipe(question=question, context=passage)['answer'].strip() == line['answer']
 
 
@@ -345,7 +347,8 @@ def onnx(place):
   other = batch(TEXTS[3:6])
   session = runtime.InferenceSession(program.model_proto.SerializeToString())
   out = session.run(None, {name: x.numpy() for name, x in other.items()})[0]
-  np.testing.assert_allclose(out, model(**other)[0].detach(), atol=1e-4)
+  real = other['attention_mask'].numpy() > 0
+  np.testing.assert_allclose(out[real], model(**other)[0].detach()[real], atol=1e-4)
 
 
 TOOLS = {  # the export that each one reads
@@ -375,7 +378,10 @@ QUICK = dict.fromkeys(TOOLS, 'roberta')
 
 
 # What a checkpoint that transformers made does, too: the error.
-NOT_OURS = {(questions, 'eurobert'): 'for this kind of AutoModel: AutoModelForQuestionAnswering'}
+NOT_OURS = {
+  (questions, 'eurobert'): 'for this kind of AutoModel: AutoModelForQuestionAnswering',
+  (onnx, 'xlnet'): 'Failed to decompose the FX graph',
+}
 
 
 def by_transformers(place, folder):
