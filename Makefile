@@ -108,7 +108,7 @@ test-hf4: $(OLD)/.ready  ## what is exported and read, with transformers 4.57.6
 
 test-tools: $(OLD)/.ready  ## every tool on every family's export, with transformers 4.57.6 and the newest
 	@for python in "$(PY)" $(OLD)/bin/python; do
-	  USE_TF=0 "$$python" -m pytest -q -n $(JOBS) -m 'slow or not slow' tests/export/test_tools.py
+	  USE_TF=0 "$$python" -m pytest -q -n $(JOBS) --dist loadgroup -m 'slow or not slow' tests/export/test_tools.py
 	done
 
 # A lent GPU may have older versions than ours (bench/gpu_queue.py).

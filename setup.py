@@ -88,7 +88,8 @@ setuptools.setup(
       *sentencex,
       compiler,
       'hypothesis>=6',
-      'onnxscript>=0.5',  # what others do with an export, as does sentence-transformers
+      'onnxruntime>=1.20',  # what others do with an export, as the next and sentence-transformers
+      'onnxscript>=0.5',
       'pytest>=8',
       'pytest-xdist>=3.6',
       'ruff>=0.9',

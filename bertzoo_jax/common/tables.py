@@ -12,7 +12,9 @@ from bertzoo_jax.common import screen
 
 # Characters of HTML, code, links, emphasis, formulas and cells. A _ between letters is text, and so
 # is a * between blanks.
-_DRAWING = re.compile(r'[<`~$|\\]|(?<=\S)\*|\*(?=\S)|^\*|(?<=\])\(|\b_|_\b|(?<=www)\.|@(?=[\w-]+\.)')
+_DRAWING = re.compile(
+  r'[<`~$|\\]|(?<=\S)\*|\*(?=\S)|^\*|(?<=\])\(|\b_+|_+\b|(?<=www)\.|@(?=[\w-]+\.)'
+)
 
 
 def plain_markdown(text: str) -> str:
@@ -20,7 +22,7 @@ def plain_markdown(text: str) -> str:
   headings, links, pictures, emphasis or borders of cells.
   """
   line = ' '.join(errors.printable(text).split())
-  return _DRAWING.sub(lambda found: f'&#{ord(found[0])};', line)
+  return _DRAWING.sub(lambda found: ''.join(f'&#{ord(c)};' for c in found[0]), line)
 
 
 def aligned(rows, markdown: bool = False) -> str:

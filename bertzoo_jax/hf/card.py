@@ -180,7 +180,7 @@ def _tags(run) -> str:
 
 
 def _base_models(names) -> str:
-  names = [x for x in names if re.fullmatch(r'(?a:[\w.-]+(/[\w.-]+)?)', x)]
+  names = [x for x in names if re.fullmatch(r'(?a:\w[\w.-]*(/\w[\w.-]*)?)', x)]
   return _lines(['base_model:', *(f'- "{name}"' for name in names)] if names else [])
 
 
@@ -196,7 +196,7 @@ def _scores(run) -> str:
   ]
   if not task or not metrics:
     return ''
-  text = run.config.get('name', 'dev') if run.fine_tuned else 'text kept out of training'
+  text = dict(run.config).get('name', 'dev') if run.fine_tuned else 'text kept out of training'
   result = {'task': {'type': task}, 'dataset': {'name': text, 'type': text}, 'metrics': metrics}
   index = [{'name': run.architecture.name, 'results': [result]}]
   return f'model-index: {json.dumps(index, ensure_ascii=False)}\n'  # YAML holds JSON

@@ -1,23 +1,18 @@
-"""export of a fine-tuned run from the outside: labels and scores as transformers' pipeline gives
-them, texts that tokenizers disagree about included.
-"""
+"""export of a fine-tuned run from the outside: its card, its length, runs that begin with it."""
 
 import json
 import pathlib
 import shutil
 
 import ml_collections
-import numpy as np
 import pytest
 import small_networks as small
 
 from bertzoo_jax import export
-from bertzoo_jax import hf
 from bertzoo_jax import objectives
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
-from bertzoo_jax.hf import verify
 from bertzoo_jax.pretrained import initial_weights
 from bertzoo_jax.runs import metrics
 from configs import parts
@@ -44,7 +39,6 @@ RUNS = {  # family, tokenizer, encoder, objective
   'roberta': ('Roberta', parts.byte_bpe(vocab_size=600), ROBERTA, SCORE),
   'xlnet': ('XLNet', ANGLED, XLNET, {**TRUE, 'head': 'tanh'}),
 }
-PAIR = ('A first text.', '\uff28\uff45 and \U0001f600')
 
 
 def classes(encoder, head, labels):
@@ -88,63 +82,6 @@ def fine_tuned(path, name):
   params = small.parameters(made, scale=0.2)
   write(path, made_config, params)
   return made, params, tokenizer
-
-
-def scored(encoder, params, tokenizer, shape, texts, second=None):
-  """Our logits of texts, or of the pairs that they make with a second text, one row each."""
-  ids = lambda text: tokenizer.encode_as_transformers([text])[0].tolist()
-  out = []
-  for text in texts:
-    template = (shape.single if second is None else shape.pair).replace('{}', '0')
-    parts_of = {**{k: [i] for k, i in tokenizer.special.items()}, 'A': ids(text)}
-    parts_of['B'] = ids(second or '')
-    segments = [
-      int(word.split(':')[1]) for word in template.split() for _ in parts_of[word.split(':')[0]]
-    ]
-    row = np.asarray([hf_tokenizer.framed(template, **parts_of)], np.int32)
-    batch = dict(input_ids=row, pack_ids=np.ones_like(row), segment_ids=np.asarray([segments]))
-    out.append(verify.our_logits(encoder, params, batch)['row'][0])
-  return np.stack(out)
-
-
-def probabilities(name, logits):
-  if name == 'regression':
-    return logits
-  e = np.exp(logits - logits.max(axis=-1, keepdims=True))
-  return 1 / (1 + np.exp(-logits)) if name == 'multilabel' else e / e.sum(axis=-1, keepdims=True)
-
-
-@pytest.mark.parametrize(
-  'name', [pytest.param(name, marks=[pytest.mark.slow] * (name == 'roberta')) for name in RUNS]
-)
-def test_a_pipeline_gives_the_labels_and_probabilities_of_the_run(tmp_path, name, capsys):
-  made, params, tokenizer = fine_tuned(tmp_path, name)
-  a, objective = hf.architectures.choose(f'{RUNS[name][0]}ForSequenceClassification'), RUNS[name][3]
-  rows = export.export(str(tmp_path), tmp_path / 'out')
-  assert all(r.holds for r in rows) and rows[1].what.startswith('row logits')
-  assert f'{a.name}, step 7' in capsys.readouterr().out
-  pipe = transformers.pipeline(
-    'text-classification', str(tmp_path / 'out'), tokenizer=str(tmp_path / 'out')
-  )
-  encoder, texts = made.networks[0].encoder, list(verify.PROBES)
-  shape = a.tokens
-  if encoder.type_vocab_size == 2:  # the second text has segment 1
-    shape = shape._replace(pair=shape.pair.replace('{}', '1'))
-  labels = objective['labels'] if 'labels' in objective else ('LABEL_0',)
-  ours = [
-    *probabilities(objective['name'], scored(encoder, params, tokenizer, shape, texts)),
-    *probabilities(objective['name'], scored(encoder, params, tokenizer, shape, PAIR[:1], PAIR[1])),
-  ]
-  theirs = [
-    *(pipe(text, top_k=None) for text in texts),
-    pipe({'text': PAIR[0], 'text_pair': PAIR[1]}, top_k=None),
-  ]
-  for found, wished in zip(theirs, ours, strict=True):
-    found = {one['label']: one['score'] for one in found}
-    assert found.keys() == set(labels)
-    assert max(abs(found[label] - p) for label, p in zip(labels, wished, strict=True)) < 1e-5
-    assert max(found, key=found.get) == labels[int(np.argmax(wished))]
-  assert np.ptp(ours, axis=0).min() > 0.02  # the texts are told apart
 
 
 def test_a_card_of_a_fine_tuned_model_tells_labels_metrics_and_use(tmp_path):
@@ -309,25 +246,3 @@ def test_the_tokenizer_cuts_where_the_run_cut_and_the_card_says_so(tmp_path, nam
   assert len(tokenizer('time ' * 400, truncation=True)['input_ids']) == 128
   card = (tmp_path / 'out' / 'README.md').read_text()
   assert 'Its tokenizer cuts texts at the length of fine-tuning' in card
-
-
-def test_a_plain_encoder_opens_in_sentence_transformers_with_mean_pooling(tmp_path):
-  sentence_transformers = pytest.importorskip(
-    'sentence_transformers', reason='sentence-transformers is no dependency: pip install it to run'
-  )
-  made, params = pretrained(tmp_path)
-  export.export(str(tmp_path), tmp_path / 'out')
-  texts, encoder = list(verify.PROBES), made.networks[0].encoder
-  found = sentence_transformers.SentenceTransformer(str(tmp_path / 'out'), device='cpu').encode(
-    texts, convert_to_numpy=True
-  )
-  tokenizer, worst = tokenizers.load(tmp_path / 'tokenizer'), 0.0
-  special = tokenizer.special
-  for text, theirs in zip(texts, found, strict=True):
-    ids = tokenizer.encode_as_transformers([text])[0]
-    row = np.concatenate([[special['cls']], ids, [special['sep']]]).astype(np.int32)[None]
-    batch = dict(input_ids=row, pack_ids=np.ones_like(row), segment_ids=np.zeros_like(row))
-    ours = verify.our_logits(encoder, {'encoder': params['encoder']}, batch)['vectors'][0]
-    worst = max(worst, float(np.abs(ours.mean(axis=0) - theirs).max()))
-  print(f'largest difference {worst:.2e}')
-  assert worst < 1e-5

@@ -1,5 +1,5 @@
-"""Exported models that find answers, tag words and choose options predict the same in transformers
-for texts that tokenizers disagree about.
+"""Exported models that find answers and choose options predict the same in transformers for texts
+that tokenizers disagree about.
 
 The heads are hardly trained, so answers begin and end at any token.
 """
@@ -30,11 +30,6 @@ def of_answers():
   return json.dumps({'version': '2.0', 'data': [{'paragraphs': paragraphs}]})
 
 
-def of_tags():
-  """A sentence per trap, without tags: its words, and one more."""
-  return '\n\n'.join('\n'.join([*trap.split(), 'traveller']) for trap in TRAPS)
-
-
 def of_choices():
   """A question per trap: as its text, and as one of its options."""
   options = lambda trap: [trap, 'traveller', f'the {trap}']
@@ -42,7 +37,7 @@ def of_choices():
   return '\n'.join(map(json.dumps, lines))
 
 
-MADE = {'qa': of_answers, 'tag': of_tags, 'choice': of_choices}
+MADE = {'qa': of_answers, 'choice': of_choices}
 
 
 @pytest.fixture(scope='module')
@@ -52,7 +47,7 @@ def world(tmp_path_factory):
   for family in ('bert', 'roberta'):
     (folder / family).mkdir()
     made.make_run(folder / family, family)
-  train = {'qa': tuned.articles, 'tag': tuned.sentences, 'choice': tuned.options}
+  train = {'qa': tuned.articles, 'choice': tuned.options}
   for task, text in train.items():
     ending = tuned.ENDINGS[task]
     (folder / f'train.{ending}').write_text(text(32, 1))
@@ -90,26 +85,6 @@ def test_an_exported_answerer_cuts_the_same_answers_from_difficult_passages(
     found.append(tuned.answer_of_card(out, *row))
   assert wanted == found and len(found) > len(TRAPS) / 2
   assert len(set(found)) > 4
-
-
-@pytest.mark.parametrize('family', FAMILIES)
-def test_an_exported_tagger_says_the_same_of_difficult_words(world, tmp_path, family):
-  said, out = predicted(world, tmp_path, family, 'tag')
-  tokenizer = transformers.AutoTokenizer.from_pretrained(out)
-  model = transformers.AutoModelForTokenClassification.from_pretrained(out)
-  every = []
-  for trap, line in zip(TRAPS, said, strict=True):
-    words = [*trap.split(), 'traveller']
-    assert line['words'] == words
-    row = tokenizer(words, is_split_into_words=True, return_tensors='pt')
-    tags, places = model(**row).logits[0].argmax(-1).tolist(), row.word_ids()
-    theirs = [
-      model.config.id2label[tags[places.index(i)]] if i in places else 'O'
-      for i in range(len(words))
-    ]
-    assert line['tags'] == theirs, trap
-    every += theirs
-  assert len(set(every)) > 1
 
 
 @pytest.mark.parametrize('family', FAMILIES)

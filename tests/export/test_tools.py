@@ -347,7 +347,8 @@ def onnx(place):
   other = batch(TEXTS[3:6])
   session = runtime.InferenceSession(program.model_proto.SerializeToString())
   out = session.run(None, {name: x.numpy() for name, x in other.items()})[0]
-  np.testing.assert_allclose(out, model(**other)[0].detach(), atol=1e-4)
+  real = other['attention_mask'].numpy() > 0
+  np.testing.assert_allclose(out[real], model(**other)[0].detach()[real], atol=1e-4)
 
 
 TOOLS = {  # the export that each one reads
@@ -377,7 +378,10 @@ QUICK = dict.fromkeys(TOOLS, 'roberta')
 
 
 # What a checkpoint that transformers made does, too: the error.
-NOT_OURS = {(questions, 'eurobert'): 'for this kind of AutoModel: AutoModelForQuestionAnswering'}
+NOT_OURS = {
+  (questions, 'eurobert'): 'for this kind of AutoModel: AutoModelForQuestionAnswering',
+  (onnx, 'xlnet'): 'Failed to decompose the FX graph',
+}
 
 
 def by_transformers(place, folder):

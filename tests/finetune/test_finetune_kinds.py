@@ -79,23 +79,6 @@ def exported(workdir, task, folder):
   return transformers, tokenizer, (folder / 'README.md').read_text()
 
 
-def test_an_exported_tagger_says_the_same_of_every_word(tagged, tmp_path):
-  _, workdir = tagged
-  transformers, tokenizer, card = exported(workdir, 'tag', tmp_path / 'hf')
-  assert "pipeline('token-classification'" in card and '1 `B-PER`' in card
-  model = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path / 'hf')
-  line = tuned.said(workdir / 'tag/test.jsonl')[0]
-  row = tokenizer(line['words'], is_split_into_words=True, return_tensors='pt')
-  said = model(**row).logits[0].argmax(-1).tolist()
-  first = [row.word_ids().index(i) for i in range(len(line['words']))]
-  assert [model.config.id2label[said[t]] for t in first] == line['tags']
-  tag = transformers.pipeline(
-    'token-classification', model=str(tmp_path / 'hf'), aggregation_strategy='first'
-  )
-  found = [(x['entity_group'], x['word']) for x in tag('the traveller stood at the time machine')]
-  assert found == [('PER', 'traveller'), ('T', 'time machine')]
-
-
 def test_an_exported_chooser_says_the_same_of_every_option(chosen, world, tmp_path):
   _, workdir = chosen
   transformers, tokenizer, card = exported(workdir, 'choice', tmp_path / 'hf')

@@ -9,6 +9,7 @@ from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import verify
+from bertzoo_jax.hf.architectures import deberta
 from bertzoo_jax.hf.architectures import deberta_v2
 from bertzoo_jax.hf.architectures import roberta
 from bertzoo_jax.hf.architectures import xlnet
@@ -63,6 +64,7 @@ def trained(request, tmp_path_factory):
 SHAPES = {
   'bert': hf_tokenizer.Shape(),
   'roberta': roberta.MASKED_LM.tokens,
+  'deberta': deberta.MASKED_LM.tokens,
   'xlnet': xlnet.TOKENS,
   'deberta-v2': deberta_v2.TOKENS,
 }
@@ -80,7 +82,9 @@ def export(folder, target, model_type, segments):
   return set(written)
 
 
-@pytest.mark.parametrize('model_type, segments', [('bert', 2), ('roberta', 1), ('roberta', 2)])
+@pytest.mark.parametrize(
+  'model_type, segments', [('bert', 2), ('roberta', 1), ('roberta', 2), ('deberta', 0)]
+)
 def test_ids_of_a_nasty_list_are_equal_after_reloading(trained, tmp_path, model_type, segments):
   tokenizer, folder = trained
   export(folder, tmp_path, model_type, segments)
@@ -93,7 +97,7 @@ def test_ids_of_a_nasty_list_are_equal_after_reloading(trained, tmp_path, model_
   pair = reloaded('The time', 'machine', return_token_type_ids=True)
   a, b = (len(reloaded(t, add_special_tokens=False)['input_ids']) for t in ('The time', 'machine'))
   extra = 1 if model_type == 'roberta' else 0
-  assert pair['token_type_ids'] == [0] * (a + 2) + [segments - 1] * (extra + b + 1)
+  assert pair['token_type_ids'] == [0] * (a + 2) + [int(segments > 1)] * (extra + b + 1)
   assert ('token_type_ids' in reloaded('a', 'b')) == (segments == 2)
 
 
@@ -186,14 +190,9 @@ WORDS = [
 
 def test_ids_of_words_equal_transformers_with_is_split_into_words(trained, tmp_path):
   tokenizer, folder = trained
-  export(folder, tmp_path, 'bert', 2)
+  with_blank = tokenizer.for_words().save(tmp_path / 'ours') or tmp_path / 'ours'
+  assert export(with_blank, tmp_path, 'bert', 2)
   reloaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
-  if tokenizer.section['name'] == 'byte_bpe':
-    # as one gives it to RobertaTokenizerFast, which refuses words without
-    content = json.loads((tmp_path / 'tokenizer.json').read_text())
-    content['pre_tokenizer']['add_prefix_space'] = True
-    (tmp_path / 'tokenizer.json').write_text(json.dumps(content))
-    reloaded = transformers.AutoTokenizer.from_pretrained(tmp_path, add_prefix_space=True)
   sentences = WORDS + [line.split() for line in SAMPLE.split('\n')[:200]]
   ours = tokenizer.encode_words(sentences)
   theirs = tokenizers.of_folder(tmp_path).encode_words(sentences)
@@ -202,3 +201,24 @@ def test_ids_of_words_equal_transformers_with_is_split_into_words(trained, tmp_p
     assert ids.tolist() == wanted['input_ids'] == other.tolist(), words
     assert of_word.tolist() == wanted.word_ids() == of_other.tolist(), words
   assert sum(len(ids) for ids, _ in ours) > 1000
+
+
+@pytest.mark.parametrize('family', ['roberta', 'deberta'])
+@pytest.mark.parametrize('words', [False, True])
+def test_a_byte_level_bpe_puts_a_blank_before_words_where_it_is_asked_to(tmp_path, family, words):
+  ours = tokenizers.train(dict(SECTIONS['byte_bpe']), lambda: iter(SAMPLE.split('\n\n')))
+  ours.save(tmp_path / 'ours')
+  (tmp_path / 'theirs').mkdir()
+  export(tmp_path / 'ours', tmp_path / 'theirs', family, 0)
+  given = {'add_prefix_space': True}
+  if words:  # the files of a directory that a fine-tuning on tags began with
+    read = tokenizers.of_folder(tmp_path / 'theirs').for_words()
+    for name, content in hf_tokenizer.published(tmp_path / 'theirs', 0, read.json).items():
+      (tmp_path / 'theirs' / name).write_bytes(content)
+    given = {}
+  reloaded = transformers.AutoTokenizer.from_pretrained(tmp_path / 'theirs', **given)
+  for sentence, (ids, _) in zip(WORDS[:-1], ours.encode_words(WORDS[:-1])):
+    found = reloaded(sentence, is_split_into_words=True, add_special_tokens=False)['input_ids']
+    assert found == ids.tolist(), sentence
+  offsets = reloaded('The time', return_offsets_mapping=True)['offset_mapping']
+  assert offsets[1][0] == 0 and offsets[-2][1] == 8

@@ -1,6 +1,7 @@
 """A workdir's record of its run, and its damaged files."""
 
 import json
+import pathlib
 
 import pytest
 import toys
@@ -69,6 +70,23 @@ def test_attempts_are_counted_over_a_line_cut_short(tmp_path):
   assert add() == 3
   last = workdirs.attempts(tmp_path)[-1]
   assert last['versions']['jax'] and last['command'] and last['host']
+
+
+def test_models_of_the_hub_that_a_run_began_with_are_known_through_the_runs_between(
+  tmp_path, monkeypatch
+):
+  monkeypatch.chdir(tmp_path)
+  pathlib.Path('org/local').mkdir(parents=True)
+  begin = lambda run, init: (
+    pathlib.Path(run).mkdir()
+    or workdirs.add_attempt(run, corpus_hash='', start_step=0, devices='', init=init)
+  )
+  begin('first', 'hf:org/name@v2,hf:gpt')
+  begin('second', 'first@7')
+  begin('local', 'hf:org/local')
+  begin('fresh', None)
+  assert workdirs.base_models('first') == workdirs.base_models('second') == ('org/name', 'gpt')
+  assert workdirs.base_models('local') == workdirs.base_models('fresh') == ()
 
 
 def test_the_first_weights_of_a_run_are_those_of_the_last_attempt_that_began_at_step_0(tmp_path):
