@@ -39,6 +39,17 @@ def check_files(folder: str, paths) -> None:
     inside(folder, path.removeprefix(folder))
 
 
+def check_given(folder, path) -> None:
+  """Raises UserError if a path in a local folder is, or has, a link that leads out of the folder.
+  The current folder ('' and '.') has links of the user's.
+  """
+  if path and folder not in (None, '', '.') and not storage.is_remote(folder):
+    beside = os.path.relpath(path, storage.path(folder))
+    if not beside.startswith('..'):
+      inside(folder, beside)
+      check_links(path)
+
+
 def check_dataset(builder) -> None:
   """Raises UserError for a prepared dataset (TFDS) that has its files outside its folder."""
   check_links(builder.data_dir)

@@ -193,7 +193,7 @@ def markdown(found: Table) -> str:
   """The table with a heading: paper, ours and their difference in every cell."""
   lines = [[row.title, *map(_text, row.cells), *row.ended] for row in found.rows]
   drawn = tables.aligned([['', *found.columns, 'seeds', 'steps'], *lines], markdown=True)
-  notes = [f'* {row.title}: {row.note}' for row in found.rows if row.note]  # of the config
+  notes = [f'* {row.title}: {row.note}' for row in found.rows if row.note]
   notes += [_FEW] if any('*' in row.ended[0] for row in found.rows) else []
   notes += [f'* {line}' for line in _fine_tunings(found)]
   parts = [*_heading(found), '', drawn, '', *notes, *([''] if notes else [])]
@@ -249,9 +249,8 @@ def _read(file) -> dict:
     numbers = [found['steps'], found['flops'], *(cell.get('seeds', 0) for cell in cells)]
     numbers += [x for cell in cells for x in (*cell['values'], *cell.get('spread', ()))]
     texts = [found['devices'], found['commit'] or '', *(cell['why'] for cell in cells)]
-    if any(x != errors.printable(x) for x in texts) or not all(
-      math.isfinite(x or 0) for x in numbers
-    ):
+    draws = any(x != errors.printable(x) for x in texts)
+    if draws or not all(math.isfinite(x or 0) for x in numbers):
       raise ValueError('control characters, or numbers that are not finite')
   return found
 

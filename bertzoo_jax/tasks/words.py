@@ -65,8 +65,7 @@ def words(examples: Tagged, numbers, tokenizer, frame: Frame, *, overlap) -> Row
     # from the last to the first, so that a word's first token stays
     token[of_word[::-1]] = np.arange(len(ids))[::-1]
     there = token >= 0
-    t = token[there, None]
-    row = np.argmax(np.minimum(t - starts, ends - 1 - t), axis=1)
+    row = _nearest(token[there], starts, ends)
     # rows stand behind one another, each within its special tokens
     of_rows = at + frames.offsets_of(ends - starts + len(template) - 1)
     place[there] = of_rows[row] + ahead + token[there] - starts[row]
@@ -109,6 +108,14 @@ def _starts(tokens: int, room: int, overlap: int) -> np.ndarray:
     return np.zeros(1, np.int64)
   starts = np.arange(0, tokens - room, room - int(overlap), dtype=np.int64)
   return np.append(starts, tokens - room)
+
+
+def _nearest(tokens, starts, ends) -> np.ndarray:
+  """The row in whose middle each token is most, of rows of one size; of two such rows the first."""
+  middles, tokens = starts + ends - 1, 2 * tokens
+  row = np.minimum(np.searchsorted(middles, tokens), len(starts) - 1)
+  left = np.maximum(row - 1, 0)
+  return np.where(tokens - middles[left] <= np.abs(middles[row] - tokens), left, row)
 
 
 def _labels(numbers, first, tokens):

@@ -28,35 +28,24 @@ from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import workdir as workdirs
 from bertzoo_jax.tasks.reading import datasets
+from bertzoo_jax.tasks.reading import files
 from bertzoo_jax.text import finding
 from configs import bert
 from configs import parts
 from tests import commands
 from tests.house.test_strangers import edit
-from tests.pretrained.test_loading import make_run
-from tests.pretrained.test_loading import written
+from tests.house.test_strangers import good  # noqa: F401 (a fixture)
 
 SECRET = 'BEGIN SECRET KEY\n'
 
 
-@pytest.fixture(scope='module')
-def good(tmp_path_factory):
-  """A run, its export and a corpus, as their owners made them."""
-  folder = tmp_path_factory.mktemp('good')
-  (folder / 'run').mkdir()
-  make_run(folder / 'run', 'bert')
-  written(folder / 'run', folder / 'hf')
-  small_corpora.write(folder / 'corpus')
-  (folder / 'set').mkdir()
-  (folder / 'set/x.txt').write_text('A text.')
-  return folder
-
-
 @pytest.fixture
-def place(good, tmp_path, monkeypatch):
-  """A folder with a copy of these, and beside it files that nobody else may see or change."""
+def place(good, tmp_path, monkeypatch):  # noqa: F811
+  """A copy of these and a data set, and beside it files that nobody else may see or change."""
   shutil.copytree(good, tmp_path / 'place')
   monkeypatch.chdir(tmp_path / 'place')
+  pathlib.Path('set').mkdir()
+  pathlib.Path('set/x.txt').write_text('A text.')
   (tmp_path / 'outside').mkdir()
   for i in range(3):
     (tmp_path / f'outside/{i}.txt').write_text(SECRET)
@@ -263,6 +252,11 @@ READS = {  # command: (a link in a folder of the stranger's, what opens the fold
   'a checkpoint': ('run/checkpoints/7', lambda: loading.load('run')),
   'a tokenizer of a run': ('run/tokenizer/spiece.model', lambda: export.export('run', 'out')),
   'a config of a run': ('run/config.json', lambda: export.export('run', 'out')),
+  'a file of a task': ('set/y.tsv', lambda: files.find('set', {'train': 'y.tsv'})),
+  'a file of a task that is a folder': (
+    'set/race/1.txt',
+    lambda: files.find('set', {'train': 'race'}, folders=True),
+  ),
   'a config of a release': ('hf/electra_config.json', lambda: convert.convert('hf', 'out')),
 }
 
@@ -273,7 +267,10 @@ def test_a_link_out_of_a_folder_is_not_read_through(place, what):
   if what == 'a config of a release':
     for name in ('config.json', 'model.safetensors'):
       pathlib.Path('hf', name).unlink()
-  link(at, '../outside' if 'folder' in what or what == 'a checkpoint' else '../outside/0.txt')
+  link(
+    at,
+    '../outside' if what.startswith('a folder') or what == 'a checkpoint' else '../outside/0.txt',
+  )
   refused(act)
   assert not pathlib.Path('out').exists()
 

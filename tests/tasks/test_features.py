@@ -9,6 +9,7 @@ import tokenizers
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks import features
+from bertzoo_jax.tasks import words
 from bertzoo_jax.tasks.examples import Examples
 
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
@@ -153,3 +154,13 @@ def test_the_hash_of_a_task_changes_with_its_rows_and_only_with_them(tmp_path):
   assert made.opened(tmp_path, files=files).hash == before
   assert made.opened(tmp_path, files=files, length=3).hash != before
   assert made.opened(tmp_path, files=files, labels=('y', 'x')).hash != before
+
+
+def test_a_token_is_read_in_the_row_that_has_it_most_in_its_middle_at_any_length():
+  for size, room, overlap in [(1, 4, 1), (9, 4, 0), (40, 7, 3), (41, 7, 6), (59, 1, 0)]:
+    starts = words._starts(size, room, overlap)
+    ends, tokens = np.minimum(starts + room, size), np.arange(size)
+    depth = np.minimum(tokens[:, None] - starts, ends - 1 - tokens[:, None])
+    assert (words._nearest(tokens, starts, ends) == depth.argmax(axis=1)).all()
+  starts = words._starts(10**6, 8, 2)  # a table of tokens and rows would have 1.3 TB
+  assert words._nearest(np.arange(10**6), starts, starts + 8)[-1] == len(starts) - 1

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hub
 from bertzoo_jax.common import storage
+from bertzoo_jax.common.folders import check_given
 from bertzoo_jax.tasks.examples import PREFIXES
 from bertzoo_jax.tasks.examples import TRAIN
 from bertzoo_jax.tasks.examples import UNLABELLED
@@ -158,6 +159,7 @@ def find(task_dir, files, folders=False) -> dict:
     ]
     is_there = lambda p: p.exists() and (folders or not p.is_dir())
     out[split] = next(filter(is_there, (whole, *looked_for)), None)
+    check_given(task_dir, out[split])
     if out[split] is None and not files[split].endswith(OPTIONAL):
       remedy = (
         'set --task_dir to the folder of the task'
