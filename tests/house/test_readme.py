@@ -47,18 +47,21 @@ MY_LANGUAGE = _block('docs/my_language.md', '1. Write a config', 'python')
 MY_ENCODER = _block('docs/my_parts.md', '## An encoder of my own', 'python')
 
 
+_COMMAND = re.compile(r'(.*?)(?:\bbertzoo |python -m bertzoo_jax\.)(\w+ --[^`]+)')
+
+
 def _commands():
-  """Every `python -m bertzoo_jax.… --flags` of a page, without those that leave something out.
-  An array of flags that a page makes is not read.
+  """Every `bertzoo COMMAND --flags` of a page, as python's arguments, without those that leave
+  something out. An array of flags that a page makes is not read.
   """
   for page in PAGES:
     text = page.read_text().replace('\\\n', ' ').replace(' "${OVERRIDES[@]}"', '')
     for line in text.splitlines():
-      for before, command in re.findall(r'(.*?)python (-m bertzoo_jax\.\S+ --[^`]+)', line):
+      for before, command in re.findall(_COMMAND, line):
         if before.count("'") % 2:  # inside --command='…'
           command = command.rpartition("'")[0]
         if '…' not in command and '[--' not in command:
-          yield ' '.join(shlex.quote(word) for word in shlex.split(command, comments=True))
+          yield '-m bertzoo_jax.' + shlex.join(shlex.split(command, comments=True))
 
 
 COMMANDS = sorted(set(_commands()))
@@ -109,8 +112,8 @@ def checkout(tmp_path):
 
 @pytest.mark.slow
 def test_the_commands_by_hand_make_a_model_that_fills_a_mask(checkout):
-  commands = [line for line in BY_HAND if line.startswith('python ')]
-  assert [re.search(r'bertzoo_jax\.([\w.]+)', c).group(1) for c in commands] == [
+  commands = [line for line in BY_HAND if line.startswith('bertzoo ')]
+  assert [c.split()[1] for c in commands] == [
     'prepare',
     'show',
     'pretrain',
@@ -118,16 +121,18 @@ def test_the_commands_by_hand_make_a_model_that_fills_a_mask(checkout):
     'fill_mask',
   ]
   for command in commands:
-    done = _run(shlex.split(command.replace('bert.py:tiny', 'bert.py:tiny,steps=20'))[1:], checkout)
+    command = command.replace('bert.py:tiny', 'bert.py:tiny,steps=20')
+    done = _run(['-m', 'bertzoo_jax', *shlex.split(command)[1:]], checkout)
     assert done.returncode == 0, f'{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}'
   assert done.stdout.count('%') == 5  # five fillings with their shares
 
 
 def test_one_line_of_the_readme_fine_tunes_on_labels(checkout):
   made.make_run(checkout / 'demo' / 'run', 'bert')
-  assert FINE_TUNE.count('python ') == 1
+  assert FINE_TUNE.count('bertzoo ') == 1
   few = ('steps=3', 'length=32', 'run.dtype=float32')
-  done = _run([*shlex.split(FINE_TUNE)[1:], *(f'--config.{field}' for field in few)], checkout)
+  line = ['-m', 'bertzoo_jax', *shlex.split(FINE_TUNE)[1:]]
+  done = _run([*line, *(f'--config.{field}' for field in few)], checkout)
   assert done.returncode == 0, f'{done.stdout[-3000:]}\n{done.stderr[-3000:]}'
   assert 'Majority baseline' in done.stdout and 'dev accuracy' in done.stdout
   assert (checkout / 'mine' / 'table.md').read_text() in done.stdout
