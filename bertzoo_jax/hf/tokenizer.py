@@ -20,7 +20,7 @@ from bertzoo_jax.common import vocabulary as vocabularies
 
 ROLES = ('unk', 'pad', 'cls', 'sep', 'mask')  # of special pieces; transformers says unk_token, …
 _CONFIG = 'tokenizer_config.json'
-_AS_IT_IS, _GPT2 = 'PreTrainedTokenizerFast', 'GPT2Tokenizer'  # the latter frames as the file says
+_GPT2 = 'GPT2Tokenizer'  # frames as tokenizer.json says
 
 
 class Shape(NamedTuple):
@@ -82,7 +82,9 @@ def files(
   pieces = vocabulary(tokenizer)
   strings = {f'{role}_token': pieces[special[role]] for role in ROLES}
   byte_level = (tokenizer.get('decoder') or {}).get('type') == 'ByteLevel'
-  name = _class(tokenizer, shape, segments) if byte_level else _AS_IT_IS
+  name = 'PreTrainedTokenizerFast'
+  if byte_level and shape.byte_level and not tokenizer.get('normalizer'):
+    name = shape.byte_level if segments < 2 else _GPT2  # RobertaTokenizer knows no segments
   blank = byte_level and tokenizer['pre_tokenizer']['add_prefix_space']
   tokenizer = {**tokenizer, 'truncation': None, 'padding': None}
   tokenizer['added_tokens'] = _added_tokens(tokenizer, special, pieces)
@@ -120,15 +122,6 @@ def files(
   if model:
     out[shape.model] = model
   return out
-
-
-def _class(tokenizer: dict, shape: Shape, segments: int) -> str:
-  """The class of a byte-level BPE; a test per family holds that it splits and frames as ours does.
-  RobertaTokenizer knows no segments.
-  """
-  if tokenizer.get('normalizer') or not shape.byte_level:
-    return _AS_IT_IS
-  return shape.byte_level if segments < 2 else _GPT2
 
 
 def made_here(directory) -> bool:

@@ -229,14 +229,12 @@ def first_layers(path) -> str:
 
 
 def base_models(path) -> tuple[str, ...]:
-  """Names at the Hugging Face hub of the models whose weights the run began with, itself or through
-  the runs of its --init.
-  """
+  """Names of the models of the hub that a run, or the runs of its --init, began with."""
   return tuple(map(str, _first(path).get('base_models') or ()))
 
 
 def _base_models(init: str | None) -> list[str]:
-  """As `base_models`, of a run that begins with `init` now: a folder of such a name comes first."""
+  """As `base_models`, of a run that begins now; a folder of such a name comes first."""
   names = []
   for address in storage.addresses(init) if init else ():
     at_hub, name = address.startswith('hf:'), address.removeprefix('hf:')

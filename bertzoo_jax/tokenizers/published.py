@@ -64,7 +64,7 @@ class Published(engines.Engines):
     self.special = {role: _special(folder, role, named, ids) for role in kinds.ROLES}
 
   def for_words(self) -> 'Published':
-    """The tokenizer whose texts are split as `encode_words` splits words."""
+    """See `tokenizers.Tokenizer`."""
     return Published(self._folder, engines.blank_before_words(self.json))
 
   @functools.cached_property

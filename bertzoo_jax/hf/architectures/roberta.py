@@ -6,6 +6,7 @@ from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architectures import bert_like
 
 _ZEROS = 'Position and segment rows that the class demands and training had no use for are zeros.'
+_PAIR = 'cls:0 A:0 sep:0 sep:{} B:{} sep:{}'
 
 
 def _build(name, *rows, **rest):
@@ -20,12 +21,7 @@ def _build(name, *rows, **rest):
       'bos_token_id': special['cls'],
       'eos_token_id': special['sep'],
     },
-    tokens=tokenizer.Shape(
-      pair='cls:0 A:0 sep:0 sep:{} B:{} sep:{}',
-      bos='cls',
-      eos='sep',
-      byte_level='RobertaTokenizer',
-    ),
+    tokens=tokenizer.Shape(pair=_PAIR, bos='cls', eos='sep', byte_level='RobertaTokenizer'),
     **rest,
   )
 
