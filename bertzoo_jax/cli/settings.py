@@ -54,10 +54,13 @@ def apply(config, given: dict[str, str]) -> None:
       )
     for section, field in _places(config, key, given):
       read, kind = _KINDS.get(section.get_type(field), (_literal, 'another type'))
-      example = _now(key, section[field])
-      sentence = f'--config.{key} takes {kind}, not {text!r}: write, for example, {example}'
-      with errors.unreadable(sentence, SyntaxError):
+      try:
         section[field] = read(text)
+      except (TypeError, ValueError, SyntaxError) as e:
+        raise errors.UserError(
+          f'--config.{key} takes {kind}, not {text!r}: write, for example, '
+          f'{_now(key, section[field])}.'
+        ) from e
   config.lock()  # a section that was replaced, too
 
 

@@ -13,8 +13,6 @@ import os
 import sys
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import folders
-from bertzoo_jax.common import storage
 
 FLAG = 'trust-code'
 HELP = (
@@ -130,6 +128,9 @@ def datasets(dataset, remedy, places):
         f'give a dataset without it, or --{FLAG} if it is yours.'
       )
     return kept.__get__(None, connector)(name)
+
+  from bertzoo_jax.common import folders  # definitions, which import this file, need no numpy
+  from bertzoo_jax.common import storage
 
   labels = importlib.import_module('tensorflow_datasets.core.features.class_label_feature')
   read = labels._load_names_from_file

@@ -124,6 +124,6 @@ def read_text(path) -> str:
 
 def read_json(path) -> dict:
   """The object of a JSON file; UserError if it holds none."""
-  text = read_text(path)
-  with errors.unreadable(f'{path} is not JSON, or holds no JSON object: is it a vocabulary file?'):
+  text, known = read_text(path), 'is not JSON, or cut short, or holds no JSON object'
+  with errors.unreadable(f'{path} {known}: is it a vocabulary file?'):
     return {**json.loads(text)}

@@ -115,7 +115,7 @@ def _or_auto(kind):
 PIECES_OR_AUTO, COUNT_OR_0_OR_AUTO = _or_auto(PIECES), _or_auto(COUNT_OR_0)
 
 
-_TYPES = {str: 'a text', bool: 'True or False', tuple: 'a tuple'}  # as messages call them
+_TYPES = {str(str): 'a text', str(bool): 'True or False', str(tuple): 'a tuple'}
 
 # --- a part ---
 
@@ -213,8 +213,8 @@ def check(key: str, value, annotation, prefix: str = 'config.', choices: bool = 
   """
   range_ = of(annotation)
   if range_ is None:
-    if annotation in _TYPES and not isinstance(value, annotation):
-      raise errors.UserError(f'{prefix}{key} is {_shown(value)}: {_TYPES[annotation]} is needed.')
+    if (words := _TYPES.get(str(annotation))) and not isinstance(value, annotation):
+      raise errors.UserError(f'{prefix}{key} is {_shown(value)}: {words} is needed.')
     return
   if range_.choices:
     if choices:

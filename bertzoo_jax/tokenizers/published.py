@@ -133,7 +133,7 @@ def unsaid(folder) -> errors.UserError:
 
 
 def _engine(folder, content):
-  sentence = f'this version of tokenizers ({hf.__version__}) does not read its tokenizer.json'
+  sentence = f'its tokenizer.json is not one that tokenizers {hf.__version__} reads'
   with errors.unreadable(f'{folder}: {sentence}', Exception):  # it raises nothing more particular
     engine = hf.Tokenizer.from_str(json.dumps({**content, 'truncation': None, 'padding': None}))
     engine.encode('\U00012000')  # fails where the piece for unknown characters is unknown
