@@ -3,8 +3,8 @@
     python -m bertzoo_jax.export --workdir W[@STEP|@best] --out DIR [--architecture CLASS]
       [--all_checkpoints] [--push OWNER/NAME[@BRANCH]]
 
-Writing needs numpy only. Where torch and transformers are installed, the directory is loaded with
-transformers before it gets its name, and logits and token ids are compared with ours. A model that
+Before the directory gets its name, it is loaded with transformers, and logits and token ids are
+compared with ours. Without torch and transformers, our own reader takes their place. A model that
 differs is not exported.
 """
 
@@ -25,6 +25,7 @@ from absl import flags
 
 from bertzoo_jax import cli
 from bertzoo_jax import objectives
+from bertzoo_jax import pretrained
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
@@ -228,13 +229,17 @@ def _tokenizer(folder, config, a, encoder, head):
 
 
 def _verify(directory, a, encoder, params, special, tokenizer, length):
-  """The comparisons, printed; None without the packages. Raises UserError if one does not hold."""
-  if missing := verify.missing_packages():
+  """The comparisons, printed. Without transformers, with what our own reader computes; then None.
+  Raises UserError if one does not hold.
+  """
+  missing, known = verify.missing_packages(), a.name in architectures.ARCHITECTURES
+  if missing:
     print(
-      f'Not verified: {" and ".join(missing)} not installed here. To verify: pip install '
-      '"bertzoo_jax[hf]", and export again.'
+      f'Not compared with transformers: {" and ".join(missing)} not installed here. To compare: '
+      'pip install "bertzoo_jax[hf]", and export again.'
     )
-    return None
+    if not known:
+      return None
   sizes = weights.vocabulary_size(params), length, encoder.type_vocab_size, special['pad']
   batch = verify.random_batch(*sizes, padding=encoder.padding_side)
   if heads.ROW in params:
@@ -244,24 +249,31 @@ def _verify(directory, a, encoder, params, special, tokenizer, length):
   computed = a.computes(encoder)
   rows = verify.compare_logits(
     verify.our_logits(computed.encoder, params, batch),
-    verify.logits(directory, a, batch),
+    _read_again(directory, params, batch) if missing else verify.logits(directory, a, batch),
     batch['pack_ids'],
     computed.unread,
   )
-  if a.tokens is not None:
+  if a.tokens is not None and not missing:
     rows += verify.compare_tokens(directory, tokenizer.encode_as_transformers, special, a.tokens)
   rows += uncompared(params)
   print(verify.table(rows))
   if failed := [f'{r.what}: {r.difference}' for r in rows if not r.holds]:
     reader = 'transformers' if a.logits is None else f'The reference of {a.name}'
-    remedy = 'mend its file or the encoder.'
-    if a.name in architectures.ARCHITECTURES:
+    reader, remedy = 'bertzoo_jax' if missing else reader, 'mend its file or the encoder.'
+    if known:
       remedy = 'please report it with the versions of torch and transformers.'
     raise errors.UserError(
       f'{reader} reads the export differently ({"; ".join(failed)}), so nothing was written: '
       f'{remedy}'
     )
-  return rows
+  return None if missing else rows
+
+
+def _read_again(directory, params, batch):
+  """As verify.logits, by our own reader of directories."""
+  again = pretrained.open(f'hf:{directory}')
+  mine = {name: again.params[name] for name in params if name in again.params}
+  return {**verify.our_logits(pretrained.encoder(again), mine, batch), 'unloaded': []}
 
 
 def uncompared(params: dict) -> list[verify.Comparison]:

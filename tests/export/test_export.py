@@ -295,14 +295,22 @@ def test_an_export_that_transformers_reads_differently_is_not_written(run, tmp_p
   assert not list(tmp_path.iterdir())
 
 
-def test_without_torch_it_is_written_and_said_not_to_be_verified(
-  run, tmp_path, monkeypatch, capsys
-):
+def _shifted(logits):
+  return {name: x + 0.1 * np.arange(x.shape[-1]) for name, x in logits.items()}
+
+
+def test_without_torch_our_own_reader_compares_and_it_is_said(run, tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(verify, 'missing_packages', lambda: ['torch'])
   for name in ('torch', 'transformers'):
     monkeypatch.setitem(sys.modules, name, None)  # importing it fails
+  honest = verify.compare_logits
+  monkeypatch.setattr(verify, 'compare_logits', lambda ours, *rest: honest(_shifted(ours), *rest))
+  with pytest.raises(errors.UserError, match='bertzoo_jax reads the export differently'):
+    export.export(str(run[0]), tmp_path / 'hf')
+  monkeypatch.setattr(verify, 'compare_logits', honest)
   assert export.export(str(run[0]), tmp_path / 'hf') is None
-  assert 'Not verified' in capsys.readouterr().out
+  shown = capsys.readouterr().out
+  assert 'Not compared with transformers' in shown and 'logits' in shown
   assert 'Not compared' in (tmp_path / 'hf/README.md').read_text()
   tensors = weights.load(tmp_path / 'hf')[0]
   assert np.isfinite(tensors['encoder']['embeddings']['word']['embedding']).all()
