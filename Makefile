@@ -67,9 +67,8 @@ $(READY) $(DEV): setup.py constraints.txt
 	if [ -e $(READY) ] && recent "$(PY)" && same; then
 	  extras=$$("$(PY)" -c "$$EXTRAS")
 	  echo "environment: $(VENV) is updated; what else is installed there stays"
-	elif [ -n "$$uv" ]; then
-	  echo "environment: $(VENV), with $$([ -z "$$python" ] && echo 'Python 3.12, which uv fetches' || $$python --version)"
-	  "$$uv" venv --quiet --seed --clear --python "$${python:-3.12}" "$(VENV)"
+	elif [ -n "$$uv" ] && "$$uv" venv --quiet --seed --clear --python "$${python:-3.12}" "$(VENV)"; then
+	  echo "environment: $(VENV), with $$("$(PY)" --version), by uv"
 	elif [ -n "$$python" ]; then
 	  "$$python" -m venv --clear "$(VENV)"
 	else
