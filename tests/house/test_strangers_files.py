@@ -538,7 +538,7 @@ def test_a_vocabulary_of_huge_ids_takes_no_memory(place, file, number):  # noqa:
 
 def test_a_tokenizer_whose_unknown_piece_is_unknown_is_refused_at_once(place):  # noqa: F811
   edit(pathlib.Path('hf/tokenizer.json'), model__unk_token='text')
-  with pytest.raises(errors.UserError, match='does not read its tokenizer.json'):
+  with pytest.raises(errors.UserError, match='tokenizer.json is not one'):
     tokenizers.of_folder('hf')
 
 

@@ -309,7 +309,7 @@ def test_files_of_every_task_are_read_as_the_run_or_a_directory_reads_them(
     ('out.txt', (), 'ends with .jsonl or .tsv'),
     ('new.tsv', (), 'exists and is not overwritten'),
     ('out.tsv', ('b',), "names the column 'b', and .* has the columns 'text', 'label'"),
-    ('out.tsv', ('a', 'b', 'c'), 'has 3 names'),
+    ('out.tsv', ('a', 'b', 'c'), 'give as many names, each once'),
     ('out.tsv', ('text', 'label'), 'trained on single texts'),
   ],
 )
