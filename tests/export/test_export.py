@@ -102,7 +102,7 @@ def test_an_export_is_reloaded_compared_and_described(run, tmp_path, capsys):
   for fact in (
     'c0ffee',
     '| corpus tokens | 12,345 |',
-    r'| sources of the text | a\|b.txt, c.txt |',
+    '| sources of the text | a&#124;b.txt, c.txt |',
     '| licence of the text | not recorded |',
     '| began with | checkpoint |',
     'commit aa11 |',
