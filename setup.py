@@ -88,7 +88,7 @@ setuptools.setup(
       *sentencex,
       compiler,
       'hypothesis>=6',
-      'onnxruntime>=1.20',  # what others do with an export, as the next and sentence-transformers
+      'onnxruntime>=1.20',  # it, onnxscript and sentence-transformers read exports in tests
       'onnxscript>=0.5',
       'pytest>=8',
       'pytest-xdist>=3.6',

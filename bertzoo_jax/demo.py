@@ -58,24 +58,27 @@ def main(argv):
   del argv
   out, environment = _OUT.value, {'JAX_PLATFORMS': 'cpu', **os.environ}
   os.makedirs(out, exist_ok=True)
-  for number, (title, (name, *rest)) in enumerate(steps(out), 1):
+  made = steps(out)
+  for number, (title, (name, *rest)) in enumerate(made, 1):
     if name == 'export':
       shutil.rmtree(os.path.join(out, 'hf'), ignore_errors=True)
     if name == 'evaluate':
-      print(_made(out))
-    print(f'\n{number}/5  {title}\n$ {shlex.join(["bertzoo", name, *rest])}', flush=True)
+      print(_files(out))
+    print(f'\n{number}/{len(made)}  {title}\n$ {shlex.join(["bertzoo", name, *rest])}', flush=True)
     done = subprocess.run([sys.executable, '-m', f'bertzoo_jax.{name}', *rest], env=environment)
     if done.returncode:
       raise errors.UserError(f'Step {number} of the demo failed: the lines above say why.')
 
 
-def _made(out):
+def _files(out) -> str:
+  """The text about the folders that the demo made, and what to try next."""
+  activate = '' if shutil.which('bertzoo') else f'source {sys.prefix}/bin/activate\n       '
   return f"""
 Made:  {out}/corpus   the sample as tokens, with its data report in manifest.json
        {out}/run      checkpoints, metrics.jsonl, loss.png, TensorBoard files, the resolved config
        {out}/hf       the model for Hugging Face: AutoModelForMaskedLM.from_pretrained('{out}/hf')
 
-Next:  bertzoo show --config {CONFIG} --corpus {out}/corpus     what the model sees
+Next:  {activate}bertzoo show --config {CONFIG} --corpus {out}/corpus     the rows of the model
        the same text as RoBERTa: --config roberta:tiny in the commands above, and other folders
        your own language: docs/my_language.md"""
 

@@ -89,8 +89,8 @@ def _open(config, path, cache_dir) -> training_data.Data:
   corpus = mixture.open(path, config, cache_dir)
   for member in corpus.members:
     corpora.verify(member.path)
-    for said in report.unlike_words(member.manifest) if config.run.keep_words else ():
-      warnings.warn(f'Corpus {member.path}: {said}', stacklevel=2)
+    for sentence in report.unlike_words(member.manifest) if config.run.keep_words else ():
+      warnings.warn(f'Corpus {member.path}: {sentence}', stacklevel=2)
 
   pipes = {}  # of the held-out rows of each phase
 

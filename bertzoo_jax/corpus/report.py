@@ -161,7 +161,9 @@ def describe(manifest: dict, where: str) -> str:
       f'blanks between its words, and is config.corpus.words={manifest["corpus"]["words"]} meant? '
       'Few whole words fit into the tokens that a row may mask.'
     )
-  lines += [f'  note: {said}' for said in unlike_words(manifest)] + _lost_characters(manifest)
+  lines += [f'  note: {sentence}' for sentence in unlike_words(manifest)] + _lost_characters(
+    manifest
+  )
   if not splits['held_out']['documents']:
     lines.append(
       '  note: no document fell into the held-out share, so a run cannot be evaluated: '

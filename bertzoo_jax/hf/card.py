@@ -88,14 +88,14 @@ def with_learned(a: Architecture, learned: tuple[str, ...], apart=()) -> Archite
     return a._replace(heads=f'{a.heads} {_SAID["later_unseen"]}')
   if 'left to right' not in learned:
     return a
-  said = f'{a.heads} {_SAID["left_to_right_and_masked"]}'
+  sentence = f'{a.heads} {_SAID["left_to_right_and_masked"]}'
   if len(learned) == 1:
-    said = _SAID['left_to_right']
+    sentence = _SAID['left_to_right']
   causal = 'transformers has no class that reads this model from left to right.'
   if a.model_type in causal_classes.CLASSES:
     name = causal_classes.CLASSES[a.model_type]
     causal = f'`{name}.from_pretrained(DIRECTORY, is_decoder=True)` reads it from left to right.'
-  return a._replace(heads=f'{said} {causal}', pipeline='')
+  return a._replace(heads=f'{sentence} {causal}', pipeline='')
 
 
 def text(run: Run) -> str:

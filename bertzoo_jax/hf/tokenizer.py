@@ -189,8 +189,8 @@ def _trimming(template: dict, name: str, blank: bool) -> dict:
     cls, sep = ([x['id'], *x['ids']] for x in template['special_tokens'].values())
     ends = {'sep': sep, 'cls': cls, 'trim_offsets': True, 'add_prefix_space': blank}
     return {'type': 'RobertaProcessing', **ends}
-  said = {'add_prefix_space': blank or name == _GPT2, 'trim_offsets': True, 'use_regex': True}
-  return {'type': 'Sequence', 'processors': [{'type': 'ByteLevel', **said}, template]}
+  fields = {'add_prefix_space': blank or name == _GPT2, 'trim_offsets': True, 'use_regex': True}
+  return {'type': 'Sequence', 'processors': [{'type': 'ByteLevel', **fields}, template]}
 
 
 def _template(text, strings) -> list[dict]:

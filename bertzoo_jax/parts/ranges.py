@@ -113,7 +113,8 @@ def table(config) -> list[Row]:
   flat = {}
   for section, values in config.items():
     usual = named.defaults(values, section) if hasattr(values, 'items') else {}
-    flat |= configuration.flatten({section: {**values, **usual, **values} if usual else values})
+    missing = {key: value for key, value in usual.items() if key not in values}
+    flat |= configuration.flatten({section: {**values, **missing} if missing else values})
   rows = []
   for key, value in flat.items():
     found, field = _definition(config, key, outside=True)

@@ -298,12 +298,6 @@ def _lines(path):
     row
     for row in found
     if type(row.get('step', row.get('start_step'))) is int
-    and all(
-      value is None
-      or isinstance(value, str)
-      or isinstance(value, (int, float))
-      and abs(value) < 1e38
-      for value in row.values()
-    )
+    and all(x is None or isinstance(x, str) or _is_number(x) for x in row.values())
   ]
   return sound, unreadable + len(found) - len(sound)

@@ -15,6 +15,7 @@ import contextlib
 import errno
 import hashlib
 import importlib.metadata
+import itertools
 import json
 import os
 import pathlib
@@ -152,11 +153,10 @@ def run_config(workdir):
     )
   with errors.unreadable(f'{path} holds no config of a run: write the config of the run there'):
     ranges.check(found)
-    own = named.is_outside(found.encoder.name)  # a part of one's own may have sections in it
-    values = *(() if own else found.encoder.values()), found.encoder.name, found.objective.name
-    labels = found.objective.get('labels', ())
-    pairs = found.get('source', {}).get('where', ())
-    texts = found.hf, *labels, *(text for column, value in pairs for text in (column, value))
+    outside = named.is_outside(found.encoder.name)  # such an encoder may have sections
+    values = *(() if outside else found.encoder.values()), found.encoder.name, found.objective.name
+    conditions = found.get('source', {}).get('where', ())
+    texts = found.hf, *found.objective.get('labels', ()), *itertools.chain(*conditions)
     is_text = lambda x: isinstance(x, str)
     if any(hasattr(value, 'items') for value in values) or not all(map(is_text, texts)):
       raise TypeError('hf, encoder, objective or source')

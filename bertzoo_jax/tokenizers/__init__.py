@@ -251,7 +251,9 @@ def _load_saved(files, section):
     raise errors.UserError(
       f'{folder}/bertzoo.json is not what prepare wrote: copy the folder again.'
     )
-  with errors.unreadable(f'The section of the tokenizer {folder} is none: copy its folder again'):
+  with errors.unreadable(
+    f'{folder}/bertzoo.json has no section of a tokenizer: copy the folder again'
+  ):
     wished = section and _sized(section, meta['section'].get('vocab_size'))
   if wished is not None and wished != meta['section']:
     differing = [

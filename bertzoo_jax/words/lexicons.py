@@ -47,7 +47,7 @@ def read(file) -> 'Lexicon':
 
 def text_of(file, what: str) -> str:
   """The text of a file that is a `what`; UserError where it cannot be read, or is not UTF-8."""
-  with errors.unreadable(f'The {what} {file} cannot be read as UTF-8: mend it', OSError):
+  with errors.unreadable(f'The {what} {file} cannot be read: give a file in UTF-8', OSError):
     return storage.path(file).read_bytes().decode('utf-8-sig')
 
 

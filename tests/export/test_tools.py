@@ -1,4 +1,4 @@
-"""The contracts of the tools: what others do with an exported directory, for each family of
+"""The contracts of the tools: other programs use an exported directory, for each family of
 transformers' classes.
 
 `make test` has one family of each tool, in the transformers that is installed. `make test-tools`
@@ -205,7 +205,7 @@ def vectors(place):
 
 
 def step(place, model, tokenizer, batch, **labels):
-  """A step of training, and what was saved is read as it was."""
+  """A step of training; the saved network and tokenizer are read again, unchanged."""
   batch = {name: torch.as_tensor(np.asarray(x)) for name, x in batch.items()}
   labels = {name: torch.as_tensor(x) for name, x in labels.items()}
   before = model.get_input_embeddings().weight.detach().clone()

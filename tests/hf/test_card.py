@@ -187,10 +187,10 @@ HOSTILE = 'dev_x"}]\n---\n# <b>*head*</b>'
 
 def test_the_hub_reads_the_scores_and_base_models_of_a_card():
   metrics = dict(loss=4.25, held_out_loss=4.5, held_out_mlm_accuracy=0.123456, dev_nan=float('nan'))
-  base = ('org/na.me', 'gpt2', 'a/b/c', '../x', 'a"\nb')
+  base = ('org/na-me', 'gpt2', 'a/b/c', '../x', 'a"\nb')
   said = read(*exported('mlm')[0], metrics={**metrics, HOSTILE: 1}, base=base, name=HOSTILE)
   data = huggingface_hub.ModelCard(said).data
-  assert data.base_model == ['org/na.me', 'gpt2'] and data.library_name == 'transformers'
+  assert data.base_model == ['org/na-me', 'gpt2'] and data.library_name == 'transformers'
   found = {x.metric_type: x.metric_value for x in data.eval_results}
   hostile = found.keys() - metrics.keys()
   assert found == {

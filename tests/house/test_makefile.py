@@ -1,4 +1,4 @@
-"""`make env`, with a uv and a pip that only write down what they are asked for."""
+"""`make env`, with a uv and a pip that only write down their arguments."""
 
 import importlib.util
 import os

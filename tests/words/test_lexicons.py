@@ -51,7 +51,11 @@ def test_the_place_names_with_bare_carriage_returns_are_all_there():
 
 
 @pytest.mark.parametrize(
-  'data, sentence', [('# only\n\n'.encode(), 'has no entries'), ('北京'.encode('gbk'), 'as UTF-8')]
+  'data, sentence',
+  [
+    ('# only\n\n'.encode(), 'has no entries'),
+    ('北京'.encode('gbk'), 'give a file in UTF-8 .Unicode'),
+  ],
 )
 def test_a_file_that_is_no_lexicon_is_refused_in_a_sentence(tmp_path, data, sentence):
   with pytest.raises(errors.UserError, match=sentence):

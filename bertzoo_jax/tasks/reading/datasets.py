@@ -52,9 +52,17 @@ def tfds(task_dir, fields) -> Source:
   splits, digest = _read(task_dir, fields, read, lambda e: [*e.a, *(e.b or ())])
   if known:
     wanted.check(known, fields.dataset)
-  labels = tuple(fields.labels), columns.label_names(fields.label), tuple(fields.leave_out)
-  known = *labels, fields.dev_share, digest, ()
-  return Source(splits, *known, files.warning(read_file), fields.stratified)
+  return Source(
+    splits,
+    tuple(fields.labels),
+    columns.label_names(fields.label),
+    tuple(fields.leave_out),
+    fields.dev_share,
+    digest,
+    (),
+    files.warning(read_file),
+    fields.stratified,
+  )
 
 
 def tfds_tags(task_dir, fields) -> Source:

@@ -174,10 +174,11 @@ def load(folder) -> Table:
   """Reads the files of `save`; UserError for missing, damaged or unfitting files."""
   folder, arrays = storage.path(folder), {}
   for name in Table._fields:
-    broken = str(errors.damaged_corpus(f'{folder}/{name}.npy is missing or damaged'))
-    with errors.unreadable(broken.removesuffix('.'), OSError, EOFError):
+    try:
       with (folder / f'{name}.npy').open('rb') as f:
         arrays[name] = np.load(f, allow_pickle=False)
+    except (OSError, EOFError, *errors.UNREADABLE) as e:
+      raise errors.damaged_corpus(f'{folder}/{name}.npy is missing or damaged') from e
   table = Table(**arrays)
   size = len(table.words)
   if (

@@ -1,0 +1,238 @@
+"""The screen, the card and the pages show the texts of strangers, which draw nothing."""
+
+import io
+import json
+import pathlib
+import re
+import sys
+import types
+
+import markdown_it
+import pytest
+import rich.table
+import rich.text
+import tqdm
+
+from bertzoo_jax import cli
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import progress
+from bertzoo_jax.common import screen
+from bertzoo_jax.common import tables
+from bertzoo_jax.hf import card
+from bertzoo_jax.reproduce import page
+from bertzoo_jax.tasks import judged
+from tests import commands
+from tests.hf import test_card as cards
+from tests.house.test_strangers import edit
+from tests.house.test_strangers import good  # noqa: F401 (a fixture)
+from tests.house.test_strangers import place  # noqa: F401 (a fixture)
+
+PACKAGE = pathlib.Path(cli.__file__).parents[1]
+
+
+# --- the screen ---
+
+DRAWS = {
+  'title': '\x1b]0;pwned\x07',
+  'clear': '\x1b[2J',
+  'color': '\x1b[8m',
+  '8 bits': '\x9b2J',
+  'backspace': '\x08\x08',
+  'return': '\rz',
+  'direction': '\u202e',
+}
+
+
+class Terminal(io.StringIO):
+  isatty = lambda self: True
+
+
+def _rich(console, text):
+  table = rich.table.Table(text, title=text, caption=text)
+  table.add_row(rich.text.Text(text, 'bold'))
+  console.print(table, rich.text.Text(text, 'bold red'), text)
+
+
+def _bar(text):
+  bar = progress.Progress(2, 0, show=True, terminal=True)
+  bar.say(text)
+  bar.close()
+
+
+def _meter(text):
+  with progress.Meter(text, 10) as meter:
+    meter.update(3)
+
+
+def _raised(text):
+  def fail(_):
+    raise errors.UserError(text)
+
+  with pytest.raises(SystemExit):
+    cli._guard(fail, [])
+
+
+SHOWN = {
+  'print': print,
+  'an error': _raised,
+  'another stream': lambda text: print(text, file=sys.stderr),
+  'a table': lambda text: print(tables.aligned([('a', 'b'), (text, text)])),
+  'rich': lambda text: _rich(screen.Console(force_terminal=True), text),
+  'a bar': _bar,
+  'a bar of files': _meter,
+  'tqdm': lambda text: list(tqdm.tqdm([1], desc=text)),
+}
+
+
+@pytest.mark.parametrize('way', SHOWN)
+@pytest.mark.parametrize('name', DRAWS)
+def test_what_strangers_wrote_is_shown_and_draws_nothing(monkeypatch, name, way):
+  out, text = Terminal(), f'begin{DRAWS[name]}end'
+  monkeypatch.setenv('TERM', 'xterm')
+  monkeypatch.setattr(sys, 'stdout', screen.Stream(out))
+  monkeypatch.setattr(sys, 'stderr', screen.Stream(out))
+  SHOWN[way](text)
+  assert DRAWS[name] not in out.getvalue()
+  assert 'begin' in out.getvalue()
+  # rich leaves some out, and cuts a cell that became wider
+  assert (
+    way in ('rich', 'a table', 'a bar', 'a bar of files')
+    or f'{ord(DRAWS[name][0]):04x}' in out.getvalue()
+  )
+
+
+@pytest.mark.parametrize('text', ['[bold]x[/bold]', '[link=file:///etc/passwd]x[/link]', ':smile:'])
+def test_brackets_of_strangers_are_no_markup(monkeypatch, text):
+  monkeypatch.setattr(sys, 'stderr', out := Terminal())
+  monkeypatch.setattr(sys, 'stdout', out)
+  _rich(screen.Console(width=100), text)
+  _meter(text)
+  assert out.getvalue().count(text) >= 6
+
+
+@pytest.mark.parametrize('command', ['fill_mask', 'encode'])
+def test_a_vocabulary_and_a_config_draw_nothing(place, command):  # noqa: F811
+  if command == 'encode':
+    edit(pathlib.Path('hf/config.json'), vocab_size='x\x1b[2J')
+    pathlib.Path('t').write_text('a')
+    done = commands.run(
+      '-m', 'bertzoo_jax.encode', '--model=hf:hf', '--text=t', '--out=o.npy', cwd='.'
+    )
+    assert done.returncode == 2 and 'vocab_size=x\\u001b[2J' in done.stderr
+  else:
+    text = pathlib.Path('hf/tokenizer.json').read_text()
+    pieces = list(json.loads(text)['model']['vocab'])[10:]
+    for piece in pieces:
+      text = text.replace(f'{json.dumps(piece)}:', json.dumps(piece + '\x1b[2J\x9b1m') + ':')
+    pathlib.Path('hf/tokenizer.json').write_text(text)
+    line = ('--model=hf', '--text=[MASK]', '--top=9')
+    done = commands.run('-m', 'bertzoo_jax.fill_mask', *line, cwd='.')
+    assert done.returncode == 0 and '\\u001b[2J\\u009b1m' in done.stdout, done.stderr
+  assert not re.search('[\x00-\x08\x0b-\x1f\x7f-\x9f]', done.stdout + done.stderr)
+
+
+def test_all_consoles_are_the_one_that_shows_text():
+  for path in sorted(PACKAGE.rglob('*.py')):
+    made = 'rich.console.Console' in path.read_text() or 'console.Console(' in path.read_text()
+    assert made == (path.name == 'screen.py'), path
+
+
+# --- the card ---
+
+MARKS = [
+  '# head <script>x</script>',
+  '![x](http://example.org/x.png)',
+  'a\n\n# head\n\n<b>b</b>',
+  '`code` <img src=x>',
+  'a | b\n|---|',
+  '[x](javascript:x)',
+  '*x* **x** _x_ __x__ ~~x~~ *a*b',
+  'www.example.com me@example.com',
+  '```\n# b',
+]
+
+
+def _told(text):
+  """A card in which each text of a stranger is this one, keys included."""
+  corpus = {'hash': text, text: text, 'license': text, 'sources': [text, (text,)], 'language': text}
+  objective = dict(cards.parts.mlm(), labels=(text, text))
+  masking = {'name': 'mine:masking', text: text, 'x': [text, {text: (text,)}]}
+  read = cards.exported('mlm')[0]
+  a = cards.architectures.choose('BertForMaskedLM')
+  whole = cards.read(*read, corpus=corpus, init=text, masking=masking, objective=objective)
+  config = {'objective': objective | {'name': 'classification'}, 'metrics': (text,)}
+  return whole + card._outputs(card._plain(config)), a
+
+
+@pytest.mark.parametrize('text', MARKS)
+def test_texts_of_strangers_are_text_in_the_card(text):
+  assert kinds(_told(text)[0]) == kinds(_told('word')[0])
+  prose = re.sub('`.*?`', '', _told(text)[0])
+  assert not re.search(r'www\.|\w@\w+\.', prose)  # the hub makes links of them
+
+
+@pytest.mark.parametrize(
+  'text, shown',
+  [
+    ('hf:/home/me/dir', 'dir'),
+    ('../secret/b.txt', 'b.txt'),
+    ('hf:./dir', 'dir'),
+    ('a.txt|/home/me/b.txt', 'a.txt&#124;b.txt'),
+    ('tfds:/home/me/set', 'set'),
+    ('file:///home/me/x', 'x'),
+    ('gs://secret/me/x.txt', 'x.txt'),
+    ('gs://secret', '...'),
+    ('2*/home/me/x.txt', '2&#42;x.txt'),
+    ('0.5*gs://secret/x', '0.5&#42;x'),
+    ('/home/me and co/x', 'x'),
+    ('/home/me,co/x', 'x'),
+    ('data/../../home/me/x', 'x'),
+    ('me@secret:/home/me/x', 'x'),
+    ('~me/x', 'x'),
+    ('data/sample/x.txt', 'data/sample/x.txt'),
+    ('tfds:wiki/1.0', 'tfds:wiki/1.0'),
+    ('hf:org/name@main:train', 'hf:org/name@main:train'),
+    ('https://example.org', '...'),
+  ],
+)
+def test_the_card_names_files_without_folders_and_buckets(text, shown):
+  page = _told(text)[0]
+  assert f'| began with | {shown} |' in page and f'x \\["{shown}"' in page.replace('["', '\\["')
+  assert not re.search('home|me/|secret|example', page) or text == shown
+
+
+def kinds(page):
+  """The tokens of a page of Markdown that draw something."""
+  return [
+    (inner.type, inner.tag)
+    for token in markdown_it.MarkdownIt('commonmark').enable(['table', 'strikethrough']).parse(page)
+    for inner in (token, *(token.children or ()))
+    if re.search('html|heading|image|link|fence|hr|tr_|td_|em_|strong|^s_', inner.type)
+  ]
+
+
+def _dev_page(text):
+  task = types.SimpleNamespace(labels=('a', text))
+  return judged.page('dev', task, [{'gold': text, 'predicted': 'a'}])
+
+
+def _paper_table(text):
+  cell = page.Cell('c', '1', [1.0], '', [], [], 0, [], [], text)
+  row = page.Row('r', 'R', '', True, 1, 0, 9, None, [text], [text], [cell])
+  heading = dict(tokens_divided_by=0, steps=0, scale='tiny', change='', paper='P', note='')
+  heading |= dict(name='N', title='T', source='S')
+  return page.markdown(page.Table(heading, ['C'], [], [row]))
+
+
+PAGES = {
+  'dev.md': _dev_page,
+  'table.md': _paper_table,
+  'a table': lambda text: tables.aligned([('a', text), (text, 'b')], markdown=True),
+}
+
+
+@pytest.mark.parametrize('where', PAGES)
+@pytest.mark.parametrize('text', [*MARKS, *DRAWS.values(), 'a\\', 'a\\|b', '![](//e.x)'])
+def test_texts_of_strangers_are_text_in_every_page(text, where):
+  drawn = PAGES[where](text)
+  assert kinds(drawn) == kinds(PAGES[where]('word')) and not errors._CONTROLS.search(drawn)
