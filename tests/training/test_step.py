@@ -231,7 +231,7 @@ def test_evaluation_equals_one_large_batch_in_any_number_of_parts(mesh, accumula
     accumulation=accumulation,
   )
   params = phase_runs.fresh(phase_run).params
-  batches = [batch for _, batch in phase_run.data.held_out()]
+  batches = [batch for _, batch in phase_run.data.evaluation_batches()]
   large = {k: np.concatenate([b[k] for b in batches]) for k in batches[0]}
   normalizers = phase_run.objective.normalizers(large)
   loss, _ = phase_run.objective.loss(params, large, normalizers, (), None, False)
@@ -253,7 +253,7 @@ def test_evaluation_carries_each_rows_memory_from_batch_to_batch(mesh, accumulat
     accumulation=accumulation,
   )
   params = phase_runs.fresh(phase_run).params
-  batches = [batch for _, batch in phase_run.data.held_out()]
+  batches = [batch for _, batch in phase_run.data.evaluation_batches()]
   normalizers = objective.normalizers(
     {k: np.concatenate([b[k] for b in batches]) for k in batches[0]}
   )
