@@ -11,19 +11,15 @@ B rows of the global batch, b of this host, L length, P predictions.
 
 import dataclasses
 import functools
-import itertools
 import warnings
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from bertzoo_jax.batches import ahead
 from bertzoo_jax.batches import epochs
-from bertzoo_jax.batches import formats
 from bertzoo_jax.batches import masking as maskings
 from bertzoo_jax.batches import mixture as mixtures
-from bertzoo_jax.batches import rows as rows_lib
+from bertzoo_jax.batches import parts
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
@@ -33,52 +29,9 @@ from bertzoo_jax.parts import named
 from bertzoo_jax.words import word_marks
 
 
-@dataclasses.dataclass(frozen=True)
-class Asked:
-  """Which rows: those of one phase of a run.
-
-  Attributes:
-    format, masking: config sections (`name` and the part's fields).
-    length, batch_size: L, and the rows of the global batch, B.
-    seed: of the run.
-    split: 'train' or 'held_out'.
-    host: (index, count); the host holds the global rows [index · B / count, (index + 1) · B /
-      count).
-    phase: index of the phase whose order of rows and masks this is (Phase.order). Held-out rows
-      depend on neither seed nor phase, and predict no special token (masking.of_text).
-    first_example: n₀, place of the first row in that order.
-    first_step: of the phase, of which the moves count.
-    moves: common.moving.Move of fields of the masking; held-out rows have none.
-    causal_at: step of the phase, None for held-out rows → share of rows whose `causal` is 1; None
-      for batches without this feature.
-    mixture, before: config.mixture and Phase.before; not read for a single corpus.
-    keep_units: batches also have 'units' [B, L] (words/word_marks.py), for measuring.
-  """
-
-  format: Any
-  masking: Any
-  length: int
-  batch_size: int
-  seed: int
-  split: str = 'train'
-  host: tuple[int, int] = (0, 1)
-  phase: int = 0
-  first_example: int = 0
-  first_step: int = 0
-  moves: tuple = ()
-  causal_at: Callable | None = None
-  mixture: tuple = ()
-  before: tuple = ()
-  keep_units: bool = False
-
-  @property
-  def learns(self) -> bool:
-    return self.split == 'train'
-
-
 def build(corpus, **fields) -> 'Pipeline':
   """The pipeline of some rows, counted. fields: of Asked. Raises as Pipeline and its `count`."""
-  made = Pipeline(corpus, Asked(**fields))
+  made = Pipeline(corpus, parts.Asked(**fields))
   made.count()
   return made
 
@@ -88,7 +41,7 @@ def of_phase(corpus, phase, mask=None, **options) -> 'Pipeline':
   see Pipeline. options: other fields of Asked.
   """
   config = phase.config
-  asked = Asked(
+  asked = parts.Asked(
     format=config.format,
     masking=config.masking,
     length=config.length,
@@ -139,47 +92,6 @@ def _causal_share(phase):
   return at
 
 
-# --- parts ---
-
-
-def _format(asked, has_end, part):
-  """The format over a part of a split. has_end: whether the tokenizer has an end of documents."""
-  text = rows_lib.text_of(part)
-  form = named.build(asked.format, formats.BY_NAME, 'format', text, asked.length)
-  return form.in_lanes(asked.batch_size, has_end) if form.in_lanes else form
-
-
-def _masking(asked, corpus, **changes):
-  """The masking, with other values of fields that move."""
-  section = {**asked.masking, **changes}
-  made = named.build(section, maskings.BY_NAME, 'masking', asked.length, corpus)
-  if not isinstance(made, maskings.Masking):
-    raise errors.UserError(
-      f'masking={asked.masking["name"]} gives a {type(made).__name__}: return a Masking '
-      '(bertzoo_jax/batches/masking/contract.py).'
-    )
-  return made
-
-
-class _Moving:
-  """The maskings of a phase in which numbers move."""
-
-  def __init__(self, asked, corpus):
-    self._asked, self._corpus = asked, corpus
-    ends = itertools.product(*(((m.field, m.start), (m.field, m.end)) for m in asked.moves))
-    made = (self._keeping(_masking(asked, corpus, **dict(end))) for end in ends)
-    self.widest = max(made, key=lambda mask: mask.num_predictions)
-
-  def at(self, step):
-    """The masking of a step of the phase, with features as wide as those of the widest."""
-    now = {m.field: m.at(self._asked.first_step + step) for m in self._asked.moves}
-    mask = self._keeping(_masking(self._asked, self._corpus, **now))
-    return maskings.widened(mask, self.widest)
-
-  def _keeping(self, mask):
-    return maskings.keeping_units(mask, self._asked.length) if self._asked.keep_units else mask
-
-
 def _key(asked, corpus):
   """The key of all draws. Evaluation asks the same of every seed and phase: so losses compare."""
   seed, phase = (asked.seed, asked.phase) if asked.learns else (0, 0)
@@ -206,44 +118,6 @@ def _notes(asked, members, told, source) -> list[str]:
       f'{batch_size}: rows repeat in a batch.'
     )
   return notes
-
-
-def _check_split(corpus, split, batch_size, hosts):
-  if batch_size < 1 or batch_size % hosts:
-    raise errors.UserError(
-      f'config.batch_size is {batch_size}: a positive multiple of the {hosts} host processes is '
-      'needed.'
-    )
-  if split not in corpus.splits:
-    raise errors.UserError(
-      f'No split is called {split!r}.{errors.did_you_mean(split, corpus.splits)}'
-    )
-  if not corpus.splits[split].num_tokens:
-    raise errors.UserError(
-      f'The split {split!r} of the corpus is empty: prepare a corpus with more text'
-      + (' or a larger config.corpus.held_out.' if split == 'held_out' else '.')
-    )
-
-
-def _check_fit(corpus, form, format, masking):
-  """Raises UserError where format, masking and corpus do not go together."""
-  if form.assemble and corpus.name:
-    raise errors.UserError(
-      f'format={format["name"]} reads each lane as one continuous text, which a mixture of corpora '
-      'interrupts: give one --corpus, or take another --config.format.'
-    )
-  if form.needs_sentences and corpus.manifest['splitter'] == 'none':
-    raise errors.UserError(
-      f'format={format["name"]} parts its segments where a sentence ends, and the corpus was not '
-      'split into sentences: prepare it with --config.corpus.splitter=rules:LANG (or lines, or '
-      'regex:PATTERN), or take format=full_sentences.'
-    )
-  if 'reuse_length' in format and 'block' in masking and format['reuse_length'] % masking['block']:
-    raise errors.UserError(
-      f'config.format.reuse_length is {format["reuse_length"]} and config.masking.block '
-      f'{masking["block"]}: the reused part '
-      'must hold whole blocks, or the tokens of the memory are permuted with others.'
-    )
 
 
 def _order(text, split, form, form_of, key, batch_size, repeat) -> epochs.Order:
@@ -292,7 +166,7 @@ class Pipeline:
     features: {name: (shape of the global batch, numpy dtype)}.
   """
 
-  def __init__(self, corpus, asked: Asked, mask=None):
+  def __init__(self, corpus, asked: parts.Asked, mask=None):
     """corpus: corpus.corpus.Corpus; a mixture has no held-out rows: see `held_out`. mask: the
     masking, if it was made already.
 
@@ -304,17 +178,17 @@ class Pipeline:
     if not asked.learns and len(corpus.members) > 1:
       raise ValueError('of a mixture, each corpus has held-out rows of its own')
     for member in corpus.members:
-      _check_split(member, asked.split, asked.batch_size, asked.host[1])
+      parts.check_split(member, asked.split, asked.batch_size, asked.host[1])
     if len(corpus.members) > 1:
       mixtures.check(asked.mixture, len(corpus.members))
     self._corpus, self._asked = corpus, asked
-    self._form_of = functools.partial(_format, asked, 'eod' in corpus.special)
-    parts = (member.splits[asked.split].part(0) for member in corpus.members)
-    self._forms = [self._form_of(part) for part in parts]
+    self._form_of = functools.partial(parts.format_over, asked, 'eod' in corpus.special)
+    firsts = (member.splits[asked.split].part(0) for member in corpus.members)
+    self._forms = [self._form_of(part) for part in firsts]
     for member, form in zip(corpus.members, self._forms):
-      _check_fit(member, form, asked.format, asked.masking)
-    self.mask = mask or _masking(asked, corpus)
-    moving_masks = _Moving(asked, corpus) if asked.learns and asked.moves else None
+      parts.check_fit(member, form, asked.format, asked.masking)
+    self.mask = mask or parts.masking_of(asked, corpus)
+    moving_masks = parts.Moving(asked, corpus) if asked.learns and asked.moves else None
     self._mask_at = moving_masks and moving_masks.at
     used = moving_masks.widest if moving_masks else self.mask
     if asked.keep_units and not moving_masks:

@@ -14,7 +14,7 @@ from bertzoo_jax import kernels
 from bertzoo_jax import objectives
 from bertzoo_jax.common import errors
 from bertzoo_jax.experiment import build
-from bertzoo_jax.experiment import check
+from bertzoo_jax.experiment import check as checks
 from bertzoo_jax.experiment import resolve
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.training import data
@@ -164,7 +164,7 @@ def assembled(phases=((1000, {}),), features=(), **changes):
   config.phases = phases
   run = resolve.run(config.lock())
   start = run.phases[-1].first_step
-  built = check.built(build.phases(run, held(features), toys.one_device(), start))
+  built = checks.built(build.phases(run, held(features), toys.one_device(), start))
   return built.phase_runs[0].objective
 
 
@@ -174,7 +174,7 @@ def test_phases_that_hand_on_a_memory_have_one_batch_size():
   def check(overrides):
     config.phases = ((500, {}), (500, overrides))
     run = resolve.run(config)
-    check.built(build.phases(run, held(), toys.one_device(), 0))
+    checks.built(build.phases(run, held(), toys.one_device(), 0))
 
   check({'length': 96})
   with pytest.raises(errors.UserError, match='Phase 1 has batches of 32 rows'):

@@ -248,7 +248,7 @@ def test_an_objective_that_reads_the_names_of_before_is_refused_with_the_new_one
   config = bert.get_config('tiny')
   old = types.SimpleNamespace(reads=('input_ids', 'segment_ids', 'pack_ids'), may_read=())
   with pytest.raises(errors.UserError, match='objective=mlm.*: pack_ids are called segment_ids'):
-    checks.of_rows(config, rows(config).features, None, old)
+    check.rows(config, rows(config).features, None, old)
 
 
 def test_fields_of_a_part_from_outside_are_the_sections():

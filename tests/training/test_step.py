@@ -279,17 +279,20 @@ def test_evaluation_carries_each_rows_memory_from_batch_to_batch(mesh, accumulat
 def test_held_out_batches_are_made_anew_and_not_kept():
   alive, most = set(), []
 
-  def held_out():
-    for i in range(10):
-      made = toys.batch(1000 + i)
-      alive.add(i)
-      weakref.finalize(made['input_ids'], alive.discard, i)
-      most.append(len(alive))
-      yield '', made
-      del made
+  class Held(list):
+    def __iter__(self):
+      for i in range(10):
+        made = toys.batch(1000 + i)
+        alive.add(i)
+        weakref.finalize(made['input_ids'], alive.discard, i)
+        most.append(len(alive))
+        yield made
+        del made
 
   phase_run = toys.phase_run()
-  phase_run = dataclasses.replace(phase_run, data=phase_run.data._replace(held_out=held_out))
+  phase_run = dataclasses.replace(
+    phase_run, data=toys.rows_of(phase_run.data.features, None, Held([0]))
+  )
   params, evaluate = phase_runs.fresh(phase_run).params, phase_runs.evaluation(phase_run)
   first = evaluate(params)
   for expected in (20, 30):  # the denominators are counted once
