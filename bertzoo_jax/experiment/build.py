@@ -22,6 +22,7 @@ from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
 from bertzoo_jax.objectives.objective import Objective
 from bertzoo_jax.parts import named
 from bertzoo_jax.training import optimizers
+from bertzoo_jax.training import per_device
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import sharding
@@ -152,9 +153,9 @@ def encoder(config, vocab_size):
 def operations_on(mesh, chosen: kernels.Kernels, axes) -> operations.Operations:
   """The operations of a model on a mesh. axes: the table of its encoder."""
   return operations.Operations(
-    *sharding.on_mesh(mesh, chosen),
+    *per_device.on_mesh(mesh, chosen),
     sharding.constrain(mesh),
-    sharding.kernel_gradients(mesh, axes) or operations.PLAIN.kernel_gradients,
+    per_device.kernel_gradients(mesh, axes) or operations.PLAIN.kernel_gradients,
   )
 
 

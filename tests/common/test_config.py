@@ -14,10 +14,8 @@ from bertzoo_jax.runs import workdir
 from configs import babylm
 from configs import bert
 from configs import bert_wwm
-from configs import electra
 from configs import ernie
 from configs import parts
-from configs.tasks import parts as task_parts
 
 
 def _config(**fields):
@@ -231,20 +229,3 @@ def test_the_chinese_recipes_have_a_batch_per_phase():
     (p.order, p.examples == p.first_example) for p in configuration.phases(ernie.get_config('base'))
   ]
   assert orders == [(0, True)] * 3
-
-
-def test_a_section_of_a_phase_of_an_earlier_version_gets_the_fields_that_were_added():
-  config = electra.get_config('tiny_two_stage')
-  stored = json.loads(configuration.to_json(config))
-  del stored['phases'][1][1]['objective']['head']
-  again = configuration.from_json(json.dumps(stored))
-  assert configuration.differences(*map(configuration.flatten, (config, again))) == []
-
-
-@pytest.mark.parametrize('kind', ['classification', 'regression', 'multilabel'])
-def test_a_fine_tuned_run_of_an_earlier_version_has_the_section_that_was_added(kind):
-  section = getattr(task_parts, kind)()
-  stored = dict(phases=[[1, {}]], objective={**section.to_dict()})
-  del stored['objective']['sift']
-  again = configuration.from_json(json.dumps(stored)).objective
-  assert again.to_dict() == section.to_dict() and again.sift.weight == 0

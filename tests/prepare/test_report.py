@@ -12,6 +12,7 @@ from bertzoo_jax.common import progress
 from bertzoo_jax.corpus import corpus
 from bertzoo_jax.corpus import report
 from bertzoo_jax.corpus import shards
+from bertzoo_jax.experiment import resolve
 from bertzoo_jax.text import sentences
 from configs import parts
 from configs import roberta
@@ -190,17 +191,7 @@ def test_keep_words_says_what_it_counts_where_no_blanks_part_words(tmp_path):
   assert '  note: words are counted by blanks' in said[-1]
   config.run.keep_words = '100'
   with pytest.warns(UserWarning, match=f'Corpus {tmp_path}/c: words are counted by blanks'):
-    pretrain._open(config, tmp_path / 'c', None)
-
-
-def test_a_held_out_document_has_one_copy_whatever_the_weight(text, clean, tmp_path):
-  how = dict(tokenizer=clean[0] / 'tokenizer')
-  once, thrice = (
-    made.make(made.tiny(), [f'{n}*{text}'], tmp_path / str(n), **how)['splits'] for n in (1, 3)
-  )
-  assert once['held_out']['documents'] > 5
-  assert thrice['train']['documents'] == 3 * once['train']['documents']
-  assert {**thrice['held_out'], 'shards': 0} == {**once['held_out'], 'shards': 0}
+    pretrain.open_data(resolve.run(config), tmp_path / 'c')
 
 
 def test_excluded_texts_that_leave_nothing_out_are_told(text, clean, tmp_path):
