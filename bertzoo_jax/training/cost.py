@@ -1,8 +1,10 @@
-"""How fast a run goes, beside the peak of its devices, and how many numbers a network has."""
+"""What a step computes, how fast a run goes, and the peak of its devices."""
 
 import time
 
+import jax
 import numpy as np
+from jax.interpreters import partial_eval
 
 # bfloat16 matrix peak of one device as jax names it, FLOP/s, from the vendors' data sheets; dense,
 # not sparse.
@@ -29,6 +31,56 @@ def peak(device) -> float | None:
   return PEAK.get(device.device_kind)
 
 
+def of_step(objective, params, batch: dict) -> float:
+  """Operations of the matrix products of a step: of the loss and its gradient over a global batch,
+  without recomputation. A multiplication and an addition are two.
+
+  They are counted in the traced program, so passes, heads and parts of one's own count as they
+  compute.
+
+  Args:
+    objective: with operations in plain XLA and an encoder that saves all activations.
+    params: its parameters, arrays or shapes.
+    batch: {name: shape struct}.
+  """
+  rows = batch['input_ids'].shape[0]
+  batch = {**batch, 'row_keys': jax.ShapeDtypeStruct((rows, 2), np.uint32)}
+
+  def gradient(params, batch, key):
+    rest = objective.normalizers(batch), objective.carry(rows), key, True
+    return jax.grad(lambda params: objective.loss(params, batch, *rest)[0])(params)
+
+  with jax.default_matmul_precision('default'):  # `products` tells precisions apart
+    traced = jax.make_jaxpr(gradient)(params, batch, jax.eval_shape(jax.random.key, 0)).jaxpr
+  used, _ = partial_eval.dce_jaxpr(traced, [True] * len(traced.outvars))
+  return products(used)
+
+
+def products(jaxpr) -> float:
+  """Operations of the matrix products of a program, those of a scan once per turn. Products of the
+  highest precision only move rows, and do not count.
+  """
+  total = 0.0
+  for eqn in jaxpr.eqns:
+    exact = jax.lax.Precision.HIGHEST in (eqn.params.get('precision') or ())
+    if eqn.primitive.name == 'dot_general' and not exact:
+      (contracted, _), _ = eqn.params['dimension_numbers']
+      of_one = [eqn.invars[0].aval.shape[axis] for axis in contracted]
+      total += 2.0 * float(np.prod(eqn.outvars[0].aval.shape)) * float(np.prod(of_one))
+    times = eqn.params['length'] if eqn.primitive.name == 'scan' else 1
+    total += times * sum(map(products, inner(eqn)))
+  return total
+
+
+def inner(eqn):
+  """The programs in an equation."""
+  for value in eqn.params.values():
+    for part in value if isinstance(value, tuple | list) else (value,):
+      part = getattr(part, 'jaxpr', part)
+      if hasattr(part, 'eqns'):
+        yield part
+
+
 def parameters(shapes: dict) -> int:
   """How many numbers {path: shape} holds."""
   return int(sum(np.prod(s, dtype=np.int64) for s in shapes.values()))
@@ -37,9 +89,8 @@ def parameters(shapes: dict) -> int:
 class Meter:
   """Tokens per second, between steps that were waited for: the host runs ahead."""
 
-  def __init__(self, phase_run, state):
+  def __init__(self, phase_run):
     self._run = phase_run
-    self._flops = phase_run.objective.flops(state.params, phase_run.feature_shapes)
     of_one = peak(phase_run.mesh.devices.flat[0])
     self._peak = of_one * phase_run.mesh.size if of_one else None
     # (step, time) of the last figure, and of the last step that was waited for
@@ -65,7 +116,7 @@ class Meter:
     count, seconds = (b - a for a, b in zip(self._since, self._last))
     self._since = self._last
     per_second = count / seconds
-    mfu = {'mfu': self._flops * per_second / self._peak} if self._peak and self._flops else {}
+    mfu = {'mfu': self._run.flops * per_second / self._peak} if self._peak else {}
     return {'tokens_per_second': per_second * self._run.tokens, **mfu}
 
   def place(self, step) -> dict:

@@ -110,7 +110,7 @@ class Loop:
     if step >= phase_run.end_step or self._out_of_patience(step, phase_run):
       return state
     update, evaluate = phase_runs.train_step(phase_run), phase_runs.evaluation(phase_run)
-    meter = cost.Meter(phase_run, state)
+    meter = cost.Meter(phase_run)
     running, depth = collections.deque(), _most_in_flight()
     self.progress.say(
       f'phase {phase_run.phase.index} · steps {step + 1:,} to {phase_run.end_step:,} · '
