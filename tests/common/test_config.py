@@ -185,23 +185,6 @@ def test_each_field_that_is_not_machinery_is_refused_by_its_key_when_it_changes_
         workdir.check_same_run(tmp_path, changed, 'hash')
 
 
-@pytest.mark.parametrize('optimizer', [parts.adamw, parts.adamw_uncorrected, parts.lamb])
-def test_a_run_of_the_first_version_that_is_read_resumes_with_the_fields_added_since(
-  tmp_path, optimizer
-):
-  config = _config(optimizer=optimizer())
-  stored = json.loads(configuration.to_json(config))
-  stored.pop('batch_tokens')
-  del stored['optimizer']['rates'], stored['optimizer']['clip_groups']
-  (tmp_path / 'config.json').write_text(json.dumps(stored))
-  workdir.check_same_run(tmp_path, config, 'hash')
-  changed = _config(optimizer=optimizer(rates=((r'^encoder/', 0.5),)))
-  again = configuration.from_json(configuration.to_json(changed))
-  assert not configuration.differences(configuration.flatten(changed), configuration.flatten(again))
-  with pytest.raises(errors.UserError, match='optimizer.rates'):
-    workdir.check_same_run(tmp_path, changed, 'hash')
-
-
 def test_the_published_recipes_hold_the_papers_values():
   config = bert.get_config('base')
   assert (config.batch_size, configuration.total_steps(config)) == (256, 1_000_000)
