@@ -174,7 +174,6 @@ def test_lost_characters_are_told_with_the_setting_and_the_remedy_works(
     ({'train': 600, 'held_out': 24}, 11_856, 'one for 19 characters'),  # Chinese sentences
     ({'train': 40, 'held_out': 0}, 1_000, 'one for 25 characters'),  # Thai phrases
     ({'train': 100, 'held_out': 20}, 1_100, ''),  # long words of Tamil
-    ({'train': None, 'held_out': None}, 0, ''),  # of an earlier version
   ],
 )
 def test_words_by_blanks_that_are_sentences_are_told(words, characters, told):
