@@ -42,7 +42,7 @@ class Head(NamedTuple):
   Attributes:
     name: among the parameters of a network.
     module: class of the linen module. Fields of it named in OF_ENCODER are the encoder's.
-    reads: predictions | tokens | rows: how many vectors go through it, which its products cost.
+    reads: predictions | tokens | rows: which vectors go through it.
     inputs: (encoder, params of the network, vectors, batch of rows) → arguments of the module.
     fields: further fields of the module.
     tied: whether it decodes by the word table.
