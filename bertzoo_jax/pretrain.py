@@ -147,8 +147,7 @@ def _report(result, entropy, workdir) -> None:
     saved = f'at step {step:,} of {end:,} and saved' if step else 'before the first step'
     print(f'stopped {saved}: run the same line to resume', flush=True)
   else:
-    counted = '' if flops is None else f' · {flops:.3e} FLOPs'
-    print(f'done: {step:,} steps in {workdir}{counted}', flush=True)
+    print(f'done: {step:,} steps in {workdir} · {flops:.3e} FLOPs', flush=True)
   if (loss := held_out.get('held_out_mlm_loss')) is not None:
     below = entropy - loss
     where = 'above it: not yet more than word counts (see docs/settings.md)'

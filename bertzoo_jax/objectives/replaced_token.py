@@ -80,7 +80,7 @@ def replaced_token_frozen(encoder, ops=operations.PLAIN, *, fields) -> objective
   base = _objective(generator, loss, fields.head)
   discriminator, left = base.networks
   return base._replace(
-    networks=(discriminator, left._replace(trained=False)),
+    networks=(discriminator, left),
     frozen=('^generator/',),
     inherits=(('^encoder/', 'generator/encoder/'),),
   )

@@ -39,7 +39,7 @@ def run(
   accumulation: fields.COUNT = 1,
   unroll: fields.COUNT_OR_0_OR_AUTO = 'auto',
   remat: fields.one_of('auto', 'none', 'sublayers', 'feed_forward', 'full') = 'auto',
-  kernels: fields.one_of('auto', 'xla', 'fused', 'fused_hashed', 'cudnn') = 'auto',
+  kernels: fields.one_of('auto', 'xla', 'fused', 'cudnn') = 'auto',
   log_every: fields.COUNT = 100,
   eval_every: fields.STEPS = 10_000,
   eval_batches: fields.COUNT = 50,
@@ -69,7 +69,7 @@ def run(
   remat: which activations of a layer are saved: auto (the most that fits a TPU, elsewhere all) |
     none (all) | sublayers | feed_forward (its result) | full (nothing).
   kernels: of attention and norms: auto (fused on TPUs, cuDNN or XLA on GPUs, else XLA) | xla |
-    fused | fused_hashed (a TPU's dropout as any machine draws it) | cudnn.
+    fused | cudnn.
   log_every, eval_every: steps; eval_every 0 evaluates at the end only.
   eval_batches: of held-out rows, at most.
   save_minutes: between checkpoints.

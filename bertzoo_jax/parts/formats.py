@@ -43,7 +43,7 @@ def segment_pairs(
   pairs: fields.one_of('nsp', 'sop', 'none') = 'nsp',
   short_rate: fields.SHARE = 0.1,
   negative_rate: fields.SHARE = 0.5,
-  negatives: fields.one_of('documents', 'same_document', 'pool') = 'documents',
+  negatives: fields.one_of('documents', 'pool') = 'documents',
   lone_sentences: fields.one_of('random', 'skip') = 'random',
 ):
   """Two segments of several sentences (Devlin et al. 2018 A.2).
@@ -52,9 +52,8 @@ def segment_pairs(
     et al. 2019 §3.1) | none (true, no label).
   short_rate: share of document visits with a random shorter target length.
   negative_rate: of the coin for a false or swapped pair.
-  negatives: of nsp: documents (from a random other one) | same_document (from another place of the
-    first segment's document) | pool (a segment of the row that is next when 1,000 rows are
-    shuffled; code of ERNIE 1.0).
+  negatives: of nsp: documents (from a random other one) | pool (a segment of the row that is next
+    when 1,000 rows are shuffled; code of ERNIE 1.0).
   lone_sentences: chunks of one sentence: random (a random partner, label 1, so that more than
     negative_rate ends up 1; BERT, and ALBERT's release) | skip (they make no row).
   """
