@@ -58,6 +58,7 @@ def pretrain(
   init: str | None = None,
   resume_moments: bool = False,
   init_layers: str = '',
+  vocabulary: str = 'same',
 ) -> dict:
   """Trains; returns {'step', 'end', 'interrupted', 'held_out': metrics, 'entropy': nats, 'flops':
   of the whole run}.
@@ -66,14 +67,15 @@ def pretrain(
   several. cache_dir: local folder for the mirror of a corpus in an object store. init: address of
   weights to begin with, or one for each network by comma; init_layers: its layers to take
   (initial_weights.layers_of), '' for all; resume_moments: begin at the step of `init`, with its
-  optimizer's state. None of these three is used when the run is resumed.
+  optimizer's state; vocabulary: carry makes the word tables of another vocabulary those of the
+  corpus's. None of these four is used when the run is resumed.
 
   Raises UserError for anything that does not fit, before anything is written; TryAgain for storage
   that may answer the next time, or another job in the workdir; Stopped for a run that must not go
   on, such as one with numbers that are not finite.
   """
   distributed.join()
-  first = start.First(init and os.fspath(init), init_layers, resume_moments)
+  first = start.First(init and os.fspath(init), init_layers, resume_moments, vocabulary)
   with preemption.Preemption().listening() as notice:
     run = resolve.run(config)
     if not config.epochs:  # else its steps are known once the rows are counted
@@ -172,6 +174,7 @@ def main(_):
     init=_INIT.value,
     resume_moments=_RESUME_MOMENTS.value,
     init_layers=_INIT_LAYERS.value,
+    vocabulary=_VOCABULARY.value,
   )
 
 
@@ -198,5 +201,12 @@ if __name__ == '__main__':
     'init_layers',
     '',
     'Layers of --init that make a shallower network: first:N, every:K, or numbers from 0 by comma.',
+  )
+  _VOCABULARY = flags.DEFINE_enum(
+    'vocabulary',
+    'same',
+    ['same', 'carry'],
+    'Vocabulary of --init: same as that of the corpus, or carry: of another one each piece of the '
+    'corpus takes the row of the same piece, else the mean of its old tokens.',
   )
   cli.run(main, distributed.leave)

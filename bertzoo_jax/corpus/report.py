@@ -162,7 +162,8 @@ def describe(manifest: dict, where: str) -> str:
       f'blanks between its words, and is config.corpus.words={manifest["corpus"]["words"]} meant? '
       'Few whole words fit into the tokens that a row may mask.'
     )
-  notes = unlike_words(manifest) + doctor.describe(report['text'])
+  trained = str(manifest['plan']['tokenizer_hash']).startswith('trained')
+  notes = unlike_words(manifest) + doctor.describe(report['text'], trained)
   lines += [f'  note: {sentence}' for sentence in notes] + _lost_characters(manifest)
   if not splits['held_out']['documents']:
     lines.append(
