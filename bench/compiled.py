@@ -71,7 +71,7 @@ def train_step(
       config[section][field] = type(config[section][field])(value)
   config = ml_collections.ConfigDict(config).lock()
   predictions = PREDICTIONS[length]
-  features = {k: ((rows, length), np.int32) for k in ('input_ids', 'segment_ids', 'pack_ids')}
+  features = {k: ((rows, length), np.int32) for k in ('input_ids', 'token_type_ids', 'segment_ids')}
   features |= {k: ((rows, predictions), np.int32) for k in ('masked_positions', 'masked_targets')}
   features['masked_weights'] = ((rows, predictions), np.float32)
   stand_in = data.Data(

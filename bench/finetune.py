@@ -159,8 +159,8 @@ def theirs(args, folder):
     tensors.append(
       {
         'input_ids': torch.from_numpy(np.asarray(batch['input_ids'], np.int64)),
-        'token_type_ids': torch.from_numpy(np.asarray(batch['segment_ids'], np.int64)),
-        'attention_mask': torch.from_numpy(np.asarray(batch['pack_ids'] > 0, np.int64)),
+        'token_type_ids': torch.from_numpy(np.asarray(batch['token_type_ids'], np.int64)),
+        'attention_mask': torch.from_numpy(np.asarray(batch['segment_ids'] > 0, np.int64)),
         'labels': torch.from_numpy(np.asarray(batch['labels'], np.int64)),
       }
     )

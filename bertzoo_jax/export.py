@@ -250,7 +250,7 @@ def _verify(directory, a, encoder, params, special, tokenizer, length):
   rows = verify.compare_logits(
     verify.our_logits(computed.encoder, params, batch),
     _read_again(directory, params, batch) if missing else verify.logits(directory, a, batch),
-    batch['pack_ids'],
+    batch['segment_ids'],
     computed.unread,
   )
   if a.tokens is not None and not missing:

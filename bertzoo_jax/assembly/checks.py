@@ -90,6 +90,8 @@ def of_rows(config, features, network, objective):
   """Raises UserError if an objective cannot learn from the rows of a phase. features: names of the
   batch features that format and masking write. network: the encoder.
   """
+  part = f'objective={config.objective.name}, encoder={config.encoder.name}'
+  errors.refuse_pack_ids((*objective.reads, *objective.may_read), part)
   if missing := [name for name in objective.reads if name not in features]:
     raise errors.UserError(
       f'objective={config.objective.name} needs {", ".join(missing)}, which '

@@ -302,7 +302,11 @@ class Pipeline:
 
   def check(self, name: str) -> None:
     """Raises UserError if the masking of this name writes other features than it declares."""
-    written = self._masking.apply(*self._step_rows(0))
+    try:
+      written = self._masking.apply(*self._step_rows(0))
+    except KeyError as e:
+      errors.refuse_pack_ids(e.args, f'masking={name}')
+      raise
     for feature, (shape, dtype) in self.features.items():
       declared = f'{np.dtype(dtype).name} {[self._place.rows, *shape[1:]]}'
       found = written.get(feature)
@@ -334,7 +338,7 @@ class Pipeline:
     the same masks.
 
     More rows than n batches hold: evenly spaced ones, and of lanes the first n steps. Rows that
-    fill the last batch are padding throughout (pack_ids 0) and predict nothing.
+    fill the last batch are padding throughout (segment_ids 0) and predict nothing.
     """
     total, size, place = self.rows_per_epoch, self._place.batch_size, self._place
     rows = np.arange(-(-total // size) * size)
@@ -345,7 +349,7 @@ class Pipeline:
       here = rows[first : first + size][place.first : place.first + place.rows]
       features, keys = self._source.rows(0, here % total, shuffled=False)
       batch = self._finish(self._masking, self._with_causal(features, keys), keys)
-      for name in ('masked_weights', 'pack_ids'):
+      for name in ('masked_weights', 'segment_ids'):
         batch[name] = np.where((here < total)[:, None], batch[name], 0).astype(batch[name].dtype)
       yield batch
 
@@ -373,7 +377,7 @@ class Pipeline:
 
   def _describe(self):
     """{name: (shape of the global batch, dtype)} of the features of a batch."""
-    names = ['input_ids', 'segment_ids', 'pack_ids'] + ['position_ids'] * self._format.packed
+    names = ['input_ids', 'token_type_ids', 'segment_ids'] + ['position_ids'] * self._format.packed
     features = {name: ((self._place.length,), np.int32) for name in names}
     if self._format.has_pairs:
       features['pair_labels'] = ((), np.int32)

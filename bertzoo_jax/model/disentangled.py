@@ -92,7 +92,7 @@ class Disentangled(nn.Module):
   initializer: str
   initializer_range: float
 
-  reads = ('input_ids', 'segment_ids', 'pack_ids')
+  reads = ('input_ids', 'token_type_ids', 'segment_ids')
   axes = (*AXES, *transformer.AXES, *blocks.AXES)
   row_vectors = protocol.first_token
   plan = transformer.Transformer.plan
@@ -227,7 +227,7 @@ class Disentangled(nn.Module):
 
   def _convolve(self, told, x_BLD):
     """norm(x_BLD + a convolution of the first layer's input) (He et al. 2020 §A.7, code)."""
-    around = layers.neighbours(told.embedded_BLD, told.batch['pack_ids'], self.convolution_size)
+    around = layers.neighbours(told.embedded_BLD, told.batch['segment_ids'], self.convolution_size)
     y_BLD = layers.dropout(self.convolution(around), self.dropout, told.convolution_keys_B2)
     y_BLD = layers.activation(self.convolution_activation)(y_BLD)
     return _real(self.convolution_norm(x_BLD + y_BLD), told.batch)
@@ -289,7 +289,7 @@ class Embeddings(transformer.Embeddings):
 
 def _real(x_BLD, batch):
   """x_BLD with 0 for padding."""
-  return jnp.where(batch['pack_ids'][:, :, None] > 0, x_BLD, 0)
+  return jnp.where(batch['segment_ids'][:, :, None] > 0, x_BLD, 0)
 
 
 def _common_key(batch):

@@ -105,7 +105,7 @@ class Modern(nn.Module):
   @property
   def reads(self) -> tuple[str, ...]:
     """Batch features."""
-    return ('input_ids', *['segment_ids'] * bool(self.type_vocab_size), 'pack_ids')
+    return ('input_ids', *['token_type_ids'] * bool(self.type_vocab_size), 'segment_ids')
 
   @property
   def plan(self) -> stack.Plan:

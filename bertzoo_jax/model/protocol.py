@@ -49,7 +49,7 @@ class Encoder(Protocol):
     num_layers, hidden_size: number of layers, D.
     activation, norm_eps, kernel_init: heads are made alike: name in layers.ACTIVATIONS, epsilon,
       (key, shape) → float32.
-    reads: batch features that it needs, among them input_ids and pack_ids. position_ids are read
+    reads: batch features that it needs, among them input_ids and segment_ids. position_ids are read
       where a format writes them.
     axes: axes of its parameters that a mesh may split, an ordered table as blocks.AXES.
   """

@@ -62,7 +62,7 @@ class Transformer(nn.Module):
   initializer_range: float
 
   left_to_right = True
-  reads = ('input_ids', 'segment_ids', 'pack_ids')
+  reads = ('input_ids', 'token_type_ids', 'segment_ids')
   axes = (*AXES, *blocks.AXES)
   row_vectors = protocol.first_token
   predictions = protocol.gathered
@@ -241,7 +241,9 @@ class Embeddings(nn.Module):
       x_BLE += positions[batch['position_ids']] if 'position_ids' in batch else positions[:length]
     if self.type_vocab_size:
       # A product with 0 and 1 is exact, and its gradient is no scatter onto two rows.
-      segments_BLT = jax.nn.one_hot(batch['segment_ids'], self.type_vocab_size, dtype=jnp.float32)
+      segments_BLT = jax.nn.one_hot(
+        batch['token_type_ids'], self.type_vocab_size, dtype=jnp.float32
+      )
       exact = jax.lax.Precision.HIGHEST
       x_BLE += jnp.einsum('BLT,TE->BLE', segments_BLT, self.type(), precision=exact)
     return x_BLE

@@ -87,7 +87,7 @@ class TwoStream(nn.Module):
   embedding_norm = False
   left_to_right = True
   type_vocab_size = 3  # two, and the classifier's own
-  reads = ('input_ids', 'segment_ids', 'pack_ids')
+  reads = ('input_ids', 'token_type_ids', 'segment_ids')
   padding_side = 'left'
   axes = (*AXES, *transformer.AXES, *blocks.AXES)
   kernel_init = transformer.Transformer.kernel_init
@@ -171,7 +171,7 @@ class TwoStream(nn.Module):
       memory_nBMD = jnp.moveaxis(self._remembered(memory, batch, length), 1, 0)
     size = 0 if memory_nBMD is None else self.memory_length
     block, visible = self._block(), _visibility(batch, size)
-    segments_BL = batch['segment_ids']
+    segments_BL = batch['token_type_ids']
     mirrored_B = batch.get('direction')
     table_TD = self._sinusoids(size + length)
     if dropout_keys_B2 is not None:
@@ -228,7 +228,7 @@ class TwoStream(nn.Module):
   def row_vectors(self, hidden_BLD, batch):
     """[B, D]: the last token of each row, its classifier."""
     length = hidden_BLD.shape[1]
-    last_B = jnp.max(jnp.where(batch['pack_ids'] > 0, jnp.arange(length), 0), axis=1)
+    last_B = jnp.max(jnp.where(batch['segment_ids'] > 0, jnp.arange(length), 0), axis=1)
     return protocol.gather(hidden_BLD, last_B[:, None])[:, 0]
 
   @nn.nowrap

@@ -77,7 +77,7 @@ def all_tokens_mlm(encoder, ops=operations.PLAIN, *, fields) -> objective.Object
       filled['input_ids'],
       original_BL,
     )
-    real_BL = (batch['pack_ids'] > 0).astype(jnp.float32)
+    real_BL = (batch['segment_ids'] > 0).astype(jnp.float32)
     every = {
       'all_tokens_loss': jnp.sum(real_BL * nll_BL),
       'all_tokens_accuracy': jnp.sum(real_BL * correct_BL),

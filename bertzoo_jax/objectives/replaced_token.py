@@ -248,7 +248,7 @@ def _discriminate(encoder, fields, ops, params, batch, rows, normalizers, key):
   hidden_BLD = networks.encode(encoder, params['encoder'], filled, key, ops)
   logits_BL = heads.replaced(fields.head).logits(encoder, params, hidden_BLD, batch)
   replaced_BL = filled_BL != original_BL
-  real_BL = (batch['pack_ids'] > 0).astype(jnp.float32)
+  real_BL = (batch['segment_ids'] > 0).astype(jnp.float32)
   total, weights_BL = _LOSS_OVER[fields.loss_over](real_BL, batch)
   summed = jnp.sum(weights_BL * _nll(logits_BL, replaced_BL))
   flagged_BL = logits_BL > 0

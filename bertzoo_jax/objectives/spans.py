@@ -28,7 +28,7 @@ def span(encoder, ops=operations.PLAIN, *, head='linear', sift=None):
   def outputs(params, hidden_BLD, batch, key):
     del key
     logits = scores.logits(encoder, params, hidden_BLD, batch)
-    mask = lambda x_BL: jnp.where(batch['pack_ids'] > 0, x_BL, modules.FORBIDDEN)
+    mask = lambda x_BL: jnp.where(batch['segment_ids'] > 0, x_BL, modules.FORBIDDEN)
     return {name: mask(x_BL) for name, x_BL in zip(('start', 'end'), logits)}
 
   forms = {'start': 'classes', 'end': 'classes'}

@@ -181,7 +181,7 @@ def outputs(encoder, params, split, task, batch_size: int = 64) -> dict[str, np.
         # the last batch is filled up with copies; their outputs are dropped
         x = np.asarray(found[name])[: len(numbers)]
         if axis == 'tokens':
-          x = x[batch['pack_ids'][: len(numbers)] > 0]
+          x = x[batch['segment_ids'][: len(numbers)] > 0]
         if name not in out:
           size = len(split.ids) if axis == 'tokens' else len(split)
           out[name] = np.zeros((size, *x.shape[1:]), np.float32)

@@ -87,6 +87,7 @@ def show(
   _check_network(fields, corpus, pipe.features)
   if npz is not None:
     meta = {
+      'format_version': 2,  # 1 had segment_ids as pack_ids, and token_type_ids as segment_ids
       **dict(vocab_size=corpus.vocab_size, special=corpus.special, corpus_hash=corpus.hash),
       **{name: corpus.manifest[name] for name in ('tokenizer_hash', 'tokenizer', 'corpus')},
       'steps': [first, end],

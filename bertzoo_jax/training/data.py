@@ -8,7 +8,7 @@ import numpy as np
 
 from bertzoo_jax.common import errors
 
-_SEGMENTS = 3  # the most any network of the zoo tells apart
+_TOKEN_TYPES = 3  # the most any network of the zoo tells apart
 
 
 class PhaseData(NamedTuple):
@@ -67,10 +67,11 @@ def check_ids(batch: dict, vocab_size: int, where: str) -> None:
   """Raises UserError, beginning with `where`, for values outside their table: on a device they
   would silently give NaN, or the last row of the table.
 
-  batch: of one step. Ids are below vocab_size, positions below the length of the rows, segments
+  batch: of one step. Ids are below vocab_size, positions below the length of the rows, token types
   below 3, labels of pairs 0 or 1. A row without position_ids is one pack, without padding inside:
   kernels rely on it.
   """
+  errors.refuse_pack_ids(batch, where)
   length = batch['input_ids'].shape[-1] if 'input_ids' in batch else 0
   of_text = 'the corpus was made with another tokenizer or is damaged; prepare it again'
   ids = 'id', vocab_size, 'the vocabulary ends', of_text
@@ -80,7 +81,7 @@ def check_ids(batch: dict, vocab_size: int, where: str) -> None:
     'masked_targets': ids,
     'sampled_ids': ids,
     'masked_positions': ('position', length, 'they end', made),
-    'segment_ids': ('segment', _SEGMENTS, 'they end', made),
+    'token_type_ids': ('token type', _TOKEN_TYPES, 'they end', made),
     'pair_labels': ('label', 2, 'they end', made),
     'causal': ('label', 2, 'they end', made),
   }.items():
@@ -90,10 +91,10 @@ def check_ids(batch: dict, vocab_size: int, where: str) -> None:
         raise errors.UserError(
           f'{where}: {name} has the {kind} {low if low < 0 else high}, {ends} at {end - 1}: {why}.'
         )
-  if 'pack_ids' in batch and 'position_ids' not in batch:
-    real = batch['pack_ids'] > 0
+  if 'segment_ids' in batch and 'position_ids' not in batch:
+    real = batch['segment_ids'] > 0
     borders = np.count_nonzero(np.diff(real, axis=-1, prepend=False, append=False), axis=-1)
-    if (batch['pack_ids'] > 1).any() or (borders > 2).any():
+    if (batch['segment_ids'] > 1).any() or (borders > 2).any():
       raise errors.UserError(
         f'{where}: a row has several packs, or padding between tokens, and no position_ids: write '
         'them (Format.packed).'

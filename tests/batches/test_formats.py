@@ -63,16 +63,20 @@ def _batch(lengths, length, name, key=KEY, **fields):
   rows = form.rows(key)
   if not len(rows):  # no chunk is left: the pipeline refuses it
     none = np.zeros((0, length), np.int32)
-    return {'input_ids': none, 'pack_ids': none, 'pair_labels': none[:, 0]}, form
+    return {'input_ids': none, 'segment_ids': none, 'pair_labels': none[:, 0]}, form
   spans = form.spans(key, rows, np.arange(len(rows)))
   features = rows_lib.assemble(spans, len(rows), length, split.gather, SPECIAL, form.packed)
-  data.check_ids({k: x for k, x in features.items() if k in ('pack_ids', 'position_ids')}, 0, name)
+  data.check_ids(
+    {k: x for k, x in features.items() if k in ('segment_ids', 'position_ids')}, 0, name
+  )
   return features, form
 
 
 def _tokens(features):
   """The rows without padding, as lists."""
-  return [row[pack > 0].tolist() for row, pack in zip(features['input_ids'], features['pack_ids'])]
+  return [
+    row[pack > 0].tolist() for row, pack in zip(features['input_ids'], features['segment_ids'])
+  ]
 
 
 def _cut(sentence, capacity):
@@ -110,8 +114,9 @@ def test_full_sentences_are_packed_greedily_over_document_borders(
   assert _tokens(features) == _full_sentences_literally(
     _documents(lengths), length, document_separator, sentence_separators
   )
-  assert (features['segment_ids'] == 0).all() and set(np.unique(features['pack_ids'])) <= {0, 1}
-  assert ((features['input_ids'] == 0) == (features['pack_ids'] == 0)).all()
+  assert (features['token_type_ids'] == 0).all()
+  assert set(np.unique(features['segment_ids'])) <= {0, 1}
+  assert ((features['input_ids'] == 0) == (features['segment_ids'] == 0)).all()
 
 
 # --- doc sentences ---
@@ -144,7 +149,7 @@ def test_doc_sentences_never_cross_documents_and_pack_their_ends(
   assert _tokens(features) == [[t for segment in row for t in segment] for row in expected]
   for row, segments in enumerate(expected):
     used = sum(map(len, segments))
-    assert features['pack_ids'][row, :used].tolist() == [
+    assert features['segment_ids'][row, :used].tolist() == [
       i + 1 for i, segment in enumerate(segments) for _ in segment
     ]
     assert features['position_ids'][row, :used].tolist() == [
@@ -256,7 +261,7 @@ def test_segment_pairs_are_those_of_the_literal_walk(
   for row, (a, b, _) in enumerate(expected):
     used = len(a) + len(b) + 3
     segments = [0] * (len(a) + 2) + [1] * (len(b) + 1) + [0] * (length - used)
-    assert features['segment_ids'][row].tolist() == segments
+    assert features['token_type_ids'][row].tolist() == segments
     assert a and b and used <= length
 
 

@@ -82,7 +82,7 @@ def test_a_goes_on_from_the_reused_part_and_a_true_b_from_a_at_the_end_of_a_sent
   features, _, stream, borders = _make(lengths, random_rate=0.0)
   cuts = set(borders)
   for ids, segments, direction in zip(
-    features['input_ids'], features['segment_ids'], features['direction']
+    features['input_ids'], features['token_type_ids'], features['direction']
   ):
     text, edge = (stream[::-1], {len(stream) - c for c in cuts}) if direction else (stream, cuts)
     where = {tuple(text[i : i + 5]): i for i in range(len(text))}
@@ -103,7 +103,7 @@ def test_a_random_b_is_a_run_from_the_start_of_a_sentence_in_the_same_lane():
   features, _, stream, borders = _make([[5] * 30] * 8, random_rate=1.0)
   half, seen = len(stream) // 2, 0
   for row, (ids, segments, direction) in enumerate(
-    zip(features['input_ids'], features['segment_ids'], features['direction'])
+    zip(features['input_ids'], features['token_type_ids'], features['direction'])
   ):
     text, edge = (
       (stream[::-1], {len(stream) - c for c in borders}) if direction else (stream, set(borders))
@@ -128,7 +128,7 @@ def test_a_pair_is_labelled_1_where_its_b_is_random_as_it_is_in_half_of_the_rows
   features = _make(lengths, both_directions=False)[0]
   near = 0
   for ids, segments, label in zip(
-    features['input_ids'], features['segment_ids'], features['pair_labels']
+    features['input_ids'], features['token_type_ids'], features['pair_labels']
   ):
     _, a, b = _parts(ids, segments, 8)
     assert label or 0 < b[0] - a[0] <= 13, 'A and B have 13 places together'
@@ -140,7 +140,7 @@ def test_a_pair_is_labelled_1_where_its_b_is_random_as_it_is_in_half_of_the_rows
 def test_marks_go_with_their_tokens_and_no_word_goes_on_over_the_border_of_a_run(both):
   features, _, _, _ = _make([[5] * 30] * 8, both_directions=both)
   for ids, marks, segments, direction in zip(
-    features['input_ids'], features['units'], features['segment_ids'], features['direction']
+    features['input_ids'], features['units'], features['token_type_ids'], features['direction']
   ):
     b = int(np.flatnonzero(segments)[0])
     runs = slice(0, 8), slice(8, b - 1), slice(b, len(ids) - 2)

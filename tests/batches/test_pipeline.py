@@ -272,7 +272,7 @@ def test_evaluation_covers_the_held_out_rows_once_with_fixed_masks():
   tokens = np.concatenate([with_targets(b) for b in batches])[:n]
   # in the order of the text, nothing lost
   assert tokens[tokens >= 5].tolist() == _text(9, seed=1)[0].tolist()
-  real = np.concatenate([b['pack_ids'] for b in batches]).sum(1)
+  real = np.concatenate([b['segment_ids'] for b in batches]).sum(1)
   # what is counted by tokens counts no filler, whose masks nobody fills
   assert (real[:n] > 0).all() and not real[n:].any()
   halves = [
@@ -339,7 +339,7 @@ def test_evaluation_of_pairs_has_each_row_once_and_padding_behind_the_last(size)
   pipe = _build('segment_pairs', split='held_out', batch_size=size)
   n, batches = pipe.rows_per_epoch, list(pipe.evaluation_batches(1000))
   assert n % 8 and n < 64 and len(batches) == -(-n // size)
-  real = np.concatenate([b['pack_ids'] for b in batches]).any(axis=1)
+  real = np.concatenate([b['segment_ids'] for b in batches]).any(axis=1)
   assert real.tolist() == [i < n for i in range(len(real))]
 
 

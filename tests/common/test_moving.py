@@ -65,7 +65,7 @@ def test_the_batches_of_a_moving_rate_are_those_of_each_rate_alone(corpus):
       fixed.masking.rate, fixed.moving = rate, ()
       alone = pipeline.of_phase(corpus, type(phase)(**{**vars(phase), 'config': fixed})).batch(step)
       # BERT's rate counts the tokens of the row with its special ones
-      excess_B = batch['masked_weights'].sum(1) - rate * (batch['pack_ids'] > 0).sum(1)
+      excess_B = batch['masked_weights'].sum(1) - rate * (batch['segment_ids'] > 0).sum(1)
       assert np.abs(excess_B).max() <= 1, 'tokens more or less than the rate asks of a row'
       many = alone['masked_positions'].shape[1]
       assert batch['masked_positions'].shape[1] == line.num_predictions >= many

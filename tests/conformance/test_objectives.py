@@ -123,12 +123,12 @@ def test_a_row_of_padding_changes_neither_loss_nor_metrics(learned):
 def padding_is_silent(objective, params):
   """The last row of a batch is a copy, as `Pipeline.evaluation_batches` fills the last one."""
   batch = rows(objective)
-  batch['pack_ids'][-1], batch['masked_weights'][-1] = 0, 0
+  batch['segment_ids'][-1], batch['masked_weights'][-1] = 0, 0
   fewer = {name: x[:-1] for name, x in batch.items()}
   counted = [objective.normalizers(b) for b in (batch, fewer)]
   assert counted[0] == counted[1], 'a row of padding is counted by normalizers'
   other = {name: np.concatenate([x[:-1], x[:1]]) for name, x in batch.items()}
-  other['pack_ids'], other['masked_weights'] = batch['pack_ids'], batch['masked_weights']
+  other['segment_ids'], other['masked_weights'] = batch['segment_ids'], batch['masked_weights']
   one, two = (small.evaluate(objective, params, b, counted[0]) for b in (batch, other))
   assert small.worst(one, two) < 1e-6, 'a row of padding counts: weigh rows by networks.row_weights'
 
@@ -229,7 +229,7 @@ def test_an_objective_reads_the_features_it_says(learned):
   found = small.evaluate(objective, params, {name: batch[name] for name in reads})[0][0]
   assert found == (small.evaluate(objective, params, batch)[0][0])
   # An encoder without segments reads none.
-  for name in set(objective.reads) - {'segment_ids'}:
+  for name in set(objective.reads) - {'token_type_ids'}:
     with pytest.raises(KeyError):
       small.evaluate(objective, params, {k: v for k, v in batch.items() if k != name})
 
@@ -261,7 +261,7 @@ def test_a_batch_with_nothing_to_count_has_loss_0_and_no_gradient(learned):
   objective, params = learned
   batch = {**rows(objective), 'masked_weights': np.zeros((4, PREDICTIONS), np.float32)}
   if any(float(total) for total in objective.normalizers(batch).values()):
-    batch |= {'pack_ids': np.zeros((4, LENGTH), np.int32)}
+    batch |= {'segment_ids': np.zeros((4, LENGTH), np.int32)}
   (loss, _), gradients = small.evaluate(objective, params, batch)
   assert np.isfinite(loss) and all(np.isfinite(x).all() for x in jax.tree.leaves(gradients))
   if not any(float(total) for total in objective.normalizers(batch).values()):

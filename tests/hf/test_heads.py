@@ -148,7 +148,7 @@ def batches(encoder, pad, head=heads.ROW):
       small.VOCAB, length, encoder.type_vocab_size, pad, padding=encoder.padding_side
     )
     at = 0 if encoder.padding_side == 'left' else -1
-    assert made['pack_ids'][:, at].min() == 0 and made['pack_ids'][:, ~at].min() == 1
+    assert made['segment_ids'][:, at].min() == 0 and made['segment_ids'][:, ~at].min() == 1
     made = verify.with_single_texts(made)
     yield verify.as_options(made) if head == heads.CHOICE else made
 

@@ -208,15 +208,15 @@ def test_a_reference_that_leaves_something_out_fails(run, tmp_path, monkeypatch,
 
 
 def test_nothing_compared_fails():
-  pack_ids = np.ones((2, 3), np.int32)
-  rows = verify.compare_logits({}, {'unloaded': []}, pack_ids)
+  segment_ids = np.ones((2, 3), np.int32)
+  rows = verify.compare_logits({}, {'unloaded': []}, segment_ids)
   assert [r.holds for r in rows] == [True, False]
   assert rows[1].difference == 'neither side has a head to compare'
   for empty in (np.zeros((2, 3, 0)), np.zeros((0, 3, 4))):
-    rows = verify.compare_logits({'mlm': empty}, {'mlm': empty, 'unloaded': []}, pack_ids)
+    rows = verify.compare_logits({'mlm': empty}, {'mlm': empty, 'unloaded': []}, segment_ids)
     assert not rows[1].holds and rows[1].difference == 'no number to compare'
   x = np.zeros((2, 3, 4))
-  rows = verify.compare_logits({'mlm': x}, {'mlm': x, 'unloaded': []}, 0 * pack_ids)
+  rows = verify.compare_logits({'mlm': x}, {'mlm': x, 'unloaded': []}, 0 * segment_ids)
   assert not rows[1].holds  # padding alone
 
 

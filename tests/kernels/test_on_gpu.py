@@ -35,7 +35,7 @@ def _packs(kind):
 def test_cudnn_computes_what_plain_attention_computes(kind):
   draw, ids = np.random.default_rng(1), _packs(kind)
   visible = {
-    'lengths': attention.of_batch({'pack_ids': ids}),
+    'lengths': attention.of_batch({'segment_ids': ids}),
     'packs': attention.same_pack(ids),
     'window': attention.same_pack(ids, (32, 32)),
   }[kind]
@@ -71,8 +71,8 @@ def _loss(name, dtype, device):
   draw, ids = np.random.default_rng(2), _packs('lengths')
   batch = dict(
     input_ids=draw.integers(5, VOCAB, (ROWS, LENGTH)).astype(np.int32),
-    segment_ids=np.zeros((ROWS, LENGTH), np.int32),
-    pack_ids=np.asarray(ids),
+    token_type_ids=np.zeros((ROWS, LENGTH), np.int32),
+    segment_ids=np.asarray(ids),
     masked_positions=draw.integers(0, LENGTH // 2, (ROWS, 20)).astype(np.int32),
     masked_targets=draw.integers(5, VOCAB, (ROWS, 20)).astype(np.int32),
     masked_weights=np.ones((ROWS, 20), np.float32),

@@ -77,7 +77,7 @@ def test_its_fields_make_roformer():
   batch = verify.random_batch(small.VOCAB, 40, 2, 0)
   vectors = verify.outputs(theirs, batch).last_hidden_state.numpy()
   ours = verify.our_logits(encoder, {'encoder': whole['encoder']}, batch)
-  found = verify.compare_logits(ours, {'vectors': vectors, 'unloaded': []}, batch['pack_ids'])
+  found = verify.compare_logits(ours, {'vectors': vectors, 'unloaded': []}, batch['segment_ids'])
   assert all(row.holds for row in found), verify.table(found)
 
 

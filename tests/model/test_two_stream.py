@@ -82,7 +82,7 @@ def torch_logits(model, batch, memory):
     mems=[torch.tensor(x).transpose(0, 1) for x in np.moveaxis(memory, 1, 0)],
     perm_mask=torch.tensor(hidden).float(),
     target_mapping=torch.tensor(np.eye(LENGTH)[places]).float(),
-    token_type_ids=torch.tensor(batch['segment_ids']),
+    token_type_ids=torch.tensor(batch['token_type_ids']),
     use_mems=True,
   )
   return out.logits, np.stack([x.numpy().swapaxes(0, 1) for x in out.mems], 1)
@@ -213,7 +213,7 @@ def test_rows_are_read_in_their_own_direction(learned):
 
 def test_the_classifier_of_a_row_is_its_last_token():
   hidden_BLD = jnp.arange(12.0).reshape(2, 3, 2)
-  batch = dict(pack_ids=np.array([[1, 1, 0], [0, 1, 1]]))
+  batch = dict(segment_ids=np.array([[1, 1, 0], [0, 1, 1]]))
   row_BD = small.encoder(section=small.TWO_STREAM).row_vectors(hidden_BLD, batch)
   np.testing.assert_array_equal(row_BD, [hidden_BLD[0, 1], hidden_BLD[1, 2]])
 

@@ -65,8 +65,8 @@ def batch(kind='classification'):
   labels = draw.integers(0, 3, ROWS).astype(np.int32)
   return {
     'input_ids': np.where(real, draw.integers(5, small.VOCAB, real.shape), 0).astype(np.int32),
-    'segment_ids': np.zeros(real.shape, np.int32),
-    'pack_ids': real.astype(np.int32),
+    'token_type_ids': np.zeros(real.shape, np.int32),
+    'segment_ids': real.astype(np.int32),
     'labels': {
       'classification': labels,
       'regression': labels.astype(np.float32),
@@ -204,7 +204,9 @@ def test_units_of_several_rows_have_a_perturbation_for_each_row():
   rates = dict(dropout=0.0, input_dropout=0.0)
   made = objectives.BY_NAME['choice'](encoder, head='tanh', **rates, sift=parts.sift(**ON))
   params, one = small.parameters(made, scale=0.2), batch()
-  units = {n: one[n].reshape(-1, options, LENGTH) for n in ('input_ids', 'segment_ids', 'pack_ids')}
+  units = {
+    n: one[n].reshape(-1, options, LENGTH) for n in ('input_ids', 'token_type_ids', 'segment_ids')
+  }
   units['label_weights'] = np.ones(ROWS // options, np.float32)
   units['labels'] = np.zeros(ROWS // options, np.int32)
   units['row_keys'] = row_keys.of_batch(jax.random.key(0), ROWS // options)
@@ -245,7 +247,7 @@ def test_starts_and_ends_are_compared_over_the_tokens_of_a_row(kind):
   objective, params = of(kind, 'transformer', dropout=0.0)
   rows = {**batch(), 'row_keys': row_keys.of_batch(jax.random.key(0), ROWS)}
   rows['labels'] = np.tile(np.array([[1, 2]], np.int32), (ROWS, 1))
-  rows['answer_mask'], rows['impossible'] = rows['pack_ids'], np.zeros(ROWS, np.float32)
+  rows['answer_mask'], rows['impossible'] = rows['segment_ids'], np.zeros(ROWS, np.float32)
   totals = objective.normalizers(rows)
   value, (_, sums) = objective.loss(params, rows, totals, (), jax.random.key(0), True)
   mean = float(sums['sift']['sift_divergence']) / float(totals['sift'])

@@ -35,8 +35,8 @@ def batch(length=LENGTH):
   mask[:, 0] = True
   return {
     'input_ids': np.where(real, ids, 0),
-    'segment_ids': np.zeros_like(ids),
-    'pack_ids': real.astype(np.int32),
+    'token_type_ids': np.zeros_like(ids),
+    'segment_ids': real.astype(np.int32),
     'row_keys': np.arange(2 * ROWS, dtype=np.uint32).reshape(ROWS, 2),
     'answer_mask': mask.astype(np.int32),
     'labels': np.asarray([[4, 6], [0, 0], [5, 5], [8, 9]], np.int32),
@@ -75,7 +75,7 @@ def test_the_end_depends_on_the_start_only_in_the_conditional_head():
     _, after = loss_of(objective, params, data)
     # of the first row, the loss of the start changes; all else is the end's
     if not differs:
-      log = jax.nn.log_softmax(jnp.where(data['pack_ids'] > 0, start['start'], -1e30))
+      log = jax.nn.log_softmax(jnp.where(data['segment_ids'] > 0, start['start'], -1e30))
       moved = (log[0, 4] - log[0, 5]) / 2
       np.testing.assert_allclose(after['span_loss'] - before['span_loss'], moved, atol=1e-5)
     else:

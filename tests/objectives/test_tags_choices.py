@@ -32,8 +32,8 @@ def units(seed=0):
   there[1, 2] = 0
   return {
     'input_ids': draw.integers(5, small.VOCAB, shape).astype(np.int32),
-    'segment_ids': np.zeros(shape, np.int32),
-    'pack_ids': np.ones(shape, np.int32),
+    'token_type_ids': np.zeros(shape, np.int32),
+    'segment_ids': np.ones(shape, np.int32),
     'labels': np.array([0, 1, 2, 0], np.int32),
     'label_weights': np.array([1, 1, 1, 0], np.float32),
     'option_weights': there,
@@ -95,7 +95,7 @@ def test_a_step_over_options_costs_what_as_many_rows_cost():
   flat = {k: (s[0] * s[1], *s[2:]) if len(s) == 3 else s for k, s in shapes.items()}
   assert objective.flops(params, shapes) == objective.flops(params, flat) > 0
   tags, own = tagging()
-  rows = {'input_ids': (UNITS, LENGTH), 'pack_ids': (UNITS, LENGTH)}
+  rows = {'input_ids': (UNITS, LENGTH), 'segment_ids': (UNITS, LENGTH)}
   body = tags.flops(own, rows)
   of_head = 3 * 2 * UNITS * LENGTH * own['tag_head']['classifier']['kernel'].size
   assert body > of_head > 0

@@ -81,7 +81,7 @@ class Convolved(nn.Module):
   reach: fields.COUNT = 2
   dropout: float = 0.1
 
-  reads, activation, norm_eps = ('input_ids', 'pack_ids'), 'relu', 1e-6
+  reads, activation, norm_eps = ('input_ids', 'segment_ids'), 'relu', 1e-6
   axes = (*AXES, *transformer.AXES, *blocks.AXES)
   kernel_init = property(lambda self: layers.initializer('normal', 0.02))
   attention_dropout = property(lambda self: self.dropout)

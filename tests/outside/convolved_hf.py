@@ -63,7 +63,10 @@ def logits(directory, batch):
     scale, shift = take(f'{name}.weight'), take(f'{name}.bias')
     return functional.layer_norm(x, scale.shape, scale, shift, config['norm_eps'])
 
-  ids, real = torch.from_numpy(batch['input_ids']).long(), torch.from_numpy(batch['pack_ids']) > 0
+  ids, real = (
+    torch.from_numpy(batch['input_ids']).long(),
+    torch.from_numpy(batch['segment_ids']) > 0,
+  )
   words, heads = take('words.weight'), config['num_heads']
   x = norm(words[ids] + take('places.weight')[: ids.shape[1]], 'norm')
   for i in range(config['num_layers']):

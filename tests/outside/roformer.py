@@ -60,7 +60,7 @@ class RoFormer(nn.Module):
   intermediate_size: int
   dropout: float = 0.0
 
-  reads = ('input_ids', 'segment_ids', 'pack_ids')
+  reads = ('input_ids', 'token_type_ids', 'segment_ids')
   activation, norm_eps, base, type_vocab_size = 'gelu', 1e-12, 10_000.0, 2
   kernel_init = property(lambda self: layers.initializer('truncated_normal', 0.02))
   axes = (*transformer.AXES, *blocks.AXES)

@@ -4,6 +4,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import types
 
 import jax
 import ml_collections
@@ -93,6 +94,10 @@ class Family:
     made = Family.first_tokens(length, corpus)
     lists = lambda out: {**out, 'masked_targets': out['masked_targets'].tolist()}
     return made._replace(apply=lambda *args: lists(made.apply(*args)))
+
+  def old(length, corpus):
+    made = Family.first_tokens(length, corpus)
+    return made._replace(apply=lambda features, keys: made.apply(features, features['pack_ids']))
 
   def borders(length, corpus):
     made = Family.first_tokens(length, corpus)
@@ -200,7 +205,7 @@ def test_parts_from_outside_train_and_their_own_defaults_apply():
   assert config.masking.name == 'mine.host:Family.first_tokens'
   run = checks.of_run(assembly.resolve(config))
   batch = rows(config).batch(0)
-  assert batch['masked_targets'].shape == (8, 2) and (batch['pack_ids'].sum(1) <= 8).all()
+  assert batch['masked_targets'].shape == (8, 2) and (batch['segment_ids'].sum(1) <= 8).all()
   assert (batch['input_ids'][:, 1:3] == SPECIAL['mask']).all()
 
   made = run.network(run.phases[0], V)
@@ -223,6 +228,7 @@ def test_parts_from_outside_train_and_their_own_defaults_apply():
     ('untyped', r'declares masked_weights as float32 .* writes int32'),
     ('forgetful', 'declares masked_targets as .* writes nothing'),
     ('listed', 'declares masked_targets as .* writes a list, which is no numpy array'),
+    ('old', 'masking=mine.host:Family.old: pack_ids are called segment_ids .*: rename both'),
     ('borders', 'declares span_left as .* writes nothing'),
   ],
 )
@@ -235,6 +241,13 @@ def test_a_masking_that_writes_other_than_it_declares_is_refused_at_the_start(ma
     return
   with pytest.raises(errors.UserError, match=words):
     rows(config)
+
+
+def test_an_objective_that_reads_the_names_of_before_is_refused_with_the_new_ones():
+  config = bert.get_config('tiny')
+  old = types.SimpleNamespace(reads=('input_ids', 'segment_ids', 'pack_ids'), may_read=())
+  with pytest.raises(errors.UserError, match='objective=mlm.*: pack_ids are called segment_ids'):
+    checks.of_rows(config, rows(config).features, None, old)
 
 
 def test_fields_of_a_part_from_outside_are_the_sections():

@@ -133,7 +133,7 @@ def test_kernels_the_compiler_cannot_split_compute_the_same_on_any_mesh_dropout_
   bias, numbers = (jnp.asarray(draw.normal(size=(*n, 4)), jnp.float32) for n in ((18,), (8, 5)))
   half = jnp.asarray(draw.permutation(8) % 2)
   order = jnp.asarray([draw.permutation(5) for _ in range(8)])
-  pack_ids = jnp.ones((8, 5), jnp.int32)
+  segment_ids = jnp.ones((8, 5), jnp.int32)
   weight = jnp.asarray(draw.normal(size=(8, 5, 12)), jnp.float32)
   keys = [row_keys.of_batch(jax.random.key(n), 8) for n in (0, 1)]
   results = {}
@@ -144,7 +144,7 @@ def test_kernels_the_compiler_cannot_split_compute_the_same_on_any_mesh_dropout_
     attend, add_norm = sharding.on_mesh(mesh, fused)
 
     def loss(q, k, v, scale, shift, relative, attend=attend, add_norm=add_norm):
-      visible = attention.of_batch({'pack_ids': pack_ids, 'order': order})
+      visible = attention.of_batch({'segment_ids': segment_ids, 'order': order})
       visible = attention.asked(visible, order)  # queries at places in another order
       tables, query, numbers = relative
       segments = attention.SameSegment(numbers, order % 2, order % 3)

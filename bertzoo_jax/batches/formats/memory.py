@@ -128,8 +128,8 @@ class _Lanes(NamedTuple):
     segment[:, -1] = 2
     features = {
       'input_ids': ids,
-      'segment_ids': segment,
-      'pack_ids': np.ones_like(ids),
+      'token_type_ids': segment,
+      'segment_ids': np.ones_like(ids),
       'direction': mirrored.astype(np.int32),
       'resets': (step == 0).astype(np.int32),
       'pair_labels': random.astype(np.int32),

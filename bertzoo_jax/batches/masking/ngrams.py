@@ -42,7 +42,7 @@ def ngram(length, corpus, fields):
   def apply(features, keys_B2):
     features, key = dict(features), contract.row_key(keys_B2)
     marks_BL = words_lib.marks(features)
-    pack_BL = features['pack_ids']
+    pack_BL = features['segment_ids']
     ids_BL = features['input_ids']
     words = words_lib.find(
       words_lib.text(features, corpus.special), pack_BL, words_lib.continues(marks_BL, 'word')

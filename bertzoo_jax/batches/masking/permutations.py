@@ -57,7 +57,7 @@ def permutation(length, corpus, *, context, max_span, num_predictions, block, sp
 
   def apply(features, keys_B2):
     features = dict(features)
-    marks_BL, pack_BL = features.pop('units'), features['pack_ids']
+    marks_BL, pack_BL = features.pop('units'), features['segment_ids']
     number_R = np.tile(np.arange(blocks), len(pack_BL))
     key = hashing.fold(tuple(np.repeat(k, blocks) for k in contract.row_key(keys_B2)), number_R)
     reverse_R1 = np.repeat(features.get('direction', np.zeros(len(pack_BL))) > 0, blocks)[:, None]

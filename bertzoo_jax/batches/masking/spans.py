@@ -42,7 +42,7 @@ def span(length, corpus, fields):
 
   def apply(features, keys_B2):
     features, key = dict(features), contract.row_key(keys_B2)
-    marks_BL, pack_BL = words_lib.marks(features), features['pack_ids']
+    marks_BL, pack_BL = words_lib.marks(features), features['segment_ids']
     text_BL = words_lib.text(features, corpus.special)
     words = words_lib.find(text_BL, pack_BL, words_lib.continues(marks_BL, 'word'))
     left_B = counts.take(np.count_nonzero(text_BL, axis=1))

@@ -34,7 +34,7 @@ def token(length, corpus, *, rate, corruption, rounding, maskable, random_tokens
 
   def apply(features, keys_B2):
     ids_BL, key = features['input_ids'], contract.row_key(keys_B2)
-    candidates_BL = features['pack_ids'] > 0
+    candidates_BL = features['segment_ids'] > 0
     count_B = _count(key, np.count_nonzero(candidates_BL, axis=1), counts, chances)
     for name in unmaskable:
       candidates_BL &= ids_BL != special[name]

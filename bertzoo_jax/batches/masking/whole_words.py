@@ -37,7 +37,7 @@ def whole_word(length, corpus, fields):
   def apply(features, keys_B2):
     features, key = dict(features), contract.row_key(keys_B2)
     marks_BL = words_lib.marks(features)
-    pack_BL = features['pack_ids']
+    pack_BL = features['segment_ids']
     ids_BL = features['input_ids']
     text_BL = words_lib.text(features, corpus.special)
     units = words_lib.find(text_BL, pack_BL, words_lib.continues(marks_BL, fields.level))

@@ -35,7 +35,7 @@ def ngram_windows(length, corpus, *, rate, max_gram, scan, corruption, random_to
 
   def apply(features, keys_B2):
     features, key = dict(features), contract.row_key(keys_B2)
-    pack_BL = features['pack_ids']
+    pack_BL = features['segment_ids']
     text_BL = words_lib.text(features, corpus.special, also=('mask', 'unk'))
     continues_BL = (
       words_lib.continues(words_lib.marks(features), 'word')

@@ -135,7 +135,7 @@ def _beams(directory, batch):
   """As verify.logits, of a class that scores ends given starts; beams as in `networks.predict`."""
   torch = trust.torch()
   network, unloaded = verify.reloaded(directory, 'XLNetForQuestionAnswering')
-  real = batch['pack_ids'] > 0
+  real = batch['segment_ids'] > 0
   rows, length = real.shape
   network.start_n_top = network.end_n_top = many = min(heads.BEAM, length)
   out = verify.outputs(
