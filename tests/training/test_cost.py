@@ -17,6 +17,7 @@ from configs import deberta
 from configs import electra
 from configs import roberta
 from configs import xlnet
+from tests.found import call_part
 
 
 def costed(config):
@@ -26,7 +27,7 @@ def costed(config):
     vocab_size=config.tokenizer.vocab_size, dtype=jnp.float32, **fields
   )
   section = {k: v for k, v in config.objective.items() if k != 'name'}
-  objective = objectives.BY_NAME[config.objective.name](encoder, **section)
+  objective = call_part(objectives, config.objective.name, encoder, **section)
   return objective, jax.eval_shape(objective.init, jax.random.key(0))
 
 
