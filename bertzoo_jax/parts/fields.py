@@ -174,15 +174,6 @@ def _section(made):
   return ml_collections.ConfigDict(values)
 
 
-def filled(declaration, values: dict):
-  """A declaration with the values of a config's section."""
-  values = dict(values)
-  for field in dataclasses.fields(declaration):
-    if getattr(field.default, 'part_name', None) == '' and values.get(field.name):
-      values[field.name] = type(field.default)(**values[field.name])
-  return declaration(**values)
-
-
 def declaration(part) -> type | None:
   """The dataclass that a part takes as its first argument, or that its class is or inherits from;
   None for a part whose arguments are its fields.

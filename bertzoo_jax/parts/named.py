@@ -84,7 +84,7 @@ def call(part, values: dict, *args, **handed_over):
   declaration = definitions.declaration(part)
   if declaration is None or inspect.isclass(part):
     return part(*args, **handed_over, **values)
-  return part(definitions.filled(declaration, values), *args, **handed_over)
+  return part(declaration(**values), *args, **handed_over)
 
 
 def field(section, key: str, table: dict, what: str):
