@@ -37,6 +37,7 @@ TASK_SECTIONS = {
   'optimizer': SECTIONS['optimizer'],
   'schedule': SECTIONS['schedule'],
 }
+OF_EXPERIMENT = tuple(fields.parameters(experiments.Experiment))
 _UNNAMED = {
   'corpus': experiments.Corpus,
   'run': experiments.Run,
