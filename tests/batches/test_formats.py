@@ -21,14 +21,15 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
 from bertzoo_jax.corpus import corpus
 from bertzoo_jax.training import data
+from tests import found
 from tests.found import call_part
 
 # Every format but that of lanes (tests/batches/test_memory.py), with the usual values of its
 # fields.
 FIELDS = {
-  c.__name__: {k: v for k, v in c().items() if k != 'name'}
-  for c in parts.SECTIONS['format']
-  if c is not parts.memory_segments
+  name: found.fields('format', name)
+  for name in parts.SECTIONS['format']
+  if name != 'memory_segments'
 }
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
 CLS, SEP = SPECIAL['cls'], SPECIAL['sep']
