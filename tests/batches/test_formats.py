@@ -379,10 +379,10 @@ def test_truncated_lengths_are_those_of_the_loop():
   for limit in range(2, 16):
     a, b = (x.reshape(-1) for x in np.mgrid[1:30, 1:30])
     kept = np.stack(pairs.truncated_lengths(a, b, limit), -1)
-    for (x, y), found in zip(zip(a.tolist(), b.tolist()), kept.tolist()):
+    for (x, y), sizes in zip(zip(a.tolist(), b.tolist()), kept.tolist()):
       while x + y > limit:
         x, y = (x - 1, y) if x > y else (x, y - 1)
-      assert found == [x, y]
+      assert sizes == [x, y]
 
 
 def test_tokens_are_lost_at_the_front_binomially():
