@@ -427,7 +427,7 @@ def _manifest(out, plan, config, dropped, records, repeated) -> dict:
     },
     unigrams_sha256=storage.write_array(out / 'unigrams.npy', unigrams),
     pieces_sha256=storage.write_array(out / 'pieces.npy', tokenizer.word_starts.astype(np.uint8)),
-    words={name: _words(name, records) for name in corpus.SPLITS},
+    words={name: _sum('blanks', name, records) for name in corpus.SPLITS},
     report=report.of(records, dropped, repeated, unigrams),
     plan=plan,
   )
@@ -450,15 +450,13 @@ def _part(out, index, kind):
 def _split(name, records) -> dict:
   mine = [r['splits'][name] for r in records if name in r['splits']]
   return {
-    **{key: sum(m[key] for m in mine) for key in ('documents', 'sentences', 'tokens', 'bytes')},
+    **{key: _sum(key, name, records) for key in ('documents', 'sentences', 'tokens', 'bytes')},
     'shards': [m['shard'] for m in mine],
   }
 
 
-def _words(name, records) -> int | None:
-  """Words by blanks of a split; None if an earlier version made one of its shards."""
-  counts = [r['splits'][name].get('blanks') for r in records if name in r['splits']]
-  return None if None in counts else sum(counts)
+def _sum(key, name, records) -> int:
+  return sum(r['splits'][name][key] for r in records if name in r['splits'])
 
 
 @contextlib.contextmanager

@@ -58,6 +58,7 @@ def pretrain(
   init: str | None = None,
   resume_moments: bool = False,
   init_layers: str = '',
+  vocabulary: str = 'same',
 ) -> dict:
   """Trains; returns {'step', 'end', 'interrupted', 'held_out': metrics, 'entropy': nats, 'flops':
   of the whole run}.
@@ -66,14 +67,15 @@ def pretrain(
   several. cache_dir: local folder for the mirror of a corpus in an object store. init: address of
   weights to begin with, or one for each network by comma; init_layers: its layers to take
   (initial_weights.layers_of), '' for all; resume_moments: begin at the step of `init`, with its
-  optimizer's state. None of these three is used when the run is resumed.
+  optimizer's state; vocabulary: carry makes the word tables of another vocabulary those of the
+  corpus's. None of these four is used when the run is resumed.
 
   Raises UserError for anything that does not fit, before anything is written; TryAgain for storage
   that may answer the next time, or another job in the workdir; Stopped for a run that must not go
   on, such as one with numbers that are not finite.
   """
   distributed.join()
-  first = start.First(init and os.fspath(init), init_layers, resume_moments)
+  first = start.First(init and os.fspath(init), init_layers, resume_moments, vocabulary)
   with preemption.Preemption().listening() as notice:
     run = resolve.run(config)
     if not config.epochs:  # else its steps are known once the rows are counted
@@ -145,8 +147,7 @@ def _report(result, entropy, workdir) -> None:
     saved = f'at step {step:,} of {end:,} and saved' if step else 'before the first step'
     print(f'stopped {saved}: run the same line to resume', flush=True)
   else:
-    counted = '' if flops is None else f' · {flops:.3e} FLOPs'
-    print(f'done: {step:,} steps in {workdir}{counted}', flush=True)
+    print(f'done: {step:,} steps in {workdir} · {flops:.3e} FLOPs', flush=True)
   if (loss := held_out.get('held_out_mlm_loss')) is not None:
     below = entropy - loss
     where = 'above it: not yet more than word counts (see docs/settings.md)'
@@ -173,6 +174,7 @@ def main(_):
     init=_INIT.value,
     resume_moments=_RESUME_MOMENTS.value,
     init_layers=_INIT_LAYERS.value,
+    vocabulary=_VOCABULARY.value,
   )
 
 
@@ -199,5 +201,12 @@ if __name__ == '__main__':
     'init_layers',
     '',
     'Layers of --init that make a shallower network: first:N, every:K, or numbers from 0 by comma.',
+  )
+  _VOCABULARY = flags.DEFINE_enum(
+    'vocabulary',
+    'same',
+    ['same', 'carry'],
+    'Vocabulary of --init: same as that of the corpus, or carry: of another one each piece of the '
+    'corpus takes the row of the same piece, else the mean of its old tokens.',
   )
   cli.run(main, distributed.leave)

@@ -53,7 +53,7 @@ class Source(NamedTuple):
 
   def read(self, first: int, end: int) -> tuple[reading.Reading, ...]:
     """How much of the corpus the examples [first, end) read."""
-    words = self.corpus.manifest.get('words', {}).get('train')  # earlier versions did not count
+    words = self.corpus.manifest.get('words', {}).get('train')  # a corpus in memory has no count
     return (reading.Reading(self.corpus.name, end - first, self.rows_per_epoch, words),)
 
   def rows(self, epoch, place, shuffled):

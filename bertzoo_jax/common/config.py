@@ -29,34 +29,6 @@ _DECODING = (
   'objective.threshold',
 )
 
-# Fields that were added to fine-tuning, with the values that compute the same.
-_ADDED_TO_TASKS = dict(
-  positive='', choose='last', choose_every=0, patience=0, max_train=0, max_dev=0, init_layers=''
-)
-_NO_SIFT = dict(weight=0.0, rate=1e-4, init=1e-2, loss='symmetric_kl')
-# Runs are read from the version of 22 November 2026 (commit 27f957a) on. Fields that were added
-# since, with the values that compute the same: of an experiment, and of its sections
-# {section: {name of a part: its fields}}.
-_ADDED_FIELDS = dict(batch_tokens=0, epochs=0.0, moving=(), ema=0.0, mixture=())
-_ADDED = {
-  'objective': {
-    'replaced_token': dict(head='token'),
-    'replaced_token_adversarial': dict(head='token'),
-    'replaced_token_frozen': dict(head='token'),
-    'corruption_detection': dict(head='token'),
-    'classification': dict(sift=_NO_SIFT, class_weights=(), label_smoothing=0.0),
-    'multilabel': dict(sift=_NO_SIFT, threshold=0.5),
-    'regression': dict(sift={**_NO_SIFT, 'loss': 'mse'}),
-    'tagging': dict(head='linear'),
-    'span': dict(head='linear'),
-  },
-  'source': {name: dict(stratified=False) for name in ('table', 'tfds')},
-  'optimizer': {
-    name: dict(rates=(), clip_groups=(), mu_dtype='float32')
-    for name in ('adamw', 'adamw_uncorrected', 'lamb', 'stable_adamw', 'muon')
-  },
-}
-
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
@@ -273,17 +245,9 @@ def to_json(config) -> str:
 
 def from_json(text: str) -> ml_collections.ConfigDict:
   """The locked config that `to_json` wrote (lists come back as tuples)."""
-  plain = json.loads(text)
-  for field, value in _ADDED_FIELDS.items():
-    plain.setdefault(field, value)
-  if 'source' in plain:
-    plain = {**_ADDED_TO_TASKS, **plain}
-  for sections in (plain, *(overrides for _, overrides in plain.get('phases', ()))):
-    for section in _ADDED.keys() & sections.keys():
-      name = sections[section].get('name')
-      sections[section] = {**_ADDED[section].get(name, {}), **sections[section]}
+  plain = _tuples(json.loads(text))
   config = ml_collections.ConfigDict(
-    {k: v if isinstance(v, dict) else _plain(v) for k, v in _tuples(plain).items()}
+    {k: v if isinstance(v, dict) else _plain(v) for k, v in plain.items()}
   )
   return config.lock()
 

@@ -75,8 +75,8 @@ def kept(text: str, phases, reads, end: int) -> dict[int, list[int]]:
     read = reads[phase.index]
     if any(r.words is None for r in read(1)):
       raise errors.UserError(
-        'run.keep_words counts words, and this text has no count of them: prepare the corpus again '
-        "(an earlier version did not count), or set --config.run.keep_words=''."
+        'run.keep_words counts words, and this text has no count of them: set '
+        "--config.run.keep_words=''."
       )
     seen = lambda steps, read=read, before=before: before + words(read(steps))
     for many in wanted:

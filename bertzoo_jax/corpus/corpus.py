@@ -19,7 +19,6 @@ sentences, D documents, V vocabulary.
 
 import hashlib
 import json
-import warnings
 
 import numpy as np
 
@@ -119,12 +118,6 @@ def open(path, cache: str = 'disk') -> Corpus:
       f'{path} is in an object store: mirror it to a local disk first (--cache_dir=FOLDER).'
     )
   verification.require(path, tokenizer_files(manifest))
-  if 'tokenizer_sha256' not in manifest:
-    warnings.warn(
-      f'The corpus {path} was made by an earlier version and has no checksums of its tokenizer: '
-      'damage there may go unseen. Prepare it again to have them.',
-      stacklevel=2,
-    )
   opened, units = {}, bool(manifest['units'])
   with errors.unreadable(f'{path}/manifest.json is not of prepare: {_AGAIN}'):
     if manifest['dtype'] != token_dtype(manifest['vocab_size']):
@@ -197,9 +190,8 @@ def files(manifest: dict) -> dict[str, str]:
 
 
 def tokenizer_files(manifest: dict) -> dict[str, str]:
-  """{path in the corpus: SHA-256} of the tokenizer; {} in a corpus of an earlier version."""
-  digests = manifest.get('tokenizer_sha256', {})
-  return {f'tokenizer/{file}': digest for file, digest in digests.items()}
+  """{path in the corpus: SHA-256} of the tokenizer."""
+  return {f'tokenizer/{file}': digest for file, digest in manifest['tokenizer_sha256'].items()}
 
 
 def save_tokenizer(corpus: Corpus, folder) -> None:

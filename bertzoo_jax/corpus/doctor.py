@@ -61,8 +61,11 @@ def total(counts: list[dict], unigrams: np.ndarray) -> dict:
   return out | {'rare_pieces': float(np.mean(unigrams <= 1))}
 
 
-def describe(counts: dict) -> list[str]:
-  """Sentences about what is there in a conspicuous share, each with what to do."""
+def describe(counts: dict, trained: bool = True) -> list[str]:
+  """Sentences about what is there in a conspicuous share, each with what to do.
+
+  trained: whether the vocabulary was made of this text.
+  """
   lines, size = [], max(1, counts['characters'])
   text, times = counts['line']
   if counts['repeated'] > _REPEATED * size:
@@ -98,7 +101,7 @@ def describe(counts: dict) -> list[str]:
       f'{counts["one_line"] / counts["documents"]:.0%} of the documents are one line: where each '
       'line is a sentence, put a blank line between documents instead.'
     )
-  if counts['rare_pieces'] > _ONCE:
+  if trained and counts['rare_pieces'] > _ONCE:
     lines.append(
       f'{counts["rare_pieces"]:.0%} of the pieces stand in the text at most once, so their vectors '
       'are hardly trained: a smaller vocabulary, or more text, is better.'

@@ -41,8 +41,7 @@ def of(records, dropped, repeated, unigrams) -> dict:
   lost = ('characters', 'unknown_characters', 'read_characters', 'marks', 'joiners')
   return dict(
     **totals,
-    # a shard of an older prepare, resumed, did not count them
-    **{key: sum(r[key] for r in records if key in r) for key in lost},
+    **{key: sum(r[key] for r in records) for key in lost},
     unknown_rate=totals['unknown'] / totals['tokens'],
     pieces_per_word=totals['tokens'] / totals['words'],
     misaligned_sentences=sum(r['misaligned'] for r in records),
@@ -94,7 +93,7 @@ def _lost_characters(manifest) -> list[str]:
 
 def unlike_words(manifest) -> list[str]:
   """A sentence on words by blanks that are as long as sentences; none elsewhere."""
-  words = sum(many or 0 for many in manifest.get('words', {}).values())
+  words = sum(manifest['words'].values())
   characters = manifest.get('report', {}).get('characters', 0)
   if characters <= _LONG_BLANKS * words:
     return []
@@ -105,9 +104,8 @@ def unlike_words(manifest) -> list[str]:
 
 
 def _words(manifest, split) -> str:
-  """Words by blanks, where they were counted."""
-  found = manifest.get('words', {}).get(split)
-  return 'unknown' if found is None else f'{found:,}'
+  """Words by blanks."""
+  return f'{manifest["words"][split]:,}'
 
 
 def empty(dropped) -> errors.UserError:
@@ -164,7 +162,8 @@ def describe(manifest: dict, where: str) -> str:
       f'blanks between its words, and is config.corpus.words={manifest["corpus"]["words"]} meant? '
       'Few whole words fit into the tokens that a row may mask.'
     )
-  notes = unlike_words(manifest) + doctor.describe(report['text'])
+  trained = str(manifest['plan']['tokenizer_hash']).startswith('trained')
+  notes = unlike_words(manifest) + doctor.describe(report['text'], trained)
   lines += [f'  note: {sentence}' for sentence in notes] + _lost_characters(manifest)
   if not splits['held_out']['documents']:
     lines.append(

@@ -21,7 +21,9 @@ from bertzoo_jax.model import protocol
 from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
 from bertzoo_jax.objectives.objective import Objective
 from bertzoo_jax.parts import named
+from bertzoo_jax.training import cost
 from bertzoo_jax.training import optimizers
+from bertzoo_jax.training import per_device
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import sharding
@@ -39,6 +41,7 @@ class Network(NamedTuple):
     schedule: step → learning rate.
     tx: the optimizer.
     objective_at: traced step → the objective with its numbers there; None where none moves.
+    plain: the objective in plain XLA, without recomputation: it is counted.
   """
 
   encoder: Any
@@ -47,6 +50,7 @@ class Network(NamedTuple):
   schedule: Any
   tx: Any
   objective_at: Any = None
+  plain: Any = None
 
   @property
   def paths(self) -> dict[str, tuple[int, ...]]:
@@ -90,9 +94,8 @@ def phases(run: resolve.Run, data, mesh, start: int) -> Built:
 def phase_run(run: resolve.Run, phase, data, mesh) -> phase_runs.PhaseRun:
   """A phase with its network and its data."""
   made, rows = network(run, phase, data.vocab_size, mesh), data.phases[phase.index]
-  return phase_runs.PhaseRun(
-    phase, made.objective, made.tx, made.schedule, rows, mesh, made.objective_at
-  )
+  parts = made.objective, made.tx, made.schedule, rows, mesh, made.objective_at, made.plain
+  return phase_runs.PhaseRun(phase, *parts)
 
 
 def network(run: resolve.Run, phase, vocab_size: int, mesh=None) -> Network:
@@ -108,15 +111,16 @@ def network(run: resolve.Run, phase, vocab_size: int, mesh=None) -> Network:
   return run.built[key]
 
 
-def flops(run: resolve.Run, data, mesh=None) -> list[float | None]:
-  """Floating-point operations of each phase (Objective.flops); None where not known."""
+def flops(run: resolve.Run, data, mesh=None) -> list[float]:
+  """Floating-point operations of all steps of each phase (cost.of_step)."""
 
-  def of(phase):
-    made = network(run, phase, data.vocab_size, mesh)
-    step = made.objective.flops(made.shapes, data.phases[phase.index].shapes)
-    return None if step is None else step * phase.steps
+  def of_phase(phase):
+    made, rows = network(run, phase, data.vocab_size, mesh), data.phases[phase.index]
+    return phase.steps * cost.of_step(made.plain, made.shapes, rows.batch)
 
-  return [of(phase) for phase in run.phases]
+  if 'flops' not in run.built:
+    run.built['flops'] = [of_phase(phase) for phase in run.phases]
+  return run.built['flops']
 
 
 def shared_encoder(run: resolve.Run, vocab_size: int):
@@ -152,9 +156,9 @@ def encoder(config, vocab_size):
 def operations_on(mesh, chosen: kernels.Kernels, axes) -> operations.Operations:
   """The operations of a model on a mesh. axes: the table of its encoder."""
   return operations.Operations(
-    *sharding.on_mesh(mesh, chosen),
+    *per_device.on_mesh(mesh, chosen),
     sharding.constrain(mesh),
-    sharding.kernel_gradients(mesh, axes) or operations.PLAIN.kernel_gradients,
+    per_device.kernel_gradients(mesh, axes) or operations.PLAIN.kernel_gradients,
   )
 
 
@@ -192,7 +196,9 @@ def _network(run, phase, vocab_size, mesh):
   tx = named.build(
     run.config.optimizer, optimizers.BY_NAME, 'optimizer', schedule, trees.paths_of(shapes)
   )
-  return Network(network, objective, shapes, schedule, tx, objective_at)
+  whole = network.clone(parent=None, unroll=1, remat='none')
+  plain = named.build(config.objective, OBJECTIVES, 'objective', encoder=whole)
+  return Network(network, objective, shapes, schedule, tx, objective_at, plain)
 
 
 def _check_move(field, objective_at, shapes):

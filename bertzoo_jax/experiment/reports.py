@@ -15,7 +15,7 @@ def overview(built, start, state) -> list[str]:
   """The block at the start, line by line."""
   run, data, mesh, here = built.run, built.data, built.mesh, built.phase_runs[0]
   config, shapes = run.config, phase_runs.param_shapes(state)
-  flops = here.objective.flops(state.params, here.feature_shapes)
+  flops = build.flops(run, data, mesh)
   lines = [
     f'workdir   {start.workdir} · commit {(workdirs.commit() or "unknown")[:12]} · '
     f'jax {jax.__version__}',
@@ -41,20 +41,12 @@ def overview(built, start, state) -> list[str]:
       f'{all_rows} rows × {length} tokens = {rows * of_unit * length:,} tokens per step'
     )
     if p is here.phase:
-      line += '' if flops is None else f' · {flops / 1e9:,.1f} GFLOP per step'
+      line += f' · {flops[p.index] / p.steps / 1e9:,.1f} GFLOP per step'
       line += f' · {reading.told(here.data.train.read(p.steps))}'
     lines.append(line)
   for field, first, end, from_step, last, shape in config.moving:
     lines.append(f'moves     {field} {first:g} → {end:g}, steps {from_step:,}–{last:,}, {shape}')
-  total = flops_of(built)
-  said = 'not known for this network' if total is None else f'{total:.3e} for the whole run'
-  return [*lines, f'flops     {said}', *_kept(start)]
-
-
-def flops_of(built) -> float | None:
-  """Floating-point operations of the whole run; None if the network does not tell them."""
-  each = build.flops(built.run, built.data, built.mesh)
-  return None if None in each else sum(each)
+  return [*lines, f'flops     {sum(flops):.3e} for the whole run', *_kept(start)]
 
 
 def export_notes(built) -> list[str]:

@@ -30,11 +30,13 @@ class First(NamedTuple):
     init: address of weights, or one for each network by comma; None for fresh ones.
     layers: of a deeper network that are taken (initial_weights.layers_of); '' for all.
     resume_moments: whether it begins at the step of `init`, with its optimizer's state.
+    vocabulary: of `init`: same as the run's, or carry (pretrained/carried.py).
   """
 
   init: str | None = None
   layers: str = ''
   resume_moments: bool = False
+  vocabulary: str = 'same'
 
 
 class Start(NamedTuple):
@@ -112,6 +114,9 @@ def _loaded(first, built, target):
     )
   if first.layers and first.init is None:
     raise errors.UserError(f'init_layers={first.layers!r} without weights: give --init, too.')
+  carry = first.vocabulary == 'carry'
+  if carry and first.init is None:
+    raise errors.UserError('--vocabulary=carry without weights: give --init, too.')
   made = phase_runs.fresh(phase_run)
   if first.init is None:
     return made, []
@@ -123,6 +128,7 @@ def _loaded(first, built, target):
     config.hf,
     heads.task_of(config.objective).labels,
     first.layers,
+    carry,
   )
   params = jax.tree.map(_placed, params, target.params)
   average = jax.tree.map(jnp.copy, params) if target.average else ()
@@ -140,9 +146,11 @@ def _placed(x, to):
 def _branching(config, first, data, end):
   """(workdir, step) of the run whose state this one begins with, and notes."""
   init = first.init
-  if not init or init.startswith('hf:') or first.layers or len(storage.addresses(init)) > 1:
+  another = first.layers or first.vocabulary == 'carry'
+  if not init or init.startswith('hf:') or another or len(storage.addresses(init)) > 1:
     raise errors.UserError(
-      '--resume_moments continues one run, with all its layers: give --init WORKDIR[@STEP].'
+      '--resume_moments continues one run, with all its layers and words: give --init '
+      'WORKDIR[@STEP].'
     )
   workdir, step, kind = checkpoint.locate(init)
   if kind:

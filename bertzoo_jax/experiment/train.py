@@ -78,8 +78,8 @@ def train(built: build.Built, start: starts.Start, state, held: Held, notice, li
     notice: a Preemption that listens.
     show: whether to print progress.
 
-  Returns {'step', 'end', 'interrupted', 'held_out': metrics, 'flops': of the whole run; None where
-  not known}. Errors: see `pretrain`.
+  Returns {'step', 'end', 'interrupted', 'held_out': metrics, 'flops': of the whole run}.
+  Errors: see `pretrain`.
   """
   run, data, config = built.run, built.data, built.run.config
   attempt = _described(built, start)
@@ -112,7 +112,8 @@ def train(built: build.Built, start: starts.Start, state, held: Held, notice, li
     stack.enter_context(enough_memory(config))
     result = training.train(state, built.phase_runs)
   held_out = result['held_out'] or _last_held_out(held.workdir)
-  return {**result, 'held_out': held_out, 'end': run.end_step, 'flops': reports.flops_of(built)}
+  flops = sum(build.flops(run, data, built.mesh))
+  return {**result, 'held_out': held_out, 'end': run.end_step, 'flops': flops}
 
 
 def _described(built, start) -> int:

@@ -255,7 +255,10 @@ def without_spare_words(params: dict, pieces: int) -> tuple[dict, list[str]]:
 
 
 def _positions(fresh, loaded: np.ndarray) -> tuple[np.ndarray, list[str]]:
-  """The position table to begin with, as long as `fresh`; a line if the lengths differ."""
+  """The position table to begin with, as long as `fresh`; a line if the lengths differ.
+
+  A longer table is filled with copies of the loaded rows (Longformer; Beltagy et al. 2020, §5).
+  """
   ours, theirs = fresh.shape[0], len(loaded)
   if ours == theirs or tuple(fresh.shape[1:]) != loaded.shape[1:]:
     return loaded, []
@@ -264,9 +267,8 @@ def _positions(fresh, loaded: np.ndarray) -> tuple[np.ndarray, list[str]]:
       f"positions: the first {ours:,} of the checkpoint's {theirs:,} rows were loaded, the rest is "
       'ignored'
     ]
-  rest = np.asarray(fresh)[theirs:].astype(loaded.dtype)
-  return np.concatenate([loaded, rest]), [
-    f'positions: rows 0 to {theirs - 1:,} were loaded, rows {theirs:,} to {ours - 1:,} are fresh'
+  return np.resize(loaded, (ours, *loaded.shape[1:])), [
+    f'positions: rows 0 to {theirs - 1:,} were loaded, rows {theirs:,} to {ours - 1:,} copy them'
   ]
 
 

@@ -209,24 +209,6 @@ class Disentangled(definitions.Disentangled, protocol.Given):
     return disentangled_attention.Relation(table_TD[used], which_R, key_2, self.dropout)
 
   @nn.nowrap
-  def flops(self, length: int, predictions: int = 0, features=()) -> float:
-    """Operations of a forward pass over one row: all blocks, the projection of the embeddings, the
-    convolution. With predictions the decoder is counted in place of the last block.
-
-    Products of the relative table are computed once per batch and not counted.
-    """
-    del features
-    d, block, n = self.hidden_size, self._block(), self.plan.blocks
-    total = 2.0 * length * self.table_width * d if self.table_width != d else 0.0
-    total += 2.0 * length * self.convolution_size * d**2
-    if not predictions or self.absolute_positions != 'decoder':
-      return total + n * block.flops(length, d)
-    of_states = 4.0 * predictions * d**2 + block.feed_forward.flops(predictions, d)
-    of_states += block.attention.of_queries(predictions, length, d)
-    decoder = 4.0 * length * d**2 + PASSES * of_states
-    return total + (n - 1) * block.flops(length, d) + decoder
-
-  @nn.nowrap
   def _block(self) -> blocks.Block:
     return transformer.post_norm(
       self,

@@ -125,13 +125,6 @@ class Modern(definitions.Modern, protocol.Given):
     return self.final_norm(x_BLD) if self.norms == 'before' else x_BLD
 
   @nn.nowrap
-  def flops(self, length: int, predictions: int = 0, features=()) -> float:
-    """Operations of a forward pass over one row."""
-    del predictions, features  # gathered
-    each = [block.flops(length, self.hidden_size) for block in self._period()]
-    return float(sum(each[i % len(each)] for i in range(self.num_layers)))
-
-  @nn.nowrap
   def _period(self) -> list[blocks.Block]:
     """Blocks of a global layer and of the local ones that follow it."""
     return [self._block(i) for i in range(self.global_every if self.window else 1)]

@@ -173,12 +173,6 @@ USUAL = {
     '(width, depth, table_width=None) → a copy with shares of its widths and depth, with tables of '
     'another width if one is given. An encoder whose tables are as wide as its layers ignores that',
   ),
-  'flops': (
-    lambda self, length, predictions=0, features=(): None,
-    '(length, predictions=0, features=()) → operations of a forward pass over one row, without '
-    'heads, with the states of some predictions where these cost more than a gather. features: '
-    'names of those that the batch has. None if they are not known',
-  ),
   'first_memory': (
     None,
     '(rows) → the memory before the first batch, leading axis the rows, or () for none; None if an '

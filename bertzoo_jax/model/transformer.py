@@ -122,14 +122,6 @@ class Transformer(definitions.Transformer, protocol.Given):
     )
 
   @nn.nowrap
-  def flops(self, length: int, predictions: int = 0, features=()) -> float:
-    """Operations of a forward pass over one row: of all blocks and of the projection."""
-    del predictions, features  # gathered
-    projection = 2.0 * length * self.table_width * self.hidden_size
-    stacked = self.plan.blocks * self._block().flops(length, self.hidden_size)
-    return stacked + (projection if self.table_width != self.hidden_size else 0.0)
-
-  @nn.nowrap
   def _block(self) -> blocks.Block:
     return post_norm(self, blocks.SelfAttention)
 

@@ -210,24 +210,6 @@ class TwoStream(definitions.TwoStream, protocol.Given):
     return protocol.gather(hidden_BLD, last_B[:, None])[:, 0]
 
   @nn.nowrap
-  def flops(self, length: int, predictions: int = 0, features=()) -> float:
-    """Operations of a forward pass over one row: with the memory if the features have `resets`, of
-    both streams if they have `order`. The projection of the sinusoids, computed once per batch, is
-    not counted.
-    """
-    keys = length + self.memory_length * ('resets' in features)
-    asked, last = (predictions, 0) if 'order' in features else (0, length)
-    d, block = self.hidden_size, self._block()
-    of_keys = 4.0 * keys * d**2
-
-    def layer(contents):
-      queries = contents + asked
-      own = 4.0 * queries * d**2 + block.attention.of_queries(queries, length, keys, d)
-      return of_keys + own + block.feed_forward.flops(queries, d)
-
-    return (self.num_layers - 1) * layer(length) + layer(last)
-
-  @nn.nowrap
   def _block(self) -> blocks.Block:
     return transformer.post_norm(self, TwoStreamAttention)
 
@@ -327,18 +309,6 @@ class TwoStreamAttention(nn.Module):
       outs.append(attend(q_BXHK[:, -predictions:], asked, around.asked_segments_BP, keys[1]))
     out_BXHK = pin(jnp.concatenate(outs, axis=1))
     return dense((width,), in_axes=2, input_name='attended', name='output')(out_BXHK)
-
-  @nn.nowrap
-  def flops(self, length: int, width: int) -> float:
-    """Operations per row: four projections, scores, sums of values; without memory."""
-    return 8.0 * length * width**2 + self.of_queries(length, length, length, width)
-
-  @nn.nowrap
-  def of_queries(self, queries: int, length: int, keys: int, width: int) -> float:
-    """Operations of the scores of some queries of a row and of their sums of values. Each query is
-    multiplied with all keys, all values and one row of the table per distance.
-    """
-    return 2.0 * queries * width * (2 * keys + (length + keys) + 1)
 
 
 class Embeddings(nn.Module):

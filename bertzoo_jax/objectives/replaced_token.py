@@ -81,7 +81,7 @@ def replaced_token_frozen(
   base = _objective(generator, loss, fields.head)
   discriminator, left = base.networks
   return base._replace(
-    networks=(discriminator, left._replace(trained=False)),
+    networks=(discriminator, left),
     frozen=('^generator/',),
     inherits=(('^encoder/', 'generator/encoder/'),),
   )

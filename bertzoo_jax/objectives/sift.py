@@ -44,8 +44,6 @@ TOTAL = 'sift'
 
 _PERTURBATION = 1 << 17  # tells the keys of δ from other draws of the row
 _SMALLEST = 1e-6  # added to the largest part of a gradient
-# Of a step: the ascent's backward pass is by δ alone, which is half of one by all.
-_FORWARDS, _BACKWARDS = 3.0, 2.5
 
 
 def around(encoder, scorer: scored.Scorer, ops=operations.PLAIN, sift=None):
@@ -97,11 +95,7 @@ def around(encoder, scorer: scored.Scorer, ops=operations.PLAIN, sift=None):
   def normalizers(batch):
     return {**scorer.normalizers(batch), TOTAL: jnp.sum(batch['label_weights'])}
 
-  return plain._replace(
-    normalizers=normalizers,
-    loss=loss,
-    networks=tuple(n._replace(forwards=_FORWARDS, backwards=_BACKWARDS) for n in plain.networks),
-  )
+  return plain._replace(normalizers=normalizers, loss=loss)
 
 
 def normed(x_BLE):

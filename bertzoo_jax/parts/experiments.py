@@ -94,9 +94,9 @@ class Run:
     'none (all) | sublayers | feed_forward (its result) | full (nothing).',
   ] = 'auto'
   kernels: Annotated[
-    fields.one_of('auto', 'xla', 'fused', 'fused_hashed', 'cudnn'),
+    fields.one_of('auto', 'xla', 'fused', 'cudnn'),
     'of attention and norms: auto (fused on TPUs, cuDNN or XLA on GPUs, else XLA) | xla | fused | '
-    "fused_hashed (a TPU's dropout as any machine draws it) | cudnn.",
+    'cudnn.',
   ] = 'auto'
   log_every: Annotated[fields.COUNT, 'steps; eval_every 0 evaluates at the end only.'] = 100
   eval_every: Annotated[fields.STEPS, 'steps; eval_every 0 evaluates at the end only.'] = 10_000

@@ -55,10 +55,9 @@ class SegmentPairs:
   ] = 0.1
   negative_rate: NEGATIVE_RATE = 0.5
   negatives: Annotated[
-    fields.one_of('documents', 'same_document', 'pool'),
-    'of nsp: documents (from a random other one) | same_document (from another place of the first '
-    "segment's document) | pool (a segment of the row that is next when 1,000 rows are shuffled; "
-    'code of ERNIE 1.0).',
+    fields.one_of('documents', 'pool'),
+    'of nsp: documents (from a random other one) | pool (a segment of the row that is next when '
+    '1,000 rows are shuffled; code of ERNIE 1.0).',
   ] = 'documents'
   lone_sentences: Annotated[
     fields.one_of('random', 'skip'),

@@ -30,7 +30,7 @@ class Phase(NamedTuple):
     parameters, optimizer: bytes per device of the state; the average counts with the optimizer.
     state: bytes of the whole state, as a checkpoint has it.
     reading, time: of the program; None where its text does not tell.
-    flops: that the model needs per step, over all devices (Objective.flops); None if not known.
+    flops: that the model needs per step, over all devices (cost.of_step).
     replicated: a line for each parameter that the mesh could not split.
     doubts: why the times may be too low.
     largest: rows of the largest batch that was seen to fit (0: none was); None where it was not
@@ -50,7 +50,7 @@ class Phase(NamedTuple):
   state: int
   reading: hlo.Reading | None
   time: estimate.Time | None
-  flops: float | None
+  flops: float
   replicated: list[str]
   doubts: list[str]
   largest: int | None
@@ -113,7 +113,7 @@ def described(findings, run, text, mesh) -> list:
         state=sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(target)),
         reading=None,
         time=None,
-        flops=phase_run.objective.flops(target.params, phase_run.feature_shapes),
+        flops=phase_run.flops,
         replicated=replicated,
         doubts=[],
         largest=None,
@@ -214,16 +214,14 @@ def _timed(made, kernels, slice_):
   time = estimate.step_time(reading, slice_)
   said = [
     f'{d}; take the times as lower bounds'
-    for d in doubts(reading, time, found.analysis, made.flops and made.flops / made.devices)
+    for d in doubts(reading, time, found.analysis, made.flops / made.devices)
   ]
   return made._replace(reading=reading, time=time, doubts=said)
 
 
-def doubts(
-  reading: hlo.Reading, time: estimate.Time, analysis: dict, flops: float | None
-) -> list[str]:
+def doubts(reading: hlo.Reading, time: estimate.Time, analysis: dict, flops: float) -> list[str]:
   """Why the reading of a program may have missed something. analysis: the compiler's
-  cost_analysis(). flops: that the model needs per step and device; None if that is not known.
+  cost_analysis(). flops: that the model needs per step and device.
   """
   out = []
   if reading.unknown_trips:
@@ -238,9 +236,7 @@ def doubts(
       f"the program has {counted:.3g} operations by the compiler's own count, and "
       f'{reading.visited:.3g} were found'
     )
-  if flops is None:
-    out.append('the network does not tell its operations, so MFU is not known')
-  elif reading.flops < _NEEDED * flops:
+  if reading.flops < _NEEDED * flops:
     out.append(
       f'the model needs {flops:.3g} operations per step and device, and {reading.flops:.3g} were '
       'found (a kernel without a cost estimate?)'

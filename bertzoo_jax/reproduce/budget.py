@@ -22,7 +22,6 @@ from bertzoo_jax.experiment import resolve
 from bertzoo_jax.preflight import readiness
 from bertzoo_jax.reproduce import plan
 from bertzoo_jax.runs import metrics
-from bertzoo_jax.training import cost
 
 _SHARE = 0.9  # of the hours, that pretraining may take; the rest is for tasks
 _STEPS, _ROWS = 8, 32  # of a warm-up
@@ -53,18 +52,9 @@ def tokens(experiment) -> int:
 
 
 def work(experiment) -> list[float]:
-  """Train FLOPs of each phase of a run; 6 per parameter and token where a network does not tell."""
+  """Train FLOPs of each phase of a run."""
   run = resolve.run(experiment)
-  data = readiness.text(readiness.Findings(), run, None, 1).data
-
-  def guess(phase):
-    paths = build.network(run, phase, data.vocab_size).paths
-    return (
-      6.0 * cost.parameters(paths) * phase.steps * phase.config.batch_size * phase.config.length
-    )
-
-  told = zip(run.phases, build.flops(run, data))
-  return [guess(phase) if flops is None else flops for phase, flops in told]
+  return build.flops(run, readiness.text(readiness.Findings(), run, None, 1).data)
 
 
 def warmed_up(jobs, texts, workdir, say=print) -> float:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from bertzoo_jax.common import errors
@@ -47,9 +48,9 @@ class PhaseData(NamedTuple):
   patience: int = 0
 
   @property
-  def shapes(self) -> dict:
-    """{name: shape} of the global batch."""
-    return {name: shape for name, (shape, _) in self.features.items()}
+  def batch(self) -> dict:
+    """{name: shape struct} of the global batch."""
+    return {name: jax.ShapeDtypeStruct(*of) for name, of in self.features.items()}
 
   def evaluation_batches(self):
     """Yields (name of the corpus, batch) of the held-out rows, the same ones at each call."""

@@ -18,9 +18,9 @@ from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import replicas
 from bertzoo_jax.runs import step_folders
 from bertzoo_jax.runs import watchdog as watchdogs
+from bertzoo_jax.training import cost
 from bertzoo_jax.training import data
 from bertzoo_jax.training import health
-from bertzoo_jax.training import meter as meters
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import step as steps
@@ -110,7 +110,7 @@ class Loop:
     if step >= phase_run.end_step or self._out_of_patience(step, phase_run):
       return state
     update, evaluate = phase_runs.train_step(phase_run), phase_runs.evaluation(phase_run)
-    meter = meters.Meter(phase_run, state)
+    meter = cost.Meter(phase_run)
     running, depth = collections.deque(), _most_in_flight()
     self.progress.say(
       f'phase {phase_run.phase.index} · steps {step + 1:,} to {phase_run.end_step:,} · '

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import trees
+from bertzoo_jax.training import cost
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import spikes
 from bertzoo_jax.training import step as steps
@@ -40,6 +41,7 @@ class PhaseRun:
     data: its PhaseData.
     mesh: of the run.
     objective_at: traced step → the objective with its numbers there; None where none moves.
+    plain: the objective by which `cost.of_step` counts.
   """
 
   phase: configuration.Phase
@@ -49,6 +51,7 @@ class PhaseRun:
   data: Any
   mesh: Any
   objective_at: Any = None
+  plain: Any = None
 
   @property
   def end_step(self) -> int:
@@ -60,10 +63,10 @@ class PhaseRun:
     """Rows of the global batch; of a batch of options, its units."""
     return self.data.features['input_ids'][0][0]
 
-  @property
-  def feature_shapes(self) -> dict:
-    """{name: shape} of the global batch."""
-    return self.data.shapes
+  @functools.cached_property
+  def flops(self) -> float:
+    """Operations of a step, see cost.of_step."""
+    return cost.of_step(self.plain, self.target[0].params, self.data.batch)
 
   @property
   def tokens(self) -> int:

@@ -195,7 +195,7 @@ def _truncate_literally(a, b, limit, first):
   return a, b
 
 
-def _segment_pairs_literally(documents, length, short_rate, negative_rate, negatives):
+def _segment_pairs_literally(documents, length, short_rate, negative_rate):
   """create_pretraining_data.py's walk, with the format's draws (each document visit, and each chunk
   by its first sentence).
   """
@@ -215,22 +215,10 @@ def _segment_pairs_literally(documents, length, short_rate, negative_rate, negat
         a = [t for s in chunk[:a_end] for t in s]
         random = len(chunk) == 1 or _draw(hashing.COIN, first) < hashing.threshold(negative_rate)
         if random:
-          other, end = documents[_other_document(first, d, len(documents))], None
-          begin = i - len(chunk) + 1
-          elsewhere = [
-            s for s in range(len(document)) if s not in range(begin, begin + max(len(chunk), 2))
-          ]
-          within = negatives == 'same_document' and bool(elsewhere)
-          if within:
-            other = document
-          else:
-            elsewhere = range(len(other))
+          other = documents[_other_document(first, d, len(documents))]
           draw = np.array([_draw(hashing.SENTENCE, first)])
-          start = elsewhere[int(hashing.below(draw, len(elsewhere))[0])]
-          if within and start < begin:
-            end = begin
           b = []
-          for sentence in other[start:end]:
+          for sentence in other[int(hashing.below(draw, len(other))[0]) :]:
             b += sentence
             if len(b) >= target - len(a):
               break
@@ -244,18 +232,15 @@ def _segment_pairs_literally(documents, length, short_rate, negative_rate, negat
 
 
 @some
-@example([[1, 1, 1, 1]], 7, 0.0, 1.0, 'documents')  # the other document is the only one
+@example([[1, 1, 1, 1]], 7, 0.0, 1.0)  # the other document is the only one
 @given(
   documents_of_lengths,
   st.integers(5, 24),
   st.sampled_from([0.0, 0.3, 1.0]),
   st.sampled_from([0.0, 0.5, 1.0]),
-  st.sampled_from(['documents', 'same_document']),
 )
-def test_segment_pairs_are_those_of_the_literal_walk(
-  lengths, length, short_rate, negative_rate, negatives
-):
-  fields = dict(short_rate=short_rate, negative_rate=negative_rate, negatives=negatives)
+def test_segment_pairs_are_those_of_the_literal_walk(lengths, length, short_rate, negative_rate):
+  fields = dict(short_rate=short_rate, negative_rate=negative_rate)
   features, _ = _batch(lengths, length, 'segment_pairs', **fields)
   expected = _segment_pairs_literally(_documents(lengths), length, **fields)
   assert _tokens(features) == [[CLS, *a, SEP, *b, SEP] for a, b, _ in expected]

@@ -14,7 +14,6 @@ from bertzoo_jax.runs import workdir
 from configs import babylm
 from configs import bert
 from configs import bert_wwm
-from configs import electra
 from configs import ernie
 
 
@@ -181,23 +180,6 @@ def test_each_field_that_is_not_machinery_is_refused_by_its_key_when_it_changes_
         workdir.check_same_run(tmp_path, changed, 'hash')
 
 
-@pytest.mark.parametrize('optimizer', [parts.adamw, parts.adamw_uncorrected, parts.lamb])
-def test_a_run_of_the_first_version_that_is_read_resumes_with_the_fields_added_since(
-  tmp_path, optimizer
-):
-  config = _config(optimizer=optimizer())
-  stored = json.loads(configuration.to_json(config))
-  stored.pop('batch_tokens')
-  del stored['optimizer']['rates'], stored['optimizer']['clip_groups']
-  (tmp_path / 'config.json').write_text(json.dumps(stored))
-  workdir.check_same_run(tmp_path, config, 'hash')
-  changed = _config(optimizer=optimizer(rates=((r'^encoder/', 0.5),)))
-  again = configuration.from_json(configuration.to_json(changed))
-  assert not configuration.differences(configuration.flatten(changed), configuration.flatten(again))
-  with pytest.raises(errors.UserError, match='optimizer.rates'):
-    workdir.check_same_run(tmp_path, changed, 'hash')
-
-
 def test_the_published_recipes_hold_the_papers_values():
   config = bert.get_config('base')
   assert (config.batch_size, configuration.total_steps(config)) == (256, 1_000_000)
@@ -225,20 +207,3 @@ def test_the_chinese_recipes_have_a_batch_per_phase():
     (p.order, p.examples == p.first_example) for p in configuration.phases(ernie.get_config('base'))
   ]
   assert orders == [(0, True)] * 3
-
-
-def test_a_section_of_a_phase_of_an_earlier_version_gets_the_fields_that_were_added():
-  config = electra.get_config('tiny_two_stage')
-  stored = json.loads(configuration.to_json(config))
-  del stored['phases'][1][1]['objective']['head']
-  again = configuration.from_json(json.dumps(stored))
-  assert configuration.differences(*map(configuration.flatten, (config, again))) == []
-
-
-@pytest.mark.parametrize('kind', ['classification', 'regression', 'multilabel'])
-def test_a_fine_tuned_run_of_an_earlier_version_has_the_section_that_was_added(kind):
-  section = getattr(parts, kind)()
-  stored = dict(phases=[[1, {}]], objective={**section.to_dict()})
-  del stored['objective']['sift']
-  again = configuration.from_json(json.dumps(stored)).objective
-  assert again.to_dict() == section.to_dict() and again.sift.weight == 0

@@ -175,9 +175,3 @@ def test_a_number_moves_only_within_one_network(system, field, own, fits):
     return
   with pytest.raises(errors.UserError, match=f'objective.{field}, whose values make different'):
     build.network(run, run.phases[0], 99)
-
-
-def test_a_config_of_an_earlier_run_has_no_moves():
-  made = config()
-  text = configuration.to_json(made).replace('"moving": [],\n', '')
-  assert configuration.from_json(text).moving == ()

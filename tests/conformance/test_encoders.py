@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_networks as small
-from jax.interpreters import partial_eval as pe
 
 from bertzoo_jax import objectives
 from bertzoo_jax.common import row_keys
@@ -22,6 +21,7 @@ from bertzoo_jax.model import protocol
 from bertzoo_jax.model import stack
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.parts import named
+from bertzoo_jax.training import cost
 from bertzoo_jax.training import sharding
 
 GIVEN = ('vocab_size', 'dtype', 'unroll', 'remat')
@@ -203,58 +203,9 @@ def test_half_of_it_can_be_built(make):
   assert size(half) < size(whole)
 
 
-@pytest.mark.parametrize('predictions', [0, SHORT])
-def test_its_count_of_operations_is_that_of_its_products(make, predictions):
-  """All tokens are asked for: of fewer a decoder may count less than it computes."""
-  encoder = make()
-  told = encoder.flops(SHORT, predictions)
-  if told is None:
-    return
-
-  def apply(params, batch):
-    if not predictions:
-      return encoder.apply({'params': params}, batch)
-    return encoder.apply({'params': params}, batch, method='predictions').states_BPD
-
-  def of(rows):
-    batch = dict.fromkeys((*READ, 'masked_positions'), jnp.ones((rows, SHORT), jnp.int32))
-    return products(used(jax.make_jaxpr(apply)(shapes_of(encoder), batch)))
-
-  counted = of(2) - of(1)  # without what is computed once for a whole batch
-  assert abs(told / counted - 1) < 0.01, (told, counted)
-
-
-def used(closed):
-  """The program without operations that no result depends on."""
-  return pe.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))[0]
-
-
-def products(jaxpr) -> float:
-  """Operations of a program's matrix products. Those of a scan count once per turn. Products with
-  the highest precision only move rows by 0 and 1, and do not count.
-  """
-  total = 0.0
-  for eqn in jaxpr.eqns:
-    exact = jax.lax.Precision.HIGHEST in (eqn.params.get('precision') or ())
-    if eqn.primitive.name == 'dot_general' and not exact:
-      (contracted, _), _ = eqn.params['dimension_numbers']
-      of_one = np.prod([eqn.invars[0].aval.shape[axis] for axis in contracted])
-      total += 2.0 * np.prod(eqn.outvars[0].aval.shape) * of_one
-    times = eqn.params.get('length', 1) if eqn.primitive.name == 'scan' else 1
-    total += times * sum(map(products, _inner(eqn)))
-  return total
-
-
 def equations(jaxpr) -> int:
   """Operations of a program as it is written: a scan's once."""
-  return len(jaxpr.eqns) + sum(equations(inner) for eqn in jaxpr.eqns for inner in _inner(eqn))
-
-
-def _inner(eqn):
-  for value in jax.tree.leaves(list(eqn.params.values()), is_leaf=lambda x: hasattr(x, 'eqns')):
-    value = getattr(value, 'jaxpr', value)
-    if hasattr(value, 'eqns'):
-      yield value
+  return len(jaxpr.eqns) + sum(equations(inner) for eqn in jaxpr.eqns for inner in cost.inner(eqn))
 
 
 def test_dropout_follows_the_key_of_its_row_alone_and_is_off_without_keys(make, params):
@@ -294,7 +245,7 @@ def test_unrolling_and_recomputing_change_nothing_with_dropout_on(make, differen
 def test_recomputation_is_seen_in_the_program(make, params):
   def count(remat):
     loss = lambda p: jnp.sum(make(remat=remat).apply({'params': p}, rows(small.batch())))
-    return products(jax.make_jaxpr(jax.grad(loss))(params).jaxpr)
+    return cost.products(jax.make_jaxpr(jax.grad(loss))(params).jaxpr)
 
   counts = [count(remat) for remat in stack.REMAT]
   assert counts == sorted(counts) and counts[0] < counts[-1], counts

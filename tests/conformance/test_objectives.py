@@ -18,6 +18,8 @@ from bertzoo_jax.hf import weights
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.objectives import generator
 from bertzoo_jax.parts import named
+from bertzoo_jax.preflight.tpu import hlo
+from bertzoo_jax.training import cost
 from bertzoo_jax.training import optimizers
 from tests.outside import coupled
 
@@ -291,6 +293,18 @@ def test_each_array_of_a_network_has_its_place_among_the_parameters(learned):
     assert any(path.startswith('encoder/') for path in places)
     trained |= set(places.values())
   assert len({network.name for network in objective.networks}) == len(objective.networks)
-  features = {name: x.shape for name, x in rows(objective).items()}
-  told = objective.flops(params, features)
-  assert told is None or told > 0
+
+
+def test_its_cost_is_that_of_the_compiled_gradient(learned):
+  objective, params = learned
+  batch = rows(objective)
+  rest = (
+    objective.normalizers(batch),
+    objective.carry(len(batch['input_ids'])),
+    jax.random.key(0),
+    True,
+  )
+  loss = lambda params: objective.loss(params, batch, *rest)[0]
+  compiled = jax.jit(jax.grad(loss)).lower(params).compile()
+  counted = hlo.read(compiled.as_text()).flops
+  assert cost.of_step(objective, params, batch) == pytest.approx(counted, rel=0.1)

@@ -41,6 +41,7 @@ def test_what_is_conspicuous_is_told_with_what_to_do(documents, words):
 def test_pieces_that_the_text_hardly_holds_are_told():
   (line,) = notes(GOOD, (0, 1, *[9] * 18))
   assert line.startswith('10% of the pieces stand in the text at most once')
+  assert not doctor.describe(doctor.total([doctor.count(GOOD)], np.zeros(5)), trained=False)
 
 
 def test_what_a_text_holds_draws_nothing_on_the_screen():

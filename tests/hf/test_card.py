@@ -125,7 +125,6 @@ def test_batches_of_unlike_phases_are_told_with_their_steps():
   [
     (parts.segment_pairs(), '1: it was drawn at random.', 'swapped'),
     (parts.sentence_pairs(), '1: it was drawn at random.', 'swapped'),
-    (parts.segment_pairs(negatives='same_document'), 'another place of the same document', 'drawn'),
     (parts.segment_pairs(negatives='pool'), '1: it belongs to another row.', 'swapped'),
     (parts.segment_pairs(pairs='sop', lone_sentences='skip'), '1: they are swapped.', 'random one'),
     (

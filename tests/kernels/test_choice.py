@@ -37,7 +37,7 @@ def test_auto_takes_the_fastest_kernels_of_a_device(kind, dropout, chosen):
 
 @pytest.mark.parametrize(
   'name,kind',
-  [('cudnn', 'cpu'), ('cudnn', 'TPU v4'), ('fused', 'TPU v3'), ('fused_hashed', 'TPU v2')],
+  [('cudnn', 'cpu'), ('cudnn', 'TPU v4'), ('fused', 'TPU v3'), ('fused', 'TPU v2')],
 )
 def test_kernels_that_a_device_does_not_have_are_refused(name, kind):
   said = f'run.kernels={name} does not exist on {kind}: take auto or xla'
@@ -63,12 +63,10 @@ def test_cudnn_refuses_cases_that_it_lacks_and_auto_then_takes_xla():
     cudnn.attend(q, q, q, visible, implementation='xla')
 
 
-@pytest.mark.parametrize('name', ['auto', 'fused', 'fused_hashed'])
+@pytest.mark.parametrize('name', ['auto', 'fused'])
 def test_on_tpu_v4_sublanes_do_not_move_by_indices(name):
   chosen = kernels.choose(name, device('TPU v4'), 0.1)
   assert not chosen.attend.keywords['gather'] and not chosen.attend.keywords['interpret']
-  hashed = [kernel.keywords['hashed'] for kernel in chosen[:2]]
-  assert hashed == [name == 'fused_hashed'] * 2
   assert kernels.BY_NAME['fused'].attend.keywords['gather']
 
 

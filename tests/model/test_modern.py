@@ -97,7 +97,7 @@ def test_fields_that_do_not_go_together_are_refused(changes, words):
 
 @pytest.mark.slow
 def test_fused_kernels_give_the_same_with_windows_norms_before_and_dropout():
-  fused = kernels.choose('fused_hashed', jax.devices()[0], 0.0)
+  fused = kernels.choose('fused', jax.devices()[0], 0.0)
   rates = dict(dropout=0.1, attention_output_dropout=0.2)
   network = small.encoder(section=small.MODERN, **rates)
   batch = {**small.batch(), 'row_keys': np.arange(8, dtype=np.uint32).reshape(4, 2)}
@@ -150,6 +150,6 @@ def test_losses_are_those_of_one_device_on_any_mesh_also_of_long_rows(length):
     return toys.run(run, 2)[1]
 
   wanted = losses((1, 1, 1))
-  fused = kernels.choose('fused_hashed', jax.devices()[0], 0.1)
+  fused = kernels.choose('fused', jax.devices()[0], 0.1)
   for mesh, chosen in (((1, 2, 2), kernels.XLA), ((2, 1, 2), fused)):
     np.testing.assert_allclose(losses(mesh, chosen), wanted, rtol=1e-5)

@@ -56,11 +56,6 @@ class Mixed(nn.Module):
     y_BLD = self.feed_forward(x_BLD.reshape(-1, width), ops).reshape(x_BLD.shape)
     return join('second_norm', x_BLD, y_BLD, keys[2])
 
-  @nn.nowrap
-  def flops(self, length, width):
-    products = 4 * width**2 + 2 * (2 * self.reach + 1) * width**2
-    return length * (products + 2 * length * width) + self.feed_forward.flops(length, width)
-
 
 @protocol.encoder
 class Convolved(nn.Module):
@@ -97,10 +92,6 @@ class Convolved(nn.Module):
 
   def __call__(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, embedded_BLE=None):
     return roformer.embedded_and_scanned(self, batch, dropout_keys_B2, ops, embedded_BLE)
-
-  @nn.nowrap
-  def flops(self, length, predictions=0, features=()):
-    return self.num_layers * self._block().flops(length, self.hidden_size)
 
   @nn.nowrap
   def _block(self):

@@ -83,10 +83,6 @@ class RoFormer(nn.Module):
     return embedded_and_scanned(self, batch, dropout_keys_B2, ops, embedded_BLE)
 
   @nn.nowrap
-  def flops(self, length, predictions=0, features=()):
-    return self.num_layers * self._block().flops(length, self.hidden_size)
-
-  @nn.nowrap
   def _block(self):
     made = dict(kernel_init=self.kernel_init, dtype=self.dtype, parent=None)
     heads = blocks.SelfAttention(self.num_heads, 0.0, positions=partial(rotary, self.base), **made)

@@ -38,7 +38,7 @@ def codes(found):
 def test_the_config_alone_tells_the_features_of_its_rows(made):
   found, text = read(ml_collections.ConfigDict(made).lock())
   for phase in configuration.phases(made):
-    features = text.data.phase(phase).features
+    features = text.data.phases[phase.index].features
     assert features['input_ids'][0] == (made.batch_size, phase.config.length)
     assert 'masked_positions' in features
   assert not found and text.data.vocab_size == made.tokenizer.vocab_size

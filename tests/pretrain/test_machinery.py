@@ -58,8 +58,8 @@ def test_auto_becomes_the_fastest_choice_of_a_device_and_a_value_wins(kind, expe
 
 
 def test_values_of_the_run_so_far_win_over_the_devices_but_not_over_the_config():
-  kept = {'run.unroll': 3, 'run.remat': 'auto', 'run.kernels': 'fused_hashed', 'run.keep': 7}
-  assert resolved('TPU v4', kept, run__remat='auto') == ('fused_hashed', 3, 'none')
+  kept = {'run.unroll': 3, 'run.remat': 'auto', 'run.kernels': 'xla', 'run.keep': 7}
+  assert resolved('TPU v4', kept, run__remat='auto') == ('xla', 3, 'none')
   assert resolved('TPU v4', kept, run__unroll=0, run__kernels='xla') == ('xla', 0, 'none')
   other = dict(run__dtype='float32', encoder__attention_dropout=0.0)
   assert resolved('NVIDIA H200', {'run.kernels': 'cudnn'}, **other)[0] == 'xla', 'it has 16 bits'

@@ -2,12 +2,14 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+import small_networks as small
 
 from bertzoo_jax import objectives
 from bertzoo_jax import parts
 from bertzoo_jax.model import encoder as encoders
-from bertzoo_jax.objectives import heads
+from bertzoo_jax.training import cost
 from configs import albert
 from configs import bert
 from configs import electra
@@ -26,8 +28,13 @@ def costed(config):
 
 
 def flops(config, features):
-  objective, shapes = costed(config)
-  return objective.flops(shapes, features)
+  features = dict.fromkeys(('token_type_ids', 'segment_ids'), features['input_ids']) | features
+  positions = features['masked_positions']
+  features |= dict.fromkeys(('masked_targets', 'masked_weights'), positions)
+  features['pair_labels'] = positions[:1]
+  dtypes = {'masked_weights': np.float32}
+  batch = {k: jax.ShapeDtypeStruct(s, dtypes.get(k, np.int32)) for k, s in features.items()}
+  return cost.of_step(*costed(config), batch)
 
 
 def test_operations_are_six_a_weight_and_token_plus_attention_plus_the_head_on_predictions_alone():
@@ -41,7 +48,7 @@ def test_operations_are_six_a_weight_and_token_plus_attention_plus_the_head_on_p
     + 6 * p * (d * d + d * v)
     + 6 * (d * d + 2 * d)
   )
-  assert found == pytest.approx(expected, rel=1e-12)
+  assert found == pytest.approx(expected, rel=3e-3)
 
 
 def test_shared_layers_cost_what_layers_of_their_own_cost():
@@ -55,7 +62,7 @@ def test_shared_layers_cost_what_layers_of_their_own_cost():
   expected = 2 * (
     6 * per_token * 128 + 12 * 12 * 128 * 128 * d + 6 * 20 * (d * e + e * v) + 6 * (d * d + 2 * d)
   )
-  assert costs == [pytest.approx(expected, rel=1e-12)] * 4
+  assert costs == [pytest.approx(expected, rel=3e-3)] * 4
 
 
 def test_both_networks_of_a_pair_cost_and_a_frozen_one_its_forward_pass():
@@ -67,27 +74,11 @@ def test_both_networks_of_a_pair_cost_and_a_frozen_one_its_forward_pass():
     'generator': 2 * 128 * body(64) + 4 * 12 * 128 * 128 * 64 + 2 * 19 * (64 * 128 + 128 * 30_522),
   }
   assert flops(config, features) == pytest.approx(
-    2 * 3 * (forward['main'] + forward['generator']), rel=1e-12
+    2 * 3 * (forward['main'] + forward['generator']), rel=3e-3
   )
   config.objective = parts.replaced_token_frozen()
   whole = 2 * 128 * body(256) + 4 * 12 * 128 * 128 * 256 + 2 * 19 * (256 * 128 + 128 * 30_522)
-  assert flops(config, features) == pytest.approx(2 * (3 * forward['main'] + whole), rel=1e-12)
-
-
-def test_a_cost_that_is_not_known_is_not_counted_as_another_s():
-  objective, shapes = costed(bert.get_config('tiny'))
-  features = {'input_ids': (2, 64), 'masked_positions': (2, 9)}
-  [network] = objective.networks
-  strange = network._replace(of=lambda params: {**params, 'strange_head': params['pair_head']})
-  assert network.flops(shapes, features) > 0 and strange.flops(shapes, features) is None
-  told = strange._replace(heads=(heads.pair()._replace(name='strange_head', reads='predictions'),))
-  extra = 2 * 3 * 2 * 9 * (128 * 128 + 128 * 2)
-  assert told.flops(shapes, features) == network.flops(shapes, features) + extra
-  silent = type('Silent', (), {'flops': lambda self, length, predictions, features: None})()
-  silent = network._replace(encoder=silent)
-  assert silent.flops(shapes, features) is None
-  both = objective._replace(networks=(network, strange))
-  assert both.flops(shapes, features) is None
+  assert flops(config, features) == pytest.approx(2 * (3 * forward['main'] + whole), rel=3e-3)
 
 
 def test_a_head_that_sees_all_positions_costs_them_and_a_tied_one_the_word_table():
@@ -98,9 +89,16 @@ def test_a_head_that_sees_all_positions_costs_them_and_a_tied_one_the_word_table
   d, v = config.encoder.hidden_size, config.tokenizer.vocab_size
   e = config.encoder.embedding_size or d
   extra = 3 * 2 * 2 * (64 - 9) * (d * e + e * v)
-  assert flops(config, features) == few + extra
+  assert flops(config, features) - few == pytest.approx(extra, rel=3e-3)
+
+
+def test_an_objective_with_two_passes_costs_two():
   objective, shapes = costed(bert.get_config('tiny'))
-  [network] = objective.networks
-  free = network._replace(heads=(heads.vocabulary()._replace(tied=False),))
-  d, v = 128, 2048
-  assert network.flops(shapes, features) - free.flops(shapes, features) == 3 * 2 * 2 * 9 * d * v
+
+  def twice(params, batch, *rest):
+    value, found = objective.loss(params, batch, *rest)
+    return value + objective.loss(params, batch, *rest)[0], found
+
+  batch = small.batch(4, 32, 5)
+  one, two = (cost.of_step(o, shapes, batch) for o in (objective, objective._replace(loss=twice)))
+  assert two == 2 * one > 0

@@ -31,9 +31,7 @@ def segment_pairs(fields: definitions.SegmentPairs, text, length):
     pairs: 'nsp', 'sop': with negative_rate, the label is 1. 'none': RoBERTa-wwm's pairs.
     negatives: false B of nsp. 'documents': it runs from a random sentence of a random other
       document, and the sentences of the chunk that are left are taken again by the next row.
-      'same_document': the same, from another place of A's document, not from the chunk and not
-      right after A. A document without such a sentence gets the B of 'documents'. 'pool': each
-      1,000 rows of the list are shuffled; B is the first segment of the row that is next then, or
+      'pool': each 1,000 rows are shuffled; B is the first segment of the row that is next then, or
       its second one where the first does not fit (code of ERNIE 1.0). An A of more than half of a
       row makes way for its own second segment. A sentence that still does not fit is cut (there:
       left out). A row that is alone in its pool stays true.
@@ -84,8 +82,6 @@ def segment_pairs(fields: definitions.SegmentPairs, text, length):
     else:
       wanted = np.maximum(target - (starts[end_a] - starts[begin_a]), 1)
       random = _random_run(key, text, first, document, wanted)
-      if fields.negatives == 'same_document':
-        random = _run_elsewhere(key, text, first, count, document, wanted, random)
     begin_b, end_b = np.where(false, random[0], begin_b), np.where(false, random[1], end_b)
     swapped = coin & ~alone & (fields.pairs == 'sop')
     begin_a, begin_b = _swap(swapped, begin_a, begin_b)
@@ -239,28 +235,6 @@ def _next_in_pool(key, numbers, num_rows):
   ahead -= np.uint32(1)
   beyond = begin[:, None] + np.arange(_POOL) >= num_rows
   return begin + np.argmin(np.where(beyond, np.uint32(0xFFFFFFFF), ahead), axis=1)
-
-
-def _run_elsewhere(key, text, first, count, document, tokens, otherwise):
-  """A run of sentences [begin, end) of the same document. It begins at a random sentence and has at
-  least `tokens` tokens, if there are so many before the chunk or the document's end. It contains
-  neither the chunk of `count` sentences at `first` nor the sentence that follows A.
-
-  otherwise: runs [begin, end) for documents that have no such sentence.
-  """
-  starts, documents = text.sentence_starts, text.document_starts
-  begin, end = documents[document], documents[document + 1]
-  after = np.minimum(first + np.maximum(count, 2), end)  # A of a lone sentence is the chunk
-  before = first - begin
-  places = before + end - after
-  drawn = hashing.below(
-    hashing.bits(hashing.fold(key, hashing.SENTENCE), first), np.maximum(places, 1)
-  )
-  start = np.where(drawn < before, begin + drawn, after + drawn - before)
-  start = np.minimum(start, end - 1)  # where there is no place it is not used
-  limit = np.where(drawn < before, first, end)
-  stop = np.minimum(np.searchsorted(starts, starts[start] + tokens, 'left'), limit)
-  return tuple(np.where(places > 0, run, other) for run, other in zip((start, stop), otherwise))
 
 
 def _pair(key, first, limit, start_a, length_a, start_b, length_b, label):
