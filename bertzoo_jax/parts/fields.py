@@ -159,7 +159,11 @@ def section(declaration, **values) -> ml_collections.ConfigDict:
   for field in dataclasses.fields(declaration):
     if field.name in values and getattr(field.default, 'part_name', None) == '':
       values[field.name] = dataclasses.replace(field.default, **values[field.name])
-  return _section(declaration(**values))
+  try:
+    return _section(declaration(**values))
+  except TypeError as e:
+    named = f'{declaration.part_name or declaration.__name__}()'
+    raise TypeError(str(e).replace(f'{declaration.__name__}.__init__()', named)) from None
 
 
 def _section(made):

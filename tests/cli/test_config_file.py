@@ -11,7 +11,8 @@ from bertzoo_jax.common import errors
 from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[2]
-OWN = 'from {} import bert\n\ndef get_config(argument="tiny"):\n  return bert.get_config(argument)'
+OWN = 'from bertzoo_jax.configs import bert\n\n'
+OWN += 'def get_config(argument="tiny"):\n  return bert.get_config(argument)'
 
 
 @pytest.mark.parametrize(
@@ -33,9 +34,8 @@ def test_a_shipped_config_is_one_module_and_a_file_of_ones_own_is_none(
 ):
   monkeypatch.chdir(tmp_path)
   pathlib.Path('there').symlink_to(ROOT)
-  pathlib.Path('configs.py').write_text(OWN.format('bertzoo_jax.configs'))
-  for file in ('package.py', 'bert.py'):
-    pathlib.Path(file).write_text(OWN.format('configs'))
+  for file in ('configs.py', 'package.py', 'bert.py'):
+    pathlib.Path(file).write_text(OWN)
   asked = []
   module = importlib.import_module(f'bertzoo_jax.configs.{name or "bert"}')
   kept = module.get_config
