@@ -6,14 +6,13 @@ import jax
 import ml_collections
 import numpy as np
 
+from bertzoo_jax import parts
 from bertzoo_jax import tasks
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.hf import heads
 from bertzoo_jax.hf import weights
 from bertzoo_jax.objectives import networks
-from bertzoo_jax.parts import features
-from bertzoo_jax.parts import sources
 from bertzoo_jax.tasks import batches
 from bertzoo_jax.tasks.kinds.kind import check_parts
 from bertzoo_jax.tasks.reading import asked
@@ -26,10 +25,10 @@ _LONGEST = 512  # tokens of a row, where neither the encoder nor the tokenizer s
 _MOST = 2**20  # transformers writes 10^30 where there is no limit
 # Defaults for a directory, by its head: objective, how files are read, how rows are made.
 _USUAL = {
-  heads.ROW: ('classification', sources.table(files={}, text_a='text'), features.texts()),
-  heads.TAG: ('tagging', sources.conll(files={}), features.words()),
-  heads.SPAN: ('span', sources.question_table(files={}), features.question_windows()),
-  heads.CHOICE: ('choice', sources.choices(files={}), features.choice_rows()),
+  heads.ROW: ('classification', parts.table(files={}, text_a='text'), parts.texts()),
+  heads.TAG: ('tagging', parts.conll(files={}), parts.words()),
+  heads.SPAN: ('span', parts.question_table(files={}), parts.question_windows()),
+  heads.CHOICE: ('choice', parts.choices(files={}), parts.choice_rows()),
 }
 # Fields of config.source that name columns, in the order of --columns.
 _COLUMNS = (('text_a', 'text_b'), ('text', 'question', 'options'), ('question', 'context'))
@@ -117,7 +116,7 @@ class Predictor:
       source |= dict(header=False, columns=())
     if self._loaded.found.config is None and source['name'] == 'question_table':
       if str(path).endswith('.json'):
-        source = dict(sources.squad(files={}))
+        source = dict(parts.squad(files={}))
     return self._rows(readers.reader(source)(storage.path(path)))
 
   def _rows(self, examples) -> tasks.Split:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from bertzoo_jax import parts
 from bertzoo_jax.batches import formats
 from bertzoo_jax.batches import rows as rows_lib
 from bertzoo_jax.batches.formats import pairs
@@ -20,14 +21,15 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
 from bertzoo_jax.corpus import corpus
 from bertzoo_jax.training import data
-from configs import parts
+from tests import found
+from tests.found import call_part
 
 # Every format but that of lanes (tests/batches/test_memory.py), with the usual values of its
 # fields.
 FIELDS = {
-  c.__name__: {k: v for k, v in c().items() if k != 'name'}
-  for c in parts.SECTIONS['format']
-  if c is not parts.memory_segments
+  name: found.fields('format', name)
+  for name in parts.SECTIONS['format']
+  if name != 'memory_segments'
 }
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
 CLS, SEP = SPECIAL['cls'], SPECIAL['sep']
@@ -59,7 +61,7 @@ def _documents(lengths):
 def _batch(lengths, length, name, key=KEY, **fields):
   """All rows of a format, in the order of its list: (features, format)."""
   split = _split(lengths)
-  form = formats.BY_NAME[name](rows_lib.text_of(split), length, **(FIELDS[name] | fields))
+  form = call_part(formats, name, rows_lib.text_of(split), length, **(FIELDS[name] | fields))
   rows = form.rows(key)
   if not len(rows):  # no chunk is left: the pipeline refuses it
     none = np.zeros((0, length), np.int32)
@@ -362,10 +364,10 @@ def test_truncated_lengths_are_those_of_the_loop():
   for limit in range(2, 16):
     a, b = (x.reshape(-1) for x in np.mgrid[1:30, 1:30])
     kept = np.stack(pairs.truncated_lengths(a, b, limit), -1)
-    for (x, y), found in zip(zip(a.tolist(), b.tolist()), kept.tolist()):
+    for (x, y), sizes in zip(zip(a.tolist(), b.tolist()), kept.tolist()):
       while x + y > limit:
         x, y = (x - 1, y) if x > y else (x, y - 1)
-      assert found == [x, y]
+      assert sizes == [x, y]
 
 
 def test_tokens_are_lost_at_the_front_binomially():
@@ -416,7 +418,7 @@ np.cumsum(draw.integers(3, 38, sentences, dtype=np.int16), out=starts[1:])
 borders = np.append(np.arange(documents, dtype=np.int64) * (sentences // documents), sentences)
 began = time.perf_counter()
 text = rows.text_of(type('Split', (), dict(sentence_starts=starts, document_starts=borders)))
-rows = formats.BY_NAME[name](text, 128, **fields).rows(hashing.new_key(0))
+rows = call_part(formats, name, text, 128, **fields).rows(hashing.new_key(0))
 kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(len(rows), time.perf_counter() - began, kilobytes / 2**20)
 """

@@ -1,6 +1,5 @@
 """Phases, the argument of a config file, and the fields of science."""
 
-import inspect
 import itertools
 import json
 import re
@@ -8,14 +7,15 @@ import re
 import ml_collections
 import pytest
 
+from bertzoo_jax import parts
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.runs import workdir
+from configs import arguments
 from configs import babylm
 from configs import bert
 from configs import bert_wwm
 from configs import ernie
-from configs import parts
 
 
 def _config(**fields):
@@ -98,8 +98,8 @@ def test_an_argument_swaps_sections_and_scales_steps():
 def test_a_swapped_encoder_keeps_the_sizes_and_the_dropout_of_the_one_before():
   before, after = (bert.get_config(f'tiny{swap}').encoder for swap in ('', ',encoder=disentangled'))
   assert after.name == 'disentangled' and after.buckets == 256
-  assert {key: after[key] for key in parts.SIZES_OF_ENCODERS} == {
-    key: before[key] for key in parts.SIZES_OF_ENCODERS
+  assert {key: after[key] for key in arguments.SIZES_OF_ENCODERS} == {
+    key: before[key] for key in arguments.SIZES_OF_ENCODERS
   }
   assert bert.get_config('tiny,encoder=two_stream').encoder.hidden_size == 128
 
@@ -113,7 +113,7 @@ def test_steps_scale_whatever_stands_beside_them():
     (500, {'schedule.warmup': 100}),
     (500, {'schedule': parts.linear_jump(warmup=50)}),
   )
-  parts._scale(config, '100')
+  arguments._scale(config, '100')
   assert config.phases[0] == (50, {'schedule.warmup': 10})
   assert config.phases[1][1]['schedule'].warmup == 5
   short = babylm.get_config('strict_small,steps=400')
@@ -139,10 +139,6 @@ def test_a_phase_may_give_a_list_for_a_tuple():
 def test_a_misspelt_argument_says_what_was_meant(argument, words):
   with pytest.raises(ValueError, match=words):
     bert.get_config(argument)
-
-
-def test_the_fields_of_an_experiment_are_those_of_its_constructor():
-  assert set(configuration.FIELDS) == set(inspect.signature(parts.experiment).parameters)
 
 
 def test_text_of_another_kind_of_tokenizer_is_refused_with_its_name():

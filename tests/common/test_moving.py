@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertzoo_jax import parts
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
@@ -18,7 +19,6 @@ from bertzoo_jax.parts import ranges
 from bertzoo_jax.training import step as steps
 from configs import bert
 from configs import electra
-from configs import parts
 from configs import xlnet
 
 RATE = ('masking.rate', 0.4, 0.1, 2, 10, 'linear')

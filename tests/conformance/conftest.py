@@ -11,9 +11,9 @@ import pathlib
 import pytest
 import small_networks as small
 
+from bertzoo_jax import parts
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.objectives import generator
-from configs import parts
 from tests import found
 
 
@@ -93,7 +93,7 @@ def _objectives():
   values, objectives of configs with other choices and their encoders, and all ways of sharing.
   """
   known = parts.SECTIONS['objective']
-  cases = {f.__name__: (small.SECTIONS.get(f.__name__), f()) for f in known}
+  cases = {n: (small.SECTIONS.get(n), parts.section(x)) for n, x in known.items()}
   seen = {_structure(own) for _, own in cases.values()}
   for system in found.SYSTEMS:
     config = found.last_phase(found.config(system, 'tiny'))

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import small_networks as small
 
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.experiment import build
 from bertzoo_jax.experiment import check
 from bertzoo_jax.hf import weights
 from bertzoo_jax.objectives import generator as generators
-from configs import parts
 
 WORD = 'encoder/embeddings/word/embedding'
 SIZES = dict(num_layers=2, hidden_size=32, num_heads=2, intermediate_size=32, activation='gelu')

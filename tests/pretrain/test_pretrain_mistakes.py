@@ -6,11 +6,11 @@ import ml_collections
 import pytest
 
 from bertzoo_jax import cli
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.experiment import check
 from bertzoo_jax.experiment import resolve
 from configs import bert
-from configs import parts
 from tests.pretrain.runs import refused
 from tests.pretrain.runs import run_train
 

@@ -5,10 +5,10 @@ import functools
 import numpy as np
 import pytest
 
+from bertzoo_jax import parts
 from bertzoo_jax import tokenizers
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.pretrained import carried
-from configs import parts
 from tests.tokenizers import test_tokenizers
 
 KINDS = {

@@ -9,12 +9,12 @@ import small_networks as small
 from flax import traverse_util
 
 from bertzoo_jax import hf
+from bertzoo_jax import parts
 from bertzoo_jax import pretrained
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
 from bertzoo_jax.pretrained import initial_weights
 from bertzoo_jax.tokenizers import kinds
-from configs import parts
 
 WORDS = 'encoder/embeddings/word/embedding'
 POSITIONS = 'encoder/embeddings/position/embedding'

@@ -6,10 +6,10 @@ import pytest
 import sentencepiece
 import transformers
 
+from bertzoo_jax import parts
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
 from bertzoo_jax.tokenizers import growth
-from configs import parts
 from tests.tokenizers import test_tokenizers
 
 KINDS = {

@@ -7,12 +7,13 @@ import pytest
 import small_networks as small
 
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.training import cost
 from configs import albert
 from configs import bert
 from configs import electra
-from configs import parts
+from tests.found import call_part
 
 
 def costed(config):
@@ -22,7 +23,7 @@ def costed(config):
     vocab_size=config.tokenizer.vocab_size, dtype=jnp.float32, **fields
   )
   section = {k: v for k, v in config.objective.items() if k != 'name'}
-  objective = objectives.BY_NAME[config.objective.name](encoder, **section)
+  objective = call_part(objectives, config.objective.name, encoder, **section)
   return objective, jax.eval_shape(objective.init, jax.random.key(0))
 
 
