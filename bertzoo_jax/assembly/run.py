@@ -309,7 +309,7 @@ def _state(config, phase_run, checkpoints, begin, data):
     phase_run.objective,
     data.tokenizer,
     config.hf,
-    heads.task_of(config.objective).labels,
+    heads.labels_in(config.objective),
     layers,
   )
 

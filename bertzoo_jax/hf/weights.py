@@ -80,6 +80,7 @@ def load(directory, wished: str | None = None) -> tuple[dict, Report]:
       same = np.array_equal(tensors.setdefault(original, x), x)
       notes += [] if same else [f'{copy} (it is not {original}: here the two are one)']
   params, unread = architecture.to_ours(a, tensors, sizes)
+  params, encoder = a.settle(params, encoder)
   if (directory / HEADS).exists():
     params = {**_read_tensors([directory / HEADS]), **params}
   if WORD_TABLE not in params:
@@ -95,7 +96,6 @@ def load(directory, wished: str | None = None) -> tuple[dict, Report]:
       f'word table has {len(params[WORD_TABLE]):,} rows: download or export the directory again.'
     )
   unread = [key for key in unread if not key.endswith(a.buffers)]
-  encoder = a.settle_fields(encoder, params)
   return unflatten(params), Report(
     str(directory),
     (content.get('architectures') or [a.name])[0],

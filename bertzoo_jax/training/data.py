@@ -21,8 +21,9 @@ class PhaseData(NamedTuple):
     held_out: () → iterator of (name of the corpus, such a dict with fixed masks), the same ones at
       each call; empty without held-out text. The name is '' where there is one corpus.
     rows_per_epoch: rows, or None where it is not known.
-    scores: parameters → {name: score}, of each evaluation; the checkpoint in which the first is
-      highest is kept, in place of the one with the lowest held-out loss. None without.
+    scores: parameters → ({name: score} of each evaluation, number by which they compare); the
+      checkpoint with the highest is kept, in place of the one with the lowest held-out loss. None
+      without.
     patience: evaluations without a better score after which the run ends; 0 for none.
     read: number of first steps of the phase → [common.reading.Reading] of the corpora; None where
       it is not known.

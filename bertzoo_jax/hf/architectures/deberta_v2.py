@@ -19,6 +19,9 @@ from bertzoo_jax.hf.architectures.bert_like import dense
 from bertzoo_jax.hf.architectures.bert_like import norm
 from bertzoo_jax.hf.architectures.deberta_like import ATTENTION
 from bertzoo_jax.hf.architectures.deberta_like import THEIR_ATTENTION
+from bertzoo_jax.hf.keys import Key
+from bertzoo_jax.hf.keys import chosen
+from bertzoo_jax.hf.keys import means
 
 TOKENS = tokenizer.Shape(model='spm.model')
 HEAD = 'mask_predictions'  # of the release, replaced_token_detection_model.py
@@ -79,56 +82,61 @@ _REPLACED_HEAD = deberta_like.may_lack(
 )
 
 
-def _more(encoder) -> dict:
-  relative = encoder.content_to_position or encoder.position_to_content
-  return {
-    'position_buckets': encoder.buckets or -1,
-    'norm_rel_ebd': 'layer_norm' if encoder.norm_relative and relative else 'none',
-    'share_att_key': encoder.shared_projections,
-    'conv_kernel_size': encoder.convolution_size,
-    'conv_act': architecture.ACTIVATIONS[encoder.convolution_activation],
-  }
+def _norm_of(at) -> str:
+  relative = at.encoder.content_to_position or at.encoder.position_to_content
+  return 'layer_norm' if at.encoder.norm_relative and relative else 'none'
 
 
-def _fields(content) -> dict:
+def _convolution(content) -> int:
   if content['conv_kernel_size'] and content['conv_groups'] != 1:
     raise errors.UserError(
       f'config.json says conv_groups={content["conv_groups"]}, and the convolution of an encoder '
       'here has one group: it cannot be read.'
     )
-  norms = [name.strip() for name in content['norm_rel_ebd'].lower().split('|')]
-  act = content['conv_act'] if content['conv_kernel_size'] else 'gelu'
-  return {
-    'buckets': max(0, content['position_buckets']),
-    'norm_relative': 'layer_norm' in norms,
-    'shared_projections': content['share_att_key'],
-    'key_bias': True,
-    'convolution_size': content['conv_kernel_size'],
-    'convolution_activation': architecture.activation(act, 'conv_act'),
-  }
+  return content['conv_kernel_size']
 
 
-def _build(name, *rows, **rest):
+def _convolution_activation(content) -> str:
+  return _ACTIVATION.read(content) if content['conv_kernel_size'] else 'gelu'
+
+
+_ACTIVATION = chosen(
+  'conv_act',
+  'convolution_activation',
+  'tanh',
+  architecture.ACTIVATIONS,
+  architecture.SPELLINGS,
+)
+_KEYS = (
+  Key('hidden_size', 'hidden_size', 1536),
+  Key('num_hidden_layers', 'num_layers', 24),
+  Key('num_attention_heads', 'num_heads', 24),
+  Key('intermediate_size', 'intermediate_size', 6144),
+  Key(
+    'position_buckets',
+    'buckets',
+    -1,
+    lambda at: at.encoder.buckets or -1,
+    lambda content: max(0, content['position_buckets']),
+  ),
+  Key(
+    'norm_rel_ebd',
+    'norm_relative',
+    'none',
+    _norm_of,
+    lambda c: 'layer_norm' in [name.strip() for name in c['norm_rel_ebd'].lower().split('|')],
+  ),
+  Key('share_att_key', 'shared_projections', False),
+  means('key_bias', True),
+  Key('conv_kernel_size', 'convolution_size', 0, read=_convolution),
+  Key('conv_groups', usual=1),
+  _ACTIVATION._replace(read=_convolution_activation),
+)
+
+
+def _build(name, *rows, keys=(), **rest):
   return deberta_like.build(
-    name,
-    'deberta-v2',
-    (*_BODY, *rows),
-    more=_more,
-    more_fields=_fields,
-    defaults=dict(
-      hidden_size=1536,
-      num_hidden_layers=24,
-      num_attention_heads=24,
-      intermediate_size=6144,
-      position_buckets=-1,
-      norm_rel_ebd='none',
-      share_att_key=False,
-      conv_kernel_size=0,
-      conv_groups=1,
-      conv_act='tanh',
-    ),
-    tokens=TOKENS,
-    **rest,
+    name, 'deberta-v2', (*_BODY, *rows), (*_KEYS, *keys), tokens=TOKENS, **rest
   )
 
 

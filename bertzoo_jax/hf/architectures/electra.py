@@ -3,9 +3,17 @@
 from bertzoo_jax.hf import heads
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architectures import bert_like
+from bertzoo_jax.hf.keys import Key
+
+_KEYS = (
+  Key('embedding_size', usual=128, write=lambda at: at.sizes.table_width),
+  Key('hidden_size', 'hidden_size', 256),
+  Key('num_attention_heads', 'num_heads', 4),
+  Key('intermediate_size', 'intermediate_size', 1024),
+)
 
 
-def _build(name, *rows, **rest):
+def _build(name, *rows, keys=(), **rest):
   none = lambda sizes: None
   return bert_like.build(
     name,
@@ -16,10 +24,7 @@ def _build(name, *rows, **rest):
       *rows,
     ),
     segments=2,
-    more=lambda encoder, special, sizes: {'embedding_size': sizes.table_width},
-    defaults=dict(
-      embedding_size=128, hidden_size=256, num_attention_heads=4, intermediate_size=1024
-    ),
+    keys=(*_KEYS, *keys),
     **rest,
   )
 
