@@ -1,4 +1,4 @@
-"""CONTRIBUTING's steps for a kind of prediction, taken literally in a folder outside the package."""
+"""CONTRIBUTING's steps for a kind of prediction, taken literally outside the package."""
 
 import os
 import pathlib
