@@ -84,11 +84,6 @@ UNSAID = {
   'two_stream': dict(initializer='normal', memory_length=0, reuse_length=1),
 }
 
-# Our activations and transformers' names for them: its gelu is the exact one; gelu_new is Google's
-# approximation by tanh.
-ACTIVATIONS = {'gelu': 'gelu', 'gelu_tanh': 'gelu_new', 'relu': 'relu'}
-SPELLINGS = {'gelu_pytorch_tanh': 'gelu_tanh', 'gelu_python': 'gelu'}
-
 
 class Sizes(NamedTuple):
   """The arguments of a transform besides the array.
@@ -274,7 +269,7 @@ class Architecture(NamedTuple):
   computes: Callable = Computed
   segments: int = 1
   head_activation: str | None = None
-  activations: Mapping[str, str] = ACTIVATIONS
+  activations: Mapping[str, str] = keys.ACTIVATIONS
   head_dropouts: tuple[str, ...] = ()
   tokens: tokenizer.Shape | None = tokenizer.Shape()
   reads: bool = True

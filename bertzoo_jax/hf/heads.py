@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.hf import keys
 from bertzoo_jax.hf.architecture import KERNEL
 from bertzoo_jax.hf.architecture import Architecture
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architecture import Transform
-from bertzoo_jax.hf.keys import fixed
 
 ROW, SPAN, TAG, CHOICE = 'row_head', 'span_head', 'tag_head', 'choice_head'
 
@@ -115,7 +115,8 @@ class Form(NamedTuple):
 def classes(build, family: str, forms: Mapping[str, Form]) -> dict[str, Architecture]:
   """{head: the class of a family that has it}.
 
-  build: (name, *rows of the head, keys=…, **fields) → an Architecture. family: how the names begin.
+  build: (name, *rows of the head, config=…, **fields) → an Architecture. family: how the names
+  begin.
   """
 
   def one(head, form):
@@ -124,7 +125,7 @@ def classes(build, family: str, forms: Mapping[str, Form]) -> dict[str, Architec
       f'{family}{kind.ends}',
       *rows(head, **form.layers),
       *form.also(head),
-      keys=tuple(fixed(key, value) for key, value in form.fixed.items()),
+      config=tuple(keys.fixed(key, value) for key, value in form.fixed.items()),
       heads=f'{kind.said} {form.said}'.strip(),
       pipeline='' if head in NO_PIPELINE else kind.task,
       head_dropouts=form.rates,

@@ -17,6 +17,11 @@ from typing import NamedTuple
 
 from bertzoo_jax.common import errors
 
+# Our activations and transformers' names for them: its gelu is the exact one; gelu_new is Google's
+# approximation by tanh.
+ACTIVATIONS = {'gelu': 'gelu', 'gelu_tanh': 'gelu_new', 'relu': 'relu'}
+_SPELLINGS = {'gelu_pytorch_tanh': 'gelu_tanh', 'gelu_python': 'gelu'}
+
 NEEDED = object()  # a key of which transformers assumes nothing
 _LARGEST = 1 << 31  # above all numbers of a config.json
 
@@ -85,9 +90,9 @@ def only(ours: str, value) -> Key:
   return means(ours, value)._replace(write=write)
 
 
-def chosen(theirs: str, ours: str, usual: str, known: Mapping[str, str], others=()) -> Key:
-  """A key that is one of some words. known: {our word: theirs}; others: {their word: ours}."""
-  by_name = {**{name: own for own, name in known.items()}, **dict(others)}
+def activation(theirs: str, usual: str, ours='activation', known=ACTIVATIONS) -> Key:
+  """A key that names an activation. known: {our name: theirs}."""
+  by_name = {**{name: own for own, name in known.items()}, **_SPELLINGS}
 
   def read(content):
     return errors.choose(content[theirs], by_name, f'readable {theirs}')

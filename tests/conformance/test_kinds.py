@@ -3,6 +3,7 @@
 python -m pytest tests/conformance --config my_task.py
 """
 
+import dataclasses
 import json
 
 import numpy as np
@@ -129,7 +130,7 @@ def test_its_predictions_and_its_export_have_every_number_by_name(rated, world, 
 
 def broken(**changes):
   """The kind of ratings with other fields."""
-  return kind_lib.dataclasses.replace(ratings.ratings.kind, **changes)
+  return dataclasses.replace(ratings.ratings.kind, **changes)
 
 
 @pytest.mark.parametrize(

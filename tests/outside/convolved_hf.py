@@ -8,14 +8,13 @@ import pathlib
 import safetensors.numpy
 
 from bertzoo_jax.hf import architecture
+from bertzoo_jax.hf import keys
 from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
 from bertzoo_jax.hf.architecture import HEADS_BIAS
 from bertzoo_jax.hf.architecture import HEADS_KERNEL
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architectures.bert_like import dense
 from bertzoo_jax.hf.architectures.bert_like import norm
-from bertzoo_jax.hf.keys import Key
-from bertzoo_jax.hf.keys import written
 
 # [places, D, D] and torch's [out, in, places].
 CONVOLUTION = architecture.Transform(lambda x, s: x.transpose(2, 1, 0), lambda y, s: y.T)
@@ -92,12 +91,12 @@ def logits(directory, batch):
 
 
 KEYS = (
-  written('architectures', ['ConvolvedForMaskedLM']),
-  written('model_type', 'convolved'),
-  written('vocab_size', lambda at: at.vocab_size),
-  *(Key(name, name) for name in _FIELDS),
-  written('norm_eps', lambda at: at.encoder.norm_eps),
-  written('pad_token_id', lambda at: at.special['pad']),
+  keys.written('architectures', ['ConvolvedForMaskedLM']),
+  keys.written('model_type', 'convolved'),
+  keys.written('vocab_size', lambda at: at.vocab_size),
+  *(keys.Key(name, name) for name in _FIELDS),
+  keys.written('norm_eps', lambda at: at.encoder.norm_eps),
+  keys.written('pad_token_id', lambda at: at.special['pad']),
 )
 MASKED_LM = architecture.Architecture(
   name='ConvolvedForMaskedLM',

@@ -11,10 +11,6 @@ from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architecture import constant
 from bertzoo_jax.hf.architectures.bert_like import dense
 from bertzoo_jax.hf.architectures.bert_like import norm
-from bertzoo_jax.hf.keys import Key
-from bertzoo_jax.hf.keys import fixed
-from bertzoo_jax.hf.keys import refused
-from bertzoo_jax.hf.keys import written
 from tests.outside import roformer
 
 LONGEST = 1536
@@ -53,21 +49,21 @@ ROWS = (
 # What the encoder computes in one way only is `fixed`.
 KEYS = (
   *keys.COMMON,
-  Key('num_hidden_layers', 'num_layers'),
-  Key('hidden_size', 'hidden_size'),
-  Key('num_attention_heads', 'num_heads'),
-  Key('intermediate_size', 'intermediate_size'),
-  fixed('hidden_act', roformer.RoFormer.activation),
-  fixed('layer_norm_eps', roformer.RoFormer.norm_eps),
-  fixed('type_vocab_size', roformer.RoFormer.type_vocab_size),
-  fixed('max_position_embeddings', LONGEST),
-  fixed('rotary_value', False),
-  fixed('is_decoder', False),
-  refused('embedding_size', lambda content: content['hidden_size'])._replace(
+  keys.Key('num_hidden_layers', 'num_layers'),
+  keys.Key('hidden_size', 'hidden_size'),
+  keys.Key('num_attention_heads', 'num_heads'),
+  keys.Key('intermediate_size', 'intermediate_size'),
+  keys.fixed('hidden_act', roformer.RoFormer.activation),
+  keys.fixed('layer_norm_eps', roformer.RoFormer.norm_eps),
+  keys.fixed('type_vocab_size', roformer.RoFormer.type_vocab_size),
+  keys.fixed('max_position_embeddings', LONGEST),
+  keys.fixed('rotary_value', False),
+  keys.fixed('is_decoder', False),
+  keys.refused('embedding_size', lambda content: content['hidden_size'])._replace(
     write=lambda at: at.encoder.hidden_size
   ),
-  written('hidden_dropout_prob', lambda at: at.encoder.dropout),
-  written('attention_probs_dropout_prob', 0.0),
+  keys.written('hidden_dropout_prob', lambda at: at.encoder.dropout),
+  keys.written('attention_probs_dropout_prob', 0.0),
 )
 
 

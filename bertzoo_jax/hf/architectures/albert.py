@@ -5,6 +5,7 @@ import numpy as np
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import heads
+from bertzoo_jax.hf import keys
 from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
 from bertzoo_jax.hf.architecture import HEADS_BIAS
 from bertzoo_jax.hf.architecture import HEADS_KERNEL
@@ -12,11 +13,6 @@ from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architectures import bert_like
 from bertzoo_jax.hf.architectures.bert_like import dense
 from bertzoo_jax.hf.architectures.bert_like import norm
-from bertzoo_jax.hf.keys import BEGIN_AND_END
-from bertzoo_jax.hf.keys import Key
-from bertzoo_jax.hf.keys import chosen
-from bertzoo_jax.hf.keys import means
-from bertzoo_jax.hf.keys import written
 
 
 def _sizes(encoder, special) -> architecture.Sizes:
@@ -37,27 +33,27 @@ def _groups(content) -> int:
 
 
 _KEYS = (
-  Key('embedding_size', usual=128, write=lambda at: at.sizes.table_width),
-  Key('hidden_size', 'hidden_size', 4096),
-  Key('num_attention_heads', 'num_heads', 64),
-  Key('intermediate_size', 'intermediate_size', 16384),
-  Key('hidden_dropout_prob', 'dropout', 0.0),
-  Key('attention_probs_dropout_prob', 'attention_dropout', 0.0),
-  chosen('hidden_act', 'activation', 'gelu_new', architecture.ACTIVATIONS, architecture.SPELLINGS),
-  means('sharing', 'all'),
-  Key(
+  keys.Key('embedding_size', usual=128, write=lambda at: at.sizes.table_width),
+  keys.Key('hidden_size', 'hidden_size', 4096),
+  keys.Key('num_attention_heads', 'num_heads', 64),
+  keys.Key('intermediate_size', 'intermediate_size', 16384),
+  keys.Key('hidden_dropout_prob', 'dropout', 0.0),
+  keys.Key('attention_probs_dropout_prob', 'attention_dropout', 0.0),
+  keys.activation('hidden_act', 'gelu_new'),
+  keys.means('sharing', 'all'),
+  keys.Key(
     'num_hidden_groups',
     usual=1,
     write=lambda at: at.sizes.blocks // at.encoder.inner_group_num,
   ),
-  means('num_groups', _groups),
-  Key('inner_group_num', 'inner_group_num', 1),
-  written('classifier_dropout_prob', 0.1),
-  *BEGIN_AND_END,
+  keys.means('num_groups', _groups),
+  keys.Key('inner_group_num', 'inner_group_num', 1),
+  keys.written('classifier_dropout_prob', 0.1),
+  *keys.BEGIN_AND_END,
 )
 
 
-def _build(name, *own, keys=(), **rest):
+def _build(name, *own, config=(), **rest):
   layer, layers = 'albert.encoder.albert_layer_groups.{g}.albert_layers.{j}', 'encoder/layers'
   rows = (
     *bert_like.embeddings('albert', 2),
@@ -83,7 +79,7 @@ def _build(name, *own, keys=(), **rest):
     rows,
     segments=2,
     sizes=_sizes,
-    keys=(*_KEYS, *keys),
+    config=(*_KEYS, *config),
     **rest,
   )
 

@@ -19,12 +19,6 @@ from bertzoo_jax.hf.architecture import SAME
 from bertzoo_jax.hf.architecture import TYPE_TABLE
 from bertzoo_jax.hf.architecture import WORD_TABLE
 from bertzoo_jax.hf.architecture import Row
-from bertzoo_jax.hf.keys import Key
-from bertzoo_jax.hf.keys import chosen
-from bertzoo_jax.hf.keys import fixed
-from bertzoo_jax.hf.keys import joined
-from bertzoo_jax.hf.keys import means
-from bertzoo_jax.hf.keys import written
 
 PROJECTION = 'encoder/embedding_projection'
 
@@ -34,17 +28,21 @@ WITHOUT_POOLER = {'add_pooling_layer': False}  # of a class that else starts one
 
 # Of every stack of BERT's layers. Values are those that transformers assumes for BERT.
 STACK = (
-  Key('num_hidden_layers', 'num_layers', 12),
-  Key('hidden_size', 'hidden_size', 768),
-  Key('num_attention_heads', 'num_heads', 12),
-  Key('intermediate_size', 'intermediate_size', 3072),
-  Key('layer_norm_eps', 'norm_eps', 1e-12),
-  Key('hidden_dropout_prob', 'dropout', 0.1),
-  Key('attention_probs_dropout_prob', 'attention_dropout', 0.1),
-  Key('initializer_range', 'initializer_range', 0.02),
+  keys.Key('num_hidden_layers', 'num_layers', 12),
+  keys.Key('hidden_size', 'hidden_size', 768),
+  keys.Key('num_attention_heads', 'num_heads', 12),
+  keys.Key('intermediate_size', 'intermediate_size', 3072),
+  keys.Key('layer_norm_eps', 'norm_eps', 1e-12),
+  keys.Key('hidden_dropout_prob', 'dropout', 0.1),
+  keys.Key('attention_probs_dropout_prob', 'attention_dropout', 0.1),
+  keys.Key('initializer_range', 'initializer_range', 0.02),
 )
 # Layers that share are written one by one.
-UNSHARED = means('sharing', 'none'), means('num_groups', 1), means('inner_group_num', 1)
+UNSHARED = (
+  keys.means('sharing', 'none'),
+  keys.means('num_groups', 1),
+  keys.means('inner_group_num', 1),
+)
 
 
 def _narrower(content) -> int:
@@ -57,14 +55,14 @@ KEYS = (
   *keys.COMMON,
   *STACK,
   *UNSHARED,
-  means('embedding_size', _narrower),
-  chosen('hidden_act', 'activation', 'gelu', architecture.ACTIVATIONS, architecture.SPELLINGS),
-  Key('max_position_embeddings', 'max_positions', 512),
+  keys.means('embedding_size', _narrower),
+  keys.activation('hidden_act', 'gelu'),
+  keys.Key('max_position_embeddings', 'max_positions', 512),
 )
 _OF_BERT = (
   *KEYS,
-  written('pad_token_id', lambda at: at.special['pad'], usual=None),
-  Key(
+  keys.written('pad_token_id', lambda at: at.special['pad'], usual=None),
+  keys.Key(
     'type_vocab_size',
     'type_vocab_size',
     2,
@@ -72,12 +70,12 @@ _OF_BERT = (
     # one row for every token is part of the positions
     lambda content: 0 if content['type_vocab_size'] == 1 else content['type_vocab_size'],
   ),
-  fixed('is_decoder', False, usual=False),
-  written('add_cross_attention', False),
-  written('classifier_dropout', None),
-  written('use_cache', True),
+  keys.fixed('is_decoder', False, usual=False),
+  keys.written('add_cross_attention', False),
+  keys.written('classifier_dropout', None),
+  keys.written('use_cache', True),
   # read before transformers 5
-  fixed('position_embedding_type', 'absolute', usual='absolute'),
+  keys.fixed('position_embedding_type', 'absolute', usual='absolute'),
 )
 
 
@@ -93,7 +91,7 @@ def _behind_padding(content) -> int:
   return rows - first
 
 
-BEHIND_PADDING = Key(
+BEHIND_PADDING = keys.Key(
   'max_position_embeddings',
   'max_positions',
   512,
@@ -161,7 +159,7 @@ def build(
   *,
   segments: int,
   sizes=architecture.grouped_sizes,
-  keys=(),
+  config=(),
   **rest,
 ) -> architecture.Architecture:
   """An architecture of BERT's kind.
@@ -169,14 +167,14 @@ def build(
   Args:
     name, model_type, rows, sizes, rest: see Architecture.
     segments: rows of the segment table that is written where the encoder has none.
-    keys: of config.json, besides those of BERT or in their place.
+    config: rows of config.json, besides those of BERT or in their place.
   """
   return architecture.Architecture(
     name=name,
     model_type=model_type,
     rows=rows,
     sizes=sizes,
-    keys=joined((*_OF_BERT, *keys)),
+    keys=keys.joined((*_OF_BERT, *config)),
     buffers=('embeddings.position_ids', 'embeddings.token_type_ids'),
     modern=functools.partial(_modern, model_type),
     settle=_settle,

@@ -3,6 +3,7 @@
 import numpy as np
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.hf import keys
 from bertzoo_jax.hf import tokenizer
 from bertzoo_jax.hf.architecture import HEADS_BIAS
 from bertzoo_jax.hf.architecture import HEADS_KERNEL
@@ -12,7 +13,6 @@ from bertzoo_jax.hf.architectures import deberta_like
 from bertzoo_jax.hf.architectures.bert_like import dense
 from bertzoo_jax.hf.architectures.deberta_like import ATTENTION
 from bertzoo_jax.hf.architectures.deberta_like import THEIR_ATTENTION
-from bertzoo_jax.hf.keys import means
 
 
 def _interleaved(kernels, sizes):
@@ -57,21 +57,21 @@ def _without_buckets(at):
 
 
 _KEYS = (
-  means('buckets', 0)._replace(write=_without_buckets),
-  means('norm_relative', False),
-  means('shared_projections', False),
-  means('key_bias', False),
-  means('convolution_size', 0),
-  means('convolution_activation', 'gelu'),
+  keys.means('buckets', 0)._replace(write=_without_buckets),
+  keys.means('norm_relative', False),
+  keys.means('shared_projections', False),
+  keys.means('key_bias', False),
+  keys.means('convolution_size', 0),
+  keys.means('convolution_activation', 'gelu'),
 )
 
 
-def _build(name, *rows, keys=(), **rest):
+def _build(name, *rows, config=(), **rest):
   return deberta_like.build(
     name,
     'deberta',
     (*_BODY, *rows),
-    (*_KEYS, *keys),
+    (*_KEYS, *config),
     # DebertaTokenizer of transformers 5 puts two separators between two texts
     tokens=tokenizer.Shape(bos='cls', eos='sep', byte_level='GPT2Tokenizer'),
     **rest,

@@ -18,11 +18,6 @@ from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architectures import bert_like
 from bertzoo_jax.hf.architectures.bert_like import dense
 from bertzoo_jax.hf.architectures.bert_like import norm
-from bertzoo_jax.hf.keys import Key
-from bertzoo_jax.hf.keys import joined
-from bertzoo_jax.hf.keys import means
-from bertzoo_jax.hf.keys import refused
-from bertzoo_jax.hf.keys import written
 
 PREFIX = 'deberta'
 POSITIONS = 'deberta.embeddings.position_embeddings.weight'
@@ -106,49 +101,49 @@ def _terms(content) -> list[str]:
 KEYS = (
   *keys.COMMON,
   *bert_like.STACK,
-  written('embedding_size', lambda at: at.encoder.embedding_size or at.encoder.hidden_size),
+  keys.written('embedding_size', lambda at: at.encoder.embedding_size or at.encoder.hidden_size),
   *bert_like.KEYS,
-  refused('attention_head_size', lambda c: c['hidden_size'] // c['num_attention_heads']),
-  refused('talking_head', False),
-  Key('layer_norm_eps', 'norm_eps', 1e-7),
-  written('pad_token_id', lambda at: at.special['pad'], usual=0),
-  Key('type_vocab_size', 'type_vocab_size', 0),
-  written('relative_attention', lambda at: bool(_terms_of(at)), usual=False),
-  written('pos_att_type', _terms_of),
-  means('content_to_position', lambda content: 'c2p' in _terms(content)),
-  means('position_to_content', lambda content: 'p2c' in _terms(content)),
-  Key(
+  keys.refused('attention_head_size', lambda c: c['hidden_size'] // c['num_attention_heads']),
+  keys.refused('talking_head', False),
+  keys.Key('layer_norm_eps', 'norm_eps', 1e-7),
+  keys.written('pad_token_id', lambda at: at.special['pad'], usual=0),
+  keys.Key('type_vocab_size', 'type_vocab_size', 0),
+  keys.written('relative_attention', lambda at: bool(_terms_of(at)), usual=False),
+  keys.written('pos_att_type', _terms_of),
+  keys.means('content_to_position', lambda content: 'c2p' in _terms(content)),
+  keys.means('position_to_content', lambda content: 'p2c' in _terms(content)),
+  keys.Key(
     'max_relative_positions',
     'max_distance',
     -1,
     lambda at: -1 if (e := at.encoder).max_distance == e.max_positions else e.max_distance,
     lambda c: max(0, c['max_relative_positions']) or c['max_position_embeddings'],
   ),
-  Key(
+  keys.Key(
     'position_biased_input',
     'absolute_positions',
     True,
     lambda at: at.encoder.absolute_positions == 'input',
     lambda content: 'input' if content['position_biased_input'] else 'decoder',
   ),
-  written('pooler_hidden_size', lambda at: at.encoder.hidden_size),
-  written('pooler_hidden_act', 'gelu'),
-  written('pooler_dropout', 0),
+  keys.written('pooler_hidden_size', lambda at: at.encoder.hidden_size),
+  keys.written('pooler_hidden_act', 'gelu'),
+  keys.written('pooler_dropout', 0),
   # the names of the head that both versions of transformers read
-  written('legacy', True, usual=True),
+  keys.written('legacy', True, usual=True),
 )
 
 
 def build(
-  name: str, model_type: str, rows: tuple[Row, ...], keys, **rest
+  name: str, model_type: str, rows: tuple[Row, ...], config, **rest
 ) -> architecture.Architecture:
-  """An architecture of DeBERTa's kind. keys: besides KEYS; other arguments: see Architecture."""
+  """An architecture of DeBERTa's kind. config: rows besides KEYS; others: see Architecture."""
   return architecture.Architecture(
     name=name,
     model_type=model_type,
     rows=rows,
     sizes=architecture.grouped_sizes,
-    keys=joined((*KEYS, *keys)),
+    keys=keys.joined((*KEYS, *config)),
     part='disentangled',
     tied={
       'cls.predictions.decoder.weight': 'deberta.embeddings.word_embeddings.weight',

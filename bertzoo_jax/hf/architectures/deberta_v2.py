@@ -8,6 +8,7 @@ import safetensors
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import trust
 from bertzoo_jax.hf import architecture
+from bertzoo_jax.hf import keys
 from bertzoo_jax.hf import tokenizer
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf.architecture import HEADS_BIAS
@@ -19,9 +20,6 @@ from bertzoo_jax.hf.architectures.bert_like import dense
 from bertzoo_jax.hf.architectures.bert_like import norm
 from bertzoo_jax.hf.architectures.deberta_like import ATTENTION
 from bertzoo_jax.hf.architectures.deberta_like import THEIR_ATTENTION
-from bertzoo_jax.hf.keys import Key
-from bertzoo_jax.hf.keys import chosen
-from bertzoo_jax.hf.keys import means
 
 TOKENS = tokenizer.Shape(model='spm.model')
 HEAD = 'mask_predictions'  # of the release, replaced_token_detection_model.py
@@ -100,43 +98,37 @@ def _convolution_activation(content) -> str:
   return _ACTIVATION.read(content) if content['conv_kernel_size'] else 'gelu'
 
 
-_ACTIVATION = chosen(
-  'conv_act',
-  'convolution_activation',
-  'tanh',
-  architecture.ACTIVATIONS,
-  architecture.SPELLINGS,
-)
+_ACTIVATION = keys.activation('conv_act', 'tanh', 'convolution_activation')
 _KEYS = (
-  Key('hidden_size', 'hidden_size', 1536),
-  Key('num_hidden_layers', 'num_layers', 24),
-  Key('num_attention_heads', 'num_heads', 24),
-  Key('intermediate_size', 'intermediate_size', 6144),
-  Key(
+  keys.Key('hidden_size', 'hidden_size', 1536),
+  keys.Key('num_hidden_layers', 'num_layers', 24),
+  keys.Key('num_attention_heads', 'num_heads', 24),
+  keys.Key('intermediate_size', 'intermediate_size', 6144),
+  keys.Key(
     'position_buckets',
     'buckets',
     -1,
     lambda at: at.encoder.buckets or -1,
     lambda content: max(0, content['position_buckets']),
   ),
-  Key(
+  keys.Key(
     'norm_rel_ebd',
     'norm_relative',
     'none',
     _norm_of,
     lambda c: 'layer_norm' in [name.strip() for name in c['norm_rel_ebd'].lower().split('|')],
   ),
-  Key('share_att_key', 'shared_projections', False),
-  means('key_bias', True),
-  Key('conv_kernel_size', 'convolution_size', 0, read=_convolution),
-  Key('conv_groups', usual=1),
+  keys.Key('share_att_key', 'shared_projections', False),
+  keys.means('key_bias', True),
+  keys.Key('conv_kernel_size', 'convolution_size', 0, read=_convolution),
+  keys.Key('conv_groups', usual=1),
   _ACTIVATION._replace(read=_convolution_activation),
 )
 
 
-def _build(name, *rows, keys=(), **rest):
+def _build(name, *rows, config=(), **rest):
   return deberta_like.build(
-    name, 'deberta-v2', (*_BODY, *rows), (*_KEYS, *keys), tokens=TOKENS, **rest
+    name, 'deberta-v2', (*_BODY, *rows), (*_KEYS, *config), tokens=TOKENS, **rest
   )
 
 

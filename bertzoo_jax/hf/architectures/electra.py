@@ -1,19 +1,19 @@
 """ELECTRA (Clark et al. 2020): the discriminator and the generator."""
 
 from bertzoo_jax.hf import heads
+from bertzoo_jax.hf import keys
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architectures import bert_like
-from bertzoo_jax.hf.keys import Key
 
 _KEYS = (
-  Key('embedding_size', usual=128, write=lambda at: at.sizes.table_width),
-  Key('hidden_size', 'hidden_size', 256),
-  Key('num_attention_heads', 'num_heads', 4),
-  Key('intermediate_size', 'intermediate_size', 1024),
+  keys.Key('embedding_size', usual=128, write=lambda at: at.sizes.table_width),
+  keys.Key('hidden_size', 'hidden_size', 256),
+  keys.Key('num_attention_heads', 'num_heads', 4),
+  keys.Key('intermediate_size', 'intermediate_size', 1024),
 )
 
 
-def _build(name, *rows, keys=(), **rest):
+def _build(name, *rows, config=(), **rest):
   none = lambda sizes: None
   return bert_like.build(
     name,
@@ -24,7 +24,7 @@ def _build(name, *rows, keys=(), **rest):
       *rows,
     ),
     segments=2,
-    keys=(*_KEYS, *keys),
+    config=(*_KEYS, *config),
     **rest,
   )
 

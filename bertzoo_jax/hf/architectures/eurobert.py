@@ -6,7 +6,6 @@ ours.
 import functools
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import heads
 from bertzoo_jax.hf import keys
 from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
@@ -16,12 +15,6 @@ from bertzoo_jax.hf.architecture import WORD_TABLE
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architectures import bert_like
 from bertzoo_jax.hf.architectures import modernbert
-from bertzoo_jax.hf.keys import Key
-from bertzoo_jax.hf.keys import chosen
-from bertzoo_jax.hf.keys import fixed
-from bertzoo_jax.hf.keys import means
-from bertzoo_jax.hf.keys import only
-from bertzoo_jax.hf.keys import written
 
 _OURS, _THEIRS = 'encoder/layers', 'model.layers.{i}'
 _KERNELS = {
@@ -58,30 +51,30 @@ def _key_value_heads(content) -> None:
 
 _KEYS = (
   *modernbert.COMMON,
-  only('window', 0),
-  only('norm', 'rms'),
-  only('embedding_norm', False),
-  Key('rms_norm_eps', 'norm_eps', 1e-5),
-  Key('attention_dropout', 'attention_dropout', 0.0),
-  Key('initializer_range', 'initializer_range', 0.02),
-  Key('num_key_value_heads', write=lambda at: at.encoder.num_heads, read=_key_value_heads),
-  written('head_dim', lambda at: at.encoder.hidden_size // at.encoder.num_heads),
-  chosen('hidden_act', 'activation', 'silu', modernbert.ACTIVATIONS, architecture.SPELLINGS),
-  fixed('attention_bias', False, usual=False),
-  fixed('mlp_bias', False, usual=False),
-  written(
+  keys.only('window', 0),
+  keys.only('norm', 'rms'),
+  keys.only('embedding_norm', False),
+  keys.Key('rms_norm_eps', 'norm_eps', 1e-5),
+  keys.Key('attention_dropout', 'attention_dropout', 0.0),
+  keys.Key('initializer_range', 'initializer_range', 0.02),
+  keys.Key('num_key_value_heads', write=lambda at: at.encoder.num_heads, read=_key_value_heads),
+  keys.written('head_dim', lambda at: at.encoder.hidden_size // at.encoder.num_heads),
+  keys.activation('hidden_act', 'silu', known=modernbert.ACTIVATIONS),
+  keys.fixed('attention_bias', False, usual=False),
+  keys.fixed('mlp_bias', False, usual=False),
+  keys.written(
     'rope_parameters',
     lambda at: {'rope_type': 'default', 'rope_theta': at.encoder.global_base},
   ),
-  Key('rope_theta', usual=10_000.0),
-  means('global_every', 1),
-  means('global_base', _base),
-  means('local_base', _base),
-  means('dropout', 0.0),
-  means('attention_output_dropout', 0.0),
+  keys.Key('rope_theta', usual=10_000.0),
+  keys.means('global_every', 1),
+  keys.means('global_base', _base),
+  keys.means('local_base', _base),
+  keys.means('dropout', 0.0),
+  keys.means('attention_output_dropout', 0.0),
   *keys.BEGIN_AND_END,
-  written('mask_token_id', lambda at: at.special['mask']),
-  Key('classifier_pooling', usual='late'),
+  keys.written('mask_token_id', lambda at: at.special['mask']),
+  keys.Key('classifier_pooling', usual='late'),
 )
 
 

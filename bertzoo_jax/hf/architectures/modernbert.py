@@ -15,14 +15,6 @@ from bertzoo_jax.hf.architecture import WORD_TABLE
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architecture import joined
 from bertzoo_jax.hf.architectures import bert_like
-from bertzoo_jax.hf.keys import Key
-from bertzoo_jax.hf.keys import chosen
-from bertzoo_jax.hf.keys import fixed
-from bertzoo_jax.hf.keys import joined as rows_of
-from bertzoo_jax.hf.keys import means
-from bertzoo_jax.hf.keys import only
-from bertzoo_jax.hf.keys import refused
-from bertzoo_jax.hf.keys import written
 
 _LAYERS, _WORDS = 'encoder/layers', 'model.embeddings.tok_embeddings.weight'
 _KINDS = ('full_attention', 'sliding_attention')
@@ -53,7 +45,7 @@ _BODY = (
   Row(f'{_LAYERS}/feed_forward/out/kernel', 'model.layers.{i}.mlp.Wo.weight', KERNEL),
   Row('encoder/final_norm/scale', 'model.final_norm.weight'),
 )
-ACTIVATIONS = {**architecture.ACTIVATIONS, 'silu': 'silu'}
+ACTIVATIONS = {**keys.ACTIVATIONS, 'silu': 'silu'}
 
 
 def base_of(said, usual) -> float:
@@ -121,59 +113,62 @@ def _rotary(at) -> dict:
 # Of all classes of encoder=modern.
 COMMON = (
   *keys.COMMON,
-  only('type_vocab_size', 0),
-  only('norms', 'before'),
-  only('feed_forward', 'gated'),
-  only('use_bias', False),
-  Key('num_hidden_layers', 'num_layers', 12),
-  Key('hidden_size', 'hidden_size', 768),
-  Key('num_attention_heads', 'num_heads', 12),
-  Key('intermediate_size', 'intermediate_size', 3072),
-  Key('max_position_embeddings', 'max_positions', 8192),
+  keys.only('type_vocab_size', 0),
+  keys.only('norms', 'before'),
+  keys.only('feed_forward', 'gated'),
+  keys.only('use_bias', False),
+  keys.Key('num_hidden_layers', 'num_layers', 12),
+  keys.Key('hidden_size', 'hidden_size', 768),
+  keys.Key('num_attention_heads', 'num_heads', 12),
+  keys.Key('intermediate_size', 'intermediate_size', 3072),
+  keys.Key('max_position_embeddings', 'max_positions', 8192),
 )
 _KEYS = (
   *COMMON,
-  only('norm', 'layer'),
-  only('embedding_norm', True),
-  Key('num_hidden_layers', 'num_layers', 22),
-  Key('intermediate_size', 'intermediate_size', 1152),
-  Key('norm_eps', 'norm_eps', 1e-5),
-  Key('embedding_dropout', 'dropout', 0.0),
+  keys.only('norm', 'layer'),
+  keys.only('embedding_norm', True),
+  keys.Key('num_hidden_layers', 'num_layers', 22),
+  keys.Key('intermediate_size', 'intermediate_size', 1152),
+  keys.Key('norm_eps', 'norm_eps', 1e-5),
+  keys.Key('embedding_dropout', 'dropout', 0.0),
   # their one rate is for the probabilities and for the output of attention
-  Key('attention_dropout', 'attention_dropout', 0.0),
-  means('attention_output_dropout', lambda content: content['attention_dropout']),
-  Key('initializer_range', 'initializer_range', 0.02),
+  keys.Key('attention_dropout', 'attention_dropout', 0.0),
+  keys.means('attention_output_dropout', lambda content: content['attention_dropout']),
+  keys.Key('initializer_range', 'initializer_range', 0.02),
   *(
-    fixed(f'{what}_bias', False, usual=False) for what in ('norm', 'attention', 'mlp', 'classifier')
+    keys.fixed(f'{what}_bias', False, usual=False)
+    for what in ('norm', 'attention', 'mlp', 'classifier')
   ),
-  fixed('decoder_bias', True, usual=True),
-  chosen('hidden_activation', 'activation', 'gelu', ACTIVATIONS, architecture.SPELLINGS),
-  refused('classifier_activation', lambda content: content['hidden_activation'])._replace(
+  keys.fixed('decoder_bias', True, usual=True),
+  keys.activation('hidden_activation', 'gelu', known=ACTIVATIONS),
+  keys.refused('classifier_activation', lambda content: content['hidden_activation'])._replace(
     write=lambda at: ACTIVATIONS[at.encoder.activation], usual='gelu'
   ),
-  written('mlp_dropout', lambda at: at.encoder.dropout, usual=0.0),
-  written('classifier_pooling', 'cls', usual='cls'),
+  keys.written('mlp_dropout', lambda at: at.encoder.dropout, usual=0.0),
+  keys.written('classifier_pooling', 'cls', usual='cls'),
   # one base and one kind per layer, as transformers 5 reads them and as 4 does
-  written('layer_types', lambda at: _pattern(at.encoder.num_layers, _every(at.encoder)), usual=[]),
-  Key(
+  keys.written(
+    'layer_types', lambda at: _pattern(at.encoder.num_layers, _every(at.encoder)), usual=[]
+  ),
+  keys.Key(
     'global_attn_every_n_layers',
     'global_every',
     3,
     lambda at: _every(at.encoder),
     _global_every,
   ),
-  Key(
+  keys.Key(
     'local_attention',
     'window',
     128,
     lambda at: at.encoder.window or 128,
     lambda content: content['local_attention'] // 2 * 2,
   ),
-  written('rope_parameters', _rotary),
-  Key('global_rope_theta', 'global_base', 160_000.0, read=_base(0)),
-  Key('local_rope_theta', 'local_base', 10_000.0, read=_base(1)),
-  written('cls_token_id', lambda at: at.special['cls']),
-  written('sep_token_id', lambda at: at.special['sep']),
+  keys.written('rope_parameters', _rotary),
+  keys.Key('global_rope_theta', 'global_base', 160_000.0, read=_base(0)),
+  keys.Key('local_rope_theta', 'local_base', 10_000.0, read=_base(1)),
+  keys.written('cls_token_id', lambda at: at.special['cls']),
+  keys.written('sep_token_id', lambda at: at.special['sep']),
   *keys.BEGIN_AND_END,
 )
 
@@ -191,8 +186,8 @@ def _modern(name: str) -> str:
   return f'model.{name}' if name.startswith(('embeddings.', 'layers.', 'final_norm.')) else name
 
 
-def build(model_type, body, of_family, name, *rows, keys=(), **rest):
-  """A class of encoder=modern. body, rows: of its layers, of its head; of_family, keys: of
+def build(model_type, body, family, name, *rows, config=(), **rest):
+  """A class of encoder=modern. body, rows: of its layers, of its head; family, config: of
   config.json; rest: further fields of Architecture.
   """
   return architecture.Architecture(
@@ -200,7 +195,7 @@ def build(model_type, body, of_family, name, *rows, keys=(), **rest):
     model_type=model_type,
     rows=(*body, *rows),
     sizes=architecture.plain_sizes,
-    keys=rows_of((*of_family, *keys)),
+    keys=keys.joined((*family, *config)),
     part='modern',
     activations=ACTIVATIONS,
     **rest,

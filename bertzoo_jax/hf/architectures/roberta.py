@@ -2,10 +2,10 @@
 
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import heads
+from bertzoo_jax.hf import keys
 from bertzoo_jax.hf import tokenizer
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architectures import bert_like
-from bertzoo_jax.hf.keys import BEGIN_AND_END
 
 _ZEROS = 'Position and segment rows that the class demands and training had no use for are zeros.'
 _PAIR = 'cls:0 A:0 sep:0 sep:{} B:{} sep:{}'
@@ -15,7 +15,7 @@ def _sizes(encoder, special):
   return architecture.grouped_sizes(encoder)._replace(position_offset=special['pad'] + 1)
 
 
-def _build(name, *rows, keys=(), **rest):
+def _build(name, *rows, config=(), **rest):
   return bert_like.build(
     name,
     'roberta',
@@ -23,7 +23,7 @@ def _build(name, *rows, keys=(), **rest):
     segments=1,
     unsaid=dict(initializer='normal'),  # fairseq's, where BERT's is truncated
     sizes=_sizes,
-    keys=(bert_like.BEHIND_PADDING, *BEGIN_AND_END, *keys),
+    config=(bert_like.BEHIND_PADDING, *keys.BEGIN_AND_END, *config),
     tokens=tokenizer.Shape(pair=_PAIR, bos='cls', eos='sep', byte_level='RobertaTokenizer'),
     **rest,
   )

@@ -17,12 +17,6 @@ from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architecture import Transform
 from bertzoo_jax.hf.architectures.bert_like import dense
 from bertzoo_jax.hf.architectures.bert_like import norm
-from bertzoo_jax.hf.keys import Key
-from bertzoo_jax.hf.keys import chosen
-from bertzoo_jax.hf.keys import fixed
-from bertzoo_jax.hf.keys import joined
-from bertzoo_jax.hf.keys import means
-from bertzoo_jax.hf.keys import written
 
 _QUERY = 'encoder/embeddings/query/embedding'
 TOKENS = tokenizer.Shape('A:0 sep:0 cls:2', 'A:0 sep:0 B:1 sep:1 cls:2', padding='left')
@@ -40,26 +34,28 @@ def _clamp(content) -> int:
 
 _KEYS = (
   *keys.COMMON,
-  Key('n_layer', 'num_layers', 24),
-  Key('d_model', 'hidden_size', 1024),
-  Key('n_head', 'num_heads', 16),
-  Key('d_inner', 'intermediate_size', 4096),
-  Key('layer_norm_eps', 'norm_eps', 1e-12),
-  Key('dropout', 'dropout', 0.1),
-  Key('initializer_range', 'initializer_range', 0.02),
-  means('attention_dropout', lambda content: content['dropout']),
-  written('d_head', lambda at: at.encoder.hidden_size // at.encoder.num_heads),
-  chosen('ff_activation', 'activation', 'gelu', architecture.ACTIVATIONS, architecture.SPELLINGS),
-  written('untie_r', True),
-  fixed('attn_type', 'bi', usual='bi'),
-  fixed('same_length', False, usual=False),
-  Key('clamp_len', 'clamp_length', write=lambda at: at.encoder.clamp_length or -1, read=_clamp),
+  keys.Key('n_layer', 'num_layers', 24),
+  keys.Key('d_model', 'hidden_size', 1024),
+  keys.Key('n_head', 'num_heads', 16),
+  keys.Key('d_inner', 'intermediate_size', 4096),
+  keys.Key('layer_norm_eps', 'norm_eps', 1e-12),
+  keys.Key('dropout', 'dropout', 0.1),
+  keys.Key('initializer_range', 'initializer_range', 0.02),
+  keys.means('attention_dropout', lambda content: content['dropout']),
+  keys.written('d_head', lambda at: at.encoder.hidden_size // at.encoder.num_heads),
+  keys.activation('ff_activation', 'gelu'),
+  keys.written('untie_r', True),
+  keys.fixed('attn_type', 'bi', usual='bi'),
+  keys.fixed('same_length', False, usual=False),
+  keys.Key(
+    'clamp_len', 'clamp_length', write=lambda at: at.encoder.clamp_length or -1, read=_clamp
+  ),
   # As in the released models: rows are read forward, and only pretraining has a memory.
-  written('bi_data', False),
-  written('mem_len', None),
-  written('reuse_len', None),
-  written('use_mems_eval', False),
-  written('use_mems_train', False),
+  keys.written('bi_data', False),
+  keys.written('mem_len', None),
+  keys.written('reuse_len', None),
+  keys.written('use_mems_eval', False),
+  keys.written('use_mems_train', False),
 )
 
 FROM_HEADS = Transform(  # [H, K, D] and [D, H, K]
@@ -96,8 +92,8 @@ def _body() -> tuple[Row, ...]:
 
 def _settle(params, fields):
   """A run without a query stream has no query; its directory holds zeros instead."""
-  written = _QUERY in params and params[_QUERY].any()
-  return params if written else {p: x for p, x in params.items() if p != _QUERY}, fields
+  has_query = _QUERY in params and params[_QUERY].any()
+  return params if has_query else {p: x for p, x in params.items() if p != _QUERY}, fields
 
 
 def _modern(name: str) -> str:
@@ -145,14 +141,14 @@ _NO_SUMMARY = (
 )
 
 
-def _build(name, *rows, keys=(), **rest):
+def _build(name, *rows, config=(), **rest):
   """A class with XLNet's layers. rows: of its head; rest: fields of Architecture."""
   return architecture.Architecture(
     name=name,
     model_type='xlnet',
     rows=(*_body(), *rows),
     sizes=architecture.plain_sizes,
-    keys=joined((*_KEYS, *keys)),
+    keys=keys.joined((*_KEYS, *config)),
     part='two_stream',
     modern=_modern,
     settle=_settle,
@@ -212,6 +208,6 @@ CONDITIONAL_QUESTIONS = _build(
   'that are neither of the passage nor the last one.',
   pipeline='',
   logits=_beams,
-  keys=(written('start_n_top', 5), written('end_n_top', 5)),
+  config=(keys.written('start_n_top', 5), keys.written('end_n_top', 5)),
   holds=_as_wide,
 )
