@@ -83,11 +83,11 @@ def make(args, folder):
 
 def opened(args, folder):
   """(Job, tasks.Task, Pretrained) of our side."""
+  from bertzoo_jax import parts
   from bertzoo_jax import pretrained
   from bertzoo_jax import tokenizers
   from bertzoo_jax.finetune import plan
   from bertzoo_jax.finetune import work
-  from configs import parts
   from configs.tasks import own
 
   config = own.get_config('classify')

@@ -32,12 +32,12 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 
 import numpy as np  # noqa: E402
 
+from bertzoo_jax import parts  # noqa: E402
 from bertzoo_jax.batches import ahead  # noqa: E402
 from bertzoo_jax.batches import pipeline  # noqa: E402
 from bertzoo_jax.corpus import corpus as corpora  # noqa: E402
 from bertzoo_jax.words import similar  # noqa: E402
 from bertzoo_jax.words import word_marks  # noqa: E402
-from configs import parts  # noqa: E402
 
 V, SPECIAL = 30522, dict(pad=0, unk=100, cls=101, sep=102, mask=103)
 CONTINUING = 0.25  # share of the tokens

@@ -34,9 +34,9 @@ def arguments():
 
 def ours(examples, tokenizer):
   """(tokens, places of the answers) of all rows."""
+  from bertzoo_jax import parts
   from bertzoo_jax.tasks import features
   from bertzoo_jax.tasks import frames
-  from configs.tasks import parts
 
   frame = frames.Frame(
     'cls:0 A:0 sep:0', 'cls:0 A:0 sep:0 B:1 sep:1', dict(tokenizer.special), 2, LENGTH
@@ -89,9 +89,9 @@ def main():
   os.environ['TOKENIZERS_PARALLELISM'] = 'true'
   import transformers
 
+  from bertzoo_jax import parts
   from bertzoo_jax import tokenizers
   from bertzoo_jax.tasks.reading import sources
-  from configs import parts
 
   source = sources.BY_NAME['squad']('', files={'train': args.file}, leave_out=(), dev_share=0.1)
   examples = source.splits['train']

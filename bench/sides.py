@@ -158,6 +158,7 @@ def ours(a):
   from bertzoo_jax import assembly
   from bertzoo_jax import kernels
   from bertzoo_jax import objectives
+  from bertzoo_jax import parts
   from bertzoo_jax.common import trees
   from bertzoo_jax.model import encoder as encoders
   from bertzoo_jax.training import optimizers
@@ -165,7 +166,6 @@ def ours(a):
   from bertzoo_jax.training import schedules
   from bertzoo_jax.training import sharding
   from bertzoo_jax.training import step as steps
-  from configs import parts
 
   before = peak()
   encoder, objective = sections(a, parts)

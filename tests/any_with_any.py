@@ -16,13 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax.assembly import checks
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.parts import named as named_parts
-from configs import parts
 
 AXES = ('objective', 'encoder', 'masking', 'format')
 NAMES = {axis: tuple(c.__name__ for c in parts.SECTIONS[axis]) for axis in AXES}

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.model import operations
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.training import spikes
 from bertzoo_jax.training import step as steps
-from configs import parts
 
 VOCAB = 101
 SIZES = dict(num_layers=3, hidden_size=48, num_heads=4, intermediate_size=80)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import rich.console
 
+from bertzoo_jax import parts
 from bertzoo_jax import prepare
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import errors
@@ -20,7 +21,6 @@ from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.show import __main__ as show
 from bertzoo_jax.show import measures
 from configs import bert
-from configs import parts
 
 ROOT = pathlib.Path(__file__).parent.parent
 

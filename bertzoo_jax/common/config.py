@@ -11,7 +11,7 @@ import ml_collections
 
 from bertzoo_jax.common import errors
 
-# The fields of an experiment, in the order of configs/parts.py.
+# The fields of an experiment, in the order of parts/experiments.py.
 FIELDS = tuple(
   'seed length batch_size batch_tokens phases epochs moving ema mixture tokenizer corpus format '
   'masking encoder objective optimizer schedule hf run'.split()
@@ -28,7 +28,7 @@ _PHASE_MACHINERY = 'run.accumulation'
 
 # Not science: changes of these leave the run the same but for rounding and the draw of dropout.
 _MACHINERY = ('run', 'hf')
-# Nor is how the scores of a trained network become answers (configs/tasks/parts.py).
+# Nor is how the scores of a trained network become answers (parts/features.py).
 _DECODING = (
   *(f'features.{field}' for field in ('n_best', 'max_answer', 'beam', 'no_answer_threshold')),
   'objective.threshold',
@@ -176,7 +176,7 @@ def _override(config, key: str, value, index: int) -> None:
         f'config.phases[{index}] sets {key} to {value!r}: it is a {type(old).__name__}.'
       )
     config.update_from_flattened_dict({key: value})
-  # a whole section, from configs/parts.py
+  # a whole section, from bertzoo_jax.parts
   elif key == section and isinstance(value, (dict, ml_collections.ConfigDict)):
     config[key] = ml_collections.ConfigDict(value)
   else:

@@ -48,14 +48,14 @@ def tasks(config) -> dict[str, ml_collections.ConfigDict]:
   if 'suite' not in config and 'name' not in config:
     raise errors.UserError(
       'The config is no fine-tuning: give a file of configs/tasks/, or one whose get_config() '
-      'returns fine_tuning(…) of configs/tasks/parts.py.'
+      'returns fine_tuning(…) of bertzoo_jax.parts.'
     )
   suite = dict(config.suite) if 'suite' in config else {config.name or 'task': config}
   for name, one in suite.items():
     if lacking := [field for field in FIELDS if field not in one]:
       raise errors.UserError(
         f'The config of {name} lacks {lacking[0]!r}: return fine_tuning(…) of '
-        'configs/tasks/parts.py from get_config().'
+        'bertzoo_jax.parts from get_config().'
       )
   needs = {name: one.init for name, one in suite.items()}
   return {name: suite[name] for name in jobs.in_order(needs)}

@@ -4,8 +4,6 @@ Legend: B batch, L length, P predictions, D width, E width of the tables, K head
 of the relative table.
 """
 
-import dataclasses
-from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -22,6 +20,7 @@ from bertzoo_jax.model import operations
 from bertzoo_jax.model import protocol
 from bertzoo_jax.model import stack
 from bertzoo_jax.model import transformer
+from bertzoo_jax.parts import encoders as definitions
 
 # Axes that a mesh may split, of the parameters that a transformer lacks; as blocks.AXES.
 AXES = (
@@ -35,7 +34,7 @@ PASSES = 2  # of the decoder's layer (He et al. 2020 A.8)
 
 
 @protocol.encoder
-class Disentangled(nn.Module):
+class Disentangled(definitions.Disentangled, protocol.Given):
   """A post-norm encoder. Its attention scores have terms of content and of relative position (He et
   al. 2020 §3.1). Its predictions come from the enhanced mask decoder (§3.2).
 
@@ -54,43 +53,9 @@ class Disentangled(nn.Module):
   Distances beyond `max_distance` have the outermost rows of the table, as in transformers. In
   Microsoft's code −max_distance and all distances below have the row of 1 − max_distance.
 
-  vocab_size, dtype (of products), unroll (layers per turn of the scan) and remat (stack.REMAT) are
-  given by the program; the keyword-only rest: bertzoo_jax/parts/encoders.py. vocab_size
-  is rounded up to a multiple of vocab_multiple; it then is the number of rows of the word table.
+  vocab_size is rounded up to a multiple of vocab_multiple; it then is the number of rows of the
+  word table.
   """
-
-  vocab_size: int
-  dtype: Any
-  unroll: int = 1
-  remat: str = 'none'
-  _: dataclasses.KW_ONLY
-  num_layers: int
-  hidden_size: int
-  num_heads: int
-  intermediate_size: int
-  embedding_size: int
-  vocab_multiple: int
-  max_positions: int
-  type_vocab_size: int
-  absolute_positions: str
-  content_to_position: bool
-  position_to_content: bool
-  max_distance: int
-  buckets: int
-  norm_relative: bool
-  shared_projections: bool
-  key_bias: bool
-  convolution_size: int
-  convolution_activation: str
-  sharing: str
-  num_groups: int
-  inner_group_num: int
-  activation: str
-  norm_eps: float
-  dropout: float
-  attention_dropout: float
-  initializer: str
-  initializer_range: float
 
   reads = ('input_ids', 'token_type_ids', 'segment_ids')
   axes = (*AXES, *transformer.AXES, *blocks.AXES)

@@ -3,8 +3,8 @@
 Legend: B batch, L length, P predictions, D width, E width of the tables.
 
 An encoder is a linen module. The program gives it vocab_size, dtype, unroll and remat; its other
-fields are the section `config.encoder`, keyword-only, without defaults if it ships here. One from
-outside the package is named `package.module:name` in a config. `Encoder` lists its members;
+fields, keyword-only, are the section `config.encoder`. One from outside the package is named
+`package.module:name` in a config. `Encoder` lists its members;
 `tests/conformance` holds any encoder to it.
 """
 
@@ -20,6 +20,18 @@ from flax import linen as nn
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.model import operations
+
+
+class Given(nn.Module):
+  """What the program gives to every encoder: V, dtype of products, layers per turn of the scan,
+  activations that are saved (stack.REMAT). Encoders of the package inherit their other fields from
+  parts/encoders.py.
+  """
+
+  vocab_size: int
+  dtype: Any
+  unroll: int = 1
+  remat: str = 'none'
 
 
 class Predictions(NamedTuple):

@@ -3,7 +3,6 @@
 Legend: B batch, L length, D width, E width of the tables, T segments.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +18,7 @@ from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
 from bertzoo_jax.model import protocol
 from bertzoo_jax.model import stack
+from bertzoo_jax.parts import encoders as definitions
 
 # Axes of the embeddings that a mesh may split, as in blocks.AXES.
 AXES = (
@@ -30,36 +30,11 @@ AXES = (
 
 
 @protocol.encoder
-class Transformer(nn.Module):
+class Transformer(definitions.Transformer, protocol.Given):
   """The post-norm Transformer encoder with learned positions (Devlin et al. 2018 §3; Vaswani et al.
   2017 §3.1), with tables of another width than the layers and with layers that share parameters
   where the sizes say so (Lan et al. 2019 §3.1).
-
-  vocab_size, dtype (of products), unroll (layers per turn of the scan) and remat (stack.REMAT) are
-  given by the program; the keyword-only rest: bertzoo_jax/parts/encoders.py.
   """
-
-  vocab_size: int
-  dtype: Any
-  unroll: int = 1
-  remat: str = 'none'
-  _: dataclasses.KW_ONLY
-  num_layers: int
-  hidden_size: int
-  num_heads: int
-  intermediate_size: int
-  embedding_size: int
-  max_positions: int
-  type_vocab_size: int
-  sharing: str
-  num_groups: int
-  inner_group_num: int
-  activation: str
-  norm_eps: float
-  dropout: float
-  attention_dropout: float
-  initializer: str
-  initializer_range: float
 
   left_to_right = True
   reads = ('input_ids', 'token_type_ids', 'segment_ids')

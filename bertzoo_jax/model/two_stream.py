@@ -4,7 +4,6 @@ Legend: B batch, L length, P predictions, M tokens of the memory, C = M + L keys
 K head width, n layers, T rows of the table of positions, R distances of a query and a key.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +21,7 @@ from bertzoo_jax.model import operations
 from bertzoo_jax.model import protocol
 from bertzoo_jax.model import stack
 from bertzoo_jax.model import transformer
+from bertzoo_jax.parts import encoders as definitions
 
 # Axes that a mesh may split, of the parameters that a transformer lacks; as blocks.AXES.
 AXES = (
@@ -32,7 +32,7 @@ AXES = (
 
 
 @protocol.encoder
-class TwoStream(nn.Module):
+class TwoStream(definitions.TwoStream, protocol.Given):
   """A post-norm encoder with a content and a query stream (Yang et al. 2019 §2.3), relative
   positions and a memory (§2.4; Dai et al. 2019 §3.2, 3.3).
 
@@ -58,29 +58,7 @@ class TwoStream(nn.Module):
   where `resets` is 1.
 
   Dropout is not as in the release, see configs/xlnet.py.
-
-  vocab_size, dtype (of products), unroll (layers per turn of the scan) and remat (stack.REMAT) are
-  given by the program; the keyword-only rest: bertzoo_jax/parts/encoders.py.
   """
-
-  vocab_size: int
-  dtype: Any
-  unroll: int = 1
-  remat: str = 'none'
-  _: dataclasses.KW_ONLY
-  num_layers: int
-  hidden_size: int
-  num_heads: int
-  intermediate_size: int
-  memory_length: int
-  reuse_length: int
-  clamp_length: int
-  activation: str
-  norm_eps: float
-  dropout: float
-  attention_dropout: float
-  initializer: str
-  initializer_range: float
 
   relative_attention = True
   query_stream = True

@@ -6,13 +6,13 @@ import jax
 import ml_collections
 import numpy as np
 
+from bertzoo_jax import parts
 from bertzoo_jax import tasks
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.hf import heads
 from bertzoo_jax.hf import weights
 from bertzoo_jax.objectives import networks
-from bertzoo_jax.parts import sources
 from bertzoo_jax.tasks import batches
 from bertzoo_jax.tasks import kinds
 from bertzoo_jax.tasks.kinds.kind import check_parts
@@ -109,7 +109,7 @@ class Predictor:
       source |= dict(header=False, columns=())
     if self._loaded.found.config is None and source['name'] == 'question_table':
       if str(path).endswith('.json'):
-        source = dict(sources.squad(files={}))
+        source = dict(parts.squad(files={}))
     return self._rows(readers.reader(source)(storage.path(path)))
 
   def _rows(self, examples) -> tasks.Split:

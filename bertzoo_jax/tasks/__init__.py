@@ -12,6 +12,7 @@ import numpy as np
 
 from bertzoo_jax.parts import named
 from bertzoo_jax.tasks import features
+from bertzoo_jax.tasks import frames
 from bertzoo_jax.tasks import kinds
 from bertzoo_jax.tasks import labels as labels_lib
 from bertzoo_jax.tasks.examples import PREFIXES
@@ -71,7 +72,7 @@ def trained(config, labels, facts, tokenizer, shape, *, segments, max_length) ->
   tokenizer, shape, segments, max_length: see `open`.
   """
   kind = kinds.of(config.objective.name)
-  frame = features.Frame(shape.single, shape.pair, dict(tokenizer.special), segments, max_length)
+  frame = frames.Frame(shape.single, shape.pair, dict(tokenizer.special), segments, max_length)
 
   def rows(examples, numbers=None, name='test'):
     return _split(config, tokenizer, frame, kind.label_form(labels), name, examples, numbers)

@@ -9,17 +9,14 @@ import numpy as np
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.parts import features as definitions
-from bertzoo_jax.parts import named
 from bertzoo_jax.tasks import choice_rows
 from bertzoo_jax.tasks import frames
 from bertzoo_jax.tasks import words
 from bertzoo_jax.tasks.answering import windows
-from bertzoo_jax.tasks.examples import Examples
-from bertzoo_jax.tasks.frames import Frame
 from bertzoo_jax.tasks.frames import Rows
 
 
-def texts(examples: Examples, numbers, tokenizer, frame: Frame, *, truncation) -> Rows:
+def texts(fields: definitions.Texts, examples, numbers, tokenizer, frame) -> Rows:
   """One text or two in one row.
 
   Args:
@@ -37,7 +34,7 @@ def texts(examples: Examples, numbers, tokenizer, frame: Frame, *, truncation) -
   pair = {'A': examples.a, **({'B': examples.b} if is_pair else {})}
   tokens = {r: frames.tokens_of(tokenizer.encode_as_transformers, x) for r, x in pair.items()}
   lengths = {role: text.sizes for role, text in tokens.items()}
-  kept = _kept(truncation, lengths, room, examples)
+  kept = _kept(fields.truncation, lengths, room, examples)
   parts = {role: (text.values, text.offsets[:-1], kept[role]) for role, text in tokens.items()}
   laid, sizes = frames.laid_out(frame.words(is_pair), frame.special, parts)
   cut = sum(lengths[role] - kept[role] for role in lengths)
@@ -86,7 +83,7 @@ def _kept(truncation, lengths, room, examples):
 
 BY_NAME = {
   'texts': texts,
-  'question_windows': named.of_fields(definitions.question_windows)(windows.question_windows),
+  'question_windows': windows.question_windows,
   'words': words.words,
-  'choice_rows': named.of_fields(definitions.choice_rows)(choice_rows.choice_rows),
+  'choice_rows': choice_rows.choice_rows,
 }

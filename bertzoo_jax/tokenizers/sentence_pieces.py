@@ -29,7 +29,6 @@ from tokenizers import pre_tokenizers
 from tokenizers import processors
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.parts import named
 from bertzoo_jax.parts import tokenizers as definitions
 from bertzoo_jax.tokenizers import kinds
 from bertzoo_jax.tokenizers import spiece_file
@@ -96,8 +95,7 @@ LAYOUTS = {
 }
 
 
-@named.of_fields(definitions.sentencepiece)
-def sentencepiece(fields) -> kinds.Kind:
+def sentencepiece(fields: definitions.Sentencepiece) -> kinds.Kind:
   """A unigram language model (Kudo 2018) or BPE over raw text, blanks included."""
   layout, before = LAYOUTS[fields.specials], _before(fields)
 

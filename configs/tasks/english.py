@@ -13,10 +13,8 @@ No layout of this file was ever read from a real file.
 
 import functools
 
+from bertzoo_jax import parts
 from bertzoo_jax.configs.tasks import arguments
-from bertzoo_jax.configs.tasks import parts
-
-from bertzoo_jax.configs import parts as pretraining
 
 _FILES = dict(train='train.csv', dev='', test='test.csv')
 
@@ -28,7 +26,7 @@ def _task(source, length=512):
     length=length,
     batch_size=128,
     steps=10_000,
-    schedule=functools.partial(pretraining.linear_from_start, learning_rate=1e-5, warmup=0),
+    schedule=functools.partial(parts.linear_from_start, learning_rate=1e-5, warmup=0),
   )
 
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from bertzoo_jax import parts
 from bertzoo_jax.batches import formats
 from bertzoo_jax.batches import rows as rows_lib
 from bertzoo_jax.batches.formats import pairs
@@ -20,7 +21,6 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
 from bertzoo_jax.corpus import corpus
 from bertzoo_jax.training import data
-from configs import parts
 
 # Every format but that of lanes (tests/batches/test_memory.py), with the usual values of its
 # fields.

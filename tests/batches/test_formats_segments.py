@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertzoo_jax import parts
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.batches.formats import pairs
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
 from bertzoo_jax.corpus import corpus
-from configs import parts
 from tests.batches import test_formats
 
 CLS, SEP, KEY, SPECIAL = test_formats.CLS, test_formats.SEP, test_formats.KEY, test_formats.SPECIAL

@@ -5,9 +5,9 @@ from the right end.
 import numpy as np
 import pytest
 
+from bertzoo_jax import parts
 from bertzoo_jax.batches import masking
 from bertzoo_jax.common import errors
-from configs import parts
 from tests.batches import masking_rows
 from tests.batches.masking_rows import SPECIAL
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from configs import parts
+from bertzoo_jax import parts
 from tests.batches import masking_reference as reference
 from tests.batches import masking_rows
 from tests.batches.masking_rows import SPECIAL

@@ -5,7 +5,7 @@ position.
 import numpy as np
 import pytest
 
-from configs import parts
+from bertzoo_jax import parts
 from tests.batches import masking_reference as reference
 from tests.batches import masking_rows
 

@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from small_networks import with_targets
 
+from bertzoo_jax import parts
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.batches import rows as rows_lib
 from bertzoo_jax.batches.formats import memory
@@ -16,7 +17,6 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
 from bertzoo_jax.corpus import corpus
 from bertzoo_jax.words import word_marks
-from configs import parts
 from tests.batches import test_formats
 
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4, eod=5)

@@ -5,6 +5,7 @@ import pathlib
 import numpy as np
 import pytest
 
+from bertzoo_jax import parts
 from bertzoo_jax.batches import mixture
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import config as configuration
@@ -14,7 +15,6 @@ from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.corpus import mixture as mixed_corpora
 from bertzoo_jax.parts import ranges
 from configs import bert
-from configs import parts
 from configs import roberta
 
 WORDS = {'large': 90_000, 'small': 20_000}

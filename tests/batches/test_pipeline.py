@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from small_networks import with_targets
 
+from bertzoo_jax import parts
 from bertzoo_jax.batches import epochs
 from bertzoo_jax.batches import masking as maskings
 from bertzoo_jax.batches import pipeline
@@ -19,7 +20,6 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import corpus
 from bertzoo_jax.corpus import splits
 from configs import bert
-from configs import parts
 from tests.batches import masking_rows
 
 V, SPECIAL = 200, dict(pad=0, unk=1, cls=2, sep=3, mask=4)

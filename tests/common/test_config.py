@@ -8,6 +8,7 @@ import re
 import ml_collections
 import pytest
 
+from bertzoo_jax import parts
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.runs import workdir
@@ -16,8 +17,6 @@ from configs import bert
 from configs import bert_wwm
 from configs import electra
 from configs import ernie
-from configs import parts
-from configs.tasks import parts as task_parts
 
 
 def _config(**fields):
@@ -243,7 +242,7 @@ def test_a_section_of_a_phase_of_an_earlier_version_gets_the_fields_that_were_ad
 
 @pytest.mark.parametrize('kind', ['classification', 'regression', 'multilabel'])
 def test_a_fine_tuned_run_of_an_earlier_version_has_the_section_that_was_added(kind):
-  section = getattr(task_parts, kind)()
+  section = getattr(parts, kind)()
   stored = dict(phases=[[1, {}]], objective={**section.to_dict()})
   del stored['objective']['sift']
   again = configuration.from_json(json.dumps(stored)).objective

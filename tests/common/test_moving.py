@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bertzoo_jax import assembly
+from bertzoo_jax import parts
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
@@ -17,7 +18,6 @@ from bertzoo_jax.parts import ranges
 from bertzoo_jax.training import step as steps
 from configs import bert
 from configs import electra
-from configs import parts
 from configs import xlnet
 
 RATE = ('masking.rate', 0.4, 0.1, 2, 10, 'linear')

@@ -11,9 +11,9 @@ import pathlib
 import pytest
 import small_networks as small
 
+from bertzoo_jax import parts
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.objectives import generator
-from configs import parts
 from tests import found as systems
 from tests import tuned
 

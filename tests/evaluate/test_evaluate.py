@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import small_networks as small
 
+from bertzoo_jax import parts
 from bertzoo_jax import prepare
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
@@ -22,7 +23,6 @@ from bertzoo_jax.evaluate import held_out
 from bertzoo_jax.evaluate import scores
 from bertzoo_jax.objectives import probe
 from bertzoo_jax.training import phase_run
-from configs import parts
 
 pytestmark = pytest.mark.filterwarnings('ignore:Split')  # few rows, of long sentences
 ROOT = pathlib.Path(__file__).parents[2]

@@ -10,6 +10,7 @@ import pytest
 import test_evaluate as evaluated
 
 from bertzoo_jax import export
+from bertzoo_jax import parts
 from bertzoo_jax import pretrained
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
@@ -19,7 +20,6 @@ from bertzoo_jax.evaluate import minimal_pairs
 from bertzoo_jax.evaluate import pair_files
 from bertzoo_jax.objectives import networks
 from configs import bert
-from configs import parts
 from configs import xlnet
 from tests.export import test_export as exports
 

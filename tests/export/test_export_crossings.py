@@ -11,6 +11,7 @@ import small_networks as small
 
 from bertzoo_jax import export
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax import pretrained
 from bertzoo_jax.hf import keys
 from bertzoo_jax.hf import verify
@@ -18,7 +19,6 @@ from bertzoo_jax.hf import weights
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.pretrained import initial_weights
 from configs import bert
-from configs import parts
 from tests.export import test_export
 
 WIDE = 'objective=replaced_token,encoder=two_stream'

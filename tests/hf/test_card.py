@@ -7,11 +7,11 @@ import pytest
 import small_networks as small
 
 from bertzoo_jax import export
+from bertzoo_jax import parts
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import card
 from bertzoo_jax.hf import weights
-from configs import parts
 
 OBJECTIVES = [c.__name__ for c in parts.SECTIONS['objective']]
 OWN = 'of another package'

@@ -13,6 +13,7 @@ import small_networks as small
 from bertzoo_jax import export
 from bertzoo_jax import hf
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import architectures
@@ -23,7 +24,6 @@ from bertzoo_jax.hf.architecture import HEADS_BIAS
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architectures import modernbert
 from bertzoo_jax.pretrained import initial_weights
-from configs import parts
 from tests.export.test_export import make_workdir
 from tests.hf import directories
 from tests.outside import convolved_config

@@ -10,9 +10,8 @@ import re
 import ml_collections
 import pytest
 
+from bertzoo_jax import parts
 from bertzoo_jax.common import config as configuration
-from configs import parts
-from configs.tasks import parts as task_parts
 from tests import found
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -168,10 +167,10 @@ def test_no_config_is_asked_with_a_default():
 
 def test_every_constructor_has_the_arguments_of_its_part():
   sections = [(name, parts.SECTIONS[name], *PARTS[name]) for name in parts.SECTIONS]
-  sections += [(name, task_parts.SECTIONS[name], *TASK_PARTS[name]) for name in TASK_PARTS]
+  sections += [(name, parts.TASK_SECTIONS[name], *TASK_PARTS[name]) for name in TASK_PARTS]
   for section, constructors, module, handed_over in sections:
     if section == 'objective':  # one table for pretraining and fine-tuning
-      constructors += task_parts.SECTIONS['objective']
+      constructors += parts.TASK_SECTIONS['objective']
     by_name = importlib.import_module(module).BY_NAME
     assert set(by_name) == {c.__name__ for c in constructors}, (
       f'{section}: the table in {module} and bertzoo_jax/parts/ differ'
@@ -230,7 +229,7 @@ def test_the_readmes_table_has_every_config_and_no_other():
 
 def test_the_page_of_the_house_names_every_part_of_every_axis():
   page = (ROOT / 'docs/ARCHITECTURE.md').read_text(encoding='utf-8')
-  for section, constructors in [*parts.SECTIONS.items(), *task_parts.SECTIONS.items()]:
+  for section, constructors in [*parts.SECTIONS.items(), *parts.TASK_SECTIONS.items()]:
     rows = re.findall(rf'^\|.*\| `config\.{section}` \|(.*)$', page, re.M)
     assert rows, section
     lacking = {c.__name__ for c in constructors} - set(re.findall(r'`(\w+)`', ' '.join(rows)))
@@ -242,10 +241,10 @@ def test_every_fine_tuning_config_is_complete_and_ends_up_the_same_through_json(
   module = importlib.import_module(f'configs.tasks.{file}')
   assert module.__doc__ and inspect.signature(module.get_config).parameters['argument'].default
   config = ml_collections.ConfigDict(module.get_config(task)).lock()
-  wanted = inspect.signature(task_parts.fine_tuning).parameters
+  wanted = inspect.signature(parts.fine_tuning).parameters
   assert set(config) == set(wanted) and config.name == task
   for name, fields in (('source', config.source), ('features', config.features)):
-    known = {c.__name__: c for c in task_parts.SECTIONS[name]}[fields.name]
+    known = {c.__name__: c for c in parts.TASK_SECTIONS[name]}[fields.name]
     assert set(fields) - {'name'} == set(inspect.signature(known).parameters)
   assert set(config.submission) <= set(getattr(config.source, 'files', config.submission))
   before = configuration.flatten(config)

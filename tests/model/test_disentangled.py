@@ -13,6 +13,7 @@ import small_networks as small
 from flax import traverse_util
 
 from bertzoo_jax import export
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.hf import architectures
@@ -23,7 +24,6 @@ from bertzoo_jax.model import disentangled_attention
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import networks
-from configs import parts
 
 FAR, LONGEST = 20, 40  # distances and rows of the small encoders
 V1 = dict(buckets=0, norm_relative=False, shared_projections=False, key_bias=False)

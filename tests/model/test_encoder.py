@@ -7,6 +7,7 @@ import pytest
 import small_networks as small
 
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import attention
@@ -18,7 +19,6 @@ from bertzoo_jax.model import transformer
 from configs import albert
 from configs import bert
 from configs import electra
-from configs import parts
 from configs import roberta
 
 ROW = ('input_ids', 'token_type_ids', 'segment_ids')

@@ -11,6 +11,7 @@ import small_networks as small
 
 from bertzoo_jax import kernels
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.evaluate import scores
 from bertzoo_jax.hf import architecture as hf
@@ -19,7 +20,6 @@ from bertzoo_jax.hf import weights
 from bertzoo_jax.hf.architectures import bert_like
 from bertzoo_jax.model import operations
 from bertzoo_jax.training import sharding
-from configs import parts
 from tests import toys
 from tests.pretrain.runs import here  # noqa: F401  a fixture
 from tests.pretrain.runs import world  # noqa: F401

@@ -10,9 +10,9 @@ import pytest
 import small_networks as small
 
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.objectives import networks
-from configs import parts
 
 
 def packed(**sizes):

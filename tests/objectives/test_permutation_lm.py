@@ -12,13 +12,13 @@ import small_networks as small
 from bertzoo_jax import assembly
 from bertzoo_jax import kernels
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax.assembly import checks
 from bertzoo_jax.common import errors
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.training import data
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
-from configs import parts
 from configs import xlnet
 from tests import toys
 

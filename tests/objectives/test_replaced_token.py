@@ -10,6 +10,7 @@ import pytest
 import small_networks as small
 from jax.flatten_util import ravel_pytree
 
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.common import trees
@@ -20,7 +21,6 @@ from bertzoo_jax.objectives import replaced_token
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import step as steps
-from configs import parts
 from tests import found
 
 PLAIN = dict(num_layers=2, activation='gelu', embedding_size=16)

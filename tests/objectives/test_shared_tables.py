@@ -14,11 +14,11 @@ import pytest
 import small_networks as small
 
 from bertzoo_jax import assembly
+from bertzoo_jax import parts
 from bertzoo_jax.assembly import checks
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import weights
 from bertzoo_jax.objectives import generator as generators
-from configs import parts
 
 WORD = 'encoder/embeddings/word/embedding'
 SIZES = dict(num_layers=2, hidden_size=32, num_heads=2, intermediate_size=32, activation='gelu')

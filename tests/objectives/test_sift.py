@@ -14,6 +14,7 @@ import small_networks as small
 from bertzoo_jax import assembly
 from bertzoo_jax import kernels
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.common import trees
@@ -26,7 +27,6 @@ from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import step as steps
-from configs.tasks import parts
 
 ROWS, LENGTH, LABELS = 8, 12, ('a', 'b', 'c')
 SIZES = dict(num_layers=2, hidden_size=32, num_heads=4, intermediate_size=32)

@@ -7,11 +7,11 @@ import pytest
 import small_networks as small
 
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.model import heads
 from bertzoo_jax.objectives import heads as head_table
 from bertzoo_jax.objectives import networks
-from configs.tasks import parts
 
 ROWS, LENGTH = 4, 12
 CONDITIONAL = dict(head='tanh', hidden_size=0, answerable_weight=0.5, dropout=0.0)

@@ -1,6 +1,6 @@
 """Fine-tuning of several numbers per row: --config.source.label=valence,arousal."""
 
-from configs import parts
+from bertzoo_jax import parts
 from configs.tasks import own
 
 

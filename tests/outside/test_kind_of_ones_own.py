@@ -30,7 +30,7 @@ def test_the_steps_for_a_kind_of_prediction_are_followed_literally(tmp_path):
   (config,) = _blocks('python')
   (tmp_path / 'my_ratings.py').write_text(config)
   environment = {**os.environ, 'JAX_PLATFORMS': 'cpu', 'PYTHONPATH': str(tmp_path)}
-  for line in '\n'.join(_blocks('bash')).splitlines():
+  for line in filter(None, '\n'.join(_blocks('bash')).splitlines()):
     command = line.replace('python ', f'{sys.executable} ', 1) if line[:7] == 'python ' else line
     command = command.replace('bertzoo ', f'{sys.executable} -m bertzoo_jax ', 1)
     words = [*shlex.split(command), *['--config.length=16'] * (' finetune ' in line)]

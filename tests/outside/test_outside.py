@@ -19,6 +19,7 @@ import small_networks as small
 from bertzoo_jax import export
 from bertzoo_jax import kernels
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.evaluate import scores
 from bertzoo_jax.hf import architectures
@@ -31,7 +32,6 @@ from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import step_folders
 from bertzoo_jax.training import sharding
 from configs import bert
-from configs import parts
 from tests import toys
 from tests.hf import directories
 from tests.outside import kept_or_random

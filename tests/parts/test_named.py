@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from bertzoo_jax import assembly
+from bertzoo_jax import parts
 from bertzoo_jax import tokenizers
 from bertzoo_jax.assembly import checks
 from bertzoo_jax.batches import formats
@@ -24,7 +25,6 @@ from bertzoo_jax.parts import named as part_lib
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import step as steps
 from configs import bert
-from configs import parts
 
 ROOT = pathlib.Path(__file__).parents[2]
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
@@ -355,7 +355,7 @@ def test_the_commands_find_parts_in_the_current_folder_also_in_workers(tmp_path)
   (tmp_path / 'mine_config.py').write_text(
     f"""
 from configs import bert
-from configs import parts
+from bertzoo_jax import parts
 
 
 def get_config(argument='{SWAPS}'):

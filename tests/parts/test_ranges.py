@@ -14,6 +14,7 @@ import pytest
 
 from bertzoo_jax import assembly
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax import prepare
 from bertzoo_jax.assembly import checks
 from bertzoo_jax.common import config as configuration
@@ -25,8 +26,6 @@ from bertzoo_jax.parts import ranges
 from bertzoo_jax.preflight import verdict
 from bertzoo_jax.show import __main__ as show
 from configs import bert
-from configs import parts
-from configs.tasks import parts as task_parts
 from tests import found
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -48,8 +47,8 @@ DEFINITIONS = [
   for constructors in (*ranges.SECTIONS.values(), *ranges.TASK_SECTIONS.values())
   for i in range(len(constructors))
 ]
-DEFINITIONS += [(parts.corpus,), (parts.run,), (parts.experiment,), (task_parts.fine_tuning,)]
-DEFINITIONS += [(task_parts.sift,)]
+DEFINITIONS += [(parts.corpus,), (parts.run,), (parts.experiment,), (parts.fine_tuning,)]
+DEFINITIONS += [(parts.sift,)]
 
 
 @pytest.mark.parametrize('definition', DEFINITIONS, ids=lambda of: of[0].__name__)

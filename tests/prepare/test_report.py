@@ -6,6 +6,7 @@ import ml_collections
 import numpy as np
 import pytest
 
+from bertzoo_jax import parts
 from bertzoo_jax import pretrain
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import progress
@@ -13,7 +14,6 @@ from bertzoo_jax.corpus import corpus
 from bertzoo_jax.corpus import report
 from bertzoo_jax.corpus import shards
 from bertzoo_jax.text import sentences
-from configs import parts
 from configs import roberta
 from tests.prepare import made
 

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from bertzoo_jax import parts
 from bertzoo_jax import prepare as prepare_lib
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
@@ -12,7 +13,6 @@ from bertzoo_jax.corpus import corpus
 from bertzoo_jax.corpus import mixture
 from bertzoo_jax.corpus import shards
 from bertzoo_jax.tokenizers import kinds
-from configs import parts
 from tests.prepare import made
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import small_corpora
 
+from bertzoo_jax import parts
 from bertzoo_jax import pretrain
 from bertzoo_jax import pretrained
 from bertzoo_jax.assembly import run
@@ -16,7 +17,6 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import workdir as workdirs
-from configs import parts
 from tests.pretrain import runs
 
 STEPS, AT, LENGTH, VOCAB = 4, 2, 12, 31

@@ -7,10 +7,10 @@ import pytest
 
 from bertzoo_jax import assembly
 from bertzoo_jax import cli
+from bertzoo_jax import parts
 from bertzoo_jax.assembly import checks
 from bertzoo_jax.common import errors
 from configs import bert
-from configs import parts
 from tests.pretrain.runs import refused
 from tests.pretrain.runs import run_train
 

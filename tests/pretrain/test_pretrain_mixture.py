@@ -13,6 +13,7 @@ import rich.console
 import small_corpora
 
 from bertzoo_jax import assembly
+from bertzoo_jax import parts
 from bertzoo_jax import prepare
 from bertzoo_jax import pretrain
 from bertzoo_jax.batches import pipeline
@@ -28,7 +29,6 @@ from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import step_folders
 from bertzoo_jax.show import __main__ as show
 from configs import bert
-from configs import parts
 from tests.pretrain import runs
 from tests.runs import processes
 

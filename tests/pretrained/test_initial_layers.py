@@ -11,9 +11,9 @@ import bertzoo_jax
 from bertzoo_jax import export
 from bertzoo_jax import hf
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.pretrained import initial_weights
-from configs import parts
 from tests import tuned
 from tests.export import test_export_row_heads as rows
 

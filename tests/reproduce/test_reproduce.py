@@ -19,6 +19,7 @@ from bertzoo_jax import assembly
 from bertzoo_jax.assembly import published_flops
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.configs.tables import paper
 from bertzoo_jax.finetune import jobs as running
 from bertzoo_jax.reproduce import __main__ as command
 from bertzoo_jax.reproduce import budget
@@ -26,7 +27,6 @@ from bertzoo_jax.reproduce import cost
 from bertzoo_jax.reproduce import curves
 from bertzoo_jax.reproduce import page
 from bertzoo_jax.reproduce import plan
-from configs.tables import parts
 from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -317,14 +317,14 @@ def test_preflight_says_what_a_table_costs(tmp_path):
 
 
 def test_a_budget_divides_tokens_and_keeps_the_shape_of_the_schedule():
-  config = parts.table(
+  config = paper.table(
     'budget,k=16',
     paper='p',
     name='n',
     title='t',
     system='bert:base',
-    columns=(parts.held_out('MLM', 'mlm_accuracy'),),
-    rows=(parts.row('one', 1.0), parts.row('two', 2.0, fields={'masking.rate': 0.3})),
+    columns=(paper.held_out('MLM', 'mlm_accuracy'),),
+    rows=(paper.row('one', 1.0), paper.row('two', 2.0, fields={'masking.rate': 0.3})),
     varies={'masking.rate': '§1'},
   ).lock()
   before, after = config.rows.one.experiment, budget.divided(config, 16.0).rows.one.experiment
@@ -420,7 +420,7 @@ LENGTH, WORDS = (f'rows.whole.experiment.{x}' for x in ('length', 'tokenizer.voc
 def test_a_mistake_is_one_sentence(tmp_path, scale, changes, asked, words):
   config = small_table.get_config(scale)
   for key, value in changes.items():
-    parts._set(config.unlock(), key, value)
+    paper._set(config.unlock(), key, value)
   with pytest.raises(errors.UserError, match=words) as e:
     run(tmp_path / 'R', config.lock(), **asked)
   assert '\n' not in str(e.value)

@@ -9,6 +9,7 @@ import made
 import numpy as np
 import pytest
 
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks import batches
 from bertzoo_jax.tasks import choices
@@ -16,7 +17,6 @@ from bertzoo_jax.tasks import features
 from bertzoo_jax.tasks import frames
 from bertzoo_jax.tasks.kinds import kind as kinds
 from configs.tasks import choices as choice_configs
-from configs.tasks import parts
 
 DATA = os.environ.get('BERTZOO_DATA')
 real = pytest.mark.skipif(not DATA, reason='BERTZOO_DATA does not name the folder of real data')

@@ -7,12 +7,12 @@ import pathlib
 
 import pytest
 
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks import kinds
 from bertzoo_jax.tasks import labels
 from bertzoo_jax.tasks.answering import questions
 from configs.tasks import own
-from configs.tasks import parts
 from configs.tasks import questions as configs
 from tests.tasks import made
 

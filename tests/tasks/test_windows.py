@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 
+from bertzoo_jax import parts
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import verify
@@ -14,7 +15,6 @@ from bertzoo_jax.tasks import features
 from bertzoo_jax.tasks import frames
 from bertzoo_jax.tasks.answering import answers
 from bertzoo_jax.tasks.answering import questions
-from configs.tasks import parts
 from tests.tasks import made
 from tests.tokenizers import test_of_folder
 from tests.tokenizers.test_of_folder import SAMPLE

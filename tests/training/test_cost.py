@@ -6,6 +6,7 @@ import pytest
 
 from bertzoo_jax import assembly
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax.assembly import published_flops
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.objectives import heads
@@ -14,7 +15,6 @@ from configs import albert
 from configs import bert
 from configs import deberta
 from configs import electra
-from configs import parts
 from configs import roberta
 from configs import xlnet
 

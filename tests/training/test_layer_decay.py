@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import small_networks as small
 
+from bertzoo_jax import parts
 from bertzoo_jax.common import trees
 from bertzoo_jax.training import layer_decay
 from bertzoo_jax.training import optimizers
-from configs import parts
 
 LAYERS = 4
 DISENTANGLED = dict(

@@ -13,8 +13,8 @@ import toys
 
 from bertzoo_jax import kernels
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax.training import sharding
-from configs import parts
 
 ROWS, STEPS, VOCAB = 16, 4, 104
 ENCODER = parts.disentangled(

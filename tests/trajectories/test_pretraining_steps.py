@@ -12,6 +12,7 @@ import pytest
 import small_networks as small
 
 from bertzoo_jax import export
+from bertzoo_jax import parts
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import architectures
@@ -23,7 +24,6 @@ from configs import electra
 from configs import ernie
 from configs import macbert
 from configs import modernbert
-from configs import parts
 from configs import roberta
 from configs import spanbert
 from configs import xlnet

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import small_networks as small
 
+from bertzoo_jax import parts
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import sift
-from configs.tasks import parts
 
 torch = pytest.importorskip('torch', reason='the comparison needs torch')
 pytest.importorskip('transformers', reason='the comparison needs transformers')

@@ -8,6 +8,7 @@ from bertzoo_jax.batches import rows as rows_lib
 from bertzoo_jax.batches.formats import format as formats
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
+from bertzoo_jax.parts import formats as definitions
 
 _MOST_ALONE = 0.3  # documents of one sentence; more of them is worth a remark
 _SAMPLE = 1_000_000  # sentences looked at for a remark
@@ -16,7 +17,7 @@ _POOL = 1000  # rows of a pool, as in ERNIE 1.0's reader/pretraining.py
 _TRIES = 10
 
 
-def segment_pairs(text, length, *, pairs, short_rate, negative_rate, negatives, lone_sentences):
+def segment_pairs(fields: definitions.SegmentPairs, text, length):
   """[CLS] A [SEP] B [SEP]: two segments of whole sentences, for next-sentence prediction, sentence
   order or no such loss.
 
@@ -42,37 +43,37 @@ def segment_pairs(text, length, *, pairs, short_rate, negative_rate, negatives, 
     UserError: fields that do not go together, a length that holds no pair.
   """
   formats.check_length(length, 5, 'segment_pairs')
-  if negatives != 'documents' and pairs != 'nsp':
+  if fields.negatives != 'documents' and fields.pairs != 'nsp':
     raise errors.UserError(
-      f'config.format.negatives is {negatives!r} and pairs {pairs!r}: only nsp has false halves, '
-      'set pairs=nsp or negatives=documents.'
+      f'config.format.negatives is {fields.negatives!r} and pairs {fields.pairs!r}: only nsp has '
+      'false halves, set pairs=nsp or negatives=documents.'
     )
-  if pairs == 'none':
-    lone_sentences = 'skip'  # no label would say that a random partner does not follow
+  # without a label nothing would say that a random partner does not follow
+  skips = fields.pairs == 'none' or fields.lone_sentences == 'skip'
   starts, limit = text.sentence_starts, length - 3
-  chunks = _Chunks(text, length, short_rate, negative_rate)
+  chunks = _Chunks(text, length, fields.short_rate, fields.negative_rate)
   # the next row takes the sentences that a false B displaced
-  returns = pairs == 'nsp' and negatives != 'pool'
+  returns = fields.pairs == 'nsp' and fields.negatives != 'pool'
 
   def rows(key):
-    lone = np.zeros(text.num_sentences if lone_sentences == 'skip' else 0, bool)
+    lone = np.zeros(text.num_sentences if skips else 0, bool)
 
     def successors(first, last):
       count, cut, coin = chunks.window(key, first, last)
-      if lone_sentences == 'skip':
+      if skips:
         lone[first:last] = count == 1
       return np.arange(first, last) + np.where(coin & returns & (count > 1), cut, count)
 
     places = rows_lib.walk(text.num_sentences, successors)
-    return places[~lone[places]] if lone_sentences == 'skip' else places
+    return places[~lone[places]] if skips else places
 
   def spans(key, rows, numbers):
     first = rows[numbers].astype(np.int64)
     document, target, count, cut, coin = chunks.at(key, first)
     alone = count == 1  # under 'skip' there is none
     begin_a, end_a, begin_b, end_b = first, first + cut, first + cut, first + count
-    false = alone | (coin & (pairs == 'nsp'))
-    if pairs == 'nsp' and negatives == 'pool':
+    false = alone | (coin & (fields.pairs == 'nsp'))
+    if fields.pairs == 'nsp' and fields.negatives == 'pool':
       other = _next_in_pool(key, numbers, len(rows))
       false &= alone | (other != numbers)
       begin, end = chunks.halves_up_to(first, count, cut, limit // 2)
@@ -83,14 +84,14 @@ def segment_pairs(text, length, *, pairs, short_rate, negative_rate, negatives, 
     else:
       wanted = np.maximum(target - (starts[end_a] - starts[begin_a]), 1)
       random = _random_run(key, text, first, document, wanted)
-      if negatives == 'same_document':
+      if fields.negatives == 'same_document':
         random = _run_elsewhere(key, text, first, count, document, wanted, random)
     begin_b, end_b = np.where(false, random[0], begin_b), np.where(false, random[1], end_b)
-    swapped = coin & ~alone & (pairs == 'sop')
+    swapped = coin & ~alone & (fields.pairs == 'sop')
     begin_a, begin_b = _swap(swapped, begin_a, begin_b)
     end_a, end_b = _swap(swapped, end_a, end_b)
     start_a, start_b = starts[begin_a], starts[begin_b]
-    label = None if pairs == 'none' else false | swapped
+    label = None if fields.pairs == 'none' else false | swapped
     return _pair(
       key, first, limit, start_a, starts[end_a] - start_a, start_b, starts[end_b] - start_b, label
     )
@@ -99,9 +100,9 @@ def segment_pairs(text, length, *, pairs, short_rate, negative_rate, negatives, 
     rows,
     spans,
     every_epoch=True,
-    has_pairs=pairs != 'none',
+    has_pairs=fields.pairs != 'none',
     packed=False,
-    warnings=_pair_warnings(text, lone_sentences, limit),
+    warnings=_pair_warnings(text, skips, limit),
     needs_sentences=True,
   )
 
@@ -162,7 +163,7 @@ def _swap(where, a, b):
   return np.where(where, b, a), np.where(where, a, b)
 
 
-def sentence_pairs(text, length, *, negative_rate):
+def sentence_pairs(fields: definitions.SentencePairs, text, length):
   """[CLS] A [SEP] B [SEP]: two single sentences, B the next one or one of another document (Liu et
   al. 2019 §4.2).
 
@@ -174,7 +175,7 @@ def sentence_pairs(text, length, *, negative_rate):
 
   def is_random(key, first, document_end):
     return (first + 1 == document_end) | (
-      hashing.bits(hashing.fold(key, hashing.COIN), first) < hashing.threshold(negative_rate)
+      hashing.bits(hashing.fold(key, hashing.COIN), first) < hashing.threshold(fields.negative_rate)
     )
 
   def rows(key):
@@ -202,7 +203,7 @@ def sentence_pairs(text, length, *, negative_rate):
     has_pairs=True,
     packed=False,
     needs_sentences=True,
-    warnings=_pair_warnings(text, 'random', length - 3),
+    warnings=_pair_warnings(text, False, length - 3),
   )
 
 
@@ -304,14 +305,14 @@ def heads(key, tosses):
   return np.bincount(row, weights=ones, minlength=len(tosses)).astype(np.int64)
 
 
-def _pair_warnings(text, lone_sentences, limit):
+def _pair_warnings(text, skips, limit):
   """Warnings about text that makes the labels of pairs easy or wrong."""
   found = []
   if text.num_documents == 1:
     found.append(
       'there is a single document: random partners come from it too, and may be the true next ones.'
     )
-  if lone_sentences == 'skip':
+  if skips:
     sizes = np.diff(text.sentence_starts[: 1 + min(text.num_sentences, _SAMPLE)])
     if (lost := sizes[sizes >= limit].sum() / max(sizes.sum(), 1)) > 0.01:
       found.append(
@@ -320,7 +321,7 @@ def _pair_warnings(text, lone_sentences, limit):
       )
   alone = float(np.mean(np.diff(text.document_starts) == 1)) if text.num_documents else 0.0
   if alone > _MOST_ALONE:
-    fate = 'makes no row' if lone_sentences == 'skip' else 'gets a random partner (label 1)'
+    fate = 'makes no row' if skips else 'gets a random partner (label 1)'
     found.append(
       f'{alone:.0%} of the documents have a single sentence, which {fate}: '
       'are there blank lines between sentences, or the wrong config.corpus.splitter?'

@@ -7,11 +7,9 @@ from bertzoo_jax.batches.masking import corruption as corruptions
 from bertzoo_jax.batches.masking import words as words_lib
 from bertzoo_jax.common import hashing
 from bertzoo_jax.parts import maskings as definitions
-from bertzoo_jax.parts import named
 
 
-@named.of_fields(definitions.span)
-def span(length, corpus, fields):
+def span(fields: definitions.Span, length, corpus):
   """Spans of words (Joshi et al. 2020 §3.1), and for each token of one the tokens at its borders
   (§3.2).
 

@@ -10,11 +10,9 @@ from bertzoo_jax.batches.masking import substitutes
 from bertzoo_jax.batches.masking import words as words_lib
 from bertzoo_jax.common import hashing
 from bertzoo_jax.parts import maskings as definitions
-from bertzoo_jax.parts import named
 
 
-@named.of_fields(definitions.whole_word)
-def whole_word(length, corpus, fields):
+def whole_word(fields: definitions.WholeWord, length, corpus):
   """All tokens of the chosen words (code of Devlin et al. 2018; Cui et al. 2019), phrases or
   entities (Sun et al. 2019 §3.2).
 

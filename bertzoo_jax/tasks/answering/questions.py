@@ -10,6 +10,7 @@ import collections
 import dataclasses
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.parts import sources as definitions
 from bertzoo_jax.tasks.examples import UNLABELLED
 from bertzoo_jax.tasks.examples import Source
 from bertzoo_jax.tasks.examples import taken
@@ -72,7 +73,7 @@ def found(context: str, text: str, start: int) -> tuple[int, bool]:
   return (before if start - before <= after - start else after), False
 
 
-def squad(task_dir, fields) -> Source:
+def squad(fields: definitions.Squad, task_dir) -> Source:
   """Questions of JSON files. Raises UserError if a file is missing, or is not of this shape."""
   if wrong := [x for x in fields.leave_out if x not in LEAVE_OUT]:
     raise errors.UserError(
@@ -86,7 +87,7 @@ def squad(task_dir, fields) -> Source:
   return files.source(task_dir, fields, read)
 
 
-def table(task_dir, fields) -> Source:
+def table(fields: definitions.QuestionTable, task_dir) -> Source:
   """Questions of tables. Errors: see `squad`."""
 
   def read(path, split, digest):

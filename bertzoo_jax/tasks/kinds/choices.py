@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from bertzoo_jax.parts import features
-from bertzoo_jax.parts import sources
+from bertzoo_jax import parts
 from bertzoo_jax.tasks import choices
 from bertzoo_jax.tasks import metrics
 from bertzoo_jax.tasks import report
@@ -78,7 +77,7 @@ ROW = Kind(
     asked='(text, question, [option, …]), with the text "" if there is none',
     read=_asked,
     make=lambda c, ids, places: choices.Choices(*c, None, ids, places, max(map(len, c[2]))),
-    usual=lambda: (sources.choices(files={}), features.choice_rows()),
+    usual=lambda: (parts.choices(files={}), parts.choice_rows()),
     columns=('text', 'question', 'options'),
     units='questions',
     chosen_by='a hash of their texts',

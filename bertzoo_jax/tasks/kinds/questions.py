@@ -4,9 +4,8 @@ import json
 
 import numpy as np
 
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
-from bertzoo_jax.parts import features
-from bertzoo_jax.parts import sources
 from bertzoo_jax.tasks import report
 from bertzoo_jax.tasks.answering import answers
 from bertzoo_jax.tasks.answering import question_metrics
@@ -145,7 +144,7 @@ PASSAGES = Inputs(
   asked='(question, passage)',
   read=_asked,
   make=_make,
-  usual=lambda: (sources.question_table(files={}), features.question_windows()),
+  usual=lambda: (parts.question_table(files={}), parts.question_windows()),
   columns=('question', 'context'),
   units='questions',
   chosen_by='a hash of their passages',

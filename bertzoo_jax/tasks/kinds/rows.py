@@ -2,9 +2,8 @@
 
 import numpy as np
 
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
-from bertzoo_jax.parts import features
-from bertzoo_jax.parts import sources
 from bertzoo_jax.tasks import report
 from bertzoo_jax.tasks.examples import TRAIN
 from bertzoo_jax.tasks.examples import Examples
@@ -188,6 +187,6 @@ TEXTS = Inputs(
   asked='a text, or a pair of texts (a, b)',
   read=_asked,
   make=lambda c, ids, places: Examples(c[0], c[1] if c[1:] else None, None, ids, places),
-  usual=lambda: (sources.table(files={}, text_a='text'), features.texts()),
+  usual=lambda: (parts.table(files={}, text_a='text'), parts.texts()),
   columns=('text_a', 'text_b'),
 )

@@ -2,9 +2,8 @@
 
 import numpy as np
 
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
-from bertzoo_jax.parts import features
-from bertzoo_jax.parts import sources
 from bertzoo_jax.tasks import metrics
 from bertzoo_jax.tasks import report
 from bertzoo_jax.tasks import schemes
@@ -177,7 +176,7 @@ ROW = Kind(
     asked='a text, whose words have blanks between, or a list of words',
     read=_asked,
     make=lambda c, ids, places: tagged.Tagged(c[0], None, ids, places),
-    usual=lambda: (sources.conll(files={}), features.words()),
+    usual=lambda: (parts.conll(files={}), parts.words()),
     units='sentences',
   ),
   head='tag_head',
