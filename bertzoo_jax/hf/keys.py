@@ -6,7 +6,8 @@
     means('sharing', 'none')                     a field that no key says
     only('norm', 'layer')                        the same, and no other value can be written
 
-Of two rows for the same key and field, the later one counts, in the place of the first.
+Of two rows for the same key and field, the later one counts, in the place of the first; what it
+leaves out is as there.
 """
 
 from collections.abc import Callable
@@ -118,7 +119,8 @@ def joined(keys: Iterable[Key]) -> tuple[Key, ...]:
   for key in keys:
     before = found.get((key.theirs, key.ours), key)
     usual = before.usual if key.usual is NEEDED else key.usual
-    found[key.theirs, key.ours] = key._replace(usual=usual)
+    write, read = key.write or before.write, key.read or before.read
+    found[key.theirs, key.ours] = Key(key.theirs, key.ours, usual, write, read)
   return tuple(found.values())
 
 

@@ -1,4 +1,4 @@
-"""Encoders, objectives and kinds of task that the conformance tests hold to their protocols: those
+"""Parts of every axis and kinds of task that the conformance tests hold to their protocols: those
 of the package, those of tests/outside, and those of configs given by hand:
 
     python -m pytest tests/conformance --config my/config.py:tiny
@@ -23,7 +23,7 @@ def pytest_addoption(parser):
     '--config',
     action='append',
     metavar='FILE.py[:SIZE]',
-    help='A config whose encoder and objective, or kind of task, are tested, and no others.',
+    help='A config whose parts, or kind of task, are tested, and no others.',
   )
 
 
@@ -40,7 +40,11 @@ def pytest_generate_tests(metafunc):
     cases = {name: (config.encoder, config.objective) for name, config in by_hand.items()}
     cases = cases if found else _objectives()
     metafunc.parametrize('objective_of', _marked(cases, _shared), ids=list(cases), scope='module')
-
+  for axis in ('masking', 'format', 'schedule', 'optimizer'):
+    if f'{axis}_of' in metafunc.fixturenames:
+      cases = {name: config[axis] for name, config in by_hand.items()}
+      cases = cases if found else _parts(axis)
+      metafunc.parametrize(f'{axis}_of', list(cases.values()), ids=list(cases), scope='module')
   if 'task_of' in metafunc.fixturenames:
     cases = tasks if found else dict.fromkeys(tuned.KINDS)
     metafunc.parametrize('task_of', list(cases.items()), ids=list(cases), scope='module')
@@ -62,6 +66,20 @@ def _poorer(names):
 def _shared(names):
   """Other choices of an objective that stands there too: of configs, and all ways of sharing."""
   return {name for name in names if name in systems.SYSTEMS or ', shared ' in name}
+
+
+def _parts(axis):
+  """{name: section with its usual values} of each part of an axis, and a masking from outside."""
+  needed = dict(learning_rate=1e-3, warmup=2) if axis == 'schedule' else {}
+  short = {  # for rows of few tokens and runs of few steps
+    'permutation': dict(num_predictions=4, block=8),
+    'memory_segments': dict(reuse_length=8),
+    'warmup_stable_decay': dict(decay=9),
+    'muon': dict(matrices=(('layers/.*kernel$', (-2,), (-1,)),)),
+  }
+  found = {n: getattr(parts, n)(**needed, **short.get(n, {})) for n in parts.SECTIONS[axis]}
+  outside = {'lettered': parts.part('tests.outside.lettered:lettered')}
+  return {**found, **outside} if axis == 'masking' else found
 
 
 def _of_file(address):

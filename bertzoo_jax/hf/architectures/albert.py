@@ -33,6 +33,7 @@ def _groups(content) -> int:
 
 
 _KEYS = (
+  keys.Key('num_hidden_layers', 'num_layers', 12, lambda at: at.encoder.num_layers),
   keys.Key('embedding_size', usual=128, write=lambda at: at.sizes.table_width),
   keys.Key('hidden_size', 'hidden_size', 4096),
   keys.Key('num_attention_heads', 'num_heads', 64),

@@ -28,7 +28,12 @@ WITHOUT_POOLER = {'add_pooling_layer': False}  # of a class that else starts one
 
 # Of every stack of BERT's layers. Values are those that transformers assumes for BERT.
 STACK = (
-  keys.Key('num_hidden_layers', 'num_layers', 12),
+  keys.Key(
+    'num_hidden_layers',
+    'num_layers',
+    12,
+    lambda at: at.encoder.num_layers * at.encoder.inner_group_num,
+  ),
   keys.Key('hidden_size', 'hidden_size', 768),
   keys.Key('num_attention_heads', 'num_heads', 12),
   keys.Key('intermediate_size', 'intermediate_size', 3072),
