@@ -111,7 +111,8 @@ def opened(args, folder):
 
 def ours(args, folder):
   """Times at which the batches of two epochs were asked for."""
-  from bertzoo_jax.assembly import run as trainings
+  import jax
+
   from bertzoo_jax.finetune import work
   from bertzoo_jax.runs import preemption
   from bertzoo_jax.tasks import batches
@@ -124,14 +125,10 @@ def ours(args, folder):
     return make_batch(split, step, **kw)
 
   batches.train_batch = timed
-  data = work.data_of(run.experiment, task, weights)
-  times.clear()
   notice = preemption.Preemption()
-  trained = lambda where: trainings.train(
-    run.resolved, where, lambda: data, init=run.init, notice=notice, show=False
-  )
   with tempfile.TemporaryDirectory() as where:
-    trained(where)
+    run = run._replace(folder=pathlib.Path(where))
+    work._trained(run, run.resolved, task, weights, notice, jax.devices(), False)
   return times
 
 

@@ -31,9 +31,9 @@ def ours(a):
   import jax
   import jax.numpy as jnp
 
-  from bertzoo_jax import assembly
   from bertzoo_jax import kernels
   from bertzoo_jax.common import row_keys
+  from bertzoo_jax.experiment import build
   from bertzoo_jax.model import attention
   from bertzoo_jax.model import disentangled_attention as disentangled
   from bertzoo_jax.model import layers
@@ -42,7 +42,7 @@ def ours(a):
 
   device, dtype = jax.devices()[0], jnp.bfloat16
   chosen = kernels.choose('auto', device, a.dropout, True, dtype)
-  ops = assembly.operations_on(sharding.mesh((1, 1, 1), [device]), chosen, ())
+  ops = build.operations_on(sharding.mesh((1, 1, 1), [device]), chosen, ())
   module = disentangled.DisentangledAttention(
     HEADS, a.dropout, layers.initializer('normal', 0.02), dtype, True, True, True, True
   )

@@ -155,11 +155,11 @@ def ours(a):
   import jax
   import jax.numpy as jnp
 
-  from bertzoo_jax import assembly
   from bertzoo_jax import kernels
   from bertzoo_jax import objectives
   from bertzoo_jax import parts
   from bertzoo_jax.common import trees
+  from bertzoo_jax.experiment import build
   from bertzoo_jax.model import encoder as encoders
   from bertzoo_jax.training import optimizers
   from bertzoo_jax.training import phase_run
@@ -180,7 +180,7 @@ def ours(a):
   device = jax.devices()[0]
   attention = encoder.attention_dropout, encoder.relative_attention, encoder.dtype
   chosen = kernels.choose('auto', device, *attention)
-  ops = assembly.operations_on(sharding.mesh((1, 1, 1), [device]), chosen, encoder.axes)
+  ops = build.operations_on(sharding.mesh((1, 1, 1), [device]), chosen, encoder.axes)
   objective = build(objectives, objective, encoder, ops=ops)
   schedule = schedules.BY_NAME['linear_after_warmup'](10_000, learning_rate=1e-4, warmup=0)
   paths = trees.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))

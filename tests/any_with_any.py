@@ -17,10 +17,10 @@ import numpy as np
 
 from bertzoo_jax import objectives
 from bertzoo_jax import parts
-from bertzoo_jax.assembly import checks
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import corpus as corpora
+from bertzoo_jax.experiment import check
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.parts import named as named_parts
 
@@ -143,7 +143,7 @@ def refusal(c: Combination) -> str | None:
   if isinstance(built, str):
     return built
   try:
-    checks.of_rows(config(c), rows_of(c.masking, c.format).features, *built)
+    check.rows(config(c), rows_of(c.masking, c.format).features, *built)
   except errors.UserError as e:
     return str(e)
   return None

@@ -205,6 +205,13 @@ def tokenizer_files(manifest: dict) -> dict[str, str]:
   return {f'tokenizer/{file}': digest for file, digest in digests.items()}
 
 
+def save_tokenizer(corpus: Corpus, folder) -> None:
+  """Copies the files of a corpus's tokenizer to a folder."""
+  for name in corpus.manifest['tokenizer_sha256']:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    storage.write_bytes(folder / name, (corpus.path / 'tokenizer' / name).read_bytes())
+
+
 def verify(path) -> None:
   """As verification.compare, of all files. Raises UserError naming the first that differs."""
   path = storage.path(path)

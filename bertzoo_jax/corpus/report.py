@@ -1,6 +1,7 @@
 """The data report of a corpus: the text that it took and dropped, as numbers and in words."""
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.corpus import doctor
 from bertzoo_jax.corpus import shards
 from bertzoo_jax.text import duplicates
 
@@ -13,13 +14,14 @@ _LOST = 0.05  # share of the characters of a text above which their loss is a wa
 _SETTING = '--config.tokenizer.'
 
 
-def of(records, dropped, repeated) -> dict:
+def of(records, dropped, repeated, unigrams) -> dict:
   """The data report over both splits.
 
   Args:
     records: of the shards, as shards.write returns them.
     dropped: {reason: {count, bytes, first}} of a reader.
     repeated: how many documents, and longer paragraphs, stand in the text before.
+    unigrams: int64 [V], how often each piece stands in train.
   """
   parts = [s for r in records for s in r['splits'].values()]
   totals = {
@@ -48,6 +50,7 @@ def of(records, dropped, repeated) -> dict:
     duplicate_paragraphs=repeated[1],
     held_out_share=held_out / totals['documents'],
     dropped=dropped,
+    text=doctor.total([r['text'] for r in records if 'text' in r], unigrams),
   )
 
 
@@ -161,9 +164,8 @@ def describe(manifest: dict, where: str) -> str:
       f'blanks between its words, and is config.corpus.words={manifest["corpus"]["words"]} meant? '
       'Few whole words fit into the tokens that a row may mask.'
     )
-  lines += [f'  note: {sentence}' for sentence in unlike_words(manifest)] + _lost_characters(
-    manifest
-  )
+  notes = unlike_words(manifest) + doctor.describe(report['text'])
+  lines += [f'  note: {sentence}' for sentence in notes] + _lost_characters(manifest)
   if not splits['held_out']['documents']:
     lines.append(
       '  note: no document fell into the held-out share, so a run cannot be evaluated: '

@@ -29,10 +29,11 @@ from absl import flags
 
 from bertzoo_jax import cli
 from bertzoo_jax import tasks
-from bertzoo_jax.assembly import run as trainings
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.experiment import train
 from bertzoo_jax.finetune import plan
+from bertzoo_jax.finetune import rows
 from bertzoo_jax.finetune import table
 from bertzoo_jax.finetune import work
 from bertzoo_jax.objectives import objective
@@ -83,7 +84,7 @@ def finetune(
         _say('note: these weights were trained from left to right; here tokens see both sides')
       best = {}
       for name, own in suite.items():
-        trainings.start_devices(own)
+        train.start_devices(own)
         task = _opened(name, suite, task_dir, tokenizer, weights[0])
         if task is None:
           continue
@@ -170,7 +171,7 @@ def _write(name, config, task, chosen, results, begun, workdir):
 def _predict(file, split, task, chosen, workdir):
   """Writes the best run's predictions of a file without labels. split: its rows."""
   params, _, _ = checkpoint.load_params(str(chosen.folder))
-  said = work.outputs(chosen.resolved, params, split, task)
+  said = rows.outputs(chosen.resolved, params, split, task)
   out = storage.path(workdir) / chosen.name / f'{storage.path(file).name}.predictions.jsonl'
   submission.predictions(out, task, split, said)
   _say(f'{len(split.source):,} predictions are in {out}')

@@ -6,13 +6,14 @@ import os
 
 import ml_collections
 
-from bertzoo_jax import assembly
 from bertzoo_jax import hf
 from bertzoo_jax import pretrained
-from bertzoo_jax.assembly import checks
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.experiment import build
+from bertzoo_jax.experiment import check as checks
+from bertzoo_jax.experiment import resolve as experiments
 from bertzoo_jax.finetune import jobs
 from bertzoo_jax.finetune import table
 from bertzoo_jax.parts import named
@@ -133,7 +134,7 @@ def runs(name: str, config, task, weights: list, workdir) -> list[jobs.Job]:
   return out
 
 
-def resolve(config, task, weights) -> assembly.Run:
+def resolve(config, task, weights) -> experiments.Run:
   """The complete experiment of one run.
 
   config: of a fine-tuning, without a grid. task: tasks.Task. weights: Pretrained.
@@ -203,12 +204,12 @@ def resolve(config, task, weights) -> assembly.Run:
     }
   )
   # also builds it, so that a wrong field is refused before the first run of a grid
-  run = checks.of_run(assembly.resolve(experiment))
-  network = run.network(run.phases[0], weights.vocab_size)
+  run = checks.config(experiments.run(experiment))
+  network = build.network(run, run.phases[0], weights.vocab_size)
   if config.layer_decay != 1.0:
     experiment.optimizer.rates = _rates(config, experiment, network.paths)
-    run = assembly.resolve(experiment)
-    run.network(run.phases[0], weights.vocab_size)
+    run = experiments.run(experiment)
+    build.network(run, run.phases[0], weights.vocab_size)
   experiment.lock()
   return run
 

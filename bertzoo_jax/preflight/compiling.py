@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import jax
 
-from bertzoo_jax import assembly
-from bertzoo_jax.assembly import checks
-from bertzoo_jax.assembly import memory
 from bertzoo_jax.common import config as configuration
+from bertzoo_jax.experiment import build
+from bertzoo_jax.experiment import check
+from bertzoo_jax.experiment import resolve
 from bertzoo_jax.preflight import processes
 from bertzoo_jax.preflight.tpu import chips
 from bertzoo_jax.preflight.tpu import estimate
@@ -70,7 +70,7 @@ class Work(NamedTuple):
     say: prints a line of progress.
   """
 
-  run: assembly.Run
+  run: resolve.Run
   text: object
   mesh: jax.sharding.Mesh
   slice_: chips.Slice
@@ -86,7 +86,7 @@ class Work(NamedTuple):
       slice_, devices: other chips, and how many devices of them the mesh has.
     """
     made = self.run.changed(dict(changes))
-    features = {i: self.text.data.phase(made.phases[i]).features for i in indices}
+    features = {i: self.text.data.phases[i].features for i in indices}
     where = (slice_, devices) if slice_ else (self.slice_, self.mesh.size)
     return processes.Job(made, features, self.text.data.vocab_size, *where)
 
@@ -94,10 +94,10 @@ class Work(NamedTuple):
 def described(findings, run, text, mesh) -> list:
   """[(Phase, PhaseRun)] of a run, traced, without the phases that do not fit together (P08)."""
   out = []
-  for phase in run.phases:
+  for phase in run.phases if len(text.data.phases) == len(run.phases) else ():
     with findings.collecting('P08'):
-      phase_run = assembly.phase_run(run, phase, text.data, mesh, phase.end_step)
-      checks.of_phase(run, phase, phase_run.data.features, text.data.vocab_size, mesh)
+      phase_run = build.phase_run(run, phase, text.data, mesh)
+      check.parts(run, phase, phase_run.data.features, text.data.vocab_size, mesh)
       target, replicated = phase_run.target
       for line in replicated:
         findings.add('W04', line)
@@ -108,8 +108,8 @@ def described(findings, run, text, mesh) -> list:
         rows=phase_run.rows,
         length=phase_run.length,
         program=None,
-        parameters=memory.per_device(target.params),
-        optimizer=memory.per_device((target.opt_state, target.average)),
+        parameters=check.per_device(target.params),
+        optimizer=check.per_device((target.opt_state, target.average)),
         state=sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(target)),
         reading=None,
         time=None,
@@ -119,7 +119,7 @@ def described(findings, run, text, mesh) -> list:
         largest=None,
         epochs=phase.steps * phase_run.rows / rows if rows else None,
         epochs_of={r.name: float(r.epochs) for r in text.read.get(phase.index, ()) if r.name},
-        carry=memory.per_device(target.carry),
+        carry=check.per_device(target.carry),
         devices=mesh.size,
       )
       out.append((made, phase_run))

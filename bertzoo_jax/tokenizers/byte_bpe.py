@@ -76,6 +76,11 @@ def byte_bpe(
     True,
     reads="vocab.json and merges.txt, encoder.json and vocab.bpe (with RoBERTa's dict.txt), or "
     'tokenizer.json (of a BPE)',
+    extended=lambda vocabulary, added, pieces: vocabulary._replace(
+      pieces=[*vocabulary.pieces, *pieces],
+      merges=[*vocabulary.merges, *(merge.tokens for merge in added)],
+    ),
+    pairs=True,
   )
 
 

@@ -84,6 +84,10 @@ def wordpiece(
     starts_word=lambda piece: not piece.startswith('##'),
     mask_eats_blank=False,
     reads='vocab.txt or tokenizer.json (of a WordPiece)',
+    extended=lambda vocabulary, _, pieces: vocabulary._replace(
+      pieces=[*vocabulary.pieces, *pieces]
+    ),
+    joined=lambda pieces: pieces[0] + ''.join(p.removeprefix('##') for p in pieces[1:]),
   )
 
 

@@ -41,7 +41,7 @@ class Meter:
 
   def place(self, step) -> dict:
     """{'phase', 'examples': rows read after a step, 'epoch': where the rows are counted}."""
-    phase, per_epoch = self._run.phase, self._run.data.rows_per_epoch
+    phase, per_epoch = self._run.phase, self._run.data.train.rows_per_epoch
     rows = (step - phase.first_step) * self._run.rows
     epoch = {'epoch': round((phase.first_example + rows) / per_epoch, 4)} if per_epoch else {}
     return {'phase': phase.index, 'examples': phase.examples + rows, **epoch}

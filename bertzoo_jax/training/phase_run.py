@@ -35,7 +35,6 @@ class PhaseRun:
 
   Attributes:
     phase: configuration.Phase.
-    end_step: global step before which it ends.
     objective: its Objective.
     tx, schedule: its optimizer, and step → learning rate.
     data: its PhaseData.
@@ -44,13 +43,17 @@ class PhaseRun:
   """
 
   phase: configuration.Phase
-  end_step: int
   objective: Any
   tx: Any
   schedule: Any
   data: Any
   mesh: Any
   objective_at: Any = None
+
+  @property
+  def end_step(self) -> int:
+    """Global step before which it ends."""
+    return self.phase.end_step
 
   @property
   def rows(self) -> int:
@@ -60,7 +63,7 @@ class PhaseRun:
   @property
   def feature_shapes(self) -> dict:
     """{name: shape} of the global batch."""
-    return {name: shape for name, (shape, _) in self.data.features.items()}
+    return self.data.shapes
 
   @property
   def tokens(self) -> int:
@@ -179,7 +182,7 @@ def evaluation(phase_run: PhaseRun):
   def normalizers():
     """{corpus: {total: value}}; under None the totals of all corpora."""
     totals = collections.defaultdict(collections.Counter)
-    for corpus, batch in phase_run.data.held_out():
+    for corpus, batch in phase_run.data.evaluation_batches():
       found = {k: float(v) for k, v in normalizers_of(place(batch)).items()}
       for name in {None, corpus}:
         totals[name].update(found)
@@ -190,7 +193,7 @@ def evaluation(phase_run: PhaseRun):
       return {}
     totals, carry = {}, start()
     # the next batch is made while the devices compute, and one batch at a time is under way
-    for number, (corpus, batch) in enumerate(phase_run.data.held_out()):
+    for number, (corpus, batch) in enumerate(phase_run.data.evaluation_batches()):
       jax.block_until_ready(totals)
       result, carry = one(params, place(batch), normalizers()[None], carry, number)
       totals[corpus] = add(totals[corpus], result) if corpus in totals else result

@@ -162,7 +162,9 @@ def test_words_seen_are_kept_at_the_first_step_that_has_so_many(alone, both, nam
   corpus = both if ' ' in names else alone[names]
   made = config((20, {}), (15, {'batch_size': 10, 'mixture': (1, 3) if ' ' in names else ()}))
   phases = configuration.phases(made)
-  kept = reading.kept('20k,50000,1M', phases, lambda p: pipeline.of_phase(corpus, p).read, 35)
+  kept = reading.kept(
+    '20k,50000,1M', phases, {p.index: pipeline.of_phase(corpus, p).read for p in phases}, 35
+  )
   # by adding up, step after step
   seen, step, expected, wanted = 0.0, 0, {}, [20_000, 50_000, 10**6]
   for phase in phases:
@@ -174,7 +176,9 @@ def test_words_seen_are_kept_at_the_first_step_that_has_so_many(alone, both, nam
       while wanted and seen >= wanted[0] - 1e-6:
         expected.setdefault(step, []).append(wanted.pop(0))
   assert kept == expected and len(kept) == 2
-  whole = reading.kept('20k', phases, lambda p: pipeline.of_phase(corpus, p).read, 1)
+  whole = reading.kept(
+    '20k', phases, {p.index: pipeline.of_phase(corpus, p).read for p in phases}, 1
+  )
   assert whole == {}
 
 
@@ -186,7 +190,7 @@ def test_a_range_of_words_goes_by_its_first_digit():
 
 
 def test_words_that_were_not_counted_are_asked_for():
-  line = lambda phase: lambda steps: (reading.Reading('', steps, 10, None),)
+  line = {0: lambda steps: (reading.Reading('', steps, 10, None),)}
   with pytest.raises(errors.UserError, match='prepare the corpus again'):
     reading.kept('1M..1G', configuration.phases(config()), line, 40)
 

@@ -7,13 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertzoo_jax import assembly
 from bertzoo_jax import parts
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import moving
 from bertzoo_jax.corpus import corpus as corpora
+from bertzoo_jax.experiment import build
+from bertzoo_jax.experiment import resolve
 from bertzoo_jax.parts import ranges
 from bertzoo_jax.training import step as steps
 from configs import bert
@@ -92,8 +93,8 @@ def test_hosts_share_a_moving_batch_and_held_out_rows_do_not_move(corpus):
 
 
 def test_a_moving_weight_is_that_of_the_step_in_the_compiled_step(corpus):
-  run = assembly.resolve(config(('objective.pair_weight', 0.0, 2.0, 0, 4, 'linear')))
-  network = run.network(run.phases[0], corpus.vocab_size)
+  run = resolve.run(config(('objective.pair_weight', 0.0, 2.0, 0, 4, 'linear')))
+  network = build.network(run, run.phases[0], corpus.vocab_size)
   how = dict(seed=0, objective_at=network.objective_at)
   step = jax.jit(steps.make_train_step(network.objective, network.tx, network.schedule, **how))
   state = jax.jit(lambda: steps.init(network.objective, network.tx, 0, 4))()
@@ -168,12 +169,12 @@ def test_a_phase_without_a_moving_field_is_named():
 def test_a_number_moves_only_within_one_network(system, field, own, fits):
   made = system.get_config('tiny')
   made.objective[field], made.moving = own, ((f'objective.{field}', 0.5, 1.0, 0, 9, 'linear'),)
-  run = assembly.resolve(made)
+  run = resolve.run(made)
   if fits:
-    assert run.network(run.phases[0], 99).objective_at is not None
+    assert build.network(run, run.phases[0], 99).objective_at is not None
     return
   with pytest.raises(errors.UserError, match=f'objective.{field}, whose values make different'):
-    run.network(run.phases[0], 99)
+    build.network(run, run.phases[0], 99)
 
 
 def test_a_config_of_an_earlier_run_has_no_moves():

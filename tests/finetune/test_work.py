@@ -80,12 +80,12 @@ def test_a_second_ctrl_c_waits_for_no_run(monkeypatch, tmp_path):
 def test_a_run_that_diverges_is_finished_without_a_score_and_the_others_go_on(
   monkeypatch, tmp_path
 ):
-  def train(experiment, folder, *_, **__):
-    folder.mkdir(parents=True)
+  def trained(job, *_):
+    job.folder.mkdir(parents=True)
     raise errors.Diverged('the loss is not finite')
 
-  monkeypatch.setattr(work.trainings, 'train', train)
-  monkeypatch.setattr(jobs.assembly, 'resolve', lambda experiment: None)
+  monkeypatch.setattr(work, '_trained', trained)
+  monkeypatch.setattr(jobs.resolve, 'run', lambda experiment: None)
   true, task = work._one, types.SimpleNamespace(splits={}, hash='')
   task.splits = {n: types.SimpleNamespace(labels=np.zeros(2)) for n in ('train', 'dev')}
 

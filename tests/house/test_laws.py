@@ -106,7 +106,7 @@ def test_only_what_drives_the_input_and_what_reads_its_files_imports_tensorflow(
 
 
 def test_the_shared_ground_imports_neither_program():
-  folders = '|'.join((*HOST, *DEVICE, 'hf', 'cli', 'pretrained', 'assembly', 'preflight', 'show'))
+  folders = '|'.join((*HOST, *DEVICE, 'hf', 'cli', 'pretrained', 'experiment', 'preflight', 'show'))
   for path in sorted([*(PACKAGE / 'common').glob('*.py'), *(PACKAGE / 'parts').glob('*.py')]):
     for name in imports(path):
       assert not re.match(rf'bertzoo_jax\.({folders})\b', name), f'{path} imports {name}'

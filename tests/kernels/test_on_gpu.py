@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import small_networks as small
 
-from bertzoo_jax import assembly
 from bertzoo_jax import kernels
+from bertzoo_jax.experiment import build
 from bertzoo_jax.kernels import cudnn
 from bertzoo_jax.model import attention
 from bertzoo_jax.model import operations
@@ -66,7 +66,7 @@ def _loss(name, dtype, device):
   ops = operations.PLAIN
   if device.platform == 'gpu':
     chosen = kernels.choose('auto', device, *needs)
-    ops = assembly.operations_on(sharding.mesh((1, 1, 1), [device]), chosen, encoder.axes)
+    ops = build.operations_on(sharding.mesh((1, 1, 1), [device]), chosen, encoder.axes)
   objective = mlm.mlm(encoder, ops)
   draw, ids = np.random.default_rng(2), _packs('lengths')
   batch = dict(

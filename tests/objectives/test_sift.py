@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import small_networks as small
 
-from bertzoo_jax import assembly
 from bertzoo_jax import kernels
 from bertzoo_jax import objectives
 from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.common import trees
+from bertzoo_jax.experiment import build
 from bertzoo_jax.model import heads
 from bertzoo_jax.objectives import heads as head_table
 from bertzoo_jax.objectives import scored
@@ -315,7 +315,7 @@ def test_kernels_give_the_same_gradients():
   mesh, found = sharding.mesh((1, 1, 1), jax.devices()[:1]), []
   encoder = small.encoder(section={**small.SECTION, **SIZES})
   for one in (kernels.XLA, kernels.choose('fused', jax.devices()[0], 0.0)):
-    made, loss = of_classes(encoder, assembly.operations_on(mesh, one, encoder.axes))
+    made, loss = of_classes(encoder, build.operations_on(mesh, one, encoder.axes))
     found.append(jax.jit(jax.grad(loss))(small.parameters(made, scale=0.2)))
   assert_same(found[0], found[1], 1e-4)
 

@@ -11,16 +11,17 @@ import ml_collections
 import numpy as np
 import pytest
 
-from bertzoo_jax import assembly
 from bertzoo_jax import parts
 from bertzoo_jax import tokenizers
-from bertzoo_jax.assembly import checks
 from bertzoo_jax.batches import formats
 from bertzoo_jax.batches import masking as maskings
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import corpus as corpora
+from bertzoo_jax.experiment import build
+from bertzoo_jax.experiment import check
+from bertzoo_jax.experiment import resolve
 from bertzoo_jax.parts import named as part_lib
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import step as steps
@@ -203,12 +204,12 @@ def test_parts_from_outside_train_and_their_own_defaults_apply():
   assert config.format.to_dict() == {'name': 'mine.host:single_sentences'}
   config = configuration.from_json(configuration.to_json(ml_collections.ConfigDict(config).lock()))
   assert config.masking.name == 'mine.host:Family.first_tokens'
-  run = checks.of_run(assembly.resolve(config))
+  run = check.config(resolve.run(config))
   batch = rows(config).batch(0)
   assert batch['masked_targets'].shape == (8, 2) and (batch['segment_ids'].sum(1) <= 8).all()
   assert (batch['input_ids'][:, 1:3] == SPECIAL['mask']).all()
 
-  made = run.network(run.phases[0], V)
+  made = build.network(run, run.phases[0], V)
   state = jax.jit(lambda: steps.init(made.objective, made.tx, 0, 8))()
   assert state.params['encoder']['embeddings']['word']['embedding'].shape == (V, 16)
   update = jax.jit(steps.make_train_step(made.objective, made.tx, made.schedule, seed=0))
@@ -247,7 +248,7 @@ def test_an_objective_that_reads_the_names_of_before_is_refused_with_the_new_one
   config = bert.get_config('tiny')
   old = types.SimpleNamespace(reads=('input_ids', 'segment_ids', 'pack_ids'), may_read=())
   with pytest.raises(errors.UserError, match='objective=mlm.*: pack_ids are called segment_ids'):
-    checks.of_rows(config, rows(config).features, None, old)
+    check.rows(config, rows(config).features, None, old)
 
 
 def test_fields_of_a_part_from_outside_are_the_sections():

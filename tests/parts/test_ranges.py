@@ -12,13 +12,13 @@ import types
 import ml_collections
 import pytest
 
-from bertzoo_jax import assembly
 from bertzoo_jax import objectives
 from bertzoo_jax import parts
 from bertzoo_jax import prepare
-from bertzoo_jax.assembly import checks
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.experiment import check
+from bertzoo_jax.experiment import resolve
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.parts import fields
 from bertzoo_jax.parts import named as part_lib
@@ -133,7 +133,7 @@ OUTSIDE = [
 @pytest.mark.parametrize('changes, words', OUTSIDE)
 def test_a_number_outside_its_range_is_refused_before_anything_is_built(changes, words):
   with pytest.raises(errors.UserError) as e:
-    checks.of_run(assembly.resolve(changed(**changes)))
+    check.config(resolve.run(changed(**changes)))
   assert words in str(e.value) and '\n' not in str(e.value)
 
 

@@ -5,8 +5,8 @@ import pathlib
 import ml_collections
 import pytest
 
-from bertzoo_jax import assembly
 from bertzoo_jax.common import config as configuration
+from bertzoo_jax.experiment import resolve
 from bertzoo_jax.preflight import __main__ as command
 from bertzoo_jax.preflight import readiness
 from bertzoo_jax.runs import workdir as workdirs
@@ -19,7 +19,7 @@ from tests.preflight import asked
 def read(made, path=None):
   """(findings, text) of a config."""
   found = readiness.Findings()
-  return found, readiness.text(found, assembly.resolve(made), path and str(path), 1)
+  return found, readiness.text(found, resolve.run(made), path and str(path), 1)
 
 
 def codes(found):

@@ -15,8 +15,6 @@ import jax
 import pytest
 import small_table
 
-from bertzoo_jax import assembly
-from bertzoo_jax.assembly import published_flops
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.configs.tables import paper
@@ -220,8 +218,7 @@ def test_the_curves_count_the_flops_of_each_phase():
   config = small_table.get_config()
   one = config.rows.whole.experiment
   one.phases, one.run.eval_every = ((10, {'length': 8}), (10, {})), 5
-  run = assembly.resolve(one.lock())
-  short, long = published_flops.by_phase(run, one.tokenizer.vocab_size)
+  short, long = budget.work(one.lock())
   spent = curves._spent(one)
   assert short < 0.52 * long
   assert [spent(step) for step in (0, 5, 10, 15, 20)] == pytest.approx(

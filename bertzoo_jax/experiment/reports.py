@@ -1,0 +1,83 @@
+"""The overview of a run before its first step, and its floating-point operations."""
+
+import jax
+
+from bertzoo_jax import hf
+from bertzoo_jax.common import reading
+from bertzoo_jax.experiment import build
+from bertzoo_jax.experiment import machinery
+from bertzoo_jax.runs import workdir as workdirs
+from bertzoo_jax.training import cost
+from bertzoo_jax.training import phase_run as phase_runs
+
+
+def overview(built, start, state) -> list[str]:
+  """The block at the start, line by line."""
+  run, data, mesh, here = built.run, built.data, built.mesh, built.phase_runs[0]
+  config, shapes = run.config, phase_runs.param_shapes(state)
+  flops = here.objective.flops(state.params, here.feature_shapes)
+  lines = [
+    f'workdir   {start.workdir} · commit {(workdirs.commit() or "unknown")[:12]} · '
+    f'jax {jax.__version__}',
+    f'devices   {devices()} · {jax.process_count()} host(s) · mesh '
+    + ' × '.join(f'{axis} {size}' for axis, size in mesh.shape.items()),
+    f'network   {config.encoder.name}, {cost.parameters(shapes):,} parameters · '
+    f'{config.objective.name} · products in {config.run.dtype}',
+    f'machinery {machinery.said(config)}',
+    f'text      {data.corpus["hash"][:12]} · vocabulary {data.vocab_size:,}',
+  ]
+  if data.entropy is not None:
+    tokens = f'{data.corpus["tokens"]:,} tokens · unigram entropy {data.entropy:.3f} nats'
+    lines[-1] += f' · {tokens}'
+  if data.driver:
+    lines[-1] += f' · batches by {data.driver}'
+  # of a batch of options, each unit is several rows
+  of_unit = here.tokens // (here.rows * here.length)
+  for p in run.phases:
+    rows, length = p.config.batch_size, p.config.length
+    all_rows = f'{rows}' if of_unit == 1 else f'{rows} × {of_unit}'
+    line = (
+      f'phase {p.index}   steps {p.first_step:,}–{p.end_step:,} · '
+      f'{all_rows} rows × {length} tokens = {rows * of_unit * length:,} tokens per step'
+    )
+    if p is here.phase:
+      line += '' if flops is None else f' · {flops / 1e9:,.1f} GFLOP per step'
+      line += f' · {reading.told(here.data.train.read(p.steps))}'
+    lines.append(line)
+  for field, first, end, from_step, last, shape in config.moving:
+    lines.append(f'moves     {field} {first:g} → {end:g}, steps {from_step:,}–{last:,}, {shape}')
+  total = flops_of(built)
+  said = 'not known for this network' if total is None else f'{total:.3e} for the whole run'
+  return [*lines, f'flops     {said}', *_kept(start)]
+
+
+def flops_of(built) -> float | None:
+  """Floating-point operations of the whole run; None if the network does not tell them."""
+  each = build.flops(built.run, built.data, built.mesh)
+  return None if None in each else sum(each)
+
+
+def export_notes(built) -> list[str]:
+  """Notes on a network that config.hf cannot hold; of several networks, on the first."""
+  notes, objective = [], built.phase_runs[0].objective
+  shapes = built.phase_runs[0].target[0].params
+  for n in objective.networks[:1]:
+    own = hf.flatten(jax.eval_shape(n.of, shapes))
+    notes.append(hf.fitting_note(built.run.config.hf, n.encoder.activation, own))
+  return [f'config.hf={note}' for note in notes if note]
+
+
+def devices() -> str:
+  """'4 × TPU v4': the devices of all hosts."""
+  kinds = sorted({d.device_kind for d in jax.devices()})
+  return f'{jax.device_count()} × {", ".join(kinds)}'
+
+
+def _kept(start) -> list[str]:
+  """A line on the checkpoints of run.keep_words; of a branch those before it are in the folder of
+  the other run.
+  """
+  numbers = lambda words: ', '.join(f'{n:,}' for n in words)
+  steps = [step for step in start.keep_at if not start.branch or step > start.step]
+  said = ', '.join(f'{step:,} ({numbers(start.keep_at[step])} words)' for step in steps)
+  return [f'keeps     the checkpoints of steps {said}'] if said else []
