@@ -13,6 +13,7 @@ from bertzoo_jax.model import operations
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.training import spikes
 from bertzoo_jax.training import step as steps
+from tests.found import call_part
 
 VOCAB = 101
 SIZES = dict(num_layers=3, hidden_size=48, num_heads=4, intermediate_size=80)
@@ -67,7 +68,7 @@ def objective(kind, ops=operations.PLAIN, **changes):
   changes = {'section': SECTIONS.get(kind, SECTION), **changes}
   fields = {k: v for k, v in getattr(parts, kind)().items() if k != 'name'}
   own = {k: changes.pop(k) for k in fields if k in changes}
-  return objectives.BY_NAME[kind](encoder(**changes), ops, **{**fields, **own})
+  return call_part(objectives, kind, encoder(**changes), ops, **{**fields, **own})
 
 
 def perturbed(params, seed=0, scale=0.1):

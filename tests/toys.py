@@ -29,6 +29,7 @@ from bertzoo_jax.training import schedules
 from bertzoo_jax.training import sharding
 from configs import bert
 from tests import found
+from tests.found import call_part
 
 VOCAB, WIDTH, LENGTH, PREDICTIONS = 16, 8, 6, 2
 NO_DECAY = (r'norm/', r'bias$')
@@ -142,11 +143,13 @@ def phase_run(
 ):
   """A PhaseRun of toy batches. changes: of the optimizer's fields."""
   objective = objective or toy()
-  schedule = schedules.linear_after_warmup(total, learning_rate=learning_rate, warmup=2)
+  schedule = call_part(
+    schedules, 'linear_after_warmup', total, learning_rate=learning_rate, warmup=2
+  )
   paths = trees.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
   fields = dict(b2=0.999, no_decay=NO_DECAY, clip_norm=1.0)
   fields = found.fields('optimizer', optimizer, **{**fields, **changes})
-  tx = optimizers.BY_NAME[optimizer](schedule, paths, **fields)
+  tx = call_part(optimizers, optimizer, schedule, paths, **fields)
   features = {k: (v.shape, v.dtype) for k, v in batch(0, rows).items()}
   make = batches or (lambda a, b: (batch(first + s, rows, poison, weight) for s in range(a, b)))
   config = ml_collections.ConfigDict(dict(seed=0, ema=ema, run=dict(accumulation=accumulation)))

@@ -6,6 +6,7 @@ from bertzoo_jax.batches import masking
 from bertzoo_jax.common import hashing
 from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.words import word_marks
+from tests.found import call_part
 
 V, SPECIAL = 1000, dict(pad=0, unk=100, cls=101, sep=102, mask=103)
 
@@ -100,7 +101,7 @@ def full(rows, length, seed=0, **fields):
 def build(section, length, corpus):
   """The masking of a section."""
   fields = dict(section)
-  return masking.BY_NAME[fields.pop('name')](length, corpus, **fields)
+  return call_part(masking, fields.pop('name'), length, corpus, **fields)
 
 
 def run(mask, features, keys):

@@ -21,6 +21,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
 from bertzoo_jax.corpus import corpus
 from bertzoo_jax.training import data
+from tests.found import call_part
 
 # Every format but that of lanes (tests/batches/test_memory.py), with the usual values of its
 # fields.
@@ -59,7 +60,7 @@ def _documents(lengths):
 def _batch(lengths, length, name, key=KEY, **fields):
   """All rows of a format, in the order of its list: (features, format)."""
   split = _split(lengths)
-  form = formats.BY_NAME[name](rows_lib.text_of(split), length, **(FIELDS[name] | fields))
+  form = call_part(formats, name, rows_lib.text_of(split), length, **(FIELDS[name] | fields))
   rows = form.rows(key)
   if not len(rows):  # no chunk is left: the pipeline refuses it
     none = np.zeros((0, length), np.int32)
@@ -431,7 +432,7 @@ np.cumsum(draw.integers(3, 38, sentences, dtype=np.int16), out=starts[1:])
 borders = np.append(np.arange(documents, dtype=np.int64) * (sentences // documents), sentences)
 began = time.perf_counter()
 text = rows.text_of(type('Split', (), dict(sentence_starts=starts, document_starts=borders)))
-rows = formats.BY_NAME[name](text, 128, **fields).rows(hashing.new_key(0))
+rows = call_part(formats, name, text, 128, **fields).rows(hashing.new_key(0))
 kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(len(rows), time.perf_counter() - began, kilobytes / 2**20)
 """

@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 from small_networks import with_targets
 
 from bertzoo_jax import parts
+from bertzoo_jax.batches import formats
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.batches import rows as rows_lib
-from bertzoo_jax.batches.formats import memory
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
 from bertzoo_jax.corpus import corpus
 from bertzoo_jax.words import word_marks
 from tests.batches import test_formats
+from tests.found import call_part
 
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4, eod=5)
 KEY = hashing.new_key(4)
@@ -32,7 +33,7 @@ def _make(lengths, batch_size=4, length=24, reuse_length=8, special=SPECIAL, **f
   """
   split = test_formats._split(lengths, special)
   fields = dict(reuse_length=reuse_length, both_directions=True, random_rate=0.5) | fields
-  form = memory.memory_segments(rows_lib.text_of(split), length, **fields)
+  form = call_part(formats, 'memory_segments', rows_lib.text_of(split), length, **fields)
   form = form.in_lanes(batch_size, 'eod' in special)
   rows = form.rows(KEY)
   words = np.array([0, *[word_marks.CONTINUES_WORD] * 2], np.int32)  # of three tokens

@@ -21,6 +21,7 @@ from bertzoo_jax.corpus import corpus
 from bertzoo_jax.corpus import splits
 from configs import bert
 from tests.batches import masking_rows
+from tests.found import call_part
 
 V, SPECIAL = 200, dict(pad=0, unk=1, cls=2, sep=3, mask=4)
 MASKING = dict(
@@ -299,7 +300,9 @@ def test_held_out_rows_predict_text_only_whatever_a_masking_takes(name):
   pipe = _build(name, changes, split='held_out')
   features, keys = pipe._source.rows(0, np.arange(8) % pipe.rows_per_epoch, shuffled=False)
   fields = MASKING | changes
-  mask = maskings.BY_NAME[fields.pop('name')](32, corpus.in_memory(*_text(), V, SPECIAL), **fields)
+  mask = call_part(
+    maskings, fields.pop('name'), 32, corpus.in_memory(*_text(), V, SPECIAL), **fields
+  )
   wished = masking_rows.run(mask, features, keys)  # as in training
   here = next(iter(pipe.evaluation_batches(1000)))
   text = ~np.isin(features['input_ids'], [i for role, i in SPECIAL.items() if role != 'unk'])

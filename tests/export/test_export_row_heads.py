@@ -16,6 +16,7 @@ from bertzoo_jax.common import config as configuration
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.pretrained import initial_weights
 from bertzoo_jax.runs import metrics
+from tests.found import call_part
 
 transformers = pytest.importorskip('transformers', reason='parity needs transformers')
 torch = pytest.importorskip('torch', reason='parity needs torch')
@@ -42,7 +43,7 @@ RUNS = {  # family, tokenizer, encoder, objective
 
 def classes(encoder, head, labels):
   """The objective of rows with these classes."""
-  return objectives.BY_NAME['classification'](encoder, head=head, labels=labels, **RATES)
+  return call_part(objectives, 'classification', encoder, head=head, labels=labels, **RATES)
 
 
 def write(path, config, params):

@@ -23,6 +23,7 @@ from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
 from configs import xlnet
 from tests import toys
+from tests.found import call_part
 
 objective_of, batches = small.with_memory, small.lane_batches
 REUSE = small.TWO_STREAM['reuse_length']
@@ -40,7 +41,7 @@ FUSED = kernels.fused(hashed=True, interpret=True, gather=False)
 )
 def test_an_objective_that_cannot_be_built_is_refused_with_a_remedy(kind, encoder, message):
   with pytest.raises(errors.UserError, match=message):
-    objectives.BY_NAME[kind](small.encoder(**encoder), pair_weight=0.0)
+    call_part(objectives, kind, small.encoder(**encoder), pair_weight=0.0)
 
 
 def test_rows_shorter_than_the_reused_part_are_refused():
@@ -85,7 +86,7 @@ def phase_run(mesh, accumulation, chosen=kernels.XLA, rows=8):
   """
   rates = dict(dropout=0.1, attention_dropout=0.1)
   encoder = small.encoder(section=small.TWO_STREAM, **rates, initializer_range=0.1, vocab_size=104)
-  make = lambda encoder, ops: objectives.BY_NAME['permutation_lm'](encoder, ops, pair_weight=0.0)
+  make = lambda encoder, ops: call_part(objectives, 'permutation_lm', encoder, ops, pair_weight=0.0)
   at = lambda batch, step: small.lanes(batch, seed=step, resets=step == 0)
   sizes = dict(rows=rows, length=16, accumulation=accumulation)
   placed = sharding.mesh(mesh, jax.devices()[: math.prod(mesh)])

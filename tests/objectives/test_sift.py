@@ -27,6 +27,7 @@ from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import step as steps
+from tests.found import call_part
 
 ROWS, LENGTH, LABELS = 8, 12, ('a', 'b', 'c')
 SIZES = dict(num_layers=2, hidden_size=32, num_heads=4, intermediate_size=32)
@@ -55,7 +56,7 @@ def of(kind='classification', section='disentangled', dropout=0.1, **own):
   if own.get('weight', 0.0) is not None:
     usual = {**ON, **({'loss': 'mse'} if kind == 'regression' else {})}
     fields['sift'] = parts.sift(**{**usual, **own})
-  made = objectives.BY_NAME[kind](encoder, **fields)
+  made = call_part(objectives, kind, encoder, **fields)
   return made, small.parameters(made, scale=0.2)
 
 
@@ -79,8 +80,10 @@ def batch(kind='classification'):
 def step(made, **how):
   """(step, state): of plain gradient descent, whose update is the gradient."""
   objective, params = made
-  schedule = schedules.BY_NAME['linear_from_start'](10, learning_rate=1.0, warmup=0)
-  tx = optimizers.BY_NAME['adamw'](
+  schedule = call_part(schedules, 'linear_from_start', 10, learning_rate=1.0, warmup=0)
+  tx = call_part(
+    optimizers,
+    'adamw',
     schedule,
     trees.paths_of(params),
     b1=0.9,
@@ -202,7 +205,7 @@ def test_units_of_several_rows_have_a_perturbation_for_each_row():
   """Options of a question: input_ids [B, C, L], one score per row, a softmax over the options."""
   encoder, options = small.encoder(section={**small.SECTION, **SIZES}), 2
   rates = dict(dropout=0.0, input_dropout=0.0)
-  made = objectives.BY_NAME['choice'](encoder, head='tanh', **rates, sift=parts.sift(**ON))
+  made = call_part(objectives, 'choice', encoder, head='tanh', **rates, sift=parts.sift(**ON))
   params, one = small.parameters(made, scale=0.2), batch()
   units = {
     n: one[n].reshape(-1, options, LENGTH) for n in ('input_ids', 'token_type_ids', 'segment_ids')
@@ -302,8 +305,16 @@ def test_a_step_is_said_to_cost_what_the_compiler_counts():
 
 def of_classes(encoder, *ops):
   """The objective without dropout, and a function that returns its loss of parameters."""
-  made = objectives.BY_NAME['classification'](
-    encoder, *ops, labels=LABELS, head='tanh', dropout=0.0, input_dropout=0.0, sift=parts.sift(**ON)
+  made = call_part(
+    objectives,
+    'classification',
+    encoder,
+    *ops,
+    labels=LABELS,
+    head='tanh',
+    dropout=0.0,
+    input_dropout=0.0,
+    sift=parts.sift(**ON),
   )
   rows = {**batch(), 'row_keys': row_keys.of_batch(jax.random.key(0), ROWS)}
   totals = made.normalizers(rows)

@@ -12,6 +12,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.model import heads
 from bertzoo_jax.objectives import heads as head_table
 from bertzoo_jax.objectives import networks
+from tests.found import call_part
 
 ROWS, LENGTH = 4, 12
 CONDITIONAL = dict(head='tanh', hidden_size=0, answerable_weight=0.5, dropout=0.0)
@@ -22,7 +23,7 @@ def made(name, **changes):
   """(objective, parameters)."""
   fields = {**(CONDITIONAL if name == 'span_conditional' else {}), **changes}
   encoder = small.encoder(dropout=0.0, attention_dropout=0.0)
-  objective = objectives.BY_NAME[name](encoder, **fields)
+  objective = call_part(objectives, name, encoder, **fields)
   return objective, small.parameters(objective, scale=0.2)
 
 

@@ -9,19 +9,22 @@ from bertzoo_jax import objectives
 from bertzoo_jax.model import heads
 from bertzoo_jax.objectives import heads as head_table
 from bertzoo_jax.objectives import networks
+from tests.found import call_part
 
 UNITS, OPTIONS, LENGTH = 4, 3, 8
 
 
 def choice(dropout=0.0):
   encoder = small.encoder(dropout=0.0, attention_dropout=0.0)
-  objective = objectives.BY_NAME['choice'](encoder, head='tanh', dropout=dropout, input_dropout=0.0)
+  objective = call_part(
+    objectives, 'choice', encoder, head='tanh', dropout=dropout, input_dropout=0.0
+  )
   return objective, small.parameters(objective, seed=1, scale=0.1)
 
 
 def tagging(dropout=0.0):
   encoder = small.encoder(dropout=0.0, attention_dropout=0.0)
-  objective = objectives.BY_NAME['tagging'](encoder, labels=('O', 'B', 'I'), dropout=dropout)
+  objective = call_part(objectives, 'tagging', encoder, labels=('O', 'B', 'I'), dropout=dropout)
   return objective, small.parameters(objective, seed=1, scale=0.1)
 
 

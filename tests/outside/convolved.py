@@ -4,6 +4,7 @@ it a convolution over neighbours. `tests.outside.convolved:Convolved` in a confi
 
 import dataclasses
 from functools import partial
+from typing import Annotated
 from typing import Any
 
 from flax import linen as nn
@@ -63,10 +64,7 @@ class Mixed(nn.Module):
 
 @protocol.encoder
 class Convolved(nn.Module):
-  """The encoder.
-
-  reach: tokens that a token reads on each side.
-  """
+  """The encoder."""
 
   vocab_size: int
   dtype: Any
@@ -78,7 +76,7 @@ class Convolved(nn.Module):
   num_heads: int
   intermediate_size: int
   max_positions: int
-  reach: fields.COUNT = 2
+  reach: Annotated[fields.COUNT, 'tokens that a token reads on each side.'] = 2
   dropout: float = 0.1
 
   reads, activation, norm_eps = ('input_ids', 'segment_ids'), 'relu', 1e-6

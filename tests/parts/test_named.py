@@ -39,6 +39,7 @@ import numpy as np
 from bertzoo_jax.batches.formats import format as formats
 from bertzoo_jax.batches.masking import Masking
 from bertzoo_jax.batches.rows import Spans
+from bertzoo_jax.parts import tokenizers as parts
 from bertzoo_jax.tokenizers import wordpiece
 
 VERSION = 3
@@ -106,10 +107,8 @@ class Family:
 
 
 def cased(*, vocab_size=120):
-  return wordpiece.wordpiece(
-    vocab_size=vocab_size, lowercase=False, strip_accents=False, split_chinese=True,
-    normalization='none', max_word_chars=100, min_frequency=2, coverage=0.9999,
-  )
+  fields = parts.Wordpiece(vocab_size=vocab_size, lowercase=False, strip_accents=False)
+  return wordpiece.wordpiece(fields)
 '''
 DEVICE = '''
 """Parts of the device program."""
@@ -319,14 +318,14 @@ def test_a_part_that_is_not_there_is_one_sentence_with_the_remedy(name, words):
       dict(name='permutation', context=6),
       "'permutation': fields are missing: max_span, num_predictions",
     ),
-    (dict(name='permutation', contxt=6), 'Build the section with configs/parts.py'),
+    (dict(name='permutation', contxt=6), 'Build the section with bertzoo_jax.parts'),
   ],
 )
 def test_fields_that_do_not_fit_are_named(section, words):
   with pytest.raises(errors.UserError) as e:
     part_lib.build(section, *MASKING, 16, text())
   assert words in str(e.value) and '\n' not in str(e.value)
-  assert ('configs/parts.py' in str(e.value)) == (':' not in section['name'])
+  assert ('bertzoo_jax.parts' in str(e.value)) == (':' not in section['name'])
 
 
 def test_a_field_that_the_rest_needs_and_nobody_gives_is_named():

@@ -11,6 +11,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.tasks import features
 from bertzoo_jax.tasks import words
 from bertzoo_jax.tasks.examples import Examples
+from tests.found import call_part
 
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
 PAIR = 'cls:0 A:0 sep:0 B:{} sep:{}'
@@ -27,7 +28,7 @@ def encode(texts):
 
 def texts(examples, given, truncation):
   tokenizer = types.SimpleNamespace(encode_as_transformers=encode)
-  return features.texts(examples, None, tokenizer, given, truncation=truncation)
+  return call_part(features, 'texts', examples, None, tokenizer, given, truncation=truncation)
 
 
 def made_examples(rng, count, is_pair, longest):

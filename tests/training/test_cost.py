@@ -11,6 +11,7 @@ from bertzoo_jax.objectives import heads
 from configs import albert
 from configs import bert
 from configs import electra
+from tests.found import call_part
 
 
 def costed(config):
@@ -20,7 +21,7 @@ def costed(config):
     vocab_size=config.tokenizer.vocab_size, dtype=jnp.float32, **fields
   )
   section = {k: v for k, v in config.objective.items() if k != 'name'}
-  objective = objectives.BY_NAME[config.objective.name](encoder, **section)
+  objective = call_part(objectives, config.objective.name, encoder, **section)
   return objective, jax.eval_shape(objective.init, jax.random.key(0))
 
 

@@ -15,6 +15,7 @@ from bertzoo_jax import objectives
 from bertzoo_jax.hf import heads as hf_heads
 from bertzoo_jax.hf import weights
 from bertzoo_jax.tasks import kinds
+from tests.found import call_part
 from tests.hf import test_heads as heads
 from tests.trajectories import driver
 from tests.trajectories import papers
@@ -151,7 +152,7 @@ def start(kind, case, scale=0.05, **more):
   """(objective, perturbed weights): dropout off. more: fields of the objective."""
   encoder, of = small.encoder(section=heads.CASES[case][1]), KINDS[kind]
   own = dict(head=CLASSES[case]) if 'input_dropout' in of.fields or case == 'modern' else {}
-  objective = objectives.BY_NAME[of.objective](encoder, **own, **of.fields, **more)
+  objective = call_part(objectives, of.objective, encoder, **own, **of.fields, **more)
   return objective, small.parameters(objective, seed=1, scale=scale)
 
 
