@@ -25,7 +25,7 @@ from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.parts import named as named_parts
 
 AXES = ('objective', 'encoder', 'masking', 'format')
-NAMES = {axis: tuple(c.__name__ for c in parts.SECTIONS[axis]) for axis in AXES}
+NAMES = {axis: tuple(parts.SECTIONS[axis]) for axis in AXES}
 
 VOCAB, ROWS, LENGTH, REUSED, STEPS = 32, 4, 20, 10, 3
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4, eod=5, eop=6)

@@ -119,7 +119,7 @@ def _objectives():
   values, objectives of configs with other choices and their encoders, and all ways of sharing.
   """
   known = parts.SECTIONS['objective']
-  cases = {f.__name__: (small.SECTIONS.get(f.__name__), f()) for f in known}
+  cases = {name: (small.SECTIONS.get(name), getattr(parts, name)()) for name in known}
   seen = {_structure(own) for _, own in cases.values()}
   for system in systems.SYSTEMS:
     config = systems.last_phase(systems.config(system, 'tiny'))

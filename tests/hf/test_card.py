@@ -13,10 +13,10 @@ from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import card
 from bertzoo_jax.hf import weights
 
-OBJECTIVES = [c.__name__ for c in parts.SECTIONS['objective']]
+OBJECTIVES = list(parts.SECTIONS['objective'])
 OWN = 'of another package'
 MASKINGS = {
-  **{c.__name__: c() for c in parts.SECTIONS['masking']},
+  **{name: getattr(parts, name)() for name in parts.SECTIONS['masking']},
   'similar words': parts.ngram(
     weights=(0.4, 0.3, 0.2, 0.1), substitute='similar', corrupted='units'
   ),
