@@ -225,7 +225,7 @@ def test_every_fine_tuning_config_is_complete_and_ends_up_the_same_through_json(
   wanted = definitions.parameters(experiments.FineTuning)
   assert set(config) == set(wanted) and config.name == task
   for name, fields in (('source', config.source), ('features', config.features)):
-    known = {c.__name__: c for c in parts.TASK_SECTIONS[name]}[fields.name]
+    known = parts.TASK_SECTIONS[name][fields.name]
     assert set(fields) - {'name'} == set(inspect.signature(known).parameters)
   assert set(config.submission) <= set(getattr(config.source, 'files', config.submission))
   before = configuration.flatten(config)
