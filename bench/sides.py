@@ -159,7 +159,7 @@ def ours(a):
   from bertzoo_jax import objectives
   from bertzoo_jax import parts
   from bertzoo_jax.common import trees
-  from bertzoo_jax.experiment import build
+  from bertzoo_jax.experiment import build as experiments
   from bertzoo_jax.model import encoder as encoders
   from bertzoo_jax.training import optimizers
   from bertzoo_jax.training import phase_run
@@ -180,9 +180,10 @@ def ours(a):
   device = jax.devices()[0]
   attention = encoder.attention_dropout, encoder.relative_attention, encoder.dtype
   chosen = kernels.choose('auto', device, *attention)
-  ops = build.operations_on(sharding.mesh((1, 1, 1), [device]), chosen, encoder.axes)
+  ops = experiments.operations_on(sharding.mesh((1, 1, 1), [device]), chosen, encoder.axes)
   objective = build(objectives, objective, encoder, ops=ops)
-  schedule = schedules.BY_NAME['linear_after_warmup'](10_000, learning_rate=1e-4, warmup=0)
+  line = parts.linear_after_warmup(learning_rate=1e-4, warmup=0)
+  schedule = build(schedules, line, 10_000)
   paths = trees.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
   tx = build(optimizers, parts.adamw(clip_norm=1.0, no_decay=(r'norm/', r'bias$')), schedule, paths)
   state = steps.init(objective, tx, 0, a.batch)
@@ -299,8 +300,9 @@ def theirs(a):
 
 def build(module, part, *positional, **fields):
   """The object that a section of a config makes."""
-  section = part.to_dict()
-  return module.BY_NAME[section.pop('name')](*positional, **fields, **section)
+  from bertzoo_jax.parts import named
+
+  return named.build(part, module.BY_NAME, 'part', *positional, **fields)
 
 
 # --- networks of transformers: (module, batch → loss) ---

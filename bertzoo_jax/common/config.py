@@ -11,11 +11,6 @@ import ml_collections
 
 from bertzoo_jax.common import errors
 
-# The fields of an experiment, in the order of parts/experiments.py.
-FIELDS = tuple(
-  'seed length batch_size batch_tokens phases epochs moving ema mixture tokenizer corpus format '
-  'masking encoder objective optimizer schedule hf run'.split()
-)
 # tokenizer.vocab_size of a config that takes the corpus's
 AUTO = 'auto'
 

@@ -182,8 +182,8 @@ def _network(run, phase, vocab_size, mesh):
     fields = {**config.objective}
     part = named.resolve(fields.pop('name'), OBJECTIVES, 'objective')
     moved = lambda step, moves: {m.field: m.at(step, jnp) for m in moves}
-    objective_at = lambda step, moves=moves: part(
-      encoder=network, ops=ops, **{**fields, **moved(step, moves)}
+    objective_at = lambda step, moves=moves: named.call(
+      part, {**fields, **moved(step, moves)}, encoder=network, ops=ops
     )
   shapes = jax.eval_shape(objective.init, jax.random.key(0))
   for move in moves:

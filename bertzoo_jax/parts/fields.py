@@ -174,15 +174,6 @@ def _section(made):
   return ml_collections.ConfigDict(values)
 
 
-def filled(declaration, values: dict):
-  """A declaration with the values of a config's section."""
-  values = dict(values)
-  for field in dataclasses.fields(declaration):
-    if getattr(field.default, 'part_name', None) == '' and values.get(field.name):
-      values[field.name] = type(field.default)(**values[field.name])
-  return declaration(**values)
-
-
 def declaration(part) -> type | None:
   """The dataclass that a part takes as its first argument, or that its class is or inherits from;
   None for a part whose arguments are its fields.
@@ -217,16 +208,19 @@ def _evaluated(field, part):
     return field.annotation
 
 
-def check(key: str, value, annotation, prefix: str = 'config.', choices: bool = True) -> None:
-  """Raises UserError for a value that is not in the range of its field, or of another type.
+def check(key: str, value, annotation=None, prefix: str = 'config.', choices: bool = True) -> None:
+  """Raises UserError for a value that is not in the range of its field, or of another type, and for
+  a number that is not finite.
 
   Args:
     key: of the field in the config.
     value: of the field, with tuples for lists.
-    annotation: of the field.
+    annotation: of the field; None for a field that nobody declares.
     prefix: of the key, in the message.
     choices: whether names are checked too.
   """
+  if any(not math.isfinite(x) or abs(x) > _LARGEST for x in numbers_in(value)):
+    raise errors.UserError(f'{prefix}{key} is {_shown(value)}: a finite number is needed.')
   range_ = of(annotation)
   if range_ is None:
     kind = get_args(annotation)[0] if get_args(annotation) else annotation
@@ -241,12 +235,6 @@ def check(key: str, value, annotation, prefix: str = 'config.', choices: bool = 
     if range_.of_each:
       needed = f'each of its numbers must be {range_.words}'
     raise errors.UserError(f'{prefix}{key} is {_shown(value)}: {needed}.')
-
-
-def check_finite(key: str, value, prefix: str = 'config.') -> None:
-  """Raises UserError for a number in a value that is not finite."""
-  if any(not math.isfinite(x) or abs(x) > _LARGEST for x in numbers_in(value)):
-    raise errors.UserError(f'{prefix}{key} is {_shown(value)}: a finite number is needed.')
 
 
 def numbers_in(value) -> list:

@@ -37,6 +37,7 @@ TASK_SECTIONS = {
   'optimizer': SECTIONS['optimizer'],
   'schedule': SECTIONS['schedule'],
 }
+OF_EXPERIMENT = tuple(fields.parameters(experiments.Experiment))
 _UNNAMED = {
   'corpus': experiments.Corpus,
   'run': experiments.Run,
@@ -90,16 +91,14 @@ def check_fields(config, prefix: str = 'config.', choices: bool = True) -> None:
   for key, value in configuration.flatten(config).items():
     # a phase's own values are checked in the phase
     if key != 'phases':
-      fields.check_finite(key, value, prefix)
-      if (field := _field(config, key)) is not None:
-        fields.check(key, value, field.annotation, prefix, choices)
+      fields.check(key, value, _annotation(config, key), prefix, choices)
   if 'moving' in config and config.moving:
     where = f' {prefix}'.removesuffix('config.').rstrip(', ')
     moving.check(config, configuration.flatten(config), where)
     for ends in moving.ends(config):
       for key, value in ends.items():
-        if (field := _field(config, key)) is not None:
-          fields.check(key, value, field.annotation, f'config.moving takes {prefix}', choices)
+        moved = f'config.moving takes {prefix}'
+        fields.check(key, value, _annotation(config, key), moved, choices)
 
 
 def table(config) -> list[Row]:
@@ -113,16 +112,14 @@ def table(config) -> list[Row]:
     flat |= configuration.flatten({section: {**values, **missing} if missing else values})
   rows = []
   for key, value in flat.items():
-    field = _field(config, key, outside=True)
-    of = field and fields.of(field.annotation)
-    rows.append(
-      Row(key, value, of.words if of else '', fields.meaning(field.annotation) if field else '')
-    )
+    annotation = _annotation(config, key, outside=True)
+    range_ = fields.of(annotation)
+    rows.append(Row(key, value, range_.words if range_ else '', fields.meaning(annotation)))
   return rows
 
 
-def _field(config, key, outside=False):
-  """The parameter of a field; None if no part declares it. outside: whether a part of the user's
+def _annotation(config, key, outside=False):
+  """The annotation of a field; None if no part declares it. outside: whether a part of the user's
   counts, which imports its module.
   """
   section, _, name = key.rpartition('.')
@@ -140,4 +137,5 @@ def _field(config, key, outside=False):
       part = next((p for p in known.values() if name in fields.parameters(p)), None)
     else:
       part = known.get(chosen)
-  return (fields.parameters(part) or {}).get(name) if part else None
+  known = (fields.parameters(part) or {}) if part else {}
+  return known[name].annotation if name in known else None

@@ -21,14 +21,15 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
 from bertzoo_jax.corpus import corpus
 from bertzoo_jax.training import data
+from tests import found
 from tests.found import call_part
 
 # Every format but that of lanes (tests/batches/test_memory.py), with the usual values of its
 # fields.
 FIELDS = {
-  c.__name__: {k: v for k, v in c().items() if k != 'name'}
-  for c in parts.SECTIONS['format']
-  if c is not parts.memory_segments
+  name: found.fields('format', name)
+  for name in parts.SECTIONS['format']
+  if name != 'memory_segments'
 }
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
 CLS, SEP = SPECIAL['cls'], SPECIAL['sep']
@@ -378,10 +379,10 @@ def test_truncated_lengths_are_those_of_the_loop():
   for limit in range(2, 16):
     a, b = (x.reshape(-1) for x in np.mgrid[1:30, 1:30])
     kept = np.stack(pairs.truncated_lengths(a, b, limit), -1)
-    for (x, y), found in zip(zip(a.tolist(), b.tolist()), kept.tolist()):
+    for (x, y), sizes in zip(zip(a.tolist(), b.tolist()), kept.tolist()):
       while x + y > limit:
         x, y = (x - 1, y) if x > y else (x, y - 1)
-      assert found == [x, y]
+      assert sizes == [x, y]
 
 
 def test_tokens_are_lost_at_the_front_binomially():

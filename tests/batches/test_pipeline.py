@@ -36,8 +36,8 @@ MASKING = dict(
 )
 HOW = dict(masking=MASKING, length=32, batch_size=8, seed=0)
 FORMATS = {
-  c.__name__: dict(c(**{parts.memory_segments: {'reuse_length': 8}}.get(c, {})))
-  for c in parts.SECTIONS['format']
+  name: dict(parts.section(x, **({'reuse_length': 8} if name == 'memory_segments' else {})))
+  for name, x in parts.SECTIONS['format'].items()
 }
 
 

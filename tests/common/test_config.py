@@ -10,8 +10,6 @@ import pytest
 from bertzoo_jax import parts
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
-from bertzoo_jax.parts import experiments
-from bertzoo_jax.parts import fields
 from bertzoo_jax.runs import workdir
 from configs import babylm
 from configs import bert
@@ -141,10 +139,6 @@ def test_a_phase_may_give_a_list_for_a_tuple():
 def test_a_misspelt_argument_says_what_was_meant(argument, words):
   with pytest.raises(ValueError, match=words):
     bert.get_config(argument)
-
-
-def test_the_fields_of_an_experiment_are_those_of_its_constructor():
-  assert set(configuration.FIELDS) == set(fields.parameters(experiments.Experiment))
 
 
 def test_text_of_another_kind_of_tokenizer_is_refused_with_its_name():

@@ -119,7 +119,7 @@ def _objectives():
   values, objectives of configs with other choices and their encoders, and all ways of sharing.
   """
   known = parts.SECTIONS['objective']
-  cases = {name: (small.SECTIONS.get(name), getattr(parts, name)()) for name in known}
+  cases = {n: (small.SECTIONS.get(n), parts.section(x)) for n, x in known.items()}
   seen = {_structure(own) for _, own in cases.values()}
   for system in systems.SYSTEMS:
     config = systems.last_phase(systems.config(system, 'tiny'))

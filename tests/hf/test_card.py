@@ -13,10 +13,10 @@ from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import card
 from bertzoo_jax.hf import weights
 
-OBJECTIVES = list(parts.SECTIONS['objective'])
+OBJECTIVES = [*parts.SECTIONS['objective']]
 OWN = 'of another package'
 MASKINGS = {
-  **{name: getattr(parts, name)() for name in parts.SECTIONS['masking']},
+  **{n: parts.section(x) for n, x in parts.SECTIONS['masking'].items()},
   'similar words': parts.ngram(
     weights=(0.4, 0.3, 0.2, 0.1), substitute='similar', corrupted='units'
   ),

@@ -210,10 +210,10 @@ def test_the_readmes_table_has_every_config_and_no_other():
 
 def test_the_page_of_the_house_names_every_part_of_every_axis():
   page = (ROOT / 'docs/ARCHITECTURE.md').read_text(encoding='utf-8')
-  for section, constructors in [*parts.SECTIONS.items(), *parts.TASK_SECTIONS.items()]:
+  for section, known in [*parts.SECTIONS.items(), *parts.TASK_SECTIONS.items()]:
     rows = re.findall(rf'^\|.*\| `config\.{section}` \|(.*)$', page, re.M)
     assert rows, section
-    lacking = set(constructors) - set(re.findall(r'`(\w+)`', ' '.join(rows)))
+    lacking = known.keys() - set(re.findall(r'`(\w+)`', ' '.join(rows)))
     assert not lacking, (section, lacking)
 
 
@@ -225,8 +225,8 @@ def test_every_fine_tuning_config_is_complete_and_ends_up_the_same_through_json(
   wanted = definitions.parameters(experiments.FineTuning)
   assert set(config) == set(wanted) and config.name == task
   for name, fields in (('source', config.source), ('features', config.features)):
-    known = parts.TASK_SECTIONS[name][fields.name]
-    assert set(fields) - {'name'} == set(inspect.signature(known).parameters)
+    known = definitions.parameters(parts.TASK_SECTIONS[name][fields.name])
+    assert set(fields) - {'name'} == set(known)
   assert set(config.submission) <= set(getattr(config.source, 'files', config.submission))
   before = configuration.flatten(config)
   again = configuration.flatten(configuration.from_json(configuration.to_json(config)))

@@ -1,10 +1,10 @@
 """Recipes of fine-tuning: each makes a whole config, and has the figures of its paper."""
 
-import inspect
-
 import pytest
 
 from bertzoo_jax import parts
+from bertzoo_jax.parts import experiments
+from bertzoo_jax.parts import fields
 from bertzoo_jax.parts import named as part_table
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import schedules
@@ -37,7 +37,7 @@ def adam(made):
 @pytest.mark.parametrize('name', recipes.RECIPES)
 def test_every_recipe_makes_a_whole_config_whose_parts_build(name):
   assert set(recipes.RECIPES[name]) <= {'default', *GLUE, *CHINESE, *OTHERS, *NOT_ROWS}
-  known = set(inspect.signature(parts.fine_tuning).parameters)
+  known = set(fields.parameters(experiments.FineTuning))
   for task in (*GLUE, *CHINESE, *OTHERS, 'my_own'):
     made = config(name, task)
     assert set(made) == known
@@ -170,7 +170,7 @@ def test_every_recipe_makes_a_whole_config_for_questions(name):
   assert set(question_recipes.QUESTIONS[plain]) <= {'default', *QUESTIONS}
   for task in QUESTIONS:
     made = questions(name, task)
-    assert set(made) == set(inspect.signature(parts.fine_tuning).parameters)
+    assert set(made) == set(fields.parameters(experiments.FineTuning))
     assert made.objective.name in ('span', 'span_conditional')
     assert made.features.name == 'question_windows' and made.length >= 384
     assert made.init == '' and (made.steps or made.epochs)

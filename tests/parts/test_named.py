@@ -16,6 +16,7 @@ from bertzoo_jax import tokenizers
 from bertzoo_jax.batches import formats
 from bertzoo_jax.batches import masking as maskings
 from bertzoo_jax.batches import pipeline
+from bertzoo_jax.cli import settings
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import corpus as corpora
@@ -34,11 +35,15 @@ V = 50
 HOST = '''
 """Parts of the host program."""
 
+import dataclasses
+from typing import Annotated
+
 import numpy as np
 
 from bertzoo_jax.batches.formats import format as formats
 from bertzoo_jax.batches.masking import Masking
 from bertzoo_jax.batches.rows import Spans
+from bertzoo_jax.parts import fields as definitions
 from bertzoo_jax.parts import tokenizers as parts
 from bertzoo_jax.tokenizers import wordpiece
 
@@ -104,6 +109,15 @@ class Family:
   def borders(length, corpus):
     made = Family.first_tokens(length, corpus)
     return made._replace(features={'span_left': ((2,), np.int32)})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class First:
+  count: Annotated[definitions.COUNT, 'of tokens.'] = 2
+
+
+def declared(fields: First, length, corpus):
+  return Family.first_tokens(length, corpus, count=fields.count)
 
 
 def cased(*, vocab_size=120):
@@ -250,14 +264,18 @@ def test_an_objective_that_reads_the_names_of_before_is_refused_with_the_new_one
     check.rows(config, rows(config).features, None, old)
 
 
-def test_fields_of_a_part_from_outside_are_the_sections():
+@pytest.mark.parametrize('masking', ['Family.first_tokens', 'declared'])
+def test_fields_of_a_part_from_outside_are_the_sections(masking):
   config = bert.get_config('tiny')
-  config.masking = parts.part('mine.host:Family.first_tokens', count=3)
+  config.masking = parts.part(f'mine.host:{masking}', count=3)
   config.format = parts.part('mine.host:single_sentences', longest=4)
   config.phases = ((5, {'masking.count': 1}), (5, {}))
   first, second = configuration.phases(ml_collections.ConfigDict(config).lock())
   assert rows(first.config).num_predictions == 1 and rows(second.config).num_predictions == 3
   assert configuration.science(config)['masking.count'] == 3
+  config.masking = parts.part(f'mine.host:{masking}')
+  settings.apply(config, {'masking.count': '1'})
+  assert rows(config).num_predictions == 1
 
 
 def test_a_schedule_from_outside_may_restart_with_each_phase():

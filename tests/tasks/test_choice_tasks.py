@@ -212,10 +212,9 @@ def made_rows(given, length=30, single=made.SHAPE.single, pair=made.SHAPE.pair, 
   count = len(given)
   most = max(map(len, options))
   examples = choices.Choices(texts, questions, options, None, [''] * count, ['x'] * count, most)
-  section = {**parts.choice_rows(), **fields}
-  part = features.BY_NAME[section.pop('name')]
   frame = frames.Frame(single, pair, SPECIAL, 2, length)
-  return part(examples, None, made.Characters(), frame, **section)
+  of_rows = examples, None, made.Characters(), frame
+  return call_part(features, 'choice_rows', *of_rows, **fields)
 
 
 def shown(rows):
