@@ -17,6 +17,7 @@ from bertzoo_jax.tasks import features
 from bertzoo_jax.tasks import frames
 from bertzoo_jax.tasks.kinds import kind as kinds
 from configs.tasks import choices as choice_configs
+from tests.found import call_part
 
 DATA = os.environ.get('BERTZOO_DATA')
 real = pytest.mark.skipif(not DATA, reason='BERTZOO_DATA does not name the folder of real data')
