@@ -7,7 +7,6 @@ Fields: bertzoo_jax/parts/features.py.
 
 import numpy as np
 
-from bertzoo_jax.parts import features as definitions
 from bertzoo_jax.tasks import choice_rows
 from bertzoo_jax.tasks import frames
 from bertzoo_jax.tasks import words
@@ -15,7 +14,7 @@ from bertzoo_jax.tasks.answering import windows
 from bertzoo_jax.tasks.frames import Rows
 
 
-def texts(fields: definitions.Texts, examples, numbers, tokenizer, frame) -> Rows:
+def texts(examples, numbers, tokenizer, frame) -> Rows:
   """One text or two in one row.
 
   Args:
