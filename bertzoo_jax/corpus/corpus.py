@@ -72,6 +72,7 @@ class Corpus:
     self.special = manifest['special']
     self.hash = manifest['hash']
     self.name, self.members = '', members or (self,)
+    self.stands_for = self  # whose tokenizer it has
 
   @property
   def similar(self):
@@ -85,6 +86,8 @@ class Corpus:
     """The corpus's own tokenizer (not for a corpus in memory)."""
     from bertzoo_jax import tokenizers  # a corpus can be read without the tokenizers library
 
+    if self.stands_for is not self:
+      return self.stands_for.tokenizer()
     if self.path is None:
       raise errors.UserError('A corpus in memory has no tokenizer: open one that prepare wrote.')
     # the section first: a tokenizer of another name would be built before its hash is known
@@ -291,7 +294,7 @@ def stand_in(corpus: Corpus, documents: int, length: int) -> Corpus:
     units=np.zeros(len(tokens), np.uint8) if corpus.has_marks else None,
     similar=corpus.similar,
   )
-  made.manifest['splitter'] = corpus.manifest['splitter']
+  made.manifest['splitter'], made.stands_for = corpus.manifest['splitter'], corpus
   return made
 
 

@@ -126,7 +126,7 @@ def _loaded(first, built, target):
     phase_run.objective,
     built.data.tokenizer,
     config.hf,
-    heads.task_of(config.objective).labels,
+    heads.labels_in(config.objective),
     first.layers,
     carry,
   )

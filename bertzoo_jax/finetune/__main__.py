@@ -105,10 +105,11 @@ def finetune(
         if results is None:
           _say('stopped: run the same line to resume')
           return None
-        chosen = runs[work.best(results)]
-        best[name] = f'{chosen.folder}@{results[work.best(results)]["step"]}'
+        number = work.best(results, task.sign)
+        chosen = runs[number]
+        best[name] = f'{chosen.folder}@{results[number]["step"]}'
         majority[name] = work.majority(task, own.metrics[0])
-        found += table.lines(name, own.metrics, results)
+        found += table.lines(name, own.metrics, results, task.sign)
         with work.fitting(chosen.folder):
           _write(name, own, task, chosen, results, begun, workdir)
         if unlabelled is not None:
@@ -145,7 +146,7 @@ def _write(name, config, task, chosen, results, begun, workdir):
   folder = storage.path(workdir) / name
   if len(begun) > 1:
     points = [
-      (one.step, max(scores))
+      (one.step, task.sign * max(task.sign * score for score in scores))
       for one in begun
       if (scores := [r['score'] for r in results if r['init'] == one.address and not r['diverged']])
     ]
@@ -157,7 +158,7 @@ def _write(name, config, task, chosen, results, begun, workdir):
     if split.startswith('dev'):
       rows = judged.rows(task, task.splits[split], said[split])
       storage.write_text(folder / f'{split}.tsv', submission.tab_separated(rows))
-      if task.labels:
+      if task.kind.labelled:
         storage.write_text(folder / f'{split}.md', judged.page(split, task, rows))
       _say(f'predictions of {split} beside the right answers: {folder / split}.tsv')
     if split.startswith('test'):

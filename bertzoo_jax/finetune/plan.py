@@ -16,6 +16,7 @@ from bertzoo_jax.experiment import check as checks
 from bertzoo_jax.experiment import resolve as experiments
 from bertzoo_jax.finetune import jobs
 from bertzoo_jax.finetune import table
+from bertzoo_jax.parts import named
 from bertzoo_jax.parts import ranges
 from bertzoo_jax.parts import task_objectives
 from bertzoo_jax.pretrained import initial_weights
@@ -155,8 +156,8 @@ def resolve(config, task, weights) -> experiments.Run:
     taken = initial_weights.layers_of(config.init_layers, weights.section['num_layers'])
     encoder['num_layers'] = len(taken)
   architecture, head = hf.task_class_of(weights.hf, task.kind.head)
-  objective = dict(config.objective)
-  if 'head' in objective and objective['head'] == 'auto':
+  objective = {**named.defaults(config.objective, 'objective'), **config.objective}
+  if objective.get('head') == 'auto':
     objective['head'] = head
   if task.labels:
     objective['labels'] = tuple(task.labels)

@@ -88,11 +88,12 @@ def outputs(run: resolve.Run, params, split, task) -> dict[str, np.ndarray]:
   return predicting.outputs(encoder, params, split, task)
 
 
-def _scores(run, task, dev, params) -> dict[str, float]:
-  """{'dev_METRIC': score} of parameters during training."""
+def _scores(run, task, dev, params) -> tuple[dict[str, float], float]:
+  """({'dev_METRIC': score} of parameters during training, the first as higher is better)."""
   found = kind.score(run.config.metrics, task, dev, outputs(run, params, dev, task))
   # a mark / stands before a corpus of a mixture
-  return {f'dev_{name}'.replace('/', '_'): value for name, value in found.items()}
+  named = {f'dev_{name}'.replace('/', '_'): value for name, value in found.items()}
+  return named, task.sign * found[run.config.metrics[0]]
 
 
 def _save_tokenizer(source, folder) -> None:

@@ -85,14 +85,14 @@ def all_of(runs, task, weights, notice, devices, say=print) -> list[dict] | None
       return False
     with finishing:
       results[run.folder] = found
-      _keep_best([run for run in runs if run.folder in results], results)
+      _keep_best([run for run in runs if run.folder in results], results, task.sign)
       if not alone:
         say(_line(len(results), runs, run, found, time.monotonic() - began))
     return True
 
   if not jobs.run(runs, do, slots):
     return None
-  chosen = runs[best([results[run.folder] for run in runs])]
+  chosen = runs[best([results[run.folder] for run in runs], task.sign)]
   if not alone and (why := results[chosen.folder]['diverged']):
     raise errors.Stopped(
       f'All {len(runs)} runs of {chosen.name} diverged ({why}): take lower rates and another '
@@ -115,11 +115,11 @@ def at_once(runs, devices: int) -> int:
   return 1 if alone or len(runs) == 1 else devices
 
 
-def best(results: list[dict]) -> int:
-  """The number of the run with the highest dev score; of equal ones the first. A score that is not
-  a number is below all others.
+def best(results: list[dict], sign: int = 1) -> int:
+  """The number of the run with the best dev score; of equal ones the first. A score that is not a
+  number is worse than all others. sign: −1 if a lower score is better.
   """
-  return max(range(len(results)), key=lambda n: (_score(results[n]), -n))
+  return max(range(len(results)), key=lambda n: (_score(results[n], sign), -n))
 
 
 def _one(job, task, weights, notice, devices, alone) -> dict | None:
@@ -264,9 +264,9 @@ def majority(task, metric: str) -> float:
   return math.nan if said is None else kind.score((metric,), task, dev, said)[metric]
 
 
-def _keep_best(finished, results):
+def _keep_best(finished, results, sign):
   """Deletes all checkpoints but that of the best run. results: {folder: result}."""
-  kept = finished[best([results[run.folder] for run in finished])]
+  kept = finished[best([results[run.folder] for run in finished], sign)]
   for run in finished:
     folder = run.folder / step_folders.FOLDER
     if run is not kept and folder.exists():
@@ -277,8 +277,8 @@ def _keep_best(finished, results):
         step_folders.delete(kept.folder / step_folders.FOLDER / str(step))
 
 
-def _score(result) -> float:
-  return -math.inf if result['score'] is None else result['score']
+def _score(result, sign) -> float:
+  return -math.inf if result['score'] is None else sign * result['score']
 
 
 def _line(done, runs, run, result, seconds) -> str:

@@ -105,7 +105,7 @@ def logits(directory, a: Architecture, batch: dict[str, np.ndarray]) -> dict[str
     [B, L, C] and 'choice' [B, C], those that the class has, or other heads by the names of
     `networks.predict`; 'vectors' [B, L, D] of a class without a head.
     'unloaded': names of the tensors that the reference did not find in the file, or found there and
-    did not load.
+    did not load; may be {name: why}.
   """
   if a.logits is not None:
     return a.logits(directory, batch)
@@ -151,8 +151,8 @@ def our_logits(encoder, params: dict, batch: dict[str, np.ndarray]) -> dict[str,
 
 
 def reloaded(directory, name: str, **given):
-  """(network of a class of transformers in float32, names for 'unloaded' of `logits`). given:
-  further arguments of from_pretrained.
+  """(network of a class of transformers in float32, {tensor: why} for 'unloaded' of `logits`).
+  given: further arguments of from_pretrained.
   """
   trust.torch()
   import transformers
@@ -163,9 +163,10 @@ def reloaded(directory, name: str, **given):
     str(directory), output_loading_info=True, trust_remote_code=False, **given
   )
   network = network.float().eval()
-  return network, sorted(
-    {*info['missing_keys'], *info['unexpected_keys'], *_strangers(directory, network)}
-  )
+  why = dict.fromkeys(_strangers(directory, network), 'the class has no such tensor')
+  why |= dict.fromkeys(info['unexpected_keys'], 'the class has no such tensor')
+  why |= dict.fromkeys(info['missing_keys'], 'no row writes it')
+  return network, dict(sorted(why.items()))
 
 
 def outputs(network, batch: dict[str, np.ndarray], segments: int = 1, **more):
@@ -212,7 +213,9 @@ def compare_logits(
   """
   unloaded = theirs.get('unloaded', ['the reference does not say'])
   allowed = [name for name in unloaded if name in unread]
-  names = [', '.join(found) or 'none' for found in (unloaded, allowed)]
+  why = unloaded if isinstance(unloaded, dict) else {}
+  told = [f'{x} ({why[x]})' if x in why and x not in unread else x for x in unloaded]
+  names = [', '.join(found) or 'none' for found in (told, allowed)]
   rows = [Comparison('tensors not loaded', *names, len(allowed) == len(unloaded))]
   heads = sorted({*ours, *theirs} - {'unloaded'}, key=lambda head: (_ORDER.get(head, 9), head))
   if not heads:

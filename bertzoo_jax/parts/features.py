@@ -7,11 +7,10 @@ from bertzoo_jax.parts import fields
 
 @fields.part('texts')
 class Texts:
-  """One text or two in one row, framed as the encoder's tokenizer frames texts."""
+  """One text or two in one row, framed as the encoder's tokenizer frames texts.
 
-  truncation: fields.one_of(
-    longest_first='tokens are taken from the longer text', only_first='', only_second=''
-  ) = 'longest_first'
+  Of a row that is too long, tokens are taken from the longer text.
+  """
 
 
 @fields.part('question_windows')

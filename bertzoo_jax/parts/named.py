@@ -84,7 +84,15 @@ def call(part, values: dict, *args, **handed_over):
   declaration = definitions.declaration(part)
   if declaration is None or inspect.isclass(part):
     return part(*args, **handed_over, **values)
-  return part(declaration(**values), *args, **handed_over)
+  beside = {key: values[key] for key in _beside(part) if key in values}
+  declared = {key: value for key, value in values.items() if key not in beside}
+  return part(declaration(**declared), *args, **handed_over, **beside)
+
+
+def _beside(part) -> dict:
+  """Arguments of a part that a section has beside its declared fields: the labels of a task."""
+  named = inspect.signature(part).parameters
+  return {name: p for name, p in named.items() if p.kind is p.KEYWORD_ONLY}
 
 
 def field(section, key: str, table: dict, what: str):
@@ -154,6 +162,9 @@ def _check(name, part, known, values, table, what, args, handed_over):
       f'with the fields of the section by name ({e}).'
     ) from e
   own = [*known] if declared else [k for k in [*known][len(args) :] if k not in handed_over]
+  if declared and not inspect.isclass(part):
+    beside = {k: p for k, p in _beside(part).items() if k not in handed_over}
+    own, known = [*own, *beside], {**known, **beside}
   complete = declared and not is_outside(name)
   unknown = [k for k in values if k not in own]
   if any(p.kind is p.VAR_KEYWORD for p in known.values()):

@@ -194,7 +194,7 @@ def _weights(run, address, network, objective, architecture):
       config.hf,
       section,
       (),
-      labels=heads.task_of(config.objective).labels,
+      labels=heads.labels_in(config.objective),
     ),
     storage.path(workdir) / 'tokenizer',
     whole,

@@ -176,7 +176,7 @@ def _fine_tuned(job, name, config, task_dir, say):
     return None
   line = next(line for line in found if line.chosen)
   score = lambda median, *spread: dict(median=median, seeds=line.seeds, spread=list(spread))
-  first = {f'{line.split} {line.metric}': score(line.median, line.lowest, line.best)}
+  first = {f'{line.split} {line.metric}': score(line.median, *sorted((line.worst, line.best)))}
   return {**first, **{key: score(median) for key, median in line.others.items()}}
 
 

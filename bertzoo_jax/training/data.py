@@ -35,8 +35,9 @@ class PhaseData(NamedTuple):
     train: rows to learn from; None: to compile only.
     held_out: {name of the corpus: rows to evaluate on}, '' of the only one; {} without any.
     eval_batches: at most, of each corpus.
-    scores: parameters → {name: score}, of each evaluation; the checkpoint in which the first is
-      highest is kept, in place of the one with the lowest held-out loss. None without.
+    scores: parameters → ({name: score} of each evaluation, number by which they compare); the
+      checkpoint with the highest is kept, in place of the one with the lowest held-out loss. None
+      without.
     patience: evaluations without a better score after which the run ends; 0 for none.
   """
 

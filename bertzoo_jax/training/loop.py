@@ -161,8 +161,9 @@ class Loop:
       if found := evaluate(state.params):
         self._held_out, score = self._describe(found), ()
         if (scores := phase_run.data.scores) is not None:
-          self._held_out |= (named := scores(state.params))
-          score = (next(iter(named.values())),)
+          named, best = scores(state.params)
+          self._held_out |= named
+          score = (best,)
         self._row[0].update(self._held_out)
         self._evaluated = (step, found['loss'], phase_run.phase.first_step, score)
         rank = -score[0] if score else found['loss']

@@ -21,7 +21,7 @@ _FILES = dict(train='train.csv', dev='', test='test.csv')
 
 def _task(source, length=512):
   return dict(
-    sources={source.func.__name__: source},
+    sources={'tfds' if 'dataset' in source.keywords else 'table': source},
     metrics=('accuracy',),
     length=length,
     batch_size=128,

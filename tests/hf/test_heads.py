@@ -381,7 +381,7 @@ def test_xlnet_s_conditional_head_has_the_beam_and_the_odds_of_transformers(tmp_
 @pytest.mark.parametrize(
   'family, fields, message',
   [
-    ('XLNet', dict(summary_type='mean'), 'summary_type=mean, and a head here has .*=last'),
+    ('XLNet', dict(summary_type='mean'), 'summary_type=mean, and an encoder here has .*=last'),
     ('XLNet', dict(summary_use_proj=False), 'summary_use_proj=False'),
     ('Deberta', dict(pooler_hidden_act='tanh'), 'pooler_hidden_act=tanh'),
     ('ModernBert', dict(classifier_pooling='mean'), 'classifier_pooling=mean'),

@@ -241,7 +241,10 @@ def in_parts(index):
     (wrote('{"model_type": "gpt2"}'), "called 'gpt2'.* class of your own is read only by"),
     (wrote('{"model_type": "roberta", "hidden_act": "relu"}'), 'always applies gelu'),
     (wrote('{"model_type": "bert", "is_decoder": true}'), 'decoder'),
-    (wrote('{"model_type": "ernie", "use_task_id": true}'), 'use_task_id=true: task ids'),
+    (
+      wrote('{"model_type": "ernie", "use_task_id": true}'),
+      'use_task_id=True, and an',
+    ),
     (wrote('null'), 'no readable JSON object'),
     (wrote('[{}]'), 'no readable JSON object'),
     (wrote('[' * 100_000), 'no readable JSON'),

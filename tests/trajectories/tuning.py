@@ -14,6 +14,7 @@ from bertzoo_jax import export
 from bertzoo_jax import objectives
 from bertzoo_jax.hf import heads as hf_heads
 from bertzoo_jax.hf import weights
+from bertzoo_jax.tasks import kinds
 from tests.found import call_part
 from tests.hf import test_heads as heads
 from tests.trajectories import driver
@@ -124,7 +125,7 @@ class Kind(NamedTuple):
 
 def _of_rows(name, loss, labels=LABELS):
   fields = dict(input_dropout=0.0, dropout=0.0) | (dict(labels=labels) if labels else {})
-  task = hf_heads.Task(hf_heads.PROBLEMS[name], labels)
+  task = hf_heads.Task(kinds.BY_NAME[name].problem, labels)
   return Kind(name, hf_heads.ROW, read_logits, loss, fields, task)
 
 
