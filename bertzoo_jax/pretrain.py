@@ -27,21 +27,15 @@ import functools
 import os
 import warnings
 
-import jax
 from absl import flags
 
-from bertzoo_jax import assembly
 from bertzoo_jax import cli
-from bertzoo_jax.assembly import checks
-from bertzoo_jax.assembly import run as trainings
 from bertzoo_jax.batches import ahead
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.corpus import mixture
 from bertzoo_jax.corpus import report
-from bertzoo_jax.runs import distributed
-from bertzoo_jax.runs import preemption
 from bertzoo_jax.training import data as training_data
 
 
@@ -68,6 +62,12 @@ def pretrain(
   that may answer the next time, or another job in the workdir; Stopped for a run that must not go
   on, such as one with numbers that are not finite.
   """
+  from bertzoo_jax import assembly  # these import jax, and --help does not wait for it
+  from bertzoo_jax.assembly import checks
+  from bertzoo_jax.assembly import run as trainings
+  from bertzoo_jax.runs import distributed
+  from bertzoo_jax.runs import preemption
+
   distributed.join()
   with preemption.Preemption().listening() as notice:
     run = assembly.resolve(config)
@@ -79,11 +79,14 @@ def pretrain(
     open_data = functools.partial(_open, config, corpus, cache_dir)
     init = None if init is None else os.fspath(init)
     begin = dict(init=init, init_layers=init_layers, resume_moments=resume_moments)
-    return _report(trainings.train(run, workdir, open_data, notice=notice, **begin), workdir)
+    result = trainings.train(run, workdir, open_data, notice=notice, **begin)
+    return _report(result, workdir, aloud=trainings.first_process())
 
 
 def _open(config, path, cache_dir) -> training_data.Data:
   """The text, as plain values."""
+  import jax
+
   cli.quiet_tensorflow()
   host = jax.process_index(), jax.process_count()
   corpus = mixture.open(path, config, cache_dir)
@@ -141,12 +144,12 @@ def _open(config, path, cache_dir) -> training_data.Data:
   )
 
 
-def _report(result, workdir) -> dict:
-  """Prints how the run ended. Returns the result of `pretrain`."""
+def _report(result, workdir, aloud) -> dict:
+  """Prints how the run ended, if `aloud`. Returns the result of `pretrain`."""
   data = result.pop('data')
   held_out, flops = result['held_out'], result['flops']
   counted = '' if flops is None else f' · {flops:.3e} FLOPs as Clark et al. 2020 count them'
-  if trainings.first_process():
+  if aloud:
     step, end = result['step'], result['end']
     if result['interrupted'] and step < end:
       saved = f'at step {step:,} of {end:,} and saved' if step else 'before the first step'
@@ -184,6 +187,12 @@ def main(_):
   )
 
 
+def _leave(code):
+  from bertzoo_jax.runs import distributed
+
+  distributed.leave(code)
+
+
 if __name__ == '__main__':
   _CONFIG = cli.define_config()
   _CORPUS = flags.DEFINE_multi_string('corpus', None, cli.CORPUS_HELP, required=True)
@@ -208,4 +217,4 @@ if __name__ == '__main__':
     '',
     'Layers of --init that make a shallower network: first:N, every:K, or numbers from 0 by comma.',
   )
-  cli.run(main, distributed.leave)
+  cli.run(main, _leave)

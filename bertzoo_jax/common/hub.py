@@ -11,7 +11,6 @@ from typing import NamedTuple
 import huggingface_hub
 import yaml
 from huggingface_hub import constants
-from huggingface_hub import repocard
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import folders
@@ -129,6 +128,8 @@ def _check_card(address, card):
     return
   text = card.read_text(encoding='utf-8')
   if card.suffix == '.md':
+    from huggingface_hub import repocard  # half a second, with its client of http
+
     text = m[2] if (m := repocard.REGEX_YAML_BLOCK.search(text)) else ''
   aliases = any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text))
   metadata = None if aliases else yaml.safe_load(text)
