@@ -154,7 +154,7 @@ def _write(folder, place, tensors, content, source) -> list[str]:
 
 def _read(path) -> dict:
   """{name: array} of a pickle, floats as float32. Raises UserError if it holds anything else."""
-  with errors.needing(f'Reading {path.name} needs torch: pip install "bertzoo_jax[hf]"'):
+  with errors.needing(f'Reading {path.name} needs torch', 'hf'):
     torch = trust.torch()
   array = lambda x: (x.float() if x.is_floating_point() else x).detach().contiguous().numpy()
   try:

@@ -230,7 +230,7 @@ def _verify(directory, a, encoder, params, special, tokenizer, length):
   if missing:
     print(
       f'Not compared with transformers: {" and ".join(missing)} not installed here. To compare: '
-      'pip install "bertzoo_jax[hf]", and export again.'
+      f'{errors.install("hf")}, and export again.'
     )
     if not known:
       return None
@@ -365,8 +365,8 @@ def main(_):
   targets = _targets(_WORKDIR.value, storage.path(_OUT.value), branch, _EVERY.value)
   if name and (missing := verify.missing_packages()):
     raise errors.UserError(
-      f'--push needs {" and ".join(missing)}, since only a verified export is pushed: pip install '
-      '"bertzoo_jax[hf]".'
+      f'--push needs {" and ".join(missing)}, since only a verified export is pushed: '
+      f'{errors.install("hf")}.'
     )
   repository = hub.Repository(name) if name else None
   for branch, (_, out) in list(targets.items()):

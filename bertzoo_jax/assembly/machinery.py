@@ -1,5 +1,7 @@
 """The values of `auto` in config.run on the devices of a run."""
 
+import re
+
 import jax
 
 from bertzoo_jax import assembly
@@ -20,11 +22,13 @@ _UNROLLED = {
   'cpu': 250,
 }
 _LAYERS = 24
+# Products of bfloat16, in a processor's flags. Without them a step takes longer than in float32.
+_BFLOAT16 = re.compile(r'\b(avx512_bf16|amx_bf16|bf16)\b')
 
 
 def resolved(run, vocab_size: int, mesh, kept: dict | None = None):
-  """An assembly.Run with run.kernels and run.unroll for the devices of a mesh, and run.remat=none
-  where it was auto.
+  """An assembly.Run with run.kernels, run.unroll and run.dtype for the devices of a mesh, and
+  run.remat=none where it was auto.
 
   kept: {'run.unroll': …} of the run so far, which win over the devices; None for a new run. Raises
   UserError for one of them that is no value of its field.
@@ -40,12 +44,24 @@ def resolved(run, vocab_size: int, mesh, kept: dict | None = None):
     'run.kernels': next((n for n, k in kernels.BY_NAME.items() if k is chosen), 'fused'),  # v4's
     'run.unroll': 0 if unrolled else assembly.USUAL['unroll'],
     'run.remat': assembly.USUAL['remat'],
+    'run.dtype': 'float32'
+    if kind == 'cpu' and not _BFLOAT16.search(cpu())
+    else assembly.USUAL['dtype'],
   }
   # auto takes cuDNN where it can, which run.dtype may have changed
   known = {k: x for k, x in (kept or {}).items() if x not in (configuration.AUTO, 'cudnn')}
   made = run.changed({field: known.get(field, own[field]) for field in autos(run.config)})
   ranges.check_fields(made.config)
   return made
+
+
+def cpu() -> str:
+  """The line of a processor's instruction sets; '' where the system does not say them."""
+  try:
+    with open('/proc/cpuinfo', encoding='utf-8') as f:
+      return next((line for line in f if line.startswith(('flags', 'Features'))), '')
+  except OSError:
+    return ''
 
 
 def autos(config) -> list[str]:

@@ -1,10 +1,12 @@
 """The overview of a run before its first step, and its floating-point operations."""
 
 import jax
+from jax._src import hardware_utils
 
 from bertzoo_jax import hf
 from bertzoo_jax.assembly import machinery
 from bertzoo_jax.assembly import published_flops
+from bertzoo_jax.common import errors
 from bertzoo_jax.common import reading
 from bertzoo_jax.runs import workdir as workdirs
 from bertzoo_jax.training import cost
@@ -21,8 +23,9 @@ def overview(run, workdir, here, phase_run, state, data, mesh):
     f'devices   {devices()} · {jax.process_count()} host(s) · mesh '
     + ' × '.join(f'{axis} {size}' for axis, size in mesh.shape.items()),
     f'network   {config.encoder.name}, {cost.parameters(shapes):,} parameters · '
-    f'{config.objective.name} · products in {config.run.dtype}',
+    f'{config.objective.name}',
     f'machinery {machinery.said(config)}',
+    *idle_chips(),
     f'text      {data.corpus["hash"][:12]} · vocabulary {data.vocab_size:,}',
   ]
   if data.entropy is not None:
@@ -69,6 +72,19 @@ def export_notes(hf_class, network) -> list[str]:
     shapes = hf.flatten(jax.eval_shape(n.of, network.shapes))
     notes.append(hf.fitting_note(hf_class, n.encoder.activation, shapes))
   return [f'config.hf={note}' for note in notes if note]
+
+
+def idle_chips() -> list[str]:
+  """A note where this machine has a GPU or a TPU, and JAX lacks the packages to compute on it."""
+  if jax.default_backend() != 'cpu' or jax.config.jax_platforms:
+    return []
+  chips, _ = hardware_utils.num_available_tpu_chips_and_device_id()
+  there = {'gpu': hardware_utils.has_visible_nvidia_gpu(), 'tpu': chips > 0}
+  return [
+    f'note      a {extra.upper()} is here, and JAX has no packages for it: {errors.install(extra)}'
+    for extra in there
+    if there[extra]
+  ]
 
 
 def devices():

@@ -189,7 +189,7 @@ def _attempt(run, workdir, data, mesh, end, begin, notice, show, check_held) -> 
 
 def start_devices(config):
   """Sets the precision of products and opens the cache of compiled programs."""
-  # otherwise an accelerator multiplies in fewer bits than it was asked for
+  # otherwise an accelerator, where auto is not float32, multiplies in fewer bits than asked for
   if config.run.dtype == 'float32':
     jax.config.update('jax_default_matmul_precision', 'highest')
   # which wins, where a machine has one for all runs
@@ -341,12 +341,7 @@ def _records(config, workdir, start, attempt):
 
 def _cpu():
   """A name for the instruction set of this CPU."""
-  try:
-    with open('/proc/cpuinfo', encoding='utf-8') as f:
-      flags_line = next((line for line in f if line.startswith(('flags', 'Features'))), '')
-  except OSError:
-    flags_line = ''
-  return f'cpu-{platform.machine()}-{zlib.crc32(flags_line.encode()):08x}'
+  return f'cpu-{platform.machine()}-{zlib.crc32(machinery.cpu().encode()):08x}'
 
 
 def first_process() -> bool:

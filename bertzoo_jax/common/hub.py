@@ -87,7 +87,7 @@ def data(address: str) -> Data:
     raise errors.UserError(f'{address}: write hf:NAME[/CONFIG][@REVISION][:SPLIT].')
   # a folder of that very name comes first, with its @ and :
   name, revision, split = (whole, '', '') if local(whole) else found.groups()
-  with errors.needing(f'{address} needs a package: pip install "bertzoo_jax[datasets]"'):
+  with errors.needing(f'{address} needs a package', 'datasets'):
     import datasets
   words, split = name.rstrip('/').split('/'), split or 'train'
   at = next((n for n in (len(words), len(words) - 1) if n > 1 and local('/'.join(words[:n]))), 0)

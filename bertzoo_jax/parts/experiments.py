@@ -35,7 +35,7 @@ KEEP_WORDS = Annotated[
 def run(
   *,
   mesh: fields.each(fields.whole(-1, 2**20)) = (-1, 1, 1),
-  dtype: fields.one_of('bfloat16', 'float32') = 'bfloat16',
+  dtype: fields.one_of('auto', 'bfloat16', 'float32') = 'auto',
   accumulation: fields.COUNT = 1,
   unroll: fields.COUNT_OR_0_OR_AUTO = 'auto',
   remat: fields.one_of('auto', 'none', 'sublayers', 'feed_forward', 'full') = 'auto',
@@ -61,7 +61,8 @@ def run(
   mesh: devices along (data, fsdp, tensor); -1 takes those that are left. data and fsdp split the
     rows of a batch. fsdp also splits the parameters and the optimizer's state (a network too large
     for one device). tensor splits the heads, the feed-forward and the vocabulary.
-  dtype: of matrix products: bfloat16 | float32.
+  dtype: of matrix products: auto (float32 on processors without products of bfloat16, else
+    bfloat16) | bfloat16 | float32.
   accumulation: microbatches per step.
   unroll: layers per turn of the scan, 0 for all of them (faster, but longer to compile); auto: 0
     for at most 24 layers from 250 steps on a processor, 2,000 on an NVIDIA GPU, 10,000 on v4, v5e,
