@@ -164,6 +164,12 @@ def test_help_waits_for_no_library_of_networks(name):
   assert done.stdout.endswith('\nimported:\n'), done.stdout
 
 
+def test_a_command_without_a_config_speaks_of_none():
+  done = forked.run(COMMAND, 'demo', '--steps=5')
+  assert done.returncode == 2
+  assert done.stderr == 'error: --steps is no flag: --help lists the flags.\n'
+
+
 @pytest.mark.parametrize(
   'body, words',
   [
