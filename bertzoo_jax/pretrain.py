@@ -24,6 +24,7 @@ no TPU has run it yet. A GPU needs XLA_FLAGS=--xla_gpu_deterministic_ops=true.
 """
 
 import functools
+import importlib
 import os
 import warnings
 
@@ -187,12 +188,6 @@ def main(_):
   )
 
 
-def _leave(code):
-  from bertzoo_jax.runs import distributed
-
-  distributed.leave(code)
-
-
 if __name__ == '__main__':
   _CONFIG = cli.define_config()
   _CORPUS = flags.DEFINE_multi_string('corpus', None, cli.CORPUS_HELP, required=True)
@@ -217,4 +212,4 @@ if __name__ == '__main__':
     '',
     'Layers of --init that make a shallower network: first:N, every:K, or numbers from 0 by comma.',
   )
-  cli.run(main, _leave)
+  cli.run(main, lambda code: importlib.import_module('bertzoo_jax.runs.distributed').leave(code))

@@ -22,6 +22,8 @@ runs; they save first. finetune runs on one host.
 Exit codes are those of pretrain: 0, 2, 3, 75, 130.
 """
 
+import importlib
+
 from absl import flags
 
 from bertzoo_jax import cli
@@ -32,12 +34,6 @@ def main(_):
 
   asked = dict(init=_INIT.value, task_dir=_TASK_DIR.value, predict=_PREDICT.value)
   suite.finetune(_CONFIG.value, _WORKDIR.value, **asked)
-
-
-def _leave(code):
-  from bertzoo_jax.runs import distributed
-
-  distributed.leave(code)
 
 
 if __name__ == '__main__':
@@ -60,4 +56,4 @@ if __name__ == '__main__':
     None,
     'A file without labels, with the columns of the task: the best run predicts it.',
   )
-  cli.run(main, _leave)
+  cli.run(main, lambda code: importlib.import_module('bertzoo_jax.runs.distributed').leave(code))

@@ -18,6 +18,8 @@ the same table: each row is held by a lock, and the row of a process that was ki
 Exit codes are those of pretrain: 0, 2, 3, 75, 130.
 """
 
+import importlib
+
 from absl import flags
 
 from bertzoo_jax import cli
@@ -32,12 +34,6 @@ def main(_):
     return
   asked |= dict(source=_SOURCE.value, task_dir=_TASK_DIR.value, hours=_HOURS.value)
   rows.reproduce(_CONFIG.value, _WORKDIR.value, **asked)
-
-
-def _leave(code):
-  from bertzoo_jax.runs import distributed
-
-  distributed.leave(code)
 
 
 if __name__ == '__main__':
@@ -64,4 +60,4 @@ if __name__ == '__main__':
   _ROWS = flags.DEFINE_list(
     'rows', [], 'Titles of rows, or their folders, by comma; all without it.'
   )
-  cli.run(main, _leave)
+  cli.run(main, lambda code: importlib.import_module('bertzoo_jax.runs.distributed').leave(code))
