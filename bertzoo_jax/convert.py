@@ -32,7 +32,6 @@ import tempfile
 from absl import flags
 
 from bertzoo_jax import cli
-from bertzoo_jax import export
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import folders
@@ -66,7 +65,7 @@ def convert(model: str, out) -> list[str]:
       missing, or the weights and config.json do not fit each other.
   """
   out = storage.path(out)
-  export.check_free(out)
+  folders.check_free(out)
   name = os.fspath(model).removeprefix('hf:')
   if '/' not in name and not storage.path(name).is_dir():
     raise errors.UserError(
@@ -84,13 +83,13 @@ def convert(model: str, out) -> list[str]:
       f'{source} has model.safetensors, which needs no conversion: use --init hf:{source}.'
     )
   said = []
-  with export.scratch(out) as folder:
+  with folders.scratch(out) as folder:
     root = pathlib.Path(folder) / 'model'
     read = _pickled(source, pickled) if pickled else _of_tensorflow(source)
     for name, tensors, content in read:
       (root / name).mkdir(parents=True)
       said += _write(root / name, out / name if name else out, tensors, content, source)
-    export.install(root, out)
+    folders.install(root, out)
   return said
 
 
@@ -155,7 +154,7 @@ def _write(folder, place, tensors, content, source) -> list[str]:
 
 def _read(path) -> dict:
   """{name: array} of a pickle, floats as float32. Raises UserError if it holds anything else."""
-  with errors.needing(f'Reading {path.name} needs torch: pip install "bertzoo_jax[hf]"'):
+  with errors.needing(f'Reading {path.name} needs torch', 'hf'):
     torch = trust.torch()
   array = lambda x: (x.float() if x.is_floating_point() else x).detach().contiguous().numpy()
   try:

@@ -27,11 +27,10 @@ import numpy as np
 from absl import flags
 
 from bertzoo_jax import cli
-from bertzoo_jax import export
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import folders
 from bertzoo_jax.common import progress
 from bertzoo_jax.common import storage
-from bertzoo_jax.pretrained import loading
 from bertzoo_jax.text import binaries
 
 POOLING = ('mean', 'first', 'tokens')
@@ -73,13 +72,15 @@ def encode(
   """Writes the vectors of a text; arguments as the flags. Raises UserError if `out` exists or is no
   local *.npy, for no such text, a line that is not UTF-8, no text, or nothing at the address.
   """
+  from bertzoo_jax.pretrained import loading  # with jax: --help does not wait for it
+
   errors.choose(pooling, dict.fromkeys(POOLING), 'pooling')
   names = _free(out, pooling)
   text = storage.path(text)
   lines, empty, first_empty = _count(text, header)
   model = loading.load(address, dtype)
   width = model.encoder.hidden_size
-  with export.scratch(storage.path(out), 'an encode') as folder:
+  with folders.scratch(storage.path(out), 'an encode') as folder:
     parts = {name: pathlib.Path(folder) / name for name in names}
     offsets = None
     if pooling == 'tokens':
@@ -168,7 +169,7 @@ def _count(text, header) -> tuple[int, int, int]:
 
 def _chunks(model, text, header, length, batch_size, what):
   """Yields (number of the first line, rows of a chunk of lines)."""
-  first, size = 0, loading.chunk_size(batch_size)
+  first, size = 0, model.chunk_size(batch_size)
   lines = _lines(text, header)
   with progress.Meter(what, text.stat().length) as meter:
     while chunk := list(itertools.islice(lines, size)):

@@ -8,27 +8,19 @@ compared with ours. Without torch and transformers, our own reader takes their p
 differs is not exported.
 """
 
-import contextlib
-import errno
-import fcntl
 import functools
-import glob
 import json
-import os
 import pathlib
 import re
-import shutil
-import tempfile
 
 import numpy as np
 from absl import flags
 
 from bertzoo_jax import cli
-from bertzoo_jax import objectives
-from bertzoo_jax import pretrained
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import folders
 from bertzoo_jax.common import hub
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import trust
@@ -39,9 +31,6 @@ from bertzoo_jax.hf import heads
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
-from bertzoo_jax.objectives import heads as head_table
-from bertzoo_jax.objectives import objective
-from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import step_folders
 from bertzoo_jax.runs import workdir as workdirs
@@ -70,8 +59,11 @@ def export(
     UserError: `out` is not empty, no such checkpoint, no config.json beside it, parameters without
       a place in the architecture, or a comparison fails.
   """
+  from bertzoo_jax import objectives  # with jax: --help does not wait for these
+  from bertzoo_jax.runs import checkpoint
+
   out = storage.path(out)
-  check_free(out)
+  folders.check_free(out)
   params, step, workdir = checkpoint.load_params(address)
   workdir, average = storage.path(workdir), checkpoint.parse_address(address)[2] or ''
   if average.startswith('average:'):
@@ -81,7 +73,7 @@ def export(
   phase = configuration.phase_at(config, step).config
   trained = objectives.networks_of(phase, weights.vocabulary_size(params))
   rows, said, written = [], [], []
-  with scratch(out) as folder:
+  with folders.scratch(out) as folder:
     tokenizer = _copy(workdir / 'tokenizer', pathlib.Path(folder) / 'tokenizer')
     root = pathlib.Path(folder) / 'model'
     for i, network in enumerate(trained):
@@ -108,7 +100,7 @@ def export(
         )
     if push:
       push(root, written)
-    install(root, out)
+    folders.install(root, out)
   held = {place for network in trained for place in network.places(params).values()}
   if left := sorted({path.split('/')[0] for path in weights.flatten(params).keys() - held}):
     said.append(f'not exported, since no class has a place for it: {", ".join(left)}')
@@ -132,6 +124,8 @@ def _write_network(
   """Fills a directory. Returns (comparisons or None, tensors, names of the heads in HEADS, names of
   the files).
   """
+  from bertzoo_jax.objectives import objective
+
   a, encoder = architectures.choose(architecture), network.encoder
   whole = weights.flatten(network.of(params))
   flat = hf_architecture.placed(a, whole)
@@ -240,7 +234,7 @@ def _verify(directory, a, encoder, params, special, tokenizer, length):
   if missing:
     print(
       f'Not compared with transformers: {" and ".join(missing)} not installed here. To compare: '
-      'pip install "bertzoo_jax[hf]", and export again.'
+      f'{errors.install("hf")}, and export again.'
     )
     if not known:
       return None
@@ -275,6 +269,8 @@ def _verify(directory, a, encoder, params, special, tokenizer, length):
 
 def _read_again(directory, params, batch):
   """As verify.logits, by our own reader of directories."""
+  from bertzoo_jax import pretrained
+
   again = pretrained.open(f'hf:{directory}')
   mine = {name: again.params[name] for name in params if name in again.params}
   return {**verify.our_logits(pretrained.encoder(again), mine, batch), 'unloaded': []}
@@ -282,6 +278,8 @@ def _read_again(directory, params, batch):
 
 def uncompared(params: dict) -> list[verify.Comparison]:
   """A failed comparison for each head that is written and that nothing compares."""
+  from bertzoo_jax.objectives import heads as head_table
+
   strange = sorted(params.keys() - {'encoder', *head_table.TABLE})
   return [
     verify.Comparison(head, 'it is written and nothing compares it', 'compared', False)
@@ -334,54 +332,6 @@ def _metrics(workdir, step: int, also=()) -> dict:
   }
 
 
-@contextlib.contextmanager
-def scratch(out, what: str = 'an export'):
-  """A folder to build in: beside a local directory, so that it can be renamed; in the temporary
-  folder for gs://. Those that killed exports to `out` left there are removed.
-
-  An export holds a lock on its folder as long as it lives. The folder above is locked while folders
-  are looked at and made, so none is seen before its lock.
-
-  what: the command that builds, for the line about folders that are removed.
-  """
-  parent = pathlib.Path(tempfile.gettempdir() if storage.is_remote(out) else str(out.parent))
-  parent.mkdir(parents=True, exist_ok=True)
-  prefix = f'.{out.name}.export-'
-  with contextlib.ExitStack() as held:
-    with contextlib.ExitStack() as briefly:
-      alone = _lock(parent, briefly)
-      for left in sorted(parent.glob(f'{glob.escape(prefix)}*')) if alone else ():
-        with contextlib.ExitStack() as dead:
-          if _lock(left, dead, fcntl.LOCK_NB):
-            print(f'removed: {left}, which {what} that was killed left there')
-            shutil.rmtree(left, ignore_errors=True)
-      folder = tempfile.mkdtemp(dir=parent, prefix=prefix)
-      _lock(folder, held)
-      held.callback(shutil.rmtree, folder, ignore_errors=True)  # before its lock is given up
-    yield folder
-
-
-def _lock(folder, stack, mode=0) -> bool:
-  """Whether a folder was locked until `stack` closes; not every network file system can."""
-  try:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    stack.callback(os.close, handle)
-    fcntl.flock(handle, fcntl.LOCK_EX | mode)
-  except OSError:
-    return False
-  return True
-
-
-def check_free(out) -> None:
-  """Raises UserError if `out` exists and is no empty folder."""
-  if os.path.islink(out) or out.exists() and (not out.is_dir() or any(out.iterdir())):
-    raise _taken(out)
-
-
-def _taken(out):
-  return errors.UserError(f'{out} exists and is not empty: choose another --out, or remove it.')
-
-
 def _copy(source, target: pathlib.Path) -> pathlib.Path:
   if not source.exists():
     raise errors.UserError(
@@ -399,22 +349,6 @@ def _write(path: pathlib.Path, content: str | bytes) -> None:
   path.write_bytes(content.encode('utf-8') if isinstance(content, str) else content)
 
 
-def install(directory: pathlib.Path, out) -> None:
-  """Gives the finished directory its name; to gs:// the weights go last."""
-  if not storage.is_remote(out):
-    directory.chmod(0o755)  # a temporary folder is private
-    try:
-      directory.rename(out)  # also over an empty folder
-    except OSError as e:
-      if e.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-        raise
-      raise _taken(out) from e
-    return
-  files = [path for path in directory.rglob('*') if path.is_file()]
-  for path in sorted(files, key=lambda p: p.name == 'model.safetensors'):
-    storage.write_bytes(out / str(path.relative_to(directory)), path.read_bytes())
-
-
 def _targets(workdir, out, branch, every) -> dict:
   """{branch: (address, folder)}. every: also kept checkpoints, as step-STEP; `workdir` is main."""
   if not every:
@@ -423,6 +357,8 @@ def _targets(workdir, out, branch, every) -> dict:
     raise errors.UserError(
       f'--all_checkpoints names its branches itself, step-STEP and main: leave @{branch} out.'
     )
+  from bertzoo_jax.runs import checkpoint
+
   run = checkpoint.parse_address(workdir)[0]
   steps = {f'step-{s}': (f'{run}@{s}', out / f'step-{s}') for s in step_folders.steps(run)}
   return {**steps, hub.MAIN: (workdir, out / hub.MAIN)}
@@ -433,8 +369,8 @@ def main(_):
   targets = _targets(_WORKDIR.value, storage.path(_OUT.value), branch, _EVERY.value)
   if name and (missing := verify.missing_packages()):
     raise errors.UserError(
-      f'--push needs {" and ".join(missing)}, since only a verified export is pushed: pip install '
-      '"bertzoo_jax[hf]".'
+      f'--push needs {" and ".join(missing)}, since only a verified export is pushed: '
+      f'{errors.install("hf")}.'
     )
   repository = hub.Repository(name) if name else None
   for branch, (_, out) in list(targets.items()):
@@ -442,7 +378,7 @@ def main(_):
       print(f'{name}@{branch}: pushed before')  # its folder comes last
       del targets[branch]
       continue
-    check_free(out)
+    folders.check_free(out)
     if repository:
       repository.check_free(branch)
   for branch, (address, out) in targets.items():

@@ -5,15 +5,11 @@ python -m bertzoo_jax.fill_mask --model DIR --text 'The United [MASK] have the p
 
 import os
 
-import jax
 import numpy as np
 from absl import flags
 
 from bertzoo_jax import cli
 from bertzoo_jax.common import errors
-from bertzoo_jax.objectives import networks
-from bertzoo_jax.objectives import objective
-from bertzoo_jax.pretrained import loading
 
 
 def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:
@@ -22,6 +18,12 @@ def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:
   Raises UserError for a directory that cannot be opened or has no head that fills masks, for a text
   without a mask or too long, and for more guesses than there are pieces.
   """
+  import jax  # --help does not wait for it
+
+  from bertzoo_jax.objectives import networks
+  from bertzoo_jax.objectives import objective
+  from bertzoo_jax.pretrained import loading
+
   network = loading.load(f'hf:{os.fspath(model).removeprefix("hf:")}')
   params, tokenizer = network.params, network.tokenizer
   if 'mlm_head' not in params or objective.MASKED not in network.found.learned:
@@ -55,19 +57,15 @@ def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:
   if 'query' in params['encoder']['embeddings']:  # nobody sees a mask
     batch['order'] = (row.ids == mask).astype(np.int32)
   with jax.default_matmul_precision('highest'):
-    logits_PV = _logits(network.encoder, params, {name: x[None] for name, x in batch.items()})[0]
+    batch = {name: x[None] for name, x in batch.items()}
+    states_BPD = networks.predictions(network.encoder, params['encoder'], batch, None).states_BPD
+    logits_PV = networks.vocabulary_logits(network.encoder, params, states_BPD)[0]
   shares_PV = np.asarray(jax.nn.softmax(logits_PV))[:, : tokenizer.vocab_size]
   best_PK = np.argsort(-shares_PV, axis=1, kind='stable')[:, :top]
   return [
     [(tokenizer.decode([i]).strip(), float(shares_V[i])) for i in best_K]
     for shares_V, best_K in zip(shares_PV, best_PK)
   ]
-
-
-def _logits(encoder, params, batch):
-  """logits_BPV, float32."""
-  states_BPD = networks.predictions(encoder, params['encoder'], batch, None).states_BPD
-  return networks.vocabulary_logits(encoder, params, states_BPD)
 
 
 def table(text: str, filled: list[list[tuple[str, float]]]) -> str:

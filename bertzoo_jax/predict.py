@@ -12,7 +12,6 @@ from absl import flags
 from bertzoo_jax import cli
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
-from bertzoo_jax.pretrained import loading
 from bertzoo_jax.tasks import submission
 
 FORMS = {'.jsonl': submission.json_lines, '.tsv': submission.tab_separated}
@@ -31,6 +30,8 @@ def predict(
   """Writes the predictions of a file, and returns how many; arguments as the flags. Raises
   UserError if `out` exists, the network has no head of a task, or the file is not of its form.
   """
+  from bertzoo_jax.pretrained import loading  # with jax: --help does not wait for it
+
   out = storage.path(out)
   write = FORMS.get(out.suffix)
   if write is None:

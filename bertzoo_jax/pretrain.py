@@ -24,10 +24,10 @@ no TPU has run it yet. A GPU needs XLA_FLAGS=--xla_gpu_deterministic_ops=true.
 """
 
 import functools
+import importlib
 import os
 import warnings
 
-import jax
 from absl import flags
 
 from bertzoo_jax import cli
@@ -37,16 +37,7 @@ from bertzoo_jax.common import reading
 from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.corpus import mixture
 from bertzoo_jax.corpus import report
-from bertzoo_jax.experiment import build
-from bertzoo_jax.experiment import check
-from bertzoo_jax.experiment import machinery
-from bertzoo_jax.experiment import resolve
-from bertzoo_jax.experiment import start
-from bertzoo_jax.experiment import train
-from bertzoo_jax.runs import distributed
-from bertzoo_jax.runs import preemption
 from bertzoo_jax.training import data as training_data
-from bertzoo_jax.training import sharding
 
 
 def pretrain(
@@ -74,6 +65,16 @@ def pretrain(
   that may answer the next time, or another job in the workdir; Stopped for a run that must not go
   on, such as one with numbers that are not finite.
   """
+  from bertzoo_jax.experiment import build  # these import jax, and --help does not wait for it
+  from bertzoo_jax.experiment import check
+  from bertzoo_jax.experiment import machinery
+  from bertzoo_jax.experiment import resolve
+  from bertzoo_jax.experiment import start
+  from bertzoo_jax.experiment import train
+  from bertzoo_jax.runs import distributed
+  from bertzoo_jax.runs import preemption
+  from bertzoo_jax.training import sharding
+
   distributed.join()
   first = start.First(init and os.fspath(init), init_layers, resume_moments, vocabulary)
   with preemption.Preemption().listening() as notice:
@@ -84,7 +85,8 @@ def pretrain(
     with train.holding(workdir, config) as held:
       data = open_data(run, corpus, cache_dir)
       if config.epochs:
-        run = check.config(_with_epochs(run, data))
+        reads = {index: rows.train.read for index, rows in data.phases.items()}
+        run = check.config(resolve.run(reading.of_epochs(config, run.phases, reads)))
       mesh = sharding.mesh(config.run.mesh)
       begins = start.find(run, data, held.workdir, first, mesh.devices.flat[0])
       chosen = machinery.resolved(run, data.vocab_size, mesh, begins.machinery)
@@ -92,7 +94,8 @@ def pretrain(
       built = machinery.fitted(built, config, show=train.first_process())
       state, lines = start.state(begins, built)
       result = train.train(built, begins, state, held, notice, lines)
-  _report(result, data.entropy, workdir)
+  if train.first_process():
+    _report(result, data.entropy, workdir)
   return {**result, 'entropy': data.entropy}
 
 
@@ -100,6 +103,8 @@ def open_data(run, paths, cache_dir=None) -> training_data.Data:
   """The rows of a run from its corpora, verified: those of each phase, whose format and masking are
   made here and nowhere else.
   """
+  import jax
+
   cli.quiet_tensorflow()
   config, host = run.config, (jax.process_index(), jax.process_count())
   corpus = mixture.open(paths, config, cache_dir)
@@ -132,16 +137,8 @@ def open_data(run, paths, cache_dir=None) -> training_data.Data:
   )
 
 
-def _with_epochs(run, data) -> resolve.Run:
-  """The run with the steps of config.epochs, which leave its rows as they are."""
-  reads = {index: rows.train.read for index, rows in data.phases.items()}
-  return resolve.run(reading.of_epochs(run.config, run.phases, reads))
-
-
 def _report(result, entropy, workdir) -> None:
   """Prints how the run ended. entropy: of the unigrams, nats."""
-  if not train.first_process():
-    return
   held_out, flops, step, end = (result[k] for k in ('held_out', 'flops', 'step', 'end'))
   if result['interrupted'] and step < end:
     saved = f'at step {step:,} of {end:,} and saved' if step else 'before the first step'
@@ -209,4 +206,4 @@ if __name__ == '__main__':
     'Vocabulary of --init: same as that of the corpus, or carry: of another one each piece of the '
     'corpus takes the row of the same piece, else the mean of its old tokens.',
   )
-  cli.run(main, distributed.leave)
+  cli.run(main, lambda code: importlib.import_module('bertzoo_jax.runs.distributed').leave(code))

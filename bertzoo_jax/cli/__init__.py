@@ -205,16 +205,15 @@ def _missing_flag() -> str | None:
 
 def _unknown_flag(name: str) -> str:
   """The flag of the program, else the field of the config, that is nearest to a misspelt flag."""
-  if name == 'steps':
+  has_config = 'config' in flags.FLAGS
+  if name == 'steps' and has_config:
     return f'--steps is no flag. {settings.STEPS}'
   own = [flag.name for flag in flags.FLAGS.get_key_flags_for_module(sys.argv[0])]
   near = [f'--{flag}' for flag in errors.near(name, own)]
   if meant := near or settings.as_flags(settings.meant_by(name, _CONFIG.value or {})):
     return f'--{name} is no flag (see --help). Did you mean {"".join(meant)}?'
-  return (
-    f'--{name} is no flag: --help lists the flags. Fields of the config are set by '
-    '--config.section.field=value.'
-  )
+  fields = ' Fields of the config are set by --config.section.field=value.' if has_config else ''
+  return f'--{name} is no flag: --help lists the flags.{fields}'
 
 
 def _guard(f, argv, leave=None, also=None):

@@ -4,7 +4,6 @@ pass.
 
 import contextlib
 import difflib
-import functools
 import os
 import re
 import resource
@@ -86,7 +85,18 @@ def unreadable(sentence: str, *more, usual=UNREADABLE):
     raise UserError(f'{sentence} ({named(e, 200)}).') from e
 
 
-needing = functools.partial(unreadable, usual=(ImportError,))  # of packages: what to install
+def needing(what: str, extra: str | None = None):
+  """Within it, a package that is missing is a UserError: `what` needs it, and what to install.
+
+  extra: of setup.py, which brings it.
+  """
+  sentence = f'{what}: {install(extra)}' if extra else what
+  return unreadable(sentence, usual=(ImportError,))
+
+
+def install(extra: str) -> str:
+  """The command line that installs the packages of an extra of setup.py."""
+  return f"pip install 'bertzoo-jax[{extra}]'"
 
 
 def no_memory(e: BaseException | None) -> str | None:

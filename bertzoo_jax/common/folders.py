@@ -2,9 +2,15 @@
 give, and links in it. A hard link cannot be told from a file.
 """
 
+import contextlib
+import errno
+import fcntl
+import glob
 import os
 import pathlib
 import re
+import shutil
+import tempfile
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
@@ -82,3 +88,67 @@ def check_links(folder) -> None:
         below += [entry.path] * (entry.name != 'wandb')  # it keeps links to its own logs there
       elif not entry.is_file():
         storage.check_file(entry.path)
+
+
+@contextlib.contextmanager
+def scratch(out, what: str = 'an export'):
+  """A folder to build in: beside a local directory, so that it can be renamed; in the temporary
+  folder for gs://. Those that killed exports to `out` left there are removed.
+
+  An export holds a lock on its folder as long as it lives. The folder above is locked while folders
+  are looked at and made, so none is seen before its lock.
+
+  what: the command that builds, for the line about folders that are removed.
+  """
+  parent = pathlib.Path(tempfile.gettempdir() if storage.is_remote(out) else str(out.parent))
+  parent.mkdir(parents=True, exist_ok=True)
+  prefix = f'.{out.name}.export-'
+  with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as briefly:
+      alone = _lock(parent, briefly)
+      for left in sorted(parent.glob(f'{glob.escape(prefix)}*')) if alone else ():
+        with contextlib.ExitStack() as dead:
+          if _lock(left, dead, fcntl.LOCK_NB):
+            print(f'removed: {left}, which {what} that was killed left there')
+            shutil.rmtree(left, ignore_errors=True)
+      folder = tempfile.mkdtemp(dir=parent, prefix=prefix)
+      _lock(folder, held)
+      held.callback(shutil.rmtree, folder, ignore_errors=True)  # before its lock is given up
+    yield folder
+
+
+def _lock(folder, stack, mode=0) -> bool:
+  """Whether a folder was locked until `stack` closes; not every network file system can."""
+  try:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    stack.callback(os.close, handle)
+    fcntl.flock(handle, fcntl.LOCK_EX | mode)
+  except OSError:
+    return False
+  return True
+
+
+def check_free(out) -> None:
+  """Raises UserError if `out` exists and is no empty folder."""
+  if os.path.islink(out) or out.exists() and (not out.is_dir() or any(out.iterdir())):
+    raise _taken(out)
+
+
+def _taken(out):
+  return errors.UserError(f'{out} exists and is not empty: choose another --out, or remove it.')
+
+
+def install(directory: pathlib.Path, out) -> None:
+  """Gives the finished directory its name; to gs:// the weights go last."""
+  if not storage.is_remote(out):
+    directory.chmod(0o755)  # a temporary folder is private
+    try:
+      directory.rename(out)  # also over an empty folder
+    except OSError as e:
+      if e.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+        raise
+      raise _taken(out) from e
+    return
+  files = [path for path in directory.rglob('*') if path.is_file()]
+  for path in sorted(files, key=lambda p: p.name == 'model.safetensors'):
+    storage.write_bytes(out / str(path.relative_to(directory)), path.read_bytes())

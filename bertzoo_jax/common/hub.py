@@ -11,7 +11,6 @@ from typing import NamedTuple
 import huggingface_hub
 import yaml
 from huggingface_hub import constants
-from huggingface_hub import repocard
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import folders
@@ -88,7 +87,7 @@ def data(address: str) -> Data:
     raise errors.UserError(f'{address}: write hf:NAME[/CONFIG][@REVISION][:SPLIT].')
   # a folder of that very name comes first, with its @ and :
   name, revision, split = (whole, '', '') if local(whole) else found.groups()
-  with errors.needing(f'{address} needs a package: pip install "bertzoo_jax[datasets]"'):
+  with errors.needing(f'{address} needs a package', 'datasets'):
     import datasets
   words, split = name.rstrip('/').split('/'), split or 'train'
   at = next((n for n in (len(words), len(words) - 1) if n > 1 and local('/'.join(words[:n]))), 0)
@@ -129,6 +128,8 @@ def _check_card(address, card):
     return
   text = card.read_text(encoding='utf-8')
   if card.suffix == '.md':
+    from huggingface_hub import repocard  # half a second, with its client of http
+
     text = m[2] if (m := repocard.REGEX_YAML_BLOCK.search(text)) else ''
   aliases = any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text))
   metadata = None if aliases else yaml.safe_load(text)

@@ -94,7 +94,8 @@ def asked(ask, what, right=NotImplemented, twice=True):
   answers = []
   for left in reversed(range(_ASKED)):
     try:
-      answer = ask()
+      with errors.needing(f'{what} needs a package', 'tpu'):
+        answer = ask()
     except Exception as e:
       # The clients themselves repeat all else that may pass. What is not there must be so twice:
       # TensorFlow says it of a list that it cannot read, too.

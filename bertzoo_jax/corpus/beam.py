@@ -28,9 +28,7 @@ def run(text: texts.Text, chunk_bytes: int, out, how: shards.How, options: list[
   Raises:
     UserError: Beam is not installed, does not know an option, or the pipeline failed.
   """
-  with errors.needing(
-    "--runner=beam needs Apache Beam: pip install -c constraints.txt -e '.[beam]'"
-  ):
+  with errors.needing('--runner=beam needs Apache Beam', 'beam'):
     import apache_beam as beam
     from apache_beam.options import pipeline_options
   parsed = _options(pipeline_options, options)

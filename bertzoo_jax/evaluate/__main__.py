@@ -67,15 +67,13 @@ from bertzoo_jax import cli
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import mixture
-from bertzoo_jax.evaluate import gaps
-from bertzoo_jax.evaluate import held_out
-from bertzoo_jax.evaluate import minimal_pairs
-from bertzoo_jax.evaluate import scores
-from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import workdir as workdirs
 
 
 def main(_):
+  from bertzoo_jax.evaluate import gaps  # with jax: --help does not wait for it
+  from bertzoo_jax.evaluate import scores
+
   if (_CORPUS.value is None) == (_MINIMAL_PAIRS.value is None):
     raise errors.UserError(
       'Give --corpus (held-out text) or --minimal_pairs (pairs of sentences), one of the two.'
@@ -98,6 +96,10 @@ def main(_):
 
 def _on_text():
   """(Scores on held-out text, the lines to print)."""
+  from bertzoo_jax.evaluate import held_out
+  from bertzoo_jax.evaluate import scores
+  from bertzoo_jax.runs import checkpoint
+
   names, found, texts = mixture.names(_CORPUS.value), [], []
   workdir = checkpoint.parse_address(_WORKDIR.value)[0]
   for path in _CORPUS.value[1:]:  # scoring takes minutes: all are checked before the first
@@ -120,6 +122,8 @@ def _on_text():
 
 def _of_gaps():
   """(Gaps and counts, the lines to print)."""
+  from bertzoo_jax.evaluate import gaps
+
   found = gaps.find(
     _WORKDIR.value,
     _CORPUS.value[0],
@@ -134,6 +138,8 @@ def _of_gaps():
 
 def _on_pairs():
   """(Scores on pairs of sentences, the lines to print)."""
+  from bertzoo_jax.evaluate import minimal_pairs
+
   by = _SCORE_BY.value and _SCORE_BY.value.replace('_', ' ')
   how = dict(group_by=_GROUP_BY.value, by=by)
   found = minimal_pairs.evaluate(_WORKDIR.value, _MINIMAL_PAIRS.value, **how)

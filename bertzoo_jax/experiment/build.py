@@ -29,7 +29,7 @@ from bertzoo_jax.training import schedules
 from bertzoo_jax.training import sharding
 
 # The values of `auto` without a device (machinery.py).
-USUAL = {'unroll': 1, 'remat': 'none'}
+USUAL = {'unroll': 1, 'remat': 'none', 'dtype': 'bfloat16'}
 
 
 class Network(NamedTuple):
@@ -132,7 +132,7 @@ def shared_encoder(run: resolve.Run, vocab_size: int):
 
 def encoder(config, vocab_size):
   """The encoder of a config. Raises UserError if it lacks a member of protocol.Encoder."""
-  unroll, remat = (
+  unroll, remat, dtype = (
     usual if config.run[field] == configuration.AUTO else config.run[field]
     for field, usual in USUAL.items()
   )
@@ -141,7 +141,7 @@ def encoder(config, vocab_size):
     encoders.BY_NAME,
     'encoder',
     vocab_size=vocab_size,
-    dtype=encoders.DTYPES[config.run.dtype],
+    dtype=encoders.DTYPES[dtype],
     unroll=unroll or 1,
     remat=remat,
   )

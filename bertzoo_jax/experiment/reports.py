@@ -1,8 +1,10 @@
 """The overview of a run before its first step, and its floating-point operations."""
 
 import jax
+from jax._src import hardware_utils
 
 from bertzoo_jax import hf
+from bertzoo_jax.common import errors
 from bertzoo_jax.common import reading
 from bertzoo_jax.experiment import build
 from bertzoo_jax.experiment import machinery
@@ -22,8 +24,9 @@ def overview(built, start, state) -> list[str]:
     f'devices   {devices()} · {jax.process_count()} host(s) · mesh '
     + ' × '.join(f'{axis} {size}' for axis, size in mesh.shape.items()),
     f'network   {config.encoder.name}, {cost.parameters(shapes):,} parameters · '
-    f'{config.objective.name} · products in {config.run.dtype}',
+    f'{config.objective.name}',
     f'machinery {machinery.said(config)}',
+    *idle_chips(),
     f'text      {data.corpus["hash"][:12]} · vocabulary {data.vocab_size:,}',
   ]
   if data.entropy is not None:
@@ -57,6 +60,19 @@ def export_notes(built) -> list[str]:
     own = hf.flatten(jax.eval_shape(n.of, shapes))
     notes.append(hf.fitting_note(built.run.config.hf, n.encoder.activation, own))
   return [f'config.hf={note}' for note in notes if note]
+
+
+def idle_chips() -> list[str]:
+  """A note where this machine has a GPU or a TPU, and JAX lacks the packages to compute on it."""
+  if jax.default_backend() != 'cpu' or jax.config.jax_platforms:
+    return []
+  chips, _ = hardware_utils.num_available_tpu_chips_and_device_id()
+  there = {'gpu': hardware_utils.has_visible_nvidia_gpu(), 'tpu': chips > 0}
+  return [
+    f'note      a {extra.upper()} is here, and JAX has no packages for it: {errors.install(extra)}'
+    for extra in there
+    if there[extra]
+  ]
 
 
 def devices() -> str:

@@ -13,6 +13,7 @@ import jax
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import progress
 from bertzoo_jax.experiment import build
+from bertzoo_jax.experiment import machinery
 from bertzoo_jax.experiment import reports
 from bertzoo_jax.experiment import start as starts
 from bertzoo_jax.runs import distributed
@@ -38,7 +39,7 @@ class Held(NamedTuple):
 
 def start_devices(config):
   """Sets the precision of products and opens the cache of compiled programs."""
-  # otherwise an accelerator multiplies in fewer bits than it was asked for
+  # otherwise an accelerator, where auto is not float32, multiplies in fewer bits than asked for
   if config.run.dtype == 'float32':
     jax.config.update('jax_default_matmul_precision', 'highest')
   # which wins, where a machine has one for all runs
@@ -133,6 +134,7 @@ def _described(built, start) -> int:
     devices=reports.devices(),
     init=start.first.init,
     init_layers=start.first.layers if not start.step else '',
+    vocabulary=start.first.vocabulary if not start.step else 'same',
     resume_moments=start.branch is not None,
   )
 
@@ -165,12 +167,7 @@ def _records(config, workdir, start, attempt):
 
 def _cpu():
   """A name for the instruction set of this CPU."""
-  try:
-    with open('/proc/cpuinfo', encoding='utf-8') as f:
-      flags_line = next((line for line in f if line.startswith(('flags', 'Features'))), '')
-  except OSError:
-    flags_line = ''
-  return f'cpu-{platform.machine()}-{zlib.crc32(flags_line.encode()):08x}'
+  return f'cpu-{platform.machine()}-{zlib.crc32(machinery.cpu().encode()):08x}'
 
 
 def first_process() -> bool:

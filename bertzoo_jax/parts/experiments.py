@@ -79,8 +79,10 @@ class Run:
     'large for one device). tensor splits the heads, the feed-forward and the vocabulary.',
   ] = (-1, 1, 1)
   dtype: Annotated[
-    fields.one_of('bfloat16', 'float32'), 'of matrix products: bfloat16 | float32.'
-  ] = 'bfloat16'
+    fields.one_of('auto', 'bfloat16', 'float32'),
+    'of matrix products: auto (float32 on processors without products of bfloat16, else bfloat16) '
+    '| bfloat16 | float32.',
+  ] = 'auto'
   accumulation: Annotated[fields.COUNT, 'microbatches per step.'] = 1
   unroll: Annotated[
     fields.COUNT_OR_0_OR_AUTO,

@@ -37,7 +37,6 @@ import sys
 import threading
 from multiprocessing import forkserver
 
-import jax
 from absl import flags
 
 from bertzoo_jax import cli
@@ -81,6 +80,8 @@ def _end_at_sigterm():
 
 
 def main(_):
+  import jax  # --help does not wait for it
+
   _end_at_sigterm()
   # processes.py forks this server, which imports jax and the networks meanwhile
   forkserver.set_forkserver_preload(['bertzoo_jax.preflight.processes'])

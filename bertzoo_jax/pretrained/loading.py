@@ -186,6 +186,11 @@ class Loaded:
       for n, x, real in zip(numbers, got, batch['segment_ids'] > 0):
         yield int(n), x[real] if pooling == 'none' else x
 
+  @staticmethod
+  def chunk_size(batch_size: int) -> int:
+    """Texts to hand to `vectors` at a time: enough to sort them by length."""
+    return _CHUNK * batch_size
+
   def _batch(self, rows, batch_size):
     """The rows, padded; their number is filled up with copies of the last one."""
     longest = max(len(row.ids) for row in rows)
@@ -324,8 +329,3 @@ def _trusting(everything):
     yield
   finally:
     trust.take(before)
-
-
-def chunk_size(batch_size: int) -> int:
-  """Texts to hand to `Loaded.vectors` at a time: enough to sort them by length."""
-  return _CHUNK * batch_size

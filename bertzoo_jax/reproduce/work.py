@@ -13,8 +13,8 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import vocabulary
 from bertzoo_jax.evaluate import scores as held_out_scores
-from bertzoo_jax.finetune import __main__ as finetuning
 from bertzoo_jax.finetune import jobs
+from bertzoo_jax.finetune import suite as finetuning
 from bertzoo_jax.reproduce import plan
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import metrics

@@ -254,7 +254,7 @@ def _locate(address):
     )
   if not present:
     raise errors.UserError(
-      f'{workdir} has no checkpoint: is it the --workdir of a pretraining run that has saved once?'
+      f'{workdir} has no checkpoint: is it the --workdir of a run that has saved once?'
     )
   there = f'There is: {", ".join(map(str, present))}.'
   if which == 'best':

@@ -165,9 +165,9 @@ class Trackers:
     self._writers = {}
     workdir = storage.path(workdir)
     if tensorboard:
-      self._start('TensorBoard', lambda: _tensorboard(workdir, start_step))
+      self._start('TensorBoard', 'tpu', lambda: _tensorboard(workdir, start_step))
     if wandb:
-      self._start('W&B', lambda: _wandb(workdir, wandb, config))
+      self._start('W&B', 'wandb', lambda: _wandb(workdir, wandb, config))
 
   def write(self, row: dict) -> None:
     values = {
@@ -180,11 +180,12 @@ class Trackers:
   def close(self) -> None:
     self._each(lambda writer: writer[1]())
 
-  def _start(self, name, build):
+  def _start(self, name, extra, build):
     try:
       self._writers[name] = build()
     except Exception as e:  # noqa: BLE001  a tracker's failure, of whatever kind, is not the run's
-      print(f'{name} is off: {errors.named(e)}', flush=True)
+      remedy = f': {errors.install(extra)}' if isinstance(e, ImportError) else ''
+      print(f'{name} is off: {errors.named(e)}{remedy}', flush=True)
 
   def _each(self, use):
     for name, writer in list(self._writers.items()):

@@ -9,8 +9,6 @@ import math
 import os
 import re
 
-import orbax.checkpoint as ocp
-
 from bertzoo_jax.common import storage
 
 FOLDER = 'checkpoints'
@@ -134,6 +132,8 @@ def unmarked(folder) -> list[str]:
 
 
 def _is_committed(folder) -> bool:
+  import orbax.checkpoint as ocp  # with jax: no command's --help waits for it
+
   committed = lambda: ocp.utils.is_checkpoint_finalized(folder)
   return storage.asked(committed, folder) if storage.is_remote(folder) else committed()
 

@@ -98,9 +98,7 @@ def splitter(name: str, say=None) -> Splitter:
 
 def _sentencex():
   """(its function (language, text) → sentences with their blanks, its version)."""
-  with errors.needing(
-    '--config.corpus.splitter=sentencex:… needs a package: pip install "bertzoo_jax[sentencex]"'
-  ):
+  with errors.needing('--config.corpus.splitter=sentencex:… needs a package', 'sentencex'):
     import sentencex
   return sentencex.segment, metadata.version(_PACKAGE)
 

@@ -125,7 +125,7 @@ def tag_bits(tag: str) -> int:
 
 def load():
   """The module jieba, quiet; UserError where it is not installed."""
-  needing = errors.needing('Chinese words need jieba: pip install "bertzoo_jax[zh]"')
+  needing = errors.needing('Chinese words need jieba', 'zh')
   with needing, warnings.catch_warnings():
     warnings.simplefilter('ignore')  # its imports are of another age
     import jieba

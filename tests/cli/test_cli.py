@@ -146,6 +146,30 @@ def test_help_has_the_programs_own_flags_behind_its_usage_and_no_other():
   )
 
 
+# A command by its name, and which of these libraries it has imported at its end.
+COMMAND = """
+import runpy, sys
+slow = 'flax jax optax orbax tensorflow torch transformers huggingface_hub.repocard'.split()
+try:
+  runpy.run_module(f'bertzoo_jax.{sys.argv.pop(1)}', run_name='__main__', alter_sys=True)
+finally:
+  print('imported:', *(library for library in slow if library in sys.modules))
+"""
+
+
+@pytest.mark.parametrize('name', bertzoo.COMMANDS)
+def test_help_waits_for_no_library_of_networks(name):
+  done = forked.run(COMMAND, name, '--help')
+  assert done.returncode == 0 and 'Flags of the libraries' in done.stdout, done.stderr
+  assert done.stdout.endswith('\nimported:\n'), done.stdout
+
+
+def test_a_command_without_a_config_speaks_of_none():
+  done = forked.run(COMMAND, 'demo', '--steps=5')
+  assert done.returncode == 2
+  assert done.stderr == 'error: --steps is no flag: --help lists the flags.\n'
+
+
 @pytest.mark.parametrize(
   'body, words',
   [

@@ -247,7 +247,7 @@ def test_of_several_corpora_all_are_checked_before_the_first_is_scored(
   run, corpus, tmp_path, monkeypatch
 ):
   set_flags(monkeypatch, WORKDIR=f'{run[0]}@7', CORPUS=[str(corpus), str(tmp_path / 'none')])
-  monkeypatch.setattr(command.scores, 'evaluate', None)
+  monkeypatch.setattr(scores, 'evaluate', None)
   with pytest.raises(errors.UserError, match='No corpus at .*/none'):
     command.main(None)
 

@@ -140,12 +140,13 @@ def test_a_mask_is_filled_by_name_of_the_mask_or_its_token(run, tmp_path):
 DRIVER = """
 import os, sys, time
 from bertzoo_jax import export
+from bertzoo_jax.common import folders
 workdir, out, marker = sys.argv[1:]
-finish = export.install
+finish = folders.install
 def stop(*args):
   open(marker, 'w').close()
   time.sleep(600)
-export.install = stop if marker else finish
+folders.install = stop if marker else finish
 export.export(workdir, out)
 """
 

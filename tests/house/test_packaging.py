@@ -1,16 +1,31 @@
 """The files that a wheel of this repository installs."""
 
+import importlib
+import importlib.util
 import os
 import pathlib
 import runpy
 import subprocess
 import sys
+import types
 
 import pytest
 import setuptools
+from bertzoo_jax.assembly import reports
 
 import bertzoo_jax
+from bertzoo_jax import convert
 from bertzoo_jax import demo
+from bertzoo_jax import export
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import hub
+from bertzoo_jax.common import storage
+from bertzoo_jax.corpus import beam
+from bertzoo_jax.preflight.tpu import program
+from bertzoo_jax.runs import metrics
+from bertzoo_jax.text import sentences
+from bertzoo_jax.words import chinese
+from bertzoo_jax.words.similar import providers
 from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -25,6 +40,59 @@ def setup(monkeypatch):
   monkeypatch.setattr(setuptools, 'setup', lambda **arguments: given.update(arguments))
   runpy.run_path('setup.py')
   return given
+
+
+def _tracked(workdir, **which):
+  metrics.Trackers(workdir, 0, {}, **{'tensorboard': False, 'wandb': '', **which}).close()
+
+
+def _idle(chip):
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(reports, 'jax', types.SimpleNamespace(**IDLE))
+    patch.setattr(reports.hardware_utils, 'has_visible_nvidia_gpu', lambda: chip == 'gpu')
+    seen = lambda: (4 * (chip == 'tpu'), '0x0063')
+    patch.setattr(reports.hardware_utils, 'num_available_tpu_chips_and_device_id', seen)
+    print(*reports.idle_chips())
+
+
+OUTSIDE = types.SimpleNamespace(name='an architecture outside')
+IDLE = dict(default_backend=lambda: 'cpu', config=types.SimpleNamespace(jax_platforms=None))
+
+
+@pytest.mark.parametrize(
+  'extra, missing, use',
+  [
+    ('hf', 'torch', lambda: convert._read(pathlib.Path('pytorch_model.bin'))),
+    ('hf', 'transformers', lambda: export._verify(None, OUTSIDE, *5 * [None])),
+    ('zh', 'jieba', chinese.load),
+    ('zh', 'gensim', lambda: providers.trained(None, None, None)),
+    ('datasets', 'datasets', lambda: hub.data('hf:a/b')),
+    ('sentencex', 'sentencex', sentences._sentencex),
+    ('beam', 'apache_beam', lambda: beam.run(None, 1, 'out', None, [], print)),
+    ('wandb', 'wandb', lambda: _tracked('run', wandb='project')),
+    ('tpu', 'google.cloud.storage', lambda: _tracked('gs://b/run', tensorboard=True)),
+    ('tpu', 'gcsfs', lambda: storage.asked(lambda: importlib.import_module('gcsfs'), 'gs://b')),
+    ('tpu', 'libtpu', program.prepare),
+    ('tpu', None, lambda: _idle('tpu')),
+    ('gpu', None, lambda: _idle('gpu')),
+  ],
+)
+def test_what_is_missing_without_an_extra_is_said_with_its_name(
+  setup, monkeypatch, capsys, tmp_path, extra, missing, use
+):
+  assert extra in setup['extras_require']
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.delenv('TPU_LIBRARY_PATH', raising=False)
+  find = importlib.util.find_spec
+  found = lambda name, *rest: None if name == missing else find(name, *rest)
+  monkeypatch.setattr(importlib.util, 'find_spec', found)
+  monkeypatch.setitem(sys.modules, missing or 'nothing', None)  # importing it fails
+  try:
+    use()
+    message = ''
+  except errors.UserError as e:
+    message = str(e)
+  assert f"pip install 'bertzoo-jax[{extra}]'" in message + capsys.readouterr().out
 
 
 def test_a_wheel_installs_one_top_level_package(setup):

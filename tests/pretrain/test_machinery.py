@@ -30,7 +30,7 @@ def resolved(kind, kept=None, steps=10_000, layers=12, **changes):
   made = asked.config(phases=((steps, {}),), encoder__num_layers=layers, **changes)
   run = machinery.resolved(resolve.run(made), 300, on(kind), kept)
   assert run.phases[0].config.run.to_dict() == run.config.run.to_dict()
-  return tuple(run.config.run[field] for field in machinery.FIELDS)
+  return tuple(run.config.run[field] for field in ('kernels', 'unroll', 'remat', 'dtype'))
 
 
 @pytest.mark.parametrize(
@@ -54,13 +54,32 @@ def resolved(kind, kept=None, steps=10_000, layers=12, **changes):
 )
 def test_auto_becomes_the_fastest_choice_of_a_device_and_a_value_wins(kind, expected, given):
   given = {'run__remat': 'auto', 'encoder__attention_dropout': 0.0, **given}
-  assert resolved(kind, **given) == expected
+  assert resolved(kind, **given)[:3] == expected
+
+
+@pytest.mark.parametrize(
+  'kind, flags, expected',
+  [
+    ('cpu', 'flags : sse avx2 fma avx512f', 'float32'),
+    ('cpu', '', 'float32'),
+    ('cpu', 'flags : avx2 avx512_bf16', 'bfloat16'),
+    ('cpu', 'flags : amx_bf16 amx_tile', 'bfloat16'),
+    ('cpu', 'Features : asimd i8mm bf16 dgh', 'bfloat16'),
+    ('NVIDIA H200', 'flags : avx2', 'bfloat16'),
+    ('TPU v4', 'flags : avx2', 'bfloat16'),
+  ],
+)
+def test_products_are_of_bfloat16_where_the_device_has_them(monkeypatch, kind, flags, expected):
+  monkeypatch.setattr(machinery, 'cpu', lambda: flags)
+  assert resolved(kind, run__dtype='auto')[3] == expected
+  assert resolved(kind, {'run.dtype': 'float32'}, run__dtype='auto')[3] == 'float32', 'kept'
+  assert resolved(kind, {'run.dtype': 'float32'}, run__dtype='bfloat16')[3] == 'bfloat16'
 
 
 def test_values_of_the_run_so_far_win_over_the_devices_but_not_over_the_config():
   kept = {'run.unroll': 3, 'run.remat': 'auto', 'run.kernels': 'xla', 'run.keep': 7}
-  assert resolved('TPU v4', kept, run__remat='auto') == ('xla', 3, 'none')
-  assert resolved('TPU v4', kept, run__unroll=0, run__kernels='xla') == ('xla', 0, 'none')
+  assert resolved('TPU v4', kept, run__remat='auto')[:3] == ('xla', 3, 'none')
+  assert resolved('TPU v4', kept, run__unroll=0, run__kernels='xla')[:3] == ('xla', 0, 'none')
   other = dict(run__dtype='float32', encoder__attention_dropout=0.0)
   assert resolved('NVIDIA H200', {'run.kernels': 'cudnn'}, **other)[0] == 'xla', 'it has 16 bits'
   with pytest.raises(errors.UserError, match="config.run.unroll is 'all'"):
@@ -135,7 +154,7 @@ def test_a_workdir_records_the_values_of_auto_and_a_resumed_run_keeps_them(world
     written = json.loads((tmp_path / 'config.json').read_text())['run']
     line = ' · '.join(f'{field} {written[field]}' for field in machinery.FIELDS)
     assert f'machinery {line}\n' in capsys.readouterr().out
-    return tuple(written[field] for field in machinery.FIELDS)
+    return tuple(written[field] for field in ('kernels', 'unroll', 'remat'))
 
   assert run() == ('xla', 1, 'none')
   assert run(**{'run.unroll': 2, 'run.remat': 'full'}) == ('xla', 2, 'full'), 'explicit values win'

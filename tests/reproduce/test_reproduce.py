@@ -19,12 +19,12 @@ from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.configs.tables import paper
 from bertzoo_jax.finetune import jobs as running
-from bertzoo_jax.reproduce import __main__ as command
 from bertzoo_jax.reproduce import budget
 from bertzoo_jax.reproduce import cost
 from bertzoo_jax.reproduce import curves
 from bertzoo_jax.reproduce import page
 from bertzoo_jax.reproduce import plan
+from bertzoo_jax.reproduce import rows as command
 from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -234,7 +234,7 @@ def start(workdir, independent=False):
   )
   code = (
     'import small_table\n'
-    'from bertzoo_jax.reproduce import __main__ as command\n'
+    'from bertzoo_jax.reproduce import rows as command\n'
     'config = small_table.get_config()\n'
     f'{more if independent else ""}'
     f'command.reproduce(config.lock(), {str(workdir)!r}, task_dir={SAMPLE!r})\n'

@@ -107,8 +107,8 @@ def prepare() -> None:
     )
   if importlib.util.find_spec('libtpu') is None and not os.environ.get('TPU_LIBRARY_PATH'):
     raise errors.UserError(
-      'The TPU compiler (libtpu) is not installed here: pip install -c constraints.txt -e '
-      "'.[tpu]', or run the same line on a TPU VM; no chip is needed."
+      f'The TPU compiler (libtpu) is not installed here: {errors.install("tpu")}, or run the same '
+      'line on a TPU VM; no chip is needed.'
     )
   for name, value in _ENVIRONMENT.items():
     os.environ.setdefault(name, value)

@@ -70,7 +70,7 @@ def vectors(counted, tokenizer, file):
 def trained(counted, tokenizer, file):
   """The nearest by cosine of word2vec vectors of the corpus (gensim; reproducible)."""
   del tokenizer, file
-  with errors.needing('Training word vectors needs gensim: pip install "bertzoo_jax[zh]"'):
+  with errors.needing('Training word vectors needs gensim', 'zh'):
     from gensim import models
   often = counted.counts >= _LEAST
   words_NM = counted.words[often]

@@ -1,0 +1,166 @@
+"""Fine-tunes the tasks of a config, and writes their table and predictions."""
+
+import math
+
+import jax
+
+from bertzoo_jax import tasks
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import storage
+from bertzoo_jax.experiment import train
+from bertzoo_jax.finetune import plan
+from bertzoo_jax.finetune import rows
+from bertzoo_jax.finetune import table
+from bertzoo_jax.finetune import work
+from bertzoo_jax.objectives import objective
+from bertzoo_jax.pretrained import loading
+from bertzoo_jax.runs import checkpoint
+from bertzoo_jax.runs import curve
+from bertzoo_jax.runs import distributed
+from bertzoo_jax.runs import lock
+from bertzoo_jax.runs import preemption
+from bertzoo_jax.runs import workdir as workdirs
+from bertzoo_jax.tasks import judged
+from bertzoo_jax.tasks import submission
+
+
+def finetune(
+  config, workdir: str, *, init: str, task_dir: str = '.', predict: str | None = None, devices=None
+) -> list[table.Line] | None:
+  """Fine-tunes all tasks of a config; the lines of the table, or None if it was asked to stop.
+
+  Args:
+    config: a fine-tuning (configs/tasks/), or several as `suite`.
+    workdir: folder for all runs; one that holds runs of this config is resumed.
+    init: address of the weights.
+    task_dir: folder of the tasks' files.
+    predict: a further file without labels; the best run of each task predicts it.
+    devices: to run on; None for all.
+
+  Raises:
+    UserError: anything that does not fit, before anything is written.
+    TryAgain, Stopped: see pretrain.
+  """
+  distributed.join()
+  if jax.process_count() > 1:
+    raise errors.UserError(
+      f'Fine-tuning runs on one host, and this run has {jax.process_count()}: start it on one of '
+      'them, without JAX_COORDINATOR_ADDRESS.'
+    )
+  suite = plan.tasks(config)
+  workdirs.check_unlike(workdir, workdirs.A_CORPUS, ('config.json', 'a run'))
+  found, majority = [], {}
+  with preemption.Preemption().listening() as notice, workdirs.writable(workdir) as workdir:
+    with lock.hold(workdir):
+      weights = plan.weights(init)
+      tokenizer = loading.tokenizer_of(weights[0])
+      for name, own in suite.items():
+        plan.check(own, weights[0], f'config.suite.{name}' if 'suite' in config else 'config')
+      if objective.one_way(weights[0].params, weights[0].learned):
+        _say('note: these weights were trained from left to right; here tokens see both sides')
+      best = {}
+      for name, own in suite.items():
+        train.start_devices(own)
+        task = _opened(name, suite, task_dir, tokenizer, weights[0])
+        if task is None:
+          continue
+        unlabelled = None if predict is None else task.read(predict)
+        if own.init and own.init not in best:
+          _say(f'{name}: the paper begins with the best run of {own.init}, here it is --init')
+        begun = weights
+        if own.init in best:
+          begun = plan.weights(best[own.init])
+          own = own.copy_and_resolve_references().unlock()
+          own.init_layers = ''  # they were taken when that run began
+        runs = plan.runs(name, own, task, begun, workdir)
+        for run in runs:
+          workdirs.check_same_run(run.folder, run.experiment, task.hash)
+        _say(f'{name} · begins with {", ".join(w.address for w in begun)}\n{task.report()}')
+        by_address = {w.address: w for w in begun}
+        results = work.all_of(runs, task, by_address, notice, devices or jax.devices(), _say)
+        if results is None:
+          _say('stopped: run the same line to resume')
+          return None
+        number = work.best(results, task.sign)
+        chosen = runs[number]
+        best[name] = f'{chosen.folder}@{results[number]["step"]}'
+        majority[name] = work.majority(task, own.metrics[0])
+        found += table.lines(name, own.metrics, results, task.sign)
+        with work.fitting(chosen.folder):
+          _write(name, own, task, chosen, results, begun, workdir)
+        if unlabelled is not None:
+          _predict(predict, unlabelled, task, chosen, workdir)
+      if not found:
+        raise errors.UserError(
+          f'No task of the config has files of its own in --task_dir {task_dir}: give the folder '
+          f'that holds {", ".join(_folders(suite))}, or one with a folder for each task, '
+          f'{", ".join(own.name for own in suite.values())}.'
+        )
+      text = table.markdown(found, majority)
+      storage.write_text(storage.path(workdir) / 'table.md', text)
+      storage.write_json(storage.path(workdir) / 'table.json', _json(found, majority))
+      lines = [f'best of {name}: {where}' for name, where in best.items()]
+      lines += [
+        f'next: python -m bertzoo_jax.export --workdir {w} --out DIR' for w in best.values()
+      ]
+      _say('\n'.join(['', text, *lines]))
+  return found
+
+
+def _opened(name, suite, task_dir, tokenizer, weights):
+  """The task; None if it is one of several and its files are not there."""
+  if len(suite) > 1:
+    task_dir, why = tasks.located(suite[name], task_dir, suite.values())
+    if why:
+      _say(f'{name} is left out. {why}')
+      return None
+  return work.opened(suite[name], task_dir, tokenizer, weights)
+
+
+def _write(name, config, task, chosen, results, begun, workdir):
+  """The submission of the best run, and the curve over the steps of pretraining."""
+  folder = storage.path(workdir) / name
+  if len(begun) > 1:
+    points = [
+      (one.step, task.sign * max(task.sign * score for score in scores))
+      for one in begun
+      if (scores := [r['score'] for r in results if r['init'] == one.address and not r['diverged']])
+    ]
+    level = work.majority(task, config.metrics[0])
+    _say(curve.draw(points, 0.0 if math.isnan(level) else level, 'majority'))
+    storage.write_json(folder / 'steps.json', [list(p) for p in points])
+  said = work.predictions(chosen.folder)
+  for split in said:
+    if split.startswith('dev'):
+      rows = judged.rows(task, task.splits[split], said[split])
+      storage.write_text(folder / f'{split}.tsv', submission.tab_separated(rows))
+      if task.kind.labelled:
+        storage.write_text(folder / f'{split}.md', judged.page(split, task, rows))
+      _say(f'predictions of {split} beside the right answers: {folder / split}.tsv')
+    if split.startswith('test'):
+      submission.predictions(folder / f'{split}.jsonl', task, task.splits[split], said[split])
+    if split in config.submission:
+      file = storage.path(workdir) / 'submission' / config.submission[split]
+      submission.benchmark(file, task, task.splits[split], said[split])
+
+
+def _predict(file, split, task, chosen, workdir):
+  """Writes the best run's predictions of a file without labels. split: its rows."""
+  params, _, _ = checkpoint.load_params(str(chosen.folder))
+  said = rows.outputs(chosen.resolved, params, split, task)
+  out = storage.path(workdir) / chosen.name / f'{storage.path(file).name}.predictions.jsonl'
+  submission.predictions(out, task, split, said)
+  _say(f'{len(split.source):,} predictions are in {out}')
+
+
+def _json(found, majority):
+  return [{**line._asdict(), 'majority': majority[line.task]} for line in found]
+
+
+def _folders(suite):
+  names = (c.source.files.train for c in suite.values() if 'files' in c.source)
+  return dict.fromkeys(name.split('|')[0] for name in names)
+
+
+def _say(text):
+  print(text, flush=True)
