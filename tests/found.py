@@ -36,9 +36,11 @@ def last_phase(config):
   return configuration.phases(config)[-1].config
 
 
-# Configs of parts that are not of the package, by the full names of their modules.
+# Configs of encoders that are not of the package, by the full names of their modules.
 OUTSIDE = tuple(
-  f'tests.outside.{p.stem}' for p in sorted((ROOT / 'tests/outside').glob('*_config.py'))
+  f'tests.outside.{p.stem}'
+  for p in sorted((ROOT / 'tests/outside').glob('*_config.py'))
+  if 'PARAMETERS' in p.read_text(encoding='utf-8')
 )
 
 

@@ -7,7 +7,7 @@ import jax
 import ml_collections
 
 from bertzoo_jax.finetune import suite as command
-from configs import parts
+from bertzoo_jax import parts
 from configs.tasks import own
 from tests.outside import ratings_config
 from tests.pretrained import test_loading as made
