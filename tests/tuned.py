@@ -6,8 +6,8 @@ import random
 import jax
 import ml_collections
 
-from bertzoo_jax.finetune import suite as command
 from bertzoo_jax import parts
+from bertzoo_jax.finetune import suite as command
 from configs.tasks import own
 from tests.outside import ratings_config
 from tests.pretrained import test_loading as made

@@ -11,7 +11,7 @@ import types
 
 import pytest
 import setuptools
-from bertzoo_jax.assembly import reports
+from bertzoo_jax.experiment import reports
 
 import bertzoo_jax
 from bertzoo_jax import convert
