@@ -11,7 +11,6 @@ import types
 
 import pytest
 import setuptools
-from bertzoo_jax.experiment import reports
 
 import bertzoo_jax
 from bertzoo_jax import convert
@@ -21,6 +20,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import hub
 from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import beam
+from bertzoo_jax.experiment import reports
 from bertzoo_jax.preflight.tpu import program
 from bertzoo_jax.runs import metrics
 from bertzoo_jax.text import sentences
