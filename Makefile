@@ -92,18 +92,28 @@ test: $(DEV)  ## the tests
 test-slow: $(DEV)  ## the long proofs: many kills, 50 million sentences
 	@"$(PY)" -m pytest -q -m slow tests
 
+# $(call install,ENVIRONMENT,packages): by uv where it is, else by pip.
+define install
+	uv=$$(command -v uv || ls "$(VENV)-uv/bin/uv" 2>/dev/null || true)
+	if [ -n "$$uv" ]; then
+	  "$$uv" pip install --quiet --python $(1)/bin/python $(2)
+	else
+	  PYTHONWARNINGS=ignore $(1)/bin/python -m pip install --quiet --disable-pip-version-check $(2)
+	fi
+endef
+
 # Directories of Hugging Face under the last transformers 4, in an environment of its own.
 OLD := $(VENV)-hf4
 $(OLD)/.ready: $(DEV)
 	@"$(PY)" -m venv --clear $(OLD)
 	grep -Ev '^(transformers|sentence-transformers|tokenizers|huggingface_hub|datasets|fsspec)==' constraints.txt > $(OLD)/constraints.txt
-	PYTHONWARNINGS=ignore $(OLD)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  -c $(OLD)/constraints.txt -e '.[dev]' transformers==4.57.6
+	$(call install,$(OLD),-c $(OLD)/constraints.txt -e '.[dev]' transformers==4.57.6)
 	touch $@
 
 test-hf4: $(OLD)/.ready  ## what is exported and read, with transformers 4.57.6
 	@USE_TF=0 $(OLD)/bin/python -m pytest -q -n $(JOBS) --dist loadfile tests/hf tests/export/test_export_row_heads.py \
-	  tests/export/test_convert.py tests/export/test_export_traps.py tests/export/test_export_crossings.py
+	  tests/export/test_convert.py tests/export/test_export_traps.py tests/export/test_export_crossings.py \
+	  tests/tokenizers/test_growth.py
 
 test-tools: $(OLD)/.ready  ## every tool on every family's export, with transformers 4.57.6 and the newest
 	@for python in "$(PY)" $(OLD)/bin/python; do
@@ -116,9 +126,8 @@ test-gpu-pins: $(DEV)  ## kernels and train step with jax 0.11.2
 	@if [ ! -e $(PINS)/.ready ]; then
 	  "$(PY)" -m venv --clear $(PINS)
 	  grep -Ev '^(jax|jaxlib|libtpu)==' constraints.txt > $(PINS)/constraints.txt
-	  PYTHONWARNINGS=ignore $(PINS)/bin/python -m pip install --quiet --disable-pip-version-check \
-	    -c $(PINS)/constraints.txt jax==0.11.2 flax optax orbax-checkpoint ml_collections tokenizers \
-	    sentencepiece pyarrow rich safetensors matplotlib scipy pytest pytest-xdist
+	  $(call install,$(PINS),-c $(PINS)/constraints.txt jax==0.11.2 flax optax orbax-checkpoint \
+	    ml_collections tokenizers sentencepiece pyarrow rich safetensors matplotlib scipy pytest pytest-xdist)
 	  touch $(PINS)/.ready
 	fi
 	PYTHONPATH=. $(PINS)/bin/python -m pytest -q -n $(JOBS) --dist loadfile tests/kernels tests/training/test_step.py

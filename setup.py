@@ -48,10 +48,8 @@ compiler = f'libtpu>=0.0.52; {linux_x86}'  # of TPU programs: preflight, without
 # prepare --runner=beam; it holds protobuf and pyarrow back by a version
 beam = ['apache-beam>=2.60']
 
+# bertzoo_jax/configs is a link to configs/
 packages = setuptools.find_packages(include=['bertzoo_jax', 'bertzoo_jax.*'])
-# in a clone it leads to configs/, which is installed in its place
-packages.remove('bertzoo_jax.configs')
-configs = setuptools.find_packages(include=['configs', 'configs.*'])
 
 setuptools.setup(
   name='bertzoo-jax',
@@ -59,8 +57,8 @@ setuptools.setup(
   description='Pretraining encoder language models (BERT to XLNet) in JAX on TPUs',
   license='Apache-2.0',
   python_requires='>=3.12',
-  packages=[*packages, *(f'bertzoo_jax.{name}' for name in configs), 'bertzoo_jax.sample'],
-  package_dir={'bertzoo_jax.configs': 'configs', 'bertzoo_jax.sample': 'data/sample'},
+  packages=[*packages, 'bertzoo_jax.sample'],
+  package_dir={'bertzoo_jax.sample': 'data/sample'},
   entry_points={'console_scripts': ['bertzoo = bertzoo_jax.__main__:main']},
   package_data={
     'bertzoo_jax.sample': ['federalist.txt', 'sherlock.txt', 'time_machine.txt'],  # of the demo

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import ml_collections
 import numpy as np
 
-from bertzoo_jax import assembly
 from bertzoo_jax.common import storage
+from bertzoo_jax.experiment import build
+from bertzoo_jax.experiment import resolve
 from bertzoo_jax.preflight.tpu import chips
 from bertzoo_jax.preflight.tpu import program
 from bertzoo_jax.training import data
@@ -71,22 +72,13 @@ def train_step(
       config[section][field] = type(config[section][field])(value)
   config = ml_collections.ConfigDict(config).lock()
   predictions = PREDICTIONS[length]
-  features = {k: ((rows, length), np.int32) for k in ('input_ids', 'segment_ids', 'pack_ids')}
+  features = {k: ((rows, length), np.int32) for k in ('input_ids', 'token_type_ids', 'segment_ids')}
   features |= {k: ((rows, predictions), np.int32) for k in ('masked_positions', 'masked_targets')}
   features['masked_weights'] = ((rows, predictions), np.float32)
-  stand_in = data.Data(
-    {},
-    VOCABULARY[name],
-    None,
-    None,
-    {},
-    lambda phase: data.PhaseData(features, None, None, None),
-    None,
-    None,
-  )
+  stand_in = data.Data({}, VOCABULARY[name], {0: data.PhaseData(features)})
   over = sharding.mesh(mesh, program.devices(slice_)[: int(np.prod(mesh))])
-  run = assembly.resolve(config)
-  return program.train_step(assembly.phase_run(run, run.phases[0], stand_in, over, 1000))
+  run = resolve.run(config)
+  return program.train_step(build.phase_run(run, run.phases[0], stand_in, over))
 
 
 def at_depth(low: tuple[int, dict], high: tuple[int, dict], layers: int) -> dict:

@@ -27,11 +27,11 @@ import transformers
 
 from bertzoo_jax import export
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import weights
 from bertzoo_jax.model import encoder as encoders
-from configs import parts
 
 SHARING = {'token': 'es', 'none': 'none', 'added': 'gdes'}  # our name: theirs
 WORDS = 'encoder/embeddings/word/embedding'

@@ -83,11 +83,11 @@ def make(args, folder):
 
 def opened(args, folder):
   """(Job, tasks.Task, Pretrained) of our side."""
+  from bertzoo_jax import parts
   from bertzoo_jax import pretrained
   from bertzoo_jax import tokenizers
   from bertzoo_jax.finetune import plan
   from bertzoo_jax.finetune import work
-  from configs import parts
   from configs.tasks import own
 
   config = own.get_config('classify')
@@ -111,7 +111,8 @@ def opened(args, folder):
 
 def ours(args, folder):
   """Times at which the batches of two epochs were asked for."""
-  from bertzoo_jax.assembly import run as trainings
+  import jax
+
   from bertzoo_jax.finetune import work
   from bertzoo_jax.runs import preemption
   from bertzoo_jax.tasks import batches
@@ -124,14 +125,10 @@ def ours(args, folder):
     return make_batch(split, step, **kw)
 
   batches.train_batch = timed
-  data = work.data_of(run.experiment, task, weights)
-  times.clear()
   notice = preemption.Preemption()
-  trained = lambda where: trainings.train(
-    run.resolved, where, lambda: data, init=run.init, notice=notice, show=False
-  )
   with tempfile.TemporaryDirectory() as where:
-    trained(where)
+    run = run._replace(folder=pathlib.Path(where))
+    work._trained(run, run.resolved, task, weights, notice, jax.devices(), False)
   return times
 
 
@@ -159,8 +156,8 @@ def theirs(args, folder):
     tensors.append(
       {
         'input_ids': torch.from_numpy(np.asarray(batch['input_ids'], np.int64)),
-        'token_type_ids': torch.from_numpy(np.asarray(batch['segment_ids'], np.int64)),
-        'attention_mask': torch.from_numpy(np.asarray(batch['pack_ids'] > 0, np.int64)),
+        'token_type_ids': torch.from_numpy(np.asarray(batch['token_type_ids'], np.int64)),
+        'attention_mask': torch.from_numpy(np.asarray(batch['segment_ids'] > 0, np.int64)),
         'labels': torch.from_numpy(np.asarray(batch['labels'], np.int64)),
       }
     )

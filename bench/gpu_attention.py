@@ -31,9 +31,9 @@ def ours(a):
   import jax
   import jax.numpy as jnp
 
-  from bertzoo_jax import assembly
   from bertzoo_jax import kernels
   from bertzoo_jax.common import row_keys
+  from bertzoo_jax.experiment import build
   from bertzoo_jax.model import attention
   from bertzoo_jax.model import disentangled_attention as disentangled
   from bertzoo_jax.model import layers
@@ -42,7 +42,7 @@ def ours(a):
 
   device, dtype = jax.devices()[0], jnp.bfloat16
   chosen = kernels.choose('auto', device, a.dropout, True, dtype)
-  ops = assembly.operations_on(sharding.mesh((1, 1, 1), [device]), chosen, ())
+  ops = build.operations_on(sharding.mesh((1, 1, 1), [device]), chosen, ())
   module = disentangled.DisentangledAttention(
     HEADS, a.dropout, layers.initializer('normal', 0.02), dtype, True, True, True, True
   )
@@ -52,7 +52,7 @@ def ours(a):
   draw = np.random.default_rng(0)
   x = jnp.asarray(draw.normal(size=(rows, a.length, WIDTH)), dtype)
   table = jnp.asarray(draw.normal(size=(len(used), WIDTH)), jnp.float32)
-  visible = attention.of_batch({'pack_ids': jnp.ones((rows, a.length), jnp.int32)})
+  visible = attention.of_batch({'segment_ids': jnp.ones((rows, a.length), jnp.int32)})
   keys = row_keys.join(jnp.zeros((rows, 2), jnp.uint32), jax.random.key(0))
 
   def apply(params, x, table, keys):

@@ -32,12 +32,14 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 
 import numpy as np  # noqa: E402
 
+from bertzoo_jax import parts  # noqa: E402
 from bertzoo_jax.batches import ahead  # noqa: E402
 from bertzoo_jax.batches import pipeline  # noqa: E402
 from bertzoo_jax.corpus import corpus as corpora  # noqa: E402
+from bertzoo_jax.experiment import build
+from bertzoo_jax.experiment import resolve
 from bertzoo_jax.words import similar  # noqa: E402
 from bertzoo_jax.words import word_marks  # noqa: E402
-from configs import parts  # noqa: E402
 
 V, SPECIAL = 30522, dict(pad=0, unk=100, cls=101, sep=102, mask=103)
 CONTINUING = 0.25  # share of the tokens
@@ -189,14 +191,13 @@ def train_step(text):
   import jax
   import ml_collections
 
-  from bertzoo_jax import assembly
   from bertzoo_jax.training import step as steps
   from configs import bert
 
   config = ml_collections.ConfigDict(bert.get_config('tiny')).unlock()
   config.length, config.batch_size, config.encoder.max_positions = 128, 32, 128
-  run = assembly.resolve(config.lock())
-  made = run.network(run.phases[0], V)
+  run = resolve.run(config.lock())
+  made = build.network(run, run.phases[0], V)
   batch = pipeline.of_phase(text, run.phases[0]).batch(0)
   state = jax.jit(lambda: steps.init(made.objective, made.tx, 0, 32))()
   update = jax.jit(steps.make_train_step(made.objective, made.tx, made.schedule, seed=0))

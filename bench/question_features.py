@@ -34,16 +34,16 @@ def arguments():
 
 def ours(examples, tokenizer):
   """(tokens, places of the answers) of all rows."""
+  from bertzoo_jax import parts
+  from bertzoo_jax.parts import named
   from bertzoo_jax.tasks import features
   from bertzoo_jax.tasks import frames
-  from configs.tasks import parts
 
   frame = frames.Frame(
     'cls:0 A:0 sep:0', 'cls:0 A:0 sep:0 B:1 sep:1', dict(tokenizer.special), 2, LENGTH
   )
-  section = parts.question_windows(doc_stride=STEP, max_question=QUESTION).to_dict()
-  section.pop('name')
-  rows = features.BY_NAME['question_windows'](examples, None, tokenizer, frame, **section)
+  section = parts.question_windows(doc_stride=STEP, max_question=QUESTION)
+  rows = named.build(section, features.BY_NAME, 'features', examples, None, tokenizer, frame)
   return len(rows.ids), rows.labels
 
 
@@ -89,11 +89,13 @@ def main():
   os.environ['TOKENIZERS_PARALLELISM'] = 'true'
   import transformers
 
+  from bertzoo_jax import parts
   from bertzoo_jax import tokenizers
+  from bertzoo_jax.parts import named
   from bertzoo_jax.tasks.reading import sources
-  from configs import parts
 
-  source = sources.BY_NAME['squad']('', files={'train': args.file}, leave_out=(), dev_share=0.1)
+  section = parts.squad(files={'train': args.file})
+  source = named.build(section, sources.BY_NAME, 'source', '')
   examples = source.splits['train']
   examples = examples.take(list(range(len(examples))) * args.times)
   with tempfile.TemporaryDirectory() as folder:

@@ -26,12 +26,12 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 
 import numpy as np  # noqa: E402
 
+from bertzoo_jax import parts  # noqa: E402
 from bertzoo_jax.common import storage  # noqa: E402
 from bertzoo_jax.corpus import corpus as corpora  # noqa: E402
-from configs import parts  # noqa: E402
 
 V, SPECIAL = 30522, dict(pad=0, unk=100, cls=101, sep=102, mask=103)
-FORMATS = {c.__name__: c for c in parts.SECTIONS['format']}
+FORMATS = parts.SECTIONS['format']
 DISTINCT = 8  # shards that are written; the others are links to these
 
 
@@ -107,7 +107,7 @@ def measure(folder, name, length, rows):
   lap('open')
   pipe = pipeline.build(
     corpus,
-    format=FORMATS[name](),
+    format=parts.section(FORMATS[name]),
     masking=parts.whole_word(),
     length=length,
     batch_size=rows,

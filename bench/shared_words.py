@@ -25,9 +25,9 @@ def segments(batches, special):
   out = ([], [])
   for batch in batches:
     ids_BL = np.asarray(generators.fill(batch, batch['masked_targets'])[0])
-    text_BL = (batch['pack_ids'] > 0) & ~np.isin(ids_BL, special)
+    text_BL = (batch['segment_ids'] > 0) & ~np.isin(ids_BL, special)
     for side in (0, 1):
-      here_BL = text_BL & (batch['segment_ids'] == side)
+      here_BL = text_BL & (batch['token_type_ids'] == side)
       out[side].extend(ids[here].tolist() for ids, here in zip(ids_BL, here_BL))
   return out
 

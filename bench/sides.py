@@ -133,8 +133,8 @@ def make_batch(a):
   )
   batch = dict(
     input_ids=np.where(real, rng.integers(1000, vocab, real.shape), 0).astype(np.int32),
-    segment_ids=((np.arange(a.length) >= a.length // 2) & real).astype(np.int32),
-    pack_ids=real.astype(np.int32),
+    token_type_ids=((np.arange(a.length) >= a.length // 2) & real).astype(np.int32),
+    segment_ids=real.astype(np.int32),
     masked_positions=positions.astype(np.int32),
     masked_targets=rng.integers(1000, vocab, positions.shape).astype(np.int32),
     masked_weights=np.ones(positions.shape, np.float32),
@@ -155,17 +155,17 @@ def ours(a):
   import jax
   import jax.numpy as jnp
 
-  from bertzoo_jax import assembly
   from bertzoo_jax import kernels
   from bertzoo_jax import objectives
+  from bertzoo_jax import parts
   from bertzoo_jax.common import trees
+  from bertzoo_jax.experiment import build as experiments
   from bertzoo_jax.model import encoder as encoders
   from bertzoo_jax.training import optimizers
   from bertzoo_jax.training import phase_run
   from bertzoo_jax.training import schedules
   from bertzoo_jax.training import sharding
   from bertzoo_jax.training import step as steps
-  from configs import parts
 
   before = peak()
   encoder, objective = sections(a, parts)
@@ -180,9 +180,10 @@ def ours(a):
   device = jax.devices()[0]
   attention = encoder.attention_dropout, encoder.relative_attention, encoder.dtype
   chosen = kernels.choose('auto', device, *attention)
-  ops = assembly.operations_on(sharding.mesh((1, 1, 1), [device]), chosen, encoder.axes)
+  ops = experiments.operations_on(sharding.mesh((1, 1, 1), [device]), chosen, encoder.axes)
   objective = build(objectives, objective, encoder, ops=ops)
-  schedule = schedules.BY_NAME['linear_after_warmup'](10_000, learning_rate=1e-4, warmup=0)
+  line = parts.linear_after_warmup(learning_rate=1e-4, warmup=0)
+  schedule = build(schedules, line, 10_000)
   paths = trees.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
   tx = build(optimizers, parts.adamw(clip_norm=1.0, no_decay=(r'norm/', r'bias$')), schedule, paths)
   state = steps.init(objective, tx, 0, a.batch)
@@ -299,8 +300,9 @@ def theirs(a):
 
 def build(module, part, *positional, **fields):
   """The object that a section of a config makes."""
-  section = part.to_dict()
-  return module.BY_NAME[section.pop('name')](*positional, **fields, **section)
+  from bertzoo_jax.parts import named
+
+  return named.build(part, module.BY_NAME, 'part', *positional, **fields)
 
 
 # --- networks of transformers: (module, batch → loss) ---
@@ -317,7 +319,7 @@ def _bert(torch, fields, width, config, pretraining):
 
   def loss_of(b):
     out = model.bert(
-      input_ids=b['input_ids'], attention_mask=b['pack_ids'], token_type_ids=b['segment_ids']
+      input_ids=b['input_ids'], attention_mask=b['segment_ids'], token_type_ids=b['token_type_ids']
     )
     logits, pair = model.cls(_gather(out.last_hidden_state, b), out.pooler_output)
     return _masked_loss(torch, logits, b) + torch.nn.functional.cross_entropy(
@@ -339,7 +341,7 @@ def _albert(torch, fields, width, config, pretraining):
 
   def loss_of(b):
     out = model.albert(
-      input_ids=b['input_ids'], attention_mask=b['pack_ids'], token_type_ids=b['segment_ids']
+      input_ids=b['input_ids'], attention_mask=b['segment_ids'], token_type_ids=b['token_type_ids']
     )
     logits, pair = (
       model.predictions(_gather(out.last_hidden_state, b)),
@@ -364,7 +366,7 @@ def _electra(torch, fields, width, config, pretraining, masked_lm):
   generator.generator_lm_head.weight = discriminator.electra.embeddings.word_embeddings.weight
 
   def loss_of(b):
-    row = dict(attention_mask=b['pack_ids'], token_type_ids=b['segment_ids'])
+    row = dict(attention_mask=b['segment_ids'], token_type_ids=b['token_type_ids'])
     hidden = _gather(generator.electra(input_ids=b['input_ids'], **row).last_hidden_state, b)
     logits = generator.generator_lm_head(generator.generator_predictions(hidden))
     filled, replaced = _filled(torch, logits, b)
@@ -431,7 +433,7 @@ def _deberta_v3(torch, fields, width, config, encoder, masked_lm):
     logits = generator.cls(_gather(states, b))
     filled, replaced = _filled(torch, logits, b)
     words = torch.nn.functional.embedding(filled, theirs.weight.detach()) + own(filled)
-    hidden = discriminator(inputs_embeds=words, attention_mask=b['pack_ids']).last_hidden_state
+    hidden = discriminator(inputs_embeds=words, attention_mask=b['segment_ids']).last_hidden_state
     scores = score(norm(hidden + hidden[:, :1]))[..., 0]
     return _detection_loss(torch, logits, scores, replaced, b)
 
@@ -475,7 +477,7 @@ def rows_of_checkout(torch, b):
   """The arguments of its forward pass."""
   labels = torch.full_like(b['input_ids'], -100)
   labels.scatter_(1, b['masked_positions'], b['masked_targets'])
-  return dict(input_ids=b['input_ids'], attention_mask=b['pack_ids'], labels=labels)
+  return dict(input_ids=b['input_ids'], attention_mask=b['segment_ids'], labels=labels)
 
 
 def _checkout(folder, torch, fields, width, config, *_):
@@ -519,7 +521,7 @@ def _xlnet(torch, fields, width, config, language_model):
       mems=[x.to(order.device) for x in memory],
       perm_mask=hidden.float(),
       target_mapping=torch.nn.functional.one_hot(at, length).float(),
-      token_type_ids=b['segment_ids'],
+      token_type_ids=b['token_type_ids'],
       use_mems=True,
     )
     memory = [x.detach() for x in out.mems]
@@ -540,7 +542,7 @@ def _modernbert(torch, fields, width, config, masked_lm):
     layer.attn.out_drop = torch.nn.Dropout(rate)
 
   def loss_of(b):
-    out = model.model(input_ids=b['input_ids'], attention_mask=b['pack_ids'])
+    out = model.model(input_ids=b['input_ids'], attention_mask=b['segment_ids'])
     return _masked_loss(torch, model.decoder(model.head(_gather(out.last_hidden_state, b))), b)
 
   return model, loss_of
@@ -569,8 +571,8 @@ def _decoded(model, positions, b, decode):
   """Vectors of the mask decoder at all places, as Microsoft's code computes them: the last layer
   twice, over the output of the layer before it.
   """
-  x, encoder = model.embeddings(input_ids=b['input_ids'], mask=b['pack_ids']), model.encoder
-  mask = encoder.get_attention_mask(b['pack_ids'])
+  x, encoder = model.embeddings(input_ids=b['input_ids'], mask=b['segment_ids']), model.encoder
+  mask = encoder.get_attention_mask(b['segment_ids'])
   of = dict(relative_pos=encoder.get_rel_pos(x), rel_embeddings=encoder.get_rel_embedding())
   for layer in encoder.layer[:-1]:
     x = layer(x, mask, **of)[0]
@@ -591,7 +593,7 @@ def _filled(torch, logits, b):
 
 def _detection_loss(torch, logits, scores, replaced, b):
   """The loss of both networks."""
-  real = b['pack_ids'].float()
+  real = b['segment_ids'].float()
   loss = torch.nn.functional.binary_cross_entropy_with_logits(
     scores.float(), replaced, weight=real, reduction='sum'
   )

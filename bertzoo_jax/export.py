@@ -34,6 +34,7 @@ from bertzoo_jax.hf import weights
 from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import step_folders
 from bertzoo_jax.runs import workdir as workdirs
+from bertzoo_jax.tasks import kinds
 
 # Tokens of the rows that are compared, of a network without a table of positions. Logits of longer
 # rows would take gigabytes.
@@ -134,7 +135,9 @@ def _write_network(
   if objective.one_way(weights.unflatten(whole), network.learned):  # it saw no mask
     config = {key: section for key, section in config.items() if key != 'masking'}
   special, files, own = _tokenizer(tokenizer, config, a, encoder, heads.in_paths(whole))
-  task = heads.task_of(config['objective'])
+  task = heads.Task()
+  if heads.in_paths(whole):
+    task = heads.task_of(config['objective'], kinds.of(config['objective']['name']))
   tensors, hf_json = convert(a, flat, encoder, special, task, aside)
   if network.learned != (objective.MASKED,):
     hf_json[hf_architecture.LEARNED] = list(network.learned)
@@ -168,6 +171,7 @@ def _write_network(
     aside=apart,
     average=average,
     base_models=workdirs.base_models(workdir),
+    outputs=task,
   )
   _write(directory / 'README.md', card.text(told))
   names = [*files, 'config.json', 'README.md', weights.WEIGHTS, *[weights.HEADS] * bool(aside)]
@@ -244,7 +248,7 @@ def _verify(directory, a, encoder, params, special, tokenizer, length):
   rows = verify.compare_logits(
     verify.our_logits(computed.encoder, params, batch),
     _read_again(directory, params, batch) if missing else verify.logits(directory, a, batch),
-    batch['pack_ids'],
+    batch['segment_ids'],
     computed.unread,
   )
   if a.tokens is not None and not missing:

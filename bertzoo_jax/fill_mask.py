@@ -50,8 +50,8 @@ def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:
     places = np.maximum(places - 1, 0)
   batch = {
     'input_ids': row.ids,
-    'segment_ids': row.segments,
-    'pack_ids': np.ones_like(row.ids),
+    'token_type_ids': row.segments,
+    'segment_ids': np.ones_like(row.ids),
     'masked_positions': places.astype(np.int32),
   }
   if 'query' in params['encoder']['embeddings']:  # nobody sees a mask

@@ -40,6 +40,7 @@ from bertzoo_jax.parts import ranges
 from bertzoo_jax.text import duplicates
 from bertzoo_jax.text import finding
 from bertzoo_jax.text import sentences
+from bertzoo_jax.tokenizers import growth
 from bertzoo_jax.words import similar as similar_lib
 from bertzoo_jax.words import word_marks
 
@@ -83,6 +84,7 @@ def prepare(
   filters=_NO_FILTERS,
   beam_args=None,
   about=None,
+  add=None,
 ) -> dict:
   """Makes (or finishes) the corpus `out`, and returns its manifest.
 
@@ -98,13 +100,15 @@ def prepare(
       machine.
     about: {'language', 'license'} of the text, recorded in the manifest and told by model cards.
       They may be added to a finished corpus, and change nothing else.
+    add: pieces that the tokenizer gets in addition: as many of those that save most tokens on the
+      text, or a file of words, one per line (tokenizers/growth.py).
 
   Raises:
     UserError: whatever the user can mend; nothing is overwritten then.
     OSError: a disk that is full, or refuses; `told` has the words.
   """
   out = storage.path(out)
-  plan, text, loaded = _begin(config, source, out, tokenizer, say, files, filters)
+  plan, text, loaded = _begin(config, source, out, tokenizer, say, files, filters, add)
   if done := _same_plan(out, plan):
     if not storage.is_remote(out):
       corpus.open(out).tokenizer()  # a corpus that lost a file is not finished
@@ -112,7 +116,7 @@ def prepare(
     _tidy(out)
     return _about(out, done, about or {})
   with _locked(out):
-    _tokenizer(out, plan, loaded, config, text, say)
+    _tokenizer(out, plan, loaded, config, text, say, add)
     for folder in (shards.PARTS, *corpus.SPLITS):
       (out / folder).mkdir(parents=True, exist_ok=True)
     text.save()
@@ -137,13 +141,15 @@ def prepare(
   return manifest
 
 
-def tokenizer_alone(config, source, out, tokenizer=None, say=print, filters=_NO_FILTERS) -> None:
+def tokenizer_alone(
+  config, source, out, tokenizer=None, say=print, filters=_NO_FILTERS, add=None
+) -> None:
   """Writes nothing but the tokenizer, into `out`; arguments and errors as of `prepare`."""
   out = storage.path(out)
-  _, text, loaded = _begin(config, source, out, tokenizer, say, _NO_FILES, filters)
+  _, text, loaded = _begin(config, source, out, tokenizer, say, _NO_FILES, filters, add)
   if _holds_other_files(out):
     raise errors.UserError(f'--out={out} is not empty: give a new folder for the tokenizer.')
-  loaded = loaded or _train(config, text, say)
+  loaded = _made(config, text, loaded, add, say)
   loaded.save(out)
   say(
     f'{out}: a {config.tokenizer.name} tokenizer of {loaded.vocab_size:,} pieces. Prepare a corpus '
@@ -154,7 +160,7 @@ def tokenizer_alone(config, source, out, tokenizer=None, say=print, filters=_NO_
 # --- the plan ---
 
 
-def _begin(config, source, out, tokenizer, say, files, filters):
+def _begin(config, source, out, tokenizer, say, files, filters, add):
   """(plan, text, the tokenizer given or None). Mistakes in any argument are reported now."""
   ranges.check(config)
   sentences.splitter(config.corpus.splitter, say)
@@ -163,8 +169,14 @@ def _begin(config, source, out, tokenizer, say, files, filters):
   word_marks.marker(config.corpus, (), files.phrases, files.entities)
   similar_lib.check_file(config.corpus, files.similar)
   found = [finding.find(s) for s in source]
-  loaded = tokenizers.load(tokenizer, config.tokenizer.to_dict()) if tokenizer else None
+  section = config.tokenizer.to_dict()
+  if add is None:
+    loaded = tokenizers.load(tokenizer, section) if tokenizer else None
+  else:
+    loaded = growth.base(tokenizer, section, add)
   plan = _plan(config, found, loaded, files, where, excluded)
+  if add is not None:
+    plan['tokenizer_hash'] += f' and {add if str(add).isdecimal() else storage.sha256(add)}'
   return plan, texts.Text(found, where, excluded, config.corpus, out, say), loaded
 
 
@@ -280,14 +292,29 @@ def _tidy(out) -> None:
 # --- the tokenizer ---
 
 
-def _tokenizer(out, plan, loaded, config, text, say) -> None:
-  """Writes the plan and the tokenizer: the one given, or one trained on documents of train."""
+def _tokenizer(out, plan, loaded, config, text, say, add) -> None:
+  """Writes the plan and the tokenizer, see `_made`."""
   if (out / 'tokenizer' / 'bertzoo.json').exists():  # an earlier attempt got that far
     tokenizers.load(out / 'tokenizer', config.tokenizer.to_dict())
     return
-  loaded = loaded or _train(config, text, say)
+  loaded = _made(config, text, loaded, add, say)
   storage.write_json(out / 'plan.json', plan)  # only now is there anything worth going on with
   loaded.save(out / 'tokenizer')
+
+
+def _made(config, text, loaded, add, say):
+  """The tokenizer given, with further pieces if they are asked for, or one trained on documents of
+  train.
+  """
+  if loaded is None:
+    return _train(config, text, say)
+  if add is None:
+    return loaded
+  joiner = sentences.splitter(config.corpus.splitter).joiner or '\n'
+  share = min(1.0, TOKENIZER_BYTES / text.size) if text.size else 1.0
+  with progress.Meter('reading for the tokenizer', text.bytes, say) as meter:
+    texts = _training_texts(text, config.corpus.held_out, share, joiner, meter)
+    return growth.grown(loaded, texts, add, config.tokenizer.vocab_size, say)
 
 
 def _train(config, text, say):
@@ -400,8 +427,8 @@ def _manifest(out, plan, config, dropped, records, repeated) -> dict:
     },
     unigrams_sha256=storage.write_array(out / 'unigrams.npy', unigrams),
     pieces_sha256=storage.write_array(out / 'pieces.npy', tokenizer.word_starts.astype(np.uint8)),
-    words={name: _words(name, records) for name in corpus.SPLITS},
-    report=report.of(records, dropped, repeated),
+    words={name: _sum('blanks', name, records) for name in corpus.SPLITS},
+    report=report.of(records, dropped, repeated, unigrams),
     plan=plan,
   )
   return manifest
@@ -423,15 +450,13 @@ def _part(out, index, kind):
 def _split(name, records) -> dict:
   mine = [r['splits'][name] for r in records if name in r['splits']]
   return {
-    **{key: sum(m[key] for m in mine) for key in ('documents', 'sentences', 'tokens', 'bytes')},
+    **{key: _sum(key, name, records) for key in ('documents', 'sentences', 'tokens', 'bytes')},
     'shards': [m['shard'] for m in mine],
   }
 
 
-def _words(name, records) -> int | None:
-  """Words by blanks of a split; None if an earlier version made one of its shards."""
-  counts = [r['splits'][name].get('blanks') for r in records if name in r['splits']]
-  return None if None in counts else sum(counts)
+def _sum(key, name, records) -> int:
+  return sum(r['splits'][name][key] for r in records if name in r['splits'])
 
 
 @contextlib.contextmanager
@@ -460,7 +485,7 @@ def main(_):
     given = _CONFIG.value, _SOURCE.value, _OUT.value, _TOKENIZER.value
     filters = Filters(tuple(_WHERE.value), tuple(_EXCLUDE.value))
     if _ONLY.value:
-      tokenizer_alone(*given, say, filters)
+      tokenizer_alone(*given, say, filters, _ADD.value)
       return
     prepare(
       *given,
@@ -470,6 +495,7 @@ def main(_):
       filters=filters,
       beam_args=shlex.split(_BEAM_ARGS.value) if _RUNNER.value == 'beam' else None,
       about=dict(language=_LANGUAGE.value, license=_LICENSE.value),
+      add=_ADD.value,
     )
 
 
@@ -487,6 +513,12 @@ if __name__ == '__main__':
     'tokenizer',
     None,
     'Published vocabulary files, a folder of them, or hf:DIR; without it one is trained.',
+  )
+  _ADD = flags.DEFINE_string(
+    'add',
+    None,
+    'Pieces that --tokenizer gets in addition: a number (those that save most tokens on the text), '
+    'or a file of words, one per line.',
   )
   _PHRASES = flags.DEFINE_string(
     'phrases', None, 'Lexicon of phrases, one entry per line, for config.corpus.phrases=lexicon.'

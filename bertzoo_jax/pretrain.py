@@ -33,7 +33,7 @@ from absl import flags
 from bertzoo_jax import cli
 from bertzoo_jax.batches import ahead
 from bertzoo_jax.batches import pipeline
-from bertzoo_jax.common import storage
+from bertzoo_jax.common import reading
 from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.corpus import mixture
 from bertzoo_jax.corpus import report
@@ -49,131 +49,117 @@ def pretrain(
   init: str | None = None,
   resume_moments: bool = False,
   init_layers: str = '',
+  vocabulary: str = 'same',
 ) -> dict:
-  """Trains; returns {'step', 'interrupted', 'held_out': metrics, 'entropy': nats, 'flops': of the
-  whole run, as `assembly.published_flops` counts}.
+  """Trains; returns {'step', 'end', 'interrupted', 'held_out': metrics, 'entropy': nats, 'flops':
+  of the whole run}.
 
   config: an experiment. workdir: of the run; one that holds this run is resumed. corpus: one or
   several. cache_dir: local folder for the mirror of a corpus in an object store. init: address of
   weights to begin with, or one for each network by comma; init_layers: its layers to take
   (initial_weights.layers_of), '' for all; resume_moments: begin at the step of `init`, with its
-  optimizer's state. None of these three is used when the run is resumed.
+  optimizer's state; vocabulary: carry makes the word tables of another vocabulary those of the
+  corpus's. None of these four is used when the run is resumed.
 
   Raises UserError for anything that does not fit, before anything is written; TryAgain for storage
   that may answer the next time, or another job in the workdir; Stopped for a run that must not go
   on, such as one with numbers that are not finite.
   """
-  from bertzoo_jax import assembly  # these import jax, and --help does not wait for it
-  from bertzoo_jax.assembly import checks
-  from bertzoo_jax.assembly import run as trainings
+  from bertzoo_jax.experiment import build  # these import jax, and --help does not wait for it
+  from bertzoo_jax.experiment import check
+  from bertzoo_jax.experiment import machinery
+  from bertzoo_jax.experiment import resolve
+  from bertzoo_jax.experiment import start
+  from bertzoo_jax.experiment import train
   from bertzoo_jax.runs import distributed
   from bertzoo_jax.runs import preemption
+  from bertzoo_jax.training import sharding
 
   distributed.join()
+  first = start.First(init and os.fspath(init), init_layers, resume_moments, vocabulary)
   with preemption.Preemption().listening() as notice:
-    run = assembly.resolve(config)
-    if config.epochs:
-      config = pipeline.of_epochs(config, mixture.open(corpus, config, cache_dir))
-      run = assembly.resolve(config)
-    checks.of_run(run)
-    trainings.start_devices(config)
-    open_data = functools.partial(_open, config, corpus, cache_dir)
-    init = None if init is None else os.fspath(init)
-    begin = dict(init=init, init_layers=init_layers, resume_moments=resume_moments)
-    result = trainings.train(run, workdir, open_data, notice=notice, **begin)
-    return _report(result, workdir, aloud=trainings.first_process())
+    run = resolve.run(config)
+    if not config.epochs:  # else its steps are known once the rows are counted
+      check.config(run)
+    train.start_devices(config)
+    with train.holding(workdir, config) as held:
+      data = open_data(run, corpus, cache_dir)
+      if config.epochs:
+        reads = {index: rows.train.read for index, rows in data.phases.items()}
+        run = check.config(resolve.run(reading.of_epochs(config, run.phases, reads)))
+      mesh = sharding.mesh(config.run.mesh)
+      begins = start.find(run, data, held.workdir, first, mesh.devices.flat[0])
+      chosen = machinery.resolved(run, data.vocab_size, mesh, begins.machinery)
+      built = check.built(build.phases(chosen, data, mesh, begins.step))
+      built = machinery.fitted(built, config, show=train.first_process())
+      state, lines = start.state(begins, built)
+      result = train.train(built, begins, state, held, notice, lines)
+  if train.first_process():
+    _report(result, data.entropy, workdir)
+  return {**result, 'entropy': data.entropy}
 
 
-def _open(config, path, cache_dir) -> training_data.Data:
-  """The text, as plain values."""
+def open_data(run, paths, cache_dir=None) -> training_data.Data:
+  """The rows of a run from its corpora, verified: those of each phase, whose format and masking are
+  made here and nowhere else.
+  """
   import jax
 
   cli.quiet_tensorflow()
-  host = jax.process_index(), jax.process_count()
-  corpus = mixture.open(path, config, cache_dir)
+  config, host = run.config, (jax.process_index(), jax.process_count())
+  corpus = mixture.open(paths, config, cache_dir)
   for member in corpus.members:
     corpora.verify(member.path)
     for sentence in report.unlike_words(member.manifest) if config.run.keep_words else ():
       warnings.warn(f'Corpus {member.path}: {sentence}', stacklevel=2)
-
-  pipes = {}  # of the held-out rows of each phase
-
-  def held_out_of(phase):
-    if corpus.splits['held_out'].num_tokens and phase.index not in pipes:
-      pipes[phase.index] = pipeline.held_out(corpus, phase, host=host)
-    return pipes.get(phase.index, {})
-
-  def phase(phase):
-    train = pipeline.of_phase(corpus, phase, host=host)
-
-    def held_out():
-      for name, pipe in held_out_of(phase).items():
-        for batch in pipe.evaluation_batches(config.run.eval_batches):
-          yield name, batch
-
-    return training_data.PhaseData(
-      train.features, train.iterate, held_out, train.rows_per_epoch, read=train.read
+  phases = {}
+  for phase in run.phases:
+    learned, held_out = pipeline.of_phase(corpus, phase, host=host), {}
+    if corpus.splits['held_out'].num_tokens:
+      held_out = pipeline.held_out(corpus, phase, learned.mask, host=host)
+    phases[phase.index] = training_data.PhaseData(
+      learned.features, learned, held_out, config.run.eval_batches
     )
-
-  def trial(phase):
-    held_out_of(phase)
-    return training_data.PhaseData(pipeline.features(corpus, phase, host))
-
-  def save_tokenizer(folder):
-    source = corpus.path / 'tokenizer'
-    # an earlier version listed none
-    for name in corpus.manifest.get('tokenizer_sha256') or os.listdir(source):
-      (folder / name).parent.mkdir(parents=True, exist_ok=True)
-      storage.write_bytes(folder / name, (source / name).read_bytes())
-
-  train = corpus.manifest['splits']['train']
-  held_out = {m.name: m.manifest['splits']['held_out'] for m in corpus.members}
-  known = {name: (own['tokens'], own['bytes']) for name, own in held_out.items() if own['bytes']}
-  sizes = {key: train[key] for key in ('documents', 'sentences', 'tokens', 'bytes')}
+  of_train = corpus.manifest['splits']['train']
+  of_held_out = {m.name: m.manifest['splits']['held_out'] for m in corpus.members}
+  sizes = {key: of_train[key] for key in ('documents', 'sentences', 'tokens', 'bytes')}
   members = {m.name: m.hash for m in corpus.members if m.name}
   of_members = {'corpora': members} if members else {}
   return training_data.Data(
     corpus={'hash': corpus.hash, **sizes, **corpora.origin(corpus.manifest), **of_members},
     vocab_size=corpus.vocab_size,
+    phases=phases,
     entropy=training_data.entropy(corpus.unigrams),
-    held_out_sizes=known,
-    phase=phase,
-    trial=trial,
-    save_tokenizer=save_tokenizer,
+    held_out_sizes={n: (e['tokens'], e['bytes']) for n, e in of_held_out.items() if e['bytes']},
+    save_tokenizer=functools.partial(corpora.save_tokenizer, corpus),
     tokenizer=corpus.path / 'tokenizer',
     driver=ahead.driver(),
   )
 
 
-def _report(result, workdir, aloud) -> dict:
-  """Prints how the run ended, if `aloud`. Returns the result of `pretrain`."""
-  data = result.pop('data')
-  held_out, flops = result['held_out'], result['flops']
-  counted = '' if flops is None else f' · {flops:.3e} FLOPs as Clark et al. 2020 count them'
-  if aloud:
-    step, end = result['step'], result['end']
-    if result['interrupted'] and step < end:
-      saved = f'at step {step:,} of {end:,} and saved' if step else 'before the first step'
-      print(f'stopped {saved}: run the same line to resume', flush=True)
-    else:
-      print(f'done: {step:,} steps in {workdir}{counted}', flush=True)
-    loss = held_out.get('held_out_mlm_loss')
-    if loss is not None and data.entropy is not None:
-      below = data.entropy - loss
-      where = 'above it: not yet more than word counts (see docs/settings.md)'
-      print(
-        f'held-out MLM loss {loss:.3f} nats · unigram entropy {data.entropy:.3f} nats · '
-        f'{abs(below):.3f} {where if below < 0 else "below it"}',
-        flush=True,
-      )
-    if (accuracy := held_out.get('held_out_rtd_accuracy')) is not None:
-      print(
-        f'held-out replaced tokens: accuracy {100 * accuracy:.2f} % · calling all original '
-        f'{100 * held_out["held_out_rtd_base_rate"]:.2f} % · '
-        f'area under the curve {held_out["held_out_rtd_auc"]:.3f}',
-        flush=True,
-      )
-  return {**result, 'entropy': data.entropy}
+def _report(result, entropy, workdir) -> None:
+  """Prints how the run ended. entropy: of the unigrams, nats."""
+  held_out, flops, step, end = (result[k] for k in ('held_out', 'flops', 'step', 'end'))
+  if result['interrupted'] and step < end:
+    saved = f'at step {step:,} of {end:,} and saved' if step else 'before the first step'
+    print(f'stopped {saved}: run the same line to resume', flush=True)
+  else:
+    print(f'done: {step:,} steps in {workdir} · {flops:.3e} FLOPs', flush=True)
+  if (loss := held_out.get('held_out_mlm_loss')) is not None:
+    below = entropy - loss
+    where = 'above it: not yet more than word counts (see docs/settings.md)'
+    print(
+      f'held-out MLM loss {loss:.3f} nats · unigram entropy {entropy:.3f} nats · '
+      f'{abs(below):.3f} {where if below < 0 else "below it"}',
+      flush=True,
+    )
+  if (accuracy := held_out.get('held_out_rtd_accuracy')) is not None:
+    print(
+      f'held-out replaced tokens: accuracy {100 * accuracy:.2f} % · calling all original '
+      f'{100 * held_out["held_out_rtd_base_rate"]:.2f} % · '
+      f'area under the curve {held_out["held_out_rtd_auc"]:.3f}',
+      flush=True,
+    )
 
 
 def main(_):
@@ -185,6 +171,7 @@ def main(_):
     init=_INIT.value,
     resume_moments=_RESUME_MOMENTS.value,
     init_layers=_INIT_LAYERS.value,
+    vocabulary=_VOCABULARY.value,
   )
 
 
@@ -211,5 +198,12 @@ if __name__ == '__main__':
     'init_layers',
     '',
     'Layers of --init that make a shallower network: first:N, every:K, or numbers from 0 by comma.',
+  )
+  _VOCABULARY = flags.DEFINE_enum(
+    'vocabulary',
+    'same',
+    ['same', 'carry'],
+    'Vocabulary of --init: same as that of the corpus, or carry: of another one each piece of the '
+    'corpus takes the row of the same piece, else the mean of its old tokens.',
   )
   cli.run(main, lambda code: importlib.import_module('bertzoo_jax.runs.distributed').leave(code))

@@ -1,6 +1,4 @@
-import sys
+"""The configs: one file per system, in tasks/ per benchmark, in tables/ per table of a paper.
 
-if __name__ == 'configs':  # as files in a clone may call it
-  from bertzoo_jax import configs
-
-  sys.modules[__name__] = configs
+bertzoo_jax.configs is a link to this folder.
+"""

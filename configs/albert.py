@@ -28,7 +28,8 @@ shortened to them. Norm of the gradient and loss are the whole batch's, not each
 of a full run yet.
 """
 
-from bertzoo_jax.configs import parts
+from bertzoo_jax import parts
+from bertzoo_jax.configs import arguments
 
 
 def _albert(num_layers, hidden_size, num_heads, *, dropout=0.1, steps=125_000, **fields):
@@ -121,4 +122,4 @@ PARAMETERS = {
 
 
 def get_config(argument='base'):
-  return parts.argument(argument, SIZES)
+  return arguments.config(argument, SIZES)

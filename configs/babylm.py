@@ -22,7 +22,8 @@ results of a full run yet.
 The steps in `phases`, `moving` and `schedule` are for 1.35 tokens per word.
 """
 
-from bertzoo_jax.configs import parts
+from bertzoo_jax import parts
+from bertzoo_jax.configs import arguments
 
 
 def _babylm(hidden_size, *, steps, learning_rate=1e-3, num_layers=12, dropout=0.1, **fields):
@@ -93,4 +94,4 @@ PARAMETERS = {'tiny': 1_040_256, 'strict_small': 31_388_032, 'strict': 112_599_8
 
 
 def get_config(argument='strict_small'):
-  return parts.argument(argument, SIZES)
+  return arguments.config(argument, SIZES)

@@ -18,7 +18,8 @@ copies: --config.masking.repeat=10). What the paper leaves open: the learning ra
 schedule continues), the batch at 128 (here 256 throughout). No results of a full run yet.
 """
 
-from bertzoo_jax.configs import parts
+from bertzoo_jax import parts
+from bertzoo_jax.configs import arguments
 
 
 def _bert(num_layers, hidden_size, dropout=0.1, initializer_range=0.02, **fields):
@@ -91,4 +92,4 @@ PARAMETERS = {
 
 
 def get_config(argument='base'):
-  return parts.argument(argument, SIZES)
+  return arguments.config(argument, SIZES)

@@ -29,7 +29,8 @@ more than 20 predictions; norm of the gradient and loss are the whole batch's, n
 results of a full run yet.
 """
 
-from bertzoo_jax.configs import parts
+from bertzoo_jax import parts
+from bertzoo_jax.configs import arguments
 
 
 def _wwm(num_layers, hidden_size, pairs=True, **fields):
@@ -131,4 +132,4 @@ PARAMETERS = {
 
 
 def get_config(argument='base'):
-  return parts.argument(argument, SIZES)
+  return arguments.config(argument, SIZES)

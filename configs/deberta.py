@@ -33,7 +33,8 @@ Not as in the released code:
 No results of a full run yet.
 """
 
-from bertzoo_jax.configs import parts
+from bertzoo_jax import parts
+from bertzoo_jax.configs import arguments
 
 
 def _deberta(num_layers, hidden_size, *, learning_rate=2e-4, dropout=0.1, **fields):
@@ -107,4 +108,4 @@ PARAMETERS = {
 
 
 def get_config(argument='base'):
-  return parts.argument(argument, SIZES)
+  return arguments.config(argument, SIZES)

@@ -19,7 +19,8 @@ state are 10.7 GB (xlarge) and 18.8 GB (xxlarge), so the mesh splits them over 8
 devices set --config.run.mesh='(-1, 1, 1)'. No results of a full run yet.
 """
 
-from bertzoo_jax.configs import parts
+from bertzoo_jax import parts
+from bertzoo_jax.configs import arguments
 
 
 def _v2(
@@ -103,4 +104,4 @@ PARAMETERS = {
 
 
 def get_config(argument='xlarge'):
-  return parts.argument(argument, SIZES)
+  return arguments.config(argument, SIZES)

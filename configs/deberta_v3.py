@@ -36,8 +36,9 @@ example (rtd.sh: WikiText-103, weight 10, b2 0.999, 64 to 256 rows) is another r
 a full run yet.
 """
 
+from bertzoo_jax import parts
+from bertzoo_jax.configs import arguments
 from bertzoo_jax.configs import deberta_v2
-from bertzoo_jax.configs import parts
 
 
 def _v3(
@@ -140,4 +141,4 @@ PARAMETERS = {
 
 
 def get_config(argument='base'):
-  return parts.argument(argument, SIZES)
+  return arguments.config(argument, SIZES)

@@ -32,7 +32,8 @@ Glorot). Norm of the gradient and losses are the whole batch's, not each core's.
 No results of a full run yet.
 """
 
-from bertzoo_jax.configs import parts
+from bertzoo_jax import parts
+from bertzoo_jax.configs import arguments
 
 
 def _electra(
@@ -159,4 +160,4 @@ PARAMETERS = {
 
 
 def get_config(argument='base'):
-  return parts.argument(argument, SIZES)
+  return arguments.config(argument, SIZES)

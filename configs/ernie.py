@@ -34,7 +34,8 @@ Not as there:
 The released vocabulary has 17,964 pieces in a table of 18,000. No results of a full run yet.
 """
 
-from bertzoo_jax.configs import parts
+from bertzoo_jax import parts
+from bertzoo_jax.configs import arguments
 
 
 def _ernie(num_layers, hidden_size, steps, vocabulary, marks, select, encoder, **fields):
@@ -116,4 +117,4 @@ PARAMETERS = {
 
 
 def get_config(argument='base'):
-  return parts.argument(argument, SIZES)
+  return arguments.config(argument, SIZES)

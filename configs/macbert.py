@@ -26,7 +26,8 @@ Not as there:
 No results of a full run yet.
 """
 
-from bertzoo_jax.configs import parts
+from bertzoo_jax import parts
+from bertzoo_jax.configs import arguments
 
 
 def _macbert(num_layers, hidden_size, **fields):
@@ -100,4 +101,4 @@ PARAMETERS = {
 
 
 def get_config(argument='base'):
-  return parts.argument(argument, SIZES)
+  return arguments.config(argument, SIZES)

@@ -14,8 +14,9 @@ configs/modernbert.py of the same size. The gradients of the two networks are no
 No results of a full run yet.
 """
 
+from bertzoo_jax import parts
+from bertzoo_jax.configs import arguments
 from bertzoo_jax.configs import modernbert
-from bertzoo_jax.configs import parts
 
 
 def _rtd(size):
@@ -54,4 +55,4 @@ PARAMETERS = {
 
 
 def get_config(argument='base'):
-  return parts.argument(argument, SIZES)
+  return arguments.config(argument, SIZES)

@@ -37,7 +37,8 @@ Not as there:
 No results of a full run yet.
 """
 
-from bertzoo_jax.configs import parts
+from bertzoo_jax import parts
+from bertzoo_jax.configs import arguments
 
 G = 10**9
 LENGTH, LONG = 1024, 8192
@@ -176,4 +177,4 @@ PARAMETERS = {
 
 
 def get_config(argument='base'):
-  return parts.argument(argument, SIZES)
+  return arguments.config(argument, SIZES)

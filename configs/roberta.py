@@ -16,7 +16,8 @@ Not as there: sentences inside a document are not separated (fairseq's lines are
 --config.format.sentence_separators=True). No results of a full run yet.
 """
 
-from bertzoo_jax.configs import parts
+from bertzoo_jax import parts
+from bertzoo_jax.configs import arguments
 
 
 def _roberta(num_layers, hidden_size, learning_rate, warmup, dropout=0.1, **fields):
@@ -89,4 +90,4 @@ PARAMETERS = {
 
 
 def get_config(argument='base'):
-  return parts.argument(argument, SIZES)
+  return arguments.config(argument, SIZES)

@@ -30,7 +30,8 @@ predictions per GPU. So its eps of 1e-8 acts as 6e-6, and its clipping never act
 (--config.optimizer.eps=6e-6 --config.optimizer.clip_norm=0.0). No results of a full run yet.
 """
 
-from bertzoo_jax.configs import parts
+from bertzoo_jax import parts
+from bertzoo_jax.configs import arguments
 
 
 def _spanbert(num_layers, hidden_size, dropout=0.1, initializer_range=0.02, **fields):
@@ -107,4 +108,4 @@ PARAMETERS = {
 
 
 def get_config(argument='base'):
-  return parts.argument(argument, SIZES)
+  return arguments.config(argument, SIZES)

@@ -33,7 +33,8 @@ Not as in the released code:
 No results of a full run yet.
 """
 
-from bertzoo_jax.configs import parts
+from bertzoo_jax import parts
+from bertzoo_jax.configs import arguments
 
 
 def _xlnet(
@@ -108,4 +109,4 @@ PARAMETERS = {'tiny': 958_080, 'base': 116_750_336, 'large': 360_300_800}
 
 
 def get_config(argument='base'):
-  return parts.argument(argument, SIZES)
+  return arguments.config(argument, SIZES)

@@ -16,16 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertzoo_jax import objectives
-from bertzoo_jax.assembly import checks
+from bertzoo_jax import parts
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import corpus as corpora
+from bertzoo_jax.experiment import check
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.parts import named as named_parts
-from configs import parts
 
 AXES = ('objective', 'encoder', 'masking', 'format')
-NAMES = {axis: tuple(c.__name__ for c in parts.SECTIONS[axis]) for axis in AXES}
+NAMES = {axis: tuple(parts.SECTIONS[axis]) for axis in AXES}
 
 VOCAB, ROWS, LENGTH, REUSED, STEPS = 32, 4, 20, 10, 3
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4, eod=5, eop=6)
@@ -143,7 +143,7 @@ def refusal(c: Combination) -> str | None:
   if isinstance(built, str):
     return built
   try:
-    checks.of_rows(config(c), rows_of(c.masking, c.format).features, *built)
+    check.rows(config(c), rows_of(c.masking, c.format).features, *built)
   except errors.UserError as e:
     return str(e)
   return None

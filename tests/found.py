@@ -7,11 +7,14 @@ import pathlib
 
 import ml_collections
 
+from bertzoo_jax import parts
 from bertzoo_jax.common import config as configuration
+from bertzoo_jax.parts import fields as definitions
+from bertzoo_jax.parts import named
 from bertzoo_jax.parts import ranges
 
 ROOT = pathlib.Path(__file__).parents[1]
-NOT_CONFIGS = ('__init__', 'parts')
+NOT_CONFIGS = ('__init__', 'arguments')
 
 # Every other file of configs/ is a config; tests/house/test_laws.py says what it must have.
 SYSTEMS = tuple(
@@ -60,6 +63,16 @@ SUITES = ('glue',)
 
 def fields(section, name, **changes):
   """The fields of a part, with the usual values but for these."""
-  known = [*ranges.SECTIONS.get(section, ()), *ranges.TASK_SECTIONS.get(section, ())]
-  constructor = next(part for part in known if part.__name__ == name)
-  return {field: value for field, value in constructor(**changes).items() if field != 'name'}
+  known = {**ranges.SECTIONS.get(section, {}), **ranges.TASK_SECTIONS.get(section, {})}
+  return {k: x for k, x in parts.section(known[name], **changes).items() if k != 'name'}
+
+
+def call_part(axis, name, *args, **more):
+  """The part of this name, called with fields, the others as usual, and with other arguments.
+
+  axis: its module, with BY_NAME.
+  """
+  part = axis.BY_NAME[name]
+  declared = definitions.declaration(part)
+  own = more.keys() & (definitions.parameters(declared) if declared else {}).keys()
+  return named.call(part, {key: more.pop(key) for key in own}, *args, **more)

@@ -4,9 +4,9 @@ import pathlib
 
 import numpy as np
 
+from bertzoo_jax import parts
 from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import corpus
-from configs import parts
 
 
 def write(folder, shards: int = 1, **files) -> dict:

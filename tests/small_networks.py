@@ -7,12 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.model import operations
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.training import spikes
 from bertzoo_jax.training import step as steps
-from configs import parts
+from tests.found import call_part
 
 VOCAB = 101
 SIZES = dict(num_layers=3, hidden_size=48, num_heads=4, intermediate_size=80)
@@ -67,7 +68,7 @@ def objective(kind, ops=operations.PLAIN, **changes):
   changes = {'section': SECTIONS.get(kind, SECTION), **changes}
   fields = {k: v for k, v in getattr(parts, kind)().items() if k != 'name'}
   own = {k: changes.pop(k) for k in fields if k in changes}
-  return objectives.BY_NAME[kind](encoder(**changes), ops, **{**fields, **own})
+  return call_part(objectives, kind, encoder(**changes), ops, **{**fields, **own})
 
 
 def perturbed(params, seed=0, scale=0.1):
@@ -134,8 +135,8 @@ def batch(rows=4, length=24, predictions=5, seed=0, vocab_size=VOCAB):
   ids = rng.integers(5, vocab_size, (rows, length))
   made = dict(
     input_ids=np.where(real, ids, 0).astype(np.int32),
-    segment_ids=((np.arange(length) >= lengths[:, None] // 2) & real).astype(np.int32),
-    pack_ids=real.astype(np.int32),
+    token_type_ids=((np.arange(length) >= lengths[:, None] // 2) & real).astype(np.int32),
+    segment_ids=real.astype(np.int32),
     masked_positions=np.where(weights, positions, 0).astype(np.int32),
     masked_targets=np.where(weights, rng.integers(5, vocab_size, positions.shape), 0).astype(
       np.int32
@@ -156,7 +157,7 @@ def with_targets(batch, ids_BL=None):
 
 def spans(rng, batch):
   """Features of spans inside the rows, for about two of three predictions of the batch."""
-  at, ends = batch['masked_positions'], (batch['pack_ids'] > 0).sum(axis=1)[:, None]
+  at, ends = batch['masked_positions'], (batch['segment_ids'] > 0).sum(axis=1)[:, None]
   offset, behind = (rng.integers(0, 3, at.shape) for _ in range(2))
   left, right = at - offset - 1, at + behind + 1
   inside = (left >= 0) & (right < ends) & (batch['masked_weights'] > 0)
@@ -196,12 +197,12 @@ def lane_batches(count=3, rows=4):
     )
     own |= dict(
       input_ids=rng.integers(5, VOCAB, (rows, LANE_LENGTH)),
-      pack_ids=np.ones((rows, LANE_LENGTH), np.int32),
-      segment_ids=np.sort(rng.integers(0, 2, (rows, LANE_LENGTH))),
+      segment_ids=np.ones((rows, LANE_LENGTH), np.int32),
+      token_type_ids=np.sort(rng.integers(0, 2, (rows, LANE_LENGTH))),
       masked_positions=places,
       masked_weights=np.ones((rows, LANE_PREDICTIONS), np.float32),
     )
-    own['segment_ids'][:, -1] = 2
+    own['token_type_ids'][:, -1] = 2
     own = lanes(own, seed=step, resets=resets)
     yield {**own, 'direction': (np.arange(rows) >= rows // 2).astype(np.int32)}
 

@@ -1,6 +1,6 @@
 """A table of three rows that takes seconds, for tests of `reproduce`."""
 
-from configs.tables import parts
+from bertzoo_jax.configs.tables import paper
 
 _SMALL = {
   'encoder.hidden_size': 16,
@@ -17,23 +17,23 @@ _SMALL = {
 
 
 def get_config(scale='tiny'):
-  made = parts.table(
+  made = paper.table(
     scale,
     paper='Nobody et al. 2020',
     name='Table 1',
     title='Rows of seconds',
     system='bert:tiny',
     columns=(
-      parts.held_out('MLM', 'mlm_accuracy'),
-      parts.held_out('ppl', 'perplexity', unit=''),
-      parts.parameters(),
-      parts.task('books', 'own:classify', 'accuracy', 'macro_f1', **_TASK),
-      parts.not_supported('coreference', 'a scorer of antecedents'),
-      parts.average('Avg', 'MLM', 'books'),
+      paper.held_out('MLM', 'mlm_accuracy'),
+      paper.held_out('ppl', 'perplexity', unit=''),
+      paper.parameters(),
+      paper.task('books', 'own:classify', 'accuracy', 'macro_f1', **_TASK),
+      paper.not_supported('coreference', 'a scorer of antecedents'),
+      paper.average('Avg', 'MLM', 'books'),
     ),
     rows=(
-      parts.row('whole', 50.0, 4.5, '110', '80.1/79.0', '70', 60, fields=_SMALL),
-      parts.row(
+      paper.row('whole', 50.0, 4.5, '110', '80.1/79.0', '70', 60, fields=_SMALL),
+      paper.row(
         'deeper',
         '[mem] 51.0',
         4.25,
@@ -43,7 +43,7 @@ def get_config(scale='tiny'):
         init='whole',
         note='It begins with the row above.',
       ),
-      parts.row('theirs', 52.0, '', '', '', '', '', system=None, note='Of another paper.'),
+      paper.row('theirs', 52.0, '', '', '', '', '', system=None, note='Of another paper.'),
     ),
     varies={'masking.rate': '§1: 15 % and 30 %'},
     tiny_steps=6,

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import rich.console
 
+from bertzoo_jax import parts
 from bertzoo_jax import prepare
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import errors
@@ -20,7 +21,6 @@ from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.show import __main__ as show
 from bertzoo_jax.show import measures
 from configs import bert
-from configs import parts
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -150,7 +150,7 @@ def test_npz_holds_the_batches_and_what_they_are(corpus, tmp_path, split):
       np.testing.assert_array_equal(z[name], np.stack([b[name] for b in expected]))
   same = {name: opened.manifest[name] for name in ('tokenizer_hash', 'tokenizer', 'corpus')}
   same |= dict(vocab_size=500, special=opened.special, corpus_hash=opened.hash, steps=list(steps))
-  assert meta | same | dict(batch_size=4, length=64, phase=0) == meta
+  assert meta | same | dict(format_version=2, batch_size=4, length=64, phase=0) == meta
   assert [p.name for p in tmp_path.iterdir()] == ['batches.npz']
 
 
@@ -321,7 +321,7 @@ def test_similar_words_are_measured_as_other_words():
   meter = measures.Meter(special)
   batch = dict(
     input_ids=np.array([[special['cls'], 9, 11, 12, special['sep']]]),
-    pack_ids=np.ones((1, 5), int),
+    segment_ids=np.ones((1, 5), int),
     masked_positions=np.array([[1, 2]]),
     masked_targets=np.array([[10, 11]]),
     masked_weights=np.ones((1, 2)),

@@ -22,6 +22,7 @@ from bertzoo_jax.training import schedules
 from bertzoo_jax.training import step as steps
 from tests import found
 from tests.batches import test_masking_replacement
+from tests.found import call_part
 
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4, eod=5, eop=6)
 
@@ -92,10 +93,14 @@ def test_every_tiny_config_takes_a_step_that_lowers_the_loss_of_its_batch(system
   config = found.config(system, 'tiny')
   objective = _objective(config, 200)
   name, fields = _section(config.schedule, 'across_phases')
-  schedule = schedules.BY_NAME[name](1000, **{**fields, 'warmup': 0})
+  schedule = call_part(schedules, name, 1000, **{**fields, 'warmup': 0})
   name, fields = _section(config.optimizer)
-  tx = optimizers.BY_NAME[name](
-    schedule, trees.paths_of(jax.eval_shape(objective.init, jax.random.key(0))), **fields
+  tx = call_part(
+    optimizers,
+    name,
+    schedule,
+    trees.paths_of(jax.eval_shape(objective.init, jax.random.key(0))),
+    **fields,
   )
   state = jax.jit(lambda: steps.init(objective, tx, config.seed, 8))()
   update = jax.jit(steps.make_train_step(objective, tx, schedule, seed=0))

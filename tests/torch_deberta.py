@@ -110,7 +110,7 @@ class Deberta:
 
   def mlm_loss(self, t):
     """Mean over the predictions. t: the batch as tensors."""
-    states = self.decoded(t['input_ids'].long(), t['pack_ids'] > 0)
+    states = self.decoded(t['input_ids'].long(), t['segment_ids'] > 0)
     rows = torch.arange(len(states))[:, None]
     logits = self.vocabulary(states[rows, t['masked_positions'].long()])
     nll = F.cross_entropy(logits.transpose(1, 2), t['masked_targets'].long(), reduction='none')
@@ -119,7 +119,7 @@ class Deberta:
   def replaced_loss(self, t):
     """Mean over all tokens, with `sampled_ids` in place of the masks."""
     original, filled = original_and_filled(t)
-    real = t['pack_ids'] > 0
+    real = t['segment_ids'] > 0
     logits = self.replaced(self.hidden(filled, real))
     wrong = (filled != original).float()
     return F.binary_cross_entropy_with_logits(logits, wrong, reduction='none')[real].mean()

@@ -6,6 +6,7 @@ parameters with a stacked axis.
 """
 
 import dataclasses
+import types
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +14,11 @@ import ml_collections
 import numpy as np
 import small_networks as small
 
-from bertzoo_jax import assembly
 from bertzoo_jax import kernels
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.common import trees
+from bertzoo_jax.experiment import build
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import transformer
 from bertzoo_jax.objectives import objective
@@ -28,6 +29,7 @@ from bertzoo_jax.training import schedules
 from bertzoo_jax.training import sharding
 from configs import bert
 from tests import found
+from tests.found import call_part
 
 VOCAB, WIDTH, LENGTH, PREDICTIONS = 16, 8, 6, 2
 NO_DECAY = (r'norm/', r'bias$')
@@ -141,22 +143,22 @@ def phase_run(
 ):
   """A PhaseRun of toy batches. changes: of the optimizer's fields."""
   objective = objective or toy()
-  schedule = schedules.linear_after_warmup(total, learning_rate=learning_rate, warmup=2)
+  schedule = call_part(
+    schedules, 'linear_after_warmup', total, learning_rate=learning_rate, warmup=2
+  )
   paths = trees.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
   fields = dict(b2=0.999, no_decay=NO_DECAY, clip_norm=1.0)
   fields = found.fields('optimizer', optimizer, **{**fields, **changes})
-  tx = optimizers.BY_NAME[optimizer](schedule, paths, **fields)
+  tx = call_part(optimizers, optimizer, schedule, paths, **fields)
   features = {k: (v.shape, v.dtype) for k, v in batch(0, rows).items()}
   make = batches or (lambda a, b: (batch(first + s, rows, poison, weight) for s in range(a, b)))
-  held_out = lambda: [('', batch(1000 + i, rows)) for i in range(3)]
   config = ml_collections.ConfigDict(dict(seed=0, ema=ema, run=dict(accumulation=accumulation)))
   return phase_runs.PhaseRun(
     configuration.Phase(0, first, end - first, config, 0, 0, 0),
-    end,
     objective,
     tx,
     schedule,
-    data.PhaseData(features, make, held_out, 20),
+    rows_of(features, make, [batch(1000 + i, rows) for i in range(3)]),
     mesh or one_device(),
   )
 
@@ -175,15 +177,22 @@ def of_an_encoder(
   """A PhaseRun of random rows with a real encoder. make: (encoder, ops) → Objective. at: (batch,
   step) → the batch of a step.
   """
-  ops = assembly.operations_on(mesh, chosen, encoder.axes)
+  ops = build.operations_on(mesh, chosen, encoder.axes)
   sizes = dict(rows=rows, length=length, vocab_size=encoder.vocab_size)
   batch_of = lambda step: at(small.batch(**sizes, seed=step), step)
   features = {k: (v.shape, v.dtype) for k, v in batch_of(0).items()}
   how = dict(objective=make(encoder, ops), mesh=mesh, accumulation=accumulation)
   return dataclasses.replace(
     phase_run(**how, learning_rate=2e-3),
-    data=data.PhaseData(features, lambda a, b: map(batch_of, range(a, b)), lambda: [], None),
+    data=rows_of(features, lambda a, b: map(batch_of, range(a, b))),
   )
+
+
+def rows_of(features, iterate, held_out=()):
+  """The PhaseData of batches. iterate: (first, end) → batches; held_out: a list of them."""
+  train = types.SimpleNamespace(iterate=iterate, rows_per_epoch=20)
+  evaluated = types.SimpleNamespace(evaluation_batches=lambda n: held_out)
+  return data.PhaseData(features, train, {'': evaluated} if held_out else {})
 
 
 def config(**fields):
@@ -208,7 +217,7 @@ def run(phase_run, steps, state=None, update=None):
   state = phase_runs.fresh(phase_run) if state is None else state
   update, losses = update or phase_runs.train_step(phase_run), []
   first = int(state.step) - phase_run.phase.first_step
-  for values in phase_run.data.batches(first, first + steps):
+  for values in phase_run.data.train.iterate(first, first + steps):
     state, metrics = update(state, sharding.to_devices(values, phase_run.mesh, phase_run.rows))
     losses.append(float(jax.block_until_ready(metrics)['loss']))
   return state, losses

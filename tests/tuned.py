@@ -9,6 +9,7 @@ import ml_collections
 from bertzoo_jax.finetune import suite as command
 from configs import parts
 from configs.tasks import own
+from tests.outside import ratings_config
 from tests.pretrained import test_loading as made
 
 WORDS = ('the', 'time', 'machine', 'stood', 'there', 'I', 'looked', 'at')
@@ -73,6 +74,39 @@ def articles(count, seed, unanswerable=0.0):
   return json.dumps({'version': '2.0', 'data': out})
 
 
+def numbers(count, seed):
+  """A csv: the traveller's texts have the numbers 1 and 2 and the label a, others 0, 0 and b."""
+  lines = ['text,score,valence,arousal,a,b']
+  for label, text in rows(count, seed):
+    lines.append(f'{text},1,1,2,1,0' if label == 'good' else f'{text},0,0,0,0,1')
+  return '\n'.join(lines) + '\n'
+
+
+# Arguments of own.py for each kind of task; an outside kind has a config of its own.
+KINDS = (
+  'classify',
+  'regress',
+  'multilabel',
+  'qa',
+  'qa,objective=span_conditional',
+  'tag',
+  'choice',
+)
+KINDS += ('ratings',)
+
+
+def of_kind(name):
+  """The config of a kind, on the files of `world`."""
+  if name in ('regress', 'multilabel'):
+    return config(name, source__label=dict(regress='score', multilabel='a,b')[name], **_CSV)
+  if name != 'ratings':
+    return config(name, features__doc_stride=6) if name.startswith('qa') else config(name)
+  return config('regress', made_by=ratings_config.get_config, **_CSV)
+
+
+_CSV = {f'source__files__{split}': f'{split}.csv' for split in COUNTS}
+
+
 def world(folder, *families, **counts):
   """Fills a folder: a pretrained run of each family, called so, and the files of all tasks, of
   questions also NAME2.json with questions without an answer.
@@ -81,18 +115,18 @@ def world(folder, *families, **counts):
     (folder / family).mkdir()
     made.make_run(folder / family, family)
   for split, count in {**COUNTS, **counts}.items():
-    content = dict(tsv=table, txt=sentences, jsonl=options, json=articles)
+    content = dict(tsv=table, txt=sentences, jsonl=options, json=articles, csv=numbers)
     for ending, text in content.items():
       (folder / f'{split}.{ending}').write_text(text(count, len(split)))
     (folder / f'{split}2.json').write_text(articles(count, len(split) + 9, unanswerable=0.4))
   return folder
 
 
-def config(argument='classify', files='', **changes):
+def config(argument='classify', files='', made_by=own.get_config, **changes):
   """A fine-tuning of own.py. files: '2' for files with questions without an answer. changes: 'a__b'
-  is the field a.b.
+  is the field a.b. made_by: get_config of a config file.
   """
-  out = own.get_config(argument)
+  out = made_by(argument)
   task = argument.partition(',')[0]
   if task in ENDINGS:
     names = {split: f'{split}{files}.{ENDINGS[task]}' for split in COUNTS}

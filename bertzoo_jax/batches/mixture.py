@@ -53,7 +53,7 @@ class Source(NamedTuple):
 
   def read(self, first: int, end: int) -> tuple[reading.Reading, ...]:
     """How much of the corpus the examples [first, end) read."""
-    words = self.corpus.manifest.get('words', {}).get('train')  # earlier versions did not count
+    words = self.corpus.manifest.get('words', {}).get('train')  # a corpus in memory has no count
     return (reading.Reading(self.corpus.name, end - first, self.rows_per_epoch, words),)
 
   def rows(self, epoch, place, shuffled):
@@ -175,18 +175,22 @@ class Turns:
     return which, cycles * self._before[-1, which] + self._before[rest, which]
 
 
+def check(mixture: tuple, count: int) -> None:
+  """Raises UserError unless config.mixture is for this number of corpora."""
+  if mixture and mixture[0] != 'size' and len(mixture) != count:
+    raise errors.UserError(
+      f'config.mixture has {len(mixture)} weights and there are {count} corpora: give one '
+      "weight for each --corpus, or ('size', POWER)."
+    )
+
+
 def _shares(mixture, rows) -> list[fractions.Fraction]:
   """The share of each corpus; all of them make 1."""
   if mixture[:1] == ('size',) or not mixture:
     power = mixture[1] if mixture else 1
     shares = [fractions.Fraction(n if power == 1 else n**power) for n in rows]
-  elif len(mixture) == len(rows):
-    shares = [fractions.Fraction(str(weight)) for weight in mixture]
   else:
-    raise errors.UserError(
-      f'config.mixture has {len(mixture)} weights and there are {len(rows)} corpora: give one '
-      "weight for each --corpus, or ('size', POWER)."
-    )
+    shares = [fractions.Fraction(str(weight)) for weight in mixture]
   return [share / sum(shares) for share in shares]
 
 

@@ -10,126 +10,98 @@ B rows of the global batch, b of this host, L length, P predictions.
 """
 
 import dataclasses
-import itertools
+import functools
 import warnings
 
 import numpy as np
 
 from bertzoo_jax.batches import ahead
 from bertzoo_jax.batches import epochs
-from bertzoo_jax.batches import formats
 from bertzoo_jax.batches import masking as maskings
 from bertzoo_jax.batches import mixture as mixtures
-from bertzoo_jax.batches import rows as rows_lib
+from bertzoo_jax.batches import parts
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
 from bertzoo_jax.common import moving
 from bertzoo_jax.common import reading
-from bertzoo_jax.corpus import mixture as corpora
 from bertzoo_jax.parts import named
 from bertzoo_jax.words import word_marks
 
 
-def build(
-  corpus,
-  *,
-  format,
-  masking,
-  length,
-  batch_size,
-  seed,
-  split='train',
-  host=(0, 1),
-  phase=0,
-  first_example=0,
-  keep_units=False,
-  moves=(),
-  first_step=0,
-  causal_at=None,
-  mixture=(),
-  before=(),
-):
-  """The pipeline of one phase of a run.
+def build(corpus, **fields) -> 'Pipeline':
+  """The pipeline of some rows, counted. fields: of Asked. Raises as Pipeline and its `count`."""
+  made = Pipeline(corpus, parts.Asked(**fields))
+  made.count()
+  return made
 
-  Args:
-    corpus: corpus.corpus.Corpus; a mixture has no held-out rows: see `held_out`.
-    format, masking: config sections (`name` and the part's fields).
-    length, batch_size: L, and the rows of the global batch, B.
-    seed: of the run.
-    phase: index of the phase whose order of rows and masks this is (Phase.order). Held-out rows
-      depend on neither seed nor phase, and predict no special token (masking.of_text).
-    first_example: n₀, place of the first row in that order.
-    split: 'train' or 'held_out'.
-    host: (index, count); the host holds the global rows [index · B / count, (index + 1) · B /
-      count).
-    keep_units: batches also have 'units' [B, L] (words/word_marks.py), for measuring.
-    moves: common.moving.Move of fields of the masking; held-out rows have none.
-    first_step: of the phase, of which the moves count.
-    causal_at: step of the phase, None for held-out rows → share of rows whose `causal` is 1; None
-      for batches without this feature.
-    mixture, before: config.mixture and Phase.before; not read for a single corpus.
 
-  Raises:
-    UserError: unknown parts, a batch that does not divide, a split without rows, a length too short
-      for the format, a masking of words (phrases, entities) over a corpus where none has two
-      tokens, a format of lanes over a mixture.
+def of_phase(corpus, phase, mask=None, **options) -> 'Pipeline':
+  """The pipeline of a configuration.Phase; its rows are counted when they are first needed. mask:
+  see Pipeline. options: other fields of Asked.
   """
-  if split != 'train' and len(corpus.members) > 1:
-    raise ValueError('of a mixture, each corpus has held-out rows of its own')
-  for member in corpus.members:
-    _check_split(member, split, batch_size, host[1])
+  config = phase.config
+  asked = parts.Asked(
+    format=config.format,
+    masking=config.masking,
+    length=config.length,
+    batch_size=config.batch_size,
+    seed=config.seed,
+    phase=phase.order,
+    first_example=phase.first_example,
+    moves=moving.of(config, 'masking'),
+    first_step=phase.first_step,
+    causal_at=_causal_share(phase) if 'causal_share' in config.objective else None,
+    mixture=config.mixture,
+    before=phase.before,
+    **options,
+  )
+  return Pipeline(corpus, asked, mask)
 
-  def form_of(part):
-    text = rows_lib.text_of(part)
-    form = named.build(format, formats.BY_NAME, 'format', text, length)
-    return form.in_lanes(batch_size, 'eod' in corpus.special) if form.in_lanes else form
 
-  forms = [form_of(member.splits[split].part(0)) for member in corpus.members]
-  for member, form in zip(corpus.members, forms):
-    _check_fit(member, form, format, masking)
+def held_out(corpus, phase, mask=None, **options) -> dict[str, 'Pipeline']:
+  """{name of the corpus: pipeline of its held-out rows}, '' for the only corpus. Of a mixture,
+  corpora without held-out text are left out, and each has a masking of its own.
+  """
+  # without any, the first one is refused
+  some = [m for m in corpus.members if m.splits['held_out'].num_tokens] or corpus.members
+  for name in [m.name for m in corpus.members if m not in some]:
+    warnings.warn(f'The corpus {name} has no held-out text: it is not evaluated.', stacklevel=2)
+  mask = mask if len(corpus.members) == 1 else None
+  return {m.name: of_phase(m, phase, mask, split='held_out', **options) for m in some}
 
-  def mask_of(changes):
-    made = named.build({**masking, **changes}, maskings.BY_NAME, 'masking', length, corpus)
-    if not isinstance(made, maskings.Masking):
-      raise errors.UserError(
-        f'masking={masking["name"]} gives a {type(made).__name__}: return a Masking '
-        '(bertzoo_jax/batches/masking/contract.py).'
-      )
-    return maskings.keeping_units(made, length) if keep_units else made
 
-  mask, mask_at = mask_of({}), None
-  if split == 'train' and moves:
-    ends = itertools.product(*(((m.field, m.start), (m.field, m.end)) for m in moves))
-    mask = widest = max((mask_of(dict(e)) for e in ends), key=lambda m: m.num_predictions)
-    at = lambda step: {m.field: m.at(first_step + step) for m in moves}
-    mask_at = lambda step: maskings.widened(mask_of(at(step)), widest)
-  of_words = [word_marks.check(member, masking) for member in corpus.members]
-  # evaluation asks the same of every seed and phase, and nothing but text: so losses compare
-  if split != 'train':
-    seed, phase, mask = 0, 0, maskings.of_text(mask, corpus.special)
+def of_epochs(config, corpus):
+  """The config with the steps of config.epochs, if it has them."""
+  if not config.epochs:
+    return config
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')  # the run says them
+    phases = configuration.phases(config)
+    return reading.of_epochs(config, phases, {p.index: of_phase(corpus, p).read for p in phases})
+
+
+def _causal_share(phase):
+  """step of the phase, None for held-out rows → share of rows that are read from left to right."""
+  share = phase.config.objective.causal_share
+  moved = [m for m in moving.of(phase.config, 'objective') if m.field == 'causal_share']
+
+  def at(step):
+    return moved[0].at(phase.first_step + step) if moved and step is not None else share
+
+  return at
+
+
+def _key(asked, corpus):
+  """The key of all draws. Evaluation asks the same of every seed and phase: so losses compare."""
+  seed, phase = (asked.seed, asked.phase) if asked.learns else (0, 0)
   key = hashing.fold(hashing.fold(hashing.new_key(seed), hashing.PHASE), phase)
-  key = hashing.fold(key, sorted(corpus.splits).index(split))
-  sources = []
-  for number, (member, form) in enumerate(zip(corpus.members, forms)):
-    # the first corpus has the draws of a run on it alone
-    own = hashing.fold(hashing.fold(key, hashing.CORPUS), number) if number else key
-    order = _order(member.splits[split], split, form, form_of, own, batch_size, mask)
-    sources.append(mixtures.Source(member, order, length, mask.reads_units))
-  source = sources[0] if len(sources) == 1 else mixtures.Mixture(sources, mixture, before)
-  told = [(*form.warnings, *words) for form, words in zip(forms, of_words)]
-  notes = _notes(split, corpus.members, told, source, mixture, batch_size)
-  for sentence in notes:
-    warnings.warn(sentence, stacklevel=2)
-  place = Place(batch_size, length, *host, first_example)
-  pipeline = Pipeline(forms[0], mask, source, place, tuple(notes), mask_at, causal_at)
-  if named.is_outside(masking['name']):  # tests check the maskings of the package
-    pipeline.check(masking['name'])
-  return pipeline
+  return hashing.fold(key, sorted(corpus.splits).index(asked.split))
 
 
-def _notes(split, members, told, source, mixture, batch_size) -> list[str]:
+def _notes(asked, members, told, source) -> list[str]:
   """Sentences on a pipeline. told: those on each of the corpora."""
+  split, mixture, batch_size = asked.split, asked.mixture, asked.batch_size
   of = [f' of {member.name}' if member.name else '' for member in members]
   notes = [f'Split {split!r}{name}: {s}' for name, said in zip(of, told) for s in said]
   if split == 'train' and len(members) == 1 < len(mixture) and mixture[0] != 'size':
@@ -148,104 +120,10 @@ def _notes(split, members, told, source, mixture, batch_size) -> list[str]:
   return notes
 
 
-def of_phase(corpus, phase, **options):
-  """The pipeline of a configuration.Phase. options: others of `build`."""
-  config, causal_at = phase.config, None
-  if 'causal_share' in config.objective:
-    share = config.objective.causal_share
-    moved = [m for m in moving.of(config, 'objective') if m.field == 'causal_share']
-    at = lambda step: moved[0].at(phase.first_step + step) if moved else share
-    causal_at = lambda step: share if step is None else at(step)
-  return build(
-    corpus,
-    format=config.format,
-    masking=config.masking,
-    length=config.length,
-    batch_size=config.batch_size,
-    seed=config.seed,
-    phase=phase.order,
-    first_example=phase.first_example,
-    moves=moving.of(config, 'masking'),
-    first_step=phase.first_step,
-    causal_at=causal_at,
-    mixture=config.mixture,
-    before=phase.before,
-    **options,
-  )
-
-
-def features(corpus, phase, host) -> dict:
-  """The features of a phase over stand-in text with the facts of a corpus. Raises as `build`."""
-  config = phase.config
-  model = corpora.stand_in(corpus, documents=2 * config.batch_size, length=config.length)
-  with warnings.catch_warnings():
-    warnings.simplefilter('ignore')
-    return of_phase(model, phase, host=host).features
-
-
-def of_epochs(config, corpus):
-  """The config with the steps of config.epochs, if it has them."""
-  if not config.epochs:
-    return config
-  with warnings.catch_warnings():
-    warnings.simplefilter('ignore')  # the run says them
-    read_of = lambda phase: of_phase(corpus, phase).read
-    return reading.of_epochs(config, configuration.phases(config), read_of)
-
-
-def held_out(corpus, phase, **options) -> dict:
-  """{name of the corpus: pipeline of its held-out rows}, '' for the only corpus. Of a mixture,
-  corpora without held-out text are left out.
-  """
-  # without any, the first one is refused
-  some = [m for m in corpus.members if m.splits['held_out'].num_tokens] or corpus.members
-  for name in [m.name for m in corpus.members if m not in some]:
-    warnings.warn(f'The corpus {name} has no held-out text: it is not evaluated.', stacklevel=2)
-  return {m.name: of_phase(m, phase, split='held_out', **options) for m in some}
-
-
-def _check_split(corpus, split, batch_size, hosts):
-  if batch_size < 1 or batch_size % hosts:
-    raise errors.UserError(
-      f'config.batch_size is {batch_size}: a positive multiple of the {hosts} host processes is '
-      'needed.'
-    )
-  if split not in corpus.splits:
-    raise errors.UserError(
-      f'No split is called {split!r}.{errors.did_you_mean(split, corpus.splits)}'
-    )
-  if not corpus.splits[split].num_tokens:
-    raise errors.UserError(
-      f'The split {split!r} of the corpus is empty: prepare a corpus with more text'
-      + (' or a larger config.corpus.held_out.' if split == 'held_out' else '.')
-    )
-
-
-def _check_fit(corpus, form, format, masking):
-  """Raises UserError where format, masking and corpus do not go together."""
-  if form.assemble and corpus.name:
-    raise errors.UserError(
-      f'format={format["name"]} reads each lane as one continuous text, which a mixture of corpora '
-      'interrupts: give one --corpus, or take another --config.format.'
-    )
-  if form.needs_sentences and corpus.manifest['splitter'] == 'none':
-    raise errors.UserError(
-      f'format={format["name"]} parts its segments where a sentence ends, and the corpus was not '
-      'split into sentences: prepare it with --config.corpus.splitter=rules:LANG (or lines, or '
-      'regex:PATTERN), or take format=full_sentences.'
-    )
-  if 'reuse_length' in format and 'block' in masking and format['reuse_length'] % masking['block']:
-    raise errors.UserError(
-      f'config.format.reuse_length is {format["reuse_length"]} and config.masking.block '
-      f'{masking["block"]}: the reused part '
-      'must hold whole blocks, or the tokens of the memory are permuted with others.'
-    )
-
-
-def _order(text, split, form, form_of, key, batch_size, mask) -> epochs.Order:
+def _order(text, split, form, form_of, key, batch_size, repeat) -> epochs.Order:
   lists, in_lanes = epochs.Lists(epochs.Parts(text, form, form_of), key), form.assemble is not None
   rows = lists.parts.rows(len(lists.get(0)), batch_size if in_lanes else 1)
-  order = epochs.Order(split, lists, rows, mask.repeat, in_lanes)
+  order = epochs.Order(split, lists, rows, repeat, in_lanes)
   if not order.rows_per_epoch:
     raise errors.UserError(
       f'The split {split!r} gives no row of this format: bring more text, or another '
@@ -283,26 +161,92 @@ class Pipeline:
   """The batches of one phase.
 
   Attributes:
-    rows_per_epoch: N.
+    mask: the masking, without what moves; held-out rows may be made by the same.
     num_predictions: P.
     features: {name: (shape of the global batch, numpy dtype)}.
-    warnings: sentences for the user, which were also issued as Python warnings.
   """
 
-  def __init__(self, form, mask, source, place: Place, warnings=(), mask_at=None, causal_at=None):
-    """form: over the first part of the split; mask: masking.Masking; source: mixture.Source or
-    Mixture; mask_at: step of the phase → its masking, with features as wide as those of `mask`, or
-    None; causal_at: see `build`.
+  def __init__(self, corpus, asked: parts.Asked, mask=None):
+    """corpus: corpus.corpus.Corpus; a mixture has no held-out rows: see `held_out`. mask: the
+    masking, if it was made already.
+
+    Raises:
+      UserError: unknown parts, a batch that does not divide, a split without text, a length too
+        short for the format, a masking of words (phrases, entities) over a corpus where none has
+        two tokens, a format of lanes over a mixture.
     """
-    self._mask_at, self._causal_at = mask_at, causal_at
-    self._format, self._masking = form, mask
-    self._source, self._place, self.warnings = source, place, warnings
-    self.rows_per_epoch, self.num_predictions = source.rows_per_epoch, mask.num_predictions
+    if not asked.learns and len(corpus.members) > 1:
+      raise ValueError('of a mixture, each corpus has held-out rows of its own')
+    for member in corpus.members:
+      parts.check_split(member, asked.split, asked.batch_size, asked.host[1])
+    if len(corpus.members) > 1:
+      mixtures.check(asked.mixture, len(corpus.members))
+    self._corpus, self._asked = corpus, asked
+    self._form_of = functools.partial(parts.format_over, asked, 'eod' in corpus.special)
+    firsts = (member.splits[asked.split].part(0) for member in corpus.members)
+    self._forms = [self._form_of(part) for part in firsts]
+    for member, form in zip(corpus.members, self._forms):
+      parts.check_fit(member, form, asked.format, asked.masking)
+    self.mask = mask or parts.masking_of(asked, corpus)
+    moving_masks = parts.Moving(asked, corpus) if asked.learns and asked.moves else None
+    self._mask_at = moving_masks and moving_masks.at
+    used = moving_masks.widest if moving_masks else self.mask
+    if asked.keep_units and not moving_masks:
+      used = maskings.keeping_units(used, asked.length)
+    # evaluation asks for nothing but text
+    self._masking = used if asked.learns else maskings.of_text(used, corpus.special)
+    self._of_words = [word_marks.check(member, asked.masking) for member in corpus.members]
+    self._format, self._causal_at = self._forms[0], asked.causal_at
+    self._place = Place(asked.batch_size, asked.length, *asked.host, asked.first_example)
+    self.num_predictions = self._masking.num_predictions
     self.features = self._describe()
+    if named.is_outside(asked.masking['name']):  # tests check the maskings of the package
+      self.check(asked.masking['name'])
+
+  @property
+  def rows_per_epoch(self) -> int:
+    """N."""
+    return self._source.rows_per_epoch
+
+  @property
+  def warnings(self) -> tuple[str, ...]:
+    """Sentences for the user, which were also issued as Python warnings."""
+    return self._counted[1]
+
+  def count(self) -> None:
+    """Makes the list of rows of the first epoch. Raises UserError if there is none; warns."""
+    _ = self._counted
+
+  @property
+  def _source(self):
+    return self._counted[0]
+
+  @functools.cached_property
+  def _counted(self):
+    """(mixture.Source or Mixture, sentences for the user)."""
+    asked, sources = self._asked, []
+    key = _key(asked, self._corpus)
+    for number, (member, form) in enumerate(zip(self._corpus.members, self._forms)):
+      # the first corpus has the draws of a run on it alone
+      own = hashing.fold(hashing.fold(key, hashing.CORPUS), number) if number else key
+      text, how = member.splits[asked.split], (own, asked.batch_size, self._masking.repeat)
+      order = _order(text, asked.split, form, self._form_of, *how)
+      sources.append(mixtures.Source(member, order, asked.length, self._masking.reads_units))
+    mixed = len(sources) > 1
+    source = mixtures.Mixture(sources, asked.mixture, asked.before) if mixed else sources[0]
+    told = [(*form.warnings, *words) for form, words in zip(self._forms, self._of_words)]
+    notes = _notes(asked, self._corpus.members, told, source)
+    for sentence in notes:
+      warnings.warn(sentence, stacklevel=4)
+    return source, tuple(notes)
 
   def check(self, name: str) -> None:
     """Raises UserError if the masking of this name writes other features than it declares."""
-    written = self._masking.apply(*self._step_rows(0))
+    try:
+      written = self._masking.apply(*self._step_rows(0))
+    except KeyError as e:
+      errors.refuse_pack_ids(e.args, f'masking={name}')
+      raise
     for feature, (shape, dtype) in self.features.items():
       declared = f'{np.dtype(dtype).name} {[self._place.rows, *shape[1:]]}'
       found = written.get(feature)
@@ -327,6 +271,7 @@ class Pipeline:
 
   def iterate(self, first_step: int, end_step: int):
     """The batches of first_step … end_step − 1, computed ahead in threads; each is batch(step)."""
+    self.count()  # not in one of the threads
     return ahead.iterate(self.batch, self.features, first_step, end_step)
 
   def evaluation_batches(self, n: int):
@@ -334,7 +279,7 @@ class Pipeline:
     the same masks.
 
     More rows than n batches hold: evenly spaced ones, and of lanes the first n steps. Rows that
-    fill the last batch are padding throughout (pack_ids 0) and predict nothing.
+    fill the last batch are padding throughout (segment_ids 0) and predict nothing.
     """
     total, size, place = self.rows_per_epoch, self._place.batch_size, self._place
     rows = np.arange(-(-total // size) * size)
@@ -345,7 +290,7 @@ class Pipeline:
       here = rows[first : first + size][place.first : place.first + place.rows]
       features, keys = self._source.rows(0, here % total, shuffled=False)
       batch = self._finish(self._masking, self._with_causal(features, keys), keys)
-      for name in ('masked_weights', 'pack_ids'):
+      for name in ('masked_weights', 'segment_ids'):
         batch[name] = np.where((here < total)[:, None], batch[name], 0).astype(batch[name].dtype)
       yield batch
 
@@ -373,7 +318,7 @@ class Pipeline:
 
   def _describe(self):
     """{name: (shape of the global batch, dtype)} of the features of a batch."""
-    names = ['input_ids', 'segment_ids', 'pack_ids'] + ['position_ids'] * self._format.packed
+    names = ['input_ids', 'token_type_ids', 'segment_ids'] + ['position_ids'] * self._format.packed
     features = {name: ((self._place.length,), np.int32) for name in names}
     if self._format.has_pairs:
       features['pair_labels'] = ((), np.int32)

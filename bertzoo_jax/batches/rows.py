@@ -157,7 +157,7 @@ def assemble(spans, num_rows, length, gather, special, packed, gather_units=None
     gather_units: (positions, tokens [B, L]) -> marks int32 [B, L] (words/word_marks.py), or None.
 
   Returns:
-    {'input_ids', 'segment_ids', 'pack_ids' (, 'position_ids', 'units')}: int32 [B, L],
+    {'input_ids', 'token_type_ids', 'segment_ids' (, 'position_ids', 'units')}: int32 [B, L],
     {'pair_labels'}: int32 [B].
   """
   shape = (num_rows, length)
@@ -190,7 +190,7 @@ def assemble(spans, num_rows, length, gather, special, packed, gather_units=None
     if spans.segment.any()
     else np.zeros(shape, np.int32)
   )
-  features = {'input_ids': ids, 'segment_ids': segment, 'pack_ids': pack}
+  features = {'input_ids': ids, 'token_type_ids': segment, 'segment_ids': pack}
   if units is not None:  # a special token is a unit of its own, and the next token starts one
     units[pack == 0] = 0
     _put(_put(units, classifiers, 0), separators, 0)

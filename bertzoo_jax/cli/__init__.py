@@ -15,7 +15,6 @@ from absl import logging
 
 from bertzoo_jax.cli import config_file
 from bertzoo_jax.cli import settings
-from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import screen
 from bertzoo_jax.common import storage
@@ -40,7 +39,7 @@ _CONFIG = types.SimpleNamespace(value=None, fields=(), also_tasks=True)
 
 def define_config(
   required: bool = True,
-  fields: tuple[str, ...] = configuration.FIELDS,
+  fields: tuple[str, ...] = ranges.OF_EXPERIMENT,
   also_tasks: bool = False,
   help: str = 'Experiment: configs/FILE.py:SIZE[,section=part,…], then --config.section.key=value.',
 ) -> types.SimpleNamespace:

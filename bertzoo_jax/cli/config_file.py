@@ -51,7 +51,8 @@ def load(address: str) -> ml_collections.ConfigDict:
 
 def no_experiment(path: str, returned) -> str:
   """The sentence for a file whose get_config() returns something else."""
-  return f'{path}: get_config() returns {returned}: return parts.experiment(…) of configs/parts.py.'
+  needed = 'return parts.experiment(…) of bertzoo_jax.parts'
+  return f'{path}: get_config() returns {returned}: {needed}.'
 
 
 def _shipped() -> dict:
@@ -60,7 +61,7 @@ def _shipped() -> dict:
   return {
     file: file.relative_to(folder).with_suffix('').as_posix()
     for file in sorted(folder.rglob('*.py'))
-    if file.stem != 'parts' and 'def get_config(' in file.read_text(encoding='utf-8')
+    if 'def get_config(' in file.read_text(encoding='utf-8')
   }
 
 

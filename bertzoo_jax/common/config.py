@@ -11,11 +11,6 @@ import ml_collections
 
 from bertzoo_jax.common import errors
 
-# The fields of an experiment, in the order of configs/parts.py.
-FIELDS = tuple(
-  'seed length batch_size batch_tokens phases epochs moving ema mixture tokenizer corpus format '
-  'masking encoder objective optimizer schedule hf run'.split()
-)
 # tokenizer.vocab_size of a config that takes the corpus's
 AUTO = 'auto'
 
@@ -28,39 +23,11 @@ _PHASE_MACHINERY = 'run.accumulation'
 
 # Not science: changes of these leave the run the same but for rounding and the draw of dropout.
 _MACHINERY = ('run', 'hf')
-# Nor is how the scores of a trained network become answers (configs/tasks/parts.py).
+# Nor is how the scores of a trained network become answers (parts/features.py).
 _DECODING = (
   *(f'features.{field}' for field in ('n_best', 'max_answer', 'beam', 'no_answer_threshold')),
   'objective.threshold',
 )
-
-# Fields that were added to fine-tuning, with the values that compute the same.
-_ADDED_TO_TASKS = dict(
-  positive='', choose='last', choose_every=0, patience=0, max_train=0, max_dev=0, init_layers=''
-)
-_NO_SIFT = dict(weight=0.0, rate=1e-4, init=1e-2, loss='symmetric_kl')
-# Runs are read from the version of 22 November 2026 (commit 27f957a) on. Fields that were added
-# since, with the values that compute the same: of an experiment, and of its sections
-# {section: {name of a part: its fields}}.
-_ADDED_FIELDS = dict(batch_tokens=0, epochs=0.0, moving=(), ema=0.0, mixture=())
-_ADDED = {
-  'objective': {
-    'replaced_token': dict(head='token'),
-    'replaced_token_adversarial': dict(head='token'),
-    'replaced_token_frozen': dict(head='token'),
-    'corruption_detection': dict(head='token'),
-    'classification': dict(sift=_NO_SIFT, class_weights=(), label_smoothing=0.0),
-    'multilabel': dict(sift=_NO_SIFT, threshold=0.5),
-    'regression': dict(sift={**_NO_SIFT, 'loss': 'mse'}),
-    'tagging': dict(head='linear'),
-    'span': dict(head='linear'),
-  },
-  'source': {name: dict(stratified=False) for name in ('table', 'tfds')},
-  'optimizer': {
-    name: dict(rates=(), clip_groups=(), mu_dtype='float32')
-    for name in ('adamw', 'adamw_uncorrected', 'lamb', 'stable_adamw', 'muon')
-  },
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,7 +143,7 @@ def _override(config, key: str, value, index: int) -> None:
         f'config.phases[{index}] sets {key} to {value!r}: it is a {type(old).__name__}.'
       )
     config.update_from_flattened_dict({key: value})
-  # a whole section, from configs/parts.py
+  # a whole section, from bertzoo_jax.parts
   elif key == section and isinstance(value, (dict, ml_collections.ConfigDict)):
     config[key] = ml_collections.ConfigDict(value)
   else:
@@ -278,17 +245,9 @@ def to_json(config) -> str:
 
 def from_json(text: str) -> ml_collections.ConfigDict:
   """The locked config that `to_json` wrote (lists come back as tuples)."""
-  plain = json.loads(text)
-  for field, value in _ADDED_FIELDS.items():
-    plain.setdefault(field, value)
-  if 'source' in plain:
-    plain = {**_ADDED_TO_TASKS, **plain}
-  for sections in (plain, *(overrides for _, overrides in plain.get('phases', ()))):
-    for section in _ADDED.keys() & sections.keys():
-      name = sections[section].get('name')
-      sections[section] = {**_ADDED[section].get(name, {}), **sections[section]}
+  plain = _tuples(json.loads(text))
   config = ml_collections.ConfigDict(
-    {k: v if isinstance(v, dict) else _plain(v) for k, v in _tuples(plain).items()}
+    {k: v if isinstance(v, dict) else _plain(v) for k, v in plain.items()}
   )
   return config.lock()
 

@@ -120,6 +120,17 @@ def damaged_corpus(what: str) -> UserError:
   return UserError(f'{what}: copy the corpus again, or prepare it into a new folder.')
 
 
+def refuse_pack_ids(names, where: str) -> None:
+  """Raises UserError if a feature has its name from before: `segment_ids` were called `pack_ids`,
+  and `token_type_ids` were called `segment_ids`. where: begins the sentence.
+  """
+  if 'pack_ids' in names:
+    raise UserError(
+      f'{where}: pack_ids are called segment_ids (0 padding, 1 the tokens of a first text), '
+      'and token types, 0 and 1, are called token_type_ids: rename both.'
+    )
+
+
 def did_you_mean(word: str, known, listed=False) -> str:
   """' Did you mean X?' for a misspelt word, or the names to choose from.
 

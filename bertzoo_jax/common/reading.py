@@ -62,21 +62,21 @@ def numbers(text: str) -> list[int] | None:
   return sorted(found)
 
 
-def kept(text: str, phases, read_of, end: int) -> dict[int, list[int]]:
+def kept(text: str, phases, reads, end: int) -> dict[int, list[int]]:
   """{step: numbers of words} of run.keep_words: the first step, at most `end`, after which a run
   has seen each number.
 
-  phases: of the run. read_of: phase → PhaseData.read. Raises UserError where words were not
-  counted.
+  phases: of the run. reads: {index of a phase: `read` of its rows}. Raises UserError where words
+  were not counted.
   """
   found, before = {}, fractions.Fraction(0)
   wanted = numbers(text)
   for phase in phases if wanted else ():
-    read = read_of(phase)
-    if read is None or any(r.words is None for r in read(1)):
+    read = reads[phase.index]
+    if any(r.words is None for r in read(1)):
       raise errors.UserError(
-        'run.keep_words counts words, and this text has no count of them: prepare the corpus again '
-        "(an earlier version did not count), or set --config.run.keep_words=''."
+        'run.keep_words counts words, and this text has no count of them: set '
+        "--config.run.keep_words=''."
       )
     seen = lambda steps, read=read, before=before: before + words(read(steps))
     for many in wanted:
@@ -87,14 +87,14 @@ def kept(text: str, phases, read_of, end: int) -> dict[int, list[int]]:
   return found
 
 
-def of_epochs(config, phases, read_of):
+def of_epochs(config, phases, reads):
   """The config with the steps of config.epochs in its last phase. Arguments: see `kept`."""
   limit, done = fractions.Fraction(str(config.epochs)), {}
   *earlier, last = phases
   for phase in earlier:
-    for r in read_of(phase)(phase.steps):
+    for r in reads[phase.index](phase.steps):
       done[r.name] = done.get(r.name, 0) + r.epochs
-  read, rows = read_of(last), last.config.batch_size
+  read, rows = reads[last.index], last.config.batch_size
   most = lambda steps: max(done.get(r.name, 0) + r.epochs for r in read(steps))
   bound = int(limit * sum(r.per_epoch for r in read(1)) / rows) + 1
   steps = bisect.bisect_right(range(bound + 1), limit, key=most) - 1

@@ -19,7 +19,6 @@ sentences, D documents, V vocabulary.
 
 import hashlib
 import json
-import warnings
 
 import numpy as np
 
@@ -73,6 +72,7 @@ class Corpus:
     self.special = manifest['special']
     self.hash = manifest['hash']
     self.name, self.members = '', members or (self,)
+    self.stands_for = self  # whose tokenizer it has
 
   @property
   def similar(self):
@@ -86,6 +86,8 @@ class Corpus:
     """The corpus's own tokenizer (not for a corpus in memory)."""
     from bertzoo_jax import tokenizers  # a corpus can be read without the tokenizers library
 
+    if self.stands_for is not self:
+      return self.stands_for.tokenizer()
     if self.path is None:
       raise errors.UserError('A corpus in memory has no tokenizer: open one that prepare wrote.')
     # the section first: a tokenizer of another name would be built before its hash is known
@@ -119,12 +121,6 @@ def open(path, cache: str = 'disk') -> Corpus:
       f'{path} is in an object store: mirror it to a local disk first (--cache_dir=FOLDER).'
     )
   verification.require(path, tokenizer_files(manifest))
-  if 'tokenizer_sha256' not in manifest:
-    warnings.warn(
-      f'The corpus {path} was made by an earlier version and has no checksums of its tokenizer: '
-      'damage there may go unseen. Prepare it again to have them.',
-      stacklevel=2,
-    )
   opened, units = {}, bool(manifest['units'])
   with errors.unreadable(f'{path}/manifest.json is not of prepare: {_AGAIN}'):
     if manifest['dtype'] != token_dtype(manifest['vocab_size']):
@@ -197,9 +193,15 @@ def files(manifest: dict) -> dict[str, str]:
 
 
 def tokenizer_files(manifest: dict) -> dict[str, str]:
-  """{path in the corpus: SHA-256} of the tokenizer; {} in a corpus of an earlier version."""
-  digests = manifest.get('tokenizer_sha256', {})
-  return {f'tokenizer/{file}': digest for file, digest in digests.items()}
+  """{path in the corpus: SHA-256} of the tokenizer."""
+  return {f'tokenizer/{file}': digest for file, digest in manifest['tokenizer_sha256'].items()}
+
+
+def save_tokenizer(corpus: Corpus, folder) -> None:
+  """Copies the files of a corpus's tokenizer to a folder."""
+  for name in corpus.manifest['tokenizer_sha256']:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    storage.write_bytes(folder / name, (corpus.path / 'tokenizer' / name).read_bytes())
 
 
 def verify(path) -> None:
@@ -292,7 +294,7 @@ def stand_in(corpus: Corpus, documents: int, length: int) -> Corpus:
     units=np.zeros(len(tokens), np.uint8) if corpus.has_marks else None,
     similar=corpus.similar,
   )
-  made.manifest['splitter'] = corpus.manifest['splitter']
+  made.manifest['splitter'], made.stands_for = corpus.manifest['splitter'], corpus
   return made
 
 

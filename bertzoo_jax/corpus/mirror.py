@@ -7,7 +7,6 @@ import os
 import shutil
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import folders
 from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import corpus
 
@@ -59,11 +58,6 @@ def _mirror(address, cache_dir, say):
       [pool.submit(_fetch, address / n, folder / n, d) for n, d in missing.items()]
     ):
       done.result()
-  earlier = 'tokenizer_sha256' not in manifest  # then its files are in no list
-  for file in (address / 'tokenizer').iterdir() if earlier else ():
-    folders.inside(address / 'tokenizer', file.name)
-    storage.path(folder / 'tokenizer').mkdir(parents=True, exist_ok=True)
-    storage.write_bytes(folder / 'tokenizer' / file.name, file.read_bytes())
   storage.write_bytes(folder / 'manifest.json', (address / 'manifest.json').read_bytes())
   return folder
 

@@ -88,12 +88,6 @@ def mixed(named: dict) -> corpora.Corpus:
   )
 
 
-def stand_in(corpus: corpora.Corpus, documents: int, length: int) -> corpora.Corpus:
-  """As corpus.stand_in, also of a mixture."""
-  made = {m.name: corpora.stand_in(m, documents, length) for m in corpus.members}
-  return mixed(made) if len(made) > 1 else made[corpus.name]
-
-
 def hash_of(hashes: list[str]) -> str:
   """The hash of corpora in this order; of a single one its own."""
   return hashes[0] if len(hashes) == 1 else hashlib.sha256(' '.join(hashes).encode()).hexdigest()

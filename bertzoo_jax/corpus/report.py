@@ -1,6 +1,7 @@
 """The data report of a corpus: the text that it took and dropped, as numbers and in words."""
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.corpus import doctor
 from bertzoo_jax.corpus import shards
 from bertzoo_jax.text import duplicates
 
@@ -13,13 +14,14 @@ _LOST = 0.05  # share of the characters of a text above which their loss is a wa
 _SETTING = '--config.tokenizer.'
 
 
-def of(records, dropped, repeated) -> dict:
+def of(records, dropped, repeated, unigrams) -> dict:
   """The data report over both splits.
 
   Args:
     records: of the shards, as shards.write returns them.
     dropped: {reason: {count, bytes, first}} of a reader.
     repeated: how many documents, and longer paragraphs, stand in the text before.
+    unigrams: int64 [V], how often each piece stands in train.
   """
   parts = [s for r in records for s in r['splits'].values()]
   totals = {
@@ -39,8 +41,7 @@ def of(records, dropped, repeated) -> dict:
   lost = ('characters', 'unknown_characters', 'read_characters', 'marks', 'joiners')
   return dict(
     **totals,
-    # a shard of an older prepare, resumed, did not count them
-    **{key: sum(r[key] for r in records if key in r) for key in lost},
+    **{key: sum(r[key] for r in records) for key in lost},
     unknown_rate=totals['unknown'] / totals['tokens'],
     pieces_per_word=totals['tokens'] / totals['words'],
     misaligned_sentences=sum(r['misaligned'] for r in records),
@@ -48,6 +49,7 @@ def of(records, dropped, repeated) -> dict:
     duplicate_paragraphs=repeated[1],
     held_out_share=held_out / totals['documents'],
     dropped=dropped,
+    text=doctor.total([r['text'] for r in records if 'text' in r], unigrams),
   )
 
 
@@ -91,7 +93,7 @@ def _lost_characters(manifest) -> list[str]:
 
 def unlike_words(manifest) -> list[str]:
   """A sentence on words by blanks that are as long as sentences; none elsewhere."""
-  words = sum(many or 0 for many in manifest.get('words', {}).values())
+  words = sum(manifest['words'].values())
   characters = manifest.get('report', {}).get('characters', 0)
   if characters <= _LONG_BLANKS * words:
     return []
@@ -102,9 +104,8 @@ def unlike_words(manifest) -> list[str]:
 
 
 def _words(manifest, split) -> str:
-  """Words by blanks, where they were counted."""
-  found = manifest.get('words', {}).get(split)
-  return 'unknown' if found is None else f'{found:,}'
+  """Words by blanks."""
+  return f'{manifest["words"][split]:,}'
 
 
 def empty(dropped) -> errors.UserError:
@@ -161,9 +162,9 @@ def describe(manifest: dict, where: str) -> str:
       f'blanks between its words, and is config.corpus.words={manifest["corpus"]["words"]} meant? '
       'Few whole words fit into the tokens that a row may mask.'
     )
-  lines += [f'  note: {sentence}' for sentence in unlike_words(manifest)] + _lost_characters(
-    manifest
-  )
+  trained = str(manifest['plan']['tokenizer_hash']).startswith('trained')
+  notes = unlike_words(manifest) + doctor.describe(report['text'], trained)
+  lines += [f'  note: {sentence}' for sentence in notes] + _lost_characters(manifest)
   if not splits['held_out']['documents']:
     lines.append(
       '  note: no document fell into the held-out share, so a run cannot be evaluated: '

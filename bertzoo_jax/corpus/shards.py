@@ -23,6 +23,7 @@ from bertzoo_jax.common import folders
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import trust
 from bertzoo_jax.corpus import corpus
+from bertzoo_jax.corpus import doctor
 from bertzoo_jax.text import duplicates
 from bertzoo_jax.text import sentences
 from bertzoo_jax.words import word_marks
@@ -118,8 +119,8 @@ def write(out, chunk: Chunk, tokenizer: tokenizers.Tokenizer, how: How) -> dict:
   Record: chunk (digest), files {path in the corpus: sha256}, splits {name: {documents, sentences,
   tokens, bytes, blanks (words by blanks), unknown, shard, and the counts of `word_marks.count`}},
   empty (documents without a token), cut (sentences without one), long (sentences over
-  MAX_SENTENCE), misaligned (sentences in which a unit's border fell inside a token), and the counts
-  of `_characters`.
+  MAX_SENTENCE), misaligned (sentences in which a unit's border fell inside a token), text (the
+  counts of doctor.count), and the counts of `_characters`.
   """
   out, name = storage.path(out), f'{chunk.index:05d}'
   splits, lost = _tokenise(chunk, tokenizer, how)
@@ -160,9 +161,10 @@ def _tokenise(chunk, tokenizer, how):
   """({split: (tokens [T], lengths [S], documents [D], bytes, words, marks [T] | None)}, losses)."""
   split, joiner = sentences.splitter(how.splitter)[:2]
   texts, owners, hashes, long = [], [], np.zeros(len(chunk.documents), np.uint64), 0
-  for d, document in enumerate(chunk.documents):
-    hashes[d] = content_hash(document)[0]
-    found = [s for paragraph in document.decode('utf-8').split('\n') for s in split(paragraph)]
+  documents = [document.decode('utf-8') for document in chunk.documents]
+  for d, document in enumerate(documents):
+    hashes[d] = content_hash(chunk.documents[d])[0]
+    found = [s for paragraph in document.split('\n') for s in split(paragraph)]
     long += sum(len(s) > MAX_SENTENCE for s in found)
     found = [part for i, s in enumerate(found) for part in parts(s if i == 0 else joiner + s)]
     texts += found
@@ -179,14 +181,15 @@ def _tokenise(chunk, tokenizer, how):
     mine = np.flatnonzero((lengths > 0) & chosen[owners]) if len(owners) else np.zeros(0, np.int64)
     tokens = np.concatenate([np.zeros(0, np.int32), *(ids[i] for i in mine)])
     units = how.marker and np.concatenate([np.zeros(0, np.uint8), *(marks[i] for i in mine)])
-    documents = per_document[chosen & (per_document > 0)]
+    with_tokens = per_document[chosen & (per_document > 0)]
     blanks = sum(len(texts[i].split()) for i in mine)
-    splits[name] = tokens, lengths[mine], documents, int(sizes[mine].sum()), blanks, units
+    splits[name] = tokens, lengths[mine], with_tokens, int(sizes[mine].sum()), blanks, units
   lost = dict(
     empty=int((per_document == 0).sum()),
     cut=int((lengths == 0).sum()),
     long=long,
     misaligned=misaligned,
+    text=doctor.count(documents),
     **_characters(texts, ids, tokenizer, how.marker),
   )
   return splits, lost

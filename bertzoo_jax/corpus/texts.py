@@ -54,8 +54,6 @@ class Text:
   def documents(self, reader, start=duplicates.BEGINNING):
     """(document as bytes, place, its number, where its file starts) of the documents that stay and
     are valid Unicode.
-
-    Held-out text has one copy, whatever the weight of its source.
     """
     for number, of_file, paragraphs in duplicates.kept(
       reader, self._survey(), self.section.duplicates, self.section.min_chars, start
@@ -65,10 +63,7 @@ class Text:
       except UnicodeEncodeError:
         reader.dropped.add('text with a lone surrogate', sum(map(len, paragraphs)), reader.place)
         continue
-      if not reader.copy or not shards.below(
-        shards.content_hash(document)[0], self.section.held_out
-      ):
-        yield document, reader.place, number, of_file
+      yield document, reader.place, number, of_file
 
   def chunks(self, reader, chunk_bytes, begin=shards.BEGINNING):
     """Documents in chunks of at least `chunk_bytes` each, from the chunk that begins at `begin` on.

@@ -111,7 +111,7 @@ def _length(subject, text) -> int:
 
 
 def _framed(subject, texts, length) -> tuple[dict[str, np.ndarray], np.ndarray]:
-  """(input_ids, segment_ids, pack_ids [S, L]; bool [S, L]: whether a token is scored)."""
+  """(input_ids, token_type_ids, segment_ids [S, L]; bool [S, L]: whether a token is scored)."""
   ids_SL = np.full((len(texts), length), subject.special['pad'], np.int32)
   segments_SL, packs_SL = np.zeros_like(ids_SL), np.zeros_like(ids_SL)
   text_SL = np.zeros(ids_SL.shape, bool)
@@ -124,7 +124,7 @@ def _framed(subject, texts, length) -> tuple[dict[str, np.ndarray], np.ndarray]:
     here = slice(length - len(row), length) if left else slice(len(row))
     ids_SL[s, here], segments_SL[s, here], text_SL[s, here] = zip(*row)
     packs_SL[s, here] = 1
-  rows = dict(input_ids=ids_SL, segment_ids=segments_SL, pack_ids=packs_SL)
+  rows = dict(input_ids=ids_SL, token_type_ids=segments_SL, segment_ids=packs_SL)
   if subject.how == WORDS:
     rows['words'] = np.full(ids_SL.shape, -1)
     for s, text in enumerate(texts):
@@ -173,7 +173,7 @@ def _from_left_to_right(subject, batch, text_RL):
   targets_RL, length = batch['input_ids'], text_RL.shape[1]
   if subject.ahead or 'next_head' in subject.params:  # a vector predicts the token after it
     ahead = lambda x_RL: np.pad(x_RL[:, 1:], ((0, 0), (0, 1)))
-    targets_RL, text_RL = ahead(targets_RL), ahead(text_RL) & (batch['pack_ids'] > 0)
+    targets_RL, text_RL = ahead(targets_RL), ahead(text_RL) & (batch['segment_ids'] > 0)
   places_RL = np.broadcast_to(np.arange(length, dtype=np.int32), text_RL.shape)
   return dict(
     batch,

@@ -308,8 +308,8 @@ def through(read, encoder, params, batches, first=lambda rows: (), rows: int | N
 
   def narrowed(params, batch, memory):
     if encoder.type_vocab_size:  # a network of one segment reads both as that one
-      segment_ids = jnp.minimum(batch['segment_ids'], encoder.type_vocab_size - 1)
-      batch = {**batch, 'segment_ids': segment_ids}
+      token_type_ids = jnp.minimum(batch['token_type_ids'], encoder.type_vocab_size - 1)
+      batch = {**batch, 'token_type_ids': token_type_ids}
     return read(params, batch, memory)
 
   compiled, params, out, memories = jax.jit(narrowed), jax.device_put(params), [], {}
@@ -330,12 +330,12 @@ def through(read, encoder, params, batches, first=lambda rows: (), rows: int | N
 
 def _classifier_last(batch):
   """The batch with each row's classifier at its end, in a segment of its own; no `order`."""
-  end_B1 = (batch['pack_ids'] > 0).sum(axis=1, keepdims=True)
-  place_BL = np.arange(batch['pack_ids'].shape[1]) + 0 * end_B1
+  end_B1 = (batch['segment_ids'] > 0).sum(axis=1, keepdims=True)
+  place_BL = np.arange(batch['segment_ids'].shape[1]) + 0 * end_B1
   behind_BL = np.where(place_BL < end_B1, 0, place_BL)
   source_BL = np.where(place_BL < end_B1 - 1, place_BL + 1, behind_BL)
   ids_BL, segments_BL = (
-    np.take_along_axis(batch[name], source_BL, axis=1) for name in ('input_ids', 'segment_ids')
+    np.take_along_axis(batch[name], source_BL, axis=1) for name in ('input_ids', 'token_type_ids')
   )
   segments_BL = np.where(place_BL == end_B1 - 1, segments_BL.max() + 1, segments_BL)
   masked_BP = batch['masked_positions']
@@ -343,7 +343,7 @@ def _classifier_last(batch):
   moved = {
     **batch,
     'input_ids': ids_BL,
-    'segment_ids': segments_BL.astype(np.int32),
+    'token_type_ids': segments_BL.astype(np.int32),
     'masked_positions': np.where(masked_BP > 0, masked_BP - 1, of_classifier_BP).astype(np.int32),
   }
   return {name: x for name, x in moved.items() if name != 'order'}

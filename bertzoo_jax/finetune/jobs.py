@@ -9,8 +9,8 @@ import time
 from typing import Any
 from typing import NamedTuple
 
-from bertzoo_jax import assembly
 from bertzoo_jax.common import errors
+from bertzoo_jax.experiment import resolve
 from bertzoo_jax.runs import lock
 
 _WAIT = 5.0  # seconds between two looks at the locks of others
@@ -49,8 +49,8 @@ class Job(NamedTuple):
     return self.folder / 'pretrain'
 
   @property
-  def resolved(self) -> assembly.Run:
-    return assembly.resolve(self.experiment)
+  def resolved(self) -> resolve.Run:
+    return resolve.run(self.experiment)
 
 
 def in_order(needs: dict[str, str], what: str = '') -> list[str]:

@@ -6,15 +6,17 @@ import os
 
 import ml_collections
 
-from bertzoo_jax import assembly
 from bertzoo_jax import hf
 from bertzoo_jax import pretrained
-from bertzoo_jax.assembly import checks
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.experiment import build
+from bertzoo_jax.experiment import check as checks
+from bertzoo_jax.experiment import resolve as experiments
 from bertzoo_jax.finetune import jobs
 from bertzoo_jax.finetune import table
+from bertzoo_jax.parts import named
 from bertzoo_jax.parts import ranges
 from bertzoo_jax.parts import task_objectives
 from bertzoo_jax.pretrained import initial_weights
@@ -47,14 +49,14 @@ def tasks(config) -> dict[str, ml_collections.ConfigDict]:
   if 'suite' not in config and 'name' not in config:
     raise errors.UserError(
       'The config is no fine-tuning: give a file of configs/tasks/, or one whose get_config() '
-      'returns fine_tuning(…) of configs/tasks/parts.py.'
+      'returns fine_tuning(…) of bertzoo_jax.parts.'
     )
   suite = dict(config.suite) if 'suite' in config else {config.name or 'task': config}
   for name, one in suite.items():
     if lacking := [field for field in FIELDS if field not in one]:
       raise errors.UserError(
         f'The config of {name} lacks {lacking[0]!r}: return fine_tuning(…) of '
-        'configs/tasks/parts.py from get_config().'
+        'bertzoo_jax.parts from get_config().'
       )
   needs = {name: one.init for name, one in suite.items()}
   return {name: suite[name] for name in jobs.in_order(needs)}
@@ -132,7 +134,7 @@ def runs(name: str, config, task, weights: list, workdir) -> list[jobs.Job]:
   return out
 
 
-def resolve(config, task, weights) -> assembly.Run:
+def resolve(config, task, weights) -> experiments.Run:
   """The complete experiment of one run.
 
   config: of a fine-tuning, without a grid. task: tasks.Task. weights: Pretrained.
@@ -154,8 +156,8 @@ def resolve(config, task, weights) -> assembly.Run:
     taken = initial_weights.layers_of(config.init_layers, weights.section['num_layers'])
     encoder['num_layers'] = len(taken)
   architecture, head = hf.task_class_of(weights.hf, task.kind.head)
-  objective = dict(config.objective)
-  if 'head' in objective and objective['head'] == 'auto':
+  objective = {**named.defaults(config.objective, 'objective'), **config.objective}
+  if objective.get('head') == 'auto':
     objective['head'] = head
   if task.labels:
     objective['labels'] = tuple(task.labels)
@@ -202,12 +204,12 @@ def resolve(config, task, weights) -> assembly.Run:
     }
   )
   # also builds it, so that a wrong field is refused before the first run of a grid
-  run = checks.of_run(assembly.resolve(experiment))
-  network = run.network(run.phases[0], weights.vocab_size)
+  run = checks.config(experiments.run(experiment))
+  network = build.network(run, run.phases[0], weights.vocab_size)
   if config.layer_decay != 1.0:
     experiment.optimizer.rates = _rates(config, experiment, network.paths)
-    run = assembly.resolve(experiment)
-    run.network(run.phases[0], weights.vocab_size)
+    run = experiments.run(experiment)
+    build.network(run, run.phases[0], weights.vocab_size)
   experiment.lock()
   return run
 

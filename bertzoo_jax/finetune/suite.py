@@ -5,10 +5,11 @@ import math
 import jax
 
 from bertzoo_jax import tasks
-from bertzoo_jax.assembly import run as trainings
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.experiment import train
 from bertzoo_jax.finetune import plan
+from bertzoo_jax.finetune import rows
 from bertzoo_jax.finetune import table
 from bertzoo_jax.finetune import work
 from bertzoo_jax.objectives import objective
@@ -59,7 +60,7 @@ def finetune(
         _say('note: these weights were trained from left to right; here tokens see both sides')
       best = {}
       for name, own in suite.items():
-        trainings.start_devices(own)
+        train.start_devices(own)
         task = _opened(name, suite, task_dir, tokenizer, weights[0])
         if task is None:
           continue
@@ -80,10 +81,11 @@ def finetune(
         if results is None:
           _say('stopped: run the same line to resume')
           return None
-        chosen = runs[work.best(results)]
-        best[name] = f'{chosen.folder}@{results[work.best(results)]["step"]}'
+        number = work.best(results, task.sign)
+        chosen = runs[number]
+        best[name] = f'{chosen.folder}@{results[number]["step"]}'
         majority[name] = work.majority(task, own.metrics[0])
-        found += table.lines(name, own.metrics, results)
+        found += table.lines(name, own.metrics, results, task.sign)
         with work.fitting(chosen.folder):
           _write(name, own, task, chosen, results, begun, workdir)
         if unlabelled is not None:
@@ -120,7 +122,7 @@ def _write(name, config, task, chosen, results, begun, workdir):
   folder = storage.path(workdir) / name
   if len(begun) > 1:
     points = [
-      (one.step, max(scores))
+      (one.step, task.sign * max(task.sign * score for score in scores))
       for one in begun
       if (scores := [r['score'] for r in results if r['init'] == one.address and not r['diverged']])
     ]
@@ -132,7 +134,7 @@ def _write(name, config, task, chosen, results, begun, workdir):
     if split.startswith('dev'):
       rows = judged.rows(task, task.splits[split], said[split])
       storage.write_text(folder / f'{split}.tsv', submission.tab_separated(rows))
-      if task.labels:
+      if task.kind.labelled:
         storage.write_text(folder / f'{split}.md', judged.page(split, task, rows))
       _say(f'predictions of {split} beside the right answers: {folder / split}.tsv')
     if split.startswith('test'):
@@ -145,7 +147,7 @@ def _write(name, config, task, chosen, results, begun, workdir):
 def _predict(file, split, task, chosen, workdir):
   """Writes the best run's predictions of a file without labels. split: its rows."""
   params, _, _ = checkpoint.load_params(str(chosen.folder))
-  said = work.outputs(chosen.resolved, params, split, task)
+  said = rows.outputs(chosen.resolved, params, split, task)
   out = storage.path(workdir) / chosen.name / f'{storage.path(file).name}.predictions.jsonl'
   submission.predictions(out, task, split, said)
   _say(f'{len(split.source):,} predictions are in {out}')

@@ -18,10 +18,10 @@ class Line(NamedTuple):
     point: 'learning_rate=3e-05' or ''; init: address of the weights.
     metric: the first of the config.
     split: that was scored.
-    seeds: how many; median, best, lowest: of their scores. A run that diverged is below all
+    seeds: how many; median, best, worst: of their scores. A run that diverged is worse than all
       others, and nan where it is the one that is shown.
     others: {'split metric': median} of all other scores.
-    chosen: whether it is the point with the highest median.
+    chosen: whether it is the point with the best median.
   """
 
   task: str
@@ -32,13 +32,15 @@ class Line(NamedTuple):
   seeds: int
   median: float
   best: float
-  lowest: float
+  worst: float
   others: dict
   chosen: bool
 
 
-def lines(task: str, metrics: tuple[str, ...], results: list[dict]) -> list[Line]:
-  """A Line per point and weights, in the order of the results."""
+def lines(task: str, metrics: tuple[str, ...], results: list[dict], sign: int = 1) -> list[Line]:
+  """A Line per point and weights, in the order of the results. sign: −1 if the first metric is
+  better where it is lower.
+  """
   groups = {}
   for result in results:
     key = (result['init'], tuple((k, str(v)) for k, v in result['point']))
@@ -48,18 +50,17 @@ def lines(task: str, metrics: tuple[str, ...], results: list[dict]) -> list[Line
     split, scores = next(iter(own[0]['scores']), ''), [r['score'] for r in own]
     known = [s for s in scores if s is not None]
     others = {
-      f'{s} {m}': _median([r['scores'][s][m] for r in own])
+      f'{s} {m}': _median([r['scores'][s][m] for r in own], sign)
       for s, values in own[0]['scores'].items()
       for m in values
       if (s, m) != (split, metrics[0])
     }
     names = short([key for key, _ in point])
     named = ', '.join(f'{name}={value}' for name, (_, value) in zip(names, point))
-    best, lowest = max(known, default=math.nan), min(known, default=math.nan)
-    lowest = lowest if len(known) == len(scores) else math.nan
-    ends = _median(scores), best, lowest
+    known = sorted(known, key=lambda s: -sign * s) or [math.nan]
+    ends = _median(scores, sign), known[0], known[-1] if None not in scores else math.nan
     found.append(Line(task, named, init, metrics[0], split, len(own), *ends, others, False))
-  number = max(range(len(found)), key=lambda n: (_known(found[n].median), -n))
+  number = max(range(len(found)), key=lambda n: (_known(sign * found[n].median), -n))
   found[number] = found[number]._replace(chosen=True)
   return found
 
@@ -72,17 +73,17 @@ def short(keys: list[str]) -> list[str]:
 
 def markdown(found: list[Line], majority: dict[str, float]) -> str:
   """A table of all lines, without the columns that would say nothing: points without a grid, best
-  and lowest of one seed.
+  and worst of one seed.
 
   majority: {task: score of always saying the most frequent class}.
   """
-  rows = [('task', 'point', 'score', 'seeds', 'median', 'best', 'lowest', 'majority', 'others')]
+  rows = [('task', 'point', 'score', 'seeds', 'median', 'best', 'worst', 'majority', 'others')]
   for line in found:
     own = [other for other in found if other.task == line.task]
     init = line.init if len({other.init for other in own}) > 1 else ''
     point = ' · '.join(filter(None, [init, line.point])) or '–'
     others = ', '.join(f'{name} {_shown(value)}' for name, value in line.others.items())
-    scores = line.median, line.best, line.lowest, majority[line.task]
+    scores = line.median, line.best, line.worst, majority[line.task]
     rows.append(
       (
         line.task,
@@ -99,9 +100,9 @@ def markdown(found: list[Line], majority: dict[str, float]) -> str:
   return tables.aligned(rows, markdown=True) + '\n'
 
 
-def _median(scores) -> float:
-  """nan where a score that the median takes is missing. A missing one is below all others."""
-  value = statistics.median([-math.inf if s is None else s for s in scores])
+def _median(scores, sign) -> float:
+  """nan where a score that the median takes is missing. A missing one is worse than all others."""
+  value = statistics.median([-sign * math.inf if s is None else s for s in scores])
   return value if math.isfinite(value) else math.nan
 
 

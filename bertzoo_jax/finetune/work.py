@@ -14,27 +14,25 @@ import time
 import zipfile
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from bertzoo_jax import assembly
-from bertzoo_jax import hf
 from bertzoo_jax import tasks
-from bertzoo_jax import tokenizers
-from bertzoo_jax.assembly import run as trainings
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.experiment import build
+from bertzoo_jax.experiment import check
+from bertzoo_jax.experiment import machinery
+from bertzoo_jax.experiment import start
+from bertzoo_jax.experiment import train
 from bertzoo_jax.finetune import jobs
 from bertzoo_jax.finetune import plan
-from bertzoo_jax.hf import tokenizer as hf_tokenizer
-from bertzoo_jax.pretrained import predicting
+from bertzoo_jax.finetune import rows
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import step_folders
 from bertzoo_jax.runs import workdir as workdirs
-from bertzoo_jax.tasks import batches
 from bertzoo_jax.tasks.kinds import kind
-from bertzoo_jax.training import data as training_data
+from bertzoo_jax.training import sharding
 
 PREDICTIONS = 'predictions.npz'
 
@@ -65,7 +63,7 @@ def all_of(runs, task, weights, notice, devices, say=print) -> list[dict] | None
     say: prints a line.
 
   Raises:
-    UserError: see `run.train`; no further run is begun, and those under way save and end.
+    UserError: see `train.train`; no further run is begun, and those under way save and end.
     Stopped: all runs diverged.
   """
   results, finishing, alone = {}, threading.Lock(), len(runs) == 1
@@ -87,14 +85,14 @@ def all_of(runs, task, weights, notice, devices, say=print) -> list[dict] | None
       return False
     with finishing:
       results[run.folder] = found
-      _keep_best([run for run in runs if run.folder in results], results)
+      _keep_best([run for run in runs if run.folder in results], results, task.sign)
       if not alone:
         say(_line(len(results), runs, run, found, time.monotonic() - began))
     return True
 
   if not jobs.run(runs, do, slots):
     return None
-  chosen = runs[best([results[run.folder] for run in runs])]
+  chosen = runs[best([results[run.folder] for run in runs], task.sign)]
   if not alone and (why := results[chosen.folder]['diverged']):
     raise errors.Stopped(
       f'All {len(runs)} runs of {chosen.name} diverged ({why}): take lower rates and another '
@@ -117,57 +115,56 @@ def at_once(runs, devices: int) -> int:
   return 1 if alone or len(runs) == 1 else devices
 
 
-def best(results: list[dict]) -> int:
-  """The number of the run with the highest dev score; of equal ones the first. A score that is not
-  a number is below all others.
+def best(results: list[dict], sign: int = 1) -> int:
+  """The number of the run with the best dev score; of equal ones the first. A score that is not a
+  number is worse than all others. sign: −1 if a lower score is better.
   """
-  return max(range(len(results)), key=lambda n: (_score(results[n]), -n))
+  return max(range(len(results)), key=lambda n: (_score(results[n], sign), -n))
 
 
-def outputs(run, params, split, task) -> dict[str, np.ndarray]:
-  """As `predicting.outputs`, of a run (an assembly.Run)."""
-  encoder = run.encoder(hf.vocabulary_size(params)).clone(dtype=jnp.float32)
-  return predicting.outputs(encoder, params, split, task)
-
-
-def _one(run, task, weights, notice, devices, alone) -> dict | None:
-  """The result of a run: trains or resumes it, predicts, scores. alone: whether it is the only run:
-  its lines are shown, and it raises Diverged.
+def _one(job, task, weights, notice, devices, alone) -> dict | None:
+  """The result of a job: trains or resumes its run, predicts, scores. alone: whether it is the only
+  run: its lines are shown, and it raises Diverged.
   """
-  file = run.folder / run.record
-  if file.exists():
-    return _scored_again(run, task, _read(run, task))
+  if (job.folder / job.record).exists():
+    return _scored_again(job, task, _read(job, task))
+  run = job.resolved
   try:
-    found = trainings.train(
-      run.resolved,
-      run.folder,
-      lambda: data_of(run.experiment, task, weights),
-      init=run.init,
-      init_layers=run.experiment.init_layers,
-      notice=notice,
-      devices=devices,
-      show=alone,
-    )
+    found = _trained(job, run, task, weights, notice, devices, alone)
   except errors.Diverged as e:
     if alone:
       raise
     labelled = [n for n, s in task.splits.items() if n != 'train' and s.labels is not None]
-    nothing = dict.fromkeys(run.experiment.metrics)
-    return _write(run, 0, {name: nothing for name in labelled}, str(e))
+    nothing = dict.fromkeys(job.experiment.metrics)
+    return _write(job, 0, {name: nothing for name in labelled}, str(e))
   if found['interrupted'] and found['step'] < found['end']:
     return None
-  chosen = step_folders.best(run.folder) if run.experiment.choose == 'best' else None
-  address = str(run.folder) if chosen is None else f'{run.folder}@{chosen}'
+  chosen = step_folders.best(job.folder) if job.experiment.choose == 'best' else None
+  address = str(job.folder) if chosen is None else f'{job.folder}@{chosen}'
   params, step, _ = checkpoint.load_params(address)
   said = {
-    name: outputs(run.resolved, params, split, task)
+    name: rows.outputs(run, params, split, task)
     for name, split in task.splits.items()
     if name != 'train'
   }
   data = io.BytesIO()
   np.savez(data, **{_key(s, n): x for s, named in said.items() for n, x in named.items()})
-  storage.write_bytes(run.folder / PREDICTIONS, data.getvalue())
-  return _write(run, step, _scores(run, task, said))
+  storage.write_bytes(job.folder / PREDICTIONS, data.getvalue())
+  return _write(job, step, _scores(job, task, said))
+
+
+def _trained(job, run, task, weights, notice, devices, show) -> dict:
+  """Trains the run of a job, or resumes it: the steps of `pretrain`, on the rows of a task."""
+  first = start.First(job.init, run.config.init_layers)
+  with train.holding(job.folder, run.config) as held:
+    data = rows.data_of(run, task, weights)
+    mesh = sharding.mesh(run.config.run.mesh, devices)
+    begins = start.find(run, data, held.workdir, first, mesh.devices.flat[0])
+    chosen = machinery.resolved(run, data.vocab_size, mesh, begins.machinery)
+    built = check.built(build.phases(chosen, data, mesh, begins.step))
+    built = machinery.fitted(built, run.config, show)
+    state, lines = start.state(begins, built)
+    return train.train(built, begins, state, held, notice, lines, show)
 
 
 def _read(run, task) -> dict:
@@ -262,76 +259,14 @@ def majority(task, metric: str) -> float:
   """The dev score of a prediction that is the same for all: the most frequent class of the train
   split, its mean score, or the more frequent value of each label. nan without such a one.
   """
-  dev = _dev(task)
+  dev = rows.dev_of(task)
   said = None if dev is None else task.kind.constant(task, dev)
   return math.nan if said is None else kind.score((metric,), task, dev, said)[metric]
 
 
-def _dev(task):
-  """The split by which runs are compared; None if it has no labels."""
-  dev = next((split for name, split in task.splits.items() if name.startswith('dev')), None)
-  return None if dev is None or dev.labels is None else dev
-
-
-def data_of(experiment, task, weights) -> training_data.Data:
-  """The rows of a task as the `Data` of a run."""
-  train, size = task.splits['train'], experiment.batch_size
-  lengths = batches.buckets(experiment.length)
-  padding = dict(padding=task.padding, pad=task.pad)
-
-  def make(first, end):
-    known = dict(batch_size=size, seed=experiment.seed, length_buckets=lengths, **padding)
-    return (batches.train_batch(train, step, **known) for step in range(first, end))
-
-  def held_out():
-    if (dev := _dev(task)) is not None:
-      for _, batch in batches.ordered_batches(dev, size, length_buckets=lengths, **padding):
-        yield '', batch
-
-  whole = np.zeros(size, np.int64)  # any units, as long as rows may be
-  longest = batches.gathered(train, whole, length=experiment.length, **padding)
-  features = {name: (x.shape, x.dtype) for name, x in longest.items()}
-  choosing = {}
-  if experiment.choose == 'best':
-    run, dev = assembly.resolve(experiment), _dev(task)
-
-    def scores(params):
-      found = kind.score(experiment.metrics, task, dev, outputs(run, params, dev, task))
-      # a mark / stands before a corpus of a mixture
-      return {f'dev_{name}'.replace('/', '_'): value for name, value in found.items()}
-
-    choosing = dict(scores=scores, patience=experiment.patience)
-  phase = lambda _: training_data.PhaseData(features, make, held_out, len(train), **choosing)
-
-  def save_tokenizer(folder):
-    folder.mkdir(parents=True, exist_ok=True)
-    source = storage.path(weights.tokenizer_folder)
-    if hf_tokenizer.made_here(source):
-      tokenizers.load(source).save(folder)
-      return
-    for name, content in hf_tokenizer.published(source).items():
-      storage.write_bytes(folder / name, content)
-
-  return training_data.Data(
-    corpus={
-      'hash': task.hash,
-      'documents': len(train),
-      'tokens': int(len(train.ids)),
-      **({'task': dict(task.facts)} if task.facts else {}),
-    },
-    vocab_size=weights.vocab_size,
-    entropy=None,
-    held_out_sizes={},
-    phase=phase,
-    trial=phase,
-    save_tokenizer=save_tokenizer,
-    tokenizer=weights.tokenizer_folder,
-  )
-
-
-def _keep_best(finished, results):
+def _keep_best(finished, results, sign):
   """Deletes all checkpoints but that of the best run. results: {folder: result}."""
-  kept = finished[best([results[run.folder] for run in finished])]
+  kept = finished[best([results[run.folder] for run in finished], sign)]
   for run in finished:
     folder = run.folder / step_folders.FOLDER
     if run is not kept and folder.exists():
@@ -342,8 +277,8 @@ def _keep_best(finished, results):
         step_folders.delete(kept.folder / step_folders.FOLDER / str(step))
 
 
-def _score(result) -> float:
-  return -math.inf if result['score'] is None else result['score']
+def _score(result, sign) -> float:
+  return -math.inf if result['score'] is None else sign * result['score']
 
 
 def _line(done, runs, run, result, seconds) -> str:

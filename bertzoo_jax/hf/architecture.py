@@ -5,7 +5,7 @@ A family of classes is one file with one `Architecture` per class. The files of 
 package needs no entry: `config.hf` and `--architecture` take `package.module:NAME`. A complete
 example is `tests/outside/roformer_hf.py`.
 
-Such a file says six things.
+Such a file says five things.
 
 1. `rows`: which parameter is which tensor. A row pairs the path of a parameter of ours with the
    name of a tensor of theirs. Paths begin with `encoder/` or the name of a head, as `mlm_head/`
@@ -41,14 +41,17 @@ Such a file says six things.
        )
 
    `absent` gives the tensor to write if the encoder lacks the parameter.
-2. `sizes(encoder, special)`: the argument of the rows' functions. Return a `Sizes`, or an object
+   A tensor that transformers expects in the file, and that is no parameter here, is `constant`:
+
+       constant('encoder.embed_positions.weight', sinusoids)
+
+2. `keys`: config.json as rows, which are read in both directions (`hf/keys.py`).
+3. `sizes(encoder, special)`: the argument of the rows' functions. Return a `Sizes`, or an object
    of your own with num_heads, num_layers, blocks, num_groups, inner_group_num and whatever else
-   your rows read. `encoder` is the linen module; `special` has the ids of special pieces by name.
-3. `to_config(encoder, special, vocab_size)`: the whole content of config.json.
-4. `to_encoder(content)`: the inverse: (fields of the encoder, sizes). `defaults` are the values
-   that transformers assumes for keys that config.json leaves out.
-5. `heads` and `pipeline`: text of the model card.
-6. `tokens`: how the tokenizer frames texts, if not as [CLS] A [SEP] B [SEP].
+   your rows read. `encoder` is the linen module, or has the fields that `keys` read; `special` has
+   the ids of special pieces by name.
+4. `heads` and `pipeline`: text of the model card.
+5. `tokens`: how the tokenizer frames texts, if not as [CLS] A [SEP] B [SEP].
 
 Export writes the directory, loads it with the transformers class called `name`, and compares logits
 and token ids. If transformers has no such class, give `logits(directory, batch)`: a reference that
@@ -57,6 +60,7 @@ not loaded, or if a head was not compared. Of a class without heads, vectors are
 that no row names are written into a file of their own (ASIDE in `hf/architectures/__init__.py`).
 """
 
+import types
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
@@ -65,6 +69,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.hf import keys
 from bertzoo_jax.hf import tokenizer
 
 # Paths of the tables that encoders here name alike.
@@ -72,19 +77,12 @@ WORD_TABLE = 'encoder/embeddings/word/embedding'
 POSITION_TABLE = 'encoder/embeddings/position/embedding'
 TYPE_TABLE = 'encoder/embeddings/type/embedding'
 
-_LARGEST = 1 << 31  # above all numbers of a config.json
-
 # Fields of encoders that no config.json says, with values that compute what its class computes.
 UNSAID = {
   'transformer': dict(initializer='truncated_normal'),
   'disentangled': dict(initializer='normal', vocab_multiple=1),
   'two_stream': dict(initializer='normal', memory_length=0, reuse_length=1),
 }
-
-# Our activations and transformers' names for them: its gelu is the exact one; gelu_new is Google's
-# approximation by tanh.
-ACTIVATIONS = {'gelu': 'gelu', 'gelu_tanh': 'gelu_new', 'relu': 'relu'}
-_OTHER_SPELLINGS = {'gelu_pytorch_tanh': 'gelu_tanh', 'gelu_python': 'gelu'}
 
 
 class Sizes(NamedTuple):
@@ -171,7 +169,7 @@ class Row(NamedTuple):
   """Parameters, tensors, and how the ones become the others.
 
   Attributes:
-    ours: path of the parameter, or a tuple of paths.
+    ours: path of the parameter, or a tuple of paths; '' for none (`constant`).
     theirs: name of the tensor, or a tuple of names.
     transform: of one layer's copy.
     absent: sizes → the tensor that is written where the encoder lacks the parameter, or None for no
@@ -187,6 +185,18 @@ class Row(NamedTuple):
   absent: Callable | None = None
   where: Callable = lambda block, sizes: True
   without: Callable | None = None
+
+  @property
+  def paths(self) -> tuple[str, ...]:
+    """The paths of its parameters."""
+    return _several(self.ours) if self.ours else ()
+
+
+def constant(theirs: str, make: Callable) -> Row:
+  """The Row of a tensor that transformers expects in the file, and that is no parameter here. make:
+  sizes → the tensor.
+  """
+  return Row('', theirs, absent=make)
 
 
 class Computed(NamedTuple):
@@ -217,18 +227,14 @@ class Architecture(NamedTuple):
     model_type: of its config.json.
     rows: the name table.
     sizes: (encoder, special) → the argument of the rows' transforms. special: ids by name.
-    to_config: (encoder, special, vocab_size) → content of config.json.
-    to_encoder: content of config.json, defaults filled in → (the encoder's fields, sizes). Raises
-      UserError for a config that no encoder here can express.
+    keys: of config.json, see hf/keys.py.
     heads: text of the card about the heads that the class has and lacks.
     pipeline: transformers' task for the card; '' if its pipelines cannot load the class.
-    defaults: values that transformers assumes for keys that config.json leaves out.
     tied: tensors that repeat another one, not written, and ignored when read: {name: the other}.
     buffers: ends of names of tensors that are no parameters.
     modern: a tensor's name in a file → its name in today's class.
-    settle: (params, sizes) → params, applied after the rows have been read.
-    settle_fields: (the encoder's fields, params) → fields, applied after the tensors are read. For
-      fields that depend on which tensors the file has.
+    settle: (params, the encoder's fields) → both, applied after the rows have been read: for fields
+      that depend on which tensors the file has, and parameters that an encoder has in another form.
     part: config.encoder.name of the encoder that has these fields.
     unsaid: fields of the encoder that no config.json says, where they are not those of UNSAID.
     computes: encoder → Computed, the part of the trained network that the class computes.
@@ -251,22 +257,19 @@ class Architecture(NamedTuple):
   model_type: str
   rows: tuple[Row, ...]
   sizes: Callable
-  to_config: Callable
-  to_encoder: Callable
+  keys: tuple[keys.Key, ...]
   heads: str
   pipeline: str = 'fill-mask'
-  defaults: Mapping[str, Any] = {}
   tied: Mapping[str, str] = {}
   buffers: tuple[str, ...] = ()
   modern: Callable = lambda name: name
-  settle: Callable = lambda params, sizes: params
-  settle_fields: Callable = lambda fields, params: fields
+  settle: Callable = lambda params, fields: (params, fields)
   part: str = 'transformer'
   unsaid: Mapping[str, Any] = {}
   computes: Callable = Computed
   segments: int = 1
   head_activation: str | None = None
-  activations: Mapping[str, str] = ACTIVATIONS
+  activations: Mapping[str, str] = keys.ACTIVATIONS
   head_dropouts: tuple[str, ...] = ()
   tokens: tokenizer.Shape | None = tokenizer.Shape()
   reads: bool = True
@@ -277,7 +280,12 @@ class Architecture(NamedTuple):
   @property
   def places(self) -> set[str]:
     """Paths of the parameters that its rows name."""
-    return {path for row in self.rows for path in _several(row.ours)}
+    return {path for row in self.rows for path in row.paths}
+
+  @property
+  def defaults(self) -> dict[str, Any]:
+    """Values that transformers assumes for keys that config.json leaves out."""
+    return keys.usual(self.keys)
 
   @property
   def head_names(self) -> set[str]:
@@ -296,8 +304,8 @@ def misfits(a: Architecture, paths) -> tuple[list[str], list[str]]:
   homeless = paths - a.places
   empty = set()
   for row in a.rows:
-    missing = set(_several(row.ours)) - paths
-    if row.absent is None or len(missing) < len(_several(row.ours)):
+    missing = set(row.paths) - paths
+    if row.absent is None or len(missing) < len(row.paths):
       empty |= missing
   return sorted(homeless), sorted(empty)
 
@@ -360,17 +368,15 @@ def config(
       f'The head of {a.name} always applies {a.head_activation}, this model was trained '
       f'with {encoder.activation}{remedy}'
     )
-  return a.to_config(encoder, special, vocab_size)
+  return keys.content(a, encoder, special, vocab_size)
 
 
 def encoder(a: Architecture, content: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
   """(the encoder's fields, sizes) of a config.json. Raises UserError for a setting that the encoder
   cannot express.
   """
-  content = {**a.defaults, **content}
-  for key, usual in a.defaults.items():
-    _check_value(key, content[key], usual)
-  fields, sizes = a.to_encoder(content)
+  fields, pad = keys.fields(a.keys, content), content.get('pad_token_id')
+  sizes = a.sizes(types.SimpleNamespace(**fields), {'pad': 1 if pad is None else pad})
   if 'activation' in fields and not applies(a, fields['activation']):
     raise errors.UserError(
       f'config.json says the activation {fields["activation"]}, but the head of {a.name} always '
@@ -386,61 +392,13 @@ def section(a: Architecture, fields: Mapping[str, Any]) -> dict[str, Any]:
   return {'name': a.part, **UNSAID.get(a.part, {}), **a.unsaid, **fields}
 
 
-def _check_value(key, value, usual) -> None:
-  """Raises UserError for a value of config.json of another kind than usual, or out of range."""
-  number = isinstance(value, int | float) and not isinstance(value, bool)
-  least = min(usual, 1) if isinstance(usual, int) else 0  # -1: take another field's value
-  holds, needed = {
-    bool: (isinstance(value, bool), 'true or false is'),
-    int: (
-      isinstance(value, int) and number and least <= value < _LARGEST,
-      f'a whole number from {least} to {_LARGEST - 1:,} is',
-    ),
-    float: (number and 0 <= value < _LARGEST, 'a number of at least 0 is'),
-    str: (isinstance(value, str), 'a text is'),
-    type(None): (
-      value is None or isinstance(value, int) and number and 0 <= value < _LARGEST,
-      'an id or null is',
-    ),
-  }.get(type(usual), (True, ''))
-  if not holds:
-    raise errors.UserError(
-      f'config.json says {key}={str(value)[:40]}: {needed} needed; download or export the '
-      'directory again.'
-    )
-
-
-def common_config(name: str, model_type: str, special: Mapping, vocab_size: int) -> dict[str, Any]:
-  """Fields of config.json that all classes have. special: ids of special tokens, by name."""
-  return {
-    'architectures': [name],
-    'model_type': model_type,
-    'vocab_size': vocab_size,
-    'pad_token_id': special['pad'],
-    'bos_token_id': None,
-    'eos_token_id': None,
-    'tie_word_embeddings': True,
-    'dtype': 'float32',
-    'torch_dtype': 'float32',  # the name before transformers 5
-  }
-
-
-def activation(theirs: str, key: str = 'hidden_act', known=ACTIVATIONS) -> str:
-  """Our name of an activation of transformers. Raises UserError for one that is not here.
-
-  key: of config.json that names it. known: {our name: theirs}.
-  """
-  ours = {**{name: ours for ours, name in known.items()}, **_OTHER_SPELLINGS}
-  return errors.choose(theirs, ours, f'readable {key}')
-
-
 def to_hf(a: Architecture, params: Mapping[str, Any], sizes) -> dict[str, np.ndarray]:
   """Tensors by Hugging Face name. params: by path, layers stacked. Raises UserError as `check`."""
   check(a, params)
   tensors = {}
   for row in a.rows:
-    ours, places = _several(row.ours), _places(row, sizes)
-    if ours[0] not in params:
+    ours, places = row.paths, _places(row, sizes)
+    if not ours or ours[0] not in params:
       if (absent := row.absent(sizes)) is not None:
         for names in places:
           tensors.update(zip(names, _several(absent), strict=True))
@@ -471,7 +429,8 @@ def to_ours(
     places = _places(row, sizes)
     wanted = [name for names in places for name in names]
     found = [name for name in wanted if name in tensors]
-    if wanted and not found or not wanted and row.without is None:
+    if not row.paths or wanted and not found or not wanted and row.without is None:
+      used.update(() if row.paths else wanted)
       continue
     if len(found) < len(wanted):
       missing = next(name for name in wanted if name not in tensors)
@@ -482,10 +441,10 @@ def to_ours(
     copies = [_read(row, names, tensors, sizes) for names in places]
     if _layered(row):
       copies = _with_fillers(row, copies, sizes)
-    for path, parts in zip(_several(row.ours), zip(*copies, strict=True), strict=True):
+    for path, parts in zip(row.paths, zip(*copies, strict=True), strict=True):
       params[path] = np.stack(parts) if _layered(row) else parts[0]
     used.update(wanted)
-  return a.settle(params, sizes), sorted(set(tensors) - used)
+  return params, sorted(set(tensors) - used)
 
 
 def for_each_block(x, sizes):

@@ -46,6 +46,7 @@ class Run(NamedTuple):
     aside: names of heads in weights.HEADS.
     average: which average the weights are; '' for none.
     base_models: names at the hub of the models that its weights come from.
+    outputs: of the head of a task.
   """
 
   architecture: Architecture
@@ -62,6 +63,7 @@ class Run(NamedTuple):
   aside: tuple = ()
   average: str = ''
   base_models: tuple = ()
+  outputs: heads.Task = heads.Task()
 
   @property
   def task(self) -> str | None:
@@ -129,7 +131,7 @@ def facts(run: Run) -> dict[str, str]:
     'longest': _longest(run, lengths),
     'cuts': _SAID['cuts'] * run.fine_tuned,
     'usage': _usage(run),
-    'outputs': _outputs(config) * run.fine_tuned,
+    'outputs': _outputs(config, run.outputs) * run.fine_tuned,
     'steps': f'{run.step:,} of {sum(steps for steps, _ in config["phases"]):,}'
     + f'; these weights are an average ({run.average})' * bool(run.average),
     'batch': _batch(config, run.step),
@@ -302,12 +304,9 @@ def _measured(run) -> str:
   return f'## Last measured\n\n{about}\n\n| metric | value |\n|---|---|\n{rows}\n{bits}'
 
 
-def _outputs(config: dict[str, Any]) -> str:
+def _outputs(config: dict[str, Any], task: heads.Task) -> str:
   """The meaning of the outputs of a task's head."""
-  task = heads.task_of(config['objective'])
-  said = [_SAID['outputs'][task.problem]] if task.problem in _SAID['outputs'] else []
-  if config['objective']['name'] == 'tagging':
-    said = [_SAID['tagging']]
+  said = [task.card] if task.card else []
   if task.labels and task.problem != 'regression':
     said.append(
       f'Labels: {", ".join(f"{i} {_code(label)}" for i, label in enumerate(task.labels))}.'

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.hf import keys
 from bertzoo_jax.hf.architecture import KERNEL
 from bertzoo_jax.hf.architecture import Architecture
 from bertzoo_jax.hf.architecture import Row
@@ -62,13 +63,6 @@ LABELLED = (ROW, TAG)  # their outputs have names
 DENSE = {'tanh': 'pooler', 'gelu': 'dense', 'transform': 'transform'}  # the form 'linear' has none
 BEAM = 20  # as model.heads has it
 
-# config.objective.name and transformers' problem_type.
-PROBLEMS = {
-  'classification': 'single_label_classification',
-  'regression': 'regression',
-  'multilabel': 'multi_label_classification',
-}
-
 
 class Task(NamedTuple):
   """The meaning of the outputs of a head.
@@ -78,21 +72,26 @@ class Task(NamedTuple):
     labels: names of the outputs, in order; () for LABEL_0, LABEL_1, ….
     dropouts: rates before the classifier and before the dense layer.
     threshold: of several labels, the probability above which one is given; None for one label.
+    card: sentence about the outputs.
   """
 
   problem: str | None = None
   labels: tuple[str, ...] = ()
   dropouts: tuple[float, ...] = ()
   threshold: float | None = None
+  card: str = ''
 
 
-def task_of(objective: Mapping[str, Any]) -> Task:
-  """The Task of the section of an objective; its problem is None for a name not in PROBLEMS."""
-  labels = tuple(objective['labels']) if 'labels' in objective else ()
+def labels_in(objective: Mapping[str, Any]) -> tuple[str, ...]:
+  """Names of the outputs that the section of an objective has; () for none."""
+  return tuple(objective['labels']) if 'labels' in objective else ()
+
+
+def task_of(objective: Mapping[str, Any], kind) -> Task:
+  """The Task of the section of an objective and its kind, of tasks.kinds."""
   rates = (objective[k] for k in ('dropout', 'input_dropout') if k in objective)
-  name = objective['name']
   threshold = objective['threshold'] if 'threshold' in objective else None
-  return Task(PROBLEMS[name] if name in PROBLEMS else None, labels, tuple(rates), threshold)
+  return Task(kind.problem, labels_in(objective), tuple(rates), threshold, kind.card)
 
 
 class Form(NamedTuple):
@@ -116,40 +115,23 @@ class Form(NamedTuple):
 def classes(build, family: str, forms: Mapping[str, Form]) -> dict[str, Architecture]:
   """{head: the class of a family that has it}.
 
-  build: (name, *rows of the head, **fields) → an Architecture. family: how the names begin.
+  build: (name, *rows of the head, config=…, **fields) → an Architecture. family: how the names
+  begin.
   """
 
   def one(head, form):
     kind = KINDS[head]
-    a = build(
+    return build(
       f'{family}{kind.ends}',
       *rows(head, **form.layers),
       *form.also(head),
+      config=tuple(keys.fixed(key, value) for key, value in form.fixed.items()),
       heads=f'{kind.said} {form.said}'.strip(),
       pipeline='' if head in NO_PIPELINE else kind.task,
       head_dropouts=form.rates,
     )
-    if not form.fixed:
-      return a
-    to_config = lambda *of: {**a.to_config(*of), **form.fixed}
-    return a._replace(to_config=to_config, to_encoder=_expecting(a.to_encoder, form.fixed))
 
   return {head: one(head, form) for head, form in forms.items()}
-
-
-def _expecting(to_encoder: Callable, fixed: Mapping[str, Any]) -> Callable:
-  """to_encoder that raises UserError for a config.json whose head computes something else."""
-
-  def checked(content):
-    for key, value in fixed.items():
-      if (said := content.get(key, value)) != value:
-        raise errors.UserError(
-          f'config.json says {key}={str(said)[:40]}, and a head here has {key}={value}: it cannot '
-          'be read.'
-        )
-    return to_encoder(content)
-
-  return checked
 
 
 def rows(head: str, **layers: str) -> tuple[Row, ...]:

@@ -61,8 +61,8 @@ def missing_packages() -> list[str]:
 def random_batch(
   vocab_size: int, max_length: int, segments: int, pad: int, seed: int = 0, padding: str = 'right'
 ) -> dict[str, np.ndarray]:
-  """Rows of random ids, padded on one side: input_ids, segment_ids, pack_ids, all [B, L] int32, L =
-  max_length.
+  """Rows of random ids, padded on one side: input_ids, token_type_ids and segment_ids, all [B, L]
+  int32; L = max_length.
 
   The first row is full, so that every position is tried; rows of more than 128 tokens are two,
   shorter ones four.
@@ -77,8 +77,8 @@ def random_batch(
   second = (np.arange(max_length) >= split) & (segments > 1)
   batch = {
     'input_ids': np.where(real, ids, pad).astype(np.int32),
-    'segment_ids': (second & real).astype(np.int32),
-    'pack_ids': real.astype(np.int32),
+    'token_type_ids': (second & real).astype(np.int32),
+    'segment_ids': real.astype(np.int32),
   }
   if padding == 'right':
     return batch
@@ -88,7 +88,7 @@ def random_batch(
 
 def with_single_texts(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
   """The rows, and each once more as a single text, of segment 0."""
-  single = {**batch, 'segment_ids': np.zeros_like(batch['segment_ids'])}
+  single = {**batch, 'token_type_ids': np.zeros_like(batch['token_type_ids'])}
   return {name: np.concatenate([x, single[name]]) for name, x in batch.items()}
 
 
@@ -105,7 +105,7 @@ def logits(directory, a: Architecture, batch: dict[str, np.ndarray]) -> dict[str
     [B, L, C] and 'choice' [B, C], those that the class has, or other heads by the names of
     `networks.predict`; 'vectors' [B, L, D] of a class without a head.
     'unloaded': names of the tensors that the reference did not find in the file, or found there and
-    did not load.
+    did not load; may be {name: why}.
   """
   if a.logits is not None:
     return a.logits(directory, batch)
@@ -151,8 +151,8 @@ def our_logits(encoder, params: dict, batch: dict[str, np.ndarray]) -> dict[str,
 
 
 def reloaded(directory, name: str, **given):
-  """(network of a class of transformers in float32, names for 'unloaded' of `logits`). given:
-  further arguments of from_pretrained.
+  """(network of a class of transformers in float32, {tensor: why} for 'unloaded' of `logits`).
+  given: further arguments of from_pretrained.
   """
   trust.torch()
   import transformers
@@ -163,22 +163,23 @@ def reloaded(directory, name: str, **given):
     str(directory), output_loading_info=True, trust_remote_code=False, **given
   )
   network = network.float().eval()
-  return network, sorted(
-    {*info['missing_keys'], *info['unexpected_keys'], *_strangers(directory, network)}
-  )
+  why = dict.fromkeys(_strangers(directory, network), 'the class has no such tensor')
+  why |= dict.fromkeys(info['unexpected_keys'], 'the class has no such tensor')
+  why |= dict.fromkeys(info['missing_keys'], 'no row writes it')
+  return network, dict(sorted(why.items()))
 
 
 def outputs(network, batch: dict[str, np.ndarray], segments: int = 1, **more):
   """The output of a network of transformers for a batch, without gradients.
 
   segments: that it tells apart, where its config.json does not say it. With one it gets no
-    segment_ids.
+    token_type_ids.
   more: tensors for its further arguments.
   """
   torch = trust.torch()
-  inputs = {'input_ids': batch['input_ids'], 'attention_mask': batch['pack_ids'] > 0}
+  inputs = {'input_ids': batch['input_ids'], 'attention_mask': batch['segment_ids'] > 0}
   if getattr(network.config, 'type_vocab_size', segments) > 1:
-    inputs['token_type_ids'] = batch['segment_ids']
+    inputs['token_type_ids'] = batch['token_type_ids']
   with torch.no_grad():
     inputs = {k: torch.as_tensor(np.asarray(v)).long() for k, v in inputs.items()}
     return network(**inputs, **more)
@@ -199,7 +200,7 @@ def _strangers(directory, network) -> list[str]:
 def compare_logits(
   ours: dict[str, np.ndarray],
   theirs: dict[str, np.ndarray],
-  pack_ids: np.ndarray,
+  segment_ids: np.ndarray,
   unread: tuple[str, ...] = (),
 ) -> list[Comparison]:
   """Comparisons of each head, at real tokens only.
@@ -207,24 +208,26 @@ def compare_logits(
   Args:
     ours: logits by head.
     theirs: as `logits` returns them.
-    pack_ids: [B, L]; 0 is padding.
+    segment_ids: [B, L]; 0 is padding.
     unread: names of tensors that the reference may leave out.
   """
   unloaded = theirs.get('unloaded', ['the reference does not say'])
   allowed = [name for name in unloaded if name in unread]
-  names = [', '.join(found) or 'none' for found in (unloaded, allowed)]
+  why = unloaded if isinstance(unloaded, dict) else {}
+  told = [f'{x} ({why[x]})' if x in why and x not in unread else x for x in unloaded]
+  names = [', '.join(found) or 'none' for found in (told, allowed)]
   rows = [Comparison('tensors not loaded', *names, len(allowed) == len(unloaded))]
   heads = sorted({*ours, *theirs} - {'unloaded'}, key=lambda head: (_ORDER.get(head, 9), head))
   if not heads:
     rows.append(Comparison('logits', 'neither side has a head to compare', 'one at least', False))
-  return [*rows, *(_compare_head(head, ours, theirs, pack_ids) for head in heads)]
+  return [*rows, *(_compare_head(head, ours, theirs, segment_ids) for head in heads)]
 
 
 _ORDER = {'mlm': 0, 'next': 0, 'replaced': 1, 'pair': 2, 'row': 3}
 _OF_ROWS = ('pair', 'row', 'choice')
 
 
-def _compare_head(head, ours, theirs, pack_ids) -> Comparison:
+def _compare_head(head, ours, theirs, segment_ids) -> Comparison:
   """The Comparison of one head. Logits of tokens begin with [B, L], others with [B] alone."""
   what = head if head == 'vectors' else f'{head} logits'
   for side, others in ((ours, 'the reference'), (theirs, 'the trained network')):
@@ -233,8 +236,8 @@ def _compare_head(head, ours, theirs, pack_ids) -> Comparison:
   a, b = np.asarray(ours[head]), np.asarray(theirs[head])
   if a.shape != b.shape:
     return Comparison(what, f'{a.shape} here, {b.shape} there', 'one shape', False)
-  if b.shape[:2] == pack_ids.shape and head not in _OF_ROWS:
-    a, b = a[pack_ids > 0], b[pack_ids > 0]
+  if b.shape[:2] == segment_ids.shape and head not in _OF_ROWS:
+    a, b = a[segment_ids > 0], b[segment_ids > 0]
   if not b.size:
     return Comparison(what, 'no number to compare', 'one at least', False)
   if head.endswith('_place'):  # places in an order by scores, of which some are almost equal

@@ -80,6 +80,7 @@ def load(directory, wished: str | None = None) -> tuple[dict, Report]:
       same = np.array_equal(tensors.setdefault(original, x), x)
       notes += [] if same else [f'{copy} (it is not {original}: here the two are one)']
   params, unread = architecture.to_ours(a, tensors, sizes)
+  params, encoder = a.settle(params, encoder)
   if (directory / HEADS).exists():
     params = {**_read_tensors([directory / HEADS]), **params}
   if WORD_TABLE not in params:
@@ -95,7 +96,6 @@ def load(directory, wished: str | None = None) -> tuple[dict, Report]:
       f'word table has {len(params[WORD_TABLE]):,} rows: download or export the directory again.'
     )
   unread = [key for key in unread if not key.endswith(a.buffers)]
-  encoder = a.settle_fields(encoder, params)
   return unflatten(params), Report(
     str(directory),
     (content.get('architectures') or [a.name])[0],
@@ -180,46 +180,67 @@ def merge(
 
 
 def _with_fitting_heads(fresh, loaded, labels, their_labels) -> tuple[dict, list[str]]:
-  """(loaded parameters whose heads of rows are those of `fresh`, lines about the moved and the left
-  out ones). Both flat. labels: of the outputs; their_labels: of the checkpoint's; () where unknown.
+  """(loaded parameters whose heads are those of `fresh`, lines about the moved and the left out
+  ones). Both flat. labels: of the outputs; their_labels: of the checkpoint's; () where unknown.
   """
-  has = lambda params, start: any(path.startswith(f'{start}/') for path in params)
-  without = lambda start: {k: x for k, x in loaded.items() if not k.startswith(f'{start}/')}
+  loaded, lines = dict(loaded), []
   for ours, theirs in itertools.permutations((heads.ROW, 'pair_head', heads.CHOICE), 2):
     old, new = f'{theirs}/pooler', f'{ours}/pooler'
-    if has(fresh, new) and has(loaded, old) and not has(fresh, theirs) and not has(loaded, ours):
-      own = {path.replace(old, new): x for path, x in loaded.items() if path.startswith(old)}
-      return {**without(old), **own}, [f'{new}: the pooler of {theirs}']
-  if head := next((head for head in heads.KINDS if has(fresh, f'{head}/transform')), None):
-    if not has(fresh, 'mlm_head') and has(loaded, 'mlm_head/transform') and not has(loaded, head):
-      parts = ('mlm_head/transform/', 'mlm_head/norm/')
-      own = {
-        path.replace('mlm_head', head): x for path, x in loaded.items() if path.startswith(parts)
-      }
-      return {**without('mlm_head'), **own}, [f'{head}/transform: from mlm_head, with its norm']
+    if _has(fresh, new) and _has(loaded, old) and not (_has(fresh, theirs) or _has(loaded, ours)):
+      loaded |= {path.replace(old, new): x for path, x in _taken(loaded, old).items()}
+      lines.append(f'{new}: the pooler of {theirs}')
   for head in heads.KINDS:
-    kinds = [heads.form_of(params, head) for params in (loaded, fresh)]
-    if all(kinds) and kinds[0] != kinds[1]:
-      note = f'{head}: fresh, since the checkpoint has a head of the kind {kinds[0]}'
-      return without(head), [f'{note} and objective.head is {kinds[1]}']
+    wanted = _has(fresh, f'{head}/transform') and not (
+      _has(fresh, 'mlm_head') or _has(loaded, head)
+    )
+    if wanted and _has(loaded, 'mlm_head/transform'):
+      own, parts = _taken(loaded, 'mlm_head'), ('mlm_head/transform/', 'mlm_head/norm/')
+      own = {path: x for path, x in own.items() if path.startswith(parts)}
+      loaded |= {path.replace('mlm_head', head): x for path, x in own.items()}
+      lines.append(f'{head}/transform: from mlm_head, with its norm')
+    theirs, ours = (heads.form_of(params, head) for params in (loaded, fresh))
+    if theirs and ours and theirs != ours:
+      _taken(loaded, head)
+      lines.append(
+        f'{head}: fresh, since the checkpoint has a head of the kind {theirs} and objective.head '
+        f'is {ours}'
+      )
   for head in heads.LABELLED:
     name, last = f'{head}/classifier', f'{head}/classifier/bias'
-    if last not in fresh or last not in loaded:
-      continue
-    if fresh[last].shape[0] != (there := len(loaded[last])):
-      note = f'{name}: fresh, since the checkpoint has {there} outputs'
-      return without(name), [f'{note} and this network {fresh[last].shape[0]}']
-    theirs, ours = ', '.join(their_labels), ', '.join(labels)
-    if labels and not their_labels:
-      return loaded, [f'{name}: its outputs are taken as {ours}; the checkpoint names none']
-    if not labels or labels == their_labels:
-      continue
-    if sorted(labels) != sorted(their_labels):
-      return without(name), [f'{name}: fresh, since the checkpoint tells {theirs} and this {ours}']
-    order = [their_labels.index(label) for label in labels]
-    own = {path: x[..., order] for path, x in loaded.items() if path.startswith(f'{name}/')}
-    return {**loaded, **own}, [f'{name}: {theirs} of the checkpoint, put into the order {ours}']
-  return loaded, []
+    if last in fresh and last in loaded:
+      outputs = fresh[last].shape[0], len(loaded[last])
+      order, note = _order(outputs, labels, their_labels)
+      lines += [f'{name}: {note}'] if note else []
+      own = _taken(loaded, name)
+      loaded |= {} if order is None else {path: x[..., list(order)] for path, x in own.items()}
+  return loaded, lines
+
+
+def _order(outputs, labels, their_labels):
+  """(numbers of the outputs to take, or None for fresh ones; a note or ''). outputs: how many there
+  are here and in the checkpoint.
+  """
+  here, there = outputs
+  theirs, ours = ', '.join(their_labels), ', '.join(labels)
+  if here != there:
+    return None, f'fresh, since the checkpoint has {there} outputs and this network {here}'
+  if labels and not their_labels:
+    return range(here), f'its outputs are taken as {ours}; the checkpoint names none'
+  if not labels or labels == their_labels:
+    return range(here), ''
+  if sorted(labels) != sorted(their_labels):
+    return None, f'fresh, since the checkpoint tells {theirs} and this {ours}'
+  order = [their_labels.index(label) for label in labels]
+  return order, f'{theirs} of the checkpoint, put into the order {ours}'
+
+
+def _has(params, start) -> bool:
+  return any(path.startswith(f'{start}/') for path in params)
+
+
+def _taken(params, start) -> dict:
+  """The parameters below a path, which `params` then lacks."""
+  return {path: params.pop(path) for path in list(params) if path.startswith(f'{start}/')}
 
 
 def only_layers(params: dict, numbers: tuple[int, ...], depth: int) -> dict:
@@ -255,7 +276,10 @@ def without_spare_words(params: dict, pieces: int) -> tuple[dict, list[str]]:
 
 
 def _positions(fresh, loaded: np.ndarray) -> tuple[np.ndarray, list[str]]:
-  """The position table to begin with, as long as `fresh`; a line if the lengths differ."""
+  """The position table to begin with, as long as `fresh`; a line if the lengths differ.
+
+  A longer table is filled with copies of the loaded rows (Longformer; Beltagy et al. 2020, §5).
+  """
   ours, theirs = fresh.shape[0], len(loaded)
   if ours == theirs or tuple(fresh.shape[1:]) != loaded.shape[1:]:
     return loaded, []
@@ -264,9 +288,8 @@ def _positions(fresh, loaded: np.ndarray) -> tuple[np.ndarray, list[str]]:
       f"positions: the first {ours:,} of the checkpoint's {theirs:,} rows were loaded, the rest is "
       'ignored'
     ]
-  rest = np.asarray(fresh)[theirs:].astype(loaded.dtype)
-  return np.concatenate([loaded, rest]), [
-    f'positions: rows 0 to {theirs - 1:,} were loaded, rows {theirs:,} to {ours - 1:,} are fresh'
+  return np.resize(loaded, (ours, *loaded.shape[1:])), [
+    f'positions: rows 0 to {theirs - 1:,} were loaded, rows {theirs:,} to {ours - 1:,} copy them'
   ]
 
 

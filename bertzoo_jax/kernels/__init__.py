@@ -42,7 +42,6 @@ def fused(hashed=False, interpret=False, gather=True) -> Kernels:
 BY_NAME = {
   'xla': XLA,
   'fused': fused(),
-  'fused_hashed': fused(hashed=True),
   'cudnn': Kernels(cudnn.attend, cudnn.add_norm, True),
 }
 
@@ -78,16 +77,16 @@ def choose(
     if platform == 'gpu':
       return BY_NAME['cudnn' if _cudnn_can(*needs) else 'xla']
     name = 'fused' if platform == 'tpu' and not old else 'xla'
-  if (name == 'cudnn' and platform != 'gpu') or (name.startswith('fused') and old):
+  if (name == 'cudnn' and platform != 'gpu') or (name == 'fused' and old):
     raise errors.UserError(
       f'run.kernels={name} does not exist on {device.device_kind}: take auto or xla.'
     )
   if name == 'cudnn':
     cudnn.check(*needs)
-  if name.startswith('fused') and platform != 'tpu':
+  if name == 'fused' and platform != 'tpu':
     return fused(hashed=True, interpret=True)
-  if name.startswith('fused') and device.device_kind == 'TPU v4':
-    return fused(hashed=name == 'fused_hashed', gather=False)
+  if name == 'fused' and device.device_kind == 'TPU v4':
+    return fused(gather=False)
   return BY_NAME[name]
 
 

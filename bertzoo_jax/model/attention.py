@@ -130,9 +130,9 @@ class Relative(NamedTuple):
     return Relative(*tables, self.half_B, same)
 
 
-def same_pack(pack_ids_BL, window=None) -> Visibility:
+def same_pack(segment_ids_BL, window=None) -> Visibility:
   """Self-attention in which a token sees its own pack, inside a window if one is given."""
-  return Visibility(pack_ids_BL, pack_ids_BL, window)
+  return Visibility(segment_ids_BL, segment_ids_BL, window)
 
 
 def of_batch(batch) -> Visibility:
@@ -140,7 +140,7 @@ def of_batch(batch) -> Visibility:
   `order` [B, L] if the batch has one (places for left to right, ranks for a permutation). Rows of
   several packs have `position_ids`.
   """
-  packs_BL, order_BL = batch['pack_ids'], batch.get('order')
+  packs_BL, order_BL = batch['segment_ids'], batch.get('order')
   one_pack = 'position_ids' not in batch
   return Visibility(packs_BL, packs_BL, None, order_BL, order_BL, one_pack=one_pack)
 

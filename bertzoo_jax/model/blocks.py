@@ -12,9 +12,8 @@ An encoder builds a block of parts; those shipped here are a choice, not a base:
       norm (RMSNorm) is called with the sum
 
 `context` is everything else that an encoder hands to its attention: a table that layers share, a
-memory. Each part has `flops(length, width)`: operations of its forward pass over one row. Parts of
-a block that is scanned are made with parent=None, or they would belong to the module that makes
-them.
+memory. Parts of a block that is scanned are made with parent=None, or they would belong to the
+module that makes them.
 """
 
 import functools
@@ -92,18 +91,6 @@ class SelfAttention(nn.Module):
     output = dense((width,), kernel_init=init, in_axes=2, input_name='attended', name='output')
     return output(ops.constrain('heads', out_BLHK))
 
-  @nn.nowrap
-  def flops(self, length: int, width: int) -> float | None:
-    """Four products, and scores and their mixture over the keys that a token sees.
-
-    `positions` that are a module tell theirs by `flops(length, width)`; a function has no products.
-    """
-    of_positions = flops_of(self.positions, length, width)
-    if of_positions is None:
-      return None
-    keys = length if self.window is None else min(length, sum(self.window) + 1)
-    return 8.0 * length * width**2 + 4.0 * length * keys * width + of_positions
-
 
 class FeedForward(nn.Module):
   """out(activation(in(x))) (Vaswani et al. 2017 §3.3). output_init: of `out`, if another."""
@@ -132,11 +119,6 @@ class FeedForward(nn.Module):
       name=name,
     )
 
-  @nn.nowrap
-  def flops(self, length: int, width: int) -> float:
-    """Two products."""
-    return 4.0 * length * width * self.intermediate_size
-
 
 class GatedFeedForward(FeedForward):
   """out(activation(in(x)) · gate(x)) (Shazeer 2020, eq. 6)."""
@@ -146,11 +128,6 @@ class GatedFeedForward(FeedForward):
     inner, gate = (self._dense(ops, x, (self.intermediate_size,))(x_ND) for x in ('in', 'gate'))
     h_NF = ops.constrain('feed_forward', layers.activation(self.activation)(inner) * gate)
     return self._dense(ops, 'out', x_ND.shape[-1:])(h_NF)
-
-  @nn.nowrap
-  def flops(self, length: int, width: int) -> float:
-    """Three products."""
-    return 6.0 * length * width * self.intermediate_size
 
 
 class Block(nn.Module):
@@ -214,19 +191,6 @@ class Block(nn.Module):
     x_ND = tokens(x_BLD)
     y_BLD, x_BLD = feed(x_ND), x_ND.reshape(x_BLD.shape)
     return join('feed_forward', x_BLD, y_BLD, self.dropout, keys[2])
-
-  @nn.nowrap
-  def flops(self, length: int, width: int) -> float | None:
-    """The sum over its parts; None if a part does not tell its own."""
-    parts = [flops_of(part, length, width) for part in (self.attention, self.feed_forward)]
-    return None if None in parts else sum(parts)
-
-
-def flops_of(part, length: int, width: int) -> float | None:
-  """Operations that a part tells; None of a module that does not, 0 of a function or of nothing."""
-  if hasattr(part, 'flops'):
-    return part.flops(length, width)
-  return None if isinstance(part, nn.Module) else 0.0
 
 
 def init(block, key, plan: stack.Plan, width: int, *context):

@@ -4,8 +4,6 @@ Legend: B batch, L length, P predictions, D width, E width of the tables, K head
 of the relative table.
 """
 
-import dataclasses
-from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -22,6 +20,7 @@ from bertzoo_jax.model import operations
 from bertzoo_jax.model import protocol
 from bertzoo_jax.model import stack
 from bertzoo_jax.model import transformer
+from bertzoo_jax.parts import encoders as definitions
 
 # Axes that a mesh may split, of the parameters that a transformer lacks; as blocks.AXES.
 AXES = (
@@ -35,7 +34,7 @@ PASSES = 2  # of the decoder's layer (He et al. 2020 A.8)
 
 
 @protocol.encoder
-class Disentangled(nn.Module):
+class Disentangled(definitions.Disentangled, protocol.Given):
   """A post-norm encoder. Its attention scores have terms of content and of relative position (He et
   al. 2020 §3.1). Its predictions come from the enhanced mask decoder (§3.2).
 
@@ -54,45 +53,11 @@ class Disentangled(nn.Module):
   Distances beyond `max_distance` have the outermost rows of the table, as in transformers. In
   Microsoft's code −max_distance and all distances below have the row of 1 − max_distance.
 
-  vocab_size, dtype (of products), unroll (layers per turn of the scan) and remat (stack.REMAT) are
-  given by the program; the keyword-only rest: bertzoo_jax/parts/encoders.py. vocab_size
-  is rounded up to a multiple of vocab_multiple; it then is the number of rows of the word table.
+  vocab_size is rounded up to a multiple of vocab_multiple; it then is the number of rows of the
+  word table.
   """
 
-  vocab_size: int
-  dtype: Any
-  unroll: int = 1
-  remat: str = 'none'
-  _: dataclasses.KW_ONLY
-  num_layers: int
-  hidden_size: int
-  num_heads: int
-  intermediate_size: int
-  embedding_size: int
-  vocab_multiple: int
-  max_positions: int
-  type_vocab_size: int
-  absolute_positions: str
-  content_to_position: bool
-  position_to_content: bool
-  max_distance: int
-  buckets: int
-  norm_relative: bool
-  shared_projections: bool
-  key_bias: bool
-  convolution_size: int
-  convolution_activation: str
-  sharing: str
-  num_groups: int
-  inner_group_num: int
-  activation: str
-  norm_eps: float
-  dropout: float
-  attention_dropout: float
-  initializer: str
-  initializer_range: float
-
-  reads = ('input_ids', 'segment_ids', 'pack_ids')
+  reads = ('input_ids', 'token_type_ids', 'segment_ids')
   axes = (*AXES, *transformer.AXES, *blocks.AXES)
   row_vectors = protocol.first_token
   plan = transformer.Transformer.plan
@@ -227,7 +192,7 @@ class Disentangled(nn.Module):
 
   def _convolve(self, told, x_BLD):
     """norm(x_BLD + a convolution of the first layer's input) (He et al. 2020 §A.7, code)."""
-    around = layers.neighbours(told.embedded_BLD, told.batch['pack_ids'], self.convolution_size)
+    around = layers.neighbours(told.embedded_BLD, told.batch['segment_ids'], self.convolution_size)
     y_BLD = layers.dropout(self.convolution(around), self.dropout, told.convolution_keys_B2)
     y_BLD = layers.activation(self.convolution_activation)(y_BLD)
     return _real(self.convolution_norm(x_BLD + y_BLD), told.batch)
@@ -242,24 +207,6 @@ class Disentangled(nn.Module):
     if self.norm_relative:
       table_TD = self.relative_norm(table_TD)
     return disentangled_attention.Relation(table_TD[used], which_R, key_2, self.dropout)
-
-  @nn.nowrap
-  def flops(self, length: int, predictions: int = 0, features=()) -> float:
-    """Operations of a forward pass over one row: all blocks, the projection of the embeddings, the
-    convolution. With predictions the decoder is counted in place of the last block.
-
-    Products of the relative table are computed once per batch and not counted.
-    """
-    del features
-    d, block, n = self.hidden_size, self._block(), self.plan.blocks
-    total = 2.0 * length * self.table_width * d if self.table_width != d else 0.0
-    total += 2.0 * length * self.convolution_size * d**2
-    if not predictions or self.absolute_positions != 'decoder':
-      return total + n * block.flops(length, d)
-    of_states = 4.0 * predictions * d**2 + block.feed_forward.flops(predictions, d)
-    of_states += block.attention.of_queries(predictions, length, d)
-    decoder = 4.0 * length * d**2 + PASSES * of_states
-    return total + (n - 1) * block.flops(length, d) + decoder
 
   @nn.nowrap
   def _block(self) -> blocks.Block:
@@ -289,7 +236,7 @@ class Embeddings(transformer.Embeddings):
 
 def _real(x_BLD, batch):
   """x_BLD with 0 for padding."""
-  return jnp.where(batch['pack_ids'][:, :, None] > 0, x_BLD, 0)
+  return jnp.where(batch['segment_ids'][:, :, None] > 0, x_BLD, 0)
 
 
 def _common_key(batch):

@@ -120,19 +120,6 @@ class DisentangledAttention(nn.Module):
     )
     return dense((width,), in_axes=2, input_name='attended', name='output')(pin(out_BLHK))
 
-  @nn.nowrap
-  def flops(self, length: int, width: int) -> float:
-    """Operations per row: four projections, scores with relative terms, sums of values."""
-    return 8.0 * length * width**2 + self.of_queries(length, length, width)
-
-  @nn.nowrap
-  def of_queries(self, queries: int, length: int, width: int) -> float:
-    """Operations of the scores of some queries of a row and of their sums of values. For a relative
-    term, each query (c2p) or key (p2c) is multiplied with 2L rows of the table.
-    """
-    c2p, p2c = queries * self.content_to_position, length * self.position_to_content
-    return 2.0 * length * width * (2 * queries + 2 * c2p + 2 * p2c)
-
 
 def buckets_of(distances: np.ndarray, buckets: int, max_distance: int) -> np.ndarray:
   """The bucket of each distance (code of the release, make_log_bucket_position), with its sign. Up

@@ -180,7 +180,7 @@ def _kernel_sum(x_ND, grad_NF):
 _affine.defvjp(_affine_forward, _affine_backward)
 
 
-def neighbours(x_BLD, pack_ids_BL, size: int):
+def neighbours(x_BLD, segment_ids_BL, size: int):
   """[B, L, size, D]: x at the `size` places around each token, itself in the middle.
 
   `Dense(…, in_axes=2)` of it is a convolution along the row. A place that is padding, in another
@@ -190,11 +190,11 @@ def neighbours(x_BLD, pack_ids_BL, size: int):
   around = lambda x, fill: jnp.pad(
     x, ((0, 0), (reach, size - 1 - reach), *((0, 0),) * (x.ndim - 2)), constant_values=fill
   )
-  x_BLD, ids_BL = around(x_BLD, 0), around(pack_ids_BL, 0)
+  x_BLD, ids_BL = around(x_BLD, 0), around(segment_ids_BL, 0)
   out = []
   for i in range(size):
     ids = ids_BL[:, i : i + length]
-    seen_BL = (ids == pack_ids_BL) & (ids > 0)
+    seen_BL = (ids == segment_ids_BL) & (ids > 0)
     out.append(jnp.where(seen_BL[..., None], x_BLD[:, i : i + length], 0))
   return jnp.stack(out, axis=2)
 

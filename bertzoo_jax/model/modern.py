@@ -5,10 +5,8 @@ Its fields also make networks like EuroBERT (RMS norms, no norm of the embedding
 global) and RoFormer (norms after the sublayers, biases, plain feed-forward, segments).
 """
 
-import dataclasses
 import functools
 import math
-from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -21,6 +19,7 @@ from bertzoo_jax.model import operations
 from bertzoo_jax.model import protocol
 from bertzoo_jax.model import stack
 from bertzoo_jax.model import transformer
+from bertzoo_jax.parts import encoders as definitions
 
 
 def rotary(base: float, q_BLHK, k_BLHK):
@@ -42,42 +41,12 @@ def rotary(base: float, q_BLHK, k_BLHK):
 
 
 @protocol.encoder
-class Modern(nn.Module):
-  """The encoder. vocab_size, dtype, unroll and remat are given by the program; the keyword-only
-  rest: bertzoo_jax/parts/encoders.py.
+class Modern(definitions.Modern, protocol.Given):
+  """The encoder.
 
   Layer i is global if global_every divides i. A first layer without a norm before its attention
   stands apart; the others are scanned in periods.
   """
-
-  vocab_size: int
-  dtype: Any
-  unroll: int = 1
-  remat: str = 'none'
-  _: dataclasses.KW_ONLY
-  num_layers: int
-  hidden_size: int
-  num_heads: int
-  intermediate_size: int
-  max_positions: int
-  type_vocab_size: int
-  global_every: int
-  window: int
-  global_base: float
-  local_base: float
-  norms: str
-  norm: str
-  norm_eps: float
-  embedding_norm: bool
-  feed_forward: str
-  activation: str
-  use_bias: bool
-  dropout: float
-  attention_dropout: float
-  attention_output_dropout: float
-  initializer: str
-  initializer_range: float
-  output_range: str
 
   left_to_right = True
   axes = (*transformer.AXES, *blocks.AXES)
@@ -105,7 +74,7 @@ class Modern(nn.Module):
   @property
   def reads(self) -> tuple[str, ...]:
     """Batch features."""
-    return ('input_ids', *['segment_ids'] * bool(self.type_vocab_size), 'pack_ids')
+    return ('input_ids', *['token_type_ids'] * bool(self.type_vocab_size), 'segment_ids')
 
   @property
   def plan(self) -> stack.Plan:
@@ -154,13 +123,6 @@ class Modern(nn.Module):
     if first < self.num_layers:
       x_BLD = run(x_BLD, first, self.num_layers, self._period())
     return self.final_norm(x_BLD) if self.norms == 'before' else x_BLD
-
-  @nn.nowrap
-  def flops(self, length: int, predictions: int = 0, features=()) -> float:
-    """Operations of a forward pass over one row."""
-    del predictions, features  # gathered
-    each = [block.flops(length, self.hidden_size) for block in self._period()]
-    return float(sum(each[i % len(each)] for i in range(self.num_layers)))
 
   @nn.nowrap
   def _period(self) -> list[blocks.Block]:

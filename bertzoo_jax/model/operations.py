@@ -10,7 +10,7 @@ from bertzoo_jax.model import layers
 
 
 class Operations(NamedTuple):
-  """The defaults are plain XLA and run anywhere. `assembly.operations_on` makes a mesh's.
+  """The defaults are plain XLA and run anywhere. `experiment.build.operations_on` makes a mesh's.
 
   Attributes:
     attend: as model.attention.attend.

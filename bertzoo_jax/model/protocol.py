@@ -3,8 +3,8 @@
 Legend: B batch, L length, P predictions, D width, E width of the tables.
 
 An encoder is a linen module. The program gives it vocab_size, dtype, unroll and remat; its other
-fields are the section `config.encoder`, keyword-only, without defaults if it ships here. One from
-outside the package is named `package.module:name` in a config. `Encoder` lists its members;
+fields, keyword-only, are the section `config.encoder`. One from outside the package is named
+`package.module:name` in a config. `Encoder` lists its members;
 `tests/conformance` holds any encoder to it.
 """
 
@@ -20,6 +20,18 @@ from flax import linen as nn
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.model import operations
+
+
+class Given(nn.Module):
+  """What the program gives to every encoder: V, dtype of products, layers per turn of the scan,
+  activations that are saved (stack.REMAT). Encoders of the package inherit their other fields from
+  parts/encoders.py.
+  """
+
+  vocab_size: int
+  dtype: Any
+  unroll: int = 1
+  remat: str = 'none'
 
 
 class Predictions(NamedTuple):
@@ -49,7 +61,7 @@ class Encoder(Protocol):
     num_layers, hidden_size: number of layers, D.
     activation, norm_eps, kernel_init: heads are made alike: name in layers.ACTIVATIONS, epsilon,
       (key, shape) → float32.
-    reads: batch features that it needs, among them input_ids and pack_ids. position_ids are read
+    reads: batch features that it needs, among them input_ids and segment_ids. position_ids are read
       where a format writes them.
     axes: axes of its parameters that a mesh may split, an ordered table as blocks.AXES.
   """
@@ -160,12 +172,6 @@ USUAL = {
     resized,
     '(width, depth, table_width=None) → a copy with shares of its widths and depth, with tables of '
     'another width if one is given. An encoder whose tables are as wide as its layers ignores that',
-  ),
-  'flops': (
-    lambda self, length, predictions=0, features=(): None,
-    '(length, predictions=0, features=()) → operations of a forward pass over one row, without '
-    'heads, with the states of some predictions where these cost more than a gather. features: '
-    'names of those that the batch has. None if they are not known',
   ),
   'first_memory': (
     None,

@@ -3,7 +3,6 @@
 Legend: B batch, L length, D width, E width of the tables, T segments.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +18,7 @@ from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
 from bertzoo_jax.model import protocol
 from bertzoo_jax.model import stack
+from bertzoo_jax.parts import encoders as definitions
 
 # Axes of the embeddings that a mesh may split, as in blocks.AXES.
 AXES = (
@@ -30,39 +30,14 @@ AXES = (
 
 
 @protocol.encoder
-class Transformer(nn.Module):
+class Transformer(definitions.Transformer, protocol.Given):
   """The post-norm Transformer encoder with learned positions (Devlin et al. 2018 §3; Vaswani et al.
   2017 §3.1), with tables of another width than the layers and with layers that share parameters
   where the sizes say so (Lan et al. 2019 §3.1).
-
-  vocab_size, dtype (of products), unroll (layers per turn of the scan) and remat (stack.REMAT) are
-  given by the program; the keyword-only rest: bertzoo_jax/parts/encoders.py.
   """
 
-  vocab_size: int
-  dtype: Any
-  unroll: int = 1
-  remat: str = 'none'
-  _: dataclasses.KW_ONLY
-  num_layers: int
-  hidden_size: int
-  num_heads: int
-  intermediate_size: int
-  embedding_size: int
-  max_positions: int
-  type_vocab_size: int
-  sharing: str
-  num_groups: int
-  inner_group_num: int
-  activation: str
-  norm_eps: float
-  dropout: float
-  attention_dropout: float
-  initializer: str
-  initializer_range: float
-
   left_to_right = True
-  reads = ('input_ids', 'segment_ids', 'pack_ids')
+  reads = ('input_ids', 'token_type_ids', 'segment_ids')
   axes = (*AXES, *blocks.AXES)
   row_vectors = protocol.first_token
   predictions = protocol.gathered
@@ -145,14 +120,6 @@ class Transformer(nn.Module):
       embedding_size=0 if table_width in (None, hidden_size) else table_width,
       **sizes,
     )
-
-  @nn.nowrap
-  def flops(self, length: int, predictions: int = 0, features=()) -> float:
-    """Operations of a forward pass over one row: of all blocks and of the projection."""
-    del predictions, features  # gathered
-    projection = 2.0 * length * self.table_width * self.hidden_size
-    stacked = self.plan.blocks * self._block().flops(length, self.hidden_size)
-    return stacked + (projection if self.table_width != self.hidden_size else 0.0)
 
   @nn.nowrap
   def _block(self) -> blocks.Block:
@@ -241,7 +208,9 @@ class Embeddings(nn.Module):
       x_BLE += positions[batch['position_ids']] if 'position_ids' in batch else positions[:length]
     if self.type_vocab_size:
       # A product with 0 and 1 is exact, and its gradient is no scatter onto two rows.
-      segments_BLT = jax.nn.one_hot(batch['segment_ids'], self.type_vocab_size, dtype=jnp.float32)
+      segments_BLT = jax.nn.one_hot(
+        batch['token_type_ids'], self.type_vocab_size, dtype=jnp.float32
+      )
       exact = jax.lax.Precision.HIGHEST
       x_BLE += jnp.einsum('BLT,TE->BLE', segments_BLT, self.type(), precision=exact)
     return x_BLE

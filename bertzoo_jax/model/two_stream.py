@@ -4,7 +4,6 @@ Legend: B batch, L length, P predictions, M tokens of the memory, C = M + L keys
 K head width, n layers, T rows of the table of positions, R distances of a query and a key.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +21,7 @@ from bertzoo_jax.model import operations
 from bertzoo_jax.model import protocol
 from bertzoo_jax.model import stack
 from bertzoo_jax.model import transformer
+from bertzoo_jax.parts import encoders as definitions
 
 # Axes that a mesh may split, of the parameters that a transformer lacks; as blocks.AXES.
 AXES = (
@@ -32,7 +32,7 @@ AXES = (
 
 
 @protocol.encoder
-class TwoStream(nn.Module):
+class TwoStream(definitions.TwoStream, protocol.Given):
   """A post-norm encoder with a content and a query stream (Yang et al. 2019 §2.3), relative
   positions and a memory (§2.4; Dai et al. 2019 §3.2, 3.3).
 
@@ -58,36 +58,14 @@ class TwoStream(nn.Module):
   where `resets` is 1.
 
   Dropout is not as in the release, see configs/xlnet.py.
-
-  vocab_size, dtype (of products), unroll (layers per turn of the scan) and remat (stack.REMAT) are
-  given by the program; the keyword-only rest: bertzoo_jax/parts/encoders.py.
   """
-
-  vocab_size: int
-  dtype: Any
-  unroll: int = 1
-  remat: str = 'none'
-  _: dataclasses.KW_ONLY
-  num_layers: int
-  hidden_size: int
-  num_heads: int
-  intermediate_size: int
-  memory_length: int
-  reuse_length: int
-  clamp_length: int
-  activation: str
-  norm_eps: float
-  dropout: float
-  attention_dropout: float
-  initializer: str
-  initializer_range: float
 
   relative_attention = True
   query_stream = True
   embedding_norm = False
   left_to_right = True
   type_vocab_size = 3  # two, and the classifier's own
-  reads = ('input_ids', 'segment_ids', 'pack_ids')
+  reads = ('input_ids', 'token_type_ids', 'segment_ids')
   padding_side = 'left'
   axes = (*AXES, *transformer.AXES, *blocks.AXES)
   kernel_init = transformer.Transformer.kernel_init
@@ -171,7 +149,7 @@ class TwoStream(nn.Module):
       memory_nBMD = jnp.moveaxis(self._remembered(memory, batch, length), 1, 0)
     size = 0 if memory_nBMD is None else self.memory_length
     block, visible = self._block(), _visibility(batch, size)
-    segments_BL = batch['segment_ids']
+    segments_BL = batch['token_type_ids']
     mirrored_B = batch.get('direction')
     table_TD = self._sinusoids(size + length)
     if dropout_keys_B2 is not None:
@@ -228,26 +206,8 @@ class TwoStream(nn.Module):
   def row_vectors(self, hidden_BLD, batch):
     """[B, D]: the last token of each row, its classifier."""
     length = hidden_BLD.shape[1]
-    last_B = jnp.max(jnp.where(batch['pack_ids'] > 0, jnp.arange(length), 0), axis=1)
+    last_B = jnp.max(jnp.where(batch['segment_ids'] > 0, jnp.arange(length), 0), axis=1)
     return protocol.gather(hidden_BLD, last_B[:, None])[:, 0]
-
-  @nn.nowrap
-  def flops(self, length: int, predictions: int = 0, features=()) -> float:
-    """Operations of a forward pass over one row: with the memory if the features have `resets`, of
-    both streams if they have `order`. The projection of the sinusoids, computed once per batch, is
-    not counted.
-    """
-    keys = length + self.memory_length * ('resets' in features)
-    asked, last = (predictions, 0) if 'order' in features else (0, length)
-    d, block = self.hidden_size, self._block()
-    of_keys = 4.0 * keys * d**2
-
-    def layer(contents):
-      queries = contents + asked
-      own = 4.0 * queries * d**2 + block.attention.of_queries(queries, length, keys, d)
-      return of_keys + own + block.feed_forward.flops(queries, d)
-
-    return (self.num_layers - 1) * layer(length) + layer(last)
 
   @nn.nowrap
   def _block(self) -> blocks.Block:
@@ -349,18 +309,6 @@ class TwoStreamAttention(nn.Module):
       outs.append(attend(q_BXHK[:, -predictions:], asked, around.asked_segments_BP, keys[1]))
     out_BXHK = pin(jnp.concatenate(outs, axis=1))
     return dense((width,), in_axes=2, input_name='attended', name='output')(out_BXHK)
-
-  @nn.nowrap
-  def flops(self, length: int, width: int) -> float:
-    """Operations per row: four projections, scores, sums of values; without memory."""
-    return 8.0 * length * width**2 + self.of_queries(length, length, length, width)
-
-  @nn.nowrap
-  def of_queries(self, queries: int, length: int, keys: int, width: int) -> float:
-    """Operations of the scores of some queries of a row and of their sums of values. Each query is
-    multiplied with all keys, all values and one row of the table per distance.
-    """
-    return 2.0 * queries * width * (2 * keys + (length + keys) + 1)
 
 
 class Embeddings(nn.Module):

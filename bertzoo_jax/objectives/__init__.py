@@ -1,4 +1,4 @@
-"""Objectives by name: BY_NAME[name](encoder=…, ops=…, **fields of the config's section) →
+"""Objectives by name: BY_NAME[name](declared fields, encoder=…, ops=…) →
 Objective. Fields: bertzoo_jax/parts/objectives.py and task_objectives.py.
 """
 

@@ -12,6 +12,7 @@ from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import left_to_right
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
+from bertzoo_jax.parts import objectives as definitions
 
 
 def causal_lm(encoder, ops=operations.PLAIN) -> objective.Objective:
@@ -23,7 +24,9 @@ def causal_lm(encoder, ops=operations.PLAIN) -> objective.Objective:
   return _predicting_next(encoder, ops, 'causal_lm', None)
 
 
-def causal_masked(encoder, ops=operations.PLAIN, *, causal_share) -> objective.Objective:
+def causal_masked(
+  fields: definitions.CausalMasked, encoder, ops=operations.PLAIN
+) -> objective.Objective:
   """causal_share · next + (1 − causal_share) · mlm (Charpentier & Samuel 2024 §2, and code of the
   release for the weights).
 
@@ -38,7 +41,7 @@ def causal_masked(encoder, ops=operations.PLAIN, *, causal_share) -> objective.O
   Raises:
     UserError: an encoder whose vectors depend on later tokens, or one with a query stream.
   """
-  return _predicting_next(encoder, ops, 'causal_masked', causal_share)
+  return _predicting_next(encoder, ops, 'causal_masked', fields.causal_share)
 
 
 def _predicting_next(encoder, ops, name, share):

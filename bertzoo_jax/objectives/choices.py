@@ -5,9 +5,10 @@ from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import scored
 from bertzoo_jax.objectives import sift as perturbing
+from bertzoo_jax.parts import task_objectives as definitions
 
 
-def choice(encoder, ops=operations.PLAIN, *, head, dropout, input_dropout, sift=None):
+def choice(fields: definitions.Choice, encoder, ops=operations.PLAIN):
   """Mean negative log-likelihood of the right options, labels [B] int32 (Devlin et al. 2018 §4.4).
 
   Each option is a row of its own, input_ids [B, C, L], and gets one score; the softmax is over the
@@ -21,11 +22,11 @@ def choice(encoder, ops=operations.PLAIN, *, head, dropout, input_dropout, sift=
     return {'choice_loss': nll_B, 'choice_accuracy': correct_B}
 
   scorer = scored.Scorer(
-    heads.choice(head, dropout, input_dropout),
+    heads.choice(fields.head, fields.dropout, fields.input_dropout),
     'units',
     measures,
     {'choice_loss': 1.0},
     {'choice': 'classes'},
     ('labels', 'label_weights', 'option_weights'),
   )
-  return perturbing.around(encoder, scorer, ops, sift)
+  return perturbing.around(encoder, scorer, ops, fields.sift)

@@ -13,12 +13,12 @@ from bertzoo_jax.objectives import generator as generators
 from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
-from bertzoo_jax.parts import named
 from bertzoo_jax.parts import objectives as definitions
 
 
-@named.of_fields(definitions.replace_mlm)
-def replace_mlm(encoder, ops=operations.PLAIN, *, fields) -> objective.Objective:
+def replace_mlm(
+  fields: definitions.ReplaceMlm, encoder, ops=operations.PLAIN
+) -> objective.Objective:
   """MLM at the masked positions, whose masks are filled with the generator's tokens, +
   generator_weight · the generator's MLM.
 
@@ -45,8 +45,9 @@ def replace_mlm(encoder, ops=operations.PLAIN, *, fields) -> objective.Objective
   return objective.Objective(init, totals, loss, encoder.reads + networks.MASKED, both)
 
 
-@named.of_fields(definitions.all_tokens_mlm)
-def all_tokens_mlm(encoder, ops=operations.PLAIN, *, fields) -> objective.Objective:
+def all_tokens_mlm(
+  fields: definitions.AllTokensMlm, encoder, ops=operations.PLAIN
+) -> objective.Objective:
   """As `replace_mlm`, predicting every token of the row, with a copy mechanism: p = c · [is the
   input] + (1 − c) · softmax, where c is a sigmoid, linear in the token's vector.
 
@@ -77,7 +78,7 @@ def all_tokens_mlm(encoder, ops=operations.PLAIN, *, fields) -> objective.Object
       filled['input_ids'],
       original_BL,
     )
-    real_BL = (batch['pack_ids'] > 0).astype(jnp.float32)
+    real_BL = (batch['segment_ids'] > 0).astype(jnp.float32)
     every = {
       'all_tokens_loss': jnp.sum(real_BL * nll_BL),
       'all_tokens_accuracy': jnp.sum(real_BL * correct_BL),

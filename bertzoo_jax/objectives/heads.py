@@ -42,7 +42,7 @@ class Head(NamedTuple):
   Attributes:
     name: among the parameters of a network.
     module: class of the linen module. Fields of it named in OF_ENCODER are the encoder's.
-    reads: predictions | tokens | rows: how many vectors go through it, which its products cost.
+    reads: predictions | tokens | rows: which vectors go through it.
     inputs: (encoder, params of the network, vectors, batch of rows) → arguments of the module.
     fields: further fields of the module.
     tied: whether it decodes by the word table.
@@ -213,7 +213,7 @@ def conditional_span(kind: str, hidden_size: int, answerable: bool, dropout=0.0)
   """
 
   def inputs(encoder, params, hidden_BLD, batch):
-    allowed_BL = batch['answer_mask' if 'answer_mask' in batch else 'pack_ids'] > 0
+    allowed_BL = batch['answer_mask' if 'answer_mask' in batch else 'segment_ids'] > 0
     return hidden_BLD, encoder.row_vectors(hidden_BLD, batch), allowed_BL
 
   fields = core.FrozenDict(
@@ -229,7 +229,7 @@ def _best_answers(logits, batch):
   fewer places are allowed, the probability is 0 and the place −1.
   """
   start_BL, starts_BK, end_BKL, none_B = logits
-  first_B = jnp.argmax(batch['pack_ids'] > 0, axis=1).astype(jnp.int32)
+  first_B = jnp.argmax(batch['segment_ids'] > 0, axis=1).astype(jnp.int32)
   shares_BK = jnp.take_along_axis(jax.nn.softmax(start_BL), starts_BK, axis=1)
   ends_BKK, places_BKK = jax.lax.top_k(jax.nn.softmax(end_BKL), starts_BK.shape[1])
   ends_BKK = jnp.where(shares_BK[:, :, None] > 0, ends_BKK, 0.0)

@@ -69,5 +69,5 @@ def following(x_BL):
 
 def predicted(batch):
   """[B, L] float32: 1 where the next token is of the same packed segment."""
-  packs_BL = batch['pack_ids']
+  packs_BL = batch['segment_ids']
   return ((packs_BL > 0) & (following(packs_BL) == packs_BL)).astype(jnp.float32)

@@ -6,6 +6,7 @@ from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
+from bertzoo_jax.parts import objectives as definitions
 
 
 def mlm(encoder, ops=operations.PLAIN) -> objective.Objective:
@@ -16,13 +17,13 @@ def mlm(encoder, ops=operations.PLAIN) -> objective.Objective:
   return predicting(encoder, ops)
 
 
-def mlm_pair(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objective:
+def mlm_pair(fields: definitions.MlmPair, encoder, ops=operations.PLAIN) -> objective.Objective:
   """mlm + pair_weight · pair, where pair is the mean negative log-likelihood of pair_labels (Devlin
   et al. 2018 A.2).
 
   Metrics: see `mlm`, and under the total 'pairs': pair_loss (nats), pair_accuracy.
   """
-  return predicting(encoder, ops, pair_weight)
+  return predicting(encoder, ops, fields.pair_weight)
 
 
 def predicting(

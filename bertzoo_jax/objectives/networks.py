@@ -44,7 +44,7 @@ def one_before(batch):
   """The batch with predictions read at the token before; the first token of a packed segment has no
   weight. For networks that learned from left to right (objective.Network.learned).
   """
-  at_BP, packs_BL = batch['masked_positions'], batch['pack_ids']
+  at_BP, packs_BL = batch['masked_positions'], batch['segment_ids']
   before_BP = jnp.maximum(at_BP - 1, 0)
   of = lambda places_BP: jnp.take_along_axis(jnp.asarray(packs_BL), places_BP, axis=1)
   same_BP = (at_BP > 0) & (of(at_BP) == of(before_BP))
@@ -156,7 +156,7 @@ def masked_sums(logits_BPV, batch, name='mlm') -> dict[str, jax.Array]:
 
 def row_weights(batch) -> jax.Array:
   """[B] float32: 1 for a row of text, 0 for one that fills the last held-out batch."""
-  return jnp.any(batch['pack_ids'] > 0, axis=1).astype(jnp.float32)
+  return jnp.any(batch['segment_ids'] > 0, axis=1).astype(jnp.float32)
 
 
 def pair_sums(encoder, params, hidden_BLD, batch) -> dict[str, jax.Array]:
@@ -169,7 +169,7 @@ def pair_sums(encoder, params, hidden_BLD, batch) -> dict[str, jax.Array]:
 _TOTALS = {
   'masked': lambda batch: jnp.sum(batch['masked_weights']),
   'pairs': lambda batch: jnp.sum(row_weights(batch)),
-  'tokens': lambda batch: jnp.sum((batch['pack_ids'] > 0).astype(jnp.float32)),
+  'tokens': lambda batch: jnp.sum((batch['segment_ids'] > 0).astype(jnp.float32)),
 }
 
 

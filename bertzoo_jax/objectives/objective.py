@@ -1,6 +1,5 @@
 """Objectives: pure functions, as in optax. One train step serves all of them."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
@@ -31,10 +30,7 @@ class Network(NamedTuple):
     of: parameters of the objective → arrays of the network, {'encoder': …, 'mlm_head': …}. An array
       may be computed, as a sum of tables is.
     place: path of an array of the network → path of the parameter that is its own.
-    trained: whether it learns.
-    heads: those that heads.TABLE lacks, or that read other vectors than there. The cost of a step
-      is known only if all heads are.
-    forwards, backwards: passes of a step through the network, 1 each but for sift.py.
+    heads: those that heads.TABLE lacks, or that read other vectors than there.
     into: (arrays that were loaded, by path; all parameters, by path) → {path of a parameter:
       array}: the inverse of `of` where an array is computed. None: an array is the parameter at its
       place.
@@ -46,11 +42,8 @@ class Network(NamedTuple):
   encoder: Any
   of: Callable
   place: Callable = lambda path: path
-  trained: bool = True
   heads: tuple[head_table.Head, ...] = ()
   into: Callable | None = None
-  forwards: float = 1.0
-  backwards: float = 1.0
   learned: tuple[str, ...] = (MASKED,)
 
   @property
@@ -66,39 +59,6 @@ class Network(NamedTuple):
   def heads_of(self, own) -> dict[str, head_table.Head]:
     """The network's known heads by name. own: its arrays or shapes."""
     return head_table.of(own) | {head.name: head for head in self.heads if head.name in own}
-
-  def flops(self, params, features: dict) -> float | None:
-    """Operations of a step over a global batch, without recomputation: 6 per weight and token
-    (Kaplan et al. 2020 §2.1), 12·n·L·D per token for attention; a head costs where it reads. A
-    network that does not learn has its forward pass only. More where a step has more passes.
-
-    Args:
-      params: of the objective, arrays or shapes.
-      features: {name: shape} of the global batch.
-
-    Returns None if the encoder does not tell its operations, or a head is not known.
-    """
-    *axes, length = features['input_ids']  # of options the batch has [B, C, L]
-    rows = math.prod(axes)
-    predictions = features['masked_positions'][1] if 'masked_positions' in features else 0
-    own = jax.eval_shape(self.of, params)
-    known = self.heads_of(own)
-    reading = any(head.reads == 'predictions' for head in known.values())
-    predicted = predictions if reading else 0
-    forward = self.encoder.flops(length, predicted, tuple(features))
-    if forward is None or own.keys() - {'encoder', *known}:
-      return None
-    positions = {'predictions': predictions, 'tokens': length, 'rows': 1}
-    for name, head in known.items():
-      weights = sum(x.size for path, x in _flat(own[name]).items() if path.endswith('kernel'))
-      if head.tied:
-        weights += own['encoder']['embeddings']['word']['embedding'].size
-      forward += 2.0 * positions[head.reads] * weights
-    return rows * forward * self.passes(backward=2.0)
-
-  def passes(self, backward: float) -> float:
-    """Forward passes that a step costs. backward: how many of them a backward pass costs."""
-    return self.forwards + self.backwards * backward if self.trained else 1.0
 
 
 class Objective(NamedTuple):
@@ -122,7 +82,7 @@ class Objective(NamedTuple):
     may_read: names of features that it reads if the format writes them.
     couples_rows: whether the loss of a row depends on other rows of the batch, as a contrast does.
       Such a batch is never split: microbatches and devices that share its rows are refused.
-    networks: the networks it trains; costs, export and evaluation read them.
+    networks: the networks it trains; export and evaluation read them.
     carry: batch size → pytree handed from step to step; () where there is none.
     finalize_metrics: {metric: mean} → {metric: scalar}: computes metrics that are no plain means.
     frozen: regexes of the paths of parameters that it does not update.
@@ -151,11 +111,6 @@ class Objective(NamedTuple):
     """
     tables = [self.axes, modules.AXES, *(n.encoder.axes for n in self.networks), layers.AXES]
     return tuple(rule for table in tables for rule in table)
-
-  def flops(self, params, features: dict) -> float | None:
-    """The sum of `Network.flops`; None if one is not known, or there is no network."""
-    each = [n.flops(params, features) for n in self.networks]
-    return sum(each) if each and None not in each else None
 
 
 def whole(encoder, *own: head_table.Head) -> tuple[Network, ...]:

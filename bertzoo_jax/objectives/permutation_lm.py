@@ -8,9 +8,12 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import mlm
 from bertzoo_jax.objectives import objective
+from bertzoo_jax.parts import objectives as definitions
 
 
-def permutation_lm(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objective:
+def permutation_lm(
+  fields: definitions.PermutationLm, encoder, ops=operations.PLAIN
+) -> objective.Objective:
   """Mean negative log-likelihood of the predicted tokens, each given those before it in the batch's
   `order` and the memory (Yang et al. 2019, eq. 3 and §2.3, partial prediction).
 
@@ -28,10 +31,10 @@ def permutation_lm(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.O
       'objective=permutation_lm needs an encoder that predicts a token without seeing it: take '
       'encoder=two_stream.'
     )
-  return _with_memory(encoder, ops, pair_weight, ('order',))
+  return _with_memory(encoder, ops, fields.pair_weight, ('order',))
 
 
-def memory_mlm(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objective:
+def memory_mlm(fields: definitions.MemoryMlm, encoder, ops=operations.PLAIN) -> objective.Objective:
   """Mean negative log-likelihood of the masked tokens by the content stream and its memory: the
   denoising autoencoder of Yang et al. 2019, Table 6. Metrics: see `permutation_lm`.
 
@@ -43,7 +46,7 @@ def memory_mlm(encoder, ops=operations.PLAIN, *, pair_weight) -> objective.Objec
       'objective=memory_mlm needs an encoder with a memory: take encoder=two_stream, or '
       'objective=mlm.'
     )
-  return _with_memory(encoder, ops, pair_weight, ())
+  return _with_memory(encoder, ops, fields.pair_weight, ())
 
 
 def _with_memory(encoder, ops, pair_weight, features):

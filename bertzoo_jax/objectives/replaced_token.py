@@ -15,7 +15,6 @@ from bertzoo_jax.objectives import generator as generators
 from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
-from bertzoo_jax.parts import named
 from bertzoo_jax.parts import objectives as definitions
 
 # Logits are counted in bins for the area under the ROC curve and the average precision: −16 to 16,
@@ -23,8 +22,9 @@ from bertzoo_jax.parts import objectives as definitions
 _BINS, _WIDTH = 256, 0.125
 
 
-@named.of_fields(definitions.replaced_token)
-def replaced_token(encoder, ops=operations.PLAIN, *, fields) -> objective.Objective:
+def replaced_token(
+  fields: definitions.ReplacedToken, encoder, ops=operations.PLAIN
+) -> objective.Objective:
   """generator_weight · MLM of the generator + discriminator_weight · binary cross-entropy of the
   discriminator (Clark et al. 2020 §2), both in one update; no gradient goes through the sampled
   tokens.
@@ -57,8 +57,9 @@ def replaced_token(encoder, ops=operations.PLAIN, *, fields) -> objective.Object
   return _objective(generator, loss, fields.head)
 
 
-@named.of_fields(definitions.replaced_token_frozen)
-def replaced_token_frozen(encoder, ops=operations.PLAIN, *, fields) -> objective.Objective:
+def replaced_token_frozen(
+  fields: definitions.ReplacedTokenFrozen, encoder, ops=operations.PLAIN
+) -> objective.Objective:
   """The second of two stages (Clark et al. 2020 §3.2): the discriminator learns, the generator
   stays as `generator_mlm` left it.
 
@@ -80,7 +81,7 @@ def replaced_token_frozen(encoder, ops=operations.PLAIN, *, fields) -> objective
   base = _objective(generator, loss, fields.head)
   discriminator, left = base.networks
   return base._replace(
-    networks=(discriminator, left._replace(trained=False)),
+    networks=(discriminator, left),
     frozen=('^generator/',),
     inherits=(('^encoder/', 'generator/encoder/'),),
   )
@@ -101,8 +102,9 @@ def generator_mlm(encoder, ops=operations.PLAIN) -> objective.Objective:
   return objective.Objective(init, totals, loss, reads, (generator.network(),))
 
 
-@named.of_fields(definitions.replaced_token_adversarial)
-def replaced_token_adversarial(encoder, ops=operations.PLAIN, *, fields) -> objective.Objective:
+def replaced_token_adversarial(
+  fields: definitions.ReplacedTokenAdversarial, encoder, ops=operations.PLAIN
+) -> objective.Objective:
   """As `replaced_token`, with a generator that learns to fool the discriminator (Clark et al. 2020,
   appendix F; REINFORCE).
 
@@ -156,8 +158,9 @@ def replaced_token_adversarial(encoder, ops=operations.PLAIN, *, fields) -> obje
   return base._replace(init=init)
 
 
-@named.of_fields(definitions.corruption_detection)
-def corruption_detection(encoder, ops=operations.PLAIN, *, fields) -> objective.Objective:
+def corruption_detection(
+  fields: definitions.CorruptionDetection, encoder, ops=operations.PLAIN
+) -> objective.Objective:
   """Detection without a generator: the tokens that the masking put in are the replaced ones.
 
   With masking=token, corruption (0, 1, 0) and random_tokens 'all' or 'unigrams' that is the uniform
@@ -248,7 +251,7 @@ def _discriminate(encoder, fields, ops, params, batch, rows, normalizers, key):
   hidden_BLD = networks.encode(encoder, params['encoder'], filled, key, ops)
   logits_BL = heads.replaced(fields.head).logits(encoder, params, hidden_BLD, batch)
   replaced_BL = filled_BL != original_BL
-  real_BL = (batch['pack_ids'] > 0).astype(jnp.float32)
+  real_BL = (batch['segment_ids'] > 0).astype(jnp.float32)
   total, weights_BL = _LOSS_OVER[fields.loss_over](real_BL, batch)
   summed = jnp.sum(weights_BL * _nll(logits_BL, replaced_BL))
   flagged_BL = logits_BL > 0

@@ -16,20 +16,10 @@ from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import scored
 from bertzoo_jax.objectives import sift as perturbing
+from bertzoo_jax.parts import task_objectives as definitions
 
 
-def classification(
-  encoder,
-  ops=operations.PLAIN,
-  *,
-  labels,
-  head,
-  dropout,
-  input_dropout,
-  class_weights=(),
-  label_smoothing=0.0,
-  sift=None,
-):
+def classification(fields: definitions.Classification, encoder, ops=operations.PLAIN, *, labels):
   """Mean negative log-likelihood of the rows' classes, labels [B] int32 (Devlin et al. 2018 §4.1).
 
   class_weights w, label_smoothing ε: as in torch's CrossEntropyLoss, Σ ((1−ε)·w_y·nll_y +
@@ -44,29 +34,31 @@ def classification(
       'objective=regression for a number.'
     )
 
-  if class_weights and len(class_weights) != len(labels):
+  if fields.class_weights and len(fields.class_weights) != len(labels):
     raise errors.UserError(
-      f'config.objective.class_weights has {len(class_weights)} numbers, and there are '
+      f'config.objective.class_weights has {len(fields.class_weights)} numbers, and there are '
       f'{len(labels)} labels ({", ".join(labels)}): give one for each, in this order.'
     )
   # only their ratios count; with the smallest at 1 a batch with a row weighs at least 1
-  weights_C = np.asarray(class_weights or [1.0] * len(labels), np.float32)
+  weights_C = np.asarray(fields.class_weights or [1.0] * len(labels), np.float32)
   weights_C = weights_C / weights_C.min()
   of_labels = lambda batch: jnp.asarray(weights_C)[batch['labels']]
 
   def measures(logits_BC, batch):
     nll_B, correct_B = networks.nll(logits_BC, batch['labels'])
-    if label_smoothing:
+    if fields.label_smoothing:
       spread_B = -jnp.mean(weights_C * jax.nn.log_softmax(logits_BC), axis=-1) / of_labels(batch)
-      nll_B = (1 - label_smoothing) * nll_B + label_smoothing * spread_B
+      nll_B = (1 - fields.label_smoothing) * nll_B + fields.label_smoothing * spread_B
     return {'class_loss': nll_B, 'class_accuracy': correct_B}
 
-  of_rows = heads.row(head, len(labels), dropout, input_dropout)
-  unit_weights = of_labels if class_weights else None
-  return _of_rows(encoder, ops, sift, of_rows, 'classes', 'class_loss', measures, unit_weights)
+  of_rows = heads.row(fields.head, len(labels), fields.dropout, fields.input_dropout)
+  unit_weights = of_labels if fields.class_weights else None
+  return _of_rows(
+    encoder, ops, fields.sift, of_rows, 'classes', 'class_loss', measures, unit_weights
+  )
 
 
-def regression(encoder, ops=operations.PLAIN, *, head, dropout, input_dropout, sift=None):
+def regression(fields: definitions.Regression, encoder, ops=operations.PLAIN):
   """Mean squared error of one number per row, labels [B] float32 (code of BERT's release for
   STS-B).
 
@@ -76,19 +68,16 @@ def regression(encoder, ops=operations.PLAIN, *, head, dropout, input_dropout, s
   def measures(logits_B1, batch):
     return {'squared_error': jnp.square(logits_B1[:, 0] - batch['labels'])}
 
-  of_rows = heads.row(head, 1, dropout, input_dropout)
-  return _of_rows(encoder, ops, sift, of_rows, 'number', 'squared_error', measures)
+  of_rows = heads.row(fields.head, 1, fields.dropout, fields.input_dropout)
+  return _of_rows(encoder, ops, fields.sift, of_rows, 'number', 'squared_error', measures)
 
 
-def multilabel(
-  encoder, ops=operations.PLAIN, *, labels, head, dropout, input_dropout, threshold=0.5, sift=None
-):
+def multilabel(fields: definitions.Multilabel, encoder, ops=operations.PLAIN, *, labels):
   """Mean binary cross-entropy over rows and labels, labels [B, C] float32 of 0 and 1.
 
   Metrics under the total 'rows': label_loss (nats), label_accuracy (share of the labels that are on
   the right side of 0, whatever the threshold of predictions).
   """
-  del threshold
 
   def measures(logits_BC, batch):
     truth_BC = batch['labels']
@@ -99,8 +88,8 @@ def multilabel(
       'label_accuracy': right_BC.astype(jnp.float32).mean(axis=-1),
     }
 
-  of_rows = heads.row(head, len(labels), dropout, input_dropout)
-  return _of_rows(encoder, ops, sift, of_rows, 'labels', 'label_loss', measures)
+  of_rows = heads.row(fields.head, len(labels), fields.dropout, fields.input_dropout)
+  return _of_rows(encoder, ops, fields.sift, of_rows, 'labels', 'label_loss', measures)
 
 
 def _of_rows(encoder, ops, sift, head, form, loss_name, measures, unit_weights=None):

@@ -44,8 +44,6 @@ TOTAL = 'sift'
 
 _PERTURBATION = 1 << 17  # tells the keys of δ from other draws of the row
 _SMALLEST = 1e-6  # added to the largest part of a gradient
-# Of a step: the ascent's backward pass is by δ alone, which is half of one by all.
-_FORWARDS, _BACKWARDS = 3.0, 2.5
 
 
 def around(encoder, scorer: scored.Scorer, ops=operations.PLAIN, sift=None):
@@ -58,18 +56,16 @@ def around(encoder, scorer: scored.Scorer, ops=operations.PLAIN, sift=None):
     encoder: linen module.
     scorer: of the task.
     ops: operations that depend on the devices.
-    sift: its fields, see bertzoo_jax/parts/task_objectives.py; None for none.
+    sift: parts.task_objectives.Sift; None for none.
 
   Raises UserError for an encoder without a norm after its embeddings, or a loss that does not fit
   the outputs.
   """
   plain = scored.objective_of(encoder, scorer, ops)
-  if sift is None:
-    return plain
-  if sift['weight'] == 0:
+  if sift is None or sift.weight == 0:
     return plain
   _check(encoder, scorer, sift)
-  divergence = _divergence(scorer, sift['loss'])
+  divergence = _divergence(scorer, sift.loss)
 
   def loss(params, batch, normalizers, carry, key, train):
     if not train:
@@ -85,25 +81,21 @@ def around(encoder, scorer: scored.Scorer, ops=operations.PLAIN, sift=None):
     embedded_BLE = normed(networks.embed(encoder, params['encoder'], rows))
     clean = logits(params, embedded_BLE, 0)
     fixed, fixed_BLE, target = jax.lax.stop_gradient((params, embedded_BLE, clean))
-    start_BLE = drawn(rows['row_keys'], embedded_BLE.shape[1:], sift['init'])
+    start_BLE = drawn(rows['row_keys'], embedded_BLE.shape[1:], sift.init)
     gradient_BLE = jax.grad(
       lambda delta_BLE: divergence(logits(fixed, fixed_BLE + delta_BLE, 1), target, batch)
     )(start_BLE)
-    delta_BLE = jax.lax.stop_gradient(ascended(start_BLE, gradient_BLE, sift['rate']))
+    delta_BLE = jax.lax.stop_gradient(ascended(start_BLE, gradient_BLE, sift.rate))
     apart = divergence(logits(params, fixed_BLE + delta_BLE, 2), clean, batch)
     sums = scorer.sums(clean, batch)
     mean = apart / objective.at_least_one(normalizers[TOTAL])
-    value = scorer.loss(sums, normalizers) + sift['weight'] * mean
+    value = scorer.loss(sums, normalizers) + sift.weight * mean
     return value, (carry, {**sums, TOTAL: {'sift_divergence': apart}})
 
   def normalizers(batch):
     return {**scorer.normalizers(batch), TOTAL: jnp.sum(batch['label_weights'])}
 
-  return plain._replace(
-    normalizers=normalizers,
-    loss=loss,
-    networks=tuple(n._replace(forwards=_FORWARDS, backwards=_BACKWARDS) for n in plain.networks),
-  )
+  return plain._replace(normalizers=normalizers, loss=loss)
 
 
 def normed(x_BLE):
@@ -181,7 +173,7 @@ def _check(encoder, scorer, sift):
       'no norm after its embeddings: set --config.objective.sift.weight=0, or begin with the '
       'weights of an encoder that has one.'
     )
-  if 'number' in scorer.forms.values() and sift['loss'] != 'mse':
+  if 'number' in scorer.forms.values() and sift.loss != 'mse':
     raise errors.UserError(
       f'objective.sift.loss={sift["loss"]} compares distributions, and this objective says a '
       'number: set --config.objective.sift.loss=mse.'

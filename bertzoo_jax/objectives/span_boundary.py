@@ -7,13 +7,14 @@ from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
+from bertzoo_jax.parts import objectives as definitions
 
 # Features that describe the span of each prediction.
 SPANS = ('span_left', 'span_right', 'span_offset')
 
 
 def mlm_span_boundary(
-  encoder, ops=operations.PLAIN, *, boundary_weight, num_offsets, offset_size
+  fields: definitions.MlmSpanBoundary, encoder, ops=operations.PLAIN
 ) -> objective.Objective:
   """mlm + boundary_weight · boundary. boundary is the mean negative log-likelihood of the tokens of
   masked spans. Each is predicted from the vectors of the two tokens beside its span and from its
@@ -24,13 +25,13 @@ def mlm_span_boundary(
 
   Metrics: see `mlm.mlm`, and under the total 'boundary': boundary_loss (nats), boundary_accuracy.
   """
-  head = heads.boundary(num_offsets, offset_size)
+  head = heads.boundary(fields.num_offsets, fields.offset_size)
 
   def init(key):
     return networks.init(encoder, jax.random.split(key, 3), heads.vocabulary(), head)
 
   def normalizers(batch):
-    boundary = jnp.sum(boundary_weights(batch, num_offsets))
+    boundary = jnp.sum(boundary_weights(batch, fields.num_offsets))
     return {**networks.totals('masked')(batch), 'boundary': boundary}
 
   def loss(params, batch, normalizers, carry, key, train):
@@ -40,7 +41,7 @@ def mlm_span_boundary(
     boundary = boundary_sums(head, encoder, params, hidden_BLD, batch, ops.constrain)
     totals = {name: objective.at_least_one(total) for name, total in normalizers.items()}
     value = masked['mlm_loss'] / totals['masked']
-    value += boundary_weight * boundary['boundary_loss'] / totals['boundary']
+    value += fields.boundary_weight * boundary['boundary_loss'] / totals['boundary']
     return value, (carry, {'masked': masked, 'boundary': boundary})
 
   reads = (*encoder.reads, *networks.MASKED, *SPANS)

@@ -14,31 +14,30 @@ from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import scored
 from bertzoo_jax.objectives import sift as perturbing
+from bertzoo_jax.parts import task_objectives as definitions
 
 
-def span(encoder, ops=operations.PLAIN, *, head='linear', sift=None):
+def span(fields: definitions.Span, encoder, ops=operations.PLAIN):
   """Mean of the negative log-likelihoods of start and end, each a softmax over the tokens of the
   row (Devlin et al. 2018 §4.2). head: a kind of model.heads.FORMS.
 
   Metrics under the total 'rows': span_loss (nats), start_accuracy, end_accuracy.
   """
 
-  scores = heads.span(head)
+  scores = heads.span(fields.head)
 
   def outputs(params, hidden_BLD, batch, key):
     del key
     logits = scores.logits(encoder, params, hidden_BLD, batch)
-    mask = lambda x_BL: jnp.where(batch['pack_ids'] > 0, x_BL, modules.FORBIDDEN)
+    mask = lambda x_BL: jnp.where(batch['segment_ids'] > 0, x_BL, modules.FORBIDDEN)
     return {name: mask(x_BL) for name, x_BL in zip(('start', 'end'), logits)}
 
   forms = {'start': 'classes', 'end': 'classes'}
   scorer = scored.Scorer(scores, 'rows', _measures, {'span_loss': 1.0}, forms, outputs=outputs)
-  return perturbing.around(encoder, scorer, ops, sift)
+  return perturbing.around(encoder, scorer, ops, fields.sift)
 
 
-def span_conditional(
-  encoder, ops=operations.PLAIN, *, head, hidden_size, answerable_weight, dropout, sift=None
-):
+def span_conditional(fields: definitions.SpanConditional, encoder, ops=operations.PLAIN):
   """The same with the end scored given the start, and whether the row has no answer (Yang et al.
   2019, Lan et al. 2019, Clark et al. 2020; code of the releases). Training gives the true start.
   Answers begin and end in the passage, or at the special token.
@@ -47,8 +46,8 @@ def span_conditional(
 
   Metrics under the total 'rows': as `span`, and answerable_loss (nats), answerable_accuracy.
   """
-  answerable = answerable_weight > 0
-  scores = heads.conditional_span(head, hidden_size, answerable, dropout)
+  answerable = fields.answerable_weight > 0
+  scores = heads.conditional_span(fields.head, fields.hidden_size, answerable, fields.dropout)
 
   def outputs(params, hidden_BLD, batch, key):
     start_BL, _, end_B1L, none_B = scores.logits(
@@ -68,10 +67,10 @@ def span_conditional(
   minimised, forms = {'span_loss': 1.0}, {'start': 'classes', 'end': 'classes'}
   reads = 'labels', 'label_weights', 'answer_mask'
   if answerable:
-    minimised['answerable_loss'], forms['impossible'] = answerable_weight, 'labels'
+    minimised['answerable_loss'], forms['impossible'] = fields.answerable_weight, 'labels'
     reads += ('impossible',)
   scorer = scored.Scorer(scores, 'rows', measures, minimised, forms, reads, outputs)
-  return perturbing.around(encoder, scorer, ops, sift)
+  return perturbing.around(encoder, scorer, ops, fields.sift)
 
 
 def _measures(outputs, batch):

@@ -6,9 +6,10 @@ from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import scored
 from bertzoo_jax.objectives import sift as perturbing
+from bertzoo_jax.parts import task_objectives as definitions
 
 
-def tagging(encoder, ops=operations.PLAIN, *, labels, head='linear', dropout, sift=None):
+def tagging(fields: definitions.Tagging, encoder, ops=operations.PLAIN, *, labels):
   """Mean negative log-likelihood of the tags, labels [B, L] int32 (Devlin et al. 2018 §5.3).
 
   label_weights [B, L] is 1 for the first token of a word, else 0; the mean is over these tokens of
@@ -23,6 +24,6 @@ def tagging(encoder, ops=operations.PLAIN, *, labels, head='linear', dropout, si
     nll_BL, correct_BL = networks.nll(outputs['tag'], batch['labels'])
     return {'tag_loss': nll_BL, 'tag_accuracy': correct_BL}
 
-  of_tokens = heads.tag(head, len(labels), dropout)
+  of_tokens = heads.tag(fields.head, len(labels), fields.dropout)
   scorer = scored.Scorer(of_tokens, 'words', measures, {'tag_loss': 1.0}, {'tag': 'classes'})
-  return perturbing.around(encoder, scorer, ops, sift)
+  return perturbing.around(encoder, scorer, ops, fields.sift)

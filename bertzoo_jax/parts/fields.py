@@ -1,27 +1,29 @@
-"""How a part is defined: fields with a type, a range, a default and a meaning.
+"""How a part is declared: a dataclass of fields with a type, a range, a default and a meaning.
 
-    @fields.section
-    def blocks(*, size: fields.TOKENS = 128, order: fields.one_of('random', 'given') = 'given'):
-      '''Blocks of tokens.
+    @fields.part('blocks')
+    class Blocks:
+      '''Blocks of tokens.'''
 
-      size: tokens per block.
-      order: random (drawn anew in every epoch) | given (that of the text).
-      '''
+      size: Annotated[fields.TOKENS, 'tokens per block.'] = 128
+      order: fields.one_of(random='drawn anew in every epoch', given='that of the text') = 'given'
 
-The annotation of a field is a type, or a type with a range, as all names in capitals below. The
-docstring explains it in a line `name: meaning`. A part of your own may have such annotations and
-lines on its own function or class.
+    def blocks(fields: Blocks, text, length):
+      ...
+
+An annotation is a type, or a type with a range, as all names in capitals below, with its meaning
+beside it. A part of your own may be declared so, too, or have such annotations on its own
+arguments.
 """
 
-import functools
+import dataclasses
 import inspect
 import math
 import numbers
-import re
 import sys
 from collections.abc import Callable
 from typing import Annotated
 from typing import NamedTuple
+from typing import get_args
 
 import ml_collections
 
@@ -49,13 +51,20 @@ class Range(NamedTuple):
 
 def of(annotation) -> Range | None:
   """The range of an annotation; None without one."""
-  found = getattr(annotation, '__metadata__', ())
-  return next((x for x in found if isinstance(x, Range)), None)
+  return next((x for x in get_args(annotation)[1:] if isinstance(x, Range)), None)
 
 
-def one_of(*choices):
-  """A field that is one of these words."""
-  return Annotated[str, Range(' | '.join(map(repr, choices)), choices.__contains__, False, choices)]
+def meaning(annotation) -> str:
+  """The meaning of an annotation, the last one; '' without one."""
+  return next((x for x in reversed(get_args(annotation)[1:]) if isinstance(x, str)), '')
+
+
+def one_of(*plain, **explained):
+  """A field that is one of these words: plain ones, and words with their meanings."""
+  choices = (*plain, *explained)
+  words = [f'{word} ({text})' if text else word for word, text in explained.items()]
+  range_ = Range(' | '.join(map(repr, choices)), choices.__contains__, False, choices)
+  return Annotated[str, range_, f'{" | ".join([*plain, *words])}.']
 
 
 def each(kind, deep=False):
@@ -115,58 +124,78 @@ def _or_auto(kind):
 PIECES_OR_AUTO, COUNT_OR_0_OR_AUTO = _or_auto(PIECES), _or_auto(COUNT_OR_0)
 
 
-_TYPES = {str(str): 'a text', str(bool): 'True or False', str(tuple): 'a tuple'}
+_TYPES = {str: 'a text', bool: 'True or False', tuple: 'a tuple'}
 
 # --- a part ---
 
 
-def section(constructor=None, *, named=True, like=None, **usual):
-  """Makes a definition the constructor of a config's section, which has `name` and all its fields.
+def part(name: str = '', frozen: bool = True) -> Callable:
+  """Makes a class the declaration of a part: a dataclass of keyword-only fields.
 
-  constructor: a function of keyword-only arguments. Fields that it returns, if any, take the place
-    of those that it was given.
-  named: whether the section has `name`; False for one that no other can take the place of.
-  like: a definition that has all the fields of this one, which then names none.
-  usual: values of these that are other than there.
+  name: of the part in a config; '' for a section that has no `name`, and for fields that several
+    parts have. frozen: False for encoders, whose modules inherit the fields.
   """
-  if constructor is None:
-    return functools.partial(section, named=named, like=like, **usual)
-  definition = like.__wrapped__ if like else constructor
-  signature = inspect.signature(definition)
-  signature = signature.replace(
-    parameters=[
-      p.replace(default=usual.get(name, p.default)) for name, p in signature.parameters.items()
-    ]
-  )
 
-  @functools.wraps(constructor)
-  def build(**given):
-    try:
-      fields = signature.bind(**given)
-    except TypeError as e:
-      raise TypeError(f'{constructor.__name__}() {e}') from None
-    fields.apply_defaults()
-    fields = {**fields.arguments, **(definition(**fields.arguments) or {})}
-    for key in fields:
-      annotation = signature.parameters[key].annotation
-      if annotation in (PIECES_OR_AUTO, COUNT_OR_0_OR_AUTO):  # either type, on the command line
-        fields[key] = ml_collections.FieldReference(fields[key], field_type=object)
-    return ml_collections.ConfigDict(
-      {**({'name': constructor.__name__} if named else {}), **fields}
-    )
+  def declared(module):
+    module = dataclasses.dataclass(frozen=frozen, kw_only=True)(module)
+    module.part_name = name
+    return module
 
-  build.__signature__ = signature
-  return build
+  return declared
 
 
-def sections(names: dict) -> list[str]:
-  """The names of the sections that a module defines, in its order. names: vars() of the module."""
-  own = [(name, x) for name, x in names.items() if hasattr(x, '__wrapped__')]
-  return [name for name, x in own if (x.__name__, x.__module__) == (name, names['__name__'])]
+def parts(module) -> dict[str, type]:
+  """{name: declaration} of the parts that a module declares."""
+  return {x.part_name: x for x in vars(module).values() if getattr(x, 'part_name', '')}
+
+
+def section(declaration, **values) -> ml_collections.ConfigDict:
+  """The section of a config with a declared part, and all its fields.
+
+  values: of fields, the others have their defaults, as one that is None. Of a section within, only
+  the fields that are not as usual there.
+  """
+  values = {name: value for name, value in values.items() if value is not None}
+  for field in dataclasses.fields(declaration):
+    if field.name in values and getattr(field.default, 'part_name', None) == '':
+      values[field.name] = dataclasses.replace(field.default, **values[field.name])
+  try:
+    return _section(declaration(**values))
+  except TypeError as e:
+    named = f'{declaration.part_name or declaration.__name__}()'
+    raise TypeError(str(e).replace(f'{declaration.__name__}.__init__()', named)) from None
+
+
+def _section(made):
+  """A declared part with its values as a section; other values as they are."""
+  if not dataclasses.is_dataclass(made):
+    return made
+  values = {'name': made.part_name} if made.part_name else {}
+  for field in dataclasses.fields(made):
+    values[field.name] = _section(getattr(made, field.name))
+    if get_args(field.type)[:1] == (object,):  # either type, on the command line
+      values[field.name] = ml_collections.FieldReference(values[field.name], field_type=object)
+  return ml_collections.ConfigDict(values)
+
+
+def declaration(part) -> type | None:
+  """The dataclass that a part takes as its first argument, or that its class is or inherits from;
+  None for a part whose arguments are its fields.
+  """
+  if inspect.isclass(part):
+    return next((x for x in (part, *part.__bases__) if 'part_name' in vars(x)), None)
+  first = next(iter((_arguments(part) or {}).values()), None)
+  return first.annotation if first and dataclasses.is_dataclass(first.annotation) else None
 
 
 def parameters(part) -> dict[str, inspect.Parameter] | None:
-  """{name: parameter} of all arguments of a part; None where Python does not know them."""
+  """{name: parameter} of the declared fields of a part, or of all its arguments; None where Python
+  does not know them.
+  """
+  return _arguments(declaration(part) or part)
+
+
+def _arguments(part):
   try:
     found = inspect.signature(part).parameters
   except ValueError:  # some functions written in C
@@ -183,37 +212,23 @@ def _evaluated(field, part):
     return field.annotation
 
 
-def meanings(part) -> dict[str, str]:
-  """{field: its meaning} of the lines `name: meaning` in a part's docstring. Lines with more blanks
-  before them go on with the meaning.
-  """
-  known, found, names, indent = set(parameters(part) or ()), {}, (), 0
-  for line in (inspect.getdoc(part) or '').splitlines():
-    depth = len(line) - len(line.lstrip())
-    begins = re.match(r'\s*(\w+(?:, \w+)*): (.+)', line)
-    if begins and set(begins[1].split(', ')) <= known:
-      names, indent = begins[1].split(', '), depth
-      found |= dict.fromkeys(names, begins[2].strip())
-    elif names and line.strip() and depth > indent:
-      found |= {name: f'{found[name]} {line.strip()}' for name in names}
-    else:
-      names = ()
-  return found
-
-
-def check(key: str, value, annotation, prefix: str = 'config.', choices: bool = True) -> None:
-  """Raises UserError for a value that is not in the range of its field, or of another type.
+def check(key: str, value, annotation=None, prefix: str = 'config.', choices: bool = True) -> None:
+  """Raises UserError for a value that is not in the range of its field, or of another type, and for
+  a number that is not finite.
 
   Args:
     key: of the field in the config.
     value: of the field, with tuples for lists.
-    annotation: of the field.
+    annotation: of the field; None for a field that nobody declares.
     prefix: of the key, in the message.
     choices: whether names are checked too.
   """
+  if any(not math.isfinite(x) or abs(x) > _LARGEST for x in numbers_in(value)):
+    raise errors.UserError(f'{prefix}{key} is {_shown(value)}: a finite number is needed.')
   range_ = of(annotation)
   if range_ is None:
-    if (words := _TYPES.get(str(annotation))) and not isinstance(value, annotation):
+    kind = get_args(annotation)[0] if get_args(annotation) else annotation
+    if (words := _TYPES.get(kind)) and not isinstance(value, kind):
       raise errors.UserError(f'{prefix}{key} is {_shown(value)}: {words} is needed.')
     return
   if range_.choices:
@@ -224,12 +239,6 @@ def check(key: str, value, annotation, prefix: str = 'config.', choices: bool = 
     if range_.of_each:
       needed = f'each of its numbers must be {range_.words}'
     raise errors.UserError(f'{prefix}{key} is {_shown(value)}: {needed}.')
-
-
-def check_finite(key: str, value, prefix: str = 'config.') -> None:
-  """Raises UserError for a number in a value that is not finite."""
-  if any(not math.isfinite(x) or abs(x) > _LARGEST for x in numbers_in(value)):
-    raise errors.UserError(f'{prefix}{key} is {_shown(value)}: a finite number is needed.')
 
 
 def numbers_in(value) -> list:

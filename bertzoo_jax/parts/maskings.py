@@ -1,154 +1,147 @@
-"""Maskings: which tokens are predicted.
+"""Maskings: which tokens are predicted."""
 
-A field without an explanation means the same as in the nearest part above that explains it.
-"""
+from typing import Annotated
 
 from bertzoo_jax.parts import fields
 
-
-@fields.section
-def token(
-  *,
-  rate: fields.SHARE_BETWEEN = 0.15,
-  corruption: fields.each(fields.SHARE) = (0.8, 0.1, 0.1),
-  rounding: fields.one_of('nearest', 'random') = 'nearest',
-  maskable: fields.one_of('text', 'all_but_padding') = 'text',
-  random_tokens: fields.one_of('all', 'no_specials', 'unigrams') = 'all',
-  sampling: fields.one_of('distinct', 'independent') = 'distinct',
-  repeat: fields.COUNT_OR_0 = 0,
-):
-  """Single tokens, uniformly (Devlin et al. 2018 §3.1).
-
-  rate: share of a row's tokens, specials counted.
-  corruption: shares of [MASK], of a random token, of the token kept.
-  rounding: nearest (at least one; BERT) | random (up or down, right on average; fairseq).
-  maskable: text | all_but_padding (fairseq also masks its specials).
-  random_tokens: all (any id, [PAD] and [MASK] too, as BERT's release) | no_specials | unigrams (as
-    often as in the corpus).
-  sampling: distinct | independent (with replacement, so that slots may repeat; ELECTRA's release).
-  repeat: 0 draws anew in every epoch; k > 0 repeats the rows and masks of epoch e mod k (static
-    masking; Liu et al. 2019 §4.1).
-  """
+RATE = Annotated[fields.SHARE_BETWEEN, "share of a row's tokens, specials counted."]
+CORRUPTION = Annotated[
+  fields.each(fields.SHARE), 'shares of [MASK], of a random token, of the token kept.'
+]
+RANDOM_TOKENS = fields.one_of(
+  all="any id, [PAD] and [MASK] too, as BERT's release",
+  no_specials='',
+  unigrams='as often as in the corpus',
+)
+REPEAT = Annotated[
+  fields.COUNT_OR_0,
+  '0 draws anew in every epoch; k > 0 repeats the rows and masks of epoch e mod k (static '
+  'masking; Liu et al. 2019 §4.1).',
+]
+SUBSTITUTE = Annotated[
+  fields.one_of('mask', 'similar'),
+  "replacement in the first of the three shares: mask | similar (a word of the corpus's table, "
+  'MacBERT).',
+]
+MAX_PREDICTIONS = Annotated[fields.COUNT_OR_0, 'most predictions of a row; 0: from the rate.']
 
 
-@fields.section
-def whole_word(
-  *,
-  rate: fields.SHARE_BETWEEN = 0.15,
-  level: fields.one_of('word', 'phrase', 'entity') = 'word',
-  selection: fields.one_of('budget', 'independent') = 'budget',
-  corruption: fields.each(fields.SHARE) = (0.8, 0.1, 0.1),
-  corrupted: fields.one_of('pieces', 'units') = 'pieces',
-  substitute: fields.one_of('mask', 'similar') = 'mask',
-  random_tokens: fields.one_of('all', 'no_specials', 'unigrams') = 'all',
-  max_predictions: fields.COUNT_OR_0 = 0,
-  repeat: fields.COUNT_OR_0 = 0,
-):
+@fields.part('token')
+class Token:
+  """Single tokens, uniformly (Devlin et al. 2018 §3.1)."""
+
+  rate: RATE = 0.15
+  corruption: CORRUPTION = (0.8, 0.1, 0.1)
+  rounding: fields.one_of(
+    nearest='at least one; BERT', random='up or down, right on average; fairseq'
+  ) = 'nearest'
+  maskable: fields.one_of('text', all_but_padding='fairseq also masks its specials') = 'text'
+  random_tokens: RANDOM_TOKENS = 'all'
+  sampling: fields.one_of(
+    'distinct', independent="with replacement, so that slots may repeat; ELECTRA's release"
+  ) = 'distinct'
+  repeat: REPEAT = 0
+
+
+@fields.part('whole_word')
+class WholeWord:
   """All pieces of the chosen words (Google's BERT, Cui et al. 2019), phrases or entities (Sun et
   al. 2019 §3.2).
-
-  rate: share of a row's tokens, specials counted (budget), or the chance of a unit (independent).
-  level: word | phrase | entity (words where there is none).
-  selection: budget (random order, a unit that exceeds it is skipped) | independent (a coin per
-    unit; ERNIE's release).
-  corrupted: mask, random or keep is drawn once per piece (pieces) or once per unit (units).
-  substitute: replacement in the first of the three shares: mask | similar (a word of the corpus's
-    table, MacBERT).
-  max_predictions: most predictions of a row; 0: from the rate.
   """
 
-
-@fields.section
-def ngram(
-  *,
-  rate: fields.SHARE_BETWEEN = 0.15,
-  weights: fields.each(fields.AT_LEAST_0) = (6, 3, 2),
-  order: fields.one_of('shuffled', 'left_to_right') = 'shuffled',
-  corruption: fields.each(fields.SHARE) = (0.8, 0.1, 0.1),
-  corrupted: fields.one_of('pieces', 'units') = 'pieces',
-  substitute: fields.one_of('mask', 'similar') = 'mask',
-  random_tokens: fields.one_of('all', 'no_specials', 'unigrams') = 'all',
-  max_predictions: fields.COUNT_OR_0 = 0,
-  repeat: fields.COUNT_OR_0 = 0,
-):
-  """Runs of one to N words (Lan et al. 2019 §3.1; Cui et al. 2020 §3.2).
-
-  rate: share of a row's tokens, specials counted.
-  weights: of runs of 1, 2, …, N words; 6, 3, 2 is 1/n.
-  order: shuffled (ALBERT) | left_to_right (MacBERT).
-  corrupted: pieces | units (words).
-  """
+  rate: Annotated[
+    fields.SHARE_BETWEEN,
+    "share of a row's tokens, specials counted (budget), or the chance of a unit (independent).",
+  ] = 0.15
+  level: fields.one_of('word', 'phrase', entity='words where there is none') = 'word'
+  selection: fields.one_of(
+    budget='random order, a unit that exceeds it is skipped',
+    independent="a coin per unit; ERNIE's release",
+  ) = 'budget'
+  corruption: CORRUPTION = (0.8, 0.1, 0.1)
+  corrupted: Annotated[
+    fields.one_of('pieces', 'units'),
+    'mask, random or keep is drawn once per piece (pieces) or once per unit (units).',
+  ] = 'pieces'
+  substitute: SUBSTITUTE = 'mask'
+  random_tokens: RANDOM_TOKENS = 'all'
+  max_predictions: MAX_PREDICTIONS = 0
+  repeat: REPEAT = 0
 
 
-@fields.section
-def span(
-  *,
-  rate: fields.SHARE_BETWEEN = 0.15,
-  p: fields.SHARE_BETWEEN = 0.2,
-  max_words: fields.COUNT = 10,
-  corruption: fields.each(fields.SHARE) = (0.8, 0.1, 0.1),
-  corrupted: fields.one_of('spans', 'units', 'pieces') = 'spans',
-  random_tokens: fields.one_of('all', 'no_specials', 'unigrams') = 'unigrams',
-  overflow: fields.one_of('skip', 'cut') = 'skip',
-  max_pair_targets: fields.COUNT = 15,
-  repeat: fields.COUNT_OR_0 = 0,
-):
-  """Spans of words of geometric length, and the tokens at their borders (Joshi et al. 2020 §3).
+@fields.part('ngram')
+class Ngram:
+  """Runs of one to N words (Lan et al. 2019 §3.1; Cui et al. 2020 §3.2)."""
 
-  rate: of the text, specials not counted.
-  p: of the geometric distribution.
-  max_words: where it is cut off; the rest is rescaled.
-  corrupted: spans (touching ones are one) | units (words) | pieces.
-  overflow: a word that exceeds the budget: skip | cut (masks its first pieces; the release).
-  max_pair_targets: how far into a span the border objective reaches.
-  """
+  rate: RATE = 0.15
+  weights: Annotated[
+    fields.each(fields.AT_LEAST_0), 'of runs of 1, 2, …, N words; 6, 3, 2 is 1/n.'
+  ] = (6, 3, 2)
+  order: fields.one_of(shuffled='ALBERT', left_to_right='MacBERT') = 'shuffled'
+  corruption: CORRUPTION = (0.8, 0.1, 0.1)
+  corrupted: fields.one_of('pieces', units='words') = 'pieces'
+  substitute: SUBSTITUTE = 'mask'
+  random_tokens: RANDOM_TOKENS = 'all'
+  max_predictions: MAX_PREDICTIONS = 0
+  repeat: REPEAT = 0
 
 
-@fields.section
-def ngram_windows(
-  *,
-  rate: fields.SHARE_BETWEEN = 0.15,
-  max_gram: fields.COUNT = 3,
-  scan: fields.one_of('left_to_right', 'spread') = 'spread',
-  corruption: fields.each(fields.SHARE) = (0.8, 0.1, 0.1),
-  random_tokens: fields.one_of('all', 'no_specials', 'unigrams') = 'all',
-  repeat: fields.COUNT_OR_0 = 0,
-):
-  """One run of up to max_gram words (p ∝ 1/n) in every window of words (code of He et al. 2020).
+@fields.part('span')
+class Span:
+  """Spans of words of geometric length, and the tokens at their borders (Joshi et al. 2020 §3)."""
 
-  rate: share of a row's tokens, specials counted.
-  max_gram: most words of a run; 1: single tokens.
-  scan: which windows are used up to the budget: left_to_right (the release; the end of a row is
-    hardly ever masked) | spread (in random order, round the row from a random word).
-  """
-
-
-@fields.section
-def permutation(
-  *,
-  context: fields.COUNT = 6,
-  max_span: fields.COUNT_OR_0 = 5,
-  num_predictions: fields.TOKENS = 85,
-  block: fields.TOKENS = 256,
-  span_units: fields.one_of('words', 'pieces') = 'words',
-  repeat: fields.COUNT_OR_0 = 0,
-):
-  """Spans that are predicted in random order; a token sees the earlier ones (Yang et al. 2019).
-
-  context: K, about one token of it is predicted.
-  max_span: words (p ∝ 1/n); 0 for single random tokens in place of spans.
-  num_predictions: of a full row.
-  block: tokens permuted together; they do not see later blocks.
-  span_units: words | pieces (n pieces from a word's first on, as the release does). The paper says
-    tokens (§3.1); the release's authors meant words.
-  """
+  rate: Annotated[fields.SHARE_BETWEEN, 'of the text, specials not counted.'] = 0.15
+  p: Annotated[fields.SHARE_BETWEEN, 'of the geometric distribution.'] = 0.2
+  max_words: Annotated[fields.COUNT, 'where it is cut off; the rest is rescaled.'] = 10
+  corruption: CORRUPTION = (0.8, 0.1, 0.1)
+  corrupted: fields.one_of(spans='touching ones are one', units='words', pieces='') = 'spans'
+  random_tokens: RANDOM_TOKENS = 'unigrams'
+  overflow: Annotated[
+    fields.one_of('skip', 'cut'),
+    'a word that exceeds the budget: skip | cut (masks its first pieces; the release).',
+  ] = 'skip'
+  max_pair_targets: Annotated[fields.COUNT, 'how far into a span the border objective reaches.'] = (
+    15
+  )
+  repeat: REPEAT = 0
 
 
-@fields.section
-def in_order():
+@fields.part('ngram_windows')
+class NgramWindows:
+  """One run of up to max_gram words (p ∝ 1/n) in every window of words (code of He et al. 2020)."""
+
+  rate: RATE = 0.15
+  max_gram: Annotated[fields.COUNT, 'most words of a run; 1: single tokens.'] = 3
+  scan: Annotated[
+    fields.one_of('left_to_right', 'spread'),
+    'which windows are used up to the budget: left_to_right (the release; the end of a row is '
+    'hardly ever masked) | spread (in random order, round the row from a random word).',
+  ] = 'spread'
+  corruption: CORRUPTION = (0.8, 0.1, 0.1)
+  random_tokens: RANDOM_TOKENS = 'all'
+  repeat: REPEAT = 0
+
+
+@fields.part('permutation')
+class Permutation:
+  """Spans that are predicted in random order; a token sees the earlier ones (Yang et al. 2019)."""
+
+  context: Annotated[fields.COUNT, 'K, about one token of it is predicted.'] = 6
+  max_span: Annotated[
+    fields.COUNT_OR_0, 'words (p ∝ 1/n); 0 for single random tokens in place of spans.'
+  ] = 5
+  num_predictions: Annotated[fields.TOKENS, 'of a full row.'] = 85
+  block: Annotated[fields.TOKENS, 'tokens permuted together; they do not see later blocks.'] = 256
+  span_units: Annotated[
+    fields.one_of('words', 'pieces'),
+    "words | pieces (n pieces from a word's first on, as the release does). The paper says tokens "
+    "(§3.1); the release's authors meant words.",
+  ] = 'words'
+  repeat: REPEAT = 0
+
+
+@fields.part('in_order')
+class InOrder:
   """Predicts each token from the tokens before it. `permutation_lm` is then a language model from
   left to right.
   """
-
-
-__all__ = fields.sections(vars())

@@ -1,13 +1,11 @@
 """Parts of an experiment by name: of a table of the package, or `package.module:name`.
 
 A part is a function or class that a config's section names. The other fields of the section are its
-keyword arguments.
+first argument, a dataclass that declares them (fields.py), or its keyword arguments.
 """
 
-import functools
 import inspect
 import traceback
-import types
 
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
@@ -61,47 +59,40 @@ def outside(name: str, what: str, fits=callable):
 
 
 def build(section, table: dict, what: str, *args, **handed_over):
-  """Calls the part that a section names: part(*args, **handed_over, **other fields of the section).
+  """Calls the part that a section names with the other fields of the section.
 
   args, handed_over: arguments that the caller gives to every part of this kind. Raises UserError as
   `resolve`, and if the section's fields are not the part's, or a field of a part of the user's is
   not in its range (fields.py).
   """
-  fields = dict(section)
-  name = fields.pop('name', None)
+  values = dict(section)
+  name = values.pop('name', None)
   part = resolve(name, table, what)
-  _check_fields(name, part, fields, table, what, args, handed_over)
+  known = definitions.parameters(part)
+  if known is not None:
+    _check(name, part, known, values, table, what, args, handed_over)
   # ranges.check, which all other fields have passed, runs no code of the user's
   if is_outside(name):
-    known = definitions.parameters(part) or {}
-    for key in fields.keys() & known.keys():
-      value = configuration.flatten({key: fields[key]}).get(key)
+    for key in values.keys() & (known or {}).keys():
+      value = configuration.flatten({key: values[key]}).get(key)
       definitions.check(f'{what}.{key}', value, known[key].annotation)
-  return part(*args, **handed_over, **fields)
+  return call(part, values, *args, **handed_over)
 
 
-def of_fields(definition):
-  """Makes a function, which takes the fields of this definition together as its last argument, a
-  part that is called with them by name.
-  """
+def call(part, values: dict, *args, **handed_over):
+  """Calls a part with the values of its fields, and what every part of its kind is given."""
+  declaration = definitions.declaration(part)
+  if declaration is None or inspect.isclass(part):
+    return part(*args, **handed_over, **values)
+  beside = {key: values[key] for key in _beside(part) if key in values}
+  declared = {key: value for key, value in values.items() if key not in beside}
+  return part(declaration(**declared), *args, **handed_over, **beside)
 
-  def decorated(function):
-    *given, last = inspect.signature(function).parameters.values()
-    own = inspect.signature(definition).parameters
-    fields = [p.replace(default=p.empty) for p in own.values()]
-    signature = inspect.Signature([*given, *fields])
 
-    @functools.wraps(function)
-    def part(*args, **named):
-      bound = signature.bind(*args, **named)
-      bound.apply_defaults()
-      fields = types.SimpleNamespace(**{name: bound.arguments.pop(name) for name in own})
-      return function(*bound.arguments.values(), **{last.name: fields})
-
-    part.__signature__ = signature
-    return part
-
-  return decorated
+def _beside(part) -> dict:
+  """Arguments of a part that a section has beside its declared fields: the labels of a task."""
+  named = inspect.signature(part).parameters
+  return {name: p for name, p in named.items() if p.kind is p.KEYWORD_ONLY}
 
 
 def field(section, key: str, table: dict, what: str):
@@ -157,39 +148,46 @@ def _place(e) -> str:
   return f' in {last.filename}:{last.lineno}'
 
 
-def _check_fields(name, part, fields, table, what, args, handed_over):
-  parameters = definitions.parameters(part)
-  if parameters is None:
-    return
-  signature = inspect.Signature(list(parameters.values()))
+def _check(name, part, known, values, table, what, args, handed_over):
+  """Raises UserError for a part that is called otherwise, for a field that it does not have, and
+  for a missing one: of a part of the package any, of the user's one without a default.
+  """
+  declared = definitions.declaration(part) is not None
   try:
-    signature.bind_partial(*args, **handed_over)
+    first = [None] * (declared and not inspect.isclass(part))
+    inspect.signature(part).bind_partial(*first, *args, **handed_over)
   except TypeError as e:
     raise errors.UserError(
       f'{name!r} does not fit config.{what}: it is called as {_call(table, args, handed_over)} '
       f'with the fields of the section by name ({e}).'
     ) from e
-  try:
-    signature.bind(*args, **handed_over, **fields)
-  except TypeError as e:
-    own = [
-      k
-      for k, p in list(parameters.items())[len(args) :]
-      if k not in handed_over and p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
-    unknown = [k for k in fields if k not in own]
-    missing = [k for k in own if k not in fields and parameters[k].default is inspect._empty]
+  own = [*known] if declared else [k for k in [*known][len(args) :] if k not in handed_over]
+  if declared and not inspect.isclass(part):
+    beside = {k: p for k, p in _beside(part).items() if k not in handed_over}
+    own, known = [*own, *beside], {**known, **beside}
+  complete = declared and not is_outside(name)
+  unknown = [k for k in values if k not in own]
+  if any(p.kind is p.VAR_KEYWORD for p in known.values()):
+    unknown = []
+  missing = [
+    k
+    for k in own
+    if k not in values
+    and (complete or known[k].default is known[k].empty)
+    and known[k].kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+  ]
+  if unknown or missing:
     wrong = [f'it has no {k!r}.{errors.did_you_mean(k, own)}' for k in unknown]
     wrong += [f'fields are missing: {", ".join(missing)}.'] if missing else []
-    remedy = 'Build the section with configs/parts.py, which knows all its fields.'
+    remedy = 'Build the section with bertzoo_jax.parts, which knows all its fields.'
     if is_outside(name):
       remedy = f'Write the section in a config file as parts.part({name!r}, field=value, …).'
-    said = ' '.join(wrong) or f'{e}.'
-    raise errors.UserError(f'config.{what} does not fit {name!r}: {said} {remedy}') from e
+    raise errors.UserError(f'config.{what} does not fit {name!r}: {" ".join(wrong)} {remedy}')
 
 
 def _call(table, args, handed_over) -> str:
   """'name(length, corpus)': how a part of a table is called, for a message."""
   example = next(iter(table.values()))
-  positional = list(inspect.signature(example).parameters)[: len(args)]
+  first = definitions.declaration(example) is not None and not inspect.isclass(example)
+  positional = [*inspect.signature(example).parameters][first : len(args) + first]
   return f'name({", ".join([*positional, *(f"{k}=…" for k in handed_over)])})'

@@ -1,164 +1,154 @@
-"""Objectives of pretraining.
+"""Objectives of pretraining."""
 
-A field without an explanation means the same as in the nearest part above that explains it.
-"""
+from typing import Annotated
 
 from bertzoo_jax.parts import fields
 
+PAIR_WEIGHT = Annotated[fields.AT_LEAST_0, 'weight of the loss on pair_labels; 0 for none.']
+SHARE_OF_NETWORK = Annotated[fields.SHARE_ABOVE_0, "of the generator, as shares of the network's."]
+SHARE_OF_NETWORK = Annotated[fields.SHARE_ABOVE_0, "of the generator, as shares of the network's."]
+WEIGHT = Annotated[fields.AT_LEAST_0, 'of the two losses.']
 
-@fields.section
-def mlm():
+
+@fields.part('mlm')
+class Mlm:
   """Masked language modelling: the mean negative log-likelihood of the masked tokens."""
 
 
-@fields.section
-def mlm_pair(*, pair_weight: fields.AT_LEAST_0 = 1.0):
+@fields.part('mlm_pair')
+class MlmPair:
   """Masked language modelling plus a two-way classification of the pair: mlm + pair_weight · pair
   (Devlin et al. 2018 A.2).
-
-  pair_weight: weight of the loss on pair_labels; 0 for none.
   """
 
+  pair_weight: PAIR_WEIGHT = 1.0
 
-@fields.section
-def mlm_span_boundary(
-  *,
-  boundary_weight: fields.AT_LEAST_0 = 1.0,
-  num_offsets: fields.TOKENS = 15,
-  offset_size: fields.UNITS = 200,
-):
+
+@fields.part('mlm_span_boundary')
+class MlmSpanBoundary:
   """mlm + boundary_weight · boundary: masked language modelling, and each token of a span predicted
   from the tokens beside the span and its place in it (Joshi et al. 2020 §3.2, 3.4).
-
-  boundary_weight: of the second loss.
-  num_offsets: number of first tokens of a span that are predicted so, at most
-    masking.max_pair_targets.
-  offset_size: width of the vectors of places (both values: code of the release).
   """
 
+  boundary_weight: Annotated[fields.AT_LEAST_0, 'of the second loss.'] = 1.0
+  num_offsets: Annotated[
+    fields.TOKENS,
+    'number of first tokens of a span that are predicted so, at most masking.max_pair_targets.',
+  ] = 15
+  offset_size: Annotated[
+    fields.UNITS, 'width of the vectors of places (both values: code of the release).'
+  ] = 200
 
-@fields.section
-def left_to_right():
+
+@fields.part('left_to_right')
+class LeftToRight:
   """A language model from left to right, over all tokens of a row: the baseline of Devlin et al.
   2018 §5.1. Masked tokens are put back first, so the choice of masking has no effect.
   """
 
 
-@fields.section
-def causal_lm():
+@fields.part('causal_lm')
+class CausalLm:
   """As left_to_right, with the parameters of masked language modelling: a later phase or run with
   objective=mlm continues with all of them.
   """
 
 
-@fields.section
-def causal_masked(*, causal_share: fields.SHARE = 0.0625):
+@fields.part('causal_masked')
+class CausalMasked:
   """A share of the rows is read from left to right, the others are masked. In both, tokens are
   predicted by the output at the token before (Charpentier & Samuel 2024).
-
-  causal_share: of the rows that are read from left to right, drawn per row, and of their loss.
   """
 
+  causal_share: Annotated[
+    fields.SHARE, 'of the rows that are read from left to right, drawn per row, and of their loss.'
+  ] = 0.0625
 
-@fields.section
-def permutation_lm(*, pair_weight: fields.AT_LEAST_0 = 0.0):
+
+@fields.part('permutation_lm')
+class PermutationLm:
   """Permutation language modelling: a prediction sees the memory and the tokens before it in a
   random order (Yang et al. 2019 §2.2, 2.3). In the paper a pair loss does not help.
   """
 
+  pair_weight: PAIR_WEIGHT = 0.0
 
-@fields.section(like=permutation_lm)
-def memory_mlm():
+
+@fields.part('memory_mlm')
+class MemoryMlm(PermutationLm):
   """Masked language modelling with a memory: the denoising autoencoder that Yang et al. 2019
   compare with (Table 6).
-
   """
 
 
-@fields.section
-def replaced_token(
-  *,
-  width: fields.SHARE_ABOVE_0 = 0.25,
-  depth: fields.SHARE_ABOVE_0 = 1.0,
-  shared: fields.one_of('none', 'token', 'embeddings', 'all', 'added') = 'embeddings',
-  temperature: fields.ABOVE_0 = 1.0,
-  disallow_correct: bool = False,
-  loss_over: fields.one_of('all', 'masked') = 'all',
-  head: fields.one_of('token', 'token_and_row') = 'token',
-  generator_weight: fields.AT_LEAST_0 = 1.0,
-  discriminator_weight: fields.AT_LEAST_0 = 50.0,
-):
-  """A generator fills masks, a discriminator tells which tokens are replaced, both in one update
-  (Clark et al. 2020 §2).
-
-  width, depth: of the generator, as shares of the network's.
-  shared: parameters that it shares with the network: none | token (word vectors) | embeddings (the
-    release) | all | added (the network's word vectors are the generator's, without gradient, plus
-    a table of its own). He et al. 2021 §3.3 call them NES (none), ES (token), GDES (added).
-  temperature: of sampling: the logits are divided by it.
-  disallow_correct: whether the true token is never sampled.
-  loss_over: tokens that have a loss: all | masked.
-  head: token (it reads each token's vector: ELECTRA's) | token_and_row (that and the vector of the
-    row's first token: DeBERTaV3's).
-  generator_weight, discriminator_weight: of the two losses.
-  """
-
-
-@fields.section(like=replaced_token)
-def replaced_token_adversarial():
-  """As replaced_token, but the generator learns to fool the discriminator (REINFORCE; Clark et al.
-  2020, appendix F).
-  """
-
-
-@fields.section
-def generator_mlm():
-  """The first of two stages: masked language modelling by a generator of the network's size."""
-
-
-@fields.section
-def replaced_token_frozen(
-  *,
-  temperature: fields.ABOVE_0 = 1.0,
-  disallow_correct: bool = False,
-  loss_over: fields.one_of('all', 'masked') = 'all',
-  head: fields.one_of('token', 'token_and_row') = 'token',
-  discriminator_weight: fields.AT_LEAST_0 = 50.0,
-):
-  """The second of two stages: a discriminator that starts with the generator's weights; the
-  generator stays as it is.
-  """
-
-
-@fields.section
-def corruption_detection(
-  *,
-  loss_over: fields.one_of('all', 'masked') = 'all',
-  head: fields.one_of('token', 'token_and_row') = 'token',
-):
+@fields.part('corruption_detection')
+class CorruptionDetection:
   """Detects the tokens that the masking put in. masking.corruption=(0, 1, 0) with random_tokens
   'all' or 'unigrams' gives the uniform or the unigram generator.
   """
 
+  loss_over: Annotated[fields.one_of('all', 'masked'), 'tokens that have a loss: all | masked.'] = (
+    'all'
+  )
+  head: fields.one_of(
+    token="it reads each token's vector: ELECTRA's",
+    token_and_row="that and the vector of the row's first token: DeBERTaV3's",
+  ) = 'token'
 
-@fields.section
-def replace_mlm(
-  *,
-  width: fields.SHARE_ABOVE_0 = 0.25,
-  depth: fields.SHARE_ABOVE_0 = 1.0,
-  shared: fields.one_of('none', 'token', 'embeddings', 'all', 'added') = 'embeddings',
-  temperature: fields.ABOVE_0 = 1.0,
-  disallow_correct: bool = False,
-  generator_weight: fields.AT_LEAST_0 = 1.0,
-):
+
+@fields.part('generator_mlm')
+class GeneratorMlm:
+  """The first of two stages: masked language modelling by a generator of the network's size."""
+
+
+@fields.part()
+class Sampling:
+  """How tokens are drawn from a generator."""
+
+  temperature: Annotated[fields.ABOVE_0, 'of sampling: the logits are divided by it.'] = 1.0
+  disallow_correct: Annotated[bool, 'whether the true token is never sampled.'] = False
+
+
+@fields.part('replaced_token_frozen')
+class ReplacedTokenFrozen(CorruptionDetection, Sampling):
+  """The second of two stages: a discriminator that starts with the generator's weights; the
+  generator stays as it is.
+  """
+
+  discriminator_weight: WEIGHT = 50.0
+
+
+@fields.part('replace_mlm')
+class ReplaceMlm(Sampling):
   """Masked language modelling with a generator's tokens in place of masks (Clark et al. 2020
   §3.5).
   """
 
+  width: SHARE_OF_NETWORK = 0.25
+  depth: SHARE_OF_NETWORK = 1.0
+  shared: Annotated[
+    fields.one_of('none', 'token', 'embeddings', 'all', 'added'),
+    'parameters that it shares with the network: none | token (word vectors) | embeddings (the '
+    "release) | all | added (the network's word vectors are the generator's, without gradient, "
+    'plus a table of its own). He et al. 2021 §3.3 call them NES (none), ES (token), GDES (added).',
+  ] = 'embeddings'
+  generator_weight: WEIGHT = 1.0
 
-@fields.section(like=replace_mlm)
-def all_tokens_mlm():
+
+@fields.part('all_tokens_mlm')
+class AllTokensMlm(ReplaceMlm):
   """As replace_mlm, predicting every token, with a copy mechanism (Clark et al. 2020 §3.5)."""
 
 
-__all__ = fields.sections(vars())
+@fields.part('replaced_token')
+class ReplacedToken(ReplaceMlm, ReplacedTokenFrozen):
+  """A generator fills masks, a discriminator tells which tokens are replaced, both in one update
+  (Clark et al. 2020 §2).
+  """
+
+
+@fields.part('replaced_token_adversarial')
+class ReplacedTokenAdversarial(ReplacedToken):
+  """As replaced_token, but the generator learns to fool the discriminator (REINFORCE; Clark et al.
+  2020, appendix F).
+  """

@@ -5,7 +5,6 @@ from typing import NamedTuple
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import moving
-from bertzoo_jax.parts import corpus
 from bertzoo_jax.parts import encoders
 from bertzoo_jax.parts import experiments
 from bertzoo_jax.parts import features
@@ -20,30 +19,30 @@ from bertzoo_jax.parts import sources
 from bertzoo_jax.parts import task_objectives
 from bertzoo_jax.parts import tokenizers
 
-
-def _of(module):
-  return tuple(getattr(module, name) for name in module.__all__)
-
-
-# The parts that each swappable section of an experiment may be.
+# The parts that each swappable section of an experiment may be: {section: {name: declaration}}.
 SECTIONS = {
-  'tokenizer': _of(tokenizers),
-  'format': _of(formats),
-  'masking': _of(maskings),
-  'encoder': _of(encoders),
-  'objective': _of(objectives),
-  'optimizer': _of(optimizers),
-  'schedule': _of(schedules),
+  'tokenizer': fields.parts(tokenizers),
+  'format': fields.parts(formats),
+  'masking': fields.parts(maskings),
+  'encoder': fields.parts(encoders),
+  'objective': fields.parts(objectives),
+  'optimizer': fields.parts(optimizers),
+  'schedule': fields.parts(schedules),
 }
 # The same of a fine-tuning.
 TASK_SECTIONS = {
-  'source': _of(sources),
-  'features': _of(features),
-  'objective': _of(task_objectives)[1:],
+  'source': fields.parts(sources),
+  'features': fields.parts(features),
+  'objective': fields.parts(task_objectives),
   'optimizer': SECTIONS['optimizer'],
   'schedule': SECTIONS['schedule'],
 }
-_UNNAMED = {'corpus': corpus.corpus, 'run': experiments.run, 'objective.sift': task_objectives.sift}
+OF_EXPERIMENT = tuple(fields.parameters(experiments.Experiment))
+_UNNAMED = {
+  'corpus': experiments.Corpus,
+  'run': experiments.Run,
+  'objective.sift': task_objectives.Sift,
+}
 
 
 class Row(NamedTuple):
@@ -92,18 +91,14 @@ def check_fields(config, prefix: str = 'config.', choices: bool = True) -> None:
   for key, value in configuration.flatten(config).items():
     # a phase's own values are checked in the phase
     if key != 'phases':
-      fields.check_finite(key, value, prefix)
-      _, field = _definition(config, key)
-      if field is not None:
-        fields.check(key, value, field.annotation, prefix, choices)
+      fields.check(key, value, _annotation(config, key), prefix, choices)
   if 'moving' in config and config.moving:
     where = f' {prefix}'.removesuffix('config.').rstrip(', ')
     moving.check(config, configuration.flatten(config), where)
     for ends in moving.ends(config):
       for key, value in ends.items():
-        _, field = _definition(config, key)
-        if field is not None:
-          fields.check(key, value, field.annotation, f'config.moving takes {prefix}', choices)
+        moved = f'config.moving takes {prefix}'
+        fields.check(key, value, _annotation(config, key), moved, choices)
 
 
 def table(config) -> list[Row]:
@@ -117,33 +112,30 @@ def table(config) -> list[Row]:
     flat |= configuration.flatten({section: {**values, **missing} if missing else values})
   rows = []
   for key, value in flat.items():
-    found, field = _definition(config, key, outside=True)
-    of = field and fields.of(field.annotation)
-    name = key.rpartition('.')[2]
-    meaning = next((m[name] for m in map(fields.meanings, found) if name in m), '')
-    rows.append(Row(key, value, of.words if of else '', meaning))
+    annotation = _annotation(config, key, outside=True)
+    range_ = fields.of(annotation)
+    rows.append(Row(key, value, range_.words if range_ else '', fields.meaning(annotation)))
   return rows
 
 
-def _definition(config, key, outside=False):
-  """(the part that a field is of, before those whose meanings it shares, nearest first; the field's
-  parameter, None if there is none).
-
-  outside: whether a part of the user's counts, which imports its module.
+def _annotation(config, key, outside=False):
+  """The annotation of a field; None if no part declares it. outside: whether a part of the user's
+  counts, which imports its module.
   """
   section, _, name = key.rpartition('.')
-  found = ()
+  part = None
   if not section:
-    found = (experiments.experiment if 'phases' in config else experiments.fine_tuning,)
+    part = experiments.Experiment if 'phases' in config else experiments.FineTuning
   elif section in _UNNAMED:
-    found = (_UNNAMED[section],)
+    part = _UNNAMED[section]
   elif '.' not in section:
-    known = {p.__name__: p for p in (*SECTIONS.get(section, ()), *TASK_SECTIONS.get(section, ()))}
+    known = {**SECTIONS.get(section, {}), **TASK_SECTIONS.get(section, {})}
     chosen = config[section]['name'] if 'name' in config[section] else None
     if named.is_outside(chosen):
-      found = (named.resolve(chosen, {}, section),) if outside else ()
+      part = named.resolve(chosen, {}, section) if outside else None
     elif chosen is None:  # of a fine-tuning's encoder, which the weights name
-      found = [part for part in known.values() if name in fields.parameters(part)]
-    elif chosen in list(known):
-      found = [*known.values()][list(known).index(chosen) :: -1]
-  return found, fields.parameters(found[0]).get(name) if found else None
+      part = next((p for p in known.values() if name in fields.parameters(p)), None)
+    else:
+      part = known.get(chosen)
+  known = (fields.parameters(part) or {}) if part else {}
+  return known[name].annotation if name in known else None

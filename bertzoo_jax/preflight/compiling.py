@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import jax
 
-from bertzoo_jax import assembly
-from bertzoo_jax.assembly import checks
-from bertzoo_jax.assembly import memory
 from bertzoo_jax.common import config as configuration
+from bertzoo_jax.experiment import build
+from bertzoo_jax.experiment import check
+from bertzoo_jax.experiment import resolve
 from bertzoo_jax.preflight import processes
 from bertzoo_jax.preflight.tpu import chips
 from bertzoo_jax.preflight.tpu import estimate
@@ -30,7 +30,7 @@ class Phase(NamedTuple):
     parameters, optimizer: bytes per device of the state; the average counts with the optimizer.
     state: bytes of the whole state, as a checkpoint has it.
     reading, time: of the program; None where its text does not tell.
-    flops: that the model needs per step, over all devices (Objective.flops); None if not known.
+    flops: that the model needs per step, over all devices (cost.of_step).
     replicated: a line for each parameter that the mesh could not split.
     doubts: why the times may be too low.
     largest: rows of the largest batch that was seen to fit (0: none was); None where it was not
@@ -50,7 +50,7 @@ class Phase(NamedTuple):
   state: int
   reading: hlo.Reading | None
   time: estimate.Time | None
-  flops: float | None
+  flops: float
   replicated: list[str]
   doubts: list[str]
   largest: int | None
@@ -70,7 +70,7 @@ class Work(NamedTuple):
     say: prints a line of progress.
   """
 
-  run: assembly.Run
+  run: resolve.Run
   text: object
   mesh: jax.sharding.Mesh
   slice_: chips.Slice
@@ -86,7 +86,7 @@ class Work(NamedTuple):
       slice_, devices: other chips, and how many devices of them the mesh has.
     """
     made = self.run.changed(dict(changes))
-    features = {i: self.text.data.phase(made.phases[i]).features for i in indices}
+    features = {i: self.text.data.phases[i].features for i in indices}
     where = (slice_, devices) if slice_ else (self.slice_, self.mesh.size)
     return processes.Job(made, features, self.text.data.vocab_size, *where)
 
@@ -94,10 +94,10 @@ class Work(NamedTuple):
 def described(findings, run, text, mesh) -> list:
   """[(Phase, PhaseRun)] of a run, traced, without the phases that do not fit together (P08)."""
   out = []
-  for phase in run.phases:
+  for phase in run.phases if len(text.data.phases) == len(run.phases) else ():
     with findings.collecting('P08'):
-      phase_run = assembly.phase_run(run, phase, text.data, mesh, phase.end_step)
-      checks.of_phase(run, phase, phase_run.data.features, text.data.vocab_size, mesh)
+      phase_run = build.phase_run(run, phase, text.data, mesh)
+      check.parts(run, phase, phase_run.data.features, text.data.vocab_size, mesh)
       target, replicated = phase_run.target
       for line in replicated:
         findings.add('W04', line)
@@ -108,18 +108,18 @@ def described(findings, run, text, mesh) -> list:
         rows=phase_run.rows,
         length=phase_run.length,
         program=None,
-        parameters=memory.per_device(target.params),
-        optimizer=memory.per_device((target.opt_state, target.average)),
+        parameters=check.per_device(target.params),
+        optimizer=check.per_device((target.opt_state, target.average)),
         state=sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(target)),
         reading=None,
         time=None,
-        flops=phase_run.objective.flops(target.params, phase_run.feature_shapes),
+        flops=phase_run.flops,
         replicated=replicated,
         doubts=[],
         largest=None,
         epochs=phase.steps * phase_run.rows / rows if rows else None,
         epochs_of={r.name: float(r.epochs) for r in text.read.get(phase.index, ()) if r.name},
-        carry=memory.per_device(target.carry),
+        carry=check.per_device(target.carry),
         devices=mesh.size,
       )
       out.append((made, phase_run))
@@ -214,16 +214,14 @@ def _timed(made, kernels, slice_):
   time = estimate.step_time(reading, slice_)
   said = [
     f'{d}; take the times as lower bounds'
-    for d in doubts(reading, time, found.analysis, made.flops and made.flops / made.devices)
+    for d in doubts(reading, time, found.analysis, made.flops / made.devices)
   ]
   return made._replace(reading=reading, time=time, doubts=said)
 
 
-def doubts(
-  reading: hlo.Reading, time: estimate.Time, analysis: dict, flops: float | None
-) -> list[str]:
+def doubts(reading: hlo.Reading, time: estimate.Time, analysis: dict, flops: float) -> list[str]:
   """Why the reading of a program may have missed something. analysis: the compiler's
-  cost_analysis(). flops: that the model needs per step and device; None if that is not known.
+  cost_analysis(). flops: that the model needs per step and device.
   """
   out = []
   if reading.unknown_trips:
@@ -238,9 +236,7 @@ def doubts(
       f"the program has {counted:.3g} operations by the compiler's own count, and "
       f'{reading.visited:.3g} were found'
     )
-  if flops is None:
-    out.append('the network does not tell its operations, so MFU is not known')
-  elif reading.flops < _NEEDED * flops:
+  if reading.flops < _NEEDED * flops:
     out.append(
       f'the model needs {flops:.3g} operations per step and device, and {reading.flops:.3g} were '
       'found (a kernel without a cost estimate?)'

@@ -5,6 +5,7 @@ from typing import NamedTuple
 from bertzoo_jax.common import errors
 from bertzoo_jax.finetune import jobs
 from bertzoo_jax.finetune import plan
+from bertzoo_jax.finetune import rows
 from bertzoo_jax.finetune import work
 from bertzoo_jax.preflight import readiness
 from bertzoo_jax.pretrained import loading
@@ -46,7 +47,7 @@ def runs(findings, config, init: str, task_dir: str) -> tuple[list[jobs.Job], re
     if task is not None:
       found = plan.runs(name, config, task, weights, 'runs')
       found.sort(key=lambda run: -run.experiment.batch_size)
-      data = work.data_of(found[0].experiment, task, weights[0])
+      data = rows.data_of(found[0].resolved, task, weights[0])
       text = readiness.Text(data, {0: len(task.splits['train'])}, None, task.hash)
       return found, text
   return [], None

@@ -23,11 +23,12 @@ from typing import NamedTuple
 
 import jax
 
-from bertzoo_jax import assembly
-from bertzoo_jax.assembly import checks
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import trust
+from bertzoo_jax.experiment import build
+from bertzoo_jax.experiment import check
+from bertzoo_jax.experiment import resolve
 from bertzoo_jax.preflight.tpu import chips
 from bertzoo_jax.preflight.tpu import program
 from bertzoo_jax.training import data as training_data
@@ -52,7 +53,7 @@ class Job(NamedTuple):
     devices: how many of the slice's the mesh has.
   """
 
-  run: assembly.Run
+  run: resolve.Run
   features: dict
   vocab_size: int
   slice_: chips.Slice
@@ -206,15 +207,11 @@ def _lowered(job):
   devices = program.devices(job.slice_)[: job.devices]
   config, phases = job.run.config, job.run.phases
   mesh = sharding.mesh(config.run.mesh, devices)
-  phase_data = lambda phase: training_data.PhaseData(job.features[phase.index])
-  data = training_data.Data(
-    {}, job.vocab_size, None, {}, phase_data, phase_data, lambda folder: None
-  )
-  for i, features in job.features.items():
-    checks.of_phase(job.run, phases[i], features, job.vocab_size, mesh)
-  runs = [
-    assembly.phase_run(job.run, phases[i], data, mesh, phases[i].end_step) for i in job.features
-  ]
+  features = {i: training_data.PhaseData(shapes) for i, shapes in job.features.items()}
+  data = training_data.Data({}, job.vocab_size, features)
+  for i, shapes in job.features.items():
+    check.parts(job.run, phases[i], shapes, job.vocab_size, mesh)
+  runs = [build.phase_run(job.run, phases[i], data, mesh) for i in job.features]
   precision = 'highest' if config.run.dtype == 'float32' else None  # as `pretrain` sets it
   with jax.default_matmul_precision(precision):
     make = program.lowered_step if len(runs) == 1 else program.lowered_entering

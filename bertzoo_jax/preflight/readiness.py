@@ -67,7 +67,7 @@ class Text(NamedTuple):
   """Facts of the text.
 
   Attributes:
-    data: training_data.Data whose phases are stand-ins: right in their features.
+    data: training_data.Data with the features of the phases that could be built.
     rows: {phase index: rows per epoch}; empty without a corpus.
     read: {phase index: [Reading] of the corpora of a mixture}.
     tokens: of the train split; None without a corpus.
@@ -116,18 +116,19 @@ def text(findings: Findings, run, paths, hosts: int) -> Text:
         corpus = mixture.open(paths, config)
         for member in corpus.members:
           corpora.verify(member.path)
-  model = corpus or _imagined(config, manifest)
-
-  def trial(phase):
-    return training_data.PhaseData(pipeline.features(model, phase, (0, hosts)))
-
-  rows, read, reads = {}, {}, {}
-  for phase in run.phases if corpus is not None else ():
+  imagined = None if corpus else _imagined(config, manifest)
+  phases, rows, read, reads = {}, {}, {}, {}
+  for phase in run.phases:
     with findings.collecting('P07'), warnings.catch_warnings(record=True) as said:
       warnings.simplefilter('always')
-      made = pipeline.of_phase(corpus, phase, host=(0, hosts))
+      text_of_phase = corpus or _stand_in(imagined, phase.config)
+      made = pipeline.of_phase(text_of_phase, phase, host=(0, hosts))
+      phases[phase.index] = training_data.PhaseData(made.features)
+      if corpus is None:
+        continue
       if corpus.splits['held_out'].num_tokens:
-        pipeline.held_out(corpus, phase, host=(0, hosts))
+        for pipe in pipeline.held_out(corpus, phase, made.mask, host=(0, hosts)).values():
+          pipe.count()
       rows[phase.index] = made.rows_per_epoch
       reads[phase.index], read[phase.index] = made.read, made.read(phase.steps)
     for sentence in dict.fromkeys(str(w.message) for w in said):
@@ -142,11 +143,9 @@ def text(findings: Findings, run, paths, hosts: int) -> Text:
   kept = reading.numbers(config.run.keep_words) or ()
   if len(reads) == len(run.phases):
     with findings.collecting('P06'):
-      read_of = lambda phase: reads[phase.index]
-      kept = reading.kept(config.run.keep_words, run.phases, read_of, run.end_step)
-  data = training_data.Data(
-    {'hash': model.hash}, model.vocab_size, None, {}, trial, trial, lambda folder: None
-  )
+      kept = reading.kept(config.run.keep_words, run.phases, reads, run.end_step)
+  model = corpus or imagined
+  data = training_data.Data({'hash': model.hash}, model.vocab_size, phases)
   return Text(
     data,
     rows,
@@ -171,6 +170,11 @@ def _imagined(config, manifest=None):
   if manifest:
     made.hash = manifest['hash']
   return made
+
+
+def _stand_in(imagined, config):
+  """Text enough to build a pipeline in no time. config: of a phase."""
+  return corpora.stand_in(imagined, documents=2 * config.batch_size, length=config.length)
 
 
 def check_workdir(

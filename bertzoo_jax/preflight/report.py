@@ -3,8 +3,8 @@
 import rich.table
 import rich.text
 
-from bertzoo_jax.assembly import machinery
 from bertzoo_jax.common import screen
+from bertzoo_jax.experiment import machinery
 from bertzoo_jax.preflight.tpu import chips
 from bertzoo_jax.preflight.tpu import estimate
 

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import jax
 
-from bertzoo_jax import assembly
-from bertzoo_jax.assembly import checks
-from bertzoo_jax.assembly import machinery
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.experiment import check
+from bertzoo_jax.experiment import machinery
+from bertzoo_jax.experiment import resolve
 from bertzoo_jax.finetune import plan
 from bertzoo_jax.preflight import compiling
 from bertzoo_jax.preflight import fine_tuning
@@ -136,8 +136,8 @@ def preflight(request: Request, say=lambda line: None) -> Preflight:
   resolved, sound = None, False
   if text is not None or not request.is_task:
     with findings.collecting('P01'):
-      resolved = assembly.resolve(config)
-      checks.of_run(resolved)
+      resolved = resolve.run(config)
+      check.config(resolved)
       sound = True
   flags = os.environ.get('LIBTPU_INIT_ARGS', '')
   devices = _devices(findings, slice_, flags)
@@ -146,7 +146,7 @@ def preflight(request: Request, say=lambda line: None) -> Preflight:
   if devices and resolved:
     with findings.collecting('P04'):
       mesh = sharding.mesh(config.run.mesh, devices[:1] if runs and runs.at_once > 1 else devices)
-      checks.of_batches(resolved.phases, mesh, slice_.hosts)
+      check.batches(resolved.phases, mesh, slice_.hosts)
   fitting = mesh is not None and not any(f.code == 'P04' for f in findings)
   if resolved and not request.is_task:
     with findings.collecting('P06'):
@@ -261,6 +261,6 @@ def _described(findings, resolved, text, mesh):
   found = compiling.described(findings, resolved, text, mesh)
   if len(found) == len(resolved.phases):
     with findings.collecting('P08'):
-      checks.of_order(resolved, resolved.phases, text.data.vocab_size, mesh)
+      check.order(resolved, resolved.phases, text.data.vocab_size, mesh)
       return found
   return []

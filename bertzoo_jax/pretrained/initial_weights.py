@@ -8,10 +8,12 @@ import functools
 
 from bertzoo_jax import hf
 from bertzoo_jax import pretrained
+from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import vocabulary
 from bertzoo_jax.hf import heads
+from bertzoo_jax.pretrained import carried
 from bertzoo_jax.training import optimizers
 
 
@@ -23,6 +25,7 @@ def parameters(
   architecture: str | None = None,
   labels: tuple[str, ...] = (),
   layers: str = '',
+  carry: bool = False,
 ) -> tuple[dict, list[str]]:
   """(`fresh` with the parameters that were found at the addresses, lines that say which they are).
 
@@ -36,7 +39,8 @@ def parameters(
 
   tokenizer: folder of the run's tokenizer files; None without any. architecture: the run's
   config.hf. labels: see hf.merge. layers: numbers of layers to take of a deeper network
-  (`layers_of`); '' for all.
+  (`layers_of`); '' for all. carry: whether word tables of another vocabulary become those of the
+  run's (pretrained/carried.py); else another vocabulary is refused.
 
   Raises UserError if there are more addresses than networks; nothing is at an address; the
   vocabulary or a shape differs; no array fits; or a frozen parameter gets no weights.
@@ -61,7 +65,11 @@ def parameters(
     spare = []
     if layers:
       loaded, report, spare = _shallower(loaded, report, layers, network.encoder)
-    if check_vocabulary(address, folder, tokenizer):
+    if carry:
+      old, new = tokenizers.of_folder(folder), tokenizers.of_folder(tokenizer)
+      loaded, words = carried.parameters(loaded, old, new)
+      spare += words
+    elif check_vocabulary(address, folder, tokenizer):
       loaded, words = hf.without_spare_words(loaded, network.encoder.vocab_size)
       spare += words
     encoder = {
@@ -186,7 +194,7 @@ def _weights(run, address, network, objective, architecture):
       config.hf,
       section,
       (),
-      labels=heads.task_of(config.objective).labels,
+      labels=heads.labels_in(config.objective),
     ),
     storage.path(workdir) / 'tokenizer',
     whole,
@@ -221,6 +229,7 @@ def check_vocabulary(address, theirs, ours) -> bool:
   if a and b and (difference := vocabulary.difference_of(a, b)):
     raise errors.UserError(
       f'--init {address} was trained with another vocabulary: {difference} Prepare the corpus with '
-      f'--tokenizer {address if address.startswith("hf:") else theirs}.'
+      f'--tokenizer {address if address.startswith("hf:") else theirs}, or take '
+      '--vocabulary=carry, which makes the word table from the old one.'
     )
   return bool(a and b)

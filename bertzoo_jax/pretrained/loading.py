@@ -104,8 +104,8 @@ class Loaded:
     """The vectors of all tokens and the outputs of the heads, float32. A pure function: it can be
     jitted and differentiated.
 
-    batch: input_ids [B, L] int32; segment_ids (0 if left out) and pack_ids (1 for tokens, 0 for
-    padding; 1 if left out) likewise.
+    batch: input_ids [B, L] int32; token_type_ids (0 if left out) and segment_ids (1 for tokens, 0
+    for padding; 1 if left out) likewise. Raises UserError for names and values of an older batch.
 
     Returns {'vectors': [B, L, D]} and, for the heads of the network, the outputs of
     `networks.predict`: 'mlm' [B, L, V], 'next' [B, L, V], 'pair' [B, 2], 'replaced' [B, L], 'row'
@@ -183,7 +183,7 @@ class Loaded:
       batch = self._batch([rows[n] for n in numbers], batch_size)
       with jax.default_matmul_precision('highest'):
         got = np.asarray(compiled(self.params, batch))
-      for n, x, real in zip(numbers, got, batch['pack_ids'] > 0):
+      for n, x, real in zip(numbers, got, batch['segment_ids'] > 0):
         yield int(n), x[real] if pooling == 'none' else x
 
   @staticmethod
@@ -198,14 +198,14 @@ class Loaded:
     length = min([bucket for bucket in batches.BUCKETS if longest <= bucket <= limit] or [limit])
     size = min(batch_size, 1 << (len(rows) - 1).bit_length())
     rows = [*rows, *[rows[-1]] * (size - len(rows))]
-    names = ('input_ids', 'segment_ids', 'pack_ids')
+    names = ('input_ids', 'token_type_ids', 'segment_ids')
     batch = {name: np.zeros((size, length), np.int32) for name in names}
     batch['input_ids'][:] = self.tokenizer.special['pad']
     for i, row in enumerate(rows):
       first = length - len(row.ids) if self.found.shape.padding == 'left' else 0
       place = slice(first, first + len(row.ids))
-      batch['input_ids'][i, place], batch['segment_ids'][i, place] = row.ids, row.segments
-      batch['pack_ids'][i, place] = 1
+      batch['input_ids'][i, place], batch['token_type_ids'][i, place] = row.ids, row.segments
+      batch['segment_ids'][i, place] = 1
     return batch
 
   def _pooled(self, pooling, params, batch):
@@ -219,16 +219,22 @@ class Loaded:
     hidden_BLD = hidden_BLD.astype(jnp.float32)
     if pooling == 'none':
       return hidden_BLD
-    real_BL1 = (batch['pack_ids'] > 0)[:, :, None].astype(jnp.float32)
+    real_BL1 = (batch['segment_ids'] > 0)[:, :, None].astype(jnp.float32)
     return jnp.sum(hidden_BLD * real_BL1, axis=1) / jnp.maximum(jnp.sum(real_BL1, axis=1), 1.0)
 
   def _completed(self, batch):
-    """The batch with the features that were left out, and no segment that the encoder lacks."""
+    """The batch with the features that were left out, and no token type that the encoder
+    lacks.
+    """
+    errors.refuse_pack_ids(batch, 'apply()')
+    if 'segment_ids' in batch:
+      _check_segments(batch, self.found.shape.padding)
     batch = {name: jnp.asarray(x) for name, x in batch.items()}
     ids_BL = batch['input_ids']
-    batch = {'segment_ids': jnp.zeros_like(ids_BL), 'pack_ids': jnp.ones_like(ids_BL), **batch}
+    usual = {'token_type_ids': jnp.zeros_like(ids_BL), 'segment_ids': jnp.ones_like(ids_BL)}
+    batch = usual | batch
     if segments := self.encoder.type_vocab_size:
-      batch['segment_ids'] = jnp.minimum(batch['segment_ids'], segments - 1)
+      batch['token_type_ids'] = jnp.minimum(batch['token_type_ids'], segments - 1)
     return batch
 
   def _length(self, max_length) -> int:
@@ -250,6 +256,21 @@ class Loaded:
         f'{around + texts} or more.'
       )
     return length - around
+
+
+def _check_segments(batch, padding):
+  """Raises UserError if segment_ids look like token types: where a row's first token (its last one
+  where rows are padded on the left) is 0, or several segments have no position_ids.
+  """
+  ids = batch['segment_ids']
+  if isinstance(ids, jax.core.Tracer) or 'token_type_ids' in batch:
+    return
+  edge_B = np.asarray(ids)[:, -1 if padding == 'left' else 0]
+  if (edge_B == 0).any() or ('position_ids' not in batch and np.max(ids, initial=0) > 1):
+    raise errors.UserError(
+      'apply(): segment_ids are 0 for padding and 1 for the tokens of a text, and a row '
+      'begins with padding or has several segments: give token types (0, 1) as token_type_ids.'
+    )
 
 
 def _texts(x, number) -> tuple[str, ...]:

@@ -6,15 +6,15 @@ import jax
 import ml_collections
 import numpy as np
 
+from bertzoo_jax import parts
 from bertzoo_jax import tasks
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.hf import heads
 from bertzoo_jax.hf import weights
 from bertzoo_jax.objectives import networks
-from bertzoo_jax.parts import features
-from bertzoo_jax.parts import sources
 from bertzoo_jax.tasks import batches
+from bertzoo_jax.tasks import kinds
 from bertzoo_jax.tasks.kinds.kind import check_parts
 from bertzoo_jax.tasks.reading import asked
 from bertzoo_jax.tasks.reading import sources as readers
@@ -24,15 +24,6 @@ from bertzoo_jax.tokenizers import published
 _read = jax.jit(networks.predict, static_argnums=0)
 _LONGEST = 512  # tokens of a row, where neither the encoder nor the tokenizer says
 _MOST = 2**20  # transformers writes 10^30 where there is no limit
-# Defaults for a directory, by its head: objective, how files are read, how rows are made.
-_USUAL = {
-  heads.ROW: ('classification', sources.table(files={}, text_a='text'), features.texts()),
-  heads.TAG: ('tagging', sources.conll(files={}), features.words()),
-  heads.SPAN: ('span', sources.question_table(files={}), features.question_windows()),
-  heads.CHOICE: ('choice', sources.choices(files={}), features.choice_rows()),
-}
-# Fields of config.source that name columns, in the order of --columns.
-_COLUMNS = (('text_a', 'text_b'), ('text', 'question', 'options'), ('question', 'context'))
 
 
 @contextlib.contextmanager
@@ -68,7 +59,7 @@ class Predictor:
     of_run = found.config is not None and 'source' in found.config
     config = found.config
     if of_run:
-      labels, length = heads.task_of(config.objective).labels, config.length
+      labels, length = heads.labels_in(config.objective), config.length
     else:
       config, labels, length = _of_directory(found, head)
     if head in heads.LABELLED and labels:
@@ -105,7 +96,8 @@ class Predictor:
     """
     source = dict(self.source)
     if columns:
-      fields = next((f for f in _COLUMNS if set(f) <= source.keys()), ())
+      fields = self.task.kind.inputs.columns
+      fields = fields if set(fields) <= source.keys() else ()
       used = [field for field in fields if source[field]]
       if not len(used) <= len(set(columns)) == len(columns) <= len(fields):
         raise errors.UserError(
@@ -117,7 +109,7 @@ class Predictor:
       source |= dict(header=False, columns=())
     if self._loaded.found.config is None and source['name'] == 'question_table':
       if str(path).endswith('.json'):
-        source = dict(sources.squad(files={}))
+        source = dict(parts.squad(files={}))
     return self._rows(readers.reader(source)(storage.path(path)))
 
   def _rows(self, examples) -> tasks.Split:
@@ -143,24 +135,19 @@ class Predictor:
 
 def _of_directory(found, head):
   """(sections of a config, labels, tokens of a row or None) that a Hugging Face directory tells."""
-  objective, source, rows = _USUAL[head]
   own, folder, labels = found.params[head], found.tokenizer_folder, ()
   content = weights.read_json(storage.path(folder) / 'config.json')
+  kind = kinds.of_head(head, own, content.get('problem_type'))
+  source, rows = kind.inputs.usual()
   if head in heads.LABELLED:
     count = len(own['classifier']['bias'])
     labels = heads.labels_of(content) or tuple(f'LABEL_{i}' for i in range(count))
-  if head == heads.ROW:
-    usual = heads.PROBLEMS['regression' if count == 1 else 'classification']
-    known = {theirs: ours for ours, theirs in heads.PROBLEMS.items()}
-    objective = errors.choose(content.get('problem_type') or usual, known, 'problem_type')
-  if head == heads.SPAN and 'classifier' not in own:
-    objective = 'span_conditional'
   said = published.optional_json(storage.path(folder) / 'tokenizer_config.json')
   length = said.get('model_max_length')
   usable = isinstance(length, int) and 0 < length < _MOST
   share = content.get('threshold')
-  of_several = objective == 'multilabel' and isinstance(share, float) and 0 < share < 1
-  task = {'name': objective, **({'threshold': share} if of_several else {})}
+  of_several = kind.name == 'multilabel' and isinstance(share, float) and 0 < share < 1
+  task = {'name': kind.name, **({'threshold': share} if of_several else {})}
   sections = dict(objective=task, source=source, features=rows)
   return ml_collections.ConfigDict(sections), labels, length if usable else None
 
@@ -181,7 +168,7 @@ def outputs(encoder, params, split, task, batch_size: int = 64) -> dict[str, np.
         # the last batch is filled up with copies; their outputs are dropped
         x = np.asarray(found[name])[: len(numbers)]
         if axis == 'tokens':
-          x = x[batch['pack_ids'][: len(numbers)] > 0]
+          x = x[batch['segment_ids'][: len(numbers)] > 0]
         if name not in out:
           size = len(split.ids) if axis == 'tokens' else len(split)
           out[name] = np.zeros((size, *x.shape[1:]), np.float32)

@@ -5,7 +5,7 @@ the paper's. Run the same line again to resume.
                                     [--source TEXT …] [--task_dir DIR] [--rows None,SOP]
 
 The scale is the config's argument: `paper`, `budget,k=64`, `budget,steps=4000` or `tiny`
-(configs/tables/parts.py).
+(configs/tables/paper.py).
 --source is the text of all rows, as prepare takes it; `tiny` reads the sample of this repository
 without it. Each row gets a corpus of its own tokenizer. --task_dir holds the tasks' files, or a
 folder for each task, with its name; a task whose files are not there reads "not run".

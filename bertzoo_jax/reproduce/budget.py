@@ -13,15 +13,15 @@ import statistics
 
 import ml_collections
 
-from bertzoo_jax import assembly
 from bertzoo_jax import pretrain
-from bertzoo_jax.assembly import published_flops
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.experiment import build
+from bertzoo_jax.experiment import resolve
+from bertzoo_jax.preflight import readiness
 from bertzoo_jax.reproduce import plan
 from bertzoo_jax.runs import metrics
-from bertzoo_jax.training import cost
 
 _SHARE = 0.9  # of the hours, that pretraining may take; the rest is for tasks
 _STEPS, _ROWS = 8, 32  # of a warm-up
@@ -51,13 +51,10 @@ def tokens(experiment) -> int:
   )
 
 
-def work(experiment) -> float:
-  """Train FLOPs of a run as Clark et al. 2020 count them; else 6 per parameter and token."""
-  run, words = assembly.resolve(experiment), experiment.tokenizer.vocab_size
-  if (flops := published_flops.of_run(run, words)) is not None:
-    return flops
-  weights = lambda phase: cost.parameters(run.network(phase, words).paths)
-  return sum(6.0 * weights(p) * p.steps * p.config.batch_size * p.config.length for p in run.phases)
+def work(experiment) -> list[float]:
+  """Train FLOPs of each phase of a run."""
+  run = resolve.run(experiment)
+  return build.flops(run, readiness.text(readiness.Findings(), run, None, 1).data)
 
 
 def warmed_up(jobs, texts, workdir, say=print) -> float:
@@ -71,7 +68,7 @@ def warmed_up(jobs, texts, workdir, say=print) -> float:
     if job.name not in known:
       known[job.name], speed = _timed(job, texts[text], storage.path(workdir) / 'warmup')
       say(f'{job.name}: {speed:,.0f} tokens/s on this machine, in its first phase')
-    total += known[job.name] * work(job.experiment)
+    total += known[job.name] * sum(work(job.experiment))
   return total
 
 
@@ -98,7 +95,7 @@ def _timed(job, corpus, folder) -> tuple[float, float]:
   finally:
     shutil.rmtree(str(folder), ignore_errors=True)
   speed = statistics.median(speeds[len(speeds) // 2 :])
-  return tokens(one) / speed / work(one), speed
+  return tokens(one) / speed / sum(work(one)), speed
 
 
 def _fewer(rows: int, part: float) -> int:

@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
-from bertzoo_jax import assembly
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.experiment import resolve
 from bertzoo_jax.preflight import readiness
 from bertzoo_jax.preflight import verdict
 from bertzoo_jax.reproduce import plan
@@ -58,11 +58,11 @@ def _programs(experiment) -> str:
   """
   said, out = readiness.Findings(), [experiment.tokenizer.vocab_size]
   with said.collecting('P08'):
-    run = assembly.resolve(experiment)
+    run = resolve.run(experiment)
     data = readiness.text(said, run, None, 1).data
-    for phase in run.phases:
+    for phase in run.phases if not said.problems else ():
       flat = configuration.flatten({section: phase.config[section] for section in _DEVICE})
-      features = data.phase(phase).features
+      features = data.phases[phase.index].features
       out.append((phase.steps, sorted(flat.items()), sorted(features.items())))
   return plan.program_of(experiment) if said.problems else repr(out)
 

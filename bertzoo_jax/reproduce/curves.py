@@ -5,10 +5,9 @@ import math
 
 import numpy as np
 
-from bertzoo_jax import assembly
-from bertzoo_jax.assembly import published_flops
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import trust
+from bertzoo_jax.reproduce import budget
 from bertzoo_jax.reproduce import plan
 from bertzoo_jax.runs import metrics
 
@@ -34,14 +33,9 @@ def of_rows(config, workdir, flops) -> dict[str, list[list[tuple]]]:
 
 
 def _spent(experiment):
-  """step → share of the train FLOPs of a whole run; nan where a phase's are not known."""
+  """step → share of the train FLOPs of a whole run."""
   steps = [n for n, _ in experiment.phases]
-  flops = [1.0]
-  if len(steps) > 1:
-    run = assembly.resolve(experiment)
-    flops = published_flops.by_phase(run, experiment.tokenizer.vocab_size)
-  if None in flops:
-    return lambda step: math.nan
+  flops = budget.work(experiment) if len(steps) > 1 else [1.0]
   ends, totals = np.cumsum([0, *steps]), np.cumsum([0.0, *flops])
   return lambda step: float(np.interp(step, ends, totals / totals[-1]))
 

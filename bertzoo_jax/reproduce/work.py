@@ -4,6 +4,7 @@ import math
 import statistics
 
 import jax
+import numpy as np
 
 from bertzoo_jax import pretrain
 from bertzoo_jax import pretrained
@@ -15,7 +16,6 @@ from bertzoo_jax.evaluate import scores as held_out_scores
 from bertzoo_jax.finetune import jobs
 from bertzoo_jax.finetune import suite as finetuning
 from bertzoo_jax.reproduce import plan
-from bertzoo_jax.reproduce import vectors
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import step_folders
@@ -141,7 +141,7 @@ def _cosines(job, config) -> dict[str, float]:
   pieces = vocabulary.of_folder(storage.path(run.workdir) / 'tokenizer')
   rows = 1 + max(pieces.values())  # those behind them belong to no piece
   words = lambda network: network.of(run.params)['encoder']['embeddings']['word']['embedding']
-  return {network.name: vectors.mean_cosine(words(network)[:rows]) for network in run.networks}
+  return {network.name: mean_cosine(words(network)[:rows]) for network in run.networks}
 
 
 def _evaluated(job, config, corpus) -> dict:
@@ -176,7 +176,7 @@ def _fine_tuned(job, name, config, task_dir, say):
     return None
   line = next(line for line in found if line.chosen)
   score = lambda median, *spread: dict(median=median, seeds=line.seeds, spread=list(spread))
-  first = {f'{line.split} {line.metric}': score(line.median, line.lowest, line.best)}
+  first = {f'{line.split} {line.metric}': score(line.median, *sorted((line.worst, line.best)))}
   return {**first, **{key: score(median) for key, median in line.others.items()}}
 
 
@@ -258,3 +258,20 @@ def _average(cells) -> dict:
     return _nothing('not run: a column is missing')
   means = [sum(cell['values']) / len(cell['values']) for cell in cells]
   return _values(sum(means) / len(means))
+
+
+def mean_cosine(words_VE) -> float:
+  """The mean cosine of two different rows of a table (He et al. 2021, embedding sharing); rows of
+  zeros are left out.
+
+  words_VE: one row per piece. Rows that belong to no piece (config.encoder.vocab_multiple) are not
+    to be among them.
+  """
+  words_VE = np.asarray(words_VE, np.float64)
+  norm_V = np.linalg.norm(words_VE, axis=1)
+  unit_VE = words_VE[norm_V > 0] / norm_V[norm_V > 0, None]
+  count = len(unit_VE)
+  if count < 2:
+    return float('nan')
+  # |Σ u|² is the sum over all pairs, each row with itself included
+  return float((np.sum(unit_VE.sum(axis=0) ** 2) - count) / (count * (count - 1)))

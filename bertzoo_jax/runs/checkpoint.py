@@ -47,12 +47,15 @@ _OTHER_RUN = 'leave --resume_moments out: --init then takes the weights that fit
 
 
 class Checkpoints:
-  """The checkpoints of one run. One process at a time may hold this (see lock.py)."""
+  """The checkpoints of one run. One process at a time may hold this (see lock.py).
 
-  def __init__(self, workdir, *, keep: int, keep_every: int, keep_at=(), run: dict | None = None):
+  Attributes:
+    run: {'config', 'corpus'}, as JSON, of which each checkpoint gets a copy.
+  """
+
+  def __init__(self, workdir, *, keep: int, keep_every: int, keep_at=()):
     """workdir: of the run. keep: newest steps kept, at least 1. keep_every: multiples of it are
-    kept for good; 0 for none. keep_at: other steps that are. run: {'config', 'corpus'}, as JSON;
-    each checkpoint gets a copy.
+    kept for good; 0 for none. keep_at: other steps that are.
 
     The best step is kept too (step_folders.best). Raises UserError for a `keep` below 1.
     """
@@ -62,7 +65,7 @@ class Checkpoints:
       )
     self._folder = storage.absolute(workdir) / step_folders.FOLDER
     self._keep, self._keep_every, self._keep_at = keep, keep_every, frozenset(keep_at)
-    self._saving, self._run = None, run or {}
+    self._saving, self.run = None, {}
     self._writes = jax.process_index() == 0
     with storage.reading(f'The checkpoints in {self._folder}'):
       if self._writes and self._folder.exists():
@@ -197,7 +200,7 @@ class Checkpoints:
       for p in self._folder.iterdir()
       if p.name == str(step) or p.name.startswith(f'{step}.orbax-checkpoint-tmp')
     )
-    storage.write_json(folder / step_folders.RUN, self._run)
+    storage.write_json(folder / step_folders.RUN, self.run)
     sums = {name: storage.sha256(folder / name) for name in step_folders.files(folder)}
     storage.write_json(
       folder / step_folders.MANIFEST,

@@ -27,7 +27,6 @@ import time
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import folders
-from bertzoo_jax.common import moving
 from bertzoo_jax.common import storage
 from bertzoo_jax.parts import named
 from bertzoo_jax.parts import ranges
@@ -111,7 +110,7 @@ def check_same_run(path, config, corpus_hash: str) -> None:
   if text not in (None, corpus_hash) and 'source' in config:
     raise errors.UserError(
       f'{path} holds a run on other rows ({text[:12]}…, now {corpus_hash[:12]}…): a file of the '
-      'task or its tokenizer has changed, or an earlier version read its classes as numbers. Bring '
+      'task or its tokenizer has changed. Bring '
       'it back to resume, or take another --workdir.'
     )
   if text not in (None, corpus_hash):
@@ -119,21 +118,6 @@ def check_same_run(path, config, corpus_hash: str) -> None:
       f'{path} was trained on the corpus {text[:12]}…, this one is {corpus_hash[:12]}…: give the '
       'old --corpus to resume it, or another --workdir (--init takes its weights along).'
     )
-  if old is not None and (first := _first_other_order(path, config)) is not None:
-    print(
-      f'WARNING: {path} was begun by an earlier version, which shuffled the rows anew in each '
-      f'phase. From step {first:,} on this run reads the same rows in another order.',
-      flush=True,
-    )
-  if old is not None and 'source' not in config and (moves := moving.of(config, 'masking')):
-    if not any('masking_moves' in line for line in attempts(path)):
-      print(
-        f'WARNING: {path} was begun by an earlier version, in which a number of the masking moved '
-        f'in 64 stairs. Now config.masking.{moves[0].field} moves with every step, up to step '
-        f'{max(m.last for m in moves):,}: until then the masks differ a little from those of that '
-        'version.',
-        flush=True,
-      )
 
 
 def run_config(workdir):
@@ -285,22 +269,10 @@ def add_attempt(
     'config_hash': _digest(file.parent / _CONFIG),
     'commit': commit(),
     'devices': devices,
-    'masking_moves': 'by step',  # earlier versions wrote nothing, and moved in stairs
     'versions': versions(),
   }
   storage.append_line(file, json.dumps(line))
   return line['attempt']
-
-
-def _first_other_order(path, config) -> int | None:
-  """The first step at which a run of an earlier version reads its rows in another order than this
-  version; None for a run of this version, and where no phase continues the order of another.
-  """
-  kept = step_folders.recorded(path).get('config') or _read_json(path / _CONFIG)
-  if not isinstance(kept, dict) or 'batch_tokens' in kept:
-    return None
-  later = [p for p in configuration.phases(config) if p.order < p.index]
-  return later[0].first_step if later else None
 
 
 def _recorded_config(path):
@@ -310,7 +282,7 @@ def _recorded_config(path):
 
 
 def _noted(file) -> bool:
-  """Whether a config.json is as an attempt left it. Attempts of earlier versions noted nothing."""
+  """Whether a config.json is as an attempt left it, or none has noted it yet."""
   noted = {a.get('config_hash') for a in attempts(file.parent)} - {None}
   return not noted or _digest(file) in noted
 

@@ -87,6 +87,7 @@ def show(
   _check_network(fields, corpus, pipe.features)
   if npz is not None:
     meta = {
+      'format_version': 2,  # 1 had segment_ids as pack_ids, and token_type_ids as segment_ids
       **dict(vocab_size=corpus.vocab_size, special=corpus.special, corpus_hash=corpus.hash),
       **{name: corpus.manifest[name] for name in ('tokenizer_hash', 'tokenizer', 'corpus')},
       'steps': [first, end],
@@ -125,13 +126,13 @@ def show(
 
 def _check_network(fields, corpus, features):
   """Warns where `pretrain` refuses the rows for this encoder and this objective."""
-  from bertzoo_jax import assembly  # these import jax, and --help does not wait for it
-  from bertzoo_jax import objectives
-  from bertzoo_jax.assembly import checks
+  from bertzoo_jax import objectives  # these import jax, and --help does not wait for it
+  from bertzoo_jax.experiment import build
+  from bertzoo_jax.experiment import check
 
   try:
-    encoder = assembly.encoder(fields, corpus.vocab_size)
-    checks.of_rows(fields, features, encoder, objectives.of(fields, corpus.vocab_size))
+    encoder = build.encoder(fields, corpus.vocab_size)
+    check.rows(fields, features, encoder, objectives.of(fields, corpus.vocab_size))
   except errors.UserError as e:
     warnings.warn(f'pretrain refuses this config: {e}', stacklevel=3)
 

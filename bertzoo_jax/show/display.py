@@ -37,9 +37,10 @@ def legend(features):
 
 def heading(step, row, batch, fields):
   """One line about a row."""
-  used, predicted = int((batch['pack_ids'][row] > 0).sum()), int(batch['masked_weights'][row].sum())
+  used = int((batch['segment_ids'][row] > 0).sum())
+  predicted = int(batch['masked_weights'][row].sum())
   parts = [f'step {step}, row {row}: {used} tokens, {predicted} to predict']
-  if (packed := int(batch['pack_ids'][row].max())) > 1:
+  if (packed := int(batch['segment_ids'][row].max())) > 1:
     parts.append(f'{packed} packed segments')
   if 'pair_labels' in batch:
     swapped = 'pairs' in fields.format and fields.format.pairs == 'sop'
@@ -59,7 +60,7 @@ def row(batch, number, tokenizer, special, fields):
   if 'direction' in batch and batch['direction']:
     batch = _mirrored(batch)
   kinds, targets, places = _kinds(batch, special, block)
-  ids, packs = batch['input_ids'], batch['pack_ids']
+  ids, packs = batch['input_ids'], batch['segment_ids']
   text, place = rich.text.Text(), 0
   here = lambda place: (kinds[place], packs[place])
   while place < len(ids) and packs[place]:
@@ -87,7 +88,7 @@ def _kinds(batch, special, block):
   """The kind of each token of a row (a key of _STYLES), {position: token to predict}, {position:
   which of its block it is}.
   """
-  ids, segments = batch['input_ids'], batch['segment_ids']
+  ids, segments = batch['input_ids'], batch['token_type_ids']
   frame = {special['cls'], special['sep'], special['pad']}
   kinds = [
     'special' if i in frame else 'second' if s else 'first'
@@ -119,9 +120,9 @@ def _places(order, positions, block):
 
 def _mirrored(batch):
   """A row as it is read in the text."""
-  used = int((batch['pack_ids'] > 0).sum())
+  used = int((batch['segment_ids'] > 0).sum())
   turned = dict(batch)
-  for name in {'input_ids', 'segment_ids', 'pack_ids', 'order'} & batch.keys():
+  for name in {'input_ids', 'token_type_ids', 'segment_ids', 'order'} & batch.keys():
     turned[name] = np.concatenate([batch[name][:used][::-1], batch[name][used:]])
   for name in {'masked_positions', 'span_left', 'span_right'} & batch.keys():
     turned[name] = used - 1 - batch[name]

@@ -24,7 +24,7 @@ class Meter:
 
   def add(self, batch):
     """Counts a batch: {name: array [B, …]}, with 'units' [B, L] where words are to be measured."""
-    ids, used, real = batch['input_ids'], batch['pack_ids'] > 0, batch['masked_weights'] > 0
+    ids, used, real = batch['input_ids'], batch['segment_ids'] > 0, batch['masked_weights'] > 0
     seen = np.take_along_axis(ids, batch['masked_positions'], axis=1)
     is_mask, is_kept = seen == self._special['mask'], seen == batch['masked_targets']
     before, predicted = restored(batch)
@@ -39,7 +39,7 @@ class Meter:
       fullest=(real.all(axis=1)).sum(),
       masked=(real & is_mask).sum(),
       kept=(real & is_kept & ~is_mask).sum(),
-      packed=batch['pack_ids'].max(axis=1).sum(),
+      packed=batch['segment_ids'].max(axis=1).sum(),
       on_special=(predicted & used & ~text).sum(),
       on_padding=(predicted & ~used).sum(),
       twice=real.sum() - predicted.sum(),
@@ -47,9 +47,9 @@ class Meter:
       tenths=_tenths(predicted[full]),
     )
     if 'units' in batch:
-      counts |= _words(_in_reading_order(batch), batch['pack_ids'], text, predicted)
+      counts |= _words(_in_reading_order(batch), batch['segment_ids'], text, predicted)
     if 'pair_labels' in batch:
-      counts |= dict(labels=batch['pair_labels'].sum(), second=(batch['segment_ids'] == 1).sum())
+      counts |= dict(labels=batch['pair_labels'].sum(), second=(batch['token_type_ids'] == 1).sum())
     if 'span_right' in batch:
       counts['bordered'] = (batch['span_right'] > 0).sum()
     if 'direction' in batch:
@@ -235,7 +235,7 @@ def _lengths(masking):
 def _in_sight(batch, predicted):
   """How many tokens of their rows the predictions see, together."""
   total = 0
-  for order, packs, mine in zip(batch['order'], batch['pack_ids'], predicted):
+  for order, packs, mine in zip(batch['order'], batch['segment_ids'], predicted):
     sees = (order[None] < (order + ~mine)[mine][:, None]) & (packs[None] == packs[mine][:, None])
     total += int(sees.sum())
   return total

@@ -12,11 +12,12 @@ import numpy as np
 
 from bertzoo_jax.parts import named
 from bertzoo_jax.tasks import features
+from bertzoo_jax.tasks import frames
 from bertzoo_jax.tasks import kinds
+from bertzoo_jax.tasks import labels as labels_lib
 from bertzoo_jax.tasks.examples import PREFIXES
 from bertzoo_jax.tasks.examples import TRAIN
-from bertzoo_jax.tasks.kinds.kind import check_metrics
-from bertzoo_jax.tasks.kinds.kind import check_parts
+from bertzoo_jax.tasks.kinds import kind as kind_lib
 from bertzoo_jax.tasks.reading import sources
 from bertzoo_jax.tasks.reading.sources import located as located
 from bertzoo_jax.tasks.task import Split
@@ -41,14 +42,14 @@ def open(config, task_dir, tokenizer, shape, *, segments: int, max_length: int) 
   """
   kind = kinds.of(config.objective.name)
   source = named.build(config.source, sources.BY_NAME, 'source', task_dir)
-  check_parts(kind, config, source.splits)
+  kind_lib.check_parts(kind, config, source.splits)
   source = dataclasses.replace(source, caps={TRAIN: config.max_train, 'dev': config.max_dev})
-  names, numbered, notes = kind.numbered(source)
-  check_metrics(kind, config, source, names)
+  names, numbered, notes = labels_lib.numbered(source, kind)
+  kind_lib.check_metrics(kind, config, source, names)
   more = dict(segments=segments, max_length=max_length)
   task = trained(config, names, {}, tokenizer, shape, **more)
   splits = {n: task.rows(*numbered[n], n) for n in sorted(numbered, key=_order)}
-  return dataclasses.replace(
+  task = dataclasses.replace(
     task,
     name=config.name,
     metrics=tuple(config.metrics),
@@ -57,8 +58,11 @@ def open(config, task_dir, tokenizer, shape, *, segments: int, max_length: int) 
     hash=_hash(source.digest, names, kind.name, splits),
     notes=(*source.notes, *notes),
     facts=kind.facts(names, splits[TRAIN]),
-    read=lambda path: task.rows(source.read(path)),
+    read=lambda path, rows=task.rows: rows(source.read(path)),
   )
+  if any(map(named.is_outside, (config.objective.name, *task.metrics))):
+    kind_lib.try_out(task)
+  return task
 
 
 def trained(config, labels, facts, tokenizer, shape, *, segments, max_length) -> Task:
@@ -68,7 +72,7 @@ def trained(config, labels, facts, tokenizer, shape, *, segments, max_length) ->
   tokenizer, shape, segments, max_length: see `open`.
   """
   kind = kinds.of(config.objective.name)
-  frame = features.Frame(shape.single, shape.pair, dict(tokenizer.special), segments, max_length)
+  frame = frames.Frame(shape.single, shape.pair, dict(tokenizer.special), segments, max_length)
 
   def rows(examples, numbers=None, name='test'):
     return _split(config, tokenizer, frame, kind.label_form(labels), name, examples, numbers)

@@ -49,9 +49,9 @@ def train_batch(
     pad: id of the padding token.
 
   Returns:
-    input_ids, segment_ids, pack_ids (1 token, 0 padding) int32 [B, L], or [B, group, L] of a split
-    with groups of rows; the split's features; labels: [B, …] of rows, [B, K] of places, [B, L] of
-    tokens; label_weights float32 [B], all 1; of tokens [B, L], 1 where there is a label.
+    input_ids, token_type_ids, segment_ids (1 token, 0 padding) int32 [B, L]; [B, group, L] of a
+    split with groups of rows; the split's features; labels: [B, …] of rows, [B, K] of places,
+    [B, L] of tokens; label_weights float32 [B], all 1; of tokens [B, L], 1 where there is a label.
   """
   rows = rows_of(len(split), step, batch_size=batch_size, seed=seed)
   length = _length(split, rows, length_buckets)
@@ -88,8 +88,8 @@ def gathered(split, units, *, length: int, padding: str, pad: int) -> dict[str, 
   at = np.where(real, starts[:, None] + places, 0)
   tokens = {
     'input_ids': np.where(real, split.ids[at], pad),
-    'segment_ids': np.where(real, split.segments[at], 0),
-    'pack_ids': real,
+    'token_type_ids': np.where(real, split.segments[at], 0),
+    'segment_ids': real,
     **{name: np.where(real, x[at], 0) for name, x in split.token_features.items()},
   }
   shape = (len(units), length) if split.group == 1 else (len(units), split.group, length)

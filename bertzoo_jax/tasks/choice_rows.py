@@ -3,13 +3,16 @@
 import numpy as np
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.parts import features as definitions
 from bertzoo_jax.tasks import frames
 from bertzoo_jax.tasks.choices import Choices
 from bertzoo_jax.tasks.frames import Frame
 from bertzoo_jax.tasks.frames import Rows
 
 
-def choice_rows(examples: Choices, numbers, tokenizer, frame: Frame, fields) -> Rows:
+def choice_rows(
+  fields: definitions.ChoiceRows, examples: Choices, numbers, tokenizer, frame: Frame
+) -> Rows:
   """A unit of C rows for each question: its text beside the question with one of the options.
 
   The question and its option are one text: the option in place of the question's blank, else

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.parts import sources as definitions
 from bertzoo_jax.tasks.examples import UNLABELLED
 from bertzoo_jax.tasks.examples import Source
 from bertzoo_jax.tasks.examples import taken
@@ -68,7 +69,7 @@ class _Read(NamedTuple):
   form: str = ''
 
 
-def choices(task_dir, fields) -> Source:
+def choices(fields: definitions.Choices, task_dir) -> Source:
   """Files of questions with options. Raises UserError for one that is not as the config says."""
 
   def read(path, split, digest):

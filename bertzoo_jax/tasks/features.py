@@ -7,19 +7,14 @@ Fields: bertzoo_jax/parts/features.py.
 
 import numpy as np
 
-from bertzoo_jax.common import errors
-from bertzoo_jax.parts import features as definitions
-from bertzoo_jax.parts import named
 from bertzoo_jax.tasks import choice_rows
 from bertzoo_jax.tasks import frames
 from bertzoo_jax.tasks import words
 from bertzoo_jax.tasks.answering import windows
-from bertzoo_jax.tasks.examples import Examples
-from bertzoo_jax.tasks.frames import Frame
 from bertzoo_jax.tasks.frames import Rows
 
 
-def texts(examples: Examples, numbers, tokenizer, frame: Frame, *, truncation) -> Rows:
+def texts(examples, numbers, tokenizer, frame) -> Rows:
   """One text or two in one row.
 
   Args:
@@ -27,17 +22,18 @@ def texts(examples: Examples, numbers, tokenizer, frame: Frame, *, truncation) -
     numbers: their labels; None without.
     tokenizer: has encode_as_transformers.
     frame: of the rows.
-    truncation: all kinds cut the ends of texts, as the `tokenizers` library does.
 
-  Raises:
-    UserError: no room for a token, or the text to cut is too short.
+  The ends of texts are cut, as the `tokenizers` library does with longest_first. Raises UserError
+  if there is no room for a token.
   """
   is_pair = examples.b is not None
   room = frame.room(is_pair, 1 + is_pair)
   pair = {'A': examples.a, **({'B': examples.b} if is_pair else {})}
   tokens = {r: frames.tokens_of(tokenizer.encode_as_transformers, x) for r, x in pair.items()}
   lengths = {role: text.sizes for role, text in tokens.items()}
-  kept = _kept(truncation, lengths, room, examples)
+  kept = {'A': np.minimum(lengths['A'], room)}
+  if is_pair:
+    kept = dict(zip('AB', longest_first(*lengths.values(), room)))
   parts = {role: (text.values, text.offsets[:-1], kept[role]) for role, text in tokens.items()}
   laid, sizes = frames.laid_out(frame.words(is_pair), frame.special, parts)
   cut = sum(lengths[role] - kept[role] for role in lengths)
@@ -59,34 +55,9 @@ def longest_first(first, second, room):
   return np.where(swapped, longer, short), np.where(swapped, short, longer)
 
 
-def _kept(truncation, lengths, room, examples):
-  """{role: tokens that stay, int64 [N]}."""
-  if 'B' not in lengths:
-    if truncation == 'only_second':
-      raise errors.UserError(
-        'config.features.truncation=only_second needs pairs of texts: set only_first.'
-      )
-    return {'A': np.minimum(lengths['A'], room)}
-  first, second = lengths['A'], lengths['B']
-  if truncation == 'longest_first':
-    first, second = longest_first(first, second, room)
-    return {'A': first, 'B': second}
-  role, other = ('A', second) if truncation == 'only_first' else ('B', first)
-  over = first + second > room
-  kept = np.where(over, room - other, lengths[role])
-  if (kept[over] < 1).any():
-    i = int(np.flatnonzero(over & (kept < 1))[0])
-    raise errors.UserError(
-      f'{examples.places[i]}: its other text alone has {int(other[i])} tokens, so '
-      f'config.features.truncation={truncation} leaves none of the text to cut: set longest_first '
-      'or a larger --config.length.'
-    )
-  return {**lengths, role: kept}
-
-
 BY_NAME = {
   'texts': texts,
-  'question_windows': named.of_fields(definitions.question_windows)(windows.question_windows),
+  'question_windows': windows.question_windows,
   'words': words.words,
-  'choice_rows': named.of_fields(definitions.choice_rows)(choice_rows.choice_rows),
+  'choice_rows': choice_rows.choice_rows,
 }

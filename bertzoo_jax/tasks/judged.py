@@ -4,7 +4,6 @@ import collections
 
 from bertzoo_jax.common import tables as text
 
-_SAID = ('option', 'label', 'labels', 'score', 'answer', 'tags')  # keys of a line of predictions
 _INPUTS = ('example', 'text_a', 'text_b', 'question')
 _SHOWN = 30  # labels of a matrix
 
@@ -13,26 +12,20 @@ def rows(task, split, outputs) -> list[dict]:
   """A dict for each example, of tags for each word: its input, gold, predicted, and the probability
   of the prediction (of several labels, of the least certain one).
   """
-  out = []
-  for line, gold in zip(task.kind.answers(task, split, outputs), task.kind.gold(task, split)):
-    predicted = next(line[key] for key in _SAID if key in line)
-    shares = line.get('probabilities')
-    if 'tags' in line:
+  out, kind = [], task.kind
+  for line, gold in zip(kind.answers(task, split, outputs), kind.gold(task, split), strict=True):
+    predicted = line[kind.predicted]
+    if isinstance(gold, list) and 'words' in line:
+      words = zip(line['words'], gold, predicted, line['probabilities'])
       out += [
         {'example': line['example'], 'word': w, 'gold': g, 'predicted': p, 'probability': x}
-        for w, g, p, x in zip(line['words'], gold, predicted, shares)
+        for w, g, p, x in words
       ]
       continue
-    if isinstance(predicted, list):
-      share = min(max(x, 1 - x) for x in shares.values())
-    elif isinstance(shares, dict):
-      share = shares[predicted]
-    else:
-      best = [x['probability'] for x in line.get('others', ())[:1]]
-      share = max(shares or best, default='') if predicted else ''
-    asked = {key: line[key] for key in _INPUTS if key in line}
-    judged = {'gold': gold, 'predicted': predicted}
-    out.append({**asked, **judged, **({} if 'score' in line else {'probability': share})})
+    out.append({key: line[key] for key in _INPUTS if key in line})
+    out[-1] |= {'gold': gold, 'predicted': predicted}
+    if kind.probability is not None:
+      out[-1]['probability'] = kind.probability(line)
   return out
 
 

@@ -5,6 +5,9 @@ or float [N, C] of 0 and 1; logits: [N, C], of scores [N, 1]. A metric that has 
 gets the names of the examples: rows of one name are ranked among one another. A metric of tags is a
 function (true, said, scheme) → float; both are lists of sentences of tags. Those in OF_LABEL and
 OF_TYPE have one more argument, the number of a class or the type of an entity: `precision/LABEL`.
+
+The attribute `better` of a function is 'lower' if it is better where it is lower, and '' if it
+ranks no runs.
 """
 
 import functools
@@ -16,8 +19,6 @@ import numpy as np
 
 from bertzoo_jax.tasks import schemes
 
-# Better where they are lower, or no score at all: the first metric chooses the best run.
-NO_CHOICE = ('rmse', 'best_threshold')
 _ALONE = threading.Lock()  # filters of warnings are one for all threads
 
 
@@ -86,6 +87,9 @@ def rmse(labels, logits):
   """Root of the mean squared error of scores."""
   x, y = np.asarray(labels, np.float64), logits.reshape(len(logits))
   return _library('root_mean_squared_error', x, y)
+
+
+rmse.better = 'lower'
 
 
 def mrr(labels, logits, groups):
@@ -166,20 +170,18 @@ _AVERAGED = {
   for n, measure in _MEASURES.items()
 }
 OF_TWO = (*OF_LABEL, 'mrr', 'map')  # they are of class 1 of two
-BY_KIND = {
-  'classification': {
-    'accuracy': accuracy,
-    **OF_LABEL,
-    **_AVERAGED,
-    'matthews': matthews,
-    'roc_auc': roc_auc,
-    'mrr': mrr,
-    'map': mean_average_precision,
-  },
-  'regression': {
-    'pearson': functools.partial(_correlation, 'pearsonr'),
-    'spearman': functools.partial(_correlation, 'spearmanr'),
-    'rmse': rmse,
-  },
-  'multilabel': {'accuracy': accuracy, **_AVERAGED, 'roc_auc': roc_auc},
+OF_CLASSES = {
+  'accuracy': accuracy,
+  **OF_LABEL,
+  **_AVERAGED,
+  'matthews': matthews,
+  'roc_auc': roc_auc,
+  'mrr': mrr,
+  'map': mean_average_precision,
 }
+OF_NUMBERS = {
+  'pearson': functools.partial(_correlation, 'pearsonr'),
+  'spearman': functools.partial(_correlation, 'spearmanr'),
+  'rmse': rmse,
+}
+OF_SEVERAL = {'accuracy': accuracy, **_AVERAGED, 'roc_auc': roc_auc}

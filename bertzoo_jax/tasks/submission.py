@@ -40,7 +40,9 @@ def _cells(line):
     if key == 'others':
       yield 'probability', value[0]['probability'] if value else ''
     elif isinstance(value, dict):
-      yield from ((f'probability of {label}', share) for label, share in value.items())
+      # the prediction itself may be numbers by name
+      what = 'probability of' if key == 'probabilities' else key
+      yield from ((f'{what} {label}', number) for label, number in value.items())
     elif isinstance(value, list):
       yield key, ' '.join('' if x is None else str(x) for x in value)
     else:

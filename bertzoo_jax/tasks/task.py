@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from bertzoo_jax.tasks.kinds.kind import Kind
+from bertzoo_jax.tasks.kinds.kind import sign
+
 
 @dataclasses.dataclass(frozen=True)
 class Split:
@@ -94,7 +97,7 @@ class Task:
   """
 
   name: str
-  kind: Any
+  kind: Kind
   labels: tuple[str, ...]
   metrics: tuple[str, ...]
   splits: dict[str, Split]
@@ -109,12 +112,19 @@ class Task:
   positive: str = ''
   above: float = 0.0
 
+  @property
+  def sign(self) -> int:
+    """1 if the first metric is better where it is higher, −1 where lower."""
+    return sign(self.kind, self.metrics[0])
+
   def report(self) -> str:
     """Labels, baseline, lengths and oddities of the files, as lines of text."""
-    name = self.name or '(without a name)'
+    name, first = self.name or '(without a name)', self.metrics[0]
+    how = 'higher' if self.sign > 0 else 'lower'
+    said = f' ({how} is better)' * (how == 'lower' or ':' in first)
     heading, *lines = self.kind.report(self)
     lines = [
-      f'Task {name}: {heading}; metrics {", ".join(self.metrics)}',
+      f'Task {name}: {heading}; metrics {", ".join((first + said, *self.metrics[1:]))}',
       ' · '.join(f'{s.name} {len(s.source):,}' for s in self.splits.values()),
       *lines,
       *self.notes,

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.parts import features as definitions
 from bertzoo_jax.tasks import frames
 from bertzoo_jax.tasks.frames import Frame
 from bertzoo_jax.tasks.frames import Rows
@@ -31,7 +32,7 @@ class Places(NamedTuple):
   windows: np.ndarray
 
 
-def words(examples: Tagged, numbers, tokenizer, frame: Frame, *, overlap) -> Rows:
+def words(fields: definitions.Words, examples: Tagged, numbers, tokenizer, frame: Frame) -> Rows:
   """The words of a sentence in one row; each is predicted at its first token.
 
   A sentence that is too long is several rows. Each begins `overlap` tokens ahead of the end of the
@@ -49,6 +50,7 @@ def words(examples: Tagged, numbers, tokenizer, frame: Frame, *, overlap) -> Row
   """
   template = frame.words(False)
   room = frame.room(False)
+  overlap = fields.overlap
   if 0 < overlap < 1:
     overlap = int(overlap * room)
   if not 0 <= overlap < room or overlap != int(overlap):

@@ -3,8 +3,7 @@
 Two readings. The first hashes every document and every longer paragraph and writes the hashes to
 files, equal ones to the same; repeats are found by sorting one file at a time, so that memory grows
 with the repeats alone (8 bytes each). The second reading (`kept`) leaves out the repeats. Texts are
-the same if they are so but for blanks, line breaks and Unicode composition. The first place stays;
-the copies that a source's weight makes are meant, and are no repeats.
+the same if they are so but for blanks, line breaks and Unicode composition. The first place stays.
 """
 
 import hashlib
@@ -23,8 +22,7 @@ _BLOCK = 1 << 16  # entries written at a time
 
 class Found(NamedTuple):
   """Numbers of the left out ones, ascending: of documents, and of paragraphs of at least LEAST
-  characters, in reading order; `counts`: how many of the first two there are, the copies of a
-  weight not counted again; bytes of text read, all copies.
+  characters, in reading order; `counts`: how many of the first two there are; bytes of text read.
   """
 
   documents: np.ndarray
@@ -46,7 +44,7 @@ def find(reader, excluded, say_read, folder, parts=1) -> Found:
     reader: sources.Reader.
     excluded: set of hashes from `hashes_of`.
     say_read: called with the bytes read so far.
-    folder: for hashes on disk, 28 bytes per document and longer paragraph. It is made here, emptied
+    folder: for hashes on disk, 24 bytes per document and longer paragraph. It is made here, emptied
       if it was there, and removed at the end.
     parts: files that the hashes are parted into; one is in memory at a time.
   """
@@ -58,16 +56,15 @@ def find(reader, excluded, say_read, folder, parts=1) -> Found:
     say_read(reader.bytes_read)
     size += _size(paras)
     long, whole = _hashes(paras)
-    documents.add(whole, number, reader.reading)
+    documents.add(whole, number)
     for h in long:
-      paragraphs.add(h, number, reader.reading)
+      paragraphs.add(h, number)
   excluded = np.array(sorted(excluded), np.uint64)
-  twice, bad, repeats = _search(documents, excluded, np.zeros(0, np.int64))
-  again, bad_paragraphs, more = _search(paragraphs, excluded, np.union1d(twice, bad))
+  twice, bad = _search(documents, excluded, np.zeros(0, np.int64))
+  again, bad_paragraphs = _search(paragraphs, excluded, np.union1d(twice, bad))
   _clear(folder)
-  return Found(
-    np.setdiff1d(twice, bad), again, bad, bad_paragraphs, np.array([repeats, more, size])
-  )
+  counts = np.array([len(twice), len(again), size])
+  return Found(np.setdiff1d(twice, bad), again, bad, bad_paragraphs, counts)
 
 
 def _clear(folder):
@@ -76,19 +73,16 @@ def _clear(folder):
 
 
 def _search(log, excluded, gone):
-  """(numbers that repeat earlier ones; numbers among `excluded`; how many of the first are no
-  copies of a weight).
+  """(numbers that repeat earlier ones; numbers among `excluded`).
 
   Those of documents in `gone` neither repeat nor are repeated.
   """
-  again, bad, repeats = [], [], 0
+  again, bad = [], []
   for entries in log.parts():
     bad.append(entries['number'][np.isin(entries['hash'], excluded)])
     entries = entries[~np.isin(entries['document'], gone)]
-    entries = entries[_repeated(entries['hash'], entries['reading'])]
-    again.append(entries['number'])
-    repeats += int((entries['reading'] & 0xFFFF == 0).sum())
-  return np.sort(np.concatenate(again)), np.sort(np.concatenate(bad)), repeats
+    again.append(entries['number'][_repeated(entries['hash'])])
+  return np.sort(np.concatenate(again)), np.sort(np.concatenate(bad))
 
 
 def hashes_of(reader) -> set[int]:
@@ -103,7 +97,7 @@ def hashes_of(reader) -> set[int]:
 class Start(NamedTuple):
   """Where a reading begins: position of sources.Reader, documents and longer paragraphs before."""
 
-  position: tuple[int, int, int] = (0, 0, 0)
+  position: tuple[int, int] = (0, 0)
   documents: int = 0
   paragraphs: int = 0
 
@@ -169,18 +163,13 @@ def _hashes(paras):
   return [digest(n) for p, n in zip(paras, normals) if len(p) >= LEAST], digest(' '.join(normals))
 
 
-def _repeated(hashes, readings):
+def _repeated(hashes):
   """Which entries, in reading order, repeat an earlier one: their indices."""
   if not len(hashes):
     return np.zeros(0, np.int64)
   order = np.argsort(hashes, kind='stable')
-  h, reading = hashes[order], readings[order]
-  new = np.append(True, h[1:] != h[:-1])
-  owner = reading[np.maximum.accumulate(np.where(new, np.arange(len(h)), 0))]
-  # A reading is (source, copy). Of the source that has a text first, the first place in each copy
-  # stays.
-  stays = (reading >> 16 == owner >> 16) & (new | np.append(True, reading[1:] != reading[:-1]))
-  return order[~stays]
+  sorted_hashes = hashes[order]
+  return order[np.append(False, sorted_hashes[1:] == sorted_hashes[:-1])]
 
 
 def _has(numbers, number) -> bool:
@@ -205,8 +194,7 @@ def _without(paras, first, reader, reason, numbers, end):
 
 
 def _drop(reader, reason, paras):
-  if not reader.copy:  # the copies of a weight are not counted again
-    reader.dropped.add(reason, _size(paras), reader.place)
+  reader.dropped.add(reason, _size(paras), reader.place)
 
 
 def _size(paras) -> int:
@@ -218,17 +206,15 @@ def _size(paras) -> int:
 class _Log:
   """Numbered hashes of documents or paragraphs, in files by their remainder."""
 
-  _ENTRY = np.dtype(
-    [('hash', np.uint64), ('number', np.int64), ('document', np.int64), ('reading', np.uint32)]
-  )
+  _ENTRY = np.dtype([('hash', np.uint64), ('number', np.int64), ('document', np.int64)])
 
   def __init__(self, folder, parts):
     folder.mkdir()
     self._files = [os.fspath(folder / f'{i:04d}') for i in range(parts)]
     self._buffer, self._count = [], 0
 
-  def add(self, hash, document, reading):
-    self._buffer.append((hash, self._count, document, reading))
+  def add(self, hash, document):
+    self._buffer.append((hash, self._count, document))
     self._count += 1
     if len(self._buffer) == _BLOCK:
       self._flush()

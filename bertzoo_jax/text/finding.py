@@ -1,15 +1,13 @@
-"""Which files or dataset a --source names: [weight*]PATTERN[#option], [weight*]tfds:NAME[#text_key]
-or [weight*]hf:NAME[/CONFIG][@REVISION][:SPLIT][#text_key]; sources.py reads them.
+"""Which files or dataset a --source names: PATTERN[#option], tfds:NAME[#text_key] or
+hf:NAME[/CONFIG][@REVISION][:SPLIT][#text_key]; sources.py reads them.
 
-A local file or folder of that very name comes first, with its * # and [ ]. A name such as 2*x that
-is both a pattern with files and two times one is refused.
+A local file or folder of that very name comes first, with its * # and [ ].
 """
 
 import contextlib
 import glob
 import hashlib
 import inspect
-import math
 import os
 import re
 import sys
@@ -25,34 +23,27 @@ from bertzoo_jax.text import unpacking
 
 _EDGE = 1 << 16  # bytes of each end of a file that tell it from another of its name and size
 _BRACKET = ', and write [[] for a [ in a name'
-_WEIGHT = re.compile(r'(\d+\.?\d*|\.\d+)\*(.+)', re.DOTALL)
+_WEIGHT = re.compile(r'(\d+\.?\d*|\.\d+)\*')  # a factor, which is none
 
 
 class Source(NamedTuple):
   """One --source: `name` as given, `option` after '#', `files` in order with their `sizes` in bytes
-  (a dataset: no files, one estimate), `weight`: how many times its documents count
-  (sources.Reader), `dataset` 'tfds:NAME' or '', `again`: files left out, for links lead to them
-  twice, `data`: of hub.Data.facts, None for other files.
+  (a dataset: no files, one estimate), `dataset` 'tfds:NAME' or '', `again`: files left out, for
+  links lead to them twice, `data`: of hub.Data.facts, None for other files.
   """
 
   name: str
   option: str
   files: tuple[str, ...]
   sizes: tuple[int, ...]
-  weight: float = 1.0
   dataset: str = ''
   again: tuple[str, ...] = ()
   data: dict | None = None
 
   @property
-  def readings(self) -> int:
-    """How many times the source is read."""
-    return math.ceil(self.weight)
-
-  @property
   def bytes(self) -> int:
-    """Bytes that a Reader reads, all readings together."""
-    return sum(self.sizes) * self.readings
+    """Bytes that a Reader reads."""
+    return sum(self.sizes)
 
   def facts(self) -> dict:
     """The identity of the source in a plan and manifest, by both ends of each local file."""
@@ -68,7 +59,6 @@ class Source(NamedTuple):
       source=self.name,
       files=len(self.files),
       bytes=sum(self.sizes),
-      weight=self.weight,
       digest=digest.hexdigest(),
       **({} if self.data is None else {'data': self.data}),
     )
@@ -78,42 +68,21 @@ def find(name: str) -> Source:
   """The files that a source names.
 
   Raises:
-    UserError: none, a folder, a weight that is none, or an unknown dataset.
+    UserError: none, a folder, or an unknown dataset.
   """
-  heavy = _WEIGHT.fullmatch(name)
-  if not heavy or any(_is_file(way) for way, _ in _ways(name)):
-    return _find(name, name, 1.0)
-  weight, rest = float(heavy[1]), heavy[2]
-  if not 0 < weight < 1e6:
-    raise errors.UserError(
-      f'--source={name}: the weight {heavy[1]} is to be above 0 and below a million.'
-    )
-  pattern = name.partition('#')[0]
-  if (
-    not storage.is_remote(pattern) and not rest.startswith(('tfds:', hub.PREFIX)) and _glob(pattern)
-  ):
-    if not _glob(rest.partition('#')[0]):
-      return _find(name, name, 1.0)
-    raise errors.UserError(
-      f'--source={name} could be {heavy[1]} times {rest!r}, or a pattern that begins with '
-      f'{heavy[1]}*, and both have files: '
-      f'write {heavy[1]}*./… for the weight, ./{heavy[1]}*… for the pattern.'
-    )
-  return _find(name, rest, weight)
-
-
-def _find(name, unweighted, weight):
-  ways = _ways(unweighted)
+  ways = _ways(name)
   pattern, option = next((way for way in ways if _is_file(way[0]) or _matches(way[0])), ways[-1])
   is_local = os.path.exists(pattern.partition('/')[0])
   if pattern.startswith('tfds:') and not is_local:
-    return Source(name, option, (), (tfds_builder(pattern)[1],), weight, pattern)
+    return Source(name, option, (), (tfds_builder(pattern)[1],), pattern)
   data = hub.data(pattern) if pattern.startswith(hub.PREFIX) and not is_local else None
   files = data.files if data else _glob(pattern)
   if not files:
     raise errors.UserError(
       f'--source={name}: no file matches {pattern!r} (quote a pattern, so that the shell leaves it '
       f'alone{_BRACKET if "[" in pattern else ""}).'
+      + ' A text that is to be read more often is a corpus of its own: see config.mixture.'
+      * bool(_WEIGHT.match(name))
     )
   files, again = _once(files)
   for file in files:
@@ -123,7 +92,7 @@ def _find(name, unweighted, weight):
         f.seek(0)
         binaries.refuse_source(raw, unpacking.inside(f, raw, binaries.HEAD), file)
   sizes = tuple(storage.path(f).stat().length for f in files)
-  return Source(name, option, files, sizes, weight, again=again, data=data and data.facts)
+  return Source(name, option, files, sizes, again=again, data=data and data.facts)
 
 
 def _ways(name):

@@ -102,6 +102,26 @@ class Tokenizer(engines.Engines):
     engine.post_processor = self._kind.wrap(self.special)
     return engine
 
+  def engine(self) -> hf.Tokenizer:
+    """A `tokenizers` object that knows no special text."""
+    return self._kind.engine(self.vocabulary)
+
+  @property
+  def pairs(self) -> bool:
+    """Whether a piece is a merge of two others."""
+    return self._kind.pairs
+
+  def joined(self, pieces: tuple[str, ...]) -> str:
+    """The piece that stands for neighbouring pieces of a word."""
+    return self._kind.joined(pieces)
+
+  def with_pieces(self, added: list, pieces: list[str]) -> 'Tokenizer':
+    """The tokenizer with further `pieces`. added: [growth.Added] of them, in order; of merges also
+    those whose piece exists.
+    """
+    vocabulary = self._kind.extended(self.vocabulary, added, pieces)
+    return Tokenizer({**self.section, 'vocab_size': len(vocabulary.pieces)}, vocabulary)
+
   def for_words(self) -> 'Tokenizer':
     """The tokenizer whose texts are split as `encode_words` splits words."""
     if self.section.get('add_prefix_space', True):

@@ -13,19 +13,21 @@ from tokenizers import trainers
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import vocabulary as vocabulary_files
+from bertzoo_jax.parts import tokenizers as definitions
 from bertzoo_jax.tokenizers import kinds
 
 
 def byte_bpe(
-  *, vocab_size, lowercase, normalization, add_prefix_space, min_frequency
+  fields: definitions.ByteBpe,
 ) -> kinds.Kind:
   """GPT-2's byte-level BPE with RoBERTa's specials, which no text can spell by merges.
 
   Equal to transformers' RobertaTokenizer where lowercase is False and normalization 'none'.
   """
   special = dict(pad='<pad>', unk='<unk>', cls='<s>', sep='</s>', mask='<mask>')
-  clean = kinds.normalizer(normalization, normalizers.Lowercase() if lowercase else None)
-  split = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+  lowercase = normalizers.Lowercase() if fields.lowercase else None
+  clean = kinds.normalizer(fields.normalization, lowercase)
+  split = pre_tokenizers.ByteLevel(add_prefix_space=fields.add_prefix_space)
 
   def dress(built):
     if clean is not None:
@@ -42,8 +44,8 @@ def byte_bpe(
     built = dress(hf.Tokenizer(models.BPE()))
     built.pre_tokenizer = kinds.without_long_words(split, 1000)
     trainer = trainers.BpeTrainer(
-      vocab_size=vocab_size - 1,
-      min_frequency=min_frequency,
+      vocab_size=fields.vocab_size - 1,
+      min_frequency=fields.min_frequency,
       special_tokens=['<s>', '<pad>', '</s>', '<unk>'],
       initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
       show_progress=False,
@@ -59,7 +61,7 @@ def byte_bpe(
       ('</s>', ids['sep']),
       ('<s>', ids['cls']),
       trim_offsets=True,
-      add_prefix_space=add_prefix_space,
+      add_prefix_space=fields.add_prefix_space,
     )
 
   return kinds.Kind(
@@ -74,6 +76,11 @@ def byte_bpe(
     True,
     reads="vocab.json and merges.txt, encoder.json and vocab.bpe (with RoBERTa's dict.txt), or "
     'tokenizer.json (of a BPE)',
+    extended=lambda vocabulary, added, pieces: vocabulary._replace(
+      pieces=[*vocabulary.pieces, *pieces],
+      merges=[*vocabulary.merges, *(merge.tokens for merge in added)],
+    ),
+    pairs=True,
   )
 
 

@@ -40,7 +40,9 @@ class Kind(NamedTuple):
   fields. files(vocabulary) → {file name: text or bytes}. engine(vocabulary) → tokenizers.Tokenizer
   that knows no special text. wrap(special ids) → post-processor that puts [CLS] … [SEP] around.
   starts_word(piece) → bool. mask_eats_blank: whether the mask's text swallows a blank before it.
-  reads: the files that `read` understands, in words.
+  reads: the files that `read` understands, in words. pairs: whether a piece is a merge of two.
+  joined(pieces) → the piece of neighbouring ones, '' where none may be. extended(vocabulary,
+  [growth.Added], new pieces) → Vocabulary with them behind the others.
   """
 
   special: dict[str, str]
@@ -53,6 +55,9 @@ class Kind(NamedTuple):
   starts_word: Callable
   mask_eats_blank: bool
   reads: str
+  extended: Callable
+  pairs: bool = False
+  joined: Callable = ''.join
 
 
 # --- files ---

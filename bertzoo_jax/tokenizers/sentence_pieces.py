@@ -15,6 +15,7 @@ cannot win;
 
 import functools
 import io
+import math
 import re
 import string
 import sys
@@ -29,7 +30,6 @@ from tokenizers import pre_tokenizers
 from tokenizers import processors
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.parts import named
 from bertzoo_jax.parts import tokenizers as definitions
 from bertzoo_jax.tokenizers import kinds
 from bertzoo_jax.tokenizers import spiece_file
@@ -37,6 +37,7 @@ from bertzoo_jax.tokenizers import spiece_file
 BLANK = '▁'  # U+2581, a blank in a piece
 # of a piece that is never used; far below any log-probability, far above an overflow
 _DEAD = -1000.0
+_MARGIN = 0.1  # by which a new piece wins over those that it joins
 _SYMBOL = -0.1  # of a user-defined symbol; above any log-probability, so that it wins
 _LONGEST = 1000  # characters of a word in training
 # the compatibility character of NFKC that the library's tables keep, and a private stand-in
@@ -96,8 +97,7 @@ LAYOUTS = {
 }
 
 
-@named.of_fields(definitions.sentencepiece)
-def sentencepiece(fields) -> kinds.Kind:
+def sentencepiece(fields: definitions.Sentencepiece) -> kinds.Kind:
   """A unigram language model (Kudo 2018) or BPE over raw text, blanks included."""
   layout, before = LAYOUTS[fields.specials], _before(fields)
 
@@ -136,6 +136,9 @@ def sentencepiece(fields) -> kinds.Kind:
     WORD_STARTS[fields.word_starts],
     True,
     reads='a SentencePiece model (spiece.model, spm.model)',
+    extended=_extended,
+    pairs=fields.model == 'bpe',
+    joined=_joined,
   )
 
 
@@ -321,6 +324,31 @@ def _vocabulary(data, name, layout):
   return kinds.Vocabulary(pieces, [], data)
 
 
+def _joined(pieces) -> str:
+  """The piece of neighbouring ones; '' unless it is one word's letters, as in training."""
+  text = ''.join(pieces)
+  letters = text.removeprefix(BLANK)
+  return text if all(unicodedata.category(c)[0] in 'LM' for c in letters) else ''
+
+
+def _extended(vocabulary, added, pieces):
+  """The vocabulary with further pieces. In a unigram model a new piece has the logarithm of its
+  share of the text as its score, and wins over the pieces that it joins.
+  """
+  file = spiece_file.parse(vocabulary.model)
+  scores = dict(zip(file.pieces, file.scores))
+  last = min(scores.values())
+  for number, (piece, tokens, share) in enumerate(added, 1):
+    if file.model == 'bpe':
+      scores.setdefault(piece, last - number)
+    else:
+      scores[piece] = max(math.log(share), sum(scores[t] for t in tokens) + _MARGIN)
+  rows = [(p, 0.0, spiece_file.CONTROL) for p in vocabulary.pieces[len(file.pieces) :]]
+  rows += [(p, scores[p], spiece_file.NORMAL) for p in pieces]
+  model = spiece_file.with_pieces(vocabulary.model, rows)
+  return vocabulary._replace(pieces=[*vocabulary.pieces, *pieces], model=model)
+
+
 def _check_layout(pieces, specials, layout):
   """UserError unless the special pieces stand where the layout has them."""
   if not _misplaced(pieces, layout):
@@ -340,10 +368,9 @@ def _check_layout(pieces, specials, layout):
 
 def _misplaced(pieces, layout):
   """(id, piece) of the first special piece that is elsewhere, or None."""
-  wished = {
-    **dict(enumerate(layout.order)),
-    **({len(pieces) - 1: layout.last} if layout.last else {}),
-  }
+  wished = dict(enumerate(layout.order))
+  if layout.last and layout.last not in pieces:  # pieces that were added stand behind it
+    wished[len(pieces) - 1] = layout.last
   return next(((id, piece) for id, piece in wished.items() if pieces[id : id + 1] != [piece]), None)
 
 

@@ -78,6 +78,27 @@ def parse(data: bytes, name='the SentencePiece model') -> SpieceFile:
   return out
 
 
+def with_pieces(data: bytes, rows: list[tuple[str, float, int]]) -> bytes:
+  """The file with further pieces (piece, score, type) behind the others. Messages of one kind that
+  are written one behind the other are one message, so the rest of the file stays as it is.
+  """
+  out = [data]
+  for piece, score, kind in rows:
+    text = piece.encode()
+    row = b'\x0a' + _as_varint(len(text)) + text + b'\x15' + struct.pack('<f', score)
+    row += b'\x18' + _as_varint(kind)
+    out.append(b'\x0a' + _as_varint(len(row)) + row)
+  return b''.join(out)
+
+
+def _as_varint(number) -> bytes:
+  out = bytearray()
+  while number > 127:
+    out.append(number & 127 | 128)
+    number >>= 7
+  return bytes([*out, number])
+
+
 def _fields(data):
   """(number, value) of each field of a message: int for varints, bytes for the rest."""
   at = 0

@@ -15,19 +15,12 @@ from tokenizers import processors
 from tokenizers import trainers
 
 from bertzoo_jax.common import vocabulary as vocabulary_files
+from bertzoo_jax.parts import tokenizers as definitions
 from bertzoo_jax.tokenizers import kinds
 
 
 def wordpiece(
-  *,
-  vocab_size,
-  lowercase,
-  strip_accents,
-  split_chinese,
-  normalization,
-  max_word_chars,
-  min_frequency,
-  coverage,
+  fields: definitions.Wordpiece,
 ) -> kinds.Kind:
   """WordPiece: greedy longest match in words split at blanks and punctuation, `##` inside a word.
 
@@ -36,16 +29,16 @@ def wordpiece(
   """
   special = dict(pad='[PAD]', unk='[UNK]', cls='[CLS]', sep='[SEP]', mask='[MASK]')
   clean = kinds.normalizer(
-    normalization,
+    fields.normalization,
     normalizers.BertNormalizer(
       clean_text=True,
-      handle_chinese_chars=split_chinese,
-      strip_accents=strip_accents,
-      lowercase=lowercase,
+      handle_chinese_chars=fields.split_chinese,
+      strip_accents=fields.strip_accents,
+      lowercase=fields.lowercase,
     ),
   )
 
-  limits = dict(unk_token='[UNK]', max_input_chars_per_word=max_word_chars)
+  limits = dict(unk_token='[UNK]', max_input_chars_per_word=fields.max_word_chars)
 
   def engine(vocabulary):
     ids = {p: i for i, p in enumerate(vocabulary.pieces)}
@@ -55,8 +48,10 @@ def wordpiece(
     return built
 
   def train(texts, least):
-    letters = _letters(texts, clean, coverage, least, vocab_size, split_chinese)
-    inside = ['##' + c for c in letters if not _stands_alone(c, split_chinese)]
+    letters = _letters(
+      texts, clean, fields.coverage, least, fields.vocab_size, fields.split_chinese
+    )
+    inside = ['##' + c for c in letters if not _stands_alone(c, fields.split_chinese)]
     # The library numbers letters in the order of a hash map with a random seed, and breaks ties
     # between merges by number: only letters that it is given as special tokens have the same number
     # in every run.
@@ -65,11 +60,11 @@ def wordpiece(
     # A word over the limit is unknown whatever is learnt.
     built.normalizer = clean
     built.pre_tokenizer = kinds.without_long_words(
-      pre_tokenizers.BertPreTokenizer(), max_word_chars
+      pre_tokenizers.BertPreTokenizer(), fields.max_word_chars
     )
     trainer = trainers.WordPieceTrainer(
-      vocab_size=vocab_size,
-      min_frequency=min_frequency,
+      vocab_size=fields.vocab_size,
+      min_frequency=fields.min_frequency,
       special_tokens=known,
       initial_alphabet=letters,
       limit_alphabet=len(letters),
@@ -82,13 +77,17 @@ def wordpiece(
     special,
     train,
     _read,
-    check=lambda pieces: kinds.check_case(pieces, lowercase),
+    check=lambda pieces: kinds.check_case(pieces, fields.lowercase),
     files=lambda vocabulary: {'vocab.txt': '\n'.join(vocabulary.pieces) + '\n'},
     engine=engine,
     wrap=_wrap,
     starts_word=lambda piece: not piece.startswith('##'),
     mask_eats_blank=False,
     reads='vocab.txt or tokenizer.json (of a WordPiece)',
+    extended=lambda vocabulary, _, pieces: vocabulary._replace(
+      pieces=[*vocabulary.pieces, *pieces]
+    ),
+    joined=lambda pieces: pieces[0] + ''.join(p.removeprefix('##') for p in pieces[1:]),
   )
 
 

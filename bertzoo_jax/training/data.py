@@ -1,52 +1,74 @@
-"""The data of a run, as plain values: a corpus behind its pipeline."""
+"""The data of a run, and checks of its batches."""
 
 from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from bertzoo_jax.common import errors
 
-_SEGMENTS = 3  # the most any network of the zoo tells apart
+_TOKEN_TYPES = 3  # the most any network of the zoo tells apart
 
 
 class PhaseData(NamedTuple):
-  """Batches of one phase. Of stand-in text it has the features alone.
+  """Rows of one phase.
+
+  `train`, and each of `held_out`, has
+
+    count()              counts the rows of an epoch; UserError if there are none
+    rows_per_epoch       that number; None where it is not known
+
+  `train` also has
+
+    iterate(first, end)  yields this host's rows, one dict of numpy arrays for each step of the
+                         phase in [first, end)
+    read(steps)          [common.reading.Reading] of the corpora, of the first steps of the phase
+
+  and each of `held_out`
+
+    evaluation_batches(n)  yields at most n such dicts with fixed masks, the same ones at each call
 
   Attributes:
     features: {name: (shape of the global batch, dtype)}.
-    batches: (first, end) → iterator of this host's rows, one dict of numpy arrays for each step of
-      the phase in [first, end).
-    held_out: () → iterator of (name of the corpus, such a dict with fixed masks), the same ones at
-      each call; empty without held-out text. The name is '' where there is one corpus.
-    rows_per_epoch: rows, or None where it is not known.
-    scores: parameters → {name: score}, of each evaluation; the checkpoint in which the first is
-      highest is kept, in place of the one with the lowest held-out loss. None without.
+    train: rows to learn from; None: to compile only.
+    held_out: {name of the corpus: rows to evaluate on}, '' of the only one; {} without any.
+    eval_batches: at most, of each corpus.
+    scores: parameters → ({name: score} of each evaluation, number by which they compare); the
+      checkpoint with the highest is kept, in place of the one with the lowest held-out loss. None
+      without.
     patience: evaluations without a better score after which the run ends; 0 for none.
-    read: number of first steps of the phase → [common.reading.Reading] of the corpora; None where
-      it is not known.
   """
 
   features: dict
-  batches: Callable | None = None
-  held_out: Callable | None = None
-  rows_per_epoch: int | None = None
-  read: Callable | None = None
+  train: Any = None
+  held_out: dict = {}
+  eval_batches: int = 0
   scores: Callable | None = None
   patience: int = 0
 
+  @property
+  def batch(self) -> dict:
+    """{name: shape struct} of the global batch."""
+    return {name: jax.ShapeDtypeStruct(*of) for name, of in self.features.items()}
+
+  def evaluation_batches(self):
+    """Yields (name of the corpus, batch) of the held-out rows, the same ones at each call."""
+    for name, rows in self.held_out.items():
+      for batch in rows.evaluation_batches(self.eval_batches):
+        yield name, batch
+
 
 class Data(NamedTuple):
-  """Batches of a run.
+  """Rows of a run.
 
   Attributes:
     corpus: the workdir's record of the text: `hash`, which identifies it, and its sizes.
     vocab_size: ids are below it.
+    phases: {index of a phase: PhaseData}.
     entropy: of the unigrams of the training text, nats per token; None where not known.
     held_out_sizes: {name of the corpus: (tokens, bytes) of its held-out text}; {} where not known.
-    phase: Phase of the config → PhaseData.
-    trial: the same over stand-in text, at no cost: right in its features and refusals.
     save_tokenizer: folder → copies the tokenizer there.
     tokenizer: folder of its files; None without any.
     driver: what computes batches ahead, for the overview; '' for the loop itself.
@@ -54,11 +76,10 @@ class Data(NamedTuple):
 
   corpus: dict
   vocab_size: int
-  entropy: float | None
-  held_out_sizes: dict
-  phase: Callable
-  trial: Callable
-  save_tokenizer: Callable
+  phases: dict[int, PhaseData]
+  entropy: float | None = None
+  held_out_sizes: dict = {}
+  save_tokenizer: Callable | None = None
   tokenizer: Any = None
   driver: str = ''
 
@@ -67,10 +88,11 @@ def check_ids(batch: dict, vocab_size: int, where: str) -> None:
   """Raises UserError, beginning with `where`, for values outside their table: on a device they
   would silently give NaN, or the last row of the table.
 
-  batch: of one step. Ids are below vocab_size, positions below the length of the rows, segments
+  batch: of one step. Ids are below vocab_size, positions below the length of the rows, token types
   below 3, labels of pairs 0 or 1. A row without position_ids is one pack, without padding inside:
   kernels rely on it.
   """
+  errors.refuse_pack_ids(batch, where)
   length = batch['input_ids'].shape[-1] if 'input_ids' in batch else 0
   of_text = 'the corpus was made with another tokenizer or is damaged; prepare it again'
   ids = 'id', vocab_size, 'the vocabulary ends', of_text
@@ -80,7 +102,7 @@ def check_ids(batch: dict, vocab_size: int, where: str) -> None:
     'masked_targets': ids,
     'sampled_ids': ids,
     'masked_positions': ('position', length, 'they end', made),
-    'segment_ids': ('segment', _SEGMENTS, 'they end', made),
+    'token_type_ids': ('token type', _TOKEN_TYPES, 'they end', made),
     'pair_labels': ('label', 2, 'they end', made),
     'causal': ('label', 2, 'they end', made),
   }.items():
@@ -90,10 +112,10 @@ def check_ids(batch: dict, vocab_size: int, where: str) -> None:
         raise errors.UserError(
           f'{where}: {name} has the {kind} {low if low < 0 else high}, {ends} at {end - 1}: {why}.'
         )
-  if 'pack_ids' in batch and 'position_ids' not in batch:
-    real = batch['pack_ids'] > 0
+  if 'segment_ids' in batch and 'position_ids' not in batch:
+    real = batch['segment_ids'] > 0
     borders = np.count_nonzero(np.diff(real, axis=-1, prepend=False, append=False), axis=-1)
-    if (batch['pack_ids'] > 1).any() or (borders > 2).any():
+    if (batch['segment_ids'] > 1).any() or (borders > 2).any():
       raise errors.UserError(
         f'{where}: a row has several packs, or padding between tokens, and no position_ids: write '
         'them (Format.packed).'

@@ -1,4 +1,4 @@
-"""The loop of a run: phase_runs, steps, logging, evaluation, saving, and how it ends."""
+"""The loop of a run: phases, steps, logging, evaluation, saving, and how it ends."""
 
 import collections
 import dataclasses
@@ -18,9 +18,9 @@ from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import replicas
 from bertzoo_jax.runs import step_folders
 from bertzoo_jax.runs import watchdog as watchdogs
+from bertzoo_jax.training import cost
 from bertzoo_jax.training import data
 from bertzoo_jax.training import health
-from bertzoo_jax.training import meter as meters
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import step as steps
@@ -65,9 +65,9 @@ class Loop:
   # step, its held-out loss, first step of the phase it was evaluated in, its score if it has one
   _evaluated: tuple = (None, None, 0, ())
 
-  def train(self, state, phase_run, later) -> dict:
-    """Trains to the end of the run, or until interrupted. state: at a step of `phase_run`, or at
-    its end. later: functions that build the phase_runs after it.
+  def train(self, state, phases) -> dict:
+    """Trains to the end of the run, or until interrupted. state: at a step of the first of the
+    phases, or at its end. phases: phase_run.PhaseRun of those that are left.
 
     Returns {'step', 'interrupted': bool, 'held_out': the last evaluation or {}}; at step 0 nothing
     was saved. Raises Stopped for numbers that are not finite, a spike if `on_spike` says so, copies
@@ -76,16 +76,16 @@ class Loop:
     """
     self._health = health.Health(self.machinery, self.progress.say, int(state.nonfinite['total']))
     self._saved_at = time.monotonic()
+    phase_run, *later = phases
     first = phase_run.phase.first_step
     ranks = step_folders.ranks(self.workdir, first)
     self.best = min(((rank, step) for step, rank in ranks.items()), default=(math.inf, first))
-    state = self._through(state, phase_run)
-    for build in later:
-      if int(state.step) < phase_run.end_step:
+    state = self._run_phase(state, phase_run)
+    for phase_run in later:
+      if int(state.step) < phase_run.phase.first_step:
         break
       self.watchdog.begin()
-      self.watchdog.doing('the start of the phase after step', phase_run.end_step)
-      phase_run = build()
+      self.watchdog.doing('the start of the phase after step', phase_run.phase.first_step)
       state = phase_runs.enter(state, phase_run)
       # After entering, also when interrupted: a checkpoint at a border is in the shape of the phase
       # that resumes from it.
@@ -94,7 +94,7 @@ class Loop:
       self.best = (math.inf, phase_run.phase.first_step)
       if self.preemption.name:
         break
-      state = self._through(state, phase_run)
+      state = self._run_phase(state, phase_run)
     self._save(state)
     with failures.writing('A checkpoint', 'the ones before'):
       self.checkpoints.wait()
@@ -104,13 +104,13 @@ class Loop:
       'held_out': self._held_out,
     }
 
-  def _through(self, state, phase_run):
+  def _run_phase(self, state, phase_run):
     """Runs a phase_run to its end or to an interruption; returns the state, not yet saved."""
     step = int(state.step)
     if step >= phase_run.end_step or self._out_of_patience(step, phase_run):
       return state
     update, evaluate = phase_runs.train_step(phase_run), phase_runs.evaluation(phase_run)
-    meter = meters.Meter(phase_run, state)
+    meter = cost.Meter(phase_run)
     running, depth = collections.deque(), _most_in_flight()
     self.progress.say(
       f'phase {phase_run.phase.index} · steps {step + 1:,} to {phase_run.end_step:,} · '
@@ -118,7 +118,7 @@ class Loop:
     )
     self.watchdog.begin()
     self.watchdog.doing('the batch of step', step)
-    for batch in phase_run.data.batches(
+    for batch in phase_run.data.train.iterate(
       step - phase_run.phase.first_step, phase_run.end_step - phase_run.phase.first_step
     ):
       if self.preemption.name and jax.process_count() == 1:
@@ -161,8 +161,9 @@ class Loop:
       if found := evaluate(state.params):
         self._held_out, score = self._describe(found), ()
         if (scores := phase_run.data.scores) is not None:
-          self._held_out |= (named := scores(state.params))
-          score = (next(iter(named.values())),)
+          named, best = scores(state.params)
+          self._held_out |= named
+          score = (best,)
         self._row[0].update(self._held_out)
         self._evaluated = (step, found['loss'], phase_run.phase.first_step, score)
         rank = -score[0] if score else found['loss']
@@ -204,7 +205,7 @@ class Loop:
     self._write_row()
     with failures.writing('A row of the metrics', 'the checkpoints'):
       self.record.sync()
-    self._judge(step)
+    self._raise_if_unhealthy(step)
     if step:
       self._check_sound(state)
       evaluated, *found = self._evaluated
@@ -223,7 +224,7 @@ class Loop:
       )
     replicas.check(state)
 
-  def _judge(self, step):
+  def _raise_if_unhealthy(self, step):
     if reason := self._health.verdict(step):
       raise reason
 
@@ -249,7 +250,7 @@ class Loop:
       self.record.write(row)
     self.trackers.write(row)  # prints failures, and never raises
     self.progress.row(row)
-    self._judge(row['step'])
+    self._raise_if_unhealthy(row['step'])
 
   def _describe(self, found):
     row = {f'held_out_{k}': v for k, v in found.items()}

@@ -21,7 +21,6 @@ import optax.contrib
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import trees
-from bertzoo_jax.parts import named
 from bertzoo_jax.parts import optimizers as definitions
 
 # Parameters with the copies of a scanned stack in their first axis.
@@ -38,8 +37,7 @@ class AdamState(NamedTuple):
   nu: dict
 
 
-@named.of_fields(definitions.adamw)
-def adamw(schedule, paths, fields):
+def adamw(fields: definitions.Adamw, schedule, paths):
   """Adam with bias correction and decoupled weight decay, as fairseq has it.
 
   p ← p − lr·wd·p − lr·√(1−b2ᵗ)/(1−b1ᵗ) · m/(√v + eps). Here eps stands beside the uncorrected √v,
@@ -54,8 +52,7 @@ def adamw(schedule, paths, fields):
   return _chain(schedule, paths, fields, _adam(fields, corrected=True))
 
 
-@named.of_fields(definitions.adamw_uncorrected)
-def adamw_uncorrected(schedule, paths, fields):
+def adamw_uncorrected(fields: definitions.AdamwUncorrected, schedule, paths):
   """Adam without bias correction and with decoupled decay: p ← p − lr·(m/(√v + eps) + wd·p), as in
   Google's BERT.
 
@@ -65,8 +62,7 @@ def adamw_uncorrected(schedule, paths, fields):
   return _chain(schedule, paths, fields, _adam(fields, corrected=False))
 
 
-@named.of_fields(definitions.lamb)
-def lamb(schedule, paths, fields):
+def lamb(fields: definitions.Lamb, schedule, paths):
   """LAMB as Google's code has it (You et al. 2020; ALBERT's release): u = m/(√v + eps) + wd·p; p ←
   p − lr·(‖p‖/‖u‖)·u.
 
@@ -79,8 +75,7 @@ def lamb(schedule, paths, fields):
   return _chain(schedule, paths, fields, _adam(fields, corrected=False), adaptation=ratio)
 
 
-@named.of_fields(definitions.stable_adamw)
-def stable_adamw(schedule, paths, fields):
+def stable_adamw(fields: definitions.StableAdamw, schedule, paths):
   """StableAdamW (Wortsman et al. 2023, Algorithm 2): u = m̂/(√v̂ + eps) + wd·p; p ← p − lr·u/max(1,
   RMS) with RMS = √mean(g²/max(v̂, eps²)).
 
@@ -92,8 +87,7 @@ def stable_adamw(schedule, paths, fields):
   return _chain(schedule, paths, fields, adam, decays=False)
 
 
-@named.of_fields(definitions.muon)
-def muon(schedule, paths, fields):
+def muon(fields: definitions.Muon, schedule, paths):
   """Muon for the matrices of the layers, AdamW for the rest (Jordan et al. 2024; with the scale of
   Liu et al. 2025, eq. 4): m ← μ·m + (1−μ)·g; u = rms·√max(in, out)·orthogonal((1−μ)·g + μ·m); p ← p
   − lr·(u + wd·p).

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import trees
+from bertzoo_jax.training import cost
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import spikes
 from bertzoo_jax.training import step as steps
@@ -35,32 +36,37 @@ class PhaseRun:
 
   Attributes:
     phase: configuration.Phase.
-    end_step: global step before which it ends.
     objective: its Objective.
     tx, schedule: its optimizer, and step → learning rate.
     data: its PhaseData.
     mesh: of the run.
     objective_at: traced step → the objective with its numbers there; None where none moves.
+    plain: the objective by which `cost.of_step` counts.
   """
 
   phase: configuration.Phase
-  end_step: int
   objective: Any
   tx: Any
   schedule: Any
   data: Any
   mesh: Any
   objective_at: Any = None
+  plain: Any = None
+
+  @property
+  def end_step(self) -> int:
+    """Global step before which it ends."""
+    return self.phase.end_step
 
   @property
   def rows(self) -> int:
     """Rows of the global batch; of a batch of options, its units."""
     return self.data.features['input_ids'][0][0]
 
-  @property
-  def feature_shapes(self) -> dict:
-    """{name: shape} of the global batch."""
-    return {name: shape for name, (shape, _) in self.data.features.items()}
+  @functools.cached_property
+  def flops(self) -> float:
+    """Operations of a step, see cost.of_step."""
+    return cost.of_step(self.plain, self.target[0].params, self.data.batch)
 
   @property
   def tokens(self) -> int:
@@ -179,7 +185,7 @@ def evaluation(phase_run: PhaseRun):
   def normalizers():
     """{corpus: {total: value}}; under None the totals of all corpora."""
     totals = collections.defaultdict(collections.Counter)
-    for corpus, batch in phase_run.data.held_out():
+    for corpus, batch in phase_run.data.evaluation_batches():
       found = {k: float(v) for k, v in normalizers_of(place(batch)).items()}
       for name in {None, corpus}:
         totals[name].update(found)
@@ -190,7 +196,7 @@ def evaluation(phase_run: PhaseRun):
       return {}
     totals, carry = {}, start()
     # the next batch is made while the devices compute, and one batch at a time is under way
-    for number, (corpus, batch) in enumerate(phase_run.data.held_out()):
+    for number, (corpus, batch) in enumerate(phase_run.data.evaluation_batches()):
       jax.block_until_ready(totals)
       result, carry = one(params, place(batch), normalizers()[None], carry, number)
       totals[corpus] = add(totals[corpus], result) if corpus in totals else result

@@ -9,89 +9,87 @@ import jax.numpy as jnp
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.parts import named
+from bertzoo_jax.parts import schedules as definitions
 
 
-def linear_from_start(total_steps: int, *, learning_rate, warmup):
+def linear_from_start(fields: definitions.LinearFromStart, total_steps: int):
   """peak·s/W for s < W (the first update has rate 0), then peak·(1 − s/T) measured from step 0,
   with its jump at W (Google's BERT).
 
   All schedules return s → rate, float32, for integers and traced arrays, and raise UserError for a
   warmup that is not shorter than total_steps.
   """
-  return _warmed_up(total_steps, learning_rate, warmup, lambda s: _left(s, 0, total_steps))
+  return _warmed_up(fields, total_steps, lambda s: _left(s, 0, total_steps))
 
 
-def linear_jump(total_steps: int, *, learning_rate, warmup):
+def linear_jump(fields: definitions.LinearJump, total_steps: int):
   """As linear_from_start, but the first update has peak/W (older fairseq, as in SpanBERT)."""
-  return _warmed_up(total_steps, learning_rate, warmup, lambda s: _left(s, 0, total_steps), 1)
+  return _warmed_up(fields, total_steps, lambda s: _left(s, 0, total_steps), 1)
 
 
-def linear_after_warmup(total_steps: int, *, learning_rate, warmup):
+def linear_after_warmup(fields: definitions.LinearAfterWarmup, total_steps: int):
   """peak·s/W for s < W, then linear to 0 counted from the end of warmup (fairseq's
   polynomial_decay, power 1).
 
   The first update has peak/W, as that scheduler is constructed, and so has the second, s = 1.
   """
-  return _warmed_up(total_steps, learning_rate, warmup, lambda s: _left(s, warmup, total_steps), 1)
+  return _warmed_up(fields, total_steps, lambda s: _left(s, fields.warmup, total_steps), 1)
 
 
-def linear_product(total_steps: int, *, learning_rate, warmup):
+def linear_product(fields: definitions.LinearProduct, total_steps: int):
   """peak·(1 − s/T)·min(1, s/W) (Google's ELECTRA): no jump, and the peak is never reached."""
-  ramp = _warmed_up(total_steps, learning_rate, warmup, jnp.ones_like)
+  ramp = _warmed_up(fields, total_steps, jnp.ones_like)
   return lambda s: ramp(s) * _left(_float(s), 0, total_steps)
 
 
-def linear_to_floor(total_steps: int, *, learning_rate, warmup, end_share):
+def linear_to_floor(fields: definitions.LinearToFloor, total_steps: int):
   """After a warmup from 0, linear to end_share·peak at T, then flat (XLNet's, with 0.001)."""
-  falling = lambda s: end_share + (1.0 - end_share) * _left(s, warmup, total_steps)
-  return _warmed_up(total_steps, learning_rate, warmup, falling)
+  end, warmup = fields.end_share, fields.warmup
+  falling = lambda s: end + (1.0 - end) * _left(s, warmup, total_steps)
+  return _warmed_up(fields, total_steps, falling)
 
 
-def constant(total_steps: int, *, learning_rate, warmup):
+def constant(fields: definitions.Constant, total_steps: int):
   """peak·s/W for s < W (the first update has rate 0), then the peak."""
-  return _warmed_up(total_steps, learning_rate, warmup, jnp.ones_like)
+  return _warmed_up(fields, total_steps, jnp.ones_like)
 
 
-def inverse_sqrt(total_steps: int, *, learning_rate, warmup):
+def inverse_sqrt(fields: definitions.InverseSqrt, total_steps: int):
   """peak·s/W for s < W, then peak·√(W/s) (Vaswani et al. 2017, eq. 3; without a warmup, W is 1)."""
-  first = max(warmup, 1)
+  first = max(fields.warmup, 1)
   falling = lambda s: jnp.sqrt(first / jnp.maximum(s, first))
-  return _warmed_up(total_steps, learning_rate, warmup, falling)
+  return _warmed_up(fields, total_steps, falling)
 
 
-def cosine(total_steps: int, *, learning_rate, warmup, end_share):
+def cosine(fields: definitions.Cosine, total_steps: int):
   """After W half a cosine to end_share·peak at T, then flat (Loshchilov and Hutter 2017, eq. 5)."""
-  return warmup_stable_decay(
-    total_steps,
-    learning_rate=learning_rate,
-    warmup=warmup,
-    decay=total_steps - warmup,
-    shape='cosine',
-    end_share=end_share,
-  )
+  decay = total_steps - fields.warmup
+  whole = definitions.WarmupStableDecay(**{**vars(fields), 'decay': decay, 'shape': 'cosine'})
+  return warmup_stable_decay(whole, total_steps)
 
 
-def warmup_stable_decay(total_steps: int, *, learning_rate, warmup, decay, shape, end_share):
+def warmup_stable_decay(fields: definitions.WarmupStableDecay, total_steps: int):
   """peak·s/W for s < W, the peak up to T − D, then down to end_share·peak at T, where it stays (Hu
   et al. 2024, section 4.2; the shape `sqrt` is of Hägele et al. 2024, eq. 1).
 
   Raises:
     UserError: warmup and decay do not fit into total_steps, or an unknown shape.
   """
+  warmup, decay, end = fields.warmup, fields.decay, fields.end_share
   if warmup < total_steps < warmup + decay:
     raise errors.UserError(
       f'schedule.decay is {decay} of {total_steps} steps, {warmup} of them warmup: lower one of '
       'them or train longer.'
     )
-  left = errors.choose(shape, _FALLS, 'config.schedule.shape')
+  left = errors.choose(fields.shape, _FALLS, 'config.schedule.shape')
   if not decay:
-    return constant(total_steps, learning_rate=learning_rate, warmup=warmup)
+    return constant(fields, total_steps)
 
   def falling(s):
     x = jnp.clip((s - (total_steps - decay)) / decay, 0.0, 1.0)
-    return end_share + (1.0 - end_share) * left(x)
+    return end + (1.0 - end) * left(x)
 
-  return _warmed_up(total_steps, learning_rate, warmup, falling)
+  return _warmed_up(fields, total_steps, falling)
 
 
 _FALLS = {
@@ -108,16 +106,19 @@ def for_phase(fields: dict, phase_first_step: int, phase_steps: int, total_steps
   section without it continues). Raises UserError for an unknown name or `across_phases`, or a
   warmup that does not fit.
   """
-  fields = dict(fields)
-  across = fields.pop('across_phases', 'continue')
+  fields = {'across_phases': 'continue', **fields}
+  across = fields['across_phases']
+  if named.is_outside(fields['name']):
+    del fields['across_phases']
   known = {'continue': total_steps, 'restart': phase_steps}
   steps = errors.choose(across, known, 'config.schedule.across_phases')
   rate = named.build(fields, BY_NAME, 'schedule', steps)
   return rate if across == 'continue' else lambda s: rate(s - phase_first_step)
 
 
-def _warmed_up(total_steps, learning_rate, warmup, share, least=0):
+def _warmed_up(fields, total_steps, share, least=0):
   """s → peak·max(s, least)/W for s < W, then peak·share(s)."""
+  warmup = fields.warmup
   if warmup >= total_steps:
     raise errors.UserError(
       f'schedule.warmup is {warmup} of {total_steps} steps: it must be shorter than the run; lower '
@@ -127,7 +128,7 @@ def _warmed_up(total_steps, learning_rate, warmup, share, least=0):
   def rate(s):
     s = _float(s)
     rising = jnp.maximum(s, least) / max(warmup, 1)
-    return learning_rate * jnp.where(s < warmup, rising, share(s))
+    return fields.learning_rate * jnp.where(s < warmup, rising, share(s))
 
   return rate
 

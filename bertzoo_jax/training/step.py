@@ -13,6 +13,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.common import trees
 from bertzoo_jax.training import optimizers
+from bertzoo_jax.training import per_device
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import spikes
 
@@ -310,7 +311,7 @@ def _summed(gradients, place, state, batch, normalizers, key, accumulation, mesh
     loss, sums = jax.tree.map(lambda x: jnp.sum(x, axis=0), (losses, sums))
     return (grads, loss, sums), merge(carry, accumulation, over)
 
-  (grads, loss, sums), carry = sharding.summed_at_end(of_rows, mesh)(
+  (grads, loss, sums), carry = per_device.summed_at_end(of_rows, mesh)(
     (state.params, normalizers, key), (batch, state.carry)
   )
   return grads, loss, carry, sums

@@ -7,11 +7,11 @@ depth. All have 18M parameters.
 """
 
 from bertzoo_jax.configs.tables import columns
-from bertzoo_jax.configs.tables import parts
+from bertzoo_jax.configs.tables import paper
 
 
 def _row(layers, *printed, init='', tiny):
-  return parts.row(
+  return paper.row(
     f'{layers} layers' if layers > 1 else '1 layer',
     *printed,
     fields={'encoder.num_layers': layers},
@@ -21,7 +21,7 @@ def _row(layers, *printed, init='', tiny):
 
 
 def get_config(scale='tiny'):
-  return parts.table(
+  return paper.table(
     scale,
     paper='Lan et al. 2019',
     name='Table 11',
@@ -30,13 +30,13 @@ def get_config(scale='tiny'):
     system='albert:large',
     topology='v4-256',
     columns=(
-      parts.parameters('params, M'),
+      paper.parameters('params, M'),
       columns.squad1('albert_base'),
       columns.squad2('albert_base'),
       columns.glue('mnli', 'albert_base', 'MNLI'),
       columns.glue('sst2', 'albert_base'),
       columns.race('albert_base'),
-      parts.average('Avg', 'SQuAD1.1', 'SQuAD2.0', 'MNLI', 'SST-2', 'RACE'),
+      paper.average('Avg', 'SQuAD1.1', 'SQuAD2.0', 'MNLI', 'SST-2', 'RACE'),
     ),
     rows=(
       _row(1, 18, '31.1/22.9', '50.1/50.1', 66.4, 80.8, 40.1, 52.9, tiny=1),

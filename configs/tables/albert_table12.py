@@ -8,12 +8,12 @@ network to begin with.
 """
 
 from bertzoo_jax.configs.tables import columns
-from bertzoo_jax.configs.tables import parts
+from bertzoo_jax.configs.tables import paper
 
 
 def _row(width, *printed, tiny):
   """tiny: width at `tiny`."""
-  return parts.row(str(width), *printed, fields=_size(width, 64), tiny=_size(tiny, 64))
+  return paper.row(str(width), *printed, fields=_size(width, 64), tiny=_size(tiny, 64))
 
 
 def _size(width, head):
@@ -26,7 +26,7 @@ def _size(width, head):
 
 
 def get_config(scale='tiny'):
-  return parts.table(
+  return paper.table(
     scale,
     paper='Lan et al. 2019',
     name='Table 12',
@@ -35,13 +35,13 @@ def get_config(scale='tiny'):
     system='albert:large',
     topology='v4-128',
     columns=(
-      parts.parameters('params, M'),
+      paper.parameters('params, M'),
       columns.squad1('albert_base'),
       columns.squad2('albert_base'),
       columns.glue('mnli', 'albert_base', 'MNLI'),
       columns.glue('sst2', 'albert_base'),
       columns.race('albert_base'),
-      parts.average('Avg', 'SQuAD1.1', 'SQuAD2.0', 'MNLI', 'SST-2', 'RACE'),
+      paper.average('Avg', 'SQuAD1.1', 'SQuAD2.0', 'MNLI', 'SST-2', 'RACE'),
     ),
     rows=(
       _row(1024, 18, '79.8/69.7', '64.4/61.7', 77.7, 86.7, 54.0, 71.2, tiny=64),

@@ -15,7 +15,7 @@ begins with random weights.
 """
 
 from bertzoo_jax.configs.tables import columns
-from bertzoo_jax.configs.tables import parts
+from bertzoo_jax.configs.tables import paper
 
 _BERT = {'encoder.embedding_size': 0, 'encoder.sharing': 'none'}
 
@@ -33,7 +33,7 @@ def _row(model, size, *printed, tiny):
     'encoder.num_heads': width // 64,
     'encoder.intermediate_size': 4 * width,
   }
-  return parts.row(
+  return paper.row(
     f'{model} {size}',
     *printed,
     system=f'albert:{size}',
@@ -43,7 +43,7 @@ def _row(model, size, *printed, tiny):
 
 
 def get_config(scale='tiny'):
-  return parts.table(
+  return paper.table(
     scale,
     paper='Lan et al. 2019',
     name='Table 2',
@@ -52,14 +52,14 @@ def get_config(scale='tiny'):
     system='albert:base',
     topology='v4-128',
     columns=(
-      parts.parameters('params, M'),
+      paper.parameters('params, M'),
       columns.squad1('albert_base'),
       columns.squad2('albert_base'),
       columns.glue('mnli', 'albert_base', 'MNLI'),
       columns.glue('sst2', 'albert_base'),
       columns.race('albert_base'),
-      parts.average('Avg', 'SQuAD1.1', 'SQuAD2.0', 'MNLI', 'SST-2', 'RACE'),
-      parts.speed('speed', 'BERT large'),
+      paper.average('Avg', 'SQuAD1.1', 'SQuAD2.0', 'MNLI', 'SST-2', 'RACE'),
+      paper.speed('speed', 'BERT large'),
     ),
     rows=(
       _row(

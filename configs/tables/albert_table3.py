@@ -7,12 +7,12 @@ The paper contradicts itself: not-shared with E = 128 has MNLI 83.7 and Avg 81.7
 """
 
 from bertzoo_jax.configs.tables import columns
-from bertzoo_jax.configs.tables import parts
+from bertzoo_jax.configs.tables import paper
 
 
 def _row(sharing, width, *printed):
   tiny = {64: 8, 128: 16, 256: 32, 768: 0}[width]  # 0: as wide as the layers
-  return parts.row(
+  return paper.row(
     f'{sharing}, E = {width}',
     *printed,
     fields=_own(sharing, 0 if width == 768 else width),
@@ -26,7 +26,7 @@ def _own(sharing, width):
 
 
 def get_config(scale='tiny'):
-  return parts.table(
+  return paper.table(
     scale,
     paper='Lan et al. 2019',
     name='Table 3',
@@ -35,13 +35,13 @@ def get_config(scale='tiny'):
     system='albert:base',
     topology='v4-64',
     columns=(
-      parts.parameters('params, M'),
+      paper.parameters('params, M'),
       columns.squad1('albert_base'),
       columns.squad2('albert_base'),
       columns.glue('mnli', 'albert_base', 'MNLI'),
       columns.glue('sst2', 'albert_base'),
       columns.race('albert_base'),
-      parts.average('Avg', 'SQuAD1.1', 'SQuAD2.0', 'MNLI', 'SST-2', 'RACE'),
+      paper.average('Avg', 'SQuAD1.1', 'SQuAD2.0', 'MNLI', 'SST-2', 'RACE'),
     ),
     rows=(
       _row('not-shared', 64, 87, '89.9/82.9', '80.1/77.8', 82.9, 91.5, 66.7, 81.3),

@@ -7,7 +7,7 @@ The paper contradicts itself: not-shared with E = 128 has MNLI 83.2 and Avg 81.6
 """
 
 from bertzoo_jax.configs.tables import columns
-from bertzoo_jax.configs.tables import parts
+from bertzoo_jax.configs.tables import paper
 
 _SHARED = {
   'all-shared': 'all',
@@ -18,7 +18,7 @@ _SHARED = {
 
 
 def _row(width, sharing, *printed):
-  return parts.row(
+  return paper.row(
     f'E = {width}, {sharing}',
     *printed,
     fields=_own(sharing, 0 if width == 768 else width),  # 0: as wide as the layers
@@ -31,7 +31,7 @@ def _own(sharing, width):
 
 
 def get_config(scale='tiny'):
-  return parts.table(
+  return paper.table(
     scale,
     paper='Lan et al. 2019',
     name='Table 4',
@@ -40,13 +40,13 @@ def get_config(scale='tiny'):
     system='albert:base',
     topology='v4-64',
     columns=(
-      parts.parameters('params, M'),
+      paper.parameters('params, M'),
       columns.squad1('albert_base'),
       columns.squad2('albert_base'),
       columns.glue('mnli', 'albert_base', 'MNLI'),
       columns.glue('sst2', 'albert_base'),
       columns.race('albert_base'),
-      parts.average('Avg', 'SQuAD1.1', 'SQuAD2.0', 'MNLI', 'SST-2', 'RACE'),
+      paper.average('Avg', 'SQuAD1.1', 'SQuAD2.0', 'MNLI', 'SST-2', 'RACE'),
     ),
     rows=(
       _row(768, 'all-shared', 31, '88.6/81.5', '79.2/76.6', 82.0, 90.6, 63.3, 79.8),

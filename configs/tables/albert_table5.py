@@ -9,11 +9,11 @@ MNLI of 82.0 is 81.6 in Tables 2, 3 and 7.
 """
 
 from bertzoo_jax.configs.tables import columns
-from bertzoo_jax.configs.tables import parts
+from bertzoo_jax.configs.tables import paper
 
 
 def get_config(scale='tiny'):
-  return parts.table(
+  return paper.table(
     scale,
     paper='Lan et al. 2019',
     name='Table 5',
@@ -22,18 +22,18 @@ def get_config(scale='tiny'):
     system='albert:base',
     topology='v4-64',
     columns=(
-      parts.held_out('MLM', 'mlm_accuracy'),
-      parts.held_out('NSP', 'nsp_accuracy'),
-      parts.held_out('SOP', 'sop_accuracy'),
+      paper.held_out('MLM', 'mlm_accuracy'),
+      paper.held_out('NSP', 'nsp_accuracy'),
+      paper.held_out('SOP', 'sop_accuracy'),
       columns.squad1('albert_base'),
       columns.squad2('albert_base'),
       columns.glue('mnli', 'albert_base', 'MNLI'),
       columns.glue('sst2', 'albert_base'),
       columns.race('albert_base'),
-      parts.average('Avg', 'SQuAD1.1', 'SQuAD2.0', 'MNLI', 'SST-2', 'RACE'),
+      paper.average('Avg', 'SQuAD1.1', 'SQuAD2.0', 'MNLI', 'SST-2', 'RACE'),
     ),
     rows=(
-      parts.row(
+      paper.row(
         'None',
         54.9,
         52.4,
@@ -47,7 +47,7 @@ def get_config(scale='tiny'):
         change='objective=mlm',
         fields={'format.pairs': 'none'},
       ),
-      parts.row(
+      paper.row(
         'NSP',
         54.5,
         90.5,
@@ -60,7 +60,7 @@ def get_config(scale='tiny'):
         79.2,
         fields={'format.pairs': 'nsp'},
       ),
-      parts.row('SOP', 54.0, 78.9, 86.5, '89.3/82.3', '80.0/77.1', 82.0, 90.3, 64.0, 80.1),
+      paper.row('SOP', 54.0, 78.9, 86.5, '89.3/82.3', '80.0/77.1', 82.0, 90.3, 64.0, 80.1),
     ),
     varies={'objective': '§4.6: none, NSP, SOP', 'format.pairs': '§4.6: none, NSP, SOP'},
     tiny_steps=600,

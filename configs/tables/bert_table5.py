@@ -8,13 +8,13 @@ all tokens see both sides in fine-tuning.
 """
 
 from bertzoo_jax.configs.tables import columns
-from bertzoo_jax.configs.tables import parts
+from bertzoo_jax.configs.tables import paper
 
 _ALONE = {'format.pairs': 'none'}
 
 
 def get_config(scale='tiny'):
-  return parts.table(
+  return paper.table(
     scale,
     paper='Devlin et al. 2018',
     name='Table 5',
@@ -30,9 +30,9 @@ def get_config(scale='tiny'):
       columns.squad1('bert', 'SQuAD', both=False),
     ),
     rows=(
-      parts.row('BERT base', 84.4, 88.4, 86.7, 92.7, 88.5),
-      parts.row('No NSP', 83.9, 84.9, 86.5, 92.6, 87.9, change='objective=mlm', fields=_ALONE),
-      parts.row(
+      paper.row('BERT base', 84.4, 88.4, 86.7, 92.7, 88.5),
+      paper.row('No NSP', 83.9, 84.9, 86.5, 92.6, 87.9, change='objective=mlm', fields=_ALONE),
+      paper.row(
         'LTR & No NSP',
         82.1,
         84.3,
@@ -43,7 +43,7 @@ def get_config(scale='tiny'):
         fields=_ALONE,
         note='here fine-tuned with both sides visible, in the paper from left to right (§5.1)',
       ),
-      parts.row(
+      paper.row(
         '+ BiLSTM',
         82.1,
         84.1,

@@ -7,12 +7,12 @@ fine-tuning, ours are medians of five.
 """
 
 from bertzoo_jax.configs.tables import columns
-from bertzoo_jax.configs.tables import parts
+from bertzoo_jax.configs.tables import paper
 
 
 def _row(layers, width, heads, *printed, tiny):
   """A size. tiny: its layers, width and heads at `tiny`."""
-  return parts.row(
+  return paper.row(
     f'{layers} / {width} / {heads}',
     *printed,
     fields=_size(layers, width, heads),
@@ -30,7 +30,7 @@ def _size(layers, width, heads):
 
 
 def get_config(scale='tiny'):
-  return parts.table(
+  return paper.table(
     scale,
     paper='Devlin et al. 2018',
     name='Table 6',
@@ -39,7 +39,7 @@ def get_config(scale='tiny'):
     system='bert:base',
     topology='v4-8',
     columns=(
-      parts.held_out('LM (ppl)', 'perplexity', unit=''),
+      paper.held_out('LM (ppl)', 'perplexity', unit=''),
       columns.glue('mnli', 'bert'),
       columns.glue('mrpc', 'bert'),
       columns.glue('sst2', 'bert'),

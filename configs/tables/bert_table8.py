@@ -8,16 +8,16 @@ SAME. NER is CoNLL-2003, on dev. Chosen here: base, and its uncased pieces; the 
 """
 
 from bertzoo_jax.configs.tables import columns
-from bertzoo_jax.configs.tables import parts
+from bertzoo_jax.configs.tables import paper
 
 
 def _row(mask, same, rnd, *printed):
   shares = (mask / 100, rnd / 100, same / 100)
-  return parts.row(f'{mask} / {same} / {rnd}', *printed, fields={'masking.corruption': shares})
+  return paper.row(f'{mask} / {same} / {rnd}', *printed, fields={'masking.corruption': shares})
 
 
 def get_config(scale='tiny'):
-  return parts.table(
+  return paper.table(
     scale,
     paper='Devlin et al. 2018',
     name='Table 8',
@@ -28,7 +28,7 @@ def get_config(scale='tiny'):
     columns=(
       columns.glue('mnli', 'bert', 'MNLI fine-tune'),
       columns.conll2003('bert', 'NER fine-tune'),
-      parts.not_supported('NER feature-based', 'tags from the last four layers, kept as they are'),
+      paper.not_supported('NER feature-based', 'tags from the last four layers, kept as they are'),
     ),
     rows=(
       _row(80, 10, 10, 84.2, 95.4, 94.9),

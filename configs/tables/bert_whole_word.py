@@ -7,7 +7,7 @@ rows, 5e-5, 3 epochs. The README's command has 24 rows, 3e-5 and 2 epochs.
 """
 
 from bertzoo_jax.configs.tables import columns
-from bertzoo_jax.configs.tables import parts
+from bertzoo_jax.configs.tables import paper
 
 _CASED = {
   'tokenizer.lowercase': False,
@@ -18,7 +18,7 @@ _CASED_TINY = {**_CASED, 'tokenizer.vocab_size': 2048}
 
 
 def get_config(scale='tiny'):
-  return parts.table(
+  return paper.table(
     scale,
     paper='Devlin et al. 2018',
     name='README of the release (no table of the paper)',
@@ -31,10 +31,10 @@ def get_config(scale='tiny'):
       columns.glue('mnli', 'bert_large', 'Multi NLI'),
     ),
     rows=(
-      parts.row('Uncased (Original)', '91.0/84.3', '86.05'),
-      parts.row('Uncased (Whole Word Masking)', '92.8/86.7', '87.07', change='masking=whole_word'),
-      parts.row('Cased (Original)', '91.5/84.8', '86.09', fields=_CASED, tiny=_CASED_TINY),
-      parts.row(
+      paper.row('Uncased (Original)', '91.0/84.3', '86.05'),
+      paper.row('Uncased (Whole Word Masking)', '92.8/86.7', '87.07', change='masking=whole_word'),
+      paper.row('Cased (Original)', '91.5/84.8', '86.09', fields=_CASED, tiny=_CASED_TINY),
+      paper.row(
         'Cased (Whole Word Masking)',
         '92.9/86.7',
         '86.46',

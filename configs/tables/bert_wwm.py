@@ -11,11 +11,11 @@ configs/bert_wwm.py.
 """
 
 from bertzoo_jax.configs.tables import columns
-from bertzoo_jax.configs.tables import parts
+from bertzoo_jax.configs.tables import paper
 
 
 def get_config(scale='tiny'):
-  return parts.table(
+  return paper.table(
     scale,
     paper='Cui et al. 2021',
     name='main results, base networks',
@@ -31,7 +31,7 @@ def get_config(scale='tiny'):
       columns.chinese('BQ dev/test', 'bq', 'bert_wwm', 'dev', 'test'),
     ),
     rows=(
-      parts.row(
+      paper.row(
         'BERT',
         '64.4/84.0',
         '82.7/89.6/81.6/88.8',
@@ -43,7 +43,7 @@ def get_config(scale='tiny'):
         fields={'masking.repeat': 10},
         tiny={},
       ),
-      parts.row(
+      paper.row(
         'BERT-wwm',
         '65.0/84.7',
         '83.4/90.2/81.8/89.0',
@@ -54,5 +54,5 @@ def get_config(scale='tiny'):
       ),
     ),
     varies={'masking': '§III-A: whole words in place of single characters'},
-    sample=parts.CHINESE,
+    sample=paper.CHINESE,
   )

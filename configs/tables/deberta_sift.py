@@ -11,7 +11,7 @@ best run of MNLI. RTE + SiFT begins with that of MNLI + SiFT.
 """
 
 from bertzoo_jax.configs.tables import columns
-from bertzoo_jax.configs.tables import parts
+from bertzoo_jax.configs.tables import paper
 
 _OFF, _ON = 'deberta_v2_xxlarge', 'deberta_v2_xxlarge_sift'
 
@@ -25,7 +25,7 @@ def _both(task, title, *scores):
 
 
 def get_config(scale='tiny'):
-  return parts.table(
+  return paper.table(
     scale,
     paper='He et al. 2020',
     name='README of the release (sift/)',
@@ -42,7 +42,7 @@ def get_config(scale='tiny'):
       *_both('qqp', 'QQP', 'accuracy', 'f1'),
     ),
     rows=(
-      parts.row(
+      paper.row(
         'DeBERTa 1.5B',
         *('91.7/91.9', '92.0/92.1'),
         *(97.2, 97.5),

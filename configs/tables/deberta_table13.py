@@ -9,7 +9,7 @@ rows is the release's. Our counts of parameters have the positions and the head,
 
 from bertzoo_jax.configs.tables import columns
 from bertzoo_jax.configs.tables import deberta_table4
-from bertzoo_jax.configs.tables import parts
+from bertzoo_jax.configs.tables import paper
 
 _SHARED = {'encoder.shared_projections': True}
 _CONV = {**_SHARED, 'encoder.convolution_size': 3}
@@ -17,7 +17,7 @@ _V1 = {'encoder.buckets': 0, 'encoder.norm_relative': False, 'encoder.key_bias':
 
 
 def get_config(scale='tiny'):
-  return parts.table(
+  return paper.table(
     scale,
     paper='He et al. 2020',
     name='Table 13',
@@ -26,13 +26,13 @@ def get_config(scale='tiny'):
     system='deberta:base_ablation',
     topology='v5e-8',
     columns=(
-      parts.parameters('params, M'),
+      paper.parameters('params, M'),
       columns.mnli_both('deberta_base'),
       columns.squad1('deberta_base', 'SQuAD v1.1'),
       columns.squad2('deberta_base', 'SQuAD v2.0'),
     ),
     rows=(
-      parts.row(
+      paper.row(
         'RoBERTa-ReImp-base',
         120,
         '84.9/85.1',
@@ -41,10 +41,10 @@ def get_config(scale='tiny'):
         change='encoder=transformer',
         fields=deberta_table4.REIMP,
       ),
-      parts.row('DeBERTa-base', 134, '86.3/86.2', '92.1/86.1', '82.5/79.3'),
-      parts.row('+ ShareProjection', 120, '86.3/86.3', '92.2/86.2', '82.3/79.5', fields=_SHARED),
-      parts.row('+ Conv', 122, '86.3/86.5', '92.5/86.4', '82.5/79.7', fields=_CONV),
-      parts.row(
+      paper.row('DeBERTa-base', 134, '86.3/86.2', '92.1/86.1', '82.5/79.3'),
+      paper.row('+ ShareProjection', 120, '86.3/86.3', '92.2/86.2', '82.3/79.5', fields=_SHARED),
+      paper.row('+ Conv', 122, '86.3/86.5', '92.5/86.4', '82.5/79.7', fields=_CONV),
+      paper.row(
         '+ 128k Vocab',
         190,
         '86.7/86.9',

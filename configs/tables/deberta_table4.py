@@ -10,7 +10,7 @@ Table 9; RACE has 512 tokens, as in Table 11. Which the paper took is not said.
 """
 
 from bertzoo_jax.configs.tables import columns
-from bertzoo_jax.configs.tables import parts
+from bertzoo_jax.configs.tables import paper
 
 # RoBERTa's network
 REIMP = {
@@ -25,11 +25,11 @@ _P2C = {'encoder.position_to_content': False}
 
 
 def _published(title, *printed):
-  return parts.row(title, *printed, system=None, note='published')
+  return paper.row(title, *printed, system=None, note='published')
 
 
 def get_config(scale='tiny'):
-  return parts.table(
+  return paper.table(
     scale,
     paper='He et al. 2020',
     name='Table 4',
@@ -47,7 +47,7 @@ def get_config(scale='tiny'):
       _published('BERT-base', '84.3/84.7', '88.5/81.0', '76.3/73.7', 65.0),
       _published('RoBERTa-base', '84.7/–', '90.6/–', '79.7/–', 65.6),
       _published('XLNet-base', '85.8/85.4', '–/–', '81.3/78.5', 66.7),
-      parts.row(
+      paper.row(
         'RoBERTa-ReImp-base',
         '84.9/85.1',
         '91.1/84.8',
@@ -56,12 +56,12 @@ def get_config(scale='tiny'):
         change='encoder=transformer',
         fields=REIMP,
       ),
-      parts.row('DeBERTa-base', '86.3/86.2', '92.1/86.1', '82.5/79.3', 71.7),
-      parts.row('−EMD', '86.1/86.1', '91.8/85.8', '81.3/78.0', 70.3, fields=_EMD),
-      parts.row('−C2P', '85.9/85.7', '91.6/85.8', '81.3/78.3', 69.3, fields=_C2P),
-      parts.row('−P2C', '86.0/85.8', '91.7/85.7', '80.8/77.6', 69.6, fields=_P2C),
-      parts.row('−(EMD+C2P)', '85.8/85.9', '91.5/85.3', '80.3/77.2', 68.1, fields={**_EMD, **_C2P}),
-      parts.row('−(EMD+P2C)', '85.8/85.8', '91.3/85.1', '80.2/77.1', 68.5, fields={**_EMD, **_P2C}),
+      paper.row('DeBERTa-base', '86.3/86.2', '92.1/86.1', '82.5/79.3', 71.7),
+      paper.row('−EMD', '86.1/86.1', '91.8/85.8', '81.3/78.0', 70.3, fields=_EMD),
+      paper.row('−C2P', '85.9/85.7', '91.6/85.8', '81.3/78.3', 69.3, fields=_C2P),
+      paper.row('−P2C', '86.0/85.8', '91.7/85.7', '80.8/77.6', 69.6, fields=_P2C),
+      paper.row('−(EMD+C2P)', '85.8/85.9', '91.5/85.3', '80.3/77.2', 68.1, fields={**_EMD, **_C2P}),
+      paper.row('−(EMD+P2C)', '85.8/85.8', '91.3/85.1', '80.2/77.1', 68.5, fields={**_EMD, **_P2C}),
     ),
     varies={
       'encoder': '§5.2: RoBERTa-ReImp, DeBERTa',

@@ -10,11 +10,11 @@ of word vectors, of the generator (E_G) and of the discriminator (E_D).
 """
 
 from bertzoo_jax.configs.tables import columns
-from bertzoo_jax.configs.tables import parts
+from bertzoo_jax.configs.tables import paper
 
 
 def get_config(scale='tiny'):
-  return parts.table(
+  return paper.table(
     scale,
     paper='He et al. 2021',
     name='embedding sharing (Table 6 of v4 [3rd])',
@@ -25,20 +25,20 @@ def get_config(scale='tiny'):
     columns=(
       columns.mnli_both('deberta_v3_base'),
       columns.squad2('deberta_v3_base', 'SQuAD v2.0'),
-      parts.cosine('cosine, E_G', 'generator'),
-      parts.cosine('cosine, E_D', 'discriminator'),
+      paper.cosine('cosine, E_G', 'generator'),
+      paper.cosine('cosine, E_D', 'discriminator'),
     ),
     rows=(
-      parts.row('BERT-base', '84.3/84.7', '76.3/73.7', system=None, note='published'),
-      parts.row('ELECTRA-base', '[mem] 85.8/–', system=None, note='published'),
-      parts.row(
+      paper.row('BERT-base', '84.3/84.7', '76.3/73.7', system=None, note='published'),
+      paper.row('ELECTRA-base', '[mem] 85.8/–', system=None, note='published'),
+      paper.row(
         'DeBERTa-base',
         '86.3/86.2',
         '82.5/79.3',
         system=None,
         note='masked language modelling: the row DeBERTa-base of deberta_table4.py',
       ),
-      parts.row(
+      paper.row(
         'DeBERTa + RTD, ES',
         '[3rd] 88.8/88.4',
         '[3rd] 86.3/83.5',
@@ -46,7 +46,7 @@ def get_config(scale='tiny'):
         '[mem] 0.02',
         fields={'objective.shared': 'token'},
       ),
-      parts.row(
+      paper.row(
         'DeBERTa + RTD, NES',
         '[3rd] 88.3/87.9',
         '[3rd] 85.3/82.7',
@@ -54,7 +54,7 @@ def get_config(scale='tiny'):
         '[mem] 0.02',
         fields={'objective.shared': 'none'},
       ),
-      parts.row(
+      paper.row(
         'DeBERTa + RTD, GDES', '[3rd] 89.3/89.0', '[3rd] 87.2/84.5', '[mem] 0.45', '[mem] 0.29'
       ),
     ),

@@ -10,17 +10,17 @@ released code.
 """
 
 from bertzoo_jax.configs.tables import columns
-from bertzoo_jax.configs.tables import parts
+from bertzoo_jax.configs.tables import paper
 
 
 def _row(width, tiny):
   """tiny: share of the width at `tiny`."""
   own = {'objective.width': width / 768}
-  return parts.row(str(width), 'figure', fields=own, tiny={'objective.width': tiny})
+  return paper.row(str(width), 'figure', fields=own, tiny={'objective.width': tiny})
 
 
 def _drawn(title, printed, tokens, note):
-  return parts.row(
+  return paper.row(
     title,
     printed,
     change='objective=corruption_detection',
@@ -30,7 +30,7 @@ def _drawn(title, printed, tokens, note):
 
 
 def get_config(scale='tiny'):
-  return parts.table(
+  return paper.table(
     scale,
     paper='Clark et al. 2020',
     name='Figure 3 left',

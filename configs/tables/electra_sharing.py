@@ -6,11 +6,11 @@ The numbers stand in the text: 500K steps, a generator of the discriminator's si
 """
 
 from bertzoo_jax.configs.tables import columns
-from bertzoo_jax.configs.tables import parts
+from bertzoo_jax.configs.tables import paper
 
 
 def get_config(scale='tiny'):
-  return parts.table(
+  return paper.table(
     scale,
     paper='Clark et al. 2020',
     name='§3.2 (text)',
@@ -22,9 +22,9 @@ def get_config(scale='tiny'):
     tiny={'objective.width': 1.0, 'objective.depth': 1.0},
     columns=columns.glue_average('electra_base'),
     rows=(
-      parts.row('no weight tying', 83.6, fields={'objective.shared': 'none'}),
-      parts.row('token embeddings', 84.3, fields={'objective.shared': 'token'}),
-      parts.row('all weights', 84.4, fields={'objective.shared': 'all'}),
+      paper.row('no weight tying', 83.6, fields={'objective.shared': 'none'}),
+      paper.row('token embeddings', 84.3, fields={'objective.shared': 'token'}),
+      paper.row('all weights', 84.4, fields={'objective.shared': 'all'}),
     ),
     varies={'objective.shared': '§3.2: no weight tying, tying token embeddings, tying all weights'},
   )

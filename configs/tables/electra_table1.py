@@ -11,7 +11,7 @@ speedup and of time and hardware are left out.
 """
 
 from bertzoo_jax.configs.tables import columns
-from bertzoo_jax.configs.tables import parts
+from bertzoo_jax.configs.tables import paper
 from bertzoo_jax.configs.tables.electra_table5 import BERT_MASKS
 
 # Base networks at `tiny`.
@@ -23,7 +23,7 @@ _TINY_BASE = {
 
 
 def _part(percent, steps, *printed):
-  return parts.row(
+  return paper.row(
     f'ELECTRA-Small, {percent} % trained',
     *printed,
     fields={'phases': ((steps, {}),)},
@@ -32,7 +32,7 @@ def _part(percent, steps, *printed):
 
 
 def get_config(scale='tiny'):
-  return parts.table(
+  return paper.table(
     scale,
     paper='Clark et al. 2020',
     name='Table 1',
@@ -40,15 +40,15 @@ def get_config(scale='tiny'):
     source='arXiv:2003.10555, §3.3',
     system='electra:small',
     columns=(
-      parts.flops('train FLOPs'),
-      parts.not_supported('infer FLOPs', "a count of one example's forward pass"),
-      parts.parameters('params, M'),
+      paper.flops('train FLOPs'),
+      paper.not_supported('infer FLOPs', "a count of one example's forward pass"),
+      paper.parameters('params, M'),
       *columns.glue_average('electra_base'),
     ),
     rows=(
-      parts.row('ELMo', '3.3e18', '2.6e10', 96, 71.2, system=None, note='another kind of network'),
-      parts.row('GPT', '4.0e19', '3.0e10', 117, 78.8, system=None, note='published'),
-      parts.row(
+      paper.row('ELMo', '3.3e18', '2.6e10', 96, 71.2, system=None, note='another kind of network'),
+      paper.row('GPT', '4.0e19', '3.0e10', 117, 78.8, system=None, note='published'),
+      paper.row(
         'BERT-Small',
         '1.4e18',
         '3.7e9',
@@ -58,7 +58,7 @@ def get_config(scale='tiny'):
         fields={**BERT_MASKS, 'phases': ((1_450_000, {}),)},
         tiny={**BERT_MASKS, 'phases': ((290, {}),)},
       ),
-      parts.row(
+      paper.row(
         'BERT-Base',
         '6.4e19',
         '2.9e10',
@@ -69,12 +69,12 @@ def get_config(scale='tiny'):
         fields={**BERT_MASKS, 'phases': ((1_000_000, {}),)},
         tiny={**_TINY_BASE, **BERT_MASKS, 'phases': ((260, {}),)},
       ),
-      parts.row('ELECTRA-Small', '1.4e18', '3.7e9', 14, 79.9),
+      paper.row('ELECTRA-Small', '1.4e18', '3.7e9', 14, 79.9),
       _part(50, 500_000, '7.1e17', '3.7e9', 14, 79.0),
       _part(25, 250_000, '3.6e17', '3.7e9', 14, 77.7),
       _part(12.5, 125_000, '1.8e17', '3.7e9', 14, 76.0),
       _part(6.25, 62_500, '8.9e16', '3.7e9', 14, 74.1),
-      parts.row(
+      paper.row(
         'ELECTRA-Base',
         '6.4e19',
         '2.9e10',

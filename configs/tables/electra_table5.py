@@ -8,7 +8,7 @@ release: 85 % [MASK], 15 % kept. ELECTRA has 85.0 here and 85.1 in Table 1.
 """
 
 from bertzoo_jax.configs.tables import columns
-from bertzoo_jax.configs.tables import parts
+from bertzoo_jax.configs.tables import paper
 
 BERT_MASKS = {'masking.corruption': (0.8, 0.1, 0.1)}
 _THIRD = {'objective.width': 1 / 3}
@@ -16,7 +16,7 @@ _QUARTER = {'objective.width': 1 / 4, 'objective.depth': 0.5, 'objective.tempera
 
 
 def get_config(scale='tiny'):
-  return parts.table(
+  return paper.table(
     scale,
     paper='Clark et al. 2020',
     name='Table 5',
@@ -26,13 +26,13 @@ def get_config(scale='tiny'):
     topology='v5e-8',
     columns=columns.glue_average('electra_base'),
     rows=(
-      parts.row('ELECTRA', 85.0),
-      parts.row(
+      paper.row('ELECTRA', 85.0),
+      paper.row(
         'All-Tokens MLM', 84.3, change='objective=all_tokens_mlm', fields=_THIRD, tiny=_QUARTER
       ),
-      parts.row('Replace MLM', 82.4, change='objective=replace_mlm', fields=_THIRD, tiny=_QUARTER),
-      parts.row('ELECTRA 15%', 82.4, fields={'objective.loss_over': 'masked'}),
-      parts.row(
+      paper.row('Replace MLM', 82.4, change='objective=replace_mlm', fields=_THIRD, tiny=_QUARTER),
+      paper.row('ELECTRA 15%', 82.4, fields={'objective.loss_over': 'masked'}),
+      paper.row(
         'BERT',
         82.2,
         change='objective=mlm',

@@ -11,12 +11,12 @@ its own. BERT has the 1M steps of Table 6 and the masks of §3.5.
 """
 
 from bertzoo_jax.configs.tables import columns
-from bertzoo_jax.configs.tables import parts
+from bertzoo_jax.configs.tables import paper
 from bertzoo_jax.configs.tables.electra_table5 import BERT_MASKS
 
 
 def get_config(scale='tiny'):
-  return parts.table(
+  return paper.table(
     scale,
     paper='Clark et al. 2020',
     name='Figure 3 right',
@@ -24,12 +24,12 @@ def get_config(scale='tiny'):
     source='arXiv:2003.10555, §3.2, "Training Algorithms"',
     system='electra:base',
     columns=(
-      parts.held_out('generator, masked tokens', 'held_out_mlm_accuracy'),
+      paper.held_out('generator, masked tokens', 'held_out_mlm_accuracy'),
       *columns.glue_average('electra_base'),
     ),
     rows=(
-      parts.row('ELECTRA', 65, 'figure'),
-      parts.row(
+      paper.row('ELECTRA', 65, 'figure'),
+      paper.row(
         'Adversarial ELECTRA',
         58,
         'figure',
@@ -37,8 +37,8 @@ def get_config(scale='tiny'):
         fields={'objective.width': 1 / 3},
         tiny={'objective.depth': 0.5, 'objective.temperature': 2.0},
       ),
-      parts.row('Two-Stage ELECTRA', '', 'figure', system='electra:base_two_stage'),
-      parts.row(
+      paper.row('Two-Stage ELECTRA', '', 'figure', system='electra:base_two_stage'),
+      paper.row(
         'BERT',
         '',
         'figure',

@@ -10,16 +10,15 @@ last row's number is of the whole system, with its loss over dialogues, which th
 have either. XNLI has rows of 128 tokens here, 512 in the release.
 """
 
+from bertzoo_jax import parts
 from bertzoo_jax.configs.tables import columns
-from bertzoo_jax.configs.tables import parts
+from bertzoo_jax.configs.tables import paper
 
-from bertzoo_jax.configs import parts as pretraining
-
-_CHARACTERS = {'masking': pretraining.token()}
+_CHARACTERS = {'masking': parts.token()}
 
 
 def _phrases(selection):
-  return {'masking': pretraining.whole_word(level='phrase', selection=selection)}
+  return {'masking': parts.whole_word(level='phrase', selection=selection)}
 
 
 def _row(title, printed, *, stages=None, note):
@@ -30,11 +29,11 @@ def _row(title, printed, *, stages=None, note):
     return {'phases': tuple((steps // len(found), one) for one in found)}
 
   own = (phases(1_000_000, 'independent'), phases(200, 'budget')) if stages else ({}, {})
-  return parts.row(title, printed, fields=own[0], tiny=own[1], note=note)
+  return paper.row(title, printed, fields=own[0], tiny=own[1], note=note)
 
 
 def get_config(scale='tiny'):
-  return parts.table(
+  return paper.table(
     scale,
     paper='Sun et al. 2019',
     name='knowledge masking strategies',
@@ -60,5 +59,5 @@ def get_config(scale='tiny'):
       _row('the same, all text', '79.9/78.4', note='all text'),
     ),
     varies={'phases': '§3.2: basic-level, phrase-level and entity-level masking, in stages'},
-    sample=parts.CHINESE,
+    sample=paper.CHINESE,
   )

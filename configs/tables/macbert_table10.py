@@ -9,11 +9,11 @@ not run, since CMRC 2018 is part of it.
 """
 
 from bertzoo_jax.configs.tables import columns
-from bertzoo_jax.configs.tables import parts
+from bertzoo_jax.configs.tables import paper
 
 
 def get_config(scale='tiny'):
-  return parts.table(
+  return paper.table(
     scale,
     paper='Cui et al. 2021',
     name='Table 10',
@@ -22,7 +22,7 @@ def get_config(scale='tiny'):
     system='macbert:large',
     topology='v4-8',
     columns=(
-      parts.not_supported('CMRC 2018', 'the answers of its test set, which are not published'),
+      paper.not_supported('CMRC 2018', 'the answers of its test set, which are not published'),
       columns.chinese_questions('DRCD', 'drcd', 'macbert', 'dev_test'),
       columns.chinese_questions('CJRC', 'cjrc', 'macbert', 'dev_test'),
       columns.chinese('ChnSentiCorp', 'chnsenticorp', 'macbert', 'test'),
@@ -30,36 +30,36 @@ def get_config(scale='tiny'):
       columns.chinese('XNLI', 'xnli', 'macbert', 'test'),
       columns.chinese('LCQMC', 'lcqmc', 'macbert', 'test'),
       columns.chinese('BQ', 'bq', 'macbert', 'test'),
-      parts.average(
+      paper.average(
         'Average', 'CMRC 2018', 'DRCD', 'CJRC', 'ChnSentiCorp', 'THUCNews', 'XNLI', 'LCQMC', 'BQ'
       ),
     ),
     rows=(
-      parts.row(
+      paper.row(
         'MacBERT-large', '74.8/90.7', '91.7/95.6', '62.9/82.5', 95.9, 97.9, 81.3, 87.6, 85.6, 87.18
       ),
-      parts.row(
+      paper.row(
         'SOP → NSP',
         *('74.5/90.6', '91.5/95.5', '62.4/82.3', 96.0, 97.8, 81.2, 87.4, 85.2, '87.00'),
         fields={'format.pairs': 'nsp'},
       ),
-      parts.row(
+      paper.row(
         'w/o SOP',
         *('74.4/90.6', '91.0/95.4', '62.2/82.1', 95.8, 97.8, 81.1, 87.4, 85.2, 86.89),
         change='objective=mlm',
         fields={'format.pairs': 'none'},
       ),
-      parts.row(
+      paper.row(
         'w/o Mac',
         *('74.2/90.1', '91.2/95.4', '62.2/82.3', 95.7, 97.8, 81.2, 87.4, 85.3, 86.88),
         fields={'masking.substitute': 'mask'},
       ),
-      parts.row(
+      paper.row(
         'w/o NM',
         *('74.0/89.8', '90.9/95.1', '62.1/82.0', 95.9, 97.9, 81.3, 87.5, 85.6, 86.89),
         fields={'masking.weights': (1,)},
       ),
-      parts.row(
+      paper.row(
         'RoBERTa-large',
         *('74.2/90.6', '89.6/94.5', '62.4/82.2', 95.8, 97.8, 81.2, 87.0, 85.8, 86.79),
         system=None,
@@ -72,5 +72,5 @@ def get_config(scale='tiny'):
       'masking.substitute': '§VII-A: w/o Mac, [MASK] in place of similar words',
       'masking.weights': '§VII-A: w/o NM, no n-grams',
     },
-    sample=parts.CHINESE,
+    sample=paper.CHINESE,
   )

@@ -10,11 +10,11 @@ byte-level BPE keeps case, which costs bits. roberta_table2.py describes the fin
 """
 
 from bertzoo_jax.configs.tables import columns
-from bertzoo_jax.configs.tables import parts
+from bertzoo_jax.configs.tables import paper
 
 
 def get_config(scale='tiny'):
-  return parts.table(
+  return paper.table(
     scale,
     paper='Liu et al. 2019',
     name='§4.4 (text, no table)',
@@ -25,8 +25,8 @@ def get_config(scale='tiny'):
     fields={'phases': ((1_000_000, {}),)},
     tiny={},
     columns=(
-      parts.held_out('bits per byte', 'held_out_bits_per_byte', unit=''),
-      parts.parameters('params, M'),
+      paper.held_out('bits per byte', 'held_out_bits_per_byte', unit=''),
+      paper.parameters('params, M'),
       columns.squad1('bert', 'SQuAD 1.1', both=False),
       columns.squad2('bert', 'SQuAD 2.0', both=False),
       columns.glue('mnli', 'bert'),
@@ -34,8 +34,8 @@ def get_config(scale='tiny'):
       columns.race('roberta'),
     ),
     rows=(
-      parts.row('WordPiece, 30K'),
-      parts.row(
+      paper.row('WordPiece, 30K'),
+      paper.row(
         'byte-level BPE, 50K',
         change='tokenizer=byte_bpe',
         tiny={'tokenizer.vocab_size': 3600},

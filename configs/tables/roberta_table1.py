@@ -11,11 +11,11 @@ an answer, which RoBERTa adds, is left out.
 """
 
 from bertzoo_jax.configs.tables import columns
-from bertzoo_jax.configs.tables import parts
+from bertzoo_jax.configs.tables import paper
 
 
 def get_config(scale='tiny'):
-  return parts.table(
+  return paper.table(
     scale,
     paper='Liu et al. 2019',
     name='Table 1',
@@ -31,9 +31,9 @@ def get_config(scale='tiny'):
       columns.glue('sst2', 'bert'),
     ),
     rows=(
-      parts.row('reference', 76.3, 84.3, 92.8, system=None, note="BERT's, from Yang et al. 2019"),
-      parts.row('static', 78.3, 84.3, 92.5, fields={'masking.repeat': 10}),
-      parts.row('dynamic', 78.7, 84.0, 92.9),
+      paper.row('reference', 76.3, 84.3, 92.8, system=None, note="BERT's, from Yang et al. 2019"),
+      paper.row('static', 78.3, 84.3, 92.5, fields={'masking.repeat': 10}),
+      paper.row('dynamic', 78.7, 84.0, 92.9),
     ),
     varies={'masking.repeat': '§4.1: ten masks of each row, or a new one each time'},
     task_seeds=tuple(range(5)),

@@ -9,11 +9,11 @@ share a row. SQuAD is F1. BERT has no figures for RACE: it is fine-tuned as in R
 """
 
 from bertzoo_jax.configs.tables import columns
-from bertzoo_jax.configs.tables import parts
+from bertzoo_jax.configs.tables import paper
 
 
 def get_config(scale='tiny'):
-  return parts.table(
+  return paper.table(
     scale,
     paper='Liu et al. 2019',
     name='Table 2',
@@ -32,8 +32,8 @@ def get_config(scale='tiny'):
       columns.race('roberta'),
     ),
     rows=(
-      parts.row('SEGMENT-PAIR', 90.4, 78.7, 84.0, 92.9, 64.2, fields={'format.short_rate': 0.0}),
-      parts.row(
+      paper.row('SEGMENT-PAIR', 90.4, 78.7, 84.0, 92.9, 64.2, fields={'format.short_rate': 0.0}),
+      paper.row(
         'SENTENCE-PAIR',
         88.7,
         76.2,
@@ -44,15 +44,15 @@ def get_config(scale='tiny'):
         fields={'length': 128, 'batch_size': 0, 'batch_tokens': 131_072},
         tiny={'length': 16, 'batch_size': 128},
       ),
-      parts.row(
+      paper.row(
         'FULL-SENTENCES', 90.4, 79.1, 84.7, 92.5, 64.8, change='format=full_sentences,objective=mlm'
       ),
-      parts.row(
+      paper.row(
         'DOC-SENTENCES', 90.6, 79.7, 84.7, 92.7, 65.6, change='format=doc_sentences,objective=mlm'
       ),
-      parts.row('BERT base', 88.5, 76.3, 84.3, 92.8, 64.3, system=None, note='published'),
-      parts.row('XLNet base (K = 7)', '–', 81.3, 85.8, 92.7, 66.1, system=None, note='published'),
-      parts.row('XLNet base (K = 6)', '–', 81.0, 85.6, 93.4, 66.7, system=None, note='published'),
+      paper.row('BERT base', 88.5, 76.3, 84.3, 92.8, 64.3, system=None, note='published'),
+      paper.row('XLNet base (K = 7)', '–', 81.3, 85.8, 92.7, 66.1, system=None, note='published'),
+      paper.row('XLNet base (K = 6)', '–', 81.0, 85.6, 93.4, 66.7, system=None, note='published'),
     ),
     varies={
       'format': '§4.2: SEGMENT-PAIR+NSP, SENTENCE-PAIR+NSP, FULL-SENTENCES, DOC-SENTENCES',

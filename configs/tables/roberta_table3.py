@@ -10,11 +10,11 @@ all have BERT's 0.999.
 """
 
 from bertzoo_jax.configs.tables import columns
-from bertzoo_jax.configs.tables import parts
+from bertzoo_jax.configs.tables import paper
 
 
 def _row(title, batch_size, steps, rate, *printed):
-  return parts.row(
+  return paper.row(
     title,
     *printed,
     fields={
@@ -28,7 +28,7 @@ def _row(title, batch_size, steps, rate, *printed):
 
 
 def get_config(scale='tiny'):
-  return parts.table(
+  return paper.table(
     scale,
     paper='Liu et al. 2019',
     name='Table 3',
@@ -39,7 +39,7 @@ def get_config(scale='tiny'):
     change='tokenizer=byte_bpe,format=full_sentences,objective=mlm',
     tiny={'tokenizer.vocab_size': 2048},
     columns=(
-      parts.held_out('ppl', 'perplexity', unit=''),
+      paper.held_out('ppl', 'perplexity', unit=''),
       columns.glue('mnli', 'bert'),
       columns.glue('sst2', 'bert'),
     ),

@@ -9,11 +9,11 @@ SQuAD is F1.
 """
 
 from bertzoo_jax.configs.tables import columns
-from bertzoo_jax.configs.tables import parts
+from bertzoo_jax.configs.tables import paper
 
 
 def _row(title, steps, *printed, note):
-  return parts.row(
+  return paper.row(
     title,
     *printed,
     fields={'phases': ((steps, {}),)},
@@ -23,7 +23,7 @@ def _row(title, steps, *printed, note):
 
 
 def get_config(scale='tiny'):
-  return parts.table(
+  return paper.table(
     scale,
     paper='Liu et al. 2019',
     name='Table 4',
@@ -41,7 +41,7 @@ def get_config(scale='tiny'):
       _row('+ additional data', 100_000, 94.0, 87.7, 89.3, 95.6, note='160 GB, 100K steps'),
       _row('+ pretrain longer', 300_000, 94.4, 88.7, 90.0, 96.1, note='160 GB, 300K steps'),
       _row('+ pretrain even longer', 500_000, 94.6, 89.4, 90.2, 96.4, note='160 GB, 500K steps'),
-      parts.row(
+      paper.row(
         'BERT large',
         90.9,
         81.8,
@@ -50,7 +50,7 @@ def get_config(scale='tiny'):
         system=None,
         note='published: 13 GB, 256 rows, 1M steps',
       ),
-      parts.row(
+      paper.row(
         'XLNet large with Books + Wiki',
         94.0,
         87.8,
@@ -59,7 +59,7 @@ def get_config(scale='tiny'):
         system=None,
         note='published: 13 GB, 256 rows, 1M steps',
       ),
-      parts.row(
+      paper.row(
         'XLNet large + additional data',
         94.5,
         88.8,

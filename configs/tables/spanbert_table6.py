@@ -11,13 +11,13 @@ GLUE's average is over dev, with the first score of each task.
 """
 
 from bertzoo_jax.configs.tables import columns
-from bertzoo_jax.configs.tables import parts
+from bertzoo_jax.configs.tables import paper
 
 _TAGGER = 'not run: needs a tagger, and a masking that draws half of its units from its marks'
 
 
 def get_config(scale='tiny'):
-  return parts.table(
+  return paper.table(
     scale,
     paper='Joshi et al. 2020',
     name='Table 6',
@@ -38,17 +38,17 @@ def get_config(scale='tiny'):
       *columns.glue_average('spanbert', 'GLUE (Avg)', but=('mnli', 'qnli')),
     ),
     rows=(
-      parts.row('Subword Tokens', 83.8, 72.0, 76.3, 77.7, 86.7, 92.5, 83.2, change='masking=token'),
-      parts.row(
+      paper.row('Subword Tokens', 83.8, 72.0, 76.3, 77.7, 86.7, 92.5, 83.2, change='masking=token'),
+      paper.row(
         'Whole Words', 84.3, 72.8, 77.1, 76.6, 86.3, 92.8, 82.9, change='masking=whole_word'
       ),
-      parts.row(
+      paper.row(
         'Named Entities', 84.8, 72.7, 78.7, 75.6, 86.0, 93.1, 83.2, system=None, note=_TAGGER
       ),
-      parts.row(
+      paper.row(
         'Noun Phrases', 85.0, 73.0, 77.7, 76.7, 86.5, 93.2, 83.5, system=None, note=_TAGGER
       ),
-      parts.row('Geometric Spans', 85.4, 73.0, 78.8, 76.4, 87.0, 93.3, 83.4),
+      paper.row('Geometric Spans', 85.4, 73.0, 78.8, 76.4, 87.0, 93.3, 83.4),
     ),
     varies={'masking': '§6.1: subword tokens, whole words, named entities, noun phrases, spans'},
   )

@@ -6,11 +6,11 @@ All rows mask spans, and none are short (§4.2). spanbert_table6.py describes th
 """
 
 from bertzoo_jax.configs.tables import columns
-from bertzoo_jax.configs.tables import parts
+from bertzoo_jax.configs.tables import paper
 
 
 def get_config(scale='tiny'):
-  return parts.table(
+  return paper.table(
     scale,
     paper='Joshi et al. 2020',
     name='Table 7',
@@ -30,7 +30,7 @@ def get_config(scale='tiny'):
       *columns.glue_average('spanbert', 'GLUE (Avg)', but=('mnli', 'qnli')),
     ),
     rows=(
-      parts.row(
+      paper.row(
         'Span Masking (2seq) + NSP',
         85.4,
         73.0,
@@ -42,10 +42,10 @@ def get_config(scale='tiny'):
         change='objective=mlm_pair,format=segment_pairs',
         fields={'format.short_rate': 0.0},
       ),
-      parts.row(
+      paper.row(
         'Span Masking (1seq)', 86.7, 73.4, 80.0, 76.3, 87.3, 93.8, 83.8, change='objective=mlm'
       ),
-      parts.row('Span Masking (1seq) + SBO', 86.8, 74.1, 80.3, 79.0, 87.6, 93.9, 84.0),
+      paper.row('Span Masking (1seq) + SBO', 86.8, 74.1, 80.3, 79.0, 87.6, 93.9, 84.0),
     ),
     varies={
       'objective': '§6.2: NSP, none, span boundary objective',

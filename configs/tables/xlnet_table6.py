@@ -11,11 +11,11 @@ configs/xlnet.py; without spans, tokens are drawn one by one.
 """
 
 from bertzoo_jax.configs.tables import columns
-from bertzoo_jax.configs.tables import parts
+from bertzoo_jax.configs.tables import paper
 
 
 def get_config(scale='tiny'):
-  return parts.table(
+  return paper.table(
     scale,
     paper='Yang et al. 2019',
     name='Table 6',
@@ -30,10 +30,10 @@ def get_config(scale='tiny'):
       columns.glue('sst2', 'xlnet_large'),
     ),
     rows=(
-      parts.row(
+      paper.row(
         '1 BERT-Base', '64.3', '76.30/73.66', '84.34/84.65', '92.78', system=None, note='published'
       ),
-      parts.row(
+      paper.row(
         '2 DAE + Transformer-XL',
         '65.03',
         '79.56/76.80',
@@ -41,7 +41,7 @@ def get_config(scale='tiny'):
         '92.60',
         change='masking=token,objective=memory_mlm',
       ),
-      parts.row(
+      paper.row(
         '3 XLNet-Base (K = 7)',
         '66.05',
         '81.33/78.46',
@@ -50,8 +50,8 @@ def get_config(scale='tiny'):
         fields={'masking.context': 7, 'masking.num_predictions': 73},
         tiny={'masking.context': 7, 'masking.num_predictions': 9},
       ),
-      parts.row('4 XLNet-Base (K = 6)', '66.66', '80.98/78.18', '85.63/85.12', '93.35'),
-      parts.row(
+      paper.row('4 XLNet-Base (K = 6)', '66.66', '80.98/78.18', '85.63/85.12', '93.35'),
+      paper.row(
         '5 − memory',
         '65.55',
         '80.15/77.27',
@@ -59,7 +59,7 @@ def get_config(scale='tiny'):
         '92.78',
         fields={'encoder.memory_length': 0},
       ),
-      parts.row(
+      paper.row(
         '6 − span-based pred',
         '65.95',
         '80.61/77.91',
@@ -67,7 +67,7 @@ def get_config(scale='tiny'):
         '93.12',
         fields={'masking.max_span': 0},
       ),
-      parts.row(
+      paper.row(
         '7 − bidirectional data',
         '66.34',
         '80.65/77.87',
@@ -75,7 +75,7 @@ def get_config(scale='tiny'):
         '92.66',
         fields={'format.both_directions': False},
       ),
-      parts.row(
+      paper.row(
         '8 + next-sent pred',
         '66.76',
         '79.83/76.94',

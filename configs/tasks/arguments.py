@@ -5,11 +5,12 @@ source section} in place of `source`. Sections are functions without arguments, 
 has its own.
 """
 
-import difflib
 import importlib
 
 import ml_collections
-from bertzoo_jax.configs.tasks import parts
+
+from bertzoo_jax import parts
+from bertzoo_jax.configs.arguments import near
 
 ALL = 'all'
 _RECIPES = 'bertzoo_jax.configs.tasks.recipes'
@@ -39,7 +40,7 @@ def config(argument, tasks, suite=()):
   if task not in tasks:
     raise ValueError(
       f'no task {task!r}: write FILE.py:TASK with TASK one of {", ".join(known)}.'
-      f'{_near(task, known)}'
+      f'{near(task, known)}'
     )
   return _one(task, tasks, changes)
 
@@ -58,13 +59,13 @@ def _one(task, tasks, changes):
     fields.pop('steps', None)  # of the paper that the task's own values are from
   fields.update(recipe)
   for key, value in changes.items():
-    if key not in parts.SECTIONS:
-      known = ('recipe', 'source', *parts.SECTIONS)
+    if key not in parts.TASK_SECTIONS:
+      known = ('recipe', 'source', *parts.TASK_SECTIONS)
       raise ValueError(
         f'{key}={value} changes nothing: write KEY=VALUE with KEY one of {", ".join(known)}.'
-        f'{_near(key, known)}'
+        f'{near(key, known)}'
       )
-    fields[key] = _pick(value, {f.__name__: f for f in parts.SECTIONS[key]}, key)()
+    fields[key] = parts.section(_pick(value, parts.TASK_SECTIONS[key], key))
     if key == 'schedule':
       fields[key]['warmup'] = 0  # config.warmup says it, also as a share of the run
   return parts.fine_tuning(**fields)
@@ -93,11 +94,6 @@ def _recipe(name, task, objective, length) -> dict:
 def _pick(name, table, what):
   if name not in table:
     raise ValueError(
-      f'no {what} is called {name!r}; there is {", ".join(table)}.{_near(name, table)}'
+      f'no {what} is called {name!r}; there is {", ".join(table)}.{near(name, table)}'
     )
   return table[name]
-
-
-def _near(word, known):
-  near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-  return f' Did you mean {near[0]!r}?' if near else ''

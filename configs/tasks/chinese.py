@@ -26,10 +26,8 @@ afqmc. All other layouts were never read from a real file.
 
 import functools
 
+from bertzoo_jax import parts
 from bertzoo_jax.configs.tasks import arguments
-from bertzoo_jax.configs.tasks import parts
-
-from bertzoo_jax.configs import parts as pretraining
 
 
 def _task(
@@ -51,9 +49,7 @@ def _task(
     length=length,
     epochs=epochs,
     batch_size=batch_size,
-    schedule=functools.partial(
-      pretraining.linear_from_start, learning_rate=learning_rate, warmup=0
-    ),
+    schedule=functools.partial(parts.linear_from_start, learning_rate=learning_rate, warmup=0),
   )
 
 

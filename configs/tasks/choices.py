@@ -30,10 +30,8 @@ were never read from a real file.
 
 import functools
 
+from bertzoo_jax import parts
 from bertzoo_jax.configs.tasks import arguments
-from bertzoo_jax.configs.tasks import parts
-
-from bertzoo_jax.configs import parts as pretraining
 
 
 def _task(files, layout, **fields):
@@ -56,7 +54,7 @@ def _race(level='', **more):
     batch_size=32,
     steps=12_000,
     warmup=1000,
-    schedule=functools.partial(pretraining.linear_from_start, learning_rate=2e-5, warmup=0),
+    schedule=functools.partial(parts.linear_from_start, learning_rate=2e-5, warmup=0),
   )
 
 
@@ -77,7 +75,7 @@ TASKS = {
     'dream',
     batch_size=32,
     epochs=3.0,
-    schedule=functools.partial(pretraining.linear_from_start, learning_rate=2e-5, warmup=0),
+    schedule=functools.partial(parts.linear_from_start, learning_rate=2e-5, warmup=0),
   ),
   'mctest': _task(_files('mc500'), 'mctest', batch_size=16, epochs=10.0),
 }

@@ -3,7 +3,7 @@
 Part of configs/tasks/recipes.py, which explains recipes and the marks of sources.
 """
 
-from bertzoo_jax.configs import parts
+from bertzoo_jax import parts
 
 _RATE = 'schedule.learning_rate'
 _RACE = ('race', 'race_middle', 'race_high')

@@ -13,22 +13,20 @@ No layout of this file was ever read from a real file.
 
 import functools
 
+from bertzoo_jax import parts
 from bertzoo_jax.configs.tasks import arguments
-from bertzoo_jax.configs.tasks import parts
-
-from bertzoo_jax.configs import parts as pretraining
 
 _FILES = dict(train='train.csv', dev='', test='test.csv')
 
 
 def _task(source, length=512):
   return dict(
-    sources={source.func.__name__: source},
+    sources={'tfds' if 'dataset' in source.keywords else 'table': source},
     metrics=('accuracy',),
     length=length,
     batch_size=128,
     steps=10_000,
-    schedule=functools.partial(pretraining.linear_from_start, learning_rate=1e-5, warmup=0),
+    schedule=functools.partial(parts.linear_from_start, learning_rate=1e-5, warmup=0),
   )
 
 

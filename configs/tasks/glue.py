@@ -23,8 +23,8 @@ tensorflow-datasets.
 
 import functools
 
+from bertzoo_jax import parts
 from bertzoo_jax.configs.tasks import arguments
-from bertzoo_jax.configs.tasks import parts
 
 _ENTAILMENT = ('entailment', 'not_entailment')
 _BINARY = ('0', '1')

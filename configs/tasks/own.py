@@ -30,8 +30,8 @@ in the last (--config.source.tag=-1). Its metrics are of entities (B-PER, I-PER,
 without such prefixes, as parts of speech, set --config.metrics="('accuracy',)".
 """
 
+from bertzoo_jax import parts
 from bertzoo_jax.configs.tasks import arguments
-from bertzoo_jax.configs.tasks import parts
 
 _FILES = dict(train='', dev='', test='')
 
@@ -84,7 +84,7 @@ _QUESTIONS = {
 TASKS['qa'] = dict(
   sources=_QUESTIONS,
   features=parts.question_windows,
-  objective=parts.span,
+  objective=parts.answer_span,
   metrics=('f1', 'exact_match'),
   submission=dict(dev='qa.json', test='qa_test.json'),
   length=384,

@@ -12,9 +12,7 @@ BERT's training on TriviaQA before SQuAD 1.1.
 import copy
 import functools
 
-from bertzoo_jax.configs.tasks import parts as task_parts
-
-from bertzoo_jax.configs import parts
+from bertzoo_jax import parts
 
 _RATE = 'schedule.learning_rate'
 
@@ -34,7 +32,7 @@ def _linear(rate):
 
 
 def _windows(**fields):
-  return functools.partial(task_parts.question_windows, **fields)
+  return functools.partial(parts.question_windows, **fields)
 
 
 # --- BERT: Devlin et al. 2018 §4.2, 4.3; length and stride: README of the release ---
@@ -69,7 +67,7 @@ _ALBERT = {
     steps=8144,
     warmup=814,
     length=512,
-    objective=dict(make=task_parts.span_conditional, head='tanh', dropout=0.1),
+    objective=dict(make=parts.span_conditional, head='tanh', dropout=0.1),
   ),
 }
 
@@ -78,7 +76,7 @@ _ALBERT = {
 # Not as there: the release trains answerability on SQuAD 1.1, too, where all has an answer.
 
 _ELECTRA_HEAD = dict(
-  make=task_parts.span_conditional, head='gelu', hidden_size=512, answerable_weight=0.0, dropout=0.0
+  make=parts.span_conditional, head='gelu', hidden_size=512, answerable_weight=0.0, dropout=0.0
 )
 _ELECTRA = {
   'default': dict(epochs=2.0, length=512, features=_windows(beam=20), objective=_ELECTRA_HEAD),
@@ -123,7 +121,7 @@ _XLNET = {
     layer_decay=0.75,
     layer_decay_form='corrected',
     features=_windows(max_answer=64),
-    objective=dict(make=task_parts.span_conditional, head='tanh', dropout=0.1),
+    objective=dict(make=parts.span_conditional, head='tanh', dropout=0.1),
   )
 }
 
@@ -197,6 +195,6 @@ def of(name, task, default, make, length=0) -> dict:
   chosen = objective.pop('make', make)
   if 'sift' in default['objective']:
     objective['sift'] = default['objective']['sift']
-  features = changes.pop('features', task_parts.question_windows)
+  features = changes.pop('features', parts.question_windows)
   fields = {**default, 'grid': (), **changes}
   return {**fields, 'features': features(), 'objective': chosen(**objective)}

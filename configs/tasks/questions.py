@@ -29,10 +29,8 @@ NewsQA; SQuAD's layout from XQuAD and PolicyQA, that of 2.0 from a part of squad
 
 import functools
 
+from bertzoo_jax import parts
 from bertzoo_jax.configs.tasks import arguments
-from bertzoo_jax.configs.tasks import parts
-
-from bertzoo_jax.configs import parts as pretraining
 
 
 def _task(
@@ -41,13 +39,11 @@ def _task(
   return dict(
     sources={'squad': functools.partial(parts.squad, files=files, leave_out=leave_out)},
     features=parts.question_windows,
-    objective=parts.span,
+    objective=parts.answer_span,
     length=length,
     epochs=epochs,
     batch_size=batch_size,
-    schedule=functools.partial(
-      pretraining.linear_from_start, learning_rate=learning_rate, warmup=0
-    ),
+    schedule=functools.partial(parts.linear_from_start, learning_rate=learning_rate, warmup=0),
     **{'metrics': ('f1', 'exact_match'), **more},
   )
 

@@ -3,7 +3,7 @@
     fine_tuning(source=…, metrics=…, **recipe('electra_base', 'rte'))
 
 A recipe is a dict {'default': fields, task: fields}. Fields are arguments of
-`configs.tasks.parts.fine_tuning`; a task's fields override the default ones. `objective` holds the
+`parts.fine_tuning`; a task's fields override the default ones. `objective` holds the
 fields of an objective's constructor, not a section: the same recipe serves classes and scores.
 
 Each recipe names its source. [code]: file of the release. [3rd]: read in someone's notes on the
@@ -14,14 +14,11 @@ sentences, and RoBERTa and ALBERT stop at the best score on dev.
 """
 
 import copy
-import inspect
 
-from bertzoo_jax.configs.parts import _near
+from bertzoo_jax import parts
+from bertzoo_jax.configs.arguments import near
 from bertzoo_jax.configs.tasks import deberta_recipes
-from bertzoo_jax.configs.tasks import parts as task_parts
 from bertzoo_jax.configs.tasks import question_recipes
-
-from bertzoo_jax.configs import parts
 
 _RATE = 'schedule.learning_rate'
 _constant, _xlnet_adam = question_recipes.constant, question_recipes.xlnet_adam
@@ -30,12 +27,12 @@ _TAGS = ('conll2003', 'wikiann', 'ud_pos', 'msra_ner', 'tag')
 
 
 def recipe(name, task, objective=None, length=0) -> dict:
-  """Fields for `configs.tasks.parts.fine_tuning`: all but source and metrics.
+  """Fields for `parts.fine_tuning`: all but source and metrics.
 
   Args:
     name: of a recipe in RECIPES.
     task: name of a task ('rte'); a task that the recipe does not have gets its default.
-    objective: constructor (`task_parts.classification`, `regression`, `multilabel`, `span`); None
+    objective: constructor (`parts.classification`, `regression`, `multilabel`, `span`); None
       for regression for stsb, else classification.
     length: tokens per row that the task sets itself; 0 for none. The recipe's length for this task
       replaces it, its default length only if that is not shorter.
@@ -45,16 +42,16 @@ def recipe(name, task, objective=None, length=0) -> dict:
   """
   if name not in RECIPES:
     raise ValueError(
-      f'no recipe is called {name!r}; there is {", ".join(RECIPES)}.{_near(name, RECIPES)}'
+      f'no recipe is called {name!r}; there is {", ".join(RECIPES)}.{near(name, RECIPES)}'
     )
   own = RECIPES[name]
-  if objective in (task_parts.span, task_parts.span_conditional):
+  if objective in (parts.answer_span, parts.span_conditional):
     return question_recipes.of(name, task, copy.deepcopy(own['default']), objective, length)
   usual = {**own['default'], 'length': max(own['default']['length'], length)}
   fields = copy.deepcopy({**usual, **(own[task] if task in own else {})})
-  make = objective or (task_parts.regression if task == 'stsb' else task_parts.classification)
+  make = objective or (parts.regression if task == 'stsb' else parts.classification)
   # a recipe names rates of the head, which not every objective has
-  known = inspect.signature(make).parameters
+  known = make()
   own_fields = {k: v for k, v in fields['objective'].items() if k in known}
   return {**fields, 'objective': make(**own_fields)}
 

@@ -29,10 +29,8 @@ test of UD English-EWT. WikiANN's layout, and MSRA's as a table, were never read
 
 import functools
 
+from bertzoo_jax import parts
 from bertzoo_jax.configs.tasks import arguments
-from bertzoo_jax.configs.tasks import parts
-
-from bertzoo_jax.configs import parts as pretraining
 
 _ENTITIES = ('entity_f1', 'entity_precision', 'entity_recall', 'accuracy')
 _SPLITS = dict(train='train', dev='validation', test='test')
@@ -92,7 +90,7 @@ TASKS = {
     batch_size=16,
     epochs=3.0,
     warmup=0,
-    schedule=functools.partial(pretraining.linear_from_start, learning_rate=5e-5, warmup=0),
+    schedule=functools.partial(parts.linear_from_start, learning_rate=5e-5, warmup=0),
   ),
 }
 

@@ -15,7 +15,7 @@ class Row:
 
   def __init__(self, features, keys, r, level='word', exclude=()):
     self.ids, self.pack, self.marks = (
-      features[k][r].tolist() for k in ('input_ids', 'pack_ids', 'units')
+      features[k][r].tolist() for k in ('input_ids', 'segment_ids', 'units')
     )
     self.length, self.key = len(self.ids), (keys[r, :1], keys[r, 1:])
     self.used = sum(p > 0 for p in self.pack)

@@ -6,6 +6,7 @@ from bertzoo_jax.batches import masking
 from bertzoo_jax.common import hashing
 from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.words import word_marks
+from tests.found import call_part
 
 V, SPECIAL = 1000, dict(pad=0, unk=100, cls=101, sep=102, mask=103)
 
@@ -61,7 +62,7 @@ def layout(rows, length, seed=0, long=0.4, direction=False, unknown=0.0):
   units[np.roll(frame, 1, 1)] &= word_marks.IN_PHRASE | word_marks.IN_ENTITY
   keys = np.stack(hashing.fold(hashing.new_key(seed), np.arange(len(rows))), -1)
   features = dict(
-    input_ids=ids, segment_ids=np.zeros_like(ids), pack_ids=pack, units=units.astype(np.int32)
+    input_ids=ids, token_type_ids=np.zeros_like(ids), segment_ids=pack, units=units.astype(np.int32)
   )
   if direction:
     features['direction'] = draw.integers(0, 2, len(rows)).astype(np.int32)
@@ -100,7 +101,7 @@ def full(rows, length, seed=0, **fields):
 def build(section, length, corpus):
   """The masking of a section."""
   fields = dict(section)
-  return masking.BY_NAME[fields.pop('name')](length, corpus, **fields)
+  return call_part(masking, fields.pop('name'), length, corpus, **fields)
 
 
 def run(mask, features, keys):

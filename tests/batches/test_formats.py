@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from bertzoo_jax import parts
 from bertzoo_jax.batches import formats
 from bertzoo_jax.batches import rows as rows_lib
 from bertzoo_jax.batches.formats import pairs
@@ -20,14 +21,15 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
 from bertzoo_jax.corpus import corpus
 from bertzoo_jax.training import data
-from configs import parts
+from tests import found
+from tests.found import call_part
 
 # Every format but that of lanes (tests/batches/test_memory.py), with the usual values of its
 # fields.
 FIELDS = {
-  c.__name__: {k: v for k, v in c().items() if k != 'name'}
-  for c in parts.SECTIONS['format']
-  if c is not parts.memory_segments
+  name: found.fields('format', name)
+  for name in parts.SECTIONS['format']
+  if name != 'memory_segments'
 }
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
 CLS, SEP = SPECIAL['cls'], SPECIAL['sep']
@@ -59,20 +61,24 @@ def _documents(lengths):
 def _batch(lengths, length, name, key=KEY, **fields):
   """All rows of a format, in the order of its list: (features, format)."""
   split = _split(lengths)
-  form = formats.BY_NAME[name](rows_lib.text_of(split), length, **(FIELDS[name] | fields))
+  form = call_part(formats, name, rows_lib.text_of(split), length, **(FIELDS[name] | fields))
   rows = form.rows(key)
   if not len(rows):  # no chunk is left: the pipeline refuses it
     none = np.zeros((0, length), np.int32)
-    return {'input_ids': none, 'pack_ids': none, 'pair_labels': none[:, 0]}, form
+    return {'input_ids': none, 'segment_ids': none, 'pair_labels': none[:, 0]}, form
   spans = form.spans(key, rows, np.arange(len(rows)))
   features = rows_lib.assemble(spans, len(rows), length, split.gather, SPECIAL, form.packed)
-  data.check_ids({k: x for k, x in features.items() if k in ('pack_ids', 'position_ids')}, 0, name)
+  data.check_ids(
+    {k: x for k, x in features.items() if k in ('segment_ids', 'position_ids')}, 0, name
+  )
   return features, form
 
 
 def _tokens(features):
   """The rows without padding, as lists."""
-  return [row[pack > 0].tolist() for row, pack in zip(features['input_ids'], features['pack_ids'])]
+  return [
+    row[pack > 0].tolist() for row, pack in zip(features['input_ids'], features['segment_ids'])
+  ]
 
 
 def _cut(sentence, capacity):
@@ -110,8 +116,9 @@ def test_full_sentences_are_packed_greedily_over_document_borders(
   assert _tokens(features) == _full_sentences_literally(
     _documents(lengths), length, document_separator, sentence_separators
   )
-  assert (features['segment_ids'] == 0).all() and set(np.unique(features['pack_ids'])) <= {0, 1}
-  assert ((features['input_ids'] == 0) == (features['pack_ids'] == 0)).all()
+  assert (features['token_type_ids'] == 0).all()
+  assert set(np.unique(features['segment_ids'])) <= {0, 1}
+  assert ((features['input_ids'] == 0) == (features['segment_ids'] == 0)).all()
 
 
 # --- doc sentences ---
@@ -144,7 +151,7 @@ def test_doc_sentences_never_cross_documents_and_pack_their_ends(
   assert _tokens(features) == [[t for segment in row for t in segment] for row in expected]
   for row, segments in enumerate(expected):
     used = sum(map(len, segments))
-    assert features['pack_ids'][row, :used].tolist() == [
+    assert features['segment_ids'][row, :used].tolist() == [
       i + 1 for i, segment in enumerate(segments) for _ in segment
     ]
     assert features['position_ids'][row, :used].tolist() == [
@@ -188,7 +195,7 @@ def _truncate_literally(a, b, limit, first):
   return a, b
 
 
-def _segment_pairs_literally(documents, length, short_rate, negative_rate, negatives):
+def _segment_pairs_literally(documents, length, short_rate, negative_rate):
   """create_pretraining_data.py's walk, with the format's draws (each document visit, and each chunk
   by its first sentence).
   """
@@ -208,22 +215,10 @@ def _segment_pairs_literally(documents, length, short_rate, negative_rate, negat
         a = [t for s in chunk[:a_end] for t in s]
         random = len(chunk) == 1 or _draw(hashing.COIN, first) < hashing.threshold(negative_rate)
         if random:
-          other, end = documents[_other_document(first, d, len(documents))], None
-          begin = i - len(chunk) + 1
-          elsewhere = [
-            s for s in range(len(document)) if s not in range(begin, begin + max(len(chunk), 2))
-          ]
-          within = negatives == 'same_document' and bool(elsewhere)
-          if within:
-            other = document
-          else:
-            elsewhere = range(len(other))
+          other = documents[_other_document(first, d, len(documents))]
           draw = np.array([_draw(hashing.SENTENCE, first)])
-          start = elsewhere[int(hashing.below(draw, len(elsewhere))[0])]
-          if within and start < begin:
-            end = begin
           b = []
-          for sentence in other[start:end]:
+          for sentence in other[int(hashing.below(draw, len(other))[0]) :]:
             b += sentence
             if len(b) >= target - len(a):
               break
@@ -237,18 +232,15 @@ def _segment_pairs_literally(documents, length, short_rate, negative_rate, negat
 
 
 @some
-@example([[1, 1, 1, 1]], 7, 0.0, 1.0, 'documents')  # the other document is the only one
+@example([[1, 1, 1, 1]], 7, 0.0, 1.0)  # the other document is the only one
 @given(
   documents_of_lengths,
   st.integers(5, 24),
   st.sampled_from([0.0, 0.3, 1.0]),
   st.sampled_from([0.0, 0.5, 1.0]),
-  st.sampled_from(['documents', 'same_document']),
 )
-def test_segment_pairs_are_those_of_the_literal_walk(
-  lengths, length, short_rate, negative_rate, negatives
-):
-  fields = dict(short_rate=short_rate, negative_rate=negative_rate, negatives=negatives)
+def test_segment_pairs_are_those_of_the_literal_walk(lengths, length, short_rate, negative_rate):
+  fields = dict(short_rate=short_rate, negative_rate=negative_rate)
   features, _ = _batch(lengths, length, 'segment_pairs', **fields)
   expected = _segment_pairs_literally(_documents(lengths), length, **fields)
   assert _tokens(features) == [[CLS, *a, SEP, *b, SEP] for a, b, _ in expected]
@@ -256,7 +248,7 @@ def test_segment_pairs_are_those_of_the_literal_walk(
   for row, (a, b, _) in enumerate(expected):
     used = len(a) + len(b) + 3
     segments = [0] * (len(a) + 2) + [1] * (len(b) + 1) + [0] * (length - used)
-    assert features['segment_ids'][row].tolist() == segments
+    assert features['token_type_ids'][row].tolist() == segments
     assert a and b and used <= length
 
 
@@ -372,10 +364,10 @@ def test_truncated_lengths_are_those_of_the_loop():
   for limit in range(2, 16):
     a, b = (x.reshape(-1) for x in np.mgrid[1:30, 1:30])
     kept = np.stack(pairs.truncated_lengths(a, b, limit), -1)
-    for (x, y), found in zip(zip(a.tolist(), b.tolist()), kept.tolist()):
+    for (x, y), sizes in zip(zip(a.tolist(), b.tolist()), kept.tolist()):
       while x + y > limit:
         x, y = (x - 1, y) if x > y else (x, y - 1)
-      assert found == [x, y]
+      assert sizes == [x, y]
 
 
 def test_tokens_are_lost_at_the_front_binomially():
@@ -426,7 +418,7 @@ np.cumsum(draw.integers(3, 38, sentences, dtype=np.int16), out=starts[1:])
 borders = np.append(np.arange(documents, dtype=np.int64) * (sentences // documents), sentences)
 began = time.perf_counter()
 text = rows.text_of(type('Split', (), dict(sentence_starts=starts, document_starts=borders)))
-rows = formats.BY_NAME[name](text, 128, **fields).rows(hashing.new_key(0))
+rows = call_part(formats, name, text, 128, **fields).rows(hashing.new_key(0))
 kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(len(rows), time.perf_counter() - began, kilobytes / 2**20)
 """

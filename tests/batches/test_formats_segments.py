@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertzoo_jax import parts
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.batches.formats import pairs
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
 from bertzoo_jax.corpus import corpus
-from configs import parts
 from tests.batches import test_formats
 
 CLS, SEP, KEY, SPECIAL = test_formats.CLS, test_formats.SEP, test_formats.KEY, test_formats.SPECIAL
@@ -161,7 +161,7 @@ def test_adjacent_segments_are_those_of_the_literal_loop(lengths, length, single
   rows = _tokens(features)
   assert rows == _adjacent_literally(_documents(lengths), length, single_rate, short_rate)
   assert not form.has_pairs and form.every_epoch
-  for row, segments in zip(rows, features['segment_ids']):
+  for row, segments in zip(rows, features['token_type_ids']):
     a, b = _halves(row)
     second = len(row) - len(a) - 2
     assert segments[: len(row)].tolist() == [0] * (len(a) + 2) + [1] * second

@@ -5,9 +5,9 @@ in test_masking_properties.py.
 import numpy as np
 import pytest
 
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
-from configs import parts
 from tests.batches import masking_rows
 from tests.batches.masking_rows import SPECIAL
 from tests.batches.masking_rows import V

@@ -5,9 +5,9 @@ from the right end.
 import numpy as np
 import pytest
 
+from bertzoo_jax import parts
 from bertzoo_jax.batches import masking
 from bertzoo_jax.common import errors
-from configs import parts
 from tests.batches import masking_rows
 from tests.batches.masking_rows import SPECIAL
 
@@ -161,10 +161,10 @@ def test_more_predictions_than_tokens_are_refused():
 
 def test_in_order_predicts_all_text_and_each_token_sees_those_before_it():
   features, keys = _lane(20)
-  features['pack_ids'][5, 40:] = 0
+  features['segment_ids'][5, 40:] = 0
   out = masking_rows.run(masking.in_order(LENGTH, CORPUS), features, keys)
   found, order = masking_rows.chosen(out), out['order']
   frame = np.isin(features['input_ids'], [SPECIAL['sep'], SPECIAL['cls']])
-  np.testing.assert_array_equal(found, (features['pack_ids'] > 0) & ~frame)
+  np.testing.assert_array_equal(found, (features['segment_ids'] > 0) & ~frame)
   sees = order[:, None] < order[:, :, None]  # of predictions
   np.testing.assert_array_equal(sees, np.broadcast_to(np.tri(LENGTH, k=-1, dtype=bool), sees.shape))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from configs import parts
+from bertzoo_jax import parts
 from tests.batches import masking_reference as reference
 from tests.batches import masking_rows
 from tests.batches.masking_rows import SPECIAL
@@ -83,7 +83,7 @@ def test_tokens_are_conserved_and_predictions_fit_the_row(name, rows, seed, long
   features, keys = masking_rows.layout(rows, LENGTH, seed, long=long, direction=True)
   mask = _build(name)
   out = masking_rows.run(mask, features, keys)
-  before, ids, pack = features['input_ids'], out['input_ids'], features['pack_ids']
+  before, ids, pack = features['input_ids'], out['input_ids'], features['segment_ids']
   positions, targets, weights = (out[f'masked_{k}'] for k in ('positions', 'targets', 'weights'))
   types = dict(positions=np.int32, targets=np.int32, weights=np.float32)
   shapes = {

@@ -5,10 +5,10 @@ borders of spans.
 import numpy as np
 import pytest
 
+from bertzoo_jax import parts
 from bertzoo_jax.batches.masking import corruption
 from bertzoo_jax.common import errors
 from bertzoo_jax.words import similar
-from configs import parts
 from tests.batches import masking_reference as reference
 from tests.batches import masking_rows
 from tests.batches.masking_rows import SPECIAL

@@ -5,7 +5,7 @@ position.
 import numpy as np
 import pytest
 
-from configs import parts
+from bertzoo_jax import parts
 from tests.batches import masking_reference as reference
 from tests.batches import masking_rows
 
@@ -121,9 +121,9 @@ def test_permutation_targets_are_the_spans_of_each_block_and_then_single_tokens(
 )
 def test_nothing_crosses_the_border_of_a_piece_even_without_a_special_token_there(section, define):
   features, keys = masking_rows.some_layout(150, LENGTH, 4, long=0.7)
-  features['pack_ids'] = np.where(features['pack_ids'] > 0, 1 + np.arange(LENGTH) // 9, 0).astype(
-    np.int32
-  )
+  features['segment_ids'] = np.where(
+    features['segment_ids'] > 0, 1 + np.arange(LENGTH) // 9, 0
+  ).astype(np.int32)
   found = masking_rows.chosen(
     masking_rows.run(masking_rows.build(section, LENGTH, CORPUS), features, keys)
   )

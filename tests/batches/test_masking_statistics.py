@@ -5,9 +5,9 @@ shares.
 import numpy as np
 import pytest
 
+from bertzoo_jax import parts
 from bertzoo_jax.batches.masking import contract
 from bertzoo_jax.common import hashing
-from configs import parts
 from tests.batches import masking_reference as reference
 from tests.batches import masking_rows
 

@@ -9,15 +9,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from small_networks import with_targets
 
+from bertzoo_jax import parts
+from bertzoo_jax.batches import formats
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.batches import rows as rows_lib
-from bertzoo_jax.batches.formats import memory
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
 from bertzoo_jax.corpus import corpus
 from bertzoo_jax.words import word_marks
-from configs import parts
 from tests.batches import test_formats
+from tests.found import call_part
 
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4, eod=5)
 KEY = hashing.new_key(4)
@@ -32,7 +33,7 @@ def _make(lengths, batch_size=4, length=24, reuse_length=8, special=SPECIAL, **f
   """
   split = test_formats._split(lengths, special)
   fields = dict(reuse_length=reuse_length, both_directions=True, random_rate=0.5) | fields
-  form = memory.memory_segments(rows_lib.text_of(split), length, **fields)
+  form = call_part(formats, 'memory_segments', rows_lib.text_of(split), length, **fields)
   form = form.in_lanes(batch_size, 'eod' in special)
   rows = form.rows(KEY)
   words = np.array([0, *[word_marks.CONTINUES_WORD] * 2], np.int32)  # of three tokens
@@ -82,7 +83,7 @@ def test_a_goes_on_from_the_reused_part_and_a_true_b_from_a_at_the_end_of_a_sent
   features, _, stream, borders = _make(lengths, random_rate=0.0)
   cuts = set(borders)
   for ids, segments, direction in zip(
-    features['input_ids'], features['segment_ids'], features['direction']
+    features['input_ids'], features['token_type_ids'], features['direction']
   ):
     text, edge = (stream[::-1], {len(stream) - c for c in cuts}) if direction else (stream, cuts)
     where = {tuple(text[i : i + 5]): i for i in range(len(text))}
@@ -103,7 +104,7 @@ def test_a_random_b_is_a_run_from_the_start_of_a_sentence_in_the_same_lane():
   features, _, stream, borders = _make([[5] * 30] * 8, random_rate=1.0)
   half, seen = len(stream) // 2, 0
   for row, (ids, segments, direction) in enumerate(
-    zip(features['input_ids'], features['segment_ids'], features['direction'])
+    zip(features['input_ids'], features['token_type_ids'], features['direction'])
   ):
     text, edge = (
       (stream[::-1], {len(stream) - c for c in borders}) if direction else (stream, set(borders))
@@ -128,7 +129,7 @@ def test_a_pair_is_labelled_1_where_its_b_is_random_as_it_is_in_half_of_the_rows
   features = _make(lengths, both_directions=False)[0]
   near = 0
   for ids, segments, label in zip(
-    features['input_ids'], features['segment_ids'], features['pair_labels']
+    features['input_ids'], features['token_type_ids'], features['pair_labels']
   ):
     _, a, b = _parts(ids, segments, 8)
     assert label or 0 < b[0] - a[0] <= 13, 'A and B have 13 places together'
@@ -140,7 +141,7 @@ def test_a_pair_is_labelled_1_where_its_b_is_random_as_it_is_in_half_of_the_rows
 def test_marks_go_with_their_tokens_and_no_word_goes_on_over_the_border_of_a_run(both):
   features, _, _, _ = _make([[5] * 30] * 8, both_directions=both)
   for ids, marks, segments, direction in zip(
-    features['input_ids'], features['units'], features['segment_ids'], features['direction']
+    features['input_ids'], features['units'], features['token_type_ids'], features['direction']
   ):
     b = int(np.flatnonzero(segments)[0])
     runs = slice(0, 8), slice(8, b - 1), slice(b, len(ids) - 2)

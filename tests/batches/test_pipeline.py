@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from small_networks import with_targets
 
+from bertzoo_jax import parts
 from bertzoo_jax.batches import epochs
 from bertzoo_jax.batches import masking as maskings
 from bertzoo_jax.batches import pipeline
@@ -19,8 +20,8 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import corpus
 from bertzoo_jax.corpus import splits
 from configs import bert
-from configs import parts
 from tests.batches import masking_rows
+from tests.found import call_part
 
 V, SPECIAL = 200, dict(pad=0, unk=1, cls=2, sep=3, mask=4)
 MASKING = dict(
@@ -35,8 +36,8 @@ MASKING = dict(
 )
 HOW = dict(masking=MASKING, length=32, batch_size=8, seed=0)
 FORMATS = {
-  c.__name__: dict(c(**{parts.memory_segments: {'reuse_length': 8}}.get(c, {})))
-  for c in parts.SECTIONS['format']
+  name: dict(parts.section(x, **({'reuse_length': 8} if name == 'memory_segments' else {})))
+  for name, x in parts.SECTIONS['format'].items()
 }
 
 
@@ -272,7 +273,7 @@ def test_evaluation_covers_the_held_out_rows_once_with_fixed_masks():
   tokens = np.concatenate([with_targets(b) for b in batches])[:n]
   # in the order of the text, nothing lost
   assert tokens[tokens >= 5].tolist() == _text(9, seed=1)[0].tolist()
-  real = np.concatenate([b['pack_ids'] for b in batches]).sum(1)
+  real = np.concatenate([b['segment_ids'] for b in batches]).sum(1)
   # what is counted by tokens counts no filler, whose masks nobody fills
   assert (real[:n] > 0).all() and not real[n:].any()
   halves = [
@@ -299,7 +300,9 @@ def test_held_out_rows_predict_text_only_whatever_a_masking_takes(name):
   pipe = _build(name, changes, split='held_out')
   features, keys = pipe._source.rows(0, np.arange(8) % pipe.rows_per_epoch, shuffled=False)
   fields = MASKING | changes
-  mask = maskings.BY_NAME[fields.pop('name')](32, corpus.in_memory(*_text(), V, SPECIAL), **fields)
+  mask = call_part(
+    maskings, fields.pop('name'), 32, corpus.in_memory(*_text(), V, SPECIAL), **fields
+  )
   wished = masking_rows.run(mask, features, keys)  # as in training
   here = next(iter(pipe.evaluation_batches(1000)))
   text = ~np.isin(features['input_ids'], [i for role, i in SPECIAL.items() if role != 'unk'])
@@ -339,7 +342,7 @@ def test_evaluation_of_pairs_has_each_row_once_and_padding_behind_the_last(size)
   pipe = _build('segment_pairs', split='held_out', batch_size=size)
   n, batches = pipe.rows_per_epoch, list(pipe.evaluation_batches(1000))
   assert n % 8 and n < 64 and len(batches) == -(-n // size)
-  real = np.concatenate([b['pack_ids'] for b in batches]).any(axis=1)
+  real = np.concatenate([b['segment_ids'] for b in batches]).any(axis=1)
   assert real.tolist() == [i < n for i in range(len(real))]
 
 

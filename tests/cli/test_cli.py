@@ -193,7 +193,8 @@ def test_a_command_without_a_config_speaks_of_none():
 def test_an_error_inside_a_config_file_is_one_sentence_with_its_file_and_line(
   body, words, tmp_path
 ):
-  head = 'from configs import bert, parts\n\ndef get_config(argument):\n'
+  head = 'from bertzoo_jax.configs import bert; from bertzoo_jax import parts\n\n'
+  head += 'def get_config(argument):\n'
   (tmp_path / 'mine.py').write_text(f'{head}{body}\n')
   done = _small('--config=mine.py:tiny', cwd=tmp_path)
   assert done.returncode == 2 and done.stderr.count('\n') == 1, done.stderr

@@ -11,7 +11,8 @@ from bertzoo_jax.common import errors
 from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[2]
-OWN = 'from {} import bert\n\ndef get_config(argument="tiny"):\n  return bert.get_config(argument)'
+OWN = 'from bertzoo_jax.configs import bert\n\n'
+OWN += 'def get_config(argument="tiny"):\n  return bert.get_config(argument)'
 
 
 @pytest.mark.parametrize(
@@ -33,9 +34,8 @@ def test_a_shipped_config_is_one_module_and_a_file_of_ones_own_is_none(
 ):
   monkeypatch.chdir(tmp_path)
   pathlib.Path('there').symlink_to(ROOT)
-  pathlib.Path('configs.py').write_text(OWN.format('bertzoo_jax.configs'))
-  for file in ('package.py', 'bert.py'):
-    pathlib.Path(file).write_text(OWN.format('configs'))
+  for file in ('configs.py', 'package.py', 'bert.py'):
+    pathlib.Path(file).write_text(OWN)
   asked = []
   module = importlib.import_module(f'bertzoo_jax.configs.{name or "bert"}')
   kept = module.get_config
@@ -58,7 +58,7 @@ def test_a_shipped_config_is_one_module_and_a_file_of_ones_own_is_none(
     ('configs/bert.py:tiny', 'no config file configs/bert.py. Did you mean --config bert:tiny?'),
     ('bert.py', 'Did you mean --config bert?'),
     ('nummber.py:tiny', 'no config file nummber.py. Did you mean --config number.py:tiny?'),
-    ('../configs/parts', 'there is no shipped config'),
+    ('../configs/arguments', 'there is no shipped config'),
     ('folder.py', 'no config file folder.py. --config is FILE.py:SIZE, or a shipped one: albert,'),
     ('', 'or a shipped one: albert, babylm'),
     (
@@ -100,7 +100,7 @@ def test_an_address_without_a_config_is_told_what_it_is_near_to(
 
 
 # What a stranger's folder may hold; each says that it ran.
-FILES = ('bert.py', 'configs/__init__.py', 'configs/bert.py', 'configs/parts.py', 'parts.py')
+FILES = ('bert.py', 'configs/__init__.py', 'configs/bert.py', 'arguments.py')
 
 
 @pytest.mark.parametrize('address, runs', [('bert:tiny', ()), ('bert.py:tiny', ('bert.py',))])
@@ -113,32 +113,6 @@ def test_nothing_of_the_current_folder_runs_that_the_user_did_not_name(address, 
   assert done.stdout == ''.join(f'{file} runs\n' for file in runs) and done.returncode == 2
   told = 'no function get_config' if runs else 'a: no file'
   assert told in done.stderr, done.stderr
-
-
-SAME = """
-import importlib, sys
-for name in sys.argv[1:]:
-  assert importlib.import_module(name) is importlib.import_module(f'bertzoo_jax.{name}'), name
-from configs import bert, parts
-from configs.tables.electra_table5 import BERT_MASKS
-assert bert.parts is parts and parts.__spec__.name == parts.__name__ == 'bertzoo_jax.configs.parts'
-"""
-
-
-@pytest.mark.parametrize(
-  'first', ['configs', 'configs.bert', 'configs.tasks.glue', 'bertzoo_jax.configs.bert']
-)
-@pytest.mark.parametrize('inside', [True, False])
-def test_both_names_of_the_configs_of_a_clone_mean_the_same_modules(first, inside, tmp_path):
-  """Also where only the package is found, as after pip install -e."""
-  found = str(ROOT)
-  if not inside:
-    (tmp_path / 'bertzoo_jax').symlink_to(ROOT / 'bertzoo_jax')
-    found = str(tmp_path)
-  program = f'import {first}\n' if inside else f'import bertzoo_jax.configs\nimport {first}\n'
-  names = ['configs', 'configs.parts', 'configs.tables', 'configs.tasks.glue']
-  environment = commands.environment(PYTHONPATH=found)
-  commands.run('-c', program + SAME, *names, cwd=tmp_path, env=environment, check=True)
 
 
 def test_a_package_configs_of_ones_own_stays_it(tmp_path):

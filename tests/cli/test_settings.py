@@ -6,9 +6,9 @@ import pathlib
 import ml_collections
 import pytest
 
+from bertzoo_jax import parts
 from bertzoo_jax.cli import settings
 from bertzoo_jax.common import errors
-from configs import parts
 from tests.cli import forked
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -1,6 +1,5 @@
 """Phases, the argument of a config file, and the fields of science."""
 
-import inspect
 import itertools
 import json
 import re
@@ -8,16 +7,15 @@ import re
 import ml_collections
 import pytest
 
+from bertzoo_jax import parts
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.runs import workdir
+from configs import arguments
 from configs import babylm
 from configs import bert
 from configs import bert_wwm
-from configs import electra
 from configs import ernie
-from configs import parts
-from configs.tasks import parts as task_parts
 
 
 def _config(**fields):
@@ -100,8 +98,8 @@ def test_an_argument_swaps_sections_and_scales_steps():
 def test_a_swapped_encoder_keeps_the_sizes_and_the_dropout_of_the_one_before():
   before, after = (bert.get_config(f'tiny{swap}').encoder for swap in ('', ',encoder=disentangled'))
   assert after.name == 'disentangled' and after.buckets == 256
-  assert {key: after[key] for key in parts.SIZES_OF_ENCODERS} == {
-    key: before[key] for key in parts.SIZES_OF_ENCODERS
+  assert {key: after[key] for key in arguments.SIZES_OF_ENCODERS} == {
+    key: before[key] for key in arguments.SIZES_OF_ENCODERS
   }
   assert bert.get_config('tiny,encoder=two_stream').encoder.hidden_size == 128
 
@@ -115,7 +113,7 @@ def test_steps_scale_whatever_stands_beside_them():
     (500, {'schedule.warmup': 100}),
     (500, {'schedule': parts.linear_jump(warmup=50)}),
   )
-  parts._scale(config, '100')
+  arguments._scale(config, '100')
   assert config.phases[0] == (50, {'schedule.warmup': 10})
   assert config.phases[1][1]['schedule'].warmup == 5
   short = babylm.get_config('strict_small,steps=400')
@@ -141,10 +139,6 @@ def test_a_phase_may_give_a_list_for_a_tuple():
 def test_a_misspelt_argument_says_what_was_meant(argument, words):
   with pytest.raises(ValueError, match=words):
     bert.get_config(argument)
-
-
-def test_the_fields_of_an_experiment_are_those_of_its_constructor():
-  assert set(configuration.FIELDS) == set(inspect.signature(parts.experiment).parameters)
 
 
 def test_text_of_another_kind_of_tokenizer_is_refused_with_its_name():
@@ -187,23 +181,6 @@ def test_each_field_that_is_not_machinery_is_refused_by_its_key_when_it_changes_
         workdir.check_same_run(tmp_path, changed, 'hash')
 
 
-@pytest.mark.parametrize('optimizer', [parts.adamw, parts.adamw_uncorrected, parts.lamb])
-def test_a_run_of_the_first_version_that_is_read_resumes_with_the_fields_added_since(
-  tmp_path, optimizer
-):
-  config = _config(optimizer=optimizer())
-  stored = json.loads(configuration.to_json(config))
-  stored.pop('batch_tokens')
-  del stored['optimizer']['rates'], stored['optimizer']['clip_groups']
-  (tmp_path / 'config.json').write_text(json.dumps(stored))
-  workdir.check_same_run(tmp_path, config, 'hash')
-  changed = _config(optimizer=optimizer(rates=((r'^encoder/', 0.5),)))
-  again = configuration.from_json(configuration.to_json(changed))
-  assert not configuration.differences(configuration.flatten(changed), configuration.flatten(again))
-  with pytest.raises(errors.UserError, match='optimizer.rates'):
-    workdir.check_same_run(tmp_path, changed, 'hash')
-
-
 def test_the_published_recipes_hold_the_papers_values():
   config = bert.get_config('base')
   assert (config.batch_size, configuration.total_steps(config)) == (256, 1_000_000)
@@ -231,20 +208,3 @@ def test_the_chinese_recipes_have_a_batch_per_phase():
     (p.order, p.examples == p.first_example) for p in configuration.phases(ernie.get_config('base'))
   ]
   assert orders == [(0, True)] * 3
-
-
-def test_a_section_of_a_phase_of_an_earlier_version_gets_the_fields_that_were_added():
-  config = electra.get_config('tiny_two_stage')
-  stored = json.loads(configuration.to_json(config))
-  del stored['phases'][1][1]['objective']['head']
-  again = configuration.from_json(json.dumps(stored))
-  assert configuration.differences(*map(configuration.flatten, (config, again))) == []
-
-
-@pytest.mark.parametrize('kind', ['classification', 'regression', 'multilabel'])
-def test_a_fine_tuned_run_of_an_earlier_version_has_the_section_that_was_added(kind):
-  section = getattr(task_parts, kind)()
-  stored = dict(phases=[[1, {}]], objective={**section.to_dict()})
-  del stored['objective']['sift']
-  again = configuration.from_json(json.dumps(stored)).objective
-  assert again.to_dict() == section.to_dict() and again.sift.weight == 0

@@ -79,9 +79,9 @@ def remote(monkeypatch, tmp_path):
 
 
 def test_the_text_of_a_data_set_is_that_of_its_files(folder):
-  found = finding.find(f'2*hf:{folder}:train#text')
-  assert documents(found) == documents(finding.find(f'2*{folder}/books/*#text'))
-  assert found.facts() | {'source': ''} == finding.find(f'2*{folder}/books/*').facts() | {
+  found = finding.find(f'hf:{folder}:train#text')
+  assert documents(found) == documents(finding.find(f'{folder}/books/*#text'))
+  assert found.facts() | {'source': ''} == finding.find(f'{folder}/books/*').facts() | {
     'source': '',
     'data': {'name': str(folder), 'config': 'books', 'split': 'train', 'revision': ''},
   }
@@ -120,7 +120,6 @@ def test_a_data_set_of_the_hub_is_read_at_the_commit_that_the_manifest_records(r
     source='hf:owner/name/part@v2:train#text',
     files=2,
     bytes=116,
-    weight=1.0,
     digest=found.facts()['digest'],
     data=dict(name='owner/name', config='plain', split='train', revision=SHA),
   )

@@ -7,17 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertzoo_jax import assembly
+from bertzoo_jax import parts
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import moving
 from bertzoo_jax.corpus import corpus as corpora
+from bertzoo_jax.experiment import build
+from bertzoo_jax.experiment import resolve
 from bertzoo_jax.parts import ranges
 from bertzoo_jax.training import step as steps
 from configs import bert
 from configs import electra
-from configs import parts
 from configs import xlnet
 
 RATE = ('masking.rate', 0.4, 0.1, 2, 10, 'linear')
@@ -65,7 +66,7 @@ def test_the_batches_of_a_moving_rate_are_those_of_each_rate_alone(corpus):
       fixed.masking.rate, fixed.moving = rate, ()
       alone = pipeline.of_phase(corpus, type(phase)(**{**vars(phase), 'config': fixed})).batch(step)
       # BERT's rate counts the tokens of the row with its special ones
-      excess_B = batch['masked_weights'].sum(1) - rate * (batch['pack_ids'] > 0).sum(1)
+      excess_B = batch['masked_weights'].sum(1) - rate * (batch['segment_ids'] > 0).sum(1)
       assert np.abs(excess_B).max() <= 1, 'tokens more or less than the rate asks of a row'
       many = alone['masked_positions'].shape[1]
       assert batch['masked_positions'].shape[1] == line.num_predictions >= many
@@ -92,8 +93,8 @@ def test_hosts_share_a_moving_batch_and_held_out_rows_do_not_move(corpus):
 
 
 def test_a_moving_weight_is_that_of_the_step_in_the_compiled_step(corpus):
-  run = assembly.resolve(config(('objective.pair_weight', 0.0, 2.0, 0, 4, 'linear')))
-  network = run.network(run.phases[0], corpus.vocab_size)
+  run = resolve.run(config(('objective.pair_weight', 0.0, 2.0, 0, 4, 'linear')))
+  network = build.network(run, run.phases[0], corpus.vocab_size)
   how = dict(seed=0, objective_at=network.objective_at)
   step = jax.jit(steps.make_train_step(network.objective, network.tx, network.schedule, **how))
   state = jax.jit(lambda: steps.init(network.objective, network.tx, 0, 4))()
@@ -168,15 +169,9 @@ def test_a_phase_without_a_moving_field_is_named():
 def test_a_number_moves_only_within_one_network(system, field, own, fits):
   made = system.get_config('tiny')
   made.objective[field], made.moving = own, ((f'objective.{field}', 0.5, 1.0, 0, 9, 'linear'),)
-  run = assembly.resolve(made)
+  run = resolve.run(made)
   if fits:
-    assert run.network(run.phases[0], 99).objective_at is not None
+    assert build.network(run, run.phases[0], 99).objective_at is not None
     return
   with pytest.raises(errors.UserError, match=f'objective.{field}, whose values make different'):
-    run.network(run.phases[0], 99)
-
-
-def test_a_config_of_an_earlier_run_has_no_moves():
-  made = config()
-  text = configuration.to_json(made).replace('"moving": [],\n', '')
-  assert configuration.from_json(text).moving == ()
+    build.network(run, run.phases[0], 99)

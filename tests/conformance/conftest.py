@@ -1,5 +1,5 @@
-"""Encoders and objectives that the conformance tests hold to their protocols: those of the package,
-those of tests/outside, and those of configs given by hand:
+"""Parts of every axis and kinds of task that the conformance tests hold to their protocols: those
+of the package, those of tests/outside, and those of configs given by hand:
 
     python -m pytest tests/conformance --config my/config.py:tiny
 """
@@ -11,10 +11,11 @@ import pathlib
 import pytest
 import small_networks as small
 
+from bertzoo_jax import parts
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.objectives import generator
-from configs import parts
-from tests import found
+from tests import found as systems
+from tests import tuned
 
 
 def pytest_addoption(parser):
@@ -22,20 +23,31 @@ def pytest_addoption(parser):
     '--config',
     action='append',
     metavar='FILE.py[:SIZE]',
-    help='A config whose encoder and objective are tested, and no others.',
+    help='A config whose parts, or kind of task, are tested, and no others.',
   )
 
 
 def pytest_generate_tests(metafunc):
   given = metafunc.config.getoption('--config', None) or ()
-  by_hand = {address: _of_file(address) for address in given}
+  found = {address: _of_file(address) for address in given}
+  tasks = {address: config for address, config in found.items() if 'source' in config}
+  by_hand = {address: config for address, config in found.items() if address not in tasks}
   if 'encoder_of' in metafunc.fixturenames:
-    cases = {name: config.encoder for name, config in (by_hand or _encoders()).items()}
+    cases = by_hand if found else _encoders()
+    cases = {name: config.encoder for name, config in cases.items()}
     metafunc.parametrize('encoder_of', _marked(cases, _poorer), ids=list(cases), scope='module')
   if 'objective_of' in metafunc.fixturenames:
     cases = {name: (config.encoder, config.objective) for name, config in by_hand.items()}
-    cases = cases or _objectives()
+    cases = cases if found else _objectives()
     metafunc.parametrize('objective_of', _marked(cases, _shared), ids=list(cases), scope='module')
+  for axis in ('masking', 'format', 'schedule', 'optimizer'):
+    if f'{axis}_of' in metafunc.fixturenames:
+      cases = {name: config[axis] for name, config in by_hand.items()}
+      cases = cases if found else _parts(axis)
+      metafunc.parametrize(f'{axis}_of', list(cases.values()), ids=list(cases), scope='module')
+  if 'task_of' in metafunc.fixturenames:
+    cases = tasks if found else dict.fromkeys(tuned.KINDS)
+    metafunc.parametrize('task_of', list(cases.items()), ids=list(cases), scope='module')
 
 
 def _marked(cases, slow):
@@ -53,7 +65,21 @@ def _poorer(names):
 
 def _shared(names):
   """Other choices of an objective that stands there too: of configs, and all ways of sharing."""
-  return {name for name in names if name in found.SYSTEMS or ', shared ' in name}
+  return {name for name in names if name in systems.SYSTEMS or ', shared ' in name}
+
+
+def _parts(axis):
+  """{name: section with its usual values} of each part of an axis, and a masking from outside."""
+  needed = dict(learning_rate=1e-3, warmup=2) if axis == 'schedule' else {}
+  short = {  # for rows of few tokens and runs of few steps
+    'permutation': dict(num_predictions=4, block=8),
+    'memory_segments': dict(reuse_length=8),
+    'warmup_stable_decay': dict(decay=9),
+    'muon': dict(matrices=(('layers/.*kernel$', (-2,), (-1,)),)),
+  }
+  found = {n: getattr(parts, n)(**needed, **short.get(n, {})) for n in parts.SECTIONS[axis]}
+  outside = {'lettered': parts.part('tests.outside.lettered:lettered')}
+  return {**found, **outside} if axis == 'masking' else found
 
 
 def _of_file(address):
@@ -68,10 +94,10 @@ def _encoders():
   """{name: tiny config}: each encoder of the package, once per structure that a config gives it,
   and the encoders of tests/outside.
   """
-  tiny = [found.config(system, 'tiny') for system in found.SYSTEMS]
+  tiny = [systems.config(system, 'tiny') for system in systems.SYSTEMS]
   first = {_structure(c.encoder): c for c in reversed(tiny)}
   assert {c.encoder.name for c in first.values()} == set(encoders.BY_NAME)
-  outside = {name: importlib.import_module(name).get_config() for name in found.OUTSIDE}
+  outside = {name: importlib.import_module(name).get_config() for name in systems.OUTSIDE}
   return first | {name.split('.')[-1]: config for name, config in outside.items()}
 
 
@@ -93,10 +119,10 @@ def _objectives():
   values, objectives of configs with other choices and their encoders, and all ways of sharing.
   """
   known = parts.SECTIONS['objective']
-  cases = {f.__name__: (small.SECTIONS.get(f.__name__), f()) for f in known}
+  cases = {n: (small.SECTIONS.get(n), parts.section(x)) for n, x in known.items()}
   seen = {_structure(own) for _, own in cases.values()}
-  for system in found.SYSTEMS:
-    config = found.last_phase(found.config(system, 'tiny'))
+  for system in systems.SYSTEMS:
+    config = systems.last_phase(systems.config(system, 'tiny'))
     if _structure(config.objective) not in seen:
       cases[system] = config.encoder, config.objective
       seen.add(_structure(config.objective))

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_networks as small
-from jax.interpreters import partial_eval as pe
 
 from bertzoo_jax import objectives
 from bertzoo_jax.common import row_keys
@@ -22,6 +21,7 @@ from bertzoo_jax.model import protocol
 from bertzoo_jax.model import stack
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.parts import named
+from bertzoo_jax.training import cost
 from bertzoo_jax.training import sharding
 
 GIVEN = ('vocab_size', 'dtype', 'unroll', 'remat')
@@ -34,7 +34,7 @@ SAME = (
 SHORT = 8  # tokens per row where operations are counted: windows are wider
 
 # Features of a row, of which an encoder reads some.
-READ = ('input_ids', 'segment_ids', 'pack_ids')
+READ = ('input_ids', 'token_type_ids', 'segment_ids')
 
 
 @pytest.fixture(autouse=True)
@@ -106,9 +106,9 @@ def test_vectors_have_the_shape_and_the_type_that_are_promised_and_parameters_ar
 
 def test_padding_changes_no_token_and_is_finite(make, params):
   encoder, batch = make(), small.batch(rows=2)
-  n = int(batch['pack_ids'][1].sum())
+  n = int(batch['segment_ids'][1].sum())
   padded = run(encoder, params, rows(batch))
-  other_ids = np.where(batch['pack_ids'] == 0, 77, batch['input_ids'])
+  other_ids = np.where(batch['segment_ids'] == 0, 77, batch['input_ids'])
   other = run(encoder, params, {**rows(batch), 'input_ids': other_ids})
   alone = run(encoder, params, rows(batch, slice(1, 2), slice(n)))
   assert n < 24 and np.isfinite(padded).all()
@@ -118,7 +118,7 @@ def test_padding_changes_no_token_and_is_finite(make, params):
 
 def test_a_row_of_padding_alone_gives_finite_gradients(make, params):
   encoder, batch = make(), rows(small.batch())
-  batch['pack_ids'][1] = 0
+  batch['segment_ids'][1] = 0
   keys_B2 = row_keys.of_batch(jax.random.key(0), 4)
   loss = lambda p: jnp.sum(run(encoder, p, batch, keys_B2) ** 2)
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(jax.jit(jax.grad(loss))(params)))
@@ -128,10 +128,10 @@ def test_packed_segments_equal_the_same_segments_in_rows_of_their_own(make, para
   encoder, lengths = make(), (7, 12, 5)
   batch = rows(small.batch(rows=1))
   ends = np.cumsum([0, *lengths])
-  batch['segment_ids'] = np.arange(24, dtype=np.int32)[None] % max(1, encoder.type_vocab_size)
+  batch['token_type_ids'] = np.arange(24, dtype=np.int32)[None] % max(1, encoder.type_vocab_size)
   packs = np.repeat([1, 2, 3], lengths)[None].astype(np.int32)
   positions = np.concatenate([np.arange(n) for n in lengths])[None].astype(np.int32)
-  packed = run(encoder, params, {**batch, 'pack_ids': packs, 'position_ids': positions})[0]
+  packed = run(encoder, params, {**batch, 'segment_ids': packs, 'position_ids': positions})[0]
   alone = [run(encoder, params, rows(batch, tokens=slice(a, b)))[0] for a, b in zip(ends, ends[1:])]
   assert small.worst(packed, np.concatenate(alone)) < 1e-5
 
@@ -160,7 +160,7 @@ def test_no_vector_depends_on_a_later_token_where_it_can_hide_them(make, params)
   if not encoder.left_to_right:
     return
   batch = networks.from_left_to_right(rows(small.batch()))
-  batch['pack_ids'] = batch['pack_ids'] * np.where(np.arange(24) < 12, 1, 2)
+  batch['segment_ids'] = batch['segment_ids'] * np.where(np.arange(24) < 12, 1, 2)
   batch['masked_positions'] = batch['order']
   other = {**batch, 'input_ids': batch['input_ids'].copy()}
   other['input_ids'][:, 5] = 7
@@ -188,7 +188,7 @@ def test_the_vector_of_a_row_does_not_read_padding(make, params):
   hidden_BLD = run(encoder, params, rows(batch))
   row_BD = encoder.row_vectors(hidden_BLD, batch)
   assert row_BD.shape == (4, encoder.hidden_size)
-  padding = batch['pack_ids'][:, :, None] == 0
+  padding = batch['segment_ids'][:, :, None] == 0
   other = encoder.row_vectors(jnp.where(padding, 1e3, hidden_BLD), batch)
   assert small.worst(row_BD, other) == 0
 
@@ -203,58 +203,9 @@ def test_half_of_it_can_be_built(make):
   assert size(half) < size(whole)
 
 
-@pytest.mark.parametrize('predictions', [0, SHORT])
-def test_its_count_of_operations_is_that_of_its_products(make, predictions):
-  """All tokens are asked for: of fewer a decoder may count less than it computes."""
-  encoder = make()
-  told = encoder.flops(SHORT, predictions)
-  if told is None:
-    return
-
-  def apply(params, batch):
-    if not predictions:
-      return encoder.apply({'params': params}, batch)
-    return encoder.apply({'params': params}, batch, method='predictions').states_BPD
-
-  def of(rows):
-    batch = dict.fromkeys((*READ, 'masked_positions'), jnp.ones((rows, SHORT), jnp.int32))
-    return products(used(jax.make_jaxpr(apply)(shapes_of(encoder), batch)))
-
-  counted = of(2) - of(1)  # without what is computed once for a whole batch
-  assert abs(told / counted - 1) < 0.01, (told, counted)
-
-
-def used(closed):
-  """The program without operations that no result depends on."""
-  return pe.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))[0]
-
-
-def products(jaxpr) -> float:
-  """Operations of a program's matrix products. Those of a scan count once per turn. Products with
-  the highest precision only move rows by 0 and 1, and do not count.
-  """
-  total = 0.0
-  for eqn in jaxpr.eqns:
-    exact = jax.lax.Precision.HIGHEST in (eqn.params.get('precision') or ())
-    if eqn.primitive.name == 'dot_general' and not exact:
-      (contracted, _), _ = eqn.params['dimension_numbers']
-      of_one = np.prod([eqn.invars[0].aval.shape[axis] for axis in contracted])
-      total += 2.0 * np.prod(eqn.outvars[0].aval.shape) * of_one
-    times = eqn.params.get('length', 1) if eqn.primitive.name == 'scan' else 1
-    total += times * sum(map(products, _inner(eqn)))
-  return total
-
-
 def equations(jaxpr) -> int:
   """Operations of a program as it is written: a scan's once."""
-  return len(jaxpr.eqns) + sum(equations(inner) for eqn in jaxpr.eqns for inner in _inner(eqn))
-
-
-def _inner(eqn):
-  for value in jax.tree.leaves(list(eqn.params.values()), is_leaf=lambda x: hasattr(x, 'eqns')):
-    value = getattr(value, 'jaxpr', value)
-    if hasattr(value, 'eqns'):
-      yield value
+  return len(jaxpr.eqns) + sum(equations(inner) for eqn in jaxpr.eqns for inner in cost.inner(eqn))
 
 
 def test_dropout_follows_the_key_of_its_row_alone_and_is_off_without_keys(make, params):
@@ -294,7 +245,7 @@ def test_unrolling_and_recomputing_change_nothing_with_dropout_on(make, differen
 def test_recomputation_is_seen_in_the_program(make, params):
   def count(remat):
     loss = lambda p: jnp.sum(make(remat=remat).apply({'params': p}, rows(small.batch())))
-    return products(jax.make_jaxpr(jax.grad(loss))(params).jaxpr)
+    return cost.products(jax.make_jaxpr(jax.grad(loss))(params).jaxpr)
 
   counts = [count(remat) for remat in stack.REMAT]
   assert counts == sorted(counts) and counts[0] < counts[-1], counts

@@ -18,6 +18,8 @@ from bertzoo_jax.hf import weights
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.objectives import generator
 from bertzoo_jax.parts import named
+from bertzoo_jax.preflight.tpu import hlo
+from bertzoo_jax.training import cost
 from bertzoo_jax.training import optimizers
 from tests.outside import coupled
 
@@ -123,12 +125,12 @@ def test_a_row_of_padding_changes_neither_loss_nor_metrics(learned):
 def padding_is_silent(objective, params):
   """The last row of a batch is a copy, as `Pipeline.evaluation_batches` fills the last one."""
   batch = rows(objective)
-  batch['pack_ids'][-1], batch['masked_weights'][-1] = 0, 0
+  batch['segment_ids'][-1], batch['masked_weights'][-1] = 0, 0
   fewer = {name: x[:-1] for name, x in batch.items()}
   counted = [objective.normalizers(b) for b in (batch, fewer)]
   assert counted[0] == counted[1], 'a row of padding is counted by normalizers'
   other = {name: np.concatenate([x[:-1], x[:1]]) for name, x in batch.items()}
-  other['pack_ids'], other['masked_weights'] = batch['pack_ids'], batch['masked_weights']
+  other['segment_ids'], other['masked_weights'] = batch['segment_ids'], batch['masked_weights']
   one, two = (small.evaluate(objective, params, b, counted[0]) for b in (batch, other))
   assert small.worst(one, two) < 1e-6, 'a row of padding counts: weigh rows by networks.row_weights'
 
@@ -229,7 +231,7 @@ def test_an_objective_reads_the_features_it_says(learned):
   found = small.evaluate(objective, params, {name: batch[name] for name in reads})[0][0]
   assert found == (small.evaluate(objective, params, batch)[0][0])
   # An encoder without segments reads none.
-  for name in set(objective.reads) - {'segment_ids'}:
+  for name in set(objective.reads) - {'token_type_ids'}:
     with pytest.raises(KeyError):
       small.evaluate(objective, params, {k: v for k, v in batch.items() if k != name})
 
@@ -261,7 +263,7 @@ def test_a_batch_with_nothing_to_count_has_loss_0_and_no_gradient(learned):
   objective, params = learned
   batch = {**rows(objective), 'masked_weights': np.zeros((4, PREDICTIONS), np.float32)}
   if any(float(total) for total in objective.normalizers(batch).values()):
-    batch |= {'pack_ids': np.zeros((4, LENGTH), np.int32)}
+    batch |= {'segment_ids': np.zeros((4, LENGTH), np.int32)}
   (loss, _), gradients = small.evaluate(objective, params, batch)
   assert np.isfinite(loss) and all(np.isfinite(x).all() for x in jax.tree.leaves(gradients))
   if not any(float(total) for total in objective.normalizers(batch).values()):
@@ -291,6 +293,18 @@ def test_each_array_of_a_network_has_its_place_among_the_parameters(learned):
     assert any(path.startswith('encoder/') for path in places)
     trained |= set(places.values())
   assert len({network.name for network in objective.networks}) == len(objective.networks)
-  features = {name: x.shape for name, x in rows(objective).items()}
-  told = objective.flops(params, features)
-  assert told is None or told > 0
+
+
+def test_its_cost_is_that_of_the_compiled_gradient(learned):
+  objective, params = learned
+  batch = rows(objective)
+  rest = (
+    objective.normalizers(batch),
+    objective.carry(len(batch['input_ids'])),
+    jax.random.key(0),
+    True,
+  )
+  loss = lambda params: objective.loss(params, batch, *rest)[0]
+  compiled = jax.jit(jax.grad(loss)).lower(params).compile()
+  counted = hlo.read(compiled.as_text()).flops
+  assert cost.of_step(objective, params, batch) == pytest.approx(counted, rel=0.1)

@@ -356,13 +356,12 @@ def test_two_swapped_lines_of_the_vocabulary_are_found_at_open_and_by_verify(tmp
     corpus.open(tmp_path)
 
 
-def test_a_corpus_of_an_earlier_version_opens_and_says_what_is_not_checked(tmp_path):
+def test_a_corpus_without_checksums_of_its_tokenizer_is_refused(tmp_path):
   manifest = json.loads((write(tmp_path, SHARDS) / 'manifest.json').read_text())
   del manifest['tokenizer_sha256']
   (tmp_path / 'manifest.json').write_text(json.dumps(manifest))
-  with pytest.warns(UserWarning, match='no checksums of its tokenizer'):
+  with pytest.raises(errors.UserError, match='prepare the corpus again'):
     corpus.open(tmp_path)
-  corpus.verify(tmp_path)
 
 
 def test_a_corpus_that_may_only_be_read_is_verified_all_the_same(tmp_path, monkeypatch):

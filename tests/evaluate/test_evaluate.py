@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import small_networks as small
 
+from bertzoo_jax import parts
 from bertzoo_jax import prepare
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
@@ -22,7 +23,6 @@ from bertzoo_jax.evaluate import held_out
 from bertzoo_jax.evaluate import scores
 from bertzoo_jax.objectives import probe
 from bertzoo_jax.training import phase_run
-from configs import parts
 
 pytestmark = pytest.mark.filterwarnings('ignore:Split')  # few rows, of long sentences
 ROOT = pathlib.Path(__file__).parents[2]
@@ -281,22 +281,22 @@ def test_the_classifier_stands_last_where_a_network_reads_it_there(corpus):
   [before] = batches = rows(corpus, 'sop', 1)
   special = corpora.open(corpus).special
   after = scores._classifier_last({**before, 'order': before['input_ids']})
-  for r, real in enumerate((before['pack_ids'] > 0).sum(axis=1)):
+  for r, real in enumerate((before['segment_ids'] > 0).sum(axis=1)):
     row = before['input_ids'][r]
-    assert row[0] == special['cls'] and after['segment_ids'][r, real - 1] == 2
+    assert row[0] == special['cls'] and after['token_type_ids'][r, real - 1] == 2
     expected = np.concatenate([row[1:real], row[:1], row[real:]])
     np.testing.assert_array_equal(after['input_ids'][r], expected)
-    segments = after['segment_ids'][r, : real - 1]
-    np.testing.assert_array_equal(segments, before['segment_ids'][r, 1:real])
+    segments = after['token_type_ids'][r, : real - 1]
+    np.testing.assert_array_equal(segments, before['token_type_ids'][r, 1:real])
     chosen = before['masked_weights'][r] > 0
     now, once = (x['masked_positions'][r, chosen] for x in (after, before))
     np.testing.assert_array_equal(expected[now], row[once])
-  assert 'order' not in after and len(np.unique((before['pack_ids'] > 0).sum(axis=1))) > 1
+  assert 'order' not in after and len(np.unique((before['segment_ids'] > 0).sum(axis=1))) > 1
   objective = small.objective('memory_mlm', vocab_size=VOCAB)
   encoder, params = objective.networks[0].encoder, small.parameters(objective)
   found = scores.row_vectors(encoder, params, batches)
   hidden_BLD = np.asarray(encoder.apply({'params': params['encoder']}, after))
-  last = (before['pack_ids'] > 0).sum(axis=1) - 1
+  last = (before['segment_ids'] > 0).sum(axis=1) - 1
   np.testing.assert_allclose(found, hidden_BLD[np.arange(len(last)), last], atol=1e-5)
 
 

@@ -10,13 +10,13 @@ import pytest
 
 from bertzoo_jax import demo
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.evaluate import __main__ as command
 from bertzoo_jax.evaluate import gaps
 from bertzoo_jax.evaluate import scores
 from bertzoo_jax.objectives import networks
-from configs import parts
 from tests.evaluate import test_evaluate as made
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -10,6 +10,7 @@ import pytest
 import test_evaluate as evaluated
 
 from bertzoo_jax import export
+from bertzoo_jax import parts
 from bertzoo_jax import pretrained
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
@@ -19,7 +20,6 @@ from bertzoo_jax.evaluate import minimal_pairs
 from bertzoo_jax.evaluate import pair_files
 from bertzoo_jax.objectives import networks
 from configs import bert
-from configs import parts
 from configs import xlnet
 from tests.export import test_export as exports
 
@@ -232,7 +232,9 @@ def test_a_network_from_left_to_right_has_its_own_log_likelihood(make, tmp_path)
     at, place = np.arange(len(text)) + next_token, np.arange(len(row))
     ids = np.where(place > at[:, None], unk, row)  # what comes later has no effect
     segments = np.where(place == len(row) - 1, 0 if next_token else 2, 0) + 0 * ids
-    batch = dict(input_ids=ids, segment_ids=segments, pack_ids=1 + 0 * ids, order=place + 0 * ids)
+    batch = dict(
+      input_ids=ids, token_type_ids=segments, segment_ids=1 + 0 * ids, order=place + 0 * ids
+    )
     logits = np.asarray(logits_of(subject.params, batch, at))
     expected.append(np.asarray(jax.nn.log_softmax(logits))[np.arange(len(at)), row[at]].sum())
   np.testing.assert_allclose(likelihoods.of(subject, texts), expected, atol=2e-4)
@@ -383,7 +385,7 @@ def test_a_frame_is_that_of_the_runs_class(run):
   cls, sep, pad = (subject.special[name] for name in ('cls', 'sep', 'pad'))
   assert rows['input_ids'].tolist() == [[cls, 7, 8, sep, pad, pad]]
   assert text.tolist() == [[False, True, True, False, False, False]]
-  assert rows['pack_ids'].tolist() == [[1, 1, 1, 1, 0, 0]]
+  assert rows['segment_ids'].tolist() == [[1, 1, 1, 1, 0, 0]]
 
 
 def test_a_directory_without_a_vocabulary_head_is_refused(exported, monkeypatch):

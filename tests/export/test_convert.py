@@ -178,7 +178,7 @@ def compare(folder, name, *strangers):
   computed, batch = a.computes(encoder), verify.random_batch(words, LENGTH, 0, 0)
   ours = verify.our_logits(computed.encoder, params, batch)
   unread = (*computed.unread, *strangers)
-  rows = verify.compare_logits(ours, verify.logits(folder, a, batch), batch['pack_ids'], unread)
+  rows = verify.compare_logits(ours, verify.logits(folder, a, batch), batch['segment_ids'], unread)
   assert all(row.holds for row in rows), verify.table(rows)
 
 

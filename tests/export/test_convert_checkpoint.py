@@ -10,12 +10,12 @@ import pytest
 from bertzoo_jax import convert
 from bertzoo_jax import fill_mask
 from bertzoo_jax import hf
+from bertzoo_jax import parts
 from bertzoo_jax import pretrained
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import verify
-from configs import parts
 from tests.hf import directories
 
 torch = pytest.importorskip('torch')

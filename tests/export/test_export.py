@@ -19,6 +19,7 @@ from bertzoo_jax import export
 from bertzoo_jax import fill_mask
 from bertzoo_jax import hf
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
@@ -28,7 +29,6 @@ from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.parts import named as part_table
 from bertzoo_jax.runs import metrics
 from configs import bert
-from configs import parts
 from configs import roberta
 from tests import commands
 

@@ -11,13 +11,14 @@ import small_networks as small
 
 from bertzoo_jax import export
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax import pretrained
+from bertzoo_jax.hf import keys
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.pretrained import initial_weights
 from configs import bert
-from configs import parts
 from tests.export import test_export
 
 WIDE = 'objective=replaced_token,encoder=two_stream'
@@ -85,4 +86,5 @@ def test_every_network_that_the_package_trains_has_a_class_for_its_encoder():
       a = export.architectures.choose(name)
       held = export.hf_architecture.placed(a, flat)
       assert not any(export.hf_architecture.misfits(a, held)), (objective, encoder)
-      assert a.to_config(network.encoder, small.BERT_IDS, every.VOCAB)['architectures'] == [name]
+      content = keys.content(a, network.encoder, small.BERT_IDS, every.VOCAB)
+      assert content['architectures'] == [name]

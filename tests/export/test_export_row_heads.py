@@ -10,13 +10,13 @@ import small_networks as small
 
 from bertzoo_jax import export
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.pretrained import initial_weights
 from bertzoo_jax.runs import metrics
-from configs import parts
-from configs.tasks import parts as task_parts
+from tests.found import call_part
 
 transformers = pytest.importorskip('transformers', reason='parity needs transformers')
 torch = pytest.importorskip('torch', reason='parity needs torch')
@@ -43,7 +43,7 @@ RUNS = {  # family, tokenizer, encoder, objective
 
 def classes(encoder, head, labels):
   """The objective of rows with these classes."""
-  return objectives.BY_NAME['classification'](encoder, head=head, labels=labels, **RATES)
+  return call_part(objectives, 'classification', encoder, head=head, labels=labels, **RATES)
 
 
 def write(path, config, params):
@@ -73,10 +73,10 @@ def fine_tuned(path, name):
   family, section, encoder, objective = RUNS[name]
   tokenizer = tokenizers.train(section.to_dict(), lambda: iter(SAMPLE))
   tokenizer.save(path / 'tokenizer')
-  source = task_parts.table(files={'train': '/home/me/train.tsv'}, text_a='a')
+  source = parts.table(files={'train': '/home/me/train.tsv'}, text_a='a')
   made_config = config(
     *(f'{family}ForSequenceClassification', section, encoder, objective),
-    **dict(length=128, metrics=('matthews',), source=source, features=task_parts.texts()),
+    **dict(length=128, metrics=('matthews',), source=source, features=parts.texts()),
   )
   made = objectives.of(made_config, tokenizer.vocab_size)
   params = small.parameters(made, scale=0.2)

@@ -88,7 +88,7 @@ def test_a_grid_runs_every_point_with_every_seed_and_keeps_the_best_checkpoint(u
   assert [line['seeds'] for line in table] == [2, 2] and sum(line['chosen'] for line in table) == 1
   for line, rate in zip(table, (0.001, 0.003)):
     scores = [found[f'learning_rate={rate}+seed={s}']['score'] for s in (0, 1)]
-    assert line['best'] == max(scores) and line['lowest'] == min(scores)
+    assert line['best'] == max(scores) and line['worst'] == min(scores)
     assert line['median'] == np.median(scores)
 
 

@@ -5,12 +5,11 @@ import types
 import ml_collections
 import pytest
 
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.finetune import plan
 from bertzoo_jax.tasks import kinds
-from configs import parts
 from configs.tasks import own
-from configs.tasks import parts as task_parts
 
 WEIGHTS = types.SimpleNamespace(
   address='W@7',
@@ -29,8 +28,8 @@ TASK = types.SimpleNamespace(
 
 def config(**changes):
   changes = {'length': 16, 'batch_size': 16, 'name': 'task', **changes}
-  return task_parts.fine_tuning(
-    source=task_parts.table(files={'train': 'x.tsv'}, text_a='text'),
+  return parts.fine_tuning(
+    source=parts.table(files={'train': 'x.tsv'}, text_a='text'),
     metrics=('accuracy',),
     **changes,
   ).lock()

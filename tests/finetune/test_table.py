@@ -15,7 +15,7 @@ def results(*scores, point=()):
 def test_a_run_that_diverged_is_below_all_others_and_no_number_of_the_table():
   [line] = table.lines('t', ('accuracy', 'f1'), results(0.5, None, 0.75))
   assert (line.median, line.best, line.others) == (0.5, 0.75, {'dev f1': 0.5})
-  assert math.isnan(line.lowest) and line.seeds == 3
+  assert math.isnan(line.worst) and line.seeds == 3
   [line] = table.lines('t', ('accuracy', 'f1'), results(None, None, 0.75))
   assert math.isnan(line.median) and line.best == 0.75
   assert '| 0.7500 | –' in table.markdown([line], {'t': 0.5})

@@ -36,7 +36,8 @@ def finished(run, score, diverged=''):
 def all_of(monkeypatch, runs, one, devices=2, say=None):
   monkeypatch.setattr(work, '_one', one)
   notice = types.SimpleNamespace(name=None)
-  return work.all_of(runs, None, {'W': None}, notice, jax.devices()[:devices], say or (lambda _: 0))
+  task, devices = types.SimpleNamespace(sign=1), jax.devices()[:devices]
+  return work.all_of(runs, task, {'W': None}, notice, devices, say or (lambda _: 0))
 
 
 def test_where_one_run_fails_the_others_save_and_end(monkeypatch, tmp_path):
@@ -79,12 +80,12 @@ def test_a_second_ctrl_c_waits_for_no_run(monkeypatch, tmp_path):
 def test_a_run_that_diverges_is_finished_without_a_score_and_the_others_go_on(
   monkeypatch, tmp_path
 ):
-  def train(experiment, folder, *_, **__):
-    folder.mkdir(parents=True)
+  def trained(job, *_):
+    job.folder.mkdir(parents=True)
     raise errors.Diverged('the loss is not finite')
 
-  monkeypatch.setattr(work.trainings, 'train', train)
-  monkeypatch.setattr(jobs.assembly, 'resolve', lambda experiment: None)
+  monkeypatch.setattr(work, '_trained', trained)
+  monkeypatch.setattr(jobs.resolve, 'run', lambda experiment: None)
   true, task = work._one, types.SimpleNamespace(splits={}, hash='')
   task.splits = {n: types.SimpleNamespace(labels=np.zeros(2)) for n in ('train', 'dev')}
 

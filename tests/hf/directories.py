@@ -34,6 +34,6 @@ def compared(folder, a, encoder, params, batch):
   return verify.compare_logits(
     verify.our_logits(computed.encoder, params, batch),
     verify.logits(folder, a, batch),
-    batch['pack_ids'],
+    batch['segment_ids'],
     computed.unread,
   )

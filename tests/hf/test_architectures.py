@@ -205,9 +205,9 @@ def test_transformers_computes_the_same_from_what_we_write(tmp_path, case):
     computed = architectures.choose(architecture).computes(encoder)
     assert {heads[head] for head in theirs if head != 'unloaded'} == set(params) - {'encoder'}
     table = 'position' in params['encoder']['embeddings']
-    assert theirs['unloaded'] == (list(computed.unread) if table else [])
+    assert list(theirs['unloaded']) == (list(computed.unread) if table else [])
     ours = verify.our_logits(computed.encoder, params, batch)
-    rows = verify.compare_logits(ours, theirs, batch['pack_ids'], computed.unread)
+    rows = verify.compare_logits(ours, theirs, batch['segment_ids'], computed.unread)
     assert worst_logits(rows) < TOLERANCE
 
 
@@ -325,7 +325,7 @@ def test_we_compute_the_same_from_what_transformers_writes(tmp_path, architectur
   encoder = small.encoder(name=part, **spare, **report.encoder)
   ours = verify.our_logits(encoder, params, batch)
   theirs = verify.logits(tmp_path, architectures.choose(architecture), batch)
-  assert worst_logits(verify.compare_logits(ours, theirs, batch['pack_ids'])) < TOLERANCE
+  assert worst_logits(verify.compare_logits(ours, theirs, batch['segment_ids'])) < TOLERANCE
 
 
 @pytest.mark.parametrize('segments', [0, 1, 2])
@@ -336,13 +336,13 @@ def test_a_run_that_begins_with_one_segment_begins_at_transformers_own_loss(tmp_
   fresh = small.parameters(objective, seed=1)
   params, lines = initial_weights.parameters(fresh, f'hf:{tmp_path}', objective, None)
   batch = small.batch()
-  assert batch['segment_ids'].any()
+  assert batch['token_type_ids'].any()
   loss = small.evaluate(objective, params, batch)[0][0]
   labels = small.with_targets(batch, np.full(batch['input_ids'].shape, -100))
   with torch.no_grad():
     wished = theirs(
       input_ids=torch.tensor(batch['input_ids']),
-      attention_mask=torch.tensor(batch['pack_ids']),
+      attention_mask=torch.tensor(batch['segment_ids']),
       labels=torch.tensor(labels),
     ).loss
   assert abs(float(loss) - float(wished)) < TOLERANCE
@@ -532,7 +532,7 @@ def test_a_planted_mistake_is_seen_in_the_logits(tmp_path, case, plant):
   directories.put(tmp_path, tensors, config)
   batch = verify.random_batch(small.VOCAB, 12, 0, special['pad'])
   ours = verify.our_logits(a.computes(encoder).encoder, params, batch)
-  rows = verify.compare_logits(ours, verify.logits(tmp_path, a, batch), batch['pack_ids'])
+  rows = verify.compare_logits(ours, verify.logits(tmp_path, a, batch), batch['segment_ids'])
   assert not rows[-1].holds and rows[-1].what.split()[0] in ('mlm', 'replaced')
 
 

@@ -7,16 +7,16 @@ import pytest
 import small_networks as small
 
 from bertzoo_jax import export
+from bertzoo_jax import parts
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import card
 from bertzoo_jax.hf import weights
-from configs import parts
 
-OBJECTIVES = [c.__name__ for c in parts.SECTIONS['objective']]
+OBJECTIVES = [*parts.SECTIONS['objective']]
 OWN = 'of another package'
 MASKINGS = {
-  **{c.__name__: c() for c in parts.SECTIONS['masking']},
+  **{n: parts.section(x) for n, x in parts.SECTIONS['masking'].items()},
   'similar words': parts.ngram(
     weights=(0.4, 0.3, 0.2, 0.1), substitute='similar', corrupted='units'
   ),
@@ -125,7 +125,6 @@ def test_batches_of_unlike_phases_are_told_with_their_steps():
   [
     (parts.segment_pairs(), '1: it was drawn at random.', 'swapped'),
     (parts.sentence_pairs(), '1: it was drawn at random.', 'swapped'),
-    (parts.segment_pairs(negatives='same_document'), 'another place of the same document', 'drawn'),
     (parts.segment_pairs(negatives='pool'), '1: it belongs to another row.', 'swapped'),
     (parts.segment_pairs(pairs='sop', lone_sentences='skip'), '1: they are swapped.', 'random one'),
     (

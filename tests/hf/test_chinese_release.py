@@ -79,8 +79,8 @@ def test_a_run_begins_at_the_loss_of_the_release(release, kind):
   with torch.no_grad():
     out = network(
       input_ids=as_long(batch['input_ids']),
-      attention_mask=as_long(batch['pack_ids']),
-      token_type_ids=as_long(batch['segment_ids']),
+      attention_mask=as_long(batch['segment_ids']),
+      token_type_ids=as_long(batch['token_type_ids']),
     )
   entropy = torch.nn.functional.cross_entropy
   wished = entropy(out.prediction_logits.transpose(1, 2), as_long(labels))

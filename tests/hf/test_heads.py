@@ -148,7 +148,7 @@ def batches(encoder, pad, head=heads.ROW):
       small.VOCAB, length, encoder.type_vocab_size, pad, padding=encoder.padding_side
     )
     at = 0 if encoder.padding_side == 'left' else -1
-    assert made['pack_ids'][:, at].min() == 0 and made['pack_ids'][:, ~at].min() == 1
+    assert made['segment_ids'][:, at].min() == 0 and made['segment_ids'][:, ~at].min() == 1
     made = verify.with_single_texts(made)
     yield verify.as_options(made) if head == heads.CHOICE else made
 
@@ -381,7 +381,7 @@ def test_xlnet_s_conditional_head_has_the_beam_and_the_odds_of_transformers(tmp_
 @pytest.mark.parametrize(
   'family, fields, message',
   [
-    ('XLNet', dict(summary_type='mean'), 'summary_type=mean, and a head here has .*=last'),
+    ('XLNet', dict(summary_type='mean'), 'summary_type=mean, and an encoder here has .*=last'),
     ('XLNet', dict(summary_use_proj=False), 'summary_use_proj=False'),
     ('Deberta', dict(pooler_hidden_act='tanh'), 'pooler_hidden_act=tanh'),
     ('ModernBert', dict(classifier_pooling='mean'), 'classifier_pooling=mean'),

@@ -5,6 +5,7 @@ import pathlib
 
 import pytest
 
+from bertzoo_jax import parts
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
@@ -13,7 +14,6 @@ from bertzoo_jax.hf.architectures import deberta
 from bertzoo_jax.hf.architectures import deberta_v2
 from bertzoo_jax.hf.architectures import roberta
 from bertzoo_jax.hf.architectures import xlnet
-from configs import parts
 from tests.tokenizers.test_tokenizers import NASTY
 
 transformers = pytest.importorskip(

@@ -12,6 +12,7 @@ from bertzoo_jax import export
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import heads
+from bertzoo_jax.hf import keys
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
 from bertzoo_jax.model import modern
@@ -104,7 +105,7 @@ def test_we_compute_the_same_from_what_transformers_writes(tmp_path):
   (tmp_path / 'config.json').write_text(json.dumps({**old, **RELEASED}))
   assert weights.load(tmp_path)[1].encoder == report.encoder
   tanh = dict.fromkeys(('hidden_activation', 'classifier_activation'), 'gelu_pytorch_tanh')
-  assert LM.to_encoder({**LM.defaults, **content, **tanh})[0]['activation'] == 'gelu_tanh'
+  assert keys.fields(LM.keys, {**content, **tanh})['activation'] == 'gelu_tanh'
 
 
 class NormedAtOnce(modern.Modern):
@@ -131,7 +132,7 @@ def test_an_error_in_the_network_is_seen_by_the_comparison(error, directory):
 @pytest.mark.parametrize(
   'changes, message',
   [
-    (dict(norm_bias=True), 'says norm_bias=True, and this encoder has False only'),
+    (dict(norm_bias=True), 'says norm_bias=True, and an encoder here has norm_bias=False'),
     (dict(classifier_activation='relu'), 'says classifier_activation=relu'),
     (dict(hidden_activation='quick_gelu'), "No readable hidden_activation is called 'quick_gelu'"),
     (dict(layer_types=['sliding_attention'] * 5), 'has a global layer first'),
@@ -147,7 +148,7 @@ def test_an_error_in_the_network_is_seen_by_the_comparison(error, directory):
 def test_a_directory_that_no_encoder_here_computes_is_refused(changes, message, directory):
   content = json.loads((directory[0] / 'config.json').read_text())
   with pytest.raises(errors.UserError, match=message):
-    LM.to_encoder({**LM.defaults, **content, **changes})
+    keys.fields(LM.keys, {**content, **changes})
 
 
 @pytest.mark.parametrize('changes', [dict(norm='rms'), dict(feed_forward='plain')])

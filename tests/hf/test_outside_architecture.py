@@ -13,6 +13,7 @@ import small_networks as small
 from bertzoo_jax import export
 from bertzoo_jax import hf
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import architectures
@@ -23,7 +24,6 @@ from bertzoo_jax.hf.architecture import HEADS_BIAS
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architectures import modernbert
 from bertzoo_jax.pretrained import initial_weights
-from configs import parts
 from tests.export.test_export import make_workdir
 from tests.hf import directories
 from tests.outside import convolved_config
@@ -208,15 +208,15 @@ def test_a_reference_that_leaves_something_out_fails(run, tmp_path, monkeypatch,
 
 
 def test_nothing_compared_fails():
-  pack_ids = np.ones((2, 3), np.int32)
-  rows = verify.compare_logits({}, {'unloaded': []}, pack_ids)
+  segment_ids = np.ones((2, 3), np.int32)
+  rows = verify.compare_logits({}, {'unloaded': []}, segment_ids)
   assert [r.holds for r in rows] == [True, False]
   assert rows[1].difference == 'neither side has a head to compare'
   for empty in (np.zeros((2, 3, 0)), np.zeros((0, 3, 4))):
-    rows = verify.compare_logits({'mlm': empty}, {'mlm': empty, 'unloaded': []}, pack_ids)
+    rows = verify.compare_logits({'mlm': empty}, {'mlm': empty, 'unloaded': []}, segment_ids)
     assert not rows[1].holds and rows[1].difference == 'no number to compare'
   x = np.zeros((2, 3, 4))
-  rows = verify.compare_logits({'mlm': x}, {'mlm': x, 'unloaded': []}, 0 * pack_ids)
+  rows = verify.compare_logits({'mlm': x}, {'mlm': x, 'unloaded': []}, 0 * segment_ids)
   assert not rows[1].holds  # padding alone
 
 
@@ -225,13 +225,14 @@ def test_a_tensor_that_transformers_does_not_take_fails(run, tmp_path, monkeypat
   directories.theirs('BertForMaskedLM', **sizes).save_pretrained(tmp_path)
   batch = verify.random_batch(small.VOCAB, 8, 2, 0)
   a = architectures.choose('BertForMaskedLM')
-  assert verify.logits(tmp_path, a, batch)['unloaded'] == []
+  assert not verify.logits(tmp_path, a, batch)['unloaded']
 
   tensors = safetensors.numpy.load_file(tmp_path / 'model.safetensors')
   # transformers says of none of these that it left it out or made it up.
   tensors['bert.embeddings.position_ids'] = np.arange(512, dtype=np.float32)[None]
   weights.save(tmp_path / 'model.safetensors', tensors)
-  assert verify.logits(tmp_path, a, batch)['unloaded'] == ['bert.embeddings.position_ids']
+  unloaded = verify.logits(tmp_path, a, batch)['unloaded']
+  assert unloaded == {'bert.embeddings.position_ids': 'the class has no such tensor'}
 
 
 def test_a_class_without_a_tokenizer_still_has_its_logits_compared(run, tmp_path, capsys):

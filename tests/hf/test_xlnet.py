@@ -69,6 +69,6 @@ def test_a_written_directory_is_read_back_bit_for_bit(tmp_path):
 def test_an_encoder_without_streams_and_a_decoder_are_refused():
   with pytest.raises(errors.UserError, match='architecture'):
     hf_architecture.config(LM, small.encoder(), small.BERT_IDS, small.VOCAB)
-  for content, message in (({'attn_type': 'uni'}, 'decoder'), ({'clamp_len': 'x'}, 'clamp_len=x')):
+  for content, message in (({'attn_type': 'uni'}, 'attn_type=uni'), ({'clamp_len': 'x'}, '=x')):
     with pytest.raises(errors.UserError, match=message):
       hf_architecture.encoder(LM, content)

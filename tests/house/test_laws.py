@@ -10,9 +10,10 @@ import re
 import ml_collections
 import pytest
 
+from bertzoo_jax import parts
 from bertzoo_jax.common import config as configuration
-from configs import parts
-from configs.tasks import parts as task_parts
+from bertzoo_jax.parts import experiments
+from bertzoo_jax.parts import fields as definitions
 from tests import found
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -44,21 +45,17 @@ NOT_ON_DEVICE = (
   *map(_module, HOST),
 )
 
-# The part that each definition of bertzoo_jax/parts/ is of: (module, arguments that the caller
-# hands over).
+# The tables of the parts that bertzoo_jax/parts/ declares.
 PARTS = {
-  'tokenizer': ('bertzoo_jax.tokenizers', set()),
-  'format': ('bertzoo_jax.batches.formats', set()),
-  'masking': ('bertzoo_jax.batches.masking', set()),
-  'encoder': ('bertzoo_jax.model.encoder', {'vocab_size', 'dtype', 'unroll', 'remat'}),
-  'objective': ('bertzoo_jax.objectives', {'encoder', 'ops', 'labels'}),
-  'optimizer': ('bertzoo_jax.training.optimizers', set()),
-  'schedule': ('bertzoo_jax.training.schedules', set()),
-}
-# The same for fine-tuning.
-TASK_PARTS = {
-  'source': ('bertzoo_jax.tasks.reading.sources', set()),
-  'features': ('bertzoo_jax.tasks.features', set()),
+  'tokenizer': 'bertzoo_jax.tokenizers',
+  'format': 'bertzoo_jax.batches.formats',
+  'masking': 'bertzoo_jax.batches.masking',
+  'encoder': 'bertzoo_jax.model.encoder',
+  'objective': 'bertzoo_jax.objectives',
+  'optimizer': 'bertzoo_jax.training.optimizers',
+  'schedule': 'bertzoo_jax.training.schedules',
+  'source': 'bertzoo_jax.tasks.reading.sources',
+  'features': 'bertzoo_jax.tasks.features',
 }
 
 
@@ -107,7 +104,7 @@ def test_only_what_drives_the_input_and_what_reads_its_files_imports_tensorflow(
 
 
 def test_the_shared_ground_imports_neither_program():
-  folders = '|'.join((*HOST, *DEVICE, 'hf', 'cli', 'pretrained', 'assembly', 'preflight', 'show'))
+  folders = '|'.join((*HOST, *DEVICE, 'hf', 'cli', 'pretrained', 'experiment', 'preflight', 'show'))
   for path in sorted([*(PACKAGE / 'common').glob('*.py'), *(PACKAGE / 'parts').glob('*.py')]):
     for name in imports(path):
       assert not re.match(rf'bertzoo_jax\.({folders})\b', name), f'{path} imports {name}'
@@ -166,32 +163,15 @@ def test_no_config_is_asked_with_a_default():
     )
 
 
-def test_every_constructor_has_the_arguments_of_its_part():
-  sections = [(name, parts.SECTIONS[name], *PARTS[name]) for name in parts.SECTIONS]
-  sections += [(name, task_parts.SECTIONS[name], *TASK_PARTS[name]) for name in TASK_PARTS]
-  for section, constructors, module, handed_over in sections:
-    if section == 'objective':  # one table for pretraining and fine-tuning
-      constructors += task_parts.SECTIONS['objective']
+def test_every_part_has_one_declaration_and_takes_it():
+  sections = [*parts.SECTIONS.items(), *parts.TASK_SECTIONS.items()]
+  for section, module in PARTS.items():
+    known = {name: x for key, some in sections if key == section for name, x in some.items()}
     by_name = importlib.import_module(module).BY_NAME
-    assert set(by_name) == {c.__name__ for c in constructors}, (
-      f'{section}: the table in {module} and bertzoo_jax/parts/ differ'
-    )
-    for constructor in constructors:
-      part = by_name[constructor.__name__]
-      wanted = set(inspect.signature(constructor).parameters) - (
-        {'across_phases'} if section == 'schedule' else set()
-      )
-      if inspect.isclass(part):
-        has = {n for n in part.__dataclass_fields__ if n not in ('parent', 'name')} - handed_over
-        wanted -= handed_over
-      else:
-        has = {
-          n for n, p in inspect.signature(part).parameters.items() if p.kind is p.KEYWORD_ONLY
-        } - handed_over
-      assert has == wanted, (
-        f'{section} {constructor.__name__}: only in the part {has - wanted}, only in '
-        f'bertzoo_jax/parts/ {wanted - has}'
-      )
+    assert set(by_name) == set(known), f'{section}: {module} and bertzoo_jax/parts/ differ'
+    for name, declared in known.items():
+      fields = definitions.parameters(declared)
+      assert definitions.declaration(by_name[name]) is (declared if fields else None), name
 
 
 @pytest.mark.parametrize('system', found.SYSTEMS)
@@ -230,10 +210,10 @@ def test_the_readmes_table_has_every_config_and_no_other():
 
 def test_the_page_of_the_house_names_every_part_of_every_axis():
   page = (ROOT / 'docs/ARCHITECTURE.md').read_text(encoding='utf-8')
-  for section, constructors in [*parts.SECTIONS.items(), *task_parts.SECTIONS.items()]:
+  for section, known in [*parts.SECTIONS.items(), *parts.TASK_SECTIONS.items()]:
     rows = re.findall(rf'^\|.*\| `config\.{section}` \|(.*)$', page, re.M)
     assert rows, section
-    lacking = {c.__name__ for c in constructors} - set(re.findall(r'`(\w+)`', ' '.join(rows)))
+    lacking = known.keys() - set(re.findall(r'`(\w+)`', ' '.join(rows)))
     assert not lacking, (section, lacking)
 
 
@@ -242,11 +222,11 @@ def test_every_fine_tuning_config_is_complete_and_ends_up_the_same_through_json(
   module = importlib.import_module(f'configs.tasks.{file}')
   assert module.__doc__ and inspect.signature(module.get_config).parameters['argument'].default
   config = ml_collections.ConfigDict(module.get_config(task)).lock()
-  wanted = inspect.signature(task_parts.fine_tuning).parameters
+  wanted = definitions.parameters(experiments.FineTuning)
   assert set(config) == set(wanted) and config.name == task
   for name, fields in (('source', config.source), ('features', config.features)):
-    known = {c.__name__: c for c in task_parts.SECTIONS[name]}[fields.name]
-    assert set(fields) - {'name'} == set(inspect.signature(known).parameters)
+    known = definitions.parameters(parts.TASK_SECTIONS[name][fields.name])
+    assert set(fields) - {'name'} == set(known)
   assert set(config.submission) <= set(getattr(config.source, 'files', config.submission))
   before = configuration.flatten(config)
   again = configuration.flatten(configuration.from_json(configuration.to_json(config)))
@@ -266,7 +246,7 @@ def test_a_suite_has_the_config_of_each_of_its_tasks(file):
 @pytest.mark.parametrize('system, size', found.SIZES)
 def test_every_config_is_complete_locked_and_ends_up_the_same_through_json(system, size):
   config = found.config(system, size)
-  assert set(config) == set(inspect.signature(parts.experiment).parameters)
+  assert set(config) == set(definitions.parameters(experiments.Experiment))
   again = configuration.from_json(configuration.to_json(config))
   assert not configuration.differences(configuration.flatten(config), configuration.flatten(again))
   if 'max_positions' in config.encoder:

@@ -1,9 +1,10 @@
 """Recipes of fine-tuning: each makes a whole config, and has the figures of its paper."""
 
-import inspect
-
 import pytest
 
+from bertzoo_jax import parts
+from bertzoo_jax.parts import experiments
+from bertzoo_jax.parts import fields
 from bertzoo_jax.parts import named as part_table
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import schedules
@@ -11,7 +12,6 @@ from configs.tasks import chinese
 from configs.tasks import choices
 from configs.tasks import english
 from configs.tasks import glue
-from configs.tasks import parts as task_parts
 from configs.tasks import question_recipes
 from configs.tasks import questions as question_tasks
 from configs.tasks import recipes
@@ -26,8 +26,8 @@ PATHS = {'encoder/norm/scale': (4,), 'encoder/dense/kernel': (4, 4), 'encoder/de
 
 
 def config(name, task):
-  source = task_parts.table(files={'train': 'train.tsv'}, text_a='text')
-  return task_parts.fine_tuning(source=source, metrics=('accuracy',), **recipes.recipe(name, task))
+  source = parts.table(files={'train': 'train.tsv'}, text_a='text')
+  return parts.fine_tuning(source=source, metrics=('accuracy',), **recipes.recipe(name, task))
 
 
 def adam(made):
@@ -37,7 +37,7 @@ def adam(made):
 @pytest.mark.parametrize('name', recipes.RECIPES)
 def test_every_recipe_makes_a_whole_config_whose_parts_build(name):
   assert set(recipes.RECIPES[name]) <= {'default', *GLUE, *CHINESE, *OTHERS, *NOT_ROWS}
-  known = set(inspect.signature(task_parts.fine_tuning).parameters)
+  known = set(fields.parameters(experiments.FineTuning))
   for task in (*GLUE, *CHINESE, *OTHERS, 'my_own'):
     made = config(name, task)
     assert set(made) == known
@@ -55,9 +55,9 @@ def test_every_recipe_makes_a_whole_config_whose_parts_build(name):
 
 
 def test_a_recipe_s_fields_go_to_the_objective_that_a_task_has():
-  fields = recipes.recipe('electra_base', 'conll2003', task_parts.tagging)
+  fields = recipes.recipe('electra_base', 'conll2003', parts.tagging)
   assert fields['objective'].name == 'tagging' and 'input_dropout' not in fields['objective']
-  assert recipes.recipe('electra_base', 'race', task_parts.choice)['objective'].head == 'linear'
+  assert recipes.recipe('electra_base', 'race', parts.choice)['objective'].head == 'linear'
   race = choices.get_config('race,recipe=bert')
   assert race.steps == 0 and race.epochs == 3  # not XLNet's, which race has without a recipe
 
@@ -155,10 +155,10 @@ def test_a_recipe_has_the_figures_of_its_source(name, task, figures):
   assert {key: read[key]() if key in read else made[key] for key in figures} == figures
 
 
-def questions(name, task, objective=task_parts.span):
-  source = task_parts.squad(files={'train': 'train.json'})
+def questions(name, task, objective=parts.answer_span):
+  source = parts.squad(files={'train': 'train.json'})
   recipe = recipes.recipe(name, task, objective)
-  return task_parts.fine_tuning(source=source, metrics=('f1',), **recipe)
+  return parts.fine_tuning(source=source, metrics=('f1',), **recipe)
 
 
 QUESTIONS = ('squad', 'squad2', 'cmrc2018', 'drcd', 'cjrc', 'mrqa', 'qa')
@@ -170,7 +170,7 @@ def test_every_recipe_makes_a_whole_config_for_questions(name):
   assert set(question_recipes.QUESTIONS[plain]) <= {'default', *QUESTIONS}
   for task in QUESTIONS:
     made = questions(name, task)
-    assert set(made) == set(inspect.signature(task_parts.fine_tuning).parameters)
+    assert set(made) == set(fields.parameters(experiments.FineTuning))
     assert made.objective.name in ('span', 'span_conditional')
     assert made.features.name == 'question_windows' and made.length >= 384
     assert made.init == '' and (made.steps or made.epochs)
@@ -244,7 +244,7 @@ def test_a_recipe_is_changed_without_changing_another():
   first['encoder']['dropout'] = 0.5
   again = recipes.recipe('electra_base', 'rte')
   assert again['optimizer'].weight_decay == 0.01 and again['encoder']['dropout'] == 0.1
-  many = recipes.recipe('deberta_base', 'rte', task_parts.multilabel)['objective']
+  many = recipes.recipe('deberta_base', 'rte', parts.multilabel)['objective']
   assert (many.name, many.dropout) == ('multilabel', 0.2)
 
 

@@ -21,6 +21,7 @@ import bertzoo_jax
 from bertzoo_jax import export
 from bertzoo_jax import fill_mask
 from bertzoo_jax import objectives
+from bertzoo_jax import parts as config_parts
 from bertzoo_jax import pretrained
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import config as configuration
@@ -40,7 +41,6 @@ from bertzoo_jax.show import __main__ as show
 from bertzoo_jax.tasks.reading import datasets
 from bertzoo_jax.text import finding
 from configs import bert
-from configs import parts as config_parts
 from configs.tables import albert_table5
 from tests.pretrained.test_loading import make_run
 from tests.pretrained.test_loading import written

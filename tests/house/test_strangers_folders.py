@@ -15,6 +15,7 @@ import small_corpora
 
 from bertzoo_jax import convert
 from bertzoo_jax import export
+from bertzoo_jax import parts
 from bertzoo_jax import predict
 from bertzoo_jax import prepare
 from bertzoo_jax import tokenizers
@@ -31,7 +32,6 @@ from bertzoo_jax.tasks.reading import datasets
 from bertzoo_jax.tasks.reading import files
 from bertzoo_jax.text import finding
 from configs import bert
-from configs import parts
 from tests import commands
 from tests.house.test_strangers import edit
 from tests.house.test_strangers import good  # noqa: F401 (a fixture)

@@ -37,7 +37,7 @@ def test_auto_takes_the_fastest_kernels_of_a_device(kind, dropout, chosen):
 
 @pytest.mark.parametrize(
   'name,kind',
-  [('cudnn', 'cpu'), ('cudnn', 'TPU v4'), ('fused', 'TPU v3'), ('fused_hashed', 'TPU v2')],
+  [('cudnn', 'cpu'), ('cudnn', 'TPU v4'), ('fused', 'TPU v3'), ('fused', 'TPU v2')],
 )
 def test_kernels_that_a_device_does_not_have_are_refused(name, kind):
   said = f'run.kernels={name} does not exist on {kind}: take auto or xla'
@@ -63,12 +63,10 @@ def test_cudnn_refuses_cases_that_it_lacks_and_auto_then_takes_xla():
     cudnn.attend(q, q, q, visible, implementation='xla')
 
 
-@pytest.mark.parametrize('name', ['auto', 'fused', 'fused_hashed'])
+@pytest.mark.parametrize('name', ['auto', 'fused'])
 def test_on_tpu_v4_sublanes_do_not_move_by_indices(name):
   chosen = kernels.choose(name, device('TPU v4'), 0.1)
   assert not chosen.attend.keywords['gather'] and not chosen.attend.keywords['interpret']
-  hashed = [kernel.keywords['hashed'] for kernel in chosen[:2]]
-  assert hashed == [name == 'fused_hashed'] * 2
   assert kernels.BY_NAME['fused'].attend.keywords['gather']
 
 
@@ -109,7 +107,7 @@ def test_cudnn_is_told_the_lengths_of_rows_that_are_one_pack(monkeypatch):
 
   monkeypatch.setattr(jax.nn, 'dot_product_attention', recorded)
   packs = jnp.asarray([[1, 1, 1, 2, 2, 2, 0, 0]] * 3, jnp.int32)
-  for visible in (attention.of_batch({'pack_ids': ids}), attention.same_pack(packs)):
+  for visible in (attention.of_batch({'segment_ids': ids}), attention.same_pack(packs)):
     ours, theirs = (
       f(q, k, v, visible).astype(jnp.float32) for f in (cudnn.attend, attention.attend)
     )
@@ -129,9 +127,9 @@ def test_cudnn_is_told_the_lengths_of_rows_that_are_one_pack(monkeypatch):
 )
 def test_cudnn_is_told_no_lengths_where_they_say_too_little(batch):
   ids = jnp.asarray([[1, 1, 1, 2, 2, 2, 2, 0]], jnp.int32)
-  visible = attention.of_batch({'pack_ids': ids, **batch})
+  visible = attention.of_batch({'segment_ids': ids, **batch})
   assert not attention.by_lengths(visible)
-  whole = attention.of_batch({'pack_ids': ids})
+  whole = attention.of_batch({'segment_ids': ids})
   assert attention.by_lengths(whole)
   for changed in (
     whole._replace(window=(1, 1)),

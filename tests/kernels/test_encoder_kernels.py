@@ -13,10 +13,10 @@ import small_networks as small
 from jax.flatten_util import ravel_pytree
 
 from bertzoo_jax import kernels
+from bertzoo_jax import parts
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import networks
-from configs import parts
 
 SIZES = dict(num_layers=2, hidden_size=32, num_heads=2, intermediate_size=32, max_positions=24)
 V1 = dict(buckets=0, norm_relative=False, shared_projections=False, key_bias=False)

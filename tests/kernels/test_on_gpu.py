@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import small_networks as small
 
-from bertzoo_jax import assembly
 from bertzoo_jax import kernels
+from bertzoo_jax.experiment import build
 from bertzoo_jax.kernels import cudnn
 from bertzoo_jax.model import attention
 from bertzoo_jax.model import operations
@@ -35,7 +35,7 @@ def _packs(kind):
 def test_cudnn_computes_what_plain_attention_computes(kind):
   draw, ids = np.random.default_rng(1), _packs(kind)
   visible = {
-    'lengths': attention.of_batch({'pack_ids': ids}),
+    'lengths': attention.of_batch({'segment_ids': ids}),
     'packs': attention.same_pack(ids),
     'window': attention.same_pack(ids, (32, 32)),
   }[kind]
@@ -66,13 +66,13 @@ def _loss(name, dtype, device):
   ops = operations.PLAIN
   if device.platform == 'gpu':
     chosen = kernels.choose('auto', device, *needs)
-    ops = assembly.operations_on(sharding.mesh((1, 1, 1), [device]), chosen, encoder.axes)
+    ops = build.operations_on(sharding.mesh((1, 1, 1), [device]), chosen, encoder.axes)
   objective = mlm.mlm(encoder, ops)
   draw, ids = np.random.default_rng(2), _packs('lengths')
   batch = dict(
     input_ids=draw.integers(5, VOCAB, (ROWS, LENGTH)).astype(np.int32),
-    segment_ids=np.zeros((ROWS, LENGTH), np.int32),
-    pack_ids=np.asarray(ids),
+    token_type_ids=np.zeros((ROWS, LENGTH), np.int32),
+    segment_ids=np.asarray(ids),
     masked_positions=draw.integers(0, LENGTH // 2, (ROWS, 20)).astype(np.int32),
     masked_targets=draw.integers(5, VOCAB, (ROWS, 20)).astype(np.int32),
     masked_weights=np.ones((ROWS, 20), np.float32),

@@ -199,22 +199,6 @@ def test_a_product_without_a_bias_has_the_gradients_of_the_formula(before):
   assert small.worst(a, b) < 1e-3 and jax.tree.structure(a) == jax.tree.structure(b)
 
 
-def test_operations_of_a_block_are_its_products_and_the_keys_that_a_token_sees():
-  assert block().flops(100, D) == 100 * (8 * D * D + 4 * 100 * D + 4 * D * F)
-  assert block(window=(3, 4)).flops(100, D) == 100 * (8 * D * D + 4 * 8 * D + 4 * D * F)
-
-
-def test_a_part_that_does_not_tell_its_operations_makes_those_of_the_block_unknown():
-  class Silent(nn.Module):
-    @nn.compact
-    def __call__(self, q_BLHK, k_BLHK):
-      return q_BLHK, k_BLHK, None
-
-  assert block(positions=Silent(parent=None)).flops(100, D) is None
-  assert block(positions=lambda q, k: (q, k, None)).flops(100, D) == block().flops(100, D)
-  assert block().clone(feed_forward=Silent(parent=None), parent=None).flops(100, D) is None
-
-
 @pytest.mark.parametrize('norm_first', [False, True])
 def test_another_norm_is_called_with_the_sum(norm_first):
   class RMSNorm(nn.Module):

@@ -13,6 +13,7 @@ import small_networks as small
 from flax import traverse_util
 
 from bertzoo_jax import export
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.hf import architectures
@@ -23,7 +24,6 @@ from bertzoo_jax.model import disentangled_attention
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import networks
-from configs import parts
 
 FAR, LONGEST = 20, 40  # distances and rows of the small encoders
 V1 = dict(buckets=0, norm_relative=False, shared_projections=False, key_bias=False)
@@ -94,7 +94,7 @@ def batch_of(length, rows=3):
 def assert_states(found_BPD, wanted_BLD, batch):
   """Asserts that the vectors of all predictions that are not on padding are the wanted ones."""
   at_BP = batch['masked_positions']
-  real_BP = np.take_along_axis(batch['pack_ids'], at_BP, axis=1) > 0
+  real_BP = np.take_along_axis(batch['segment_ids'], at_BP, axis=1) > 0
   wanted_BPD = np.take_along_axis(wanted_BLD, at_BP[:, :, None], axis=1)
   assert small.worst(found_BPD[real_BP], wanted_BPD[real_BP]) < TOLERANCE
 
@@ -124,8 +124,8 @@ def their_vectors(network, batch):
   """(vectors after each layer, of the embeddings first)."""
   import torch
 
-  ids, real = (torch.tensor(batch[name]).long() for name in ('input_ids', 'pack_ids'))
-  segments = torch.tensor(batch['segment_ids']).long()
+  ids, real = (torch.tensor(batch[name]).long() for name in ('input_ids', 'segment_ids'))
+  segments = torch.tensor(batch['token_type_ids']).long()
   with torch.no_grad():
     out = network(ids, attention_mask=real, token_type_ids=segments, output_hidden_states=True)
   return out.hidden_states
@@ -138,7 +138,7 @@ def their_decoder(network, batch, positions):
   h = their_vectors(network, batch)[-2]
   of = network.encoder
   how = dict(relative_pos=of.get_rel_pos(h), rel_embeddings=of.get_rel_embedding())
-  mask = of.get_attention_mask(torch.tensor(batch['pack_ids']).long())
+  mask = of.get_attention_mask(torch.tensor(batch['segment_ids']).long())
   z = torch.tensor(positions[: h.shape[1]])[None] + h
   with torch.no_grad():
     for _ in range(2):
@@ -165,7 +165,7 @@ def test_vectors_and_the_decoder_equal_those_of_transformers(name):
   changes, length = CASES[name]
   e, batch = encoder(**changes), batch_of(length)
   params = params_of(e)
-  network, real_BL = theirs(e, params), batch['pack_ids'] > 0
+  network, real_BL = theirs(e, params), batch['segment_ids'] > 0
   wanted, (states_BPD, hidden_BLD) = their_vectors(network, batch)[-1], predict(e, params, batch)
   assert small.worst(hidden_BLD[real_BL], wanted.numpy()[real_BL]) < TOLERANCE
   if e.absolute_positions != 'decoder':
@@ -194,7 +194,7 @@ def test_the_decoder_equals_a_reference_written_from_the_papers(changes):
   import torch_deberta
 
   e, batch = encoder(**changes), batch_of(24)
-  params, real_BL = params_of(e), batch['pack_ids'] > 0
+  params, real_BL = params_of(e), batch['segment_ids'] > 0
   flat = traverse_util.flatten_dict({'encoder': params}, sep='/')
   reference = torch_deberta.Deberta({path: torch.tensor(x) for path, x in flat.items()}, e)
   ids_BL, real = torch.tensor(batch['input_ids']).long(), torch.tensor(real_BL)
@@ -266,9 +266,9 @@ def test_the_decoder_of_a_pack_is_that_of_the_same_text_in_a_row_of_its_own():
   ends = np.cumsum([0, *lengths])
   packs = np.repeat([1, 2], lengths)[None].astype(np.int32)
   places = np.concatenate([np.arange(n) for n in lengths])[None].astype(np.int32)
-  packed = {**everywhere(row), 'pack_ids': packs, 'position_ids': places}
+  packed = {**everywhere(row), 'segment_ids': packs, 'position_ids': places}
   own = [
-    {k: row[k][:, a:b] for k in ('input_ids', 'segment_ids', 'pack_ids')}
+    {k: row[k][:, a:b] for k in ('input_ids', 'token_type_ids', 'segment_ids')}
     for a, b in zip(ends, ends[1:])
   ]
   alone = np.concatenate([decode(e, params, everywhere(one))[0] for one in own])

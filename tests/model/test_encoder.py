@@ -7,6 +7,7 @@ import pytest
 import small_networks as small
 
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import attention
@@ -18,10 +19,9 @@ from bertzoo_jax.model import transformer
 from configs import albert
 from configs import bert
 from configs import electra
-from configs import parts
 from configs import roberta
 
-ROW = ('input_ids', 'segment_ids', 'pack_ids')
+ROW = ('input_ids', 'token_type_ids', 'segment_ids')
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -54,7 +54,7 @@ def program(encoder, params):
 def test_the_scanned_stack_equals_its_blocks_one_after_the_other(params):
   batch, encoder = small.batch(), small.encoder()
   embeddings, block = encoder.bind({'params': params}).embeddings, encoder._block()
-  x, visible = embeddings(batch, None), attention.same_pack(batch['pack_ids'])
+  x, visible = embeddings(batch, None), attention.same_pack(batch['segment_ids'])
   for i in range(3):
     own = stack.block_params(params['layers'], encoder.plan, i)
     x = block.apply({'params': own}, x, visible, None, operations.PLAIN)

@@ -11,6 +11,7 @@ import small_networks as small
 
 from bertzoo_jax import kernels
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.evaluate import scores
 from bertzoo_jax.hf import architecture as hf
@@ -19,7 +20,6 @@ from bertzoo_jax.hf import weights
 from bertzoo_jax.hf.architectures import bert_like
 from bertzoo_jax.model import operations
 from bertzoo_jax.training import sharding
-from configs import parts
 from tests import toys
 from tests.pretrain.runs import here  # noqa: F401  a fixture
 from tests.pretrain.runs import world  # noqa: F401
@@ -77,7 +77,7 @@ def test_its_fields_make_roformer():
   batch = verify.random_batch(small.VOCAB, 40, 2, 0)
   vectors = verify.outputs(theirs, batch).last_hidden_state.numpy()
   ours = verify.our_logits(encoder, {'encoder': whole['encoder']}, batch)
-  found = verify.compare_logits(ours, {'vectors': vectors, 'unloaded': []}, batch['pack_ids'])
+  found = verify.compare_logits(ours, {'vectors': vectors, 'unloaded': []}, batch['segment_ids'])
   assert all(row.holds for row in found), verify.table(found)
 
 
@@ -97,7 +97,7 @@ def test_fields_that_do_not_go_together_are_refused(changes, words):
 
 @pytest.mark.slow
 def test_fused_kernels_give_the_same_with_windows_norms_before_and_dropout():
-  fused = kernels.choose('fused_hashed', jax.devices()[0], 0.0)
+  fused = kernels.choose('fused', jax.devices()[0], 0.0)
   rates = dict(dropout=0.1, attention_output_dropout=0.2)
   network = small.encoder(section=small.MODERN, **rates)
   batch = {**small.batch(), 'row_keys': np.arange(8, dtype=np.uint32).reshape(4, 2)}
@@ -150,6 +150,6 @@ def test_losses_are_those_of_one_device_on_any_mesh_also_of_long_rows(length):
     return toys.run(run, 2)[1]
 
   wanted = losses((1, 1, 1))
-  fused = kernels.choose('fused_hashed', jax.devices()[0], 0.1)
+  fused = kernels.choose('fused', jax.devices()[0], 0.1)
   for mesh, chosen in (((1, 2, 2), kernels.XLA), ((2, 1, 2), fused)):
     np.testing.assert_allclose(losses(mesh, chosen), wanted, rtol=1e-5)

@@ -11,7 +11,6 @@ import torch
 import transformers
 
 from bertzoo_jax.objectives import networks
-from tests.conformance import test_encoders
 
 REUSE, MEMORY = small.TWO_STREAM['reuse_length'], small.TWO_STREAM['memory_length']
 LENGTH, PREDICTIONS = small.LANE_LENGTH, small.LANE_PREDICTIONS
@@ -82,7 +81,7 @@ def torch_logits(model, batch, memory):
     mems=[torch.tensor(x).transpose(0, 1) for x in np.moveaxis(memory, 1, 0)],
     perm_mask=torch.tensor(hidden).float(),
     target_mapping=torch.tensor(np.eye(LENGTH)[places]).float(),
-    token_type_ids=torch.tensor(batch['segment_ids']),
+    token_type_ids=torch.tensor(batch['token_type_ids']),
     use_mems=True,
   )
   return out.logits, np.stack([x.numpy().swapaxes(0, 1) for x in out.mems], 1)
@@ -213,25 +212,6 @@ def test_rows_are_read_in_their_own_direction(learned):
 
 def test_the_classifier_of_a_row_is_its_last_token():
   hidden_BLD = jnp.arange(12.0).reshape(2, 3, 2)
-  batch = dict(pack_ids=np.array([[1, 1, 0], [0, 1, 1]]))
+  batch = dict(segment_ids=np.array([[1, 1, 0], [0, 1, 1]]))
   row_BD = small.encoder(section=small.TWO_STREAM).row_vectors(hidden_BLD, batch)
   np.testing.assert_array_equal(row_BD, [hidden_BLD[0, 1], hidden_BLD[1, 2]])
-
-
-def test_operations_with_memory_and_both_streams_are_those_of_the_products(learned):
-  objective, params, _ = learned
-  encoder = objective.networks[0].encoder
-
-  def counted(rows):
-    batch, memory = small.lanes(small.batch(rows, LENGTH, PREDICTIONS)), objective.carry(rows)
-    apply = lambda p, m: predictions.__wrapped__(encoder, p, batch, m).states_BPD
-    with jax.default_matmul_precision('default'):  # `products` tells precisions apart
-      return test_encoders.products(jax.make_jaxpr(apply)(params, memory).jaxpr)
-
-  features, d = tuple(small.lanes(small.batch())), encoder.hidden_size
-  told = encoder.flops(LENGTH, PREDICTIONS, features)
-  # Not counted: the content of the last layer, which nothing reads.
-  block = encoder._block()
-  told += 8.0 * LENGTH * d**2 + 4.0 * MEMORY * d**2 + block.feed_forward.flops(LENGTH, d)
-  told += block.attention.of_queries(LENGTH, LENGTH, LENGTH + MEMORY, d)
-  assert abs(told / (counted(4) - counted(3)) - 1) < 0.01

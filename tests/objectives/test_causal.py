@@ -25,7 +25,7 @@ def made(kind, encoder, **own):
 def test_a_mixture_is_the_mean_of_both_losses_by_the_output_before_each_token(encoder):
   objective, batch = made('causal_masked', encoder, causal_share=0.25), packed()
   batch['causal'] = np.array([1, 0, 1, 0], np.int32)
-  params, ids, packs = small.parameters(objective), small.with_targets(batch), batch['pack_ids']
+  params, ids, packs = small.parameters(objective), small.with_targets(batch), batch['segment_ids']
   (network,) = objective.networks
   causal = batch['causal'][:, None] > 0
   assert packs[:, 9].all()

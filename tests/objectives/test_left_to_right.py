@@ -10,22 +10,22 @@ import pytest
 import small_networks as small
 
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.objectives import networks
-from configs import parts
 
 
 def packed(**sizes):
   """Rows of two packed segments and padding."""
   batch = small.rows(**sizes)
   length = batch['input_ids'].shape[1]
-  batch['pack_ids'] = np.where(np.arange(length) < 9, 1, 2) * (batch['pack_ids'] > 0)
-  return {**batch, 'pack_ids': batch['pack_ids'].astype(np.int32)}
+  batch['segment_ids'] = np.where(np.arange(length) < 9, 1, 2) * (batch['segment_ids'] > 0)
+  return {**batch, 'segment_ids': batch['segment_ids'].astype(np.int32)}
 
 
 def test_the_loss_is_the_mean_over_tokens_that_follow_one_of_their_segment():
   objective, batch = small.objective('left_to_right'), packed()
-  params, ids, packs = small.parameters(objective), small.with_targets(batch), batch['pack_ids']
+  params, ids, packs = small.parameters(objective), small.with_targets(batch), batch['segment_ids']
   encoder = objective.networks[0].encoder
   shown = {**batch, 'input_ids': ids}
   logits = jax.jit(lambda p: networks.predict(encoder, p, shown))(params)['next']

@@ -1,5 +1,6 @@
 """Objectives with a memory: losses, refusals, and the same run however it is split."""
 
+import collections
 import math
 import types
 
@@ -9,18 +10,20 @@ import numpy as np
 import pytest
 import small_networks as small
 
-from bertzoo_jax import assembly
 from bertzoo_jax import kernels
 from bertzoo_jax import objectives
-from bertzoo_jax.assembly import checks
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
+from bertzoo_jax.experiment import build
+from bertzoo_jax.experiment import check as checks
+from bertzoo_jax.experiment import resolve
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.training import data
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
-from configs import parts
 from configs import xlnet
 from tests import toys
+from tests.found import call_part
 
 objective_of, batches = small.with_memory, small.lane_batches
 REUSE = small.TWO_STREAM['reuse_length']
@@ -38,7 +41,7 @@ FUSED = kernels.fused(hashed=True, interpret=True, gather=False)
 )
 def test_an_objective_that_cannot_be_built_is_refused_with_a_remedy(kind, encoder, message):
   with pytest.raises(errors.UserError, match=message):
-    objectives.BY_NAME[kind](small.encoder(**encoder), pair_weight=0.0)
+    call_part(objectives, kind, small.encoder(**encoder), pair_weight=0.0)
 
 
 def test_rows_shorter_than_the_reused_part_are_refused():
@@ -83,7 +86,7 @@ def phase_run(mesh, accumulation, chosen=kernels.XLA, rows=8):
   """
   rates = dict(dropout=0.1, attention_dropout=0.1)
   encoder = small.encoder(section=small.TWO_STREAM, **rates, initializer_range=0.1, vocab_size=104)
-  make = lambda encoder, ops: objectives.BY_NAME['permutation_lm'](encoder, ops, pair_weight=0.0)
+  make = lambda encoder, ops: call_part(objectives, 'permutation_lm', encoder, ops, pair_weight=0.0)
   at = lambda batch, step: small.lanes(batch, seed=step, resets=step == 0)
   sizes = dict(rows=rows, length=16, accumulation=accumulation)
   placed = sharding.mesh(mesh, jax.devices()[: math.prod(mesh)])
@@ -149,9 +152,8 @@ def held(lacking=()):
   """Data of lanes without some features."""
   row = small.lanes(small.batch())
   told = {k: (x.shape, x.dtype) for k, x in row.items() if k not in lacking}
-  return types.SimpleNamespace(
-    vocab_size=200, trial=lambda phase: data.PhaseData(told, None, None, 20)
-  )
+  rows = types.SimpleNamespace(count=lambda: None)
+  return data.Data({}, 200, collections.defaultdict(lambda: data.PhaseData(told, rows)))
 
 
 def assembled(phases=((1000, {}),), features=(), **changes):
@@ -161,9 +163,10 @@ def assembled(phases=((1000, {}),), features=(), **changes):
     section, _, field = key.partition('__')
     config[section] = {**config[section], field: value} if field else value
   config.phases = phases
-  run = assembly.resolve(config.lock())
-  checks.of_phases(run, run.phases[-1:], held(features), toys.one_device())
-  return run.network(run.phases[-1], 200, toys.one_device()).objective
+  run = resolve.run(config.lock())
+  start = run.phases[-1].first_step
+  built = checks.built(build.phases(run, held(features), toys.one_device(), start))
+  return built.phase_runs[0].objective
 
 
 def test_phases_that_hand_on_a_memory_have_one_batch_size():
@@ -171,8 +174,8 @@ def test_phases_that_hand_on_a_memory_have_one_batch_size():
 
   def check(overrides):
     config.phases = ((500, {}), (500, overrides))
-    run = assembly.resolve(config)
-    checks.of_phases(run, run.phases, held(), toys.one_device())
+    run = resolve.run(config)
+    checks.built(build.phases(run, held(), toys.one_device(), 0))
 
   check({'length': 96})
   with pytest.raises(errors.UserError, match='Phase 1 has batches of 32 rows'):

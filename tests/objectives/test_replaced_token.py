@@ -10,6 +10,7 @@ import pytest
 import small_networks as small
 from jax.flatten_util import ravel_pytree
 
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.common import trees
@@ -20,7 +21,6 @@ from bertzoo_jax.objectives import replaced_token
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import step as steps
-from configs import parts
 from tests import found
 
 PLAIN = dict(num_layers=2, activation='gelu', embedding_size=16)
@@ -313,8 +313,8 @@ def test_the_policy_gradient_is_that_of_the_expected_reward_summed_over_a_vocabu
   params = small.perturbed(params, seed=1, scale=0.5)
   batch = dict(
     input_ids=np.array([[0, 1, 2, 1]]),
-    segment_ids=np.zeros((1, 4), np.int32),
-    pack_ids=np.ones((1, 4), np.int32),
+    token_type_ids=np.zeros((1, 4), np.int32),
+    segment_ids=np.ones((1, 4), np.int32),
     masked_positions=np.array([[2]]),
     masked_targets=np.array([[1]]),
     masked_weights=np.ones((1, 1), np.float32),
@@ -391,7 +391,7 @@ def test_metrics_and_loss_are_those_of_the_discriminator_s_scores(loss_over):
   found = objective.finalize_metrics(steps.means(sums, normalizers))
   original, filled = (np.asarray(x) for x in generators.fill(batch, batch['sampled_ids']))
   scores, vectors = map(np.asarray, detected(objective, params, {**batch, 'input_ids': filled}))
-  real, replaced = batch['pack_ids'] > 0, filled != original
+  real, replaced = batch['segment_ids'] > 0, filled != original
   for name, value_of in reference(scores[real], replaced[real]).items():
     assert abs(float(found[name]) - value_of) < (0.01 if name == 'rtd_auc' else 1e-5), name
   around = [row[of] - row[of].mean(axis=0) for row, of in zip(vectors, real)]
@@ -457,7 +457,7 @@ def test_predicting_all_tokens_with_a_copy_mechanism_is_the_mixture_written_out(
   head = params['copy_head']['classifier']
   copy = 1 / (1 + np.exp(-np.asarray(hidden @ head['kernel'])[..., 0] - head['bias'][0]))
   mixed = (1 - copy[..., None]) * shares + copy[..., None] * np.eye(small.VOCAB)[filled]
-  real = batch['pack_ids'] > 0
+  real = batch['segment_ids'] > 0
   likely = np.take_along_axis(mixed, original[..., None], -1)[..., 0]
   assert abs(float(value) + np.log(likely[real]).mean()) < 1e-4
   accuracy = float(sums['tokens']['all_tokens_accuracy'] / normalizers['tokens'])

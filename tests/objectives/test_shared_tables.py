@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import small_networks as small
 
-from bertzoo_jax import assembly
-from bertzoo_jax.assembly import checks
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
+from bertzoo_jax.experiment import build
+from bertzoo_jax.experiment import check
 from bertzoo_jax.hf import weights
 from bertzoo_jax.objectives import generator as generators
-from configs import parts
 
 WORD = 'encoder/embeddings/word/embedding'
 SIZES = dict(num_layers=2, hidden_size=32, num_heads=2, intermediate_size=32, activation='gelu')
@@ -200,10 +200,10 @@ def test_a_phase_may_not_read_a_summand_as_a_whole_table(first, second, refused)
   def network(*_):
     objective = next(found)
     shapes = jax.eval_shape(objective.init, jax.random.key(0))
-    return assembly.Network(None, objective, shapes, None, None)
+    return build.Network(None, objective, shapes, None, None)
 
   run = types.SimpleNamespace(network=network)
   phases = [types.SimpleNamespace(index=index) for index in (0, 1)]
   expected = pytest.raises(errors.UserError, match='Only one of phase 1 and the phase before it')
   with expected if refused else contextlib.nullcontext():
-    checks.of_order(run, phases, None, None)
+    check.order(run, phases, None, None)

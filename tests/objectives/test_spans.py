@@ -7,11 +7,12 @@ import pytest
 import small_networks as small
 
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.model import heads
 from bertzoo_jax.objectives import heads as head_table
 from bertzoo_jax.objectives import networks
-from configs.tasks import parts
+from tests.found import call_part
 
 ROWS, LENGTH = 4, 12
 CONDITIONAL = dict(head='tanh', hidden_size=0, answerable_weight=0.5, dropout=0.0)
@@ -22,7 +23,7 @@ def made(name, **changes):
   """(objective, parameters)."""
   fields = {**(CONDITIONAL if name == 'span_conditional' else {}), **changes}
   encoder = small.encoder(dropout=0.0, attention_dropout=0.0)
-  objective = objectives.BY_NAME[name](encoder, **fields)
+  objective = call_part(objectives, name, encoder, **fields)
   return objective, small.parameters(objective, scale=0.2)
 
 
@@ -35,8 +36,8 @@ def batch(length=LENGTH):
   mask[:, 0] = True
   return {
     'input_ids': np.where(real, ids, 0),
-    'segment_ids': np.zeros_like(ids),
-    'pack_ids': real.astype(np.int32),
+    'token_type_ids': np.zeros_like(ids),
+    'segment_ids': real.astype(np.int32),
     'row_keys': np.arange(2 * ROWS, dtype=np.uint32).reshape(ROWS, 2),
     'answer_mask': mask.astype(np.int32),
     'labels': np.asarray([[4, 6], [0, 0], [5, 5], [8, 9]], np.int32),
@@ -75,7 +76,7 @@ def test_the_end_depends_on_the_start_only_in_the_conditional_head():
     _, after = loss_of(objective, params, data)
     # of the first row, the loss of the start changes; all else is the end's
     if not differs:
-      log = jax.nn.log_softmax(jnp.where(data['pack_ids'] > 0, start['start'], -1e30))
+      log = jax.nn.log_softmax(jnp.where(data['segment_ids'] > 0, start['start'], -1e30))
       moved = (log[0, 4] - log[0, 5]) / 2
       np.testing.assert_allclose(after['span_loss'] - before['span_loss'], moved, atol=1e-5)
     else:

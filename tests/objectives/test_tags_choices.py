@@ -1,7 +1,6 @@
 """Tags and choices: units of a batch, dropout, costs of a step."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import small_networks as small
 
@@ -9,19 +8,22 @@ from bertzoo_jax import objectives
 from bertzoo_jax.model import heads
 from bertzoo_jax.objectives import heads as head_table
 from bertzoo_jax.objectives import networks
+from tests.found import call_part
 
 UNITS, OPTIONS, LENGTH = 4, 3, 8
 
 
 def choice(dropout=0.0):
   encoder = small.encoder(dropout=0.0, attention_dropout=0.0)
-  objective = objectives.BY_NAME['choice'](encoder, head='tanh', dropout=dropout, input_dropout=0.0)
+  objective = call_part(
+    objectives, 'choice', encoder, head='tanh', dropout=dropout, input_dropout=0.0
+  )
   return objective, small.parameters(objective, seed=1, scale=0.1)
 
 
 def tagging(dropout=0.0):
   encoder = small.encoder(dropout=0.0, attention_dropout=0.0)
-  objective = objectives.BY_NAME['tagging'](encoder, labels=('O', 'B', 'I'), dropout=dropout)
+  objective = call_part(objectives, 'tagging', encoder, labels=('O', 'B', 'I'), dropout=dropout)
   return objective, small.parameters(objective, seed=1, scale=0.1)
 
 
@@ -32,8 +34,8 @@ def units(seed=0):
   there[1, 2] = 0
   return {
     'input_ids': draw.integers(5, small.VOCAB, shape).astype(np.int32),
-    'segment_ids': np.zeros(shape, np.int32),
-    'pack_ids': np.ones(shape, np.int32),
+    'token_type_ids': np.zeros(shape, np.int32),
+    'segment_ids': np.ones(shape, np.int32),
     'labels': np.array([0, 1, 2, 0], np.int32),
     'label_weights': np.array([1, 1, 1, 0], np.float32),
     'option_weights': there,
@@ -87,20 +89,6 @@ def test_each_option_has_a_draw_of_dropout_of_its_own_and_none_without_a_key():
   assert len(np.unique(np.asarray(drawn).round(5))) == UNITS * OPTIONS
   plain = np.asarray(head_table.choice('tanh').logits(encoder, params, hidden, same))
   np.testing.assert_allclose(plain, plain[:, :1].repeat(OPTIONS, axis=1), atol=1e-5)
-
-
-def test_a_step_over_options_costs_what_as_many_rows_cost():
-  objective, params = choice()
-  shapes = {k: x.shape for k, x in units().items()}
-  flat = {k: (s[0] * s[1], *s[2:]) if len(s) == 3 else s for k, s in shapes.items()}
-  assert objective.flops(params, shapes) == objective.flops(params, flat) > 0
-  tags, own = tagging()
-  rows = {'input_ids': (UNITS, LENGTH), 'pack_ids': (UNITS, LENGTH)}
-  body = tags.flops(own, rows)
-  of_head = 3 * 2 * UNITS * LENGTH * own['tag_head']['classifier']['kernel'].size
-  assert body > of_head > 0
-  found = tags.flops({**own, 'tag_head': jax.tree.map(jnp.zeros_like, own['tag_head'])}, rows)
-  assert found == (body)
 
 
 def test_only_first_tokens_count_in_the_loss_of_tags():

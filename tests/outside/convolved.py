@@ -4,6 +4,7 @@ it a convolution over neighbours. `tests.outside.convolved:Convolved` in a confi
 
 import dataclasses
 from functools import partial
+from typing import Annotated
 from typing import Any
 
 from flax import linen as nn
@@ -55,18 +56,10 @@ class Mixed(nn.Module):
     y_BLD = self.feed_forward(x_BLD.reshape(-1, width), ops).reshape(x_BLD.shape)
     return join('second_norm', x_BLD, y_BLD, keys[2])
 
-  @nn.nowrap
-  def flops(self, length, width):
-    products = 4 * width**2 + 2 * (2 * self.reach + 1) * width**2
-    return length * (products + 2 * length * width) + self.feed_forward.flops(length, width)
-
 
 @protocol.encoder
 class Convolved(nn.Module):
-  """The encoder.
-
-  reach: tokens that a token reads on each side.
-  """
+  """The encoder."""
 
   vocab_size: int
   dtype: Any
@@ -78,10 +71,10 @@ class Convolved(nn.Module):
   num_heads: int
   intermediate_size: int
   max_positions: int
-  reach: fields.COUNT = 2
+  reach: Annotated[fields.COUNT, 'tokens that a token reads on each side.'] = 2
   dropout: float = 0.1
 
-  reads, activation, norm_eps = ('input_ids', 'pack_ids'), 'relu', 1e-6
+  reads, activation, norm_eps = ('input_ids', 'segment_ids'), 'relu', 1e-6
   axes = (*AXES, *transformer.AXES, *blocks.AXES)
   kernel_init = property(lambda self: layers.initializer('normal', 0.02))
   attention_dropout = property(lambda self: self.dropout)
@@ -99,10 +92,6 @@ class Convolved(nn.Module):
 
   def __call__(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, embedded_BLE=None):
     return roformer.embedded_and_scanned(self, batch, dropout_keys_B2, ops, embedded_BLE)
-
-  @nn.nowrap
-  def flops(self, length, predictions=0, features=()):
-    return self.num_layers * self._block().flops(length, self.hidden_size)
 
   @nn.nowrap
   def _block(self):

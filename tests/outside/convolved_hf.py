@@ -8,13 +8,13 @@ import pathlib
 import safetensors.numpy
 
 from bertzoo_jax.hf import architecture
+from bertzoo_jax.hf import keys
 from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
 from bertzoo_jax.hf.architecture import HEADS_BIAS
 from bertzoo_jax.hf.architecture import HEADS_KERNEL
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architectures.bert_like import dense
 from bertzoo_jax.hf.architectures.bert_like import norm
-from tests.outside import convolved
 
 # [places, D, D] and torch's [out, in, places].
 CONVOLUTION = architecture.Transform(lambda x, s: x.transpose(2, 1, 0), lambda y, s: y.T)
@@ -63,7 +63,10 @@ def logits(directory, batch):
     scale, shift = take(f'{name}.weight'), take(f'{name}.bias')
     return functional.layer_norm(x, scale.shape, scale, shift, config['norm_eps'])
 
-  ids, real = torch.from_numpy(batch['input_ids']).long(), torch.from_numpy(batch['pack_ids']) > 0
+  ids, real = (
+    torch.from_numpy(batch['input_ids']).long(),
+    torch.from_numpy(batch['segment_ids']) > 0,
+  )
   words, heads = take('words.weight'), config['num_heads']
   x = norm(words[ids] + take('places.weight')[: ids.shape[1]], 'norm')
   for i in range(config['num_layers']):
@@ -87,31 +90,20 @@ def logits(directory, batch):
   return {'mlm': (x @ words.T + take('head.bias')).numpy(), 'unloaded': sorted(left)}
 
 
-def _to_config(encoder, special, vocab_size):
-  return {
-    'architectures': ['ConvolvedForMaskedLM'],
-    'model_type': 'convolved',
-    'vocab_size': vocab_size,
-    **{name: getattr(encoder, name) for name in _FIELDS},
-    'norm_eps': encoder.norm_eps,
-    'pad_token_id': special['pad'],
-  }
-
-
-def _to_encoder(content):
-  fields = {name: content[name] for name in _FIELDS}
-  return fields, architecture.plain_sizes(
-    convolved.Convolved(content['vocab_size'], None, **fields)
-  )
-
-
+KEYS = (
+  keys.written('architectures', ['ConvolvedForMaskedLM']),
+  keys.written('model_type', 'convolved'),
+  keys.written('vocab_size', lambda at: at.vocab_size),
+  *(keys.Key(name, name) for name in _FIELDS),
+  keys.written('norm_eps', lambda at: at.encoder.norm_eps),
+  keys.written('pad_token_id', lambda at: at.special['pad']),
+)
 MASKED_LM = architecture.Architecture(
   name='ConvolvedForMaskedLM',
   model_type='convolved',
   rows=ROWS,
   sizes=architecture.plain_sizes,
-  to_config=_to_config,
-  to_encoder=_to_encoder,
+  keys=KEYS,
   heads='It fills masks. transformers has no such class: load the tensors by name.',
   pipeline='',
   activations={'relu': 'relu'},

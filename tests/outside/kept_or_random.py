@@ -3,6 +3,8 @@ whether the shown token is the original one. `tests.outside.kept_or_random:kept_
 config.
 """
 
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 
@@ -16,12 +18,13 @@ from bertzoo_jax.parts import fields
 
 
 def kept_or_random(
-  encoder, ops=operations.PLAIN, *, mask_id: fields.COUNT_OR_0, weight: fields.AT_LEAST_0 = 1.0
+  encoder,
+  ops=operations.PLAIN,
+  *,
+  mask_id: Annotated[fields.COUNT_OR_0, 'the id of the mask token.'],
+  weight: Annotated[fields.AT_LEAST_0, 'of the second loss.'] = 1.0,
 ):
   """mlm + weight · binary cross-entropy.
-
-  mask_id: the id of the mask token.
-  weight: of the second loss.
 
   Metrics: those of `mlm`, and under the total 'shown': kept_loss (nats), kept_accuracy.
   """

@@ -60,7 +60,7 @@ class RoFormer(nn.Module):
   intermediate_size: int
   dropout: float = 0.0
 
-  reads = ('input_ids', 'segment_ids', 'pack_ids')
+  reads = ('input_ids', 'token_type_ids', 'segment_ids')
   activation, norm_eps, base, type_vocab_size = 'gelu', 1e-12, 10_000.0, 2
   kernel_init = property(lambda self: layers.initializer('truncated_normal', 0.02))
   axes = (*transformer.AXES, *blocks.AXES)
@@ -81,10 +81,6 @@ class RoFormer(nn.Module):
 
   def __call__(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, embedded_BLE=None):
     return embedded_and_scanned(self, batch, dropout_keys_B2, ops, embedded_BLE)
-
-  @nn.nowrap
-  def flops(self, length, predictions=0, features=()):
-    return self.num_layers * self._block().flops(length, self.hidden_size)
 
   @nn.nowrap
   def _block(self):

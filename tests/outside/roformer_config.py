@@ -1,7 +1,8 @@
 """The encoder of roformer.py on contiguous sentences. Sizes: tiny, on the English sample."""
 
+from bertzoo_jax import parts
+from bertzoo_jax.configs import arguments
 from configs import bert
-from configs import parts
 
 
 def _tiny():
@@ -18,4 +19,4 @@ PARAMETERS = {'tiny': 225_696}
 
 
 def get_config(argument='tiny'):
-  return parts.argument(argument, SIZES)
+  return arguments.config(argument, SIZES)

@@ -2,12 +2,13 @@
 
 import numpy as np
 
-from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
+from bertzoo_jax.hf import keys
 from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
 from bertzoo_jax.hf.architecture import HEADS_BIAS
 from bertzoo_jax.hf.architecture import HEADS_KERNEL
 from bertzoo_jax.hf.architecture import Row
+from bertzoo_jax.hf.architecture import constant
 from bertzoo_jax.hf.architectures.bert_like import dense
 from bertzoo_jax.hf.architectures.bert_like import norm
 from tests.outside import roformer
@@ -30,7 +31,7 @@ ROWS = (
   Row('encoder/embeddings/word/embedding', WORDS),
   Row('encoder/embeddings/type/embedding', 'roformer.embeddings.token_type_embeddings.weight'),
   *norm('encoder/embeddings/norm', 'roformer.embeddings.LayerNorm'),
-  Row('encoder/angles', ANGLES, absent=angles),  # which the encoder lacks
+  constant(ANGLES, angles),
   *(
     row
     for name in ('query', 'key', 'value')
@@ -45,42 +46,25 @@ ROWS = (
   *norm('mlm_head/norm', 'cls.predictions.transform.LayerNorm'),
   Row('mlm_head/bias', BIAS),
 )
-_FIELDS = {
-  'num_layers': 'num_hidden_layers',
-  'hidden_size': 'hidden_size',
-  'num_heads': 'num_attention_heads',
-  'intermediate_size': 'intermediate_size',
-}
-# All that the encoder computes in one way only, as config.json says it.
-_FIXED = {
-  'hidden_act': roformer.RoFormer.activation,
-  'layer_norm_eps': roformer.RoFormer.norm_eps,
-  'type_vocab_size': roformer.RoFormer.type_vocab_size,
-  'max_position_embeddings': LONGEST,
-  'rotary_value': False,
-  'is_decoder': False,
-}
-
-
-def _to_config(encoder, special, vocab_size):
-  return {
-    **architecture.common_config('RoFormerForMaskedLM', 'roformer', special, vocab_size),
-    **{theirs: getattr(encoder, ours) for ours, theirs in _FIELDS.items()},
-    **_FIXED,
-    'embedding_size': encoder.hidden_size,
-    'hidden_dropout_prob': encoder.dropout,
-    'attention_probs_dropout_prob': 0.0,
-  }
-
-
-def _to_encoder(content):
-  for key, value in {**_FIXED, 'embedding_size': content['hidden_size']}.items():
-    if content.get(key, value) != value:
-      raise errors.UserError(
-        f'config.json says {key}={content[key]}, and this encoder has {value} only.'
-      )
-  fields = {ours: content[theirs] for ours, theirs in _FIELDS.items()}
-  return fields, architecture.plain_sizes(roformer.RoFormer(content['vocab_size'], None, **fields))
+# What the encoder computes in one way only is `fixed`.
+KEYS = (
+  *keys.COMMON,
+  keys.Key('num_hidden_layers', 'num_layers'),
+  keys.Key('hidden_size', 'hidden_size'),
+  keys.Key('num_attention_heads', 'num_heads'),
+  keys.Key('intermediate_size', 'intermediate_size'),
+  keys.fixed('hidden_act', roformer.RoFormer.activation),
+  keys.fixed('layer_norm_eps', roformer.RoFormer.norm_eps),
+  keys.fixed('type_vocab_size', roformer.RoFormer.type_vocab_size),
+  keys.fixed('max_position_embeddings', LONGEST),
+  keys.fixed('rotary_value', False),
+  keys.fixed('is_decoder', False),
+  keys.refused('embedding_size', lambda content: content['hidden_size'])._replace(
+    write=lambda at: at.encoder.hidden_size
+  ),
+  keys.written('hidden_dropout_prob', lambda at: at.encoder.dropout),
+  keys.written('attention_probs_dropout_prob', 0.0),
+)
 
 
 MASKED_LM = architecture.Architecture(
@@ -88,10 +72,8 @@ MASKED_LM = architecture.Architecture(
   model_type='roformer',
   rows=ROWS,
   sizes=architecture.plain_sizes,
-  to_config=_to_config,
-  to_encoder=_to_encoder,
+  keys=KEYS,
   heads='It fills masks. There is no other head.',
   tied={'cls.predictions.decoder.weight': WORDS, 'cls.predictions.decoder.bias': BIAS},
-  settle=lambda params, sizes: {k: x for k, x in params.items() if k != 'encoder/angles'},
   activations={'gelu': 'gelu'},
 )

@@ -19,6 +19,7 @@ import small_networks as small
 from bertzoo_jax import export
 from bertzoo_jax import kernels
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.evaluate import scores
 from bertzoo_jax.hf import architectures
@@ -31,7 +32,6 @@ from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import step_folders
 from bertzoo_jax.training import sharding
 from configs import bert
-from configs import parts
 from tests import toys
 from tests.hf import directories
 from tests.outside import kept_or_random
@@ -225,16 +225,3 @@ def test_losses_are_those_of_one_device_on_any_mesh(name, objective, mesh):
   for path, x in weights.flatten(state.params).items():
     if path.endswith('kernel') and 'head' not in path:
       assert not x.sharding.is_fully_replicated, path
-
-
-def test_operations_of_a_head_of_its_own_are_known_by_its_inputs():
-  objective = make('kept')(encoder('roformer'))
-  shapes = jax.eval_shape(objective.init, jax.random.key(0))
-  features = {'input_ids': (8, 24), 'masked_positions': (8, 5)}
-  plain = make('mlm')(encoder('roformer')).flops(shapes, features)
-  assert plain is None  # the head is in the parameters, and nobody says what it reads
-  width = 32
-  known = objective.flops(shapes, features)
-  without = make('mlm')(encoder('roformer'))
-  bare = without.flops(jax.eval_shape(without.init, jax.random.key(0)), features)
-  assert known - bare == 3 * 8 * 5 * 2 * width

@@ -4,26 +4,29 @@ import os
 import pathlib
 import subprocess
 import sys
+import types
 
 import jax
 import ml_collections
 import numpy as np
 import pytest
 
-from bertzoo_jax import assembly
+from bertzoo_jax import parts
 from bertzoo_jax import tokenizers
-from bertzoo_jax.assembly import checks
 from bertzoo_jax.batches import formats
 from bertzoo_jax.batches import masking as maskings
 from bertzoo_jax.batches import pipeline
+from bertzoo_jax.cli import settings
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import corpus as corpora
+from bertzoo_jax.experiment import build
+from bertzoo_jax.experiment import check
+from bertzoo_jax.experiment import resolve
 from bertzoo_jax.parts import named as part_lib
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import step as steps
 from configs import bert
-from configs import parts
 
 ROOT = pathlib.Path(__file__).parents[2]
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
@@ -32,11 +35,16 @@ V = 50
 HOST = '''
 """Parts of the host program."""
 
+import dataclasses
+from typing import Annotated
+
 import numpy as np
 
 from bertzoo_jax.batches.formats import format as formats
 from bertzoo_jax.batches.masking import Masking
 from bertzoo_jax.batches.rows import Spans
+from bertzoo_jax.parts import fields as definitions
+from bertzoo_jax.parts import tokenizers as parts
 from bertzoo_jax.tokenizers import wordpiece
 
 VERSION = 3
@@ -94,16 +102,27 @@ class Family:
     lists = lambda out: {**out, 'masked_targets': out['masked_targets'].tolist()}
     return made._replace(apply=lambda *args: lists(made.apply(*args)))
 
+  def old(length, corpus):
+    made = Family.first_tokens(length, corpus)
+    return made._replace(apply=lambda features, keys: made.apply(features, features['pack_ids']))
+
   def borders(length, corpus):
     made = Family.first_tokens(length, corpus)
     return made._replace(features={'span_left': ((2,), np.int32)})
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class First:
+  count: Annotated[definitions.COUNT, 'of tokens.'] = 2
+
+
+def declared(fields: First, length, corpus):
+  return Family.first_tokens(length, corpus, count=fields.count)
+
+
 def cased(*, vocab_size=120):
-  return wordpiece.wordpiece(
-    vocab_size=vocab_size, lowercase=False, strip_accents=False, split_chinese=True,
-    normalization='none', max_word_chars=100, min_frequency=2, coverage=0.9999,
-  )
+  fields = parts.Wordpiece(vocab_size=vocab_size, lowercase=False, strip_accents=False)
+  return wordpiece.wordpiece(fields)
 '''
 DEVICE = '''
 """Parts of the device program."""
@@ -198,12 +217,12 @@ def test_parts_from_outside_train_and_their_own_defaults_apply():
   assert config.format.to_dict() == {'name': 'mine.host:single_sentences'}
   config = configuration.from_json(configuration.to_json(ml_collections.ConfigDict(config).lock()))
   assert config.masking.name == 'mine.host:Family.first_tokens'
-  run = checks.of_run(assembly.resolve(config))
+  run = check.config(resolve.run(config))
   batch = rows(config).batch(0)
-  assert batch['masked_targets'].shape == (8, 2) and (batch['pack_ids'].sum(1) <= 8).all()
+  assert batch['masked_targets'].shape == (8, 2) and (batch['segment_ids'].sum(1) <= 8).all()
   assert (batch['input_ids'][:, 1:3] == SPECIAL['mask']).all()
 
-  made = run.network(run.phases[0], V)
+  made = build.network(run, run.phases[0], V)
   state = jax.jit(lambda: steps.init(made.objective, made.tx, 0, 8))()
   assert state.params['encoder']['embeddings']['word']['embedding'].shape == (V, 16)
   update = jax.jit(steps.make_train_step(made.objective, made.tx, made.schedule, seed=0))
@@ -223,6 +242,7 @@ def test_parts_from_outside_train_and_their_own_defaults_apply():
     ('untyped', r'declares masked_weights as float32 .* writes int32'),
     ('forgetful', 'declares masked_targets as .* writes nothing'),
     ('listed', 'declares masked_targets as .* writes a list, which is no numpy array'),
+    ('old', 'masking=mine.host:Family.old: pack_ids are called segment_ids .*: rename both'),
     ('borders', 'declares span_left as .* writes nothing'),
   ],
 )
@@ -237,14 +257,25 @@ def test_a_masking_that_writes_other_than_it_declares_is_refused_at_the_start(ma
     rows(config)
 
 
-def test_fields_of_a_part_from_outside_are_the_sections():
+def test_an_objective_that_reads_the_names_of_before_is_refused_with_the_new_ones():
   config = bert.get_config('tiny')
-  config.masking = parts.part('mine.host:Family.first_tokens', count=3)
+  old = types.SimpleNamespace(reads=('input_ids', 'segment_ids', 'pack_ids'), may_read=())
+  with pytest.raises(errors.UserError, match='objective=mlm.*: pack_ids are called segment_ids'):
+    check.rows(config, rows(config).features, None, old)
+
+
+@pytest.mark.parametrize('masking', ['Family.first_tokens', 'declared'])
+def test_fields_of_a_part_from_outside_are_the_sections(masking):
+  config = bert.get_config('tiny')
+  config.masking = parts.part(f'mine.host:{masking}', count=3)
   config.format = parts.part('mine.host:single_sentences', longest=4)
   config.phases = ((5, {'masking.count': 1}), (5, {}))
   first, second = configuration.phases(ml_collections.ConfigDict(config).lock())
   assert rows(first.config).num_predictions == 1 and rows(second.config).num_predictions == 3
   assert configuration.science(config)['masking.count'] == 3
+  config.masking = parts.part(f'mine.host:{masking}')
+  settings.apply(config, {'masking.count': '1'})
+  assert rows(config).num_predictions == 1
 
 
 def test_a_schedule_from_outside_may_restart_with_each_phase():
@@ -305,14 +336,14 @@ def test_a_part_that_is_not_there_is_one_sentence_with_the_remedy(name, words):
       dict(name='permutation', context=6),
       "'permutation': fields are missing: max_span, num_predictions",
     ),
-    (dict(name='permutation', contxt=6), 'Build the section with configs/parts.py'),
+    (dict(name='permutation', contxt=6), 'Build the section with bertzoo_jax.parts'),
   ],
 )
 def test_fields_that_do_not_fit_are_named(section, words):
   with pytest.raises(errors.UserError) as e:
     part_lib.build(section, *MASKING, 16, text())
   assert words in str(e.value) and '\n' not in str(e.value)
-  assert ('configs/parts.py' in str(e.value)) == (':' not in section['name'])
+  assert ('bertzoo_jax.parts' in str(e.value)) == (':' not in section['name'])
 
 
 def test_a_field_that_the_rest_needs_and_nobody_gives_is_named():
@@ -342,7 +373,7 @@ def test_the_commands_find_parts_in_the_current_folder_also_in_workers(tmp_path)
   (tmp_path / 'mine_config.py').write_text(
     f"""
 from configs import bert
-from configs import parts
+from bertzoo_jax import parts
 
 
 def get_config(argument='{SWAPS}'):

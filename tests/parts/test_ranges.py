@@ -12,21 +12,22 @@ import types
 import ml_collections
 import pytest
 
-from bertzoo_jax import assembly
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax import prepare
-from bertzoo_jax.assembly import checks
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.experiment import check
+from bertzoo_jax.experiment import resolve
 from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.parts import experiments
 from bertzoo_jax.parts import fields
 from bertzoo_jax.parts import named as part_lib
 from bertzoo_jax.parts import ranges
+from bertzoo_jax.parts import task_objectives
 from bertzoo_jax.preflight import verdict
 from bertzoo_jax.show import __main__ as show
 from configs import bert
-from configs import parts
-from configs.tasks import parts as task_parts
 from tests import found
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -42,40 +43,29 @@ def changed(**changes):
   return config
 
 
-# Every definition, with those whose meanings it shares, nearest first.
-DEFINITIONS = [
-  constructors[i::-1]
-  for constructors in (*ranges.SECTIONS.values(), *ranges.TASK_SECTIONS.values())
-  for i in range(len(constructors))
-]
-DEFINITIONS += [(parts.corpus,), (parts.run,), (parts.experiment,), (task_parts.fine_tuning,)]
-DEFINITIONS += [(task_parts.sift,)]
+DECLARATIONS = [x for some in (ranges.SECTIONS, ranges.TASK_SECTIONS) for x in some.values()]
+DECLARATIONS = [x for some in DECLARATIONS for x in some.values()]
+DECLARATIONS += [experiments.Corpus, experiments.Run, experiments.Experiment]
+DECLARATIONS += [experiments.FineTuning, task_objectives.Sift]
 
 
-@pytest.mark.parametrize('definition', DEFINITIONS, ids=lambda of: of[0].__name__)
-def test_every_field_has_a_type_a_meaning_and_every_number_a_range(definition):
-  known = fields.parameters(definition[0])
-  assert set(fields.meanings(definition[0])) <= set(known)
-  for name, field in known.items():
+@pytest.mark.parametrize('declaration', DECLARATIONS, ids=lambda x: x.__name__)
+def test_every_field_has_a_type_a_meaning_and_every_number_a_range(declaration):
+  for name, field in fields.parameters(declaration).items():
     range_, default = fields.of(field.annotation), field.default
     assert field.annotation is not field.empty, name
     is_number = isinstance(default, (int, float)) and not isinstance(default, bool)
     assert range_ or not (is_number or isinstance(default, tuple) and fields.numbers_in(default))
-    if default not in (field.empty, None):
+    if default is not field.empty:
       fields.check(name, default, field.annotation)
-    if field.annotation is dict and name not in ('files', 'splits', 'submission'):
+    if field.annotation is dict:
       continue  # a section
-    meaning = next((m[name] for m in map(fields.meanings, definition) if name in m), '')
-    assert meaning, name
+    meaning = fields.meaning(field.annotation)
+    assert meaning.endswith('.'), name
     assert all(choice in meaning for choice in (range_.choices if range_ else ())), (name, meaning)
-
-
-@pytest.mark.parametrize('definition', DEFINITIONS, ids=lambda of: of[0].__name__)
-def test_each_field_with_a_range_refuses_values_outside(definition):
-  for name, field in fields.parameters(definition[0]).items():
-    if range_ := fields.of(field.annotation):
+    if range_:
       wrong = 'oter' if range_.choices else (-1e9,) if range_.of_each else -(10**9)
-      wrong = 'much' if field.annotation is fields.FINITE else wrong
+      wrong = 'much' if range_.words == fields.of(fields.FINITE).words else wrong
       with pytest.raises(errors.UserError, match=f'config.{name} '):
         fields.check(name, wrong, field.annotation)
 
@@ -134,7 +124,7 @@ OUTSIDE = [
 @pytest.mark.parametrize('changes, words', OUTSIDE)
 def test_a_number_outside_its_range_is_refused_before_anything_is_built(changes, words):
   with pytest.raises(errors.UserError) as e:
-    checks.of_run(assembly.resolve(changed(**changes)))
+    check.config(resolve.run(changed(**changes)))
   assert words in str(e.value) and '\n' not in str(e.value)
 
 

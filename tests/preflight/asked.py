@@ -17,7 +17,7 @@ from bertzoo_jax.preflight.tpu import program
 ROOT = pathlib.Path(__file__).parents[2]
 
 CONFIG = """
-from configs import parts
+from bertzoo_jax import parts
 
 def get_config(argument=None):
   return parts.experiment(

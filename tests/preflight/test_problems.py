@@ -5,12 +5,12 @@ import re
 
 import pytest
 
+from bertzoo_jax import parts
 from bertzoo_jax import pretrain
 from bertzoo_jax.common import errors
 from bertzoo_jax.preflight import readiness
 from bertzoo_jax.preflight import report
 from bertzoo_jax.preflight.tpu import program
-from configs import parts
 from tests.preflight import asked
 
 

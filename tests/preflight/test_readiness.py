@@ -5,8 +5,8 @@ import pathlib
 import ml_collections
 import pytest
 
-from bertzoo_jax import assembly
 from bertzoo_jax.common import config as configuration
+from bertzoo_jax.experiment import resolve
 from bertzoo_jax.preflight import __main__ as command
 from bertzoo_jax.preflight import readiness
 from bertzoo_jax.runs import workdir as workdirs
@@ -19,7 +19,7 @@ from tests.preflight import asked
 def read(made, path=None):
   """(findings, text) of a config."""
   found = readiness.Findings()
-  return found, readiness.text(found, assembly.resolve(made), path and str(path), 1)
+  return found, readiness.text(found, resolve.run(made), path and str(path), 1)
 
 
 def codes(found):
@@ -38,7 +38,7 @@ def codes(found):
 def test_the_config_alone_tells_the_features_of_its_rows(made):
   found, text = read(ml_collections.ConfigDict(made).lock())
   for phase in configuration.phases(made):
-    features = text.data.phase(phase).features
+    features = text.data.phases[phase.index].features
     assert features['input_ids'][0] == (made.batch_size, phase.config.length)
     assert 'masked_positions' in features
   assert not found and text.data.vocab_size == made.tokenizer.vocab_size

@@ -19,6 +19,7 @@ from bertzoo_jax.training import step as steps
 from configs import albert
 from configs import deberta_v3
 from configs import electra
+from tests.found import call_part
 
 ROOT = pathlib.Path(__file__).parents[2]
 # Accuracy above that of calling every token original; 0.0098 was measured after all 2,000 steps
@@ -55,9 +56,11 @@ def test_a_published_size_takes_a_step_in_float32(build, size):
   encoder = encoders.BY_NAME[config.encoder.name](
     vocab_size=config.tokenizer.vocab_size, dtype=jnp.float32, **section(config.encoder)
   )
-  objective = objectives.BY_NAME[config.objective.name](encoder, **section(config.objective))
+  objective = call_part(objectives, config.objective.name, encoder, **section(config.objective))
   paths = trees.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
-  tx = optimizers.BY_NAME[config.optimizer.name](lambda s: 1e-4, paths, **section(config.optimizer))
+  tx = call_part(
+    optimizers, config.optimizer.name, lambda s: 1e-4, paths, **section(config.optimizer)
+  )
   state = jax.jit(lambda: steps.init(objective, tx, 0, 1))()
   before = [np.asarray(x).flat[0] for x in jax.tree.leaves(state.params)]
   update = jax.jit(steps.make_train_step(objective, tx, lambda s: 1e-4, seed=0), donate_argnums=0)

@@ -6,14 +6,15 @@ import ml_collections
 import numpy as np
 import pytest
 
+from bertzoo_jax import parts
 from bertzoo_jax import pretrain
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import progress
 from bertzoo_jax.corpus import corpus
 from bertzoo_jax.corpus import report
 from bertzoo_jax.corpus import shards
+from bertzoo_jax.experiment import resolve
 from bertzoo_jax.text import sentences
-from configs import parts
 from configs import roberta
 from tests.prepare import made
 
@@ -173,7 +174,6 @@ def test_lost_characters_are_told_with_the_setting_and_the_remedy_works(
     ({'train': 600, 'held_out': 24}, 11_856, 'one for 19 characters'),  # Chinese sentences
     ({'train': 40, 'held_out': 0}, 1_000, 'one for 25 characters'),  # Thai phrases
     ({'train': 100, 'held_out': 20}, 1_100, ''),  # long words of Tamil
-    ({'train': None, 'held_out': None}, 0, ''),  # of an earlier version
   ],
 )
 def test_words_by_blanks_that_are_sentences_are_told(words, characters, told):
@@ -190,17 +190,7 @@ def test_keep_words_says_what_it_counts_where_no_blanks_part_words(tmp_path):
   assert '  note: words are counted by blanks' in said[-1]
   config.run.keep_words = '100'
   with pytest.warns(UserWarning, match=f'Corpus {tmp_path}/c: words are counted by blanks'):
-    pretrain._open(config, tmp_path / 'c', None)
-
-
-def test_a_held_out_document_has_one_copy_whatever_the_weight(text, clean, tmp_path):
-  how = dict(tokenizer=clean[0] / 'tokenizer')
-  once, thrice = (
-    made.make(made.tiny(), [f'{n}*{text}'], tmp_path / str(n), **how)['splits'] for n in (1, 3)
-  )
-  assert once['held_out']['documents'] > 5
-  assert thrice['train']['documents'] == 3 * once['train']['documents']
-  assert {**thrice['held_out'], 'shards': 0} == {**once['held_out'], 'shards': 0}
+    pretrain.open_data(resolve.run(config), tmp_path / 'c')
 
 
 def test_excluded_texts_that_leave_nothing_out_are_told(text, clean, tmp_path):

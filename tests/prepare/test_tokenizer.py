@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from bertzoo_jax import parts
 from bertzoo_jax import prepare as prepare_lib
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
@@ -12,7 +13,6 @@ from bertzoo_jax.corpus import corpus
 from bertzoo_jax.corpus import mixture
 from bertzoo_jax.corpus import shards
 from bertzoo_jax.tokenizers import kinds
-from configs import parts
 from tests.prepare import made
 
 
@@ -184,3 +184,18 @@ def test_the_tokenizer_alone_can_be_made_and_then_given(text, clean, tmp_path):
   run = made.command(f'--source={text}', f'--out={tmp_path}/c', '--only=tokenizer')
   assert run.returncode == 0 and (tmp_path / 'c/bertzoo.json').exists(), run
   assert not (tmp_path / 'c/manifest.json').exists()
+
+
+def test_pieces_are_added_to_a_given_tokenizer(text, tmp_path):
+  config, said = made.tiny(vocab_size='auto'), []
+  prepare_lib.tokenizer_alone(made.tiny(vocab_size=80), [text], tmp_path / 't', say=said.append)
+  old = tokenizers.load(tmp_path / 't')
+  given = dict(tokenizer=str(tmp_path / 't'), workers=1, say=said.append)
+  add = lambda number: prepare_lib.prepare(config, [text], tmp_path / 'c', add=number, **given)
+  manifest = add('10')
+  assert corpus.open(tmp_path / 'c').tokenizer().pieces[:-10] == old.pieces
+  assert manifest['vocab_size'] == 90
+  assert any('10 pieces added' in line and 'fewer' in line for line in said), said
+  assert add('10') == manifest and 'nothing to do' in said[-1]
+  with pytest.raises(errors.UserError, match='of other sources or settings'):
+    add('11')

@@ -21,7 +21,7 @@ STEPS, BORDER = 14, 9
 # A network that compiles in seconds; rows so few that epochs end within the run; a phase that ends
 # at BORDER, and one of a larger batch in two microbatches.
 CONFIG = f"""
-from configs import parts
+from bertzoo_jax import parts
 
 def get_config(argument=None):
   return parts.experiment(

@@ -23,6 +23,7 @@ from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import step as steps
 from configs import spanbert
+from tests.found import call_part
 
 SAMPLE = pathlib.Path(__file__).parents[2] / 'data' / 'sample'
 CONFIG = spanbert.get_config('tiny,steps=800')
@@ -33,7 +34,9 @@ BELOW = 0.03  # nats, after a tenth of the text that the config trains on
 def without_neighbours(encoder, ops=operations.PLAIN, *, boundary_weight, num_offsets, offset_size):
   """mlm_span_boundary, whose head sees zeros in place of the vectors beside the span."""
   fields = dict(num_offsets=num_offsets, offset_size=offset_size)
-  made = span_boundary.mlm_span_boundary(encoder, ops, boundary_weight=boundary_weight, **fields)
+  made = call_part(
+    objectives, 'mlm_span_boundary', encoder, ops, boundary_weight=boundary_weight, **fields
+  )
   head = heads.boundary(**fields)
 
   def loss(params, batch, normalizers, carry, key, train):
@@ -84,7 +87,7 @@ def held_out_loss(objective_of, corpus, seed):
   schedule = schedules.for_phase(CONFIG.schedule, 0, CONFIG.phases[0][0], CONFIG.phases[0][0])
   fields = {k: v for k, v in CONFIG.optimizer.items() if k != 'name'}
   paths = trees.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
-  tx = optimizers.BY_NAME[CONFIG.optimizer.name](schedule, paths, **fields)
+  tx = call_part(optimizers, CONFIG.optimizer.name, schedule, paths, **fields)
   state = jax.jit(lambda: steps.init(objective, tx, seed, CONFIG.batch_size))()
   step = jax.jit(steps.make_train_step(objective, tx, schedule, seed=seed), donate_argnums=0)
   for batch in rows_of(corpus, 'train', seed).iterate(0, CONFIG.phases[0][0]):

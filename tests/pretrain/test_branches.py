@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import small_corpora
 
+from bertzoo_jax import parts
 from bertzoo_jax import pretrain
 from bertzoo_jax import pretrained
-from bertzoo_jax.assembly import run
 from bertzoo_jax.common import errors
+from bertzoo_jax.experiment import start
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import workdir as workdirs
-from configs import parts
 from tests.pretrain import runs
 
 STEPS, AT, LENGTH, VOCAB = 4, 2, 12, 31
@@ -116,7 +116,7 @@ RATE = dict(learning_rate=0.01, warmup=1)
   ],
 )
 def test_what_changes_where_a_run_branches_off_is_said(before, config, words):
-  notes = run._breaks(before, config, 'W@2', 2)
+  notes = start._breaks(before, config, 'W@2', 2)
   assert len(notes) == len(words)
   assert all(re.search(word, note) for word, note in zip(words, notes))
 
@@ -131,16 +131,16 @@ def test_what_changes_where_a_run_branches_off_is_said(before, config, words):
 )
 def test_a_branch_goes_on_at_the_next_row(step, fields, words):
   with pytest.raises(errors.UserError, match=words):
-    run._breaks(_early(2), _early(2, **fields), f'W@{step}', step)
+    start._breaks(_early(2), _early(2, **fields), f'W@{step}', step)
   remedy = dict(phases=((step, dict(batch_size=8)), (STEPS - step, dict(batch_size=4))))
-  assert not run._breaks(_early(2), _early(2, **remedy), f'W@{step}', step)
+  assert not start._breaks(_early(2), _early(2, **remedy), f'W@{step}', step)
 
 
 @pytest.mark.parametrize('other', ['', 'c0ffee', 'c0ffee 7'])
 def test_a_branch_onto_another_corpus_is_said(whole, other):
   corpus = {'hash': other or workdirs.corpus_record(whole)['hash']}
   data = types.SimpleNamespace(corpus=corpus, tokenizer=whole / 'tokenizer')
-  notes = run._branching(workdirs.run_config(whole), f'{whole}@{AT}', '', data, STEPS)[2]
+  notes = start._branching(workdirs.run_config(whole), start.First(f'{whole}@{AT}'), data, STEPS)[2]
   assert notes == [f'note: {whole}@{AT} was trained on another corpus'] * bool(other)
 
 

@@ -57,7 +57,7 @@ def test_the_sample_becomes_rows_with_every_feature_that_will_be_read_and_show_p
       batch = pipe.batch(0)
       assert set(test_systems._objective(phase.config, corpus.vocab_size).reads) <= set(batch)
       assert {name: (a.shape, a.dtype) for name, a in batch.items()} == pipe.features
-      assert batch['masked_weights'].sum() > 0.1 * (batch['pack_ids'] > 0).sum()
+      assert batch['masked_weights'].sum() > 0.1 * (batch['segment_ids'] > 0).sum()
       console = rich.console.Console(file=io.StringIO(), width=200, highlight=False, soft_wrap=True)
       show.show(config, str(path), phase=phase.index, rows=1, console=console)
       assert 'row 0' in console.file.getvalue()

@@ -7,9 +7,10 @@ import jax
 import numpy as np
 import pytest
 
-from bertzoo_jax import assembly
-from bertzoo_jax.assembly import machinery
 from bertzoo_jax.common import errors
+from bertzoo_jax.experiment import build
+from bertzoo_jax.experiment import machinery
+from bertzoo_jax.experiment import resolve
 from bertzoo_jax.model import stack
 from bertzoo_jax.preflight import readiness
 from bertzoo_jax.pretrain import pretrain
@@ -27,7 +28,7 @@ def on(kind):
 
 def resolved(kind, kept=None, steps=10_000, layers=12, **changes):
   made = asked.config(phases=((steps, {}),), encoder__num_layers=layers, **changes)
-  run = machinery.resolved(assembly.resolve(made), 300, on(kind), kept)
+  run = machinery.resolved(resolve.run(made), 300, on(kind), kept)
   assert run.phases[0].config.run.to_dict() == run.config.run.to_dict()
   return tuple(run.config.run[field] for field in ('kernels', 'unroll', 'remat', 'dtype'))
 
@@ -76,8 +77,8 @@ def test_products_are_of_bfloat16_where_the_device_has_them(monkeypatch, kind, f
 
 
 def test_values_of_the_run_so_far_win_over_the_devices_but_not_over_the_config():
-  kept = {'run.unroll': 3, 'run.remat': 'auto', 'run.kernels': 'fused_hashed', 'run.keep': 7}
-  assert resolved('TPU v4', kept, run__remat='auto')[:3] == ('fused_hashed', 3, 'none')
+  kept = {'run.unroll': 3, 'run.remat': 'auto', 'run.kernels': 'xla', 'run.keep': 7}
+  assert resolved('TPU v4', kept, run__remat='auto')[:3] == ('xla', 3, 'none')
   assert resolved('TPU v4', kept, run__unroll=0, run__kernels='xla')[:3] == ('xla', 0, 'none')
   other = dict(run__dtype='float32', encoder__attention_dropout=0.0)
   assert resolved('NVIDIA H200', {'run.kernels': 'cudnn'}, **other)[0] == 'xla', 'it has 16 bits'
@@ -88,30 +89,39 @@ def test_values_of_the_run_so_far_win_over_the_devices_but_not_over_the_config()
 def test_auto_is_the_plain_loop_where_no_device_decides():
   plain = {field: asked.config().run[field] for field in ('unroll', 'remat')}
   assert plain == {'unroll': 'auto', 'remat': 'none'}, 'remat is set in this config'
-  encoder = assembly.encoder(asked.config(run__remat='auto', encoder__num_layers=3), 300)
+  encoder = build.encoder(asked.config(run__remat='auto', encoder__num_layers=3), 300)
   assert (encoder.unroll, encoder.remat) == (1, 'none')
-  assert assembly.encoder(asked.config(run__unroll=0, encoder__num_layers=3), 300).unroll == 3
+  assert build.encoder(asked.config(run__unroll=0, encoder__num_layers=3), 300).unroll == 3
 
 
 @pytest.mark.parametrize('enough', stack.REMAT)
-def test_remat_is_the_first_with_which_the_largest_phase_compiles(monkeypatch, enough):
+def test_remat_is_the_first_with_which_the_largest_phase_compiles(monkeypatch, capsys, enough):
   config = asked.config(phases=((9, {}), (9, {'batch_size': 64, 'run.accumulation': 2}), (9, {})))
-  seen, said = [], []
+  asked_config = config.copy_and_resolve_references().unlock()
+  asked_config.run.remat = 'auto'
+  seen, chip = [], types.SimpleNamespace(platform='tpu')
+  mesh = types.SimpleNamespace(devices=np.array([chip]))
 
-  def phase_run(run, phase, data, mesh, end):
-    seen.append((phase.index, run.config.run.remat, phase.config.run.remat))
-    return run.config.run.remat
+  def phases(run, data, mesh, start):
+    left = [p for p in run.phases if p.end_step > start]
+    return build.Built(run, data, [types.SimpleNamespace(phase=p, mesh=mesh) for p in left])
 
-  monkeypatch.setattr(assembly, 'phase_run', phase_run)
-  monkeypatch.setattr(machinery, 'fits', lambda policy: policy == enough)
-  whole = assembly.resolve(config)
-  run = machinery.fitting(whole, whole.phases, None, None, said.append)
+  def fits(phase_run):
+    seen.append((phase_run.phase.index, policy := phase_run.phase.config.run.remat))
+    return policy == enough
+
+  monkeypatch.setattr(build, 'phases', phases)
+  monkeypatch.setattr(machinery, 'fits', fits)
+  whole = resolve.run(config)
+  fitted = lambda start: machinery.fitted(phases(whole, None, mesh, start), asked_config)
+  made = fitted(0)
   asked_for = list(stack.REMAT)[: min(3, list(stack.REMAT).index(enough) + 1)]
-  assert run.config.run.remat == enough and len(said) == len(seen)
-  assert seen == [(1, policy, policy) for policy in asked_for], 'the last one is not asked for'
+  assert made.run.config.run.remat == enough
+  assert len(capsys.readouterr().out.splitlines()) == len(seen)
+  assert seen == [(1, policy) for policy in asked_for], 'the last one is not asked for'
   seen.clear()
-  machinery.fitting(whole, [whole.phases[0], whole.phases[2]], None, None, said.append)
-  assert {index for index, *_ in seen} == {2}, 'of those that are left, and of equals the last'
+  assert len(fitted(18).phase_runs) == 1 and {index for index, _ in seen} == {2}, 'what is left'
+  assert machinery.fitted(made, whole.config) is made, 'a policy was asked for'
 
 
 def test_a_program_without_room_does_not_fit_and_other_errors_are_raised():
@@ -131,10 +141,10 @@ def test_a_program_without_room_does_not_fit_and_other_errors_are_raised():
 
 
 def test_a_step_that_is_asked_for_is_compiled_as_the_run_compiles_it():
-  run = assembly.resolve(asked.config())
+  run = resolve.run(asked.config())
   text = readiness.text(readiness.Findings(), run, None, 1)
   mesh = sharding.mesh((1, 1, 1), jax.devices()[:1])
-  assert machinery.fitting(run, run.phases, text.data, mesh, print).config.run.remat == 'none'
+  assert machinery.fits(build.phase_run(run, run.phases[0], text.data, mesh))
 
 
 def test_a_workdir_records_the_values_of_auto_and_a_resumed_run_keeps_them(world, tmp_path, capsys):

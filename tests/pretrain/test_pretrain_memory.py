@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax.evaluate import held_out
 from bertzoo_jax.evaluate import scores
 from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import step_folders
-from configs import parts
 from tests.pretrain import runs
 
 # An epoch ends with step 15; saves in its middle and at its end.
 STEPS, EPOCH, SAVES, LENGTH, BATCH, WORDS = 18, 15, (10, 15), 40, 16, 1600
 CONFIG = f"""
-from configs import parts
+from bertzoo_jax import parts
 
 def get_config(argument=None):
   return parts.experiment(

@@ -5,12 +5,12 @@ import types
 import ml_collections
 import pytest
 
-from bertzoo_jax import assembly
 from bertzoo_jax import cli
-from bertzoo_jax.assembly import checks
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
+from bertzoo_jax.experiment import check
+from bertzoo_jax.experiment import resolve
 from configs import bert
-from configs import parts
 from tests.pretrain.runs import refused
 from tests.pretrain.runs import run_train
 
@@ -121,4 +121,4 @@ def test_a_stopped_run_ends_with_one_sentence_and_exit_code_3(monkeypatch, capsy
 
 
 def test_the_tiny_config_of_the_repository_fits_its_own_checks():
-  checks.of_run(assembly.resolve(ml_collections.ConfigDict(bert.get_config('tiny')).lock()))
+  check.config(resolve.run(ml_collections.ConfigDict(bert.get_config('tiny')).lock()))

@@ -12,7 +12,7 @@ import pytest
 import rich.console
 import small_corpora
 
-from bertzoo_jax import assembly
+from bertzoo_jax import parts
 from bertzoo_jax import prepare
 from bertzoo_jax import pretrain
 from bertzoo_jax.batches import pipeline
@@ -23,12 +23,12 @@ from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.corpus import mixture
 from bertzoo_jax.corpus import report
 from bertzoo_jax.evaluate import scores
+from bertzoo_jax.experiment import resolve
 from bertzoo_jax.preflight import readiness
 from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import step_folders
 from bertzoo_jax.show import __main__ as show
 from configs import bert
-from configs import parts
 from tests.pretrain import runs
 from tests.runs import processes
 
@@ -225,10 +225,10 @@ def test_show_and_preflight_tell_a_mixture(world):
     show.show(config(world), paths(world), console=console, **asked)
     assert ('the phase reads large 0.' in out.getvalue()) == ('split' not in asked)
   findings = readiness.Findings()
-  found = readiness.text(findings, assembly.resolve(config(world)), paths(world), 2)
+  found = readiness.text(findings, resolve.run(config(world)), paths(world), 2)
   assert [r.name for r in found.read[1]] == ['large', 'small'] and not findings.problems
   assert found.hash == mixture.open(paths(world), config(world)).hash
-  readiness.text(findings, assembly.resolve(config(world)), paths(world, 'large', 'other'), 1)
+  readiness.text(findings, resolve.run(config(world)), paths(world, 'large', 'other'), 1)
   assert [f.code for f in findings.problems] == ['P06']
 
 

@@ -12,6 +12,7 @@ import small_networks as small
 
 from bertzoo_jax import export
 from bertzoo_jax import fill_mask
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.evaluate import gaps
 from bertzoo_jax.evaluate import minimal_pairs
@@ -20,7 +21,6 @@ from bertzoo_jax.hf import weights
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import step_folders
-from configs import parts
 from tests.pretrain.runs import BORDER
 from tests.pretrain.runs import STEPS
 from tests.pretrain.runs import state_of

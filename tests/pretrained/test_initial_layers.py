@@ -11,11 +11,12 @@ import bertzoo_jax
 from bertzoo_jax import export
 from bertzoo_jax import hf
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.pretrained import initial_weights
-from configs import parts
 from tests import tuned
 from tests.export import test_export_row_heads as rows
+from tests.found import call_part
 
 DEEP = 6
 
@@ -44,7 +45,9 @@ def test_the_layers_that_are_said_are_taken(deep, tmp_path, words, numbers, as_d
     finally:
       export._verify = verified
     address = f'hf:{tmp_path / "hf"}'
-  made = objectives.BY_NAME['classification'](
+  made = call_part(
+    objectives,
+    'classification',
     small.encoder(vocab_size=600, section=of_depth(len(numbers))),
     head='tanh',
     labels=('a', 'b'),
@@ -64,7 +67,9 @@ def test_the_layers_that_are_said_are_taken(deep, tmp_path, words, numbers, as_d
 
 def test_layers_that_all_share_stay_one(tmp_path):
   _, theirs = rows.pretrained(tmp_path, of_depth(DEEP, sharing='all'))
-  made = objectives.BY_NAME['classification'](
+  made = call_part(
+    objectives,
+    'classification',
     small.encoder(vocab_size=600, section=of_depth(2, sharing='all')),
     head='tanh',
     labels=('a', 'b'),
@@ -95,8 +100,13 @@ def test_layers_of_groups_are_not_taken_apart():
   ],
 )
 def test_words_that_name_no_layers_are_one_sentence(deep, words, said):
-  made = objectives.BY_NAME['classification'](
-    small.encoder(vocab_size=600, section=of_depth(2)), head='tanh', labels=('a', 'b'), **rows.RATES
+  made = call_part(
+    objectives,
+    'classification',
+    small.encoder(vocab_size=600, section=of_depth(2)),
+    head='tanh',
+    labels=('a', 'b'),
+    **rows.RATES,
   )
   with pytest.raises(errors.UserError, match=said):
     initial_weights.parameters(small.parameters(made), str(deep[0]), made, None, layers=words)

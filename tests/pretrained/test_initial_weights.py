@@ -9,9 +9,12 @@ import small_networks as small
 from flax import traverse_util
 
 from bertzoo_jax import hf
+from bertzoo_jax import parts
 from bertzoo_jax import pretrained
+from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
 from bertzoo_jax.pretrained import initial_weights
+from bertzoo_jax.tokenizers import kinds
 
 WORDS = 'encoder/embeddings/word/embedding'
 POSITIONS = 'encoder/embeddings/position/embedding'
@@ -140,3 +143,39 @@ def test_rows_of_words_without_a_piece_are_left_out_only_where_the_pieces_are_th
   params, lines = initial_weights.parameters(fresh, 'a', objective, tmp_path)
   assert small.worst(params, trained) == 0
   assert "words: the first 101 of the checkpoint's 104 rows were loaded" in '\n'.join(lines)
+
+
+def words_of(count, order):
+  """A WordPiece vocabulary of `count` pieces, words in the given order."""
+  pieces = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *[f'w{i}' for i in order]]
+  section = dict(parts.wordpiece(vocab_size=count))
+  return tokenizers.Tokenizer(section, kinds.Vocabulary(pieces[:count]))
+
+
+@pytest.mark.parametrize('make', [lambda: disentangled('added'), lambda: disentangled('none')])
+def test_each_network_reads_the_carried_rows_of_the_table_that_it_read(make, monkeypatch):
+  objective, before = make(), 90
+  fresh, trained = (small.parameters(objective, seed=seed) for seed in (1, 2))
+  folders = {
+    'd': words_of(before, range(200)),
+    'g': words_of(before, range(200)),
+    'ours': words_of(101, range(150, 0, -1)),
+  }
+  found = {}
+  for name, network in zip('dg', objective.networks):
+    params = flat(network.of(trained))
+    own = {p: x[:before] if p in (WORDS, 'mlm_head/bias') else x for p, x in params.items()}
+    found[name] = traverse_util.unflatten_dict(own, sep='/')
+  report = hf.Report('a directory', 'SomeClass', {}, ())
+  monkeypatch.setattr(pretrained, 'directory', lambda address: address.removeprefix('hf:'))
+  monkeypatch.setattr(initial_weights.hf, 'load', lambda folder, *_: (found[folder], report))
+  monkeypatch.setattr(initial_weights.tokenizers, 'of_folder', folders.get)
+  params, lines = initial_weights.parameters(fresh, 'hf:d,hf:g', objective, 'ours', carry=True)
+  assert sum('vocabulary: of 101 pieces 35 have the row of one old piece' in x for x in lines) == 2
+  for name, network in zip('dg', objective.networks):
+    read, old = flat(network.of(params)), flat(found[name])
+    mean = old[WORDS].mean(axis=0)
+    for i, piece in enumerate(folders['ours'].pieces):
+      row = old[WORDS][folders[name].pieces.index(piece)] if piece in folders[name].pieces else mean
+      np.testing.assert_allclose(read[WORDS][i], row, atol=1e-6, err_msg=piece)
+    assert len(read['mlm_head/bias']) == 101 if 'mlm_head/bias' in read else name == 'd'

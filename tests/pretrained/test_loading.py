@@ -225,11 +225,20 @@ def test_features_that_are_left_out_of_a_batch_are_those_of_one_text(places):
   model = bertzoo_jax.load(str(places('bert')[0]))
   ids = np.arange(20).reshape(2, 10)
   zeros, ones = np.zeros_like(ids), np.ones_like(ids)
-  whole = model.apply(model.params, dict(input_ids=ids, segment_ids=zeros, pack_ids=ones))
+  whole = model.apply(model.params, dict(input_ids=ids, token_type_ids=zeros, segment_ids=ones))
   assert small.worst(model.apply(model.params, dict(input_ids=ids)), whole) == 0
 
 
-@pytest.mark.parametrize('changed', ['pack_ids', 'segment_ids', 'input_ids'])
+@pytest.mark.parametrize('family, types', [('bert', [0] * 6 + [1] * 4), ('xlnet', [0] * 9 + [2])])
+def test_a_batch_with_the_names_of_before_is_refused(places, family, types):
+  model = bertzoo_jax.load(str(places(family)[0]))
+  ids, types = np.arange(10)[None], np.array([types])
+  for old in (dict(segment_ids=types), dict(segment_ids=types, pack_ids=np.ones_like(ids))):
+    with pytest.raises(errors.UserError, match='token_type_ids'):
+      model.apply(model.params, dict(input_ids=ids, **old))
+
+
+@pytest.mark.parametrize('changed', ['segment_ids', 'token_type_ids', 'input_ids'])
 def test_rows_of_any_length_are_applied_from_numpy_arrays(places, changed, monkeypatch):
   model = bertzoo_jax.load(f'hf:{places("xlnet")[1]}')
   batch = {name: jnp.asarray(x) for name, x in verify.random_batch(600, 520, 2, 0).items()}
@@ -263,11 +272,11 @@ def test_vectors_do_not_depend_on_the_batch_and_keep_the_order(places, family):
 def test_rows_are_padded_on_the_side_of_the_encoder(places, family, side):
   model = bertzoo_jax.load(str(places(family)[0]))
   batch = model._batch(model.rows(['The time machine', 'Yes']), 2)
-  real = batch['pack_ids'] > 0
+  real = batch['segment_ids'] > 0
   assert (batch['input_ids'][~real] == model.tokenizer.special['pad']).all() and (~real).any()
   sides = {'left': real[:, -1], 'right': real[:, 0]}
   assert sides[side].all() and model.found.shape.padding == side
-  segments = batch['segment_ids'][real]
+  segments = batch['token_type_ids'][real]
   assert segments.max() == (2 if family == 'xlnet' else 0)
 
 

@@ -9,12 +9,12 @@ import small_networks as small
 
 import bertzoo_jax
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax import predict
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import trust
 from bertzoo_jax.runs import step_folders
-from configs.tasks import parts as task_parts
 from tests import tuned
 from tests.export import test_export_row_heads as rows
 from tests.pretrained import test_loading as made
@@ -22,8 +22,8 @@ from tests.pretrained import test_loading as made
 LABELS = ('bad', 'good', 'odd')
 TAGS = ('O', 'B-PER', 'I-PER')
 TABLE = dict(files={'train': 'train.csv'})
-TEXT = task_parts.table(text_a='text', **TABLE), task_parts.texts()
-PAIR = task_parts.table(text_a='a', text_b='b', **TABLE), task_parts.texts()
+TEXT = parts.table(text_a='text', **TABLE), parts.texts()
+PAIR = parts.table(text_a='a', text_b='b', **TABLE), parts.texts()
 ROWS = 'ForSequenceClassification'
 CLASSES = dict(name='classification', labels=LABELS, head='tanh', **rows.RATES)
 RUNS = {  # kind of class, length, objective, source, features
@@ -35,15 +35,15 @@ RUNS = {  # kind of class, length, objective, source, features
   'score': (ROWS, 24, dict(name='regression', head='tanh', **rows.RATES), *TEXT),
   'tags': (
     *('ForTokenClassification', 24, dict(name='tagging', labels=TAGS, dropout=0.1)),
-    *(task_parts.conll(**TABLE), task_parts.words()),
+    *(parts.conll(**TABLE), parts.words()),
   ),
   'choice': (
     *('ForMultipleChoice', 32, dict(name='choice', head='tanh', **rows.RATES)),
-    *(task_parts.choices(**TABLE), task_parts.choice_rows()),
+    *(parts.choices(**TABLE), parts.choice_rows()),
   ),
   'answers': (
-    *('ForQuestionAnswering', 32, dict(name='span'), task_parts.question_table(**TABLE)),
-    task_parts.question_windows(doc_stride=7),
+    *('ForQuestionAnswering', 32, dict(name='span'), parts.question_table(**TABLE)),
+    parts.question_windows(doc_stride=7),
   ),
 }
 TEXTS = ['The time machine stood there.', 'I looked at the traveller ' * 9, 'Yes', 'weena']

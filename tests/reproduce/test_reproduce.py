@@ -15,10 +15,9 @@ import jax
 import pytest
 import small_table
 
-from bertzoo_jax import assembly
-from bertzoo_jax.assembly import published_flops
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.configs.tables import paper
 from bertzoo_jax.finetune import jobs as running
 from bertzoo_jax.reproduce import budget
 from bertzoo_jax.reproduce import cost
@@ -26,7 +25,6 @@ from bertzoo_jax.reproduce import curves
 from bertzoo_jax.reproduce import page
 from bertzoo_jax.reproduce import plan
 from bertzoo_jax.reproduce import rows as command
-from configs.tables import parts
 from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -220,8 +218,7 @@ def test_the_curves_count_the_flops_of_each_phase():
   config = small_table.get_config()
   one = config.rows.whole.experiment
   one.phases, one.run.eval_every = ((10, {'length': 8}), (10, {})), 5
-  run = assembly.resolve(one.lock())
-  short, long = published_flops.by_phase(run, one.tokenizer.vocab_size)
+  short, long = budget.work(one.lock())
   spent = curves._spent(one)
   assert short < 0.52 * long
   assert [spent(step) for step in (0, 5, 10, 15, 20)] == pytest.approx(
@@ -317,14 +314,14 @@ def test_preflight_says_what_a_table_costs(tmp_path):
 
 
 def test_a_budget_divides_tokens_and_keeps_the_shape_of_the_schedule():
-  config = parts.table(
+  config = paper.table(
     'budget,k=16',
     paper='p',
     name='n',
     title='t',
     system='bert:base',
-    columns=(parts.held_out('MLM', 'mlm_accuracy'),),
-    rows=(parts.row('one', 1.0), parts.row('two', 2.0, fields={'masking.rate': 0.3})),
+    columns=(paper.held_out('MLM', 'mlm_accuracy'),),
+    rows=(paper.row('one', 1.0), paper.row('two', 2.0, fields={'masking.rate': 0.3})),
     varies={'masking.rate': '§1'},
   ).lock()
   before, after = config.rows.one.experiment, budget.divided(config, 16.0).rows.one.experiment
@@ -420,7 +417,7 @@ LENGTH, WORDS = (f'rows.whole.experiment.{x}' for x in ('length', 'tokenizer.voc
 def test_a_mistake_is_one_sentence(tmp_path, scale, changes, asked, words):
   config = small_table.get_config(scale)
   for key, value in changes.items():
-    parts._set(config.unlock(), key, value)
+    paper._set(config.unlock(), key, value)
   with pytest.raises(errors.UserError, match=words) as e:
     run(tmp_path / 'R', config.lock(), **asked)
   assert '\n' not in str(e.value)

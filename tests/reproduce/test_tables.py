@@ -20,7 +20,7 @@ from bertzoo_jax.common import trees
 from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.parts import named
-from bertzoo_jax.reproduce import vectors
+from bertzoo_jax.reproduce import work
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import step as steps
@@ -236,4 +236,4 @@ def test_the_mean_cosine_is_that_of_all_pairs_of_different_rows():
   unit_VE = words_VE / np.linalg.norm(words_VE, axis=1, keepdims=True)
   pairs = [unit_VE[i] @ unit_VE[j] for i in range(7) for j in range(7) if i != j]
   with_zero_VE = np.concatenate([words_VE, np.zeros((1, 4))])
-  np.testing.assert_allclose(vectors.mean_cosine(with_zero_VE), np.mean(pairs), rtol=1e-12)
+  np.testing.assert_allclose(work.mean_cosine(with_zero_VE), np.mean(pairs), rtol=1e-12)

@@ -19,7 +19,7 @@ STEPS, ROWS, VOCAB = 60, 16, 64
 PATIENCE = 200  # seconds, for a machine that is busy
 
 CONFIG = f"""
-from configs import parts
+from bertzoo_jax import parts
 
 def get_config(argument=None):
   return parts.experiment(

@@ -26,40 +26,6 @@ def test_a_workdir_refuses_other_science_and_lets_machinery_change(tmp_path):
     workdirs.check_same_run(tmp_path, config, 'abd')
 
 
-def test_a_run_of_an_earlier_version_says_from_which_step_its_rows_come_in_another_order(
-  tmp_path, capsys
-):
-  begun = toys.config(phases=((5, {}), (5, {'schedule': toys.config().schedule})))
-  workdirs.describe(tmp_path, begun, {'hash': 'abc'}, lambda folder: None)
-  workdirs.check_same_run(tmp_path, begun, 'abc')
-  assert capsys.readouterr().out == ''
-  file = tmp_path / 'config.json'
-  kept = json.loads(file.read_text())
-  del kept['batch_tokens']  # as versions wrote it whose phases all had orders of their own
-  file.write_text(json.dumps(kept))
-  workdirs.check_same_run(tmp_path, begun, 'abc')
-  assert 'From step 5 on this run reads the same rows in another order' in capsys.readouterr().out
-
-
-def test_a_run_whose_masking_moved_in_stairs_says_that_it_moves_with_every_step_once(
-  tmp_path, capsys
-):
-  begun = toys.config(moving=(('masking.rate', 0.3, 0.15, 0, 4000, 'linear'),))
-  workdirs.describe(tmp_path, begun, {'hash': 'abc'}, lambda folder: None)
-  add = lambda: workdirs.add_attempt(
-    tmp_path, corpus_hash='abc', start_step=0, devices='1', init=None
-  )
-  add()
-  file = tmp_path / 'attempts.jsonl'
-  file.write_text(file.read_text().replace('masking_moves', 'some_other'))  # as they wrote it
-  workdirs.check_same_run(tmp_path, begun, 'abc')
-  said = capsys.readouterr().out
-  assert 'masking.rate moves with every step, up to step 4,000' in said
-  add()
-  workdirs.check_same_run(tmp_path, begun, 'abc')
-  assert capsys.readouterr().out == ''
-
-
 def test_attempts_are_counted_over_a_line_cut_short(tmp_path):
   add = lambda: workdirs.add_attempt(
     tmp_path, corpus_hash='abc', start_step=0, devices='1 × cpu', init=None
@@ -201,7 +167,7 @@ def test_before_the_first_checkpoint_a_file_that_no_attempt_has_noted_decides_no
     workdirs.check_same_run(tmp_path, toys.config(seed=3), 'abc')
 
 
-def test_a_run_of_an_earlier_version_with_a_damaged_config_goes_on_and_says_so(tmp_path, capsys):
+def test_a_run_without_attempts_whose_config_is_damaged_goes_on_and_says_so(tmp_path, capsys):
   config = toys.config()
   workdirs.describe(tmp_path, config, {'hash': 'abc'}, lambda folder: None)
   (tmp_path / 'config.json').write_bytes(b'\xff')

@@ -8,6 +8,7 @@ import numpy as np
 from bertzoo_jax import tasks
 from bertzoo_jax.tasks.reading import sources
 from configs.tasks import own
+from tests.found import call_part
 
 SHAPE = types.SimpleNamespace(
   single='cls:0 A:0 sep:0', pair='cls:0 A:0 sep:0 B:{} sep:{}', padding='right'
@@ -58,7 +59,7 @@ def write(folder, **contents):
 def source(folder, section):
   """The Source of a section, in a folder."""
   fields = dict(section)
-  return sources.BY_NAME[fields.pop('name')](str(folder), **fields)
+  return call_part(sources, fields.pop('name'), str(folder), **fields)
 
 
 def task(section, folder, length=64, shape=SHAPE):

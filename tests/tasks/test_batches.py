@@ -30,7 +30,7 @@ def batch(task, step, padding='right', seed=0, size=5, **more):
 
 
 def real_rows(batch):
-  return [ids[pack > 0].tolist() for ids, pack in zip(batch['input_ids'], batch['pack_ids'])]
+  return [ids[pack > 0].tolist() for ids, pack in zip(batch['input_ids'], batch['segment_ids'])]
 
 
 def test_every_epoch_visits_each_row_once_in_an_order_of_its_own():
@@ -65,9 +65,9 @@ def test_rows_are_padded_on_their_side_to_the_smallest_bucket(task, padding):
     length = made_batch['input_ids'].shape[1]
     longest = split.lengths[rows].max()
     assert length == min(b for b in (16, 32, 48, 50) if b >= longest)
-    ends = made_batch['pack_ids'][:, -1 if padding == 'left' else 0]
-    assert (ends == 1).all() and (np.diff(made_batch['pack_ids']) != 0).sum(axis=1).max() <= 1
-    assert (made_batch['input_ids'][made_batch['pack_ids'] == 0] == 0).all()
+    ends = made_batch['segment_ids'][:, -1 if padding == 'left' else 0]
+    assert (ends == 1).all() and (np.diff(made_batch['segment_ids']) != 0).sum(axis=1).max() <= 1
+    assert (made_batch['input_ids'][made_batch['segment_ids'] == 0] == 0).all()
     assert made_batch['labels'].tolist() == split.labels[rows].tolist()
     assert made_batch['label_weights'].tolist() == [1] * 5
     kinds = {name: value.dtype.name for name, value in made_batch.items()}
@@ -84,8 +84,8 @@ def test_scoring_visits_each_row_once_and_predictions_go_back_in_order(task):
   ):
     assert made_batch['input_ids'].shape[0] == 5
     assert made_batch['label_weights'].tolist() == [1] * len(rows) + [0] * (5 - len(rows))
-    assert (made_batch['pack_ids'].sum(axis=1) > 0).all()
-    out[rows] = made_batch['pack_ids'].sum(axis=1)[: len(rows)]
+    assert (made_batch['segment_ids'].sum(axis=1) > 0).all()
+    out[rows] = made_batch['segment_ids'].sum(axis=1)[: len(rows)]
     seen += len(rows)
   assert seen == 23 and out.tolist() == split.lengths.tolist()
 

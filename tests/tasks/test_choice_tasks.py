@@ -9,6 +9,7 @@ import made
 import numpy as np
 import pytest
 
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks import batches
 from bertzoo_jax.tasks import choices
@@ -16,7 +17,7 @@ from bertzoo_jax.tasks import features
 from bertzoo_jax.tasks import frames
 from bertzoo_jax.tasks.kinds import kind as kinds
 from configs.tasks import choices as choice_configs
-from configs.tasks import parts
+from tests.found import call_part
 
 DATA = os.environ.get('BERTZOO_DATA')
 real = pytest.mark.skipif(not DATA, reason='BERTZOO_DATA does not name the folder of real data')
@@ -212,10 +213,9 @@ def made_rows(given, length=30, single=made.SHAPE.single, pair=made.SHAPE.pair, 
   count = len(given)
   most = max(map(len, options))
   examples = choices.Choices(texts, questions, options, None, [''] * count, ['x'] * count, most)
-  section = {**parts.choice_rows(), **fields}
-  part = features.BY_NAME[section.pop('name')]
   frame = frames.Frame(single, pair, SPECIAL, 2, length)
-  return part(examples, None, made.Characters(), frame, **section)
+  of_rows = examples, None, made.Characters(), frame
+  return call_part(features, 'choice_rows', *of_rows, **fields)
 
 
 def shown(rows):

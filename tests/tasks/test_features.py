@@ -9,8 +9,10 @@ import tokenizers
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks import features
+from bertzoo_jax.tasks import frames
 from bertzoo_jax.tasks import words
 from bertzoo_jax.tasks.examples import Examples
+from tests.found import call_part
 
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
 PAIR = 'cls:0 A:0 sep:0 B:{} sep:{}'
@@ -18,16 +20,16 @@ LAST = ('A:0 sep:0 cls:2', 'A:0 sep:0 B:1 sep:1 cls:2')
 
 
 def frame(length, segments=2, single='cls:0 A:0 sep:0', pair=PAIR):
-  return features.Frame(single, pair, SPECIAL, segments, length)
+  return frames.Frame(single, pair, SPECIAL, segments, length)
 
 
 def encode(texts):
   return [np.array([int(word) for word in text.split()], np.int32) for text in texts]
 
 
-def texts(examples, given, truncation):
+def texts(examples, given):
   tokenizer = types.SimpleNamespace(encode_as_transformers=encode)
-  return features.texts(examples, None, tokenizer, given, truncation=truncation)
+  return call_part(features, 'texts', examples, None, tokenizer, given)
 
 
 def made_examples(rng, count, is_pair, longest):
@@ -36,7 +38,7 @@ def made_examples(rng, count, is_pair, longest):
   return Examples(a, b if is_pair else None, None, [''] * count, [f'row {i}' for i in range(count)])
 
 
-def library(length, truncation, pair):
+def library(length, pair):
   """A tokenizer of the library with the same words and frame."""
   vocabulary = {f'[{i}]': i for i in range(5)} | {str(i): i for i in range(5, 40)}
   out = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token='[1]'))
@@ -54,7 +56,7 @@ def library(length, truncation, pair):
   out.post_processor = tokenizers.processors.TemplateProcessing(
     single=frames[0], pair=frames[1], special_tokens=[('[2]', 2), ('[3]', 3)]
   )
-  out.enable_truncation(length, strategy=truncation)
+  out.enable_truncation(length, strategy='longest_first')
   return out
 
 
@@ -64,8 +66,8 @@ def library(length, truncation, pair):
 def test_rows_equal_those_of_the_tokenizers_library_at_every_length(length, is_pair, pair):
   examples = made_examples(np.random.default_rng(length), 400, is_pair, 30)
   single = LAST[0] if pair == LAST[1] else 'cls:0 A:0 sep:0'
-  rows = texts(examples, frame(length, pair=pair, single=single), truncation='longest_first')
-  theirs = library(length, 'longest_first', pair)
+  rows = texts(examples, frame(length, pair=pair, single=single))
+  theirs = library(length, pair)
   given = list(zip(examples.a, examples.b)) if is_pair else examples.a
   for i, wanted in enumerate(theirs.encode_batch(given)):
     here = slice(rows.offsets[i], rows.offsets[i + 1])
@@ -73,28 +75,6 @@ def test_rows_equal_those_of_the_tokenizers_library_at_every_length(length, is_p
     assert rows.segments[here].tolist() == wanted.type_ids, (i, given[i])
     cut = wanted.overflowing != [] or len(wanted.ids) < rows.uncut[i]
     assert cut == (rows.uncut[i] > length)
-
-
-@pytest.mark.parametrize('truncation', ['only_first', 'only_second'])
-def test_truncation_of_one_text_equals_the_librarys_and_is_refused_where_it_cannot_suffice(
-  truncation,
-):
-  rng = np.random.default_rng(0)
-  refused = 0
-  for _ in range(200):
-    examples = made_examples(rng, 1, True, 20)
-    try:
-      wanted = library(16, truncation, PAIR).encode(examples.a[0], examples.b[0]).ids
-    except Exception:
-      wanted = None
-    if wanted is None:
-      refused += 1
-      with pytest.raises(errors.UserError, match='set longest_first'):
-        texts(examples, frame(16), truncation=truncation)
-    else:
-      rows = texts(examples, frame(16), truncation=truncation)
-      assert rows.ids.tolist() == wanted
-  assert 10 < refused < 190
 
 
 def test_longest_first_shares_an_odd_room_as_the_library_does():
@@ -119,15 +99,15 @@ def test_segments_that_the_encoder_lacks_become_0(segments, shape, wanted):
   examples = Examples(['5 6'], ['7'], None, [''], [''])
   single, pair = shape
   given = frame(16, segments, single=single or 'cls:0 A:0 sep:0', pair=pair)
-  rows = texts(examples, given, truncation='longest_first')
+  rows = texts(examples, given)
   assert rows.segments.tolist() == wanted
 
 
 def test_a_length_without_room_for_text_is_refused():
   examples = Examples(['5'], ['7'], None, [''], [''])
   with pytest.raises(errors.UserError, match='--config.length=5 or more'):
-    texts(examples, frame(4), truncation='longest_first')
-  texts(examples, frame(5), truncation='longest_first')
+    texts(examples, frame(4))
+  texts(examples, frame(5))
 
 
 def test_a_task_has_rows_of_its_encoders_frame(tmp_path):

@@ -5,10 +5,13 @@ import numpy as np
 import pytest
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.tasks import kinds
 from bertzoo_jax.tasks import labels
 from bertzoo_jax.tasks.examples import Examples
 from bertzoo_jax.tasks.examples import Source
 from bertzoo_jax.tasks.reading import columns as column_names
+
+CLASSES = kinds.BY_NAME['classification']
 
 
 def examples(*given, texts=None):
@@ -19,7 +22,7 @@ def examples(*given, texts=None):
 
 def numbered(kind='classification', columns=('label',), dev=('a',), train=('a', 'b'), **fields):
   splits = dict(train=examples(*train), dev=examples(*dev))
-  return labels.numbered(Source(splits, label_columns=columns, **fields), kind)
+  return labels.numbered(Source(splits, label_columns=columns, **fields), kinds.BY_NAME[kind])
 
 
 @pytest.mark.parametrize(
@@ -56,7 +59,7 @@ def test_an_unknown_missing_or_lonely_label_is_refused_and_the_labels_are_listed
   with pytest.raises(errors.UserError, match='50 different values in 50 examples'):
     numbered(train=tuple(f'{i}.5' for i in range(50)), dev=('1.5',))
   with pytest.raises(errors.UserError, match='label is empty'):
-    labels.numbered(Source({'train': Examples(['x'], None, None, ['0'], [''])}), 'classification')
+    labels.numbered(Source({'train': Examples(['x'], None, None, ['0'], [''])}), CLASSES)
 
 
 def test_examples_of_labels_to_leave_out_are_counted():
@@ -71,13 +74,13 @@ def test_examples_of_labels_to_leave_out_are_counted():
 def test_a_test_split_with_unknown_labels_has_none():
   splits = dict(train=examples('a', 'b'), dev=examples('a'), test=examples('', ''))
   source = Source(splits, label_columns=('label',))
-  assert labels.numbered(source, 'classification')[1]['test'][1] is None
+  assert labels.numbered(source, CLASSES)[1]['test'][1] is None
   splits['test'] = examples('b', 'a')
-  assert list(labels.numbered(source, 'classification')[1]['test'][1]) == [1, 0]
+  assert list(labels.numbered(source, CLASSES)[1]['test'][1]) == [1, 0]
   # what is left out of train must not empty a test file whose labels are hidden by the same mark
   splits['test'] = examples('-', '-')
   source = Source(splits, label_columns=('label',), leave_out=('-',))
-  assert len(labels.numbered(source, 'classification')[1]['test'][0]) == 2
+  assert len(labels.numbered(source, CLASSES)[1]['test'][0]) == 2
 
 
 def test_scores_are_numbers_and_nothing_else():

@@ -7,11 +7,12 @@ import pathlib
 
 import pytest
 
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks import kinds
+from bertzoo_jax.tasks import labels
 from bertzoo_jax.tasks.answering import questions
 from configs.tasks import own
-from configs.tasks import parts
 from configs.tasks import questions as configs
 from tests.tasks import made
 
@@ -29,6 +30,10 @@ def squad(*qas, context=CONTEXT):
       qa['answers'] = [{'text': text, 'answer_start': start} for text, start in answers]
     made_qas.append(qa)
   return json.dumps({'data': [{'paragraphs': [{'context': context, 'qas': made_qas}]}]})
+
+
+def numbered(source):
+  return labels.numbered(source, kinds.BY_NAME['span'])
 
 
 def one(**fields):
@@ -73,7 +78,7 @@ def test_wrong_places_are_mended_and_counted_and_lost_answers_are_not_learned(tm
     (4, 7),
   ]
   assert any('1 questions have a wrong answer_start' in note for note in source.notes)
-  _, splits, notes = questions.numbered(source)
+  _, splits, notes = numbered(source)
   assert splits['train'][0].ids == ['a', 'c'] and splits['dev'][0].ids == ['d']
   assert splits['dev'][0].answers == [('dog',)]
   assert notes == ['train: 1 questions left out, whose answers are not in the passage.']
@@ -139,7 +144,7 @@ def test_a_dev_share_has_all_questions_of_its_passages(tmp_path):
       squad((f'{n}a', [('cat', 4)]), (f'{n}b', [('cat', 4)]), context=f'The cat {n}')
     )
     data['data'] += one['data']
-  _, splits, notes = questions.numbered(read(tmp_path, train=json.dumps(data)))
+  _, splits, notes = numbered(read(tmp_path, train=json.dumps(data)))
   train, dev = splits['train'][0], splits['dev'][0]
   assert not set(train.contexts) & set(dev.contexts) and len(dev) % 2 == 0 < len(dev)
   assert 'by a hash of their passages' in notes[0]
@@ -179,7 +184,7 @@ def test_a_table_has_a_question_per_row_and_places_if_it_likes(tmp_path):
 )
 def test_a_file_that_does_not_fit_is_told_in_a_sentence(tmp_path, content, words):
   with pytest.raises(errors.UserError, match=words):
-    questions.numbered(read(tmp_path, train=content, dev=squad(('d', [('cat', 4)]))))
+    numbered(read(tmp_path, train=content, dev=squad(('d', [('cat', 4)]))))
 
 
 def test_a_file_to_predict_needs_no_answers(tmp_path):
@@ -195,7 +200,6 @@ def test_the_source_of_another_kind_of_task_is_refused(tmp_path):
   config.source.files.train = 'train.json'
   with pytest.raises(errors.UserError, match='reads questions'):
     made.task(config, tmp_path, 64)
-  assert kinds.of('my.module:my_span').name == 'span'
 
 
 @real
@@ -255,7 +259,7 @@ def test_questions_that_are_all_left_out_and_a_single_passage_are_told_apart(tmp
     read(tmp_path, leave_out=('unanswerable',), train=none)
   one = read(tmp_path, train=squad(('x', [('cat', 4)]), ('y', [('mat', 9)])))
   with pytest.raises(errors.UserError, match='2 examples with 1 different texts'):
-    questions.numbered(one)
+    numbered(one)
 
 
 def test_rows_of_one_question_as_datasets_write_them_are_read(tmp_path):

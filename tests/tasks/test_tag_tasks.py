@@ -6,11 +6,12 @@ import pytest
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks import batches
+from bertzoo_jax.tasks import features
 from bertzoo_jax.tasks import frames
-from bertzoo_jax.tasks import words
 from bertzoo_jax.tasks.kinds import kind as kinds
 from bertzoo_jax.tasks.reading import tagged
 from configs.tasks import tags as tag_configs
+from tests.found import call_part
 
 SPECIAL = made.Characters.special
 TRAIN = 'ab B-X\nc I-X\n~ O\nd O\n\ne B-Y\n\nf O\ng O\n'
@@ -20,7 +21,7 @@ LAST = 'A:0 sep:0 cls:2'
 def made_rows(sentences, length, overlap, single='cls:0 A:0 sep:0', numbers=None):
   examples = tagged.Tagged(sentences, None, [''] * len(sentences), [''] * len(sentences))
   frame = frames.Frame(single, made.SHAPE.pair, SPECIAL, 2, length)
-  return words.words(examples, numbers, made.Characters(), frame, overlap=overlap)
+  return call_part(features, 'words', examples, numbers, made.Characters(), frame, overlap=overlap)
 
 
 def opened(folder, train=TRAIN, length=16, test=None, **source):

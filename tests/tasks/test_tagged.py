@@ -5,9 +5,9 @@ import itertools
 import made
 import pytest
 
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks.reading import tagged
-from configs.tasks import parts
 
 CONLL = '-DOCSTART- -X- -X- O\n\nEU NNP I-NP I-ORG\nrejects VBZ I-VP O\n\nPeter NNP I-NP I-PER\n'
 

@@ -14,7 +14,7 @@ from bertzoo_jax.tasks import features
 from bertzoo_jax.tasks import frames
 from bertzoo_jax.tasks.answering import answers
 from bertzoo_jax.tasks.answering import questions
-from configs.tasks import parts
+from tests.found import call_part
 from tests.tasks import made
 from tests.tokenizers import test_of_folder
 from tests.tokenizers.test_of_folder import SAMPLE
@@ -50,9 +50,8 @@ def asked(contexts, question='Who was there?', spans=None):
 
 def made_rows(examples, tokenizer, shape, length=LENGTH, segments=2, **fields):
   frame = frames.Frame(shape.single, shape.pair, dict(tokenizer.special), segments, length)
-  section = {**parts.question_windows(doc_stride=STRIDE), **fields}
-  part = features.BY_NAME[section.pop('name')]
-  return part(examples, None, tokenizer, frame, **section)
+  fields = {'doc_stride': STRIDE, **fields}
+  return call_part(features, 'question_windows', examples, None, tokenizer, frame, **fields)
 
 
 def shape_of(tokenizer):

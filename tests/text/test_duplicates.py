@@ -1,17 +1,15 @@
-"""Repeats are left out: in any slices, from any source, however weighted."""
+"""Repeats are left out: in any slices, from any source."""
 
 import os
 import tempfile
 
 import numpy as np
-import pytest
 from etils import epath
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 
 from bertzoo_jax.text import duplicates
-from bertzoo_jax.text import finding
 from bertzoo_jax.text import sources
 
 LONG = [chr(97 + i) * duplicates.LEAST for i in range(4)]
@@ -22,22 +20,19 @@ texts = st.lists(
 
 
 class Reader:
-  """Documents of several sources, of which each is read as often as its weight says."""
+  """Documents of several sources."""
 
-  def __init__(self, sources_of, weights):
+  def __init__(self, sources_of):
     self._sources = sources_of
-    self._weights = weights
     self.dropped = sources.Dropped()
     self.bytes_read = 0
     self.place = 'here:1'
 
-  position = (0, 0, 0)
+  position = (0, 0)
 
   def documents(self, start=None):
-    for number, (documents, weight) in enumerate(zip(self._sources, self._weights)):
-      for self.copy in range(weight):
-        self.reading = (number << 16) + self.copy
-        yield from map(list, documents)
+    for documents in self._sources:
+      yield from map(list, documents)
 
 
 def _find(reader, excluded=frozenset(), parts=1):
@@ -51,11 +46,10 @@ def _kept(*arguments):
   return [document for _, _, document in duplicates.kept(*arguments)]
 
 
-def _literally(sources_of, weights, choice):
-  """Source by source with sets of seen texts; a source's copies are of its remaining text."""
-  documents_seen, paragraphs_seen, out = set(), set(), []
-  for documents, weight in zip(sources_of, weights):
-    kept = []
+def _literally(sources_of, choice):
+  """Source by source with sets of seen texts."""
+  documents_seen, paragraphs_seen, kept = set(), set(), []
+  for documents in sources_of:
     for document in documents:
       whole = ' '.join(' '.join(document).split())
       if choice != 'keep' and whole in documents_seen:
@@ -68,49 +62,47 @@ def _literally(sources_of, weights, choice):
           rest.append(p)
         paragraphs_seen.update([p.strip()] * long)
       kept += [rest] * bool(rest)
-    out += kept * weight
-  return out
+  return kept
 
 
 @settings(max_examples=300, deadline=None)
 @given(
   texts,
-  st.lists(st.integers(1, 3), min_size=3, max_size=3),
   st.sampled_from(sorted(duplicates.CHOICES)),
   st.sampled_from([1, 3, 40]),
 )
-def test_a_reader_with_a_perfect_memory_keeps_the_same_text(sources_of, weights, choice, parts):
-  found = _find(Reader(sources_of, weights), parts=parts)
-  reader = Reader(sources_of, weights)
-  assert _kept(reader, found, choice, 0) == _literally(sources_of, weights, choice)
+def test_a_reader_with_a_perfect_memory_keeps_the_same_text(sources_of, choice, parts):
+  found = _find(Reader(sources_of), parts=parts)
+  reader = Reader(sources_of)
+  assert _kept(reader, found, choice, 0) == _literally(sources_of, choice)
   if choice == 'keep':
     assert not reader.dropped.reasons
 
 
 def test_excluded_documents_and_paragraphs_are_left_out_and_counted():
   documents = [[LONG[0], 'Yes.'], [LONG[1]], ['  ' + LONG[2]], ['Yes.']]
-  excluded = duplicates.hashes_of(Reader([[[LONG[1]], ['Yes.', LONG[2]]]], [1]))
-  reader = Reader([documents], [1])
+  excluded = duplicates.hashes_of(Reader([[[LONG[1]], ['Yes.', LONG[2]]]]))
+  reader = Reader([documents])
   found = _find(reader, excluded)
   assert _kept(reader, found, 'documents+paragraphs', 0) == [[LONG[0], 'Yes.'], ['Yes.']]
   assert {reason: d['count'] for reason, d in reader.dropped.reasons.items()} == {
     'document of --exclude': 2
   }
-  reader = Reader([[[LONG[0], LONG[2]]]], [1])
+  reader = Reader([[[LONG[0], LONG[2]]]])
   found = _find(reader, excluded)
   assert _kept(reader, found, 'keep', 0) == [[LONG[0]]]
   assert reader.dropped.reasons['paragraph of --exclude']['count'] == 1
 
 
 def test_short_documents_are_dropped_and_counted():
-  reader = Reader([[['Yes.'], [LONG[0]]]], [1])
+  reader = Reader([[['Yes.'], [LONG[0]]]])
   found = _find(reader)
   assert _kept(reader, found, 'keep', 5) == [[LONG[0]]]
   assert reader.dropped.reasons['document under 5 characters']['count'] == 1
 
 
 def test_repeats_are_saved_whole_or_not_at_all(tmp_path):
-  reader = Reader([[[LONG[0]], [LONG[0]], [LONG[1], LONG[0]]]], [1])
+  reader = Reader([[[LONG[0]], [LONG[0]], [LONG[1], LONG[0]]]])
   found = _find(reader)
   assert found.documents.tolist() == [1] and found.paragraphs.tolist() == [3]
   duplicates.save(tmp_path, found)
@@ -118,16 +110,3 @@ def test_repeats_are_saved_whole_or_not_at_all(tmp_path):
     np.testing.assert_array_equal(ours, theirs)
   (tmp_path / 'repeated_counts.npy').unlink()
   assert duplicates.load(tmp_path) is None
-
-
-@pytest.mark.parametrize('weight', ['1', '2', '2.5'])
-def test_the_copies_of_a_weight_are_no_repeats(tmp_path, weight):
-  (tmp_path / 'a.txt').write_text('\n\n'.join([*LONG, LONG[0]]))
-  found = [finding.find(f'{weight}*{tmp_path / "a.txt"}')]
-  seen = _find(sources.Reader(found))
-  kept = _kept(sources.Reader(found), seen, 'documents+paragraphs', 0)
-  assert (
-    len(kept) >= 4 * int(float(weight))
-    and kept[:4] == [[p] for p in LONG]
-    and kept[4:5] != [[LONG[0]]] * (weight == '1')
-  )

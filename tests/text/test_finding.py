@@ -123,7 +123,7 @@ def test_the_facts_tell_texts_of_one_size_apart(tmp_path):
     changed = bytearray(b'a' * 200_000)
     changed[at] = 98
     assert {k: v == first[k] for k, v in facts(bytes(changed)).items()} == dict(
-      source=True, files=True, bytes=True, weight=True, digest=False
+      source=True, files=True, bytes=True, digest=False
     )
   assert facts(b'b') != facts(b'c')
 
@@ -134,46 +134,12 @@ def test_the_facts_of_remote_files_are_their_names_and_sizes(monkeypatch):
   assert one['digest'] != two['digest']
 
 
-@pytest.mark.parametrize(
-  'name, weight',
-  [('2*{}/a.txt', 2), ('.5*{}/a.txt#file', 0.5), ('1.25*{}/*.txt', 1.25), ('{}/a.txt', 1)],
-)
-def test_a_number_and_a_star_are_a_weight(tmp_path, name, weight):
-  (tmp_path / 'a.txt').write_text('text')
-  source = finding.find(name.format(tmp_path))
-  assert (source.weight, source.files, source.facts()['weight']) == (
-    weight,
-    (f'{tmp_path}/a.txt',),
-    weight,
-  )
-  assert source.facts()['bytes'] == 4 and source.bytes == 4 * source.readings
-
-
-def test_a_weight_tells_plans_apart(tmp_path):
-  (tmp_path / 'a.txt').write_text('text')
-  assert finding.find(f'2*{tmp_path}/a.txt').facts() != finding.find(f'{tmp_path}/a.txt').facts()
-
-
-def test_a_name_that_begins_like_a_weight_is_a_pattern_where_that_has_files(tmp_path, monkeypatch):
+def test_a_number_and_a_star_are_no_weight(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   (tmp_path / '2015_a.txt').write_text('text')
-  assert finding.find('20*_a.txt').files == ('2015_a.txt',)  # 20 times _a.txt is nothing
-  (tmp_path / '_a.txt').write_text('text')
-  with pytest.raises(errors.UserError, match="20 times '_a.txt', or a pattern"):
-    finding.find('20*_a.txt')
-  assert finding.find('20*./_a.txt').weight == 20
-  assert finding.find('./20*_a.txt')[2:5] == (('./2015_a.txt',), (4,), 1.0)
-  (tmp_path / '3*b.txt').write_text('its very name')
-  (tmp_path / 'b.txt').write_text('text')
-  assert finding.find('3*b.txt')[2:5] == (('3*b.txt',), (13,), 1.0)
-  with pytest.raises(errors.UserError, match="--source=7\\*c.txt: no file matches 'c.txt'"):
-    finding.find('7*c.txt')
-
-
-@pytest.mark.parametrize('weight', ['0', '0.0', '1000000'])
-def test_a_weight_of_nothing_or_of_a_million_is_refused(tmp_path, weight):
-  with pytest.raises(errors.UserError, match=f'the weight {weight} is to be above 0'):
-    finding.find(f'{weight}*{tmp_path}/a.txt')
+  assert finding.find('20*_a.txt').files == ('2015_a.txt',)
+  with pytest.raises(errors.UserError, match='corpus of its own: see config.mixture'):
+    finding.find('2*2015_a.txt')
 
 
 @pytest.mark.parametrize(
@@ -191,7 +157,7 @@ def test_a_dataset_made_of_all_common_crawl_is_refused_with_the_download(
 ):
   monkeypatch.setenv('TFDS_DATA_DIR', str(tmp_path))
   with pytest.raises(errors.UserError, match='hf download allenai/c4 .*--source') as e:
-    finding.find(f'2*tfds:{name}')
+    finding.find(f'tfds:{name}')
   assert files in str(e.value)
 
 
@@ -231,4 +197,4 @@ def test_a_dataset_that_only_beam_can_build_is_refused_before_it_starts(monkeypa
   with pytest.raises(errors.UserError, match='tfds:mine is nowhere to be had prepared'):
     finding.find('tfds:mine')
   Builder.prepared = True
-  assert finding.find('3*tfds:mine').bytes == 15
+  assert finding.find('tfds:mine').bytes == 5

@@ -129,7 +129,6 @@ def test_a_tensorflow_dataset_is_a_source(tmp_path):
   tfds.folder_dataset.write_metadata(data_dir=str(folder), features=features, split_infos=[info])
   assert made.read(f'tfds:{folder}') == ([['one', 'two'], ['naïve']], {'empty document': 1})
   assert made.read(f'tfds:{folder}#title')[0] == [['t']] * 3
-  assert made.read(f'2*tfds:{folder}')[0] == [['one', 'two'], ['naïve']] * 2
   assert wanted(f'tfds:{folder}', ('title', 't'))[0] == [['one', 'two'], ['naïve']]
   assert wanted(f'tfds:{folder}', ('title', 'u')) == ([], {'record whose title is not u': 3})
   with pytest.raises(errors.UserError, match="has no key 'titel', which --where asks for"):

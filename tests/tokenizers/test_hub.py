@@ -4,12 +4,12 @@ import pathlib
 
 import pytest
 
+from bertzoo_jax import parts
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hub as shared_hub
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.tokenizers import hub
-from configs import parts
 
 ROOT = pathlib.Path(__file__).parents[2]
 

@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
+from bertzoo_jax import parts
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import vocabulary
@@ -16,7 +17,6 @@ from bertzoo_jax.hf.architectures import deberta_v2
 from bertzoo_jax.hf.architectures import roberta
 from bertzoo_jax.hf.architectures import xlnet
 from bertzoo_jax.tokenizers import published
-from configs import parts
 
 SAMPLE = (pathlib.Path(__file__).parents[2] / 'data/sample/time_machine.txt').read_text()[:60_000]
 KINDS = {  # section, how its class frames texts, its model type

@@ -11,12 +11,12 @@ import hypothesis.strategies as st
 import pytest
 import sentencepiece as library
 
+from bertzoo_jax import parts
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
 from bertzoo_jax.tokenizers import kinds
 from bertzoo_jax.tokenizers import sentence_pieces
 from bertzoo_jax.tokenizers import spiece_file
-from configs import parts
 from tests import commands
 from tests.tokenizers.test_tokenizers import DATA
 from tests.tokenizers.test_tokenizers import NASTY

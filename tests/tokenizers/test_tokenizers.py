@@ -12,9 +12,9 @@ import time
 import numpy as np
 import pytest
 
+from bertzoo_jax import parts
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
-from configs import parts
 from tests import commands
 
 NASTY = [
@@ -190,7 +190,7 @@ TRAIN = """
 import sys
 from tests.tokenizers import test_tokenizers as t
 from bertzoo_jax import tokenizers
-from configs import parts
+from bertzoo_jax import parts
 section = parts.byte_bpe(vocab_size=900)
 if sys.argv[1] == 'wordpiece':
   section = parts.wordpiece(vocab_size=900, coverage=1.0)

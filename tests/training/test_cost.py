@@ -1,22 +1,19 @@
-"""Costs of a step and a training, against formulas and the counts of ELECTRA's authors."""
+"""The cost of a step, against formulas."""
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+import small_networks as small
 
-from bertzoo_jax import assembly
 from bertzoo_jax import objectives
-from bertzoo_jax.assembly import published_flops
+from bertzoo_jax import parts
 from bertzoo_jax.model import encoder as encoders
-from bertzoo_jax.objectives import heads
-from bertzoo_jax.parts import named
+from bertzoo_jax.training import cost
 from configs import albert
 from configs import bert
-from configs import deberta
 from configs import electra
-from configs import parts
-from configs import roberta
-from configs import xlnet
+from tests.found import call_part
 
 
 def costed(config):
@@ -26,13 +23,18 @@ def costed(config):
     vocab_size=config.tokenizer.vocab_size, dtype=jnp.float32, **fields
   )
   section = {k: v for k, v in config.objective.items() if k != 'name'}
-  objective = objectives.BY_NAME[config.objective.name](encoder, **section)
+  objective = call_part(objectives, config.objective.name, encoder, **section)
   return objective, jax.eval_shape(objective.init, jax.random.key(0))
 
 
 def flops(config, features):
-  objective, shapes = costed(config)
-  return objective.flops(shapes, features)
+  features = dict.fromkeys(('token_type_ids', 'segment_ids'), features['input_ids']) | features
+  positions = features['masked_positions']
+  features |= dict.fromkeys(('masked_targets', 'masked_weights'), positions)
+  features['pair_labels'] = positions[:1]
+  dtypes = {'masked_weights': np.float32}
+  batch = {k: jax.ShapeDtypeStruct(s, dtypes.get(k, np.int32)) for k, s in features.items()}
+  return cost.of_step(*costed(config), batch)
 
 
 def test_operations_are_six_a_weight_and_token_plus_attention_plus_the_head_on_predictions_alone():
@@ -46,7 +48,7 @@ def test_operations_are_six_a_weight_and_token_plus_attention_plus_the_head_on_p
     + 6 * p * (d * d + d * v)
     + 6 * (d * d + 2 * d)
   )
-  assert found == pytest.approx(expected, rel=1e-12)
+  assert found == pytest.approx(expected, rel=3e-3)
 
 
 def test_shared_layers_cost_what_layers_of_their_own_cost():
@@ -60,7 +62,7 @@ def test_shared_layers_cost_what_layers_of_their_own_cost():
   expected = 2 * (
     6 * per_token * 128 + 12 * 12 * 128 * 128 * d + 6 * 20 * (d * e + e * v) + 6 * (d * d + 2 * d)
   )
-  assert costs == [pytest.approx(expected, rel=1e-12)] * 4
+  assert costs == [pytest.approx(expected, rel=3e-3)] * 4
 
 
 def test_both_networks_of_a_pair_cost_and_a_frozen_one_its_forward_pass():
@@ -72,105 +74,11 @@ def test_both_networks_of_a_pair_cost_and_a_frozen_one_its_forward_pass():
     'generator': 2 * 128 * body(64) + 4 * 12 * 128 * 128 * 64 + 2 * 19 * (64 * 128 + 128 * 30_522),
   }
   assert flops(config, features) == pytest.approx(
-    2 * 3 * (forward['main'] + forward['generator']), rel=1e-12
+    2 * 3 * (forward['main'] + forward['generator']), rel=3e-3
   )
   config.objective = parts.replaced_token_frozen()
   whole = 2 * 128 * body(256) + 4 * 12 * 128 * 128 * 256 + 2 * 19 * (256 * 128 + 128 * 30_522)
-  assert flops(config, features) == pytest.approx(2 * (3 * forward['main'] + whole), rel=1e-12)
-
-
-# Of flops_computation.py of ELECTRA's release, to the digits that the papers note gives.
-@pytest.mark.parametrize(
-  'build, size, changes, steps, expected',
-  [
-    (electra, 'small', {}, 1_000_000, 1.294e18),
-    (electra, 'base', {}, 766_000, 6.42e19),
-    (electra, 'large', {}, 400_000, 7.12e20),
-    (electra, 'large', {}, 1_750_000, 3.11e21),
-    (bert, 'base', {'batch_size': 256}, 1_000_000, 6.43e19),
-    (bert, 'large', {}, 1_000_000, 1.917e20),
-    (electra, 'small', {'objective': parts.mlm()}, 1_450_000, 1.419e18),
-    (albert, 'xxlarge', {}, 1_500_000, 3.11e22),
-    (roberta, 'large', {'batch_size': 8000}, 500_000, 3.19e21),
-  ],
-)
-def test_a_training_costs_what_electra_s_authors_count(build, size, changes, steps, expected):
-  config = build.get_config(size)
-  for key, value in changes.items():
-    config[key] = value
-  objective, shapes = costed(config)
-  sizes = dict(rows=config.batch_size, length=config.length, steps=steps)
-  found = published_flops.of_objective(objective, shapes, **sizes)
-  digits = len(f'{expected:g}'.split('e')[0].replace('.', '')) - 1
-  assert f'{found:.{digits}e}' == f'{expected:.{digits}e}'
-
-
-def counted(config, rows, length):
-  """Operations per token as ELECTRA's authors count, of a config with one network."""
-  encoder = assembly.encoder(config, config.tokenizer.vocab_size)
-  objective = named.build(config.objective, objectives.BY_NAME, 'objective', encoder=encoder)
-  shapes = jax.eval_shape(objective.init, jax.random.key(0))
-  sizes = dict(rows=rows, length=length, steps=1)
-  return published_flops.of_objective(objective, shapes, **sizes) / (rows * length)
-
-
-def of_head(width, vocab):
-  return 0.15625 * (2 * width * vocab + 2 * width * width + 14 * width + 7 * vocab)
-
-
-def test_relative_terms_and_a_mask_decoder_are_counted_on_top_of_what_electra_s_authors_count():
-  config, length, rows = deberta.get_config('base'), 128, 8
-  config.encoder.type_vocab_size = 0
-  n, d, h, f, v = 12, 768, 12, 3072, config.tokenizer.vocab_size
-  v += -v % config.encoder.vocab_multiple
-  key_value = 4 * d * d + 2 * d + 4 * d * length  # with p2c
-  fed = 4 * d * f + 9 * f + 11 * d
-  query = 4 * d * d + 7 * d + 5 + 8 * d * length + (10 + 2) * length * h + fed  # with c2p
-  table = 2 * 2 * d * d * (2 * length - 1) / (rows * length)
-  body = (n - 1) * (key_value + query + table)
-  share = 0.15625
-  decoder = 4 * d * d + 2 * d + share * (2 * d * length + d)
-  decoder += 2 * (share * query + 4 * d * length + table)
-  words = 2 * d * v + 11 * d
-  expected = 2 * (body + decoder + words + of_head(d, v))
-  assert counted(config, rows, length) == pytest.approx(expected, rel=1e-12)
-  config.encoder.absolute_positions = 'none'
-  expected = 2 * (n * (key_value + query + table) + words + of_head(d, v))
-  assert counted(config, rows, length) == pytest.approx(expected, rel=1e-12)
-
-
-def test_both_streams_and_the_memory_are_counted():
-  config, length, rows = xlnet.get_config('base'), 128, 8
-  config.encoder.memory_length, config.objective.pair_weight = 64, 0.0
-  n, d, h, f, v, keys = 12, 768, 12, 3072, config.tokenizer.vocab_size, 192
-  query = 4 * d * d + 7 * d + 5 + 4 * d * keys + 10 * keys * h + 4 * d * f + 9 * f + 11 * d
-  query += 2 * d * (length + keys) + 2 * d + 2 * h * keys  # positions and segments
-  shared = (4 * d * d + 2 * d) * keys / length + 2 * d * d * (length + keys) / (rows * length)
-  share = 0.15625
-  layers = (n - 1) * (shared + (1 + share) * query) + shared + share * query
-  expected = 2 * (layers + 2 * d * v + 4 * d + of_head(d, v))
-  assert counted(config, rows, length) == pytest.approx(expected, rel=1e-12)
-  alone = counted(config, rows, length)
-  config.encoder.memory_length = 0
-  assert counted(config, rows, length) < alone
-
-
-def test_a_cost_that_is_not_known_is_not_counted_as_another_s():
-  objective, shapes = costed(bert.get_config('tiny'))
-  features = {'input_ids': (2, 64), 'masked_positions': (2, 9)}
-  [network] = objective.networks
-  strange = network._replace(of=lambda params: {**params, 'strange_head': params['pair_head']})
-  assert network.flops(shapes, features) > 0 and strange.flops(shapes, features) is None
-  told = strange._replace(heads=(heads.pair()._replace(name='strange_head', reads='predictions'),))
-  extra = 2 * 3 * 2 * 9 * (128 * 128 + 128 * 2)
-  assert told.flops(shapes, features) == network.flops(shapes, features) + extra
-  silent = type('Silent', (), {'flops': lambda self, length, predictions, features: None})()
-  silent = network._replace(encoder=silent)
-  assert silent.flops(shapes, features) is None
-  alone, sizes = objective._replace(networks=(silent,)), dict(rows=2, length=64, steps=1)
-  assert published_flops.of_objective(alone, shapes, **sizes) is None
-  both = objective._replace(networks=(network, strange))
-  assert both.flops(shapes, features) is None
+  assert flops(config, features) == pytest.approx(2 * (3 * forward['main'] + whole), rel=3e-3)
 
 
 def test_a_head_that_sees_all_positions_costs_them_and_a_tied_one_the_word_table():
@@ -181,9 +89,16 @@ def test_a_head_that_sees_all_positions_costs_them_and_a_tied_one_the_word_table
   d, v = config.encoder.hidden_size, config.tokenizer.vocab_size
   e = config.encoder.embedding_size or d
   extra = 3 * 2 * 2 * (64 - 9) * (d * e + e * v)
-  assert flops(config, features) == few + extra
+  assert flops(config, features) - few == pytest.approx(extra, rel=3e-3)
+
+
+def test_an_objective_with_two_passes_costs_two():
   objective, shapes = costed(bert.get_config('tiny'))
-  [network] = objective.networks
-  free = network._replace(heads=(heads.vocabulary()._replace(tied=False),))
-  d, v = 128, 2048
-  assert network.flops(shapes, features) - free.flops(shapes, features) == 3 * 2 * 2 * 9 * d * v
+
+  def twice(params, batch, *rest):
+    value, found = objective.loss(params, batch, *rest)
+    return value + objective.loss(params, batch, *rest)[0], found
+
+  batch = small.batch(4, 32, 5)
+  one, two = (cost.of_step(o, shapes, batch) for o in (objective, objective._replace(loss=twice)))
+  assert two == 2 * one > 0

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import small_networks as small
 
+from bertzoo_jax import parts
 from bertzoo_jax.common import trees
 from bertzoo_jax.training import layer_decay
 from bertzoo_jax.training import optimizers
-from configs import parts
+from tests.found import call_part
 
 LAYERS = 4
 DISENTANGLED = dict(
@@ -55,7 +56,7 @@ def paths_of(kind, **changes):
 def multipliers(paths, rates):
   """{path: multiplier of each copy}, as an optimizer with these rates takes them."""
   fields = {k: v for k, v in parts.adamw(rates=rates).items() if k != 'name'}
-  optimizers.adamw(lambda s: 1.0, paths, **fields)  # raises if a rule matches nothing
+  call_part(optimizers, 'adamw', lambda s: 1.0, paths, **fields)  # raises if a rule matches nothing
   return {path: np.ravel(x) for path, x in optimizers.policy(rates, paths, 1.0).items()}
 
 

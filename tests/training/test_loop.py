@@ -106,7 +106,7 @@ def attempt(workdir, phase_run, later=(), *, state=None, start=0, total=None, ke
     **{**usual, **how},
   )
   try:
-    return run.train(state or phase_runs.fresh(phase_run), phase_run, later)
+    return run.train(state or phase_runs.fresh(phase_run), [phase_run, *later])
   finally:
     checkpoints.close()
 
@@ -120,7 +120,7 @@ def train(workdir, *, start=0, losses=None, monkeypatch=None, eval_every=1, **ho
     monkeypatch.setattr(
       phase_runs, 'evaluation', lambda phase_run: lambda params: {'loss': next(told)}
     )
-  phase_run, later = (first_stage(), [second_stage]) if start < BORDER else (second_stage(), [])
+  phase_run, later = (first_stage(), [second_stage()]) if start < BORDER else (second_stage(), [])
   return attempt(workdir, phase_run, later, start=start, total=END, eval_every=eval_every, **how)
 
 

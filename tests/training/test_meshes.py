@@ -17,6 +17,7 @@ from bertzoo_jax.preflight.tpu import hlo
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
+from tests.found import call_part
 
 ROWS, STEPS, SAVED, VOCAB = 16, 5, 3, 104
 
@@ -24,7 +25,7 @@ ROWS, STEPS, SAVED, VOCAB = 16, 5, 3, 104
 def phase_run(mesh, rows=ROWS, accumulation=1, chosen=kernels.XLA):
   """A phase of a Transformer with all its dropouts."""
   encoder = small.encoder(dropout=0.1, attention_dropout=0.1, vocab_size=VOCAB)
-  make = functools.partial(objectives.BY_NAME['mlm_pair'], pair_weight=1.0)
+  make = functools.partial(call_part, objectives, 'mlm_pair', pair_weight=1.0)
   sizes = dict(rows=rows, length=16, accumulation=accumulation)
   return toys.of_an_encoder(make, encoder, sharding.mesh(mesh), chosen, **sizes)
 

@@ -13,8 +13,9 @@ import toys
 
 from bertzoo_jax import kernels
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax.training import sharding
-from configs import parts
+from tests.found import call_part
 
 ROWS, STEPS, VOCAB = 16, 4, 104
 ENCODER = parts.disentangled(
@@ -34,7 +35,7 @@ def phase_run(mesh, accumulation=1, chosen=kernels.XLA):
   encoder = small.encoder(**ENCODER, vocab_size=VOCAB)
   assert encoder.dropout == encoder.attention_dropout == 0.1
   fields = {k: v for k, v in OBJECTIVE.items() if k != 'name'}
-  make = functools.partial(objectives.BY_NAME[OBJECTIVE.name], **fields)
+  make = functools.partial(call_part, objectives, OBJECTIVE.name, **fields)
   devices = sharding.mesh(mesh, jax.devices()[: math.prod(mesh)])
   sizes = dict(rows=ROWS, length=16, accumulation=accumulation)
   return toys.of_an_encoder(make, encoder, devices, chosen, **sizes)

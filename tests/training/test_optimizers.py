@@ -10,6 +10,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import trees
 from bertzoo_jax.training import optimizers
 from tests import found
+from tests.found import call_part
 
 ADAMS = ('adamw', 'adamw_uncorrected', 'lamb')
 RATES = (0.0, 0.01, 0.02, 0.015, 0.01)
@@ -61,7 +62,7 @@ def reference(params, grads, *, corrected, decays, adapted=(), multipliers=(), g
 
 
 def built(name, schedule, paths, **fields):
-  return optimizers.BY_NAME[name](schedule, paths, **found.fields('optimizer', name, **fields))
+  return call_part(optimizers, name, schedule, paths, **found.fields('optimizer', name, **fields))
 
 
 @pytest.mark.parametrize('name', ADAMS)

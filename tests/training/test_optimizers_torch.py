@@ -11,6 +11,7 @@ import torch
 from bertzoo_jax.common import errors
 from bertzoo_jax.training import optimizers
 from tests import found
+from tests.found import call_part
 
 STEPS, PEAK, WEIGHT_DECAY = 20, 0.02, 0.1
 D, H, K, F, LAYERS = 8, 2, 4, 12, 3
@@ -48,7 +49,9 @@ def rate(step):
 
 
 def ours(name, params, grads):
-  tx = optimizers.BY_NAME[name](
+  tx = call_part(
+    optimizers,
+    name,
     rate,
     SHAPES,
     **found.fields('optimizer', name, weight_decay=WEIGHT_DECAY, no_decay=NO_DECAY, clip_norm=0.0),
@@ -149,4 +152,4 @@ def test_twenty_updates_equal_torch_layer_by_layer(name, monkeypatch):
 )
 def test_a_table_of_matrices_that_cannot_be_meant_is_refused(matrices, words):
   with pytest.raises(errors.UserError, match=words):
-    optimizers.muon(rate, SHAPES, **found.fields('optimizer', 'muon', matrices=matrices))
+    call_part(optimizers, 'muon', rate, SHAPES, matrices=matrices)

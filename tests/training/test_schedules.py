@@ -11,6 +11,7 @@ import transformers
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.training import schedules
+from tests.found import call_part
 
 PEAK, W, T = 2.0, 100, 1000
 
@@ -52,7 +53,7 @@ EXPECTED = {
 
 def build(name, steps=T, warmup=W, **changes):
   fields = {**FIELDS.get(name, {}), **changes}
-  return schedules.BY_NAME[name](steps, learning_rate=PEAK, warmup=warmup, **fields)
+  return call_part(schedules, name, steps, learning_rate=PEAK, warmup=warmup, **fields)
 
 
 @pytest.mark.parametrize('name', schedules.BY_NAME)

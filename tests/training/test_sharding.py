@@ -15,6 +15,7 @@ from bertzoo_jax.common import row_keys
 from bertzoo_jax.common import trees
 from bertzoo_jax.model import attention
 from bertzoo_jax.preflight.tpu import hlo
+from bertzoo_jax.training import per_device
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
 
@@ -133,7 +134,7 @@ def test_kernels_the_compiler_cannot_split_compute_the_same_on_any_mesh_dropout_
   bias, numbers = (jnp.asarray(draw.normal(size=(*n, 4)), jnp.float32) for n in ((18,), (8, 5)))
   half = jnp.asarray(draw.permutation(8) % 2)
   order = jnp.asarray([draw.permutation(5) for _ in range(8)])
-  pack_ids = jnp.ones((8, 5), jnp.int32)
+  segment_ids = jnp.ones((8, 5), jnp.int32)
   weight = jnp.asarray(draw.normal(size=(8, 5, 12)), jnp.float32)
   keys = [row_keys.of_batch(jax.random.key(n), 8) for n in (0, 1)]
   results = {}
@@ -141,10 +142,10 @@ def test_kernels_the_compiler_cannot_split_compute_the_same_on_any_mesh_dropout_
     mesh = sharding.mesh(shape, jax.devices()[: np.prod(shape)])
     # sublanes by indices are slow to interpret
     fused = kernels.fused(hashed=True, interpret=True, gather=False)
-    attend, add_norm = sharding.on_mesh(mesh, fused)
+    attend, add_norm = per_device.on_mesh(mesh, fused)
 
     def loss(q, k, v, scale, shift, relative, attend=attend, add_norm=add_norm):
-      visible = attention.of_batch({'pack_ids': pack_ids, 'order': order})
+      visible = attention.of_batch({'segment_ids': segment_ids, 'order': order})
       visible = attention.asked(visible, order)  # queries at places in another order
       tables, query, numbers = relative
       segments = attention.SameSegment(numbers, order % 2, order % 3)
@@ -164,7 +165,7 @@ def test_kernels_the_compiler_cannot_split_compute_the_same_on_any_mesh_dropout_
 
 def test_gradients_are_added_up_over_devices_with_other_rows_and_over_no_others():
   mesh = sharding.mesh((2, 1, 2), jax.devices()[:4])
-  attend, add_norm = sharding.on_mesh(mesh, kernels.fused(hashed=True, interpret=True))
+  attend, add_norm = per_device.on_mesh(mesh, kernels.fused(hashed=True, interpret=True))
   rows = jax.ShapeDtypeStruct((4, 8, 24), jnp.float32, sharding=sharding.batch_sharding(mesh))
   whole = jax.ShapeDtypeStruct((24,), jnp.float32, sharding=jax.NamedSharding(mesh, P()))
 
@@ -192,7 +193,7 @@ def test_attention_of_long_rows_is_the_same_on_a_mesh(window):
   keys, results = row_keys.of_batch(jax.random.key(0), 2), []
   for shape in ((1, 1, 1), (2, 1, 2)):
     mesh = sharding.mesh(shape, jax.devices()[: np.prod(shape)])
-    attend, _ = sharding.on_mesh(mesh, kernels.fused(hashed=True, interpret=True))
+    attend, _ = per_device.on_mesh(mesh, kernels.fused(hashed=True, interpret=True))
     loss = lambda *qkv, attend=attend: jnp.sum(weight * attend(*qkv, visible, 0.2, keys))
     gradients = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2)))(q, k, v)
     results.append(jax.block_until_ready(gradients))
@@ -203,7 +204,7 @@ def test_attention_of_long_rows_is_the_same_on_a_mesh(window):
 @pytest.mark.parametrize('length', [8, 520])
 def test_on_a_mesh_the_backward_pass_of_attention_does_not_compute_the_forward_pass_again(length):
   mesh = sharding.mesh((2, 1, 2), jax.devices()[:4])
-  attend, _ = sharding.on_mesh(mesh, kernels.fused(hashed=True, interpret=True))
+  attend, _ = per_device.on_mesh(mesh, kernels.fused(hashed=True, interpret=True))
   x, packs = jnp.ones((2, length, 2, 4)), jnp.ones((2, length), jnp.int32)
   visible = attention.same_pack(packs)
   policies = {'attended': 1, 'nothing': 2}  # what a policy of jax.checkpoint saves: forward passes
@@ -217,7 +218,7 @@ def test_on_a_mesh_the_backward_pass_of_attention_does_not_compute_the_forward_p
 
 
 def test_kernels_that_the_compiler_splits_are_handed_on():
-  assert sharding.on_mesh(sharding.mesh((2, 1, 4)), kernels.XLA) == kernels.XLA[:2]
+  assert per_device.on_mesh(sharding.mesh((2, 1, 4)), kernels.XLA) == kernels.XLA[:2]
 
 
 def test_heads_that_a_mesh_does_not_divide_are_said():

@@ -231,7 +231,7 @@ def test_evaluation_equals_one_large_batch_in_any_number_of_parts(mesh, accumula
     accumulation=accumulation,
   )
   params = phase_runs.fresh(phase_run).params
-  batches = [batch for _, batch in phase_run.data.held_out()]
+  batches = [batch for _, batch in phase_run.data.evaluation_batches()]
   large = {k: np.concatenate([b[k] for b in batches]) for k in batches[0]}
   normalizers = phase_run.objective.normalizers(large)
   loss, _ = phase_run.objective.loss(params, large, normalizers, (), None, False)
@@ -253,7 +253,7 @@ def test_evaluation_carries_each_rows_memory_from_batch_to_batch(mesh, accumulat
     accumulation=accumulation,
   )
   params = phase_runs.fresh(phase_run).params
-  batches = [batch for _, batch in phase_run.data.held_out()]
+  batches = [batch for _, batch in phase_run.data.evaluation_batches()]
   normalizers = objective.normalizers(
     {k: np.concatenate([b[k] for b in batches]) for k in batches[0]}
   )
@@ -279,17 +279,20 @@ def test_evaluation_carries_each_rows_memory_from_batch_to_batch(mesh, accumulat
 def test_held_out_batches_are_made_anew_and_not_kept():
   alive, most = set(), []
 
-  def held_out():
-    for i in range(10):
-      made = toys.batch(1000 + i)
-      alive.add(i)
-      weakref.finalize(made['input_ids'], alive.discard, i)
-      most.append(len(alive))
-      yield '', made
-      del made
+  class Held(list):
+    def __iter__(self):
+      for i in range(10):
+        made = toys.batch(1000 + i)
+        alive.add(i)
+        weakref.finalize(made['input_ids'], alive.discard, i)
+        most.append(len(alive))
+        yield made
+        del made
 
   phase_run = toys.phase_run()
-  phase_run = dataclasses.replace(phase_run, data=phase_run.data._replace(held_out=held_out))
+  phase_run = dataclasses.replace(
+    phase_run, data=toys.rows_of(phase_run.data.features, None, Held([0]))
+  )
   params, evaluate = phase_runs.fresh(phase_run).params, phase_runs.evaluation(phase_run)
   first = evaluate(params)
   for expected in (20, 30):  # the denominators are counted once

@@ -15,6 +15,7 @@ from bertzoo_jax.common import trees
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import step as steps
+from tests.found import call_part
 
 STEPS = 20
 
@@ -71,7 +72,7 @@ def check(trajectory):
 
 def our_losses(objective, params, optimizer, schedule, batches):
   optimizer, schedule = dict(optimizer), dict(schedule)
-  rate = schedules.BY_NAME[schedule.pop('name')](STEPS, **schedule)
+  rate = call_part(schedules, schedule.pop('name'), STEPS, **schedule)
   make = optimizers.BY_NAME[optimizer.pop('name')]
   tx = make(rate, trees.paths_of(params), **optimizer)
   state = small.state(objective, tx, params, len(batches[0]['input_ids']))

@@ -24,7 +24,7 @@ def masked(logits, t):
 
 def inputs(t, *names):
   """Arguments of a network of transformers."""
-  known = dict(input_ids='input_ids', attention_mask='pack_ids', token_type_ids='segment_ids')
+  known = dict(input_ids='input_ids', attention_mask='segment_ids', token_type_ids='token_type_ids')
   return {name: t[known[name]].long() for name in ('attention_mask', *names)}
 
 
@@ -61,7 +61,7 @@ class Electra(Transformers):
     scores = self.discriminator(input_ids=filled, **inputs(t, 'token_type_ids')).logits
     wrong = (original != filled).float()
     nll = F.binary_cross_entropy_with_logits(scores, wrong, reduction='none')
-    return mlm + 50.0 * nll[t['pack_ids'] > 0].mean()
+    return mlm + 50.0 * nll[t['segment_ids'] > 0].mean()
 
 
 class SpanBert(Transformers):

@@ -15,6 +15,7 @@ import pytest
 from bertzoo_jax import objectives
 from bertzoo_jax.common import trees
 from bertzoo_jax.training import layer_decay
+from tests.found import call_part
 
 torch = pytest.importorskip('torch', reason='the comparison needs torch')
 transformers = pytest.importorskip('transformers', reason='the comparison needs transformers')
@@ -82,7 +83,7 @@ def of_kind(kind, case, folder):
 def conditional(case, **fields):
   """(objective, perturbed weights)"""
   encoder = small.encoder(section=heads.CASES[case][1])
-  objective = objectives.BY_NAME['span_conditional'](encoder, dropout=0.0, **fields)
+  objective = call_part(objectives, 'span_conditional', encoder, dropout=0.0, **fields)
   return objective, small.parameters(objective, seed=1, scale=0.05)
 
 

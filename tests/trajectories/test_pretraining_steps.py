@@ -12,6 +12,7 @@ import pytest
 import small_networks as small
 
 from bertzoo_jax import export
+from bertzoo_jax import parts
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import architectures
@@ -23,7 +24,6 @@ from configs import electra
 from configs import ernie
 from configs import macbert
 from configs import modernbert
-from configs import parts
 from configs import roberta
 from configs import spanbert
 from configs import xlnet
@@ -120,7 +120,9 @@ def few_batches(sampled=False, pairs=False, pad=0):
   out = []
   for seed in range(STEPS):
     batch = small.batch(rows=8, seed=seed % 4)
-    batch['input_ids'] = np.where(batch['pack_ids'] > 0, batch['input_ids'], pad).astype(np.int32)
+    batch['input_ids'] = np.where(batch['segment_ids'] > 0, batch['input_ids'], pad).astype(
+      np.int32
+    )
     if sampled:
       draw, shape = np.random.default_rng(seed), batch['masked_targets'].shape
       batch['sampled_ids'] = draw.integers(5, small.VOCAB, shape).astype(np.int32)

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import small_networks as small
 
+from bertzoo_jax import parts
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import sift
-from configs.tasks import parts
 
 torch = pytest.importorskip('torch', reason='the comparison needs torch')
 pytest.importorskip('transformers', reason='the comparison needs transformers')
@@ -87,7 +87,7 @@ def test_perturbation_loss_and_the_gradient_of_every_leaf_equal_torch_s(
   assert len(begun) == 3
   assert small.worst(begun[0], torchs.clean_BLE.detach().numpy()) < 1e-5
   last_BLE, first_BLE = torchs.last.numpy(), torchs.first.detach().numpy()
-  real_BL = (batch['pack_ids'] > 0) & (batch['label_weights'] > 0)[:, None]
+  real_BL = (batch['segment_ids'] > 0) & (batch['label_weights'] > 0)[:, None]
   # the largest part of a token's step is the rate; padding has none
   grown = np.abs(last_BLE - first_BLE).max(axis=-1)
   assert np.abs(grown[real_BL] / FIELDS['rate'] - 1).max() < 0.1 and not grown[~real_BL].any()

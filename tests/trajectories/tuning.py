@@ -14,6 +14,8 @@ from bertzoo_jax import export
 from bertzoo_jax import objectives
 from bertzoo_jax.hf import heads as hf_heads
 from bertzoo_jax.hf import weights
+from bertzoo_jax.tasks import kinds
+from tests.found import call_part
 from tests.hf import test_heads as heads
 from tests.trajectories import driver
 from tests.trajectories import papers
@@ -97,7 +99,7 @@ def read_options(out, t):
 
 
 def read_span(out, t):
-  padding = t['pack_ids'] == 0
+  padding = t['segment_ids'] == 0
   return tuple(x.masked_fill(padding, FORBIDDEN) for x in (out.start_logits, out.end_logits))
 
 
@@ -123,7 +125,7 @@ class Kind(NamedTuple):
 
 def _of_rows(name, loss, labels=LABELS):
   fields = dict(input_dropout=0.0, dropout=0.0) | (dict(labels=labels) if labels else {})
-  task = hf_heads.Task(hf_heads.PROBLEMS[name], labels)
+  task = hf_heads.Task(kinds.BY_NAME[name].problem, labels)
   return Kind(name, hf_heads.ROW, read_logits, loss, fields, task)
 
 
@@ -150,7 +152,7 @@ def start(kind, case, scale=0.05, **more):
   """(objective, perturbed weights): dropout off. more: fields of the objective."""
   encoder, of = small.encoder(section=heads.CASES[case][1]), KINDS[kind]
   own = dict(head=CLASSES[case]) if 'input_dropout' in of.fields or case == 'modern' else {}
-  objective = objectives.BY_NAME[of.objective](encoder, **own, **of.fields, **more)
+  objective = call_part(objectives, of.objective, encoder, **own, **of.fields, **more)
   return objective, small.parameters(objective, seed=1, scale=scale)
 
 
@@ -175,8 +177,8 @@ def network(folder, kind, case, objective, params):
 
 def inputs(t):
   """Arguments of a class of transformers."""
-  out = dict(input_ids=t['input_ids'].long(), attention_mask=t['pack_ids'].long())
-  return {**out, 'token_type_ids': t['segment_ids'].long()} if t['segment_ids'].any() else out
+  out = dict(input_ids=t['input_ids'].long(), attention_mask=t['segment_ids'].long())
+  return {**out, 'token_type_ids': t['token_type_ids'].long()} if t['token_type_ids'].any() else out
 
 
 def trained(network, *more):
@@ -210,8 +212,8 @@ def _rows(kind, case, number):
   }
   return {
     'input_ids': ids.astype(np.int32),
-    'segment_ids': segments.astype(np.int32),
-    'pack_ids': real.astype(np.int32),
+    'token_type_ids': segments.astype(np.int32),
+    'segment_ids': real.astype(np.int32),
     'labels': of_kind.get(kind, labels),
     'label_weights': np.asarray([1.0] * (ROWS - 1) + [0.0], np.float32),
   }
@@ -219,7 +221,7 @@ def _rows(kind, case, number):
 
 def _tagged(kind, case, number):
   batch = _rows(kind, case, number)
-  real = batch['pack_ids'] > 0
+  real = batch['segment_ids'] > 0
   first = real & (np.random.default_rng(number).random(real.shape) < 0.6)
   labels = np.where(first, batch['input_ids'] % 3, 0).astype(np.int32)
   return {**batch, 'labels': labels, 'label_weights': first.astype(np.float32)}
@@ -243,7 +245,7 @@ def _options(kind, case, number):
 def _questions(kind, case, number):
   """Batches with the places of answers; a third of the rows has none."""
   batch, rows = _rows(kind, case, number), np.arange(ROWS)
-  real = batch['pack_ids'] > 0
+  real = batch['segment_ids'] > 0
   draw = np.random.default_rng(number % 3)
   first, size = real.argmax(axis=1), real.sum(axis=1)
   cls = first + size - 1 if case == 'xlnet' else first

@@ -7,13 +7,13 @@ import os
 import numpy as np
 import pytest
 
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import corpus
 from bertzoo_jax.words import similar
 from bertzoo_jax.words import word_marks
 from bertzoo_jax.words.similar import providers
 from bertzoo_jax.words.similar import words as words_lib
-from configs import parts
 from tests import commands
 
 DATA = os.environ.get('BERTZOO_DATA')

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from bertzoo_jax import parts
 from bertzoo_jax import tokenizers
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.words import word_marks
-from configs import parts
 
 DATA = os.environ.get('BERTZOO_DATA')
 PIECES = {}

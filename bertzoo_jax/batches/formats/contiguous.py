@@ -7,9 +7,10 @@ import numpy as np
 from bertzoo_jax.batches import rows as rows_lib
 from bertzoo_jax.batches.formats import format as formats
 from bertzoo_jax.common import hashing
+from bertzoo_jax.parts import formats as definitions
 
 
-def full_sentences(text, length, *, document_separator, sentence_separators):
+def full_sentences(fields: definitions.FullSentences, text, length):
   """Contiguous sentences to at most `length` tokens, over document borders (Liu et al. 2019 §4.2).
 
   [CLS] sentences … [SEP]; with document_separator one more [SEP] between two documents of a row;
@@ -23,11 +24,12 @@ def full_sentences(text, length, *, document_separator, sentence_separators):
   def successors(first, last):
     end = min(last + length, text.num_sentences)
     costs = starts[first : end + 1] - starts[first]
-    if sentence_separators:
+    if fields.sentence_separators:
       costs = costs + np.arange(len(costs))
-    fixed = 1 if sentence_separators else 2
+    fixed = 1 if fields.sentence_separators else 2
     opened, closed = costs[: last - first] + length - fixed, costs
-    if document_separator:  # borders in (first, s] at a row's start, in (first, e) at its end
+    # borders in (first, s] at a row's start, in (first, e) at its end
+    if fields.document_separator:
       flags = np.zeros(len(costs), np.int64)
       inside = documents[slice(*documents.searchsorted((first + 1, end)))]
       flags[inside - first] = 1
@@ -38,16 +40,16 @@ def full_sentences(text, length, *, document_separator, sentence_separators):
 
   def spans(key, rows, numbers):
     first, last = rows.starts[numbers], rows.starts[numbers + 1]
-    if sentence_separators:
+    if fields.sentence_separators:
       row, sentence = rows_lib.ragged(first, last - first)
       final = sentence == last[row] - 1
       ends_document = (
         documents[np.minimum(documents.searchsorted(sentence + 1), text.num_documents)]
         == sentence + 1
       )
-      trailing = 1 + (ends_document & ~final & document_separator)
+      trailing = 1 + (ends_document & ~final & fields.document_separator)
       begin, end = starts[sentence], starts[sentence + 1]
-    elif document_separator:
+    elif fields.document_separator:
       first_document = documents.searchsorted(first, 'right') - 1
       last_document = documents.searchsorted(last, 'left')
       row, document = rows_lib.ragged(first_document, last_document - first_document)
@@ -77,7 +79,7 @@ class Contiguous:
     return len(self.starts) - 1
 
 
-def doc_sentences(text, length, *, max_pieces, sentence_separators, long_sentences):
+def doc_sentences(fields: definitions.DocSentences, text, length):
   """As full_sentences within a document; the ends of documents share rows (Liu et al. 2019 §4.2).
 
   A packed segment is [CLS] sentences … [SEP] of one document. One that ends a document is short: up
@@ -88,21 +90,21 @@ def doc_sentences(text, length, *, max_pieces, sentence_separators, long_sentenc
   long_sentences: where one is dropped, the segment before it ends.
   """
   formats.check_length(length, 3, 'doc_sentences')
-  if long_sentences == 'cut':
+  if fields.long_sentences == 'cut':
     text = rows_lib.cut_long(text, length - 2)
   starts, documents = text.sentence_starts, text.document_starts
 
   def segment_lengths(first, last):
-    return starts[last] - starts[first] + 1 + (last - first if sentence_separators else 1)
+    return starts[last] - starts[first] + 1 + (last - first if fields.sentence_separators else 1)
 
   def successors(first, last):
     end = min(last + length, text.num_sentences)
     costs = starts[first : end + 1] - starts[first]
-    if sentence_separators:
+    if fields.sentence_separators:
       costs = costs + np.arange(len(costs))
     reach = (
       np.searchsorted(
-        costs, costs[: last - first] + length - (1 if sentence_separators else 2), 'right'
+        costs, costs[: last - first] + length - (1 if fields.sentence_separators else 2), 'right'
       )
       - 1
     )
@@ -126,7 +128,7 @@ def doc_sentences(text, length, *, max_pieces, sentence_separators, long_sentenc
     )
     fits = lambda first, last: np.minimum(
       np.searchsorted(filled, filled[first:last] + length, 'right') - 1,
-      np.arange(first, last) + max_pieces,
+      np.arange(first, last) + fields.max_pieces,
     )
     groups = rows_lib.walk(len(tails), fits, end=True)
     alone = np.flatnonzero(~is_tail & whole).astype(borders.dtype)
@@ -143,7 +145,7 @@ def doc_sentences(text, length, *, max_pieces, sentence_separators, long_sentenc
     pack = place - rows.groups[numbers][row] + 1
     segment = rows.order[place]
     first, last = rows.borders[segment].astype(np.int64), rows.borders[segment + 1].astype(np.int64)
-    if sentence_separators:
+    if fields.sentence_separators:
       of_segment, sentence = rows_lib.ragged(first, last - first)
       row = row[of_segment]
       pack = pack[of_segment]
@@ -206,7 +208,7 @@ def token_blocks(text, length):
 # --- two segments that follow each other ---
 
 
-def adjacent_segments(text, length, *, single_rate, short_rate):
+def adjacent_segments(fields: definitions.AdjacentSegments, text, length):
   """[CLS] A [SEP] B [SEP] or [CLS] A [SEP]: running text of one document in two segments, never a
   false one (code of ELECTRA's release).
 
@@ -222,7 +224,8 @@ def adjacent_segments(text, length, *, single_rate, short_rate):
   starts, documents = text.sentence_starts, text.document_starts
 
   def targets(key, first):
-    short = hashing.bits(hashing.fold(key, hashing.SHORT), first) < hashing.threshold(short_rate)
+    bound = hashing.threshold(fields.short_rate)
+    short = hashing.bits(hashing.fold(key, hashing.SHORT), first) < bound
     return np.where(
       short,
       5 + hashing.below(hashing.bits(hashing.fold(key, hashing.TARGET), first), length - 4),
@@ -249,7 +252,7 @@ def adjacent_segments(text, length, *, single_rate, short_rate):
     # the sentence before which A still is below half
     border = np.searchsorted(starts, starts[first] + half, 'left') - 1
     border = np.where(border <= first, first + 1, border + coin(hashing.CUT, 0.5))
-    border = np.where(coin(hashing.COIN, single_rate), end, np.minimum(border, end))
+    border = np.where(coin(hashing.COIN, fields.single_rate), end, np.minimum(border, end))
     length_a = np.minimum(starts[border] - starts[first], length - 2)
     length_b = np.minimum(starts[end] - starts[border], np.maximum(length - 3 - length_a, 0))
     row, segment = rows_lib.ragged(np.zeros(len(first), np.int64), 1 + (length_b > 0))

@@ -19,7 +19,7 @@ class Format(NamedTuple):
     warnings: sentences the user should read at the start.
     needs_sentences: two segments are parted where a sentence ends, so the corpus must have been
       split.
-    features: {name: (shape without B, numpy dtype)} beyond input_ids, segment_ids, pack_ids,
+    features: {name: (shape without B, numpy dtype)} beyond input_ids, token_type_ids, segment_ids,
       position_ids, pair_labels.
     in_lanes: (rows of the global batch, whether the tokenizer has an end of documents) -> the
       Format for them, where row b of every batch goes on in its own text; such a list is visited in

@@ -17,10 +17,11 @@ from bertzoo_jax.batches.formats import format as formats
 from bertzoo_jax.batches.formats import pairs
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
+from bertzoo_jax.parts import formats as definitions
 from bertzoo_jax.words import word_marks
 
 
-def memory_segments(text, length, *, reuse_length, both_directions, random_rate):
+def memory_segments(fields: definitions.MemorySegments, text, length):
   """[reused part] A [SEP] B [SEP] [CLS], the next row reused from where this one's reused part ends
   (Yang et al. 2019 §2.5; code).
 
@@ -42,6 +43,7 @@ def memory_segments(text, length, *, reuse_length, both_directions, random_rate)
       need for one row each.
   """
   formats.check_length(length, 8, 'memory_segments')
+  reuse_length = fields.reuse_length
   if not 1 <= reuse_length <= length - 5:
     raise errors.UserError(
       f'config.format.reuse_length is {reuse_length}: from 1 to config.length − 5 ({length - 5}) '
@@ -57,13 +59,16 @@ def memory_segments(text, length, *, reuse_length, both_directions, random_rate)
   )
 
   def in_lanes(batch_size, ends):
-    streams = -(-batch_size // 2) if both_directions else batch_size
+    streams = -(-batch_size // 2) if fields.both_directions else batch_size
     stream = Stream(text, streams, ends)
-    lanes = _Lanes(stream, batch_size, length, reuse_length, both_directions, random_rate)
+    lanes = _Lanes(
+      stream, batch_size, length, reuse_length, fields.both_directions, fields.random_rate
+    )
     # An epoch's lanes begin up to a reused part later than the one before, so that rows differ.
     steps = (stream.lane_length - 2 * reuse_length - lanes.room) // reuse_length + 1
     if steps < 1:
-      most = max(1, stream.size // (2 * reuse_length + lanes.room)) * (1 + both_directions)
+      most = max(1, stream.size // (2 * reuse_length + lanes.room))
+      most *= 1 + fields.both_directions
       raise errors.UserError(
         f'A split has {stream.size:,} tokens, too few for {batch_size} lanes of rows of {length}: '
         f'lower config.batch_size to at most {most}, or prepare more text (config.corpus.held_out).'
@@ -128,8 +133,8 @@ class _Lanes(NamedTuple):
     segment[:, -1] = 2
     features = {
       'input_ids': ids,
-      'segment_ids': segment,
-      'pack_ids': np.ones_like(ids),
+      'token_type_ids': segment,
+      'segment_ids': np.ones_like(ids),
       'direction': mirrored.astype(np.int32),
       'resets': (step == 0).astype(np.int32),
       'pair_labels': random.astype(np.int32),

@@ -8,6 +8,7 @@ from bertzoo_jax.batches import rows as rows_lib
 from bertzoo_jax.batches.formats import format as formats
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
+from bertzoo_jax.parts import formats as definitions
 
 _MOST_ALONE = 0.3  # documents of one sentence; more of them is worth a remark
 _SAMPLE = 1_000_000  # sentences looked at for a remark
@@ -16,7 +17,7 @@ _POOL = 1000  # rows of a pool, as in ERNIE 1.0's reader/pretraining.py
 _TRIES = 10
 
 
-def segment_pairs(text, length, *, pairs, short_rate, negative_rate, negatives, lone_sentences):
+def segment_pairs(fields: definitions.SegmentPairs, text, length):
   """[CLS] A [SEP] B [SEP]: two segments of whole sentences, for next-sentence prediction, sentence
   order or no such loss.
 
@@ -30,9 +31,7 @@ def segment_pairs(text, length, *, pairs, short_rate, negative_rate, negatives, 
     pairs: 'nsp', 'sop': with negative_rate, the label is 1. 'none': RoBERTa-wwm's pairs.
     negatives: false B of nsp. 'documents': it runs from a random sentence of a random other
       document, and the sentences of the chunk that are left are taken again by the next row.
-      'same_document': the same, from another place of A's document, not from the chunk and not
-      right after A. A document without such a sentence gets the B of 'documents'. 'pool': each
-      1,000 rows of the list are shuffled; B is the first segment of the row that is next then, or
+      'pool': each 1,000 rows are shuffled; B is the first segment of the row that is next then, or
       its second one where the first does not fit (code of ERNIE 1.0). An A of more than half of a
       row makes way for its own second segment. A sentence that still does not fit is cut (there:
       left out). A row that is alone in its pool stays true.
@@ -42,37 +41,37 @@ def segment_pairs(text, length, *, pairs, short_rate, negative_rate, negatives, 
     UserError: fields that do not go together, a length that holds no pair.
   """
   formats.check_length(length, 5, 'segment_pairs')
-  if negatives != 'documents' and pairs != 'nsp':
+  if fields.negatives != 'documents' and fields.pairs != 'nsp':
     raise errors.UserError(
-      f'config.format.negatives is {negatives!r} and pairs {pairs!r}: only nsp has false halves, '
-      'set pairs=nsp or negatives=documents.'
+      f'config.format.negatives is {fields.negatives!r} and pairs {fields.pairs!r}: only nsp has '
+      'false halves, set pairs=nsp or negatives=documents.'
     )
-  if pairs == 'none':
-    lone_sentences = 'skip'  # no label would say that a random partner does not follow
+  # without a label nothing would say that a random partner does not follow
+  skips = fields.pairs == 'none' or fields.lone_sentences == 'skip'
   starts, limit = text.sentence_starts, length - 3
-  chunks = _Chunks(text, length, short_rate, negative_rate)
+  chunks = _Chunks(text, length, fields.short_rate, fields.negative_rate)
   # the next row takes the sentences that a false B displaced
-  returns = pairs == 'nsp' and negatives != 'pool'
+  returns = fields.pairs == 'nsp' and fields.negatives != 'pool'
 
   def rows(key):
-    lone = np.zeros(text.num_sentences if lone_sentences == 'skip' else 0, bool)
+    lone = np.zeros(text.num_sentences if skips else 0, bool)
 
     def successors(first, last):
       count, cut, coin = chunks.window(key, first, last)
-      if lone_sentences == 'skip':
+      if skips:
         lone[first:last] = count == 1
       return np.arange(first, last) + np.where(coin & returns & (count > 1), cut, count)
 
     places = rows_lib.walk(text.num_sentences, successors)
-    return places[~lone[places]] if lone_sentences == 'skip' else places
+    return places[~lone[places]] if skips else places
 
   def spans(key, rows, numbers):
     first = rows[numbers].astype(np.int64)
     document, target, count, cut, coin = chunks.at(key, first)
     alone = count == 1  # under 'skip' there is none
     begin_a, end_a, begin_b, end_b = first, first + cut, first + cut, first + count
-    false = alone | (coin & (pairs == 'nsp'))
-    if pairs == 'nsp' and negatives == 'pool':
+    false = alone | (coin & (fields.pairs == 'nsp'))
+    if fields.pairs == 'nsp' and fields.negatives == 'pool':
       other = _next_in_pool(key, numbers, len(rows))
       false &= alone | (other != numbers)
       begin, end = chunks.halves_up_to(first, count, cut, limit // 2)
@@ -83,14 +82,12 @@ def segment_pairs(text, length, *, pairs, short_rate, negative_rate, negatives, 
     else:
       wanted = np.maximum(target - (starts[end_a] - starts[begin_a]), 1)
       random = _random_run(key, text, first, document, wanted)
-      if negatives == 'same_document':
-        random = _run_elsewhere(key, text, first, count, document, wanted, random)
     begin_b, end_b = np.where(false, random[0], begin_b), np.where(false, random[1], end_b)
-    swapped = coin & ~alone & (pairs == 'sop')
+    swapped = coin & ~alone & (fields.pairs == 'sop')
     begin_a, begin_b = _swap(swapped, begin_a, begin_b)
     end_a, end_b = _swap(swapped, end_a, end_b)
     start_a, start_b = starts[begin_a], starts[begin_b]
-    label = None if pairs == 'none' else false | swapped
+    label = None if fields.pairs == 'none' else false | swapped
     return _pair(
       key, first, limit, start_a, starts[end_a] - start_a, start_b, starts[end_b] - start_b, label
     )
@@ -99,9 +96,9 @@ def segment_pairs(text, length, *, pairs, short_rate, negative_rate, negatives, 
     rows,
     spans,
     every_epoch=True,
-    has_pairs=pairs != 'none',
+    has_pairs=fields.pairs != 'none',
     packed=False,
-    warnings=_pair_warnings(text, lone_sentences, limit),
+    warnings=_pair_warnings(text, skips, limit),
     needs_sentences=True,
   )
 
@@ -162,7 +159,7 @@ def _swap(where, a, b):
   return np.where(where, b, a), np.where(where, a, b)
 
 
-def sentence_pairs(text, length, *, negative_rate):
+def sentence_pairs(fields: definitions.SentencePairs, text, length):
   """[CLS] A [SEP] B [SEP]: two single sentences, B the next one or one of another document (Liu et
   al. 2019 §4.2).
 
@@ -174,7 +171,7 @@ def sentence_pairs(text, length, *, negative_rate):
 
   def is_random(key, first, document_end):
     return (first + 1 == document_end) | (
-      hashing.bits(hashing.fold(key, hashing.COIN), first) < hashing.threshold(negative_rate)
+      hashing.bits(hashing.fold(key, hashing.COIN), first) < hashing.threshold(fields.negative_rate)
     )
 
   def rows(key):
@@ -202,7 +199,7 @@ def sentence_pairs(text, length, *, negative_rate):
     has_pairs=True,
     packed=False,
     needs_sentences=True,
-    warnings=_pair_warnings(text, 'random', length - 3),
+    warnings=_pair_warnings(text, False, length - 3),
   )
 
 
@@ -238,28 +235,6 @@ def _next_in_pool(key, numbers, num_rows):
   ahead -= np.uint32(1)
   beyond = begin[:, None] + np.arange(_POOL) >= num_rows
   return begin + np.argmin(np.where(beyond, np.uint32(0xFFFFFFFF), ahead), axis=1)
-
-
-def _run_elsewhere(key, text, first, count, document, tokens, otherwise):
-  """A run of sentences [begin, end) of the same document. It begins at a random sentence and has at
-  least `tokens` tokens, if there are so many before the chunk or the document's end. It contains
-  neither the chunk of `count` sentences at `first` nor the sentence that follows A.
-
-  otherwise: runs [begin, end) for documents that have no such sentence.
-  """
-  starts, documents = text.sentence_starts, text.document_starts
-  begin, end = documents[document], documents[document + 1]
-  after = np.minimum(first + np.maximum(count, 2), end)  # A of a lone sentence is the chunk
-  before = first - begin
-  places = before + end - after
-  drawn = hashing.below(
-    hashing.bits(hashing.fold(key, hashing.SENTENCE), first), np.maximum(places, 1)
-  )
-  start = np.where(drawn < before, begin + drawn, after + drawn - before)
-  start = np.minimum(start, end - 1)  # where there is no place it is not used
-  limit = np.where(drawn < before, first, end)
-  stop = np.minimum(np.searchsorted(starts, starts[start] + tokens, 'left'), limit)
-  return tuple(np.where(places > 0, run, other) for run, other in zip((start, stop), otherwise))
 
 
 def _pair(key, first, limit, start_a, length_a, start_b, length_b, label):
@@ -304,14 +279,14 @@ def heads(key, tosses):
   return np.bincount(row, weights=ones, minlength=len(tosses)).astype(np.int64)
 
 
-def _pair_warnings(text, lone_sentences, limit):
+def _pair_warnings(text, skips, limit):
   """Warnings about text that makes the labels of pairs easy or wrong."""
   found = []
   if text.num_documents == 1:
     found.append(
       'there is a single document: random partners come from it too, and may be the true next ones.'
     )
-  if lone_sentences == 'skip':
+  if skips:
     sizes = np.diff(text.sentence_starts[: 1 + min(text.num_sentences, _SAMPLE)])
     if (lost := sizes[sizes >= limit].sum() / max(sizes.sum(), 1)) > 0.01:
       found.append(
@@ -320,7 +295,7 @@ def _pair_warnings(text, lone_sentences, limit):
       )
   alone = float(np.mean(np.diff(text.document_starts) == 1)) if text.num_documents else 0.0
   if alone > _MOST_ALONE:
-    fate = 'makes no row' if lone_sentences == 'skip' else 'gets a random partner (label 1)'
+    fate = 'makes no row' if skips else 'gets a random partner (label 1)'
     found.append(
       f'{alone:.0%} of the documents have a single sentence, which {fate}: '
       'are there blank lines between sentences, or the wrong config.corpus.splitter?'

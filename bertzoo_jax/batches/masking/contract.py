@@ -15,7 +15,7 @@ class Masking(NamedTuple):
   Attributes:
     num_predictions: P, which no row exceeds.
     repeat: 0: new rows and masks in every epoch; k: epoch e repeats epoch e mod k.
-    apply: ({'input_ids', 'pack_ids', …} [B, L] int32, keys [B, 2] uint32) -> the features,
+    apply: ({'input_ids', 'segment_ids', …} [B, L] int32, keys [B, 2] uint32) -> the features,
       `input_ids` masked, with 'masked_positions', 'masked_targets' int32 and 'masked_weights'
       float32 [B, P], and the `features`.
     features: {name: (shape without B, numpy dtype)} of the features that it writes beyond these

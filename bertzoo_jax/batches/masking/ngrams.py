@@ -8,14 +8,12 @@ from bertzoo_jax.batches.masking import substitutes
 from bertzoo_jax.batches.masking import words as words_lib
 from bertzoo_jax.common import hashing
 from bertzoo_jax.parts import maskings as definitions
-from bertzoo_jax.parts import named
 
 _UNIT = 1 << 10  # parts of a word in which mean lengths are counted
 _LOOK = 16  # words looked at in a step from left to right: a run begins at every tenth word or so
 
 
-@named.of_fields(definitions.ngram)
-def ngram(length, corpus, fields):
+def ngram(fields: definitions.Ngram, length, corpus):
   """Runs of one to N whole words (Lan et al. 2019 §3.1, after the release's code; Cui et al. 2020
   §3.2).
 
@@ -42,7 +40,7 @@ def ngram(length, corpus, fields):
   def apply(features, keys_B2):
     features, key = dict(features), contract.row_key(keys_B2)
     marks_BL = words_lib.marks(features)
-    pack_BL = features['pack_ids']
+    pack_BL = features['segment_ids']
     ids_BL = features['input_ids']
     words = words_lib.find(
       words_lib.text(features, corpus.special), pack_BL, words_lib.continues(marks_BL, 'word')

@@ -10,9 +10,10 @@ from bertzoo_jax.batches.masking import tokens
 from bertzoo_jax.batches.masking import words as words_lib
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
+from bertzoo_jax.parts import maskings as definitions
 
 
-def permutation(length, corpus, *, context, max_span, num_predictions, block, span_units, repeat):
+def permutation(fields: definitions.Permutation, length, corpus):
   """Spans to be said in a random order, each seen by those that come later (Yang et al. 2019 §2.3,
   3.1; data code of the release).
 
@@ -37,16 +38,17 @@ def permutation(length, corpus, *, context, max_span, num_predictions, block, sp
   Raises:
     UserError: more predictions than tokens.
   """
+  num_predictions, max_span = fields.num_predictions, fields.max_span
   if num_predictions > length:
     raise errors.UserError(
       f'config.masking.num_predictions is {num_predictions}, more than the {length} tokens of a '
       f'row: set --config.masking.num_predictions={max(1, length // 6)} (XLNet predicts one token '
       'in six), or a larger length.'
     )
-  extent = {'words': _words, 'pieces': _pieces}[span_units]
+  extent = {'words': _words, 'pieces': _pieces}[fields.span_units]
   weights = [1 / n for n in range(1, max_span + 1)]
   thresholds = contract.cumulative(weights, 'max_span') if max_span else None
-  block = min(block, length)
+  block = min(fields.block, length)
   blocks, table = -(-length // block), _goals(length, num_predictions, block)
 
   def divided(x_BL):
@@ -57,7 +59,7 @@ def permutation(length, corpus, *, context, max_span, num_predictions, block, sp
 
   def apply(features, keys_B2):
     features = dict(features)
-    marks_BL, pack_BL = features.pop('units'), features['pack_ids']
+    marks_BL, pack_BL = features.pop('units'), features['segment_ids']
     number_R = np.tile(np.arange(blocks), len(pack_BL))
     key = hashing.fold(tuple(np.repeat(k, blocks) for k in contract.row_key(keys_B2)), number_R)
     reverse_R1 = np.repeat(features.get('direction', np.zeros(len(pack_BL))) > 0, blocks)[:, None]
@@ -68,7 +70,7 @@ def permutation(length, corpus, *, context, max_span, num_predictions, block, sp
     )
     goal_R = table[number_R, np.count_nonzero(used_RM, axis=1)]
     in_spans_RM = (
-      turn(_spans(key, words, goal_R, thresholds, context, extent)) if max_span else None
+      turn(_spans(key, words, goal_R, thresholds, fields.context, extent)) if max_span else None
     )
     target_RM = tokens.choose(key, text_RM, goal_R, first_BL=in_spans_RM)
     # a random permutation of the block
@@ -81,7 +83,7 @@ def permutation(length, corpus, *, context, max_span, num_predictions, block, sp
     }
 
   return contract.Masking(
-    num_predictions, repeat, apply, dict(order=((length,), np.int32)), reads_units=True
+    num_predictions, fields.repeat, apply, dict(order=((length,), np.int32)), reads_units=True
   )
 
 

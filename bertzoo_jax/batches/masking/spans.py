@@ -7,11 +7,9 @@ from bertzoo_jax.batches.masking import corruption as corruptions
 from bertzoo_jax.batches.masking import words as words_lib
 from bertzoo_jax.common import hashing
 from bertzoo_jax.parts import maskings as definitions
-from bertzoo_jax.parts import named
 
 
-@named.of_fields(definitions.span)
-def span(length, corpus, fields):
+def span(fields: definitions.Span, length, corpus):
   """Spans of words (Joshi et al. 2020 §3.1), and for each token of one the tokens at its borders
   (§3.2).
 
@@ -42,7 +40,7 @@ def span(length, corpus, fields):
 
   def apply(features, keys_B2):
     features, key = dict(features), contract.row_key(keys_B2)
-    marks_BL, pack_BL = words_lib.marks(features), features['pack_ids']
+    marks_BL, pack_BL = words_lib.marks(features), features['segment_ids']
     text_BL = words_lib.text(features, corpus.special)
     words = words_lib.find(text_BL, pack_BL, words_lib.continues(marks_BL, 'word'))
     left_B = counts.take(np.count_nonzero(text_BL, axis=1))

@@ -6,9 +6,10 @@ from bertzoo_jax.batches.masking import contract
 from bertzoo_jax.batches.masking import corruption as corruptions
 from bertzoo_jax.batches.masking import words
 from bertzoo_jax.common import hashing
+from bertzoo_jax.parts import maskings as definitions
 
 
-def token(length, corpus, *, rate, corruption, rounding, maskable, random_tokens, sampling, repeat):
+def token(fields: definitions.Token, length, corpus):
   """Single tokens, uniformly (Devlin et al. 2018 §3.1; Liu et al. 2019 and Clark et al. 2020 for
   the releases' variants).
 
@@ -24,17 +25,17 @@ def token(length, corpus, *, rate, corruption, rounding, maskable, random_tokens
     sampling: 'independent': a position may be in several slots, each with weight 1; its replacement
       is drawn once.
   """
-  contract.check_corruption(corruption)
-  counts, chances = _ROUNDING[rounding](length, rate)
-  unmaskable = {'text': ('cls', 'sep'), 'all_but_padding': ()}[maskable]
-  sample = {'distinct': _distinct, 'independent': _independent}[sampling]
-  corrupt = corruptions.corrupter(corpus, corruption, random_tokens)
+  contract.check_corruption(fields.corruption)
+  counts, chances = _ROUNDING[fields.rounding](length, fields.rate)
+  unmaskable = {'text': ('cls', 'sep'), 'all_but_padding': ()}[fields.maskable]
+  sample = {'distinct': _distinct, 'independent': _independent}[fields.sampling]
+  corrupt = corruptions.corrupter(corpus, fields.corruption, fields.random_tokens)
   num_predictions = int(min(length, counts[-1] + (chances[-1] > 0)))
   special = corpus.special
 
   def apply(features, keys_B2):
     ids_BL, key = features['input_ids'], contract.row_key(keys_B2)
-    candidates_BL = features['pack_ids'] > 0
+    candidates_BL = features['segment_ids'] > 0
     count_B = _count(key, np.count_nonzero(candidates_BL, axis=1), counts, chances)
     for name in unmaskable:
       candidates_BL &= ids_BL != special[name]
@@ -43,7 +44,7 @@ def token(length, corpus, *, rate, corruption, rounding, maskable, random_tokens
     seen_BP = corrupt(key, positions_BP, features['masked_targets'], positions_BP)
     return corruptions.replace(features, seen_BP, first_BP)
 
-  return contract.Masking(num_predictions, repeat, apply)
+  return contract.Masking(num_predictions, fields.repeat, apply)
 
 
 def _nearest(length, rate):

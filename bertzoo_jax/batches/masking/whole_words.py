@@ -10,11 +10,9 @@ from bertzoo_jax.batches.masking import substitutes
 from bertzoo_jax.batches.masking import words as words_lib
 from bertzoo_jax.common import hashing
 from bertzoo_jax.parts import maskings as definitions
-from bertzoo_jax.parts import named
 
 
-@named.of_fields(definitions.whole_word)
-def whole_word(length, corpus, fields):
+def whole_word(fields: definitions.WholeWord, length, corpus):
   """All tokens of the chosen words (code of Devlin et al. 2018; Cui et al. 2019), phrases or
   entities (Sun et al. 2019 §3.2).
 
@@ -37,7 +35,7 @@ def whole_word(length, corpus, fields):
   def apply(features, keys_B2):
     features, key = dict(features), contract.row_key(keys_B2)
     marks_BL = words_lib.marks(features)
-    pack_BL = features['pack_ids']
+    pack_BL = features['segment_ids']
     ids_BL = features['input_ids']
     text_BL = words_lib.text(features, corpus.special)
     units = words_lib.find(text_BL, pack_BL, words_lib.continues(marks_BL, fields.level))

@@ -8,9 +8,10 @@ from bertzoo_jax.batches.masking import contract
 from bertzoo_jax.batches.masking import corruption as corruptions
 from bertzoo_jax.batches.masking import words as words_lib
 from bertzoo_jax.common import hashing
+from bertzoo_jax.parts import maskings as definitions
 
 
-def ngram_windows(length, corpus, *, rate, max_gram, scan, corruption, random_tokens, repeat):
+def ngram_windows(fields: definitions.NgramWindows, length, corpus):
   """One run of n words in every window of n · int(1 / rate) words, n up to max_gram with p ∝ 1/n
   (code of He et al. 2020).
 
@@ -25,17 +26,17 @@ def ngram_windows(length, corpus, *, rate, max_gram, scan, corruption, random_to
       than the budget, the windows of a second lap follow. A run that exceeds the budget loses its
       last words.
   """
-  contract.check_corruption(corruption)
-  select = {'left_to_right': _left_to_right, 'spread': _spread}[scan]
-  window = int(1 / rate)
-  corrupt = corruptions.corrupter(corpus, corruption, random_tokens)
+  contract.check_corruption(fields.corruption)
+  select = {'left_to_right': _left_to_right, 'spread': _spread}[fields.scan]
+  window, max_gram = int(1 / fields.rate), fields.max_gram
+  corrupt = corruptions.corrupter(corpus, fields.corruption, fields.random_tokens)
   thresholds = contract.cumulative([1 / n for n in range(1, max_gram + 1)], 'max_gram')
-  counts = contract.nearest(length, rate)
+  counts = contract.nearest(length, fields.rate)
   num_predictions = int(counts[-1])
 
   def apply(features, keys_B2):
     features, key = dict(features), contract.row_key(keys_B2)
-    pack_BL = features['pack_ids']
+    pack_BL = features['segment_ids']
     text_BL = words_lib.text(features, corpus.special, also=('mask', 'unk'))
     continues_BL = (
       words_lib.continues(words_lib.marks(features), 'word')
@@ -51,7 +52,7 @@ def ngram_windows(length, corpus, *, rate, max_gram, scan, corruption, random_to
       features, corrupt(key, positions_BP, features['masked_targets'], positions_BP)
     )
 
-  return contract.Masking(num_predictions, repeat, apply, reads_units=max_gram > 1)
+  return contract.Masking(num_predictions, fields.repeat, apply, reads_units=max_gram > 1)
 
 
 def _windows(key, words, thresholds, window, laps=1):

@@ -42,7 +42,7 @@ class Words(NamedTuple):
 
 def text(features, special, also=()):
   """bool [B, L]: no padding, classifier, separator or other of the special tokens `also`."""
-  out_BL = features['pack_ids'] > 0
+  out_BL = features['segment_ids'] > 0
   for name in ('cls', 'sep', *also):
     out_BL &= features['input_ids'] != special[name]
   return out_BL

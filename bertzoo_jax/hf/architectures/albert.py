@@ -3,7 +3,9 @@
 import numpy as np
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import heads
+from bertzoo_jax.hf import keys
 from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
 from bertzoo_jax.hf.architecture import HEADS_BIAS
 from bertzoo_jax.hf.architecture import HEADS_KERNEL
@@ -13,7 +15,46 @@ from bertzoo_jax.hf.architectures.bert_like import dense
 from bertzoo_jax.hf.architectures.bert_like import norm
 
 
-def _build(name, *own, **rest):
+def _sizes(encoder, special) -> architecture.Sizes:
+  """Layers that share all are written once for each group."""
+  layers = encoder.num_groups if encoder.sharing == 'all' else encoder.num_layers
+  sizes = architecture.grouped_sizes(encoder)
+  return sizes._replace(blocks=layers * encoder.inner_group_num)
+
+
+def _groups(content) -> int:
+  layers, groups = content['num_hidden_layers'], content['num_hidden_groups']
+  if layers % groups:
+    raise errors.UserError(
+      f'config.json says num_hidden_groups={groups}, which does not divide '
+      f'num_hidden_layers={layers}: groups here have the same number of layers.'
+    )
+  return groups
+
+
+_KEYS = (
+  keys.Key('num_hidden_layers', 'num_layers', 12, lambda at: at.encoder.num_layers),
+  keys.Key('embedding_size', usual=128, write=lambda at: at.sizes.table_width),
+  keys.Key('hidden_size', 'hidden_size', 4096),
+  keys.Key('num_attention_heads', 'num_heads', 64),
+  keys.Key('intermediate_size', 'intermediate_size', 16384),
+  keys.Key('hidden_dropout_prob', 'dropout', 0.0),
+  keys.Key('attention_probs_dropout_prob', 'attention_dropout', 0.0),
+  keys.activation('hidden_act', 'gelu_new'),
+  keys.means('sharing', 'all'),
+  keys.Key(
+    'num_hidden_groups',
+    usual=1,
+    write=lambda at: at.sizes.blocks // at.encoder.inner_group_num,
+  ),
+  keys.means('num_groups', _groups),
+  keys.Key('inner_group_num', 'inner_group_num', 1),
+  keys.written('classifier_dropout_prob', 0.1),
+  *keys.BEGIN_AND_END,
+)
+
+
+def _build(name, *own, config=(), **rest):
   layer, layers = 'albert.encoder.albert_layer_groups.{g}.albert_layers.{j}', 'encoder/layers'
   rows = (
     *bert_like.embeddings('albert', 2),
@@ -38,50 +79,10 @@ def _build(name, *own, **rest):
     'albert',
     rows,
     segments=2,
-    blocks=_blocks,
-    more=_more,
-    more_fields=_fields,
-    defaults=dict(
-      embedding_size=128,
-      hidden_size=4096,
-      num_attention_heads=64,
-      intermediate_size=16384,
-      hidden_dropout_prob=0.0,
-      attention_probs_dropout_prob=0.0,
-      hidden_act='gelu_new',
-      num_hidden_groups=1,
-      inner_group_num=1,
-    ),
+    sizes=_sizes,
+    config=(*_KEYS, *config),
     **rest,
   )
-
-
-def _blocks(encoder) -> int:
-  """Layers that share all are written once for each group."""
-  layers = encoder.num_groups if encoder.sharing == 'all' else encoder.num_layers
-  return layers * encoder.inner_group_num
-
-
-def _more(encoder, special, sizes) -> dict:
-  return {
-    'embedding_size': sizes.table_width,
-    'num_hidden_layers': encoder.num_layers,
-    'num_hidden_groups': sizes.blocks // encoder.inner_group_num,
-    'inner_group_num': encoder.inner_group_num,
-    'classifier_dropout_prob': 0.1,
-    'bos_token_id': special['cls'],
-    'eos_token_id': special['sep'],
-  }
-
-
-def _fields(content) -> dict:
-  layers, groups = content['num_hidden_layers'], content['num_hidden_groups']
-  if layers % groups:
-    raise errors.UserError(
-      f'config.json says num_hidden_groups={groups}, which does not divide '
-      f'num_hidden_layers={layers}: groups here have the same number of layers.'
-    )
-  return {'sharing': 'all', 'num_groups': groups, 'inner_group_num': content['inner_group_num']}
 
 
 _MLM_HEAD = (

@@ -3,16 +3,21 @@
 import functools
 
 from bertzoo_jax.hf import heads
+from bertzoo_jax.hf import keys
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architectures import bert_like
 
 
-def build(model_type, name, *rows, **rest):
-  """A class with BERT's layers. rows: of its heads; rest: arguments of bert_like.build."""
+def build(model_type, name, *rows, family=(), config=(), **rest):
+  """A class with BERT's layers. rows: of its heads; family, config: rows of config.json; rest: of
+  bert_like.build.
+  """
   # Two segment rows although they are zeros: tokenizers of BERT's kind send segment 1 for the
   # second text.
   body = bert_like.encoder(model_type, 2)
-  return bert_like.build(name, model_type, (*body, *rows), segments=2, **rest)
+  return bert_like.build(
+    name, model_type, (*body, *rows), segments=2, config=(*family, *config), **rest
+  )
 
 
 def with_vocabulary(model_type, name, *rows, head='mlm_head', **rest):
@@ -59,7 +64,7 @@ LEFT_TO_RIGHT = with_vocabulary(
   'bert',
   'BertLMHeadModel',
   head='next_head',
-  decoder=True,
+  config=(keys.fixed('is_decoder', True, usual=False),),
   heads='Tokens see no later ones (`is_decoder`), and `cls.predictions` predicts the next token: '
   'this network fills no masks. A tokenizer ends a text with a separator: leave it out before you '
   f'generate text. {bert_like.NO_PAIR_HEAD}',

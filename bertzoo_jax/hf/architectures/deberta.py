@@ -3,6 +3,7 @@
 import numpy as np
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.hf import keys
 from bertzoo_jax.hf import tokenizer
 from bertzoo_jax.hf.architecture import HEADS_BIAS
 from bertzoo_jax.hf.architecture import HEADS_KERNEL
@@ -46,31 +47,31 @@ _BODY = deberta_like.encoder(
 )
 
 
-def _build(name, *rows, **rest):
-  second = name.replace('Deberta', 'DebertaV2')
+def _without_buckets(at):
+  encoder, second = at.encoder, at.a.name.replace('Deberta', 'DebertaV2')
+  if encoder.buckets or encoder.shared_projections and encoder.relative_attention:
+    raise errors.UserError(
+      f'This encoder has buckets or shared projections, and {at.a.name} has neither: export as '
+      f'--architecture={second}.'
+    )
 
-  def more(encoder) -> dict:
-    if encoder.buckets or encoder.shared_projections and encoder.relative_attention:
-      raise errors.UserError(
-        f'This encoder has buckets or shared projections, and {name} has neither: export as '
-        f'--architecture={second}.'
-      )
-    return {}
 
+_KEYS = (
+  keys.means('buckets', 0)._replace(write=_without_buckets),
+  keys.means('norm_relative', False),
+  keys.means('shared_projections', False),
+  keys.means('key_bias', False),
+  keys.means('convolution_size', 0),
+  keys.means('convolution_activation', 'gelu'),
+)
+
+
+def _build(name, *rows, config=(), **rest):
   return deberta_like.build(
     name,
     'deberta',
     (*_BODY, *rows),
-    more=more,
-    more_fields=lambda content: {
-      'buckets': 0,
-      'norm_relative': False,
-      'shared_projections': False,
-      'key_bias': False,
-      'convolution_size': 0,
-      'convolution_activation': 'gelu',
-    },
-    defaults={},
+    (*_KEYS, *config),
     # DebertaTokenizer of transformers 5 puts two separators between two texts
     tokens=tokenizer.Shape(bos='cls', eos='sep', byte_level='GPT2Tokenizer'),
     **rest,

@@ -3,12 +3,11 @@
 import functools
 import json
 import re
-import types
-from typing import Any
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import heads
+from bertzoo_jax.hf import keys
 from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
 from bertzoo_jax.hf.architecture import KERNEL
 from bertzoo_jax.hf.architecture import POSITION_TABLE
@@ -33,16 +32,6 @@ _NO_DECODER = (
 )
 
 _TERMS = ('c2p', 'p2c')
-_DEFAULTS = dict(
-  bert_like.DEFAULTS,
-  layer_norm_eps=1e-7,
-  type_vocab_size=0,
-  pad_token_id=0,
-  relative_attention=False,
-  max_relative_positions=-1,
-  position_biased_input=True,
-  legacy=True,
-)
 
 
 def absent(sizes) -> None:
@@ -84,81 +73,85 @@ MLM_HEAD = (
 )
 
 
-def build(
-  name: str,
-  model_type: str,
-  rows: tuple[Row, ...],
-  *,
-  more,
-  more_fields,
-  defaults: dict[str, Any],
-  **rest,
-) -> architecture.Architecture:
-  """An architecture of DeBERTa's kind.
+def _terms_of(at) -> list[str]:
+  """pos_att_type of an encoder."""
+  has = at.encoder.content_to_position, at.encoder.position_to_content
+  return [term for term, there in zip(_TERMS, has) if there]
 
-  Args:
-    name, model_type, rows: see Architecture.
-    more: encoder → further fields of config.json. Raises UserError for an encoder that the class
-      does not compute.
-    more_fields: config.json → the encoder's further fields.
-    defaults: further defaults of config.json.
-    rest: further fields of Architecture.
+
+def _terms(content) -> list[str]:
+  """The relative terms of a config.json, where they are a list or one text. Raises UserError for
+  terms other than c2p and p2c, and for terms without relative attention. (These only change the
+  scale of scores.)
   """
+  said = content.get('pos_att_type') or []
+  terms = said.lower().split('|') if isinstance(said, str) else said
+  terms = [term.strip() if isinstance(term, str) else term for term in terms]
+  terms = [] if terms == ['none'] else terms
+  strange = [term for term in terms if term not in _TERMS]
+  if strange or len(set(terms)) < len(terms) or (terms and not content['relative_attention']):
+    raise errors.UserError(
+      f'config.json says pos_att_type={str(said)[:40]} and relative_attention='
+      f'{json.dumps(content["relative_attention"])}, which no encoder here can express: it has the '
+      'terms c2p and p2c, each at most once, and none without relative attention.'
+    )
+  return terms
 
-  def to_config(encoder, special, vocab_size):
-    _check_encoder(name, encoder)
-    return {
-      **architecture.common_config(name, model_type, special, vocab_size),
-      **{theirs: getattr(encoder, ours) for ours, theirs in bert_like.FIELDS.items()},
-      'num_hidden_layers': encoder.num_layers * encoder.inner_group_num,
-      'embedding_size': encoder.embedding_size or encoder.hidden_size,
-      'hidden_act': architecture.ACTIVATIONS[encoder.activation],
-      'max_position_embeddings': encoder.max_positions,
-      'type_vocab_size': encoder.type_vocab_size,
-      'relative_attention': bool(_terms_of(encoder)),
-      'pos_att_type': _terms_of(encoder),
-      'max_relative_positions': (
-        -1 if encoder.max_distance == encoder.max_positions else encoder.max_distance
-      ),
-      'position_biased_input': encoder.absolute_positions == 'input',
-      'pooler_hidden_size': encoder.hidden_size,
-      'pooler_hidden_act': 'gelu',
-      'pooler_dropout': 0,
-      'legacy': True,  # the names of the head that both versions of transformers read
-      **more(encoder),
-    }
 
-  def to_encoder(content):
-    _check_content(content)
-    terms = _terms(content)
-    fields = {
-      **bert_like.common_fields(content),
-      'max_distance': max(0, content['max_relative_positions'])
-      or content['max_position_embeddings'],
-      'type_vocab_size': content['type_vocab_size'],
-      'absolute_positions': 'input' if content['position_biased_input'] else 'decoder',
-      'content_to_position': 'c2p' in terms,
-      'position_to_content': 'p2c' in terms,
-      **more_fields(content),
-    }
-    return fields, architecture.grouped_sizes(types.SimpleNamespace(**fields))
+KEYS = (
+  *keys.COMMON,
+  *bert_like.STACK,
+  keys.written('embedding_size', lambda at: at.encoder.embedding_size or at.encoder.hidden_size),
+  *bert_like.KEYS,
+  keys.refused('attention_head_size', lambda c: c['hidden_size'] // c['num_attention_heads']),
+  keys.refused('talking_head', False),
+  keys.Key('layer_norm_eps', 'norm_eps', 1e-7),
+  keys.written('pad_token_id', lambda at: at.special['pad'], usual=0),
+  keys.Key('type_vocab_size', 'type_vocab_size', 0),
+  keys.written('relative_attention', lambda at: bool(_terms_of(at)), usual=False),
+  keys.written('pos_att_type', _terms_of),
+  keys.means('content_to_position', lambda content: 'c2p' in _terms(content)),
+  keys.means('position_to_content', lambda content: 'p2c' in _terms(content)),
+  keys.Key(
+    'max_relative_positions',
+    'max_distance',
+    -1,
+    lambda at: -1 if (e := at.encoder).max_distance == e.max_positions else e.max_distance,
+    lambda c: max(0, c['max_relative_positions']) or c['max_position_embeddings'],
+  ),
+  keys.Key(
+    'position_biased_input',
+    'absolute_positions',
+    True,
+    lambda at: at.encoder.absolute_positions == 'input',
+    lambda content: 'input' if content['position_biased_input'] else 'decoder',
+  ),
+  keys.written('pooler_hidden_size', lambda at: at.encoder.hidden_size),
+  keys.written('pooler_hidden_act', 'gelu'),
+  keys.written('pooler_dropout', 0),
+  # the names of the head that both versions of transformers read
+  keys.written('legacy', True, usual=True),
+)
 
+
+def build(
+  name: str, model_type: str, rows: tuple[Row, ...], config, **rest
+) -> architecture.Architecture:
+  """An architecture of DeBERTa's kind. config: rows besides KEYS; others: see Architecture."""
   return architecture.Architecture(
     name=name,
     model_type=model_type,
     rows=rows,
     sizes=architecture.grouped_sizes,
-    to_config=to_config,
-    to_encoder=to_encoder,
+    keys=keys.joined((*KEYS, *config)),
     part='disentangled',
-    defaults={**_DEFAULTS, **defaults},
     tied={
       'cls.predictions.decoder.weight': 'deberta.embeddings.word_embeddings.weight',
       'cls.predictions.decoder.bias': 'cls.predictions.bias',
     },
     buffers=('embeddings.position_ids',),
     modern=_modern,
-    settle_fields=_settle_fields,
+    settle=_settle,
     **rest,
   )
 
@@ -192,55 +185,10 @@ def without_decoder(encoder) -> Computed:
   return Computed(plain, (POSITIONS,), _NO_DECODER, 'feature-extraction')
 
 
-def _terms_of(encoder) -> list[str]:
-  """pos_att_type of an encoder."""
-  has = encoder.content_to_position, encoder.position_to_content
-  return [term for term, there in zip(_TERMS, has) if there]
-
-
-def _terms(content) -> list[str]:
-  """The relative terms of a config.json, where they are a list or one text. Raises UserError for
-  terms other than c2p and p2c, and for terms without relative attention. (These only change the
-  scale of scores.)
-  """
-  said = content.get('pos_att_type') or []
-  terms = said.lower().split('|') if isinstance(said, str) else said
-  terms = [term.strip() if isinstance(term, str) else term for term in terms]
-  terms = [] if terms == ['none'] else terms
-  strange = [term for term in terms if term not in _TERMS]
-  if strange or len(set(terms)) < len(terms) or (terms and not content['relative_attention']):
-    raise errors.UserError(
-      f'config.json says pos_att_type={str(said)[:40]} and relative_attention='
-      f'{json.dumps(content["relative_attention"])}, which no encoder here can express: it has the '
-      'terms c2p and p2c, each at most once, and none without relative attention.'
-    )
-  return terms
-
-
-def _check_content(content) -> None:
-  """Raises UserError for settings that no encoder here has."""
-  usual = content['hidden_size'] // content['num_attention_heads']
-  for key, expressible in (('attention_head_size', usual), ('talking_head', False)):
-    if (value := content.get(key, expressible)) != expressible:
-      raise errors.UserError(
-        f'config.json says {key}={str(value)[:40]}, and an encoder here has {key}={expressible}: '
-        'it cannot be read.'
-      )
-
-
-def _check_encoder(name, encoder) -> None:
-  """Raises UserError for an encoder of another kind."""
-  if not hasattr(encoder, 'position_to_content'):
-    raise errors.UserError(
-      f'{name} needs an encoder with disentangled attention (encoder=disentangled), which this one '
-      'is not: choose another --architecture.'
-    )
-
-
-def _settle_fields(fields, params):
-  """The encoder's fields, without the decoder if there is no position table for it."""
+def _settle(params, fields):
+  """Without the decoder if there is no position table for it."""
   lacks = fields['absolute_positions'] == 'decoder' and POSITION_TABLE not in params
-  return {**fields, 'absolute_positions': 'none'} if lacks else fields
+  return params, {**fields, 'absolute_positions': 'none'} if lacks else fields
 
 
 def _modern(name: str) -> str:

@@ -8,6 +8,7 @@ import safetensors
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import trust
 from bertzoo_jax.hf import architecture
+from bertzoo_jax.hf import keys
 from bertzoo_jax.hf import tokenizer
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf.architecture import HEADS_BIAS
@@ -79,56 +80,55 @@ _REPLACED_HEAD = deberta_like.may_lack(
 )
 
 
-def _more(encoder) -> dict:
-  relative = encoder.content_to_position or encoder.position_to_content
-  return {
-    'position_buckets': encoder.buckets or -1,
-    'norm_rel_ebd': 'layer_norm' if encoder.norm_relative and relative else 'none',
-    'share_att_key': encoder.shared_projections,
-    'conv_kernel_size': encoder.convolution_size,
-    'conv_act': architecture.ACTIVATIONS[encoder.convolution_activation],
-  }
+def _norm_of(at) -> str:
+  relative = at.encoder.content_to_position or at.encoder.position_to_content
+  return 'layer_norm' if at.encoder.norm_relative and relative else 'none'
 
 
-def _fields(content) -> dict:
+def _convolution(content) -> int:
   if content['conv_kernel_size'] and content['conv_groups'] != 1:
     raise errors.UserError(
       f'config.json says conv_groups={content["conv_groups"]}, and the convolution of an encoder '
       'here has one group: it cannot be read.'
     )
-  norms = [name.strip() for name in content['norm_rel_ebd'].lower().split('|')]
-  act = content['conv_act'] if content['conv_kernel_size'] else 'gelu'
-  return {
-    'buckets': max(0, content['position_buckets']),
-    'norm_relative': 'layer_norm' in norms,
-    'shared_projections': content['share_att_key'],
-    'key_bias': True,
-    'convolution_size': content['conv_kernel_size'],
-    'convolution_activation': architecture.activation(act, 'conv_act'),
-  }
+  return content['conv_kernel_size']
 
 
-def _build(name, *rows, **rest):
+def _convolution_activation(content) -> str:
+  return _ACTIVATION.read(content) if content['conv_kernel_size'] else 'gelu'
+
+
+_ACTIVATION = keys.activation('conv_act', 'tanh', 'convolution_activation')
+_KEYS = (
+  keys.Key('hidden_size', 'hidden_size', 1536),
+  keys.Key('num_hidden_layers', 'num_layers', 24),
+  keys.Key('num_attention_heads', 'num_heads', 24),
+  keys.Key('intermediate_size', 'intermediate_size', 6144),
+  keys.Key(
+    'position_buckets',
+    'buckets',
+    -1,
+    lambda at: at.encoder.buckets or -1,
+    lambda content: max(0, content['position_buckets']),
+  ),
+  keys.Key(
+    'norm_rel_ebd',
+    'norm_relative',
+    'none',
+    _norm_of,
+    lambda c: 'layer_norm' in [name.strip() for name in c['norm_rel_ebd'].lower().split('|')],
+  ),
+  keys.Key('share_att_key', 'shared_projections', False),
+  keys.means('key_bias', True),
+  keys.Key('conv_kernel_size', 'convolution_size', 0, read=_convolution),
+  keys.Key('conv_groups', usual=1),
+  _ACTIVATION._replace(read=_convolution_activation),
+)
+
+
+def _build(name, *rows, config=(), **rest):
   return deberta_like.build(
-    name,
-    'deberta-v2',
-    (*_BODY, *rows),
-    more=_more,
-    more_fields=_fields,
-    defaults=dict(
-      hidden_size=1536,
-      num_hidden_layers=24,
-      num_attention_heads=24,
-      intermediate_size=6144,
-      position_buckets=-1,
-      norm_rel_ebd='none',
-      share_att_key=False,
-      conv_kernel_size=0,
-      conv_groups=1,
-      conv_act='tanh',
-    ),
-    tokens=TOKENS,
-    **rest,
+    name, 'deberta-v2', (*_BODY, *rows), (*_KEYS, *config), tokens=TOKENS, **rest
   )
 
 

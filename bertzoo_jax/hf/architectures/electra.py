@@ -1,11 +1,19 @@
 """ELECTRA (Clark et al. 2020): the discriminator and the generator."""
 
 from bertzoo_jax.hf import heads
+from bertzoo_jax.hf import keys
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architectures import bert_like
 
+_KEYS = (
+  keys.Key('embedding_size', usual=128, write=lambda at: at.sizes.table_width),
+  keys.Key('hidden_size', 'hidden_size', 256),
+  keys.Key('num_attention_heads', 'num_heads', 4),
+  keys.Key('intermediate_size', 'intermediate_size', 1024),
+)
 
-def _build(name, *rows, **rest):
+
+def _build(name, *rows, config=(), **rest):
   none = lambda sizes: None
   return bert_like.build(
     name,
@@ -16,10 +24,7 @@ def _build(name, *rows, **rest):
       *rows,
     ),
     segments=2,
-    more=lambda encoder, special, sizes: {'embedding_size': sizes.table_width},
-    defaults=dict(
-      embedding_size=128, hidden_size=256, num_attention_heads=4, intermediate_size=1024
-    ),
+    config=(*_KEYS, *config),
     **rest,
   )
 

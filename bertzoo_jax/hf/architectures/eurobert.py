@@ -4,10 +4,10 @@ ours.
 """
 
 import functools
-import types
 
-from bertzoo_jax.hf import architecture
+from bertzoo_jax.common import errors
 from bertzoo_jax.hf import heads
+from bertzoo_jax.hf import keys
 from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
 from bertzoo_jax.hf.architecture import HEADS_KERNEL
 from bertzoo_jax.hf.architecture import KERNEL
@@ -34,87 +34,55 @@ _BODY = (
   Row(f'{_OURS}/feed_forward_norm/scale', f'{_THEIRS}.post_attention_layernorm.weight'),
   Row('encoder/final_norm/scale', 'model.norm.weight'),
 )
-_FIELDS = {
-  'num_layers': 'num_hidden_layers',
-  'hidden_size': 'hidden_size',
-  'num_heads': 'num_attention_heads',
-  'intermediate_size': 'intermediate_size',
-  'max_positions': 'max_position_embeddings',
-  'norm_eps': 'rms_norm_eps',
-  'attention_dropout': 'attention_dropout',
-  'initializer_range': 'initializer_range',
-}
-# The encoder's fields of which these classes have one value only.
-_FIXED = dict(
-  type_vocab_size=0,
-  window=0,
-  norms='before',
-  norm='rms',
-  embedding_norm=False,
-  feed_forward='gated',
-  use_bias=False,
-)
-_DEFAULTS = dict(
-  hidden_size=768,
-  intermediate_size=3072,
-  num_hidden_layers=12,
-  num_attention_heads=12,
-  hidden_act='silu',
-  max_position_embeddings=8192,
-  initializer_range=0.02,
-  rms_norm_eps=1e-5,
-  attention_dropout=0.0,
-  attention_bias=False,
-  mlp_bias=False,
-  rope_theta=10_000.0,
-  classifier_pooling='late',
-)
 
 
-def _to_config(name, encoder, special, vocab_size):
-  modernbert.check_encoder(name, encoder, _FIXED)
-  return {
-    **architecture.common_config(name, 'eurobert', special, vocab_size),
-    **{theirs: getattr(encoder, ours) for ours, theirs in _FIELDS.items()},
-    'num_key_value_heads': encoder.num_heads,
-    'head_dim': encoder.hidden_size // encoder.num_heads,
-    'hidden_act': modernbert.ACTIVATIONS[encoder.activation],
-    'attention_bias': False,
-    'mlp_bias': False,
-    'rope_parameters': {'rope_type': 'default', 'rope_theta': encoder.global_base},
-    'bos_token_id': special['cls'],
-    'eos_token_id': special['sep'],
-    'mask_token_id': special['mask'],
-  }
+def _base(content) -> float:
+  return modernbert.base_of(modernbert.rotary_said(content), content['rope_theta'])
 
 
-def _to_encoder(content):
+def _key_value_heads(content) -> None:
+  """Raises UserError for other numbers of heads than those of the queries."""
   own = content['num_attention_heads']
-  modernbert.check_content(
-    {**content, 'num_key_value_heads': content.get('num_key_value_heads') or own},
-    dict(attention_bias=False, mlp_bias=False, num_key_value_heads=own),
-  )
-  base = modernbert.base_of(modernbert.rotary_said(content), content['rope_theta'])
-  fields = {
-    **_FIXED,
-    **{ours: content[theirs] for ours, theirs in _FIELDS.items()},
-    'activation': architecture.activation(content['hidden_act'], known=modernbert.ACTIVATIONS),
-    'global_every': 1,
-    'global_base': base,
-    'local_base': base,
-    'dropout': 0.0,
-    'attention_output_dropout': 0.0,
-  }
-  return fields, architecture.plain_sizes(types.SimpleNamespace(**fields))
+  if (found := content.get('num_key_value_heads') or own) != own:
+    raise errors.UserError(
+      f'config.json says num_key_value_heads={found}, and this encoder has {own} only.'
+    )
+
+
+_KEYS = (
+  *modernbert.COMMON,
+  keys.only('window', 0),
+  keys.only('norm', 'rms'),
+  keys.only('embedding_norm', False),
+  keys.Key('rms_norm_eps', 'norm_eps', 1e-5),
+  keys.Key('attention_dropout', 'attention_dropout', 0.0),
+  keys.Key('initializer_range', 'initializer_range', 0.02),
+  keys.Key('num_key_value_heads', write=lambda at: at.encoder.num_heads, read=_key_value_heads),
+  keys.written('head_dim', lambda at: at.encoder.hidden_size // at.encoder.num_heads),
+  keys.activation('hidden_act', 'silu', known=modernbert.ACTIVATIONS),
+  keys.fixed('attention_bias', False, usual=False),
+  keys.fixed('mlp_bias', False, usual=False),
+  keys.written(
+    'rope_parameters',
+    lambda at: {'rope_type': 'default', 'rope_theta': at.encoder.global_base},
+  ),
+  keys.Key('rope_theta', usual=10_000.0),
+  keys.means('global_every', 1),
+  keys.means('global_base', _base),
+  keys.means('local_base', _base),
+  keys.means('dropout', 0.0),
+  keys.means('attention_output_dropout', 0.0),
+  *keys.BEGIN_AND_END,
+  keys.written('mask_token_id', lambda at: at.special['mask']),
+  keys.Key('classifier_pooling', usual='late'),
+)
 
 
 _build = functools.partial(
   modernbert.build,
   'eurobert',
   _BODY,
-  _to_config,
-  to_encoder=_to_encoder,
-  defaults=_DEFAULTS,
+  _KEYS,
   modern=lambda name: f'model.{name}' if name.startswith(('embed_', 'layers.', 'norm.')) else name,
   unsaid=dict(initializer='truncated_normal', output_range='same'),
 )

@@ -1,13 +1,13 @@
 """ModernBERT's classes (Warner et al. 2024), in transformers since 4.48."""
 
 import functools
-import types
 
 import numpy as np
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import heads
+from bertzoo_jax.hf import keys
 from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
 from bertzoo_jax.hf.architecture import HEADS_KERNEL
 from bertzoo_jax.hf.architecture import KERNEL
@@ -45,110 +45,7 @@ _BODY = (
   Row(f'{_LAYERS}/feed_forward/out/kernel', 'model.layers.{i}.mlp.Wo.weight', KERNEL),
   Row('encoder/final_norm/scale', 'model.final_norm.weight'),
 )
-_FIELDS = {
-  'num_layers': 'num_hidden_layers',
-  'hidden_size': 'hidden_size',
-  'num_heads': 'num_attention_heads',
-  'intermediate_size': 'intermediate_size',
-  'max_positions': 'max_position_embeddings',
-  'norm_eps': 'norm_eps',
-  'dropout': 'embedding_dropout',
-  'attention_dropout': 'attention_dropout',
-  'attention_output_dropout': 'attention_dropout',
-  'initializer_range': 'initializer_range',
-}
-ACTIVATIONS = {**architecture.ACTIVATIONS, 'silu': 'silu'}
-# The only values of these classes: fields of the encoder, and keys of config.json.
-_FIXED_FIELDS = dict(
-  type_vocab_size=0,
-  norms='before',
-  norm='layer',
-  embedding_norm=True,
-  feed_forward='gated',
-  use_bias=False,
-)
-_FIXED = {
-  **dict.fromkeys(('norm_bias', 'attention_bias', 'mlp_bias', 'classifier_bias'), False),
-  'decoder_bias': True,
-}
-_DEFAULTS = {
-  **_FIXED,
-  'hidden_size': 768,
-  'intermediate_size': 1152,
-  'num_hidden_layers': 22,
-  'num_attention_heads': 12,
-  'hidden_activation': 'gelu',
-  'classifier_activation': 'gelu',
-  'max_position_embeddings': 8192,
-  'initializer_range': 0.02,
-  'norm_eps': 1e-5,
-  'attention_dropout': 0.0,
-  'embedding_dropout': 0.0,
-  'mlp_dropout': 0.0,
-  'local_attention': 128,
-  'global_attn_every_n_layers': 3,
-  'global_rope_theta': 160_000.0,
-  'local_rope_theta': 10_000.0,
-  'layer_types': [],
-  'classifier_pooling': 'cls',
-}
-
-
-def _head(name: str) -> tuple[Row, ...]:
-  """Rows of the parameters before the last layer of each head."""
-  return (
-    Row(f'{name}/transform/kernel', 'head.dense.weight', KERNEL),
-    Row(f'{name}/norm/scale', 'head.norm.weight'),
-  )
-
-
-def check_encoder(name, encoder, fixed) -> None:
-  """Raises UserError for an encoder that a class does not compute. fixed: {field: only value}."""
-  for field, value in fixed.items():
-    if (own := getattr(encoder, field, None)) != value:
-      raise errors.UserError(
-        f'{name} has encoder.{field}={value}, this model was trained with {own}: no class of '
-        'Hugging Face known here computes it.'
-      )
-
-
-def check_content(content, wanted) -> None:
-  """Raises UserError for a config.json with other values. wanted: {key: only value}."""
-  for key, value in wanted.items():
-    if content[key] != value:
-      raise errors.UserError(
-        f'config.json says {key}={content[key]}, and this encoder has {value} only.'
-      )
-
-
-def _to_config(name, encoder, special, vocab_size):
-  check_encoder(name, encoder, _FIXED_FIELDS)
-  every = encoder.global_every if encoder.window else 1
-  applied = ACTIVATIONS[encoder.activation]
-  return {
-    **architecture.common_config(name, 'modernbert', special, vocab_size),
-    **{theirs: getattr(encoder, ours) for ours, theirs in _FIELDS.items()},
-    # their one rate is for the probabilities and for the output of attention
-    'attention_dropout': encoder.attention_dropout,
-    **_FIXED,
-    'hidden_activation': applied,
-    'classifier_activation': applied,
-    'mlp_dropout': encoder.dropout,
-    'classifier_pooling': 'cls',
-    # one base and one kind per layer, as transformers 5 reads them and as 4 does
-    'layer_types': [_KINDS[i % every > 0] for i in range(encoder.num_layers)],
-    'global_attn_every_n_layers': every,
-    'local_attention': encoder.window or 128,
-    'rope_parameters': {
-      kind: {'rope_type': 'default', 'rope_theta': base}
-      for kind, base in zip(_KINDS, (encoder.global_base, encoder.local_base))
-    },
-    'global_rope_theta': encoder.global_base,
-    'local_rope_theta': encoder.local_base,
-    **{f'{role}_token_id': special[role] for role in ('cls', 'sep')},
-    'bos_token_id': special['cls'],
-    'eos_token_id': special['sep'],
-  }
+ACTIVATIONS = {**keys.ACTIVATIONS, 'silu': 'silu'}
 
 
 def base_of(said, usual) -> float:
@@ -169,21 +66,33 @@ def rotary_said(content):
   return content.get('rope_parameters') or {}
 
 
-def _to_encoder(content):
-  applied = architecture.activation(content['hidden_activation'], 'hidden_activation', ACTIVATIONS)
-  check_content(content, {**_FIXED, 'classifier_activation': content['hidden_activation']})
-  said = rotary_said(content)
-  usual = content['global_rope_theta'], content['local_rope_theta']
-  by_kind = isinstance(said, dict) and said.keys() <= {*_KINDS}
-  of_kind = lambda kind: (said.get(kind) or {}) if by_kind else said
-  bases = [base_of(of_kind(kind), base) for kind, base in zip(_KINDS, usual)]
+def _base(number: int):
+  """content → the base of the layers of _KINDS[number]."""
+
+  def read(content):
+    said, kind = rotary_said(content), _KINDS[number]
+    by_kind = isinstance(said, dict) and said.keys() <= {*_KINDS}
+    usual = content[('global_rope_theta', 'local_rope_theta')[number]]
+    return base_of((said.get(kind) or {}) if by_kind else said, usual)
+
+  return read
+
+
+def _every(encoder) -> int:
+  return encoder.global_every if encoder.window else 1
+
+
+def _pattern(layers: int, every: int) -> list[str]:
+  return [_KINDS[i % every > 0] for i in range(layers)]
+
+
+def _global_every(content) -> int:
   layers, every = content['num_hidden_layers'], content['global_attn_every_n_layers']
-  pattern = lambda every: [_KINDS[i % every > 0] for i in range(layers)]
-  kinds = content['layer_types'] or pattern(every)
-  if kinds != pattern(every):  # transformers 5 writes the list alone
+  kinds = content['layer_types'] or _pattern(layers, every)
+  if kinds != _pattern(layers, every):  # transformers 5 writes the list alone
     whole = [i for i, x in enumerate(kinds if isinstance(kinds, list) else ()) if x == _KINDS[0]]
     every = whole[1] if len(whole) > 1 else layers
-  if kinds != pattern(every):
+  if kinds != _pattern(layers, every):
     raise errors.UserError(
       f'config.json says layer_types={kinds}: an encoder here has a global layer first and then '
       'after equal numbers of local ones.'
@@ -193,15 +102,83 @@ def _to_encoder(content):
       'config.json says local_attention=1, so that a token of a local layer sees itself alone: no '
       'encoder here computes it.'
     )
-  fields = {
-    **_FIXED_FIELDS,
-    **{ours: content[theirs] for ours, theirs in _FIELDS.items()},
-    'activation': applied,
-    'global_every': every,
-    'window': content['local_attention'] // 2 * 2,
-    **dict(zip(('global_base', 'local_base'), bases)),
-  }
-  return fields, architecture.plain_sizes(types.SimpleNamespace(**fields))
+  return every
+
+
+def _rotary(at) -> dict:
+  bases = at.encoder.global_base, at.encoder.local_base
+  return {kind: {'rope_type': 'default', 'rope_theta': x} for kind, x in zip(_KINDS, bases)}
+
+
+# Of all classes of encoder=modern.
+COMMON = (
+  *keys.COMMON,
+  keys.only('type_vocab_size', 0),
+  keys.only('norms', 'before'),
+  keys.only('feed_forward', 'gated'),
+  keys.only('use_bias', False),
+  keys.Key('num_hidden_layers', 'num_layers', 12),
+  keys.Key('hidden_size', 'hidden_size', 768),
+  keys.Key('num_attention_heads', 'num_heads', 12),
+  keys.Key('intermediate_size', 'intermediate_size', 3072),
+  keys.Key('max_position_embeddings', 'max_positions', 8192),
+)
+_KEYS = (
+  *COMMON,
+  keys.only('norm', 'layer'),
+  keys.only('embedding_norm', True),
+  keys.Key('num_hidden_layers', 'num_layers', 22),
+  keys.Key('intermediate_size', 'intermediate_size', 1152),
+  keys.Key('norm_eps', 'norm_eps', 1e-5),
+  keys.Key('embedding_dropout', 'dropout', 0.0),
+  # their one rate is for the probabilities and for the output of attention
+  keys.Key('attention_dropout', 'attention_dropout', 0.0),
+  keys.means('attention_output_dropout', lambda content: content['attention_dropout']),
+  keys.Key('initializer_range', 'initializer_range', 0.02),
+  *(
+    keys.fixed(f'{what}_bias', False, usual=False)
+    for what in ('norm', 'attention', 'mlp', 'classifier')
+  ),
+  keys.fixed('decoder_bias', True, usual=True),
+  keys.activation('hidden_activation', 'gelu', known=ACTIVATIONS),
+  keys.refused('classifier_activation', lambda content: content['hidden_activation'])._replace(
+    write=lambda at: ACTIVATIONS[at.encoder.activation], usual='gelu'
+  ),
+  keys.written('mlp_dropout', lambda at: at.encoder.dropout, usual=0.0),
+  keys.written('classifier_pooling', 'cls', usual='cls'),
+  # one base and one kind per layer, as transformers 5 reads them and as 4 does
+  keys.written(
+    'layer_types', lambda at: _pattern(at.encoder.num_layers, _every(at.encoder)), usual=[]
+  ),
+  keys.Key(
+    'global_attn_every_n_layers',
+    'global_every',
+    3,
+    lambda at: _every(at.encoder),
+    _global_every,
+  ),
+  keys.Key(
+    'local_attention',
+    'window',
+    128,
+    lambda at: at.encoder.window or 128,
+    lambda content: content['local_attention'] // 2 * 2,
+  ),
+  keys.written('rope_parameters', _rotary),
+  keys.Key('global_rope_theta', 'global_base', 160_000.0, read=_base(0)),
+  keys.Key('local_rope_theta', 'local_base', 10_000.0, read=_base(1)),
+  keys.written('cls_token_id', lambda at: at.special['cls']),
+  keys.written('sep_token_id', lambda at: at.special['sep']),
+  *keys.BEGIN_AND_END,
+)
+
+
+def _head(name: str) -> tuple[Row, ...]:
+  """Rows of the parameters before the last layer of each head."""
+  return (
+    Row(f'{name}/transform/kernel', 'head.dense.weight', KERNEL),
+    Row(f'{name}/norm/scale', 'head.norm.weight'),
+  )
 
 
 def _modern(name: str) -> str:
@@ -209,16 +186,16 @@ def _modern(name: str) -> str:
   return f'model.{name}' if name.startswith(('embeddings.', 'layers.', 'final_norm.')) else name
 
 
-def build(model_type, body, to_config, name, *rows, **rest):
-  """A class of encoder=modern. body, rows: of its layers, of its head; to_config: as of
-  Architecture, with the class's name before; rest: further fields of Architecture.
+def build(model_type, body, family, name, *rows, config=(), **rest):
+  """A class of encoder=modern. body, rows: of its layers, of its head; family, config: of
+  config.json; rest: further fields of Architecture.
   """
   return architecture.Architecture(
     name=name,
     model_type=model_type,
     rows=(*body, *rows),
     sizes=architecture.plain_sizes,
-    to_config=functools.partial(to_config, name),
+    keys=keys.joined((*family, *config)),
     part='modern',
     activations=ACTIVATIONS,
     **rest,
@@ -229,9 +206,7 @@ _build = functools.partial(
   build,
   'modernbert',
   _BODY,
-  _to_config,
-  to_encoder=_to_encoder,
-  defaults=_DEFAULTS,
+  _KEYS,
   modern=_modern,
   unsaid=dict(initializer='truncated_normal', output_range='by_depth'),
 )

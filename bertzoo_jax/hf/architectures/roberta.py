@@ -1,6 +1,8 @@
 """RoBERTa (Liu et al. 2019)."""
 
+from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import heads
+from bertzoo_jax.hf import keys
 from bertzoo_jax.hf import tokenizer
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architectures import bert_like
@@ -9,18 +11,19 @@ _ZEROS = 'Position and segment rows that the class demands and training had no u
 _PAIR = 'cls:0 A:0 sep:0 sep:{} B:{} sep:{}'
 
 
-def _build(name, *rows, **rest):
+def _sizes(encoder, special):
+  return architecture.grouped_sizes(encoder)._replace(position_offset=special['pad'] + 1)
+
+
+def _build(name, *rows, config=(), **rest):
   return bert_like.build(
     name,
     'roberta',
     (*bert_like.encoder('roberta', 1), *rows),
     segments=1,
     unsaid=dict(initializer='normal'),  # fairseq's, where BERT's is truncated
-    positions_after_padding=True,
-    more=lambda encoder, special, sizes: {
-      'bos_token_id': special['cls'],
-      'eos_token_id': special['sep'],
-    },
+    sizes=_sizes,
+    config=(bert_like.BEHIND_PADDING, *keys.BEGIN_AND_END, *config),
     tokens=tokenizer.Shape(pair=_PAIR, bos='cls', eos='sep', byte_level='RobertaTokenizer'),
     **rest,
   )

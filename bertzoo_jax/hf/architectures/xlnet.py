@@ -1,8 +1,6 @@
 """XLNet (Yang et al. 2019), with and without its head; logits are of the content stream."""
 
-import functools
 import re
-import types
 
 import numpy as np
 
@@ -10,6 +8,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import trust
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import heads
+from bertzoo_jax.hf import keys
 from bertzoo_jax.hf import tokenizer
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf.architecture import KERNEL
@@ -22,26 +21,41 @@ from bertzoo_jax.hf.architectures.bert_like import norm
 _QUERY = 'encoder/embeddings/query/embedding'
 TOKENS = tokenizer.Shape('A:0 sep:0 cls:2', 'A:0 sep:0 B:1 sep:1 cls:2', padding='left')
 
-_FIELDS = {  # the encoder's field and theirs, where only the name differs
-  'num_layers': 'n_layer',
-  'hidden_size': 'd_model',
-  'num_heads': 'n_head',
-  'intermediate_size': 'd_inner',
-  'norm_eps': 'layer_norm_eps',
-  'dropout': 'dropout',
-  'initializer_range': 'initializer_range',
-}
-_DEFAULTS = dict(
-  n_layer=24,
-  d_model=1024,
-  n_head=16,
-  d_inner=4096,
-  layer_norm_eps=1e-12,
-  dropout=0.1,
-  initializer_range=0.02,
-  ff_activation='gelu',
-  attn_type='bi',
-  same_length=False,
+
+def _clamp(content) -> int:
+  clamp = content.get('clamp_len', -1)
+  if not isinstance(clamp, int) or isinstance(clamp, bool) or clamp >= 1 << 22:
+    raise errors.UserError(
+      f'config.json says clamp_len={str(clamp)[:40]}, which is no number of tokens (-1: no limit): '
+      'download or export the directory again.'
+    )
+  return max(0, clamp)
+
+
+_KEYS = (
+  *keys.COMMON,
+  keys.Key('n_layer', 'num_layers', 24),
+  keys.Key('d_model', 'hidden_size', 1024),
+  keys.Key('n_head', 'num_heads', 16),
+  keys.Key('d_inner', 'intermediate_size', 4096),
+  keys.Key('layer_norm_eps', 'norm_eps', 1e-12),
+  keys.Key('dropout', 'dropout', 0.1),
+  keys.Key('initializer_range', 'initializer_range', 0.02),
+  keys.means('attention_dropout', lambda content: content['dropout']),
+  keys.written('d_head', lambda at: at.encoder.hidden_size // at.encoder.num_heads),
+  keys.activation('ff_activation', 'gelu'),
+  keys.written('untie_r', True),
+  keys.fixed('attn_type', 'bi', usual='bi'),
+  keys.fixed('same_length', False, usual=False),
+  keys.Key(
+    'clamp_len', 'clamp_length', write=lambda at: at.encoder.clamp_length or -1, read=_clamp
+  ),
+  # As in the released models: rows are read forward, and only pretraining has a memory.
+  keys.written('bi_data', False),
+  keys.written('mem_len', None),
+  keys.written('reuse_len', None),
+  keys.written('use_mems_eval', False),
+  keys.written('use_mems_train', False),
 )
 
 FROM_HEADS = Transform(  # [H, K, D] and [D, H, K]
@@ -76,10 +90,10 @@ def _body() -> tuple[Row, ...]:
   )
 
 
-def _settle(params, sizes):
+def _settle(params, fields):
   """A run without a query stream has no query; its directory holds zeros instead."""
-  written = _QUERY in params and params[_QUERY].any()
-  return params if written else {path: x for path, x in params.items() if path != _QUERY}
+  has_query = _QUERY in params and params[_QUERY].any()
+  return params if has_query else {p: x for p, x in params.items() if p != _QUERY}, fields
 
 
 def _modern(name: str) -> str:
@@ -87,55 +101,11 @@ def _modern(name: str) -> str:
   return f'transformer.{name}' if re.match(r'(word_embedding|mask_emb|layer)\b', name) else name
 
 
-def _to_config(name, encoder, special, vocab_size):
-  if encoder.first_memory is None:
-    raise errors.UserError(
-      f'{name} needs an encoder with two streams (encoder=two_stream), which this one is not: '
-      'choose another --architecture.'
-    )
-  return {
-    **architecture.common_config(name, 'xlnet', special, vocab_size),
-    **{theirs: getattr(encoder, ours) for ours, theirs in _FIELDS.items()},
-    'd_head': encoder.hidden_size // encoder.num_heads,
-    'ff_activation': architecture.ACTIVATIONS[encoder.activation],
-    'untie_r': True,
-    'attn_type': 'bi',
-    'same_length': False,
-    'clamp_len': encoder.clamp_length or -1,
-    # As in the released models: rows are read forward, and only pretraining has a memory.
-    'bi_data': False,
-    'mem_len': None,
-    'reuse_len': None,
-    'use_mems_eval': False,
-    'use_mems_train': False,
-  }
-
-
-def _to_encoder(content):
-  if content['attn_type'] != 'bi' or content['same_length']:
-    raise errors.UserError(
-      'config.json describes a decoder (attn_type, same_length); only encoders can be read.'
-    )
-  clamp = content.get('clamp_len', -1)
-  if not isinstance(clamp, int) or isinstance(clamp, bool) or clamp >= 1 << 22:
-    raise errors.UserError(
-      f'config.json says clamp_len={str(clamp)[:40]}, which is no number of tokens (-1: no limit): '
-      'download or export the directory again.'
-    )
-  fields = {
-    **{ours: content[theirs] for ours, theirs in _FIELDS.items()},
-    'attention_dropout': content['dropout'],
-    'activation': architecture.activation(content['ff_activation']),
-    'clamp_length': max(0, clamp),
-  }
-  return fields, architecture.plain_sizes(types.SimpleNamespace(**fields))
-
-
 def _beams(directory, batch):
   """As verify.logits, of a class that scores ends given starts; beams as in `networks.predict`."""
   torch = trust.torch()
   network, unloaded = verify.reloaded(directory, 'XLNetForQuestionAnswering')
-  real = batch['pack_ids'] > 0
+  real = batch['segment_ids'] > 0
   rows, length = real.shape
   network.start_n_top = network.end_n_top = many = min(heads.BEAM, length)
   out = verify.outputs(
@@ -171,17 +141,15 @@ _NO_SUMMARY = (
 )
 
 
-def _build(name, *rows, **rest):
+def _build(name, *rows, config=(), **rest):
   """A class with XLNet's layers. rows: of its head; rest: fields of Architecture."""
   return architecture.Architecture(
     name=name,
     model_type='xlnet',
     rows=(*_body(), *rows),
     sizes=architecture.plain_sizes,
-    to_config=functools.partial(_to_config, name),
-    to_encoder=_to_encoder,
+    keys=keys.joined((*_KEYS, *config)),
     part='two_stream',
-    defaults=_DEFAULTS,
     modern=_modern,
     settle=_settle,
     tokens=TOKENS,
@@ -224,14 +192,7 @@ TASKS = heads.classes(
     heads.CHOICE: _SUMMARISED,
   },
 )
-_SIMPLE = 'XLNetForQuestionAnsweringSimple'
-TASKS[heads.SPAN] = TASKS[heads.SPAN]._replace(
-  name=_SIMPLE, to_config=functools.partial(_to_config, _SIMPLE)
-)
-
-
-def _with_beams(*of):
-  return {**_to_config('XLNetForQuestionAnswering', *of), 'start_n_top': 5, 'end_n_top': 5}
+TASKS[heads.SPAN] = TASKS[heads.SPAN]._replace(name='XLNetForQuestionAnsweringSimple')
 
 
 def _as_wide(params) -> bool:
@@ -247,4 +208,6 @@ CONDITIONAL_QUESTIONS = _build(
   'that are neither of the passage nor the last one.',
   pipeline='',
   logits=_beams,
-)._replace(to_config=_with_beams, holds=_as_wide)
+  config=(keys.written('start_n_top', 5), keys.written('end_n_top', 5)),
+  holds=_as_wide,
+)

@@ -7,7 +7,6 @@ generation's matrix units reach its published peak.
 """
 
 import csv
-import difflib
 import math
 import pathlib
 import re
@@ -209,7 +208,7 @@ def _near(name) -> str | None:
       for called in (chip.name, *(alias for alias, own in _ALIASES.items() if own == chip.name)):
         type_ = f'{called}-{slice_.chips * chip.counts}'
         flags[type_] = f'--tpu={type_}'
-  near = difflib.get_close_matches(name, flags, n=1, cutoff=0.8)
+  near = errors.near(name, flags, cutoff=0.8)
   return flags[near[0]] if near else None
 
 

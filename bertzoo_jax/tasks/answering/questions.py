@@ -10,8 +10,7 @@ import collections
 import dataclasses
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.tasks import labels
-from bertzoo_jax.tasks.examples import TRAIN
+from bertzoo_jax.parts import sources as definitions
 from bertzoo_jax.tasks.examples import UNLABELLED
 from bertzoo_jax.tasks.examples import Source
 from bertzoo_jax.tasks.examples import taken
@@ -74,7 +73,7 @@ def found(context: str, text: str, start: int) -> tuple[int, bool]:
   return (before if start - before <= after - start else after), False
 
 
-def squad(task_dir, fields) -> Source:
+def squad(fields: definitions.Squad, task_dir) -> Source:
   """Questions of JSON files. Raises UserError if a file is missing, or is not of this shape."""
   if wrong := [x for x in fields.leave_out if x not in LEAVE_OUT]:
     raise errors.UserError(
@@ -88,7 +87,7 @@ def squad(task_dir, fields) -> Source:
   return files.source(task_dir, fields, read)
 
 
-def table(task_dir, fields) -> Source:
+def table(fields: definitions.QuestionTable, task_dir) -> Source:
   """Questions of tables. Errors: see `squad`."""
 
   def read(path, split, digest):
@@ -118,34 +117,21 @@ def table(task_dir, fields) -> Source:
   return files.source(task_dir, fields, read)
 
 
-def numbered(source: Source):
-  """(names of labels: none, {split: (Questions, None)}, notes) of a Source. Train loses the
-  questions whose answer is nowhere in the passage; `dev` is part of train where there is no such
-  split.
-
-  Raises UserError if train has no question to learn.
+def learnable(train: Questions):
+  """(the questions whose answer is in their passage, or that have none; notes). Raises UserError if
+  there is none.
   """
-  splits, notes = dict(source.splits), []
-  for name, examples in splits.items():
-    if examples.answers is None and not name.startswith('test'):
-      raise errors.UserError(
-        f'The {name} file has no answers: give a file with answers, or call the split test.'
-      )
-  notes += labels.take_dev(splits, source, 'questions', 'a hash of their passages')
-  train = splits[TRAIN]
   kept = [i for i, a in enumerate(train.answers) if not a or train.spans[i] != NOWHERE]
   if not kept:
     raise errors.UserError(
       f'None of the {len(train):,} train questions has its answer in its passage: answers are '
       'copied from the passage, letter by letter.'
     )
-  if len(kept) < len(train):
-    splits[TRAIN] = train.take(kept)
-    notes.append(
-      f'train: {len(train) - len(kept):,} questions left out, whose answers are not in the passage.'
-    )
-  notes += labels.cap(splits, source)
-  return (), {name: (examples, None) for name, examples in splits.items()}, notes
+  if len(kept) == len(train):
+    return train, []
+  lost = len(train) - len(kept)
+  note = f'train: {lost:,} questions left out, whose answers are not in the passage.'
+  return train.take(kept), [note]
 
 
 # --- files → records ---

@@ -9,6 +9,7 @@ import functools
 import numpy as np
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.parts import features as definitions
 from bertzoo_jax.tasks import frames
 from bertzoo_jax.tasks.frames import Frame
 from bertzoo_jax.tasks.frames import Rows
@@ -85,7 +86,9 @@ class Windows:
     return out
 
 
-def question_windows(examples, numbers, tokenizer, frame: Frame, fields) -> Rows:
+def question_windows(
+  fields: definitions.QuestionWindows, examples, numbers, tokenizer, frame: Frame
+) -> Rows:
   """A row for each window of each question's passage.
 
   Args:

@@ -1,31 +1,65 @@
-"""Kinds of fine-tuning tasks, by the name of their objective; one file for each family."""
+"""Kinds of fine-tuning tasks, by the name of their objective."""
 
+from bertzoo_jax.common import errors
+from bertzoo_jax.parts import named
 from bertzoo_jax.tasks.kinds import choices
+from bertzoo_jax.tasks.kinds import classification
+from bertzoo_jax.tasks.kinds import multilabel
 from bertzoo_jax.tasks.kinds import questions
-from bertzoo_jax.tasks.kinds import rows
+from bertzoo_jax.tasks.kinds import regression
 from bertzoo_jax.tasks.kinds import tags
-
-
-def of(objective: str):
-  """The kind of an objective.
-
-  An objective `package.module:NAME` of your own has the kind with which NAME ends (my_tagging:
-  tags), otherwise classes.
-  """
-  lower = objective.lower()
-  found = [name for name in BY_NAME if lower.endswith(name)]
-  return BY_NAME[max(found, key=len, default='classification')]
-
+from bertzoo_jax.tasks.kinds.kind import Kind
 
 BY_NAME = {
-  kind.name: kind
-  for kind in (
-    rows.Rows('classification', rows.Classes()),
-    rows.Rows('regression', rows.Score()),
-    rows.Rows('multilabel', rows.Marks()),
-    questions.Questions('span', questions.Places()),
-    questions.Questions('span_conditional', questions.Beams()),
-    tags.Tags(),
-    choices.Choices(),
+  row.name: row
+  for row in (
+    classification.ROW,
+    regression.ROW,
+    multilabel.ROW,
+    questions.ROW,
+    questions.BEAMS,
+    tags.ROW,
+    choices.ROW,
   )
 }
+
+
+def of(objective: str) -> Kind:
+  """The kind of an objective. One of the user's says it by its attribute `kind`, a Kind or a name.
+
+  Raises UserError for an objective without a kind.
+  """
+  if not named.is_outside(objective):
+    return errors.choose(objective, BY_NAME, 'objective of fine-tuning')
+  kind = getattr(named.resolve(objective, {}, 'objective'), 'kind', None)
+  if isinstance(kind, str):
+    return errors.choose(kind, BY_NAME, f'kind of {objective}')
+  if not isinstance(kind, Kind):
+    name = objective.partition(':')[2]
+    raise errors.UserError(
+      f'config.objective={objective} does not say its kind of task: write {name}.kind = '
+      f"'classification' below it ({', '.join(BY_NAME)}, or a Kind of your own: "
+      'bertzoo_jax/tasks/kinds/kind.py).'
+    )
+  return kind
+
+
+def of_head(head: str, params, problem: str | None = None) -> Kind:
+  """The kind of a head of a Hugging Face directory.
+
+  head: its name; params: its parameters. problem: `problem_type` of config.json, None if it says
+  none. Raises UserError for a problem_type that no kind has.
+  """
+  own = [kind for kind in BY_NAME.values() if kind.head == head and kind.opens(params)]
+  problems = {kind.problem: kind for kind in own if kind.problem}
+  if not problems:
+    return own[0]
+  one = len(params['classifier']['bias']) == 1
+  usual = regression.ROW.problem if one else classification.ROW.problem
+  kind = errors.choose(problem or usual, problems, 'problem_type')
+  if kind is regression.ROW and not one:
+    raise errors.UserError(
+      'config.json says problem_type=regression with several outputs, and here regression has one '
+      'number per row: give the workdir of the run, which names its own kind.'
+    )
+  return kind

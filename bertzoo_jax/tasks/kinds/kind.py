@@ -1,36 +1,111 @@
-"""The common part of all kinds of task: metrics by name, parts.
+"""A kind of task as one row: from labels as they are written to predictions in words.
 
-A kind is a class of one of the files beside this one; `kinds.BY_NAME` has them. Legend: N units of
-a split, T tokens of all its rows, C labels. Outputs of a network are {name: float32 array} in the
-order of a split: [N, …] if the kind calls them 'rows', [T, …] beside `split.ids` if 'tokens'.
-A kind has
+`kinds.BY_NAME` has a Kind for each objective of fine-tuning. An objective of your own has the
+attribute `kind`: a Kind, or a name in BY_NAME. `tests/outside/ratings.py` is an example.
 
-    name, head            names of its objective, and of its head among the parameters
-    outputs               {name of an output: 'rows' | 'tokens'}
-    takes, features       class of its examples; names of the parts that make rows of them
-    metrics, of_label     {name: function(*given) → float}; those with a label as one more argument
-    labels_of(names)      {name of a label: what such a metric is given}
-    numbered(source)      (names of the labels, {split: (examples, labels or None)}, notes)
-    label_form(names)     (shape of the labels of one unit, dtype)
-    facts(names, train)   {name: value} that predictions need to know of the train split, as JSON
-    check(config, source, names)    raises UserError if a metric or an example does not fit
-    report(task)          lines for the user: '2 classes', then labels, baseline, lengths, oddities
-    given(task, split, outputs)     arguments of a metric
-    gold(task, split)               the right answer of each example, in the words of `answers`
-    constant(task, split)           outputs that are the same for all; None if there are none
-    answers(task, split, outputs)   [dict], one line of predictions per example
-    submission(task, split, outputs, file)    {name of a file: its text}
+Legend: N units of a split, T tokens of all its rows, C labels. Outputs of a network are {name:
+float32 array} in the order of a split: [N, …] if the kind calls them 'rows', [T, …] beside
+`split.ids` if 'tokens'.
 """
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.parts import named
-from bertzoo_jax.tasks import metrics
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+  """The examples that kinds of one form read.
+
+  Attributes:
+    examples: their class, with len(), ids, places, keys and take(indices).
+    labels: the name of its attribute with the labels.
+    features: names of the parts that make rows of them.
+    unlabelled: (split, examples) → the message for a split that lacks labels and needs them.
+    asked: words for the form of an input of `Loaded.predict`.
+    read: input → a row, None for another form. make: (columns, ids, places) → examples.
+    usual: (sections source and features) of a Hugging Face directory, which says neither.
+    columns: fields of config.source that --columns of `predict` gives, in this order.
+    units, chosen_by: words for the dev share of a train file.
+  """
+
+  examples: type
+  labels: str
+  features: tuple[str, ...]
+  unlabelled: Callable
+  asked: str
+  read: Callable
+  make: Callable
+  usual: Callable
+  columns: tuple[str, ...] = ()
+  units: str = 'examples'
+  chosen_by: str = 'a hash'
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+  """A kind of task.
+
+  Attributes:
+    name: of its objective. inputs: see Inputs.
+    head: of its network, among the parameters; outputs: {name of an output: 'rows' | 'tokens'}.
+    names: (train examples, source) → names of the labels.
+    encode: (examples, split, names, source) → (labels as numbers or None, notes).
+    label_form: names → (shape of the labels of one unit, dtype).
+    metrics: {name: function(*metric_inputs) → float}. A function with the attribute `better` =
+      'lower' is better where it is lower; with '' it chooses no run.
+    metric_inputs: (task, split, outputs) → arguments of a metric.
+    answers: (task, split, outputs) → [dict], one line of predictions per example.
+    predicted: the key of the prediction in such a line.
+    gold: (task, split) → the right answer of each example, in the words of `predicted`.
+    report: task → lines for the user: '2 classes', then labels, baseline, lengths, oddities.
+    submission: (task, split, outputs, file) → {name of a file: its text}.
+    constant: (task, split) → outputs that are the same for all; None if there are none.
+    probability: line → the probability of its prediction; None where there is none.
+    labelled: whether predictions are labels, which have precision and recall.
+    of_label: metrics with a label as one more argument, which labels_of(names) has by name.
+    accept: source → None. learnable: train examples → (those to learn, notes). check: (config,
+      source, names) → None. accept and check raise UserError for what does not fit.
+    facts: (names, train split) → {name: value} that predictions need to know, as JSON.
+    problem: transformers' problem_type; None without one.
+    opens: parameters of a head → whether a Hugging Face directory with it is of this kind.
+    card: sentence about the outputs, for the model card.
+  """
+
+  name: str
+  inputs: Inputs
+  head: str
+  outputs: Mapping[str, str]
+  names: Callable
+  encode: Callable
+  label_form: Callable
+  metrics: Mapping[str, Callable]
+  metric_inputs: Callable
+  answers: Callable
+  predicted: str
+  gold: Callable
+  report: Callable
+  submission: Callable
+  constant: Callable = lambda task, split: None
+  probability: Callable | None = None
+  labelled: bool = False
+  of_label: Mapping[str, Callable] = dataclasses.field(default_factory=dict)
+  labels_of: Callable = lambda names: {}
+  accept: Callable = lambda source: None
+  learnable: Callable = lambda train: (train, [])
+  check: Callable = lambda config, source, names: None
+  facts: Callable = lambda names, train: {}
+  problem: str | None = None
+  opens: Callable = lambda params: 'classifier' in params
+  card: str = ''
 
 
 def score(names, task, split, outputs) -> dict[str, float]:
@@ -44,10 +119,10 @@ def score(names, task, split, outputs) -> dict[str, float]:
   """
   if not all(np.isfinite(x).all() for x in outputs.values()):
     return {name: float('nan') for name in names}
-  given = task.kind.given(task, split, outputs)
-  found = {n: metric(task.kind, n, task.labels, task.positive) for n in names}
+  inputs = task.kind.metric_inputs(task, split, outputs)
+  functions = {n: metric(task.kind, n, task.labels, task.positive) for n in names}
   groups = lambda f: {'groups': split.examples} if ranks(f) else {}
-  return {n: float(f(*given, **groups(f))) for n, f in found.items()}
+  return {n: float(f(*inputs, **groups(f))) for n, f in functions.items()}
 
 
 def metric(kind, name: str, names, positive: str = '') -> Callable:
@@ -57,8 +132,22 @@ def metric(kind, name: str, names, positive: str = '') -> Callable:
     label = positive
   if not label or of not in kind.of_label:
     return named.resolve(name, kind.metrics, 'metrics')
-  own = errors.choose(label, kind.labels_of(names), 'label')
-  return functools.partial(kind.of_label[of], **own)
+  number = errors.choose(label, kind.labels_of(names), 'label')
+  return functools.partial(kind.of_label[of], **number)
+
+
+def sign(kind, name: str) -> int:
+  """1 for a metric that is better where it is higher, −1 where lower, 0 for one that ranks no runs.
+
+  Raises UserError for a `better` that is none of these.
+  """
+  function = kind.of_label.get(name.partition('/')[0]) or named.resolve(
+    name, kind.metrics, 'metrics'
+  )
+  return errors.choose(getattr(function, 'better', 'higher'), _SIGNS, f'direction of {name}')
+
+
+_SIGNS = {'higher': 1, 'lower': -1, '': 0}
 
 
 def ranks(metric: Callable) -> bool:
@@ -81,10 +170,10 @@ def check_metrics(kind, config, source, labels) -> None:
     errors.choose(config.positive, kind.labels_of(labels), 'positive')
   for name in names:
     metric(kind, name, labels, config.positive)
-  if names[0] in metrics.NO_CHOICE:
+  if not sign(kind, names[0]):
     raise errors.UserError(
-      f'config.metrics begins with {names[0]!r}, which is no score that is better where it is '
-      'higher: the first metric chooses the best run, so name another one first.'
+      f'config.metrics begins with {names[0]!r}, which is neither better where it is higher nor '
+      'where it is lower: the first metric chooses the best run, so name another one first.'
     )
   kind.check(config, source, labels)
 
@@ -93,16 +182,74 @@ def check_parts(kind, config, splits) -> None:
   """Raises UserError if config.source or config.features is of another kind of task. splits: {name:
   examples}.
   """
+  wanted = kind.inputs
   for split, examples in splits.items():
-    if not isinstance(examples, kind.takes):
+    if not isinstance(examples, wanted.examples):
       raise errors.UserError(
         f'config.source={config.source.name} reads {type(examples).__name__.lower()} ({split}), '
-        f'and config.objective={config.objective.name} learns from {kind.takes.__name__.lower()}: '
-        'take the source and the objective of one task of configs/tasks/.'
+        f'and config.objective={config.objective.name} learns from '
+        f'{wanted.examples.__name__.lower()}: take the source and the objective of one task of '
+        'configs/tasks/.'
       )
   name = config.features.name
-  if ':' not in name and name not in kind.features:
+  if ':' not in name and name not in wanted.features:
     raise errors.UserError(
       f'config.features={name} does not fit config.objective={config.objective.name}: take '
-      f'{" or ".join(kind.features)}.'
+      f'{" or ".join(wanted.features)}.'
     )
+
+
+def try_out(task) -> None:
+  """Raises UserError if the functions of a kind or a metric of the user's fail on the task's own
+  splits, which training would tell at its end. Their outputs are the kind's `constant`.
+  """
+  for split in task.splits.values():
+    outputs = task.kind.constant(task, split)
+    for what, call in _calls(task.kind) if outputs is not None else ():
+      try:
+        call(task, split, outputs)
+      except errors.UserError:
+        raise
+      except Exception as e:
+        raise errors.UserError(
+          f'{what} of the kind {task.kind.name!r} fails on {split.name} ({type(e).__name__}: '
+          f'{errors.words(e)}): mend it; bertzoo_jax/tasks/kinds/kind.py says what it returns.'
+        ) from e
+
+
+def _calls(kind):
+  """(name, function(task, split, outputs)) of what is made of outputs."""
+  yield 'constant', lambda task, split, outputs: [outputs[name] for name in kind.outputs]
+  yield 'answers', lambda *of: [line[kind.predicted] for line in kind.answers(*of)]
+  yield 'submission', lambda *of: kind.submission(*of, 'file')
+  yield 'gold', lambda task, split, _: split.labels is None or kind.gold(task, split)
+  yield (
+    'a metric',
+    lambda task, split, outputs: split.labels is None or score(task.metrics, task, split, outputs),
+  )
+
+
+def indexed(of_example: Callable, outputs_of: Callable) -> Callable:
+  """A `submission` of a line `index<TAB>prediction`, then one line per example, as
+  gluebenchmark.com takes them.
+
+  outputs_of: (task, split, outputs) → one value per example. of_example: (task, value) → text.
+  """
+
+  def submission(task, split, outputs, file):
+    lines = ['index\tprediction\n']
+    for example, value in zip(split.examples, outputs_of(task, split, outputs), strict=True):
+      lines.append(f'{example}\t{of_example(task, value)}\n')
+    return {file: ''.join(lines)}
+
+  return submission
+
+
+def of_texts(x) -> bool:
+  """Whether x is a list of texts."""
+  return isinstance(x, list | tuple) and all(isinstance(text, str) for text in x)
+
+
+def rounded(shares, names) -> dict[str, Any]:
+  """{name: share} as lines of predictions have them."""
+  return {name: round(float(p), 6) for name, p in zip(names, shares)}

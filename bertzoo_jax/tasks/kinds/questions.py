@@ -4,133 +4,32 @@ import json
 
 import numpy as np
 
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks import report
 from bertzoo_jax.tasks.answering import answers
 from bertzoo_jax.tasks.answering import question_metrics
 from bertzoo_jax.tasks.answering import questions
 from bertzoo_jax.tasks.examples import TRAIN
+from bertzoo_jax.tasks.kinds.kind import Inputs
+from bertzoo_jax.tasks.kinds.kind import Kind
+from bertzoo_jax.tasks.kinds.kind import of_texts
 
 
-class Places:
-  """Scores of all tokens."""
+def _kind(name, spans, nothing, **rest) -> Kind:
+  """A kind of questions.
 
-  outputs = {'start': 'tokens', 'end': 'tokens'}
+  spans: (split, outputs) → (answers.Spans, odds of no answer). nothing: split → outputs that say
+  that there is no answer.
+  """
 
-  def spans(self, split, outputs):
-    return answers.of_places(split.detail, split.offsets, outputs['start'], outputs['end'])
-
-  def nothing(self, split):
-    """Scores of which the special token's are the highest."""
-    scores = np.zeros(len(split.ids), np.float32)
-    scores[split.offsets[:-1] + split.detail.cls] = 1e6
-    return {'start': scores, 'end': scores}
-
-  def check(self, config, source):
-    """Every question fits."""
-
-
-class Beams:
-  """A beam of starts, with a beam of ends for each."""
-
-  outputs = dict.fromkeys(
-    ('start_share', 'start_place', 'end_share', 'end_place', 'impossible'), 'rows'
-  )
-
-  def spans(self, split, outputs):
-    return answers.of_beams(split.detail, outputs)
-
-  def nothing(self, split):
-    place = split.detail.place.astype(np.float32)
-    return {
-      'start_share': np.ones((len(split), 1), np.float32),
-      'start_place': place[:, None],
-      'end_share': np.ones((len(split), 1, 1), np.float32),
-      'end_place': place[:, None, None],
-      'impossible': np.full(len(split), 1e6, np.float32),
-    }
-
-  def check(self, config, source):
-    """Raises UserError for questions without an answer, if nothing scores that there is none."""
-    none = sum(not right for right in source.splits[TRAIN].answers or ())
-    if none and not config.objective.answerable_weight:
-      raise errors.UserError(
-        f'train has {none:,} questions without an answer, and config.objective.answerable_weight=0 '
-        'has no score for them: set --config.objective.answerable_weight=0.5.'
-      )
-
-
-class Questions:
-  """A kind of questions; see kind.py."""
-
-  head, takes, features = 'span_head', questions.Questions, ('question_windows',)
-  metrics, of_label = question_metrics.BY_NAME, {}
-
-  def __init__(self, name, of):
-    """of: Places() or Beams()."""
-    self.name, self._of, self.outputs = name, of, of.outputs
-
-  def labels_of(self, names):
-    return {}
-
-  def numbered(self, source):
-    return questions.numbered(source)
-
-  def label_form(self, names):
-    return (2,), np.int32
-
-  def facts(self, names, train):
-    return {'unanswerable': any(not right for right in train.source.answers)}
-
-  def check(self, config, source, names):
-    self._of.check(config, source)
-
-  def report(self, task):
-    none = ', some without' if _may_have_none(task) else ''
-    lines = [f'questions with answers in a passage{none}']
-    for s in task.splits.values():
-      windows = np.bincount(s.detail.question, minlength=len(s.source))
-      passages = len(set(s.source.contexts))
-      line = (
-        f'{s.name}: {passages:,} passages, {len(s):,} rows, at most {windows.max()} per question'
-      )
-      if s.labels is not None:
-        there = s.features['impossible'] == 0
-        none = sum(not right for right in s.source.answers)
-        line += f'; {there.mean():.1%} of the rows have the answer'
-        line += f', {none / len(s.source):.1%} of the questions have none' if none else ''
-      lines.append(line)
-    lines += [
-      f'{s.name}: tokens per row median {int(np.median(s.sizes))}, longest {s.sizes.max()}'
-      for s in task.splits.values()
-    ]
-    lines += report.known_lines(task, 'the passages of {known:,} questions')
-    if _may_have_none(task):
-      shares = (
-        f'{s.name} {np.mean([not right for right in s.source.answers]):.1%}'
-        for s in task.splits.values()
-        if s.labels is not None and s.name != TRAIN
-      )
-      lines.append(f'Baseline (always no answer), f1: {", ".join(shares)}')
-    return lines
-
-  def _said(self, task, split, outputs) -> answers.Said:
-    spans, odds = self._of.spans(split, outputs)
+  def predicted(task, split, outputs) -> answers.Said:
     threshold = split.detail.decoding.threshold
-    return answers.said(split.detail, split.source, spans, odds, _may_have_none(task), threshold)
+    found = spans(split, outputs)
+    return answers.said(split.detail, split.source, *found, _may_have_none(task), threshold)
 
-  def given(self, task, split, outputs):
-    return split.source.answers, self._said(task, split, outputs)
-
-  def gold(self, task, split):
-    return [' | '.join(right) for right in split.source.answers]
-
-  def constant(self, task, split):
-    """No answer; None where all questions have one."""
-    return self._of.nothing(split) if _may_have_none(task) else None
-
-  def answers(self, task, split, outputs):
-    found = self._said(task, split, outputs)
+  def lines(task, split, outputs):
+    found = predicted(task, split, outputs)
     out = []
     for i, text in enumerate(found.texts):
       line = {'example': split.examples[i], 'question': split.source.questions[i], 'answer': text}
@@ -144,9 +43,9 @@ class Questions:
       out.append(line)
     return out
 
-  def submission(self, task, split, outputs, file):
+  def submission(task, split, outputs, file):
     """{id: answer}, as SQuAD, CMRC2018 and MRQA take them; beside it odds and best answers."""
-    found = self._said(task, split, outputs)
+    found = predicted(task, split, outputs)
     stem = file.removesuffix('.json')
     best = {
       example: [
@@ -163,7 +62,146 @@ class Questions:
       for name, content in out.items()
     }
 
+  return Kind(
+    name,
+    PASSAGES,
+    head='span_head',
+    names=lambda train, source: (),
+    encode=lambda examples, split, names, source: (None, []),
+    label_form=lambda names: ((2,), np.int32),
+    metrics=question_metrics.BY_NAME,
+    metric_inputs=lambda task, split, outputs: (
+      split.source.answers,
+      predicted(task, split, outputs),
+    ),
+    answers=lines,
+    predicted='answer',
+    probability=_probability,
+    gold=lambda task, split: [' | '.join(right) for right in split.source.answers],
+    report=_report,
+    submission=submission,
+    constant=lambda task, split: nothing(split) if _may_have_none(task) else None,
+    learnable=questions.learnable,
+    facts=lambda names, train: {'unanswerable': any(not own for own in train.source.answers)},
+    **rest,
+  )
+
+
+def _probability(line):
+  if not line['answer']:
+    return ''
+  return max([x['probability'] for x in line['others'][:1]], default='')
+
+
+def _report(task):
+  none = ', some without' if _may_have_none(task) else ''
+  lines = [f'questions with answers in a passage{none}']
+  for s in task.splits.values():
+    windows = np.bincount(s.detail.question, minlength=len(s.source))
+    passages = len(set(s.source.contexts))
+    line = f'{s.name}: {passages:,} passages, {len(s):,} rows, at most {windows.max()} per question'
+    if s.labels is not None:
+      there = s.features['impossible'] == 0
+      none = sum(not right for right in s.source.answers)
+      line += f'; {there.mean():.1%} of the rows have the answer'
+      line += f', {none / len(s.source):.1%} of the questions have none' if none else ''
+    lines.append(line)
+  lines += [
+    f'{s.name}: tokens per row median {int(np.median(s.sizes))}, longest {s.sizes.max()}'
+    for s in task.splits.values()
+  ]
+  lines += report.known_lines(task, 'the passages of {known:,} questions')
+  if _may_have_none(task):
+    shares = (
+      f'{s.name} {np.mean([not right for right in s.source.answers]):.1%}'
+      for s in task.splits.values()
+      if s.labels is not None and s.name != TRAIN
+    )
+    lines.append(f'Baseline (always no answer), f1: {", ".join(shares)}')
+  return lines
+
 
 def _may_have_none(task) -> bool:
   """Whether the task has questions without an answer: whether train has one."""
   return bool(task.facts.get('unanswerable'))
+
+
+def _asked(x):
+  return x if of_texts(x) and len(x) == 2 else None
+
+
+def _make(columns, ids, places):
+  return questions.Questions(*columns, None, [questions.NOWHERE] * len(ids), ids, places)
+
+
+PASSAGES = Inputs(
+  examples=questions.Questions,
+  labels='answers',
+  features=('question_windows',),
+  unlabelled=lambda split, examples: (
+    f'The {split} file has no answers: give a file with answers, or call the split test.'
+  ),
+  asked='(question, passage)',
+  read=_asked,
+  make=_make,
+  usual=lambda: (parts.question_table(files={}), parts.question_windows()),
+  columns=('question', 'context'),
+  units='questions',
+  chosen_by='a hash of their passages',
+)
+
+
+# --- scores of all tokens ---
+
+
+def _no_place(split):
+  """Scores of which the special token's are the highest."""
+  scores = np.zeros(len(split.ids), np.float32)
+  scores[split.offsets[:-1] + split.detail.cls] = 1e6
+  return {'start': scores, 'end': scores}
+
+
+ROW = _kind(
+  'span',
+  lambda split, outputs: answers.of_places(
+    split.detail, split.offsets, outputs['start'], outputs['end']
+  ),
+  _no_place,
+  outputs={'start': 'tokens', 'end': 'tokens'},
+)
+
+
+# --- a beam of starts, with a beam of ends for each ---
+
+
+def _no_beam(split):
+  place = split.detail.place.astype(np.float32)
+  return {
+    'start_share': np.ones((len(split), 1), np.float32),
+    'start_place': place[:, None],
+    'end_share': np.ones((len(split), 1, 1), np.float32),
+    'end_place': place[:, None, None],
+    'impossible': np.full(len(split), 1e6, np.float32),
+  }
+
+
+def _check_beams(config, source, names):
+  """Raises UserError for questions without an answer, if nothing scores that there is none."""
+  none = sum(not right for right in source.splits[TRAIN].answers or ())
+  if none and not config.objective.answerable_weight:
+    raise errors.UserError(
+      f'train has {none:,} questions without an answer, and config.objective.answerable_weight=0 '
+      'has no score for them: set --config.objective.answerable_weight=0.5.'
+    )
+
+
+BEAMS = _kind(
+  'span_conditional',
+  lambda split, outputs: answers.of_beams(split.detail, outputs),
+  _no_beam,
+  outputs=dict.fromkeys(
+    ('start_share', 'start_place', 'end_share', 'end_place', 'impossible'), 'rows'
+  ),
+  check=_check_beams,
+  opens=lambda params: 'classifier' not in params,
+)

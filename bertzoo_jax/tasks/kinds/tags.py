@@ -2,138 +2,123 @@
 
 import numpy as np
 
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
-from bertzoo_jax.tasks import labels as labels_lib
 from bertzoo_jax.tasks import metrics
 from bertzoo_jax.tasks import report
 from bertzoo_jax.tasks import schemes
 from bertzoo_jax.tasks.examples import TRAIN
+from bertzoo_jax.tasks.kinds.kind import Inputs
+from bertzoo_jax.tasks.kinds.kind import Kind
+from bertzoo_jax.tasks.kinds.kind import of_texts
 from bertzoo_jax.tasks.reading import tagged
 
 
-class Tags:
-  """See kind.py."""
+def _names(train, source):
+  """The tags of train, or config.source.labels; of a scheme all prefixes of each type."""
+  tags = {tag for own in train.tags for tag in own}
+  names = tuple(source.labels) or schemes.completed(tags, train.scheme)
+  if len(names) < 2:
+    raise errors.UserError(
+      f'All words of train have the tag {"".join(names)!r}: there is nothing to learn; name '
+      'another column with --config.source.tag.'
+    )
+  return names
 
-  name, head, outputs = 'tagging', 'tag_head', {'tag': 'tokens'}
-  takes, features = tagged.Tagged, ('words',)
-  metrics, of_label = metrics.TAGS, metrics.OF_TYPE
 
-  def labels_of(self, names):
-    types = sorted({schemes.parts(name)[1] for name in names} - {''})
-    return {type_: {'type_': type_} for type_ in types}
+def _encode(examples, split, names, source):
+  """int32 [W] of all words, −1 for a word whose tag is no label."""
+  if examples.tags is None:
+    return None, []
+  ids = {name: i for i, name in enumerate(names)}
+  numbers = [ids.get(tag, -1) for tags in examples.tags for tag in tags]
+  unknown = sorted({tag for tags in examples.tags for tag in tags} - set(ids))
+  if unknown and split == TRAIN:
+    raise errors.UserError(
+      f'train has the tag {unknown[0]!r}, which config.source.labels lacks: list all tags '
+      'there, or give () for the tags of train.'
+      if source.labels
+      else f'train has the tag {unknown[0]!r}, which is none of the scheme {examples.scheme}: set '
+      '--config.source.scheme=auto, or mend the file.'
+    )
+  notes = [
+    f'{split}: {numbers.count(-1):,} words have a tag that train lacks '
+    f'({", ".join(map(repr, unknown[:10]))}): they count as wrong.'
+  ]
+  return np.array(numbers, np.int32), notes if unknown else []
 
-  def numbered(self, source):
-    """The names are the tags of train, or config.source.labels; of a scheme all prefixes of each
-    type. The labels are int32 [W] of all words, −1 for a word whose tag is no label.
-    """
-    splits, notes = dict(source.splits), []
-    for name, examples in splits.items():
-      if examples.tags is None and not name.startswith('test'):
-        raise errors.UserError(
-          f'{examples.places[0]}: {name} has no tags: write one for each word.'
-        )
-    notes += labels_lib.take_dev(splits, source, 'sentences')
-    train = splits[TRAIN]
-    found = {tag for tags in train.tags for tag in tags}
-    names = tuple(source.labels) or schemes.completed(found, train.scheme)
-    if len(names) < 2:
-      raise errors.UserError(
-        f'All words of train have the tag {"".join(names)!r}: there is nothing to learn; name '
-        'another column with --config.source.tag.'
-      )
-    notes += labels_lib.cap(splits, source)
-    ids, out = {name: i for i, name in enumerate(names)}, {}
-    for name, examples in splits.items():
-      out[name] = (examples, None)
-      if examples.tags is None:
-        continue
-      numbers = [ids.get(tag, -1) for tags in examples.tags for tag in tags]
-      out[name] = (examples, np.array(numbers, np.int32))
-      unknown = sorted({tag for tags in examples.tags for tag in tags} - set(ids))
-      if unknown and name == TRAIN:
-        raise errors.UserError(
-          f'train has the tag {unknown[0]!r}, which config.source.labels lacks: list all tags '
-          'there, or give () for the tags of train.'
-          if source.labels
-          else f'train has the tag {unknown[0]!r}, which is none of the scheme {train.scheme}: set '
-          '--config.source.scheme=auto, or mend the file.'
-        )
-      if unknown:
-        notes.append(
-          f'{name}: {numbers.count(-1):,} words have a tag that train lacks '
-          f'({", ".join(map(repr, unknown[:10]))}): they count as wrong.'
-        )
-    return names, out, notes
 
-  def label_form(self, names):
-    return (), np.int32
+def _types(names):
+  """{type of entities: the argument of a metric of one type}."""
+  types = sorted({schemes.parts(name)[1] for name in names} - {''})
+  return {type_: {'type_': type_} for type_ in types}
 
-  def facts(self, names, train):
-    counts = np.bincount(_numbers(train), minlength=len(names))
-    return {'usual': names[int(np.argmax(counts))]}
 
-  def check(self, config, source, names):
-    wanted = [n for n in config.metrics if n.partition('/')[0] in metrics.OF_TYPE]
-    odd = [label for label in names if label != schemes.OUTSIDE and '-' not in label]
-    if wanted and odd:
-      raise errors.UserError(
-        f'config.metrics has {wanted[0]!r}, which is of entities (B-…, I-…), and there is the tag '
-        f'{odd[0]!r}: set --config.metrics="(\'accuracy\',)", or delete a line of column names.'
-      )
+def _facts(names, train):
+  counts = np.bincount(_numbers(train), minlength=len(names))
+  return {'usual': names[int(np.argmax(counts))]}
 
-  def report(self, task):
-    splits = {s.name: s for s in task.splits.values()}
-    labelled = {n: s for n, s in splits.items() if s.labels is not None}
-    counts = {
-      name: (np.bincount(_numbers(s), minlength=len(task.labels)), len(_numbers(s)))
-      for name, s in labelled.items()
-    }
-    scheme = splits[TRAIN].source.scheme
-    heading = f'{len(task.labels)} tags of words'
-    if scheme != 'none':
-      types = len(self.labels_of(task.labels))
-      heading = f'{types} types of entities ({scheme}, {len(task.labels)} tags)'
-    lines = [heading, *report.class_lines(task.labels, counts)]
-    for name, s in splits.items():
-      at = s.detail
-      many = at.windows > 1
+
+def _check(config, source, names):
+  wanted = [n for n in config.metrics if n.partition('/')[0] in metrics.OF_TYPE]
+  odd = [label for label in names if label != schemes.OUTSIDE and '-' not in label]
+  if wanted and odd:
+    raise errors.UserError(
+      f'config.metrics has {wanted[0]!r}, which is of entities (B-…, I-…), and there is the tag '
+      f'{odd[0]!r}: set --config.metrics="(\'accuracy\',)", or delete a line of column names.'
+    )
+
+
+def _report(task):
+  splits = {s.name: s for s in task.splits.values()}
+  labelled = {n: s for n, s in splits.items() if s.labels is not None}
+  counts = {
+    name: (np.bincount(_numbers(s), minlength=len(task.labels)), len(_numbers(s)))
+    for name, s in labelled.items()
+  }
+  scheme = splits[TRAIN].source.scheme
+  heading = f'{len(task.labels)} tags of words'
+  if scheme != 'none':
+    types = len(_types(task.labels))
+    heading = f'{types} types of entities ({scheme}, {len(task.labels)} tags)'
+  lines = [heading, *report.class_lines(task.labels, counts)]
+  for name, s in splits.items():
+    at = s.detail
+    many = at.windows > 1
+    lines.append(
+      f'{name}: {len(at.first):,} words; tokens per row median {int(np.median(s.sizes))}, 95 % '
+      f'at most {int(np.quantile(s.sizes, 0.95))}, longest {s.sizes.max()}; {int(many.sum()):,} '
+      f'sentence{"" if many.sum() == 1 else "s"} longer than {task.max_length} tokens are '
+      f'{int(at.windows[many].sum()):,} rows'
+    )
+    if silent := int((at.first < 0).sum()):
+      example = _silent_word(s)
       lines.append(
-        f'{name}: {len(at.first):,} words; tokens per row median {int(np.median(s.sizes))}, 95 % '
-        f'at most {int(np.quantile(s.sizes, 0.95))}, longest {s.sizes.max()}; {int(many.sum()):,} '
-        f'sentence{"" if many.sum() == 1 else "s"} longer than {task.max_length} tokens are '
-        f'{int(at.windows[many].sum()):,} rows'
+        f'{name}: {silent:,} words have no token, the first is {example}; they are predicted as '
+        f'{_fallback(task)!r}.'
       )
-      if silent := int((at.first < 0).sum()):
-        example = _silent_word(s)
-        lines.append(
-          f'{name}: {silent:,} words have no token, the first is {example}; they are predicted as '
-          f'{_fallback(task)!r}.'
-        )
-    return lines + report.repeat_lines(task)
+  return lines + report.repeat_lines(task)
 
-  def given(self, task, split, outputs):
-    return split.source.tags, said(task, split, outputs), split.source.scheme
 
-  def gold(self, task, split):
-    return split.source.tags
+def _constant(task, split):
+  out = np.zeros((len(split.ids), len(task.labels)), np.float32)
+  out[:, task.labels.index(task.facts['usual'])] = 1
+  return {'tag': out}
 
-  def constant(self, task, split):
-    out = np.zeros((len(split.ids), len(task.labels)), np.float32)
-    out[:, task.labels.index(task.facts['usual'])] = 1
-    return {'tag': out}
 
-  def answers(self, task, split, outputs):
-    found, shares = said(task, split, outputs), _shares(split, outputs)
-    return [
-      {'example': name, 'words': words, 'tags': tags, 'probabilities': own}
-      for name, words, tags, own in zip(split.examples, split.source.words, found, shares)
-    ]
+def _answers(task, split, outputs):
+  found, shares = predicted(task, split, outputs), _shares(split, outputs)
+  return [
+    {'example': name, 'words': words, 'tags': tags, 'probabilities': own}
+    for name, words, tags, own in zip(split.examples, split.source.words, found, shares)
+  ]
 
-  def submission(self, task, split, outputs, file):
-    """Word, its tag where the file has one, and the predicted tag, with tabs between."""
-    own = split.source
-    columns = ([] if own.tags is None else [own.tags]) + [said(task, split, outputs)]
-    return {file: tagged.written(own.words, *columns)}
+
+def _submission(task, split, outputs, file):
+  """Word, its tag where the file has one, and the predicted tag, with tabs between."""
+  own = split.source
+  columns = ([] if own.tags is None else [own.tags]) + [predicted(task, split, outputs)]
+  return {file: tagged.written(own.words, *columns)}
 
 
 def _numbers(split):
@@ -155,7 +140,7 @@ def _fallback(task) -> str:
   return task.facts.get('usual', task.labels[0])
 
 
-def said(task, split, outputs) -> list[list[str]]:
+def predicted(task, split, outputs) -> list[list[str]]:
   """The predicted tags of each sentence: the best at the first token of each word."""
   at = split.detail
   best = np.argmax(np.asarray(outputs['tag']), axis=-1)
@@ -172,3 +157,49 @@ def _shares(split, outputs) -> list[list[float | None]]:
   highest = 1 / np.exp(logits).sum(axis=-1)
   own = [round(float(highest[place]), 6) if place >= 0 else None for place in at.first.tolist()]
   return [own[a:b] for a, b in zip(at.sentences[:-1], at.sentences[1:])]
+
+
+def _asked(x):
+  words = x.split() if isinstance(x, str) else x
+  return (list(words),) if of_texts(words) else None
+
+
+ROW = Kind(
+  'tagging',
+  Inputs(
+    examples=tagged.Tagged,
+    labels='tags',
+    features=('words',),
+    unlabelled=lambda split, examples: (
+      f'{examples.places[0]}: {split} has no tags: write one for each word.'
+    ),
+    asked='a text, whose words have blanks between, or a list of words',
+    read=_asked,
+    make=lambda c, ids, places: tagged.Tagged(c[0], None, ids, places),
+    usual=lambda: (parts.conll(files={}), parts.words()),
+    units='sentences',
+  ),
+  head='tag_head',
+  outputs={'tag': 'tokens'},
+  names=_names,
+  encode=_encode,
+  label_form=lambda names: ((), np.int32),
+  metrics=metrics.TAGS,
+  of_label=metrics.OF_TYPE,
+  labels_of=_types,
+  metric_inputs=lambda task, split, outputs: (
+    split.source.tags,
+    predicted(task, split, outputs),
+    split.source.scheme,
+  ),
+  answers=_answers,
+  predicted='tags',
+  labelled=True,
+  gold=lambda task, split: split.source.tags,
+  report=_report,
+  submission=_submission,
+  constant=_constant,
+  facts=_facts,
+  check=_check,
+  card='A word has one tag (softmax over the outputs of its first token).',
+)

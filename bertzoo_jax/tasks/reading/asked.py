@@ -3,12 +3,7 @@
 from collections.abc import Mapping
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.tasks.answering.questions import NOWHERE
-from bertzoo_jax.tasks.answering.questions import Questions
-from bertzoo_jax.tasks.choices import Choices
-from bertzoo_jax.tasks.examples import Examples
 from bertzoo_jax.tasks.reading import tables
-from bertzoo_jax.tasks.reading.tagged import Tagged
 
 
 def examples(kind, inputs):
@@ -16,7 +11,7 @@ def examples(kind, inputs):
 
   Raises UserError for an input of another form.
   """
-  form, read, make = _KINDS[kind.takes]
+  form, read, make = kind.inputs.asked, kind.inputs.read, kind.inputs.make
   inputs = listed(inputs, f'predict() takes a list, of which each is {form}: write predict([…]).')
   rows = [read(x) for x in inputs]
   for i, row in enumerate(rows):
@@ -44,50 +39,3 @@ def _whole(x):
   if isinstance(x, list | tuple):
     return type(x)(map(_whole, x)) if type(x) in (list, tuple) else x
   return tables.as_text(x, '') if isinstance(x, str) else x
-
-
-def _texts(x):
-  row = (x,) if isinstance(x, str) else x
-  return row if _are_texts(row) and len(row) in (1, 2) else None
-
-
-def _words(x):
-  words = x.split() if isinstance(x, str) else x
-  return (list(words),) if _are_texts(words) else None
-
-
-def _question(x):
-  return x if _are_texts(x) and len(x) == 2 else None
-
-
-def _choice(x):
-  is_row = isinstance(x, list | tuple) and len(x) == 3 and _are_texts(x[:2]) and _are_texts(x[2])
-  return (*x[:2], list(x[2])) if is_row and len(x[2]) > 1 else None
-
-
-def _are_texts(x) -> bool:
-  return isinstance(x, list | tuple) and all(isinstance(text, str) for text in x)
-
-
-_KINDS = {  # the form of an input; input → a row, None for another form; columns → examples
-  Examples: (
-    'a text, or a pair of texts (a, b)',
-    _texts,
-    lambda c, ids, places: Examples(c[0], c[1] if c[1:] else None, None, ids, places),
-  ),
-  Tagged: (
-    'a text, whose words have blanks between, or a list of words',
-    _words,
-    lambda c, ids, places: Tagged(c[0], None, ids, places),
-  ),
-  Questions: (
-    '(question, passage)',
-    _question,
-    lambda c, ids, places: Questions(*c, None, [NOWHERE] * len(ids), ids, places),
-  ),
-  Choices: (
-    '(text, question, [option, …]), with the text "" if there is none',
-    _choice,
-    lambda c, ids, places: Choices(*c, None, ids, places, max(map(len, c[2]))),
-  ),
-}

@@ -8,6 +8,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import folders
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import trust
+from bertzoo_jax.parts import sources as definitions
 from bertzoo_jax.tasks.examples import TRAIN
 from bertzoo_jax.tasks.examples import UNLABELLED
 from bertzoo_jax.tasks.examples import Source
@@ -17,7 +18,7 @@ from bertzoo_jax.tasks.reading import tables
 from bertzoo_jax.tasks.reading import tagged
 
 
-def tfds(task_dir, fields) -> Source:
+def tfds(fields: definitions.Tfds, task_dir) -> Source:
   """A dataset of tensorflow-datasets.
 
   Args:
@@ -65,7 +66,7 @@ def tfds(task_dir, fields) -> Source:
   )
 
 
-def tfds_tags(task_dir, fields) -> Source:
+def tfds_tags(fields: definitions.TfdsTags, task_dir) -> Source:
   """Tagged sentences of tensorflow-datasets. Args and errors: see `tfds`."""
   read = lambda builder, part, split: _tagged(builder, part, split, fields.words, fields.tags)
   splits, digest = _read(task_dir, fields, read, lambda e: e.keys)

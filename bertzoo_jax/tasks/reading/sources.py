@@ -21,7 +21,7 @@ from bertzoo_jax.tasks.reading import files
 from bertzoo_jax.tasks.reading import tagged
 
 
-def table(task_dir, fields) -> Source:
+def table(fields: definitions.Table, task_dir) -> Source:
   """Files of rows. Raises UserError if a file, column or encoding is not as the config says."""
   wanted, known = columns.Columns.of_fields(fields), {}
 
@@ -103,14 +103,11 @@ def _train_of(config, folder):
 
 
 BY_NAME = {
-  name: named.of_fields(getattr(definitions, name))(read)
-  for name, read in {
-    'table': table,
-    'tfds': datasets.tfds,
-    'squad': questions.squad,
-    'question_table': questions.table,
-    'conll': tagged.conll,
-    'tfds_tags': datasets.tfds_tags,
-    'choices': choices.choices,
-  }.items()
+  'table': table,
+  'tfds': datasets.tfds,
+  'squad': questions.squad,
+  'question_table': questions.table,
+  'conll': tagged.conll,
+  'tfds_tags': datasets.tfds_tags,
+  'choices': choices.choices,
 }

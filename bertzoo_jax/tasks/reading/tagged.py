@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.parts import sources as definitions
 from bertzoo_jax.tasks import schemes
 from bertzoo_jax.tasks.examples import UNLABELLED
 from bertzoo_jax.tasks.examples import Source
@@ -55,7 +56,7 @@ class Tagged:
     return ['\x1f'.join(words) for words in self.words]
 
 
-def conll(task_dir, fields) -> Source:
+def conll(fields: definitions.Conll, task_dir) -> Source:
   """Files of tagged sentences. Raises UserError for one that is not as the config says."""
   read = lambda path, split, digest: sentences(path, split, digest, fields)
   finish = lambda found: schemed(found, fields.scheme, fields.convert)

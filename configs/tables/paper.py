@@ -1,4 +1,4 @@
-"""The parts of a table config: rows, columns, and the scale at which the rows are run.
+"""What a table of a paper is made of: rows, columns, and the scale at which the rows are run.
 
     FILE.py:paper             the systems as published
     FILE.py:budget,k=64       the same networks on a 64th of the tokens
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import ml_collections
 
-from bertzoo_jax.configs import parts as systems
+from bertzoo_jax import parts
 
 ENGLISH = ('federalist.txt', 'sherlock.txt', 'time_machine.txt')
 CHINESE = ('zh_laws.txt', 'zh_tang.txt')
@@ -217,7 +217,7 @@ def _scale(scale, tiny_steps) -> _Scale:
     raise ValueError(
       f'no scale {kind!r}: write FILE.py:SCALE with SCALE one of {", ".join(SCALES)}.'
     )
-  swaps = [part for part in more if part.partition('=')[0] in systems.SECTIONS]
+  swaps = [part for part in more if part.partition('=')[0] in parts.SECTIONS]
   more, change = [part for part in more if part not in swaps], ','.join(swaps)
   if not more:
     k, steps = 0.0 if kind == 'budget' else 1.0, tiny_steps if kind == 'tiny' else 0

@@ -4,15 +4,16 @@ import re
 
 import jax
 
-from bertzoo_jax import assembly
 from bertzoo_jax import kernels
 from bertzoo_jax.common import config as configuration
+from bertzoo_jax.experiment import build
+from bertzoo_jax.experiment import resolve
 from bertzoo_jax.model import stack
 from bertzoo_jax.parts import ranges
 from bertzoo_jax.runs import failures
 from bertzoo_jax.training import phase_run as phase_runs
 
-FIELDS = ('kernels', *assembly.USUAL)
+FIELDS = ('kernels', *build.USUAL)
 # How the names of devices begin on which unrolled layers are faster (bench/tpu_choices.csv and
 # bench/README.md; others were not tried), the steps from which they save more than they take to
 # compile, and the most that are unrolled.
@@ -27,14 +28,14 @@ _LAYERS = 24
 _BFLOAT16 = re.compile(r'\b(avx512_bf16|amx_bf16|bf16)\b')
 
 
-def resolved(run, vocab_size: int, mesh, kept: dict | None = None):
-  """An assembly.Run with run.kernels, run.unroll and run.dtype for the devices of a mesh, and
+def resolved(run: resolve.Run, vocab_size: int, mesh, kept: dict | None = None) -> resolve.Run:
+  """The run with run.kernels, run.unroll and run.dtype for the devices of a mesh, and
   run.remat=none where it was auto.
 
   kept: {'run.unroll': …} of the run so far, which win over the devices; None for a new run. Raises
   UserError for one of them that is no value of its field.
   """
-  device, encoder = mesh.devices.flat[0], run.encoder(vocab_size)
+  device, encoder = mesh.devices.flat[0], build.shared_encoder(run, vocab_size)
   attention = encoder.attention_dropout, encoder.relative_attention
   chosen = kernels.choose('auto', device, *attention, encoder.dtype, encoder.padding_side)
   kind, few = device.device_kind, encoder.num_layers <= _LAYERS
@@ -43,11 +44,11 @@ def resolved(run, vocab_size: int, mesh, kept: dict | None = None):
   )
   own = {
     'run.kernels': next((n for n, k in kernels.BY_NAME.items() if k is chosen), 'fused'),  # v4's
-    'run.unroll': 0 if unrolled else assembly.USUAL['unroll'],
-    'run.remat': assembly.USUAL['remat'],
+    'run.unroll': 0 if unrolled else build.USUAL['unroll'],
+    'run.remat': build.USUAL['remat'],
     'run.dtype': 'float32'
     if kind == 'cpu' and not _BFLOAT16.search(cpu())
-    else assembly.USUAL['dtype'],
+    else build.USUAL['dtype'],
   }
   # auto takes cuDNN where it can, which run.dtype may have changed
   known = {k: x for k, x in (kept or {}).items() if x not in (configuration.AUTO, 'cudnn')}
@@ -76,20 +77,29 @@ def policies(config) -> list[str]:
   return known[known.index(config.run.remat) :]
 
 
-def fitting(run, phases, data, mesh, say):
+def fitted(built: build.Built, asked, show: bool = True) -> build.Built:
   """The run with the first of its `policies` whose step a TPU's compiler takes, or the last one, in
-  the phase with the most tokens per microbatch, of equals the last. say: prints a line.
+  the phase with the most tokens per microbatch, of equals the last. On other devices, and if a
+  policy was asked for, as it is.
+
+  asked: the run's config, in which run.remat may be auto. show: whether to print a line per try.
   """
+  mesh, auto = built.mesh, 'run.remat' in autos(asked)
+  if not auto or mesh.devices.flat[0].platform != 'tpu':
+    return built
   tokens = lambda p: p.config.batch_size * p.config.length / p.config.run.accumulation
   # a phase may add parameters, not drop them
-  phase = max(phases, key=lambda p: (tokens(p), p.index)).index
-  *tried, last = policies(run.config)
+  largest = max((p.phase for p in built.phase_runs), key=lambda p: (tokens(p), p.index)).index
+  first = built.phase_runs[0].phase.first_step
+  *tried, last = policies(built.run.config)
   for policy in tried:
-    made = run.changed({'run.remat': policy})
-    say(f'run.remat=auto: compiling phase {phase} with {policy}, to see whether it fits …')
-    if fits(assembly.phase_run(made, made.phases[phase], data, mesh, run.end_step)):
+    made = build.phases(built.run.changed({'run.remat': policy}), built.data, mesh, first)
+    if show:
+      line = f'run.remat=auto: compiling phase {largest} with {policy}, to see whether it fits …'
+      print(line, flush=True)
+    if fits(next(p for p in made.phase_runs if p.phase.index == largest)):
       return made
-  return run.changed({'run.remat': last})
+  return build.phases(built.run.changed({'run.remat': last}), built.data, mesh, first)
 
 
 def fits(phase_run) -> bool:

@@ -1,33 +1,44 @@
 """Every refusal that needs no weights: pretrain, finetune and preflight say the same sentences."""
 
+import math
+import os
+import pathlib
+
 import jax
 
-from bertzoo_jax import assembly
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
+from bertzoo_jax.experiment import build
+from bertzoo_jax.experiment import resolve
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.objectives import BY_NAME as OBJECTIVES
 from bertzoo_jax.parts import named
 from bertzoo_jax.parts import ranges
+from bertzoo_jax.training import cost
 from bertzoo_jax.training import optimizers
+from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import sharding
 
+_CGROUP = pathlib.Path('/sys/fs/cgroup/memory.max')  # a container's limit, where there is one
 
-def of_run(run: assembly.Run) -> assembly.Run:
+
+def config(run: resolve.Run) -> resolve.Run:
   """The run. Raises UserError for mistakes that the config alone shows: unknown names, rows too
   long.
   """
-  config = run.config
+  whole = run.config
   for phase in run.phases:
     ranges.check_fields(phase.config)
     schedules.for_phase(phase.config.schedule, phase.first_step, phase.steps, run.end_step)
     named.resolve(phase.config.objective.name, OBJECTIVES, 'objective')
-  named.resolve(config.optimizer.name, optimizers.BY_NAME, 'optimizer')
-  architectures.choose(config.hf)
-  vocab_size = named.field(config.tokenizer, 'vocab_size', {}, 'tokenizer')
+  named.resolve(whole.optimizer.name, optimizers.BY_NAME, 'optimizer')
+  architectures.choose(whole.hf)
+  vocab_size = named.field(whole.tokenizer, 'vocab_size', {}, 'tokenizer')
   # the limit does not depend on the size, which only the corpus tells where it is 'auto'
-  limit = run.encoder(1 if vocab_size == configuration.AUTO else vocab_size).max_positions
+  limit = build.shared_encoder(
+    run, 1 if vocab_size == configuration.AUTO else vocab_size
+  ).max_positions
   if limit is not None and run.length > limit:
     raise errors.UserError(
       f'The longest phase has rows of {run.length} tokens, encoder.max_positions is {limit}: set '
@@ -36,7 +47,23 @@ def of_run(run: assembly.Run) -> assembly.Run:
   return run
 
 
-def of_batches(phases, mesh, hosts: int) -> None:
+def built(made: build.Built) -> build.Built:
+  """What was built. Raises UserError for a mistake in any phase that is left: rows that cannot be
+  split, parts that do not go together, text without rows, a state that no device here can hold.
+  """
+  run, vocab_size = made.run, made.data.vocab_size
+  batches(run.phases, made.mesh, jax.process_count())
+  for phase_run in made.phase_runs:
+    parts(run, phase_run.phase, phase_run.data.features, vocab_size, made.mesh)
+    for rows_of_corpus in phase_run.data.held_out.values():
+      rows_of_corpus.count()
+  made.phase_runs[0].data.train.count()  # later phases count theirs when they begin
+  order(run, [phase_run.phase for phase_run in made.phase_runs], vocab_size, made.mesh)
+  memory(made.phase_runs[0])
+  return made
+
+
+def batches(phases, mesh, hosts: int) -> None:
   """Raises UserError if rows cannot be split over microbatches, devices and hosts."""
   for phase in phases:
     where = f'in phase {phase.index}, ' if len(phases) > 1 else ''
@@ -44,25 +71,18 @@ def of_batches(phases, mesh, hosts: int) -> None:
     sharding.check_batch(rows, accumulation, mesh, hosts, where)
 
 
-def of_phases(run: assembly.Run, phases, data, mesh) -> None:
-  """Raises UserError for a mistake in any of these phases, by stand-in text. data: data.Data."""
-  for phase in phases:
-    of_phase(run, phase, data.trial(phase).features, data.vocab_size, mesh)
-  of_order(run, phases, data.vocab_size, mesh)
-
-
-def of_phase(run: assembly.Run, phase, features, vocab_size: int, mesh) -> None:
+def parts(run: resolve.Run, phase, features, vocab_size: int, mesh) -> None:
   """Raises UserError if a phase cannot learn from rows with these features, on this mesh."""
-  network = run.network(phase, vocab_size, mesh)
-  of_rows(phase.config, features, network.encoder, network.objective)
+  network = build.network(run, phase, vocab_size, mesh)
+  rows(phase.config, features, network.encoder, network.objective)
   _whole_batch(phase.config, network.objective, mesh)
 
 
-def of_order(run: assembly.Run, phases, vocab_size: int, mesh) -> None:
+def order(run: resolve.Run, phases, vocab_size: int, mesh) -> None:
   """Raises UserError if a phase cannot continue from the state of the phase before it."""
   before, summands_before, lanes_before = set(), {}, None
   for phase in phases:
-    network = run.network(phase, vocab_size, mesh)
+    network = build.network(run, phase, vocab_size, mesh)
     trained, summands = set(network.paths), network.summands
     lanes = phase.config.batch_size if _has_memory(network.objective) else None
     if None not in (lanes, lanes_before) and lanes != lanes_before:
@@ -86,10 +106,12 @@ def of_order(run: assembly.Run, phases, vocab_size: int, mesh) -> None:
     before, summands_before, lanes_before = trained, summands, lanes
 
 
-def of_rows(config, features, network, objective):
+def rows(config, features, network, objective):
   """Raises UserError if an objective cannot learn from the rows of a phase. features: names of the
   batch features that format and masking write. network: the encoder.
   """
+  part = f'objective={config.objective.name}, encoder={config.encoder.name}'
+  errors.refuse_pack_ids((*objective.reads, *objective.may_read), part)
   if missing := [name for name in objective.reads if name not in features]:
     raise errors.UserError(
       f'objective={config.objective.name} needs {", ".join(missing)}, which '
@@ -110,7 +132,7 @@ def of_rows(config, features, network, objective):
       f'{part} is for a network that reads {unread[0]!r}. That of objective='
       f'{config.objective.name} does not, so it {why}: take another {part.split("=")[0]}.'
     )
-  _memory(config, objective)
+  _carry(config, objective)
   _spans(config)
   if 'pair_labels' in features and network.type_vocab_size == 1:
     raise errors.UserError(
@@ -119,7 +141,27 @@ def of_rows(config, features, network, objective):
     )
 
 
-def _memory(config, objective):
+def memory(phase_run) -> None:
+  """Raises UserError if the state of a phase alone takes more memory than a device here has."""
+  target, _ = phase_run.target
+  needed, there = per_device(target), _memory_of(phase_run.mesh.local_devices)
+  if there is not None and needed > there:
+    parameters = cost.parameters(phase_runs.param_shapes(target))
+    raise errors.UserError(
+      f'The network has {parameters:,} parameters. Parameters and optimizer state take '
+      f'{needed / 1e9:,.1f} GB per device, and a device here has {there / 1e9:,.1f} GB: take a '
+      'smaller encoder or tokenizer.vocab_size, or more devices with run.mesh along fsdp.'
+    )
+
+
+def per_device(tree) -> int:
+  """Bytes per device of a tree of shape structs with shardings."""
+  return sum(
+    math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)
+  )
+
+
+def _carry(config, objective):
   """Raises UserError for an encoder whose memory does not fit the rows of a phase."""
   if not _has_memory(objective):
     return
@@ -158,3 +200,12 @@ def _whole_batch(config, objective, mesh):
         f'objective={config.objective.name} couples the rows of a batch, and {field} splits them '
         f'into {parts_count} parts, each with another loss: take {remedy}.'
       )
+
+
+def _memory_of(devices) -> int | None:
+  """Bytes of memory of each device; None if it does not tell. CPU devices share the host's."""
+  if devices[0].platform != 'cpu':
+    return (devices[0].memory_stats() or {}).get('bytes_limit')
+  there = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
+  limit = _CGROUP.read_text().strip() if _CGROUP.exists() else 'max'
+  return min(there, int(limit) if limit.isdecimal() else there) // len(devices)

@@ -4,22 +4,23 @@ import jax
 from jax._src import hardware_utils
 
 from bertzoo_jax import hf
-from bertzoo_jax.assembly import machinery
-from bertzoo_jax.assembly import published_flops
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import reading
+from bertzoo_jax.experiment import build
+from bertzoo_jax.experiment import machinery
 from bertzoo_jax.runs import workdir as workdirs
 from bertzoo_jax.training import cost
 from bertzoo_jax.training import phase_run as phase_runs
 
 
-def overview(run, workdir, here, phase_run, state, data, mesh):
+def overview(built, start, state) -> list[str]:
   """The block at the start, line by line."""
-  config = run.config
-  shapes = phase_runs.param_shapes(state)
-  flops = phase_run.objective.flops(state.params, phase_run.feature_shapes)
+  run, data, mesh, here = built.run, built.data, built.mesh, built.phase_runs[0]
+  config, shapes = run.config, phase_runs.param_shapes(state)
+  flops = build.flops(run, data, mesh)
   lines = [
-    f'workdir   {workdir} · commit {(workdirs.commit() or "unknown")[:12]} · jax {jax.__version__}',
+    f'workdir   {start.workdir} · commit {(workdirs.commit() or "unknown")[:12]} · '
+    f'jax {jax.__version__}',
     f'devices   {devices()} · {jax.process_count()} host(s) · mesh '
     + ' × '.join(f'{axis} {size}' for axis, size in mesh.shape.items()),
     f'network   {config.encoder.name}, {cost.parameters(shapes):,} parameters · '
@@ -34,7 +35,7 @@ def overview(run, workdir, here, phase_run, state, data, mesh):
   if data.driver:
     lines[-1] += f' · batches by {data.driver}'
   # of a batch of options, each unit is several rows
-  of_unit = phase_run.tokens // (phase_run.rows * phase_run.length)
+  of_unit = here.tokens // (here.rows * here.length)
   for p in run.phases:
     rows, length = p.config.batch_size, p.config.length
     all_rows = f'{rows}' if of_unit == 1 else f'{rows} × {of_unit}'
@@ -42,35 +43,22 @@ def overview(run, workdir, here, phase_run, state, data, mesh):
       f'phase {p.index}   steps {p.first_step:,}–{p.end_step:,} · '
       f'{all_rows} rows × {length} tokens = {rows * of_unit * length:,} tokens per step'
     )
-    if p.index == here.index:
-      line += '' if flops is None else f' · {flops / 1e9:,.1f} GFLOP per step'
-      if epoch := phase_run.data.rows_per_epoch:
-        read = phase_run.data.read
-        one = [reading.Reading('', p.steps * rows, epoch, None)]
-        line += f' · {reading.told(one if read is None else read(p.steps))}'
+    if p is here.phase:
+      line += f' · {flops[p.index] / p.steps / 1e9:,.1f} GFLOP per step'
+      line += f' · {reading.told(here.data.train.read(p.steps))}'
     lines.append(line)
-  for field, start, end, first, last, shape in config.moving:
-    lines.append(f'moves     {field} {start:g} → {end:g}, steps {first:,}–{last:,}, {shape}')
-  published = published_flops.of_run(run, data.vocab_size, mesh, of_unit)
-  counted = 'not known for this network'
-  if published is not None:
-    counted = f'{published:.3e} for the whole run, as Clark et al. 2020 count'
-  return [*lines, f'flops     published FLOPs: {counted}']
+  for field, first, end, from_step, last, shape in config.moving:
+    lines.append(f'moves     {field} {first:g} → {end:g}, steps {from_step:,}–{last:,}, {shape}')
+  return [*lines, f'flops     {sum(flops):.3e} for the whole run', *_kept(start)]
 
 
-def kept(keep_at: dict) -> list[str]:
-  """A line on the steps of run.keep_words; keep_at: see reading.kept."""
-  numbers = lambda words: ', '.join(f'{n:,}' for n in words)
-  said = ', '.join(f'{step:,} ({numbers(words)} words)' for step, words in keep_at.items())
-  return [f'keeps     the checkpoints of steps {said}'] if said else []
-
-
-def export_notes(hf_class, network) -> list[str]:
+def export_notes(built) -> list[str]:
   """Notes on a network that config.hf cannot hold; of several networks, on the first."""
-  notes = []
-  for n in network.objective.networks[:1]:
-    shapes = hf.flatten(jax.eval_shape(n.of, network.shapes))
-    notes.append(hf.fitting_note(hf_class, n.encoder.activation, shapes))
+  notes, objective = [], built.phase_runs[0].objective
+  shapes = built.phase_runs[0].target[0].params
+  for n in objective.networks[:1]:
+    own = hf.flatten(jax.eval_shape(n.of, shapes))
+    notes.append(hf.fitting_note(built.run.config.hf, n.encoder.activation, own))
   return [f'config.hf={note}' for note in notes if note]
 
 
@@ -87,6 +75,17 @@ def idle_chips() -> list[str]:
   ]
 
 
-def devices():
+def devices() -> str:
+  """'4 × TPU v4': the devices of all hosts."""
   kinds = sorted({d.device_kind for d in jax.devices()})
   return f'{jax.device_count()} × {", ".join(kinds)}'
+
+
+def _kept(start) -> list[str]:
+  """A line on the checkpoints of run.keep_words; of a branch those before it are in the folder of
+  the other run.
+  """
+  numbers = lambda words: ', '.join(f'{n:,}' for n in words)
+  steps = [step for step in start.keep_at if not start.branch or step > start.step]
+  said = ', '.join(f'{step:,} ({numbers(start.keep_at[step])} words)' for step in steps)
+  return [f'keeps     the checkpoints of steps {said}'] if said else []

@@ -1,31 +1,17 @@
-"""The vocabulary of config files: a constructor of each named part (bertzoo_jax/parts/ has them,
-with defaults, ranges and meanings), `part` for one of your own, and `argument`.
+"""The argument of a file of a system: `FILE.py:SIZE[,section=part][,steps=N]`.
 
-A config file calls these, and ends in `experiment(...)`; its `get_config(argument)` passes the
-argument through `argument(...)`, which understands
-
-    base                          a size
-    base,masking=token            a whole section swapped for another part with its usual values
-    base,masking=mine.masks:odd   the same with a part of your own (see `part`), with its defaults
-    base,steps=2000               all phases, and the steps in schedule and moving, scaled to
-                                  2,000 steps in all; config.epochs is then 0
+base                          a size
+base,masking=token            a whole section swapped for another part with its usual values
+base,masking=mine.masks:odd   the same with a part of your own (parts.part), with its defaults
+base,steps=2000               all phases, and the steps in schedule and moving, scaled to
+                              2,000 steps in all; config.epochs is then 0
 """
 
 import difflib
 
 import ml_collections
 
-from bertzoo_jax.common import trust
-from bertzoo_jax.parts.corpus import *  # noqa: F403
-from bertzoo_jax.parts.encoders import *  # noqa: F403
-from bertzoo_jax.parts.experiments import *  # noqa: F403
-from bertzoo_jax.parts.formats import *  # noqa: F403
-from bertzoo_jax.parts.maskings import *  # noqa: F403
-from bertzoo_jax.parts.objectives import *  # noqa: F403
-from bertzoo_jax.parts.optimizers import *  # noqa: F403
-from bertzoo_jax.parts.ranges import SECTIONS
-from bertzoo_jax.parts.schedules import *  # noqa: F403
-from bertzoo_jax.parts.tokenizers import *  # noqa: F403
+from bertzoo_jax import parts
 
 # An encoder that takes the place of another one keeps these.
 SIZES_OF_ENCODERS = (
@@ -41,26 +27,12 @@ SIZES_OF_ENCODERS = (
 )
 
 
-def part(name, **fields):
-  """A section with a part of your own: a function or class that any module holds.
-
-  name: package.module:name; the module is looked for in the current folder and on PYTHONPATH.
-  fields: its keyword arguments; a field that is left out has the part's own default.
-  """
-  if not all(word.isidentifier() for word in name.replace(':', '.').split('.')) or (
-    name.count(':') != 1
-  ):
-    raise ValueError(f'{name!r} is no part: write package.module:name.')
-  trust.names(name)
-  return ml_collections.ConfigDict({'name': name, **fields})
-
-
-def argument(text, build):
-  """The config for `FILE.py:SIZE[,section=part][,steps=N]`.
+def config(text, build):
+  """The config of an argument.
 
   Args:
-    text: the part after the colon.
-    build: {size: function that returns an experiment}.
+    text: the argument, after the colon.
+    build: {size: function that returns an experiment}; SIZES of the file.
 
   Returns:
     The experiment, with sections swapped and phases scaled. A swapped encoder keeps the sizes and
@@ -73,7 +45,7 @@ def argument(text, build):
   if size not in build:
     raise ValueError(
       f'no size {size!r}: write FILE.py:SIZE with SIZE one of '
-      f'{", ".join(build)}.{_near(size, build)}'
+      f'{", ".join(build)}.{near(size, build)}'
     )
   swapped = [change.partition('=')[0] for change in changes]
   if twice := [key for key in swapped if swapped.count(key) > 1]:
@@ -84,25 +56,25 @@ def argument(text, build):
     key, _, value = change.partition('=')
     if key == 'steps':
       _scale(config, value)
-    elif key in SECTIONS:
-      parts = {f.__name__: f for f in SECTIONS[key]}
+    elif key in parts.SECTIONS:
+      known = parts.SECTIONS[key]
       if ':' in value:
-        config[key] = part(value)
+        config[key] = parts.part(value)
         continue
-      if value not in parts:
+      if value not in known:
         raise ValueError(
-          f'no {key} is called {value!r}; there is {", ".join(parts)}.{_near(value, parts)}'
+          f'no {key} is called {value!r}; there is {", ".join(known)}.{near(value, known)}'
         )
-      before, config[key] = config[key], parts[value]()
+      before, config[key] = config[key], parts.section(known[value])
       if key == 'encoder':
         config[key].update(
           {f: before[f] for f in SIZES_OF_ENCODERS if f in before and f in config[key]}
         )
     else:
-      known = (*SECTIONS, 'steps')
+      known = (*parts.SECTIONS, 'steps')
       raise ValueError(
         f'{change!r} swaps nothing: write section=part with section one of '
-        f'{", ".join(known)}.{_near(key, known)}'
+        f'{", ".join(known)}.{near(key, known)}'
       )
   return config
 
@@ -145,6 +117,6 @@ def _counts(fields, share, prefix=''):
   return {key: round(share * fields[key]) for key in known}
 
 
-def _near(word, known):
+def near(word, known):
   near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
   return f' Did you mean {near[0]!r}?' if near else ''

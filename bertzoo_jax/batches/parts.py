@@ -1,0 +1,131 @@
+"""Which rows a phase asks for, and the format and the masking that make them."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from bertzoo_jax.batches import formats
+from bertzoo_jax.batches import masking as maskings
+from bertzoo_jax.batches import rows as rows_lib
+from bertzoo_jax.common import errors
+from bertzoo_jax.parts import named
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+  """Which rows: those of one phase of a run.
+
+  Attributes:
+    format, masking: config sections (`name` and the part's fields).
+    length, batch_size: L, and the rows of the global batch, B.
+    seed: of the run.
+    split: 'train' or 'held_out'.
+    host: (index, count); the host holds the global rows [index · B / count, (index + 1) · B /
+      count).
+    phase: index of the phase whose order of rows and masks this is (Phase.order). Held-out rows
+      depend on neither seed nor phase, and predict no special token (masking.of_text).
+    first_example: n₀, place of the first row in that order.
+    first_step: of the phase, of which the moves count.
+    moves: common.moving.Move of fields of the masking; held-out rows have none.
+    causal_at: step of the phase, None for held-out rows → share of rows whose `causal` is 1; None
+      for batches without this feature.
+    mixture, before: config.mixture and Phase.before; not read for a single corpus.
+    keep_units: batches also have 'units' [B, L] (words/word_marks.py), for measuring.
+  """
+
+  format: Any
+  masking: Any
+  length: int
+  batch_size: int
+  seed: int
+  split: str = 'train'
+  host: tuple[int, int] = (0, 1)
+  phase: int = 0
+  first_example: int = 0
+  first_step: int = 0
+  moves: tuple = ()
+  causal_at: Callable | None = None
+  mixture: tuple = ()
+  before: tuple = ()
+  keep_units: bool = False
+
+  @property
+  def learns(self) -> bool:
+    return self.split == 'train'
+
+
+def format_over(asked, has_end, part):
+  """The format over a part of a split. has_end: whether the tokenizer has an end of documents."""
+  text = rows_lib.text_of(part)
+  form = named.build(asked.format, formats.BY_NAME, 'format', text, asked.length)
+  return form.in_lanes(asked.batch_size, has_end) if form.in_lanes else form
+
+
+def masking_of(asked, corpus, **changes):
+  """The masking, with other values of fields that move."""
+  section = {**asked.masking, **changes}
+  made = named.build(section, maskings.BY_NAME, 'masking', asked.length, corpus)
+  if not isinstance(made, maskings.Masking):
+    raise errors.UserError(
+      f'masking={asked.masking["name"]} gives a {type(made).__name__}: return a Masking '
+      '(bertzoo_jax/batches/masking/contract.py).'
+    )
+  return made
+
+
+class Moving:
+  """The maskings of a phase in which numbers move."""
+
+  def __init__(self, asked, corpus):
+    self._asked, self._corpus = asked, corpus
+    ends = itertools.product(*(((m.field, m.start), (m.field, m.end)) for m in asked.moves))
+    made = (self._keeping(masking_of(asked, corpus, **dict(end))) for end in ends)
+    self.widest = max(made, key=lambda mask: mask.num_predictions)
+
+  def at(self, step):
+    """The masking of a step of the phase, with features as wide as those of the widest."""
+    now = {m.field: m.at(self._asked.first_step + step) for m in self._asked.moves}
+    mask = self._keeping(masking_of(self._asked, self._corpus, **now))
+    return maskings.widened(mask, self.widest)
+
+  def _keeping(self, mask):
+    return maskings.keeping_units(mask, self._asked.length) if self._asked.keep_units else mask
+
+
+def check_split(corpus, split, batch_size, hosts):
+  if batch_size < 1 or batch_size % hosts:
+    raise errors.UserError(
+      f'config.batch_size is {batch_size}: a positive multiple of the {hosts} host processes is '
+      'needed.'
+    )
+  if split not in corpus.splits:
+    raise errors.UserError(
+      f'No split is called {split!r}.{errors.did_you_mean(split, corpus.splits)}'
+    )
+  if not corpus.splits[split].num_tokens:
+    raise errors.UserError(
+      f'The split {split!r} of the corpus is empty: prepare a corpus with more text'
+      + (' or a larger config.corpus.held_out.' if split == 'held_out' else '.')
+    )
+
+
+def check_fit(corpus, form, format, masking):
+  """Raises UserError where format, masking and corpus do not go together."""
+  if form.assemble and corpus.name:
+    raise errors.UserError(
+      f'format={format["name"]} reads each lane as one continuous text, which a mixture of corpora '
+      'interrupts: give one --corpus, or take another --config.format.'
+    )
+  if form.needs_sentences and corpus.manifest['splitter'] == 'none':
+    raise errors.UserError(
+      f'format={format["name"]} parts its segments where a sentence ends, and the corpus was not '
+      'split into sentences: prepare it with --config.corpus.splitter=rules:LANG (or lines, or '
+      'regex:PATTERN), or take format=full_sentences.'
+    )
+  if 'reuse_length' in format and 'block' in masking and format['reuse_length'] % masking['block']:
+    raise errors.UserError(
+      f'config.format.reuse_length is {format["reuse_length"]} and config.masking.block '
+      f'{masking["block"]}: the reused part '
+      'must hold whole blocks, or the tokens of the memory are permuted with others.'
+    )

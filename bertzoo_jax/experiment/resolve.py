@@ -1,0 +1,49 @@
+"""A config, resolved: its phases in order, and what was built of them."""
+
+import dataclasses
+from typing import Any
+
+from bertzoo_jax.common import config as configuration
+from bertzoo_jax.parts import ranges
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+  """One training, as a config asks for it.
+
+  Attributes:
+    config: an experiment, locked.
+    phases: in order.
+    built: its encoder and networks so far, by build.py.
+  """
+
+  config: Any
+  phases: tuple[configuration.Phase, ...]
+  built: dict = dataclasses.field(default_factory=dict, init=False, repr=False)
+
+  @property
+  def length(self) -> int:
+    """Tokens of the longest rows."""
+    return max(phase.config.length for phase in self.phases)
+
+  @property
+  def end_step(self) -> int:
+    return self.phases[-1].end_step
+
+  def changed(self, values: dict) -> 'Run':
+    """The run with these fields set, {'run.remat': 'full'}, in all phases."""
+    phases = [dataclasses.replace(p, config=_changed(p.config, values)) for p in self.phases]
+    return Run(_changed(self.config, values), tuple(phases))
+
+
+def run(config) -> Run:
+  """The run of a config. Raises UserError for a wrong number or phase; check.py finds the rest."""
+  return Run(config, ranges.check(config, choices=False))
+
+
+def _changed(config, values):
+  """A copy of the config, locked, with other values."""
+  made = config.copy_and_resolve_references().unlock()
+  with made.ignore_type():  # a number in place of 'auto'
+    made.update_from_flattened_dict(values)
+  return made.lock()

@@ -1,0 +1,158 @@
+"""Any kind of task keeps what bertzoo_jax/tasks/kinds/kind.py promises of it.
+
+python -m pytest tests/conformance --config my_task.py
+"""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from bertzoo_jax import export
+from bertzoo_jax import predict
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import trust
+from bertzoo_jax.finetune import work
+from bertzoo_jax.runs import metrics
+from bertzoo_jax.tasks import judged
+from bertzoo_jax.tasks import kinds
+from bertzoo_jax.tasks.kinds import kind as kind_lib
+from tests import tuned
+from tests.outside import ratings
+from tests.tasks import made
+
+
+@pytest.fixture(scope='module')
+def world(tmp_path_factory):
+  return tuned.world(tmp_path_factory.mktemp('world'), 'bert')
+
+
+@pytest.fixture(scope='module')
+def task(task_of, world):
+  """(config, task): files of the world, or those that a config given by hand names."""
+  name, config = task_of
+  if config is not None:
+    trust.names(config)
+    return config, made.task(config, '.', config.length)
+  config = tuned.of_kind(name)
+  trust.names(config)
+  return config, made.task(config, world, config.length)
+
+
+def test_every_example_has_a_prediction_beside_the_right_answer_in_the_same_words(task):
+  _, task = task
+  dev = task.splits['dev']
+  outputs = task.kind.constant(task, dev)
+  if outputs is None:
+    pytest.skip('the kind has no constant prediction')
+  assert set(outputs) == set(task.kind.outputs)
+  lines = task.kind.answers(task, dev, outputs)
+  assert [line['example'] for line in lines] == dev.examples
+  assert json.loads(json.dumps(lines)) == lines
+  for line, gold in zip(lines, task.kind.gold(task, dev), strict=True):
+    assert type(line[task.kind.predicted]) is type(gold)
+  assert len(judged.rows(task, dev, outputs)) >= len(dev.examples)
+  assert all(task.kind.submission(task, dev, outputs, 'file').values())
+  found = kind_lib.score(task.metrics, task, dev, outputs)
+  assert all(map(np.isfinite, found.values())), found
+  if task.kind.probability is not None:
+    assert all(0 <= (task.kind.probability(line) or 0) <= 1 for line in lines)
+
+
+def test_every_metric_is_better_higher_or_lower_and_a_table_says_it(task):
+  _, task = task
+  assert task.sign in (1, -1) and task.report()
+  for name in task.kind.metrics:
+    assert kind_lib.sign(task.kind, name) in (1, -1, 0)
+
+
+def test_a_split_without_labels_is_refused_unless_it_is_a_test(task):
+  _, task = task
+  dev = task.splits['dev'].source
+  found = task.kind.inputs.unlabelled('dev', dev)
+  assert found.rstrip('.') and '\n' not in found
+
+
+def test_an_example_may_be_asked_for(task):
+  _, task = task
+  inputs, train = task.kind.inputs, task.splits['train'].source
+  row = {
+    'Examples': lambda e: (e.a[0], e.b[0]) if e.b else e.a[0],
+    'Tagged': lambda e: e.words[0],
+    'Questions': lambda e: (e.questions[0], e.contexts[0]),
+    'Choices': lambda e: (e.texts[0], e.questions[0], e.options[0]),
+  }[inputs.examples.__name__](train)
+  assert inputs.read(row) is not None and inputs.read(3) is None
+
+
+# --- a kind of one's own, from training to export ---
+
+
+@pytest.fixture(scope='module')
+def rated(world, tmp_path_factory):
+  """(config, workdir) of a run that keeps the best of several checkpoints."""
+  config = tuned.of_kind('ratings').copy_and_resolve_references().unlock()
+  config.steps, config.choose, config.choose_every = 30, 'best', 6
+  config.run.eval_every = 0
+  trust.names(config)
+  workdir = tmp_path_factory.mktemp('rated') / 'f'
+  tuned.finetune(world, workdir, config.lock())
+  return config, workdir
+
+
+def test_a_run_keeps_the_checkpoint_with_the_lowest_score_where_lower_is_better(rated):
+  _, workdir = rated
+  folder = workdir / 'regress/run'
+  scores = {r['step']: r['dev_rmse'] for r in metrics.read(folder) if 'dev_rmse' in r}
+  result = json.loads((folder / 'result.json').read_text())
+  assert len(scores) == 5 and len(set(scores.values())) > 1
+  assert result['step'] == min(scores, key=scores.get)
+  assert result['score'] == pytest.approx(min(scores.values()), rel=1e-5)
+  assert work.best([{'score': 0.2}, {'score': 0.1}, {'score': None}], -1) == 1
+  columns = (workdir / 'regress/dev.tsv').read_text().splitlines()[0].split('\t')
+  named = [f'{x} {n}' for x in ('gold', 'predicted') for n in ('valence', 'arousal')]
+  assert columns[-4:] == named and not (workdir / 'regress/dev.md').exists()
+
+
+def test_its_predictions_and_its_export_have_every_number_by_name(rated, world, tmp_path):
+  _, workdir = rated
+  predict.predict(str(workdir), str(world / 'test.csv'), str(tmp_path / 'p.tsv'))
+  head, first = (tmp_path / 'p.tsv').read_text().splitlines()[:2]
+  assert head.split('\t')[-2:] == ['scores valence', 'scores arousal'] and len(first) > 20
+  assert all(row.holds for row in export.export(str(workdir / 'regress/run'), tmp_path / 'hf'))
+  config = json.loads((tmp_path / 'hf/config.json').read_text())
+  assert config['problem_type'] == 'regression'
+  assert config['id2label'] == {'0': 'valence', '1': 'arousal'}
+  with pytest.raises(errors.UserError, match='give the workdir of the run'):
+    predict.predict(f'hf:{tmp_path}/hf', str(world / 'test.csv'), str(tmp_path / 'q.tsv'))
+
+
+def broken(**changes):
+  """The kind of ratings with other fields."""
+  return dataclasses.replace(ratings.ratings.kind, **changes)
+
+
+@pytest.mark.parametrize(
+  'kind, words',
+  [
+    (broken(predicted='score'), "answers of the kind 'ratings' fails on train .KeyError: score"),
+    (broken(metrics={'rmse': lambda labels: 0.0}), 'a metric of the kind'),
+    (broken(gold=lambda task, split: split.labels[:, 2]), 'gold of the kind .* .IndexError'),
+    (None, 'does not say its kind of task: write ratings.kind ='),
+    ('rating', "No kind of tests.outside.ratings:ratings is called 'rating'"),
+  ],
+)
+def test_a_mistake_in_a_kind_is_one_sentence_before_training(world, monkeypatch, kind, words):
+  config = tuned.of_kind('ratings')
+  trust.names(config)
+  monkeypatch.setattr(ratings.ratings, 'kind', kind)
+  with pytest.raises(errors.UserError, match=words):
+    made.task(config, world, 16)
+
+
+def test_the_kind_of_an_objective_of_ones_own_is_what_it_says(monkeypatch):
+  trust.names('tests.outside.ratings:ratings')
+  assert kinds.of('tests.outside.ratings:ratings').name == 'ratings'
+  monkeypatch.setattr(ratings.ratings, 'kind', 'tagging')
+  assert kinds.of('tests.outside.ratings:ratings') is kinds.BY_NAME['tagging']

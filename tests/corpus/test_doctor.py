@@ -1,0 +1,49 @@
+"""The notes of prepare on what a text holds that a model should rarely learn."""
+
+import re
+
+import numpy as np
+import pytest
+
+from bertzoo_jax.corpus import doctor
+
+GOOD = ['A first line of some length here.\nAnd a second one.', 'Another text.\nWith two lines.']
+MENU = 'Home | About us | Contact | Imprint\n'
+
+
+def notes(documents, unigrams=(5, 5, 5)):
+  """The notes on documents in two chunks."""
+  chunks = [doctor.count(documents[::2]), doctor.count(documents[1::2])]
+  return doctor.describe(doctor.total(chunks, np.array(unigrams)))
+
+
+@pytest.mark.parametrize(
+  'documents, words',
+  [
+    (GOOD, []),
+    ([MENU + g for g in GOOD] * 4, ["e.g. 'Home | About us | Contact | Imprint', 4 times"]),
+    ([GOOD[0] + ' [MASK] and </s></s>', *GOOD], [r'\(2 × </s>, 1 × \[MASK\]\): they are read as']),
+    (['\ufeffA\ufeff b.\nc', *GOOD], ['the text has 2 byte-order marks: a wrong decoding']),
+    (['a\x00b\x1b[31m\nc', *GOOD], ['2 control characters']),
+    (['sm\ufffdrg\n\x07', *GOOD], [r'1 replacement characters \(U\+FFFD\) and 1 control']),
+    (['мир мир\nx', *GOOD], [r'other scripts \(Cyrillic \d\.\d%\)']),
+    (['мир ' * 30, *GOOD], []),  # as much as of a second language
+    (['One line.', 'One more line.', 'And one.'], ['100% of the documents are one line']),
+  ],
+)
+def test_what_is_conspicuous_is_told_with_what_to_do(documents, words):
+  found = notes(documents)
+  assert len(found) == len(words), found
+  for sentence, word in zip(found, words):
+    assert re.search(word, sentence), sentence
+
+
+def test_pieces_that_the_text_hardly_holds_are_told():
+  (line,) = notes(GOOD, (0, 1, *[9] * 18))
+  assert line.startswith('10% of the pieces stand in the text at most once')
+  assert not doctor.describe(doctor.total([doctor.count(GOOD)], np.zeros(5)), trained=False)
+
+
+def test_what_a_text_holds_draws_nothing_on_the_screen():
+  found = notes(['\x1b[2J' + 'x' * 40 + '\u202e' + 'y' * 99] * 8)
+  assert '\\x1b[2J' in found[0] and '\u202e' not in ''.join(found)
