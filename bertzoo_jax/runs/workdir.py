@@ -245,10 +245,12 @@ def add_attempt(
   devices: str,
   init: str | None,
   init_layers: str = '',
+  vocabulary: str = 'same',
   resume_moments: bool = False,
 ) -> int:
   """Adds this process to attempts.jsonl and returns its number, from 1. init_layers: see
-  `first_layers`. resume_moments: whether it began at the step of `init`, with its moments.
+  `first_layers`. vocabulary: same, or carry. resume_moments: whether it began at the step of
+  `init`, with its moments.
   """
   file = storage.path(path) / _ATTEMPTS
   before, unreadable = storage.read_json_lines(file)
@@ -264,6 +266,7 @@ def add_attempt(
     'init': init,
     **({'base_models': names} if (names := _base_models(init)) else {}),
     **({'init_layers': init_layers} if init_layers else {}),
+    **({'vocabulary': vocabulary} if vocabulary != 'same' else {}),
     **({'resume_moments': True} if resume_moments else {}),
     'corpus_hash': corpus_hash,
     'config_hash': _digest(file.parent / _CONFIG),
