@@ -249,7 +249,8 @@ def add_attempt(
   resume_moments: bool = False,
 ) -> int:
   """Adds this process to attempts.jsonl and returns its number, from 1. init_layers: see
-  `first_layers`. vocabulary: carry if another one's was carried. resume_moments: whether it began at the step of `init`, with its moments.
+  `first_layers`. vocabulary: same, or carry. resume_moments: whether it began at the step of
+  `init`, with its moments.
   """
   file = storage.path(path) / _ATTEMPTS
   before, unreadable = storage.read_json_lines(file)
