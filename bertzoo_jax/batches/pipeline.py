@@ -19,7 +19,7 @@ from bertzoo_jax.batches import ahead
 from bertzoo_jax.batches import epochs
 from bertzoo_jax.batches import masking as maskings
 from bertzoo_jax.batches import mixture as mixtures
-from bertzoo_jax.batches import parts
+from bertzoo_jax.batches import phase_parts
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
@@ -31,7 +31,7 @@ from bertzoo_jax.words import word_marks
 
 def build(corpus, **fields) -> 'Pipeline':
   """The pipeline of some rows, counted. fields: of Asked. Raises as Pipeline and its `count`."""
-  made = Pipeline(corpus, parts.Asked(**fields))
+  made = Pipeline(corpus, phase_parts.Asked(**fields))
   made.count()
   return made
 
@@ -41,7 +41,7 @@ def of_phase(corpus, phase, mask=None, **options) -> 'Pipeline':
   see Pipeline. options: other fields of Asked.
   """
   config = phase.config
-  asked = parts.Asked(
+  asked = phase_parts.Asked(
     format=config.format,
     masking=config.masking,
     length=config.length,
@@ -122,7 +122,7 @@ def _notes(asked, members, told, source) -> list[str]:
 
 def _order(text, split, form, form_of, key, batch_size, repeat) -> epochs.Order:
   lists, in_lanes = epochs.Lists(epochs.Parts(text, form, form_of), key), form.assemble is not None
-  rows = lists.parts.rows(len(lists.get(0)), batch_size if in_lanes else 1)
+  rows = lists.phase_parts.rows(len(lists.get(0)), batch_size if in_lanes else 1)
   order = epochs.Order(split, lists, rows, repeat, in_lanes)
   if not order.rows_per_epoch:
     raise errors.UserError(
@@ -166,7 +166,7 @@ class Pipeline:
     features: {name: (shape of the global batch, numpy dtype)}.
   """
 
-  def __init__(self, corpus, asked: parts.Asked, mask=None):
+  def __init__(self, corpus, asked: phase_parts.Asked, mask=None):
     """corpus: corpus.corpus.Corpus; a mixture has no held-out rows: see `held_out`. mask: the
     masking, if it was made already.
 
@@ -178,17 +178,17 @@ class Pipeline:
     if not asked.learns and len(corpus.members) > 1:
       raise ValueError('of a mixture, each corpus has held-out rows of its own')
     for member in corpus.members:
-      parts.check_split(member, asked.split, asked.batch_size, asked.host[1])
+      phase_parts.check_split(member, asked.split, asked.batch_size, asked.host[1])
     if len(corpus.members) > 1:
       mixtures.check(asked.mixture, len(corpus.members))
     self._corpus, self._asked = corpus, asked
-    self._form_of = functools.partial(parts.format_over, asked, 'eod' in corpus.special)
+    self._form_of = functools.partial(phase_parts.format_over, asked, 'eod' in corpus.special)
     firsts = (member.splits[asked.split].part(0) for member in corpus.members)
     self._forms = [self._form_of(part) for part in firsts]
     for member, form in zip(corpus.members, self._forms):
-      parts.check_fit(member, form, asked.format, asked.masking)
-    self.mask = mask or parts.masking_of(asked, corpus)
-    moving_masks = parts.Moving(asked, corpus) if asked.learns and asked.moves else None
+      phase_parts.check_fit(member, form, asked.format, asked.masking)
+    self.mask = mask or phase_parts.masking_of(asked, corpus)
+    moving_masks = phase_parts.Moving(asked, corpus) if asked.learns and asked.moves else None
     self._mask_at = moving_masks and moving_masks.at
     used = moving_masks.widest if moving_masks else self.mask
     if asked.keep_units and not moving_masks:
