@@ -122,7 +122,7 @@ def _notes(asked, members, told, source) -> list[str]:
 
 def _order(text, split, form, form_of, key, batch_size, repeat) -> epochs.Order:
   lists, in_lanes = epochs.Lists(epochs.Parts(text, form, form_of), key), form.assemble is not None
-  rows = lists.phase_parts.rows(len(lists.get(0)), batch_size if in_lanes else 1)
+  rows = lists.parts.rows(len(lists.get(0)), batch_size if in_lanes else 1)
   order = epochs.Order(split, lists, rows, repeat, in_lanes)
   if not order.rows_per_epoch:
     raise errors.UserError(
