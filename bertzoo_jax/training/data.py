@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from bertzoo_jax.common import errors
@@ -51,6 +50,8 @@ class PhaseData(NamedTuple):
   @property
   def batch(self) -> dict:
     """{name: shape struct} of the global batch."""
+    import jax  # the --help of pretrain does not wait for it
+
     return {name: jax.ShapeDtypeStruct(*of) for name, of in self.features.items()}
 
   def evaluation_batches(self):
