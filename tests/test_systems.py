@@ -5,7 +5,6 @@ pipeline.
 import importlib
 
 import jax
-import jax.numpy as jnp
 import ml_collections
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import trees
 from bertzoo_jax.corpus import corpus as corpora
-from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.experiment import build
 from bertzoo_jax.parts import named
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import schedules
@@ -33,13 +32,7 @@ def _section(section, *drop):
 
 
 def _objective(config, vocab_size):
-  encoder = named.build(
-    config.encoder,
-    encoders.BY_NAME,
-    'encoder',
-    vocab_size=vocab_size,
-    dtype=jnp.dtype(config.run.dtype),
-  )
+  encoder = build.encoder(config, vocab_size)
   return named.build(config.objective, objectives.BY_NAME, 'objective', encoder=encoder)
 
 

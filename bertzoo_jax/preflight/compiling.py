@@ -86,9 +86,14 @@ class Work(NamedTuple):
       slice_, devices: other chips, and how many devices of them the mesh has.
     """
     made = self.run.changed(dict(changes))
-    features = {i: self.text.data.phases[i].features for i in indices}
+    features = {i: _with_rows(self.text.data.phases[i].features, made.phases[i]) for i in indices}
     where = (slice_, devices) if slice_ else (self.slice_, self.mesh.size)
     return processes.Job(made, features, self.text.data.vocab_size, *where)
+
+
+def _with_rows(features, phase):
+  """Features of a batch with the rows of a phase, whose batch may be another than theirs."""
+  return {k: ((phase.config.batch_size, *s[1:]), dtype) for k, (s, dtype) in features.items()}
 
 
 def described(findings, run, text, mesh) -> list:

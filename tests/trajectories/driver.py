@@ -73,8 +73,7 @@ def check(trajectory):
 def our_losses(objective, params, optimizer, schedule, batches):
   optimizer, schedule = dict(optimizer), dict(schedule)
   rate = call_part(schedules, schedule.pop('name'), STEPS, **schedule)
-  make = optimizers.BY_NAME[optimizer.pop('name')]
-  tx = make(rate, trees.paths_of(params), **optimizer)
+  tx = call_part(optimizers, optimizer.pop('name'), rate, trees.paths_of(params), **optimizer)
   state = small.state(objective, tx, params, len(batches[0]['input_ids']))
   step = jax.jit(steps.make_train_step(objective, tx, rate, seed=0))
   losses = []
