@@ -155,8 +155,14 @@ def test_given_samples_are_taken():
 def updated(accumulation, mesh):
   """(parameters, metrics) after a step."""
   objective, params = pair(temperature=3.0, num_layers=1)
-  fields = found.fields('optimizer', 'adamw_uncorrected', weight_decay=0.01, no_decay=())
-  tx = optimizers.adamw_uncorrected(lambda s: 1e-3, trees.paths_of(params), **fields)
+  tx = found.call_part(
+    optimizers,
+    'adamw_uncorrected',
+    lambda s: 1e-3,
+    trees.paths_of(params),
+    weight_decay=0.01,
+    no_decay=(),
+  )
   devices = sharding.mesh(mesh, jax.devices()[: math.prod(mesh)]) if mesh else None
   state = small.state(objective, tx, params, 16)
   batch = small.batch(rows=16)
@@ -290,8 +296,14 @@ def test_sharing_all_makes_one_encoder_of_two():
 def test_a_frozen_generator_has_no_gradient_and_no_update_not_even_decay():
   objective = small.objective('replaced_token_frozen', **PLAIN)
   params = small.parameters(objective, seed=1, scale=0.05)
-  fields = found.fields('optimizer', 'adamw_uncorrected', weight_decay=0.5, no_decay=())
-  tx = optimizers.adamw_uncorrected(lambda s: 1e-2, trees.paths_of(params), **fields)
+  tx = found.call_part(
+    optimizers,
+    'adamw_uncorrected',
+    lambda s: 1e-2,
+    trees.paths_of(params),
+    weight_decay=0.5,
+    no_decay=(),
+  )
   state = small.state(objective, tx, params, 4)
   moments = jax.tree.map(lambda x: np.ones(x.shape, x.dtype), state.opt_state)
   state = state.replace(opt_state=moments)  # as the phase before left them

@@ -14,6 +14,7 @@ import small_networks as small
 import bertzoo_jax
 from bertzoo_jax import export
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax import pretrained
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import config as configuration
@@ -176,9 +177,8 @@ def fine_tuned(places, folder, family='bert'):
   shutil.copytree(run, folder)
   shutil.rmtree(folder / 'checkpoints')
   config = json.loads((run / 'config.json').read_text())
-  config['objective'] = dict(
-    name='classification', labels=['a', 'b', 'c'], head='tanh', dropout=0.1, input_dropout=0.0
-  )
+  section = parts.classification(head='tanh', dropout=0.1, input_dropout=0.0)
+  config['objective'] = {**section, 'labels': ['a', 'b', 'c']}
   config['phases'] = [[9, {}]]
   for key in ('format', 'masking', 'corpus'):
     del config[key]
