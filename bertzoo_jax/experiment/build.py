@@ -197,7 +197,9 @@ def _network(run, phase, vocab_size, mesh):
     run.config.optimizer, optimizers.BY_NAME, 'optimizer', schedule, trees.paths_of(shapes)
   )
   whole = network.clone(parent=None, unroll=1, remat='none')
-  plain = named.build(config.objective, OBJECTIVES, 'objective', encoder=whole)
+  plain = named.build(
+    config.objective, OBJECTIVES, 'objective', encoder=whole, ops=operations.PLAIN
+  )
   return Network(network, objective, shapes, schedule, tx, objective_at, plain)
 
 

@@ -308,9 +308,8 @@ def _outputs(config: dict[str, Any], task: heads.Task) -> str:
   """The meaning of the outputs of a task's head."""
   said = [task.card] if task.card else []
   if task.labels and task.problem != 'regression':
-    said.append(
-      f'Labels: {", ".join(f"{i} {_code(label)}" for i, label in enumerate(task.labels))}.'
-    )
+    labels = _plain(tuple(task.labels))
+    said.append(f'Labels: {", ".join(f"{i} {_code(label)}" for i, label in enumerate(labels))}.')
   if 'metrics' in config:
     said.append(f'Metrics: {", ".join(config["metrics"])}; the first is the dev score.')
   return f'{" ".join(said)}\n\n' if said else ''

@@ -135,7 +135,7 @@ def test_a_data_set_of_the_hub_is_read_at_the_commit_that_the_manifest_records(r
     ('hf:json', 'json is no folder here; of the hub write OWNER/NAME'),
     ('hf:owner/name:tran', "no split 'tran'.*Did you mean 'train'"),
     ('hf:owner/name:test', "no split 'test'.*'?train"),
-    ('hf:owner/name', 'pip install "bertzoo_jax.datasets."'),
+    ('hf:owner/name', "pip install 'bertzoo-jax.datasets.'"),
     ('hf:./no/such', '^hf:./no/such: there is no folder ./no/such: correct the path.$'),
     ('hf:/no/such:train', 'there is no folder /no/such'),
     ('hf:../no', 'there is no folder ../no'),

@@ -20,7 +20,7 @@ from bertzoo_jax.hf import weights
 from bertzoo_jax.objectives import heads as head_table
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.parts import fields
-from bertzoo_jax.parts import task_objectives
+from bertzoo_jax.parts import ranges
 from bertzoo_jax.tasks import kinds
 from tests.hf import directories
 
@@ -420,7 +420,7 @@ def test_every_family_names_the_class_that_scores_rows_and_the_kind_of_its_head(
 
 def test_every_objective_takes_the_head_of_every_class():
   for name, kind in kinds.BY_NAME.items():
-    own = fields.parameters(getattr(task_objectives, name))
+    own = fields.parameters(ranges.TASK_SECTIONS['objective'][name])
     if 'head' in own and own['head'].default == 'auto':
       holds = fields.of(own['head'].annotation).holds
       for a in architectures.ARCHITECTURES.values():

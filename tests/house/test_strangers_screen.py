@@ -19,8 +19,10 @@ from bertzoo_jax.common import progress
 from bertzoo_jax.common import screen
 from bertzoo_jax.common import tables
 from bertzoo_jax.hf import card
+from bertzoo_jax.hf import heads
 from bertzoo_jax.reproduce import page
 from bertzoo_jax.tasks import judged
+from bertzoo_jax.tasks import kinds as kinds_lib
 from tests import commands
 from tests.hf import test_card as cards
 from tests.house.test_strangers import edit
@@ -161,7 +163,8 @@ def _told(text):
   a = cards.architectures.choose('BertForMaskedLM')
   whole = cards.read(*read, corpus=corpus, init=text, masking=masking, objective=objective)
   config = {'objective': objective | {'name': 'classification'}, 'metrics': (text,)}
-  return whole + card._outputs(card._plain(config)), a
+  task = heads.task_of(config['objective'], kinds_lib.BY_NAME['classification'])
+  return whole + card._outputs(card._plain(config), task), a
 
 
 @pytest.mark.parametrize('text', MARKS)

@@ -34,7 +34,7 @@ RUNS = {  # kind of class, length, objective, source, features
   'lax': (ROWS, 24, {**CLASSES, 'name': 'multilabel', 'threshold': 0.1}, *TEXT),
   'score': (ROWS, 24, dict(name='regression', head='tanh', **rows.RATES), *TEXT),
   'tags': (
-    *('ForTokenClassification', 24, dict(name='tagging', labels=TAGS, dropout=0.1)),
+    *('ForTokenClassification', 24, dict(name='tagging', labels=TAGS, dropout=0.1, head='linear')),
     *(parts.conll(**TABLE), parts.words()),
   ),
   'choice': (
@@ -42,7 +42,7 @@ RUNS = {  # kind of class, length, objective, source, features
     *(parts.choices(**TABLE), parts.choice_rows()),
   ),
   'answers': (
-    *('ForQuestionAnswering', 32, dict(name='span'), parts.question_table(**TABLE)),
+    *('ForQuestionAnswering', 32, dict(name='span', head='linear'), parts.question_table(**TABLE)),
     parts.question_windows(doc_stride=7),
   ),
 }

@@ -205,7 +205,7 @@ def test_a_package_s_splitter_says_its_version_and_keeps_text_without_blanks(mon
   assert sentences.splitter('sentencex:zh-Hans').joiner == ''
   assert (english.joiner, chinese.joiner) == (' ', '') and chinese.split('一。二') == ['一。', '二']
   monkeypatch.setitem(sys.modules, 'sentencex', None)
-  with pytest.raises(errors.UserError, match='pip install "bertzoo_jax.sentencex."'):
+  with pytest.raises(errors.UserError, match="pip install 'bertzoo-jax.sentencex.'"):
     sentences.splitter('sentencex:en')
 
 

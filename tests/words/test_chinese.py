@@ -151,5 +151,5 @@ def test_without_jieba_the_remedy_is_said(monkeypatch):
   from bertzoo_jax.common import errors
 
   monkeypatch.setitem(sys.modules, 'jieba', None)
-  with pytest.raises(errors.UserError, match=r'pip install "bertzoo_jax\[zh\]"'):
+  with pytest.raises(errors.UserError, match=r"pip install 'bertzoo-jax\[zh\]'"):
     chinese.Segmenter(False)
