@@ -147,7 +147,8 @@ def test_a_folder_whose_name_only_looks_like_a_step_is_left_alone(saved, name):
 
 def test_every_checkpoint_has_a_copy_of_config_and_text_which_is_read_only_if_it_is_sound(tmp_path):
   state = phase_runs.fresh(toys.phase_run())
-  checkpoints = checkpoint.Checkpoints(tmp_path, keep=2, keep_every=0, run={'config': {'seed': 7}})
+  checkpoints = checkpoint.Checkpoints(tmp_path, keep=2, keep_every=0)
+  checkpoints.run = {'config': {'seed': 7}}
   for step in (1, 2):
     checkpoints.save(at(state, step))
   checkpoints.close()
