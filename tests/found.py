@@ -76,5 +76,8 @@ def call_part(axis, name, *args, **more):
   """
   part = axis.BY_NAME[name]
   declared = definitions.declaration(part)
-  own = more.keys() & (definitions.parameters(declared) if declared else {}).keys()
+  known = definitions.parameters(declared) if declared else {}
+  if 'head' in known and known['head'].default == 'auto':  # which only a plan knows
+    more = {'head': 'linear', **more}
+  own = more.keys() & known.keys()
   return named.call(part, {key: more.pop(key) for key in own}, *args, **more)
