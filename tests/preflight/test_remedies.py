@@ -76,12 +76,15 @@ def test_auto_is_said_and_takes_the_first_remat_that_fits(monkeypatch, tmp_path)
   auto = dict(run__remat='auto', encoder__num_layers=2, phases=((20_000, {}),))
   found = asked.preflight(asked.config(batch_size=4096, **auto), topology='v5e:2x2')
   assert found.ready and found.config.run.remat == 'feed_forward'
-  assert 'run.kernels fused · run.unroll 0 · run.remat feed_forward\n' in asked.printed(found)
+  chosen = 'run.kernels fused · run.unroll 0 · run.remat feed_forward · run.dtype bfloat16\n'
+  assert chosen in asked.printed(found)
   found = asked.preflight(asked.config(batch_size=1 << 17, **auto), topology='v5e:2x2')
   assert asked.codes(found) == ['P09'] and found.config.run.remat == 'full'
   assert '--config.run.accumulation=8' in asked.changes(found)
   found = asked.preflight(asked.config(**auto), topology='v5e:2x2')
-  assert report.as_dict(found)['machinery'] == dict(kernels='fused', unroll=0, remat='none')
+  assert report.as_dict(found)['machinery'] == dict(
+    kernels='fused', unroll=0, remat='none', dtype='bfloat16'
+  )
   workdirs.describe(tmp_path, asked.config(**auto, run__unroll=2), {'hash': ''}, lambda _: None)
   start = dict(start_step=0, devices='4 × TPU v5 lite', init=None)
   workdirs.add_attempt(tmp_path, corpus_hash='', **start)

@@ -178,7 +178,7 @@ def fine_tuned(places, folder, family='bert'):
   shutil.rmtree(folder / 'checkpoints')
   config = json.loads((run / 'config.json').read_text())
   section = parts.classification(head='tanh', dropout=0.1, input_dropout=0.0)
-  config['objective'] = {**section, 'labels': ['a', 'b', 'c']}
+  config['objective'] = {**section.to_dict(), 'labels': ['a', 'b', 'c']}
   config['phases'] = [[9, {}]]
   for key in ('format', 'masking', 'corpus'):
     del config[key]
