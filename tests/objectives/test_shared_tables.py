@@ -190,19 +190,15 @@ def test_each_way_of_sharing_names_the_tables_that_are_one_or_a_sum(shared):
 )
 def test_a_phase_may_not_read_a_summand_as_a_whole_table(first, second, refused):
   pair = dict(width=1.0, depth=1.0, num_layers=1)
-  found = iter(
-    small.objective(name, num_layers=1)
-    if name == 'generator_mlm'
-    else small.objective('replaced_token', shared=name, **pair)
-    for name in (first, second)
-  )
-
-  def network(*_):
-    objective = next(found)
+  built = {}
+  for index, name in enumerate((first, second)):
+    if name == 'generator_mlm':
+      objective = small.objective(name, num_layers=1)
+    else:
+      objective = small.objective('replaced_token', shared=name, **pair)
     shapes = jax.eval_shape(objective.init, jax.random.key(0))
-    return build.Network(None, objective, shapes, None, None)
-
-  run = types.SimpleNamespace(network=network)
+    built[index, None, None] = build.Network(None, objective, shapes, None, None)
+  run = types.SimpleNamespace(built=built)
   phases = [types.SimpleNamespace(index=index) for index in (0, 1)]
   expected = pytest.raises(errors.UserError, match='Only one of phase 1 and the phase before it')
   with expected if refused else contextlib.nullcontext():
