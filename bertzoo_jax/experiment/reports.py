@@ -1,7 +1,6 @@
 """The overview of a run before its first step, and its floating-point operations."""
 
 import jax
-from jax._src import hardware_utils
 
 from bertzoo_jax import hf
 from bertzoo_jax.common import errors
@@ -65,6 +64,10 @@ def export_notes(built) -> list[str]:
 def idle_chips() -> list[str]:
   """A note where this machine has a GPU or a TPU, and JAX lacks the packages to compute on it."""
   if jax.default_backend() != 'cpu' or jax.config.jax_platforms:
+    return []
+  try:  # not jax's public interface
+    from jax._src import hardware_utils
+  except ImportError:
     return []
   chips, _ = hardware_utils.num_available_tpu_chips_and_device_id()
   there = {'gpu': hardware_utils.has_visible_nvidia_gpu(), 'tpu': chips > 0}

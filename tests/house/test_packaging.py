@@ -11,6 +11,7 @@ import types
 
 import pytest
 import setuptools
+from jax._src import hardware_utils
 
 import bertzoo_jax
 from bertzoo_jax import convert
@@ -49,9 +50,9 @@ def _tracked(workdir, **which):
 def _idle(chip):
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(reports, 'jax', types.SimpleNamespace(**IDLE))
-    patch.setattr(reports.hardware_utils, 'has_visible_nvidia_gpu', lambda: chip == 'gpu')
+    patch.setattr(hardware_utils, 'has_visible_nvidia_gpu', lambda: chip == 'gpu')
     seen = lambda: (4 * (chip == 'tpu'), '0x0063')
-    patch.setattr(reports.hardware_utils, 'num_available_tpu_chips_and_device_id', seen)
+    patch.setattr(hardware_utils, 'num_available_tpu_chips_and_device_id', seen)
     print(*reports.idle_chips())
 
 
