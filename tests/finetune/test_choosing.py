@@ -8,7 +8,6 @@ import pytest
 
 import bertzoo_jax
 from bertzoo_jax import pretrained
-from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.finetune import work
 from bertzoo_jax.hf import weights
@@ -134,20 +133,6 @@ def test_the_baseline_of_several_labels_stays_at_another_threshold(tmp_path):
 
 def share_of_x(labels, logits):
   return np.mean(logits.argmax(axis=-1) == 0)
-
-
-def test_a_config_of_before_has_what_computes_the_same():
-  for argument in ('classify', 'multilabel'):
-    config = tuned.config(argument)
-    plain = json.loads(configuration.to_json(config))
-    for field in ('positive', 'choose', 'choose_every', 'patience', 'max_train', 'max_dev'):
-      del plain[field]
-    for field in {'class_weights', 'label_smoothing', 'threshold'} & plain['objective'].keys():
-      del plain['objective'][field]
-    del plain['source']['stratified']
-    again = configuration.from_json(json.dumps(plain))
-    wanted, found = configuration.science(config), configuration.science(again)
-    assert {key: found[key] for key in wanted} == wanted
 
 
 def test_weights_of_classes_are_balanced_by_train_and_checked(world, tmp_path, capsys):
