@@ -203,19 +203,11 @@ def test_each_corpus_of_a_run_is_scored_and_known_to_it(world, whole):
   assert {s.rows for s in found.scores} >= {'mlm'}
 
 
-def test_prepare_counts_the_words_of_each_split_and_old_corpora_have_none(world, tmp_path):
+def test_prepare_counts_the_words_of_each_split(world):
   manifest = storage.read_json(world / 'large/manifest.json')
   assert sum(manifest['words'].values()) == len((world / 'large.txt').read_text().split()) == 1200
   assert manifest['words']['held_out'] > 0
   assert f'{manifest["words"]["train"]:,} words' in report.describe(manifest, '')
-  shutil.copytree(world / 'large', tmp_path / 'old')
-  del manifest['words']
-  storage.write_json(tmp_path / 'old/manifest.json', manifest)
-  assert 'unknown words' in report.describe(manifest, '')
-  opened = mixture.open(str(tmp_path / 'old'), config(world))
-  read = pipeline.of_phase(opened, configuration.phases(config(world))[0]).read
-  assert read(1)[0].words is None
-  assert opened.hash == mixture.open(paths(world)[0], config(world)).hash
 
 
 def test_show_and_preflight_tell_a_mixture(world):
