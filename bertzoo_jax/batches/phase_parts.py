@@ -14,7 +14,7 @@ from bertzoo_jax.parts import named
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-  """Which rows: those of one phase of a run.
+  """The rows that one phase of a run asks for.
 
   Attributes:
     format, masking: config sections (`name` and the part's fields).

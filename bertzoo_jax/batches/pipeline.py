@@ -99,11 +99,11 @@ def _key(asked, corpus):
   return hashing.fold(key, sorted(corpus.splits).index(asked.split))
 
 
-def _notes(asked, members, told, source) -> list[str]:
-  """Sentences on a pipeline. told: those on each of the corpora."""
+def _notes(asked, members, by_member, source) -> list[str]:
+  """Sentences on a pipeline. by_member: for each of the members, the sentences on its text."""
   split, mixture, batch_size = asked.split, asked.mixture, asked.batch_size
   of = [f' of {member.name}' if member.name else '' for member in members]
-  notes = [f'Split {split!r}{name}: {s}' for name, said in zip(of, told) for s in said]
+  notes = [f'Split {split!r}{name}: {s}' for name, notes in zip(of, by_member) for s in notes]
   if split == 'train' and len(members) == 1 < len(mixture) and mixture[0] != 'size':
     notes.append(f'config.mixture has {len(mixture)} weights, and there is one corpus: it is all.')
   if len(members) > 1 and source.rounding > 0.05:
@@ -234,8 +234,8 @@ class Pipeline:
       sources.append(mixtures.Source(member, order, asked.length, self._masking.reads_units))
     mixed = len(sources) > 1
     source = mixtures.Mixture(sources, asked.mixture, asked.before) if mixed else sources[0]
-    told = [(*form.warnings, *words) for form, words in zip(self._forms, self._of_words)]
-    notes = _notes(asked, self._corpus.members, told, source)
+    by_member = [(*form.warnings, *words) for form, words in zip(self._forms, self._of_words)]
+    notes = _notes(asked, self._corpus.members, by_member, source)
     for sentence in notes:
       warnings.warn(sentence, stacklevel=4)
     return source, tuple(notes)

@@ -10,7 +10,7 @@ import numpy as np
 _LEAST = 20  # characters of a line that counts as repeated when it stands in its chunk again
 _SHOWN = 60  # characters of a line that is quoted
 _REPEATED = 0.05  # share of the characters in repeated lines above which a note says so
-_SCRIPT = 0.002, 0.2  # shares of the letters between which a script is told
+_SCRIPT = 0.002, 0.2  # a script with a share of the letters between these gets a note
 _ONE_LINE = 0.9  # share of documents of one line
 _ONCE = 0.05  # share of the pieces that stand in the text at most once
 _SPELT = ('[MASK]', '[CLS]', '[SEP]', '[PAD]', '[UNK]', '<s>', '</s>', '<pad>', '<unk>', '<mask>')

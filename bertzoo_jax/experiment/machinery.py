@@ -113,6 +113,6 @@ def fits(phase_run) -> bool:
   return True
 
 
-def said(config) -> str:
-  """A line on the fields."""
+def chosen_values(config) -> str:
+  """A line with each of FIELDS and its value."""
   return ' · '.join(f'{field} {config.run[field]}' for field in FIELDS)

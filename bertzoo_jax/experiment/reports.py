@@ -24,7 +24,7 @@ def overview(built, start, state) -> list[str]:
     + ' × '.join(f'{axis} {size}' for axis, size in mesh.shape.items()),
     f'network   {config.encoder.name}, {cost.parameters(shapes):,} parameters · '
     f'{config.objective.name}',
-    f'machinery {machinery.said(config)}',
+    f'machinery {machinery.chosen_values(config)}',
     *idle_chips(),
     f'text      {data.corpus["hash"][:12]} · vocabulary {data.vocab_size:,}',
   ]

@@ -129,27 +129,27 @@ def _write(name, config, task, chosen, results, begun, workdir):
     level = work.majority(task, config.metrics[0])
     _say(curve.draw(points, 0.0 if math.isnan(level) else level, 'majority'))
     storage.write_json(folder / 'steps.json', [list(p) for p in points])
-  said = work.predictions(chosen.folder)
-  for split in said:
+  outputs = work.predictions(chosen.folder)
+  for split in outputs:
     if split.startswith('dev'):
-      rows = judged.rows(task, task.splits[split], said[split])
+      rows = judged.rows(task, task.splits[split], outputs[split])
       storage.write_text(folder / f'{split}.tsv', submission.tab_separated(rows))
       if task.kind.labelled:
         storage.write_text(folder / f'{split}.md', judged.page(split, task, rows))
       _say(f'predictions of {split} beside the right answers: {folder / split}.tsv')
     if split.startswith('test'):
-      submission.predictions(folder / f'{split}.jsonl', task, task.splits[split], said[split])
+      submission.predictions(folder / f'{split}.jsonl', task, task.splits[split], outputs[split])
     if split in config.submission:
       file = storage.path(workdir) / 'submission' / config.submission[split]
-      submission.benchmark(file, task, task.splits[split], said[split])
+      submission.benchmark(file, task, task.splits[split], outputs[split])
 
 
 def _predict(file, split, task, chosen, workdir):
   """Writes the best run's predictions of a file without labels. split: its rows."""
   params, _, _ = checkpoint.load_params(str(chosen.folder))
-  said = rows.outputs(chosen.resolved, params, split, task)
+  outputs = rows.outputs(chosen.resolved, params, split, task)
   out = storage.path(workdir) / chosen.name / f'{storage.path(file).name}.predictions.jsonl'
-  submission.predictions(out, task, split, said)
+  submission.predictions(out, task, split, outputs)
   _say(f'{len(split.source):,} predictions are in {out}')
 
 

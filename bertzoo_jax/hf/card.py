@@ -306,13 +306,15 @@ def _measured(run) -> str:
 
 def _outputs(config: dict[str, Any], task: heads.Task) -> str:
   """The meaning of the outputs of a task's head."""
-  said = [task.card] if task.card else []
+  sentences = [task.card] if task.card else []
   if task.labels and task.problem != 'regression':
     labels = _plain(tuple(task.labels))
-    said.append(f'Labels: {", ".join(f"{i} {_code(label)}" for i, label in enumerate(labels))}.')
+    names = ', '.join(f'{i} {_code(label)}' for i, label in enumerate(labels))
+    sentences.append(f'Labels: {names}.')
   if 'metrics' in config:
-    said.append(f'Metrics: {", ".join(config["metrics"])}; the first is the dev score.')
-  return f'{" ".join(said)}\n\n' if said else ''
+    metrics = ', '.join(config['metrics'])
+    sentences.append(f'Metrics: {metrics}; the first is the dev score.')
+  return f'{" ".join(sentences)}\n\n' if sentences else ''
 
 
 def _has_pair_head(a: Architecture) -> bool:

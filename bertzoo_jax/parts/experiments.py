@@ -200,7 +200,7 @@ class FineTuning:
     'the rate of a layer is that of the layer above it × layer_decay; 1 for none.',
   ] = 1.0
   layer_decay_form: fields.one_of(
-    'released', corrected="ELECTRA's release skips a power between the head and the last layer"
+    'released', corrected='the release skips a power between the head and the last layer'
   ) = 'released'
   seeds: Annotated[tuple, 'one run each; () for `seed` alone.'] = ()
   grid: Annotated[

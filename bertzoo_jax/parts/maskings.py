@@ -77,7 +77,7 @@ class Ngram:
   weights: Annotated[
     fields.each(fields.AT_LEAST_0), 'of runs of 1, 2, …, N words; 6, 3, 2 is 1/n.'
   ] = (6, 3, 2)
-  order: fields.one_of(shuffled='ALBERT', left_to_right='MacBERT') = 'shuffled'
+  order: fields.one_of(shuffled='Lan et al. 2019', left_to_right='Cui et al. 2020') = 'shuffled'
   corruption: CORRUPTION = (0.8, 0.1, 0.1)
   corrupted: fields.one_of('pieces', units='words') = 'pieces'
   substitute: SUBSTITUTE = 'mask'

@@ -178,7 +178,7 @@ class _Search:
     heapq.heapify(self._heap)
 
   def take(self) -> tuple[tuple[str, ...] | None, int]:
-    """(the span that saves most, how often it occurs); (None, 0) when there is none left. The words
+    """(the span that saves most, how often it occurs); (None, 0) at the end. The words
     with it are cut anew. Of equals the first in alphabetical order is taken.
     """
     while self._heap:

@@ -86,7 +86,7 @@ def _encode(examples, split, names, source):
     return np.array([classes[label] for (label,) in examples.labels], np.int32), []
   label = examples.labels[unknown][0]
   if split.startswith('test'):
-    note = f'{split}: its labels are not used, {label!r} is none of train.'
+    note = f'{split}: its labels are not used, {label!r} is no label of train.'
     return None, [note] if label else []
   raise errors.UserError(
     f'{examples.places[unknown]} has the label {label!r}, and the labels are '
