@@ -86,7 +86,8 @@ def grown(loaded, texts: Iterable[str], add: str, wished: int | str, say: Callab
   if str(add).isdecimal():
     larger, growth = grow(loaded, text, int(add))
   else:
-    larger, growth = grow(loaded, text, words=read(loaded, _words_of(add)))
+    inside = [f' {word}' for word in _words_of(add)]  # as behind another word
+    larger, growth = grow(loaded, text, words=read(loaded, inside))
   for line in growth.describe(text):
     say(line)
   _check_size(wished, larger.vocab_size, add)
