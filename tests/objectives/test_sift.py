@@ -300,8 +300,10 @@ def test_a_step_is_said_to_cost_what_the_compiler_counts():
     made = of(section='transformer', dropout=0.0, **own)[0]
     said.append(cost.of_step(made, state.params, batch()))
     counted.append(hlo.read(jax.jit(run).lower(state, batch()).compile().as_text()).flops)
-  assert abs(said[0] / said[1] / (8 / 3) - 1) < 0.02
-  assert abs((counted[0] / counted[1]) / (said[0] / said[1]) - 1) < 0.1, counted
+  # Without: 1 forward, 2 backward. With: 8 of these where a weight is a factor, as the perturbation
+  # needs no gradient by weights, and 9 in attention's products of activations.
+  assert 8 / 3 < said[0] / said[1] < 9 / 3
+  np.testing.assert_allclose(said, counted, rtol=0.02)
 
 
 def of_classes(encoder, *ops):
