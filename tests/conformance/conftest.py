@@ -69,7 +69,7 @@ def _shared(names):
 
 
 def _parts(axis):
-  """{name: section with its usual values} of each part of an axis, and a masking from outside."""
+  """{name: section with its usual values} of each part of an axis, and of one from outside."""
   needed = dict(learning_rate=1e-3, warmup=2) if axis == 'schedule' else {}
   short = {  # for rows of few tokens and runs of few steps
     'permutation': dict(num_predictions=4, block=8),
@@ -78,8 +78,13 @@ def _parts(axis):
     'muon': dict(matrices=(('layers/.*kernel$', (-2,), (-1,)),)),
   }
   found = {n: getattr(parts, n)(**needed, **short.get(n, {})) for n in parts.SECTIONS[axis]}
-  outside = {'lettered': parts.part('tests.outside.lettered:lettered')}
-  return {**found, **outside} if axis == 'masking' else found
+  outside = {
+    'masking': 'lettered:lettered',
+    'format': 'own_parts:document_starts',
+    'optimizer': 'own_parts:lion',
+    'schedule': 'own_parts:restarts',
+  }
+  return {**found, 'outside': parts.part(f'tests.outside.{outside[axis]}')}
 
 
 def _of_file(address):
