@@ -18,11 +18,11 @@ import tokenizers as hf
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import folders
+from bertzoo_jax.common import hub
 from bertzoo_jax.common import storage
 from bertzoo_jax.parts import named
 from bertzoo_jax.tokenizers import byte_bpe
 from bertzoo_jax.tokenizers import engines
-from bertzoo_jax.tokenizers import hub
 from bertzoo_jax.tokenizers import kinds
 from bertzoo_jax.tokenizers import published
 from bertzoo_jax.tokenizers import sentence_pieces
@@ -194,7 +194,7 @@ def load(path, section: dict | None = None) -> Tokenizer:
       as a file, a folder, or several of these joined by commas: vocab.txt; vocab.json or
       encoder.json with merges.txt or vocab.bpe, and for RoBERTa in fairseq's form dict.txt; or
       tokenizer.json; or a SentencePiece model (*.model). hf:DIR or hf:OWNER/NAME is a folder of
-      Hugging Face's, whose tokenizer.json then has to split plain text alike (hub.py).
+      Hugging Face's, whose tokenizer.json then has to split plain text alike.
     section: config.tokenizer; None takes the one that `save` stored.
 
   Raises:
@@ -211,9 +211,9 @@ def load(path, section: dict | None = None) -> Tokenizer:
     )
   tokenizer = _published(path, files, section, check=True)
   _check_size(tokenizer, f'The vocabulary {path} has {tokenizer.vocab_size} pieces')
-  folder = next((f.parent for name, f in files.items() if name in hub.SAYING), None)
+  folder = next((f.parent for name, f in files.items() if name in published.SAYING), None)
   if 'hf:' in str(path) and folder is not None and (theirs := _of_directory(folder)):
-    hub.check(path, theirs, tokenizer)
+    published.check(path, theirs, tokenizer)
   return tokenizer
 
 
@@ -325,7 +325,7 @@ def _files(path) -> dict:
   """{file name: path} of files and folders joined by commas."""
   files = {}
   for name in storage.addresses(str(path)):
-    p = hub.folder(name[3:]) if name.startswith('hf:') else storage.path(name)
+    p = hub.folder(name[3:], hub.TOKENIZER) if name.startswith('hf:') else storage.path(name)
     if not (p / 'bertzoo.json').exists() and (p / 'tokenizer' / 'bertzoo.json').exists():
       p = p / 'tokenizer'  # of a corpus or a run
     if p.is_dir():
