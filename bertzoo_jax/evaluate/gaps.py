@@ -19,7 +19,6 @@ from bertzoo_jax.evaluate import scores
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
 from bertzoo_jax.pretrained import initial_weights
-from bertzoo_jax.runs import curve
 from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import workdir as workdirs
 from bertzoo_jax.training import data as training_data
@@ -206,7 +205,7 @@ def screen(found: Found) -> str:
     f'Held-out loss per masked token, nats: {found.loss.value:.2f} at step {found.step:,}, '
     f'{_below(found)}',
     '',
-    curve.draw(found.curve, found.entropy, 'unigram entropy'),
+    metrics.curve_in_text(found.curve, found.entropy, 'unigram entropy'),
     '',
     f'{len(found.gaps)} gaps in held-out text, drawn at random (✓: as in the text)',
     '',

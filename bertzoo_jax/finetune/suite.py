@@ -15,9 +15,9 @@ from bertzoo_jax.finetune import work
 from bertzoo_jax.objectives import objective
 from bertzoo_jax.pretrained import loading
 from bertzoo_jax.runs import checkpoint
-from bertzoo_jax.runs import curve
 from bertzoo_jax.runs import distributed
 from bertzoo_jax.runs import lock
+from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import preemption
 from bertzoo_jax.runs import workdir as workdirs
 from bertzoo_jax.tasks import judged
@@ -127,7 +127,7 @@ def _write(name, config, task, chosen, results, begun, workdir):
       if (scores := [r['score'] for r in results if r['init'] == one.address and not r['diverged']])
     ]
     level = work.majority(task, config.metrics[0])
-    _say(curve.draw(points, 0.0 if math.isnan(level) else level, 'majority'))
+    _say(metrics.curve_in_text(points, 0.0 if math.isnan(level) else level, 'majority'))
     storage.write_json(folder / 'steps.json', [list(p) for p in points])
   outputs = work.predictions(chosen.folder)
   for split in outputs:

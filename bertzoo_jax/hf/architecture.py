@@ -348,17 +348,10 @@ def check(a: Architecture, paths, known: Mapping[str, Architecture] | None = Non
 def config(
   a: Architecture, encoder, special: Mapping[str, int], vocab_size: int, known=None
 ) -> dict[str, Any]:
-  """The content of config.json.
+  """The content of config.json. Raises UserError if the class computes something else.
 
-  Args:
-    a: the architecture.
-    encoder: linen module.
-    special: ids by name: pad, unk, cls, sep, mask.
-    vocab_size: rows of the word table.
-    known: other architectures by name, to name those that fit.
-
-  Raises:
-    UserError: the architecture computes something else than the encoder does.
+  special: ids by name: pad, unk, cls, sep, mask. vocab_size: rows of the word table. known: other
+  architectures by name, to name those that fit.
   """
   errors.choose(encoder.activation, a.activations, 'activation that Hugging Face has')
   if not applies(a, encoder.activation):

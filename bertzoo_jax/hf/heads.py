@@ -169,11 +169,6 @@ CONDITIONAL_ROWS = (
 )
 
 
-def of(a: Architecture) -> str:
-  """The name of a class's head of fine-tuning; '' if it has none."""
-  return next((head for head in KINDS if head in a.head_names), '')
-
-
 def in_paths(paths: Iterable[str]) -> str:
   """The name of the head of fine-tuning among the paths of parameters; '' for none."""
   names = {path.split('/')[0] for path in paths}
@@ -185,11 +180,6 @@ def form_of(paths: Iterable[str], head: str = ROW) -> str:
   own = {path.rpartition('/')[0] for path in paths if path.startswith(f'{head}/')}
   forms = (form for form, dense in DENSE.items() if f'{head}/{dense}' in own)
   return next(forms, 'linear') if own else ''
-
-
-def form(a: Architecture, head: str = ROW) -> str:
-  """The form of a class's head of this name; '' if it has none."""
-  return form_of(a.places, head)
 
 
 def config(a: Architecture, params: Mapping[str, Any], task: Task) -> dict[str, Any]:

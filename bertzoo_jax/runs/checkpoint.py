@@ -27,7 +27,6 @@ import sys
 import threading
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging as absl_logging
@@ -71,8 +70,12 @@ class Checkpoints:
       if self._writes and self._folder.exists():
         step_folders.clean(self._folder)
     _quiet()
-    self._checkpointer = _checkpointer(
-      ocp.options.AsyncOptions(post_finalization_callback=self._seal)
+    tree = ocp.PyTreeCheckpointHandler
+    self._checkpointer = ocp.AsyncCheckpointer(
+      ocp.CompositeCheckpointHandler(
+        params=tree(), rest=tree(), average=tree(), meta=ocp.JsonCheckpointHandler()
+      ),
+      async_options=ocp.options.AsyncOptions(post_finalization_callback=self._seal),
     )
 
   def save(self, state, held_out_loss=None, phase_first_step: int = 0, score: tuple = ()) -> int:
@@ -166,13 +169,7 @@ class Checkpoints:
   def _restore(self, folder, target, remedy):
     # Orbax would read it once, and nothing tells it of a bit that flips on the way
     saved = storage.read_json(folder / 'meta' / 'metadata')['shapes']
-    wanted, added = _parts(target), {}
-    # Checkpoints written before there were spikes lack them, and begin to count at 0.
-    if not any(path.startswith('rest/spikes/') for path in saved):
-      lacking = wanted['rest'].pop('spikes')
-      zeros = lambda: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), lacking)
-      where = jax.tree.map(lambda x: x.sharding, lacking)
-      added['spikes'] = jax.jit(zeros, out_shardings=where)()
+    wanted = _parts(target)
     _check_shapes(saved, _shapes(wanted), folder, remedy)
     args = {
       name: ocp.args.PyTreeRestore(
@@ -181,7 +178,7 @@ class Checkpoints:
       for name, tree in wanted.items()
     }
     got = self._checkpointer.restore(folder, args=ocp.args.Composite(**args))
-    return target.replace(**{k: got[k] for k in wanted if k != 'rest'}, **got['rest'], **added)
+    return target.replace(**{k: got[k] for k in wanted if k != 'rest'}, **got['rest'])
 
   def close(self) -> None:
     """Waits for the last save and ends the threads. A save that failed is told, not raised."""
@@ -229,66 +226,60 @@ def load_params(address: str) -> tuple[dict, int, str]:
   such workdir or step, or a damaged one, TryAgain if the storage does not answer.
   """
   with storage.reading(f'The checkpoint {address}'):
-    return _load_params(address)
-
-
-def locate(address: str) -> tuple[str, int, str | None]:
-  """(workdir, step, kind of `parse_address`) of a sound checkpoint. Errors: see `load_params`."""
-  with storage.reading(f'The checkpoint {address}'):
-    return _locate(address)
-
-
-def _locate(address):
-  workdir, which, kind = parse_address(address)
-  folders.check_links(workdir)
-  folder, present = storage.absolute(workdir) / step_folders.FOLDER, step_folders.steps(workdir)
-  if not present and (unmarked := step_folders.unmarked(folder)):
-    raise errors.UserError(
-      f'{workdir} has checkpoints without commit markers (steps {", ".join(unmarked)}): run its '
-      'pretrain line once, which checks and marks them, or copy them again with all files.'
-    )
-  if not present and (below := step_folders.below(workdir)):
-    raise errors.UserError(
-      f'{workdir} has no checkpoint, but runs in it have: give one of them, {", ".join(below[:5])}'
-      f'{", …" if len(below) > 5 else ""}.'
-    )
-  if not present:
-    raise errors.UserError(
-      f'{workdir} has no checkpoint: is it the --workdir of a run that has saved once?'
-    )
-  there = f'There is: {", ".join(map(str, present))}.'
-  if which == 'best':
-    step = step_folders.best(workdir)
-    if step is None:
-      raise errors.UserError(f'{workdir} has no best checkpoint, since none was evaluated. {there}')
-  elif which is not None:
-    step = int(which)
-    if step not in present:
-      raise errors.UserError(f'{workdir} has no checkpoint of step {step}. {there}')
-  else:
-    step = next((s for s in reversed(present) if step_folders.sound(folder / str(s))), None)
-    if step is None:
-      raise errors.UserError(
-        f'All checkpoints of {workdir} are damaged (steps {", ".join(map(str, present))}).'
-      )
-  if which is not None and (problem := step_folders.verify(folder / str(step))):
-    raise errors.UserError(f'Checkpoint {step} of {workdir} is damaged: {problem}. {there}')
-  return workdir, step, kind
-
-
-def _load_params(address):
-  workdir, step, kind = _locate(address)
-  folder = storage.absolute(workdir) / step_folders.FOLDER
-  if kind is None:
-    return _read(folder / str(step), 'params'), step, workdir
-  if kind == 'ema':
+    workdir, step, kind = locate(address)
+    folder = storage.absolute(workdir) / step_folders.FOLDER
+    if kind is None:
+      return _read(folder / str(step), 'params'), step, workdir
+    if kind != 'ema':
+      return _mean(folder, averaged(workdir, step, kind)), step, workdir
     if not (folder / str(step) / 'average').exists():
       raise errors.UserError(
         f'{workdir} has no average of the weights: it was trained with config.ema=0. Give '
         f'{workdir}@average:K for the mean of checkpoints.'
       )
     return _read(folder / str(step), 'average'), step, workdir
-  return _mean(folder, averaged(workdir, step, kind)), step, workdir
+
+
+def locate(address: str) -> tuple[str, int, str | None]:
+  """(workdir, step, kind of `parse_address`) of a sound checkpoint. Errors: see `load_params`."""
+  with storage.reading(f'The checkpoint {address}'):
+    workdir, which, kind = parse_address(address)
+    folders.check_links(workdir)
+    folder, present = storage.absolute(workdir) / step_folders.FOLDER, step_folders.steps(workdir)
+    if not present and (unmarked := step_folders.unmarked(folder)):
+      raise errors.UserError(
+        f'{workdir} has checkpoints without commit markers (steps {", ".join(unmarked)}): run its '
+        'pretrain line once, which checks and marks them, or copy them again with all files.'
+      )
+    if not present and (below := step_folders.below(workdir)):
+      some = ', '.join(below[:5]) + ', …' * (len(below) > 5)
+      raise errors.UserError(
+        f'{workdir} has no checkpoint, but runs in it have: give one of them, {some}.'
+      )
+    if not present:
+      raise errors.UserError(
+        f'{workdir} has no checkpoint: is it the --workdir of a run that has saved once?'
+      )
+    there = f'There is: {", ".join(map(str, present))}.'
+    if which == 'best':
+      step = step_folders.best(workdir)
+      if step is None:
+        raise errors.UserError(
+          f'{workdir} has no best checkpoint, since none was evaluated. {there}'
+        )
+    elif which is not None:
+      step = int(which)
+      if step not in present:
+        raise errors.UserError(f'{workdir} has no checkpoint of step {step}. {there}')
+    else:
+      step = next((s for s in reversed(present) if step_folders.sound(folder / str(s))), None)
+      if step is None:
+        raise errors.UserError(
+          f'All checkpoints of {workdir} are damaged (steps {", ".join(map(str, present))}).'
+        )
+    if which is not None and (problem := step_folders.verify(folder / str(step))):
+      raise errors.UserError(f'Checkpoint {step} of {workdir} is damaged: {problem}. {there}')
+    return workdir, step, kind
 
 
 def averaged(workdir, step: int, kind: str) -> list[int]:
@@ -372,16 +363,6 @@ def _parts(state):
       'spikes': state.spikes,
     },
   }
-
-
-def _checkpointer(async_options=None):
-  handler = ocp.CompositeCheckpointHandler(
-    params=ocp.PyTreeCheckpointHandler(),
-    rest=ocp.PyTreeCheckpointHandler(),
-    average=ocp.PyTreeCheckpointHandler(),
-    meta=ocp.JsonCheckpointHandler(),
-  )
-  return ocp.AsyncCheckpointer(handler, async_options=async_options or ocp.options.AsyncOptions())
 
 
 def _read(folder, part):

@@ -117,6 +117,21 @@ def dense(ours: str, theirs: str, kernel=KERNEL, bias=SAME) -> tuple[Row, ...]:
   )
 
 
+def vocabulary_head(transform: str, bias: str, name='mlm_head', norms='LayerNorm'):
+  """Rows of a vocabulary head. name: ours of it; transform, bias, norms: theirs of its parts."""
+  return (
+    *dense(f'{name}/transform', f'{transform}.dense'),
+    *norm(f'{name}/norm', f'{transform}.{norms}'),
+    Row(f'{name}/bias', f'{bias}.bias'),
+  )
+
+
+def tied(head: str, prefix: str) -> dict[str, str]:
+  """The tensors of a vocabulary head that repeat others; see Architecture."""
+  words = f'{prefix}.embeddings.word_embeddings.weight'
+  return {f'{head}.decoder.weight': words, f'{head}.decoder.bias': f'{head}.bias'}
+
+
 def embeddings(prefix: str, segments: int) -> tuple[Row, ...]:
   """The tables and their norm. segments: rows of zeros written where the encoder has no table."""
   at, theirs = 'encoder/embeddings', f'{prefix}.embeddings'

@@ -2,7 +2,6 @@
 
 from bertzoo_jax.hf import heads
 from bertzoo_jax.hf import keys
-from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architectures import bert_like
 
 _KEYS = (
@@ -40,9 +39,7 @@ PRETRAINING = _build(
 )
 MASKED_LM = _build(
   'ElectraForMaskedLM',
-  *bert_like.dense('mlm_head/transform', 'generator_predictions.dense'),
-  *bert_like.norm('mlm_head/norm', 'generator_predictions.LayerNorm'),
-  Row('mlm_head/bias', 'generator_lm_head.bias'),
+  *bert_like.vocabulary_head('generator_predictions', 'generator_lm_head'),
   head_activation='gelu',
   tied={'generator_lm_head.weight': 'electra.embeddings.word_embeddings.weight'},
   heads='This network fills masks. If it was the generator of a discriminator, fine-tune the '
