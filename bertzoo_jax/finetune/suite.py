@@ -98,7 +98,8 @@ def finetune(
         )
       text = table.markdown(found, majority)
       storage.write_text(storage.path(workdir) / 'table.md', text)
-      storage.write_json(storage.path(workdir) / 'table.json', _json(found, majority))
+      rows_of = [{**line._asdict(), 'majority': majority[line.task]} for line in found]
+      storage.write_json(storage.path(workdir) / 'table.json', rows_of)
       lines = [f'best of {name}: {where}' for name, where in best.items()]
       lines += [
         f'next: python -m bertzoo_jax.export --workdir {w} --out DIR' for w in best.values()
@@ -151,10 +152,6 @@ def _predict(file, split, task, chosen, workdir):
   out = storage.path(workdir) / chosen.name / f'{storage.path(file).name}.predictions.jsonl'
   submission.predictions(out, task, split, outputs)
   _say(f'{len(split.source):,} predictions are in {out}')
-
-
-def _json(found, majority):
-  return [{**line._asdict(), 'majority': majority[line.task]} for line in found]
 
 
 def _folders(suite):

@@ -68,7 +68,6 @@ class Pretrained(NamedTuple):
       directory's.
     shape: how texts are framed, and the padding side.
     vocab_size: rows of the word table.
-    corpus_hash: of the text of the run; None where it is not recorded.
     learned: see objective.Network.
     config: of the run; None of a Hugging Face directory.
     facts: of its task, see tasks.Task.
@@ -83,7 +82,6 @@ class Pretrained(NamedTuple):
   hf: str
   shape: hf_tokenizer.Shape
   vocab_size: int
-  corpus_hash: str | None
   config: Any = None
   facts: Mapping[str, Any] = types.MappingProxyType({})
   learned: tuple[str, ...] = (objective_of.MASKED,)
@@ -145,7 +143,6 @@ def _of_run(address):
     hf=name,
     shape=_shape(architectures.choose(name), network.encoder),
     vocab_size=hf.vocabulary_size(params),
-    corpus_hash=record['hash'] if record else None,
     learned=network.learned,
     config=run.config,
     facts=record.get('task', {}),
@@ -184,7 +181,6 @@ def _directory(address, wished):
     hf=wished if wished and architectures.choose(wished) is a else a.name,
     shape=_shape(a, built),
     vocab_size=words,
-    corpus_hash=None,
     learned=_learned(content.get(hf_architecture.LEARNED)),
   )
 

@@ -304,19 +304,15 @@ def load(address: str, dtype: str = 'float32', trust_code: bool = False) -> Load
   """The network at an address, see `bertzoo_jax.load`."""
   if not isinstance(address, (str, os.PathLike)):
     raise errors.UserError(f'load() takes the address of a network as text, not {address!r:.40}.')
+  address = os.fspath(address)
+  if not address.startswith('hf:') and not step_folders.steps(address):
+    below = step_folders.below(address)  # the workdir of a fine-tuning is a folder of runs
+    address = below[0] if len(below) == 1 else address
   with _trusting(trust_code):
-    loaded = Loaded(pretrained.open(_only_run(os.fspath(address))), dtype, trust_code)
+    loaded = Loaded(pretrained.open(address), dtype, trust_code)
     if trust_code:
       _ = loaded.tokenizer  # now, while its code may run
     return loaded
-
-
-def _only_run(address) -> str:
-  """The one run with a checkpoint in the workdir of a fine-tuning, which is a folder of runs."""
-  if address.startswith('hf:') or step_folders.steps(address):
-    return address
-  below = step_folders.below(address)
-  return below[0] if len(below) == 1 else address
 
 
 @contextlib.contextmanager
