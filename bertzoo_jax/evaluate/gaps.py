@@ -2,7 +2,6 @@
 words. `evaluate/__main__.py` explains each number.
 """
 
-import warnings
 from typing import NamedTuple
 
 import jax
@@ -105,9 +104,7 @@ def find(
       f'objective={run.config.objective.name} trains no network that fills masks: give the '
       '--workdir of a run that predicts masked tokens.'
     )
-  with warnings.catch_warnings():
-    warnings.simplefilter('ignore')  # pretrain has said them
-    rows = held_out.rows_of(corpus, run.config, run.config.format, 'held_out', batches)
+  rows = held_out.rows_of(corpus, run.config, run.config.format, 'held_out', batches)
 
   # host: the text and its counts
   text, tokenizer = masked.Masked(rows, corpus.special), corpus.tokenizer()

@@ -199,6 +199,17 @@ def constant(theirs: str, make: Callable) -> Row:
   return Row('', theirs, absent=make)
 
 
+def norm(ours: str, theirs: str) -> tuple[Row, ...]:
+  """Rows of a layer norm."""
+  return Row(f'{ours}/scale', f'{theirs}.weight'), Row(f'{ours}/bias', f'{theirs}.bias')
+
+
+def dense(ours: str, theirs: str, kernel=KERNEL, bias=SAME) -> tuple[Row, ...]:
+  """Rows of a dense layer."""
+  kernels = Row(f'{ours}/kernel', f'{theirs}.weight', kernel)
+  return kernels, Row(f'{ours}/bias', f'{theirs}.bias', bias)
+
+
 class Computed(NamedTuple):
   """The part of an encoder that a class of transformers computes.
 

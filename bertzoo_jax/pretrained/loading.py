@@ -155,7 +155,12 @@ class Loaded:
     out = []
     for both in texts:
       words = frame.words(len(both) > 1)
-      room = self._room(length, sum(role not in 'AB' for role, _ in words), len(both))
+      specials = sum(role not in 'AB' for role, _ in words)
+      if (room := length - specials) < len(both):
+        raise errors.UserError(
+          f'Rows of {length} tokens have no room beside the {specials} special ones: ask for '
+          f'{specials + len(both)} or more.'
+        )
       own = [np.stack(next(encoded)) for _ in both]
       sizes = [x.shape[1] for x in own]
       kept = features.longest_first(*sizes, room) if len(both) > 1 else [room]
@@ -247,15 +252,6 @@ class Loaded:
         f'{self.max_length}: ask for {self.max_length} or less.'
       )
     return max_length
-
-  def _room(self, length, around, texts) -> int:
-    """Tokens of texts that a row has room for beside the special ones around them."""
-    if length < around + texts:
-      raise errors.UserError(
-        f'Rows of {length} tokens have no room beside the {around} special ones: ask for '
-        f'{around + texts} or more.'
-      )
-    return length - around
 
 
 def _check_segments(batch, padding):

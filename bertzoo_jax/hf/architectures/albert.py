@@ -9,9 +9,9 @@ from bertzoo_jax.hf import keys
 from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
 from bertzoo_jax.hf.architecture import HEADS_BIAS
 from bertzoo_jax.hf.architecture import HEADS_KERNEL
+from bertzoo_jax.hf.architecture import dense
+from bertzoo_jax.hf.architecture import norm
 from bertzoo_jax.hf.architectures import bert_like
-from bertzoo_jax.hf.architectures.bert_like import dense
-from bertzoo_jax.hf.architectures.bert_like import norm
 
 
 def _sizes(encoder, special) -> architecture.Sizes:

@@ -19,6 +19,8 @@ from bertzoo_jax.hf.architecture import SAME
 from bertzoo_jax.hf.architecture import TYPE_TABLE
 from bertzoo_jax.hf.architecture import WORD_TABLE
 from bertzoo_jax.hf.architecture import Row
+from bertzoo_jax.hf.architecture import dense
+from bertzoo_jax.hf.architecture import norm
 
 PROJECTION = 'encoder/embedding_projection'
 
@@ -103,18 +105,6 @@ BEHIND_PADDING = keys.Key(
   lambda at: at.encoder.max_positions + at.sizes.position_offset,
   _behind_padding,
 )
-
-
-def norm(ours: str, theirs: str) -> tuple[Row, ...]:
-  """Rows of a layer norm."""
-  return Row(f'{ours}/scale', f'{theirs}.weight'), Row(f'{ours}/bias', f'{theirs}.bias')
-
-
-def dense(ours: str, theirs: str, kernel=KERNEL, bias=SAME) -> tuple[Row, ...]:
-  """Rows of a dense layer."""
-  return Row(f'{ours}/kernel', f'{theirs}.weight', kernel), Row(
-    f'{ours}/bias', f'{theirs}.bias', bias
-  )
 
 
 def vocabulary_head(transform: str, bias: str, name='mlm_head', norms='LayerNorm'):

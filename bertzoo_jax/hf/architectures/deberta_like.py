@@ -15,9 +15,9 @@ from bertzoo_jax.hf.architecture import TYPE_TABLE
 from bertzoo_jax.hf.architecture import WORD_TABLE
 from bertzoo_jax.hf.architecture import Computed
 from bertzoo_jax.hf.architecture import Row
+from bertzoo_jax.hf.architecture import dense
+from bertzoo_jax.hf.architecture import norm
 from bertzoo_jax.hf.architectures import bert_like
-from bertzoo_jax.hf.architectures.bert_like import dense
-from bertzoo_jax.hf.architectures.bert_like import norm
 
 PREFIX = 'deberta'
 POSITIONS = 'deberta.embeddings.position_embeddings.weight'
