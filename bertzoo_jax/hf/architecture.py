@@ -344,11 +344,8 @@ def check(a: Architecture, paths, known: Mapping[str, Architecture] | None = Non
   paths = list(paths)
   homeless, empty = misfits(a, paths)
   if homeless or empty:
-    what = (
-      f'has no place for {homeless[0]!r}'
-      if homeless
-      else f'needs {empty[0]!r}, which was not trained'
-    )
+    what = f'has no place for {homeless[0]!r}' if homeless else ''
+    what = what or f'needs {empty[0]!r}, which was not trained'
     fits = [name for name, other in (known or {}).items() if not any(misfits(other, paths))]
     remedy = 'No architecture that export knows fits: write one, and name it by '
     remedy += '--architecture or config.hf (bertzoo_jax/hf/architecture.py).'

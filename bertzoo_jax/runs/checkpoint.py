@@ -125,36 +125,33 @@ class Checkpoints:
     Raises TryAgain if the storage does not answer.
     """
     with storage.reading(f'The checkpoints in {self._folder}'):
-      return self._newest()
-
-  def _newest(self):
-    step, damaged, before = -1, [], []
-    if self._writes and self._folder.exists():
-      for candidate in reversed(step_folders.steps(self._folder.parent)):
-        problem = step_folders.verify(self._folder / str(candidate))
-        if problem is None:
-          step = candidate
-          break
-        damaged.append((candidate, problem))
-      before = sorted(p.name for p in self._folder.iterdir() if '.damaged' in p.name)
-      if step < 0 and (damaged or before):
-        step = -2
-    step = int(_from_first_process(step))
-    if step == -2:
-      which = ', '.join([f'{candidate}: {problem}' for candidate, problem in damaged] + before)
-      which = which or 'the first process names them'
-      raise errors.UserError(
-        f'All checkpoints of {self._folder.parent} are damaged ({which}): start again with another '
-        f'--workdir, or delete {self._folder} to begin this one at step 0.'
-      )
-    for candidate, problem in damaged:
-      aside = step_folders.move_aside(self._folder / str(candidate), 'damaged')
-      print(
-        f'WARNING: checkpoint {candidate} is damaged ({problem}). It is now {aside}; going on from '
-        'the one before.',
-        flush=True,
-      )
-    return None if step < 0 else step
+      step, damaged, before = -1, [], []
+      if self._writes and self._folder.exists():
+        for candidate in reversed(step_folders.steps(self._folder.parent)):
+          problem = step_folders.verify(self._folder / str(candidate))
+          if problem is None:
+            step = candidate
+            break
+          damaged.append((candidate, problem))
+        before = sorted(p.name for p in self._folder.iterdir() if '.damaged' in p.name)
+        if step < 0 and (damaged or before):
+          step = -2
+      step = int(_from_first_process(step))
+      if step == -2:
+        which = ', '.join([f'{candidate}: {problem}' for candidate, problem in damaged] + before)
+        which = which or 'the first process names them'
+        raise errors.UserError(
+          f'All checkpoints of {self._folder.parent} are damaged ({which}): start again with '
+          f'another --workdir, or delete {self._folder} to begin this one at step 0.'
+        )
+      for candidate, problem in damaged:
+        aside = step_folders.move_aside(self._folder / str(candidate), 'damaged')
+        print(
+          f'WARNING: checkpoint {candidate} is damaged ({problem}). It is now {aside}; going on '
+          'from the one before.',
+          flush=True,
+        )
+      return None if step < 0 else step
 
   def restore(self, step: int, target, workdir=None):
     """The state of a sound step, placed as the target says, a TrainState of shape structs with
@@ -164,21 +161,19 @@ class Checkpoints:
     folders = storage.absolute(workdir) / step_folders.FOLDER if workdir else self._folder
     folder = folders / str(step)
     with _decoding(folder):
-      return self._restore(folder, target, _OTHER_RUN if workdir else _THIS_RUN)
-
-  def _restore(self, folder, target, remedy):
-    # Orbax would read it once, and nothing tells it of a bit that flips on the way
-    saved = storage.read_json(folder / 'meta' / 'metadata')['shapes']
-    wanted = _parts(target)
-    _check_shapes(saved, _shapes(wanted), folder, remedy)
-    args = {
-      name: ocp.args.PyTreeRestore(
-        item=tree, restore_args=ocp.checkpoint_utils.construct_restore_args(tree)
-      )
-      for name, tree in wanted.items()
-    }
-    got = self._checkpointer.restore(folder, args=ocp.args.Composite(**args))
-    return target.replace(**{k: got[k] for k in wanted if k != 'rest'}, **got['rest'])
+      # Orbax would read it once, and nothing tells it of a bit that flips on the way
+      saved = storage.read_json(folder / 'meta' / 'metadata')['shapes']
+      wanted = _parts(target)
+      remedy = _OTHER_RUN if workdir else _THIS_RUN
+      _check_shapes(saved, _shapes(wanted), folder, remedy)
+      args = {
+        name: ocp.args.PyTreeRestore(
+          item=tree, restore_args=ocp.checkpoint_utils.construct_restore_args(tree)
+        )
+        for name, tree in wanted.items()
+      }
+      got = self._checkpointer.restore(folder, args=ocp.args.Composite(**args))
+      return target.replace(**{k: got[k] for k in wanted if k != 'rest'}, **got['rest'])
 
   def close(self) -> None:
     """Waits for the last save and ends the threads. A save that failed is told, not raised."""

@@ -58,16 +58,10 @@ class Kind(NamedTuple):
   joined: Callable = ''.join
 
 
-# --- files ---
-
-
 def read_model(path) -> dict:
   """The section `model` of a tokenizer.json; {} if it has none."""
   model = read_json(path).get('model')
   return model if isinstance(model, dict) else {}
-
-
-# --- parts of kinds ---
 
 
 def normalizer(normalization, then):

@@ -77,13 +77,7 @@ class Marker:
     )
 
   def __reduce__(self):
-    return Marker, (
-      self._words,
-      self._choices['phrase'],
-      self._choices['entity'],
-      self._word_starts,
-      self._files,
-    )
+    return Marker, (self._words, *self._choices.values(), self._word_starts, self._files)
 
   def clean(self, text: str) -> str:
     """The text to tokenise: for words 'blanks', without blanks between CJK characters."""
