@@ -78,7 +78,7 @@ def train_step(
   stand_in = data.Data({}, VOCABULARY[name], {0: data.PhaseData(features)})
   over = sharding.mesh(mesh, program.devices(slice_)[: int(np.prod(mesh))])
   run = resolve.run(config)
-  return program.train_step(build.phase_run(run, run.phases[0], stand_in, over))
+  return program.finished(program.lowered_step(build.phase_run(run, run.phases[0], stand_in, over)))
 
 
 def at_depth(low: tuple[int, dict], high: tuple[int, dict], layers: int) -> dict:

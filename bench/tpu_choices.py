@@ -26,7 +26,6 @@ from absl import flags
 from bertzoo_jax.preflight.tpu import chips
 from bertzoo_jax.preflight.tpu import estimate
 from bertzoo_jax.preflight.tpu import hlo
-from bertzoo_jax.preflight.tpu import kernel_costs
 
 ROOT = pathlib.Path(__file__).parents[1]
 TOKENS = 16_384
@@ -70,7 +69,7 @@ def row(chip: str, length: int, choice: tuple[str, ...]) -> dict:
   )
   if not made.fits:
     return {'peak_gib': f'{made.needed / chips.GIB:.2f}: more than there is'}
-  reading = hlo.read(made.text, kernel_costs.of(slice_.chip.name))
+  reading = hlo.read(made.text, estimate.kernel_cycles(slice_.chip.name))
   time = estimate.step_time(reading, slice_)
   cycles = sum(
     c.times

@@ -31,14 +31,14 @@ from absl import app
 from absl import flags
 
 from bertzoo_jax.common import storage
-from bertzoo_jax.preflight.tpu import kernel_costs
+from bertzoo_jax.preflight.tpu import estimate
 
 _CHIPS = flags.DEFINE_string('chips', 'v4,v5e,v5p,v6e', 'Generations by comma.')
 _LENGTHS = flags.DEFINE_string('lengths', '128,512', 'Tokens per row, by comma.')
 _HEADS = flags.DEFINE_string('heads', '', 'Heads × width by comma (12x64). All if empty.')
 _VARIANTS = flags.DEFINE_string('variants', '', 'Of attention, by comma. All if empty.')
 _RATES = flags.DEFINE_list('rates', ['0.0', '0.1'], 'Of dropout.')
-_OUT = flags.DEFINE_string('out', str(kernel_costs.TABLE), 'The table.')
+_OUT = flags.DEFINE_string('out', str(estimate.KERNELS), 'The table.')
 _WORKER = flags.DEFINE_string('worker', '', 'CHIP: compiles, prints JSON lines; for itself.')
 
 # (heads, width of one) of the networks in configs/, generators included.
@@ -221,7 +221,7 @@ def _worker(chip, lengths, chosen, variants):
       programs = steps['_backward' in name] / cores
       cycles = round(count * (math.ceil(programs) if whole else programs))
       row = chip, name, length, depth, cycles, count, libtpu
-      print(json.dumps(dict(zip(kernel_costs.COLUMNS, row))), flush=True)
+      print(json.dumps(dict(zip(estimate.COLUMNS, row))), flush=True)
 
   for name in variants:
     variant, relative = VARIANTS[name], bool(VARIANTS[name].terms)
@@ -299,7 +299,7 @@ def _rows():
 
 def _write(rows):
   text = io.StringIO()
-  table = csv.DictWriter(text, kernel_costs.COLUMNS, lineterminator='\n')
+  table = csv.DictWriter(text, estimate.COLUMNS, lineterminator='\n')
   table.writeheader()
   table.writerows(rows[key] for key in sorted(rows))
   storage.write_text(_OUT.value, text.getvalue())

@@ -23,7 +23,6 @@ from absl import flags
 from bertzoo_jax.preflight.tpu import chips
 from bertzoo_jax.preflight.tpu import estimate
 from bertzoo_jax.preflight.tpu import hlo
-from bertzoo_jax.preflight.tpu import kernel_costs
 
 ROOT = pathlib.Path(__file__).parents[1]
 MODEL = ('bert', 'large')
@@ -69,7 +68,7 @@ def figures(slice_: chips.Slice, axis: str, layers: int) -> dict:
     *MODEL, slice_, _mesh(slice_, axis), layers=layers, rows=ROWS * slice_.devices, length=LENGTH
   )
   jax.clear_caches()
-  return read(hlo.read(made.text, kernel_costs.of(slice_.chip.name)), slice_, made.peak)
+  return read(hlo.read(made.text, estimate.kernel_cycles(slice_.chip.name)), slice_, made.peak)
 
 
 def read(reading: hlo.Reading, slice_: chips.Slice, peak: int) -> dict:

@@ -33,8 +33,8 @@ from jax.experimental import pallas
 
 from bertzoo_jax.common import storage
 from bertzoo_jax.preflight.tpu import chips
+from bertzoo_jax.preflight.tpu import estimate
 from bertzoo_jax.preflight.tpu import hlo
-from bertzoo_jax.preflight.tpu import kernel_costs
 from bertzoo_jax.preflight.tpu import program
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -124,7 +124,7 @@ def repaired_optimal_seconds(cost_analysis: dict) -> float | None:
 
 def _figures(text, optimal, peak, seconds, slice_):
   chip = slice_.chip
-  reading = hlo.read(text, kernel_costs.of(chip.name))
+  reading = hlo.read(text, estimate.kernel_cycles(chip.name))
   kernels = sum(
     c.times * max(c.hbm / chip.device_bandwidth, (c.cycles or 0) / chip.clock)
     for c in reading.costs

@@ -124,8 +124,7 @@ def _of_tensorflow(source):
     reader = tf.train.load_checkpoint(str(checkpoints[0]).removesuffix('.index'))
     names = filter(google.is_weight, reader.get_variable_to_shape_map())
     variables = {name: reader.get_tensor(name) for name in names}
-  for name, (tensors, own) in google.networks(variables, content).items():
-    yield name, tensors, own
+  yield from ((name, *found) for name, found in google.networks(variables, content).items())
 
 
 def _write(folder, place, tensors, content, source) -> list[str]:

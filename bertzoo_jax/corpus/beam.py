@@ -8,6 +8,7 @@ Workers need this package, the sources and --out, and finished shards stay there
 """
 
 import functools
+import itertools
 
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
@@ -38,7 +39,9 @@ def run(text: texts.Text, chunk_bytes: int, out, how: shards.How, options: list[
       begins.append(chunk.begin)
       meter.update(chunk.end)
   make = functools.partial(_make, trust.given(), text.for_workers(), chunk_bytes, str(out), how)
-  groups = _by_file(begins)
+  # [(where the first begins, how many)] of the chunks that begin in one reading of one file
+  by_file = (list(group) for _, group in itertools.groupby(begins, lambda begin: begin.file))
+  groups = [(group[0], len(group)) for group in by_file]
   say(
     f'{len(begins):,} shards of {len(groups):,} files, made by Beam '
     f'({parsed.get_all_options()["runner"] or "DirectRunner"}).'
@@ -76,17 +79,6 @@ def _options(library, options):
   if unknown:
     raise errors.UserError(f'--beam_args has --{min(unknown)}, which Beam does not know.')
   return parsed
-
-
-def _by_file(begins):
-  """[(where the first begins, how many)] of the chunks that begin in one reading of one file."""
-  groups = []
-  for begin in begins:
-    if groups and groups[-1][0].file == begin.file:
-      groups[-1] = (groups[-1][0], groups[-1][1] + 1)
-    else:
-      groups.append((begin, 1))
-  return groups
 
 
 def _make(trusted, text, chunk_bytes, out, how, group):

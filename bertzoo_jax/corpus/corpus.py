@@ -243,17 +243,7 @@ def in_memory(
       if units is None
       else np.asarray(arrays[3] if len(arrays) > 3 else np.zeros(len(ids)), np.uint8)
     )
-    if len(ids) and not 0 <= ids.min() <= ids.max() < vocab_size:
-      raise ValueError(
-        f'{name}: ids from {ids.min()} to {ids.max()} in a vocabulary of {vocab_size}'
-      )
-    if (
-      sentences[0] != 0
-      or sentences[-1] != len(ids)
-      or documents[0] != 0
-      or documents[-1] != len(sentences) - 1
-    ):
-      raise ValueError(f'{name}: offsets must run from 0 to the number of tokens, and of sentences')
+    _check_arrays(name, ids, sentences, documents, vocab_size)
     splits[name] = splits_lib.Split(
       [splits_lib.Shard(ids.astype(dtype), sentences, documents, marks)]
     )
@@ -331,16 +321,9 @@ def write_shard(
     ValueError: an id that is not in the vocabulary (a uint16 would wrap in silence), or offsets
       that do not fit.
   """
-  if len(tokens) and not 0 <= tokens.min() <= tokens.max() < vocab_size:
-    raise ValueError(
-      f'shard {name}: ids from {tokens.min()} to {tokens.max()} in a vocabulary of {vocab_size}'
-    )
   if len(tokens) >= 2**32:
     raise ValueError(f'shard {name}: {len(tokens)} tokens are more than its offsets can count')
-  if sentences[-1] != len(tokens) or documents[-1] != len(sentences) - 1:
-    raise ValueError(
-      f'shard {name}: offsets do not fit {len(tokens)} tokens and {len(sentences) - 1} sentences'
-    )
+  _check_arrays(f'shard {name}', tokens, sentences, documents, vocab_size)
   arrays = {
     'tokens': tokens.astype(token_dtype(vocab_size)),
     'sentences': sentences.astype(splits_lib.OFFSETS),
@@ -361,6 +344,19 @@ def write_shard(
     documents=len(documents) - 1,
     sha256=digests,
   )
+
+
+def _check_arrays(name, tokens, sentences, documents, vocab_size):
+  """Raises ValueError for ids that are not in the vocabulary, or offsets that do not fit."""
+  if len(tokens) and not 0 <= tokens.min() <= tokens.max() < vocab_size:
+    raise ValueError(
+      f'{name}: ids from {tokens.min()} to {tokens.max()} in a vocabulary of {vocab_size}'
+    )
+  ends = sentences[0], sentences[-1], documents[0], documents[-1]
+  if ends != (0, len(tokens), 0, len(sentences) - 1):
+    raise ValueError(
+      f'{name}: offsets do not fit {len(tokens)} tokens and {len(sentences) - 1} sentences'
+    )
 
 
 def origin(manifest: dict) -> dict:

@@ -52,9 +52,8 @@ def count(documents: list[str]) -> dict:
 
 def total(counts: list[dict], unigrams: np.ndarray) -> dict:
   """The counts of chunks as one, with pieces: their share that stands in the text at most once."""
-  out = {}
-  for key in ('documents', 'one_line', 'characters', 'repeated', 'controls'):
-    out[key] = sum(c[key] for c in counts)
+  sums = ('documents', 'one_line', 'characters', 'repeated', 'controls')
+  out = {key: sum(c[key] for c in counts) for key in sums}
   for key in ('spelt', 'marks', 'letters'):
     out[key] = dict(sum((collections.Counter(c[key]) for c in counts), collections.Counter()))
   out['line'] = max((c['line'] for c in counts), key=lambda row: (row[1], row[0]), default=['', 0])

@@ -103,11 +103,6 @@ def unlike_words(manifest) -> list[str]:
   ]
 
 
-def _words(manifest, split) -> str:
-  """Words by blanks."""
-  return f'{manifest["words"][split]:,}'
-
-
 def empty(dropped) -> errors.UserError:
   """The error that no text is left to train on, with the counts of dropped text."""
   why = '; '.join(
@@ -127,7 +122,7 @@ def describe(manifest: dict, where: str) -> str:
     f'{manifest["hash"][:12]}',
     *(
       f'  {name:<9} {s["documents"]:>12,} documents {s["sentences"]:>13,} sentences '
-      f'{s["tokens"]:>15,} tokens {s["bytes"]:>15,} bytes {_words(manifest, name):>13} words'
+      f'{s["tokens"]:>15,} tokens {s["bytes"]:>15,} bytes {manifest["words"][name]:>13,} words'
       for name, s in splits.items()
     ),
     f'  unknown {100 * report["unknown_rate"]:.4f} % of tokens; {report["pieces_per_word"]:.3f} '

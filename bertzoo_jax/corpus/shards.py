@@ -11,7 +11,6 @@ import hashlib
 import json
 import multiprocessing
 import os
-import unicodedata
 from multiprocessing import connection
 from typing import NamedTuple
 
@@ -80,7 +79,7 @@ def content_hash(document: bytes) -> tuple[int, int]:
 
   The first decides whether it is held out, the second whether it trains the tokenizer.
   """
-  text = unicodedata.normalize('NFC', ' '.join(document.decode('utf-8').split()))
+  text = duplicates.normal(document.decode('utf-8'))
   digest = hashlib.blake2b(text.encode('utf-8'), digest_size=16).digest()
   return int.from_bytes(digest[:8], 'little'), int.from_bytes(digest[8:], 'little')
 

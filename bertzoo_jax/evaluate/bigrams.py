@@ -7,6 +7,7 @@ V vocabulary, N gaps.
 from typing import NamedTuple
 
 import numpy as np
+from scipy import sparse
 
 # Read at most; it counts pairs in about 1 GB of memory.
 MOST_TOKENS = 20_000_000
@@ -20,26 +21,13 @@ class Bigrams(NamedTuple):
 
   Attributes:
     share: float64 [V], of the tokens; a token without a share is never guessed.
-    after: the tokens that follow each token, and how often.
-    before: the tokens that precede each token, and how often.
+    after: [V, V], how often each token follows that of the row.
+    before: [V, V], how often each token precedes that of the row.
   """
 
   share: np.ndarray
-  after: 'Counts'
-  before: 'Counts'
-
-
-class Counts(NamedTuple):
-  """A sparse matrix of counts, row by row.
-
-  Attributes:
-    starts: int64 [V+1], where the row of each token starts.
-    tokens, counts: int64, the neighbours of a row and how often each occurs.
-  """
-
-  starts: np.ndarray
-  tokens: np.ndarray
-  counts: np.ndarray
+  after: sparse.csr_array
+  before: sparse.csr_array
 
 
 def count(split, vocab_size: int, most: int = MOST_TOKENS) -> Bigrams:
@@ -56,8 +44,9 @@ def count(split, vocab_size: int, most: int = MOST_TOKENS) -> Bigrams:
   ]
   singles = np.bincount(np.concatenate(tokens), minlength=vocab_size)
   left, right = (np.concatenate([t[side] for t in tokens]) for side in (slice(-1), slice(1, None)))
-  pairs = _counts(left, right, vocab_size), _counts(right, left, vocab_size)
-  return Bigrams(singles / singles.sum(), *pairs)
+  ones, shape = np.ones(len(left), np.int64), (vocab_size, vocab_size)
+  after = sparse.csr_array((ones, (left, right)), shape)  # equal pairs are added
+  return Bigrams(singles / singles.sum(), after, after.T.tocsr())
 
 
 def guesses(bigrams: Bigrams, left, right) -> np.ndarray:
@@ -75,9 +64,9 @@ def guesses(bigrams: Bigrams, left, right) -> np.ndarray:
   def beside(counts, token):
     """log P(t | token) − log P(t), [V]."""
     out = bigrams.share * _PRIOR
-    row = slice(counts.starts[token], counts.starts[token + 1])
-    out[counts.tokens[row]] += counts.counts[row]
-    return log(out / (_PRIOR + counts.counts[row].sum())) - prior
+    row = slice(*counts.indptr[token : token + 2])
+    out[counts.indices[row]] += counts.data[row]
+    return log(out / (_PRIOR + counts.data[row].sum())) - prior
 
   found = np.empty(len(left), np.int64)
   for n, (a, b) in enumerate(zip(np.asarray(left).tolist(), np.asarray(right).tolist())):
@@ -88,10 +77,3 @@ def guesses(bigrams: Bigrams, left, right) -> np.ndarray:
       score += beside(bigrams.before, b)
     found[n] = score.argmax()
   return found
-
-
-def _counts(first, second, vocab_size):
-  keys, counts = np.unique(first * vocab_size + second, return_counts=True)
-  rows, tokens = np.divmod(keys, vocab_size)
-  starts = np.searchsorted(rows, np.arange(vocab_size + 1))
-  return Counts(starts, tokens, counts)

@@ -2,7 +2,6 @@
 words. `evaluate/__main__.py` explains each number.
 """
 
-import warnings
 from typing import NamedTuple
 
 import jax
@@ -19,7 +18,6 @@ from bertzoo_jax.evaluate import scores
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
 from bertzoo_jax.pretrained import initial_weights
-from bertzoo_jax.runs import curve
 from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import workdir as workdirs
 from bertzoo_jax.training import data as training_data
@@ -106,9 +104,7 @@ def find(
       f'objective={run.config.objective.name} trains no network that fills masks: give the '
       '--workdir of a run that predicts masked tokens.'
     )
-  with warnings.catch_warnings():
-    warnings.simplefilter('ignore')  # pretrain has said them
-    rows = held_out.rows_of(corpus, run.config, run.config.format, 'held_out', batches)
+  rows = held_out.rows_of(corpus, run.config, run.config.format, 'held_out', batches)
 
   # host: the text and its counts
   text, tokenizer = masked.Masked(rows, corpus.special), corpus.tokenizer()
@@ -206,7 +202,7 @@ def screen(found: Found) -> str:
     f'Held-out loss per masked token, nats: {found.loss.value:.2f} at step {found.step:,}, '
     f'{_below(found)}',
     '',
-    curve.draw(found.curve, found.entropy, 'unigram entropy'),
+    metrics.curve_in_text(found.curve, found.entropy, 'unigram entropy'),
     '',
     f'{len(found.gaps)} gaps in held-out text, drawn at random (✓: as in the text)',
     '',

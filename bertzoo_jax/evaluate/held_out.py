@@ -64,13 +64,14 @@ def segment_pairs(pairs: str) -> dict:
   return dict(name='segment_pairs', pairs=pairs, **rates)
 
 
-def rows_of(corpus, config, format, split: str, batches: int) -> list[dict]:
+def rows_of(corpus, config, format, split: str, batches: int, notes=None) -> list[dict]:
   """At most `batches` batches of config.batch_size rows, each row once; smaller ones if the split
   has fewer rows.
 
   'held_out' gives the rows of pretraining's evaluation, spread over the split. 'train' gives the
   first ones of an epoch, at most as many as a probe is fitted on. config: of the phase; its
-  masking, length, batch_size and seed are used. format: section.
+  masking, length, batch_size and seed are used. format: section. notes: list that gets the
+  pipeline's warnings, which pretrain has said before; None: nobody does.
 
   Raises:
     UserError: the split has no row of the format, or an error of pipeline.build.
@@ -86,8 +87,8 @@ def rows_of(corpus, config, format, split: str, batches: int) -> list[dict]:
     if 'pair_labels' in pipe.features and pipe.rows_per_epoch < size:
       size = pipe.rows_per_epoch
       pipe = pipeline.build(corpus, **fields, batch_size=size)
-  for sentence in pipe.warnings:
-    warnings.warn(sentence, stacklevel=2)
+  if notes is not None:
+    notes += [sentence for sentence in pipe.warnings if sentence not in notes]
   if split == 'held_out':
     return list(pipe.evaluation_batches(batches))
   return [

@@ -81,7 +81,11 @@ def evaluate(address: str, path: str, *, group_by: str = '', by: str | None = No
   score = likelihoods.of(subject, ids)
   if not np.isfinite(score).all():
     raise errors.UserError(f'{address} gives scores that are no numbers: give another checkpoint.')
-  notes = [*subject.notes, *_notes(subject, ids)]
+  notes = [*subject.notes]
+  if unknown := sum(subject.special['unk'] in text for text in ids):
+    notes.append(
+      f'{unknown:,} of {len(ids):,} sentences have tokens that the vocabulary does not know.'
+    )
   return Found(address, subject.step, subject.name, subject.how, *accuracies(pairs, score), notes)
 
 
@@ -173,12 +177,6 @@ def _accuracy(group, good, bad) -> Accuracy:
   right = float(np.mean(good > bad))
   error = scores.binomial(right, len(good))
   return Accuracy(str(group), len(good), right, error, int((good == bad).sum()))
-
-
-def _notes(subject, ids):
-  unknown = sum(subject.special['unk'] in text for text in ids)
-  if unknown:
-    yield f'{unknown:,} of {len(ids):,} sentences have tokens that the vocabulary does not know.'
 
 
 def table(found: Found) -> str:

@@ -3,7 +3,6 @@ Table 5). `evaluate/__main__.py` explains each set of rows.
 """
 
 import json
-import warnings
 from typing import NamedTuple
 
 import jax
@@ -109,10 +108,10 @@ def evaluate(
   notes = notes_on(workdir, corpus)
   if kind := checkpoint.parse_address(address)[2]:
     notes.append(f'the weights are an average ({kind}).')
-  sets = {'mlm': _rows(notes, corpus, config, config.format, 'held_out', batches)}
+  sets = {'mlm': held_out.rows_of(corpus, config, config.format, 'held_out', batches, notes)}
   if masking_of is not None:
     masked = held_out.masked_as(config, masking_of)
-    rows = _rows(notes, corpus, masked, config.format, 'held_out', batches)
+    rows = held_out.rows_of(corpus, masked, config.format, 'held_out', batches, notes)
     if ('order' in rows[0]) != ('order' in sets['mlm'][0]):
       raise errors.UserError(
         f'masking={masked.masking.name} of {masking_of} and masking={config.masking.name} of '
@@ -283,16 +282,7 @@ def _pairs(notes, corpus, config, pairs, split, batches):
       'The corpus was not split into sentences: prepare one with '
       '--config.corpus.splitter=rules:LANG (or lines, or regex:PATTERN), and train on it.'
     )
-  return _rows(notes, corpus, config, held_out.segment_pairs(pairs), split, batches)
-
-
-def _rows(notes, *args):
-  """held_out.rows_of(*args); its warnings are added to the notes, once."""
-  with warnings.catch_warnings(record=True) as said:
-    warnings.simplefilter('always')
-    batches = held_out.rows_of(*args)
-  notes += [sentence for w in said if (sentence := str(w.message)) not in notes]
-  return batches
+  return held_out.rows_of(corpus, config, held_out.segment_pairs(pairs), split, batches, notes)
 
 
 def through(read, encoder, params, batches, first=lambda rows: (), rows: int | None = None):

@@ -15,9 +15,9 @@ from bertzoo_jax.finetune import work
 from bertzoo_jax.objectives import objective
 from bertzoo_jax.pretrained import loading
 from bertzoo_jax.runs import checkpoint
-from bertzoo_jax.runs import curve
 from bertzoo_jax.runs import distributed
 from bertzoo_jax.runs import lock
+from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import preemption
 from bertzoo_jax.runs import workdir as workdirs
 from bertzoo_jax.tasks import judged
@@ -98,7 +98,8 @@ def finetune(
         )
       text = table.markdown(found, majority)
       storage.write_text(storage.path(workdir) / 'table.md', text)
-      storage.write_json(storage.path(workdir) / 'table.json', _json(found, majority))
+      rows_of = [{**line._asdict(), 'majority': majority[line.task]} for line in found]
+      storage.write_json(storage.path(workdir) / 'table.json', rows_of)
       lines = [f'best of {name}: {where}' for name, where in best.items()]
       lines += [
         f'next: python -m bertzoo_jax.export --workdir {w} --out DIR' for w in best.values()
@@ -127,7 +128,7 @@ def _write(name, config, task, chosen, results, begun, workdir):
       if (scores := [r['score'] for r in results if r['init'] == one.address and not r['diverged']])
     ]
     level = work.majority(task, config.metrics[0])
-    _say(curve.draw(points, 0.0 if math.isnan(level) else level, 'majority'))
+    _say(metrics.curve_in_text(points, 0.0 if math.isnan(level) else level, 'majority'))
     storage.write_json(folder / 'steps.json', [list(p) for p in points])
   outputs = work.predictions(chosen.folder)
   for split in outputs:
@@ -151,10 +152,6 @@ def _predict(file, split, task, chosen, workdir):
   out = storage.path(workdir) / chosen.name / f'{storage.path(file).name}.predictions.jsonl'
   submission.predictions(out, task, split, outputs)
   _say(f'{len(split.source):,} predictions are in {out}')
-
-
-def _json(found, majority):
-  return [{**line._asdict(), 'majority': majority[line.task]} for line in found]
 
 
 def _folders(suite):

@@ -199,6 +199,17 @@ def constant(theirs: str, make: Callable) -> Row:
   return Row('', theirs, absent=make)
 
 
+def norm(ours: str, theirs: str) -> tuple[Row, ...]:
+  """Rows of a layer norm."""
+  return Row(f'{ours}/scale', f'{theirs}.weight'), Row(f'{ours}/bias', f'{theirs}.bias')
+
+
+def dense(ours: str, theirs: str, kernel=KERNEL, bias=SAME) -> tuple[Row, ...]:
+  """Rows of a dense layer."""
+  kernels = Row(f'{ours}/kernel', f'{theirs}.weight', kernel)
+  return kernels, Row(f'{ours}/bias', f'{theirs}.bias', bias)
+
+
 class Computed(NamedTuple):
   """The part of an encoder that a class of transformers computes.
 
@@ -333,11 +344,8 @@ def check(a: Architecture, paths, known: Mapping[str, Architecture] | None = Non
   paths = list(paths)
   homeless, empty = misfits(a, paths)
   if homeless or empty:
-    what = (
-      f'has no place for {homeless[0]!r}'
-      if homeless
-      else f'needs {empty[0]!r}, which was not trained'
-    )
+    what = f'has no place for {homeless[0]!r}' if homeless else ''
+    what = what or f'needs {empty[0]!r}, which was not trained'
     fits = [name for name, other in (known or {}).items() if not any(misfits(other, paths))]
     remedy = 'No architecture that export knows fits: write one, and name it by '
     remedy += '--architecture or config.hf (bertzoo_jax/hf/architecture.py).'
@@ -348,17 +356,10 @@ def check(a: Architecture, paths, known: Mapping[str, Architecture] | None = Non
 def config(
   a: Architecture, encoder, special: Mapping[str, int], vocab_size: int, known=None
 ) -> dict[str, Any]:
-  """The content of config.json.
+  """The content of config.json. Raises UserError if the class computes something else.
 
-  Args:
-    a: the architecture.
-    encoder: linen module.
-    special: ids by name: pad, unk, cls, sep, mask.
-    vocab_size: rows of the word table.
-    known: other architectures by name, to name those that fit.
-
-  Raises:
-    UserError: the architecture computes something else than the encoder does.
+  special: ids by name: pad, unk, cls, sep, mask. vocab_size: rows of the word table. known: other
+  architectures by name, to name those that fit.
   """
   errors.choose(encoder.activation, a.activations, 'activation that Hugging Face has')
   if not applies(a, encoder.activation):

@@ -19,11 +19,17 @@ from bertzoo_jax.hf import heads
 from bertzoo_jax.hf import weights
 from bertzoo_jax.hf.architecture import POSITION_TABLE
 from bertzoo_jax.hf.architecture import Architecture
-from bertzoo_jax.hf.architectures import causal as causal_classes
 
 _FOLDER = pathlib.Path(__file__).parent / 'cards'
 # Sections that only some configs have, and their names in the table.
 _SECTIONS = {'format': 'input', 'source': 'task', 'features': 'input'}
+# Classes of transformers that read the weights from left to right, with is_decoder=True.
+_CAUSAL = {
+  'bert': 'BertLMHeadModel',
+  'electra': 'ElectraForCausalLM',
+  'ernie': 'ErnieForCausalLM',
+  'roberta': 'RobertaForCausalLM',
+}
 _SAID = json.loads((_FOLDER / 'sentences.json').read_text(encoding='utf-8'))
 
 
@@ -74,7 +80,7 @@ class Run(NamedTuple):
   @property
   def head(self) -> str:
     """The head of a task, of heads.KINDS; '' for none."""
-    return heads.of(self.architecture)
+    return heads.in_paths(self.architecture.places)
 
   @property
   def fine_tuned(self) -> bool:
@@ -94,8 +100,7 @@ def with_learned(a: Architecture, learned: tuple[str, ...], apart=()) -> Archite
   if len(learned) == 1:
     sentence = _SAID['left_to_right']
   causal = 'transformers has no class that reads this model from left to right.'
-  if a.model_type in causal_classes.CLASSES:
-    name = causal_classes.CLASSES[a.model_type]
+  if name := _CAUSAL.get(a.model_type):
     causal = f'`{name}.from_pretrained(DIRECTORY, is_decoder=True)` reads it from left to right.'
   return a._replace(heads=f'{sentence} {causal}', pipeline='')
 
@@ -152,7 +157,7 @@ def facts(run: Run) -> dict[str, str]:
     'measured': _measured(run),
     'heads': run.architecture.heads,
     'said': _lines([said] * bool(said)),
-    'labels': _labels(config['format']) if _has_pair_head(run.architecture) else '',
+    'labels': _labels(config['format']) if 'pair_head' in run.architecture.head_names else '',
     'aside': aside if run.aside else '',
     'unused': _SAID['unused'] * (bool(run.task) and not run.fine_tuned),
     'checked': run.checked,
@@ -315,10 +320,6 @@ def _outputs(config: dict[str, Any], task: heads.Task) -> str:
     metrics = ', '.join(config['metrics'])
     sentences.append(f'Metrics: {metrics}; the first is the dev score.')
   return f'{" ".join(sentences)}\n\n' if sentences else ''
-
-
-def _has_pair_head(a: Architecture) -> bool:
-  return any('pair_head/' in str(row.ours) for row in a.rows)
 
 
 def _labels(format: dict[str, Any]) -> str:

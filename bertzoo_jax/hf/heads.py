@@ -4,6 +4,7 @@ config.json and the card. numpy only.
 A head has a form, told by the name of its dense layer (model.heads.FORMS).
 """
 
+import itertools
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import keys
 from bertzoo_jax.hf.architecture import KERNEL
 from bertzoo_jax.hf.architecture import Architecture
@@ -136,14 +138,8 @@ def classes(build, family: str, forms: Mapping[str, Form]) -> dict[str, Architec
 
 def rows(head: str, **layers: str) -> tuple[Row, ...]:
   """Rows of the dense layers of a head. layers: {our name: theirs}."""
-  return tuple(
-    row
-    for ours, theirs in ((f'{head}/{ours}', theirs) for ours, theirs in layers.items())
-    for row in (
-      Row(f'{ours}/kernel', f'{theirs}.weight', KERNEL),
-      Row(f'{ours}/bias', f'{theirs}.bias'),
-    )
-  )
+  made = (architecture.dense(f'{head}/{ours}', theirs) for ours, theirs in layers.items())
+  return tuple(itertools.chain.from_iterable(made))
 
 
 # Two kernels [D, H] whose products are added, and one over both vectors, [H, 2·D].
@@ -162,16 +158,10 @@ def _over_two(first, second, theirs) -> tuple[Row, ...]:
 CONDITIONAL_ROWS = (
   *rows(SPAN, start='start_logits.dense', end='end_logits.dense_1'),
   *_over_two('end_token', 'end_start', 'end_logits.dense_0'),
-  Row(f'{SPAN}/end_norm/scale', 'end_logits.LayerNorm.weight'),
-  Row(f'{SPAN}/end_norm/bias', 'end_logits.LayerNorm.bias'),
+  *architecture.norm(f'{SPAN}/end_norm', 'end_logits.LayerNorm'),
   *_over_two('answer_start', 'answer_row', 'answer_class.dense_0'),
   Row(f'{SPAN}/answer/kernel', 'answer_class.dense_1.weight', KERNEL),
 )
-
-
-def of(a: Architecture) -> str:
-  """The name of a class's head of fine-tuning; '' if it has none."""
-  return next((head for head in KINDS if head in a.head_names), '')
 
 
 def in_paths(paths: Iterable[str]) -> str:
@@ -185,11 +175,6 @@ def form_of(paths: Iterable[str], head: str = ROW) -> str:
   own = {path.rpartition('/')[0] for path in paths if path.startswith(f'{head}/')}
   forms = (form for form, dense in DENSE.items() if f'{head}/{dense}' in own)
   return next(forms, 'linear') if own else ''
-
-
-def form(a: Architecture, head: str = ROW) -> str:
-  """The form of a class's head of this name; '' if it has none."""
-  return form_of(a.places, head)
 
 
 def config(a: Architecture, params: Mapping[str, Any], task: Task) -> dict[str, Any]:

@@ -53,12 +53,8 @@ def failed(sentence: str) -> None:
   """With --json on the command line: prints an object with the one problem that ended all."""
   asked = [a for a in sys.argv[1:] if re.fullmatch(r'--?(no)?json(=.*)?', a)]
   if asked and re.fullmatch(r'--?json(=(true|t|1))?', asked[-1], re.I):
-    problem = dict(code='P00', sentence=sentence)
-    print(
-      json.dumps(dict(ready=False, problems=[problem])),
-      file=sys.__stdout__,
-      flush=True,
-    )
+    said = dict(ready=False, problems=[dict(code='P00', sentence=sentence)])
+    print(json.dumps(said), file=sys.__stdout__, flush=True)
 
 
 def _end_at_sigterm():

@@ -121,7 +121,9 @@ def text(findings: Findings, run, paths, hosts: int) -> Text:
   for phase in run.phases:
     with findings.collecting('P07'), warnings.catch_warnings(record=True) as said:
       warnings.simplefilter('always')
-      text_of_phase = corpus or _stand_in(imagined, phase.config)
+      rows_of, length = phase.config.batch_size, phase.config.length
+      # text enough to build a pipeline in no time
+      text_of_phase = corpus or corpora.stand_in(imagined, documents=2 * rows_of, length=length)
       made = pipeline.of_phase(text_of_phase, phase, host=(0, hosts))
       phases[phase.index] = training_data.PhaseData(made.features)
       if corpus is None:
@@ -170,11 +172,6 @@ def _imagined(config, manifest=None):
   if manifest:
     made.hash = manifest['hash']
   return made
-
-
-def _stand_in(imagined, config):
-  """Text enough to build a pipeline in no time. config: of a phase."""
-  return corpora.stand_in(imagined, documents=2 * config.batch_size, length=config.length)
 
 
 def check_workdir(

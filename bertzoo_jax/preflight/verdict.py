@@ -13,14 +13,15 @@ from bertzoo_jax.experiment import check
 from bertzoo_jax.experiment import machinery
 from bertzoo_jax.experiment import resolve
 from bertzoo_jax.finetune import plan
+from bertzoo_jax.finetune import rows as task_rows
+from bertzoo_jax.finetune import work as tuning
 from bertzoo_jax.preflight import compiling
-from bertzoo_jax.preflight import fine_tuning
 from bertzoo_jax.preflight import readiness
 from bertzoo_jax.preflight import remedies
 from bertzoo_jax.preflight.tpu import chips
 from bertzoo_jax.preflight.tpu import estimate
-from bertzoo_jax.preflight.tpu import kernel_costs
 from bertzoo_jax.preflight.tpu import program
+from bertzoo_jax.pretrained import loading
 from bertzoo_jax.training import sharding
 
 
@@ -37,7 +38,7 @@ class Request:
     price: dollars per chip and hour. preemptions: of the whole run.
     largest: where a phase does not fit, look for the largest batch that does, and for other changes
       that help.
-    kernels: cycles of Pallas kernels, see `hlo.read`; None: the table of kernel_costs.
+    kernels: cycles of Pallas kernels, see `hlo.read`; None: the table of kernel_cycles.csv.
   """
 
   config: object
@@ -77,6 +78,20 @@ class Request:
       raise errors.UserError('--init is for a fine-tuning, and the config is none: leave it out.')
 
 
+class Runs(NamedTuple):
+  """The runs of a task.
+
+  Attributes:
+    number: of all of them.
+    at_once: how many run at the same time, each on its own device; 1: each has all devices.
+    rows: that the device with the most work trains on.
+  """
+
+  number: int
+  at_once: int
+  rows: int
+
+
 class Preflight(NamedTuple):
   """All that was found.
 
@@ -105,7 +120,7 @@ class Preflight(NamedTuple):
   remedies: list[remedies.Remedy] | None
   region: str | None
   findings: readiness.Findings
-  runs: fine_tuning.Runs | None = None
+  runs: Runs | None = None
 
   @property
   def fits(self) -> bool:
@@ -184,13 +199,57 @@ def preflight(request: Request, say=lambda line: None) -> Preflight:
 def _fine_tuning(findings, request, slice_):
   """(config, text, Runs) of the run that is compiled; (config, None, None) with a finding."""
   config, runs = request.config, None
-  labelled, text = fine_tuning.runs(findings, config, request.init, request.task_dir)
+  labelled, text = runs_of(findings, config, request.init, request.task_dir)
   if labelled:
     config = labelled[0].experiment
     with findings.collecting('P04'):
-      runs = slice_ and fine_tuning.placed(labelled, slice_)
-      config = fine_tuning.alone(config) if runs and runs.at_once > 1 else config
+      runs = slice_ and placed(labelled, slice_)
+      if runs and runs.at_once > 1:  # each has one device
+        config = config.copy_and_resolve_references().unlock()
+        config.run.mesh = (1, 1, 1)
+        config.lock()
   return config, text, runs
+
+
+def runs_of(findings, config, init: str, task_dir: str) -> tuple[list, readiness.Text | None]:
+  """The jobs of a fine-tuning, and the text of the one with the largest batch, which is the first.
+
+  ([], None) with a finding, if something does not fit (P01: the config, P06: weights or files).
+  """
+  with findings.collecting('P01'):
+    (name, config), *others = plan.tasks(config).items()
+    if others:
+      raise errors.UserError(
+        f'The config has {1 + len(others)} tasks, and preflight takes one: name it, as in '
+        f'FILE.py:{name}.'
+      )
+    weights = task = None
+    with findings.collecting('P06'):
+      weights = plan.weights(init)
+    if weights is not None:
+      plan.check(config, weights[0])
+      with findings.collecting('P06'):
+        task = tuning.opened(config, task_dir, loading.tokenizer_of(weights[0]), weights[0])
+    if task is not None:
+      found = plan.runs(name, config, task, weights, 'runs')
+      found.sort(key=lambda run: -run.experiment.batch_size)
+      data = task_rows.data_of(found[0].resolved, task, weights[0])
+      return found, readiness.Text(data, {0: len(task.splits['train'])}, None, task.hash)
+  return [], None
+
+
+def placed(found: list, slice_) -> Runs:
+  """How the jobs go on a slice. Raises UserError if it has several hosts."""
+  if slice_.hosts > 1:
+    raise errors.UserError(
+      f'A fine-tuning runs on one host, and {slice_.accelerator_type} has {slice_.hosts}: take a '
+      'smaller slice.'
+    )
+  at_once = min(tuning.at_once(found, slice_.devices), len(found))
+  rows = [0] * at_once
+  for experiment in (run.experiment for run in found):  # each goes where one ends first
+    rows[rows.index(min(rows))] += experiment.phases[0][0] * experiment.batch_size
+  return Runs(len(found), at_once, max(rows))
 
 
 def _compiled(findings, request, work, described):
@@ -199,7 +258,7 @@ def _compiled(findings, request, work, described):
     work.say(f'{finding.code}  {finding.sentence}')
   kernels = request.kernels
   if kernels is None:
-    kernels = kernel_costs.of(work.slice_.chip.name)
+    kernels = estimate.kernel_cycles(work.slice_.chip.name)
   auto = request.config.run.remat == configuration.AUTO
   policies = machinery.policies(work.run.config)
   for policy in policies if auto else policies[:1]:

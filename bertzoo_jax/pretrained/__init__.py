@@ -68,7 +68,6 @@ class Pretrained(NamedTuple):
       directory's.
     shape: how texts are framed, and the padding side.
     vocab_size: rows of the word table.
-    corpus_hash: of the text of the run; None where it is not recorded.
     learned: see objective.Network.
     config: of the run; None of a Hugging Face directory.
     facts: of its task, see tasks.Task.
@@ -83,7 +82,6 @@ class Pretrained(NamedTuple):
   hf: str
   shape: hf_tokenizer.Shape
   vocab_size: int
-  corpus_hash: str | None
   config: Any = None
   facts: Mapping[str, Any] = types.MappingProxyType({})
   learned: tuple[str, ...] = (objective_of.MASKED,)
@@ -131,24 +129,18 @@ def _of_run(address):
   run = open_run(address)
   network = run.networks[0]
   params = jax.tree.map(np.asarray, network.of(run.params))
-  folder = storage.path(run.workdir) / 'tokenizer'
-  record = workdirs.corpus_record(run.workdir)
   # a swapped encoder belongs to another family than config.hf
   name = architectures.of_encoder(run.config.hf, network.encoder.activation, hf.flatten(params))
-  return Pretrained(
+  return _made(
+    (run.config.encoder.name, network.encoder, params),
+    storage.path(run.workdir) / 'tokenizer',
+    architectures.choose(name),
     address=checkpoint.at_step(address, run.step),
-    section=_section(run.config.encoder.name, network.encoder),
-    params=params,
     step=run.step,
-    tokenizer_folder=folder,
-    tokenizer_section=vocabulary.section_of(folder),
     hf=name,
-    shape=_shape(architectures.choose(name), network.encoder),
-    vocab_size=hf.vocabulary_size(params),
-    corpus_hash=record['hash'] if record else None,
     learned=network.learned,
     config=run.config,
-    facts=record.get('task', {}),
+    facts=workdirs.corpus_record(run.workdir).get('task', {}),
   )
 
 
@@ -171,22 +163,13 @@ def _directory(address, wished):
   params, report = hf.load(folder, wished)
   content = weights.read_json(storage.path(folder) / 'config.json')
   a = architectures.reader(content, wished)
-  words = hf.vocabulary_size(params)
   section = hf_architecture.section(a, report.encoder)
-  built = named.build(section, encoders.BY_NAME, 'encoder', vocab_size=words, dtype=jnp.float32)
-  return Pretrained(
-    address=address,
-    section=_section(a.part, built),
-    params=params,
-    step=None,
-    tokenizer_folder=folder,
-    tokenizer_section=vocabulary.section_of(folder),
-    hf=wished if wished and architectures.choose(wished) is a else a.name,
-    shape=_shape(a, built),
-    vocab_size=words,
-    corpus_hash=None,
-    learned=_learned(content.get(hf_architecture.LEARNED)),
-  )
+  given = dict(vocab_size=hf.vocabulary_size(params), dtype=jnp.float32)
+  built = named.build(section, encoders.BY_NAME, 'encoder', **given)
+  name = wished if wished and architectures.choose(wished) is a else a.name
+  learned = _learned(content.get(hf_architecture.LEARNED))
+  network = a.part, built, params
+  return _made(network, folder, a, address=address, step=None, hf=name, learned=learned)
 
 
 def _learned(said) -> tuple[str, ...]:
@@ -196,12 +179,20 @@ def _learned(said) -> tuple[str, ...]:
   return tuple(way for way in known if way in said) or known[:1]
 
 
-def _section(name, built) -> dict:
-  """Every field of an encoder that a config sets."""
+def _made(network, folder, a, **rest) -> Pretrained:
+  """The Pretrained of a network: (part of its encoder, the encoder, parameters).
+
+  folder: of its tokenizer. a: its class. rest: the other fields.
+  """
+  part, built, params = network
   names = [field.name for field in dataclasses.fields(built) if field.name not in _GIVEN]
-  return {'name': name, **{key: getattr(built, key) for key in names}}
-
-
-def _shape(a, built) -> hf_tokenizer.Shape:
-  """How texts are framed for a network; [CLS] A [SEP] where its class has no tokenizer."""
-  return (a.tokens or hf_tokenizer.Shape())._replace(padding=built.padding_side)
+  return Pretrained(
+    section={'name': part, **{key: getattr(built, key) for key in names}},
+    params=params,
+    tokenizer_folder=folder,
+    tokenizer_section=vocabulary.section_of(folder),
+    # [CLS] A [SEP] where the class has no tokenizer
+    shape=(a.tokens or hf_tokenizer.Shape())._replace(padding=built.padding_side),
+    vocab_size=hf.vocabulary_size(params),
+    **rest,
+  )

@@ -187,18 +187,9 @@ def _weights(run, address, network, objective, architecture):
   loaded = loaded if whole else chosen.of(loaded)
   fields = [k for k in config.encoder if k != 'name' and hasattr(chosen.encoder, k)]
   section = {k: getattr(chosen.encoder, k) for k in fields}
-  return (
-    loaded,
-    hf.Report(
-      f'{workdir} at step {step}',
-      config.hf,
-      section,
-      (),
-      labels=heads.labels_in(config.objective),
-    ),
-    storage.path(workdir) / 'tokenizer',
-    whole,
-  )
+  labels = heads.labels_in(config.objective)
+  report = hf.Report(f'{workdir} at step {step}', config.hf, section, (), labels=labels)
+  return loaded, report, storage.path(workdir) / 'tokenizer', whole
 
 
 def _shares_otherwise(run, address, objective, fresh) -> bool:

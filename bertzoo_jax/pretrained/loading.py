@@ -155,7 +155,12 @@ class Loaded:
     out = []
     for both in texts:
       words = frame.words(len(both) > 1)
-      room = self._room(length, sum(role not in 'AB' for role, _ in words), len(both))
+      specials = sum(role not in 'AB' for role, _ in words)
+      if (room := length - specials) < len(both):
+        raise errors.UserError(
+          f'Rows of {length} tokens have no room beside the {specials} special ones: ask for '
+          f'{specials + len(both)} or more.'
+        )
       own = [np.stack(next(encoded)) for _ in both]
       sizes = [x.shape[1] for x in own]
       kept = features.longest_first(*sizes, room) if len(both) > 1 else [room]
@@ -248,15 +253,6 @@ class Loaded:
       )
     return max_length
 
-  def _room(self, length, around, texts) -> int:
-    """Tokens of texts that a row has room for beside the special ones around them."""
-    if length < around + texts:
-      raise errors.UserError(
-        f'Rows of {length} tokens have no room beside the {around} special ones: ask for '
-        f'{around + texts} or more.'
-      )
-    return length - around
-
 
 def _check_segments(batch, padding):
   """Raises UserError if segment_ids look like token types: where a row's first token (its last one
@@ -304,19 +300,15 @@ def load(address: str, dtype: str = 'float32', trust_code: bool = False) -> Load
   """The network at an address, see `bertzoo_jax.load`."""
   if not isinstance(address, (str, os.PathLike)):
     raise errors.UserError(f'load() takes the address of a network as text, not {address!r:.40}.')
+  address = os.fspath(address)
+  if not address.startswith('hf:') and not step_folders.steps(address):
+    below = step_folders.below(address)  # the workdir of a fine-tuning is a folder of runs
+    address = below[0] if len(below) == 1 else address
   with _trusting(trust_code):
-    loaded = Loaded(pretrained.open(_only_run(os.fspath(address))), dtype, trust_code)
+    loaded = Loaded(pretrained.open(address), dtype, trust_code)
     if trust_code:
       _ = loaded.tokenizer  # now, while its code may run
     return loaded
-
-
-def _only_run(address) -> str:
-  """The one run with a checkpoint in the workdir of a fine-tuning, which is a folder of runs."""
-  if address.startswith('hf:') or step_folders.steps(address):
-    return address
-  below = step_folders.below(address)
-  return below[0] if len(below) == 1 else address
 
 
 @contextlib.contextmanager

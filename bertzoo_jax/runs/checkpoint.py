@@ -27,7 +27,6 @@ import sys
 import threading
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging as absl_logging
@@ -71,8 +70,12 @@ class Checkpoints:
       if self._writes and self._folder.exists():
         step_folders.clean(self._folder)
     _quiet()
-    self._checkpointer = _checkpointer(
-      ocp.options.AsyncOptions(post_finalization_callback=self._seal)
+    tree = ocp.PyTreeCheckpointHandler
+    self._checkpointer = ocp.AsyncCheckpointer(
+      ocp.CompositeCheckpointHandler(
+        params=tree(), rest=tree(), average=tree(), meta=ocp.JsonCheckpointHandler()
+      ),
+      async_options=ocp.options.AsyncOptions(post_finalization_callback=self._seal),
     )
 
   def save(self, state, held_out_loss=None, phase_first_step: int = 0, score: tuple = ()) -> int:
@@ -122,36 +125,33 @@ class Checkpoints:
     Raises TryAgain if the storage does not answer.
     """
     with storage.reading(f'The checkpoints in {self._folder}'):
-      return self._newest()
-
-  def _newest(self):
-    step, damaged, before = -1, [], []
-    if self._writes and self._folder.exists():
-      for candidate in reversed(step_folders.steps(self._folder.parent)):
-        problem = step_folders.verify(self._folder / str(candidate))
-        if problem is None:
-          step = candidate
-          break
-        damaged.append((candidate, problem))
-      before = sorted(p.name for p in self._folder.iterdir() if '.damaged' in p.name)
-      if step < 0 and (damaged or before):
-        step = -2
-    step = int(_from_first_process(step))
-    if step == -2:
-      which = ', '.join([f'{candidate}: {problem}' for candidate, problem in damaged] + before)
-      which = which or 'the first process names them'
-      raise errors.UserError(
-        f'All checkpoints of {self._folder.parent} are damaged ({which}): start again with another '
-        f'--workdir, or delete {self._folder} to begin this one at step 0.'
-      )
-    for candidate, problem in damaged:
-      aside = step_folders.move_aside(self._folder / str(candidate), 'damaged')
-      print(
-        f'WARNING: checkpoint {candidate} is damaged ({problem}). It is now {aside}; going on from '
-        'the one before.',
-        flush=True,
-      )
-    return None if step < 0 else step
+      step, damaged, before = -1, [], []
+      if self._writes and self._folder.exists():
+        for candidate in reversed(step_folders.steps(self._folder.parent)):
+          problem = step_folders.verify(self._folder / str(candidate))
+          if problem is None:
+            step = candidate
+            break
+          damaged.append((candidate, problem))
+        before = sorted(p.name for p in self._folder.iterdir() if '.damaged' in p.name)
+        if step < 0 and (damaged or before):
+          step = -2
+      step = int(_from_first_process(step))
+      if step == -2:
+        which = ', '.join([f'{candidate}: {problem}' for candidate, problem in damaged] + before)
+        which = which or 'the first process names them'
+        raise errors.UserError(
+          f'All checkpoints of {self._folder.parent} are damaged ({which}): start again with '
+          f'another --workdir, or delete {self._folder} to begin this one at step 0.'
+        )
+      for candidate, problem in damaged:
+        aside = step_folders.move_aside(self._folder / str(candidate), 'damaged')
+        print(
+          f'WARNING: checkpoint {candidate} is damaged ({problem}). It is now {aside}; going on '
+          'from the one before.',
+          flush=True,
+        )
+      return None if step < 0 else step
 
   def restore(self, step: int, target, workdir=None):
     """The state of a sound step, placed as the target says, a TrainState of shape structs with
@@ -161,27 +161,19 @@ class Checkpoints:
     folders = storage.absolute(workdir) / step_folders.FOLDER if workdir else self._folder
     folder = folders / str(step)
     with _decoding(folder):
-      return self._restore(folder, target, _OTHER_RUN if workdir else _THIS_RUN)
-
-  def _restore(self, folder, target, remedy):
-    # Orbax would read it once, and nothing tells it of a bit that flips on the way
-    saved = storage.read_json(folder / 'meta' / 'metadata')['shapes']
-    wanted, added = _parts(target), {}
-    # Checkpoints written before there were spikes lack them, and begin to count at 0.
-    if not any(path.startswith('rest/spikes/') for path in saved):
-      lacking = wanted['rest'].pop('spikes')
-      zeros = lambda: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), lacking)
-      where = jax.tree.map(lambda x: x.sharding, lacking)
-      added['spikes'] = jax.jit(zeros, out_shardings=where)()
-    _check_shapes(saved, _shapes(wanted), folder, remedy)
-    args = {
-      name: ocp.args.PyTreeRestore(
-        item=tree, restore_args=ocp.checkpoint_utils.construct_restore_args(tree)
-      )
-      for name, tree in wanted.items()
-    }
-    got = self._checkpointer.restore(folder, args=ocp.args.Composite(**args))
-    return target.replace(**{k: got[k] for k in wanted if k != 'rest'}, **got['rest'], **added)
+      # Orbax would read it once, and nothing tells it of a bit that flips on the way
+      saved = storage.read_json(folder / 'meta' / 'metadata')['shapes']
+      wanted = _parts(target)
+      remedy = _OTHER_RUN if workdir else _THIS_RUN
+      _check_shapes(saved, _shapes(wanted), folder, remedy)
+      args = {
+        name: ocp.args.PyTreeRestore(
+          item=tree, restore_args=ocp.checkpoint_utils.construct_restore_args(tree)
+        )
+        for name, tree in wanted.items()
+      }
+      got = self._checkpointer.restore(folder, args=ocp.args.Composite(**args))
+      return target.replace(**{k: got[k] for k in wanted if k != 'rest'}, **got['rest'])
 
   def close(self) -> None:
     """Waits for the last save and ends the threads. A save that failed is told, not raised."""
@@ -229,66 +221,60 @@ def load_params(address: str) -> tuple[dict, int, str]:
   such workdir or step, or a damaged one, TryAgain if the storage does not answer.
   """
   with storage.reading(f'The checkpoint {address}'):
-    return _load_params(address)
-
-
-def locate(address: str) -> tuple[str, int, str | None]:
-  """(workdir, step, kind of `parse_address`) of a sound checkpoint. Errors: see `load_params`."""
-  with storage.reading(f'The checkpoint {address}'):
-    return _locate(address)
-
-
-def _locate(address):
-  workdir, which, kind = parse_address(address)
-  folders.check_links(workdir)
-  folder, present = storage.absolute(workdir) / step_folders.FOLDER, step_folders.steps(workdir)
-  if not present and (unmarked := step_folders.unmarked(folder)):
-    raise errors.UserError(
-      f'{workdir} has checkpoints without commit markers (steps {", ".join(unmarked)}): run its '
-      'pretrain line once, which checks and marks them, or copy them again with all files.'
-    )
-  if not present and (below := step_folders.below(workdir)):
-    raise errors.UserError(
-      f'{workdir} has no checkpoint, but runs in it have: give one of them, {", ".join(below[:5])}'
-      f'{", …" if len(below) > 5 else ""}.'
-    )
-  if not present:
-    raise errors.UserError(
-      f'{workdir} has no checkpoint: is it the --workdir of a run that has saved once?'
-    )
-  there = f'There is: {", ".join(map(str, present))}.'
-  if which == 'best':
-    step = step_folders.best(workdir)
-    if step is None:
-      raise errors.UserError(f'{workdir} has no best checkpoint, since none was evaluated. {there}')
-  elif which is not None:
-    step = int(which)
-    if step not in present:
-      raise errors.UserError(f'{workdir} has no checkpoint of step {step}. {there}')
-  else:
-    step = next((s for s in reversed(present) if step_folders.sound(folder / str(s))), None)
-    if step is None:
-      raise errors.UserError(
-        f'All checkpoints of {workdir} are damaged (steps {", ".join(map(str, present))}).'
-      )
-  if which is not None and (problem := step_folders.verify(folder / str(step))):
-    raise errors.UserError(f'Checkpoint {step} of {workdir} is damaged: {problem}. {there}')
-  return workdir, step, kind
-
-
-def _load_params(address):
-  workdir, step, kind = _locate(address)
-  folder = storage.absolute(workdir) / step_folders.FOLDER
-  if kind is None:
-    return _read(folder / str(step), 'params'), step, workdir
-  if kind == 'ema':
+    workdir, step, kind = locate(address)
+    folder = storage.absolute(workdir) / step_folders.FOLDER
+    if kind is None:
+      return _read(folder / str(step), 'params'), step, workdir
+    if kind != 'ema':
+      return _mean(folder, averaged(workdir, step, kind)), step, workdir
     if not (folder / str(step) / 'average').exists():
       raise errors.UserError(
         f'{workdir} has no average of the weights: it was trained with config.ema=0. Give '
         f'{workdir}@average:K for the mean of checkpoints.'
       )
     return _read(folder / str(step), 'average'), step, workdir
-  return _mean(folder, averaged(workdir, step, kind)), step, workdir
+
+
+def locate(address: str) -> tuple[str, int, str | None]:
+  """(workdir, step, kind of `parse_address`) of a sound checkpoint. Errors: see `load_params`."""
+  with storage.reading(f'The checkpoint {address}'):
+    workdir, which, kind = parse_address(address)
+    folders.check_links(workdir)
+    folder, present = storage.absolute(workdir) / step_folders.FOLDER, step_folders.steps(workdir)
+    if not present and (unmarked := step_folders.unmarked(folder)):
+      raise errors.UserError(
+        f'{workdir} has checkpoints without commit markers (steps {", ".join(unmarked)}): run its '
+        'pretrain line once, which checks and marks them, or copy them again with all files.'
+      )
+    if not present and (below := step_folders.below(workdir)):
+      some = ', '.join(below[:5]) + ', …' * (len(below) > 5)
+      raise errors.UserError(
+        f'{workdir} has no checkpoint, but runs in it have: give one of them, {some}.'
+      )
+    if not present:
+      raise errors.UserError(
+        f'{workdir} has no checkpoint: is it the --workdir of a run that has saved once?'
+      )
+    there = f'There is: {", ".join(map(str, present))}.'
+    if which == 'best':
+      step = step_folders.best(workdir)
+      if step is None:
+        raise errors.UserError(
+          f'{workdir} has no best checkpoint, since none was evaluated. {there}'
+        )
+    elif which is not None:
+      step = int(which)
+      if step not in present:
+        raise errors.UserError(f'{workdir} has no checkpoint of step {step}. {there}')
+    else:
+      step = next((s for s in reversed(present) if step_folders.sound(folder / str(s))), None)
+      if step is None:
+        raise errors.UserError(
+          f'All checkpoints of {workdir} are damaged (steps {", ".join(map(str, present))}).'
+        )
+    if which is not None and (problem := step_folders.verify(folder / str(step))):
+      raise errors.UserError(f'Checkpoint {step} of {workdir} is damaged: {problem}. {there}')
+    return workdir, step, kind
 
 
 def averaged(workdir, step: int, kind: str) -> list[int]:
@@ -372,16 +358,6 @@ def _parts(state):
       'spikes': state.spikes,
     },
   }
-
-
-def _checkpointer(async_options=None):
-  handler = ocp.CompositeCheckpointHandler(
-    params=ocp.PyTreeCheckpointHandler(),
-    rest=ocp.PyTreeCheckpointHandler(),
-    average=ocp.PyTreeCheckpointHandler(),
-    meta=ocp.JsonCheckpointHandler(),
-  )
-  return ocp.AsyncCheckpointer(handler, async_options=async_options or ocp.options.AsyncOptions())
 
 
 def _read(folder, part):

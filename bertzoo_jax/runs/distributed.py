@@ -152,14 +152,8 @@ def _by_hand(address, seconds):
     f'Not all {count} processes came to {address} within {seconds} s: start the same line on every '
     'host, with its own JAX_PROCESS_ID, where that address can be reached.'
   )
-  _initialize(
-    seconds,
-    missing,
-    coordinator_address=address,
-    num_processes=count,
-    process_id=index,
-    cluster_detection_method='deactivate',
-  )
+  where = dict(coordinator_address=address, num_processes=count, process_id=index)
+  _initialize(seconds, missing, **where, cluster_detection_method='deactivate')
 
 
 def _on_tpu(seconds):

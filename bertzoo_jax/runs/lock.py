@@ -168,9 +168,10 @@ class _Lease:
 
   def take(self) -> None:
     other = self.read()
-    if other and other.get('host') == self._owner['host'] and not _runs(other.get('pid')):
+    here = bool(other) and other.get('host') == self._owner['host']
+    if here and not _runs(other.get('pid')):
       _say_stale(other)
-    elif other and other.get('host') == self._owner['host'] and _is_fresh(other):
+    elif here and abs(time.time() - other.get('heartbeat', 0)) < STALE_SECONDS:  # by our clock
       _refuse(self._workdir, other)
     elif other:
       _outlast(self._workdir, other, self.read)
@@ -184,8 +185,8 @@ class _Lease:
 
   def release(self) -> None:
     try:
-      if not self.remove() and self.is_ours(self.read()):
-        self.remove()
+      if not self._replace(None) and self.is_ours(self.read()):
+        self._replace(None)
     except errors.UserError as e:  # the next owner waits two minutes, no more
       print(f'WARNING: {e}', flush=True)
 
@@ -214,10 +215,6 @@ class _Lease:
   def renew(self) -> bool:
     """False, and nothing is written, if it has changed since it was seen."""
     return self._replace(_written(self._owner))
-
-  def remove(self) -> bool:
-    """As `renew`."""
-    return self._replace(None)
 
   def _replace(self, value):
     write = lambda: _parsed(self._store.write(NAME, value, if_equal=self._seen)).generation
@@ -320,11 +317,6 @@ def _check_ours(now, owner):
     raise _Gone
   if now.get('token') != owner['token']:
     raise _Lost(_name(now))
-
-
-def _is_fresh(other) -> bool:
-  """Whether a lock of this host was renewed lately, by its clock."""
-  return abs(time.time() - other.get('heartbeat', 0)) < STALE_SECONDS
 
 
 def _runs(pid) -> bool:

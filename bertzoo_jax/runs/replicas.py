@@ -29,9 +29,15 @@ def check(state) -> None:
   found = jax.device_get(_hashes(arrays, mesh, tuple(x.sharding.spec for x in arrays)))
   for path, array, of_devices in zip(paths, arrays, found.T):
     for copies in _copies(array, mesh):
-      if odd := _odd([int(of_devices[i]) for i in copies]):
+      hashes = {mesh.devices.flat[i]: int(of_devices[i]) for i in copies}
+      [(usual, _)] = collections.Counter(hashes.values()).most_common(1)
+      if odd := [device for device, value in hashes.items() if value != usual]:
+        names = ', '.join(f'{d} of host {d.process_index}' for d in odd)
+        doubt = ' (of two copies either may be the wrong one)' if len(copies) == 2 else ''
         raise errors.Stopped(
-          _sentence(path, [mesh.devices.flat[copies[i]] for i in odd], len(copies))
+          f'{path} on {names} differs from the {len(copies) - len(odd)} other copies{doubt}: a '
+          'device computes wrongly. This state is not saved, the checkpoints before are kept. '
+          'Replace the device and run the same line again.'
         )
 
 
@@ -68,19 +74,3 @@ def _copies(array, mesh) -> list[list[int]]:
   for i, device in enumerate(mesh.devices.flat):
     groups[str(parts[device])].append(i)
   return list(groups.values())
-
-
-def _odd(hashes) -> list[int]:
-  """Places of the hashes that are not the most frequent one."""
-  usual, _ = collections.Counter(hashes).most_common(1)[0]
-  return [i for i, value in enumerate(hashes) if value != usual]
-
-
-def _sentence(path, odd, copies):
-  names = ', '.join(f'{d} of host {d.process_index}' for d in odd)
-  doubt = ' (of two copies either may be the wrong one)' if copies == 2 else ''
-  return (
-    f'{path} on {names} differs from the {copies - len(odd)} other copies{doubt}: a device '
-    'computes wrongly. This state is not saved, the checkpoints before are kept. Replace the '
-    'device and run the same line again.'
-  )

@@ -54,7 +54,7 @@ def find(reader, excluded, say_read, folder, parts=1) -> Found:
   size = 0
   for number, paras in enumerate(reader.documents()):
     say_read(reader.bytes_read)
-    size += _size(paras)
+    size += sum(map(size_of, paras))
     long, whole = _hashes(paras)
     documents.add(whole, number)
     for h in long:
@@ -122,13 +122,10 @@ def kept(reader, found: Found, choice: str, min_chars: int, start: Start = BEGIN
     elif drops_documents and _has(found.documents, number):
       _drop(reader, 'document that stands in the text before', paras)
     else:
-      paras = _without(
-        paras, first, reader, 'paragraph of --exclude', found.excluded_paragraphs, place
-      )
-      if drops_paragraphs:
-        paras = _without(
-          paras, first, reader, 'paragraph that stands in the text before', found.paragraphs, place
-        )
+      gone = [('paragraph of --exclude', found.excluded_paragraphs)]
+      gone += [('paragraph that stands in the text before', found.paragraphs)] * drops_paragraphs
+      for reason, numbers in gone:
+        paras = _without(paras, first, reader, reason, numbers, place)
       paras = [p for p in paras if p is not None]
       if paras and sum(map(len, paras)) >= min_chars:
         yield number, of_file, paras
@@ -194,13 +191,13 @@ def _without(paras, first, reader, reason, numbers, end):
 
 
 def _drop(reader, reason, paras):
-  reader.dropped.add(reason, _size(paras), reader.place)
+  reader.dropped.add(reason, sum(map(size_of, paras)), reader.place)
 
 
-def _size(paras) -> int:
-  return sum(
-    (len(p) if p.isascii() else len(p.encode('utf-8', 'surrogatepass'))) + 1 for p in paras
-  )
+def size_of(paragraph: str) -> int:
+  """Bytes of a paragraph as UTF-8, with the end of its line."""
+  plain = paragraph.isascii()
+  return 1 + len(paragraph if plain else paragraph.encode('utf-8', 'surrogatepass'))
 
 
 class _Log:

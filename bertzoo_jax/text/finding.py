@@ -70,8 +70,8 @@ def find(name: str) -> Source:
   Raises:
     UserError: none, a folder, or an unknown dataset.
   """
-  ways = _ways(name)
-  pattern, option = next((way for way in ways if _is_file(way[0]) or _matches(way[0])), ways[-1])
+  ways = (name, ''), name.rpartition('#')[::2], name.partition('#')[::2]
+  pattern, option = next((way for way in ways if _is_there(way[0])), ways[-1])
   is_local = os.path.exists(pattern.partition('/')[0])
   if pattern.startswith('tfds:') and not is_local:
     return Source(name, option, (), (tfds_builder(pattern)[1],), pattern)
@@ -95,20 +95,12 @@ def find(name: str) -> Source:
   return Source(name, option, files, sizes, again=again, data=data and data.facts)
 
 
-def _ways(name):
-  """How a name can be parted into pattern and option."""
-  return (name, ''), name.rpartition('#')[::2], name.partition('#')[::2]
-
-
-def _is_file(name) -> bool:
-  return not storage.is_remote(name) and os.path.isfile(os.path.expanduser(name))
-
-
-def _matches(pattern) -> bool:
-  """Whether a local pattern with a # is there as it stands: a folder, or a pattern with files."""
-  if '#' not in pattern or storage.is_remote(pattern):
-    return False
-  return os.path.isdir(os.path.expanduser(pattern)) or bool(_local(pattern))
+def _is_there(pattern) -> bool:
+  """Whether a local file has this name, or a pattern with a # stands for a folder or for files."""
+  path = os.path.expanduser(pattern)
+  if storage.is_remote(pattern) or os.path.isfile(path):
+    return not storage.is_remote(pattern)
+  return '#' in pattern and (os.path.isdir(path) or bool(_local(pattern)))
 
 
 def _local(pattern) -> list[str]:

@@ -24,6 +24,7 @@ import re
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.text import binaries
+from bertzoo_jax.text import duplicates
 from bertzoo_jax.text import mediawiki
 from bertzoo_jax.text import records
 from bertzoo_jax.text import unpacking
@@ -124,7 +125,7 @@ def gather(paragraphs, drop=lambda reason: None):
         drop('empty document')
       part, size = [], 0
       continue
-    more = (len(p) if p.isascii() else len(p.encode('utf-8', 'surrogatepass'))) + 1
+    more = duplicates.size_of(p)
     if part and size + more > MAX_DOCUMENT:
       drop(f'document over {MAX_DOCUMENT >> 20} MiB cut in two (nothing lost)')
       yield part
@@ -290,13 +291,8 @@ def _rows(file, raw, wanted):
     file.drop(f'rest of a damaged parquet file ({type(e).__name__})')
 
 
-def dataset(file, wanted):
-  """Paragraphs and ENDs of the dataset that the file names."""
-  return texts(file, _examples(file, wanted), wanted, 'example')
-
-
-def _examples(file, wanted):
-  """(example, bytes of its text) of each example."""
+def examples(file, wanted):
+  """(example, bytes of its text) of each example of the dataset that the file names."""
   for example in records.examples(file.name, wanted):
     size = len(text) if isinstance(text := wanted.text(example), bytes) else 0
     file.line += 1

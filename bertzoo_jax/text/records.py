@@ -27,9 +27,17 @@ class Wanted:
     self._missing = dict.fromkeys((key, *self._where))
     self._keys, self._lacking = {}, 0
 
-  def columns(self) -> list[str]:
-    """The keys to read, without those inside them."""
-    return list(dict.fromkeys((self.key, *self._where)))
+  def columns(self, known, where: str) -> list[str]:
+    """The columns to read, of those that are known; the first has the text. Raises UserError if one
+    is not there. where: 'FILE has'.
+    """
+    names = {}
+    for key in (self.key, *self._where):
+      name = key if key in known else key.partition('.')[0]
+      if name not in known:
+        raise no_key(where, key, self.key, known)
+      names[name] = None
+    return list(names)
 
   def see(self, record: dict, file: str) -> None:
     """Takes note of a record's keys. Raises UserError if many had none of a name."""
@@ -183,12 +191,8 @@ def parquet(raw, file: str, wanted: Wanted):
   table = pq.ParquetFile(
     raw, buffer_size=1 << 16, pre_buffer=False, page_checksum_verification=True
   )
-  schema, columns = table.schema_arrow, []
-  for key in wanted.columns():
-    name = key if key in schema.names else key.partition('.')[0]
-    if name not in schema.names:
-      raise no_key(f'{file} has', key, wanted.key, schema.names)
-    columns.append(name)
+  schema = table.schema_arrow
+  columns = wanted.columns(schema.names, f'{file} has')
   texts = [field.name for field in schema if _is_text(field.type)]
   if columns[0] == wanted.key and columns[0] not in texts:
     raise errors.UserError(
@@ -196,9 +200,7 @@ def parquet(raw, file: str, wanted: Wanted):
       f'Columns of text: {", ".join(texts) or "none"}.'
     )
   done, rows = 0, table.metadata.num_rows
-  for batch in table.iter_batches(
-    _rows(table.metadata), columns=list(dict.fromkeys(columns)), use_threads=False
-  ):
+  for batch in table.iter_batches(_rows(table.metadata), columns=columns, use_threads=False):
     values = {name: _plain(batch.column(name), pa).to_pylist() for name in batch.schema.names}
     for row in zip(*values.values()):
       done += 1
@@ -244,12 +246,9 @@ def examples(dataset: str, wanted: Wanted):
   builder, _ = finding.tfds_builder(dataset)
   import tensorflow_datasets as tfds
 
-  features, names = builder.info.features, []
+  features = builder.info.features
   known = list(features) if hasattr(features, 'keys') else []
-  for key in wanted.columns():
-    names.append(key if key in known else key.partition('.')[0])
-    if names[-1] not in known:
-      raise no_key(f'{dataset} has', key, wanted.key, known)
+  names = wanted.columns(known, f'{dataset} has')
   data = builder.as_dataset(
     split='train', shuffle_files=False, read_config=tfds.ReadConfig(interleave_cycle_length=1)
   )

@@ -86,7 +86,8 @@ def splitter(name: str, say=None) -> Splitter:
     joiner = '' if rest.partition('-')[0] in _UNSPACED else ' '
     return Splitter(split, joiner, f'{name}, version {version}')
   if kind == 'regex' and colon:
-    return Splitter(functools.partial(_at_ends, _pattern(rest)), ' ', name)
+    ends = _pattern(rest).finditer
+    return Splitter(lambda text: _cut(text, (stop.end() for stop in ends(text))), ' ', name)
   if name in ('lines', 'none'):
     return Splitter(whole, ' ', name)
   known = [*(f'rules:{language}' for language in languages()), f'{_PACKAGE}:LANG', 'lines', 'none']
@@ -160,10 +161,6 @@ def _pattern(text):
   return pattern
 
 
-def _at_ends(pattern, paragraph):
-  return _cut(paragraph, (stop.end() for stop in pattern.finditer(paragraph)))
-
-
 def _cut(paragraph, ends):
   """The pieces of a paragraph between rising positions, stripped, none of them empty."""
   sentences, start = [], 0
@@ -223,7 +220,9 @@ class _Rules:
       return kind == _MAY or kind == _BEFORE_NUMBERS and not following.isdigit()
     if len(word) == 1 and word.isalpha() and word.isupper():  # an initial, but: So did I. He went.
       return word == self.word and ''.join(before.split()[-2:-1])[:1].islower()
-    if self.ordinals and self._is_ordinal(word):
+    last = word.rpartition('.')[2]  # 3.10.
+    short = last.isdigit() and len(last) <= self.ordinals
+    if self.ordinals and (short or _ROMAN.fullmatch(word)):
       return False
     return not _DOTTED.fullmatch(word)  # U.S. Army
 
@@ -243,10 +242,6 @@ class _Rules:
       if name in self.entries:
         return self.entries[name]
     return None
-
-  def _is_ordinal(self, word):
-    last = word.rpartition('.')[2]  # 3.10.
-    return last.isdigit() and len(last) <= self.ordinals or _ROMAN.fullmatch(word) is not None
 
 
 def _stop(settings):

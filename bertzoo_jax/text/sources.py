@@ -62,7 +62,9 @@ class Reader:
     wanted = records.Wanted(source.option or 'text', self.where)
     if source.dataset:
       file = formats.File(source.dataset, sum(source.sizes), self.dropped.add)
-      yield from self._documents(file, formats.dataset(file, wanted))
+      yield from self._documents(
+        file, formats.texts(file, formats.examples(file, wanted), wanted, 'example')
+      )
     for i in range(first, len(source.files)):
       self.position = self.position[0], i
       file = formats.File(str(source.files[i]), source.sizes[i], self.dropped.add)

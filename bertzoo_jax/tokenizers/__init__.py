@@ -18,11 +18,11 @@ import tokenizers as hf
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import folders
+from bertzoo_jax.common import hub
 from bertzoo_jax.common import storage
 from bertzoo_jax.parts import named
 from bertzoo_jax.tokenizers import byte_bpe
 from bertzoo_jax.tokenizers import engines
-from bertzoo_jax.tokenizers import hub
 from bertzoo_jax.tokenizers import kinds
 from bertzoo_jax.tokenizers import published
 from bertzoo_jax.tokenizers import sentence_pieces
@@ -43,14 +43,15 @@ class Tokenizer(engines.Engines):
       (end of a document, of a paragraph).
     hash: SHA-256 of section, pieces, merges and the model's file.
     word_starts: bool [V], whether a piece starts a word.
+    kind: kinds.Kind of the section.
   """
 
   def __init__(self, section: dict, vocabulary: kinds.Vocabulary):
     self.section, self.vocabulary = dict(section), vocabulary
     self.pieces, self.vocab_size = vocabulary.pieces, len(vocabulary.pieces)
-    self._kind = _kind(self.section)
+    self.kind = _kind(self.section)
     ids = {piece: i for i, piece in enumerate(self.pieces)}
-    missing = [piece for piece in self._kind.special.values() if piece not in ids]
+    missing = [piece for piece in self.kind.special.values() if piece not in ids]
     if missing:
       raise errors.UserError(
         f'The vocabulary lacks the special tokens {", ".join(dict.fromkeys(missing))}: add them, '
@@ -59,16 +60,16 @@ class Tokenizer(engines.Engines):
     if len(ids) < len(self.pieces):
       twice = [p for p, n in collections.Counter(self.pieces).items() if n > 1]
       raise errors.UserError(f'The vocabulary has {twice[0]!r} twice: every piece must stand once.')
-    self.special = {role: ids[piece] for role, piece in self._kind.special.items()}
+    self.special = {role: ids[piece] for role, piece in self.kind.special.items()}
     model = [hashlib.sha256(vocabulary.model).hexdigest()] if vocabulary.model else []
     self.hash = hashlib.sha256(
       json.dumps([self.section, self.pieces, vocabulary.merges, *model], sort_keys=True).encode()
     ).hexdigest()
     special = set(self.special.values())
     self.word_starts = np.array(
-      [i in special or self._kind.starts_word(p) for i, p in enumerate(self.pieces)]
+      [i in special or self.kind.starts_word(p) for i, p in enumerate(self.pieces)]
     )
-    self._plain = self._spelling = self._kind.engine(vocabulary)
+    self._plain = self._spelling = self.kind.engine(vocabulary)
 
   @functools.cached_property
   def _parsing(self) -> hf.Tokenizer:
@@ -87,39 +88,26 @@ class Tokenizer(engines.Engines):
 
   def parsing_engine(self) -> hf.Tokenizer:
     """The `tokenizers` object of tokenizer.json: specials parsed, [CLS] … [SEP] put around."""
-    engine = self._kind.engine(self.vocabulary)
+    engine = self.kind.engine(self.vocabulary)
     engine.add_special_tokens(
       [
         hf.AddedToken(
           piece,
           special=True,
           normalized=False,
-          lstrip=self._kind.mask_eats_blank and role == 'mask',
+          lstrip=self.kind.mask_eats_blank and role == 'mask',
         )
-        for role, piece in self._kind.special.items()
+        for role, piece in self.kind.special.items()
       ]
     )
-    engine.post_processor = self._kind.wrap(self.special)
+    engine.post_processor = self.kind.wrap(self.special)
     return engine
-
-  def engine(self) -> hf.Tokenizer:
-    """A `tokenizers` object that knows no special text."""
-    return self._kind.engine(self.vocabulary)
-
-  @property
-  def pairs(self) -> bool:
-    """Whether a piece is a merge of two others."""
-    return self._kind.pairs
-
-  def joined(self, pieces: tuple[str, ...]) -> str:
-    """The piece that stands for neighbouring pieces of a word."""
-    return self._kind.joined(pieces)
 
   def with_pieces(self, added: list, pieces: list[str]) -> 'Tokenizer':
     """The tokenizer with further `pieces`. added: [growth.Added] of them, in order; of merges also
     those whose piece exists.
     """
-    vocabulary = self._kind.extended(self.vocabulary, added, pieces)
+    vocabulary = self.kind.extended(self.vocabulary, added, pieces)
     return Tokenizer({**self.section, 'vocab_size': len(vocabulary.pieces)}, vocabulary)
 
   def for_words(self) -> 'Tokenizer':
@@ -132,7 +120,7 @@ class Tokenizer(engines.Engines):
     """Writes tokenizer.json, the vocabulary files of its kind and, last, bertzoo.json."""
     folder = storage.path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, content in self._kind.files(self.vocabulary).items():
+    for name, content in self.kind.files(self.vocabulary).items():
       write = storage.write_bytes if isinstance(content, bytes) else storage.write_text
       write(folder / name, content)
     storage.write_text(folder / 'tokenizer.json', self.parsing_engine().to_str(pretty=True) + '\n')
@@ -194,7 +182,7 @@ def load(path, section: dict | None = None) -> Tokenizer:
       as a file, a folder, or several of these joined by commas: vocab.txt; vocab.json or
       encoder.json with merges.txt or vocab.bpe, and for RoBERTa in fairseq's form dict.txt; or
       tokenizer.json; or a SentencePiece model (*.model). hf:DIR or hf:OWNER/NAME is a folder of
-      Hugging Face's, whose tokenizer.json then has to split plain text alike (hub.py).
+      Hugging Face's, whose tokenizer.json then has to split plain text alike.
     section: config.tokenizer; None takes the one that `save` stored.
 
   Raises:
@@ -211,9 +199,9 @@ def load(path, section: dict | None = None) -> Tokenizer:
     )
   tokenizer = _published(path, files, section, check=True)
   _check_size(tokenizer, f'The vocabulary {path} has {tokenizer.vocab_size} pieces')
-  folder = next((f.parent for name, f in files.items() if name in hub.SAYING), None)
+  folder = next((f.parent for name, f in files.items() if name in published.SAYING), None)
   if 'hf:' in str(path) and folder is not None and (theirs := _of_directory(folder)):
-    hub.check(path, theirs, tokenizer)
+    published.check(path, theirs, tokenizer)
   return tokenizer
 
 
@@ -325,7 +313,7 @@ def _files(path) -> dict:
   """{file name: path} of files and folders joined by commas."""
   files = {}
   for name in storage.addresses(str(path)):
-    p = hub.folder(name[3:]) if name.startswith('hf:') else storage.path(name)
+    p = hub.folder(name[3:], hub.TOKENIZER) if name.startswith('hf:') else storage.path(name)
     if not (p / 'bertzoo.json').exists() and (p / 'tokenizer' / 'bertzoo.json').exists():
       p = p / 'tokenizer'  # of a corpus or a run
     if p.is_dir():

@@ -4,12 +4,6 @@ import json
 import re
 
 import tokenizers as hf
-from tokenizers import decoders
-from tokenizers import models
-from tokenizers import normalizers
-from tokenizers import pre_tokenizers
-from tokenizers import processors
-from tokenizers import trainers
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import vocabulary as vocabulary_files
@@ -17,37 +11,35 @@ from bertzoo_jax.parts import tokenizers as definitions
 from bertzoo_jax.tokenizers import kinds
 
 
-def byte_bpe(
-  fields: definitions.ByteBpe,
-) -> kinds.Kind:
+def byte_bpe(fields: definitions.ByteBpe) -> kinds.Kind:
   """GPT-2's byte-level BPE with RoBERTa's specials, which no text can spell by merges.
 
   Equal to transformers' RobertaTokenizer where lowercase is False and normalization 'none'.
   """
   special = dict(pad='<pad>', unk='<unk>', cls='<s>', sep='</s>', mask='<mask>')
-  lowercase = normalizers.Lowercase() if fields.lowercase else None
+  lowercase = hf.normalizers.Lowercase() if fields.lowercase else None
   clean = kinds.normalizer(fields.normalization, lowercase)
-  split = pre_tokenizers.ByteLevel(add_prefix_space=fields.add_prefix_space)
+  split = hf.pre_tokenizers.ByteLevel(add_prefix_space=fields.add_prefix_space)
 
   def dress(built):
     if clean is not None:
       built.normalizer = clean
-    built.pre_tokenizer, built.decoder = split, decoders.ByteLevel()
+    built.pre_tokenizer, built.decoder = split, hf.decoders.ByteLevel()
     return built
 
   def engine(vocabulary):
     ids = {p: i for i, p in enumerate(vocabulary.pieces)}
     none = dict(continuing_subword_prefix='', end_of_word_suffix='', fuse_unk=False)
-    return dress(hf.Tokenizer(models.BPE(ids, vocabulary.merges, **none)))
+    return dress(hf.Tokenizer(hf.models.BPE(ids, vocabulary.merges, **none)))
 
   def train(texts, least):
-    built = dress(hf.Tokenizer(models.BPE()))
+    built = dress(hf.Tokenizer(hf.models.BPE()))
     built.pre_tokenizer = kinds.without_long_words(split, 1000)
-    trainer = trainers.BpeTrainer(
+    trainer = hf.trainers.BpeTrainer(
       vocab_size=fields.vocab_size - 1,
       min_frequency=fields.min_frequency,
       special_tokens=['<s>', '<pad>', '</s>', '<unk>'],
-      initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+      initial_alphabet=sorted(hf.pre_tokenizers.ByteLevel.alphabet()),
       show_progress=False,
     )
     built.train_from_iterator(kinds.once(texts), trainer)
@@ -57,7 +49,7 @@ def byte_bpe(
     )
 
   def wrap(ids):
-    return processors.RobertaProcessing(
+    return hf.processors.RobertaProcessing(
       ('</s>', ids['sep']),
       ('<s>', ids['cls']),
       trim_offsets=True,

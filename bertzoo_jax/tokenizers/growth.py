@@ -115,7 +115,8 @@ def _words_of(file) -> list[str]:
 
 def read(tokenizer, texts: Iterable[str]) -> Text:
   """The words of texts, as the tokenizer splits them."""
-  engine, counts, words, size = tokenizer.engine(), collections.Counter(), 0, 0
+  engine = tokenizer.kind.engine(tokenizer.vocabulary)
+  counts, words, size = collections.Counter(), 0, 0
   for text in texts:
     words, size = words + len(text.split()), size + len(text.encode('utf-8', 'replace'))
     text = engine.normalizer.normalize_str(text) if engine.normalizer else text
@@ -132,22 +133,21 @@ def grow(tokenizer, text: Text, most: int | None = None, words: Text | None = No
 
   Raises UserError if the text does not yield `most` pieces, or no word needs one.
   """
-  model = tokenizer.engine().model
+  kind, model_of = tokenizer.kind, lambda made: made.kind.engine(made.vocabulary).model
+  model = model_of(tokenizer)
   tokens = lambda model: sum(n * len(model.tokenize(w)) for w, n in text.counts.items())
   before = tokens(model)
   chosen = (words or text).counts.most_common(_MOST_WORDS)
   cut = {word: tuple(t.value for t in model.tokenize(word)) for word, _ in sorted(chosen)}
   unknown = tokenizer.pieces[tokenizer.special['unk']]
   cut = {w: x for w, x in cut.items() if len(w) <= _LONGEST and unknown not in x}
-  search = _Search(
-    cut, (words or text).counts, tokenizer.joined, tokenizer.pairs, words is not None
-  )
+  search = _Search(cut, (words or text).counts, kind.joined, kind.pairs, words is not None)
   added, new, known = [], [], set(tokenizer.pieces)
   while most is None or len(new) < most:
     span, occurrences = search.take()
     if span is None or words is None and occurrences < _LEAST:
       break
-    piece = tokenizer.joined(span)
+    piece = kind.joined(span)
     added.append(Added(piece, span, occurrences / max(1, before)))
     if piece not in known:
       known.add(piece)
@@ -160,7 +160,7 @@ def grow(tokenizer, text: Text, most: int | None = None, words: Text | None = No
       else '--add: each of these words is one piece already, or has unknown characters.'
     )
   grown = tokenizer.with_pieces(added, new)
-  return grown, Growth(new, before, tokens(grown.engine().model))
+  return grown, Growth(new, before, tokens(model_of(grown)))
 
 
 class _Search:

@@ -4,8 +4,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import tokenizers as hf
-from tokenizers import normalizers
-from tokenizers import pre_tokenizers
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import vocabulary as files
@@ -60,23 +58,17 @@ class Kind(NamedTuple):
   joined: Callable = ''.join
 
 
-# --- files ---
-
-
 def read_model(path) -> dict:
   """The section `model` of a tokenizer.json; {} if it has none."""
   model = read_json(path).get('model')
   return model if isinstance(model, dict) else {}
 
 
-# --- parts of kinds ---
-
-
 def normalizer(normalization, then):
   """Unicode normalization (none | nfc | nfkc) and then a normalizer or None; None for neither."""
-  first = {'none': None, 'nfc': normalizers.NFC, 'nfkc': normalizers.NFKC}[normalization]
+  first = {'none': None, 'nfc': hf.normalizers.NFC, 'nfkc': hf.normalizers.NFKC}[normalization]
   chain = [n for n in (first and first(), then) if n is not None]
-  return normalizers.Sequence(chain) if len(chain) > 1 else chain[0] if chain else None
+  return hf.normalizers.Sequence(chain) if len(chain) > 1 else chain[0] if chain else None
 
 
 def check_case(pieces, lowercase):
@@ -97,8 +89,8 @@ def check_case(pieces, lowercase):
 
 def without_long_words(split, most):
   """For training alone, whose time grows with the square of a word's length."""
-  return pre_tokenizers.Sequence(
-    [split, pre_tokenizers.Split(hf.Regex(f'^.{{{most + 1},}}$'), 'removed')]
+  return hf.pre_tokenizers.Sequence(
+    [split, hf.pre_tokenizers.Split(hf.Regex(f'^.{{{most + 1},}}$'), 'removed')]
   )
 
 

@@ -5,12 +5,22 @@ import json
 
 import tokenizers as hf
 
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import vocabulary
 from bertzoo_jax.tokenizers import engines
 from bertzoo_jax.tokenizers import kinds
 
+SAYING = ('tokenizer.json', 'tokenizer_config.json')  # files that say how text is split
+# Text that every pipeline made for a vocabulary splits alike; case, accents and blanks show in it.
+PLAIN = (
+  'The quick Brown fox jumps',
+  'a naïve café',
+  "It's 5 o'clock, isn't it?",
+  ' two  blanks',
+  '中文字',
+)
 # Spellings of special pieces, the likeliest first, for directories that do not name them.
 _USUAL = {
   'pad': ('[PAD]', '<pad>'),
@@ -93,26 +103,15 @@ def section_of(folder) -> dict | None:
   if (folder / 'vocab.txt').exists() and 'do_lower_case' in said:
     lowercase = bool(said['do_lower_case'])
     given = {key: said[key] for key in _NORMALIZER if said.get(key) is not None}
-    return dict(
-      name='wordpiece',
+    return parts.wordpiece(
       vocab_size='auto',
       lowercase=lowercase,
       strip_accents=given.get('strip_accents', lowercase),
       split_chinese=given.get('tokenize_chinese_chars', True),
-      normalization='none',
-      max_word_chars=100,
-      min_frequency=2,
-      coverage=0.9999,
     )
   if (folder / 'vocab.json').exists() and (folder / 'merges.txt').exists():
-    return dict(
-      name='byte_bpe',
-      vocab_size='auto',
-      lowercase=False,
-      normalization='none',
-      add_prefix_space=bool(said.get('add_prefix_space', False)),
-      min_frequency=2,
-    )
+    blank = bool(said.get('add_prefix_space', False))
+    return parts.byte_bpe(vocab_size='auto', add_prefix_space=blank)
   return None
 
 
@@ -130,6 +129,23 @@ def unsaid(folder) -> errors.UserError:
     'unknown: download its tokenizer.json, or write one with '
     f"transformers.AutoTokenizer.from_pretrained('{folder}').save_pretrained('{folder}')."
   )
+
+
+def check(name, theirs, ours) -> None:
+  """UserError where a directory's own tokenizer splits plain text otherwise than the config's does:
+  then the config is another's.
+
+  name: of the directory. theirs: its tokenizer. ours: tokenizers.Tokenizer, as the config says.
+  """
+  rows = zip(PLAIN, *(x.encode_as_transformers(list(PLAIN)) for x in (ours, theirs)))
+  for plain, *ids in rows:
+    if list(ids[0]) != list(ids[1]):
+      here, there = (' '.join(x.pieces[i] for i in row) for x, row in zip((ours, theirs), ids))
+      raise errors.UserError(
+        f'{name} splits {plain!r} into {there}, config.tokenizer into {here}: set the fields of '
+        'config.tokenizer (lowercase, strip_accents, add_prefix_space, normalization …) as they '
+        'were when the vocabulary was made.'
+      )
 
 
 def _engine(folder, content):

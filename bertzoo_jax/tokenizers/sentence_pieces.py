@@ -23,11 +23,6 @@ import unicodedata
 from typing import NamedTuple
 
 import tokenizers as hf
-from tokenizers import decoders
-from tokenizers import models
-from tokenizers import normalizers
-from tokenizers import pre_tokenizers
-from tokenizers import processors
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.parts import tokenizers as definitions
@@ -121,7 +116,7 @@ def sentencepiece(fields: definitions.Sentencepiece) -> kinds.Kind:
 
   def wrap(ids):
     ids = {piece: ids[role] for role, piece in layout.special.items() if f'{piece}:' in layout.pair}
-    return processors.TemplateProcessing(
+    return hf.processors.TemplateProcessing(
       single=layout.single, pair=layout.pair, special_tokens=list(ids.items())
     )
 
@@ -195,24 +190,24 @@ def engine(vocabulary, before, special, split_commas) -> hf.Tokenizer:
       zip(vocabulary.pieces, [*scores, *[0.0] * (len(vocabulary.pieces) - len(scores))])
     )
     built = hf.Tokenizer(
-      models.Unigram(scored, unk_id=file.pieces.index(unknown), byte_fallback=file.byte_fallback)
+      hf.models.Unigram(scored, unk_id=file.pieces.index(unknown), byte_fallback=file.byte_fallback)
     )
   else:
     ids = {p: i for i, p in enumerate(vocabulary.pieces)}
     built = hf.Tokenizer(
-      models.BPE(
+      hf.models.BPE(
         ids, _merges(file, dead), unk_token=unknown, fuse_unk=True, byte_fallback=file.byte_fallback
       )
     )
-  built.normalizer = normalizers.Sequence([*before, *_own(file)])
+  built.normalizer = hf.normalizers.Sequence([*before, *_own(file)])
   prepend = 'always' if file.dummy_prefix else 'never'
-  split = [pre_tokenizers.Metaspace(BLANK, prepend, split=True)]
+  split = [hf.pre_tokenizers.Metaspace(BLANK, prepend, split=True)]
   # The model's pieces hold the special ones: a cut behind the first letter keeps text from spelling
   # them.
   spelt = '|'.join(f'{_escaped(p[0])}(?={_escaped(p[1:])})' for p in special if p)
-  split += [pre_tokenizers.Split(hf.Regex(spelt), 'merged_with_previous')] if spelt else []
-  built.pre_tokenizer = pre_tokenizers.Sequence(split)
-  built.decoder = decoders.Metaspace(BLANK, prepend)
+  split += [hf.pre_tokenizers.Split(hf.Regex(spelt), 'merged_with_previous')] if spelt else []
+  built.pre_tokenizer = hf.pre_tokenizers.Sequence(split)
+  built.decoder = hf.decoders.Metaspace(BLANK, prepend)
   return built
 
 
@@ -220,13 +215,14 @@ def _before(fields):
   """The normalizers ahead of the model's own, in the order of the released code."""
   out = []
   if fields.collapse_blanks:
-    out.append(normalizers.Replace(hf.Regex(_class(str.isspace) + '+'), ' '))
+    out.append(hf.normalizers.Replace(hf.Regex(_class(str.isspace) + '+'), ' '))
   if fields.straight_quotes:
-    out += [normalizers.Replace('``', '"'), normalizers.Replace("''", '"')]
+    out += [hf.normalizers.Replace('``', '"'), hf.normalizers.Replace("''", '"')]
   if fields.strip_accents:
-    out += [normalizers.NFKD(), normalizers.Replace(hf.Regex(_class(unicodedata.combining)), '')]
+    marks = hf.Regex(_class(unicodedata.combining))
+    out += [hf.normalizers.NFKD(), hf.normalizers.Replace(marks, '')]
   if fields.lowercase:
-    out += [normalizers.Replace(hf.Regex(_LAST_SIGMA), 'ς'), normalizers.Lowercase()]
+    out += [hf.normalizers.Replace(hf.Regex(_LAST_SIGMA), 'ς'), hf.normalizers.Lowercase()]
   return out
 
 
@@ -240,18 +236,18 @@ def _own(file):
   out = []
   if file.charsmap:
     differing = _not_nfkc(file.charsmap)
-    compose = normalizers.NFKC() if len(differing) <= _MOST_DIFFERING else normalizers.NFC()
-    hide = [normalizers.Replace(_TILDE, _HIDDEN)] if _TILDE in differing else []
+    compose = hf.normalizers.NFKC() if len(differing) <= _MOST_DIFFERING else hf.normalizers.NFC()
+    hide = [hf.normalizers.Replace(_TILDE, _HIDDEN)] if _TILDE in differing else []
     out = [
       *hide,
       compose,
-      *([normalizers.Replace(_HIDDEN, _TILDE)] if hide else []),
-      normalizers.Precompiled(file.charsmap),
+      *([hf.normalizers.Replace(_HIDDEN, _TILDE)] if hide else []),
+      hf.normalizers.Precompiled(file.charsmap),
     ]
   if file.remove_blanks:
     out += [
-      normalizers.Replace(hf.Regex(' {2,}'), ' '),
-      normalizers.Replace(hf.Regex(r'\A | \z'), ''),
+      hf.normalizers.Replace(hf.Regex(' {2,}'), ' '),
+      hf.normalizers.Replace(hf.Regex(r'\A | \z'), ''),
     ]
   return out
 
@@ -259,7 +255,7 @@ def _own(file):
 @functools.lru_cache(4)
 def _not_nfkc(charsmap) -> set[str]:
   """The characters that NFKC changes and this table does not: ～ and those younger than it."""
-  table, out = normalizers.Precompiled(charsmap), set()
+  table, out = hf.normalizers.Precompiled(charsmap), set()
   for c in map(chr, (*range(1, 0xD800), *range(0xE000, 0x30000))):
     composed = unicodedata.normalize('NFKC', c)
     if composed != c and table.normalize_str(composed) != table.normalize_str(c):
@@ -388,7 +384,7 @@ def _train(texts, before, layout, fields) -> bytes:
   out, extra, texts = io.BytesIO(), bool(layout.last), _Texts(texts)
   try:
     library.SentencePieceTrainer.train(
-      sentence_iterator=_sentences(texts, normalizers.Sequence(before)),
+      sentence_iterator=_sentences(texts, hf.normalizers.Sequence(before)),
       model_writer=out,
       model_type=fields.model,
       vocab_size=fields.vocab_size - extra,

@@ -19,10 +19,9 @@ class SpieceFile(NamedTuple):
   """pieces, scores, types by id; model: 'unigram' | 'bpe'; byte_fallback: whether bytes stand for
   unknown characters.
 
-  normalization: its name; charsmap: its compiled table (empty: none). dummy_prefix: a blank is put
-  in front of every text;
-  remove_blanks: blanks are collapsed. suffix_blanks: the blank belongs to the word before it (never
-  in the systems here).
+  charsmap: the compiled table of its normalization (empty: none). dummy_prefix: a blank is put in
+  front of every text; remove_blanks: blanks are collapsed. suffix_blanks: the blank belongs to the
+  word before it (never in the systems here).
   """
 
   pieces: list[str]
@@ -31,7 +30,6 @@ class SpieceFile(NamedTuple):
   model: str
   byte_fallback: bool
   suffix_blanks: bool
-  normalization: str
   charsmap: bytes
   dummy_prefix: bool
   remove_blanks: bool
@@ -65,7 +63,6 @@ def parse(data: bytes, name='the SentencePiece model') -> SpieceFile:
       model=model,
       byte_fallback=bool(trainer.get(35, 0)),
       suffix_blanks=bool(trainer.get(24, 0)),
-      normalization=normalizer.get(1, b'').decode('utf-8'),
       charsmap=normalizer.get(2, b''),
       dummy_prefix=bool(normalizer.get(3, 1)),
       remove_blanks=bool(normalizer.get(4, 1)),

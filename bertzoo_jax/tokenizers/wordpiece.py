@@ -7,21 +7,13 @@ import unicodedata
 import warnings
 
 import tokenizers as hf
-from tokenizers import decoders
-from tokenizers import models
-from tokenizers import normalizers
-from tokenizers import pre_tokenizers
-from tokenizers import processors
-from tokenizers import trainers
 
 from bertzoo_jax.common import vocabulary as vocabulary_files
 from bertzoo_jax.parts import tokenizers as definitions
 from bertzoo_jax.tokenizers import kinds
 
 
-def wordpiece(
-  fields: definitions.Wordpiece,
-) -> kinds.Kind:
+def wordpiece(fields: definitions.Wordpiece) -> kinds.Kind:
   """WordPiece: greedy longest match in words split at blanks and punctuation, `##` inside a word.
 
   Equal to transformers' BertTokenizer where normalization is 'none', max_word_chars 100 and
@@ -30,7 +22,7 @@ def wordpiece(
   special = dict(pad='[PAD]', unk='[UNK]', cls='[CLS]', sep='[SEP]', mask='[MASK]')
   clean = kinds.normalizer(
     fields.normalization,
-    normalizers.BertNormalizer(
+    hf.normalizers.BertNormalizer(
       clean_text=True,
       handle_chinese_chars=fields.split_chinese,
       strip_accents=fields.strip_accents,
@@ -42,9 +34,9 @@ def wordpiece(
 
   def engine(vocabulary):
     ids = {p: i for i, p in enumerate(vocabulary.pieces)}
-    built = hf.Tokenizer(models.WordPiece(ids, continuing_subword_prefix='##', **limits))
-    built.normalizer, built.pre_tokenizer = clean, pre_tokenizers.BertPreTokenizer()
-    built.decoder = decoders.WordPiece(prefix='##')
+    built = hf.Tokenizer(hf.models.WordPiece(ids, continuing_subword_prefix='##', **limits))
+    built.normalizer, built.pre_tokenizer = clean, hf.pre_tokenizers.BertPreTokenizer()
+    built.decoder = hf.decoders.WordPiece(prefix='##')
     return built
 
   def train(texts, least):
@@ -56,13 +48,13 @@ def wordpiece(
     # between merges by number: only letters that it is given as special tokens have the same number
     # in every run.
     known = [*special.values(), *letters, *inside]
-    built = hf.Tokenizer(models.WordPiece(**limits))
+    built = hf.Tokenizer(hf.models.WordPiece(**limits))
     # A word over the limit is unknown whatever is learnt.
     built.normalizer = clean
     built.pre_tokenizer = kinds.without_long_words(
-      pre_tokenizers.BertPreTokenizer(), fields.max_word_chars
+      hf.pre_tokenizers.BertPreTokenizer(), fields.max_word_chars
     )
-    trainer = trainers.WordPieceTrainer(
+    trainer = hf.trainers.WordPieceTrainer(
       vocab_size=fields.vocab_size,
       min_frequency=fields.min_frequency,
       special_tokens=known,
@@ -102,7 +94,7 @@ def _read(files) -> kinds.Vocabulary | None:
 
 
 def _wrap(ids):
-  return processors.TemplateProcessing(
+  return hf.processors.TemplateProcessing(
     single='[CLS]:0 $A:0 [SEP]:0',
     pair='[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1',
     special_tokens=[('[CLS]', ids['cls']), ('[SEP]', ids['sep'])],

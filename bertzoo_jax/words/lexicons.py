@@ -51,6 +51,22 @@ def text_of(file, what: str) -> str:
     return storage.path(file).read_bytes().decode('utf-8-sig')
 
 
+def check_given(field: str, choice: str, file, reading: tuple, note: str = '') -> None:
+  """UserError where config.corpus.FIELD wants a file and has none, or has one and wants none.
+
+  reading: choices of the field that read a file.
+  """
+  if choice in reading and not file:
+    raise errors.UserError(
+      f'config.corpus.{field} is {choice!r}: say which with --{field}=FILE{note}.'
+    )
+  if choice not in reading and file:
+    raise errors.UserError(
+      f'--{field}={file} is not read, for config.corpus.{field} is {choice!r}: set '
+      f'--config.corpus.{field}={" or ".join(reading)}.'
+    )
+
+
 class Lexicon:
   """Entries, ready to be found.
 

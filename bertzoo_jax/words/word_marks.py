@@ -39,16 +39,7 @@ def marker(section, word_starts, phrases=None, entities=None):
   words = section['words']
   files = dict(phrases=phrases, entities=entities)
   for field, file in files.items():
-    choice = section[field]
-    if choice == 'lexicon' and not file:
-      raise errors.UserError(
-        f"config.corpus.{field} is 'lexicon': say which with --{field}=FILE (one entry per line)."
-      )
-    if choice != 'lexicon' and file:
-      raise errors.UserError(
-        f'--{field}={file} is not read, for config.corpus.{field} is {choice!r}: set '
-        f'--config.corpus.{field}=lexicon.'
-      )
+    lexicons.check_given(field, section[field], file, ('lexicon',), ' (one entry per line)')
   if words == 'pieces' and section['phrases'] == section['entities'] == 'none':
     return None
   return Marker(
@@ -86,13 +77,7 @@ class Marker:
     )
 
   def __reduce__(self):
-    return Marker, (
-      self._words,
-      self._choices['phrase'],
-      self._choices['entity'],
-      self._word_starts,
-      self._files,
-    )
+    return Marker, (self._words, *self._choices.values(), self._word_starts, self._files)
 
   def clean(self, text: str) -> str:
     """The text to tokenise: for words 'blanks', without blanks between CJK characters."""

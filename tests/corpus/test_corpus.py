@@ -164,7 +164,7 @@ def test_a_corpus_in_memory_behaves_like_one_on_disk():
   assert c.hash != corpus.in_memory([5, 6, 7, 9], [0, 2, 4], [0, 2], 10, SPECIAL).hash
   with pytest.raises(ValueError, match='vocabulary of 10'):
     corpus.in_memory([10], [0, 1], [0, 1], 10, SPECIAL)
-  with pytest.raises(ValueError, match='offsets must run'):
+  with pytest.raises(ValueError, match='offsets do not fit'):
     corpus.in_memory([5, 6], [0, 1], [0, 1], 10, SPECIAL)
 
 

@@ -125,8 +125,8 @@ def test_an_installed_wheel_has_the_costs_of_kernels_and_the_sample(tmp_path):
   """Built without the checkout's docs/, bench/ and data/."""
   build = [sys.executable, 'setup.py', '--quiet', 'build_py', f'--build-lib={tmp_path}']
   subprocess.run(build, cwd=ROOT, check=True)
-  count = 'from bertzoo_jax.preflight.tpu import kernel_costs as costs, chips; '
-  count += 'print(costs.TABLE, *(len(costs.of(chip)) for chip in chips.CHIPS))'
+  count = 'from bertzoo_jax.preflight.tpu import estimate, chips; '
+  count += 'print(estimate.KERNELS, *(len(estimate.kernel_cycles(chip)) for chip in chips.CHIPS))'
   environment = commands.environment(PYTHONPATH=str(tmp_path))
   said = commands.run('-c', count, cwd=tmp_path, env=environment, check=True).stdout.split()
   assert said[0] == str(tmp_path / 'bertzoo_jax/preflight/tpu/kernel_cycles.csv')

@@ -6,9 +6,9 @@ import ml_collections
 import pytest
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.preflight import fine_tuning
 from bertzoo_jax.preflight import readiness
 from bertzoo_jax.preflight import report
+from bertzoo_jax.preflight import verdict
 from bertzoo_jax.preflight.tpu import chips
 from configs import bert
 from tests.finetune.test_finetune import world  # noqa: F401
@@ -28,7 +28,7 @@ def test_the_run_with_the_largest_batch_is_compiled_for_one_chip_and_all_are_tim
   (phase,) = found.phases
   # 96 rows twice, and two of the four chips have a second of the six runs
   assert (phase.rows, phase.length, phase.steps, phase.devices) == (16, 16, 12, 1)
-  assert found.runs == fine_tuning.Runs(6, 4, 384)
+  assert found.runs == verdict.Runs(6, 4, 384)
   assert found.run.steps_seconds == pytest.approx(24 * phase.time.likely)
   assert found.run.dollars == pytest.approx(24 * phase.time.likely / 3600 * 4)
   said = asked.printed(found)
@@ -40,7 +40,7 @@ def test_the_run_with_the_largest_batch_is_compiled_for_one_chip_and_all_are_tim
 @asked.needs_libtpu
 def test_one_run_has_all_chips(world):  # noqa: F811
   found = preflight(world, config())
-  assert found.ready and found.mesh['data'] == 4 and found.runs == fine_tuning.Runs(1, 1, 192)
+  assert found.ready and found.mesh['data'] == 4 and found.runs == verdict.Runs(1, 1, 192)
   assert '1 run, without compilation' in asked.printed(found)
 
 
@@ -72,7 +72,7 @@ def test_a_slice_of_several_hosts_is_a_problem(world):  # noqa: F811
 def test_several_tasks_are_refused():
   findings, suite = readiness.Findings(), dict(a=config(), b=config())
   made = ml_collections.ConfigDict({'suite': suite})
-  assert fine_tuning.runs(findings, made, 'W', '.') == ([], None)
+  assert verdict.runs_of(findings, made, 'W', '.') == ([], None)
   assert 'preflight takes one: name it' in findings[0].sentence
 
 
@@ -96,5 +96,5 @@ def test_runs_of_unlike_length_are_placed_where_one_ends_first():
       phases=((rows // 8, {}),), batch_size=8, run=types.SimpleNamespace(mesh=(-1, 1, 1), wandb='')
     )
   )
-  found = fine_tuning.placed([run(n) for n in (40, 24, 24, 24, 24, 16)], chips.of_type('v5e-4'))
-  assert found == fine_tuning.Runs(6, 4, 48)
+  found = verdict.placed([run(n) for n in (40, 24, 24, 24, 24, 16)], chips.of_type('v5e-4'))
+  assert found == verdict.Runs(6, 4, 48)

@@ -111,7 +111,7 @@ def test_every_address_of_a_family_opens_to_the_same_network(places, family):
   run, directory = places(family)
   first = pretrained.open(str(run))
   kept = weights.flatten(first.params)
-  assert first.step == 7 and first.corpus_hash == 'c0ffee'
+  assert first.step == 7
   assert first.tokenizer_section['vocab_size'] == 600 and first.tokenizer_section['name']
   for address in addresses(run, directory, family):
     found = pretrained.open(address)

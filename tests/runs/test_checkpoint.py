@@ -16,7 +16,6 @@ from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import step_folders
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
-from bertzoo_jax.training import spikes
 
 
 def at(state, step):
@@ -412,24 +411,3 @@ def test_a_save_that_fails_is_raised_and_earlier_steps_stay(saved, monkeypatch):
   checkpoints.save(at(state, 5))
   checkpoints.wait()
   assert step_folders.steps(workdir) == [2, 3, 5]
-
-
-def test_a_checkpoint_from_before_spikes_were_counted_is_resumed(tmp_path, monkeypatch):
-  phase_run, parts = toys.phase_run(), checkpoint._parts
-  state, _ = toys.run(phase_run, 3)
-
-  def without(state):
-    made = parts(state)
-    del made['rest']['spikes']
-    return made
-
-  checkpoints = checkpoint.Checkpoints(tmp_path, keep=1, keep_every=0)
-  with monkeypatch.context() as patch:
-    patch.setattr(checkpoint, '_parts', without)
-    checkpoints.save(state)
-    checkpoints.wait()
-  restored = checkpoints.restore(3, phase_run.target[0])
-  checkpoints.close()
-  expected = toys.flat(state.replace(spikes=spikes.fresh()))
-  for path, x in toys.flat(restored).items():
-    np.testing.assert_array_equal(x, expected[path])

@@ -7,9 +7,8 @@ import pytest
 from bertzoo_jax import parts
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import hub as shared_hub
+from bertzoo_jax.common import hub
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
-from bertzoo_jax.tokenizers import hub
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -71,12 +70,12 @@ def test_a_name_of_the_hub_is_fetched_without_weights(folder, monkeypatch):
   monkeypatch.setattr(huggingface_hub, 'snapshot_download', fetch)
   ours = tokenizers.load(folder / 'wordpiece')
   assert tokenizers.load('hf:owner/name', ours.section).pieces == ours.pieces
-  shared_hub.folder('owner/name@refs/pr/1', ['*.json'])
+  hub.folder('owner/name@refs/pr/1', ['*.json'])
   assert asked == [
-    ('owner/name', None, list(shared_hub.TOKENIZER)),
+    ('owner/name', None, list(hub.TOKENIZER)),
     ('owner/name', 'refs/pr/1', ['*.json']),
   ]
-  assert not any('safetensors' in p or '*' in p for p in shared_hub.TOKENIZER)
+  assert not any('safetensors' in p or '*' in p for p in hub.TOKENIZER)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +102,7 @@ def test_a_hub_that_gives_nothing_is_one_sentence_and_what_may_pass_is_tried_aga
   monkeypatch.setattr(huggingface_hub, 'snapshot_download', nothing)
   words = r'hf:owner/name is no folder here, and the hub gives no such files \(the files were'
   with pytest.raises(errors.UserError, match=words) as said:
-    hub.folder('owner/name')
+    hub.folder('owner/name', hub.TOKENIZER)
   assert said.value.code == code
   with pytest.raises(errors.UserError, match='no OWNER/NAME'):
-    hub.folder('a/b/c')
+    hub.folder('a/b/c', hub.TOKENIZER)

@@ -107,7 +107,7 @@ def task_class_of(name: str, head: str = heads.ROW) -> tuple[str, str]:
   types = {a.model_type for a in ARCHITECTURES.values()}
   model_type = name if name in types else choose(name).model_type
   for other, a in {**_beside(name), **ARCHITECTURES}.items():
-    if a.model_type == model_type and (form := heads.form(a, head)):
+    if a.model_type == model_type and (form := heads.form_of(a.places, head)):
       return other, form
   if head in (heads.ROW, heads.CHOICE):
     return name, 'tanh' if head == heads.ROW else task_class_of(name)[1]
@@ -173,7 +173,7 @@ def _why(a, activation, params) -> str:
   """Why a class does not hold a network."""
   homeless, empty = architecture.misfits(a, params)
   for head in heads.KINDS:
-    ours, theirs = heads.form_of(params, head), heads.form(a, head)
+    ours, theirs = (heads.form_of(paths, head) for paths in (params, a.places))
     if ours and theirs and ours != theirs:
       return f'has a head of the kind {theirs}, and objective.head is {ours}'
   if homeless:

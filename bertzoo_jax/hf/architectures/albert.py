@@ -9,10 +9,9 @@ from bertzoo_jax.hf import keys
 from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
 from bertzoo_jax.hf.architecture import HEADS_BIAS
 from bertzoo_jax.hf.architecture import HEADS_KERNEL
-from bertzoo_jax.hf.architecture import Row
+from bertzoo_jax.hf.architecture import dense
+from bertzoo_jax.hf.architecture import norm
 from bertzoo_jax.hf.architectures import bert_like
-from bertzoo_jax.hf.architectures.bert_like import dense
-from bertzoo_jax.hf.architectures.bert_like import norm
 
 
 def _sizes(encoder, special) -> architecture.Sizes:
@@ -85,15 +84,8 @@ def _build(name, *own, config=(), **rest):
   )
 
 
-_MLM_HEAD = (
-  *dense('mlm_head/transform', 'predictions.dense'),
-  *norm('mlm_head/norm', 'predictions.LayerNorm'),
-  Row('mlm_head/bias', 'predictions.bias'),
-)
-_TIED = {
-  'predictions.decoder.weight': 'albert.embeddings.word_embeddings.weight',
-  'predictions.decoder.bias': 'predictions.bias',
-}
+_MLM_HEAD = bert_like.vocabulary_head('predictions', 'predictions')
+_TIED = bert_like.tied('predictions', 'albert')
 PRETRAINING = _build(
   'AlbertForPreTraining',
   *_MLM_HEAD,

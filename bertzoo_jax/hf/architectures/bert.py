@@ -4,7 +4,6 @@ import functools
 
 from bertzoo_jax.hf import heads
 from bertzoo_jax.hf import keys
-from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architectures import bert_like
 
 
@@ -22,15 +21,8 @@ def build(model_type, name, *rows, family=(), config=(), **rest):
 
 def with_vocabulary(model_type, name, *rows, head='mlm_head', **rest):
   """The same with a vocabulary head, and our name of it. Other arguments: see `build`."""
-  own = (
-    *bert_like.dense(f'{head}/transform', 'cls.predictions.transform.dense'),
-    *bert_like.norm(f'{head}/norm', 'cls.predictions.transform.LayerNorm'),
-    Row(f'{head}/bias', 'cls.predictions.bias'),
-  )
-  tied = {
-    'cls.predictions.decoder.weight': f'{model_type}.embeddings.word_embeddings.weight',
-    'cls.predictions.decoder.bias': 'cls.predictions.bias',
-  }
+  own = bert_like.vocabulary_head('cls.predictions.transform', 'cls.predictions', head)
+  tied = bert_like.tied('cls.predictions', model_type)
   return build(model_type, name, *own, *rows, tied=tied, **rest)
 
 

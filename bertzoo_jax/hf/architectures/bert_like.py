@@ -19,6 +19,8 @@ from bertzoo_jax.hf.architecture import SAME
 from bertzoo_jax.hf.architecture import TYPE_TABLE
 from bertzoo_jax.hf.architecture import WORD_TABLE
 from bertzoo_jax.hf.architecture import Row
+from bertzoo_jax.hf.architecture import dense
+from bertzoo_jax.hf.architecture import norm
 
 PROJECTION = 'encoder/embedding_projection'
 
@@ -105,16 +107,19 @@ BEHIND_PADDING = keys.Key(
 )
 
 
-def norm(ours: str, theirs: str) -> tuple[Row, ...]:
-  """Rows of a layer norm."""
-  return Row(f'{ours}/scale', f'{theirs}.weight'), Row(f'{ours}/bias', f'{theirs}.bias')
-
-
-def dense(ours: str, theirs: str, kernel=KERNEL, bias=SAME) -> tuple[Row, ...]:
-  """Rows of a dense layer."""
-  return Row(f'{ours}/kernel', f'{theirs}.weight', kernel), Row(
-    f'{ours}/bias', f'{theirs}.bias', bias
+def vocabulary_head(transform: str, bias: str, name='mlm_head', norms='LayerNorm'):
+  """Rows of a vocabulary head. name: ours of it; transform, bias, norms: theirs of its parts."""
+  return (
+    *dense(f'{name}/transform', f'{transform}.dense'),
+    *norm(f'{name}/norm', f'{transform}.{norms}'),
+    Row(f'{name}/bias', f'{bias}.bias'),
   )
+
+
+def tied(head: str, prefix: str) -> dict[str, str]:
+  """The tensors of a vocabulary head that repeat others; see Architecture."""
+  words = f'{prefix}.embeddings.word_embeddings.weight'
+  return {f'{head}.decoder.weight': words, f'{head}.decoder.bias': f'{head}.bias'}
 
 
 def embeddings(prefix: str, segments: int) -> tuple[Row, ...]:

@@ -9,8 +9,8 @@ from bertzoo_jax.hf.architecture import HEADS_BIAS
 from bertzoo_jax.hf.architecture import HEADS_KERNEL
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architecture import Transform
+from bertzoo_jax.hf.architecture import dense
 from bertzoo_jax.hf.architectures import deberta_like
-from bertzoo_jax.hf.architectures.bert_like import dense
 from bertzoo_jax.hf.architectures.deberta_like import ATTENTION
 from bertzoo_jax.hf.architectures.deberta_like import THEIR_ATTENTION
 

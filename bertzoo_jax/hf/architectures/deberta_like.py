@@ -15,9 +15,9 @@ from bertzoo_jax.hf.architecture import TYPE_TABLE
 from bertzoo_jax.hf.architecture import WORD_TABLE
 from bertzoo_jax.hf.architecture import Computed
 from bertzoo_jax.hf.architecture import Row
+from bertzoo_jax.hf.architecture import dense
+from bertzoo_jax.hf.architecture import norm
 from bertzoo_jax.hf.architectures import bert_like
-from bertzoo_jax.hf.architectures.bert_like import dense
-from bertzoo_jax.hf.architectures.bert_like import norm
 
 PREFIX = 'deberta'
 POSITIONS = 'deberta.embeddings.position_embeddings.weight'
@@ -34,13 +34,9 @@ _NO_DECODER = (
 _TERMS = ('c2p', 'p2c')
 
 
-def absent(sizes) -> None:
-  """None: if the encoder lacks the parameter, no tensor is written."""
-
-
 def may_lack(rows: tuple[Row, ...]) -> tuple[Row, ...]:
   """The rows, made optional: the encoder may lack their parameters."""
-  return tuple(row._replace(absent=absent) for row in rows)
+  return tuple(row._replace(absent=lambda sizes: None) for row in rows)
 
 
 def encoder(*attention: Row) -> tuple[Row, ...]:
@@ -66,11 +62,7 @@ def encoder(*attention: Row) -> tuple[Row, ...]:
   )
 
 
-MLM_HEAD = (
-  *dense('mlm_head/transform', 'cls.predictions.transform.dense'),
-  *norm('mlm_head/norm', 'cls.predictions.transform.LayerNorm'),
-  Row('mlm_head/bias', 'cls.predictions.bias'),
-)
+MLM_HEAD = bert_like.vocabulary_head('cls.predictions.transform', 'cls.predictions')
 
 
 def _terms_of(at) -> list[str]:
@@ -145,10 +137,7 @@ def build(
     sizes=architecture.grouped_sizes,
     keys=keys.joined((*KEYS, *config)),
     part='disentangled',
-    tied={
-      'cls.predictions.decoder.weight': 'deberta.embeddings.word_embeddings.weight',
-      'cls.predictions.decoder.bias': 'cls.predictions.bias',
-    },
+    tied=bert_like.tied('cls.predictions', PREFIX),
     buffers=('embeddings.position_ids',),
     modern=_modern,
     settle=_settle,

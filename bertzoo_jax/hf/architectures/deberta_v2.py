@@ -15,9 +15,9 @@ from bertzoo_jax.hf.architecture import HEADS_BIAS
 from bertzoo_jax.hf.architecture import HEADS_KERNEL
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architecture import Transform
+from bertzoo_jax.hf.architecture import dense
+from bertzoo_jax.hf.architecture import norm
 from bertzoo_jax.hf.architectures import deberta_like
-from bertzoo_jax.hf.architectures.bert_like import dense
-from bertzoo_jax.hf.architectures.bert_like import norm
 from bertzoo_jax.hf.architectures.deberta_like import ATTENTION
 from bertzoo_jax.hf.architectures.deberta_like import THEIR_ATTENTION
 
@@ -94,10 +94,6 @@ def _convolution(content) -> int:
   return content['conv_kernel_size']
 
 
-def _convolution_activation(content) -> str:
-  return _ACTIVATION.read(content) if content['conv_kernel_size'] else 'gelu'
-
-
 _ACTIVATION = keys.activation('conv_act', 'tanh', 'convolution_activation')
 _KEYS = (
   keys.Key('hidden_size', 'hidden_size', 1536),
@@ -122,7 +118,7 @@ _KEYS = (
   keys.means('key_bias', True),
   keys.Key('conv_kernel_size', 'convolution_size', 0, read=_convolution),
   keys.Key('conv_groups', usual=1),
-  _ACTIVATION._replace(read=_convolution_activation),
+  _ACTIVATION._replace(read=lambda c: _ACTIVATION.read(c) if c['conv_kernel_size'] else 'gelu'),
 )
 
 

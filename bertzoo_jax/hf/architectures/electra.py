@@ -2,7 +2,7 @@
 
 from bertzoo_jax.hf import heads
 from bertzoo_jax.hf import keys
-from bertzoo_jax.hf.architecture import Row
+from bertzoo_jax.hf.architecture import dense
 from bertzoo_jax.hf.architectures import bert_like
 
 _KEYS = (
@@ -31,8 +31,8 @@ def _build(name, *rows, config=(), **rest):
 
 PRETRAINING = _build(
   'ElectraForPreTraining',
-  *bert_like.dense('replaced_head/dense', 'discriminator_predictions.dense'),
-  *bert_like.dense('replaced_head/score/classifier', 'discriminator_predictions.dense_prediction'),
+  *dense('replaced_head/dense', 'discriminator_predictions.dense'),
+  *dense('replaced_head/score/classifier', 'discriminator_predictions.dense_prediction'),
   heads='This is the discriminator: its logits, one per token, are above 0 where it takes a token '
   'for replaced. Fine-tune this one. There is no pooler; the classes for fine-tuning start their '
   'heads at random.',
@@ -40,9 +40,7 @@ PRETRAINING = _build(
 )
 MASKED_LM = _build(
   'ElectraForMaskedLM',
-  *bert_like.dense('mlm_head/transform', 'generator_predictions.dense'),
-  *bert_like.norm('mlm_head/norm', 'generator_predictions.LayerNorm'),
-  Row('mlm_head/bias', 'generator_lm_head.bias'),
+  *bert_like.vocabulary_head('generator_predictions', 'generator_lm_head'),
   head_activation='gelu',
   tied={'generator_lm_head.weight': 'electra.embeddings.word_embeddings.weight'},
   heads='This network fills masks. If it was the generator of a discriminator, fine-tune the '

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
-from bertzoo_jax.hf.architectures import released
 
 # Of optimizers and savers.
 _NO_WEIGHT = re.compile(r'(^|/)(adam_\w|\w*Optimizer\w*|global_step|temperature)$|^_|_power$')
@@ -19,14 +19,7 @@ _ENDS = (
 )
 _PAIR = ('discriminator', 'generator')
 # ALBERT's SentencePiece models (tokenization.py and README of the release).
-_ALBERT_TOKENIZER = {
-  **released.TOKENIZER,
-  'specials': 'bracketed',
-  'lowercase': True,
-  'strip_accents': True,
-  'digit_commas': 'split',
-  'word_starts': 'letters',
-}
+_ALBERT_TOKENIZER = parts.sentencepiece(vocab_size='auto', symbols='')
 
 
 class Kind(NamedTuple):

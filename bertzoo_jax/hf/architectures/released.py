@@ -1,22 +1,17 @@
 """Microsoft's releases of DeBERTa: fields that their files leave out or name differently."""
 
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf.architectures import deberta_v2
 
 # How Microsoft's SentencePiece models split text (spm_tokenizer.py of the release).
-TOKENIZER = dict(
-  name='sentencepiece',
+TOKENIZER = parts.sentencepiece(
   vocab_size='auto',
-  model='unigram',
   specials='mask_last',
   lowercase=False,
   strip_accents=False,
-  collapse_blanks=True,
-  straight_quotes=False,
-  normalization='nmt_nfkc',
   digit_commas='keep',
   word_starts='unicode',
-  coverage=0.99995,
   symbols='',
 )
 

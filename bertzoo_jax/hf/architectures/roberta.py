@@ -4,7 +4,6 @@ from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import heads
 from bertzoo_jax.hf import keys
 from bertzoo_jax.hf import tokenizer
-from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architectures import bert_like
 
 _ZEROS = 'Position and segment rows that the class demands and training had no use for are zeros.'
@@ -31,14 +30,9 @@ def _build(name, *rows, config=(), **rest):
 
 MASKED_LM = _build(
   'RobertaForMaskedLM',
-  *bert_like.dense('mlm_head/transform', 'lm_head.dense'),
-  *bert_like.norm('mlm_head/norm', 'lm_head.layer_norm'),
-  Row('mlm_head/bias', 'lm_head.bias'),
+  *bert_like.vocabulary_head('lm_head', 'lm_head', norms='layer_norm'),
   head_activation='gelu',
-  tied={
-    'lm_head.decoder.weight': 'roberta.embeddings.word_embeddings.weight',
-    'lm_head.decoder.bias': 'lm_head.bias',
-  },
+  tied=bert_like.tied('lm_head', 'roberta'),
   heads=f'{_ZEROS} {bert_like.NO_POOLER}',
 )
 _RATES = ('classifier_dropout',)

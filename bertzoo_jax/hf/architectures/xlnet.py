@@ -15,8 +15,8 @@ from bertzoo_jax.hf.architecture import KERNEL
 from bertzoo_jax.hf.architecture import WORD_TABLE
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architecture import Transform
-from bertzoo_jax.hf.architectures.bert_like import dense
-from bertzoo_jax.hf.architectures.bert_like import norm
+from bertzoo_jax.hf.architecture import dense
+from bertzoo_jax.hf.architecture import norm
 
 _QUERY = 'encoder/embeddings/query/embedding'
 TOKENS = tokenizer.Shape('A:0 sep:0 cls:2', 'A:0 sep:0 B:1 sep:1 cls:2', padding='left')

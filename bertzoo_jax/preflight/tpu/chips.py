@@ -107,12 +107,8 @@ class Slice(NamedTuple):
     return self.chips * self.chip.devices
 
   @property
-  def chips_a_host(self) -> int:
-    return self.chips if self.chips <= self.chip.of_one else self.chip.of_several
-
-  @property
   def hosts(self) -> int:
-    return math.ceil(self.chips / self.chips_a_host)
+    return 1 if self.chips <= self.chip.of_one else math.ceil(self.chips / self.chip.of_several)
 
   @property
   def options(self) -> dict:

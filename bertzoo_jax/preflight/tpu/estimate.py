@@ -17,6 +17,8 @@ On v6e, 16,384 × 768 × 3,072 in bfloat16 is estimated at 377,734 cycles; its f
 turns of 8,400 bundles, 151,200 cycles, and the peak allows 147,400 (libtpu 0.0.52).
 """
 
+import csv
+import pathlib
 from typing import NamedTuple
 
 from bertzoo_jax.preflight.tpu import chips
@@ -24,6 +26,12 @@ from bertzoo_jax.preflight.tpu import hlo
 
 _ELEMENTWISE = 3.0  # cycles of operations bound by memory are too high by this factor
 _PER_BYTE = {'all-reduce': 2.0, 'all-gather': 1.0, 'reduce-scatter': 1.0}
+
+# The cost of bertzoo_jax/kernels, which `make kernels` counts (bench/tpu_kernels.py;
+# docs/tpu_kernels.md explains it): the compiler has no estimate for a Pallas kernel in a program.
+# Compiled alone, a bundle of its final schedule is a cycle, times the programs of the grid.
+KERNELS = pathlib.Path(__file__).with_name('kernel_cycles.csv')
+COLUMNS = ('chip', 'kernel', 'tokens', 'width', 'cycles', 'bundles', 'libtpu')
 
 # Seconds that a preemption costs before the step it died at is reached again, besides lost work;
 # hours until capacity returns are not in it.
@@ -65,6 +73,16 @@ class Run(NamedTuple):
   dollars: float | None
   least_dollars: float | None
   most_dollars: float | None
+
+
+def kernel_cycles(chip: str) -> dict[str, float]:
+  """{'kernel [L,D]': cycles per row of the batch} on a chip ('v5e'), as `hlo.read` takes it."""
+  with open(KERNELS, encoding='utf-8') as f:
+    return {
+      f'{row["kernel"]} [{row["tokens"]},{row["width"]}]': float(row['cycles'])
+      for row in csv.DictReader(f)
+      if row['chip'] == chip
+    }
 
 
 def step_time(reading: hlo.Reading, slice_: chips.Slice) -> Time:

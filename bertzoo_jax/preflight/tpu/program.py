@@ -150,13 +150,8 @@ def devices(slice_: chips.Slice) -> list:
       signal.signal(signal.SIGTERM, handler)
 
 
-def train_step(phase_run: phase_runs.PhaseRun) -> Program:
-  """A phase_run's train step, compiled for its mesh, the state donated and placed as in a run."""
-  return finished(lowered_step(phase_run))
-
-
 def lowered_step(phase_run: phase_runs.PhaseRun):
-  """The same, lowered."""
+  """A phase_run's train step, lowered for its mesh, the state donated and placed as in a run."""
   return _lowered(phase_runs.train_step(phase_run), *phase_run.inputs)
 
 

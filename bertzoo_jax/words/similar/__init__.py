@@ -20,6 +20,7 @@ import numpy as np
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
 from bertzoo_jax.common import storage
+from bertzoo_jax.words import lexicons
 from bertzoo_jax.words.similar import providers
 from bertzoo_jax.words.similar import words as words_lib
 
@@ -88,14 +89,7 @@ def build(section, out, tokenizer, file=None) -> Table | None:
 
 def check_file(section, file) -> None:
   """UserError where config.corpus.similar wants a file and has none, or has one and wants none."""
-  name = section['similar']
-  if name in ('vectors', 'thesaurus') and not file:
-    raise errors.UserError(f'config.corpus.similar is {name!r}: say which with --similar=FILE.')
-  if name in ('none', 'trained') and file:
-    raise errors.UserError(
-      f'--similar={file} is not read, for config.corpus.similar is {name!r}: set '
-      '--config.corpus.similar=vectors or thesaurus.'
-    )
+  lexicons.check_given('similar', section['similar'], file, ('vectors', 'thesaurus'))
 
 
 def _table(counted, words_NM, similar_ND) -> Table:
