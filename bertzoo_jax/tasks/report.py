@@ -7,6 +7,11 @@ from bertzoo_jax.tasks.examples import TRAIN
 _SHOWN = 30  # labels of a table
 
 
+def labelled(task) -> dict:
+  """{name: split} of the splits with labels."""
+  return {name: s for name, s in task.splits.items() if s.labels is not None}
+
+
 def label_lines(labels, counts) -> list[str]:
   """A table of how often each label occurs.
 

@@ -194,19 +194,20 @@ def test_questions_of_a_file_that_is_not_what_it_seems_are_refused(
 )
 def test_texts_stay_as_they_are_written(tmp_path, name, content, texts):
   train = opened(tmp_path, name, content, labels=('x', 'y')).splits['train']
-  assert train.source.a == texts
+  assert train.source.column('a') == texts
 
 
 def test_quotes_are_read_where_the_config_says_so_and_ids_do_not_shift(tmp_path):
   content = lines(HEAD, '"He ""said"""\tx', '"two\nthree"\ty', 'four\tx')
   train = opened(tmp_path, 'train.tsv', content, quotes='double').splits['train']
-  assert train.source.a == ['He "said"', 'two\nthree', 'four'] and train.examples == ['0', '1', '2']
+  assert train.source.column('a') == ['He "said"', 'two\nthree', 'four']
+  assert train.examples == ['0', '1', '2']
 
 
 def test_single_quotes_are_read_where_the_config_says_so(tmp_path):
   content = "text,label\n'He, it''s \"me\"',x\ntwo,'y'\n"
   train = opened(tmp_path, 'train.csv', content, quotes='single').splits['train']
-  assert train.source.a == ['He, it\'s "me"', 'two'] and train.source.labels[1] == ('y',)
+  assert train.source.column('a') == ['He, it\'s "me"', 'two'] and train.source.labels[1] == ('y',)
 
 
 # --- tags ---
@@ -229,8 +230,8 @@ def test_single_quotes_are_read_where_the_config_says_so(tmp_path):
 )
 def test_columns_of_tags_are_parted_by_blanks_and_tabs_alone(tmp_path, content, words):
   train = opened(tmp_path, 'train.txt', content, 'tag').splits['train']
-  assert train.source.words[0] == words
-  assert not [word for own in train.source.words for word in own if '\ufeff' in word]
+  assert train.source.column('words')[0] == words
+  assert not [word for own in train.source.column('words') for word in own if '\ufeff' in word]
 
 
 @pytest.mark.parametrize(
@@ -306,8 +307,8 @@ def test_tags_are_read_from_rows_of_lists(tmp_path, name, rows, fields):
     content = of_parquet(**{key: [row[key] for row in rows] for key in rows[0]})
   task = opened(tmp_path, name, content, 'tag', **fields)
   train = task.splits['train'].source
-  assert (train.words[0], train.tags[0], train.scheme) == (WORDS, TAGS, 'iob2')
-  assert task.read(tmp_path / name).source.tags is None
+  assert train.values[0] == (WORDS, TAGS, 'iob2')
+  assert task.read(tmp_path / name).source.labels is None
   assert len(rows) == 1 or 'parquet' in name or '1 line of train.json' in '\n'.join(task.notes)
 
 

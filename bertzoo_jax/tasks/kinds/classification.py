@@ -109,7 +109,7 @@ def _check(config, names):
 def _lines(task):
   counts = {
     name: (np.bincount(s.labels, minlength=len(task.labels)), len(s))
-    for name, s in rows.labelled(task).items()
+    for name, s in report.labelled(task).items()
   }
   return [f'{len(task.labels)} classes', *report.class_lines(task.labels, counts)]
 

@@ -30,7 +30,7 @@ def _encode(examples, split, names, source):
 
 
 def _lines(task):
-  counts = {name: (s.labels.sum(axis=0), len(s)) for name, s in rows.labelled(task).items()}
+  counts = {name: (s.labels.sum(axis=0), len(s)) for name, s in report.labelled(task).items()}
   usual = task.splits[TRAIN].labels.mean(axis=0) > 0.5
   shares = (
     f'{s.name} {np.mean(np.all((s.labels > 0.5) == usual, axis=1)):.1%}' for s in rows.others(task)
