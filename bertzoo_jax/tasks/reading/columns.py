@@ -82,6 +82,16 @@ class Columns:
   def where(self):
     return tuple(getattr(self.fields, 'where', ()))
 
+  def about(self) -> dict:
+    """Fields of the Source about labels."""
+    fields = self.fields
+    return dict(
+      labels=tuple(fields.labels),
+      label_columns=label_names(fields.label),
+      leave_out=tuple(fields.leave_out),
+      stratified=fields.stratified,
+    )
+
   def of(self, known, path, split) -> dict:
     """{key: column} of a file with these columns; the keys of labels are ('label', NUMBER), those
     of columns that choose rows ('where', NUMBER). Raises UserError if it lacks one.

@@ -45,17 +45,9 @@ def tfds(fields: definitions.Tfds, task_dir) -> Source:
   texts = lambda e: [*e.column('a'), *(b for b in e.column('b') if b is not None)]
   splits, digest = _read(task_dir, fields, records, texts)
   wanted.check(fields.dataset)
-  return Source(
-    splits,
-    tuple(fields.labels),
-    columns.label_names(fields.label),
-    tuple(fields.leave_out),
-    fields.dev_share,
-    digest,
-    (),
-    reader.source('', definitions.Table(files=None, text_a=''), wanted.layout).read,
-    fields.stratified,
-  )
+  file = reader.source('', definitions.Table(files=None, text_a=''), wanted.layout)
+  about = dict(dev_share=fields.dev_share, **wanted.about())
+  return Source(splits, digest=digest, read=file.read, **about)
 
 
 def tfds_tags(fields: definitions.TfdsTags, task_dir) -> Source:
@@ -129,7 +121,7 @@ def _where(builder, part) -> str:
 
 
 def _rows(builder, part):
-  """The records of a split, in their order."""
+  """Yields the rows of a split, in their order."""
   import tensorflow_datasets
 
   data = builder.as_dataset(
@@ -137,7 +129,7 @@ def _rows(builder, part):
     shuffle_files=False,
     read_config=tensorflow_datasets.ReadConfig(interleave_cycle_length=1),
   )
-  return tensorflow_datasets.as_numpy(data)
+  yield from tensorflow_datasets.as_numpy(data)
 
 
 def _builder(dataset, task_dir):

@@ -26,15 +26,7 @@ from bertzoo_jax.tasks.reading import tagged
 def table(fields: definitions.Table, task_dir) -> Source:
   """Files of rows. Raises UserError if a file, column or encoding is not as the config says."""
   wanted = columns.Columns(fields)
-  source = reader.source(
-    task_dir,
-    fields,
-    wanted.layout,
-    labels=tuple(fields.labels),
-    label_columns=columns.label_names(fields.label),
-    leave_out=tuple(fields.leave_out),
-    stratified=fields.stratified,
-  )
+  source = reader.source(task_dir, fields, wanted.layout, **wanted.about())
   wanted.check(task_dir or '.')
   return source
 
