@@ -37,7 +37,9 @@ def numbered(source: Source, kind):
   notes += more + cap(splits, source)
   out = {}
   for name, examples in splits.items():
-    array, more = kind.encode(examples, name, names, source)
+    array, more = None, []
+    if examples.labels is not None:
+      array, more = kind.encode(examples, name, names, source)
     out[name] = examples, array
     notes += more
   return names, out, notes

@@ -13,19 +13,12 @@ from bertzoo_jax.tasks.kinds.kind import indexed
 from bertzoo_jax.tasks.kinds.kind import of_texts
 
 
-def _encode(examples, split, names, source):
-  """int32 [N], the number of the right option."""
-  return None if examples.labels is None else np.array(examples.labels, np.int32), []
-
-
 def _report(task):
   most = max(s.group for s in task.splits.values())
-  counts = {
-    n: (np.bincount(s.labels, minlength=most), len(s)) for n, s in report.labelled(task).items()
-  }
+  options = [f'option {_letter(i)}' for i in range(most)]
   lines = [
     f'one of {most} options',
-    *report.class_lines([f'option {_letter(i)}' for i in range(most)], counts, str),
+    *report.class_lines(options, report.counts(task, most), str),
     *report.length_lines(task),
   ]
   for s in task.splits.values():
@@ -84,7 +77,7 @@ ROW = Kind(
   head='choice_head',
   outputs={'choice': 'rows'},
   names=lambda train, source: (),
-  encode=_encode,
+  encode=lambda examples, split, names, source: (np.array(examples.labels, np.int32), []),
   label_form=lambda names: ((), np.int32),
   metrics={'accuracy': metrics.accuracy},
   metric_inputs=lambda task, split, outputs: (

@@ -55,7 +55,7 @@ class Kind:
     name: of its objective. inputs: see Inputs.
     head: of its network, among the parameters; outputs: {name of an output: 'rows' | 'tokens'}.
     names: (train examples, source) → names of the labels.
-    encode: (examples, split, names, source) → (labels as numbers or None, notes).
+    encode: (labelled examples, split, names, source) → (labels as numbers or None, notes).
     label_form: names → (shape of the labels of one unit, dtype).
     metrics: {name: function(*metric_inputs) → float}. A function with the attribute `better` =
       'lower' is better where it is lower; with '' it chooses no run.

@@ -13,9 +13,7 @@ _TRUE, _FALSE = ('1', '1.0', 'true', 'yes'), ('0', '0.0', 'false', 'no', '')
 
 
 def _encode(examples, split, names, source):
-  """float32 [N, C] of 0 and 1; None for a test split without labels."""
-  if examples.labels is None:
-    return None, []
+  """float32 [N, C] of 0 and 1."""
   out = np.zeros((len(examples), len(names)), np.float32)
   for i, labels in enumerate(examples.labels):
     for j, label in enumerate(labels):

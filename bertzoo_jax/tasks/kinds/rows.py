@@ -16,9 +16,7 @@ from bertzoo_jax.tasks.kinds.kind import of_texts
 from bertzoo_jax.tasks.kinds.kind import ranks
 
 
-def kind(
-  name, *, lines, answer, shown, gold, constant, checked=lambda config, names: None, **rest
-) -> Kind:
+def kind(name, *, lines, answer, shown, gold, constant, **rest) -> Kind:
   """A kind of rows.
 
   Args:
@@ -29,7 +27,6 @@ def kind(
     shown: (names, logits) → the prediction in a submission.
     gold: (names, label) → the right answer in the words of `answer`.
     constant: (labels of train, names) → logits [C] that are the same for all.
-    checked: (config, names) → None; raises UserError for metrics that do not fit.
     rest: further fields of Kind.
   """
 
@@ -71,7 +68,6 @@ def kind(
     ),
     constant=of_all,
     labels_of=lambda names: {name: {'number': number} for number, name in enumerate(names)},
-    check=lambda config, source, names: checked(config, names),
   )
   return Kind(name, **{**fields, **rest})
 
@@ -131,8 +127,6 @@ def numbers(examples, split, remedy='') -> np.ndarray | None:
   """float32 [N, C], the numbers of each column; None for a test split without numbers. Raises
   UserError for a label that is no number; remedy: of the message.
   """
-  if examples.labels is None:
-    return None
   values = [[number(label) for label in labels] for labels in examples.labels]
   for place, labels, own in zip(examples.places, examples.labels, values):
     if None in own:

@@ -28,8 +28,6 @@ def _names(train, source):
 
 def _encode(examples, split, names, source):
   """int32 [W] of all words, −1 for a word whose tag is no label."""
-  if examples.labels is None:
-    return None, []
   ids = {name: i for i, name in enumerate(names)}
   numbers = [ids.get(tag, -1) for tags in examples.labels for tag in tags]
   unknown = sorted({tag for tags in examples.labels for tag in tags} - set(ids))
@@ -70,10 +68,7 @@ def _check(config, source, names):
 
 
 def _report(task):
-  counts = {
-    name: (np.bincount(_numbers(s), minlength=len(task.labels)), len(_numbers(s)))
-    for name, s in report.labelled(task).items()
-  }
+  counts = report.counts(task, len(task.labels), _numbers)
   scheme = task.splits[TRAIN].source.values[0].scheme
   heading = f'{len(task.labels)} tags of words'
   if scheme != 'none':
