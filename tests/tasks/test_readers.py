@@ -332,30 +332,25 @@ def test_lists_of_tags_that_do_not_fit_are_refused(tmp_path, row, problem):
     opened(tmp_path, 'train.jsonl', json.dumps(row), 'tag')
 
 
-GAP = 'without a text left out'
+GAP, GAPS = 'without a text left out', 'text,n\na,1\n,\nb,2\n\n,\n,\n,\n'
+MSRA = 'a\x02b\tO\x02O\na\x02b\tO\nc\tO\n'
 LOST = [  # kind of task, a file to predict, its content, rows, what is said of the others
   ('classify', 'new.csv', 'text,label\na,x\nb, c,x\nd,x\n', '02', 'line of new.csv with more .* 3'),
   ('classify', 'new.jsonl', '{"text": "a"}\n{"x": 1}\n{\n{"text": "b"}\n', '03', "key 'text'.* 2"),
   ('classify', 'new.csv', 'text\na\n""\nb\n"  "\nc\n', '01234', ''),
   ('classify', 'new.csv', 'text\na\n\nb\n\n\n', '02', f'1 line of new.csv {GAP}.* 3'),
   ('classify', 'new.tsv', 'text\na\n  \n\nb\n', '03', f'2 lines of new.tsv {GAP}.* 3'),
-  (
-    'classify',
-    'new.csv',
-    'text,n\na,1\n,\nb,2\n\n,\n,\n,\n',
-    '02',
-    f'4 lines of new.csv {GAP}.* 3',
-  ),
+  ('classify', 'new.csv', GAPS, '02', f'4 lines of new.csv {GAP}.* 3'),
   ('classify', 'new.tsv', 'text\tl\na\tx\nb\tx\t\nc\tx\n', '02', 'more fields than 2 left .* 3'),
   ('chosen', 'new.tsv', 'text\tl\na\tx\nb\ty\nc\tx\n', '012', ''),
-  ('tag', 'new.txt', 'a O\n\nb O\nc O x\n\nd O\n', '02', '1 sentence of new.txt .*line 4'),
   (
     'tag',
     'new.txt',
-    'a\x02b\tO\x02O\na\x02b\tO\nc\tO\n',
+    'a O\n\nb O\nc O x\n\nd O\n',
     '02',
-    '1 sentence of new.txt with another',
+    '1 sentence of new.txt with lines of 2 and of 3 .*line 4',
   ),
+  ('tag', 'new.txt', MSRA, '02', '1 sentence of new.txt with another number of tags.* line 2'),
   ('qa', 'new.jsonl', '{"question": "q", "context": "c", "answers": []}\n' * 2, '01', ''),
 ]
 

@@ -94,18 +94,9 @@ def test_a_prefix_of_all_words_is_left_out(tmp_path):
   assert source.splits['train'].column('words') == [['Rome', '.']]
 
 
-def test_sentences_that_do_not_fit_are_left_out_and_counted(tmp_path):
-  good = 'a O\n\n' * 3
-  source = read(tmp_path, good + 'b O\nc X O\n\n')
-  assert len(source.splits['train']) == 3
-  assert any('1 sentence of train.txt with lines of 2 and of 3 columns' in n for n in source.notes)
-  assert any('line 8' in n for n in source.notes)
+def test_files_whose_sentences_do_not_fit_or_lack_tags_are_refused(tmp_path):
   with pytest.raises(errors.UserError, match='2 of 3 sentences'):
     read(tmp_path, 'b O\nc X O\n\n' * 2 + 'a O\n')
-  mark = '\x02'
-  source = read(tmp_path, f'a{mark}b\tO{mark}O\na{mark}b\tO\n')
-  assert len(source.splits['train']) == 1
-  assert any('another number of tags' in n and 'line 2' in n for n in source.notes)
   with pytest.raises(errors.UserError, match="'b' has no tag"):
     read(tmp_path, 'a\tO\nb\t\n', separator='\t')
   with pytest.raises(errors.UserError, match='has no sentence'):
