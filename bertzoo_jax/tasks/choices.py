@@ -169,32 +169,26 @@ def _mctest(file):
 
 
 def _stories_of_text(data, path):
-  """[(name, line, story, [(question, options, number of the one with an asterisk or None)])]."""
-  blocks = []
+  """[[name, line, story, [[question, options, number of the one with an asterisk or None]]]]."""
+  out, in_head = [], False
   for number, line in files.lines_of(data, path):
     if _STORY.match(line):
-      blocks.append((number, []))
-    elif blocks:
-      blocks[-1][1].append(line)
-  out = []
-  for number, lines in blocks:
-    head = next((i for i, line in enumerate(lines) if not line.strip()), len(lines))
-    name = next(
-      (x.partition(':')[2].strip() for x in lines[:head] if x.startswith('Story:')), str(len(out))
-    )
-    story, questions = [], []
-    for line in lines[head:]:
+      out.append([str(len(out)), number, '', []])
+      in_head = True
+    elif in_head:
+      in_head = bool(line.strip())
+      if line.startswith('Story:'):
+        out[-1][0] = line.partition(':')[2].strip()
+    elif out:
+      questions = out[-1][3]
       if found := _QUESTION.match(line):
-        questions.append((found[1].strip(), [], []))
-      elif questions and (found := _OPTION.match(line)):
-        if found[1] == '*':
-          questions[-1][2].append(len(questions[-1][1]))
-        questions[-1][1].append(found[3].strip())
+        questions.append([found[1].strip(), [], None])
       elif not questions:
-        story.append(line)
-    text = re.sub(r'\n{2,}', '\n', '\n'.join(line.strip() for line in story)).strip()
-    own = [(q, options, starred[0] if starred else None) for q, options, starred in questions]
-    out.append((name, number, text, own))
+        out[-1][2] = f'{out[-1][2]}\n{line.strip()}'.strip()
+      elif found := _OPTION.match(line):
+        if found[1] == '*' and questions[-1][2] is None:
+          questions[-1][2] = len(questions[-1][1])
+        questions[-1][1].append(found[3].strip())
   return out
 
 
