@@ -174,7 +174,7 @@ def test_a_table_has_a_question_per_row_and_places_if_it_likes(tmp_path):
     ('{"data": [{"paragraphs": [{"context": "x"}]}]}', 'has not the shape of SQuAD'),
     ('{"data": []}', 'has no questions'),
     (squad(('a', [('cat', 'four')])), 'number of the character'),
-    (squad(('a', [('cat', 4)]), ('b', None)), 'has no answers'),
+    (squad(('a', [('cat', 4)]), ('b', None)), 'question 2 has no answers: write'),
     (squad(('a', [('dog', 4)])), 'None of the 1 train questions has its answer'),
     ('[' * 100_000, 'holds no JSON'),
     (one(answers=3), 'has not the shape of SQuAD'),
