@@ -55,8 +55,8 @@ def theirs(examples, tokenizer, groups):
     for start in range(0, len(numbers), 1000):
       chosen = numbers[start : start + 1000]
       found = tokenizer(
-        [examples.questions[i] for i in chosen],
-        [examples.contexts[i] for i in chosen],
+        [examples.values[i].question for i in chosen],
+        [examples.values[i].context for i in chosen],
         truncation='only_second',
         max_length=LENGTH,
         stride=overlap,
@@ -72,7 +72,7 @@ def theirs(examples, tokenizer, groups):
           first += 1
         while sides[last] != 1:
           last -= 1
-        begin, behind = examples.spans[i]
+        begin, behind = examples.values[i].span
         place = (0, 0)
         if offsets[first][0] <= begin and offsets[last][1] >= behind:
           while first < len(offsets) and offsets[first][0] <= begin:
@@ -103,7 +103,7 @@ def main():
     fast = transformers.BertTokenizerFast.from_pretrained(folder)
     own = tokenizers.load(folder, parts.wordpiece(vocab_size='auto').to_dict())
   groups = {}
-  for i, ids in enumerate(fast(examples.questions, add_special_tokens=False)['input_ids']):
+  for i, ids in enumerate(fast(examples.column('question'), add_special_tokens=False)['input_ids']):
     groups.setdefault(len(ids), []).append(i)
   sides = {
     'ours': lambda: ours(examples, own),

@@ -110,14 +110,14 @@ class Predictor:
     if self._loaded.found.config is None and source['name'] == 'question_table':
       if str(path).endswith('.json'):
         source = dict(parts.squad(files={}))
-    return self._rows(readers.reader(source)(storage.path(path)))
+    return self._rows(readers.reading(source)(storage.path(path)))
 
   def _rows(self, examples) -> tasks.Split:
     """The examples as rows. Raises UserError for pairs in place of single texts, or the reverse."""
     found = self._loaded.found
     check_parts(self.task.kind, self._config, {'the input': examples})
     if found.config is not None and 'text_b' in self.source:
-      if (pairs := bool(self.source.text_b)) != (examples.b is not None):
+      if (pairs := bool(self.source.text_b)) != (examples.values[0].b is not None):
         raise errors.UserError(
           f'{found.address} was trained on {"pairs of" if pairs else "single"} texts: give '
           f'{"a pair (a, b)" if pairs else "one text"} for each.'

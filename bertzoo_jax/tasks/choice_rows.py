@@ -5,13 +5,13 @@ import numpy as np
 from bertzoo_jax.common import errors
 from bertzoo_jax.parts import features as definitions
 from bertzoo_jax.tasks import frames
-from bertzoo_jax.tasks.choices import Choices
+from bertzoo_jax.tasks.examples import Examples
 from bertzoo_jax.tasks.frames import Frame
 from bertzoo_jax.tasks.frames import Rows
 
 
 def choice_rows(
-  fields: definitions.ChoiceRows, examples: Choices, numbers, tokenizer, frame: Frame
+  fields: definitions.ChoiceRows, examples: Examples, numbers, tokenizer, frame: Frame
 ) -> Rows:
   """A unit of C rows for each question: its text beside the question with one of the options.
 
@@ -30,12 +30,13 @@ def choice_rows(
   Raises:
     UserError: more options than fit; no room.
   """
-  many = fields.options or examples.most
-  for own, place in zip(examples.options, examples.places):
+  given = examples.column('options')
+  many = fields.options or max(examples.values[0].most, *map(len, given))
+  for own, place in zip(given, examples.places):
     if len(own) > many:
       raise errors.UserError(
         f'{place} has {len(own)} options, and config.features.options={many}: set '
-        f'--config.features.options={max(map(len, examples.options))}.'
+        f'--config.features.options={max(map(len, given))}.'
       )
   template, room = frame.words(True), frame.room(True, 2, 'two texts')
   texts, asked = _texts(examples, fields.blank)
@@ -73,7 +74,7 @@ def choice_rows(
 def _texts(examples, blank):
   """(texts, [question with each option])."""
   texts, asked = [], []
-  for text, question, options in zip(examples.texts, examples.questions, examples.options):
+  for text, question, options, *_ in examples.values:
     if not text:  # the options stand beside the question
       texts.append(question)
       asked.append(list(options))

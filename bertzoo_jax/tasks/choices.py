@@ -1,20 +1,19 @@
 """Questions with options, one of which is right: their examples, and the files with them."""
 
-import dataclasses
-import os
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import storage
-from bertzoo_jax.parts import sources as definitions
 from bertzoo_jax.tasks.examples import UNLABELLED
-from bertzoo_jax.tasks.examples import Source
-from bertzoo_jax.tasks.examples import taken
+from bertzoo_jax.tasks.examples import Examples
+from bertzoo_jax.tasks.examples import Record
+from bertzoo_jax.tasks.examples import Skipped
 from bertzoo_jax.tasks.reading import columns
 from bertzoo_jax.tasks.reading import files
 from bertzoo_jax.tasks.reading import tables
 
+LACKING = 'label: write one, or name its column with --config.source.label.'
 FORMS = ('letter', 'from_0', 'from_1', 'text')
 _STORY = re.compile(r'^\*{10,}\s*$')
 _QUESTION = re.compile(r'^\d+:\s*(?:one|multiple):\s*(.*)$')
@@ -23,110 +22,53 @@ _PER_STORY = 4  # questions and options of MCTest
 _LETTERS = tuple('ABCDEFGHIJKLMNOPQRSTUVWXYZ')
 
 
-@dataclasses.dataclass(frozen=True)
-class Choices:
-  """The questions of one split, as read.
+class Choice(NamedTuple):
+  """A question with options.
 
   Attributes:
-    texts: the text of each question; '' for none.
-    questions: '' for none.
-    options: of each question, two or more.
-    labels: number of the right option from 0; None if the split has none.
-    ids: name of each question.
-    places: where each one is, for messages ('FILE, line 7').
+    text, question: '' for none.
+    options: two or more.
+    label: of the right option, as written; of `numbered` its number from 0.
+    label_form: of FORMS, how the layout writes labels; '' if it does not say.
     most: options of a question of the task, at most.
-  """
-
-  texts: list[str]
-  questions: list[str]
-  options: list[list[str]]
-  labels: list[int] | None
-  ids: list[str]
-  places: list[str]
-  most: int = 0
-  take = taken
-
-  def __len__(self):
-    return len(self.texts)
-
-  @property
-  def keys(self) -> list[str]:
-    """The text of each question: questions about one text fall on the same side of a split."""
-    return [text or question for text, question in zip(self.texts, self.questions)]
-
-
-class _Read(NamedTuple):
-  """A question as written. label: of the right option, None without; form: of FORMS, how the layout
-  writes labels, '' if it does not say.
   """
 
   text: str
   question: str
   options: list[str]
-  label: str | None
-  id: str
-  place: str
-  form: str = ''
+  label: str | int | None = None
+  label_form: str = ''
+  most: int = 0
+  form = 'choices'
+
+  @property
+  def key(self) -> str:
+    """Questions about one text fall on the same side of a split."""
+    return self.text or self.question
 
 
-def choices(fields: definitions.Choices, task_dir) -> Source:
-  """Files of questions with options. Raises UserError for one that is not as the config says."""
-
-  def read(path, split, digest):
-    if path.is_dir():
-      return _race_folder(path, split, digest), []
-    data = files.bytes_of(path, digest, split)
-    layout = _layout(data, path) if fields.layout == 'auto' else fields.layout
-    if layout == 'table':
-      return _table(data, path, split, fields)
-    if layout == 'mctest':
-      return _mctest(data, path, digest)
-    return (_race if layout == 'race' else _dream)(data, path), []
-
-  def finish(found):
-    for split, own in found.items():
-      if not own:
-        raise errors.UserError(f'The {split} file has no questions: copy it again.')
-    return _labelled(found, fields.label_form)
-
-  source = files.source(task_dir, fields, read, finish, folders=True, label_columns=('label',))
-
-  def predicted(path):
-    own = {UNLABELLED: [one._replace(label=None) for one in source.read(path)]}
-    made = _labelled(own, fields.label_form)[0][UNLABELLED]
-    most = max([made.most, *(s.most for s in source.splits.values())])
-    return dataclasses.replace(made, most=most)
-
-  return dataclasses.replace(source, read=predicted)
+# --- layouts: reader.File → iterator ---
 
 
-def _layout(data, path) -> str:
-  head = files.text_of(data, path)[:200].lstrip()
+def choices(file) -> Iterator[Record | Skipped]:
+  """The questions of a file of any layout."""
+  layout = file.fields.layout
+  return LAYOUTS[_layout(file) if layout == 'auto' else layout](file)
+
+
+def _layout(file) -> str:
+  head = files.text_of(file.data, file.path)[:200].lstrip()
   if head.startswith(b'*' * 10):
     return 'mctest'
   if head.startswith(b'[') and head[1:].lstrip().startswith(b'['):
     return 'dream'
-  return 'race' if path.suffix == '.txt' and head.startswith(b'{') else 'table'
+  return 'race' if file.path.suffix == '.txt' and head.startswith(b'{') else 'table'
 
 
-# --- the layouts ---
-
-
-def _race_folder(folder, split, digest) -> list[_Read]:
-  """All files of RACE in a folder and the folders in it, in the order of their names' numbers."""
-  names = []
-  for inside, _, own in os.walk(str(folder)):
-    names += [storage.path(os.path.join(inside, name)) for name in own if name.endswith('.txt')]
-  number = lambda p: int(re.sub(r'\D', '', p.stem) or 0)
-  out = []
-  for path in sorted(names, key=lambda p: (str(p.parent), number(p), p.name)):
-    out += _race(files.bytes_of(path, digest, f'{split} {path.name}'), path)
-  return out
-
-
-def _race(data, path) -> list[_Read]:
+def _race(file):
   """A file of RACE: one JSON object with an article and its questions."""
-  record, where = files.json_of(files.text(data, path), path), str(path)
+  path, where = file.path, str(file.path)
+  record = files.json_of(files.text(file.data, path), path)
   if not isinstance(record, dict):
     raise errors.UserError(f'{path} holds no JSON object: it is no file of RACE; copy it again.')
   for key in ('article', 'questions', 'options'):
@@ -144,24 +86,17 @@ def _race(data, path) -> list[_Read]:
       'answers: copy it again.'
     )
   name = tables.as_text(record.get('id') or path.name, where).removesuffix('.txt')
-  return [
-    _Read(
-      article,
-      tables.as_text(question, where),
-      _options(own, f'{path}, question {i + 1}'),
-      tables.as_label(answer, where) or None,
-      f'{name}-{i}',
-      f'{path.name}, question {i + 1}',
-      'letter',
-    )
-    for i, (question, own, answer) in enumerate(zip(questions, options, answers))
-  ]
+  for i, (question, own, answer) in enumerate(zip(questions, options, answers)):
+    question = tables.as_text(question, where)
+    own, label = _options(own, f'{path}, question {i + 1}'), tables.as_label(answer, where) or None
+    value = Choice(article, question, own, label, 'letter')
+    yield Record(f'question {i + 1}', f'{name}-{i}', value)
 
 
-def _dream(data, path) -> list[_Read]:
+def _dream(file):
   """A file of DREAM: [[turns of a dialogue], [{question, choice, answer}, …], name], …."""
-  out = []
-  array = files.json_of(files.text(data, path), path)
+  path = file.path
+  array = files.json_of(files.text(file.data, path), path)
   for number, entry in enumerate(array if isinstance(array, list) else [None], 1):
     if not _is_dialogue(entry):
       raise errors.UserError(
@@ -172,19 +107,11 @@ def _dream(data, path) -> list[_Read]:
     turns, questions, name = entry
     dialogue = '\n'.join(tables.as_text(turn, f'{path}, {name}') for turn in turns)
     for i, one in enumerate(questions):
-      where = f'{path.name}, {name}, question {i + 1}'
-      out.append(
-        _Read(
-          dialogue,
-          tables.as_text(one['question'], where),
-          _options(one['choice'], where),
-          tables.as_label(one.get('answer'), where) or None,
-          f'{name}-{i}',
-          where,
-          'text',
-        )
-      )
-  return out
+      place = f'{name}, question {i + 1}'
+      where = f'{path.name}, {place}'
+      question, options = tables.as_text(one['question'], where), _options(one['choice'], where)
+      label = tables.as_label(one.get('answer'), where) or None
+      yield Record(place, f'{name}-{i}', Choice(dialogue, question, options, label, 'text'))
 
 
 def _is_dialogue(entry) -> bool:
@@ -203,29 +130,30 @@ def _options(own, where) -> list[str]:
   return [tables.as_text(option, where) for option in own]
 
 
-def _mctest(data, path, digest):
+def _mctest(file):
   """MCTest, as text or as a table; right options are in a file beside it, or have an asterisk."""
+  path = file.path
   beside = path.parent / f'{path.stem}.ans'
   answers = []
   if beside.exists():
-    own = files.text_of(files.bytes_of(beside, digest), beside)
+    own = files.text_of(files.bytes_of(beside, file.digest), beside)
     answers = [line.split() for _, line in files.lines_of(own, beside) if line.strip()]
-  data = files.text_of(data, path)
+  data = files.text_of(file.data, path)
   is_table = not data.lstrip().startswith(b'*')
   stories = _stories_of_table(data, path) if is_table else _stories_of_text(data, path)
   if answers and len(answers) != len(stories):
     raise errors.UserError(
       f'{beside} has {len(answers)} lines, and {path} has {len(stories)} stories: copy both again.'
     )
-  out, notes, apart = [], [], 0
-  for number, (name, place, story, questions) in enumerate(stories):
+  apart = 0
+  for number, (name, line, story, questions) in enumerate(stories):
     if answers and len(answers[number]) != len(questions):
       raise errors.UserError(
         f'{beside}, line {number + 1} has {len(answers[number])} answers, and its story has '
         f'{len(questions)} questions: copy both files again.'
       )
     for i, (question, options, starred) in enumerate(questions):
-      label = starred
+      letter = starred = None if starred is None else _LETTERS[starred]
       if answers:
         letter = answers[number][i].upper()
         if letter not in _LETTERS[: len(options)]:
@@ -233,43 +161,34 @@ def _mctest(data, path, digest):
             f'{beside}, line {number + 1} has the answer {letter!r}, which is none of the '
             f'{len(options)} options of question {i + 1}: copy it again.'
           )
-        label = _LETTERS.index(letter)
-        apart += starred is not None and starred != label
-      letter = None if label is None else _LETTERS[label]
-      at = f'{path.name}, line {place}, question {i + 1}'
-      out.append(_Read(story, question, options, letter, f'{name}-{i}', at, 'letter'))
+        apart += starred not in (None, letter)
+      value = Choice(story, question, options, letter, 'letter')
+      yield Record(f'line {line}, question {i + 1}', f'{name}-{i}', value)
   if apart:
-    notes.append(f'{path.name}: {apart:,} asterisks are not at the option of {beside.name}.')
-  return out, notes
+    yield f'{path.name}: {apart:,} asterisks are not at the option of {beside.name}.'
 
 
 def _stories_of_text(data, path):
-  """[(name, line, story, [(question, options, number of the one with an asterisk or None)])]."""
-  blocks = []
+  """[[name, line, story, [[question, options, number of the one with an asterisk or None]]]]."""
+  out, in_head = [], False
   for number, line in files.lines_of(data, path):
     if _STORY.match(line):
-      blocks.append((number, []))
-    elif blocks:
-      blocks[-1][1].append(line)
-  out = []
-  for number, lines in blocks:
-    head = next((i for i, line in enumerate(lines) if not line.strip()), len(lines))
-    name = next(
-      (x.partition(':')[2].strip() for x in lines[:head] if x.startswith('Story:')), str(len(out))
-    )
-    story, questions = [], []
-    for line in lines[head:]:
+      out.append([str(len(out)), number, '', []])
+      in_head = True
+    elif in_head:
+      in_head = bool(line.strip())
+      if line.startswith('Story:'):
+        out[-1][0] = line.partition(':')[2].strip()
+    elif out:
+      questions = out[-1][3]
       if found := _QUESTION.match(line):
-        questions.append((found[1].strip(), [], []))
-      elif questions and (found := _OPTION.match(line)):
-        if found[1] == '*':
-          questions[-1][2].append(len(questions[-1][1]))
-        questions[-1][1].append(found[3].strip())
+        questions.append([found[1].strip(), [], None])
       elif not questions:
-        story.append(line)
-    text = re.sub(r'\n{2,}', '\n', '\n'.join(line.strip() for line in story)).strip()
-    own = [(q, options, starred[0] if starred else None) for q, options, starred in questions]
-    out.append((name, number, text, own))
+        out[-1][2] = f'{out[-1][2]}\n{line.strip()}'.strip()
+      elif found := _OPTION.match(line):
+        if found[1] == '*' and questions[-1][2] is None:
+          questions[-1][2] = len(questions[-1][1])
+        questions[-1][1].append(found[3].strip())
   return out
 
 
@@ -294,34 +213,30 @@ def _stories_of_table(data, path):
   return out
 
 
-def _table(data, path, split, fields):
+def _table(file):
   """A table of one's own."""
+  fields, path, is_test = file.fields, file.path, file.split.startswith('test')
   named = [name.strip() for name in fields.options.split(',') if name.strip()]
 
   def choose(known):
-    out = {}
-    for field in ('text', 'question', 'label', 'example'):
-      names = getattr(fields, field) if field != 'label' or split != UNLABELLED else ''
-      needed = not columns.is_optional(names) and (field != 'label' or not split.startswith('test'))
-      out[field] = columns.choose(field, names, known, path, needed)
+    names = ('text', 'question', 'example', 'label')[: 3 if file.split == UNLABELLED else 4]
+    out = columns.chosen(fields, names, known, path, ('label',) if is_test else ())
     if not named:
       raise errors.UserError(
         'config.source.options is empty: name the columns of the options, '
         '--config.source.options=NAME,NAME, or the one that has a list of them.'
       )
-    out |= {('option', n): columns.choose('options', n, known, path) for n in named}
-    return {key: name for key, name in out.items() if name}
+    return out | {('option', n): columns.choose('options', n, known, path) for n in named}
 
-  got = tables.read(data, path, choose, fields)
-  if len(named) == 1:  # it has lists
-    options = got.texts(('option', named[0]), _as_list)
-  else:
-    options = zip(*(got.texts(('option', name)) for name in named))
-  labels = [label.strip() or None for label in got.texts('label', tables.as_label)]
-  names = [name.strip() or str(n) for name, n in zip(got.texts('example'), got.numbers)]
-  places = [got.place(i) for i in range(len(got))]
-  rows = zip(got.texts('text'), got.texts('question'), map(list, options), labels, names, places)
-  return [_Read(*row) for row in rows], got.notes(split)
+  def choice(row):
+    keys = [('option', name) for name in named]
+    # a single column has lists
+    options = list(map(row.text, keys)) if len(keys) > 1 else row.text(keys[0], _as_list)
+    label = row.text('label', tables.as_label).strip() or None
+    value = Choice(row.text('text'), row.text('question'), options, label)
+    return Record(row.place, row.text('example').strip() or None, value)
+
+  return tables.records(file, choose, choice, fields)
 
 
 def _as_list(value, where) -> list[str]:
@@ -333,54 +248,45 @@ def _as_list(value, where) -> list[str]:
   return [tables.as_text(v, where) for v in value]
 
 
+LAYOUTS = {'race': _race, 'dream': _dream, 'mctest': _mctest, 'table': _table}
+
+
 # --- labels ---
 
 
-def _labelled(found: dict[str, list[_Read]], form: str):
-  """({split: Choices}, notes): labels as numbers, empty options left out."""
-  known = [one for own in found.values() for one in own if one.label is not None and not one.form]
+def numbered(splits: dict[str, Examples], form: str):
+  """(splits, notes): labels as numbers, empty options left out.
+
+  form: config.source.label_form.
+  """
+  records = [record for examples in splits.values() for record in examples.records]
+  known = [r for r in records if r.value.label is not None and not r.value.label_form]
   form = _form(known) if form == 'auto' and known else form
-  splits, notes = {}, []
-  most = max(len(one.options) for own in found.values() for one in own)
-  for name, own in found.items():
-    labelled = all(one.label is not None for one in own)
-    if not labelled and not name.startswith('test'):
-      lacking = next(one for one in own if one.label is None)
-      raise errors.UserError(
-        f'{lacking.place} has no label: write one, or name its column with --config.source.label.'
-      )
-    labels, options = [], []
-    for one in own:
-      there = [i for i, option in enumerate(one.options) if option.strip()]
-      if len(there) < 2:
-        raise errors.UserError(f'{one.place} has {len(there)} options: at least two are needed.')
-      options.append([one.options[i] for i in there])
-      if labelled:
-        number = _number(one, form)
-        if number not in there:
-          raise errors.UserError(
-            f'{one.place} has the label {str(one.label)!r}, which is none of its '
-            f'{len(there)} options: mend it, or set --config.source.label_form to one of '
-            f'{", ".join(FORMS)}.'
-          )
-        labels.append(there.index(number))
-    splits[name] = Choices(
-      [one.text for one in own],
-      [one.question for one in own],
-      options,
-      labels if labelled else None,
-      [one.id for one in own],
-      [one.place for one in own],
-      most,
-    )
-  if known:
-    notes.append(f'Labels are read as {form} (source.label_form).')
-  return splits, notes
+  most = max(len(record.value.options) for record in records)
+
+  def value(record):
+    own, label = record.value, None
+    there = [i for i, option in enumerate(own.options) if option.strip()]
+    if len(there) < 2:
+      raise errors.UserError(f'{record.place} has {len(there)} options: at least two are needed.')
+    if own.label is not None:
+      number = _number(own, form)
+      if number not in there:
+        raise errors.UserError(
+          f'{record.place} has the label {str(own.label)!r}, which is none of its '
+          f'{len(there)} options: mend it, or set --config.source.label_form to one of '
+          f'{", ".join(FORMS)}.'
+        )
+      label = there.index(number)
+    return own._replace(options=[own.options[i] for i in there], label=label, most=most)
+
+  notes = [f'Labels are read as {form} (source.label_form).'] if known else []
+  return {name: examples.changed(value) for name, examples in splits.items()}, notes
 
 
-def _number(one: _Read, form):
+def _number(one: Choice, form):
   """The number of the right option; None if the label is none."""
-  label, form = one.label, one.form or form
+  label, form = one.label, one.label_form or form
   if form == 'letter':
     letter = label.strip().upper()
     return ord(letter) - ord('A') if len(letter) == 1 else None
@@ -392,24 +298,23 @@ def _number(one: _Read, form):
   return int(float(label)) - (form == 'from_1')
 
 
-def _form(known: list[_Read]) -> str:
+def _form(known: list[Record]) -> str:
   """The form of the labels of tables. Raises UserError if they could have two forms."""
+  values = [record.value for record in known]
   reads = lambda one, form: (n := _number(one, form)) is not None and 0 <= n < len(one.options)
-  fits = {form: sum(reads(one, form) for one in known) for form in FORMS}
+  fits = {form: sum(reads(one, form) for one in values) for form in FORMS}
   fitting = [form for form, fit in fits.items() if fit == len(known)]
-  if len(fitting) == 1:
-    return fitting[0]
-  if fitting and len({tuple(_number(one, form) for one in known) for form in fitting}) == 1:
+  if fitting and len({tuple(_number(one, form) for one in values) for form in fitting}) == 1:
     return fitting[0]
   forms = f'set --config.source.label_form to one of {", ".join(FORMS)}'
   likely = max(fits, key=fits.get)
   if fitting or not fits[likely]:
-    odd, could = known[0], ' or '.join(fitting) or 'no option of their questions'
+    could = ' or '.join(fitting) or 'no option of their questions'
     raise errors.UserError(
-      f'Labels as {odd.label!r} ({odd.place}) could be read as {could}: {forms}.'
+      f'Labels as {values[0].label!r} ({known[0].place}) could be read as {could}: {forms}.'
     )
-  odd = next(one for one in known if not reads(one, likely))
+  place, _, odd = next(record for record in known if not reads(record.value, likely))
   raise errors.UserError(
-    f'{odd.place} has the label {odd.label!r}, which is none of its {len(odd.options)} options, '
+    f'{place} has the label {odd.label!r}, which is none of its {len(odd.options)} options, '
     f'while {fits[likely]:,} of {len(known):,} labels are read as {likely}: mend it, or {forms}.'
   )

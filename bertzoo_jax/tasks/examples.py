@@ -1,48 +1,97 @@
 """The examples of a task as they are read, before tokens and class numbers."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
+from typing import NamedTuple
 
 TRAIN = 'train'
 PREFIXES = (TRAIN, 'dev', 'test')
 UNLABELLED = 'test without labels'  # the split of a file whose labels are not read
 
 
-def taken(self, indices):
-  """The examples with these indices; fields that are no lists stay."""
-  lists = {k: v for k, v in vars(self).items() if isinstance(v, list)}
-  return dataclasses.replace(self, **{k: [v[i] for i in indices] for k, v in lists.items()})
+class Record(NamedTuple):
+  """An example.
+
+  Attributes:
+    place: where it is, for messages: in its file ('line 7'), of Examples with the file's name.
+    id: how a submission calls it: as its file says, or its number from 0; None for the latter.
+    value: a Text, Sentence, Question or Choice. It has `label`, None without; `key`, equal for
+      examples that fall on the same side of a split; and `form`, for messages.
+  """
+
+  place: str
+  id: str | None
+  value: Any
+
+
+class Skipped(NamedTuple):
+  """An example that is left out.
+
+  Attributes:
+    place: as of a Record; '' where the config asks for it.
+    reason: words of the note, behind '3 lines of FILE'. unit: '' for the first word of the place.
+    remedy: if given, a file that loses most of its examples so is refused with it.
+    alone: words behind 'FILE has no', for a file that has nothing else; '' for the usual ones.
+  """
+
+  place: str
+  reason: str
+  unit: str = ''
+  remedy: str = ''
+  alone: str = ''
+
+
+class Text(NamedTuple):
+  """A text or a pair; b: None for a single text. label: as written, a text per label column."""
+
+  a: str
+  b: str | None = None
+  label: tuple[str, ...] | None = None
+  form = 'examples'
+
+  @property
+  def key(self) -> str:
+    return f'{self.a}\x1f{self.b or ""}'
 
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-  """The examples of one split, as read.
+  """The examples of one split. All of them have labels, or none has."""
 
-  Attributes:
-    a: first texts.
-    b: second texts; None for a task of single texts.
-    labels: as written, a tuple of texts per example (one, or one per label column); None if the
-      split has none.
-    ids: how a submission calls each example: the value of its column, or its number from 0.
-    places: where each example is, for messages ('FILE, line 7').
-  """
-
-  a: list[str]
-  b: list[str] | None
-  labels: list[tuple[str, ...]] | None
-  ids: list[str]
-  places: list[str]
-  take = taken
+  records: list[Record]
 
   def __len__(self):
-    return len(self.a)
+    return len(self.records)
 
-  @property
-  def keys(self) -> list[str]:
-    """A text for each example that tells it from others; equal texts have equal ones."""
-    return [f'{a}\x1f{b}' for a, b in zip(self.a, self.b or [''] * len(self.a))]
+  def column(self, name: str) -> list:
+    """A field of the value of each example."""
+    return [getattr(record.value, name) for record in self.records]
+
+  values = functools.cached_property(lambda self: [record.value for record in self.records])
+  ids = functools.cached_property(lambda self: [record.id for record in self.records])
+  places = functools.cached_property(lambda self: [record.place for record in self.records])
+  keys = functools.cached_property(lambda self: self.column('key'))
+
+  @functools.cached_property
+  def labels(self) -> list | None:
+    """The label of each example; None if the split has none."""
+    labels = self.column('label')
+    return None if None in labels[:1] else labels
+
+  def take(self, indices) -> 'Examples':
+    """The examples with these indices."""
+    return Examples([self.records[i] for i in indices])
+
+  def changed(self, change: Callable) -> 'Examples':
+    """The examples with change(record) as the value of each."""
+    return Examples([record._replace(value=change(record)) for record in self.records])
+
+  def unlabelled(self) -> 'Examples':
+    """The examples without their labels."""
+    return self.changed(lambda record: record.value._replace(label=None))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +99,7 @@ class Source:
   """The examples of a task.
 
   Attributes:
-    splits: {name: examples}: `train`, and names that begin with `dev` or `test`. All are of one
-      class, Examples or another with len(), ids, keys and take(indices).
+    splits: {name: examples}: `train`, and names that begin with `dev` or `test`.
     labels: the labels in the order of their classes, 'a|b' where b is another spelling of a; ()
       for those of train, sorted.
     label_columns: their names, with several columns one label each.
@@ -64,7 +112,7 @@ class Source:
     caps: {'train' | 'dev': most examples of such splits}; 0 for all.
   """
 
-  splits: dict[str, Any]
+  splits: dict[str, Examples]
   labels: tuple[str, ...] = ()
   label_columns: tuple[str, ...] = ()
   leave_out: tuple[str, ...] = ()

@@ -26,9 +26,9 @@ def texts(examples, numbers, tokenizer, frame) -> Rows:
   The ends of texts are cut, as the `tokenizers` library does with longest_first. Raises UserError
   if there is no room for a token.
   """
-  is_pair = examples.b is not None
+  is_pair = examples.values[0].b is not None
   room = frame.room(is_pair, 1 + is_pair)
-  pair = {'A': examples.a, **({'B': examples.b} if is_pair else {})}
+  pair = {role: examples.column(role.lower()) for role in 'AB'[: 1 + is_pair]}
   tokens = {r: frames.tokens_of(tokenizer.encode_as_transformers, x) for r, x in pair.items()}
   lengths = {role: text.sizes for role, text in tokens.items()}
   kept = {'A': np.minimum(lengths['A'], room)}

@@ -6,7 +6,6 @@ import numpy as np
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks.examples import TRAIN
-from bertzoo_jax.tasks.examples import Examples
 from bertzoo_jax.tasks.examples import Source
 
 
@@ -28,7 +27,7 @@ def numbered(source: Source, kind):
   kind.accept(source)
   notes, splits, inputs = [], {}, kind.inputs
   for name, examples in source.splits.items():
-    if getattr(examples, inputs.labels) is None and not name.startswith('test'):
+    if examples.labels is None and not name.startswith('test'):
       raise errors.UserError(inputs.unlabelled(name, examples))
     splits[name], more = _without(examples, source.leave_out, name)
     notes += more
@@ -38,7 +37,9 @@ def numbered(source: Source, kind):
   notes += more + cap(splits, source)
   out = {}
   for name, examples in splits.items():
-    array, more = kind.encode(examples, name, names, source)
+    array, more = None, []
+    if examples.labels is not None:
+      array, more = kind.encode(examples, name, names, source)
     out[name] = examples, array
     notes += more
   return names, out, notes
@@ -130,6 +131,6 @@ def _without(examples, leave_out, split):
   if not lost:
     return examples, []
   if not kept:
-    return Examples(**{**vars(examples), 'labels': None}), []  # a test file whose labels are hidden
+    return examples.unlabelled(), []  # a test file whose labels are hidden
   listed = ' or '.join(map(repr, leave_out))
   return examples.take(kept), [f'{split}: {lost:,} examples with the label {listed} left out.']

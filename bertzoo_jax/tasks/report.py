@@ -7,6 +7,17 @@ from bertzoo_jax.tasks.examples import TRAIN
 _SHOWN = 30  # labels of a table
 
 
+def labelled(task) -> dict:
+  """{name: split} of the splits with labels."""
+  return {name: s for name, s in task.splits.items() if s.labels is not None}
+
+
+def counts(task, classes: int, numbers=lambda split: split.labels) -> dict:
+  """{split: (how often each class occurs [C], of how many)}. numbers: split → those of classes."""
+  each = {name: numbers(split) for name, split in labelled(task).items()}
+  return {name: (np.bincount(own, minlength=classes), len(own)) for name, own in each.items()}
+
+
 def label_lines(labels, counts) -> list[str]:
   """A table of how often each label occurs.
 

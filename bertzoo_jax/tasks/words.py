@@ -10,11 +10,9 @@ import numpy as np
 from bertzoo_jax.common import errors
 from bertzoo_jax.parts import features as definitions
 from bertzoo_jax.tasks import frames
+from bertzoo_jax.tasks.examples import Examples
 from bertzoo_jax.tasks.frames import Frame
 from bertzoo_jax.tasks.frames import Rows
-from bertzoo_jax.tasks.reading.tagged import Tagged
-
-_CHUNK = 8192  # sentences that are tokens at a time
 
 
 class Places(NamedTuple):
@@ -32,7 +30,7 @@ class Places(NamedTuple):
   windows: np.ndarray
 
 
-def words(fields: definitions.Words, examples: Tagged, numbers, tokenizer, frame: Frame) -> Rows:
+def words(fields: definitions.Words, examples: Examples, numbers, tokenizer, frame: Frame) -> Rows:
   """The words of a sentence in one row; each is predicted at its first token.
 
   A sentence that is too long is several rows. Each begins `overlap` tokens ahead of the end of the
@@ -60,7 +58,9 @@ def words(fields: definitions.Words, examples: Tagged, numbers, tokenizer, frame
     )
   ahead = [role for role, _ in template].index('A')
   texts, begins, sizes, first, windows, at, before = [], [], [], [], [], 0, 0
-  for ids, of_word, count in _encoded(tokenizer, examples):
+  words = examples.column('words')
+  for (ids, of_word), own in zip(frames.encoded(tokenizer.encode_words, words), words):
+    count = len(own)
     starts = _starts(len(ids), room, overlap)
     ends = np.minimum(starts + room, len(ids))
     place, token = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
@@ -90,18 +90,10 @@ def words(fields: definitions.Words, examples: Tagged, numbers, tokenizer, frame
     label_axis='tokens',
     detail=Places(
       first,
-      frames.offsets_of([len(w) for w in examples.words]),
+      frames.offsets_of([len(own) for own in words]),
       np.array(windows, np.int64),
     ),
   )
-
-
-def _encoded(tokenizer, examples):
-  """Yields (ids, number of the word of each token, words) of each sentence."""
-  for start in range(0, len(examples), _CHUNK):
-    own = examples.words[start : start + _CHUNK]
-    for (ids, of_word), sentence in zip(tokenizer.encode_words(own), own):
-      yield ids, of_word, len(sentence)
 
 
 def _starts(tokens: int, room: int, overlap: int) -> np.ndarray:

@@ -95,10 +95,14 @@ def test_rows_of_a_task_are_read_strictly_and_shards_are_one_file(folder):
   files = dict(train=f'hf:{folder}/pairs', test=f'hf:{folder}/pairs:test')
   read = made.source(folder, made.config(files=files).source)
   train, test = read.splits['train'], read.splits['test']
-  assert [(a, label) for a, (label,) in zip(train.a, train.labels)] == ROWS
+  assert [(a, label) for a, (label,) in zip(train.column('a'), train.labels)] == ROWS
   assert train.ids == ['0', '1', '2', '3'] and 'train-1.jsonl, line 2' in train.places[3]
-  assert test.a == ['NA', '007'] and test.labels == [('a',), ('NA',)]
-  assert read.read(f'hf:{folder}/pairs').a == train.a
+  assert test.column('a') == ['NA', '007'] and test.labels == [('a',), ('NA',)]
+  first = folder / 'rows/train-0.jsonl'
+  first.write_text('{}\n' + first.read_text())
+  with pytest.warns(UserWarning, match='1 line of train-0.jsonl without the key'):
+    again = read.read(f'hf:{folder}/pairs')
+  assert again.column('a') == train.column('a') and again.ids == ['1', '2', '3', '4']
 
 
 def test_a_folder_of_the_very_name_comes_first(folder, monkeypatch):
@@ -125,7 +129,7 @@ def test_a_data_set_of_the_hub_is_read_at_the_commit_that_the_manifest_records(r
   )
   assert documents(found)[0] == [['00'], ['01'], ['10'], ['11']]
   read = made.source('', made.config(files=dict(train='hf:owner/name')).source)
-  assert read.splits['train'].a == ['00', '01', '10', '11']
+  assert read.splits['train'].column('a') == ['00', '01', '10', '11']
 
 
 @pytest.mark.parametrize(

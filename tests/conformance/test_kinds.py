@@ -76,13 +76,13 @@ def test_a_split_without_labels_is_refused_unless_it_is_a_test(task):
 
 def test_an_example_may_be_asked_for(task):
   _, task = task
-  inputs, train = task.kind.inputs, task.splits['train'].source
+  inputs, value = task.kind.inputs, task.splits['train'].source.values[0]
   row = {
-    'Examples': lambda e: (e.a[0], e.b[0]) if e.b else e.a[0],
-    'Tagged': lambda e: e.words[0],
-    'Questions': lambda e: (e.questions[0], e.contexts[0]),
-    'Choices': lambda e: (e.texts[0], e.questions[0], e.options[0]),
-  }[inputs.examples.__name__](train)
+    'examples': (value[0], value[1]) if value[1] else value[0],
+    'tagged': value[0],
+    'questions': value[:2],
+    'choices': value[:3],
+  }[inputs.value.form]
   assert inputs.read(row) is not None and inputs.read(3) is None
 
 

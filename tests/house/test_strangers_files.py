@@ -41,7 +41,7 @@ from bertzoo_jax.reproduce import page
 from bertzoo_jax.reproduce import plan
 from bertzoo_jax.runs import metrics
 from bertzoo_jax.tasks import kinds as task_kinds
-from bertzoo_jax.tasks.examples import Examples
+from bertzoo_jax.tasks.examples import Text
 from bertzoo_jax.tasks.reading import files
 from bertzoo_jax.tasks.reading import tables as task_tables
 from bertzoo_jax.tasks.reading import tagged
@@ -54,6 +54,7 @@ from tests import commands
 from tests.house.test_strangers import edit
 from tests.house.test_strangers import good  # noqa: F401 (a fixture)
 from tests.house.test_strangers import place  # noqa: F401 (a fixture)
+from tests.tasks import made
 
 PACKAGE = pathlib.Path(cli.__file__).parents[1]
 
@@ -443,7 +444,8 @@ def test_a_parquet_file_of_any_values_is_one_sentence(monkeypatch, what):
   parquet.write_table(PARQUET[what], out)
   choose = lambda known: {'text_a': known[0]}
   with pytest.raises(errors.UserError) as e:
-    task_tables.read(out.getvalue(), pathlib.Path('x.parquet'), choose).texts('text_a')
+    for row in task_tables.rows(out.getvalue(), pathlib.Path('x.parquet'), choose):
+      row.text('text_a')
   assert '\n' not in str(e.value)
   wanted = records.Wanted('text', ())
   read = itertools.islice(records.parquet(io.BytesIO(out.getvalue()), 'x', wanted), 9)
@@ -454,8 +456,8 @@ def test_a_parquet_file_of_any_values_is_one_sentence(monkeypatch, what):
 def test_names_of_classes_may_be_nested_deeply():
   out = io.BytesIO()
   parquet.write_table(_column(pa.array([1]), huggingface=DEEP), out)
-  found = task_tables.read(out.getvalue(), pathlib.Path('x.parquet'), lambda k: {'text_a': k[0]})
-  assert found.texts('text_a') == ['1']
+  rows = task_tables.rows(out.getvalue(), pathlib.Path('x.parquet'), lambda k: {'text_a': k[0]})
+  assert [row.text('text_a') for row in rows] == ['1']
 
 
 def test_notes_of_a_corpus_that_are_nested_deeply_are_none(tmp_path):
@@ -522,8 +524,7 @@ def test_a_run_whose_sections_are_of_two_tasks_is_refused(source, features):
     features=types.SimpleNamespace(name=features),
     objective=types.SimpleNamespace(name='classification'),
   )
-  words = tagged.Tagged([['a']], None, ['0'], ['0'])
-  texts = Examples(['a'], None, None, ['0'], ['0'])
+  words, texts = made.examples(tagged.Sentence(['a'])), made.examples(Text('a'))
   with pytest.raises(errors.UserError, match='does not fit|learns from'):
     predicting.check_parts(kind, config, {'the input': words if source == 'conll' else texts})
 

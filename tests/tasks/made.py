@@ -6,6 +6,8 @@ import ml_collections
 import numpy as np
 
 from bertzoo_jax import tasks
+from bertzoo_jax.tasks.examples import Examples
+from bertzoo_jax.tasks.examples import Record
 from bertzoo_jax.tasks.reading import sources
 from configs.tasks import own
 from tests.found import call_part
@@ -46,6 +48,11 @@ def config(argument='classify', files=None, **source):
   for key, value in source.items():
     out.source[key] = value
   return ml_collections.ConfigDict(out).lock()
+
+
+def examples(*values):
+  """Examples with these values."""
+  return Examples([Record(f'row {i}', str(i), value) for i, value in enumerate(values)])
 
 
 def write(folder, **contents):

@@ -15,6 +15,8 @@ from bertzoo_jax.tasks import batches
 from bertzoo_jax.tasks import choices
 from bertzoo_jax.tasks import features
 from bertzoo_jax.tasks import frames
+from bertzoo_jax.tasks import kinds as kinds_lib
+from bertzoo_jax.tasks import labels
 from bertzoo_jax.tasks.kinds import kind as kinds
 from configs.tasks import choices as choice_configs
 from tests.found import call_part
@@ -51,9 +53,9 @@ def test_race_is_read_from_folders_in_the_order_of_its_numbers(tmp_path):
   (tmp_path / 'train' / 'high' / 'notes.md').write_text('no JSON')
   source = read(tmp_path, '', 'other.txt', files={'train': 'train', 'dev': 'train/high'})
   train = source.splits['train']
-  assert train.texts[::2] == ['high2.txt', 'high10.txt', 'middle2.txt', 'middle10.txt']
+  assert train.column('text')[::2] == ['high2.txt', 'high10.txt', 'middle2.txt', 'middle10.txt']
   assert train.ids[:3] == ['high2-0', 'high2-1', 'high10-0']
-  assert train.labels == [1, 0] * 4 and train.options[0] == ['a', 'b']
+  assert train.labels == [1, 0] * 4 and train.column('options')[0] == ['a', 'b']
   assert len(source.splits['dev']) == 4
 
 
@@ -64,7 +66,7 @@ def dream(**changes):
 
 def test_dream_s_answers_are_the_texts_of_options(tmp_path):
   (train,) = read(tmp_path, dream()).splits.values()
-  assert train.texts == ['M: Hi.\nW: Bye.'] and train.labels == [1] and train.ids == ['4-1-0']
+  assert train.values[0][0] == 'M: Hi.\nW: Bye.' and train.labels == [1] and train.ids == ['4-1-0']
 
 
 MCTEST = """
@@ -99,8 +101,9 @@ TSV = '\t'.join(
 def test_mctest_is_read_as_text_and_as_a_table(tmp_path, ends):
   source = read(tmp_path, MCTEST.replace('\n', ends), 'train.txt')
   train = source.splits['train']
-  assert train.texts[0] == 'One day.\nThey left.' and train.questions == ['Who?', 'Where: home?']
-  assert train.options == [['he', 'she', 'they', 'it'], ['here', 'there', 'nowhere', '5) five']]
+  text, options = 'One day.\nThey left.', ['here', 'there', 'nowhere', '5) five']
+  assert train.values[0][:3] == (text, 'Who?', ['he', 'she', 'they', 'it'])
+  assert train.values[1][:3] == (text, 'Where: home?', options)
   assert train.labels == [1, 0] and train.ids == ['mc.0-0', 'mc.0-1']
   made.write(tmp_path, train_ans=f'B\tC{ends}')
   source = read(tmp_path, MCTEST.replace('\n', ends), 'train.txt')
@@ -109,7 +112,7 @@ def test_mctest_is_read_as_text_and_as_a_table(tmp_path, ends):
   made.write(tmp_path, train_ans=f'B\tA\tB\tC{ends}')
   source = read(tmp_path, TSV.replace('\n', ends), 'train.tsv', layout='mctest')
   assert source.splits['train'].labels == [1, 0, 1, 2]
-  assert source.splits['train'].questions[:2] == train.questions
+  assert source.splits['train'].column('question')[:2] == train.column('question')
   made.write(tmp_path, train_ans='B A B C\nA A A A\n')
   with pytest.raises(errors.UserError, match='2 lines, and .* 1 stories'):
     read(tmp_path, TSV, 'train.tsv', layout='mctest')
@@ -191,7 +194,7 @@ CSV = 'text,question,p,q,r,label\nt,u,,b,c,2\nt,u,a,b,,0\n'
 )
 def test_a_mistake_in_a_file_is_told_in_a_sentence(tmp_path, name, content, fields, problem):
   with pytest.raises(errors.UserError, match=problem):
-    read(tmp_path, content, name, **fields)
+    labels.numbered(read(tmp_path, content, name, **fields), kinds_lib.BY_NAME['choice'])
 
 
 def test_numbers_count_from_1_where_the_config_says_so(tmp_path):
@@ -201,7 +204,8 @@ def test_numbers_count_from_1_where_the_config_says_so(tmp_path):
 
 def test_options_are_columns_or_a_list_and_empty_ones_are_left_out(tmp_path):
   train = read(tmp_path, CSV, 'train.csv', options='p,q,r').splits['train']
-  assert train.options == [['b', 'c'], ['a', 'b']] and train.labels == [1, 0] and train.most == 3
+  assert train.column('options') == [['b', 'c'], ['a', 'b']] and train.labels == [1, 0]
+  assert train.values[0].most == 3
 
 
 # --- rows ---
@@ -209,10 +213,7 @@ def test_options_are_columns_or_a_list_and_empty_ones_are_left_out(tmp_path):
 
 def made_rows(given, length=30, single=made.SHAPE.single, pair=made.SHAPE.pair, **fields):
   """given: [(text, question, options)]."""
-  texts, questions, options = map(list, zip(*given))
-  count = len(given)
-  most = max(map(len, options))
-  examples = choices.Choices(texts, questions, options, None, [''] * count, ['x'] * count, most)
+  examples = made.examples(*(choices.Choice(*one) for one in given))
   frame = frames.Frame(single, pair, SPECIAL, 2, length)
   of_rows = examples, None, made.Characters(), frame
   return call_part(features, 'choice_rows', *of_rows, **fields)
@@ -270,7 +271,7 @@ def opened(folder, count=12):
 def test_questions_about_one_text_stay_together_and_batches_have_three_axes(tmp_path):
   task = opened(tmp_path)
   train, dev = task.splits['train'], task.splits['dev']
-  assert not set(train.source.texts) & set(dev.source.texts)
+  assert not set(train.source.column('text')) & set(dev.source.column('text'))
   batch = batches.train_batch(
     train, 0, batch_size=4, seed=0, length_buckets=(16, 24), padding='right', pad=0
   )

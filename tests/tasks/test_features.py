@@ -11,7 +11,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.tasks import features
 from bertzoo_jax.tasks import frames
 from bertzoo_jax.tasks import words
-from bertzoo_jax.tasks.examples import Examples
+from bertzoo_jax.tasks.examples import Text
 from tests.found import call_part
 
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
@@ -35,7 +35,7 @@ def texts(examples, given):
 def made_examples(rng, count, is_pair, longest):
   text = lambda: ' '.join(str(i) for i in rng.integers(5, 40, rng.integers(0, longest)))
   a, b = [text() for _ in range(count)], [text() for _ in range(count)]
-  return Examples(a, b if is_pair else None, None, [''] * count, [f'row {i}' for i in range(count)])
+  return made.examples(*map(Text, a, b if is_pair else [None] * count))
 
 
 def library(length, pair):
@@ -68,7 +68,7 @@ def test_rows_equal_those_of_the_tokenizers_library_at_every_length(length, is_p
   single = LAST[0] if pair == LAST[1] else 'cls:0 A:0 sep:0'
   rows = texts(examples, frame(length, pair=pair, single=single))
   theirs = library(length, pair)
-  given = list(zip(examples.a, examples.b)) if is_pair else examples.a
+  given = list(zip(examples.column('a'), examples.column('b'))) if is_pair else examples.column('a')
   for i, wanted in enumerate(theirs.encode_batch(given)):
     here = slice(rows.offsets[i], rows.offsets[i + 1])
     assert rows.ids[here].tolist() == wanted.ids, (i, given[i])
@@ -96,7 +96,7 @@ def test_longest_first_shares_an_odd_room_as_the_library_does():
   ],
 )
 def test_segments_that_the_encoder_lacks_become_0(segments, shape, wanted):
-  examples = Examples(['5 6'], ['7'], None, [''], [''])
+  examples = made.examples(Text('5 6', '7'))
   single, pair = shape
   given = frame(16, segments, single=single or 'cls:0 A:0 sep:0', pair=pair)
   rows = texts(examples, given)
@@ -104,7 +104,7 @@ def test_segments_that_the_encoder_lacks_become_0(segments, shape, wanted):
 
 
 def test_a_length_without_room_for_text_is_refused():
-  examples = Examples(['5'], ['7'], None, [''], [''])
+  examples = made.examples(Text('5', '7'))
   with pytest.raises(errors.UserError, match='--config.length=5 or more'):
     texts(examples, frame(4))
   texts(examples, frame(5))
@@ -122,7 +122,7 @@ def test_a_task_has_rows_of_its_encoders_frame(tmp_path):
   assert train.row(1).tolist() == [3, a + 3, 3, 2]
   assert train.lengths.tolist() == [6, 4, 10] and train.truncated.tolist() == [False, False, True]
   assert task.padding == 'left' and task.pad == 0
-  assert train.source.a[1] == '' and train.source.b[1] == 'd'
+  assert train.source.column('a')[1] == '' and train.source.column('b')[1] == 'd'
   report = task.report()
   assert 'longest 16; 33.3% cut to 10' in report and 'dev: 3 of 3 examples are in train' in report
 

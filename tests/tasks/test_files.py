@@ -27,7 +27,7 @@ def read(folder, name='train.tsv', dev='', argument='classify', **source):
 
 
 def pairs(examples):
-  return [(a, label) for a, (label,) in zip(examples.a, examples.labels)]
+  return [(a, label) for a, (label,) in zip(examples.column('a'), examples.labels)]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_quotes_of_a_csv_enclose_fields(tmp_path):
     tmp_path, train_csv='text,label\n"one, ""two""\nthree",a\nfour\u2028five\x0bsix,b\n"",c\n'
   )
   source = read(tmp_path, 'train.csv')
-  assert source.splits['train'].a == ['one, "two"\nthree', 'four\u2028five\x0bsix', '']
+  assert source.splits['train'].column('a') == ['one, "two"\nthree', 'four\u2028five\x0bsix', '']
   assert [p.rpartition(' ')[2] for p in source.splits['train'].places] == ['2', '4', '5']
 
 
@@ -94,7 +94,7 @@ def test_rows_with_too_few_or_many_fields_or_a_nul_are_counted_with_their_line(t
     tmp_path, train_tsv='text\tlabel\na\tx\nlost\nb\ty\nc\tx\td\nalso\n\0d\ty\ne\tx\nf\ty\n'
   )
   source = read(tmp_path)
-  assert source.splits['train'].a == ['a', 'b', 'e', 'f']
+  assert source.splits['train'].column('a') == ['a', 'b', 'e', 'f']
   assert source.splits['train'].ids == ['0', '2', '6', '7']  # numbers in the file
   assert source.notes == (
     'train: 2 lines of train.tsv with fewer fields than 2 left out, the first is line 3.',
@@ -222,7 +222,7 @@ def test_a_test_file_without_a_header_may_lack_the_label(tmp_path, columns, trai
   source = made.source(tmp_path, config.source)
   assert pairs(source.splits['train']) == [('one', '1'), ('three', '0')]
   found = source.splits['test']
-  assert (found.a, found.b, found.labels) == (['five'], ['six'], None)
+  assert found.values == [('five', 'six', None)]
   with pytest.raises(errors.UserError, match='rows with fewer fields than 3'):
     read(tmp_path, name='test.tsv', text_a='text', **form)
 
@@ -242,7 +242,7 @@ def test_a_dataset_of_tensorflow_datasets_gives_the_labels_as_its_files_spell_th
     task = made.task(config, '', 64)
   assert {name: len(s) for name, s in task.splits.items()} == dict(train=7, dev=7, test=7)
   assert task.labels == ('0', '1') and task.splits['train'].labels.max() < 2
-  assert task.splits['dev'].source.b is not None
+  assert None not in task.splits['dev'].source.column('b')
 
 
 @real

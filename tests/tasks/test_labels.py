@@ -8,7 +8,9 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.tasks import kinds
 from bertzoo_jax.tasks import labels
 from bertzoo_jax.tasks.examples import Examples
+from bertzoo_jax.tasks.examples import Record
 from bertzoo_jax.tasks.examples import Source
+from bertzoo_jax.tasks.examples import Text
 from bertzoo_jax.tasks.reading import columns as column_names
 
 CLASSES = kinds.BY_NAME['classification']
@@ -17,7 +19,8 @@ CLASSES = kinds.BY_NAME['classification']
 def examples(*given, texts=None):
   given = [g if isinstance(g, tuple) else (g,) for g in given]
   texts = texts or [f'text {i}' for i in range(len(given))]
-  return Examples(texts, None, given, [str(i) for i in range(len(given))], texts)
+  values = [Text(text, None, label) for text, label in zip(texts, given)]
+  return Examples([Record(v.a, str(i), v) for i, v in enumerate(values)])
 
 
 def numbered(kind='classification', columns=('label',), dev=('a',), train=('a', 'b'), **fields):
@@ -59,12 +62,13 @@ def test_an_unknown_missing_or_lonely_label_is_refused_and_the_labels_are_listed
   with pytest.raises(errors.UserError, match='50 different values in 50 examples'):
     numbered(train=tuple(f'{i}.5' for i in range(50)), dev=('1.5',))
   with pytest.raises(errors.UserError, match='label is empty'):
-    labels.numbered(Source({'train': Examples(['x'], None, None, ['0'], [''])}), CLASSES)
+    labels.numbered(Source({'train': made.examples(Text('x'))}), CLASSES)
 
 
 def test_examples_of_labels_to_leave_out_are_counted():
   _, splits, notes = numbered(train=('a', '-', 'b'), dev=('-', 'a'), leave_out=('-',))
-  assert splits['train'][0].a == ['text 0', 'text 2'] and list(splits['train'][1]) == [0, 1]
+  train, array = splits['train']
+  assert train.column('a') == ['text 0', 'text 2'] and list(array) == [0, 1]
   assert notes == [
     "train: 1 examples with the label '-' left out.",
     "dev: 1 examples with the label '-' left out.",
@@ -113,10 +117,11 @@ def test_without_a_dev_file_a_share_is_held_out_whatever_the_order_and_equal_tex
   texts = [f'text {i % 90}' for i in range(100)]
   rest, dev = labels.held_out(examples(*'ab' * 50, texts=texts), 0.2)
   assert len(rest) + len(dev) == 100 and 20 <= len(dev) <= 30
-  assert not set(rest.a) & set(dev.a)
+  assert not set(rest.column('a')) & set(dev.column('a'))
   again = labels.held_out(examples(*'ab' * 50, texts=texts[::-1]), 0.2)
-  assert set(again[1].a) == set(dev.a)
-  assert set(labels.held_out(examples(*'ab' * 45, texts=texts[:90]), 0.2)[1].a) <= set(dev.a)
+  assert set(again[1].column('a')) == set(dev.column('a'))
+  fewer = labels.held_out(examples(*'ab' * 45, texts=texts[:90]), 0.2)[1]
+  assert set(fewer.keys) <= set(dev.keys)
   with pytest.raises(errors.UserError, match='too few'):
     labels.held_out(examples('a', 'b', texts=['x', 'x']), 0.2)
   with pytest.raises(errors.UserError, match='between 0 and 1'):
@@ -129,7 +134,7 @@ def test_a_stratified_share_is_of_each_label():
   rest, dev = labels.held_out(given, 0.2, stratified=True)
   count = lambda part: {label: part.labels.count((label,)) for label in 'abc'}
   assert count(dev) == dict(a=14, b=5, c=1) and count(rest) == dict(a=56, b=20, c=4)
-  assert labels.held_out(given.take(range(99, -1, -1)), 0.2, True)[1].a[::-1] == dev.a
+  assert labels.held_out(given.take(range(99, -1, -1)), 0.2, True)[1].keys[::-1] == dev.keys
   with pytest.raises(errors.UserError, match='too few'):
     labels.held_out(examples('a', 'b', 'c', texts=texts[:3]), 0.2, stratified=True)
   with pytest.raises(errors.UserError, match='scores are no labels'):
@@ -143,7 +148,7 @@ def test_so_many_examples_are_taken_by_their_texts_and_all_labels_stay_known(tmp
   config = config.copy_and_resolve_references().unlock()
   config.max_train, config.max_dev = 5, 7
   task = made.task(config, tmp_path)
-  taken = {name: split.source.a for name, split in task.splits.items()}
+  taken = {name: split.source.column('a') for name, split in task.splits.items()}
   assert (
     len(taken['train']) == 5 and len(taken['dev']) == 7 and set(taken['train']) <= set(taken['dev'])
   )

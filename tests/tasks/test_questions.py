@@ -72,7 +72,7 @@ def test_wrong_places_are_mended_and_counted_and_lost_answers_are_not_learned(tm
   train = squad(('a', [('mat', 30)]), ('b', [('dog', 2)]), ('c', [('dog', 0), ('cat', 4)]))
   source = read(tmp_path, train=train, dev=squad(('d', [('dog', 2)])))
   examples = source.splits['train']
-  assert examples.spans == [
+  assert examples.column('span') == [
     (CONTEXT.index('mat'),) * 1 + (CONTEXT.index('mat') + 3,),
     (-1, -1),
     (4, 7),
@@ -80,7 +80,7 @@ def test_wrong_places_are_mended_and_counted_and_lost_answers_are_not_learned(tm
   assert any('1 questions have a wrong answer_start' in note for note in source.notes)
   _, splits, notes = numbered(source)
   assert splits['train'][0].ids == ['a', 'c'] and splits['dev'][0].ids == ['d']
-  assert splits['dev'][0].answers == [('dog',)]
+  assert splits['dev'][0].labels == [('dog',)]
   assert notes == ['train: 1 questions left out, whose answers are not in the passage.']
 
 
@@ -90,7 +90,7 @@ def test_questions_without_an_answer_have_none_whatever_is_plausible(tmp_path):
   qas[2] |= {'is_impossible': True}
   qas[1] |= {'is_impossible': True, 'plausible_answers': [{'text': 'mat', 'answer_start': 33}]}
   examples = read(tmp_path, train=json.dumps(data)).splits['train']
-  assert examples.answers == [('cat',), (), ()] and examples.spans[1:] == [(-1, -1)] * 2
+  assert examples.labels == [('cat',), (), ()] and examples.column('span')[1:] == [(-1, -1)] * 2
 
 
 def test_questions_of_yes_and_no_and_none_are_left_out_where_asked_and_told(tmp_path):
@@ -113,8 +113,8 @@ def test_the_layout_of_cmrc_s_release_needs_no_places(tmp_path):
   qa = {'query_id': 'T1', 'query_text': '\uff1f', 'answers': ['\u5b87\u5b99', '\u6d2a\u8352']}
   data = json.dumps([{'context_id': 'T', 'context_text': text, 'qas': [qa]}])
   examples = read(tmp_path, train=data).splits['train']
-  assert examples.ids == ['T1'] and examples.spans == [(5, 7)]
-  assert examples.answers == [('\u5b87\u5b99', '\u6d2a\u8352')]
+  assert examples.ids == ['T1'] and examples.column('span') == [(5, 7)]
+  assert examples.labels == [('\u5b87\u5b99', '\u6d2a\u8352')]
 
 
 @pytest.mark.parametrize('packed', [True, False])
@@ -133,7 +133,7 @@ def test_mrqa_s_lines_are_read_packed_or_not(tmp_path, packed):
   (tmp_path / name).write_bytes(gzip.compress(data) if packed else data)
   source = made.source(tmp_path, parts.squad(files={'train': name}))
   examples = source.splits['train']
-  assert examples.spans == [(4, 7)] and examples.answers == [('The cat', 'Cat')]
+  assert examples.column('span') == [(4, 7)] and examples.labels == [('The cat', 'Cat')]
   assert not source.notes
 
 
@@ -146,7 +146,7 @@ def test_a_dev_share_has_all_questions_of_its_passages(tmp_path):
     data['data'] += one['data']
   _, splits, notes = numbered(read(tmp_path, train=json.dumps(data)))
   train, dev = splits['train'][0], splits['dev'][0]
-  assert not set(train.contexts) & set(dev.contexts) and len(dev) % 2 == 0 < len(dev)
+  assert not set(train.keys) & set(dev.keys) and len(dev) % 2 == 0 < len(dev)
   assert 'by a hash of their passages' in notes[0]
 
 
@@ -159,8 +159,8 @@ def test_a_table_has_a_question_per_row_and_places_if_it_likes(tmp_path):
   config.source.files.train = 'train.tsv'
   source = made.source(tmp_path, config.source)
   examples = source.splits['train']
-  assert examples.spans == [(15, 22), (0, 7), (-1, -1)] and examples.ids == ['x', 'y', 'z']
-  assert examples.answers == [('The cat',), ('The cat',), ()]
+  assert examples.column('span') == [(15, 22), (0, 7), (-1, -1)] and examples.ids == ['x', 'y', 'z']
+  assert examples.labels == [('The cat',), ('The cat',), ()]
   config.source.answer = 'reply'
   with pytest.raises(errors.UserError, match="names the column 'reply'.*--config.source.answer"):
     made.source(tmp_path, config.source)
@@ -174,7 +174,7 @@ def test_a_table_has_a_question_per_row_and_places_if_it_likes(tmp_path):
     ('{"data": [{"paragraphs": [{"context": "x"}]}]}', 'has not the shape of SQuAD'),
     ('{"data": []}', 'has no questions'),
     (squad(('a', [('cat', 'four')])), 'number of the character'),
-    (squad(('a', [('cat', 4)]), ('b', None)), 'has no answers'),
+    (squad(('a', [('cat', 4)]), ('b', None)), 'question 2 has no answers: write'),
     (squad(('a', [('dog', 4)])), 'None of the 1 train questions has its answer'),
     ('[' * 100_000, 'holds no JSON'),
     (one(answers=3), 'has not the shape of SQuAD'),
@@ -191,7 +191,7 @@ def test_a_file_to_predict_needs_no_answers(tmp_path):
   source = read(tmp_path, train=squad(('a', [('cat', 4)])))
   (tmp_path / 'new.json').write_text(squad(('n', None)))
   found = source.read(str(tmp_path / 'new.json'))
-  assert found.answers is None and found.ids == ['n'] and found.spans == [(-1, -1)]
+  assert found.labels is None and found.ids == ['n'] and found.column('span') == [(-1, -1)]
 
 
 def test_the_source_of_another_kind_of_task_is_refused(tmp_path):
@@ -241,8 +241,8 @@ def test_public_files_are_read_whole_and_their_wrong_places_mended(task, files_,
 )
 def test_an_answer_may_be_a_text_or_lists_and_an_empty_one_is_none(tmp_path, fields, answers):
   train = read(tmp_path, train=one(**fields)).splits['train']
-  assert train.answers == [answers]
-  assert train.spans == [(4, 7) if answers else questions.NOWHERE]
+  assert train.labels == [answers]
+  assert train.column('span') == [(4, 7) if answers else questions.NOWHERE]
 
 
 def test_damaged_gzip_is_refused_in_a_sentence(tmp_path):
@@ -270,8 +270,8 @@ def test_rows_of_one_question_as_datasets_write_them_are_read(tmp_path):
   ]
   (tmp_path / 'train.jsonl').write_text('\n'.join(map(json.dumps, lines)))
   train = made.source(tmp_path, parts.squad(files={'train': 'train.jsonl'})).splits['train']
-  assert train.answers == [('cat', 'The cat'), ()]
-  assert train.spans == [(19, 22), questions.NOWHERE]
+  assert train.labels == [('cat', 'The cat'), ()]
+  assert train.column('span') == [(19, 22), questions.NOWHERE]
 
 
 @pytest.mark.parametrize(

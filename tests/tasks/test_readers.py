@@ -194,19 +194,20 @@ def test_questions_of_a_file_that_is_not_what_it_seems_are_refused(
 )
 def test_texts_stay_as_they_are_written(tmp_path, name, content, texts):
   train = opened(tmp_path, name, content, labels=('x', 'y')).splits['train']
-  assert train.source.a == texts
+  assert train.source.column('a') == texts
 
 
 def test_quotes_are_read_where_the_config_says_so_and_ids_do_not_shift(tmp_path):
   content = lines(HEAD, '"He ""said"""\tx', '"two\nthree"\ty', 'four\tx')
   train = opened(tmp_path, 'train.tsv', content, quotes='double').splits['train']
-  assert train.source.a == ['He "said"', 'two\nthree', 'four'] and train.examples == ['0', '1', '2']
+  assert train.source.column('a') == ['He "said"', 'two\nthree', 'four']
+  assert train.examples == ['0', '1', '2']
 
 
 def test_single_quotes_are_read_where_the_config_says_so(tmp_path):
   content = "text,label\n'He, it''s \"me\"',x\ntwo,'y'\n"
   train = opened(tmp_path, 'train.csv', content, quotes='single').splits['train']
-  assert train.source.a == ['He, it\'s "me"', 'two'] and train.source.labels[1] == ('y',)
+  assert train.source.column('a') == ['He, it\'s "me"', 'two'] and train.source.labels[1] == ('y',)
 
 
 # --- tags ---
@@ -229,8 +230,8 @@ def test_single_quotes_are_read_where_the_config_says_so(tmp_path):
 )
 def test_columns_of_tags_are_parted_by_blanks_and_tabs_alone(tmp_path, content, words):
   train = opened(tmp_path, 'train.txt', content, 'tag').splits['train']
-  assert train.source.words[0] == words
-  assert not [word for own in train.source.words for word in own if '\ufeff' in word]
+  assert train.source.column('words')[0] == words
+  assert not [word for own in train.source.column('words') for word in own if '\ufeff' in word]
 
 
 @pytest.mark.parametrize(
@@ -306,8 +307,8 @@ def test_tags_are_read_from_rows_of_lists(tmp_path, name, rows, fields):
     content = of_parquet(**{key: [row[key] for row in rows] for key in rows[0]})
   task = opened(tmp_path, name, content, 'tag', **fields)
   train = task.splits['train'].source
-  assert (train.words[0], train.tags[0], train.scheme) == (WORDS, TAGS, 'iob2')
-  assert task.read(tmp_path / name).source.tags is None
+  assert train.values[0] == (WORDS, TAGS, 'iob2')
+  assert task.read(tmp_path / name).source.labels is None
   assert len(rows) == 1 or 'parquet' in name or '1 line of train.json' in '\n'.join(task.notes)
 
 
@@ -331,30 +332,25 @@ def test_lists_of_tags_that_do_not_fit_are_refused(tmp_path, row, problem):
     opened(tmp_path, 'train.jsonl', json.dumps(row), 'tag')
 
 
-GAP = 'without a text left out'
+GAP, GAPS = 'without a text left out', 'text,n\na,1\n,\nb,2\n\n,\n,\n,\n'
+MSRA = 'a\x02b\tO\x02O\na\x02b\tO\nc\tO\n'
 LOST = [  # kind of task, a file to predict, its content, rows, what is said of the others
   ('classify', 'new.csv', 'text,label\na,x\nb, c,x\nd,x\n', '02', 'line of new.csv with more .* 3'),
   ('classify', 'new.jsonl', '{"text": "a"}\n{"x": 1}\n{\n{"text": "b"}\n', '03', "key 'text'.* 2"),
   ('classify', 'new.csv', 'text\na\n""\nb\n"  "\nc\n', '01234', ''),
   ('classify', 'new.csv', 'text\na\n\nb\n\n\n', '02', f'1 line of new.csv {GAP}.* 3'),
   ('classify', 'new.tsv', 'text\na\n  \n\nb\n', '03', f'2 lines of new.tsv {GAP}.* 3'),
-  (
-    'classify',
-    'new.csv',
-    'text,n\na,1\n,\nb,2\n\n,\n,\n,\n',
-    '02',
-    f'4 lines of new.csv {GAP}.* 3',
-  ),
+  ('classify', 'new.csv', GAPS, '02', f'4 lines of new.csv {GAP}.* 3'),
   ('classify', 'new.tsv', 'text\tl\na\tx\nb\tx\t\nc\tx\n', '02', 'more fields than 2 left .* 3'),
   ('chosen', 'new.tsv', 'text\tl\na\tx\nb\ty\nc\tx\n', '012', ''),
-  ('tag', 'new.txt', 'a O\n\nb O\nc O x\n\nd O\n', '02', '1 sentence of new.txt .*line 4'),
   (
     'tag',
     'new.txt',
-    'a\x02b\tO\x02O\na\x02b\tO\nc\tO\n',
+    'a O\n\nb O\nc O x\n\nd O\n',
     '02',
-    '1 sentence of new.txt with another',
+    '1 sentence of new.txt with lines of 2 and of 3 .*line 4',
   ),
+  ('tag', 'new.txt', MSRA, '02', '1 sentence of new.txt with another number of tags.* line 2'),
   ('qa', 'new.jsonl', '{"question": "q", "context": "c", "answers": []}\n' * 2, '01', ''),
 ]
 

@@ -51,9 +51,10 @@ def test_cola_is_read_with_a_header_in_test_only_and_mnli_with_both_dev_splits_a
   lines = 'gj04\t1\t\tOne.\ngj04\t0\t*\tTwo "one.\n'
   made.write(cola, train_tsv=lines, dev_tsv=lines, test_tsv='index\tsentence\n5\tThree.\n')
   task = made.task(glue.get_config('cola'), tmp_path, 9)
-  assert task.splits['train'].source.a == ['One.', 'Two "one.']
+  assert task.splits['train'].source.column('a') == ['One.', 'Two "one.']
   assert task.splits['train'].labels.tolist() == [1, 0]
-  assert task.splits['test'].source.a == ['Three.'] and task.splits['test'].examples == ['5']
+  test = task.splits['test']
+  assert test.source.column('a') == ['Three.'] and test.examples == ['5']
   head = 'index\tgenre\tsentence1\tsentence2\tlabel1\tgold_label\n'
   rows = '0\tx\ta\tb\tneutral\tneutral\n1\tx\tc\td\t-\t-\n2\tx\ta\tb\tx\tentailment\n'
   made.write(

@@ -19,7 +19,7 @@ LAST = 'A:0 sep:0 cls:2'
 
 
 def made_rows(sentences, length, overlap, single='cls:0 A:0 sep:0', numbers=None):
-  examples = tagged.Tagged(sentences, None, [''] * len(sentences), [''] * len(sentences))
+  examples = made.examples(*map(tagged.Sentence, sentences))
   frame = frames.Frame(single, made.SHAPE.pair, SPECIAL, 2, length)
   return call_part(features, 'words', examples, numbers, made.Characters(), frame, overlap=overlap)
 
@@ -176,7 +176,7 @@ def test_datasets_of_tensorflow_datasets_give_words_and_tags(name):
       made.task(config, '', 128)
   assert {n: len(s.source) for n, s in task.splits.items()} == dict(train=9, dev=9, test=9)
   assert ('B-PER' in task.labels) == (name != 'ud_pos')
-  assert task.splits['dev'].source.words[1] == ['w1', 'Zürich', '!']
+  assert task.splits['dev'].source.column('words')[1] == ['w1', 'Zürich', '!']
 
 
 def test_a_tag_that_the_chosen_scheme_lacks_names_the_scheme(tmp_path):

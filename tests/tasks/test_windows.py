@@ -38,14 +38,8 @@ TRAPS = (
 def asked(contexts, question='Who was there?', spans=None):
   """Questions about passages; spans: (start, end) of each answer."""
   spans = spans or [(0, len(c.split()[0])) for c in contexts]
-  return questions.Questions(
-    questions=[question] * len(contexts),
-    contexts=list(contexts),
-    answers=[(c[a:b],) for c, (a, b) in zip(contexts, spans)],
-    spans=list(spans),
-    ids=[str(i) for i in range(len(contexts))],
-    places=['here'] * len(contexts),
-  )
+  given = [(c, (c[a:b],), (a, b)) for c, (a, b) in zip(contexts, spans)]
+  return made.examples(*(questions.Question(question, *one) for one in given))
 
 
 def made_rows(examples, tokenizer, shape, length=LENGTH, segments=2, **fields):

@@ -123,7 +123,7 @@ def said(windows, questions, spans: Spans, odds, may_have_none: bool, threshold:
 
   Args:
     windows: windows.Windows.
-    questions: questions.Questions, Q of them.
+    questions: examples of questions.Question, Q of them.
     spans: candidates of all windows.
     odds: float64 [Q], of no answer.
     may_have_none: whether to give no answer where the odds are above the threshold.
@@ -135,7 +135,7 @@ def said(windows, questions, spans: Spans, odds, may_have_none: bool, threshold:
   begin, behind = windows.characters(spans.window, spans.start, spans.end)
   bounds = np.searchsorted(number[order], np.arange(len(questions) + 1))
   n_best, best, starts = [], [], []
-  for i, context in enumerate(questions.contexts):
+  for i, context in enumerate(questions.column('context')):
     seen = {}
     for c in order[bounds[i] : bounds[i + 1]]:
       text = cut(context, begin[c], behind[c])

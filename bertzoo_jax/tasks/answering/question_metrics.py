@@ -6,6 +6,7 @@ answers.Said. If a question has several right answers, the best score counts.
 
 import collections
 import difflib
+import functools
 import re
 import string
 
@@ -25,51 +26,6 @@ _SPLIT = (
   rf"|(?<=[^' ])(?:'(?:s|m|d|ll|re|ve)?|n't)(?![^\s{_ALONE}])"
 )
 _WORDS = re.compile(rf'{_SPLIT}|(?:(?!{_SPLIT})\S)+')
-
-
-def exact_match(right, said):
-  """Share of the answers that are right letter by letter, but for case, punctuation, English
-  articles and blanks (evaluation of SQuAD, Rajpurkar et al. 2016, 2018).
-  """
-  return np.mean(_best(_same, right, said.texts))
-
-
-def f1(right, said):
-  """Mean F1 over the words that an answer and the right one share, each as often as it occurs in
-  both (evaluation of SQuAD). Without an answer: 1 if both have none, else 0.
-  """
-  return np.mean(_best(_overlap, right, said.texts))
-
-
-def best_exact_match(right, said):
-  """exact_match at the threshold for no answer that makes it highest."""
-  return _at_best_threshold(_same, right, said)[0]
-
-
-def best_f1(right, said):
-  """f1 at the threshold for no answer that makes it highest."""
-  return _at_best_threshold(_overlap, right, said)[0]
-
-
-def best_threshold(right, said):
-  """The threshold for no answer at which f1 is highest: config.features.no_answer_threshold."""
-  return _at_best_threshold(_overlap, right, said)[1]
-
-
-best_threshold.better = ''  # it is no score
-
-
-def exact_match_zh(right, said):
-  """Share of the answers that are right but for case and punctuation (evaluation of CMRC2018)."""
-  return np.mean(_best(_same_zh, right, said.texts))
-
-
-def f1_zh(right, said):
-  """Mean F1 of the longest piece that an answer and the right one share, in Chinese characters and
-  words of other scripts (evaluation of CMRC2018). Words are split by NLTK's rules, but for its list
-  of English contractions such as `cannot`.
-  """
-  return np.mean(_best(_overlap_zh, right, said.texts))
 
 
 def normalized(text: str) -> str:
@@ -143,6 +99,24 @@ def _at_best_threshold(score, right, said) -> tuple[float, float]:
   n = int(np.argmax(np.where(allowed, sums, -np.inf)))
   return sums[n] / len(given), float(odds[n - 1] if n else odds[0] - 1)
 
+
+def _mean(score, right, said):
+  return np.mean(_best(score, right, said.texts))
+
+
+# SQuAD (Rajpurkar et al. 2016, 2018): answers that are right letter by letter, but for case,
+# punctuation, English articles and blanks; F1 over the words that both have, each as often as it
+# occurs in both, 1 if both have no answer; both at the threshold for no answer that makes them
+# highest; and that threshold of F1, config.features.no_answer_threshold.
+exact_match, f1 = (functools.partial(_mean, score) for score in (_same, _overlap))
+best_exact_match = lambda right, said: _at_best_threshold(_same, right, said)[0]
+best_f1 = lambda right, said: _at_best_threshold(_overlap, right, said)[0]
+best_threshold = lambda right, said: _at_best_threshold(_overlap, right, said)[1]
+best_threshold.better = ''  # it is no score
+# CMRC2018: right but for case and punctuation; F1 of the longest piece that both share, in Chinese
+# characters and words of other scripts. Words are split by NLTK's rules, but for its list of
+# English contractions such as `cannot`.
+exact_match_zh, f1_zh = (functools.partial(_mean, score) for score in (_same_zh, _overlap_zh))
 
 BY_NAME = {
   'exact_match': exact_match,

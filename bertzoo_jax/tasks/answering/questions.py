@@ -6,14 +6,15 @@ the nearest place of the answer is taken. An answer that the passage does not ha
 learned.
 """
 
-import collections
-import dataclasses
+import sys
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.parts import sources as definitions
 from bertzoo_jax.tasks.examples import UNLABELLED
-from bertzoo_jax.tasks.examples import Source
-from bertzoo_jax.tasks.examples import taken
+from bertzoo_jax.tasks.examples import Examples
+from bertzoo_jax.tasks.examples import Record
+from bertzoo_jax.tasks.examples import Skipped
 from bertzoo_jax.tasks.reading import columns
 from bertzoo_jax.tasks.reading import files
 from bertzoo_jax.tasks.reading import tables
@@ -21,39 +22,33 @@ from bertzoo_jax.tasks.reading import tables
 NOWHERE = (-1, -1)
 _YES_NO = ('yes', 'no')
 _UNANSWERABLE, _YES_OR_NO = 'unanswerable', 'yes_no'
-LEAVE_OUT = (_UNANSWERABLE, _YES_OR_NO)
+LEAVE_OUT = {  # config.source.leave_out: words of the note
+  _UNANSWERABLE: 'without an answer',
+  _YES_OR_NO: 'with the answer yes or no',
+}
+_ALONE = 'questions but those of config.source.leave_out: set --config.source.leave_out="()".'
 _COLUMNS = ('question', 'context', 'answer', 'answer_start', 'example')  # of a table
 
 
-@dataclasses.dataclass(frozen=True)
-class Questions:
-  """The questions of one split, as read.
+class Question(NamedTuple):
+  """A question and its passage.
 
   Attributes:
-    questions: their texts.
-    contexts: the passage of each.
-    answers: the right answers of each, () if the passage has none; None if the split has no
-      answers.
-    spans: (start, end) of an answer in the passage, in characters; NOWHERE without one.
-    ids: how a submission calls each question.
-    places: where each question is, for messages.
+    label: the right answers, () if the passage has none.
+    span: (start, end) of an answer in the passage, in characters; NOWHERE without one.
+    mended: whether the file says another place.
   """
 
-  questions: list[str]
-  contexts: list[str]
-  answers: list[tuple[str, ...]] | None
-  spans: list[tuple[int, int]]
-  ids: list[str]
-  places: list[str]
-  take = taken
-
-  def __len__(self):
-    return len(self.questions)
+  question: str
+  context: str
+  label: tuple[str, ...] | None = None
+  span: tuple[int, int] = NOWHERE
+  mended: bool = False
+  form = 'questions'
 
   @property
-  def keys(self) -> list[str]:
-    """The keys that choose a dev share: all questions about a passage fall on the same side."""
-    return self.contexts
+  def key(self) -> str:
+    return self.context
 
 
 def found(context: str, text: str, start: int) -> tuple[int, bool]:
@@ -73,55 +68,34 @@ def found(context: str, text: str, start: int) -> tuple[int, bool]:
   return (before if start - before <= after - start else after), False
 
 
-def squad(fields: definitions.Squad, task_dir) -> Source:
-  """Questions of JSON files. Raises UserError if a file is missing, or is not of this shape."""
-  if wrong := [x for x in fields.leave_out if x not in LEAVE_OUT]:
-    raise errors.UserError(
-      f'config.source.leave_out has {wrong[0]!r}: it may have {" and ".join(LEAVE_OUT)}.'
-    )
-
-  def read(path, split, digest):
-    data = files.unpacked(files.bytes_of(path, digest, split), path)
-    return _questions(_records(data, path), split, tuple(fields.leave_out), path)
-
-  return files.source(task_dir, fields, read)
-
-
-def table(fields: definitions.QuestionTable, task_dir) -> Source:
-  """Questions of tables. Errors: see `squad`."""
-
-  def read(path, split, digest):
-    def choose(known):
-      unlabelled = split.startswith('test')
-      out = {}
-      for field in _COLUMNS:
-        names = getattr(fields, field)
-        needed = field in ('question', 'context') or not (unlabelled or columns.is_optional(names))
-        out[field] = columns.choose(field, names, known, path, needed)
-      return {field: name for field, name in out.items() if name}
-
-    got = tables.read(files.bytes_of(path, digest, split), path, choose, fields)
-    texts = {field: got.texts(field) for field in _COLUMNS}
-    rows = zip(*texts.values(), got.numbers)
-
-    def records():
-      for i, (question, context, answer, start, name, number) in enumerate(rows):
-        answers, place = None, got.place(i)
-        if 'answer' in got.columns:
-          answers = [(answer, _start(start, place))] if answer.strip() else []
-        yield _Record(question, context, answers, False, name.strip() or str(number), place)
-
-    out, more = _questions(records(), split, (), path)
-    return out, [*got.notes(split), *more]
-
-  return files.source(task_dir, fields, read)
+def remarks(splits: dict[str, Examples]):
+  """(splits, notes about places that were mended, answers that are nowhere, equal ids)."""
+  notes = []
+  for split, examples in splits.items():
+    values, places = examples.values, examples.places
+    if mended := [i for i, q in enumerate(values) if q.mended]:
+      notes.append(
+        f'{split}: {len(mended):,} questions have a wrong answer_start ({places[mended[0]]} is the '
+        'first); the nearest place of the answer is taken.'
+      )
+    if absent := [i for i, q in enumerate(values) if q.label and q.span == NOWHERE]:
+      notes.append(
+        f'{split}: {len(absent):,} questions have no answer that is in the passage '
+        f'({places[absent[0]]} is the first).'
+      )
+    if same := len(examples) - len(set(examples.ids)):
+      notes.append(
+        f'{split}: {same:,} questions have the id of another one; a submission has one answer for '
+        'each id.'
+      )
+  return splits, notes
 
 
-def learnable(train: Questions):
+def learnable(train: Examples):
   """(the questions whose answer is in their passage, or that have none; notes). Raises UserError if
   there is none.
   """
-  kept = [i for i, a in enumerate(train.answers) if not a or train.spans[i] != NOWHERE]
+  kept = [i for i, q in enumerate(train.values) if not q.label or q.span != NOWHERE]
   if not kept:
     raise errors.UserError(
       f'None of the {len(train):,} train questions has its answer in its passage: answers are '
@@ -134,70 +108,97 @@ def learnable(train: Questions):
   return train.take(kept), [note]
 
 
-# --- files → records ---
+# --- layouts: reader.File → iterator ---
 
 
-@dataclasses.dataclass(frozen=True)
-class _Record:
-  """A question of a file. answers: [(text, start)] or None; right: further right texts."""
+def table(file) -> Iterator[Record | Skipped]:
+  """A question per row."""
+  fields, place = file.fields, file.path.name
 
-  question: str
-  context: str
-  answers: list[tuple[str, int]] | None
-  impossible: bool
-  id: str
-  place: str
-  right: tuple[str, ...] | None = None
+  def choose(known):
+    optional = _COLUMNS[2:] if file.split.startswith('test') else ()
+    return columns.chosen(fields, _COLUMNS, known, file.path, optional)
+
+  def question(row):
+    asked, context, answer, start, name = map(row.text, _COLUMNS)
+    answers = None
+    if 'answer' in row.values:
+      answers = [(answer, _start(start, f'{place}, {row.place}'))] if answer.strip() else []
+    return _record(file, row.place, name.strip(), asked, context, answers)
+
+  return tables.records(file, choose, question, fields)
 
 
-def _records(data, path):
-  """Yields the _Record of each question."""
-  text = files.text(data, path)
+def squad(file) -> Iterator[Record | Skipped]:
+  """SQuAD's JSON and files of its shape, and MRQA's lines."""
+  path = file.path
+  text = files.text(files.unpacked(file.data, path), path)
   if path.name.removesuffix('.gz').endswith(('.jsonl', '.ndjson')):
-    yield from _of_lines(text, path)
+    yield from _lines(file, text)
     return
   whole = files.json_of(text, path)
   whole = whole['data'] if isinstance(whole, dict) and 'data' in whole else whole
   if not isinstance(whole, list):
     raise _unlike(path)
-  for number, entry in enumerate(whole):
+  for number, entry in enumerate(whole, 1):
     paragraphs = entry.get('paragraphs', [entry]) if isinstance(entry, dict) else None
     if not isinstance(paragraphs, list):
       raise _unlike(path)
     for paragraph in paragraphs:
-      yield from _of_paragraph(paragraph, path, f'{path.name}, text {number + 1}')
+      yield from _paragraph(file, paragraph, f'text {number}')
 
 
-def _of_lines(text, path):
+def _lines(file, text):
   for number, line in enumerate(text.split('\n'), 1):
     if not line.strip():
       continue
-    paragraph = files.json_of(line, f'{path}, line {number}', 'JSON object')
+    paragraph = files.json_of(line, f'{file.path}, line {number}', 'JSON object')
     if isinstance(paragraph, dict) and 'header' in paragraph and 'qas' not in paragraph:
       continue
-    yield from _of_paragraph(paragraph, path, f'{path.name}, line {number}')
+    yield from _paragraph(file, paragraph, f'line {number}')
 
 
-def _of_paragraph(paragraph, path, place):
+def _paragraph(file, paragraph, place):
   try:
-    context = tables.as_text(_either(paragraph, 'context', 'context_text'), place)
+    where = f'{file.path.name}, {place}'
+    context = tables.as_text(_either(paragraph, 'context', 'context_text'), where)
     # a question and its passage in one object, as Hugging Face's datasets write them
     qas = [paragraph] if 'question' in paragraph else paragraph['qas']
     for number, qa in enumerate(qas, 1):
-      where = f'{place}, question {number}'
-      answers, right = _answers(qa, context, where)
-      name = _either(qa, 'id', 'qid', 'query_id', default='')
-      yield _Record(
-        tables.as_text(_either(qa, 'question', 'query_text'), where),
-        context,
-        answers,
-        str(qa.get('is_impossible', False)).lower() == 'true',
-        tables.as_text(name, where),
-        where,
-        right,
-      )
+      of = f'{where}, question {number}'
+      answers, right = _answers(qa, context, of)
+      name = tables.as_text(_either({'': '', **qa}, 'id', 'qid', 'query_id', ''), of)
+      question = tables.as_text(_either(qa, 'question', 'query_text'), of)
+      none = str(qa.get('is_impossible', False)).lower() == 'true'
+      at = f'{place}, question {number}'
+      yield _record(file, at, name, question, context, answers, right, none)
   except (KeyError, TypeError, ValueError, AttributeError) as e:
-    raise _unlike(path, f'{place}: {type(e).__name__} {e}') from e
+    raise _unlike(file.path, f'{where}: {type(e).__name__} {e}') from e
+
+
+def _record(file, place, name, question, context, answers, right=None, none=False):
+  """A question as a record.
+
+  answers: [(text, start)], or None where the file says nothing; right: further right texts; none:
+  whether the file says that the passage has no answer.
+  """
+  context = sys.intern(context)  # one text for all of its questions
+  if file.split == UNLABELLED:
+    return Record(place, name or None, Question(question, context))
+  leave_out = getattr(file.fields, 'leave_out', ())
+  none = none or answers == [] and not right
+  yes_no = any(start < 0 and text.strip().lower() in _YES_NO for text, start in answers or ())
+  for reason, true in ((_YES_OR_NO, yes_no), (_UNANSWERABLE, none)):
+    if true and reason in leave_out:
+      return Skipped('', LEAVE_OUT[reason], 'questions', alone=_ALONE)
+  value = Question(question, context, () if none else None)
+  if answers is not None and not none:
+    right = tuple(dict.fromkeys([text for text, _ in answers] if right is None else right))
+    tried = [(text, *found(context, text, start), start) for text, start in answers]
+    span = next(((at, at + len(text)) for text, at, *_ in tried if at >= 0), NOWHERE)
+    mended = any(at >= 0 and not same and start >= 0 for _, at, same, start in tried)
+    value = Question(question, context, right, span, mended)
+  return Record(place, name or None, value)
 
 
 def _answers(qa, context, where):
@@ -210,38 +211,25 @@ def _answers(qa, context, where):
     ]
     right = tuple(tables.as_text(a, where) for a in qa.get('answers') or [])
     return answers, right or None
-  answers, out = qa.get('answers'), []
+  answers = qa.get('answers')
   if answers is None:
     return None, None
   if isinstance(answers, dict) and isinstance(answers['text'], list):
     # {"text": […], "answer_start": […]}, as Hugging Face's datasets write a list of answers
     starts = answers.get('answer_start') or [None] * len(answers['text'])
-    answers = [
-      {'text': text, 'answer_start': start}
-      for text, start in zip(answers['text'], starts, strict=True)
-    ]
-  elif isinstance(answers, str | dict):
-    answers = [answers]
-  elif not isinstance(answers, list):
-    raise TypeError(f'its answers are {answers!r}')
-  for answer in answers:
-    if isinstance(answer, dict):
-      out.append((tables.as_text(answer['text'], where), _start(answer.get('answer_start'), where)))
-    else:
-      out.append((tables.as_text(answer, where), -1))
-  return [(text, start) for text, start in out if text.strip()], None
+    pairs = zip(answers['text'], starts, strict=True)
+  else:
+    answers = [answers] if isinstance(answers, str | dict) else answers
+    if not isinstance(answers, list):
+      raise TypeError(f'its answers are {answers!r}')
+    both = lambda one: (one['text'], one.get('answer_start'))
+    pairs = (both(one) if isinstance(one, dict) else (one, None) for one in answers)
+  pairs = [(tables.as_text(text, where), _start(start, where)) for text, start in pairs]
+  return [(text, start) for text, start in pairs if text.strip()], None
 
 
-_NEEDED = object()
-
-
-def _either(record, *names, default=_NEEDED):
-  for name in names:
-    if name in record:
-      return record[name]
-  if default is _NEEDED:
-    raise KeyError(names[0])
-  return default
+def _either(record, *names):
+  return record[next((name for name in names if name in record), names[0])]
 
 
 def _start(value, where) -> int:
@@ -261,86 +249,3 @@ def _unlike(path, why='it is no list of texts with questions'):
     '"qas": [{"id": …, "question": …, "answers": [{"text": …, "answer_start": …}]}]}]}]}, or take '
     'config source=question_table for a table.'
   )
-
-
-# --- records → questions ---
-
-
-def _questions(records, split, leave_out, path):
-  """(Questions, notes). Raises UserError for a file without questions."""
-  counts, kept, contexts, first = collections.Counter(), [], {}, {}
-  for number, r in enumerate(records):
-    if split == UNLABELLED:
-      r = dataclasses.replace(r, answers=None, impossible=False, right=None)
-    starts = r.answers or []
-    yes_no = any(s < 0 and t.strip().lower() in _YES_NO for t, s in starts)
-    if yes_no and _YES_OR_NO in leave_out:
-      counts[_YES_OR_NO] += 1
-      continue
-    unanswerable = r.impossible or r.answers is not None and not starts and not r.right
-    if unanswerable and _UNANSWERABLE in leave_out:
-      counts[_UNANSWERABLE] += 1
-      continue
-    right, span = _right(r, unanswerable, counts, first)
-    context = contexts.setdefault(r.context, r.context)  # one text for all of its questions
-    kept.append((r.question, context, right, span, r.id or str(number), r.place))
-  if not kept:
-    raise errors.UserError(
-      f'{path} has no questions: copy the file again.'
-      if not counts
-      else f'{path} has no questions but those of config.source.leave_out: set '
-      '--config.source.leave_out="()".'
-    )
-  columns = [list(column) for column in zip(*kept)]
-  answered = [a is not None for a in columns[2]]
-  if not all(answered):
-    if any(answered) and not split.startswith('test'):
-      raise errors.UserError(
-        f'{columns[-1][answered.index(False)]} has no answers: write "answers": [] for a question '
-        'that its passage does not answer.'
-      )
-    columns[2] = None
-  return Questions(*columns), _notes(split, counts, first, columns)
-
-
-def _right(r, unanswerable, counts, first):
-  """(right answers or None, span) of a record."""
-  if unanswerable:
-    return (), NOWHERE
-  if r.answers is None:
-    return None, NOWHERE
-  right = tuple(dict.fromkeys(r.right if r.right is not None else [t for t, _ in r.answers]))
-  tried = [(text, *found(r.context, text, start), start) for text, start in r.answers]
-  span = next(((at, at + len(text)) for text, at, *_ in tried if at >= 0), NOWHERE)
-  if span == NOWHERE:
-    counts['absent'] += 1
-    first.setdefault('absent', r.place)
-  elif any(at >= 0 and not same and start >= 0 for _, at, same, start in tried):
-    counts['mended'] += 1
-    first.setdefault('mended', r.place)
-  return right, span
-
-
-def _notes(split, counts, first, columns):
-  notes = []
-  if n := counts['mended']:
-    notes.append(
-      f'{split}: {n:,} questions have a wrong answer_start ({first["mended"]} is the first); the '
-      'nearest place of the answer is taken.'
-    )
-  if n := counts['absent']:
-    notes.append(
-      f'{split}: {n:,} questions have no answer that is in the passage ({first["absent"]} is the '
-      'first).'
-    )
-  if n := counts[_YES_OR_NO]:
-    notes.append(f'{split}: {n:,} questions with the answer yes or no left out.')
-  if n := counts[_UNANSWERABLE]:
-    notes.append(f'{split}: {n:,} questions without an answer left out.')
-  ids = columns[4]
-  if len(set(ids)) < len(ids):
-    notes.append(
-      f'{split}: {len(ids) - len(set(ids)):,} questions have the id of another one; a submission '
-      'has one answer for each id.'
-    )
-  return notes

@@ -18,16 +18,6 @@ _SPARE = 0.01  # of a window's length, which BERT's release adds to the context 
 
 
 @dataclasses.dataclass(frozen=True)
-class Decoding:
-  """How the scores of windows become answers; fields of bertzoo_jax/parts/features.py."""
-
-  n_best: int
-  max_answer: int
-  beam: int
-  threshold: float
-
-
-@dataclasses.dataclass(frozen=True)
 class Windows:
   """How the rows of a split belong to its questions.
 
@@ -39,7 +29,7 @@ class Windows:
     cls: int64 [W], where the row's special token is that stands for no answer.
     starts, ends: int32, characters of the tokens of all texts; texts: int64 [texts + 1], where each
       text begins in them.
-    decoding: Decoding.
+    decoding: config.features, how scores become answers.
   """
 
   question: np.ndarray
@@ -51,7 +41,7 @@ class Windows:
   starts: np.ndarray
   ends: np.ndarray
   texts: np.ndarray
-  decoding: Decoding
+  decoding: definitions.QuestionWindows
 
   def characters(self, window, start, end):
     """(first character, the one behind the last) of tokens start … end, counted from the window's
@@ -92,7 +82,7 @@ def question_windows(
   """A row for each window of each question's passage.
 
   Args:
-    examples: Questions, Q of them.
+    examples: of questions.Question, Q of them.
     numbers: not used.
     tokenizer: has encode_with_offsets.
     frame: of the rows.
@@ -112,8 +102,8 @@ def question_windows(
   named = [role for role, _ in words]
   of_question, of_passage = _roles(words, fields.order)
   encode = functools.partial(tokenizer.encode_with_offsets, special_text=True)
-  questions, of_q = frames.distinct(examples.questions)
-  passages, of_p = frames.distinct(examples.contexts)
+  questions, of_q = frames.distinct(examples.column('question'))
+  passages, of_p = frames.distinct(examples.column('context'))
   q = frames.flat([ids for ids, _, _ in frames.encoded(encode, questions)])
   of_texts = frames.encoded(encode, passages)
   p, starts, ends = (frames.flat([text[i] for text in of_texts]) for i in range(3))
@@ -149,11 +139,11 @@ def question_windows(
     starts=starts.values,
     ends=ends.values,
     texts=p.offsets,
-    decoding=Decoding(fields.n_best, fields.max_answer, fields.beam, fields.no_answer_threshold),
+    decoding=fields,
   )
   labels = None
-  if examples.answers is not None:
-    labels = _answer_places(detail, np.array(examples.spans, np.int64).reshape(-1, 2))
+  if examples.labels is not None:
+    labels = _answer_places(detail, np.array(examples.column('span'), np.int64).reshape(-1, 2))
   answers = np.array([role in (of_passage, 'cls') for role in named], np.int32)
   impossible = np.zeros(len(window)) if labels is None else labels[:, 0] == cls
   return Rows(

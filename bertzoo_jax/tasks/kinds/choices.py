@@ -13,22 +13,16 @@ from bertzoo_jax.tasks.kinds.kind import indexed
 from bertzoo_jax.tasks.kinds.kind import of_texts
 
 
-def _encode(examples, split, names, source):
-  """int32 [N], the number of the right option."""
-  return None if examples.labels is None else np.array(examples.labels, np.int32), []
-
-
 def _report(task):
-  labelled = {s.name: s for s in task.splits.values() if s.labels is not None}
   most = max(s.group for s in task.splits.values())
-  counts = {n: (np.bincount(s.labels, minlength=most), len(s)) for n, s in labelled.items()}
+  options = [f'option {_letter(i)}' for i in range(most)]
   lines = [
     f'one of {most} options',
-    *report.class_lines([f'option {_letter(i)}' for i in range(most)], counts, str),
+    *report.class_lines(options, report.counts(task, most), str),
     *report.length_lines(task),
   ]
   for s in task.splits.values():
-    if fewer := sum(len(options) < s.group for options in s.source.options):
+    if fewer := sum(len(own) < s.group for own in s.source.column('options')):
       lines.append(f'{s.name}: {fewer:,} questions have fewer than {s.group} options')
   return lines + report.known_lines(task, 'the texts of {known:,} of {of:,} questions')
 
@@ -43,13 +37,13 @@ def _constant(task, split):
 def _answers(task, split, outputs):
   out = []
   for i, logits in enumerate(np.asarray(outputs['choice'], np.float64)):
-    options = split.source.options[i]
+    _, question, options, *_ = split.source.values[i]
     shares = np.exp(logits[: len(options)] - logits[: len(options)].max())
     best = int(np.argmax(logits[: len(options)]))
     out.append(
       {
         'example': split.examples[i],
-        'question': split.source.questions[i],
+        'question': question,
         'label': _letter(best),
         'option': options[best],
         'probabilities': [round(float(p), 6) for p in shares / shares.sum()],
@@ -70,13 +64,11 @@ def _asked(x):
 ROW = Kind(
   'choice',
   Inputs(
-    examples=choices.Choices,
-    labels='labels',
+    value=choices.Choice,
     features=('choice_rows',),
-    unlabelled=lambda split, examples: f'{examples.places[0]} has no label: write one.',
+    unlabelled=lambda split, examples: f'{examples.places[0]} has no {choices.LACKING}',
     asked='(text, question, [option, …]), with the text "" if there is none',
     read=_asked,
-    make=lambda c, ids, places: choices.Choices(*c, None, ids, places, max(map(len, c[2]))),
     usual=lambda: (parts.choices(files={}), parts.choice_rows()),
     columns=('text', 'question', 'options'),
     units='questions',
@@ -85,7 +77,7 @@ ROW = Kind(
   head='choice_head',
   outputs={'choice': 'rows'},
   names=lambda train, source: (),
-  encode=_encode,
+  encode=lambda examples, split, names, source: (np.array(examples.labels, np.int32), []),
   label_form=lambda names: ((), np.int32),
   metrics={'accuracy': metrics.accuracy},
   metric_inputs=lambda task, split, outputs: (
@@ -95,7 +87,7 @@ ROW = Kind(
   answers=_answers,
   predicted='option',
   probability=lambda line: max(line['probabilities']),
-  gold=lambda task, split: [own[i] for own, i in zip(split.source.options, split.labels)],
+  gold=lambda task, split: [own[i] for own, i in zip(split.source.column('options'), split.labels)],
   report=_report,
   submission=indexed(lambda task, line: line['label'], _answers),
   constant=_constant,

@@ -77,8 +77,6 @@ def _check_spellings(found, train):
 
 def _encode(examples, split, names, source):
   """int32 [N]. Labels of a test split that train lacks are not used."""
-  if examples.labels is None:
-    return None, []
   classes = {s: i for i, own in enumerate(source.labels) for s in own.split('|')}
   classes = classes or {name: i for i, name in enumerate(names)}
   unknown = next((i for i, (label,) in enumerate(examples.labels) if label not in classes), None)
@@ -96,7 +94,7 @@ def _encode(examples, split, names, source):
   )
 
 
-def _check(config, names):
+def _check(config, source, names):
   known = metrics.OF_LABEL if config.positive else ()
   of_two = [name for name in config.metrics if name in metrics.OF_TWO and name not in known]
   if of_two and len(names) != 2:
@@ -107,10 +105,7 @@ def _check(config, names):
 
 
 def _lines(task):
-  counts = {
-    name: (np.bincount(s.labels, minlength=len(task.labels)), len(s))
-    for name, s in rows.labelled(task).items()
-  }
+  counts = report.counts(task, len(task.labels))
   return [f'{len(task.labels)} classes', *report.class_lines(task.labels, counts)]
 
 
@@ -132,7 +127,7 @@ ROW = rows.kind(
   label_form=lambda names: ((), np.int32),
   metrics=metrics.OF_CLASSES,
   of_label=metrics.OF_LABEL,
-  checked=_check,
+  check=_check,
   lines=_lines,
   answer=_answer,
   predicted='label',

@@ -26,24 +26,21 @@ class Inputs:
   """The examples that kinds of one form read.
 
   Attributes:
-    examples: their class, with len(), ids, places, keys and take(indices).
-    labels: the name of its attribute with the labels.
+    value: of their Records.
     features: names of the parts that make rows of them.
     unlabelled: (split, examples) → the message for a split that lacks labels and needs them.
     asked: words for the form of an input of `Loaded.predict`.
-    read: input → a row, None for another form. make: (columns, ids, places) → examples.
+    read: input → the first fields of a value, None for another form.
     usual: (sections source and features) of a Hugging Face directory, which says neither.
     columns: fields of config.source that --columns of `predict` gives, in this order.
     units, chosen_by: words for the dev share of a train file.
   """
 
-  examples: type
-  labels: str
+  value: type
   features: tuple[str, ...]
   unlabelled: Callable
   asked: str
   read: Callable
-  make: Callable
   usual: Callable
   columns: tuple[str, ...] = ()
   units: str = 'examples'
@@ -58,7 +55,7 @@ class Kind:
     name: of its objective. inputs: see Inputs.
     head: of its network, among the parameters; outputs: {name of an output: 'rows' | 'tokens'}.
     names: (train examples, source) → names of the labels.
-    encode: (examples, split, names, source) → (labels as numbers or None, notes).
+    encode: (labelled examples, split, names, source) → (labels as numbers or None, notes).
     label_form: names → (shape of the labels of one unit, dtype).
     metrics: {name: function(*metric_inputs) → float}. A function with the attribute `better` =
       'lower' is better where it is lower; with '' it chooses no run.
@@ -184,12 +181,11 @@ def check_parts(kind, config, splits) -> None:
   """
   wanted = kind.inputs
   for split, examples in splits.items():
-    if not isinstance(examples, wanted.examples):
+    if (form := examples.values[0].form) != wanted.value.form:
       raise errors.UserError(
-        f'config.source={config.source.name} reads {type(examples).__name__.lower()} ({split}), '
-        f'and config.objective={config.objective.name} learns from '
-        f'{wanted.examples.__name__.lower()}: take the source and the objective of one task of '
-        'configs/tasks/.'
+        f'config.source={config.source.name} reads {form} ({split}), and '
+        f'config.objective={config.objective.name} learns from {wanted.value.form}: take the '
+        'source and the objective of one task of configs/tasks/.'
       )
   name = config.features.name
   if ':' not in name and name not in wanted.features:

@@ -13,9 +13,7 @@ _TRUE, _FALSE = ('1', '1.0', 'true', 'yes'), ('0', '0.0', 'false', 'no', '')
 
 
 def _encode(examples, split, names, source):
-  """float32 [N, C] of 0 and 1; None for a test split without labels."""
-  if examples.labels is None:
-    return None, []
+  """float32 [N, C] of 0 and 1."""
   out = np.zeros((len(examples), len(names)), np.float32)
   for i, labels in enumerate(examples.labels):
     for j, label in enumerate(labels):
@@ -30,7 +28,7 @@ def _encode(examples, split, names, source):
 
 
 def _lines(task):
-  counts = {name: (s.labels.sum(axis=0), len(s)) for name, s in rows.labelled(task).items()}
+  counts = {name: (s.labels.sum(axis=0), len(s)) for name, s in report.labelled(task).items()}
   usual = task.splits[TRAIN].labels.mean(axis=0) > 0.5
   shares = (
     f'{s.name} {np.mean(np.all((s.labels > 0.5) == usual, axis=1)):.1%}' for s in rows.others(task)

@@ -24,15 +24,16 @@ def _kind(name, spans, nothing, **rest) -> Kind:
   """
 
   def predicted(task, split, outputs) -> answers.Said:
-    threshold = split.detail.decoding.threshold
+    threshold = split.detail.decoding.no_answer_threshold
     found = spans(split, outputs)
     return answers.said(split.detail, split.source, *found, _may_have_none(task), threshold)
 
   def lines(task, split, outputs):
     found = predicted(task, split, outputs)
     out = []
+    asked = split.source.column('question')
     for i, text in enumerate(found.texts):
-      line = {'example': split.examples[i], 'question': split.source.questions[i], 'answer': text}
+      line = {'example': split.examples[i], 'question': asked[i], 'answer': text}
       if text:
         line['start'] = found.starts[i]
       if found.may_have_none:
@@ -71,18 +72,18 @@ def _kind(name, spans, nothing, **rest) -> Kind:
     label_form=lambda names: ((2,), np.int32),
     metrics=question_metrics.BY_NAME,
     metric_inputs=lambda task, split, outputs: (
-      split.source.answers,
+      split.source.labels,
       predicted(task, split, outputs),
     ),
     answers=lines,
     predicted='answer',
     probability=_probability,
-    gold=lambda task, split: [' | '.join(right) for right in split.source.answers],
+    gold=lambda task, split: [' | '.join(right) for right in split.source.labels],
     report=_report,
     submission=submission,
     constant=lambda task, split: nothing(split) if _may_have_none(task) else None,
     learnable=questions.learnable,
-    facts=lambda names, train: {'unanswerable': any(not own for own in train.source.answers)},
+    facts=lambda names, train: {'unanswerable': any(not own for own in train.source.labels)},
     **rest,
   )
 
@@ -98,11 +99,11 @@ def _report(task):
   lines = [f'questions with answers in a passage{none}']
   for s in task.splits.values():
     windows = np.bincount(s.detail.question, minlength=len(s.source))
-    passages = len(set(s.source.contexts))
+    passages = len(set(s.source.keys))
     line = f'{s.name}: {passages:,} passages, {len(s):,} rows, at most {windows.max()} per question'
     if s.labels is not None:
       there = s.features['impossible'] == 0
-      none = sum(not right for right in s.source.answers)
+      none = sum(not right for right in s.source.labels)
       line += f'; {there.mean():.1%} of the rows have the answer'
       line += f', {none / len(s.source):.1%} of the questions have none' if none else ''
     lines.append(line)
@@ -113,7 +114,7 @@ def _report(task):
   lines += report.known_lines(task, 'the passages of {known:,} questions')
   if _may_have_none(task):
     shares = (
-      f'{s.name} {np.mean([not right for right in s.source.answers]):.1%}'
+      f'{s.name} {np.mean([not right for right in s.source.labels]):.1%}'
       for s in task.splits.values()
       if s.labels is not None and s.name != TRAIN
     )
@@ -130,20 +131,14 @@ def _asked(x):
   return x if of_texts(x) and len(x) == 2 else None
 
 
-def _make(columns, ids, places):
-  return questions.Questions(*columns, None, [questions.NOWHERE] * len(ids), ids, places)
-
-
 PASSAGES = Inputs(
-  examples=questions.Questions,
-  labels='answers',
+  value=questions.Question,
   features=('question_windows',),
   unlabelled=lambda split, examples: (
     f'The {split} file has no answers: give a file with answers, or call the split test.'
   ),
   asked='(question, passage)',
   read=_asked,
-  make=_make,
   usual=lambda: (parts.question_table(files={}), parts.question_windows()),
   columns=('question', 'context'),
   units='questions',
@@ -187,7 +182,7 @@ def _no_beam(split):
 
 def _check_beams(config, source, names):
   """Raises UserError for questions without an answer, if nothing scores that there is none."""
-  none = sum(not right for right in source.splits[TRAIN].answers or ())
+  none = sum(not right for right in source.splits[TRAIN].labels or ())
   if none and not config.objective.answerable_weight:
     raise errors.UserError(
       f'train has {none:,} questions without an answer, and config.objective.answerable_weight=0 '

@@ -4,6 +4,7 @@ import numpy as np
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks import metrics
+from bertzoo_jax.tasks import report
 from bertzoo_jax.tasks.examples import TRAIN
 from bertzoo_jax.tasks.kinds import rows
 
@@ -29,7 +30,7 @@ def _lines(task):
   return ['a score'] + [
     f'{name}: scores {s.labels.min():g} to {s.labels.max():g}, mean {s.labels.mean():.3f}; '
     f'always {mean:.3f} has a squared error of {np.mean((s.labels - mean) ** 2):.3f}'
-    for name, s in rows.labelled(task).items()
+    for name, s in report.labelled(task).items()
   ]
 
 

@@ -1,12 +1,14 @@
 """Kinds with one prediction per row of texts. Their output is `row`, [N, C]."""
 
+import functools
+
 import numpy as np
 
 from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks import report
 from bertzoo_jax.tasks.examples import TRAIN
-from bertzoo_jax.tasks.examples import Examples
+from bertzoo_jax.tasks.examples import Text
 from bertzoo_jax.tasks.kinds.kind import Inputs
 from bertzoo_jax.tasks.kinds.kind import Kind
 from bertzoo_jax.tasks.kinds.kind import indexed
@@ -14,9 +16,7 @@ from bertzoo_jax.tasks.kinds.kind import of_texts
 from bertzoo_jax.tasks.kinds.kind import ranks
 
 
-def kind(
-  name, *, lines, answer, shown, gold, constant, checked=lambda config, names: None, **rest
-) -> Kind:
+def kind(name, *, lines, answer, shown, gold, constant, **rest) -> Kind:
   """A kind of rows.
 
   Args:
@@ -27,7 +27,6 @@ def kind(
     shown: (names, logits) → the prediction in a submission.
     gold: (names, label) → the right answer in the words of `answer`.
     constant: (labels of train, names) → logits [C] that are the same for all.
-    checked: (config, names) → None; raises UserError for metrics that do not fit.
     rest: further fields of Kind.
   """
 
@@ -47,9 +46,8 @@ def kind(
   def answers(task, split, outputs):
     out = []
     for i, logits in enumerate(_logits(split, outputs)):
-      line = {'example': split.examples[i], 'text_a': split.source.a[i]}
-      if split.source.b:
-        line['text_b'] = split.source.b[i]
+      a, b, _ = split.source.values[i]
+      line = {'example': split.examples[i], 'text_a': a, **({} if b is None else {'text_b': b})}
       out.append({**line, **answer(task.labels, logits, task.above)})
     return out
 
@@ -70,7 +68,6 @@ def kind(
     ),
     constant=of_all,
     labels_of=lambda names: {name: {'number': number} for number, name in enumerate(names)},
-    check=lambda config, source, names: checked(config, names),
   )
   return Kind(name, **{**fields, **rest})
 
@@ -82,14 +79,9 @@ def _logits(split, outputs):
   return logits.reshape(len(logits), -1)
 
 
-def labelled(task) -> dict:
-  """{name: split} of the splits with labels."""
-  return {s.name: s for s in task.splits.values() if s.labels is not None}
-
-
 def others(task) -> list:
   """Splits with labels that are not learned."""
-  return [s for s in labelled(task).values() if s.name != TRAIN]
+  return [s for s in report.labelled(task).values() if s.name != TRAIN]
 
 
 def _check_groups(task):
@@ -108,33 +100,22 @@ def _check_groups(task):
 # --- labels ---
 
 
-def one_column(name: str, remedy: str):
-  """Kind.accept of a kind whose label is one column. remedy: for several columns."""
+def _accept(several: bool, name: str, remedy: str):
+  """Kind.accept of a kind whose label is one column, or several. remedy: of the message."""
 
   def accept(source):
     columns = source.label_columns
-    if len(columns) > 1 and source.splits[TRAIN].labels is not None:
-      raise _wrong_columns(columns, name, remedy)
+    if (len(columns) > 1) != several and source.splits[TRAIN].labels is not None:
+      raise errors.UserError(
+        f'config.source.label names {len(columns)} column{"s" if len(columns) > 1 else ""} '
+        f'({", ".join(columns)}), and config.objective is {name}: {remedy}'
+      )
 
   return accept
 
 
-def several_columns(name: str, remedy: str):
-  """Kind.accept of a kind whose labels are several columns. remedy: for a single one."""
-
-  def accept(source):
-    columns = source.label_columns
-    if len(columns) < 2 and source.splits[TRAIN].labels is not None:
-      raise _wrong_columns(columns, name, remedy)
-
-  return accept
-
-
-def _wrong_columns(columns, name, remedy):
-  return errors.UserError(
-    f'config.source.label names {len(columns)} column{"s" if len(columns) > 1 else ""} '
-    f'({", ".join(columns)}), and config.objective is {name}: {remedy}'
-  )
+one_column = functools.partial(_accept, False)
+several_columns = functools.partial(_accept, True)
 
 
 def column_names(train, source) -> tuple[str, ...]:
@@ -146,8 +127,6 @@ def numbers(examples, split, remedy='') -> np.ndarray | None:
   """float32 [N, C], the numbers of each column; None for a test split without numbers. Raises
   UserError for a label that is no number; remedy: of the message.
   """
-  if examples.labels is None:
-    return None
   values = [[number(label) for label in labels] for labels in examples.labels]
   for place, labels, own in zip(examples.places, examples.labels, values):
     if None in own:
@@ -178,15 +157,13 @@ def _asked(x):
 
 
 TEXTS = Inputs(
-  examples=Examples,
-  labels='labels',
+  value=Text,
   features=('texts',),
   unlabelled=lambda split, examples: (
     'config.source.label is empty: name the column of the label, --config.source.label=NAME.'
   ),
   asked='a text, or a pair of texts (a, b)',
   read=_asked,
-  make=lambda c, ids, places: Examples(c[0], c[1] if c[1:] else None, None, ids, places),
   usual=lambda: (parts.table(files={}, text_a='text'), parts.texts()),
   columns=('text_a', 'text_b'),
 )

@@ -16,8 +16,8 @@ from bertzoo_jax.tasks.reading import tagged
 
 def _names(train, source):
   """The tags of train, or config.source.labels; of a scheme all prefixes of each type."""
-  tags = {tag for own in train.tags for tag in own}
-  names = tuple(source.labels) or schemes.completed(tags, train.scheme)
+  tags = {tag for own in train.labels for tag in own}
+  names = tuple(source.labels) or schemes.completed(tags, train.values[0].scheme)
   if len(names) < 2:
     raise errors.UserError(
       f'All words of train have the tag {"".join(names)!r}: there is nothing to learn; name '
@@ -28,18 +28,16 @@ def _names(train, source):
 
 def _encode(examples, split, names, source):
   """int32 [W] of all words, −1 for a word whose tag is no label."""
-  if examples.tags is None:
-    return None, []
   ids = {name: i for i, name in enumerate(names)}
-  numbers = [ids.get(tag, -1) for tags in examples.tags for tag in tags]
-  unknown = sorted({tag for tags in examples.tags for tag in tags} - set(ids))
+  numbers = [ids.get(tag, -1) for tags in examples.labels for tag in tags]
+  unknown = sorted({tag for tags in examples.labels for tag in tags} - set(ids))
   if unknown and split == TRAIN:
     raise errors.UserError(
       f'train has the tag {unknown[0]!r}, which config.source.labels lacks: list all tags '
       'there, or give () for the tags of train.'
       if source.labels
-      else f'train has the tag {unknown[0]!r}, which is none of the scheme {examples.scheme}: set '
-      '--config.source.scheme=auto, or mend the file.'
+      else f'train has the tag {unknown[0]!r}, which is none of the scheme '
+      f'{examples.values[0].scheme}: set --config.source.scheme=auto, or mend the file.'
     )
   notes = [
     f'{split}: {numbers.count(-1):,} words have a tag that train lacks '
@@ -70,19 +68,14 @@ def _check(config, source, names):
 
 
 def _report(task):
-  splits = {s.name: s for s in task.splits.values()}
-  labelled = {n: s for n, s in splits.items() if s.labels is not None}
-  counts = {
-    name: (np.bincount(_numbers(s), minlength=len(task.labels)), len(_numbers(s)))
-    for name, s in labelled.items()
-  }
-  scheme = splits[TRAIN].source.scheme
+  counts = report.counts(task, len(task.labels), _numbers)
+  scheme = task.splits[TRAIN].source.values[0].scheme
   heading = f'{len(task.labels)} tags of words'
   if scheme != 'none':
     types = len(_types(task.labels))
     heading = f'{types} types of entities ({scheme}, {len(task.labels)} tags)'
   lines = [heading, *report.class_lines(task.labels, counts)]
-  for name, s in splits.items():
+  for name, s in task.splits.items():
     at = s.detail
     many = at.windows > 1
     lines.append(
@@ -110,15 +103,15 @@ def _answers(task, split, outputs):
   found, shares = predicted(task, split, outputs), _shares(split, outputs)
   return [
     {'example': name, 'words': words, 'tags': tags, 'probabilities': own}
-    for name, words, tags, own in zip(split.examples, split.source.words, found, shares)
+    for name, words, tags, own in zip(split.examples, split.source.column('words'), found, shares)
   ]
 
 
 def _submission(task, split, outputs, file):
   """Word, its tag where the file has one, and the predicted tag, with tabs between."""
   own = split.source
-  columns = ([] if own.tags is None else [own.tags]) + [predicted(task, split, outputs)]
-  return {file: tagged.written(own.words, *columns)}
+  columns = ([] if own.labels is None else [own.labels]) + [predicted(task, split, outputs)]
+  return {file: tagged.written(own.column('words'), *columns)}
 
 
 def _numbers(split):
@@ -129,7 +122,7 @@ def _numbers(split):
 def _silent_word(split):
   number = int(np.flatnonzero(split.detail.first < 0)[0])
   sentence = int(np.searchsorted(split.detail.sentences, number, side='right')) - 1
-  word = split.source.words[sentence][number - int(split.detail.sentences[sentence])]
+  word = split.source.values[sentence].words[number - int(split.detail.sentences[sentence])]
   return f'{word!r} in {split.source.places[sentence]}'
 
 
@@ -167,15 +160,13 @@ def _asked(x):
 ROW = Kind(
   'tagging',
   Inputs(
-    examples=tagged.Tagged,
-    labels='tags',
+    value=tagged.Sentence,
     features=('words',),
     unlabelled=lambda split, examples: (
       f'{examples.places[0]}: {split} has no tags: write one for each word.'
     ),
     asked='a text, whose words have blanks between, or a list of words',
     read=_asked,
-    make=lambda c, ids, places: tagged.Tagged(c[0], None, ids, places),
     usual=lambda: (parts.conll(files={}), parts.words()),
     units='sentences',
   ),
@@ -188,14 +179,14 @@ ROW = Kind(
   of_label=metrics.OF_TYPE,
   labels_of=_types,
   metric_inputs=lambda task, split, outputs: (
-    split.source.tags,
+    split.source.labels,
     predicted(task, split, outputs),
-    split.source.scheme,
+    split.source.values[0].scheme,
   ),
   answers=_answers,
   predicted='tags',
   labelled=True,
-  gold=lambda task, split: split.source.tags,
+  gold=lambda task, split: split.source.labels,
   report=_report,
   submission=_submission,
   constant=_constant,

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.tasks.examples import Examples
+from bertzoo_jax.tasks.examples import Record
 from bertzoo_jax.tasks.reading import tables
 
 
@@ -11,7 +13,7 @@ def examples(kind, inputs):
 
   Raises UserError for an input of another form.
   """
-  form, read, make = kind.inputs.asked, kind.inputs.read, kind.inputs.make
+  form, read = kind.inputs.asked, kind.inputs.read
   inputs = listed(inputs, f'predict() takes a list, of which each is {form}: write predict([…]).')
   rows = [read(x) for x in inputs]
   for i, row in enumerate(rows):
@@ -20,10 +22,8 @@ def examples(kind, inputs):
         f'predict() takes {form}{"" if row is None else ", all of one form"}; number {i} is '
         f'{str(inputs[i])[:40]!r} of type {type(inputs[i]).__name__}.'
       )
-  if not rows:
-    return None
-  columns, names = [list(column) for column in zip(*rows)], [str(i) for i in range(len(rows))]
-  return make(columns, names, [f'number {name}' for name in names])
+  records = [Record(f'number {i}', str(i), kind.inputs.value(*row)) for i, row in enumerate(rows)]
+  return Examples(records) if rows else None
 
 
 def listed(inputs, sentence: str) -> list:

@@ -1,10 +1,14 @@
 """Which columns of a file hold the texts, the label and the name of an example."""
 
 import dataclasses
+from collections.abc import Iterator
+from typing import Any
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks.examples import UNLABELLED
-from bertzoo_jax.tasks.examples import Examples
+from bertzoo_jax.tasks.examples import Record
+from bertzoo_jax.tasks.examples import Skipped
+from bertzoo_jax.tasks.examples import Text
 from bertzoo_jax.tasks.reading import files
 from bertzoo_jax.tasks.reading import tables
 
@@ -53,86 +57,94 @@ def _listed(known) -> str:
   return f'the column{"s" if len(shown) != 1 else ""} {", ".join(shown) or "(none)"}'
 
 
+def chosen(fields, names, known, path, optional=()) -> dict:
+  """{field: column} of a file for these fields of config.source, without those it lacks. Raises
+  UserError if one is missing that is not optional.
+  """
+  out = {}
+  for field in names:
+    needed = field not in optional and not is_optional(getattr(fields, field))
+    out[field] = choose(field, getattr(fields, field), known, path, needed)
+  return {field: name for field, name in out.items() if name}
+
+
 @dataclasses.dataclass(frozen=True)
 class Columns:
-  """The columns of texts, label and name of an example that a config names: config.source."""
+  """The columns of texts, label and name of an example that a config names.
 
-  text_a: str
-  text_b: str
-  label: str
-  example: str
-  where: tuple = ()
+  fields: of config.source. known: names of the columns of all files read.
+  """
 
-  @classmethod
-  def of_fields(cls, fields) -> 'Columns':
-    """The column names of config.source."""
-    where = tuple(vars(fields).get('where', ()))
-    return cls(fields.text_a, fields.text_b, fields.label, fields.example, where)
+  fields: Any
+  known: dict = dataclasses.field(default_factory=dict)
+
+  @property
+  def where(self):
+    return tuple(getattr(self.fields, 'where', ()))
+
+  def about(self) -> dict:
+    """Fields of the Source about labels."""
+    fields = self.fields
+    return dict(
+      labels=tuple(fields.labels),
+      label_columns=label_names(fields.label),
+      leave_out=tuple(fields.leave_out),
+      stratified=fields.stratified,
+    )
 
   def of(self, known, path, split) -> dict:
     """{key: column} of a file with these columns; the keys of labels are ('label', NUMBER), those
     of columns that choose rows ('where', NUMBER). Raises UserError if it lacks one.
     """
-    if not self.text_a:
+    fields = self.fields
+    if not fields.text_a:
       raise errors.UserError(
         f'config.source.text_a is empty: name the column of the text, --config.source.text_a=NAME. '
         f'{path} has {_listed(known)}.'
       )
     unlabelled = split == UNLABELLED
     out = {
-      field: choose(field, getattr(self, field), known, path, fixed=unlabelled)
+      field: choose(field, getattr(fields, field), known, path, fixed=unlabelled)
       for field in ('text_a', 'text_b')
     }
-    out['example'] = choose('example', self.example, known, path, needed=False)
+    out['example'] = choose('example', fields.example, known, path, needed=False)
     if not unlabelled:
-      names = (self.label,) if self.label in known else label_names(self.label)
+      names = (fields.label,) if fields.label in known else label_names(fields.label)
       labels = [choose('label', n, known, path, not split.startswith('test')) for n in names]
       if all(labels):  # most test files have no labels
         out |= {('label', i): name for i, name in enumerate(_once(labels))}
       for i, (column, _) in enumerate(self.where):
         out['where', i] = choose('where', column, known, path, needed=False)
+    self.known.update(dict.fromkeys(known))
     return {key: name for key, name in out.items() if name}
 
-  def check(self, known, place):
-    """Raises UserError if no file has a column that config.source names. known: of all files."""
-    for field, names in (('example', self.example), *(('where', c) for c, _ in self.where)):
-      if not is_optional(names) and not choose(field, names, known, place, needed=False):
+  def check(self, place):
+    """Raises UserError if files were read, and none has a column that config.source names."""
+    known = self.known
+    for field, names in (('example', self.fields.example), *(('where', c) for c, _ in self.where)):
+      if known and not is_optional(names) and not choose(field, names, known, place, needed=False):
         raise errors.UserError(
           f'config.source.{field} names the column {names!r}, and no file of {place} has it.'
           f'{errors.did_you_mean(names.split("|")[0], known)}'
         )
 
-  def read(self, path, split, digest, form=tables.AUTO) -> tables.Table:
-    """The table of a file with these columns; see files.bytes_of and tables.read."""
-    data = files.bytes_of(path, digest, split)
-    return tables.read(data, path, lambda names: self.of(names, path, split), form)
-
-  def examples(self, table: tables.Table) -> Examples:
-    """The rows of a table that `of` has chosen. Raises UserError if `where` leaves none."""
-    labels = [
-      [label.strip() for label in table.texts(key, tables.as_label)]
-      for key in table.columns
-      if key[0] == 'label'
-    ]
-    ids = table.texts('example') if 'example' in table.columns else map(str, table.numbers)
-    out = Examples(
-      a=table.texts('text_a'),
-      b=table.texts('text_b') if 'text_b' in table.columns else None,
-      labels=list(zip(*labels)) if labels else None,
-      ids=[name.strip() for name in ids],
-      places=[table.place(i) for i in range(len(table))],
+  def record(self, row: tables.Row) -> Record | Skipped:
+    """The example of a row of a table whose columns `of` has chosen."""
+    for i, (_, value) in enumerate(self.where):
+      if ('where', i) in row.values and row.text(('where', i)) != value:
+        alone = 'row that config.source.where asks for.'
+        return Skipped(row.place, 'that config.source.where does not ask for', alone=alone)
+    labels = [key for key in row.values if key[0] == 'label']
+    value = Text(
+      row.text('text_a'),
+      row.text('text_b') if 'text_b' in row.values else None,
+      tuple(row.text(key, tables.as_label).strip() for key in labels) if labels else None,
     )
-    wanted = [
-      (table.texts(('where', i)), value)
-      for i, (_, value) in enumerate(self.where)
-      if ('where', i) in table.columns
-    ]
-    if not wanted:
-      return out
-    kept = [i for i in range(len(out)) if all(texts[i] == value for texts, value in wanted)]
-    if others := sorted({*range(len(out))} - {*kept}):
-      reason = 'that config.source.where does not ask for'
-      table.left_out.add(reason, table.places[others[0]], len(others))
-    if not kept:
-      raise errors.UserError(f'{table.file} has no row that config.source.where asks for.')
-    return out.take(kept)
+    return Record(
+      row.place, row.text('example').strip() if 'example' in row.values else None, value
+    )
+
+  def layout(self, file) -> Iterator[Record | Skipped]:
+    """The layout `table`, see reader.File."""
+    choose = lambda names: self.of(names, file.path, file.split)
+    return tables.records(file, choose, self.record, file.fields)

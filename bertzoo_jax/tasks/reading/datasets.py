@@ -10,10 +10,10 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.common import trust
 from bertzoo_jax.parts import sources as definitions
 from bertzoo_jax.tasks.examples import TRAIN
-from bertzoo_jax.tasks.examples import UNLABELLED
+from bertzoo_jax.tasks.examples import Record
 from bertzoo_jax.tasks.examples import Source
 from bertzoo_jax.tasks.reading import columns
-from bertzoo_jax.tasks.reading import files
+from bertzoo_jax.tasks.reading import reader
 from bertzoo_jax.tasks.reading import tables
 from bertzoo_jax.tasks.reading import tagged
 
@@ -28,59 +28,44 @@ def tfds(fields: definitions.Tfds, task_dir) -> Source:
   Raises:
     UserError: no such dataset, split or feature; no TensorFlow.
   """
-  wanted, known = columns.Columns.of_fields(fields), {}
+  wanted = columns.Columns(fields)
 
-  def read(builder, part, split):
-    features, where = builder.info.features, _where(builder, part)
-    known.update(dict.fromkeys(features))
-    found = wanted.of(list(features), where, split)
-    values = {name: [] for name in found.values()}
-    labels = {name for key, name in found.items() if key[0] == 'label'}
-    for record in _records(builder, part):
-      for name, own in values.items():
-        value = record[name].tolist() if hasattr(record[name], 'tolist') else record[name]
-        own.append(_label(value, features[name], fields.labels) if name in labels else value)
-    numbers = list(range(len(values[found['text_a']])))
-    table = tables.Table(
-      where, where, list(features), found, values, numbers, numbers, 'row', column_word='feature'
-    )
-    return wanted.examples(table)
+  def records(builder, where, rows, split):
+    features = builder.info.features
+    chosen = wanted.of(list(features), where, split)
+    head = tables.Head(where, chosen, 'feature')
+    for number, row in enumerate(rows):
+      values = {}
+      for key, name in chosen.items():
+        value = row[name].tolist() if hasattr(row[name], 'tolist') else row[name]
+        is_label = key[0] == 'label'
+        values[key] = _label(value, features[name], fields.labels) if is_label else value
+      yield wanted.record(tables.Row(head, f'row {number}', values))
 
-  def read_file(path):
-    table = wanted.read(storage.path(path), UNLABELLED, hashlib.sha256())
-    return wanted.examples(table), table.notes(UNLABELLED)
-
-  splits, digest = _read(task_dir, fields, read, lambda e: [*e.a, *(e.b or ())])
-  if known:
-    wanted.check(known, fields.dataset)
-  return Source(
-    splits,
-    tuple(fields.labels),
-    columns.label_names(fields.label),
-    tuple(fields.leave_out),
-    fields.dev_share,
-    digest,
-    (),
-    files.warning(read_file),
-    fields.stratified,
-  )
+  texts = lambda e: [*e.column('a'), *(b for b in e.column('b') if b is not None)]
+  splits, digest = _read(task_dir, fields, records, texts)
+  wanted.check(fields.dataset)
+  file = reader.source('', definitions.Table(files=None, text_a=''), wanted.layout)
+  about = dict(dev_share=fields.dev_share, **wanted.about())
+  return Source(splits, digest=digest, read=file.read, **about)
 
 
 def tfds_tags(fields: definitions.TfdsTags, task_dir) -> Source:
   """Tagged sentences of tensorflow-datasets. Args and errors: see `tfds`."""
-  read = lambda builder, part, split: _tagged(builder, part, split, fields.words, fields.tags)
-  splits, digest = _read(task_dir, fields, read, lambda e: e.keys)
+  records = lambda *of: _sentences(*of, fields.words, fields.tags)
+  splits, digest = _read(task_dir, fields, records, lambda e: e.keys)
   splits, notes = tagged.schemed(splits, fields.scheme, fields.convert) if splits else ({}, [])
-  read_file = lambda path: tagged.sentences(storage.path(path), UNLABELLED, hashlib.sha256())
   known = tuple(fields.labels), ('tag',), (), fields.dev_share, digest, tuple(notes)
-  return Source(splits, *known, files.warning(read_file))
+  file = definitions.Conll(files=None)
+  return Source(splits, *known, reader.source('', file, tagged.conll, 'sentence').read)
 
 
-def _read(task_dir, fields, read, texts):
+def _read(task_dir, fields, records, texts):
   """({split: examples}, SHA-256 of the rows read), of config.source.splits; train is the first.
   Without splits (None) nothing is read.
 
-  read: (builder, part of the dataset, split) → examples. texts: examples → the texts to hash.
+  records: (builder, part of the dataset for messages, rows, split) → iterator of Records. texts:
+  examples → the texts to hash.
   """
   if fields.splits is None:
     return {}, ''
@@ -95,37 +80,34 @@ def _read(task_dir, fields, read, texts):
   for split in sorted(splits, key=lambda s: (s != TRAIN, s)):
     other, _, part = splits[split].rpartition(':')
     builder = _builder(other or fields.dataset, task_dir)
-    out[split] = read(builder, part, split)
+    where = _where(builder, part)
+    stream = records(builder, where, _rows(builder, part), split)
+    out[split], _ = reader.read([(where, where, stream)], split, where)
     # there is no file to hash: name, version and the rows are hashed
     said = '\x1f'.join([builder.info.full_name, part, *texts(out[split])])
     digest.update(said.encode())
   return out, digest.hexdigest()
 
 
-def _tagged(builder, part, split, words, tags) -> tagged.Tagged:
+def _sentences(builder, where, rows, split, words, tags):
   """The sentences of one split."""
-  features, where = builder.info.features, _where(builder, part)
+  features = builder.info.features
   for field, name in (('words', words), ('tags', tags)):
     if name not in features:
       raise errors.UserError(
         f'config.source.{field} names the feature {name!r}, and {where} has '
         f'{", ".join(map(repr, features))}.{errors.did_you_mean(name, features)}'
       )
-  own, labels = [], []
   feature = getattr(features[tags], 'feature', features[tags])
-  for number, record in enumerate(_records(builder, part)):
+  for number, row in enumerate(rows):
     place = f'{where}, row {number}, feature {words!r}'
-    own.append([tables.as_text(word, place) for word in np.asarray(record[words]).tolist()])
-    values = np.asarray(record[tags]).tolist()
-    if len(values) != len(own[-1]):
-      raise errors.UserError(f'{place}: {len(own[-1])} words and {len(values)} tags.')
-    labels.append([_label(v, feature, ()) for v in values])
-  return tagged.Tagged(
-    own,
-    labels if not split.startswith('test') or any(map(any, labels)) else None,
-    [str(i) for i in range(len(own))],
-    [f'{where}, row {i}' for i in range(len(own))],
-  )
+    own = [tables.as_text(word, place) for word in np.asarray(row[words]).tolist()]
+    labels = [_label(value, feature, ()) for value in np.asarray(row[tags]).tolist()]
+    if len(labels) != len(own):
+      raise errors.UserError(f'{place}: {len(own)} words and {len(labels)} tags.')
+    # the tags of a test split may be hidden
+    hidden = split.startswith('test') and labels and not any(labels)
+    yield Record(f'row {number}', None, tagged.Sentence(own, None if hidden else labels))
 
 
 def _where(builder, part) -> str:
@@ -138,8 +120,8 @@ def _where(builder, part) -> str:
   return f'{builder.info.full_name}:{part}'
 
 
-def _records(builder, part):
-  """The records of a split, in their order."""
+def _rows(builder, part):
+  """Yields the rows of a split, in their order."""
   import tensorflow_datasets
 
   data = builder.as_dataset(
@@ -147,7 +129,7 @@ def _records(builder, part):
     shuffle_files=False,
     read_config=tensorflow_datasets.ReadConfig(interleave_cycle_length=1),
   )
-  return tensorflow_datasets.as_numpy(data)
+  yield from tensorflow_datasets.as_numpy(data)
 
 
 def _builder(dataset, task_dir):

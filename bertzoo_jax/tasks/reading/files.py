@@ -3,17 +3,13 @@
 A file whose content does not fit its name is refused before anything of it is read.
 """
 
-import dataclasses
 import gzip
-import hashlib
 import io
 import json
 import os
 import pathlib
 import re
-import warnings
 import zlib
-from collections.abc import Callable
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hub
@@ -21,105 +17,12 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.common.folders import check_given
 from bertzoo_jax.tasks.examples import PREFIXES
 from bertzoo_jax.tasks.examples import TRAIN
-from bertzoo_jax.tasks.examples import UNLABELLED
-from bertzoo_jax.tasks.examples import Source
 from bertzoo_jax.text import binaries
 
 MOST = 1 << 30  # bytes that a packed file may stand for
 OPTIONAL = '?'  # ends a name that may be absent
 _GZIP = b'\x1f\x8b'
 _MAGIC = {'.parquet': b'PAR1', '.gz': _GZIP}  # with which these files begin
-
-
-class LeftOut(dict):
-  """What is left out of a file: {reason: [how many, where the first is]}."""
-
-  def add(self, reason, place, many=1):
-    self.setdefault(reason, [0, place])[0] += many
-
-  def check(self, kept, file, unit, remedy):
-    """Raises UserError if more is left out than kept. unit: 'rows'; remedy: of the sentence."""
-    lost = sum(many for many, _ in self.values())
-    if lost > kept:
-      reason, (many, place) = max(self.items(), key=lambda item: item[1][0])
-      raise errors.UserError(
-        f'{file}: {many:,} of {lost + kept:,} {unit} are {unit} {reason}, the first one in line '
-        f'{place}: {remedy}.'
-      )
-
-  def notes(self, split, name, unit, place='line') -> list[str]:
-    """A sentence for each reason. name: of the file; unit: 'row'; place: unit of its number."""
-    return [
-      f'{"" if split == UNLABELLED else f"{split}: "}{many:,} {unit}{"s" if many > 1 else ""} of '
-      f'{name} {reason} left out, the first is {"" if unit == place else "at "}{place} {first}.'
-      for reason, (many, first) in self.items()
-    ]
-
-
-def source(task_dir, fields, read: Callable, finish=lambda s: (s, []), folders=False, **more):
-  """The Source of a task's files.
-
-  Args:
-    task_dir, folders: see `find`. An optional file that is absent is a note.
-    fields: has `files` and `dev_share` of config.source. Without files (None) nothing is read.
-    read: (path, split, digest) → (examples, notes). It reads with `bytes_of`; the split UNLABELLED
-      is a file to predict.
-    finish: {split: examples} → ({split: examples}, notes), of all splits together.
-    more: fields of the Source.
-  """
-
-  def whole(path, split, digest):
-    of_hub = str(path).startswith(hub.PREFIX)
-    paths = map(storage.path, hub.data(str(path)).files) if of_hub else [storage.path(path)]
-    parts = [read(path, split, digest) for path in paths]
-    return _joined([part for part, _ in parts], path), [note for _, own in parts for note in own]
-
-  found, notes, digest = {}, [], hashlib.sha256()
-  there = {} if fields.files is None else find(task_dir, dict(fields.files), folders)
-  for split, path in there.items():
-    if path is None:
-      notes.append(f'{split}: none of its files is in {task_dir or "."}.')
-      continue
-    found[split], own = whole(path, split, digest)
-    notes += own
-  splits, own = finish(found) if found else ({}, [])
-  return Source(
-    splits,
-    dev_share=fields.dev_share,
-    digest=digest.hexdigest(),
-    notes=(*notes, *own),
-    read=warning(lambda path: whole(path, UNLABELLED, hashlib.sha256())),
-    **more,
-  )
-
-
-def warning(read):
-  """path → examples, of a function path → (examples, notes): it warns of the notes."""
-
-  def alone(path):
-    examples, notes = read(path)
-    for note in notes:
-      warnings.warn(note, stacklevel=2)
-    return examples
-
-  return alone
-
-
-def _joined(parts, path):
-  """The examples of several files, as of one file. Numbered examples are numbered anew."""
-  if len(parts) == 1:
-    return parts[0]
-  if isinstance(parts[0], list):
-    return [one for part in parts for one in part]
-  out = {}
-  for name in vars(parts[0]):
-    own = [getattr(part, name) for part in parts]
-    if len({type(x) for x in own}) > 1:
-      raise errors.UserError(f'{path}: some of its files have {name}, others none: mend them.')
-    out[name] = [x for part in own for x in part] if isinstance(own[0], list) else own[0]
-  if len(set(out['ids'])) < len(out['ids']):
-    out['ids'] = list(map(str, range(len(out['ids']))))
-  return dataclasses.replace(parts[0], **out)
 
 
 def find(task_dir, files, folders=False) -> dict:

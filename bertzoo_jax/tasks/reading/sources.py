@@ -5,6 +5,7 @@ A source is one function in BY_NAME. It is called with the folder of the task an
 are written; `labels.py` numbers them.
 """
 
+import dataclasses
 import os
 
 from bertzoo_jax.common import errors
@@ -18,35 +19,63 @@ from bertzoo_jax.tasks.examples import Source
 from bertzoo_jax.tasks.reading import columns
 from bertzoo_jax.tasks.reading import datasets
 from bertzoo_jax.tasks.reading import files
+from bertzoo_jax.tasks.reading import reader
 from bertzoo_jax.tasks.reading import tagged
 
 
 def table(fields: definitions.Table, task_dir) -> Source:
   """Files of rows. Raises UserError if a file, column or encoding is not as the config says."""
-  wanted, known = columns.Columns.of_fields(fields), {}
+  wanted = columns.Columns(fields)
+  source = reader.source(task_dir, fields, wanted.layout, **wanted.about())
+  wanted.check(task_dir or '.')
+  return source
 
-  def read(path, split, digest):
-    got = wanted.read(path, split, digest, fields)
-    if not got:
-      raise errors.UserError(f'{path} has no examples: copy the file again.')
-    known.update(dict.fromkeys(got.known))
-    return wanted.examples(got), got.notes(split)
 
-  found = files.source(
+def squad(fields: definitions.Squad, task_dir) -> Source:
+  """Questions of JSON files. Raises UserError if a file is missing, or is not of this shape."""
+  if wrong := [x for x in fields.leave_out if x not in questions.LEAVE_OUT]:
+    raise errors.UserError(
+      f'config.source.leave_out has {wrong[0]!r}: it may have {" and ".join(questions.LEAVE_OUT)}.'
+    )
+  return _questions(fields, task_dir, questions.squad)
+
+
+def question_table(fields: definitions.QuestionTable, task_dir) -> Source:
+  """Questions of tables. Errors: see `squad`."""
+  return _questions(fields, task_dir, questions.table)
+
+
+def _questions(fields, task_dir, layout):
+  lacking = 'answers: write "answers": [] for a question that its passage does not answer.'
+  return reader.source(task_dir, fields, layout, 'questions', lacking, questions.remarks)
+
+
+def conll(fields: definitions.Conll, task_dir) -> Source:
+  """Files of tagged sentences. Raises UserError for one that is not as the config says."""
+  finish = lambda splits: tagged.schemed(splits, fields.scheme, fields.convert)
+  lacking = 'tags: write them behind a tab.'
+  more = dict(labels=tuple(fields.labels), label_columns=('tag',))
+  return reader.source(task_dir, fields, tagged.conll, 'sentence', lacking, finish, **more)
+
+
+def choice(fields: definitions.Choices, task_dir) -> Source:
+  """Files of questions with options. Raises UserError for one that is not as the config says."""
+  source = reader.source(
     task_dir,
     fields,
-    read,
-    labels=tuple(fields.labels),
-    label_columns=columns.label_names(fields.label),
-    leave_out=tuple(fields.leave_out),
-    stratified=fields.stratified,
+    choices.choices,
+    'questions',
+    choices.LACKING,
+    lambda splits: choices.numbered(splits, fields.label_form),
+    folders=True,
+    label_columns=('label',),
   )
-  if known:
-    wanted.check(known, task_dir or '.')
-  return found
+  most = max((s.values[0].most for s in source.splits.values()), default=0)
+  value = lambda record: record.value._replace(most=max(most, record.value.most))
+  return dataclasses.replace(source, read=lambda path: source.read(path).changed(value))
 
 
-def reader(section):
+def reading(section):
   """`Source.read` of the source of a trained network, whose own files need not be there.
 
   Raises UserError for a source that is code of the user's.
@@ -105,9 +134,9 @@ def _train_of(config, folder):
 BY_NAME = {
   'table': table,
   'tfds': datasets.tfds,
-  'squad': questions.squad,
-  'question_table': questions.table,
-  'conll': tagged.conll,
+  'squad': squad,
+  'question_table': question_table,
+  'conll': conll,
   'tfds_tags': datasets.tfds_tags,
-  'choices': choices.choices,
+  'choices': choice,
 }

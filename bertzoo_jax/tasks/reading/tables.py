@@ -1,20 +1,23 @@
-"""Tables: columns of values from tsv, csv, JSON lines, a JSON array, parquet.
+"""Tables: rows of values from tsv, csv, JSON lines, a JSON array, parquet.
 
-All values of text files are text as it is written ("NA" stays "NA"). No row is dropped in silence:
-`Table.notes` counts the rows that could not be read, and names the first one.
+All values of text files are text as it is written ("NA" stays "NA"). A row that cannot be read is
+Skipped.
 """
 
 import csv
-import dataclasses
 import json
 import math
 import pathlib
 import re
 import types
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.tasks.examples import Record
+from bertzoo_jax.tasks.examples import Skipped
 from bertzoo_jax.tasks.reading import files
-from bertzoo_jax.text import records
+from bertzoo_jax.text import records as keyed
 
 TEXT = {'.tsv': '\t', '.txt': '\t', '.csv': ','}  # with the separator that `auto` stands for
 JSON = ('.jsonl', '.json', '.ndjson')
@@ -22,61 +25,57 @@ SUFFIXES = (*TEXT, *JSON, '.parquet')
 _FIELD = 1 << 30  # characters of a field, at most
 _QUOTES = {'double': '"', 'single': "'"}
 _BATCH = 256  # rows of parquet that are unpacked at a time
+_EMPTY = 'without a text'
+_REMEDY = (
+  'set --config.source.separator and --config.source.quotes as the file has them, or give all rows '
+  'as many fields'
+)
 AUTO = types.SimpleNamespace(header=True, columns=(), separator='auto', quotes='auto')
 
 
-@dataclasses.dataclass(frozen=True)
-class Table:
-  """A file and the columns to read of it.
+class Head(NamedTuple):
+  """What the rows of a table share.
 
   Attributes:
-    file: its path, or the name of a dataset; name: of the file, for places of examples.
-    known: names of all columns.
-    columns: {key: column} to read.
-    values: {column: its values}, of JSON, parquet and datasets as they are there, else texts.
-    numbers: of the rows, from 0, rows that were left out counted too.
-    places: where each row begins in the file; unit: of a place, as 'line'.
-    left_out: rows that are not among them.
-    column_word: the name of a column in messages.
+    file: its path, or the name of a dataset.
+    columns: {key: column} to read. word: the name of a column in messages.
   """
 
   file: str
-  name: str
-  known: list[str]
   columns: dict
-  values: dict[str, list]
-  numbers: list[int]
-  places: list[int]
-  unit: str
-  left_out: files.LeftOut = dataclasses.field(default_factory=files.LeftOut)
-  column_word: str = 'column'
-
-  def __len__(self):
-    return len(self.numbers)
-
-  def place(self, i: int) -> str:
-    """Where row i is, for messages."""
-    return f'{self.name}, {self.unit} {self.places[i]}'
-
-  def texts(self, key, convert=None) -> list:
-    """The values of a column by `convert` (`as_text`); '' for all without such a column."""
-    if key not in self.columns:
-      return [''] * len(self)
-    column, convert = self.columns[key], convert or as_text
-    where = f'{self.file}, {self.unit} {{}}, {self.column_word} {column!r}'
-    plain = lambda v: convert in (as_text, as_label) and isinstance(v, str) and v.isascii()
-    return [
-      v if plain(v) else convert(v, where.format(place))
-      for v, place in zip(self.values[column], self.places)
-    ]
-
-  def notes(self, split: str) -> list[str]:
-    """A sentence for each reason to leave rows out."""
-    return self.left_out.notes(split, self.name, self.unit, self.unit)
+  word: str = 'column'
 
 
-def read(data: bytes, path, choose, form=AUTO) -> Table:
-  """The table of a file, whose name's end decides how it is read.
+class Row(NamedTuple):
+  """A row of a table.
+
+  Attributes:
+    head: Head.
+    place: where it begins in the file, 'line 7'.
+    values: {key: value}, of JSON, parquet and datasets as they are there, else texts.
+  """
+
+  head: Head
+  place: str
+  values: dict
+
+  def text(self, key, convert=None):
+    """The value of a column by `convert` (`as_text`); '' without such a column."""
+    value, convert = self.values.get(key, ''), convert or as_text
+    if convert in (as_text, as_label) and isinstance(value, str) and value.isascii():
+      return value
+    head = self.head
+    return convert(value, f'{head.file}, {self.place}, {head.word} {head.columns[key]!r}')
+
+
+def records(file, choose, make, form=AUTO) -> Iterator[Record | Skipped]:
+  """Yields make(row) of each row of a file, which is a Record or Skipped. See `rows`."""
+  for row in rows(file.data, file.path, choose, form):
+    yield row if isinstance(row, Skipped) else make(row)
+
+
+def rows(data: bytes, path, choose, form=AUTO) -> Iterator[Row | Skipped]:
+  """Yields the rows of a file, whose name's end decides how it is read.
 
   Args:
     data: the bytes of the file.
@@ -86,7 +85,7 @@ def read(data: bytes, path, choose, form=AUTO) -> Table:
       of a file without any names are called 0, 1, ….
 
   Raises:
-    UserError: another kind of file or encoding; quotes that do not end; most rows do not fit.
+    UserError: another kind of file or encoding; quotes that do not end.
   """
   suffix = pathlib.PurePath(str(path)).suffix.lower()
   if suffix == '.parquet':
@@ -97,7 +96,7 @@ def read(data: bytes, path, choose, form=AUTO) -> Table:
     )
   data = files.text_of(data, path)
   if suffix in JSON:
-    return _records(data, path, choose)
+    return _objects(data, path, choose)
   separator = TEXT[suffix] if form.separator == 'auto' else form.separator
   if len(separator) != 1:
     raise errors.UserError(
@@ -115,59 +114,44 @@ def read(data: bytes, path, choose, form=AUTO) -> Table:
     quotes = 'double' if suffix == '.csv' else 'none'
     for other in _QUOTES.keys() - {quotes}:
       _refuse_quotes(data, path, separator, other, quotes)
-  rows = _rows(data, path, separator, _QUOTES.get(quotes))
-  return _delimited(rows, path, choose, form.header, form.columns)
+  return _delimited(_fields(data, path, separator, _QUOTES.get(quotes)), path, choose, form)
 
 
 # --- fields between separators ---
 
 
-def _delimited(rows, path, choose, header, names) -> Table:
-  names = [str(name) for name in names]
-  left_out, numbers, places, width, number, blank = files.LeftOut(), [], [], 0, -1, []
-  empty = files.LeftOut()  # as Excel writes them behind a table
-  for place, fields in rows:
-    is_empty = not any(map(str.strip, fields))
+def _delimited(lines, path, choose, form):
+  names = [str(name) for name in form.columns]
+  head, width, blank = None, 0, []
+  for number, fields in lines:
+    place, is_empty = f'line {number}', not any(map(str.strip, fields))
     if is_empty and (not width or len(fields) < min(width, 2)):
       blank += [place] if width == 1 else []  # a blank line is a row if one with a text follows
       continue
-    if not width:
+    if not head:
       first = [field.strip() for field in fields]
-      titled = first == names or _fits(first, choose) if names else header
+      titled = first == names or _fits(first, choose) if names else form.header
       known = first if titled else _names_of(first, names, choose)
-      found, width = _chosen(known, path, choose, guess=titled and not names), len(known)
-      at = {name: known.index(name) for name in found.values()}
-      values = {name: [] for name in at}
-      appends = [(values[name].append, i) for name, i in at.items()]
+      columns, width = _chosen(known, path, choose, guess=titled and not names), len(known)
+      head = Head(str(path), columns)
+      at = [(key, known.index(name)) for key, name in columns.items()]
       if titled:
         continue
-    for line in blank:
-      empty.add('without a text', line)
-    number, blank = number + 1 + len(blank), []
+    # as Excel writes them behind a table
+    yield from (Skipped(line, _EMPTY) for line in blank)
+    blank = []
     if is_empty and width > 1:
-      empty.add('without a text', place)
-      continue
-    problem = ''
-    if len(fields) != width:
-      problem = f'with {"fewer" if len(fields) < width else "more"} fields than {width}'
+      yield Skipped(place, _EMPTY)
+    elif len(fields) != width:
+      many = 'fewer' if len(fields) < width else 'more'
+      yield Skipped(place, f'with {many} fields than {width}', remedy=_REMEDY)
     elif any('\0' in field for field in fields):
-      problem = 'with a NUL'
-    if problem:
-      left_out.add(problem, place)
-      continue
-    for append, i in appends:
-      append(fields[i])
-    numbers.append(number)
-    places.append(place)
-  if not width:
-    known, found, values = [], {}, {}
-  remedy = 'set --config.source.separator and --config.source.quotes as the file has them, or give '
-  left_out.check(len(numbers), path, 'rows', f'{remedy}all rows as many fields')
-  left_out |= empty
-  return Table(str(path), path.name, known, found, values, numbers, places, 'line', left_out)
+      yield Skipped(place, 'with a NUL', remedy=_REMEDY)
+    else:
+      yield Row(head, place, {key: fields[i] for key, i in at})
 
 
-def _rows(data, path, separator, quote):
+def _fields(data, path, separator, quote):
   """Yields (number of the first line, fields) of each row, blank lines among them."""
   if not quote:
     for number, line in files.lines_of(data, path):
@@ -287,42 +271,35 @@ def _chosen(known, path, choose, guess=False) -> dict:
 # --- records ---
 
 
-def _records(data, path, choose) -> Table:
-  """The records of a JSON array of objects, or of JSON lines (which files called .json hold,
-  too).
-  """
+def _objects(data, path, choose):
+  """The objects of a JSON array, or of JSON lines (which files called .json hold, too)."""
   if data.lstrip()[:1] == b'[':
     unit = 'element'
-    rows = list(enumerate(files.json_of(files.text(data, path), path, 'JSON array'), 1))
+    values = list(enumerate(files.json_of(files.text(data, path), path, 'JSON array'), 1))
   else:
     unit = 'line'
-    rows = [(place, _json(line)) for place, line in files.lines_of(data, path) if line.strip()]
-  left_out = files.LeftOut()
-  objects = [(i, place, row) for i, (place, row) in enumerate(rows) if isinstance(row, dict)]
-  if len(objects) < len(rows):
-    first = next(place for place, row in rows if not isinstance(row, dict))
-    left_out.add('without a JSON object', first, len(rows) - len(objects))
-    if len(objects) < len(rows) / 2:
-      raise errors.UserError(
-        f'{path}: most of its {len(rows):,} {unit}s hold no JSON object, the first in {unit} '
-        f'{first}: write one object per line.'
-      )
+    values = [(place, _json(line)) for place, line in files.lines_of(data, path) if line.strip()]
+  objects = [value for _, value in values if isinstance(value, dict)]
+  if len(objects) < len(values) / 2:
+    first = next(place for place, value in values if not isinstance(value, dict))
+    raise errors.UserError(
+      f'{path}: most of its {len(values):,} {unit}s hold no JSON object, the first in {unit} '
+      f'{first}: write one object per line.'
+    )
   with errors.unreadable(f'{path} has an object that is nested too deeply: mend the file'):
-    known = list(dict.fromkeys(name for _, _, row in objects for name in _keys(row)))
-  found = choose(known)
-  names = list(dict.fromkeys(found.values()))
-  values, numbers, places = {name: [] for name in names}, [], []
-  for number, place, row in objects:
-    own = [records.field(row, name) for name in names]
-    if records.ABSENT in own:
-      reason = f'without the key {names[own.index(records.ABSENT)]!r}'
-      left_out.add(reason, place)
-      continue
-    for name, value in zip(names, own):
-      values[name].append(value)
-    numbers.append(number)
-    places.append(place)
-  return Table(str(path), path.name, known, found, values, numbers, places, unit, left_out, 'key')
+    known = list(dict.fromkeys(name for value in objects for name in _keys(value)))
+  head = Head(str(path), choose(known), 'key')
+  for place, value in values:
+    place, own = f'{unit} {place}', {}
+    if isinstance(value, dict):
+      own = {key: keyed.field(value, name) for key, name in head.columns.items()}
+    absent = [head.columns[key] for key, one in own.items() if one is keyed.ABSENT]
+    if not isinstance(value, dict):
+      yield Skipped(place, 'without a JSON object')
+    elif absent:
+      yield Skipped(place, f'without the key {absent[0]!r}')
+    else:
+      yield Row(head, place, own)
 
 
 def _json(line):
@@ -340,7 +317,7 @@ def _keys(record, before=''):
       yield from _keys(value, f'{before}{key}.')
 
 
-def _parquet(data, path, choose) -> Table:
+def _parquet(data, path, choose):
   import pyarrow
   from pyarrow import parquet
 
@@ -348,9 +325,8 @@ def _parquet(data, path, choose) -> Table:
   broken = f'{path} is no whole parquet file of texts: copy it again'
   with errors.unreadable(broken, pyarrow.ArrowException, OSError):
     table = parquet.ParquetFile(pyarrow.BufferReader(data))
-    known = table.schema_arrow.names
-    found = choose(known)
-    values = {name: [] for name in found.values()}
+    head = Head(str(path), choose(table.schema_arrow.names))
+    values = {name: [] for name in head.columns.values()}
     for batch in table.iter_batches(_BATCH, columns=list(values)):
       for name, own in values.items():
         column = batch.column(name)
@@ -360,11 +336,10 @@ def _parquet(data, path, choose) -> Table:
         if size > files.MOST:
           raise errors.UserError(f'{path} unpacks to over {files.MOST >> 30} GiB: divide it.')
         own += column.to_pylist()
-    if ('label', 1) not in found:  # several labels are 0 and 1
+    if ('label', 1) not in head.columns:  # several labels are 0 and 1
       values = {name: _called(own, table.schema_arrow, name) for name, own in values.items()}
-  numbers = list(range(max(map(len, values.values()), default=0)))
-  places = [n + 1 for n in numbers]
-  return Table(str(path), path.name, known, found, values, numbers, places, 'row')
+  for number, row in enumerate(zip(*(values[name] for name in head.columns.values())), 1):
+    yield Row(head, f'row {number}', dict(zip(head.columns, row)))
 
 
 def _called(values, schema, column):

@@ -1,0 +1,177 @@
+"""Layouts → examples. A layout yields records; what all of them need is done here, once."""
+
+import hashlib
+import os
+import re
+import warnings
+from collections.abc import Callable
+from collections.abc import Iterable
+from typing import Any
+from typing import NamedTuple
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.common import hub
+from bertzoo_jax.common import storage
+from bertzoo_jax.tasks.examples import UNLABELLED
+from bertzoo_jax.tasks.examples import Examples
+from bertzoo_jax.tasks.examples import Record
+from bertzoo_jax.tasks.examples import Skipped
+from bertzoo_jax.tasks.examples import Source
+from bertzoo_jax.tasks.reading import files
+
+
+class File(NamedTuple):
+  """A file of a split, for a layout: File → iterator of Records, Skipped and notes.
+
+  Attributes:
+    data: its bytes. path: where it is.
+    split: a test split may have no labels; those of UNLABELLED are not read.
+    fields: of config.source. digest: to which the bytes of further files are added.
+  """
+
+  data: bytes
+  path: Any
+  split: str
+  fields: Any
+  digest: Any
+
+
+def source(
+  task_dir,
+  fields,
+  layout: Callable,
+  unit='examples',
+  lacking='',
+  finish: Callable = lambda splits: (splits, []),
+  folders=False,
+  **more,
+) -> Source:
+  """The Source of a task's files.
+
+  Args:
+    task_dir: see `files.find`. An optional file that is absent is a note.
+    fields: has `files` and `dev_share` of config.source. Without files (None) nothing is read.
+    layout: see File.
+    unit, lacking: see `read`.
+    finish: {split: examples} → ({split: examples}, notes), of all splits, or of UNLABELLED.
+    folders: whether a name may be that of a folder with files of RACE.
+    more: fields of the Source.
+  """
+
+  def whole(there, digest):
+    splits, notes, more = {}, [], []
+    for split, path in there.items():
+      if path is None:
+        notes.append(f'{split}: none of its files is in {task_dir or "."}.')
+        continue
+      streams = (
+        (one, one.name, layout(File(files.bytes_of(one, digest, name), one, split, fields, digest)))
+        for one, name in _files(path, split, folders)
+      )
+      splits[split], own = read(streams, split, path, unit, lacking)
+      notes += own
+    if splits:
+      splits, more = finish(splits)
+    return splits, [*notes, *more]
+
+  def alone(path):
+    splits, notes = whole({UNLABELLED: path}, hashlib.sha256())
+    for note in notes:
+      warnings.warn(note, stacklevel=2)
+    return splits[UNLABELLED]
+
+  digest = hashlib.sha256()
+  there = {} if fields.files is None else files.find(task_dir, dict(fields.files), folders)
+  splits, notes = whole(there, digest)
+  return Source(
+    splits,
+    dev_share=fields.dev_share,
+    digest=digest.hexdigest(),
+    notes=tuple(notes),
+    read=alone,
+    **more,
+  )
+
+
+def _files(path, split, folders):
+  """[(path, name in the digest)] of the files of an address of hub.data, a folder, or a file.
+
+  Those of a folder are in the order of their names' numbers.
+  """
+  if str(path).startswith(hub.PREFIX):
+    return [(storage.path(one), split) for one in hub.data(str(path)).files]
+  path = storage.path(path)
+  if not folders or not path.is_dir():
+    return [(path, split)]
+  number = lambda p: int(re.sub(r'\D', '', p.stem) or 0)
+  names = [os.path.join(at, name) for at, _, own in os.walk(str(path)) for name in own]
+  paths = [storage.path(name) for name in names if name.endswith('.txt')]
+  paths.sort(key=lambda p: (str(p.parent), number(p), p.name))
+  return [(one, f'{split} {one.name}') for one in paths]
+
+
+def read(
+  streams: Iterable, split: str, where, unit='examples', lacking=''
+) -> tuple[Examples, list[str]]:
+  """(the examples of a split, notes about those left out).
+
+  Args:
+    streams: [(file, its name, iterator of Records, Skipped and notes)]. Numbers go on from file to
+      file, and count what is left out.
+    where: the split's address, for messages.
+    unit: the name of examples.
+    lacking: words behind 'FILE, line 7 has no', where other examples have a label.
+
+  Raises:
+    UserError: no example; most examples of a file do not fit; only some have a label.
+  """
+  records, notes, number, alone = [], [], 0, ''
+  for path, name, stream in streams:
+    lost, before = {}, len(records)
+    for one in stream:
+      if isinstance(one, str):
+        notes.append(one)
+        continue
+      if isinstance(one, Skipped):
+        lost.setdefault(one[1:], [0, one])[0] += 1
+        alone = alone or one.alone
+      else:
+        called = str(number) if one.id is None else one.id
+        records.append(Record(f'{name}, {one.place}', called, one.value))
+      number += 1
+    lost = sorted(lost.values(), key=lambda item: not item[1].remedy)
+    _check(path, len(records) - before, [item for item in lost if item[1].remedy])
+    notes += [_note(split, name, *item) for item in lost]
+  if not records:
+    raise errors.UserError(f'{where} has no {alone or f"{unit}: copy the file again."}')
+  examples = Examples(records)
+  bare = [record for record in records if record.value.label is None]
+  if 0 < len(bare) < len(records) and not split.startswith('test'):
+    raise errors.UserError(f'{bare[0].place} has no {lacking}')
+  return examples.unlabelled() if bare or split == UNLABELLED else examples, notes
+
+
+def _check(path, kept, faults):
+  """Raises UserError if more is left out than kept. faults: [(how many, the first)]."""
+  if (lost := sum(many for many, _ in faults)) > kept:
+    many, first = max(faults, key=lambda item: item[0])
+    unit = f'{first.unit or "row"}s'
+    raise errors.UserError(
+      f'{path}: {many:,} of {lost + kept:,} {unit} are {unit} {first.reason}, the first one in '
+      f'{first.place}: {first.remedy}.'
+    )
+
+
+def _note(split, name, many, first) -> str:
+  """The sentence about examples left out for one reason."""
+  unit, of = (
+    first.unit or first.place.partition(' ')[0],
+    '' if split == UNLABELLED else f'{split}: ',
+  )
+  if not first.place:
+    return f'{of}{many:,} {unit} {first.reason} left out.'
+  place = first.place if first.place.startswith(unit) else f'at {first.place}'
+  return (
+    f'{of}{many:,} {unit}{"s" if many > 1 else ""} of {name} {first.reason} left out, the first is '
+    f'{place}.'
+  )
