@@ -1,4 +1,4 @@
-"""CONTRIBUTING's steps for parts and for a kind of prediction, taken literally outside the package."""
+"""CONTRIBUTING's steps for parts and for a kind of prediction, taken literally by an outsider."""
 
 import os
 import pathlib
