@@ -15,10 +15,13 @@ from bertzoo_jax.parts import ranges
 
 ROOT = pathlib.Path(__file__).parents[1]
 NOT_CONFIGS = ('__init__', 'arguments')
+OF_A_DIRECTORY = 'continued'  # a config whose argument names the encoder
 
 # Every other file of configs/ is a config; tests/house/test_laws.py says what it must have.
 SYSTEMS = tuple(
-  p.stem for p in sorted((ROOT / 'configs').glob('*.py')) if p.stem not in NOT_CONFIGS
+  p.stem
+  for p in sorted((ROOT / 'configs').glob('*.py'))
+  if p.stem not in (*NOT_CONFIGS, OF_A_DIRECTORY)
 )
 
 

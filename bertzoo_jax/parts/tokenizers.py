@@ -91,3 +91,12 @@ class Sentencepiece:
     'share of all characters that training gives a piece.',
   ] = 0.99995
   symbols: Annotated[str, 'characters that are always pieces of their own.'] = '()"-.–£€'
+
+
+@fields.part('published')
+class Published:
+  """The tokenizer of a Hugging Face directory, split as its own tokenizer.json says: prepare
+  --tokenizer hf:DIR.
+  """
+
+  vocab_size: VOCAB_SIZE = 'auto'

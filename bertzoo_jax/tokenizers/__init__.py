@@ -21,6 +21,7 @@ from bertzoo_jax.common import folders
 from bertzoo_jax.common import hub
 from bertzoo_jax.common import storage
 from bertzoo_jax.parts import named
+from bertzoo_jax.tokenizers import as_published
 from bertzoo_jax.tokenizers import byte_bpe
 from bertzoo_jax.tokenizers import engines
 from bertzoo_jax.tokenizers import kinds
@@ -49,7 +50,8 @@ class Tokenizer(engines.Engines):
   def __init__(self, section: dict, vocabulary: kinds.Vocabulary):
     self.section, self.vocabulary = dict(section), vocabulary
     self.pieces, self.vocab_size = vocabulary.pieces, len(vocabulary.pieces)
-    self.kind = _kind(self.section)
+    kind = _kind(self.section)
+    self.kind = kind.bound(kind, vocabulary)
     ids = {piece: i for i, piece in enumerate(self.pieces)}
     missing = [piece for piece in self.kind.special.values() if piece not in ids]
     if missing:
@@ -70,6 +72,8 @@ class Tokenizer(engines.Engines):
       [i in special or self.kind.starts_word(p) for i, p in enumerate(self.pieces)]
     )
     self._plain = self._spelling = self.kind.engine(vocabulary)
+    if self.kind.parsed:
+      self._spelling = self.kind.parsed()
 
   @functools.cached_property
   def _parsing(self) -> hf.Tokenizer:
@@ -88,6 +92,8 @@ class Tokenizer(engines.Engines):
 
   def parsing_engine(self) -> hf.Tokenizer:
     """The `tokenizers` object of tokenizer.json: specials parsed, [CLS] … [SEP] put around."""
+    if self.kind.parsed:
+      return self.kind.parsed()
     engine = self.kind.engine(self.vocabulary)
     engine.add_special_tokens(
       [
@@ -112,6 +118,8 @@ class Tokenizer(engines.Engines):
 
   def for_words(self) -> 'Tokenizer':
     """The tokenizer whose texts are split as `encode_words` splits words."""
+    if self.kind.worded:
+      return Tokenizer(self.section, self.kind.worded(self.vocabulary))
     if self.section.get('add_prefix_space', True):
       return self
     return Tokenizer({**self.section, 'add_prefix_space': True}, self.vocabulary)
@@ -329,4 +337,5 @@ BY_NAME = {
   'wordpiece': wordpiece.wordpiece,
   'byte_bpe': byte_bpe.byte_bpe,
   'sentencepiece': sentence_pieces.sentencepiece,
+  'published': as_published.published,
 }

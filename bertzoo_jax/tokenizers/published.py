@@ -73,6 +73,10 @@ class Published(engines.Engines):
     self.vocab_size = len(self.pieces)
     self.special = {role: _special(folder, role, named, ids) for role in kinds.ROLES}
 
+  def parsing_engine(self) -> hf.Tokenizer:
+    """See `tokenizers.Tokenizer`."""
+    return self._parsing
+
   def for_words(self) -> 'Published':
     """See `tokenizers.Tokenizer`."""
     return Published(self._folder, engines.blank_before_words(self.json))
