@@ -10,9 +10,8 @@ from bertzoo_jax.tokenizers import engines
 from bertzoo_jax.tokenizers import kinds
 from bertzoo_jax.tokenizers import published as directories
 
-FILE = (
-  'published.json'  # beside tokenizer.json: {'tokenizer': its content, 'special': {role: piece}}
-)
+# Beside tokenizer.json: {'tokenizer': its content as read, 'special': {role: piece}}.
+FILE = 'published.json'
 
 
 def published(fields: definitions.Published) -> kinds.Kind:

@@ -40,10 +40,10 @@ class Kind(NamedTuple):
   starts_word(piece) → bool. mask_eats_blank: whether the mask's text swallows a blank before it.
   reads: the files that `read` understands, in words. pairs: whether a piece is a merge of two.
   joined(pieces) → the piece of neighbouring ones, '' where none may be. extended(vocabulary,
-  [growth.Added], new pieces) → Vocabulary with them behind the others. bound(kind, vocabulary) → the
-  Kind with what comes with the vocabulary. parsed() → the engine of tokenizer.json, where it is not
-  made of `engine` and `wrap`. worded(vocabulary) → it with a blank before each word, where no field
-  says that.
+  [growth.Added], new pieces) → Vocabulary with them behind the others. bound(kind, vocabulary) →
+  the Kind with what comes with the vocabulary. parsed() → the engine of tokenizer.json, where it is
+  not made of `engine` and `wrap`. worded(vocabulary) → it with a blank before each word, where no
+  field says that.
   """
 
   special: dict[str, str]

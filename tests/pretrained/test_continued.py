@@ -62,7 +62,7 @@ def test_it_goes_on_with_more_words_and_its_export_opens_in_transformers(tmp_pat
   config = config_file.load(f'configs/continued.py:{address},steps=2')
   config = config.copy_and_resolve_references().unlock()
   config.batch_size, config.length, config.corpus = (
-    4,
+    8,
     16,
     parts.corpus(held_out=0.2, duplicates='keep'),
   )

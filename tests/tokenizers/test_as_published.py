@@ -1,4 +1,4 @@
-"""tokenizer=published: the ids of a Hugging Face directory's own tokenizer.json, and more pieces."""
+"""tokenizer=published: ids as a directory's own tokenizer.json has them, and further pieces."""
 
 import json
 
