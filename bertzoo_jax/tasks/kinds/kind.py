@@ -81,9 +81,6 @@ class Kind:
   inputs: Inputs
   head: str
   outputs: Mapping[str, str]
-  names: Callable
-  encode: Callable
-  label_form: Callable
   metrics: Mapping[str, Callable]
   metric_inputs: Callable
   answers: Callable
@@ -91,6 +88,9 @@ class Kind:
   gold: Callable
   report: Callable
   submission: Callable
+  names: Callable = lambda train, source: ()
+  encode: Callable = lambda examples, split, names, source: (None, [])
+  label_form: Callable = lambda names: ((), np.int32)
   constant: Callable = lambda task, split: None
   probability: Callable | None = None
   labelled: bool = False

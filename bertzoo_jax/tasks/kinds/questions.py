@@ -67,8 +67,6 @@ def _kind(name, spans, nothing, **rest) -> Kind:
     name,
     PASSAGES,
     head='span_head',
-    names=lambda train, source: (),
-    encode=lambda examples, split, names, source: (None, []),
     label_form=lambda names: ((2,), np.int32),
     metrics=question_metrics.BY_NAME,
     metric_inputs=lambda task, split, outputs: (
