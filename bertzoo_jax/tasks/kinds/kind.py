@@ -19,6 +19,7 @@ import numpy as np
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.parts import named
+from bertzoo_jax.tasks.examples import Examples
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,7 +182,9 @@ def check_parts(kind, config, splits) -> None:
   """
   wanted = kind.inputs
   for split, examples in splits.items():
-    if (form := examples.values[0].form) != wanted.value.form:
+    known = isinstance(examples, Examples) and examples.records
+    form = examples.values[0].form if known else type(examples).__name__
+    if form != wanted.value.form:
       raise errors.UserError(
         f'config.source={config.source.name} reads {form} ({split}), and '
         f'config.objective={config.objective.name} learns from {wanted.value.form}: take the '
