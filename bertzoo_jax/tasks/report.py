@@ -12,12 +12,6 @@ def labelled(task) -> dict:
   return {name: s for name, s in task.splits.items() if s.labels is not None}
 
 
-def counts(task, classes: int, numbers=lambda split: split.labels) -> dict:
-  """{split: (how often each class occurs [C], of how many)}. numbers: split → those of classes."""
-  each = {name: numbers(split) for name, split in labelled(task).items()}
-  return {name: (np.bincount(own, minlength=classes), len(own)) for name, own in each.items()}
-
-
 def label_lines(labels, counts) -> list[str]:
   """A table of how often each label occurs.
 
@@ -38,8 +32,13 @@ def label_lines(labels, counts) -> list[str]:
   return lines
 
 
-def class_lines(names, counts, shown=repr) -> list[str]:
-  """`label_lines`, and the score of always saying train's most frequent label, `shown` so."""
+def class_lines(task, names, shown=repr, numbers=lambda split: split.labels) -> list[str]:
+  """`label_lines` of classes, and the score of always saying train's most frequent one.
+
+  names: of the classes. shown: name → its words in the sentence. numbers: split → its classes.
+  """
+  each = {name: numbers(split) for name, split in labelled(task).items()}
+  counts = {n: (np.bincount(own, minlength=len(names)), len(own)) for n, own in each.items()}
   usual = int(np.argmax(counts[TRAIN][0]))
   shares = ', '.join(
     f'{name} {many[usual] / max(of, 1):.1%}' for name, (many, of) in counts.items() if name != TRAIN

@@ -18,7 +18,7 @@ def _report(task):
   options = [f'option {_letter(i)}' for i in range(most)]
   lines = [
     f'one of {most} options',
-    *report.class_lines(options, report.counts(task, most), str),
+    *report.class_lines(task, options, str),
     *report.length_lines(task),
   ]
   for s in task.splits.values():
@@ -76,9 +76,7 @@ ROW = Kind(
   ),
   head='choice_head',
   outputs={'choice': 'rows'},
-  names=lambda train, source: (),
   encode=lambda examples, split, names, source: (np.array(examples.labels, np.int32), []),
-  label_form=lambda names: ((), np.int32),
   metrics={'accuracy': metrics.accuracy},
   metric_inputs=lambda task, split, outputs: (
     split.labels,

@@ -105,8 +105,7 @@ def _check(config, source, names):
 
 
 def _lines(task):
-  counts = report.counts(task, len(task.labels))
-  return [f'{len(task.labels)} classes', *report.class_lines(task.labels, counts)]
+  return [f'{len(task.labels)} classes', *report.class_lines(task, task.labels)]
 
 
 def _answer(names, logits, above):
@@ -124,7 +123,6 @@ ROW = rows.kind(
   ),
   names=_names,
   encode=_encode,
-  label_form=lambda names: ((), np.int32),
   metrics=metrics.OF_CLASSES,
   of_label=metrics.OF_LABEL,
   check=_check,

@@ -19,6 +19,7 @@ import numpy as np
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.parts import named
+from bertzoo_jax.tasks.examples import Examples
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,9 +82,6 @@ class Kind:
   inputs: Inputs
   head: str
   outputs: Mapping[str, str]
-  names: Callable
-  encode: Callable
-  label_form: Callable
   metrics: Mapping[str, Callable]
   metric_inputs: Callable
   answers: Callable
@@ -91,6 +89,9 @@ class Kind:
   gold: Callable
   report: Callable
   submission: Callable
+  names: Callable = lambda train, source: ()
+  encode: Callable = lambda examples, split, names, source: (None, [])
+  label_form: Callable = lambda names: ((), np.int32)
   constant: Callable = lambda task, split: None
   probability: Callable | None = None
   labelled: bool = False
@@ -181,7 +182,9 @@ def check_parts(kind, config, splits) -> None:
   """
   wanted = kind.inputs
   for split, examples in splits.items():
-    if (form := examples.values[0].form) != wanted.value.form:
+    known = isinstance(examples, Examples) and examples.records
+    form = examples.values[0].form if known else type(examples).__name__
+    if form != wanted.value.form:
       raise errors.UserError(
         f'config.source={config.source.name} reads {form} ({split}), and '
         f'config.objective={config.objective.name} learns from {wanted.value.form}: take the '

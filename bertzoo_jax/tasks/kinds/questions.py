@@ -67,8 +67,6 @@ def _kind(name, spans, nothing, **rest) -> Kind:
     name,
     PASSAGES,
     head='span_head',
-    names=lambda train, source: (),
-    encode=lambda examples, split, names, source: (None, []),
     label_form=lambda names: ((2,), np.int32),
     metrics=question_metrics.BY_NAME,
     metric_inputs=lambda task, split, outputs: (
@@ -127,10 +125,6 @@ def _may_have_none(task) -> bool:
   return bool(task.facts.get('unanswerable'))
 
 
-def _asked(x):
-  return x if of_texts(x) and len(x) == 2 else None
-
-
 PASSAGES = Inputs(
   value=questions.Question,
   features=('question_windows',),
@@ -138,7 +132,7 @@ PASSAGES = Inputs(
     f'The {split} file has no answers: give a file with answers, or call the split test.'
   ),
   asked='(question, passage)',
-  read=_asked,
+  read=lambda x: x if of_texts(x) and len(x) == 2 else None,
   usual=lambda: (parts.question_table(files={}), parts.question_windows()),
   columns=('question', 'context'),
   units='questions',

@@ -37,7 +37,6 @@ def _lines(task):
 ROW = rows.kind(
   'regression',
   accept=_accept,
-  names=lambda train, source: (),
   encode=_encode,
   label_form=lambda names: ((), np.float32),
   metrics=metrics.OF_NUMBERS,

@@ -68,13 +68,12 @@ def _check(config, source, names):
 
 
 def _report(task):
-  counts = report.counts(task, len(task.labels), _numbers)
   scheme = task.splits[TRAIN].source.values[0].scheme
   heading = f'{len(task.labels)} tags of words'
   if scheme != 'none':
     types = len(_types(task.labels))
     heading = f'{types} types of entities ({scheme}, {len(task.labels)} tags)'
-  lines = [heading, *report.class_lines(task.labels, counts)]
+  lines = [heading, *report.class_lines(task, task.labels, numbers=_numbers)]
   for name, s in task.splits.items():
     at = s.detail
     many = at.windows > 1
@@ -174,7 +173,6 @@ ROW = Kind(
   outputs={'tag': 'tokens'},
   names=_names,
   encode=_encode,
-  label_form=lambda names: ((), np.int32),
   metrics=metrics.TAGS,
   of_label=metrics.OF_TYPE,
   labels_of=_types,
