@@ -6,6 +6,7 @@ import importlib
 import inspect
 import pathlib
 import re
+import tokenize
 
 import ml_collections
 import pytest
@@ -256,3 +257,15 @@ def test_every_config_is_complete_locked_and_ends_up_the_same_through_json(syste
     assert phase.config.schedule.warmup < configuration.total_steps(config)
   with pytest.raises(AttributeError):
     config.masking.rat = 0.2
+
+
+# Words that say nothing of what they name.
+NO_NAMES = ('said', 'told', 'pack_ids')
+
+
+def test_words_that_say_nothing_are_no_names():
+  for path in PACKAGE.rglob('*.py'):
+    with path.open('rb') as file:
+      names = [(t.string, t.start[0]) for t in tokenize.tokenize(file.readline) if t.type == 1]
+    used = [(name, line) for name, line in names if name.strip('_').lower() in NO_NAMES]
+    assert not used, f'{path.relative_to(ROOT)}: {used}'
