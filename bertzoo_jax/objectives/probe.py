@@ -1,5 +1,5 @@
-"""A linear probe: two-class logistic regression on vectors that a network gives, by Newton's
-method. numpy only, deterministic.
+"""A linear probe: two-class logistic regression on a network's vectors, by Newton's method. numpy
+only, deterministic.
 
 Legend: N rows, D width.
 """
@@ -44,15 +44,15 @@ class Probe(NamedTuple):
 def fit(vectors_ND: np.ndarray, labels_N: np.ndarray) -> Probe:
   """Fits a probe to labels 0 and 1.
 
-  The strength of the penalty is the one of STRENGTHS with which a fit to four fifths of the rows
-  tells the other fifth best (by accuracy; of equals the strongest); then all rows are fitted.
+  The penalty is the one of STRENGTHS with which a fit to four fifths of the rows predicts the other
+  fifth with the highest accuracy (ties: the strongest). Then all rows are fitted.
 
   Args:
-    vectors_ND: one row a label, any float type.
+    vectors_ND: one row per label, any float type.
     labels_N: 0 or 1.
 
   Raises:
-    ValueError: no row, or labels of another number.
+    ValueError: no rows, or not one label per row.
   """
   if not len(vectors_ND) or len(vectors_ND) != len(labels_N):
     raise ValueError(
