@@ -120,11 +120,8 @@ def _notes(asked, members, by_member, source) -> list[str]:
   return notes
 
 
-def _order(text, split, form, make_format, key, batch_size, repeat) -> epochs.Order:
-  lists, in_lanes = (
-    epochs.Lists(epochs.Parts(text, form, make_format), key),
-    form.assemble is not None,
-  )
+def _order(text, split, form, make, key, batch_size, repeat) -> epochs.Order:
+  lists, in_lanes = epochs.Lists(epochs.Parts(text, form, make), key), form.assemble is not None
   rows = lists.parts.rows(len(lists.get(0)), batch_size if in_lanes else 1)
   order = epochs.Order(split, lists, rows, repeat, in_lanes)
   if not order.rows_per_epoch:
@@ -232,11 +229,8 @@ class Pipeline:
     for number, (member, form) in enumerate(zip(self._corpus.members, self._forms)):
       # the first corpus has the same draws as in a run on it alone
       member_key = hashing.fold(hashing.fold(key, hashing.CORPUS), number) if number else key
-      text, options = (
-        member.splits[asked.split],
-        (member_key, asked.batch_size, self._masking.repeat),
-      )
-      order = _order(text, asked.split, form, self._make_format, *options)
+      options = member_key, asked.batch_size, self._masking.repeat
+      order = _order(member.splits[asked.split], asked.split, form, self._make_format, *options)
       sources.append(mixtures.Source(member, order, asked.length, self._masking.reads_units))
     mixed = len(sources) > 1
     source = mixtures.Mixture(sources, asked.mixture, asked.before) if mixed else sources[0]

@@ -15,14 +15,12 @@ from bertzoo_jax.kernels.operands import product
 from bertzoo_jax.model.attention import HIDDEN
 
 
-def _specs(program, num_marks, block_and_tile):
-  """Block specs of queries, keys, log-sum-exp, marks of queries and of keys. block_and_tile: the
+def _specs(program, num_marks, to_tile):
+  """Block specs of queries, keys, log-sum-exp, marks of queries and of keys. to_tile: the
   last two indices of the grid → (block of queries, tile of keys).
   """
   (rows, keys), lanes = program.tile, program.lanes
-  at = lambda shape, index: pl.BlockSpec(
-    shape, lambda b, h, *ij: index(b, h, *block_and_tile(*ij[:2]))
-  )
+  at = lambda shape, index: pl.BlockSpec(shape, lambda b, h, *ij: index(b, h, *to_tile(*ij[:2])))
   return (
     at((1, rows, lanes), lambda b, h, i, j: (b, i, h)),
     at((1, keys, lanes), lambda b, h, i, j: (b, j, h)),

@@ -34,16 +34,13 @@ def steps(heads: int, width: int, length: int, keys: int, window) -> tuple[int, 
   """Programs per row of the batch, forward and backward, in bfloat16. A window's last program only
   writes, and is not counted.
   """
-  halo, head_lanes = _halo(length, keys, window), width_of(heads, width)
-  tile = _tile(length, keys, halo, jnp.dtype(jnp.bfloat16), min(heads, LANES // head_lanes))
+  halo, padded = _halo(length, keys, window), width_of(heads, width)
+  tile = _tile(length, keys, halo, jnp.dtype(jnp.bfloat16), min(heads, LANES // padded))
   blocks, num_tiles = -(-length // tile[0]), -(-keys // tile[1])
   kept = 8 * blocks * tile[0] if not halo and blocks * num_tiles > 1 else 0
   programs = blocks if halo else blocks * num_tiles
-  lanes = (
-    tiles.lanes_of(heads * head_lanes, head_lanes),
-    tiles.lanes_of(heads * head_lanes, head_lanes, kept),
-  )
-  return tuple(heads * head_lanes // n * programs for n in lanes)
+  lanes = tiles.lanes_of(heads * padded, padded), tiles.lanes_of(heads * padded, padded, kept)
+  return tuple(heads * padded // n * programs for n in lanes)
 
 
 def _halo(length, keys, window) -> tuple[int, int] | None:
@@ -82,16 +79,16 @@ def attend(
   batch, length, heads, width = q_BLHK.shape
   keys = k_BMHK.shape[1]
   halo = _halo(length, keys, visible.window)
-  head_lanes = width_of(heads, width)
-  tile = _tile(length, keys, halo, q_BLHK.dtype, min(heads, LANES // head_lanes))
+  padded = width_of(heads, width)
+  tile = _tile(length, keys, halo, q_BLHK.dtype, min(heads, LANES // padded))
   query_marks, key_marks = operands.marks(visible)
   rows, columns = (-(-n // size) * size for n, size in zip((length, keys), tile))
-  wide = lambda x: operands.pad(x, head_lanes, 3).reshape(*x.shape[:2], heads * head_lanes)
+  wide = lambda x: operands.pad(x, padded, 3).reshape(*x.shape[:2], heads * padded)
   flat = lambda x, size: operands.pad(wide(x), size, 1)
   arrays = flat(q_BLHK, rows), flat(k_BMHK, columns), flat(v_BMHK, columns)
   program = tiles.Program(
-    head_lanes,
-    tiles.lanes_of(arrays[0].shape[2], head_lanes),
+    padded,
+    tiles.lanes_of(arrays[0].shape[2], padded),
     width**-0.5 if scale is None else float(scale),
     float(rate) if keys_B2 is not None else 0.0,
     visible.window,
@@ -112,7 +109,7 @@ def attend(
   if kept is not None and kept[1] is not None:
     kept = kept[0], flat(kept[1], rows)
   out_BLD, (lse_BH1L, kept_out) = _attend(program, *arrays, *marks, seed, kept)
-  out_BLHK = out_BLD[:, :length].reshape(batch, length, heads, head_lanes)[..., :width]
+  out_BLHK = out_BLD[:, :length].reshape(batch, length, heads, padded)[..., :width]
   return out_BLHK, (lse_BH1L, None if kept_out is None else out_BLHK)
 
 

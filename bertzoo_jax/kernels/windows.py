@@ -131,11 +131,8 @@ def _forward_near(program, seed, q, *refs):
 
 
 def _backward_near(program, seed, q, *refs):
-  keys, values, (grad, lse, q_marks, k_marks, dq, dk, dv, sum_k, sum_v) = (
-    refs[:3],
-    refs[3:6],
-    refs[6:],
-  )
+  keys, values, refs = refs[:3], refs[3:6], refs[6:]
+  grad, lse, q_marks, k_marks, dq, dk, dv, sum_k, sum_v = refs
   near, last = _Near(program, seed, q_marks, k_marks), pl.num_programs(2) - 1
   rows, (before, after) = program.block, program.halo
 

@@ -198,10 +198,8 @@ def init(block, key, plan: stack.Plan, width: int, *context):
   example of the attention's context.
   """
   x_BLD, visible = jnp.zeros((1, 1, width)), attention.same_pack(jnp.zeros((1, 1), jnp.int32))
-  init_block = lambda key: block.init(key, x_BLD, visible, None, operations.PLAIN, *context)[
-    'params'
-  ]
-  return stack.init(init_block, key, plan)
+  make = lambda key: block.init(key, x_BLD, visible, None, operations.PLAIN, *context)['params']
+  return stack.init(make, key, plan)
 
 
 def split_keys(keys_B2, parts: int) -> list:

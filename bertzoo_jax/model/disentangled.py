@@ -118,8 +118,8 @@ class Disentangled(definitions.Disentangled, protocol.Given):
       UserError: rows longer than max_positions.
       ValueError: dropout of the relative table without common_key.
     """
-    shared = self._start(batch, dropout_keys_B2, ops, embedded_BLE)
-    return self._run(shared, shared.embedded_BLD, 0, self.plan.blocks)
+    args = self._start(batch, dropout_keys_B2, ops, embedded_BLE)
+    return self._run(args, args.embedded_BLD, 0, self.plan.blocks)
 
   def predictions(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, memory=()):
     """Predictions at batch['masked_positions'], from the enhanced mask decoder (He et al. 2020
@@ -128,10 +128,10 @@ class Disentangled(definitions.Disentangled, protocol.Given):
     """
     if self.absolute_positions != 'decoder':
       return protocol.gathered(self, batch, dropout_keys_B2, ops, memory)
-    shared, last = self._start(batch, dropout_keys_B2, ops), self.plan.blocks - 1
-    x_BLD = self._run(shared, shared.embedded_BLD, 0, last)
-    hidden_BLD = self._run(shared, x_BLD, last, last + 1)  # jit drops it if nothing reads it
-    return protocol.Predictions(self._decode(shared, x_BLD), hidden_BLD, memory)
+    args, last = self._start(batch, dropout_keys_B2, ops), self.plan.blocks - 1
+    x_BLD = self._run(args, args.embedded_BLD, 0, last)
+    hidden_BLD = self._run(args, x_BLD, last, last + 1)  # jit drops it if nothing reads it
+    return protocol.Predictions(self._decode(args, x_BLD), hidden_BLD, memory)
 
   def _start(self, batch, dropout_keys_B2, ops, embedded_BLE=None):
     """The _Shared of a pass."""
@@ -145,60 +145,56 @@ class Disentangled(definitions.Disentangled, protocol.Given):
     relation = self._relation(batch['input_ids'].shape[1], _common_key(batch) if dropped else None)
     return _Shared(batch, attention.of_batch(batch), relation, x_BLD, *keys, ops)
 
-  def _run(self, shared, x_BLD, first, end):
+  def _run(self, args, x_BLD, first, end):
     """The output of the blocks first … end − 1. The convolution follows block 0."""
     block = self._block()
 
     def apply(params, x_BLD, turn):
-      relation = shared.relation.with_key_of(turn.number)
-      out = block.apply(
-        {'params': params}, x_BLD, shared.visible, turn.keys_B2, shared.ops, relation
-      )
+      relation = args.relation.with_key_of(turn.number)
+      out = block.apply({'params': params}, x_BLD, args.visible, turn.keys_B2, args.ops, relation)
       return out, None
 
     if self.convolution_size and first == 0 < end:
-      x_BLD, _ = self._scan(apply, shared, x_BLD, 0, 1)
-      x_BLD, first = self._convolve(shared, x_BLD), 1
-    return self._scan(apply, shared, x_BLD, first, end)[0] if first < end else x_BLD
+      x_BLD, _ = self._scan(apply, args, x_BLD, 0, 1)
+      x_BLD, first = self._convolve(args, x_BLD), 1
+    return self._scan(apply, args, x_BLD, first, end)[0] if first < end else x_BLD
 
-  def _decode(self, shared, x_BLD):
+  def _decode(self, args, x_BLD):
     """states_BPD of the decoder: the last block twice, both times with keys and values of x_BLD.
 
     x_BLD: the output of the block before.
     """
-    block, at_BP = self._block(), shared.batch['masked_positions']
-    place_BP, position_ids_BL = at_BP, shared.batch.get('position_ids')
+    block, at_BP = self._block(), args.batch['masked_positions']
+    place_BP, position_ids_BL = at_BP, args.batch.get('position_ids')
     if position_ids_BL is not None:
       place_BP = jnp.take_along_axis(position_ids_BL, at_BP, axis=1)
     absolute_BPD = self.embeddings.position()[place_BP]
     start_BPD = (absolute_BPD + protocol.gather(x_BLD, at_BP)).astype(x_BLD.dtype)
-    decoder_visible = attention.asked(shared.visible, at_BP)
+    decoder_visible = attention.asked(args.visible, at_BP)
 
     def apply(params, x_BLD, turn):
-      params, relation = {'params': params}, shared.relation.with_key_of(turn.number)
-      project = lambda block: block.attention(x_BLD, None, None, shared.ops, None)
+      params, relation = {'params': params}, args.relation.with_key_of(turn.number)
+      project = lambda block: block.attention(x_BLD, None, None, args.ops, None)
       keys_values = block.apply(params, method=project)
       z_BPD = start_BPD
       for number, keys_B2 in enumerate(blocks.split_keys(turn.keys_B2, PASSES)):
         context = relation.with_key_of(number), keys_values
-        z_BPD = block.apply(params, z_BPD, decoder_visible, keys_B2, shared.ops, *context)
+        z_BPD = block.apply(params, z_BPD, decoder_visible, keys_B2, args.ops, *context)
       return x_BLD, z_BPD
 
     last = self.plan.blocks - 1
-    return self._scan(apply, shared, x_BLD, last, last + 1)[1][0]
+    return self._scan(apply, args, x_BLD, last, last + 1)[1][0]
 
-  def _scan(self, apply, shared, x_BLD, first, end):
+  def _scan(self, apply, args, x_BLD, first, end):
     options = dict(first=first, end=end, unroll=self.unroll, remat=self.remat)
-    return stack.scan(apply, self.layers, x_BLD, shared.keys_B2, self.plan, **options)
+    return stack.scan(apply, self.layers, x_BLD, args.keys_B2, self.plan, **options)
 
-  def _convolve(self, shared, x_BLD):
+  def _convolve(self, args, x_BLD):
     """norm(x_BLD + a convolution of the first layer's input) (He et al. 2020 §A.7, code)."""
-    near = layers.neighbours(
-      shared.embedded_BLD, shared.batch['segment_ids'], self.convolution_size
-    )
-    y_BLD = layers.dropout(self.convolution(near), self.dropout, shared.convolution_keys_B2)
+    near = layers.neighbours(args.embedded_BLD, args.batch['segment_ids'], self.convolution_size)
+    y_BLD = layers.dropout(self.convolution(near), self.dropout, args.convolution_keys_B2)
     y_BLD = layers.activation(self.convolution_activation)(y_BLD)
-    return _real(self.convolution_norm(x_BLD + y_BLD), shared.batch)
+    return _real(self.convolution_norm(x_BLD + y_BLD), args.batch)
 
   def _relation(self, length, key_2):
     """The Relation of rows of `length` tokens. key_2: dropout key of the table, or None."""

@@ -155,15 +155,12 @@ class TwoStream(definitions.TwoStream, protocol.Given):
       table_TD = layers.dropout(table_TD, self.dropout, batch['common_key'])
 
     def run(x, first, end, at_BP=None, content_BLD=None):
-      query_visible = query_segments_BP = None
+      g_visible = g_segments_BP = None
       if at_BP is not None:
-        query_visible, query_segments_BP = (
-          _earlier(visible, at_BP),
-          attention.at_places(segments_BL, at_BP),
-        )
+        g_visible, g_segments_BP = _earlier(visible, at_BP), attention.at_places(segments_BL, at_BP)
 
       def apply(params, x, turn):
-        streams = query_visible, query_segments_BP, content_BLD
+        streams = g_visible, g_segments_BP, content_BLD
         context = _Context(table_TD, segments_BL, turn.inputs, mirrored_B, *streams)
         keys_B2 = turn.keys_B2
         if content_BLD is not None:
@@ -224,7 +221,7 @@ class _Context(NamedTuple):
     segments_BL: token types.
     memory_BMD: of this layer, or None.
     mirrored_B: 1 for rows that are read from right to left; None if the batch has no `direction`.
-    query_visible, query_segments_BP: the keys that the query stream sees, and its token types; None
+    g_visible, g_segments_BP: the keys that the query stream g sees, and its token types; None
       without a query stream.
     content_BLD: the content stream, if x is only the query stream; else None.
   """
@@ -233,8 +230,8 @@ class _Context(NamedTuple):
   segments_BL: jax.Array
   memory_BMD: jax.Array | None = None
   mirrored_B: jax.Array | None = None
-  query_visible: attention.Visibility | None = None
-  query_segments_BP: jax.Array | None = None
+  g_visible: attention.Visibility | None = None
+  g_segments_BP: jax.Array | None = None
   content_BLD: jax.Array | None = None
 
   def content(self, x):
@@ -303,14 +300,12 @@ class TwoStreamAttention(nn.Module):
       relative = terms._replace(same_segment=segments)
       return ops.attend(q_BLHK, k_BCHK, v_BCHK, visible, self.dropout_rate, keys_B2, relative)
 
-    keys, outs, query_visible = blocks.split_keys(dropout_keys_B2, 2), [], context.query_visible
+    keys, outs, g_visible = blocks.split_keys(dropout_keys_B2, 2), [], context.g_visible
     if context.content_BLD is None:
       outs.append(attend(q_BXHK[:, :length], visible, context.segments_BL, keys[0]))
-    if query_visible is not None:
-      predictions = query_visible.query_places_BL.shape[1]
-      outs.append(
-        attend(q_BXHK[:, -predictions:], query_visible, context.query_segments_BP, keys[1])
-      )
+    if g_visible is not None:
+      predictions = g_visible.query_places_BL.shape[1]
+      outs.append(attend(q_BXHK[:, -predictions:], g_visible, context.g_segments_BP, keys[1]))
     out_BXHK = pin(jnp.concatenate(outs, axis=1))
     return dense((width,), in_axes=2, input_name='attended', name='output')(out_BXHK)
 

@@ -196,12 +196,10 @@ def parameters(part) -> dict[str, inspect.Parameter] | None:
 
 def _arguments(part):
   try:
-    arguments = inspect.signature(part).parameters
+    known = inspect.signature(part).parameters
   except ValueError:  # some functions written in C
     return None
-  return {
-    name: field.replace(annotation=_evaluated(field, part)) for name, field in arguments.items()
-  }
+  return {name: field.replace(annotation=_evaluated(field, part)) for name, field in known.items()}
 
 
 def _evaluated(field, part):

@@ -284,9 +284,7 @@ def _stable_adam(fields, decays):
       v = v / second
       u = m / first / (jnp.sqrt(v) + eps) + decays[path] * p
       share = jnp.square(g) / jnp.maximum(v, eps**2)
-      return u / jnp.maximum(
-        1.0, jnp.sqrt(jnp.mean(share, axis=_layer_axes(path, g), keepdims=True))
-      )
+      return u / jnp.maximum(1.0, jnp.sqrt(jnp.mean(share, axis=_sum_axes(path, g), keepdims=True)))
 
     updates = _map_with_path(one, gradients, state.mu, state.nu, params)
     return updates, _stored(state, mu_dtype)
@@ -347,7 +345,7 @@ def _is_matrix(rule) -> bool:
   return all(isinstance(axis, int) and axis < 0 for axis in axes) and len({*axes}) == len(axes)
 
 
-def _layer_axes(path, x):
+def _sum_axes(path, x):
   """The axes of one layer's parameter: all but the axis of stacked layers."""
   return tuple(range(1 if re.search(_STACKED, path) else 0, x.ndim))
 
@@ -361,7 +359,7 @@ def _trust_ratio(adapts):
   """Scales updates by ‖p‖/‖u‖. adapts: {path: False to leave it as it is}, see `policy`."""
 
   def norm(path, x):
-    return jnp.sqrt(jnp.sum(jnp.square(x), axis=_layer_axes(path, x), keepdims=True))
+    return jnp.sqrt(jnp.sum(jnp.square(x), axis=_sum_axes(path, x), keepdims=True))
 
   def scaled(path, u, p):
     if _equals(False, adapts[path]):

@@ -224,11 +224,10 @@ def carry_over(old, new, inherits=()):
 
   def pick(key_path, leaf):
     path = trees.path_of(key_path)
-    root, _, param_path = path.partition('/')
+    root, _, rest = path.partition('/')
     if path not in known and root in ('params', 'average'):
       path = f'{root}/' + next(
-        (re.sub(regex, to, param_path) for regex, to in inherits if re.search(regex, param_path)),
-        param_path,
+        (re.sub(regex, to, rest) for regex, to in inherits if re.search(regex, rest)), rest
       )
     old_leaf = known.get(path)
     return old_leaf if old_leaf is not None and old_leaf.shape == leaf.shape else leaf
