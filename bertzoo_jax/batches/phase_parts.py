@@ -13,7 +13,7 @@ from bertzoo_jax.parts import named
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class RowSpec:
   """The rows that one phase of a run asks for.
 
   Attributes:
@@ -55,20 +55,20 @@ class Asked:
     return self.split == 'train'
 
 
-def format_over(asked, has_end, part):
+def format_over(spec, has_end, part):
   """The format over a part of a split. has_end: the tokenizer has an end-of-document token."""
   text = rows_lib.text_of(part)
-  form = named.build(asked.format, formats.BY_NAME, 'format', text, asked.length)
-  return form.in_lanes(asked.batch_size, has_end) if form.in_lanes else form
+  form = named.build(spec.format, formats.BY_NAME, 'format', text, spec.length)
+  return form.in_lanes(spec.batch_size, has_end) if form.in_lanes else form
 
 
-def masking_of(asked, corpus, **changes):
+def masking_of(spec, corpus, **changes):
   """The masking of a phase. `changes`: values of fields that move, at some step."""
-  section = {**asked.masking, **changes}
-  masking = named.build(section, maskings.BY_NAME, 'masking', asked.length, corpus)
+  section = {**spec.masking, **changes}
+  masking = named.build(section, maskings.BY_NAME, 'masking', spec.length, corpus)
   if not isinstance(masking, maskings.Masking):
     raise errors.UserError(
-      f'masking={asked.masking["name"]} gives a {type(masking).__name__}: return a Masking '
+      f'masking={spec.masking["name"]} gives a {type(masking).__name__}: return a Masking '
       '(bertzoo_jax/batches/masking/contract.py).'
     )
   return masking
@@ -77,20 +77,20 @@ def masking_of(asked, corpus, **changes):
 class Moving:
   """The maskings of a phase in which numbers move."""
 
-  def __init__(self, asked, corpus):
-    self._asked, self._corpus = asked, corpus
-    ends = itertools.product(*(((m.field, m.start), (m.field, m.end)) for m in asked.moves))
-    masks = (self._keeping(masking_of(asked, corpus, **dict(end))) for end in ends)
+  def __init__(self, spec, corpus):
+    self._spec, self._corpus = spec, corpus
+    ends = itertools.product(*(((m.field, m.start), (m.field, m.end)) for m in spec.moves))
+    masks = (self._keeping(masking_of(spec, corpus, **dict(end))) for end in ends)
     self.widest = max(masks, key=lambda mask: mask.num_predictions)
 
   def at(self, step):
     """The masking at a step of the phase, its features padded to the widest masking's."""
-    now = {m.field: m.at(self._asked.first_step + step) for m in self._asked.moves}
-    mask = self._keeping(masking_of(self._asked, self._corpus, **now))
+    now = {m.field: m.at(self._spec.first_step + step) for m in self._spec.moves}
+    mask = self._keeping(masking_of(self._spec, self._corpus, **now))
     return maskings.widened(mask, self.widest)
 
   def _keeping(self, mask):
-    return maskings.keeping_units(mask, self._asked.length) if self._asked.keep_units else mask
+    return maskings.keeping_units(mask, self._spec.length) if self._spec.keep_units else mask
 
 
 def check_split(corpus, split, batch_size, hosts):

@@ -30,18 +30,18 @@ from bertzoo_jax.words import word_marks
 
 
 def build(corpus, **fields) -> 'Pipeline':
-  """A Pipeline whose rows are counted. fields: of Asked. Raises as Pipeline and its `count`."""
-  pipeline = Pipeline(corpus, phase_parts.Asked(**fields))
+  """A Pipeline whose rows are counted. fields: of RowSpec. Raises as Pipeline and its `count`."""
+  pipeline = Pipeline(corpus, phase_parts.RowSpec(**fields))
   pipeline.count()
   return pipeline
 
 
 def of_phase(corpus, phase, mask=None, **options) -> 'Pipeline':
   """The Pipeline of a configuration.Phase; rows are counted when they are first needed. mask: see
-  Pipeline. options: other fields of Asked.
+  Pipeline. options: other fields of RowSpec.
   """
   config = phase.config
-  asked = phase_parts.Asked(
+  spec = phase_parts.RowSpec(
     format=config.format,
     masking=config.masking,
     length=config.length,
@@ -56,7 +56,7 @@ def of_phase(corpus, phase, mask=None, **options) -> 'Pipeline':
     before=phase.before,
     **options,
   )
-  return Pipeline(corpus, asked, mask)
+  return Pipeline(corpus, spec, mask)
 
 
 def held_out(corpus, phase, mask=None, **options) -> dict[str, 'Pipeline']:
@@ -92,24 +92,24 @@ def _causal_share(phase):
   return at
 
 
-def _key(asked, corpus):
+def _key(spec, corpus):
   """The key of all draws. It ignores seed and phase in evaluation, so that losses compare."""
-  seed, phase = (asked.seed, asked.phase) if asked.learns else (0, 0)
+  seed, phase = (spec.seed, spec.phase) if spec.learns else (0, 0)
   key = hashing.fold(hashing.fold(hashing.new_key(seed), hashing.PHASE), phase)
-  return hashing.fold(key, sorted(corpus.splits).index(asked.split))
+  return hashing.fold(key, sorted(corpus.splits).index(spec.split))
 
 
-def _notes(asked, members, by_member, source) -> list[str]:
+def _notes(spec, members, by_member, source) -> list[str]:
   """Warnings about a pipeline. by_member: for each member, the warnings about its text."""
-  split, mixture, batch_size = asked.split, asked.mixture, asked.batch_size
+  split, mixture, batch_size = spec.split, spec.mixture, spec.batch_size
   suffixes = [f' of {member.name}' if member.name else '' for member in members]
   notes = [f'Split {split!r}{name}: {s}' for name, notes in zip(suffixes, by_member) for s in notes]
   if split == 'train' and len(members) == 1 < len(mixture) and mixture[0] != 'size':
-    notes.append(f'config.mixture has {len(mixture)} weights, and there is one corpus: it is all.')
+    notes.append(f'config.mixture has {len(mixture)} weights for one corpus: they are not used.')
   if len(members) > 1 and source.rounding > 0.05:
     notes.append(
       f'A corpus is so small in its mixture that its share is rounded by {source.rounding:.0%}: '
-      'the epochs say how often each is read; a larger weight in config.mixture is met better.'
+      'the epochs show how often each is read; a larger weight in config.mixture is rounded less.'
     )
   if split == 'train' and source.rows_per_epoch < batch_size:
     suffix = suffixes[0] if len(suffixes) == 1 else ''
@@ -166,7 +166,7 @@ class Pipeline:
     features: {name: (shape of the global batch, numpy dtype)}.
   """
 
-  def __init__(self, corpus, asked: phase_parts.Asked, mask=None):
+  def __init__(self, corpus, spec: phase_parts.RowSpec, mask=None):
     """corpus: corpus.corpus.Corpus; for held-out rows of a mixture see `held_out`. mask: the
     masking, if the caller has it already.
 
@@ -175,33 +175,33 @@ class Pipeline:
         short for the format, a masking of words (phrases, entities) over a corpus where none has
         two tokens, a format of lanes over a mixture.
     """
-    if not asked.learns and len(corpus.members) > 1:
+    if not spec.learns and len(corpus.members) > 1:
       raise ValueError('of a mixture, each corpus has held-out rows of its own')
     for member in corpus.members:
-      phase_parts.check_split(member, asked.split, asked.batch_size, asked.host[1])
+      phase_parts.check_split(member, spec.split, spec.batch_size, spec.host[1])
     if len(corpus.members) > 1:
-      mixtures.check(asked.mixture, len(corpus.members))
-    self._corpus, self._asked = corpus, asked
-    self._make_format = functools.partial(phase_parts.format_over, asked, 'eod' in corpus.special)
-    firsts = (member.splits[asked.split].part(0) for member in corpus.members)
+      mixtures.check(spec.mixture, len(corpus.members))
+    self._corpus, self._spec = corpus, spec
+    self._make_format = functools.partial(phase_parts.format_over, spec, 'eod' in corpus.special)
+    firsts = (member.splits[spec.split].part(0) for member in corpus.members)
     self._forms = [self._make_format(part) for part in firsts]
     for member, form in zip(corpus.members, self._forms):
-      phase_parts.check_fit(member, form, asked.format, asked.masking)
-    self.mask = mask or phase_parts.masking_of(asked, corpus)
-    moving_masks = phase_parts.Moving(asked, corpus) if asked.learns and asked.moves else None
+      phase_parts.check_fit(member, form, spec.format, spec.masking)
+    self.mask = mask or phase_parts.masking_of(spec, corpus)
+    moving_masks = phase_parts.Moving(spec, corpus) if spec.learns and spec.moves else None
     self._mask_at = moving_masks and moving_masks.at
     used = moving_masks.widest if moving_masks else self.mask
-    if asked.keep_units and not moving_masks:
-      used = maskings.keeping_units(used, asked.length)
+    if spec.keep_units and not moving_masks:
+      used = maskings.keeping_units(used, spec.length)
     # evaluation predicts text only
-    self._masking = used if asked.learns else maskings.of_text(used, corpus.special)
-    self._word_notes = [word_marks.check(member, asked.masking) for member in corpus.members]
-    self._format, self._causal_at = self._forms[0], asked.causal_at
-    self._place = Place(asked.batch_size, asked.length, *asked.host, asked.first_example)
+    self._masking = used if spec.learns else maskings.of_text(used, corpus.special)
+    self._word_notes = [word_marks.check(member, spec.masking) for member in corpus.members]
+    self._format, self._causal_at = self._forms[0], spec.causal_at
+    self._place = Place(spec.batch_size, spec.length, *spec.host, spec.first_example)
     self.num_predictions = self._masking.num_predictions
     self.features = self._describe()
-    if named.is_outside(asked.masking['name']):  # tests check the maskings of the package
-      self.check(asked.masking['name'])
+    if named.is_outside(spec.masking['name']):  # tests check the maskings of the package
+      self.check(spec.masking['name'])
 
   @property
   def rows_per_epoch(self) -> int:
@@ -224,18 +224,18 @@ class Pipeline:
   @functools.cached_property
   def _counted(self):
     """(mixture.Source or Mixture, sentences for the user)."""
-    asked, sources = self._asked, []
-    key = _key(asked, self._corpus)
+    spec, sources = self._spec, []
+    key = _key(spec, self._corpus)
     for number, (member, form) in enumerate(zip(self._corpus.members, self._forms)):
       # the first corpus has the same draws as in a run on it alone
       member_key = hashing.fold(hashing.fold(key, hashing.CORPUS), number) if number else key
-      options = member_key, asked.batch_size, self._masking.repeat
-      order = _order(member.splits[asked.split], asked.split, form, self._make_format, *options)
-      sources.append(mixtures.Source(member, order, asked.length, self._masking.reads_units))
+      options = member_key, spec.batch_size, self._masking.repeat
+      order = _order(member.splits[spec.split], spec.split, form, self._make_format, *options)
+      sources.append(mixtures.Source(member, order, spec.length, self._masking.reads_units))
     mixed = len(sources) > 1
-    source = mixtures.Mixture(sources, asked.mixture, asked.before) if mixed else sources[0]
+    source = mixtures.Mixture(sources, spec.mixture, spec.before) if mixed else sources[0]
     by_member = [(*form.warnings, *words) for form, words in zip(self._forms, self._word_notes)]
-    notes = _notes(asked, self._corpus.members, by_member, source)
+    notes = _notes(spec, self._corpus.members, by_member, source)
     for sentence in notes:
       warnings.warn(sentence, stacklevel=4)
     return source, tuple(notes)

@@ -79,8 +79,8 @@ def load(name: str):
     files = [spec.origin or '', *(spec.submodule_search_locations or ())] if spec else []
     # a config file may have imported it from here; its other modules may import more
     is_local = spec is None or any(file.startswith(os.path.join(os.getcwd(), '')) for file in files)
-    if is_local and (here := _here()) and here not in sys.path:
-      sys.path.append(here)  # last: nothing here takes the place of an installed package
+    if is_local and (folder := _here()) and folder not in sys.path:
+      sys.path.append(folder)  # last: nothing here takes the place of an installed package
   for i in range(1, len(words) + 1):
     part = '.'.join(words[:i])
     if name not in _named and part not in _announced:
@@ -95,15 +95,15 @@ def load(name: str):
 @contextlib.contextmanager
 def own_modules():
   """Inside the `with`, a config file may import modules of the current folder, after all others."""
-  here = _here()
-  if here is None or here in sys.path:
+  folder = _here()
+  if folder is None or folder in sys.path:
     yield
     return
-  sys.path.append(here)
+  sys.path.append(folder)
   try:
     yield
   finally:
-    sys.path.remove(here)
+    sys.path.remove(folder)
 
 
 @contextlib.contextmanager
@@ -169,10 +169,10 @@ def from_root(name: str):
 
 def places() -> str:
   """Where the user's modules are looked for, for messages."""
-  here = f'in the current folder ({os.getcwd()})'
+  current = f'in the current folder ({os.getcwd()})'
   if file := _data():
-    return f'on PYTHONPATH, and not {here}, which holds data ({file})'
-  return f'{here} and on PYTHONPATH'
+    return f'on PYTHONPATH, and not {current}, which holds data ({file})'
+  return f'{current} and on PYTHONPATH'
 
 
 def _here() -> str | None:

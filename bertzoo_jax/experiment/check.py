@@ -47,20 +47,20 @@ def config(run: resolve.Run) -> resolve.Run:
   return run
 
 
-def built(made: build.Built) -> build.Built:
-  """Returns `made`. Raises UserError for a mistake in any remaining phase: rows that cannot be
+def built(built_run: build.Built) -> build.Built:
+  """Returns `built_run`. Raises UserError for a mistake in any remaining phase: rows that cannot be
   split, parts that exclude each other, text without rows, a state that no device here can hold.
   """
-  run, vocab_size = made.run, made.data.vocab_size
-  batches(run.phases, made.mesh, jax.process_count())
-  for phase_run in made.phase_runs:
-    parts(run, phase_run.phase, phase_run.data.features, vocab_size, made.mesh)
+  run, vocab_size = built_run.run, built_run.data.vocab_size
+  batches(run.phases, built_run.mesh, jax.process_count())
+  for phase_run in built_run.phase_runs:
+    parts(run, phase_run.phase, phase_run.data.features, vocab_size, built_run.mesh)
     for rows_of_corpus in phase_run.data.held_out.values():
       rows_of_corpus.count()
-  made.phase_runs[0].data.train.count()  # later phases count their rows when they begin
-  order(run, [phase_run.phase for phase_run in made.phase_runs], vocab_size, made.mesh)
-  memory(made.phase_runs[0])
-  return made
+  built_run.phase_runs[0].data.train.count()  # later phases count their rows when they begin
+  order(run, [phase_run.phase for phase_run in built_run.phase_runs], vocab_size, built_run.mesh)
+  memory(built_run.phase_runs[0])
+  return built_run
 
 
 def batches(phases, mesh, hosts: int) -> None:

@@ -109,7 +109,7 @@ def _loaded(first, built, target):
   addresses = storage.addresses(first.init or '')
   if phase_run.objective.frozen and len(addresses) < len(phase_run.objective.networks):
     raise errors.UserError(
-      f'objective={config.objective.name} leaves a network as it is, and none was trained: put a '
+      f'objective={config.objective.name} freezes a network that was not trained before: put a '
       'phase with objective=generator_mlm before it, or give --init DISCRIMINATOR,GENERATOR.'
     )
   if first.layers and first.init is None:
@@ -163,7 +163,7 @@ def _branching(config, first, data, end):
   if old.optimizer.name != config.optimizer.name:
     raise errors.UserError(
       f'--init {init} was trained with optimizer={old.optimizer.name}, whose moments optimizer='
-      f'{config.optimizer.name} cannot take: give one of both, or leave --resume_moments out.'
+      f'{config.optimizer.name} cannot take: use one optimizer, or leave --resume_moments out.'
     )
   if bool(old.ema) != bool(config.ema):
     raise errors.UserError(
@@ -199,7 +199,7 @@ def _breaks(before, config, init, step) -> list[str]:
       f'{new:,}: set config.phases to {tuple((n, {"batch_size": b}) for n, b in sizes)}.'
     )
   notes = [
-    f'note: config.{name} was another one in {init}: rows may be read again'
+    f'note: config.{name} was different in {init}: rows may be read again'
     for name in ('format', 'length', 'seed')
     if at[0].config[name] != at[1].config[name]
   ]

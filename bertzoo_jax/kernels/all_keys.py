@@ -136,11 +136,11 @@ def _backward(program, seed, q, k, v, grad, lse, *refs):
 
   if sums:
     sum_q, sum_k, sum_v = sums
-    here = pl.ds(pl.multiple_of(i * queries, queries), queries)
+    q_rows = pl.ds(pl.multiple_of(i * queries, queries), queries)
 
     @pl.when(j == 0)
     def _():
-      sum_q[here] = jnp.zeros((queries, sum_q.shape[1]), jnp.float32)
+      sum_q[q_rows] = jnp.zeros((queries, sum_q.shape[1]), jnp.float32)
 
     @pl.when(i == 0)
     def _():
@@ -163,7 +163,7 @@ def _backward(program, seed, q, k, v, grad, lse, *refs):
     dq_parts, dk_parts, dv_parts = zip(*grads)
     parts = jnp.concatenate(dq_parts).T, sum(dk_parts), sum(dv_parts)
     if sums:
-      sum_q[here, lanes] += parts[0]
+      sum_q[q_rows, lanes] += parts[0]
       sum_k[:, lanes] += parts[1]
       sum_v[:, lanes] += parts[2]
     else:
@@ -178,4 +178,4 @@ def _backward(program, seed, q, k, v, grad, lse, *refs):
 
     @pl.when(j == num_tiles - 1)
     def _():
-      dq[0, here] = sum_q[here].astype(dq.dtype)
+      dq[0, q_rows] = sum_q[q_rows].astype(dq.dtype)

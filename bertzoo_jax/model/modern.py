@@ -63,7 +63,7 @@ class Modern(definitions.Modern, protocol.Given):
       )
     if self.window % 2:
       raise errors.UserError(
-        f'encoder.window={self.window} is of both sides together: an even number is needed.'
+        f'encoder.window={self.window} counts both sides together: an even number is needed.'
       )
     if self.norms == 'after' and not self.embedding_norm:
       raise errors.UserError(

@@ -338,8 +338,8 @@ def _visibility(batch, memory: int) -> attention.Visibility:
 
 def _earlier(visible: attention.Visibility, at_BP) -> attention.Visibility:
   """Visibility in the query stream: predictions at at_BP see the tokens before in the order."""
-  asked = attention.asked(visible, at_BP)
-  return asked._replace(query_order_BL=asked.query_order_BL - 1)
+  queries = attention.asked(visible, at_BP)
+  return queries._replace(query_order_BL=queries.query_order_BL - 1)
 
 
 def _stacked_memory(*kept):

@@ -174,6 +174,6 @@ def _check(encoder, scorer, sift):
     )
   if 'number' in scorer.forms.values() and sift.loss != 'mse':
     raise errors.UserError(
-      f'objective.sift.loss={sift["loss"]} compares distributions, and this objective says a '
+      f'objective.sift.loss={sift["loss"]} compares distributions, and this objective predicts a '
       'number: set --config.objective.sift.loss=mse.'
     )

@@ -55,7 +55,7 @@ def mesh(shape: tuple[int, int, int], devices=None) -> jax.sharding.Mesh:
   if wrong or known < 1 or count % known or (-1 not in shape and known != count):
     raise errors.UserError(
       f'run.mesh is {tuple(shape)} for {count} devices: (data, fsdp, tensor) must multiply to '
-      f'{count}; -1 takes what is left.'
+      f'{count}; -1 takes the rest.'
     )
   shape = tuple(count // known if n == -1 else n for n in shape)
   hosts = len({d.process_index for d in devices})
