@@ -203,7 +203,7 @@ if __name__ == '__main__':
     'vocabulary',
     'same',
     ['same', 'carry'],
-    'Vocabulary of --init: same as that of the corpus, or carry: of another one each piece of the '
-    'corpus takes the row of the same piece, else the mean of its old tokens.',
+    'Vocabulary of --init: same as that of the corpus, or carry: another one, of which each piece '
+    'of the corpus takes the row of the same piece, else the mean row of its old tokens.',
   )
   cli.run(main, lambda code: importlib.import_module('bertzoo_jax.runs.distributed').leave(code))

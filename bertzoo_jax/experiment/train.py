@@ -109,7 +109,7 @@ def train(built: build.Built, start: starts.Start, state, held: Held, notice, li
     # closed in the reverse order, also when the run fails
     for part in (start.checkpoints, record, trackers, bar):
       stack.callback(part.close)
-    stack.enter_context(distributed.watched())  # left before those close, and wait for all hosts
+    stack.enter_context(distributed.watched())  # exits before the closes, which wait for all hosts
     stack.enter_context(enough_memory(config))
     result = training.train(state, built.phase_runs)
   held_out = result['held_out'] or _last_held_out(held.workdir)

@@ -48,7 +48,7 @@ def add_norm(
   Plain XLA computes it if no block of tokens divides L.
 
   Args:
-    x_BLD, y_BLD, scale_D, shift_D, eps, dropout_rate, dropout_keys_B2, with_sum: as there.
+    x_BLD, y_BLD, scale_D, shift_D, eps, dropout_rate, dropout_keys_B2, with_sum: as in layers.
     hashed: see `bits.keep`.
     interpret: run on any machine, slowly.
   """

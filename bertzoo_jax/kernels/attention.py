@@ -97,7 +97,7 @@ def attend(
   """model.attention.attend, fused.
 
   Args:
-    q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate, dropout_keys_B2, relative, scale: as there.
+    q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate, dropout_keys_B2, relative, scale: as in model.
     first_head: number of the first head of q among all heads. Dropout bits of a score depend on the
       key of its row, its head and its place, so they are the same on any mesh.
     keep: return (out_BLHK, kept), where kept is what the backward pass needs besides the arguments:

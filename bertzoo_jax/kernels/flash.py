@@ -53,7 +53,7 @@ def _halo(length, keys, window) -> tuple[int, int] | None:
 
 def _tile(length, keys, halo, dtype, together) -> tuple[int, int]:
   """(queries of a program, keys of a tile without a window): a whole row, or the size with the
-  least padding, then the largest. Half as many fit in float32, or with 8 heads in a register.
+  least padding, then the largest. Fewer fit in float32, and with more than 4 heads in a register.
   """
   most = 2 * _BLOCKS[0] // dtype.itemsize
   most = most if halo else max(LANES, most * 4 // max(4, together))

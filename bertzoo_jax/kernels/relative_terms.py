@@ -1,6 +1,6 @@
 """The relative terms and the mask of one head, inside a program of kernels/attention.py.
 
-Legend as there: L queries of the program, M keys.
+Legend: L queries of the program, M keys; else as in kernels/attention.py.
 """
 
 from typing import NamedTuple

@@ -58,7 +58,7 @@ class Generator(NamedTuple):
   lent: frozenset[str]
 
   def init(self, key) -> dict:
-    """The generator's parameters, without those of the main network that it uses."""
+    """The parameters of the generator that it does not take from the main network."""
     encoder_key, head_key = jax.random.split(key)
     flat = _flat(networks.init_encoder(self.encoder, encoder_key))
     unshared = {path: x for path, x in flat.items() if path not in self.same}

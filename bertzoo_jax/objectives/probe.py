@@ -75,7 +75,7 @@ def fit(vectors_ND: np.ndarray, labels_N: np.ndarray) -> Probe:
 
 def _fit(vectors_ND, labels_N, l2):
   mean, scale = vectors_ND.mean(axis=0), vectors_ND.std(axis=0)
-  scale = np.where(scale > 0, scale, 1.0)  # a constant feature says nothing
+  scale = np.where(scale > 0, scale, 1.0)  # a constant feature has no effect
   x = np.concatenate([_standardised(vectors_ND, mean, scale), np.ones((len(labels_N), 1))], axis=1)
   penalty = np.append(np.full(len(mean), l2), _BIAS_L2)
   w = np.zeros(x.shape[1])

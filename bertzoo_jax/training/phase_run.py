@@ -22,7 +22,7 @@ from bertzoo_jax.training import step as steps
 _FAST_MEMORY = {'TPU v5 lite': 32768, 'TPU v5e': 32768, 'TPU v5': 32768, 'TPU v5p': 32768}
 _FAST_MEMORY_FLAG = 'xla_tpu_scoped_vmem_limit_kib'
 # From this size on (MiB), XLA splits a product with gathered weights into one small product per
-# chip. Those are too narrow to be fast, so the limit is out of reach.
+# chip. Those are too narrow to be fast, so this raises the limit out of reach.
 _WINDOWS_FLAG = 'xla_jf_spmd_threshold_for_windowed_einsum_mib'
 _NEVER = 1_000_000
 # On a GPU XLA prefers fused matrix products of Triton where cuBLAS is faster: 35 and 28 ms for a
