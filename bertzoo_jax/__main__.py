@@ -19,7 +19,7 @@ def main():
   """Runs the command that the line names, or lists the commands; returns the exit code."""
   name, *rest = sys.argv[1:] or ['--help']
   if name in COMMANDS:
-    if not sys.flags.safe_path:  # as `python -m` does: parts of one's own lie in the current folder
+    if not sys.flags.safe_path:  # as `python -m` does: the user's parts lie in the current folder
       sys.path[0] = os.getcwd()
     sys.argv[1:] = rest
     runpy.run_module(f'bertzoo_jax.{name}', run_name='__main__', alter_sys=True)
@@ -40,7 +40,7 @@ def _help() -> str:
 
 
 def _summary(name) -> str:
-  """What a command does: the first sentence of its docstring. Nothing is imported."""
+  """The first sentence of a command's docstring, read without importing it."""
   place = pathlib.Path(__file__).parent / name
   file = place / '__main__.py' if place.is_dir() else place.with_suffix('.py')
   first, *_ = ast.get_docstring(ast.parse(file.read_text('utf-8'))).split('\n\n')

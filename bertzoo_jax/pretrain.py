@@ -56,14 +56,14 @@ def pretrain(
 
   config: an experiment. workdir: of the run; one that holds this run is resumed. corpus: one or
   several. cache_dir: local folder for the mirror of a corpus in an object store. init: address of
-  weights to begin with, or one for each network by comma; init_layers: its layers to take
+  weights to begin with, or one per network, separated by commas; init_layers: its layers to take
   (initial_weights.layers_of), '' for all; resume_moments: begin at the step of `init`, with its
-  optimizer's state; vocabulary: carry makes the word tables of another vocabulary those of the
-  corpus's. None of these four is used when the run is resumed.
+  optimizer's state; vocabulary: carry maps the word tables to the vocabulary of the corpus. None of
+  these four is used when the run is resumed.
 
-  Raises UserError for anything that does not fit, before anything is written; TryAgain for storage
-  that may answer the next time, or another job in the workdir; Stopped for a run that must not go
-  on, such as one with numbers that are not finite.
+  Raises UserError for a mistake, before anything is written; TryAgain for storage that may answer
+  the next time, or another job in the workdir; Stopped for a run that must not go on, such as one
+  with numbers that are not finite.
   """
   from bertzoo_jax.experiment import build  # these import jax, and --help does not wait for it
   from bertzoo_jax.experiment import check
@@ -79,7 +79,7 @@ def pretrain(
   first = start.First(init and os.fspath(init), init_layers, resume_moments, vocabulary)
   with preemption.Preemption().listening() as notice:
     run = resolve.run(config)
-    if not config.epochs:  # else its steps are known once the rows are counted
+    if not config.epochs:  # else the steps are known once the rows are counted
       check.config(run)
     train.start_devices(config)
     with train.holding(workdir, config) as held:
@@ -100,8 +100,8 @@ def pretrain(
 
 
 def open_data(run, paths, cache_dir=None) -> training_data.Data:
-  """The rows of a run from its corpora, verified: those of each phase, whose format and masking are
-  made here and nowhere else.
+  """The Data of a run: verified corpora, and the rows of each phase, whose format and masking are
+  built only here.
   """
   import jax
 
@@ -120,17 +120,17 @@ def open_data(run, paths, cache_dir=None) -> training_data.Data:
     phases[phase.index] = training_data.PhaseData(
       learned.features, learned, held_out, config.run.eval_batches
     )
-  of_train = corpus.manifest['splits']['train']
-  of_held_out = {m.name: m.manifest['splits']['held_out'] for m in corpus.members}
-  sizes = {key: of_train[key] for key in ('documents', 'sentences', 'tokens', 'bytes')}
+  train_split = corpus.manifest['splits']['train']
+  held_out_splits = {m.name: m.manifest['splits']['held_out'] for m in corpus.members}
+  sizes = {key: train_split[key] for key in ('documents', 'sentences', 'tokens', 'bytes')}
   members = {m.name: m.hash for m in corpus.members if m.name}
-  of_members = {'corpora': members} if members else {}
+  members_entry = {'corpora': members} if members else {}
   return training_data.Data(
-    corpus={'hash': corpus.hash, **sizes, **corpora.origin(corpus.manifest), **of_members},
+    corpus={'hash': corpus.hash, **sizes, **corpora.origin(corpus.manifest), **members_entry},
     vocab_size=corpus.vocab_size,
     phases=phases,
     entropy=training_data.entropy(corpus.unigrams),
-    held_out_sizes={n: (e['tokens'], e['bytes']) for n, e in of_held_out.items() if e['bytes']},
+    held_out_sizes={n: (e['tokens'], e['bytes']) for n, e in held_out_splits.items() if e['bytes']},
     save_tokenizer=functools.partial(corpora.save_tokenizer, corpus),
     tokenizer=corpus.path / 'tokenizer',
     driver=ahead.driver(),
@@ -203,7 +203,7 @@ if __name__ == '__main__':
     'vocabulary',
     'same',
     ['same', 'carry'],
-    'Vocabulary of --init: same as that of the corpus, or carry: of another one each piece of the '
-    'corpus takes the row of the same piece, else the mean of its old tokens.',
+    'Vocabulary of --init: same as that of the corpus, or carry: another one, of which each piece '
+    'of the corpus takes the row of the same piece, else the mean row of its old tokens.',
   )
   cli.run(main, lambda code: importlib.import_module('bertzoo_jax.runs.distributed').leave(code))

@@ -1,8 +1,8 @@
-"""Batches computed ahead of the training loop: what numbers the steps, calls `batch(step)` in
-parallel, and holds the next ones ready.
+"""Computes batches ahead of the training loop: calls `batch(step)` in parallel, and keeps the next
+batches ready.
 
-tf.data does it where TensorFlow is installed, else a pool of threads. Both call the same function,
-so the batches are the same.
+tf.data makes the calls if TensorFlow is installed, else a pool of threads. Both call the same
+function, so the batches are the same.
 """
 
 import collections
@@ -21,7 +21,7 @@ _READY = 2  # batches beyond those in work
 
 
 def driver() -> str:
-  """What drives: 'tf.data' or 'threads'. Raises UserError if TensorFlow is there and fails."""
+  """'tf.data' or 'threads'. Raises UserError if TensorFlow is installed and cannot be imported."""
   if importlib.util.find_spec('tensorflow') is None:
     return 'threads'
   with errors.unreadable(
@@ -41,8 +41,8 @@ def iterate(batch, features, first_step, end_step, threads=None):
   Args:
     batch: step → {name: array}; called in several threads. Its error is raised in place of the
       batch.
-    features: {name: (shape, dtype)} of what it returns.
-    threads: how many; None for as many as the machine has cores, up to a few.
+    features: {name: (shape, dtype)} of the arrays that `batch` returns.
+    threads: number of threads; None: one per core, at most _MOST_THREADS.
   """
   threads = threads or min(_MOST_THREADS, os.cpu_count() or 1)
   drive = {'tf.data': _by_tf_data, 'threads': _by_threads}[driver()]
@@ -61,18 +61,18 @@ def _by_tf_data(batch, features, steps, threads):
 
   def arrays(step):
     try:
-      made = batch(int(step))
+      values = batch(int(step))
     except Exception as e:
       failures.append(e)
       raise
-    return [made[name] for name in features]
+    return [values[name] for name in features]
 
   kinds = [np.dtype(dtype) for _, dtype in features.values()]
   call = lambda step: tuple(tf.numpy_function(arrays, [step], kinds, stateful=False))
   data = tf.data.Dataset.range(steps.start, steps.stop).map(call, threads, deterministic=True)
   try:
-    for made in data.prefetch(_READY).as_numpy_iterator():
-      yield dict(zip(features, made))
+    for values in data.prefetch(_READY).as_numpy_iterator():
+      yield dict(zip(features, values))
   except tf.errors.OpError:
     if failures:
       raise failures[0] from None

@@ -1,5 +1,5 @@
-"""The rows of epochs: their lists, built when they are needed or a little before, of a large split
-for a part at a time; and the order in which they are visited.
+"""The rows of epochs and the order in which they are visited. Row lists are built when they are
+needed or a little before; of a large split, one part at a time.
 """
 
 import dataclasses
@@ -14,12 +14,12 @@ from bertzoo_jax.common import hashing
 class Parts:
   """The parts of a split with the format of each; the last two stay in memory."""
 
-  def __init__(self, split, first_form, form_of):
+  def __init__(self, split, first_form, make_format):
     """Args: split: splits.Split. first_form: the format over part 0. form_of: part (a Split) -> its
     format.
     """
-    self._split, self._form_of, self._lock = split, form_of, threading.Lock()
-    self._made = {0: (split.part(0), first_form)}
+    self._split, self._make_format, self._lock = split, make_format, threading.Lock()
+    self._loaded = {0: (split.part(0), first_form)}
     self.count = split.num_parts
     self.every_epoch = first_form.every_epoch
 
@@ -29,37 +29,39 @@ class Parts:
   def form(self, part):
     return self._get(part)[1]
 
-  def rows(self, of_first: int, multiple: int) -> np.ndarray:
-    """Rows that an epoch visits of each part, int64. Part 0: all rows of its list. Other parts: as
-    many rows per token.
+  def rows(self, rows_of_first: int, multiple: int) -> np.ndarray:
+    """Rows per epoch of each part, int64. Part 0: all rows of its list. Other parts: estimated by
+    the rows per token of part 0.
 
-    Counting theirs would mean to index the whole split; parts are alike, so what this misses is a
-    small share of an epoch, drawn anew each time (of lanes, always their ends). `multiple`: of
-    which the rows of a part are to be a multiple, where there are several.
+    Exact counts would need an index of the whole split. Parts are alike, so an epoch misses a small
+    share of its rows: other rows in each epoch, but of lanes always the ends. `multiple`: if there
+    are several parts, the rows of each are a multiple of this.
     """
     if self.count == 1:
-      return np.array([of_first])
+      return np.array([rows_of_first])
     tokens = np.array([self._split.part(p).num_tokens for p in range(self.count)])
-    return np.maximum(tokens * (of_first / tokens[0]) // multiple, 1).astype(np.int64) * multiple
+    return (
+      np.maximum(tokens * (rows_of_first / tokens[0]) // multiple, 1).astype(np.int64) * multiple
+    )
 
   def _get(self, part):
     with self._lock:
-      if part in self._made:
-        self._made[part] = self._made.pop(part)  # most recently used last
-        return self._made[part]
-    split = self._split.part(part)  # takes seconds: who needs another part must not wait
-    made = (split, self._form_of(split))
+      if part in self._loaded:
+        self._loaded[part] = self._loaded.pop(part)  # most recently used last
+        return self._loaded[part]
+    split = self._split.part(part)  # takes seconds: threads for other parts must not wait
+    loaded = (split, self._make_format(split))
     with self._lock:
-      self._made[part] = made
-      while len(self._made) > 2:
-        self._made.pop(next(iter(self._made)))
-    return made
+      self._loaded[part] = loaded
+      while len(self._loaded) > 2:
+        self._loaded.pop(next(iter(self._loaded)))
+    return loaded
 
 
 class Lists:
-  """The row lists of epochs and parts: the last few, and the next one, built in the background.
+  """The row lists of epochs and parts: keeps the last few, builds the next one in the background.
 
-  key: of seed, phase and split.
+  key: a pair of uint32, folded from seed, phase and split.
   """
 
   def __init__(self, parts, key, kept=2):
@@ -67,7 +69,7 @@ class Lists:
     self._lock, self._built, self._building = threading.Lock(), {}, {}
 
   def get(self, epoch, part=0):
-    """The list of a part in an epoch; waits for it, or builds it."""
+    """The list of a part in an epoch; waits until it is built."""
     name = self._name(epoch, part)
     with self._lock:
       if name in self._built:
@@ -80,7 +82,7 @@ class Lists:
     return thread.rows
 
   def prepare(self, epoch, part=0):
-    """Starts building a list in a thread of its own, unless it is there."""
+    """Starts building a list in a thread, unless it is built already."""
     name = self._name(epoch, part)
     with self._lock:
       if name not in self._built:
@@ -126,13 +128,13 @@ class _Builder(threading.Thread):
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-  """Which row of which list stands at a place of a phase.
+  """Maps a place of a phase to a row of a row list.
 
   Attributes:
-    split: its name.
-    lists: of its rows; rows_of_parts: how many an epoch visits of each part, int64.
-    repeat: epochs after which lists come again; 0 for never.
-    in_lanes: rows go on from step to step, and are not shuffled.
+    split: name of the split.
+    lists: its row lists; rows_of_parts: rows per epoch of each part, int64.
+    repeat: number of epochs after which the lists repeat; 0: never.
+    in_lanes: rows continue from step to step, and are not shuffled.
   """
 
   split: str
@@ -143,21 +145,21 @@ class Order:
 
   @property
   def rows_per_epoch(self) -> int:
-    """N."""
+    """N, the rows of an epoch."""
     return int(self.rows_of_parts.sum())
 
   def stretches(self, epoch, place):
-    """(epoch, part, places in the part) of rows that are neighbours in a batch and in a part."""
+    """Yields (epoch, part, places in the part) for the rows of each epoch and part."""
     for e in np.unique(epoch).tolist():
-      mine, visited = place[epoch == e], self._visited(e)
+      places, visited = place[epoch == e], self._visited(e)
       ends = np.cumsum(self.rows_of_parts[visited])
-      slot = ends.searchsorted(mine, 'right')
+      slot = ends.searchsorted(places, 'right')
       for s in dict.fromkeys(slot.tolist()):
-        yield e, int(visited[s]), mine[slot == s] - (ends[s] - self.rows_of_parts[visited[s]])
+        yield e, int(visited[s]), places[slot == s] - (ends[s] - self.rows_of_parts[visited[s]])
 
   def rows(self, epoch, part, places, shuffled):
-    """(row list, numbers of its rows, key) of places of a part. `shuffled`: of the epoch's order,
-    else of the list's; the next list is then begun in time.
+    """(row list, row numbers, key) for places of a part. `shuffled`: places count in the epoch's
+    order, else in the list's; `shuffled` also starts to build the next list in time.
     """
     listed = self._listed(epoch)
     rows = self.lists.get(listed, part)

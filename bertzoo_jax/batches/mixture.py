@@ -1,14 +1,14 @@
-"""Which row of which corpus is an example: of one corpus, and of several that take turns.
+"""Maps an example to a row of a corpus: of a single corpus, or of several that take turns.
 
 `config.mixture` gives the share of each corpus, in the order of --corpus:
 
-    ()             as its rows: all have the same number of epochs
-    ('size', 0.7)  as its rows to the power 0.7: a small corpus is read more often
-    (0.9, 0.1)     by these weights
+    ()             proportional to its rows: all have the same number of epochs
+    ('size', 0.7)  proportional to its rows to the power 0.7: small corpora repeat more often
+    (0.9, 0.1)     these weights
 
-After n examples of a mixture, a corpus with the share w was read within one of w · n times. Its own
-examples are numbered from 0, and each of its epochs has an order of its own, as in a run on it
-alone. Shares are exact if a cycle of _TURNS turns can hold them, else rounded to it.
+Of the first n examples of a mixture, a corpus with the share w gives w · n, to within one. The
+examples of a corpus are numbered from 0, and its epochs have the same orders as in a run on that
+corpus alone. Shares are exact if a cycle of _TURNS turns can hold them, else rounded to it.
 """
 
 import fractions
@@ -34,7 +34,7 @@ class Source(NamedTuple):
     corpus: corpus.corpus.Corpus.
     order: epochs.Order.
     length: tokens per row.
-    reads_units: whether rows have the marks of units.
+    reads_units: whether rows have the feature 'units' (words/word_marks.py).
   """
 
   corpus: object
@@ -47,23 +47,23 @@ class Source(NamedTuple):
     return self.order.rows_per_epoch
 
   def at(self, example):
-    """Features before masking and the row keys of examples [b], which ascend."""
+    """Features before masking, and row keys, of the ascending examples [b]."""
     epoch, place = np.divmod(example, self.rows_per_epoch)
     return self.rows(epoch, place, shuffled=not self.order.in_lanes)
 
   def read(self, first: int, end: int) -> tuple[reading.Reading, ...]:
-    """How much of the corpus the examples [first, end) read."""
+    """The Reading of the examples [first, end): how much of the corpus they cover."""
     words = self.corpus.manifest.get('words', {}).get('train')  # a corpus in memory has no count
     return (reading.Reading(self.corpus.name, end - first, self.rows_per_epoch, words),)
 
   def rows(self, epoch, place, shuffled):
-    """Features and row keys of the places [b] of epochs [b]; `shuffled`: of the epoch's order, else
-    of the order of its lists.
+    """Features and row keys of the places [b] of epochs [b]. `shuffled`: places count in the
+    epoch's order, else in the order of its lists.
     """
-    stretches, of_split = [], self.order.lists.parts
-    for e, part, here in self.order.stretches(np.broadcast_to(epoch, place.shape), place):
-      rows, numbers, key = self.order.rows(e, part, here, shuffled)
-      split, form = of_split.split(part), of_split.form(part)
+    stretches, parts = [], self.order.lists.parts
+    for e, part, places in self.order.stretches(np.broadcast_to(epoch, place.shape), place):
+      rows, numbers, key = self.order.rows(e, part, places, shuffled)
+      split, form = parts.split(part), parts.form(part)
       gather = lambda positions, split=split: self._gather(split, positions)
       units = None
       if self.reads_units:
@@ -92,7 +92,7 @@ class Source(NamedTuple):
     return tokens
 
   def _units(self, split, positions, tokens):
-    """The marks of tokens: from the corpus, or word starts as the pieces tell them."""
+    """The marks of tokens: from the corpus, or, without marks, the word starts of its pieces."""
     if self.corpus.has_marks:
       return split.gather_units(positions)
     return np.where(self.corpus.word_starts[tokens], 0, word_marks.CONTINUES_WORD).astype(np.int32)
@@ -107,8 +107,8 @@ class Mixture:
   """
 
   def __init__(self, sources, mixture: tuple, before: tuple):
-    """mixture: config.mixture. before: ((examples, mixture), …) of the earlier phases of the same
-    order of rows; the examples of this phase follow them.
+    """mixture: config.mixture. before: ((examples, mixture), …) of the earlier phases that share
+    the order of rows; the examples of this phase follow theirs.
     """
     self._sources, rows = sources, [s.rows_per_epoch for s in sources]
     self.rows_per_epoch = sum(rows)
@@ -116,34 +116,34 @@ class Mixture:
     self.rounding = self._turns.rounding
     # the first example of this mixture, and the examples read of each corpus before it
     self._start, self._read, examples, last = 0, np.zeros(len(rows), np.int64), 0, None
-    for many, given in (*before, (0, mixture)):
-      if last not in (None, given):
+    for count, weights in (*before, (0, mixture)):
+      if last not in (None, weights):
         self._read = self._read + Turns(last, rows).counts(examples - self._start)
         self._start = examples
-      examples, last = examples + many, given
+      examples, last = examples + count, weights
 
   def at(self, example):
     which, number = self._turns.at(example - self._start)
-    places, found = [], []
+    places, parts = [], []
     for i in np.unique(which).tolist():
       places.append(np.flatnonzero(which == i))
-      found.append(self._sources[i].at(self._read[i] + number[places[-1]]))
-    features, keys = _joined(found)
+      parts.append(self._sources[i].at(self._read[i] + number[places[-1]]))
+    features, keys = _joined(parts)
     order = np.argsort(np.concatenate(places))
     return {name: rows[order] for name, rows in features.items()}, keys[order]
 
   def read(self, first: int, end: int) -> tuple[reading.Reading, ...]:
     first, end = (self._turns.counts(n - self._start) for n in (first, end))
-    many = (end - first).tolist()
-    return tuple(s.read(0, n)[0] for s, n in zip(self._sources, many))
+    counts = (end - first).tolist()
+    return tuple(s.read(0, n)[0] for s, n in zip(self._sources, counts))
 
 
 class Turns:
-  """The corpus of each example of a mixture: of the corpora that lag behind their share, the one
-  whose next example is due first. The order repeats after a cycle.
+  """The corpus of each example of a mixture: of the corpora below their share, the one whose next
+  example is due first. The order repeats after a cycle.
 
   Attributes:
-    rounding: the largest error of a share, as a part of it.
+    rounding: the largest relative error of a share.
   """
 
   def __init__(self, mixture: tuple, rows: list[int]):
@@ -151,10 +151,10 @@ class Turns:
     self._cycle = _cycle(shares)
     total, taken, turns = sum(self._cycle), [0] * len(rows), []
     both = zip(shares, self._cycle)
-    self.rounding = float(max(abs(many / (total * share) - 1) for share, many in both if share))
+    self.rounding = float(max(abs(count / (total * share) - 1) for share, count in both if share))
     for n in range(total):
       i = min(
-        (i for i, many in enumerate(self._cycle) if taken[i] * total < many * (n + 1)),
+        (i for i, count in enumerate(self._cycle) if taken[i] * total < count * (n + 1)),
         key=lambda i: -(-(taken[i] + 1) * total // self._cycle[i]),
       )
       turns.append(i)
@@ -164,12 +164,12 @@ class Turns:
     self._before = np.concatenate([np.zeros((1, len(rows)), np.int64), np.cumsum(ones, axis=0)])
 
   def counts(self, n: int) -> np.ndarray:
-    """How many of the first n examples are of each corpus, int64."""
+    """int64: how many of the first n examples each corpus gives."""
     cycles, rest = divmod(n, len(self._turns))
     return cycles * self._before[-1] + self._before[rest]
 
   def at(self, n):
-    """(corpus, its own example) of the examples n, int64 [b]."""
+    """(corpus, number in that corpus) of the examples n, int64 [b]."""
     cycles, rest = np.divmod(n, len(self._turns))
     which = self._turns[rest]
     return which, cycles * self._before[-1, which] + self._before[rest, which]
@@ -185,7 +185,7 @@ def check(mixture: tuple, count: int) -> None:
 
 
 def _shares(mixture, rows) -> list[fractions.Fraction]:
-  """The share of each corpus; all of them make 1."""
+  """The share of each corpus; they sum to 1."""
   if mixture[:1] == ('size',) or not mixture:
     power = mixture[1] if mixture else 1
     shares = [fractions.Fraction(n if power == 1 else n**power) for n in rows]
@@ -202,9 +202,9 @@ def _cycle(shares) -> list[int]:
   return [int(share * whole) for share in shares]
 
 
-def _joined(found):
-  """One (features, keys) of several."""
-  if len(found) == 1:
-    return found[0]
-  features, keys = zip(*found)
+def _joined(parts):
+  """Concatenates several (features, keys) into one."""
+  if len(parts) == 1:
+    return parts[0]
+  features, keys = zip(*parts)
   return {n: np.concatenate([f[n] for f in features]) for n in features[0]}, np.concatenate(keys)

@@ -1,4 +1,4 @@
-"""Which rows a phase asks for, and the format and the masking that make them."""
+"""The rows that a phase asks for, and the format and the masking that make them."""
 
 import dataclasses
 import itertools
@@ -13,7 +13,7 @@ from bertzoo_jax.parts import named
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class RowSpec:
   """The rows that one phase of a run asks for.
 
   Attributes:
@@ -23,15 +23,15 @@ class Asked:
     split: 'train' or 'held_out'.
     host: (index, count); the host holds the global rows [index · B / count, (index + 1) · B /
       count).
-    phase: index of the phase whose order of rows and masks this is (Phase.order). Held-out rows
+    phase: index of the phase that fixed the order of rows and masks (Phase.order). Held-out rows
       depend on neither seed nor phase, and predict no special token (masking.of_text).
     first_example: n₀, place of the first row in that order.
-    first_step: of the phase, of which the moves count.
-    moves: common.moving.Move of fields of the masking; held-out rows have none.
-    causal_at: step of the phase, None for held-out rows → share of rows whose `causal` is 1; None
+    first_step: step of the run at which the phase begins; `moves` count steps of the run.
+    moves: common.moving.Move of fields of the masking; not used for held-out rows.
+    causal_at: step of the phase (None for held-out rows) → share of rows whose `causal` is 1; None
       for batches without this feature.
-    mixture, before: config.mixture and Phase.before; not read for a single corpus.
-    keep_units: batches also have 'units' [B, L] (words/word_marks.py), for measuring.
+    mixture, before: config.mixture and Phase.before; ignored for a single corpus.
+    keep_units: batches also have 'units' [B, L] (words/word_marks.py), for statistics.
   """
 
   format: Any
@@ -55,42 +55,42 @@ class Asked:
     return self.split == 'train'
 
 
-def format_over(asked, has_end, part):
-  """The format over a part of a split. has_end: whether the tokenizer has an end of documents."""
+def format_over(spec, has_end, part):
+  """The format over a part of a split. has_end: the tokenizer has an end-of-document token."""
   text = rows_lib.text_of(part)
-  form = named.build(asked.format, formats.BY_NAME, 'format', text, asked.length)
-  return form.in_lanes(asked.batch_size, has_end) if form.in_lanes else form
+  form = named.build(spec.format, formats.BY_NAME, 'format', text, spec.length)
+  return form.in_lanes(spec.batch_size, has_end) if form.in_lanes else form
 
 
-def masking_of(asked, corpus, **changes):
-  """The masking, with other values of fields that move."""
-  section = {**asked.masking, **changes}
-  made = named.build(section, maskings.BY_NAME, 'masking', asked.length, corpus)
-  if not isinstance(made, maskings.Masking):
+def masking_of(spec, corpus, **changes):
+  """The masking of a phase. `changes`: values of fields that move, at some step."""
+  section = {**spec.masking, **changes}
+  masking = named.build(section, maskings.BY_NAME, 'masking', spec.length, corpus)
+  if not isinstance(masking, maskings.Masking):
     raise errors.UserError(
-      f'masking={asked.masking["name"]} gives a {type(made).__name__}: return a Masking '
+      f'masking={spec.masking["name"]} gives a {type(masking).__name__}: return a Masking '
       '(bertzoo_jax/batches/masking/contract.py).'
     )
-  return made
+  return masking
 
 
 class Moving:
   """The maskings of a phase in which numbers move."""
 
-  def __init__(self, asked, corpus):
-    self._asked, self._corpus = asked, corpus
-    ends = itertools.product(*(((m.field, m.start), (m.field, m.end)) for m in asked.moves))
-    made = (self._keeping(masking_of(asked, corpus, **dict(end))) for end in ends)
-    self.widest = max(made, key=lambda mask: mask.num_predictions)
+  def __init__(self, spec, corpus):
+    self._spec, self._corpus = spec, corpus
+    ends = itertools.product(*(((m.field, m.start), (m.field, m.end)) for m in spec.moves))
+    masks = (self._keeping(masking_of(spec, corpus, **dict(end))) for end in ends)
+    self.widest = max(masks, key=lambda mask: mask.num_predictions)
 
   def at(self, step):
-    """The masking of a step of the phase, with features as wide as those of the widest."""
-    now = {m.field: m.at(self._asked.first_step + step) for m in self._asked.moves}
-    mask = self._keeping(masking_of(self._asked, self._corpus, **now))
+    """The masking at a step of the phase, its features padded to the widest masking's."""
+    now = {m.field: m.at(self._spec.first_step + step) for m in self._spec.moves}
+    mask = self._keeping(masking_of(self._spec, self._corpus, **now))
     return maskings.widened(mask, self.widest)
 
   def _keeping(self, mask):
-    return maskings.keeping_units(mask, self._asked.length) if self._asked.keep_units else mask
+    return maskings.keeping_units(mask, self._spec.length) if self._spec.keep_units else mask
 
 
 def check_split(corpus, split, batch_size, hosts):
@@ -111,7 +111,7 @@ def check_split(corpus, split, batch_size, hosts):
 
 
 def check_fit(corpus, form, format, masking):
-  """Raises UserError where format, masking and corpus do not go together."""
+  """Raises UserError if format, masking and corpus exclude each other."""
   if form.assemble and corpus.name:
     raise errors.UserError(
       f'format={format["name"]} reads each lane as one continuous text, which a mixture of corpora '

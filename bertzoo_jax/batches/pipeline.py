@@ -1,11 +1,11 @@
-"""batch(step): from a corpus, a format and a masking to the rows of a step, a pure function of
+"""batch(step): the rows of a step, from a corpus, a format and a masking; a pure function of
 (corpus, config, seed, step).
 
 Let epoch 0 have N rows. Example n = n₀ + step · B + i lies in epoch n div N. Its row is
 shuffle(seed, epoch)(n mod N) of that epoch's list. If a list is longer than N, its surplus is not
 read; if it is shorter, reading starts again at its front. n₀ is the number of rows that earlier
-phases read in the same order, else 0: a border of phases leaves no row out and repeats none.
-Several corpora take turns (mixture.py). A very large split is visited part by part (splits.Split).
+phases read in the same order, else 0: a new phase skips and repeats no row. Several corpora take
+turns (mixture.py). A very large split is visited part by part (splits.Split).
 B rows of the global batch, b of this host, L length, P predictions.
 """
 
@@ -30,18 +30,18 @@ from bertzoo_jax.words import word_marks
 
 
 def build(corpus, **fields) -> 'Pipeline':
-  """The pipeline of some rows, counted. fields: of Asked. Raises as Pipeline and its `count`."""
-  made = Pipeline(corpus, phase_parts.Asked(**fields))
-  made.count()
-  return made
+  """A Pipeline whose rows are counted. fields: of RowSpec. Raises as Pipeline and its `count`."""
+  pipeline = Pipeline(corpus, phase_parts.RowSpec(**fields))
+  pipeline.count()
+  return pipeline
 
 
 def of_phase(corpus, phase, mask=None, **options) -> 'Pipeline':
-  """The pipeline of a configuration.Phase; its rows are counted when they are first needed. mask:
-  see Pipeline. options: other fields of Asked.
+  """The Pipeline of a configuration.Phase; rows are counted when they are first needed. mask: see
+  Pipeline. options: other fields of RowSpec.
   """
   config = phase.config
-  asked = phase_parts.Asked(
+  spec = phase_parts.RowSpec(
     format=config.format,
     masking=config.masking,
     length=config.length,
@@ -56,33 +56,33 @@ def of_phase(corpus, phase, mask=None, **options) -> 'Pipeline':
     before=phase.before,
     **options,
   )
-  return Pipeline(corpus, asked, mask)
+  return Pipeline(corpus, spec, mask)
 
 
 def held_out(corpus, phase, mask=None, **options) -> dict[str, 'Pipeline']:
-  """{name of the corpus: pipeline of its held-out rows}, '' for the only corpus. Of a mixture,
-  corpora without held-out text are left out, and each has a masking of its own.
+  """{name of the corpus ('' for a single one): Pipeline of its held-out rows}. In a mixture,
+  corpora without held-out text are left out, and each corpus has its own masking.
   """
-  # without any, the first one is refused
-  some = [m for m in corpus.members if m.splits['held_out'].num_tokens] or corpus.members
-  for name in [m.name for m in corpus.members if m not in some]:
+  # if no corpus has held-out text, Pipeline refuses the first one
+  members = [m for m in corpus.members if m.splits['held_out'].num_tokens] or corpus.members
+  for name in [m.name for m in corpus.members if m not in members]:
     warnings.warn(f'The corpus {name} has no held-out text: it is not evaluated.', stacklevel=2)
   mask = mask if len(corpus.members) == 1 else None
-  return {m.name: of_phase(m, phase, mask, split='held_out', **options) for m in some}
+  return {m.name: of_phase(m, phase, mask, split='held_out', **options) for m in members}
 
 
 def of_epochs(config, corpus):
-  """The config with the steps of config.epochs, if it has them."""
+  """The config with steps computed from config.epochs; unchanged if `epochs` is not set."""
   if not config.epochs:
     return config
   with warnings.catch_warnings():
-    warnings.simplefilter('ignore')  # the run says them
+    warnings.simplefilter('ignore')  # the run gives the same warnings
     phases = configuration.phases(config)
     return reading.of_epochs(config, phases, {p.index: of_phase(corpus, p).read for p in phases})
 
 
 def _causal_share(phase):
-  """step of the phase, None for held-out rows → share of rows that are read from left to right."""
+  """step of the phase (None for held-out rows) → share of rows that are read left to right."""
   share = phase.config.objective.causal_share
   moved = [m for m in moving.of(phase.config, 'objective') if m.field == 'causal_share']
 
@@ -92,36 +92,36 @@ def _causal_share(phase):
   return at
 
 
-def _key(asked, corpus):
-  """The key of all draws. Evaluation asks the same of every seed and phase: so losses compare."""
-  seed, phase = (asked.seed, asked.phase) if asked.learns else (0, 0)
+def _key(spec, corpus):
+  """The key of all draws. It ignores seed and phase in evaluation, so that losses compare."""
+  seed, phase = (spec.seed, spec.phase) if spec.learns else (0, 0)
   key = hashing.fold(hashing.fold(hashing.new_key(seed), hashing.PHASE), phase)
-  return hashing.fold(key, sorted(corpus.splits).index(asked.split))
+  return hashing.fold(key, sorted(corpus.splits).index(spec.split))
 
 
-def _notes(asked, members, by_member, source) -> list[str]:
-  """Sentences on a pipeline. by_member: for each of the members, the sentences on its text."""
-  split, mixture, batch_size = asked.split, asked.mixture, asked.batch_size
-  of = [f' of {member.name}' if member.name else '' for member in members]
-  notes = [f'Split {split!r}{name}: {s}' for name, notes in zip(of, by_member) for s in notes]
+def _notes(spec, members, by_member, source) -> list[str]:
+  """Warnings about a pipeline. by_member: for each member, the warnings about its text."""
+  split, mixture, batch_size = spec.split, spec.mixture, spec.batch_size
+  suffixes = [f' of {member.name}' if member.name else '' for member in members]
+  notes = [f'Split {split!r}{name}: {s}' for name, notes in zip(suffixes, by_member) for s in notes]
   if split == 'train' and len(members) == 1 < len(mixture) and mixture[0] != 'size':
-    notes.append(f'config.mixture has {len(mixture)} weights, and there is one corpus: it is all.')
+    notes.append(f'config.mixture has {len(mixture)} weights for one corpus: they are not used.')
   if len(members) > 1 and source.rounding > 0.05:
     notes.append(
       f'A corpus is so small in its mixture that its share is rounded by {source.rounding:.0%}: '
-      'the epochs say how often each is read; a larger weight in config.mixture is met better.'
+      'the epochs show how often each is read; a larger weight in config.mixture is rounded less.'
     )
   if split == 'train' and source.rows_per_epoch < batch_size:
-    whole = of[0] if len(of) == 1 else ''
+    suffix = suffixes[0] if len(suffixes) == 1 else ''
     notes.append(
-      f'Split {split!r}{whole}: there are {source.rows_per_epoch} rows, less than a batch of '
+      f'Split {split!r}{suffix}: there are {source.rows_per_epoch} rows, less than a batch of '
       f'{batch_size}: rows repeat in a batch.'
     )
   return notes
 
 
-def _order(text, split, form, form_of, key, batch_size, repeat) -> epochs.Order:
-  lists, in_lanes = epochs.Lists(epochs.Parts(text, form, form_of), key), form.assemble is not None
+def _order(text, split, form, make, key, batch_size, repeat) -> epochs.Order:
+  lists, in_lanes = epochs.Lists(epochs.Parts(text, form, make), key), form.assemble is not None
   rows = lists.parts.rows(len(lists.get(0)), batch_size if in_lanes else 1)
   order = epochs.Order(split, lists, rows, repeat, in_lanes)
   if not order.rows_per_epoch:
@@ -134,7 +134,7 @@ def _order(text, split, form, form_of, key, batch_size, repeat) -> epochs.Order:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-  """The global batch, which host this is of how many, and the first example of the phase."""
+  """The size of the global batch, this host's index, and the first example of the phase."""
 
   batch_size: int
   length: int
@@ -149,11 +149,11 @@ class Place:
 
   @property
   def first(self) -> int:
-    """The first of them."""
+    """Index of this host's first row in the global batch."""
     return self.host * self.rows
 
   def examples(self, step: int) -> int:
-    """Examples of the phase's order before a step of it."""
+    """Number of examples before a step of the phase, in the phase's order."""
     return self.first_example + step * self.batch_size
 
 
@@ -161,60 +161,60 @@ class Pipeline:
   """The batches of one phase.
 
   Attributes:
-    mask: the masking, without what moves; held-out rows may be made by the same.
+    mask: the masking, at the config's values of fields that move; held-out rows can share it.
     num_predictions: P.
     features: {name: (shape of the global batch, numpy dtype)}.
   """
 
-  def __init__(self, corpus, asked: phase_parts.Asked, mask=None):
-    """corpus: corpus.corpus.Corpus; a mixture has no held-out rows: see `held_out`. mask: the
-    masking, if it was made already.
+  def __init__(self, corpus, spec: phase_parts.RowSpec, mask=None):
+    """corpus: corpus.corpus.Corpus; for held-out rows of a mixture see `held_out`. mask: the
+    masking, if the caller has it already.
 
     Raises:
       UserError: unknown parts, a batch that does not divide, a split without text, a length too
         short for the format, a masking of words (phrases, entities) over a corpus where none has
         two tokens, a format of lanes over a mixture.
     """
-    if not asked.learns and len(corpus.members) > 1:
+    if not spec.learns and len(corpus.members) > 1:
       raise ValueError('of a mixture, each corpus has held-out rows of its own')
     for member in corpus.members:
-      phase_parts.check_split(member, asked.split, asked.batch_size, asked.host[1])
+      phase_parts.check_split(member, spec.split, spec.batch_size, spec.host[1])
     if len(corpus.members) > 1:
-      mixtures.check(asked.mixture, len(corpus.members))
-    self._corpus, self._asked = corpus, asked
-    self._form_of = functools.partial(phase_parts.format_over, asked, 'eod' in corpus.special)
-    firsts = (member.splits[asked.split].part(0) for member in corpus.members)
-    self._forms = [self._form_of(part) for part in firsts]
+      mixtures.check(spec.mixture, len(corpus.members))
+    self._corpus, self._spec = corpus, spec
+    self._make_format = functools.partial(phase_parts.format_over, spec, 'eod' in corpus.special)
+    firsts = (member.splits[spec.split].part(0) for member in corpus.members)
+    self._forms = [self._make_format(part) for part in firsts]
     for member, form in zip(corpus.members, self._forms):
-      phase_parts.check_fit(member, form, asked.format, asked.masking)
-    self.mask = mask or phase_parts.masking_of(asked, corpus)
-    moving_masks = phase_parts.Moving(asked, corpus) if asked.learns and asked.moves else None
+      phase_parts.check_fit(member, form, spec.format, spec.masking)
+    self.mask = mask or phase_parts.masking_of(spec, corpus)
+    moving_masks = phase_parts.Moving(spec, corpus) if spec.learns and spec.moves else None
     self._mask_at = moving_masks and moving_masks.at
     used = moving_masks.widest if moving_masks else self.mask
-    if asked.keep_units and not moving_masks:
-      used = maskings.keeping_units(used, asked.length)
-    # evaluation asks for nothing but text
-    self._masking = used if asked.learns else maskings.of_text(used, corpus.special)
-    self._of_words = [word_marks.check(member, asked.masking) for member in corpus.members]
-    self._format, self._causal_at = self._forms[0], asked.causal_at
-    self._place = Place(asked.batch_size, asked.length, *asked.host, asked.first_example)
+    if spec.keep_units and not moving_masks:
+      used = maskings.keeping_units(used, spec.length)
+    # evaluation predicts text only
+    self._masking = used if spec.learns else maskings.of_text(used, corpus.special)
+    self._word_notes = [word_marks.check(member, spec.masking) for member in corpus.members]
+    self._format, self._causal_at = self._forms[0], spec.causal_at
+    self._place = Place(spec.batch_size, spec.length, *spec.host, spec.first_example)
     self.num_predictions = self._masking.num_predictions
     self.features = self._describe()
-    if named.is_outside(asked.masking['name']):  # tests check the maskings of the package
-      self.check(asked.masking['name'])
+    if named.is_outside(spec.masking['name']):  # tests check the maskings of the package
+      self.check(spec.masking['name'])
 
   @property
   def rows_per_epoch(self) -> int:
-    """N."""
+    """N, the rows of an epoch."""
     return self._source.rows_per_epoch
 
   @property
   def warnings(self) -> tuple[str, ...]:
-    """Sentences for the user, which were also issued as Python warnings."""
+    """Sentences for the user; they are also issued as Python warnings."""
     return self._counted[1]
 
   def count(self) -> None:
-    """Makes the list of rows of the first epoch. Raises UserError if there is none; warns."""
+    """Builds the row list of the first epoch. Raises UserError if it is empty; warns the user."""
     _ = self._counted
 
   @property
@@ -224,24 +224,24 @@ class Pipeline:
   @functools.cached_property
   def _counted(self):
     """(mixture.Source or Mixture, sentences for the user)."""
-    asked, sources = self._asked, []
-    key = _key(asked, self._corpus)
+    spec, sources = self._spec, []
+    key = _key(spec, self._corpus)
     for number, (member, form) in enumerate(zip(self._corpus.members, self._forms)):
-      # the first corpus has the draws of a run on it alone
-      own = hashing.fold(hashing.fold(key, hashing.CORPUS), number) if number else key
-      text, how = member.splits[asked.split], (own, asked.batch_size, self._masking.repeat)
-      order = _order(text, asked.split, form, self._form_of, *how)
-      sources.append(mixtures.Source(member, order, asked.length, self._masking.reads_units))
+      # the first corpus has the same draws as in a run on it alone
+      member_key = hashing.fold(hashing.fold(key, hashing.CORPUS), number) if number else key
+      options = member_key, spec.batch_size, self._masking.repeat
+      order = _order(member.splits[spec.split], spec.split, form, self._make_format, *options)
+      sources.append(mixtures.Source(member, order, spec.length, self._masking.reads_units))
     mixed = len(sources) > 1
-    source = mixtures.Mixture(sources, asked.mixture, asked.before) if mixed else sources[0]
-    by_member = [(*form.warnings, *words) for form, words in zip(self._forms, self._of_words)]
-    notes = _notes(asked, self._corpus.members, by_member, source)
+    source = mixtures.Mixture(sources, spec.mixture, spec.before) if mixed else sources[0]
+    by_member = [(*form.warnings, *words) for form, words in zip(self._forms, self._word_notes)]
+    notes = _notes(spec, self._corpus.members, by_member, source)
     for sentence in notes:
       warnings.warn(sentence, stacklevel=4)
     return source, tuple(notes)
 
   def check(self, name: str) -> None:
-    """Raises UserError if the masking of this name writes other features than it declares."""
+    """Raises UserError if the masking, of this name, writes other features than it declares."""
     try:
       written = self._masking.apply(*self._step_rows(0))
     except KeyError as e:
@@ -249,13 +249,13 @@ class Pipeline:
       raise
     for feature, (shape, dtype) in self.features.items():
       declared = f'{np.dtype(dtype).name} {[self._place.rows, *shape[1:]]}'
-      found = written.get(feature)
-      what = 'nothing' if found is None else f'a {type(found).__name__}, which is no numpy array'
-      if isinstance(found, np.ndarray):
-        what = f'{found.dtype.name} {[*found.shape]}'
-      if what != declared:
+      array = written.get(feature)
+      actual = 'nothing' if array is None else f'a {type(array).__name__}, which is no numpy array'
+      if isinstance(array, np.ndarray):
+        actual = f'{array.dtype.name} {[*array.shape]}'
+      if actual != declared:
         raise errors.UserError(
-          f'masking={name} declares {feature} as {declared} and writes {what}: mend its '
+          f'masking={name} declares {feature} as {declared} and writes {actual}: mend its '
           'num_predictions or features, or what its `apply` returns '
           '(bertzoo_jax/batches/masking/contract.py).'
         )
@@ -275,11 +275,11 @@ class Pipeline:
     return ahead.iterate(self.batch, self.features, first_step, end_step)
 
   def evaluation_batches(self, n: int):
-    """Yields at most n batches that cover rows of epoch 0 once, in order, always the same ones with
-    the same masks.
+    """Yields at most n batches of the rows of epoch 0, each row at most once, in order, always the
+    same rows with the same masks.
 
-    More rows than n batches hold: evenly spaced ones, and of lanes the first n steps. Rows that
-    fill the last batch are padding throughout (segment_ids 0) and predict nothing.
+    If n batches cannot hold all rows, they are evenly spaced; of lanes, the first n steps. Rows
+    that fill the last batch are all padding (segment_ids 0) and predict nothing.
     """
     total, size, place = self.rows_per_epoch, self._place.batch_size, self._place
     rows = np.arange(-(-total // size) * size)
@@ -287,11 +287,11 @@ class Pipeline:
       rows = np.arange(n * size)
       rows = rows if self._source.order.in_lanes else rows * total // (n * size)
     for first in range(0, len(rows), size):
-      here = rows[first : first + size][place.first : place.first + place.rows]
-      features, keys = self._source.rows(0, here % total, shuffled=False)
+      chosen = rows[first : first + size][place.first : place.first + place.rows]
+      features, keys = self._source.rows(0, chosen % total, shuffled=False)
       batch = self._finish(self._masking, self._with_causal(features, keys), keys)
       for name in ('masked_weights', 'segment_ids'):
-        batch[name] = np.where((here < total)[:, None], batch[name], 0).astype(batch[name].dtype)
+        batch[name] = np.where((chosen < total)[:, None], batch[name], 0).astype(batch[name].dtype)
       yield batch
 
   # --- rows ---
@@ -309,7 +309,7 @@ class Pipeline:
     return self._with_causal(features, keys, step), keys
 
   def _with_causal(self, features, keys, step=None):
-    """The features with `causal`, which is drawn by the row keys, if it is wanted."""
+    """The features, with `causal` drawn by the row keys if the objective reads it."""
     if self._causal_at is None:
       return features
     bits = hashing.bits(hashing.fold((keys[:, 0], keys[:, 1]), hashing.CAUSAL), 0)

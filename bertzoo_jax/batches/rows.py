@@ -1,5 +1,4 @@
-"""The common part of formats: sentences and documents, chains of rows through them, and spans as
-arrays.
+"""Shared by the formats: sentences and documents, chains of rows through them, and spans as arrays.
 
 B rows, L length, S sentences, D documents, K spans of a batch (a span is a run of corpus tokens in
 a row).
@@ -35,16 +34,16 @@ class Text(NamedTuple):
 
 
 class Spans(NamedTuple):
-  """The contents of B rows: for every span, in the order of rows and columns, its row, place in the
-  corpus and dress.
+  """The contents of B rows: for every span, in the order of rows and columns, its row, its place in
+  the corpus and its special tokens.
 
   Attributes:
     row: [K] row of the batch, not decreasing.
     start, length: [K] tokens of the corpus.
     leading: [K] classifier tokens before the span, 0 or 1.
-    trailing: [K] separators after it.
-    segment: [K] segment id, of its leading and trailing tokens too.
-    pack: [K] from 1; spans with one number see each other.
+    trailing: [K] separators after the span.
+    segment: [K] token type, also of the leading and trailing tokens.
+    pack: [K] segment id, from 1; spans with the same number see each other.
     label: [B] pair labels (1 = random or swapped), or None.
   """
 
@@ -62,7 +61,7 @@ class Spans(NamedTuple):
 
 
 def text_of(split) -> Text:
-  """The sentences and documents of a corpus split that hold any token."""
+  """The sentences and documents of a corpus split, without the empty ones."""
   sentences, documents = split.sentence_starts, split.document_starts
   empty = sentences[1:] == sentences[:-1]
   if empty.any():
@@ -114,9 +113,8 @@ def walk(size, successors, end=False):
   """The chain 0, next(0), next(next(0)), … below `size` (and `size` itself with `end`).
 
   Args:
-    size: items, of which some start rows.
-    successors: (first, last) -> the next start after each of first … last − 1, each larger than its
-      item.
+    size: number of items; the chain visits some of them.
+    successors: (first, last) -> next(i) for each i of first … last − 1; next(i) > i.
 
   Returns:
     int32 (int64 where `size` needs it) [N] or [N+1].
@@ -150,8 +148,8 @@ def assemble(spans, num_rows, length, gather, special, packed, gather_units=None
 
   Args:
     spans: Spans of `num_rows` rows, each of at most `length` tokens.
-    gather: (positions int64 [B, L]) -> tokens int32 [B, L]; called once, with rows of near
-      positions.
+    gather: (positions int64 [B, L]) -> tokens int32 [B, L]; called once. Positions of a row are
+      close together.
     special: {'pad' | 'cls' | 'sep': id}.
     packed: whether positions restart at every leading classifier.
     gather_units: (positions, tokens [B, L]) -> marks int32 [B, L] (words/word_marks.py), or None.

@@ -1,4 +1,4 @@
-"""The common part of all entry points: flags, and how they end: a sentence and an exit code."""
+"""The common part of all entry points: flags, and ending with a sentence and an exit code."""
 
 import errno
 import os
@@ -26,14 +26,14 @@ CORPUS_HELP = (
   'Corpus that `prepare` wrote, local or gs://. Give several, each with --corpus, for a mixture '
   '(config.mixture).'
 )
-# Whose errors come from an object store that does not answer, or refuses.
+# Libraries whose errors mean that an object store does not answer, or refuses.
 _STORAGE_LIBRARIES = (
   'aiohttp botocore fsspec gcsfs google httpx httpx2 huggingface_hub requests tensorflow'.split()
 )
 
 
-# The config of this command, once the line is read; the fields that it must have; whether a
-# fine-tuning will do, too.
+# value: the config of this command, once parsed; fields: those that it must have; also_tasks:
+# whether it may be a fine-tuning.
 _CONFIG = types.SimpleNamespace(value=None, fields=(), also_tasks=True)
 
 
@@ -46,8 +46,8 @@ def define_config(
   """Defines --config FILE:ARGUMENT and --config.section.key=value; `value` is the locked config, or
   None without one.
 
-  fields: that the config must have. also_tasks: whether a fine-tuning will do, too. help: its text
-    in --help.
+  fields: those that the config must have. also_tasks: whether it may be a fine-tuning. help: text
+    for --help.
   """
   flags.DEFINE_string('config', None, help, required=required)
   _CONFIG.fields, _CONFIG.also_tasks = fields, also_tasks
@@ -57,7 +57,7 @@ def define_config(
 def quiet_tensorflow():
   """Makes TensorFlow print less and import no Keras. To be called before TensorFlow is imported."""
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-  os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')  # it says three lines, and nothing needs it
+  os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')  # it prints three lines, and is not needed
   # else Keras is imported with SciPy, scikit-learn and matplotlib, which takes two seconds
   os.environ.setdefault('TF_USE_LEGACY_KERAS', '1')
 
@@ -66,18 +66,18 @@ def run(main, leave=None, also=None):
   """Runs `main(argv)` under absl; a UserError, a wrong flag or storage that fails ends with one
   sentence on stderr and an exit code.
 
-  leave: code → ends the process, also after an error that has no sentence; sys.exit if None.
-  also: takes the sentence too.
+  leave: code → ends the process, also after an error without a sentence; sys.exit if None.
+  also: is called with the sentence.
   """
-  # The libraries beneath speak of devices that are not there and files that need not be; ask with
-  # --verbosity=0.
+  # Silences warnings of libraries about missing devices and optional files; --verbosity=0 shows
+  # them.
   logging.set_verbosity(logging.ERROR)
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   for stream in (sys.stdout, sys.stderr):  # file names need not be valid text
     stream.reconfigure(errors='backslashreplace')
   sys.stdout, sys.stderr = map(screen.Stream, (sys.stdout, sys.stderr))
   logging.get_absl_handler().python_handler.setStream(sys.stderr)
-  # remarks are for the user, not about code
+  # warnings are for the user, and need no place in the code
   warnings.formatwarning = lambda message, *_, **__: f'note: {message}\n'
   flags.DEFINE_bool(trust.FLAG, False, trust.HELP)
   flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[trust.FLAG])
@@ -100,7 +100,7 @@ def _parse(argv):
     address = address_in(argv) if 'config' in flags.FLAGS else None
     if address is not None:
       _CONFIG.value = config = _experiment(address)
-      argv, given = settings.split(argv, config)
+      argv, overrides = settings.split(argv, config)
     _once(argv)
     rest = flags.FLAGS(argv)
   except SystemExit as e:
@@ -116,28 +116,28 @@ def _parse(argv):
   if flags.FLAGS[trust.FLAG].value:
     trust.everything()
   if address is not None:
-    settings.apply(config, given)
+    settings.apply(config, overrides)
     trust.names(config)
   return rest
 
 
 def _once(argv):
   """Raises UserError for a flag of one value that is given twice: absl takes the last one."""
-  given = [argument.partition('=')[0].lstrip('-') for argument in argv if argument[:1] == '-']
-  for name in given:
+  names = [argument.partition('=')[0].lstrip('-') for argument in argv if argument[:1] == '-']
+  for name in names:
     one = name in flags.FLAGS and not isinstance(flags.FLAGS[name], flags.MultiFlag)
-    if one and given.count(name) > 1:
+    if one and names.count(name) > 1:
       raise errors.UserError(f'--{name} is given twice, and takes one value: give it once.')
 
 
 def address_in(argv: list[str]) -> str | None:
   """FILE.py:ARGUMENT or NAME:ARGUMENT that a command line gives as --config; None without one."""
-  found = None
+  address = None
   for argument, following in zip(argv[1:], [*argv[2:], None]):
     name, is_set, value = argument.partition('=')
     if name in ('--config', '-config'):
-      found = value if is_set else following
-  return found
+      address = value if is_set else following
+  return address
 
 
 def _experiment(address):
@@ -161,10 +161,10 @@ def _experiment(address):
 
 
 def _help() -> str:
-  """The help of the main program: what it does, its own flags, the rest of its docstring."""
+  """The help of the main program: the usage in its docstring, its flags, the rest."""
   doc = (sys.modules['__main__'].__doc__ or '').strip().split('\n\n')
   usage = 1 + next((i for i, block in enumerate(doc[1:]) if not block.startswith(' ')), len(doc))
-  own = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
+  own_flags = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
   lines = [
     textwrap.fill(
       f'--{flag.name:<14} {" ".join(flag.help.replace(".;", ";").split())}',
@@ -172,7 +172,7 @@ def _help() -> str:
       initial_indent='  ',
       subsequent_indent=19 * ' ',
     )
-    for flag in sorted(own, key=lambda flag: flag.name)
+    for flag in sorted(own_flags, key=lambda flag: flag.name)
   ]
   last = 'Flags of the libraries: --helpfull.'
   return '\n\n'.join([*doc[:usage], '\n'.join(['Flags:', *lines]), *doc[usage:], last])
@@ -185,16 +185,16 @@ def _fields_of(address) -> str:
     config = next(iter(config.suite.values()))
   for row in ranges.table(config):
     lines.append(f'--config.{row.key}={row.value}')
-    choices = ' | ' in row.meaning  # which it explains
-    said = '; '.join(filter(None, (row.meaning.rstrip('.'), '' if choices else row.range)))
-    lines.append(textwrap.indent(textwrap.fill(said, width=94), 6 * ' '))
+    choices = ' | ' in row.meaning  # then it lists the range
+    text = '; '.join(filter(None, (row.meaning.rstrip('.'), '' if choices else row.range)))
+    lines.append(textwrap.indent(textwrap.fill(text, width=94), 6 * ' '))
   return '\n'.join(filter(None, lines))
 
 
 def _missing_flag() -> str | None:
   """The sentence for a required flag without a value, once all flags have their values."""
-  own = flags.FLAGS.get_key_flags_for_module(sys.argv[0]) if flags.FLAGS.is_parsed() else ()
-  for flag in own:
+  own_flags = flags.FLAGS.get_key_flags_for_module(sys.argv[0]) if flags.FLAGS.is_parsed() else ()
+  for flag in own_flags:
     try:
       for validator in flag.validators if flag.value is None else ():
         validator.verify(flags.FLAGS)
@@ -204,12 +204,12 @@ def _missing_flag() -> str | None:
 
 
 def _unknown_flag(name: str) -> str:
-  """The flag of the program, else the field of the config, that is nearest to a misspelt flag."""
+  """A hint for a misspelt flag: the nearest flag of the program, else field of the config."""
   has_config = 'config' in flags.FLAGS
   if name == 'steps' and has_config:
     return f'--steps is no flag. {settings.STEPS}'
-  own = [flag.name for flag in flags.FLAGS.get_key_flags_for_module(sys.argv[0])]
-  near = [f'--{flag}' for flag in errors.near(name, own)]
+  names = [flag.name for flag in flags.FLAGS.get_key_flags_for_module(sys.argv[0])]
+  near = [f'--{flag}' for flag in errors.near(name, names)]
   if meant := near or settings.as_flags(settings.meant_by(name, _CONFIG.value or {})):
     return f'--{name} is no flag (see --help). Did you mean {"".join(meant)}?'
   fields = ' Fields of the config are set by --config.section.field=value.' if has_config else ''
@@ -230,7 +230,7 @@ def _guard(f, argv, leave=None, also=None):
     )
     if sentence and also:
       also(sentence)
-    # a shell ends its loop only where the signal did end this
+    # a shell ends its loop only if the signal ends this process
     if isinstance(e, KeyboardInterrupt) and leave is None:
       sys.stdout.flush()
       signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -252,7 +252,7 @@ def _ending(e: BaseException):
       f'An address of a bucket or a hub failed ({errors.words(e, 200)} …). Check its name, your '
       'login (gcloud auth application-default login; hf auth login) and the network.'
     )
-  # without a path it is no mistake of the user's
+  # without a path it is not the user's mistake
   if isinstance(e, OSError) and (e.filename is not None or e.errno == errno.ENOSPC):
     return (
       code,

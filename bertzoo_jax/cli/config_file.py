@@ -21,9 +21,9 @@ def load(address: str) -> ml_collections.ConfigDict:
   """The locked config that get_config() of a module returns.
 
   address: NAME[:ARGUMENT] of a shipped config ('bert:tiny', 'tasks/glue:rte'), or
-  FILE.py[:ARGUMENT]. A file of configs/ is the shipped module, not a second copy of it. A name
-  never runs a file of the current folder. Raises UserError if there is no such config, it fails,
-  or it returns no config.
+  FILE.py[:ARGUMENT]. A file of configs/ is loaded as the shipped module. A name never runs a file
+  of the current folder. Raises UserError for an unknown config, and for one that fails or returns
+  something else.
   """
   path, *argument = address.split(':', 1)
   is_file = path.endswith('.py')
@@ -77,43 +77,43 @@ def _no_config(path, argument, names) -> str:
     near = errors.near(file.removesuffix('.py'), beside)
     meant = [os.path.join(folder, f'{other}.py') for other in near]
   meant = meant or errors.near(name, names)
-  said = f'there is no config file {path}. '
+  message = f'there is no config file {path}. '
   if path == name:
-    said = f'there is no shipped config {path!r}. '
+    message = f'there is no shipped config {path!r}. '
   if meant:
-    return f'{said}Did you mean --config {":".join([meant[0], *argument])}?'
+    return f'{message}Did you mean --config {":".join([meant[0], *argument])}?'
   systems = ', '.join(name for name in names if '/' not in name)
   return (
-    f'{said}--config is FILE.py:SIZE, or a shipped one: {systems}; tasks/NAME:TASK; '
+    f'{message}--config is FILE.py:SIZE, or a shipped one: {systems}; tasks/NAME:TASK; '
     'tables/NAME:SCALE.'
   )
 
 
 @contextlib.contextmanager
 def _inside(path, name):
-  """Within it, exceptions of a config become a UserError, 'FILE:LINE: error'. A ValueError of the
-  package, or of a function that the file calls, is a sentence already.
+  """Inside the `with`, exceptions of a config become a UserError, 'FILE:LINE: error'. A ValueError
+  of the package, or of a function that the file calls, has a message for users already.
   """
   try:
     yield
   except (MemoryError, errors.UserError):
     raise
   except Exception as e:  # the user's own code may raise anything
-    said, libraries = errors.words(e), (_PACKAGE, sys.prefix, sys.base_prefix, '<')
+    text, libraries = errors.words(e), (_PACKAGE, sys.prefix, sys.base_prefix, '<')
     frames = [
       (os.path.abspath(f.filename), f.lineno) for f in traceback.extract_tb(e.__traceback__)
     ]
     file = os.path.abspath(path)
     if type(e) is ValueError and (name or frames[-1][0] != file):
-      raise errors.UserError(f'--config: {said}') from e
-    own = [f for f in frames if f[0] == file or not f[0].startswith(libraries)]
-    place, remedy = own[-1] if own else (file, 1), 'Mend the config file'
+      raise errors.UserError(f'--config: {text}') from e
+    user_frames = [f for f in frames if f[0] == file or not f[0].startswith(libraries)]
+    place, remedy = user_frames[-1] if user_frames else (file, 1), 'Mend the config file'
     if isinstance(e, SyntaxError) and e.filename:
-      place, said = (e.filename, e.lineno), e.msg
+      place, text = (e.filename, e.lineno), e.msg
     elif isinstance(e, ModuleNotFoundError) and e.name == 'configs':
       remedy = f'Write from {_CONFIGS} import …'
     elif isinstance(e, ModuleNotFoundError):
       remedy = f'Modules are looked for {trust.places()}'
-    elif not own:
+    elif not user_frames:
       remedy = 'Write def get_config(argument=None)'
-    raise errors.UserError(f'{place[0]}:{place[1]}: {type(e).__name__}: {said}. {remedy}.') from e
+    raise errors.UserError(f'{place[0]}:{place[1]}: {type(e).__name__}: {text}. {remedy}.') from e

@@ -1,7 +1,7 @@
 """Fields of a config that a command line sets: --config.section.field=value.
 
 A field keeps the type of its present value. In a suite, a config {'suite': {task: config}},
---config.FIELD sets every task; --config.suite.TASK.FIELD sets one, and wins.
+--config.FIELD sets every task; --config.suite.TASK.FIELD overrides it for one task.
 """
 
 import ast
@@ -23,11 +23,11 @@ _FLAG = re.compile(r'--?(no)?config\.([^=]*)(?:=(.*))?', re.DOTALL)
 
 
 def split(argv: list[str], config) -> tuple[list[str], dict[str, str]]:
-  """(the other arguments, {'section.field': text} in the order given). The last of each counts.
+  """(the other arguments, {'section.field': text} in order). The last value of a field counts.
 
   Raises UserError for a field that the config does not have, and for one without a value.
   """
-  rest, given = [], {}
+  rest, overrides = [], {}
   arguments = iter(argv)
   for argument in arguments:
     if not (flag := _FLAG.fullmatch(argument)):
@@ -39,20 +39,20 @@ def split(argv: list[str], config) -> tuple[list[str], dict[str, str]]:
       text = str(not no)
     elif no or (text is None and (text := next(arguments, None)) is None):
       raise errors.UserError(f'{argument} sets nothing: write {_now(key, section[field])}.')
-    given.pop(key, None)  # its place is that of the last
-    given[key] = text
-  return rest, given
+    overrides.pop(key, None)  # so that the last one decides its place
+    overrides[key] = text
+  return rest, overrides
 
 
-def apply(config, given: dict[str, str]) -> None:
+def apply(config, overrides: dict[str, str]) -> None:
   """Sets the fields of a locked config. Raises UserError for a value that does not fit."""
-  for i, (key, text) in enumerate(given.items()):
+  for i, (key, text) in enumerate(overrides.items()):
     inside = re.compile(rf'(suite\.\w+\.)?{re.escape(key)}\.')
-    if lost := next(filter(inside.match, [*given][:i]), None):
+    if lost := next(filter(inside.match, [*overrides][:i]), None):
       raise errors.UserError(
         f'--config.{key} replaces --config.{lost}, which stands before it: put it in front.'
       )
-    for section, field in _places(config, key, given):
+    for section, field in _places(config, key, overrides):
       read, kind = _KINDS.get(section.get_type(field), (_literal, 'another type'))
       try:
         section[field] = read(text)
@@ -64,9 +64,9 @@ def apply(config, given: dict[str, str]) -> None:
   config.lock()  # a section that was replaced, too
 
 
-def _places(config, key: str, given=()) -> list:
-  """[(section, field)] that a key sets: one, or one in each task of a suite that `given` does not
-  set by itself. Raises UserError if the config has no such field.
+def _places(config, key: str, overrides=()) -> list:
+  """[(section, field)] that a key sets: one, or one per task of a suite, without tasks for which
+  `overrides` has a key of their own. Raises UserError if the config has no such field.
   """
   if place := _place(config, key):
     return [place]
@@ -74,7 +74,7 @@ def _places(config, key: str, given=()) -> list:
   places = {f'suite.{task}.{key}': _place(one, key) for task, one in tasks.items()}
   if not places or None in places.values():
     raise errors.UserError(_unknown(key, config))
-  return [place for own, place in places.items() if own not in given]
+  return [place for full_key, place in places.items() if full_key not in overrides]
 
 
 def _place(config, key: str):
@@ -134,39 +134,39 @@ _KINDS = {
 }
 
 
-# --- a field that is not there ---
+# --- an unknown field ---
 
 
 def _unknown(key: str, config) -> str:
-  """A hint for a misspelt key: a near field of its section, else of others, else all fields."""
+  """A hint for a misspelt key: a similar field of its section, else of others, else all fields."""
   section, _, field = key.rpartition('.')
   if field == 'steps':
     return STEPS
   known = _fields(config)
   names = {k: k.rpartition('.')[2] for k in known}
   sections = {k.rpartition('.')[0] for k in known} - {''}
-  given, section = section, next(iter(errors.near(section, sections)), section)
-  own = [name for k, name in names.items() if k.rpartition('.')[0] == section]
-  near = errors.near(field, own if section else [*own, *sections])
+  typed, section = section, next(iter(errors.near(section, sections)), section)
+  fields = [name for k, name in names.items() if k.rpartition('.')[0] == section]
+  near = errors.near(field, fields if section else [*fields, *sections])
   if named.is_outside(part := known.get(f'{section}.name')) and not near:
     return (
       f'config.{section} gives {part!r} no field {field!r}, and a flag only changes fields that '
       f'are there: write the section in a config file, as parts.part({part!r}, {field}=…).'
     )
-  said = f'the config has no field {field!r}.'
-  if some := [k for k in known if re.fullmatch(rf'suite\.\w+\.{re.escape(key)}', k)]:
-    return f'{said} Not every task has it: set {as_flags(some)}.'
+  message = f'the config has no field {field!r}.'
+  if task_keys := [k for k in known if re.fullmatch(rf'suite\.\w+\.{re.escape(key)}', k)]:
+    return f'{message} Not every task has it: set {as_flags(task_keys)}.'
   if near:
     meant = [f'{section}.{near[0]}' if section else near[0]]
   else:
     alike = _called(errors.near(field, names.values(), cutoff=0.8), names)
     meant = alike or ([] if section else meant_by(field, config))
   if meant:
-    return f'{said} Did you mean {as_flags(meant)}?'
-  if section and own:
-    there = 'There' if section == given else f'Did you mean --config.{section}? There'
-    return f'{said} {there} is: {", ".join(own)}.'
-  return f'{said} --help with --config lists them.'
+    return f'{message} Did you mean {as_flags(meant)}?'
+  if section and fields:
+    subject = 'There' if section == typed else f'Did you mean --config.{section}? There'
+    return f'{message} {subject} is: {", ".join(fields)}.'
+  return f'{message} --help with --config lists them.'
 
 
 def meant_by(word: str, config) -> list[str]:
@@ -183,7 +183,7 @@ def as_flags(keys) -> str:
 
 
 def _called(wanted, names) -> list[str]:
-  """The keys of these names; without those of single tasks that are there for every task."""
+  """The keys of these names, without keys of single tasks whose field every task has."""
   return [
     key
     for key, name in names.items()
@@ -192,7 +192,7 @@ def _called(wanted, names) -> list[str]:
 
 
 def _fields(config) -> dict:
-  """{'section.field': value} of all fields: those of every task come first, by their own names."""
+  """{'section.field': value} of all fields, first the fields that every task has."""
   flat = configuration.flatten(config)
   tasks = [
     configuration.flatten(one) for one in (config.suite if 'suite' in config else {}).values()

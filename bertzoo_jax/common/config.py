@@ -1,7 +1,7 @@
-"""The meaning of an experiment's config: its phases, and the part of it that is science.
+"""Reads the config of an experiment: its phases, and the fields that are science.
 
-A config is complete and locked (`configs/`); this module only reads it. Science decides what is
-learned; `run` is machinery and may change between attempts of one run.
+A config is complete and locked (`configs/`). Science decides what is learned; `run` is machinery
+and may change between attempts of one run.
 """
 
 import dataclasses
@@ -11,19 +11,19 @@ import ml_collections
 
 from bertzoo_jax.common import errors
 
-# tokenizer.vocab_size of a config that takes the corpus's
+# tokenizer.vocab_size of a config that takes the size of the corpus's vocabulary
 AUTO = 'auto'
 
-# The fields that a phase may set (a shape of a parameter never changes inside a run).
+# The fields that a phase may set (shapes of parameters never change inside a run).
 _PHASE_SECTIONS = (
   'length batch_size batch_tokens mixture format masking objective schedule'
 ).split()
 # The only field of `run` that a phase may set: microbatches depend on the batch.
 _PHASE_MACHINERY = 'run.accumulation'
 
-# Not science: changes of these leave the run the same but for rounding and the draw of dropout.
+# Not science: these change only rounding and the draw of dropout.
 _MACHINERY = ('run', 'hf')
-# Nor is how the scores of a trained network become answers (parts/features.py).
+# Not science either: how the scores of a trained network become answers (parts/features.py).
 _DECODING = (
   *(f'features.{field}' for field in ('n_best', 'max_answer', 'beam', 'no_answer_threshold')),
   'objective.threshold',
@@ -37,14 +37,14 @@ class Phase:
   Attributes:
     index: place in `config.phases`, from 0.
     first_step: first global step of the phase.
-    steps: how many steps it has; it ends before `first_step + steps`.
+    steps: number of steps; the phase ends before `first_step + steps`.
     config: the whole config with this phase's overrides applied, locked. Its batch_size is the
       rows of a batch, also if batch_tokens was set.
-    examples: rows that all phases before it read.
+    examples: rows that all earlier phases read.
     order: index of the phase whose order of rows it continues. Neighbouring phases with the same
       format and length have one order, that of the first of them.
     first_example: place of its first row in that order.
-    before: ((rows, mixture), …) that the phases before it read of that order.
+    before: ((rows, mixture), …) that earlier phases read of that order.
   """
 
   index: int
@@ -62,7 +62,7 @@ class Phase:
 
 
 def phases(config) -> tuple[Phase, ...]:
-  """The phases of a run in order. Raises UserError for an override that names nothing."""
+  """The phases of a run in order. Raises UserError for an override of an unknown field."""
   if not config.phases:
     raise errors.UserError(
       'config.phases is empty: a run needs at least one phase, as in ((1000, {}),).'
@@ -118,9 +118,9 @@ def _same_rows(a, b) -> bool:
 
 
 def phase_at(config, step: int) -> Phase:
-  """The phase that took the step before a checkpoint of `step` updates."""
-  found = phases(config)
-  return next((p for p in found if step <= p.end_step), found[-1])
+  """The phase of the last step before a checkpoint of `step` updates."""
+  run_phases = phases(config)
+  return next((p for p in run_phases if step <= p.end_step), run_phases[-1])
 
 
 def _override(config, key: str, value, index: int) -> None:
@@ -199,7 +199,7 @@ def _learned(phase):
 
 
 def differences(old: dict, new: dict) -> list[str]:
-  """'key: old → new' of every key in which two flat configs differ; of two parts the name alone."""
+  """'key: old → new' of each key that differs in flat configs; of another part its name only."""
   value = lambda flat, key: flat.get(key, '(absent)')
   keys = [k for k in sorted(old.keys() | new.keys()) if value(old, k) != value(new, k)]
   parts = tuple(key.removesuffix('name') for key in keys if key.endswith('.name'))
@@ -210,15 +210,15 @@ def differences(old: dict, new: dict) -> list[str]:
 def check_text(what: str, facts, tokenizer, splitting) -> None:
   """Raises UserError if the text that a run reads was made with another config. The text defines
   vocabulary, tokenizer and splitting. what: begins the sentence ('The corpus C'). facts: its
-  vocab_size, and its sections `tokenizer` and `corpus` where it knows them.
+  vocab_size, and its sections `tokenizer` and `corpus` if known.
   """
   if tokenizer['vocab_size'] == AUTO:
     tokenizer = {**tokenizer, 'vocab_size': facts['vocab_size']}
-  theirs, ours = facts.get('tokenizer', tokenizer)['name'], tokenizer['name']
-  if theirs != ours:
+  name, wanted = facts.get('tokenizer', tokenizer)['name'], tokenizer['name']
+  if name != wanted:
     raise errors.UserError(
-      f'{what} was made with the tokenizer {theirs}, the config has {ours}: prepare a corpus with '
-      f'this config, or write tokenizer={theirs} behind the size of the config.'
+      f'{what} was made with the tokenizer {name}, the config has {wanted}: prepare a corpus with '
+      f'this config, or write tokenizer={name} behind the size of the config.'
     )
   if facts['vocab_size'] != tokenizer['vocab_size']:
     raise errors.UserError(
@@ -226,11 +226,11 @@ def check_text(what: str, facts, tokenizer, splitting) -> None:
       f'{tokenizer["vocab_size"]}: set --config.tokenizer.vocab_size={facts["vocab_size"]}, or '
       'prepare a corpus with this config.'
     )
-  wished = {'tokenizer': tokenizer, 'corpus': splitting}
-  known = [section for section in wished if section in facts]
+  expected = {'tokenizer': tokenizer, 'corpus': splitting}
+  known = [section for section in expected if section in facts]
   if lines := differences(
     flatten({section: facts[section] for section in known}),
-    flatten({section: wished[section] for section in known}),
+    flatten({section: expected[section] for section in known}),
   ):
     raise errors.UserError(
       f'{what} was made with other settings than the config has (text → config): '
@@ -244,7 +244,7 @@ def to_json(config) -> str:
 
 
 def from_json(text: str) -> ml_collections.ConfigDict:
-  """The locked config that `to_json` wrote (lists come back as tuples)."""
+  """The locked config that `to_json` wrote, with tuples for lists."""
   plain = _tuples(json.loads(text))
   config = ml_collections.ConfigDict(
     {k: v if isinstance(v, dict) else _plain(v) for k, v in plain.items()}

@@ -1,4 +1,4 @@
-"""How a program ends with a sentence: for mistakes that a user can mend, and for errors that may
+"""Errors that end a program with one sentence: mistakes that a user can mend, and failures that may
 pass.
 """
 
@@ -8,13 +8,13 @@ import os
 import re
 import resource
 
-# All but tab and end of line; then those that turn the direction of the text after them.
+# Controls except tab and end of line; then those that change the direction of the text after them.
 _CONTROLS = re.compile('[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]')
 
 
 def printable(text: str) -> str:
-  """A text that may be a stranger's, with the control characters that terminals obey as \\uXXXX."""
-  return _CONTROLS.sub(lambda found: f'\\u{ord(found[0]):04x}', text)
+  """A text of unknown origin, with its terminal control characters escaped as \\uXXXX."""
+  return _CONTROLS.sub(lambda match: f'\\u{ord(match[0]):04x}', text)
 
 
 class UserError(Exception):
@@ -27,14 +27,14 @@ class UserError(Exception):
 
 
 class TryAgain(UserError):
-  """Nobody's mistake: a disk, network or process that may have recovered when the line is rerun."""
+  """A failure of a disk, network or process that may have passed when the command is rerun."""
 
   code = os.EX_TEMPFAIL
 
 
 class Stopped(UserError):
-  """A run that must not continue: the same line would fail in the same way. The message says why,
-  and which checkpoint remains.
+  """A run that must not continue: the same command would fail in the same way. The message says
+  why, and which checkpoint remains.
   """
 
   code = 3
@@ -45,13 +45,13 @@ class Diverged(Stopped):
 
 
 def near(word: str, known, cutoff=0.6) -> list[str]:
-  """The name that a word misspells or abbreviates by its initials ('lr'), or none. Of names with
-  dots, section.field, one of the same section is meant.
+  """[the known name that a word misspells, or abbreviates by its initials ('lr')], or []. A word
+  with dots, section.field, abbreviates only names of its section.
   """
   section, _, field = word.rpartition('.')
-  own = [name for name in known if name.rpartition('.')[0] == section] if section else list(known)
-  initials = [n for n in own if ''.join(w[:1] for w in n.rpartition('.')[2].split('_')) == field]
-  if len(field) > 1 and initials and field not in own:
+  pool = [name for name in known if name.rpartition('.')[0] == section] if section else list(known)
+  initials = [n for n in pool if ''.join(w[:1] for w in n.rpartition('.')[2].split('_')) == field]
+  if len(field) > 1 and initials and field not in pool:
     return initials[:1]
   return difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
 
@@ -63,18 +63,18 @@ def words(e: BaseException, most: int | None = None) -> str:
 
 
 def named(e: BaseException, most: int | None = None) -> str:
-  """'Kind: what it says', as `words`."""
+  """'Type: message', cut as in `words`."""
   return f'{type(e).__name__}: {words(e, most)}'
 
 
-# Whatever a program that walks through somebody else's data may raise.
+# Errors that code may raise when it walks through data of unknown origin.
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 @contextlib.contextmanager
 def unreadable(sentence: str, *more, usual=UNREADABLE):
-  """Turns what damaged or hostile data raise inside the `with` into a UserError. more: kinds of
-  errors beside the usual ones. A panic of a library in Rust is one; it is no Exception.
+  """Turns errors of damaged or hostile data inside the `with` into a UserError. more: further types
+  of errors. Panics of Rust libraries, which are not Exceptions, are always included.
   """
   try:
     yield
@@ -86,9 +86,9 @@ def unreadable(sentence: str, *more, usual=UNREADABLE):
 
 
 def needing(what: str, extra: str | None = None):
-  """Within it, a package that is missing is a UserError: `what` needs it, and what to install.
+  """Inside the `with`, a missing package is a UserError: `what`, and the command that installs it.
 
-  extra: of setup.py, which brings it.
+  extra: the extra of setup.py that has the package.
   """
   sentence = f'{what}: {install(extra)}' if extra else what
   return unreadable(sentence, usual=(ImportError,))
@@ -100,10 +100,10 @@ def install(extra: str) -> str:
 
 
 def no_memory(e: BaseException | None) -> str | None:
-  """The sentence for an error of a process that gets no more memory; None for another error."""
-  said = ("can't start new thread", 'failed to map segment', 'Cannot allocate memory')
+  """The sentence for an error of a process without memory; None for another error."""
+  markers = ("can't start new thread", 'failed to map segment', 'Cannot allocate memory')
   while e is not None:
-    if isinstance(e, MemoryError) or any(part in str(e) for part in said):
+    if isinstance(e, MemoryError) or any(part in str(e) for part in markers):
       limit = resource.getrlimit(resource.RLIMIT_AS)[0]
       return f'This process gets no more memory ({named(e, 100)}' + (
         '). Close other programs, or take fewer --workers or a smaller batch.'
@@ -134,7 +134,7 @@ def refuse_pack_ids(names, where: str) -> None:
 def did_you_mean(word: str, known, listed=False) -> str:
   """' Did you mean X?' for a misspelt word, or the names to choose from.
 
-  listed: whether the message lists what there is already.
+  listed: whether the message lists the names already.
   """
   known = sorted(str(k) for k in known)
   if meant := near(str(word), known, cutoff=0.5):
@@ -143,7 +143,7 @@ def did_you_mean(word: str, known, listed=False) -> str:
 
 
 def choose(name: str, table: dict, what: str):
-  """table[name], or a UserError that lists the names. what: is chosen ('activation')."""
+  """table[name], or a UserError that lists the names. what: the kind of the name ('activation')."""
   if name not in list(table):  # a list has no hash
     verb = 'are' if what in ('features', 'metrics') else 'is'
     raise UserError(f'No {what} {verb} called {name!r}.{did_you_mean(name, table)}')

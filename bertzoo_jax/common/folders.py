@@ -1,5 +1,5 @@
-"""Keeps reading and writing inside a folder that a stranger may have made: names that its files
-give, and links in it. A hard link cannot be told from a file.
+"""Keeps reading and writing inside a folder of unknown origin: checks its links, and the names that
+its files give. Hard links cannot be detected.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from bertzoo_jax.common import storage
 
 
 def inside(folder, name: str):
-  """The path of a file in a folder, local or gs://, by a name that another file gives.
+  """The path of a file in a folder, local or gs://, for a name from another file.
 
   Raises UserError for a name that leads out of the folder, by itself or by a link. Links of the
   hub's cache, from snapshots/REVISION to blobs, are followed.
@@ -47,7 +47,7 @@ def check_files(folder: str, paths) -> None:
 
 def check_given(folder, path) -> None:
   """Raises UserError if a path in a local folder is, or has, a link that leads out of the folder.
-  The current folder ('' and '.') has links of the user's.
+  The current folder ('' and '.') is not checked: its links are the user's.
   """
   if path and folder not in (None, '', '.') and not storage.is_remote(folder):
     beside = os.path.relpath(path, storage.path(folder))
@@ -78,25 +78,25 @@ def check_links(folder) -> None:
   while below:
     try:
       with os.scandir(below.pop()) as entries:
-        found = list(entries)
+        children = list(entries)
     except OSError:  # absent, or deleted meanwhile; nothing is opened there
       continue
-    for entry in found:
+    for entry in children:
       if entry.is_symlink():
         inside(top, os.path.relpath(entry.path, top))
       elif entry.is_dir():
-        below += [entry.path] * (entry.name != 'wandb')  # it keeps links to its own logs there
+        below += [entry.path] * (entry.name != 'wandb')  # wandb keeps links to its logs there
       elif not entry.is_file():
         storage.check_file(entry.path)
 
 
 @contextlib.contextmanager
 def scratch(out, what: str = 'an export'):
-  """A folder to build in: beside a local directory, so that it can be renamed; in the temporary
-  folder for gs://. Those that killed exports to `out` left there are removed.
+  """Yields a temporary folder: beside a local `out`, so that it can be renamed; in the system's
+  temporary folder for gs://. Folders that killed exports to `out` left are removed.
 
-  An export holds a lock on its folder as long as it lives. The folder above is locked while folders
-  are looked at and made, so none is seen before its lock.
+  An export holds a lock on its folder while it lives. The folder above is locked while folders are
+  listed and made, so no folder is seen before it is locked.
 
   what: the command that builds, for the line about folders that are removed.
   """
@@ -106,19 +106,19 @@ def scratch(out, what: str = 'an export'):
   with contextlib.ExitStack() as held:
     with contextlib.ExitStack() as briefly:
       alone = _lock(parent, briefly)
-      for left in sorted(parent.glob(f'{glob.escape(prefix)}*')) if alone else ():
+      for stale in sorted(parent.glob(f'{glob.escape(prefix)}*')) if alone else ():
         with contextlib.ExitStack() as dead:
-          if _lock(left, dead, fcntl.LOCK_NB):
-            print(f'removed: {left}, which {what} that was killed left there')
-            shutil.rmtree(left, ignore_errors=True)
+          if _lock(stale, dead, fcntl.LOCK_NB):
+            print(f'removed: {stale}, which {what} that was killed left there')
+            shutil.rmtree(stale, ignore_errors=True)
       folder = tempfile.mkdtemp(dir=parent, prefix=prefix)
       _lock(folder, held)
-      held.callback(shutil.rmtree, folder, ignore_errors=True)  # before its lock is given up
+      held.callback(shutil.rmtree, folder, ignore_errors=True)  # before its lock is released
     yield folder
 
 
 def _lock(folder, stack, mode=0) -> bool:
-  """Whether a folder was locked until `stack` closes; not every network file system can."""
+  """Locks a folder until `stack` closes; False on file systems that cannot lock."""
   try:
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     stack.callback(os.close, handle)
@@ -129,7 +129,7 @@ def _lock(folder, stack, mode=0) -> bool:
 
 
 def check_free(out) -> None:
-  """Raises UserError if `out` exists and is no empty folder."""
+  """Raises UserError if `out` exists and is not an empty folder."""
   if os.path.islink(out) or out.exists() and (not out.is_dir() or any(out.iterdir())):
     raise _taken(out)
 
@@ -139,7 +139,7 @@ def _taken(out):
 
 
 def install(directory: pathlib.Path, out) -> None:
-  """Gives the finished directory its name; to gs:// the weights go last."""
+  """Renames the finished directory to `out`; for gs:// copies it, the weights last."""
   if not storage.is_remote(out):
     directory.chmod(0o755)  # a temporary folder is private
     try:

@@ -9,19 +9,19 @@ import math
 
 import numpy as np
 
-# The purpose of a draw: two draws of one row never share bits.
+# Purposes of draws: with different purposes, draws of a row never share bits.
 PHASE, SHUFFLE, EPOCH, ROW, SHORT, TARGET, COIN, CUT = range(1, 9)
 DOCUMENT, SENTENCE, TRIM_A, TRIM_B, SELECT, ROUND, CORRUPT, REPLACE = range(9, 17)
 COUNT, CONTEXT, SPREAD, PERMUTE, SIMILAR, PARTS, CORPUS, CAUSAL = range(17, 25)
 
 # 2³²/φ; C. Wellons's "lowbias32"; murmur3
 _STEP, _MIX_1, _MIX_2, _CROSS = (0x9E3779B9, 0x7FEB352D, 0x846CA68B, 0x85EBCA6B)
-# Of the shuffle: four pass for random to an eye on a few outputs, small ranges need more.
+# Rounds of the shuffle: with four, a few outputs look random already; small ranges need more.
 _ROUNDS = 10
 
 
 def new_key(seed: int):
-  """The key of a seed (any integer; 64 bits of it count), as two numpy arrays of shape [1]."""
+  """The key of a seed (any integer, modulo 2⁶⁴), as two numpy arrays of shape [1]."""
   seed = int(seed) & (2**64 - 1)
   root = (np.array([seed & 0xFFFFFFFF], np.uint32), np.array([seed >> 32], np.uint32))
   return fold(root, 0)
@@ -57,13 +57,13 @@ def below(random, bound):
 
 
 def threshold(share: float) -> int:
-  """Bits (as an integer) below this hold with the probability `share`; 2³² for 1."""
+  """The integer that 32 random bits are below with probability `share`; 2³² for 1."""
   return round(share * 2**32)
 
 
 def permute(key, size: int, items):
-  """Where a keyed permutation of range(size) sends `items`: a shuffle in O(len(items)), nothing
-  stored.
+  """`items` under a keyed permutation of range(size): a shuffle in O(len(items)) that stores
+  nothing.
 
   A Feistel network over the smallest near-square grid that holds the range, walked until it is back
   in the range (Black & Rogaway 2002, "Ciphers with arbitrary finite domains"). key: numpy, of shape

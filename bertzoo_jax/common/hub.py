@@ -1,5 +1,5 @@
-"""The Hugging Face hub: folders of it, hf:DIR or hf:OWNER/NAME[@REVISION], which are fetched once;
-files of data sets; repositories to push to.
+"""The Hugging Face hub: folders, hf:DIR or hf:OWNER/NAME[@REVISION], which are fetched once; files
+of data sets; repositories to push to.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import folders
 from bertzoo_jax.common import storage
 
-# The files of tokenizers; weights stay where they are.
+# The files of tokenizers; weights are not fetched.
 TOKENIZER = tuple(
   'tokenizer.json tokenizer_config.json special_tokens_map.json added_tokens.json vocab.txt '
   'vocab.json merges.txt spiece.model spm.model sentencepiece.bpe.model tokenizer.model '
@@ -24,16 +24,16 @@ TOKENIZER = tuple(
 )
 
 _CARDS = 'README.md', '.huggingface.yaml'  # of data sets
-MAIN = 'main'  # the branch that is read where no revision is named
+MAIN = 'main'  # the branch that is read if no revision is named
 PREFIX = 'hf:'  # of addresses of the hub
 
 
 def folder(name: str, files):
-  """The folder of `hf:NAME` (without its 'hf:'): a local one of that name, else the hub's files
-  (OWNER/NAME[@REVISION]), kept where that library keeps them.
+  """The folder of `hf:NAME` (name: without 'hf:'): a local folder, else the hub's files
+  (OWNER/NAME[@REVISION]) in the cache of huggingface_hub.
 
-  files: names of the wanted ones; those that exist are fetched. Raises UserError for neither, a
-  name that the hub lacks, or a link out of a local folder; TryAgain if the hub does not answer.
+  files: names of files to fetch, if they exist. Raises UserError for another form of name, a name
+  that the hub lacks, or a link out of a local folder; TryAgain if the hub does not answer.
   """
   path = storage.path(name)
   if path.is_dir():
@@ -47,7 +47,7 @@ def folder(name: str, files):
     )
   repository, _, revision = name.partition('@')
   wanted = dict(revision=revision or None, allow_patterns=list(files))
-  with _told(
+  with _hub_errors(
     f'hf:{name} is no folder here, and the hub gives no such files',
     'run the same line again, or give a folder with its files as hf:DIR',
     'correct the name, or download its files elsewhere and give their folder as hf:DIR',
@@ -56,7 +56,7 @@ def folder(name: str, files):
 
 
 def _check_there(name, address):
-  """Raises UserError for a path on this machine where no folder is."""
+  """Raises UserError for a local path without a folder."""
   if re.match(r'[/~]|\.\.?(/|$)', name) and not storage.path(name).is_dir():
     raise errors.UserError(f'{address}: there is no folder {name}: correct the path.')
 
@@ -73,20 +73,20 @@ class Data(NamedTuple):
 
 def data(address: str) -> Data:
   """The split that `hf:NAME[/CONFIG][@REVISION][:SPLIT]` names, as the package `datasets` finds its
-  files. NAME: a local folder, else OWNER/NAME of the hub. SPLIT: train if none is named.
+  files. NAME: a local folder, else OWNER/NAME of the hub. SPLIT: train if omitted.
 
-  Raises UserError without that package, or where there is no such split; TryAgain if the hub does
-  not answer.
+  Raises UserError without that package, or for an unknown split; TryAgain if the hub does not
+  answer.
   """
   whole, local = address.removeprefix(PREFIX), lambda name: storage.path(name).is_dir()
   if whole.endswith(']') and not local(whole):
     raise errors.UserError(
       f'{address}: a split is a name, without […]: write hf:{whole.partition("[")[0]}.'
     )
-  if not (found := _DATA.fullmatch(whole)):
+  if not (match := _DATA.fullmatch(whole)):
     raise errors.UserError(f'{address}: write hf:NAME[/CONFIG][@REVISION][:SPLIT].')
-  # a folder of that very name comes first, with its @ and :
-  name, revision, split = (whole, '', '') if local(whole) else found.groups()
+  # an existing folder comes first, even with @ and : in its name
+  name, revision, split = (whole, '', '') if local(whole) else match.groups()
   with errors.needing(f'{address} needs a package', 'datasets'):
     import datasets
   words, split = name.rstrip('/').split('/'), split or 'train'
@@ -95,9 +95,9 @@ def data(address: str) -> Data:
     _check_there(name, address)
   name, config = '/'.join(words[: at or 2]), '/'.join(words[at or 2 :])
   if not local(name) and len(words) == 1:
-    # a word such as json is a reader there, which takes the files of the current folder
+    # `datasets` takes a word such as json as a reader of the files in the current folder
     raise errors.UserError(f'{address}: {name} is no folder here; of the hub write OWNER/NAME.')
-  with _told(
+  with _hub_errors(
     f'{address} cannot be read',
     'run the same line again',
     'correct the name, or download its files (hf download) and give their folder as hf:./DIR',
@@ -105,8 +105,8 @@ def data(address: str) -> Data:
     where = str(storage.absolute(name)) if local(name) else name
     for card in _CARDS:
       _check_card(address, storage.path(where) / card)
-    made = datasets.load_dataset_builder(where, config or None, revision=revision or None)
-  splits = {str(name): tuple(files) for name, files in (made.config.data_files or {}).items()}
+    builder = datasets.load_dataset_builder(where, config or None, revision=revision or None)
+  splits = {str(name): tuple(files) for name, files in (builder.config.data_files or {}).items()}
   if split not in splits:
     raise errors.UserError(
       f'{address} has no split {split!r}: name one behind a colon.'
@@ -116,19 +116,19 @@ def data(address: str) -> Data:
   begin = os.path.join(os.path.realpath(where), '') if local(name) else f'hf://datasets/{name}@'
   folders.check_files(begin, files)
   revision = next((m[1] for f in files if (m := re.match('hf://[^@]+@([^/]+)/', f))), '')
-  facts = dict(name=name, config=made.config.name, split=split, revision=revision)
+  facts = dict(name=name, config=builder.config.name, split=split, revision=revision)
   return Data(files, facts)
 
 
 def _check_card(address, card):
-  """Raises UserError where the card of a local data set looks for files outside: that library would
-  list all folders there. It has no aliases (*a): ten lines of them can stand for a terabyte.
+  """Raises UserError if the card of a local data set names files outside: `datasets` would list all
+  folders there. Aliases (*a) are refused: ten lines of them can expand to a terabyte.
   """
   if not card.exists():
     return
   text = card.read_text(encoding='utf-8')
   if card.suffix == '.md':
-    from huggingface_hub import repocard  # half a second, with its client of http
+    from huggingface_hub import repocard  # takes half a second, with its HTTP client
 
     text = m[2] if (m := repocard.REGEX_YAML_BLOCK.search(text)) else ''
   aliases = any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text))
@@ -142,8 +142,8 @@ def _check_card(address, card):
 
 
 class Repository:
-  """A repository of models to push to, OWNER/NAME. The token is the one that `hf auth login` or
-  $HF_TOKEN gave; it is in no message. Raises UserError without one, or for a name that is none.
+  """A repository of models to push to, OWNER/NAME. Uses the token of `hf auth login` or $HF_TOKEN,
+  and never prints it. Raises UserError without a token, or for another form of name.
   """
 
   def __init__(self, name: str):
@@ -158,8 +158,8 @@ class Repository:
     self._api = huggingface_hub.HfApi(token=token)
 
   def has(self, branch: str) -> bool:
-    """Whether a branch has files; a push that was cut short leaves one without."""
-    with self._told(branch):
+    """Whether a branch has files; an interrupted push leaves an empty branch."""
+    with self._push_errors(branch):
       if not self._api.repo_exists(self.name):
         return False
       branches = [ref.name for ref in self._api.list_repo_refs(self.name).branches]
@@ -176,9 +176,9 @@ class Repository:
       )
 
   def push(self, branch: str, folder, names: list[str]) -> None:
-    """Makes files of a folder all of a branch, in one commit; a new repository is private."""
+    """Replaces a branch by files of a folder, in one commit; a new repository is private."""
     self.check_free(branch)
-    with self._told(branch):
+    with self._push_errors(branch):
       self._api.create_repo(self.name, private=True, exist_ok=True)
       if branch != MAIN:
         empty = self._api.list_repo_commits(self.name)[-1].commit_id
@@ -192,8 +192,8 @@ class Repository:
         commit_message='bertzoo_jax.export',
       )
 
-  def _told(self, branch):
-    return _told(
+  def _push_errors(self, branch):
+    return _hub_errors(
       f'{self.name}@{branch} cannot be pushed to',
       'run the same line again',
       'correct the name, or give a token that may write there',
@@ -202,7 +202,7 @@ class Repository:
 
 
 @contextlib.contextmanager
-def _told(what, again, remedy, offline='name files that are here'):
+def _hub_errors(what, again, remedy, offline='name files that are here'):
   """Turns an error of the hub into a TryAgain with `again` if it may pass, else a UserError."""
   try:
     yield

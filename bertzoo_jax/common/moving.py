@@ -2,10 +2,9 @@
 
     (field, from, to, first step, last step, shape)
 
-Up to the first step the field is `from`, from the last step on it is `to`. In between it goes by
-the shape: with x from 0 to 1, x (linear) or (1 − cos πx)/2 (cosine). Steps count
-from the start of the run, also in later phases. Held-out figures use the field's own value in the
-config.
+Up to the first step the field is `from`, from the last step on it is `to`. In between it follows
+the shape: with x from 0 to 1, x (linear) or (1 − cos πx)/2 (cosine). Steps count from the start of
+the run, also in later phases. Held-out figures use the value of the field in the config.
 """
 
 import math
@@ -18,7 +17,7 @@ _SHAPES = {'linear': lambda x, cos: x, 'cosine': lambda x, cos: (1.0 - cos(math.
 
 
 class Move(NamedTuple):
-  """How one number moves, as in the module's docstring."""
+  """How one number moves, see the module's docstring."""
 
   field: str
   start: float
@@ -35,22 +34,21 @@ class Move(NamedTuple):
       return self.start + (self.end - self.start) * x
     x = _SHAPES[self.shape](min(max(x, 0.0), 1.0), math.cos)
     low, high = sorted((self.start, self.end))
-    return min(max(self.start + (self.end - self.start) * x, low), high)  # not rounded beyond
+    return min(max(self.start + (self.end - self.start) * x, low), high)  # against rounding
 
 
 def of(config, section: str) -> tuple[Move, ...]:
-  """The moves of a section's fields, their names without it."""
-  found = [Move(*row) for row in config.moving]
+  """The moves of a section's fields, whose names omit the section."""
+  moves = [Move(*row) for row in config.moving]
   prefix = f'{section}.'
   return tuple(
-    m._replace(field=m.field.removeprefix(prefix)) for m in found if m.field.startswith(prefix)
+    m._replace(field=m.field.removeprefix(prefix)) for m in moves if m.field.startswith(prefix)
   )
 
 
 def check(config, known: dict, where: str = '') -> None:
-  """Raises UserError for a row of config.moving that is none. known: {field: value} of the config;
-  both ends of a move are put in its place when the ranges are checked, see `ends`. where: ' in
-  phase 1', of the config of a phase.
+  """Raises UserError for an invalid row of config.moving. known: {field: value} of the config.
+  where: ' in phase 1' for the config of a phase. The range check of both ends uses `ends`.
   """
   seen = set()
   for row in config.moving:
@@ -81,6 +79,6 @@ def check(config, known: dict, where: str = '') -> None:
 
 
 def ends(config) -> list[dict]:
-  """[{field: value}, …]: all moving fields at their start, and at their end."""
+  """[{field: value} of all moving fields at their start, the same at their end]."""
   moves = [Move(*row) for row in config.moving]
   return [{m.field: float(m.start) for m in moves}, {m.field: float(m.end) for m in moves}]

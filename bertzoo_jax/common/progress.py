@@ -1,7 +1,7 @@
 """Progress for a watcher: a bar on a terminal, plain lines elsewhere.
 
-`Progress` is of a training: step, percent, losses, tokens/s and time left. `Meter` is of files:
-percent, MB/s and time left.
+`Progress` shows a training: step, percent, losses, tokens/s and time left. `Meter` shows work on
+files: percent, MB/s and time left.
 """
 
 import math
@@ -11,16 +11,16 @@ import time
 from bertzoo_jax.common import screen
 
 _EVERY = 5.0  # seconds between plain lines about bytes
-_SILENCE = 30.0  # seconds without a plain line about steps, at most, if steps are shorter
-# numbers of a row that are no metrics of its objective
-_OF_ALL = (
+_SILENCE = 30.0  # most seconds without a plain line about steps, if steps are shorter
+# numbers of a row that are not metrics of the objective
+_COMMON = (
   *('step', 'phase', 'examples', 'epoch', 'batch_crc32', 'tokens_per_second', 'mfu'),
   *('loss', 'lr', 'grad_norm', 'nonfinite', 'spikes'),
 )
 
 
 class Progress:
-  """Reports on one process; silent on the others."""
+  """Prints on one process; silent on the others."""
 
   def __init__(
     self,
@@ -31,9 +31,9 @@ class Progress:
     terminal: bool | None = None,
     entropy: float | None = None,
   ):
-    """total_steps: of the run. start_step: where this attempt begins. show: False for silence.
-    terminal: None to find out. entropy: of the unigrams (nats), to stand beside the loss of masked
-    tokens.
+    """total_steps: of the run. start_step: of this attempt. show: False for silence. terminal:
+    whether stdout is one; None to find out. entropy: of the unigrams (nats), printed beside the
+    loss of masked tokens.
     """
     self._total, self._at, self._began = total_steps, start_step, None
     self._finished, self._printed = start_step, -math.inf
@@ -45,7 +45,7 @@ class Progress:
       self._bar = _bar(columns, '', total_steps, completed=start_step, numbers='compiling')
 
   def say(self, text: str) -> None:
-    """A line above the bar."""
+    """Prints a line, above the bar if there is one."""
     if not self._show:
       return
     if self._bar:
@@ -54,9 +54,9 @@ class Progress:
       print(text, flush=True)
 
   def finished(self, step: int, loss) -> None:
-    """A step is computed. The clock for the time left starts with the first: no compilation.
+    """Records that a step is computed. The clock for the time left starts after the first step.
 
-    loss: of the step, for a plain line where none was printed for half a minute.
+    loss: of the step, for a plain line if none was printed for half a minute.
     """
     now, self._finished = time.monotonic(), step
     self._began = self._began or (now, step)
@@ -65,7 +65,7 @@ class Progress:
       self._line(step, f'loss {_number(float(loss))}')
 
   def step(self, step: int) -> None:
-    """Moves the bar: a step is dispatched."""
+    """Moves the bar to a step that was dispatched."""
     self._at = step
     if self._bar:
       self._bar[0].update(self._bar[1], completed=step)
@@ -95,36 +95,36 @@ class Progress:
     self._printed = time.monotonic()
 
   def _losses(self, row, prefix, suffix='') -> list[str]:
-    """The losses of a row. That of masked tokens comes first: it compares with the entropy. An
-    objective without one shows two metrics of its own. suffix: of the figures of one corpus.
+    """The losses of a row. The loss of masked tokens comes first: it compares with the entropy. An
+    objective without this loss shows two other metrics. suffix: of the metrics of one corpus.
     """
     get = lambda name: row.get(prefix + name + suffix)
-    loss, masked, found = get('loss'), get('mlm_loss'), get('rtd_accuracy')
+    loss, masked, accuracy = get('loss'), get('mlm_loss'), get('rtd_accuracy')
     parts = []
     if masked is not None:
       beside = '' if self._entropy is None or suffix else f' (unigram entropy {self._entropy:.4f})'
       parts.append(f'masked-token loss {_number(masked)}{beside}')
     is_another = lambda x: x is not None and (loss is None or abs(loss - x) > 1e-4 * abs(loss))
     if suffix and masked is None:
-      own = {k.removeprefix(prefix): v for k, v in row.items() if k.endswith(f'_loss{suffix}')}
-      return [f'{k.removesuffix(suffix)} {_number(v)}' for k, v in own.items()]
+      losses = {k.removeprefix(prefix): v for k, v in row.items() if k.endswith(f'_loss{suffix}')}
+      return [f'{k.removesuffix(suffix)} {_number(v)}' for k, v in losses.items()]
     if not suffix and (masked is None or is_another(masked)):
       parts.append(f'loss {_number(loss)}' if not parts else f'total loss {_number(loss)}')
-    if found is not None:
+    if accuracy is not None:
       parts.append(
-        f'replaced tokens: accuracy {100 * found:.2f} % '
+        f'replaced tokens: accuracy {100 * accuracy:.2f} % '
         f'(calling all original {100 * get("rtd_base_rate"):.2f} %), AUC {get("rtd_auc"):.3f}'
       )
     if len(parts) == 1 and masked is None:
-      own = [
+      names = [
         name.removeprefix(prefix)
         for name in row
         if name.startswith(prefix)
         and '/' not in name
         and (prefix or not name.startswith('held_out_'))
       ]
-      told = [name for name in own if name not in _OF_ALL and is_another(get(name))]
-      parts += [f'{name} {_number(get(name))}' for name in told[:2]]
+      shown = [name for name in names if name not in _COMMON and is_another(get(name))]
+      parts += [f'{name} {_number(get(name))}' for name in shown[:2]]
     return parts
 
   def close(self) -> None:
@@ -132,21 +132,21 @@ class Progress:
       self._bar[0].stop()
 
   def _left(self, step):
-    """Time from a step to the end, by the pace of the steps that are computed."""
+    """Time from a step to the end, at the pace of the computed steps."""
     finished = max(step, self._finished)
     if self._began is None or finished <= self._began[1]:
       return '?'
-    of_step = (time.monotonic() - self._began[0]) / (finished - self._began[1])
-    return clock(of_step * (self._total - step))
+    seconds_per_step = (time.monotonic() - self._began[0]) / (finished - self._began[1])
+    return clock(seconds_per_step * (self._total - step))
 
 
 class Meter:
-  """A context manager; `update(done)` as often as you like."""
+  """A context manager; call `update(done)` at any rate."""
 
   def __init__(self, what: str, total: int, say=print):
-    """`total` bytes are to be done; `say` takes the plain lines."""
+    """total: bytes. say: prints a plain line."""
     self._what, self._total, self._say, self._bar = what, total, say, None
-    self._start = self._said = time.monotonic()
+    self._start = self._printed_at = time.monotonic()
 
   def __enter__(self):
     if sys.stderr.isatty():
@@ -165,8 +165,8 @@ class Meter:
     now = time.monotonic()
     if self._bar:
       self._bar[0].update(self._bar[1], completed=done)
-    elif now - self._said >= _EVERY:
-      self._said = now
+    elif now - self._printed_at >= _EVERY:
+      self._printed_at = now
       rate = done / (now - self._start)
       percent = f'{100 * done / self._total:.1f} %, ' if self._total else ''
       left = f', {clock((self._total - done) / rate)} left' if rate and self._total > done else ''
@@ -188,15 +188,15 @@ def _number(value):
 
 
 def _bar(columns, what, total, to_stderr=False, **fields):
-  """(a bar that runs, its task). columns: columns of rich, or texts."""
+  """(a running bar, its task). columns: names of rich's columns without 'Column', or texts."""
   from rich import progress
 
-  made = [
+  widgets = [
     getattr(progress, f'{c}Column')()
     if hasattr(progress, f'{c}Column')
     else progress.TextColumn(c, markup=False)
     for c in columns.split()
   ]
-  bar = progress.Progress(*made, console=screen.Console(stderr=to_stderr), refresh_per_second=4)
+  bar = progress.Progress(*widgets, console=screen.Console(stderr=to_stderr), refresh_per_second=4)
   bar.start()
   return bar, bar.add_task(what, total=total, **fields)

@@ -1,4 +1,4 @@
-"""How much of each corpus the steps of a run read: epochs and words, and where enough is read."""
+"""How much of each corpus the steps of a run read, in epochs and words; steps for given amounts."""
 
 import bisect
 import fractions
@@ -14,10 +14,10 @@ class Reading(NamedTuple):
   """The reading of one corpus.
 
   Attributes:
-    name: of the corpus; '' of the only one.
-    rows: that were read.
+    name: of the corpus; '' for a single one.
+    rows: number of rows read.
     per_epoch: rows of an epoch.
-    words: by blanks, of the train split; None where they were not counted.
+    words: words of the train split, separated by blanks; None if not counted.
   """
 
   name: str
@@ -38,7 +38,7 @@ def told(readings) -> str:
 
 
 def words(readings) -> fractions.Fraction:
-  """Words that were seen: an epoch of a corpus has all its words, and each row the same share."""
+  """Words seen: an epoch of a corpus has all its words, and each row the same number."""
   return sum((r.epochs * r.words for r in readings), fractions.Fraction(0))
 
 
@@ -46,7 +46,7 @@ def numbers(text: str) -> list[int] | None:
   """The numbers of words in run.keep_words, ascending; None for a text of another form."""
   if not isinstance(text, str):
     return None
-  found = set()
+  result = set()
   for part in text.split(',') if text else ():
     ends = [re.fullmatch(r'([1-9][0-9]*)([kMG]?)', end) for end in part.strip().split('..')]
     if not all(ends) or len(ends) > 2:
@@ -55,21 +55,21 @@ def numbers(text: str) -> list[int] | None:
     if ends[0] > ends[-1]:
       return None
     while ends[0] <= ends[-1]:
-      found.add(ends[0])
+      result.add(ends[0])
       ends[0] += 10 ** (len(str(ends[0])) - 1)
       if len(ends) == 1:
         break
-  return sorted(found)
+  return sorted(result)
 
 
 def kept(text: str, phases, reads, end: int) -> dict[int, list[int]]:
   """{step: numbers of words} of run.keep_words: the first step, at most `end`, after which a run
   has seen each number.
 
-  phases: of the run. reads: {index of a phase: `read` of its rows}. Raises UserError where words
-  were not counted.
+  phases: of the run. reads: {index of a phase: `read` of its rows}. Raises UserError if words were
+  not counted.
   """
-  found, before = {}, fractions.Fraction(0)
+  steps_of, before = {}, fractions.Fraction(0)
   wanted = numbers(text)
   for phase in phases if wanted else ():
     read = reads[phase.index]
@@ -79,16 +79,16 @@ def kept(text: str, phases, reads, end: int) -> dict[int, list[int]]:
         "--config.run.keep_words=''."
       )
     seen = lambda steps, read=read, before=before: before + words(read(steps))
-    for many in wanted:
-      steps = bisect.bisect_left(range(phase.steps + 1), many, key=seen)
+    for number in wanted:
+      steps = bisect.bisect_left(range(phase.steps + 1), number, key=seen)
       if 0 < steps <= phase.steps and phase.first_step + steps <= end:
-        found.setdefault(phase.first_step + steps, []).append(many)
+        steps_of.setdefault(phase.first_step + steps, []).append(number)
     before = seen(phase.steps)
-  return found
+  return steps_of
 
 
 def of_epochs(config, phases, reads):
-  """The config with the steps of config.epochs in its last phase. Arguments: see `kept`."""
+  """The config, with the steps of its last phase set by config.epochs. Arguments: see `kept`."""
   limit, done = fractions.Fraction(str(config.epochs)), {}
   *earlier, last = phases
   for phase in earlier:

@@ -1,7 +1,7 @@
 """Random bits of a row of the batch: a hash of the row's key and of a place in the row.
 
-So they are the same for a row alone and among others, on any mesh and in any microbatch; a device
-draws the bits of its own rows only, where it uses them, and again in the backward pass.
+A row's bits do not depend on other rows, on the mesh or on microbatches. A device draws only the
+bits of its rows, where it uses them, and draws them again in the backward pass.
 
 A row's key is two uint32s, keys [..., 2]. The hash mixes each of them by a bijection of 32 bits
 whose every bit depends on all (shifts and odd factors; constants of Wellons' hash prospector,
@@ -12,25 +12,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# 2^32 over the golden ratio: no two places of a row meet, up to 2^13 times 2^17 of them
+# 2^32 over the golden ratio: places of a row do not collide, up to 2^13 times 2^17 of them
 _ROW = np.int32(0x9E3779B9 - (1 << 32))
 
 
 def of_batch(key: jax.Array, rows: int) -> jax.Array:
-  """keys_B2 of the first `rows` rows of a batch whose key, of jax.random, this is."""
-  own = jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(rows))
-  return jax.random.key_data(own)
+  """keys_B2 of the first `rows` rows of a batch. key: a jax.random key of the batch."""
+  folded_keys = jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(rows))
+  return jax.random.key_data(folded_keys)
 
 
 def join(keys: jax.Array, key: jax.Array) -> jax.Array:
-  """Other keys of the same rows, by a key of jax.random."""
+  """The row keys, folded with a jax.random key."""
   for number in jax.random.key_data(key):
     keys = fold_in(keys, number)
   return keys
 
 
 def fold_in(keys: jax.Array, number) -> jax.Array:
-  """Other keys of the same rows, one for each number. number: broadcasts to keys[..., 0]."""
+  """The row keys, folded with a number, which broadcasts to keys[..., 0]."""
   return jnp.stack(jnp.broadcast_arrays(*folded(keys[..., 0], keys[..., 1], number)), axis=-1)
 
 
@@ -46,7 +46,7 @@ def bits(keys: jax.Array, size: tuple[int, int], first: tuple = (0, 0)) -> jax.A
 
 
 def bits_at(one, other, first: tuple, size: tuple[int, int]) -> jax.Array:
-  """The part of `bits` from the place `first` on. one, other: of keys, broadcast to `size`."""
+  """As `bits`. one, other: the two uint32s of keys, which broadcast to `size`."""
   one, other = (jnp.asarray(n).astype(jnp.uint32) for n in (one, other))
   place = [jax.lax.broadcasted_iota(jnp.int32, size, axis) + first[axis] for axis in (0, 1)]
   return _mixed(_mixed((place[0] * _ROW + place[1]).astype(jnp.uint32) ^ one) + other)

@@ -1,4 +1,4 @@
-"""What a command shows on the screen: text. Files of strangers cannot draw there."""
+"""Text on the screen: control characters, which files of unknown origin may hold, are escaped."""
 
 import re
 import sys
@@ -15,7 +15,7 @@ class Stream:
     self.beneath = stream
 
   def write(self, text: str) -> int:
-    begin = re.match(r'\r|(\x1b\[A)+\Z|', text)[0]  # a bar of tqdm moves the cursor
+    begin = re.match(r'\r|(\x1b\[A)+\Z|', text)[0]  # tqdm's bar moves the cursor
     return self.beneath.write(begin + errors.printable(text[len(begin) :]))
 
   def __getattr__(self, name):
@@ -27,7 +27,7 @@ class Console(rich.console.Console):
 
   def __init__(self, stderr=False, **fields):
     stream = sys.stderr if stderr else sys.stdout
-    fields = dict(file=getattr(stream, 'beneath', stream)) | fields  # its colours are its own
+    fields = dict(file=getattr(stream, 'beneath', stream)) | fields  # colours must not be escaped
     super().__init__(markup=False, emoji=False, highlight=False, **fields)
 
   def render(self, renderable, options=None):

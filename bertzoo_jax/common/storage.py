@@ -16,30 +16,30 @@ from etils.epath import backend
 
 from bertzoo_jax.common import errors
 
-# Of gRPC, by number: TensorFlow's errors carry the number, tensorstore's begin with the name.
+# gRPC's, by number: TensorFlow's errors have the number, tensorstore's begin with the name.
 _STATUSES = (
   'OK CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS '
   'PERMISSION_DENIED RESOURCE_EXHAUSTED FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED '
   'INTERNAL UNAVAILABLE DATA_LOSS UNAUTHENTICATED'
 ).split()
-# Errors that may pass, by type and code. Both clients end retries of their own with ABORTED;
-# TensorFlow says FAILED_PRECONDITION where the name of a host is not resolved; a full disk is
+# Errors that may pass, by type and code. Both clients end their retries with ABORTED; TensorFlow
+# gives FAILED_PRECONDITION if the name of a host is not resolved; a full disk is
 # RESOURCE_EXHAUSTED. The classes are of Python, aiohttp, requests, httpx, urllib, urllib3 and
-# google.auth, by name, since they need not be installed.
+# google.auth, by name, since these packages are optional.
 _PASSING_STATUSES = ('DEADLINE_EXCEEDED FAILED_PRECONDITION ABORTED INTERNAL UNAVAILABLE').split()
 _PASSING_HTTP = (408, 429, 500, 502, 503, 504)
 _PASSING_CLASSES = (
   'ConnectionError TimeoutError Timeout TransportError ClientConnectionError ClientPayloadError '
   'ChunkedEncodingError IncompleteRead ProtocolError RetryError URLError'
 ).split()
-# Some are kinds of connection errors, and stay.
+# Connection errors that do not pass.
 _STAYING_CLASSES = 'BrokenPipeError SSLError ClientConnectorCertificateError'.split()
 _STAYING = (
   'ENOENT EACCES EPERM EEXIST ENOTDIR EISDIR EROFS ENOSPC EDQUOT ENAMETOOLONG ELOOP EINVAL EFBIG '
   'ENOTSUP EPIPE'
 )
 _STAYING_ERRNOS = [getattr(errno, name) for name in _STAYING.split()]
-_ASKED = 5  # times at most, for one answer of an object store
+_MOST_READS = 5  # for one answer of an object store
 
 
 class _Remote(type(epath.Path('gs://bucket'))):
@@ -78,27 +78,27 @@ class _Local(type(epath.Path('file'))):
     return super().open(mode, **kw)
 
 
-class _OfHub(type(epath.Path('hf://name'))):
-  """A file of the Hugging Face hub: TensorFlow, which epath would ask, knows no hf://."""
+class _HubPath(type(epath.Path('hf://name'))):
+  """A file of the Hugging Face hub: epath would use TensorFlow, which does not support hf://."""
 
   _backend = backend.fsspec_backend
 
 
 def asked(ask, what, right=NotImplemented, twice=True):
-  """The answer of an object store: the first that came twice or is `right`. One that the client
-  could not read is asked for again.
+  """The answer of an object store: the first that comes twice or equals `right`. An answer that the
+  client cannot parse is requested again.
 
-  ask: () → an answer. what: the address, for the message. right: the answer that is expected, such
-  as a checksum. twice: whether it must come twice; not for a write. Raises TryAgain if all differ.
+  ask: () → an answer. what: the address, for the message. right: the expected answer, such as a
+  checksum. twice: False for a write, whose first answer counts. Raises TryAgain if all differ.
   """
   answers = []
-  for left in reversed(range(_ASKED)):
+  for left in reversed(range(_MOST_READS)):
     try:
       with errors.needing(f'{what} needs a package', 'tpu'):
         answer = ask()
     except Exception as e:
-      # The clients themselves repeat all else that may pass. What is not there must be so twice:
-      # TensorFlow says it of a list that it cannot read, too.
+      # The clients retry all other errors that may pass. NOT_FOUND must come twice: TensorFlow also
+      # gives it for a list that it cannot read.
       unread = status(e) == 'INTERNAL'
       missing = status(e) == 'NOT_FOUND' or isinstance(e, FileNotFoundError)
       if not left or not (unread or missing) or (missing and FileNotFoundError in answers):
@@ -115,18 +115,18 @@ def asked(ask, what, right=NotImplemented, twice=True):
 def path(p) -> epath.Path:
   """A path object for a local or gs:// address; `~` is expanded."""
   if str(p).startswith('hf://'):
-    return _OfHub(p)
+    return _HubPath(p)
   return _Remote(p) if is_remote(p) else _Local(p).expanduser()
 
 
 def absolute(p) -> epath.Path:
-  """`path`, from the root: for libraries that insist."""
+  """`path` as an absolute path, for libraries that require one."""
   p = path(p)
   return p if is_remote(p) else epath.Path(os.path.abspath(p))
 
 
 def resolved(p) -> epath.Path:
-  """`path`, without links: a link that gets another target later does not move the files."""
+  """`path` with its links resolved: a link that changes later does not move the files."""
   p = path(p)
   if is_remote(p) or (real := os.path.realpath(p)) == os.path.abspath(p):
     return p
@@ -139,7 +139,7 @@ def is_remote(p) -> bool:
 
 
 def check_file(p) -> None:
-  """Raises UserError for a pipe, a socket or a device: what opens one may wait for ever."""
+  """Raises UserError for a pipe, a socket or a device: opening one may block for ever."""
   with contextlib.suppress(OSError, ValueError):
     mode = os.stat(os.fspath(p)).st_mode
     if not is_remote(p) and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
@@ -147,7 +147,7 @@ def check_file(p) -> None:
 
 
 def check_new(p) -> None:
-  """Raises UserError for a path that is there: no command overwrites a file."""
+  """Raises UserError for a path that exists: no command overwrites a file."""
   if path(p).exists() or os.path.islink(p):
     raise errors.UserError(
       f'{p} exists and is not overwritten: give another name, or remove it first.'
@@ -155,8 +155,8 @@ def check_new(p) -> None:
 
 
 def addresses(text: str) -> list[str]:
-  """The parts of a list by comma: files, folders, W@STEP, each with or without hf: ahead. A file or
-  folder of that very name comes first, with its commas.
+  """Splits a list at its commas: files, folders, W@STEP, each with or without hf: before it. An
+  existing file or folder with commas in its name stays whole.
   """
   words, out = os.fspath(text).split(','), []
   while words:
@@ -200,8 +200,8 @@ def write_bytes(p, data: bytes) -> None:
 
 
 def append_line(p, text: str) -> None:
-  """Appends a line to a text file. If the last line was cut short, it stays a line of its own. An
-  object store cannot append: there the whole object is written again.
+  """Appends a line to a text file. A last line without an end is ended first. An object store
+  cannot append: there the whole object is written again.
   """
   p = path(p)
   line = text.encode('utf-8') + b'\n'
@@ -217,11 +217,11 @@ def append_line(p, text: str) -> None:
 
 
 def appending(p):
-  """An open local file, to append bytes to; it is made if absent. Raises UserError for a link."""
+  """A local file, opened to append bytes, and created if absent. Raises UserError for a link."""
   check_file(p)
   try:
-    how = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-    return open(os.open(p, how, 0o666), 'ab')
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    return open(os.open(p, flags, 0o666), 'ab')
   except OSError as e:
     if e.errno != errno.ELOOP:
       raise
@@ -231,7 +231,7 @@ def appending(p):
 
 
 def sync(f) -> None:
-  """Returns when the bytes of an open local file are on the disk."""
+  """Waits until the bytes of an open local file are on the disk."""
   f.flush()
   try:
     os.fsync(f.fileno())
@@ -280,10 +280,9 @@ def read_json(p):
 
 
 def read_json_lines(p) -> tuple[list[dict], int]:
-  """(the objects of a file with one per line, how many lines cannot be read).
+  """(the objects of a file with one per line, number of unreadable lines); ([], 0) without a file.
 
-  A last line without an end was cut short by a kill: it is left out and not counted. ([], 0) where
-  there is no file.
+  A last line without an end, which a kill cut short, is left out and not counted.
   """
   p = path(p)
   if not p.exists():
@@ -310,12 +309,12 @@ def _parse(data: bytes):
 
 @contextlib.contextmanager
 def reading(what):
-  """Turns an error inside the `with` that may pass into a TryAgain that names `what`."""
+  """Turns errors inside the `with` that may pass into a TryAgain that names `what`."""
   try:
     yield
   except errors.UserError:
     raise
-  except Exception as e:  # every storage has errors of its own
+  except Exception as e:  # every storage has other errors
     if not may_pass(e):
       raise
     raise errors.TryAgain(
@@ -324,9 +323,9 @@ def reading(what):
 
 
 def has_sha256(p, digest: str) -> bool:
-  """Whether a file's bytes have a SHA-256; in an object store, twice not if not."""
-  found = lambda: sha256(p)
-  return (asked(found, p, digest) if is_remote(p) else found()) == digest
+  """Whether a file's bytes have this SHA-256; in an object store, False only after two reads."""
+  compute = lambda: sha256(p)
+  return (asked(compute, p, digest) if is_remote(p) else compute()) == digest
 
 
 def sha256(p, block: int = 1 << 22) -> str:
@@ -338,28 +337,28 @@ def sha256(p, block: int = 1 << 22) -> str:
   return digest.hexdigest()
 
 
-_OF_PROGRAMS = (ArithmeticError, AssertionError, AttributeError, ImportError, LookupError)
-_OF_PROGRAMS += (MemoryError, NameError, NotImplementedError, RecursionError, TypeError)
+_PROGRAM_ERRORS = (ArithmeticError, AssertionError, AttributeError, ImportError, LookupError)
+_PROGRAM_ERRORS += (MemoryError, NameError, NotImplementedError, RecursionError, TypeError)
 
 
 def is_error_of_storage(e: BaseException) -> bool:
   """Whether an error may come from a disk, a bucket or the network. False for a mistake of the
-  program, such as a TypeError, and for one that has a sentence. A ValueError is one of storage only
-  if it has a status, as tensorstore's have.
+  program, such as a TypeError, and for a UserError. A ValueError is an error of storage only if it
+  has a status, as tensorstore's have.
   """
   if isinstance(e, errors.UserError):
     return False
   if isinstance(e, ValueError) and not isinstance(e, OSError):
     return status(e) is not None
-  return isinstance(e, OSError) or not isinstance(e, _OF_PROGRAMS)
+  return isinstance(e, OSError) or not isinstance(e, _PROGRAM_ERRORS)
 
 
 def status(e: BaseException) -> str | None:
   """The gRPC status of an error of TensorFlow's or tensorstore's, such as 'NOT_FOUND'.
 
-  tensorstore's errors are ValueErrors, 'STATUS: Error reading ADDRESS: …'. It leaves
-  INVALID_ARGUMENT out, and has no other code for an answer that it could not parse. So one without
-  a status, about an address of gs:// or with the driver gcs in the spec behind it, is INTERNAL.
+  tensorstore's errors are ValueErrors, 'STATUS: Error reading ADDRESS: …'. It omits the status
+  INVALID_ARGUMENT, which it also gives for an answer that it cannot parse. So an error without a
+  status, for an address gs:// or with the driver gcs in its spec, counts as INTERNAL.
   """
   number = getattr(e, 'error_code', None)
   if isinstance(number, int) and 0 < number < len(_STATUSES):
@@ -383,8 +382,8 @@ def http_code(e: BaseException) -> int | None:
 
 
 def may_pass(e: BaseException) -> bool:
-  """Whether an error of a disk, a bucket or the network may be gone the next time; a wrong address,
-  missing rights and a full disk are not. Where neither type nor code says so, its cause decides.
+  """Whether an error of a disk, a bucket or the network may pass; a wrong address, missing rights
+  and a full disk do not. If neither type nor code tells, the error's cause decides.
   """
   if isinstance(e, OSError) and e.errno is not None:
     return e.errno not in _STAYING_ERRNOS

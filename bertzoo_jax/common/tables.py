@@ -10,23 +10,23 @@ import rich.text
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import screen
 
-# Characters of HTML, code, links, emphasis, formulas and cells. A _ between letters is text, and so
-# is a * between blanks.
+# Markup characters: HTML, code, links, emphasis, formulas and cells. A _ between letters and a *
+# between blanks are text.
 _DRAWING = re.compile(
   r'[<`~$|\\]|(?<=\S)\*|\*(?=\S)|^\*|(?<=\])\(|\b_+|_+\b|(?<=www)\.|@(?=[\w-]+\.)'
 )
 
 
 def plain_markdown(text: str) -> str:
-  """A text that may be a stranger's, on one line, which draws nothing in Markdown: no HTML,
-  headings, links, pictures, emphasis or borders of cells.
+  """A text of unknown origin as one line that Markdown shows literally: no HTML, headings, links,
+  pictures, emphasis or borders of cells.
   """
   line = ' '.join(errors.printable(text).split())
-  return _DRAWING.sub(lambda found: ''.join(f'&#{ord(c)};' for c in found[0]), line)
+  return _DRAWING.sub(lambda match: ''.join(f'&#{ord(c)};' for c in match[0]), line)
 
 
 def aligned(rows, markdown: bool = False) -> str:
-  """Rows of strings, the first of which is the head, as lines of equal columns or as Markdown."""
+  """Rows of strings, the first being the head, as a table in plain text or Markdown."""
   shown = plain_markdown if markdown else str
   head, *body = ([rich.text.Text(shown(cell)) for cell in row] for row in rows)
   look = dict(box=rich.box.MARKDOWN) if markdown else dict(box=None, padding=(0, 2, 0, 0))
@@ -42,7 +42,7 @@ def aligned(rows, markdown: bool = False) -> str:
 
 
 def plain(x):
-  """A NamedTuple, and those in it, as dictionaries, lists and numbers."""
+  """Nested NamedTuples as dictionaries, lists and numbers."""
   x = x._asdict() if hasattr(x, '_asdict') else x
   if isinstance(x, dict):
     return {name: plain(value) for name, value in x.items()}

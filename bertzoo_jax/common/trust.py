@@ -1,9 +1,9 @@
 """Which code from outside the package may run: code that the user names, never code that only a
 folder names.
 
-A corpus, a workdir, a directory of Hugging Face and a folder of tasks are data, and may come from a
-stranger. They can name parts as `package.module:name`. Such a part is built only if the user's own
---config names it too, or with --trust-code.
+Corpora, workdirs, Hugging Face directories and folders of tasks are data of unknown origin. They
+can name parts as `package.module:name`. Such a part is built only if the user's --config names it
+too, or with --trust-code.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ HELP = (
 )
 
 _named: set[str] = set()
-_said: set[str] = set()  # modules that --trust-code has announced
+_announced: set[str] = set()  # modules whose run under --trust-code was printed
 _everything = [False]
 # Files of corpora, workdirs, models and tables. A folder with one of them holds no modules.
 _DATA = (
@@ -50,16 +50,16 @@ def given() -> tuple[frozenset[str], bool]:
   return frozenset(_named), _everything[0]
 
 
-def take(given) -> None:
-  """Sets the allowed code to that of another process, or of an earlier time. given: of `given`."""
+def take(allowed) -> None:
+  """Sets the allowed code to an earlier result of `given`, of this or another process."""
   _named.clear()
-  _named.update(given[0])
-  _everything[0] = given[1]
+  _named.update(allowed[0])
+  _everything[0] = allowed[1]
 
 
 def require(name: str, what: str) -> None:
-  """Raises UserError unless the user has named a part (package.module:name), or trusts all. Nothing
-  of it is imported. what: section of the config, for the message.
+  """Raises UserError unless the user has named a part (package.module:name), or trusts all. Imports
+  nothing. what: section of the config, for the message.
   """
   if name not in _named and not _everything[0]:
     raise errors.UserError(
@@ -69,9 +69,8 @@ def require(name: str, what: str) -> None:
 
 
 def load(name: str):
-  """The module of this name. Says which files are about to run, if only --trust-code allows it.
-
-  Raises the errors of its import.
+  """The module of a part (package.module:name). Prints which files are about to run, if only
+  --trust-code allows them. Raises the errors of the import.
   """
   module = name.partition(':')[0]
   words = module.split('.')
@@ -79,13 +78,13 @@ def load(name: str):
     spec = importlib.util.find_spec(words[0])
     files = [spec.origin or '', *(spec.submodule_search_locations or ())] if spec else []
     # a config file may have imported it from here; its other modules may import more
-    own = spec is None or any(file.startswith(os.path.join(os.getcwd(), '')) for file in files)
-    if own and (here := _here()) and here not in sys.path:
-      sys.path.append(here)  # last: nothing here takes the place of an installed package
+    is_local = spec is None or any(file.startswith(os.path.join(os.getcwd(), '')) for file in files)
+    if is_local and (folder := _here()) and folder not in sys.path:
+      sys.path.append(folder)  # last: nothing here takes the place of an installed package
   for i in range(1, len(words) + 1):
     part = '.'.join(words[:i])
-    if name not in _named and part not in _said:
-      _said.add(part)
+    if name not in _named and part not in _announced:
+      _announced.add(part)
       spec = importlib.util.find_spec(part)  # its parents are imported: this runs nothing
       if spec and spec.origin:
         print(f'note: --{FLAG} runs the module {part} of {spec.origin}', file=sys.stderr)
@@ -95,23 +94,23 @@ def load(name: str):
 
 @contextlib.contextmanager
 def own_modules():
-  """Within it a config file may import modules of the current folder, after all others."""
-  here = _here()
-  if here is None or here in sys.path:
+  """Inside the `with`, a config file may import modules of the current folder, after all others."""
+  folder = _here()
+  if folder is None or folder in sys.path:
     yield
     return
-  sys.path.append(here)
+  sys.path.append(folder)
   try:
     yield
   finally:
-    sys.path.remove(here)
+    sys.path.remove(folder)
 
 
 @contextlib.contextmanager
 def datasets(dataset, remedy, places):
-  """Within it `tensorflow_datasets`, which it gives, builds only features of its own: it would
-  import the modules of others that a prepared dataset names. Raises UserError at the first, and
-  where it is not installed or fails. dataset, remedy, places of its data: for the messages.
+  """Yields `tensorflow_datasets`, which inside the `with` builds only its own features: otherwise
+  it imports modules that a prepared dataset names. Raises UserError at the first such module, and
+  if the package is missing or fails. dataset, remedy, places of its data: for the messages.
   """
   with errors.needing(f'{dataset} needs TensorFlow Datasets and TensorFlow: {remedy}'):
     import tensorflow_datasets as tfds
@@ -136,7 +135,7 @@ def datasets(dataset, remedy, places):
   read = labels._load_names_from_file
 
   def names(path):
-    """The names of a dataset's classes, which lie beside it: features.json may say another file."""
+    """Names of a dataset's classes, from a file beside it; features.json may name another file."""
     if not path.name.endswith('.labels.txt'):
       raise errors.UserError(f'features.json of {dataset} reads {path}: give another dataset.')
     storage.check_file(path)
@@ -152,32 +151,32 @@ def datasets(dataset, remedy, places):
 
 
 def torch():
-  """PyTorch: a wheel beneath it looks for native libraries in the current folder. Call this before
-  `import transformers`.
+  """PyTorch, imported from the root folder: a wheel that it needs searches the current folder for
+  native libraries. Call this before `import transformers`.
   """
   return from_root('torch')
 
 
 def from_root(name: str):
-  """A module that is imported in the root folder: it reads files of the current one, which may be a
-  stranger's.
+  """A module, imported from the root folder: its import reads files of the current folder, whose
+  origin may be unknown.
   """
-  if found := sys.modules.get(name):
-    return found
+  if module := sys.modules.get(name):
+    return module
   with contextlib.chdir(os.sep):
     return importlib.import_module(name)
 
 
 def places() -> str:
-  """Where modules of the user's own are looked for, for messages."""
-  here = f'in the current folder ({os.getcwd()})'
+  """Where the user's modules are looked for, for messages."""
+  current = f'in the current folder ({os.getcwd()})'
   if file := _data():
-    return f'on PYTHONPATH, and not {here}, which holds data ({file})'
-  return f'{here} and on PYTHONPATH'
+    return f'on PYTHONPATH, and not {current}, which holds data ({file})'
+  return f'{current} and on PYTHONPATH'
 
 
 def _here() -> str | None:
-  """The current folder, for modules of the user's own; None if it holds data, or is gone."""
+  """The current folder, for the user's modules; None if it holds data or does not exist."""
   try:
     return None if _data() else os.getcwd()
   except FileNotFoundError:
@@ -185,5 +184,5 @@ def _here() -> str | None:
 
 
 def _data() -> str | None:
-  """The first file of the current folder that shows that it holds data."""
+  """The first file that marks the current folder as data; None without one."""
   return next((file for file in _DATA if os.path.exists(file)), None)

@@ -1,4 +1,4 @@
-"""The vocabulary of tokenizer files, as every command reads it, and whether it is another one's."""
+"""Reads the vocabulary of tokenizer files, and compares two vocabularies."""
 
 import json
 import re
@@ -8,56 +8,56 @@ from bertzoo_jax.common import storage
 
 
 def of_folder(folder) -> dict[str, int] | None:
-  """As `of_files`, of a folder: a Hugging Face directory, CORPUS/tokenizer or WORKDIR/tokenizer.
-  Raises UserError also where prepare wrote it, and tokenizer.json says otherwise than the
-  vocabulary file beside it.
+  """`of_files` of a folder: a Hugging Face directory, CORPUS/tokenizer or WORKDIR/tokenizer. In a
+  folder that prepare wrote, raises UserError also if tokenizer.json differs from the vocabulary
+  file beside it.
   """
   folder = storage.path(folder)
   files = {f.name: f for f in folder.iterdir()} if folder.is_dir() else {}
-  found = of_files(files)
+  vocabulary = of_files(files)
   if {'bertzoo.json', 'tokenizer.json'} <= files.keys():
     for name in files.keys() & {'vocab.txt', 'vocab.json'}:
-      if difference := difference_of(of_files({name: files[name]}), found):
+      if difference := difference_of(of_files({name: files[name]}), vocabulary):
         raise errors.UserError(
           f'{folder}/{name} and the tokenizer.json beside it do not belong together: {difference} '
           "Copy the folder again from its corpus's tokenizer folder."
         )
-  return found
+  return vocabulary
 
 
 def of_files(files) -> dict[str, int] | None:
-  """{piece: id}, added tokens included, of tokenizer.json, else vocab.txt, else vocab.json (or
-  encoder.json); None if there is none of them. files: {file name: path}. Raises UserError for a
-  file that is damaged or of an unknown form, or a vocab.txt with a piece twice.
+  """{piece: id}, with added tokens, of tokenizer.json, else vocab.txt, else vocab.json (or
+  encoder.json); None without these files. files: {file name: path}. Raises UserError for a damaged
+  file, an unknown form, or a vocab.txt with a repeated piece.
   """
   if 'tokenizer.json' in files:
-    found = _of_tokenizer(files['tokenizer.json'])
+    vocabulary = _ids_of(files['tokenizer.json'])
   elif 'vocab.txt' in files:
-    found = {piece: i for i, piece in enumerate(lines(files['vocab.txt']))}
+    vocabulary = {piece: i for i, piece in enumerate(lines(files['vocab.txt']))}
   elif name := next((name for name in ('vocab.json', 'encoder.json') if name in files), None):
-    found = read_json(files[name])
+    vocabulary = read_json(files[name])
   else:
     return None
-  return {**{token['content']: token['id'] for token in added(files)}, **found}
+  return {**{token['content']: token['id'] for token in added(files)}, **vocabulary}
 
 
 def added(files) -> list[dict]:
-  """Tokens that tokenizer_config.json or added_tokens.json adds to a vocabulary, in the order of
-  their ids: {'content', 'id', …}, as tokenizer.json has them.
+  """Tokens that tokenizer_config.json or added_tokens.json adds to a vocabulary, by ascending id:
+  {'content', 'id', …}, as in tokenizer.json.
   """
   read = lambda name: read_json(files[name]) if name in files else {}
-  told = read('tokenizer_config.json').get('added_tokens_decoder') or {}
+  decoder = read('tokenizer_config.json').get('added_tokens_decoder') or {}
   with errors.unreadable(
     f'The added tokens of {min(map(str, files.values()))} are not readable: download its folder '
     'again'
   ):
-    found = {x: dict(content=x, id=int(i)) for x, i in read('added_tokens.json').items()}
-    found |= {token['content']: {**token, 'id': int(i)} for i, token in told.items()}
-  return sorted(found.values(), key=lambda token: token['id'])
+    tokens = {x: dict(content=x, id=int(i)) for x, i in read('added_tokens.json').items()}
+    tokens |= {token['content']: {**token, 'id': int(i)} for i, token in decoder.items()}
+  return sorted(tokens.values(), key=lambda token: token['id'])
 
 
 def lines(file) -> list[str]:
-  """The pieces of a vocab.txt, without BOM and empty lines at the end. UserError: a piece twice."""
+  """The pieces of a vocab.txt, without BOM and final empty lines. UserError if a piece repeats."""
   # Pieces may hold what str.splitlines takes for an end of line.
   pieces = re.sub(r'\r\n?', '\n', read_text(file)).rstrip('\n').split('\n')
   if len(first := {piece: i for i, piece in enumerate(reversed(pieces))}) < len(pieces):
@@ -70,18 +70,18 @@ def lines(file) -> list[str]:
   return pieces
 
 
-def _of_tokenizer(file):
+def _ids_of(file):
   content = read_json(file)
   with errors.unreadable(f'{file} is no readable tokenizer: download or prepare it again'):
     return ids(content)
 
 
 def section_of(folder) -> dict | None:
-  """The config section of a tokenizer that prepare wrote; None of a folder that says none."""
-  return _said(folder, 'section')
+  """The config section of a tokenizer that prepare wrote; None for another folder."""
+  return _read_key(folder, 'section')
 
 
-def _said(folder, key):
+def _read_key(folder, key):
   file = storage.path(folder) / 'bertzoo.json'
   if not file.exists():
     return None
@@ -97,15 +97,15 @@ def ids(tokenizer: dict) -> dict[str, int]:
 
 
 def difference_of(a: dict[str, int], b: dict[str, int]) -> str | None:
-  """How the vocabulary `b` of weights differs from the run's `a`, with an example; None: not."""
+  """How the vocabulary `b` of weights differs from the run's `a`, with an example; None if same."""
   moved = [piece for piece in a if piece in b and a[piece] != b[piece]]
   absent = [piece for piece in a if piece not in b]
   if moved or absent:
     example = moved[0] if moved else absent[0]
-    there = f'{b[example]:,}' if moved else 'not a piece'
+    other_id = f'{b[example]:,}' if moved else 'not a piece'
     return (
       f'{len(moved) + len(absent):,} of {len(a):,} pieces have another id, e.g. {example!r} is '
-      f'{a[example]:,} here and {there} there.'
+      f'{a[example]:,} here and {other_id} there.'
     )
   more = [piece for piece in b if piece not in a]
   return (
@@ -123,7 +123,7 @@ def read_text(path) -> str:
 
 
 def read_json(path) -> dict:
-  """The object of a JSON file; UserError if it holds none."""
+  """The object of a JSON file; UserError if the file holds no object."""
   text, known = read_text(path), 'is not JSON, or cut short, or holds no JSON object'
   with errors.unreadable(f'{path} {known}: is it a vocabulary file?'):
     return {**json.loads(text)}

@@ -1,4 +1,4 @@
-"""What a run is made of, each part once: encoder, objective and optimizer of its phases, with data
+"""Builds the parts of a run, each once: encoder, objective and optimizer of its phases, with data
 on a mesh.
 """
 
@@ -40,8 +40,8 @@ class Network(NamedTuple):
     shapes: of the parameters, a tree of shape structs.
     schedule: step → learning rate.
     tx: the optimizer.
-    objective_at: traced step → the objective with its numbers there; None where none moves.
-    plain: the objective in plain XLA, without recomputation: it is counted.
+    objective_at: traced step → the objective with its moving fields at that step; None without any.
+    plain: the objective in plain XLA, without recomputation, for counting FLOPs.
   """
 
   encoder: Any
@@ -59,20 +59,20 @@ class Network(NamedTuple):
 
   @property
   def summands(self) -> dict[str, bool]:
-    """{path of a parameter: whether its network computes with sums of parameters}."""
-    found = {}
+    """{path of a parameter: True if the network adds parameters to form its arrays}."""
+    is_sum = {}
     for network in sorted(self.objective.networks, key=lambda network: network.into is None):
-      found |= dict.fromkeys(network.places(self.shapes).values(), network.into is not None)
-    return found
+      is_sum |= dict.fromkeys(network.places(self.shapes).values(), network.into is not None)
+    return is_sum
 
 
 class Built(NamedTuple):
-  """A run from where it begins to its end, ready to train.
+  """A run from its start step to its end, ready to train.
 
   Attributes:
     run: with values in place of `auto`.
     data: see training.data.Data.
-    phase_runs: of the phases that are left, in order.
+    phase_runs: of the remaining phases, in order.
   """
 
   run: resolve.Run
@@ -85,25 +85,25 @@ class Built(NamedTuple):
 
 
 def phases(run: resolve.Run, data, mesh, start: int) -> Built:
-  """The phases of a run that are left after `start` steps, with their networks and data."""
+  """The phases of a run that remain after `start` steps, with their networks and data."""
   end = run.end_step
-  left = [p for p in run.phases if min(start, end - 1) < p.end_step]
-  return Built(run, data, [phase_run(run, phase, data, mesh) for phase in left])
+  remaining = [p for p in run.phases if min(start, end - 1) < p.end_step]
+  return Built(run, data, [phase_run(run, phase, data, mesh) for phase in remaining])
 
 
 def phase_run(run: resolve.Run, phase, data, mesh) -> phase_runs.PhaseRun:
   """A phase with its network and its data."""
-  made, rows = network(run, phase, data.vocab_size, mesh), data.phases[phase.index]
-  parts = made.objective, made.tx, made.schedule, rows, mesh, made.objective_at, made.plain
+  net, rows = network(run, phase, data.vocab_size, mesh), data.phases[phase.index]
+  parts = net.objective, net.tx, net.schedule, rows, mesh, net.objective_at, net.plain
   return phase_runs.PhaseRun(phase, *parts)
 
 
 def network(run: resolve.Run, phase, vocab_size: int, mesh=None) -> Network:
-  """The network of a phase, built and traced once. phase: one of `run.phases`. mesh: None for any
-  one device.
+  """The network of a phase, built and traced once. phase: one of `run.phases`. mesh: None for a
+  single device.
 
   Raises:
-    UserError: a field that its part does not have, or parts that do not go together.
+    UserError: a field that its part does not have, or parts that exclude each other.
   """
   key = phase.index, vocab_size, mesh
   if key not in run.built:
@@ -112,14 +112,14 @@ def network(run: resolve.Run, phase, vocab_size: int, mesh=None) -> Network:
 
 
 def flops(run: resolve.Run, data, mesh=None) -> list[float]:
-  """Floating-point operations of all steps of each phase (cost.of_step)."""
+  """FLOPs of all steps of each phase (cost.of_step)."""
 
-  def of_phase(phase):
-    made, rows = network(run, phase, data.vocab_size, mesh), data.phases[phase.index]
-    return phase.steps * cost.of_step(made.plain, made.shapes, rows.batch)
+  def phase_flops(phase):
+    net, rows = network(run, phase, data.vocab_size, mesh), data.phases[phase.index]
+    return phase.steps * cost.of_step(net.plain, net.shapes, rows.batch)
 
   if 'flops' not in run.built:
-    run.built['flops'] = [of_phase(phase) for phase in run.phases]
+    run.built['flops'] = [phase_flops(phase) for phase in run.phases]
   return run.built['flops']
 
 
@@ -208,7 +208,7 @@ def _check_move(field, objective_at, shapes):
   init = lambda step: objective_at(step).init(jax.random.key(0))
   try:
     same = trees.paths_of(jax.eval_shape(init, jnp.int32(0))) == trees.paths_of(shapes)
-  except TypeError:  # jax's, where a shape or a branch depends on the step
+  except TypeError:  # jax's, if a shape or a branch depends on the step
     same = False
   if not same:
     raise errors.UserError(

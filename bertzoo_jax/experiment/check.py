@@ -1,4 +1,4 @@
-"""Every refusal that needs no weights: pretrain, finetune and preflight say the same sentences."""
+"""All checks that need no weights; pretrain, finetune and preflight share their messages."""
 
 import math
 import os
@@ -20,11 +20,11 @@ from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import sharding
 
-_CGROUP = pathlib.Path('/sys/fs/cgroup/memory.max')  # a container's limit, where there is one
+_CGROUP = pathlib.Path('/sys/fs/cgroup/memory.max')  # the limit of a container
 
 
 def config(run: resolve.Run) -> resolve.Run:
-  """The run. Raises UserError for mistakes that the config alone shows: unknown names, rows too
+  """Returns the run. Raises UserError for mistakes in the config: unknown names, rows that are too
   long.
   """
   whole = run.config
@@ -35,7 +35,7 @@ def config(run: resolve.Run) -> resolve.Run:
   named.resolve(whole.optimizer.name, optimizers.BY_NAME, 'optimizer')
   architectures.choose(whole.hf)
   vocab_size = named.field(whole.tokenizer, 'vocab_size', {}, 'tokenizer')
-  # the limit does not depend on the size, which only the corpus tells where it is 'auto'
+  # a size of 'auto' is known only to the corpus; the limit does not depend on it
   limit = build.shared_encoder(
     run, 1 if vocab_size == configuration.AUTO else vocab_size
   ).max_positions
@@ -47,20 +47,20 @@ def config(run: resolve.Run) -> resolve.Run:
   return run
 
 
-def built(made: build.Built) -> build.Built:
-  """What was built. Raises UserError for a mistake in any phase that is left: rows that cannot be
-  split, parts that do not go together, text without rows, a state that no device here can hold.
+def built(built_run: build.Built) -> build.Built:
+  """Returns `built_run`. Raises UserError for a mistake in any remaining phase: rows that cannot be
+  split, parts that exclude each other, text without rows, a state that no device here can hold.
   """
-  run, vocab_size = made.run, made.data.vocab_size
-  batches(run.phases, made.mesh, jax.process_count())
-  for phase_run in made.phase_runs:
-    parts(run, phase_run.phase, phase_run.data.features, vocab_size, made.mesh)
+  run, vocab_size = built_run.run, built_run.data.vocab_size
+  batches(run.phases, built_run.mesh, jax.process_count())
+  for phase_run in built_run.phase_runs:
+    parts(run, phase_run.phase, phase_run.data.features, vocab_size, built_run.mesh)
     for rows_of_corpus in phase_run.data.held_out.values():
       rows_of_corpus.count()
-  made.phase_runs[0].data.train.count()  # later phases count theirs when they begin
-  order(run, [phase_run.phase for phase_run in made.phase_runs], vocab_size, made.mesh)
-  memory(made.phase_runs[0])
-  return made
+  built_run.phase_runs[0].data.train.count()  # later phases count their rows when they begin
+  order(run, [phase_run.phase for phase_run in built_run.phase_runs], vocab_size, built_run.mesh)
+  memory(built_run.phase_runs[0])
+  return built_run
 
 
 def batches(phases, mesh, hosts: int) -> None:
@@ -107,8 +107,8 @@ def order(run: resolve.Run, phases, vocab_size: int, mesh) -> None:
 
 
 def rows(config, features, network, objective):
-  """Raises UserError if an objective cannot learn from the rows of a phase. features: names of the
-  batch features that format and masking write. network: the encoder.
+  """Raises UserError if an objective cannot learn from the rows of a phase. features: the batch
+  features that format and masking write. network: the encoder.
   """
   part = f'objective={config.objective.name}, encoder={config.encoder.name}'
   errors.refuse_pack_ids((*objective.reads, *objective.may_read), part)
@@ -142,14 +142,14 @@ def rows(config, features, network, objective):
 
 
 def memory(phase_run) -> None:
-  """Raises UserError if the state of a phase alone takes more memory than a device here has."""
+  """Raises UserError if the state of a phase takes more memory than a device here has."""
   target, _ = phase_run.target
-  needed, there = per_device(target), _memory_of(phase_run.mesh.local_devices)
-  if there is not None and needed > there:
+  needed, total = per_device(target), _memory_of(phase_run.mesh.local_devices)
+  if total is not None and needed > total:
     parameters = cost.parameters(phase_runs.param_shapes(target))
     raise errors.UserError(
       f'The network has {parameters:,} parameters. Parameters and optimizer state take '
-      f'{needed / 1e9:,.1f} GB per device, and a device here has {there / 1e9:,.1f} GB: take a '
+      f'{needed / 1e9:,.1f} GB per device, and a device here has {total / 1e9:,.1f} GB: take a '
       'smaller encoder or tokenizer.vocab_size, or more devices with run.mesh along fsdp.'
     )
 
@@ -162,25 +162,25 @@ def per_device(tree) -> int:
 
 
 def _carry(config, objective):
-  """Raises UserError for an encoder whose memory does not fit the rows of a phase."""
+  """Raises UserError for an encoder with another reuse_length than the rows of a phase."""
   if not _has_memory(objective):
     return
-  own, rows = config.encoder, config.format
-  if 'reuse_length' in own and 'reuse_length' in rows and own.reuse_length != rows.reuse_length:
+  model, rows = config.encoder, config.format
+  if 'reuse_length' in model and 'reuse_length' in rows and model.reuse_length != rows.reuse_length:
     raise errors.UserError(
-      f'encoder.reuse_length={own.reuse_length} and format.reuse_length={rows.reuse_length}: set '
-      'both to the same, since the memory keeps the tokens by which the rows move on.'
+      f'encoder.reuse_length={model.reuse_length} and format.reuse_length={rows.reuse_length}: '
+      'set both to the same, since the memory keeps the tokens by which the rows move on.'
     )
 
 
 def _spans(config):
-  """Raises UserError if an objective has places in a span to which the masking gives no borders."""
-  own = config.objective
-  if 'num_offsets' in own and 'max_pair_targets' in config.masking:
-    if own.num_offsets > (most := config.masking.max_pair_targets):
+  """Raises UserError if an objective predicts places of a span without borders in the masking."""
+  objective = config.objective
+  if 'num_offsets' in objective and 'max_pair_targets' in config.masking:
+    if objective.num_offsets > (most := config.masking.max_pair_targets):
       raise errors.UserError(
-        f'objective.num_offsets={own.num_offsets} is above masking.max_pair_targets={most}: set it '
-        f'to {most} or less, since the masking gives no borders to later places.'
+        f'objective.num_offsets={objective.num_offsets} is above masking.max_pair_targets={most}: '
+        f'set it to {most} or less, since the masking gives no borders to later places.'
       )
 
 
@@ -189,7 +189,7 @@ def _has_memory(objective) -> bool:
 
 
 def _whole_batch(config, objective, mesh):
-  """Raises UserError if a loss that couples rows would see a part of the batch."""
+  """Raises UserError if a loss that couples rows would see only a part of the batch."""
   parts_of = {
     'run.accumulation': (config.run.accumulation, '--config.run.accumulation=1'),
     'run.mesh': (sharding.rows_over(mesh), f'--config.run.mesh="(1,1,{mesh.size})" or one device'),
@@ -203,9 +203,9 @@ def _whole_batch(config, objective, mesh):
 
 
 def _memory_of(devices) -> int | None:
-  """Bytes of memory of each device; None if it does not tell. CPU devices share the host's."""
+  """Bytes of memory per device; None if unknown. CPU devices share the memory of the host."""
   if devices[0].platform != 'cpu':
     return (devices[0].memory_stats() or {}).get('bytes_limit')
-  there = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
+  total = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
   limit = _CGROUP.read_text().strip() if _CGROUP.exists() else 'max'
-  return min(there, int(limit) if limit.isdecimal() else there) // len(devices)
+  return min(total, int(limit) if limit.isdecimal() else total) // len(devices)

@@ -1,4 +1,4 @@
-"""The overview of a run before its first step, and its floating-point operations."""
+"""The overview of a run before its first step."""
 
 import jax
 
@@ -13,8 +13,8 @@ from bertzoo_jax.training import phase_run as phase_runs
 
 
 def overview(built, start, state) -> list[str]:
-  """The block at the start, line by line."""
-  run, data, mesh, here = built.run, built.data, built.mesh, built.phase_runs[0]
+  """The lines that are printed at the start."""
+  run, data, mesh, current = built.run, built.data, built.mesh, built.phase_runs[0]
   config, shapes = run.config, phase_runs.param_shapes(state)
   flops = build.flops(run, data, mesh)
   lines = [
@@ -33,18 +33,18 @@ def overview(built, start, state) -> list[str]:
     lines[-1] += f' · {tokens}'
   if data.driver:
     lines[-1] += f' · batches by {data.driver}'
-  # of a batch of options, each unit is several rows
-  of_unit = here.tokens // (here.rows * here.length)
+  # a unit of options has several rows
+  options = current.tokens // (current.rows * current.length)
   for p in run.phases:
     rows, length = p.config.batch_size, p.config.length
-    all_rows = f'{rows}' if of_unit == 1 else f'{rows} × {of_unit}'
+    all_rows = f'{rows}' if options == 1 else f'{rows} × {options}'
     line = (
       f'phase {p.index}   steps {p.first_step:,}–{p.end_step:,} · '
-      f'{all_rows} rows × {length} tokens = {rows * of_unit * length:,} tokens per step'
+      f'{all_rows} rows × {length} tokens = {rows * options * length:,} tokens per step'
     )
-    if p is here.phase:
+    if p is current.phase:
       line += f' · {flops[p.index] / p.steps / 1e9:,.1f} GFLOP per step'
-      line += f' · {reading.told(here.data.train.read(p.steps))}'
+      line += f' · {reading.told(current.data.train.read(p.steps))}'
     lines.append(line)
   for field, first, end, from_step, last, shape in config.moving:
     lines.append(f'moves     {field} {first:g} → {end:g}, steps {from_step:,}–{last:,}, {shape}')
@@ -52,17 +52,17 @@ def overview(built, start, state) -> list[str]:
 
 
 def export_notes(built) -> list[str]:
-  """Notes on a network that config.hf cannot hold; of several networks, on the first."""
+  """Notes if config.hf cannot hold the network; of several networks, the first."""
   notes, objective = [], built.phase_runs[0].objective
   shapes = built.phase_runs[0].target[0].params
   for n in objective.networks[:1]:
-    own = hf.flatten(jax.eval_shape(n.of, shapes))
-    notes.append(hf.fitting_note(built.run.config.hf, n.encoder.activation, own))
+    flat = hf.flatten(jax.eval_shape(n.of, shapes))
+    notes.append(hf.fitting_note(built.run.config.hf, n.encoder.activation, flat))
   return [f'config.hf={note}' for note in notes if note]
 
 
 def idle_chips() -> list[str]:
-  """A note where this machine has a GPU or a TPU, and JAX lacks the packages to compute on it."""
+  """A note if this machine has a GPU or a TPU, and JAX lacks the packages to use it."""
   if jax.default_backend() != 'cpu' or jax.config.jax_platforms:
     return []
   try:  # not jax's public interface
@@ -70,11 +70,11 @@ def idle_chips() -> list[str]:
   except ImportError:
     return []
   chips, _ = hardware_utils.num_available_tpu_chips_and_device_id()
-  there = {'gpu': hardware_utils.has_visible_nvidia_gpu(), 'tpu': chips > 0}
+  present = {'gpu': hardware_utils.has_visible_nvidia_gpu(), 'tpu': chips > 0}
   return [
     f'note      a {extra.upper()} is here, and JAX has no packages for it: {errors.install(extra)}'
-    for extra in there
-    if there[extra]
+    for extra in present
+    if present[extra]
   ]
 
 
@@ -85,10 +85,10 @@ def devices() -> str:
 
 
 def _kept(start) -> list[str]:
-  """A line on the checkpoints of run.keep_words; of a branch those before it are in the folder of
+  """A line on the checkpoints of run.keep_words; of a branch, the earlier ones are in the folder of
   the other run.
   """
   numbers = lambda words: ', '.join(f'{n:,}' for n in words)
   steps = [step for step in start.keep_at if not start.branch or step > start.step]
-  said = ', '.join(f'{step:,} ({numbers(start.keep_at[step])} words)' for step in steps)
-  return [f'keeps     the checkpoints of steps {said}'] if said else []
+  listed = ', '.join(f'{step:,} ({numbers(start.keep_at[step])} words)' for step in steps)
+  return [f'keeps     the checkpoints of steps {listed}'] if listed else []

@@ -1,4 +1,4 @@
-"""A config, resolved: its phases in order, and what was built of them."""
+"""A resolved config: its phases in order, and a cache of their networks."""
 
 import dataclasses
 from typing import Any
@@ -14,7 +14,7 @@ class Run:
   Attributes:
     config: an experiment, locked.
     phases: in order.
-    built: its encoder and networks so far, by build.py.
+    built: cache of its encoder and networks, for build.py.
   """
 
   config: Any
@@ -37,13 +37,13 @@ class Run:
 
 
 def run(config) -> Run:
-  """The run of a config. Raises UserError for a wrong number or phase; check.py finds the rest."""
+  """The Run of a config. Raises UserError for a wrong number or phase; check.py checks the rest."""
   return Run(config, ranges.check(config, choices=False))
 
 
 def _changed(config, values):
   """A copy of the config, locked, with other values."""
-  made = config.copy_and_resolve_references().unlock()
-  with made.ignore_type():  # a number in place of 'auto'
-    made.update_from_flattened_dict(values)
-  return made.lock()
+  copy = config.copy_and_resolve_references().unlock()
+  with copy.ignore_type():  # a number in place of 'auto'
+    copy.update_from_flattened_dict(values)
+  return copy.lock()

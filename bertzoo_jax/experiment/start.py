@@ -24,12 +24,12 @@ from bertzoo_jax.training import step as steps
 
 
 class First(NamedTuple):
-  """What a run begins with, if its workdir has no checkpoint.
+  """The weights of a run whose workdir has no checkpoint.
 
   Attributes:
-    init: address of weights, or one for each network by comma; None for fresh ones.
-    layers: of a deeper network that are taken (initial_weights.layers_of); '' for all.
-    resume_moments: whether it begins at the step of `init`, with its optimizer's state.
+    init: address of weights, or one per network, separated by commas; None for fresh weights.
+    layers: layers to take from a deeper network (initial_weights.layers_of); '' for all.
+    resume_moments: whether to begin at the step of `init`, with its optimizer's state.
     vocabulary: of `init`: same as the run's, or carry (pretrained/carried.py).
   """
 
@@ -44,10 +44,10 @@ class Start(NamedTuple):
 
   Attributes:
     workdir: of the run.
-    checkpoints: there, open.
-    step: updates that were made before.
+    checkpoints: of the workdir, open.
+    step: number of updates before this attempt.
     first: see First.
-    branch: workdir of another run whose state it takes; None for its own.
+    branch: workdir of another run whose state it takes, or None.
     keep_at: {step: numbers of words} of run.keep_words.
     machinery: {'run.unroll': …} of the last attempt.
     notes: for the user.
@@ -64,7 +64,7 @@ class Start(NamedTuple):
 
 
 def find(run, data, workdir, first: First, device) -> Start:
-  """Where a run begins. device: one of those that it gets.
+  """The Start of a run. device: any of its devices.
 
   Raises UserError if the workdir holds another run, or `first` does not fit.
   """
@@ -86,7 +86,7 @@ def find(run, data, workdir, first: First, device) -> Start:
 
 
 def state(start: Start, built: build.Built) -> tuple[steps.TrainState, list[str]]:
-  """The state at the start, and lines that say where it comes from."""
+  """(the state at the start, lines on its origin)."""
   phase_run, init = built.phase_runs[0], start.first.init
   target, notes = phase_run.target
   if start.step:
@@ -96,20 +96,20 @@ def state(start: Start, built: build.Built) -> tuple[steps.TrainState, list[str]
       origin = f'step {start.step:,}, weights and optimizer from {init}'
     restored = start.checkpoints.restore(start.step, target, start.branch)
     return restored, [origin, *start.notes, *notes]
-  made, lines = _loaded(start.first, built, target)
+  loaded, lines = _loaded(start.first, built, target)
   origin = f'weights from {init}, optimizer and step fresh'
   if init is None:
     origin = f'fresh weights from seed {built.run.config.seed}'
-  return made, [origin, *lines, *notes, *start.notes]
+  return loaded, [origin, *lines, *notes, *start.notes]
 
 
 def _loaded(first, built, target):
-  """(the state before the first step, lines on the weights that were loaded)."""
+  """(the state before the first step, lines on the loaded weights)."""
   phase_run, config = built.phase_runs[0], built.run.config
-  given = storage.addresses(first.init or '')
-  if phase_run.objective.frozen and len(given) < len(phase_run.objective.networks):
+  addresses = storage.addresses(first.init or '')
+  if phase_run.objective.frozen and len(addresses) < len(phase_run.objective.networks):
     raise errors.UserError(
-      f'objective={config.objective.name} leaves a network as it is, and none was trained: put a '
+      f'objective={config.objective.name} freezes a network that was not trained before: put a '
       'phase with objective=generator_mlm before it, or give --init DISCRIMINATOR,GENERATOR.'
     )
   if first.layers and first.init is None:
@@ -117,11 +117,11 @@ def _loaded(first, built, target):
   carry = first.vocabulary == 'carry'
   if carry and first.init is None:
     raise errors.UserError('--vocabulary=carry without weights: give --init, too.')
-  made = phase_runs.fresh(phase_run)
+  fresh = phase_runs.fresh(phase_run)
   if first.init is None:
-    return made, []
+    return fresh, []
   params, lines = initial_weights.parameters(
-    made.params,
+    fresh.params,
     first.init,
     phase_run.objective,
     built.data.tokenizer,
@@ -132,11 +132,11 @@ def _loaded(first, built, target):
   )
   params = jax.tree.map(_placed, params, target.params)
   average = jax.tree.map(jnp.copy, params) if target.average else ()
-  return made.replace(params=params, average=average), lines
+  return fresh.replace(params=params, average=average), lines
 
 
 def _placed(x, to):
-  """An array where its shape struct `to` says."""
+  """An array with the sharding and dtype of the shape struct `to`."""
   if isinstance(x, jax.Array):
     return x
   part = lambda index: np.asarray(x[index], to.dtype)
@@ -144,7 +144,7 @@ def _placed(x, to):
 
 
 def _branching(config, first, data, end):
-  """(workdir, step) of the run whose state this one begins with, and notes."""
+  """(workdir, step, notes) of the run whose state this run continues."""
   init = first.init
   another = first.layers or first.vocabulary == 'carry'
   if not init or init.startswith('hf:') or another or len(storage.addresses(init)) > 1:
@@ -159,15 +159,15 @@ def _branching(config, first, data, end):
       '--resume_moments out.'
     )
   before = workdirs.run_config(workdir)
-  theirs = configuration.phase_at(before, step).config
-  if theirs.optimizer.name != config.optimizer.name:
+  old = configuration.phase_at(before, step).config
+  if old.optimizer.name != config.optimizer.name:
     raise errors.UserError(
-      f'--init {init} was trained with optimizer={theirs.optimizer.name}, whose moments optimizer='
-      f'{config.optimizer.name} cannot take: give one of both, or leave --resume_moments out.'
+      f'--init {init} was trained with optimizer={old.optimizer.name}, whose moments optimizer='
+      f'{config.optimizer.name} cannot take: use one optimizer, or leave --resume_moments out.'
     )
-  if bool(theirs.ema) != bool(config.ema):
+  if bool(old.ema) != bool(config.ema):
     raise errors.UserError(
-      f'--init {init} was trained with config.ema={theirs.ema:g}, and this config has '
+      f'--init {init} was trained with config.ema={old.ema:g}, and this config has '
       f'{config.ema:g}: the average needs a start, so take 0 in both or in none, or leave '
       '--resume_moments out.'
     )
@@ -183,30 +183,30 @@ def _branching(config, first, data, end):
 
 
 def _breaks(before, config, init, step) -> list[str]:
-  """Notes on what changes at the step of a branch. Raises UserError if another row than the next
-  one would follow.
+  """Notes on changes at the step of a branch. Raises UserError if the run would not continue with
+  the next row.
   """
   end = configuration.total_steps(config)
   ends = configuration.total_steps(before), end
   # the phases that take the next step
   at = [configuration.phase_at(c, min(step + 1, n)) for c, n in zip((before, config), ends)]
-  theirs, ours = (p.examples + (step - p.first_step) * p.config.batch_size for p in at)
-  if theirs != ours:
+  old, new = (p.examples + (step - p.first_step) * p.config.batch_size for p in at)
+  if old != new:
     done = [(min(step, p.end_step) - p.first_step, p) for p in configuration.phases(before)]
     sizes = [(n, p.config.batch_size) for n, p in [*done, (end - step, at[1])] if n > 0]
     raise errors.UserError(
-      f'--init {init} has read {theirs:,} rows by step {step:,}, and this config resumes at row '
-      f'{ours:,}: set config.phases to {tuple((n, {"batch_size": b}) for n, b in sizes)}.'
+      f'--init {init} has read {old:,} rows by step {step:,}, and this config resumes at row '
+      f'{new:,}: set config.phases to {tuple((n, {"batch_size": b}) for n, b in sizes)}.'
     )
   notes = [
-    f'note: config.{name} was another one in {init}: rows may be read again'
+    f'note: config.{name} was different in {init}: rows may be read again'
     for name in ('format', 'length', 'seed')
     if at[0].config[name] != at[1].config[name]
   ]
   if any(named.is_outside(p.config.schedule.name) for p in at):  # a stranger's run may name it
     return notes
   fields = [(p.config.schedule, p.first_step, p.steps, n) for p, n in zip(at, ends)]
-  rates = [float(schedules.for_phase(*own)(step)) for own in fields]
+  rates = [float(schedules.for_phase(*args)(step)) for args in fields]
   if max(rates) > 1.5 * min(rates):
     remedy = f'; --config.schedule.decay={end - step} is a decay that begins here'
     notes.append(

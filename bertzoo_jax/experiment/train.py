@@ -26,11 +26,11 @@ from bertzoo_jax.training import loop
 
 
 class Held(NamedTuple):
-  """A workdir that is this process's.
+  """A workdir that this process holds.
 
   Attributes:
     workdir: its path, without links.
-    check: raises if it is no longer this process's (lock.hold).
+    check: raises if another process has taken it (lock.hold).
   """
 
   workdir: object
@@ -39,13 +39,13 @@ class Held(NamedTuple):
 
 def start_devices(config):
   """Sets the precision of products and opens the cache of compiled programs."""
-  # otherwise an accelerator, where auto is not float32, multiplies in fewer bits than asked for
+  # otherwise accelerators multiply float32 in fewer bits
   if config.run.dtype == 'float32':
     jax.config.update('jax_default_matmul_precision', 'highest')
-  # which wins, where a machine has one for all runs
+  # the variable overrides the field: a machine may have one cache for all runs
   if config.run.compile_cache and 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
     folder = os.path.expanduser(config.run.compile_cache)
-    # Programs for one CPU may not run on another: a home folder may serve several machines.
+    # A folder per CPU: several machines may share a home folder, and not run the same programs.
     folder = os.path.join(
       folder, _cpu() if jax.default_backend() == 'cpu' else jax.default_backend()
     )
@@ -56,7 +56,7 @@ def start_devices(config):
 @contextlib.contextmanager
 def holding(workdir, config):
   """Yields the workdir as Held, which no other job may use inside the `with`. A lost host, or a
-  device without room, ends the `with` in one sentence. Raises as workdirs.writable and lock.hold.
+  device without memory, ends it in one sentence. Raises as workdirs.writable and lock.hold.
   """
   workdirs.check_unlike(workdir, workdirs.A_CORPUS)
   with (
@@ -70,13 +70,13 @@ def holding(workdir, config):
 
 
 def train(built: build.Built, start: starts.Start, state, held: Held, notice, lines, show=True):
-  """Loops over the phases that are left, up to the end of the run or a signal.
+  """Trains the remaining phases, up to the end of the run or a signal.
 
   Args:
     built: see build.phases.
-    start, state, lines: where it begins, its state there, and lines that say so: see start.state.
+    start, state, lines: the start of the attempt, its state, and lines on it: see start.state.
     held: the workdir.
-    notice: a Preemption that listens.
+    notice: a listening Preemption.
     show: whether to print progress.
 
   Returns {'step', 'end', 'interrupted', 'held_out': metrics, 'flops': of the whole run}.
@@ -109,7 +109,7 @@ def train(built: build.Built, start: starts.Start, state, held: Held, notice, li
     # closed in the reverse order, also when the run fails
     for part in (start.checkpoints, record, trackers, bar):
       stack.callback(part.close)
-    stack.enter_context(distributed.watched())  # before those: to close is to wait for all hosts
+    stack.enter_context(distributed.watched())  # exits before the closes, which wait for all hosts
     stack.enter_context(enough_memory(config))
     result = training.train(state, built.phase_runs)
   held_out = result['held_out'] or _last_held_out(held.workdir)
@@ -118,8 +118,8 @@ def train(built: build.Built, start: starts.Start, state, held: Held, notice, li
 
 
 def _described(built, start) -> int:
-  """Writes what the workdir says of the run; the number of this attempt, 0 where another process
-  writes.
+  """Writes the description of the run into the workdir; returns the number of this attempt, 0 in
+  processes that do not write.
   """
   config, data = built.run.config, built.data
   plain = json.loads(configuration.to_json(config))
@@ -146,13 +146,13 @@ def enough_memory(config):
 
 
 def _last_held_out(workdir) -> dict:
-  """The newest row of the metrics that an evaluation wrote; {} without any."""
+  """The newest row of metrics with an evaluation; {} without one."""
   rows = reversed(metrics.read(workdir))
   return next((row for row in rows if row.get('held_out_loss') is not None), {})
 
 
 def _records(config, workdir, start, attempt):
-  """The metrics and the trackers of this attempt; other processes than the first write nothing."""
+  """(metrics, trackers) of this attempt; only the first process writes."""
   if not first_process():
     return metrics.Nothing(), metrics.Nothing()
   trackers = metrics.Trackers(

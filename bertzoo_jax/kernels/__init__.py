@@ -20,8 +20,8 @@ class Kernels(NamedTuple):
   Attributes:
     attend: as model.attention.attend.
     add_norm: as model.layers.add_norm.
-    partitioned: whether the compiler splits them over devices (plain XLA). If not, each device is
-      given its own part, and `first_head`, the number of the first head in it.
+    partitioned: whether the compiler splits them over devices (plain XLA). If not, they are called
+      with one device's part, and `first_head`, the number of the first head in it.
   """
 
   attend: Callable
@@ -33,10 +33,10 @@ XLA = Kernels(plain_attention.attend, layers.add_norm, True)
 
 
 def fused(hashed=False, interpret=False, gather=True) -> Kernels:
-  """TPU kernels. hashed, interpret: of both. gather: of attention.attend."""
-  both = dict(hashed=hashed, interpret=interpret)
-  attend = functools.partial(attention.attend, gather=gather, **both)
-  return Kernels(attend, functools.partial(add_norm.add_norm, **both), False)
+  """TPU kernels. hashed, interpret: arguments of both kernels. gather: of attention.attend."""
+  options = dict(hashed=hashed, interpret=interpret)
+  attend = functools.partial(attention.attend, gather=gather, **options)
+  return Kernels(attend, functools.partial(add_norm.add_norm, **options), False)
 
 
 BY_NAME = {
@@ -71,7 +71,7 @@ def choose(
     UserError: kernels that the device does not have, or that cannot compute the attention.
   """
   platform, needs = device.platform, (attention_dropout, relative, dtype, padding_side)
-  # Their vector units have no bfloat16, and their fast memory is small.
+  # These chips' vector units have no bfloat16, and their fast memory is small.
   old = device.device_kind in ('TPU v2', 'TPU v3')
   if name == 'auto':
     if platform == 'gpu':
@@ -90,9 +90,9 @@ def choose(
   return BY_NAME[name]
 
 
-def _cudnn_can(*what) -> bool:
+def _cudnn_can(*needs) -> bool:
   try:
-    cudnn.check(*what)
+    cudnn.check(*needs)
   except errors.UserError:
     return False
   return True

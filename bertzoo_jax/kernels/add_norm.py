@@ -45,10 +45,10 @@ def add_norm(
 ):
   """model.layers.add_norm, fused; in the dtype of x.
 
-  Where no block of tokens divides L, plain XLA computes it.
+  Plain XLA computes it if no block of tokens divides L.
 
   Args:
-    x_BLD, y_BLD, scale_D, shift_D, eps, dropout_rate, dropout_keys_B2, with_sum: as there.
+    x_BLD, y_BLD, scale_D, shift_D, eps, dropout_rate, dropout_keys_B2, with_sum: as in layers.
     hashed: see `bits.keep`.
     interpret: run on any machine, slowly.
   """
@@ -82,7 +82,7 @@ _add_norm.defvjp(lambda program, *args: (_add_norm(program, *args), args), _add_
 
 
 def _block(length: int, width: int) -> int | None:
-  """Tokens of a program: as many as fit, in whole tiles."""
+  """Tokens per program: as many as fit, in whole tiles; None if no block divides the length."""
   most = max(_SUBLANES, _ELEMENTS // width)
   if length <= most:
     return length
@@ -97,15 +97,15 @@ def steps(length: int, width: int) -> tuple[int, int]:
 def _call(kernel, program, arrays, vectors, seed):
   batch, length, width = arrays[0].shape
   block = _block(length, width)
-  of_tokens = pl.BlockSpec((1, block, width), lambda b, i, _: (b, i, 0))
+  token_spec = pl.BlockSpec((1, block, width), lambda b, i, _: (b, i, 0))
   whole = pl.BlockSpec((1, width), lambda b, i, _: (0, 0))
   like = jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)
-  if kernel is _backward:  # each program has sums of its own, so that programs may run in parallel
+  if kernel is _backward:  # one sum per program, so that programs may run in parallel
     sums = jax.ShapeDtypeStruct((batch, length // block, 1, width), jnp.float32)
-    of_sums = pl.BlockSpec((1, 1, 1, width), lambda b, i, _: (b, i, 0, 0))
-    out, places = [like] * 2 + [sums] * len(vectors), [of_tokens] * 2 + [of_sums] * len(vectors)
+    sum_spec = pl.BlockSpec((1, 1, 1, width), lambda b, i, _: (b, i, 0, 0))
+    out, places = [like] * 2 + [sums] * len(vectors), [token_spec] * 2 + [sum_spec] * len(vectors)
   else:
-    out, places = [like] * (1 + program.with_sum), [of_tokens] * (1 + program.with_sum)
+    out, places = [like] * (1 + program.with_sum), [token_spec] * (1 + program.with_sum)
   variant = '_sum' * program.with_sum + '_unshifted' * (len(vectors) == 1)
   return pl.pallas_call(
     functools.partial(kernel, program, len(vectors)),
@@ -113,7 +113,7 @@ def _call(kernel, program, arrays, vectors, seed):
     grid_spec=pltpu.PrefetchScalarGridSpec(
       num_scalar_prefetch=1,
       grid=(batch, length // block),
-      in_specs=[of_tokens] * len(arrays) + [whole] * len(vectors),
+      in_specs=[token_spec] * len(arrays) + [whole] * len(vectors),
       out_specs=places,
     ),
     compiler_params=pltpu.CompilerParams(dimension_semantics=('parallel', 'parallel')),
@@ -133,19 +133,19 @@ def _forward(program, num_vectors, seed, x, y, *refs):
 
 
 def _backward(program, num_vectors, seed, x, y, grad, *refs):
-  grad_of_sum, refs = refs[: program.with_sum], refs[program.with_sum :]
-  scale, (dx, dy, of_scale, *of_shift) = refs[0], refs[num_vectors:]
+  sum_grad, refs = refs[: program.with_sum], refs[program.with_sum :]
+  scale, (dx, dy, scale_grad, *shift_grad) = refs[0], refs[num_vectors:]
   sum_LD, keep_LD = _sum(program, seed, x, y)
   z_LD, inverse_L1 = _normalized(program, sum_LD)
   grad_LD = grad[0].astype(jnp.float32)
-  of_scale[0, 0] = jnp.sum(grad_LD * z_LD, axis=0, keepdims=True)
-  if of_shift:
-    of_shift[0][0, 0] = jnp.sum(grad_LD, axis=0, keepdims=True)
+  scale_grad[0, 0] = jnp.sum(grad_LD * z_LD, axis=0, keepdims=True)
+  if shift_grad:
+    shift_grad[0][0, 0] = jnp.sum(grad_LD, axis=0, keepdims=True)
   grad_LD *= scale[...]
   mean_L1 = lambda x_LD: jnp.mean(x_LD, axis=1, keepdims=True)
   dz_LD = (grad_LD - mean_L1(grad_LD) - z_LD * mean_L1(grad_LD * z_LD)) * inverse_L1
-  if grad_of_sum:
-    dz_LD += grad_of_sum[0][0].astype(jnp.float32)
+  if sum_grad:
+    dz_LD += sum_grad[0][0].astype(jnp.float32)
   dx[0] = dz_LD.astype(dx.dtype)
   dy[0] = _dropped(program, keep_LD, dz_LD).astype(dy.dtype)
 

@@ -1,21 +1,21 @@
-"""Fused attention, forward and backward, as TPU kernels: here with relative terms, or with a window
-around given places. Without either it is flash.py's.
+"""Fused attention, forward and backward, as TPU kernels with relative terms, or with a window
+around given places. flash.py has all other cases.
 
 Legend as in model/attention.py: B batch, L number of queries, M of keys, H heads, K head width, N
 places of the queries, R rows of a table of distances; D = H·K.
 
 A program holds all scores of some queries and heads in fast memory, [M, L] per head: keys down and
 queries across, so that a softmax reduces over rows. Up to 512 tokens these are all queries of a row
-of the batch; beyond, a block of them. Keys are always whole, so no softmax is corrected afterwards.
+of the batch; above, a block of them. Keys are always whole, so no softmax is corrected afterwards.
 
 Nothing of size L × M reaches main memory. The forward pass keeps the logarithm of each query's sum
 of exponentials; with it the backward pass computes the probabilities in one step. It draws the same
 dropout bits again. Softmax and sums are float32.
 
 Relative terms (relative_terms.py) are products with a window of the table, which slides.py shifts
-into place. Their kernels go through all rows of the batch for a group of heads. So the gradients of
+into place. Their kernels loop over all rows of the batch for a group of heads, so the gradients of
 the tables are summed in fast memory, in float32. Queries at given places are multiplied with the
-whole table. Keys' terms are computed for all N places; each query then picks its own.
+whole table. Terms of keys are computed for all N places, of which each query picks one.
 """
 
 import functools
@@ -51,11 +51,11 @@ class _Program(NamedTuple):
     scale: factor of the scores.
     rate: of dropout.
     terms: names of the relative terms, among c2p, p2c, bias and query.
-    halves: 2 if each row of the batch has one of two halves of a table; else 1.
+    halves: 2 if each row of the batch reads one of two halves of a table; else 1.
     window: None or (left, right).
     first_query: place of query 0 among the keys.
     marks: names of the integers of each query: packs, and optionally order, segments and places.
-      Keys have the same ones, but no places.
+      Keys have the same integers except places.
     places: N with padding.
     gather: whether the chip moves sublanes by indices (not on TPU v4).
     hashed: draw dropout bits by row_keys.py.
@@ -97,13 +97,13 @@ def attend(
   """model.attention.attend, fused.
 
   Args:
-    q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate, dropout_keys_B2, relative, scale: as there.
+    q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate, dropout_keys_B2, relative, scale: as in model.
     first_head: number of the first head of q among all heads. Dropout bits of a score depend on the
       key of its row, its head and its place, so they are the same on any mesh.
-    keep: return (out_BLHK, kept) with the arrays that the backward pass needs besides the
-      arguments: (lse_BH1L, out_BLHK), the second None where it needs none.
-    kept: of a call with the same arguments, for the backward pass alone: the result is not
-      computed, and must not be used.
+    keep: return (out_BLHK, kept), where kept is what the backward pass needs besides the arguments:
+      (lse_BH1L, out_BLHK), or (lse_BH1L, None).
+    kept: from an earlier call with the same arguments, to run only the backward pass: the result is
+      not computed, and must not be used.
     gather: False for TPU v4, which cannot move sublanes by indices: its relative terms are slower.
     hashed: see `bits.keep`.
     interpret: run on any machine, slowly.
@@ -120,9 +120,9 @@ def attend(
     return (out_BLHK, kept) if keep else out_BLHK
   relative = Relative() if relative is None else relative
   tables = {n: x for n, x in zip(_TABLES, relative) if x is not None}
-  of_queries, of_keys = operands.marks(visible, relative.same_segment, bool(tables))
+  query_marks, key_marks = operands.marks(visible, relative.same_segment, bool(tables))
   rows, columns = operands.up(length), operands.up(keys)
-  places = _places(length, keys, relative, tables) if 'places' in of_queries else (length, rows)
+  places = _places(length, keys, relative, tables) if 'places' in query_marks else (length, rows)
   program = _Program(
     heads,
     width,
@@ -132,7 +132,7 @@ def attend(
     1 if relative.half_B is None else 2,
     visible.window,
     visible.first_query,
-    tuple(of_queries),
+    tuple(query_marks),
     places[1],
     gather,
     hashed,
@@ -148,7 +148,7 @@ def attend(
     _table(name, relative, table, places, (keys, columns), q_BLHK.dtype)
     for name, table in tables.items()
   )
-  marks = operands.stacked(of_queries, rows, -1), operands.stacked(of_keys, columns, -2)
+  marks = operands.stacked(query_marks, rows, -1), operands.stacked(key_marks, columns, -2)
   half_B = jnp.zeros(batch) if relative.half_B is None else relative.half_B
   scalars = bits.seed(keys_B2, batch, first_head), half_B.astype(jnp.int32)
   kept = None if kept is None else kept[0]
@@ -158,15 +158,15 @@ def attend(
 
 
 def _places(length, keys, relative, tables) -> tuple[int, int]:
-  """N, which follows from the size of a table, and N rounded up to whole lanes."""
+  """(N, by the size of a table; N rounded up to whole registers of lanes)."""
   table = next(iter(tables.values()), None)
   places = length if table is None else relative.halves(table).shape[1] + 1 - keys
   return places, operands.up(places)
 
 
 def _table(name, relative, table, places, keys, dtype):
-  """A table as kernels read it, one half after the other: [halves · rows, D] in `dtype`; a bias is
-  [H, 1, halves · rows] in float32. c2p_query_HK is a table of one row.
+  """A table in the layout of the kernels, one half after the other: [halves · rows, D] in `dtype`;
+  a bias is [H, 1, halves · rows] in float32. c2p_query_HK is a table of one row.
 
   p2c begins with the smallest distance. c2p and bias begin with the greatest.
 
@@ -194,8 +194,8 @@ def _attend(program, q_BLD, k_BMD, v_BMD, numbers_BH1L, tables, marks, scalars, 
 
 def _attend_forward(program, *args):
   out_BLD, lse_BH1L = _attend(program, *args)
-  # A policy of jax.checkpoint that saves the output of attention saves this, too: else the backward
-  # pass would compute both again.
+  # A policy of jax.checkpoint that saves the output of attention must save this, too: else the
+  # backward pass would compute both again.
   return (out_BLD, lse_BH1L), (args[:-1], checkpoint_name(lse_BH1L, 'attended'))
 
 
@@ -203,16 +203,16 @@ def _attend_backward(program, kept, grads):
   (q_BLD, k_BMD, v_BMD, *rest), lse_BH1L = kept
   arrays = q_BLD, k_BMD, v_BMD, grads[0], lse_BH1L
   dq, dk, dv, *others = _call(_backward, program, arrays, *rest)
-  of_numbers = others.pop(0) if 'segments' in program.marks else None
-  of_tables = tuple(x.astype(own.dtype) for x, own in zip(others, rest[1]))
-  return dq, dk, dv, of_numbers, of_tables, None, None, None
+  numbers_grad = others.pop(0) if 'segments' in program.marks else None
+  table_grads = tuple(x.astype(table.dtype) for x, table in zip(others, rest[1]))
+  return dq, dk, dv, numbers_grad, table_grads, None, None, None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
 
 
 def _call(kernel, program, arrays, numbers_BH1L, tables, marks, scalars):
-  """Runs a program for each row, group of heads and block of queries.
+  """Results of a kernel that runs for each row, group of heads and block of queries.
 
   arrays: q, k, v and, for the backward pass, gradient and log-sum-exp.
   """
@@ -224,18 +224,18 @@ def _call(kernel, program, arrays, numbers_BH1L, tables, marks, scalars):
   wide, blocks = together * program.width, length // queries
   numbers = () if numbers_BH1L is None else (numbers_BH1L,)
 
-  # The rows of the batch are inside, so that a group's gradients of tables stay in fast memory.
+  # Rows are the inner axis, so that a group's gradients of tables stay in fast memory.
   def spec(shape, index):
     return pl.BlockSpec(shape, lambda h, b, i, *_: index(b, h, i))
 
-  of_queries = spec((1, queries, wide), lambda b, h, i: (b, i, h))
-  of_keys = spec((1, keys, wide), lambda b, h, i: (b, 0, h))
-  of_lse = spec((1, together, 1, queries), lambda b, h, i: (b, h, 0, i))
-  of_marks = [
+  q_spec = spec((1, queries, wide), lambda b, h, i: (b, i, h))
+  k_spec = spec((1, keys, wide), lambda b, h, i: (b, 0, h))
+  lse_spec = spec((1, together, 1, queries), lambda b, h, i: (b, h, 0, i))
+  mark_specs = [
     spec((1, marks[0].shape[1], queries), lambda b, h, i: (b, 0, i)),
     spec((1, marks[1].shape[1], keys), lambda b, h, i: (b, 0, 0)),
   ]
-  of_tables = [
+  table_specs = [
     spec((together, 1, t.shape[2]), lambda b, h, i: (h, 0, 0))
     if t.ndim == 3
     else spec((len(t), wide), lambda b, h, i: (0, h))
@@ -245,12 +245,12 @@ def _call(kernel, program, arrays, numbers_BH1L, tables, marks, scalars):
   if backward:
     out = [like(length), like(keys), like(keys)]
     out += [jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in (*numbers, *tables)]
-    places = [of_queries, of_keys, of_keys, *(of_lse for _ in numbers), *of_tables]
-    places_in = [of_queries, of_keys, of_keys, of_queries, of_lse]
+    places = [q_spec, k_spec, k_spec, *(lse_spec for _ in numbers), *table_specs]
+    places_in = [q_spec, k_spec, k_spec, q_spec, lse_spec]
     scratch = [pltpu.VMEM((keys, wide), jnp.float32)] * (2 if blocks > 1 else 0)
   else:
     out = [like(length), jax.ShapeDtypeStruct((batch, program.heads, 1, length), jnp.float32)]
-    places, places_in, scratch = [of_queries, of_lse], [of_queries, of_keys, of_keys], []
+    places, places_in, scratch = [q_spec, lse_spec], [q_spec, k_spec, k_spec], []
   semantics = ('parallel', 'arbitrary', 'arbitrary')
   return pl.pallas_call(
     functools.partial(kernel, program, together, blocks),
@@ -262,7 +262,7 @@ def _call(kernel, program, arrays, numbers_BH1L, tables, marks, scalars):
       grid=(program.heads // together, batch, blocks),
       out_specs=places,
       scratch_shapes=scratch,
-      in_specs=[*places_in, *(of_lse for _ in numbers), *of_tables, *of_marks],
+      in_specs=[*places_in, *(lse_spec for _ in numbers), *table_specs, *mark_specs],
     ),
     compiler_params=pltpu.CompilerParams(dimension_semantics=semantics),
     name=f'attention{kernel.__name__}{_variant(program, length, keys)}'
@@ -310,9 +310,9 @@ def steps(
 
 
 def _heads_together(heads: int, width: int, keys: int, backward: bool) -> int:
-  """Heads of a program: side by side they fill whole lanes, unless all of them do not.
+  """Heads per program. Side by side they fill whole registers of lanes, if a group of heads can.
 
-  Groups of heads are all that two cores can share: their number is even where it can be.
+  Two cores share the groups of heads: their number is even if possible.
   """
   fits = [n for n in range(1, heads + 1) if heads % n == 0 and n * width % LANES == 0]
   most = (_BACKWARD if backward else _FORWARD) // (keys * width)
@@ -321,7 +321,7 @@ def _heads_together(heads: int, width: int, keys: int, backward: bool) -> int:
 
 
 def _block(length: int, keys: int) -> int:
-  """Queries of a program: all, or in whole lanes as many as have 512 × 512 scores."""
+  """Queries per program: all, or a multiple of LANES with at most 512 × 512 scores."""
   if length <= LANES or max(length, keys) <= _WHOLE:
     return length
   most = max(1, _WHOLE * _WHOLE // keys // LANES)
@@ -332,7 +332,7 @@ def _block(length: int, keys: int) -> int:
 
 
 class _Place(NamedTuple):
-  """A program's row of the batch, first head, block of queries (of how many), first query."""
+  """A program's row of the batch, first head, block of queries, number of blocks, first query."""
 
   row: jax.Array
   head: jax.Array
@@ -341,21 +341,21 @@ class _Place(NamedTuple):
   query: jax.Array
 
   @classmethod
-  def of(cls, together, blocks, queries):
+  def current(cls, together, blocks, queries):
     group, row, block = (pl.program_id(axis) for axis in range(3))
     return cls(row, group * together, block, blocks, block * queries)
 
 
 def _forward(program, together, blocks, seed, halves, q, k, v, *refs):
-  *given, query_marks, key_marks, out, lse = refs
-  place = _Place.of(together, blocks, q.shape[1])
-  pairs = Pairs.of(program, place, query_marks, key_marks)
+  *term_refs, query_marks, key_marks, out, lse = refs
+  place = _Place.current(together, blocks, q.shape[1])
+  pairs = Pairs.read(program, place, query_marks, key_marks)
   for head in range(together):
-    own, lanes = (
+    plain, lanes = (
       Lanes.plain(program, head),
-      Lanes.of(program, head, together),
+      Lanes.register(program, head, together),
     )
-    terms = Terms(program, place, head, lanes, halves, pairs, given, q.shape[1], k.shape[1])
+    terms = Terms(program, place, head, lanes, halves, pairs, term_refs, q.shape[1], k.shape[1])
     scores_ML = _scores(program, lanes.read(q), lanes.read(k), terms)
     top_1L = jnp.max(scores_ML, axis=0, keepdims=True)
     e_ML = jnp.exp(scores_ML - top_1L)
@@ -364,18 +364,18 @@ def _forward(program, together, blocks, seed, halves, q, k, v, *refs):
       e_ML = jnp.where(_keep(program, seed, place, head, e_ML.shape), e_ML, 0.0)
     sees_1L = top_1L > 0.5 * HIDDEN
     inverse_1L = jnp.where(sees_1L, 1.0 / (total_1L * (1.0 - program.rate)), 0.0)
-    out_KL = product(own.read(v), e_ML.astype(v.dtype), (0, 0)) * inverse_1L
-    own.write(out, out_KL.T)
+    out_KL = product(plain.read(v), e_ML.astype(v.dtype), (0, 0)) * inverse_1L
+    plain.write(out, out_KL.T)
     lse[0, head] = jnp.where(sees_1L, top_1L + jnp.log(total_1L), -HIDDEN)
 
 
 def _backward(program, together, blocks, seed, halves, q, k, v, grad, lse, *refs):
   count, segments = len(program.terms), int('segments' in program.marks)
-  given, refs = refs[: segments + count], refs[segments + count :]
+  term_refs, refs = refs[: segments + count], refs[segments + count :]
   query_marks, key_marks, dq, dk, dv, *refs = refs
   gradients, sums = refs[: segments + count], refs[segments + count :]
-  place = _Place.of(together, blocks, q.shape[1])
-  pairs = Pairs.of(program, place, query_marks, key_marks)
+  place = _Place.current(together, blocks, q.shape[1])
+  pairs = Pairs.read(program, place, query_marks, key_marks)
 
   if count:
 
@@ -385,10 +385,10 @@ def _backward(program, together, blocks, seed, halves, q, k, v, grad, lse, *refs
         ref[...] = jnp.zeros_like(ref)
 
   for head in range(together):
-    lanes = Lanes.of(program, head, together)
+    lanes = Lanes.register(program, head, together)
     q_LK, k_MK, grad_LK = (lanes.read(x) for x in (q, k, grad))
     sizes = q.shape[1], k.shape[1]
-    terms = Terms(program, place, head, lanes, halves, pairs, given, *sizes, gradients)
+    terms = Terms(program, place, head, lanes, halves, pairs, term_refs, *sizes, gradients)
     # Probabilities divided by 1 − rate: dropout scales the kept ones up.
     to_subtract = lse[0, head] + jnp.log(1.0 - program.rate) if program.rate else lse[0, head]
     p_ML = jnp.exp(_scores(program, q_LK, k_MK, terms) - to_subtract)
@@ -405,7 +405,7 @@ def _backward(program, together, blocks, seed, halves, q, k, v, grad, lse, *refs
       product(low_ML, k_MK, (0, 0)),
       product(low_ML, q_LK, (1, 0)),
     )
-    if given:
+    if term_refs:
       added_LK, added_MK = _relative_gradients(program, terms, q_LK, k_MK, ds_ML)
       dq_LK, dk_MK = dq_LK + added_LK, dk_MK + added_MK
     lanes.write(dq, dq_LK * program.scale)
@@ -418,18 +418,18 @@ def _add(results, sums, place, lanes, parts):
     for result, part in zip(results, parts):
       lanes.write(result, part)
     return
-  own = lanes.lanes
+  columns = lanes.lanes
   for result, total, part in zip(results, sums, parts):
-    before = jnp.where(place.block == 0, 0.0, total[:, own])
-    total[:, own] = lanes.chosen(before + part, total[:, own])
+    before = jnp.where(place.block == 0, 0.0, total[:, columns])
+    total[:, columns] = lanes.chosen(before + part, total[:, columns])
 
     @pl.when(place.block == place.blocks - 1)
     def _(result=result, total=total):
-      lanes.write(result, total[:, own])
+      lanes.write(result, total[:, columns])
 
 
 def _keep(program, seed, place, head, size):
-  """Which probabilities of a head stay."""
+  """bool `size`: True where dropout keeps a probability of a head."""
   return bits.keep(
     program.rate,
     program.hashed,
@@ -456,7 +456,7 @@ def _scores(program, q_LK, k_MK, terms):
 
 
 def _relative_gradients(program, terms, q_LK, k_MK, ds_ML):
-  """(added to dq_LK, added to dk_MK), before the scale; adds to the gradients of the terms."""
+  """(part of dq_LK, part of dk_MK), before the scale; also adds to the gradients of the terms."""
   dq_LK, dk_MK = 0.0, 0.0
   if 'c2p' in program.terms or 'bias' in program.terms:
     parts = [terms.by_query_backward(q_LK, b, ds_ML) for b in range(len(q_LK) // LANES)]

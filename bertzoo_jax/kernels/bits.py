@@ -1,6 +1,6 @@
-"""Random bits of kernels, from the rows' own keys (row_keys.py).
+"""Random bits of kernels, from the keys of the rows (row_keys.py).
 
-So they are the same in the backward pass and on any mesh.
+The backward pass draws the same bits, and so does any mesh.
 """
 
 import jax
@@ -11,7 +11,7 @@ from bertzoo_jax.common import row_keys
 
 
 def seed(keys_B2, rows: int, first_head=0) -> jax.Array:
-  """int32 [2·rows + 1]: two words per row (0 without keys), and a kernel's first head."""
+  """int32 [2·rows + 1]: two words per row (0 without keys), then the first head of the kernel."""
   words = jnp.zeros(2 * rows, jnp.int32)
   if keys_B2 is not None:
     words = jax.lax.bitcast_convert_type(keys_B2, jnp.int32).reshape(-1)
@@ -19,17 +19,16 @@ def seed(keys_B2, rows: int, first_head=0) -> jax.Array:
 
 
 def keep(rate: float, hashed: bool, seed, row, head, block, first: tuple, size: tuple):
-  """Booleans `size` that are true with probability 1 − rate. To be called inside a kernel.
+  """bool `size`, True with probability 1 − rate. To be called inside a kernel.
 
   Args:
     rate: in (0, 1), rounded to 2^−32.
-    hashed: draw by row_keys.py, as plain XLA does. Else by the generator of a TPU, which no other
-      machine has.
+    hashed: draw by row_keys.py, as plain XLA does. Else by the hardware generator of a TPU.
     seed: as `seed` returns.
-    row, head: of the arrays the kernel was given; None where heads are not apart.
+    row, head: indices in the kernel's arrays; head is None for arrays without heads.
     block: number of the block within its row and head.
-    first: place of its corner.
-    size: two numbers.
+    first: (row, column) of the block's first element.
+    size: (rows, columns) of the block.
   """
   word, other = seed[2 * row], seed[2 * row + 1]
   head = None if head is None else seed[seed.shape[0] - 1] + head

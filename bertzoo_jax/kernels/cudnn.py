@@ -1,5 +1,5 @@
 """cuDNN's attention, for GPUs: without dropout, without relative terms, without padding before a
-row's tokens, in 16 bits. And the norm beside it.
+row's tokens, in 16 bits. Also the norm that is used with it.
 """
 
 import functools
@@ -71,8 +71,8 @@ def attend(
 
 
 def _local(visible, length) -> bool:
-  """Whether a query sees a part of the row around it that is shorter than the row. cuDNN takes an
-  even number of keys.
+  """Whether a block of queries and its window are shorter than the row. cuDNN needs an even number
+  of keys.
   """
   window = visible.window
   if window is None or visible.query_order_BL is not None or not attention.sees_itself(visible):
@@ -81,8 +81,8 @@ def _local(visible, length) -> bool:
 
 
 def _in_blocks(call, q_BLHK, k_BLHK, v_BLHK, visible):
-  """The blocks of queries of all rows are rows of one call, each with the keys that it sees.
-  Gradients of keys and values are sums over the blocks: in float32.
+  """Attention as one call whose rows are blocks of queries, each with the keys that it sees.
+  Gradients of keys and values are summed over the blocks in float32.
   """
   window, count = visible.window, q_BLHK.shape[1] // _SIZE
   blocks = lambda x_BL: x_BL.reshape(-1, _SIZE, *x_BL.shape[2:])
@@ -107,10 +107,10 @@ def _in_blocks(call, q_BLHK, k_BLHK, v_BLHK, visible):
 
 
 def add_norm(x_BLD, y_BLD, *rest, **named):
-  """model.layers.add_norm whose arrays have the width as their last axis in memory. Where layers
-  are unrolled, XLA lets the gradient of a gather decide, whose last axis is the batch. Beside XLA's
-  attention this is not worth it: DeBERTaV3-base's step takes 133 and not 137 ms on an H200, but 19
-  and not 15 GB.
+  """model.layers.add_norm, with the width as the last axis of its arrays in memory. In unrolled
+  layers XLA would take the layout of a gather's gradient, whose last axis is the batch. With XLA's
+  attention it is not worth it: DeBERTaV3-base's step takes 133 in place of 137 ms on an H200, but
+  19 in place of 15 GB.
   """
   out = layers.add_norm(_rows(x_BLD), _rows(y_BLD), *rest, **named)
   return jax.tree.map(_rows, out)

@@ -1,5 +1,5 @@
-"""Fused attention without relative terms, forward and backward, as TPU kernels, by tiles of queries
-and keys. Legend as in attention.py. Q queries and S keys of a tile; scores of a tile are [S, Q].
+"""Fused attention without relative terms, forward and backward, as TPU kernels over tiles of
+queries and keys. Legend: attention.py; Q queries and S keys of a tile, whose scores are [S, Q].
 
 The kernels are in all_keys.py and windows.py. The forward and the backward pass have the same
 tiles, so they draw the same dropout bits.
@@ -21,11 +21,11 @@ from bertzoo_jax.kernels.operands import LANES
 
 _SHORT = 512  # queries and keys up to which a tile is a whole row
 _BLOCKS = 512, 384, 256, 128  # queries of a program, and keys of a tile without a window
-_HALO = 64  # a halo is one of these, or two, four
+_HALO = 64  # a halo is this, times a power of two
 
 
 def takes(length: int, keys: int, visible, relative) -> bool:
-  """Whether `attend` computes this; attention.py has relative terms, and windows at places."""
+  """Whether `attend` computes this; relative terms and windows at places are in attention.py."""
   elsewhere = visible.query_places_BL is not None or visible.first_query
   return relative is None and not (visible.window is not None and elsewhere)
 
@@ -34,13 +34,13 @@ def steps(heads: int, width: int, length: int, keys: int, window) -> tuple[int, 
   """Programs per row of the batch, forward and backward, in bfloat16. A window's last program only
   writes, and is not counted.
   """
-  halo, own = _halo(length, keys, window), width_of(heads, width)
-  tile = _tile(length, keys, halo, jnp.dtype(jnp.bfloat16), min(heads, LANES // own))
+  halo, padded = _halo(length, keys, window), width_of(heads, width)
+  tile = _tile(length, keys, halo, jnp.dtype(jnp.bfloat16), min(heads, LANES // padded))
   blocks, num_tiles = -(-length // tile[0]), -(-keys // tile[1])
   kept = 8 * blocks * tile[0] if not halo and blocks * num_tiles > 1 else 0
   programs = blocks if halo else blocks * num_tiles
-  lanes = tiles.lanes_of(heads * own, own), tiles.lanes_of(heads * own, own, kept)
-  return tuple(heads * own // n * programs for n in lanes)
+  lanes = tiles.lanes_of(heads * padded, padded), tiles.lanes_of(heads * padded, padded, kept)
+  return tuple(heads * padded // n * programs for n in lanes)
 
 
 def _halo(length, keys, window) -> tuple[int, int] | None:
@@ -52,8 +52,8 @@ def _halo(length, keys, window) -> tuple[int, int] | None:
 
 
 def _tile(length, keys, halo, dtype, together) -> tuple[int, int]:
-  """Queries of a program, and keys of a tile without a window: a whole row, or the least padding,
-  then the most queries. In float32 half as many fit, and with `together` > 4 heads in a register.
+  """(queries of a program, keys of a tile without a window): a whole row, or the size with the
+  least padding, then the largest. Fewer fit in float32, and with more than 4 heads in a register.
   """
   most = 2 * _BLOCKS[0] // dtype.itemsize
   most = most if halo else max(LANES, most * 4 // max(4, together))
@@ -64,8 +64,8 @@ def _tile(length, keys, halo, dtype, together) -> tuple[int, int]:
 
 
 def width_of(heads, width) -> int:
-  """Lanes of a head: the fewest with which heads are parts of registers, and all together a part of
-  one or whole ones.
+  """Lanes per head: the fewest such that heads do not cross registers, and all heads together fill
+  whole registers or a part of one.
   """
   sizes = 8, 16, 32, 64, LANES, operands.up(width)
   fills = lambda lanes: lanes < LANES or lanes % LANES == 0
@@ -79,20 +79,20 @@ def attend(
   batch, length, heads, width = q_BLHK.shape
   keys = k_BMHK.shape[1]
   halo = _halo(length, keys, visible.window)
-  own = width_of(heads, width)
-  tile = _tile(length, keys, halo, q_BLHK.dtype, min(heads, LANES // own))
-  of_queries, of_keys = operands.marks(visible)
-  rows, columns = (-(-n // of_tile) * of_tile for n, of_tile in zip((length, keys), tile))
-  wide = lambda x: operands.pad(x, own, 3).reshape(*x.shape[:2], heads * own)
+  padded = width_of(heads, width)
+  tile = _tile(length, keys, halo, q_BLHK.dtype, min(heads, LANES // padded))
+  query_marks, key_marks = operands.marks(visible)
+  rows, columns = (-(-n // size) * size for n, size in zip((length, keys), tile))
+  wide = lambda x: operands.pad(x, padded, 3).reshape(*x.shape[:2], heads * padded)
   flat = lambda x, size: operands.pad(wide(x), size, 1)
   arrays = flat(q_BLHK, rows), flat(k_BMHK, columns), flat(v_BMHK, columns)
   program = tiles.Program(
-    own,
-    tiles.lanes_of(arrays[0].shape[2], own),
+    padded,
+    tiles.lanes_of(arrays[0].shape[2], padded),
     width**-0.5 if scale is None else float(scale),
     float(rate) if keys_B2 is not None else 0.0,
     visible.window,
-    'order' in of_queries,
+    'order' in query_marks,
     tile[0],
     (LANES, LANES + sum(halo)) if halo else tile,
     halo,
@@ -100,7 +100,7 @@ def attend(
     hashed,
     interpret,
   )
-  marks = operands.stacked(of_queries, rows, -1), operands.stacked(of_keys, columns, -2)
+  marks = operands.stacked(query_marks, rows, -1), operands.stacked(key_marks, columns, -2)
   starts = range(0, columns, program.tile[1])
   if halo:
     starts = range(-halo[0], rows - halo[0], LANES)
@@ -108,25 +108,25 @@ def attend(
   seed = bits.seed(keys_B2, batch, first_head)
   if kept is not None and kept[1] is not None:
     kept = kept[0], flat(kept[1], rows)
-  out_BLD, (lse_BH1L, out_too) = _attend(program, *arrays, *marks, seed, kept)
-  out_BLHK = out_BLD[:, :length].reshape(batch, length, heads, own)[..., :width]
-  return out_BLHK, (lse_BH1L, None if out_too is None else out_BLHK)
+  out_BLD, (lse_BH1L, kept_out) = _attend(program, *arrays, *marks, seed, kept)
+  out_BLHK = out_BLD[:, :length].reshape(batch, length, heads, padded)[..., :width]
+  return out_BLHK, (lse_BH1L, None if kept_out is None else out_BLHK)
 
 
 def _cut(marks_BNM, starts, size):
-  """[B, num_tiles, N, size]: the marks of each tile's keys; beyond the row there is nobody."""
+  """[B, num_tiles, N, size]: the marks of each tile's keys; −2 outside the row, which none sees."""
   before, after = max(0, -starts[0]), max(0, starts[-1] + size - marks_BNM.shape[2])
   marks_BNM = jnp.pad(marks_BNM, ((0, 0), (0, 0), (before, after)), constant_values=-2)
   return jnp.stack([marks_BNM[..., s + before : s + before + size] for s in starts], axis=1)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(program, q_BLD, k_BLD, v_BLD, own_BNL, others_BTNS, seed, kept):
+def _attend(program, q_BLD, k_BLD, v_BLD, q_marks_BNL, k_marks_BTNS, seed, kept):
   """(out_BLD, (lse_BH1L, out_BLD)). The second gets no gradient."""
   if kept is not None:
     return jnp.zeros_like(q_BLD), kept
   run = windows.forward if program.halo else all_keys.forward
-  out_BLD, lse_BH1L = run(program, q_BLD, k_BLD, v_BLD, own_BNL, others_BTNS, seed)
+  out_BLD, lse_BH1L = run(program, q_BLD, k_BLD, v_BLD, q_marks_BNL, k_marks_BTNS, seed)
   return out_BLD, (lse_BH1L, None if program.complete else out_BLD)
 
 

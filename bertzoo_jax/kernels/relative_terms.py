@@ -1,6 +1,6 @@
 """The relative terms and the mask of one head, inside a program of kernels/attention.py.
 
-Legend as there: L queries of the program, M keys.
+Legend: L queries of the program, M keys; else as in kernels/attention.py.
 """
 
 from typing import NamedTuple
@@ -20,7 +20,7 @@ class Pairs(NamedTuple):
 
   Attributes:
     hidden_ML: 0 where a query sees a key and HIDDEN elsewhere, float32.
-    same_ML: whether both have the same segment; None without a term by segments.
+    same_ML: whether query and key have the same segment; None without a term by segments.
     place_1L: places of the queries; None if query i has place i.
   """
 
@@ -29,7 +29,7 @@ class Pairs(NamedTuple):
   place_1L: jax.Array | None
 
   @classmethod
-  def of(cls, program, place, query_marks, key_marks):
+  def read(cls, program, place, query_marks, key_marks):
     queries, keys = query_marks.shape[2], key_marks.shape[2]
 
     def pair(name):
@@ -59,30 +59,30 @@ class Pairs(NamedTuple):
 class Lanes(NamedTuple):
   """The lanes that products of one head read and write.
 
-  They are a whole register, which other heads may share. Multiplying the lanes
-  of other heads by zeros is faster than moving the head to the first lanes.
+  They are a whole register, which other heads may share. Multiplying the lanes of other heads by
+  zeros is faster than moving the head to the first lanes.
 
   Attributes:
     lanes: a slice of the lanes of the program's heads.
-    mine_1K: which of these lanes belong to the head; None for all.
+    mask_1K: True for lanes that belong to the head; None if all do.
   """
 
   lanes: slice
-  mine_1K: jax.Array | None
+  mask_1K: jax.Array | None
 
   @classmethod
   def plain(cls, program, head):
     return cls(slice(head * program.width, (head + 1) * program.width), None)
 
   @classmethod
-  def of(cls, program, head, together):
+  def register(cls, program, head, together):
     width = program.width
     if LANES % width or together * width % LANES:
       return cls.plain(program, head)
     start = head * width // LANES * LANES
     lane_1K = jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1) + start
-    mine_1K = (lane_1K >= head * width) & (lane_1K < (head + 1) * width)
-    return cls(slice(start, start + LANES), mine_1K)
+    mask_1K = (lane_1K >= head * width) & (lane_1K < (head + 1) * width)
+    return cls(slice(start, start + LANES), mask_1K)
 
   def read(self, ref):
     """ref[0], [L, lanes], 0 in lanes of other heads."""
@@ -94,9 +94,9 @@ class Lanes(NamedTuple):
 
   def chosen(self, x, other):
     """x in the head's lanes, else `other`."""
-    if self.mine_1K is None:
+    if self.mask_1K is None:
       return x
-    return jnp.where(self.mine_1K, x, jnp.asarray(other, x.dtype))
+    return jnp.where(self.mask_1K, x, jnp.asarray(other, x.dtype))
 
 
 class Terms:
@@ -107,17 +107,15 @@ class Terms:
   place, so that rows become keys. For p2c queries and keys are exchanged and the result transposed.
 
   Queries at given places may have all N + M distances, so the window is the whole table. p2c has a
-  column for each place, and each query picks its own.
+  column for each place, of which each query picks one.
   """
 
-  def __init__(
-    self, program, place, head, lanes, halves, pairs, given, queries, keys, gradients=()
-  ):
+  def __init__(self, program, place, head, lanes, halves, pairs, refs, queries, keys, gradients=()):
     self.program, self.place, self.head, self.halves = program, place, head, halves
-    self.lanes, self.own, self.pairs = lanes, lanes.lanes, pairs
+    self.lanes, self.columns, self.pairs = lanes, lanes.lanes, pairs
     self.queries, self.keys = queries, keys
     names = ('segments',) * ('segments' in program.marks) + program.terms
-    self.given, self.gradients = dict(zip(names, given)), dict(zip(names, gradients))
+    self.refs, self.gradients = dict(zip(names, refs)), dict(zip(names, gradients))
     self.placed = pairs.place_1L is not None
 
   def _window_by_query(self, b):
@@ -147,20 +145,20 @@ class Terms:
       return None
     return self.program.places - 1 - self.pairs.place_1L[:, block_of(b)]
 
-  def _asks(self, q_LK, b):
-    """Block b of the queries, with c2p_query added."""
-    asks_LK = q_LK[block_of(b)]
-    if 'query' in self.given:
-      asks_LK += self.lanes.chosen(self.given['query'][:, self.own], 0)
-    return asks_LK
+  def _query_block(self, q_LK, b):
+    """[128, K]: block b of the queries, plus c2p_query."""
+    block_LK = q_LK[block_of(b)]
+    if 'query' in self.refs:
+      block_LK += self.lanes.chosen(self.refs['query'][:, self.columns], 0)
+    return block_LK
 
   def by_query(self, q_LK, b):
     """[M, 128]: c2p and bias of block b of the queries."""
     window, rows_RL = self._window_by_query(b), 0.0
-    if 'c2p' in self.given:
-      rows_RL = product(self.given['c2p'][window, self.own], self._asks(q_LK, b), (1, 1))
-    if 'bias' in self.given:
-      bias_1R = self.given['bias'][self.head, :, window]
+    if 'c2p' in self.refs:
+      rows_RL = product(self.refs['c2p'][window, self.columns], self._query_block(q_LK, b), (1, 1))
+    if 'bias' in self.refs:
+      bias_1R = self.refs['bias'][self.head, :, window]
       rows_RL += jnp.broadcast_to(bias_1R, (LANES, bias_1R.shape[1])).T
     return slides.shear(rows_RL, self.keys, self.program.gather, self._shift(b))
 
@@ -170,26 +168,26 @@ class Terms:
     more = window.size - self.keys
     rows_RL = slides.unshear(ds_ML[:, block_of(b)], more, self.program.gather, self._shift(b))
     rows_RL = rows_RL.astype(q_LK.dtype)
-    if 'bias' in self.given:
+    if 'bias' in self.refs:
       ones = jnp.ones((8, LANES), rows_RL.dtype)
       sums_1R = product(ones, rows_RL, (1, 1))[:1] * scale
       self.gradients['bias'][self.head, :, window] += sums_1R
-    if 'c2p' not in self.given:
+    if 'c2p' not in self.refs:
       return None
-    gradient_RK = product(rows_RL, self._asks(q_LK, b), (1, 0)) * scale
-    self.gradients['c2p'][window, self.own] += gradient_RK
+    gradient_RK = product(rows_RL, self._query_block(q_LK, b), (1, 0)) * scale
+    self.gradients['c2p'][window, self.columns] += gradient_RK
     mixed_LK = self._mixed('c2p', window, rows_RL)
-    if 'query' in self.given:
-      self.gradients['query'][:, self.own] += jnp.sum(mixed_LK, axis=0, keepdims=True) * scale
+    if 'query' in self.refs:
+      self.gradients['query'][:, self.columns] += jnp.sum(mixed_LK, axis=0, keepdims=True) * scale
     return mixed_LK
 
   def by_key(self, k_MK, c):
     """[128, L]: p2c of block c of the keys."""
     window = self._window_by_key(c)
     if self.placed:
-      rows_MR = product(k_MK[block_of(c)], self.given['p2c'][window, self.own], (1, 1))
+      rows_MR = product(k_MK[block_of(c)], self.refs['p2c'][window, self.columns], (1, 1))
       return slides.pick(rows_MR, self.pairs.place_1L)
-    rows_RM = product(self.given['p2c'][window, self.own], k_MK[block_of(c)], (1, 1))
+    rows_RM = product(self.refs['p2c'][window, self.columns], k_MK[block_of(c)], (1, 1))
     return slides.shear(rows_RM, self.queries, self.program.gather).T
 
   def by_key_backward(self, k_MK, c, ds_ML):
@@ -198,32 +196,32 @@ class Terms:
     if self.placed:
       place_1L = self.pairs.place_1L
       size = self.program.places, place_1L.shape[1]
-      of_place_NL = jax.lax.broadcasted_iota(jnp.int32, size, 0) == place_1L
-      columns_NM = product(of_place_NL.astype(k_MK.dtype), ds_ML.astype(k_MK.dtype), (1, 1))
+      is_place_NL = jax.lax.broadcasted_iota(jnp.int32, size, 0) == place_1L
+      columns_NM = product(is_place_NL.astype(k_MK.dtype), ds_ML.astype(k_MK.dtype), (1, 1))
     else:
       columns_NM = ds_ML.T
     rows_RM = slides.unshear(columns_NM, LANES, self.program.gather).astype(k_MK.dtype)
     gradient_RK = product(rows_RM, k_MK[block_of(c)], (1, 0)) * self.program.scale
-    self.gradients['p2c'][window, self.own] += gradient_RK
+    self.gradients['p2c'][window, self.columns] += gradient_RK
     return self._mixed('p2c', window, rows_RM)
 
   def by_segments(self):
     """[M, L]: the query's number where query and key have the same segment, else 0."""
-    return jnp.where(self.pairs.same_ML, self.given['segments'][0, self.head], 0.0)
+    return jnp.where(self.pairs.same_ML, self.refs['segments'][0, self.head], 0.0)
 
   def by_segments_backward(self, ds_ML):
     """Writes the gradient of the numbers."""
-    of_numbers_1L = jnp.sum(jnp.where(self.pairs.same_ML, ds_ML, 0.0), axis=0, keepdims=True)
-    self.gradients['segments'][0, self.head] = of_numbers_1L * self.program.scale
+    grad_1L = jnp.sum(jnp.where(self.pairs.same_ML, ds_ML, 0.0), axis=0, keepdims=True)
+    self.gradients['segments'][0, self.head] = grad_1L * self.program.scale
 
   def _mixed(self, name, window, rows_RN):
     """rowsᵀ · the table: [128, lanes], 0 in lanes of other heads.
 
-    It is computed as the transpose of tableᵀ · rows: the head's columns of the table are fewer than
-    the tokens of a block, so the matrix unit has less to do.
+    Computed as the transpose of tableᵀ · rows: the head has fewer columns of the table than a block
+    has tokens, so the matrix unit has less to do.
     """
-    columns_KR, width = self.given[name][window, self.own].T, self.program.width
-    first = self.head * width - self.own.start
+    columns_KR, width = self.refs[name][window, self.columns].T, self.program.width
+    first = self.head * width - self.columns.start
     mixed_KN = product(columns_KR[first : first + width], rows_RN, (1, 0))
     around = first, len(columns_KR) - first - width
     before, after = (jnp.zeros((n, LANES), mixed_KN.dtype) for n in around)

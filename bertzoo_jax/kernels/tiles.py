@@ -23,7 +23,7 @@ from bertzoo_jax.model.attention import HIDDEN
 _WIDE = 256  # lanes of a program: some heads, so that there is enough to do in parallel
 # Bytes for the sums and results of a row's queries; else a program takes fewer lanes.
 _SUMS = 1 << 23
-_MEMORY = 1 << 24  # bytes of fast memory that a kernel has without asking
+_MEMORY = 1 << 24  # bytes of fast memory that a kernel has by default
 _LOG2_E = math.log2(math.e)
 
 
@@ -112,34 +112,34 @@ class Head(NamedTuple):
   """A head in a register of lanes, which it may share with others.
 
   Attributes:
-    number: in the program. rows: the head's, in a transposed register.
-    mine_1K: which lanes of the register are the head's; None for all.
+    number: in the program. rows: the head's rows in a transposed register.
+    mask_1K: True for lanes that belong to the head; None if all do.
   """
 
   number: int
   rows: slice
-  mine_1K: jax.Array | None
+  mask_1K: jax.Array | None
 
-  def own(self, x_NK):
+  def masked(self, x_NK):
     """x_NK, 0 in lanes of other heads."""
-    return x_NK if self.mine_1K is None else jnp.where(self.mine_1K, x_NK, jnp.zeros_like(x_NK))
+    return x_NK if self.mask_1K is None else jnp.where(self.mask_1K, x_NK, jnp.zeros_like(x_NK))
 
 
 def registers(program):
-  """[lanes, its heads] of each register of the program's lanes."""
+  """Yields (lanes, heads) of each register of the program's lanes."""
   size = min(max(LANES, program.width), program.lanes)
   lane_1K = jax.lax.broadcasted_iota(jnp.int32, (1, size), 1)
   for start in range(0, program.lanes, size):
     lanes, heads = slice(start, start + size), []
     for first in range(0, size, program.width):
-      mine_1K = (lane_1K >= first) & (lane_1K < first + program.width)
+      mask_1K = (lane_1K >= first) & (lane_1K < first + program.width)
       number, rows = (start + first) // program.width, slice(first, first + program.width)
-      heads.append(Head(number, rows, mine_1K if program.width < size else None))
+      heads.append(Head(number, rows, mask_1K if program.width < size else None))
     yield lanes, heads
 
 
 def within(program, first):
-  """bool [S, Q]: whether a window has the key; None without one.
+  """bool [S, Q]: whether the key is in the query's window; None without a window.
 
   first: the place of a tile's first query minus the place of its first key.
   """
@@ -150,12 +150,12 @@ def within(program, first):
   return (distance_SQ <= program.window[0]) & (distance_SQ >= -program.window[1])
 
 
-def hidden(program, own, others, within_SQ):
-  """float32 [S, Q]: 0 where a query sees a key, else HIDDEN. own: int32 [N, Q]. others: [N, S]."""
-  column = lambda n: jnp.broadcast_to(others[n : n + 1], (8, others.shape[1])).T[:, :1]
-  seen_SQ = column(0) == own[:1]
+def hidden(program, q_marks, k_marks, within_SQ):
+  """float32 [S, Q]: 0 where a query sees a key, else HIDDEN. Marks: int32 [N, Q] and [N, S]."""
+  column = lambda n: jnp.broadcast_to(k_marks[n : n + 1], (8, k_marks.shape[1])).T[:, :1]
+  seen_SQ = column(0) == q_marks[:1]
   if program.ordered:
-    seen_SQ &= column(1) <= own[1:2]
+    seen_SQ &= column(1) <= q_marks[1:2]
   if within_SQ is not None:
     seen_SQ &= within_SQ
   return jnp.where(seen_SQ, 0.0, HIDDEN)
@@ -167,10 +167,10 @@ def scores(program, q_QK, k_SK, hidden_SQ):
 
 
 class Tile(NamedTuple):
-  """A head in a tile, for its gradients.
+  """The inputs of a head's gradients in a tile.
 
   q and grad are 0 in lanes of other heads; k_KS has the rows of the head alone. delta_1Q: None if
-  the tile has all keys. keep_SQ: which probabilities stay, None for all.
+  the tile has all keys. keep_SQ: True where dropout keeps a probability; None without dropout.
   """
 
   q_QK: jax.Array
@@ -196,7 +196,7 @@ def gradients(program, tiles: list[Tile]):
     kept, dp = (
       [jnp.where(t.keep_SQ, x_SQ, 0.0) for x_SQ, t in zip(all_SQ, tiles)] for all_SQ in (p, dp)
     )
-  of_values = [product(low(x_SQ, t), t.grad_QK, (1, 0)) for x_SQ, t in zip(kept, tiles)]
+  dv = [product(low(x_SQ, t), t.grad_QK, (1, 0)) for x_SQ, t in zip(kept, tiles)]
   deltas = [
     jnp.sum(p_SQ * dp_SQ, axis=0, keepdims=True) if t.delta_1Q is None else t.delta_1Q
     for p_SQ, dp_SQ, t in zip(p, dp, tiles)
@@ -205,20 +205,20 @@ def gradients(program, tiles: list[Tile]):
     low(p_SQ * (dp_SQ - delta_1Q * (1.0 - program.rate)), t)
     for p_SQ, dp_SQ, delta_1Q, t in zip(p, dp, deltas, tiles)
   ]
-  of_keys = [product(ds_SQ, t.q_QK, (1, 0)) * program.scale for ds_SQ, t in zip(ds, tiles)]
-  of_queries = [product(t.k_KS, ds_SQ, (1, 0)) * program.scale for ds_SQ, t in zip(ds, tiles)]
-  return list(zip(of_queries, of_keys, of_values))
+  dk = [product(ds_SQ, t.q_QK, (1, 0)) * program.scale for ds_SQ, t in zip(ds, tiles)]
+  dq = [product(t.k_KS, ds_SQ, (1, 0)) * program.scale for ds_SQ, t in zip(ds, tiles)]
+  return list(zip(dq, dk, dv))
 
 
 def finished(program, top_1Q, total_1Q, sum_KQ):
-  """(out_KQ, lse_1Q, of base 2); a query that sees no key gets 0."""
+  """(out_KQ, lse_1Q to base 2); out is 0 for a query that sees no key."""
   sees_1Q = top_1Q > 0.5 * HIDDEN
   inverse_1Q = jnp.where(sees_1Q, 1.0 / (total_1Q * (1.0 - program.rate)), 0.0)
   return sum_KQ * inverse_1Q, jnp.where(sees_1Q, top_1Q + jnp.log2(total_1Q), -HIDDEN)
 
 
 def keep(program, seed, place, head, tile, first):
-  """Which probabilities of a tile stay; None for all.
+  """bool [S, Q]: True where dropout keeps a probability of a tile; None without dropout.
 
   place: (row of the batch, group of heads). tile: its number. first: its first (key, query).
   """

@@ -29,7 +29,7 @@ from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import long_rows
 
-# Finite: exp(HIDDEN − max) is 0 in float32, and a row of it alone still gives no NaN.
+# Finite: exp(HIDDEN − max) is 0 in float32, and a row that is all HIDDEN gives no NaN.
 HIDDEN = -1e30
 
 
@@ -39,8 +39,8 @@ class Visibility(NamedTuple):
   Integers and one_pack are static: pass the arrays of a Visibility through jax.jit, not the tuple.
 
   Attributes:
-    query_packs_BL, key_packs_BM: int32 ids of packs. A query sees keys of its own pack. Padding has
-      id 0, so padding sees padding: these rows are finite and nobody reads them.
+    query_packs_BL, key_packs_BM: int32 segment ids. A query sees keys of its segment. Padding has
+      id 0, so padding sees padding: its results are finite and not used.
     window: None or (left, right): the query at place i sees the keys at places i − left to
       i + right, both included.
     query_order_BL, key_order_BM: None or int32. A query sees key j if key_order_j <= query_order_i.
@@ -48,9 +48,9 @@ class Visibility(NamedTuple):
       their rank, queries their rank − 1.
     first_query: number of keys, such as those of a memory, before place 0 of the queries:
       N = M − first_query.
-    query_places_BL: None or int32, from 0 to N − 1. Query i stands beside key
-      first_query + its place; its place is i if None. Two queries may have the same place.
-    one_pack: whether a row is one pack from its first place on, and the rest is padding.
+    query_places_BL: None or int32, from 0 to N − 1: the place of query i among the keys, counted
+      from first_query; i if None. Two queries may have the same place.
+    one_pack: True if each row is one segment from its first place on, then padding.
   """
 
   query_packs_BL: jax.Array
@@ -63,7 +63,7 @@ class Visibility(NamedTuple):
   one_pack: bool = False
 
   def statics(self) -> dict:
-    """The fields that are no arrays."""
+    """{name: value} of the fields that are not arrays."""
     return dict(window=self.window, first_query=self.first_query, one_pack=self.one_pack)
 
 
@@ -88,8 +88,8 @@ class Relative(NamedTuple):
       score_ij += (q_i + c2p_query) · c2p[d] + k_j · p2c[d] + bias[d]
 
   Row r of a table belongs to the r-th of `distances`, from the smallest to the greatest. All rows
-  of the batch have the same tables, or each row has one of two halves (half_B). Tables get a
-  gradient. Each may be None.
+  of the batch read the same tables, or each row reads one of two halves (half_B). Tables get a
+  gradient. Any of them may be None.
 
   Attributes:
     c2p_RHK: content to position (He et al. 2021 §3.1; Shaw et al. 2018; Dai et al. 2019).
@@ -113,9 +113,9 @@ class Relative(NamedTuple):
     return table_R.reshape(1 if self.half_B is None else 2, -1, *table_R.shape[1:])
 
   def apart(self):
-    """((c2p, p2c, bias, c2p_query, numbers), the rest).
+    """((c2p, p2c, bias, c2p_query, numbers), a Relative without these).
 
-    The first are the arrays that get a gradient. The rest is a Relative without them.
+    The arrays of the tuple get a gradient.
     """
     same = self.same_segment
     rest = same if same is None else same._replace(numbers_BLH=None)
@@ -123,7 +123,7 @@ class Relative(NamedTuple):
     return (*self[:4], numbers_BLH), Relative(half_B=self.half_B, same_segment=rest)
 
   def joined(self, *learned):
-    """The Relative of which `apart` gave `learned` and this rest."""
+    """The inverse of `apart`: this Relative with the arrays `learned`."""
     *tables, numbers_BLH = learned
     same = self.same_segment
     same = same if same is None else same._replace(numbers_BLH=numbers_BLH)
@@ -131,14 +131,14 @@ class Relative(NamedTuple):
 
 
 def same_pack(segment_ids_BL, window=None) -> Visibility:
-  """Self-attention in which a token sees its own pack, inside a window if one is given."""
+  """Self-attention in which a token sees its segment, inside a window if one is given."""
   return Visibility(segment_ids_BL, segment_ids_BL, window)
 
 
 def of_batch(batch) -> Visibility:
-  """Self-attention of a batch: tokens see their own pack, and no token that comes after them in
+  """Self-attention of a batch: tokens see their segment, and no token that comes after them in
   `order` [B, L] if the batch has one (places for left to right, ranks for a permutation). Rows of
-  several packs have `position_ids`.
+  several segments have `position_ids`.
   """
   packs_BL, order_BL = batch['segment_ids'], batch.get('order')
   one_pack = 'position_ids' not in batch
@@ -146,7 +146,7 @@ def of_batch(batch) -> Visibility:
 
 
 def asked(visible: Visibility, places_BP) -> Visibility:
-  """The Visibility of only the queries at some places. places_BP: int32, from 0 to N − 1."""
+  """The Visibility of the queries at `places_BP` only: int32, from 0 to N − 1."""
   at = lambda x_BN: None if x_BN is None else at_places(x_BN, places_BP)
   packs_BP, order_BP = at(visible.query_packs_BL), at(visible.query_order_BL)
   return visible._replace(
@@ -187,8 +187,8 @@ def attend(
 ):
   """Scaled dot-product attention (Vaswani et al. 2017 §3.2.1); arguments as in the module."""
   arguments = q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate, dropout_keys_B2, relative, scale
-  of_blocks = long_rows.takes(q_BLHK.shape[1], k_BMHK.shape[1], visible.window)
-  if of_blocks and visible.query_places_BL is None:
+  blocked = long_rows.takes(q_BLHK.shape[1], k_BMHK.shape[1], visible.window)
+  if blocked and visible.query_places_BL is None:
     return long_rows.in_blocks(_attend, *arguments)
   return _attend(*arguments)
 
@@ -213,15 +213,15 @@ def _attend(
 
 
 def by_lengths(visible: Visibility) -> bool:
-  """Whether it is known, without the numbers, that each query that is no padding sees the row's
-  first keys, as many as are no padding.
+  """Whether it is known statically that each real query sees all real keys of its row, which come
+  before the padding.
   """
   free = visible.window is None and visible.query_order_BL is None
   return visible.one_pack and free and visible.query_packs_BL is visible.key_packs_BM
 
 
 def sees_itself(visible: Visibility) -> bool:
-  """Whether it is known, without the numbers, that each query sees the key at its own place."""
+  """Whether it is known statically that each query sees the key at its place."""
   window = visible.window is None or min(visible.window) >= 0
   same = visible.query_packs_BL is visible.key_packs_BM
   return same and visible.query_order_BL is visible.key_order_BM and window
@@ -262,16 +262,16 @@ class _Terms(NamedTuple):
 
   def c2p(self, q_BLHK):
     """Queries times the table."""
-    asks_BLHK, table = q_BLHK, self._own(self.relative.c2p_RHK.astype(q_BLHK.dtype), True)
+    queries_BLHK, table = q_BLHK, self._select(self.relative.c2p_RHK.astype(q_BLHK.dtype), True)
     if self.relative.c2p_query_HK is not None:
-      asks_BLHK = q_BLHK + self.relative.c2p_query_HK.astype(q_BLHK.dtype)
+      queries_BLHK = q_BLHK + self.relative.c2p_query_HK.astype(q_BLHK.dtype)
     if table.ndim == 3 and self.places_BL is None:
-      return _by_distance(asks_BLHK, table).swapaxes(0, 1)
-    return self._by_query(_rows(asks_BLHK, table))
+      return _by_distance(queries_BLHK, table).swapaxes(0, 1)
+    return self._by_query(_rows(queries_BLHK, table))
 
   def p2c(self, k_BMHK):
     """Keys times the table."""
-    table = self._own(self.relative.p2c_RHK.astype(k_BMHK.dtype), False)
+    table = self._select(self.relative.p2c_RHK.astype(k_BMHK.dtype), False)
     if table.ndim == 3:
       terms_BHMN = _by_distance(k_BMHK, table).swapaxes(0, 1)
     else:
@@ -284,12 +284,12 @@ class _Terms(NamedTuple):
 
   def bias(self):
     """A number per distance and head."""
-    rows = self._own(self.relative.bias_RH.astype(jnp.float32), True).mT[..., None, :]
+    rows = self._select(self.relative.bias_RH.astype(jnp.float32), True).mT[..., None, :]
     rows = jnp.broadcast_to(rows, (*rows.shape[:-2], self.queries, rows.shape[-1]))
     return self._by_query(jnp.pad(rows, ((0, 0),) * (rows.ndim - 1) + ((0, 1),)))
 
-  def _own(self, table, turned: bool):
-    """The table [R, …] of all rows of the batch, or with half_B the table [B, R, …] of each row.
+  def _select(self, table, turned: bool):
+    """The table [R, …] of all rows of the batch, or with half_B [B, R, …], the half of each row.
 
     turned: begin with the greatest distance.
     """
@@ -318,13 +318,12 @@ def _rows(x_BNHK, table):
 def _by_distance(x_BNHK, table_RHK):
   """out[h, b, i, j] = x_i · table[j + N − 1 − i], float32 [H, B, N, R + 1 − N].
 
-  All rows of the batch are one product per head. The gradients are written by hand, in an order of
-  axes in which a CPU need not transpose the largest array. Those that jax derives take a quarter
-  longer.
+  All rows of the batch are one product per head. The gradients are written by hand, with axes in an
+  order that saves a CPU the transpose of the largest array; jax's gradients take a quarter longer.
   """
   heads, keys = x_BNHK.shape[2], len(table_RHK) + 1 - x_BNHK.shape[1]
   table_HKR = jnp.pad(table_RHK.transpose(1, 2, 0), ((0, 0), (0, 0), (0, 1)))
-  # The row of zeros gives rows a length that slides by reshaping.
+  # With the row of zeros, rows have the length that `slide` needs.
   y_HNR = _product(x_BNHK.transpose(2, 0, 1, 3).reshape(heads, -1, x_BNHK.shape[3]), table_HKR)
   return slide(y_HNR.reshape(heads, *x_BNHK.shape[:2], -1), keys)
 
@@ -361,8 +360,8 @@ def slide(x, size: int):
 def shifted(x, shift, size: int):
   """out[..., j] = x[..., j + shift] for j < size.
 
-  It shifts by one bit of `shift` after the other. On a CPU this and its gradient are several times
-  as fast as a gather.
+  Shifts by one bit of `shift` at a time. On a CPU this and its gradient are several times as fast
+  as a gather.
 
   shift: integers from 0 to the length of x − size; they broadcast to [..., 1].
   """

@@ -11,9 +11,9 @@ An encoder builds a block of parts; those shipped here are a choice, not a base:
     norm: name= → a module x → normalised x. layers.Norm is fused with the sum before it; another
       norm (RMSNorm) is called with the sum
 
-`context` is everything else that an encoder hands to its attention: a table that layers share, a
-memory. Parts of a block that is scanned are made with parent=None, or they would belong to the
-module that makes them.
+`context` is everything else that an encoder passes to its attention: a table that layers share, a
+memory. Parts of a scanned block are made with parent=None, or they would belong to the module that
+makes them.
 """
 
 import functools
@@ -31,8 +31,8 @@ from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
 from bertzoo_jax.model import stack
 
-# Axes of their parameters that a mesh may split, as training.sharding reads them: path regex →
-# {axis of the mesh: axes of the parameter, from its end}.
+# How a mesh may split the parameters of these modules (training.sharding): path regex → {axis of
+# the mesh: axes of the parameter, from its end}.
 AXES = (
   (r'attention/(query|key|value)/kernel$', {'tensor': (-2,), 'fsdp': (-3,)}),
   (r'attention/(query|key|value)/bias$', {'tensor': (-2,)}),
@@ -50,10 +50,10 @@ class SelfAttention(nn.Module):
     num_heads: H, which divides the width.
     dropout_rate: of the attention probabilities.
     kernel_init, dtype, use_bias: of the four products.
-    output_init: of the last one, if it is not kernel_init.
+    output_init: of the output product; None: kernel_init.
     window: (left, right) neighbours that a token sees, as in attention.Visibility; None for all.
-    positions: function of queries and keys by their places: (q_BLHK, k_BLHK) → (q_BLHK, k_BLHK,
-      attention.Relative or None), a function or a linen module; None for nothing.
+    positions: adds positions to queries and keys: (q_BLHK, k_BLHK) → (q_BLHK, k_BLHK,
+      attention.Relative or None), a function or a linen module; None: no positions.
   """
 
   num_heads: int
@@ -93,7 +93,7 @@ class SelfAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
-  """out(activation(in(x))) (Vaswani et al. 2017 §3.3). output_init: of `out`, if another."""
+  """out(activation(in(x))) (Vaswani et al. 2017 §3.3). output_init: of `out`; None: kernel_init."""
 
   intermediate_size: int
   activation: str
@@ -133,16 +133,16 @@ class GatedFeedForward(FeedForward):
 class Block(nn.Module):
   """Attention and feed-forward, each with dropout, a residual connection and a norm.
 
-  The norm follows the sum (Vaswani et al. 2017 §3.1), or stands before the sublayer (Xiong et al.
-  2020 §2.2). Then the sum is passed on, and the encoder ends with a norm of its own.
+  The norm follows the sum (Vaswani et al. 2017 §3.1), or, with norm_first, precedes the sublayer
+  (Xiong et al. 2020 §2.2). Then the sum is passed on, and the encoder ends with a final norm.
 
   Attributes:
     attention, feed_forward, norm: the parts, see the module.
     dropout: rate on the output of each sublayer.
-    attention_dropout: rate on the output of attention, if it is not `dropout`.
-    norm_first: the norm stands before the sublayer.
-    attention_norm: with norm_first, whether there is a norm before attention. A block without one
-      may be the first of its stack, run apart.
+    attention_dropout: rate on the output of attention; None: `dropout`.
+    norm_first: whether the norm precedes the sublayer.
+    attention_norm: with norm_first, whether a norm precedes attention. A block without this norm
+      can be the first of its stack, run separately.
   """
 
   attention: Any
@@ -161,7 +161,7 @@ class Block(nn.Module):
     pin = lambda x: jax.tree.map(functools.partial(ops.constrain, 'hidden'), x)
     norms = {name: self.norm(name=f'{name}_norm') for name in ('attention', 'feed_forward')}
 
-    of_attention = self.dropout if self.attention_dropout is None else self.attention_dropout
+    attention_rate = self.dropout if self.attention_dropout is None else self.attention_dropout
 
     def join(name, x_BLD, y_BLD, rate, keys_B2):
       """The norm of x + dropout(y); with norm_first the sum, too."""
@@ -180,28 +180,28 @@ class Block(nn.Module):
       y_ND = self.feed_forward(x_ND, ops)
       return checkpoint_name(y_ND.reshape(x_BLD.shape), 'feed_forward_output')
 
-    # Rows of tokens for both uses: the sum of their gradients is then a part of a product.
+    # Both uses read the tokens as rows, so that the sum of their gradients is part of a product.
     tokens = lambda x_BLD: x_BLD.reshape(-1, x_BLD.shape[-1])
     if self.norm_first:
       y_BLD = attend(norms['attention'](x_BLD) if self.attention_norm else x_BLD)
-      x_BLD, h_BLD = join('feed_forward', x_BLD, y_BLD, of_attention, keys[1])
+      x_BLD, h_BLD = join('feed_forward', x_BLD, y_BLD, attention_rate, keys[1])
       y_BLD = layers.dropout(feed(tokens(h_BLD)), self.dropout, keys[2])
       return pin((x_BLD + y_BLD).astype(x_BLD.dtype))
-    x_BLD = join('attention', x_BLD, attend(x_BLD), of_attention, keys[1])
+    x_BLD = join('attention', x_BLD, attend(x_BLD), attention_rate, keys[1])
     x_ND = tokens(x_BLD)
     y_BLD, x_BLD = feed(x_ND), x_ND.reshape(x_BLD.shape)
     return join('feed_forward', x_BLD, y_BLD, self.dropout, keys[2])
 
 
 def init(block, key, plan: stack.Plan, width: int, *context):
-  """Parameters of a stack of such blocks: the copies of each in its first axis. width: D. context:
-  an example of the attention's context.
+  """Parameters of a stack of blocks, with their copies in the first axis. width: D. context: an
+  example of the attention's context.
   """
   x_BLD, visible = jnp.zeros((1, 1, width)), attention.same_pack(jnp.zeros((1, 1), jnp.int32))
-  one = lambda key: block.init(key, x_BLD, visible, None, operations.PLAIN, *context)['params']
-  return stack.init(one, key, plan)
+  make = lambda key: block.init(key, x_BLD, visible, None, operations.PLAIN, *context)['params']
+  return stack.init(make, key, plan)
 
 
 def split_keys(keys_B2, parts: int) -> list:
-  """`parts` keys of the same rows, or None."""
+  """A list of `parts` different keys [B, 2] of the rows, or of `parts` Nones."""
   return [None if keys_B2 is None else row_keys.fold_in(keys_B2, i) for i in range(parts)]

@@ -50,11 +50,10 @@ class Disentangled(definitions.Disentangled, protocol.Given):
   come from the output H of the layer before. Its queries start as H + the vectors of the absolute
   positions. The ordinary output of the last layer is not used (code of the release).
 
-  Distances beyond `max_distance` have the outermost rows of the table, as in transformers. In
-  Microsoft's code −max_distance and all distances below have the row of 1 − max_distance.
+  Distances beyond `max_distance` read the outermost rows of the table, as in transformers. In
+  Microsoft's code −max_distance and all distances below read the row of 1 − max_distance.
 
-  vocab_size is rounded up to a multiple of vocab_multiple; it then is the number of rows of the
-  word table.
+  vocab_size, the number of rows of the word table, is rounded up to a multiple of vocab_multiple.
   """
 
   reads = ('input_ids', 'token_type_ids', 'segment_ids')
@@ -119,8 +118,8 @@ class Disentangled(definitions.Disentangled, protocol.Given):
       UserError: rows longer than max_positions.
       ValueError: dropout of the relative table without common_key.
     """
-    told = self._start(batch, dropout_keys_B2, ops, embedded_BLE)
-    return self._run(told, told.embedded_BLD, 0, self.plan.blocks)
+    args = self._start(batch, dropout_keys_B2, ops, embedded_BLE)
+    return self._run(args, args.embedded_BLD, 0, self.plan.blocks)
 
   def predictions(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, memory=()):
     """Predictions at batch['masked_positions'], from the enhanced mask decoder (He et al. 2020
@@ -129,13 +128,13 @@ class Disentangled(definitions.Disentangled, protocol.Given):
     """
     if self.absolute_positions != 'decoder':
       return protocol.gathered(self, batch, dropout_keys_B2, ops, memory)
-    told, last = self._start(batch, dropout_keys_B2, ops), self.plan.blocks - 1
-    x_BLD = self._run(told, told.embedded_BLD, 0, last)
-    hidden_BLD = self._run(told, x_BLD, last, last + 1)  # jit drops it if nothing reads it
-    return protocol.Predictions(self._decode(told, x_BLD), hidden_BLD, memory)
+    args, last = self._start(batch, dropout_keys_B2, ops), self.plan.blocks - 1
+    x_BLD = self._run(args, args.embedded_BLD, 0, last)
+    hidden_BLD = self._run(args, x_BLD, last, last + 1)  # jit drops it if nothing reads it
+    return protocol.Predictions(self._decode(args, x_BLD), hidden_BLD, memory)
 
   def _start(self, batch, dropout_keys_B2, ops, embedded_BLE=None):
-    """The _Told of a pass."""
+    """The _Shared of a pass."""
     transformer.check_length(batch, self.max_positions)
     embed_keys_B2, *keys = blocks.split_keys(dropout_keys_B2, 3)
     x_BLD = self.embed(batch) if embedded_BLE is None else embedded_BLE
@@ -144,61 +143,61 @@ class Disentangled(definitions.Disentangled, protocol.Given):
     x_BLD = ops.constrain('hidden', _real(self.embeddings.finish(x_BLD, embed_keys_B2), batch))
     dropped = dropout_keys_B2 is not None and self.dropout > 0.0
     relation = self._relation(batch['input_ids'].shape[1], _common_key(batch) if dropped else None)
-    return _Told(batch, attention.of_batch(batch), relation, x_BLD, *keys, ops)
+    return _Shared(batch, attention.of_batch(batch), relation, x_BLD, *keys, ops)
 
-  def _run(self, told, x_BLD, first, end):
+  def _run(self, args, x_BLD, first, end):
     """The output of the blocks first … end − 1. The convolution follows block 0."""
     block = self._block()
 
     def apply(params, x_BLD, turn):
-      relation = told.relation.with_key_of(turn.number)
-      out = block.apply({'params': params}, x_BLD, told.visible, turn.keys_B2, told.ops, relation)
+      relation = args.relation.with_key_of(turn.number)
+      out = block.apply({'params': params}, x_BLD, args.visible, turn.keys_B2, args.ops, relation)
       return out, None
 
     if self.convolution_size and first == 0 < end:
-      x_BLD, _ = self._scan(apply, told, x_BLD, 0, 1)
-      x_BLD, first = self._convolve(told, x_BLD), 1
-    return self._scan(apply, told, x_BLD, first, end)[0] if first < end else x_BLD
+      x_BLD, _ = self._scan(apply, args, x_BLD, 0, 1)
+      x_BLD, first = self._convolve(args, x_BLD), 1
+    return self._scan(apply, args, x_BLD, first, end)[0] if first < end else x_BLD
 
-  def _decode(self, told, x_BLD):
+  def _decode(self, args, x_BLD):
     """states_BPD of the decoder: the last block twice, both times with keys and values of x_BLD.
 
     x_BLD: the output of the block before.
     """
-    block, at_BP = self._block(), told.batch['masked_positions']
-    place_BP, position_ids_BL = at_BP, told.batch.get('position_ids')
+    block, at_BP = self._block(), args.batch['masked_positions']
+    place_BP, position_ids_BL = at_BP, args.batch.get('position_ids')
     if position_ids_BL is not None:
       place_BP = jnp.take_along_axis(position_ids_BL, at_BP, axis=1)
     absolute_BPD = self.embeddings.position()[place_BP]
     start_BPD = (absolute_BPD + protocol.gather(x_BLD, at_BP)).astype(x_BLD.dtype)
-    asked = attention.asked(told.visible, at_BP)
+    decoder_visible = attention.asked(args.visible, at_BP)
 
     def apply(params, x_BLD, turn):
-      params, relation = {'params': params}, told.relation.with_key_of(turn.number)
-      of_keys = lambda block: block.attention(x_BLD, None, None, told.ops, None)
-      keys_values = block.apply(params, method=of_keys)
+      params, relation = {'params': params}, args.relation.with_key_of(turn.number)
+      project = lambda block: block.attention(x_BLD, None, None, args.ops, None)
+      keys_values = block.apply(params, method=project)
       z_BPD = start_BPD
       for number, keys_B2 in enumerate(blocks.split_keys(turn.keys_B2, PASSES)):
         context = relation.with_key_of(number), keys_values
-        z_BPD = block.apply(params, z_BPD, asked, keys_B2, told.ops, *context)
+        z_BPD = block.apply(params, z_BPD, decoder_visible, keys_B2, args.ops, *context)
       return x_BLD, z_BPD
 
     last = self.plan.blocks - 1
-    return self._scan(apply, told, x_BLD, last, last + 1)[1][0]
+    return self._scan(apply, args, x_BLD, last, last + 1)[1][0]
 
-  def _scan(self, apply, told, x_BLD, first, end):
-    how = dict(first=first, end=end, unroll=self.unroll, remat=self.remat)
-    return stack.scan(apply, self.layers, x_BLD, told.keys_B2, self.plan, **how)
+  def _scan(self, apply, args, x_BLD, first, end):
+    options = dict(first=first, end=end, unroll=self.unroll, remat=self.remat)
+    return stack.scan(apply, self.layers, x_BLD, args.keys_B2, self.plan, **options)
 
-  def _convolve(self, told, x_BLD):
+  def _convolve(self, args, x_BLD):
     """norm(x_BLD + a convolution of the first layer's input) (He et al. 2020 §A.7, code)."""
-    around = layers.neighbours(told.embedded_BLD, told.batch['segment_ids'], self.convolution_size)
-    y_BLD = layers.dropout(self.convolution(around), self.dropout, told.convolution_keys_B2)
+    near = layers.neighbours(args.embedded_BLD, args.batch['segment_ids'], self.convolution_size)
+    y_BLD = layers.dropout(self.convolution(near), self.dropout, args.convolution_keys_B2)
     y_BLD = layers.activation(self.convolution_activation)(y_BLD)
-    return _real(self.convolution_norm(x_BLD + y_BLD), told.batch)
+    return _real(self.convolution_norm(x_BLD + y_BLD), args.batch)
 
   def _relation(self, length, key_2):
-    """The Relation of rows of `length` tokens. key_2: of the relative table's dropout, or None."""
+    """The Relation of rows of `length` tokens. key_2: dropout key of the table, or None."""
     if not self.relative_attention:
       return disentangled_attention.Relation(None, None, None, 0.0)
     rows_R = disentangled_attention.table_rows(length, self.max_distance, self.buckets)
@@ -221,9 +220,9 @@ class Disentangled(definitions.Disentangled, protocol.Given):
 
 
 class Embeddings(transformer.Embeddings):
-  """A transformer's embeddings, and the position table that the decoder reads.
+  """A transformer's embeddings, and the position table of the decoder.
 
-  decoder_size: (positions, D) of that table; None for none.
+  decoder_size: (positions, D) of the decoder's table; None: no such table.
   """
 
   decoder_size: tuple[int, int] | None = None
@@ -248,14 +247,14 @@ def _common_key(batch):
   return batch['common_key']
 
 
-class _Told(NamedTuple):
+class _Shared(NamedTuple):
   """Arguments that all layers of a pass share.
 
   Attributes:
     batch: the features.
     visible, relation: arguments of the attention.
     embedded_BLD: input of the first layer; the convolution reads it, too.
-    keys_B2, convolution_keys_B2: of the rows, for dropout in layers and after the convolution.
+    keys_B2, convolution_keys_B2: row keys for dropout in the layers and after the convolution.
     ops: operations that depend on the devices.
   """
 
@@ -269,7 +268,7 @@ class _Told(NamedTuple):
 
 
 def _check(e: Disentangled):
-  """Raises UserError for sizes that do not go together."""
+  """Raises UserError for a wrong number of buckets, or an even convolution_size."""
   if e.buckets % 2 or e.buckets // 2 >= e.max_distance - 1:
     raise errors.UserError(
       f'encoder.buckets={e.buckets}: with max_distance={e.max_distance} give an even number of at '

@@ -24,10 +24,10 @@ class Relation(NamedTuple):
 
   Attributes:
     table_UD: the rows of the relative table that are used, float32; None without relative terms.
-    which_R: static; the index in table_UD of the row of each of attention.distances.
-    key_2: of the table's dropout; None without dropout. All rows of the batch have the same dropped
-      table (code of the release), so it is projected once.
-    rate: of that dropout.
+    which_R: static; for each of attention.distances, the index of its row in table_UD.
+    key_2: dropout key of the table; None without dropout. All rows of the batch read the same table
+      after dropout (code of the release), so it is projected once.
+    rate: dropout rate of the table.
   """
 
   table_UD: jax.Array | None
@@ -36,7 +36,7 @@ class Relation(NamedTuple):
   rate: float
 
   def with_key_of(self, number):
-    """The Relation with a dropout key of its own for each number."""
+    """The Relation with its dropout key folded with `number`."""
     return self if self.key_2 is None else self._replace(key_2=row_keys.fold_in(self.key_2, number))
 
   def dropped(self):
@@ -61,7 +61,7 @@ class DisentangledAttention(nn.Module):
     kernel_init, dtype: of the products.
     content_to_position, position_to_content: which relative terms the scores have.
     shared_projections: whether `key` and `query`, which project contents, also project the table;
-      else it has projections of its own.
+      else further projections do.
     key_bias: whether keys have a bias.
   """
 
@@ -76,7 +76,7 @@ class DisentangledAttention(nn.Module):
 
   @nn.compact
   def __call__(self, x_BLD, visible, dropout_keys_B2, ops, relation, keys_values=()):
-    """y_BLD of x_BLD.
+    """y_BLD, the output of self-attention for x_BLD.
 
     With keys_values = (k_BLHK, v_BLHK): y_BPD of queries x_BPD over these keys and values.
     With `visible` None: only (k_BLHK, v_BLHK) of x_BLD.
@@ -122,9 +122,9 @@ class DisentangledAttention(nn.Module):
 
 
 def buckets_of(distances: np.ndarray, buckets: int, max_distance: int) -> np.ndarray:
-  """The bucket of each distance (code of the release, make_log_bucket_position), with its sign. Up
-  to buckets / 2 it is the distance itself, beyond it grows in logarithmic steps. Computed on the
-  host in float64.
+  """The signed bucket of each distance (code of the release, make_log_bucket_position). Up to
+  buckets / 2 it is the distance, above it grows in logarithmic steps. Computed on the host in
+  float64.
   """
   middle = buckets // 2
   size = np.maximum(np.abs(distances), middle).astype(np.float64)
@@ -138,7 +138,7 @@ def table_rows(length: int, max_distance: int, buckets: int = 0) -> np.ndarray:
 
   Args:
     length: L.
-    max_distance: distances of at least this share the outermost rows.
+    max_distance: distances of at least max_distance share the outermost rows.
     buckets: number of rows to each side; 0 for a row per distance.
   """
   distances, half = attention.distances(length, length), buckets or max_distance

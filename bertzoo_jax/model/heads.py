@@ -12,7 +12,7 @@ from bertzoo_jax.model import blocks
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import protocol
 
-# Axes of their parameters that a mesh may split, as blocks.AXES.
+# How a mesh may split the parameters of heads, as blocks.AXES.
 AXES = (
   (r'classifier/kernel$', {}),
   (r'_head/offset/embedding$', {}),
@@ -20,8 +20,8 @@ AXES = (
   (r'_head/.*kernel$', {'fsdp': (-1, -2)}),
 )
 
-# The forms of heads of fine-tuning: the name of a dense layer before the linear one, and what
-# follows it (None: the encoder's activation and a norm, as in MlmHead); None: there is none.
+# Forms of fine-tuning heads: (name of a dense layer before the linear one, function that follows;
+# None: the encoder's activation and a norm, as in MlmHead); None: no dense layer.
 FORMS = {
   'tanh': ('pooler', jnp.tanh),
   'gelu': ('dense', layers.activation('gelu')),
@@ -33,11 +33,11 @@ FORMS = {
 # hidden layer has a norm, and whether the score of no answer has a bias.
 SPAN_HEADS = {'tanh': (jnp.tanh, True, False), 'gelu': (layers.activation('gelu'), False, True)}
 FORBIDDEN = -1e30
-BEAM = 20  # starts, and ends of each, that are looked at where the start is not given
+BEAM = 20  # best starts, and best ends per start, that are scored if no start is given
 
 
 def _transformed(head, x, width: int):
-  """norm(activation(dense(x))) to `width`, made like the encoder, as parameters of `head`."""
+  """norm(activation(dense(x))) of `width`, with the fields of `head`, as its parameters."""
   dense = layers.Dense(
     (width,), head.kernel_init, head.dtype, use_bias=head.use_bias, name='transform'
   )
@@ -47,7 +47,7 @@ def _transformed(head, x, width: int):
 
 class MlmHead(nn.Module):
   """Dense, activation, norm, then the word table as decoder, and a bias (Devlin et al. 2018; code
-  of the release). use_bias False: transform and norm have none; the decoder always has.
+  of the release). use_bias: of the dense layer and the norm; the decoder always has a bias.
   """
 
   activation: str
@@ -66,7 +66,7 @@ class MlmHead(nn.Module):
 
 
 class WordHead(nn.Module):
-  """A vocabulary head of the word table and a bias alone (Yang et al. 2019, eq. 4; code)."""
+  """A vocabulary head with the word table and a bias only (Yang et al. 2019, eq. 4; code)."""
 
   @nn.compact
   def __call__(self, hidden_BPD, words_VD, constrain=layers.unconstrained):
@@ -126,8 +126,8 @@ def _decode(x_BPE, words_VE, bias_V):
 def _decode_backward(kept, grad_BPV):
   x_BPE, words_VE = kept
   grad_BPV = grad_BPV.astype(x_BPE.dtype)
-  # Summed over all predictions in float32, as every gradient is; the bias's by a column of ones, or
-  # it would be a pass over all logits.
+  # Gradients are summed over all predictions in float32. A column of ones gives the bias's: else it
+  # would take another pass over all logits.
   with_ones = jnp.concatenate([x_BPE, jnp.ones((*x_BPE.shape[:-1], 1), x_BPE.dtype)], axis=-1)
   sums = jnp.einsum('BPV,BPE->VE', grad_BPV, with_ones, preferred_element_type=jnp.float32)
   return (
@@ -166,8 +166,8 @@ class TaskHead(nn.Module):
   'gelu', the exact one; Warner et al. 2024, code of the release: 'transform'). Kind 'linear' has no
   dense layer (Clark et al. 2020, code of the release; of tokens Devlin et al. 2018 §4.2, §5.3).
 
-  kind: of FORMS. input_dropout, dropout: rates before the dense layer, and before the last one. The
-  last product runs in float32: in fewer bits, scores of different rows are often the same.
+  kind: a key of FORMS. input_dropout, dropout: rates before the dense layer and before the last
+  one. The last product runs in float32: in fewer bits, scores of different rows are often equal.
   """
 
   kind: str
@@ -188,7 +188,7 @@ class TaskHead(nn.Module):
     layer = errors.choose(self.kind, FORMS, 'objective.head')
     if x.ndim == 2:
       before, after = blocks.split_keys(dropout_keys_B2, 2)
-      drop = lambda x_BD, *of: layers.dropout(x_BD[:, None], *of)[:, 0]
+      drop = lambda x_BD, *options: layers.dropout(x_BD[:, None], *options)[:, 0]
     else:
       before, after, drop = None, dropout_keys_B2, layers.dropout
     x = drop(x, self.input_dropout, before)
@@ -242,8 +242,8 @@ def _scores(head, x_BLD):
 class TokenScore(nn.Module):
   """One number per token, linear in its vector.
 
-  Its kernel starts uniform after Glorot, as in ELECTRA's release: from 0.02 a small network does
-  not leave the base rate.
+  Its kernel starts Glorot-uniform, as in ELECTRA's release: with a deviation of 0.02, a small
+  network does not leave the base rate.
   """
 
   dtype: Any
@@ -260,12 +260,12 @@ class ConditionalSpanHead(nn.Module):
   """Scores tokens as the start of an answer, tokens as its end given the start, and no answer (Yang
   et al. 2019, Lan et al. 2019, Clark et al. 2020; code of the releases).
 
-  The end is scored by a hidden layer over the vectors of the token and of the start, no answer by
-  one over the mean vector of the starts and the row's vector. A kernel over two vectors is two
-  kernels whose products are added.
+  The end is scored by a hidden layer over the vectors of the token and of the start. No answer is
+  scored by a hidden layer over the mean vector of the starts and the row's vector. A kernel over
+  two vectors is stored as two kernels, whose products are added.
 
-  kind: of SPAN_HEADS. hidden_size: width of the hidden layers, 0 for that of the encoder.
-  answerable: whether no answer is scored. dropout: rate before the last layer of that score.
+  kind: a key of SPAN_HEADS. hidden_size: width of the hidden layers; 0: the encoder's. answerable:
+  whether no answer is scored. dropout: rate before the last layer of that score.
   """
 
   kind: str
@@ -278,7 +278,7 @@ class ConditionalSpanHead(nn.Module):
 
   @nn.compact
   def __call__(self, hidden_BLD, row_BD, allowed_BL, starts_BK=None, dropout_keys_B2=None):
-    """Logits in float32; of places that are not allowed FORBIDDEN.
+    """Logits in float32; FORBIDDEN at places that are not allowed.
 
     Args:
       hidden_BLD, row_BD: vectors of tokens and rows.
@@ -297,18 +297,18 @@ class ConditionalSpanHead(nn.Module):
       return layers.Dense((width,), self.kernel_init, self.dtype, use_bias=use_bias, name=name)
 
     def score(name, use_bias=True):
-      one = layers.Dense((1,), self.kernel_init, jnp.float32, use_bias=use_bias, name=name)
-      return lambda x: one(x)[..., 0]
+      linear = layers.Dense((1,), self.kernel_init, jnp.float32, use_bias=use_bias, name=name)
+      return lambda x: linear(x)[..., 0]
 
     start_BL = jnp.where(allowed_BL, score('start')(hidden_BLD), FORBIDDEN)
     if starts_BK is None:
       starts_BK = jax.lax.top_k(start_BL, min(BEAM, start_BL.shape[1]))[1]
-    of_tokens_BLH = dense('end_token')(hidden_BLD)
-    of_starts_BKH = dense('end_start', use_bias=False)(protocol.gather(hidden_BLD, starts_BK))
+    tokens_BLH = dense('end_token')(hidden_BLD)
+    hidden_BKH = dense('end_start', use_bias=False)(protocol.gather(hidden_BLD, starts_BK))
     norm = layers.Norm(self.norm_eps, self.dtype, name='end_norm') if normed else lambda x: x
     end, ends = score('end'), []
     for k in range(starts_BK.shape[1]):  # one after the other: [B, K, L, H] may not fit
-      ends.append(end(norm(activation(of_tokens_BLH + of_starts_BKH[:, k, None]))))
+      ends.append(end(norm(activation(tokens_BLH + hidden_BKH[:, k, None]))))
     end_BKL = jnp.where(allowed_BL[:, None], jnp.stack(ends, axis=1), FORBIDDEN)
     if not self.answerable:
       return start_BL, starts_BK, end_BKL, None

@@ -1,7 +1,7 @@
-"""Small parts every network is made of: affine map, norm, dropout, activations, initialisers.
+"""Parts of all networks: affine map, norm, dropout, activations, initialisers.
 
 Shapes in names: B batch, L length, D width, F feed-forward width. Parameters are float32; products
-run in `dtype`; norms and everything that sums over a row run in float32.
+run in `dtype`; norms and sums over a row run in float32.
 """
 
 import functools
@@ -17,14 +17,14 @@ from jax.ad_checkpoint import checkpoint_name
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
 
-# Axes that a mesh may split, of norms and biases that no other table names, as blocks.AXES: none.
-# To gather a vector costs more time than splitting it saves memory.
+# How a mesh splits norms and biases that no other table matches, as blocks.AXES: not at all.
+# Gathering a vector would take time, and splitting it would save little memory.
 AXES = ((r'(norm/scale|bias)$', {}),)
 
 
 def _gelu(x):
-  """The exact GELU. Its erfc, as jax.nn.gelu has it, is several times as long on TPUs; erf needs
-  float32, or 1 + erf would be rounded away where x is negative.
+  """The exact GELU, by erf: erfc, which jax.nn.gelu uses, takes several times as long on TPUs. erf
+  needs float32, or 1 + erf would be rounded away for negative x.
   """
   wide = x.astype(jnp.float32)
   return (0.5 * wide * (1.0 + jax.lax.erf(wide * math.sqrt(0.5)))).astype(x.dtype)
@@ -40,7 +40,7 @@ ACTIVATIONS = {
 
 
 def _truncated_normal(deviation):
-  # Cut at two deviations and not rescaled (as TF1 did): the result has 0.88 of the deviation.
+  # Cut at two deviations and not rescaled, as in TF1: the result has 0.88 times the deviation.
   return lambda key, shape, dtype=jnp.float32: (
     deviation * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
   )
@@ -83,10 +83,10 @@ class Dense(nn.Module):
   """before(x)·kernel + bias over the last `in_axes` axes of x, to `features`; the parameters are
   float32, the product runs in `dtype`.
 
-  kernel has the shape (contracted axes of x) + features. bias has the shape features and starts at
-  0; use_bias False: there is none. `before` is applied to each element; the backward pass computes
-  it again and keeps x alone, which a policy of jax.checkpoint knows as `input_name`.
-  `kernel_gradients` as in model.operations.
+  kernel has the shape (contracted axes of x) + features. bias has the shape features, starts at 0,
+  and is absent if use_bias is False. `before` is elementwise; the backward pass recomputes it from
+  x, which is saved under the name `input_name` for policies of jax.checkpoint. `kernel_gradients`
+  as in model.operations.
   """
 
   features: tuple[int, ...]
@@ -102,8 +102,8 @@ class Dense(nn.Module):
   def __call__(self, x):
     contracted = x.shape[x.ndim - self.in_axes :]
     kernel = self.param('kernel', self.kernel_init, contracted + self.features)
-    # One axis of rows, one contracted, one of features: products over more axes are laid out anew
-    # before and after.
+    # One axis of rows, one contracted, one of features: XLA would copy the operands and the result
+    # of a product over more axes into other layouts.
     inputs, outputs = math.prod(contracted), math.prod(self.features)
     bias = None
     if self.use_bias:
@@ -137,8 +137,8 @@ def _product_and_bias(before, x_ND, kernel_DF, bias_F):
 
 def _affine_forward(before, input_name, kernel_gradients, x_ND, kernel_DF, bias_F):
   del kernel_gradients
-  # The product itself is named here, so that a policy of jax.checkpoint sees it. The name is that
-  # of what is kept, not of what is used: what is both would be rounded in a pass of its own.
+  # Policies of jax.checkpoint see names in this rule only. The saved x has the name, the operand of
+  # the product has not: an array that is both would be rounded in an extra pass.
   kept = (checkpoint_name(x_ND, input_name), kernel_DF, None if bias_F is None else ())
   return _product_and_bias(before, x_ND, kernel_DF, bias_F), kept
 
@@ -150,16 +150,16 @@ def _affine_backward(before, input_name, kernel_gradients, kept, grad_NF):
   if before is None:
     sums = _kernel_sum if has_bias is None else _sums_by_one_product
     return inputs_grad(grad_NF), *kernel_gradients(sums, x_ND, grad_NF)
-  # Without a barrier the compiler computes before(x) in the forward pass, and keeps it; beside a
-  # column of ones, in a pass of its own.
+  # Without this barrier the compiler would compute before(x) in the forward pass and keep it, or,
+  # with a column of ones, compute it in an extra pass.
   x_ND, grad_NF = jax.lax.optimization_barrier((x_ND, grad_NF))
   a_ND, pull = jax.vjp(before, x_ND)
   sums = _kernel_sum if has_bias is None else _sums_apart
-  of_kernel, of_bias = kernel_gradients(sums, a_ND, grad_NF)
-  # With one it computes the kernel's gradient at once: it would wait for those of all other layers,
-  # and keep what they are made of.
-  of_inputs, of_kernel = jax.lax.optimization_barrier((*pull(inputs_grad(grad_NF)), of_kernel))
-  return of_inputs, of_kernel, of_bias
+  kernel_grad, bias_grad = kernel_gradients(sums, a_ND, grad_NF)
+  # With this barrier it computes the kernel's gradient now: else it would wait for the gradients of
+  # all other layers, and keep their operands.
+  x_grad, kernel_grad = jax.lax.optimization_barrier((*pull(inputs_grad(grad_NF)), kernel_grad))
+  return x_grad, kernel_grad, bias_grad
 
 
 def _sums_by_one_product(x_ND, grad_NF):
@@ -169,8 +169,8 @@ def _sums_by_one_product(x_ND, grad_NF):
 
 
 def _sums_apart(x_ND, grad_NF):
-  of_bias = jnp.sum(grad_NF, axis=0, dtype=jnp.float32)
-  return jnp.dot(x_ND.T, grad_NF, preferred_element_type=jnp.float32), of_bias
+  bias_sum = jnp.sum(grad_NF, axis=0, dtype=jnp.float32)
+  return jnp.dot(x_ND.T, grad_NF, preferred_element_type=jnp.float32), bias_sum
 
 
 def _kernel_sum(x_ND, grad_NF):
@@ -183,8 +183,8 @@ _affine.defvjp(_affine_forward, _affine_backward)
 def neighbours(x_BLD, segment_ids_BL, size: int):
   """[B, L, size, D]: x at the `size` places around each token, itself in the middle.
 
-  `Dense(…, in_axes=2)` of it is a convolution along the row. A place that is padding, in another
-  pack or outside the row reads as 0.
+  `Dense(…, in_axes=2)` of the result is a convolution along the row. Places in padding, in another
+  segment or outside the row give 0.
   """
   length, reach = x_BLD.shape[1], size // 2
   around = lambda x, fill: jnp.pad(
@@ -201,7 +201,7 @@ def neighbours(x_BLD, segment_ids_BL, size: int):
 
 class Norm(nn.Module):
   """Layer normalisation over the last axis (Ba et al. 2016), computed in float32, returned in
-  `dtype`; a sum keeps its own. use_bias False: scale alone.
+  `dtype`; a sum keeps its dtype. use_bias False: scale only.
 
   norm: (*inputs, scale, shift or None, eps) → normalised, or (sum, normalised); `add_norm` for a
   sum of two.
@@ -211,7 +211,7 @@ class Norm(nn.Module):
   dtype: Any
   use_bias: bool = True
 
-  joins = True  # takes the sum of two inputs itself, by `norm`
+  joins = True  # `norm` may also add two inputs
 
   @nn.compact
   def __call__(self, *inputs, norm=None):
@@ -252,7 +252,7 @@ def add_norm(
 ):
   """normalize(x + dropout(y)): the residual connection of Vaswani et al. 2017 (§3.1, §5.4).
 
-  Every `add_norm` that may replace this one promises the same.
+  Every other `add_norm` has these arguments and results.
 
   Args:
     x_BLD: input of the sublayer.
@@ -261,7 +261,7 @@ def add_norm(
     eps: added to the variance.
     dropout_rate: of y.
     dropout_keys_B2: keys of the rows (row_keys.py). None means no dropout.
-    with_sum: also return the sum; a pre-norm layer carries it on.
+    with_sum: also return the sum, which a pre-norm layer passes on.
 
   Returns:
     The norm of the sum, or (sum in x's dtype, norm of the sum).
@@ -285,8 +285,8 @@ class Embedding(nn.Module):
 
 def dropout(x: jax.Array, rate: float, keys: jax.Array | None, first=(0, 0)) -> jax.Array:
   """x [..., M, N] with elements set to 0 with probability `rate` and the rest scaled up to the same
-  mean; x itself if keys are None. keys: [..., 2], of row_keys.py; the backward pass keeps them
-  alone, and draws again. first: place of x in a larger array.
+  mean; x itself if keys are None. keys: [..., 2], of row_keys.py; only they are saved for the
+  backward pass, which draws again. first: place of x in a larger array.
   """
   return x if keys is None or rate == 0.0 else _dropped(rate, x, keys, first)
 

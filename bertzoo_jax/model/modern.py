@@ -1,5 +1,5 @@
-"""The Transformer encoder of today: norms before the sublayers, rotary positions, gated
-feed-forward, local layers between global ones (Warner et al. 2024, ModernBERT).
+"""The modern Transformer encoder: norms before the sublayers, rotary positions, gated feed-forward,
+local layers between global ones (Warner et al. 2024, ModernBERT).
 
 Its fields also make networks like EuroBERT (RMS norms, no norm of the embeddings, every layer
 global) and RoFormer (norms after the sublayers, biases, plain feed-forward, segments).
@@ -23,7 +23,7 @@ from bertzoo_jax.parts import encoders as definitions
 
 
 def rotary(base: float, q_BLHK, k_BLHK):
-  """Queries and keys turned by their places, so that scores depend on distances alone (Su et al.
+  """Queries and keys rotated by their positions, so that scores depend on distances only (Su et al.
   2021, eq. 34; feature i is paired with feature i + K/2).
 
   Returns (q, k, None), as `positions` of blocks.SelfAttention.
@@ -32,12 +32,12 @@ def rotary(base: float, q_BLHK, k_BLHK):
   angles = jnp.arange(length)[:, None] * base ** -(jnp.arange(0, width, 2) / width)
   angles_L1K = jnp.tile(angles, 2)[:, None]
 
-  def turned(x):
+  def rotated(x):
     low, high = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     quarter = jnp.concatenate([-high, low], axis=-1)
     return (x * jnp.cos(angles_L1K) + quarter * jnp.sin(angles_L1K)).astype(x.dtype)
 
-  return turned(q_BLHK), turned(k_BLHK), None
+  return rotated(q_BLHK), rotated(k_BLHK), None
 
 
 @protocol.encoder
@@ -45,7 +45,7 @@ class Modern(definitions.Modern, protocol.Given):
   """The encoder.
 
   Layer i is global if global_every divides i. A first layer without a norm before its attention
-  stands apart; the others are scanned in periods.
+  runs separately; the others are scanned in periods.
   """
 
   left_to_right = True
@@ -63,7 +63,7 @@ class Modern(definitions.Modern, protocol.Given):
       )
     if self.window % 2:
       raise errors.UserError(
-        f'encoder.window={self.window} is of both sides together: an even number is needed.'
+        f'encoder.window={self.window} counts both sides together: an even number is needed.'
       )
     if self.norms == 'after' and not self.embedding_norm:
       raise errors.UserError(
@@ -90,10 +90,10 @@ class Modern(definitions.Modern, protocol.Given):
       init_table=self.kernel_init,
       dtype=self.dtype,
       type_vocab_size=self.type_vocab_size,
-      make_norm=self._kind() if self.embedding_norm else None,
+      make_norm=self._make_norm() if self.embedding_norm else None,
     )
     if self.norms == 'before':
-      self.final_norm = self._kind()(self.norm_eps, self.dtype)
+      self.final_norm = self._make_norm()(self.norm_eps, self.dtype)
     block, width = self._block(0), self.hidden_size
     self.layers = self.param('layers', lambda key: blocks.init(block, key, self.plan, width))
 
@@ -113,9 +113,9 @@ class Modern(definitions.Modern, protocol.Given):
         block = turns[turn.place]
         return block.apply({'params': params}, x_BLD, visible, turn.keys_B2, ops), None
 
-      where = dict(first=first, end=end, period=len(turns))
-      how = dict(unroll=self.unroll, remat=self.remat)
-      return stack.scan(apply, self.layers, x_BLD, keys[1], self.plan, **where, **how)[0]
+      blocks_run = dict(first=first, end=end, period=len(turns))
+      options = dict(unroll=self.unroll, remat=self.remat)
+      return stack.scan(apply, self.layers, x_BLD, keys[1], self.plan, **blocks_run, **options)[0]
 
     first = int(self.norms == 'before' and self.embedding_norm)
     if first:
@@ -130,7 +130,7 @@ class Modern(definitions.Modern, protocol.Given):
     return [self._block(i) for i in range(self.global_every if self.window else 1)]
 
   @nn.nowrap
-  def _kind(self):
+  def _make_norm(self):
     """(eps, dtype, name=) → a norm."""
     kinds = {'layer': functools.partial(layers.Norm, use_bias=self.use_bias), 'rms': layers.RMSNorm}
     return errors.choose(self.norm, kinds, 'config.encoder.norm')
@@ -144,7 +144,7 @@ class Modern(definitions.Modern, protocol.Given):
     deviation = self.initializer_range
     if self.output_range == 'by_depth':
       deviation /= math.sqrt(2 * self.num_layers)
-    made = dict(
+    shared = dict(
       kernel_init=self.kernel_init,
       output_init=layers.initializer(self.initializer, deviation),
       dtype=self.dtype,
@@ -159,10 +159,10 @@ class Modern(definitions.Modern, protocol.Given):
         self.attention_dropout,
         window=side and (side, side),
         positions=functools.partial(rotary, base),
-        **made,
+        **shared,
       ),
-      feed_forward=feed_forward(self.intermediate_size, self.activation, **made),
-      norm=functools.partial(self._kind(), self.norm_eps, self.dtype),
+      feed_forward=feed_forward(self.intermediate_size, self.activation, **shared),
+      norm=functools.partial(self._make_norm(), self.norm_eps, self.dtype),
       dropout=self.dropout,
       attention_dropout=self.attention_output_dropout,
       norm_first=self.norms == 'before',

@@ -10,13 +10,13 @@ from bertzoo_jax.model import layers
 
 
 class Operations(NamedTuple):
-  """The defaults are plain XLA and run anywhere. `experiment.build.operations_on` makes a mesh's.
+  """The defaults are plain XLA. `experiment.build.operations_on` makes the operations for a mesh.
 
   Attributes:
     attend: as model.attention.attend.
     add_norm: as model.layers.add_norm.
-    constrain: (name, x) → x, may pin an intermediate to devices. Names: 'hidden' [B,L,D], 'heads'
-      [B,L,H,K], 'feed_forward' [B·L,F], and by the heads 'predictions' [B,P,D], 'logits' [B,P,V].
+    constrain: (name, x) → x, which may be sharded. Names: 'hidden' [B,L,D], 'heads' [B,L,H,K],
+      'feed_forward' [B·L,F]; in heads 'predictions' [B,P,D] and 'logits' [B,P,V].
     kernel_gradients: as model.layers.sum_kernel_gradients, of the kernels in layers.
   """
 

@@ -23,8 +23,8 @@ from bertzoo_jax.model import operations
 
 
 class Given(nn.Module):
-  """What the program gives to every encoder: V, dtype of products, layers per turn of the scan,
-  activations that are saved (stack.REMAT). Encoders of the package inherit their other fields from
+  """Fields that the program gives to every encoder: V, dtype of products, layers per iteration of
+  the scan, saved activations (stack.REMAT). Encoders of the package inherit their other fields from
   parts/encoders.py.
   """
 
@@ -40,7 +40,7 @@ class Predictions(NamedTuple):
   Attributes:
     states_BPD: vectors at the masked positions, which a vocabulary head reads.
     hidden_BLD: vectors of all tokens. If unused, they cost nothing under jit.
-    memory: for the next batch; () where there is none.
+    memory: for the next batch; () without memory.
   """
 
   states_BPD: jax.Array
@@ -56,14 +56,13 @@ class Encoder(Protocol):
   `layers/`, their copies in the first axis, one per layer that has its own.
 
   Attributes:
-    vocab_size, dtype, unroll, remat: given by the program: V; of products; layers per turn of the
-      scan; activations that are saved (stack.REMAT).
+    vocab_size, dtype, unroll, remat: see Given.
     num_layers, hidden_size: number of layers, D.
-    activation, norm_eps, kernel_init: heads are made alike: name in layers.ACTIVATIONS, epsilon,
+    activation, norm_eps, kernel_init: also used by heads: name in layers.ACTIVATIONS, epsilon,
       (key, shape) → float32.
     reads: batch features that it needs, among them input_ids and segment_ids. position_ids are read
-      where a format writes them.
-    axes: axes of its parameters that a mesh may split, an ordered table as blocks.AXES.
+      if a format writes them.
+    axes: how a mesh may split its parameters, an ordered table as blocks.AXES.
   """
 
   vocab_size: int
@@ -84,8 +83,8 @@ class Encoder(Protocol):
     embeddings before its norm; None for `embed(batch)`.
 
     Dropout of an array that all rows share (a table of relative positions) uses
-    batch['common_key'], uint32 [2], not the rows' keys. So it is the same in any number of
-    microbatches. `networks.encode` and `networks.predictions` add common_key with dropout.
+    batch['common_key'], uint32 [2], not the rows' keys, so it is the same for any number of
+    microbatches. `networks.encode` and `networks.predictions` add common_key if they get a key.
     """
 
   def embed(self, batch):
@@ -99,8 +98,8 @@ def gathered(encoder, batch, dropout_keys_B2=None, ops=operations.PLAIN, memory=
 
 
 def gather(hidden_BLD: jax.Array, positions_BP: jax.Array) -> jax.Array:
-  """hidden_BPD: the vectors at the positions of each row. All in order, as a numpy array, are not
-  gathered: the gradient of a gather is a scatter.
+  """hidden_BPD: the vectors at the positions of each row. For a numpy array of all positions in
+  order it is hidden_BLD, without a gather, whose gradient would be a scatter.
   """
   length = hidden_BLD.shape[1]
   if isinstance(positions_BP, np.ndarray) and positions_BP.shape[1] == length:
@@ -118,17 +117,17 @@ def first_token(encoder, hidden_BLD, batch):
 
 @nn.nowrap
 def resized(encoder, width: float, depth: float, table_width: int | None = None):
-  """The usual `resized`, for tables as wide as the layers, by the fields that `shares` names."""
+  """The usual `resized`, for tables as wide as the layers: replaces the fields of `shares`."""
   del table_width
   return encoder.clone(parent=None, **shares(encoder, width, depth))
 
 
 def shares(e, width: float, depth: float) -> dict[str, int]:
-  """{field: value}: shares of hidden_size and num_layers, and of intermediate_size and num_heads
-  where an encoder has these fields. Heads keep their width if they can.
+  """{field: value}: hidden_size · width, num_layers · depth, and, if the encoder has these fields,
+  intermediate_size · width and num_heads. Heads keep their width if possible.
 
-  Raises UserError for heads that do not divide the width, and for an encoder whose width or number
-  of layers is no field.
+  Raises UserError for heads that do not divide the width, and for an encoder without the field
+  hidden_size or num_layers.
   """
   fields = e.__dataclass_fields__
   if missing := [name for name in ('hidden_size', 'num_layers') if name not in fields]:
@@ -191,7 +190,7 @@ USUAL = {
 
 
 def encoder(module: type) -> type:
-  """A class of linen modules with the members of USUAL that it leaves out."""
+  """Adds to a class of linen modules the members of USUAL that it lacks."""
   for name, (value, _) in USUAL.items():
     if not hasattr(module, name) and name not in module.__dataclass_fields__:
       setattr(module, name, value)

@@ -1,10 +1,10 @@
-"""One stack of layers, scanned: the program does not grow with depth, and a table says which
+"""A scanned stack of layers: the program does not grow with depth, and a table says which
 parameters layers share.
 
-A stack of n layers falls into G groups of consecutive layers, and a layer is k blocks (k is 1 but
-for Lan et al.'s `inner_group_num`). A parameter that is stacked has n·k copies, one per block. One
-that is broadcast has G·k: all layers of a group have it in common. Every leaf has its copies in a
-leading axis, also when there is one.
+A stack of n layers has G groups of consecutive layers, and a layer has k blocks (1, except with Lan
+et al.'s `inner_group_num`). A stacked parameter has n·k copies, one per block. A broadcast
+parameter has G·k copies, which all layers of a group share. Every leaf has its copies in a leading
+axis, even a single one.
 """
 
 import re
@@ -27,11 +27,11 @@ SHARING = {
   'feed_forward': (('^feed_forward', 'broadcast'), ('', 'stacked')),
 }
 
-# Which activations of a layer are saved for the backward pass besides its input, by run.remat, from
-# most to least. The others are computed again.
+# run.remat: which activations of a layer are saved for the backward pass besides its input, from
+# most to least. The others are recomputed.
 _saving = jax.checkpoint_policies.save_only_these_names
 REMAT = {
-  'none': None,  # all that the backward pass reads
+  'none': None,  # saves everything that the backward pass reads
   'sublayers': _saving('attended', 'attention_output', 'feed_forward_output'),
   'feed_forward': _saving('feed_forward_output'),
   'full': jax.checkpoint_policies.nothing_saveable,
@@ -74,7 +74,7 @@ class Turn(NamedTuple):
 
   Attributes:
     number: of the block, from 0; int32 scalar, traced inside the scan.
-    place: number modulo `period`; static, so unlike blocks may alternate.
+    place: number modulo `period`; static, so that different blocks may alternate.
     keys_B2: keys of the rows, folded with the number; None without dropout.
     inputs: the block's slice of the per-block inputs.
   """
@@ -90,13 +90,13 @@ def init(init_block, key, plan: Plan):
 
   Args:
     init_block: key → parameters of one block.
-    key: each copy of a parameter is drawn from its own split of it.
+    key: split into one key per block.
     plan: the stack.
   """
   keys = jax.random.split(key, plan.blocks)
   flat = {}
   for count in {plan.blocks, plan.num_groups * plan.inner_group_num}:
-    # Under jit the copies that are not needed are not computed.
+    # Under jit, copies that are not used are not computed.
     flat[count] = traverse_util.flatten_dict(jax.vmap(init_block)(keys[:count]), sep='/')
   return traverse_util.unflatten_dict(
     {path: flat[plan.copies(path)][path] for path in flat[plan.blocks]}, sep='/'
@@ -108,8 +108,8 @@ def block_params(params, plan: Plan, number: int):
   layer, inner = divmod(number, plan.inner_group_num)
   shared = layer * plan.num_groups // plan.num_layers * plan.inner_group_num + inner
   flat = traverse_util.flatten_dict(params, sep='/')
-  own = {p: x[number if plan.copies(p) == plan.blocks else shared] for p, x in flat.items()}
-  return traverse_util.unflatten_dict(own, sep='/')
+  block = {p: x[number if plan.copies(p) == plan.blocks else shared] for p, x in flat.items()}
+  return traverse_util.unflatten_dict(block, sep='/')
 
 
 def scan(
@@ -135,18 +135,18 @@ def scan(
     keys_B2: keys of the rows (row_keys.py), folded with each block's number; None without dropout.
     plan: the stack.
     inputs: pytree of arrays [blocks, …], one slice per block of the whole stack; None for none.
-    first, end: blocks that run; all of them by default. The first and the last blocks of a stack
-      can so be run apart, with `block_params`. Where there are groups, both are borders of groups.
+    first, end: blocks to run; all by default. So the first and the last blocks of a stack can run
+      separately, with `block_params`. With groups, both must be borders of groups.
     period: blocks n and n + period have the same structure; `Turn.place` is n modulo period. The
       program holds at most 3·period − 2 blocks. Needs layers of one block.
-    unroll: blocks per turn of the scan.
+    unroll: blocks per iteration of the scan.
     remat: a key of REMAT.
 
   Returns:
     (x, outputs [end − first, …] or None).
 
   Raises:
-    UserError: blocks that are not there, a part of a group, or a period that groups break: the
+    UserError: blocks that do not exist, a part of a group, or a period that groups break: the
       config has fewer layers, or other groups, than the encoder can run.
   """
   end = plan.blocks if end is None else end
@@ -157,10 +157,10 @@ def scan(
   repeats = (end - first) // (groups * inner)
 
   flat = traverse_util.flatten_dict(params, sep='/')
-  # A parameter with as many copies as there are blocks is the same either way.
-  own = {p: leaf for p, leaf in flat.items() if plan.copies(p) == plan.blocks}
-  shared = {p: leaf for p, leaf in flat.items() if p not in own}
-  per_block = (own, jnp.arange(plan.blocks), inputs)
+  # A broadcast parameter with one copy per block is treated as stacked.
+  stacked = {p: leaf for p, leaf in flat.items() if plan.copies(p) == plan.blocks}
+  shared = {p: leaf for p, leaf in flat.items() if p not in stacked}
+  per_block = (stacked, jnp.arange(plan.blocks), inputs)
   if (first, end) != (0, plan.blocks):
     per_block = jax.tree.map(lambda leaf: leaf[first:end], per_block)
     if plan.num_groups > 1:
@@ -172,26 +172,26 @@ def scan(
     """The body of the scan, of blocks at one place of the period."""
 
     def run(x, turn):
-      (own, number, inputs), shared = turn
+      (stacked, number, inputs), shared = turn
       keys = None if keys_B2 is None else row_keys.fold_in(keys_B2, number)
-      block_params = traverse_util.unflatten_dict({**shared, **own}, sep='/')
+      block_params = traverse_util.unflatten_dict({**shared, **stacked}, sep='/')
       return apply(block_params, x, Turn(number, place, keys, inputs))
 
     if remat == 'none':
       return run
-    # In a loop the compiler cannot merge a recomputation with the first computation. Without a
-    # loop it would, and keep the first.
+    # In a loop the compiler cannot merge a recomputation with the first computation. Without a loop
+    # it would, and keep the first one's results.
     return jax.checkpoint(run, policy=REMAT[remat], prevent_cse=unroll > 1 or not looped)
 
-  # All layers unrolled leave no loop, fewer one over the layers.
+  # Without a loop if all layers are unrolled, else with one loop, over the layers.
   inside = unroll if unroll >= plan.num_layers else 1
 
   def group(x, turn):
     per_block, shared = turn
     if period > 1:
       return _alternate(block, x, per_block, shared, first % period, period, unroll)
-    one = block(0, looped=end - first > 1)
-    layer = lambda x, turn: _scan(one, x, (turn, shared), inside)
+    run_block = block(0, looped=end - first > 1)
+    layer = lambda x, turn: _scan(run_block, x, (turn, shared), inside)
     return _scan(layer, x, per_block, unroll)
 
   turns = shaped(per_block, groups, repeats, inner), shaped(shared, groups, inner)
@@ -200,7 +200,7 @@ def scan(
 
 
 def _check_run(plan, first, end, period):
-  """Raises UserError for blocks that cannot be run apart, see `scan`."""
+  """Raises UserError for blocks that cannot run separately, see `scan`."""
   repeats, inner = plan.num_layers // plan.num_groups, plan.inner_group_num
   whole = repeats * inner
   if not 0 <= first < end <= plan.blocks:
@@ -226,13 +226,13 @@ def _check_run(plan, first, end, period):
 
 
 def _alternate(block, x, per_block, shared, offset, period, unroll):
-  """`_scan` over layers of one block, [layers, 1, …], of which each `period` are unlike."""
+  """`_scan` over layers of one block, [layers, 1, …], with `period` different blocks in turn."""
   only = lambda tree: jax.tree.map(lambda leaf: leaf[:, 0], tree)
   per_block, shared = only(per_block), jax.tree.map(lambda leaf: leaf[0], shared)
   count, outputs = len(per_block[1]), []
   part = lambda a, b: jax.tree.map(lambda leaf: leaf[a:b], per_block)
 
-  def apart(x, a, b):
+  def unrolled(x, a, b):
     for i in range(a, b):
       turn = jax.tree.map(lambda leaf, i=i: leaf[i], per_block)
       x, out = block((offset + i) % period, looped=False)(x, (turn, shared))
@@ -242,25 +242,25 @@ def _alternate(block, x, per_block, shared, offset, period, unroll):
   def body(x, turn):
     outs = []
     for i in range(period):
-      own = jax.tree.map(lambda leaf, i=i: leaf[i], turn)
-      x, out = block(i, looped=end - begin > period)(x, (own, shared))
+      stacked = jax.tree.map(lambda leaf, i=i: leaf[i], turn)
+      x, out = block(i, looped=end - begin > period)(x, (stacked, shared))
       outs.append(out)
     return x, jax.tree.map(lambda *leaves: jnp.stack(leaves), *outs)
 
   begin = min(-offset % period, count)
   end = begin + (count - begin) // period * period
-  x = apart(x, 0, begin)
+  x = unrolled(x, 0, begin)
   if end > begin:
     periods = lambda leaf: leaf.reshape(-1, period, *leaf.shape[1:])
     turns = jax.tree.map(periods, part(begin, end))
     x, out = _scan(body, x, turns, max(1, unroll // period))
     outputs.append(jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), out))
-  x = apart(x, end, count)
+  x = unrolled(x, end, count)
   return x, jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[:, None], *outputs)
 
 
 def _scan(body, x, turns, unroll=1):
-  """`lax.scan`, and no loop around a single turn."""
+  """`lax.scan`, but without a loop around a single iteration."""
   count = len(jax.tree.leaves(turns)[-1])
   if count == 1:
     x, out = body(x, jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[1:]), turns))

@@ -1,6 +1,6 @@
 """The Transformer encoder with absolute positions: BERT's, RoBERTa's, ALBERT's and ELECTRA's.
 
-Legend: B batch, L length, D width, E width of the tables, T segments.
+Legend: B batch, L length, D width, E width of the tables, T token types.
 """
 
 import functools
@@ -32,8 +32,8 @@ AXES = (
 @protocol.encoder
 class Transformer(definitions.Transformer, protocol.Given):
   """The post-norm Transformer encoder with learned positions (Devlin et al. 2018 §3; Vaswani et al.
-  2017 §3.1), with tables of another width than the layers and with layers that share parameters
-  where the sizes say so (Lan et al. 2019 §3.1).
+  2017 §3.1). Optionally, tables have another width than the layers, and layers share parameters
+  (Lan et al. 2019 §3.1).
   """
 
   left_to_right = True
@@ -55,7 +55,7 @@ class Transformer(definitions.Transformer, protocol.Given):
 
   @property
   def table_width(self) -> int:
-    """E, of the embeddings."""
+    """E, the width of the embeddings."""
     return self.embedding_size or self.hidden_size
 
   @property
@@ -107,8 +107,8 @@ class Transformer(definitions.Transformer, protocol.Given):
 
   @nn.nowrap
   def resized(self, width: float, depth: float, table_width: int | None = None):
-    """A copy with shares of its widths and of its number of layers; heads keep their width if they
-    can. table_width: of the embeddings, if not that of the layers.
+    """A copy with `width` times its widths and `depth` times its layers; heads keep their width if
+    possible. table_width: width of the embeddings; None: the layers'.
 
     Raises UserError for heads that do not divide the width.
     """
@@ -127,11 +127,11 @@ class Transformer(definitions.Transformer, protocol.Given):
 
 
 def post_norm(e, attention, *fields) -> blocks.Block:
-  """A layer of an encoder with norms after the sublayers. fields: further ones of its attention."""
-  of_products = e.kernel_init, e.dtype
+  """A layer of the encoder `e`, with norms after the sublayers. fields: more of its attention's."""
+  products = e.kernel_init, e.dtype
   return blocks.Block(
-    attention=attention(e.num_heads, e.attention_dropout, *of_products, *fields, parent=None),
-    feed_forward=blocks.FeedForward(e.intermediate_size, e.activation, *of_products, parent=None),
+    attention=attention(e.num_heads, e.attention_dropout, *products, *fields, parent=None),
+    feed_forward=blocks.FeedForward(e.intermediate_size, e.activation, *products, parent=None),
     norm=functools.partial(layers.Norm, e.norm_eps, e.dtype),
     dropout=e.dropout,
     parent=None,
@@ -139,7 +139,7 @@ def post_norm(e, attention, *fields) -> blocks.Block:
 
 
 def check(e):
-  """Raises UserError for sizes that do not go together."""
+  """Raises UserError for widths, groups and sharing that exclude each other."""
   check_widths(e)
   if e.num_layers % e.num_groups:
     raise errors.UserError(
@@ -172,10 +172,10 @@ def check_length(batch, max_positions: int):
 
 
 class Embeddings(nn.Module):
-  """Word + position + segment vectors, norm, dropout (Devlin et al. 2018 §3, Figure 2).
+  """Word + position + token type vectors, norm, dropout (Devlin et al. 2018 §3, Figure 2).
 
-  The sum is float32. There is no table of positions if max_positions is None, none of segments if
-  type_vocab_size is 0. make_norm: (eps, dtype) → the norm; None for none.
+  The sum is float32. max_positions None: no table of positions. type_vocab_size 0: no table of
+  token types. make_norm: (eps, dtype) → the norm; None: no norm.
   """
 
   vocab_size: int
@@ -207,7 +207,7 @@ class Embeddings(nn.Module):
       positions = self.position()
       x_BLE += positions[batch['position_ids']] if 'position_ids' in batch else positions[:length]
     if self.type_vocab_size:
-      # A product with 0 and 1 is exact, and its gradient is no scatter onto two rows.
+      # A product with 0 and 1 is exact, and its gradient is not a scatter onto two rows.
       segments_BLT = jax.nn.one_hot(
         batch['token_type_ids'], self.type_vocab_size, dtype=jnp.float32
       )
@@ -216,11 +216,11 @@ class Embeddings(nn.Module):
     return x_BLE
 
   def finish(self, x_BLE, dropout_keys_B2):
-    """Norm and dropout of a sum."""
+    """Norm and dropout of the sum."""
     normed = self.make_norm is not None
     x_BLE = self.norm(x_BLE) if normed else x_BLE.astype(self.dtype)
     return layers.dropout(x_BLE, self.dropout, dropout_keys_B2)
 
   def __call__(self, batch, dropout_keys_B2):
-    """Both."""
+    """`finish` of `sum`."""
     return self.finish(self.sum(batch), dropout_keys_B2)

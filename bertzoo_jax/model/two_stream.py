@@ -39,10 +39,10 @@ class TwoStream(definitions.TwoStream, protocol.Given):
   The content stream h is an ordinary encoder. If the batch has an `order`, token i sees the tokens
   j with order_j ≤ order_i; else it sees all tokens of its packed segment.
 
-  The query stream g has one vector per prediction. All start as one learned vector. The vector of
-  place i reads the vectors of h with order_j < order_i, so it knows its place but not the token.
-  Both streams have the same weights. `predictions` returns vectors of g if the batch has an order,
-  else of h.
+  The query stream g has one vector per prediction; all start as the same learned vector. The vector
+  of place i reads the vectors of h with order_j < order_i, so it depends on its place but not on
+  its token. Both streams have the same weights. `predictions` returns vectors of g if the batch has
+  an order, else of h.
 
   The score of query i and key j, at the distance δ = i − j, is (Dai et al. 2019 §3.3; Yang et al.
   2019 §2.5)
@@ -53,9 +53,9 @@ class TwoStream(definitions.TwoStream, protocol.Given):
   are read from right to left: there δ = j − i.
 
   The memory holds the last M inputs of each layer. Each batch appends its first `reuse_length`
-  tokens. All tokens of the first packed segment see the memory. It has segment 0 and gets no
-  gradient. It starts as zeros, which are attended to (code of the release), and is set to zero
-  where `resets` is 1.
+  tokens. All tokens of the first packed segment see the memory. Its token type is 0, and it gets no
+  gradient. It starts as zeros, which are attended to (code of the release), and is reset to zero
+  in rows whose `resets` is 1.
 
   Dropout is not as in the release, see configs/xlnet.py.
   """
@@ -64,7 +64,7 @@ class TwoStream(definitions.TwoStream, protocol.Given):
   query_stream = True
   embedding_norm = False
   left_to_right = True
-  type_vocab_size = 3  # two, and the classifier's own
+  type_vocab_size = 3  # two segments and the classifier
   reads = ('input_ids', 'token_type_ids', 'segment_ids')
   padding_side = 'left'
   axes = (*AXES, *transformer.AXES, *blocks.AXES)
@@ -83,7 +83,7 @@ class TwoStream(definitions.TwoStream, protocol.Given):
   def setup(self):
     width = self.hidden_size
     self.embeddings = Embeddings(self.vocab_size, width, self.kernel_init)
-    example = _Around(jnp.zeros((1, width)), jnp.zeros((1, 1), jnp.int32))
+    example = _Context(jnp.zeros((1, width)), jnp.zeros((1, 1), jnp.int32))
     self.layers = self.param(
       'layers', lambda k: blocks.init(self._block(), k, self.plan, width, example)
     )
@@ -110,8 +110,7 @@ class TwoStream(definitions.TwoStream, protocol.Given):
     """Predictions at batch['masked_positions']: of the query stream if the batch has an `order`,
     else of the content stream.
 
-    memory: of `first_memory` or of the batch before; () for none. Rows with `resets` 1 read zeros
-      in its place.
+    memory: from `first_memory` or the batch before; () for none. Rows with `resets` 1 read zeros.
 
     Raises UserError for rows shorter than reuse_length.
     """
@@ -121,14 +120,14 @@ class TwoStream(definitions.TwoStream, protocol.Given):
     if 'order' not in batch:
       h_BLD, kept = run(h_BLD, 0, end)
       h_BLD = out(h_BLD, keys[0])
-      return protocol.Predictions(protocol.gather(h_BLD, at_BP), h_BLD, _of_batch(kept))
+      return protocol.Predictions(protocol.gather(h_BLD, at_BP), h_BLD, _stacked_memory(kept))
     g_BPD = self.embeddings.query().astype(self.dtype)
     g_BPD = out(jnp.broadcast_to(g_BPD, (*at_BP.shape, self.hidden_size)), keys[1])
     x_BXD, kept = run(jnp.concatenate([h_BLD, g_BPD], axis=1), 0, last, at_BP)
     h_BLD, g_BPD = jnp.split(x_BXD, [h_BLD.shape[1]], axis=1)
-    g_BPD, of_last = run(g_BPD, last, end, at_BP, h_BLD)
+    g_BPD, last_kept = run(g_BPD, last, end, at_BP, h_BLD)
     h_BLD, _ = run(h_BLD, last, end)  # jit drops it if nothing reads it
-    memory = _of_batch(kept, of_last)
+    memory = _stacked_memory(kept, last_kept)
     return protocol.Predictions(out(g_BPD, keys[2]), out(h_BLD, keys[0]), memory)
 
   def _start(self, batch, dropout_keys_B2, ops, memory, embedded_BLE=None):
@@ -156,24 +155,24 @@ class TwoStream(definitions.TwoStream, protocol.Given):
       table_TD = layers.dropout(table_TD, self.dropout, batch['common_key'])
 
     def run(x, first, end, at_BP=None, content_BLD=None):
-      asked = asked_segments_BP = None
+      g_visible = g_segments_BP = None
       if at_BP is not None:
-        asked, asked_segments_BP = _earlier(visible, at_BP), attention.at_places(segments_BL, at_BP)
+        g_visible, g_segments_BP = _earlier(visible, at_BP), attention.at_places(segments_BL, at_BP)
 
       def apply(params, x, turn):
-        streams = asked, asked_segments_BP, content_BLD
-        around = _Around(table_TD, segments_BL, turn.inputs, mirrored_B, *streams)
+        streams = g_visible, g_segments_BP, content_BLD
+        context = _Context(table_TD, segments_BL, turn.inputs, mirrored_B, *streams)
         keys_B2 = turn.keys_B2
         if content_BLD is not None:
           keys_B2 = blocks.split_keys(keys_B2, 4)[3]  # a block splits its key into three
-        h_BLD = around.content(x)
-        x = block.apply({'params': params}, x, visible, keys_B2, ops, around)
+        h_BLD = context.content(x)
+        x = block.apply({'params': params}, x, visible, keys_B2, ops, context)
         return x, None if turn.inputs is None else self._next_memory(turn.inputs, h_BLD)
 
       if first == end:
         return x, None
-      how = dict(first=first, end=end, unroll=self.unroll, remat=self.remat)
-      return stack.scan(apply, self.layers, x, layers_2, self.plan, inputs=memory_nBMD, **how)
+      options = dict(first=first, end=end, unroll=self.unroll, remat=self.remat)
+      return stack.scan(apply, self.layers, x, layers_2, self.plan, inputs=memory_nBMD, **options)
 
     return run, ops.constrain('hidden', h_BLD), others
 
@@ -214,25 +213,25 @@ class TwoStream(definitions.TwoStream, protocol.Given):
     return transformer.post_norm(self, TwoStreamAttention)
 
 
-class _Around(NamedTuple):
+class _Context(NamedTuple):
   """Further arguments of the attention.
 
   Attributes:
     table_TD: sinusoids of the distances 1 − C to C − 1.
-    segments_BL: ids of segments.
-    memory_BMD: of this layer; None for none.
-    mirrored_B: 1 for rows that are read from right to left; None for none.
-    asked, asked_segments_BP: the keys that the query stream sees, and its segment ids; None without
-      a query stream.
-    content_BLD: the content stream, if x is the query stream alone; else None.
+    segments_BL: token types.
+    memory_BMD: of this layer, or None.
+    mirrored_B: 1 for rows that are read from right to left; None if the batch has no `direction`.
+    g_visible, g_segments_BP: the keys that the query stream g sees, and its token types; None
+      without a query stream.
+    content_BLD: the content stream, if x is only the query stream; else None.
   """
 
   table_TD: jax.Array
   segments_BL: jax.Array
   memory_BMD: jax.Array | None = None
   mirrored_B: jax.Array | None = None
-  asked: attention.Visibility | None = None
-  asked_segments_BP: jax.Array | None = None
+  g_visible: attention.Visibility | None = None
+  g_segments_BP: jax.Array | None = None
   content_BLD: jax.Array | None = None
 
   def content(self, x):
@@ -256,9 +255,9 @@ class TwoStreamAttention(nn.Module):
   dtype: Any
 
   @nn.compact
-  def __call__(self, x_BXD, visible, dropout_keys_B2, ops, around):
-    """y_BXD. x_BXD: h, [h; g] or g, as `around` says. visible: of the content stream."""
-    width, length = x_BXD.shape[-1], around.segments_BL.shape[1]
+  def __call__(self, x_BXD, visible, dropout_keys_B2, ops, context):
+    """y_BXD. x_BXD: h, [h; g] or g, see `_Context`. visible: of the content stream."""
+    width, length = x_BXD.shape[-1], context.segments_BL.shape[1]
     heads = (self.num_heads, width // self.num_heads)
     dense = functools.partial(
       layers.Dense,
@@ -269,25 +268,25 @@ class TwoStreamAttention(nn.Module):
     )
     pin = functools.partial(ops.constrain, 'heads')
     learned = lambda name, *shape: self.param(name, self.kernel_init, (*shape, *heads))
-    memory_BMD, seen_BCD = around.memory_BMD, around.content(x_BXD)
+    memory_BMD, seen_BCD = context.memory_BMD, context.content(x_BXD)
     if memory_BMD is not None:
       seen_BCD = jnp.concatenate([memory_BMD.astype(seen_BCD.dtype), seen_BCD], axis=1)
     q_BXHK = pin(dense(heads, name='query')(x_BXD))
     k_BCHK, v_BCHK = (pin(dense(heads, name=name)(seen_BCD)) for name in ('key', 'value'))
 
-    table_THK = dense(heads, name='position')(around.table_TD)
+    table_THK = dense(heads, name='position')(context.table_TD)
     forward = seen_BCD.shape[1] - length  # attend's first distance is this row of the table
     to_content, to_position, to_segment = (
       learned(f'{name}_query') for name in ('content', 'position', 'segment')
     )
     same, other = learned('segment', 2)
     tables_RHK = table_THK[forward:]
-    if around.mirrored_B is not None:
+    if context.mirrored_B is not None:
       tables_RHK = jnp.concatenate([tables_RHK, table_THK[::-1][forward:]])
     terms = attention.Relative(
-      tables_RHK, c2p_query_HK=to_position - to_content, half_B=around.mirrored_B
+      tables_RHK, c2p_query_HK=to_position - to_content, half_B=context.mirrored_B
     )
-    key_segments_BC = jnp.pad(around.segments_BL, ((0, 0), (forward, 0)))
+    key_segments_BC = jnp.pad(context.segments_BL, ((0, 0), (forward, 0)))
 
     def attend(q_BLHK, visible, segments_BL, keys_B2):
       # Only the difference of the two segment terms matters: softmax ignores a common summand.
@@ -301,18 +300,18 @@ class TwoStreamAttention(nn.Module):
       relative = terms._replace(same_segment=segments)
       return ops.attend(q_BLHK, k_BCHK, v_BCHK, visible, self.dropout_rate, keys_B2, relative)
 
-    keys, outs, asked = blocks.split_keys(dropout_keys_B2, 2), [], around.asked
-    if around.content_BLD is None:
-      outs.append(attend(q_BXHK[:, :length], visible, around.segments_BL, keys[0]))
-    if asked is not None:
-      predictions = asked.query_places_BL.shape[1]
-      outs.append(attend(q_BXHK[:, -predictions:], asked, around.asked_segments_BP, keys[1]))
+    keys, outs, g_visible = blocks.split_keys(dropout_keys_B2, 2), [], context.g_visible
+    if context.content_BLD is None:
+      outs.append(attend(q_BXHK[:, :length], visible, context.segments_BL, keys[0]))
+    if g_visible is not None:
+      predictions = g_visible.query_places_BL.shape[1]
+      outs.append(attend(q_BXHK[:, -predictions:], g_visible, context.g_segments_BP, keys[1]))
     out_BXHK = pin(jnp.concatenate(outs, axis=1))
     return dense((width,), in_axes=2, input_name='attended', name='output')(out_BXHK)
 
 
 class Embeddings(nn.Module):
-  """Word vectors, without norm, and the vector that the query stream starts as."""
+  """Word vectors, without norm, and the initial vector of the query stream."""
 
   vocab_size: int
   width: int
@@ -338,19 +337,19 @@ def _visibility(batch, memory: int) -> attention.Visibility:
 
 
 def _earlier(visible: attention.Visibility, at_BP) -> attention.Visibility:
-  """Visibility in the query stream: predictions at at_BP see tokens before them in the order."""
-  asked = attention.asked(visible, at_BP)
-  return asked._replace(query_order_BL=asked.query_order_BL - 1)
+  """Visibility in the query stream: predictions at at_BP see the tokens before in the order."""
+  queries = attention.asked(visible, at_BP)
+  return queries._replace(query_order_BL=queries.query_order_BL - 1)
 
 
-def _of_batch(*kept):
+def _stacked_memory(*kept):
   """The memory [B, n, M, D] from its parts, each [layers, B, M, D] or None; () if all are None."""
   kept = [x for x in kept if x is not None]
   return jnp.moveaxis(jnp.concatenate(kept), 0, 1) if kept else ()
 
 
 def _check(e: TwoStream):
-  """Raises UserError for a width that cannot be built."""
+  """Raises UserError for an odd width."""
   if e.hidden_size % 2:
     raise errors.UserError(
       f'encoder.hidden_size={e.hidden_size}: give an even width, since sinusoids come in pairs.'

@@ -1,5 +1,6 @@
-"""Objectives by name: BY_NAME[name](declared fields, encoder=…, ops=…) →
-Objective. Fields: bertzoo_jax/parts/objectives.py and task_objectives.py.
+"""Objectives by name: BY_NAME[name](declared fields, encoder=…, ops=…) → Objective.
+
+Fields: bertzoo_jax/parts/objectives.py and task_objectives.py.
 """
 
 import jax.numpy as jnp
@@ -56,9 +57,9 @@ def of(config, vocab_size: int):
 
 def networks_of(config, vocab_size: int):
   """The networks of a config's objective, in float32. Raises UserError if there are none."""
-  found = of(config, vocab_size).networks
-  if not found:
+  networks = of(config, vocab_size).networks
+  if not networks:
     raise errors.UserError(
       f'objective={config.objective.name} trains no network: give the --workdir of another run.'
     )
-  return found
+  return networks

@@ -1,4 +1,4 @@
-"""Predicting each token by the output before it, in rows read from left to right and in masked
+"""Predicts each token from the output at the token before, in left-to-right rows and in masked
 rows, with the parameters of `mlm`. Legend: B batch, L length, D width, V vocabulary.
 """
 
@@ -16,10 +16,10 @@ from bertzoo_jax.parts import objectives as definitions
 
 
 def causal_lm(encoder, ops=operations.PLAIN) -> objective.Objective:
-  """The loss of `left_to_right`, by the states and the head that `mlm` reads. So a phase or a run
-  with objective=mlm continues with all parameters.
+  """The loss of `left_to_right` with the parameters of `mlm`: a phase or a run with objective=mlm
+  can continue from it.
 
-  Metrics and errors: see `causal_masked`, of rows that are all read from left to right.
+  Metrics and errors: those of `causal_masked` if all rows are read from left to right.
   """
   return _predicting_next(encoder, ops, 'causal_lm', None)
 
@@ -30,10 +30,10 @@ def causal_masked(
   """causal_share · next + (1 − causal_share) · mlm (Charpentier & Samuel 2024 §2, and code of the
   release for the weights).
 
-  Rows whose feature `causal` is 1 are read from left to right, with their masked tokens put back:
-  next is the mean negative log-likelihood of each token that follows one of its packed segment. The
-  other rows are read from both sides: mlm is that of their masked tokens. Both are predicted by the
-  output at the token before.
+  Rows whose feature `causal` is 1 are read from left to right, with their original tokens: `next`
+  is the mean negative log-likelihood of each token but the first of a packed segment. The other
+  rows are read from both sides: `mlm` is the mean over their masked tokens. Both predict a token
+  from the output at the token before.
 
   Metrics under the total 'tokens': next_loss (nats), next_accuracy; under 'masked': mlm_loss,
   mlm_accuracy.
@@ -45,7 +45,7 @@ def causal_masked(
 
 
 def _predicting_next(encoder, ops, name, share):
-  """share: of the loss of causal rows; None if all rows are."""
+  """The Objective. share: weight of the loss of causal rows; None if all rows are causal."""
   left_to_right.check(encoder, name)
   if encoder.query_stream:
     raise errors.UserError(
@@ -62,13 +62,13 @@ def _predicting_next(encoder, ops, name, share):
     return jnp.ones(rows, jnp.int32) if share is None else jnp.asarray(batch['causal'])
 
   def weights_of(batch):
-    """{total: [B, L] float32: how often the output at a token predicts the next one}."""
+    """{total: [B, L] float32: number of times that a token's output predicts the next token}."""
     causal_B1 = causal_of(batch)[:, None]
     follows_BL = left_to_right.predicted(batch)
-    found = {'tokens': follows_BL * causal_B1}
+    weights = {'tokens': follows_BL * causal_B1}
     if share is not None:
-      found['masked'] = follows_BL * (1 - causal_B1) * _masked_next(batch)
-    return found
+      weights['masked'] = follows_BL * (1 - causal_B1) * _masked_next(batch)
+    return weights
 
   def normalizers(batch):
     return {total: jnp.sum(x) for total, x in weights_of(batch).items()}
@@ -84,12 +84,12 @@ def _predicting_next(encoder, ops, name, share):
     names, sums, value = {'tokens': 'next', 'masked': 'mlm'}, {}, 0.0
     shares = {'tokens': 1.0} if share is None else {'tokens': share, 'masked': 1.0 - share}
     for total, weights_BL in weights_of(batch).items():
-      own = f'{names[total]}_loss'
+      loss_name = f'{names[total]}_loss'
       sums[total] = {
-        own: jnp.sum(weights_BL * nll_BL),
+        loss_name: jnp.sum(weights_BL * nll_BL),
         f'{names[total]}_accuracy': jnp.sum(weights_BL * correct_BL),
       }
-      value += shares[total] * sums[total][own] / objective.at_least_one(normalizers[total])
+      value += shares[total] * sums[total][loss_name] / objective.at_least_one(normalizers[total])
     return value, (carry, sums)
 
   reads = (*encoder.reads, *networks.MASKED, *([] if share is None else ['causal']))
@@ -100,7 +100,7 @@ def _predicting_next(encoder, ops, name, share):
 
 
 def _masked_next(batch):
-  """[B, L] float32: how many predictions are of the token after each one."""
+  """[B, L] float32: number of masked predictions of the token after each one."""
   before_BP = jnp.maximum(batch['masked_positions'] - 1, 0)
   weights_BP = jnp.where(batch['masked_positions'] > 0, batch['masked_weights'], 0.0)
   rows_B1 = jnp.arange(len(before_BP))[:, None]

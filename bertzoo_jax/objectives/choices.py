@@ -11,8 +11,8 @@ from bertzoo_jax.parts import task_objectives as definitions
 def choice(fields: definitions.Choice, encoder, ops=operations.PLAIN):
   """Mean negative log-likelihood of the right options, labels [B] int32 (Devlin et al. 2018 §4.4).
 
-  Each option is a row of its own, input_ids [B, C, L], and gets one score; the softmax is over the
-  options of a unit. option_weights [B, C] is 0 for an option that only fills a unit.
+  Each option is a row, input_ids [B, C, L], and gets one score; the softmax is over the C options
+  of a unit. option_weights [B, C] is 0 for an option that only fills a unit.
 
   Metrics under the total 'units': choice_loss (nats), choice_accuracy.
   """

@@ -19,7 +19,7 @@ from bertzoo_jax.parts import objectives as definitions
 def replace_mlm(
   fields: definitions.ReplaceMlm, encoder, ops=operations.PLAIN
 ) -> objective.Objective:
-  """MLM at the masked positions, whose masks are filled with the generator's tokens, +
+  """MLM at the masked positions, with the generator's tokens in place of the masks, +
   generator_weight · the generator's MLM.
 
   Metrics under 'masked': mlm_loss, mlm_accuracy (of the network), generator_loss,
@@ -48,8 +48,8 @@ def replace_mlm(
 def all_tokens_mlm(
   fields: definitions.AllTokensMlm, encoder, ops=operations.PLAIN
 ) -> objective.Objective:
-  """As `replace_mlm`, predicting every token of the row, with a copy mechanism: p = c · [is the
-  input] + (1 − c) · softmax, where c is a sigmoid, linear in the token's vector.
+  """As `replace_mlm`, but predicts every token of the row, with a copy mechanism: p = c · [is the
+  input] + (1 − c) · softmax, where c is the sigmoid of a linear function of the token's vector.
 
   Metrics: under 'tokens' all_tokens_loss, which is minimised, and all_tokens_accuracy. Under
   'masked' are the metrics of `replace_mlm`, computed with the same p.
@@ -79,7 +79,7 @@ def all_tokens_mlm(
       original_BL,
     )
     real_BL = (batch['segment_ids'] > 0).astype(jnp.float32)
-    every = {
+    all_tokens = {
       'all_tokens_loss': jnp.sum(real_BL * nll_BL),
       'all_tokens_accuracy': jnp.sum(real_BL * correct_BL),
     }
@@ -88,22 +88,22 @@ def all_tokens_mlm(
     )
     masked = {'mlm_loss': at_masked(nll_BL), 'mlm_accuracy': at_masked(correct_BL), **learned}
     counts = {name: objective.at_least_one(total) for name, total in normalizers.items()}
-    value = every['all_tokens_loss'] / counts['tokens']
+    value = all_tokens['all_tokens_loss'] / counts['tokens']
     value += fields.generator_weight * learned['generator_loss'] / counts['masked']
-    return value, (carry, {'tokens': every, 'masked': masked})
+    return value, (carry, {'tokens': all_tokens, 'masked': masked})
 
   totals = networks.totals('masked', 'tokens')
   return objective.Objective(init, totals, loss, encoder.reads + networks.MASKED, both)
 
 
 def _copied_nll(logits_BLV, copy_BL, input_BL, target_BL):
-  """(nats of the target, 1.0 if none is likelier) under c · [is the input] + (1 − c) · softmax."""
+  """(nats of the target, 1.0 if no token is likelier) of c · [is the input] + (1 − c) · softmax."""
   nll_BL, highest_BL = networks.nll(logits_BLV, target_BL)
   is_input_BL = input_BL == target_BL
   generated_BL = -nll_BL - jax.nn.softplus(copy_BL)  # log (1 − c) p
   copied_BL = jnp.where(is_input_BL, -jax.nn.softplus(-copy_BL), -jnp.inf)
   likely_BL = jnp.logaddexp(copied_BL, generated_BL)
-  # The input's own share and the likeliest other token are what can beat the target.
+  # Only the input token or the likeliest token of the softmax can beat the target.
   best_BL = jnp.max(jax.nn.log_softmax(logits_BLV), axis=-1) - jax.nn.softplus(copy_BL)
   input_share_BL = jnp.logaddexp(
     -jax.nn.softplus(-copy_BL), -networks.nll(logits_BLV, input_BL)[0] - jax.nn.softplus(copy_BL)

@@ -1,9 +1,9 @@
 """The masked language model that fills masks for another network, and the tokens that it samples
 (Clark et al. 2020 §2).
 
-params['generator'] = {'encoder': …, 'mlm_head': …} are its own parameters, params['encoder'] those
-of the main network. A shared parameter is in one of them only. Legend: B batch, L length, P
-predictions, V vocabulary, D width.
+params['generator'] = {'encoder': …, 'mlm_head': …} are the generator's parameters,
+params['encoder'] the main encoder's. A shared parameter is in one of them only. Legend: B batch, L
+length, P predictions, V vocabulary, D width.
 """
 
 import re
@@ -20,11 +20,11 @@ from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
 
-# Parameters that the two encoders share: {regex of paths: how}.
+# Parameters that the two encoders share: {regex of paths: mode}.
 #
 # 'same': one parameter, of the main network (Clark et al. 2020 §3.2).
-# 'added': the main network computes with stop_gradient(the generator's parameter) + a parameter of
-# its own, which starts at 0 (He et al. 2021 §3.3).
+# 'added': the main network computes with stop_gradient(the generator's parameter) + a residual
+# parameter, which starts at 0 (He et al. 2021 §3.3).
 SHARED = {
   'none': {},
   'token': {'^embeddings/word/': 'same'},
@@ -58,11 +58,11 @@ class Generator(NamedTuple):
   lent: frozenset[str]
 
   def init(self, key) -> dict:
-    """The parameters of its own."""
+    """The parameters of the generator that it does not take from the main network."""
     encoder_key, head_key = jax.random.split(key)
     flat = _flat(networks.init_encoder(self.encoder, encoder_key))
-    own = {path: x for path, x in flat.items() if path not in self.same}
-    encoder = {'encoder': _nested(own)} if own else {}
+    unshared = {path: x for path, x in flat.items() if path not in self.same}
+    encoder = {'encoder': _nested(unshared)} if unshared else {}
     return {**encoder, 'mlm_head': heads.vocabulary().init(self.encoder, head_key)}
 
   def init_main(self, key) -> dict:
@@ -72,18 +72,18 @@ class Generator(NamedTuple):
 
   def of(self, params) -> dict:
     """{'encoder', 'mlm_head'} of the generator. params: of both networks."""
-    own = params['generator']
+    unshared = params['generator']
     main = _flat(params['encoder']) if self.same else {}
-    flat = {path: main[path] for path in self.same} | _flat(own.get('encoder', {}))
-    return {'encoder': _nested(flat), 'mlm_head': own['mlm_head']}
+    flat = {path: main[path] for path in self.same} | _flat(unshared.get('encoder', {}))
+    return {'encoder': _nested(flat), 'mlm_head': unshared['mlm_head']}
 
   def main_encoder(self, params) -> dict:
     """The arrays that the main network's encoder computes with. params: of both networks."""
     if not self.added:
       return params['encoder']
-    flat, theirs = _flat(params['encoder']), _flat(params['generator']['encoder'])
-    flat |= {p: jax.lax.stop_gradient(theirs[p]) + flat[p] for p in self.added}
-    return _nested(flat | {p: jax.lax.stop_gradient(theirs[p]) for p in self.lent})
+    flat, generator = _flat(params['encoder']), _flat(params['generator']['encoder'])
+    flat |= {p: jax.lax.stop_gradient(generator[p]) + flat[p] for p in self.added}
+    return _nested(flat | {p: jax.lax.stop_gradient(generator[p]) for p in self.lent})
 
   def network(self) -> objective.Network:
     """The generator as a network of an objective."""
@@ -95,11 +95,11 @@ class Generator(NamedTuple):
     head: name of its head. fields: further fields of Network.
     """
 
-    def of(params):
+    def extract(params):
       return {'encoder': self.main_encoder(params), head: params[head]}
 
-    into = self._into if self.added else None
-    return objective.Network(name, self.main, of, self._main_place, into=into, **fields)
+    into = self._insert if self.added else None
+    return objective.Network(name, self.main, extract, self._main_place, into=into, **fields)
 
   def _place(self, path):
     return path if _in_encoder(path) in self.same else f'generator/{path}'
@@ -107,10 +107,12 @@ class Generator(NamedTuple):
   def _main_place(self, path):
     return f'generator/{path}' if _in_encoder(path) in self.lent else path
 
-  def _into(self, found, params):
-    """Network.into of the main network. The parameter of a sum is the sum − the generator's."""
-    own = lambda path, x: x - params[f'generator/{path}'] if _in_encoder(path) in self.added else x
-    return {self._main_place(path): own(path, x) for path, x in found.items()}
+  def _insert(self, loaded, params):
+    """Network.into of the main network: a residual is the loaded array − the generator's."""
+    residual = lambda path, x: (
+      x - params[f'generator/{path}'] if _in_encoder(path) in self.added else x
+    )
+    return {self._main_place(path): residual(path, x) for path, x in loaded.items()}
 
 
 def _in_encoder(path):
@@ -131,13 +133,13 @@ def build(encoder, *, width: float, depth: float, shared: str, predicts=False) -
 
   Args:
     encoder: linen module of the main network.
-    width, depth: a head keeps its width if it can.
-    shared: a name in SHARED. Tables that are not shared are as wide as the generator's layers;
-      a generator of the network's own size, and shared tables, have the network's width.
+    width, depth: relative to the main network; heads keep their width if possible.
+    shared: a name in SHARED. Unshared tables are as wide as the generator's layers; shared tables,
+      and those of a generator of full size, are as wide as the main network's.
     predicts: whether the main network has a vocabulary head.
 
   Raises:
-    UserError: networks of two sizes that are to share all.
+    UserError: shared='all' with networks of different sizes.
   """
   modes = SHARED[shared]
   if (width, depth) == (1.0, 1.0):
@@ -157,23 +159,23 @@ def _sharing(generator, main, shared, modes, predicts) -> Generator:
   shapes = lambda encoder, predicts: _flat(
     jax.eval_shape(lambda: networks.init_encoder(encoder, jax.random.key(0), predicts))
   )
-  theirs, ours, unread = shapes(generator, True), shapes(main, predicts), {}
-  of = lambda mode: frozenset(
+  gen, net, unread = shapes(generator, True), shapes(main, predicts), {}
+  shared_by = lambda mode: frozenset(
     path
-    for path in theirs.keys() & ours.keys()
+    for path in gen.keys() & net.keys()
     if mode == next((how for regex, how in modes.items() if re.search(regex, path)), None)
   )
-  for path in sorted(of('same') | of('added')):
-    if theirs[path].shape != ours[path].shape:
+  for path in sorted(shared_by('same') | shared_by('added')):
+    if gen[path].shape != net[path].shape:
       raise errors.UserError(
-        f'objective.shared={shared} shares {path}, which has the shape {ours[path].shape} in the '
-        f'network and {theirs[path].shape} in its generator: take objective.width=1.0, or share '
+        f'objective.shared={shared} shares {path}, which has the shape {net[path].shape} in the '
+        f'network and {gen[path].shape} in its generator: take objective.width=1.0, or share '
         'less (objective.shared=token, or none).'
       )
-  if of('added') and not predicts:
-    unread = {p: x for p, x in shapes(main, True).items() if p not in ours}
-  lent = frozenset(p for p, x in unread.items() if p in theirs and theirs[p].shape == x.shape)
-  return Generator(generator, main, predicts, of('same'), of('added'), lent)
+  if shared_by('added') and not predicts:
+    unread = {p: x for p, x in shapes(main, True).items() if p not in net}
+  lent = frozenset(p for p, x in unread.items() if p in gen and gen[p].shape == x.shape)
+  return Generator(generator, main, predicts, shared_by('same'), shared_by('added'), lent)
 
 
 class Guess(NamedTuple):
@@ -181,8 +183,8 @@ class Guess(NamedTuple):
 
   Attributes:
     logits_BPV, states_BPD: at the masked positions.
-    tempered_BPV, sampled_BP: the logits that tokens are drawn by, and the tokens.
-    rows: (original_BL, filled_BL), as they were before masking, and with these tokens.
+    tempered_BPV, sampled_BP: the logits from which tokens are drawn, and the tokens.
+    rows: (original_BL, filled_BL): ids before masking, and with the drawn tokens.
   """
 
   logits_BPV: jax.Array
@@ -208,7 +210,7 @@ def logits(generator: Generator, params: dict, batch: dict, key, ops):
 
 
 def tempered(logits_BPV, batch, temperature: float, disallow_correct: bool):
-  """Logits / temperature, to draw tokens by; with disallow_correct never the true one."""
+  """Logits / temperature, from which tokens are drawn; disallow_correct excludes the true one."""
   if disallow_correct:
     is_true = batch['masked_targets'][..., None] == jnp.arange(logits_BPV.shape[-1])
     logits_BPV = jnp.where(is_true, _NEVER, logits_BPV)
@@ -218,8 +220,8 @@ def tempered(logits_BPV, batch, temperature: float, disallow_correct: bool):
 def sample(logits_BPV, batch):
   """sampled_BP int32, by Gumbel noise: the highest of logit − log(−log u). No gradient passes.
 
-  A row's noise depends on its key in `row_keys` [B, 2] alone, so on no mesh and no microbatch
-  (row_keys.py). Where the batch has `sampled_ids` [B, P], these are taken.
+  A row's noise depends only on its key in `row_keys` [B, 2] (row_keys.py), so it is the same for
+  any mesh and microbatch. If the batch has `sampled_ids` [B, P], the result is these.
   """
   if 'sampled_ids' in batch:
     return batch['sampled_ids']
@@ -227,18 +229,18 @@ def sample(logits_BPV, batch):
   # one bit more would round to 1, and give infinite noise
   uniform_BPV = (bits_BPV >> 9).astype(jnp.float32) * 2.0**-23 + 2.0**-24
   noisy_BPV = jax.lax.stop_gradient(logits_BPV) - jnp.log(-jnp.log(uniform_BPV))
-  # As argmax, in two plain reductions: the one of pairs that argmax becomes takes twice as long on
-  # a CPU.
+  # argmax as two plain reductions: XLA's reduction of (value, index) pairs takes twice as long on a
+  # CPU.
   numbers_V = jnp.arange(noisy_BPV.shape[-1], dtype=jnp.int32)
   highest_BP1 = jnp.max(noisy_BPV, axis=-1, keepdims=True)
   return jnp.min(jnp.where(noisy_BPV >= highest_BP1, numbers_V, len(numbers_V) - 1), axis=-1)
 
 
 def fill(batch: dict, sampled_BP) -> tuple[jax.Array, jax.Array]:
-  """(original_BL, filled_BL): the row before masking, and with the sampled tokens at all masked
+  """(original_BL, filled_BL): ids before masking, and with the sampled tokens at all masked
   positions.
 
-  A position that comes twice (masking with replacement) takes its first sample.
+  A position that occurs twice (masking with replacement) takes its first sample.
   """
   at, weights, ids_BL = batch['masked_positions'], batch['masked_weights'], batch['input_ids']
   rows, ids_BL = jnp.arange(len(sampled_BP))[:, None], jnp.asarray(ids_BL)

@@ -1,8 +1,8 @@
-"""Heads: the input of each, and how its logits are made. Legend: B batch, L length, P predictions,
-D width, C outputs.
+"""Heads: their inputs, modules and logits. Legend: B batch, L length, P predictions, D width, C
+outputs.
 
 An objective makes a head with the fields of its section, as `row('tanh', 3, dropout=0.1)`. Weights
-alone, such as those of a Hugging Face directory, have no section: `of` tells their heads by the
+without a config, such as those of a Hugging Face directory: `of` recognises their heads by the
 names of the parameters.
 """
 
@@ -18,7 +18,7 @@ from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import heads as modules
 from bertzoo_jax.model import protocol
 
-# Fields of a head's module that are made like the encoder's.
+# Fields of a head's module that are copied from the encoder.
 OF_ENCODER = ('activation', 'norm_eps', 'kernel_init', 'dtype', 'use_bias')
 # Added to a row's key, so that the head's dropout differs from the encoder's.
 _DROPOUT = 1 << 16
@@ -40,9 +40,9 @@ class Head(NamedTuple):
   """A head over an encoder.
 
   Attributes:
-    name: among the parameters of a network.
-    module: class of the linen module. Fields of it named in OF_ENCODER are the encoder's.
-    reads: predictions | tokens | rows: which vectors go through it.
+    name: its name among the parameters of a network.
+    module: class of the linen module; its fields in OF_ENCODER are copied from the encoder.
+    reads: predictions | tokens | rows: the vectors that it reads.
     inputs: (encoder, params of the network, vectors, batch of rows) → arguments of the module.
     fields: further fields of the module.
     tied: whether it decodes by the word table.
@@ -61,12 +61,12 @@ class Head(NamedTuple):
   outputs: Callable | None = None
 
   def made(self, encoder):
-    """The module, like the encoder's."""
+    """The linen module for an encoder."""
     names = (name for name in OF_ENCODER if name in self.module.__dataclass_fields__)
     return self.module(**{**{name: getattr(encoder, name) for name in names}, **self.fields})
 
   def init(self, encoder, key) -> dict:
-    """The head's parameters, float32. Raises UserError for a kind that there is not."""
+    """The head's parameters, float32. Raises UserError for an unknown kind."""
     words_VE = jnp.zeros((encoder.vocab_size, encoder.table_width))
     params = {'encoder': {'embeddings': {'word': {'embedding': words_VE}}}}
     batch = collections.defaultdict(lambda: jnp.zeros((1, 1), jnp.int32))
@@ -80,9 +80,9 @@ class Head(NamedTuple):
     Args:
       encoder: linen module.
       params: of the network.
-      vectors: [B, P, D] of the predictions if it reads those, else [B, L, D] of all tokens.
-      batch: as the encoder read it; with dropout it has row_keys. For `choice`: of units.
-      key: of dropout, None without. The head draws other masks than the encoder.
+      vectors: [B, P, D] if the head reads predictions, else [B, L, D] of all tokens.
+      batch: the encoder's batch, with row_keys for dropout. For `choice`: the batch of units.
+      key: dropout key, or None. The head draws other masks than the encoder.
       more: further arguments of the module.
     """
     rows = rows_of_options(batch)
@@ -95,14 +95,14 @@ class Head(NamedTuple):
     )
 
   def said(self, logits, batch) -> dict:
-    """The head's part of the result of `networks.predict`."""
+    """{name: output}: the head's part of the result of `networks.predict`."""
     if self.outputs is not None:
       return self.outputs(logits, batch)
     return {self.name.removesuffix('_head'): logits}
 
 
 def vocabulary(name='mlm_head', reads='predictions', transform=True) -> Head:
-  """Logits of the vocabulary, [B, P, V] or [B, L, V]. transform: False for a bias alone."""
+  """Logits of the vocabulary, [B, P, V] or [B, L, V]. transform: False for the decoder alone."""
   module = modules.MlmHead if transform else modules.WordHead
   return Head(name, module, reads, _words, tied=True)
 
@@ -138,7 +138,7 @@ def replaced(kind: str) -> Head:
 def _token_and_row(encoder, params, hidden_BLD, batch):
   if 'position_ids' not in batch:
     return hidden_BLD, encoder.row_vectors(hidden_BLD, batch)[:, None]
-  # each text of a packed row has its own first token
+  # the first token of each packed segment
   first_BL = jnp.arange(hidden_BLD.shape[1]) - batch['position_ids']
   return hidden_BLD, jnp.take_along_axis(hidden_BLD, first_BL[:, :, None], axis=1, mode='clip')
 
@@ -156,17 +156,17 @@ def row(kind: str, num_outputs: int, dropout=0.0, input_dropout=0.0, name='row_h
 
 
 def choice(kind: str, dropout=0.0, input_dropout=0.0) -> Head:
-  """Logits [B, C] of the options of units; model.heads.FORBIDDEN of those that only fill a unit,
-  which have option_weights [B, C] 0. Its vectors are of the rows of `rows_of_options`. Arguments:
+  """Logits [B, C] of the options of units; model.heads.FORBIDDEN for options whose option_weights
+  [B, C] is 0, which only fill a unit. Its vectors are of the rows of `rows_of_options`. Arguments:
   see `row`.
   """
   return row(kind, 1, dropout, input_dropout, 'choice_head')._replace(
-    finish=_of_units,
+    finish=_unit_logits,
     outputs=lambda logits, batch: {'choice': logits} if batch['input_ids'].ndim == 3 else {},
   )
 
 
-def _of_units(logits, batch):
+def _unit_logits(logits, batch):
   if batch['input_ids'].ndim == 2:
     return logits
   logits_BC = logits.reshape(batch['input_ids'].shape[:2])
@@ -176,7 +176,7 @@ def _of_units(logits, batch):
 
 
 def rows_of_options(batch):
-  """The B·C rows of a batch of units [B, C, L], each with its own keys; [B, L] as it is."""
+  """The B·C rows of a batch of units [B, C, L], each with a row key; a batch [B, L] unchanged."""
   if 'input_ids' not in batch or batch['input_ids'].ndim == 2:
     return batch
   units, options, _ = batch['input_ids'].shape
@@ -225,8 +225,8 @@ def conditional_span(kind: str, hidden_size: int, answerable: bool, dropout=0.0)
 
 def _best_answers(logits, batch):
   """start_share, start_place [B, K], end_share, end_place [B, K, K]: probabilities, and places from
-  the row's first token, K = BEAM, the best first; impossible [B], 0 if it is not scored. Where
-  fewer places are allowed, the probability is 0 and the place −1.
+  the row's first token, K = BEAM, the best first; impossible [B], 0 if the head does not score it.
+  If fewer places are allowed, the rest has probability 0 and place −1.
   """
   start_BL, starts_BK, end_BKL, none_B = logits
   first_B = jnp.argmax(batch['segment_ids'] > 0, axis=1).astype(jnp.int32)
@@ -248,27 +248,27 @@ def _best_answers(logits, batch):
 
 # The heads that `networks.predict` reads: {name: parameters of the head → Head}.
 TABLE = {
-  'mlm_head': lambda own: vocabulary(transform='transform' in own),
-  'next_head': lambda own: next_token('transform' in own),
-  'pair_head': lambda own: pair(),
-  'replaced_head': lambda own: replaced('token_and_row' if 'norm' in own else 'token'),
-  'row_head': lambda own: row(_kind(own), *own['classifier']['bias'].shape),
-  'choice_head': lambda own: choice(_kind(own)),
-  'tag_head': lambda own: tag(_kind(own), *own['classifier']['bias'].shape),
-  'span_head': lambda own: span(_kind(own)) if 'classifier' in own else _conditional_span(own),
+  'mlm_head': lambda tree: vocabulary(transform='transform' in tree),
+  'next_head': lambda tree: next_token('transform' in tree),
+  'pair_head': lambda tree: pair(),
+  'replaced_head': lambda tree: replaced('token_and_row' if 'norm' in tree else 'token'),
+  'row_head': lambda tree: row(_kind(tree), *tree['classifier']['bias'].shape),
+  'choice_head': lambda tree: choice(_kind(tree)),
+  'tag_head': lambda tree: tag(_kind(tree), *tree['classifier']['bias'].shape),
+  'span_head': lambda tree: span(_kind(tree)) if 'classifier' in tree else _conditional_span(tree),
 }
 
 
 def of(params: dict) -> dict[str, Head]:
-  """The known heads among the parameters of a network, or among their shapes, by name."""
-  return {name: TABLE[name](own) for name, own in params.items() if name in TABLE}
+  """{name: Head} of the known heads among the parameters (or shapes) of a network."""
+  return {name: TABLE[name](tree) for name, tree in params.items() if name in TABLE}
 
 
-def _kind(own):
+def _kind(tree):
   forms = modules.FORMS.items()
-  return next(kind for kind, layer in forms if layer is None or layer[0] in own)
+  return next(kind for kind, layer in forms if layer is None or layer[0] in tree)
 
 
-def _conditional_span(own):
-  kind, width = 'tanh' if 'end_norm' in own else 'gelu', own['end_token']['bias'].shape[0]
-  return conditional_span(kind, width, 'answer' in own)
+def _conditional_span(tree):
+  kind, width = 'tanh' if 'end_norm' in tree else 'gelu', tree['end_token']['bias'].shape[0]
+  return conditional_span(kind, width, 'answer' in tree)

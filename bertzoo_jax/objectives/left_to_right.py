@@ -16,8 +16,8 @@ def left_to_right(encoder, ops=operations.PLAIN) -> objective.Objective:
   Devlin et al. 2018 §5.1 ("LTR & No NSP" of Table 5).
 
   A token sees itself and the tokens before it in its packed segment. Its vector predicts the next
-  token of the segment. The first token is not predicted; separators are. Masked tokens are put back
-  first, so the choice of masking changes nothing.
+  token of the segment. The first token is not predicted; separators are. The original tokens are
+  read, so the masking has no effect.
 
   Metrics under the total 'tokens': next_loss (nats), next_accuracy.
 
@@ -63,11 +63,11 @@ def check(encoder, name):
 
 
 def following(x_BL):
-  """The element after each one; 0 after the last."""
+  """[B, L]: the element after each one; 0 after the last."""
   return jnp.pad(x_BL[:, 1:], ((0, 0), (0, 1)))
 
 
 def predicted(batch):
-  """[B, L] float32: 1 where the next token is of the same packed segment."""
+  """[B, L] float32: 1 if the next token belongs to the same packed segment."""
   packs_BL = batch['segment_ids']
   return ((packs_BL > 0) & (following(packs_BL) == packs_BL)).astype(jnp.float32)

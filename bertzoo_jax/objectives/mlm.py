@@ -34,30 +34,30 @@ def predicting(
   Args:
     encoder: linen module.
     ops: operations that depend on the devices.
-    pair_weight: of the pair loss; None for no pair head.
-    transform: of the vocabulary head, see heads.vocabulary.
-    features: batch features that the predictions read and the encoder does not.
+    pair_weight: weight of the pair loss; None for no pair head.
+    transform: see heads.vocabulary.
+    features: further batch features that the encoder's `predictions` reads.
     more: fields of Objective.
   """
-  own = (heads.vocabulary(transform=transform), *([] if pair_weight is None else [heads.pair()]))
+  used = (heads.vocabulary(transform=transform), *([] if pair_weight is None else [heads.pair()]))
 
   def init(key):
-    keys = jax.random.split(key, 1 + len(own))
-    return networks.init(encoder, keys, *own, also=features)
+    keys = jax.random.split(key, 1 + len(used))
+    return networks.init(encoder, keys, *used, also=features)
 
   def loss(params, batch, normalizers, carry, key, train):
-    # With an order the encoder would compute its query stream.
+    # Given an order, the encoder would compute its query stream.
     unordered = {name: x for name, x in batch.items() if name != 'order'}
     batch = {**unordered, **{name: batch[name] for name in features}}
-    found = networks.predictions(encoder, params['encoder'], batch, key, ops, carry)
-    logits_BPV = networks.vocabulary_logits(encoder, params, found.states_BPD, ops.constrain)
+    outputs = networks.predictions(encoder, params['encoder'], batch, key, ops, carry)
+    logits_BPV = networks.vocabulary_logits(encoder, params, outputs.states_BPD, ops.constrain)
     sums = {'masked': networks.masked_sums(logits_BPV, batch)}
     value = sums['masked']['mlm_loss'] / objective.at_least_one(normalizers['masked'])
     if pair_weight is not None:
-      sums['pairs'] = networks.pair_sums(encoder, params, found.hidden_BLD, batch)
+      sums['pairs'] = networks.pair_sums(encoder, params, outputs.hidden_BLD, batch)
       pairs = objective.at_least_one(normalizers['pairs'])
       value += pair_weight * sums['pairs']['pair_loss'] / pairs
-    return value, (found.memory, sums)
+    return value, (outputs.memory, sums)
 
   pairs, totals = ('pair_labels',), networks.totals('masked', 'pairs')
   if pair_weight is None:

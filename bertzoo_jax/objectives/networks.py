@@ -1,5 +1,5 @@
-"""An encoder with heads, as every objective uses it. Legend: B batch, L length, P predictions, V
-vocabulary, D width, C outputs of a row.
+"""Functions of an encoder with heads, for all objectives. Legend: B batch, L length, P predictions,
+V vocabulary, D width, C outputs of a row.
 """
 
 import jax
@@ -15,8 +15,8 @@ MASKED = ('masked_positions', 'masked_targets', 'masked_weights')
 
 
 def encode(encoder, params, batch, key, ops=operations.PLAIN, embedded_BLE=None):
-  """hidden_BLD. params: of the encoder. key: of dropout, which is then drawn by `row_keys` of the
-  batch; or None. embedded_BLE: the sum of embeddings to begin with; None for `embed`.
+  """hidden_BLD. params: of the encoder. key: dropout key, joined with the batch's `row_keys`; None:
+  no dropout. embedded_BLE: the sum of embeddings to begin with; None for `embed`.
   """
   return encoder.apply({'params': params}, *_with_keys(batch, key), ops, embedded_BLE)
 
@@ -35,42 +35,42 @@ def predictions(encoder, params, batch, key, ops=operations.PLAIN, memory=()):
 def everywhere(encoder, params, batch, key, ops=operations.PLAIN):
   """protocol.Predictions at all tokens; arguments: see `encode`."""
   rows, length = batch['input_ids'].shape
-  # as numpy, which `protocol.gather` knows to be all
+  # a numpy array, so that `protocol.gather` sees that these are all positions
   places_BL = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
   return predictions(encoder, params, {**batch, 'masked_positions': places_BL}, key, ops)
 
 
 def one_before(batch):
-  """The batch with predictions read at the token before; the first token of a packed segment has no
-  weight. For networks that learned from left to right (objective.Network.learned).
+  """The batch with each prediction moved to the token before; weight 0 for the first token of a
+  packed segment. For networks that learned from left to right (objective.Network.learned).
   """
   at_BP, packs_BL = batch['masked_positions'], batch['segment_ids']
   before_BP = jnp.maximum(at_BP - 1, 0)
-  of = lambda places_BP: jnp.take_along_axis(jnp.asarray(packs_BL), places_BP, axis=1)
-  same_BP = (at_BP > 0) & (of(at_BP) == of(before_BP))
+  pack_at = lambda places_BP: jnp.take_along_axis(jnp.asarray(packs_BL), places_BP, axis=1)
+  same_BP = (at_BP > 0) & (pack_at(at_BP) == pack_at(before_BP))
   weights_BP = jnp.where(same_BP, batch['masked_weights'], 0.0)
   return {**batch, 'masked_positions': before_BP, 'masked_weights': weights_BP}
 
 
 def _with_keys(batch, key):
-  """(batch with common_key, of the dropout that all rows share; dropout keys of the rows)."""
+  """(batch with `common_key`, for dropout that all rows share; dropout keys [B, 2] of the rows)."""
   if key is None:
     return batch, None
   common_2 = row_keys.join(jnp.zeros(2, jnp.uint32), key)
   return {**batch, 'common_key': common_2}, row_keys.join(batch['row_keys'], key)
 
 
-def init(encoder, keys, *own: heads.Head, **how) -> dict:
-  """Parameters of a network. keys: of the encoder and of each head `own`. how: `init_encoder`."""
+def init(encoder, keys, *used: heads.Head, **options) -> dict:
+  """Parameters of a network. keys: for the encoder, then each head. options: see `init_encoder`."""
   first, *others = keys
-  made = {head.name: head.init(encoder, key) for head, key in zip(own, others)}
-  return {'encoder': init_encoder(encoder, first, **how), **made}
+  head_params = {head.name: head.init(encoder, key) for head, key in zip(used, others)}
+  return {'encoder': init_encoder(encoder, first, **options), **head_params}
 
 
 def init_encoder(encoder, key, predicts=True, also=()):
   """The encoder's parameters, float32.
 
-  predicts: whether those that only `predictions` uses are among them.
+  predicts: whether to include parameters that only `predictions` uses.
   also: further batch features that the encoder gets.
   """
   names = (*encoder.reads, 'masked_positions', *also)
@@ -82,16 +82,16 @@ def init_encoder(encoder, key, predicts=True, also=()):
 def vocabulary_logits(
   encoder, params, hidden, constrain=layers.unconstrained, name='mlm_head'
 ) -> jax.Array:
-  """Logits [..., V], float32, of a vocabulary head. params: of the network. name: of the head, for
-  the token that follows each one next_head.
+  """Logits [..., V], float32, of a vocabulary head. params: of the network. name: of the head;
+  next_head predicts the next token.
   """
   head = heads.TABLE[name](params[name])
   return head.logits(encoder, params, hidden, {}, constrain=constrain)
 
 
 def from_left_to_right(batch, causal_B=None):
-  """The batch with the `order` in which no token sees a later one; in rows whose causal_B is 0,
-  tokens see all. Only an encoder whose member `left_to_right` is True obeys it.
+  """The batch with an `order` that hides later tokens; in rows whose causal_B is 0, tokens see all.
+  Only an encoder whose member `left_to_right` is True obeys it.
   """
   rows, length = batch['input_ids'].shape
   order_BL = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), (rows, length))
@@ -101,9 +101,9 @@ def from_left_to_right(batch, causal_B=None):
 def predict(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:
   """The outputs of a network's trained heads, without dropout, float32.
 
-  Each head in heads.TABLE that the network has gives one entry of {'mlm': logits_BLV, 'pair':
+  Each head of the network that is in heads.TABLE gives its entries of {'mlm': logits_BLV, 'pair':
   logits_B2, 'replaced': logits_BL, 'row': logits_BC, 'choice': logits_BC, 'tag': logits_BLC,
-  'start': logits_BL, 'end': logits_BL}. A conditional head for answers gives those of
+  'start': logits_BL, 'end': logits_BL}. A conditional head for answers gives the outputs of
   `heads.conditional_span`. A network that predicts the next token returns {'next': logits_BLV}. A
   batch of B questions with C options, [B, C, L], counts as B·C rows; only 'choice' has one row per
   question.
@@ -112,7 +112,7 @@ def predict(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:
 
 
 def outputs(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:
-  """As `predict`, and {'vectors': hidden_BLD} of all tokens, float32."""
+  """The result of `predict`, plus {'vectors': hidden_BLD} of all tokens, float32."""
   units, batch = batch, heads.rows_of_options(batch)
   known = heads.of(params)
   if 'next_head' in known:
@@ -131,11 +131,10 @@ def outputs(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:
 
 
 def nll(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Negative log-likelihood in nats, and 1.0 where no class scores above the target.
+  """(negative log-likelihood in nats, 1.0 if no class scores above the target), float32 [...].
 
-  logits [..., V] float32, targets [...] int32. Written with a comparison in place of a gather: the
-  gradient is then elementwise, where a gather's would be a scatter; accuracy needs the maximum that
-  the logarithm already has.
+  logits [..., V] float32, targets [...] int32. A comparison replaces a gather, so the gradient is
+  elementwise and not a scatter; accuracy reuses the maximum that the logarithm needs.
   """
   highest = jax.lax.stop_gradient(jnp.max(logits, axis=-1))
   normaliser = highest + jnp.log(jnp.sum(jnp.exp(logits - highest[..., None]), axis=-1))
@@ -145,7 +144,7 @@ def nll(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def masked_sums(logits_BPV, batch, name='mlm') -> dict[str, jax.Array]:
-  """{'mlm_loss', 'mlm_accuracy'}: numerators over the predictions of a batch; total 'masked'."""
+  """{'mlm_loss', 'mlm_accuracy'}: sums over the predictions of a batch; total 'masked'."""
   nll_BP, correct_BP = nll(logits_BPV, batch['masked_targets'])
   weights_BP = batch['masked_weights']
   return {
@@ -160,10 +159,10 @@ def row_weights(batch) -> jax.Array:
 
 
 def pair_sums(encoder, params, hidden_BLD, batch) -> dict[str, jax.Array]:
-  """{'pair_loss', 'pair_accuracy'}: numerators over the rows of a batch; total 'pairs'."""
+  """{'pair_loss', 'pair_accuracy'}: sums over the rows of a batch; total 'pairs'."""
   logits_B2 = heads.pair().logits(encoder, params, hidden_BLD, batch)
-  found = dict(zip(('pair_loss', 'pair_accuracy'), nll(logits_B2, batch['pair_labels'])))
-  return {name: jnp.sum(x_B * row_weights(batch)) for name, x_B in found.items()}
+  metrics = dict(zip(('pair_loss', 'pair_accuracy'), nll(logits_B2, batch['pair_labels'])))
+  return {name: jnp.sum(x_B * row_weights(batch)) for name, x_B in metrics.items()}
 
 
 _TOTALS = {
@@ -174,5 +173,5 @@ _TOTALS = {
 
 
 def totals(*names: str):
-  """Objective.normalizers: predictions of a batch 'masked', rows 'pairs', real tokens 'tokens'."""
+  """Objective.normalizers that counts 'masked': predictions; 'pairs': rows; 'tokens': real ones."""
   return lambda batch: {name: _TOTALS[name](batch) for name in names}

@@ -16,26 +16,26 @@ from bertzoo_jax.objectives import heads as head_table
 MASKED, LEFT_TO_RIGHT = 'masked', 'left to right'
 
 
-def one_way(own, learned) -> bool:
-  """Whether a network learned from left to right only. own: its arrays. learned: see Network."""
-  return 'next_head' in own or MASKED not in learned
+def one_way(params, learned) -> bool:
+  """Whether a network learned from left to right only. params, learned: of the network."""
+  return 'next_head' in params or MASKED not in learned
 
 
 class Network(NamedTuple):
-  """One trained network: its encoder, its heads, and where its parameters are among all.
+  """One trained network: its encoder, its heads, and the paths of its parameters.
 
   Attributes:
-    name: '' if there is one network, else its own name.
+    name: '' for the only network of an objective.
     encoder: linen module, as model.protocol.Encoder.
     of: parameters of the objective → arrays of the network, {'encoder': …, 'mlm_head': …}. An array
       may be computed, as a sum of tables is.
-    place: path of an array of the network → path of the parameter that is its own.
-    heads: those that heads.TABLE lacks, or that read other vectors than there.
-    into: (arrays that were loaded, by path; all parameters, by path) → {path of a parameter:
-      array}: the inverse of `of` where an array is computed. None: an array is the parameter at its
-      place.
-    learned: how its vocabulary head learned: MASKED (by tokens on both sides), LEFT_TO_RIGHT, or
-      both. With the latter the output at a token predicts the token after it, also in masked rows.
+    place: path of an array of the network → path of its parameter in the objective.
+    heads: heads that heads.TABLE lacks, or that read other vectors than the ones there.
+    into: ({path: loaded array}, {path: parameter of the objective}) → {path of a parameter: array}:
+      the inverse of `of`, if it computes arrays. None: each array is the parameter at its place.
+    learned: how its vocabulary head learned: MASKED (from tokens on both sides), LEFT_TO_RIGHT, or
+      both. With LEFT_TO_RIGHT, the output at a token predicts the token after it, also in masked
+      rows.
   """
 
   name: str
@@ -56,39 +56,38 @@ class Network(NamedTuple):
     shapes = _flat(jax.eval_shape(self.of, params))
     return {path: self.place(path) for path in shapes}
 
-  def heads_of(self, own) -> dict[str, head_table.Head]:
-    """The network's known heads by name. own: its arrays or shapes."""
-    return head_table.of(own) | {head.name: head for head in self.heads if head.name in own}
+  def heads_of(self, params) -> dict[str, head_table.Head]:
+    """{name: Head} of the network's known heads. params: arrays or shapes of the network."""
+    return head_table.of(params) | {head.name: head for head in self.heads if head.name in params}
 
 
 class Objective(NamedTuple):
   """An objective.
 
-  A loss is a sum over the data divided by a total of the data, so a batch may be split anywhere:
-  normalizers are taken once over the whole global batch, and the gradients of its parts are added,
-  never averaged again.
+  A loss is a sum over the data, divided by a total of the data. So a batch may be split anywhere:
+  normalizers are computed once for the global batch, and the gradients of its parts are added.
 
   Attributes:
     init: key → params, float32.
-    normalizers: batch → {name: float32 scalar}, the denominators, from data only. Take them over
-      the global batch and guard with `at_least_one` where dividing.
+    normalizers: batch → {name: float32 scalar}, the denominators, from data only. They are taken
+      over the global batch; divide by `at_least_one` of them.
     loss: (params, batch, normalizers, carry, key, train) → (Σ weight·sum/total, (carry, sums)).
       `batch` may be a part of the batch of `normalizers`. sums = {name of a total: {metric: float32
       numerator, of any shape}}; metric = Σ sums / total.
-      key: of dropout, for `networks.encode`, the same in all microbatches; None if train is False.
-      Rows have keys of their own in `row_keys` of the batch, which the step adds: dropout depends
-      on both, samples on those alone.
-    reads: names of the batch features it needs.
+      key: dropout key for `networks.encode`, the same in all microbatches; None if train is False.
+      The step adds a key per row, `row_keys`, to the batch: dropout depends on both, samples only
+      on `row_keys`.
+    reads: names of the batch features that the loss needs.
     may_read: names of features that it reads if the format writes them.
-    couples_rows: whether the loss of a row depends on other rows of the batch, as a contrast does.
+    couples_rows: whether the loss of a row depends on other rows of the batch (a contrastive loss).
       Such a batch is never split: microbatches and devices that share its rows are refused.
-    networks: the networks it trains; export and evaluation read them.
-    carry: batch size → pytree handed from step to step; () where there is none.
-    finalize_metrics: {metric: mean} → {metric: scalar}: computes metrics that are no plain means.
-    frozen: regexes of the paths of parameters that it does not update.
-    inherits: ordered (regex, replacement): a parameter that a phase adds starts as the one whose
-      path the first matching regex makes of its own, if the phase before has it.
-    axes: axes that a mesh may split, of parameters that belong to no network, as model.blocks.AXES.
+    networks: the trained networks; export and evaluation read them.
+    carry: batch size → pytree that goes from step to step; () for none.
+    finalize_metrics: {metric: mean} → {metric: scalar}: computes metrics that are not plain means.
+    frozen: regexes of paths of parameters that are not updated.
+    inherits: ordered (regex, replacement): a parameter that a phase adds starts as a copy of the
+      one at the substituted path of the first match, if the phase before has it.
+    axes: mesh axes of parameters that belong to no network, as model.blocks.AXES.
   """
 
   init: Callable
@@ -106,20 +105,20 @@ class Objective(NamedTuple):
 
   @property
   def all_axes(self) -> tuple[tuple[str, dict], ...]:
-    """Axes of each parameter that a mesh may split: the tables of the objective, of heads, of its
+    """The rules by which a mesh splits parameters: the tables of the objective, of heads, of its
     encoders and of vectors, in this order.
     """
     tables = [self.axes, modules.AXES, *(n.encoder.axes for n in self.networks), layers.AXES]
     return tuple(rule for table in tables for rule in table)
 
 
-def whole(encoder, *own: head_table.Head) -> tuple[Network, ...]:
-  """The one network that has all parameters of an objective. own: see Network.heads."""
-  return (Network('', encoder, lambda params: params, heads=own),)
+def whole(encoder, *heads: head_table.Head) -> tuple[Network, ...]:
+  """A single network that has all parameters of an objective. heads: see Network.heads."""
+  return (Network('', encoder, lambda params: params, heads=heads),)
 
 
 def at_least_one(total):
-  """A total as denominator: a batch with nothing to count has loss 0, not NaN."""
+  """A total as denominator: the loss of a batch without predictions is 0, not NaN."""
   return jnp.maximum(total, 1.0)
 
 

@@ -14,14 +14,13 @@ from bertzoo_jax.parts import objectives as definitions
 def permutation_lm(
   fields: definitions.PermutationLm, encoder, ops=operations.PLAIN
 ) -> objective.Objective:
-  """Mean negative log-likelihood of the predicted tokens, each given those before it in the batch's
-  `order` and the memory (Yang et al. 2019, eq. 3 and §2.3, partial prediction).
+  """Mean negative log-likelihood of the predicted tokens, given the tokens before each in the
+  batch's `order` and the memory (Yang et al. 2019, eq. 3 and §2.3, partial prediction).
 
   With masking=in_order it is a language model from left to right.
 
-  Metrics under the total 'masked': mlm_loss (nats), mlm_accuracy. With a pair loss also the pair
-  metrics of `mlm.mlm_pair`.
-  The pair loss is read from the row's last token (last row of Table 6).
+  Metrics under the total 'masked': mlm_loss (nats), mlm_accuracy. With a pair loss, which reads the
+  row's last token (last row of Table 6), also the pair metrics of `mlm.mlm_pair`.
 
   Raises:
     UserError: an encoder without query stream.
@@ -52,8 +51,8 @@ def memory_mlm(fields: definitions.MemoryMlm, encoder, ops=operations.PLAIN) -> 
 def _with_memory(encoder, ops, pair_weight, features):
   """An objective whose predictions read the memory. features: further batch features."""
   lanes = ('resets',)
-  own = dict(carry=encoder.first_memory, may_read=('direction', *lanes))
-  without = isinstance(pair_weight, int | float) and not pair_weight  # one that moves is traced
-  made = mlm.predicting(encoder, ops, None if without else pair_weight, False, features, **own)
+  options = dict(carry=encoder.first_memory, may_read=('direction', *lanes))
+  without = isinstance(pair_weight, int | float) and not pair_weight  # a moving weight is traced
+  base = mlm.predicting(encoder, ops, None if without else pair_weight, False, features, **options)
   remembers = bool(jax.tree.leaves(jax.eval_shape(lambda: encoder.first_memory(1))))
-  return made._replace(reads=(*made.reads, *(lanes if remembers else ())))
+  return base._replace(reads=(*base.reads, *(lanes if remembers else ())))

@@ -1,5 +1,5 @@
-"""A linear probe: two-class logistic regression on vectors that a network gives, by Newton's
-method. numpy only, deterministic.
+"""A linear probe: two-class logistic regression on a network's vectors, by Newton's method. numpy
+only, deterministic.
 
 Legend: N rows, D width.
 """
@@ -44,15 +44,15 @@ class Probe(NamedTuple):
 def fit(vectors_ND: np.ndarray, labels_N: np.ndarray) -> Probe:
   """Fits a probe to labels 0 and 1.
 
-  The strength of the penalty is the one of STRENGTHS with which a fit to four fifths of the rows
-  tells the other fifth best (by accuracy; of equals the strongest); then all rows are fitted.
+  The penalty is the one of STRENGTHS with which a fit to four fifths of the rows predicts the other
+  fifth with the highest accuracy (ties: the strongest). Then all rows are fitted.
 
   Args:
-    vectors_ND: one row a label, any float type.
+    vectors_ND: one row per label, any float type.
     labels_N: 0 or 1.
 
   Raises:
-    ValueError: no row, or labels of another number.
+    ValueError: no rows, or not one label per row.
   """
   if not len(vectors_ND) or len(vectors_ND) != len(labels_N):
     raise ValueError(
@@ -75,7 +75,7 @@ def fit(vectors_ND: np.ndarray, labels_N: np.ndarray) -> Probe:
 
 def _fit(vectors_ND, labels_N, l2):
   mean, scale = vectors_ND.mean(axis=0), vectors_ND.std(axis=0)
-  scale = np.where(scale > 0, scale, 1.0)  # a constant feature says nothing
+  scale = np.where(scale > 0, scale, 1.0)  # a constant feature has no effect
   x = np.concatenate([_standardised(vectors_ND, mean, scale), np.ones((len(labels_N), 1))], axis=1)
   penalty = np.append(np.full(len(mean), l2), _BIAS_L2)
   w = np.zeros(x.shape[1])

@@ -1,4 +1,4 @@
-"""Replaced token detection: which tokens of a row are not the original ones (Clark et al. 2020).
+"""Replaced token detection: predicts which tokens of a row were replaced (Clark et al. 2020).
 
 The discriminator is an encoder and `params['replaced_head']`. Its encoder is `params['encoder']`,
 or a sum (generator.py). `params['generator']` fills the masks.
@@ -17,8 +17,8 @@ from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
 from bertzoo_jax.parts import objectives as definitions
 
-# Logits are counted in bins for the area under the ROC curve and the average precision: −16 to 16,
-# an eighth wide. Counts add up over batches, so both are of all tokens of an evaluation.
+# Histogram of logits for the area under the ROC curve and the average precision: bins of width 1/8
+# from −16 to 16. Counts add up over batches, so both cover all tokens of an evaluation.
 _BINS, _WIDTH = 256, 0.125
 
 
@@ -26,16 +26,15 @@ def replaced_token(
   fields: definitions.ReplacedToken, encoder, ops=operations.PLAIN
 ) -> objective.Objective:
   """generator_weight · MLM of the generator + discriminator_weight · binary cross-entropy of the
-  discriminator (Clark et al. 2020 §2), both in one update; no gradient goes through the sampled
-  tokens.
+  discriminator (Clark et al. 2020 §2), in one update. No gradient passes the sampled tokens.
 
   With shared='added' and head='token_and_row' it is DeBERTaV3's objective (He et al. 2021 §3). Here
   both networks are updated at once, from the same word vectors. The released code updates the
   generator first, so its discriminator sees the new word vectors.
 
-  Metrics: of the generator under 'masked': mlm_loss (nats), mlm_accuracy. Of the discriminator:
-  rtd_loss (nats per token of loss_over). Over all tokens: rtd_accuracy, rtd_base_rate (the accuracy
-  of calling every token original), rtd_precision, rtd_recall, rtd_auc and rtd_average_precision of
+  Metrics of the generator under 'masked': mlm_loss (nats), mlm_accuracy. Of the discriminator:
+  rtd_loss (nats per token of loss_over). Over all tokens: rtd_accuracy, rtd_base_rate (accuracy of
+  predicting "original" everywhere), rtd_precision, rtd_recall, rtd_auc and rtd_average_precision of
   replaced tokens, and rtd_token_rms (of the vectors around the mean of their row).
   """
   generator = generators.build(
@@ -43,13 +42,13 @@ def replaced_token(
   )
   guess = functools.partial(generators.guess, generator, ops, fields)
   detect = functools.partial(_discriminate, encoder, fields, ops)
-  of = generator.main_network('discriminator', 'replaced_head').of
+  extract = generator.main_network('discriminator', 'replaced_head').of
 
   def loss(params, batch, normalizers, carry, key, train):
     keys = (None, None) if key is None else jax.random.split(key)
-    found = guess(generator.of(params), batch, keys[0])
-    masked = networks.masked_sums(found.logits_BPV, batch)
-    _, value, sums = detect(of(params), batch, found.rows, normalizers, keys[1])
+    guessed = guess(generator.of(params), batch, keys[0])
+    masked = networks.masked_sums(guessed.logits_BPV, batch)
+    _, value, sums = detect(extract(params), batch, guessed.rows, normalizers, keys[1])
     learned = masked['mlm_loss'] / objective.at_least_one(normalizers['masked'])
     value = fields.discriminator_weight * value + fields.generator_weight * learned
     return value, (carry, _joined(sums, masked))
@@ -60,28 +59,28 @@ def replaced_token(
 def replaced_token_frozen(
   fields: definitions.ReplacedTokenFrozen, encoder, ops=operations.PLAIN
 ) -> objective.Objective:
-  """The second of two stages (Clark et al. 2020 §3.2): the discriminator learns, the generator
-  stays as `generator_mlm` left it.
+  """The second of two stages (Clark et al. 2020 §3.2): trains the discriminator with the frozen
+  generator of `generator_mlm`.
 
-  A discriminator that joins in this phase starts with the weights of the generator, which has its
-  size. Metrics: see `replaced_token`.
+  A discriminator that joins in this phase starts with the weights of the generator, which has the
+  same size. Metrics: see `replaced_token`.
   """
   generator = generators.build(encoder, width=1.0, depth=1.0, shared='none')
   guess = functools.partial(generators.guess, generator, ops, fields)
   detect = functools.partial(_discriminate, encoder, fields, ops)
-  of = generator.main_network('discriminator', 'replaced_head').of
+  extract = generator.main_network('discriminator', 'replaced_head').of
 
   def loss(params, batch, normalizers, carry, key, train):
-    # Without dropout: the generator's guesses are wanted, not its learning.
-    found = guess(jax.lax.stop_gradient(generator.of(params)), batch, None)
-    _, value, sums = detect(of(params), batch, found.rows, normalizers, key)
-    sums = _joined(sums, networks.masked_sums(found.logits_BPV, batch))
+    # Without dropout: the generator predicts and does not learn.
+    guessed = guess(jax.lax.stop_gradient(generator.of(params)), batch, None)
+    _, value, sums = detect(extract(params), batch, guessed.rows, normalizers, key)
+    sums = _joined(sums, networks.masked_sums(guessed.logits_BPV, batch))
     return fields.discriminator_weight * value, (carry, sums)
 
   base = _objective(generator, loss, fields.head)
-  discriminator, left = base.networks
+  discriminator, frozen_generator = base.networks
   return base._replace(
-    networks=(discriminator, left),
+    networks=(discriminator, frozen_generator),
     frozen=('^generator/',),
     inherits=(('^encoder/', 'generator/encoder/'),),
   )
@@ -108,10 +107,10 @@ def replaced_token_adversarial(
   """As `replaced_token`, with a generator that learns to fool the discriminator (Clark et al. 2020,
   appendix F; REINFORCE).
 
-  The reward of a sampled token is the discriminator's negative log-likelihood there, as if nothing
-  else depended on the token; −log σ(v) of a number v, linear in the generator's vector, is its
-  baseline and learns by cross-entropy to σ the discriminator's probability of the right answer. The
-  baseline's gradient stops at that vector.
+  The reward of a sampled token is the discriminator's negative log-likelihood at that token only.
+  Its baseline is −log σ(v), where v is linear in the generator's vector; σ(v) learns by
+  cross-entropy the discriminator's probability of the right answer. The baseline's gradient stops
+  at the vector.
 
   Metrics: see `replaced_token`, and under 'masked': reward (nats), baseline_loss (nats).
   """
@@ -120,25 +119,25 @@ def replaced_token_adversarial(
   )
   guess = functools.partial(generators.guess, generator, ops, fields)
   detect = functools.partial(_discriminate, encoder, fields, ops)
-  of = generator.main_network('discriminator', 'replaced_head').of
+  extract = generator.main_network('discriminator', 'replaced_head').of
   baseline = heads.token_score('baseline_head', 'predictions')
 
   def loss(params, batch, normalizers, carry, key, train):
     keys = (None, None) if key is None else jax.random.split(key)
-    found = guess(generator.of(params), batch, keys[0])
-    masked = networks.masked_sums(found.logits_BPV, batch)
-    scores_BL, value, sums = detect(of(params), batch, found.rows, normalizers, keys[1])
+    guessed = guess(generator.of(params), batch, keys[0])
+    masked = networks.masked_sums(guessed.logits_BPV, batch)
+    scores_BL, value, sums = detect(extract(params), batch, guessed.rows, normalizers, keys[1])
     scores_BP = jax.lax.stop_gradient(
       jnp.take_along_axis(scores_BL, batch['masked_positions'], axis=1, mode='clip')
     )
-    reward_BP = _nll(scores_BP, found.sampled_BP != batch['masked_targets'])
-    hidden_BPD = jax.lax.stop_gradient(found.states_BPD)
+    reward_BP = _nll(scores_BP, guessed.sampled_BP != batch['masked_targets'])
+    hidden_BPD = jax.lax.stop_gradient(guessed.states_BPD)
     guess_BP = baseline.logits(generator.encoder, params, hidden_BPD, batch)
     advantage_BP = jax.lax.stop_gradient(reward_BP - jax.nn.softplus(-guess_BP))
     right_BP = jnp.exp(-reward_BP)
     weights_BP = batch['masked_weights']
     policy = -jnp.sum(
-      weights_BP * advantage_BP * -networks.nll(found.tempered_BPV, found.sampled_BP)[0]
+      weights_BP * advantage_BP * -networks.nll(guessed.tempered_BPV, guessed.sampled_BP)[0]
     )
     learned = jnp.sum(
       weights_BP
@@ -152,8 +151,8 @@ def replaced_token_adversarial(
   base = _objective(generator, loss, fields.head)
 
   def init(key):
-    own = baseline.init(generator.encoder, jax.random.fold_in(key, 3))
-    return {**base.init(key), baseline.name: own}
+    baseline_params = baseline.init(generator.encoder, jax.random.fold_in(key, 3))
+    return {**base.init(key), baseline.name: baseline_params}
 
   return base._replace(init=init)
 
@@ -161,17 +160,17 @@ def replaced_token_adversarial(
 def corruption_detection(
   fields: definitions.CorruptionDetection, encoder, ops=operations.PLAIN
 ) -> objective.Objective:
-  """Detection without a generator: the tokens that the masking put in are the replaced ones.
+  """Detection without a generator: the masking replaces the tokens.
 
-  With masking=token, corruption (0, 1, 0) and random_tokens 'all' or 'unigrams' that is the uniform
-  and the unigram generator of Clark et al. 2020 §3.2. Metrics of the discriminator: see
+  With masking=token, corruption (0, 1, 0) and random_tokens 'all' or 'unigrams' these are the
+  uniform and the unigram generator of Clark et al. 2020 §3.2. Metrics of the discriminator: see
   `replaced_token`.
   """
   detect = functools.partial(_discriminate, encoder, fields, ops)
 
   def init(key):
-    own = heads.replaced(fields.head)
-    return networks.init(encoder, jax.random.split(key), own, predicts=False)
+    head = heads.replaced(fields.head)
+    return networks.init(encoder, jax.random.split(key), head, predicts=False)
 
   def loss(params, batch, normalizers, carry, key, train):
     original_BL, _ = generators.fill(batch, batch['masked_targets'])
@@ -183,21 +182,21 @@ def corruption_detection(
 
 
 def finalize_metrics(means: dict) -> dict:
-  """The discriminator's metrics from shares of all tokens; others are returned as they are."""
+  """Computes the discriminator's metrics from means over all tokens; keeps all other metrics."""
   means = dict(means)
-  replaced, flagged, found, counts, spread = (
+  replaced, flagged, correct, counts, spread = (
     means.pop(f'rtd_{name}') for name in ('replaced', 'flagged', 'found', 'counts', 'spread')
   )
   share = lambda part, whole: jnp.where(whole > 0, part / jnp.where(whole > 0, whole, 1.0), 0.0)
   original, hit = counts[0], counts[1]
   below = jnp.cumsum(original) - original / 2
-  # with a threshold at the lower end of each bin
+  # counts of logits above a threshold at the lower end of each bin
   above = jnp.cumsum(counts[:, ::-1], axis=1)[:, ::-1]
   return {
     **means,
     'rtd_base_rate': 1.0 - replaced,
-    'rtd_precision': share(found, flagged),
-    'rtd_recall': share(found, replaced),
+    'rtd_precision': share(correct, flagged),
+    'rtd_recall': share(correct, replaced),
     'rtd_auc': share(jnp.sum(hit * below), jnp.sum(hit) * jnp.sum(original)),
     'rtd_average_precision': share(jnp.sum(hit * share(above[1], above.sum(axis=0))), jnp.sum(hit)),
     'rtd_token_rms': jnp.sqrt(spread),
@@ -205,7 +204,7 @@ def finalize_metrics(means: dict) -> dict:
 
 
 def _objective(generator, loss, head):
-  """An objective of both networks with a loss."""
+  """The Objective that trains both networks with a loss."""
   encoder = generator.main
 
   def init(key):
@@ -239,8 +238,8 @@ def _over_masked(real_BL, batch):
   )
 
 
-# Which tokens the discriminator's loss is over: (tokens that are no padding, batch) → (total,
-# weight of every token).
+# Tokens of the discriminator's loss: (1.0 for all but padding, batch) → (name of the total, weight
+# of every token).
 _LOSS_OVER = {'all': _over_all, 'masked': _over_masked}
 
 
@@ -255,7 +254,7 @@ def _discriminate(encoder, fields, ops, params, batch, rows, normalizers, key):
   total, weights_BL = _LOSS_OVER[fields.loss_over](real_BL, batch)
   summed = jnp.sum(weights_BL * _nll(logits_BL, replaced_BL))
   flagged_BL = logits_BL > 0
-  count = lambda of_BL: jnp.sum(real_BL * of_BL)
+  count = lambda x_BL: jnp.sum(real_BL * x_BL)
   vectors_BLD = hidden_BLD.astype(jnp.float32)
   mean_BD = jnp.einsum('bl,bld->bd', real_BL, vectors_BLD) / objective.at_least_one(
     jnp.sum(real_BL, axis=1, keepdims=True)

@@ -1,9 +1,9 @@
 """Fine-tuning: one prediction per row. Legend: B batch, C outputs, D width.
 
 All read `labels` and `label_weights` of the batch; the weight is 0 for a row that fills the last
-batch. The mean over the rows of the whole batch is minimised. labels: names of the classes, of
-which there are C; dropout and input_dropout: rates, see model.heads.TaskHead; head: a kind
-of FORMS there; sift: fields of sift.py, None for none.
+batch. The mean over the rows of the whole batch is minimised. labels: names of the C classes;
+dropout and input_dropout: rates, see model.heads.TaskHead; head: a key of model.heads.FORMS; sift:
+fields of sift.py, or None.
 """
 
 import jax
@@ -26,7 +26,7 @@ def classification(fields: definitions.Classification, encoder, ops=operations.P
   ε/C·Σ_c w_c·nll_c) / Σ w_y over the rows.
 
   Metrics under the total 'rows': class_loss (nats), class_accuracy; with weights both are weighted
-  means. Raises UserError for too few labels, and another number of weights.
+  means. Raises UserError for fewer than two labels, or not one weight per label.
   """
   if len(labels) < 2:
     raise errors.UserError(
@@ -39,22 +39,22 @@ def classification(fields: definitions.Classification, encoder, ops=operations.P
       f'config.objective.class_weights has {len(fields.class_weights)} numbers, and there are '
       f'{len(labels)} labels ({", ".join(labels)}): give one for each, in this order.'
     )
-  # only their ratios count; with the smallest at 1 a batch with a row weighs at least 1
+  # only ratios matter; scaled to a minimum of 1, any batch with a row has a total of at least 1
   weights_C = np.asarray(fields.class_weights or [1.0] * len(labels), np.float32)
   weights_C = weights_C / weights_C.min()
-  of_labels = lambda batch: jnp.asarray(weights_C)[batch['labels']]
+  row_weights = lambda batch: jnp.asarray(weights_C)[batch['labels']]
 
   def measures(logits_BC, batch):
     nll_B, correct_B = networks.nll(logits_BC, batch['labels'])
     if fields.label_smoothing:
-      spread_B = -jnp.mean(weights_C * jax.nn.log_softmax(logits_BC), axis=-1) / of_labels(batch)
+      spread_B = -jnp.mean(weights_C * jax.nn.log_softmax(logits_BC), axis=-1) / row_weights(batch)
       nll_B = (1 - fields.label_smoothing) * nll_B + fields.label_smoothing * spread_B
     return {'class_loss': nll_B, 'class_accuracy': correct_B}
 
-  of_rows = heads.row(fields.head, len(labels), fields.dropout, fields.input_dropout)
-  unit_weights = of_labels if fields.class_weights else None
-  return _of_rows(
-    encoder, ops, fields.sift, of_rows, 'classes', 'class_loss', measures, unit_weights
+  head = heads.row(fields.head, len(labels), fields.dropout, fields.input_dropout)
+  unit_weights = row_weights if fields.class_weights else None
+  return _row_objective(
+    encoder, ops, fields.sift, head, 'classes', 'class_loss', measures, unit_weights
   )
 
 
@@ -68,15 +68,15 @@ def regression(fields: definitions.Regression, encoder, ops=operations.PLAIN):
   def measures(logits_B1, batch):
     return {'squared_error': jnp.square(logits_B1[:, 0] - batch['labels'])}
 
-  of_rows = heads.row(fields.head, 1, fields.dropout, fields.input_dropout)
-  return _of_rows(encoder, ops, fields.sift, of_rows, 'number', 'squared_error', measures)
+  head = heads.row(fields.head, 1, fields.dropout, fields.input_dropout)
+  return _row_objective(encoder, ops, fields.sift, head, 'number', 'squared_error', measures)
 
 
 def multilabel(fields: definitions.Multilabel, encoder, ops=operations.PLAIN, *, labels):
   """Mean binary cross-entropy over rows and labels, labels [B, C] float32 of 0 and 1.
 
-  Metrics under the total 'rows': label_loss (nats), label_accuracy (share of the labels that are on
-  the right side of 0, whatever the threshold of predictions).
+  Metrics under the total 'rows': label_loss (nats), label_accuracy (share of labels whose logit has
+  the right sign; the threshold of predictions has no effect).
   """
 
   def measures(logits_BC, batch):
@@ -88,11 +88,11 @@ def multilabel(fields: definitions.Multilabel, encoder, ops=operations.PLAIN, *,
       'label_accuracy': right_BC.astype(jnp.float32).mean(axis=-1),
     }
 
-  of_rows = heads.row(fields.head, len(labels), fields.dropout, fields.input_dropout)
-  return _of_rows(encoder, ops, fields.sift, of_rows, 'labels', 'label_loss', measures)
+  head = heads.row(fields.head, len(labels), fields.dropout, fields.input_dropout)
+  return _row_objective(encoder, ops, fields.sift, head, 'labels', 'label_loss', measures)
 
 
-def _of_rows(encoder, ops, sift, head, form, loss_name, measures, unit_weights=None):
+def _row_objective(encoder, ops, sift, head, form, loss_name, measures, unit_weights=None):
   """form, unit_weights: see scored.Scorer. measures: (logits_BC, batch) → {metric: [B]}."""
   measured = lambda outputs, batch: measures(outputs['row'], batch)
   scorer = scored.Scorer(head, 'rows', measured, {loss_name: 1.0}, {'row': form})

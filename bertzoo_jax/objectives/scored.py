@@ -1,4 +1,4 @@
-"""Fine-tuning: a scorer, which is a head over an encoder with its loss, as an Objective."""
+"""Fine-tuning: makes an Objective of a Scorer, which is a head over an encoder, and its loss."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -20,16 +20,16 @@ class Scorer(NamedTuple):
 
   Attributes:
     head: over the encoder.
-    total: name of the total, the units of a batch.
+    total: name of the total, which counts the units of a batch.
     measures: (outputs, batch) → {metric: float32, one number per unit}.
     minimised: {metric: its weight in the loss}.
-    reads: features of the batch that it needs beside those of the encoder.
+    reads: batch features that the scorer needs beside those of the encoder.
     forms: {name of an output: classes | labels | number}, for sift.py: the last axis has the logits
-      of one distribution, labels that are each true or false, or numbers.
-    unit_weights: batch → a weight of each unit, at least 1: all metrics are then weighted means.
-      None for equal ones.
-    outputs: (params of the network, hidden_BLD of the rows that the encoder read, batch, key of
-      dropout or None) → {name: float32 array}; None: those that `networks.predict` returns.
+      of one distribution, of independent labels, or numbers.
+    unit_weights: batch → weight of each unit, at least 1: all metrics become weighted means. None:
+      equal weights.
+    outputs: (params of the network, hidden_BLD of the rows that the encoder read, batch, dropout
+      key or None) → {name: float32 array}; None: the outputs of the head in `networks.predict`.
   """
 
   head: heads.Head
@@ -42,7 +42,7 @@ class Scorer(NamedTuple):
   unit_weights: Callable | None = None
 
   def scores(self, encoder, params, hidden_BLD, batch, key) -> dict[str, jax.Array]:
-    """The outputs."""
+    """{name: output}, see the attribute `outputs`."""
     if self.outputs is not None:
       return self.outputs(params, hidden_BLD, batch, key)
     return self.head.said(self.head.logits(encoder, params, hidden_BLD, batch, key), batch)
@@ -53,8 +53,8 @@ class Scorer(NamedTuple):
 
   def sums(self, outputs, batch) -> dict[str, dict[str, jax.Array]]:
     """{total: {metric: float32 numerator}}."""
-    found, weights = self.measures(outputs, batch), self._weights(batch)
-    return {self.total: {name: jnp.sum(weights * x) for name, x in found.items()}}
+    values, weights = self.measures(outputs, batch), self._weights(batch)
+    return {self.total: {name: jnp.sum(weights * x) for name, x in values.items()}}
 
   def _weights(self, batch):
     weights = batch['label_weights']

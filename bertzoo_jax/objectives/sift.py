@@ -11,19 +11,18 @@ x is the sum of the embeddings, and x̂ its layer norm without scale and shift. 
    the divergence between these logits and sg(clean logits). Each token's δ grows by
    rate·g / (1e-6 + max |g|). A row whose g is not finite keeps its δ. (The release then leaves out
    the step of all rows.)
-4. The loss is that of the task + weight × the mean divergence of the logits of sg(x̂) + sg(δ) from
-   the clean logits. The mean is over the units of the task's loss. DIVERGENCES says which output is
-   detached.
+4. The loss is the task's loss + weight × the mean divergence of the logits of sg(x̂) + sg(δ) from
+   the clean logits. The mean is over the units of the task's loss. The functions of DIVERGENCES
+   detach one of the outputs.
 
-Each of the three passes draws its own dropout. No gradient reaches a parameter by δ.
+Each of the three passes draws another dropout mask. No gradient reaches a parameter by δ.
 
-Evaluation and export use the network as it is, without the norm of step 1: the encoder's own norm
-follows, so both differ by the epsilons of the two norms only.
+Evaluation and export use the network without the norm of step 1: the encoder's norm follows, so
+both differ only by the epsilons of the two norms.
 
-Different from the release: `loss` is the divergence of both steps. The release takes it for step 3
-and always symmetric_kl in step 4, which is 0 for a single number. Where a projection lies between
-the sum of embeddings and the norm (an encoder `disentangled` with embedding_size), δ is added
-before the projection.
+Different from the release: `loss` is the divergence of steps 3 and 4. The release always takes
+symmetric_kl in step 4, which is 0 for a single number. If a projection follows the sum of
+embeddings (an encoder `disentangled` with embedding_size), δ is added before the projection.
 """
 
 import jax
@@ -42,24 +41,24 @@ from bertzoo_jax.objectives import scored
 EPS = 1e-7  # of the norm without scale and shift
 TOTAL = 'sift'
 
-_PERTURBATION = 1 << 17  # tells the keys of δ from other draws of the row
-_SMALLEST = 1e-6  # added to the largest part of a gradient
+_PERTURBATION = 1 << 17  # distinguishes the keys of δ from other draws of the row
+_SMALLEST = 1e-6  # added to the largest element of a gradient
 
 
 def around(encoder, scorer: scored.Scorer, ops=operations.PLAIN, sift=None):
   """The Objective of a scorer (`scored.objective_of`), with SiFT if its weight is not 0.
 
-  Metric under the total 'sift': sift_divergence, as it is minimised; symmetric_kl and kl are cross
-  entropies, so it is not 0 for equal logits.
+  Metric under the total 'sift': sift_divergence, as minimised; symmetric_kl and kl are cross
+  entropies, so it is above 0 for equal logits.
 
   Args:
     encoder: linen module.
     scorer: of the task.
     ops: operations that depend on the devices.
-    sift: parts.task_objectives.Sift; None for none.
+    sift: parts.task_objectives.Sift, or None.
 
-  Raises UserError for an encoder without a norm after its embeddings, or a loss that does not fit
-  the outputs.
+  Raises UserError for an encoder without a norm after its embeddings, or a `loss` that the outputs
+  do not allow.
   """
   plain = scored.objective_of(encoder, scorer, ops)
   if sift is None or sift.weight == 0:
@@ -74,9 +73,9 @@ def around(encoder, scorer: scored.Scorer, ops=operations.PLAIN, sift=None):
     rows = heads.rows_of_options(batch)
 
     def logits(params, embedded_BLE, number):
-      own = key if key is None or number == 0 else jax.random.fold_in(key, number)
-      hidden_BLD = networks.encode(encoder, params['encoder'], rows, own, ops, embedded_BLE)
-      return scorer.scores(encoder, params, hidden_BLD, batch, own)
+      pass_key = key if key is None or number == 0 else jax.random.fold_in(key, number)
+      hidden_BLD = networks.encode(encoder, params['encoder'], rows, pass_key, ops, embedded_BLE)
+      return scorer.scores(encoder, params, hidden_BLD, batch, pass_key)
 
     embedded_BLE = normed(networks.embed(encoder, params['encoder'], rows))
     clean = logits(params, embedded_BLE, 0)
@@ -86,11 +85,11 @@ def around(encoder, scorer: scored.Scorer, ops=operations.PLAIN, sift=None):
       lambda delta_BLE: divergence(logits(fixed, fixed_BLE + delta_BLE, 1), target, batch)
     )(start_BLE)
     delta_BLE = jax.lax.stop_gradient(ascended(start_BLE, gradient_BLE, sift.rate))
-    apart = divergence(logits(params, fixed_BLE + delta_BLE, 2), clean, batch)
+    total = divergence(logits(params, fixed_BLE + delta_BLE, 2), clean, batch)
     sums = scorer.sums(clean, batch)
-    mean = apart / objective.at_least_one(normalizers[TOTAL])
+    mean = total / objective.at_least_one(normalizers[TOTAL])
     value = scorer.loss(sums, normalizers) + sift.weight * mean
-    return value, (carry, {**sums, TOTAL: {'sift_divergence': apart}})
+    return value, (carry, {**sums, TOTAL: {'sift_divergence': total}})
 
   def normalizers(batch):
     return {**scorer.normalizers(batch), TOTAL: jnp.sum(batch['label_weights'])}
@@ -104,13 +103,13 @@ def normed(x_BLE):
 
 
 def drawn(row_keys_B2, size: tuple[int, int], init: float):
-  """The first perturbation, float32 [B, *size]: of the rows' keys alone."""
+  """The first perturbation, float32 [B, *size]; depends only on the rows' keys."""
   keys_B2 = row_keys.fold_in(row_keys_B2, _PERTURBATION)
   return jnp.clip(init * row_keys.normal(keys_B2, size), -2 * init, 2 * init)
 
 
 def ascended(delta_BLE, gradient_BLE, rate: float):
-  """The perturbation after its step; that of a row whose gradient is not finite does not change."""
+  """The perturbation after its step; unchanged in rows whose gradient is not finite."""
   largest_BL1 = jnp.max(jnp.abs(gradient_BLE), axis=-1, keepdims=True)
   finite_B11 = jnp.isfinite(gradient_BLE).all(axis=(1, 2), keepdims=True)
   step_BLE = rate * gradient_BLE / (_SMALLEST + largest_BL1)
@@ -118,7 +117,7 @@ def ascended(delta_BLE, gradient_BLE, rate: float):
 
 
 def symmetric_kl(one, other):
-  """The cross entropies of two distributions both ways. Logits [..., C]; the weighing
+  """The sum of the cross entropies of two distributions both ways. Logits [..., C]; the weighting
   probabilities are detached, so each summand has a gradient by one of the two.
   """
   return _cross_entropy(one, other) + _cross_entropy(other, one)
@@ -130,7 +129,7 @@ def kl(one, other):
 
 
 def mse(one, other):
-  """The mean squared difference of logits [..., C], without classes that are not allowed."""
+  """The mean squared difference of logits [..., C] over the allowed classes."""
   allowed = other > modules.FORBIDDEN / 2
   squares = jnp.where(allowed, jnp.square(one - other), 0.0)
   return jnp.sum(squares, axis=-1) / jnp.sum(allowed, axis=-1)
@@ -145,16 +144,16 @@ def _cross_entropy(one, other):
 
 
 def _divergence(scorer, name):
-  """(outputs, those of the clean pass, batch) → Σ over units of the mean over their outputs."""
-  apart = DIVERGENCES[name]
+  """(outputs, clean outputs, batch) → divergence: mean over the outputs, sum over the units."""
+  measure = DIVERGENCES[name]
 
   def one(form, weights, x, clean):
     x, clean = (y.reshape(*weights.shape, -1) for y in (x, clean))
     if form != 'labels' or name == 'mse':
-      return apart(x, clean)
+      return measure(x, clean)
     # a label is one of two classes, whose logits are 0 and its own
-    of_two = lambda y: jnp.stack([jnp.zeros_like(y), y], axis=-1)
-    return jnp.mean(apart(of_two(x), of_two(clean)), axis=-1)
+    two_classes = lambda y: jnp.stack([jnp.zeros_like(y), y], axis=-1)
+    return jnp.mean(measure(two_classes(x), two_classes(clean)), axis=-1)
 
   def summed(outputs, clean, batch):
     weights = batch['label_weights']
@@ -165,7 +164,7 @@ def _divergence(scorer, name):
 
 
 def _check(encoder, scorer, sift):
-  """Raises UserError for an encoder or outputs that SiFT does not fit."""
+  """Raises UserError for an encoder or outputs that SiFT cannot be used with."""
   weight = f'objective.sift.weight={sift["weight"]:g}'
   if not encoder.embedding_norm:
     raise errors.UserError(
@@ -175,6 +174,6 @@ def _check(encoder, scorer, sift):
     )
   if 'number' in scorer.forms.values() and sift.loss != 'mse':
     raise errors.UserError(
-      f'objective.sift.loss={sift["loss"]} compares distributions, and this objective says a '
+      f'objective.sift.loss={sift["loss"]} compares distributions, and this objective predicts a '
       'number: set --config.objective.sift.loss=mse.'
     )

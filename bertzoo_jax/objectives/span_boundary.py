@@ -20,8 +20,8 @@ def mlm_span_boundary(
   masked spans. Each is predicted from the vectors of the two tokens beside its span and from its
   place in the span (Joshi et al. 2020 §3.2).
 
-  The paper adds the two losses of a token. Here, as in the release, each loss is the mean over its
-  own predictions: spans at the first or last token of a text have no boundary loss.
+  The paper adds the two losses of a token. Here, as in the release, each loss is a mean over its
+  predictions: spans at the first or last token of a text have no boundary loss.
 
   Metrics: see `mlm.mlm`, and under the total 'boundary': boundary_loss (nats), boundary_accuracy.
   """
@@ -52,8 +52,8 @@ def boundary_weights(batch, num_offsets: int) -> jax.Array:
   """[B, P] float32: the masked weight of a prediction if it is one of the first num_offsets tokens
   of a span with a token on each side; else 0.
   """
-  told_BP = (batch['span_right'] > 0) & (batch['span_offset'] < num_offsets)
-  return batch['masked_weights'] * told_BP
+  learns_BP = (batch['span_right'] > 0) & (batch['span_offset'] < num_offsets)
+  return batch['masked_weights'] * learns_BP
 
 
 def boundary_sums(

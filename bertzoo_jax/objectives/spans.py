@@ -38,8 +38,8 @@ def span(fields: definitions.Span, encoder, ops=operations.PLAIN):
 
 
 def span_conditional(fields: definitions.SpanConditional, encoder, ops=operations.PLAIN):
-  """The same with the end scored given the start, and whether the row has no answer (Yang et al.
-  2019, Lan et al. 2019, Clark et al. 2020; code of the releases). Training gives the true start.
+  """`span`, but the end is scored given the start, and no answer is scored too (Yang et al. 2019,
+  Lan et al. 2019, Clark et al. 2020; code of the releases). In training the true start is given.
   Answers begin and end in the passage, or at the special token.
 
   Reads `answer_mask` [B, L] and `impossible` [B], 1.0 for a row without the answer.

@@ -24,6 +24,6 @@ def tagging(fields: definitions.Tagging, encoder, ops=operations.PLAIN, *, label
     nll_BL, correct_BL = networks.nll(outputs['tag'], batch['labels'])
     return {'tag_loss': nll_BL, 'tag_accuracy': correct_BL}
 
-  of_tokens = heads.tag(fields.head, len(labels), fields.dropout)
-  scorer = scored.Scorer(of_tokens, 'words', measures, {'tag_loss': 1.0}, {'tag': 'classes'})
+  head = heads.tag(fields.head, len(labels), fields.dropout)
+  scorer = scored.Scorer(head, 'words', measures, {'tag_loss': 1.0}, {'tag': 'classes'})
   return perturbing.around(encoder, scorer, ops, fields.sift)

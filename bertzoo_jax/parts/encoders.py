@@ -6,7 +6,7 @@ from bertzoo_jax.parts import fields
 
 NUM_LAYERS = Annotated[fields.LAYERS, 'of the stack.']
 INTERMEDIATE_SIZE = Annotated[fields.UNITS, 'width of the feed-forward part.']
-TYPE_VOCAB_SIZE = Annotated[fields.PIECES_OR_0, 'number of segments; 0 for no segment table.']
+TYPE_VOCAB_SIZE = Annotated[fields.PIECES_OR_0, 'number of token types; 0 for no such table.']
 ACTIVATION = fields.one_of(gelu_tanh="Google's BERT", gelu='the exact one', relu='')
 NORM_EPS = Annotated[fields.ABOVE_0, 'added to the variance in a norm.']
 DROPOUT = Annotated[fields.SHARE_BELOW_1, 'of embeddings and sublayers.']
@@ -33,7 +33,7 @@ class Layers:
   dropout: DROPOUT = 0.1
   attention_dropout: ATTENTION_DROPOUT = 0.1
   initializer: INITIALIZER = 'truncated_normal'
-  initializer_range: Annotated[fields.ABOVE_0, 'its standard deviation.'] = 0.02
+  initializer_range: Annotated[fields.ABOVE_0, 'standard deviation of the initializer.'] = 0.02
 
 
 @fields.part('transformer', frozen=False)
@@ -52,25 +52,23 @@ class Transformer(Layers):
     'Table 4; each with its norm).',
   ] = 'none'
   num_groups: Annotated[
-    fields.LAYERS, 'of consecutive layers; layers share in their group only.'
+    fields.LAYERS, 'groups of consecutive layers; parameters are shared within a group only.'
   ] = 1
-  inner_group_num: Annotated[
-    fields.LAYERS, 'blocks, each with its own parameters, that make a layer.'
-  ] = 1
+  inner_group_num: Annotated[fields.LAYERS, 'blocks per layer, each with its own parameters.'] = 1
 
 
 @fields.part('disentangled', frozen=False)
 class Disentangled(Transformer):
   """Disentangled attention and the enhanced mask decoder (He et al. 2020 §3).
 
-  The usual values are v2's without its convolution; v1 has buckets=0, norm_relative=False,
+  The defaults are v2's without its convolution; v1 has buckets=0, norm_relative=False,
   shared_projections=False, key_bias=False.
   """
 
   vocab_multiple: Annotated[
     fields.PIECES,
-    'the number of rows of the word table is rounded up to a multiple of it (v2, V3: 100). The '
-    'last rows belong to no piece.',
+    'the number of rows of the word table is rounded up to a multiple of this (v2, V3: 100). The '
+    'added rows belong to no piece.',
   ] = 1
   type_vocab_size: TYPE_VOCAB_SIZE = 0
   absolute_positions: fields.one_of(
@@ -89,8 +87,8 @@ class Disentangled(Transformer):
   norm_relative: Annotated[bool, 'whether the relative table has a norm.'] = True
   shared_projections: Annotated[
     bool,
-    "whether the layer's query and key kernels also project the relative table; else it has "
-    'kernels of its own.',
+    "whether the layer's query and key kernels also project the relative table; else other "
+    'kernels do.',
   ] = True
   key_bias: Annotated[bool, 'whether keys have a bias.'] = True
   convolution_size: Annotated[
@@ -126,7 +124,7 @@ class TwoStream(Layers):
 
 @fields.part('modern', frozen=False)
 class Modern(Layers):
-  """The encoder of today: rotary positions, norms before the sublayers, gated feed-forward, local
+  """The modern encoder: rotary positions, norms before the sublayers, gated feed-forward, local
   layers between global ones (Warner et al. 2024).
   """
 

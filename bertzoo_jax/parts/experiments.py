@@ -1,4 +1,4 @@
-"""The config of an experiment, that of a fine-tuning, and their sections of one kind."""
+"""The configs of an experiment and of a fine-tuning, and their sections without alternatives."""
 
 import dataclasses
 from typing import Annotated
@@ -25,7 +25,7 @@ MIXTURE = Annotated[
 ]
 AT_MOST = Annotated[
   fields.COUNT_OR_0,
-  'examples of train and of each dev split, at most, chosen by a hash of their text; 0 for all.',
+  'most examples of train, and of each dev split, chosen by a hash of their text; 0 for all.',
 ]
 PHRASES = Annotated[
   fields.one_of('none', 'lexicon', 'jieba'),
@@ -50,10 +50,10 @@ class Corpus:
   min_chars: Annotated[fields.COUNT_OR_0, 'shorter documents are dropped.'] = 0
   duplicates: Annotated[
     fields.one_of('documents+paragraphs', 'documents', 'keep'),
-    'texts that are kept only once: documents+paragraphs | documents | keep (no texts).',
+    'repeated texts that are dropped: documents+paragraphs | documents | keep (none).',
   ] = 'documents+paragraphs'
   words: fields.one_of(
-    pieces="they begin where the tokenizer's pieces say so",
+    pieces="by the word starts of the tokenizer's pieces",
     jieba='Chinese',
     blanks='text segmented beforehand',
   ) = 'pieces'
@@ -69,12 +69,12 @@ class Corpus:
 @fields.part()
 class Run:
   """Machinery: how a run is executed. It changes only rounding and, with other kernels, the draw of
-  dropout. The workdir records the value that auto took. It is kept on devices of the same kind.
+  dropout. The workdir records the values chosen for auto, which devices of the same kind keep.
   """
 
   mesh: Annotated[
     fields.each(fields.whole(-1, 2**20)),
-    'devices along (data, fsdp, tensor); -1 takes those that are left. data and fsdp split the '
+    'devices along (data, fsdp, tensor); -1 takes the remaining ones. data and fsdp split the '
     "rows of a batch. fsdp also splits the parameters and the optimizer's state (a network too "
     'large for one device). tensor splits the heads, the feed-forward and the vocabulary.',
   ] = (-1, 1, 1)
@@ -86,7 +86,7 @@ class Run:
   accumulation: Annotated[fields.COUNT, 'microbatches per step.'] = 1
   unroll: Annotated[
     fields.COUNT_OR_0_OR_AUTO,
-    'layers per turn of the scan, 0 for all of them (faster, but longer to compile); auto: 0 for '
+    'layers per iteration of the scan, 0 for all (faster, but longer to compile); auto: 0 for '
     'at most 24 layers from 250 steps on a processor, 2,000 on an NVIDIA GPU, 10,000 on v4, v5e, '
     'v6e; else 1.',
   ] = 'auto'
@@ -102,11 +102,11 @@ class Run:
   ] = 'auto'
   log_every: Annotated[fields.COUNT, 'steps; eval_every 0 evaluates at the end only.'] = 100
   eval_every: Annotated[fields.STEPS, 'steps; eval_every 0 evaluates at the end only.'] = 10_000
-  eval_batches: Annotated[fields.COUNT, 'of held-out rows, at most.'] = 50
-  save_minutes: Annotated[fields.AT_LEAST_0, 'between checkpoints.'] = 20.0
+  eval_batches: Annotated[fields.COUNT, 'most batches of held-out rows per evaluation.'] = 50
+  save_minutes: Annotated[fields.AT_LEAST_0, 'minutes between checkpoints.'] = 20.0
   hang_minutes: Annotated[
     fields.AT_LEAST_0,
-    'after which a step, evaluation or save that has not finished ends the run with exit code 75; '
+    'minutes after which an unfinished step, evaluation or save ends the run with exit code 75; '
     'ten times that for the first of each, which compile; 0: never.',
   ] = 30.0
   keep: Annotated[fields.COUNT, 'newest checkpoints kept.'] = 3
@@ -117,7 +117,7 @@ class Run:
     str,
     fields.Range("numbers by comma, as '500k,1M..1G',", lambda x: reading.numbers(x) is not None),
     "numbers of words seen at which checkpoints are kept for good, as '500k,1M..1G': 500k, and "
-    "1M, 2M … 10M, 20M … 100M, 200M … 1G; '' for none. A row has the average words of a row.",
+    "1M, 2M … 10M, 20M … 100M, 200M … 1G; '' for none. Every row counts as an average row.",
   ] = ''
   on_nonfinite: fields.one_of('stop', skip='leave the update out and count it') = 'stop'
   on_spike: Annotated[
@@ -154,8 +154,8 @@ class Experiment:
   ]
   epochs: Annotated[
     fields.AT_LEAST_0,
-    'above 0, the last phase gets the most steps with which no corpus is read more often; the '
-    'number in `phases` counts where there is no corpus.',
+    'above 0, the last phase gets the most steps with which no corpus is read more often than '
+    'this; without a corpus, the number in `phases` counts.',
   ] = 0.0
   moving: Annotated[
     tuple,
@@ -169,8 +169,8 @@ class Experiment:
   ] = 0.0
   mixture: Annotated[
     MIXTURE,
-    "the share of each --corpus: () as its rows | ('size', 0.7) as its rows to this power | (0.9, "
-    '0.1) weights, in their order.',
+    "the share of each --corpus: () proportional to its rows | ('size', 0.7) to its rows to this "
+    'power | (0.9, 0.1) weights in the order of --corpus.',
   ] = ()
   tokenizer: dict
   corpus: dict
@@ -205,8 +205,8 @@ class FineTuning:
   seeds: Annotated[tuple, 'one run each; () for `seed` alone.'] = ()
   grid: Annotated[
     tuple,
-    '((key, (values, …)), …); every combination is run with every seed. A key is none that says '
-    'which rows there are (source, features, length) or which runs (seed, seeds, init).',
+    '((key, (values, …)), …); every combination is run with every seed. A key must not change '
+    'the rows (source, features, length) or the runs (seed, seeds, init).',
   ] = ()
   init: Annotated[
     str, "name of the task whose best run this one begins with (MNLI for RTE); '' for --init."
@@ -236,7 +236,7 @@ class FineTuning:
   choose_every: Annotated[fields.STEPS, 'steps between dev scores; 0 for an epoch.'] = 0
   patience: Annotated[
     fields.COUNT_OR_0,
-    'dev scores without a better one after which a run ends; 0 for none. With choose=best.',
+    'with choose=best: a run ends after this many dev scores without a better one; 0: never.',
   ] = 0
   max_train: AT_MOST = 0
   max_dev: AT_MOST = 0

@@ -9,7 +9,7 @@ from bertzoo_jax.parts import fields
 class Texts:
   """One text or two in one row, framed as the encoder's tokenizer frames texts.
 
-  Of a row that is too long, tokens are taken from the longer text.
+  If a row is too long, its longer text loses tokens.
   """
 
 

@@ -10,9 +10,8 @@
     def blocks(fields: Blocks, text, length):
       ...
 
-An annotation is a type, or a type with a range, as all names in capitals below, with its meaning
-beside it. A part of your own may be declared so, too, or have such annotations on its own
-arguments.
+An annotation is a type, or a type with a range (the names in capitals below), and a meaning. A part
+of your own may be declared in the same way, or have such annotations on its arguments.
 """
 
 import dataclasses
@@ -39,8 +38,8 @@ class Range(NamedTuple):
   Attributes:
     words: the range in words, for messages and tables.
     holds: value → whether it is in the range.
-    of_each: whether the words are about each number in a tuple.
-    choices: the words that the field may be; () for a number.
+    of_each: whether `words` describes each number of a tuple.
+    choices: the allowed words; () for a number.
   """
 
   words: str
@@ -55,7 +54,7 @@ def of(annotation) -> Range | None:
 
 
 def meaning(annotation) -> str:
-  """The meaning of an annotation, the last one; '' without one."""
+  """The last meaning of an annotation; '' without one."""
   return next((x for x in reversed(get_args(annotation)[1:]) if isinstance(x, str)), '')
 
 
@@ -102,8 +101,8 @@ AT_LEAST_0 = number('a number of at least 0', lambda x: x >= 0)
 ABOVE_0 = number(f'a number of at least {_SMALLEST}', lambda x: x >= _SMALLEST)
 FINITE = number('a finite number', math.isfinite)
 
-# The upper bounds lie above all that was published (2^16 rows, 2^20 pieces, 1,000 layers), and
-# below what takes minutes to trace or overflows an int32.
+# The upper bounds lie above all published values (2^16 rows, 2^20 pieces, 1,000 layers), and below
+# values that take minutes to trace or overflow an int32.
 SEED = whole(0, 2**32 - 1)  # jax draws the weights from 32 bits: others would repeat these weights
 STEPS = whole(0, 2**31 - 1)  # the train state counts in int32
 COUNT, COUNT_OR_0 = whole(1, 2**31 - 1), whole(0, 2**31 - 1)
@@ -150,10 +149,10 @@ def parts(module) -> dict[str, type]:
 
 
 def section(declaration, **values) -> ml_collections.ConfigDict:
-  """The section of a config with a declared part, and all its fields.
+  """The config section of a declared part, with all its fields.
 
-  values: of fields, the others have their defaults, as one that is None. Of a section within, only
-  the fields that are not as usual there.
+  values: {field: value}; other fields, and those that are None, get their defaults. Of a nested
+  section give a dict of the fields that differ from its defaults.
   """
   values = {name: value for name, value in values.items() if value is not None}
   for field in dataclasses.fields(declaration):
@@ -166,21 +165,21 @@ def section(declaration, **values) -> ml_collections.ConfigDict:
     raise TypeError(str(e).replace(f'{declaration.__name__}.__init__()', named)) from None
 
 
-def _section(made):
+def _section(declared):
   """A declared part with its values as a section; other values as they are."""
-  if not dataclasses.is_dataclass(made):
-    return made
-  values = {'name': made.part_name} if made.part_name else {}
-  for field in dataclasses.fields(made):
-    values[field.name] = _section(getattr(made, field.name))
+  if not dataclasses.is_dataclass(declared):
+    return declared
+  values = {'name': declared.part_name} if declared.part_name else {}
+  for field in dataclasses.fields(declared):
+    values[field.name] = _section(getattr(declared, field.name))
     if get_args(field.type)[:1] == (object,):  # either type, on the command line
       values[field.name] = ml_collections.FieldReference(values[field.name], field_type=object)
   return ml_collections.ConfigDict(values)
 
 
 def declaration(part) -> type | None:
-  """The dataclass that a part takes as its first argument, or that its class is or inherits from;
-  None for a part whose arguments are its fields.
+  """The dataclass of a part's fields: its first argument's, its class or a base class; None if its
+  arguments are its fields.
   """
   if inspect.isclass(part):
     return next((x for x in (part, *part.__bases__) if 'part_name' in vars(x)), None)
@@ -189,26 +188,26 @@ def declaration(part) -> type | None:
 
 
 def parameters(part) -> dict[str, inspect.Parameter] | None:
-  """{name: parameter} of the declared fields of a part, or of all its arguments; None where Python
-  does not know them.
+  """{name: parameter} of the declared fields of a part, or of all its arguments; None if Python
+  cannot tell them.
   """
   return _arguments(declaration(part) or part)
 
 
 def _arguments(part):
   try:
-    found = inspect.signature(part).parameters
+    known = inspect.signature(part).parameters
   except ValueError:  # some functions written in C
     return None
-  return {name: field.replace(annotation=_evaluated(field, part)) for name, field in found.items()}
+  return {name: field.replace(annotation=_evaluated(field, part)) for name, field in known.items()}
 
 
 def _evaluated(field, part):
-  """The annotation of a field: a module of the user's may have it as text."""
+  """The annotation of a field; evaluated if it is text, as a user's module may have it."""
   try:
     within = vars(sys.modules[part.__module__])
     return eval(field.annotation, within) if isinstance(field.annotation, str) else field.annotation
-  except Exception:  # of names that are there for type checkers only
+  except Exception:  # a name that exists for type checkers only
     return field.annotation
 
 
@@ -219,9 +218,9 @@ def check(key: str, value, annotation=None, prefix: str = 'config.', choices: bo
   Args:
     key: of the field in the config.
     value: of the field, with tuples for lists.
-    annotation: of the field; None for a field that nobody declares.
+    annotation: of the field; None if it is not declared.
     prefix: of the key, in the message.
-    choices: whether names are checked too.
+    choices: whether to check names, too.
   """
   if any(not math.isfinite(x) or abs(x) > _LARGEST for x in numbers_in(value)):
     raise errors.UserError(f'{prefix}{key} is {_shown(value)}: a finite number is needed.')

@@ -5,9 +5,9 @@ from typing import Annotated
 from bertzoo_jax.parts import fields
 
 SENTENCE_SEPARATORS = Annotated[
-  bool, "one after every sentence (fairseq's data, where every line ends in </s>)."
+  bool, "a separator after every sentence (fairseq's data, where every line ends in </s>)."
 ]
-NEGATIVE_RATE = Annotated[fields.SHARE, 'of the coin for a false or swapped pair.']
+NEGATIVE_RATE = Annotated[fields.SHARE, 'probability of a false or swapped pair.']
 
 
 @fields.part('full_sentences')
@@ -32,7 +32,7 @@ class DocSentences:
   sentence_separators: SENTENCE_SEPARATORS = False
   long_sentences: Annotated[
     fields.one_of('cut', 'drop'),
-    "a sentence that no row can hold is cut | drop (SpanBERT's release).",
+    "a sentence that no row can hold: cut | drop (SpanBERT's release).",
   ] = 'cut'
 
 

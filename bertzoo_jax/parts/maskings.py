@@ -5,9 +5,7 @@ from typing import Annotated
 from bertzoo_jax.parts import fields
 
 RATE = Annotated[fields.SHARE_BETWEEN, "share of a row's tokens, specials counted."]
-CORRUPTION = Annotated[
-  fields.each(fields.SHARE), 'shares of [MASK], of a random token, of the token kept.'
-]
+CORRUPTION = Annotated[fields.each(fields.SHARE), 'shares of [MASK], of random and of kept tokens.']
 RANDOM_TOKENS = fields.one_of(
   all="any id, [PAD] and [MASK] too, as BERT's release",
   no_specials='',
@@ -53,7 +51,7 @@ class WholeWord:
     fields.SHARE_BETWEEN,
     "share of a row's tokens, specials counted (budget), or the chance of a unit (independent).",
   ] = 0.15
-  level: fields.one_of('word', 'phrase', entity='words where there is none') = 'word'
+  level: fields.one_of('word', 'phrase', entity='words outside of them') = 'word'
   selection: fields.one_of(
     budget='random order, a unit that exceeds it is skipped',
     independent="a coin per unit; ERNIE's release",
@@ -92,9 +90,9 @@ class Span:
 
   rate: Annotated[fields.SHARE_BETWEEN, 'of the text, specials not counted.'] = 0.15
   p: Annotated[fields.SHARE_BETWEEN, 'of the geometric distribution.'] = 0.2
-  max_words: Annotated[fields.COUNT, 'where it is cut off; the rest is rescaled.'] = 10
+  max_words: Annotated[fields.COUNT, 'most words of a span; probabilities are rescaled.'] = 10
   corruption: CORRUPTION = (0.8, 0.1, 0.1)
-  corrupted: fields.one_of(spans='touching ones are one', units='words', pieces='') = 'spans'
+  corrupted: fields.one_of(spans='touching spans are one', units='words', pieces='') = 'spans'
   random_tokens: RANDOM_TOKENS = 'unigrams'
   overflow: Annotated[
     fields.one_of('skip', 'cut'),
@@ -126,11 +124,11 @@ class NgramWindows:
 class Permutation:
   """Spans that are predicted in random order; a token sees the earlier ones (Yang et al. 2019)."""
 
-  context: Annotated[fields.COUNT, 'K, about one token of it is predicted.'] = 6
+  context: Annotated[fields.COUNT, 'K: about one token in K is predicted.'] = 6
   max_span: Annotated[
-    fields.COUNT_OR_0, 'words (p ∝ 1/n); 0 for single random tokens in place of spans.'
+    fields.COUNT_OR_0, 'most words of a span (p ∝ 1/n); 0: single random tokens, no spans.'
   ] = 5
-  num_predictions: Annotated[fields.TOKENS, 'of a full row.'] = 85
+  num_predictions: Annotated[fields.TOKENS, 'predictions of a full row.'] = 85
   block: Annotated[fields.TOKENS, 'tokens permuted together; they do not see later blocks.'] = 256
   span_units: Annotated[
     fields.one_of('words', 'pieces'),

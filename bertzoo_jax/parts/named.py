@@ -21,8 +21,8 @@ def is_outside(name) -> bool:
 
 def resolve(name: str, table: dict, what: str):
   """The part of this name: a key of the table (a BY_NAME), or `package.module:name`, where the name
-  may have dots. what: the section of the config, for messages ('masking'). Raises UserError if
-  there is no such part, its module cannot be imported, or it cannot be called.
+  may have dots. what: the section of the config, for messages ('masking'). Raises UserError for an
+  unknown part, a module that cannot be imported, and an object that cannot be called.
   """
   if not is_outside(name):
     return errors.choose(name, table, what)
@@ -39,7 +39,7 @@ def outside(name: str, what: str, fits=callable):
   """The object at `package.module:name`. Raises UserError if the user has not named it (trust.py),
   and if there is no such module or name.
 
-  fits: object → whether it may have been meant, for "did you mean".
+  fits: object → whether "did you mean" may suggest it.
   """
   module_name, _, attribute = name.partition(':')
   if not all(word.isidentifier() for word in (*module_name.split('.'), *attribute.split('.'))):
@@ -63,8 +63,8 @@ def build(section, table: dict, what: str, *args, **handed_over):
   """Calls the part that a section names with the other fields of the section.
 
   args, handed_over: arguments that the caller gives to every part of this kind. Raises UserError as
-  `resolve`, and if the section's fields are not the part's, or a field of a part of the user's is
-  not in its range (fields.py).
+  `resolve`, for a section with other fields than the part's, and for a field of a user's part that
+  is not in its range (fields.py).
   """
   values = dict(section)
   name = values.pop('name', None)
@@ -72,7 +72,7 @@ def build(section, table: dict, what: str, *args, **handed_over):
   known = definitions.parameters(part)
   if known is not None:
     _check(name, part, known, values, table, what, args, handed_over)
-  # ranges.check, which all other fields have passed, runs no code of the user's
+  # ranges.check has checked all other fields; it runs no code of the user
   if is_outside(name):
     for key in values.keys() & (known or {}).keys():
       value = configuration.flatten({key: values[key]}).get(key)
@@ -81,7 +81,7 @@ def build(section, table: dict, what: str, *args, **handed_over):
 
 
 def call(part, values: dict, *args, **handed_over):
-  """Calls a part with the values of its fields, and what every part of its kind is given."""
+  """Calls a part with the values of its fields, and the arguments of every part of its kind."""
   declaration = definitions.declaration(part)
   if declaration is None or inspect.isclass(part):
     return part(*args, **handed_over, **values)
@@ -91,13 +91,13 @@ def call(part, values: dict, *args, **handed_over):
 
 
 def _beside(part) -> dict:
-  """Arguments of a part that a section has beside its declared fields: the labels of a task."""
+  """Keyword-only arguments of a part, beside its declared fields: the labels of a task."""
   named = inspect.signature(part).parameters
   return {name: p for name, p in named.items() if p.kind is p.KEYWORD_ONLY}
 
 
 def field(section, key: str, table: dict, what: str):
-  """section[key], or its part's default for it. Raises UserError as `resolve`, or for neither."""
+  """section[key], or the default of its part. Raises UserError as `resolve`, or without both."""
   if key in section:
     return section[key]
   name = section['name']
@@ -111,8 +111,8 @@ def field(section, key: str, table: dict, what: str):
 
 
 def defaults(section, what: str) -> dict:
-  """{field: default} of the part of the user's that a section names, whose module is imported; {}
-  for another part.
+  """{field: default} of the user's part that a section names, whose module is imported; {} for a
+  part of the package.
   """
   name = section['name'] if 'name' in section else None
   known = (definitions.parameters(resolve(name, {}, what)) or {}) if is_outside(name) else {}
@@ -150,8 +150,8 @@ def _place(e) -> str:
 
 
 def _check(name, part, known, values, table, what, args, handed_over):
-  """Raises UserError for a part that is called otherwise, for a field that it does not have, and
-  for a missing one: of a part of the package any, of the user's one without a default.
+  """Raises UserError for a part with another signature, a field that it does not have, and a
+  missing field; a user's part may lack fields that have a default.
   """
   declaration = definitions.declaration(part)
   declared = declaration is not None
@@ -163,25 +163,25 @@ def _check(name, part, known, values, table, what, args, handed_over):
       f'{name!r} does not fit config.{what}: it is called as {_call(table, args, handed_over)} '
       f'with the fields of the section by name ({e}).'
     ) from e
-  own = [*known] if declared else [k for k in [*known][len(args) :] if k not in handed_over]
+  names = [*known] if declared else [k for k in [*known][len(args) :] if k not in handed_over]
   if declared and not inspect.isclass(part):
     beside = {k: p for k, p in _beside(part).items() if k not in handed_over}
-    own, known = [*own, *beside], {**known, **beside}
-  # A fine-tuning that was made before may lack a field that came later.
+    names, known = [*names, *beside], {**known, **beside}
+  # An older fine-tuning may lack a field that was added later.
   tuned = declared and declaration.__module__ == task_objectives.__name__
   complete = declared and not is_outside(name) and not tuned
-  unknown = [k for k in values if k not in own]
+  unknown = [k for k in values if k not in names]
   if any(p.kind is p.VAR_KEYWORD for p in known.values()):
     unknown = []
   missing = [
     k
-    for k in own
+    for k in names
     if k not in values
     and (complete or known[k].default is known[k].empty)
     and known[k].kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
   ]
   if unknown or missing:
-    wrong = [f'it has no {k!r}.{errors.did_you_mean(k, own)}' for k in unknown]
+    wrong = [f'it has no {k!r}.{errors.did_you_mean(k, names)}' for k in unknown]
     wrong += [f'fields are missing: {", ".join(missing)}.'] if missing else []
     remedy = 'Build the section with bertzoo_jax.parts, which knows all its fields.'
     if is_outside(name):

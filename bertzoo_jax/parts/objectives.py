@@ -6,8 +6,7 @@ from bertzoo_jax.parts import fields
 
 PAIR_WEIGHT = Annotated[fields.AT_LEAST_0, 'weight of the loss on pair_labels; 0 for none.']
 SHARE_OF_NETWORK = Annotated[fields.SHARE_ABOVE_0, "of the generator, as shares of the network's."]
-SHARE_OF_NETWORK = Annotated[fields.SHARE_ABOVE_0, "of the generator, as shares of the network's."]
-WEIGHT = Annotated[fields.AT_LEAST_0, 'of the two losses.']
+WEIGHT = Annotated[fields.AT_LEAST_0, 'weights of the two losses.']
 
 
 @fields.part('mlm')
@@ -30,10 +29,10 @@ class MlmSpanBoundary:
   from the tokens beside the span and its place in it (Joshi et al. 2020 §3.2, 3.4).
   """
 
-  boundary_weight: Annotated[fields.AT_LEAST_0, 'of the second loss.'] = 1.0
+  boundary_weight: Annotated[fields.AT_LEAST_0, 'weight of the second loss.'] = 1.0
   num_offsets: Annotated[
     fields.TOKENS,
-    'number of first tokens of a span that are predicted so, at most masking.max_pair_targets.',
+    'tokens of a span, from its first, that are predicted; at most masking.max_pair_targets.',
   ] = 15
   offset_size: Annotated[
     fields.UNITS, 'width of the vectors of places (both values: code of the release).'
@@ -43,14 +42,14 @@ class MlmSpanBoundary:
 @fields.part('left_to_right')
 class LeftToRight:
   """A language model from left to right, over all tokens of a row: the baseline of Devlin et al.
-  2018 §5.1. Masked tokens are put back first, so the choice of masking has no effect.
+  2018 §5.1. It reads the original tokens, so the masking has no effect.
   """
 
 
 @fields.part('causal_lm')
 class CausalLm:
   """As left_to_right, with the parameters of masked language modelling: a later phase or run with
-  objective=mlm continues with all of them.
+  objective=mlm can continue from it.
   """
 
 
@@ -111,8 +110,8 @@ class Sampling:
 
 @fields.part('replaced_token_frozen')
 class ReplacedTokenFrozen(CorruptionDetection, Sampling):
-  """The second of two stages: a discriminator that starts with the generator's weights; the
-  generator stays as it is.
+  """The second of two stages: a discriminator that starts with the weights of the generator, which
+  is frozen.
   """
 
   discriminator_weight: WEIGHT = 50.0
@@ -128,22 +127,22 @@ class ReplaceMlm(Sampling):
   depth: SHARE_OF_NETWORK = 1.0
   shared: Annotated[
     fields.one_of('none', 'token', 'embeddings', 'all', 'added'),
-    'parameters that it shares with the network: none | token (word vectors) | embeddings (the '
+    'parameters that generator and network share: none | token (word vectors) | embeddings (the '
     "release) | all | added (the network's word vectors are the generator's, without gradient, "
-    'plus a table of its own). He et al. 2021 §3.3 call them NES (none), ES (token), GDES (added).',
+    'plus another table). He et al. 2021 §3.3 call them NES (none), ES (token), GDES (added).',
   ] = 'embeddings'
   generator_weight: WEIGHT = 1.0
 
 
 @fields.part('all_tokens_mlm')
 class AllTokensMlm(ReplaceMlm):
-  """As replace_mlm, predicting every token, with a copy mechanism (Clark et al. 2020 §3.5)."""
+  """As replace_mlm, but predicts every token, with a copy mechanism (Clark et al. 2020 §3.5)."""
 
 
 @fields.part('replaced_token')
 class ReplacedToken(ReplaceMlm, ReplacedTokenFrozen):
-  """A generator fills masks, a discriminator tells which tokens are replaced, both in one update
-  (Clark et al. 2020 §2).
+  """A generator fills masks, a discriminator predicts which tokens are replaced; both learn in one
+  update (Clark et al. 2020 §2).
   """
 
 

@@ -33,8 +33,8 @@ class Adamw:
   ] = ()
   clip_groups: Annotated[
     tuple,
-    'ordered path regexes. Parameters that match the same one first are clipped together by their '
-    'own norm, and so is the rest; () clips all together.',
+    'ordered path regexes. Parameters with the same first match are clipped by their common norm, '
+    'and so is the rest; () clips all together.',
   ] = ()
   mu_dtype: Annotated[
     fields.one_of('float32', 'bfloat16'),
@@ -65,8 +65,8 @@ class Lamb(AdamwUncorrected):
 
 @fields.part('stable_adamw')
 class StableAdamw(Adamw):
-  """AdamW whose step is made smaller where a gradient is large for its second moment (Wortsman et
-  al. 2023, Algorithm 2; ModernBERT).
+  """AdamW with smaller steps if gradients are large for their second moment (Wortsman et al. 2023,
+  Algorithm 2; ModernBERT).
   """
 
   weight_decay: WEIGHT_DECAY = 1e-5

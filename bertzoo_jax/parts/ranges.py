@@ -48,8 +48,8 @@ _UNNAMED = {
 class Row(NamedTuple):
   """A field of a config, in words.
 
-  key: in the config. value: there. range: '' for any value of its type. meaning: '' for a part of
-  the user's that does not say.
+  key, value: in the config. range: '' for any value of its type. meaning: '' if a user's part gives
+  none.
   """
 
   key: str
@@ -60,18 +60,16 @@ class Row(NamedTuple):
 
 def check(config, choices: bool = True) -> tuple[configuration.Phase, ...]:
   """The phases of a config. Raises UserError for a field that is not in its range, or a number that
-  is not finite, in the config or in what one of its phases overrides.
+  is not finite, in the config or in an override of a phase.
 
-  choices: whether names are checked too, without which rows can be counted.
+  choices: whether to check names, too; rows can be counted without them.
   """
   check_fields(config, choices=choices)
   phases = configuration.phases(config)
   steps = phases[-1].end_step
-  of_steps = fields.of(fields.STEPS)
-  if not of_steps.holds(steps):
-    raise errors.UserError(
-      f'config.phases have {steps:,} steps in all: {of_steps.words} is needed.'
-    )
+  allowed = fields.of(fields.STEPS)
+  if not allowed.holds(steps):
+    raise errors.UserError(f'config.phases have {steps:,} steps in all: {allowed.words} is needed.')
   for phase in phases:
     check_fields(phase.config, f'in phase {phase.index}, config.', choices)
     rows, length = phase.config.batch_size, phase.config.length
@@ -85,11 +83,11 @@ def check(config, choices: bool = True) -> tuple[configuration.Phase, ...]:
 
 
 def check_fields(config, prefix: str = 'config.', choices: bool = True) -> None:
-  """As `check`, for the fields alone: of a config that need not have phases. Fields of a part of
-  the user's are checked where it is built, since that runs its code.
+  """As `check`, for the fields of a config only, which need not have phases. Fields of a user's
+  part are checked when it is built, since that runs its code.
   """
   for key, value in configuration.flatten(config).items():
-    # a phase's own values are checked in the phase
+    # overrides are checked in the config of the phase
     if key != 'phases':
       fields.check(key, value, _annotation(config, key), prefix, choices)
   if 'moving' in config and config.moving:
@@ -119,8 +117,8 @@ def table(config) -> list[Row]:
 
 
 def _annotation(config, key, outside=False):
-  """The annotation of a field; None if no part declares it. outside: whether a part of the user's
-  counts, which imports its module.
+  """The annotation of a field; None if no part declares it. outside: whether to look in a user's
+  part, which imports its module.
   """
   section, _, name = key.rpartition('.')
   part = None

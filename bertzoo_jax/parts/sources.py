@@ -19,16 +19,16 @@ COLUMN = Annotated[
 HEADER = Annotated[bool, 'whether the first line names the columns.']
 COLUMNS = Annotated[
   tuple,
-  'their names in files that have no such line; one that begins with a header is then read by '
-  'its own names.',
+  'names of the columns of files without a header; a file that begins with a header keeps its '
+  'own names.',
 ]
 SEPARATOR = Annotated[str, 'auto (tab for tsv and txt, comma for csv) | the character.']
 QUOTES = fields.one_of(auto='csv has double ones, tsv has none', double='', single='', none='')
 LEAVE_OUT = Annotated[tuple, "labels whose rows are left out ('-' in OCNLI and SNLI)."]
 DEV_SHARE = Annotated[
-  fields.SHARE_BELOW_1, 'of the train split, which becomes `dev` where there is no such file.'
+  fields.SHARE_BELOW_1, 'share of the train split that becomes `dev` if there is no such file.'
 ]
-STRATIFIED = Annotated[bool, 'whether this share is taken of the rows of each label.']
+STRATIFIED = Annotated[bool, 'whether dev_share is taken of the rows of each label.']
 DATASET = Annotated[str, "name ('glue/rte')."]
 SPLITS = Annotated[
   dict, "{split: split of the dataset, or DATASET:SPLIT of another one}; '' for none."
@@ -36,7 +36,7 @@ SPLITS = Annotated[
 FEATURE = Annotated[str, 'names of features.']
 DEV_PASSAGES = Annotated[
   fields.SHARE_BELOW_1,
-  'of the train passages, whose questions become `dev` where there is no such split.',
+  'share of the train passages whose questions become `dev` if there is no such split.',
 ]
 QUESTION_COLUMN = Annotated[str, 'names of columns.']
 CHOICE_COLUMN = Annotated[
@@ -48,7 +48,7 @@ WORD_COLUMN = Annotated[
 SCHEME = Annotated[
   fields.one_of('auto', 'iob1', 'iob2', 'bioes', 'bilou', 'io', 'none'),
   'of the tags: auto | iob1 | iob2 | bioes | bilou | io | none (parts of speech). Tags that the '
-  'scheme does not allow are counted and said.',
+  'scheme does not allow are counted and reported.',
 ]
 CONVERT = Annotated[
   fields.one_of('', 'iob2', 'bioes', 'bilou'),
@@ -56,11 +56,11 @@ CONVERT = Annotated[
 ]
 TAGS = Annotated[
   tuple,
-  'all tags in order, which name tags that are numbers; () for those of train, and of a scheme '
-  'all prefixes of its types.',
+  'all tags in order, to name tags that are numbers; () for the tags of train, and with a scheme '
+  'all its prefixes of their types.',
 ]
 DEV_SENTENCES = Annotated[
-  fields.SHARE_BELOW_1, 'of the train sentences, which become `dev` where there is no such file.'
+  fields.SHARE_BELOW_1, 'share of the train sentences that become `dev` if there is no such file.'
 ]
 SEQUENCE = Annotated[str, 'names of features, each a sequence.']
 
@@ -69,8 +69,8 @@ SEQUENCE = Annotated[str, 'names of features, each a sequence.']
 class Table:
   """Rows of a table: tsv, txt, csv, jsonl, json or parquet, by the end of the file's name.
 
-  'NAME|NAME' is the first of these that exists, of files and of columns. 'NAME?' may be absent, of
-  files, of `example` and of the columns of `where`.
+  'NAME|NAME' is the first file or column that exists. 'NAME?' may be absent: a file, `example` or a
+  column of `where`.
   """
 
   files: FILES
@@ -106,7 +106,7 @@ class Tfds:
   text_b: FEATURE = ''
   label: FEATURE = 'label'
   example: FEATURE = ''
-  labels: Annotated[tuple, "names of the dataset's classes 0, 1, …; () for those that it has."] = ()
+  labels: Annotated[tuple, "names of the dataset's classes 0, 1, …; () for its own names."] = ()
   leave_out: LEAVE_OUT = ()
   dev_share: DEV_SHARE = 0.1
   stratified: STRATIFIED = False
@@ -124,8 +124,8 @@ class Squad:
   files: FILES
   leave_out: Annotated[
     tuple,
-    'of `unanswerable` (questions without an answer) and `yes_no` (answers yes or no that are no '
-    'part of the passage).',
+    'of `unanswerable` (questions without an answer) and `yes_no` (answers yes or no that are not '
+    'in the passage).',
   ] = ()
   dev_share: DEV_PASSAGES = 0.1
 
@@ -157,8 +157,7 @@ class Choices:
 
   files: Annotated[
     dict,
-    '{split: file name in --task_dir}, as of a table. A name may be that of a folder with files '
-    'of RACE.',
+    '{split: file name in --task_dir}, as for a table; or the name of a folder with files of RACE.',
   ]
   layout: Annotated[
     fields.one_of('auto', 'race', 'dream', 'mctest', 'table'),
@@ -198,7 +197,7 @@ class Conll:
   """
 
   files: Annotated[
-    dict, '{split: file name in --task_dir}, as of a table. A test file may have words alone.'
+    dict, '{split: file name in --task_dir}, as for a table. A test file may have words only.'
   ]
   word: WORD_COLUMN = 0
   tag: WORD_COLUMN = -1

@@ -29,14 +29,14 @@ class Sift:
     'network.',
   ] = 0.0
   rate: Annotated[fields.AT_LEAST_0, 'size of the one step by which a perturbation grows.'] = 1e-4
-  init: Annotated[fields.ABOVE_0, 'its first standard deviation.'] = 1e-2
+  init: Annotated[fields.ABOVE_0, 'initial standard deviation of a perturbation.'] = 1e-2
   loss: Annotated[
     fields.one_of('symmetric_kl', 'kl', 'mse'),
     'how outputs are compared: symmetric_kl | kl | mse. A number takes mse.',
   ] = 'symmetric_kl'
 
 
-SIFT = Annotated[Sift, 'fields of `sift` that are not its usual ones; None for no SiFT.']
+SIFT = Annotated[Sift, 'fields of `sift` that differ from its defaults; None for no SiFT.']
 
 
 @fields.part()
@@ -107,7 +107,7 @@ class Span:
 
 @fields.part('span_conditional')
 class SpanConditional:
-  """The same, with the end scored given the start, and a score that there is no answer."""
+  """As span, with the end scored given the start, and a score for no answer."""
 
   head: fields.one_of(
     tanh='XLNet, ALBERT: tanh, and a norm for the end', gelu='ELECTRA: no norm'
@@ -116,7 +116,7 @@ class SpanConditional:
     fields.UNITS_OR_0, "width of the hidden layers; 0 for the encoder's. ELECTRA has 512."
   ] = 0
   answerable_weight: Annotated[
-    fields.AT_LEAST_0, 'of the loss of that score; 0 for no such score.'
+    fields.AT_LEAST_0, 'weight of the loss of the score for no answer; 0: no such score.'
   ] = 0.5
-  dropout: Annotated[fields.SHARE_BELOW_1, 'before the last layer of that score.'] = 0.1
+  dropout: Annotated[fields.SHARE_BELOW_1, 'before the last layer of this score.'] = 0.1
   sift: SIFT = Sift()

@@ -13,7 +13,7 @@ LOWERCASE = Annotated[bool, 'whether capitals become small letters.']
 NORMALIZATION = Annotated[
   fields.one_of('none', 'nfc', 'nfkc'), 'none | nfc | nfkc, before all else.'
 ]
-MIN_FREQUENCY = Annotated[fields.COUNT_OR_0, 'of a merge in training.']
+MIN_FREQUENCY = Annotated[fields.COUNT_OR_0, 'least count of a merge in training.']
 
 
 @fields.part('wordpiece')
@@ -24,7 +24,7 @@ class Wordpiece:
 
   vocab_size: VOCAB_SIZE = 30522
   lowercase: LOWERCASE = True
-  strip_accents: Annotated[bool, 'apart from lowercase (the uncased release does both).'] = True
+  strip_accents: Annotated[bool, 'independent of lowercase (the uncased release does both).'] = True
   split_chinese: Annotated[bool, 'blanks around CJK characters.'] = True
   normalization: NORMALIZATION = 'none'
   max_word_chars: Annotated[
@@ -33,8 +33,8 @@ class Wordpiece:
   min_frequency: MIN_FREQUENCY = 2
   coverage: Annotated[
     fields.SHARE_ABOVE_0,
-    'share of all characters that training gives a piece of their own, if there are pieces '
-    'enough; the rarest become unknown.',
+    'share of all characters that training gives a piece of their own, if there are enough '
+    'pieces; the rarest become unknown.',
   ] = 0.9999
 
 
@@ -53,7 +53,7 @@ class ByteBpe:
 
 @fields.part('sentencepiece')
 class Sentencepiece:
-  """SentencePiece (Kudo & Richardson 2018); the usual values are ALBERT's (README and code of its
+  """SentencePiece (Kudo & Richardson 2018); the defaults are ALBERT's (README and code of its
   release).
 
   The changes to a text come in this order: collapse_blanks, straight_quotes, strip_accents,
@@ -82,8 +82,8 @@ class Sentencepiece:
   ) = 'split'
   word_starts: Annotated[
     fields.one_of('letters', 'ascii', 'unicode'),
-    'pieces that start a word besides those with a blank in front: letters (punctuation, and what '
-    'has other than English letters) | ascii (ASCII punctuation; XLNet) | unicode (any '
+    'pieces that start a word besides those with a blank in front: letters (punctuation, and '
+    'pieces with other than English letters) | ascii (ASCII punctuation; XLNet) | unicode (any '
     'punctuation alone; DeBERTa).',
   ] = 'letters'
   coverage: Annotated[

@@ -1,4 +1,4 @@
-"""What a step computes, how fast a run goes, and the peak of its devices."""
+"""FLOPs of a train step, the speed of a run, and the peak of its devices."""
 
 import time
 
@@ -27,20 +27,20 @@ PEAK = {
 
 
 def peak(device) -> float | None:
-  """FLOP/s of one jax device in bfloat16, or None where it is not known (CPUs)."""
+  """Peak FLOP/s of one jax device in bfloat16; None if unknown (CPUs)."""
   return PEAK.get(device.device_kind)
 
 
 def of_step(objective, params, batch: dict) -> float:
-  """Operations of the matrix products of a step: of the loss and its gradient over a global batch,
-  without recomputation. A multiplication and an addition are two.
+  """FLOPs of the matrix products of a train step: loss and gradient over a global batch, without
+  recomputation. A multiplication and an addition count as two.
 
-  They are counted in the traced program, so passes, heads and parts of one's own count as they
-  compute.
+  They are counted in the traced program, so further passes, heads and the user's own parts are
+  included.
 
   Args:
-    objective: with operations in plain XLA and an encoder that saves all activations.
-    params: its parameters, arrays or shapes.
+    objective: must use plain XLA operations, and an encoder that saves all activations.
+    params: parameters of the objective, arrays or shapes.
     batch: {name: shape struct}.
   """
   rows = batch['input_ids'].shape[0]
@@ -57,23 +57,23 @@ def of_step(objective, params, batch: dict) -> float:
 
 
 def products(jaxpr) -> float:
-  """Operations of the matrix products of a program, those of a scan once per turn. Products of the
-  highest precision only move rows, and do not count.
+  """FLOPs of the matrix products of a program; the body of a scan counts once per iteration.
+  Products of the highest precision only gather rows, and are not counted.
   """
   total = 0.0
   for eqn in jaxpr.eqns:
     exact = jax.lax.Precision.HIGHEST in (eqn.params.get('precision') or ())
     if eqn.primitive.name == 'dot_general' and not exact:
       (contracted, _), _ = eqn.params['dimension_numbers']
-      of_one = [eqn.invars[0].aval.shape[axis] for axis in contracted]
-      total += 2.0 * float(np.prod(eqn.outvars[0].aval.shape)) * float(np.prod(of_one))
+      sizes = [eqn.invars[0].aval.shape[axis] for axis in contracted]
+      total += 2.0 * float(np.prod(eqn.outvars[0].aval.shape)) * float(np.prod(sizes))
     times = eqn.params['length'] if eqn.primitive.name == 'scan' else 1
     total += times * sum(map(products, inner(eqn)))
   return total
 
 
 def inner(eqn):
-  """The programs in an equation."""
+  """Yields the jaxprs inside an equation."""
   for value in eqn.params.values():
     for part in value if isinstance(value, tuple | list) else (value,):
       part = getattr(part, 'jaxpr', part)
@@ -82,18 +82,18 @@ def inner(eqn):
 
 
 def parameters(shapes: dict) -> int:
-  """How many numbers {path: shape} holds."""
+  """Number of parameters in {path: shape}."""
   return int(sum(np.prod(s, dtype=np.int64) for s in shapes.values()))
 
 
 class Meter:
-  """Tokens per second, between steps that were waited for: the host runs ahead."""
+  """The speed between steps that the host waited for: the host runs ahead of the devices."""
 
   def __init__(self, phase_run):
     self._run = phase_run
-    of_one = peak(phase_run.mesh.devices.flat[0])
-    self._peak = of_one * phase_run.mesh.size if of_one else None
-    # (step, time) of the last figure, and of the last step that was waited for
+    device_peak = peak(phase_run.mesh.devices.flat[0])
+    self._peak = device_peak * phase_run.mesh.size if device_peak else None
+    # (step, time) of the last rates, and of the last step that the host waited for
     self._since = self._last = None
 
   @property
@@ -102,12 +102,12 @@ class Meter:
     return self._since is not None
 
   def waited(self, step):
-    """A step has just ended."""
+    """Records that a step has just ended."""
     self._last = step, time.monotonic()
     self._since = self._since or self._last
 
   def restart(self, step):
-    """As `waited`, after a pause that counts for nothing."""
+    """As `waited`, after a pause that no speed includes."""
     self._since = self._last = step, time.monotonic()
 
   def rates(self) -> dict:
@@ -120,7 +120,7 @@ class Meter:
     return {'tokens_per_second': per_second * self._run.tokens, **mfu}
 
   def place(self, step) -> dict:
-    """{'phase', 'examples': rows read after a step, 'epoch': where the rows are counted}."""
+    """{'phase', 'examples': rows read up to a step, 'epoch': only if the rows are counted}."""
     phase, per_epoch = self._run.phase, self._run.data.train.rows_per_epoch
     rows = (step - phase.first_step) * self._run.rows
     epoch = {'epoch': round((phase.first_example + rows) / per_epoch, 4)} if per_epoch else {}

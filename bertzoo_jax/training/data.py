@@ -16,14 +16,14 @@ class PhaseData(NamedTuple):
 
   `train`, and each of `held_out`, has
 
-    count()              counts the rows of an epoch; UserError if there are none
-    rows_per_epoch       that number; None where it is not known
+    count()              counts the rows of an epoch; raises UserError for 0
+    rows_per_epoch       that number; None if unknown
 
   `train` also has
 
     iterate(first, end)  yields this host's rows, one dict of numpy arrays for each step of the
                          phase in [first, end)
-    read(steps)          [common.reading.Reading] of the corpora, of the first steps of the phase
+    read(steps)          [common.reading.Reading] of each corpus, for the first steps of the phase
 
   and each of `held_out`
 
@@ -31,13 +31,12 @@ class PhaseData(NamedTuple):
 
   Attributes:
     features: {name: (shape of the global batch, dtype)}.
-    train: rows to learn from; None: to compile only.
-    held_out: {name of the corpus: rows to evaluate on}, '' of the only one; {} without any.
-    eval_batches: at most, of each corpus.
-    scores: parameters → ({name: score} of each evaluation, number by which they compare); the
-      checkpoint with the highest is kept, in place of the one with the lowest held-out loss. None
-      without.
-    patience: evaluations without a better score after which the run ends; 0 for none.
+    train: rows to learn from; None: compile only.
+    held_out: {name of the corpus ('' for a single one): rows to evaluate on}; {} if there are none.
+    eval_batches: most batches per evaluation and corpus.
+    scores: parameters → ({name: score}, the number that ranks checkpoints); the checkpoint with the
+      highest is kept, in place of the one with the lowest held-out loss. None: no scores.
+    patience: the run ends after this number of evaluations without a better score; 0: never.
   """
 
   features: dict
@@ -52,7 +51,7 @@ class PhaseData(NamedTuple):
     """{name: shape struct} of the global batch."""
     import jax  # the --help of pretrain does not wait for it
 
-    return {name: jax.ShapeDtypeStruct(*of) for name, of in self.features.items()}
+    return {name: jax.ShapeDtypeStruct(*shape_dtype) for name, shape_dtype in self.features.items()}
 
   def evaluation_batches(self):
     """Yields (name of the corpus, batch) of the held-out rows, the same ones at each call."""
@@ -66,13 +65,13 @@ class Data(NamedTuple):
 
   Attributes:
     corpus: the workdir's record of the text: `hash`, which identifies it, and its sizes.
-    vocab_size: ids are below it.
+    vocab_size: ids are below this.
     phases: {index of a phase: PhaseData}.
-    entropy: of the unigrams of the training text, nats per token; None where not known.
-    held_out_sizes: {name of the corpus: (tokens, bytes) of its held-out text}; {} where not known.
+    entropy: of the unigrams of the training text, nats per token; None if unknown.
+    held_out_sizes: {name of the corpus: (tokens, bytes) of its held-out text}; {} if unknown.
     save_tokenizer: folder → copies the tokenizer there.
-    tokenizer: folder of its files; None without any.
-    driver: what computes batches ahead, for the overview; '' for the loop itself.
+    tokenizer: folder of its files, or None.
+    driver: name of the library that computes batches ahead, for the overview; '' for none.
   """
 
   corpus: dict
@@ -89,23 +88,23 @@ def check_ids(batch: dict, vocab_size: int, where: str) -> None:
   """Raises UserError, beginning with `where`, for values outside their table: on a device they
   would silently give NaN, or the last row of the table.
 
-  batch: of one step. Ids are below vocab_size, positions below the length of the rows, token types
-  below 3, labels of pairs 0 or 1. A row without position_ids is one pack, without padding inside:
-  kernels rely on it.
+  batch: of one step. Ids must be below vocab_size, positions below the length of the rows, token
+  types below 3, labels of pairs 0 or 1. A row without position_ids must be one segment without
+  padding inside: kernels rely on this.
   """
   errors.refuse_pack_ids(batch, where)
   length = batch['input_ids'].shape[-1] if 'input_ids' in batch else 0
-  of_text = 'the corpus was made with another tokenizer or is damaged; prepare it again'
-  ids = 'id', vocab_size, 'the vocabulary ends', of_text
-  made = 'the format or the masking has a mistake'
+  wrong_corpus = 'the corpus was made with another tokenizer or is damaged; prepare it again'
+  ids = 'id', vocab_size, 'the vocabulary ends', wrong_corpus
+  wrong_part = 'the format or the masking has a mistake'
   for name, (kind, end, ends, why) in {
     'input_ids': ids,
     'masked_targets': ids,
     'sampled_ids': ids,
-    'masked_positions': ('position', length, 'they end', made),
-    'token_type_ids': ('token type', _TOKEN_TYPES, 'they end', made),
-    'pair_labels': ('label', 2, 'they end', made),
-    'causal': ('label', 2, 'they end', made),
+    'masked_positions': ('position', length, 'they end', wrong_part),
+    'token_type_ids': ('token type', _TOKEN_TYPES, 'they end', wrong_part),
+    'pair_labels': ('label', 2, 'they end', wrong_part),
+    'causal': ('label', 2, 'they end', wrong_part),
   }.items():
     if name in batch and batch[name].size:
       low, high = int(batch[name].min()), int(batch[name].max())
@@ -124,6 +123,6 @@ def check_ids(batch: dict, vocab_size: int, where: str) -> None:
 
 
 def entropy(counts: np.ndarray) -> float:
-  """Nats a token of a unigram distribution, from its counts [V]."""
+  """Entropy of a unigram distribution in nats per token, from its counts [V]."""
   share = counts[counts > 0] / max(counts.sum(), 1)
   return float(-np.sum(share * np.log(share)))

@@ -1,31 +1,31 @@
-"""Whether a run may go on, by the metrics of its steps: spikes, and numbers that are not finite."""
+"""Decides by the metrics of its steps whether a run goes on: spikes and non-finite numbers."""
 
 import jax
 
 from bertzoo_jax.common import errors
 
-# So many updates in a row without a finite gradient are no accident of the data.
+# More non-finite updates in a row than bad data can explain.
 MOST_IN_A_ROW = 20
 
 
 class Health:
-  """Takes the metrics of every step; they are read when they are judged, which may be later, so
-  that no step waits for the devices.
+  """Collects the metrics of every step; `verdict` reads them later, so that no step waits for the
+  devices.
   """
 
   def __init__(self, machinery, say, nonfinite: int):
-    """machinery: the config's `run` section. say: takes the line about a spike. nonfinite: updates
-    that earlier attempts left out.
+    """machinery: the config's `run` section. say: prints a line. nonfinite: number of updates that
+    earlier attempts left out.
     """
     self._machinery, self._say, self._nonfinite = machinery, say, nonfinite
-    self._steps = []  # (step, metrics) of steps that were not judged
+    self._steps = []  # (step, metrics) of steps without a verdict
 
   def add(self, step: int, values: dict) -> None:
-    """values: the train step's result."""
+    """Takes the metrics of a train step."""
     self._steps.append((step, values))
 
   def verdict(self, step: int) -> errors.Stopped | None:
-    """Judges the steps up to `step`, waits for them, and says their spikes. None to go on."""
+    """The reason to stop after `step`, or None. Waits for the steps, and prints their spikes."""
     names = ('spike', 'loss', 'grad_norm', 'nonfinite', 'nonfinite_in_a_row')
     judged = [(s, {k: values[k] for k in names}) for s, values in self._steps if s <= step]
     self._steps = self._steps[len(judged) :]
@@ -37,11 +37,11 @@ class Health:
     ]
     if spikes:
       more = f' and {len(spikes) - 5} more' if len(spikes) > 5 else ''
-      said = f'spike: {", ".join(spikes[:5])}{more}'
-      self._say(said)
+      message = f'spike: {", ".join(spikes[:5])}{more}'
+      self._say(message)
       if self._machinery.on_spike == 'stop':
         return errors.Stopped(
-          f'The run stops at a {said}. The last checkpoint before it is kept. '
+          f'The run stops at a {message}. The last checkpoint before it is kept. '
           'run.on_spike=report goes on; a lower learning rate or clipping (optimizer.clip_norm) '
           'may avoid it.'
         )

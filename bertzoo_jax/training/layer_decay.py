@@ -17,17 +17,17 @@ def rates(
   The multiplier of a parameter is decay^(top − depth). Layer i of n, counted from 0, has the depth
   i + 1, and a norm behind the layers (final_norm) the depth n. All else in the encoder has the
   depth 0: embeddings and their projection, tables of relative positions, a convolution beside the
-  first layer, the vector that a query stream starts as. Parameters outside of the encoder are
-  heads: their multiplier is 1.
+  first layer, the initial vector of a query stream. Parameters outside of the encoder are heads:
+  their multiplier is 1.
 
-  A copy that several layers share has the multiplier of the last of them, as `optimizers.policy`
-  numbers it. A copy that all layers share has that of the top layer.
+  A copy that several layers share has the multiplier of the last of them, as in
+  `optimizers.policy`. A copy that all layers share has the multiplier of the top layer.
 
   With form 'corrected' top is n + 1, so the top layer has decay. With 'released' it is n + 2, so
   the top layer has decay²: the release leaves a place for a pooler, which it does not have.
 
   paths: {path: shape}, as `trees.paths_of` returns. decay: above 0 and at most 1; 1 gives an
-  empty table. blocks_per_layer: of an encoder whose layers are several blocks (`inner_group_num`).
+  empty table. blocks_per_layer: above 1 if a layer is several blocks (`inner_group_num`).
   Returns ((path regex, multiplier), …); every regex matches a parameter.
   """
   top = num_layers + _FORMS[form]

@@ -32,16 +32,15 @@ class Loop:
 
   Attributes:
     workdir: of the run.
-    total_steps: where it ends.
-    vocab_size: ids are below it.
+    total_steps: of the run.
+    vocab_size: ids are below this.
     machinery: the config's `run` section.
     checkpoints, record, trackers, progress, preemption: of this attempt.
     entropy, held_out_sizes: see data.Data.
     watchdog: ends the process if a step, an evaluation or a save hangs.
-    check_held: raises if the workdir is no longer this run's (lock.hold).
+    check_held: raises if another run has taken the workdir (lock.hold).
     keep_at: steps after which a checkpoint is saved and kept.
-    best: (rank, step) of the best checkpoint of the phase that is there (step_folders.ranks); found
-      by `train`.
+    best: (rank, step) of the phase's best checkpoint on disk (step_folders.ranks); set by `train`.
   """
 
   workdir: Any
@@ -60,19 +59,19 @@ class Loop:
   keep_at: frozenset = frozenset()
   best: tuple = (math.inf, 0)
   _health: Any = None
-  _row: Any = None  # (row, metrics) of the last logged step, which are written at the next one
+  _row: Any = None  # (row, metrics) of the last logged step; written at the next logged step
   _held_out: dict = dataclasses.field(default_factory=dict)
-  # step, its held-out loss, first step of the phase it was evaluated in, its score if it has one
+  # of the last evaluation: step, held-out loss, first step of its phase, (score,) or ()
   _evaluated: tuple = (None, None, 0, ())
 
   def train(self, state, phases) -> dict:
-    """Trains to the end of the run, or until interrupted. state: at a step of the first of the
-    phases, or at its end. phases: phase_run.PhaseRun of those that are left.
+    """Trains to the end of the run, or until interrupted. state: TrainState, in the first phase or
+    at its end. phases: phase_run.PhaseRun of the remaining phases.
 
     Returns {'step', 'interrupted': bool, 'held_out': the last evaluation or {}}; at step 0 nothing
-    was saved. Raises Stopped for numbers that are not finite, a spike if `on_spike` says so, copies
-    of parameters that differ, a device without room, a workdir that is gone, or a checkpoint or row
-    of the metrics that cannot be written; TryAgain if that may pass.
+    was saved. Raises Stopped for non-finite numbers, a spike (on_spike=stop), replicas that differ,
+    a device without memory, a missing workdir, and a checkpoint or row of the metrics that cannot
+    be written; TryAgain if the failure may pass.
     """
     self._health = health.Health(self.machinery, self.progress.say, int(state.nonfinite['total']))
     self._saved_at = time.monotonic()
@@ -90,7 +89,7 @@ class Loop:
       # After entering, also when interrupted: a checkpoint at a border is in the shape of the phase
       # that resumes from it.
       self._save(state)
-      # losses of another objective or length do not compare
+      # losses of another objective or length are not comparable
       self.best = (math.inf, phase_run.phase.first_step)
       if self.preemption.name:
         break
@@ -105,7 +104,7 @@ class Loop:
     }
 
   def _run_phase(self, state, phase_run):
-    """Runs a phase_run to its end or to an interruption; returns the state, not yet saved."""
+    """Runs a phase to its end or to an interruption; returns the state, not yet saved."""
     step = int(state.step)
     if step >= phase_run.end_step or self._out_of_patience(step, phase_run):
       return state
@@ -145,7 +144,7 @@ class Loop:
       if self._after(step, state, phase_run, evaluate if evaluates else None):
         running.clear()
         meter.restart(step)
-      if step == 1:  # which was waited for: the metrics begin with it
+      if step == 1:  # its metrics are ready: the loop has waited for it
         self._write_row()
       if self.preemption.reached() or (evaluates and self._out_of_patience(step, phase_run)):
         break
@@ -154,25 +153,25 @@ class Loop:
     return state
 
   def _after(self, step, state, phase_run, evaluate) -> bool:
-    """Evaluates and saves after a step, if due. True if time went by that no speed counts."""
+    """Evaluates and saves after a step, if due. True if the speed must not include the time."""
     better = False
     if evaluate is not None:
       self.watchdog.doing('the evaluation after step', step)
-      if found := evaluate(state.params):
-        self._held_out, score = self._describe(found), ()
+      if results := evaluate(state.params):
+        self._held_out, score = self._describe(results), ()
         if (scores := phase_run.data.scores) is not None:
           named, best = scores(state.params)
           self._held_out |= named
           score = (best,)
         self._row[0].update(self._held_out)
-        self._evaluated = (step, found['loss'], phase_run.phase.first_step, score)
-        rank = -score[0] if score else found['loss']
+        self._evaluated = (step, results['loss'], phase_run.phase.first_step, score)
+        rank = -score[0] if score else results['loss']
         better = math.isfinite(rank) and rank < self.best[0]
         self.best = (rank, step) if better else self.best
       self._write_row()
       self._plot()
     every = self.machinery.keep_every
-    # Ends of phase_runs are saved by `train`, once the state has entered the next one.
+    # `train` saves the end of a phase, once the state has entered the next one.
     due = (
       better or (every and step % every == 0) or step in self.keep_at or self._minutes_are_up(step)
     )
@@ -182,7 +181,7 @@ class Loop:
     return evaluate is not None
 
   def _out_of_patience(self, step, phase_run) -> bool:
-    """Whether the run ends here: as many evaluations as its patience were not better."""
+    """Whether the run ends here, since its last `patience` evaluations were not better."""
     patience, every = phase_run.data.patience, self.machinery.eval_every
     if not patience or step // every - self.best[1] // every < patience:
       return False
@@ -190,7 +189,7 @@ class Loop:
     return True
 
   def _minutes_are_up(self, step) -> bool:
-    """Whether it is time to save. Several processes ask the first one's clock, at logged steps."""
+    """Whether it is time to save. The clock of the first process decides, at logged steps."""
     up = time.monotonic() - self._saved_at >= 60 * self.machinery.save_minutes
     if jax.process_count() == 1:
       return up
@@ -198,7 +197,7 @@ class Loop:
     return logged and bool(multihost_utils.broadcast_one_to_all(np.int32(up)))
 
   def _save(self, state):
-    """Saves a sound state, after its rows: a resumed run does not write them again."""
+    """Checks and saves a state; first its rows of metrics, which a resumed run does not repeat."""
     step = int(state.step)
     self.watchdog.doing('the save of step', step)
     self.check_held()
@@ -208,14 +207,14 @@ class Loop:
     self._raise_if_unhealthy(step)
     if step:
       self._check_sound(state)
-      evaluated, *found = self._evaluated
-      found = found if evaluated == step else ()
+      evaluated, *evaluation = self._evaluated
+      evaluation = evaluation if evaluated == step else ()
       with failures.writing('A checkpoint', 'the ones before'):
-        self.checkpoints.save(state, *found)
+        self.checkpoints.save(state, *evaluation)
     self._saved_at = time.monotonic()
 
   def _check_sound(self, state):
-    """Raises Stopped for a state that must not be saved."""
+    """Raises Stopped for a state with non-finite numbers or replicas that differ."""
     if path := steps.not_finite(state):
       raise errors.Diverged(
         f'The update up to step {int(state.step):,} made {path} infinite or not a number, though '
@@ -229,7 +228,7 @@ class Loop:
       raise reason
 
   def _log(self, step, values, meter, batch):
-    """Keeps the row of a step, and writes the one before."""
+    """Writes the row of the last logged step, and keeps the row of this one."""
     self._write_row()
     row = {'step': step, **meter.place(step), **meter.rates(), 'batch_crc32': _crc32(batch)}
     self._row = (row, values)
@@ -237,7 +236,7 @@ class Loop:
       self.checkpoints.check()
 
   def _write_row(self):
-    """Writes the row of one logging interval ago, whose numbers are there, and judges its steps."""
+    """Writes the kept row, whose numbers are ready by now; raises if its steps are unhealthy."""
     if self._row is None:
       return
     (row, values), self._row = self._row, None
@@ -252,14 +251,14 @@ class Loop:
     self.progress.row(row)
     self._raise_if_unhealthy(row['step'])
 
-  def _describe(self, found):
-    row = {f'held_out_{k}': v for k, v in found.items()}
-    if 'mlm_loss' in found and self.held_out_sizes:
-      # each corpus counts by its size, and not by the batches that were evaluated of it
+  def _describe(self, results):
+    row = {f'held_out_{k}': v for k, v in results.items()}
+    if 'mlm_loss' in results and self.held_out_sizes:
+      # each corpus is weighted by its size, not by its number of evaluated batches
       tokens, size = map(sum, zip(*self.held_out_sizes.values()))
       loss = sum(
-        many / tokens * found[f'mlm_loss/{name}' if name else 'mlm_loss']
-        for name, (many, _) in self.held_out_sizes.items()
+        count / tokens * results[f'mlm_loss/{name}' if name else 'mlm_loss']
+        for name, (count, _) in self.held_out_sizes.items()
       )
       row['held_out_bits_per_byte'] = phase_runs.bits_per_byte(loss, tokens / size)
     return row
@@ -273,13 +272,12 @@ class Loop:
 
 
 def _most_in_flight() -> int:
-  # Collectives of CPU devices that share few cores can wait for each other forever when several
-  # steps are under way.
+  # With several steps in flight, collectives of CPU devices that share few cores can deadlock.
   return 0 if jax.default_backend() == 'cpu' and jax.device_count() > 1 else 2
 
 
 def _crc32(batch) -> int:
-  """A checksum of this host's rows: two steps of a run with the same number saw the same batch."""
+  """A checksum of this host's rows, to compare the batch of a step between runs."""
   crc = 0
   for name in sorted(batch):
     crc = zlib.crc32(np.ascontiguousarray(batch[name]), crc)

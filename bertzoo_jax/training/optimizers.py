@@ -30,7 +30,7 @@ _EMPTY = optax.EmptyState()
 
 
 class AdamState(NamedTuple):
-  """First and second moments, shaped like the parameters, and how many updates went into them."""
+  """First and second moments, shaped like the parameters, and the number of updates in them."""
 
   count: jax.Array
   mu: dict
@@ -40,14 +40,14 @@ class AdamState(NamedTuple):
 def adamw(fields: definitions.Adamw, schedule, paths):
   """Adam with bias correction and decoupled weight decay, as fairseq has it.
 
-  p ← p − lr·wd·p − lr·√(1−b2ᵗ)/(1−b1ᵗ) · m/(√v + eps). Here eps stands beside the uncorrected √v,
-  as there; torch and optax add it after the correction, which differs by a share of eps/√v in the
-  first updates. t counts the run's updates: for a parameter that joins in a later phase there is
-  hardly a correction.
+  p ← p − lr·wd·p − lr·√(1−b2ᵗ)/(1−b1ᵗ) · m/(√v + eps). As in fairseq, eps is added to the
+  uncorrected √v; torch and optax add it after the correction, a relative difference of eps/√v in
+  the first updates. t counts the run's updates: a parameter that joins in a later phase is hardly
+  corrected.
 
   schedule: step → learning rate. paths: {path: shape}, as `trees.paths_of` returns.
-  Returns an optax transform whose `update` takes `step`. Raises UserError for a regex that is none
-  or matches no parameter, and for clip groups without a norm.
+  Returns an optax transform whose `update` takes `step`. Raises UserError for an invalid regex, a
+  regex that matches no parameter, and clip groups without clip_norm.
   """
   return _chain(schedule, paths, fields, _adam(fields, corrected=True))
 
@@ -66,9 +66,9 @@ def lamb(fields: definitions.Lamb, schedule, paths):
   """LAMB as Google's code has it (You et al. 2020; ALBERT's release): u = m/(√v + eps) + wd·p; p ←
   p − lr·(‖p‖/‖u‖)·u.
 
-  No bias correction. The ratio is 1 where either norm is 0, and for parameters that `no_adaptation`
-  names. The norms are taken per layer where several are stacked; of a parameter that layers share,
-  there is one. Arguments, result and errors as in `adamw`.
+  No bias correction. The ratio is 1 if either norm is 0, and for parameters that `no_adaptation`
+  matches. In a scanned stack norms are per layer; a parameter that layers share has one norm.
+  Arguments, result and errors as in `adamw`.
   """
   _check_table('no_adaptation', fields.no_adaptation, paths)
   ratio = _trust_ratio(policy([(regex, False) for regex in fields.no_adaptation], paths, True))
@@ -79,8 +79,8 @@ def stable_adamw(fields: definitions.StableAdamw, schedule, paths):
   """StableAdamW (Wortsman et al. 2023, Algorithm 2): u = m̂/(√v̂ + eps) + wd·p; p ← p − lr·u/max(1,
   RMS) with RMS = √mean(g²/max(v̂, eps²)).
 
-  Both moments are corrected for their start. The mean is taken over one parameter, per layer where
-  several are stacked. Arguments, result and errors as in `adamw`.
+  Both moments are bias-corrected. The mean is over one parameter, per layer in a scanned stack.
+  Arguments, result and errors as in `adamw`.
   """
   _check_table('no_decay', fields.no_decay, paths)
   adam = _stable_adam(fields, _decays(fields, paths))
@@ -93,11 +93,11 @@ def muon(fields: definitions.Muon, schedule, paths):
   − lr·(u + wd·p).
 
   `orthogonal` is Newton and Schulz's iteration with Jordan's three coefficients. The heads of a
-  layer make one matrix. AdamW is that of `adamw`, and both have one learning rate. Arguments,
-  result and errors as there.
+  layer form one matrix. All other parameters are updated as in `adamw`, by the same learning rate.
+  Arguments, result and errors as in `adamw`.
 
   Raises:
-    UserError: also a rule of `matrices` that is none, or whose axes a parameter does not have.
+    UserError: also an invalid rule of `matrices`, or one whose axes a parameter does not have.
   """
   axes = _matrix_axes(fields.matrices, paths)
   is_matrix = lambda params: _map_with_path(lambda path, _: axes[path] is not None, params)
@@ -118,12 +118,12 @@ def policy(table, paths, default) -> dict:
 
   Layers are counted from 0. A stack has as many layers as its leaf with the most copies. A leaf
   with fewer copies is shared: copy c of C stands for layers c·n/C to (c+1)·n/C − 1, and has the
-  number of the last of them. In a stack where all leaves are shared, nobody knows the number of
-  layers: copies, which are groups of layers, are counted instead, and a single one is layer 0.
-  Where a layer is several blocks (`inner_group_num`), blocks are counted.
+  number of the last of them. If all leaves of a stack are shared, the number of layers is unknown:
+  their copies (groups of layers) are counted instead. If a layer is several blocks
+  (`inner_group_num`), blocks are counted.
 
-  Returns {path: value}; an array [copies, 1, …], which broadcasts over the parameter, if copies
-  differ. table: ordered (path regex, value). default: where no rule matches.
+  Returns {path: value}; if copies differ, the value is an array [copies, 1, …] that broadcasts over
+  the parameter. table: ordered (path regex, value). default: the value if no rule matches.
   """
 
   def value(path, numbered):
@@ -132,11 +132,11 @@ def policy(table, paths, default) -> dict:
     )
 
   def values(path, numbered, shape):
-    found = [value(path, name) for name in numbered]
-    if all(v == found[0] for v in found):
-      return found[0]
+    per_copy = [value(path, name) for name in numbered]
+    if all(v == per_copy[0] for v in per_copy):
+      return per_copy[0]
     dtype = np.float32 if isinstance(default, float) else None
-    return np.asarray(found, dtype).reshape(-1, *[1] * (len(shape) - 1))
+    return np.asarray(per_copy, dtype).reshape(-1, *[1] * (len(shape) - 1))
 
   names = _numbered(paths)
   return {path: values(path, names[path], shape) for path, shape in paths.items()}
@@ -148,8 +148,8 @@ def matching(path: str, table) -> bool:
 
 
 def _numbered(paths) -> dict[str, list[str]]:
-  """{path: the path of each copy with its layer's number}; the path itself outside of stacks."""
-  stacks = {path: path[: found.end()] for path in paths if (found := re.search(_STACKED, path))}
+  """{path: paths of its copies, with the layer's number}; outside of stacks the path alone."""
+  stacks = {path: path[: match.end()] for path in paths if (match := re.search(_STACKED, path))}
   layers = {}
   for path, stack in stacks.items():
     layers[stack] = max(layers.get(stack, 0), paths[path][0])
@@ -165,7 +165,7 @@ def _numbered(paths) -> dict[str, list[str]]:
 
 
 def _chain(schedule, paths, fields, adam, adaptation=None, decays=True):
-  """All of an optimizer around its `adam`. decays: whether parameters decay behind it."""
+  """The optax chain: clipping, `adam`, weight decay (if `decays`), `adaptation`, learning rate."""
   clip_groups = fields.clip_groups
   _check_rates(fields.rates)
   _check_table('no_decay', fields.no_decay, paths)
@@ -191,22 +191,22 @@ def _chain(schedule, paths, fields, adam, adaptation=None, decays=True):
 
 
 def _decays(fields, paths):
-  """{path: share of the parameter that decays}, see `policy`."""
+  """{path: weight decay of the parameter}, see `policy`."""
   return policy([(regex, 0.0) for regex in fields.no_decay], paths, float(fields.weight_decay))
 
 
-def _is(value, found) -> bool:
-  """Whether all copies of a parameter have this value. found: a value of `policy`."""
-  return np.ndim(found) == 0 and found == value
+def _equals(value, setting) -> bool:
+  """Whether all copies of a parameter have this value. setting: a value of `policy`'s result."""
+  return np.ndim(setting) == 0 and setting == value
 
 
-def _map_with_path(f, *of):
+def _map_with_path(f, *pytrees):
   """Maps f(path, leaf, …) over trees of leaves."""
-  return jax.tree_util.tree_map_with_path(lambda p, *leaves: f(trees.path_of(p), *leaves), *of)
+  return jax.tree_util.tree_map_with_path(lambda p, *leaves: f(trees.path_of(p), *leaves), *pytrees)
 
 
 def _stateless(f, state=_EMPTY):
-  """The transform (updates, params) → updates whose state holds no array."""
+  """An optax transform from f: (updates, params) → updates, whose state holds no array."""
   return optax.GradientTransformation(
     lambda params: state, lambda updates, state, params=None: (f(updates, params), state)
   )
@@ -223,21 +223,21 @@ def _clip(clip_norm, groups):
     group_of = [groups[path] for path in trees.paths_of(updates)]
     for k in numbers:
       # Zeros stand for copies of other groups: they add nothing to the norm.
-      own = {
-        i: x if _is(k, group) else jnp.where(group == k, x, 0.0)
+      members = {
+        i: x if _equals(k, group) else jnp.where(group == k, x, 0.0)
         for i, (x, group) in enumerate(zip(leaves, group_of))
         if np.any(group == k)
       }
-      for i, x in clip.update(own, _EMPTY)[0].items():
-        leaves[i] = x if _is(k, group_of[i]) else jnp.where(group_of[i] == k, x, leaves[i])
+      for i, x in clip.update(members, _EMPTY)[0].items():
+        leaves[i] = x if _equals(k, group_of[i]) else jnp.where(group_of[i] == k, x, leaves[i])
     return jax.tree.unflatten(tree, leaves)
 
   return _stateless(clipped)
 
 
 def _decay(shares):
-  """Adds the decay to the updates. shares: {path: share of the parameter}, see `policy`."""
-  add = lambda path, u, p: u if _is(0.0, shares[path]) else u + shares[path] * p
+  """Adds weight decay to the updates. shares: {path: weight decay}, see `policy`."""
+  add = lambda path, u, p: u if _equals(0.0, shares[path]) else u + shares[path] * p
   # Checkpoints record this state's type: all were written with the one of optax's masked decay.
   state = optax.MaskedState(_EMPTY)
   return _stateless(lambda updates, params: _map_with_path(add, updates, params), state)
@@ -266,7 +266,7 @@ def _adam(fields, corrected):
 
 
 def _stored(state, mu_dtype):
-  """The AdamState as it is kept; updates are computed in float32."""
+  """The AdamState with mu in its storage dtype; updates are computed in float32."""
   return state._replace(mu=jax.tree.map(lambda m: m.astype(mu_dtype), state.mu))
 
 
@@ -284,7 +284,7 @@ def _stable_adam(fields, decays):
       v = v / second
       u = m / first / (jnp.sqrt(v) + eps) + decays[path] * p
       share = jnp.square(g) / jnp.maximum(v, eps**2)
-      return u / jnp.maximum(1.0, jnp.sqrt(jnp.mean(share, axis=_own_axes(path, g), keepdims=True)))
+      return u / jnp.maximum(1.0, jnp.sqrt(jnp.mean(share, axis=_sum_axes(path, g), keepdims=True)))
 
     updates = _map_with_path(one, gradients, state.mu, state.nu, params)
     return updates, _stored(state, mu_dtype)
@@ -296,7 +296,7 @@ def _muon(fields, axes):
   """Muon's direction for parameters whose axes are not None. axes: see `_matrix_axes`."""
 
   def orthogonal(path, x):
-    # its own momentum is off: its input is mixed already
+    # beta=0: the input has its momentum already
     one = optax.contrib.scale_by_muon(
       ns_steps=fields.iterations, beta=0.0, nesterov=False, weight_dimension_numbers=[axes[path]]
     )
@@ -314,7 +314,7 @@ def _muon(fields, axes):
 
 
 def _matrix_axes(matrices, paths) -> dict:
-  """{path: its axes of inputs and of outputs; None if AdamW updates it}."""
+  """{path: axes of inputs and of outputs, as optax's MuonDimensionNumbers; None for AdamW}."""
   for rule in matrices:
     if not _is_matrix(rule):
       raise errors.UserError(
@@ -322,17 +322,17 @@ def _matrix_axes(matrices, paths) -> dict:
         'outputs), each axis once and counted from the last, as (-2,) and (-1,).'
       )
   _check_table('matrices', [regex for regex, *_ in matrices], paths)
-  found = {}
+  axes = {}
   for path, shape in paths.items():
     sides = next((sides for regex, *sides in matrices if matching(path, [regex])), None)
-    own = len(shape) - bool(re.search(_STACKED, path))
-    if sides and max(-axis for side in sides for axis in side) > own:
+    rank = len(shape) - bool(re.search(_STACKED, path))
+    if sides and max(-axis for side in sides for axis in side) > rank:
       raise errors.UserError(
-        f'optimizer.matrices gives {path!r} the axes {sides}, and it has {own}, not counting that '
+        f'optimizer.matrices gives {path!r} the axes {sides}, and it has {rank}, not counting that '
         'of the layers: name other axes, or a regex that does not match it.'
       )
-    found[path] = sides and optax.contrib.MuonDimensionNumbers(*map(tuple, sides))
-  return found
+    axes[path] = sides and optax.contrib.MuonDimensionNumbers(*map(tuple, sides))
+  return axes
 
 
 def _is_matrix(rule) -> bool:
@@ -345,7 +345,7 @@ def _is_matrix(rule) -> bool:
   return all(isinstance(axis, int) and axis < 0 for axis in axes) and len({*axes}) == len(axes)
 
 
-def _own_axes(path, x):
+def _sum_axes(path, x):
   """The axes of one layer's parameter: all but the axis of stacked layers."""
   return tuple(range(1 if re.search(_STACKED, path) else 0, x.ndim))
 
@@ -356,31 +356,31 @@ def _one_minus_power(b, t):
 
 
 def _trust_ratio(adapts):
-  """Scales updates by ‖p‖/‖u‖. adapts: {path: whether it does}, see `policy`."""
+  """Scales updates by ‖p‖/‖u‖. adapts: {path: False to leave it as it is}, see `policy`."""
 
   def norm(path, x):
-    return jnp.sqrt(jnp.sum(jnp.square(x), axis=_own_axes(path, x), keepdims=True))
+    return jnp.sqrt(jnp.sum(jnp.square(x), axis=_sum_axes(path, x), keepdims=True))
 
   def scaled(path, u, p):
-    if _is(False, adapts[path]):
+    if _equals(False, adapts[path]):
       return u
-    ours, theirs = norm(path, p), norm(path, u)
-    usable = (ours > 0) & (theirs > 0)
-    if not _is(True, adapts[path]):
+    param_norm, update_norm = norm(path, p), norm(path, u)
+    usable = (param_norm > 0) & (update_norm > 0)
+    if not _equals(True, adapts[path]):
       usable &= adapts[path]
-    return jnp.where(usable, ours / jnp.where(theirs > 0, theirs, 1.0), 1.0) * u
+    return jnp.where(usable, param_norm / jnp.where(update_norm > 0, update_norm, 1.0), 1.0) * u
 
   return _stateless(lambda updates, params: _map_with_path(scaled, updates, params))
 
 
 def _scale_by_rate(schedule, multipliers):
-  """Multiplies updates by −rate. multipliers: {path: of the rate}, see `policy`."""
+  """Multiplies updates by −rate. multipliers: {path: multiplier of the rate}, see `policy`."""
 
   def update(updates, state, params=None, *, step, **_):
     del params
     rate = schedule(step)
-    own = lambda path: rate if _is(1.0, multipliers[path]) else rate * multipliers[path]
-    return _map_with_path(lambda path, u: -own(path) * u, updates), state
+    rate_of = lambda path: rate if _equals(1.0, multipliers[path]) else rate * multipliers[path]
+    return _map_with_path(lambda path, u: -rate_of(path) * u, updates), state
 
   return optax.GradientTransformationExtraArgs(lambda params: _EMPTY, update)
 

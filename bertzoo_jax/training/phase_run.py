@@ -22,17 +22,17 @@ from bertzoo_jax.training import step as steps
 _FAST_MEMORY = {'TPU v5 lite': 32768, 'TPU v5e': 32768, 'TPU v5': 32768, 'TPU v5p': 32768}
 _FAST_MEMORY_FLAG = 'xla_tpu_scoped_vmem_limit_kib'
 # From this size on (MiB), XLA splits a product with gathered weights into one small product per
-# chip. Those are too narrow to be fast, so the limit is out of reach.
+# chip. Those are too narrow to be fast, so this raises the limit out of reach.
 _WINDOWS_FLAG = 'xla_jf_spmd_threshold_for_windowed_einsum_mib'
 _NEVER = 1_000_000
-# On a GPU XLA takes products of Triton, fused with what stands beside them, where cuBLAS is faster:
-# 35 and 28 ms for a step of BERT-base on an H200 (bench/README.md).
+# On a GPU XLA prefers fused matrix products of Triton where cuBLAS is faster: 35 and 28 ms for a
+# step of BERT-base on an H200 (bench/README.md).
 _TRITON_FLAG = 'xla_gpu_enable_triton_gemm'
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PhaseRun:
-  """A phase with all it needs.
+  """A phase with everything that its steps need.
 
   Attributes:
     phase: configuration.Phase.
@@ -40,8 +40,9 @@ class PhaseRun:
     tx, schedule: its optimizer, and step → learning rate.
     data: its PhaseData.
     mesh: of the run.
-    objective_at: traced step → the objective with its numbers there; None where none moves.
-    plain: the objective by which `cost.of_step` counts.
+    objective_at: traced step → the objective with its moving fields at that step; None if none
+      moves.
+    plain: the objective that `cost.of_step` traces.
   """
 
   phase: configuration.Phase
@@ -55,27 +56,27 @@ class PhaseRun:
 
   @property
   def end_step(self) -> int:
-    """Global step before which it ends."""
+    """The phase runs the steps of the run before this one."""
     return self.phase.end_step
 
   @property
   def rows(self) -> int:
-    """Rows of the global batch; of a batch of options, its units."""
+    """Rows of the global batch; units, if each has several options."""
     return self.data.features['input_ids'][0][0]
 
   @functools.cached_property
   def flops(self) -> float:
-    """Operations of a step, see cost.of_step."""
+    """FLOPs of a step, see cost.of_step."""
     return cost.of_step(self.plain, self.target[0].params, self.data.batch)
 
   @property
   def tokens(self) -> int:
-    """Tokens of the global batch, padding too."""
+    """Tokens of the global batch, with padding."""
     return math.prod(self.data.features['input_ids'][0])
 
   @property
   def length(self) -> int:
-    """Tokens a row."""
+    """Tokens per row."""
     return self.data.features['input_ids'][0][-1]
 
   @functools.cached_property
@@ -102,14 +103,14 @@ class PhaseRun:
 
 
 def fresh(phase_run: PhaseRun) -> steps.TrainState:
-  """The state before the first step, made where it will live."""
+  """The state before the first step, created with its shardings."""
   return jax.jit(lambda: _initial(phase_run), out_shardings=_where(phase_run))()
 
 
 def enter(state: steps.TrainState, phase_run: PhaseRun) -> steps.TrainState:
-  """A state at the start of a later phase_run. Moments are kept. Parameters that the phase_run adds
-  come from its objective, which may have them begin as others that are there. The old state is
-  donated: two would not fit where one and a step do.
+  """The state at the start of a later phase_run. Moments are kept. Parameters that the phase adds
+  are initialised by its objective, or copied from others (Objective.inherits). The old state is
+  donated: two states may not fit into memory.
   """
   return entering(phase_run)(state)
 
@@ -156,23 +157,22 @@ def compiler_options(device_kind: str, split_weights: bool) -> dict[str, str]:
     _WINDOWS_FLAG: _NEVER if split_weights and device_kind.startswith('TPU') else None,
     _TRITON_FLAG: 'False' if device_kind.startswith('NVIDIA') else None,
   }
-  given = ' '.join(os.environ.get(name, '') for name in ('LIBTPU_INIT_ARGS', 'XLA_FLAGS'))
-  return {k: str(v) for k, v in wanted.items() if v and k not in given}
+  flags = ' '.join(os.environ.get(name, '') for name in ('LIBTPU_INIT_ARGS', 'XLA_FLAGS'))
+  return {k: str(v) for k, v in wanted.items() if v and k not in flags}
 
 
 def evaluation(phase_run: PhaseRun):
-  """params → {'loss', every metric of the objective} over the held-out batches; {} without any. Of
-  several corpora also {'METRIC/NAME'} of each, but for the loss, which is a sum of their metrics.
+  """params → {'loss', every metric of the objective} over the held-out batches; {} if there are
+  none. With several corpora also 'METRIC/NAME' per corpus, but no loss per corpus.
 
-  The denominators are added over all batches first, so the result is that of one large batch; this
-  happens once. Batches are made anew at each evaluation and never kept: they may be many times the
-  size of the state. An objective's memory starts afresh at every evaluation and goes from each
-  batch to the next.
+  The denominators are added over all batches first, once, so the result is that of one large batch.
+  Batches are made again at each evaluation: together they may be many times the size of the state.
+  An objective's memory is reset at the start of an evaluation, and passed from batch to batch.
   """
   objective, rows = phase_run.objective, sharding.batch_sharding(phase_run.mesh)
   normalizers_of = jax.jit(objective.normalizers)
   start = jax.jit(lambda: objective.carry(phase_run.rows), out_shardings=rows)
-  one = jax.jit(
+  eval_step = jax.jit(
     steps.make_eval_step(objective, **_parts(phase_run)),
     out_shardings=(None, rows),
     donate_argnums=3,
@@ -186,10 +186,10 @@ def evaluation(phase_run: PhaseRun):
     """{corpus: {total: value}}; under None the totals of all corpora."""
     totals = collections.defaultdict(collections.Counter)
     for corpus, batch in phase_run.data.evaluation_batches():
-      found = {k: float(v) for k, v in normalizers_of(place(batch)).items()}
+      counts = {k: float(v) for k, v in normalizers_of(place(batch)).items()}
       for name in {None, corpus}:
-        totals[name].update(found)
-    return {name: dict(found) for name, found in totals.items()}
+        totals[name].update(counts)
+    return {name: dict(counts) for name, counts in totals.items()}
 
   def evaluate(params):
     if not normalizers():
@@ -198,7 +198,7 @@ def evaluation(phase_run: PhaseRun):
     # the next batch is made while the devices compute, and one batch at a time is under way
     for number, (corpus, batch) in enumerate(phase_run.data.evaluation_batches()):
       jax.block_until_ready(totals)
-      result, carry = one(params, place(batch), normalizers()[None], carry, number)
+      result, carry = eval_step(params, place(batch), normalizers()[None], carry, number)
       totals[corpus] = add(totals[corpus], result) if corpus in totals else result
     loss, sums = functools.reduce(add, totals.values())
     mean = lambda sums, name: objective.finalize_metrics(steps.means(sums, normalizers()[name]))
@@ -211,7 +211,7 @@ def evaluation(phase_run: PhaseRun):
 
 
 def bits_per_byte(nats_per_token: float, tokens_per_byte: float) -> float:
-  """The same loss by the length of the text: comparable between tokenizers."""
+  """The loss in bits per byte of text, comparable between tokenizers."""
   return nats_per_token * tokens_per_byte / math.log(2)
 
 

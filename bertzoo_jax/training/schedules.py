@@ -1,8 +1,7 @@
-"""Learning rates: functions of the update's number s, counted from 0, over T updates with a warmup
-of W.
+"""Learning rates: functions of the update s = 0, 1, …, of T updates, the first W of them warmup.
 
-The published systems share two words, warmup and linear decay, and mean five different lines by
-them; four more are usual today. Fields: bertzoo_jax/parts/schedules.py.
+Published systems call five different schedules "warmup and linear decay"; four others are common
+today. Fields: bertzoo_jax/parts/schedules.py.
 """
 
 import jax.numpy as jnp
@@ -31,7 +30,7 @@ def linear_after_warmup(fields: definitions.LinearAfterWarmup, total_steps: int)
   """peak·s/W for s < W, then linear to 0 counted from the end of warmup (fairseq's
   polynomial_decay, power 1).
 
-  The first update has peak/W, as that scheduler is constructed, and so has the second, s = 1.
+  The first update has peak/W, as in fairseq's scheduler, and so has the second, s = 1.
   """
   return _warmed_up(fields, total_steps, lambda s: _left(s, fields.warmup, total_steps), 1)
 
@@ -100,7 +99,7 @@ _FALLS = {
 
 
 def for_phase(fields: dict, phase_first_step: int, phase_steps: int, total_steps: int):
-  """The schedule a phase runs under, as a function of the global step.
+  """The schedule of a phase, as a function of the global step.
 
   fields: the config's schedule section, with `name` and `across_phases` (continue | restart; a
   section without it continues). Raises UserError for an unknown name or `across_phases`, or a
@@ -138,7 +137,7 @@ def _float(s):
 
 
 def _left(s, start, end):
-  """The way left from start to end, 1 to 0. s is exact in float32 up to 16.7 M updates."""
+  """The part that remains from start to end, 1 to 0. s is exact in float32 up to 16.7 M updates."""
   return jnp.clip((end - s) / (end - start), 0.0, 1.0)
 
 

@@ -1,9 +1,9 @@
-"""Where numbers live: one mesh (data, fsdp, tensor), and ordered tables from names to its axes.
+"""Sharding: one mesh (data, fsdp, tensor), and ordered tables from names to its axes.
 
-    data     rows of the batch; parameters are whole
-    fsdp     rows of the batch; parameters and the optimizer's state are split, and gathered where
-             they are used
-    tensor   heads, feed-forward units and vocabulary are split; rows are whole
+    data     splits rows of the batch; parameters are replicated
+    fsdp     splits rows of the batch; parameters and the optimizer's state are split too, and
+             gathered for use
+    tensor   splits heads, feed-forward units and vocabulary; rows are replicated
 
 The rules for parameters stand beside the modules (`axes` of an encoder, model/blocks.py): path
 regex → {axis of the mesh: axes of the parameter, from its end, that it may split}. An axis that is
@@ -38,11 +38,11 @@ ACTIVATIONS = (
 
 
 def mesh(shape: tuple[int, int, int], devices=None) -> jax.sharding.Mesh:
-  """The mesh with axes (data, fsdp, tensor), in an order that suits the wiring where that is known.
+  """The mesh with axes (data, fsdp, tensor), its devices ordered by their interconnect, if known.
 
-  shape: devices along the axes; one may be -1 and takes the rest. devices: all of them if None;
-  they may be of a topology that is not there. Raises UserError if the shape does not use each
-  device once, or splits rows that one host feeds.
+  shape: devices along the axes; one may be -1 and takes the rest. devices: None for all; they may
+  belong to a topology that is only described. Raises UserError if the shape does not use each
+  device once, or if tensor does not divide the devices of a host.
   """
   devices = jax.devices() if devices is None else list(devices)
   count, known = len(devices), int(np.prod([n for n in shape if n != -1]))
@@ -55,7 +55,7 @@ def mesh(shape: tuple[int, int, int], devices=None) -> jax.sharding.Mesh:
   if wrong or known < 1 or count % known or (-1 not in shape and known != count):
     raise errors.UserError(
       f'run.mesh is {tuple(shape)} for {count} devices: (data, fsdp, tensor) must multiply to '
-      f'{count}; -1 takes what is left.'
+      f'{count}; -1 takes the rest.'
     )
   shape = tuple(count // known if n == -1 else n for n in shape)
   hosts = len({d.process_index for d in devices})
@@ -71,13 +71,13 @@ def mesh(shape: tuple[int, int, int], devices=None) -> jax.sharding.Mesh:
 
 
 def rows_over(mesh) -> int:
-  """How many devices share the rows of a batch."""
+  """Number of devices that the rows of a batch are split over."""
   return mesh.shape['data'] * mesh.shape['fsdp']
 
 
 def of_parameters(tree, mesh, table) -> tuple[dict, list[str]]:
-  """(a tree of NamedSharding for a nested dict of arrays or shape structs, a line for each
-  parameter that is whole on an axis its rule wanted it split over).
+  """(tree of NamedSharding for a nested dict of arrays or shape structs, a line for each parameter
+  that could not be split over an axis of its rule).
 
   table: ordered (path regex, {axis of the mesh: axes of the parameter}). Raises UserError for a
   path that no rule matches.
@@ -107,7 +107,7 @@ def of_parameters(tree, mesh, table) -> tuple[dict, list[str]]:
 
 
 def spec_of(rule, shape, mesh):
-  """(axis of the mesh or None for each axis of a parameter, axes the rule names in vain)."""
+  """(mesh axis or None for each axis of a parameter, mesh axes of the rule that do not divide)."""
   spec, whole = [None] * len(shape), []
   for axis in ('tensor', 'fsdp'):
     if mesh.shape[axis] == 1 or axis not in rule:
@@ -123,8 +123,8 @@ def spec_of(rule, shape, mesh):
 
 
 def of_state(state, parameter_shardings, mesh):
-  """Shardings of a whole train state: arrays shaped like the parameters go where they are, the
-  carry's rows are split like the batch, the rest is on every device. state: of shape structs.
+  """Shardings of a train state: moments are split like their parameters, the carry's rows like the
+  batch, all else is replicated. state: of shape structs.
   """
   everywhere = NamedSharding(mesh, PartitionSpec())
   known = {trees.path_of(p): s for p, s in jax.tree_util.tree_leaves_with_path(parameter_shardings)}
@@ -162,7 +162,7 @@ def to_devices(batch: dict, mesh, batch_size: int) -> dict:
 
 
 def constrain(mesh, table=ACTIVATIONS):
-  """A model's `constrain(name, x)`: pins an intermediate where its table says, if that divides."""
+  """A model's `constrain(name, x)`: shards an activation by the table, along axes that divide."""
 
   def pin(name, x):
     if inside_shard_map():
@@ -178,7 +178,7 @@ def constrain(mesh, table=ACTIVATIONS):
 
 
 def inside_shard_map() -> bool:
-  """Whether this is traced inside `per_device.summed_at_end`, where arrays are a device's own."""
+  """True while traced inside `per_device.summed_at_end`, where arrays are one device's part."""
   return bool(jax.sharding.get_abstract_mesh().manual_axes)
 
 
@@ -206,7 +206,7 @@ def _devices_along(mesh, axes) -> int:
 
 
 def _wired(shape, devices):
-  """The devices [data, fsdp, tensor] with links along the axes; None where that is not known."""
+  """The devices [data, fsdp, tensor] with links along the axes; None if unknown."""
   try:
     return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
   # a part of a slice, or a shape the links do not make

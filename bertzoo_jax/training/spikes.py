@@ -27,7 +27,7 @@ def fresh() -> dict:
 
 
 def entered(statistics: dict) -> dict:
-  """The statistics at the start of another phase: the count of the run, nothing else."""
+  """The statistics at the start of another phase: fresh, but for the run's count of spikes."""
   return {**fresh(), 'total': statistics['total']}
 
 

@@ -1,4 +1,4 @@
-"""One update of all that is trained, any number of networks: (state, batch) → (state, metrics)."""
+"""One update of all trained networks: (state, batch) → (state, metrics)."""
 
 import functools
 import re
@@ -17,23 +17,23 @@ from bertzoo_jax.training import per_device
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import spikes
 
-# The kind of keys, whatever jax is set to: two words, and the same draws after a resume.
+# The PRNG, whatever jax's default is: keys of two words, and the same draws after a resume.
 _KEYS = 'threefry2x32'
 
 
 @struct.dataclass
 class TrainState:
-  """All that a run carries from step to step.
+  """Everything that a run passes from step to step.
 
   Attributes:
     step: int32, updates begun so far, left-out ones included.
     params: nested dict, float32.
-    opt_state: the optimizer's.
-    carry: the objective's memory, leading axis the batch; () where there is none.
+    opt_state: state of the optimizer.
+    carry: the objective's memory, leading axis the batch; () if it has none.
     nonfinite: int32 counts of left-out updates: `total`, `consecutive` (up to now), and `last`, the
       step of the last one.
     spikes: running statistics of loss and gradient norm, and the count of spikes (spikes.py).
-    average: exponential average of the parameters; () for none.
+    average: exponential average of the parameters; () without `ema`.
   """
 
   step: Any
@@ -79,11 +79,11 @@ def make_train_step(
   draws. An update whose loss or gradient norm is not finite is left out and counted.
 
   schedule: step → learning rate, for the metrics. accumulation: microbatches per step. mesh: None
-  for one device. objective_at: step → the objective with its numbers at a traced step; None where
-  none moves. ema: decay of the average of the parameters per update, a ← ema·a + (1 − ema)·p; 0 for
-  none. Returns step(state, batch) → (state, metrics); metrics are scalars: loss, every
-  metric of the objective, lr, grad_norm, nonfinite and nonfinite_in_a_row (updates left out so far,
-  and since the last good one), spikes (so far) and spike (whether this step is one).
+  for one device. objective_at: traced step → the objective with its moving fields at that step;
+  None if none moves. ema: decay of the average of the parameters per update, a ← ema·a + (1 −
+  ema)·p; 0: no average. Returns step(state, batch) → (state, metrics); metrics are scalars: loss,
+  every metric of the objective, lr, grad_norm, nonfinite and nonfinite_in_a_row (updates left out
+  so far, and since the last good one), spikes (so far) and spike (whether this step is one).
   """
   root, place = jax.random.key(seed, impl=_KEYS), _placing(objective, mesh)
 
@@ -105,7 +105,7 @@ def make_train_step(
     norm = optax.global_norm(grads)
     ok = jnp.isfinite(loss) & jnp.isfinite(norm)
     updates, opt_state = tx.update(grads, state.opt_state, state.params, step=state.step)
-    updates = _except(updates, objective.frozen)  # not even decay, or the rest of momentum
+    updates = _except(updates, objective.frozen)  # no decay and no remaining momentum either
     keep = lambda new, old: jax.tree.map(lambda a, b: jnp.where(ok, a, b), new, old)
     nonfinite = {
       'total': state.nonfinite['total'] + ~ok,
@@ -131,7 +131,7 @@ def make_train_step(
       **objective.finalize_metrics(means(sums, normalizers)),
       'lr': schedule(state.step),
       'grad_norm': norm,
-      # arrays of their own: the state itself is donated to the next step
+      # + 0 copies: the state itself is donated to the next step
       'nonfinite': nonfinite['total'] + 0,
       'nonfinite_in_a_row': nonfinite['consecutive'] + 0,
       'spikes': statistics['total'] + 0,
@@ -148,9 +148,9 @@ def make_eval_step(objective, *, accumulation: int = 1, mesh=None):
   training; the first gets `objective.carry(rows)`. A batch is computed in as many microbatches as
   in training, so that a batch that fits there fits here.
 
-  normalizers: of all held-out batches together.
-  number: of the batch. Samples depend on it and on the row alone, so they are the same at every
-    evaluation.
+  normalizers: sums over all held-out batches.
+  number: index of the batch. Samples depend only on it and on the row, so they are the same at
+    every evaluation.
   """
 
   def step(params, batch, normalizers, carry, number):
@@ -162,18 +162,18 @@ def make_eval_step(objective, *, accumulation: int = 1, mesh=None):
 
     if accumulation == 1:
       return one(batch, carry)
-    _, (found, carry) = jax.lax.scan(
+    _, (parts, carry) = jax.lax.scan(
       lambda _, turn: (None, one(*turn)),
       None,
       (split(batch, accumulation, mesh), split(carry, accumulation, mesh)),
     )
-    return jax.tree.map(lambda x: jnp.sum(x, axis=0), found), merge(carry, accumulation, mesh)
+    return jax.tree.map(lambda x: jnp.sum(x, axis=0), parts), merge(carry, accumulation, mesh)
 
   return step
 
 
 def not_finite(state) -> str | None:
-  """The path of an array of a state with a number that is not finite, or None. Waits for it."""
+  """The path of an array of a state with a non-finite number, or None. Waits for the devices."""
   parts = ('params', 'opt_state', 'carry', 'average')
   leaves = jax.tree_util.tree_leaves_with_path({name: getattr(state, name) for name in parts})
   finite = jax.device_get(_all_finite([x for _, x in leaves]))
@@ -186,7 +186,7 @@ def _all_finite(leaves):
 
 
 def _loss(objective):
-  """objective.loss, which raises UserError where it is traced and returns something else."""
+  """objective.loss; when traced, it raises UserError for a result of another structure."""
 
   def loss(*args):
     match objective.loss(*args):
@@ -203,7 +203,7 @@ def _loss(objective):
 
 
 def means(sums: dict, normalizers: dict) -> dict:
-  """{metric: sum / total}; 0 of nothing. Raises UserError for sums without their total."""
+  """{metric: sum / total}; 0 if the total is 0. Raises UserError for sums without their total."""
   if strange := sorted(sums.keys() - normalizers.keys()):
     raise errors.UserError(
       f'The objective has sums under {strange[0]!r}, and its normalizers are '
@@ -217,20 +217,20 @@ def means(sums: dict, normalizers: dict) -> dict:
 
 
 def carry_over(old, new, inherits=()):
-  """`new` with every leaf of `old` that has the same path and shape: how a phase takes over a
-  state. inherits: of its objective, where a parameter without an old one of its path comes from.
+  """`new` with the leaves of `old` that have the same path and shape: the first state of a phase.
+  inherits: of the phase's objective: which old parameter starts one whose path `old` lacks.
   """
   known = {trees.path_of(p): x for p, x in jax.tree_util.tree_leaves_with_path(old)}
 
   def pick(key_path, leaf):
     path = trees.path_of(key_path)
-    root, _, own = path.partition('/')
+    root, _, rest = path.partition('/')
     if path not in known and root in ('params', 'average'):
       path = f'{root}/' + next(
-        (re.sub(regex, to, own) for regex, to in inherits if re.search(regex, own)), own
+        (re.sub(regex, to, rest) for regex, to in inherits if re.search(regex, rest)), rest
       )
-    found = known.get(path)
-    return found if found is not None and found.shape == leaf.shape else leaf
+    old_leaf = known.get(path)
+    return old_leaf if old_leaf is not None and old_leaf.shape == leaf.shape else leaf
 
   return jax.tree_util.tree_map_with_path(pick, new)
 
@@ -267,7 +267,7 @@ def merge(tree, parts: int, mesh=None):
 
 
 def _with_row_keys(batch, key):
-  """The batch with `row_keys` [B, 2] uint32: each global row's own key for random draws."""
+  """The batch with `row_keys` [B, 2] uint32: a key for the random draws of each global row."""
   return {**batch, 'row_keys': row_keys.of_batch(key, len(next(iter(batch.values()))))}
 
 
@@ -281,7 +281,7 @@ def _except(updates, frozen):
 
 
 def _placing(objective, mesh):
-  """gradients → the same where their parameters are: sums of microbatches are never whole."""
+  """gradients → gradients sharded like their parameters: microbatch sums are never replicated."""
 
   def place(grads):
     if mesh is None or sharding.inside_shard_map():
@@ -293,17 +293,17 @@ def _placing(objective, mesh):
 
 
 def _summed(gradients, place, state, batch, normalizers, key, accumulation, mesh):
-  """(gradients, loss, carry, sums) of a batch, one microbatch after the other."""
+  """(gradients, loss, carry, sums) of a batch, accumulated over its microbatches."""
 
-  def of_rows(common, rows):
+  def accumulate(common, rows):
     params, normalizers, key = common
     if accumulation == 1:
       grads, loss, carry, sums = gradients(params, rows[0], normalizers, rows[1], key)
       return (grads, loss, sums), carry
     over = None if sharding.inside_shard_map() else mesh
 
-    def body(added, turn):
-      grads, loss, carry, sums = gradients(params, turn[0], normalizers, turn[1], key)
+    def body(added, microbatch):
+      grads, loss, carry, sums = gradients(params, microbatch[0], normalizers, microbatch[1], key)
       return jax.tree.map(jnp.add, added, grads), (loss, carry, sums)
 
     zeros = place(jax.tree.map(jnp.zeros_like, params))
@@ -311,7 +311,7 @@ def _summed(gradients, place, state, batch, normalizers, key, accumulation, mesh
     loss, sums = jax.tree.map(lambda x: jnp.sum(x, axis=0), (losses, sums))
     return (grads, loss, sums), merge(carry, accumulation, over)
 
-  (grads, loss, sums), carry = per_device.summed_at_end(of_rows, mesh)(
+  (grads, loss, sums), carry = per_device.summed_at_end(accumulate, mesh)(
     (state.params, normalizers, key), (batch, state.carry)
   )
   return grads, loss, carry, sums

@@ -357,7 +357,7 @@ def test_a_part_of_the_current_folder_imports_others_of_it(tmp_path, monkeypatch
 def test_trust_code_says_what_it_runs_also_of_modules_that_are_imported(capsys, name):
   trust.everything()
   module = name.partition(':')[0]
-  trust._said.discard(module)
+  trust._announced.discard(module)
   for _ in range(2):
     named.outside(name, 'masking')
   assert capsys.readouterr().err.count(f'the module {module} of ') == 1

@@ -120,7 +120,7 @@ def test_a_run_gives_each_network_the_one_of_its_name_and_what_no_class_holds_is
     small.worst(params_at(tmp_path / 'first', 1)['generator'], params_at(tmp_path / 'plain', 1))
     == 0
   )
-  with pytest.raises(errors.UserError, match='leaves a network as it is.*generator_mlm before it'):
+  with pytest.raises(errors.UserError, match='freezes a network.*generator_mlm before it'):
     here(tmp_path / 'frozen', **{**alone, 'objective': parts.replaced_token_frozen()})
 
 

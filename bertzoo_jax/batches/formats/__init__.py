@@ -1,8 +1,8 @@
 """Input formats: which sentences make a row, and where its tokens and separators stand.
 
 A format is pure: its row list is a function of (text, key), and the content of a row is computed
-from its number when the row is asked for. The list is only the place where each row starts; every
-draw is a counter hash of that place. All of it is numpy over whole arrays.
+from its number on request. The list holds only the place where each row starts; every random draw
+is a counter hash of that place. All functions are numpy over whole arrays.
 """
 
 from bertzoo_jax.batches.formats import contiguous

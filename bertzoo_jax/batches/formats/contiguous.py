@@ -11,7 +11,7 @@ from bertzoo_jax.parts import formats as definitions
 
 
 def full_sentences(fields: definitions.FullSentences, text, length):
-  """Contiguous sentences to at most `length` tokens, over document borders (Liu et al. 2019 §4.2).
+  """Contiguous sentences, at most `length` tokens, across documents (Liu et al. 2019 §4.2).
 
   [CLS] sentences … [SEP]; with document_separator one more [SEP] between two documents of a row;
   with sentence_separators a [SEP] after every sentence (then the last one ends the row). A sentence
@@ -80,14 +80,14 @@ class Contiguous:
 
 
 def doc_sentences(fields: definitions.DocSentences, text, length):
-  """As full_sentences within a document; the ends of documents share rows (Liu et al. 2019 §4.2).
+  """full_sentences within a document; the ends of documents share rows (Liu et al. 2019 §4.2).
 
-  A packed segment is [CLS] sentences … [SEP] of one document. One that ends a document is short: up
-  to max_pieces of these, of following documents, share a row while they fit. Each has its own pack
-  id and positions from 0. The paper grows the batch instead; packing keeps the shapes static. With
-  one segment per row it is also SpanBERT's single segment (Joshi et al. 2019 §3.3).
+  A packed segment is [CLS] sentences … [SEP] of one document. The last one of a document is short:
+  up to max_pieces of these, from consecutive documents, share a row while they fit. Each has its
+  segment id, and positions from 0. The paper grows the batch instead; packing keeps shapes static.
+  With one segment per row it is also SpanBERT's single segment (Joshi et al. 2019 §3.3).
 
-  long_sentences: where one is dropped, the segment before it ends.
+  long_sentences: 'drop' also ends the segment before the dropped sentence.
   """
   formats.check_length(length, 3, 'doc_sentences')
   if fields.long_sentences == 'cut':
@@ -117,7 +117,7 @@ def doc_sentences(fields: definitions.DocSentences, text, length):
     borders = rows_lib.walk(text.num_sentences, successors, end=True)
     is_tail = np.zeros(len(borders) - 1, bool)
     is_tail[np.searchsorted(borders, documents[1:]) - 1] = True
-    # but for a long sentence to be dropped
+    # False for a long sentence that is dropped
     whole = segment_lengths(borders[:-1].astype(np.int64), borders[1:].astype(np.int64)) <= length
     tails = np.flatnonzero(is_tail & whole).astype(borders.dtype)
     filled = np.append(
@@ -146,12 +146,12 @@ def doc_sentences(fields: definitions.DocSentences, text, length):
     segment = rows.order[place]
     first, last = rows.borders[segment].astype(np.int64), rows.borders[segment + 1].astype(np.int64)
     if fields.sentence_separators:
-      of_segment, sentence = rows_lib.ragged(first, last - first)
-      row = row[of_segment]
-      pack = pack[of_segment]
+      owner, sentence = rows_lib.ragged(first, last - first)
+      row = row[owner]
+      pack = pack[owner]
       begin = starts[sentence]
       end = starts[sentence + 1]
-      leading = sentence == first[of_segment]
+      leading = sentence == first[owner]
     else:
       begin, end, leading = starts[first], starts[last], np.ones(len(row), bool)
     ones = np.ones(len(row), np.int64)
@@ -209,16 +209,16 @@ def token_blocks(text, length):
 
 
 def adjacent_segments(fields: definitions.AdjacentSegments, text, length):
-  """[CLS] A [SEP] B [SEP] or [CLS] A [SEP]: running text of one document in two segments, never a
-  false one (code of ELECTRA's release).
+  """[CLS] A [SEP] B [SEP] or [CLS] A [SEP]: running text of one document in two segments; B always
+  follows A (code of ELECTRA's release).
 
-  Sentences are taken until a target is reached or the document ends; the target is `length` or,
-  with short_rate, uniform in [5, length]. With single_rate all of them are A. Else A takes
-  sentences while it stays below half of target − 3, and, by a fair coin, the one that would reach
-  it; B takes the rest. A is cut at its end to length − 2 tokens, B to the rest.
+  Sentences are taken until a target is reached or the document ends. The target is `length` or,
+  with probability short_rate, uniform in [5, length]. With probability single_rate all are A. Else
+  A takes sentences while it stays below half of target − 3, and, by a fair coin, the next one; B
+  takes the rest. A is cut at its end to length − 2 tokens, B to the rest.
 
-  Not as there: a later sentence that would still fit into A stays in B, so that the text keeps its
-  order.
+  Unlike the release, a later sentence that would still fit into A stays in B, so that the text
+  keeps its order.
   """
   formats.check_length(length, 5, 'adjacent_segments')
   starts, documents = text.sentence_starts, text.document_starts

@@ -1,4 +1,4 @@
-"""The input format: a list of rows by (text, key), and the content of a row when asked for."""
+"""The input format: a list of rows by (text, key), and the content of a row on request."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,20 +10,20 @@ class Format(NamedTuple):
   """One input format over one text. B rows of a batch, N rows of a list.
 
   Attributes:
-    rows: (key) -> row list, whatever `spans` understands, with a length (len(rows) == N).
+    rows: (key) -> row list: any object with len(rows) == N that `spans` can read.
     spans: (key, row list, row numbers [B]) -> rows.Spans.
     every_epoch: True if the list depends on the key; otherwise one list serves all epochs.
     has_pairs: rows have a pair label.
     packed: several packed segments may share a row, so positions restart (README.md). If not, a row
-      is one segment, and padding behind it.
+      is one segment and padding after it.
     warnings: sentences the user should read at the start.
-    needs_sentences: two segments are parted where a sentence ends, so the corpus must have been
-      split.
+    needs_sentences: True if two segments meet at the end of a sentence, so that the corpus must be
+      split into sentences.
     features: {name: (shape without B, numpy dtype)} beyond input_ids, token_type_ids, segment_ids,
       position_ids, pair_labels.
-    in_lanes: (rows of the global batch, whether the tokenizer has an end of documents) -> the
-      Format for them, where row b of every batch goes on in its own text; such a list is visited in
-      order, row t · B + b by row b of step t.
+    in_lanes: (B of the global batch, whether the tokenizer has an end-of-document token) -> a
+      Format in which row b of every batch continues row b of the batch before; its list is visited
+      in order, row t · B + b as row b of step t.
     assemble: in place of `spans`: (key, row list, row numbers, gather, special, gather_units) ->
       features before masking.
   """

@@ -22,20 +22,19 @@ from bertzoo_jax.words import word_marks
 
 
 def memory_segments(fields: definitions.MemorySegments, text, length):
-  """[reused part] A [SEP] B [SEP] [CLS], the next row reused from where this one's reused part ends
-  (Yang et al. 2019 §2.5; code).
+  """Rows [reused part] A [SEP] B [SEP] [CLS]; a row begins where the reused part of the lane's
+  previous row ends (Yang et al. 2019 §2.5; code).
 
-  The first reuse_length places are the lane's next tokens, which later steps find in the memory; A
-  and B are the length − reuse_length − 3 tokens after them, up to the end of a sentence, parted at
-  a random one; with random_rate, or where there is none, B is a random run of sentences of the lane
-  instead, and the pair's label is 1. The longer of the two is cut at its end. Segment ids: 0 up to
-  A's separator, 1 for B and its separator, 2 for the classifier.
+  The first reuse_length tokens are the lane's next tokens, which later steps read from the memory.
+  A and B are the length − reuse_length − 3 tokens after them, up to the end of a sentence, divided
+  at the end of a random one. With probability random_rate, or if no sentence ends, B is a random
+  run of sentences of the lane, and the pair's label is 1. The longer of the two is cut at its end.
+  token_type_ids: 0 up to A's separator, 1 for B and its separator, 2 for the classifier.
 
   Args:
     text: rows.Text; length: L.
-    both_directions: lanes of odd number read the text of the lane before them from right to left.
-      (The release reverses the second half of a host's rows; the feature `direction` says which
-      here.)
+    both_directions: odd lanes read the text of the lane before them from right to left. (The
+      release reverses the second half of a host's rows; here the feature `direction` marks them.)
     random_rate: XLNet has no loss on the labels; only an ablation reads them.
 
   Raises:
@@ -49,7 +48,7 @@ def memory_segments(fields: definitions.MemorySegments, text, length):
       f'config.format.reuse_length is {reuse_length}: from 1 to config.length − 5 ({length - 5}) '
       'is needed.'
     )
-  one = functools.partial(
+  make = functools.partial(
     formats.Format,
     every_epoch=False,
     has_pairs=True,
@@ -73,9 +72,9 @@ def memory_segments(fields: definitions.MemorySegments, text, length):
         f'A split has {stream.size:,} tokens, too few for {batch_size} lanes of rows of {length}: '
         f'lower config.batch_size to at most {most}, or prepare more text (config.corpus.held_out).'
       )
-    return one(lambda key: range(steps * batch_size), None, assemble=lanes.assemble)
+    return make(lambda key: range(steps * batch_size), None, assemble=lanes.assemble)
 
-  return one(None, None, in_lanes=in_lanes)
+  return make(None, None, in_lanes=in_lanes)
 
 
 class _Lanes(NamedTuple):
@@ -118,13 +117,13 @@ class _Lanes(NamedTuple):
       length * np.arange(len(numbers)) + reuse_length + a[1],
       length * np.arange(1, len(numbers) + 1) - 2,
     )
-    own = np.concatenate([*ends, *separators, separators[1] + 1])
+    special_cells = np.concatenate([*ends, *separators, separators[1] + 1])
     ids = gather(positions)
     if gather_units:
       units = gather_units(positions, ids)
       flat, begins = units.reshape(-1), np.concatenate(firsts)
       flat[begins] &= word_marks.IN_PHRASE | word_marks.IN_ENTITY
-      flat[own] = 0
+      flat[special_cells] = 0
     flat = ids.reshape(-1)
     flat[np.concatenate(separators)], flat[separators[1] + 1] = special['sep'], special['cls']
     if stream.ends:
@@ -146,8 +145,8 @@ _FEATURES = {'direction': ((), np.int32), 'resets': ((), np.int32)}
 
 
 def _two_runs(key, stream, mirrored, begin, room, lane_begin, random_rate):
-  """(start, size) [B] of A, the same of B, and whether B is random. Starts count from the beginning
-  of the lane's text. Together A and B have at most `room` tokens.
+  """(start, size) [B] of A, the same of B, and whether B is random. `begin` and the starts are
+  places of the row's direction. Together A and B have at most `room` tokens.
   """
   low, high = stream.border(mirrored, begin, 'right'), stream.border(mirrored, begin + room, 'left')
   end = stream.border_place(mirrored, high)  # of the sentence in which the room ends
@@ -176,8 +175,8 @@ class Stream(NamedTuple):
 
   Attributes:
     text: rows.Text.
-    lanes: how many.
-    ends: whether the end of a document is a place of its own, behind its last token.
+    lanes: number of lanes.
+    ends: whether the end of a document takes a place, behind its last token.
   """
 
   text: rows_lib.Text
@@ -214,7 +213,7 @@ class Stream(NamedTuple):
     return np.searchsorted(self.text.sentence_starts, place - self._document(place), 'left')
 
   def _document(self, place):
-    """The document of a place; 0 where ends are no places."""
+    """The document of a place; 0 if document ends take no place."""
     if not self.ends:
       return np.zeros_like(place)
     low, high = np.full_like(place, -1), np.full_like(place, self.text.num_documents + 1)
@@ -239,10 +238,10 @@ class Stream(NamedTuple):
 
     Args:
       positions: int64 [B, L], gets the token of the corpus for each place.
-      ends: list, gets the flat cells that hold a document's end; firsts: list, gets those where a
-        word cannot go on.
-      start, size: [B] of the runs, in the count of their rows; cell: [B] flat cell of their first
-        place.
+      ends: list, gets the flat cells that hold a document's end; firsts: list, gets the flat cells
+        where a word must begin.
+      start, size: [B] first place and length of each run, counted in its row's direction; cell: [B]
+        flat cell of its first place.
       mirrored: bool [B].
     """
     low = np.where(mirrored, self.size - start - size, start)  # of the run, in the stream
@@ -255,7 +254,7 @@ class Stream(NamedTuple):
       return
     first, last = self._document(low), self._document(low + np.maximum(size, 1) - 1)
     owner, document = rows_lib.ragged(first, last - first + 1)
-    end = self._document_place(document + 1) - 1  # its own end, in or behind the run
+    end = self._document_place(document + 1) - 1  # end of the document, in or behind the run
     inside = end < (low + size)[owner]
     owner, end = owner[inside], end[inside]
     before = np.cumsum(size) - size

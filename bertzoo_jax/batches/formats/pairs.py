@@ -1,4 +1,4 @@
-"""Two segments, [CLS] A [SEP] B [SEP], for a loss on whether or how they follow each other."""
+"""Two segments, [CLS] A [SEP] B [SEP], for next-sentence prediction or sentence order."""
 
 from typing import NamedTuple
 
@@ -10,35 +10,35 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
 from bertzoo_jax.parts import formats as definitions
 
-_MOST_ALONE = 0.3  # documents of one sentence; more of them is worth a remark
-_SAMPLE = 1_000_000  # sentences looked at for a remark
+_MOST_ALONE = 0.3  # share of documents of one sentence above which the user is warned
+_SAMPLE = 1_000_000  # sentences that are counted for a warning
 _POOL = 1000  # rows of a pool, as in ERNIE 1.0's reader/pretraining.py
-# draws for a random document that is not one's own, as in Google's create_pretraining_data.py
+# draws for a random other document, as in Google's create_pretraining_data.py
 _TRIES = 10
 
 
 def segment_pairs(fields: definitions.SegmentPairs, text, length):
   """[CLS] A [SEP] B [SEP]: two segments of whole sentences, for next-sentence prediction, sentence
-  order or no such loss.
+  order or neither.
 
   As Google's create_pretraining_data.py (Devlin et al. 2018 A.2): a document visit has one target
-  length, length − 3 or, with short_rate, uniform in [2, length − 3]. Sentences are taken until the
-  target is reached or the document ends; A is a uniform number of them, at least one and not all, B
-  the rest. The longer segment is cut, token by token, at its front or back.
+  length, length − 3 or, with probability short_rate, uniform in [2, length − 3]. Sentences are
+  taken until the target is reached or the document ends. A is a uniform number of them, at least
+  one and not all, B the rest. The longer segment is cut, token by token, at its front or back.
 
   Args:
     text: rows.Text; length: L.
-    pairs: 'nsp', 'sop': with negative_rate, the label is 1. 'none': RoBERTa-wwm's pairs.
-    negatives: false B of nsp. 'documents': it runs from a random sentence of a random other
-      document, and the sentences of the chunk that are left are taken again by the next row.
-      'pool': each 1,000 rows are shuffled; B is the first segment of the row that is next then, or
-      its second one where the first does not fit (code of ERNIE 1.0). An A of more than half of a
-      row makes way for its own second segment. A sentence that still does not fit is cut (there:
-      left out). A row that is alone in its pool stays true.
-    lone_sentences: 'skip' is said at the start; it is so under pairs 'none'.
+    pairs: 'nsp', 'sop': the label is 1 with probability negative_rate. 'none': RoBERTa-wwm's pairs.
+    negatives: false B of nsp. 'documents': B starts at a random sentence of a random other
+      document, and the next row takes the sentences of the chunk that B displaced. 'pool': each
+      1,000 rows are shuffled; B is the first segment of the next row, or its second one if the
+      first does not fit (code of ERNIE 1.0). An A longer than half a row is replaced by the second
+      segment of its row. A sentence that still does not fit is cut (in the release: left out). A
+      row that is alone in its pool keeps its true B.
+    lone_sentences: 'skip' gives a warning at the start; pairs 'none' implies it.
 
   Raises:
-    UserError: fields that do not go together, a length that holds no pair.
+    UserError: fields that exclude each other, or a length too short for a pair.
   """
   formats.check_length(length, 5, 'segment_pairs')
   if fields.negatives != 'documents' and fields.pairs != 'nsp':
@@ -46,7 +46,7 @@ def segment_pairs(fields: definitions.SegmentPairs, text, length):
       f'config.format.negatives is {fields.negatives!r} and pairs {fields.pairs!r}: only nsp has '
       'false halves, set pairs=nsp or negatives=documents.'
     )
-  # without a label nothing would say that a random partner does not follow
+  # without a label, the network would take a random partner for the true next text
   skips = fields.pairs == 'none' or fields.lone_sentences == 'skip'
   starts, limit = text.sentence_starts, length - 3
   chunks = _Chunks(text, length, fields.short_rate, fields.negative_rate)
@@ -68,7 +68,7 @@ def segment_pairs(fields: definitions.SegmentPairs, text, length):
   def spans(key, rows, numbers):
     first = rows[numbers].astype(np.int64)
     document, target, count, cut, coin = chunks.at(key, first)
-    alone = count == 1  # under 'skip' there is none
+    alone = count == 1  # never under 'skip'
     begin_a, end_a, begin_b, end_b = first, first + cut, first + cut, first + count
     false = alone | (coin & (fields.pairs == 'nsp'))
     if fields.pairs == 'nsp' and fields.negatives == 'pool':
@@ -104,8 +104,8 @@ def segment_pairs(fields: definitions.SegmentPairs, text, length):
 
 
 class _Chunks(NamedTuple):
-  """The chunks of segment_pairs: whole sentences from a first one up to a target length, of which
-  the first `cut` are A, and a coin that falls with negative_rate.
+  """The chunks of segment_pairs: whole sentences up to a target length, the first `cut` of which
+  are A, and a coin that is True with probability negative_rate.
   """
 
   text: rows_lib.Text
@@ -131,8 +131,8 @@ class _Chunks(NamedTuple):
     return self._chunks(key, np.arange(first, last), documents[document + 1], target, starts, first)
 
   def halves_up_to(self, first, count, cut, most):
-    """Sentences [begin, end) of the first segment of chunks, of the second where that has more
-    than `most` tokens and there is a second.
+    """Sentences [begin, end) of the first segment of each chunk; of the second if the first has
+    more than `most` tokens and a second exists.
     """
     starts, middle = self.text.sentence_starts, first + cut
     later = (starts[middle] - starts[first] > most) & (count > 1)
@@ -163,8 +163,8 @@ def sentence_pairs(fields: definitions.SentencePairs, text, length):
   """[CLS] A [SEP] B [SEP]: two single sentences, B the next one or one of another document (Liu et
   al. 2019 §4.2).
 
-  The last sentence of a document always gets a random partner. A sentence that was B as the true
-  next one starts no row of its own. Too long pairs are cut as in segment_pairs.
+  The last sentence of a document always gets a random partner. A sentence that was the true B of a
+  row starts no row. Too long pairs are cut as in segment_pairs.
   """
   formats.check_length(length, 5, 'sentence_pairs')
   starts, documents = text.sentence_starts, text.document_starts
@@ -227,10 +227,12 @@ def _random_run(key, text, first, document, tokens):
 
 
 def _next_in_pool(key, numbers, num_rows):
-  """The rows that follow the rows `numbers` in their shuffled pools, round and round: int64 [B]."""
+  """The row after each of `numbers` in its shuffled pool, whose last row is followed by its first:
+  int64 [B].
+  """
   begin = numbers // _POOL * _POOL
   key = hashing.fold(key, hashing.DOCUMENT)
-  # by how much the others' draws exceed a row's own, round the circle: the least is next
+  # differences of the other rows' draws to this row's, modulo 2³²: the least one is next
   ahead = hashing.bits(key, begin[:, None] + np.arange(_POOL)) - hashing.bits(key, numbers)[:, None]
   ahead -= np.uint32(1)
   beyond = begin[:, None] + np.arange(_POOL) >= num_rows
@@ -258,7 +260,7 @@ def _pair(key, first, limit, start_a, length_a, start_b, length_b, label):
 
 
 def truncated_lengths(length_a, length_b, limit):
-  """Lengths of two segments after the longer (of equals B) lost tokens down to `limit` together."""
+  """Lengths of two segments, the longer (of equal ones B) cut until they sum to `limit`."""
   most_a, most_b = limit - limit // 2, limit // 2
   a = np.where(
     length_b <= most_b, np.minimum(length_a, limit - length_b), np.minimum(length_a, most_a)
@@ -281,23 +283,23 @@ def heads(key, tosses):
 
 def _pair_warnings(text, skips, limit):
   """Warnings about text that makes the labels of pairs easy or wrong."""
-  found = []
+  notes = []
   if text.num_documents == 1:
-    found.append(
+    notes.append(
       'there is a single document: random partners come from it too, and may be the true next ones.'
     )
   if skips:
     sizes = np.diff(text.sentence_starts[: 1 + min(text.num_sentences, _SAMPLE)])
     if (lost := sizes[sizes >= limit].sum() / max(sizes.sum(), 1)) > 0.01:
-      found.append(
+      notes.append(
         f'{lost:.1%} of the tokens lie in sentences as long as a row, which are alone in their '
         'chunk and make no row.'
       )
   alone = float(np.mean(np.diff(text.document_starts) == 1)) if text.num_documents else 0.0
   if alone > _MOST_ALONE:
     fate = 'makes no row' if skips else 'gets a random partner (label 1)'
-    found.append(
+    notes.append(
       f'{alone:.0%} of the documents have a single sentence, which {fate}: '
       'are there blank lines between sentences, or the wrong config.corpus.splitter?'
     )
-  return tuple(found)
+  return tuple(notes)

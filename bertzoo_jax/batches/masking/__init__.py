@@ -1,9 +1,9 @@
-"""Masking: which tokens of a row are predicted, and what the network sees in their place.
+"""Masking: which tokens of a row are predicted, and which ids the network sees in their place.
 
-A masking is integer operations of numpy on the whole batch; its randomness comes with every row as
-a key. Schemes that go step by step are loops over steps, all unfinished rows of the batch in each.
+A masking is integer numpy operations on the whole batch; each row has a key for its random draws.
+A sequential scheme loops over steps, and a step handles all unfinished rows of the batch.
 
-Fields: bertzoo_jax/parts/maskings.py. Here they are explained where the algorithm needs more words.
+Fields: bertzoo_jax/parts/maskings.py. The docstrings here add the details of the algorithms.
 """
 
 from bertzoo_jax.batches.masking.contract import Masking

@@ -18,10 +18,10 @@ class Masking(NamedTuple):
     apply: ({'input_ids', 'segment_ids', …} [B, L] int32, keys [B, 2] uint32) -> the features,
       `input_ids` masked, with 'masked_positions', 'masked_targets' int32 and 'masked_weights'
       float32 [B, P], and the `features`.
-    features: {name: (shape without B, numpy dtype)} of the features that it writes beyond these
-      three.
-    reads_units: whether `apply` needs 'units' [B, L] int32 (bits of words/word_marks.py); it takes
-      them out of the features.
+    features: {name: (shape without B, numpy dtype)} of the features that `apply` writes beyond
+      these three.
+    reads_units: whether `apply` needs 'units' [B, L] int32 (bits of words/word_marks.py), which it
+      removes from the features.
   """
 
   num_predictions: int
@@ -32,7 +32,7 @@ class Masking(NamedTuple):
 
 
 def keeping_units(masking, length):
-  """The same masking, that also hands on 'units' [B, L]: for measuring, no network reads them."""
+  """The same masking, but 'units' [B, L] stay in the features: for statistics, not for networks."""
 
   def apply(features, keys_B2):
     read = (
@@ -48,7 +48,7 @@ def keeping_units(masking, length):
 
 
 def widened(masking, widest):
-  """The same masking; zeros are added until its features have the shapes that `widest` has."""
+  """The same masking, its features padded with zeros to the shapes of the masking `widest`."""
   slots = ('masked_positions', 'masked_targets', 'masked_weights')
   wanted = dict.fromkeys(slots, (widest.num_predictions,))
   wanted |= {name: shape for name, (shape, _) in widest.features.items()}
@@ -64,10 +64,10 @@ def widened(masking, widest):
 
 
 def of_text(masking, special):
-  """The same masking, without its predictions of special tokens: the row shows these, and their
+  """The same masking without predictions of special tokens: these stay in input_ids, and their
   slots have weight 0. Used for held-out rows: their loss and accuracy then measure text only.
 
-  special: {'pad' | 'unk' | 'cls' | 'sep' | 'mask' | …: id}; an unknown token is text.
+  special: {'pad' | 'unk' | 'cls' | 'sep' | 'mask' | …: id}; an unknown token counts as text.
   """
   ids = sorted({i for name, i in special.items() if name != 'unk'})
 
@@ -90,7 +90,7 @@ def row_key(keys_B2):
 
 
 def check_corruption(corruption):
-  """Refuses shares that are none."""
+  """Raises UserError unless `corruption` is three shares that sum to 1."""
   if len(corruption) != 3 or abs(sum(corruption) - 1) > 1e-6:
     raise errors.UserError(
       f'config.masking.corruption is {tuple(corruption)}: three shares that sum to 1 are needed '
@@ -102,8 +102,8 @@ def check_corruption(corruption):
 
 
 def nearest(length, rate, most=0):
-  """Predictions of a row of n = 0 … L tokens: max(1, round(rate · n)), halves to even, at most
-  `most` (0: any number).
+  """int64 [L+1]: predictions of a row of n = 0 … L tokens: max(1, round(rate · n)), halves to even,
+  at most `most` (0: no limit).
   """
   counts = np.maximum(np.rint(rate * np.arange(length + 1)), 1).astype(np.int64)
   counts[0] = 0
@@ -111,7 +111,7 @@ def nearest(length, rate, most=0):
 
 
 def upwards(length, rate):
-  """The same as ceil(rate · n), where 0.15 · 20 is 3."""
+  """int64 [L+1]: ceil(rate · n) of n = 0 … L tokens, without rounding errors (0.15 · 20 is 3)."""
   return np.ceil(rate * np.arange(length + 1) - 1e-9).astype(np.int64)
 
 
@@ -119,7 +119,7 @@ def upwards(length, rate):
 
 
 def cumulative(weights, field):
-  """int64 [N+1] thresholds of lengths 1 … N drawn in proportion to `weights`, for `draw_length`."""
+  """int64 [N+1]: thresholds for `draw_length`; length n of 1 … N has probability ∝ weights[n−1]."""
   weights = np.asarray(weights, np.float64)
   if not len(weights) or weights.min() < 0 or weights[0] <= 0 or not np.isfinite(weights).all():
     raise errors.UserError(
@@ -132,16 +132,13 @@ def cumulative(weights, field):
 
 
 def draw_length(random, thresholds, most=None):
-  """Lengths from 1 on, of random uint32 bits of any shape.
+  """Random lengths of 1 … N: int64, in the shape of `random`.
 
   Args:
-    random: uint32.
-    thresholds: of `cumulative`.
-    most: integers of the same shape, from 1: no length is larger, and the others keep their
+    random: random bits, uint32 of any shape.
+    thresholds: from `cumulative`.
+    most: largest length, integers ≥ 1 of the same shape; the lengths up to it keep their
       proportions. None: N.
-
-  Returns:
-    int64.
   """
   last = len(thresholds) - 1
   bound = thresholds[last] if most is None else thresholds.take(np.minimum(most, last))

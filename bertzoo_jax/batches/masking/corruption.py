@@ -1,5 +1,4 @@
-"""From chosen positions to the masked row: slots, their replacements, and the scatter. Shared by
-all maskings.
+"""From chosen positions to the masked row: slots, replacements and scatter. Used by all maskings.
 
 B rows, L length, P predictions, V vocabulary, K chosen positions of the whole batch.
 """
@@ -11,7 +10,7 @@ from bertzoo_jax.common import hashing
 
 
 def predict(features, positions_BP, real_BP):
-  """The features with the predictions at `positions_BP`; fillers have target and weight 0."""
+  """The features plus predictions at `positions_BP`; fillers have target and weight 0."""
   return {
     **features,
     'masked_positions': positions_BP,
@@ -21,13 +20,13 @@ def predict(features, positions_BP, real_BP):
 
 
 def replace(features, seen_BP, counts_BP=None):
-  """The features with `seen_BP` in the places of the predictions.
+  """The features with `seen_BP` at the positions of the predictions.
 
   Args:
-    features: as in `predict`.
+    features: from `predict`.
     seen_BP: ids that the network sees.
-    counts_BP: bool, False for a position that another slot already replaces; None where positions
-      differ.
+    counts_BP: bool, False for a position that another slot already replaces; None if all positions
+      of a row differ.
   """
   ids_BL, positions_BP = features['input_ids'], features['masked_positions']
   real_BP = features['masked_weights'] > 0 if counts_BP is None else counts_BP
@@ -37,7 +36,7 @@ def replace(features, seen_BP, counts_BP=None):
 
 
 def flat(columns, length):
-  """int64 [B, …]: places in the flattened rows of `length` columns, of columns [B, …]."""
+  """int64 [B, …]: indices into the flattened rows of `length` columns, for columns [B, …]."""
   rows = np.arange(0, len(columns) * length, length)
   return columns + rows.reshape(-1, *[1] * (columns.ndim - 1))
 
@@ -48,7 +47,9 @@ def at(x_BL, columns):
 
 
 def slots(chosen_BL, num_predictions):
-  """(positions [B, P] ascending, fillers 0; whether real) of at most P chosen positions a row."""
+  """(positions [B, P], ascending, fillers 0; bool [B, P], False for fillers) of chosen positions,
+  at most P per row.
+  """
   count_B = np.count_nonzero(chosen_BL, axis=1)
   real_BP = np.arange(num_predictions) < count_B[:, None]
   positions_BP = np.zeros(real_BP.shape, np.int32)
@@ -57,11 +58,11 @@ def slots(chosen_BL, num_predictions):
 
 
 def corrupter(corpus, shares, random_tokens):
-  """Replaces tokens at chosen positions, by shares of [MASK], of random tokens, of kept tokens.
+  """Replaces tokens at chosen positions by [MASK], by random tokens, or not at all.
 
   Args:
-    corpus: of which V, the special ids and unigram counts are read.
-    shares: three that sum to 1.
+    corpus: its vocabulary size, special ids and unigram counts are read.
+    shares: of [MASK], random and kept tokens; they sum to 1.
     random_tokens: 'all': any id. 'no_specials': not pad, unk, cls and sep, but [MASK] as in
       fairseq. 'unigrams': as often as in the corpus.
 
@@ -75,10 +76,10 @@ def corrupter(corpus, shares, random_tokens):
   mask_id = corpus.special['mask']
 
   def corrupt(key, positions_BP, targets_BP, groups_BP):
-    what_BP = draw(key, hashing.CORRUPT, groups_BP)
+    draw_BP = draw(key, hashing.CORRUPT, groups_BP)
     random_BP = draw_token(draw(key, hashing.REPLACE, positions_BP))
     return np.where(
-      what_BP < as_mask, mask_id, np.where(what_BP < as_random, random_BP, targets_BP)
+      draw_BP < as_mask, mask_id, np.where(draw_BP < as_random, random_BP, targets_BP)
     )
 
   return corrupt
@@ -96,14 +97,14 @@ def draw(key, purpose, counters):
 
 
 def random_token(corpus, name):
-  """uint32 bits of any shape → random ids int32, of the tokens that `name` says (`corrupter`)."""
+  """uint32 bits of any shape → random ids int32; `name` is corrupter's argument random_tokens."""
   return _RANDOM_TOKENS[name](corpus)
 
 
 def _uniform(*excluded):
   def build(corpus):
-    some = [corpus.special[name] for name in excluded]
-    ids = np.delete(np.arange(corpus.vocab_size, dtype=np.int32), some)
+    excluded_ids = [corpus.special[name] for name in excluded]
+    ids = np.delete(np.arange(corpus.vocab_size, dtype=np.int32), excluded_ids)
     return lambda random: ids.take(hashing.below(random, len(ids)))
 
   return build
@@ -116,8 +117,8 @@ def _unigrams(corpus):
       "config.masking.random_tokens is 'unigrams' and the corpus has no tokens: take "
       'random_tokens=all.'
     )
-  # bits below least[i] are tokens up to i: ends · 2³² // total, in halves, as a large corpus times
-  # 2³² is no int64
+  # bits below least[i] are tokens up to i: ends · 2³² // total, in halves, as ends · 2³² of a large
+  # corpus exceeds int64
   high, rest = np.divmod(ends << 16, ends[-1])
   least = (high << 16) + (rest << 16) // ends[-1]
   return lambda random: least.searchsorted(random.astype(np.int64), 'right').astype(np.int32)

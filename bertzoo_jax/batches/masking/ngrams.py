@@ -10,7 +10,7 @@ from bertzoo_jax.common import hashing
 from bertzoo_jax.parts import maskings as definitions
 
 _UNIT = 1 << 10  # parts of a word in which mean lengths are counted
-_LOOK = 16  # words looked at in a step from left to right: a run begins at every tenth word or so
+_LOOK = 16  # words examined per step from left to right: about every tenth word begins a run
 
 
 def ngram(fields: definitions.Ngram, length, corpus):
@@ -19,16 +19,15 @@ def ngram(fields: definitions.Ngram, length, corpus):
 
   Args:
     length, corpus: as for `whole_word`.
-    weights: where fewer words follow, those that fit keep their proportions (ALBERT's release
-      shortens the longer ones instead).
-    order: 'shuffled': first words in random order, each with a length of its own; a run that
-      exceeds the rest of the budget is tried with a word less, down to one, and one that touches a
-      word taken before is left out (ALBERT). 'left_to_right': word by word, with a chance that
-      spends the budget evenly over the rest of the row; the words behind a run are next (MacBERT,
-      whose own chance is unpublished: see _left_to_right).
+    weights: if fewer than N words follow, the lengths that fit keep their proportions (ALBERT's
+      release shortens the longer ones instead).
+    order: 'shuffled': first words in random order, each with its own length; a run that exceeds the
+      rest of the budget is shortened word by word, and a run that touches a word taken before is
+      left out (ALBERT). 'left_to_right': word by word, with a chance that spends the budget evenly
+      over the rest of the row (MacBERT, which does not publish its chance: see _left_to_right).
 
   Raises:
-    UserError: shares or weights that are none, or no table of similar words.
+    UserError: wrong shares or weights, or no table of similar words.
   """
   contract.check_corruption(fields.corruption)
   thresholds = contract.cumulative(fields.weights, 'weights')
@@ -65,12 +64,12 @@ def _shuffled(key, words, left_B, thresholds):
 
 
 def _left_to_right(key, words, left_B, thresholds):
-  """bool [K+1], the words taken.
+  """bool [K+1]: the word is taken.
 
   With r tokens of the budget and R tokens of the row left and runs of E words on average, a run
-  begins at a word with the chance (r / E) / (r / E + R − r): so many runs and so many single words
-  that are left would come in random order. The budget is spent evenly over the row and, where words
-  fit, completely. A run that exceeds it loses its last words.
+  begins at a word with the chance (r / E) / (r / E + R − r): as if r / E runs and R − r single
+  words were left, in random order. The budget is spent evenly over the row and, where words fit,
+  completely. A run that exceeds the budget loses its last words.
   """
   none, largest = words_lib.stand_in(words), len(thresholds) - 1
   share = [int(b) - int(a) for a, b in zip(thresholds, thresholds[1:])]
@@ -94,7 +93,7 @@ def _left_to_right(key, words, left_B, thresholds):
       word_R, behind_R, rest_R, left_R = (x[open_R] for x in state)
     if not len(word_R):
       return taken
-    # looks at some words, of which the first that begins a run counts
+    # examines up to _LOOK words; the first one that begins a run counts
     seen_RW = word_R[:, None] + look
     seen_RW = np.where(seen_RW < behind_R[:, None], seen_RW, none)
     size_RW = tokens_K.take(seen_RW)

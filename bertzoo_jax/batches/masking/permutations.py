@@ -1,4 +1,4 @@
-"""Targets of permutation language modelling, and the order in which a row's tokens are said."""
+"""Targets of permutation language modelling, and the order in which they are predicted."""
 
 import itertools
 
@@ -14,26 +14,25 @@ from bertzoo_jax.parts import maskings as definitions
 
 
 def permutation(fields: definitions.Permutation, length, corpus):
-  """Spans to be said in a random order, each seen by those that come later (Yang et al. 2019 §2.3,
-  3.1; data code of the release).
+  """Spans to predict in a random order, later ones from earlier ones (Yang et al. 2019 §2.3, 3.1;
+  data code of the release).
 
-  Each block of the row is worked on by itself, from its start (from its end where `direction` is
-  1): n words, n up to max_span with p ∝ 1/n, within a context of `context` · n tokens on both sides
-  together, the first of them at the first word behind a uniformly drawn part of that context. A
-  span ends with its run of text and with the block's predictions, and the first that would reach
-  the block's end is left out and ends the search, as in the release; the other predictions are
-  random single tokens. Nothing in input_ids changes.
+  Each block of the row is handled alone, from its start (from its end where `direction` is 1). A
+  span has n words, n up to max_span with p ∝ 1/n, and a context of `context` · n tokens, a uniform
+  part of it before the span. A span ends with its run of text or with the block's budget. The first
+  span that would reach the block's end is left out and ends the search, as in the release. The
+  other predictions are random single tokens. input_ids stay unchanged.
 
   Args:
     length: L.
-    corpus: corpus.corpus.Corpus, of which the special ids are read.
-    num_predictions: divided over the blocks by their lengths; a block with padding gets its share.
+    corpus: corpus.corpus.Corpus; its special ids are read.
+    num_predictions: divided over the blocks by their tokens; padding gets no predictions.
     block: a token sees nothing of later blocks and all of earlier ones.
 
   Features:
     order int32 [B, L]: i sees j iff order_j < order_i + (i is no prediction), for i and j of one
-    packed segment. Text that is not predicted has a block's lowest number, which all of its block
-    see; predictions and special tokens have the others, in random order.
+    packed segment. Text that is not predicted has its block's lowest number, so the whole block
+    sees it; predictions and special tokens have the other numbers, in random order.
 
   Raises:
     UserError: more predictions than tokens.
@@ -88,13 +87,13 @@ def permutation(fields: definitions.Permutation, length, corpus):
 
 
 def in_order(length, corpus):
-  """Predicts each token of the text from the tokens before it (Yang et al. 2019 §2.1, eq. 1): the
-  identity as the order of permutation language modelling. A row that is read from right to left is
+  """Predicts each token of the text from the tokens before it (Yang et al. 2019 §2.1, eq. 1):
+  permutation language modelling in the order of the row. Rows that are read from right to left are
   predicted from right to left.
 
   Args:
-    length: L. P is L too.
-    corpus: corpus.corpus.Corpus, whose special ids are read.
+    length: L; P = L.
+    corpus: corpus.corpus.Corpus; its special ids are read.
 
   Features:
     order: 0 to L − 1; its meaning is that of `permutation`.
@@ -110,8 +109,8 @@ def in_order(length, corpus):
 
 
 def _goals(length, num_predictions, block):
-  """int32 [blocks, block+1]: predictions of a block by the number of its tokens. Those of full
-  blocks sum to num_predictions.
+  """int32 [blocks, block+1]: predictions of a block by its number of tokens. Over full blocks they
+  sum to num_predictions.
   """
   ends = np.minimum(np.arange(0, length + block, block), length)
   full = np.diff(-(-ends * num_predictions // length))
@@ -142,22 +141,22 @@ def _spans(key, words, left_R, thresholds, context, extent):
     before_Q = hashing.below(hashing.bits(key_Q[2:], t), context * n_Q)
     place_Q = column_Q + before_Q
     word_Q = next_RM[row_Q, np.minimum(place_Q, size - 1)]
-    found_Q = (place_Q < size) & (word_Q < (words.first + words.count).take(row_Q))
-    end_Q, inside_Q = extent(words, np.where(found_Q, word_Q, none), row_Q, n_Q, left_Q)
-    found_Q &= inside_Q
-    begin_Q = words.start.take(np.where(found_Q, word_Q, none))
-    taken_Q = np.where(found_Q, end_Q - begin_Q, 0)
+    valid_Q = (place_Q < size) & (word_Q < (words.first + words.count).take(row_Q))
+    end_Q, inside_Q = extent(words, np.where(valid_Q, word_Q, none), row_Q, n_Q, left_Q)
+    valid_Q &= inside_Q
+    begin_Q = words.start.take(np.where(valid_Q, word_Q, none))
+    taken_Q = np.where(valid_Q, end_Q - begin_Q, 0)
     edges_RM[row_Q, begin_Q] += taken_Q > 0
     edges_RM[row_Q, end_Q] -= taken_Q > 0
     column_Q = np.where(
-      found_Q, np.where(taken_Q > 0, end_Q, begin_Q) + context * n_Q - before_Q, size
+      valid_Q, np.where(taken_Q > 0, end_Q, begin_Q) + context * n_Q - before_Q, size
     )
     left_Q = left_Q - taken_Q
 
 
 def _words(words, word_Q, row_Q, n_Q, left_Q):
-  """(the column behind as many of n words as the run and the budget have; whether n words end
-  before the block's last one).
+  """(end column [Q] of the first n words, cut to the run and the budget; whether n words end before
+  the block's last word).
   """
   last_Q = np.minimum(words.last.take(word_Q), word_Q + n_Q - 1)
   begin_Q = words.start.take(word_Q)
@@ -169,8 +168,8 @@ def _words(words, word_Q, row_Q, n_Q, left_Q):
 
 
 def _pieces(words, word_Q, row_Q, n_Q, left_Q):
-  """(the column behind n tokens, of which the budget has enough; whether they end before the
-  block's last one).
+  """(end column [Q] of the first n tokens, cut to the run; whether n tokens end before the block's
+  last one). n never exceeds the budget.
   """
   end_Q = words.start.take(word_Q) + n_Q
   return np.minimum(end_Q, words.end.take(words.last.take(word_Q))), end_Q < words.of.shape[1]

@@ -10,18 +10,18 @@ from bertzoo_jax.parts import maskings as definitions
 
 
 def span(fields: definitions.Span, length, corpus):
-  """Spans of words (Joshi et al. 2020 §3.1), and for each token of one the tokens at its borders
-  (§3.2).
+  """Spans of words (Joshi et al. 2020 §3.1), and for each token of a span the tokens beside the
+  span (§3.2).
 
-  A span begins at the word of a token that is drawn uniformly from those not masked yet, and has ℓ
-  whole words, ℓ geometric; words masked before are no cost. Spans that touch or overlap are one.
+  A span begins at the word of a token drawn uniformly from the unmasked ones, and has ℓ whole
+  words, ℓ geometric; words that are masked already cost nothing. Spans that touch or overlap merge.
 
   Args:
     length, corpus: as for `token`.
     rate: rounded upwards.
     p, max_words: ℓ is n with a chance in proportion to (1 − p)ⁿ⁻¹ p, up to max_words.
-    random_tokens: each position has its own.
-    overflow: 'skip': the span ends before such a word.
+    random_tokens: drawn for each position.
+    overflow: 'skip': the span ends before a word that exceeds the budget.
     max_pair_targets: tokens of a span from this offset on have no border tokens.
 
   Features:
@@ -68,7 +68,7 @@ def span(fields: definitions.Span, length, corpus):
 
 
 def _spans(key, words, text_BL, left_B, thresholds, cost):
-  """[K+1]: how many of a word's tokens are masked, from its first on."""
+  """int64 [K+1]: how many tokens of each word are masked, from its first on."""
   none, more = words_lib.stand_in(words), np.arange(len(thresholds) - 1)
   anchor_BL, column_BL = words_lib.shuffled(key, words, text_BL)
   size_BL = contract.draw_length(corruptions.draw(key, hashing.COUNT, column_BL), thresholds)
@@ -85,15 +85,15 @@ def _spans(key, words, text_BL, left_B, thresholds, cost):
     word_RN = np.minimum(first_R[:, None] + more, none)
     new_RN = tokens_K.take(word_RN) * (word_RN <= last_R[:, None]) * (masked.take(word_RN) == 0)
     new_RN *= (masked.take(first_R) == 0)[:, None]
-    given_RN = cost(new_RN, left_R[:, None] - np.cumsum(new_RN, axis=1) + new_RN)
-    gives_RN = given_RN > 0
-    masked[word_RN[gives_RN]] = given_RN[gives_RN]
-    left_R = left_R - given_RN.sum(axis=1)
+    taken_RN = cost(new_RN, left_R[:, None] - np.cumsum(new_RN, axis=1) + new_RN)
+    takes_RN = taken_RN > 0
+    masked[word_RN[takes_RN]] = taken_RN[takes_RN]
+    left_R = left_R - taken_RN.sum(axis=1)
   return masked
 
 
 def _whole(new, left):
-  # `left` has every word before paid for, so that nothing follows the first that does not fit
+  # `left` is the budget after all earlier words, so no word follows the first that does not fit
   return np.where(new <= left, new, 0)
 
 

@@ -13,13 +13,13 @@ def corrupter(corpus, fields):
 
   Args:
     corpus: see corruption.corrupter.
-    fields: of config.masking. substitute 'similar': a similar word of as many pieces, from the
-      corpus's table; a word without one gets a random word of as many pieces, and so does the
-      second share; random tokens where the corpus has no such word.
+    fields: config.masking. With substitute 'similar' the first share gets a similar word of as many
+      pieces, from the corpus's table; the second share, and words without a similar one, a random
+      word of as many pieces, or random tokens if the corpus has no such word.
 
   Returns:
     (key, ids [B, L], positions [B, P], targets [B, P], words, units) -> ids that the network sees
-    [B, P]. `words` are the words that are looked up, `units` those that one draw covers.
+    [B, P]. `words` are looked up in the table; all pieces of one of the `units` share a draw.
   """
   shares = fields.corruption
   plain = corruptions.corrupter(corpus, shares, fields.random_tokens)
@@ -45,18 +45,18 @@ def corrupter(corpus, fields):
   as_similar, as_random = hashing.threshold(shares[0]), hashing.threshold(shares[0] + shares[1])
 
   def corrupt(key, ids_BL, positions_BP, targets_BP, words, units):
-    what_BP = corruptions.draw(key, hashing.CORRUPT, groups(positions_BP, units))
+    draw_BP = corruptions.draw(key, hashing.CORRUPT, groups(positions_BP, units))
     token_BP = draw_token(corruptions.draw(key, hashing.REPLACE, positions_BP))
     similar_BP, random_BP = _words(corpus.similar, key, ids_BL, positions_BP, words, token_BP)
     return np.where(
-      what_BP < as_similar, similar_BP, np.where(what_BP < as_random, random_BP, targets_BP)
+      draw_BP < as_similar, similar_BP, np.where(draw_BP < as_random, random_BP, targets_BP)
     )
 
   return corrupt
 
 
 def _words(table, key, ids_BL, positions_BP, words, token_BP):
-  """(similar, random) words, each position's piece of them [B, P]; `token_BP` without one."""
+  """(pieces of similar words, of random words) [B, P]; `token_BP` where the table has no word."""
   word_BP, last = corruptions.at(words.of, positions_BP), ids_BL.shape[1] - 1
   start_BP = words.start.take(word_BP)
   size_N = (words.end.take(word_BP) - start_BP).reshape(-1)
@@ -65,9 +65,9 @@ def _words(table, key, ids_BL, positions_BP, words, token_BP):
   random_N = corruptions.draw(key, hashing.SIMILAR, start_BP).reshape(-1)
   which_BP = np.minimum(positions_BP - start_BP, similar.PIECES - 1)
 
-  def pieces(words_NM, found_N, other_BP):
+  def pieces(words_NM, known_N, other_BP):
     piece_BP = corruptions.at(words_NM, which_BP.reshape(-1)).reshape(which_BP.shape)
-    return np.where(found_N.reshape(which_BP.shape), piece_BP, other_BP)
+    return np.where(known_N.reshape(which_BP.shape), piece_BP, other_BP)
 
   random_BP = pieces(*similar.random_words(table, size_N, random_N), token_BP)
   return pieces(*similar.lookup(table, pieces_NM, size_N, random_N), random_BP), random_BP

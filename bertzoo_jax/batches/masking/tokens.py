@@ -10,14 +10,14 @@ from bertzoo_jax.parts import maskings as definitions
 
 
 def token(fields: definitions.Token, length, corpus):
-  """Single tokens, uniformly (Devlin et al. 2018 §3.1; Liu et al. 2019 and Clark et al. 2020 for
-  the releases' variants).
+  """Single tokens, uniformly (Devlin et al. 2018 §3.1; variants of the releases of Liu et al. 2019
+  and Clark et al. 2020).
 
   Args:
     length: L.
-    corpus: corpus.corpus.Corpus, of which V, the special ids and unigram counts are read.
+    corpus: corpus.corpus.Corpus; its vocabulary size, special ids and unigram counts are read.
     rate: a row with fewer maskable tokens masks all of these.
-    corruption: drawn for each token by itself.
+    corruption: drawn for each token.
     rounding: 'nearest': max(1, round(rate · n)), halves to even (BERT). 'random': int(rate · n +
       U), U in [0, 1) (fairseq).
     maskable: 'text': all but [CLS] and [SEP].
@@ -76,11 +76,11 @@ def _distinct(key, candidates_BL, count_B, num_predictions):
 
 def _independent(key, candidates_BL, count_B, num_predictions):
   length = candidates_BL.shape[1]
-  found_B = np.count_nonzero(candidates_BL, axis=1)
+  available_B = np.count_nonzero(candidates_BL, axis=1)
   columns_BL, _ = corruptions.slots(candidates_BL, length)
   random_BP = corruptions.draw(key, hashing.SELECT, np.arange(num_predictions)[None])
-  which_BP = hashing.below(random_BP, found_B[:, None])
-  real_BP = np.arange(num_predictions) < np.where(found_B > 0, count_B, 0)[:, None]
+  which_BP = hashing.below(random_BP, available_B[:, None])
+  real_BP = np.arange(num_predictions) < np.where(available_B > 0, count_B, 0)[:, None]
   # fillers sort behind
   sorted_BP = np.sort(np.where(real_BP, corruptions.at(columns_BL, which_BP), length), axis=1)
   first_BP = real_BP.copy()
@@ -89,19 +89,19 @@ def _independent(key, candidates_BL, count_B, num_predictions):
 
 
 def choose(key, candidates_BL, count_B, first_BL=None):
-  """bool [B, L]: count_B of the candidates, uniformly; all of them where there are fewer.
+  """bool [B, L]: a uniform choice of count_B candidates per row, or all if there are fewer.
 
   Args:
-    first_BL: bool, chosen before any candidate (and counted); None for none.
+    first_BL: bool, tokens chosen (and counted) before any candidate, or None.
   """
   length = candidates_BL.shape[1]
   rank_BL = np.where(candidates_BL, words.ranks(key, hashing.SELECT, length), words.LEAST)
   if first_BL is not None:
     candidates_BL = candidates_BL | first_BL
-    # candidates below 0, those first from 0 on
+    # ranks: candidates below 0, the tokens of first_BL from 0 on
     rank_BL = np.where(first_BL, np.arange(length, dtype=np.int32), rank_BL | words.LEAST)
   count_B = np.minimum(count_B, np.count_nonzero(candidates_BL, axis=1))
-  # of the ranks in ascending order, the first that is taken; of no candidates the largest number
+  # the least rank that is taken; the largest number if a row has no candidates
   ahead_B1 = np.full((len(rank_BL), 1), np.iinfo(np.int32).max, np.int32)
   ordered_BL = np.concatenate([np.sort(rank_BL, axis=1), ahead_B1], axis=1)
   least_B = corruptions.at(ordered_BL, length - count_B)

@@ -18,13 +18,14 @@ def whole_word(fields: definitions.WholeWord, length, corpus):
 
   Args:
     length, corpus: as for `token`; the table of similar words is read for substitute 'similar'.
-    selection: 'independent': of a row whose units exceed P tokens, units are left out at random.
+    selection: 'independent': if the chosen units of a row exceed P tokens, random ones are left
+      out.
     substitute: see substitutes.py.
-    max_predictions: P. 0 for 'independent': four deviations of units of three tokens above the
-      mean.
+    max_predictions: P. 0 with 'independent': the mean plus four standard deviations, for units of
+      three tokens.
 
   Raises:
-    UserError: shares that are none, or no table of similar words.
+    UserError: wrong shares, or no table of similar words.
   """
   contract.check_corruption(fields.corruption)
   select, num_predictions = _SELECTIONS[fields.selection](

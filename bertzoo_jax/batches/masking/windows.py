@@ -18,10 +18,10 @@ def ngram_windows(fields: definitions.NgramWindows, length, corpus):
   Args:
     length, corpus: as for `token`.
     rate: the row's budget is max(1, round(rate · n)).
-    corruption: drawn for each token by itself.
-    scan: where the windows lie, and which ones count until the budget is spent. 'left_to_right':
-      from the row's start, up to the word that does not fit any more (the release masks that word,
-      too); the end of a full row stays unmasked. 'spread': ours. The windows begin at a random word
+    corruption: drawn for each token.
+    scan: where the windows lie, and which of them count until the budget is spent. 'left_to_right':
+      from the row's start to the first word that does not fit (the release masks that word, too);
+      the end of a full row stays unmasked. 'spread': our own. The windows begin at a random word
       and wrap to the start of the row; they count in random order. If the row's windows hold less
       than the budget, the windows of a second lap follow. A run that exceeds the budget loses its
       last words.
@@ -59,9 +59,8 @@ def _windows(key, words, thresholds, window, laps=1):
   """The runs of the windows that lie one after the other over a row, or over `laps` laps round it.
 
   Returns:
-    (places, sizes) of T runs, [B, T]: the word of the first lap that a run begins at, counted
-    on from lap to lap (the end of the last lap for no run); its number of words. T windows hold any
-    row.
+    (places, sizes) of T runs, [B, T]: the first word of a run, numbered on from lap to lap (the end
+    of the last lap if there is no run), and its number of words. T windows hold any row.
   """
   count = math.ceil(laps * words.of.shape[1] / window)
   numbers = np.arange(count)[None]

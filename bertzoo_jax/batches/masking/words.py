@@ -1,10 +1,9 @@
-"""Words of a batch, as flat lists: where each begins, how long it is, where the run of text that it
-lies in ends.
+"""Words of a batch, as flat lists: where each begins and ends, and where its run of text ends.
 
-A word here is whatever a masking takes whole: a word, phrase or entity. A run is text of one packed
-segment without a special token in it; nothing that is taken together reaches over its end. B rows,
-L length, K words of the whole batch, row after row; number K is a stand-in of no tokens, so that
-lists [K+1] can be read with it.
+A word here is any unit that a masking takes whole: a word, phrase or entity. A run is text of one
+packed segment between special tokens; words that are taken together lie in one run. B rows, L
+length, K words of the whole batch, row after row; number K is a stand-in without tokens, so that
+lists [K+1] can be indexed by it.
 """
 
 from typing import NamedTuple
@@ -27,7 +26,7 @@ class Words(NamedTuple):
     last: [K+1] number of the last word of the same run.
     first: [B] number of a row's first word.
     count: [B] words of a row.
-    of: [B, L] the word of each token; K where there is none.
+    of: [B, L] the word of each token; K outside of text.
 
   All are int64.
   """
@@ -41,7 +40,7 @@ class Words(NamedTuple):
 
 
 def text(features, special, also=()):
-  """bool [B, L]: no padding, classifier, separator or other of the special tokens `also`."""
+  """bool [B, L]: False for padding, classifiers, separators and the special tokens `also`."""
   out_BL = features['segment_ids'] > 0
   for name in ('cls', 'sep', *also):
     out_BL &= features['input_ids'] != special[name]
@@ -49,8 +48,8 @@ def text(features, special, also=()):
 
 
 def marks(features):
-  """Takes 'units' out of the features: int32 [B, L] in the order of reading, so that in a row which
-  is read from right to left too a token continues the one before it.
+  """Pops 'units' from the features: int32 [B, L]. In rows that are read from right to left, the
+  marks are turned, so that a token continues the one before it in the row.
   """
   units_BL = features.pop('units')
   if 'direction' not in features:
@@ -64,7 +63,7 @@ def marks(features):
 def continues(units_BL, level):
   """bool [B, L]: the token belongs to the same word, phrase or entity as the one before it.
 
-  At the levels of phrases and entities, words are the units outside of them.
+  At the level of phrases or entities, tokens outside of these are grouped by words.
   """
   has = lambda bit: (units_BL & bit) > 0
   if level == 'word':
@@ -77,7 +76,7 @@ def continues(units_BL, level):
 
 
 def find(text_BL, pack_BL, continues_BL) -> Words:
-  """The words of a batch: of text, none over a special token or a border of packed segments."""
+  """The words of a batch. No word spans a special token or a border of packed segments."""
   joined_BL = np.zeros_like(text_BL)
   joined_BL[:, 1:] = text_BL[:, 1:] & text_BL[:, :-1] & (pack_BL[:, 1:] == pack_BL[:, :-1])
   begins_BL = text_BL & ~(joined_BL & continues_BL)
@@ -100,7 +99,7 @@ def find(text_BL, pack_BL, continues_BL) -> Words:
 
 
 def stand_in(words):
-  """K, the number of no word."""
+  """K, the number of the stand-in for no word."""
   return len(words.start) - 1
 
 
@@ -108,8 +107,8 @@ def shuffled(key, words, candidates_BL=None):
   """The words of each row in random order, or, with `candidates_BL`, these tokens.
 
   Returns:
-    (numbers of words [B, L], K behind the last; columns [B, L]: of a word its first, −1 behind the
-    last).
+    (numbers of words [B, L], K behind the last; columns [B, L] of the tokens or of the words' first
+    tokens, −1 behind the last).
   """
   length = words.of.shape[1]
   if candidates_BL is None:
@@ -129,8 +128,8 @@ def begins(words):
 
 
 def ranks(key, purpose, length):
-  """int32 [B, L], random and all different in a row, as the low bits are the column + 1; none is
-  the least or largest int32.
+  """int32 [B, L], random and all different in a row, as the low bits are the column + 1; never the
+  least or largest int32.
   """
   low = (length + 1).bit_length()
   random_BL = corruptions.draw(key, purpose, np.arange(length)[None])
@@ -143,16 +142,15 @@ def take(words, order_BT, sizes_BT, left_B, largest):
   """Goes through runs of words in a given order and takes each that fits the budget and touches no
   word taken before.
 
-  A run that exceeds the rest of the budget is tried with a word less, down to one (ALBERT's rule);
-  one that holds a word taken before is left out. Ends when every row has its budget or no more
-  runs.
+  A run that exceeds the rest of the budget is shortened word by word (ALBERT's rule); a run that
+  holds a word taken before is left out. Ends when every row has spent its budget or its runs.
 
   Args:
-    order_BT: the first word of each run, K for none; none is followed by one.
-    sizes_BT: how many words it has, from 1 to `largest`, of which those behind the end of its run
-      of text are left out.
-    left_B: tokens to take.
-    largest: N, a number.
+    order_BT: the first word of each run, then K as filler.
+    sizes_BT: words of each run, from 1 to `largest`; words behind the end of its run of text are
+      left out.
+    left_B: tokens to take per row.
+    largest: N.
 
   Returns:
     bool [K+1]: the word is taken.
@@ -179,8 +177,8 @@ def take(words, order_BT, sizes_BT, left_B, largest):
 
 
 def take_single(words, order_BT, left_B):
-  """The same for runs of one word, in few rounds: in each, a row takes the words up to the first
-  that exceeds the rest of its budget.
+  """`take` for runs of one word, in few rounds: per round, a row takes the words before the first
+  one that exceeds the rest of its budget.
   """
   taken = np.zeros(len(words.start), bool)
   left_R = left_B
@@ -188,20 +186,20 @@ def take_single(words, order_BT, left_B):
   open_RT = order_BT < stand_in(words)
   while True:
     open_RT &= size_RT <= left_R[:, None]
-    some_R = open_RT.any(axis=1)
-    if not some_R.all():
-      order_BT, size_RT, open_RT, left_R = (x[some_R] for x in (order_BT, size_RT, open_RT, left_R))
+    open_R = open_RT.any(axis=1)
+    if not open_R.all():
+      order_BT, size_RT, open_RT, left_R = (x[open_R] for x in (order_BT, size_RT, open_RT, left_R))
     if not len(left_R):
       return taken
     passed_RT = np.cumsum(size_RT * open_RT, axis=1)
     fits_RT = open_RT & (passed_RT <= left_R[:, None])
     taken[order_BT[fits_RT]] = True
     left_R = left_R - (passed_RT * fits_RT).max(axis=1)
-    # the first word that exceeds it is left out
+    # the first word that exceeds the budget is left out
     open_RT &= ~fits_RT
     open_RT[np.arange(len(left_R)), open_RT.argmax(axis=1)] = False
 
 
 def tokens(words, taken):
-  """bool [B, L]: the tokens of the words that are taken (bool [K+1])."""
+  """bool [B, L]: the tokens of the words that are taken; `taken` is bool [K+1]."""
   return taken.take(words.of)
