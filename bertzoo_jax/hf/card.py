@@ -15,6 +15,7 @@ from typing import Any
 from typing import NamedTuple
 
 from bertzoo_jax.common import tables
+from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import heads
 from bertzoo_jax.hf import weights
 from bertzoo_jax.hf.architecture import POSITION_TABLE
@@ -23,13 +24,6 @@ from bertzoo_jax.hf.architecture import Architecture
 _FOLDER = pathlib.Path(__file__).parent / 'cards'
 # Sections that only some configs have, and their names in the table.
 _SECTIONS = {'format': 'input', 'source': 'task', 'features': 'input'}
-# Classes of transformers that read the weights from left to right, with is_decoder=True.
-_CAUSAL = {
-  'bert': 'BertLMHeadModel',
-  'electra': 'ElectraForCausalLM',
-  'ernie': 'ErnieForCausalLM',
-  'roberta': 'RobertaForCausalLM',
-}
 _SAID = json.loads((_FOLDER / 'sentences.json').read_text(encoding='utf-8'))
 
 
@@ -100,7 +94,7 @@ def with_learned(a: Architecture, learned: tuple[str, ...], apart=()) -> Archite
   if len(learned) == 1:
     sentence = _SAID['left_to_right']
   causal = 'transformers has no class that reads this model from left to right.'
-  if name := _CAUSAL.get(a.model_type):
+  if name := architectures.CAUSAL.get(a.model_type):
     causal = f'`{name}.from_pretrained(DIRECTORY, is_decoder=True)` reads it from left to right.'
   return a._replace(heads=f'{sentence} {causal}', pipeline='')
 

@@ -188,6 +188,13 @@ def _why(a, activation, params) -> str:
 # File with the heads that a class lacks, beside the class's weights. It has our names and layouts.
 # transformers does not read it.
 ASIDE = 'heads.safetensors'
+# Classes of transformers that read the weights from left to right, with is_decoder=True.
+CAUSAL = {
+  'bert': 'BertLMHeadModel',
+  'electra': 'ElectraForCausalLM',
+  'ernie': 'ErnieForCausalLM',
+  'roberta': 'RobertaForCausalLM',
+}
 
 _FAMILIES = bert, ernie, roberta, electra, albert, deberta, deberta_v2, xlnet, modernbert, eurobert
 # The likeliest first: where a class does not fit, the first one that does is taken.
