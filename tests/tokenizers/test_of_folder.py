@@ -82,6 +82,12 @@ def test_both_folders_of_a_tokenizer_have_the_same_pieces_and_special_ids(both):
   assert found.special == roles and own.special == tokenizer.special
   row = tokenizer.encode(['The time machine.'])[0]
   assert own.decode(row) == found.decode(row)
+  again = tokenizers.load(f'hf:{directory}', tokenizer.section)  # as prepare --tokenizer
+  assert (again.pieces, again.special) == (tokenizer.pieces, tokenizer.special)
+  if tokenizer.section['name'] == 'byte_bpe':
+    other = {**tokenizer.section, 'add_prefix_space': True}
+    with pytest.raises(errors.UserError, match='splits .* into .*, config.tokenizer into .*: set'):
+      tokenizers.load(f'hf:{directory}', other)
 
 
 @pytest.mark.parametrize('special_text', [False, True])
@@ -129,6 +135,9 @@ def bare(tmp_path, request):
 def test_a_vocabulary_alone_is_read_where_the_directory_says_whether_it_is_lower_cased(bare):
   folder = bare(do_lower_case=True)
   assert ids(tokenizers.of_folder(folder)) == theirs(folder)
+  folder = bare()
+  with pytest.raises(errors.UserError, match='do_lower_case'):
+    tokenizers.of_folder(folder)
 
 
 @pytest.mark.parametrize(
@@ -234,12 +243,6 @@ def test_prepare_follows_the_file_that_transformers_follows(bare, here, there, w
   section = {**parts.wordpiece(vocab_size='auto', lowercase=True, strip_accents=True), **here}
   with pytest.raises(errors.UserError, match='config.tokenizer into .*: set the fields'):
     tokenizers.load(f'hf:{folder}', section)
-
-
-def test_a_vocabulary_of_which_nobody_says_the_case_is_one_sentence(bare):
-  folder = bare()
-  with pytest.raises(errors.UserError, match='do_lower_case'):
-    tokenizers.of_folder(folder)
 
 
 @pytest.mark.parametrize('both', ['byte_bpe'], indirect=True)

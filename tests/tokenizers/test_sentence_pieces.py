@@ -17,7 +17,6 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.tokenizers import kinds
 from bertzoo_jax.tokenizers import sentence_pieces
 from bertzoo_jax.tokenizers import spiece_file
-from tests import commands
 from tests.tokenizers.test_tokenizers import DATA
 from tests.tokenizers.test_tokenizers import NASTY
 from tests.tokenizers.test_tokenizers import needs_data
@@ -257,7 +256,7 @@ def test_a_comma_behind_a_digit_ends_no_piece():
   assert not ends[0] and ends[1]
 
 
-def test_offsets_are_characters_of_the_text_as_given(ours):
+def test_offsets_are_characters_of_the_text_as_given_and_blanks_have_no_ids(ours):
   texts = ['Hello  wörld, ﬁne', 'e\u0301a x', ' \t lead', '½ cup']
   for text, (ids, starts, ends) in zip(texts, ours.encode_with_offsets(texts)):
     assert ids.tolist() == ours.encode([text])[0].tolist()
@@ -266,9 +265,6 @@ def test_offsets_are_characters_of_the_text_as_given(ours):
     )
     letters = {i for i, c in enumerate(text) if c.isalpha()}
     assert letters <= {i for a, b in zip(starts, ends) for i in range(a, b)}
-
-
-def test_an_empty_text_and_blanks_have_no_ids(ours):
   blanks = [
     '',
     ' ',
@@ -299,18 +295,6 @@ def test_word_starts_follow_the_rule_and_special_pieces_start_one(ours):
   assert ours.word_starts.tolist() == [
     i in ours.special.values() or rule(p) for i, p in enumerate(ours.pieces)
   ]
-
-
-TRAIN = """
-import sys
-from tests.tokenizers import test_sentence_pieces as t
-print(t.trained(sys.argv[1]).hash)
-"""
-
-
-@pytest.mark.parametrize('name', ['unigram', 'bpe'])
-def test_training_gives_the_same_model_in_every_process(name):
-  assert commands.run('-c', TRAIN, name, check=True).stdout.strip() == trained(name).hash
 
 
 def test_save_and_load_give_the_same_tokenizer(ours, tmp_path):
@@ -355,55 +339,50 @@ def test_the_size_that_a_small_text_yields_can_then_be_trained():
     assert train(section, sample(most=2000)).vocab_size == size
 
 
-def test_no_text_and_too_many_characters_are_one_sentence():
-  with pytest.raises(errors.UserError, match='no text to train'):
-    train(parts.sentencepiece(), ['', ' '])
-  with pytest.raises(errors.UserError, match=r'alone take \d+ pieces, the config wishes 50'):
-    train(parts.sentencepiece(vocab_size=50), [''.join(map(chr, range(0x4E00, 0x4E80)))])
+LAYOUT = "'bracketed' has '<pad>' at id 0, .* id 0 is '<unk>': set --config.tokenizer.specials=ang"
+SIZE = 'has 1200 pieces, the config wishes 30000: set --config.tokenizer.vocab_size=1200'
 
 
-def test_an_error_of_the_text_comes_through_training():
-  def texts():
-    yield 'a text'
-    raise errors.UserError('the file is damaged')
-
-  with pytest.raises(errors.UserError, match='^the file is damaged$'):
-    tokenizers.train(parts.sentencepiece().to_dict(), texts)
-
-
-def test_another_layout_is_named_where_it_fits(tmp_path):
-  trained('angled').save(tmp_path)
-  section = parts.sentencepiece(vocab_size=1200, lowercase=False).to_dict()
-  words = (
-    "'bracketed' has '<pad>' at id 0, .* id 0 is '<unk>': set --config.tokenizer.specials=angled"
-  )
+@pytest.mark.parametrize(
+  'model, files, changes, words',
+  [
+    ('angled', ('spiece',), dict(vocab_size=1200, lowercase=False), LAYOUT),
+    ('unigram', ('spiece',), {}, SIZE),
+    *((x, ('spiece',), {}, 'not a SentencePiece model') for x in (b'', b'{}', b'\xff' * 40)),
+    ('half', ('spiece',), {}, 'not a SentencePiece model'),
+    ('char', ('a',), {}, 'neither a unigram nor a bpe model'),
+    ('char', ('a', 'b'), {}, 'several SentencePiece models, a.model, b.model'),
+  ],
+)
+def test_a_model_that_does_not_fit_is_one_sentence(tmp_path, model, files, changes, words):
+  if model == 'char':
+    data = of_library(['a b c'], model_type='char', vocab_size=7)
+  elif model == 'half':
+    data = trained('unigram').vocabulary.model[:9000]
+  else:
+    data = model if isinstance(model, bytes) else trained(model).vocabulary.model
+  for name in files:
+    (tmp_path / f'{name}.model').write_bytes(data)
   with pytest.raises(errors.UserError, match=words):
-    tokenizers.load(tmp_path / 'spiece.model', section)
+    tokenizers.load(tmp_path, parts.sentencepiece(**changes).to_dict())
 
 
-def test_a_vocabulary_of_another_size_is_refused(tmp_path):
-  trained('unigram').save(tmp_path)
-  words = 'has 1200 pieces, the config wishes 30000: set --config.tokenizer.vocab_size=1200'
+def broken():
+  yield 'a text'
+  raise errors.UserError('the file is damaged')
+
+
+@pytest.mark.parametrize(
+  'texts, size, words',
+  [
+    (['', ' '], {}, 'no text to train'),
+    ([''.join(map(chr, range(0x4E00, 0x4E80)))], dict(vocab_size=50), r'alone take \d+ pieces, th'),
+    (broken(), {}, '^the file is damaged$'),
+  ],
+)
+def test_a_text_that_gives_no_model_is_one_sentence(texts, size, words):
   with pytest.raises(errors.UserError, match=words):
-    tokenizers.load(tmp_path / 'spiece.model', parts.sentencepiece().to_dict())
-
-
-def test_a_damaged_model_is_one_sentence(tmp_path):
-  data = trained('unigram').vocabulary.model
-  for content in (b'', b'{}', data[: len(data) // 2], b'\xff' * 40, b'[PAD]\n[UNK]\n'):
-    (tmp_path / 'spiece.model').write_bytes(content)
-    with pytest.raises(errors.UserError, match='not a SentencePiece model'):
-      tokenizers.load(tmp_path / 'spiece.model', SECTIONS['unigram'].to_dict())
-
-
-def test_other_types_of_model_and_several_models_are_refused(tmp_path):
-  data = of_library(['a b c'], model_type='char', vocab_size=7)
-  (tmp_path / 'a.model').write_bytes(data)
-  with pytest.raises(errors.UserError, match='neither a unigram nor a bpe model'):
-    tokenizers.load(tmp_path, parts.sentencepiece().to_dict())
-  (tmp_path / 'b.model').write_bytes(data)
-  with pytest.raises(errors.UserError, match='several SentencePiece models, a.model, b.model'):
-    tokenizers.load(tmp_path, parts.sentencepiece().to_dict())
+    train(parts.sentencepiece(**size), texts)
 
 
 @needs_data
