@@ -37,25 +37,21 @@ def text():
   return masked.Masked([batch], SPECIAL)
 
 
-def test_the_rows_stand_as_in_the_text(text):
+def test_rows_stand_as_in_the_text_and_neighbours_are_no_special_tokens(text):
   assert text.targets.tolist() == [RIVER, COMMA, RAN]
   assert text.originals[0].tolist() == [2, THE, RIVER, S, COMMA, RAN, DEEP, 3]
   assert text.originals[1].tolist() == [2, THE, RIVER, RAN, DEEP, 3, 0, 0]
-
-
-def test_neighbours_in_the_text_are_no_special_tokens(text):
   left, right = text.neighbours(text.originals)
   assert left.tolist() == [THE, S, RIVER] and right.tolist() == [S, RAN, DEEP]
   moved = {**text.rows, 'masked_positions': np.array([[1, 6], [7, 0], [0, 0]])}
   left, right = (alone := masked.Masked([moved], SPECIAL)).neighbours(alone.originals)
   assert left[0] == -1 and right[1:].tolist() == [-1, -1]
-
-
-def test_neighbours_in_the_row_that_a_network_reads_may_be_masked_or_wrong(text):
   seen = text.rows['input_ids'].copy()
   seen[0, 3], seen[1, 4] = SPECIAL['mask'], COMMA
   left, right = text.neighbours(seen)
   assert left.tolist() == [THE, -1, RIVER] and right.tolist() == [-1, RAN, COMMA]
+  assert masked.sentence(text, 0, tokenizer()) == 'the ____ ##s , ran deep'
+  assert masked.sentence(text, 2, tokenizer()) == 'the river ____ deep'
 
 
 def test_a_row_of_its_own_has_one_gap(text):
@@ -94,11 +90,6 @@ def test_no_row_has_two_gaps_and_a_seed_draws_the_same_ones():
   drawn = [masked.drawn(text, tokenizer(), 10, draw) for draw in (0, 0, 1)]
   assert len(set(text.row[drawn[0]])) == 10
   assert (drawn[0] == drawn[1]).all() and (drawn[0] != drawn[2]).any()
-
-
-def test_a_sentence_has_its_gap_and_no_special_token(text):
-  assert masked.sentence(text, 0, tokenizer()) == 'the ____ ##s , ran deep'
-  assert masked.sentence(text, 2, tokenizer()) == 'the river ____ deep'
 
 
 def test_a_long_sentence_is_cut_at_words_on_both_sides():
