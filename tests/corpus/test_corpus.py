@@ -49,10 +49,8 @@ SHARDS = [[[[5, 6, 7], [8]], [[9, 10]]], [[[11], [12, 13, 14, 15], [16]]], [[[17
 def test_offsets_run_on_over_shards(tmp_path):
   c = corpus.open(write(tmp_path, SHARDS, held_out=[[[[20, 21]]]]))
   train = c.splits['train']
-  assert train.num_tokens == 14
-  assert train.num_sentences == 7
-  assert train.num_documents == 4
-  assert train.bytes == 7
+  counts = train.num_tokens, train.num_sentences, train.num_documents, train.bytes
+  assert counts == (14, 7, 4, 7)
   assert train.sentence_starts.tolist() == [0, 3, 4, 6, 7, 11, 12, 14]
   assert train.document_starts.tolist() == [0, 2, 3, 6, 7]
   assert train.gather(np.arange(14)).tolist() == list(range(5, 19))
@@ -60,12 +58,24 @@ def test_offsets_run_on_over_shards(tmp_path):
   corpus.verify(tmp_path)
 
 
-def test_an_empty_held_out_split_is_one_of_no_tokens(tmp_path):
-  held_out = corpus.open(write(tmp_path, SHARDS)).splits['held_out']
+def test_positions_outside_are_an_error_not_a_token_also_in_an_empty_split(tmp_path):
+  opened = corpus.open(write(tmp_path, SHARDS)).splits
+  train, held_out = opened['train'], opened['held_out']
   assert (held_out.num_tokens, held_out.num_sentences, held_out.num_documents) == (0, 0, 0)
   assert held_out.gather(np.zeros((0, 8), np.int64)).shape == (0, 8)
-  with pytest.raises(IndexError):
-    held_out.gather([0])
+  for split, positions in ((held_out, [0]), (train, [[0, 1], [2, -1]]), (train, [[0, 1], [2, 14]])):
+    with pytest.raises(IndexError):
+      split.gather(positions)
+
+
+def test_ids_above_16_bits_are_kept_and_none_outside_the_vocabulary_is_written(tmp_path):
+  c = corpus.open(write(tmp_path / 'large', [[[[70_000, 5]]]], vocab_size=70_001))
+  assert c.manifest['dtype'] == 'uint32' and c.splits['train'].gather([0]).tolist() == [70_000]
+  assert corpus.token_dtype(65_536) == 'uint16' and corpus.token_dtype(65_537) == 'uint32'
+  for id_ in (100, -1):
+    with pytest.raises(ValueError, match='vocabulary of 100'):
+      write(tmp_path / str(id_), [[[[id_]]]])
+    assert not list((tmp_path / str(id_)).rglob('*.npy'))
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.data())
@@ -83,26 +93,6 @@ def test_gather_is_indexing_of_the_shards_joined(sizes, data):
   assert out.dtype == np.int32 and out.shape == shape and np.array_equal(out, joined[positions])
   run = np.minimum(data.draw(place) + np.arange(8), len(joined) - 1).reshape(2, 4)
   assert np.array_equal(split.gather(run), joined[run])
-
-
-@pytest.mark.parametrize('bad', [-1, 14])
-def test_positions_outside_are_an_error_not_a_token(tmp_path, bad):
-  train = corpus.open(write(tmp_path, SHARDS)).splits['train']
-  with pytest.raises(IndexError):
-    train.gather([[0, 1], [2, bad]])
-
-
-def test_ids_above_16_bits_are_kept(tmp_path):
-  c = corpus.open(write(tmp_path, [[[[70_000, 5]]]], vocab_size=70_001))
-  assert c.manifest['dtype'] == 'uint32' and c.splits['train'].gather([0]).tolist() == [70_000]
-  assert corpus.token_dtype(65_536) == 'uint16' and corpus.token_dtype(65_537) == 'uint32'
-
-
-@pytest.mark.parametrize('ids', [[100], [-1]])
-def test_an_id_outside_the_vocabulary_is_never_written(tmp_path, ids):
-  with pytest.raises(ValueError, match='vocabulary of 100'):
-    write(tmp_path, [[[ids]]])
-  assert not list(tmp_path.rglob('*.npy'))
 
 
 def data(name, change):
@@ -275,56 +265,50 @@ def test_a_corpus_is_hashed_once_and_again_only_where_a_file_was_written_to(
   assert len(hashed) == 14 + 4 * 12
 
 
-def rot(file):
-  """Flips a bit as a disk does: size, time of change and inode stay as they were."""
-  before = os.stat(file)
+@pytest.fixture
+def rotten(tmp_path):
+  """A corpus that was verified, in which a bit flipped as a disk does it: size, time of change and
+  inode stay as they were.
+  """
+  file = write(tmp_path, SHARDS) / 'train' / '00002.tokens.npy'
+  corpus.verify(tmp_path)
+  before, data = os.stat(file), file.read_bytes()
   with open(file, 'r+b') as f:
-    f.seek(-1, os.SEEK_END)
-    last = f.read(1)[0]
-    f.seek(-1, os.SEEK_END)
-    f.write(bytes([last ^ 4]))
+    f.write(data[:-1] + bytes([data[-1] ^ 4]))
   os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
   after = os.stat(file)
-  assert (after.st_size, after.st_mtime_ns, after.st_ino) == (
-    before.st_size,
-    before.st_mtime_ns,
-    before.st_ino,
-  )
+  for name in ('st_size', 'st_mtime_ns', 'st_ino'):
+    assert getattr(after, name) == getattr(before, name)
+  return tmp_path
 
 
-def test_a_bit_that_rots_after_the_first_verification_is_found_at_the_next_start(tmp_path):
-  write(tmp_path, SHARDS)
-  corpus.verify(tmp_path)
-  rot(tmp_path / 'train' / '00002.tokens.npy')
-  with pytest.raises(errors.UserError, match='train/00002.tokens.npy is damaged'):
-    corpus.verify(tmp_path)
+ROTTEN = 'train/00002.tokens.npy is damaged'
+
+
+def test_a_bit_that_rots_after_the_first_verification_is_found_at_the_next_start(rotten):
+  with pytest.raises(errors.UserError, match=ROTTEN):
+    corpus.verify(rotten)
 
 
 def test_of_a_large_corpus_every_start_reads_a_sample_until_all_was_read(
-  tmp_path, monkeypatch, hashed
+  rotten, monkeypatch, hashed
 ):
-  write(tmp_path, SHARDS)
-  corpus.verify(tmp_path)
-  rot(tmp_path / 'train' / '00002.tokens.npy')
   monkeypatch.setattr(verification, 'SAMPLE', 1)  # a file at a time
   hashed.clear()
-  with pytest.raises(errors.UserError, match='train/00002.tokens.npy is damaged'):
+  with pytest.raises(errors.UserError, match=ROTTEN):
     for _ in range(3 + 3 * 3):
-      corpus.verify(tmp_path)
+      corpus.verify(rotten)
   assert len(set(hashed)) == len(hashed)  # none twice before all were read
 
 
 @pytest.mark.parametrize('days', [8, -1])
-def test_a_file_read_long_ago_or_in_the_future_is_read_again(tmp_path, monkeypatch, days):
-  write(tmp_path, SHARDS)
-  corpus.verify(tmp_path)
-  rot(tmp_path / 'train' / '00002.tokens.npy')
+def test_a_file_read_long_ago_or_in_the_future_is_read_again(rotten, monkeypatch, days):
   monkeypatch.setattr(verification, 'SAMPLE', 0)
-  corpus.verify(tmp_path)  # within the interval nothing is read
+  corpus.verify(rotten)  # within the interval nothing is read
   later = time.time() + days * 24 * 3600
   monkeypatch.setattr(verification.time, 'time', lambda: later)
-  with pytest.raises(errors.UserError, match='train/00002.tokens.npy is damaged'):
-    corpus.verify(tmp_path)
+  with pytest.raises(errors.UserError, match=ROTTEN):
+    corpus.verify(rotten)
 
 
 def test_two_swapped_lines_of_the_vocabulary_are_found_at_open_and_by_verify(tmp_path):
@@ -338,15 +322,23 @@ def test_two_swapped_lines_of_the_vocabulary_are_found_at_open_and_by_verify(tmp
     corpus.open(tmp_path)
 
 
-def test_a_corpus_that_may_only_be_read_is_verified_all_the_same(tmp_path, monkeypatch):
+def failing(error):
+  def fail(*args, **kwargs):
+    raise error
+
+  return fail
+
+
+def test_a_corpus_that_may_only_be_read_is_verified_and_too_many_open_files_are_told(
+  tmp_path, monkeypatch
+):
   write(tmp_path, SHARDS)
-
-  def refused(path, data):
-    raise PermissionError(13, 'Permission denied')
-
-  monkeypatch.setattr(storage, 'write_bytes', refused)
+  monkeypatch.setattr(storage, 'write_bytes', failing(PermissionError(13, 'Permission denied')))
   corpus.verify(tmp_path)
   assert not (tmp_path / 'verified.json').exists()
+  monkeypatch.setattr(np, 'load', failing(OSError(errno.EMFILE, 'Too many open files')))
+  with pytest.raises(errors.UserError, match='ulimit -n'):
+    corpus.open(tmp_path)
 
 
 def test_two_writers_of_the_same_file_do_not_share_a_temporary_one(tmp_path, monkeypatch):
@@ -387,14 +379,3 @@ def test_large_arrays_are_mapped_when_they_are_asked_for_and_go_with_their_part(
   assert gone() is None and not disk._open
   assert not isinstance(ram._shards[0].tokens, np.memmap)
   assert ram._shards[0].tokens is ram._shards[0].tokens
-
-
-def test_too_many_open_files_are_told_with_the_remedy(tmp_path, monkeypatch):
-  write(tmp_path, SHARDS)
-
-  def none_left(*args, **kwargs):
-    raise OSError(errno.EMFILE, 'Too many open files')
-
-  monkeypatch.setattr(np, 'load', none_left)
-  with pytest.raises(errors.UserError, match='ulimit -n'):
-    corpus.open(tmp_path)

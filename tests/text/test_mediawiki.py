@@ -58,13 +58,6 @@ def test_articles_come_and_the_rest_is_counted(tmp_path):
   }
 
 
-def test_of_many_revisions_the_last_counts(tmp_path):
-  two = page('old').replace(
-    '</revision>', '</revision><revision><id>3</id><text>new</text></revision>'
-  )
-  assert read(tmp_path / 'a', f'{HEAD}{two}</mediawiki>')[0] == [['new']]
-
-
 @pytest.mark.parametrize(
   'head',
   [
@@ -109,28 +102,30 @@ def test_bytes_that_xml_cannot_hold_cost_their_line_only(tmp_path):
   assert reader.dropped.reasons['line not in UTF-8']['first'].startswith(f'{tmp_path}/a.xml:')
 
 
-def test_a_key_or_a_filter_of_a_dump_is_refused(tmp_path):
-  (tmp_path / 'a.xml').write_text(f'{HEAD}{page("a")}</mediawiki>')
-  with pytest.raises(errors.UserError, match='a MediaWiki dump, which has no #file'):
-    list(sources.Reader([finding.find(f'{tmp_path}/a.xml#file')]).documents())
-  with pytest.raises(errors.UserError, match='a MediaWiki dump, whose documents have no keys'):
-    list(sources.Reader([finding.find(f'{tmp_path}/a.xml')], (('lang', 'et'),)).documents())
+def test_of_many_revisions_the_last_counts_and_keys_and_filters_are_refused(tmp_path):
+  more = '</revision><revision><id>3</id><text>new</text></revision>'
+  dump = f'{HEAD}{page("old").replace("</revision>", more)}</mediawiki>'
+  assert read(tmp_path / 'a.xml', dump)[0] == [['new']]
+  for option, where, words in (
+    ('#file', (), 'a MediaWiki dump, which has no #file'),
+    ('', (('lang', 'et'),), 'a MediaWiki dump, whose documents have no keys'),
+  ):
+    with pytest.raises(errors.UserError, match=words):
+      made.read(f'{tmp_path}/a.xml{option}', where=where)
 
 
-def test_declared_entities_are_no_bomb(tmp_path):
+def test_declared_entities_are_no_bomb():
   bomb = '<!DOCTYPE m [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;">]>'
-  names = set()
   with pytest.raises(mediawiki.Damaged, match='declares entities'):
-    list(mediawiki.pages([f'{bomb}<mediawiki>{page("x")}</mediawiki>'.encode()], names))
+    list(mediawiki.pages([f'{bomb}<mediawiki>{page("x")}</mediawiki>'.encode()], set()))
 
 
 def test_pages_do_not_depend_on_where_a_block_ends():
   dump = f'{HEAD}{page("é字 [[a]]")}{page("b &amp; c")}</mediawiki>'.encode()
-  whole = list(mediawiki.pages([dump], set()))
-  for size in (1, 7, 64):
-    assert (
-      list(mediawiki.pages([dump[i : i + size] for i in range(0, len(dump), size)], set())) == whole
-    )
+  pages = lambda size: list(
+    mediawiki.pages([dump[i : i + size] for i in range(0, len(dump), size)], set())
+  )
+  assert all(pages(size) == pages(len(dump)) for size in (1, 7, 64))
 
 
 @pytest.mark.parametrize('line_end', ['', '\n'])
