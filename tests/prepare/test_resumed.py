@@ -32,9 +32,8 @@ def test_the_bytes_do_not_depend_on_the_number_of_workers(text, clean, tmp_path)
 
 def test_killed_again_and_again_it_ends_with_the_bytes_of_a_clean_run(text, clean, tmp_path):
   out, records = tmp_path / 'corpus', 0
-  # Killed before anything is there, once the lock is, once the tokenizer is, and after some shards
-  # more each time.
-  for phase_run in ('.lock', 'tokenizer/tokenizer.json', 1, 3, 6, 9):
+  # earlier and later than any shard: test_killed.py
+  for phase_run in (1, 6):
     run = made.drive(text, out)
     made.kill_at(run, out, phase_run)
     finished = len(list(out.glob('parts/*.json')))
