@@ -13,61 +13,9 @@ import pytest
 from bertzoo_jax import __main__ as bertzoo
 from bertzoo_jax import cli
 from bertzoo_jax.common import errors
-from tests import commands
 from tests.cli import forked
 
 ROOT = pathlib.Path(__file__).parents[2]
-PREPARE = ('--source', 'a.txt', '--out', 'c')
-
-
-def _run(*flags):
-  return commands.run('-m', 'bertzoo_jax.prepare', *flags, timeout=60)
-
-
-RATE = 'Did you mean --config.schedule.learning_rate?'
-
-
-@pytest.mark.parametrize(
-  'config, flag, words',
-  [
-    ('bert.py:tiny', '--config.masking.rat=0.2', "'rat'. Did you mean --config.masking.rate?"),
-    ('bert.py:tiny', '--config.learning_rate=1', RATE),
-    ('bert.py:tiny', '--config.optimiser.lr=1', RATE),
-    ('bert.py:tiny', '--config.optimizer.learning_rat=1', RATE),
-    ('bert.py:tiny', '--config.optimiser.zzz=1', 'mean --config.optimizer? There is: b1'),
-    ('bert.py:tiny', '--config.format.nam=a', 'Did you mean --config.format.name?\n'),
-    ('bert.py:tiny', '--config.fromat=a', 'Did you mean --config.format?'),
-    ('bert.py:tiny', '--config.steps=5', 'steps are those of config.phases'),
-    ('bert.py:tinny', None, "Did you mean 'tiny'?"),
-    ('bret.py:tiny', None, 'there is no config file configs/bret.py'),
-    ('bert.py:tiny', '--sourc=b', '--sourc is no flag (see --help). Did you mean --source?'),
-    ('bert.py:tiny', 'b', "'b' is not a flag"),
-    (None, None, '--config is missing'),
-  ],
-)
-def test_a_wrong_flag_is_one_sentence_with_what_was_meant(config, flag, words):
-  flags = [f'--config=configs/{config}'] * bool(config) + [flag] * bool(flag)
-  done = _run(*PREPARE, *flags)
-  assert done.returncode == 2 and done.stderr.startswith('error: ') and words in done.stderr, (
-    done.stderr
-  )
-  assert done.stderr.count('\n') == 1 and not done.stdout
-
-
-@pytest.mark.parametrize('command, more', [('finetune', ['--init', 'a']), ('reproduce', [])])
-def test_a_config_file_that_is_not_there_is_one_sentence_in_commands_without_an_experiment(
-  command, more
-):
-  line = [sys.executable, '-m', f'bertzoo_jax.{command}', '--config', 'configs/tasks/gleu.py:rte']
-  out = dict(capture_output=True, text=True, timeout=120)
-  done = subprocess.run([*line, '--workdir', 'b', *more], cwd=ROOT, **out)
-  assert done.returncode == 2 and done.stderr.count('\n') == 1
-  assert 'there is no config file configs/tasks/gleu.py' in done.stderr
-
-
-def test_help_speaks_of_the_config():
-  done = _run('--help')
-  assert done.returncode == 0 and '--config.section.key=value' in ' '.join(done.stdout.split())
 
 
 PROGRAM = """'''What this does.
@@ -90,29 +38,42 @@ def _small(*flags, **options):
   return forked.run(PROGRAM, *flags, **options)
 
 
+RATE = 'Did you mean --config.schedule.learning_rate?'
+TINY = '--config=configs/bert.py:tiny'
+
+
 @pytest.mark.parametrize(
-  'flag, words',
+  'line, words',
   [
-    ('--lr=1', '--lr is no flag (see --help). Did you mean --config.schedule.learning_rate?'),
-    ('--config.lr=1', 'Did you mean --config.schedule.learning_rate?'),
-    ('--config.layers=1', 'Did you mean --config.encoder.num_layers?'),
-    ('--config.schedule.lr=1', 'Did you mean --config.schedule.learning_rate?'),
-    ('--batch_size=1', 'Did you mean --config.batch_size?'),
-    ('--layers=1', 'Did you mean --config.encoder.num_layers?'),
-    ('--corpu=a', 'Did you mean --corpus?'),
-    ('--config=configs/bert.py:base', '--config is given twice, and takes one value'),
-    ('--steps=10', 'write --config FILE.py:SIZE,steps=N'),
-    ('--qqq=1', '--config.section.field=value'),
+    (f'{TINY} --config.masking.rat=0.2', "'rat'. Did you mean --config.masking.rate?"),
+    (f'{TINY} --config.learning_rate=1', RATE),
+    (f'{TINY} --config.optimiser.lr=1', RATE),
+    (f'{TINY} --config.optimizer.learning_rat=1', RATE),
+    (f'{TINY} --config.optimiser.zzz=1', 'mean --config.optimizer? There is: b1'),
+    (f'{TINY} --config.format.nam=a', 'Did you mean --config.format.name?\n'),
+    (f'{TINY} --config.fromat=a', 'Did you mean --config.format?'),
+    (f'{TINY} --config.steps=5', 'steps are those of config.phases'),
+    (f'{TINY} b', "'b' is not a flag"),
+    (f'{TINY} --lr=1', f'--lr is no flag (see --help). {RATE}'),
+    (f'{TINY} --config.lr=1', RATE),
+    (f'{TINY} --config.layers=1', 'Did you mean --config.encoder.num_layers?'),
+    (f'{TINY} --config.schedule.lr=1', RATE),
+    (f'{TINY} --batch_size=1', 'Did you mean --config.batch_size?'),
+    (f'{TINY} --layers=1', 'Did you mean --config.encoder.num_layers?'),
+    (f'{TINY} --corpu=a', '--corpu is no flag (see --help). Did you mean --corpus?'),
+    (f'{TINY} --config=configs/bert.py:base', '--config is given twice, and takes one value'),
+    (f'{TINY} --steps=10', 'write --config FILE.py:SIZE,steps=N'),
+    (f'{TINY} --qqq=1', '--config.section.field=value'),
+    ('--config=configs/bert.py:tinny', "Did you mean 'tiny'?"),
+    ('--config=configs/bret.py:tiny', 'there is no config file configs/bret.py'),
+    ('--config=', 'there is no shipped config'),
+    ('--corpus=a', '--config is missing'),
   ],
 )
-def test_a_field_of_the_config_given_as_a_flag_is_told_its_name(flag, words):
-  done = _small('--config=configs/bert.py:tiny', flag)
-  assert done.returncode == 2 and words in done.stderr and done.stderr.count('\n') == 1
-
-
-def test_an_empty_config_is_a_mistake_as_any_other_name():
-  done = _small('--config=')
-  assert done.returncode == 2 and 'there is no shipped config' in done.stderr, done.stderr
+def test_a_wrong_flag_is_one_sentence_with_what_was_meant(line, words):
+  done = _small(*line.split())
+  assert done.returncode == 2 and done.stderr.startswith('error: ') and not done.stdout
+  assert words in done.stderr and done.stderr.count('\n') == 1, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -164,10 +125,19 @@ def test_help_waits_for_no_library_of_networks(name):
   assert done.stdout.endswith('\nimported:\n'), done.stdout
 
 
-def test_a_command_without_a_config_speaks_of_none():
-  done = forked.run(COMMAND, 'demo', '--steps=5')
-  assert done.returncode == 2
-  assert done.stderr == 'error: --steps is no flag: --help lists the flags.\n'
+@pytest.mark.parametrize(
+  'line, words',
+  [
+    ('demo --steps=5', 'error: --steps is no flag: --help lists the flags.\n'),
+    *(  # commands without an experiment
+      (f'{command} --config=configs/tasks/gleu.py:rte --workdir=b', 'there is no config file conf')
+      for command in ('finetune --init=a', 'reproduce')
+    ),
+  ],
+)
+def test_other_commands_say_it_in_one_sentence_too(line, words):
+  done = forked.run(COMMAND, *line.split())
+  assert done.returncode == 2 and words in done.stderr and done.stderr.count('\n') == 1
 
 
 @pytest.mark.parametrize(
@@ -287,12 +257,10 @@ def test_bertzoo_is_every_command_by_its_name():
   files = {p for p in (ROOT / 'bertzoo_jax').rglob('*.py') if 'cli.run(main' in p.read_text()}
   names = {p.parent.name if p.stem == '__main__' else p.stem for p in files}
   assert set(bertzoo.COMMANDS) == names
-  listed = commands.run('-m', 'bertzoo_jax', timeout=60).stdout
+  run = lambda *line: forked.run(COMMAND, *line)
+  listed = run('__main__').stdout
   assert all(re.search(rf'^  {name} +\w.{{15,}}$', listed, re.M) for name in names)
-  one, other = (
-    commands.run('-m', *line, '--sourc=b', timeout=60)
-    for line in (('bertzoo_jax', 'prepare'), ('bertzoo_jax.prepare',))
-  )
+  one, other = run('__main__', 'prepare', '--sourc=b'), run('prepare', '--sourc=b')
   assert (one.returncode, one.stderr) == (other.returncode, other.stderr) and 'mean' in one.stderr
-  wrong = commands.run('-m', 'bertzoo_jax', 'pretrian', timeout=60)
+  wrong = run('__main__', 'pretrian')
   assert wrong.returncode == 2 and "Did you mean 'pretrain'?" in wrong.stderr

@@ -47,6 +47,21 @@ def test_a_shipped_config_is_one_module_and_a_file_of_ones_own_is_none(
   assert asked == [(argument or 'tiny',) if argument or name is None else ()]
 
 
+FILES_OF_ONES_OWN = {
+  'mine': 'def get_config():\n  return {}',
+  'none': 'get_config = 3',
+  'number': 'get_config = lambda: 3',
+  'other': 'import broken',
+  'broken': 'x = 1\ny = (\n',
+  'raises': '1 // 0',
+  'half': 'def get_config():\n  return int(1, 2, 3)',
+  'said': 'def f():\n  raise ValueError("a sentence")',
+  'called': 'import said\n\ndef get_config():\n  return said.f()',
+  'here': 'def get_config():\n  raise ValueError("a sentence")',
+}
+TAKES = 'mine.py:1: TypeError: get_config() takes 0 positional arguments but 1 was given. Write def'
+
+
 @pytest.mark.parametrize(
   'address, words',
   [
@@ -61,10 +76,7 @@ def test_a_shipped_config_is_one_module_and_a_file_of_ones_own_is_none(
     ('../configs/arguments', 'there is no shipped config'),
     ('folder.py', 'no config file folder.py. --config is FILE.py:SIZE, or a shipped one: albert,'),
     ('', 'or a shipped one: albert, babylm'),
-    (
-      'mine.py:tiny',
-      'mine.py:1: TypeError: get_config() takes 0 positional arguments but 1 was given. Write def',
-    ),
+    ('mine.py:tiny', TAKES),
     ('none.py', 'none.py has no function get_config(argument)'),
     ('number.py', 'number.py: get_config() returns a int'),
     ('other.py', 'broken.py:2: SyntaxError: '),
@@ -80,18 +92,7 @@ def test_an_address_without_a_config_is_told_what_it_is_near_to(
 ):
   monkeypatch.chdir(tmp_path)
   pathlib.Path('folder.py').mkdir()
-  for name, text in {
-    'mine': 'def get_config():\n  return {}',
-    'none': 'get_config = 3',
-    'number': 'get_config = lambda: 3',
-    'other': 'import broken',
-    'broken': 'x = 1\ny = (\n',
-    'raises': '1 // 0',
-    'half': 'def get_config():\n  return int(1, 2, 3)',
-    'said': 'def f():\n  raise ValueError("a sentence")',
-    'called': 'import said\n\ndef get_config():\n  return said.f()',
-    'here': 'def get_config():\n  raise ValueError("a sentence")',
-  }.items():
+  for name, text in FILES_OF_ONES_OWN.items():
     pathlib.Path(f'{name}.py').write_text(text)
   pathlib.Path('latin.py').write_bytes('x = "ä"'.encode('latin-1'))
   with pytest.raises(errors.UserError) as e:

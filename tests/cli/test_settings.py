@@ -34,32 +34,31 @@ def test_a_flag_sets_a_field_of_every_task_and_a_task_s_own_flag_wins():
   assert all(one == [8, [0, 1], 1e-3, False] for one in found.values())
 
 
-def test_a_section_that_would_replace_a_task_s_own_field_is_refused():
-  done = _run('--config.suite.rte.schedule.warmup=3', "--config.schedule={'name':'linear_jump'}")
-  words = '--config.schedule replaces --config.suite.rte.schedule.warmup, which stands before it'
-  assert done.returncode == 2 and words in done.stderr, done.stderr
+RATE, SIZE = (
+  'Did you mean --config.schedule.learning_rate?\n',
+  'Did you mean --config.batch_size?\n',
+)
+REPLACED = '--config.schedule replaces --config.suite.rte.schedule.warmup, which stands before it'
 
 
 @pytest.mark.parametrize(
-  'flag, words',
+  'line, words',
   [
-    ('--config.batch_siz=8', "no field 'batch_siz'. Did you mean --config.batch_size?\n"),
-    ('--config.schedule.lr=1', 'Did you mean --config.schedule.learning_rate?\n'),
-    ('--config.learning_rate=1', 'Did you mean --config.schedule.learning_rate?\n'),
+    ('--config.batch_siz=8', f"no field 'batch_siz'. {SIZE}"),
+    ('--config.schedule.lr=1', RATE),
+    ('--config.learning_rate=1', RATE),
     ('--config.suite.rte.batch_siz=8', 'Did you mean --config.suite.rte.batch_size?\n'),
-    ('--batch_size=8', 'Did you mean --config.batch_size?\n'),
-    # of one task alone
-    (
+    ('--batch_size=8', SIZE),
+    (  # of one task alone
       '--config.source.files.test_ax=AX.tsv',
       'Not every task has it: set --config.suite.mnli.source.files.test_ax.\n',
     ),
+    ("--config.suite.rte.schedule.warmup=3 --config.schedule={'name':'linear_jump'}", REPLACED),
   ],
 )
-def test_a_misspelt_field_of_a_suite_is_answered_with_the_one_for_every_task(flag, words):
-  done = _run(flag)
-  assert done.returncode == 2 and done.stderr.startswith('error: ') and words in done.stderr, (
-    done.stderr
-  )
+def test_a_field_of_a_suite_that_cannot_be_set_is_answered_with_the_one_for_every_task(line, words):
+  done = _run(*line.split())
+  assert done.returncode == 2 and done.stderr.startswith('error: ') and words in done.stderr
   assert done.stderr.count('\n') == 1
 
 

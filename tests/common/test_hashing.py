@@ -21,23 +21,9 @@ def _chi_square(counts):
 
 def test_bits_never_change():
   """Golden numbers: another value here means that no resumed run sees its batches again."""
-  assert hashing.bits(hashing.new_key(0), np.arange(3)).tolist() == [
-    3878439305,
-    1973154077,
-    2050584047,
-  ]
-  assert hashing.permute(hashing.new_key(0), 10, np.arange(10)).tolist() == [
-    0,
-    5,
-    8,
-    2,
-    9,
-    6,
-    4,
-    1,
-    7,
-    3,
-  ]
+  key, golden = hashing.new_key(0), [3878439305, 1973154077, 2050584047]
+  assert hashing.bits(key, np.arange(3)).tolist() == golden
+  assert hashing.permute(key, 10, np.arange(10)).tolist() == [0, 5, 8, 2, 9, 6, 4, 1, 7, 3]
 
 
 def test_every_byte_of_the_bits_is_uniform_along_positions_and_along_rows():
@@ -71,27 +57,14 @@ def test_keys_of_neighbouring_seeds_epochs_rows_and_purposes_are_distinct():
     keys.append(np.stack(hashing.fold(key, np.arange(1000)), -1))
   keys = np.concatenate(keys)
   assert len(np.unique(keys, axis=0)) == len(keys)
-
-
-def test_all_64_bits_of_a_seed_count():
-  first = [
-    int(hashing.bits(hashing.new_key(seed), 0)[0]) for seed in (0, 1, 2**31, 2**32, 2**63, -1)
-  ]
-  assert len(set(first)) == len(first)
+  seeds = (0, 1, 2**31, 2**32, 2**63, -1)  # all 64 bits count
+  assert len({int(hashing.bits(hashing.new_key(seed), 0)[0]) for seed in seeds}) == len(seeds)
 
 
 @given(st.integers(1, 5000), st.integers(0, 2**64))
 def test_the_shuffle_is_a_permutation(size, seed):
   shuffled = hashing.permute(hashing.new_key(seed), size, np.arange(size))
   np.testing.assert_array_equal(np.sort(shuffled), np.arange(size))
-
-
-def test_the_shuffle_of_a_few_rows_equals_theirs_in_the_whole():
-  key, size = hashing.new_key(5), 10**6
-  some = np.array([3, 999_999, 0, 500_000])
-  np.testing.assert_array_equal(
-    hashing.permute(key, size, np.arange(size))[some], hashing.permute(key, size, some)
-  )
 
 
 def test_every_row_comes_at_every_place_equally_often():
@@ -106,9 +79,14 @@ def test_every_row_comes_at_every_place_equally_often():
   assert len(orders) == 24 and max(orders.values()) < 2 * min(orders.values())
 
 
-def test_neighbours_do_not_stay_neighbours_in_the_shuffle():
+def test_neighbours_do_not_stay_neighbours_in_the_shuffle_and_few_rows_are_those_of_the_whole():
   size = 100_000
   order = hashing.permute(hashing.new_key(9), size, np.arange(size))
   assert abs(np.corrcoef(order[1:], order[:-1])[0, 1]) < 0.015
   gaps = np.bincount((order[1:] - order[:-1]) % size // (size // 100), minlength=100)[:100]
   assert abs(_chi_square(gaps)) < 5
+  key, size = hashing.new_key(5), 10**6
+  some = np.array([3, 999_999, 0, 500_000])
+  np.testing.assert_array_equal(
+    hashing.permute(key, size, np.arange(size))[some], hashing.permute(key, size, some)
+  )

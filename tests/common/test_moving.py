@@ -142,18 +142,13 @@ def test_rows_from_left_to_right_are_drawn_per_row_by_the_share_of_the_step(corp
     (('masking.rate', 0.4, 0.1, 9, 9, 'linear'), 'the last must come after the first'),
     (('masking.rate', 0.4, 0.1, -5, 9, 'linear'), 'steps count from 0'),
     (('masking.rate', 0.4, 0.1, 0, 9, 'liner'), "Did you mean 'linear'"),
+    (RATE, "can move in phase 1 is called 'masking.rate'"),  # phase 1 has no such field
   ],
 )
 def test_a_move_that_cannot_be_meant_is_refused(row, words):
+  phases = ((6, {}), (6, {'masking': parts.permutation()} if row is RATE else {}))
   with pytest.raises(errors.UserError, match=words):
-    ranges.check(config(row))
-
-
-def test_a_phase_without_a_moving_field_is_named():
-  made = config(RATE).copy_and_resolve_references().unlock()
-  made.phases = ((6, {}), (6, {'masking': parts.permutation()}))
-  with pytest.raises(errors.UserError, match="can move in phase 1 is called 'masking.rate'"):
-    ranges.check(made)
+    ranges.check(config(row, phases=phases))
 
 
 @pytest.mark.parametrize(
@@ -170,8 +165,9 @@ def test_a_number_moves_only_within_one_network(system, field, own, fits):
   made = system.get_config('tiny')
   made.objective[field], made.moving = own, ((f'objective.{field}', 0.5, 1.0, 0, 9, 'linear'),)
   run = resolve.run(made)
+  build_it = lambda: build.network(run, run.phases[0], 99)
   if fits:
-    assert build.network(run, run.phases[0], 99).objective_at is not None
+    assert build_it().objective_at is not None
     return
   with pytest.raises(errors.UserError, match=f'objective.{field}, whose values make different'):
-    build.network(run, run.phases[0], 99)
+    build_it()

@@ -31,33 +31,28 @@ def test_lines_say_step_percent_loss_speed_and_time_left(capsys):
   assert [progress.clock(s) for s in (59, 3723, 90000)] == ['0:59', '1:02:03', '1d 01:00']
 
 
-def test_a_line_shows_the_loss_of_masked_tokens_beside_the_entropy(capsys):
+def test_a_line_shows_the_losses_and_metrics_that_an_objective_has(capsys):
   bar = progress.Progress(10, 0, show=True, terminal=False, entropy=6.2)
-  bar.row({'step': 5, 'loss': 6.5, 'mlm_loss': 5.8, 'held_out_loss': 6.6, 'held_out_mlm_loss': 5.9})
-  assert (
-    ' · masked-token loss 5.8000 (unigram entropy 6.2000) · total loss 6.5000 · held out: '
-    + ('masked-token loss 5.9000 (unigram entropy 6.2000), total loss 6.6000 · ')
-    in capsys.readouterr().out
-  )
-  bar.row({'step': 6, 'loss': 5.8, 'mlm_loss': 5.8})
-  assert 'total' not in capsys.readouterr().out
+  held = lambda values: {f'held_out_{k}': x for k, x in values.items()}
+
+  def said(step, **row):
+    bar.row({'step': step, **row})
+    return capsys.readouterr().out
+
+  losses = {'loss': 6.5, 'mlm_loss': 5.8, 'held_out_loss': 6.6, 'held_out_mlm_loss': 5.9}
+  words = ' · masked-token loss 5.8000 (unigram entropy 6.2000) · total loss 6.5000 · held out: '
+  words += 'masked-token loss 5.9000 (unigram entropy 6.2000), total loss 6.6000 · '
+  assert words in said(5, **losses) and 'total' not in said(6, loss=5.8, mlm_loss=5.8)
   told = {'rtd_accuracy': 0.9, 'rtd_base_rate': 0.85, 'rtd_auc': 0.71}
-  held_out = {f'held_out_{k}': v for k, v in {'loss': 20.0, **told}.items()}
-  bar.row({'step': 7, 'loss': 20.0, 'mlm_loss': 5.8, **told, **held_out})
-  said = capsys.readouterr().out
+  line = said(7, loss=20.0, mlm_loss=5.8, **told, **held({'loss': 20.0, **told}))
   words = 'replaced tokens: accuracy 90.00 % (calling all original 85.00 %), AUC 0.710'
-  assert said.count(words) == 2
-
-
-def test_a_line_shows_the_first_metrics_of_an_objective_without_a_loss_of_masked_tokens(capsys):
-  bar = progress.Progress(10, 0, show=True, terminal=False, entropy=6.2)
+  assert line.count(words) == 2
   own = {'loss': 0.5, 'order_accuracy': 0.75, 'order_loss': 0.500001, 'order_moved': 0.125}
-  held_out = {f'held_out_{k}': x for k, x in own.items()}
-  bar.row({'step': 5, 'grad_norm': 1.0, 'lr': 1e-4, **own, 'phase': 0, 'epoch': 0.5, **held_out})
+  line = said(5, grad_norm=1.0, lr=1e-4, **own, phase=0, epoch=0.5, **held(own))
   words = 'loss 0.5000{0}order_accuracy 0.7500{0}order_moved 0.1250 · '
-  assert f'{words.format(" · ")}held out: {words.format(", ")}' in capsys.readouterr().out
-  bar.row({'step': 5, 'loss': 0.5, **held_out, 'held_out_order_loss/laws': 0.25})
-  assert ', laws order_loss 0.2500 · ' in capsys.readouterr().out
+  assert f'{words.format(" · ")}held out: {words.format(", ")}' in line
+  line = said(5, loss=0.5, **held(own), **{'held_out_order_loss/laws': 0.25})
+  assert ', laws order_loss 0.2500 · ' in line
 
 
 @pytest.mark.parametrize(

@@ -43,13 +43,10 @@ def test_bits_of_neighbours_of_other_rows_heads_layers_and_steps_have_nothing_in
       assert abs(np.mean(a * b)) < 5 / np.sqrt(a.size)
 
 
-def test_places_of_a_row_do_not_meet_however_wide_it_is():
+def test_places_of_a_row_do_not_meet_and_folding_keeps_keys_apart():
   # predictions by a large vocabulary
   wide = np.asarray(row_keys.bits(keys()[0], (80, 128_100))).reshape(-1)
   assert np.diff(np.sort(wide)).all()  # the hash is a bijection of places
-
-
-def test_folding_keeps_keys_apart():
   many = row_keys.of_batch(jax.random.key(0), 1000)
   folded = row_keys.fold_in(many[:, None], jnp.arange(64))
   assert folded.shape == (1000, 64, 2)

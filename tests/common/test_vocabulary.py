@@ -13,38 +13,18 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize('kind', MODELS)
-def test_pieces_and_added_tokens_of_every_kind_of_tokenizer_are_read(tmp_path, kind):
-  (tmp_path / 'tokenizer.json').write_text(
-    json.dumps({'model': MODELS[kind], 'added_tokens': ADDED})
-  )
-  (tmp_path / 'vocab.txt').write_text('other\n')
-  assert vocabulary.of_folder(tmp_path) == {'a': 0, 'b': 1, '<x>': 2}
-
-
-def test_a_bare_vocabulary_is_read_line_by_line_and_nothing_is_none(tmp_path):
+def test_pieces_and_added_tokens_of_every_kind_of_tokenizer_are_read(tmp_path):
   assert vocabulary.of_folder(tmp_path) is None
   (tmp_path / 'vocab.txt').write_bytes('[PAD]\na\u2028b\n\u00e9\n'.encode())
   assert vocabulary.of_folder(tmp_path) == {'[PAD]': 0, 'a\u2028b': 1, '\u00e9': 2}
-
-
-@pytest.mark.parametrize('text', ['{', '{}', '{"model": {"vocab": 3}}'])
-def test_a_damaged_tokenizer_is_refused_in_a_sentence(tmp_path, text):
-  (tmp_path / 'tokenizer.json').write_text(text)
-  with pytest.raises(errors.UserError, match='no readable tokenizer|is not JSON'):
-    vocabulary.of_folder(tmp_path)
-
-
-def test_the_difference_of_two_vocabularies_is_counted_with_an_example():
-  pieces = {f'p{i}': i for i in range(4096)}
-  turned = {piece: (i + 1) % 4096 if i < 3960 else i for piece, i in pieces.items()}
-  assert vocabulary.difference_of(pieces, dict(reversed(pieces.items()))) is None
-  found = vocabulary.difference_of(pieces, turned)
-  assert found == ("3,960 of 4,096 pieces have another id, e.g. 'p0' is 0 here and 1 there.")
-  got = vocabulary.difference_of({'a': 0, 'b': 1}, {'a': 0})
-  assert got == ("1 of 2 pieces have another id, e.g. 'b' is 1 here and not a piece there.")
-  seen = vocabulary.difference_of({'a': 0}, {'a': 0, 'b': 1})
-  assert seen == ("1 pieces are only there, e.g. 'b'; the 1 of here have the same ids.")
+  file = tmp_path / 'tokenizer.json'
+  for model in MODELS.values():
+    file.write_text(json.dumps({'model': model, 'added_tokens': ADDED}))
+    assert vocabulary.of_folder(tmp_path) == {'a': 0, 'b': 1, '<x>': 2}
+  for text in ('{', '{}', '{"model": {"vocab": 3}}'):
+    file.write_text(text)
+    with pytest.raises(errors.UserError, match='no readable tokenizer|is not JSON'):
+      vocabulary.of_folder(tmp_path)
 
 
 def test_a_folder_of_prepare_whose_vocabulary_has_two_lines_swapped_is_refused(tmp_path):
@@ -59,3 +39,26 @@ def test_a_folder_of_prepare_whose_vocabulary_has_two_lines_swapped_is_refused(t
       vocabulary.of_folder(tmp_path)
     (tmp_path / name).write_text(right)
     assert vocabulary.of_folder(tmp_path) == {'a': 0, 'b': 1}
+
+
+PIECES = {f'p{i}': i for i in range(4096)}
+TURNED = {piece: (i + 1) % 4096 if i < 3960 else i for piece, i in PIECES.items()}
+
+
+@pytest.mark.parametrize(
+  'here, there, words',
+  [
+    (PIECES, dict(reversed(PIECES.items())), None),
+    (PIECES, TURNED, "3,960 of 4,096 pieces have another id, e.g. 'p0' is 0 here and 1 there."),
+    (
+      *({'a': 0, 'b': 1}, {'a': 0}),
+      "1 of 2 pieces have another id, e.g. 'b' is 1 here and not a piece there.",
+    ),
+    (
+      *({'a': 0}, {'a': 0, 'b': 1}),
+      "1 pieces are only there, e.g. 'b'; the 1 of here have the same ids.",
+    ),
+  ],
+)
+def test_the_difference_of_two_vocabularies_is_counted_with_an_example(here, there, words):
+  assert vocabulary.difference_of(here, there) == words

@@ -49,10 +49,8 @@ SHARDS = [[[[5, 6, 7], [8]], [[9, 10]]], [[[11], [12, 13, 14, 15], [16]]], [[[17
 def test_offsets_run_on_over_shards(tmp_path):
   c = corpus.open(write(tmp_path, SHARDS, held_out=[[[[20, 21]]]]))
   train = c.splits['train']
-  assert train.num_tokens == 14
-  assert train.num_sentences == 7
-  assert train.num_documents == 4
-  assert train.bytes == 7
+  counts = train.num_tokens, train.num_sentences, train.num_documents, train.bytes
+  assert counts == (14, 7, 4, 7)
   assert train.sentence_starts.tolist() == [0, 3, 4, 6, 7, 11, 12, 14]
   assert train.document_starts.tolist() == [0, 2, 3, 6, 7]
   assert train.gather(np.arange(14)).tolist() == list(range(5, 19))
@@ -60,12 +58,24 @@ def test_offsets_run_on_over_shards(tmp_path):
   corpus.verify(tmp_path)
 
 
-def test_an_empty_held_out_split_is_one_of_no_tokens(tmp_path):
-  held_out = corpus.open(write(tmp_path, SHARDS)).splits['held_out']
+def test_positions_outside_are_an_error_not_a_token_also_in_an_empty_split(tmp_path):
+  opened = corpus.open(write(tmp_path, SHARDS)).splits
+  train, held_out = opened['train'], opened['held_out']
   assert (held_out.num_tokens, held_out.num_sentences, held_out.num_documents) == (0, 0, 0)
   assert held_out.gather(np.zeros((0, 8), np.int64)).shape == (0, 8)
-  with pytest.raises(IndexError):
-    held_out.gather([0])
+  for split, positions in ((held_out, [0]), (train, [[0, 1], [2, -1]]), (train, [[0, 1], [2, 14]])):
+    with pytest.raises(IndexError):
+      split.gather(positions)
+
+
+def test_ids_above_16_bits_are_kept_and_none_outside_the_vocabulary_is_written(tmp_path):
+  c = corpus.open(write(tmp_path / 'large', [[[[70_000, 5]]]], vocab_size=70_001))
+  assert c.manifest['dtype'] == 'uint32' and c.splits['train'].gather([0]).tolist() == [70_000]
+  assert corpus.token_dtype(65_536) == 'uint16' and corpus.token_dtype(65_537) == 'uint32'
+  for id_ in (100, -1):
+    with pytest.raises(ValueError, match='vocabulary of 100'):
+      write(tmp_path / str(id_), [[[[id_]]]])
+    assert not list((tmp_path / str(id_)).rglob('*.npy'))
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.data())
@@ -85,75 +95,97 @@ def test_gather_is_indexing_of_the_shards_joined(sizes, data):
   assert np.array_equal(split.gather(run), joined[run])
 
 
-@pytest.mark.parametrize('bad', [-1, 14])
-def test_positions_outside_are_an_error_not_a_token(tmp_path, bad):
-  train = corpus.open(write(tmp_path, SHARDS)).splits['train']
-  with pytest.raises(IndexError):
-    train.gather([[0, 1], [2, bad]])
+def data(name, change):
+  """Changes the bytes of a file of a corpus; a file of None is gone."""
+
+  def act(folder):
+    found = change((folder / name).read_bytes()) if (folder / name).exists() else change(b'')
+    (folder / name).unlink(missing_ok=True)
+    if found is not None:
+      (folder / name).write_bytes(found)
+
+  return act
 
 
-def test_ids_above_16_bits_are_kept(tmp_path):
-  c = corpus.open(write(tmp_path, [[[[70_000, 5]]]], vocab_size=70_001))
-  assert c.manifest['dtype'] == 'uint32' and c.splits['train'].gather([0]).tolist() == [70_000]
-  assert corpus.token_dtype(65_536) == 'uint16' and corpus.token_dtype(65_537) == 'uint32'
+def array(name, numbers, dtype=np.uint32):
+  """Puts other numbers into a file of the first shard."""
+  return lambda folder: np.save(folder / f'train/00000.{name}.npy', np.array(numbers, dtype))
 
 
-@pytest.mark.parametrize('ids', [[100], [-1]])
-def test_an_id_outside_the_vocabulary_is_never_written(tmp_path, ids):
-  with pytest.raises(ValueError, match='vocabulary of 100'):
-    write(tmp_path, [[[ids]]])
-  assert not list(tmp_path.rglob('*.npy'))
+def manifest(sealed=True, without='', **fields):
+  """Changes the manifest. sealed: with the hash that then fits."""
+
+  def change(text):
+    content = {k: x for k, x in json.loads(text).items() if k != without} | fields
+    return json.dumps(content | ({'hash': corpus.identity(content)} if sealed else {})).encode()
+
+  return data('manifest.json', change)
 
 
+def instead(text, name='manifest.json'):
+  return data(name, lambda _: text and text.encode())
+
+
+def unfinished(folder):
+  (folder / 'manifest.json').rename(folder / 'plan.json')
+
+
+CUTS = {
+  'cut a token': lambda x: x[:-2],
+  'cut to half': lambda x: x[: len(x) // 2],
+  'emptied': lambda _: b'',
+  'gone': lambda _: None,
+}
 FILES = 'train/00001.tokens', 'train/00001.sentences', 'held_out/00000.documents', 'unigrams'
+VERSION = f'{{"format_version": {corpus.FORMAT_VERSION}}}'
+starts = lambda folder: corpus.open(folder).splits['train'].sentence_starts
+documents = lambda folder: corpus.open(folder).splits['train'].document_starts
+REFUSED = [  # what is changed in a corpus, what reads it, words of the sentence
+  *((data(f'{f}.npy', cut), corpus.open, f'{f}.npy') for f in FILES for cut in CUTS.values()),
+  (array('tokens', [0] * 5, np.uint16), corpus.open, '5 numbers of uint16, the manifest says 6'),
+  (instead(None), corpus.open, 'No corpus at .* --config CONFIG --source TEXT --out'),
+  (unfinished, corpus.open, 'unfinished: run the same prepare line again'),
+  *((instead(x), corpus.open, 'is not the manifest') for x in ('{"x"', '[]', VERSION)),
+  (instead('{"format_version": 9}'), corpus.open, 'format version 9'),
+  (manifest(sealed=False, vocab_size=99), corpus.open, 'was changed'),
+  (manifest(sealed=False, without='hash'), corpus.open, 'is not the manifest'),
+  (manifest(without='splits', sealed=False), corpus.open, 'is not the manifest'),
+  (manifest(without='unigrams_sha256', sealed=False), corpus.open, 'is not the manifest'),
+  (manifest(without='tokenizer_sha256', sealed=False), corpus.open, 'prepare the corpus again'),
+  (manifest(special={**SPECIAL, 'mask': 100}), corpus.open, 'outside its vocabulary of 100'),
+  *((array('sentences', x), starts, '00000.sentences.npy do not run up') for x in (
+    [1, 4, 4, 6], [0, 4, 3, 6], [0, 4, 4, 5])),
+  *((array('documents', x), documents, '00000.documents.npy do not run up') for x in (
+    [0, 4, 3], [1, 2, 3])),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize('file', [f'{name}.npy' for name in FILES])
-@pytest.mark.parametrize('damage', ['cut a token', 'cut to half', 'emptied', 'gone'])
-def test_a_cut_file_is_refused_at_open_by_name(tmp_path, file, damage):
-  path = write(tmp_path, SHARDS, held_out=[[[[20, 21]]]]) / file
-  data = path.read_bytes()
-  if damage == 'gone':
-    path.unlink()
-  else:
-    kept = {'cut a token': len(data) - 2, 'cut to half': len(data) // 2, 'emptied': 0}
-    path.write_bytes(data[: kept[damage]])
-  with pytest.raises(errors.UserError, match=file):
-    corpus.open(tmp_path)
+@pytest.mark.parametrize('number', range(len(REFUSED)))
+def test_a_cut_file_is_refused_at_open_by_name(tmp_path, number):
+  change, read, words = REFUSED[number]
+  read(write(tmp_path, SHARDS, held_out=[[[[20, 21]]]]))
+  change(tmp_path)
+  with pytest.raises(errors.UserError, match=words) as e:
+    read(tmp_path)
+  assert '\n' not in str(e.value)
 
 
-def test_another_shard_of_valid_form_is_refused_by_its_size(tmp_path):
-  write(tmp_path, SHARDS)
-  np.save(tmp_path / 'train' / '00000.tokens.npy', np.zeros(5, np.uint16))
-  with pytest.raises(errors.UserError, match='holds 5 numbers of uint16, the manifest says 6'):
-    corpus.open(tmp_path)
+def flipped(name):
+  return data(name, lambda x: x[:-1] + bytes([x[-1] ^ 4]))
 
 
 def test_a_flipped_bit_is_found_by_verify(tmp_path):
-  path = write(tmp_path, SHARDS) / 'train/00002.tokens.npy'
-  data = bytearray(path.read_bytes())
-  data[-1] ^= 4
-  path.write_bytes(data)
+  write(tmp_path, SHARDS)
+  flipped('train/00002.tokens.npy')(tmp_path)
   corpus.open(tmp_path)
-  with pytest.raises(errors.UserError, match='train/00002.tokens.npy is damaged'):
-    corpus.verify(tmp_path)
-
-
-def test_a_folder_without_a_corpus_is_one_sentence(tmp_path):
-  with pytest.raises(errors.UserError, match='No corpus at .* --config CONFIG --source TEXT --out'):
-    corpus.open(tmp_path)
-  (tmp_path / 'plan.json').write_text('{}')
-  with pytest.raises(errors.UserError, match='unfinished: run the same prepare line again'):
-    corpus.open(tmp_path)
-  for text, message in (
-    ('{"x"', 'is not the manifest'),
-    ('[]', 'is not the manifest'),
-    ('{"format_version": 9}', 'format version 9'),
-    (f'{{"format_version": {corpus.FORMAT_VERSION}}}', 'is not the manifest'),
+  for name, change, what in (
+    ('train/00002.tokens.npy', lambda _: None, 'damaged'),
+    ('train/00001.tokens.npy', flipped('train/00001.tokens.npy'), 'damaged'),  # the first of two
+    ('train/00000.documents.npy', data('train/00000.documents.npy', CUTS['gone']), 'missing'),
   ):
-    (tmp_path / 'manifest.json').write_text(text)
-    with pytest.raises(errors.UserError, match=message):
-      corpus.open(tmp_path)
+    change(tmp_path)
+    with pytest.raises(errors.UserError, match=f'{name} is {what}'):
+      corpus.verify(tmp_path)
 
 
 def test_a_corpus_in_memory_behaves_like_one_on_disk():
@@ -168,20 +200,6 @@ def test_a_corpus_in_memory_behaves_like_one_on_disk():
     corpus.in_memory([5, 6], [0, 1], [0, 1], 10, SPECIAL)
 
 
-def manifest_of(folder, **changes):
-  """Changes the manifest of a corpus as someone would who knows how its hash is made."""
-  manifest = json.loads((folder / 'manifest.json').read_text()) | changes
-  (folder / 'manifest.json').write_text(json.dumps({**manifest, 'hash': corpus.identity(manifest)}))
-
-
-def test_a_changed_manifest_is_refused(tmp_path):
-  write(tmp_path, SHARDS)
-  text = (tmp_path / 'manifest.json').read_text()
-  (tmp_path / 'manifest.json').write_text(text.replace('"bytes": 7', '"bytes": 8', 1))
-  with pytest.raises(errors.UserError, match='was changed'):
-    corpus.open(tmp_path)
-
-
 @pytest.mark.parametrize(
   'key', ['splits', 'tokenizer_hash', 'special', 'dtype', 'vocab_size', 'tokenizer', 'corpus']
 )
@@ -190,39 +208,6 @@ def test_whatever_identifies_a_corpus_is_in_its_hash(tmp_path, key):
   other = corpus.identity({**manifest, key: 'another'})
   assert corpus.identity(manifest) == manifest['hash'] != other
   assert corpus.identity({**manifest, 'report': 1}) == manifest['hash']
-
-
-@pytest.mark.parametrize('missing', ['hash', 'splits', 'unigrams_sha256'])
-def test_a_manifest_without_a_key_is_one_sentence(tmp_path, missing):
-  manifest = json.loads((write(tmp_path, SHARDS) / 'manifest.json').read_text())
-  del manifest[missing]
-  (tmp_path / 'manifest.json').write_text(json.dumps(manifest))
-  with pytest.raises(errors.UserError, match='is not the manifest'):
-    corpus.open(tmp_path)
-
-
-def test_special_tokens_outside_the_vocabulary_are_refused(tmp_path):
-  manifest_of(write(tmp_path, SHARDS), special={**SPECIAL, 'mask': 100})
-  with pytest.raises(errors.UserError, match='outside its vocabulary of 100'):
-    corpus.open(tmp_path)
-
-
-@pytest.mark.parametrize(
-  'array, offsets',
-  [
-    ('sentences', [1, 4, 4, 6]),
-    ('sentences', [0, 4, 3, 6]),
-    ('sentences', [0, 4, 4, 5]),
-    ('documents', [0, 4, 3]),
-    ('documents', [1, 2, 3]),
-  ],
-)
-def test_offsets_that_start_late_or_go_back_are_refused(tmp_path, array, offsets):
-  write(tmp_path, SHARDS)
-  np.save(tmp_path / 'train' / f'00000.{array}.npy', np.array(offsets, np.uint32))
-  train = corpus.open(tmp_path).splits['train']
-  with pytest.raises(errors.UserError, match=f'00000.{array}.npy do not run up'):
-    getattr(train, f'{array[:-1]}_starts')
 
 
 def test_a_large_split_comes_in_parts_of_every_so_many_shards(tmp_path, monkeypatch):
@@ -241,19 +226,6 @@ def test_a_large_split_comes_in_parts_of_every_so_many_shards(tmp_path, monkeypa
   np.save(tmp_path / 'disk' / 'train' / '00000.sentences.npy', np.array([0, 4, 3, 6], np.uint32))
   with pytest.raises(errors.UserError, match='do not run up'):
     corpus.open(tmp_path / 'disk').splits['train'].part(0).sentence_starts  # noqa: B018
-
-
-def test_verify_names_the_first_of_several_that_differ(tmp_path):
-  write(tmp_path, SHARDS)
-  (tmp_path / 'train' / '00002.documents.npy').unlink()
-  file = tmp_path / 'train' / '00001.tokens.npy'
-  file.write_bytes(file.read_bytes()[:-1] + b'x')
-  with pytest.raises(errors.UserError, match='00001.tokens.npy is damaged'):
-    corpus.verify(tmp_path)
-  write(tmp_path / 'again', SHARDS)
-  (tmp_path / 'again' / 'train' / '00000.documents.npy').unlink()
-  with pytest.raises(errors.UserError, match='00000.documents.npy is missing'):
-    corpus.verify(tmp_path / 'again')
 
 
 @pytest.fixture
@@ -293,56 +265,50 @@ def test_a_corpus_is_hashed_once_and_again_only_where_a_file_was_written_to(
   assert len(hashed) == 14 + 4 * 12
 
 
-def rot(file):
-  """Flips a bit as a disk does: size, time of change and inode stay as they were."""
-  before = os.stat(file)
+@pytest.fixture
+def rotten(tmp_path):
+  """A corpus that was verified, in which a bit flipped as a disk does it: size, time of change and
+  inode stay as they were.
+  """
+  file = write(tmp_path, SHARDS) / 'train' / '00002.tokens.npy'
+  corpus.verify(tmp_path)
+  before, data = os.stat(file), file.read_bytes()
   with open(file, 'r+b') as f:
-    f.seek(-1, os.SEEK_END)
-    last = f.read(1)[0]
-    f.seek(-1, os.SEEK_END)
-    f.write(bytes([last ^ 4]))
+    f.write(data[:-1] + bytes([data[-1] ^ 4]))
   os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
   after = os.stat(file)
-  assert (after.st_size, after.st_mtime_ns, after.st_ino) == (
-    before.st_size,
-    before.st_mtime_ns,
-    before.st_ino,
-  )
+  for name in ('st_size', 'st_mtime_ns', 'st_ino'):
+    assert getattr(after, name) == getattr(before, name)
+  return tmp_path
 
 
-def test_a_bit_that_rots_after_the_first_verification_is_found_at_the_next_start(tmp_path):
-  write(tmp_path, SHARDS)
-  corpus.verify(tmp_path)
-  rot(tmp_path / 'train' / '00002.tokens.npy')
-  with pytest.raises(errors.UserError, match='train/00002.tokens.npy is damaged'):
-    corpus.verify(tmp_path)
+ROTTEN = 'train/00002.tokens.npy is damaged'
+
+
+def test_a_bit_that_rots_after_the_first_verification_is_found_at_the_next_start(rotten):
+  with pytest.raises(errors.UserError, match=ROTTEN):
+    corpus.verify(rotten)
 
 
 def test_of_a_large_corpus_every_start_reads_a_sample_until_all_was_read(
-  tmp_path, monkeypatch, hashed
+  rotten, monkeypatch, hashed
 ):
-  write(tmp_path, SHARDS)
-  corpus.verify(tmp_path)
-  rot(tmp_path / 'train' / '00002.tokens.npy')
   monkeypatch.setattr(verification, 'SAMPLE', 1)  # a file at a time
   hashed.clear()
-  with pytest.raises(errors.UserError, match='train/00002.tokens.npy is damaged'):
+  with pytest.raises(errors.UserError, match=ROTTEN):
     for _ in range(3 + 3 * 3):
-      corpus.verify(tmp_path)
+      corpus.verify(rotten)
   assert len(set(hashed)) == len(hashed)  # none twice before all were read
 
 
 @pytest.mark.parametrize('days', [8, -1])
-def test_a_file_read_long_ago_or_in_the_future_is_read_again(tmp_path, monkeypatch, days):
-  write(tmp_path, SHARDS)
-  corpus.verify(tmp_path)
-  rot(tmp_path / 'train' / '00002.tokens.npy')
+def test_a_file_read_long_ago_or_in_the_future_is_read_again(rotten, monkeypatch, days):
   monkeypatch.setattr(verification, 'SAMPLE', 0)
-  corpus.verify(tmp_path)  # within the interval nothing is read
+  corpus.verify(rotten)  # within the interval nothing is read
   later = time.time() + days * 24 * 3600
   monkeypatch.setattr(verification.time, 'time', lambda: later)
-  with pytest.raises(errors.UserError, match='train/00002.tokens.npy is damaged'):
-    corpus.verify(tmp_path)
+  with pytest.raises(errors.UserError, match=ROTTEN):
+    corpus.verify(rotten)
 
 
 def test_two_swapped_lines_of_the_vocabulary_are_found_at_open_and_by_verify(tmp_path):
@@ -356,23 +322,23 @@ def test_two_swapped_lines_of_the_vocabulary_are_found_at_open_and_by_verify(tmp
     corpus.open(tmp_path)
 
 
-def test_a_corpus_without_checksums_of_its_tokenizer_is_refused(tmp_path):
-  manifest = json.loads((write(tmp_path, SHARDS) / 'manifest.json').read_text())
-  del manifest['tokenizer_sha256']
-  (tmp_path / 'manifest.json').write_text(json.dumps(manifest))
-  with pytest.raises(errors.UserError, match='prepare the corpus again'):
-    corpus.open(tmp_path)
+def failing(error):
+  def fail(*args, **kwargs):
+    raise error
+
+  return fail
 
 
-def test_a_corpus_that_may_only_be_read_is_verified_all_the_same(tmp_path, monkeypatch):
+def test_a_corpus_that_may_only_be_read_is_verified_and_too_many_open_files_are_told(
+  tmp_path, monkeypatch
+):
   write(tmp_path, SHARDS)
-
-  def refused(path, data):
-    raise PermissionError(13, 'Permission denied')
-
-  monkeypatch.setattr(storage, 'write_bytes', refused)
+  monkeypatch.setattr(storage, 'write_bytes', failing(PermissionError(13, 'Permission denied')))
   corpus.verify(tmp_path)
   assert not (tmp_path / 'verified.json').exists()
+  monkeypatch.setattr(np, 'load', failing(OSError(errno.EMFILE, 'Too many open files')))
+  with pytest.raises(errors.UserError, match='ulimit -n'):
+    corpus.open(tmp_path)
 
 
 def test_two_writers_of_the_same_file_do_not_share_a_temporary_one(tmp_path, monkeypatch):
@@ -413,14 +379,3 @@ def test_large_arrays_are_mapped_when_they_are_asked_for_and_go_with_their_part(
   assert gone() is None and not disk._open
   assert not isinstance(ram._shards[0].tokens, np.memmap)
   assert ram._shards[0].tokens is ram._shards[0].tokens
-
-
-def test_too_many_open_files_are_told_with_the_remedy(tmp_path, monkeypatch):
-  write(tmp_path, SHARDS)
-
-  def none_left(*args, **kwargs):
-    raise OSError(errno.EMFILE, 'Too many open files')
-
-  monkeypatch.setattr(np, 'load', none_left)
-  with pytest.raises(errors.UserError, match='ulimit -n'):
-    corpus.open(tmp_path)

@@ -20,7 +20,7 @@ def remote(tmp_path, monkeypatch):
   return folder
 
 
-def test_a_mirror_holds_the_same_corpus(remote, tmp_path):
+def test_a_mirror_holds_the_same_corpus_and_fetches_only_what_is_missing(remote, tmp_path):
   folder = mirror.local(remote, tmp_path / 'cache', say=lambda text: None)
   opened = corpus.open(folder)
   assert opened.splits['train'].gather(np.arange(27)).tolist() == [
@@ -29,13 +29,7 @@ def test_a_mirror_holds_the_same_corpus(remote, tmp_path):
     *range(2, 11),
   ]
   assert (folder / 'tokenizer' / 'vocab.txt').read_text() == 'a\nb\n'
-
-
-def test_a_local_corpus_is_its_own_mirror(tmp_path):
   assert mirror.local(tmp_path, None) == storage.path(tmp_path)
-
-
-def test_a_mirror_that_was_cut_short_fetches_only_what_is_missing(remote, tmp_path):
   folder = mirror.local(remote, tmp_path / 'cache', say=lambda text: None)
   (folder / 'manifest.json').unlink()
   (folder / 'train' / '00001.tokens.npy').unlink()
@@ -45,23 +39,20 @@ def test_a_mirror_that_was_cut_short_fetches_only_what_is_missing(remote, tmp_pa
   corpus.verify(folder)
 
 
-def test_a_damaged_object_is_named_and_leaves_no_mirror(remote, tmp_path):
-  file = remote / 'train' / '00002.tokens.npy'
-  data = bytearray(file.read_bytes())
-  data[-1] ^= 1
-  file.write_bytes(data)
+def test_a_damaged_object_or_a_lack_of_cache_or_space_leaves_no_mirror(
+  remote, tmp_path, monkeypatch
+):
+  file, cache = remote / 'train' / '00002.tokens.npy', tmp_path / 'cache'
+  data = file.read_bytes()
+  file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
   with pytest.raises(errors.UserError, match='00002.tokens.npy is damaged'):
-    mirror.local(remote, tmp_path / 'cache', say=lambda text: None)
-  assert not list((tmp_path / 'cache').rglob('manifest.json'))
-  assert not list((tmp_path / 'cache').rglob('train/00002.tokens.npy*'))
-
-
-def test_a_remote_corpus_without_a_cache_or_space_is_one_sentence(remote, tmp_path, monkeypatch):
+    mirror.local(remote, cache, say=lambda text: None)
+  assert not list(cache.rglob('manifest.json')) + list(cache.rglob('train/00002.tokens.npy*'))
   with pytest.raises(errors.UserError, match='--cache_dir'):
     mirror.local(remote, None)
   monkeypatch.setattr(mirror.shutil, 'disk_usage', lambda p: type('usage', (), {'free': 3}))
   with pytest.raises(errors.UserError, match='more space'):
-    mirror.local(remote, tmp_path / 'cache')
+    mirror.local(remote, cache)
 
 
 @pytest.mark.parametrize('name', ['../../evil.npy', '/evil.npy', 'a/../../../evil.npy'])

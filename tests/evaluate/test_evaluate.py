@@ -300,12 +300,17 @@ def test_the_classifier_stands_last_where_a_network_reads_it_there(corpus):
   np.testing.assert_allclose(found, hidden_BLD[np.arange(len(last)), last], atol=1e-5)
 
 
-def test_rows_that_go_through_in_parts_come_back_once_and_in_order(run, corpus, monkeypatch):
+def test_rows_come_back_once_and_in_order_and_of_one_segment_both_are_read(
+  run, corpus, monkeypatch
+):
   batches = rows(corpus, 'sop', 2)
   whole = scores.row_vectors(encoder_of(), run[1], batches)
   monkeypatch.setattr(scores, '_ROWS', 3)
   np.testing.assert_allclose(scores.row_vectors(encoder_of(), run[1], batches), whole, atol=1e-5)
   assert len(whole) == 2 * BATCH
+  batches, encoder = rows(corpus, 'sop', 1), encoder_of(type_vocab_size=1)
+  fresh = jax.jit(lambda key: encoder.init(key, batches[0]))(jax.random.key(0))
+  assert np.isfinite(scores.row_vectors(encoder, {'encoder': fresh['params']}, batches)).all()
 
 
 def test_a_probe_tells_separable_vectors_and_nothing_else():
@@ -333,12 +338,6 @@ def test_a_probe_is_where_its_penalised_loss_is_least():
   p = 1 / (1 + np.exp(-(x @ fitted.weights + fitted.bias)))
   np.testing.assert_allclose(x.T @ (p - labels) + fitted.l2 * fitted.weights, 0, atol=1e-2)
   assert fitted.l2 in probe.STRENGTHS
-
-
-def test_a_network_of_one_segment_reads_both_as_that_one(corpus):
-  batches, encoder = rows(corpus, 'sop', 1), encoder_of(type_vocab_size=1)
-  fresh = jax.jit(lambda key: encoder.init(key, batches[0]))(jax.random.key(0))
-  assert np.isfinite(scores.row_vectors(encoder, {'encoder': fresh['params']}, batches)).all()
 
 
 def test_text_that_was_not_split_has_masked_tokens_only(tmp_path):
@@ -391,13 +390,10 @@ def test_no_held_out_text_and_no_batches_are_refused(run, tmp_path):
     scores.evaluate(str(run[0]), str(corpus), batches=0)
 
 
-def test_the_config_is_that_of_the_phase_that_took_the_last_step():
+def test_a_config_is_that_of_the_phase_of_the_last_step_and_pairs_have_all_fields():
   made = config(phases=((3, {'length': 16}), (4, {})))
   lengths = [configuration.phase_at(made, step).config.length for step in (0, 3, 4, 7, 8)]
   assert lengths == [16, 16, 64, 64, 64]
-
-
-def test_the_pairs_have_all_fields_of_their_constructor():
   for pairs in ('nsp', 'sop'):
     got = held_out.segment_pairs(pairs)
     assert got == (parts.segment_pairs(pairs=pairs, lone_sentences='skip').to_dict())

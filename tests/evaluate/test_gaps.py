@@ -188,16 +188,13 @@ def test_a_tick_marks_what_is_as_in_the_text(found):
   assert [line.split()[-3:] for line in lines[-3:]] == [[n, 'of', '1'] for n in ('0', '1', '0')]
 
 
-def test_an_objective_that_fills_no_masks_is_one_sentence(corpus, tmp_path):
-  made.make_workdir(tmp_path, config(objective=parts.corruption_detection()), corpus)
-  with pytest.raises(errors.UserError, match='objective=corruption_detection .* fills masks'):
-    gaps.find(str(tmp_path), str(corpus))
-
-
-def test_of_two_networks_the_one_that_fills_masks_is_asked(corpus, tmp_path):
+def test_of_two_networks_the_one_that_fills_masks_is_asked_and_one_there_must_be(corpus, tmp_path):
   made.make_workdir(tmp_path, config(objective=parts.replaced_token()), corpus)
   found = gaps.find(str(tmp_path), str(corpus), batches=made.BATCHES)
   assert len(found.gaps) == 10 and 0 <= found.accuracies[0].value < 0.2
+  made.make_workdir(tmp_path / 'none', config(objective=parts.corruption_detection()), corpus)
+  with pytest.raises(errors.UserError, match='objective=corruption_detection .* fills masks'):
+    gaps.find(str(tmp_path / 'none'), str(corpus))
 
 
 def test_the_demo_ends_with_the_gaps_and_fails_where_they_are_not_filled():

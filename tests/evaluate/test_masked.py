@@ -5,6 +5,8 @@ import types
 import numpy as np
 import pytest
 
+from bertzoo_jax.corpus import splits
+from bertzoo_jax.evaluate import bigrams
 from bertzoo_jax.evaluate import masked
 
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
@@ -37,25 +39,21 @@ def text():
   return masked.Masked([batch], SPECIAL)
 
 
-def test_the_rows_stand_as_in_the_text(text):
+def test_rows_stand_as_in_the_text_and_neighbours_are_no_special_tokens(text):
   assert text.targets.tolist() == [RIVER, COMMA, RAN]
   assert text.originals[0].tolist() == [2, THE, RIVER, S, COMMA, RAN, DEEP, 3]
   assert text.originals[1].tolist() == [2, THE, RIVER, RAN, DEEP, 3, 0, 0]
-
-
-def test_neighbours_in_the_text_are_no_special_tokens(text):
   left, right = text.neighbours(text.originals)
   assert left.tolist() == [THE, S, RIVER] and right.tolist() == [S, RAN, DEEP]
   moved = {**text.rows, 'masked_positions': np.array([[1, 6], [7, 0], [0, 0]])}
   left, right = (alone := masked.Masked([moved], SPECIAL)).neighbours(alone.originals)
   assert left[0] == -1 and right[1:].tolist() == [-1, -1]
-
-
-def test_neighbours_in_the_row_that_a_network_reads_may_be_masked_or_wrong(text):
   seen = text.rows['input_ids'].copy()
   seen[0, 3], seen[1, 4] = SPECIAL['mask'], COMMA
   left, right = text.neighbours(seen)
   assert left.tolist() == [THE, -1, RIVER] and right.tolist() == [-1, RAN, COMMA]
+  assert masked.sentence(text, 0, tokenizer()) == 'the ____ ##s , ran deep'
+  assert masked.sentence(text, 2, tokenizer()) == 'the river ____ deep'
 
 
 def test_a_row_of_its_own_has_one_gap(text):
@@ -96,11 +94,6 @@ def test_no_row_has_two_gaps_and_a_seed_draws_the_same_ones():
   assert (drawn[0] == drawn[1]).all() and (drawn[0] != drawn[2]).any()
 
 
-def test_a_sentence_has_its_gap_and_no_special_token(text):
-  assert masked.sentence(text, 0, tokenizer()) == 'the ____ ##s , ran deep'
-  assert masked.sentence(text, 2, tokenizer()) == 'the river ____ deep'
-
-
 def test_a_long_sentence_is_cut_at_words_on_both_sides():
   row = np.array([[2, *[RIVER] * 60, 3]])
   batch = dict(
@@ -112,3 +105,54 @@ def test_a_long_sentence_is_cut_at_words_on_both_sides():
   said = masked.sentence(masked.Masked([batch], SPECIAL), 0, tokenizer())
   assert len(said) < 100 and said.startswith('… river') and said.endswith('river …')
   assert set(said.split()) == {'…', 'river', '____'}
+
+
+VOCAB = 12
+
+
+def split(tokens):
+  offsets = np.array([0, len(tokens)], np.uint32)
+  return splits.Split([splits.Shard(tokens.astype(np.uint16), offsets, offsets[:1].repeat(2))])
+
+
+@pytest.fixture(scope='module')
+def tokens():
+  # id 0 never occurs; id n is often followed by n + 1
+  rng = np.random.default_rng(0)
+  steps = rng.choice([1, 1, 1, 2, 5], size=4000)
+  return 1 + np.cumsum(steps) % (VOCAB - 1)
+
+
+def test_pairs_are_counted_as_they_stand(tokens):
+  counted = bigrams.count(split(tokens), VOCAB)
+  np.testing.assert_allclose(counted.share, np.bincount(tokens, minlength=VOCAB) / len(tokens))
+  for counts, first, second in (
+    (counted.after, tokens[:-1], tokens[1:]),
+    (counted.before, tokens[1:], tokens[:-1]),
+  ):
+    direct = np.zeros((VOCAB, VOCAB), int)
+    np.add.at(direct, (first, second), 1)
+    np.testing.assert_array_equal(counts.toarray(), direct)
+
+
+def test_a_guess_is_the_likeliest_token_between_its_neighbours(tokens):
+  counted = bigrams.count(split(tokens), VOCAB)
+  pairs = np.zeros((VOCAB, VOCAB))
+  np.add.at(pairs, (tokens[:-1], tokens[1:]), 1)
+  after = lambda a: (pairs[a] + 30 * counted.share) / (pairs[a].sum() + 30)
+  before = lambda b: (pairs[:, b] + 30 * counted.share) / (pairs[:, b].sum() + 30)
+  known = counted.share > 0
+  for left, right in ((3, 5), (3, -1), (-1, 5), (11, 2), (-1, -1)):
+    chances = counted.share.copy()
+    for token, side in ((left, after), (right, before)):
+      if token >= 0:
+        chances[known] *= side(token)[known] / counted.share[known]
+    assert bigrams.guesses(counted, [left], [right]) == [chances.argmax()]
+  assert bigrams.guesses(counted, [3], [5]) == [4]
+
+
+def test_of_a_long_split_stretches_from_everywhere_are_counted():
+  tokens = np.repeat(np.arange(1, 11), 1 << 16)
+  counted = bigrams.count(split(tokens), VOCAB, most=5 << 16)
+  assert counted.after.sum() == counted.before.sum() == 5 * ((1 << 16) - 1)
+  assert np.flatnonzero(counted.share).tolist() == [1, 3, 5, 7, 9]

@@ -66,93 +66,89 @@ def scores_of(address, texts, by=None):
   return likelihoods.of(subject._replace(words=words), ids), ids
 
 
-def test_a_pseudo_log_likelihood_is_that_of_transformers_on_the_export(run, exported):
-  import torch
-  import transformers
-
-  tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
-  network = transformers.BertForMaskedLM.from_pretrained(exported).eval()
-  expected = []
-  for text in SENTENCES:
-    ids = tokenizer(text, return_tensors='pt')['input_ids']
-    total = 0.0
-    for place in range(1, ids.shape[1] - 1):
-      row = ids.clone()
-      row[0, place] = tokenizer.mask_token_id
-      with torch.no_grad():
-        total += network(row).logits[0, place].log_softmax(-1)[ids[0, place]].item()
-    expected.append(total)
-  found, ids = scores_of(run[0], SENTENCES)
-  assert len(ids[1]) > len(SENTENCES[1].split()) + 4  # words of several tokens
-  np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
-  np.testing.assert_allclose(scores_of(f'hf:{exported}', SENTENCES)[0], expected, atol=1e-4)
+def hidden(coded, places, mask):
+  """A row with masks at places."""
+  row = coded['input_ids'].clone()
+  row[0, places] = mask
+  return row
 
 
-def test_within_words_the_later_tokens_of_a_word_are_masked_too(run, exported):
-  import torch
-  import transformers
+def of_one_word(coded, place):
+  """The later tokens of a word, and itself."""
+  words = coded.word_ids()
+  return [i for i in range(place, len(words)) if words[i] == words[place]]
 
-  tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
-  network = transformers.BertForMaskedLM.from_pretrained(exported).eval()
-  expected = []
-  for text in SENTENCES:
-    coded = tokenizer(text, return_tensors='pt')
-    words, ids, total = coded.word_ids(), coded['input_ids'], 0.0
-    for place in range(1, ids.shape[1] - 1):
-      row = ids.clone()
-      hidden = [i for i in range(place, ids.shape[1]) if words[i] == words[place]]
-      row[0, hidden] = tokenizer.mask_token_id
-      with torch.no_grad():
-        total += network(row).logits[0, place].log_softmax(-1)[ids[0, place]].item()
-    expected.append(total)
+
+def by_transformers(folder, name, logits, texts=SENTENCES, **given):
+  """Log-likelihoods of texts, token by token. logits: of (network, encoded row, place, mask id)."""
+  torch, transformers = map(pytest.importorskip, ('torch', 'transformers'))
+  tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+  network = getattr(transformers, name).from_pretrained(folder, **given).eval()
+  out = []
+  for text in texts:
+    coded, total = tokenizer(text, return_tensors='pt'), 0.0
+    for place, word in enumerate(coded.word_ids()):
+      if word is not None:
+        with torch.no_grad():
+          found = logits(network, coded, place, tokenizer.mask_token_id).log_softmax(-1)
+        total += found[coded['input_ids'][0, place]].item()
+    out.append(total)
+  return out
+
+
+@pytest.mark.parametrize('by', [None, 'words'])
+def test_a_pseudo_log_likelihood_is_that_of_transformers_on_the_export(run, exported, by):
+  places = of_one_word if by == 'words' else lambda coded, place: [place]
+  logits = lambda n, coded, at, mask: n(hidden(coded, places(coded, at), mask)).logits[0, at]
+  expected = by_transformers(exported, 'BertForMaskedLM', logits)
   for address in (run[0], f'hf:{exported}'):
-    found, _ = scores_of(address, SENTENCES, 'words')
+    found, ids = scores_of(address, SENTENCES, by)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
-  assert np.abs(found - scores_of(run[0], SENTENCES)[0]).max() > 1e-2
+  assert len(ids[1]) > len(SENTENCES[1].split()) + 4  # words of several tokens
+  assert by is None or np.abs(found - scores_of(run[0], SENTENCES)[0]).max() > 1e-2
 
 
 def test_a_network_of_both_kinds_of_rows_is_scored_both_ways_and_read_so_by_transformers(
   tmp_path, capsys
 ):
-  import torch
-  import transformers
-
   address, *_ = make_run(tmp_path / 'run', masked_config('causal_masked'))
-  out = str(tmp_path / 'hf')
+  out, texts = str(tmp_path / 'hf'), SENTENCES[:3]
   export.export(address, out)
-  tokenizer = transformers.AutoTokenizer.from_pretrained(out)
-  both = transformers.BertForMaskedLM.from_pretrained(out).eval()
-  causal = transformers.BertLMHeadModel.from_pretrained(out, is_decoder=True).eval()
-  expected = {'masked': [], 'left to right': []}
-  for text in SENTENCES[:3]:
-    ids = tokenizer(text, return_tensors='pt')['input_ids']
-    places = torch.arange(1, ids.shape[1] - 1)
-    rows = ids.repeat(len(places), 1)
-    rows[torch.arange(len(places)), places] = tokenizer.mask_token_id
-    with torch.no_grad():
-      before = both(rows).logits[torch.arange(len(places)), places - 1]
-      alone = causal(ids).logits[0, places - 1]
-    for way, logits in (('masked', before), ('left to right', alone)):
-      log_p = logits.log_softmax(-1).gather(1, ids[0, places][:, None])
-      expected[way].append(log_p.sum().item())
+  before = lambda n, coded, at, mask: n(hidden(coded, [at], mask)).logits[0, at - 1]
+  alone = lambda n, coded, at, _: n(coded['input_ids']).logits[0, at - 1]
+  expected = {
+    'masked': by_transformers(out, 'BertForMaskedLM', before, texts),
+    'left to right': by_transformers(out, 'BertLMHeadModel', alone, texts, is_decoder=True),
+  }
   for way, values in expected.items():
     for where in (address, f'hf:{out}'):
-      np.testing.assert_allclose(scores_of(where, SENTENCES[:3], way)[0], values, atol=2e-4)
+      np.testing.assert_allclose(scores_of(where, texts, way)[0], values, atol=2e-4)
   np.testing.assert_array_equal(
-    scores_of(address, SENTENCES[:1])[0], scores_of(address, SENTENCES[:1], 'masked')[0]
+    scores_of(address, texts[:1])[0], scores_of(address, texts[:1], 'masked')[0]
   )
   said = (tmp_path / 'hf/README.md').read_text()
   assert 'one token before it' in said and 'BertLMHeadModel.from_pretrained' in said
   assert 'pipeline_tag' not in said
 
 
-def test_a_way_that_a_network_did_not_learn_is_refused(run, tmp_path):
-  with pytest.raises(errors.UserError, match='is scored by masked, words, as it learned'):
-    minimal_pairs.opened(run[0], 'left to right')
-  address, *_ = make_run(tmp_path / 'run', masked_config('causal_lm'))
-  assert minimal_pairs.opened(address)[0].how == likelihoods.LEFT_TO_RIGHT
-  with pytest.raises(errors.UserError, match='is scored by left to right, as it learned'):
-    minimal_pairs.opened(address, 'masked')
+def test_a_query_stream_predicts_each_token_from_all_others(tmp_path):
+  torch = pytest.importorskip('torch')
+  config = xlnet.get_config('tiny')
+  sizes = {k: v for k, v in exports.SIZES.items() if k != 'max_positions'}
+  config.tokenizer, config.phases = parts.wordpiece(vocab_size=600), ((1000, {}),)
+  exports.make_workdir(tmp_path / 'run', config, sizes)
+  export.export(str(tmp_path / 'run'), str(tmp_path / 'hf'))
+
+  def logits(network, coded, place, _):
+    length = coded['input_ids'].shape[1]
+    unseen, asked = torch.zeros(1, length, length), torch.zeros(1, 1, length)
+    unseen[:, :, place], asked[:, :, place] = 1.0, 1.0
+    return network(**coded, perm_mask=unseen, target_mapping=asked).logits[0, 0]
+
+  expected = by_transformers(tmp_path / 'hf', 'XLNetLMHeadModel', logits, SENTENCES[:3])
+  found, _ = scores_of(str(tmp_path / 'run'), SENTENCES[:3])
+  np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
+  assert minimal_pairs.opened(str(tmp_path / 'run'))[0].how == likelihoods.QUERIES
 
 
 def test_a_sentence_scores_the_same_beside_others_and_in_small_batches(run, monkeypatch):
@@ -161,33 +157,6 @@ def test_a_sentence_scores_the_same_beside_others_and_in_small_batches(run, monk
   monkeypatch.setattr(likelihoods, '_TOKENS', 100)  # the last batch is not full
   alone = [scores_of(run[0], [text])[0][0] for text in SENTENCES]
   np.testing.assert_allclose(together, alone, atol=1e-4)
-
-
-def test_a_query_stream_predicts_each_token_from_all_others(tmp_path):
-  torch = pytest.importorskip('torch')
-  transformers = pytest.importorskip('transformers')
-  config = xlnet.get_config('tiny')
-  config.tokenizer = parts.wordpiece(vocab_size=600)
-  config.phases = ((1000, {}),)
-  sizes = {k: v for k, v in exports.SIZES.items() if k != 'max_positions'}
-  exports.make_workdir(tmp_path / 'run', config, sizes)
-  export.export(str(tmp_path / 'run'), str(tmp_path / 'hf'))
-  network = transformers.XLNetLMHeadModel.from_pretrained(tmp_path / 'hf').eval()
-  tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / 'hf')
-  expected = []
-  for text in SENTENCES[:3]:
-    row = tokenizer(text, return_tensors='pt')
-    ids, length, total = row['input_ids'], row['input_ids'].shape[1], 0.0
-    for place in range(length - 2):
-      hidden, asked = torch.zeros(1, length, length), torch.zeros(1, 1, length)
-      hidden[:, :, place], asked[:, :, place] = 1.0, 1.0
-      with torch.no_grad():
-        logits = network(**row, perm_mask=hidden, target_mapping=asked).logits[0, 0]
-      total += logits.log_softmax(-1)[ids[0, place]].item()
-    expected.append(total)
-  found, _ = scores_of(str(tmp_path / 'run'), SENTENCES[:3])
-  np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
-  assert minimal_pairs.opened(str(tmp_path / 'run'))[0].how == likelihoods.QUERIES
 
 
 def in_order_config():
@@ -343,42 +312,37 @@ def test_a_wrong_group_is_answered_with_the_fields_there_are(tmp_path):
     pair_files.read(str(tmp_path / 'b.jsonl'))
 
 
-def test_of_a_discriminator_and_its_generator_the_generator_is_scored(tmp_path):
-  address, _, params = make_run(tmp_path, masked_config('replaced_token'))
-  subject, _ = minimal_pairs.opened(address)
-  assert subject.name == 'generator' and subject.how == likelihoods.MASKED
-  [note] = subject.notes
-  assert note.startswith('the generator is scored; the discriminator is not')
-  kernel = params['generator']['mlm_head']['transform']['kernel']
-  np.testing.assert_array_equal(subject.params['mlm_head']['transform']['kernel'], kernel)
-
-
-def test_a_network_that_never_saw_a_mask_or_gives_no_probability_is_refused(tmp_path):
-  similar = masked_config()
-  similar.masking = parts.ngram(substitute='similar', corrupted='units')
-  never = masked_config()
-  never.masking = parts.token(corruption=(0.0, 1.0, 0.0))
-  detects = masked_config('corruption_detection')
-  for number, (config, words) in enumerate(
-    (
-      (similar, 'masking=ngram of .* never shows .MASK'),
-      (never, 'masking=token of .* never shows .MASK'),
-      (detects, 'objective=corruption_detection trains no network that gives the probability'),
-    )
-  ):
-    folder = tmp_path / str(number)
-    folder.mkdir()
-    address, _, _ = make_run(folder, config)
+@pytest.mark.parametrize(
+  'objective, masking, by, words',
+  [
+    ('mlm', dict(substitute='similar', corrupted='units'), None, 'ngram of .* never shows .MASK'),
+    ('mlm', dict(corruption=(0.0, 1.0, 0.0)), None, 'masking=token of .* never shows .MASK'),
+    ('corruption_detection', {}, None, 'trains no network that gives the probability'),
+    ('mlm', {}, 'left to right', 'is scored by masked, words, as it learned'),
+    ('causal_lm', {}, 'masked', 'is scored by left to right, as it learned'),
+    ('causal_lm', {}, None, likelihoods.LEFT_TO_RIGHT),
+    ('replaced_token', {}, None, likelihoods.MASKED),
+  ],
+)
+def test_a_way_that_a_network_did_not_learn_is_refused(tmp_path, objective, masking, by, words):
+  config = masked_config(objective)
+  if masking:
+    config.masking = (parts.ngram if 'substitute' in masking else parts.token)(**masking)
+  address, _, params = make_run(tmp_path, config)
+  if words not in (likelihoods.LEFT_TO_RIGHT, likelihoods.MASKED):
     with pytest.raises(errors.UserError, match=words):
-      minimal_pairs.opened(address)
+      minimal_pairs.opened(address, by)
+    return
+  subject, _ = minimal_pairs.opened(address)
+  assert subject.how == words
+  if objective == 'replaced_token':
+    [note] = subject.notes
+    assert note.startswith('the generator is scored; the discriminator is not')
+    kernel = params['generator']['mlm_head']['transform']['kernel']
+    np.testing.assert_array_equal(subject.params['mlm_head']['transform']['kernel'], kernel)
 
 
-def test_a_sentence_that_is_too_long_is_refused(run):
-  with pytest.raises(errors.UserError, match='A sentence has 62 tokens.*the network takes 32'):
-    likelihoods.of(minimal_pairs.opened(run[0])[0], [[7] * 60])
-
-
-def test_a_frame_is_that_of_the_runs_class(run):
+def test_a_frame_is_that_of_the_runs_class_and_a_sentence_may_be_too_long(run):
   found = pretrained.open_run(run[0])
   subject = minimal_pairs.of_run(found, tokenizers.of_folder(f'{found.workdir}/tokenizer').special)
   rows, text = likelihoods._framed(subject, [[7, 8]], 6)
@@ -386,6 +350,8 @@ def test_a_frame_is_that_of_the_runs_class(run):
   assert rows['input_ids'].tolist() == [[cls, 7, 8, sep, pad, pad]]
   assert text.tolist() == [[False, True, True, False, False, False]]
   assert rows['segment_ids'].tolist() == [[1, 1, 1, 1, 0, 0]]
+  with pytest.raises(errors.UserError, match='A sentence has 62 tokens.*the network takes 32'):
+    likelihoods.of(minimal_pairs.opened(run[0])[0], [[7] * 60])
 
 
 def test_a_directory_without_a_vocabulary_head_is_refused(exported, monkeypatch):

@@ -34,35 +34,19 @@ transformers = pytest.importorskip('transformers', reason='exports are opened wi
 SAMPLE = pathlib.Path(__file__).parents[2] / 'data/sample/time_machine.txt'
 WIDTH, FEED_FORWARD, HEADS, LENGTH, BUCKETS, SPARE = 32, 48, 2, 64, 16, 9
 DRAW = np.random.default_rng(0)
-# As configs of the release have it (rtd_base.json): its names, and terms in one text.
 RELEASED = dict(
-  attention_probs_dropout_prob=0.1,
-  hidden_act='gelu',
-  hidden_dropout_prob=0.1,
-  hidden_size=WIDTH,
-  initializer_range=0.02,
-  intermediate_size=FEED_FORWARD,
-  max_position_embeddings=LENGTH,
-  relative_attention=True,
-  position_buckets=BUCKETS,
-  norm_rel_ebd='layer_norm',
-  share_att_key=True,
-  pos_att_type='p2c|c2p',
-  layer_norm_eps=1e-7,
-  max_relative_positions=-1,
-  position_biased_input=False,
-  num_attention_heads=HEADS,
-  attention_head_size=WIDTH // HEADS,
-  num_hidden_layers=2,
-  type_vocab_size=0,
-  padding_idx=0,
+  **dict(attention_probs_dropout_prob=0.1, hidden_act='gelu', hidden_dropout_prob=0.1),
+  **dict(hidden_size=WIDTH, initializer_range=0.02, intermediate_size=FEED_FORWARD),
+  **dict(max_position_embeddings=LENGTH, relative_attention=True, position_buckets=BUCKETS),
+  **dict(norm_rel_ebd='layer_norm', share_att_key=True, pos_att_type='p2c|c2p'),
+  **dict(layer_norm_eps=1e-7, max_relative_positions=-1, position_biased_input=False),
+  **dict(num_attention_heads=HEADS, attention_head_size=WIDTH // HEADS, num_hidden_layers=2),
+  **dict(type_vocab_size=0, padding_idx=0),
 )
 LEGACY = {
-  'lm_predictions.lm_head.dense.weight': 'cls.predictions.transform.dense.weight',
-  'lm_predictions.lm_head.dense.bias': 'cls.predictions.transform.dense.bias',
-  'lm_predictions.lm_head.LayerNorm.weight': 'cls.predictions.transform.LayerNorm.weight',
-  'lm_predictions.lm_head.LayerNorm.bias': 'cls.predictions.transform.LayerNorm.bias',
-  'lm_predictions.lm_head.bias': 'cls.predictions.bias',
+  f'lm_predictions.lm_head.{layer}{x}': f'cls.predictions.{"transform." if layer else ""}{layer}{x}'
+  for layer, names in {'dense.': 'weight bias', 'LayerNorm.': 'weight bias', '': 'bias'}.items()
+  for x in names.split()
 }
 DELTA = 'deberta.embeddings.word_embeddings._weight'
 WORDS, POSITIONS = (f'deberta.embeddings.{x}_embeddings.weight' for x in ('word', 'position'))

@@ -215,63 +215,36 @@ def test_a_folder_that_another_export_has_filled_meanwhile_is_not_overwritten(
   assert [p.name for p in (tmp_path / 'hf').iterdir()] == ['theirs']
 
 
-def test_nothing_is_overwritten(run, tmp_path):
-  (tmp_path / 'hf').mkdir()
-  (tmp_path / 'hf' / 'mine.txt').write_text('x')
-  with pytest.raises(errors.UserError, match='not empty'):
-    export.export(str(run[0]), tmp_path / 'hf')
-  assert [p.name for p in (tmp_path / 'hf').iterdir()] == ['mine.txt']
-
-
-def test_a_head_that_is_written_and_not_compared_fails():
-  assert not export.uncompared({'encoder': {}, 'mlm_head': {}, 'pair_head': {}})
-  [row] = export.uncompared({'encoder': {}, 'strange_head': {}})
-  assert row.what == 'strange_head' and not row.holds
-
-
 def test_another_architecture_is_refused_or_written_as_asked(run, tmp_path):
   workdir, config, _ = run
-  other = 'BertForMaskedLM' if config.hf == 'BertForPreTraining' else 'BertForPreTraining'
-  if config.hf == 'BertForPreTraining':
-    assert export.export(str(workdir), tmp_path / 'hf', other)
-    assert (tmp_path / 'hf' / weights.HEADS).exists()  # the pair head
-    return
-  with pytest.raises(errors.UserError, match=r'--architecture='):
-    export.export(str(workdir), tmp_path / 'hf', other)
-  assert not list(tmp_path.iterdir())
-  if config.hf == 'RobertaForMaskedLM':
-    assert export.export(str(workdir), tmp_path / 'hf', 'BertForMaskedLM')
-    written = json.loads((tmp_path / 'hf/config.json').read_text())
-    assert written['architectures'] == ['BertForMaskedLM']
+  pairs = config.hf == 'BertForPreTraining'
+  if not pairs:
+    with pytest.raises(errors.UserError, match=r'--architecture='):
+      export.export(str(workdir), tmp_path / 'hf', 'BertForPreTraining')
+    assert not list(tmp_path.iterdir())
+  assert export.export(str(workdir), tmp_path / 'hf', 'BertForMaskedLM')
+  assert (tmp_path / 'hf' / weights.HEADS).exists() == pairs  # the pair head
+  written = json.loads((tmp_path / 'hf/config.json').read_text())
+  assert written['architectures'] == ['BertForMaskedLM']
 
 
-@pytest.fixture
-def swapped(run, tmp_path):
-  """A copy of a run whose config.hf is another run's."""
-  workdir = tmp_path / 'swapped'
+def test_a_class_that_fits_takes_the_place_of_one_that_does_not(run, tmp_path, capsys):
+  workdir, config = tmp_path / 'swapped', run[1]
   shutil.copytree(run[0], workdir)
-  config = json.loads((workdir / 'config.json').read_text())
-  config['hf'] = 'RobertaForMaskedLM' if config['hf'].startswith('Bert') else 'BertForPreTraining'
-  (workdir / 'config.json').write_text(json.dumps(config))
-  return workdir, run[1]
-
-
-def test_a_class_that_fits_takes_the_place_of_one_that_does_not(swapped, tmp_path, capsys):
-  workdir, config = swapped
+  content = json.loads((workdir / 'config.json').read_text())
+  content['hf'] = 'RobertaForMaskedLM' if config.hf.startswith('Bert') else 'BertForPreTraining'
+  (workdir / 'config.json').write_text(json.dumps(content))
   # of the class wished for, if one of its type fits
   written = 'BertForMaskedLM' if config.hf == 'RobertaForMaskedLM' else config.hf
   assert all(r.holds for r in export.export(str(workdir), tmp_path / 'hf'))
   assert f'export writes {written}.' in capsys.readouterr().out
   assert json.loads((tmp_path / 'hf/config.json').read_text())['architectures'] == [written]
-
-
-def test_a_workdir_without_its_config_is_refused_in_a_sentence(swapped, tmp_path):
-  (swapped[0] / 'config.json').unlink()
+  (workdir / 'config.json').unlink()
   with pytest.raises(errors.UserError, match='config.json does not exist: a workdir needs'):
-    export.export(str(swapped[0]), tmp_path / 'hf')
+    export.export(str(workdir), tmp_path / 'again')
 
 
-def test_guesses_are_quoted_and_a_text_is_shown_only_with_them(monkeypatch, capsys):
+def test_guesses_are_quoted_and_a_head_that_is_not_compared_fails(monkeypatch, capsys):
   said = fill_mask.table('a [MASK]', [[(',', 0.057), ('the', 0.05)]])
   assert said == 'a [MASK]\nmask 1: "," 5.7 % · "the" 5.0 %'
   for name, value in (('_MODEL', 'nowhere'), ('_TEXT', 'a [MASK]'), ('_TOP', 3)):
@@ -279,9 +252,14 @@ def test_guesses_are_quoted_and_a_text_is_shown_only_with_them(monkeypatch, caps
   with pytest.raises(errors.UserError, match='hf:nowhere is no folder'):
     fill_mask.main(None)
   assert not capsys.readouterr().out
+  assert not export.uncompared({'encoder': {}, 'mlm_head': {}, 'pair_head': {}})
+  [row] = export.uncompared({'encoder': {}, 'strange_head': {}})
+  assert row.what == 'strange_head' and not row.holds
 
 
-def test_an_export_that_transformers_reads_differently_is_not_written(run, tmp_path, monkeypatch):
+def test_an_export_that_transformers_reads_differently_is_not_written(
+  one_run, tmp_path, monkeypatch
+):
   honest = export.convert
 
   def swapped(*args):
@@ -292,7 +270,7 @@ def test_an_export_that_transformers_reads_differently_is_not_written(run, tmp_p
 
   monkeypatch.setattr(export, 'convert', swapped)
   with pytest.raises(errors.UserError, match='reads the export differently'):
-    export.export(str(run[0]), tmp_path / 'hf')
+    export.export(str(one_run[0]), tmp_path / 'hf')
   assert not list(tmp_path.iterdir())
 
 
@@ -300,23 +278,22 @@ def _shifted(logits):
   return {name: x + 0.1 * np.arange(x.shape[-1]) for name, x in logits.items()}
 
 
-def test_without_torch_our_own_reader_compares_and_it_is_said(run, tmp_path, monkeypatch, capsys):
+def test_without_torch_our_own_reader_compares_and_it_is_said(
+  one_run, tmp_path, monkeypatch, capsys
+):
   monkeypatch.setattr(verify, 'missing_packages', lambda: ['torch'])
   for name in ('torch', 'transformers'):
     monkeypatch.setitem(sys.modules, name, None)  # importing it fails
   honest = verify.compare_logits
   monkeypatch.setattr(verify, 'compare_logits', lambda ours, *rest: honest(_shifted(ours), *rest))
   with pytest.raises(errors.UserError, match='bertzoo_jax reads the export differently'):
-    export.export(str(run[0]), tmp_path / 'hf')
+    export.export(str(one_run[0]), tmp_path / 'hf')
   monkeypatch.setattr(verify, 'compare_logits', honest)
-  assert export.export(str(run[0]), tmp_path / 'hf') is None
+  assert export.export(str(one_run[0]), tmp_path / 'hf') is None
   shown = capsys.readouterr().out
   assert 'Not compared with transformers' in shown and 'logits' in shown
   assert 'Not compared' in (tmp_path / 'hf/README.md').read_text()
   tensors = weights.load(tmp_path / 'hf')[0]
   assert np.isfinite(tensors['encoder']['embeddings']['word']['embedding']).all()
-
-
-def test_a_run_without_a_checkpoint_is_refused(tmp_path):
   with pytest.raises(errors.UserError, match='no checkpoint'):
-    export.export(str(tmp_path), tmp_path / 'hf')
+    export.export(str(tmp_path), tmp_path / 'again')

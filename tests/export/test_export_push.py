@@ -181,12 +181,24 @@ def test_a_push_that_must_not_be_is_one_sentence_before_anything_is_made(
   assert said.value.code == 2 and not (tmp_path / 'out').exists()
 
 
-def test_an_unverified_directory_is_not_pushed(workdir, remote, tmp_path, monkeypatch):
+def test_an_unverified_directory_is_not_pushed_and_a_push_cut_short_is_made_whole_by_the_same_line(
+  workdir, remote, tmp_path, monkeypatch
+):
+  push = lambda: run(monkeypatch, workdir, tmp_path / 'out', push=f'{NAME}@new')
   wrong = [verify.Comparison('logits', '1.0', 'below 1e-4', False)]
-  monkeypatch.setattr(verify, 'compare_logits', lambda *_: wrong)
-  with pytest.raises(errors.UserError, match='reads the export differently'):
-    run(monkeypatch, workdir, tmp_path / 'out', push=f'{NAME}@new')
-  assert not remote.exists() and not (tmp_path / 'out').exists()
+  for at, name, broken, words in (
+    (verify, 'compare_logits', lambda *_: wrong, 'reads the export differently'),
+    (Hub, 'upload_folder', lambda *_, **__: 1 / 0, 'division by zero'),
+  ):
+    with monkeypatch.context() as patch, pytest.raises(errors.UserError, match=words):
+      patch.setattr(at, name, broken)
+      push()
+    assert not (tmp_path / 'out').exists()
+    assert at is Hub or not remote.exists()
+  push()
+  pushed = hub.Repository(NAME)._api.list_repo_files(NAME, 'new')
+  made = {str(p.relative_to(tmp_path / 'out')) for p in files_of(tmp_path / 'out')}
+  assert {*pushed} == made | {'.gitattributes'}
 
 
 @pytest.mark.parametrize(
@@ -214,17 +226,3 @@ def test_a_hub_that_takes_nothing_is_one_sentence_without_the_token(
   with pytest.raises(errors.UserError, match=f'{NAME}@new cannot be pushed to .*{words}') as said:
     hub.Repository(NAME).push('new', tmp_path, [])
   assert said.value.code == code and TOKEN not in str(said.value)
-
-
-def test_a_push_that_was_cut_short_is_made_whole_by_the_same_line(
-  workdir, remote, tmp_path, monkeypatch
-):
-  with monkeypatch.context() as broken:
-    broken.setattr(Hub, 'upload_folder', lambda *_, **__: 1 / 0)
-    with pytest.raises(errors.UserError, match='division by zero'):
-      run(monkeypatch, workdir, tmp_path / 'out', push=f'{NAME}@new')
-  assert not (tmp_path / 'out').exists()
-  run(monkeypatch, workdir, tmp_path / 'out', push=f'{NAME}@new')
-  pushed = hub.Repository(NAME)._api.list_repo_files(NAME, 'new')
-  made = {str(p.relative_to(tmp_path / 'out')) for p in files_of(tmp_path / 'out')}
-  assert {*pushed} == made | {'.gitattributes'}

@@ -110,19 +110,10 @@ def pretrained(path, encoder=BERT):
   tokenizer = tokenizers.train(section.to_dict(), lambda: iter(SAMPLE))
   tokenizer.save(path / 'tokenizer')
   config = parts.experiment(
-    tokenizer=section,
-    corpus=parts.corpus(),
-    format=parts.segment_pairs(),
-    masking=parts.token(),
-    encoder=encoder,
-    objective=parts.mlm_pair(),
-    optimizer=parts.adamw(),
-    schedule=parts.linear_from_start(),
-    length=32,
-    batch_size=4,
-    phases=((10, {}),),
-    hf='BertForPreTraining',
-    run=parts.run(),
+    **dict(tokenizer=section, corpus=parts.corpus(), format=parts.segment_pairs()),
+    **dict(masking=parts.token(), encoder=encoder, objective=parts.mlm_pair(), run=parts.run()),
+    **dict(optimizer=parts.adamw(), schedule=parts.linear_from_start(), phases=((10, {}),)),
+    **dict(length=32, batch_size=4, hf='BertForPreTraining'),
   )
   made = objectives.of(config, tokenizer.vocab_size)
   params = small.parameters(made, seed=3)
@@ -213,18 +204,13 @@ def test_outputs_that_the_checkpoint_does_not_name_are_taken_in_their_order_and_
   tmp_path,
 ):
   made, run, _ = fine_tuned(tmp_path, 'bert')
-  export.export(str(tmp_path), tmp_path / 'out')
+  address, labels = address_of(tmp_path, True), ('x', 'y', 'z')
   file = tmp_path / 'out' / 'config.json'
-  content = json.loads(file.read_text())
-  content['id2label'] = {str(i): f'LABEL_{i}' for i in range(3)}
-  file.write_text(json.dumps(content))
-  after = classes(made.networks[0].encoder, 'tanh', ('x', 'y', 'z'))
+  unnamed = {'id2label': {str(i): f'LABEL_{i}' for i in range(3)}}
+  file.write_text(json.dumps(json.loads(file.read_text()) | unnamed))
+  after = classes(made.networks[0].encoder, 'tanh', labels)
   params, lines = initial_weights.parameters(
-    small.parameters(after, seed=4),
-    f'hf:{tmp_path / "out"}',
-    after,
-    tmp_path / 'tokenizer',
-    labels=('x', 'y', 'z'),
+    small.parameters(after, seed=4), address, after, tmp_path / 'tokenizer', labels=labels
   )
   assert small.worst(params, run) == 0
   assert 'row_head/classifier: its outputs are taken as x, y, z' in '\n'.join(lines)

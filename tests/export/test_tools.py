@@ -42,25 +42,17 @@ def _euro():
   return config
 
 
+tiny = lambda name: lambda: made.FAMILIES[name][0].get_config('tiny')
 FAMILIES = {  # model type of transformers: (→ config of a pretraining, sizes of the encoder)
-  'bert': (lambda: made.FAMILIES['bert'][0].get_config('tiny'), SIZES),
+  'bert': (tiny('bert'), SIZES),
   'ernie': (lambda: ernie.get_config('tiny'), SIZES),
-  'roberta': (lambda: made.FAMILIES['roberta'][0].get_config('tiny'), SIZES),
-  'electra': (lambda: made.FAMILIES['electra'][0].get_config('tiny'), SIZES),
-  'albert': (lambda: made.FAMILIES['albert'][0].get_config('tiny'), SIZES),
-  'deberta': (
-    lambda: made.FAMILIES['deberta'][0].get_config('tiny'),
-    {**SIZES, 'max_distance': 16},
-  ),
-  'deberta-v2': (
-    lambda: made.FAMILIES['deberta_v3'][0].get_config('tiny'),
-    {**SIZES, 'max_distance': LENGTH, 'buckets': 8},
-  ),
-  'xlnet': (
-    lambda: made.FAMILIES['xlnet'][0].get_config('tiny'),
-    {**made.SIZES, 'memory_length': 0, 'reuse_length': 8},
-  ),
-  'modernbert': (lambda: made.FAMILIES['modern'][0].get_config('tiny'), SIZES),
+  'roberta': (tiny('roberta'), SIZES),
+  'electra': (tiny('electra'), SIZES),
+  'albert': (tiny('albert'), SIZES),
+  'deberta': (tiny('deberta'), {**SIZES, 'max_distance': 16}),
+  'deberta-v2': (tiny('deberta_v3'), {**SIZES, 'max_distance': LENGTH, 'buckets': 8}),
+  'xlnet': (tiny('xlnet'), {**made.SIZES, 'memory_length': 0, 'reuse_length': 8}),
+  'modernbert': (tiny('modern'), SIZES),
   'eurobert': (_euro, SIZES),
 }
 HEAD = {'pairs': heads.ROW, 'tags': heads.TAG, 'answers': heads.SPAN}
@@ -352,17 +344,8 @@ def onnx(place):
 
 
 TOOLS = {  # the export that each one reads
-  fill: 'masks',
-  classify: 'pairs',
-  tag: 'tags',
-  answer: 'answers',
-  vectors: 'masks',
-  glue: 'masks',
-  ner: 'masks',
-  questions: 'masks',
-  euroeval: 'masks',
-  sentences: 'masks',
-  onnx: 'masks',
+  **dict.fromkeys((fill, vectors, glue, ner, questions, euroeval, sentences, onnx), 'masks'),
+  **{classify: 'pairs', tag: 'tags', answer: 'answers'},
 }
 # The card says that it does not go.
 REFUSED = {
@@ -410,16 +393,15 @@ def run(places, tool, family, folder):
     tool(place)
 
 
+def _marks(tool, family):
+  return [pytest.mark.xdist_group(family), *[pytest.mark.slow] * (QUICK[tool] != family)]
+
+
 @pytest.mark.parametrize(
   'tool, family',
   [
-    pytest.param(
-      tool,
-      family,
-      id=f'{tool.__name__}-{family}',
-      marks=[pytest.mark.xdist_group(family), *[pytest.mark.slow] * (QUICK[tool] != family)],
-    )
-    for tool in TOOLS
+    pytest.param(x, family, id=f'{x.__name__}-{family}', marks=_marks(x, family))
+    for x in TOOLS
     for family in FAMILIES
   ],
 )

@@ -44,24 +44,14 @@ def exported(name):
 def read(
   a, encoder, tensors, *, step=1500, corpus=(), init=None, metrics=(), base=(), average='', **config
 ):
-  made = dict(
-    parts.experiment(
-      tokenizer=parts.wordpiece(),
-      corpus=parts.corpus(),
-      format=parts.full_sentences(),
-      masking=parts.token(),
-      encoder=parts.transformer(),
-      objective=parts.mlm(),
-      optimizer=parts.adamw(),
-      schedule=parts.linear_from_start(),
-      length=16,
-      batch_size=8,
-      phases=((1000, {}), (1000, {'length': 24}), (1000, {'length': 40})),
-      hf='',
-      run=parts.run(),
-    ).to_dict()
-  )
-  made.update({k: dict(v) if hasattr(v, 'items') else v for k, v in config.items()})
+  phases = (1000, {}), (1000, {'length': 24}), (1000, {'length': 40})
+  made = parts.experiment(
+    **dict(tokenizer=parts.wordpiece(), corpus=parts.corpus(), format=parts.full_sentences()),
+    **dict(masking=parts.token(), encoder=parts.transformer(), objective=parts.mlm()),
+    **dict(optimizer=parts.adamw(), schedule=parts.linear_from_start(), run=parts.run()),
+    **dict(length=16, batch_size=8, phases=phases, hf=''),
+  ).to_dict()
+  made = {**made, **{k: dict(v) if hasattr(v, 'items') else v for k, v in config.items()}}
   sizes = a.sizes(encoder, small.BERT_IDS)
   told = card.Run(
     *(a, encoder, sizes, made, step, tensors, dict(corpus), dict(metrics), [], init),
@@ -166,18 +156,12 @@ def test_a_card_tells_where_the_text_is_from_and_what_is_not_recorded():
   corpus = dict(hash='c0ffee', language='et', license='cc-by-sa-4.0')
   corpus['sources'] = ['/home/me/wiki.xml', 'tfds:x']
   said = read(*network, corpus=corpus, init='hf:org/name,/home/me/runs/W@best')
-  for fact in (
-    '- "et"',
-    '| language of the text | et |',
-    '| licence of the text | cc-by-sa-4.0 |',
-    '| sources of the text | wiki.xml, tfds:x |',
-    '| began with | hf:org/name, W@best |',
-  ):
+  rows = dict(language='et', licence='cc-by-sa-4.0', sources='wiki.xml, tfds:x')
+  for fact in ('- "et"', *(f'| {name} of the text | {fact} |' for name, fact in rows.items())):
     assert fact in said, fact
-  assert '/home/me' not in said
+  assert '| began with | hf:org/name, W@best |' in said and '/home/me' not in said
   bare = read(*network)
-  for kind in ('language', 'licence', 'sources'):
-    assert (f'| {kind} of the text | not recorded |') in bare
+  assert all(f'| {name} of the text | not recorded |' in bare for name in rows)
   assert '| began with | random weights |' in bare and 'language:' not in bare
 
 

@@ -129,6 +129,10 @@ def test_an_error_in_the_network_is_seen_by_the_comparison(error, directory):
   assert not compared(folder, PLANTED[error](encoder), params)[1].holds
 
 
+ROTARY = 'says of rotary positions .*'
+YARN = {'full_attention': {'rope_type': 'yarn', 'rope_theta': 1.0}}
+
+
 @pytest.mark.parametrize(
   'changes, message',
   [
@@ -137,12 +141,9 @@ def test_an_error_in_the_network_is_seen_by_the_comparison(error, directory):
     (dict(hidden_activation='quick_gelu'), "No readable hidden_activation is called 'quick_gelu'"),
     (dict(layer_types=['sliding_attention'] * 5), 'has a global layer first'),
     (dict(local_attention=1), 'says local_attention=1, so that a token .* sees itself alone'),
-    (
-      dict(rope_parameters={'full_attention': {'rope_type': 'yarn', 'rope_theta': 1.0}}),
-      'says of rotary positions .*yarn',
-    ),
-    (dict(rope_scaling={'type': 'linear', 'factor': 2.0}), 'says of rotary positions .*linear'),
-    (dict(rope_parameters={'rope_type': 'yarn'}), 'says of rotary positions .*yarn'),
+    (dict(rope_parameters=YARN), f'{ROTARY}yarn'),
+    (dict(rope_scaling={'type': 'linear', 'factor': 2.0}), f'{ROTARY}linear'),
+    (dict(rope_parameters={'rope_type': 'yarn'}), f'{ROTARY}yarn'),
   ],
 )
 def test_a_directory_that_no_encoder_here_computes_is_refused(changes, message, directory):

@@ -17,7 +17,6 @@ from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import architectures
-from bertzoo_jax.hf import card
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
 from bertzoo_jax.hf.architecture import HEADS_BIAS
@@ -37,7 +36,6 @@ pytest.importorskip('torch', reason='verification needs torch')
 
 NAME = 'tests.outside.convolved_hf:MASKED_LM'
 ROFORMER = 'tests.outside.roformer_hf:MASKED_LM'
-NORM = 'encoder/layers/attention_norm/scale'
 QKV = tuple(f'encoder/layers/attention/{x}' for x in ('query', 'key', 'value'))
 SMALL = dict(hidden_size=24, num_heads=4, intermediate_size=40)
 
@@ -126,13 +124,6 @@ def test_it_is_exported_verified_and_described(run, tmp_path, capsys):
     (run[0] / 'config.json').write_text(json.dumps(config))
 
 
-def test_a_card_tells_the_fields_of_a_masking_that_it_does_not_know():
-  assert card._masking({'name': 'a:b', 'every': 3}) == 'a:b (every 3)'
-  known = {'name': 'token', 'rate': 0.15, 'corruption': (0.8, 0.1, 0.1), 'repeat': 0}
-  said = 'replaced 80% by the mask token, 10% by a random token; 10% stay'
-  assert card._masking(known).endswith(said)
-
-
 def test_its_directory_is_read_by_the_run_that_names_it(roformer_run, tmp_path):
   export.export(str(roformer_run[0]), tmp_path / 'hf')
   assert 'It reads any length;' in (tmp_path / 'hf/README.md').read_text()
@@ -151,16 +142,9 @@ def test_its_directory_is_read_by_the_run_that_names_it(roformer_run, tmp_path):
     assert all(line.startswith('loaded') for line in lines)
 
 
-def test_other_model_types_are_read_by_the_table_also_then(tmp_path):
-  content = {'model_type': 'bert', 'architectures': ['BertForMaskedLM']}
-  assert architectures.reader(content, NAME).name == 'BertForPreTraining'
-  content = {'model_type': 'electra', 'architectures': ['ElectraForMaskedLM']}
-  assert architectures.reader(content, NAME).name == 'ElectraForMaskedLM'
-  content = {'model_type': 'roformer', 'architectures': ['RoFormerForPreTraining']}
-  assert architectures.reader(content, f'{HERE}:MASKED_LM').name == 'RoFormerForPreTraining'
-
-
-def test_another_class_of_its_module_takes_its_place_where_it_does_not_fit():
+def test_another_class_of_its_module_takes_its_place_and_other_types_are_read_by_the_table(
+  tmp_path,
+):
   encoder = roformer.RoFormer(small.VOCAB, jnp.float32, num_layers=2, **SMALL)
   paths = weights.flatten(small.parameters(objectives.BY_NAME['mlm'](encoder=encoder)))
   wished, other = f'{HERE}:PRETRAINING', f'{HERE}:MASKED_LM'
@@ -168,6 +152,12 @@ def test_another_class_of_its_module_takes_its_place_where_it_does_not_fit():
   assert hf.fitting_note(other, 'gelu', paths) is None
   assert f'export writes {other}' in hf.fitting_note(wished, 'gelu', paths)
   assert 'no activation relu' in hf.fitting_note(other, 'relu', paths)
+  content = {'model_type': 'bert', 'architectures': ['BertForMaskedLM']}
+  assert architectures.reader(content, NAME).name == 'BertForPreTraining'
+  content = {'model_type': 'electra', 'architectures': ['ElectraForMaskedLM']}
+  assert architectures.reader(content, NAME).name == 'ElectraForMaskedLM'
+  content = {'model_type': 'roformer', 'architectures': ['RoFormerForPreTraining']}
+  assert architectures.reader(content, f'{HERE}:MASKED_LM').name == 'RoFormerForPreTraining'
 
 
 @pytest.mark.parametrize(
@@ -208,15 +198,15 @@ def test_a_reference_that_leaves_something_out_fails(run, tmp_path, monkeypatch,
 
 
 def test_nothing_compared_fails():
-  segment_ids = np.ones((2, 3), np.int32)
-  rows = verify.compare_logits({}, {'unloaded': []}, segment_ids)
+  segment_ids, x = np.ones((2, 3), np.int32), np.zeros((2, 3, 4))
+  said = lambda ours, theirs, ids=segment_ids: verify.compare_logits(ours, theirs, ids)
+  rows = said({}, {'unloaded': []})
   assert [r.holds for r in rows] == [True, False]
   assert rows[1].difference == 'neither side has a head to compare'
   for empty in (np.zeros((2, 3, 0)), np.zeros((0, 3, 4))):
-    rows = verify.compare_logits({'mlm': empty}, {'mlm': empty, 'unloaded': []}, segment_ids)
+    rows = said({'mlm': empty}, {'mlm': empty, 'unloaded': []})
     assert not rows[1].holds and rows[1].difference == 'no number to compare'
-  x = np.zeros((2, 3, 4))
-  rows = verify.compare_logits({'mlm': x}, {'mlm': x, 'unloaded': []}, 0 * segment_ids)
+  rows = said({'mlm': x}, {'mlm': x, 'unloaded': []}, 0 * segment_ids)
   assert not rows[1].holds  # padding alone
 
 
@@ -235,9 +225,8 @@ def test_a_tensor_that_transformers_does_not_take_fails(run, tmp_path, monkeypat
   assert unloaded == {'bert.embeddings.position_ids': 'the class has no such tensor'}
 
 
-def test_a_class_without_a_tokenizer_still_has_its_logits_compared(run, tmp_path, capsys):
-  name = f'{HERE}:WITHOUT_TOKENIZER'
-  rows = export.export(str(run[0]), tmp_path / 'hf', name)
+def test_a_class_without_a_tokenizer_still_has_its_logits_compared(run, tmp_path):
+  rows = export.export(str(run[0]), tmp_path / 'hf', f'{HERE}:WITHOUT_TOKENIZER')
   assert [r.what.split()[0] for r in rows] == ['tensors', 'mlm'] and all(r.holds for r in rows)
   files = {p.name for p in (tmp_path / 'hf').iterdir()}
   assert files == {'README.md', 'config.json', 'model.safetensors'}
@@ -265,67 +254,49 @@ def test_several_parameters_are_one_tensor_and_a_layer_may_lack_it(depth):
     architecture.to_ours(WITH_BIASES, tensors, sizes)
 
 
-def test_the_tensors_of_transformers_own_modern_bert_are_read_and_written_bit_for_bit():
-  sizes = dict(hidden_size=24, num_hidden_layers=3, num_attention_heads=4, intermediate_size=40)
-  ids = {f'{role}_token_id': 0 for role in ('pad', 'bos', 'eos', 'cls', 'sep')}
-  theirs = directories.theirs('ModernBertForMaskedLM', **sizes, **ids).state_dict()
-  tensors = {k: x.numpy() for k, x in theirs.items() if k not in MODERN.tied}
-  params, unread = architecture.to_ours(MODERN, tensors, SIZES)
-  assert unread == [] and (params[NORM][0] == 1).all() and params[NORM].shape == (3, 24)
-  assert params['encoder/layers/attention/value/kernel'].shape == (3, 24, 4, 6)
-  again = architecture.to_hf(MODERN, params, SIZES)
-  assert again.keys() == tensors.keys()
-  assert all(np.array_equal(x, tensors[k]) for k, x in again.items())
-
-
-def _only(*rows):
-  return MASKED_LM._replace(rows=rows)
-
-
-def test_one_parameter_may_be_several_tensors():
-  same = architecture.KERNEL
-  a = _only(
-    architecture.Row('x', ('{i}.q', '{i}.k', '{i}.v'), architecture.parted(same, same, same)),
-    architecture.Row('y', ('l', 'r'), architecture.parted(same, same)),
-  )
-  rng = np.random.default_rng(0)
-  shapes = {'x': (3, 3, 5, 7), 'y': (2, 5, 7)}
+@pytest.mark.parametrize(
+  'rows, shapes, some',
+  [
+    (  # one parameter is several tensors
+      [
+        Row('x', ('{i}.q', '{i}.k', '{i}.v'), architecture.parted(*[architecture.KERNEL] * 3)),
+        Row('y', ('l', 'r'), architecture.parted(*[architecture.KERNEL] * 2)),
+      ],
+      {'x': (3, 3, 5, 7), 'y': (2, 5, 7)},
+      {'1.k': lambda x: x['x'][1, 1].T, 'r': lambda x: x['y'][1].T},
+    ),
+    (  # a parameter has copies only for the layers that have the tensor
+      [
+        Row('global', '{i}.w', where=lambda i, sizes: i % 2 == 0),
+        Row('local', '{i}.w', where=lambda i, sizes: i % 2 == 1),
+      ],
+      {'global': (2, 4), 'local': (1, 4)},
+      {'1.w': lambda x: x['local'][0], '2.w': lambda x: x['global'][1]},
+    ),
+  ],
+)
+def test_rows_of_tensors_and_of_layers_are_written_and_read(rows, shapes, some):
+  a, rng = MASKED_LM._replace(rows=rows), np.random.default_rng(0)
   params = {k: rng.normal(size=shape).astype(np.float32) for k, shape in shapes.items()}
   tensors = architecture.to_hf(a, params, SIZES)
-  assert sorted(tensors) == sorted([f'{i}.{x}' for i in range(3) for x in 'qkv'] + ['l', 'r'])
-  assert np.array_equal(tensors['1.k'], params['x'][1, 1].T)
+  assert len(tensors) == sum(shape[0] for shape in shapes.values()) + 6 * ('x' in shapes)
+  assert all(np.array_equal(tensors[name], of(params)) for name, of in some.items())
   again, unread = architecture.to_ours(a, tensors, SIZES)
   assert unread == [] and all(np.array_equal(x, again[k]) for k, x in params.items())
 
 
-def test_a_parameter_may_have_copies_only_for_the_layers_that_have_the_tensor():
-  a = _only(
-    architecture.Row('global', '{i}.w', where=lambda i, sizes: i % 2 == 0),
-    architecture.Row('local', '{i}.w', where=lambda i, sizes: i % 2 == 1),
-  )
-  params = {'global': np.float32([[0, 1], [2, 3]]), 'local': np.float32([[9, 9]])}
-  tensors = architecture.to_hf(a, params, SIZES)
-  wished = {'0.w': [0, 1], '1.w': [9, 9], '2.w': [2, 3]}
-  assert {k: x.tolist() for k, x in tensors.items()} == wished
-  again, unread = architecture.to_ours(a, tensors, SIZES)
-  assert unread == [] and all(np.array_equal(x, again[k]) for k, x in params.items())
-
-
-def test_a_part_of_a_row_s_parameters_is_refused():
+def test_a_part_of_a_row_s_parameters_and_a_tensor_of_another_shape_are_refused_by_name():
   params = params_of()
+  tensors = architecture.to_hf(WITH_BIASES, params, SIZES)
+  tensors['model.layers.1.attn.Wqkv.weight'] = np.zeros((71, 24), np.float32)
+  with pytest.raises(errors.UserError, match=r'layers.1.attn.Wqkv.weight has the shape \(71, 24\)'):
+    architecture.to_ours(WITH_BIASES, tensors, SIZES)
   del params['encoder/layers/attention/key/bias']
   with pytest.raises(errors.UserError, match="needs 'encoder/layers/attention/key/bias'"):
     architecture.check(WITH_BIASES, params)
   for x in ('query', 'value'):
     del params[f'encoder/layers/attention/{x}/bias']
   architecture.check(WITH_BIASES, params)  # all absent may be
-
-
-def test_a_tensor_of_another_shape_is_refused_by_name():
-  tensors = architecture.to_hf(WITH_BIASES, params_of(), SIZES)
-  tensors['model.layers.1.attn.Wqkv.weight'] = np.zeros((71, 24), np.float32)
-  with pytest.raises(errors.UserError, match=r'layers.1.attn.Wqkv.weight has the shape \(71, 24\)'):
-    architecture.to_ours(WITH_BIASES, tensors, SIZES)
 
 
 @pytest.mark.parametrize(

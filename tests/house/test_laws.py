@@ -30,21 +30,10 @@ def _module(folder):
   return f'bertzoo_jax.{folder}'.replace('/', '.')
 
 
-NOT_ON_HOST = (
-  'jax',
-  'flax',
-  'optax',
-  'orbax',
-  'bertzoo_jax.common.row_keys',
-  'bertzoo_jax.common.trees',
-  *map(_module, DEVICE),
-)
-NOT_ON_DEVICE = (
-  'tensorflow',
-  'tensorflow_datasets',
-  'bertzoo_jax.common.hashing',
-  *map(_module, HOST),
-)
+ROW_KEYS = ('bertzoo_jax.common.row_keys', 'bertzoo_jax.common.trees')
+NOT_ON_HOST = ('jax', 'flax', 'optax', 'orbax', *ROW_KEYS, *map(_module, DEVICE))
+LIBRARIES = ('tensorflow', 'tensorflow_datasets')
+NOT_ON_DEVICE = (*LIBRARIES, 'bertzoo_jax.common.hashing', *map(_module, HOST))
 
 # The tables of the parts that bertzoo_jax/parts/ declares.
 PARTS = {
@@ -79,11 +68,8 @@ def offenders(folders, forbidden):
           yield f'{path.relative_to(ROOT)} imports {name}'
 
 
-def test_the_host_program_never_imports_the_device_program_or_jax():
+def test_host_and_device_program_never_import_each_other_or_their_libraries():
   assert not list(offenders(HOST, NOT_ON_HOST))
-
-
-def test_the_device_program_never_imports_the_host_program_or_tensorflow():
   assert not list(offenders((*DEVICE, 'common/row_keys.py', 'common/trees.py'), NOT_ON_DEVICE))
 
 
@@ -104,7 +90,7 @@ def test_only_what_drives_the_input_and_what_reads_its_files_imports_tensorflow(
   assert used == wanted
 
 
-def test_the_shared_ground_imports_neither_program():
+def test_the_shared_ground_imports_neither_program_and_the_package_no_configs():
   folders = '|'.join((*HOST, *DEVICE, 'hf', 'cli', 'pretrained', 'experiment', 'preflight', 'show'))
   for path in sorted([*(PACKAGE / 'common').glob('*.py'), *(PACKAGE / 'parts').glob('*.py')]):
     for name in imports(path):
@@ -112,9 +98,6 @@ def test_the_shared_ground_imports_neither_program():
       # random bits and paths of arrays of the device program
       used = re.match(r'jax\b', name)
       assert not used or path.stem in ('row_keys', 'trees'), f'{path} imports {name}'
-
-
-def test_the_package_needs_no_configs():
   for path in sorted(PACKAGE.rglob('*.py')):
     assert not [n for n in imports(path) if re.match(r'(bertzoo_jax\.)?configs\b', n)], path
 
@@ -150,14 +133,11 @@ def test_no_module_needs_one_that_needs_it():
   graphlib.TopologicalSorter(needs).prepare()  # raises CycleError, which names them
 
 
-def test_no_system_is_named_outside_configs_and_hf():
+def test_no_system_is_named_outside_configs_and_no_config_is_asked_with_a_default():
   names = re.compile(r"""['"](%s)['"]""" % '|'.join(found.SYSTEMS))
   for path in sorted(PACKAGE.rglob('*.py')):
     if 'hf' not in path.relative_to(PACKAGE).parts:
       assert not names.search(path.read_text()), path
-
-
-def test_no_config_is_asked_with_a_default():
   for path in [*PACKAGE.rglob('*.py'), *(ROOT / 'configs').rglob('*.py')]:
     assert not re.search(r'config(\.\w+)*\.get\(', path.read_text()), (
       f'{path}: a misspelt key would become a silent default'

@@ -11,29 +11,22 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 
-# Packages of an environment: {name: lines of its metadata}.
 PACKAGES = {
-  'bertzoo_jax': (
-    'Provides-Extra: tpu',
-    'Provides-Extra: gpu',
-    'Provides-Extra: wandb',
-    'Provides-Extra: dev',
-    'Requires-Dist: jax',
-    "Requires-Dist: jax[tpu]; extra == 'tpu'",
-    "Requires-Dist: gcsfs; extra == 'tpu'",
-    "Requires-Dist: jax[cuda]; extra == 'gpu'",
-    "Requires-Dist: wandb>=0.19; extra == 'wandb'",
-    "Requires-Dist: pytest; extra == 'dev'",
-  ),
-  'jax': (
-    'Provides-Extra: tpu',
-    'Provides-Extra: cuda',
-    "Requires-Dist: libtpu; extra == 'tpu'",
-    "Requires-Dist: jax-cuda-plugin; extra == 'cuda'",
-  ),
-  'libtpu': (),
-  'gcsfs': (),
-  'wandb': (),
+  'bertzoo_jax': """Provides-Extra: tpu
+Provides-Extra: gpu
+Provides-Extra: wandb
+Provides-Extra: dev
+Requires-Dist: jax
+Requires-Dist: jax[tpu]; extra == 'tpu'
+Requires-Dist: gcsfs; extra == 'tpu'
+Requires-Dist: jax[cuda]; extra == 'gpu'
+Requires-Dist: wandb>=0.19; extra == 'wandb'
+Requires-Dist: pytest; extra == 'dev'""",
+  'jax': """Provides-Extra: tpu
+Provides-Extra: cuda
+Requires-Dist: libtpu; extra == 'tpu'
+Requires-Dist: jax-cuda-plugin; extra == 'cuda'""",
+  **dict.fromkeys(('libtpu', 'gcsfs', 'wandb'), ''),
 }
 
 
@@ -46,7 +39,7 @@ def folder(tmp_path):
   [site] = (tmp_path / '.venv').glob('lib/python*/site-packages')
   for name, lines in PACKAGES.items():
     (site / f'{name}-1.0.dist-info').mkdir()
-    text = '\n'.join(['Metadata-Version: 2.1', f'Name: {name}', 'Version: 1.0', *lines])
+    text = f'Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{lines}'
     (site / f'{name}-1.0.dist-info/METADATA').write_text(text + '\n')
   (site / 'pip').mkdir()
   # not imported: pip switches off the distutils of setuptools

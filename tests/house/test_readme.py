@@ -114,13 +114,7 @@ def checkout(tmp_path):
 @pytest.mark.slow
 def test_the_commands_by_hand_make_a_model_that_fills_a_mask(checkout):
   commands = [line for line in BY_HAND if line.startswith('bertzoo ')]
-  assert [c.split()[1] for c in commands] == [
-    'prepare',
-    'show',
-    'pretrain',
-    'export',
-    'fill_mask',
-  ]
+  assert [c.split()[1] for c in commands] == 'prepare show pretrain export fill_mask'.split()
   for command in commands:
     command = command.replace('bert.py:tiny', 'bert.py:tiny,steps=20')
     done = _run(['-m', 'bertzoo_jax', *shlex.split(command)[1:]], checkout)
@@ -145,15 +139,12 @@ def _config(source, argument=None):
   return namespace['get_config'](*([argument] if argument else []))
 
 
-def test_my_own_language_is_ten_lines_on_top_of_another_config():
+def test_my_own_language_and_encoder_are_ten_lines_on_top_of_another_config():
   assert len([line for line in MY_LANGUAGE.splitlines() if line]) <= 10
   config = _config(MY_LANGUAGE)
   assert not config.tokenizer.lowercase and sum(steps for steps, _ in config.phases) == 100_000
   small = _config(MY_LANGUAGE, 'tiny')  # what the page says of little text
   assert small.tokenizer == config.tokenizer and small.encoder.hidden_size == 128
-
-
-def test_an_encoder_of_my_own_is_ten_lines_on_top_of_another_config():
   assert len(MY_ENCODER.strip().splitlines()) <= 10
   config = _config(MY_ENCODER)
   assert (config.objective.name, config.format.name) == ('mlm', 'full_sentences')
@@ -188,15 +179,11 @@ def test_a_command_with_a_flag_that_does_not_exist_is_noticed(parsed):
   assert parsed[WRONG][0] == 2
 
 
-def test_the_readme_is_read_in_a_few_minutes():
+def test_the_readme_is_read_in_minutes_and_all_pages_in_two_hours():
   assert len(README.split()) <= MOST_WORDS
   first = README.split('\n## ')[0]
   for shown in ('make demo', *BY_HAND):
     assert shown in first
-
-
-def test_all_pages_together_are_read_in_two_hours():
-  """Words have a letter or a digit. Tables that `reproduce` writes are no pages."""
   words = [w for page in PAGES for w in page.read_text().split() if re.search(r'\w', w)]
   assert len(words) <= MOST_WORDS_OF_ALL
 
@@ -230,11 +217,10 @@ def _anchors(page):
 
 @pytest.mark.parametrize('page', PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_file_named_exists(page):
+  named = re.compile(r'(?<![\w/.:~*])((?:[\w.-]+/)+[\w-]+\.(?:py|md|sh|txt|example))\b')
+  places = (ROOT, ROOT / 'bertzoo_jax', page.parent)
   for code in re.findall(r'`([^`\n]+)`', page.read_text()):
-    for name in re.findall(
-      r'(?<![\w/.:~*])((?:[\w.-]+/)+[\w-]+\.(?:py|md|sh|txt|example))\b', code
-    ):
-      places = (ROOT, ROOT / 'bertzoo_jax', page.parent)
+    for name in named.findall(code):
       assert THEIRS.search(name) or any((p / name).exists() for p in places), name
 
 
@@ -243,31 +229,20 @@ def _flags():
   """Every flag of a command or a script, and every --config.field of a shipped config."""
   sources = [p.read_text() for p in (ROOT / 'bertzoo_jax').rglob('*.py')]
   out = {f for s in sources for f in re.findall(r"DEFINE_\w+\(\s*'(\w+)'", s)}
-  out |= {f'no{f}' for f in out} | {
-    'help',
-    'config',
-    'dry-run',
-    'verbosity',
-    'only_check_args',
-    trust.FLAG,
-  }
-  for script in (ROOT / 'tpu_scripts').glob('*.sh'):
-    out |= set(re.findall(r'--([a-z-]+)', script.read_text()))
-  for script in (ROOT / 'bench').glob('*.py'):
-    out |= set(re.findall(r"'(?:--)?(\w+)'", script.read_text()))
+  out |= {f'no{f}' for f in out} | {trust.FLAG}
+  out |= {'help', 'config', 'dry-run', 'verbosity', 'only_check_args'}
+  for files, pattern in (('tpu_scripts/*.sh', r'--([a-z-]+)'), ('bench/*.py', r"'(?:--)?(\w+)'")):
+    out |= {flag for p in ROOT.glob(files) for flag in re.findall(pattern, p.read_text())}
   for system, size in found.SIZES:
     config = found.config(system, size)
-    out |= {f'config.{k}' for k in config} | {
-      f'config.{k}.{field}' for k in config if hasattr(config[k], 'keys') for field in config[k]
-    }
-  for task in own.TASKS:
-    for source in own.TASKS[task]['sources']:
-      config = own.get_config(f'{task},source={source}')
-      out |= {f'config.{k}' for k in (*config, *configuration.flatten(config))}
-  for file in found.SUITES:
-    suite = found.module(f'tasks.{file}').get_config('all')
-    out |= {f'config.{k}' for k in ('suite', *configuration.flatten(suite))}
-  return out
+    sections = [k for k in config if hasattr(config[k], 'keys')]
+    out |= {f'config.{k}' for k in config}
+    out |= {f'config.{k}.{field}' for k in sections for field in config[k]}
+  configs = [
+    *(own.get_config(f'{x},source={y}') for x in own.TASKS for y in own.TASKS[x]['sources']),
+    *(found.module(f'tasks.{file}').get_config('all') for file in found.SUITES),
+  ]
+  return out | {f'config.{k}' for x in configs for k in ('suite', *x, *configuration.flatten(x))}
 
 
 def _fields(text):
@@ -278,14 +253,9 @@ def _fields(text):
 
 
 def test_every_field_that_a_page_names_exists():
-  known = _flags()
-  wrong = [
-    (page.name, field)
-    for page in PAGES
-    for field in _fields(page.read_text())
-    if field not in known and field not in ('config.steps',)  # a mistake that a page explains
-  ]
-  assert not wrong
+  known = {*_flags(), 'config.steps'}  # a mistake that a page explains
+  fields = [(page.name, field) for page in PAGES for field in _fields(page.read_text())]
+  assert not [x for x in fields if x[1] not in known]
 
 
 @pytest.mark.parametrize('name', ['README.md', *(f'docs/{n}.md' for n in (
@@ -313,18 +283,15 @@ def _strings():
         yield node.value
       elif isinstance(node, ast.JoinedStr):
         yield ''.join(v.value if isinstance(v, ast.Constant) else '…' for v in node.values)
-  configs = (
-    ROOT / 'configs' / name for name in ('arguments.py', 'tasks/arguments.py', 'tasks/recipes.py')
-  )
+  configs = (ROOT / f'configs/{x}.py' for x in ('arguments', 'tasks/arguments', 'tasks/recipes'))
   for path in (*configs, *(ROOT / 'tpu_scripts').glob('*.sh')):
     yield path.read_text()
 
 
 def _messages():
   """The first column of the tables of messages."""
-  for table in re.findall(
-    r'\| message \|.*\n\|[-|]+\n((?:\|.*\n)+)', _page('docs/troubleshooting.md')
-  ):
+  tables = r'\| message \|.*\n\|[-|]+\n((?:\|.*\n)+)'
+  for table in re.findall(tables, _page('docs/troubleshooting.md')):
     for row in table.splitlines():
       yield re.match(r'\| `([^`]+)` \|', row)[1]
 

@@ -317,19 +317,18 @@ def test_the_current_folder_has_the_users_modules_unless_it_holds_data(tmp_path,
   assert own('of_the_folder:part') == 3 and sys.path[-1] == str(tmp_path)
 
 
-def test_files_of_the_hub_are_fetched_by_name():
+def test_files_of_the_hub_are_fetched_by_name_and_shards_by_the_names_in_their_index(
+  tmp_path, monkeypatch
+):
   assert not [name for name in (*pretrained.FILES, *hub.TOKENIZER) if '*' in name]
   assert {'config.json', 'model.safetensors', 'vocab.txt', 'spiece.model'} <= {*pretrained.FILES}
-
-
-def test_shards_of_the_hub_are_fetched_by_the_names_in_their_index(tmp_path, monkeypatch):
-  asked = []
+  asked, index = [], tmp_path / 'model.safetensors.index.json'
   names = {'a': 'model-00001-of-00002.safetensors', 'b': 'model-00002-of-00002.safetensors'}
-  (tmp_path / 'model.safetensors.index.json').write_text(json.dumps({'weight_map': names}))
+  index.write_text(json.dumps({'weight_map': names}))
   monkeypatch.setattr(hub, 'folder', lambda name, files: asked.append(files) or tmp_path)
   assert pretrained.directory('hf:somebody/something') == tmp_path
   assert {*asked[1]} - {*asked[0]} == {*names.values()}
-  (tmp_path / 'model.safetensors.index.json').write_text(json.dumps({'weight_map': {'a': '*'}}))
+  index.write_text(json.dumps({'weight_map': {'a': '*'}}))
   with pytest.raises(errors.UserError, match='does not name the files'):
     pretrained.directory('hf:somebody/something')
 

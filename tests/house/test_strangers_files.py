@@ -156,21 +156,14 @@ def test_weights_of_any_form_are_one_sentence(place, content):  # noqa: F811
     pretrained.open('hf:hf')
 
 
-@pytest.mark.parametrize(
-  'field, value',
-  [
-    ('phases', 'text'),
-    ('phases', [[1]]),
-    ('phases', [[1, [5]]]),
-    ('phases', 5),
-    ('objective', 5),
-    ('objective__name', ['a']),
-    ('encoder__num_layers', {}),
-    ('encoder__hidden_size', 'text'),
-    ('length', None),
-    ('hf', []),
-  ],
-)
+WRONG_FIELDS = [
+  *(('phases', x) for x in ('text', [[1]], [[1, [5]]], 5)),
+  *(('objective', 5), ('objective__name', ['a']), ('encoder__num_layers', {})),
+  *(('encoder__hidden_size', 'text'), ('length', None), ('hf', [])),
+]
+
+
+@pytest.mark.parametrize('field, value', WRONG_FIELDS)
 @pytest.mark.parametrize('where', ['config.json', 'run.json'])
 def test_a_config_of_other_types_is_one_sentence(place, where, field, value):  # noqa: F811
   config = json.loads(pathlib.Path('run/config.json').read_text())
@@ -215,23 +208,16 @@ def test_metadata_of_a_checkpoint_of_any_form_is_one_sentence(place, name, text)
     assert name in ('run.json', 'meta/metadata')  # nothing of it is needed here
 
 
-@pytest.mark.parametrize(
-  'place_of, value',
-  [
-    (('splits', 'train', 'shards', 0, 'tokens'), '5'),
-    (('splits', 'train', 'shards', 0, 'sentences'), -1),
-    (('splits', 'train', 'shards', 0, 'name'), 5),
-    (('splits', 'train', 'shards', 0, 'name'), '\0'),
-    (('splits', 'train', 'shards'), 'text'),
-    (('splits', 'train', 'bytes'), [[]]),
-    (('dtype',), 'words'),
-    (('dtype',), 'float64'),
-    (('vocab_size',), '32'),
-    (('vocab_size',), 10**30),
-    (('tokenizer',), 'text'),
-    (('tokenizer_sha256',), 5),
-  ],
-)
+SHARD = ('splits', 'train', 'shards', 0)
+WRONG_MANIFEST = [
+  *(((*SHARD, 'tokens'), '5'), ((*SHARD, 'sentences'), -1), ((*SHARD, 'name'), 5)),
+  *(((*SHARD, 'name'), '\0'), (SHARD[:3], 'text'), (('splits', 'train', 'bytes'), [[]])),
+  *((('dtype',), 'words'), (('dtype',), 'float64'), (('vocab_size',), '32')),
+  *((('vocab_size',), 10**30), (('tokenizer',), 'text'), (('tokenizer_sha256',), 5)),
+]
+
+
+@pytest.mark.parametrize('place_of, value', WRONG_MANIFEST)
 def test_a_manifest_of_other_types_is_one_sentence(tmp_path, place_of, value):
   manifest = small_corpora.write(tmp_path)
   node = manifest
@@ -239,8 +225,7 @@ def test_a_manifest_of_other_types_is_one_sentence(tmp_path, place_of, value):
     node = node[key]
   node[place_of[-1]] = value
   del manifest['hash']
-  manifest['hash'] = corpora.identity(manifest)
-  storage.write_json(tmp_path / 'manifest.json', manifest)
+  small_corpora.seal(tmp_path, manifest)
   with pytest.raises(errors.UserError):
     opened = corpora.open(tmp_path)
     [split.gather(np.arange(4)) for split in opened.splits.values()]
@@ -282,21 +267,20 @@ def test_a_tokenizer_that_panics_is_one_sentence(place, fields):  # noqa: F811
     assert 'padding' in fields  # it is not read
 
 
-@pytest.mark.parametrize(
-  'field, value',
-  [
-    ('max_word_chars', 'text'),
-    ('max_word_chars', -1),
-    ('max_word_chars', 10**30),
-    ('normalization', []),
-    ('strip_accents', 'maybe'),
-    ('extra', 5),
-  ],
-)
+SECTION = [('max_word_chars', x) for x in ('text', -1, 10**30)]
+SECTION += [('normalization', []), ('strip_accents', 'maybe'), ('extra', 5), ('unk_token', 'text')]
+
+
+@pytest.mark.parametrize('field, value', SECTION)
 def test_a_section_of_a_tokenizer_of_other_types_is_one_sentence(place, field, value):  # noqa: F811
-  edit(pathlib.Path('run/tokenizer/bertzoo.json'), **{f'section__{field}': value})
-  with pytest.raises(errors.UserError, match='what prepare wrote|does not fit'):
-    tokenizers.of_folder('run/tokenizer')
+  folder, words = 'run/tokenizer', 'what prepare wrote|does not fit'
+  if field == 'unk_token':
+    folder, words = 'hf', 'tokenizer.json is not one'
+    edit(pathlib.Path('hf/tokenizer.json'), model__unk_token=value)
+  else:
+    edit(pathlib.Path('run/tokenizer/bertzoo.json'), **{f'section__{field}': value})
+  with pytest.raises(errors.UserError, match=words):
+    tokenizers.of_folder(folder)
 
 
 @pytest.mark.parametrize('file, number', [(0, 2**31), (0, 2**32 - 1), (1, 2**31), (2, 2**31)])
@@ -316,12 +300,6 @@ def test_a_vocabulary_of_huge_ids_takes_no_memory(place, file, number):  # noqa:
     assert 'ids are read' in str(e) or 'tokenizer.json is not one' in str(e)
   else:
     assert file > 0 and found.vocab_size < 1000  # the library numbers added tokens itself
-
-
-def test_a_tokenizer_whose_unknown_piece_is_unknown_is_refused_at_once(place):  # noqa: F811
-  edit(pathlib.Path('hf/tokenizer.json'), model__unk_token='text')
-  with pytest.raises(errors.UserError, match='tokenizer.json is not one'):
-    tokenizers.of_folder('hf')
 
 
 PAGE = b'<page><title>a</title><ns>0</ns><revision><text>b</text></revision></page>'
@@ -453,14 +431,11 @@ def test_a_parquet_file_of_any_values_is_one_sentence(monkeypatch, what):
     list(read)
 
 
-def test_names_of_classes_may_be_nested_deeply():
+def test_names_of_classes_and_notes_of_a_corpus_may_be_nested_deeply(tmp_path):
   out = io.BytesIO()
   parquet.write_table(_column(pa.array([1]), huggingface=DEEP), out)
   rows = task_tables.rows(out.getvalue(), pathlib.Path('x.parquet'), lambda k: {'text_a': k[0]})
   assert [row.text('text_a') for row in rows] == ['1']
-
-
-def test_notes_of_a_corpus_that_are_nested_deeply_are_none(tmp_path):
   small_corpora.write(tmp_path)
   (tmp_path / 'verified.json').write_text(DEEP)
   corpora.verify(tmp_path)
@@ -497,12 +472,8 @@ def test_a_pickle_of_any_tensors_is_one_sentence_or_read(tmp_path, state):
 @pytest.mark.parametrize(
   'key, value',
   [
-    ('source.text_a', 0),
-    ('source.separator', None),
-    ('source.where', 'x'),
-    ('source.header', 'no'),
-    ('name', ['a']),
-    ('metrics', 'accuracy'),
+    *(('source.text_a', 0), ('source.separator', None), ('source.where', 'x')),
+    *(('source.header', 'no'), ('name', ['a']), ('metrics', 'accuracy')),
   ],
 )
 def test_fields_of_a_fine_tuning_have_their_types(key, value):

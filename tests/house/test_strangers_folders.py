@@ -79,21 +79,11 @@ def refused(act, why='leads out of|not a name inside|outside that folder'):
 
 # --- names ---
 
-NAMES = [
-  '../../outside/corpus/train/00000',
-  '',
-  '.',
-  '..',
-  'a\\b',
-  'a\0',
-  'a//b',
-  './a',
-  'a/',
-  '\ud800',
-]
+NAMES = ['../../outside/corpus/train/00000', '', '.', '..', 'a\\b', 'a\0', 'a//b', './a', 'a/']
+NAMES += ['\ud800', 'absolute', 7]
 
 
-@pytest.mark.parametrize('name', [*NAMES, 'absolute', 7])
+@pytest.mark.parametrize('name', NAMES)
 @pytest.mark.parametrize('act', [corpora.open, corpora.verify], ids=['open', 'verify'])
 def test_a_local_corpus_has_its_shards_inside(place, name, act):
   name = os.path.abspath('../outside/corpus/train/00000') if name == 'absolute' else name
@@ -121,11 +111,16 @@ def test_weights_are_beside_their_index(place, name):
   refused(lambda: loading.load('hf:hf'), 'does not name the files|not a name inside')
 
 
-def card(path):
-  pathlib.Path('set/README.md').write_text(
-    '---\nconfigs:\n- config_name: default\n'
-    f'  data_files: [{{split: train, path: "{path}"}}]\n---\n'
-  )
+def card(path, folder=None):
+  """Writes the card of a data set of one file, of a folder of it."""
+  row = {'split': 'train', 'path': path}
+  config = {
+    'config_name': 'default',
+    'data_files': [row],
+    **({'data_dir': folder} if folder else {}),
+  }
+  # JSON is YAML
+  pathlib.Path('set/README.md').write_text(f'---\n{json.dumps({"configs": [config]})}\n---\n')
 
 
 @pytest.mark.parametrize('path', ['../../outside/0.txt', 'absolute', '../../out*/*.txt', 'a link'])
@@ -138,6 +133,14 @@ def test_a_data_set_has_its_files_inside(place, path, here, monkeypatch):
   if here:
     monkeypatch.chdir('set')
   refused(lambda: finding.find(f'hf:{"." if here else "./set"}'))
+
+
+@pytest.mark.parametrize('folder', ['../../outside', '..', '/', 'a/../../../outside'])
+def test_a_data_set_lists_no_folder_outside(place, folder, monkeypatch):
+  library = pytest.importorskip('datasets')
+  monkeypatch.setattr(library, 'load_dataset_builder', lambda *_, **__: pytest.fail('it looks'))
+  card('x.txt', folder)
+  refused(lambda: hub.data('hf:./set'))
 
 
 LAUGHS = '\n'.join(
@@ -157,64 +160,37 @@ def test_a_card_of_a_data_set_is_small_and_of_its_folder(place, file, rows):
   refused(lambda: hub.data('hf:./set'), 'outside that folder|has aliases')
 
 
-@pytest.mark.parametrize('folder', ['../../outside', '..', '/', 'a/../../../outside'])
-def test_a_data_set_lists_no_folder_outside(place, folder, monkeypatch):
-  library = pytest.importorskip('datasets')
-  monkeypatch.setattr(library, 'load_dataset_builder', lambda *_, **__: pytest.fail('it looks'))
-  card('x.txt')
-  file = pathlib.Path('set/README.md')
-  file.write_text(file.read_text().replace('data_files', f'data_dir: "{folder}"\n  data_files'))
-  refused(lambda: hub.data('hf:./set'))
+AT = 'hf://datasets/owner/{}@' + 'ab' * 20
+ELSEWHERE = ['/etc/passwd', 'https://example.org/x', 'gs://bucket/x.txt']
+ELSEWHERE += [AT.format('other') + '/x.txt', AT.format('name') + '/../../x.txt']
 
 
-@pytest.mark.parametrize(
-  'file',
-  [
-    '/etc/passwd',
-    'https://example.org/x',
-    'hf://datasets/owner/other@{}/x.txt',
-    'hf://datasets/owner/name@{}/../../x.txt',
-    'gs://bucket/x.txt',
-  ],
-)
+@pytest.mark.parametrize('file', ELSEWHERE)
 def test_a_data_set_of_the_hub_has_its_files_there(monkeypatch, file):
-  def load_dataset_builder(*_, revision):
-    config = types.SimpleNamespace(name='plain', data_files={'train': [file.format('ab' * 20)]})
-    return types.SimpleNamespace(config=config)
-
-  client = types.SimpleNamespace(load_dataset_builder=load_dataset_builder)
+  config = types.SimpleNamespace(name='plain', data_files={'train': [file]})
+  builder = lambda *_, revision: types.SimpleNamespace(config=config)
+  client = types.SimpleNamespace(load_dataset_builder=builder)
   monkeypatch.setitem(sys.modules, 'datasets', client)
   refused(lambda: hub.data('hf:owner/name'))
 
 
+TEMPLATES = ['../../../outside/0.txt', 'absolute', 'a/../../../../outside/0', 'names of classes']
+TEMPLATES += ['a link to names', 'a link', 'a pipe']
+
+
 @pytest.mark.parametrize('command', ['prepare', 'finetune'])
-@pytest.mark.parametrize(
-  'template',
-  [
-    '../../../outside/0.txt',
-    'absolute',
-    'a/../../../../outside/0',
-    'names of classes',
-    'a link to names',
-    'a link',
-    'a pipe',
-  ],
-)
+@pytest.mark.parametrize('template', TEMPLATES)
 def test_a_prepared_dataset_has_its_files_inside(place, template, command):
-  folder = pathlib.Path('tasks/mine/1.0.0')
+  folder, outside = pathlib.Path('tasks/mine/1.0.0'), os.path.abspath('../outside/0.txt')
   folder.mkdir(parents=True)
   kind = 'tensorflow_datasets.core.features.{}'.format
-  text = {'type': kind('text_feature.Text'), 'content': {}}
   label = {'type': kind('class_label_feature.ClassLabel'), 'content': {'num_classes': 3}}
   if template == 'names of classes':
-    label['content'] = {'names_file': os.path.abspath('../outside/0.txt')}
-  features = {
-    'type': kind('features_dict.FeaturesDict'),
-    'content': {'text': text, 'label': label},
-  }
+    label['content'] = {'names_file': outside}
+  content = {'text': {'type': kind('text_feature.Text'), 'content': {}}, 'label': label}
+  features = {'type': kind('features_dict.FeaturesDict'), 'content': content}
   (folder / 'features.json').write_text(json.dumps(features))
-  if template == 'absolute':
-    template = os.path.abspath('../outside/0.txt')
+  template = outside if template == 'absolute' else template
   if template in ('a link to names', 'a link'):
     link(folder / ('label.labels.txt' if 'names' in template else 'x'))
   if template == 'a pipe':
@@ -222,11 +198,11 @@ def test_a_prepared_dataset_has_its_files_inside(place, template, command):
   split = dict(name='train', numBytes='9', shardLengths=['1'], filepathTemplate=template)
   info = dict(name='mine', version='1.0.0', fileFormat='tfrecord', splits=[split])
   (folder / 'dataset_info.json').write_text(json.dumps(info))
-  why = 'leads out of|not a name inside|give another dataset|is a pipe'
-  if command == 'prepare':
-    refused(lambda: finding.find(f'tfds:{folder.absolute()}'), why)
-  else:
-    refused(lambda: datasets._builder('mine', 'tasks'), why)
+  readers = {
+    'prepare': lambda: finding.find(f'tfds:{folder.absolute()}'),
+    'finetune': lambda: datasets._builder('mine', 'tasks'),
+  }
+  refused(readers[command], 'leads out of|not a name inside|give another dataset|is a pipe')
 
 
 def test_classes_without_names_are_not_listed():
@@ -237,13 +213,12 @@ def test_classes_without_names_are_not_listed():
 
 # --- links ---
 
+open_corpus = lambda: corpora.open('corpus')
+open_race = lambda: files.find('set', {'train': 'race'}, folders=True)
 READS = {  # command: (a link in a folder of the stranger's, what opens the folder)
-  'a tokenizer that no manifest lists': (
-    'corpus/tokenizer/spiece.model',
-    lambda: corpora.open('corpus'),
-  ),
-  'a shard': ('corpus/train/00000.tokens.npy', lambda: corpora.open('corpus')),
-  'a folder of shards': ('corpus/train', lambda: corpora.open('corpus')),
+  'a tokenizer that no manifest lists': ('corpus/tokenizer/spiece.model', open_corpus),
+  'a shard': ('corpus/train/00000.tokens.npy', open_corpus),
+  'a folder of shards': ('corpus/train', open_corpus),
   'a vocabulary': ('hf/vocab.txt', lambda: loading.load('hf:hf')),
   'weights': ('hf/model.safetensors', lambda: loading.load('hf:hf')),
   'a vocabulary for prepare': ('hf/vocab.txt', lambda: tokenizers.load('hf', parts.wordpiece())),
@@ -253,10 +228,7 @@ READS = {  # command: (a link in a folder of the stranger's, what opens the fold
   'a tokenizer of a run': ('run/tokenizer/spiece.model', lambda: export.export('run', 'out')),
   'a config of a run': ('run/config.json', lambda: export.export('run', 'out')),
   'a file of a task': ('set/y.tsv', lambda: files.find('set', {'train': 'y.tsv'})),
-  'a file of a task that is a folder': (
-    'set/race/1.txt',
-    lambda: files.find('set', {'train': 'race'}, folders=True),
-  ),
+  'a file of a task that is a folder': ('set/race/1.txt', open_race),
   'a config of a release': ('hf/electra_config.json', lambda: convert.convert('hf', 'out')),
 }
 
@@ -267,10 +239,8 @@ def test_a_link_out_of_a_folder_is_not_read_through(place, what):
   if what == 'a config of a release':
     for name in ('config.json', 'model.safetensors'):
       pathlib.Path('hf', name).unlink()
-  link(
-    at,
-    '../outside' if what.startswith('a folder') or what == 'a checkpoint' else '../outside/0.txt',
-  )
+  folder = what.startswith('a folder') or what == 'a checkpoint'
+  link(at, '../outside' if folder else '../outside/0.txt')
   refused(act)
   assert not pathlib.Path('out').exists()
 
@@ -356,18 +326,15 @@ def test_a_matplotlibrc_of_the_current_folder_is_not_read(tmp_path, line):
 
 
 @pytest.mark.parametrize('name', ['notes.model', 'spiece.model', 'id_rsa'])
-def test_an_export_has_no_file_that_the_tokenizer_does_not_need(place, name):
+def test_an_export_has_no_file_that_the_tokenizer_does_not_need(place, name, monkeypatch):
   """A run's WordPiece, with a file beside it that an earlier version copied there."""
-  pathlib.Path('run/tokenizer', name).write_text(SECRET)
-  try:
-    names = []
-    verify, export._verify = export._verify, lambda *_: None
-    export.export('run', 'out', push=lambda folder, files: names.extend(files))
-    assert sorted(names) == sorted(p.name for p in pathlib.Path('out').iterdir())
-    assert name not in names and 'vocab.txt' in names
-  finally:
-    export._verify = verify
-    pathlib.Path('run/tokenizer', name).unlink()
+  beside, names = pathlib.Path('run/tokenizer', name), []
+  beside.write_text(SECRET)
+  monkeypatch.setattr(export, '_verify', lambda *_: None)
+  export.export('run', 'out', push=lambda folder, files: names.extend(files))
+  assert sorted(names) == sorted(p.name for p in pathlib.Path('out').iterdir())
+  assert name not in names and 'vocab.txt' in names
+  beside.unlink()
 
 
 def test_a_published_tokenizer_is_copied_by_name_and_without_code(place):

@@ -34,15 +34,8 @@ PACKAGE = pathlib.Path(cli.__file__).parents[1]
 
 # --- the screen ---
 
-DRAWS = {
-  'title': '\x1b]0;pwned\x07',
-  'clear': '\x1b[2J',
-  'color': '\x1b[8m',
-  '8 bits': '\x9b2J',
-  'backspace': '\x08\x08',
-  'return': '\rz',
-  'direction': '\u202e',
-}
+DRAWS = {'title': '\x1b]0;pwned\x07', 'clear': '\x1b[2J', 'color': '\x1b[8m', '8 bits': '\x9b2J'}
+DRAWS |= {'backspace': '\x08\x08', 'return': '\rz', 'direction': '\u202e'}
 
 
 class Terminal(io.StringIO):
@@ -141,17 +134,9 @@ def test_all_consoles_are_the_one_that_shows_text():
 
 # --- the card ---
 
-MARKS = [
-  '# head <script>x</script>',
-  '![x](http://example.org/x.png)',
-  'a\n\n# head\n\n<b>b</b>',
-  '`code` <img src=x>',
-  'a | b\n|---|',
-  '[x](javascript:x)',
-  '*x* **x** _x_ __x__ ~~x~~ *a*b',
-  'www.example.com me@example.com',
-  '```\n# b',
-]
+MARKS = ['# head <script>x</script>', '![x](http://example.org/x.png)', 'a\n\n# head\n\n<b>b</b>']
+MARKS += ['`code` <img src=x>', 'a | b\n|---|', '[x](javascript:x)', '```\n# b']
+MARKS += ['*x* **x** _x_ __x__ ~~x~~ *a*b', 'www.example.com me@example.com']
 
 
 def _told(text):

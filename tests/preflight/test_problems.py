@@ -51,10 +51,13 @@ def test_a_misspelt_slice_is_told_which_one_was_meant(flag, name, meant):
   assert problem.code == 'P02' and f'Did you mean {meant}?' in problem.sentence
 
 
-def test_a_misspelt_type_is_a_problem_beside_the_others(tmp_path):
+def test_a_misspelt_type_is_a_problem_beside_the_others_and_one_of_two_flags_is_needed(tmp_path):
   found = asked.preflight(asked.config(), tpu='v5e-5', corpus=str(tmp_path))
   assert asked.codes(found) == ['P02', 'P06'] and 'v5e-4' in found.findings[0].sentence
   assert found.slice_ is None and '2 problems' in asked.printed(found)
+  for both in ({}, dict(tpu='v5e-4', topology='v5e:2x2')):
+    with pytest.raises(errors.UserError, match='either --tpu'):
+      asked.preflight(asked.config(), **both)
 
 
 def test_without_the_compiler_parts_that_do_not_go_together_are_said_too(monkeypatch):
@@ -123,9 +126,3 @@ def test_refusals_of_pretrain_are_refusals_here_in_the_same_words(
 @asked.needs_libtpu
 def test_flags_that_libtpu_does_not_take_are_found_in_another_process():
   assert 'xla_no_such_flag' in program.check_flags('--xla_no_such_flag=true')
-
-
-def test_one_of_type_and_topology_is_needed():
-  for both in ({}, dict(tpu='v5e-4', topology='v5e:2x2')):
-    with pytest.raises(errors.UserError, match='either --tpu'):
-      asked.preflight(asked.config(), **both)

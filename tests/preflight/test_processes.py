@@ -72,23 +72,17 @@ def folder(tmp_path, monkeypatch):
   [
     pytest.param(
       [[(0, (False, FITS))], [(0, (True, REFUSED))], [(0, (True, 'XlaError: no'))]],
-      False,
-      [FITS, REFUSED, 'XlaError: no'],
-      [FITS, REFUSED, 'XlaError: no'],
+      *(False, [FITS, REFUSED, 'XlaError: no'], [FITS, REFUSED, 'XlaError: no']),
       id='memory alone',
     ),
     pytest.param(
       [[(0, (False, FITS)), (0.2, (True, WHOLE))], [(0, (True, WHOLE))]],
-      True,
-      [FITS, WHOLE],
-      [WHOLE, WHOLE],
+      *(True, [FITS, WHOLE], [WHOLE, WHOLE]),
       id='all fit and go on',
     ),
     pytest.param(
       [[(0, (False, FITS))], [(0.5, (True, REFUSED))]],
-      True,
-      [FITS, REFUSED],
-      [FITS, REFUSED],
+      *(True, [FITS, REFUSED], [FITS, REFUSED]),
       id='one does not fit, and none is waited for',
     ),
   ],

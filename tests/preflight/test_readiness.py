@@ -44,12 +44,18 @@ def test_the_config_alone_tells_the_features_of_its_rows(made):
   assert not found and text.data.vocab_size == made.tokenizer.vocab_size
 
 
-def test_a_corpus_gives_epochs_and_its_own_warnings(corpus):
+def test_a_corpus_gives_epochs_its_own_warnings_and_is_no_workdir(corpus):
   found, text = read(asked.config(phases=((40000, {}),)), corpus)
   assert text.rows[0] > 4 and text.hash and text.tokens > 500
   assert codes(found) == ['W02'] and 'times' in found[0].sentence
   few, _ = read(asked.config(batch_size=4096), corpus)
   assert 'W03' in codes(few) and any('rows repeat in a batch' in f.sentence for f in few)
+  keeping = lambda **more: asked.config(run__keep_words='100,200,1G', **more)
+  alone, of_run = read(keeping())[1], read(keeping(), corpus)[1]
+  assert alone.kept == 3 and 0 < of_run.kept <= 2
+  found, text = read(asked.config())
+  readiness.check_workdir(found, asked.config(), str(corpus), text, None)
+  assert 'P11' in codes(found)
 
 
 def test_epochs_of_a_corpus_in_an_object_store_are_said_to_be_unknown():
@@ -101,18 +107,6 @@ def test_a_workdir_with_another_run_or_without_room_is_a_problem(tmp_path, corpu
   assert not found, 'five checkpoints of a mebibyte'
   readiness.check_room(found, tmp_path, 1 << 20, keep=3, for_good=1)
   assert codes(found) == ['P13']
-
-
-def test_only_numbers_of_words_that_a_run_reaches_take_room(corpus):
-  keeping = lambda **more: asked.config(run__keep_words='100,200,1G', **more)
-  alone, of_run = read(keeping())[1], read(keeping(), corpus)[1]
-  assert alone.kept == 3 and 0 < of_run.kept <= 2
-
-
-def test_a_folder_of_a_corpus_is_no_workdir(corpus):
-  found, text = read(asked.config())
-  readiness.check_workdir(found, asked.config(), str(corpus), text, None)
-  assert 'P11' in codes(found)
 
 
 def test_the_recipe_is_the_file_without_the_fields_that_the_command_sets():

@@ -96,36 +96,28 @@ def test_settings_that_make_steps_faster_are_said_until_they_are_set(changes, li
 def test_a_reading_that_missed_something_is_doubted():
   time = estimate.Time(1.0, 1.0, 1.0, 0.0, ())
   once = hlo.Cost('a', 'fusion', '', 12, 1, 1, 10.0, '')
-  whole = hlo.Reading([once], [], [], [], 10.0)
-  assert not compiling.doubts(whole, time, {'flops': 12.0}, 120.0)
-  [said] = compiling.doubts(
-    whole._replace(costs=[once._replace(times=1)]), time, {'flops': 12.0}, 120.0
-  )
-  assert 'the model needs 120' in said, 'a loop counted once'
-  [said] = compiling.doubts(whole._replace(visited=5.0), time, {'flops': 12.0}, 120.0)
-  assert 'own count' in said, 'a computation that was not reached'
-  assert 'attend' in compiling.doubts(whole, time._replace(unknown=('attend',)), {}, 1.0)[0]
-  assert '1 loops' in compiling.doubts(whole._replace(unknown_trips=['w']), time, {}, 1.0)[0]
+  whole, counted = hlo.Reading([once], [], [], [], 10.0), {'flops': 12.0}
+  assert not compiling.doubts(whole, time, counted, 120.0)
+  for reading, at, analysis, flops, words in (
+    (whole._replace(costs=[once._replace(times=1)]), time, counted, 120.0, 'the model needs 120'),
+    (whole._replace(visited=5.0), time, counted, 120.0, 'own count'),  # something was not reached
+    (whole, time._replace(unknown=('attend',)), {}, 1.0, 'attend'),
+    (whole._replace(unknown_trips=['w']), time, {}, 1.0, '1 loops'),
+  ):
+    assert words in compiling.doubts(reading, at, analysis, flops)[0]
 
 
 def said_of_a_run(steps=10**6, preemptions=0, warnings=0):
   slice_, findings = chips.of_type('v5e-4'), readiness.Findings()
-  run = estimate.run(
-    [(steps, estimate.Time(0.1, 0.2, 0.4, 0.0, ()))],
-    slice_,
-    price=None,
-    preemptions=preemptions,
-    save_minutes=20,
-    compile_seconds=60,
-  )
+  how = dict(price=None, preemptions=preemptions, save_minutes=20, compile_seconds=60)
+  run = estimate.run([(steps, estimate.Time(0.1, 0.2, 0.4, 0.0, ()))], slice_, **how)
   for n in range(warnings):
     findings.add('W01', f'warning {n}')
   fits = program.Program(None, {}, program.Memory(1, 1), None, 1.0)
   phase = compiling.Phase(0, steps, 8, 64, fits, 1, 1, 1, None, None, 1.0, [], [], None, None, {})
   request = verdict.Request(asked.config(), preemptions=preemptions)
-  return asked.printed(
-    verdict.Preflight(request, request.config, slice_, {}, [phase], run, '', None, None, findings)
-  )
+  made = (request, request.config, slice_, {}, [phase], run, '', None, None, findings)
+  return asked.printed(verdict.Preflight(*made))
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,12 @@ import os
 import pathlib
 import random
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
+
+from tests import commands
+from tests.prepare import made
 
 ROOT = pathlib.Path(__file__).parents[2]
 SAMPLE = ROOT / 'data' / 'sample'
@@ -63,27 +64,11 @@ MACBERT = 'macbert', 'tokenizer.vocab_size=794', 'tokenizer.coverage=0.99', 'cor
 def start(source, out, config, kill=''):
   """A run that is under way. kill: 'PATTERN@n', the n-th step of that pattern is its end."""
   (out.parent / 'tmp').mkdir(parents=True, exist_ok=True)
-  (out.parent / 'driver.py').write_text(DRIVER)
-  env = {**os.environ, 'PYTHONPATH': str(ROOT), 'TMPDIR': str(out.parent / 'tmp')}
-  line = [
-    sys.executable,
-    out.parent / 'driver.py',
-    source,
-    out,
-    config[0],
-    kill,
-    out.parent / 'steps',
-    *config[1:],
-  ]
-  return subprocess.Popen(
-    line,
-    cwd=ROOT,
-    env=env,
-    stdout=subprocess.PIPE,
-    stderr=subprocess.STDOUT,
-    text=True,
-    start_new_session=True,
-  )
+  driver, trace = out.parent / 'driver.py', out.parent / 'steps'
+  driver.write_text(DRIVER)
+  line = [driver, source, out, config[0], kill, trace, *config[1:]]
+  env = commands.environment(TMPDIR=str(out.parent / 'tmp'))
+  return commands.begin(*map(str, line), env=env, start_new_session=True)
 
 
 def run(source, out, config, kill='') -> list[str]:
@@ -94,15 +79,9 @@ def run(source, out, config, kill='') -> list[str]:
   return [] if kill else (out.parent / 'steps').read_text().splitlines()
 
 
-def contents(folder):
-  return {
-    str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob('*')) if p.is_file()
-  }
-
-
 def differing(out, wanted) -> list[str]:
   """The files that are not as they should be."""
-  found = contents(out)
+  found = made.contents(out)
   return sorted(name for name in {**found, **wanted} if found.get(name) != wanted.get(name))
 
 
@@ -124,7 +103,7 @@ def clean(tmp_path_factory):
   folder = tmp_path_factory.mktemp('clean')
   make(folder / 'text', 'time_machine.txt', 20, 200)
   run(folder / 'text', folder / 'corpus', BERT)
-  return folder / 'text', contents(folder / 'corpus')
+  return folder / 'text', made.contents(folder / 'corpus')
 
 
 def test_killed_anywhere_in_one_folder_it_ends_with_the_bytes_of_a_clean_run_and_no_others(
@@ -164,7 +143,7 @@ def test_killed_at_any_step_of_a_new_folder_or_at_any_time_it_ends_with_the_byte
   make(tmp_path / 'text', sample, documents, size)
   begin = time.monotonic()
   steps = run(tmp_path / 'text', tmp_path / 'clean' / 'corpus', config)
-  duration, wanted = time.monotonic() - begin, contents(tmp_path / 'clean' / 'corpus')
+  duration, wanted = time.monotonic() - begin, made.contents(tmp_path / 'clean' / 'corpus')
   numbered = [f'{escape(step)}@{steps[: i + 1].count(step)}' for i, step in enumerate(steps)]
   tidying = next(i for i, step in enumerate(steps) if 'rename corpus/manifest' in step) + 2
   draw = random.Random(2)
@@ -185,11 +164,9 @@ def test_killed_at_any_step_of_a_new_folder_or_at_any_time_it_ends_with_the_byte
 
 def escape(step):
   """A pattern of a step, whatever the number of the process in it."""
-  return (
-    ''.join('.' if c in '()[]{}*+?|^$\\' else c for c in step)
-    if '.part' not in step
-    else step.rsplit('.', 2)[0]
-  )
+  if '.part' in step:
+    return step.rsplit('.', 2)[0]
+  return ''.join('.' if c in '()[]{}*+?|^$\\' else c for c in step)
 
 
 def finish(source, out, config, wanted, kill):

@@ -1,6 +1,7 @@
 """prepare: one sentence for every mistake, and for a full disk."""
 
 import json
+import multiprocessing
 import os
 import resource
 import shutil
@@ -15,41 +16,32 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import corpus
 from bertzoo_jax.corpus import shards
 from bertzoo_jax.corpus import texts
-from tests import commands
 from tests.prepare import made
 
-
-def test_a_folder_with_other_files_is_refused(text, tmp_path):
-  (tmp_path / 'thesis.tex').write_text('years of work')
-  with pytest.raises(errors.UserError, match='holds other files'):
-    made.make(made.tiny(), text, tmp_path)
-  assert [p.name for p in tmp_path.iterdir()] == ['thesis.tex']
+EMPTY = 'no text to train on .dropped: 1 × line not in UTF-8, first at .*a.txt:1; 1 × line with a'
 
 
-def test_an_empty_corpus_is_refused_with_what_was_dropped(clean, tmp_path):
-  (tmp_path / 'a.txt').write_bytes(b'\xff\xff\n\n\0\n')
-  for tokenizer in (None, str(clean[0] / 'tokenizer')):
-    words = (
-      'no text to train on .dropped: 1 × line not in UTF-8, first at .*a.txt:1; 1 × line with a NUL'
-    )
-    with pytest.raises(errors.UserError, match=words):
-      made.make(
-        made.tiny(), tmp_path / 'a.txt', tmp_path / f'c{tokenizer is None}', tokenizer=tokenizer
-      )
-
-
-def test_all_documents_held_out_is_refused(clean, tmp_path):
-  (tmp_path / 'a.txt').write_text('one document')
-  words = 'Every document fell into the held-out share of 0.9999: lower'
+@pytest.mark.parametrize(
+  'data, held_out, given, words',
+  [
+    (b'\xff\xff\n\n\0\n', 0.1, False, EMPTY),
+    (b'\xff\xff\n\n\0\n', 0.1, True, EMPTY),
+    (b'one', 0.9999, True, 'Every document fell into the held-out share of 0.9999: lower'),
+    (b'one', 1.0, False, 'held_out is 1.0: a number from 0 to below 1'),
+    (None, 0.1, False, 'holds other files'),  # the folder of the corpus
+  ],
+)
+def test_text_and_folders_without_a_corpus_are_one_sentence(
+  clean, text, tmp_path, data, held_out, given, words
+):
+  file, out = tmp_path / 'a.txt', tmp_path / 'c'
+  out.mkdir()
+  if data is None:
+    (out / 'thesis.tex').write_text('years of work')
+  file.write_bytes(data or b'one')
   with pytest.raises(errors.UserError, match=words):
-    made.make(
-      made.tiny(held_out=0.9999),
-      tmp_path / 'a.txt',
-      tmp_path / 'c',
-      tokenizer=clean[0] / 'tokenizer',
-    )
-  with pytest.raises(errors.UserError, match='held_out is 1.0: a number from 0 to below 1'):
-    made.make(made.tiny(held_out=1.0), tmp_path / 'a.txt', tmp_path / 'd')
+    made.make(made.tiny(held_out=held_out), file, out, clean[0] / 'tokenizer' if given else None)
+  assert data is not None or [p.name for p in out.iterdir()] == ['thesis.tex']
 
 
 def test_too_large_a_vocabulary_can_be_mended_in_the_same_folder(text, tmp_path):
@@ -59,57 +51,43 @@ def test_too_large_a_vocabulary_can_be_mended_in_the_same_folder(text, tmp_path)
   assert made.make(made.tiny(vocab_size=size), text, tmp_path / 'c')['vocab_size'] == size
 
 
-def test_a_worker_that_fails_names_the_chunk(clean, tmp_path):
-  for folder in (shards.PARTS, *corpus.SPLITS):
-    (tmp_path / folder).mkdir()
-  chunks = [shards.Chunk(0, [b'good'], 'a.txt:1', 1), shards.Chunk(1, [b'bad \xff'], 'a.txt:7', 2)]
-  words = 'Chunk 1, which begins at a.txt:7, failed: UnicodeDecodeError'
+def sharded(folder, chunks, tokenizer):
+  for name in (shards.PARTS, *corpus.SPLITS):
+    (folder / name).mkdir()
+  list(shards.run(chunks, folder, tokenizer, shards.How('rules:en', 0.0), 1))
+
+
+def killed():
+  """Chunks; the worker is killed in the second."""
+  yield shards.Chunk(0, [b'good'], 'a.txt:1', 1)
+  while not multiprocessing.active_children():
+    time.sleep(0.01)
+  yield shards.Chunk(1, [b'text. ' * 1_000_000], 'a.txt:7', 2)
+  (child,) = multiprocessing.active_children()
+  os.kill(child.pid, signal.SIGKILL)
+  yield shards.Chunk(2, [b'more'], 'a.txt:9', 3)
+
+
+GOOD, BAD = shards.Chunk(0, [b'good'], 'a.txt:1', 1), shards.Chunk(1, [b'bad \xff'], 'a.txt:7', 2)
+KILLED = r'ended with code -9 in chunk \d, which begins at a.txt:\d .killed: is there enough memory'
+
+
+@pytest.mark.parametrize(
+  'chunks, damaged, words',
+  [
+    ([GOOD, BAD], False, 'Chunk 1, which begins at a.txt:7, failed: UnicodeDecodeError'),
+    (killed(), False, f'A worker {KILLED}'),
+    ([GOOD], True, '^The vocabulary lacks the special tokens'),
+  ],
+)
+def test_a_worker_that_fails_or_is_killed_names_the_chunk_or_says_why(
+  clean, tmp_path, chunks, damaged, words
+):
+  tokenizer = shutil.copytree(clean[0] / 'tokenizer', tmp_path / 'tokenizer')
+  if damaged:
+    (tokenizer / 'vocab.txt').write_text('[PAD]\n')
   with pytest.raises(errors.UserError, match=words):
-    list(shards.run(chunks, tmp_path, clean[0] / 'tokenizer', shards.How('rules:en', 0.0), 1))
-
-
-def test_a_worker_that_is_killed_names_the_chunk(clean, tmp_path):
-  for folder in (shards.PARTS, *corpus.SPLITS):
-    (tmp_path / folder).mkdir()
-
-  def chunks():
-    import multiprocessing
-
-    yield shards.Chunk(0, [b'good'], 'a.txt:1', 1)
-    while not multiprocessing.active_children():
-      time.sleep(0.01)
-    yield shards.Chunk(1, [b'text. ' * 1_000_000], 'a.txt:7', 2)
-    (child,) = multiprocessing.active_children()
-    os.kill(child.pid, signal.SIGKILL)
-    yield shards.Chunk(2, [b'more'], 'a.txt:9', 3)
-
-  with pytest.raises(
-    errors.UserError,
-    match=r'A worker ended with code -9 in chunk \d, which begins at a.txt:\d .killed: is there '
-    r'enough memory',
-  ):
-    list(shards.run(chunks(), tmp_path, clean[0] / 'tokenizer', shards.How('rules:en', 0.0), 1))
-
-
-def test_a_tokenizer_that_a_worker_cannot_load_is_that_sentence(clean, tmp_path):
-  folder = shutil.copytree(clean[0] / 'tokenizer', tmp_path / 'tokenizer')
-  (folder / 'vocab.txt').write_text('[PAD]\n')
-  with pytest.raises(errors.UserError, match='^The vocabulary lacks the special tokens'):
-    list(
-      shards.run(
-        [shards.Chunk(0, [b'text'], 'a.txt:1', 1)], tmp_path, folder, shards.How('rules:en', 0.0), 1
-      )
-    )
-
-
-def test_the_command_line_says_one_sentence_and_ends_with_2(tmp_path):
-  line = ('-m', 'bertzoo_jax.prepare', '--config', 'configs/bert.py:tiny')
-  run = commands.run(*line, '--source', f'{tmp_path}/*.txt', '--out', f'{tmp_path}/c')
-  assert run.returncode == 2
-  assert run.stderr.startswith('error: --source=')
-  assert 'no file matches' in run.stderr
-  assert len(run.stderr.splitlines()) == 1
-  assert not (tmp_path / 'c').exists()
+    sharded(tmp_path, chunks, tokenizer)
 
 
 def test_a_file_name_that_is_not_utf_8_is_no_obstacle(text, tmp_path):
@@ -125,12 +103,12 @@ def test_a_file_name_that_is_not_utf_8_is_no_obstacle(text, tmp_path):
 
 
 def test_a_name_that_is_too_long_is_one_sentence(text, tmp_path):
-  run = made.command(f'--source={text}', f'--out={tmp_path}/{"c" * 256}')
-  assert (
-    run.returncode == 2
-    and b'File name too long. Mend that' in run.stderr
-    and len(run.stderr.splitlines()) == 1
-  ), run
+  out = tmp_path / ('c' * 256)
+  with (
+    pytest.raises(errors.UserError, match='File name too long. Mend that'),
+    prepare_lib.told(out),
+  ):
+    made.make(made.tiny(), text, out)
 
 
 @pytest.fixture
@@ -149,28 +127,19 @@ def test_a_full_disk_is_one_sentence_and_once_there_is_room_the_bytes_are_those_
   text, clean, disk, monkeypatch
 ):
   monkeypatch.setattr(prepare_lib, 'CHUNK_BYTES', (4_000, 4_000))
-  reached = []
+  out, other, reached = disk / 'corpus', disk / 'other', []
   for pages in (0, 3, 8, 13, 20, 30):  # of 4 KiB that are left
-    left = 4096 * (pages + 1)
-    (disk / 'other').write_bytes(bytes(shutil.disk_usage(disk).free + _size(disk / 'other') - left))
-    with (
-      pytest.raises(errors.Stopped, match='No space left on device. Make room and run the same'),
-      prepare_lib.told(disk / 'corpus'),
-    ):
-      made.make(made.tiny(), text, disk / 'corpus')
-    reached.append(
-      'survey'
-      if (disk / 'corpus' / texts.SURVEY).exists()
-      else len(list((disk / 'corpus').rglob('*.npy')))
-    )
+    other.unlink(missing_ok=True)
+    other.write_bytes(bytes(shutil.disk_usage(disk).free - 4096 * (pages + 1)))
+    words = 'No space left on device. Make room and run the same'
+    with pytest.raises(errors.Stopped, match=words), prepare_lib.told(out):
+      made.make(made.tiny(), text, out)
+    arrays = len(list(out.rglob('*.npy')))
+    reached.append('survey' if (out / texts.SURVEY).exists() else arrays)
   assert reached[0] == 'survey' and reached[-1] > 5, reached
-  (disk / 'other').unlink()
-  made.make(made.tiny(), text, disk / 'corpus')
-  assert made.contents(disk / 'corpus') == made.contents(clean[0])
-
-
-def _size(file):
-  return file.stat().st_size if file.exists() else 0
+  other.unlink()
+  made.make(made.tiny(), text, out)
+  assert made.contents(out) == made.contents(clean[0])
 
 
 def test_a_disk_that_is_full_while_repeats_are_looked_for_ends_the_command_with_3(text, tmp_path):

@@ -33,16 +33,11 @@ def test_a_small_discriminator_beats_calling_every_token_original_on_text_kept_o
 ):
   from bertzoo_jax import prepare
 
-  config = system.get_config('tiny')
-  prepare.prepare(
-    config,
-    [str(ROOT / f'data/sample/{name}.txt') for name in ('federalist', 'sherlock', 'time_machine')],
-    str(tmp_path / 'corpus'),
-  )
+  config, corpus = system.get_config('tiny'), str(tmp_path / 'corpus')
+  names = ('federalist', 'sherlock', 'time_machine')
+  prepare.prepare(config, [str(ROOT / f'data/sample/{name}.txt') for name in names], corpus)
   config.run.tensorboard = False
-  found = pretrain.pretrain(config, str(tmp_path / 'run'), corpus=str(tmp_path / 'corpus'))[
-    'held_out'
-  ]
+  found = pretrain.pretrain(config, str(tmp_path / 'run'), corpus=corpus)['held_out']
   print({name: round(value, 4) for name, value in found.items()})
   assert found['held_out_rtd_accuracy'] > found['held_out_rtd_base_rate'] + MARGIN
   assert found['held_out_rtd_auc'] > 0.7 and found['held_out_rtd_precision'] > 0.5

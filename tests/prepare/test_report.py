@@ -1,6 +1,9 @@
 """prepare: the content of a corpus, and its report."""
 
 import json
+import pathlib
+import re
+import shlex
 
 import ml_collections
 import numpy as np
@@ -35,16 +38,17 @@ def test_the_corpus_holds_the_text_and_the_report_counts_it(text, clean):
     wanted[tokenizer.decode(tokenizer.encode([' '.join(d)])[0])] = 'held_out' if held else 'train'
   assert read == wanted
   report, splits = opened.manifest['report'], opened.manifest['splits']
-  many = sum(s.num_documents for s in opened.splits.values())
-  assert report['documents'] == len(documents) == many
-  assert report['sentences'] == sum(
-    len(sentences.splitter('rules:en').split(p)) for d in documents for p in d
+  paragraphs, split = [p for d in documents for p in d], sentences.splitter('rules:en').split
+  counted = dict(
+    documents=len(documents),
+    sentences=sum(len(split(p)) for p in paragraphs),
+    bytes=sum(len(' '.join(d)) for d in documents),
+    words=sum(len(p.replace('.', ' .').split()) for p in paragraphs),
+    tokens=sum(s['tokens'] for s in splits.values()),
+    **dict(duplicate_documents=0, unknown=0),
   )
-  assert report['bytes'] == sum(len(' '.join(d)) for d in documents)
-  assert report['words'] == sum(len(p.replace('.', ' .').split()) for d in documents for p in d)
-  assert report['tokens'] == sum(s['tokens'] for s in splits.values())
-  assert report['duplicate_documents'] == 0
-  assert report['unknown'] == 0
+  assert {name: report[name] for name in counted} == counted
+  assert len(documents) == sum(s.num_documents for s in opened.splits.values())
   tokens = opened.splits['train'].gather(np.arange(splits['train']['tokens']))
   assert np.array_equal(opened.unigrams, np.bincount(tokens, minlength=100))
   assert f'{splits["train"]["tokens"]:,} tokens' in said and 'dropped: nothing' in said
@@ -209,3 +213,47 @@ def test_every_reading_of_the_text_has_a_name_of_its_own(text, tmp_path, monkeyp
   made.make(made.tiny(), text, tmp_path / 'c')
   of_tokenizer = ['reading for the tokenizer', 'learning pieces']
   assert names == ['looking for duplicates', *of_tokenizer, 'tokenising']
+
+
+ROOT = pathlib.Path(__file__).parents[2]
+DOC = (ROOT / 'docs' / 'preparing_at_scale.md').read_text()
+BEAM_ARGS = [shlex.split(args) for args in re.findall(r"--beam_args='(--runner=[A-Z][^']*)'", DOC)]
+ALTERNATIVES = re.findall(r'`(--[a-z_]+=?[^`]*)`', DOC.split('## Apache Beam')[1])
+OURS = (
+  '--runner',
+  '--source',
+  '--out',
+  '--tokenizer',
+  '--phrases',
+  '--entities',
+  '--beam_args',
+  '--exclude',
+)
+
+
+def _unknown(args):
+  from apache_beam.options import pipeline_options
+
+  parsed = pipeline_options.PipelineOptions(args)
+  return set(parsed.get_all_options(retain_unknown_options=True)) - set(
+    parsed.get_all_options(retain_unknown_options=False)
+  )
+
+
+def test_every_runner_and_option_of_the_page_is_beams():
+  from apache_beam.runners import runner
+
+  assert len(BEAM_ARGS) == 4 and _unknown(['--runer=DirectRunner'])
+  for args in BEAM_ARGS:
+    assert not _unknown(args), args
+    name = args[0].partition('=')[2]
+    # Dataflow's needs apache-beam[gcp]
+    assert name == 'DataflowRunner' or type(runner.create_runner(name)).__name__.endswith('Runner')
+  others = [
+    a
+    for a in ALTERNATIVES
+    if '=' in a and (a.partition('=')[0] not in OURS or re.match(r'--runner=[A-Z]', a))
+  ]
+  assert len(others) > 5
+  for args in others:
+    assert not _unknown(shlex.split(args)), args

@@ -19,19 +19,21 @@ from bertzoo_jax.text import sentences
 from tests.prepare import made
 
 
-@pytest.mark.parametrize('workers', [2, 3])
-def test_the_bytes_do_not_depend_on_the_number_of_workers(text, clean, tmp_path, workers):
-  run = made.drive(text, tmp_path / 'corpus', workers)
-  assert run.wait() == 0
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+  monkeypatch.setattr(prepare_lib, 'CHUNK_BYTES', (4_000, 4_000))  # as made.DRIVER
+
+
+def test_the_bytes_do_not_depend_on_the_number_of_workers(text, clean, tmp_path):
+  made.make(made.tiny(), text, tmp_path / 'corpus', workers=3)
   assert made.contents(tmp_path / 'corpus') == made.contents(clean[0])
   assert len(corpus.read_manifest(clean[0])['splits']['train']['shards']) > 5
 
 
 def test_killed_again_and_again_it_ends_with_the_bytes_of_a_clean_run(text, clean, tmp_path):
   out, records = tmp_path / 'corpus', 0
-  # Killed before anything is there, once the lock is, once the tokenizer is, and after some shards
-  # more each time.
-  for phase_run in ('.lock', 'tokenizer/tokenizer.json', 1, 3, 6, 9):
+  # earlier and later than any shard: test_killed.py
+  for phase_run in (1, 6):
     run = made.drive(text, out)
     made.kill_at(run, out, phase_run)
     finished = len(list(out.glob('parts/*.json')))
@@ -49,42 +51,55 @@ def test_killed_again_and_again_it_ends_with_the_bytes_of_a_clean_run(text, clea
   assert sum(p.stat().st_mtime_ns == t for p, t in kept.items()) >= records
 
 
-def test_a_damaged_shard_of_a_killed_run_is_made_again(text, clean, tmp_path):
-  out = tmp_path / 'corpus'
-  run = made.drive(text, out)
-  made.kill_at(run, out, 4)
-  time.sleep(0.3)
-  shard = sorted(out.glob('train/*.tokens.npy'))[0]
-  shard.write_bytes(shard.read_bytes()[:-2])
-  (out / 'train' / '00001.tokens.npy.1.part').write_bytes(b'of a killed writer')
-  assert made.drive(text, out).wait() == 0
-  assert made.contents(out) == made.contents(clean[0])
-
-
-def test_a_killed_parent_leaves_no_worker_behind(text, tmp_path):
+def test_what_a_killed_run_left_is_used_if_it_is_whole_and_no_worker_outlives_it(
+  text, clean, tmp_path
+):
   out = tmp_path / 'corpus'
   run = made.drive(text, out)
   while run.poll() is None and not (
     workers := open(f'/proc/{run.pid}/task/{run.pid}/children').read().split()
   ):
     time.sleep(0.001)
-  made.kill_at(run, out, 1)
-  assert workers
-  for _ in range(200):
-    if not any(os.path.exists(f'/proc/{w}') for w in workers):
-      return
+  made.kill_at(run, out, 4)
+  end = time.monotonic() + 10
+  while any(os.path.exists(f'/proc/{w}') for w in workers):
+    assert time.monotonic() < end, 'workers outlive their parent by 10 s'
     time.sleep(0.05)
-  raise AssertionError('workers outlive their parent by 10 s')
+  assert workers
+  again = lambda: made.make(made.tiny(), text, out, workers=2)
+  for name, damages, words in (
+    ('plan.json', (lambda x: x[:50], lambda _: '[]'), 'plan.json is cut or damaged: delete'),
+    ('tokenizer/bertzoo.json', (lambda x: x[:10],), 'bertzoo.json is not JSON, or cut short'),
+  ):
+    kept = (out / name).read_text()
+    for damage in damages:
+      (out / name).write_text(damage(kept))
+      with pytest.raises(errors.UserError, match=words):
+        again()
+    (out / name).write_text(kept)
+  shard = sorted(out.glob('train/*.tokens.npy'))[0]
+  shard.write_bytes(shard.read_bytes()[:-2])
+  (out / 'train' / '00001.tokens.npy.1.part').write_bytes(b'of a killed writer')
+  sorted(out.glob('parts/*.json'))[-1].write_text('{"chu')
+  again()
+  assert made.contents(out) == made.contents(clean[0])
 
 
-def test_a_finished_corpus_is_left_alone_and_another_plan_is_refused(text, clean, tmp_path):
-  before = made.contents(clean[0])
-  run = made.drive(text, clean[0])
-  assert run.wait() == 0 and 'finished already' in run.communicate()[0]
+def test_a_finished_corpus_is_left_alone_and_another_plan_or_a_lost_folder_is_refused(
+  text, clean, tmp_path
+):
+  out, before, said = clean[0], made.contents(clean[0]), []
+  made.make(made.tiny(), text, out, say=said.append)
+  assert 'finished already' in said[-1]
   words = r'holds a corpus of other .*corpus.held_out: 0.1 → 0.2.*choose another --out'
   with pytest.raises(errors.UserError, match=words):
-    made.make(made.tiny(held_out=0.2), text, clean[0])
-  assert made.contents(clean[0]) == before
+    made.make(made.tiny(held_out=0.2), text, out)
+  assert made.contents(out) == before
+  for lost in ('train', 'tokenizer'):
+    shutil.copytree(out, tmp_path / lost)
+    shutil.rmtree(tmp_path / lost / lost)
+    with pytest.raises(errors.UserError, match=f'{tmp_path}/{lost}/{lost}'):
+      made.make(made.tiny(), text, tmp_path / lost)
 
 
 def test_a_corpus_of_another_version_of_a_splitter_is_not_resumed(text, tmp_path, monkeypatch):
@@ -100,10 +115,7 @@ def test_a_corpus_of_another_version_of_a_splitter_is_not_resumed(text, tmp_path
     made.make(config, text, tmp_path / 'out')
 
 
-def test_language_and_licence_are_recorded_also_of_a_finished_corpus(
-  text, clean, tmp_path, monkeypatch
-):
-  monkeypatch.setattr(prepare_lib, 'CHUNK_BYTES', (4_000, 4_000))  # as DRIVER
+def test_language_and_licence_are_recorded_also_of_a_finished_corpus(text, clean, tmp_path):
   shutil.copytree(clean[0], tmp_path / 'corpus')
   bare = corpus.read_manifest(tmp_path / 'corpus')
   assert corpus.origin(bare) == {'sources': [text], 'language': None, 'license': None}
@@ -116,80 +128,32 @@ def test_language_and_licence_are_recorded_also_of_a_finished_corpus(
   assert corpus.origin(told) == {'sources': [text], 'language': 'en', 'license': 'cc-by-sa-4.0'}
 
 
-def test_two_at_a_time_in_one_folder_is_refused(text, tmp_path):
-  with (
-    prepare_lib._locked(tmp_path / 'corpus'),
-    pytest.raises(errors.UserError, match='Another prepare'),
-  ):
-    made.make(made.tiny(), text, tmp_path / 'corpus')
-
-
-def test_changed_text_of_the_same_size_is_other_text(text, tmp_path):
+def test_two_at_a_time_and_changed_text_of_the_same_size_are_refused(text, tmp_path):
   file, out = tmp_path / 'a.txt', tmp_path / 'c'
   file.write_text(open(text).read())
-  made.make(made.tiny(), [str(file)], out)
+  make = lambda: made.make(made.tiny(), [str(file)], out)
+  with prepare_lib._locked(out), pytest.raises(errors.UserError, match='Another prepare'):
+    make()
+  make()
   file.write_text(open(text).read()[::-1])
-  words = 'holds a corpus of other sources or settings .*digest'
-  with pytest.raises(errors.UserError, match=words):
-    made.make(made.tiny(), [str(file)], out)
-
-
-@pytest.mark.parametrize('lost', ['train', 'tokenizer'])
-def test_a_corpus_that_lost_a_folder_is_not_finished(text, clean, tmp_path, lost):
-  out = shutil.copytree(clean[0], tmp_path / 'c')
-  shutil.rmtree(out / lost)
-  run = made.drive(text, out)
-  said = run.communicate()[0]
-  assert run.returncode
-  assert 'finished already' not in said
-  assert f'{out}/{lost}' in said
-  assert 'UserError' in said
-
-
-def test_a_damaged_plan_or_tokenizer_of_a_killed_run_is_one_sentence(text, tmp_path):
-  out = tmp_path / 'c'
-  made.kill_at(made.drive(text, out), out, 1)
-  time.sleep(0.3)
-  kept = (out / 'plan.json').read_text()
-  for damaged in (kept[:50], '[]'):
-    (out / 'plan.json').write_text(damaged)
-    with pytest.raises(errors.UserError, match='plan.json is cut or damaged: delete'):
-      made.make(made.tiny(), text, out)
-  (out / 'plan.json').write_text(kept)
-  (out / 'tokenizer' / 'bertzoo.json').write_text('{"section"')
-  run = made.drive(text, out)
-  assert 'bertzoo.json is not JSON, or cut short' in run.communicate()[0] and run.returncode
-
-
-def test_a_damaged_record_of_a_shard_means_that_it_is_made_again(text, clean, tmp_path):
-  out = tmp_path / 'corpus'
-  made.kill_at(made.drive(text, out), out, 3)
-  time.sleep(0.3)
-  sorted(out.glob('parts/*.json'))[0].write_text('{"chu')
-  assert made.drive(text, out).wait() == 0
-  assert made.contents(out) == made.contents(clean[0])
+  with pytest.raises(errors.UserError, match='a corpus of other sources or settings .*digest'):
+    make()
 
 
 def test_beam_makes_the_same_bytes_and_keeps_finished_shards(tmp_path, monkeypatch):
   for i in range(3):
     made.write_text(tmp_path / f't{i}.txt', documents=60, seed=i)
-  monkeypatch.setattr(prepare_lib, 'CHUNK_BYTES', (4_000, 4_000))
   # repeats, and chunks over the borders of files
   source = [f'{tmp_path}/t0.txt', f'{tmp_path}/t*.txt']
   made.make(made.tiny(), source, tmp_path / 'local', workers=2)
-  by_beam = lambda: made.make(
-    made.tiny(), source, tmp_path / 'beam', beam_args=['--runner=BundleBasedDirectRunner']
-  )
+  runner = ['--runner=BundleBasedDirectRunner']
+  by_beam = lambda: made.make(made.tiny(), source, tmp_path / 'beam', beam_args=runner)
   written, write = [], shards.write
-  monkeypatch.setattr(
-    shards,
-    'write',
-    lambda *a: written.append(a[1].index) or write(*a) if len(written) < 9 else 1 / 0,
-  )
-  with pytest.raises(errors.UserError, match='finished shards are kept'):
-    by_beam()
-  monkeypatch.undo()
-  monkeypatch.setattr(prepare_lib, 'CHUNK_BYTES', (4_000, 4_000))
+  failing = lambda *a: written.append(a[1].index) or write(*a) if len(written) < 9 else 1 / 0
+  with monkeypatch.context() as patch:
+    patch.setattr(shards, 'write', failing)
+    with pytest.raises(errors.UserError, match='finished shards are kept'):
+      by_beam()
   kept = {p: p.stat().st_mtime_ns for p in (tmp_path / 'beam').glob('train/*.tokens.npy')}
   by_beam()
   found = made.contents(tmp_path / 'beam')
@@ -197,44 +161,26 @@ def test_beam_makes_the_same_bytes_and_keeps_finished_shards(tmp_path, monkeypat
   assert len(kept) >= 8 and all(p.stat().st_mtime_ns == t for p, t in kept.items())
 
 
-@pytest.mark.parametrize(
-  'options, wrong',
-  [
-    (
-      [
-        '--runner=DataflowRunner',
-        '--project=p',
-        '--region=r',
-        '--worker_machine_type=n2-standard-8',
-        '--no_use_public_ips',
-        '--experiment=use_runner_v2',
-      ],
-      None,
-    ),
-    (['--runner=FlinkRunner', '--flink_master=m:8081', '--environment_type=LOOPBACK'], None),
-    (['--runer=DirectRunner'], '--runer, which'),
-  ],
-)
-def test_options_of_beam_are_taken_and_others_named(options, wrong):
-  options_lib = pytest.importorskip('apache_beam.options.pipeline_options')
-  if wrong:
-    with pytest.raises(errors.UserError, match=wrong):
-      beam._options(options_lib, options)
-  else:
-    found = beam._options(options_lib, options).get_all_options()['runner']
-    assert found == (options[0].partition('=')[2])
+def test_options_of_beam_are_taken_and_others_named():
+  library = pytest.importorskip('apache_beam.options.pipeline_options')
+  flink = '--runner=FlinkRunner --flink_master=m:8081 --environment_type=LOOPBACK'
+  dataflow = '--runner=DataflowRunner --project=p --region=r --no_use_public_ips '
+  dataflow += '--worker_machine_type=n2-standard-8 --experiment=use_runner_v2'
+  for line in (flink, dataflow):
+    found = beam._options(library, line.split()).get_all_options()['runner']
+    assert f'--runner={found} ' in line
+  with pytest.raises(errors.UserError, match='--runer, which'):
+    beam._options(library, ['--runer=DirectRunner'])
 
 
 def test_repeats_are_looked_for_once_also_by_an_attempt_that_trained_its_tokenizer_and_was_stopped(
   text, clean, tmp_path, monkeypatch
 ):
-  monkeypatch.setattr(prepare_lib, 'CHUNK_BYTES', (4_000, 4_000))
   with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
     stopped.setattr(prepare_lib, '_shards', lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     made.make(made.tiny(), text, tmp_path / 'c')
-  for_others = texts.Text(
-    [finding.find(text)], (), [], made.tiny().corpus, tmp_path / 'c', print
-  ).for_workers()
+  found = [finding.find(text)], (), [], made.tiny().corpus, tmp_path / 'c', print
+  for_others = texts.Text(*found).for_workers()
   monkeypatch.setattr(prepare_lib.texts.duplicates, 'find', lambda *_: 1 / 0)
   assert len(list(for_others.documents(for_others.reader()))) == 120
   made.make(made.tiny(), text, tmp_path / 'c')

@@ -12,19 +12,15 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import corpus
 from bertzoo_jax.corpus import mixture
 from bertzoo_jax.corpus import shards
-from bertzoo_jax.tokenizers import kinds
 from tests.prepare import made
 
 
 def test_held_out_text_does_not_shape_the_tokenizer(tmp_path):
   """Words of held-out documents alone have no piece."""
-  documents = [
-    f'{"zebra " * 300 if shards.below(shards.content_hash(d.encode())[0], 0.3) else ""}{d}'
-    for d in (f'{made.WORDS[i % 30]} {i} {" ".join(made.WORDS)}' for i in range(200))
-  ]
-  documents = [
-    d for d in documents if ('zebra' in d) == shards.below(shards.content_hash(d.encode())[0], 0.3)
-  ]
+  held = lambda d: shards.below(shards.content_hash(d.encode())[0], 0.3)
+  texts = [f'{made.WORDS[i % 30]} {i} {" ".join(made.WORDS)}' for i in range(200)]
+  documents = [f'{"zebra " * 300 if held(d) else ""}{d}' for d in texts]
+  documents = [d for d in documents if ('zebra' in d) == held(d)]
   assert sum('zebra' in d for d in documents) > 9
   (tmp_path / 'a.txt').write_text('\n\n'.join(documents))
   made.make(made.tiny(vocab_size=120, held_out=0.3), tmp_path / 'a.txt', tmp_path / 'c')
@@ -49,72 +45,58 @@ def test_a_cased_tokenizer_of_text_without_capitals_makes_a_corpus(tmp_path):
   assert made.make(config, tmp_path / 'a.txt', tmp_path / 'c')['report']['documents'] == 30
 
 
+@pytest.fixture
+def trained_on(monkeypatch):
+  """Function of the arguments of made.make → (texts that a tokenizer would be trained on, lines).
+  There preparing ends.
+  """
+
+  def texts(*arguments, **more):
+    seen, said = [], []
+    stop = lambda section, get, _: seen.extend(get()) or 1 / 0
+    monkeypatch.setattr(prepare_lib.tokenizers, 'train', stop)
+    with pytest.raises(ZeroDivisionError):
+      made.make(*arguments, say=said.append, **more)
+    return seen, said
+
+  return texts
+
+
 def test_a_tokenizer_is_trained_on_a_sample_of_a_large_text_the_same_every_time(
-  text, tmp_path, monkeypatch
+  text, tmp_path, monkeypatch, trained_on
 ):
-  seen = []
-  monkeypatch.setattr(
-    prepare_lib.tokenizers,
-    'train',
-    lambda section, texts, _: (
-      seen.append(list(texts()))
-      or tokenizers.Tokenizer(
-        section,
-        kinds.Vocabulary(
-          ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *map(chr, range(0x3041, 0x3041 + 95))]
-        ),
-      )
-    ),
-  )
+  found = []
   for most in (1 << 30, os.path.getsize(text) // 3, os.path.getsize(text) // 3):
     monkeypatch.setattr(prepare_lib, 'TOKENIZER_BYTES', most)
-    monkeypatch.setattr(prepare_lib, '_shards', lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-      made.make(made.tiny(held_out=0.0), text, tmp_path / str(len(seen)))
-  everything, sample, again = seen
-  assert len(everything) == 120
-  assert 20 < len(sample) < 60
+    found.append(trained_on(made.tiny(held_out=0.0), text, tmp_path / str(len(found)))[0])
+  everything, sample, again = found
+  assert len(everything) == 120 and 20 < len(sample) < 60
   assert sample == again == [t for t in everything if t in sample]
 
 
-def test_a_long_document_trains_the_tokenizer_in_parts(text, tmp_path, monkeypatch):
-  seen = []
-  monkeypatch.setattr(
-    prepare_lib.tokenizers, 'train', lambda section, get, _: seen.extend(get()) or 1 / 0
-  )
+def test_a_long_document_trains_the_tokenizer_in_parts(text, tmp_path, monkeypatch, trained_on):
   monkeypatch.setattr(shards, 'MAX_SENTENCE', 64)
-  with pytest.raises(ZeroDivisionError):
-    made.make(made.tiny(held_out=0.0), [f'{text}#file'], tmp_path / 'c')
+  seen, _ = trained_on(made.tiny(held_out=0.0), [f'{text}#file'], tmp_path / 'c')
   assert max(map(len, seen)) <= 64
   assert ''.join(seen) == ' '.join(line for line in open(text).read().split('\n') if line)
 
 
 def test_the_memory_for_training_depends_on_the_text_and_the_kind_not_on_how_files_are_packed(
-  text, tmp_path, monkeypatch
+  text, tmp_path, monkeypatch, trained_on
 ):
   with gzip.open(tmp_path / 'a.txt.gz', 'wb') as f:
     f.write(open(text, 'rb').read())
-  said, seen = [], []
-  monkeypatch.setattr(
-    prepare_lib.tokenizers, 'train', lambda section, get, _: seen.append(len(list(get()))) or 1 / 0
-  )
-  for i, (name, memory) in enumerate(
-    (('wordpiece', 8 << 30), ('wordpiece', 60_000), ('sentencepiece', 60_000))
-  ):
+  kinds, numbers = (parts.wordpiece, parts.wordpiece, parts.sentencepiece), []
+  for part, memory in zip(kinds, (8 << 30, 60_000, 60_000)):
     monkeypatch.setattr(prepare_lib, 'TOKENIZER_MEMORY', memory)
     config = made.tiny(held_out=0.0)
-    if name == 'sentencepiece':
-      config.tokenizer = parts.sentencepiece(vocab_size=config.tokenizer.vocab_size)
-    for source in (text, tmp_path / 'a.txt.gz'):
-      with pytest.raises(ZeroDivisionError):
-        made.make(
-          config,
-          [str(source)],
-          tmp_path / f'c{i}',
-          say=lambda line: said.append(line.split('pieces')[1]),
-        )
-  assert seen[::2] == seen[1::2] and said[::2] == said[1::2]
-  assert seen[0] == 120 and 25 < seen[2] < 100 and 0 < seen[4] < 15, seen
+    config.tokenizer = part(vocab_size=config.tokenizer.vocab_size)
+    sources = ([str(source)] for source in (text, tmp_path / 'a.txt.gz'))
+    plain, packed = (trained_on(config, x, tmp_path / f'c{len(numbers)}') for x in sources)
+    assert plain[0] == packed[0]
+    assert [x.split('pieces')[1:] for x in plain[1]] == [x.split('pieces')[1:] for x in packed[1]]
+    numbers.append(len(plain[0]))
+  assert numbers[0] == 120 and 25 < numbers[1] < 100 and 0 < numbers[2] < 15, numbers
 
 
 MY_LANGUAGE = """
@@ -164,14 +146,6 @@ def test_a_vocabulary_that_grows_for_its_characters_says_its_size(tmp_path, firs
   grown = [line for line in said if 'since 1,024 have no room' in line]
   sentence = 'tokenizer.vocab_size=auto: 1,505 pieces, since 1,024 have no room'
   assert [line.startswith(sentence) for line in grown] == [True] * (rare > 80), said
-
-
-def test_an_automatic_vocabulary_size_can_be_asked_for_on_the_command_line(text, tmp_path):
-  flags = (f'--source={text}', '--config.tokenizer.vocab_size=auto')
-  run = made.command(*flags, f'--out={tmp_path}/c')
-  assert run.returncode == 0 and b'vocab_size=auto: 1,024 pieces' in run.stdout, run
-  run = made.command(f'--source={text}', f'--out={tmp_path}/d', '--config.tokenizer.vocab_size=few')
-  assert run.returncode == 2 and b"'few'" in run.stderr and b"or 'auto'" in run.stderr, run
 
 
 def test_the_tokenizer_alone_can_be_made_and_then_given(text, clean, tmp_path):

@@ -77,7 +77,9 @@ def test_a_table_has_the_papers_numbers_beside_ours(finished):
   assert re.search(r'\| theirs +\| 52.0 → not run ', text)
 
 
-def test_a_table_says_how_its_tasks_were_fine_tuned_and_where(finished):
+def test_a_table_says_how_its_tasks_were_fine_tuned_and_a_row_begins_with_anothers_weights(
+  finished,
+):
   books = cells(finished[0], 'whole')['books']
   low, high = books['task_spread']
   assert books['task_seeds'] == 2 and low <= books['ours'][0] <= high
@@ -85,6 +87,9 @@ def test_a_table_says_how_its_tasks_were_fine_tuned_and_where(finished):
   assert '* Seeds of fine-tuning, whose median counts: 2 for books' in text
   assert re.search(r'^Run on \d+ × cpu; commits: \w+.*\.$', text, re.M)
   assert 'title="2 seeds of fine-tuning: ' in (finished[0] / 'table.html').read_text()
+  attempts = finished[0] / 'rows' / 'deeper' / 'seed=0' / 'pretrain' / 'attempts.jsonl'
+  begun = json.loads(attempts.read_text().splitlines()[0])
+  assert begun['init'] == str(finished[0] / 'rows' / 'whole' / 'seed=0' / 'pretrain')
 
 
 def test_a_finished_row_is_fine_tuned_when_the_files_of_a_task_come_later(tmp_path):
@@ -99,12 +104,6 @@ def test_a_finished_row_is_fine_tuned_when_the_files_of_a_task_come_later(tmp_pa
   assert '1 run, 1 finished' in run(workdir, rows=['whole'])[1]
 
 
-def test_a_row_begins_with_the_weights_of_another(finished):
-  attempts = finished[0] / 'rows' / 'deeper' / 'seed=0' / 'pretrain' / 'attempts.jsonl'
-  begun = json.loads(attempts.read_text().splitlines()[0])
-  assert begun['init'] == str(finished[0] / 'rows' / 'whole' / 'seed=0' / 'pretrain')
-
-
 def test_the_page_needs_nothing_else_and_has_the_curves_of_all_rows(finished):
   text = (finished[0] / 'table.html').read_text()
   assert not re.search(r'(src|href)="(?!#)|<script|@import', text)
@@ -114,14 +113,11 @@ def test_the_page_needs_nothing_else_and_has_the_curves_of_all_rows(finished):
   assert 'not supported' in text and 'tiny run' in text and '<th>Δ' not in text
 
 
-def test_the_same_line_runs_nothing_again(finished):
+def test_the_same_line_runs_nothing_again_and_another_table_is_refused(finished):
   before = {p: p.stat().st_mtime_ns for p in finished[0].rglob('scores.json')}
   done, said = run(finished[0])
   assert done and 'pretraining in' not in said and len(before) == 2
   assert before == {p: p.stat().st_mtime_ns for p in finished[0].rglob('scores.json')}
-
-
-def test_another_table_or_scale_in_the_same_workdir_is_refused(finished):
   changed = small_table.get_config()
   changed.rows.deeper.experiment.masking.rate = 0.4
   with pytest.raises(errors.UserError, match='rows.deeper.experiment.masking.rate'):
@@ -375,13 +371,18 @@ def test_equal_programs_are_compiled_once(monkeypatch):
   assert compiled == ['none', 'nsp']
 
 
-def test_rows_that_differ_in_their_text_alone_are_run_once(tmp_path):
+def test_rows_that_differ_in_their_text_alone_are_run_once_and_a_budget_without_k_has_no_price(
+  tmp_path,
+):
   config = small_table.get_config()
   config.rows.deeper.experiment = config.rows.whole.experiment
   config.rows.deeper.init = ''
   jobs = plan.jobs(config.lock(), str(tmp_path))
   assert plan.alike(jobs) == {'deeper': 'whole'}
   assert plan.alike(plan.jobs(config, str(tmp_path), ['deeper'])) == {}
+  config = small_table.get_config('budget').lock()
+  with pytest.raises(errors.UserError, match='give --config FILE.py:budget,k=K'):
+    command.preflight(config, str(tmp_path))
 
 
 def test_budget_shows_the_difference_of_rows_in_the_paper_and_here(finished):
@@ -435,17 +436,11 @@ def test_a_mistake_keeps_its_kind_and_what_is_no_field_its_name(kind):
   )
 
 
-def test_the_price_of_a_budget_without_k_is_not_known(tmp_path):
-  config = small_table.get_config('budget').lock()
-  with pytest.raises(errors.UserError, match='give --config FILE.py:budget,k=K'):
-    command.preflight(config, str(tmp_path))
-
-
 def shown(config):
   return page.markdown(page.collected(config.lock(), '/nowhere'))
 
 
-def test_a_budget_of_steps_trains_tiny_networks_and_fine_tunes_them_longer():
+def test_a_budget_of_steps_trains_tiny_networks_longer_and_keeps_the_share_of_each_row():
   tiny, longer = (small_table.get_config(scale) for scale in ('tiny', 'budget,steps=4000'))
   assert longer.table.scale == 'budget' and longer.table.tokens_divided_by == 1
   assert longer.rows.whole.experiment.encoder == tiny.rows.whole.experiment.encoder
@@ -453,6 +448,13 @@ def test_a_budget_of_steps_trains_tiny_networks_and_fine_tunes_them_longer():
   task = importlib.import_module('configs.tables.electra_table1').get_config('budget,steps=600')
   assert task.columns.cola.task.steps == 300 and task.columns.cola.task.seeds == (0, 1, 2)
   assert 'size tiny, 4,000 steps' in shown(longer)
+  tiny, longer = (
+    importlib.import_module('configs.tables.electra_table1').get_config(scale).rows
+    for scale in ('tiny', 'budget,steps=600')
+  )
+  phases = {name: row.experiment.phases for name, row in tiny.items() if row.experiment}
+  for name, own in phases.items():
+    assert sum(n for n, _ in longer[name].experiment.phases) == 3 * sum(n for n, _ in own)
 
 
 def test_a_part_behind_the_scale_is_swapped_in_every_row_of_the_tiny_size():
@@ -462,16 +464,6 @@ def test_a_part_behind_the_scale_is_swapped_in_every_row_of_the_tiny_size():
   assert 'Every row has encoder=disentangled.' in shown(config)
   with pytest.raises(ValueError, match='no encoder is called'):
     small_table.get_config('tiny,encoder=dissentangled')
-
-
-def test_a_budget_of_steps_keeps_the_share_of_a_row_that_sets_its_own():
-  tiny, longer = (
-    importlib.import_module('configs.tables.electra_table1').get_config(scale).rows
-    for scale in ('tiny', 'budget,steps=600')
-  )
-  phases = {name: row.experiment.phases for name, row in tiny.items() if row.experiment}
-  for name, own in phases.items():
-    assert sum(n for n, _ in longer[name].experiment.phases) == 3 * sum(n for n, _ in own)
 
 
 @pytest.mark.parametrize(

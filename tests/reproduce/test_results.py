@@ -23,13 +23,10 @@ def test_a_table_is_made_of_the_scores_beside_it(folder):
   assert run and all(f'>{title}<' in drawn for title in run)
 
 
-def test_every_table_is_shown_on_a_page():
+def test_every_table_is_shown_on_a_page_and_the_losses_of_forgetting_are_the_scores():
   pages = '\n'.join(p.read_text() for p in (ROOT / 'docs/results').glob('*.md'))
   assert FOLDERS
   assert all(f'({p.name}/{name})' in pages for p in FOLDERS for name in ('table.md', 'curves.svg'))
-
-
-def test_the_losses_of_forgetting_are_the_scores_beside_the_page():
   folder = ROOT / 'docs/results/forgetting'
   scores = json.loads((folder / 'scores.json').read_text())
   cell = lambda s: f'{s["mlm_loss"][0]:.2f} ({100 * s["mlm_accuracy"][0]:.1f} %)'

@@ -59,11 +59,19 @@ def test_the_lock_of_a_killed_job_is_taken_over_and_said(tmp_path, holder, capsy
     assert json.loads((tmp_path / lock.NAME).read_text())['pid'] == os.getpid()
 
 
-def test_a_released_lock_is_free_silent_and_gone(tmp_path, capsys):
+def test_a_released_lock_is_free_silent_and_gone_and_a_link_is_refused(tmp_path, capsys):
   for _ in range(2):
     with lock.hold(tmp_path):
       pass
   assert capsys.readouterr().out == '' and not list(tmp_path.iterdir())
+  (tmp_path / lock.NAME).write_text('{"host": "elsew')  # a half written owner is nobody's
+  with lock.hold(tmp_path):
+    pass
+  (tmp_path / 'precious').write_text('kept')
+  (tmp_path / lock.NAME).symlink_to(tmp_path / 'precious')
+  with pytest.raises(errors.UserError, match='is a link'), lock.hold(tmp_path):
+    pass
+  assert (tmp_path / 'precious').read_text() == 'kept'
 
 
 def test_a_lock_that_its_owner_removed_while_we_opened_it_holds_nothing(tmp_path, monkeypatch):
@@ -181,12 +189,6 @@ def test_of_two_jobs_that_read_before_either_writes_one_holds_and_one_is_refused
   assert not (tmp_path / lock.NAME).exists()
 
 
-def test_a_half_written_owner_is_nobodys(tmp_path):
-  (tmp_path / lock.NAME).write_text('{"host": "elsew')
-  with lock.hold(tmp_path):
-    pass
-
-
 @pytest.mark.parametrize('kind', KINDS)
 def test_an_owner_whose_lease_another_has_taken_ends_without_a_word_into_it(
   tmp_path, monkeypatch, capsys, kind
@@ -232,15 +234,6 @@ def test_a_lease_of_a_process_of_this_host_that_is_no_more_is_taken_over_at_once
     taken(tmp_path, owner=owner)
   _lease_elsewhere(tmp_path, host='here', pid=gone.pid)
   taken(tmp_path, owner=owner).release()
-
-
-def test_a_lock_that_is_a_link_is_refused_and_what_it_points_to_left_as_it_is(tmp_path):
-  (tmp_path / 'precious').write_text('kept')
-  (tmp_path / lock.NAME).symlink_to(tmp_path / 'precious')
-  with pytest.raises(errors.UserError, match='is a link'):
-    with lock.hold(tmp_path):
-      pass
-  assert (tmp_path / 'precious').read_text() == 'kept'
 
 
 def test_a_lock_that_another_took_over_in_place_is_left_to_it(tmp_path):

@@ -26,16 +26,22 @@ def test_a_workdir_refuses_other_science_and_lets_machinery_change(tmp_path):
     workdirs.check_same_run(tmp_path, config, 'abd')
 
 
-def test_attempts_are_counted_over_a_line_cut_short(tmp_path):
-  add = lambda: workdirs.add_attempt(
-    tmp_path, corpus_hash='abc', start_step=0, devices='1 × cpu', init=None
-  )
+def test_attempts_are_appended_and_a_line_with_a_bad_byte_or_cut_short_is_said_and_left_as_it_is(
+  tmp_path, capsys
+):
+  at = dict(corpus_hash='abc', start_step=0, devices='1 × cpu', init=None)
+  add = lambda: workdirs.add_attempt(tmp_path, **at)
+  file = tmp_path / 'attempts.jsonl'
   assert [add(), add()] == [1, 2]
-  with open(tmp_path / 'attempts.jsonl', 'a') as f:
-    f.write('{"attem')
+  damaged = b'\xff' + file.read_bytes()[1:] + b'{"attem'
+  file.write_bytes(damaged)
+  inode = file.stat().st_ino
   assert add() == 3
+  assert file.stat().st_ino == inode and file.read_bytes().startswith(damaged)
+  assert [a['attempt'] for a in workdirs.attempts(tmp_path)] == [2, 3]
   last = workdirs.attempts(tmp_path)[-1]
   assert last['versions']['jax'] and last['command'] and last['host']
+  assert 'line(s) cannot be read' in capsys.readouterr().out
 
 
 def test_models_of_the_hub_that_a_run_began_with_are_known_through_the_runs_between(
@@ -64,23 +70,6 @@ def test_the_first_weights_of_a_run_are_those_of_the_last_attempt_that_began_at_
     f.write('{"attempt": 4, "start_step": 9}\n')
   assert workdirs.first_weights(tmp_path) == 'W@best'
   assert workdirs.first_layers(tmp_path) == 'first:3'
-
-
-def test_attempts_are_appended_and_a_line_with_a_bad_byte_is_said_and_left_where_it_is(
-  tmp_path, capsys
-):
-  add = lambda: workdirs.add_attempt(
-    tmp_path, corpus_hash='abc', start_step=0, devices='1 × cpu', init=None
-  )
-  file = tmp_path / 'attempts.jsonl'
-  assert [add(), add()] == [1, 2]
-  damaged = b'\xff' + file.read_bytes()[1:]
-  file.write_bytes(damaged)
-  inode = file.stat().st_ino
-  assert add() == 3
-  assert file.stat().st_ino == inode and file.read_bytes().startswith(damaged)
-  assert [a['attempt'] for a in workdirs.attempts(tmp_path)] == [2, 3]
-  assert '1 line(s) cannot be read' in capsys.readouterr().out
 
 
 def sealed_run(path, config, text):
@@ -167,26 +156,19 @@ def test_before_the_first_checkpoint_a_file_that_no_attempt_has_noted_decides_no
     workdirs.check_same_run(tmp_path, toys.config(seed=3), 'abc')
 
 
-def test_a_run_without_attempts_whose_config_is_damaged_goes_on_and_says_so(tmp_path, capsys):
-  config = toys.config()
-  workdirs.describe(tmp_path, config, {'hash': 'abc'}, lambda folder: None)
+def test_a_workdir_writes_only_what_changed_and_one_without_attempts_goes_on(tmp_path, capsys):
+  config, text = toys.config(), {'hash': 'abc'}
+  describe = lambda config: workdirs.describe(tmp_path, config, text, lambda folder: None)
+  inodes = lambda: {p.name: p.stat().st_ino for p in tmp_path.iterdir()}
+  describe(config)
+  before = inodes()
+  describe(config)
+  assert inodes() == before
+  describe(toys.config(run={**config.run, 'log_every': 7}))
+  assert [name for name in before if inodes()[name] != before[name]] == ['config.json']
   (tmp_path / 'config.json').write_bytes(b'\xff')
   workdirs.check_same_run(tmp_path, config, 'abc')
   assert 'cannot be checked' in capsys.readouterr().out
-
-
-def test_a_workdir_writes_only_what_changed(tmp_path):
-  config = toys.config()
-  text = {'hash': 'abc'}
-  workdirs.describe(tmp_path, config, text, lambda folder: None)
-  inodes = lambda: {p.name: p.stat().st_ino for p in tmp_path.iterdir()}
-  before = inodes()
-  workdirs.describe(tmp_path, config, text, lambda folder: None)
-  assert inodes() == before
-  workdirs.describe(
-    tmp_path, toys.config(run={**config.run, 'log_every': 7}), text, lambda folder: None
-  )
-  assert [name for name in before if inodes()[name] != before[name]] == ['config.json']
 
 
 def test_a_workdir_that_cannot_be_written_is_a_users_mistake_unless_that_may_pass(

@@ -4,6 +4,7 @@ import json
 
 from bertzoo_jax.text import finding
 from bertzoo_jax.text import sources
+from tests import commands
 
 
 def read(*names, where=()):
@@ -26,3 +27,19 @@ def write_rows(path, kind, rows, **options):
 
   parquet.write_table(pa.Table.from_pylist(rows), path, **options)
   return path
+
+
+# VmHWM starts anew with a program; ru_maxrss is inherited from the parent, a worker of gigabytes.
+_PEAK = """
+import json, re, sys
+from bertzoo_jax.text import finding, sources
+reader = sources.Reader([finding.find(sys.argv[1])])
+characters = sum(len(p) for document in reader.documents() for p in document)
+peak = int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]) // 1024
+print(json.dumps([characters, reader.dropped.reasons, peak]))
+"""
+
+
+def peak(file):
+  """(characters, what was left out, MB of memory) of a process that reads a source."""
+  return json.loads(commands.run('-c', _PEAK, str(file), check=True).stdout)

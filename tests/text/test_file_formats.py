@@ -16,33 +16,28 @@ from bertzoo_jax.text import sources
 from bertzoo_jax.text import unpacking
 from tests.text import made
 
-
-def test_a_blank_line_parts_documents_and_a_line_is_a_paragraph(tmp_path):
-  file = made.write(tmp_path / 'a.txt', '\n\n one\ntwo\n \t\n\nthree')
-  assert made.read(file) == ([['one', 'two'], ['three']], {})
+WRAPPED = '\ufeffIt was the best\r\nof times.\r\n\r\nIt was the worst\r\n  of times.\r\n'
 
 
-def test_a_file_may_be_a_document(tmp_path):
-  made.write(tmp_path / 'a.txt', 'one\n\ntwo\n')
-  made.write(tmp_path / 'b.txt', 'three')
-  assert made.read(f'{tmp_path}/*.txt#file') == ([['one', 'two'], ['three']], {})
-
-
-def test_hard_wrapped_lines_are_joined_into_paragraphs(tmp_path):
-  file = made.write(
-    tmp_path / 'a.txt',
-    '\ufeffIt was the best\r\nof times.\r\n\r\nIt was the worst\r\n  of times.\r\n',
-  )
-  assert made.read(f'{file}#wrapped') == (
-    [['It was the best of times.', 'It was the worst of times.']],
-    {},
-  )
-
-
-@pytest.mark.parametrize('end', ['\n', '\r\n', '\r'])
-def test_every_line_end_is_one_and_a_byte_order_mark_is_none_of_the_text(tmp_path, end):
-  file = made.write(tmp_path / 'a.txt', '\ufeff' + end.join(['a', 'b', '', 'c', '']))
-  assert made.read(file) == ([['a', 'b'], ['c']], {})
+@pytest.mark.parametrize(
+  'data, option, documents, dropped',
+  [
+    ('\n\n one\ntwo\n \t\n\nthree', '', [['one', 'two'], ['three']], {}),
+    ('one\n\ntwo\n', '#file', [['one', 'two']], {}),
+    (WRAPPED, '#wrapped', [['It was the best of times.', 'It was the worst of times.']], {}),
+    *(
+      ('\ufeff' + end.join(['a', 'b', '', 'c', '']), '', [['a', 'b'], ['c']], {})
+      for end in ('\n', '\r\n', '\r')
+    ),
+    ('[Music]\nLa la.', '', [['[Music]', 'La la.']], {}),
+    ('漢字'.encode('utf-16'), '', [], {'file in UTF-16 or UTF-32, not UTF-8': 1}),
+  ],
+)
+def test_lines_are_paragraphs_and_blank_lines_part_documents(
+  tmp_path, data, option, documents, dropped
+):
+  file = made.write(tmp_path / 'a.txt', data)
+  assert made.read(f'{file}{option}') == (documents, dropped)
 
 
 @given(
@@ -66,11 +61,6 @@ def test_lines_do_not_depend_on_where_a_block_ends(tmp_path_factory, pieces, blo
   assert not counted
 
 
-def test_plain_text_may_begin_with_a_bracket(tmp_path):
-  file = made.write(tmp_path / 'a.txt', '[Music]\nLa la.')
-  assert made.read(file) == ([['[Music]', 'La la.']], {})
-
-
 def test_bad_lines_are_dropped_counted_and_located(tmp_path):
   file = made.write(
     tmp_path / 'a.txt', b'good\nbad \xff\xfe\nnul \0 here\n\n\xed\xa0\x80\n\nlast \xc3\xa9'
@@ -79,11 +69,6 @@ def test_bad_lines_are_dropped_counted_and_located(tmp_path):
   assert list(reader.documents()) == [['good'], ['last é']]
   assert reader.dropped.reasons['line not in UTF-8'] == dict(count=2, bytes=9, first=f'{file}:2')
   assert reader.dropped.reasons['line with a NUL'] == dict(count=1, bytes=10, first=f'{file}:3')
-
-
-def test_utf_16_is_not_taken_for_text(tmp_path):
-  documents, dropped = made.read(made.write(tmp_path / 'a.txt', '漢字'.encode('utf-16')))
-  assert documents == [] and list(dropped) == ['file in UTF-16 or UTF-32, not UTF-8']
 
 
 @pytest.mark.parametrize('block', [3, 16, 64])
@@ -158,16 +143,25 @@ def test_one_pattern_may_hold_all_kinds_in_the_order_of_names(tmp_path):
   ]
 
 
-def test_an_unreadable_source_is_one_sentence(tmp_path):
-  file = made.write(tmp_path / 'a.txt', 'text')
-  with pytest.raises(errors.UserError, match='no file matches'):
-    finding.find(f'{tmp_path}/*.md')
-  with pytest.raises(errors.UserError, match=r'is a folder: write .*\*\*'):
-    finding.find(str(tmp_path))
-  with pytest.raises(errors.UserError, match="has no #fiel. Did you mean 'file'"):
-    made.read(f'{file}#fiel')
-  with pytest.raises(errors.UserError, match='WikiExtractor output, which has no #body'):
-    made.read(f'{made.write(tmp_path / "w", WIKI)}#body')
+@pytest.mark.parametrize(
+  'name, where, words',
+  [
+    ('*.md', (), 'no file matches'),
+    ('', (), r'is a folder: write .*\*\*'),
+    ('a.txt#fiel', (), "has no #fiel. Did you mean 'file'"),
+    ('w#body', (), 'WikiExtractor output, which has no #body'),
+    (
+      *('a.txt', [('lang', 'et')]),
+      'plain text, whose documents have no keys: --where lang=et is for JSON lines',
+    ),
+    ('w', [('lang', 'et')], 'WikiExtractor output, whose documents have no keys'),
+  ],
+)
+def test_an_unreadable_source_is_one_sentence(tmp_path, name, where, words):
+  made.write(tmp_path / 'a.txt', 'text')
+  made.write(tmp_path / 'w', WIKI)
+  with pytest.raises(errors.UserError, match=words):
+    made.read(f'{tmp_path}/{name}'.rstrip('/'), where=where)
 
 
 @pytest.mark.parametrize(
@@ -190,19 +184,17 @@ def test_every_reader_cuts_before_the_line_that_would_exceed_the_bound(
   )
 
 
-def test_the_bound_of_a_document_counts_bytes(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+  'data, option, documents',
+  [
+    ('éé\néé\n\nééé\néé', '', [['éé', 'éé'], ['ééé'], ['éé']]),  # the bound counts bytes
+    ('a' * 30 + '\n', '#file', [['a' * 30]]),  # no empty document follows
+    ('one two\nsix\nten of\n', '#wrapped', [['one two'], ['six'], ['ten of']]),  # of paragraphs too
+  ],
+)
+def test_a_paragraph_over_the_bound_is_a_document(tmp_path, monkeypatch, data, option, documents):
   monkeypatch.setattr(formats, 'MAX_DOCUMENT', 10)
-  file = made.write(tmp_path / 'a.txt', 'éé\néé\n\nééé\néé')
-  assert made.read(file)[0] == [['éé', 'éé'], ['ééé'], ['éé']]
-
-
-def test_a_paragraph_over_the_bound_is_a_document_and_no_empty_one_follows(tmp_path, monkeypatch):
-  monkeypatch.setattr(formats, 'MAX_DOCUMENT', 10)
-  file = made.write(tmp_path / 'a.txt', 'a' * 30 + '\n')
-  assert made.read(f'{file}#file') == ([['a' * 30]], {})
-  words = made.write(tmp_path / 'b.txt', 'one two\nsix\nten of\n')
-  # a paragraph is bounded like a document
-  assert made.read(f'{words}#wrapped')[0] == [['one two'], ['six'], ['ten of']]
+  assert made.read(f'{made.write(tmp_path / "a.txt", data)}{option}')[0] == documents
 
 
 @pytest.mark.parametrize('name', ['a[1].txt', 'c#.txt', 'x#file', 'q?.txt'])
@@ -210,13 +202,3 @@ def test_a_file_that_is_there_is_found_under_its_own_name(tmp_path, name):
   file = made.write(tmp_path / name, 'one\n\ntwo')
   assert made.read(file)[0] == [['one'], ['two']]
   assert made.read(f'{file}#file')[0] == [['one', 'two']]
-
-
-def test_filters_are_refused_where_documents_have_no_keys(tmp_path):
-  with pytest.raises(
-    errors.UserError,
-    match='plain text, whose documents have no keys: --where lang=et is for JSON lines',
-  ):
-    made.read(made.write(tmp_path / 'a.txt', 'one'), where=[('lang', 'et')])
-  with pytest.raises(errors.UserError, match='WikiExtractor output, whose documents have no keys'):
-    made.read(made.write(tmp_path / 'a', WIKI), where=[('lang', 'et')])

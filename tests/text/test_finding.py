@@ -1,5 +1,6 @@
 """Finding: which files a --source names, and which it leaves out."""
 
+import types
 from pathlib import Path
 
 import pytest
@@ -37,11 +38,16 @@ def test_a_folder_that_is_there_is_found_under_its_own_name(tmp_path, name, patt
   assert f'{folder}/**' in str(e.value)
 
 
-def test_a_pattern_without_files_is_refused_with_what_a_bracket_needs(tmp_path):
+def test_a_bracket_needs_another_and_a_number_and_a_star_are_no_weight(tmp_path, monkeypatch):
   with pytest.raises(errors.UserError, match=r'write \[\[\] for a \[ in a name'):
     finding.find(f'{tmp_path}/x[1]*.txt')
   (tmp_path / 'x[1].txt').touch()
   assert finding.find(f'{tmp_path}/x[[]1]*.txt').files == (f'{tmp_path}/x[1].txt',)
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / '2015_a.txt').write_text('text')
+  assert finding.find('20*_a.txt').files == ('2015_a.txt',)
+  with pytest.raises(errors.UserError, match='corpus of its own: see config.mixture'):
+    finding.find('2*2015_a.txt')
 
 
 def _tree(root, files=('text/a.txt', 'text/deep/b.txt', 'other/c.txt'), **links):
@@ -93,21 +99,14 @@ def test_patterns_of_an_object_store_are_walked_level_by_level(tmp_path, monkeyp
   (tmp_path / 'AA').mkdir()
   (tmp_path / 'AA' / 'wiki_00').write_text('text')
   monkeypatch.setattr(finding.storage, 'is_remote', lambda _: True)
-  assert (
-    finding.find(f'{tmp_path}/*/wiki_*').files
-    == finding.find(f'{tmp_path}/AA/wiki_00').files
-    == (f'{tmp_path}/AA/wiki_00',)
-  )
-  with pytest.raises(errors.UserError, match='no file matches'):
-    finding.find(f'{tmp_path}/BB/*')
-  with pytest.raises(errors.UserError, match='a \\* for every level'):
-    finding.find(f'{tmp_path}/**')
-
-
-def test_an_unknown_tensorflow_dataset_is_one_sentence(tmp_path, monkeypatch):
-  pytest.importorskip('tensorflow_datasets')
-  with pytest.raises(errors.UserError, match='TensorFlow Datasets cannot bring it'):
-    finding.find('tfds:no_such_dataset_at_all')
+  for pattern in ('*/wiki_*', 'AA/wiki_00'):
+    assert finding.find(f'{tmp_path}/{pattern}').files == (f'{tmp_path}/AA/wiki_00',)
+  for pattern, words in (('BB/*', 'no file matches'), ('**', 'a \\* for every level')):
+    with pytest.raises(errors.UserError, match=words):
+      finding.find(f'{tmp_path}/{pattern}')
+  # the facts of remote files are their names and sizes
+  one, two = (finding.Source('gs://b/*', '', ('gs://b/a',), (n,)).facts() for n in (5, 6))
+  assert one['digest'] != two['digest']
 
 
 def test_the_facts_tell_texts_of_one_size_apart(tmp_path):
@@ -128,20 +127,6 @@ def test_the_facts_tell_texts_of_one_size_apart(tmp_path):
   assert facts(b'b') != facts(b'c')
 
 
-def test_the_facts_of_remote_files_are_their_names_and_sizes(monkeypatch):
-  monkeypatch.setattr(finding.storage, 'is_remote', lambda _: True)
-  one, two = (finding.Source('gs://b/*', '', ('gs://b/a',), (n,)).facts() for n in (5, 6))
-  assert one['digest'] != two['digest']
-
-
-def test_a_number_and_a_star_are_no_weight(tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)
-  (tmp_path / '2015_a.txt').write_text('text')
-  assert finding.find('20*_a.txt').files == ('2015_a.txt',)
-  with pytest.raises(errors.UserError, match='corpus of its own: see config.mixture'):
-    finding.find('2*2015_a.txt')
-
-
 @pytest.mark.parametrize(
   'name, files',
   [
@@ -152,43 +137,37 @@ def test_a_number_and_a_star_are_no_weight(tmp_path, monkeypatch):
     ('c4/realnewslike', 'realnewslike/c4-train.*.json.gz'),
   ],
 )
-def test_a_dataset_made_of_all_common_crawl_is_refused_with_the_download(
+def test_a_dataset_made_of_all_common_crawl_is_refused_with_the_download_unless_it_is_prepared(
   tmp_path, monkeypatch, name, files
 ):
   monkeypatch.setenv('TFDS_DATA_DIR', str(tmp_path))
   with pytest.raises(errors.UserError, match='hf download allenai/c4 .*--source') as e:
     finding.find(f'tfds:{name}')
   assert files in str(e.value)
+  (tmp_path / 'c4/en/3.1.0').mkdir(parents=True)
+  (tmp_path / 'c4/en/3.1.0/dataset_info.json').write_text('{}')
+  for prepared in ('c4', 'c4/en', 'c4/en:3.1.0'):
+    finding._refuse_common_crawl(f'tfds:{prepared}')
+  if name == 'c4/multilingual':
+    with pytest.raises(errors.UserError, match='hf download'):
+      finding._refuse_common_crawl(f'tfds:{name}')
 
 
-def test_common_crawl_that_is_prepared_is_not_refused(tmp_path, monkeypatch):
-  monkeypatch.setenv('TFDS_DATA_DIR', str(tmp_path))
-  folder = tmp_path / 'c4' / 'en' / '3.1.0'
-  folder.mkdir(parents=True)
-  (folder / 'dataset_info.json').write_text('{}')
-  for name in ('c4', 'c4/en', 'c4/en:3.1.0'):
-    finding._refuse_common_crawl(f'tfds:{name}')
-  with pytest.raises(errors.UserError, match='hf download'):
-    finding._refuse_common_crawl('tfds:c4/multilingual')
+def test_an_unknown_tensorflow_dataset_is_one_sentence():
+  pytest.importorskip('tensorflow_datasets')
+  with pytest.raises(errors.UserError, match='TensorFlow Datasets cannot bring it'):
+    finding.find('tfds:no_such_dataset_at_all')
 
 
 def test_a_dataset_that_only_beam_can_build_is_refused_before_it_starts(monkeypatch):
   tfds = pytest.importorskip('tensorflow_datasets')
   monkeypatch.setattr(tfds, 'is_dataset_on_gcs', lambda _: False)
+  train = types.SimpleNamespace(num_bytes=5, filepaths=[])
 
   class Builder:  # this file names lazy_imports.apache_beam, as such datasets' files do
-    info = type(
-      'Info',
-      (),
-      dict(
-        full_name='mine/1.0.0',
-        splits={'train': type('Split', (), dict(num_bytes=5, filepaths=[]))},
-      ),
-    )
+    info = types.SimpleNamespace(full_name='mine/1.0.0', splits={'train': train})
     data_dir, prepared = '/prepared', False
-
-    def is_prepared(self):
-      return self.prepared
+    is_prepared = lambda self: self.prepared
 
     def download_and_prepare(self):
       assert self.prepared, 'a job for a cluster was started'

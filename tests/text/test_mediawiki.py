@@ -3,9 +3,6 @@ file.
 """
 
 import bz2
-import re
-import subprocess
-import sys
 from xml.sax import saxutils
 
 import pytest
@@ -41,23 +38,17 @@ def read(path, data):
 
 
 def test_articles_come_and_the_rest_is_counted(tmp_path):
-  dump = (
-    HEAD
-    + ''.join(
-      [
-        page('One & only.\n\n[[Dosiero:x.png|y]]\nTwo.'),
-        page('talk', ns='<ns>1</ns>'),
-        page('talk', 'Diskuto:T', ns=''),
-        page('old: 1', 'Old: 1', ns=''),
-        page('#REDIRECT [[T]]', extra='<redirect title="T" />'),
-        page('#ALIDIREKTU [[T]]'),
-        page('{}', model='json'),
-        page('{{stub}}'),
-      ]
-    )
-    + '</mediawiki>\n'
-  )
-  documents, dropped, _ = read(tmp_path / 'a.xml', dump)
+  pages = [
+    page('One & only.\n\n[[Dosiero:x.png|y]]\nTwo.'),
+    page('talk', ns='<ns>1</ns>'),
+    page('talk', 'Diskuto:T', ns=''),
+    page('old: 1', 'Old: 1', ns=''),
+    page('#REDIRECT [[T]]', extra='<redirect title="T" />'),
+    page('#ALIDIREKTU [[T]]'),
+    page('{}', model='json'),
+    page('{{stub}}'),
+  ]
+  documents, dropped, _ = read(tmp_path / 'a.xml', f'{HEAD}{"".join(pages)}</mediawiki>\n')
   assert documents == [['One & only.', 'Two.'], ['old: 1']]
   assert dropped == {
     'page outside the namespace of articles': 2,
@@ -65,13 +56,6 @@ def test_articles_come_and_the_rest_is_counted(tmp_path):
     'page that is not wikitext': 1,
     'empty document': 1,
   }
-
-
-def test_of_many_revisions_the_last_counts(tmp_path):
-  two = page('old').replace(
-    '</revision>', '</revision><revision><id>3</id><text>new</text></revision>'
-  )
-  assert read(tmp_path / 'a', f'{HEAD}{two}</mediawiki>')[0] == [['new']]
 
 
 @pytest.mark.parametrize(
@@ -118,51 +102,40 @@ def test_bytes_that_xml_cannot_hold_cost_their_line_only(tmp_path):
   assert reader.dropped.reasons['line not in UTF-8']['first'].startswith(f'{tmp_path}/a.xml:')
 
 
-def test_a_key_or_a_filter_of_a_dump_is_refused(tmp_path):
-  (tmp_path / 'a.xml').write_text(f'{HEAD}{page("a")}</mediawiki>')
-  with pytest.raises(errors.UserError, match='a MediaWiki dump, which has no #file'):
-    list(sources.Reader([finding.find(f'{tmp_path}/a.xml#file')]).documents())
-  with pytest.raises(errors.UserError, match='a MediaWiki dump, whose documents have no keys'):
-    list(sources.Reader([finding.find(f'{tmp_path}/a.xml')], (('lang', 'et'),)).documents())
+def test_of_many_revisions_the_last_counts_and_keys_and_filters_are_refused(tmp_path):
+  more = '</revision><revision><id>3</id><text>new</text></revision>'
+  dump = f'{HEAD}{page("old").replace("</revision>", more)}</mediawiki>'
+  assert read(tmp_path / 'a.xml', dump)[0] == [['new']]
+  for option, where, words in (
+    ('#file', (), 'a MediaWiki dump, which has no #file'),
+    ('', (('lang', 'et'),), 'a MediaWiki dump, whose documents have no keys'),
+  ):
+    with pytest.raises(errors.UserError, match=words):
+      made.read(f'{tmp_path}/a.xml{option}', where=where)
 
 
-def test_declared_entities_are_no_bomb(tmp_path):
+def test_declared_entities_are_no_bomb():
   bomb = '<!DOCTYPE m [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;">]>'
-  names = set()
   with pytest.raises(mediawiki.Damaged, match='declares entities'):
-    list(mediawiki.pages([f'{bomb}<mediawiki>{page("x")}</mediawiki>'.encode()], names))
+    list(mediawiki.pages([f'{bomb}<mediawiki>{page("x")}</mediawiki>'.encode()], set()))
 
 
 def test_pages_do_not_depend_on_where_a_block_ends():
   dump = f'{HEAD}{page("é字 [[a]]")}{page("b &amp; c")}</mediawiki>'.encode()
-  whole = list(mediawiki.pages([dump], set()))
-  for size in (1, 7, 64):
-    assert (
-      list(mediawiki.pages([dump[i : i + size] for i in range(0, len(dump), size)], set())) == whole
-    )
-
-
-@pytest.mark.parametrize('line_end', ['', '\\n'])
-def test_a_page_of_50_megabytes_is_left_out_in_bounded_memory(tmp_path, line_end):
-  code = f"""if True:
-    import re, sys
-    from bertzoo_jax.text import finding, sources
-    with open(sys.argv[1], 'w') as f:
-      f.write('<mediawiki><page><title>a</title><ns>0</ns><revision><text>small</text></revision></page>'
-              '<page><title>b</title><ns>0</ns><revision><text>')
-      for _ in range(650): f.write(('word [[a]] {{{{t}}}} ' * 10 + '{line_end}') * 500)
-      f.write('</text></revision></page><page><title>c</title><ns>0</ns><revision><text>last</text></revision></page></mediawiki>')
-    r = sources.Reader([finding.find(sys.argv[1])]); print(list(r.documents()), r.dropped.reasons)
-    print(int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) // 1024)"""
-  out = subprocess.run(
-    [sys.executable, '-c', code, str(tmp_path / 'a.xml')],
-    capture_output=True,
-    text=True,
-    check=True,
-  ).stdout.splitlines()
-  assert (
-    out[0].startswith("[['small'], ['last']]")
-    and 'page over 16 MiB' in out[0]
-    and re.search(r"'bytes': 5\d{7}", out[0])
+  pages = lambda size: list(
+    mediawiki.pages([dump[i : i + size] for i in range(0, len(dump), size)], set())
   )
-  assert int(out[1]) < 110, f'{out[1]} MB of memory for a page of 50 MB'
+  assert all(pages(size) == pages(len(dump)) for size in (1, 7, 64))
+
+
+@pytest.mark.parametrize('line_end', ['', '\n'])
+def test_a_page_of_50_megabytes_is_left_out_in_bounded_memory(tmp_path, line_end):
+  page = '<page><ns>0</ns><revision><text>{}</text></revision></page>'.format
+  large = ('word [[a]] {{t}} ' * 10 + line_end) * 325_000
+  file = made.write(
+    tmp_path / 'a.xml', f'<mediawiki>{page("small")}{page(large)}{page("last")}</mediawiki>'
+  )
+  characters, dropped, peak = made.peak(file)
+  [(reason, lost)] = dropped.items()
+  assert characters == len('smalllast') and 'page over 16 MiB' in reason and lost['bytes'] > 5e7
+  assert peak < 110, f'{peak} MB of memory for a page of 50 MB'

@@ -2,10 +2,9 @@
 
 import bz2
 import gzip
+import json
 import lzma
 import os
-import subprocess
-import sys
 
 import pytest
 import zstandard
@@ -20,12 +19,15 @@ PACKERS = [
 ]
 
 
-@pytest.mark.parametrize('pack', [gzip.compress, bz2.compress, lzma.compress, zstandard.compress])
+NO_DATA = b'\x5a\x2a\x4d\x18\x04\0\0\0what'  # a frame of zstandard
+
+
+@pytest.mark.parametrize(
+  'pack', [*(gzip.compress, bz2.compress, lzma.compress), lambda x: NO_DATA + zstandard.compress(x)]
+)
 def test_packed_files_are_known_by_content_not_by_name(tmp_path, pack):
-  assert made.read(made.write(tmp_path / 'a', pack('one\n\ntwo'.encode()))) == (
-    [['one'], ['two']],
-    {},
-  )
+  file = made.write(tmp_path / 'a', pack(b'one\n\ntwo'))
+  assert made.read(file) == ([['one'], ['two']], {})
 
 
 @pytest.mark.parametrize('pack', PACKERS)
@@ -69,12 +71,6 @@ def test_packed_files_may_be_joined(tmp_path, pack):
     assert made.read(made.write(tmp_path / 'a', data + end)) == ([['one'], ['two']], {})
 
 
-def test_a_zstandard_file_may_begin_with_a_frame_of_no_data(tmp_path):
-  assert made.read(
-    made.write(tmp_path / 'a', b'\x5a\x2a\x4d\x18\x04\0\0\0what' + zstandard.compress(b'one'))
-  ) == ([['one']], {})
-
-
 @pytest.mark.parametrize(
   'open_packed',
   [
@@ -86,19 +82,29 @@ def test_a_gigabyte_in_one_line_is_read_in_bounded_memory(tmp_path, open_packed)
   with open_packed(tmp_path / 'a.txt') as f:
     for data in (b'before\n', *[b'a' * (1 << 24)] * 64, b'\nafter'):
       f.write(data)
-  # VmHWM starts anew with a program; ru_maxrss is inherited from the parent, here a test worker of
-  # gigabytes.
-  code = (
-    'import re, sys; from bertzoo_jax.text import finding, sources\n'
-    'r = sources.Reader([finding.find(sys.argv[1])]); print(list(r.documents()), '
-    'r.dropped.reasons)\n'
-    'print(int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) // 1024)'
+  characters, dropped, peak = made.peak(tmp_path / 'a.txt')
+  assert characters == len('beforeafter') and [x['bytes'] for x in dropped.values()] == [1 << 30]
+  assert peak < 300, f'{peak} MB of memory for a line of 1 GiB'
+
+
+@pytest.mark.parametrize('kind', ['txt', 'zst', 'jsonl', 'parquet', 'xml'])
+def test_ten_times_the_text_takes_the_same_memory(tmp_path, kind):
+  documents = ['\n'.join(os.urandom(100).hex() for _ in range(20)) for _ in range(1500)]  # 6 MB
+  form = dict(
+    jsonl=lambda d: json.dumps(dict(text=d)) + '\n',
+    xml=lambda d: f'<page><ns>0</ns><revision><text>{d}</text></revision></page>',
   )
-  out = subprocess.run(
-    [sys.executable, '-c', code, str(tmp_path / 'a.txt')],
-    capture_output=True,
-    text=True,
-    check=True,
-  ).stdout.splitlines()
-  assert out[0].startswith("[['before', 'after']]") and "'bytes': 1073741824" in out[0]
-  assert int(out[1]) < 300, f'{out[1]} MB of memory for a line of 1 GiB'
+  peaks = []
+  for times in (1, 10):
+    file = tmp_path / f'{times}.{kind}'
+    if kind == 'parquet':  # one row group
+      rows = [dict(text=d) for d in documents] * times
+      made.write_rows(file, kind, rows, compression='none', use_dictionary=False)
+    else:
+      text = ''.join(map(form.get(kind, lambda d: d + '\n\n'), documents * times))
+      text = f'<mediawiki>{text}</mediawiki>' if kind == 'xml' else text
+      made.write(file, zstandard.compress(text.encode()) if kind == 'zst' else text)
+    characters, dropped, peak = made.peak(file)
+    assert (characters, dropped) == (6_000_000 * times, {})
+    peaks.append(peak)
+  assert peaks[1] < peaks[0] + 40, f'{peaks} MB'

@@ -10,6 +10,7 @@ import pytest
 from bertzoo_jax import parts
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
+from bertzoo_jax.common import hub
 from bertzoo_jax.common import vocabulary
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import verify
@@ -82,6 +83,12 @@ def test_both_folders_of_a_tokenizer_have_the_same_pieces_and_special_ids(both):
   assert found.special == roles and own.special == tokenizer.special
   row = tokenizer.encode(['The time machine.'])[0]
   assert own.decode(row) == found.decode(row)
+  again = tokenizers.load(f'hf:{directory}', tokenizer.section)  # as prepare --tokenizer
+  assert (again.pieces, again.special) == (tokenizer.pieces, tokenizer.special)
+  if tokenizer.section['name'] == 'byte_bpe':
+    other = {**tokenizer.section, 'add_prefix_space': True}
+    with pytest.raises(errors.UserError, match='splits .* into .*, config.tokenizer into .*: set'):
+      tokenizers.load(f'hf:{directory}', other)
 
 
 @pytest.mark.parametrize('special_text', [False, True])
@@ -129,6 +136,9 @@ def bare(tmp_path, request):
 def test_a_vocabulary_alone_is_read_where_the_directory_says_whether_it_is_lower_cased(bare):
   folder = bare(do_lower_case=True)
   assert ids(tokenizers.of_folder(folder)) == theirs(folder)
+  folder = bare()
+  with pytest.raises(errors.UserError, match='do_lower_case'):
+    tokenizers.of_folder(folder)
 
 
 @pytest.mark.parametrize(
@@ -236,12 +246,6 @@ def test_prepare_follows_the_file_that_transformers_follows(bare, here, there, w
     tokenizers.load(f'hf:{folder}', section)
 
 
-def test_a_vocabulary_of_which_nobody_says_the_case_is_one_sentence(bare):
-  folder = bare()
-  with pytest.raises(errors.UserError, match='do_lower_case'):
-    tokenizers.of_folder(folder)
-
-
 @pytest.mark.parametrize('both', ['byte_bpe'], indirect=True)
 def test_merges_alone_are_read(both, tmp_path):
   _, _, directory = both
@@ -269,3 +273,57 @@ def test_a_special_piece_that_the_vocabulary_lacks_is_named(both, tmp_path):
   (tmp_path / 'tokenizer_config.json').write_text('{"cls_token": {"content": "<none>"}}')
   with pytest.raises(errors.UserError, match='no piece <none>: name its cls_token'):
     tokenizers.of_folder(tmp_path)
+
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def test_a_name_of_the_hub_is_fetched_without_weights(tmp_path, monkeypatch):
+  asked = []
+  huggingface_hub = pytest.importorskip('huggingface_hub')
+
+  def fetch(name, revision, allow_patterns):
+    asked.append((name, revision, allow_patterns))
+    return tmp_path
+
+  monkeypatch.setattr(huggingface_hub, 'snapshot_download', fetch)
+  section = parts.wordpiece(vocab_size='auto').to_dict()
+  ours = tokenizers.train(section, lambda: ['a small text'] * 2)
+  ours.save(tmp_path)
+  assert tokenizers.load('hf:owner/name', section).pieces == ours.pieces
+  hub.folder('owner/name@refs/pr/1', ['*.json'])
+  assert asked == [
+    ('owner/name', None, list(hub.TOKENIZER)),
+    ('owner/name', 'refs/pr/1', ['*.json']),
+  ]
+  assert not any('safetensors' in p or '*' in p for p in hub.TOKENIZER)
+
+
+@pytest.mark.parametrize(
+  'reason, offline, code',
+  [
+    (ConnectionError('no route\nto host'), False, 75),
+    (ConnectionError('told to stay offline'), True, 2),
+    (FileNotFoundError('no such name'), False, 2),
+  ],
+)
+def test_a_hub_that_gives_nothing_is_one_sentence_and_what_may_pass_is_tried_again(
+  monkeypatch, reason, offline, code
+):
+  huggingface_hub = pytest.importorskip('huggingface_hub')
+  monkeypatch.setattr('huggingface_hub.constants.HF_HUB_OFFLINE', offline)
+
+  def nothing(name, revision, allow_patterns):
+    try:
+      raise reason
+    except OSError as e:
+      # as that library says it also of a network that is down
+      raise ValueError(f'the files were not found: {e}') from e
+
+  monkeypatch.setattr(huggingface_hub, 'snapshot_download', nothing)
+  words = r'hf:owner/name is no folder here, and the hub gives no such files \(the files were'
+  with pytest.raises(errors.UserError, match=words) as said:
+    hub.folder('owner/name', hub.TOKENIZER)
+  assert said.value.code == code
+  with pytest.raises(errors.UserError, match='no OWNER/NAME'):
+    hub.folder('a/b/c', hub.TOKENIZER)

@@ -17,23 +17,15 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.tokenizers import kinds
 from bertzoo_jax.tokenizers import sentence_pieces
 from bertzoo_jax.tokenizers import spiece_file
-from tests import commands
 from tests.tokenizers.test_tokenizers import DATA
 from tests.tokenizers.test_tokenizers import NASTY
 from tests.tokenizers.test_tokenizers import needs_data
 from tests.tokenizers.test_tokenizers import sample
 from tests.tokenizers.test_tokenizers import train
 
-MORE = [
-  'half ｶﾞ ﾊﾟ',
-  '\u1100\u1161\u11a8 jamo',
-  'Tất cả mọi người',
-  unicodedata.normalize('NFD', 'Tất cả mọi người'),
-  '▁ a▁b ▁',
-  '\ufefb\u064e',
-  '～ 〜 ~',
-  'ΟΔΟΣ ΣΑΣ',
-  "``so'' he said",
+MORE = ['half ｶﾞ ﾊﾟ', '\u1100\u1161\u11a8 jamo', 'Tất cả mọi người', '▁ a▁b ▁', '\ufefb\u064e']
+MORE += [unicodedata.normalize('NFD', 'Tất cả mọi người'), '～ 〜 ~', 'ΟΔΟΣ ΣΑΣ', "``so'' he said"]
+MORE += [
   '1,000,000 and 12, 3,4',
   '. . . ... "..."',
   '\u3000\u2003\u202f wide',
@@ -42,27 +34,15 @@ MORE = [
 CASED = dict(lowercase=False, strip_accents=False)
 UNLIKE = ['\u1e9b\u0323']  # marks that NFKC sorts: see the test of the gap
 TEXTS = [t for t in NASTY + MORE if t not in UNLIKE]
+made = functools.partial(parts.sentencepiece, vocab_size=1200)
+RAW = dict(collapse_blanks=False, digit_commas='keep', **CASED)
 SECTIONS = {
-  'unigram': parts.sentencepiece(vocab_size=1200),
-  'bpe': parts.sentencepiece(vocab_size=1200, model='bpe', **CASED),
-  'angled': parts.sentencepiece(
-    vocab_size=1200, specials='angled', straight_quotes=True, lowercase=False, word_starts='ascii'
-  ),
-  'mask_last': parts.sentencepiece(
-    vocab_size=1200,
-    specials='mask_last',
-    collapse_blanks=False,
-    symbols='',
-    digit_commas='keep',
-    word_starts='unicode',
-    **CASED,
-  ),
-  'identity': parts.sentencepiece(
-    vocab_size=1200, normalization='identity', collapse_blanks=False, digit_commas='keep', **CASED
-  ),
-  'folded': parts.sentencepiece(
-    vocab_size=1200, normalization='nmt_nfkc_cf', collapse_blanks=False, **CASED
-  ),
+  'unigram': made(),
+  'bpe': made(model='bpe', **CASED),
+  'angled': made(specials='angled', straight_quotes=True, lowercase=False, word_starts='ascii'),
+  'mask_last': made(specials='mask_last', symbols='', word_starts='unicode', **RAW),
+  'identity': made(normalization='identity', **RAW),
+  'folded': made(normalization='nmt_nfkc_cf', collapse_blanks=False, **CASED),
 }
 
 
@@ -173,18 +153,12 @@ def of_library(texts, **fields):
 
 # Letters of Unicode 12 to 14, which NFKC replaces and the library's older tables keep.
 NEWER = '\ua7f2\ua7f3\ua7f4\U0001f16c'
+MARKED = dict(exclude_categories=('Cs', 'Mn', 'Mc', 'Me', 'Cn', 'Co'), exclude_characters=NEWER)
+COMMON = st.sampled_from('ab AB,.12▁—“”()-…\t\n\u00a0\u200b字語カﾞｶ가ß½ﬁé')
 
 
 @hypothesis.settings(max_examples=300, deadline=None)
-@hypothesis.given(
-  st.text(
-    st.sampled_from('ab AB,.12▁—“”()-…\t\n\u00a0\u200b字語カﾞｶ가ß½ﬁé')
-    | st.characters(
-      exclude_categories=('Cs', 'Mn', 'Mc', 'Me', 'Cn', 'Co'), exclude_characters=NEWER
-    ),
-    max_size=30,
-  )
-)
+@hypothesis.given(st.text(COMMON | st.characters(**MARKED), max_size=30))
 def test_any_text_without_loose_marks_has_the_ids_of_the_library(text):
   for name in ('unigram', 'mask_last', 'bpe'):
     assert differing(trained(name), [text], trained(name).pieces[:9], ties=True) == []
@@ -219,19 +193,17 @@ def test_text_that_spells_special_pieces_never_becomes_one(ours):
 
 
 @pytest.mark.parametrize(
-  'name, ids, last, around',
+  'name, ids, around',
   [
-    ('unigram', dict(pad=0, unk=1, cls=2, sep=3, mask=4), False, '[CLS] a [SEP] b [SEP]'),
-    (
-      *('angled', dict(pad=5, unk=0, cls=3, sep=4, mask=6, eod=7, eop=8), False),
-      'a <sep> b <sep> <cls>',
-    ),
-    ('mask_last', dict(pad=0, unk=3, cls=1, sep=2, mask=1199), True, '[CLS] a [SEP] b [SEP]'),
+    ('unigram', dict(pad=0, unk=1, cls=2, sep=3, mask=4), '[CLS] a [SEP] b [SEP]'),
+    ('angled', dict(pad=5, unk=0, cls=3, sep=4, mask=6, eod=7, eop=8), 'a <sep> b <sep> <cls>'),
+    ('mask_last', dict(pad=0, unk=3, cls=1, sep=2, mask=1199), '[CLS] a [SEP] b [SEP]'),
   ],
 )
-def test_special_pieces_stand_where_the_layout_says(name, ids, last, around):
+def test_special_pieces_stand_where_the_layout_says(name, ids, around):
   ours = trained(name)
-  assert ours.special == ids and ours.vocab_size == 1200 and (ours.pieces[-1] == '[MASK]') == last
+  assert ours.special == ids and ours.vocab_size == 1200
+  assert (ours.pieces[-1] == '[MASK]') == (name == 'mask_last')
   row = ours.parsing_engine().encode('a', 'b')
   ids = lambda x: ours.encode([x])[0].tolist() if x in 'ab' else [ours.pieces.index(x)]
   assert row.ids == [i for x in around.split() for i in ids(x)]
@@ -257,24 +229,16 @@ def test_a_comma_behind_a_digit_ends_no_piece():
   assert not ends[0] and ends[1]
 
 
-def test_offsets_are_characters_of_the_text_as_given(ours):
+def test_offsets_are_characters_of_the_text_as_given_and_blanks_have_no_ids(ours):
   texts = ['Hello  wörld, ﬁne', 'e\u0301a x', ' \t lead', '½ cup']
   for text, (ids, starts, ends) in zip(texts, ours.encode_with_offsets(texts)):
     assert ids.tolist() == ours.encode([text])[0].tolist()
-    assert (
-      (starts[1:] >= starts[:-1]).all() and (ends <= len(text)).all() and (starts <= ends).all()
-    )
+    assert (starts[1:] >= starts[:-1]).all() and (starts <= ends).all()
+    assert (ends <= len(text)).all()
     letters = {i for i, c in enumerate(text) if c.isalpha()}
     assert letters <= {i for a, b in zip(starts, ends) for i in range(a, b)}
-
-
-def test_an_empty_text_and_blanks_have_no_ids(ours):
-  blanks = [
-    '',
-    ' ',
-    '   ',
-    *(['\t\n', '\u3000'] if ours.section['normalization'] != 'identity' else []),
-  ]
+  blanks = ['', ' ', '   ']
+  blanks += ['\t\n', '\u3000'] * (ours.section['normalization'] != 'identity')
   assert [len(ids) for ids in ours.encode(blanks)] == [0] * len(blanks)
 
 
@@ -282,35 +246,19 @@ def test_an_empty_text_and_blanks_have_no_ids(ours):
   'rule, starts',
   [
     ('ascii', '▁ ▁a < <x , -'),
-    ('letters', '▁ ▁a < <x , - £ é abé 字 1'),
+    ('letters', '▁ ▁a < <x , - £ é abé 字 1 – 。'),
     ('unicode', '▁ ▁a < , - – 。'),
   ],
 )
 def test_which_pieces_start_a_word_is_the_rule_of_a_system(rule, starts):
   pieces = '▁ ▁a < <x , - £ é abé 字 1 – 。 abc b ,,'.split()
-  extra = {'letters': ['–', '。'], 'unicode': []}.get(rule, [])
-  assert [p for p in pieces if sentence_pieces.WORD_STARTS[rule](p)] == [
-    p for p in pieces if p in starts.split() + extra
-  ]
+  assert [p for p in pieces if sentence_pieces.WORD_STARTS[rule](p)] == starts.split()
 
 
 def test_word_starts_follow_the_rule_and_special_pieces_start_one(ours):
-  rule = sentence_pieces.WORD_STARTS[ours.section['word_starts']]
-  assert ours.word_starts.tolist() == [
-    i in ours.special.values() or rule(p) for i, p in enumerate(ours.pieces)
-  ]
-
-
-TRAIN = """
-import sys
-from tests.tokenizers import test_sentence_pieces as t
-print(t.trained(sys.argv[1]).hash)
-"""
-
-
-@pytest.mark.parametrize('name', ['unigram', 'bpe'])
-def test_training_gives_the_same_model_in_every_process(name):
-  assert commands.run('-c', TRAIN, name, check=True).stdout.strip() == trained(name).hash
+  rule, special = sentence_pieces.WORD_STARTS[ours.section['word_starts']], ours.special.values()
+  starts = [i in special or rule(p) for i, p in enumerate(ours.pieces)]
+  assert ours.word_starts.tolist() == starts
 
 
 def test_save_and_load_give_the_same_tokenizer(ours, tmp_path):
@@ -346,64 +294,59 @@ def test_long_text_without_blanks_takes_part_in_training():
   assert ours.special['unk'] not in ours.encode([chinese])[0]
 
 
-def test_the_size_that_a_small_text_yields_can_then_be_trained():
-  for layout in ('bracketed', 'mask_last'):
-    with pytest.raises(errors.UserError, match='yields at most') as e:
-      train(parts.sentencepiece(specials=layout), sample(most=2000))
-    size = int(str(e.value).split('vocab_size=')[1].split(',')[0])
-    section = parts.sentencepiece(vocab_size=size, specials=layout)
-    assert train(section, sample(most=2000)).vocab_size == size
+@pytest.mark.parametrize('layout', ['bracketed', 'mask_last'])
+def test_the_size_that_a_small_text_yields_can_then_be_trained(layout):
+  with pytest.raises(errors.UserError, match='yields at most') as e:
+    train(parts.sentencepiece(specials=layout), sample(most=2000))
+  size = int(str(e.value).split('vocab_size=')[1].split(',')[0])
+  section = parts.sentencepiece(vocab_size=size, specials=layout)
+  assert train(section, sample(most=2000)).vocab_size == size
 
 
-def test_no_text_and_too_many_characters_are_one_sentence():
-  with pytest.raises(errors.UserError, match='no text to train'):
-    train(parts.sentencepiece(), ['', ' '])
-  with pytest.raises(errors.UserError, match=r'alone take \d+ pieces, the config wishes 50'):
-    train(parts.sentencepiece(vocab_size=50), [''.join(map(chr, range(0x4E00, 0x4E80)))])
+LAYOUT = "'bracketed' has '<pad>' at id 0, .* id 0 is '<unk>': set --config.tokenizer.specials=ang"
+SIZE = 'has 1200 pieces, the config wishes 30000: set --config.tokenizer.vocab_size=1200'
 
 
-def test_an_error_of_the_text_comes_through_training():
-  def texts():
-    yield 'a text'
-    raise errors.UserError('the file is damaged')
-
-  with pytest.raises(errors.UserError, match='^the file is damaged$'):
-    tokenizers.train(parts.sentencepiece().to_dict(), texts)
-
-
-def test_another_layout_is_named_where_it_fits(tmp_path):
-  trained('angled').save(tmp_path)
-  section = parts.sentencepiece(vocab_size=1200, lowercase=False).to_dict()
-  words = (
-    "'bracketed' has '<pad>' at id 0, .* id 0 is '<unk>': set --config.tokenizer.specials=angled"
-  )
+@pytest.mark.parametrize(
+  'model, files, changes, words',
+  [
+    ('angled', ('spiece',), dict(vocab_size=1200, lowercase=False), LAYOUT),
+    ('unigram', ('spiece',), {}, SIZE),
+    *((x, ('spiece',), {}, 'not a SentencePiece model') for x in (b'', b'{}', b'\xff' * 40)),
+    ('half', ('spiece',), {}, 'not a SentencePiece model'),
+    ('char', ('a',), {}, 'neither a unigram nor a bpe model'),
+    ('char', ('a', 'b'), {}, 'several SentencePiece models, a.model, b.model'),
+  ],
+)
+def test_a_model_that_does_not_fit_is_one_sentence(tmp_path, model, files, changes, words):
+  if model == 'char':
+    data = of_library(['a b c'], model_type='char', vocab_size=7)
+  elif model == 'half':
+    data = trained('unigram').vocabulary.model[:9000]
+  else:
+    data = model if isinstance(model, bytes) else trained(model).vocabulary.model
+  for name in files:
+    (tmp_path / f'{name}.model').write_bytes(data)
   with pytest.raises(errors.UserError, match=words):
-    tokenizers.load(tmp_path / 'spiece.model', section)
+    tokenizers.load(tmp_path, parts.sentencepiece(**changes).to_dict())
 
 
-def test_a_vocabulary_of_another_size_is_refused(tmp_path):
-  trained('unigram').save(tmp_path)
-  words = 'has 1200 pieces, the config wishes 30000: set --config.tokenizer.vocab_size=1200'
+def broken():
+  yield 'a text'
+  raise errors.UserError('the file is damaged')
+
+
+@pytest.mark.parametrize(
+  'texts, size, words',
+  [
+    (['', ' '], {}, 'no text to train'),
+    ([''.join(map(chr, range(0x4E00, 0x4E80)))], dict(vocab_size=50), r'alone take \d+ pieces, th'),
+    (broken(), {}, '^the file is damaged$'),
+  ],
+)
+def test_a_text_that_gives_no_model_is_one_sentence(texts, size, words):
   with pytest.raises(errors.UserError, match=words):
-    tokenizers.load(tmp_path / 'spiece.model', parts.sentencepiece().to_dict())
-
-
-def test_a_damaged_model_is_one_sentence(tmp_path):
-  data = trained('unigram').vocabulary.model
-  for content in (b'', b'{}', data[: len(data) // 2], b'\xff' * 40, b'[PAD]\n[UNK]\n'):
-    (tmp_path / 'spiece.model').write_bytes(content)
-    with pytest.raises(errors.UserError, match='not a SentencePiece model'):
-      tokenizers.load(tmp_path / 'spiece.model', SECTIONS['unigram'].to_dict())
-
-
-def test_other_types_of_model_and_several_models_are_refused(tmp_path):
-  data = of_library(['a b c'], model_type='char', vocab_size=7)
-  (tmp_path / 'a.model').write_bytes(data)
-  with pytest.raises(errors.UserError, match='neither a unigram nor a bpe model'):
-    tokenizers.load(tmp_path, parts.sentencepiece().to_dict())
-  (tmp_path / 'b.model').write_bytes(data)
-  with pytest.raises(errors.UserError, match='several SentencePiece models, a.model, b.model'):
-    tokenizers.load(tmp_path, parts.sentencepiece().to_dict())
+    train(parts.sentencepiece(**size), texts)
 
 
 @needs_data

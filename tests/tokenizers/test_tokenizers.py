@@ -7,6 +7,7 @@ import glob
 import importlib
 import json
 import os
+import shutil
 import time
 
 import numpy as np
@@ -166,16 +167,10 @@ def test_corpus_text_never_becomes_a_special_token(kind, request):
   assert special & set(ours.encode_as_transformers([' '.join(spelt)])[0].tolist()) == special
 
 
-def test_byte_bpe_gives_back_every_text(byte_bpe):
+def test_byte_bpe_gives_back_every_text_and_word_starts_tell_where_words_begin(byte_bpe, uncased):
   assert [byte_bpe.decode(ids) for ids in byte_bpe.encode(NASTY)] == NASTY
-
-
-def test_encode_gives_int32_and_an_empty_array_for_an_empty_text(uncased):
   empty, word = uncased.encode(['', 'the'])
   assert empty.dtype == word.dtype == np.int32 and empty.shape == (0,) and len(word)
-
-
-def test_word_starts_tell_where_words_begin(uncased, byte_bpe):
   ids = uncased.encode(['unquestionably the'])[0]
   assert (
     uncased.word_starts[ids].tolist() == [not uncased.pieces[i].startswith('##') for i in ids]
@@ -188,88 +183,70 @@ def test_word_starts_tell_where_words_begin(uncased, byte_bpe):
 
 TRAIN = """
 import sys
+from bertzoo_jax import parts, tokenizers
 from tests.tokenizers import test_tokenizers as t
-from bertzoo_jax import tokenizers
-from bertzoo_jax import parts
-section = parts.byte_bpe(vocab_size=900)
-if sys.argv[1] == 'wordpiece':
-  section = parts.wordpiece(vocab_size=900, coverage=1.0)
-print(tokenizers.train(section.to_dict(), lambda: t.sample(most=30_000)).hash)
+for section in t.KINDS:
+  print(tokenizers.train(section.to_dict(), lambda: t.sample(most=30_000)).hash)
 """
+KINDS = [
+  parts.wordpiece(vocab_size=900, coverage=1.0),
+  parts.byte_bpe(vocab_size=900),
+  parts.sentencepiece(vocab_size=900),
+  parts.sentencepiece(vocab_size=900, model='bpe'),
+]
 
 
-@pytest.mark.parametrize('kind', ['wordpiece', 'byte_bpe'])
-def test_training_gives_the_same_tokenizer_in_every_process(kind):
-  environments = [commands.environment(TOKENIZERS_PARALLELISM=p) for p in ('true', 'false', 'true')]
-  runs = [commands.run('-c', TRAIN, kind, env=env, check=True).stdout for env in environments]
-  assert len(set(runs)) == 1
+def test_training_gives_the_same_tokenizer_in_every_process():
+  environments = [commands.environment(TOKENIZERS_PARALLELISM=p) for p in ('true', 'false')]
+  runs = {commands.run('-c', TRAIN, env=env, check=True).stdout for env in environments}
+  here = [tokenizers.train(x.to_dict(), lambda: sample(most=30_000)).hash for x in KINDS]
+  assert runs == {'\n'.join([*here, ''])}
 
 
 @pytest.mark.parametrize('kind', ['uncased', 'byte_bpe'])
-def test_save_and_load_give_the_same_tokenizer(kind, request, tmp_path):
+def test_save_and_load_give_the_same_tokenizer_here_and_in_transformers(kind, request, tmp_path):
+  transformers = pytest.importorskip('transformers')
   ours = request.getfixturevalue(kind)
   ours.save(tmp_path)
   again = tokenizers.load(tmp_path)
   assert (again.hash, again.section, again.special) == (ours.hash, ours.section, ours.special)
   assert [a.tolist() for a in again.encode(NASTY)] == [a.tolist() for a in ours.encode(NASTY)]
   assert tokenizers.load(tmp_path, ours.section).hash == ours.hash
-
-
-@pytest.mark.parametrize('kind', ['uncased', 'byte_bpe'])
-def test_transformers_reads_a_saved_tokenizer(kind, request, tmp_path):
-  transformers = pytest.importorskip('transformers')
-  ours = request.getfixturevalue(kind)
-  ours.save(tmp_path)
   file = str(tmp_path / 'tokenizer.json')
   same_ids(ours, transformers.PreTrainedTokenizerFast(tokenizer_file=file))
+  # published files, as files or as a folder
+  bare = ['vocab.txt'] if kind == 'uncased' else ['vocab.json', 'merges.txt']
+  for number, names in enumerate((bare, ['tokenizer.json'])):
+    files = [str(tmp_path / name) for name in names]
+    assert tokenizers.load(','.join(files), ours.section).hash == ours.hash
+    folder = tmp_path / str(number)
+    folder.mkdir()
+    for file in files:
+      shutil.copy(file, folder)
+    assert tokenizers.load(folder, ours.section).hash == ours.hash
 
 
-@pytest.mark.parametrize(
-  'kind, names',
-  [
-    ('uncased', ['vocab.txt']),
-    ('uncased', ['tokenizer.json']),
-    ('byte_bpe', ['vocab.json', 'merges.txt']),
-    ('byte_bpe', ['tokenizer.json']),
-  ],
-)
-def test_published_files_are_read_as_files_or_as_a_folder(kind, names, request, tmp_path):
-  ours = request.getfixturevalue(kind)
-  ours.save(tmp_path)
-  assert tokenizers.load(','.join(str(tmp_path / n) for n in names), ours.section).hash == ours.hash
-  for file in tmp_path.iterdir():
-    if file.name not in names:
-      file.unlink()
-  assert tokenizers.load(tmp_path, ours.section).hash == ours.hash
-
-
-def test_a_published_vocabulary_may_have_other_line_ends(uncased, tmp_path):
+def test_vocabularies_may_have_other_line_ends_and_automatic_sizes_have_bounds(uncased, tmp_path):
   (tmp_path / 'vocab.txt').write_bytes('\r\n'.join(uncased.pieces).encode())
   assert tokenizers.load(tmp_path, uncased.section).pieces == uncased.pieces
+  sizes = [tokenizers.size_for(n) for n in (0, 10**5, 10**7, 10**8, 10**9, 10**12)]
+  assert sizes == [1024, 1024, 6336, 19_968, 32_768, 32_768]
 
 
-def test_a_small_text_says_which_size_it_yields():
+def test_a_small_text_says_which_size_it_yields_and_that_size_can_then_be_trained():
   words = r'yields \d+ pieces, the config wishes 30522: set --config.tokenizer.vocab_size=\d+'
-  with pytest.raises(errors.UserError, match=words):
+  with pytest.raises(errors.UserError, match=words) as e:
     train(parts.wordpiece(), ['a small text'] * 2)
+  size = int(str(e.value).split('vocab_size=')[1].rstrip('.'))
+  assert train(parts.wordpiece(vocab_size=size), ['a small text'] * 2).vocab_size == size
   with pytest.raises(errors.UserError, match=r'yields 2\d\d pieces'):
     train(parts.byte_bpe(), ['a small text'] * 2)
-
-
-def test_the_size_it_yields_can_then_be_trained():
-  with pytest.raises(errors.UserError) as e:
-    train(parts.wordpiece())
-  size = int(str(e.value).split('vocab_size=')[1].rstrip('.'))
-  assert train(parts.wordpiece(vocab_size=size)).vocab_size == size
-
-
-def test_far_more_characters_than_pieces_is_refused():
-  with pytest.raises(
-    errors.UserError,
-    match='has 128 different characters. A vocabulary of 50 pieces has room for the 45 most '
-    'frequent of them, 35.16 % of the text, which is too little: config.tokenizer.coverage=0.9999 '
-    'needs --config.tokenizer.vocab_size=133',
-  ):
+  words = (
+    'has 128 different characters. A vocabulary of 50 pieces has room for the 45 most frequent of '
+    'them, 35.16 % of the text, which is too little: config.tokenizer.coverage=0.9999 needs '
+    '--config.tokenizer.vocab_size=133'
+  )
+  with pytest.raises(errors.UserError, match=words):
     train(parts.wordpiece(vocab_size=50), [''.join(map(chr, range(0x4E00, 0x4E80)))])
 
 
@@ -378,20 +355,10 @@ def test_an_input_that_is_no_text_is_refused_by_its_number(tmp_path, given, word
       encode(given)
 
 
-def test_an_automatic_size_grows_with_the_square_root_of_the_text_between_two_bounds():
-  sizes = [tokenizers.size_for(n) for n in (0, 10**5, 10**7, 10**8, 10**9, 10**12)]
-  assert sizes == [1024, 1024, 6336, 19_968, 32_768, 32_768]
-
-
-def test_rare_characters_beyond_the_coverage_become_unknown():
-  texts = ['abcab ' * 100, '字']
-  ours = train(parts.wordpiece(vocab_size=13, coverage=0.99), texts)
+def test_rare_characters_become_unknown_and_normalization_comes_first():
+  ours = train(parts.wordpiece(vocab_size=13, coverage=0.99), ['abcab ' * 100, '字'])
   assert '字' not in ours.pieces and ours.encode(['字'])[0].tolist() == [ours.special['unk']]
-
-
-def test_normalization_comes_first():
-  section = parts.wordpiece(vocab_size=23, normalization='nfkc')
-  ours = train(section, ['fine fine full full'] * 3)
+  ours = train(parts.wordpiece(vocab_size=23, normalization='nfkc'), ['fine fine full full'] * 3)
   a, b = ours.encode(['ﬁne', 'fine'])
   assert a.tolist() == b.tolist()
 

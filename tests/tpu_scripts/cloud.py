@@ -16,8 +16,6 @@ ROOT = pathlib.Path(__file__).parents[2]
 SCRIPTS = ROOT / 'tpu_scripts'
 COMMANDS = ['create', 'setup', 'sync', 'run', 'status', 'logs', 'babysit', 'stop', 'delete']
 ZONE = 'us-central2-b'
-AT = f'--project=proj --zone={ZONE}'
-DESCRIBE = f"gcloud compute tpus queued-resources describe bert {AT} '--format=value(state.state)'"
 
 # Everything the commands know of Google Cloud. State: cloud/ZONE/NAME/{resource,node,w0,w1,…},
 # bucket/, calls, capacity.
@@ -286,6 +284,11 @@ class Cloud:
     """How often gcloud was called with this verb."""
     return sum(f' {verb} ' in call for call in self.calls())
 
+  def asked(self):
+    """Which slices gcloud was asked to create or delete, and where."""
+    found = (re.search(r' (create|delete) bert .*--zone=(\S+)', call) for call in self.calls())
+    return [' '.join(x.groups()) for x in found if x]
+
   def home(self, worker=0, zone=ZONE):
     return self.folder / 'cloud' / zone / 'bert' / f'w{worker}'
 
@@ -335,33 +338,3 @@ def checkout(folder):
   for line in (['init', '-q'], ['add', '.'], ['commit', '-qm', 'x']):
     subprocess.run([*git, *line], check=True)
   return folder
-
-
-def ssh(command, worker='all'):
-  return f'gcloud compute tpus tpu-vm ssh ann@bert {AT} --worker={worker} --quiet ' + shlex.quote(
-    f'--command={command}'
-  )
-
-
-def scp(*words):
-  return f'gcloud compute tpus tpu-vm scp {" ".join(words)} {AT} --worker=all --quiet'
-
-
-def create(kind, zone, runtime, *flags):
-  return (
-    f'gcloud compute tpus queued-resources create bert --node-id=bert --project=proj --zone={zone} '
-    f'--accelerator-type={kind} --runtime-version={runtime} {" ".join(flags)} --quiet'
-  )
-
-
-def delete(zone=ZONE):
-  return (
-    f'gcloud compute tpus queued-resources delete bert --project=proj --zone={zone} --force --quiet'
-  )
-
-
-UNPACK = ssh(
-  'mkdir -p bertzoo_tpu && tar -xzOf bertzoo.tgz tpu_scripts/worker.sh > bertzoo_tpu/worker.sh'
-  ' && bash bertzoo_tpu/worker.sh unpack bertzoo.tgz'
-)
-SYNC = [DESCRIBE, scp('TMP/bertzoo.tgz', 'ann@bert:'), UNPACK]

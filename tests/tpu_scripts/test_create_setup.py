@@ -3,66 +3,27 @@
 import re
 import shlex
 
-import pytest
-
 from tests.tpu_scripts import cloud as clouds
-
-
-@pytest.mark.parametrize(
-  'kind, runtime',
-  [
-    ('v4-8', 'tpu-ubuntu2204-base'),
-    ('v3-8', 'tpu-ubuntu2204-base'),
-    ('v5litepod-16', 'v2-alpha-tpuv5-lite'),
-    ('v5e-8', 'v2-alpha-tpuv5-lite'),
-    ('v5p-8', 'v2-alpha-tpuv5'),
-    ('v6e-4', 'v2-alpha-tpuv6e'),
-  ],
-)
-def test_the_runtime_follows_from_the_type_unless_it_is_given(cloud, kind, runtime):
-  places = {'CANDIDATES': f'({kind}@{clouds.ZONE})'}
-  name = kind.replace('v5e-', 'v5litepod-')  # as Google calls it
-  flags = dict(RUNTIME='mine', SPOT='no', CREATE_FLAGS='(--internal-ips --tags=a,b)')
-  for settings, asked in (
-    ({}, (runtime, '--spot')),
-    (flags, ('mine', '--internal-ips', '--tags=a,b')),
-  ):
-    cloud.write(**places, **settings)
-    assert clouds.create(name, clouds.ZONE, *asked) in cloud.ok('create', '--dry-run')
 
 
 def test_candidates_are_asked_in_order_until_one_is_active_and_failed_ones_are_deleted(cloud):
   cloud.write(CANDIDATES='(v4-16@z-a v5p-16@z-b v6e-16@z-c v4-16@z-d v4-32@z-e)')
   cloud.capacity(z_a='WAITING_FOR_RESOURCES', z_b='FAILED', z_c='REFUSED')
   cloud.ok('create')
-  assert [c for c in cloud.calls() if ' describe ' not in c] == [
-    clouds.create('v4-16', 'z-a', 'tpu-ubuntu2204-base', '--spot'),
-    clouds.delete('z-a'),
-    clouds.create('v5p-16', 'z-b', 'v2-alpha-tpuv5', '--spot'),
-    clouds.delete('z-b'),
-    clouds.create('v6e-16', 'z-c', 'v2-alpha-tpuv6e', '--spot'),
-    clouds.create('v4-16', 'z-d', 'tpu-ubuntu2204-base', '--spot'),
-  ]
+  failed = ['create z-a', 'delete z-a', 'create z-b', 'delete z-b', 'create z-c']
+  assert cloud.asked() == [*failed, 'create z-d']
   # The others find it without being told where.
   assert 'in z-d' in cloud.ok('status')
   cloud.forget()
   cloud.ok('create')
-  assert cloud.times('create') == cloud.times('delete') == 0
-
-
-def test_a_suspended_one_is_deleted_by_force_before_it_is_asked_for_again(cloud):
+  assert not cloud.asked()
+  (cloud.home(zone='z-d').parent / 'resource').write_text('SUSPENDED')
+  cloud.write(CANDIDATES='(v4-16@z-d)')
   cloud.ok('create')
-  (cloud.home().parent / 'resource').write_text('SUSPENDED')
-  cloud.forget()
-  cloud.ok('create')
-  verbs = [c.split()[4] for c in cloud.calls()]
-  assert verbs == ['describe', 'delete', 'create', 'describe']
-
-
-def test_without_capacity_anywhere_create_says_so_and_leaves_nothing(cloud):
-  cloud.capacity(us_central2_b='WAITING_FOR_RESOURCES')
-  assert 'no candidate' in cloud.fails('create')
-  assert not cloud.home().parent.exists()
+  assert cloud.asked() == ['delete z-d', 'create z-d']
+  cloud.ok('delete', '--yes')
+  cloud.capacity(z_d='WAITING_FOR_RESOURCES')
+  assert 'no candidate' in cloud.fails('create') and not cloud.home(zone='z-d').parent.exists()
 
 
 def test_nothing_is_created_or_deleted_while_gcloud_cannot_be_reached(cloud):
@@ -94,10 +55,7 @@ def test_delete_asks_and_takes_the_keys_in_the_bucket_along(ready):
   job.mkdir(parents=True)
   (job / 'env').write_text('key')
   assert 'v4-16 in us-central2-b' in ready.fails('delete', input='n\n') and ready.home().exists()
-  ready.forget()
   ready.ok('delete', '--yes')
-  storage = 'gcloud storage rm --recursive gs://bucket/runs/jobs/bert'
-  assert ready.calls() == [clouds.DESCRIBE, clouds.delete(), storage]
   assert not ready.home().exists() and not job.exists()
 
 
@@ -113,7 +71,6 @@ def test_sync_sends_the_checkout_with_uncommitted_changes_to_all_workers_in_one_
   before = status()
   done = ready.run('sync')
   assert done.returncode == 0 and '1 files that git does not know' in done.stderr
-  assert ready.calls() == clouds.SYNC
   for worker in (0, 1):
     code = ready.home(worker) / 'bertzoo_tpu/code'
     assert (code / 'code.py').read_text() == 'changed\n'
@@ -123,10 +80,7 @@ def test_sync_sends_the_checkout_with_uncommitted_changes_to_all_workers_in_one_
 
 def test_setup_installs_the_tested_versions_once_and_ends_with_a_table_of_all_workers(cloud):
   cloud.ok('create')
-  cloud.forget()
   table = cloud.ok('setup').splitlines()
-  install = clouds.ssh('bash bertzoo_tpu/worker.sh install tpu')
-  assert cloud.calls()[:5] == [*clouds.SYNC, clouds.DESCRIBE, install]
   assert table[0].split() == ['worker', 'python', 'jax', 'chips', 'free', 'disk', 'bucket']
   rows = [re.fullmatch(r'(\d) +3\.\d+\.\d+ +\d+(\.\d+)+ +\d+ +\d+G +yes', x) for x in table[1:]]
   assert [row[1] for row in rows] == ['0', '1']
@@ -140,11 +94,5 @@ def test_setup_installs_the_tested_versions_once_and_ends_with_a_table_of_all_wo
   cloud.ok('setup')
   assert len(installed()) == 4
   cloud.write(EXTRAS='tpu,zh')
-  cloud.ok('setup')
-  assert installed()[4].endswith('code[tpu,zh]')
-
-
-def test_a_bucket_that_a_worker_cannot_write_is_seen_at_setup(cloud):
-  cloud.ok('create')
   (cloud.folder / 'no_bucket').touch()
-  assert ' NO\n' in cloud.fails('setup')
+  assert ' NO\n' in cloud.fails('setup') and installed()[4].endswith('code[tpu,zh]')

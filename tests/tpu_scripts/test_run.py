@@ -8,22 +8,11 @@ import pytest
 
 from tests.tpu_scripts import cloud as clouds
 
-STATE = clouds.ssh(
-  'if [ -e bertzoo_tpu/worker.sh ]; then bash bertzoo_tpu/worker.sh state; '
-  'else echo "worker ?: idle · not set up"; fi'
-)
-
 
 def test_a_line_runs_on_all_workers_with_its_words_as_they_were_and_its_log_in_the_workdir(ready):
   ready.write(LIBTPU_INIT_ARGS="'--a=1 --b=2'", CACHE='yes')
   words = ["it's", 'two words', '$HOME', '*', '--config.x=(1, 2)', '']
   ready.ok('run', *ready.line(*words), HF_TOKEN='hush', WANDB_API_KEY="q'k")
-  assert ready.calls() == [
-    clouds.DESCRIBE,
-    STATE,
-    clouds.scp('TMP/line', 'TMP/env', 'ann@bert:bertzoo_tpu/job/'),
-    clouds.ssh('bash bertzoo_tpu/worker.sh start'),
-  ]
   # nor can others on this machine read it from its list of processes
   assert 'hush' not in str(ready.calls())
   logs = ready.folder / 'bucket/bucket/w/logs'
@@ -50,11 +39,20 @@ def test_a_line_runs_on_all_workers_with_its_words_as_they_were_and_its_log_in_t
     clouds.wait(lambda n=worker, of=copies: any(f'worker {n}' in text for text in of()))
 
 
-def test_one_vm_on_demand_needs_no_bucket_and_keys_may_stand_in_the_settings(cloud):
+def test_one_vm_on_demand_needs_no_bucket_waits_for_no_other_and_may_have_keys_in_its_settings(
+  cloud,
+):
   places = '(v5e-8@us-a v4-8@us-central2-b)'
   more = {'HF_TOKEN': 'hush', 'export CLOUDSDK_CORE_ACCOUNT': 'ann'}
   cloud.write(BUCKET='', SPOT='no', CANDIDATES=places, **more)
   assert 'HF_TOKEN=***' in cloud.ok('run', '--dry-run', '--', 'python', '--workdir', '/home/ann/w')
+  cloud.write()
+  cloud.ok('create')
+  assert 'not set up' in cloud.ok('status') and 'setup.sh' in cloud.fails('run', *cloud.line())
+  cloud.ok('setup')
+  (cloud.folder / 'hosts').write_text('10.0.0.5\n')
+  cloud.ok('run', *cloud.line())
+  assert not any('JAX_' in variable for variable in cloud.variables())
 
 
 SECRET = "'-----BEGIN\nUVhRk1L=\nexport W=UVhRk2L\n  UVhRk3L # UVhRk4L\n\"UVhRk5L\n-----END'"
@@ -88,12 +86,6 @@ def test_those_who_ask_whether_a_run_lives_neither_hinder_it_nor_take_each_other
   clouds.wait((base / 'run/pid').exists)
 
 
-def test_a_single_machine_waits_for_no_other(ready):
-  (ready.folder / 'hosts').write_text('10.0.0.5\n')
-  ready.ok('run', *ready.line())
-  assert not any('JAX_' in variable for variable in ready.variables())
-
-
 def test_a_second_run_is_refused_while_one_lives_and_stop_lets_it_save(ready):
   ready.ok('run', *ready.line())
   clouds.wait(lambda: 'attempt 1' in ready.log(1))
@@ -101,9 +93,7 @@ def test_a_second_run_is_refused_while_one_lives_and_stop_lets_it_save(ready):
   assert 'code must not change' in ready.fails('sync')
   assert re.findall(r'^worker (\d): running', ready.ok('status'), re.M) == ['0', '1']
   assert 'attempt 1 on worker 1' in ready.ok('logs', '--worker', '1', '--lines=1')
-  ready.forget()
   stopped = ready.ok('stop')
-  assert ready.calls()[:2] == [clouds.DESCRIBE, clouds.ssh('bash bertzoo_tpu/worker.sh stop')]
   assert re.findall(r'^worker (\d): stopped · stopped at step 5', stopped, re.M) == ['0', '1']
   ready.ok('run', *ready.line())
 
@@ -114,12 +104,6 @@ def test_a_line_that_starts_on_some_workers_only_is_ended_on_all(ready):
   status = ready.ok('status')
   # which babysit would take for a wish of the user's
   assert ': running' not in status and ': stopped' not in status
-
-
-def test_a_machine_that_is_not_set_up_runs_nothing_and_says_so(cloud):
-  cloud.ok('create')
-  assert 'not set up' in cloud.ok('status')
-  assert 'setup.sh' in cloud.fails('run', *cloud.line())
 
 
 def test_a_run_that_was_killed_without_a_word_is_gone_and_one_that_failed_tells_its_sentence(ready):

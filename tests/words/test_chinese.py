@@ -14,42 +14,10 @@ from tests import commands
 
 pytest.importorskip('jieba', reason='jieba is not installed')
 SAMPLE = pathlib.Path(__file__).parents[2] / 'data' / 'sample'
-PIECES = [
-  '北京',
-  '清华大学',
-  '研究生命',
-  '起源',
-  '的',
-  '和',
-  '小明',
-  '硕士',
-  '2015年',
-  '3.14%',
-  'iPhone',
-  'T恤',
-  'AT&T',
-  'C++',
-  '-',
-  '，',
-  '。',
-  ' ',
-  '\r\n',
-  '\n',
-  '龘',
-  '機器學習',
-  '이다',
-  'テスト',
-  '𠀀',
-  '嘿嘿嘿',
-  'e\u0301',
-  '·',
-  '%',
-  '＃',
-  '天-',
-  '人%',
-  '\ud800',
-  '一' * 200,
-]
+PIECES = (
+  '北京|清华大学|研究生命|起源|的|和|小明|硕士|2015年|3.14%|iPhone|T恤|AT&T|C++|-|，|。| |\r\n|\n|'
+  '龘|機器學習|이다|テスト|𠀀|嘿嘿嘿|e\u0301|·|%|＃|天-|人%'
+).split('|') + ['\ud800', '一' * 200]
 
 
 @pytest.fixture(scope='module')
@@ -91,14 +59,16 @@ def test_words_of_real_text_are_those_of_jieba(ours, jieba, tags):
     )
 
 
-def test_of_equally_probable_chains_the_longer_first_word_wins_as_in_jieba(ours, jieba):
-  same('球棍球，溧水霤，想想想，散朴散', ours[False], jieba[False], False)
-
-
-def test_a_percent_sign_and_a_hyphen_end_a_stretch_where_there_are_tags(ours, jieba):
-  for text in ('天-', '人%', '3.14%-天'):
-    same(text, ours[True], jieba[True], True)
-    same(text, ours[False], jieba[False], False)
+@pytest.mark.parametrize(
+  'text',
+  [
+    '球棍球，溧水霤，想想想，散朴散',  # of equally probable chains the longer first word wins
+    *('天-', '人%', '3.14%-天'),  # such signs end a stretch where there are tags
+  ],
+)
+def test_ties_and_signs_are_cut_as_in_jieba(ours, jieba, text):
+  for tags in (False, True):
+    same(text, ours[tags], jieba[tags], tags)
 
 
 @settings(max_examples=80, deadline=None)

@@ -51,27 +51,24 @@ def test_the_place_names_with_bare_carriage_returns_are_all_there():
 
 
 @pytest.mark.parametrize(
-  'data, sentence',
+  'name, data, sentence',
   [
-    ('# only\n\n'.encode(), 'has no entries'),
-    ('北京'.encode('gbk'), 'give a file in UTF-8 .Unicode'),
+    ('l.txt', b'# only\n\n', 'has no entries'),
+    ('l.txt', '北京'.encode('gbk'), 'give a file in UTF-8 .Unicode'),
+    ('missing.txt', b'', 'cannot be read'),
   ],
 )
-def test_a_file_that_is_no_lexicon_is_refused_in_a_sentence(tmp_path, data, sentence):
+def test_a_file_that_is_no_lexicon_is_refused_in_a_sentence(tmp_path, name, data, sentence):
+  (tmp_path / 'l.txt').write_bytes(data)
   with pytest.raises(errors.UserError, match=sentence):
-    written(tmp_path, data)
-  with pytest.raises(errors.UserError, match='cannot be read'):
-    lexicons.read(tmp_path / 'missing.txt')
+    lexicons.read(tmp_path / name)
 
 
-def test_the_longest_of_overlapping_entries_stands_and_of_equals_the_leftmost():
+def test_entries_are_found_longest_first_on_borders_of_words_in_their_case_and_within_a_line():
   assert found('北京大学生活动', '北京大', '大学生活动', '北京', '大学') == ['北京', '大学生活动']
   assert found('甲乙丙', '甲乙', '乙丙') == ['甲乙']
   assert found('甲乙丙', '甲乙', '乙丙', '丙') == ['甲乙', '丙']
   assert found('哈哈哈哈哈', '哈哈') == ['哈哈', '哈哈']
-
-
-def test_entries_of_spaced_scripts_stand_on_borders_of_words():
   assert found('He saw New  York and Newark, not Yorkshire.', 'New York', 'York', 'new') == [
     'New  York'
   ]
@@ -79,19 +76,10 @@ def test_entries_of_spaced_scripts_stand_on_borders_of_words():
   assert found('café cafés', 'café') == ['café']
   assert found('T恤和卡拉OK', 'T恤', '卡拉OK', 'OK') == ['T恤', '卡拉OK']
   assert found('ประเทศไทย', 'ไทย') == ['ไทย']  # Thai parts no words by blanks
-
-
-def test_an_entry_without_capitals_matches_in_any_case_and_one_with_capitals_as_written():
   assert found('The WHITE house, the White House', 'white house') == ['WHITE house', 'White House']
   assert found('US troops told us', 'US') == ['US']
   assert found('Us and us', 'us', 'US') == ['Us', 'us']
-
-
-def test_a_match_never_crosses_a_line_break():
   assert found('New\nYork 北\n京', 'New York', '北京') == []
-
-
-def test_entries_over_the_limit_are_left_out_and_counted():
   lexicon = lexicons.Lexicon(['字' * 65, '字' * 64, ' ', ''])
   assert lexicon.facts == dict(entries=1, too_long=1)
 
@@ -140,22 +128,14 @@ def test_finding_takes_linear_time_in_hostile_text():
   st.data(),
 )
 def test_a_trie_finds_the_prefixes_of_its_entries_within_what_is_inside(entries, symbols, data):
-  inside = data.draw(st.lists(st.booleans(), min_size=len(symbols), max_size=len(symbols)))
+  size = len(symbols)
+  inside = data.draw(st.lists(st.booleans(), min_size=size, max_size=size))
   trie, node = tries.build(np.array([e + [-1] * (4 - len(e)) for e in entries]), 4)
-  found = {
-    (at, n)
-    for n, (places, _) in enumerate(
-      trie.walk(np.array(symbols, np.int64), np.array(inside, bool)), 1
-    )
-    for at in places.tolist()
-  }
+  walk = trie.walk(np.array(symbols, np.int64), np.array(inside, bool))
+  found = {(at, n) for n, (places, _) in enumerate(walk, 1) for at in places.tolist()}
   prefixes = {tuple(e[:n]) for e in entries for n in range(1, len(e) + 1)}
-  wished = {
-    (a, b - a)
-    for a in range(len(symbols))
-    for b in range(a + 1, len(symbols) + 1)
-    if tuple(symbols[a:b]) in prefixes and all(inside[a:b])
-  }
-  assert found == wished
+  spans = [(a, b) for a in range(size) for b in range(a + 1, size + 1)]
+  known = lambda a, b: tuple(symbols[a:b]) in prefixes and all(inside[a:b])
+  assert found == {(a, b - a) for a, b in spans if known(a, b)}
   assert trie.size == len(prefixes)
   assert len(set(node.tolist())) == len(set(map(tuple, entries)))

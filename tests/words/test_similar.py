@@ -73,20 +73,22 @@ def table_of(groups, frequent):
 
 
 def test_a_thesaurus_gives_synonyms_of_as_many_pieces_in_the_order_of_the_file(tmp_path):
-  (tmp_path / 't.txt').write_text(
-    'Aa01A02= 人类 生人 全人类\r\nAa01A03= 人 士 人物 生人\nAa01B01# 甲乙 丙丁\nAa01C01@ 戊己\n\n',
-    encoding='utf-8',
+  lines = (
+    'Aa01A02= 人类 生人 全人类\r\nAa01A03= 人 士 人物 生人\nAa01B01# 甲乙 丙丁\nAa01C01@ 戊己\n\n'
   )
+  (tmp_path / 't.txt').write_text(lines, encoding='utf-8')
   words, alike = providers.thesaurus(None, TOKENIZER, tmp_path / 't.txt')
   names = text(words)
-  assert {n: [names[i] for i in a if i >= 0] for n, a in zip(names, alike)} == {
-    '人类': ['生人'],
-    '生人': ['人类', '人物'],
-    '全人类': [],
-    '人': ['士'],
-    '士': ['人'],
-    '人物': ['生人'],
+  found = {n: ' '.join(names[i] for i in a if i >= 0) for n, a in zip(names, alike)}
+  pairs = {
+    '人类': '生人',
+    '生人': '人类 人物',
+    '全人类': '',
+    '人': '士',
+    '士': '人',
+    '人物': '生人',
   }
+  assert found == pairs
 
 
 @pytest.mark.skipif(not DATA, reason='BERTZOO_DATA does not name the folder of real data')
@@ -187,11 +189,12 @@ def test_a_word_is_found_by_its_pieces_and_gets_one_of_its_similar_words_uniform
   assert set(got[2]) == {'士'} and set(got[3]) == {'甲乙丙'} and set(got[4]) == {''}
 
 
-def test_words_that_are_too_long_or_empty_have_no_similar_word():
+def test_words_that_are_too_long_or_empty_have_no_similar_word_and_some_corpora_no_table(tmp_path):
   table = table_of([['甲乙丙丁戊己庚辛', '辛庚己戊丁丙乙甲']], ['全'])
   word = np.array([row('甲乙丙丁戊己庚辛')] * 3, np.int32)
   _, found = similar.lookup(table, word, np.array([8, 9, 0]), np.zeros(3, np.uint32))
   assert found.tolist() == [True, False, False]
+  assert similar.build(parts.corpus(), tmp_path, TOKENIZER) is None
 
 
 def test_a_random_word_is_a_frequent_one_of_the_same_length():
@@ -223,10 +226,6 @@ def test_a_table_comes_back_from_disk_and_a_damaged_one_is_refused(tmp_path):
     similar.load(tmp_path)
 
 
-def test_a_corpus_without_similar_words_has_no_table(tmp_path):
-  assert similar.build(parts.corpus(), tmp_path, TOKENIZER) is None
-
-
 @pytest.mark.parametrize(
   'name, file, sentence',
   [
@@ -250,24 +249,17 @@ def test_providers_and_files_that_do_not_fit_are_said(tmp_path, monkeypatch, nam
     similar.build(parts.corpus(similar=name), tmp_path, TOKENIZER, file)
 
 
-def test_text_vectors_without_a_first_line_are_read(tmp_path):
+VECTORS = [b'hello world\nfoo bar\n', b'', b'2 3\n\xff\xff', '2 2\n甲 1 2\n'.encode()]
+VECTORS += ['甲 1 2\n乙 1\n'.encode(), b'1 9\n' + b'x' * 9000, b'1 2\nab ' + b'\0' * 4]
+
+
+def test_text_vectors_without_a_first_line_are_read_and_a_file_that_holds_none_is_refused(tmp_path):
   (tmp_path / 'v').write_text('甲 1 0\n乙 1 .5\n丙 -1 0\n', encoding='utf-8')
   counted = words_lib.Counted(np.array([row(w) for w in '甲乙丙'], np.int32), None, 1, None)
   words, alike = providers.vectors(counted, TOKENIZER, tmp_path / 'v')
   assert [text(words)[i] for i in alike[0] if i >= 0] == ['乙', '丙']
-
-
-def test_a_file_that_holds_no_vectors_is_refused(tmp_path):
   written(tmp_path, ['甲 乙'])
-  for data in (
-    b'hello world\nfoo bar\n',
-    b'',
-    b'2 3\n\xff\xff',
-    '2 2\n甲 1 2\n'.encode(),
-    '甲 1 2\n乙 1\n'.encode(),
-    b'1 9\n' + b'x' * 9000,
-    b'1 2\nab ' + b'\0' * 4,
-  ):
+  for data in VECTORS:
     (tmp_path / 'v').write_bytes(data)
     with pytest.raises(errors.UserError, match='not a file of word vectors'):
       similar.build(parts.corpus(similar='vectors'), tmp_path, TOKENIZER, tmp_path / 'v')

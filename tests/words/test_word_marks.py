@@ -67,10 +67,6 @@ def shown(marker, text, **toy_options):
   return out + (']' if previous & 16 else '') + (')' if previous & 8 else ''), bad
 
 
-def test_without_anything_to_mark_there_is_no_marker():
-  assert marker() is None
-
-
 def test_blanks_part_words_and_vanish_between_chinese_characters():
   m = marker('blanks')
   assert m.clean('我 来到 北京 ， OK 2015 年 in New York') == '我来到北京， OK 2015 年 in New York'
@@ -108,37 +104,24 @@ def test_a_border_inside_a_token_leaves_the_words_it_touches_to_the_tokenizer():
   assert m.mark(texts, [toy(m.clean(t), joined=['乙丙']) for t in texts])[1] == 2
 
 
-def test_bytes_of_one_character_are_one_unit():
-  m = marker('blanks')
-  ids = np.array([toy('甲')[0][0]] * 5, np.int32)
-  assert m.mark(['甲 乙'], [(ids, [0, 0, 0, 1, 1], [1, 1, 1, 2, 2])])[0][0].tolist() == [
-    0,
-    1,
-    1,
-    0,
-    1,
-  ]  # as byte-level BPE says it
-  assert m.mark(['甲 乙'], [(ids, [0, 0, 0, 1, 1], [0, 0, 1, 1, 2])])[0][0].tolist() == [
-    0,
-    1,
-    1,
-    0,
-    1,
-  ]  # as SentencePiece does
-
-
-def test_a_token_of_a_blank_belongs_to_what_follows():
-  m = marker('blanks')
-  ids = np.array([toy('甲')[0][0]] * 3, np.int32)
-  assert m.mark([' 甲 乙'], [(ids, [0, 1, 2], [1, 2, 3])])[0][0].tolist() == [0, 1, 0]
+@pytest.mark.parametrize(
+  'text, begins, ends, marks',
+  [
+    ('甲 乙', [0, 0, 0, 1, 1], [1, 1, 1, 2, 2], [0, 1, 1, 0, 1]),  # as byte-level BPE says it
+    ('甲 乙', [0, 0, 0, 1, 1], [0, 0, 1, 1, 2], [0, 1, 1, 0, 1]),  # as SentencePiece does
+    (' 甲 乙', [0, 1, 2], [1, 2, 3], [0, 1, 0]),  # a token of a blank belongs to what follows
+  ],
+)
+def test_bytes_of_one_character_are_one_unit(text, begins, ends, marks):
+  ids = np.array([toy('甲')[0][0]] * len(begins), np.int32)
+  assert marker('blanks').mark([text], [(ids, begins, ends)])[0][0].tolist() == marks
 
 
 def test_phrases_and_entities_consist_of_whole_words(tmp_path):
   m = marker('blanks', ['甲乙 丙', '戊'], ['乙丙'], tmp_path)
   assert shown(m, '甲乙 丙丁 戊') == ('|(甲|[乙|丙])|丁|(戊)', 0)
-
-
-def test_english_phrases_and_entities_are_marked_on_borders_of_words(tmp_path):
+  m = marker('pieces', ['甲乙'], None, tmp_path)  # a border in a token
+  assert shown(m, '甲乙丙甲乙', joined=['乙丙']) == ('|甲|乙丙|(甲|乙)', 1)
   m = marker('pieces', ['white house', 'New York City'], ['York', 'New York City'], tmp_path)
   assert shown(m, 'The White House in New York City, not in York or Yorkshire') == (
     '|The|(White|House)|in|([New|York|City])|,|not|in|[York]|or|Yorkshire',
@@ -146,11 +129,6 @@ def test_english_phrases_and_entities_are_marked_on_borders_of_words(tmp_path):
   )
   assert m.facts['phrase_lexicon']['entries'] == 2
   assert m.facts['entity_lexicon']['file'] == 'entities.txt'
-
-
-def test_a_phrase_whose_border_lies_in_a_token_is_left_out_and_counted(tmp_path):
-  m = marker('pieces', ['甲乙'], None, tmp_path)
-  assert shown(m, '甲乙丙甲乙', joined=['乙丙']) == ('|甲|乙丙|(甲|乙)', 1)
 
 
 def test_jieba_finds_phrases_and_entities_by_parts_of_speech():
@@ -192,17 +170,15 @@ def test_marks_are_consistent_and_those_of_each_sentence_alone(
       assert not (mark[begins] & 1).any()  # a phrase begins and ends where a word does
 
 
-def test_no_sentences_and_empty_ones_have_no_marks():
+def test_a_marker_travels_to_workers_marks_the_same_and_empty_text_has_no_marks(tmp_path):
+  m = marker('blanks', ['甲乙'], None, tmp_path)
+  other = pickle.loads(pickle.dumps(m))
+  assert shown(other, '甲乙 丙') == shown(m, '甲乙 丙') and other.facts == m.facts
   m = marker('blanks')
   assert m.mark([], []) == ([], 0)
   marks, bad = m.mark(['', ' '], [toy(''), toy('')])
   assert [len(x) for x in marks] == [0, 0] and bad == 0
-
-
-def test_a_marker_travels_to_workers_and_marks_the_same(tmp_path):
-  m = marker('blanks', ['甲乙'], None, tmp_path)
-  other = pickle.loads(pickle.dumps(m))
-  assert shown(other, '甲乙 丙') == shown(m, '甲乙 丙') and other.facts == m.facts
+  assert marker() is None
 
 
 @pytest.mark.parametrize(
@@ -220,14 +196,9 @@ def test_choices_and_files_that_do_not_fit_are_said(fields, files, sentence):
 
 def test_units_of_several_tokens_are_counted():
   marks = np.array([0, 1, 8, 10, 8 | 16, 1 | 20, 0], np.uint8)
-  assert word_marks.count(np.arange(7), [0, 4], marks, None) == dict(
-    words=5,
-    multi_piece_words=2,
-    phrases=2,
-    multi_piece_phrases=1,
-    entities=1,
-    multi_piece_entities=1,
-  )
+  counts = dict(words=5, phrases=2, entities=1, multi_piece_words=2)
+  counts |= dict(multi_piece_phrases=1, multi_piece_entities=1)
+  assert word_marks.count(np.arange(7), [0, 4], marks, None) == counts
   starts = np.array([True, False, True])
   # a sentence begins a word
   plain = word_marks.count(np.array([1, 1, 0, 1, 2, 1]), [0, 5, 6], None, starts)
@@ -249,52 +220,39 @@ def corpus(**report):
     (dict(name='span'), 'words'),
     (dict(name='ngram_windows', max_gram=3), 'words'),
     (dict(name='permutation', span_units='words'), 'words'),
+    (dict(name='token'), None),
+    (dict(name='permutation', span_units='pieces'), None),
   ],
 )
 def test_a_masking_of_units_that_the_corpus_lacks_is_refused_with_the_remedy(section, level):
-  counts = dict(
-    words=100,
-    phrases=100,
-    entities=100,
-    multi_piece_words=50,
-    multi_piece_phrases=50,
-    multi_piece_entities=50,
-  )
-  assert word_marks.check(corpus(**counts), section) == ()
+  counts = {'words': 100, 'phrases': 100, 'entities': 100}
+  several = lambda number: {**counts, **{f'multi_piece_{unit}': number for unit in counts}}
+  assert word_marks.check(corpus(**several(50)), section) == ()
+  if level is None:
+    assert word_marks.check(corpus(**several(0)), section) == ()
+    return
+  lacking = {**several(50), f'multi_piece_{level}': 0}
   with pytest.raises(errors.UserError, match=f'--config.corpus.{level}=') as raised:
-    word_marks.check(corpus(**{**counts, f'multi_piece_{level}': 0}), section)
+    word_marks.check(corpus(**lacking), section)
   assert section['name'] in str(raised.value)
-  assert '1.00 %' in word_marks.check(corpus(**{**counts, f'multi_piece_{level}': 1}), section)[0]
-  assert word_marks.check(corpus(), section) == ()
-
-
-def test_maskings_of_tokens_need_no_units():
-  assert word_marks.check(corpus(words=9, multi_piece_words=0), dict(name='token')) == ()
-  found = word_marks.check(
-    corpus(words=9, multi_piece_words=0), dict(name='permutation', span_units='pieces')
-  )
-  assert found == (())
+  [note] = word_marks.check(corpus(**{**lacking, f'multi_piece_{level}': 1}), section)
+  assert '1.00 %' in note and word_marks.check(corpus(), section) == ()
 
 
 def test_a_pipeline_refuses_a_masking_of_words_over_a_corpus_without_any_of_two_tokens():
   special = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
-  held = corpora.in_memory(
-    np.full(400, 9),
-    np.arange(0, 401, 10),
-    np.array([0, 40]),
-    30,
-    special,
-    word_starts=np.ones(30, bool),
-  )
+  text = np.full(400, 9), np.arange(0, 401, 10), np.array([0, 40])
+  held = corpora.in_memory(*text, 30, special, word_starts=np.ones(30, bool))
   sections = dict(format=parts.full_sentences(), length=32, batch_size=2, seed=0)
-  pipeline.build(held, masking=parts.whole_word(), **sections)  # a corpus in memory counted nothing
+  build = lambda masking: pipeline.build(held, masking=masking, **sections)
+  build(parts.whole_word())  # a corpus in memory counted nothing
   held.manifest['report'] = dict(words=400, multi_piece_words=0)
-  pipeline.build(held, masking=parts.token(), **sections)
+  build(parts.token())
   with pytest.raises(errors.UserError, match='no word of two or more tokens'):
-    pipeline.build(held, masking=parts.whole_word(), **sections)
+    build(parts.whole_word())
   held.manifest['report'] = dict(words=400, multi_piece_words=4)
   with pytest.warns(UserWarning, match='only 1.00 % of the corpus'):
-    pipeline.build(held, masking=parts.whole_word(), **sections)
+    build(parts.whole_word())
 
 
 @pytest.mark.skipif(not DATA, reason='BERTZOO_DATA does not name the folder of real data')
@@ -306,10 +264,7 @@ def test_no_sentence_of_real_laws_is_misaligned_with_the_chinese_vocabulary():
   m = word_marks.marker(parts.corpus(words='jieba'), tokenizer.word_starts)
   encoded = tokenizer.encode_with_offsets(texts)
   marks, bad = m.mark(texts, encoded)
-  counts = word_marks.count(
-    np.concatenate([e[0] for e in encoded]),
-    np.cumsum([0] + [len(e[0]) for e in encoded]),
-    np.concatenate(marks),
-    None,
-  )
+  ids = [e[0] for e in encoded]
+  ends = np.cumsum([0, *map(len, ids)])
+  counts = word_marks.count(np.concatenate(ids), ends, np.concatenate(marks), None)
   assert bad == 0 and 0.4 < counts['multi_piece_words'] / counts['words'] < 0.8

@@ -73,16 +73,10 @@ def test_visited_computations_have_the_compilers_own_count_of_operations(what, o
 
 @needs_libtpu
 def test_a_sum_over_devices_has_its_exact_bytes():
-  mesh = mesh_of('v5e:2x2')
-  add = jax.shard_map(
-    lambda x: jax.lax.psum(x, 'data'),
-    mesh=mesh,
-    in_specs=PartitionSpec('data'),
-    out_specs=PartitionSpec(),
-  )
-  x = jax.ShapeDtypeStruct(
-    (4, 1 << 18), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec('data'))
-  )
+  mesh, split = mesh_of('v5e:2x2'), PartitionSpec('data')
+  total = lambda x: jax.lax.psum(x, 'data')
+  add = jax.shard_map(total, mesh=mesh, in_specs=split, out_specs=PartitionSpec())
+  x = jax.ShapeDtypeStruct((4, 1 << 18), jnp.float32, sharding=NamedSharding(mesh, split))
   [found] = hlo.read(program.compiled(jax.jit(add), x).text).collectives
   assert found[:4] == ('all-reduce', 4 << 18, 4, 1)
 
@@ -180,14 +174,7 @@ def test_a_libtpu_that_tells_nothing_on_its_way_is_asked_at_the_end(monkeypatch,
   ],
 )
 def test_a_peak_is_the_lower_of_the_compilers_two_counts_and_the_code(temporaries, live, peak):
-  found = program.memory_of(
-    types.SimpleNamespace(
-      argument_size_in_bytes=20,
-      output_size_in_bytes=17,
-      alias_size_in_bytes=15,
-      temp_size_in_bytes=temporaries,
-      peak_memory_in_bytes=live,
-      generated_code_size_in_bytes=3,
-    )
-  )
+  sizes = dict(argument=20, output=17, alias=15, temp=temporaries, generated_code=3)
+  analysis = {f'{name}_size_in_bytes': size for name, size in sizes.items()}
+  found = program.memory_of(types.SimpleNamespace(**analysis, peak_memory_in_bytes=live))
   assert found == (20, peak) and found.temporaries == peak - 20

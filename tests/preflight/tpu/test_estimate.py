@@ -154,19 +154,16 @@ def test_days_and_dollars_of_all_phases_with_preemptions():
   assert lossy.lost_seconds == pytest.approx(2 * (sum(estimate.RESTART.values()) + 60 + 600))
 
 
+RAN_OUT = 'RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO tempor'
+RAN_OUT += 'aries (39.5G) exceeds available HBM (15.75G).'
+PERMANENT = 'RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space'
+
+
 @pytest.mark.parametrize(
   'message, needed',
   [
-    (
-      'RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries '
-      '(39.5G) exceeds available HBM (15.75G).',
-      39.5 * 2**30,
-    ),
-    (
-      'RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. '
-      'Used 22.25G of 15.48G hbm.',
-      22.25 * 2**30,
-    ),
+    (RAN_OUT, 39.5 * 2**30),
+    (f'{PERMANENT} hbm. Used 22.25G of 15.48G hbm.', 22.25 * 2**30),
     ('INVALID_ARGUMENT: nothing of memory', None),
   ],
 )

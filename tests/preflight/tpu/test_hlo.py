@@ -80,13 +80,13 @@ def text(known=''):
   return TEXT.replace('%(known)s', known)
 
 
-def test_a_loop_counts_as_often_as_its_condition_says():
+def test_a_loop_counts_as_often_as_is_known_or_its_condition_says_or_is_said():
   assert hlo.read(text()).cycles == 5 * 100 + 70 + 1000
-
-
-def test_a_known_number_of_turns_comes_first():
   found = hlo.read(text(', backend_config={"known_trip_count":{"n":"3"}}')).cycles
   assert found == (3 * 100 + 70 + 1000)
+  reading = hlo.read(text().replace('constant(5)', 'parameter(1)'))
+  assert reading.unknown_trips == ['loop'] and reading.cycles == 100 + 70 + 1000
+  assert not hlo.read(text()).unknown_trips
 
 
 @pytest.mark.parametrize('grows, turns', [(1, 5), (2, 3), (5, 1)])
@@ -102,27 +102,27 @@ def test_a_loop_whose_number_grows_by_more_takes_fewer_turns(grows, turns):
   assert not found.unknown_trips
 
 
-def test_a_loop_that_does_not_tell_its_turns_is_said():
-  reading = hlo.read(text().replace('constant(5)', 'parameter(1)'))
-  assert reading.unknown_trips == ['loop'] and reading.cycles == 100 + 70 + 1000
-  assert not hlo.read(text()).unknown_trips
-
-
-def test_a_kernel_keeps_its_name_where_it_is_differentiated():
-  assert hlo.read(text().replace('/attend/', '/transpose(jvp(attend))/')).kernels == {'attend': 1}
-
-
-def test_kernels_take_their_cycles_from_the_table_and_are_listed_without_it():
+def test_kernels_keep_their_names_and_take_their_cycles_from_the_table():
   reading = hlo.read(text())
   assert reading.kernels == {'attend': 1}
   assert reading.without_estimate() == [('attend', 1, 8192), ('tan', 1, 8192)]
   assert hlo.read(text(), {'attend': 30}).cycles == reading.cycles + 30
   assert hlo.read(text(), {'attend [128]': 5, 'attend': 30}).cycles == reading.cycles + 8 * 5
+  assert hlo.read(text().replace('/attend/', '/transpose(jvp(attend))/')).kernels == {'attend': 1}
 
 
-def test_collectives_have_bytes_group_and_turns():
+def test_collectives_and_bytes_are_read_and_what_is_not_reached_is_listed():
   [found] = hlo.read(text()).collectives
   assert found[:4] == ('all-reduce', 4096, 4, 5)
+  reading = hlo.read(text())
+  row = next(c for c in reading.costs if c.name == 'row')
+  assert row.hbm == 512 + 4, (
+    'one row of eight is read and its number, and the result stays on the chip'
+  )
+  assert next(c for c in reading.costs if c.name == 'out').hbm == 2 * 4096
+  assert hlo.read(text()).unvisited == ['lost']
+  with pytest.raises(ValueError):
+    hlo_text.parse('%body (x: f32[]) -> f32[] {\n}')
 
 
 @pytest.mark.parametrize(
@@ -142,78 +142,50 @@ def test_a_group_of_devices_is_read_in_every_way_it_is_written(groups, size):
   assert hlo.read(of_eight.replace('[2,4]<=[8]', groups)).collectives[0].group == size
 
 
-def test_bytes_are_those_of_hbm_and_of_the_part_that_is_read():
-  reading = hlo.read(text())
-  row = next(c for c in reading.costs if c.name == 'row')
-  assert row.hbm == 512 + 4, (
-    'one row of eight is read and its number, and the result stays on the chip'
-  )
-  assert next(c for c in reading.costs if c.name == 'out').hbm == 2 * 4096
-
-
-def test_unreached_computations_are_listed():
-  assert hlo.read(text()).unvisited == ['lost']
-
-
-def test_text_without_an_entry_is_refused():
-  with pytest.raises(ValueError):
-    hlo_text.parse('%body (x: f32[]) -> f32[] {\n}')
-
-
-def test_a_sum_of_which_each_keeps_a_slice_is_a_reduce_scatter():
-  inner = """%scatter (v: f32[8,128]) -> f32[2,128] {
+SCATTER = """%scatter (v: f32[8,128]) -> f32[2,128] {
   %v = f32[8,128]{1,0:T(8,128)} parameter(0)
   %all = f32[8,128]{1,0:T(8,128)} all-reduce(%v), replica_groups={{0,1,2,3}}, to_apply=%add
   ROOT %mine = f32[2,128]{1,0:T(8,128)} dynamic-slice(%all, %v, %v), dynamic_slice_sizes={2,128}
 }
 
 ENTRY"""
-  made = (
-    text()
-    .replace('ENTRY', inner)
-    .replace('tan(%kernel)', 'fusion(%kernel), kind=kCustom, calls=%scatter')
-  )
-  assert [c[:3] for c in hlo.read(made).collectives] == [
-    ('all-reduce', 4096, 4),
-    ('reduce-scatter', 4096, 4),
-  ]
+
+
+def test_a_sum_of_which_each_keeps_a_slice_is_a_reduce_scatter():
+  made = text().replace('ENTRY', SCATTER)
+  made = made.replace('tan(%kernel)', 'fusion(%kernel), kind=kCustom, calls=%scatter')
+  found = [c[:3] for c in hlo.read(made).collectives]
+  assert found == [('all-reduce', 4096, 4), ('reduce-scatter', 4096, 4)]
 
 
 @pytest.mark.parametrize(
   'counts, size', [('', 1), (', num_partitions=8', 8), (', replica_count=2, num_partitions=4', 8)]
 )
 def test_groups_without_a_device_are_one_of_all_devices(counts, size):
-  made = (
-    text()
-    .replace('is_scheduled=true', 'is_scheduled=true' + counts)
-    .replace('replica_groups=[2,4]<=[8]', 'replica_groups={}')
-  )
+  made = text().replace('is_scheduled=true', 'is_scheduled=true' + counts)
+  made = made.replace('replica_groups=[2,4]<=[8]', 'replica_groups={}')
   assert [c.group for c in hlo.read(made).collectives] == [size]
 
 
+BATCHED = 'window={size=16x12 stride=15x11 lhs_dilate=16x12}, dim_labels=0b1f_0o1i->01bf'
+HEADS = 'window={size=1x12 pad=0_0x11_11 rhs_reversal=0x1}, dim_labels=0bf1_i1o0->0b1f'
+
+
 @pytest.mark.parametrize(
-  'shape, left, right, attributes, flops',
+  'out, left, right, attributes, flops',
   [
     ('f32[64,16]', 'f32[64,32]', 'f32[32,16]', 'dim_labels=bf_io->bf', 2 * 64 * 32 * 16),
-    # A batched product: batch axes are windows dilated so far that only equal indices meet.
-    (
-      'f32[16,12,128,128]',
-      'f32[16,128,12,64]',
-      'f32[16,128,12,64]',
-      'window={size=16x12 stride=15x11 lhs_dilate=16x12}, dim_labels=0b1f_0o1i->01bf',
+    (  # A batched product: batch axes are windows dilated so far that only equal indices meet.
+      *('f32[16,12,128,128]', 'f32[16,128,12,64]', 'f32[16,128,12,64]', BATCHED),
       2 * 16 * 12 * 128 * 128 * 64,
     ),
-    # Heads as an axis of the kernel, which the padding lets each meet the one place.
-    (
-      'bf16[16,128,12,64]',
-      'bf16[16,128,768,1]',
-      'bf16[768,12,64,1]',
-      'window={size=1x12 pad=0_0x11_11 rhs_reversal=0x1}, dim_labels=0bf1_i1o0->0b1f',
+    (  # Heads as an axis of the kernel, which the padding lets each meet the one place.
+      *('bf16[16,128,12,64]', 'bf16[16,128,768,1]', 'bf16[768,12,64,1]', HEADS),
       2 * 16 * 128 * 768 * 12 * 64,
     ),
   ],
 )
 def test_products_written_as_convolutions_count_what_is_multiplied(
-  shape, left, right, attributes, flops
+  out, left, right, attributes, flops
 ):
-  assert hlo_text.convolution_flops(shape, left, right, attributes) == flops
+  assert hlo_text.convolution_flops(out, left, right, attributes) == flops
