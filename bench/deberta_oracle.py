@@ -97,7 +97,7 @@ def theirs(folder, objective, params, batch, sharing):
   networks = {network.name: network for network in objective.networks}
   made, state = {}, {}
   for name, network in networks.items():
-    a, flat = architectures.choose(CLASSES[name]), weights.flatten(network.of(params))
+    a, flat = architectures.choose(CLASSES[name]), weights.flatten(network.extract(params))
     tensors, made[name] = export.convert(a, architecture.placed(a, flat), network.encoder, IDS)
     for key, tensor in tensors.items():
       old = next(old for old in NAMES[name] if key.startswith(old))

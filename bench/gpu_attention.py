@@ -52,7 +52,7 @@ def ours(a):
   draw = np.random.default_rng(0)
   x = jnp.asarray(draw.normal(size=(rows, a.length, WIDTH)), dtype)
   table = jnp.asarray(draw.normal(size=(len(used), WIDTH)), jnp.float32)
-  visible = attention.of_batch({'segment_ids': jnp.ones((rows, a.length), jnp.int32)})
+  visible = attention.batch_visibility({'segment_ids': jnp.ones((rows, a.length), jnp.int32)})
   keys = row_keys.join(jnp.zeros((rows, 2), jnp.uint32), jax.random.key(0))
 
   def apply(params, x, table, keys):

@@ -198,7 +198,7 @@ def train_step(text):
   config.length, config.batch_size, config.encoder.max_positions = 128, 32, 128
   run = resolve.run(config.lock())
   made = build.network(run, run.phases[0], V)
-  batch = pipeline.of_phase(text, run.phases[0]).batch(0)
+  batch = pipeline.for_phase(text, run.phases[0]).batch(0)
   state = jax.jit(lambda: steps.init(made.objective, made.tx, 0, 32))()
   update = jax.jit(steps.make_train_step(made.objective, made.tx, made.schedule, seed=0))
 

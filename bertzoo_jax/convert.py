@@ -138,7 +138,7 @@ def _write(folder, place, tensors, content, source) -> list[str]:
   config.pop('auto_map', None)  # code of its own
   if 'legacy' in config:
     config['legacy'] = True
-  names = {key: a.modern(key) for key in tensors}
+  names = {key: a.rename_legacy(key) for key in tensors}
   names = {key: key if name in tensors else name for key, name in names.items()}
   weights.save(folder / 'model.safetensors', {names[key]: x for key, x in tensors.items()})
   (folder / _CONFIG).write_text(json.dumps(config, indent=2) + '\n', encoding='utf-8')

@@ -95,7 +95,7 @@ def export(
         said.append(other.replace('**', ''))
       if aside:
         said.append(
-          f'{place / weights.HEADS}: {", ".join(aside)}, for which {wished} has no place; '
+          f'{place / weights.HEADS_FILE}: {", ".join(aside)}, for which {wished} has no place; '
           f'--init hf:{place} reads it'
         )
     if push:
@@ -127,7 +127,7 @@ def _write_network(
   from bertzoo_jax.objectives import objective
 
   a, encoder = architectures.choose(architecture), network.encoder
-  whole = weights.flatten(network.of(params))
+  whole = weights.flatten(network.extract(params))
   flat = hf_architecture.placed(a, whole)
   aside = {path: x for path, x in whole.items() if path not in flat}
   params = weights.unflatten(flat)
@@ -143,7 +143,7 @@ def _write_network(
     hf_json[hf_architecture.LEARNED] = list(network.learned)
   weights.save(directory / 'model.safetensors', tensors)
   if aside:
-    weights.save(directory / weights.HEADS, aside)
+    weights.save(directory / weights.HEADS_FILE, aside)
   _write(directory / 'config.json', json.dumps(hf_json, indent=2) + '\n')
   files = files if a.tokens is not None else {}
   for name, text in files.items():
@@ -174,7 +174,7 @@ def _write_network(
     outputs=task,
   )
   _write(directory / 'README.md', card.text(told))
-  names = [*files, 'config.json', 'README.md', weights.WEIGHTS, *[weights.HEADS] * bool(aside)]
+  names = [*files, 'config.json', 'README.md', weights.WEIGHTS, *[weights.HEADS_FILE] * bool(aside)]
   return rows, tensors, apart, names
 
 
@@ -290,7 +290,7 @@ def uncompared(params: dict) -> list[verify.Comparison]:
 def _architecture(wished, network, params, aloud) -> str:
   """The class wished for, or (aloud: with a printed line) one that fits the network."""
   activation = network.encoder.activation
-  flat = weights.flatten(network.of(params))
+  flat = weights.flatten(network.extract(params))
   name = architectures.fitting(wished, activation, flat)
   if name != wished and aloud:
     print(f'config.hf={architectures.fitting_note(wished, activation, flat)}')

@@ -46,7 +46,7 @@ def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:
     raise errors.UserError(
       f'The text has no {tokenizer.pieces[mask]}: write one where a word is missing.'
     )
-  if network.found.ahead:
+  if network.found.predicts_next:
     places = np.maximum(places - 1, 0)
   batch = {
     'input_ids': row.ids,

@@ -461,7 +461,7 @@ def _sum(key, name, records) -> int:
 
 @contextlib.contextmanager
 def told(out):
-  """Turns an OSError into the UserError, TryAgain or Stopped that says it, and gives Ctrl-C a
+  """Turns an OSError into the UserError, TransientError or Stopped that says it, and gives Ctrl-C a
   sentence. `out`: where was written.
   """
   try:
@@ -471,7 +471,7 @@ def told(out):
   except OSError as e:
     if e.errno is None or isinstance(e, ConnectionError):
       raise
-    passing = errors.TryAgain if storage.may_pass(e) else errors.UserError
+    passing = errors.TransientError if storage.may_pass(e) else errors.UserError
     raise (errors.Stopped if e.errno in _FULL else passing)(
       f'{e.filename or out}: {e.strerror}. '
       + ('Make room' if e.errno in _FULL else 'Mend that')

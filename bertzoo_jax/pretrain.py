@@ -61,9 +61,9 @@ def pretrain(
   optimizer's state; vocabulary: carry maps the word tables to the vocabulary of the corpus. None of
   these four is used when the run is resumed.
 
-  Raises UserError for a mistake, before anything is written; TryAgain for storage that may answer
-  the next time, or another job in the workdir; Stopped for a run that must not go on, such as one
-  with numbers that are not finite.
+  Raises UserError for a mistake, before anything is written; TransientError for storage that may
+  answer the next time, or another job in the workdir; Stopped for a run that must not go on, such
+  as one with numbers that are not finite.
   """
   from bertzoo_jax.experiment import build  # these import jax, and --help does not wait for it
   from bertzoo_jax.experiment import check
@@ -86,7 +86,7 @@ def pretrain(
       data = open_data(run, corpus, cache_dir)
       if config.epochs:
         reads = {index: rows.train.read for index, rows in data.phases.items()}
-        run = check.config(resolve.run(reading.of_epochs(config, run.phases, reads)))
+        run = check.config(resolve.run(reading.with_epoch_steps(config, run.phases, reads)))
       mesh = sharding.mesh(config.run.mesh)
       begins = start.find(run, data, held.workdir, first, mesh.devices.flat[0])
       chosen = machinery.resolved(run, data.vocab_size, mesh, begins.machinery)
@@ -114,7 +114,7 @@ def open_data(run, paths, cache_dir=None) -> training_data.Data:
       warnings.warn(f'Corpus {member.path}: {sentence}', stacklevel=2)
   phases = {}
   for phase in run.phases:
-    learned, held_out = pipeline.of_phase(corpus, phase, host=host), {}
+    learned, held_out = pipeline.for_phase(corpus, phase, host=host), {}
     if corpus.splits['held_out'].num_tokens:
       held_out = pipeline.held_out(corpus, phase, learned.mask, host=host)
     phases[phase.index] = training_data.PhaseData(

@@ -93,7 +93,7 @@ def pytest_collection_finish():
 @pytest.fixture(autouse=True)
 def _parts_of_tests_may_run():
   """The tests are users who name their parts. test_strangers.py takes this back."""
-  trust.take((frozenset(), True))
+  trust.set_allowed((frozenset(), True))
 
 
 @pytest.fixture(autouse=True, scope='module')

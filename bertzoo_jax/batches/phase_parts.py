@@ -24,7 +24,8 @@ class RowSpec:
     host: (index, count); the host holds the global rows [index · B / count, (index + 1) · B /
       count).
     phase: index of the phase that fixed the order of rows and masks (Phase.order). Held-out rows
-      depend on neither seed nor phase, and predict no special token (masking.of_text).
+      depend on neither seed nor phase, and predict no special token
+      (masking.without_special_targets).
     first_example: n₀, place of the first row in that order.
     first_step: step of the run at which the phase begins; `moves` count steps of the run.
     moves: common.moving.Move of fields of the masking; not used for held-out rows.
@@ -87,10 +88,10 @@ class Moving:
     """The masking at a step of the phase, its features padded to the widest masking's."""
     now = {m.field: m.at(self._spec.first_step + step) for m in self._spec.moves}
     mask = self._keeping(masking_of(self._spec, self._corpus, **now))
-    return maskings.widened(mask, self.widest)
+    return maskings.padded_to(mask, self.widest)
 
   def _keeping(self, mask):
-    return maskings.keeping_units(mask, self._spec.length) if self._spec.keep_units else mask
+    return maskings.with_units(mask, self._spec.length) if self._spec.keep_units else mask
 
 
 def check_split(corpus, split, batch_size, hosts):

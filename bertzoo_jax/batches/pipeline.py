@@ -36,7 +36,7 @@ def build(corpus, **fields) -> 'Pipeline':
   return pipeline
 
 
-def of_phase(corpus, phase, mask=None, **options) -> 'Pipeline':
+def for_phase(corpus, phase, mask=None, **options) -> 'Pipeline':
   """The Pipeline of a configuration.Phase; rows are counted when they are first needed. mask: see
   Pipeline. options: other fields of RowSpec.
   """
@@ -68,17 +68,19 @@ def held_out(corpus, phase, mask=None, **options) -> dict[str, 'Pipeline']:
   for name in [m.name for m in corpus.members if m not in members]:
     warnings.warn(f'The corpus {name} has no held-out text: it is not evaluated.', stacklevel=2)
   mask = mask if len(corpus.members) == 1 else None
-  return {m.name: of_phase(m, phase, mask, split='held_out', **options) for m in members}
+  return {m.name: for_phase(m, phase, mask, split='held_out', **options) for m in members}
 
 
-def of_epochs(config, corpus):
+def with_epoch_steps(config, corpus):
   """The config with steps computed from config.epochs; unchanged if `epochs` is not set."""
   if not config.epochs:
     return config
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')  # the run gives the same warnings
     phases = configuration.phases(config)
-    return reading.of_epochs(config, phases, {p.index: of_phase(corpus, p).read for p in phases})
+    return reading.with_epoch_steps(
+      config, phases, {p.index: for_phase(corpus, p).read for p in phases}
+    )
 
 
 def _causal_share(phase):
@@ -192,9 +194,9 @@ class Pipeline:
     self._mask_at = moving_masks and moving_masks.at
     used = moving_masks.widest if moving_masks else self.mask
     if spec.keep_units and not moving_masks:
-      used = maskings.keeping_units(used, spec.length)
+      used = maskings.with_units(used, spec.length)
     # evaluation predicts text only
-    self._masking = used if spec.learns else maskings.of_text(used, corpus.special)
+    self._masking = used if spec.learns else maskings.without_special_targets(used, corpus.special)
     self._word_notes = [word_marks.check(member, spec.masking) for member in corpus.members]
     self._format, self._causal_at = self._forms[0], spec.causal_at
     self._place = Place(spec.batch_size, spec.length, *spec.host, spec.first_example)

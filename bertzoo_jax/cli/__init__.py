@@ -114,10 +114,10 @@ def _parse(argv):
       f'{rest[1]!r} is not a flag: every argument is --name=value (see --help).'
     )
   if flags.FLAGS[trust.FLAG].value:
-    trust.everything()
+    trust.allow_all()
   if address is not None:
     settings.apply(config, overrides)
-    trust.names(config)
+    trust.allow_config(config)
   return rest
 
 
@@ -240,7 +240,7 @@ def _guard(f, argv, leave=None, also=None):
 
 def _ending(e: BaseException):
   """(exit code, sentence) of an error; the sentence is None for an error of the program itself."""
-  code = errors.TryAgain.code if storage.may_pass(e) else errors.UserError.code
+  code = errors.TransientError.code if storage.may_pass(e) else errors.UserError.code
   if isinstance(e, errors.UserError):
     return e.code, str(e)
   if isinstance(e, KeyboardInterrupt):

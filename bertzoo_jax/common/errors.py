@@ -26,7 +26,7 @@ class UserError(Exception):
     return printable(super().__str__())
 
 
-class TryAgain(UserError):
+class TransientError(UserError):
   """A failure of a disk, network or process that may have passed when the command is rerun."""
 
   code = os.EX_TEMPFAIL

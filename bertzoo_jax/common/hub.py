@@ -33,7 +33,7 @@ def folder(name: str, files):
   (OWNER/NAME[@REVISION]) in the cache of huggingface_hub.
 
   files: names of files to fetch, if they exist. Raises UserError for another form of name, a name
-  that the hub lacks, or a link out of a local folder; TryAgain if the hub does not answer.
+  that the hub lacks, or a link out of a local folder; TransientError if the hub does not answer.
   """
   path = storage.path(name)
   if path.is_dir():
@@ -75,7 +75,7 @@ def data(address: str) -> Data:
   """The split that `hf:NAME[/CONFIG][@REVISION][:SPLIT]` names, as the package `datasets` finds its
   files. NAME: a local folder, else OWNER/NAME of the hub. SPLIT: train if omitted.
 
-  Raises UserError without that package, or for an unknown split; TryAgain if the hub does not
+  Raises UserError without that package, or for an unknown split; TransientError if the hub does not
   answer.
   """
   whole, local = address.removeprefix(PREFIX), lambda name: storage.path(name).is_dir()
@@ -203,7 +203,9 @@ class Repository:
 
 @contextlib.contextmanager
 def _hub_errors(what, again, remedy, offline='name files that are here'):
-  """Turns an error of the hub into a TryAgain with `again` if it may pass, else a UserError."""
+  """Turns an error of the hub into a TransientError with `again` if it may pass, else a
+  UserError.
+  """
   try:
     yield
   except errors.UserError:
@@ -214,7 +216,7 @@ def _hub_errors(what, again, remedy, offline='name files that are here'):
     if constants.HF_HUB_OFFLINE:
       remedy = f'$HF_HUB_OFFLINE is set: unset it, or {offline}'
     elif any(map(storage.may_pass, _reasons(e))):
-      raise errors.TryAgain(f'{what}: {again}.') from e
+      raise errors.TransientError(f'{what}: {again}.') from e
     raise errors.UserError(f'{what}: {remedy}.') from e
 
 

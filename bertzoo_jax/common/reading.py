@@ -30,7 +30,7 @@ class Reading(NamedTuple):
     return fractions.Fraction(self.rows, self.per_epoch)
 
 
-def told(readings) -> str:
+def describe(readings) -> str:
   """The epochs of each corpus, for the user."""
   return ', '.join(
     f'{r.name} {r.epochs:.2f} epochs of {r.per_epoch:,} rows'.lstrip() for r in readings
@@ -87,7 +87,7 @@ def kept(text: str, phases, reads, end: int) -> dict[int, list[int]]:
   return steps_of
 
 
-def of_epochs(config, phases, reads):
+def with_epoch_steps(config, phases, reads):
   """The config, with the steps of its last phase set by config.epochs. Arguments: see `kept`."""
   limit, done = fractions.Fraction(str(config.epochs)), {}
   *earlier, last = phases

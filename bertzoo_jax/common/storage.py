@@ -43,31 +43,31 @@ _MOST_READS = 5  # for one answer of an object store
 
 
 class _Remote(type(epath.Path('gs://bucket'))):
-  """An address in an object store. Its reads are `asked`: an answer has no checksum."""
+  """An address in an object store. Its reads are `read_twice`: an answer has no checksum."""
 
   def exists(self):
-    return asked(super().exists, self)
+    return read_twice(super().exists, self)
 
   def is_dir(self):
-    return asked(super().is_dir, self)
+    return read_twice(super().is_dir, self)
 
   def stat(self):
-    return asked(super().stat, self)
+    return read_twice(super().stat, self)
 
   def read_bytes(self):
-    return asked(super().read_bytes, self)
+    return read_twice(super().read_bytes, self)
 
   def iterdir(self):
     names = super().iterdir
-    yield from asked(lambda: list(names()), self)
+    yield from read_twice(lambda: list(names()), self)
 
   def mkdir(self, *args, **kw):
     make = super().mkdir
-    asked(lambda: make(*args, **kw), self, twice=False)
+    read_twice(lambda: make(*args, **kw), self, twice=False)
 
   def write_bytes(self, data):
     write = super().write_bytes
-    asked(lambda: write(data), self, twice=False)
+    read_twice(lambda: write(data), self, twice=False)
 
 
 class _Local(type(epath.Path('file'))):
@@ -84,12 +84,13 @@ class _HubPath(type(epath.Path('hf://name'))):
   _backend = backend.fsspec_backend
 
 
-def asked(ask, what, right=NotImplemented, twice=True):
+def read_twice(ask, what, right=NotImplemented, twice=True):
   """The answer of an object store: the first that comes twice or equals `right`. An answer that the
   client cannot parse is requested again.
 
   ask: () → an answer. what: the address, for the message. right: the expected answer, such as a
-  checksum. twice: False for a write, whose first answer counts. Raises TryAgain if all differ.
+  checksum. twice: False for a write, whose first answer counts. Raises TransientError if all
+  differ.
   """
   answers = []
   for left in reversed(range(_MOST_READS)):
@@ -109,7 +110,7 @@ def asked(ask, what, right=NotImplemented, twice=True):
     if not twice or answer == right or answer in answers:
       return answer
     answers.append(answer)
-  raise errors.TryAgain(f'{what} is read differently each time: run the same line again.')
+  raise errors.TransientError(f'{what} is read differently each time: run the same line again.')
 
 
 def path(p) -> epath.Path:
@@ -309,7 +310,7 @@ def _parse(data: bytes):
 
 @contextlib.contextmanager
 def reading(what):
-  """Turns errors inside the `with` that may pass into a TryAgain that names `what`."""
+  """Turns errors inside the `with` that may pass into a TransientError that names `what`."""
   try:
     yield
   except errors.UserError:
@@ -317,7 +318,7 @@ def reading(what):
   except Exception as e:  # every storage has other errors
     if not may_pass(e):
       raise
-    raise errors.TryAgain(
+    raise errors.TransientError(
       f'{what} could not be read ({errors.named(e, 300)}): run the same line again.'
     ) from e
 
@@ -325,7 +326,7 @@ def reading(what):
 def has_sha256(p, digest: str) -> bool:
   """Whether a file's bytes have this SHA-256; in an object store, False only after two reads."""
   compute = lambda: sha256(p)
-  return (asked(compute, p, digest) if is_remote(p) else compute()) == digest
+  return (read_twice(compute, p, digest) if is_remote(p) else compute()) == digest
 
 
 def sha256(p, block: int = 1 << 22) -> str:

@@ -29,7 +29,7 @@ _DATA = (
 )
 
 
-def names(config) -> None:
+def allow_config(config) -> None:
   """Every `package.module:name` in a config that the user gives may run from now on."""
   if isinstance(config, str) and ':' in config:
     _named.add(config)
@@ -37,21 +37,21 @@ def names(config) -> None:
     config = tuple(config.items())
   if isinstance(config, (list, tuple)):
     for node in config:
-      names(node)
+      allow_config(node)
 
 
-def everything() -> None:
+def allow_all() -> None:
   """All code that folders name may run from now on (--trust-code)."""
   _everything[0] = True
 
 
-def given() -> tuple[frozenset[str], bool]:
-  """The code that may run, for `take` in another process."""
+def get_allowed() -> tuple[frozenset[str], bool]:
+  """The code that may run, for `set_allowed` in another process."""
   return frozenset(_named), _everything[0]
 
 
-def take(allowed) -> None:
-  """Sets the allowed code to an earlier result of `given`, of this or another process."""
+def set_allowed(allowed) -> None:
+  """Sets the allowed code to an earlier result of `get_allowed`, of this or another process."""
   _named.clear()
   _named.update(allowed[0])
   _everything[0] = allowed[1]

@@ -7,17 +7,17 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 
 
-def of_folder(folder) -> dict[str, int] | None:
-  """`of_files` of a folder: a Hugging Face directory, CORPUS/tokenizer or WORKDIR/tokenizer. In a
+def read_folder(folder) -> dict[str, int] | None:
+  """`read_files` of a folder: a Hugging Face directory, CORPUS/tokenizer or WORKDIR/tokenizer. In a
   folder that prepare wrote, raises UserError also if tokenizer.json differs from the vocabulary
   file beside it.
   """
   folder = storage.path(folder)
   files = {f.name: f for f in folder.iterdir()} if folder.is_dir() else {}
-  vocabulary = of_files(files)
+  vocabulary = read_files(files)
   if {'bertzoo.json', 'tokenizer.json'} <= files.keys():
     for name in files.keys() & {'vocab.txt', 'vocab.json'}:
-      if difference := difference_of(of_files({name: files[name]}), vocabulary):
+      if difference := difference_of(read_files({name: files[name]}), vocabulary):
         raise errors.UserError(
           f'{folder}/{name} and the tokenizer.json beside it do not belong together: {difference} '
           "Copy the folder again from its corpus's tokenizer folder."
@@ -25,7 +25,7 @@ def of_folder(folder) -> dict[str, int] | None:
   return vocabulary
 
 
-def of_files(files) -> dict[str, int] | None:
+def read_files(files) -> dict[str, int] | None:
   """{piece: id}, with added tokens, of tokenizer.json, else vocab.txt, else vocab.json (or
   encoder.json); None without these files. files: {file name: path}. Raises UserError for a damaged
   file, an unknown form, or a vocab.txt with a repeated piece.

@@ -38,7 +38,9 @@ def run(text: texts.Text, chunk_bytes: int, out, how: shards.How, options: list[
     for chunk in text.chunks(reader, chunk_bytes):
       begins.append(chunk.begin)
       meter.update(chunk.end)
-  make = functools.partial(_make, trust.given(), text.for_workers(), chunk_bytes, str(out), how)
+  make = functools.partial(
+    _make, trust.get_allowed(), text.for_workers(), chunk_bytes, str(out), how
+  )
   # [(where the first begins, how many)] of the chunks that begin in one reading of one file
   by_file = (list(group) for _, group in itertools.groupby(begins, lambda begin: begin.file))
   groups = [(group[0], len(group)) for group in by_file]
@@ -83,7 +85,7 @@ def _options(library, options):
 
 def _make(trusted, text, chunk_bytes, out, how, group):
   """Makes the shards of a group that are not finished; yields the numbers of all of them."""
-  trust.take(trusted)
+  trust.set_allowed(trusted)
   begin, count = group
   tokenizer = None
   for chunk in text.chunks(text.reader(), chunk_bytes, begin):

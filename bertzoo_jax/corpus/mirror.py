@@ -30,7 +30,7 @@ def local(address, cache_dir, say=print):
   Raises:
     UserError: no cache_dir for a remote corpus, too little space, a file that does not match the
       manifest, or a name in it that leads out of the corpus.
-    TryAgain: the object store does not answer.
+    TransientError: the object store does not answer.
   """
   address = storage.path(address)
   if not storage.is_remote(address):
@@ -88,7 +88,7 @@ def _fetch(source, target, digest):
     return found.hexdigest()
 
   try:
-    if storage.asked(stream, source, digest) != digest:
+    if storage.read_twice(stream, source, digest) != digest:
       raise errors.UserError(
         f"{source} is damaged (its SHA-256 is not the manifest's): prepare the corpus again into a "
         'new folder.'

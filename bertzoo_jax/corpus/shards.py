@@ -293,7 +293,7 @@ def run(chunks, out, tokenizer_folder, how: How, workers: int):
         continue
       idle = next((w for w in pool.values() if w.chunk is None), None)
       if idle is None and len(pool) < workers:
-        idle = _Worker(context, (trust.given(), str(out), str(tokenizer_folder), how))
+        idle = _Worker(context, (trust.get_allowed(), str(out), str(tokenizer_folder), how))
         pool[idle.pipe] = idle
       if idle is not None:
         idle.give(chunk)
@@ -362,7 +362,7 @@ class _Worker:
 
 
 def _serve(pipe, trusted, out, tokenizer_folder, how):
-  trust.take(trusted)
+  trust.set_allowed(trusted)
   tokenizer = None
   try:
     while True:

@@ -251,7 +251,7 @@ def _name_cut_files():
       else 'A mapped file could not be read (SIGBUS): run'
     )
     os.write(2, f'error: {said} the same line again. The checkpoints of a run are kept.\n'.encode())
-    os._exit((errors.UserError if cut else errors.TryAgain).code)
+    os._exit((errors.UserError if cut else errors.TransientError).code)
 
   handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(end)
   ctypes.CDLL(None).signal(signal.SIGBUS, handler)

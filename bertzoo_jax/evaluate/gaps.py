@@ -97,7 +97,7 @@ def find(
     UserError: the errors of evaluate; an objective that fills no masks.
   """
   run, corpus = held_out.opened(address, path, cache_dir)
-  fills = lambda n: 'mlm_head' in n.of(run.params) and objective.MASKED in n.learned
+  fills = lambda n: 'mlm_head' in n.extract(run.params) and objective.MASKED in n.learned
   network = next(filter(fills, run.networks), None)
   if network is None:
     raise errors.UserError(
@@ -115,8 +115,8 @@ def find(
   beside_G = [tokens[drawn_G] for tokens in text.neighbours(text.originals)]
 
   # device: the network before and after
-  before, after = (network.of(p) for p in (_first_weights(run, corpus), run.params))
-  read = networks.one_before if network.ahead else lambda batch: batch
+  before, after = (network.extract(p) for p in (_first_weights(run, corpus), run.params))
+  read = networks.shifted_left if network.predicts_next else lambda batch: batch
   rows, alone = [read(b) for b in rows], read(text.alone(drawn_G))
   _, first_loss = scores.masked_scores(NETWORK, network.encoder, before, rows)[:2]
   accuracy, loss = scores.masked_scores(NETWORK, network.encoder, after, rows)[:2]

@@ -114,7 +114,7 @@ def opened(address: str, by: str | None = None) -> tuple[likelihoods.Subject, An
   encoder = pretrained.encoder(there)
   how, own = _way(ways, by, address), there.shape.single
   subject = likelihoods.Subject(
-    '', encoder, there.params, how, tokenizer.special, own, ahead=there.ahead
+    '', encoder, there.params, how, tokenizer.special, own, ahead=there.predicts_next
   )
   return subject, tokenizer
 
@@ -138,7 +138,9 @@ def of_run(
   special: ids of the run's tokenizer. by, errors: see `evaluate`.
   """
   in_order = 'masking' in run.config and run.config.masking.name == 'in_order'
-  told = {n.name: likelihoods.ways(n.of(run.params), n.learned, in_order) for n in run.networks}
+  told = {
+    n.name: likelihoods.ways(n.extract(run.params), n.learned, in_order) for n in run.networks
+  }
   able = [n for n in run.networks if told[n.name]]
   if not able:
     raise errors.UserError(
@@ -158,11 +160,11 @@ def of_run(
       f'the generator is scored; the {run.networks[0].name} is not, since the rows that it reads '
       'have no masks.',
     )
-  params, encoder = chosen.of(run.params), chosen.encoder
+  params, encoder = chosen.extract(run.params), chosen.encoder
   name = architectures.fitting(run.config.hf, encoder.activation, hf.flatten(params))
   shape = architectures.choose(name).tokens or hf_tokenizer.Shape()
   return likelihoods.Subject(
-    chosen.name, encoder, params, how, special, shape.single, run.step, notes, chosen.ahead
+    chosen.name, encoder, params, how, special, shape.single, run.step, notes, chosen.predicts_next
   )
 
 

@@ -100,7 +100,7 @@ def evaluate(
     raise errors.UserError(f'--batches is {batches}: at least 1 is needed.')
   run, corpus = held_out.opened(address, path, cache_dir)
   params, step, workdir, config, trained = run
-  if any(objectives.one_way(n.of(params), n.learned) for n in trained):
+  if any(objectives.one_way(n.extract(params), n.learned) for n in trained):
     raise errors.UserError(
       f'objective={config.objective.name} trains a network that sees no later tokens, but this '
       'command reads both sides of a mask: see its held-out loss per token in metrics.jsonl.'
@@ -126,10 +126,10 @@ def evaluate(
       notes.append(f'{pairs} rows are left out. {e}')
   scores = []
   for network in trained:
-    name, own = network.name or _ONE_NETWORK, network.of(params)
+    name, own = network.name or _ONE_NETWORK, network.extract(params)
     if 'mlm_head' in own:
-      rows = [networks.one_before(b) if network.ahead else b for b in sets['mlm']]
-      scores += masked_scores(name, network.encoder, own, rows, network.ahead)
+      rows = [networks.shifted_left(b) if network.predicts_next else b for b in sets['mlm']]
+      scores += masked_scores(name, network.encoder, own, rows, network.predicts_next)
     for pairs in [p for p in PAIRS if p in sets]:
       train = None if 'pair_head' in own else _pairs(notes, corpus, config, pairs, 'train', batches)
       scores.append(pair_score(name, network.encoder, own, pairs, sets[pairs], train))
@@ -147,7 +147,7 @@ def masked_scores(
   the same row of the next, and without.
 
   params: of the network, which has an 'mlm_head'. ahead: whether batches are of
-  networks.one_before.
+  networks.shifted_left.
   """
   first = encoder.first_memory
   if first is None or not jax.tree.leaves(jax.eval_shape(lambda: first(1))):
@@ -228,7 +228,7 @@ def row_vectors(
     if 'mlm_head' not in params:  # it has never seen a mask
       batch = {**batch, 'input_ids': generators.fill(batch, batch['masked_targets'])[0]}
     hidden_BLD = networks.encode(encoder, params['encoder'], batch, None)
-    return head(params, encoder.row_vectors(hidden_BLD, batch)), memory
+    return head(params, encoder.pooled(hidden_BLD, batch)), memory
 
   return through(read, encoder, params, batches)
 

@@ -61,8 +61,8 @@ class Network(NamedTuple):
   def summands(self) -> dict[str, bool]:
     """{path of a parameter: True if the network adds parameters to form its arrays}."""
     is_sum = {}
-    for network in sorted(self.objective.networks, key=lambda network: network.into is None):
-      is_sum |= dict.fromkeys(network.places(self.shapes).values(), network.into is not None)
+    for network in sorted(self.objective.networks, key=lambda network: network.insert is None):
+      is_sum |= dict.fromkeys(network.places(self.shapes).values(), network.insert is not None)
     return is_sum
 
 
@@ -112,11 +112,11 @@ def network(run: resolve.Run, phase, vocab_size: int, mesh=None) -> Network:
 
 
 def flops(run: resolve.Run, data, mesh=None) -> list[float]:
-  """FLOPs of all steps of each phase (cost.of_step)."""
+  """FLOPs of all steps of each phase (cost.step_flops)."""
 
   def phase_flops(phase):
     net, rows = network(run, phase, data.vocab_size, mesh), data.phases[phase.index]
-    return phase.steps * cost.of_step(net.plain, net.shapes, rows.batch)
+    return phase.steps * cost.step_flops(net.plain, net.shapes, rows.batch)
 
   if 'flops' not in run.built:
     run.built['flops'] = [phase_flops(phase) for phase in run.phases]

@@ -44,7 +44,7 @@ def overview(built, start, state) -> list[str]:
     )
     if p is current.phase:
       line += f' · {flops[p.index] / p.steps / 1e9:,.1f} GFLOP per step'
-      line += f' · {reading.told(current.data.train.read(p.steps))}'
+      line += f' · {reading.describe(current.data.train.read(p.steps))}'
     lines.append(line)
   for field, first, end, from_step, last, shape in config.moving:
     lines.append(f'moves     {field} {first:g} → {end:g}, steps {from_step:,}–{last:,}, {shape}')
@@ -56,7 +56,7 @@ def export_notes(built) -> list[str]:
   notes, objective = [], built.phase_runs[0].objective
   shapes = built.phase_runs[0].target[0].params
   for n in objective.networks[:1]:
-    flat = hf.flatten(jax.eval_shape(n.of, shapes))
+    flat = hf.flatten(jax.eval_shape(n.extract, shapes))
     notes.append(hf.fitting_note(built.run.config.hf, n.encoder.activation, flat))
   return [f'config.hf={note}' for note in notes if note]
 

@@ -76,7 +76,8 @@ def run(jobs, do, slots=(None,), *, held=contextlib.nullcontext, say=print) -> b
 
   Args:
     do: (job, slot) → whether to go on. After a False or an error no other job is begun.
-    held: job → context in which it is done. If it raises TryAgain, another job is tried first.
+    held: job → context in which it is done. If it raises TransientError, another job is tried
+      first.
     say: prints a line.
   """
   left, choosing, met = list(jobs), threading.Lock(), set()
@@ -92,7 +93,7 @@ def run(jobs, do, slots=(None,), *, held=contextlib.nullcontext, say=print) -> b
             continue
           try:
             stack.enter_context(held(job))
-          except errors.TryAgain as e:
+          except errors.TransientError as e:
             _once(say, f'{job.title}: {e}', met)
             continue
           left.remove(job)
@@ -137,7 +138,7 @@ def holding(folder, say):
       try:
         stack.enter_context(lock.hold(folder))
         break
-      except errors.TryAgain as e:
+      except errors.TransientError as e:
         _once(say, str(e), met)
         time.sleep(_WAIT)
     yield

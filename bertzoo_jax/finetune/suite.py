@@ -39,7 +39,7 @@ def finetune(
 
   Raises:
     UserError: anything that does not fit, before anything is written.
-    TryAgain, Stopped: see pretrain.
+    TransientError, Stopped: see pretrain.
   """
   distributed.join()
   if jax.process_count() > 1:

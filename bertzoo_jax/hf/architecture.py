@@ -57,7 +57,8 @@ Export writes the directory, loads it with the transformers class called `name`,
 and token ids. If transformers has no such class, give `logits(directory, batch)`: a reference that
 reads the directory itself (see `hf/verify.py`). Export fails if anything differs, if a tensor was
 not loaded, or if a head was not compared. Of a class without heads, vectors are compared. Heads
-that no row names are written into a file of their own (ASIDE in `hf/architectures/__init__.py`).
+that no row names are written into a file of their own (HEADS_FILE in
+`hf/architectures/__init__.py`).
 """
 
 import types
@@ -243,9 +244,10 @@ class Architecture(NamedTuple):
     pipeline: transformers' task for the card; '' if its pipelines cannot load the class.
     tied: tensors that repeat another one, not written, and ignored when read: {name: the other}.
     buffers: ends of names of tensors that are no parameters.
-    modern: a tensor's name in a file → its name in today's class.
-    settle: (params, the encoder's fields) → both, applied after the rows have been read: for fields
-      that depend on which tensors the file has, and parameters that an encoder has in another form.
+    rename_legacy: a tensor's name in a file → its name in today's class.
+    post_read: (params, the encoder's fields) → both, applied after the rows have been read: for
+      fields that depend on which tensors the file has, and parameters that an encoder has in
+      another form.
     part: config.encoder.name of the encoder that has these fields.
     unsaid: fields of the encoder that no config.json says, where they are not those of UNSAID.
     computes: encoder → Computed, the part of the trained network that the class computes.
@@ -273,8 +275,8 @@ class Architecture(NamedTuple):
   pipeline: str = 'fill-mask'
   tied: Mapping[str, str] = {}
   buffers: tuple[str, ...] = ()
-  modern: Callable = lambda name: name
-  settle: Callable = lambda params, fields: (params, fields)
+  rename_legacy: Callable = lambda name: name
+  post_read: Callable = lambda params, fields: (params, fields)
   part: str = 'transformer'
   unsaid: Mapping[str, Any] = {}
   computes: Callable = Computed

@@ -43,7 +43,7 @@ class Run(NamedTuple):
     commits: of the program, in order; may be empty.
     init: the address of --init that the run began with; None for random weights.
     checked: the comparisons after export.
-    aside: names of heads in weights.HEADS.
+    aside: names of heads in weights.HEADS_FILE.
     average: which average the weights are; '' for none.
     base_models: names at the hub of the models that its weights come from.
     outputs: of the head of a task.
@@ -111,7 +111,9 @@ def facts(run: Run) -> dict[str, str]:
   lengths = _trained(config, run.step, 'length')
   licence, language, sources = (run.corpus.get(k) for k in ('license', 'language', 'sources'))
   layers = run.sizes.num_layers
-  aside = string.Template(_SAID['aside']).substitute(file=weights.HEADS, heads=', '.join(run.aside))
+  aside = string.Template(_SAID['aside']).substitute(
+    file=weights.HEADS_FILE, heads=', '.join(run.aside)
+  )
   return {
     **{name: _fields(config[name]) for name in ('objective', 'optimizer', 'schedule', 'tokenizer')},
     'pipeline': _lines(

@@ -21,7 +21,7 @@ from bertzoo_jax.hf.architecture import POSITION_TABLE
 from bertzoo_jax.hf.architecture import TYPE_TABLE
 from bertzoo_jax.hf.architecture import WORD_TABLE
 
-HEADS = architectures.ASIDE
+HEADS_FILE = architectures.HEADS_FILE
 WEIGHTS, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 
 
@@ -57,7 +57,7 @@ def save(path, tensors: dict[str, np.ndarray]) -> None:
 def load(directory, wished: str | None = None) -> tuple[dict, Report]:
   """Parameters of a local Hugging Face directory as a nested dict of float32 arrays, and a report.
 
-  Heads that the checkpoint lacks are absent. Those in HEADS are read too.
+  Heads that the checkpoint lacks are absent. Those in HEADS_FILE are read too.
 
   Args:
     directory: with config.json and model.safetensors.
@@ -72,7 +72,7 @@ def load(directory, wished: str | None = None) -> tuple[dict, Report]:
   found = files(directory)
   a = architectures.reader(content, wished)
   encoder, sizes = architecture.encoder(a, content)
-  tensors = {a.modern(key): x for key, x in _read_tensors(found).items()}
+  tensors = {a.rename_legacy(key): x for key, x in _read_tensors(found).items()}
   notes = []
   for copy, original in a.tied.items():
     if copy in tensors:
@@ -80,9 +80,9 @@ def load(directory, wished: str | None = None) -> tuple[dict, Report]:
       same = np.array_equal(tensors.setdefault(original, x), x)
       notes += [] if same else [f'{copy} (it is not {original}: here the two are one)']
   params, unread = architecture.to_ours(a, tensors, sizes)
-  params, encoder = a.settle(params, encoder)
-  if (directory / HEADS).exists():
-    params = {**_read_tensors([directory / HEADS]), **params}
+  params, encoder = a.post_read(params, encoder)
+  if (directory / HEADS_FILE).exists():
+    params = {**_read_tensors([directory / HEADS_FILE]), **params}
   if WORD_TABLE not in params:
     # transformers 4.57 ties the table to the first layer of such a head, and saves only the latter.
     left_out = 'transformers 4 leaves them out with legacy=False; save it with transformers 5.'

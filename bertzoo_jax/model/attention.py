@@ -135,7 +135,7 @@ def same_pack(segment_ids_BL, window=None) -> Visibility:
   return Visibility(segment_ids_BL, segment_ids_BL, window)
 
 
-def of_batch(batch) -> Visibility:
+def batch_visibility(batch) -> Visibility:
   """Self-attention of a batch: tokens see their segment, and no token that comes after them in
   `order` [B, L] if the batch has one (places for left to right, ranks for a permutation). Rows of
   several segments have `position_ids`.

@@ -166,7 +166,7 @@ class Block(nn.Module):
     def join(name, x_BLD, y_BLD, rate, keys_B2):
       """The norm of x + dropout(y); with norm_first the sum, too."""
       norm, drop = norms[name], dict(dropout_rate=rate, dropout_keys_B2=keys_B2)
-      if getattr(norm, 'joins', False):
+      if getattr(norm, 'fuses_residual', False):
         add = functools.partial(ops.add_norm, with_sum=self.norm_first, **drop)
         return pin(norm(x_BLD, y_BLD, norm=add))
       sum_BLD = (x_BLD + layers.dropout(y_BLD, rate, keys_B2)).astype(x_BLD.dtype)

@@ -58,7 +58,7 @@ class Disentangled(definitions.Disentangled, protocol.Given):
 
   reads = ('input_ids', 'token_type_ids', 'segment_ids')
   axes = (*AXES, *transformer.AXES, *blocks.AXES)
-  row_vectors = protocol.first_token
+  pooled = protocol.first_token
   plan = transformer.Transformer.plan
   table_width = transformer.Transformer.table_width
   kernel_init = transformer.Transformer.kernel_init
@@ -143,7 +143,7 @@ class Disentangled(definitions.Disentangled, protocol.Given):
     x_BLD = ops.constrain('hidden', _real(self.embeddings.finish(x_BLD, embed_keys_B2), batch))
     dropped = dropout_keys_B2 is not None and self.dropout > 0.0
     relation = self._relation(batch['input_ids'].shape[1], _common_key(batch) if dropped else None)
-    return _Shared(batch, attention.of_batch(batch), relation, x_BLD, *keys, ops)
+    return _Shared(batch, attention.batch_visibility(batch), relation, x_BLD, *keys, ops)
 
   def _run(self, args, x_BLD, first, end):
     """The output of the blocks first … end − 1. The convolution follows block 0."""

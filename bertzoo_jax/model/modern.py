@@ -106,7 +106,7 @@ class Modern(definitions.Modern, protocol.Given):
     keys = blocks.split_keys(dropout_keys_B2, 2)
     x_BLD = self.embed(batch) if embedded_BLE is None else embedded_BLE
     x_BLD = ops.constrain('hidden', self.embeddings.finish(x_BLD, keys[0]))
-    visible = attention.of_batch(batch)
+    visible = attention.batch_visibility(batch)
 
     def run(x_BLD, first, end, turns):
       def apply(params, x_BLD, turn):

@@ -110,7 +110,7 @@ def gather(hidden_BLD: jax.Array, positions_BP: jax.Array) -> jax.Array:
 
 @nn.nowrap
 def first_token(encoder, hidden_BLD, batch):
-  """The usual `row_vectors`: the token at position 0."""
+  """The usual `pooled`: the token at position 0."""
   del encoder, batch
   return hidden_BLD[:, 0]
 
@@ -166,7 +166,7 @@ USUAL = {
     'and may contain fillers. An enhanced mask decoder or a query stream is computed here only. '
     'Their parameters exist if the encoder is initialised by this method',
   ),
-  'row_vectors': (first_token, '(hidden_BLD, batch) → [B, D]: the vector that classifies a row'),
+  'pooled': (first_token, '(hidden_BLD, batch) → [B, D]: the vector that classifies a row'),
   'resized': (
     resized,
     '(width, depth, table_width=None) → a copy with shares of its widths and depth, with tables of '

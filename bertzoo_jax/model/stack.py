@@ -69,7 +69,7 @@ class Plan(NamedTuple):
     )
 
 
-class Turn(NamedTuple):
+class BlockInputs(NamedTuple):
   """Arguments of a block besides its parameters and its input.
 
   Attributes:
@@ -129,7 +129,7 @@ def scan(
   """Runs the blocks first … end − 1 of a stack.
 
   Args:
-    apply: (parameters of one block, x, Turn) → (x, output of the block or None).
+    apply: (parameters of one block, x, BlockInputs) → (x, output of the block or None).
     params: as `init` returned.
     x: input of the first block.
     keys_B2: keys of the rows (row_keys.py), folded with each block's number; None without dropout.
@@ -137,8 +137,8 @@ def scan(
     inputs: pytree of arrays [blocks, …], one slice per block of the whole stack; None for none.
     first, end: blocks to run; all by default. So the first and the last blocks of a stack can run
       separately, with `block_params`. With groups, both must be borders of groups.
-    period: blocks n and n + period have the same structure; `Turn.place` is n modulo period. The
-      program holds at most 3·period − 2 blocks. Needs layers of one block.
+    period: blocks n and n + period have the same structure; `BlockInputs.place` is n modulo period.
+      The program holds at most 3·period − 2 blocks. Needs layers of one block.
     unroll: blocks per iteration of the scan.
     remat: a key of REMAT.
 
@@ -175,7 +175,7 @@ def scan(
       (stacked, number, inputs), shared = turn
       keys = None if keys_B2 is None else row_keys.fold_in(keys_B2, number)
       block_params = traverse_util.unflatten_dict({**shared, **stacked}, sep='/')
-      return apply(block_params, x, Turn(number, place, keys, inputs))
+      return apply(block_params, x, BlockInputs(number, place, keys, inputs))
 
     if remat == 'none':
       return run

@@ -39,7 +39,7 @@ class Transformer(definitions.Transformer, protocol.Given):
   left_to_right = True
   reads = ('input_ids', 'token_type_ids', 'segment_ids')
   axes = (*AXES, *blocks.AXES)
-  row_vectors = protocol.first_token
+  pooled = protocol.first_token
   predictions = protocol.gathered
 
   def __post_init__(self):
@@ -90,7 +90,7 @@ class Transformer(definitions.Transformer, protocol.Given):
     x_BLD = self.embeddings.finish(embedded_BLE, embed_keys_B2)
     if self.table_width != self.hidden_size:
       x_BLD = self.embedding_projection(x_BLD)
-    block, visible = self._block(), attention.of_batch(batch)
+    block, visible = self._block(), attention.batch_visibility(batch)
 
     def apply(params, x_BLD, turn):
       return block.apply({'params': params}, x_BLD, visible, turn.keys_B2, ops), None

@@ -202,7 +202,7 @@ class TwoStream(definitions.TwoStream, protocol.Given):
     angle = distance_T[:, None] / 10_000 ** (evens / self.hidden_size)
     return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=1)
 
-  def row_vectors(self, hidden_BLD, batch):
+  def pooled(self, hidden_BLD, batch):
     """[B, D]: the last token of each row, its classifier."""
     length = hidden_BLD.shape[1]
     last_B = jnp.max(jnp.where(batch['segment_ids'] > 0, jnp.arange(length), 0), axis=1)
@@ -324,7 +324,7 @@ class Embeddings(nn.Module):
 
 def _visibility(batch, memory: int) -> attention.Visibility:
   """Visibility in the content stream: all tokens of the first packed segment see the memory too."""
-  visible = attention.of_batch(batch)
+  visible = attention.batch_visibility(batch)
   if not memory:
     return visible
   before = lambda x_BL, value: jnp.pad(x_BL, ((0, 0), (memory, 0)), constant_values=value)

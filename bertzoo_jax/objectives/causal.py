@@ -78,7 +78,9 @@ def _predicting_next(encoder, ops, name, share):
     causal_B = causal_of(batch)
     ids_BL = jnp.where(causal_B[:, None] > 0, original_BL, batch['input_ids'])
     row = networks.from_left_to_right({**batch, 'input_ids': ids_BL}, causal_B)
-    states_BLD = networks.everywhere(encoder, params['encoder'], row, key, ops).states_BPD
+    states_BLD = networks.predict_all_positions(
+      encoder, params['encoder'], row, key, ops
+    ).states_BPD
     logits_BLV = networks.vocabulary_logits(encoder, params, states_BLD, ops.constrain)
     nll_BL, correct_BL = networks.nll(logits_BLV, left_to_right.following(original_BL))
     names, sums, value = {'tokens': 'next', 'masked': 'mlm'}, {}, 0.0

@@ -34,7 +34,7 @@ def replace_mlm(
 
   def loss(params, batch, normalizers, carry, key, train):
     filled, learned, key = fill(params, batch, key)
-    main = both[0].of(params)
+    main = both[0].extract(params)
     states_BPD, _, _ = networks.predictions(encoder, main['encoder'], filled, key, ops)
     logits_BPV = networks.vocabulary_logits(encoder, main, states_BPD, ops.constrain)
     sums = networks.masked_sums(logits_BPV, batch)
@@ -70,7 +70,7 @@ def all_tokens_mlm(
   def loss(params, batch, normalizers, carry, key, train):
     filled, learned, key = fill(params, batch, key)
     original_BL, _ = generators.fill(batch, batch['masked_targets'])
-    main = both[0].of(params)
+    main = both[0].extract(params)
     hidden_BLD = networks.encode(encoder, main['encoder'], filled, key, ops)
     nll_BL, correct_BL = _copied_nll(
       networks.vocabulary_logits(encoder, main, hidden_BLD, ops.constrain),
@@ -117,7 +117,7 @@ def _copied_nll(logits_BLV, copy_BL, input_BL, target_BL):
 def _filled(generator, ops, fields, params, batch, key):
   """(the batch with masks filled, the generator's sums, the key of the main network's dropout)."""
   keys = (None, None) if key is None else jax.random.split(key)
-  guess = generators.guess(generator, ops, fields, generator.of(params), batch, keys[0])
+  guess = generators.guess(generator, ops, fields, generator.extract(params), batch, keys[0])
   filled = {**batch, 'input_ids': guess.rows[1]}
   return filled, networks.masked_sums(guess.logits_BPV, batch, 'generator'), keys[1]
 

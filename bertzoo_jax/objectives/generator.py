@@ -44,50 +44,50 @@ class Generator(NamedTuple):
     encoder: the generator's encoder, a linen module.
     main: the main network's encoder.
     predicts: whether the main network has a vocabulary head.
-    same: paths in an encoder. The generator uses the main network's parameter.
-    added: paths in an encoder. The main network's array is the sum of both networks' parameters.
-    lent: paths in an encoder. The main network does not compute with these arrays, but its export
-      holds the generator's (the position table of the enhanced mask decoder).
+    tied: paths in an encoder. The generator uses the main network's parameter.
+    residual: paths in an encoder. The main network's array is the sum of both networks' parameters.
+    export_only: paths in an encoder. The main network does not compute with these arrays, but its
+      export holds the generator's (the position table of the enhanced mask decoder).
   """
 
   encoder: Any
   main: Any
   predicts: bool
-  same: frozenset[str]
-  added: frozenset[str]
-  lent: frozenset[str]
+  tied: frozenset[str]
+  residual: frozenset[str]
+  export_only: frozenset[str]
 
   def init(self, key) -> dict:
     """The parameters of the generator that it does not take from the main network."""
     encoder_key, head_key = jax.random.split(key)
     flat = _flat(networks.init_encoder(self.encoder, encoder_key))
-    unshared = {path: x for path, x in flat.items() if path not in self.same}
+    unshared = {path: x for path, x in flat.items() if path not in self.tied}
     encoder = {'encoder': _nested(unshared)} if unshared else {}
     return {**encoder, 'mlm_head': heads.vocabulary().init(self.encoder, head_key)}
 
   def init_main(self, key) -> dict:
     """The parameters of the main network's encoder."""
     flat = _flat(networks.init_encoder(self.main, key, self.predicts))
-    return _nested({p: jnp.zeros_like(x) if p in self.added else x for p, x in flat.items()})
+    return _nested({p: jnp.zeros_like(x) if p in self.residual else x for p, x in flat.items()})
 
-  def of(self, params) -> dict:
+  def extract(self, params) -> dict:
     """{'encoder', 'mlm_head'} of the generator. params: of both networks."""
     unshared = params['generator']
-    main = _flat(params['encoder']) if self.same else {}
-    flat = {path: main[path] for path in self.same} | _flat(unshared.get('encoder', {}))
+    main = _flat(params['encoder']) if self.tied else {}
+    flat = {path: main[path] for path in self.tied} | _flat(unshared.get('encoder', {}))
     return {'encoder': _nested(flat), 'mlm_head': unshared['mlm_head']}
 
   def main_encoder(self, params) -> dict:
     """The arrays that the main network's encoder computes with. params: of both networks."""
-    if not self.added:
+    if not self.residual:
       return params['encoder']
     flat, generator = _flat(params['encoder']), _flat(params['generator']['encoder'])
-    flat |= {p: jax.lax.stop_gradient(generator[p]) + flat[p] for p in self.added}
-    return _nested(flat | {p: jax.lax.stop_gradient(generator[p]) for p in self.lent})
+    flat |= {p: jax.lax.stop_gradient(generator[p]) + flat[p] for p in self.residual}
+    return _nested(flat | {p: jax.lax.stop_gradient(generator[p]) for p in self.export_only})
 
   def network(self) -> objective.Network:
     """The generator as a network of an objective."""
-    return objective.Network('generator', self.encoder, self.of, place=self._place)
+    return objective.Network('generator', self.encoder, self.extract, param_path=self._place)
 
   def main_network(self, name: str, head: str, **fields) -> objective.Network:
     """The main network as a network of an objective.
@@ -98,19 +98,19 @@ class Generator(NamedTuple):
     def extract(params):
       return {'encoder': self.main_encoder(params), head: params[head]}
 
-    into = self._insert if self.added else None
-    return objective.Network(name, self.main, extract, self._main_place, into=into, **fields)
+    insert = self._insert if self.residual else None
+    return objective.Network(name, self.main, extract, self._main_place, insert=insert, **fields)
 
   def _place(self, path):
-    return path if _in_encoder(path) in self.same else f'generator/{path}'
+    return path if _in_encoder(path) in self.tied else f'generator/{path}'
 
   def _main_place(self, path):
-    return f'generator/{path}' if _in_encoder(path) in self.lent else path
+    return f'generator/{path}' if _in_encoder(path) in self.export_only else path
 
   def _insert(self, loaded, params):
-    """Network.into of the main network: a residual is the loaded array − the generator's."""
+    """Network.insert of the main network: a residual is the loaded array − the generator's."""
     residual = lambda path, x: (
-      x - params[f'generator/{path}'] if _in_encoder(path) in self.added else x
+      x - params[f'generator/{path}'] if _in_encoder(path) in self.residual else x
     )
     return {self._main_place(path): residual(path, x) for path, x in loaded.items()}
 
@@ -195,7 +195,7 @@ class Guess(NamedTuple):
 
 
 def guess(generator: Generator, ops, fields, params: dict, batch: dict, key) -> Guess:
-  """The Guess of a generator. fields: of the objective. params: `Generator.of`."""
+  """The Guess of a generator. fields: of the objective. params: `Generator.extract`."""
   logits_BPV, states_BPD = logits(generator, params, batch, key, ops)
   tempered_BPV = tempered(logits_BPV, batch, fields.temperature, fields.disallow_correct)
   sampled_BP = sample(tempered_BPV, batch)
@@ -203,7 +203,7 @@ def guess(generator: Generator, ops, fields, params: dict, batch: dict, key) -> 
 
 
 def logits(generator: Generator, params: dict, batch: dict, key, ops):
-  """(logits_BPV, states_BPD) at the masked positions. params: `Generator.of`."""
+  """(logits_BPV, states_BPD) at the masked positions. params: `Generator.extract`."""
   encoder = generator.encoder
   states_BPD, _, _ = networks.predictions(encoder, params['encoder'], batch, key, ops)
   return networks.vocabulary_logits(encoder, params, states_BPD, ops.constrain), states_BPD

@@ -29,7 +29,7 @@ def _vectors(encoder, params, vectors, batch):
 
 
 def _row(encoder, params, hidden_BLD, batch):
-  return (encoder.row_vectors(hidden_BLD, batch),)
+  return (encoder.pooled(hidden_BLD, batch),)
 
 
 def _words(encoder, params, vectors, batch):
@@ -137,7 +137,7 @@ def replaced(kind: str) -> Head:
 
 def _token_and_row(encoder, params, hidden_BLD, batch):
   if 'position_ids' not in batch:
-    return hidden_BLD, encoder.row_vectors(hidden_BLD, batch)[:, None]
+    return hidden_BLD, encoder.pooled(hidden_BLD, batch)[:, None]
   # the first token of each packed segment
   first_BL = jnp.arange(hidden_BLD.shape[1]) - batch['position_ids']
   return hidden_BLD, jnp.take_along_axis(hidden_BLD, first_BL[:, :, None], axis=1, mode='clip')
@@ -214,7 +214,7 @@ def conditional_span(kind: str, hidden_size: int, answerable: bool, dropout=0.0)
 
   def inputs(encoder, params, hidden_BLD, batch):
     allowed_BL = batch['answer_mask' if 'answer_mask' in batch else 'segment_ids'] > 0
-    return hidden_BLD, encoder.row_vectors(hidden_BLD, batch), allowed_BL
+    return hidden_BLD, encoder.pooled(hidden_BLD, batch), allowed_BL
 
   fields = core.FrozenDict(
     kind=kind, hidden_size=hidden_size, answerable=answerable, dropout=dropout

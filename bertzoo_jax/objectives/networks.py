@@ -32,7 +32,7 @@ def predictions(encoder, params, batch, key, ops=operations.PLAIN, memory=()):
   return encoder.apply({'params': params}, batch, keys_B2, ops, memory, method='predictions')
 
 
-def everywhere(encoder, params, batch, key, ops=operations.PLAIN):
+def predict_all_positions(encoder, params, batch, key, ops=operations.PLAIN):
   """protocol.Predictions at all tokens; arguments: see `encode`."""
   rows, length = batch['input_ids'].shape
   # a numpy array, so that `protocol.gather` sees that these are all positions
@@ -40,7 +40,7 @@ def everywhere(encoder, params, batch, key, ops=operations.PLAIN):
   return predictions(encoder, params, {**batch, 'masked_positions': places_BL}, key, ops)
 
 
-def one_before(batch):
+def shifted_left(batch):
   """The batch with each prediction moved to the token before; weight 0 for the first token of a
   packed segment. For networks that learned from left to right (objective.Network.learned).
   """
@@ -119,7 +119,7 @@ def outputs(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:
     known = {'next_head': known['next_head']}
     batch = units = from_left_to_right(batch)
   if 'mlm_head' in known:
-    states_BLD, hidden_BLD, _ = everywhere(encoder, params['encoder'], batch, None)
+    states_BLD, hidden_BLD, _ = predict_all_positions(encoder, params['encoder'], batch, None)
   else:
     states_BLD = hidden_BLD = encode(encoder, params['encoder'], batch, None)
   out = {'vectors': hidden_BLD.astype(jnp.float32)}

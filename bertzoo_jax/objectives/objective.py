@@ -27,12 +27,13 @@ class Network(NamedTuple):
   Attributes:
     name: '' for the only network of an objective.
     encoder: linen module, as model.protocol.Encoder.
-    of: parameters of the objective → arrays of the network, {'encoder': …, 'mlm_head': …}. An array
-      may be computed, as a sum of tables is.
-    place: path of an array of the network → path of its parameter in the objective.
+    extract: parameters of the objective → arrays of the network, {'encoder': …, 'mlm_head': …}. An
+      array may be computed, as a sum of tables is.
+    param_path: path of an array of the network → path of its parameter in the objective.
     heads: heads that heads.TABLE lacks, or that read other vectors than the ones there.
-    into: ({path: loaded array}, {path: parameter of the objective}) → {path of a parameter: array}:
-      the inverse of `of`, if it computes arrays. None: each array is the parameter at its place.
+    insert: ({path: loaded array}, {path: parameter of the objective}) → {path of a parameter:
+      array}: the inverse of `extract`, if it computes arrays. None: each array is the parameter at
+      its place.
     learned: how its vocabulary head learned: MASKED (from tokens on both sides), LEFT_TO_RIGHT, or
       both. With LEFT_TO_RIGHT, the output at a token predicts the token after it, also in masked
       rows.
@@ -40,21 +41,21 @@ class Network(NamedTuple):
 
   name: str
   encoder: Any
-  of: Callable
-  place: Callable = lambda path: path
+  extract: Callable
+  param_path: Callable = lambda path: path
   heads: tuple[head_table.Head, ...] = ()
-  into: Callable | None = None
+  insert: Callable | None = None
   learned: tuple[str, ...] = (MASKED,)
 
   @property
-  def ahead(self) -> bool:
+  def predicts_next(self) -> bool:
     """Whether the output at a token predicts the token after it."""
     return LEFT_TO_RIGHT in self.learned
 
   def places(self, params) -> dict[str, str]:
     """{path of an array of the network: path of the parameter}. params: arrays or shapes."""
-    shapes = _flat(jax.eval_shape(self.of, params))
-    return {path: self.place(path) for path in shapes}
+    shapes = _flat(jax.eval_shape(self.extract, params))
+    return {path: self.param_path(path) for path in shapes}
 
   def heads_of(self, params) -> dict[str, head_table.Head]:
     """{name: Head} of the network's known heads. params: arrays or shapes of the network."""

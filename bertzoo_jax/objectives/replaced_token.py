@@ -42,11 +42,11 @@ def replaced_token(
   )
   guess = functools.partial(generators.guess, generator, ops, fields)
   detect = functools.partial(_discriminate, encoder, fields, ops)
-  extract = generator.main_network('discriminator', 'replaced_head').of
+  extract = generator.main_network('discriminator', 'replaced_head').extract
 
   def loss(params, batch, normalizers, carry, key, train):
     keys = (None, None) if key is None else jax.random.split(key)
-    guessed = guess(generator.of(params), batch, keys[0])
+    guessed = guess(generator.extract(params), batch, keys[0])
     masked = networks.masked_sums(guessed.logits_BPV, batch)
     _, value, sums = detect(extract(params), batch, guessed.rows, normalizers, keys[1])
     learned = masked['mlm_loss'] / objective.at_least_one(normalizers['masked'])
@@ -68,11 +68,11 @@ def replaced_token_frozen(
   generator = generators.build(encoder, width=1.0, depth=1.0, shared='none')
   guess = functools.partial(generators.guess, generator, ops, fields)
   detect = functools.partial(_discriminate, encoder, fields, ops)
-  extract = generator.main_network('discriminator', 'replaced_head').of
+  extract = generator.main_network('discriminator', 'replaced_head').extract
 
   def loss(params, batch, normalizers, carry, key, train):
     # Without dropout: the generator predicts and does not learn.
-    guessed = guess(jax.lax.stop_gradient(generator.of(params)), batch, None)
+    guessed = guess(jax.lax.stop_gradient(generator.extract(params)), batch, None)
     _, value, sums = detect(extract(params), batch, guessed.rows, normalizers, key)
     sums = _joined(sums, networks.masked_sums(guessed.logits_BPV, batch))
     return fields.discriminator_weight * value, (carry, sums)
@@ -91,7 +91,7 @@ def generator_mlm(encoder, ops=operations.PLAIN) -> objective.Objective:
   generator = generators.build(encoder, width=1.0, depth=1.0, shared='none')
 
   def loss(params, batch, normalizers, carry, key, train):
-    logits_BPV, _ = generators.logits(generator, generator.of(params), batch, key, ops)
+    logits_BPV, _ = generators.logits(generator, generator.extract(params), batch, key, ops)
     sums = networks.masked_sums(logits_BPV, batch)
     value = sums['mlm_loss'] / objective.at_least_one(normalizers['masked'])
     return value, (carry, {'masked': sums})
@@ -119,12 +119,12 @@ def replaced_token_adversarial(
   )
   guess = functools.partial(generators.guess, generator, ops, fields)
   detect = functools.partial(_discriminate, encoder, fields, ops)
-  extract = generator.main_network('discriminator', 'replaced_head').of
+  extract = generator.main_network('discriminator', 'replaced_head').extract
   baseline = heads.token_score('baseline_head', 'predictions')
 
   def loss(params, batch, normalizers, carry, key, train):
     keys = (None, None) if key is None else jax.random.split(key)
-    guessed = guess(generator.of(params), batch, keys[0])
+    guessed = guess(generator.extract(params), batch, keys[0])
     masked = networks.masked_sums(guessed.logits_BPV, batch)
     scores_BL, value, sums = detect(extract(params), batch, guessed.rows, normalizers, keys[1])
     scores_BP = jax.lax.stop_gradient(

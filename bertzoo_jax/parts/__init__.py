@@ -51,5 +51,5 @@ def part(name, **fields):
     name.count(':') != 1
   ):
     raise ValueError(f'{name!r} is no part: write package.module:name.')
-  trust.names(name)
+  trust.allow_config(name)
   return ml_collections.ConfigDict({'name': name, **fields})

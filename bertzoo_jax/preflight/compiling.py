@@ -30,7 +30,7 @@ class Phase(NamedTuple):
     parameters, optimizer: bytes per device of the state; the average counts with the optimizer.
     state: bytes of the whole state, as a checkpoint has it.
     reading, time: of the program; None where its text does not tell.
-    flops: that the model needs per step, over all devices (cost.of_step).
+    flops: that the model needs per step, over all devices (cost.step_flops).
     replicated: a line for each parameter that the mesh could not split.
     doubts: why the times may be too low.
     largest: rows of the largest batch that was seen to fit (0: none was); None where it was not

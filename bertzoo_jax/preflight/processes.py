@@ -131,7 +131,7 @@ def _start(number, jobs, whole, kept) -> _Running:
   flags = os.environ.get('LIBTPU_INIT_ARGS')
   process = context.Process(
     target=_compile,
-    args=(theirs, jobs[number], whole, kept, folder, flags, trust.given()),
+    args=(theirs, jobs[number], whole, kept, folder, flags, trust.get_allowed()),
     daemon=True,
   )
   process.start()
@@ -149,7 +149,7 @@ def _compile(answers, job, whole, kept, folder, flags, trusted):
   os.environ.pop('LIBTPU_INIT_ARGS', None)
   if flags is not None:
     os.environ['LIBTPU_INIT_ARGS'] = flags
-  trust.take(trusted)
+  trust.set_allowed(trusted)
   jax.config.update('jax_platforms', 'cpu')
   jax.config.update('jax_enable_compilation_cache', False)  # its programs were not watched
   try:

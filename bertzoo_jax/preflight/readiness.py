@@ -93,7 +93,7 @@ def of_epochs(findings: Findings, config, paths):
       f'--corpus a local copy. Time and cost are of the {steps:,} steps of config.phases.',
     )
     return config
-  return pipeline.of_epochs(config, mixture.open(paths, config))
+  return pipeline.with_epoch_steps(config, mixture.open(paths, config))
 
 
 def text(findings: Findings, run, paths, hosts: int) -> Text:
@@ -124,7 +124,7 @@ def text(findings: Findings, run, paths, hosts: int) -> Text:
       rows_of, length = phase.config.batch_size, phase.config.length
       # text enough to build a pipeline in no time
       text_of_phase = corpus or corpora.stand_in(imagined, documents=2 * rows_of, length=length)
-      made = pipeline.of_phase(text_of_phase, phase, host=(0, hosts))
+      made = pipeline.for_phase(text_of_phase, phase, host=(0, hosts))
       phases[phase.index] = training_data.PhaseData(made.features)
       if corpus is None:
         continue

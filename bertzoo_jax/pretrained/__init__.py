@@ -30,7 +30,7 @@ from bertzoo_jax.runs import workdir as workdirs
 
 _PAIR = ('discriminator', 'generator')
 # Files to fetch from the hub: weights, config.json and the files of tokenizers.
-_NETWORK = ('config.json', weights.WEIGHTS, weights.INDEX, weights.HEADS, *hub.TOKENIZER)
+_NETWORK = ('config.json', weights.WEIGHTS, weights.INDEX, weights.HEADS_FILE, *hub.TOKENIZER)
 FILES = (*_NETWORK, *(f'{folder}/{file}' for folder in _PAIR for file in _NETWORK))
 
 # Fields that the program gives an encoder; all others are its config section.
@@ -87,7 +87,7 @@ class Pretrained(NamedTuple):
   learned: tuple[str, ...] = (objective_of.MASKED,)
 
   @property
-  def ahead(self) -> bool:
+  def predicts_next(self) -> bool:
     """Whether the output of its vocabulary head at a token predicts the token after it."""
     return objective_of.LEFT_TO_RIGHT in self.learned
 
@@ -97,8 +97,8 @@ def open(address: str, wished: str | None = None) -> Pretrained:
 
   address: W, W@STEP, W@best, hf:DIR or hf:OWNER/NAME[@REVISION]. DIR may also hold the folders
   discriminator and generator. wished: class of Hugging Face that reads a directory, see `hf.load`.
-  Raises UserError for nothing at the address, several addresses, or damaged files; TryAgain if the
-  storage or the hub does not answer.
+  Raises UserError for nothing at the address, several addresses, or damaged files; TransientError
+  if the storage or the hub does not answer.
   """
   address = os.fspath(address)
   if len(storage.addresses(address)) > 1:
@@ -117,7 +117,7 @@ def encoder(found: Pretrained, dtype=jnp.float32, **changes):
 
 def open_run(address: str) -> Run:
   """The run at W, W@STEP or W@best. Raises UserError for no such workdir or step, a damaged one, or
-  an objective without a network; TryAgain if the storage does not answer.
+  an objective without a network; TransientError if the storage does not answer.
   """
   params, step, workdir = checkpoint.load_params(address)
   config = configuration.phase_at(workdirs.run_config(workdir), step).config
@@ -128,7 +128,7 @@ def open_run(address: str) -> Run:
 def _of_run(address):
   run = open_run(address)
   network = run.networks[0]
-  params = jax.tree.map(np.asarray, network.of(run.params))
+  params = jax.tree.map(np.asarray, network.extract(run.params))
   # a swapped encoder belongs to another family than config.hf
   name = architectures.of_encoder(run.config.hf, network.encoder.activation, hf.flatten(params))
   return _made(
@@ -147,7 +147,7 @@ def _of_run(address):
 def directory(address: str):
   """The folder of hf:DIR or hf:OWNER/NAME[@REVISION]. The hub's files are fetched by name.
 
-  Raises UserError and TryAgain as `hub.folder`.
+  Raises UserError and TransientError as `hub.folder`.
   """
   name = address.removeprefix('hf:')
   folder = hub.folder(name, FILES)

@@ -57,7 +57,7 @@ def parameters(
   flat, lines, taken, computed = hf.flatten(fresh), [], {}, []
   # A network with computed arrays is loaded last: its part of a sum depends on the other network.
   pairs = zip(addresses, objective.networks)
-  for address, network in sorted(pairs, key=lambda pair: pair[1].into is not None):
+  for address, network in sorted(pairs, key=lambda pair: pair[1].insert is not None):
     may_be_whole = len(addresses) == 1 and not layers
     loaded, report, folder, whole = _weights(
       run, address, network, objective if may_be_whole else None, architecture
@@ -86,7 +86,7 @@ def parameters(
         f'--init {address} has no parameter of the {network.name or "network"}: give weights of '
         'such a network.'
       )
-    own = network.of(hf.unflatten(flat))
+    own = network.extract(hf.unflatten(flat))
     merged, said = hf.merge(own, loaded, report, encoder, labels)
     own, merged = hf.flatten(own), hf.flatten(merged)
     found = {
@@ -94,7 +94,7 @@ def parameters(
       for path, place in places.items()
       if merged[path] is not own[path] and place not in taken
     }
-    if network.into is None:
+    if network.insert is None:
       flat |= {places[path]: x for path, x in found.items()}
     else:
       computed.append((network, found))
@@ -104,7 +104,7 @@ def parameters(
     taken |= {place: address for path, place in places.items() if place not in taken}
     lines += [f'{network.name}: {line}' if network.name else line for line in said]
   for network, found in computed:
-    flat |= network.into(found, flat)
+    flat |= network.insert(found, flat)
   lines += [f'{network.name}: fresh' for network in objective.networks[len(addresses) :]]
   return _with_frozen(hf.unflatten(flat), fresh, objective, init), lines
 
@@ -184,7 +184,7 @@ def _weights(run, address, network, objective, architecture):
   loaded, step, workdir, config, theirs = run(address)
   whole = objective is not None and [n.name for n in theirs] == [n.name for n in objective.networks]
   chosen = next((n for n in theirs if n.name == network.name), theirs[0])
-  loaded = loaded if whole else chosen.of(loaded)
+  loaded = loaded if whole else chosen.extract(loaded)
   fields = [k for k in config.encoder if k != 'name' and hasattr(chosen.encoder, k)]
   section = {k: getattr(chosen.encoder, k) for k in fields}
   labels = heads.labels_in(config.objective)
@@ -203,7 +203,7 @@ def _shares_otherwise(run, address, objective, fresh) -> bool:
     return False
   for their, our in zip(theirs, objective.networks):
     there, here = their.places(loaded), our.places(fresh)
-    if (their.into is None) != (our.into is None) or any(
+    if (their.insert is None) != (our.insert is None) or any(
       there[path] != here[path] for path in there.keys() & here.keys()
     ):
       return True
@@ -214,7 +214,7 @@ def check_vocabulary(address, theirs, ours) -> bool:
   """Weights of other words are refused: a row of the word table would belong to another word,
   without a sign of it. Returns whether the words are known to be the same.
   """
-  a, b = vocabulary.of_folder(ours) if ours else None, vocabulary.of_folder(theirs)
+  a, b = vocabulary.read_folder(ours) if ours else None, vocabulary.read_folder(theirs)
   if a and b:  # pieces behind ours, as tokens that somebody added: their rows are left out
     b = {piece: i for piece, i in b.items() if piece in a or i < len(a)}
   if a and b and (difference := vocabulary.difference_of(a, b)):

@@ -220,7 +220,7 @@ class Loaded:
       batch = networks.from_left_to_right(batch)
     hidden_BLD = networks.encode(self.encoder, params['encoder'], batch, None)
     if pooling == 'first':
-      return self.encoder.row_vectors(hidden_BLD, batch).astype(jnp.float32)
+      return self.encoder.pooled(hidden_BLD, batch).astype(jnp.float32)
     hidden_BLD = hidden_BLD.astype(jnp.float32)
     if pooling == 'none':
       return hidden_BLD
@@ -314,10 +314,10 @@ def load(address: str, dtype: str = 'float32', trust_code: bool = False) -> Load
 @contextlib.contextmanager
 def _trusting(everything):
   """Within it all code that folders name may run, if so asked."""
-  before = trust.given()
+  before = trust.get_allowed()
   if everything:
-    trust.everything()
+    trust.allow_all()
   try:
     yield
   finally:
-    trust.take(before)
+    trust.set_allowed(before)

@@ -36,7 +36,7 @@ def reproduce(
 
   Raises:
     UserError: anything that does not fit.
-    TryAgain, Stopped: see pretrain.
+    TransientError, Stopped: see pretrain.
   """
   plan.check(config)
   _check_hours(config, hours, workdir)

@@ -138,9 +138,9 @@ def _cosines(job, config) -> dict[str, float]:
   if not any(column.kind == 'cosine' for column in config.columns.values()):
     return {}
   run = pretrained.open_run(str(job.pretraining))
-  pieces = vocabulary.of_folder(storage.path(run.workdir) / 'tokenizer')
+  pieces = vocabulary.read_folder(storage.path(run.workdir) / 'tokenizer')
   rows = 1 + max(pieces.values())  # those behind them belong to no piece
-  words = lambda network: network.of(run.params)['encoder']['embeddings']['word']['embedding']
+  words = lambda network: network.extract(run.params)['encoder']['embeddings']['word']['embedding']
   return {network.name: mean_cosine(words(network)[:rows]) for network in run.networks}
 
 

@@ -122,7 +122,7 @@ class Checkpoints:
     ever saved.
 
     Raises UserError if there are damaged ones alone: beginning at 0 would forget the run's metrics.
-    Raises TryAgain if the storage does not answer.
+    Raises TransientError if the storage does not answer.
     """
     with storage.reading(f'The checkpoints in {self._folder}'):
       step, damaged, before = -1, [], []
@@ -156,7 +156,7 @@ class Checkpoints:
   def restore(self, step: int, target, workdir=None):
     """The state of a sound step, placed as the target says, a TrainState of shape structs with
     shardings. workdir: of another run whose state it is; None for this one. Raises UserError for
-    other parameters or shapes, TryAgain if storage does not answer.
+    other parameters or shapes, TransientError if storage does not answer.
     """
     folders = storage.absolute(workdir) / step_folders.FOLDER if workdir else self._folder
     folder = folders / str(step)
@@ -218,7 +218,7 @@ def load_params(address: str) -> tuple[dict, int, str]:
   """(nested dict of numpy arrays, step, workdir) of the parameters at W (newest sound checkpoint),
   W@STEP or W@best; needs no mesh. W@ema gives their exponential average, and W@average:K the mean
   of the newest K kept checkpoints, both also with @STEP or @best behind. Raises UserError for no
-  such workdir or step, or a damaged one, TryAgain if the storage does not answer.
+  such workdir or step, or a damaged one, TransientError if the storage does not answer.
   """
   with storage.reading(f'The checkpoint {address}'):
     workdir, step, kind = locate(address)
@@ -379,7 +379,7 @@ def _decoding(folder):
       raise
     # the first answer of a store had the right sums
     on_the_way = storage.is_remote(folder)
-    raise (errors.TryAgain if on_the_way else errors.UserError)(
+    raise (errors.TransientError if on_the_way else errors.UserError)(
       f'{folder} is no checkpoint that can be read ({errors.named(e, 200)}): '
       + 'run the same line again. If this comes back, ' * on_the_way
       + 'use the one before, or the version that wrote it.'

@@ -29,7 +29,7 @@ from jax._src import distributed as jax_distributed
 from bertzoo_jax.common import errors
 
 JOIN_SECONDS = 300
-TRY_AGAIN = errors.TryAgain.code
+TRY_AGAIN = errors.TransientError.code
 LOST_SECONDS = 100  # without a heartbeat, after which jax counts a process as dead
 _LAST_SECONDS = 5.0
 _TPU_PORT = 8482  # jax's choice for the coordinator of a slice
@@ -46,8 +46,8 @@ _with_others = False  # whether this process has joined others
 def join(seconds: int = JOIN_SECONDS) -> None:
   """Joins this process to the others of the run, if there are others; before anything touches a
   device. Does nothing the second time. After so many seconds the process ends with one sentence and
-  exit code TRY_AGAIN. Raises UserError if the environment does not say who this is, TryAgain if the
-  port of process 0 is taken, or a TPU VM cannot say who the others are.
+  exit code TRY_AGAIN. Raises UserError if the environment does not say who this is, TransientError
+  if the port of process 0 is taken, or a TPU VM cannot say who the others are.
   """
   if jax.distributed.is_initialized():
     return
@@ -170,7 +170,7 @@ def _on_tpu(seconds):
     if 'before' in str(e) and isinstance(e, RuntimeError):
       raise
     if _others() or jax.distributed.is_initialized():
-      raise errors.TryAgain(
+      raise errors.TransientError(
         f'The hosts of this slice could not be found ({errors.named(e, 200)}): run the same line '
         'again, or set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID by hand.'
       ) from e
@@ -202,7 +202,7 @@ def _initialize(seconds, missing, **where):
 
 
 def _check_free(port, remedy):
-  """Raises TryAgain if the port is taken, UserError if it cannot be: jax would die of it."""
+  """Raises TransientError if the port is taken, UserError if it cannot be: jax would die of it."""
   both = socket.has_dualstack_ipv6()
   try:
     socket.create_server(
@@ -210,7 +210,7 @@ def _check_free(port, remedy):
     ).close()
   except (OSError, OverflowError) as e:
     taken = getattr(e, 'errno', None) == errno.EADDRINUSE
-    raise (errors.TryAgain if taken else errors.UserError)(
+    raise (errors.TransientError if taken else errors.UserError)(
       f'Port {port} of this machine cannot be opened ({getattr(e, "strerror", None) or e}): '
       f'{remedy}.'
     ) from e

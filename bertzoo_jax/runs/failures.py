@@ -11,8 +11,8 @@ from bertzoo_jax.runs import distributed
 
 @contextlib.contextmanager
 def writing(what: str, kept: str):
-  """Inside a `with`: storage that fails ends the run in one sentence. Raises TryAgain if that may
-  pass, Stopped if not. Other errors keep their words; one of another host is left to
+  """Inside a `with`: storage that fails ends the run in one sentence. Raises TransientError if that
+  may pass, Stopped if not. Other errors keep their words; one of another host is left to
   `distributed.watched`, since a save waits for all hosts.
 
   what: subject of the sentence, such as 'A checkpoint'. kept: which files remain.
@@ -27,7 +27,7 @@ def writing(what: str, kept: str):
       raise
     passing = storage.may_pass(e)
     remedy = 'Run' if passing else 'Free space or mend access, and run'
-    raise (errors.TryAgain if passing else errors.Stopped)(
+    raise (errors.TransientError if passing else errors.Stopped)(
       f'{what} could not be written ({errors.named(e, 300)}); {kept} are kept. '
       f'{remedy} the same line again.'
     ) from e

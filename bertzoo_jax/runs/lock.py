@@ -43,9 +43,9 @@ def hold(workdir):
   ends at once with exit code 75 and saves nothing.
 
   Yields a function that raises as below if the workdir is no longer this job's. It is also called
-  at the end of the `with`, where a deleted folder makes most errors. Raises TryAgain if another job
-  has it (host, process, since when), which may be about to end; Stopped if the lock is gone, as
-  when the folder was deleted; UserError if the lock is a link or cannot be opened.
+  at the end of the `with`, where a deleted folder makes most errors. Raises TransientError if
+  another job has it (host, process, since when), which may be about to end; Stopped if the lock is
+  gone, as when the folder was deleted; UserError if the lock is a link or cannot be opened.
   """
   workdir = storage.path(workdir)
   owner = {
@@ -71,7 +71,9 @@ def hold(workdir):
     yield check
     check()
   except Exception as e:
-    if not isinstance(e, errors.TryAgain):  # a store that does not answer need not be asked again
+    if not isinstance(
+      e, errors.TransientError
+    ):  # a store that does not answer need not be asked again
       check()
     raise
   finally:
@@ -96,7 +98,9 @@ class _File:
     self._path = pathlib.Path(str(workdir)) / NAME
 
   def take(self) -> None:
-    """Waits for it. Raises TryAgain if another process has it, UserError if it cannot open."""
+    """Waits for it. Raises TransientError if another process has it, UserError if it cannot
+    open.
+    """
     for attempt in range(_ATTEMPTS + 1):
       self._open()
       if attempt == _ATTEMPTS or storage.is_at(self._fd, self._path):
@@ -111,7 +115,7 @@ class _File:
     elif other:  # whose flock may not reach this host
       try:
         _outlast(self._workdir, other, self._read)
-      except errors.TryAgain:
+      except errors.TransientError:
         os.close(self._fd)
         raise
     self._write()
@@ -200,7 +204,7 @@ class _Lease:
       found = _parsed(self._store.read(NAME))
       return found.state == 'value' and found.value, found.stamp.generation
 
-    found, self._seen = self._answer(lambda: storage.asked(read, self))
+    found, self._seen = self._answer(lambda: storage.read_twice(read, self))
     return _parse(found.decode('utf-8', 'replace')) if found else None
 
   def look(self) -> dict | None:
@@ -218,7 +222,7 @@ class _Lease:
 
   def _replace(self, value):
     write = lambda: _parsed(self._store.write(NAME, value, if_equal=self._seen)).generation
-    now = self._answer(lambda: storage.asked(write, self, twice=False))
+    now = self._answer(lambda: storage.read_twice(write, self, twice=False))
     self._seen = now or self._seen
     return bool(now)
 
@@ -229,7 +233,7 @@ class _Lease:
       raise
     except Exception as e:  # tensorstore has ValueError for most that a store may answer
       passing = storage.may_pass(e)
-      raise (errors.TryAgain if passing else errors.UserError)(
+      raise (errors.TransientError if passing else errors.UserError)(
         f'{self} cannot be read or written ({errors.words(e, 300)}): '
         + ('run the same line again.' if passing else 'mend access, or take another --workdir.')
       ) from e
@@ -281,7 +285,7 @@ def _beat(workdir, beat_once, stop):
         file=sys.stderr,
         flush=True,
       )
-      _exit(errors.TryAgain.code)
+      _exit(errors.TransientError.code)
       return
     except _Gone:
       return  # the run ends before its next save
@@ -301,7 +305,9 @@ def _check_held(workdir, beat_once):
   try:
     beat_once()
   except _Lost as e:
-    raise errors.TryAgain(f'{workdir} is now held by {e}: this run ends and saves nothing.') from e
+    raise errors.TransientError(
+      f'{workdir} is now held by {e}: this run ends and saves nothing.'
+    ) from e
   except _Gone as e:
     raise errors.Stopped(
       f'The lock of {workdir} is gone: it or its folder was deleted, moved or replaced while this '
@@ -337,7 +343,7 @@ def _say_stale(other):
 
 
 def _refuse(workdir, other):
-  raise errors.TryAgain(
+  raise errors.TransientError(
     f'{workdir} is in use by {_name(other or {})}: wait for it to end, stop it, or take another '
     '--workdir. An owner that died on another host is let go when its heartbeat has stood still '
     f'for {STALE_SECONDS:.0f} s.'

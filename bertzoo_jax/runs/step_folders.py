@@ -135,7 +135,7 @@ def _is_committed(folder) -> bool:
   import orbax.checkpoint as ocp  # with jax: no command's --help waits for it
 
   committed = lambda: ocp.utils.is_checkpoint_finalized(folder)
-  return storage.asked(committed, folder) if storage.is_remote(folder) else committed()
+  return storage.read_twice(committed, folder) if storage.is_remote(folder) else committed()
 
 
 def is_step(name: str) -> bool:

@@ -76,7 +76,7 @@ class Watchdog:
 
   def _end(self, kind, step, since, seen):
     del since
-    give_up = threading.Timer(_WORDS_SECONDS, _exit, (errors.TryAgain.code,))
+    give_up = threading.Timer(_WORDS_SECONDS, _exit, (errors.TransientError.code,))
     give_up.daemon = True
     give_up.start()
     faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
@@ -87,4 +87,4 @@ class Watchdog:
       file=sys.stderr,
       flush=True,
     )
-    _exit(errors.TryAgain.code)
+    _exit(errors.TransientError.code)

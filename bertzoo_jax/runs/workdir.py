@@ -68,7 +68,7 @@ def check_unlike(path, *others: tuple[str, str]) -> None:
 
 
 def check_writable(path) -> None:
-  """Makes the folder. Raises UserError if it cannot be written, TryAgain if that may pass."""
+  """Makes the folder. Raises UserError if it cannot be written, TransientError if that may pass."""
   path = storage.path(path)
   if not storage.is_remote(path) and path.is_file():
     raise errors.UserError(f'--workdir {path} is a file: give a folder.')
@@ -80,7 +80,7 @@ def check_writable(path) -> None:
   except Exception as e:  # every storage has errors of its own
     said = f'--workdir {path} cannot be written ({errors.named(e)}): '
     if storage.may_pass(e):
-      raise errors.TryAgain(f'{said}run the same line again.') from e
+      raise errors.TransientError(f'{said}run the same line again.') from e
     is_full = isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT)
     remedy = 'free space on its disk.' if is_full else 'give a folder you own.'
     raise errors.UserError(said + remedy) from e

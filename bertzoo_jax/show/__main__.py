@@ -71,7 +71,7 @@ def show(
   if npz is not None:
     storage.check_new(npz)
   corpus = mixture.open(path, config, cache_dir)
-  phases = ranges.check(pipeline.of_epochs(config, corpus))
+  phases = ranges.check(pipeline.with_epoch_steps(config, corpus))
   chosen, first, end = _phase(phases, steps, phase, split, STATS_STEPS if stats else 1)
   fields = chosen.config
   units = stats and npz is None
@@ -81,7 +81,7 @@ def show(
     pipe, rows_of_all = [*pipes][0], (p.evaluation_batches(config.run.eval_batches) for p in pipes)
     batches = itertools.islice(itertools.chain.from_iterable(rows_of_all), first, end)
   else:
-    pipe = pipeline.of_phase(corpus, chosen, keep_units=units)
+    pipe = pipeline.for_phase(corpus, chosen, keep_units=units)
     # One by one: for a few batches, importing TensorFlow takes longer than all else.
     batches = map(pipe.batch, range(first - chosen.first_step, end - chosen.first_step))
   _check_network(fields, corpus, pipe.features)
@@ -116,7 +116,7 @@ def show(
     f'{pipe.num_predictions} predictions per row'
   )
   if len(corpus.members) > 1 and split == 'train':
-    title += f'; the phase reads {reading.told(pipe.read(chosen.steps))}'
+    title += f'; the phase reads {reading.describe(pipe.read(chosen.steps))}'
   moves = moving.of(fields, 'masking') if split == 'train' else ()
   fields = fields.copy_and_resolve_references().unlock()
   for move in moves:  # the average over these steps

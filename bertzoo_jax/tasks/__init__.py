@@ -90,7 +90,7 @@ def trained(config, labels, facts, tokenizer, shape, *, segments, max_length) ->
     notes=(),
     facts=facts,
     rows=rows,
-    above=_logit(config.objective.threshold) if 'threshold' in config.objective else 0.0,
+    logit_threshold=_logit(config.objective.threshold) if 'threshold' in config.objective else 0.0,
   )
 
 

@@ -93,7 +93,7 @@ class Task:
     facts: facts of the train split that predictions need, as JSON; kept with the run.
     rows: function (examples, their labels as numbers or None, name) → Split.
     read: function path of a file → Split without labels; None of a trained network.
-    above: the logit above which one of several labels is predicted.
+    logit_threshold: the logit above which one of several labels is predicted.
   """
 
   name: str
@@ -110,7 +110,7 @@ class Task:
   rows: Callable
   read: Callable | None = None
   positive: str = ''
-  above: float = 0.0
+  logit_threshold: float = 0.0
 
   @property
   def sign(self) -> int:

@@ -85,7 +85,7 @@ def _read(files) -> kinds.Vocabulary | None:
       or not isinstance(model.get('merges'), list)
     ):
       return None
-    pieces = kinds.by_id(vocabulary_files.of_files(files))
+    pieces = kinds.by_id(vocabulary_files.read_files(files))
     merges = _merges(model['merges'], pieces, files['tokenizer.json'])
     return kinds.Vocabulary(_with_specials(pieces), merges)
   ids = files.get('vocab.json') or files.get('encoder.json')
@@ -94,7 +94,7 @@ def _read(files) -> kinds.Vocabulary | None:
     return None
   lines = re.sub(r'\r\n?', '\n', kinds.read_text(merges)).split('\n')
   own = {k: f for k, f in files.items() if k not in ('tokenizer.json', 'vocab.txt')}
-  pieces = kinds.by_id(vocabulary_files.of_files(own))
+  pieces = kinds.by_id(vocabulary_files.read_files(own))
   merges = _merges(
     [line for line in lines if line and not line.startswith('#version')], pieces, merges
   )

@@ -90,7 +90,7 @@ def _read(files) -> kinds.Vocabulary | None:
       return None
   elif 'vocab.txt' not in files:
     return None
-  return kinds.Vocabulary(kinds.by_id(vocabulary_files.of_files(files)))
+  return kinds.Vocabulary(kinds.by_id(vocabulary_files.read_files(files)))
 
 
 def _wrap(ids):

@@ -31,7 +31,7 @@ def peak(device) -> float | None:
   return PEAK.get(device.device_kind)
 
 
-def of_step(objective, params, batch: dict) -> float:
+def step_flops(objective, params, batch: dict) -> float:
   """FLOPs of the matrix products of a train step: loss and gradient over a global batch, without
   recomputation. A multiplication and an addition count as two.
 

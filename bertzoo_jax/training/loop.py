@@ -71,7 +71,7 @@ class Loop:
     Returns {'step', 'interrupted': bool, 'held_out': the last evaluation or {}}; at step 0 nothing
     was saved. Raises Stopped for non-finite numbers, a spike (on_spike=stop), replicas that differ,
     a device without memory, a missing workdir, and a checkpoint or row of the metrics that cannot
-    be written; TryAgain if the failure may pass.
+    be written; TransientError if the failure may pass.
     """
     self._health = health.Health(self.machinery, self.progress.say, int(state.nonfinite['total']))
     self._saved_at = time.monotonic()
@@ -85,7 +85,7 @@ class Loop:
         break
       self.watchdog.begin()
       self.watchdog.doing('the start of the phase after step', phase_run.phase.first_step)
-      state = phase_runs.enter(state, phase_run)
+      state = phase_runs.transition(state, phase_run)
       # After entering, also when interrupted: a checkpoint at a border is in the shape of the phase
       # that resumes from it.
       self._save(state)

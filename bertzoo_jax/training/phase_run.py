@@ -42,7 +42,7 @@ class PhaseRun:
     mesh: of the run.
     objective_at: traced step → the objective with its moving fields at that step; None if none
       moves.
-    plain: the objective that `cost.of_step` traces.
+    plain: the objective that `cost.step_flops` traces.
   """
 
   phase: configuration.Phase
@@ -66,8 +66,8 @@ class PhaseRun:
 
   @functools.cached_property
   def flops(self) -> float:
-    """FLOPs of a step, see cost.of_step."""
-    return cost.of_step(self.plain, self.target[0].params, self.data.batch)
+    """FLOPs of a step, see cost.step_flops."""
+    return cost.step_flops(self.plain, self.target[0].params, self.data.batch)
 
   @property
   def tokens(self) -> int:
@@ -85,8 +85,8 @@ class PhaseRun:
     split).
     """
     shapes = jax.eval_shape(lambda: _initial(self))
-    placed, notes = sharding.of_parameters(shapes.params, self.mesh, self.objective.all_axes)
-    where = sharding.of_state(shapes, placed, self.mesh)
+    placed, notes = sharding.parameter_shardings(shapes.params, self.mesh, self.objective.all_axes)
+    where = sharding.state_shardings(shapes, placed, self.mesh)
     return jax.tree.map(
       lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, where
     ), notes
@@ -107,16 +107,16 @@ def fresh(phase_run: PhaseRun) -> steps.TrainState:
   return jax.jit(lambda: _initial(phase_run), out_shardings=_where(phase_run))()
 
 
-def enter(state: steps.TrainState, phase_run: PhaseRun) -> steps.TrainState:
+def transition(state: steps.TrainState, phase_run: PhaseRun) -> steps.TrainState:
   """The state at the start of a later phase_run. Moments are kept. Parameters that the phase adds
   are initialised by its objective, or copied from others (Objective.inherits). The old state is
   donated: two states may not fit into memory.
   """
-  return entering(phase_run)(state)
+  return make_transition(phase_run)(state)
 
 
-def entering(phase_run: PhaseRun):
-  """The jitted function behind `enter`."""
+def make_transition(phase_run: PhaseRun):
+  """The jitted function behind `transition`."""
 
   def entered(old):
     new = steps.carry_over(old, _initial(phase_run), phase_run.objective.inherits)

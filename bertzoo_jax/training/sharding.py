@@ -75,7 +75,7 @@ def rows_over(mesh) -> int:
   return mesh.shape['data'] * mesh.shape['fsdp']
 
 
-def of_parameters(tree, mesh, table) -> tuple[dict, list[str]]:
+def parameter_shardings(tree, mesh, table) -> tuple[dict, list[str]]:
   """(tree of NamedSharding for a nested dict of arrays or shape structs, a line for each parameter
   that could not be split over an axis of its rule).
 
@@ -122,7 +122,7 @@ def spec_of(rule, shape, mesh):
   return spec, whole
 
 
-def of_state(state, parameter_shardings, mesh):
+def state_shardings(state, parameter_shardings, mesh):
   """Shardings of a train state: moments are split like their parameters, the carry's rows like the
   batch, all else is replicated. state: of shape structs.
   """

@@ -268,7 +268,7 @@ def merge(tree, parts: int, mesh=None):
 
 def _with_row_keys(batch, key):
   """The batch with `row_keys` [B, 2] uint32: a key for the random draws of each global row."""
-  return {**batch, 'row_keys': row_keys.of_batch(key, len(next(iter(batch.values()))))}
+  return {**batch, 'row_keys': row_keys.batch_keys(key, len(next(iter(batch.values()))))}
 
 
 def _except(updates, frozen):
@@ -286,7 +286,7 @@ def _placing(objective, mesh):
   def place(grads):
     if mesh is None or sharding.inside_shard_map():
       return grads
-    where, _ = sharding.of_parameters(grads, mesh, objective.all_axes)
+    where, _ = sharding.parameter_shardings(grads, mesh, objective.all_axes)
     return jax.lax.with_sharding_constraint(grads, where)
 
   return place

@@ -80,7 +80,7 @@ def config(*phases, **changes):
 
 
 def lines(corpus, made, **options):
-  return [pipeline.of_phase(corpus, p, **options) for p in configuration.phases(made)]
+  return [pipeline.for_phase(corpus, p, **options) for p in configuration.phases(made)]
 
 
 def rows_of(batches):
@@ -102,7 +102,7 @@ def test_the_rows_of_the_first_corpus_are_those_of_a_run_on_it_alone_also_across
   made = config((20, {}), (15, {'batch_size': 10, 'mixture': (1, 4)}), (15, {'batch_size': 8}))
   rows = [r for p, n in zip(lines(both, made), (20, 15, 15)) for r in rows_of(p.iterate(0, n))]
   ours = [row for row in rows if is_large(row)]
-  single = pipeline.of_phase(alone['large'], configuration.phases(config())[0])
+  single = pipeline.for_phase(alone['large'], configuration.phases(config())[0])
   assert len(ours) > 2 * single.rows_per_epoch and len(ours) % 6
   theirs = rows_of(single.iterate(0, len(ours) // 6 + 1))
   assert all(map(equal, ours, theirs))
@@ -138,7 +138,7 @@ def test_a_mixed_batch_depends_on_its_step_alone_and_hosts_share_it(both):
 def test_held_out_rows_are_those_of_each_corpus_alone(alone, both):
   phase = configuration.phases(config(mixture=(0.2, 0.8)))[0]
   for name, line in pipeline.held_out(both, phase).items():
-    single = pipeline.of_phase(alone[name], phase, split='held_out').evaluation_batches(3)
+    single = pipeline.for_phase(alone[name], phase, split='held_out').evaluation_batches(3)
     assert all(map(equal, line.evaluation_batches(3), single)), name
 
 
@@ -152,7 +152,9 @@ def test_read_rows_are_counted_and_told(alone, both):
   assert [r.name for r in found] == ['large', 'small']
   assert [r.per_epoch for r in found] == per_epoch
   assert found[0].epochs == pytest.approx(found[1].epochs, rel=0.05)  # by rows
-  assert reading.told(found).startswith(f'large {found[0].epochs:.2f} epochs of {per_epoch[0]:,} ')
+  assert reading.describe(found).startswith(
+    f'large {found[0].epochs:.2f} epochs of {per_epoch[0]:,} '
+  )
   assert reading.words(found) == sum(r.epochs * WORDS[r.name] for r in found)
 
 
@@ -162,12 +164,12 @@ def test_words_seen_are_kept_at_the_first_step_that_has_so_many(alone, both, nam
   made = config((20, {}), (15, {'batch_size': 10, 'mixture': (1, 3) if ' ' in names else ()}))
   phases = configuration.phases(made)
   kept = reading.kept(
-    '20k,50000,1M', phases, {p.index: pipeline.of_phase(corpus, p).read for p in phases}, 35
+    '20k,50000,1M', phases, {p.index: pipeline.for_phase(corpus, p).read for p in phases}, 35
   )
   # by adding up, step after step
   seen, step, expected, wanted = 0.0, 0, {}, [20_000, 50_000, 10**6]
   for phase in phases:
-    line = pipeline.of_phase(corpus, phase)
+    line = pipeline.for_phase(corpus, phase)
     for local in range(phase.steps):
       before, after = line.read(local), line.read(local + 1)
       seen += sum((b.rows - a.rows) / a.per_epoch * a.words for a, b in zip(before, after))
@@ -176,7 +178,7 @@ def test_words_seen_are_kept_at_the_first_step_that_has_so_many(alone, both, nam
         expected.setdefault(step, []).append(wanted.pop(0))
   assert kept == expected and len(kept) == 2
   whole = reading.kept(
-    '20k', phases, {p.index: pipeline.of_phase(corpus, p).read for p in phases}, 1
+    '20k', phases, {p.index: pipeline.for_phase(corpus, p).read for p in phases}, 1
   )
   assert whole == {}
 
@@ -197,7 +199,7 @@ def test_words_that_were_not_counted_are_asked_for():
 @pytest.mark.parametrize('given, epochs', [((), 2.0), ((1, 1), 3.5)])
 def test_the_last_phase_ends_before_a_corpus_was_read_too_often(both, given, epochs):
   made = config((5, {}), (1, {'batch_size': 7}), mixture=given, epochs=epochs)
-  ended = pipeline.of_epochs(made, both)
+  ended = pipeline.with_epoch_steps(made, both)
   assert ended.phases[0] == (5, {}) and ended.phases[1][1] == {'batch_size': 7}
   before, line = lines(both, ended)
   most = lambda steps: max(
@@ -205,9 +207,9 @@ def test_the_last_phase_ends_before_a_corpus_was_read_too_often(both, given, epo
   )
   steps = ended.phases[1][0]
   assert most(steps) <= epochs < most(steps + 1)
-  assert pipeline.of_epochs(ended, both).phases == ended.phases
+  assert pipeline.with_epoch_steps(ended, both).phases == ended.phases
   with pytest.raises(errors.UserError, match='is over before phase 1 has a step'):
-    pipeline.of_epochs(config((50, {}), (1, {}), epochs=0.5), both)
+    pipeline.with_epoch_steps(config((50, {}), (1, {}), epochs=0.5), both)
 
 
 @pytest.mark.parametrize(

@@ -229,7 +229,7 @@ def test_phases_of_unlike_batches_read_the_rows_of_one_phase_of_one_row_per_step
   phases = configuration.phases(config)
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')
-    pipes = [pipeline.of_phase(text, phase) for phase in phases]
+    pipes = [pipeline.for_phase(text, phase) for phase in phases]
     one = _build(batch_size=1)
   batches = [pipe.batch(step) for pipe, phase in zip(pipes, phases) for step in range(phase.steps)]
   assert [len(b['input_ids']) for b in batches] == [8] * border + [3] * 3 + [64] * 2

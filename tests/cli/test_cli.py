@@ -194,7 +194,7 @@ def library(name, message, base=Exception, **codes):
   'error, code',
   [
     (errors.UserError('a sentence'), 2),
-    (errors.TryAgain('a sentence'), 75),
+    (errors.TransientError('a sentence'), 75),
     (FileNotFoundError(errno.ENOENT, 'No such file', 'a'), 2),
     (PermissionError(errno.EACCES, 'Permission denied', 'a'), 2),
     (OSError(errno.ENOSPC, 'No space left on device'), 2),
@@ -225,7 +225,7 @@ def test_errors_that_may_pass_end_with_75_and_others_with_2(error, code, capsys)
     cli._guard(fail, [])
   said = capsys.readouterr().err
   assert e.value.code == code and said.startswith('error: ') and said.count('\n') == 1
-  assert errors.TryAgain.code == os.EX_TEMPFAIL == 75
+  assert errors.TransientError.code == os.EX_TEMPFAIL == 75
 
 
 def test_ctrl_c_is_one_line_and_the_end_by_the_signal_which_ends_a_shells_loop_too():

@@ -52,7 +52,7 @@ def corpus():
 
 
 def of_phases(corpus, made, **options):
-  return [pipeline.of_phase(corpus, p, **options) for p in configuration.phases(made)]
+  return [pipeline.for_phase(corpus, p, **options) for p in configuration.phases(made)]
 
 
 def test_the_batches_of_a_moving_rate_are_those_of_each_rate_alone(corpus):
@@ -64,7 +64,9 @@ def test_the_batches_of_a_moving_rate_are_those_of_each_rate_alone(corpus):
       rate = move.at(phase.first_step + step)
       fixed = phase.config.copy_and_resolve_references().unlock()
       fixed.masking.rate, fixed.moving = rate, ()
-      alone = pipeline.of_phase(corpus, type(phase)(**{**vars(phase), 'config': fixed})).batch(step)
+      alone = pipeline.for_phase(corpus, type(phase)(**{**vars(phase), 'config': fixed})).batch(
+        step
+      )
       # BERT's rate counts the tokens of the row with its special ones
       excess_B = batch['masked_weights'].sum(1) - rate * (batch['segment_ids'] > 0).sum(1)
       assert np.abs(excess_B).max() <= 1, 'tokens more or less than the rate asks of a row'

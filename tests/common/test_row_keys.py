@@ -10,7 +10,7 @@ SIZE = (512, 512)
 
 
 def keys(seed=0, rows=4):
-  return row_keys.of_batch(jax.random.key(seed), rows)
+  return row_keys.batch_keys(jax.random.key(seed), rows)
 
 
 def coins(x):
@@ -47,7 +47,7 @@ def test_places_of_a_row_do_not_meet_and_folding_keeps_keys_apart():
   # predictions by a large vocabulary
   wide = np.asarray(row_keys.bits(keys()[0], (80, 128_100))).reshape(-1)
   assert np.diff(np.sort(wide)).all()  # the hash is a bijection of places
-  many = row_keys.of_batch(jax.random.key(0), 1000)
+  many = row_keys.batch_keys(jax.random.key(0), 1000)
   folded = row_keys.fold_in(many[:, None], jnp.arange(64))
   assert folded.shape == (1000, 64, 2)
   assert len({tuple(k) for k in np.asarray(folded).reshape(-1, 2).tolist()}) == 64_000

@@ -14,17 +14,17 @@ MODELS = {
 
 
 def test_pieces_and_added_tokens_of_every_kind_of_tokenizer_are_read(tmp_path):
-  assert vocabulary.of_folder(tmp_path) is None
+  assert vocabulary.read_folder(tmp_path) is None
   (tmp_path / 'vocab.txt').write_bytes('[PAD]\na\u2028b\n\u00e9\n'.encode())
-  assert vocabulary.of_folder(tmp_path) == {'[PAD]': 0, 'a\u2028b': 1, '\u00e9': 2}
+  assert vocabulary.read_folder(tmp_path) == {'[PAD]': 0, 'a\u2028b': 1, '\u00e9': 2}
   file = tmp_path / 'tokenizer.json'
   for model in MODELS.values():
     file.write_text(json.dumps({'model': model, 'added_tokens': ADDED}))
-    assert vocabulary.of_folder(tmp_path) == {'a': 0, 'b': 1, '<x>': 2}
+    assert vocabulary.read_folder(tmp_path) == {'a': 0, 'b': 1, '<x>': 2}
   for text in ('{', '{}', '{"model": {"vocab": 3}}'):
     file.write_text(text)
     with pytest.raises(errors.UserError, match='no readable tokenizer|is not JSON'):
-      vocabulary.of_folder(tmp_path)
+      vocabulary.read_folder(tmp_path)
 
 
 def test_a_folder_of_prepare_whose_vocabulary_has_two_lines_swapped_is_refused(tmp_path):
@@ -36,9 +36,9 @@ def test_a_folder_of_prepare_whose_vocabulary_has_two_lines_swapped_is_refused(t
   ):
     (tmp_path / name).write_text(swapped)
     with pytest.raises(errors.UserError, match=f'{name} and the tokenizer.json beside it'):
-      vocabulary.of_folder(tmp_path)
+      vocabulary.read_folder(tmp_path)
     (tmp_path / name).write_text(right)
-    assert vocabulary.of_folder(tmp_path) == {'a': 0, 'b': 1}
+    assert vocabulary.read_folder(tmp_path) == {'a': 0, 'b': 1}
 
 
 PIECES = {f'p{i}': i for i in range(4096)}

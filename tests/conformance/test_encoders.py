@@ -119,7 +119,7 @@ def test_padding_changes_no_token_and_is_finite(make, params):
 def test_a_row_of_padding_alone_gives_finite_gradients(make, params):
   encoder, batch = make(), rows(small.batch())
   batch['segment_ids'][1] = 0
-  keys_B2 = row_keys.of_batch(jax.random.key(0), 4)
+  keys_B2 = row_keys.batch_keys(jax.random.key(0), 4)
   loss = lambda p: jnp.sum(run(encoder, p, batch, keys_B2) ** 2)
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(jax.jit(jax.grad(loss))(params)))
 
@@ -186,10 +186,10 @@ def test_a_prediction_does_not_depend_on_the_others_asked_for(make, params):
 def test_the_vector_of_a_row_does_not_read_padding(make, params):
   encoder, batch = make(), small.batch()
   hidden_BLD = run(encoder, params, rows(batch))
-  row_BD = encoder.row_vectors(hidden_BLD, batch)
+  row_BD = encoder.pooled(hidden_BLD, batch)
   assert row_BD.shape == (4, encoder.hidden_size)
   padding = batch['segment_ids'][:, :, None] == 0
-  other = encoder.row_vectors(jnp.where(padding, 1e3, hidden_BLD), batch)
+  other = encoder.pooled(jnp.where(padding, 1e3, hidden_BLD), batch)
   assert small.worst(row_BD, other) == 0
 
 
@@ -210,7 +210,7 @@ def equations(jaxpr) -> int:
 
 def test_dropout_follows_the_key_of_its_row_alone_and_is_off_without_keys(make, params):
   encoder, batch = make(), rows(small.batch())
-  keys_B2 = row_keys.of_batch(jax.random.key(1), 4)
+  keys_B2 = row_keys.batch_keys(jax.random.key(1), 4)
   dropped, again = (run(encoder, params, batch, keys_B2) for _ in range(2))
   assert small.worst(dropped, again) == 0
   order = np.array([2, 0])
@@ -220,7 +220,7 @@ def test_dropout_follows_the_key_of_its_row_alone_and_is_off_without_keys(make, 
   none = {name: 0.0 for name in vars(encoder) if name in ('dropout', 'attention_dropout')}
   assert small.worst(whole, run(make(**none), params, batch)) == 0
   if any(getattr(encoder, name) for name in none):
-    other = run(encoder, params, batch, row_keys.of_batch(jax.random.key(2), 4))
+    other = run(encoder, params, batch, row_keys.batch_keys(jax.random.key(2), 4))
     for b in range(4):
       assert small.worst(dropped[b], whole[b]) > 1e-3 < small.worst(dropped[b], other[b])
 
@@ -228,7 +228,7 @@ def test_dropout_follows_the_key_of_its_row_alone_and_is_off_without_keys(make, 
 @pytest.fixture(scope='module')
 def differentiate(params):
   """encoder → (mean cube of its vectors, gradients), with dropout."""
-  batch, keys_B2 = rows(small.batch()), row_keys.of_batch(jax.random.key(3), 4)
+  batch, keys_B2 = rows(small.batch()), row_keys.batch_keys(jax.random.key(3), 4)
 
   def both(encoder):
     loss = lambda p: jnp.mean(encoder.apply({'params': p}, batch, keys_B2) ** 3)
@@ -254,7 +254,7 @@ def test_recomputation_is_seen_in_the_program(make, params):
 def test_a_rule_says_how_a_mesh_may_split_each_parameter(make):
   objective = objectives.BY_NAME['mlm'](make())
   shapes = jax.eval_shape(objective.init, jax.random.key(0))
-  placed, _ = sharding.of_parameters(shapes, sharding.mesh((2, 2, 2)), objective.all_axes)
+  placed, _ = sharding.parameter_shardings(shapes, sharding.mesh((2, 2, 2)), objective.all_axes)
   kernels = [
     not x.is_fully_replicated
     for path, x in weights.flatten(placed['encoder']).items()
@@ -302,7 +302,7 @@ def test_it_uses_the_operations_that_it_is_handed(make, params):
     return call
 
   ops = operations.Operations(*map(told, plain._fields))
-  keys_B2 = row_keys.of_batch(jax.random.key(1), 4)
+  keys_B2 = row_keys.batch_keys(jax.random.key(1), 4)
   loss = lambda p: jnp.sum(encoder.apply({'params': p}, batch, keys_B2, ops))
   jax.make_jaxpr(jax.grad(loss))(params)
   assert seen >= {'constrain', 'kernel_gradients'}, seen

@@ -33,10 +33,10 @@ def task(task_of, world):
   """(config, task): files of the world, or those that a config given by hand names."""
   name, config = task_of
   if config is not None:
-    trust.names(config)
+    trust.allow_config(config)
     return config, made.task(config, '.', config.length)
   config = tuned.of_kind(name)
-  trust.names(config)
+  trust.allow_config(config)
   return config, made.task(config, world, config.length)
 
 
@@ -95,7 +95,7 @@ def rated(world, tmp_path_factory):
   config = tuned.of_kind('ratings').copy_and_resolve_references().unlock()
   config.steps, config.choose, config.choose_every = 30, 'best', 6
   config.run.eval_every = 0
-  trust.names(config)
+  trust.allow_config(config)
   workdir = tmp_path_factory.mktemp('rated') / 'f'
   tuned.finetune(world, workdir, config.lock())
   return config, workdir
@@ -145,14 +145,14 @@ def broken(**changes):
 )
 def test_a_mistake_in_a_kind_is_one_sentence_before_training(world, monkeypatch, kind, words):
   config = tuned.of_kind('ratings')
-  trust.names(config)
+  trust.allow_config(config)
   monkeypatch.setattr(ratings.ratings, 'kind', kind)
   with pytest.raises(errors.UserError, match=words):
     made.task(config, world, 16)
 
 
 def test_the_kind_of_an_objective_of_ones_own_is_what_it_says(monkeypatch):
-  trust.names('tests.outside.ratings:ratings')
+  trust.allow_config('tests.outside.ratings:ratings')
   assert kinds.of('tests.outside.ratings:ratings').name == 'ratings'
   monkeypatch.setattr(ratings.ratings, 'kind', 'tagging')
   assert kinds.of('tests.outside.ratings:ratings') is kinds.BY_NAME['tagging']

@@ -164,7 +164,7 @@ def only_for_predictions(objective, params):
   """Paths of the parameters that only heads at the masked positions read."""
   read = {}
   for network in objective.networks:
-    own = network.of(params)
+    own = network.extract(params)
     heads = {name: network.heads_of(own).get(name) for name in own if name != 'encoder'}
     kinds = {name: head and head.reads for name, head in heads.items()}
     for path, place in network.places(params).items():
@@ -238,7 +238,7 @@ def test_an_objective_reads_the_features_it_says(learned):
 
 def test_vocabulary_scores_are_computed_at_predicted_positions_only(learned):
   objective, params = learned
-  heads = [head for n in objective.networks for head in n.heads_of(n.of(params)).values()]
+  heads = [head for n in objective.networks for head in n.heads_of(n.extract(params)).values()]
   reads = {head.reads for head in heads if head.tied}
   program = str(
     jax.make_jaxpr(functools.partial(small.evaluate, objective))(
@@ -307,4 +307,4 @@ def test_its_cost_is_that_of_the_compiled_gradient(learned):
   loss = lambda params: objective.loss(params, batch, *rest)[0]
   compiled = jax.jit(jax.grad(loss)).lower(params).compile()
   counted = hlo.read(compiled.as_text()).flops
-  assert cost.of_step(objective, params, batch) == pytest.approx(counted, rel=0.1)
+  assert cost.step_flops(objective, params, batch) == pytest.approx(counted, rel=0.1)

@@ -36,7 +36,7 @@ def text():
 @pytest.fixture(scope='module')
 def masked(masking_of):
   """(masking, features before it, keys, features after it)."""
-  trust.names(masking_of)
+  trust.allow_config(masking_of)
   mask = named.build(masking_of, maskings.BY_NAME, 'masking', LENGTH, text())
   features, keys = masking_rows.some_layout(6, LENGTH, seed=3, direction=True)
   return mask, features, keys, masking_rows.run(mask, features, keys)
@@ -64,7 +64,7 @@ def test_a_masking_draws_by_the_keys_of_the_row_alone(masked):
 
 
 def test_stand_in_text_has_the_tokenizer_of_its_corpus(masking_of):
-  trust.names(masking_of)
+  trust.allow_config(masking_of)
   corpus = text()
   stand_in = corpora.stand_in(corpus, 2, LENGTH)
   assert stand_in.tokenizer() is not None
@@ -73,7 +73,7 @@ def test_stand_in_text_has_the_tokenizer_of_its_corpus(masking_of):
 
 
 def test_a_format_lists_rows_by_its_key_and_fills_them_with_text(format_of):
-  trust.names(format_of)
+  trust.allow_config(format_of)
   ends = lambda sizes: np.append(0, np.cumsum(sizes)).astype(np.int64)
   sentences, documents = ends([7, 5, 9, 4, 8, 30, 6, 5] * 3), ends([3, 3, 2] * 3)
   tokens, special = 10 + np.arange(sentences[-1]), dict(pad=0, unk=1, cls=2, sep=3, mask=4)
@@ -104,7 +104,7 @@ def test_a_format_lists_rows_by_its_key_and_fills_them_with_text(format_of):
 
 
 def test_a_schedule_is_the_same_number_traced_and_not_and_never_below_0(schedule_of):
-  trust.names(schedule_of)
+  trust.allow_config(schedule_of)
   rate = named.build(schedule_of, schedules.BY_NAME, 'schedule', STEPS)
   steps = jnp.arange(STEPS + 1)
   traced = np.asarray(jax.jit(jax.vmap(rate))(steps))
@@ -115,7 +115,7 @@ def test_a_schedule_is_the_same_number_traced_and_not_and_never_below_0(schedule
 
 
 def test_an_optimizer_takes_its_rate_from_the_step_and_stays_finite(optimizer_of):
-  trust.names(optimizer_of)
+  trust.allow_config(optimizer_of)
   draw = np.random.default_rng(0)
   shapes = {'layers': {'in': {'kernel': (2, 6, 4), 'bias': (2, 4)}, 'norm': {'scale': (2, 4)}}}
   params = jax.tree.map(

@@ -143,7 +143,7 @@ def test_every_tensor_of_the_pickles_is_written_and_strangers_are_named(release,
   assert strangers == {DELTA, *LEGACY.values()}  # of the discriminator
   for name in ('discriminator', 'generator'):
     assert (out / name / 'tokenizer.json').exists() and (out / name / 'spm.model').exists()
-  assert vocabulary.of_folder(out / 'generator')['[MASK]'] == 299
+  assert vocabulary.read_folder(out / 'generator')['[MASK]'] == 299
 
 
 def test_a_converted_generator_is_what_transformers_computes_with_it(converted):

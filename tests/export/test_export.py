@@ -223,7 +223,7 @@ def test_another_architecture_is_refused_or_written_as_asked(run, tmp_path):
       export.export(str(workdir), tmp_path / 'hf', 'BertForPreTraining')
     assert not list(tmp_path.iterdir())
   assert export.export(str(workdir), tmp_path / 'hf', 'BertForMaskedLM')
-  assert (tmp_path / 'hf' / weights.HEADS).exists() == pairs  # the pair head
+  assert (tmp_path / 'hf' / weights.HEADS_FILE).exists() == pairs  # the pair head
   written = json.loads((tmp_path / 'hf/config.json').read_text())
   assert written['architectures'] == ['BertForMaskedLM']
 

@@ -49,21 +49,23 @@ def test_it_leaves_with_its_heads_beside_the_encoder_and_comes_back(argument, tm
   places = {network.name: out / network.name for network in objective.networks}
   for name, (written, beside) in CROSSINGS[argument].items():
     assert f'{places[name]}: {written}, step 7' in said
-    assert f'{places[name] / weights.HEADS}: {beside}, for which {written} has no place' in said
+    assert (
+      f'{places[name] / weights.HEADS_FILE}: {beside}, for which {written} has no place' in said
+    )
     assert beside in (places[name] / 'README.md').read_text()
   addresses = ','.join(f'hf:{place}' for place in places.values())
   fresh = small.parameters(objective, seed=5)
   found, _ = initial_weights.parameters(fresh, addresses, objective, tmp_path / 'tokenizer')
   for network in objective.networks:
-    mine = weights.flatten(network.of(params))
-    for path, x in weights.flatten(network.of(found)).items():
+    mine = weights.flatten(network.extract(params))
+    for path, x in weights.flatten(network.extract(found)).items():
       np.testing.assert_array_equal(x, mine[path], err_msg=path)
     opened = pretrained.open(f'hf:{places[network.name]}')
     tables = opened.params['encoder']['embeddings']
     assert 'query' not in tables  # zeros that XLNet's class demands
     batch = verify.random_batch(opened.vocab_size, 16, 2, 0)
     predict = jax.jit(networks.outputs, static_argnums=0)
-    ours = predict(network.encoder, network.of(params), batch)
+    ours = predict(network.encoder, network.extract(params), batch)
     theirs = predict(pretrained.encoder(opened), opened.params, batch)
     assert ours.keys() == theirs.keys() and len(ours) > 1
     for name, x in ours.items():
@@ -80,7 +82,7 @@ def test_every_network_that_the_package_trains_has_a_class_for_its_encoder():
       continue  # a sentence that refuses it; another encoder has no memory
     made = built[1]
     for network in made.networks:
-      shapes = jax.eval_shape(network.of, jax.eval_shape(made.init, jax.random.key(0)))
+      shapes = jax.eval_shape(network.extract, jax.eval_shape(made.init, jax.random.key(0)))
       flat = weights.flatten(shapes)
       name = export.architectures.fitting('BertForPreTraining', network.encoder.activation, flat)
       a = export.architectures.choose(name)

@@ -46,7 +46,7 @@ def test_while_another_process_holds_a_job_the_next_one_is_done(tmp_path, monkey
   @contextlib.contextmanager
   def held(job):
     if job.name == 'a' and not ended:
-      raise errors.TryAgain('in use by 1')
+      raise errors.TransientError('in use by 1')
     yield
 
   def do(job, slot):

@@ -138,7 +138,7 @@ def network(case):
   architecture, name, changes, _ = CASES[case]
   networks = small.objective(name, **changes).networks
   network = networks[-1 if architecture.endswith('MaskedLM') else 0]
-  return network.of(trained(name, **changes)), network.encoder
+  return network.extract(trained(name, **changes)), network.encoder
 
 
 def fields(encoder):

@@ -33,7 +33,7 @@ def exported(name):
   params, out = small.parameters(objective), []
   for network in objective.networks:
     wished = WISHED.get(name, 'ElectraForPreTraining')
-    flat = weights.flatten(network.of(params))
+    flat = weights.flatten(network.extract(params))
     a = architectures.choose(architectures.fitting(wished, network.encoder.activation, flat))
     held = architecture.placed(a, flat)
     tensors, _ = export.convert(a, held, network.encoder, small.BERT_IDS)

@@ -337,12 +337,12 @@ def test_a_head_that_no_class_of_its_family_holds_is_written_beside_the_encoder(
   chosen = architectures.fitting(wished, encoder.activation, flat)
   assert chosen == f'{family}Model'
   note = hf.fitting_note(wished, encoder.activation, flat)
-  assert why in note and f'export writes {chosen}, and {head.name} to {weights.HEADS}' in note
+  assert why in note and f'export writes {chosen}, and {head.name} to {weights.HEADS_FILE}' in note
   a = architectures.choose(chosen)
   held = hf_architecture.placed(a, flat)
   aside = {k: x for k, x in flat.items() if k not in held}
   directories.put(tmp_path, *export.convert(a, held, encoder, special, TASK, aside))
-  weights.save(tmp_path / weights.HEADS, aside)
+  weights.save(tmp_path / weights.HEADS_FILE, aside)
   loaded, report = hf.load(tmp_path)
   assert report.labels == (LABELS if head.name == heads.ROW else ())
   loaded = weights.flatten(loaded)

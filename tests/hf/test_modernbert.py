@@ -186,4 +186,4 @@ def test_both_networks_of_replaced_token_detection_are_exported(tmp_path):
     for p in (tmp_path / 'hf').glob('*/config.json')
   }
   assert classes == {'discriminator': 'ModernBertModel', 'generator': 'ModernBertForMaskedLM'}
-  assert (tmp_path / 'hf/discriminator' / weights.HEADS).exists()
+  assert (tmp_path / 'hf/discriminator' / weights.HEADS_FILE).exists()

@@ -72,7 +72,11 @@ IDLE = dict(default_backend=lambda: 'cpu', config=types.SimpleNamespace(jax_plat
     ('beam', 'apache_beam', lambda: beam.run(None, 1, 'out', None, [], print)),
     ('wandb', 'wandb', lambda: _tracked('run', wandb='project')),
     ('tpu', 'google.cloud.storage', lambda: _tracked('gs://b/run', tensorboard=True)),
-    ('tpu', 'gcsfs', lambda: storage.asked(lambda: importlib.import_module('gcsfs'), 'gs://b')),
+    (
+      'tpu',
+      'gcsfs',
+      lambda: storage.read_twice(lambda: importlib.import_module('gcsfs'), 'gs://b'),
+    ),
     ('tpu', 'libtpu', program.prepare),
     ('tpu', None, lambda: _idle('tpu')),
     ('gpu', None, lambda: _idle('gpu')),

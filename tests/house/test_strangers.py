@@ -51,7 +51,7 @@ SAMPLE = ROOT / 'data/sample/time_machine.txt'
 
 @pytest.fixture(autouse=True)
 def nothing_is_named_yet():
-  trust.take((frozenset(), False))
+  trust.set_allowed((frozenset(), False))
 
 
 @pytest.fixture(scope='module')
@@ -288,15 +288,15 @@ def test_a_part_is_built_if_the_user_names_it(tmp_path, monkeypatch, capsys, how
   if how == '--config':
     config = bert.get_config('tiny')
     config.masking.name = name
-    trust.names(config)
+    trust.allow_config(config)
   elif how == 'parts.part':
     config_parts.part(name)
   elif how == 'a phase':
-    trust.names({'phases': ((1, {'masking': {'name': name}}),)})
+    trust.allow_config({'phases': ((1, {'masking': {'name': name}}),)})
   elif how == '--trust-code':
-    trust.everything()
+    trust.allow_all()
   else:
-    trust.names({'masking': {'name': 'mine:other'}})
+    trust.allow_config({'masking': {'name': 'mine:other'}})
     with pytest.raises(errors.UserError, match='outside bertzoo_jax'):
       own(name)
     return
@@ -309,7 +309,7 @@ def test_the_current_folder_has_the_users_modules_unless_it_holds_data(tmp_path,
   monkeypatch.setattr(sys, 'path', [p for p in sys.path if p not in ('', str(tmp_path))])
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'of_the_folder.py').write_text('def part(): return 3\n')
-  trust.names('of_the_folder:part')
+  trust.allow_config('of_the_folder:part')
   (tmp_path / 'manifest.json').touch()
   with pytest.raises(errors.UserError, match=r'no module.*not in the current.*manifest\.json'):
     own('of_the_folder:part')
@@ -345,7 +345,7 @@ def test_a_part_of_the_current_folder_imports_others_of_it(tmp_path, monkeypatch
     f'def part():\n  import beside_{name}\n  return beside_{name}.X\n'
   )
   (tmp_path / f'beside_{name}.py').write_text('X = 5')
-  trust.names(f'{name}:part')
+  trust.allow_config(f'{name}:part')
   if imported == 'by the config file':
     with trust.own_modules():
       importlib.import_module(name)
@@ -354,7 +354,7 @@ def test_a_part_of_the_current_folder_imports_others_of_it(tmp_path, monkeypatch
 
 @pytest.mark.parametrize('name', ['os:getpid', 'numpy.linalg:norm', 'json:loads'])
 def test_trust_code_says_what_it_runs_also_of_modules_that_are_imported(capsys, name):
-  trust.everything()
+  trust.allow_all()
   module = name.partition(':')[0]
   trust._announced.discard(module)
   for _ in range(2):

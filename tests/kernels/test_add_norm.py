@@ -41,7 +41,7 @@ def test_it_equals_the_plain_one_in_value_and_gradient(shape):
 
 @pytest.mark.parametrize('shape', [(3, 40, 24), (1, 64, 16384)])
 def test_forward_and_backward_drop_what_the_plain_one_drops(shape):
-  arrays, keys, rate = inputs(shape), row_keys.of_batch(jax.random.key(5), shape[0]), 0.25
+  arrays, keys, rate = inputs(shape), row_keys.batch_keys(jax.random.key(5), shape[0]), 0.25
   ours = value_and_gradients(lambda *a: add_norm(*a, EPS, rate, keys, hashed=True), *arrays)
   theirs = value_and_gradients(lambda *args: layers.add_norm(*args, EPS, rate, keys), *arrays)
   for a, b in zip(ours, theirs):
@@ -53,7 +53,7 @@ def test_forward_and_backward_drop_what_the_plain_one_drops(shape):
 @pytest.mark.parametrize('shifted', [True, False])
 def test_the_sum_is_returned_too_and_its_gradient_joins(shape, shifted):
   x, y, weight, scale, shift = inputs(shape)
-  of_sum, keys = inputs(shape, seed=1)[0], row_keys.of_batch(jax.random.key(5), shape[0])
+  of_sum, keys = inputs(shape, seed=1)[0], row_keys.batch_keys(jax.random.key(5), shape[0])
   results = []
   for f in (functools.partial(add_norm, hashed=True), layers.add_norm):
     args = (x, y, scale, shift) if shifted else (x, y, scale)
@@ -83,6 +83,6 @@ def test_a_kernel_s_name_tells_the_sum_and_the_missing_shift():
 
 def test_shapes_that_do_not_part_into_blocks_take_the_plain_function():
   x, y, _, scale, shift = inputs((1, 33, 32768))
-  for rest in ((), (0.1, row_keys.of_batch(jax.random.key(1), 1))):
+  for rest in ((), (0.1, row_keys.batch_keys(jax.random.key(1), 1))):
     args = x, y, scale, shift, EPS, *rest
     np.testing.assert_array_equal(add_norm(*args), layers.add_norm(*args))

@@ -60,7 +60,7 @@ SLOW = (
 def test_plain_and_fused_attention_equal_the_definition_in_value_and_gradients(name):
   qkv, weight, visible, relative, scale = attended.case(name)
   rate = 0.3 if name in DROPPED else 0.0
-  keys_B2 = row_keys.of_batch(jax.random.key(3), 2) if rate else None
+  keys_B2 = row_keys.batch_keys(jax.random.key(3), 2) if rate else None
   results = [
     value_and_gradients(attend, qkv, weight, visible, rate, keys_B2, relative, scale)
     for attend in (
@@ -194,7 +194,9 @@ def test_plain_attention_drops_probabilities_by_row_and_head_and_scales_the_rest
   q, k, v = jnp.zeros((3, 2, 64, 5, 64))
   v += jnp.eye(64)[None, :, None]  # the result is the probabilities themselves
   visible = plain.same_pack(jnp.ones((2, 64), jnp.int32))
-  probs = np.asarray(plain.attend(q, k, v, visible, 0.25, row_keys.of_batch(jax.random.key(0), 2)))
+  probs = np.asarray(
+    plain.attend(q, k, v, visible, 0.25, row_keys.batch_keys(jax.random.key(0), 2))
+  )
   np.testing.assert_allclose(np.unique(probs), [0, 1 / 64 / 0.75], rtol=1e-6)
   assert abs((probs > 0).mean() - 0.75) < 4 * (0.25 * 0.75 / probs.size) ** 0.5
   masks = (probs > 0).transpose(0, 2, 1, 3).reshape(10, -1)
@@ -206,7 +208,7 @@ def test_the_bits_are_those_of_a_row_and_head_of_the_whole_batch(terms):
   qkv, _, packs, _ = attended.inputs(4, 24, 4, 64)
   relative = attended.tables(24, 24, 4, 64, terms) if terms else None
   own = jax.tree.map(lambda table: table[:, 2:], relative)
-  keys = row_keys.of_batch(jax.random.key(0), 4)
+  keys = row_keys.batch_keys(jax.random.key(0), 4)
   attend = functools.partial(fused_attend, hashed=True)
   whole = attend(*qkv, plain.same_pack(packs), 0.2, keys, relative)
   heads, visible = [x[2:, :, 2:] for x in qkv], plain.same_pack(packs[2:])
@@ -241,7 +243,7 @@ def test_a_checkpoint_policy_that_saves_what_attention_mixed_spares_a_forward_pa
 @pytest.mark.parametrize('length,window', [(128, None), (1024, None), (512, (64, 64))])
 def test_scores_never_leave_the_kernel(length, window):
   qkv, _, packs, _ = attended.inputs(2, length, 2, 64)
-  visible, keys = plain.same_pack(packs, window), row_keys.of_batch(jax.random.key(0), 2)
+  visible, keys = plain.same_pack(packs, window), row_keys.batch_keys(jax.random.key(0), 2)
   attend = lambda *qkv: jnp.sum(fused_attend(*qkv, visible, 0.1, keys, hashed=True))
   gradient = jax.grad(attend, argnums=(0, 1, 2))
   jaxpr = jax.make_jaxpr(gradient)(*qkv).jaxpr

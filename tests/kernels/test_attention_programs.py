@@ -42,7 +42,7 @@ def _name(terms, window, ordered, rate, hashed, dtype, keys):
   qkv, _, query_packs, key_packs = attended.inputs(1, 128, 2, 16, keys)
   order = (query_packs, key_packs) if ordered else (None, None)
   visible = plain.Visibility(query_packs, key_packs, window, *order, first_query=keys - 128)
-  keys_B2 = row_keys.of_batch(jax.random.key(0), 1)
+  keys_B2 = row_keys.batch_keys(jax.random.key(0), 1)
   relative = attended.tables(128, keys, 2, 16, terms, batch=1) if terms else None
   if 'segments' in terms:
     same = plain.SameSegment(jnp.zeros((1, 128, 2)), query_packs, key_packs)

@@ -107,7 +107,7 @@ def test_cudnn_is_told_the_lengths_of_rows_that_are_one_pack(monkeypatch):
 
   monkeypatch.setattr(jax.nn, 'dot_product_attention', recorded)
   packs = jnp.asarray([[1, 1, 1, 2, 2, 2, 0, 0]] * 3, jnp.int32)
-  for visible in (attention.of_batch({'segment_ids': ids}), attention.same_pack(packs)):
+  for visible in (attention.batch_visibility({'segment_ids': ids}), attention.same_pack(packs)):
     ours, theirs = (
       f(q, k, v, visible).astype(jnp.float32) for f in (cudnn.attend, attention.attend)
     )
@@ -127,9 +127,9 @@ def test_cudnn_is_told_the_lengths_of_rows_that_are_one_pack(monkeypatch):
 )
 def test_cudnn_is_told_no_lengths_where_they_say_too_little(batch):
   ids = jnp.asarray([[1, 1, 1, 2, 2, 2, 2, 0]], jnp.int32)
-  visible = attention.of_batch({'segment_ids': ids, **batch})
+  visible = attention.batch_visibility({'segment_ids': ids, **batch})
   assert not attention.by_lengths(visible)
-  whole = attention.of_batch({'segment_ids': ids})
+  whole = attention.batch_visibility({'segment_ids': ids})
   assert attention.by_lengths(whole)
   for changed in (
     whole._replace(window=(1, 1)),

@@ -60,7 +60,7 @@ def two_stream():
 def found(request):
   """operations → (vectors of predictions, gradients of all parameters)."""
   encoder, params, batch, memory = request.param()
-  keys_B2 = row_keys.of_batch(jax.random.key(1), len(batch['input_ids']))
+  keys_B2 = row_keys.batch_keys(jax.random.key(1), len(batch['input_ids']))
   batch = {**batch, 'row_keys': keys_B2}
 
   @functools.cache

@@ -35,7 +35,7 @@ def _packs(kind):
 def test_cudnn_computes_what_plain_attention_computes(kind):
   draw, ids = np.random.default_rng(1), _packs(kind)
   visible = {
-    'lengths': attention.of_batch({'segment_ids': ids}),
+    'lengths': attention.batch_visibility({'segment_ids': ids}),
     'packs': attention.same_pack(ids),
     'window': attention.same_pack(ids, (32, 32)),
   }[kind]

@@ -101,7 +101,7 @@ def test_a_block_without_its_first_norm_has_no_parameter_for_it():
 @pytest.mark.parametrize('norm_first', [False, True])
 def test_each_sublayer_drops_units_of_its_own(norm_first, monkeypatch):
   b, drawn = block(dropout=0.5, norm_first=norm_first), []
-  params, keys = parameters(b), row_keys.of_batch(jax.random.key(0), 2)
+  params, keys = parameters(b), row_keys.batch_keys(jax.random.key(0), 2)
   dropped = layers._dropped
   monkeypatch.setattr(
     layers,

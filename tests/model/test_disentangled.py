@@ -311,7 +311,7 @@ def test_the_relative_table_is_dropped_anew_in_each_layer_and_pass_and_not_by_ke
   def keys_of(method, common, rows):
     seen.clear()
     out = apply[method](
-      np.array([3, common], np.uint32), row_keys.of_batch(jax.random.key(rows), 2)
+      np.array([3, common], np.uint32), row_keys.batch_keys(jax.random.key(rows), 2)
     )
     jax.block_until_ready(out)
     jax.effects_barrier()
@@ -328,7 +328,7 @@ def test_the_relative_table_is_dropped_anew_in_each_layer_and_pass_and_not_by_ke
 
 def test_dropout_without_a_common_key_is_refused():
   e, batch = encoder(**V2, dropout=0.1), small.batch(rows=2)
-  keys_B2 = row_keys.of_batch(jax.random.key(0), 2)
+  keys_B2 = row_keys.batch_keys(jax.random.key(0), 2)
   apply = lambda e: jax.eval_shape(lambda: e.apply({'params': params_of(e)}, batch, keys_B2))
   with pytest.raises(ValueError, match=r'common_key, uint32 \[2\], into the batch'):
     apply(e)
@@ -341,7 +341,7 @@ def test_dropout_has_the_sites_of_the_release(monkeypatch):
   record = lambda rate, x, *_: drawn.append(x.shape) or x
   monkeypatch.setattr(layers, '_dropped', record)
   batch = {**small.batch(rows=2), 'common_key': np.zeros(2, np.uint32)}
-  keys_B2 = row_keys.of_batch(jax.random.key(0), 2)
+  keys_B2 = row_keys.batch_keys(jax.random.key(0), 2)
   jax.eval_shape(lambda: e.apply({'params': params_of(e)}, batch, keys_B2))
   hidden, table, shares = (2, 24, 48), (16, 48), (2, 4, 24, 24)
   layer = [table, shares, hidden, hidden]
@@ -416,7 +416,7 @@ def test_rows_longer_than_max_positions_are_refused():
 
 
 def test_unrolling_and_recomputing_change_nothing_of_the_decoder_with_dropout_on():
-  batch = {**small.batch(rows=2), 'row_keys': row_keys.of_batch(jax.random.key(1), 2)}
+  batch = {**small.batch(rows=2), 'row_keys': row_keys.batch_keys(jax.random.key(1), 2)}
 
   def gradients(**how):
     e = encoder(**V2, num_layers=2, dropout=0.1, attention_dropout=0.1).clone(**how)

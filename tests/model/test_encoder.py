@@ -32,7 +32,7 @@ def initial(encoder, seed=0):
 
 @functools.partial(jax.jit, static_argnames=('encoder', 'ops'))
 def run(encoder, params, batch, key=None, **how):
-  keys_B2 = None if key is None else row_keys.of_batch(key, len(batch['input_ids']))
+  keys_B2 = None if key is None else row_keys.batch_keys(key, len(batch['input_ids']))
   return encoder.apply({'params': params}, batch, keys_B2, **how)
 
 
@@ -154,7 +154,7 @@ def test_dropout_has_bert_s_four_sites_follows_its_key_and_is_off_in_evaluation(
     seen = lambda rate, x, keys, _: drawn.append((x.shape, np.asarray(keys))) or x
     patch.setattr(layers, '_dropped', seen)
     with jax.disable_jit():
-      encoder.apply({'params': params}, batch, row_keys.of_batch(jax.random.key(0), 4))
+      encoder.apply({'params': params}, batch, row_keys.batch_keys(jax.random.key(0), 4))
   # Embeddings; and in each layer: attention shares, attention output, feed-forward output.
   hidden, shares = (4, 24, 48), (4, 4, 24, 24)
   assert [shape for shape, _ in drawn] == [hidden] + 3 * [shares, hidden, hidden]

@@ -12,7 +12,9 @@ from bertzoo_jax.model import protocol
 
 @pytest.mark.parametrize('rate', [0.1, 0.5, 0.003])
 def test_dropout_keeps_the_share_it_says_and_the_mean(rate):
-  x = layers.dropout(jnp.full((10, 100, 1001), 3.0), rate, row_keys.of_batch(jax.random.key(0), 10))
+  x = layers.dropout(
+    jnp.full((10, 100, 1001), 3.0), rate, row_keys.batch_keys(jax.random.key(0), 10)
+  )
   deviation = (rate * (1 - rate) / x.size) ** 0.5
   assert abs(float((x > 0).mean()) - (1 - rate)) < 4 * deviation
   assert abs(float(x.mean()) - 3) < 12 * deviation / (1 - rate)
@@ -22,7 +24,7 @@ def test_dropout_keeps_the_share_it_says_and_the_mean(rate):
 def test_dropout_without_keys_or_a_rate_is_the_identity():
   x = jnp.arange(5.0)[None, None]
   assert (layers.dropout(x, 0.9, None) == x).all()
-  assert (layers.dropout(x, 0.0, row_keys.of_batch(jax.random.key(0), 1)) == x).all()
+  assert (layers.dropout(x, 0.0, row_keys.batch_keys(jax.random.key(0), 1)) == x).all()
 
 
 def test_attention_is_the_textbook_s():
@@ -44,7 +46,7 @@ def test_attention_dropout_is_unbiased():
   pack, many = np.ones((1, 8), np.int32), 4000
   *repeated, packs = (np.repeat(x, many, axis=0) for x in (q, k, v, pack))
   mean = attention.attend(
-    *repeated, attention.same_pack(packs), 0.2, row_keys.of_batch(jax.random.key(0), many)
+    *repeated, attention.same_pack(packs), 0.2, row_keys.batch_keys(jax.random.key(0), many)
   ).mean(0)
   assert small.worst(mean, attention.attend(q, k, v, attention.same_pack(pack))) < 0.06
 

@@ -111,7 +111,10 @@ def test_each_block_draws_its_own_dropout(layers, groups, inner):
     return x * 2 + row_keys.keep(turn.keys_B2, 0.5, (1, 1))[:, 0, 0], None
 
   plan = stack.Plan(layers, stack.SHARING['all'], groups, inner)
-  params, keys_B2 = {'w': jnp.zeros((groups * inner, 1))}, row_keys.of_batch(jax.random.key(0), 64)
+  params, keys_B2 = (
+    {'w': jnp.zeros((groups * inner, 1))},
+    row_keys.batch_keys(jax.random.key(0), 64),
+  )
   draws, _ = stack.scan(apply, params, jnp.zeros(64, jnp.int32), keys_B2, plan)
   bits = np.asarray(draws)[:, None] >> np.arange(8) & 1
   assert 0.4 < bits.mean() < 0.6 and np.abs(np.corrcoef(bits.T) - np.eye(8)).max() < 0.5
@@ -157,7 +160,9 @@ def test_a_block_knows_its_number_place_and_input_and_gives_an_output(first, end
 def test_the_first_and_the_last_block_run_apart_are_the_whole_stack():
   plan, inputs = stack.Plan(7), jnp.zeros(7)
   whole, _ = stack.scan(tell, NUMBERED, jnp.ones(1), None, plan, inputs=inputs)
-  one = lambda x, i: tell(stack.block_params(NUMBERED, plan, i), x, stack.Turn(i, 0, None, 0.0))[0]
+  one = lambda x, i: tell(
+    stack.block_params(NUMBERED, plan, i), x, stack.BlockInputs(i, 0, None, 0.0)
+  )[0]
   x, _ = stack.scan(tell, NUMBERED, one(jnp.ones(1), 0), None, plan, inputs=inputs, first=1, end=6)
   np.testing.assert_allclose(one(x, 6), whole, rtol=1e-6)
 

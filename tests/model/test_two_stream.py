@@ -213,5 +213,5 @@ def test_rows_are_read_in_their_own_direction(learned):
 def test_the_classifier_of_a_row_is_its_last_token():
   hidden_BLD = jnp.arange(12.0).reshape(2, 3, 2)
   batch = dict(segment_ids=np.array([[1, 1, 0], [0, 1, 1]]))
-  row_BD = small.encoder(section=small.TWO_STREAM).row_vectors(hidden_BLD, batch)
+  row_BD = small.encoder(section=small.TWO_STREAM).pooled(hidden_BLD, batch)
   np.testing.assert_array_equal(row_BD, [hidden_BLD[0, 1], hidden_BLD[1, 2]])

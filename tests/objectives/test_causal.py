@@ -35,7 +35,9 @@ def test_a_mixture_is_the_mean_of_both_losses_by_the_output_before_each_token(en
 
   @jax.jit
   def log_p_of(params, row):
-    states = networks.everywhere(network.encoder, params['encoder'], row, None).states_BPD
+    states = networks.predict_all_positions(
+      network.encoder, params['encoder'], row, None
+    ).states_BPD
     return jax.nn.log_softmax(networks.vocabulary_logits(network.encoder, params, states))
 
   log_p = np.asarray(log_p_of(params, row), np.float64)

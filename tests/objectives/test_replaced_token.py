@@ -29,7 +29,7 @@ SIZES = dict(PLAIN, width=0.5)
 
 def keys(rows, seed=0):
   """Row keys as the step makes them."""
-  return row_keys.of_batch(jax.random.key(seed), rows)
+  return row_keys.batch_keys(jax.random.key(seed), rows)
 
 
 @functools.lru_cache
@@ -63,15 +63,15 @@ def guesses(objective, params, batch):
   """(logits, hidden vectors) of the generator at the masked positions."""
   network = objective.networks[1]
   generator = generators.build(network.encoder, width=1.0, depth=1.0, shared='none')
-  return generators.logits(generator, network.of(params), batch, None, operations.PLAIN)
+  return generators.logits(generator, network.extract(params), batch, None, operations.PLAIN)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def detected(objective, params, batch):
   """(scores, vectors) of the discriminator."""
   main = objective.networks[0]
-  vectors = networks.encode(main.encoder, main.of(params)['encoder'], batch, None)
-  return networks.predict(main.encoder, main.of(params), batch)['replaced'], vectors
+  vectors = networks.encode(main.encoder, main.extract(params)['encoder'], batch, None)
+  return networks.predict(main.encoder, main.extract(params), batch)['replaced'], vectors
 
 
 def scores_of(objective, params, batch):
@@ -287,7 +287,7 @@ def test_sharing_all_makes_one_encoder_of_two():
   objective, params = pair(shared='all', width=1.0)
   assert set(params['generator']) == {'mlm_head'}
   batch = rows()
-  main, other = (network.of(params)['encoder'] for network in objective.networks)
+  main, other = (network.extract(params)['encoder'] for network in objective.networks)
   assert small.worst(main, other) == 0
   assert objective.networks[0].encoder == objective.networks[1].encoder
   assert np.isfinite(ravel_pytree(gradients(objective, params, batch))[0]).all()

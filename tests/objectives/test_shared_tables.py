@@ -120,9 +120,9 @@ def test_the_discriminator_is_seen_with_the_sum_bit_for_bit_and_the_sum_is_taken
   sharing,
 ):
   network, flat = sharing.added.networks[0], sharing.params
-  seen = weights.flatten(network.of(weights.unflatten(flat)))
+  seen = weights.flatten(network.extract(weights.unflatten(flat)))
   assert (seen[WORD] == flat[WORD] + flat[f'generator/{WORD}']).all()
-  again = network.into({path: np.asarray(x) for path, x in seen.items()}, flat)
+  again = network.insert({path: np.asarray(x) for path, x in seen.items()}, flat)
   assert small.worst(again[WORD], flat[WORD]) < 1e-7
   assert network.places(weights.unflatten(flat))[WORD] == WORD
 
@@ -132,7 +132,7 @@ def test_the_own_part_starts_at_zero_so_that_both_networks_start_with_one_table(
   start = jax.jit(objective.init)(jax.random.key(0))
   flat = weights.flatten(start)
   assert not np.asarray(flat[WORD]).any() and np.asarray(flat[f'generator/{WORD}']).any()
-  main, generator = (weights.flatten(n.of(start)) for n in objective.networks)
+  main, generator = (weights.flatten(n.extract(start)) for n in objective.networks)
   assert (main[WORD] == generator[WORD]).all()
 
 
@@ -170,10 +170,10 @@ def test_each_way_of_sharing_names_the_tables_that_are_one_or_a_sum(shared):
     'all': ({'word', 'norm'}, set()),
     'added': (set(), {'word'}),
   }
-  assert (tables(generator.same), tables(generator.added)) == known[shared]
-  assert ('relative/embedding' in generator.same) == (shared == 'all')
+  assert (tables(generator.tied), tables(generator.residual)) == known[shared]
+  assert ('relative/embedding' in generator.tied) == (shared == 'all')
   # Of the generator's table of positions the discriminator shows a copy where it is exported.
-  assert tables(generator.lent) == ({'position'} if shared == 'added' else set())
+  assert tables(generator.export_only) == ({'position'} if shared == 'added' else set())
   own = weights.flatten(jax.eval_shape(generator.init, jax.random.key(0)))
   assert 'encoder/embeddings/position/embedding' in own
 

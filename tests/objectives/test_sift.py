@@ -151,7 +151,7 @@ def test_evaluation_takes_the_network_without_the_norm_and_the_perturbation():
 
 
 def test_the_first_perturbation_is_normal_clipped_and_of_the_row_alone():
-  keys_B2 = row_keys.of_batch(jax.random.key(0), 64)
+  keys_B2 = row_keys.batch_keys(jax.random.key(0), 64)
   all_BLE = np.asarray(sift.drawn(keys_B2, (40, 50), 0.01))
   assert all_BLE.dtype == np.float32 and np.abs(all_BLE).max() == np.float32(0.02)
   clipped = np.mean(np.abs(all_BLE) == np.float32(0.02))
@@ -171,7 +171,7 @@ def divergence(**own):
   totals = made.normalizers(batch())
 
   def found(seed):
-    rows = {**batch(), 'row_keys': row_keys.of_batch(jax.random.key(seed), ROWS)}
+    rows = {**batch(), 'row_keys': row_keys.batch_keys(jax.random.key(seed), ROWS)}
     sums = made.loss(params, rows, totals, (), jax.random.key(0), True)[1][1]
     return sums['sift']['sift_divergence']
 
@@ -213,7 +213,7 @@ def test_units_of_several_rows_have_a_perturbation_for_each_row():
   }
   units['label_weights'] = np.ones(ROWS // options, np.float32)
   units['labels'] = np.zeros(ROWS // options, np.int32)
-  units['row_keys'] = row_keys.of_batch(jax.random.key(0), ROWS // options)
+  units['row_keys'] = row_keys.batch_keys(jax.random.key(0), ROWS // options)
 
   @jax.jit
   def found(params):
@@ -231,7 +231,7 @@ def test_units_of_several_rows_have_a_perturbation_for_each_row():
 @pytest.mark.parametrize('kind', ['regression', 'multilabel'])
 def test_scores_and_labels_learn_with_it(kind):
   objective, params = of(kind, 'transformer', dropout=0.0)
-  rows = {**batch(kind), 'row_keys': row_keys.of_batch(jax.random.key(0), ROWS)}
+  rows = {**batch(kind), 'row_keys': row_keys.batch_keys(jax.random.key(0), ROWS)}
   totals = objective.normalizers(rows)
 
   def loss(params):
@@ -249,7 +249,7 @@ def test_scores_and_labels_learn_with_it(kind):
 @pytest.mark.parametrize('kind', ['span', 'span_conditional'])
 def test_starts_and_ends_are_compared_over_the_tokens_of_a_row(kind):
   objective, params = of(kind, 'transformer', dropout=0.0)
-  rows = {**batch(), 'row_keys': row_keys.of_batch(jax.random.key(0), ROWS)}
+  rows = {**batch(), 'row_keys': row_keys.batch_keys(jax.random.key(0), ROWS)}
   rows['labels'] = np.tile(np.array([[1, 2]], np.int32), (ROWS, 1))
   rows['answer_mask'], rows['impossible'] = rows['segment_ids'], np.zeros(ROWS, np.float32)
   totals = objective.normalizers(rows)
@@ -298,7 +298,7 @@ def test_a_step_is_said_to_cost_what_the_compiler_counts():
   for own in (dict(), dict(weight=0.0)):
     run, state = step(of(section='transformer', dropout=0.0, **own))
     made = of(section='transformer', dropout=0.0, **own)[0]
-    said.append(cost.of_step(made, state.params, batch()))
+    said.append(cost.step_flops(made, state.params, batch()))
     counted.append(hlo.read(jax.jit(run).lower(state, batch()).compile().as_text()).flops)
   # Without: 1 forward, 2 backward. With: 8 of these where a weight is a factor, as the perturbation
   # needs no gradient by weights, and 9 in attention's products of activations.
@@ -319,7 +319,7 @@ def of_classes(encoder, *ops):
     input_dropout=0.0,
     sift=parts.sift(**ON),
   )
-  rows = {**batch(), 'row_keys': row_keys.of_batch(jax.random.key(0), ROWS)}
+  rows = {**batch(), 'row_keys': row_keys.batch_keys(jax.random.key(0), ROWS)}
   totals = made.normalizers(rows)
   return made, lambda p: made.loss(p, rows, totals, (), jax.random.key(0), True)[0]
 

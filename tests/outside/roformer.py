@@ -36,7 +36,7 @@ def embedded_and_scanned(encoder, batch, dropout_keys_B2, ops, embedded_BLE):
   keys, block = blocks.split_keys(dropout_keys_B2, 2), encoder._block()
   x_BLD = encoder.embed(batch) if embedded_BLE is None else embedded_BLE
   x_BLD = ops.constrain('hidden', encoder.embeddings.finish(x_BLD, keys[0]))
-  visible = attention.of_batch(batch)
+  visible = attention.batch_visibility(batch)
 
   def apply(params, x_BLD, turn):
     return block.apply({'params': params}, x_BLD, visible, turn.keys_B2, ops), None

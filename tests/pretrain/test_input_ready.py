@@ -53,7 +53,7 @@ def test_the_sample_becomes_rows_with_every_feature_that_will_be_read_and_show_p
     warnings.simplefilter('ignore')
     corpus = corpora.open(path)
     for phase in configuration.phases(config):
-      pipe = pipeline.of_phase(corpus, phase)
+      pipe = pipeline.for_phase(corpus, phase)
       batch = pipe.batch(0)
       assert set(test_systems._objective(phase.config, corpus.vocab_size).reads) <= set(batch)
       assert {name: (a.shape, a.dtype) for name, a in batch.items()} == pipe.features

@@ -86,7 +86,7 @@ def test_a_run_resumes_bit_for_bit_with_its_memory_and_is_scored_with_it_and_wit
   opened, text = held_out.opened(str(whole), str(corpus))
   rows = held_out.rows_of(text, opened.config, opened.config.format, 'held_out', 50)
   [network] = opened.networks
-  measured = scores.masked_scores('', network.encoder, network.of(opened.params), rows)
+  measured = scores.masked_scores('', network.encoder, network.extract(opened.params), rows)
   values = {(s.how, s.measure): s.value for s in measured if s.places is None}
   for how in ('memory', 'no memory'):
     said = [values[f'head, {how}', name] for name in ('loss', 'accuracy')]

@@ -242,5 +242,5 @@ def test_an_impossible_later_phase_is_refused_at_the_start(
 
 def test_epochs_decide_the_steps_of_a_run(world):
   made = config(world, phases=((4, {}), (1, {'batch_size': 8})), epochs=3.0)
-  ended = pipeline.of_epochs(made, mixture.open(paths(world), made))
+  ended = pipeline.with_epoch_steps(made, mixture.open(paths(world), made))
   assert ended.phases[0] == (4, {}) and ended.phases[1][0] > 4

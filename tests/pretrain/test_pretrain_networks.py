@@ -131,10 +131,10 @@ def test_a_head_that_its_class_lacks_lies_beside_the_weights_and_begins_a_run_ag
   here(tmp_path / 'run', **SHORT, **span)
   assert 'config.hf=' not in capsys.readouterr().out
   assert all(row.holds for row in export.export(str(tmp_path / 'run'), tmp_path / 'hf'))
-  said = f'{weights.HEADS}: boundary_head, for which BertForMaskedLM has no place; --init hf:'
+  said = f'{weights.HEADS_FILE}: boundary_head, for which BertForMaskedLM has no place; --init hf:'
   assert said in capsys.readouterr().out
   card = (tmp_path / 'hf/README.md').read_text()
-  assert f'`{weights.HEADS}` holds' in card and 'boundary_head' in card
+  assert f'`{weights.HEADS_FILE}` holds' in card and 'boundary_head' in card
   run = params_at(tmp_path / 'run', 2)
   here(tmp_path / 'again', init=f'hf:{tmp_path}/hf', **SHORT, **span)
   assert small.worst(params_at(tmp_path / 'again', 1), run) == 0

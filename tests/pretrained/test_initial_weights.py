@@ -30,7 +30,7 @@ def summed():
   detector, generator = objective.networks
 
   def of(params):
-    own = flat(detector.of(params))
+    own = flat(detector.extract(params))
     other = flat(params)[f'generator/{WORDS}']
     return traverse_util.unflatten_dict({**own, WORDS: own[WORDS] + other}, sep='/')
 
@@ -40,7 +40,7 @@ def summed():
       rest[WORDS] = loaded[WORDS] - params[f'generator/{WORDS}']
     return rest
 
-  return objective._replace(networks=(detector._replace(of=of, into=into), generator))
+  return objective._replace(networks=(detector._replace(extract=of, insert=into), generator))
 
 
 def disentangled(shared):
@@ -57,7 +57,7 @@ def test_the_parameter_of_a_sum_is_what_makes_the_sum_the_loaded_array(make, who
   objective = make()
   fresh = small.parameters(objective, seed=1)
   trained = small.parameters(objective, seed=2)
-  found = dict(zip('dg', (network.of(trained) for network in objective.networks)))
+  found = dict(zip('dg', (network.extract(trained) for network in objective.networks)))
   report = hf.Report('a directory', 'SomeClass', {}, ())
   monkeypatch.setattr(pretrained, 'directory', lambda address: address.removeprefix('hf:'))
   monkeypatch.setattr(initial_weights.hf, 'load', lambda folder, *_: (found[folder], report))
@@ -66,7 +66,7 @@ def test_the_parameter_of_a_sum_is_what_makes_the_sum_the_loaded_array(make, who
   params, _ = initial_weights.parameters(fresh, addresses, objective, None)
   lent = objective.networks[0].places(fresh).get(POSITIONS) == f'generator/{POSITIONS}'
   for name, network in zip('dg', objective.networks):
-    ours, theirs = network.of(params), found[name] if name in whose else network.of(fresh)
+    ours, theirs = network.extract(params), found[name] if name in whose else network.extract(fresh)
     for path, x in flat(theirs).items():
       if lent and 'g' not in whose and name == 'g' and path == POSITIONS:
         x = flat(found['d'])[path]  # the discriminator's file has it too
@@ -88,7 +88,7 @@ def test_a_run_that_shares_word_vectors_in_another_way_gives_what_its_networks_r
   for their, our in zip(run.networks, objective.networks):
     if ours == 'token' and our.name == 'generator':
       continue  # it has the discriminator's word vectors
-    read, wanted = flat(our.of(params)), flat(their.of(trained))
+    read, wanted = flat(our.extract(params)), flat(their.extract(trained))
     for path in read.keys() & wanted.keys():
       np.testing.assert_allclose(read[path], wanted[path], atol=1e-6, err_msg=path)
 
@@ -163,7 +163,7 @@ def test_each_network_reads_the_carried_rows_of_the_table_that_it_read(make, mon
   }
   found = {}
   for name, network in zip('dg', objective.networks):
-    params = flat(network.of(trained))
+    params = flat(network.extract(trained))
     own = {p: x[:before] if p in (WORDS, 'mlm_head/bias') else x for p, x in params.items()}
     found[name] = traverse_util.unflatten_dict(own, sep='/')
   report = hf.Report('a directory', 'SomeClass', {}, ())
@@ -173,7 +173,7 @@ def test_each_network_reads_the_carried_rows_of_the_table_that_it_read(make, mon
   params, lines = initial_weights.parameters(fresh, 'hf:d,hf:g', objective, 'ours', carry=True)
   assert sum('vocabulary: of 101 pieces 35 have the row of one old piece' in x for x in lines) == 2
   for name, network in zip('dg', objective.networks):
-    read, old = flat(network.of(params)), flat(found[name])
+    read, old = flat(network.extract(params)), flat(found[name])
     mean = old[WORDS].mean(axis=0)
     for i, piece in enumerate(folders['ours'].pieces):
       row = old[WORDS][folders[name].pieces.index(piece)] if piece in folders[name].pieces else mean

@@ -240,7 +240,7 @@ def test_code_that_a_run_names_does_not_run(places, tmp_path, monkeypatch):
   file = tmp_path / 'run' / 'config.json'
   (tmp_path / 'evil.py').write_text('raise SystemExit("it ran")')
   monkeypatch.syspath_prepend(tmp_path)
-  trust.take((frozenset(), False))
+  trust.set_allowed((frozenset(), False))
   for section in ('source', 'features', 'encoder'):
     content = json.loads((places('classes')[0] / 'config.json').read_text())
     content[section]['name'] = 'evil:part'

@@ -182,7 +182,10 @@ def test_a_recipe_names_the_column_that_a_task_begins_with():
 
 def test_a_process_that_waits_names_the_owner_once(tmp_path, monkeypatch):
   monkeypatch.setattr(running, '_WAIT', 0.01)
-  tries, said = iter([errors.TryAgain('in use by 1')] * 3 + [errors.TryAgain('in use by 2')]), []
+  tries, said = (
+    iter([errors.TransientError('in use by 1')] * 3 + [errors.TransientError('in use by 2')]),
+    [],
+  )
 
   @contextlib.contextmanager
   def hold(folder):
@@ -425,7 +428,7 @@ def test_a_mistake_is_one_sentence(tmp_path, scale, changes, asked, words):
   assert not (tmp_path / 'R').exists() or LENGTH in changes or WORDS in changes
 
 
-@pytest.mark.parametrize('kind', [errors.UserError, errors.TryAgain, errors.Diverged])
+@pytest.mark.parametrize('kind', [errors.UserError, errors.TransientError, errors.Diverged])
 def test_a_mistake_keeps_its_kind_and_what_is_no_field_its_name(kind):
   with pytest.raises(errors.UserError) as raised:
     with plan.naming({'length': 4}, 'whole'):

@@ -129,7 +129,7 @@ UNREAD = of_tensorflow(13)
     ([UNREAD, 'a', UNREAD, 'a'], None, 'a'),
     (['b', 'a'], 'a', 'a'),
     (['b', 'b'], 'a', 'b'),  # what lies there is damaged
-    (['a', 'b', 'c', 'd', 'e'], None, errors.TryAgain),
+    (['a', 'b', 'c', 'd', 'e'], None, errors.TransientError),
     ([UNREAD] * 5, None, UNREAD),
     ([of_tensorflow(5), 'a', 'a'], None, 'a'),
     ([of_tensorflow(5), UNREAD, FileNotFoundError()], None, FileNotFoundError),
@@ -139,8 +139,8 @@ UNREAD = of_tensorflow(13)
 def test_an_object_store_is_asked_until_an_answer_comes_twice_or_is_right(answers, right, found):
   sends = Sends(*answers)
   if isinstance(found, str):
-    assert storage.asked(sends, 'gs://b/c', right) == found
+    assert storage.read_twice(sends, 'gs://b/c', right) == found
   else:
     with pytest.raises(found if isinstance(found, type) else type(found)):
-      storage.asked(sends, 'gs://b/c', right)
+      storage.read_twice(sends, 'gs://b/c', right)
   assert not sends.left

@@ -46,7 +46,7 @@ def holder(tmp_path):
 
 
 def test_a_second_job_is_refused_and_told_who_holds_it(tmp_path, holder):
-  with pytest.raises(errors.TryAgain, match=f'process {holder.pid} on .* since 20'):
+  with pytest.raises(errors.TransientError, match=f'process {holder.pid} on .* since 20'):
     with lock.hold(tmp_path):
       pass
 
@@ -85,7 +85,7 @@ def test_a_lock_that_its_owner_removed_while_we_opened_it_holds_nothing(tmp_path
 
   monkeypatch.setattr(lock.fcntl, 'flock', late)
   held = taken(tmp_path, lock._File)
-  with pytest.raises(errors.TryAgain):  # a third one, which opens the file that is there now
+  with pytest.raises(errors.TransientError):  # a third one, which opens the file that is there now
     taken(tmp_path, lock._File)
   held.release()
 
@@ -136,7 +136,7 @@ def test_a_lock_of_another_host_that_changes_refuses_the_job_as_soon_as_it_is_se
 ):
   clock = Clock(monkeypatch, {20.0: lambda: _lease_elsewhere(tmp_path, age - 20)})
   _lease_elsewhere(tmp_path, age)
-  with pytest.raises(errors.TryAgain, match='process 1 on elsewhere'):
+  with pytest.raises(errors.TransientError, match='process 1 on elsewhere'):
     taken(tmp_path, kind)
   assert clock.now <= 20 + lock.WATCH_SECONDS
   assert json.loads((tmp_path / lock.NAME).read_text())['token'] == 'x'
@@ -181,7 +181,7 @@ def test_of_two_jobs_that_read_before_either_writes_one_holds_and_one_is_refused
     return renew(lease)
 
   monkeypatch.setattr(lock._Lease, 'renew', after_the_rival)
-  with pytest.raises(errors.TryAgain, match='on rival'):
+  with pytest.raises(errors.TransientError, match='on rival'):
     taken(tmp_path)
   held[0].beat()
   assert json.loads((tmp_path / lock.NAME).read_text())['token'] == 'z'
@@ -237,7 +237,7 @@ def test_a_lease_of_a_process_of_this_host_that_is_no_more_is_taken_over_at_once
 
 
 def test_a_lock_that_another_took_over_in_place_is_left_to_it(tmp_path):
-  with pytest.raises(errors.TryAgain, match='is now held by'):
+  with pytest.raises(errors.TransientError, match='is now held by'):
     with lock.hold(tmp_path):
       text = (tmp_path / lock.NAME).read_text()
       (tmp_path / lock.NAME).write_text(text.replace(json.loads(text)['token'], 'f' * 32))
@@ -288,7 +288,7 @@ def test_a_workdir_that_is_gone_stops_the_run_before_a_save_at_its_end_and_at_an
 
 
 def test_a_workdir_that_another_job_holds_ends_the_run_with_75_before_a_save(tmp_path):
-  with pytest.raises(errors.TryAgain, match='now held by process 1 on elsewhere'):
+  with pytest.raises(errors.TransientError, match='now held by process 1 on elsewhere'):
     with lock.hold(tmp_path) as check:
       (tmp_path / lock.NAME).unlink()
       _lease_elsewhere(tmp_path)

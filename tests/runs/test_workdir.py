@@ -184,7 +184,7 @@ def test_a_workdir_that_cannot_be_written_is_a_users_mistake_unless_that_may_pas
     raise TimeoutError('no answer')
 
   monkeypatch.setattr(workdirs.storage, 'write_text', fail)
-  with pytest.raises(errors.TryAgain, match='--workdir .* again'):
+  with pytest.raises(errors.TransientError, match='--workdir .* again'):
     with workdirs.writable(tmp_path / 'run'):
       pass
   assert not (tmp_path / 'run').exists()

@@ -181,7 +181,7 @@ def test_every_command_reads_the_same_vocabulary(bare, change, more):
   prepared = tokenizers.load(f'hf:{folder}', section)
   found = tokenizers.of_folder(folder)
   prepared.save(folder / 'corpus')
-  assert vocabulary.of_folder(folder) == vocabulary.of_folder(folder / 'corpus') == wanted
+  assert vocabulary.read_folder(folder) == vocabulary.read_folder(folder / 'corpus') == wanted
   assert prepared.pieces == found.pieces == [*wanted]
   plain = ['the time xyzzy', 'Déjà vu']
   assert ids(prepared, plain) == ids(found, plain)
@@ -199,7 +199,7 @@ def test_a_vocabulary_with_a_piece_twice_is_refused_alike_and_the_remedy_works(b
   for reader in (
     lambda: tokenizers.load(f'hf:{folder}', section),
     lambda: tokenizers.of_folder(folder),
-    lambda: vocabulary.of_folder(folder),
+    lambda: vocabulary.read_folder(folder),
   ):
     with pytest.raises(errors.UserError, match=r'twice, in lines 701 and 901.*\[unused701\]') as e:
       reader()

@@ -34,7 +34,7 @@ def flops(config, features):
   features['pair_labels'] = positions[:1]
   dtypes = {'masked_weights': np.float32}
   batch = {k: jax.ShapeDtypeStruct(s, dtypes.get(k, np.int32)) for k, s in features.items()}
-  return cost.of_step(*costed(config), batch)
+  return cost.step_flops(*costed(config), batch)
 
 
 def test_operations_are_six_a_weight_and_token_plus_attention_plus_the_head_on_predictions_alone():
@@ -100,5 +100,7 @@ def test_an_objective_with_two_passes_costs_two():
     return value + objective.loss(params, batch, *rest)[0], found
 
   batch = small.batch(4, 32, 5)
-  one, two = (cost.of_step(o, shapes, batch) for o in (objective, objective._replace(loss=twice)))
+  one, two = (
+    cost.step_flops(o, shapes, batch) for o in (objective, objective._replace(loss=twice))
+  )
   assert two == 2 * one > 0

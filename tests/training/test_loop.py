@@ -67,7 +67,7 @@ def programs_compiled_once():
     return found
 
   with pytest.MonkeyPatch.context() as patch:
-    for name in ('train_step', 'evaluation', 'entering'):
+    for name in ('train_step', 'evaluation', 'make_transition'):
       patch.setattr(phase_runs, name, once(name))
     yield
 
@@ -172,7 +172,7 @@ def test_a_held_out_loss_that_is_not_finite_is_never_the_best(tmp_path, monkeypa
     ),
     (
       ConnectionResetError(104, 'Connection reset by peer'),
-      errors.TryAgain,
+      errors.TransientError,
       r'\(Conn.*\); the checkpoints are kept\. Run the same line again',
     ),
   ],
@@ -286,14 +286,14 @@ def test_the_first_row_is_written_after_the_first_step_and_minutes_save_between_
 
 
 def test_to_enter_a_phase_which_compiles_may_take_ten_times_hang_minutes(tmp_path, monkeypatch):
-  dog, enter, seen = watchdog.Watchdog(1), phase_runs.enter, []
+  dog, enter, seen = watchdog.Watchdog(1), phase_runs.transition, []
 
   def watched(*args):
     kind = dog._now[0]
     seen.append((kind, dog._allowed(kind)))
     return enter(*args)
 
-  monkeypatch.setattr(phase_runs, 'enter', watched)
+  monkeypatch.setattr(phase_runs, 'transition', watched)
   train(tmp_path, watchdog=dog)
   assert seen == [('the start of the phase after step', 600)]
 

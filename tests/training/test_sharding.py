@@ -24,7 +24,7 @@ AXES = small.objective('mlm').all_axes
 
 
 def specs(shapes, mesh):
-  placed, notes = sharding.of_parameters(
+  placed, notes = sharding.parameter_shardings(
     {k: jax.ShapeDtypeStruct(s, jnp.float32) for k, s in shapes.items()}, mesh, AXES
   )
   return {k: s.spec for k, s in placed.items()}, notes
@@ -136,7 +136,7 @@ def test_kernels_the_compiler_cannot_split_compute_the_same_on_any_mesh_dropout_
   order = jnp.asarray([draw.permutation(5) for _ in range(8)])
   segment_ids = jnp.ones((8, 5), jnp.int32)
   weight = jnp.asarray(draw.normal(size=(8, 5, 12)), jnp.float32)
-  keys = [row_keys.of_batch(jax.random.key(n), 8) for n in (0, 1)]
+  keys = [row_keys.batch_keys(jax.random.key(n), 8) for n in (0, 1)]
   results = {}
   for shape in ((1, 1, 1), *shapes):  # (1, 1, 8) does not divide the heads
     mesh = sharding.mesh(shape, jax.devices()[: np.prod(shape)])
@@ -145,7 +145,7 @@ def test_kernels_the_compiler_cannot_split_compute_the_same_on_any_mesh_dropout_
     attend, add_norm = per_device.on_mesh(mesh, fused)
 
     def loss(q, k, v, scale, shift, relative, attend=attend, add_norm=add_norm):
-      visible = attention.of_batch({'segment_ids': segment_ids, 'order': order})
+      visible = attention.batch_visibility({'segment_ids': segment_ids, 'order': order})
       visible = attention.asked(visible, order)  # queries at places in another order
       tables, query, numbers = relative
       segments = attention.SameSegment(numbers, order % 2, order % 3)
@@ -169,7 +169,7 @@ def test_gradients_are_added_up_over_devices_with_other_rows_and_over_no_others(
   rows = jax.ShapeDtypeStruct((4, 8, 24), jnp.float32, sharding=sharding.batch_sharding(mesh))
   whole = jax.ShapeDtypeStruct((24,), jnp.float32, sharding=jax.NamedSharding(mesh, P()))
 
-  keys = row_keys.of_batch(jax.random.key(0), 4)
+  keys = row_keys.batch_keys(jax.random.key(0), 4)
 
   def both(x, y, scale, shift, grad):
     out, pull = jax.vjp(lambda *args: add_norm(*args, 1e-12, 0.1, keys), x, y, scale, shift)
@@ -190,7 +190,7 @@ def test_attention_of_long_rows_is_the_same_on_a_mesh(window):
   draw = np.random.default_rng(0)
   q, k, v, weight = (jnp.asarray(draw.normal(size=(2, 520, 4, 64)), jnp.float32) for _ in range(4))
   visible = attention.same_pack(jnp.ones((2, 520), jnp.int32), window)
-  keys, results = row_keys.of_batch(jax.random.key(0), 2), []
+  keys, results = row_keys.batch_keys(jax.random.key(0), 2), []
   for shape in ((1, 1, 1), (2, 1, 2)):
     mesh = sharding.mesh(shape, jax.devices()[: np.prod(shape)])
     attend, _ = per_device.on_mesh(mesh, kernels.fused(hashed=True, interpret=True))

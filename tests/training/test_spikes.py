@@ -84,5 +84,5 @@ def test_the_train_step_finds_a_gradient_scaled_by_ten_thousand(monkeypatch):
   after, _ = toys.run(phase_run, 4, before)
   assert int(after.spikes['total']) == 1
   # another phase begins to count steps afresh, and goes on with the spikes
-  entered = phase_runs.enter(after, phase_run)
+  entered = phase_runs.transition(after, phase_run)
   assert (int(entered.spikes['total']), int(entered.spikes['seen'])) == (1, 0)

@@ -325,7 +325,7 @@ def _equations(jaxpr):
 
 def test_entering_a_phase_holds_one_state_and_not_two():
   second = toys.phase_run(first=2)
-  made = phase_runs.entering(second).lower(second.target[0]).compile()
+  made = phase_runs.make_transition(second).lower(second.target[0]).compile()
   memory = made.memory_analysis()
   state = phase_runs.fresh(second)
   pointers = 16 * len(jax.tree.leaves(state))
@@ -333,7 +333,7 @@ def test_entering_a_phase_holds_one_state_and_not_two():
   assert memory.output_size_in_bytes + memory.temp_size_in_bytes <= (
     memory.alias_size_in_bytes + pointers
   )
-  phase_runs.enter(state, second)
+  phase_runs.transition(state, second)
   assert all(x.is_deleted() for x in jax.tree.leaves((state.params, state.opt_state)))
 
 
@@ -364,7 +364,7 @@ def test_a_phase_takes_over_moments_and_initialises_what_it_adds():
   state, _ = toys.run(first, 2)
   second = toys.phase_run(first=2, objective=whole)
   old = {k: x.copy() for k, x in toys.flat(state).items()}  # the state is donated
-  entered = phase_runs.enter(state, second)
+  entered = phase_runs.transition(state, second)
   new, fresh = toys.flat(entered), toys.flat(phase_runs.fresh(second))
   assert old.keys() < new.keys() and new.keys() == fresh.keys()
   for k in new:

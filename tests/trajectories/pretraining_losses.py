@@ -69,7 +69,7 @@ class SpanBert(Transformers):
 
   def __init__(self, names, folders):
     super().__init__(names, folders)
-    self.head = torch.nn.ParameterDict(safetensors.torch.load_file(folders[0] / weights.HEADS))
+    self.head = torch.nn.ParameterDict(safetensors.torch.load_file(folders[0] / weights.HEADS_FILE))
 
   def loss(self, t, _):
     (network,) = self.networks

@@ -161,14 +161,14 @@ def folders(system, folder):
   """Directories of Hugging Face with the weights, a class each."""
   objective, params = start(system)
   for name, network in zip(SYSTEMS[system].classes, objective.networks):
-    a, whole = architectures.choose(name), weights.flatten(network.of(params))
+    a, whole = architectures.choose(name), weights.flatten(network.extract(params))
     held = architecture.placed(a, whole)
     aside = {k: whole[k] for k in whole.keys() - held.keys()}
     tensors, config = export.convert(a, held, network.encoder, SYSTEMS[system].special)
     (folder / name).mkdir()
     weights.save(folder / name / 'model.safetensors', tensors)
     if aside:
-      weights.save(folder / name / weights.HEADS, aside)
+      weights.save(folder / name / weights.HEADS_FILE, aside)
     text = json.dumps({**config, 'classifier_dropout_prob': 0.0})
     (folder / name / 'config.json').write_text(text)
     yield folder / name

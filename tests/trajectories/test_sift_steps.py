@@ -68,7 +68,7 @@ def test_perturbation_loss_and_the_gradient_of_every_leaf_equal_torch_s(
   # weights of this scale give gradients far above 1e-6, which is added to their size
   objective, params = start(kind, case, loss, scale=0.15)
   given = tuning.batches(kind, case)[1]
-  batch = {**given, 'row_keys': row_keys.of_batch(jax.random.key(3), tuning.ROWS)}
+  batch = {**given, 'row_keys': row_keys.batch_keys(jax.random.key(3), tuning.ROWS)}
   totals = objective.normalizers(batch)
 
   def ours(params):
@@ -123,7 +123,7 @@ def test_twenty_steps_with_sift_have_torch_s_losses_one_by_one(case, kind, tmp_p
 
   def loss_of(t, s):
     key = jax.random.fold_in(jax.random.key(0, impl='threefry2x32'), s)
-    return torch_loss(kind, objective, torchs, t, row_keys.of_batch(key, tuning.ROWS))
+    return torch_loss(kind, objective, torchs, t, row_keys.batch_keys(key, tuning.ROWS))
 
   driver.check(
     driver.Trajectory(

@@ -7,9 +7,9 @@ Fields: bertzoo_jax/parts/maskings.py. The docstrings here add the details of th
 """
 
 from bertzoo_jax.batches.masking.contract import Masking
-from bertzoo_jax.batches.masking.contract import keeping_units
-from bertzoo_jax.batches.masking.contract import of_text
-from bertzoo_jax.batches.masking.contract import widened
+from bertzoo_jax.batches.masking.contract import padded_to
+from bertzoo_jax.batches.masking.contract import with_units
+from bertzoo_jax.batches.masking.contract import without_special_targets
 from bertzoo_jax.batches.masking.ngrams import ngram
 from bertzoo_jax.batches.masking.permutations import in_order
 from bertzoo_jax.batches.masking.permutations import permutation
@@ -18,7 +18,7 @@ from bertzoo_jax.batches.masking.tokens import token
 from bertzoo_jax.batches.masking.whole_words import whole_word
 from bertzoo_jax.batches.masking.windows import ngram_windows
 
-__all__ = ['BY_NAME', 'Masking', 'keeping_units', 'of_text', 'widened']
+__all__ = ['BY_NAME', 'Masking', 'with_units', 'without_special_targets', 'padded_to']
 
 BY_NAME = {
   'token': token,

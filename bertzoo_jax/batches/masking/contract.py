@@ -31,7 +31,7 @@ class Masking(NamedTuple):
   reads_units: bool = False
 
 
-def keeping_units(masking, length):
+def with_units(masking, length):
   """The same masking, but 'units' [B, L] stay in the features: for statistics, not for networks."""
 
   def apply(features, keys_B2):
@@ -47,7 +47,7 @@ def keeping_units(masking, length):
   )
 
 
-def widened(masking, widest):
+def padded_to(masking, widest):
   """The same masking, its features padded with zeros to the shapes of the masking `widest`."""
   slots = ('masked_positions', 'masked_targets', 'masked_weights')
   wanted = dict.fromkeys(slots, (widest.num_predictions,))
@@ -63,7 +63,7 @@ def widened(masking, widest):
   return widest._replace(apply=apply)
 
 
-def of_text(masking, special):
+def without_special_targets(masking, special):
   """The same masking without predictions of special tokens: these stay in input_ids, and their
   slots have weight 0. Used for held-out rows: their loss and accuracy then measure text only.
 

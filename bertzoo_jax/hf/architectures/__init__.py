@@ -159,7 +159,7 @@ def fitting_note(name: str, activation: str, params: Mapping[str, Any]) -> str |
     found = _holds(wished, activation, params)
     return None if found else f'{name} {why}: no architecture that export knows fits.'
   left = ', '.join(sorted(architecture.aside(choose(other), params)))
-  beside = f', and {left} to {ASIDE}, which transformers does not read' if left else ''
+  beside = f', and {left} to {HEADS_FILE}, which transformers does not read' if left else ''
   return f'{name} {why}: export writes {other}{beside}.'
 
 
@@ -187,7 +187,7 @@ def _why(a, activation, params) -> str:
 
 # File with the heads that a class lacks, beside the class's weights. It has our names and layouts.
 # transformers does not read it.
-ASIDE = 'heads.safetensors'
+HEADS_FILE = 'heads.safetensors'
 # Classes of transformers that read the weights from left to right, with is_decoder=True.
 CAUSAL = {
   'bert': 'BertLMHeadModel',

@@ -186,8 +186,8 @@ def build(
     sizes=sizes,
     keys=keys.joined((*_OF_BERT, *config)),
     buffers=('embeddings.position_ids', 'embeddings.token_type_ids'),
-    modern=functools.partial(_modern, model_type),
-    settle=_settle,
+    rename_legacy=functools.partial(_modern, model_type),
+    post_read=_settle,
     segments=segments,
     **rest,
   )

@@ -139,8 +139,8 @@ def build(
     part='disentangled',
     tied=bert_like.tied('cls.predictions', PREFIX),
     buffers=('embeddings.position_ids',),
-    modern=_modern,
-    settle=_settle,
+    rename_legacy=_modern,
+    post_read=_settle,
     **rest,
   )
 

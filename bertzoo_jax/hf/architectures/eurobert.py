@@ -83,7 +83,9 @@ _build = functools.partial(
   'eurobert',
   _BODY,
   _KEYS,
-  modern=lambda name: f'model.{name}' if name.startswith(('embed_', 'layers.', 'norm.')) else name,
+  rename_legacy=lambda name: (
+    f'model.{name}' if name.startswith(('embed_', 'layers.', 'norm.')) else name
+  ),
   unsaid=dict(initializer='truncated_normal', output_range='same'),
 )
 MODEL = bert_like.bare(_build, 'EuroBertModel')._replace(reads=True)

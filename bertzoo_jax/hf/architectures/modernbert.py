@@ -207,7 +207,7 @@ _build = functools.partial(
   'modernbert',
   _BODY,
   _KEYS,
-  modern=_modern,
+  rename_legacy=_modern,
   unsaid=dict(initializer='truncated_normal', output_range='by_depth'),
 )
 

@@ -157,7 +157,7 @@ def lowered_step(phase_run: phase_runs.PhaseRun):
 
 def lowered_entering(before: phase_runs.PhaseRun, after: phase_runs.PhaseRun):
   """How a state goes from one phase_run to the next, lowered likewise."""
-  return _lowered(phase_runs.entering(after), before.target[0])
+  return _lowered(phase_runs.make_transition(after), before.target[0])
 
 
 def compiled(function, *arguments) -> Program:

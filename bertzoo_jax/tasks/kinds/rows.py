@@ -40,7 +40,7 @@ def kind(name, *, lines, answer, shown, gold, constant, **rest) -> Kind:
 
   def of_all(task, split):
     logits = constant(task.splits[TRAIN].labels, task.labels)
-    logits = np.atleast_1d(np.asarray(logits, np.float32)) + np.float32(task.above)
+    logits = np.atleast_1d(np.asarray(logits, np.float32)) + np.float32(task.logit_threshold)
     return {'row': np.broadcast_to(logits, (len(split), len(logits)))}
 
   def answers(task, split, outputs):
@@ -48,7 +48,7 @@ def kind(name, *, lines, answer, shown, gold, constant, **rest) -> Kind:
     for i, logits in enumerate(_logits(split, outputs)):
       a, b, _ = split.source.values[i]
       line = {'example': split.examples[i], 'text_a': a, **({} if b is None else {'text_b': b})}
-      out.append({**line, **answer(task.labels, logits, task.above)})
+      out.append({**line, **answer(task.labels, logits, task.logit_threshold)})
     return out
 
   fields = dict(
@@ -57,13 +57,13 @@ def kind(name, *, lines, answer, shown, gold, constant, **rest) -> Kind:
     outputs={'row': 'rows'},
     metric_inputs=lambda task, split, outputs: (
       split.labels,
-      np.asarray(outputs['row'], np.float64) - task.above,
+      np.asarray(outputs['row'], np.float64) - task.logit_threshold,
     ),
     answers=answers,
     gold=lambda task, split: [gold(task.labels, label) for label in split.labels],
     report=whole_report,
     submission=indexed(
-      lambda task, logits: shown(task.labels, logits - task.above),
+      lambda task, logits: shown(task.labels, logits - task.logit_threshold),
       lambda task, split, outputs: _logits(split, outputs),
     ),
     constant=of_all,
