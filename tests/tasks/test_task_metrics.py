@@ -17,7 +17,7 @@ def score(names, labels, logits, objective='classification'):
     kind=kinds.BY_NAME[objective],
     labels=[f'x{i}' for i in range(logits.shape[1])],
     positive='',
-    above=0.0,
+    logit_threshold=0.0,
   )
   return kind.score(names, task, types.SimpleNamespace(labels=labels), {'row': logits})
 
