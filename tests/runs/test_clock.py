@@ -100,24 +100,16 @@ def clock(tmp_path_factory):
   if compiler is None:
     pytest.skip('NOT TESTED, no C compiler (cc or gcc): a wall clock that is set back')
   folder = tmp_path_factory.mktemp('clock')
-  (folder / 'shim.c').write_text(SHIM)
-  subprocess.run(
-    [compiler, '-shared', '-fPIC', '-O1', '-o', folder / 'shim.so', folder / 'shim.c', '-ldl'],
-    check=True,
-  )
-  environment = {
-    'LD_PRELOAD': str(folder / 'shim.so'),
-    'CLOCK_IS_SET_BACK_BY': str(folder / 'back'),
-  }
-  said = subprocess.run(
-    ['sh', '-c', f'date +%s; touch {folder}/back; date +%s; rm {folder}/back'],
-    env=environment | {'PATH': '/usr/bin:/bin'},
-    capture_output=True,
-    text=True,
-  ).stdout
+  shim, back = folder / 'shim.so', folder / 'back'
+  how = [compiler, '-shared', '-fPIC', '-O1', '-x', 'c', '-', '-o', shim, '-ldl']
+  subprocess.run(how, input=SHIM.encode(), check=True)
+  environment = {'LD_PRELOAD': str(shim), 'CLOCK_IS_SET_BACK_BY': str(back)}
+  line = f'date +%s; touch {back}; date +%s; rm {back}'
+  env = environment | {'PATH': '/usr/bin:/bin'}
+  said = subprocess.run(['sh', '-c', line], env=env, capture_output=True, text=True).stdout
   before, after = map(int, said.split())
   assert -3600 <= after - before < -3590
-  return environment, folder / 'back'
+  return environment, back
 
 
 def test_a_lone_run_whose_clock_is_set_back_an_hour_goes_on_to_its_end_bitwise_equal(

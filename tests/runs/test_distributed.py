@@ -2,6 +2,7 @@
 what happens when one is asked to stop or dies.
 """
 
+import itertools
 import os
 import signal
 import socket
@@ -22,6 +23,7 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.runs import distributed
 from bertzoo_jax.runs import lock
 from bertzoo_jax.runs import metrics
+from bertzoo_jax.runs import preemption
 from bertzoo_jax.runs import step_folders
 from tests import commands
 
@@ -56,38 +58,34 @@ def test_two_hosts_that_are_stopped_train_as_one(world, alone, tmp_path, stops):
       np.testing.assert_allclose(x, theirs[path], atol=1e-4, err_msg=path)
 
 
+def dies(victim, both):
+  """Kills a host, and asserts that the other ends and says so."""
+  both[victim].process.kill()
+  other = both[1 - victim]
+  assert other.end() in (os.EX_TEMPFAIL, -signal.SIGABRT), other.said
+  last = other.said.strip().splitlines()[-1]
+  assert last.startswith(f'host {1 - victim} of 2 ended without saving'), other.said
+  assert 'Run the same line on all hosts again' in last
+
+
 @pytest.mark.parametrize('victim', [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_host_that_dies_ends_the_other_which_says_so(world, tmp_path, victim):
   with two(world, tmp_path / 'run', step_seconds=0.1) as both:
     wait_for_step(tmp_path / 'run', 2, both)
-    both[victim].process.kill()
-    code = both[1 - victim].end()
-  assert code in (os.EX_TEMPFAIL, -signal.SIGABRT), both[1 - victim].said
-  last = both[1 - victim].said.strip().splitlines()[-1]
-  assert last.startswith(f'host {1 - victim} of 2 ended without saving'), both[1 - victim].said
-  assert 'Run the same line on all hosts again' in last
+    dies(victim, both)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('victim', [0, 1])
 def test_a_host_that_dies_during_a_save_ends_the_other_which_says_so(world, tmp_path, victim):
-  run = tmp_path / 'run'
+  run, deadline = tmp_path / 'run', time.monotonic() + PATIENCE
   # Every step is saved, so that the save before is under way or is waited for.
   with two(world, run, '--config.run.save_minutes=0.0', SEAL_SECONDS='3') as both:
     wait_for_step(run, 2, both)
-    _wait_for_a_save(run, both)
-    both[victim].process.kill()
-    code = both[1 - victim].end()
-  said = both[1 - victim].said
-  assert code in (os.EX_TEMPFAIL, -signal.SIGABRT), said
-  assert said.strip().splitlines()[-1].startswith(f'host {1 - victim} of 2 ended without'), said
-
-
-def _wait_for_a_save(run, both):
-  deadline = time.monotonic() + PATIENCE
-  while not list((run / 'checkpoints').glob('*.orbax-checkpoint-tmp*')):
-    assert time.monotonic() < deadline, [h.said for h in both]
-    time.sleep(0.01)
+    while not list((run / 'checkpoints').glob('*.orbax-checkpoint-tmp*')):
+      assert time.monotonic() < deadline, [h.said for h in both]
+      time.sleep(0.01)
+    dies(victim, both)
 
 
 @pytest.mark.parametrize(
@@ -232,3 +230,27 @@ def test_a_wrong_environment_variable_is_refused(monkeypatch, environment, words
   # the other may end
   taken = 'TAKEN' in environment['JAX_COORDINATOR_ADDRESS']
   assert e.value.code == (os.EX_TEMPFAIL if taken else 2)
+
+
+def test_a_second_ctrl_c_ends_one_of_several_hosts_and_one_alone_tells_the_others(
+  monkeypatch, capfd
+):
+  monkeypatch.setattr(preemption.jax.distributed, 'is_initialized', lambda: True)
+  monkeypatch.setattr(
+    preemption.multihost_utils, 'reached_preemption_sync_point', lambda number: number == 2
+  )
+  monkeypatch.setattr(preemption, '_count', itertools.count(1))
+  told = []
+  # in the place of jax's, which tells the other hosts
+  before = signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
+  try:
+    with preemption.Preemption().listening() as interrupt:
+      signal.raise_signal(signal.SIGINT)
+      assert told == [signal.SIGTERM] and interrupt.name is None and not interrupt.reached()
+      assert capfd.readouterr().err.startswith('SIGINT: this run stops after the current step and')
+      with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+      assert interrupt.reached() and interrupt.name == 'preemption'
+      assert capfd.readouterr().err == ''
+  finally:
+    signal.signal(signal.SIGTERM, before)

@@ -104,20 +104,14 @@ def test_compiling_may_take_ten_times_as_long_and_slow_steps_twenty_times_theirs
   assert dog._allowed('step') == 600
 
 
-def test_a_run_that_goes_on_is_left_alone(ended):
-  with watchdog.Watchdog(0.005) as dog:
-    for step in range(20):
-      dog.doing('the batch of step', step)
-      dog.doing('step', step)
-      time.sleep(0.05)
-  assert not ended
-
-
-def test_no_minutes_are_no_watch_and_odd_ones_are_refused(ended):
-  with watchdog.Watchdog(0) as dog:
-    for step in range(2):
-      dog.doing('step', step)
-    time.sleep(0.1)
+def test_a_run_that_goes_on_is_left_alone_no_minutes_are_no_watch_and_odd_ones_are_refused(ended):
+  for minutes, seconds in ((0.005, 0.05), (0, 0.01)):
+    with watchdog.Watchdog(minutes) as dog:
+      for step in range(20):
+        dog.doing('the batch of step', step)
+        dog.doing('step', step)
+        time.sleep(seconds)
+      time.sleep(0.1 * (not minutes))
   assert not ended
   for odd in (-1, float('nan'), float('inf')):
     with pytest.raises(errors.UserError, match='run.hang_minutes is'):
