@@ -162,6 +162,8 @@ def parsed(tmp_path_factory):
     (folder / 'configs' / name).symlink_to(ROOT / 'configs' / name)
   (folder / 'tests').symlink_to(ROOT / 'tests')
   (folder / 'configs' / 'estonian.py').write_text(MY_LANGUAGE)
+  (folder / 'DIR').mkdir()
+  (folder / 'DIR/config.json').write_text('{"model_type": "bert"}')
   (folder / 'my_config.py').write_text(MY_ENCODER)
   (folder / 'my_ratings.py').write_text(MY_RATINGS)
   done = _run(['-c', _PARSER], folder, text=json.dumps([*COMMANDS, WRONG]))
