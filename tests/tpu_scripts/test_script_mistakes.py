@@ -27,6 +27,11 @@ def test_shellcheck_finds_nothing():
   assert done.returncode == 0, done.stdout
 
 
+def test_no_hyperparameter_lives_here():
+  text = ''.join(p.read_text() for p in clouds.SCRIPTS.glob('*'))
+  assert not re.search(r'batch_size|learning_rate|--config\.|warmup|mask_', text)
+
+
 @pytest.mark.parametrize('command', clouds.COMMANDS)
 def test_help_names_the_flags_of_every_command_and_needs_no_settings(command):
   script = clouds.SCRIPTS / f'{command}.sh'
