@@ -100,7 +100,7 @@ def rows_of(corpus, config, format, split: str, batches: int, notes=None) -> lis
 def _check_vocabulary(workdir, corpus):
   """Rows of other words are refused: every id would be another word's."""
   folders = storage.path(workdir) / 'tokenizer', corpus.path / 'tokenizer'
-  theirs, ours = map(vocabulary.of_folder, folders)
+  theirs, ours = map(vocabulary.read_folder, folders)
   if theirs and ours and (difference := vocabulary.difference_of(ours, theirs)):
     raise errors.UserError(
       f'{workdir} was trained with another vocabulary than {corpus.path}: {difference} '
