@@ -65,7 +65,7 @@ def read(folder, leave_out=(), **contents):
   ],
 )
 def test_the_nearest_place_of_an_answer_is_taken(text, start, wished):
-  assert questions.found(CONTEXT, text, start) == wished
+  assert questions.locate(CONTEXT, text, start) == wished
 
 
 def test_wrong_places_are_mended_and_counted_and_lost_answers_are_not_learned(tmp_path):

@@ -19,10 +19,10 @@ from bertzoo_jax.tasks.examples import PREFIXES
 from bertzoo_jax.tasks.examples import TRAIN
 from bertzoo_jax.text import binaries
 
-MOST = 1 << 30  # bytes that a packed file may stand for
+MOST = 1 << 30  # bytes of an unpacked file, at most
 OPTIONAL = '?'  # ends a name that may be absent
 _GZIP = b'\x1f\x8b'
-_MAGIC = {'.parquet': b'PAR1', '.gz': _GZIP}  # with which these files begin
+_MAGIC = {'.parquet': b'PAR1', '.gz': _GZIP}  # the first bytes of these files
 
 
 def find(task_dir, files, folders=False) -> dict:
@@ -80,7 +80,7 @@ def find(task_dir, files, folders=False) -> dict:
 
 
 def bytes_of(path, digest, name='') -> bytes:
-  """The bytes of a file, which are added to the digest, behind their name if any.
+  """The bytes of a file. Adds its name, if any, and the bytes to the digest.
 
   Raises UserError if there is no such file, or its content does not fit its name.
   """
@@ -100,7 +100,7 @@ def bytes_of(path, digest, name='') -> bytes:
 
 
 def unpacked(data, path) -> bytes:
-  """The bytes of a file, unpacked if it is packed with gzip. UserError if they are over MOST."""
+  """The bytes of a file, unpacked if it is packed with gzip. UserError for more than MOST."""
   if not data.startswith(_GZIP):
     return data
   broken = f'{path} is no whole gzip file: copy it again'
@@ -139,8 +139,8 @@ def text(data: bytes, file) -> str:
 
 
 def json_of(data, where, what='JSON'):
-  """The value of a JSON text, str or bytes. Raises UserError if it is none; what: the expected
-  kind.
+  """Parses a JSON text, str or bytes. Raises UserError if it is not JSON; what: the expected kind,
+  for the message.
   """
   with errors.unreadable(f'{where} holds no {what}: mend or copy the file'):
     return json.loads(data)
