@@ -14,7 +14,7 @@ from bertzoo_jax.common import storage
 
 _BATCH = 1 << 14  # words
 _MOST = 1 << 14  # numbers of a word
-_LONGEST = 1 << 12  # bytes of a word; longer ones mean that the file is no such file
+_LONGEST = 1 << 12  # bytes of a word; a longer one means another kind of file
 
 
 def read(file):
