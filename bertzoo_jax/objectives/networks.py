@@ -126,7 +126,7 @@ def outputs(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:
   for name, head in known.items():
     vectors = states_BLD if head.reads == 'predictions' else hidden_BLD
     read = units if name == 'choice_head' else batch
-    out |= head.said(head.logits(encoder, params, vectors, read), read)
+    out |= head.named_outputs(head.logits(encoder, params, vectors, read), read)
   return out
 
 
