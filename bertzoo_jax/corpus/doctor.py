@@ -69,7 +69,7 @@ def describe(counts: dict, trained: bool = True) -> list[str]:
   text, times = counts['line']
   if counts['repeated'] > _REPEATED * size:
     lines.append(
-      f'{counts["repeated"] / size:.0%} of the characters stand in lines that stand before in the '
+      f'{counts["repeated"] / size:.0%} of the characters are in lines that occur earlier in the '
       f'same megabytes, e.g. {text!r}, {times:,} times: if they are menus or licences, '
       'remove them from the files.'
     )
@@ -102,7 +102,7 @@ def describe(counts: dict, trained: bool = True) -> list[str]:
     )
   if trained and counts['rare_pieces'] > _ONCE:
     lines.append(
-      f'{counts["rare_pieces"]:.0%} of the pieces stand in the text at most once, so their vectors '
+      f'{counts["rare_pieces"]:.0%} of the pieces occur at most once in the text, so their vectors '
       'are hardly trained: a smaller vocabulary, or more text, is better.'
     )
   return lines

@@ -80,7 +80,7 @@ def _lost_characters(manifest) -> list[str]:
   if marks > _LOST:
     lines.append(
       f'  WARNING: {100 * marks:.0f} % of the characters lose an accent, a vowel sign or the like, '
-      'and words that differ in these alone become one. If they tell words apart in this language: '
+      'and words that differ only in these become one. If that matters in this language, set '
       f'{_SETTING}strip_accents=False.'
     )
   if joiners > _LOST / 10:
@@ -139,7 +139,7 @@ def describe(manifest: dict, where: str) -> str:
     )
     lines.append(
       f'  units: {shares}; {report["misaligned_sentences"]:,} sentences with a border inside a '
-      'token, told by pieces there'
+      'token, where pieces decide'
     )
   for reason, d in report['dropped'].items():
     first = f', first at {d["first"]}' if d['first'] else ''
@@ -149,7 +149,7 @@ def describe(manifest: dict, where: str) -> str:
   if manifest['plan']['exclude'] and not any('--exclude' in reason for reason in report['dropped']):
     lines.append(
       '  WARNING: --exclude left nothing out: no document of it, and no paragraph of at least '
-      f'{duplicates.LEAST} characters, stands in the sources as it is there.'
+      f'{duplicates.LEAST} characters, occurs literally in the sources.'
     )
   if report['pieces_per_word'] > _LONG_WORDS:
     lines.append(

@@ -149,7 +149,7 @@ def resolve(config, task, weights) -> experiments.Run:
   steps = config.steps or math.ceil(config.epochs * rows / config.batch_size)
   if steps < 1:
     raise errors.UserError(
-      f'config.epochs={config.epochs} of {rows:,} rows are no step: raise config.epochs.'
+      f'config.epochs={config.epochs} of {rows:,} rows are less than a step: raise config.epochs.'
     )
   encoder = {**weights.section, **_fields(config.encoder, weights.section)}
   if config.init_layers:
@@ -166,8 +166,8 @@ def resolve(config, task, weights) -> experiments.Run:
   warmup = int(config.warmup * steps) if config.warmup < 1 else int(config.warmup)
   if warmup >= steps:
     raise errors.UserError(
-      f'config.warmup={config.warmup:g} steps of {steps:,} leave none to train: lower it, or train '
-      'longer; below 1 it is a share of the steps.'
+      f'config.warmup={config.warmup:g} leaves none of {steps:,} steps: lower it, or train longer; '
+      'below 1 it is a share of the steps.'
     )
   run = dict(config.run)
   if config.choose == 'best' and run['eval_every']:

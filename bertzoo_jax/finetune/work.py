@@ -234,7 +234,7 @@ def predictions(folder) -> dict[str, dict[str, np.ndarray]]:
   with fitting(folder, OSError, EOFError, zipfile.BadZipFile):
     with np.load(io.BytesIO(storage.path(folder / PREDICTIONS).read_bytes())) as archive:
       if any(part.compress_type for part in archive.zip.infolist()):
-        raise ValueError('packed')  # numpy did not, and it may stand for any size
+        raise ValueError('packed')  # numpy did not pack it, and it may unpack to any size
       for key in archive.files:
         split, _, name = key.partition('/')
         out.setdefault(split, {})[name or 'row'] = archive[key]

@@ -229,7 +229,7 @@ def doubts(reading: hlo.Reading, time: estimate.Time, analysis: dict, flops: flo
   """
   out = []
   if reading.unknown_trips:
-    out.append(f'{len(reading.unknown_trips)} loops do not tell how often they run and count once')
+    out.append(f'{len(reading.unknown_trips)} loops have no known trip count and count once')
   if time.unknown:
     out.append(
       f'there is no figure for the kernels {", ".join(time.unknown)}, which are charged by their '

@@ -75,7 +75,7 @@ class Request:
         'The config is a fine-tuning: give the weights that it begins with, as --init W or hf:DIR.'
       )
     if self.init and not self.is_task:
-      raise errors.UserError('--init is for a fine-tuning, and the config is none: leave it out.')
+      raise errors.UserError('--init is for a fine-tuning, which the config is not: leave it out.')
 
 
 class Runs(NamedTuple):

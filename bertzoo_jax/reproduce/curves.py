@@ -66,5 +66,5 @@ def svg(rows) -> str:
 
 
 def _loss(row):
-  """The held-out loss of a row of metrics, of predicted tokens where there is one."""
+  """The held-out loss of a row of metrics, of predicted tokens if it has that."""
   return next((row[name] for name in _LOSSES if row.get(name) is not None), None)

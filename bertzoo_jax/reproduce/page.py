@@ -43,7 +43,7 @@ class Cell(NamedTuple):
     task_spread: lowest and highest of them all.
     deltas: at the scale `paper`, ours − paper; at `budget`, the difference to the first row that
       has both numbers, in the paper and here.
-    why: a sentence where there are no numbers.
+    why: a sentence if there are no numbers.
   """
 
   column: str
@@ -175,7 +175,7 @@ def scaled(cells: list[Cell], over: str, base: Cell | None) -> list[Cell]:
 
 
 def compared(cells: list[Cell], scale: str) -> list[Cell]:
-  """The cells of a column with their deltas; at the scale `tiny` there are none."""
+  """The cells of a column with their deltas; without at the scale `tiny`."""
   usable = [c for c in cells if c.ours and len(c.ours) == len(c.paper) and not c.mark]
   difference = lambda a, b: [round(x - y, 4) for x, y in zip(a, b)]
 

@@ -139,7 +139,7 @@ def _cosines(job, config) -> dict[str, float]:
     return {}
   run = pretrained.open_run(str(job.pretraining))
   pieces = vocabulary.read_folder(storage.path(run.workdir) / 'tokenizer')
-  rows = 1 + max(pieces.values())  # those behind them belong to no piece
+  rows = 1 + max(pieces.values())  # the rows after them belong to no piece
   words = lambda network: network.extract(run.params)['encoder']['embeddings']['word']['embedding']
   return {network.name: mean_cosine(words(network)[:rows]) for network in run.networks}
 
@@ -211,8 +211,8 @@ def _best_run(folder) -> str:
 
 
 def _cell(column, trained, evaluated, cosines, done) -> dict:
-  """{'values': [numbers], 'why': sentence where there are none}. A fine-tuning has its 'seeds' and
-  the 'spread' of its first number over them, too. done: the result of `_fine_tuned`.
+  """{'values': [numbers], 'why': sentence without numbers}; for a fine-tuning also its 'seeds' and
+  the 'spread' of its first number over them. done: the result of `_fine_tuned`.
   """
   value, why = None, ''
   if column.kind == 'task':

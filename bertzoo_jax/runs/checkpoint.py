@@ -217,7 +217,7 @@ class Checkpoints:
 def load_params(address: str) -> tuple[dict, int, str]:
   """(nested dict of numpy arrays, step, workdir) of the parameters at W (newest sound checkpoint),
   W@STEP or W@best; needs no mesh. W@ema gives their exponential average, and W@average:K the mean
-  of the newest K kept checkpoints, both also with @STEP or @best behind. Raises UserError for no
+  of the newest K kept checkpoints, both also followed by @STEP or @best. Raises UserError for no
   such workdir or step, or a damaged one, TransientError if the storage does not answer.
   """
   with storage.reading(f'The checkpoint {address}'):
@@ -324,14 +324,14 @@ def parse_address(address: str) -> tuple[str, str | None, str | None]:
     else:
       raise errors.UserError(
         f'{address!r} is no checkpoint address: write WORKDIR, WORKDIR@STEP or WORKDIR@best; for '
-        'averages WORKDIR@ema or WORKDIR@average:K, each also with @STEP behind.'
+        'averages WORKDIR@ema or WORKDIR@average:K, each also followed by @STEP.'
       )
     workdir = before
   return workdir, which, kind
 
 
 def at_step(address: str, step: int) -> str:
-  """An address with the step that it stands for."""
+  """The address with its step filled in."""
   workdir, _, kind = parse_address(address)
   return f'{workdir}@{kind}@{step}' if kind else f'{workdir}@{step}'
 

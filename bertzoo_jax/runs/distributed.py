@@ -217,7 +217,7 @@ def _check_free(port, remedy):
 
 
 def _others() -> bool:
-  """Whether the environment speaks of several processes."""
+  """Whether the environment declares several processes."""
   return 'JAX_COORDINATOR_ADDRESS' in os.environ or ',' in os.environ.get(
     'TPU_WORKER_HOSTNAMES', ''
   )

@@ -35,7 +35,7 @@ def hold(workdir):
   names the version that it replaces, so of two jobs that write at the same time one is refused.
 
   A job that finds the lock of another host, in an object store or on a disk whose flock does not
-  reach that host, watches it: a lock that changes refuses the job, one that stands still for two
+  reach that host, watches it: a lock that changes refuses the job, one that is unchanged for two
   minutes is taken over. So a new VM resumes by itself after a preemption without notice. The clocks
   of the two hosts are not compared. The lock of a dead process of this host is taken over at once.
 

@@ -260,7 +260,7 @@ def _tensorboard(workdir, start_step):
 def _wandb(workdir, project, config):
   import wandb
 
-  kept = workdir / 'wandb_id'  # the same run goes on after a restart
+  kept = workdir / 'wandb_id'  # a restart continues the same run
   if not kept.exists():
     storage.write_text(kept, wandb.util.generate_id())
   folder = None if storage.is_remote(workdir) else str(workdir)

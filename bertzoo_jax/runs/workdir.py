@@ -316,7 +316,7 @@ def _read_json(file):
 
 
 def _set_aside(file):
-  """Renames a file that is damaged, where there is one, and says so."""
+  """Renames a damaged file, if it exists, and prints a warning."""
   if file.exists():
     aside = storage.path(f'{file}.damaged')
     file.replace(aside)

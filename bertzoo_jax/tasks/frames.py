@@ -54,7 +54,7 @@ class Frame:
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-  """Rows of tokens behind one another, and their labels; see task.Split."""
+  """Concatenated rows of tokens, and their labels; see task.Split."""
 
   ids: np.ndarray
   segments: np.ndarray
@@ -69,7 +69,7 @@ class Rows:
 
 
 class Flat(NamedTuple):
-  """Arrays behind one another: array i is values[offsets[i]:offsets[i + 1]], sizes[i] numbers."""
+  """Concatenated arrays: array i is values[offsets[i]:offsets[i + 1]], sizes[i] numbers."""
 
   values: np.ndarray
   offsets: np.ndarray
@@ -77,7 +77,7 @@ class Flat(NamedTuple):
 
 
 def flat(arrays) -> Flat:
-  """Arrays of int32 behind one another."""
+  """Concatenates arrays of int32."""
   sizes = np.array([len(x) for x in arrays], np.int64)
   values = np.concatenate(arrays) if arrays else np.zeros(0, np.int32)
   return Flat(values.astype(np.int32), offsets_of(sizes), sizes)

@@ -92,7 +92,7 @@ def held_out(examples, share: float, stratified: bool = False) -> tuple:
   seed.
 
   stratified: whether the share is taken of the examples of each label; equal keys with different
-    labels may then be parted.
+    labels may then be separated.
 
   Raises:
     UserError: the share leaves one side without examples.

@@ -3,7 +3,7 @@
 A tag is O, or PREFIX-TYPE. An entity is (type, first word, last word). The schemes are
 
     name    prefixes    an entity
-    iob1    I B         I I I; its first word has B only behind an entity of the same type
+    iob1    I B         I I I; its first word has B only after an entity of the same type
     iob2    B I         B I I
     bioes   B I E S     B I E; S of one word
     bilou   B I L U     B I L; U of one word

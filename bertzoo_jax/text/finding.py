@@ -211,7 +211,7 @@ def tfds_builder(pattern):
       and not tfds.is_dataset_on_gcs(builder.info.full_name)
     ):
       raise errors.UserError(
-        f'{pattern} is nowhere to be had prepared, and TensorFlow Datasets would build it with '
+        f'{pattern} is not available prepared, and TensorFlow Datasets would build it with '
         'Beam for days: build it on a cluster (tensorflow.org/datasets/beam_datasets) and set '
         '$TFDS_DATA_DIR, or bring its text as JSON lines or parquet.'
       )

@@ -158,6 +158,6 @@ class _Reading:
       text = '\n'.join(line for line in lines if _BAD not in line)
     return Page(line, '' if why else text, size, why, bad)
 
-  # no dump declares entities, and a few lines of them can stand for gigabytes
+  # no dump declares entities, and a few lines of them can expand to gigabytes
   def _entity(self, *_):
     raise Damaged('it declares entities')

@@ -138,7 +138,7 @@ def json_array(blocks, most: int):
     char = text[at : at + 1]
     if char and place == 'outside':
       if char != '[':
-        raise NotJson(f'{char!r} behind its end', len(text) - at)
+        raise NotJson(f'{char!r} after its end', len(text) - at)
       at, place = at + 1, 'begun'
     elif char == ']' and place in ('begun', 'behind a value'):
       at, place = at + 1, 'outside'

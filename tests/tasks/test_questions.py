@@ -249,7 +249,7 @@ def test_damaged_gzip_is_refused_in_a_sentence(tmp_path):
   packed = bytearray(gzip.compress(b'x' * 1000))
   packed[15] ^= 255
   (tmp_path / 'train.json').write_bytes(packed)
-  with pytest.raises(errors.UserError, match='no whole gzip file'):
+  with pytest.raises(errors.UserError, match='not a complete gzip file'):
     made.source(tmp_path, parts.squad(files={'train': 'train.json'}))
 
 

@@ -174,7 +174,7 @@ def _answer_places(w: Windows, spans) -> np.ndarray:
   behind = np.maximum.accumulate(number + w.ends)
   begin = np.minimum.accumulate((number + w.starts)[::-1])[::-1]
   base = w.passage * np.int64(wide)
-  # the first token that ends behind the answer's first character, the last that begins in it
+  # the first token that ends after the answer's first character, the last that begins in it
   start = np.searchsorted(behind, base + spans[:, 0], 'right') - w.texts[w.passage] - w.first
   end = np.searchsorted(begin, base + spans[:, 1], 'left') - 1 - w.texts[w.passage] - w.first
   inside = (spans[:, 0] >= 0) & (start >= 0) & (start <= end) & (end < w.size)

@@ -26,8 +26,7 @@ _MAGIC = {'.parquet': b'PAR1', '.gz': _GZIP}  # the first bytes of these files
 
 
 def find(task_dir, files, folders=False) -> dict:
-  """{split: path, an address of hub.data, or None where an optional file is absent}; train is the
-  first.
+  """{split: path, an address of hub.data, or None for an absent optional file}; train is the first.
 
   files: {split: name in `task_dir`, 'NAME|NAME' or 'NAME?'}, as parts/sources.py:table says.
   folders: whether a name may name a folder.
@@ -103,7 +102,7 @@ def unpacked(data, path) -> bytes:
   """The bytes of a file, unpacked if it is packed with gzip. UserError for more than MOST."""
   if not data.startswith(_GZIP):
     return data
-  broken = f'{path} is no whole gzip file: copy it again'
+  broken = f'{path} is not a complete gzip file: copy it again'
   with errors.unreadable(broken, OSError, EOFError, zlib.error):
     out = gzip.open(io.BytesIO(data)).read(MOST + 1)
   if len(out) > MOST:

@@ -120,7 +120,7 @@ def read(
       across files, those left out included.
     where: the split's address, for messages.
     unit: the name of examples.
-    lacking: words behind 'FILE, line 7 has no', where other examples have a label.
+    lacking: words after 'FILE, line 7 has no', if only other examples have a label.
 
   Raises:
     UserError: no example; most examples of a file do not fit; only some have a label.

@@ -53,7 +53,7 @@ def _questions(fields, task_dir, layout):
 def conll(fields: definitions.Conll, task_dir) -> Source:
   """Files of tagged sentences. Raises UserError for one that is not as the config says."""
   finish = lambda splits: tagged.schemed(splits, fields.scheme, fields.convert)
-  lacking = 'tags: write them behind a tab.'
+  lacking = 'tags: write them after a tab.'
   more = dict(labels=tuple(fields.labels), label_columns=('tag',))
   return reader.source(task_dir, fields, tagged.conll, 'sentence', lacking, finish, **more)
 
@@ -123,7 +123,7 @@ def located(config, task_dir: str, others=()) -> tuple[str, str]:
 
 
 def _train_of(config, folder):
-  """(path of the file to learn from, ''), or (None, why there is none)."""
+  """(path of the train file, ''), or (None, why there is none)."""
   try:
     folders = config.source.name == 'choices'
     return files.find(folder, {TRAIN: config.source.files.train}, folders)[TRAIN], ''

@@ -137,7 +137,7 @@ def _delimited(lines, path, choose, form):
       at = [(key, known.index(name)) for key, name in columns.items()]
       if titled:
         continue
-    # as Excel writes them behind a table
+    # as Excel writes them after a table
     yield from (Skipped(line, _EMPTY) for line in blank)
     blank = []
     if is_empty and width > 1:
@@ -321,8 +321,8 @@ def _parquet(data, path, choose):
   import pyarrow
   from pyarrow import parquet
 
-  size = 0  # that it takes in memory, where one value may stand for many
-  broken = f'{path} is no whole parquet file of texts: copy it again'
+  size = 0  # in memory, where one stored value may be repeated many times
+  broken = f'{path} is not a complete parquet file of texts: copy it again'
   with errors.unreadable(broken, pyarrow.ArrowException, OSError):
     table = parquet.ParquetFile(pyarrow.BufferReader(data))
     head = Head(str(path), choose(table.schema_arrow.names))

@@ -308,8 +308,8 @@ LAYOUTS = {
 
 
 def written(words, *tags) -> str:
-  """The text of a file of sentences: a line per word, its tags behind tabs, an empty line behind
-  each sentence.
+  """The text of a file of sentences: a line per word, its tags after tabs, an empty line after each
+  sentence.
 
   Args:
     words: of each sentence. Tabs and line ends in them, as JSON may have, become blanks.

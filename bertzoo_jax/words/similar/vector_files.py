@@ -74,7 +74,7 @@ def _text(f, size):
   for number, line in enumerate(f, 1):
     fields = line.rstrip().rsplit(b' ', size)
     if len(fields) != size + 1:
-      raise ValueError(f'line {number} behind the first has not {size} numbers')
+      raise ValueError(f'line {number} after the first has not {size} numbers')
     yield fields[0].decode('utf-8', 'replace').strip(), np.array(fields[1:], np.float32)
 
 
