@@ -77,7 +77,7 @@ def finetune(
           workdirs.check_same_run(run.folder, run.experiment, task.hash)
         _say(f'{name} · begins with {", ".join(w.address for w in begun)}\n{task.report()}')
         by_address = {w.address: w for w in begun}
-        results = work.all_of(runs, task, by_address, notice, devices or jax.devices(), _say)
+        results = work.train_all(runs, task, by_address, notice, devices or jax.devices(), _say)
         if results is None:
           _say('stopped: run the same line to resume')
           return None

@@ -52,7 +52,7 @@ def opened(config, task_dir: str, tokenizer, weights) -> tasks.Task:
   )
 
 
-def all_of(runs, task, weights, notice, devices, say=print) -> list[dict] | None:
+def train_all(runs, task, weights, notice, devices, say=print) -> list[dict] | None:
   """The results of the runs, in their order; None if the user asked to stop before all were done.
 
   Args:

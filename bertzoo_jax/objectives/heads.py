@@ -2,7 +2,7 @@
 outputs.
 
 An objective makes a head with the fields of its section, as `row('tanh', 3, dropout=0.1)`. Weights
-without a config, such as those of a Hugging Face directory: `of` recognises their heads by the
+without a config, such as those of a Hugging Face directory: `find` knows their heads by the
 names of the parameters.
 """
 
@@ -259,7 +259,7 @@ TABLE = {
 }
 
 
-def of(params: dict) -> dict[str, Head]:
+def find(params: dict) -> dict[str, Head]:
   """{name: Head} of the known heads among the parameters (or shapes) of a network."""
   return {name: TABLE[name](tree) for name, tree in params.items() if name in TABLE}
 

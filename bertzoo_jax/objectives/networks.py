@@ -114,7 +114,7 @@ def predict(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:
 def outputs(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:
   """The result of `predict`, plus {'vectors': hidden_BLD} of all tokens, float32."""
   units, batch = batch, heads.rows_of_options(batch)
-  known = heads.of(params)
+  known = heads.find(params)
   if 'next_head' in known:
     known = {'next_head': known['next_head']}
     batch = units = from_left_to_right(batch)

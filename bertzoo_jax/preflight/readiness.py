@@ -83,7 +83,7 @@ class Text(NamedTuple):
   kept: int = 0
 
 
-def of_epochs(findings: Findings, config, paths):
+def with_epochs(findings: Findings, config, paths):
   """The config with the steps of config.epochs; unchanged, with W02, if a corpus is remote."""
   if any(map(storage.is_remote, mixture.listed(paths))):
     steps = sum(phase.steps for phase in configuration.phases(config))

@@ -147,7 +147,7 @@ def preflight(request: Request, say=lambda line: None) -> Preflight:
     config, text, runs = _fine_tuning(findings, request, slice_)
   elif request.corpus and config.epochs:
     with findings.collecting('P06'):
-      config = readiness.of_epochs(findings, config, request.corpus)
+      config = readiness.with_epochs(findings, config, request.corpus)
   resolved, sound = None, False
   if text is not None or not request.is_task:
     with findings.collecting('P01'):
