@@ -84,7 +84,7 @@ def run(jobs, do, slots=(None,), *, held=contextlib.nullcontext, say=print) -> b
   known = {(job.name, job.seed): job for job in jobs}
 
   def taken(stack):
-    """The next job, held by `stack`; None if there is none. Waits while others hold all of them."""
+    """The next job, held by `stack`; None without one. Waits while others hold all of them."""
     while left:
       with choosing:
         for job in left:

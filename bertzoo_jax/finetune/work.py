@@ -208,7 +208,7 @@ def _scored_again(run, task, result) -> dict:
 
 
 def _scores(run, task, outputs) -> dict:
-  """{split: {metric: score, or None where it is no number}} of the labelled splits."""
+  """{split: {metric: score, or None if it is not finite}} of the labelled splits."""
   out = {}
   for name in outputs:
     split = task.splits[name]

@@ -26,7 +26,7 @@ class Phase(NamedTuple):
 
   Attributes:
     index, steps, rows, length: of the phase.
-    program: its train step, compiled; None where it could not be.
+    program: its compiled train step, or None.
     parameters, optimizer: bytes per device of the state; the average counts with the optimizer.
     state: bytes of the whole state, as a checkpoint has it.
     reading, time: of the program; None if its text cannot be printed.

@@ -78,7 +78,7 @@ class _Running(NamedTuple):
 def compiled(
   jobs: list[Job], *, whole: bool, kept: str | None = None, known=lambda number, result: None
 ) -> list[program.Program | str]:
-  """The result of each job: a Program, or the reason why there is none.
+  """The result of each job: a Program, or why it could not be compiled.
 
   Args:
     jobs: to compile.

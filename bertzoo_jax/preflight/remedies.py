@@ -22,7 +22,7 @@ class Option(NamedTuple):
 
   Attributes:
     change: how a user makes it.
-    note: its meaning; '' where the change is clear.
+    note: its meaning; '' if the change is clear.
     values: (field, value) pairs that it sets.
     slice_, devices: the chips, and the number of devices in the mesh.
   """

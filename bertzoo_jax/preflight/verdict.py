@@ -280,7 +280,7 @@ def _compiled(findings, request, work, described):
 
 
 def _whole(request, config, slice_, phases, runs) -> estimate.Run | None:
-  """Days and dollars; None where a time is missing."""
+  """Days and dollars; None if a time is missing."""
   if not phases or not all(p.time for p in phases):
     return None
   return estimate.run(

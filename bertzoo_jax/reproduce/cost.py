@@ -18,7 +18,7 @@ class Line(NamedTuple):
   Attributes:
     row: its name; runs: how many seeds.
     fits: whether it fits the slice; why: the first problem if it does not.
-    days, dollars: of all its runs, likely; None where they are not known.
+    days, dollars: of all its runs, likely; None if unknown.
   """
 
   row: str

@@ -37,7 +37,7 @@ class Cell(NamedTuple):
 
   Attributes:
     column: its name.
-    printed, paper: the paper's text and its numbers; mark: 'mem' or '3rd' where it is not printed.
+    printed, paper: the paper's text and its numbers; mark: 'mem' or '3rd' if it is not printed.
     ours: means over the seeds; spread: lowest and highest of the first number.
     task_seeds: of fine-tuning, for each seed of pretraining, whose median counts.
     task_spread: lowest and highest of them all.
@@ -312,7 +312,7 @@ def _ends(values) -> list:
 
 
 def _shown(values, like='', signed=False) -> str:
-  """Numbers with as many decimals as the paper prints; two where it prints none."""
+  """Numbers with as many decimals as the paper prints, or two."""
   printed = [x for x in _numbers(like) if _numeric(x)]
   places = max((len(x.partition('.')[2]) for x in printed), default=2)
   form = ('+' if signed else '') + ('.1e' if re.search(r'\de\d', like) else f'.{places}f')

@@ -132,7 +132,7 @@ def check_same(config, workdir):
 
 
 def _first_difference(old, new, at='') -> str:
-  """The first field in which two tables differ; '' if there is none."""
+  """The first field in which two tables differ, or ''."""
   if not (isinstance(old, dict) and isinstance(new, dict)):
     return '' if old == new else at
   for key in sorted({*old, *new} - {'varies', 'printed', 'note', 'title'}):

@@ -233,7 +233,7 @@ class Nothing:
 
 
 def _tensorboard(workdir, start_step):
-  sys.modules.setdefault('torch', None)  # it imports torch where it can, and does not need it
+  sys.modules.setdefault('torch', None)  # it imports torch if it can, and does not need it
   try:
     import tensorboardX
   finally:

@@ -43,8 +43,8 @@ def check(state) -> None:
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def _hashes(arrays, mesh, specs):
-  """uint32 [devices in the order of the mesh, arrays]. Inside shard_map a device reads what it has
-  itself, also of an array that should be the same everywhere.
+  """uint32 [devices in the order of the mesh, arrays]. In shard_map a device reads its own copy, also
+  of a replicated array.
   """
 
   def hash_local(*parts):

@@ -6,8 +6,8 @@ gets the names of the examples: rows of one name are ranked among one another. A
 function (true, predicted, scheme) → float of two lists of sentences. Metrics in OF_LABEL and
 OF_TYPE have one more argument, the number of a class or the type of an entity: `precision/LABEL`.
 
-The attribute `better` of a function is 'lower' if it is better where it is lower, and '' if it
-ranks no runs.
+The attribute `better` of a function is 'lower' if a lower value is better, and '' if it ranks no
+runs.
 """
 
 import functools

@@ -114,7 +114,7 @@ class Task:
 
   @property
   def sign(self) -> int:
-    """1 if the first metric is better where it is higher, −1 where lower."""
+    """1 if a higher first metric is better, −1 if a lower one is."""
     return sign(self.kind, self.metrics[0])
 
   def report(self) -> str:

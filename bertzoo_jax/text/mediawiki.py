@@ -30,8 +30,8 @@ class Damaged(ValueError):
 
 
 class Page(NamedTuple):
-  """An article: `line` of the file where it begins, `size` in characters, `why` it is left out (''
-  if it is not), `bad`: characters of each line that was dropped because it was not UTF-8.
+  """An article: its first `line` in the file, `size` in characters, `why` it is left out ('' if it
+  is not), `bad`: characters of each line that was dropped because it was not UTF-8.
   """
 
   line: int

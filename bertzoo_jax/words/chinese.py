@@ -124,7 +124,7 @@ def tag_bits(tag: str) -> int:
 
 
 def load():
-  """The module jieba, quiet; UserError where it is not installed."""
+  """The module jieba, without its log; UserError if it is not installed."""
   needing = errors.needing('Chinese words need jieba', 'zh')
   with needing, warnings.catch_warnings():
     warnings.simplefilter('ignore')  # its imports are deprecated

@@ -134,7 +134,7 @@ def run(
 
   Args:
     times: (steps, Time) by phase.
-    price: dollars per chip and hour; None where it is not known.
+    price: dollars per chip and hour, or None.
     preemptions: of the whole run; each costs RESTART, a compilation, and half of the time between
       two checkpoints (save_minutes).
   """

@@ -155,7 +155,7 @@ class _Walk:
     self.reached, self.unknown_trips = set(), []
 
   def computation(self, name, times):
-    """(costs, collectives) of one computation that runs so often."""
+    """(costs, collectives) of a computation that runs `times` times."""
     self.reached.add(name)
     costs, collectives = [], []
     for instruction in self.module.computations.get(name, {}).values():

@@ -95,8 +95,8 @@ class Program(NamedTuple):
 
 
 def prepare() -> None:
-  """Sets the variables that libtpu reads when it is loaded. Raises UserError where there is no
-  libtpu.
+  """Sets the variables that libtpu reads when it is loaded. Raises UserError if libtpu is not
+  installed.
   """
   system, machine = platform.system(), platform.machine()
   if system != 'Linux' or machine not in ('x86_64', 'AMD64'):

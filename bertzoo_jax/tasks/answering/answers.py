@@ -128,7 +128,7 @@ def extract(
     questions: examples of questions.Question, Q of them.
     spans: candidates of all windows.
     odds: float64 [Q], of no answer.
-    may_have_none: whether to give no answer where the odds are above the threshold.
+    may_have_none: whether to give no answer if the odds are above the threshold.
     threshold: of the odds.
   """
   number = windows.question[spans.window]

@@ -158,8 +158,8 @@ def question_windows(
 
 
 def _roles(words, order):
-  """(role of the question, role of the passage). auto: the passage is the first text where the row
-  ends in the special token (code of XLNet's release), else the second.
+  """(role of the question, role of the passage). auto: the passage is the first text if a row ends
+  in the special token (code of XLNet's release), otherwise the second.
   """
   first = words[-1][0] == 'cls' if order == 'auto' else order == 'passage_first'
   return ('B', 'A') if first else ('A', 'B')

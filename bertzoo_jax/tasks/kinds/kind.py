@@ -59,7 +59,7 @@ class Kind:
     encode: (labelled examples, split, names, source) → (numeric labels or None, notes).
     label_form: names → (shape of the labels of one unit, dtype).
     metrics: {name: function(*metric_inputs) → float}. A function with the attribute `better` =
-      'lower' is better where it is lower; with '' it chooses no run.
+      'lower' is better if it is lower; with '' it chooses no run.
     metric_inputs: (task, split, outputs) → arguments of a metric.
     answers: (task, split, outputs) → [dict], one line of predictions per example.
     predicted: the key of the prediction in such a line.
@@ -124,7 +124,7 @@ def score(names, task, split, outputs) -> dict[str, float]:
 
 
 def metric(kind, name: str, names, positive: str = '') -> Callable:
-  """A metric by name. positive: its label, where the name has none. Raises UserError if unknown."""
+  """A metric by name. positive: its label if the name has none. Raises UserError if unknown."""
   base, mark, label = name.partition('/')
   if not mark and positive:
     label = positive
@@ -135,9 +135,9 @@ def metric(kind, name: str, names, positive: str = '') -> Callable:
 
 
 def sign(kind, name: str) -> int:
-  """1 for a metric that is better where it is higher, −1 where lower, 0 for one that ranks no runs.
+  """1 if a higher value of the metric is better, −1 if a lower one is, 0 if it ranks no runs.
 
-  Raises UserError for a `better` that is none of these.
+  Raises UserError for an unknown `better`.
   """
   function = kind.of_label.get(name.partition('/')[0]) or named.resolve(
     name, kind.metrics, 'metrics'

@@ -107,7 +107,7 @@ def _answers(task, split, outputs):
 
 
 def _submission(task, split, outputs, file):
-  """Word, its tag where the file has one, and the predicted tag, with tabs between."""
+  """Word, its tag if the file has one, and the predicted tag, separated by tabs."""
   source = split.source
   columns = ([] if source.labels is None else [source.labels]) + [predicted(task, split, outputs)]
   return {file: tagged.written(source.column('words'), *columns)}

@@ -1,4 +1,4 @@
-"""The files of a task: where they are, their bytes, their lines.
+"""The files of a task: their paths, bytes and lines.
 
 A file whose content does not fit its name is refused before anything of it is read.
 """

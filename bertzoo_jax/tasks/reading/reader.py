@@ -24,7 +24,7 @@ class File(NamedTuple):
   """A file of a split, for a layout: File → iterator of Records, Skipped and notes.
 
   Attributes:
-    data: its bytes. path: where it is.
+    data: its bytes. path: its path.
     split: a test split may have no labels; labels of the split UNLABELLED are not read.
     fields: of config.source. digest: to which the bytes of further files are added.
   """

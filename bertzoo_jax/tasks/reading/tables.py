@@ -51,7 +51,7 @@ class Row(NamedTuple):
 
   Attributes:
     head: Head.
-    place: where it begins in the file, 'line 7'.
+    place: its begin in the file, 'line 7'.
     values: {key: value}; values of JSON, parquet and datasets as they are, others as text.
   """
 
@@ -79,7 +79,7 @@ def rows(data: bytes, path, choose, form=AUTO) -> Iterator[Row | Skipped]:
 
   Args:
     data: the bytes of the file.
-    path: where it is.
+    path: of the file.
     choose: names of columns → {key: column to read}; raises UserError if one is missing.
     form: has header, columns, separator and quotes, as parts/sources.py:table has them. The columns
       of a file without any names are called 0, 1, ….
