@@ -43,8 +43,8 @@ def check(state) -> None:
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def _hashes(arrays, mesh, specs):
-  """uint32 [devices in the order of the mesh, arrays]. In shard_map a device reads its own copy, also
-  of a replicated array.
+  """uint32 [devices in the order of the mesh, arrays]. Within shard_map a device reads its own
+  copy, also of a replicated array.
   """
 
   def hash_local(*parts):
