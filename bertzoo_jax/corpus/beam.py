@@ -1,10 +1,10 @@
-"""Shards made by Apache Beam, on any of its runners: the same chunks, the same function for each,
+"""Makes shards with Apache Beam, on any of its runners: the same chunks and function as without, so
 the same bytes.
 
-The launching machine reads the text once more to see where chunks begin; it hands each worker the
-chunks that begin in one file, which that worker reads from the start of the file (and a little of
-the next, for the end of its last chunk). So there is as much to do at once as there are files.
-Workers need this package, the sources and --out, and finished shards stay there.
+The launching machine reads the text once more to find where chunks begin. Each worker gets the
+chunks that begin in one file, and reads that file from its start (and a little of the next, for the
+end of its last chunk). So the number of files limits the parallelism. Workers need this package,
+the sources and --out. Finished shards stay there.
 """
 
 import functools
@@ -19,11 +19,11 @@ from bertzoo_jax.corpus import texts
 
 
 def run(text: texts.Text, chunk_bytes: int, out, how: shards.How, options: list[str], say):
-  """Makes all shards, of at least chunk_bytes of text each, in the corpus `out`; its tokenizer is
-  there, and every worker reaches it. options: Beam's own, such as ['--runner=DataflowRunner', …].
+  """Makes all shards, of at least chunk_bytes of text each, in the corpus `out`, which has its
+  tokenizer and is reachable by all workers. options: of Beam, as ['--runner=DataflowRunner', …].
 
   Returns:
-    (the reader of the launching machine, which counts the dropped text; the records in the order of
+    (reader of the launching machine, with the counts of dropped text; records in the order of
     chunks).
 
   Raises:
@@ -41,7 +41,7 @@ def run(text: texts.Text, chunk_bytes: int, out, how: shards.How, options: list[
   make = functools.partial(
     _make, trust.get_allowed(), text.for_workers(), chunk_bytes, str(out), how
   )
-  # [(where the first begins, how many)] of the chunks that begin in one reading of one file
+  # [(begin of the first chunk, number of chunks)] per reading of a file
   by_file = (list(group) for _, group in itertools.groupby(begins, lambda begin: begin.file))
   groups = [(group[0], len(group)) for group in by_file]
   say(
@@ -84,7 +84,7 @@ def _options(library, options):
 
 
 def _make(trusted, text, chunk_bytes, out, how, group):
-  """Makes the shards of a group that are not finished; yields the numbers of all of them."""
+  """Makes the unfinished shards of a group; yields the numbers of all its shards."""
   trust.set_allowed(trusted)
   begin, count = group
   tokenizer = None

@@ -1,18 +1,18 @@
 """The corpus on disk: flat token arrays in shards, sentence and document offsets, and a manifest
-that owns the truth.
+that describes them.
 
     CORPUS/manifest.json   format_version, tokenizer and corpus sections, vocab_size, special ids,
                            splits, report, hash
     CORPUS/unigrams.npy    int64 [V], how often each id occurs in train
     CORPUS/pieces.npy      uint8 [V], 1 where a piece starts a word
     CORPUS/similar/        the similar words of words/similar, where the corpus has them
-    CORPUS/verified.json   when each file was last found right on this disk (verification.py; no
-                           part of the corpus)
-    CORPUS/tokenizer/      what `tokenizers.load` reads
+    CORPUS/verified.json   when each file was last verified on this disk (verification.py; not part
+                           of the corpus)
+    CORPUS/tokenizer/      for `tokenizers.load`
     CORPUS/{train,held_out}/00000.{tokens,sentences,documents,units}.npy
                            shards; units, uint8 [T] of words/word_marks.py, only where it has marks
 
-Tokens are uint16 where the vocabulary allows, else uint32. A shard's `sentences` [S+1] are token
+Tokens are uint16 if the vocabulary allows, otherwise uint32. A shard's `sentences` [S+1] are token
 offsets in the shard, its `documents` [D+1] are sentence offsets in the shard. Shapes: T tokens, S
 sentences, D documents, V vocabulary.
 """
@@ -41,7 +41,7 @@ class Corpus:
   """An open corpus.
 
   Attributes:
-    path: where it lies, None in memory.
+    path: its folder; None for a corpus in memory.
     manifest: the dict of manifest.json.
     vocab_size: V.
     special: {'pad' | 'unk' | 'cls' | 'sep' | 'mask': id}.
@@ -51,8 +51,8 @@ class Corpus:
     similar: the table of similar words (words/similar), or None.
     hash: identifies the corpus.
     splits: {'train': Split, 'held_out': Split}.
-    name: '', or among the members of a mixture its own.
-    members: the corpora of a mixture (corpus/mixture.py); of another corpus itself.
+    name: its name as a member of a mixture; otherwise ''.
+    members: the corpora of a mixture (corpus/mixture.py); of another corpus, itself.
   """
 
   def __init__(
@@ -72,7 +72,7 @@ class Corpus:
     self.special = manifest['special']
     self.hash = manifest['hash']
     self.name, self.members = '', members or (self,)
-    self.stands_for = self  # whose tokenizer it has
+    self.stands_for = self  # the corpus whose tokenizer it uses
 
   @property
   def similar(self):
@@ -101,16 +101,16 @@ class Corpus:
 
 def open(path, cache: str = 'disk') -> Corpus:
   """Opens a corpus that `prepare` wrote. Checks the size of every file and the SHA-256 of the
-  tokenizer's files against the manifest; arrays are mapped when they are first asked for.
+  tokenizer's files against the manifest; arrays are mapped at their first use.
 
   Args:
     path: of the corpus, on a local disk.
-    cache: 'disk': tokens are read from their files as they are needed, which the system keeps in
-      memory while there is room; 'ram': they are read now.
+    cache: 'disk': tokens are read from their files on demand, through the system's file cache;
+      'ram': they are read now.
 
   Raises:
-    UserError: no corpus there, an unfinished one, another format version, a changed manifest, a
-      shard that is missing or cut, or a tokenizer with another file than prepare wrote.
+    UserError: no corpus or an unfinished one, another format version, a changed manifest, a shard
+      that is missing or cut, or a tokenizer whose files are not those that prepare wrote.
   """
   path = storage.path(path)
   in_ram = errors.choose(cache, {'disk': False, 'ram': True}, 'config.run.corpus_cache')
@@ -205,7 +205,7 @@ def save_tokenizer(corpus: Corpus, folder) -> None:
 
 
 def verify(path) -> None:
-  """As verification.compare, of all files. Raises UserError naming the first that differs."""
+  """Verifies all files (verification.compare). Raises UserError naming the first that differs."""
   path = storage.path(path)
   verification.compare(path, files(read_manifest(path)))
 
@@ -268,13 +268,13 @@ def in_memory(
 
 
 def stand_in(corpus: Corpus, documents: int, length: int) -> Corpus:
-  """Unknown tokens with the facts of a corpus, in so many documents of four sentences of about
-  `length` tokens together: enough to build a pipeline in no time.
+  """A corpus of unknown tokens with the facts of another, to build a pipeline quickly: `documents`
+  documents of four sentences, about `length` tokens each.
   """
   size = 4 * documents
   tokens = np.full(size * (length // 4 + 1), corpus.special['unk'])
   starts = np.arange(size + 1) * (length // 4 + 1)
-  made = in_memory(
+  placeholder = in_memory(
     tokens,
     starts,
     np.arange(documents + 1) * 4,
@@ -284,8 +284,8 @@ def stand_in(corpus: Corpus, documents: int, length: int) -> Corpus:
     units=np.zeros(len(tokens), np.uint8) if corpus.has_marks else None,
     similar=corpus.similar,
   )
-  made.manifest['splitter'], made.stands_for = corpus.manifest['splitter'], corpus
-  return made
+  placeholder.manifest['splitter'], placeholder.stands_for = corpus.manifest['splitter'], corpus
+  return placeholder
 
 
 def token_dtype(vocab_size: int) -> str:
@@ -318,8 +318,8 @@ def write_shard(
     The shard's entry in the manifest: name, tokens, sentences, documents, sha256 {file: hex}.
 
   Raises:
-    ValueError: an id that is not in the vocabulary (a uint16 would wrap in silence), or offsets
-      that do not fit.
+    ValueError: an id outside the vocabulary (a uint16 would wrap silently), or offsets that do not
+      fit.
   """
   if len(tokens) >= 2**32:
     raise ValueError(f'shard {name}: {len(tokens)} tokens are more than its offsets can count')
@@ -360,7 +360,7 @@ def _check_arrays(name, tokens, sentences, documents, vocab_size):
 
 
 def origin(manifest: dict) -> dict:
-  """{'sources': names, 'language', 'license'}: where the text is from, as far as it is recorded."""
+  """{'sources': names, 'language', 'license'}: the recorded origin of the text."""
   about = manifest.get('about', {})
   return {
     'sources': [source['source'] for source in manifest.get('sources', ())],
@@ -369,8 +369,8 @@ def origin(manifest: dict) -> dict:
 
 
 def identity(manifest: dict) -> str:
-  """SHA-256 that identifies a corpus: of tokenizer, sections and shards, not of the place of the
-  text.
+  """SHA-256 that identifies a corpus, over tokenizer, sections and shards, but not the location of
+  the text.
   """
   return hashlib.sha256(
     json.dumps({k: manifest[k] for k in _IDENTITY}, sort_keys=True).encode()

@@ -1,5 +1,5 @@
-"""What a text holds that a model should rarely learn: repeated lines, special tokens spelt out,
-control characters, scripts in small shares. Counted in each chunk while a corpus is made.
+"""Counts text that a model should not learn: repeated lines, special tokens spelt out, control
+characters, scripts in small shares. Counted per chunk while a corpus is made.
 """
 
 import collections
@@ -7,31 +7,31 @@ import unicodedata
 
 import numpy as np
 
-_LEAST = 20  # characters of a line that counts as repeated when it stands in its chunk again
-_SHOWN = 60  # characters of a line that is quoted
+_LEAST = 20  # characters; shorter lines do not count as repeated
+_SHOWN = 60  # characters of a quoted line
 _REPEATED = 0.05  # share of the characters in repeated lines above which a note says so
 _SCRIPT = 0.002, 0.2  # a script with a share of the letters between these gets a note
 _ONE_LINE = 0.9  # share of documents of one line
-_ONCE = 0.05  # share of the pieces that stand in the text at most once
+_ONCE = 0.05  # share of the pieces that occur at most once
 _SPELT = ('[MASK]', '[CLS]', '[SEP]', '[PAD]', '[UNK]', '<s>', '</s>', '<pad>', '<unk>', '<mask>')
 _MARKS = {'\ufeff': 'byte-order marks', '\ufffd': 'replacement characters (U+FFFD)'}
 
 
 def count(documents: list[str]) -> dict:
-  """Counts of a chunk: documents and one_line of them; characters and repeated ones (in lines that
-  stand before in the chunk); line: [the most frequent of these, how often]; spelt {special token:
-  how often}; marks and controls {what: how often}; letters {script: how many}.
+  """Counts of a chunk: documents, and one_line ones; characters, and repeated ones (in lines that
+  occur earlier in the chunk); line: [the most frequent line, its count]; spelt: {special token:
+  count}; marks: {kind: count}; controls: count; letters: {script: count}.
   """
-  found, lines = collections.Counter(), collections.Counter()
+  characters, lines = collections.Counter(), collections.Counter()
   spelt = collections.Counter()
   for text in documents:
-    found.update(text)
+    characters.update(text)
     lines.update(line.strip() for line in text.split('\n') if len(line) >= _LEAST)
     if '[' in text or '<' in text:
       spelt.update({token: n for token in _SPELT if (n := text.count(token))})
   often = max(lines, key=lambda line: (lines[line], line), default='')
   letters, controls = collections.Counter(), 0
-  for c, n in found.items():
+  for c, n in characters.items():
     kind = unicodedata.category(c)
     if kind[0] == 'L':
       letters[unicodedata.name(c, 'UNKNOWN').split(' ')[0].split('-')[0]] += n
@@ -40,18 +40,18 @@ def count(documents: list[str]) -> dict:
   return dict(
     documents=len(documents),
     one_line=sum('\n' not in text.strip() for text in documents),
-    characters=found.total(),
+    characters=characters.total(),
     repeated=sum(len(line) * (n - 1) for line, n in lines.items()),
     line=[often[:_SHOWN], lines[often]],
     spelt=dict(spelt),
-    marks={name: found[c] for c, name in _MARKS.items() if found[c]},
+    marks={name: characters[c] for c, name in _MARKS.items() if characters[c]},
     controls=controls,
     letters=dict(letters),
   )
 
 
 def total(counts: list[dict], unigrams: np.ndarray) -> dict:
-  """The counts of chunks as one, with pieces: their share that stands in the text at most once."""
+  """The sums of the counts of chunks, with the share of pieces that occur at most once."""
   sums = ('documents', 'one_line', 'characters', 'repeated', 'controls')
   out = {key: sum(c[key] for c in counts) for key in sums}
   for key in ('spelt', 'marks', 'letters'):
@@ -61,7 +61,7 @@ def total(counts: list[dict], unigrams: np.ndarray) -> dict:
 
 
 def describe(counts: dict, trained: bool = True) -> list[str]:
-  """Sentences about what is there in a conspicuous share, each with what to do.
+  """Sentences about conspicuous counts, each with a remedy.
 
   trained: whether the vocabulary was made of this text.
   """
@@ -69,7 +69,7 @@ def describe(counts: dict, trained: bool = True) -> list[str]:
   text, times = counts['line']
   if counts['repeated'] > _REPEATED * size:
     lines.append(
-      f'{counts["repeated"] / size:.0%} of the characters stand in lines that stand before in the '
+      f'{counts["repeated"] / size:.0%} of the characters are in lines that occur earlier in the '
       f'same megabytes, e.g. {text!r}, {times:,} times: if they are menus or licences, '
       'remove them from the files.'
     )
@@ -102,7 +102,7 @@ def describe(counts: dict, trained: bool = True) -> list[str]:
     )
   if trained and counts['rare_pieces'] > _ONCE:
     lines.append(
-      f'{counts["rare_pieces"]:.0%} of the pieces stand in the text at most once, so their vectors '
+      f'{counts["rare_pieces"]:.0%} of the pieces occur at most once in the text, so their vectors '
       'are hardly trained: a smaller vocabulary, or more text, is better.'
     )
   return lines

@@ -18,14 +18,14 @@ def local(address, cache_dir, say=print):
   """The folder to open for the corpus at `address`: itself, or its mirror below `cache_dir` if it
   is in an object store.
 
-  Files are streamed and their SHA-256 compared with the manifest on the way; files that are there
-  and right are kept, so a mirror that was cut short continues. The manifest comes last: a mirror
-  that has one is whole.
+  Files are streamed, and their SHA-256 is compared with the manifest. Files that are already there
+  and match are kept, so an interrupted mirror continues. The manifest is written last: a mirror
+  that has one is complete.
 
   Args:
     address: corpus folder, local or gs://.
-    cache_dir: local folder for mirrors, None where none was given.
-    say: takes a line of text.
+    cache_dir: local folder for mirrors, or None.
+    say: prints a line.
 
   Raises:
     UserError: no cache_dir for a remote corpus, too little space, a file that does not match the
@@ -74,18 +74,18 @@ def _check_space(address, folder, names):
 
 
 def _fetch(source, target, digest):
-  """Streams one file beside its place, and moves it there when its bytes are the manifest's."""
+  """Streams one file to a temporary name, and renames it if its SHA-256 is the manifest's."""
   target.parent.mkdir(parents=True, exist_ok=True)
   part = target.parent / f'{target.name}.{os.getpid()}.part'
 
   def stream():
-    found = hashlib.sha256()
+    sha = hashlib.sha256()
     with source.open('rb') as reader, part.open('wb') as writer:
       while block := reader.read(_BLOCK):
-        found.update(block)
+        sha.update(block)
         writer.write(block)
       storage.sync(writer)
-    return found.hexdigest()
+    return sha.hexdigest()
 
   try:
     if storage.read_twice(stream, source, digest) != digest:

@@ -1,4 +1,4 @@
-"""The corpora of a command, opened: one, or several of one tokenizer as a mixture."""
+"""Opens the corpora of a command: one, or several with one tokenizer as a mixture."""
 
 import copy
 import hashlib
@@ -17,12 +17,12 @@ from bertzoo_jax.corpus import splits as splits_lib
 def open(paths, config, cache_dir: str | None = None, trained=None) -> corpora.Corpus:
   """A corpus, or the mixture of several.
 
-  The config's section `corpus` is compared with the first one: the others may be split into
-  sentences and words as they need it.
+  The config's section `corpus` is compared with the first corpus only: the others may have another
+  splitting into sentences and words.
 
   paths: a folder that `prepare` wrote, local or gs://, or a sequence of such folders. cache_dir:
-  local folder for the mirrors of those in an object store. trained: if a run is scored, the hashes
-  of corpora that it was trained on, which fit; other text may be split as it needs it, too.
+  local folder for mirrors of corpora in an object store. trained: to score a run, the hashes of the
+  corpora that it was trained on, which fit; other text may have another splitting, too.
 
   Raises UserError as corpus.open and `check`.
   """
@@ -53,7 +53,7 @@ def check(manifests: dict, config, trained=None) -> None:
 
 
 def mixed(named: dict) -> corpora.Corpus:
-  """Corpora {name: Corpus} as one, with the tokenizer and similar words of the first."""
+  """Joins {name: Corpus} into one corpus with the tokenizer and similar words of the first."""
   members = tuple(map(copy.copy, named.values()))
   for name, member in zip(named, members):
     member.name, member.members = name, (member,)
@@ -67,8 +67,8 @@ def mixed(named: dict) -> corpora.Corpus:
     **first.manifest,
     'hash': hash_of([m.hash for m in members]),
     'splits': {
-      split: {key: sum(e[key] for e in found) for key in found[0] if key != 'shards'}
-      for split, found in entries.items()
+      split: {key: sum(e[key] for e in group) for key in group[0] if key != 'shards'}
+      for split, group in entries.items()
     },
     'sources': [source for m in members for source in m.manifest.get('sources', ())],
     'about': {
@@ -89,15 +89,15 @@ def mixed(named: dict) -> corpora.Corpus:
 
 
 def hash_of(hashes: list[str]) -> str:
-  """The hash of corpora in this order; of a single one its own."""
+  """The hash of several corpora in this order; of a single one, its own hash."""
   return hashes[0] if len(hashes) == 1 else hashlib.sha256(' '.join(hashes).encode()).hexdigest()
 
 
 def names(paths) -> list[str]:
-  """Names of corpora from their folders: as much of the end of each path as tells them apart."""
+  """Names of corpora: the shortest ends of their paths that differ."""
   parts = [storage.absolute(path).parts for path in paths]
   for length in range(1, max(map(len, parts), default=0) + 2):
-    found = ['-'.join(part[-length:]).replace('/', '') for part in parts]
-    if len(set(found)) == len(found):
-      return found
+    candidates = ['-'.join(part[-length:]).replace('/', '') for part in parts]
+    if len(set(candidates)) == len(candidates):
+      return candidates
   raise errors.UserError(f'--corpus has the same folder twice: {", ".join(map(str, paths))}.')

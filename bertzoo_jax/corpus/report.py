@@ -1,4 +1,4 @@
-"""The data report of a corpus: the text that it took and dropped, as numbers and in words."""
+"""The data report of a corpus: the text that was taken and dropped, as numbers and sentences."""
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import doctor
@@ -6,11 +6,11 @@ from bertzoo_jax.corpus import shards
 from bertzoo_jax.text import duplicates
 
 _COUNTED = tuple(
-  f'{many}{level}' for level in ('words', 'phrases', 'entities') for many in ('', 'multi_piece_')
+  f'{kind}{level}' for level in ('words', 'phrases', 'entities') for kind in ('', 'multi_piece_')
 )
-_LONG_WORDS = 6  # tokens per word: more are hardly words
-_LONG_BLANKS = 15  # characters between blanks: in languages that part words, at most 9
-_LOST = 0.05  # share of the characters of a text above which their loss is a warning
+_LONG_WORDS = 6  # tokens per word; more are hardly words
+_LONG_BLANKS = 15  # characters between blanks; languages with blanks between words have at most 9
+_LOST = 0.05  # a loss of more than this share of the characters is a warning
 _SETTING = '--config.tokenizer.'
 
 
@@ -20,8 +20,8 @@ def of(records, dropped, repeated, unigrams) -> dict:
   Args:
     records: of the shards, as shards.write returns them.
     dropped: {reason: {count, bytes, first}} of a reader.
-    repeated: how many documents, and longer paragraphs, stand in the text before.
-    unigrams: int64 [V], how often each piece stands in train.
+    repeated: number of documents, and of longer paragraphs, that repeat earlier ones.
+    unigrams: int64 [V], count of each piece in train.
   """
   parts = [s for r in records for s in r['splits'].values()]
   totals = {
@@ -54,9 +54,9 @@ def of(records, dropped, repeated, unigrams) -> dict:
 
 
 def _lost_characters(manifest) -> list[str]:
-  """Lines about the characters of the text that no model will see."""
+  """Lines about the characters that the tokenizer loses."""
   report, section = manifest['report'], manifest['tokenizer']
-  share = lambda key, of: report[key] / max(report[of], 1)
+  share = lambda key, total: report[key] / max(report[total], 1)
   unknown = share('unknown_characters', 'characters')
   marks, joiners = (share(key, 'read_characters') for key in ('marks', 'joiners'))
   setting = f' ({_SETTING}strip_accents)' * ('strip_accents' in section)
@@ -80,7 +80,7 @@ def _lost_characters(manifest) -> list[str]:
   if marks > _LOST:
     lines.append(
       f'  WARNING: {100 * marks:.0f} % of the characters lose an accent, a vowel sign or the like, '
-      'and words that differ in these alone become one. If they tell words apart in this language: '
+      'and words that differ only in these become one. If that matters in this language, set '
       f'{_SETTING}strip_accents=False.'
     )
   if joiners > _LOST / 10:
@@ -92,7 +92,7 @@ def _lost_characters(manifest) -> list[str]:
 
 
 def unlike_words(manifest) -> list[str]:
-  """A sentence on words by blanks that are as long as sentences; none elsewhere."""
+  """[a sentence] if the words between blanks are as long as sentences; otherwise []."""
   words = sum(manifest['words'].values())
   characters = manifest.get('report', {}).get('characters', 0)
   if characters <= _LONG_BLANKS * words:
@@ -104,7 +104,7 @@ def unlike_words(manifest) -> list[str]:
 
 
 def empty(dropped) -> errors.UserError:
-  """The error that no text is left to train on, with the counts of dropped text."""
+  """The UserError for a corpus without text, with the counts of dropped text."""
   why = '; '.join(
     f'{d["count"]} × {reason}, first at {d["first"]}' for reason, d in dropped.items()
   )
@@ -139,7 +139,7 @@ def describe(manifest: dict, where: str) -> str:
     )
     lines.append(
       f'  units: {shares}; {report["misaligned_sentences"]:,} sentences with a border inside a '
-      'token, told by pieces there'
+      'token, where pieces decide'
     )
   for reason, d in report['dropped'].items():
     first = f', first at {d["first"]}' if d['first'] else ''
@@ -149,7 +149,7 @@ def describe(manifest: dict, where: str) -> str:
   if manifest['plan']['exclude'] and not any('--exclude' in reason for reason in report['dropped']):
     lines.append(
       '  WARNING: --exclude left nothing out: no document of it, and no paragraph of at least '
-      f'{duplicates.LEAST} characters, stands in the sources as it is there.'
+      f'{duplicates.LEAST} characters, occurs literally in the sources.'
     )
   if report['pieces_per_word'] > _LONG_WORDS:
     lines.append(

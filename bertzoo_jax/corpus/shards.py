@@ -1,9 +1,9 @@
-"""From chunks of documents to shards of a corpus, by spawned workers; the content of a shard
-depends on its chunk alone.
+"""Turns chunks of documents into shards of a corpus, with spawned workers. The content of a shard
+depends only on its chunk.
 
 A worker splits, tokenises and writes one chunk at a time: its arrays first, its record last, each
-atomically. A record names the digest of the chunk it was made of, so a second attempt keeps shards
-that are finished and right.
+atomically. A record holds the digest of its chunk, so a second attempt keeps finished shards that
+match.
 """
 
 import collections
@@ -29,14 +29,14 @@ from bertzoo_jax.words import word_marks
 
 # CORPUS/parts/: records and unigrams of shards, and repeats; deleted when the corpus is finished
 PARTS = 'parts'
-# characters; a longer sentence is cut, for an encoding takes a hundred times its text in memory
+# characters; a longer sentence is cut, since encoding takes a hundred times its size in memory
 MAX_SENTENCE = 1 << 16
-_COUNTED = 'empty', 'cut', 'long', 'misaligned'  # losses that a record has
-_TEXTS, _CHARACTERS = 4096, 1 << 19  # tokenised in one call, about
+_COUNTED = 'empty', 'cut', 'long', 'misaligned'  # losses counted in a record
+_TEXTS, _CHARACTERS = 4096, 1 << 19  # tokenised in one call, approximately
 
 
 class Begin(NamedTuple):
-  """Where a chunk begins: its index, from 0; its first document; where the file of this starts."""
+  """The begin of a chunk: its index, from 0; its first document; the Start of that one's file."""
 
   index: int = 0
   document: int = 0
@@ -47,8 +47,8 @@ BEGINNING = Begin()
 
 
 class Chunk(NamedTuple):
-  """Neighbouring documents: `index`, from 0; `documents` as `sources.encode` wrote them; `first`
-  says where it begins, in words, `begin` for a second reading; `end`: bytes of the sources read
+  """Consecutive documents: `index`, from 0; `documents`, encoded by `sources.encode`; `first`: its
+  begin, for messages; `begin`: the same, for a second reading; `end`: bytes of the sources read
   when it was full.
   """
 
@@ -66,7 +66,7 @@ class Chunk(NamedTuple):
 
 
 class How(NamedTuple):
-  """How documents become tokens: name of the splitter, held-out share, marker of units."""
+  """Settings of tokenisation: name of the splitter, held-out share, marker of units."""
 
   splitter: str
   held_out: float
@@ -74,8 +74,8 @@ class How(NamedTuple):
 
 
 def content_hash(document: bytes) -> tuple[int, int]:
-  """Two independent 64-bit hashes of a document's text, blind to its blanks and line breaks and to
-  Unicode composition.
+  """Two independent 64-bit hashes of a document's text, which ignore differences of blanks, line
+  breaks and Unicode composition.
 
   The first decides whether it is held out, the second whether it trains the tokenizer.
   """
@@ -85,7 +85,7 @@ def content_hash(document: bytes) -> tuple[int, int]:
 
 
 def below(number: int, share: float) -> bool:
-  """Whether a 64-bit hash lies in the first `share` of all."""
+  """Whether a 64-bit hash is in the lowest `share` of all hashes."""
   return number < share * 2.0**64
 
 
@@ -99,7 +99,7 @@ def finished(out, index: int) -> dict | None:
 
 
 def intact(out, record: dict, chunk: Chunk) -> bool:
-  """Whether a record was made of this chunk and all its files are there as it says."""
+  """Whether a record is of this chunk, and all its files exist with the recorded SHA-256."""
   try:
     files = {folders.inside(out, file): digest for file, digest in record['files'].items()}
     whole = {*_COUNTED, *record['splits']} <= {*record, *corpus.SPLITS}
@@ -163,11 +163,11 @@ def _tokenise(chunk, tokenizer, how):
   documents = [document.decode('utf-8') for document in chunk.documents]
   for d, document in enumerate(documents):
     hashes[d] = content_hash(chunk.documents[d])[0]
-    found = [s for paragraph in document.split('\n') for s in split(paragraph)]
-    long += sum(len(s) > MAX_SENTENCE for s in found)
-    found = [part for i, s in enumerate(found) for part in parts(s if i == 0 else joiner + s)]
-    texts += found
-    owners += [d] * len(found)
+    segments = [s for paragraph in document.split('\n') for s in split(paragraph)]
+    long += sum(len(s) > MAX_SENTENCE for s in segments)
+    segments = [part for i, s in enumerate(segments) for part in parts(s if i == 0 else joiner + s)]
+    texts += segments
+    owners += [d] * len(segments)
   ids, marks, misaligned = _encode(texts, tokenizer, how.marker)
   lengths = np.array([len(row) for row in ids], np.int64)
   owners = np.asarray(owners, np.int64)
@@ -227,23 +227,23 @@ def _encode(texts, tokenizer, marker):
       ids += tokenizer.encode(batch)
       continue
     encoded = tokenizer.encode_with_offsets([marker.clean(text) for text in batch])
-    found, wrong = marker.mark(batch, encoded)
+    batch_marks, wrong = marker.mark(batch, encoded)
     ids += [e[0] for e in encoded]
-    marks += found
+    marks += batch_marks
     misaligned += wrong
   return ids, marks, misaligned
 
 
 def parts(sentence: str) -> list[str]:
-  """A sentence in parts of at most MAX_SENTENCE that join to it, cut at blanks if there are any."""
-  start, found = 0, []
+  """A sentence in parts of at most MAX_SENTENCE, cut at blanks if possible; they join to it."""
+  start, pieces = 0, []
   while len(sentence) - start > MAX_SENTENCE:
     window = sentence[start : start + MAX_SENTENCE]
     head = window.rsplit(None, 1)
     end = start + (len(head[0]) if len(head) > 1 else MAX_SENTENCE)
-    found.append(sentence[start:end])
+    pieces.append(sentence[start:end])
     start = end
-  return [*found, sentence[start:]]
+  return [*pieces, sentence[start:]]
 
 
 def _batches(texts):
@@ -266,13 +266,13 @@ def _offsets(sizes):
 
 
 def run(chunks, out, tokenizer_folder, how: How, workers: int):
-  """Makes the shards of chunks that come one by one; at most two chunks per worker are in memory.
+  """Makes the shards of an iterator of chunks; at most two chunks per worker are in memory.
 
-  Workers are spawned when there is something for them to do. Each has a pipe of its own: when this
-  process is killed the pipe closes, and the worker ends with it.
+  Workers are spawned when there is work for them. Each has its own pipe: when this process is
+  killed the pipe closes, and the worker ends.
 
   Yields:
-    (chunk index, chunk end, record) in the order of finishing.
+    (chunk index, chunk end, record) in order of completion.
 
   Raises:
     UserError: a worker was killed or failed; it names the chunk.

@@ -1,5 +1,5 @@
-"""The tokens of a split over its shards: read from files when they are first asked for, and
-gathered by place.
+"""The tokens of a split over its shards: read from files at their first use, and gathered by
+position.
 
 T tokens, S sentences, D documents.
 """
@@ -18,7 +18,7 @@ from bertzoo_jax.common import storage
 
 OFFSETS = np.uint32  # of the offsets within a shard
 PART_SENTENCES = 1 << 25  # indexed at a time: a quarter GiB of offsets
-# Smaller arrays are read instead: a map holds a file open, and of small shards there are thousands
+# Smaller arrays are read: a map keeps a file open, and there may be thousands of small shards
 _MAPPED_BYTES = 1 << 20
 _MAPPED = {}  # {file: its mapped bytes}
 _HEADER = 128  # bytes that np.save writes before an array of one axis
@@ -41,16 +41,16 @@ class Shard(NamedTuple):
 
 
 class StoredShard:
-  """A shard in files, with the attributes of a Shard. Each access maps or reads its array anew: who
-  asks keeps it.
+  """A shard in files, with the attributes of a Shard. Each access maps or reads the array again, so
+  callers keep it.
 
   Attributes:
     sizes: (T, S, D).
   """
 
   def __init__(self, folder, entry: dict, dtype: str, has_units: bool, in_ram: bool = False):
-    """Checks that each file is there with the bytes that the manifest's `entry` tells, UserError
-    where not; `in_ram`: reads tokens and units.
+    """Raises UserError unless each file has the size that the manifest's `entry` gives. in_ram:
+    reads tokens and units now.
     """
     self._stem = os.path.join(os.fspath(folder), entry['name'])
     self._dtype = np.dtype(dtype)
@@ -94,16 +94,16 @@ class StoredShard:
 
 
 class Split:
-  """The tokens of one split, in the order of its shards, and where its sentences and documents
-  start.
+  """The tokens of one split, in the order of its shards, and the offsets of its sentences and
+  documents.
 
-  A large split is worked on in parts: part k holds the shards k, k + num_parts, … and is a split of
-  its own, so that the part that is indexed fits into memory and still comes from everywhere. A
-  split's open maps are freed with it.
+  A large split is processed in parts: part k holds the shards k, k + num_parts, … and is itself a
+  split, so that one part's index fits into memory and still covers the whole text. A split's open
+  maps are freed with it.
 
   Attributes:
     num_tokens: T. num_sentences: S. num_documents: D.
-    bytes: of the UTF-8 text that was tokenised (0 where unknown).
+    bytes: of the UTF-8 text that was tokenised; 0 if unknown.
     num_parts: 1 up to PART_SENTENCES sentences.
   """
 
@@ -116,7 +116,7 @@ class Split:
     self.bytes, self._open = bytes, {}
 
   def part(self, number: int) -> 'Split':
-    """Part `number` of num_parts; the split itself where there is one."""
+    """Part `number` of num_parts; the split itself if there is one part."""
     return Split(self._shards[number :: self.num_parts]) if self.num_parts > 1 else self
 
   @functools.cached_property
@@ -132,8 +132,8 @@ class Split:
   def gather(self, positions) -> np.ndarray:
     """The tokens at `positions` (int64, any shape) as int32 of the same shape.
 
-    Fastest where the last axis of two or more holds a row of neighbours: the shard is then looked
-    up once a row.
+    Fastest if the last axis of two or more holds consecutive positions: the shard is then looked
+    up once per row.
 
     Raises:
       IndexError: a position below 0 or beyond the last token.
@@ -141,15 +141,15 @@ class Split:
     return self._gather('tokens', positions)
 
   def gather_units(self, positions) -> np.ndarray:
-    """The unit marks at `positions`, as `gather`; only where the corpus has marks."""
+    """The unit marks at `positions`, as `gather`; only for a corpus with marks."""
     return self._gather('units', positions)
 
   def _array(self, name, shard):
-    """The tokens or units of a shard, kept from the first time on."""
-    found = self._open.get((name, shard))
-    if found is None:
-      found = self._open[name, shard] = getattr(self._shards[shard], name)
-    return found
+    """The tokens or units of a shard, cached."""
+    array = self._open.get((name, shard))
+    if array is None:
+      array = self._open[name, shard] = getattr(self._shards[shard], name)
+    return array
 
   def _gather(self, name, positions):
     positions = np.asarray(positions, np.int64)
@@ -177,7 +177,7 @@ class Split:
     return out_RL.reshape(positions.shape).astype(np.int32)
 
   def _gather_run(self, name, positions_L) -> np.ndarray:
-    """Any positions, of several shards: one `take` for each stretch that stays in a shard."""
+    """Tokens at any positions over several shards: one `take` for each stretch within a shard."""
     shard_L = self._starts.searchsorted(positions_L, 'right') - 1
     local_L = positions_L - self._starts[shard_L]
     out_L = np.empty(len(positions_L), self._array(name, shard_L[0]).dtype)
@@ -193,7 +193,7 @@ def joined(splits) -> Split:
 
 
 def _joined(shards, name, counted) -> np.ndarray:
-  """Offsets within shards as offsets over all; UserError where a shard's do not fit its `sizes`."""
+  """Offsets over all shards, from those within each; UserError if they do not fit its `sizes`."""
   out, at = np.zeros(1 + sum(s.sizes[counted + 1] for s in shards), np.int64), 0
   for shard in shards:
     offsets = getattr(shard, name)
@@ -210,7 +210,7 @@ def _joined(shards, name, counted) -> np.ndarray:
 
 
 def load(path, dtype, length: int, mapped: bool = False) -> np.ndarray:
-  """A .npy file of `length` numbers of `dtype`, read or mapped; UserError for another."""
+  """Reads or maps a .npy file; UserError unless it has `length` numbers of `dtype`."""
   storage.check_file(path)
   try:
     array = np.load(path, mmap_mode='r' if mapped else None, allow_pickle=False)
@@ -238,19 +238,19 @@ def load(path, dtype, length: int, mapped: bool = False) -> np.ndarray:
 
 @functools.cache  # once in a process; keeps the handler
 def _name_cut_files():
-  """Ends the process with a sentence at SIGBUS: a mapped part is gone from its file. A handler of
-  Python's would never run: it waits for the end of the instruction that fails.
+  """Ends the process with a sentence at SIGBUS: a mapped file was cut. A handler in Python would
+  never run, since it waits for the end of the failing instruction.
   """
 
   def end(_):
     cut = [file for file, size in _MAPPED.items() if _size(file) != size]
-    said = (
+    text = (
       f'{cut[0]} was cut while it was read: copy the corpus again, or prepare it into a new '
       'folder. Then run'
       if cut
       else 'A mapped file could not be read (SIGBUS): run'
     )
-    os.write(2, f'error: {said} the same line again. The checkpoints of a run are kept.\n'.encode())
+    os.write(2, f'error: {text} the same line again. The checkpoints of a run are kept.\n'.encode())
     os._exit((errors.UserError if cut else errors.TransientError).code)
 
   handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(end)

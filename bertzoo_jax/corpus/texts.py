@@ -31,31 +31,31 @@ class Text:
   """The documents of a plan: from the sources, without repeated and excluded texts.
 
   Attributes:
-    found, excluded: of finding.find. where: of `conditions`. section: config.corpus. out: CORPUS.
-    say: takes a line; None in other processes.
+    inputs, excluded: of finding.find. where: of `conditions`. section: config.corpus. out: CORPUS.
+    say: prints a line; None in other processes.
   """
 
-  found: list
+  inputs: list
   where: tuple
   excluded: list
   section: object
   out: object
   say: Callable | None
-  _repeated: duplicates.Found | None = None
+  _repeated: duplicates.Repeats | None = None
 
   @property
   def bytes(self) -> int:
     """Bytes of the sources' files."""
-    return sum(s.bytes for s in self.found)
+    return sum(s.bytes for s in self.inputs)
 
   def reader(self) -> sources.Reader:
-    return sources.Reader(self.found, self.where)
+    return sources.Reader(self.inputs, self.where)
 
   def documents(self, reader, start=duplicates.BEGINNING):
-    """(document as bytes, place, its number, where its file starts) of the documents that stay and
-    are valid Unicode.
+    """Yields (document as bytes, place, its number, Start of its file) of documents that are kept
+    and are valid Unicode.
     """
-    for number, of_file, paragraphs in duplicates.kept(
+    for number, file_start, paragraphs in duplicates.kept(
       reader, self._survey(), self.section.duplicates, self.section.min_chars, start
     ):
       try:
@@ -63,26 +63,26 @@ class Text:
       except UnicodeEncodeError:
         reader.dropped.add('text with a lone surrogate', sum(map(len, paragraphs)), reader.place)
         continue
-      yield document, reader.place, number, of_file
+      yield document, reader.place, number, file_start
 
   def chunks(self, reader, chunk_bytes, begin=shards.BEGINNING):
     """Documents in chunks of at least `chunk_bytes` each, from the chunk that begins at `begin` on.
 
     Their borders depend on the text alone.
     """
-    index, documents, size, first, own = begin.index, [], 0, '', begin
-    for document, place, number, of_file in self.documents(reader, begin.file):
+    index, documents, size, first, chunk_begin = begin.index, [], 0, '', begin
+    for document, place, number, file_start in self.documents(reader, begin.file):
       if number < begin.document:
         continue
       if not documents:
-        first, own = place, shards.Begin(index, number, of_file)
+        first, chunk_begin = place, shards.Begin(index, number, file_start)
       documents.append(document)
       size += len(document)
       if size >= chunk_bytes:
-        yield shards.Chunk(index, documents, first, reader.bytes_read, own)
+        yield shards.Chunk(index, documents, first, reader.bytes_read, chunk_begin)
         index, documents, size = index + 1, [], 0
     if documents:
-      yield shards.Chunk(index, documents, first, reader.bytes_read, own)
+      yield shards.Chunk(index, documents, first, reader.bytes_read, chunk_begin)
 
   def save(self) -> None:
     """Writes the repeats into CORPUS, for later attempts and other processes."""
@@ -97,7 +97,7 @@ class Text:
 
   @property
   def repeated(self) -> tuple[int, int]:
-    """Documents, and longer paragraphs, that stand in the text before."""
+    """Number of documents, and of longer paragraphs, that repeat earlier ones."""
     return tuple(self._survey().counts[:2].tolist())
 
   @property

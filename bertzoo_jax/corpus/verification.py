@@ -1,8 +1,8 @@
 """Checks that the files of a corpus still have the bytes that `prepare` wrote.
 
-CORPUS/verified.json holds a note for each file: its SHA-256, size, time of change and inode, and
-when it was last read. A disk can change bits while size, time and inode stay the same. So a file is
-read again when its note is older than RENEWED. Every start also reads at least SAMPLE bytes again,
+CORPUS/verified.json holds a note per file: its SHA-256, size, modification time and inode, and when
+it was last read. A disk can change bits while size, time and inode stay the same. So a file is read
+again when its note is older than RENEWED. Every start also reads at least SAMPLE bytes again,
 beginning with the files that were read longest ago.
 """
 
@@ -22,8 +22,8 @@ _THREADS = 16  # that hash files: hashlib lets go of the interpreter
 
 
 def compare(path, wished: dict[str, str]) -> None:
-  """Compares files with their SHA-256: those that were written to since they were last found right,
-  those whose note is old, and a sample of the others.
+  """Compares files with their SHA-256: files that changed since they were last verified, files
+  whose note is old, and a sample of the others.
 
   Args:
     path: of the corpus.
@@ -54,17 +54,17 @@ def compare(path, wished: dict[str, str]) -> None:
 
 
 def require(path, wished: dict[str, str]) -> None:
-  """Reads files and raises UserError for the first whose SHA-256 is not the one that is wished."""
+  """Reads files and raises UserError for the first whose SHA-256 is not the wished one."""
   with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
-    for file, found in zip(wished, pool.map(lambda file: _digest(path / file), wished)):
-      if found != wished[file]:
+    for file, digest in zip(wished, pool.map(lambda file: _digest(path / file), wished)):
+      if digest != wished[file]:
         pool.shutdown(cancel_futures=True)
-        state = "damaged (its SHA-256 is not the manifest's)" if found else 'missing'
+        state = "damaged (its SHA-256 is not the manifest's)" if digest else 'missing'
         raise errors.damaged_corpus(f'{path / file} is {state}')
 
 
 def _sample(known, stamps):
-  """The files read longest ago, of SAMPLE bytes together; chance decides among equals."""
+  """The files read longest ago, SAMPLE bytes in total; ties are broken at random."""
   size = 0
   for file in sorted(known, key=lambda file: (known[file], random.random())):
     if size >= SAMPLE:
@@ -94,7 +94,7 @@ def _noted(path) -> dict:
 def _stamp(file):
   """[size, modification time, inode], which a write changes; None if there is no file."""
   try:
-    found = os.stat(os.fspath(file))
+    status = os.stat(os.fspath(file))
   except OSError:
     return None
-  return [found.st_size, found.st_mtime_ns, found.st_ino]
+  return [status.st_size, status.st_mtime_ns, status.st_ino]

@@ -45,7 +45,7 @@ class Job(NamedTuple):
 
   @property
   def pretraining(self):
-    """Workdir of the pretraining of a row, whose folder holds more."""
+    """Workdir of the pretraining, inside the folder of a table's row."""
     return self.folder / 'pretrain'
 
   @property
@@ -54,10 +54,10 @@ class Job(NamedTuple):
 
 
 def in_order(needs: dict[str, str], what: str = '') -> list[str]:
-  """Names, each after the one that it needs.
+  """Orders names so that each comes after the one that it needs.
 
-  needs: {name: another name, or anything else}; what: is said before names that need each other,
-    which are a UserError.
+  needs: {name: the name that it needs, or any other value}. what: begins the message of the
+    UserError for names that need each other.
   """
   ordered = []
   while rest := [name for name in needs if name not in ordered]:
@@ -71,8 +71,8 @@ def in_order(needs: dict[str, str], what: str = '') -> list[str]:
 
 
 def run(jobs, do, slots=(None,), *, held=contextlib.nullcontext, say=print) -> bool:
-  """Does jobs in their order, each after the one that it needs, one at a time in each slot. Several
-  slots have threads. False if `do` ended it.
+  """Runs jobs in order, each after the one that it needs: one at a time per slot, with a thread per
+  slot if there are several. Returns False if `do` stopped them.
 
   Args:
     do: (job, slot) → whether to go on. After a False or an error no other job is begun.
@@ -84,7 +84,7 @@ def run(jobs, do, slots=(None,), *, held=contextlib.nullcontext, say=print) -> b
   known = {(job.name, job.seed): job for job in jobs}
 
   def taken(stack):
-    """The next job, held by `stack`; None if there is none. Waits while others hold all of them."""
+    """The next job, held by `stack`; None without one. Waits while others hold all of them."""
     while left:
       with choosing:
         for job in left:

@@ -26,12 +26,12 @@ from bertzoo_jax.training import layer_decay
 
 RESULT = 'result.json'  # of a finished run
 FIELDS = ('source', 'features', 'metrics', 'epochs', 'grid', 'seeds', 'encoder', 'objective', 'run')
-# Fields of a fine-tuning config that say how to make experiments, and are not fields of one.
+# Fields from which a fine-tuning config makes experiments; an experiment itself has none of them.
 _PLANS = ('epochs', 'steps', 'warmup', 'layer_decay', 'layer_decay_form', 'seeds', 'grid')
 _PLANS += ('encoder', 'submission')
 _ALL = '@all'
-# Sections and fields whose values a grid may not vary: rows are read once, and others say which
-# runs there are.
+# Sections and fields whose values a grid may not vary: rows are read once, and the other fields
+# define the runs.
 _FIXED = ('name', 'source', 'features', 'length', 'metrics', 'grid', 'seed', 'seeds', 'init')
 _FIXED += ('submission', 'objective.name', 'positive', 'max_train', 'max_dev', 'init_layers')
 
@@ -63,9 +63,9 @@ def tasks(config) -> dict[str, ml_collections.ConfigDict]:
 
 
 def weights(init: str) -> list[pretrained.Pretrained]:
-  """The weights that --init stands for, with None for their arrays: each run loads its own."""
-  found = [pretrained.open(address) for address in _addresses(init)]
-  return [one._replace(params=dict.fromkeys(one.params)) for one in found]
+  """The weights that --init names, with None for their arrays: each run loads its own arrays."""
+  opened = [pretrained.open(address) for address in _addresses(init)]
+  return [one._replace(params=dict.fromkeys(one.params)) for one in opened]
 
 
 def _addresses(init):
@@ -79,8 +79,8 @@ def _addresses(init):
   if not init.endswith(_ALL) or is_folder:
     return [init]
   workdir = init.removesuffix(_ALL)
-  if found := step_folders.steps(workdir):
-    return [f'{workdir}@{step}' for step in found]
+  if steps := step_folders.steps(workdir):
+    return [f'{workdir}@{step}' for step in steps]
   raise errors.UserError(
     f'{workdir} has no checkpoint: give the --workdir of a pretraining run, with '
     'run.keep_every set so that it keeps more than the newest.'
@@ -149,7 +149,7 @@ def resolve(config, task, weights) -> experiments.Run:
   steps = config.steps or math.ceil(config.epochs * rows / config.batch_size)
   if steps < 1:
     raise errors.UserError(
-      f'config.epochs={config.epochs} of {rows:,} rows are no step: raise config.epochs.'
+      f'config.epochs={config.epochs} of {rows:,} rows are less than a step: raise config.epochs.'
     )
   encoder = {**weights.section, **_fields(config.encoder, weights.section)}
   if config.init_layers:
@@ -166,25 +166,25 @@ def resolve(config, task, weights) -> experiments.Run:
   warmup = int(config.warmup * steps) if config.warmup < 1 else int(config.warmup)
   if warmup >= steps:
     raise errors.UserError(
-      f'config.warmup={config.warmup:g} steps of {steps:,} leave none to train: lower it, or train '
-      'longer; below 1 it is a share of the steps.'
+      f'config.warmup={config.warmup:g} leaves none of {steps:,} steps: lower it, or train longer; '
+      'below 1 it is a share of the steps.'
     )
   run = dict(config.run)
   if config.choose == 'best' and run['eval_every']:
     raise errors.UserError(
-      f'config.run.eval_every={run["eval_every"]} and config.choose=best are both set: the best is '
-      f'of the dev scores, --config.choose_every={run["eval_every"]}.'
+      f'config.run.eval_every={run["eval_every"]} and config.choose=best are both set: for dev '
+      f'scores, set --config.choose_every={run["eval_every"]} instead.'
     )
   if config.choose != 'best' and (config.patience or config.choose_every):
     raise errors.UserError(
-      'config.patience and config.choose_every are of the dev scores during training: set '
+      'config.patience and config.choose_every need dev scores during training: set '
       '--config.choose=best.'
     )
   if not run['eval_every']:
     epoch = max(1, min(steps, math.ceil(rows / config.batch_size)))
     run['eval_every'] = config.choose_every or epoch
   # stands for the tokenizer of a Hugging Face directory, whose files are its own
-  of_weights = {'name': 'of_weights', 'vocab_size': weights.vocab_size}
+  weights_tokenizer = {'name': 'of_weights', 'vocab_size': weights.vocab_size}
   experiment = ml_collections.ConfigDict(
     {
       **{k: v for k, v in config.items() if k not in _PLANS},
@@ -195,7 +195,7 @@ def resolve(config, task, weights) -> experiments.Run:
       'mixture': (),
       'init': weights.address,
       'phases': ((steps, {}),),
-      'tokenizer': weights.tokenizer_section or of_weights,
+      'tokenizer': weights.tokenizer_section or weights_tokenizer,
       'encoder': encoder,
       'objective': objective,
       'schedule': {**config.schedule, 'warmup': warmup},
@@ -280,16 +280,16 @@ def _rates(config, experiment, paths):
 
 def _at(config, point, seed):
   """A copy of the config with the values of a point of its grid."""
-  own = config.copy_and_resolve_references().unlock()
+  copied = config.copy_and_resolve_references().unlock()
   for key, value in (*point, ('seed', seed)):
     *sections, field = key.split('.')
-    at = own
+    at = copied
     for section in sections:
       at = at[section]
-    of, kind = 'seeds' if key == 'seed' else 'grid', type(at[field]).__name__
-    with errors.unreadable(f'config.{of} sets {key} to {value!r}: it is a {kind}'):
+    origin, kind = 'seeds' if key == 'seed' else 'grid', type(at[field]).__name__
+    with errors.unreadable(f'config.{origin} sets {key} to {value!r}: it is a {kind}'):
       at[field] = value
-  return own
+  return copied
 
 
 def _fields(wished, section) -> dict:

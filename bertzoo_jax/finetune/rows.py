@@ -32,7 +32,7 @@ class Rows:
     self.rows_per_epoch = len(split)
 
   def count(self) -> None:
-    """They are counted, and `tasks.open` refuses a split without any."""
+    """Does nothing: `tasks.open` has counted the rows, and refuses a split without any."""
 
   def iterate(self, first: int, end: int):
     known = dict(batch_size=self._size, seed=self._seed, **self._how)
@@ -51,9 +51,9 @@ class Rows:
 def data_of(run: resolve.Run, task, weights) -> training_data.Data:
   """The rows of a task. weights: the Pretrained that the run begins with."""
   experiment, train, dev = run.config, task.splits['train'], dev_of(task)
-  whole = np.zeros(experiment.batch_size, np.int64)  # any units, as long as rows may be
+  units = np.zeros(experiment.batch_size, np.int64)  # any units: only shapes are taken
   padding = dict(padding=task.padding, pad=task.pad)
-  longest = batches.gathered(train, whole, length=experiment.length, **padding)
+  longest = batches.gathered(train, units, length=experiment.length, **padding)
   phase = training_data.PhaseData(
     {name: (x.shape, x.dtype) for name, x in longest.items()},
     Rows(train, experiment, task),
@@ -89,11 +89,11 @@ def outputs(run: resolve.Run, params, split, task) -> dict[str, np.ndarray]:
 
 
 def _scores(run, task, dev, params) -> tuple[dict[str, float], float]:
-  """({'dev_METRIC': score} of parameters during training, the first as higher is better)."""
-  found = kind.score(run.config.metrics, task, dev, outputs(run, params, dev, task))
-  # a mark / stands before a corpus of a mixture
-  named = {f'dev_{name}'.replace('/', '_'): value for name, value in found.items()}
-  return named, task.sign * found[run.config.metrics[0]]
+  """({'dev_METRIC': score} of `params`, the first score, negated if lower is better)."""
+  scores = kind.score(run.config.metrics, task, dev, outputs(run, params, dev, task))
+  # in names of curves, / begins the name of a corpus of a mixture
+  named = {f'dev_{name}'.replace('/', '_'): value for name, value in scores.items()}
+  return named, task.sign * scores[run.config.metrics[0]]
 
 
 def _save_tokenizer(source, folder) -> None:

@@ -49,63 +49,63 @@ def finetune(
     )
   suite = plan.tasks(config)
   workdirs.check_unlike(workdir, workdirs.A_CORPUS, ('config.json', 'a run'))
-  found, majority = [], {}
+  table_lines, majority = [], {}
   with preemption.Preemption().listening() as notice, workdirs.writable(workdir) as workdir:
     with lock.hold(workdir):
       weights = plan.weights(init)
       tokenizer = loading.tokenizer_of(weights[0])
-      for name, own in suite.items():
-        plan.check(own, weights[0], f'config.suite.{name}' if 'suite' in config else 'config')
+      for name, tuning in suite.items():
+        plan.check(tuning, weights[0], f'config.suite.{name}' if 'suite' in config else 'config')
       if objective.one_way(weights[0].params, weights[0].learned):
         _say('note: these weights were trained from left to right; here tokens see both sides')
       best = {}
-      for name, own in suite.items():
-        train.start_devices(own)
+      for name, tuning in suite.items():
+        train.start_devices(tuning)
         task = _opened(name, suite, task_dir, tokenizer, weights[0])
         if task is None:
           continue
         unlabelled = None if predict is None else task.read(predict)
-        if own.init and own.init not in best:
-          _say(f'{name}: the paper begins with the best run of {own.init}, here it is --init')
+        if tuning.init and tuning.init not in best:
+          _say(f'{name}: the paper begins with the best run of {tuning.init}, here it is --init')
         begun = weights
-        if own.init in best:
-          begun = plan.weights(best[own.init])
-          own = own.copy_and_resolve_references().unlock()
-          own.init_layers = ''  # they were taken when that run began
-        runs = plan.runs(name, own, task, begun, workdir)
+        if tuning.init in best:
+          begun = plan.weights(best[tuning.init])
+          tuning = tuning.copy_and_resolve_references().unlock()
+          tuning.init_layers = ''  # they were taken when that run began
+        runs = plan.runs(name, tuning, task, begun, workdir)
         for run in runs:
           workdirs.check_same_run(run.folder, run.experiment, task.hash)
         _say(f'{name} · begins with {", ".join(w.address for w in begun)}\n{task.report()}')
         by_address = {w.address: w for w in begun}
-        results = work.all_of(runs, task, by_address, notice, devices or jax.devices(), _say)
+        results = work.train_all(runs, task, by_address, notice, devices or jax.devices(), _say)
         if results is None:
           _say('stopped: run the same line to resume')
           return None
         number = work.best(results, task.sign)
         chosen = runs[number]
         best[name] = f'{chosen.folder}@{results[number]["step"]}'
-        majority[name] = work.majority(task, own.metrics[0])
-        found += table.lines(name, own.metrics, results, task.sign)
+        majority[name] = work.majority(task, tuning.metrics[0])
+        table_lines += table.lines(name, tuning.metrics, results, task.sign)
         with work.fitting(chosen.folder):
-          _write(name, own, task, chosen, results, begun, workdir)
+          _write(name, tuning, task, chosen, results, begun, workdir)
         if unlabelled is not None:
           _predict(predict, unlabelled, task, chosen, workdir)
-      if not found:
+      if not table_lines:
         raise errors.UserError(
           f'No task of the config has files of its own in --task_dir {task_dir}: give the folder '
           f'that holds {", ".join(_folders(suite))}, or one with a folder for each task, '
-          f'{", ".join(own.name for own in suite.values())}.'
+          f'{", ".join(tuning.name for tuning in suite.values())}.'
         )
-      text = table.markdown(found, majority)
+      text = table.markdown(table_lines, majority)
       storage.write_text(storage.path(workdir) / 'table.md', text)
-      rows_of = [{**line._asdict(), 'majority': majority[line.task]} for line in found]
+      rows_of = [{**line._asdict(), 'majority': majority[line.task]} for line in table_lines]
       storage.write_json(storage.path(workdir) / 'table.json', rows_of)
       lines = [f'best of {name}: {where}' for name, where in best.items()]
       lines += [
         f'next: python -m bertzoo_jax.export --workdir {w} --out DIR' for w in best.values()
       ]
       _say('\n'.join(['', text, *lines]))
-  return found
+  return table_lines
 
 
 def _opened(name, suite, task_dir, tokenizer, weights):

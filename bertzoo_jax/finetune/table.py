@@ -45,13 +45,13 @@ def lines(task: str, metrics: tuple[str, ...], results: list[dict], sign: int = 
   for result in results:
     key = (result['init'], tuple((k, str(v)) for k, v in result['point']))
     groups.setdefault(key, []).append(result)
-  found = []
-  for (init, point), own in groups.items():
-    split, scores = next(iter(own[0]['scores']), ''), [r['score'] for r in own]
+  table_lines = []
+  for (init, point), group in groups.items():
+    split, scores = next(iter(group[0]['scores']), ''), [r['score'] for r in group]
     known = [s for s in scores if s is not None]
     others = {
-      f'{s} {m}': _median([r['scores'][s][m] for r in own], sign)
-      for s, values in own[0]['scores'].items()
+      f'{s} {m}': _median([r['scores'][s][m] for r in group], sign)
+      for s, values in group[0]['scores'].items()
       for m in values
       if (s, m) != (split, metrics[0])
     }
@@ -59,10 +59,10 @@ def lines(task: str, metrics: tuple[str, ...], results: list[dict], sign: int = 
     named = ', '.join(f'{name}={value}' for name, (_, value) in zip(names, point))
     known = sorted(known, key=lambda s: -sign * s) or [math.nan]
     ends = _median(scores, sign), known[0], known[-1] if None not in scores else math.nan
-    found.append(Line(task, named, init, metrics[0], split, len(own), *ends, others, False))
-  number = max(range(len(found)), key=lambda n: (_known(sign * found[n].median), -n))
-  found[number] = found[number]._replace(chosen=True)
-  return found
+    table_lines.append(Line(task, named, init, metrics[0], split, len(group), *ends, others, False))
+  number = max(range(len(table_lines)), key=lambda n: (_known(sign * table_lines[n].median), -n))
+  table_lines[number] = table_lines[number]._replace(chosen=True)
+  return table_lines
 
 
 def short(keys: list[str]) -> list[str]:
@@ -71,23 +71,23 @@ def short(keys: list[str]) -> list[str]:
   return [key if last.count(name) > 1 else name for key, name in zip(keys, last)]
 
 
-def markdown(found: list[Line], majority: dict[str, float]) -> str:
+def markdown(table_lines: list[Line], majority: dict[str, float]) -> str:
   """A table of all lines, without the columns that would say nothing: points without a grid, best
   and worst of one seed.
 
   majority: {task: score of always saying the most frequent class}.
   """
   rows = [('task', 'point', 'score', 'seeds', 'median', 'best', 'worst', 'majority', 'others')]
-  for line in found:
-    own = [other for other in found if other.task == line.task]
-    init = line.init if len({other.init for other in own}) > 1 else ''
+  for line in table_lines:
+    same_task = [other for other in table_lines if other.task == line.task]
+    init = line.init if len({other.init for other in same_task}) > 1 else ''
     point = ' · '.join(filter(None, [init, line.point])) or '–'
     others = ', '.join(f'{name} {_shown(value)}' for name, value in line.others.items())
     scores = line.median, line.best, line.worst, majority[line.task]
     rows.append(
       (
         line.task,
-        f'{point} ←' if line.chosen and len(own) > 1 else point,
+        f'{point} ←' if line.chosen and len(same_task) > 1 else point,
         f'{line.split} {line.metric}',
         str(line.seeds),
         *map(_shown, scores),
@@ -95,13 +95,13 @@ def markdown(found: list[Line], majority: dict[str, float]) -> str:
       )
     )
   empty = {1} if all(row[1] == '–' for row in rows[1:]) else set()
-  empty |= {5, 6} if all(line.seeds == 1 for line in found) else set()
+  empty |= {5, 6} if all(line.seeds == 1 for line in table_lines) else set()
   rows = [[cell for i, cell in enumerate(row) if i not in empty] for row in rows]
   return tables.aligned(rows, markdown=True) + '\n'
 
 
 def _median(scores, sign) -> float:
-  """nan where a score that the median takes is missing. A missing one is worse than all others."""
+  """The median; a missing score ranks below all others, and makes it nan where it is needed."""
   value = statistics.median([-sign * math.inf if s is None else s for s in scores])
   return value if math.isfinite(value) else math.nan
 

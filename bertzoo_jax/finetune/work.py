@@ -52,7 +52,7 @@ def opened(config, task_dir: str, tokenizer, weights) -> tasks.Task:
   )
 
 
-def all_of(runs, task, weights, notice, devices, say=print) -> list[dict] | None:
+def train_all(runs, task, weights, notice, devices, say=print) -> list[dict] | None:
   """The results of the runs, in their order; None if the user asked to stop before all were done.
 
   Args:
@@ -71,23 +71,23 @@ def all_of(runs, task, weights, notice, devices, say=print) -> list[dict] | None
   if not alone:
     say(f'{runs[0].name}: {len(runs)} runs, {len(slots)} at a time; a line for each that ends')
 
-  def do(run, own):
+  def do(run, run_devices):
     if notice.name:
       return False
     began = time.monotonic()
     try:
-      with jax.default_device(own[0]):
-        found = _one(run, task, weights[run.init], notice, own, alone)
+      with jax.default_device(run_devices[0]):
+        result = _one(run, task, weights[run.init], notice, run_devices, alone)
     except Exception:
       notice.name = notice.name or 'the failure of another run'
       raise
-    if found is None:
+    if result is None:
       return False
     with finishing:
-      results[run.folder] = found
+      results[run.folder] = result
       _keep_best([run for run in runs if run.folder in results], results, task.sign)
       if not alone:
-        say(_line(len(results), runs, run, found, time.monotonic() - began))
+        say(_line(len(results), runs, run, result, time.monotonic() - began))
     return True
 
   if not jobs.run(runs, do, slots):
@@ -99,7 +99,7 @@ def all_of(runs, task, weights, notice, devices, say=print) -> list[dict] | None
       '--workdir.'
     )
   if not step_folders.steps(chosen.folder):
-    # it was not the best of the runs that this workdir was for before
+    # another run was the best when this workdir had other runs
     say(f'{chosen.folder} has no checkpoint any more: it is trained again')
     (chosen.folder / chosen.record).unlink()
     del results[chosen.folder]
@@ -130,27 +130,27 @@ def _one(job, task, weights, notice, devices, alone) -> dict | None:
     return _scored_again(job, task, _read(job, task))
   run = job.resolved
   try:
-    found = _trained(job, run, task, weights, notice, devices, alone)
+    outcome = _trained(job, run, task, weights, notice, devices, alone)
   except errors.Diverged as e:
     if alone:
       raise
     labelled = [n for n, s in task.splits.items() if n != 'train' and s.labels is not None]
     nothing = dict.fromkeys(job.experiment.metrics)
     return _write(job, 0, {name: nothing for name in labelled}, str(e))
-  if found['interrupted'] and found['step'] < found['end']:
+  if outcome['interrupted'] and outcome['step'] < outcome['end']:
     return None
   chosen = step_folders.best(job.folder) if job.experiment.choose == 'best' else None
   address = str(job.folder) if chosen is None else f'{job.folder}@{chosen}'
   params, step, _ = checkpoint.load_params(address)
-  said = {
+  outputs = {
     name: rows.outputs(run, params, split, task)
     for name, split in task.splits.items()
     if name != 'train'
   }
   data = io.BytesIO()
-  np.savez(data, **{_key(s, n): x for s, named in said.items() for n, x in named.items()})
+  np.savez(data, **{_key(s, n): x for s, named in outputs.items() for n, x in named.items()})
   storage.write_bytes(job.folder / PREDICTIONS, data.getvalue())
-  return _write(job, step, _scores(job, task, said))
+  return _write(job, step, _scores(job, task, outputs))
 
 
 def _trained(job, run, task, weights, notice, devices, show) -> dict:
@@ -171,13 +171,13 @@ def _read(run, task) -> dict:
   """The result of a finished run. Raises UserError for a file that `_write` did not write."""
   file, metrics = run.folder / run.record, set(run.experiment.metrics)
   with errors.unreadable(f'{file} is not what finetune wrote: delete it, and run the same line'):
-    found = {'diverged': '', **storage.read_json(file)}
-    scores, kinds = found['scores'], (type(found['step']), type(found['diverged']))
-    fits = all(split in task.splits and own.keys() <= metrics for split, own in scores.items())
-    numbers = [found['score'], *(x for own in scores.values() for x in own.values())]
+    result = {'diverged': '', **storage.read_json(file)}
+    scores, kinds = result['scores'], (type(result['step']), type(result['diverged']))
+    fits = all(split in task.splits and row.keys() <= metrics for split, row in scores.items())
+    numbers = [result['score'], *(x for row in scores.values() for x in row.values())]
     if not fits or kinds != (int, str) or not all(x is None or math.isfinite(x) for x in numbers):
       raise ValueError('other splits, metrics or types')
-  return found | _facts(run)
+  return result | _facts(run)
 
 
 def _facts(run) -> dict:
@@ -207,14 +207,14 @@ def _scored_again(run, task, result) -> dict:
   return result
 
 
-def _scores(run, task, said) -> dict:
-  """{split: {metric: score, or None where it is no number}} of the labelled splits."""
+def _scores(run, task, outputs) -> dict:
+  """{split: {metric: score, or None if it is not finite}} of the labelled splits."""
   out = {}
-  for name in said:
+  for name in outputs:
     split = task.splits[name]
     if split.labels is not None:
-      found = kind.score(run.experiment.metrics, task, split, said[name])
-      out[name] = {metric: x if math.isfinite(x) else None for metric, x in found.items()}
+      scores = kind.score(run.experiment.metrics, task, split, outputs[name])
+      out[name] = {metric: x if math.isfinite(x) else None for metric, x in scores.items()}
   return out
 
 
@@ -232,12 +232,12 @@ def predictions(folder) -> dict[str, dict[str, np.ndarray]]:
   """{split: outputs} of a finished run, without train. Raises UserError for a damaged file."""
   out = {}
   with fitting(folder, OSError, EOFError, zipfile.BadZipFile):
-    with np.load(io.BytesIO(storage.path(folder / PREDICTIONS).read_bytes())) as found:
-      if any(part.compress_type for part in found.zip.infolist()):
-        raise ValueError('packed')  # numpy did not, and it may stand for any size
-      for key in found.files:
+    with np.load(io.BytesIO(storage.path(folder / PREDICTIONS).read_bytes())) as archive:
+      if any(part.compress_type for part in archive.zip.infolist()):
+        raise ValueError('packed')  # numpy did not pack it, and it may unpack to any size
+      for key in archive.files:
         split, _, name = key.partition('/')
-        out.setdefault(split, {})[name or 'row'] = found[key]
+        out.setdefault(split, {})[name or 'row'] = archive[key]
   return out
 
 
@@ -260,8 +260,8 @@ def majority(task, metric: str) -> float:
   split, its mean score, or the more frequent value of each label. nan without such a one.
   """
   dev = rows.dev_of(task)
-  said = None if dev is None else task.kind.constant(task, dev)
-  return math.nan if said is None else kind.score((metric,), task, dev, said)[metric]
+  outputs = None if dev is None else task.kind.constant(task, dev)
+  return math.nan if outputs is None else kind.score((metric,), task, dev, outputs)[metric]
 
 
 def _keep_best(finished, results, sign):

@@ -2,7 +2,7 @@
 outputs.
 
 An objective makes a head with the fields of its section, as `row('tanh', 3, dropout=0.1)`. Weights
-without a config, such as those of a Hugging Face directory: `of` recognises their heads by the
+without a config, such as those of a Hugging Face directory: `find` knows their heads by the
 names of the parameters.
 """
 
@@ -19,7 +19,7 @@ from bertzoo_jax.model import heads as modules
 from bertzoo_jax.model import protocol
 
 # Fields of a head's module that are copied from the encoder.
-OF_ENCODER = ('activation', 'norm_eps', 'kernel_init', 'dtype', 'use_bias')
+ENCODER_FIELDS = ('activation', 'norm_eps', 'kernel_init', 'dtype', 'use_bias')
 # Added to a row's key, so that the head's dropout differs from the encoder's.
 _DROPOUT = 1 << 16
 
@@ -41,7 +41,7 @@ class Head(NamedTuple):
 
   Attributes:
     name: its name among the parameters of a network.
-    module: class of the linen module; its fields in OF_ENCODER are copied from the encoder.
+    module: class of the linen module; its fields in ENCODER_FIELDS are copied from the encoder.
     reads: predictions | tokens | rows: the vectors that it reads.
     inputs: (encoder, params of the network, vectors, batch of rows) → arguments of the module.
     fields: further fields of the module.
@@ -62,7 +62,7 @@ class Head(NamedTuple):
 
   def made(self, encoder):
     """The linen module for an encoder."""
-    names = (name for name in OF_ENCODER if name in self.module.__dataclass_fields__)
+    names = (name for name in ENCODER_FIELDS if name in self.module.__dataclass_fields__)
     return self.module(**{**{name: getattr(encoder, name) for name in names}, **self.fields})
 
   def init(self, encoder, key) -> dict:
@@ -94,7 +94,7 @@ class Head(NamedTuple):
       self.made(encoder).apply({'params': params[self.name]}, *inputs, **more), batch
     )
 
-  def said(self, logits, batch) -> dict:
+  def named_outputs(self, logits, batch) -> dict:
     """{name: output}: the head's part of the result of `networks.predict`."""
     if self.outputs is not None:
       return self.outputs(logits, batch)
@@ -259,7 +259,7 @@ TABLE = {
 }
 
 
-def of(params: dict) -> dict[str, Head]:
+def find(params: dict) -> dict[str, Head]:
   """{name: Head} of the known heads among the parameters (or shapes) of a network."""
   return {name: TABLE[name](tree) for name, tree in params.items() if name in TABLE}
 

@@ -114,7 +114,7 @@ def predict(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:
 def outputs(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:
   """The result of `predict`, plus {'vectors': hidden_BLD} of all tokens, float32."""
   units, batch = batch, heads.rows_of_options(batch)
-  known = heads.of(params)
+  known = heads.find(params)
   if 'next_head' in known:
     known = {'next_head': known['next_head']}
     batch = units = from_left_to_right(batch)
@@ -126,7 +126,7 @@ def outputs(encoder, params: dict, batch: dict) -> dict[str, jax.Array]:
   for name, head in known.items():
     vectors = states_BLD if head.reads == 'predictions' else hidden_BLD
     read = units if name == 'choice_head' else batch
-    out |= head.said(head.logits(encoder, params, vectors, read), read)
+    out |= head.named_outputs(head.logits(encoder, params, vectors, read), read)
   return out
 
 

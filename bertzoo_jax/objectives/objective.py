@@ -59,7 +59,7 @@ class Network(NamedTuple):
 
   def heads_of(self, params) -> dict[str, head_table.Head]:
     """{name: Head} of the network's known heads. params: arrays or shapes of the network."""
-    return head_table.of(params) | {head.name: head for head in self.heads if head.name in params}
+    return head_table.find(params) | {head.name: head for head in self.heads if head.name in params}
 
 
 class Objective(NamedTuple):

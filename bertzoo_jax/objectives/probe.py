@@ -14,8 +14,8 @@ STRENGTHS = (1.0, 10.0, 100.0, 1000.0, 10000.0)
 _TRIED_ON = 5  # every fifth row chooses the strength
 _STEPS = 50  # of Newton's method, at most
 _HALVINGS = 30  # of one step, at most
-_SMALLEST = 1e-8  # a decrease of the mean loss below it ends the fit
-_BIAS_L2 = 1e-3  # so that labels that are all the same have a fit
+_SMALLEST = 1e-8  # a smaller decrease of the mean loss ends the fit
+_BIAS_L2 = 1e-3  # gives a finite fit if all labels are equal
 
 
 class Probe(NamedTuple):

@@ -45,7 +45,7 @@ class Scorer(NamedTuple):
     """{name: output}, see the attribute `outputs`."""
     if self.outputs is not None:
       return self.outputs(params, hidden_BLD, batch, key)
-    return self.head.said(self.head.logits(encoder, params, hidden_BLD, batch, key), batch)
+    return self.head.named_outputs(self.head.logits(encoder, params, hidden_BLD, batch, key), batch)
 
   def normalizers(self, batch) -> dict[str, jax.Array]:
     """See objective.Objective."""

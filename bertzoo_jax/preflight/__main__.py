@@ -50,15 +50,15 @@ def recipe(argv: list[str]):
 
 
 def failed(sentence: str) -> None:
-  """With --json on the command line: prints an object with the one problem that ended all."""
-  asked = [a for a in sys.argv[1:] if re.fullmatch(r'--?(no)?json(=.*)?', a)]
-  if asked and re.fullmatch(r'--?json(=(true|t|1))?', asked[-1], re.I):
-    said = dict(ready=False, problems=[dict(code='P00', sentence=sentence)])
-    print(json.dumps(said), file=sys.__stdout__, flush=True)
+  """With --json on the command line, prints an object with the one problem that ended the run."""
+  json_flags = [a for a in sys.argv[1:] if re.fullmatch(r'--?(no)?json(=.*)?', a)]
+  if json_flags and re.fullmatch(r'--?json(=(true|t|1))?', json_flags[-1], re.I):
+    report = dict(ready=False, problems=[dict(code='P00', sentence=sentence)])
+    print(json.dumps(report), file=sys.__stdout__, flush=True)
 
 
 def _end_at_sigterm():
-  """Ends the process at SIGTERM, by a thread: a compilation lets no handler of Python run."""
+  """Ends the process at SIGTERM from a thread: Python runs no handler during a compilation."""
   read, write = os.pipe()
   os.set_blocking(write, False)
 
@@ -102,12 +102,12 @@ def main(_):
       preemptions=_PREEMPTIONS.value,
       largest=_LARGEST.value,
     )
-    found = verdict.preflight(request, lambda line: print(line, file=sys.stderr, flush=True))
+    result = verdict.preflight(request, lambda line: print(line, file=sys.stderr, flush=True))
   if _JSON.value:
-    print(json.dumps(report.as_dict(found), ensure_ascii=False), file=out)
+    print(json.dumps(report.as_dict(result), ensure_ascii=False), file=out)
   else:
-    report.show(found)
-  sys.exit(0 if found.ready else 2)
+    report.show(result)
+  sys.exit(0 if result.ready else 2)
 
 
 if __name__ == '__main__':

@@ -17,7 +17,7 @@ from bertzoo_jax.preflight.tpu import estimate
 from bertzoo_jax.preflight.tpu import hlo
 from bertzoo_jax.preflight.tpu import program
 
-# shares of FLOPs; of the compiler's count much is element-wise where a network is tiny
+# shares of FLOPs; in tiny networks much of the compiler's count is element-wise
 _VISITED, _NEEDED = (0.5, 0.95)
 
 
@@ -26,17 +26,16 @@ class Phase(NamedTuple):
 
   Attributes:
     index, steps, rows, length: of the phase.
-    program: its train step, compiled; None where it could not be.
+    program: its compiled train step, or None.
     parameters, optimizer: bytes per device of the state; the average counts with the optimizer.
     state: bytes of the whole state, as a checkpoint has it.
-    reading, time: of the program; None where its text does not tell.
-    flops: that the model needs per step, over all devices (cost.step_flops).
+    reading, time: of the program; None if its text cannot be printed.
+    flops: of the model, per step over all devices (cost.step_flops).
     replicated: a line for each parameter that the mesh could not split.
     doubts: why the times may be too low.
-    largest: rows of the largest batch that was seen to fit (0: none was); None where it was not
-      looked for.
-    epochs: of the text; None without a corpus. epochs_of: {name: epochs} of each of a mixture.
-    carry: bytes per device of the memory that goes from step to step; 0 without one.
+    largest: rows of the largest batch that was seen to fit, 0 if none did; None without a search.
+    epochs: of the text; None without a corpus. epochs_of: {corpus of a mixture: epochs}.
+    carry: bytes per device of the memory that one step hands to the next; 0 without one.
     devices: of its mesh.
   """
 
@@ -78,26 +77,26 @@ class Work(NamedTuple):
   say: Callable
 
   def job(self, indices, changes=(), slice_=None, devices: int = 0) -> processes.Job:
-    """The step of a phase, or the way from one to the next, to be compiled.
+    """The step of a phase, or the transition from one phase to the next, to be compiled.
 
     Args:
-      indices: of the phase, or of both.
+      indices: of the phase, or of both phases.
       changes: (field, value) pairs that are set in the experiment.
       slice_, devices: other chips, and how many devices of them the mesh has.
     """
-    made = self.run.changed(dict(changes))
-    features = {i: _with_rows(self.text.data.phases[i].features, made.phases[i]) for i in indices}
+    run = self.run.changed(dict(changes))
+    features = {i: _with_rows(self.text.data.phases[i].features, run.phases[i]) for i in indices}
     where = (slice_, devices) if slice_ else (self.slice_, self.mesh.size)
-    return processes.Job(made, features, self.text.data.vocab_size, *where)
+    return processes.Job(run, features, self.text.data.vocab_size, *where)
 
 
 def _with_rows(features, phase):
-  """Features of a batch with the rows of a phase, whose batch may be another than theirs."""
+  """Features of a batch, with the number of rows of `phase`."""
   return {k: ((phase.config.batch_size, *s[1:]), dtype) for k, (s, dtype) in features.items()}
 
 
 def described(findings, run, text, mesh) -> list:
-  """[(Phase, PhaseRun)] of a run, traced, without the phases that do not fit together (P08)."""
+  """[(Phase, PhaseRun)] of a run, traced; phases that do not fit together are left out (P08)."""
   out = []
   for phase in run.phases if len(text.data.phases) == len(run.phases) else ():
     with findings.collecting('P08'):
@@ -107,7 +106,7 @@ def described(findings, run, text, mesh) -> list:
       for line in replicated:
         findings.add('W04', line)
       rows = text.rows.get(phase.index)
-      made = Phase(
+      entry = Phase(
         index=phase.index,
         steps=phase.steps,
         rows=phase_run.rows,
@@ -127,7 +126,7 @@ def described(findings, run, text, mesh) -> list:
         carry=check.per_device(target.carry),
         devices=mesh.size,
       )
-      out.append((made, phase_run))
+      out.append((entry, phase_run))
   return out
 
 
@@ -139,20 +138,20 @@ def phases(findings, work: Work, described, kernels) -> list[Phase]:
   `hlo.read`.
   """
   slice_ = work.slice_
-  firsts, alike = {}, []  # what makes programs differ → first such phase; of each phase, the first
-  for made, phase_run in described:
+  firsts, alike = {}, []  # {traits of a program: first phase with them}; the first of each phase
+  for phase, phase_run in described:
     same = (
-      json.dumps(configuration.flatten(work.run.phases[made.index].config.objective), default=str),
+      json.dumps(configuration.flatten(work.run.phases[phase.index].config.objective), default=str),
       str(sorted(phase_run.data.features.items())),
       phase_run.phase.config.run.accumulation,
     )
-    alike.append(firsts.setdefault(same, made.index))
-  found = {(i,): refused for i in set(alike) if (refused := _too_large(described[i][0], slice_))}
-  todo, fitting = [(i,) for i in firsts.values() if (i,) not in found], not found
+    alike.append(firsts.setdefault(same, phase.index))
+  results = {(i,): refused for i in set(alike) if (refused := _too_large(described[i][0], slice_))}
+  todo, fitting = [(i,) for i in firsts.values() if (i,) not in results], not results
   for (index,) in todo:
-    made = described[index][0]
+    phase = described[index][0]
     work.say(
-      f'phase {index}: compiling the step of {made.rows:,} rows × {made.length} tokens for '
+      f'phase {index}: compiling the step of {phase.rows:,} rows × {phase.length} tokens for '
       f'{slice_.topology}'
     )
   if fitting:  # between two phases a run holds one state and the added parameters
@@ -164,25 +163,25 @@ def phases(findings, work: Work, described, kernels) -> list[Phase]:
       work.say(f'phase {todo[number][0]} fits: {program.peak / chips.GIB:.2f} GiB of {gives}')
 
   jobs = [work.job(indices) for indices in todo]
-  found |= zip(todo, processes.compiled(jobs, whole=fitting, kept=work.kept, known=known))
-  for indices, made in found.items():
+  results |= zip(todo, processes.compiled(jobs, whole=fitting, kept=work.kept, known=known))
+  for indices, result in results.items():
     step = len(indices) == 1
     what = f'{"Phase" if step else "Entering phase"} {indices[-1]}'
-    if isinstance(made, str):
+    if isinstance(result, str):
       findings.add(
         'P10',
-        f'{what} cannot be compiled for {slice_.topology} ({made}): it would fail on the chips '
+        f'{what} cannot be compiled for {slice_.topology} ({result}): it would fail on the chips '
         'too; take another run.kernels or run.mesh, or another libtpu.',
       )
-    elif not made.fits:
+    elif not result.fits:
       remedy = 'take a larger slice, or more devices along fsdp in run.mesh'
       if step:
         remedy = 'see "to make it fit"'
-      findings.add('P09', f'{what} needs {needs(made, slice_)}: {remedy}.')
-  if any(isinstance(made, str) for made in found.values()):
+      findings.add('P09', f'{what} needs {needs(result, slice_)}: {remedy}.')
+  if any(isinstance(result, str) for result in results.values()):
     return []
-  out = [made._replace(program=found[first,]) for first, (made, _) in zip(alike, described)]
-  if all(made.fits for made in found.values()):
+  out = [phase._replace(program=results[first,]) for first, (phase, _) in zip(alike, described)]
+  if all(result.fits for result in results.values()):
     out = [_timed(p, kernels, slice_) for p in out]
   for doubt in dict.fromkeys(d for p in out for d in p.doubts):
     where = [str(p.index) for p in out if doubt in p.doubts]
@@ -191,7 +190,7 @@ def phases(findings, work: Work, described, kernels) -> list[Phase]:
 
 
 def needs(program, slice_) -> str:
-  """The memory that a program needs which does not fit, as text."""
+  """The memory of a program that does not fit, as text."""
   gib = lambda n: f'{n / chips.GIB:.2f}'
   needed, usable = program.peak, slice_.chip.usable
   return (
@@ -200,37 +199,37 @@ def needs(program, slice_) -> str:
   )
 
 
-def _too_large(made, slice_) -> program.Program | None:
-  """Parameters, gradients and optimizer state that do not fit are not given to the compiler: no
-  batch would help.
+def _too_large(phase, slice_) -> program.Program | None:
+  """A refused Program, without compiling, if parameters, gradients and optimizer state alone do not
+  fit: no batch would help. None if they fit.
   """
-  state = 2 * made.parameters + made.optimizer
+  state = 2 * phase.parameters + phase.optimizer
   return program.Program(None, {}, None, state, 0.0) if state > slice_.chip.usable else None
 
 
-def _timed(made, kernels, slice_):
+def _timed(phase, kernels, slice_):
   """A Phase with the time of its program."""
-  found = made.program
-  if found.text is None:
-    return made._replace(
+  compiled_program = phase.program
+  if compiled_program.text is None:
+    return phase._replace(
       doubts=['this libtpu cannot print the program it made, so there is no time']
     )
-  reading = hlo.read(found.text, kernels)
+  reading = hlo.read(compiled_program.text, kernels)
   time = estimate.step_time(reading, slice_)
-  said = [
+  sentences = [
     f'{d}; take the times as lower bounds'
-    for d in doubts(reading, time, found.analysis, made.flops / made.devices)
+    for d in doubts(reading, time, compiled_program.analysis, phase.flops / phase.devices)
   ]
-  return made._replace(reading=reading, time=time, doubts=said)
+  return phase._replace(reading=reading, time=time, doubts=sentences)
 
 
 def doubts(reading: hlo.Reading, time: estimate.Time, analysis: dict, flops: float) -> list[str]:
   """Why the reading of a program may have missed something. analysis: the compiler's
-  cost_analysis(). flops: that the model needs per step and device.
+  cost_analysis(). flops: of the model, per step and device.
   """
   out = []
   if reading.unknown_trips:
-    out.append(f'{len(reading.unknown_trips)} loops do not tell how often they run and count once')
+    out.append(f'{len(reading.unknown_trips)} loops have no known trip count and count once')
   if time.unknown:
     out.append(
       f'there is no figure for the kernels {", ".join(time.unknown)}, which are charged by their '

@@ -1,10 +1,10 @@
-"""Programs compiled in processes of their own, some at a time: each is ended as soon as it has
-answered, and none outlives this process.
+"""Compiles programs in child processes, a few at a time. A child ends as soon as it has answered,
+and none outlives this process.
 
 Whether a program fits is known a few seconds into its compilation (`program.dumped`), unless it is
-so close that its code decides. That code, and with it the compiler's estimates of time, takes ten
-times as long. The processes are copies of one that has imported jax and the networks and never
-compiles: it may not have threads.
+so close to the limit that the size of its code decides. Generating code, with the compiler's
+estimates of time, takes ten times as long. The children are forked from a server that has imported
+jax and the networks and never compiles, since it may not have threads.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ from bertzoo_jax.training import data as training_data
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
 
-# Programs that are looked at at once for whether they fit.
+# Programs that are compiled at the same time until it is known whether they fit.
 _AT_ONCE = max(1, min(4, len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else 1))
 _TRIES = 2  # of a process that is killed, as by a machine without memory
 _PERIOD = 0.1  # seconds between two looks at the compiler's output
@@ -43,14 +43,14 @@ _PATIENCE = 5.0  # seconds that a process may take to end
 
 
 class Job(NamedTuple):
-  """The train step of a phase, or the way from one phase to the next.
+  """The train step of a phase, or the transition from one phase to the next.
 
   Attributes:
     run: of an experiment, its config locked and without references.
     features: of the batches of the phase, or of both, by its index.
     vocab_size: of the text.
     slice_: the chips.
-    devices: how many of the slice's the mesh has.
+    devices: number of devices in the mesh.
   """
 
   run: resolve.Run
@@ -76,52 +76,52 @@ class _Running(NamedTuple):
 
 
 def compiled(
-  jobs: list[Job], *, whole: bool, kept: str | None = None, known=lambda number, found: None
+  jobs: list[Job], *, whole: bool, kept: str | None = None, known=lambda number, result: None
 ) -> list[program.Program | str]:
-  """The result of each job: a Program, or the reason why there is none.
+  """The result of each job: a Program, or why it could not be compiled.
 
   Args:
     jobs: to compile.
-    whole: if all of them fit, go on to their code, for their text. Else the Programs have their
-      memory alone.
+    whole: if all jobs fit, generate their code and return their text. Otherwise the Programs have
+      only their memory.
     kept: folder of earlier results; None for none.
-    known: called with the number of a job when it is known whether it fits.
+    known: called with (number of the job, result) once it is known whether the job fits.
   """
   forkserver.set_forkserver_preload([__name__])
-  found, died = [None] * len(jobs), [0] * len(jobs)
+  results, died = [None] * len(jobs), [0] * len(jobs)
   todo, running = list(range(len(jobs))), {}
   try:
     while todo or running:
-      undecided = sum(found[r.number] is None for r in running.values())
+      undecided = sum(results[r.number] is None for r in running.values())
       # a killed job gets the machine for itself
       if todo and undecided < _AT_ONCE and not (died[todo[0]] and running):
-        made = _start(todo.pop(0), jobs, whole, kept)
-        running[made.connection] = made
+        started = _start(todo.pop(0), jobs, whole, kept)
+        running[started.connection] = started
         continue
       for ready in connection.wait(list(running)):
         number, process = running[ready].number, running[ready].process
-        before = found[number]
+        before = results[number]
         try:
-          done, found[number] = ready.recv()
+          done, results[number] = ready.recv()
         except (EOFError, OSError):
           process.join(_PATIENCE)
           done, died[number] = True, died[number] + 1
-          found[number] = None
+          results[number] = None
           if died[number] < _TRIES:
             todo.append(number)
           else:
-            found[number] = f'its compiler ended with exit code {process.exitcode}'
-        if before is None and found[number] is not None:
-          known(number, found[number])
+            results[number] = f'its compiler ended with exit code {process.exitcode}'
+        if before is None and results[number] is not None:
+          known(number, results[number])
         if done or not whole:
           running.pop(ready).end()
-      refused = [f for f in found if isinstance(f, str) or f is not None and not f.fits]
-      if None not in found and refused:
+      refused = [f for f in results if isinstance(f, str) or f is not None and not f.fits]
+      if None not in results and refused:
         break
   finally:
-    for made in running.values():
-      made.end()
-  return found
+    for started in running.values():
+      started.end()
+  return results
 
 
 def _start(number, jobs, whole, kept) -> _Running:
@@ -143,7 +143,7 @@ def _start(number, jobs, whole, kept) -> _Running:
 
 
 def _compile(answers, job, whole, kept, folder, flags, trusted):
-  """Sends (whether that is all, Program or a line), once or twice."""
+  """Sends (whether this is the last message, Program or error), once or twice."""
   signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the first process
   threading.Thread(target=_while_wanted, args=(answers, folder), daemon=True).start()
   os.environ.pop('LIBTPU_INIT_ARGS', None)
@@ -154,15 +154,15 @@ def _compile(answers, job, whole, kept, folder, flags, trusted):
   jax.config.update('jax_enable_compilation_cache', False)  # its programs were not watched
   try:
     _answer(answers, job, whole, kept, folder)
-  except Exception as e:  # whatever a compiler may say of a program that it cannot make
+  except Exception as e:  # whatever a compiler raises for a program that it cannot compile
     answers.send((True, f'{errors.named(e, 200)}'))
   shutil.rmtree(folder, ignore_errors=True)
   os._exit(0)
 
 
 def _while_wanted(answers, folder):
-  """Ends this process when the other end of the connection is closed, also because the process
-  there has died. A thread does it: the compiler listens to nothing.
+  """Ends this process when the other end of the connection is closed, or its process has died. Runs
+  in a thread, since the compiler handles no signals.
   """
   with contextlib.suppress(EOFError, OSError):
     answers.recv()
@@ -176,30 +176,30 @@ def _while_wanted(answers, folder):
 def _answer(answers, job, whole, kept, folder):
   lowered, key = _lowered(job)
   path = kept and storage.path(kept) / f'{key}.json.gz'
-  if path and (found := _read(path, whole)):
-    answers.send((True, found))
+  if path and (result := _read(path, whole)):
+    answers.send((True, result))
     return
   finished = threading.Event()
 
   def watch():
     while not finished.wait(_PERIOD):
       if memory := program.dumped(folder, limit=job.slice_.chip.usable):
-        found = program.Program(None, {}, memory, None, 0.0)
+        result = program.Program(None, {}, memory, None, 0.0)
         if path:
-          _write(path, found, False)
-        answers.send((False, found))
+          _write(path, result, False)
+        answers.send((False, result))
         return
 
   watching = threading.Thread(target=watch)
   watching.start()
   try:
-    found = program.finished(lowered, folder, quick=True)
+    result = program.finished(lowered, folder, quick=True)
   finally:
     finished.set()
     watching.join()
   if path:
-    _write(path, found, True)
-  answers.send((True, found))
+    _write(path, result, True)
+  answers.send((True, result))
 
 
 def _lowered(job):
@@ -218,24 +218,24 @@ def _lowered(job):
     lowered = make(*runs)
   flags = [os.environ.get(name) for name in ('LIBTPU_INIT_ARGS', 'XLA_FLAGS')]
   options = phase_runs.compiler_options(devices[0].device_kind, mesh.shape['fsdp'] > 1)
-  told = (job.slice_, job.devices, flags, options, devices[0].client.platform_version)
-  return lowered, hashlib.sha256(f'{told}\n{lowered.as_text()}'.encode()).hexdigest()
+  inputs = (job.slice_, job.devices, flags, options, devices[0].client.platform_version)
+  return lowered, hashlib.sha256(f'{inputs}\n{lowered.as_text()}'.encode()).hexdigest()
 
 
 def _read(path, whole) -> program.Program | None:
-  """The result of an earlier call, if it went as far."""
+  """The cached result of a job; None without one, or if it lacks the code that `whole` asks for."""
   try:
-    found = json.loads(gzip.decompress(path.read_bytes()))
-    if found.pop('whole') < whole:
+    fields = json.loads(gzip.decompress(path.read_bytes()))
+    if fields.pop('whole') < whole:
       return None
-    memory = found.pop('memory')
-    return program.Program(memory=memory and program.Memory(*memory), **found)
+    memory = fields.pop('memory')
+    return program.Program(memory=memory and program.Memory(*memory), **fields)
   except Exception:  # absent, cut short, of another version, or the bucket does not answer
     return None
 
 
-def _write(path, found, whole):
+def _write(path, result, whole):
   with contextlib.suppress(Exception):  # a folder that is not to be written to
-    text = json.dumps({**found._asdict(), 'whole': whole})
+    text = json.dumps({**result._asdict(), 'whole': whole})
     path.parent.mkdir(parents=True, exist_ok=True)
     storage.write_bytes(path, gzip.compress(text.encode()))

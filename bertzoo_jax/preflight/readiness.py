@@ -29,8 +29,8 @@ from bertzoo_jax.corpus import mixture
 from bertzoo_jax.runs import workdir as workdirs
 from bertzoo_jax.training import data as training_data
 
-_FAR = 2.0  # times the recipe's batch or tokens that are worth a word
-_MANY = 200  # epochs, far beyond what any of the papers read
+_FAR = 2.0  # a batch or token count this many times the recipe's is a warning
+_MANY = 200  # epochs; no paper reads nearly as many
 
 
 class Finding(NamedTuple):
@@ -83,8 +83,8 @@ class Text(NamedTuple):
   kept: int = 0
 
 
-def of_epochs(findings: Findings, config, paths):
-  """The config with the steps of config.epochs; with a corpus in an object store as is, and W02."""
+def with_epochs(findings: Findings, config, paths):
+  """The config with the steps of config.epochs; unchanged, with W02, if a corpus is remote."""
   if any(map(storage.is_remote, mixture.listed(paths))):
     steps = sum(phase.steps for phase in configuration.phases(config))
     findings.add(
@@ -97,10 +97,10 @@ def of_epochs(findings: Findings, config, paths):
 
 
 def text(findings: Findings, run, paths, hosts: int) -> Text:
-  """The text of a run: a corpus or several where paths are given, else stand-in text by the config.
+  """The text of a run: the corpora at `paths`, or stand-in text without any.
 
-  If one is in an object store, they are judged by their manifests alone. Adds P06, P07, W02 and
-  W03. hosts: that share a batch.
+  If a corpus is in an object store, only manifests are read. Adds P06, P07, W02 and W03. hosts: how
+  many share a batch.
   """
   config, corpus, manifests, paths = run.config, None, {}, mixture.listed(paths)
   with findings.collecting('P06'):
@@ -119,21 +119,21 @@ def text(findings: Findings, run, paths, hosts: int) -> Text:
   imagined = None if corpus else _imagined(config, manifest)
   phases, rows, read, reads = {}, {}, {}, {}
   for phase in run.phases:
-    with findings.collecting('P07'), warnings.catch_warnings(record=True) as said:
+    with findings.collecting('P07'), warnings.catch_warnings(record=True) as caught:
       warnings.simplefilter('always')
-      rows_of, length = phase.config.batch_size, phase.config.length
+      batch_rows, length = phase.config.batch_size, phase.config.length
       # text enough to build a pipeline in no time
-      text_of_phase = corpus or corpora.stand_in(imagined, documents=2 * rows_of, length=length)
-      made = pipeline.for_phase(text_of_phase, phase, host=(0, hosts))
-      phases[phase.index] = training_data.PhaseData(made.features)
+      phase_text = corpus or corpora.stand_in(imagined, documents=2 * batch_rows, length=length)
+      train_pipe = pipeline.for_phase(phase_text, phase, host=(0, hosts))
+      phases[phase.index] = training_data.PhaseData(train_pipe.features)
       if corpus is None:
         continue
       if corpus.splits['held_out'].num_tokens:
-        for pipe in pipeline.held_out(corpus, phase, made.mask, host=(0, hosts)).values():
+        for pipe in pipeline.held_out(corpus, phase, train_pipe.mask, host=(0, hosts)).values():
           pipe.count()
-      rows[phase.index] = made.rows_per_epoch
-      reads[phase.index], read[phase.index] = made.read, made.read(phase.steps)
-    for sentence in dict.fromkeys(str(w.message) for w in said):
+      rows[phase.index] = train_pipe.rows_per_epoch
+      reads[phase.index], read[phase.index] = train_pipe.read, train_pipe.read(phase.steps)
+    for sentence in dict.fromkeys(str(w.message) for w in caught):
       findings.add('W03', f'Phase {phase.index}: {sentence}')
     for name, epochs in ((r.name, float(r.epochs)) for r in read.get(phase.index, ())):
       if epochs > _MANY:
@@ -166,20 +166,19 @@ def _imagined(config, manifest=None):
     raise errors.UserError(
       "config.tokenizer.vocab_size is 'auto', which is the corpus's: give --corpus, or a number."
     )
-  # only asked whether it is there
-  made = corpora.in_memory([], [0], [0], vocab_size, special, similar=object())
-  made.manifest['splitter'] = config.corpus.splitter
+  # `similar` is only tested for being there
+  corpus = corpora.in_memory([], [0], [0], vocab_size, special, similar=object())
+  corpus.manifest['splitter'] = config.corpus.splitter
   if manifest:
-    made.hash = manifest['hash']
-  return made
+    corpus.hash = manifest['hash']
+  return corpus
 
 
 def check_workdir(
   findings: Findings, config, workdir: str, text: Text, state_bytes: int | None
 ) -> None:
-  """Whether a run may write there (P11), is the one that is there (P12), and has room (P13), and
-  where a bucket lies (P14). Writes nothing that stays. state_bytes: of a checkpoint; None where it
-  is not known.
+  """Checks that a run may write to the workdir (P11), is the run in it (P12), has room (P13), and
+  that a bucket answers (P14). Leaves no files. state_bytes: of a checkpoint; None if unknown.
   """
   path = storage.path(workdir)
   with findings.collecting('P11'), _answering(findings, workdir):
@@ -247,14 +246,14 @@ def check_room(findings: Findings, path, state_bytes: int, keep: int, for_good: 
 
 
 def bucket_location(path: str) -> str | None:
-  """The region of a gs:// address, as far as it can be asked; None where not."""
+  """The region of a gs:// address; None if it is not known."""
   if not str(path).startswith('gs://'):
     return None
   try:
     from google.cloud import storage as buckets
 
     return buckets.Client().get_bucket(str(path)[5:].split('/')[0]).location.lower()
-  except Exception:  # no library, login, network or right: then it is not known
+  except Exception:  # no library, login, network or permission: unknown
     return None
 
 
@@ -262,22 +261,22 @@ def check_recipe(findings: Findings, phases, recipe) -> None:
   """Warns if the batch (rows per step, on average over the phases) or the number of tokens is far
   from that of the config file's own phases, `recipe` (W01): its learning rate was chosen for these.
   """
-  rows = lambda of: round(sum(p.steps * p.config.batch_size for p in of) / of[-1].end_step)
-  tokens = lambda of: sum(p.steps * p.config.batch_size * p.config.length for p in of)
+  rows = lambda plan: round(sum(p.steps * p.config.batch_size for p in plan) / plan[-1].end_step)
+  tokens = lambda plan: sum(p.steps * p.config.batch_size * p.config.length for p in plan)
   for what, ours, theirs in (
     ('batch_size', rows(phases), rows(recipe)),
     ('tokens of the whole run', tokens(phases), tokens(recipe)),
   ):
     share = ours / theirs
     if not 1 / _FAR <= share <= _FAR:
-      many = f'{share:,.0f}' if share >= 100 else f'{share:.3g}'
+      factor = f'{share:,.0f}' if share >= 100 else f'{share:.3g}'
       advice = (
         'schedule.learning_rate and warmup were chosen for it: scale them, or reach it with '
         'run.accumulation'
         if what == 'batch_size'
         else "results will differ from the recipe's"
       )
-      findings.add('W01', f"{what} {ours:,} is {many} times the recipe's {theirs:,}: {advice}.")
+      findings.add('W01', f"{what} {ours:,} is {factor} times the recipe's {theirs:,}: {advice}.")
 
 
 def _existing(path) -> pathlib.Path:

@@ -1,4 +1,4 @@
-"""Changes that make a run fit; each was compiled, as far as its memory is known."""
+"""Changes that make a run fit; each was compiled until its memory was known."""
 
 import contextlib
 import functools
@@ -22,9 +22,9 @@ class Option(NamedTuple):
 
   Attributes:
     change: how a user makes it.
-    note: its meaning; '' where the change is clear.
-    values: (field, value) of all that it sets.
-    slice_, devices: the chips, and how many devices of them the mesh has.
+    note: its meaning; '' if the change is clear.
+    values: (field, value) pairs that it sets.
+    slice_, devices: the chips, and the number of devices in the mesh.
   """
 
   change: str
@@ -44,38 +44,38 @@ class Remedy(NamedTuple):
 
 
 def tried(work: compiling.Work, worst) -> tuple[int, list[Remedy]]:
-  """(rows of the largest batch that was seen to fit, or 0; changes that were tried, first those
-  that are enough). Ctrl-C ends the search; the results until then stand.
+  """(rows of the largest batch that was seen to fit, or 0; changes that were tried, sufficient ones
+  first). Ctrl-C ends the search and keeps the results so far.
 
-  worst: the Phase that needs most: a change that makes it fit should make the others fit.
+  worst: the Phase that needs most memory: a change that makes it fit should make the others fit.
   """
   usable = work.slice_.chip.usable
-  found = {}  # option → Program
+  programs = {}  # option → Program
 
   def ask(options):
     jobs = {}
     for option in options:
       with contextlib.suppress(errors.UserError):  # changes that do not go together are no remedy
         jobs[option] = work.job([worst.index], *option[2:])
-    asked = [option for option in jobs if option not in found]
+    asked = [option for option in jobs if option not in programs]
     for option in asked:
       work.say(f'phase {worst.index}: trying {option.change}')
 
     def known(number, program):
       if not isinstance(program, str):
-        found[asked[number]] = program
+        programs[asked[number]] = program
 
     processes.compiled([jobs[option] for option in asked], whole=False, kept=work.kept, known=known)
 
-  fits = lambda option: option in found and found[option].fits
+  fits = lambda option: option in programs and programs[option].fits
   batches = {}  # rows → option
 
   def peaks(rows):
     for n in rows:
       values = (('batch_size', n),)
-      batches[n] = _here(work, _batch(work.run, worst, n), _BATCH, *values)
+      batches[n] = _same_chips(work, _batch(work.run, worst, n), _BATCH, *values)
     ask([batches[n] for n in rows])
-    return {n: found[o].peak for n, o in batches.items() if fits(o)}
+    return {n: programs[o].peak for n, o in batches.items() if fits(o)}
 
   with contextlib.suppress(KeyboardInterrupt):
     if _state(worst) <= usable:  # else no batch helps
@@ -88,22 +88,21 @@ def tried(work: compiling.Work, worst) -> tuple[int, list[Remedy]]:
       helping = list(kinds.values())
     for turn in range(_TRIES):
       ask([k[turn] for k in helping if turn < len(k) and not any(map(fits, k))])
-    if not any(fits(option) for option in found if option.note != _BATCH):
+    if not any(fits(option) for option in programs if option.note != _BATCH):
       ask(_together(work, worst, kinds))
   rows = max((n for n, option in batches.items() if fits(option)), default=0)
-  known = [o for o in found if o not in batches.values() or o == batches.get(rows)]
-  known.sort(key=lambda o: (not found[o].fits, o.note == _BATCH))
-  return rows, [Remedy(o.change, o.note, found[o].peak, found[o].fits) for o in known]
+  known = [o for o in programs if o not in batches.values() or o == batches.get(rows)]
+  known.sort(key=lambda o: (not programs[o].fits, o.note == _BATCH))
+  return rows, [Remedy(o.change, o.note, programs[o].peak, programs[o].fits) for o in known]
 
 
 def _search(worst, unit, usable, peaks):
-  """Looks for the largest batch that fits, two at a time: first two small ones, then those that the
-  line through them gives, then batches between the largest that fits and the smallest that does
-  not.
+  """Searches for the largest batch that fits, compiling two at a time: first two small ones, then
+  those that a line through them predicts, then batches between the largest that fits and the
+  smallest that does not.
 
-  Memory is a line in the rows, but for large batches, where the compiler trades time for memory:
-  the one that was refused would flatter. Those that are so small that their activations need no HBM
-  flatter too.
+  Memory is linear in the rows, except for large batches, where the compiler trades time for memory:
+  a refused batch would predict too little, and so would batches whose activations need no HBM.
 
   unit: rows that a batch is a multiple of. usable: bytes per device. peaks: compiles batches, and
   returns {rows: bytes} of all that were seen to fit.
@@ -132,7 +131,7 @@ def _search(worst, unit, usable, peaks):
     refused = min({refused, *tries} - set(seen))
 
 
-def _here(work, change, note, *values) -> Option:
+def _same_chips(work, change, note, *values) -> Option:
   """A change on the chips that were asked for."""
   return Option(change, note, values, work.slice_, work.mesh.size)
 
@@ -161,10 +160,10 @@ def _kinds(work, worst, rows) -> dict[str, list[Option]]:
   split, tensor = mesh.shape['fsdp'], mesh.shape['tensor']
   machinery = run.phases[worst.index].config.run
   times = -(-worst.rows // rows) if rows else 2  # as many microbatches or devices should be enough
-  own = functools.partial(_here, work)
+  option = functools.partial(_same_chips, work)
   kinds = {
     'accumulation': [
-      own(
+      option(
         _set(run, worst, 'run.accumulation', n),
         f'the same update from {n} microbatches in turn, not {machinery.accumulation}'
         + '; gradients are exchanged in each' * (mesh.shape['data'] < mesh.size),
@@ -173,16 +172,16 @@ def _kinds(work, worst, rows) -> dict[str, list[Option]]:
       for n in _accumulations(work, worst, times * machinery.accumulation)
     ],
     'remat': [
-      own(
+      option(
         f'--config.run.remat={policy}',
         'activations are computed again in the backward pass',
         ('run.remat', policy),
       )
       for policy in _POLICIES[_POLICIES.index(machinery.remat) + 1 :]
     ],
-    'dtype': [own('--config.run.dtype=bfloat16', '', ('run.dtype', 'bfloat16'))],
+    'dtype': [option('--config.run.dtype=bfloat16', '', ('run.dtype', 'bfloat16'))],
     'mesh': [
-      own(
+      option(
         f"--config.run.mesh='(-1, {parts}, {tensor})'",
         f'parameters, gradients and optimizer ({state / chips.GIB:.1f} GiB) are split over fsdp',
         ('run.mesh', (-1, parts, tensor)),
@@ -201,7 +200,7 @@ def _kinds(work, worst, rows) -> dict[str, list[Option]]:
 
 
 def _together(work, worst, kinds) -> list[Option]:
-  """All at once, if one alone is not enough: on these chips, and on more."""
+  """All changes combined, for when none alone is enough: on these chips, and on more."""
   mesh, slice_ = work.mesh, work.slice_
   tensor, split = mesh.shape['tensor'], mesh.shape['fsdp']
   state, usable, over = _state(worst), slice_.chip.usable, sharding.rows_over(mesh)
@@ -211,18 +210,18 @@ def _together(work, worst, kinds) -> list[Option]:
     f"--config.run.mesh='(1, -1, {tensor})'", '', (('run.mesh', (1, -1, tensor)),), slice_, 0
   )
 
-  def all_of(options, where=slice_, devices=mesh.size):
+  def combined(options, where=slice_, devices=mesh.size):
     return Option(
       ' '.join(o.change for o in options), '', sum((o.values for o in options), ()), where, devices
     )
 
-  out = [all_of(smaller)] if len(smaller) > 1 and state <= usable else []
+  out = [combined(smaller)] if len(smaller) > 1 and state <= usable else []
   if split < over and state * split <= usable * over:
-    out.append(all_of([*smaller, whole]))
+    out.append(combined([*smaller, whole]))
   for larger in itertools.islice(_larger(work, 2 * over), _TRIES):
     if state * split <= usable * larger.devices // tensor:
       chosen = whole._replace(change=f'--tpu={larger.accelerator_type} {whole.change}')
-      out.append(all_of([chosen, *leaner], larger, larger.devices))
+      out.append(combined([chosen, *leaner], larger, larger.devices))
   return out
 
 
@@ -231,11 +230,11 @@ def _accumulations(work, worst, least) -> list[int]:
   least twice the one before, from the least that should be enough.
   """
   key, planned = 'run.accumulation', work.run.phases
-  own = lambda index: key in dict(work.run.config.phases[index][1])
+  overrides = lambda index: key in dict(work.run.config.phases[index][1])
   sharing = [
     p.config.batch_size
     for p in planned
-    if p.index == worst.index or not own(worst.index) and not own(p.index)
+    if p.index == worst.index or not overrides(worst.index) and not overrides(p.index)
   ]
   now = planned[worst.index].config.run.accumulation
   valid = [n for n in range(now + 1, min(sharing) + 1) if _divides(sharing, n, work)]
@@ -247,16 +246,16 @@ def _accumulations(work, worst, least) -> list[int]:
 
 
 def _larger(work, over):
-  """The usual slices on which the mesh grows to so many devices for the rows, small to large."""
+  """The usual slices whose mesh spreads rows over at least `over` devices, small to large."""
   chip, planned = work.slice_.chip, work.run.phases
   for power in range(chip.most.bit_length() * (-1 in work.run.config.run.mesh[:2])):
     with contextlib.suppress(errors.UserError):
       larger = chips.of_type(f'{chip.name}-{2**power * chip.counts}')
-      there = larger.devices // work.mesh.shape['tensor']
+      devices = larger.devices // work.mesh.shape['tensor']
       if (
-        there >= over
+        devices >= over
         and larger.chips > work.slice_.chips
-        and not any(p.config.batch_size % (there * p.config.run.accumulation) for p in planned)
+        and not any(p.config.batch_size % (devices * p.config.run.accumulation) for p in planned)
       ):
         yield larger
 

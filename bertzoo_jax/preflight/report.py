@@ -9,13 +9,13 @@ from bertzoo_jax.preflight.tpu import chips
 from bertzoo_jax.preflight.tpu import estimate
 
 
-def as_dict(found) -> dict:
-  """A Preflight as plain values: bytes, seconds, dollars."""
-  slice_ = found.slice_
-  given = {name: getattr(found.request, name) for name in ('price', 'preemptions')}
+def as_dict(result) -> dict:
+  """A Preflight as plain values, in bytes, seconds and dollars."""
+  slice_ = result.slice_
+  request_fields = {name: getattr(result.request, name) for name in ('price', 'preemptions')}
   return {
-    'ready': found.ready,
-    'fits': found.fits,
+    'ready': result.ready,
+    'fits': result.fits,
     'slice': slice_
     and dict(
       type=slice_.accelerator_type,
@@ -25,21 +25,21 @@ def as_dict(found) -> dict:
       hosts=slice_.hosts,
       hbm_usable=slice_.chip.usable,
     ),
-    'mesh': found.mesh,
-    'machinery': {field: found.config.run[field] for field in machinery.FIELDS},
-    'phases': [_phase(found, p) for p in found.phases],
-    'runs': found.runs and found.runs._asdict(),
-    'run': found.run and {**found.run._asdict(), **given},
-    'libtpu_init_args': found.flags,
-    'bucket_region': found.region,
-    'to_make_it_fit': [r._asdict() for r in found.remedies or ()],
-    'to_make_it_faster': faster(found.request.config) if found.fits else [],
-    'problems': [f._asdict() for f in found.findings.problems],
-    'warnings': [f._asdict() for f in found.findings.warnings],
+    'mesh': result.mesh,
+    'machinery': {field: result.config.run[field] for field in machinery.FIELDS},
+    'phases': [_phase(result, p) for p in result.phases],
+    'runs': result.runs and result.runs._asdict(),
+    'run': result.run and {**result.run._asdict(), **request_fields},
+    'libtpu_init_args': result.flags,
+    'bucket_region': result.region,
+    'to_make_it_fit': [r._asdict() for r in result.remedies or ()],
+    'to_make_it_faster': faster(result.request.config) if result.fits else [],
+    'problems': [f._asdict() for f in result.findings.problems],
+    'warnings': [f._asdict() for f in result.findings.warnings],
   }
 
 
-def _phase(found, p):
+def _phase(result, p):
   as_they_are = 'index steps rows length parameters optimizer carry epochs epochs_of replicated'
   out = {name: getattr(p, name) for name in as_they_are.split()} | dict(
     fits=p.program.fits,
@@ -55,7 +55,7 @@ def _phase(found, p):
     out.update(
       time=p.time._asdict(),
       tokens_per_second=p.rows * p.length / p.time.likely,
-      mfu=mfu(found.slice_, p),
+      mfu=mfu(result.slice_, p),
       program_flops=p.reading.flops,
       hbm_bytes=p.reading.hbm,
       estimated_cycles=p.reading.cycles,
@@ -63,14 +63,14 @@ def _phase(found, p):
       without_estimate=[dict(what=n, times=t, bytes=b) for n, t, b in p.reading.without_estimate()],
       collectives=[
         dict(zip(('opcode', 'group', 'times', 'bytes', 'seconds'), row))
-        for row in collectives(found.slice_, p)
+        for row in collectives(result.slice_, p)
       ],
     )
   return out
 
 
 def faster(config) -> list[str]:
-  """Settings that only shorten steps, by bench/tpu_choices.csv; [] where all of it is auto."""
+  """Settings that only shorten steps, by bench/tpu_choices.csv; [] if all of them are auto."""
   out = []
   if config.run.unroll == 1:
     out.append(
@@ -103,62 +103,62 @@ def collectives(slice_, p) -> list[tuple]:
 # In words and tables.
 
 
-def show(found, console=None) -> None:
+def show(result, console=None) -> None:
   """Prints a Preflight."""
   console = console or screen.Console(soft_wrap=True)
-  for line in _lines(as_dict(found), found.remedies is not None):
+  for line in _lines(as_dict(result), result.remedies is not None):
     console.print(line)
 
 
-def _lines(said, searched):
+def _lines(report, searched):
   """The text of a report. searched: whether remedies were looked for."""
-  if said['slice']:
-    yield _heading(said)
-    yield ' · '.join(f'run.{field} {value}' for field, value in said['machinery'].items())
-  if said['phases']:
-    yield _memory(said)
-    if any(p['time'] for p in said['phases']):
-      yield _times(said)
-      yield from _remarks(said)
-  if said['run']:
-    yield from _whole(said)
-  problems, warnings = said['problems'], said['warnings']
-  if said['libtpu_init_args'] and not any(p['code'] == 'P05' for p in problems):
-    yield f'LIBTPU_INIT_ARGS are taken: {said["libtpu_init_args"]}'
-  if said['bucket_region']:
-    yield f"the workdir's bucket lies in {said['bucket_region']}: the TPU should too."
+  if report['slice']:
+    yield _heading(report)
+    yield ' · '.join(f'run.{field} {value}' for field, value in report['machinery'].items())
+  if report['phases']:
+    yield _memory(report)
+    if any(p['time'] for p in report['phases']):
+      yield _times(report)
+      yield from _remarks(report)
+  if report['run']:
+    yield from _whole(report)
+  problems, warnings = report['problems'], report['warnings']
+  if report['libtpu_init_args'] and not any(p['code'] == 'P05' for p in problems):
+    yield f'LIBTPU_INIT_ARGS are taken: {report["libtpu_init_args"]}'
+  if report['bucket_region']:
+    yield f"the workdir's bucket lies in {report['bucket_region']}: the TPU should too."
   if searched:
     yield ''
-    yield from _to_make_it_fit(said)
-  if said['to_make_it_faster']:
+    yield from _to_make_it_fit(report)
+  if report['to_make_it_faster']:
     yield rich.text.Text('\nto make it faster:', 'bold')
-    yield from (f'  {line}' for line in said['to_make_it_faster'])
-  for found, style in ((warnings, 'yellow'), (problems, 'bold red')):
-    yield from (rich.text.Text(f'{f["code"]}  {f["sentence"]}', style) for f in found)
-  fine = f'it fits; {_many(len(warnings), "warning")}.'
+    yield from (f'  {line}' for line in report['to_make_it_faster'])
+  for findings, style in ((warnings, 'yellow'), (problems, 'bold red')):
+    yield from (rich.text.Text(f'{f["code"]}  {f["sentence"]}', style) for f in findings)
+  fine = f'it fits; {_counted(len(warnings), "warning")}.'
   fine = fine if warnings else 'it fits, and nothing is wrong.'
-  verdict = fine if said['ready'] else f'{_many(len(problems), "problem")}: it would not run.'
-  yield rich.text.Text(verdict, 'bold green' if said['ready'] else 'bold red')
+  verdict = fine if report['ready'] else f'{_counted(len(problems), "problem")}: it would not run.'
+  yield rich.text.Text(verdict, 'bold green' if report['ready'] else 'bold red')
 
 
-def _heading(said):
-  s = said['slice']
-  mesh = ' × '.join(f'{name} {n}' for name, n in said['mesh'].items())
-  counts = ', '.join(_many(s[f'{what}s'], what) for what in ('chip', 'host', 'device'))
+def _heading(report):
+  s = report['slice']
+  mesh = ' × '.join(f'{name} {n}' for name, n in report['mesh'].items())
+  counts = ', '.join(_counted(s[f'{what}s'], what) for what in ('chip', 'host', 'device'))
   line = f'{s["type"]} ({s["topology"]}): {counts} of {_gib(s["hbm_usable"])} GiB'
   return rich.text.Text(line + (f' · mesh {mesh}' if mesh else ''), 'bold')
 
 
 def _table(*columns, **fields):
-  """Columns to the right, but the first and `fits`."""
+  """A table with all columns aligned right but the first and `fits`."""
   right = lambda name: rich.table.Column(name, justify='right')
   return rich.table.Table(
     *(name if name in ('phase', 'fits') else right(name) for name in columns), **fields
   )
 
 
-def _memory(said):
-  carries = any(p['carry'] for p in said['phases'])
+def _memory(report):
+  carries = any(p['carry'] for p in report['phases'])
   table = _table(
     *('phase', 'steps', 'rows × tokens', 'params', 'optim', *['memory'] * carries),
     *('temp', 'peak', 'of HBM', 'fits'),
@@ -167,20 +167,20 @@ def _memory(said):
     + "; memory: the encoder's, from step to step" * carries,
   )
   gib = lambda n: '?' if n is None else f'{n / chips.GIB:.3f}' if n < chips.GIB else _gib(n)
-  for p in said['phases']:
+  for p in report['phases']:
     names = 'parameters', 'optimizer', *['carry'] * carries, 'temporaries', 'peak'
     table.add_row(
       str(p['index']),
       f'{p["steps"]:,}',
       f'{p["rows"]:,} × {p["length"]}',
       *(gib(p[name]) for name in names),
-      f'{p["peak"] / said["slice"]["hbm_usable"]:.0%}',
+      f'{p["peak"] / report["slice"]["hbm_usable"]:.0%}',
       rich.text.Text('yes', 'green') if p['fits'] else rich.text.Text('no', 'bold red'),
     )
   return table
 
 
-def _times(said):
+def _times(report):
   table = _table(
     *('phase', 'ms/step', 'bounds', 'exchange', 'tokens/s', 'MFU', 'bounds'),
     title="time, by the compiler's estimates: not measured on a chip",
@@ -188,7 +188,7 @@ def _times(said):
     'bertzoo_jax/preflight/tpu/estimate.py',
   )
   ms = lambda seconds: f'{1e3 * seconds:,.1f}' if seconds >= 1e-3 else f'{1e3 * seconds:.3f}'
-  for p in (p for p in said['phases'] if p['time']):
+  for p in (p for p in report['phases'] if p['time']):
     floor, likely, upper = (p['time'][name] for name in ('floor', 'likely', 'upper'))
     share = 'not known', ''
     if p['mfu']:
@@ -200,8 +200,8 @@ def _times(said):
   return table
 
 
-def _remarks(said):
-  for p in (p for p in said['phases'] if p['time']):
+def _remarks(report):
+  for p in (p for p in report['phases'] if p['time']):
     for c in p['collectives']:
       yield (
         f'phase {p["index"]}: {c["opcode"]} over {c["group"]} devices, {c["times"]} times, '
@@ -215,19 +215,19 @@ def _remarks(said):
     if bare:
       yield f'phase {p["index"]}: without an estimate, charged by bytes: {", ".join(bare)}'
     if p['epochs'] is not None:
-      what = 'corpus' if said['runs'] is None else 'train rows'
+      what = 'corpus' if report['runs'] is None else 'train rows'
       each = ''.join(f', {n:.2f} of {name}' for name, n in p['epochs_of'].items())
       yield f'phase {p["index"]}: {p["epochs"]:.2f} epochs of the {what}{each}'
 
 
-def _whole(said):
-  run, runs, whole, lost = said['run'], said['runs'], 'whole run', ', no preemption'
-  if many := run['preemptions']:
-    lost = f', of it {_span(run["lost_seconds"])} lost to {_many(many, "preemption")}'
+def _whole(report):
+  run, runs, whole, lost = report['run'], report['runs'], 'whole run', ', no preemption'
+  if preemptions := run['preemptions']:
+    lost = f', of it {_span(run["lost_seconds"])} lost to {_counted(preemptions, "preemption")}'
   if runs:
     at_once = runs['at_once']
-    own = f', {at_once} at a time, each on its own device' if at_once > 1 else ''
-    whole = f'{_many(runs["number"], "run")}{own}, without compilation and scoring'
+    parallel = f', {at_once} at a time, each on its own device' if at_once > 1 else ''
+    whole = f'{_counted(runs["number"], "run")}{parallel}, without compilation and scoring'
   days, least, most = (_span(86400 * run[x]) for x in ('days', 'least_days', 'most_days'))
   yield rich.text.Text(f'{whole}: {days} (bounds {least} – {most}){lost}', 'bold')
   if run['dollars'] is None:
@@ -238,17 +238,17 @@ def _whole(said):
     yield rich.text.Text(f'{line} (bounds {least} – {most})', 'bold')
 
 
-def _to_make_it_fit(said):
+def _to_make_it_fit(report):
   """The changes that were tried, each with the memory that it needs."""
   needs = lambda remedy: f'{_gib(remedy["peak"])} GiB'
-  if enough := [r for r in said['to_make_it_fit'] if r['fits']]:
-    usable = _gib(said['slice']['hbm_usable'])
+  if enough := [r for r in report['to_make_it_fit'] if r['fits']]:
+    usable = _gib(report['slice']['hbm_usable'])
     yield f'to make it fit (of {usable} GiB, compiled with each):'
     for r in enough:
       yield f'  {r["change"]}: {needs(r)}' + f'; {r["note"]}' * bool(r['note'])
   else:
     yield 'to make it fit: nothing that was tried is enough; take a larger slice'
-  if short := [r for r in said['to_make_it_fit'] if not r['fits']]:
+  if short := [r for r in report['to_make_it_fit'] if not r['fits']]:
     yield f'  not enough: {", ".join(f"{r['change']} ({needs(r)})" for r in short)}'
 
 
@@ -256,7 +256,7 @@ def _gib(n) -> str:
   return f'{n / chips.GIB:.2f}'
 
 
-def _many(n, what) -> str:
+def _counted(n, what) -> str:
   return f'{n} {what}{"s" * (n != 1)}'
 
 

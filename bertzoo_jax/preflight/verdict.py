@@ -36,7 +36,7 @@ class Request:
     init, task_dir: of a fine-tuning, the address of its weights and the folder of its files.
     recipe: the config file's own experiment, to compare with; None for none.
     price: dollars per chip and hour. preemptions: of the whole run.
-    largest: where a phase does not fit, look for the largest batch that does, and for other changes
+    largest: if a phase does not fit, search for the largest batch that does and for other changes
       that help.
     kernels: cycles of Pallas kernels, see `hlo.read`; None: the table of kernel_cycles.csv.
   """
@@ -75,7 +75,7 @@ class Request:
         'The config is a fine-tuning: give the weights that it begins with, as --init W or hf:DIR.'
       )
     if self.init and not self.is_task:
-      raise errors.UserError('--init is for a fine-tuning, and the config is none: leave it out.')
+      raise errors.UserError('--init is for a fine-tuning, which the config is not: leave it out.')
 
 
 class Runs(NamedTuple):
@@ -93,19 +93,19 @@ class Runs(NamedTuple):
 
 
 class Preflight(NamedTuple):
-  """All that was found.
+  """The result of `preflight`.
 
   Attributes:
     request: see Request.
     config: the experiment.
-    slice_: the chips; None where their name names nothing.
+    slice_: the chips; None for an unknown name.
     mesh: {axis: devices}, {} without one.
-    phases: compiled ones, [] where nothing could be.
-    run: days and dollars; None where a time is missing.
+    phases: compiled ones, or [].
+    run: days and dollars; None if a time is missing.
     flags: LIBTPU_INIT_ARGS of the environment.
-    remedies: changes that were tried to make the run fit, first those that do; None where none was
-      looked for.
-    region: of the bucket of the workdir; None where it is not known.
+    remedies: changes that were tried to make the run fit, those that do first; None without a
+      search.
+    region: of the workdir's bucket; None if unknown.
     findings: problems and warnings.
     runs: of a fine-tuning; None for a pretraining.
   """
@@ -132,7 +132,7 @@ class Preflight(NamedTuple):
 
 
 def preflight(request: Request, say=lambda line: None) -> Preflight:
-  """Compiles every phase for a slice and looks for everything that would fail, first for mistakes
+  """Compiles every phase for a slice and checks for everything that would fail, first for mistakes
   that need no compiler.
 
   say: prints a line of progress. Raises UserError where `Request.check` does.
@@ -147,7 +147,7 @@ def preflight(request: Request, say=lambda line: None) -> Preflight:
     config, text, runs = _fine_tuning(findings, request, slice_)
   elif request.corpus and config.epochs:
     with findings.collecting('P06'):
-      config = readiness.of_epochs(findings, config, request.corpus)
+      config = readiness.with_epochs(findings, config, request.corpus)
   resolved, sound = None, False
   if text is not None or not request.is_task:
     with findings.collecting('P01'):
@@ -212,9 +212,9 @@ def _fine_tuning(findings, request, slice_):
 
 
 def runs_of(findings, config, init: str, task_dir: str) -> tuple[list, readiness.Text | None]:
-  """The jobs of a fine-tuning, and the text of the one with the largest batch, which is the first.
+  """The jobs of a fine-tuning, the one with the largest batch first, and the text of that job.
 
-  ([], None) with a finding, if something does not fit (P01: the config, P06: weights or files).
+  ([], None) with a finding if something does not fit (P01: the config, P06: weights or files).
   """
   with findings.collecting('P01'):
     (name, config), *others = plan.tasks(config).items()
@@ -231,25 +231,25 @@ def runs_of(findings, config, init: str, task_dir: str) -> tuple[list, readiness
       with findings.collecting('P06'):
         task = tuning.opened(config, task_dir, loading.tokenizer_of(weights[0]), weights[0])
     if task is not None:
-      found = plan.runs(name, config, task, weights, 'runs')
-      found.sort(key=lambda run: -run.experiment.batch_size)
-      data = task_rows.data_of(found[0].resolved, task, weights[0])
-      return found, readiness.Text(data, {0: len(task.splits['train'])}, None, task.hash)
+      jobs = plan.runs(name, config, task, weights, 'runs')
+      jobs.sort(key=lambda run: -run.experiment.batch_size)
+      data = task_rows.data_of(jobs[0].resolved, task, weights[0])
+      return jobs, readiness.Text(data, {0: len(task.splits['train'])}, None, task.hash)
   return [], None
 
 
-def placed(found: list, slice_) -> Runs:
-  """How the jobs go on a slice. Raises UserError if it has several hosts."""
+def placed(jobs: list, slice_) -> Runs:
+  """Distributes the jobs over a slice. Raises UserError if it has several hosts."""
   if slice_.hosts > 1:
     raise errors.UserError(
       f'A fine-tuning runs on one host, and {slice_.accelerator_type} has {slice_.hosts}: take a '
       'smaller slice.'
     )
-  at_once = min(tuning.at_once(found, slice_.devices), len(found))
+  at_once = min(tuning.at_once(jobs, slice_.devices), len(jobs))
   rows = [0] * at_once
-  for experiment in (run.experiment for run in found):  # each goes where one ends first
+  for experiment in (run.experiment for run in jobs):  # each goes where one ends first
     rows[rows.index(min(rows))] += experiment.phases[0][0] * experiment.batch_size
-  return Runs(len(found), at_once, max(rows))
+  return Runs(len(jobs), at_once, max(rows))
 
 
 def _compiled(findings, request, work, described):
@@ -262,11 +262,11 @@ def _compiled(findings, request, work, described):
   auto = request.config.run.remat == configuration.AUTO
   policies = machinery.policies(work.run.config)
   for policy in policies if auto else policies[:1]:
-    work, own = work._replace(run=work.run.changed({'run.remat': policy})), readiness.Findings()
-    phases, changes = compiling.phases(own, work, described, kernels), None
+    work, notes = work._replace(run=work.run.changed({'run.remat': policy})), readiness.Findings()
+    phases, changes = compiling.phases(notes, work, described, kernels), None
     if all(p.program.fits for p in phases):
       break
-  for finding in own:
+  for finding in notes:
     findings.add(*finding)
   if request.largest and (tight := [p for p in phases if not p.program.fits]):
     worst = max(tight, key=lambda p: p.program.needed)
@@ -280,7 +280,7 @@ def _compiled(findings, request, work, described):
 
 
 def _whole(request, config, slice_, phases, runs) -> estimate.Run | None:
-  """Days and dollars; None where a time is missing."""
+  """Days and dollars; None if a time is missing."""
   if not phases or not all(p.time for p in phases):
     return None
   return estimate.run(
@@ -317,9 +317,9 @@ def _devices(findings, slice_, libtpu_flags):
 def _described(findings, resolved, text, mesh):
   """`compiling.described`, with the order of phases checked. mesh: None for one of one device."""
   mesh = sharding.mesh((1, 1, 1), jax.devices()[:1]) if mesh is None else mesh
-  found = compiling.described(findings, resolved, text, mesh)
-  if len(found) == len(resolved.phases):
+  phases = compiling.described(findings, resolved, text, mesh)
+  if len(phases) == len(resolved.phases):
     with findings.collecting('P08'):
       check.order(resolved, resolved.phases, text.data.vocab_size, mesh)
-      return found
+      return phases
   return []

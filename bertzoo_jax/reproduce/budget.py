@@ -58,7 +58,7 @@ def work(experiment) -> list[float]:
 
 
 def warmed_up(jobs, texts, workdir, say=print) -> float:
-  """Seconds of all jobs on this machine at k = 1, from some steps of each unlike experiment.
+  """Seconds of all jobs on this machine at k = 1, from a few timed steps per distinct experiment.
 
   texts: {plan.text_of: folder of the corpus}. In workdir a folder is made, and removed again.
   """
@@ -119,20 +119,20 @@ def _divide(experiment, k):
   rate, share = math.sqrt(fewer / rows), rows / fewer / k
   phases = []
   for phase, (steps, overrides) in zip(configuration.phases(experiment), experiment.phases):
-    own = {key: v for key, v in overrides.items() if key not in ('batch_size', 'batch_tokens')}
-    of_phase = plan.rows_of(phase.config)
-    left = _fewer(of_phase, part)
-    of_steps = of_phase / left / k
-    if of_phase != rows:
-      own['batch_size'] = left
-    if of_phase != rows or 'run.accumulation' in own:
-      own['run.accumulation'] = _microbatches(phase.config.run.accumulation, of_phase, left)
-    for key, by in (('schedule.learning_rate', rate), ('schedule.warmup', of_steps)):
-      if key in own:
-        own[key] = own[key] * by if key.endswith('rate') else round(own[key] * by)
-    if 'schedule' in own:
-      own['schedule'] = _scheduled(own['schedule'], rate, of_steps)
-    phases.append((max(1, round(steps * of_steps)), own))
+    changes = {key: v for key, v in overrides.items() if key not in ('batch_size', 'batch_tokens')}
+    phase_rows = plan.rows_of(phase.config)
+    left = _fewer(phase_rows, part)
+    step_share = phase_rows / left / k
+    if phase_rows != rows:
+      changes['batch_size'] = left
+    if phase_rows != rows or 'run.accumulation' in changes:
+      changes['run.accumulation'] = _microbatches(phase.config.run.accumulation, phase_rows, left)
+    for key, by in (('schedule.learning_rate', rate), ('schedule.warmup', step_share)):
+      if key in changes:
+        changes[key] = changes[key] * by if key.endswith('rate') else round(changes[key] * by)
+    if 'schedule' in changes:
+      changes['schedule'] = _scheduled(changes['schedule'], rate, step_share)
+    phases.append((max(1, round(steps * step_share)), changes))
   experiment.batch_size, experiment.batch_tokens = fewer, 0
   experiment.phases = tuple(phases)
   experiment.schedule = _scheduled(experiment.schedule, rate, share)

@@ -18,7 +18,7 @@ class Line(NamedTuple):
   Attributes:
     row: its name; runs: how many seeds.
     fits: whether it fits the slice; why: the first problem if it does not.
-    days, dollars: of all its runs, likely; None where they are not known.
+    days, dollars: of all its runs, likely; None if unknown.
   """
 
   row: str
@@ -37,18 +37,18 @@ def lines(jobs, tpu: str, price: float | None = None, say=print) -> list[Line]:
   """
   known, out = {}, []
   for row in dict.fromkeys(job.name for job in jobs):
-    own = [job for job in jobs if job.name == row]
-    program = _programs(own[0].experiment)
+    row_jobs = [job for job in jobs if job.name == row]
+    program = _programs(row_jobs[0].experiment)
     if program not in known:
       say(f'{row}: compiling for {tpu}')
-      asked = verdict.Request(own[0].experiment, tpu=tpu, price=price, largest=False)
-      known[program] = verdict.preflight(asked)
-    found = known[program]
-    run, times = found.run if found.fits else None, len(own)
-    why = '' if found.fits else next(iter(f.sentence for f in found.findings), 'it does not fit')
+      request = verdict.Request(row_jobs[0].experiment, tpu=tpu, price=price, largest=False)
+      known[program] = verdict.preflight(request)
+    result = known[program]
+    run, times = result.run if result.fits else None, len(row_jobs)
+    why = '' if result.fits else next(iter(f.sentence for f in result.findings), 'it does not fit')
     days = None if run is None else times * run.days
     dollars = None if run is None or run.dollars is None else times * run.dollars
-    out.append(Line(row, times, found.fits, why, days, dollars))
+    out.append(Line(row, times, result.fits, why, days, dollars))
   return out
 
 
@@ -56,37 +56,37 @@ def _programs(experiment) -> str:
   """Identifies the compiled programs of an experiment: by its sections for the device, and by the
   shapes of its batches. Of an experiment that does not fit together, by all its fields.
   """
-  said, out = readiness.Findings(), [experiment.tokenizer.vocab_size]
-  with said.collecting('P08'):
+  findings, out = readiness.Findings(), [experiment.tokenizer.vocab_size]
+  with findings.collecting('P08'):
     run = resolve.run(experiment)
-    data = readiness.text(said, run, None, 1).data
-    for phase in run.phases if not said.problems else ():
+    data = readiness.text(findings, run, None, 1).data
+    for phase in run.phases if not findings.problems else ():
       flat = configuration.flatten({section: phase.config[section] for section in _DEVICE})
       features = data.phases[phase.index].features
       out.append((phase.steps, sorted(flat.items()), sorted(features.items())))
-  return plan.program_of(experiment) if said.problems else repr(out)
+  return plan.program_of(experiment) if findings.problems else repr(out)
 
 
-def seconds(found: list[Line], tpu: str) -> float:
+def seconds(costs: list[Line], tpu: str) -> float:
   """Seconds of all runs of all rows. Raises UserError if the time of a row is not known."""
-  if lacking := [line for line in found if line.days is None]:
+  if lacking := [line for line in costs if line.days is None]:
     raise errors.UserError(
       f'How long {lacking[0].row} takes on {tpu} is not known ({lacking[0].why or "no estimate"}): '
       'take a larger --tpu, leave the row out with --rows, or give FILE.py:budget,k=K.'
     )
-  return 86400 * sum(line.days for line in found)
+  return 86400 * sum(line.days for line in costs)
 
 
-def table(found: list[Line], tpu: str, chips: int) -> str:
+def table(costs: list[Line], tpu: str, chips: int) -> str:
   """The lines and their sum, as text."""
-  wide = max(len(line.row) for line in found)
+  wide = max(len(line.row) for line in costs)
   shown = [f"Pretraining on {tpu} ({chips} chips), by the compiler's estimate; nothing was run."]
-  for line in found:
+  for line in costs:
     cost = line.why or 'no estimate' if line.days is None else f'{line.days:8.2f} days'
     money = '' if line.dollars is None else f'  ${line.dollars:,.0f}'
     shown.append(f'{line.row.ljust(wide)}  {line.runs} ×  {cost}{money}')
-  known = [line for line in found if line.days is not None]
-  lacking = [line.row for line in found if line.days is None]
+  known = [line for line in costs if line.days is not None]
+  lacking = [line.row for line in costs if line.days is None]
   days = sum(line.days for line in known)
   dollars = sum(line.dollars or 0.0 for line in known)
   money = f'  ${dollars:,.0f}' if dollars else ''

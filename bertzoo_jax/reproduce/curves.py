@@ -15,21 +15,21 @@ _LOSSES = ('held_out_mlm_loss', 'held_out_rtd_loss', 'held_out_loss')
 _STYLE = {'svg.hashsalt': 'bertzoo_jax', 'svg.fonttype': 'none', 'font.size': 9}
 
 
-def of_rows(config, workdir, flops) -> dict[str, list[list[tuple]]]:
+def held_out_losses(config, workdir, flops) -> dict[str, list[list[tuple]]]:
   """{title of a row: for each seed [(step, loss in nats, train FLOPs)]}, of rows that have begun.
 
   flops: {row: train FLOPs of its whole pretraining}, of rows with a finished seed.
   """
-  found = {}
+  by_title = {}
   for job in plan.jobs(config, workdir):
     if not storage.path(job.pretraining).exists():
       continue
-    whole = flops[job.name] if flops.get(job.name) else math.nan
+    total = flops[job.name] if flops.get(job.name) else math.nan
     points = [(row['step'], _loss(row)) for row in metrics.read(job.pretraining)]
     spent = _spent(job.experiment)
-    if line := [(step, loss, whole * spent(step)) for step, loss in points if loss is not None]:
-      found.setdefault(config.rows[job.name].title, []).append(line)
-  return found
+    if line := [(step, loss, total * spent(step)) for step, loss in points if loss is not None]:
+      by_title.setdefault(config.rows[job.name].title, []).append(line)
+  return by_title
 
 
 def _spent(experiment):
@@ -41,7 +41,7 @@ def _spent(experiment):
 
 
 def svg(rows) -> str:
-  """Two plots side by side. rows: the result of `of_rows`; the same rows give the same bytes."""
+  """Two plots side by side. rows: of `held_out_losses`; the same rows give the same bytes."""
   matplotlib, figures = map(trust.from_root, ('matplotlib', 'matplotlib.figure'))
 
   with matplotlib.rc_context(_STYLE):
@@ -66,5 +66,5 @@ def svg(rows) -> str:
 
 
 def _loss(row):
-  """The held-out loss of a row of metrics, of predicted tokens where there is one."""
+  """The held-out loss of a row of metrics, of predicted tokens if it has that."""
   return next((row[name] for name in _LOSSES if row.get(name) is not None), None)

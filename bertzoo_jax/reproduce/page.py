@@ -37,13 +37,13 @@ class Cell(NamedTuple):
 
   Attributes:
     column: its name.
-    printed, paper: the paper's text and its numbers; mark: 'mem' or '3rd' where it is not printed.
+    printed, paper: the paper's text and its numbers; mark: 'mem' or '3rd' if it is not printed.
     ours: means over the seeds; spread: lowest and highest of the first number.
     task_seeds: of fine-tuning, for each seed of pretraining, whose median counts.
     task_spread: lowest and highest of them all.
     deltas: at the scale `paper`, ours − paper; at `budget`, the difference to the first row that
       has both numbers, in the paper and here.
-    why: a sentence where there are no numbers.
+    why: a sentence if there are no numbers.
   """
 
   column: str
@@ -94,13 +94,13 @@ class Table(NamedTuple):
 
 def write(config, workdir) -> Table:
   """Writes the four files; no curves while no row has begun. Returns the table."""
-  folder, found, drawn = storage.path(workdir), collected(config, workdir), plots(config, workdir)
-  storage.write_text(folder / MARKDOWN, markdown(found))
-  storage.write_json(folder / JSON, tables.plain(found))
-  storage.write_text(folder / HTML, page(found, drawn))
+  folder, table, drawn = storage.path(workdir), collected(config, workdir), plots(config, workdir)
+  storage.write_text(folder / MARKDOWN, markdown(table))
+  storage.write_json(folder / JSON, tables.plain(table))
+  storage.write_text(folder / HTML, page(table, drawn))
   if drawn:
     storage.write_text(folder / CURVES, drawn)
-  return found
+  return table
 
 
 def collected(config, workdir) -> Table:
@@ -119,8 +119,8 @@ def collected(config, workdir) -> Table:
     by_column.append(compared(cells, config.table.scale))
   rows = []
   for row, cells in zip(config.table.rows, zip(*by_column)):
-    one, found = config.rows[row], done.get(row, [])
-    ended = [f for f in found if f['steps']]
+    one, scores = config.rows[row], done.get(row, [])
+    ended = [f for f in scores if f['steps']]
     rows.append(
       Row(
         row,
@@ -128,11 +128,11 @@ def collected(config, workdir) -> Table:
         one.note,
         run=one.experiment is not None,
         seeds=len(ended),
-        diverged=len(found) - len(ended),
+        diverged=len(scores) - len(ended),
         steps=ended[0]['steps'] if ended else None,
         flops=ended[0]['flops'] if ended else None,
-        devices=sorted({f['devices'] for f in found if f['devices']}),
-        commits=sorted({f['commit'] or 'unknown' for f in found}),
+        devices=sorted({f['devices'] for f in scores if f['devices']}),
+        commits=sorted({f['commit'] or 'unknown' for f in scores}),
         cells=list(cells),
       )
     )
@@ -140,17 +140,17 @@ def collected(config, workdir) -> Table:
   return Table(config.table.to_dict(), titles, [list(pair) for pair in config.varies], rows)
 
 
-def measured(column: str, kind, printed: str, found: list[dict]) -> Cell:
-  """The Cell of a row, compared with nothing. kind: of the column; found: scores of its seeds."""
+def measured(column: str, kind, printed: str, scores: list[dict]) -> Cell:
+  """The Cell of a row, without deltas. kind: of the column; found: scores of its seeds."""
   mark = next((m for m in ('mem', '3rd') if printed.startswith(f'[{m}]')), '')
   numbers = printed.removeprefix(f'[{mark}]').strip() if mark else printed
-  each = [f['columns'][column] for f in found if column in f['columns']]
+  each = [f['columns'][column] for f in scores if column in f['columns']]
   values = [e['values'] for e in each if e['values'] and None not in e['values']]
   factor = 100.0 if kind.kind in ('task', 'average') or kind.get('unit', '') == '%' else 1.0
   first = [factor * v[0] for v in values]
   task = [factor * x for e in each if 'spread' in e for x in e['spread']]
   why = next((e['why'] for e in each if e['why']), '')
-  if not found:
+  if not scores:
     why = f'not supported: {kind.why}' if kind.kind == 'not_supported' else 'not run'
   return Cell(
     column,
@@ -175,7 +175,7 @@ def scaled(cells: list[Cell], over: str, base: Cell | None) -> list[Cell]:
 
 
 def compared(cells: list[Cell], scale: str) -> list[Cell]:
-  """The cells of a column with their deltas; at the scale `tiny` there are none."""
+  """The cells of a column with their deltas; without at the scale `tiny`."""
   usable = [c for c in cells if c.ours and len(c.ours) == len(c.paper) and not c.mark]
   difference = lambda a, b: [round(x - y, 4) for x, y in zip(a, b)]
 
@@ -185,50 +185,50 @@ def compared(cells: list[Cell], scale: str) -> list[Cell]:
     first = usable[0]
     return [difference(cell.paper, first.paper), difference(cell.ours, first.ours)]
 
-  told = {'paper': usable, 'budget': usable[1:], 'tiny': []}[scale]
-  return [c._replace(deltas=deltas(c)) if any(c is t for t in told) else c for c in cells]
+  compared_cells = {'paper': usable, 'budget': usable[1:], 'tiny': []}[scale]
+  return [c._replace(deltas=deltas(c)) if any(c is t for t in compared_cells) else c for c in cells]
 
 
-def markdown(found: Table) -> str:
+def markdown(table: Table) -> str:
   """The table with a heading: paper, ours and their difference in every cell."""
-  lines = [[row.title, *map(_text, row.cells), *row.ended] for row in found.rows]
-  drawn = tables.aligned([['', *found.columns, 'seeds', 'steps'], *lines], markdown=True)
-  notes = [f'* {row.title}: {row.note}' for row in found.rows if row.note]
-  notes += [_FEW] if any('*' in row.ended[0] for row in found.rows) else []
-  notes += [f'* {line}' for line in _fine_tunings(found)]
-  parts = [*_heading(found), '', drawn, '', *notes, *([''] if notes else [])]
-  return '\n'.join([*parts, tables.plain_markdown(_made(found))]) + '\n'
+  lines = [[row.title, *map(_text, row.cells), *row.ended] for row in table.rows]
+  drawn = tables.aligned([['', *table.columns, 'seeds', 'steps'], *lines], markdown=True)
+  notes = [f'* {row.title}: {row.note}' for row in table.rows if row.note]
+  notes += [_FEW] if any('*' in row.ended[0] for row in table.rows) else []
+  notes += [f'* {line}' for line in _fine_tunings(table)]
+  parts = [*_heading(table), '', drawn, '', *notes, *([''] if notes else [])]
+  return '\n'.join([*parts, tables.plain_markdown(_provenance(table))]) + '\n'
 
 
-def page(found: Table, drawn: str) -> str:
+def page(table: Table, drawn: str) -> str:
   """The table and the plots of its rows (`drawn`) as one HTML file that needs nothing else."""
-  title, *about = map(html.escape, _heading(found))
-  heads = ('paper', *_HEADS[found.table['scale']])
-  notes = [f'<p>{html.escape(f"{row.title}: {row.note}")}</p>' for row in found.rows if row.note]
-  if any('*' in row.ended[0] for row in found.rows):
+  title, *about = map(html.escape, _heading(table))
+  heads = ('paper', *_HEADS[table.table['scale']])
+  notes = [f'<p>{html.escape(f"{row.title}: {row.note}")}</p>' for row in table.rows if row.note]
+  if any('*' in row.ended[0] for row in table.rows):
     notes.append(f'<p class="small">{_FEW}</p>')
-  notes += [f'<p class="small">{html.escape(line)}</p>' for line in _fine_tunings(found)]
+  notes += [f'<p class="small">{html.escape(line)}</p>' for line in _fine_tunings(table)]
   plots = ['<h2>Held-out loss of pretraining</h2>', f'<p>{_LOSSES}</p>', drawn] if drawn else []
   lines = dict(
     about=[f'<p>{line}</p>' for line in about if line],
-    columns=[f'<th colspan="{len(heads)}">{html.escape(c)}</th>' for c in found.columns],
-    heads=[''.join(f'<th>{name}</th>' for name in heads)] * len(found.columns),
-    rows=[line for row in found.rows for line in _html_row(row, len(heads) - 2)],
+    columns=[f'<th colspan="{len(heads)}">{html.escape(c)}</th>' for c in table.columns],
+    heads=[''.join(f'<th>{name}</th>' for name in heads)] * len(table.columns),
+    rows=[line for row in table.rows for line in _html_row(row, len(heads) - 2)],
     notes=notes,
     curves=plots,
-    varies=[f'<li><code>{html.escape(k)}</code>: {html.escape(v)}</li>' for k, v in found.varies],
+    varies=[f'<li><code>{html.escape(k)}</code>: {html.escape(v)}</li>' for k, v in table.varies],
   )
   return string.Template(_TEMPLATE.read_text(encoding='utf-8')).substitute(
     {name: ''.join(f'{line}\n' for line in those) for name, those in lines.items()},
     title=title.strip('# '),
-    made=html.escape(_made(found)),
+    made=html.escape(_provenance(table)),
   )
 
 
 def plots(config, workdir) -> str:
   """Held-out losses as an SVG; '' while no row has begun."""
-  flops = {row: found[0]['flops'] for row, found in _finished(config, workdir).items()}
-  rows = curves.of_rows(config, workdir, flops)
+  flops = {row: scores[0]['flops'] for row, scores in _finished(config, workdir).items()}
+  rows = curves.held_out_losses(config, workdir, flops)
   return curves.svg(rows) if rows else ''
 
 
@@ -244,22 +244,22 @@ def _finished(config, workdir) -> dict[str, list[dict]]:
 def _read(file) -> dict:
   """The scores of a job. Raises UserError for a file that reproduce did not write."""
   with errors.unreadable(f'{file} is not what reproduce wrote: delete it, and run the same line'):
-    found = storage.read_json(file)
-    cells = [*found['columns'].values()]
-    numbers = [found['steps'], found['flops'], *(cell.get('seeds', 0) for cell in cells)]
+    scores = storage.read_json(file)
+    cells = [*scores['columns'].values()]
+    numbers = [scores['steps'], scores['flops'], *(cell.get('seeds', 0) for cell in cells)]
     numbers += [x for cell in cells for x in (*cell['values'], *cell.get('spread', ()))]
-    texts = [found['devices'], found['commit'] or '', *(cell['why'] for cell in cells)]
+    texts = [scores['devices'], scores['commit'] or '', *(cell['why'] for cell in cells)]
     draws = any(x != errors.printable(x) for x in texts)
     if draws or not all(math.isfinite(x or 0) for x in numbers):
       raise ValueError('control characters, or numbers that are not finite')
-  return found
+  return scores
 
 
-def _fine_tunings(found) -> list[str]:
+def _fine_tunings(table) -> list[str]:
   """Sentences about the seeds of fine-tuning."""
   by_count = {}
-  for n, column in enumerate(found.columns):
-    for count in {row.cells[n].task_seeds for row in found.rows} - {0}:
+  for n, column in enumerate(table.columns):
+    for count in {row.cells[n].task_seeds for row in table.rows} - {0}:
       by_count.setdefault(count, []).append(column)
   return [
     f'Seeds of fine-tuning, whose median counts: {count} for {", ".join(columns)}'
@@ -267,19 +267,19 @@ def _fine_tunings(found) -> list[str]:
   ]
 
 
-def _made(found) -> str:
+def _provenance(table) -> str:
   """The hardware and the commits of all rows."""
-  machines = sorted({d for row in found.rows for d in row.devices})
-  commits = sorted({c[:12] for row in found.rows for c in row.commits})
+  machines = sorted({d for row in table.rows for d in row.devices})
+  commits = sorted({c[:12] for row in table.rows for c in row.commits})
   return f'Run on {", ".join(machines) or "nothing yet"}; commits: {", ".join(commits) or "none"}.'
 
 
-def _heading(found) -> list[str]:
-  t = found.table
+def _heading(table) -> list[str]:
+  t = table.table
   networks = f'the same networks on 1/{t["tokens_divided_by"]:g} of the tokens'
   if t['steps']:
     networks = f"networks of each system's size tiny, {t['steps']:,} steps"
-  said = {
+  summary = {
     'paper': 'The systems as published. Δ is ours − paper.',
     'budget': (
       f'BUDGET: {networks}. Compare the rows with each other: Δ is the difference from the first '
@@ -291,8 +291,8 @@ def _heading(found) -> list[str]:
     ),
   }[t['scale']]
   if t['change']:
-    said += f' Every row has {t["change"]}.'
-  return [f'# {t["paper"]}, {t["name"]}: {t["title"]}', '', f'{t["source"]}. {said}', t['note']]
+    summary += f' Every row has {t["change"]}.'
+  return [f'# {t["paper"]}, {t["name"]}: {t["title"]}', '', f'{t["source"]}. {summary}', t['note']]
 
 
 def _numbers(text) -> list[str]:
@@ -312,7 +312,7 @@ def _ends(values) -> list:
 
 
 def _shown(values, like='', signed=False) -> str:
-  """Numbers with as many decimals as the paper prints; two where it prints none."""
+  """Numbers with as many decimals as the paper prints, or two."""
   printed = [x for x in _numbers(like) if _numeric(x)]
   places = max((len(x.partition('.')[2]) for x in printed), default=2)
   form = ('+' if signed else '') + ('.1e' if re.search(r'\de\d', like) else f'.{places}f')
@@ -337,7 +337,7 @@ def _deltas(cell) -> list[str]:
 
 
 def _text(cell) -> str:
-  """A cell of table.md, whose own bars are dots; '–' if neither the paper nor we have a number."""
+  """A cell of table.md, with dots in place of bars; '–' where neither side has a number."""
   if not cell.ours and _printed(cell) == '–':
     return '–'
   delta = f' | Δ {" → ".join(_deltas(cell))}' if cell.deltas else ''
@@ -345,7 +345,7 @@ def _text(cell) -> str:
 
 
 def _html_row(row, deltas: int):
-  """Lines of table.html. deltas: columns of each cell that are."""
+  """Lines of table.html. deltas: how many columns of each cell are deltas."""
   yield f'<tr><td class="name">{html.escape(row.title)}</td>'
   for cell in row.cells:
     why = html.escape(cell.why)

@@ -16,7 +16,7 @@ TABLE = 'config.table.json'
 
 
 def check(config) -> None:
-  """Raises UserError for a config that is no table, or seeds that are none."""
+  """Raises UserError unless the config is a table with distinct whole numbers as seeds."""
   if lacking := [field for field in FIELDS if field not in config]:
     raise errors.UserError(
       f'The config is no table (it lacks {lacking[0]!r}): give a file of configs/tables/.'
@@ -57,19 +57,19 @@ def jobs(config, workdir, wanted=()) -> list[running.Job]:
     one = config.rows[row]
     after = one.init if one.init in config.rows else ''
     for seed in config.seeds if one.experiment is not None else ():
-      title, own = f'{one.title}, seed {seed}', f'seed={seed}'
+      title, subdir = f'{one.title}, seed {seed}', f'seed={seed}'
       experiment = one.experiment.copy_and_resolve_references().unlock()
       experiment.seed = seed
-      init = str(folder / after / own / 'pretrain') if after else one.init
+      init = str(folder / after / subdir / 'pretrain') if after else one.init
       out.append(
-        running.Job(row, title, seed, experiment.lock(), folder / row / own, SCORES, init, after)
+        running.Job(row, title, seed, experiment.lock(), folder / row / subdir, SCORES, init, after)
       )
   return out
 
 
 def alike(jobs) -> dict[str, str]:
-  """{row: an earlier row with the same config and init}: they differ in their text alone. A row
-  that others begin with is not among them.
+  """{row: an earlier row with the same config and init}; such rows differ only in their text. A row
+  that others begin with is left out.
   """
   first, out, needed = {}, {}, {job.needs for job in jobs}
   for job in jobs:
@@ -132,7 +132,7 @@ def check_same(config, workdir):
 
 
 def _first_difference(old, new, at='') -> str:
-  """The first field in which two tables differ; '' if there is none."""
+  """The first field in which two tables differ, or ''."""
   if not (isinstance(old, dict) and isinstance(new, dict)):
     return '' if old == new else at
   for key in sorted({*old, *new} - {'varies', 'printed', 'note', 'title'}):
@@ -143,7 +143,7 @@ def _first_difference(old, new, at='') -> str:
 
 
 def recorded(workdir):
-  """The k of the table that a workdir holds; None if it holds none."""
+  """The k (tokens_divided_by) of the table in a workdir; None if the workdir has no table."""
   file = storage.path(workdir) / TABLE
   return _kept(file)['table']['tokens_divided_by'] if file.exists() else None
 
@@ -151,7 +151,7 @@ def recorded(workdir):
 def _kept(file) -> dict:
   """The table that a workdir holds. Raises UserError for a file that `check_same` did not write."""
   with errors.unreadable(f'{file} holds no table: take another --workdir'):
-    found = storage.read_json(file)
-    if not (found['table']['tokens_divided_by'] or 0) >= 0 or {*map(type, found['seeds'])} - {int}:
+    saved = storage.read_json(file)
+    if not (saved['table']['tokens_divided_by'] or 0) >= 0 or {*map(type, saved['seeds'])} - {int}:
       raise ValueError('seeds')
-  return found
+  return saved

@@ -29,8 +29,8 @@ def reproduce(
     source: text of all rows, as prepare takes it; () for the sample.
     task_dir: folder of the tasks' files.
     rows: titles or names of rows; () for all.
-    hours: of this machine, or of `tpu`, by which `budget` chooses how many tokens; None if the
-      config says it.
+    hours: on this machine, or on `tpu`, from which the scale `budget` computes the tokens; None if
+      the config sets them.
     tpu: accelerator type on which `hours` are spent; None for this machine.
     say: prints a line.
 
@@ -161,11 +161,11 @@ def _texts(asked, config, workdir, source, say) -> dict[str, str]:
       continue
     folder = storage.path(workdir) / 'text' / name
     out[name] = str(folder / 'corpus')
-    made = folder / 'corpus' / 'manifest.json'
-    if made.exists():
+    manifest = folder / 'corpus' / 'manifest.json'
+    if manifest.exists():
       continue
     with jobs.holding(folder, say):
-      if not made.exists():
+      if not manifest.exists():
         say(f'== text for {config.rows[job.name].title} in {out[name]}')
         with plan.naming(job.experiment, job.name):
           prepare.prepare(job.experiment, source, out[name], say=say)

@@ -23,7 +23,7 @@ from bertzoo_jax.runs import workdir as workdirs
 
 PRETRAINED = 'pretrained.json'
 _NOTHING = {'step': None, 'flops': None, 'devices': ''}  # is known of a pretraining that diverged
-_OF_TRAINING = {  # kind of a column: fact of the pretraining, and its unit
+_TRAINING_FACTS = {  # kind of a column: fact of the pretraining, and its unit
   'parameters': ('parameters', 1e6),
   'flops': ('flops', 1.0),
   'speed': ('tokens_per_second', 1.0),
@@ -42,8 +42,8 @@ def run(job: jobs.Job, config, corpus: str, task_dir: str, say=print) -> dict | 
   """The scores of a job of a table (`config`), which are written to its folder; None if the user
   asked to stop.
 
-  Finished parts are not run again. A pretraining that diverges, or whose first weights are of a row
-  that did, gets scores without values, which say so. corpus: folder of the prepared text. A task
+  Finished parts are not run again. A pretraining that diverges, or begins with the weights of a row
+  that did, gets the reason in place of scores. corpus: folder of the prepared text. A task
   whose files are not in task_dir is left out. Errors: see pretrain and finetune.
   """
   without = lambda why: dict.fromkeys(config.table.columns, _nothing(why))
@@ -112,19 +112,19 @@ def _pretrained(job, corpus) -> dict | None:
   if file.exists():
     return storage.read_json(file)
   with plan.naming(job.experiment, job.name):
-    found = pretrain.pretrain(
+    outcome = pretrain.pretrain(
       job.experiment, str(job.pretraining), corpus=corpus, init=job.init or None
     )
   jax.clear_caches()
-  if found['interrupted'] and found['step'] < found['end']:
+  if outcome['interrupted'] and outcome['step'] < outcome['end']:
     return None
   params, _, _ = checkpoint.load_params(str(job.pretraining))
   speeds = [row.get('tokens_per_second') for row in metrics.read(job.pretraining)]
   speeds = [speed for speed in speeds if speed]
   known = {
-    'step': found['step'],
-    'flops': found['flops'],
-    'held_out': {k: v for k, v in found['held_out'].items() if k.startswith('held_out')},
+    'step': outcome['step'],
+    'flops': outcome['flops'],
+    'held_out': {k: v for k, v in outcome['held_out'].items() if k.startswith('held_out')},
     'devices': _devices(),
     'tokens_per_second': statistics.median(speeds) if speeds else None,
     'parameters': sum(x.size for x in jax.tree.leaves(params)),
@@ -139,19 +139,19 @@ def _cosines(job, config) -> dict[str, float]:
     return {}
   run = pretrained.open_run(str(job.pretraining))
   pieces = vocabulary.read_folder(storage.path(run.workdir) / 'tokenizer')
-  rows = 1 + max(pieces.values())  # those behind them belong to no piece
+  rows = 1 + max(pieces.values())  # the rows after them belong to no piece
   words = lambda network: network.extract(run.params)['encoder']['embeddings']['word']['embedding']
   return {network.name: mean_cosine(words(network)[:rows]) for network in run.networks}
 
 
 def _evaluated(job, config, corpus) -> dict:
   """{(rows, measure): value} of `evaluate`; {} if no column needs it, or it cannot be."""
-  asked = {c.measure for c in config.columns.values() if c.kind == 'held_out'}
-  if not asked & _EVALUATED.keys():
+  measures = {c.measure for c in config.columns.values() if c.kind == 'held_out'}
+  if not measures & _EVALUATED.keys():
     return {}
-  found = held_out_scores.evaluate(str(job.pretraining), corpus)
+  evaluation = held_out_scores.evaluate(str(job.pretraining), corpus)
   jax.clear_caches()
-  return {(s.rows, s.measure): s.value for s in found.scores}
+  return {(s.rows, s.measure): s.value for s in evaluation.scores}
 
 
 def _fine_tuned(job, name, config, task_dir, say):
@@ -170,11 +170,11 @@ def _fine_tuned(job, name, config, task_dir, say):
     task.init = ''  # it is given
     task.lock()
   say(f'== {column.title} in {folder}, begins with {init}')
-  found = finetuning.finetune(task, str(folder), init=init, task_dir=where)
+  lines = finetuning.finetune(task, str(folder), init=init, task_dir=where)
   jax.clear_caches()
-  if found is None:
+  if lines is None:
     return None
-  line = next(line for line in found if line.chosen)
+  line = next(line for line in lines if line.chosen)
   score = lambda median, *spread: dict(median=median, seeds=line.seeds, spread=list(spread))
   first = {f'{line.split} {line.metric}': score(line.median, *sorted((line.worst, line.best)))}
   return {**first, **{key: score(median) for key, median in line.others.items()}}
@@ -190,8 +190,8 @@ def _located(column, config, task_dir) -> tuple[str, str]:
 def absent(config, task_dir) -> list[str]:
   """A sentence for each task whose files are not there."""
   columns = [column for column in config.columns.values() if column.kind == 'task']
-  found = [(column.title, _located(column, config, task_dir)[1]) for column in columns]
-  return [f'{title} is not run. {why}' for title, why in found if why]
+  reasons = [(column.title, _located(column, config, task_dir)[1]) for column in columns]
+  return [f'{title} is not run. {why}' for title, why in reasons if why]
 
 
 def late(job: jobs.Job, config, task_dir) -> list[str]:
@@ -211,16 +211,16 @@ def _best_run(folder) -> str:
 
 
 def _cell(column, trained, evaluated, cosines, done) -> dict:
-  """{'values': [numbers], 'why': sentence where there are none}. A fine-tuning has its 'seeds' and
-  the 'spread' of its first number over them, too. done: the result of `_fine_tuned`.
+  """{'values': [numbers], 'why': sentence without numbers}; for a fine-tuning also its 'seeds' and
+  the 'spread' of its first number over them. done: the result of `_fine_tuned`.
   """
   value, why = None, ''
   if column.kind == 'task':
-    return _of_task(column, done)
+    return _task_cell(column, done)
   if column.kind == 'cosine':
     value, why = cosines.get(column.network), 'there is no such network'
-  elif column.kind in _OF_TRAINING:
-    name, unit = _OF_TRAINING[column.kind]
+  elif column.kind in _TRAINING_FACTS:
+    name, unit = _TRAINING_FACTS[column.kind]
     value, why = trained[name], 'not counted'
     value = None if value is None else value / unit
   elif column.kind == 'held_out' and column.measure not in _EVALUATED:
@@ -232,7 +232,7 @@ def _cell(column, trained, evaluated, cosines, done) -> dict:
   return _nothing(why) if value is None else _values(value)
 
 
-def _of_task(column, done) -> dict:
+def _task_cell(column, done) -> dict:
   if isinstance(done, str):
     return _nothing(_NO_FILES)
   cells = [done[metric] for metric in column.metrics if metric in done]
@@ -264,8 +264,8 @@ def mean_cosine(words_VE) -> float:
   """The mean cosine of two different rows of a table (He et al. 2021, embedding sharing); rows of
   zeros are left out.
 
-  words_VE: one row per piece. Rows that belong to no piece (config.encoder.vocab_multiple) are not
-    to be among them.
+  words_VE: one row per piece, without the rows that pad the table
+    (config.encoder.vocab_multiple).
   """
   words_VE = np.asarray(words_VE, np.float64)
   norm_V = np.linalg.norm(words_VE, axis=1)

@@ -83,7 +83,7 @@ class Checkpoints:
     is left as it is.
 
     held_out_loss: of the state, in the phase that begins at phase_first_step; None if it was not
-      evaluated. score: one number, if states are compared by it. Raises the error of the save
+      evaluated. score: (number,) if states are compared by a score. Raises the error of the save
       before, if it failed.
     """
     step = int(state.step)
@@ -161,7 +161,7 @@ class Checkpoints:
     folders = storage.absolute(workdir) / step_folders.FOLDER if workdir else self._folder
     folder = folders / str(step)
     with _decoding(folder):
-      # Orbax would read it once, and nothing tells it of a bit that flips on the way
+      # Orbax would read it once, and not notice a bit that flips on the way
       saved = storage.read_json(folder / 'meta' / 'metadata')['shapes']
       wanted = _parts(target)
       remedy = _OTHER_RUN if workdir else _THIS_RUN
@@ -176,11 +176,11 @@ class Checkpoints:
       return target.replace(**{k: got[k] for k in wanted if k != 'rest'}, **got['rest'])
 
   def close(self) -> None:
-    """Waits for the last save and ends the threads. A save that failed is told, not raised."""
+    """Waits for the last save and ends the threads. A failed save is printed, not raised."""
     try:
       self.wait()
       self._checkpointer.close()
-    except Exception as e:  # whatever the storage raises; of a folder that is gone the lock says so
+    except Exception as e:  # any storage error; if the folder is gone, the lock says so
       if storage.is_remote(self._folder) or self._folder.parent.exists():
         print(f'WARNING: the last checkpoint could not be written: {errors.named(e)}', flush=True)
 
@@ -217,7 +217,7 @@ class Checkpoints:
 def load_params(address: str) -> tuple[dict, int, str]:
   """(nested dict of numpy arrays, step, workdir) of the parameters at W (newest sound checkpoint),
   W@STEP or W@best; needs no mesh. W@ema gives their exponential average, and W@average:K the mean
-  of the newest K kept checkpoints, both also with @STEP or @best behind. Raises UserError for no
+  of the newest K kept checkpoints, both also followed by @STEP or @best. Raises UserError for no
   such workdir or step, or a damaged one, TransientError if the storage does not answer.
   """
   with storage.reading(f'The checkpoint {address}'):
@@ -255,17 +255,17 @@ def locate(address: str) -> tuple[str, int, str | None]:
       raise errors.UserError(
         f'{workdir} has no checkpoint: is it the --workdir of a run that has saved once?'
       )
-    there = f'There is: {", ".join(map(str, present))}.'
+    available = f'There is: {", ".join(map(str, present))}.'
     if which == 'best':
       step = step_folders.best(workdir)
       if step is None:
         raise errors.UserError(
-          f'{workdir} has no best checkpoint, since none was evaluated. {there}'
+          f'{workdir} has no best checkpoint, since none was evaluated. {available}'
         )
     elif which is not None:
       step = int(which)
       if step not in present:
-        raise errors.UserError(f'{workdir} has no checkpoint of step {step}. {there}')
+        raise errors.UserError(f'{workdir} has no checkpoint of step {step}. {available}')
     else:
       step = next((s for s in reversed(present) if step_folders.sound(folder / str(s))), None)
       if step is None:
@@ -273,12 +273,12 @@ def locate(address: str) -> tuple[str, int, str | None]:
           f'All checkpoints of {workdir} are damaged (steps {", ".join(map(str, present))}).'
         )
     if which is not None and (problem := step_folders.verify(folder / str(step))):
-      raise errors.UserError(f'Checkpoint {step} of {workdir} is damaged: {problem}. {there}')
+      raise errors.UserError(f'Checkpoint {step} of {workdir} is damaged: {problem}. {available}')
     return workdir, step, kind
 
 
 def averaged(workdir, step: int, kind: str) -> list[int]:
-  """The steps whose mean W@average:K@STEP is; kind: 'average:K'. Raises UserError for too few."""
+  """The steps that W@average:K@STEP averages; kind: 'average:K'. Raises UserError for too few."""
   present = [s for s in step_folders.steps(workdir) if s <= step]
   count = int(kind.partition(':')[2])
   if len(present) < count:
@@ -324,14 +324,14 @@ def parse_address(address: str) -> tuple[str, str | None, str | None]:
     else:
       raise errors.UserError(
         f'{address!r} is no checkpoint address: write WORKDIR, WORKDIR@STEP or WORKDIR@best; for '
-        'averages WORKDIR@ema or WORKDIR@average:K, each also with @STEP behind.'
+        'averages WORKDIR@ema or WORKDIR@average:K, each also followed by @STEP.'
       )
     workdir = before
   return workdir, which, kind
 
 
 def at_step(address: str, step: int) -> str:
-  """An address with the step that it stands for."""
+  """The address with its step filled in."""
   workdir, _, kind = parse_address(address)
   return f'{workdir}@{kind}@{step}' if kind else f'{workdir}@{step}'
 
@@ -409,7 +409,7 @@ def _from_first_process(value):
 
 
 def _quiet():
-  """Orbax tells dozens of lines per save. Those of a failed save are shown by --verbosity=0."""
+  """Silences Orbax, which logs dozens of lines per save; --verbosity=0 shows those of a failure."""
   absl_logging.set_verbosity(min(absl_logging.get_verbosity(), absl_logging.WARNING))
   absl_logging.get_absl_logger().addFilter(_wanted)
   _quiet_threads()
@@ -422,7 +422,7 @@ def _wanted(record) -> bool:
 
 @functools.cache  # once in a process
 def _quiet_threads():
-  """Without the stacks of writes, and of the closed event loop, after one write has failed."""
+  """Silences the stack traces of threads and of the closed event loop after a failed write."""
   before = sys.unraisablehook
 
   def hook(unraisable):
@@ -435,11 +435,11 @@ def _quiet_threads():
 
 @contextlib.contextmanager
 def _named_errors(folder):
-  """An error of the disk as Python has it: tensorstore tells it as a ValueError of many lines."""
+  """Raises OSError for an error of the disk, which tensorstore raises as a long ValueError."""
   try:
     yield
   except ValueError as e:
-    found = re.search(r"os_error_code='(\d+)'", str(e))
-    if not found:
+    match = re.search(r"os_error_code='(\d+)'", str(e))
+    if not match:
       raise
-    raise OSError(int(found[1]), os.strerror(int(found[1])), str(folder)) from e
+    raise OSError(int(match[1]), os.strerror(int(match[1])), str(folder)) from e

@@ -5,7 +5,7 @@
     on a TPU VM    nothing to set: the hosts of a slice know each other
     otherwise      one process, which joins nothing
 
-A process that is alone stays out of jax's service also if it was told so by hand or by the TPU VM:
+A lone process never joins jax's service, even if the environment or the TPU VM sets its address:
 the service compares times of the wall clock and aborts its process when that is set back. SIGTERM
 and Ctrl-C need no service (preemption.py).
 
@@ -45,7 +45,7 @@ _with_others = False  # whether this process has joined others
 
 def join(seconds: int = JOIN_SECONDS) -> None:
   """Joins this process to the others of the run, if there are others; before anything touches a
-  device. Does nothing the second time. After so many seconds the process ends with one sentence and
+  device. Does nothing the second time. After `seconds` the process ends with one sentence and
   exit code TRY_AGAIN. Raises UserError if the environment does not say who this is, TransientError
   if the port of process 0 is taken, or a TPU VM cannot say who the others are.
   """
@@ -182,7 +182,7 @@ def _on_tpu(seconds):
 
 
 def _initialize(seconds, missing, **where):
-  """jax.distributed.initialize, which ends with a sentence and not with a native stack."""
+  """Calls jax.distributed.initialize; a failure is one sentence in place of a native stack."""
 
   def give_up():
     print(f'error: {missing}', file=sys.stderr, flush=True)
@@ -202,7 +202,7 @@ def _initialize(seconds, missing, **where):
 
 
 def _check_free(port, remedy):
-  """Raises TransientError if the port is taken, UserError if it cannot be: jax would die of it."""
+  """Raises TransientError if the port is taken, UserError if it cannot be opened; jax would die."""
   both = socket.has_dualstack_ipv6()
   try:
     socket.create_server(
@@ -217,7 +217,7 @@ def _check_free(port, remedy):
 
 
 def _others() -> bool:
-  """Whether the environment speaks of several processes."""
+  """Whether the environment declares several processes."""
   return 'JAX_COORDINATOR_ADDRESS' in os.environ or ',' in os.environ.get(
     'TPU_WORKER_HOSTNAMES', ''
   )

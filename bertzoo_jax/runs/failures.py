@@ -35,9 +35,9 @@ def writing(what: str, kept: str):
 
 def out_of_memory(e: BaseException) -> bool:
   """Whether a device had no room, for a program or while it ran."""
-  said = str(e)
+  message = str(e)
   return isinstance(e, jax.errors.JaxRuntimeError) and (
-    'RESOURCE_EXHAUSTED' in said or 'out of memory' in said.lower()
+    'RESOURCE_EXHAUSTED' in message or 'out of memory' in message.lower()
   )
 
 

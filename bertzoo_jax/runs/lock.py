@@ -35,7 +35,7 @@ def hold(workdir):
   names the version that it replaces, so of two jobs that write at the same time one is refused.
 
   A job that finds the lock of another host, in an object store or on a disk whose flock does not
-  reach that host, watches it: a lock that changes refuses the job, one that stands still for two
+  reach that host, watches it: a lock that changes refuses the job, one that is unchanged for two
   minutes is taken over. So a new VM resumes by itself after a preemption without notice. The clocks
   of the two hosts are not compared. The lock of a dead process of this host is taken over at once.
 
@@ -98,8 +98,8 @@ class _File:
     self._path = pathlib.Path(str(workdir)) / NAME
 
   def take(self) -> None:
-    """Waits for it. Raises TransientError if another process has it, UserError if it cannot
-    open.
+    """Takes the lock. Raises TransientError if another process has it, UserError if it cannot be
+    opened.
     """
     for attempt in range(_ATTEMPTS + 1):
       self._open()
@@ -125,15 +125,15 @@ class _File:
     _check_ours(self._read() or self._owner, self._owner)
     if not storage.is_at(self._fd, self._path):
       # somebody's new lock, where ours was removed
-      there = _parse(self._path.read_text()) if self._path.exists() else None
-      _check_ours(there, self._owner)
+      current = _parse(self._path.read_text()) if self._path.exists() else None
+      _check_ours(current, self._owner)
     self._write()
 
   def release(self) -> None:
     """Removes it if it is still this process's own."""
     with contextlib.suppress(OSError):
-      own = (self._read() or {}).get('token') == self._owner['token']
-      if own and storage.is_at(self._fd, self._path):
+      ours = (self._read() or {}).get('token') == self._owner['token']
+      if ours and storage.is_at(self._fd, self._path):
         os.unlink(self._path)
     os.close(self._fd)
 
@@ -172,10 +172,10 @@ class _Lease:
 
   def take(self) -> None:
     other = self.read()
-    here = bool(other) and other.get('host') == self._owner['host']
-    if here and not _runs(other.get('pid')):
+    same_host = bool(other) and other.get('host') == self._owner['host']
+    if same_host and not _runs(other.get('pid')):
       _say_stale(other)
-    elif here and abs(time.time() - other.get('heartbeat', 0)) < STALE_SECONDS:  # by our clock
+    elif same_host and abs(time.time() - other.get('heartbeat', 0)) < STALE_SECONDS:  # by our clock
       _refuse(self._workdir, other)
     elif other:
       _outlast(self._workdir, other, self.read)
@@ -201,20 +201,20 @@ class _Lease:
     """The owner of the lock; None for none."""
 
     def read():
-      found = _parsed(self._store.read(NAME))
-      return found.state == 'value' and found.value, found.stamp.generation
+      response = _parsed(self._store.read(NAME))
+      return response.state == 'value' and response.value, response.stamp.generation
 
-    found, self._seen = self._answer(lambda: storage.read_twice(read, self))
-    return _parse(found.decode('utf-8', 'replace')) if found else None
+    content, self._seen = self._answer(lambda: storage.read_twice(read, self))
+    return _parse(content.decode('utf-8', 'replace')) if content else None
 
   def look(self) -> dict | None:
-    """As `read`, but a lock that is gone is not seen to be: `renew` would write it anew."""
-    before, found = self._seen, self.read()
-    self._seen = self._seen if found else before
-    return found
+    """As `read`, but does not note that the lock is gone: `renew` would then write it anew."""
+    before, owner = self._seen, self.read()
+    self._seen = self._seen if owner else before
+    return owner
 
-  def is_ours(self, found) -> bool:
-    return bool(found) and found.get('token') == self._owner['token']
+  def is_ours(self, owner) -> bool:
+    return bool(owner) and owner.get('token') == self._owner['token']
 
   def renew(self) -> bool:
     """False, and nothing is written, if it has changed since it was seen."""

@@ -150,11 +150,11 @@ def curves(rows: list[dict], name: str) -> list[list[tuple[int, float]]]:
   """The (step, value) of a metric, in one list per phase: losses of phases with other lengths,
   maskings or objectives do not compare, so nothing connects them.
   """
-  found = {}
+  by_phase = {}
   for row in rows:
     if _is_number(row.get(name)):
-      found.setdefault(row.get('phase'), []).append((row['step'], row[name]))
-  return list(found.values())
+      by_phase.setdefault(row.get('phase'), []).append((row['step'], row[name]))
+  return list(by_phase.values())
 
 
 def curve_in_text(
@@ -181,7 +181,7 @@ def curve_in_text(
 
 
 class Trackers:
-  """TensorBoard and W&B behind one face; one that fails is said once and left out."""
+  """TensorBoard and W&B as one writer; one that fails is reported once and left out."""
 
   def __init__(self, workdir, start_step: int, config: dict, *, tensorboard: bool, wandb: str):
     """config: flat, for W&B. tensorboard: write WORKDIR/tensorboard. wandb: project, or ''."""
@@ -233,14 +233,14 @@ class Nothing:
 
 
 def _tensorboard(workdir, start_step):
-  sys.modules.setdefault('torch', None)  # it imports torch where it can, and does not need it
+  sys.modules.setdefault('torch', None)  # it imports torch if it can, and does not need it
   try:
     import tensorboardX
   finally:
     if sys.modules['torch'] is None:
       del sys.modules['torch']
 
-  if storage.is_remote(workdir):  # else its writer is left half made, and traces at its end
+  if storage.is_remote(workdir):  # else its writer stays half built, and prints a stack at exit
     try:
       import google.cloud.storage  # noqa: F401
     except ImportError as e:
@@ -260,7 +260,7 @@ def _tensorboard(workdir, start_step):
 def _wandb(workdir, project, config):
   import wandb
 
-  kept = workdir / 'wandb_id'  # the same run goes on after a restart
+  kept = workdir / 'wandb_id'  # a restart continues the same run
   if not kept.exists():
     storage.write_text(kept, wandb.util.generate_id())
   folder = None if storage.is_remote(workdir) else str(workdir)
@@ -302,26 +302,26 @@ def _rewrite(workdir, kept: bytes, attempt, damaged):
 
 def _read(workdir) -> tuple[list[dict], int]:
   """(rows of a run, lines that cannot be read)."""
-  found, unreadable = _lines(workdir / FILE)
-  rows = [row for row in found if 'step' in row]
+  records, unreadable = _lines(workdir / FILE)
+  rows = [row for row in records if 'step' in row]
   folder = workdir / FOLDER
   for part in sorted(folder.glob('attempt-*.jsonl')) if folder.exists() else ():
-    found, more = _lines(part)
-    here = [row for row in found if 'step' in row]
+    records, more = _lines(part)
+    part_rows = [row for row in records if 'step' in row]
     # a part whose first line cannot be read begins with its first row
-    begin = here[0]['step'] - 1 if here else math.inf
-    start = next((row['start_step'] for row in found if 'step' not in row), begin)
-    rows, unreadable = [row for row in rows if row['step'] <= start] + here, unreadable + more
+    begin = part_rows[0]['step'] - 1 if part_rows else math.inf
+    start = next((row['start_step'] for row in records if 'step' not in row), begin)
+    rows, unreadable = [row for row in rows if row['step'] <= start] + part_rows, unreadable + more
   return list({row['step']: row for row in rows}.values()), unreadable
 
 
 def _lines(path):
   """(rows and first lines of parts, lines that cannot be read) of a file."""
-  found, unreadable = storage.read_json_lines(path)
+  records, unreadable = storage.read_json_lines(path)
   sound = [
     row
-    for row in found
+    for row in records
     if type(row.get('step', row.get('start_step'))) is int
     and all(x is None or isinstance(x, str) or _is_number(x) for x in row.values())
   ]
-  return sound, unreadable + len(found) - len(sound)
+  return sound, unreadable + len(records) - len(sound)

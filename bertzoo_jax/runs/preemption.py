@@ -23,8 +23,8 @@ class Preemption:
     """Handles signals inside a `with`; to be entered as soon as the hosts have joined.
 
     A lone process can end after the very next step. With several hosts SIGTERM stays with jax's own
-    handler, written in C++, which joining them (distributed.py) has installed: it tells the others,
-    so that all agree on a step.
+    handler, written in C++, which joining them (distributed.py) has installed: it notifies the
+    others, so that all agree on a step.
     """
     self._alone = not jax.distributed.is_initialized()
     wanted = (signal.SIGTERM, signal.SIGINT) if self._alone else (signal.SIGINT,)

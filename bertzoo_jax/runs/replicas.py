@@ -26,10 +26,10 @@ def check(state) -> None:
   if mesh.size == 1:
     return
   paths, arrays = [trees.path_of(p) for p, _ in leaves], tuple(x for _, x in leaves)
-  found = jax.device_get(_hashes(arrays, mesh, tuple(x.sharding.spec for x in arrays)))
-  for path, array, of_devices in zip(paths, arrays, found.T):
+  device_hashes = jax.device_get(_hashes(arrays, mesh, tuple(x.sharding.spec for x in arrays)))
+  for path, array, array_hashes in zip(paths, arrays, device_hashes.T):
     for copies in _copies(array, mesh):
-      hashes = {mesh.devices.flat[i]: int(of_devices[i]) for i in copies}
+      hashes = {mesh.devices.flat[i]: int(array_hashes[i]) for i in copies}
       [(usual, _)] = collections.Counter(hashes.values()).most_common(1)
       if odd := [device for device, value in hashes.items() if value != usual]:
         names = ', '.join(f'{d} of host {d.process_index}' for d in odd)
@@ -43,16 +43,16 @@ def check(state) -> None:
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def _hashes(arrays, mesh, specs):
-  """uint32 [devices in the order of the mesh, arrays]. Inside shard_map a device reads what it has
-  itself, also of an array that should be the same everywhere.
+  """uint32 [devices in the order of the mesh, arrays]. Within shard_map a device reads its own
+  copy, also of a replicated array.
   """
 
-  def of_device(*parts):
-    own = jnp.stack([_hash(x) for x in parts])
-    return jax.lax.all_gather(own, mesh.axis_names)
+  def hash_local(*parts):
+    local = jnp.stack([_hash(x) for x in parts])
+    return jax.lax.all_gather(local, mesh.axis_names)
 
   return jax.shard_map(
-    of_device, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False
+    hash_local, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False
   )(*arrays)
 
 

@@ -36,8 +36,8 @@ def below(workdir) -> list[str]:
   folder = storage.path(workdir)
   if storage.is_remote(folder) or not folder.is_dir():
     return []
-  found = [p for depth in ('*/*', '*/*/*') for p in folder.glob(f'{depth}/{FOLDER}')]
-  return sorted(str(p.parent) for p in found if steps(p.parent))
+  nested = [p for depth in ('*/*', '*/*/*') for p in folder.glob(f'{depth}/{FOLDER}')]
+  return sorted(str(p.parent) for p in nested if steps(p.parent))
 
 
 def recorded(workdir) -> dict:
@@ -59,23 +59,23 @@ def ranks(workdir, phase_first_step: int | None = None) -> dict[int, float]:
 
   phase_first_step: the first step of the phase; None: the newest phase that was evaluated.
   """
-  found = {}
+  phases = {}
   for step in steps(workdir):
     try:
       manifest = storage.read_json(storage.absolute(workdir) / FOLDER / str(step) / MANIFEST)
       first = manifest.get('phase_first_step', 0)
       rank = -manifest['score'] if 'score' in manifest else manifest['held_out_loss']
       if rank is not None and math.isfinite(rank):
-        found.setdefault(first, {})[step] = rank
+        phases.setdefault(first, {})[step] = rank
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
       continue  # damaged: `verify` says so when somebody asks for it
-  return found.get(max(found, default=0) if phase_first_step is None else phase_first_step, {})
+  return phases.get(max(phases, default=0) if phase_first_step is None else phase_first_step, {})
 
 
 def best(workdir) -> int | None:
   """The best step (`ranks`) in the newest phase that was evaluated, or None."""
-  found = ranks(workdir)
-  return min(found, key=lambda s: (found[s], s)) if found else None
+  by_step = ranks(workdir)
+  return min(by_step, key=lambda s: (by_step[s], s)) if by_step else None
 
 
 def verify(folder) -> str | None:

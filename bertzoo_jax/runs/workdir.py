@@ -43,21 +43,21 @@ _PACKAGES = (
 @contextlib.contextmanager
 def writable(path):
   """Makes the folder, yields it without links; removes folders made here that stay empty."""
-  path, made = storage.path(path), []
+  path, missing = storage.path(path), []
   if not storage.is_remote(path):
-    made = [p for p in (path, *path.parents) if not os.path.exists(p)]
+    missing = [p for p in (path, *path.parents) if not os.path.exists(p)]
   try:
     check_writable(path)
     yield storage.resolved(path)
   finally:
     with contextlib.suppress(OSError):
-      for folder in made:
+      for folder in missing:
         os.rmdir(folder)
 
 
 def check_unlike(path, *others: tuple[str, str]) -> None:
   """Raises UserError if the folder holds something else than runs of this command, or a link that
-  leads out of it: no file is written behind one.
+  leads out of it: nothing is written through links.
 
   others: (name of a file, kind of the folder that holds it).
   """
@@ -78,12 +78,12 @@ def check_writable(path) -> None:
     storage.write_text(probe, 'x')
     probe.unlink()
   except Exception as e:  # every storage has errors of its own
-    said = f'--workdir {path} cannot be written ({errors.named(e)}): '
+    problem = f'--workdir {path} cannot be written ({errors.named(e)}): '
     if storage.may_pass(e):
-      raise errors.TransientError(f'{said}run the same line again.') from e
+      raise errors.TransientError(f'{problem}run the same line again.') from e
     is_full = isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT)
     remedy = 'free space on its disk.' if is_full else 'give a folder you own.'
-    raise errors.UserError(said + remedy) from e
+    raise errors.UserError(problem + remedy) from e
 
 
 def check_same_run(path, config, corpus_hash: str) -> None:
@@ -121,30 +121,30 @@ def check_same_run(path, config, corpus_hash: str) -> None:
 
 
 def run_config(workdir):
-  """The config of the run in a workdir. UserError: none there, or a link out of it."""
+  """The config of the run in a workdir. Raises UserError if it has none, or a link out of it."""
   folders.check_links(workdir)
   path = storage.path(workdir) / _CONFIG
-  found = _read_config(path)
-  if (found is None or not _noted(path)) and path.exists():
-    found = _recorded_config(path.parent) or found
-    if found is None:
+  saved = _read_config(path)
+  if (saved is None or not _noted(path)) and path.exists():
+    saved = _recorded_config(path.parent) or saved
+    if saved is None:
       raise errors.UserError(
         f'{path} cannot be read, and no checkpoint has a copy: write the config of the run there.'
       )
-  if found is None:
+  if saved is None:
     raise errors.UserError(
       f'{path} does not exist: a workdir needs the config.json that pretrain wrote; copy it there.'
     )
   with errors.unreadable(f'{path} holds no config of a run: write the config of the run there'):
-    ranges.check(found)
-    outside = named.is_outside(found.encoder.name)  # such an encoder may have sections
-    values = *(() if outside else found.encoder.values()), found.encoder.name, found.objective.name
-    conditions = found.get('source', {}).get('where', ())
-    texts = found.hf, *found.objective.get('labels', ()), *itertools.chain(*conditions)
+    ranges.check(saved)
+    outside = named.is_outside(saved.encoder.name)  # such an encoder may have sections
+    values = *(() if outside else saved.encoder.values()), saved.encoder.name, saved.objective.name
+    conditions = saved.get('source', {}).get('where', ())
+    texts = saved.hf, *saved.objective.get('labels', ()), *itertools.chain(*conditions)
     is_text = lambda x: isinstance(x, str)
     if any(hasattr(value, 'items') for value in values) or not all(map(is_text, texts)):
       raise TypeError('hf, encoder, objective or source')
-  return found
+  return saved
 
 
 def machinery(path, device_kind: str) -> dict:
@@ -168,23 +168,23 @@ def corpus_record(workdir) -> dict:
   ours = _read_json(path / _CORPUS)
   if noted and isinstance(ours, dict) and {'hash': ours.get('hash')} not in noted:
     ours = None
-  found = [step_folders.recorded(path).get('corpus'), ours, *noted[-1:]]
-  return next((x for x in found if isinstance(x, dict) and isinstance(x.get('hash'), str)), {})
+  candidates = [step_folders.recorded(path).get('corpus'), ours, *noted[-1:]]
+  return next((x for x in candidates if isinstance(x, dict) and isinstance(x.get('hash'), str)), {})
 
 
 def describe(path, config, corpus: dict, save_tokenizer) -> None:
-  """Writes config.json, corpus.json (hash and sizes) and tokenizer/, each only where it is not
-  there as it should be; says which file was damaged. save_tokenizer: folder → copies it there.
+  """Writes config.json, corpus.json (hash and sizes) and tokenizer/, each only where it is missing
+  or damaged; prints which file was damaged. save_tokenizer: folder → copies it there.
   """
   path = storage.path(path)
-  found = _read_json(path / _CORPUS)
-  if not isinstance(found, dict) or found.get('hash') != corpus['hash']:
+  saved = _read_json(path / _CORPUS)
+  if not isinstance(saved, dict) or saved.get('hash') != corpus['hash']:
     _set_aside(path / _CORPUS)
     save_tokenizer(path / 'tokenizer')
     storage.write_json(path / _CORPUS, corpus)
   text, file = configuration.to_json(config), path / _CONFIG
-  found = _read_config(file)
-  if found is None or configuration.science(found) != configuration.science(config):
+  saved = _read_config(file)
+  if saved is None or configuration.science(saved) != configuration.science(config):
     _set_aside(file)
   if not file.exists() or file.read_bytes() != text.encode():
     storage.write_text(file, text)
@@ -295,20 +295,20 @@ def _digest(file) -> str | None:
 
 
 def _read_config(file):
-  """The config in a file; None if there is none that can be read."""
+  """Reads a config; None if the file is missing or cannot be read."""
   return _config_of(_read_json(file))
 
 
-def _config_of(found):
-  """The config that a value of a JSON file is; None if it is none."""
+def _config_of(value):
+  """Parses a value of a JSON file as a config; None if it is not one."""
   try:
-    return None if found is None else configuration.from_json(json.dumps(found))
+    return None if value is None else configuration.from_json(json.dumps(value))
   except errors.UNREADABLE:
     return None
 
 
 def _read_json(file):
-  """The value in a file; None if there is none that can be read."""
+  """Reads a JSON value; None if the file is missing or cannot be read."""
   try:
     return storage.read_json(file) if file.exists() else None
   except ValueError:
@@ -316,7 +316,7 @@ def _read_json(file):
 
 
 def _set_aside(file):
-  """Renames a file that is damaged, where there is one, and says so."""
+  """Renames a damaged file, if it exists, and prints a warning."""
   if file.exists():
     aside = storage.path(f'{file}.damaged')
     file.replace(aside)

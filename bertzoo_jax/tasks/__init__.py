@@ -34,7 +34,7 @@ def open(config, task_dir, tokenizer, shape, *, segments: int, max_length: int) 
       encode_with_offsets, special {role: id}, and pieces.
     shape: has `single` and `pair`, the templates of rows ('cls:0 A:0 sep:0 B:{} sep:{}'), and
       `padding`, the side.
-    segments: how many the encoder tells apart; larger numbers become 0.
+    segments: number of token types of the encoder; larger ids become 0.
     max_length: tokens of a row, at most.
 
   Raises:

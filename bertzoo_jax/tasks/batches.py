@@ -8,7 +8,7 @@ import numpy as np
 
 from bertzoo_jax.common import hashing
 
-# Lengths of rows: each one that occurs is a program to compile.
+# Lengths of rows: each length in use is one more program to compile.
 BUCKETS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 
 
@@ -31,8 +31,8 @@ def rows_of(count: int, step: int, *, batch_size: int, seed: int) -> np.ndarray:
   out = np.empty(batch_size, np.int64)
   root = hashing.fold(hashing.new_key(seed), hashing.SHUFFLE)
   for epoch in np.unique(epochs):
-    here = epochs == epoch
-    out[here] = hashing.permute(hashing.fold(root, int(epoch)), count, places[here])
+    in_epoch = epochs == epoch
+    out[in_epoch] = hashing.permute(hashing.fold(root, int(epoch)), count, places[in_epoch])
   return out
 
 
@@ -65,8 +65,8 @@ def ordered_batches(split, batch_size: int, *, length_buckets, padding: str, pad
 
   Returns:
     rows: int64 [number of real rows], so that `out[rows] = predictions[:len(rows)]` restores the
-      order. batch: see train_batch. The last one is filled with copies of a row whose
-      label_weights are 0. A split without labels has labels 0.
+      order. batch: see train_batch. The last batch is filled with copies of a row, with
+      label_weights 0. A split without labels has labels 0.
   """
   order = np.argsort(split.lengths, kind='stable')
   for start in range(0, len(order), batch_size):

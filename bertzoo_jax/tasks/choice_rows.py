@@ -15,10 +15,10 @@ def choice_rows(
 ) -> Rows:
   """A unit of C rows for each question: its text beside the question with one of the options.
 
-  The question and its option are one text: the option in place of the question's blank, else
-  behind it. It keeps `option_tokens` tokens, and the text is cut at its end to fill the row.
-  Questions without a text have the question beside the option. Rows that fill a unit have special
-  tokens alone and option_weights 0.
+  The question and its option are one text: the option replaces the question's blank, or follows the
+  question. It keeps `option_tokens` tokens, and the text is cut at its end to fit the row. Without
+  a text, the row has the question beside the option. Rows that fill a unit have only special tokens
+  and option_weights 0.
 
   Args:
     examples: N of them.
@@ -30,27 +30,27 @@ def choice_rows(
   Raises:
     UserError: more options than fit; no room.
   """
-  given = examples.column('options')
-  many = fields.options or max(examples.values[0].most, *map(len, given))
-  for own, place in zip(given, examples.places):
-    if len(own) > many:
+  option_lists = examples.column('options')
+  group = fields.options or max(examples.values[0].most, *map(len, option_lists))
+  for row, place in zip(option_lists, examples.places):
+    if len(row) > group:
       raise errors.UserError(
-        f'{place} has {len(own)} options, and config.features.options={many}: set '
-        f'--config.features.options={max(map(len, given))}.'
+        f'{place} has {len(row)} options, and config.features.options={group}: set '
+        f'--config.features.options={max(map(len, option_lists))}.'
       )
   template, room = frame.words(True), frame.room(True, 2, 'two texts')
   texts, asked = _texts(examples, fields.blank)
-  (texts, of_text), (options, of_option) = map(
-    frames.distinct, (texts, [option for own in asked for option in own])
+  (texts, text_index), (options, option_index) = map(
+    frames.distinct, (texts, [option for row in asked for option in row])
   )
   encode = tokenizer.encode_as_transformers
   texts, options = frames.tokens_of(encode, texts), frames.tokens_of(encode, options)
-  counts = np.array([len(own) for own in asked], np.int64)
-  there = np.arange(many) < counts[:, None]
-  text, option = np.zeros((2, *there.shape), np.int64)
-  text[there], option[there] = np.repeat(of_text, counts), of_option
+  counts = np.array([len(row) for row in asked], np.int64)
+  real = np.arange(group) < counts[:, None]
+  text, option = np.zeros((2, *real.shape), np.int64)
+  text[real], option[real] = np.repeat(text_index, counts), option_index
   text_size, option_size = (
-    np.where(there, x, 0) for x in (texts.sizes[text], options.sizes[option])
+    np.where(real, x, 0) for x in (texts.sizes[text], options.sizes[option])
   )
   option_kept = np.minimum(option_size, min(fields.option_tokens, max(room // 2, 1)))
   lost = option_size - option_kept if fields.option_cut == 'start' else 0
@@ -66,8 +66,8 @@ def choice_rows(
     **laid,
     uncut=(text_size + option_size + alone).reshape(-1),
     labels=numbers,
-    group=many,
-    features={'option_weights': there.astype(np.float32)},
+    group=group,
+    features={'option_weights': real.astype(np.float32)},
   )
 
 

@@ -28,9 +28,9 @@ class Choice(NamedTuple):
   Attributes:
     text, question: '' for none.
     options: two or more.
-    label: of the right option, as written; of `numbered` its number from 0.
-    label_form: of FORMS, how the layout writes labels; '' if it does not say.
-    most: options of a question of the task, at most.
+    label: of the right option, as written; after `numbered` its number from 0.
+    label_form: one of FORMS, in which the layout writes labels; '' for any.
+    most: largest number of options of a question of the task.
   """
 
   text: str
@@ -86,10 +86,10 @@ def _race(file):
       'answers: copy it again.'
     )
   name = tables.as_text(record.get('id') or path.name, where).removesuffix('.txt')
-  for i, (question, own, answer) in enumerate(zip(questions, options, answers)):
+  for i, (question, raw, answer) in enumerate(zip(questions, options, answers)):
     question = tables.as_text(question, where)
-    own, label = _options(own, f'{path}, question {i + 1}'), tables.as_label(answer, where) or None
-    value = Choice(article, question, own, label, 'letter')
+    raw, label = _options(raw, f'{path}, question {i + 1}'), tables.as_label(answer, where) or None
+    value = Choice(article, question, raw, label, 'letter')
     yield Record(f'question {i + 1}', f'{name}-{i}', value)
 
 
@@ -123,21 +123,21 @@ def _is_dialogue(entry) -> bool:
   )
 
 
-def _options(own, where) -> list[str]:
+def _options(value, where) -> list[str]:
   """The options of a question of JSON. Raises UserError if they are no list."""
-  if not isinstance(own, list):
-    raise errors.UserError(f'{where} has the options {own!r}, which are no list: mend the file.')
-  return [tables.as_text(option, where) for option in own]
+  if not isinstance(value, list):
+    raise errors.UserError(f'{where} has the options {value!r}, which are no list: mend the file.')
+  return [tables.as_text(option, where) for option in value]
 
 
 def _mctest(file):
-  """MCTest, as text or as a table; right options are in a file beside it, or have an asterisk."""
+  """MCTest, as text or a table; right options are in a second file, or have an asterisk."""
   path = file.path
   beside = path.parent / f'{path.stem}.ans'
   answers = []
   if beside.exists():
-    own = files.text_of(files.bytes_of(beside, file.digest), beside)
-    answers = [line.split() for _, line in files.lines_of(own, beside) if line.strip()]
+    content = files.text_of(files.bytes_of(beside, file.digest), beside)
+    answers = [line.split() for _, line in files.lines_of(content, beside) if line.strip()]
   data = files.text_of(file.data, path)
   is_table = not data.lstrip().startswith(b'*')
   stories = _stories_of_table(data, path) if is_table else _stories_of_text(data, path)
@@ -181,14 +181,14 @@ def _stories_of_text(data, path):
         out[-1][0] = line.partition(':')[2].strip()
     elif out:
       questions = out[-1][3]
-      if found := _QUESTION.match(line):
-        questions.append([found[1].strip(), [], None])
+      if match := _QUESTION.match(line):
+        questions.append([match[1].strip(), [], None])
       elif not questions:
         out[-1][2] = f'{out[-1][2]}\n{line.strip()}'.strip()
-      elif found := _OPTION.match(line):
-        if found[1] == '*' and questions[-1][2] is None:
+      elif match := _OPTION.match(line):
+        if match[1] == '*' and questions[-1][2] is None:
           questions[-1][2] = len(questions[-1][1])
-        questions[-1][1].append(found[3].strip())
+        questions[-1][1].append(match[3].strip())
   return out
 
 
@@ -214,7 +214,7 @@ def _stories_of_table(data, path):
 
 
 def _table(file):
-  """A table of one's own."""
+  """A table of the user's."""
   fields, path, is_test = file.fields, file.path, file.split.startswith('test')
   named = [name.strip() for name in fields.options.split(',') if name.strip()]
 
@@ -265,27 +265,27 @@ def numbered(splits: dict[str, Examples], form: str):
   most = max(len(record.value.options) for record in records)
 
   def value(record):
-    own, label = record.value, None
-    there = [i for i, option in enumerate(own.options) if option.strip()]
-    if len(there) < 2:
-      raise errors.UserError(f'{record.place} has {len(there)} options: at least two are needed.')
-    if own.label is not None:
-      number = _number(own, form)
-      if number not in there:
+    choice, label = record.value, None
+    kept = [i for i, option in enumerate(choice.options) if option.strip()]
+    if len(kept) < 2:
+      raise errors.UserError(f'{record.place} has {len(kept)} options: at least two are needed.')
+    if choice.label is not None:
+      number = _number(choice, form)
+      if number not in kept:
         raise errors.UserError(
-          f'{record.place} has the label {str(own.label)!r}, which is none of its '
-          f'{len(there)} options: mend it, or set --config.source.label_form to one of '
+          f'{record.place} has the label {str(choice.label)!r}, which is none of its '
+          f'{len(kept)} options: mend it, or set --config.source.label_form to one of '
           f'{", ".join(FORMS)}.'
         )
-      label = there.index(number)
-    return own._replace(options=[own.options[i] for i in there], label=label, most=most)
+      label = kept.index(number)
+    return choice._replace(options=[choice.options[i] for i in kept], label=label, most=most)
 
   notes = [f'Labels are read as {form} (source.label_form).'] if known else []
   return {name: examples.changed(value) for name, examples in splits.items()}, notes
 
 
 def _number(one: Choice, form):
-  """The number of the right option; None if the label is none."""
+  """The number of the right option; None if the label does not name one."""
   label, form = one.label, one.label_form or form
   if form == 'letter':
     letter = label.strip().upper()

@@ -16,10 +16,10 @@ class Record(NamedTuple):
   """An example.
 
   Attributes:
-    place: where it is, for messages: in its file ('line 7'), of Examples with the file's name.
-    id: how a submission calls it: as its file says, or its number from 0; None for the latter.
-    value: a Text, Sentence, Question or Choice. It has `label`, None without; `key`, equal for
-      examples that fall on the same side of a split; and `form`, for messages.
+    place: for messages: within its file ('line 7'); in Examples, with the file's name.
+    id: its name in a submission, from the file; None for its number from 0.
+    value: a Text, Sentence, Question or Choice. It has `label` or None; `key`, equal for examples
+      that must be on the same side of a split; and `form`, for messages.
   """
 
   place: str
@@ -31,10 +31,10 @@ class Skipped(NamedTuple):
   """An example that is left out.
 
   Attributes:
-    place: as of a Record; '' where the config asks for it.
-    reason: words of the note, behind '3 lines of FILE'. unit: '' for the first word of the place.
-    remedy: if given, a file that loses most of its examples so is refused with it.
-    alone: words behind 'FILE has no', for a file that has nothing else; '' for the usual ones.
+    place: as in Record; '' if the config asks to leave it out.
+    reason: words of the note, after '3 lines of FILE'. unit: '' for the first word of the place.
+    remedy: if not empty, a file that loses most of its examples for this reason is refused with it.
+    alone: words after 'FILE has no', if the file has no other examples; '' for the usual words.
   """
 
   place: str
@@ -59,7 +59,7 @@ class Text(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-  """The examples of one split. All of them have labels, or none has."""
+  """The examples of one split: all with labels, or all without."""
 
   records: list[Record]
 
@@ -104,8 +104,8 @@ class Source:
       for those of train, sorted.
     label_columns: their names, with several columns one label each.
     leave_out: labels whose examples are left out.
-    dev_share: of train, which becomes `dev` where there is no such split; stratified: whether this
-      share is of each label.
+    dev_share: share of train that becomes `dev` if there is no such split; stratified: whether the
+      share is taken per label.
     digest: SHA-256 of all bytes that were read.
     notes: sentences about files and rows for the user.
     read: function path of a file → examples without labels, for predictions.

@@ -41,10 +41,10 @@ def texts(examples, numbers, tokenizer, frame) -> Rows:
 
 
 def longest_first(first, second, room):
-  """How many tokens of each of two texts stay if the longer one is cut first (int64 [N] each).
+  """Tokens that remain of each of two texts if the longer one is cut first (int64 [N] each).
 
-  If both have to be cut they share the room; of an odd room, the longer text has the larger half,
-  and the second where they are equally long.
+  If both have to be cut they share the room. The longer text has the larger half of an odd room, or
+  the second text if they are equally long.
   """
   short, long = np.minimum(first, second), np.maximum(first, second)
   longer = np.where(short > room, short, np.maximum(short, room - short))

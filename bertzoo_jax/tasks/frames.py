@@ -1,4 +1,4 @@
-"""Rows of tokens, the frame that an encoder wants around them, and texts as tokens."""
+"""Rows of tokens, the special tokens that an encoder expects around them, and texts as tokens."""
 
 import dataclasses
 import re
@@ -10,17 +10,17 @@ import numpy as np
 
 from bertzoo_jax.common import errors
 
-_CHUNK = 8192  # texts that are tokens at a time, so that few objects of the tokenizer live
+_CHUNK = 8192  # texts encoded at a time, to keep few of the tokenizer's objects in memory
 
 
 @dataclasses.dataclass(frozen=True)
 class Frame:
-  """How an encoder wants its rows.
+  """The special tokens and segments of an encoder's rows.
 
   Attributes:
     single, pair: words ROLE:SEGMENT; the role A or B is a text, others are special tokens.
     special: {role: id}.
-    segments: how many the encoder tells apart; a larger number becomes 0.
+    segments: number of token types of the encoder; a larger id becomes 0.
     max_length: tokens of a row, at most.
   """
 
@@ -54,7 +54,7 @@ class Frame:
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-  """Rows of tokens behind one another, and their labels; see task.Split."""
+  """Concatenated rows of tokens, and their labels; see task.Split."""
 
   ids: np.ndarray
   segments: np.ndarray
@@ -69,7 +69,7 @@ class Rows:
 
 
 class Flat(NamedTuple):
-  """Arrays behind one another: array i is values[offsets[i]:offsets[i + 1]], sizes[i] numbers."""
+  """Concatenated arrays: array i is values[offsets[i]:offsets[i + 1]], sizes[i] numbers."""
 
   values: np.ndarray
   offsets: np.ndarray
@@ -77,14 +77,14 @@ class Flat(NamedTuple):
 
 
 def flat(arrays) -> Flat:
-  """Arrays of int32 behind one another."""
+  """Concatenates arrays of int32."""
   sizes = np.array([len(x) for x in arrays], np.int64)
   values = np.concatenate(arrays) if arrays else np.zeros(0, np.int32)
   return Flat(values.astype(np.int32), offsets_of(sizes), sizes)
 
 
 def offsets_of(sizes) -> np.ndarray:
-  """Where each begins that has one of these sizes, and where the last one ends, int64 [N + 1]."""
+  """The offsets of concatenated arrays of these sizes, and their total, int64 [N + 1]."""
   return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
@@ -94,7 +94,7 @@ def tokens_of(encode, texts) -> Flat:
 
 
 def distinct(texts) -> tuple[list, np.ndarray]:
-  """(texts, each once; int64 number of each in them)."""
+  """(the distinct texts; the index of each text in them, int64)."""
   numbers = {}
   at = [numbers.setdefault(text, len(numbers)) for text in texts]
   return list(numbers), np.array(at, np.int64)
@@ -105,8 +105,8 @@ def laid_out(words, special, parts) -> tuple[dict, np.ndarray]:
 
   Every row is made of the same words, which are special tokens or texts.
 
-  words: [(role, segment)]. special: {role: id}. parts: {role of a text: (tokens, where those of
-  each row begin, how many they are)}.
+  words: [(role, segment)]. special: {role: id}. parts: {role of a text: (tokens, offset of each
+  row's tokens, their number)}.
   """
   named = [role for role, _ in words]
   roles = sorted(set(named) - set(parts))
@@ -131,7 +131,7 @@ def laid_out(words, special, parts) -> tuple[dict, np.ndarray]:
 
 
 def encoded(encode, texts_) -> list:
-  """encode(texts), some thousands at a time."""
+  """encode(texts), in chunks of some thousand texts."""
   out = []
   for start in range(0, len(texts_), _CHUNK):
     out += encode(texts_[start : start + _CHUNK])

@@ -9,8 +9,8 @@ _SHOWN = 30  # labels of a matrix
 
 
 def rows(task, split, outputs) -> list[dict]:
-  """A dict for each example, of tags for each word: its input, gold, predicted, and the probability
-  of the prediction (of several labels, of the least certain one).
+  """A dict per example (of tags, per word): its input, gold, predicted, and the probability of the
+  prediction (for several labels, of the least certain one).
   """
   out, kind = [], task.kind
   for line, gold in zip(kind.answers(task, split, outputs), kind.gold(task, split), strict=True):
@@ -36,10 +36,10 @@ def page(split: str, task, rows: list[dict]) -> str:
   table = [['label', 'gold', 'predicted', 'precision', 'recall', 'F1']]
   for label in task.labels:
     gold = sum(label in a for a, _ in pairs)
-    said = sum(label in b for _, b in pairs)
+    predicted = sum(label in b for _, b in pairs)
     both = sum(label in a and label in b for a, b in pairs)
-    cells = (_share(both, said), _share(both, gold), _share(2 * both, gold + said))
-    table.append([label, f'{gold:,}', f'{said:,}', *cells])
+    cells = (_share(both, predicted), _share(both, gold), _share(2 * both, gold + predicted))
+    table.append([label, f'{gold:,}', f'{predicted:,}', *cells])
   tables = [table]
   if len(task.labels) <= _SHOWN and all(len(a) == len(b) == 1 for a, b in pairs):
     counts = collections.Counter((a[0], b[0]) for a, b in pairs)
@@ -49,8 +49,8 @@ def page(split: str, task, rows: list[dict]) -> str:
   return '\n\n'.join([head, *(text.aligned(table, markdown=True) for table in tables)]) + '\n'
 
 
-def _labels(said):
-  return said if isinstance(said, list) else [said]
+def _labels(value):
+  return value if isinstance(value, list) else [value]
 
 
 def _share(part, whole) -> str:

@@ -18,8 +18,8 @@ def numbered(source: Source, kind):
 
   Returns:
     (names, splits, notes). names: of the labels, in the order of their classes. splits: {name:
-    (examples, array or None)}; the array is as `kind.encode` has it. `dev` is part of train where
-    the source has no dev split. notes: sentences for the user.
+    (examples, array or None)}; the array is from `kind.encode`. `dev` is part of train if the
+    source has no dev split. notes: sentences for the user.
 
   Raises:
     UserError: a label that is unknown, missing or of another form; only one class.
@@ -46,17 +46,16 @@ def numbered(source: Source, kind):
 
 
 def balanced(numbers, count: int) -> tuple[float, ...]:
-  """Weights of classes by which all of them weigh the same: rows / (classes · rows of the class).
+  """Weights that give all classes the same total: rows / (classes · rows of the class).
 
-  numbers: classes of the rows, int [N]. count: of classes; one without rows has the weight of one
-  row.
+  numbers: classes of the rows, int [N]. count: number of classes; an empty class counts as one row.
   """
   rows = np.maximum(np.bincount(numbers, minlength=count), 1)
   return tuple(float(x) for x in len(numbers) / (count * rows))
 
 
 def cap(splits: dict, source: Source) -> list[str]:
-  """Takes as many examples of train and dev as `source.caps` says, out of `splits`; its notes."""
+  """Cuts train and dev in `splits` to the numbers of `source.caps`; returns notes."""
   notes = []
   for name, examples in splits.items():
     group = 'dev' if name.startswith('dev') else name
@@ -69,7 +68,7 @@ def cap(splits: dict, source: Source) -> list[str]:
 
 
 def take_dev(splits: dict, source: Source, units='examples', by='a hash') -> list[str]:
-  """Moves a share of train to the split `dev` if there is no dev split; the note about it, or none.
+  """Moves a share of train to the split `dev` if there is no dev split; returns notes.
 
   Args:
     splits: {name: examples}, which is changed.
@@ -93,7 +92,7 @@ def held_out(examples, share: float, stratified: bool = False) -> tuple:
   seed.
 
   stratified: whether the share is taken of the examples of each label; equal keys with different
-    labels may then be parted.
+    labels may then be separated.
 
   Raises:
     UserError: the share leaves one side without examples.
@@ -106,9 +105,9 @@ def held_out(examples, share: float, stratified: bool = False) -> tuple:
   labels = examples.labels if stratified else [()] * len(hashes)
   for label, h in zip(labels, hashes):
     strata.setdefault(label, []).append(h)
-  for label, own in strata.items():
-    count = max(round(share * len(own)), 0 if stratified else 1)
-    last[label] = sorted(own)[count - 1] if count else b''
+  for label, group in strata.items():
+    count = max(round(share * len(group)), 0 if stratified else 1)
+    last[label] = sorted(group)[count - 1] if count else b''
   is_dev = [h <= last[label] for label, h in zip(labels, hashes)]
   sides = [i for i, x in enumerate(is_dev) if not x], [i for i, x in enumerate(is_dev) if x]
   if not sides[0] or not sides[1]:

@@ -3,11 +3,11 @@
 A metric of rows is a function (labels, logits) → float. labels: int [N] classes, float [N] scores
 or float [N, C] of 0 and 1; logits: [N, C], of scores [N, 1]. A metric that has an argument `groups`
 gets the names of the examples: rows of one name are ranked among one another. A metric of tags is a
-function (true, said, scheme) → float; both are lists of sentences of tags. Those in OF_LABEL and
+function (true, predicted, scheme) → float of two lists of sentences. Metrics in OF_LABEL and
 OF_TYPE have one more argument, the number of a class or the type of an entity: `precision/LABEL`.
 
-The attribute `better` of a function is 'lower' if it is better where it is lower, and '' if it
-ranks no runs.
+The attribute `better` of a function is 'lower' if a lower value is better, and '' if it ranks no
+runs.
 """
 
 import functools
@@ -19,7 +19,7 @@ import numpy as np
 
 from bertzoo_jax.tasks import schemes
 
-_ALONE = threading.Lock()  # filters of warnings are one for all threads
+_ALONE = threading.Lock()  # all threads share the filters of warnings
 
 
 def _library(name, *args, module='sklearn.metrics', **options):
@@ -30,7 +30,7 @@ def _library(name, *args, module='sklearn.metrics', **options):
     return function(*args, **options)
 
 
-def _told(labels, logits):
+def _predictions(labels, logits):
   """(labels, predictions), of one class or of several labels per row."""
   if labels.ndim == 2:
     return labels > 0.5, logits > 0
@@ -38,31 +38,31 @@ def _told(labels, logits):
 
 
 def accuracy(labels, logits):
-  """Share of the rows that are right; of several labels, those with every label right."""
-  return _library('accuracy_score', *_told(labels, logits))
+  """Share of the rows that are right; a row of several labels is right if every label is."""
+  return _library('accuracy_score', *_predictions(labels, logits))
 
 
 def matthews(labels, logits):
   """Matthews' correlation (Gorodkin 2004 for more than two classes); 0 if either is constant."""
-  return _library('matthews_corrcoef', *_told(labels, logits))
+  return _library('matthews_corrcoef', *_predictions(labels, logits))
 
 
 def _averaged(name, average, labels, logits):
   """Precision, recall or F1, averaged over classes that occur, or over all of several labels."""
-  return _library(name, *_told(labels, logits), average=average, zero_division=0)
+  return _library(name, *_predictions(labels, logits), average=average, zero_division=0)
 
 
-def _of_label(name, labels, logits, number=1):
+def _class_score(name, labels, logits, number=1):
   """Precision, recall or F1 of one class."""
-  true, said = _told(labels, logits)
+  true, predicted = _predictions(labels, logits)
   if labels.ndim == 2:
-    return _library(name, true[:, number], said[:, number], zero_division=0)
-  return _library(name, true == number, said == number, zero_division=0)
+    return _library(name, true[:, number], predicted[:, number], zero_division=0)
+  return _library(name, true == number, predicted == number, zero_division=0)
 
 
 def roc_auc(labels, logits):
-  """Area under the ROC curve; of several labels or classes (one against the rest, by probability)
-  the mean of those that some rows have and others lack.
+  """Area under the ROC curve; for several labels or classes (one against the rest, by probability)
+  the mean over those that some rows have and others lack.
   """
   if labels.ndim == 1:
     shares = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -93,45 +93,45 @@ rmse.better = 'lower'
 
 
 def mrr(labels, logits, groups):
-  """Mean reciprocal rank: of each group the first row of class 1, by the score of class 1. A group
-  without such a row counts 0; rows of equal score keep their order.
+  """Mean reciprocal rank of the first row of class 1 in each group, sorted by the score of class 1.
+  A group without such a row counts 0; rows of equal score keep their order.
 
   groups: name of each row's group.
   """
-  first = [np.flatnonzero(own) for own in _ranked(labels, logits, groups)]
-  return np.mean([1 / (1 + own[0]) if len(own) else 0.0 for own in first])
+  first = [np.flatnonzero(ranked) for ranked in _ranked(labels, logits, groups)]
+  return np.mean([1 / (1 + ranked[0]) if len(ranked) else 0.0 for ranked in first])
 
 
 def mean_average_precision(labels, logits, groups):
   """Mean over the groups of the average precision at their rows of class 1. See mrr."""
   each = []
-  for own in _ranked(labels, logits, groups):
-    places = np.flatnonzero(own)
+  for ranked in _ranked(labels, logits, groups):
+    places = np.flatnonzero(ranked)
     each.append(np.mean(np.arange(1, len(places) + 1) / (places + 1)) if len(places) else 0.0)
   return np.mean(each)
 
 
 def _ranked(labels, logits, groups):
-  """Yields of each group whether its rows are of class 1, the highest score first."""
+  """Yields for each group whether its rows are of class 1, the highest score first."""
   scores, labels = logits[:, 1] - logits[:, 0], np.asarray(labels)
   rows = {}
   for i, group in enumerate(groups):
     rows.setdefault(group, []).append(i)
-  for own in rows.values():
-    yield labels[np.array(own)[np.argsort(-scores[own], kind='stable')]] == 1
+  for members in rows.values():
+    yield labels[np.array(members)[np.argsort(-scores[members], kind='stable')]] == 1
 
 
 # --- tags ---
 
 
-def tag_accuracy(true, said, scheme):
+def tag_accuracy(true, predicted, scheme):
   """Share of the words whose tag is right."""
   del scheme
-  right = sum(a == b for t, s in zip(true, said) for a, b in zip(t, s))
+  right = sum(a == b for t, s in zip(true, predicted) for a, b in zip(t, s))
   return right / max(sum(map(len, true)), 1)
 
 
-def _entities(name, strict, true, said, scheme, type_=''):
+def _entities(name, strict, true, predicted, scheme, type_=''):
   """A score over all entities, or over the entities of one type, as seqeval has it.
 
   strict: by the scheme (IOB2, BIOES and BILOU), so that tags that it does not allow belong to no
@@ -139,25 +139,25 @@ def _entities(name, strict, true, said, scheme, type_=''):
   """
   import seqeval.scheme
 
-  given, allowed = {'zero_division': 0}, set('BIES')
+  options, allowed = {'zero_division': 0}, set('BIES')
   if strict := strict and scheme in ('iob2', 'bioes', 'bilou'):
     allowed = set('BI' if scheme == 'iob2' else 'BIES')
-    own = seqeval.scheme.IOB2 if scheme == 'iob2' else seqeval.scheme.IOBES
-    given |= {'mode': 'strict', 'scheme': own}
+    scheme_class = seqeval.scheme.IOB2 if scheme == 'iob2' else seqeval.scheme.IOBES
+    options |= {'mode': 'strict', 'scheme': scheme_class}
 
   def shown(tag):
-    prefix, own = schemes.parts(tag)
+    prefix, kind = schemes.parts(tag)
     counts = prefix in allowed if strict else prefix != schemes.OUTSIDE
-    return f'{prefix}-{own}' if counts and type_ in ('', own) else schemes.OUTSIDE
+    return f'{prefix}-{kind}' if counts and type_ in ('', kind) else schemes.OUTSIDE
 
-  told = [[[shown(tag) for tag in tags] for tags in x] for x in (true, said)]
-  return _library(name, *told, module='seqeval.metrics', **given)
+  sentences = [[[shown(tag) for tag in tags] for tags in x] for x in (true, predicted)]
+  return _library(name, *sentences, module='seqeval.metrics', **options)
 
 
 # --- by name ---
 
 _MEASURES = {'precision': 'precision_score', 'recall': 'recall_score', 'f1': 'f1_score'}
-OF_LABEL = {n: functools.partial(_of_label, measure) for n, measure in _MEASURES.items()}
+OF_LABEL = {n: functools.partial(_class_score, measure) for n, measure in _MEASURES.items()}
 OF_TYPE = {
   f'{mode}_{n}': functools.partial(_entities, measure, mode == 'strict')
   for mode in ('entity', 'strict')

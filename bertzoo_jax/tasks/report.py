@@ -17,12 +17,12 @@ def label_lines(labels, counts) -> list[str]:
 
   Args:
     labels: names.
-    counts: {split: (how often each label occurs [C], of how many)}.
+    counts: {split: (how often each label occurs [C], the total)}.
   """
   wide = max(len(label[:40]) for label in ('label', *labels))
   lines = ['label'.ljust(wide) + ''.join(f'{name:>20}' for name in counts)]
   for c, label in enumerate(labels[:_SHOWN]):
-    cells = (f'{int(many[c]):,} {many[c] / max(of, 1):7.1%}' for many, of in counts.values())
+    cells = (f'{int(n[c]):,} {n[c] / max(total, 1):7.1%}' for n, total in counts.values())
     lines.append(label[:40].ljust(wide) + ''.join(f'{cell:>20}' for cell in cells))
   if len(labels) > _SHOWN:
     lines.append(f'… and {len(labels) - _SHOWN} more labels')
@@ -38,10 +38,12 @@ def class_lines(task, names, shown=repr, numbers=lambda split: split.labels) -> 
   names: of the classes. shown: name → its words in the sentence. numbers: split → its classes.
   """
   each = {name: numbers(split) for name, split in labelled(task).items()}
-  counts = {n: (np.bincount(own, minlength=len(names)), len(own)) for n, own in each.items()}
+  counts = {n: (np.bincount(ids, minlength=len(names)), len(ids)) for n, ids in each.items()}
   usual = int(np.argmax(counts[TRAIN][0]))
   shares = ', '.join(
-    f'{name} {many[usual] / max(of, 1):.1%}' for name, (many, of) in counts.items() if name != TRAIN
+    f'{name} {count[usual] / max(total, 1):.1%}'
+    for name, (count, total) in counts.items()
+    if name != TRAIN
   )
   always = f'Majority baseline (always {shown(names[usual])}), accuracy: {shares}'
   return [*label_lines(names, counts), always]
@@ -62,15 +64,15 @@ def repeat_lines(task) -> list[str]:
   train = task.splits[TRAIN].source
   repeated = len(train) - len(set(train.keys))
   lines = [f'train: {repeated:,} examples are repeated'] if repeated else []
-  return lines + known_lines(task, '{known:,} of {of:,} examples')
+  return lines + known_lines(task, '{known:,} of {total:,} examples')
 
 
 def known_lines(task, what: str) -> list[str]:
-  """How many examples of other splits have a key that train has, too. what: their name in the
-  sentence, with `known` and `of`.
+  """How many examples of other splits share a key with train. what: their name in the
+  sentence, with `known` and `total`.
   """
   lines, learned = [], set(task.splits[TRAIN].source.keys)
   for s in task.splits.values():
     if s.name != TRAIN and (known := sum(key in learned for key in s.source.keys)):
-      lines.append(f'{s.name}: {what.format(known=known, of=len(s.source))} are in train, too')
+      lines.append(f'{s.name}: {what.format(known=known, total=len(s.source))} are in train, too')
   return lines

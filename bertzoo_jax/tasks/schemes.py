@@ -3,7 +3,7 @@
 A tag is O, or PREFIX-TYPE. An entity is (type, first word, last word). The schemes are
 
     name    prefixes    an entity
-    iob1    I B         I I I; its first word has B only behind an entity of the same type
+    iob1    I B         I I I; its first word has B only after an entity of the same type
     iob2    B I         B I I
     bioes   B I E S     B I E; S of one word
     bilou   B I L U     B I L; U of one word
@@ -40,8 +40,8 @@ def parts(tag: str) -> tuple[str, str]:
 def entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
   """The entities of a sentence, whatever its scheme, as CoNLL's evaluation reads them.
 
-  An entity begins at a tag with B or S, behind O, E or S, and where the type changes. It ends ahead
-  of O and of the next entity. So I behind O begins an entity, too.
+  An entity begins at a tag with B or S, after O, E or S, and where the type changes. It ends before
+  O and before the next entity. So I after O begins an entity, too.
   """
   out, begin, before = [], None, (OUTSIDE, '')
   for i, tag in enumerate([*tags, OUTSIDE]):
@@ -71,19 +71,19 @@ def detect(sentences) -> str:
     return 'bioes'
   if prefixes == {'I'}:
     return 'io'
-  found = {scheme: sum(len(broken(t, scheme)) for t in sentences) for scheme in ('iob2', 'iob1')}
-  return min(found, key=found.get)
+  counts = {scheme: sum(len(broken(t, scheme)) for t in sentences) for scheme in ('iob2', 'iob1')}
+  return min(counts, key=counts.get)
 
 
 def unknown_prefixes(tags: Iterable[str]) -> list[str]:
-  """The letters ahead of a - in tags that no scheme has, as M of BMES."""
+  """The prefixes of tags that no scheme has, as M of BMES."""
   letters = {tag.partition('-')[0] for tag in tags if '-' in tag}
   return sorted(letter for letter in letters if len(letter) == 1 and letter not in _ALL)
 
 
 def misspelt(tags: Iterable[str]) -> str:
-  """A tag that is one of a scheme but for its case, its hyphen, 0 for O, or a prefix that stands
-  behind (PER-B); '' if none is.
+  """The first tag that differs from a scheme only by case, hyphen, 0 for O, or a prefix at the end
+  (PER-B); '' without one.
   """
   tags = sorted(set(tags))
   ahead = lambda tag: re.sub('^(?!.[-_:/])(.+)[-_:/]([BIESLUbieslu])$', r'\2-\1', tag)
@@ -95,7 +95,7 @@ def misspelt(tags: Iterable[str]) -> str:
 
 
 def broken(tags: Sequence[str], scheme: str) -> list[int]:
-  """The words whose tag a scheme does not allow where it stands."""
+  """Indices of the words whose tag the scheme does not allow at that place."""
   if scheme == 'none':
     return []
   allowed = {_SPELLED_ALIKE.get(p, p) for p in PREFIXES[scheme]}
@@ -110,7 +110,7 @@ def broken(tags: Sequence[str], scheme: str) -> list[int]:
       wrong |= prefix == 'I' and not goes_on
     elif scheme in ('bioes', 'bilou'):
       open_ = before[0] in ('B', 'I')
-      # an entity that is open goes on, and only such a one does
+      # an open entity must continue, and only an open entity may
       wrong |= open_ != (prefix in ('I', 'E')) or (open_ and not goes_on)
     word = min(i, len(tags) - 1)  # an entity that stays open is broken at the last word
     if wrong and out[-1:] != [word]:

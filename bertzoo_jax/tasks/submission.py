@@ -40,7 +40,7 @@ def _cells(line):
     if key == 'others':
       yield 'probability', value[0]['probability'] if value else ''
     elif isinstance(value, dict):
-      # the prediction itself may be numbers by name
+      # a prediction may itself be a dict of numbers
       what = 'probability of' if key == 'probabilities' else key
       yield from ((f'{what} {label}', number) for label, number in value.items())
     elif isinstance(value, list):

@@ -14,21 +14,21 @@ from bertzoo_jax.tasks.kinds.kind import sign
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-  """N units of a task, which a batch counts: rows of tokens, or groups of as many rows.
+  """N units of a task, of which batches are made: rows of tokens, or groups of `group` rows.
 
   Attributes:
     name: train, dev… or test….
-    ids, segments: int32 [T], rows behind one another.
+    ids, segments: int32 [T], concatenated rows.
     offsets: int64 [N · group + 1]: row i is ids[offsets[i]:offsets[i + 1]].
     uncut: int64 [N · group], tokens of each row before its texts were cut.
-    labels: None where the split has none.
-    label_axis: rows: labels are [N, …] | tokens: int32 [T], −1 where nothing is learned | places:
-      int32 [N, K], places of tokens in their row.
-    group: rows of a unit.
+    labels: None for a split without labels.
+    label_axis: rows: labels are [N, …] | tokens: int32 [T], −1 for tokens without a loss | places:
+      int32 [N, K], positions of tokens in their row.
+    group: rows per unit.
     features: {name: [N, …]} for the batch; token_features: {name: int32 [T]}.
     examples: name of each example in a submission.
     source: the examples as read.
-    detail: of the kind's own: how the rows belong to the examples.
+    detail: depends on the kind: which rows belong to which examples.
     label_shape: of the labels of one unit; label_type: their dtype.
   """
 
@@ -63,7 +63,7 @@ class Split:
 
   @property
   def truncated(self) -> np.ndarray:
-    """Which rows were cut, bool [N · group]."""
+    """Whether each row was cut, bool [N · group]."""
     return self.uncut > self.sizes
 
   def row(self, i: int) -> np.ndarray:
@@ -82,7 +82,7 @@ class Task:
   Attributes:
     name: config.name.
     kind: of kinds.BY_NAME.
-    labels: in the order of their classes; () where there are none.
+    labels: in the order of their classes; () for a task without labels.
     metrics: names; the first is the dev score. positive: the label that
       metrics of one label count; '' for none.
     splits: {name: Split}: train, then dev…, then test….
@@ -90,7 +90,7 @@ class Task:
     max_length: tokens of a row, at most.
     padding: left | right. pad: id of the padding token.
     notes: sentences about files and rows.
-    facts: facts of the train split that predictions need, as JSON; kept with the run.
+    facts: of the train split, needed by predictions; JSON, kept with the run.
     rows: function (examples, their labels as numbers or None, name) → Split.
     read: function path of a file → Split without labels; None of a trained network.
     logit_threshold: the logit above which one of several labels is predicted.
@@ -114,17 +114,17 @@ class Task:
 
   @property
   def sign(self) -> int:
-    """1 if the first metric is better where it is higher, −1 where lower."""
+    """1 if a higher first metric is better, −1 if a lower one is."""
     return sign(self.kind, self.metrics[0])
 
   def report(self) -> str:
     """Labels, baseline, lengths and oddities of the files, as lines of text."""
     name, first = self.name or '(without a name)', self.metrics[0]
     how = 'higher' if self.sign > 0 else 'lower'
-    said = f' ({how} is better)' * (how == 'lower' or ':' in first)
+    direction = f' ({how} is better)' * (how == 'lower' or ':' in first)
     heading, *lines = self.kind.report(self)
     lines = [
-      f'Task {name}: {heading}; metrics {", ".join((first + said, *self.metrics[1:]))}',
+      f'Task {name}: {heading}; metrics {", ".join((first + direction, *self.metrics[1:]))}',
       ' · '.join(f'{s.name} {len(s.source):,}' for s in self.splits.values()),
       *lines,
       *self.notes,

@@ -1,4 +1,4 @@
-"""Sentences of words as rows of tokens. Over-long sentences become several rows that overlap.
+"""Sentences of words as rows of tokens. Long sentences become several overlapping rows.
 
 Legend: W words of a split, T tokens of all its rows.
 """
@@ -16,10 +16,10 @@ from bertzoo_jax.tasks.frames import Rows
 
 
 class Places(NamedTuple):
-  """Where words are among tokens.
+  """The positions of words among tokens.
 
   Attributes:
-    first: int64 [W], the place of each word's first token in the ids of the split; −1 for a word
+    first: int64 [W], index of each word's first token in the ids of the split; −1 for a word
       without tokens.
     sentences: int64 [N + 1]: the words of sentence i are first[sentences[i]:sentences[i + 1]].
     windows: int64 [N], rows of each sentence.
@@ -33,13 +33,13 @@ class Places(NamedTuple):
 def words(fields: definitions.Words, examples: Examples, numbers, tokenizer, frame: Frame) -> Rows:
   """The words of a sentence in one row; each is predicted at its first token.
 
-  A sentence that is too long is several rows. Each begins `overlap` tokens ahead of the end of the
-  one before, and the last one earlier. A word is predicted in the row where it has most
-  tokens on either side; in its other rows it is context.
+  A sentence that is too long becomes several rows. Each begins `overlap` tokens before the end of
+  the previous one, the last row earlier. A word is predicted in the row where it has most tokens on
+  both sides; in its other rows it is context.
 
   Args:
     examples: N sentences.
-    numbers: labels of all words, int32 [W], −1 for those that are not learned; None without.
+    numbers: labels of all words, int32 [W], −1 for words without a loss; None without labels.
     tokenizer: has encode_words.
     frame: of the rows.
 
@@ -59,24 +59,24 @@ def words(fields: definitions.Words, examples: Examples, numbers, tokenizer, fra
   ahead = [role for role, _ in template].index('A')
   texts, begins, sizes, first, windows, at, before = [], [], [], [], [], 0, 0
   words = examples.column('words')
-  for (ids, of_word), own in zip(frames.encoded(tokenizer.encode_words, words), words):
-    count = len(own)
+  for (ids, word_index), sentence in zip(frames.encoded(tokenizer.encode_words, words), words):
+    count = len(sentence)
     starts = _starts(len(ids), room, overlap)
     ends = np.minimum(starts + room, len(ids))
     place, token = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
-    # from the last to the first, so that a word's first token stays
-    token[of_word[::-1]] = np.arange(len(ids))[::-1]
-    there = token >= 0
-    row = _nearest(token[there], starts, ends)
-    # rows stand behind one another, each within its special tokens
-    of_rows = at + frames.offsets_of(ends - starts + len(template) - 1)
-    place[there] = of_rows[row] + ahead + token[there] - starts[row]
+    # backwards, so that a word keeps its first token
+    token[word_index[::-1]] = np.arange(len(ids))[::-1]
+    present = token >= 0
+    row = _nearest(token[present], starts, ends)
+    # the rows are concatenated, each with its special tokens
+    row_starts = at + frames.offsets_of(ends - starts + len(template) - 1)
+    place[present] = row_starts[row] + ahead + token[present] - starts[row]
     first.append(place)
     windows.append(len(starts))
     texts.append(ids)
     begins.append(before + starts)
     sizes.append(ends - starts)
-    at, before = of_rows[-1], before + len(ids)
+    at, before = row_starts[-1], before + len(ids)
   begins, sizes, first = (
     np.concatenate([*x, np.zeros(0, np.int64)]) for x in (begins, sizes, first)
   )
@@ -90,14 +90,14 @@ def words(fields: definitions.Words, examples: Examples, numbers, tokenizer, fra
     label_axis='tokens',
     detail=Places(
       first,
-      frames.offsets_of([len(own) for own in words]),
+      frames.offsets_of([len(sentence) for sentence in words]),
       np.array(windows, np.int64),
     ),
   )
 
 
 def _starts(tokens: int, room: int, overlap: int) -> np.ndarray:
-  """Where the rows of a sentence begin, int64; the last row ends where the sentence does."""
+  """The first token of each row of a sentence, int64; the last row ends with the sentence."""
   if tokens <= room:
     return np.zeros(1, np.int64)
   starts = np.arange(0, tokens - room, room - int(overlap), dtype=np.int64)
@@ -105,7 +105,7 @@ def _starts(tokens: int, room: int, overlap: int) -> np.ndarray:
 
 
 def _nearest(tokens, starts, ends) -> np.ndarray:
-  """The row in whose middle each token is most, of rows of one size; of two such rows the first."""
+  """The row in which each token is nearest to the middle, the first of two; rows have one size."""
   middles, tokens = starts + ends - 1, 2 * tokens
   row = np.minimum(np.searchsorted(middles, tokens), len(starts) - 1)
   left = np.maximum(row - 1, 0)
@@ -114,6 +114,6 @@ def _nearest(tokens, starts, ends) -> np.ndarray:
 
 def _labels(numbers, first, tokens):
   out = np.full(tokens, -1, np.int32)
-  there = first >= 0
-  out[first[there]] = numbers[there]
+  present = first >= 0
+  out[first[present]] = numbers[present]
   return out

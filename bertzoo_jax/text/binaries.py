@@ -1,4 +1,4 @@
-"""Files that hold no running text, told by their first bytes: read, they would give rubbish."""
+"""Refuses files that hold no running text, by their first bytes."""
 
 import csv
 import io
@@ -9,7 +9,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.text import mediawiki
 from bertzoo_jax.text import unpacking
 
-HEAD = 4096  # bytes that are looked at
+HEAD = 4096  # bytes that are examined
 _BRING = 'bring its text as plain text, or leave it out'
 _UNPACK = 'unpack it ({} {{file}}) and name the files that were in it'
 _AGAIN = 'download it again, and look at the file'
@@ -38,11 +38,11 @@ _BINARIES = (  # (first bytes, kind, remedy)
   (rb'\xd0\xcf\x11\xe0', 'an old document of Microsoft Office', _BRING),
   (rb'{\\rtf', 'a document in RTF', _BRING),
 )
-_WORDS = (  # the same, for bytes that may begin a text: only with control characters
+_WORDS = (  # likewise; a text may begin so, hence only for files with control characters
   (rb'MZ', 'a program for Windows', _BRING),
   (rb'ORC', 'an ORC file', _BRING),
 )
-_STAND_INS = (  # the same, of text files in place of the file that was meant, or with markup
+_STAND_INS = (  # likewise; text files that replace the intended file, or have markup
   (
     rb'version https://(?:git-lfs|hawser)',
     'a Git LFS pointer',
@@ -71,7 +71,7 @@ _STAND_INS = (  # the same, of text files in place of the file that was meant, o
     'write the text of its records as JSON lines',
   ),
 )
-_OF_SOURCES = (  # the same; a text of a task, or Markdown, may begin so
+_SOURCE_KINDS = (  # likewise, for sources only: files of a task, or Markdown, may begin so
   (rb'(?is)(?:<!--.*?-->\s*)*<(?:div|p|h[1-6])[\s>]', 'a web page (HTML)', _EXTRACT),
   (rb'\{\s*\n\s*"', 'one JSON object over several lines', 'write one per line, or a list of them'),
   (rb'(?:\d+\s*\n)?\d+:\d\d:\d\d[,.]\d+ +-->|WEBVTT\s', 'a file of subtitles', _BRING),
@@ -79,41 +79,41 @@ _OF_SOURCES = (  # the same; a text of a task, or Markdown, may begin so
 _MARKUP = '.srt .vtt .ass .yaml .yml .toml .ini .tex .bib'.split()
 _TABLES, _MARKDOWN = ('.csv', '.tsv', '.tab'), ('.md', '.markdown', '.mdx')
 _COLUMN = re.compile(r'\w[\w.:-]*(?: [\w.:-]+)?')  # a name of a column
-_LEAST = 64  # bytes, from which on control characters are counted
-_MOST = 0.05  # of the bytes may be control characters
-# of which text has some: tab, line ends, end of a page, end of a file in DOS, colours of a terminal
+_LEAST = 64  # bytes; in shorter files control characters are not counted
+_MOST = 0.05  # share of the bytes that may be control characters
+# without those of texts: tab, line ends, form feed, end of a file in DOS, colours of a terminal
 _CONTROLS = bytes({*range(32), 127} - {9, 10, 11, 12, 13, 26, 27})
 
 
 def refuse(head: bytes, file, more=()) -> None:
   """Raises UserError if a file holds no text.
 
-  head: its first bytes, HEAD of them if there are so many; of a packed file, those inside. file:
-  its name, for the message. more: kinds beside _STAND_INS.
+  head: its first HEAD bytes, or all of a shorter file; of a packed file, the bytes inside. file:
+  its name, for the message. more: kinds in addition to _STAND_INS.
   """
-  many = _controls(head)
+  bad = _controls(head)
   begin = head.removeprefix(b'\xef\xbb\xbf').lstrip()
-  for kinds, at in ((_BINARIES, head), (_WORDS, head if many else b''), (_STAND_INS + more, begin)):
+  for kinds, at in ((_BINARIES, head), (_WORDS, head if bad else b''), (_STAND_INS + more, begin)):
     for pattern, what, remedy in kinds:
       if re.match(pattern, at, re.DOTALL):
         raise errors.UserError(f'{file} is {what}, no text: {remedy.format(file=file)}.')
-  if many and not head.startswith((b'\xff\xfe', b'\xfe\xff')):
+  if bad and not head.startswith((b'\xff\xfe', b'\xfe\xff')):
     raise errors.UserError(
-      f'{file} is a binary file ({many} of its first {min(len(head), HEAD):,} bytes are control '
+      f'{file} is a binary file ({bad} of its first {min(len(head), HEAD):,} bytes are control '
       'characters), no text: leave it out, or if it is UTF-16 convert it to UTF-8 (iconv).'
     )
 
 
 def refuse_source(raw: bytes, head: bytes, file) -> None:
   """Raises UserError if a file's lines are no running text: as `refuse`, and for tables, XML that
-  is no MediaWiki dump, and a name that its content belies. raw: the file's first bytes; head: those
-  inside, which are others where it is packed; file: its name.
+  is no MediaWiki dump, and a name that does not fit the content. raw: the file's first bytes; head:
+  the first bytes of its unpacked content; file: its name.
   """
   if raw.startswith(b'PAR1'):
     return
   *_, inner, outer = ['', '', *(s.lower() for s in pathlib.PurePath(file).suffixes)]
   kind = inner if outer in unpacking.NAMES else outer
-  refuse(head, file, () if kind in _MARKDOWN else _OF_SOURCES)
+  refuse(head, file, () if kind in _MARKDOWN else _SOURCE_KINDS)
   if head.lstrip().startswith(b'<?xml') and not mediawiki.is_dump(head):
     raise errors.UserError(
       f'{file} is XML, but no MediaWiki dump: bring its text as plain text or JSON lines.'
@@ -135,14 +135,14 @@ def refuse_source(raw: bytes, head: bytes, file) -> None:
 
 
 def _controls(head) -> int:
-  """Control characters, where they are more than text has; else 0."""
+  """Number of control characters if there are more than in text; otherwise 0."""
   head = head[:HEAD]
-  many = len(head) - len(head.translate(None, _CONTROLS))
-  return many if len(head) >= _LEAST and many > _MOST * len(head) else 0
+  count = len(head) - len(head.translate(None, _CONTROLS))
+  return count if len(head) >= _LEAST and count > _MOST * len(head) else 0
 
 
 def _is_table(head) -> bool:
-  """Whether all lines but comments (#) have a tab, or as many marks as a first line of names."""
+  """Whether all lines but comments (#) have a tab, or as many separators as a header has."""
   text = head[:HEAD].decode('utf-8', 'ignore').removeprefix('\ufeff')
   lines = text.splitlines()[: -1 if len(head) >= HEAD else None]
   filled = [line.strip() for line in lines if line.strip() and line[0] != '#']

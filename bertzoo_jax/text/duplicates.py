@@ -1,9 +1,9 @@
 """Documents and paragraphs to leave out: repeats, and text that must not be trained on.
 
-Two readings. The first hashes every document and every longer paragraph and writes the hashes to
-files, equal ones to the same; repeats are found by sorting one file at a time, so that memory grows
-with the repeats alone (8 bytes each). The second reading (`kept`) leaves out the repeats. Texts are
-the same if they are so but for blanks, line breaks and Unicode composition. The first place stays.
+The text is read twice. The first reading hashes every document and every longer paragraph, and
+writes the hashes to files, equal hashes to the same file. Sorting one file at a time finds the
+repeats, so memory grows only with these (8 bytes each). The second reading (`kept`) keeps the first
+occurrence. Differences of blanks, line breaks and Unicode composition are ignored.
 """
 
 import hashlib
@@ -15,14 +15,14 @@ import numpy as np
 
 from bertzoo_jax.common import storage
 
-LEAST = 100  # characters; a shorter paragraph may come again ("Yes.", a heading, a date) and stays
+LEAST = 100  # characters; a shorter paragraph ("Yes.", a heading, a date) may repeat and is kept
 CHOICES = {'documents+paragraphs': (True, True), 'documents': (True, False), 'keep': (False, False)}
 _BLOCK = 1 << 16  # entries written at a time
 
 
-class Found(NamedTuple):
-  """Numbers of the left out ones, ascending: of documents, and of paragraphs of at least LEAST
-  characters, in reading order; `counts`: how many of the first two there are; bytes of text read.
+class Repeats(NamedTuple):
+  """Numbers of the texts to leave out, ascending, in reading order: documents, and paragraphs of at
+  least LEAST characters. counts: [repeated documents, repeated paragraphs, bytes of text read].
   """
 
   documents: np.ndarray
@@ -33,20 +33,20 @@ class Found(NamedTuple):
 
 
 def normal(text: str) -> str:
-  """A text in the form that is compared: composed, its blanks and line breaks single blanks."""
+  """A text in the form that is compared: composed, all blanks and line breaks as single blanks."""
   return unicodedata.normalize('NFC', ' '.join(text.split()))
 
 
-def find(reader, excluded, say_read, folder, parts=1) -> Found:
+def find(reader, excluded, say_read, folder, parts=1) -> Repeats:
   """Reads all documents and finds the repeats, and the texts of `excluded`.
 
   Args:
     reader: sources.Reader.
     excluded: set of hashes from `hashes_of`.
     say_read: called with the bytes read so far.
-    folder: for hashes on disk, 24 bytes per document and longer paragraph. It is made here, emptied
-      if it was there, and removed at the end.
-    parts: files that the hashes are parted into; one is in memory at a time.
+    folder: for hashes on disk, 24 bytes per document and longer paragraph. It is made here, or
+      emptied, and removed at the end.
+    parts: number of files for the hashes; one is in memory at a time.
   """
   _clear(folder)
   folder.mkdir(parents=True)
@@ -64,7 +64,7 @@ def find(reader, excluded, say_read, folder, parts=1) -> Found:
   again, bad_paragraphs = _search(paragraphs, excluded, np.union1d(twice, bad))
   _clear(folder)
   counts = np.array([len(twice), len(again), size])
-  return Found(np.setdiff1d(twice, bad), again, bad, bad_paragraphs, counts)
+  return Repeats(np.setdiff1d(twice, bad), again, bad, bad_paragraphs, counts)
 
 
 def _clear(folder):
@@ -73,9 +73,9 @@ def _clear(folder):
 
 
 def _search(log, excluded, gone):
-  """(numbers that repeat earlier ones; numbers among `excluded`).
+  """(numbers of entries that repeat earlier ones; numbers of entries in `excluded`).
 
-  Those of documents in `gone` neither repeat nor are repeated.
+  Entries of documents in `gone` are ignored for repeats.
   """
   again, bad = [], []
   for entries in log.parts():
@@ -95,7 +95,7 @@ def hashes_of(reader) -> set[int]:
 
 
 class Start(NamedTuple):
-  """Where a reading begins: position of sources.Reader, documents and longer paragraphs before."""
+  """The begin of a reading: position of sources.Reader; documents and longer paragraphs before."""
 
   position: tuple[int, int] = (0, 0)
   documents: int = 0
@@ -105,50 +105,50 @@ class Start(NamedTuple):
 BEGINNING = Start()
 
 
-def kept(reader, found: Found, choice: str, min_chars: int, start: Start = BEGINNING):
-  """Yields (number of the document, Start of its file, document) of those that stay, without the
-  paragraphs that do not.
+def kept(reader, repeats: Repeats, choice: str, min_chars: int, start: Start = BEGINNING):
+  """Yields (number of the document, Start of its file, document) of the documents that are kept,
+  without paragraphs that are left out.
 
-  Left out texts are counted in `reader.dropped`.
+  Texts that are left out are counted in `reader.dropped`.
   """
   drops_documents, drops_paragraphs = CHOICES[choice]
-  place, of_file = start.paragraphs, start
+  place, file_start = start.paragraphs, start
   for number, paras in enumerate(reader.documents(start.position), start.documents):
-    if reader.position != of_file.position:
-      of_file = Start(reader.position, number, place)
+    if reader.position != file_start.position:
+      file_start = Start(reader.position, number, place)
     first, place = place, place + sum(len(p) >= LEAST for p in paras)
-    if _has(found.excluded_documents, number):
+    if _has(repeats.excluded_documents, number):
       _drop(reader, 'document of --exclude', paras)
-    elif drops_documents and _has(found.documents, number):
+    elif drops_documents and _has(repeats.documents, number):
       _drop(reader, 'document that stands in the text before', paras)
     else:
-      gone = [('paragraph of --exclude', found.excluded_paragraphs)]
-      gone += [('paragraph that stands in the text before', found.paragraphs)] * drops_paragraphs
+      gone = [('paragraph of --exclude', repeats.excluded_paragraphs)]
+      gone += [('paragraph that stands in the text before', repeats.paragraphs)] * drops_paragraphs
       for reason, numbers in gone:
         paras = _without(paras, first, reader, reason, numbers, place)
       paras = [p for p in paras if p is not None]
       if paras and sum(map(len, paras)) >= min_chars:
-        yield number, of_file, paras
+        yield number, file_start, paras
       elif paras:
         _drop(reader, f'document under {min_chars} characters', paras)
 
 
-def save(folder, found: Found) -> None:
-  """Writes the repeats, for a second attempt; the last file marks them whole."""
-  for name, array in found._asdict().items():
+def save(folder, repeats: Repeats) -> None:
+  """Writes the repeats, for a second attempt; the last file marks them complete."""
+  for name, array in repeats._asdict().items():
     storage.write_array(folder / f'repeated_{name}.npy', array)
 
 
-def load(folder) -> Found | None:
+def load(folder) -> Repeats | None:
   """The files that `save` wrote; None if one is missing."""
   arrays = []
-  for name in Found._fields:
+  for name in Repeats._fields:
     file = storage.path(folder) / f'repeated_{name}.npy'
     if not file.exists():
       return None
     with file.open('rb') as f:
       arrays.append(np.load(f, allow_pickle=False))
-  return Found(*arrays)
+  return Repeats(*arrays)
 
 
 def _hashes(paras):
@@ -161,7 +161,7 @@ def _hashes(paras):
 
 
 def _repeated(hashes):
-  """Which entries, in reading order, repeat an earlier one: their indices."""
+  """The indices of entries, in reading order, that repeat an earlier one."""
   if not len(hashes):
     return np.zeros(0, np.int64)
   order = np.argsort(hashes, kind='stable')
@@ -175,7 +175,7 @@ def _has(numbers, number) -> bool:
 
 
 def _without(paras, first, reader, reason, numbers, end):
-  """The paragraphs, None where they are left out."""
+  """The paragraphs, with None in place of those to leave out."""
   begin, stop = numbers.searchsorted((first, end))
   if begin == stop:
     return paras
@@ -201,7 +201,7 @@ def size_of(paragraph: str) -> int:
 
 
 class _Log:
-  """Numbered hashes of documents or paragraphs, in files by their remainder."""
+  """Numbered hashes of documents or paragraphs, in files by hash modulo the number of files."""
 
   _ENTRY = np.dtype([('hash', np.uint64), ('number', np.int64), ('document', np.int64)])
 
@@ -226,7 +226,7 @@ class _Log:
         f.write(entries[order[first:end]].tobytes())  # tofile's errors have no number
 
   def parts(self):
-    """The entries of each file in turn, which are in the order in which they came."""
+    """Yields the entries of each file, in the order in which they were added."""
     self._flush()
     for file in self._files:
       yield np.fromfile(file, self._ENTRY)

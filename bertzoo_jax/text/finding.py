@@ -1,7 +1,7 @@
-"""Which files or dataset a --source names: PATTERN[#option], tfds:NAME[#text_key] or
+"""Finds the files or dataset of a --source: PATTERN[#option], tfds:NAME[#text_key] or
 hf:NAME[/CONFIG][@REVISION][:SPLIT][#text_key]; sources.py reads them.
 
-A local file or folder of that very name comes first, with its * # and [ ].
+A local file or folder with exactly that name, * # and [ ] included, comes first.
 """
 
 import contextlib
@@ -21,14 +21,14 @@ from bertzoo_jax.common import trust
 from bertzoo_jax.text import binaries
 from bertzoo_jax.text import unpacking
 
-_EDGE = 1 << 16  # bytes of each end of a file that tell it from another of its name and size
+_EDGE = 1 << 16  # bytes at each end of a file, which identify it together with its name and size
 _BRACKET = ', and write [[] for a [ in a name'
-_WEIGHT = re.compile(r'(\d+\.?\d*|\.\d+)\*')  # a factor, which is none
+_WEIGHT = re.compile(r'(\d+\.?\d*|\.\d+)\*')  # a weight, which --source does not have
 
 
 class Source(NamedTuple):
   """One --source: `name` as given, `option` after '#', `files` in order with their `sizes` in bytes
-  (a dataset: no files, one estimate), `dataset` 'tfds:NAME' or '', `again`: files left out, for
+  (a dataset: no files, one estimate), `dataset` 'tfds:NAME' or '', `again`: files left out because
   links lead to them twice, `data`: of hub.Data.facts, None for other files.
   """
 
@@ -46,7 +46,7 @@ class Source(NamedTuple):
     return sum(self.sizes)
 
   def facts(self) -> dict:
-    """The identity of the source in a plan and manifest, by both ends of each local file."""
+    """Identifies the source in a plan and manifest, by both ends of each local file."""
     digest = hashlib.blake2b(digest_size=16)
     for file, size in zip(self.files, self.sizes):
       digest.update(f'{len(file)} {file} {size} '.encode('utf-8', 'surrogatepass'))
@@ -87,7 +87,7 @@ def find(name: str) -> Source:
   files, again = _once(files)
   for file in files:
     if not storage.is_remote(file):
-      with storage.path(file).open('rb') as f:  # now, and not when its turn comes in an hour
+      with storage.path(file).open('rb') as f:  # fails now, not an hour later
         raw = f.read(binaries.HEAD)
         f.seek(0)
         binaries.refuse_source(raw, unpacking.inside(f, raw, binaries.HEAD), file)
@@ -96,7 +96,7 @@ def find(name: str) -> Source:
 
 
 def _is_there(pattern) -> bool:
-  """Whether a local file has this name, or a pattern with a # stands for a folder or for files."""
+  """Whether a local file has this name, or a pattern with a # matches a folder or files."""
   path = os.path.expanduser(pattern)
   if storage.is_remote(pattern) or os.path.isfile(path):
     return not storage.is_remote(pattern)
@@ -104,20 +104,20 @@ def _is_there(pattern) -> bool:
 
 
 def _local(pattern) -> list[str]:
-  """The files of a pattern. Folders of that very name come first, with their * and [ ]."""
+  """The files of a pattern. Folders with exactly that name, * and [ ] included, come first."""
   *folders, last = os.path.expanduser(pattern).split('/')
   literal = 0
   while literal < len(folders) and os.path.isdir('/'.join(folders[: literal + 1]) or '/'):
     literal += 1
-  found = set(_matching([*map(glob.escape, folders[:literal]), *folders[literal:], last]))
-  for path in found:
+  paths = set(_matching([*map(glob.escape, folders[:literal]), *folders[literal:], last]))
+  for path in paths:
     if os.path.islink(path) and not os.path.exists(path):
       binaries.refuse(os.fsencode(os.readlink(path)), path)  # git-annex keeps a file behind a link
-  return sorted(filter(os.path.isfile, found))
+  return sorted(filter(os.path.isfile, paths))
 
 
 def _matching(words):
-  """The paths of a pattern, parted at its slashes; ** stands for folders of any depth."""
+  """The paths of a pattern, split at its slashes; ** matches folders of any depth."""
   if '**' not in words:
     return glob.glob('/'.join(words))
   at = words.index('**')
@@ -132,8 +132,8 @@ def _matching(words):
 
 
 def _folders(top):
-  """A folder and those below it, each once, also where links lead back; names with a dot in front
-  are left out. Own files come before those that links lead to.
+  """A folder and its subfolders, each once, even if links form a cycle; names that begin with a dot
+  are left out. Real folders come before those that links lead to.
   """
   seen, real, links = set(), [top], []
   while real or links:
@@ -151,7 +151,7 @@ def _folders(top):
 
 
 def _once(files) -> tuple[tuple[str, ...], tuple[str, ...]]:
-  """(files, those that are an earlier one by links)."""
+  """(files, those that are links to an earlier one)."""
   kept, again = {}, []
   for file in files:
     place = file if storage.is_remote(file) else os.path.realpath(file)
@@ -194,7 +194,7 @@ def tfds_builder(pattern):
   """A dataset's builder, downloaded if it must be, and the size of its train split in bytes.
 
   Raises:
-    UserError: it cannot be brought, or building it would be a job for a cluster.
+    UserError: it cannot be downloaded, or building it needs a cluster.
   """
   _refuse_common_crawl(pattern)
   name = pattern.removeprefix('tfds:')
@@ -211,7 +211,7 @@ def tfds_builder(pattern):
       and not tfds.is_dataset_on_gcs(builder.info.full_name)
     ):
       raise errors.UserError(
-        f'{pattern} is nowhere to be had prepared, and TensorFlow Datasets would build it with '
+        f'{pattern} is not available prepared, and TensorFlow Datasets would build it with '
         'Beam for days: build it on a cluster (tensorflow.org/datasets/beam_datasets) and set '
         '$TFDS_DATA_DIR, or bring its text as JSON lines or parquet.'
       )
@@ -221,7 +221,7 @@ def tfds_builder(pattern):
 
 
 def _refuse_common_crawl(pattern):
-  """C4 is made of terabytes of Common Crawl: told before TensorFlow Datasets is imported."""
+  """Refuses C4, made of terabytes of Common Crawl, before TensorFlow Datasets is imported."""
   dataset, _, config = pattern.removeprefix('tfds:').partition(':')[0].partition('/')
   if dataset not in ('c4', 'mc4') or _is_prepared(dataset, config):
     return

@@ -1,5 +1,5 @@
-"""Kinds of files, each a generator of paragraphs with END behind every document. The kind is known
-by content; JSON also by its name.
+"""Kinds of files, each a generator of paragraphs with END after every document. The content decides
+the kind; for JSON also the name.
 
     plain text      one paragraph per line, a blank line between documents
       #file         one document per file, blank lines ignored
@@ -44,7 +44,7 @@ class File:
   """A file (or dataset) that is read.
 
   Attributes:
-    line: number of the line, row or record that came last; done: bytes read, of `size`.
+    line: number of the last line, row or record; done: bytes read, of `size`.
   """
 
   def __init__(self, name: str, size: int = 0, add=lambda reason, size, where: None):
@@ -64,11 +64,11 @@ class File:
 
 
 def paragraphs(file: File, raw, option: str, wanted: records.Wanted):
-  """The paragraphs of a file of any kind, END behind each document.
+  """The paragraphs of a file of any kind, with END after each document.
 
   Args:
     file: its name and counts. raw: its bytes, opened at the start.
-    option: the text behind the # of its source. wanted: which records, and their text.
+    option: the text after the # of its source. wanted: which records, and their text.
 
   Raises:
     UserError: the file holds no text, or its kind has no such option or no keys.
@@ -113,8 +113,8 @@ def _check(file, kind, option, options, wanted):
 
 
 def gather(paragraphs, drop=lambda reason: None):
-  """Lists of the texts between ENDs, none over MAX_DOCUMENT if possible; `drop` is told of
-  over-long and empty ones.
+  """Lists of the texts between ENDs, each at most MAX_DOCUMENT if possible; calls `drop` for too
+  long and empty ones.
   """
   part, size = [], 0
   for p in paragraphs:
@@ -140,7 +140,7 @@ def gather(paragraphs, drop=lambda reason: None):
 
 
 def _blocks(file, raw, head):
-  """Blocks with every line end as LF; a CR at a block's end is never parted from its LF."""
+  """Blocks with every line end as LF; a CR at a block's end stays with its LF."""
   begun, held = False, b''
   blocks = unpacking.blocks(raw, head)
   while True:
@@ -168,7 +168,7 @@ def _blocks(file, raw, head):
 
 def _lines(file, blocks):
   """Yields decoded lines; a bad one is dropped and counted. Holds at most MAX_LINE and a block."""
-  carry, skipped = b'', 0  # the begin of a line, or how much of an over-long one is gone
+  carry, skipped = b'', 0  # the begin of a line, or the bytes dropped of a too long one
   for block in itertools.chain(blocks, [None]):
     data = carry + (b'\n' if block is None else block)
     if skipped:
@@ -186,7 +186,7 @@ def _lines(file, blocks):
 
 
 def _decoded(file, data: bytes):
-  """The lines of `data`; decoded as a whole where nothing is wrong, else one by one."""
+  """The lines of `data`, decoded at once if it is valid, otherwise one by one."""
   if len(data) <= MAX_LINE and b'\0' not in data:
     try:
       lines = data.decode('utf-8').split('\n')
@@ -213,7 +213,7 @@ def _decoded(file, data: bytes):
 
 
 def texts(file, items, wanted, what: str):
-  """Paragraphs and ENDs of the texts of (record, size)s; what: the name of a record, in `drop`."""
+  """Paragraphs and ENDs of the texts of (record, size) pairs; what: name of a record in `drop`."""
   for record, size in items:
     text = wanted.text(record) if isinstance(record, dict) else None
     if isinstance(record, dict) and (why := wanted.refusal(record)):
@@ -230,7 +230,7 @@ def texts(file, items, wanted, what: str):
 
 
 def _clean(file, text):
-  """Paragraphs and END of a text that came whole; nothing where it is dropped."""
+  """Paragraphs and END of a complete text; nothing if it is dropped."""
   if '\0' in text:
     file.drop('text with a NUL', len(text))
     return
@@ -279,7 +279,7 @@ def _array(file, blocks, wanted):
 
 
 def _rows(file, raw, wanted):
-  """(row, its size, which is not known) of each row of a parquet file."""
+  """(row, 0, since its size is unknown) of each row of a parquet file."""
   try:
     for record, share in records.parquet(raw, file.name, wanted):
       file.line += 1
@@ -333,8 +333,8 @@ def _wiki(lines):
       yield END
       begun = False
     if starts:
-      found = _TITLE.search(line)
-      title = html.unescape(found.group(1)).strip() if found else None
+      match = _TITLE.search(line)
+      title = html.unescape(match.group(1)).strip() if match else None
 
 
 # --- plain text ---

@@ -1,9 +1,9 @@
 """MediaWiki's XML dumps (<mediawiki> … <page> …) as a stream of articles; wikitext.py makes
 paragraphs of them.
 
-Read with expat, a block at a time: one page is in memory, and of a dump of all revisions its newest
-one. Left out, each counted under its reason: pages outside namespace 0, redirects, pages that are
-not wikitext, pages over 16 MiB.
+Read with expat, a block at a time, with one page in memory; of several revisions the newest is
+taken. Left out, and counted by reason: pages outside namespace 0, redirects, pages that are not
+wikitext, pages over 16 MiB.
 """
 
 import codecs
@@ -18,8 +18,8 @@ _DEEPEST, _MOST_NAMES, _LONGEST = 100, 1000, 1 << 24
 _HEAD = re.compile(rb'\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<mediawiki[\s>]', re.DOTALL)
 _REDIRECT = re.compile(r'\s*#\s*\w+\s*:?\s*\[\[')
 _READ = frozenset(('title', 'ns', 'model', 'text', 'namespace'))
-# Text that XML cannot hold (bytes that are no UTF-8, control characters) arrives as this
-# noncharacter; its lines are dropped.
+# Replaces text that XML cannot hold (invalid UTF-8, control characters); lines with it are
+# dropped.
 _BAD = '\ufdd0'
 _CONTROLS = bytes(i for i in range(32) if i not in b'\t\n\r')
 _NOT_XML = re.compile('[\0-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]')
@@ -30,8 +30,8 @@ class Damaged(ValueError):
 
 
 class Page(NamedTuple):
-  """An article: `line` of the file where it begins, `size` in characters, `why` it is left out (''
-  if it is not), `bad`: characters of each line that was dropped because it was not UTF-8.
+  """An article: its first `line` in the file, `size` in characters, `why` it is left out ('' if it
+  is not), `bad`: characters of each line that was dropped because it was not UTF-8.
   """
 
   line: int
@@ -51,11 +51,11 @@ def pages(blocks, names: set):
 
   Args:
     blocks: its bytes, in blocks.
-    names: becomes the wiki's own names of files and categories, in small letters, before the first
-      page comes.
+    names: filled with the wiki's names of files and categories, in lower case, before the first
+      page.
 
   Raises:
-    Damaged: behind the last page that could be read.
+    Damaged: after the last page that could be read.
   """
   reading, decoder = _Reading(names), codecs.getincrementaldecoder('utf-8')('surrogateescape')
   for block in blocks:
@@ -138,14 +138,14 @@ class _Reading:
         if name == 'text':
           self.page['size'] = self.size
     elif name == 'page' and self.page is not None:
-      self.done.append(self._made(**self.page))
+      self.done.append(self._page(**self.page))
       self.page = None
     self.into = None
 
-  def _made(self, title, ns, model, text, redirect, size, line):
-    there = ns.strip() or self.namespaces.get(title.partition(':')[0].lower(), '0')
+  def _page(self, title, ns, model, text, redirect, size, line):
+    namespace = ns.strip() or self.namespaces.get(title.partition(':')[0].lower(), '0')
     reasons = (
-      (there != '0', 'page outside the namespace of articles'),
+      (namespace != '0', 'page outside the namespace of articles'),
       (redirect or _REDIRECT.match(text), 'page that only redirects'),
       (size > MAX_PAGE, f'page over {MAX_PAGE >> 20} MiB'),
       (model.strip() != 'wikitext', 'page that is not wikitext'),
@@ -158,6 +158,6 @@ class _Reading:
       text = '\n'.join(line for line in lines if _BAD not in line)
     return Page(line, '' if why else text, size, why, bad)
 
-  # no dump declares entities, and a few lines of them can stand for gigabytes
+  # no dump declares entities, and a few lines of them can expand to gigabytes
   def _entity(self, *_):
     raise Damaged('it declares entities')

@@ -7,17 +7,17 @@ import json
 from bertzoo_jax.common import errors
 from bertzoo_jax.text import finding
 
-_PATIENCE = 1000  # records without a key, before the key is taken for a mistake
-_BATCH = 1 << 20  # bytes of parquet, about, that become Python objects at a time
+_PATIENCE = 1000  # records without a key before it counts as a mistake
+_BATCH = 1 << 20  # bytes of parquet, approximately, converted to Python objects at a time
 ABSENT = object()
 
 
 class Wanted:
-  """The key of a source's text and the pairs of `where`, held against the records as they come.
+  """The key of a source's text and the pairs of `where`, checked against each record.
 
   A record is wanted if, for every key of `where`, its value is one of those given for the key. A
-  key of several levels is written with dots (metadata.lang). A key that no record has is a mistake:
-  told after 1000 records, or at the source's end.
+  key of several levels is written with dots (metadata.lang). A key that no record has is a mistake,
+  raised after 1000 records or at the source's end.
   """
 
   def __init__(self, key: str, where):
@@ -28,8 +28,8 @@ class Wanted:
     self._keys, self._lacking = {}, 0
 
   def columns(self, known, where: str) -> list[str]:
-    """The columns to read, of those that are known; the first has the text. Raises UserError if one
-    is not there. where: 'FILE has'.
+    """The columns to read, the first being the text's. known: names of the file's columns. Raises
+    UserError if one is missing. where: 'FILE has', for the message.
     """
     names = {}
     for key in (self.key, *self._where):
@@ -40,7 +40,7 @@ class Wanted:
     return list(names)
 
   def see(self, record: dict, file: str) -> None:
-    """Takes note of a record's keys. Raises UserError if many had none of a name."""
+    """Notes a record's keys. Raises UserError if all of the first records lack a wanted key."""
     if not self._missing:
       return
     self._missing = {key: None for key in self._missing if field(record, key) is ABSENT}
@@ -83,7 +83,7 @@ def no_key(where: str, key: str, text_key: str, keys) -> errors.UserError:
 
 
 def field(record, key):
-  """record[key], also a.b for record['a']['b']; ABSENT if there is none."""
+  """record[key], also a.b for record['a']['b']; ABSENT if the record has no such key."""
   while isinstance(record, dict):
     if key in record:
       return record[key]
@@ -95,7 +95,7 @@ def field(record, key):
 
 
 def _spellings(value):
-  """How a value may be written in a filter: as Python and as JSON write it."""
+  """The spellings of a value in a filter: of Python and of JSON."""
   if value is ABSENT:
     return ()
   if isinstance(value, bytes):
@@ -109,9 +109,9 @@ def _spellings(value):
 
 
 class NotJson(Exception):
-  """A place of a JSON array holds no JSON, or a value that is too long.
+  """A JSON array has invalid JSON, or a value that is too long.
 
-  rest: number of characters that were read from that place on.
+  rest: characters read from that place on.
   """
 
   def __init__(self, words: str, rest: int):
@@ -120,12 +120,12 @@ class NotJson(Exception):
 
 
 def json_array(blocks, most: int):
-  """Yields (value, its text) of the values of a JSON array, or of several behind one another. Bytes
-  that are not UTF-8 come as lone surrogates.
+  """Yields (value, its text) of the values of a JSON array, or of several in sequence. Bytes that
+  are not UTF-8 become lone surrogates.
 
   Args:
     blocks: iterator of bytes.
-    most: characters of a value, at most; one value and a block are in memory.
+    most: characters of a value, at most. One value and a block are in memory.
 
   Raises:
     NotJson: the array is cut, a value is too long or no JSON.
@@ -138,7 +138,7 @@ def json_array(blocks, most: int):
     char = text[at : at + 1]
     if char and place == 'outside':
       if char != '[':
-        raise NotJson(f'{char!r} behind its end', len(text) - at)
+        raise NotJson(f'{char!r} after its end', len(text) - at)
       at, place = at + 1, 'begun'
     elif char == ']' and place in ('begun', 'behind a value'):
       at, place = at + 1, 'outside'
@@ -146,8 +146,8 @@ def json_array(blocks, most: int):
       if char != ',':
         raise NotJson(f'{char!r} between its values', len(text) - at)
       at, place = at + 1, 'before a value'
-    elif char and (found := _value(text, at)):
-      value, end = found
+    elif char and (parsed := _value(text, at)):
+      value, end = parsed
       yield value, text[at:end]
       at, place = end, 'behind a value'
     elif (more := next(texts, None)) is not None:
@@ -165,7 +165,7 @@ _PARSE = json.JSONDecoder().raw_decode
 
 
 def _value(text, at):
-  """(value, its end) at a place of a text; None if there is no whole one."""
+  """(value, its end) at a position of a text; None if it is incomplete."""
   try:
     value, end = _PARSE(text, at)
   except (ValueError, RecursionError):
@@ -178,8 +178,8 @@ def _value(text, at):
 
 
 def parquet(raw, file: str, wanted: Wanted):
-  """Yields (record, share of the rows read) of a parquet file, the columns asked for, texts as
-  bytes; one row group at a time.
+  """Yields (record, share of the rows read) of a parquet file: the wanted columns, texts as bytes,
+  one row group at a time.
 
   Raises:
     UserError: a column is not there, or holds no text.
@@ -208,7 +208,7 @@ def parquet(raw, file: str, wanted: Wanted):
 
 
 def damaged() -> tuple:
-  """The exceptions of a damaged parquet file; an OSError that has a number is another matter."""
+  """The exceptions of a damaged parquet file; an OSError with an errno is no damage."""
   import pyarrow as pa
 
   return pa.ArrowException, OSError, *errors.UNREADABLE
@@ -228,7 +228,7 @@ def _plain(column, pa):
 
 
 def _rows(metadata) -> int:
-  """Rows that come to about _BATCH bytes in the group of the longest ones."""
+  """Rows of about _BATCH bytes in total, in the group with the longest rows."""
   groups = (metadata.row_group(i) for i in range(metadata.num_row_groups))
   longest = max((g.total_byte_size / max(g.num_rows, 1) for g in groups), default=1)
   return int(min(max(_BATCH / max(longest, 1), 1), 1024))

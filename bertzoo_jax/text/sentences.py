@@ -1,31 +1,30 @@
-"""Splitting paragraphs into sentences: rules driven by a file a language, the package sentencex, a
-sentence a line, or a pattern of one's own.
+"""Splits paragraphs into sentences: by rules from a file per language, the package sentencex, one
+sentence per line, or a pattern of the user's.
 
-A split need not be perfect: sentences only set where a row may begin and end. The rules err on the
-side of not splitting.
+A split need not be perfect: sentences only decide where a row may begin and end. The rules rather
+split too little.
 
-The rules (`rules:LANG`) are one engine; all that is particular to a language stands in
+The rules (`rules:LANG`) are one engine; everything about a language is in
 `abbreviations/LANG.txt`. `rules:generic` knows the stops of many scripts and no abbreviations, for
-languages that have no file. A stop ends a sentence if a blank follows and then neither a small
-letter nor a comma, colon or dash; a single full stop also not behind an abbreviation, an initial
-(J. R. R.), a dotted word (U.S.) or a numbering at the start of a sentence (1. First). Each line of
-a file is one of
+languages without a file. A stop ends a sentence if a blank follows, and after it neither a small
+letter nor a comma, colon or dash. A single full stop does not end one after an abbreviation, an
+initial (J. R. R.), a dotted word (U.S.) or a number at the start of a sentence (1. First). Each
+line of a file is one of
 
     # …             a comment
-    %stops .!?…     stops that need a blank behind them (default: none)
-    %hard 。！？       stops that need none (default: none)
-    %open, %close   quotes and brackets that may stand before and behind a sentence
-    %apart          closing ones behind a blank (« … »)
+    %stops .!?…     stops that need a blank after them (default: no stops)
+    %hard 。！？       stops that need no blank (default: no stops)
+    %open, %close   quotes and brackets that may stand before and after a sentence
+    %apart          closing ones after a blank (« … »)
     %joiner none    sentences join without a blank (default: with one)
-    %ordinals 2     a stop behind a number of at most two digits, or behind a Roman one, makes an
+    %ordinals 2     a stop after a number of at most two digits, or after a Roman number, makes an
                     ordinal (am 3. Oktober)
-    %word I         a single capital that may be a word: it ends a sentence behind a word that
-                    begins small (So did I.)
+    %word I         a single capital that may be a word: it ends a sentence after a word in lower
+                    case (So did I.)
     Dr              an abbreviation without its last stop, in any case: never the end of a sentence
     z. B            one of several parts, with or without blanks between them
-    vol 0           no end where a number follows
-    т. д ?          none of its inner stops is an end; the last one is an end where no small letter
-                    follows
+    vol 0           not the end of a sentence if a number follows
+    т. д ?          its inner stops are no end; the last stop is one if no small letter follows
 """
 
 import functools
@@ -42,9 +41,9 @@ from bertzoo_jax.common import errors
 _FOLDER = pathlib.Path(__file__).parent / 'abbreviations'
 _SETTINGS = ('stops', 'hard', 'open', 'close', 'apart', 'joiner', 'ordinals', 'word')
 _NEVER, _BEFORE_NUMBERS, _MAY = 'never', 'before numbers', 'may'
-_GOES_ON = frozenset(',;:-–—،؛')  # text that begins with these belongs to the sentence before
-# The rules look back so many characters at most: a line of a million dots must not take a square of
-# steps.
+_GOES_ON = frozenset(',;:-–—،؛')  # text that begins with these continues the sentence
+# Characters that the rules look back, at most: otherwise a line of a million dots takes quadratic
+# time.
 _BACK = 40
 _LAST_WORD = re.compile(r'[^\s("\'“‘«„‚‹¿¡\[—–-]*$')
 _DOTTED = re.compile(r'(?:[^\W\d_]\.)+[^\W\d_]')
@@ -55,7 +54,7 @@ _NUMBERING = re.compile(r'\W*(?:\d+|[ivxlcIVXLC]+|[^\W\d_])$')
 
 
 class Splitter(NamedTuple):
-  """`split`: paragraph → sentences; `joiner`: of them; `name`: of the rules in force, or 'none'."""
+  """`split`: paragraph → sentences; `joiner`: between sentences; `name`: of its rules or 'none'."""
 
   split: Callable[[str], list[str]]
   joiner: str
@@ -64,11 +63,11 @@ class Splitter(NamedTuple):
 
 def splitter(name: str, say=None) -> Splitter:
   """The splitter for config.corpus.splitter: rules:LANG, sentencex:LANG, lines, regex:PATTERN or
-  none. The name of sentencex has its version: others may split otherwise.
+  none. The name of sentencex includes its version, since versions may split differently.
 
   Args:
-    name: as in the config. A language without rules gives 'none', with a warning once a program.
-    say: takes the warning; None prints it to stderr, but not in a worker process.
+    name: as in the config. A language without rules gives 'none', with one warning per process.
+    say: prints the warning; None: to stderr, but not in a worker process.
 
   Raises:
     UserError: another name, a bad pattern, or no sentencex.
@@ -98,15 +97,15 @@ def splitter(name: str, say=None) -> Splitter:
 
 
 def _sentencex():
-  """(its function (language, text) → sentences with their blanks, its version)."""
+  """(sentencex's function (language, text) → sentences with their blanks, its version)."""
   with errors.needing('--config.corpus.splitter=sentencex:… needs a package', 'sentencex'):
     import sentencex
   return sentencex.segment, metadata.version(_PACKAGE)
 
 
 def _in_pieces(segment, paragraph):
-  """The sentences of a long paragraph, a piece at a time: sentencex may take the square of its
-  length. The last sentence of a piece is looked at again with the next one.
+  """The sentences of a long paragraph, piece by piece, since sentencex may take quadratic time. The
+  last sentence of a piece is split again with the next piece.
   """
   out, last = [], ''
   for at in range(0, len(paragraph), _PIECE):
@@ -162,7 +161,7 @@ def _pattern(text):
 
 
 def _cut(paragraph, ends):
-  """The pieces of a paragraph between rising positions, stripped, none of them empty."""
+  """The pieces of a paragraph between ascending positions, stripped, without empty ones."""
   sentences, start = [], 0
   for end in ends:
     sentences.append(paragraph[start:end])
@@ -227,7 +226,7 @@ class _Rules:
     return not _DOTTED.fullmatch(word)  # U.S. Army
 
   def _kind(self, before, word, text, stop):
-    """The kind of the longest abbreviation that ends at a stop; None if the file has none."""
+    """The kind of the longest abbreviation that ends at a stop; None if no abbreviation does."""
     names = [word.lower()]
     if self.inner:
       parts = ' '.join(before.lower().split()).replace('. ', '.')
@@ -245,10 +244,10 @@ class _Rules:
 
 
 def _stop(settings):
-  """The pattern of a stop: groups mark, blank, opening, following; mark is None for a hard one.
+  """The pattern of a stop: groups mark, blank, opening, following; mark is None for a hard stop.
 
-  Possessive, and begun only where a run of stops begins: a line of a million dots must not take a
-  square of steps.
+  Possessive, and begun only at the first of several stops, so that a line of a million dots takes
+  linear time.
   """
   sets = {
     name: ''.join(map(re.escape, settings[name].replace(' ', '')))

@@ -1,9 +1,7 @@
-"""From files and datasets to documents: streams, decodes strictly, and counts whatever it leaves
-out.
+"""Streams documents from files and datasets, decodes strictly, and counts the text it leaves out.
 
-A source is named as finding.py says. Files may be
-packed (unpacking.py) and of any kind of formats.py. A document here is a list of paragraphs without
-line ends.
+finding.py describes the names of sources. Files may be packed (unpacking.py) and of any kind of
+formats.py. A document here is a list of paragraphs without line ends.
 """
 
 from bertzoo_jax.common import errors
@@ -28,7 +26,7 @@ class Reader:
   """Streams the documents of sources in order.
 
   Attributes:
-    dropped: counts of left out text so far.
+    dropped: counts of the text left out so far.
     place: 'file:line' of the reading ('file:row' in parquet).
     position: (number of the source, number of the file) of the reading.
     bytes_read: of the files (packed size), for a progress bar; the sources' `bytes` at the end.

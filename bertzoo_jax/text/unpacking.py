@@ -1,4 +1,4 @@
-"""Files of gzip, bzip2, xz or Zstandard as plain blocks; damage is an exception."""
+"""Unpacks files of gzip, bzip2, xz or Zstandard into blocks; damage raises an exception."""
 
 import bz2
 import lzma
@@ -6,20 +6,20 @@ import zlib
 
 import zstandard
 
-BLOCK = 1 << 20  # bytes that come at a time, about
-# and any OSError without a number
+BLOCK = 1 << 20  # bytes per block, approximately
+# and any OSError without an errno
 DAMAGED = (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
 NAMES = ('.gz', '.bz2', '.xz', '.zst')
 # Bytes 1 to 3 of a Zstandard frame that carries no data; some packers begin with one
 _SKIPPABLE = b'\x2a\x4d\x18'
 _PACKED = 1 << 16  # bytes read at a time
-# Zstandard alone cannot be told to stop at BLOCK: 4 packed bytes can stand for 128 KiB, so a piece
-# yields 32 MiB at most.
+# Zstandard alone cannot stop at BLOCK. 4 packed bytes can unpack to 128 KiB, so a piece yields at
+# most 32 MiB.
 _PIECE = 1 << 10
 
 
 def is_packed(head: bytes) -> bool:
-  """Whether a file with these first bytes (6, if there are so many) is packed."""
+  """Whether a file with these first bytes (at least 6, or all) is packed."""
   return _decompressor(head) is not None
 
 
@@ -31,7 +31,7 @@ def blocks(raw, head: bytes):
     head: its first bytes, as of `is_packed`.
 
   Raises:
-    DAMAGED, OSError: behind all that could be read.
+    DAMAGED, OSError: after all content that could be read.
   """
   new, ready, damage = _decompressor(head), bytearray(), None
   try:
@@ -59,15 +59,15 @@ def inside(raw, head: bytes, size: int) -> bytes:
       if len(data) >= size:
         break
   except (*DAMAGED, OSError):
-    pass  # told when the file is read
+    pass  # raised again when the file is read
   return data[:size]
 
 
 def _unpacked(raw, new, most):
-  """Pieces of packed streams one behind the other (dumps of Wikipedia have thousands of them).
+  """Pieces of concatenated packed streams (dumps of Wikipedia have thousands).
 
-  The libraries' own files take damage where a stream would begin for the end (bz2, lzma), or a cut
-  file for a whole one (zstandard): here either raises. Zeros between streams are padding.
+  The libraries' own file classes take damage at the begin of a stream for the end (bz2, lzma), or a
+  cut file for a complete one (zstandard): here both raise. Zeros between streams are padding.
   """
   data = raw.read(_PACKED)
   while data:

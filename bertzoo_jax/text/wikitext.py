@@ -1,12 +1,12 @@
 """From wikitext to plain paragraphs: running text only, as BERT's authors took it from Wikipedia
 (BERT §3.1).
 
-A line of running text is a paragraph. Lost are templates {{…}} with all they would show (infoboxes,
+A line of running text is a paragraph. Removed are templates {{…}} with their content (infoboxes,
 units, quotes in other scripts), tables, lists (* # : ;), headings, references, formulas, code,
 music, galleries, pictures with their captions, categories, links to other languages, comments, bold
-and italics, HTML tags (not what they enclose). Of a link its text stays, of an external link its
-label. Of Chinese variants -{zh-hans:…;zh-hant:…}- the simplified one stays, or the first. Brackets
-that a lost template left empty go too. Every step takes time linear in the text, balanced or not.
+and italics, HTML tags (not their content). A link becomes its text, an external link its label.
+Chinese variants -{zh-hans:…;zh-hant:…}- become the simplified one, or the first. Brackets emptied
+by a removed template are removed. Every step takes linear time, also for unbalanced markup.
 """
 
 import html
@@ -80,7 +80,7 @@ def paragraphs(text: str, names=frozenset()) -> list[str]:
 
 
 def _running(line) -> str:
-  """A line of running text made tidy; '' for any other."""
+  """A line of running text, cleaned; '' for any other line."""
   line = line.replace('\t', ' ').strip()
   if not line or line[0] in '*#:;|' or line.startswith('{|') or line[0] == '=' and line[-1] == '=':
     return ''
@@ -98,7 +98,7 @@ def _running(line) -> str:
 
 
 def _without_elements(text):
-  """Without the elements of _LOST; an element that is never closed loses its tag only."""
+  """Removes the elements of _LOST; of an element that is never closed, only its tag."""
   if '<' not in text:
     return text
   # where each is closed for the last time
@@ -121,7 +121,7 @@ def _without_elements(text):
 
 
 def _without_braces(text):
-  """Without templates, parameters and tables, however nested; unbalanced ones stay."""
+  """Removes nested templates, parameters and tables; unbalanced ones stay."""
   stack, spans = [], []  # stack: [start, how many braces are open; 0 for a table]
   braces = tables = 0  # how many of them are on the stack
   for token in _BRACES.finditer(text):
@@ -167,7 +167,7 @@ def _cover(spans, start, end):
 
 
 def _with_links_shown(text, names):
-  """Links as readers see them. A link that is not closed loses its brackets only."""
+  """Replaces links by their shown text. A link that is not closed only loses its brackets."""
   stack, out, at = [], [], 0
   for token in _LINK.finditer(text):
     out.append(text[at : token.start()])
@@ -201,7 +201,7 @@ def _shown(link, names):
 
 
 def _variant(match):
-  """-{flags|zh-hans:…;zh-hant:…}-: the simplified variant, else the first; '' of hidden rules."""
+  """-{flags|zh-hans:…;zh-hant:…}-: the simplified variant, or the first; '' for hidden rules."""
   flags, bar, rules = match[1].partition('|')
   if bar and set(flags.split(';')) & {'T', 'H', '-'}:
     return ''
@@ -217,8 +217,8 @@ def _variant(match):
 
 
 def _apostrophes(match):
-  """Two quotes are italics, three bold, five both; one of four, and quotes beyond five, are
-  text.
+  """Removes quotes that are markup: two are italics, three bold, five both; one of four, and more
+  than five, are text.
   """
   size = len(match[0])
   return "'" * (1 if size == 4 else max(size - 5, 0))

@@ -1,4 +1,4 @@
-"""Characters by kind, many at once: blanks, letters of spaced scripts, lone ones, others."""
+"""Kinds of code points in arrays: blanks, letters of spaced scripts, lone characters, others."""
 
 import functools
 import re
@@ -6,7 +6,7 @@ import unicodedata
 
 import numpy as np
 
-# ALONE: letters of scripts that part no words by blanks, each a symbol of its own
+# ALONE: letters of scripts without blanks between words, each a symbol of its own
 BLANK, LETTER, ALONE, OTHER = range(4)
 
 # Scripts without blanks between words (Unicode 16 blocks): Han, kana, bopomofo, yi, Thai, Lao,

@@ -1,12 +1,12 @@
 """Chinese words and parts of speech exactly as jieba finds them, for a whole batch of text at once.
 
-Between punctuation jieba takes the most probable chain of its dictionary's words; it cuts the
+Between punctuation jieba takes the most probable chain of words in its dictionary. It segments the
 remaining single characters with a hidden Markov model. Here the dictionary is a trie in arrays, and
-the chains of all stretches are found side by side, with the same float64 sums in the same order and
-the same ties; only the Markov model goes character by character, and remembers. The result equals
-`jieba.cut` and `jieba.posseg.cut` (a test holds it to that). C characters of the text.
+the chains of all stretches are computed in parallel, with the same float64 sums in the same order
+and the same ties. Only the Markov model goes character by character, with a cache. A test compares
+the result with `jieba.cut` and `jieba.posseg.cut`. C characters of the text.
 
-jieba's own loading is not used: it talks, and leaves a cache in the folder of temporary files that
+jieba's own loading is not used: it prints, and leaves a cache in the folder of temporary files that
 workers would share.
 """
 
@@ -25,14 +25,14 @@ from bertzoo_jax.words import jieba_hmm
 from bertzoo_jax.words import tries
 
 NOUN, MODIFIER, ENTITY = 1, 2, 4  # bits of a word's part of speech
-# characters: a longer stretch is cut by itself, for a batch takes the steps of its longest
+# characters; a longer stretch is segmented alone, since a batch takes the steps of its longest
 _SHORT = 128
 _REMEMBERED = 1 << 18  # stretches of single characters
 
 
 class Segmenter:
-  """jieba's words, with bits for their parts of speech if `tags`; these words are then
-  jieba.posseg's, whose Markov model differs.
+  """Segments text as jieba; with `tags` as jieba.posseg, whose Markov model differs, with bits for
+  parts of speech.
 
   Attributes:
     facts: {'segmenter', 'segmenter_version', 'segmenter_dictionary' (its SHA-256)}.
@@ -63,8 +63,8 @@ class Segmenter:
     )
 
   def __call__(self, text: str):
-    """(bool [C]: a word starts at this character; uint8 [C]: bits of the word that starts there (0
-    without tags), else anything).
+    """(bool [C]: whether a word starts at each character; uint8 [C]: bits of the word that starts
+    there, 0 without tags; undefined at other characters).
     """
     codes_C = characters.codes(text)
     inside_C = self._inside[np.minimum(codes_C, 0xFFFF)] & (codes_C < 0xFFFF)
@@ -88,17 +88,17 @@ class Segmenter:
     return starts_C, bits_C
 
   def _cut_singles(self, text, begin_N, end_N, starts_C, bits_C):
-    """Cuts stretches of single characters with the Markov model, in place."""
+    """Segments stretches of single characters with the Markov model, in place."""
     joined, tagged, bits, memory = [], [], [], self._memory
     for a, b in zip(begin_N.tolist(), end_N.tolist()):
       stretch = text[a:b]
-      found = memory.get(stretch)
-      if found is None:
-        found = memory[stretch] = self._cut_stretch(stretch)
-      joined += [a + i for i in found[0]]
-      if found[1]:
-        tagged += [a + i for i, _ in found[1]]
-        bits += [bit for _, bit in found[1]]
+      cut = memory.get(stretch)
+      if cut is None:
+        cut = memory[stretch] = self._cut_stretch(stretch)
+      joined += [a + i for i in cut[0]]
+      if cut[1]:
+        tagged += [a + i for i, _ in cut[1]]
+        bits += [bit for _, bit in cut[1]]
     starts_C[joined] = False
     if self._tags:
       bits_C[tagged] = bits
@@ -124,10 +124,10 @@ def tag_bits(tag: str) -> int:
 
 
 def load():
-  """The module jieba, quiet; UserError where it is not installed."""
+  """The module jieba, without its log; UserError if it is not installed."""
   needing = errors.needing('Chinese words need jieba', 'zh')
   with needing, warnings.catch_warnings():
-    warnings.simplefilter('ignore')  # its imports are of another age
+    warnings.simplefilter('ignore')  # its imports are deprecated
     import jieba
   return jieba
 
@@ -136,22 +136,21 @@ def load():
 
 
 def _chains(dictionary, codes_C, inside_C):
-  """The most probable chain of words of every stretch: from each character the word's size [C] and
-  its node [C]; and the edges.
+  """The most probable chain of words of every stretch: the size [C] and the node [C] of the word
+  that begins at each character; and the edges.
 
-  The sums run from a stretch's end to its beginning and of equal ones the longer word wins, as in
-  jieba.
+  The sums run from the end of a stretch to its beginning. The longer word wins a tie, as in jieba.
   """
   size_C, node_C = np.ones(len(codes_C), np.int64), np.full(len(codes_C), -1, np.int32)
   score_C, sum_C = np.full(len(codes_C), dictionary.unknown), np.zeros(len(codes_C) + 1)
   edges = dictionary.edges(codes_C, inside_C)
   for at, _, _ in edges[1:]:
-    score_C[at] = -np.inf  # a character alone is a last resort, unless it is a word
+    score_C[at] = -np.inf  # a single character that is no word is the last resort
   at, node, score = edges[0]
   score_C[at], node_C[at] = score, node
   begin_N, end_N = _runs(inside_C)
   long_N = end_N - begin_N > _SHORT
-  # characters that follow in the stretch, where this is short
+  # number of characters that follow in a short stretch
   left_C = np.full(len(codes_C), -1, np.int64)
   inside = np.flatnonzero(inside_C)
   left_C[inside] = np.where(
@@ -195,7 +194,7 @@ def _runs(true_C):
 
 
 def _are_words(begin_N, size_N, edges):
-  """Whether jieba leaves the characters alone: a single one, or a word of the dictionary."""
+  """Whether jieba does not segment the characters: a single one, or a word of the dictionary."""
   out_N = size_N == 1
   for n, (at, _, _) in enumerate(edges[1:], 2):
     out_N |= (size_N == n) & np.isin(begin_N, at)
@@ -223,8 +222,8 @@ def _long_chain(begin, end, edges, score_C, size_C, node_C):
 
 
 class _Dictionary(NamedTuple):
-  """jieba's words: trie; score, float64 [N], of each node, a word's logarithm of probability, -inf
-  for a mere prefix; bits, uint8 [N + 1], of which the last is no word's; unknown, the score of a
+  """jieba's words: trie; score: float64 [N], logarithm of the probability of each node's word, -inf
+  for a prefix that is no word; bits: uint8 [N + 1], the last for no word; unknown: score of a
   character that begins no word.
   """
 
@@ -249,7 +248,7 @@ def _dictionary(file) -> _Dictionary:
   fields = file.read_text(encoding='utf-8').replace('\n', ' ').split(' ')
   words, counts, tags = fields[0:-1:3], fields[1::3], fields[2::3]
   total = math.log(sum(map(int, counts)))
-  entries = dict(zip(words, zip(counts, tags)))  # of a word that stands twice the last counts
+  entries = dict(zip(words, zip(counts, tags)))  # the last entry of a repeated word counts
   letters_WN = np.array(list(entries)).view(np.uint32).reshape(len(entries), -1).astype(np.int64)
   trie, node_W = tries.build(np.where(letters_WN > 0, letters_WN, -1), 1 << 16)
   logs = {count: math.log(int(count)) - total if int(count) else -np.inf for count in set(counts)}

@@ -1,10 +1,10 @@
-"""jieba's two Markov models, which cut the single characters that its dictionary leaves; the same
-sums and ties as there.
+"""jieba's two Markov models, which segment the single characters that its dictionary leaves, with
+the same sums and ties.
 
 Both take a stretch of characters and return [(begin, end, tag)], tag None without parts of speech.
-They read jieba's tables of logarithms and not its code, which takes fifty times as long for
-characters that its tables do not know (23 ms each). rjieba's words are others: of 100,000 lines of
-Chinese text 16,000 differ.
+They read jieba's tables of logarithms and do not call its code, which takes fifty times as long for
+characters outside its tables (23 ms each). rjieba is not equal: it differs in 16,000 of 100,000
+lines of Chinese text.
 """
 
 import functools
@@ -20,7 +20,7 @@ def plain():
   from jieba import finalseg
 
   emit, start, trans = finalseg.emit_P, finalseg.start_P, finalseg.trans_P
-  # (state, its emissions, the two states before it); of equal sums the second one wins
+  # (state, its emissions, its two predecessors); the second predecessor wins a tie
   steps = [
     (state, emit[state], first, trans[first][state], second, trans[second][state])
     for state, first, second in ('BES', 'EBM', 'MBM', 'SES')
@@ -47,7 +47,7 @@ def plain():
 def tagged():
   """The model of jieba.posseg: the states are those four with 64 parts of speech each."""
   with warnings.catch_warnings():
-    warnings.simplefilter('ignore')  # its strings are of another age
+    warnings.simplefilter('ignore')  # its strings have deprecated escapes
     from jieba import posseg
   model = _Tagged(posseg)
 
@@ -66,7 +66,7 @@ def tagged():
 class _Tagged:
   """jieba.posseg's tables as arrays over its S states, and their Viterbi path.
 
-  Of equal sums the greatest state wins there: here the first, for they are sorted downwards.
+  In jieba the greatest state wins a tie. Here it is the first, since states are sorted descending.
   """
 
   def __init__(self, posseg):
@@ -80,13 +80,13 @@ class _Tagged:
     self.follow = functools.lru_cache(1 << 14)(self._follow)
 
   def _seen(self, c):
-    """(what each state emits of a character [S], the states it can be in, ascending)."""
+    """(logarithm of each state's emission of a character [S], its possible states, ascending)."""
     emit_S = np.array([self._emit[name].get(c, _NEVER) for name in self.names])
     known = self._known.get(c)
     return emit_S, np.flatnonzero([known is None or name in known for name in self.names])
 
   def _follow(self, states: bytes):
-    """(places of the states that have a successor, their successors [S])."""
+    """(indices of the states that have a successor, their successors [S])."""
     steps = self.step_SS[np.frombuffer(states, np.int64)] > -np.inf
     return np.flatnonzero(steps.any(axis=1)), steps.any(axis=0)
 
@@ -130,7 +130,7 @@ def _cut(cut_han, han, skip, kind, text):
 
 
 def _words(path, at):
-  """Words of a path of (B | M | E | S, tag); characters that no word takes stand alone."""
+  """Words of a path of (B | M | E | S, tag); characters outside a word are words of their own."""
   words, begin, following = [], 0, 0
   for i, (place, tag) in enumerate(path):
     if place == 'B':

@@ -1,9 +1,9 @@
-"""Lexicons: files of phrases or entities, and where their entries stand in a text.
+"""Lexicons: files of phrases or entities, and a search for their entries in a text.
 
-A text is a line of symbols: a run of letters and digits of a script that parts words by blanks is
-one, every other character is one (Han characters, kana, Thai, punctuation), blanks are none. An
-entry matches where its symbols stand one behind the other: 'New York' on borders of words, 北京
-anywhere. Case: an entry without capitals matches in any case, an entry with capitals only as it is
+A text is a sequence of symbols. A run of letters and digits is one symbol in scripts with blanks
+between words; every other character (Han, kana, Thai, punctuation) is one symbol; blanks are not
+symbols. An entry matches where its symbols are consecutive: 'New York' at borders of words, 北京
+anywhere. An entry without capitals matches in any case, an entry with capitals only as it is
 written ('white house' finds 'White House'; 'US' does not find 'us').
 """
 
@@ -16,7 +16,7 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.words import characters
 from bertzoo_jax.words import tries
 
-# Symbols of an entry; longer ones are left out, so that finding takes at most so many steps a
+# Symbols of an entry, at most; longer entries are left out, which bounds the steps of `find` per
 # character
 _LONGEST = 64
 _REMEMBERED = 1 << 20  # words of a text
@@ -25,8 +25,8 @@ _REMEMBERED = 1 << 20  # words of a text
 def read(file) -> 'Lexicon':
   """Reads a lexicon: one entry per line, `entry` or `entry[TAB]frequency`, as UTF-8.
 
-  A byte-order mark, line ends of any kind, blanks around an entry and empty lines do not matter; a
-  line that begins with # is a comment; text behind a tabulator is not read.
+  A byte-order mark, any line ends, blanks around an entry and empty lines are ignored. A line that
+  begins with # is a comment. Text after a tab is not read.
 
   Raises:
     UserError: no such file, not UTF-8, no entry in it.
@@ -46,13 +46,13 @@ def read(file) -> 'Lexicon':
 
 
 def text_of(file, what: str) -> str:
-  """The text of a file that is a `what`; UserError where it cannot be read, or is not UTF-8."""
+  """The text of a file; UserError if it cannot be read, or is not UTF-8. what: its kind."""
   with errors.unreadable(f'The {what} {file} cannot be read: give a file in UTF-8', OSError):
     return storage.path(file).read_bytes().decode('utf-8-sig')
 
 
 def check_given(field: str, choice: str, file, reading: tuple, note: str = '') -> None:
-  """UserError where config.corpus.FIELD wants a file and has none, or has one and wants none.
+  """Raises UserError if config.corpus.FIELD needs a file and none is given, or the reverse.
 
   reading: choices of the field that read a file.
   """
@@ -68,11 +68,11 @@ def check_given(field: str, choice: str, file, reading: tuple, note: str = '') -
 
 
 class Lexicon:
-  """Entries, ready to be found.
+  """Entries, indexed for `find`.
 
   Attributes:
-    facts: {'entries': how many different ones, 'too_long': how many were left out, of more than 64
-      symbols}.
+    facts: {'entries': number of distinct entries, 'too_long': number of entries left out for more
+      than 64 symbols}.
   """
 
   def __init__(self, entries: list[str]):
@@ -93,11 +93,11 @@ class Lexicon:
     self.facts = dict(entries=len(rows), too_long=long)
 
   def find(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-    """Where entries stand in a text, as (begin, end) int64 [N], ascending and not overlapping.
+    """(begin, end) int64 [N] of the entries in a text, ascending and not overlapping.
 
-    Of entries that overlap the longest (in symbols) stands, of equally long ones the leftmost;
-    shorter ones may stand in the rest. A line break matches nothing. Takes at most 64 steps a
-    character, whatever the text.
+    The longest (in symbols) of overlapping entries wins, then the leftmost; shorter ones may match
+    in the rest. A line break matches nothing. Takes at most 64 steps per character, whatever the
+    text.
     """
     begin_S, end_S = _symbols(text)
     ids_2S = self._look_up(text, begin_S, end_S)
@@ -106,14 +106,14 @@ class Lexicon:
       for n, (at, node) in enumerate(trie.walk(ids_S, np.ones(len(ids_S), bool)) if trie else ()):
         levels += [[]] if n == len(levels) else []
         levels[n].append(at[ends_N[node]])
-    free_S, found = np.ones(len(begin_S), bool), []
+    free_S, matches = np.ones(len(begin_S), bool), []
     for n in range(len(levels), 0, -1):
       at = levels[n - 1][0] if len(levels[n - 1]) == 1 else np.union1d(*levels[n - 1])
-      # nothing shorter is taken yet: the ends tell
+      # shorter matches come later, so it is enough to check both ends
       at = _apart(at[free_S[at] & free_S[at + n - 1]], n)
       free_S[(at[:, None] + np.arange(n)).reshape(-1)] = False
-      found.append((at, np.full(len(at), n)))
-    at, size = (np.concatenate(x) for x in zip(*found)) if found else np.zeros((2, 0), np.int64)
+      matches.append((at, np.full(len(at), n)))
+    at, size = (np.concatenate(x) for x in zip(*matches)) if matches else np.zeros((2, 0), np.int64)
     order = np.argsort(at)
     return begin_S[at[order]], end_S[(at + size - 1)[order]]
 
@@ -129,7 +129,7 @@ class Lexicon:
     return trie, ends
 
   def _tables(self):
-    """Ids of symbols that are one character, for lower case and as written."""
+    """Ids of symbols of one character, in lower case and as written."""
     tables = np.full((2, 1 << 16), -1, np.int64)
     for symbol, i in self._ids.items():
       if len(symbol) == 1 and ord(symbol) < 1 << 16:
@@ -140,39 +140,39 @@ class Lexicon:
     return tables
 
   def _look_up(self, text, begin_S, end_S):
-    """Ids of the symbols in lower case and as written, int64 [2, S]; -1 in no entry."""
+    """Ids of the symbols in lower case and as written, int64 [2, S]; -1 if no entry has them."""
     codes_S = characters.codes(text)[begin_S]
     one_S = (end_S - begin_S == 1) & (codes_S < 1 << 16)
     ids_2S = np.where(one_S, self._short[:, np.minimum(codes_S, 0xFFFF)], -1)
     words, long = self._words, np.flatnonzero(~one_S)
-    found = []
+    pairs = []
     for a, b in zip(begin_S[long].tolist(), end_S[long].tolist()):
       word = text[a:b]
       pair = words.get(word)
       if pair is None:
         pair = words[word] = self._ids.get(word.lower(), -1), self._ids.get(word, -1)
-      found.append(pair)
-    if found:
-      ids_2S[:, long] = np.array(found).T
+      pairs.append(pair)
+    if pairs:
+      ids_2S[:, long] = np.array(pairs).T
     if len(words) > _REMEMBERED:
       words.clear()
     return ids_2S
 
 
 def _symbols(text):
-  """(begin, end [S]): characters of each symbol; a line break is one, which no entry has."""
+  """(begin, end [S]): characters of each symbol; a line break is a symbol that no entry has."""
   codes_C = characters.codes(text)
   kinds_C = characters.kinds(codes_C)
   letter_C = kinds_C == characters.LETTER
   goes_on_C = letter_C[1:] & letter_C[:-1]
-  here_C = (kinds_C != characters.BLANK) | (codes_C == 10)
-  begin_S = np.flatnonzero(here_C & ~np.concatenate([[False], goes_on_C])[: len(codes_C)])
-  end_S = np.flatnonzero(here_C & ~np.concatenate([goes_on_C, [False]])[: len(codes_C)]) + 1
+  unit_C = (kinds_C != characters.BLANK) | (codes_C == 10)
+  begin_S = np.flatnonzero(unit_C & ~np.concatenate([[False], goes_on_C])[: len(codes_C)])
+  end_S = np.flatnonzero(unit_C & ~np.concatenate([goes_on_C, [False]])[: len(codes_C)]) + 1
   return begin_S, end_S
 
 
 def _apart(at, size):
-  """The places that are left when each, from the left, shuts out those within `size` behind it."""
+  """The places, from the left, that are at least `size` after the previously chosen one."""
   if not (np.diff(at) < size).any():
     return at
   taken, end = [], -1

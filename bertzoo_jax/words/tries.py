@@ -1,4 +1,4 @@
-"""Tries in arrays: where entries of a lexicon stand in a text, at all places at once."""
+"""Tries in arrays, which find the entries of a lexicon at all places of a text in parallel."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ class Trie(NamedTuple):
   """Prefixes of sequences of symbols (integers from 0), as nodes.
 
   first: the node of a first symbol, or -1. keys, children: a hash table, node · 2³² + symbol →
-  node. size: how many nodes.
+  node. size: number of nodes.
   """
 
   first: np.ndarray
@@ -20,11 +20,11 @@ class Trie(NamedTuple):
   size: int
 
   def walk(self, symbols_C, inside_C):
-    """Yields for n = 1, 2, … (where a prefix of n symbols begins, ascending; its node); never past
-    a place not inside.
+    """Yields for n = 1, 2, … (places where a prefix of n symbols begins, ascending; their nodes).
+    Prefixes do not cross a place that is not inside.
 
-    symbols_C: int [C], -1 for one that no entry has. inside_C: bool [C]. At least n = 1 comes, and
-    then until nothing is left: at most as many steps for a place as the longest entry has symbols.
+    symbols_C: int [C], -1 for a symbol that no entry has. inside_C: bool [C]. Yields at least for
+    n = 1 and stops when no prefix is left, at the longest entry at the latest.
     """
     symbols_C, at = symbols_C.astype(np.int64), np.flatnonzero(inside_C)
     known_C = (symbols_C >= 0) & (symbols_C < len(self.first))
@@ -41,38 +41,38 @@ class Trie(NamedTuple):
       n += 1
 
   def _step(self, node, symbol):
-    """The node behind each node and symbol, or -1."""
+    """The child of each node by symbol, or -1."""
     key = node.astype(np.uint64) << np.uint64(32) | symbol.astype(np.uint64)
     slot = _slot(key, len(self.keys))
-    there = self.keys[slot]
-    out = np.where(there == key, self.children[slot], -1)
-    left = np.flatnonzero((there != key) & (there != _FREE))
+    slot_keys = self.keys[slot]
+    out = np.where(slot_keys == key, self.children[slot], -1)
+    left = np.flatnonzero((slot_keys != key) & (slot_keys != _FREE))
     while len(left):
       slot[left] = slot[left] + 1 & len(self.keys) - 1
-      there = self.keys[slot[left]]
-      hit = there == key[left]
+      slot_keys = self.keys[slot[left]]
+      hit = slot_keys == key[left]
       out[left[hit]] = self.children[slot[left[hit]]]
-      left = left[~hit & (there != _FREE)]
+      left = left[~hit & (slot_keys != _FREE)]
     return out
 
 
 def build(entries_WN, symbols: int) -> tuple[Trie, np.ndarray]:
-  """A trie of rows of ints < symbols, padded with -1, and the node at which each ends [W]."""
+  """A trie of rows of ints < symbols, padded with -1, and the last node of each row [W]."""
   node_W, size, keys, children = np.zeros(len(entries_WN), np.int64), 0, [], []
   first = np.full(symbols, -1, np.int64)
   for column in range(entries_WN.shape[1]):
-    here = np.flatnonzero(entries_WN[:, column] >= 0)
-    key = node_W[here].astype(np.uint64) << np.uint64(32) | entries_WN[here, column].astype(
+    rows = np.flatnonzero(entries_WN[:, column] >= 0)
+    key = node_W[rows].astype(np.uint64) << np.uint64(32) | entries_WN[rows, column].astype(
       np.uint64
     )
-    found, index = np.unique(key, return_inverse=True)
-    node_W[here] = size + index
+    edges, index = np.unique(key, return_inverse=True)
+    node_W[rows] = size + index
     if column:
-      keys.append(found)
-      children.append(size + np.arange(len(found)))
+      keys.append(edges)
+      children.append(size + np.arange(len(edges)))
     else:
-      first[found.astype(np.int64)] = np.arange(len(found))
-    size += len(found)
+      first[edges.astype(np.int64)] = np.arange(len(edges))
+    size += len(edges)
   keys = np.concatenate(keys) if keys else np.zeros(0, np.uint64)
   return Trie(
     first, *_table(keys, np.concatenate(children) if children else np.zeros(0, np.int64)), size
@@ -80,7 +80,7 @@ def build(entries_WN, symbols: int) -> tuple[Trie, np.ndarray]:
 
 
 def _table(keys, values):
-  """(keys, values): every key at its slot, or at the next that is free."""
+  """(keys, values) of a hash table: every key is at its slot, or at the next free one."""
   slots = 1 << max(4, int(len(keys) * 4 - 1).bit_length())
   table, held = np.full(slots, _FREE), np.full(slots, -1, np.int64)
   slot, left = _slot(keys, slots), np.arange(len(keys))

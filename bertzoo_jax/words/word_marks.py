@@ -1,9 +1,9 @@
-"""Units: which tokens make a word, a phrase, an entity, as a byte of marks beside every token of a
+"""Units: the words, phrases and entities that tokens form, as one byte of marks per token of a
 corpus.
 
-A segmenter and lexicons speak of characters, tokens know the characters they stand for; here the
-two are brought together. A word, phrase or entity consists of whole tokens, a phrase or entity also
-of whole words. C characters, T tokens.
+A segmenter and lexicons give ranges of characters, and tokens have character offsets; this file
+maps one to the other. A word, phrase or entity consists of whole tokens, a phrase or entity also of
+whole words. C characters, T tokens.
 """
 
 from typing import NamedTuple
@@ -18,22 +18,22 @@ from bertzoo_jax.words import lexicons
 # The bits of a mark.
 CONTINUES_WORD, CONTINUES_PHRASE, CONTINUES_ENTITY, IN_PHRASE, IN_ENTITY = 1, 2, 4, 8, 16
 _LEVELS = {'phrase': (IN_PHRASE, CONTINUES_PHRASE), 'entity': (IN_ENTITY, CONTINUES_ENTITY)}
-_PHRASE_WORDS = 4  # of a run of nouns, at most
+_PHRASE_WORDS = 4  # words of a noun phrase, at most
 _SENTENCES = 4096  # marked at a time
-_FEW = 0.02  # of the units of a level; English subwords split a tenth of the words
+_FEW = 0.02  # share of units of several tokens; English subwords split a tenth of the words
 
 
 def marker(section, word_starts, phrases=None, entities=None):
-  """The marker of a corpus's units; None if tokens alone tell them (words 'pieces', no phrases, no
-  entities).
+  """The marker of a corpus's units; None if the tokens determine them (words 'pieces', no phrases,
+  no entities).
 
   Args:
     section: config.corpus; its fields words, phrases and entities are read.
     word_starts: bool [V], `Tokenizer.word_starts`.
-    phrases, entities: lexicon files, for 'lexicon'; `lexicons.read` says what they hold.
+    phrases, entities: lexicon files, for 'lexicon'; format: see `lexicons.read`.
 
   Raises:
-    UserError: a lexicon wished and not given or given and not wished, jieba not
+    UserError: a lexicon that is needed and not given, or given and not needed; jieba not
       installed.
   """
   words = section['words']
@@ -80,21 +80,21 @@ class Marker:
     return Marker, (self._words, *self._choices.values(), self._word_starts, self._files)
 
   def clean(self, text: str) -> str:
-    """The text to tokenise: for words 'blanks', without blanks between CJK characters."""
+    """The text to tokenise: with words 'blanks', without blanks between CJK characters."""
     return _without_blanks(text)[0] if self._words == 'blanks' else text
 
   def mark(self, texts: list[str], encoded: list) -> tuple[list[np.ndarray], int]:
     """The marks of sentences.
 
     Args:
-      texts: sentences, as they were given to `clean`.
-      encoded: for each (ids, starts, ends) int32 [T] of `clean(text)`: each token stands for
+      texts: sentences, before `clean`.
+      encoded: per sentence (ids, starts, ends), int32 [T], of `clean(text)`: a token has the
         characters starts … ends − 1.
 
     Returns:
-      (for each sentence uint8 [T] of bits; in how many sentences a border of a word, phrase or
-      entity fell inside a token: tokens that hang together so are marked as the tokenizer's own
-        words, or not as a phrase or entity).
+      (bits per sentence, uint8 [T]; number of sentences in which a border of a word, phrase or
+      entity is inside a token. Such tokens are marked as the tokenizer's own words, and not as part
+      of a phrase or entity).
     """
     marks, misaligned = [], 0
     for first in range(0, len(texts), _SENTENCES):
@@ -111,7 +111,7 @@ class Marker:
     tokens, bad_S = _lay_out(text, texts, encoded), np.zeros(len(texts), bool)
     tagged = (
       self._segmenter(text) if self._segmenter else None
-    )  # (where words begin, their parts of speech)
+    )  # (whether a word begins, its part of speech)
     if self._words == 'pieces':
       continues_T = ~self._word_starts[tokens.ids]
       continues_T[tokens.first] = False
@@ -145,10 +145,10 @@ class Marker:
 
 
 class _Tokens(NamedTuple):
-  """Tokens of sentences that were joined by line breaks: ids; start, end [T], characters in the
-  joint text, blanks in front left out; blank [T], nothing but blanks; shares [T], with a character
-  of the token before; sentence [T]; lengths [S]; first, tokens that begin a sentence; borders [S],
-  where sentences begin in the text; han [C].
+  """Tokens of sentences that were joined by line breaks: ids; start, end [T]: characters in the
+  joint text, without leading blanks; blank [T]: whether it has only blanks; shares [T]: whether it
+  shares a character with the token before; sentence [T]; lengths [S]; first: tokens that begin a
+  sentence; borders [S]: first character of each sentence; han [C].
   """
 
   ids: np.ndarray
@@ -172,15 +172,15 @@ def _lay_out(text, texts, encoded) -> _Tokens:
     np.concatenate([np.asarray(e[i], np.int64) for e in encoded]) for i in range(3)
   )
   most = np.minimum(borders + np.array([len(t) for t in texts], np.int64), len(codes_C))[sentence]
-  # a tokenizer may speak of a blank that it put there
+  # a tokenizer may count a blank that it added itself
   start = np.minimum(start + borders[sentence], np.maximum(most - 1, 0))
   end = np.clip(end + borders[sentence], start, np.maximum(most, start))
-  # the bytes of a character: only the last of them is said to stand for it
+  # of the bytes of a character, only the last has it in its offsets
   end += (end == start) & (start < most)
   place_C = np.where(
     characters.kinds(codes_C) == characters.BLANK, len(codes_C), np.arange(len(codes_C))
   )
-  # the first character from here on that is no blank
+  # the next character that is not blank
   solid_C = np.append(np.minimum.accumulate(place_C[::-1])[::-1], len(codes_C))
   blank = solid_C[start] >= end
   start = np.where(blank, start, solid_C[start])
@@ -195,12 +195,12 @@ def _lay_out(text, texts, encoded) -> _Tokens:
 
 
 def _words(tokens, word_C, starts_word_T):
-  """(continues a word [T], holds a border of words [T]).
+  """(whether a token continues a word [T], whether it has a border of words inside [T]).
 
-  Beside a Han character the segmenter decides. Elsewhere a word is never finer than the tokenizer's
-  own (pieces of a Latin word stay together), though the segmenter may join several (3 . 14). Of a
-  token with a border inside, the words that it touches are left to the tokenizer, where every Han
-  character stands for itself.
+  Next to a Han character the segmenter decides. Elsewhere a word is never smaller than one of the
+  tokenizer (pieces of a Latin word stay together), but the segmenter may join several (3 . 14). If
+  a token has a border inside, the tokenizer decides on the words that it touches, and every Han
+  character is a word.
   """
   number_C = np.cumsum(word_C)
   hard_C = word_C.copy()
@@ -208,16 +208,16 @@ def _words(tokens, word_C, starts_word_T):
   before_C = np.concatenate([[0], np.cumsum(hard_C)])
   start, last = tokens.start, np.maximum(tokens.end - 1, tokens.start)
   straddles_T = ~tokens.blank & (before_C[last + 1] > before_C[start + 1])
-  own_T = starts_word_T | tokens.han[start]  # where words begin without a segmenter
+  default_T = starts_word_T | tokens.han[start]  # words begin here without a segmenter
   previous_T = np.concatenate([[0], last[:-1]]) if len(last) else last
-  beside_han_T = own_T | tokens.han[previous_T]
+  beside_han_T = default_T | tokens.han[previous_T]
   begins_T = (number_C[start] > number_C[previous_T]) & beside_han_T
   if straddles_T.any():
     bad_W = np.zeros(int(number_C[-1]) + 2, np.int64)
     np.add.at(bad_W, number_C[start[straddles_T]], 1)
     np.add.at(bad_W, number_C[last[straddles_T]] + 1, -1)
     bad_W = np.cumsum(bad_W) > 0
-    begins_T |= (bad_W[number_C[start]] | bad_W[number_C[previous_T]]) & own_T
+    begins_T |= (bad_W[number_C[start]] | bad_W[number_C[previous_T]]) & default_T
   begins_T &= ~tokens.shares
   begins_T[1:] &= ~tokens.blank[:-1]
   begins_T |= tokens.blank & ~tokens.shares
@@ -226,7 +226,7 @@ def _words(tokens, word_C, starts_word_T):
 
 
 def _token_ranges(tokens, begin_N, end_N):
-  """(first, last token) of stretches of characters that are whole tokens; which are not [N]."""
+  """(first, last token) of ranges of characters that are whole tokens; whether one is not [N]."""
   low_N = np.searchsorted(tokens.end, begin_N, 'right')
   high_N = np.searchsorted(tokens.start, end_N, 'left') - 1
   some_N = low_N <= high_N
@@ -248,7 +248,7 @@ def _token_ranges(tokens, begin_N, end_N):
 
 
 def _cover(first_N, last_N, size):
-  """bool [size]: within one of the ranges first … last."""
+  """Whether each index is within one of the ranges first … last, bool [size]."""
   edge = np.zeros(size + 1, np.int64)
   np.add.at(edge, first_N, 1)
   np.add.at(edge, last_N + 1, -1)
@@ -268,7 +268,7 @@ def _entities(word_C, bits_C):
 
 
 def _noun_phrases(word_C, bits_C):
-  """Runs of two to four words, adjectives and nouns, that end in a noun; longer ones are cut."""
+  """Runs of two to four adjectives and nouns that end in a noun; longer runs are cut."""
   begin_W, end_W = _word_ranges(word_C)
   run_W = bits_C[begin_W] & chinese.MODIFIER > 0
   edge = np.flatnonzero(np.diff(np.concatenate([[False], run_W, [False]]).astype(np.int8)))
@@ -289,7 +289,7 @@ _TAGGED = {'phrase': _noun_phrases, 'entity': _entities}
 
 
 def _without_blanks(text):
-  """(text without the blanks between CJK characters, bool of its characters: a word starts)."""
+  """(text without blanks between CJK characters, whether a word starts at each character, bool)."""
   codes_C = characters.codes(text)
   blank_C, cjk_C = characters.kinds(codes_C) == characters.BLANK, characters.is_cjk(codes_C)
   place_C = np.arange(len(codes_C))
@@ -315,12 +315,12 @@ def _without_blanks(text):
 
 
 def count(tokens, starts, units, word_starts) -> dict[str, int]:
-  """How many units there are, and how many of two or more tokens.
+  """Number of units, and of units of two or more tokens.
 
   Args:
     tokens: ids [T].
-    starts: where sentences begin, int [S]; a sentence begins a word.
-    units: uint8 [T] of marks, or None: words are then told by `word_starts`.
+    starts: first token of each sentence, int [S]; it begins a word.
+    units: uint8 [T] of marks; None: words are determined by `word_starts`.
     word_starts: bool [V].
 
   Returns:
@@ -344,7 +344,7 @@ def count(tokens, starts, units, word_starts) -> dict[str, int]:
 
 
 def check(corpus, section) -> tuple[str, ...]:
-  """A masking that chooses words, phrases or entities needs some of several tokens.
+  """Checks that a masking of words, phrases or entities has some of several tokens.
 
   Args:
     corpus: an open corpus; its manifest['report'] holds the sums of `count` (a corpus in memory has
@@ -352,8 +352,8 @@ def check(corpus, section) -> tuple[str, ...]:
     section: config.masking.
 
   Returns:
-    A warning that there are suspiciously few (Chinese text with the tokenizer's own words has some
-    Latin ones).
+    Warnings about suspiciously few (Chinese text with the tokenizer's own words has some Latin
+    ones).
 
   Raises:
     UserError: the corpus has none.

@@ -44,7 +44,7 @@ def test_what_is_conspicuous_is_told_with_what_to_do(documents, words):
 
 def test_pieces_that_the_text_hardly_holds_are_told_and_nothing_draws_on_the_screen():
   (line,) = notes(GOOD, (0, 1, *[9] * 18))
-  assert line.startswith('10% of the pieces stand in the text at most once')
+  assert line.startswith('10% of the pieces occur at most once in the text')
   assert not doctor.describe(doctor.total([doctor.count(GOOD)], np.zeros(5)), trained=False)
   found = notes(['\x1b[2J' + 'x' * 40 + '\u202e' + 'y' * 99] * 8)
   assert '\\x1b[2J' in found[0] and '\u202e' not in ''.join(found)

@@ -37,7 +37,7 @@ def all_of(monkeypatch, runs, one, devices=2, say=None):
   monkeypatch.setattr(work, '_one', one)
   notice = types.SimpleNamespace(name=None)
   task, devices = types.SimpleNamespace(sign=1), jax.devices()[:devices]
-  return work.all_of(runs, task, {'W': None}, notice, devices, say or (lambda _: 0))
+  return work.train_all(runs, task, {'W': None}, notice, devices, say or (lambda _: 0))
 
 
 def test_where_one_run_fails_the_others_save_and_end(monkeypatch, tmp_path):

@@ -34,7 +34,7 @@ def test_v3_s_head_reads_the_first_token_of_its_own_pack():
 def test_a_row_head_scores_the_vector_of_the_row_and_drops_before_each_layer(kind):
   encoder, draw = small.encoder(), np.random.default_rng(0)
   own = small.perturbed(heads.row(kind, 3).init(encoder, jax.random.key(0)))
-  assert heads.of({'row_head': own})['row_head'].fields['kind'] == kind
+  assert heads.find({'row_head': own})['row_head'].fields['kind'] == kind
   hidden_BLD = draw.normal(size=(64, 2, 48)).astype(np.float32)
   rows = {'row_keys': draw.integers(0, 2**32, (64, 2), np.uint32)}
   logits = lambda key=None, *rates: np.asarray(

@@ -90,7 +90,7 @@ def test_a_beam_has_the_scores_of_its_starts_one_by_one():
   hidden = networks.encode(encoder, params['encoder'], data, None)
   for k in range(3):
     places = found['start_place'][:, k : k + 1].astype(np.int32)
-    start, _, end, none = head_table.of(params)['span_head'].logits(
+    start, _, end, none = head_table.find(params)['span_head'].logits(
       encoder, params, hidden, data, starts_BK=jnp.asarray(places)
     )
     shares = jax.nn.softmax(start)

@@ -60,7 +60,7 @@ def test_a_corpus_gives_epochs_its_own_warnings_and_is_no_workdir(corpus):
 
 def test_epochs_of_a_corpus_in_an_object_store_are_said_to_be_unknown():
   found, config = readiness.Findings(), asked.config(phases=((40000, {}),), epochs=2.0)
-  assert readiness.of_epochs(found, config, ['gs://bucket/corpus']) is config
+  assert readiness.with_epochs(found, config, ['gs://bucket/corpus']) is config
   assert codes(found) == ['W02'] and 'the 40,000 steps of config.phases' in found[0].sentence
 
 

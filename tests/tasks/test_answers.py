@@ -45,8 +45,8 @@ def test_the_best_answers_are_those_of_a_search_over_all_spans():
   examples, rows = rows_of(max_answer=7)
   draw = np.random.default_rng(1)
   starts, ends = draw.normal(size=(2, len(rows.ids))).astype(np.float32)
-  spans, odds = answers.of_places(rows.detail, rows.offsets, starts, ends)
-  said = answers.said(rows.detail, examples, spans, odds, True, 0.0)
+  spans, odds = answers.from_scores(rows.detail, rows.offsets, starts, ends)
+  said = answers.extract(rows.detail, examples, spans, odds, True, 0.0)
   cls = starts[rows.offsets[:-1]] + ends[rows.offsets[:-1]]
   for q, found in pairs(rows, starts, ends, 7).items():
     score, begin, behind = max(found)
@@ -67,15 +67,15 @@ def test_an_answer_has_as_many_tokens_as_allowed(most, wished):
   place = rows.detail.place[0]
   starts[[place + 3, place + 4]] = 9, 8  # 't' and 'i' of 'time', in the first window
   ends[place + 6] = 9
-  spans, odds = answers.of_places(rows.detail, rows.offsets, starts, ends)
-  assert answers.said(rows.detail, examples, spans, odds, False, 0.0).best[0] == wished
+  spans, odds = answers.from_scores(rows.detail, rows.offsets, starts, ends)
+  assert answers.extract(rows.detail, examples, spans, odds, False, 0.0).best[0] == wished
 
 
 def test_a_higher_threshold_gives_more_answers_and_without_such_questions_all_have_one():
   examples, rows = rows_of()
   starts, ends = np.random.default_rng(2).normal(size=(2, len(rows.ids))).astype(np.float32)
-  spans, odds = answers.of_places(rows.detail, rows.offsets, starts, ends)
-  said = lambda none, t: answers.said(rows.detail, examples, spans, odds, none, t)
+  spans, odds = answers.from_scores(rows.detail, rows.offsets, starts, ends)
+  said = lambda none, t: answers.extract(rows.detail, examples, spans, odds, none, t)
   given = [sum(map(bool, said(True, t).texts)) for t in (-99.0, *sorted(odds))]
   assert given == [0, 1, 2, 3, 4]
   assert said(False, -99.0).texts == said(True, 99.0).texts == said(True, 0.0).best
@@ -96,8 +96,8 @@ def test_a_beam_gives_the_answer_of_the_highest_product_that_is_a_span():
   outputs['start_place'][0] = 0, place + 3  # the special token; 't' of 'time'
   outputs['end_share'][0] = [[0.9, 0.1], [0.3, 0.7]]
   outputs['end_place'][0] = [[0, place + 4], [place + 6, place + 2]]  # the last is before its start
-  spans, odds = answers.of_beams(w, outputs)
-  said = answers.said(w, examples, spans, odds, False, 0.0)
+  spans, odds = answers.from_beams(w, outputs)
+  said = answers.extract(w, examples, spans, odds, False, 0.0)
   assert said.best[0] == 'time' and said.best[1:] == ['', '', '']
   np.testing.assert_allclose(spans.start_score + spans.end_score, np.log(0.4 * 0.3))
   lowest = [outputs['impossible'][w.question == q].min() for q in range(len(TEXTS))]
@@ -137,6 +137,6 @@ def test_odds_of_a_passage_without_a_token_are_finite():
   examples = test_windows.asked(('a b', ' '), 'abc', [(0, 1), (0, 0)])
   rows = test_windows.made_rows(examples, made.Characters(), made.SHAPE, length=16)
   starts, ends = np.zeros((2, len(rows.ids)), np.float32)
-  spans, odds = answers.of_places(rows.detail, rows.offsets, starts, ends)
+  spans, odds = answers.from_scores(rows.detail, rows.offsets, starts, ends)
   assert np.isfinite(odds).all() and odds[1] > 1e6
-  assert answers.said(rows.detail, examples, spans, odds, True, 0.0).texts[1] == ''
+  assert answers.extract(rows.detail, examples, spans, odds, True, 0.0).texts[1] == ''

@@ -11,7 +11,7 @@ def said(texts, best=None, odds=None):
   texts = list(texts)
   best = best or texts
   odds = np.zeros(len(texts)) if odds is None else np.asarray(odds, float)
-  return answers.Said(texts, best, odds, [], best != texts or odds.any())
+  return answers.Answers(texts, best, odds, [], best != texts or odds.any())
 
 
 @pytest.mark.parametrize(
@@ -93,5 +93,5 @@ def test_the_best_threshold_is_the_one_of_a_search_over_all():
 
 
 def test_without_questions_without_an_answer_the_best_score_is_the_score():
-  found = answers.Said(['x', 'y'], ['x', 'y'], np.array([9.0, -9.0]), [], False)
+  found = answers.Answers(['x', 'y'], ['x', 'y'], np.array([9.0, -9.0]), [], False)
   assert metrics.best_f1([('x',), ('z',)], found) == metrics.f1([('x',), ('z',)], found) == 0.5

@@ -65,7 +65,7 @@ def read(folder, leave_out=(), **contents):
   ],
 )
 def test_the_nearest_place_of_an_answer_is_taken(text, start, wished):
-  assert questions.found(CONTEXT, text, start) == wished
+  assert questions.locate(CONTEXT, text, start) == wished
 
 
 def test_wrong_places_are_mended_and_counted_and_lost_answers_are_not_learned(tmp_path):
@@ -249,7 +249,7 @@ def test_damaged_gzip_is_refused_in_a_sentence(tmp_path):
   packed = bytearray(gzip.compress(b'x' * 1000))
   packed[15] ^= 255
   (tmp_path / 'train.json').write_bytes(packed)
-  with pytest.raises(errors.UserError, match='no whole gzip file'):
+  with pytest.raises(errors.UserError, match='not a complete gzip file'):
     made.source(tmp_path, parts.squad(files={'train': 'train.json'}))
 
 

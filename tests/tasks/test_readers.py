@@ -135,7 +135,7 @@ REFUSED = [
   ('train.json', '\ufeff\n<!-- x -->\n<html lang="en">', 'web page'),
   ('train.tsv', SERVER, "a server's refusal"),
   ('train.parquet', 'text,label\na,x\n', 'is not what its name says'),
-  ('train.parquet', of_parquet(text=['a'] * 99, label=['x'] * 99)[:-20], 'no whole parquet'),
+  ('train.parquet', of_parquet(text=['a'] * 99, label=['x'] * 99)[:-20], 'not a complete parquet'),
   ('train.parquet', b'', 'is not what its name says'),
   ('train.parquet', b'PK\x03\x04', 'a zip archive'),
 ]

@@ -173,7 +173,7 @@ def test_a_dataset_that_only_beam_can_build_is_refused_before_it_starts(monkeypa
       assert self.prepared, 'a job for a cluster was started'
 
   monkeypatch.setattr(tfds, 'builder', lambda _: Builder())
-  with pytest.raises(errors.UserError, match='tfds:mine is nowhere to be had prepared'):
+  with pytest.raises(errors.UserError, match='tfds:mine is not available prepared'):
     finding.find('tfds:mine')
   Builder.prepared = True
   assert finding.find('tfds:mine').bytes == 5

@@ -46,7 +46,7 @@ def test_a_json_array_does_not_depend_on_where_a_block_ends(tmp_path, monkeypatc
     (b'', 'cut, or no JSON'),
     (b', {"text": nonsense}]', 'cut, or no JSON'),
     (b' {"text": "no comma"}]', "'{' between its values"),
-    (b'] rubbish', "'r' behind its end"),
+    (b'] rubbish', "'r' after its end"),
     (b', {"text": "' + b'x' * 300 + b'"}]', 'a value of over 0 MiB'),
   ],
 )

@@ -1,4 +1,4 @@
-"""The generations of TPU chips, and the slices of them that Cloud lends, by names like `v4-32` or
+"""The generations of TPU chips, and the slices that Cloud offers, by names like `v4-32` or
 `v4:2x2x4`.
 
 A device of jax is a chip; for v2 and v3, one of a chip's two cores. Figures are of the vendor's
@@ -33,9 +33,9 @@ class Chip(NamedTuple):
     rank: axes of the torus.
     most: chips in the largest slice.
     wrap: an axis closes to a ring where every axis of the slice is a multiple of it.
-    of_several: chips of a host in a slice of several hosts.
-    of_one: chips at most in a slice of one host.
-    counts: units per chip in the number of an accelerator type: 2 cores, or 1 chip.
+    host_chips: chips of a host in a slice of several hosts.
+    max_alone: chips at most in a slice of one host.
+    counts: units per chip in an accelerator type's number: 2 where it counts cores, 1 for chips.
   """
 
   name: str
@@ -48,8 +48,8 @@ class Chip(NamedTuple):
   rank: int
   most: int
   wrap: int
-  of_several: int
-  of_one: int
+  host_chips: int
+  max_alone: int
   counts: int
 
   @property
@@ -68,7 +68,7 @@ def _read() -> dict[str, Chip]:
   with open(pathlib.Path(__file__).with_name('chips.csv'), encoding='utf-8') as f:
     for row in csv.DictReader(f):
       row['usable'] = float(row['usable']) * GIB
-      out[row['name']] = Chip(**{k: of(row[k]) for k, of in Chip.__annotations__.items()})
+      out[row['name']] = Chip(**{k: convert(row[k]) for k, convert in Chip.__annotations__.items()})
   return out
 
 
@@ -77,7 +77,7 @@ _ALIASES = {'v5litepod': 'v5e', 'v5lite': 'v5e', 'v6lite': 'v6e'}
 
 
 class Slice(NamedTuple):
-  """Chips that are lent together.
+  """Chips that are rented together.
 
   Attributes:
     chip: their generation.
@@ -108,7 +108,7 @@ class Slice(NamedTuple):
 
   @property
   def hosts(self) -> int:
-    return 1 if self.chips <= self.chip.of_one else math.ceil(self.chips / self.chip.of_several)
+    return 1 if self.chips <= self.chip.max_alone else math.ceil(self.chips / self.chip.host_chips)
 
   @property
   def options(self) -> dict:
@@ -119,22 +119,21 @@ class Slice(NamedTuple):
     return options
 
   def egress(self, group: int) -> float:
-    """Bytes/s that a device of a group sends to the rest of it while all do: one link along each
-    axis the slice has, two where that axis closes to a ring; of a group that is not the whole
-    slice, as along one axis only.
+    """Bytes/s that a device sends to the rest of its group while all do: one link along each axis,
+    two where the axis closes to a ring. A group that is not the whole slice counts as one axis.
     """
     axes = self._axes(group)
     return sum(rate for _, rate in axes) if axes else math.inf
 
   def mixing(self, group: int) -> float:
-    """Bytes/s of an array on a device of a group, while each device sends every other one its share
-    of it: half of it crosses the middle of the longest axis, where the links are fewest.
+    """Bytes/s per device while each device of a group sends every other one its share of an array:
+    half of the array crosses the middle of the longest axis, where the links are fewest.
     """
     axes = self._axes(group)
     return min(4 * rate / n for n, rate in axes) if axes else math.inf
 
   def _axes(self, group):
-    """[(chips along an axis, bytes/s that a device sends along it)] of those a group uses."""
+    """[(chips along an axis, bytes/s that a device sends along it)] of the axes a group uses."""
     long = [n for n in self.shape if n > 1]
     if not long or group <= 1:
       return []
@@ -201,7 +200,7 @@ def _near(name) -> str | None:
     for shape in _shapes(chip):
       slice_ = Slice(chip, shape)
       flags[slice_.topology] = f'--topology={slice_.topology}'
-      for called in (chip.name, *(alias for alias, own in _ALIASES.items() if own == chip.name)):
+      for called in (chip.name, *(alias for alias, real in _ALIASES.items() if real == chip.name)):
         type_ = f'{called}-{slice_.chips * chip.counts}'
         flags[type_] = f'--tpu={type_}'
   near = errors.near(name, flags, cutoff=0.8)
@@ -209,9 +208,9 @@ def _near(name) -> str | None:
 
 
 def _shapes(chip) -> list[tuple[int, ...]]:
-  """The usual slices, small to large: each has the shortest of the former's axes doubled."""
+  """The usual slices, small to large: each doubles the shortest axis of the one before."""
   shape = (1, 2, 2) if chip.rank == 3 else (2, 2)
-  out = [(1, 1)] if chip.of_one == 8 else []
+  out = [(1, 1)] if chip.max_alone == 8 else []
   while math.prod(shape) <= chip.most:
     out.append((2, 2, 1) if shape == (1, 2, 2) else shape)
     longer = max(i for i, n in enumerate(shape) if n == min(shape))

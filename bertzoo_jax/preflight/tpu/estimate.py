@@ -43,8 +43,8 @@ class Time(NamedTuple):
 
   Attributes:
     floor, likely, upper: see the module.
-    exchange: of these in collectives (in likely and upper).
-    unknown: kernels without a figure, that are charged by their bytes.
+    exchange: the part of likely and upper that is spent in collectives.
+    unknown: kernels without a figure, which are charged by their bytes.
   """
 
   floor: float
@@ -60,7 +60,8 @@ class Run(NamedTuple):
   Attributes:
     steps_seconds: likely time of all steps; floor_seconds, upper_seconds: the bounds of it.
     lost_seconds: to preemptions.
-    days, dollars: of all, likely; least and most by the bounds. Dollars are None without a price.
+    days, dollars: of the whole, likely; least and most by the bounds. Without a price dollars are
+      None.
   """
 
   steps_seconds: float
@@ -104,8 +105,8 @@ def step_time(reading: hlo.Reading, slice_: chips.Slice) -> Time:
 
 
 def exchange_time(collective: hlo.Collective, slice_: chips.Slice) -> float:
-  """Seconds of a collective without latency: as a ring over the links that `Slice.egress` counts,
-  or, where each has something else for every other one, over those of `Slice.mixing`.
+  """Seconds of a collective without latency: as a ring over the links of `Slice.egress`, or, if a
+  device sends different data to every other one, over those of `Slice.mixing`.
   """
   n = collective.group
   if n <= 1:
@@ -133,7 +134,7 @@ def run(
 
   Args:
     times: (steps, Time) by phase.
-    price: dollars per chip and hour; None where it is not known.
+    price: dollars per chip and hour, or None.
     preemptions: of the whole run; each costs RESTART, a compilation, and half of the time between
       two checkpoints (save_minutes).
   """

@@ -1,11 +1,11 @@
 """The cost of one execution of an optimized TPU program, read from its text, by the compiler's own
 estimates.
 
-The text is a list of computations; the entry one runs others: a loop its body so many times, a
-branch one of several. Every instruction that runs is counted as often as it does.
-`estimated_cycles` is the compiler's model of an operation; most have one, gathers, collectives,
-Pallas kernels and small things have not, and are listed instead. `Reading.visited` compares with
-the compiler's own count of operations: a reader that misses a computation would show there.
+The text is a list of computations. The entry computation calls the others: a loop repeats its body,
+a conditional runs one of its branches. Every instruction is counted as often as it runs.
+`estimated_cycles` is the compiler's model of an operation. Gathers, collectives, Pallas kernels and
+small operations have none, and are listed instead. `Reading.visited` is compared with the
+compiler's own count of operations, which shows a computation that the reader missed.
 """
 
 import math
@@ -41,10 +41,10 @@ class Cost(NamedTuple):
 
   Attributes:
     name, opcode, source: of the instruction.
-    times: it runs in one execution of the program.
+    times: how often it runs in one execution of the program.
     cycles: estimated for one run; None without an estimate.
-    hbm: bytes one run reads from and writes to HBM.
-    flops: of the matrix products in it, one run.
+    hbm: bytes that one run reads from and writes to HBM.
+    flops: of its matrix products, per run.
     kernel: name of a Pallas kernel, '' for the compiler's own operations.
   """
 
@@ -63,10 +63,10 @@ class Collective(NamedTuple):
 
   Attributes:
     opcode: 'all-reduce', ….
-    bytes: that a device holds of the whole: of an all-reduce its operand, of an all-gather its
-      result, of a reduce-scatter its operand.
-    group: devices that take part together.
-    times: it runs in one execution of the program.
+    bytes: per device: of an all-reduce or a reduce-scatter its operand, of an all-gather its
+      result.
+    group: number of devices that take part together.
+    times: how often it runs in one execution of the program.
     source: see Instruction.
   """
 
@@ -83,10 +83,9 @@ class Reading(NamedTuple):
   Attributes:
     costs: of all instructions that run and take time, collectives aside.
     collectives: in the order met.
-    unknown_trips: loops whose number of turns the text does not tell; counted once.
+    unknown_trips: loops without a trip count in the text; counted once.
     unvisited: computations that nothing reached.
-    visited: matrix FLOPs of everything visited, loop bodies once, as the compiler's own count has
-      it.
+    visited: matrix FLOPs of everything visited, loop bodies once, as the compiler counts them.
   """
 
   costs: list[Cost]
@@ -125,7 +124,7 @@ class Reading(NamedTuple):
       if c.cycles is None:
         times, moved = out.get(c.kernel or c.opcode, (0, 0))
         out[c.kernel or c.opcode] = times + c.times, moved + c.times * c.hbm
-    return sorted(((name, *found) for name, found in out.items()), key=lambda row: -row[2])
+    return sorted(((name, *counts) for name, counts in out.items()), key=lambda row: -row[2])
 
 
 def read(text: str, kernels: dict[str, int] | None = None) -> Reading:
@@ -156,7 +155,7 @@ class _Walk:
     self.reached, self.unknown_trips = set(), []
 
   def computation(self, name, times):
-    """(costs, collectives) of one computation that runs so often."""
+    """(costs, collectives) of a computation that runs `times` times."""
     self.reached.add(name)
     costs, collectives = [], []
     for instruction in self.module.computations.get(name, {}).values():
@@ -165,7 +164,7 @@ class _Walk:
       collectives += exchanged
     return costs, collectives
 
-  def _instruction(self, here, instruction, times):
+  def _instruction(self, computation, instruction, times):
     opcode, called = instruction.opcode, instruction.called
     if opcode == 'while':
       turns = self._trips(instruction)
@@ -176,9 +175,9 @@ class _Walk:
       branches = [self.computation(n, times) for n in names]
       return max(
         branches,
-        key=lambda found: (
-          sum(c.times * (c.cycles or 0) for c in found[0]),
-          sum(c.times * c.hbm for c in found[0]),
+        key=lambda branch: (
+          sum(c.times * (c.cycles or 0) for c in branch[0]),
+          sum(c.times * c.hbm for c in branch[0]),
         ),
       )
     if opcode in ('call', 'async-start') and (
@@ -190,50 +189,50 @@ class _Walk:
         return self.computation(target, times)
     for target in called.values():
       self._touch(target)
-    exchanged = self._exchanges(here, instruction, times)
+    exchanged = self._exchanges(computation, instruction, times)
     if opcode in _FREE or (exchanged and opcode != 'fusion'):
       return [], exchanged
     target = re.search(r'custom_call_target="([^"]*)"', instruction.attributes)
     if target and target[1].startswith(_BOOKKEEPING):
       return [], []
-    return [self._cost(here, instruction, target[1] if target else '', times)], exchanged
+    return [self._cost(computation, instruction, target[1] if target else '', times)], exchanged
 
-  def _cost(self, here, instruction, target, times):
+  def _cost(self, computation, instruction, target, times):
     estimate = _CYCLES.search(instruction.attributes)
     cycles, kernel = (int(estimate[1]) if estimate else None), ''
     if target == 'tpu_custom_call':
       kernel = _kernel_name(instruction)
-      batch, _, of_row = hlo_text.ARRAY.findall(instruction.shape)[0][1].partition(',')
-      a_row = self.kernels.get(f'{kernel} [{of_row}]')
-      cycles = self.kernels.get(kernel, cycles) if a_row is None else int(batch) * a_row
+      batch, _, row_shape = hlo_text.ARRAY.findall(instruction.shape)[0][1].partition(',')
+      row_cycles = self.kernels.get(f'{kernel} [{row_shape}]')
+      cycles = self.kernels.get(kernel, cycles) if row_cycles is None else int(batch) * row_cycles
     return Cost(
       instruction.name,
       target or instruction.opcode,
       instruction.source,
       times,
       cycles,
-      self._moved(here, instruction),
-      self._flops(here, instruction),
+      self._moved(computation, instruction),
+      self._flops(computation, instruction),
       kernel,
     )
 
-  def _exchanges(self, here, instruction, times):
-    """The collectives of an instruction: itself, or those inside a fusion, where a sum of which
-    each keeps a slice is a reduce-scatter.
+  def _exchanges(self, computation, instruction, times):
+    """The collectives of an instruction: itself, or those inside a fusion, where an all-reduce of
+    which each device keeps a slice is a reduce-scatter.
     """
     if (kind := instruction.opcode.removesuffix('-start')) in _COLLECTIVES:
-      return [self._collective(here, instruction, kind, times)]
+      return [self._collective(computation, instruction, kind, times)]
     if instruction.opcode != 'fusion':
       return []
     target = instruction.called.get('calls', '')
     inner = self.module.computations.get(target, {})
-    found = [c for i in inner.values() for c in self._exchanges(target, i, times)]
+    parts = [c for i in inner.values() for c in self._exchanges(target, i, times)]
     if any(i.opcode == 'dynamic-slice' for i in inner.values()):
-      return [c._replace(opcode='reduce-scatter') if c.opcode == 'all-reduce' else c for c in found]
-    return found
+      return [c._replace(opcode='reduce-scatter') if c.opcode == 'all-reduce' else c for c in parts]
+    return parts
 
-  def _collective(self, here, instruction, kind, times):
-    shapes = [self._shape(here, name) for name in instruction.operands]
+  def _collective(self, computation, instruction, kind, times):
+    shapes = [self._shape(computation, name) for name in instruction.operands]
     operands = sum(hlo_text.size(s) for s in shapes)
     both = instruction.opcode.endswith('-start') and instruction.shape.startswith('((')
     result = hlo_text.size(instruction.shape) - operands * both
@@ -257,7 +256,7 @@ class _Walk:
     return 1
 
   def _stride(self, loop):
-    """By how much the counter of a loop grows in a turn; 1 where that is not seen."""
+    """The step of a loop's counter; 1 if it is not found."""
     condition, body = (
       self.module.computations.get(loop.called[name], {}) for name in ('condition', 'body')
     )
@@ -278,8 +277,8 @@ class _Walk:
     return int(added[0]) if len(added) == 1 and added[0].isdecimal() and int(added[0]) else 1
 
   def _touch(self, name):
-    """Marks the computations of an instruction with an estimate of its own, and those that they
-    call.
+    """Marks the computations called by an instruction that has its own estimate, and theirs in
+    turn.
     """
     if name in self.reached:
       return
@@ -290,9 +289,9 @@ class _Walk:
 
   # --- bytes ---
 
-  def _shape(self, here, name):
-    found = self.module.computations[here].get(name)
-    return found.shape if found else ''
+  def _shape(self, computation, name):
+    instruction = self.module.computations[computation].get(name)
+    return instruction.shape if instruction else ''
 
   def _fused(self, instruction):
     """The computation of a fusion; None for another instruction."""
@@ -300,9 +299,9 @@ class _Walk:
       return self.module.computations.get(instruction.called.get('calls', ''))
     return None
 
-  def _moved(self, here, instruction):
-    """Bytes from and to HBM: operands and results that do not lie on the chip, and of a large array
-    that is only sliced or written in part, that part.
+  def _moved(self, computation, instruction):
+    """Bytes from and to HBM: operands and results outside on-chip memory; for an array that is only
+    sliced or written in part, that part.
     """
     if instruction.opcode in _MOVES:
       arrays = ['%s[%s]%s' % a for a in hlo_text.ARRAY.findall(instruction.shape)]
@@ -311,7 +310,7 @@ class _Walk:
     inner = self._fused(instruction)
     read = 0
     for index, name in enumerate(instruction.operands):
-      shape = self._shape(here, name)
+      shape = self._shape(computation, name)
       whole = hlo_text.size(shape, hbm_only=True)
       if whole and inner is not None:
         whole = min(whole, self._used(inner, index))
@@ -320,7 +319,7 @@ class _Walk:
       elif whole and instruction.opcode in ('dynamic-update-slice', 'scatter') and index == 0:
         whole = 0
       read += whole
-    return read + self._written(here, instruction, inner)
+    return read + self._written(computation, instruction, inner)
 
   def _used(self, computation, index):
     """Bytes that a fused computation reads of one parameter."""
@@ -350,7 +349,7 @@ class _Walk:
             return hlo_text.size(computation[alias].shape)
     return total
 
-  def _written(self, here, instruction, inner):
+  def _written(self, computation, instruction, inner):
     shape = instruction.shape
     if inner is not None:
       root = next((i for i in inner.values() if i.root), None)
@@ -364,11 +363,13 @@ class _Walk:
         )
     if instruction.opcode in ('dynamic-update-slice', 'scatter'):
       update = instruction.operands[-1 if instruction.opcode == 'scatter' else 1]
-      return min(hlo_text.size(shape, hbm_only=True), hlo_text.size(self._shape(here, update)))
+      return min(
+        hlo_text.size(shape, hbm_only=True), hlo_text.size(self._shape(computation, update))
+      )
     return hlo_text.size(shape, hbm_only=True)
 
   def _part(self, computation, root):
-    """Bytes that the root of a fused computation writes: of an update in place, the update."""
+    """Bytes that the root of a fused computation writes; for an update in place, the update."""
     while root is not None and root.opcode == 'bitcast' and root.operands[0] in computation:
       root = computation[root.operands[0]]
     if root is None:
@@ -382,30 +383,30 @@ class _Walk:
 
   # --- matrix products ---
 
-  def _flops(self, here, instruction):
+  def _flops(self, computation, instruction):
     if instruction.opcode == 'fusion':
       target = instruction.called.get('calls', '')
       return sum(self._flops(target, i) for i in self.module.computations.get(target, {}).values())
     if instruction.opcode == 'convolution':
       return hlo_text.convolution_flops(
         instruction.shape,
-        *(self._shape(here, n) for n in instruction.operands[:2]),
+        *(self._shape(computation, n) for n in instruction.operands[:2]),
         instruction.attributes,
       )
     if instruction.opcode == 'dot':
-      left = hlo_text.dims(self._shape(here, instruction.operands[0]))
+      left = hlo_text.dims(self._shape(computation, instruction.operands[0]))
       contracted = re.search(r'lhs_contracting_dims=\{([\d,]*)\}', instruction.attributes)
       depth = math.prod(left[int(d)] for d in contracted[1].split(',') if d) if contracted else 1
       return 2.0 * math.prod(hlo_text.dims(instruction.shape)) * depth
     # of a Pallas kernel, by its author
-    told = re.search(r'"cost_estimate":\{"flops":"(\d+)"', instruction.attributes)
-    return float(told[1]) if told else 0.0
+    match = re.search(r'"cost_estimate":\{"flops":"(\d+)"', instruction.attributes)
+    return float(match[1]) if match else 0.0
 
 
 def _branches(instruction) -> list[str]:
   """Computations that an instruction lists, of which one runs."""
-  found = _BRANCHES.search(instruction.attributes) if instruction.opcode == 'conditional' else None
-  return [n.strip().lstrip('%') for n in found[1].split(',')] if found else []
+  match = _BRANCHES.search(instruction.attributes) if instruction.opcode == 'conditional' else None
+  return [n.strip().lstrip('%') for n in match[1].split(',')] if match else []
 
 
 def _kernel_name(instruction) -> str:

@@ -47,16 +47,16 @@ class Module(NamedTuple):
 
 def parse(text: str) -> Module:
   """The computations of a program's text. Raises ValueError if there is no entry."""
-  computations, entry, here = {}, None, None
+  computations, entry, instructions = {}, None, None
   for line in text.splitlines():
     if line[:1] not in (' ', '}', '') and (match := _HEADER.match(line.rstrip())):
-      here = computations[match[2]] = {}
+      instructions = computations[match[2]] = {}
       entry = match[2] if match[1] else entry
     elif line.startswith('}'):
-      here = None
-    elif here is not None and (match := _INSTRUCTION.match(line)):
+      instructions = None
+    elif instructions is not None and (match := _INSTRUCTION.match(line)):
       inside, rest = _parenthesis(line, match.end())
-      here[match[1]] = Instruction(
+      instructions[match[1]] = Instruction(
         match[1],
         match[2],
         match[3],
@@ -68,7 +68,7 @@ def parse(text: str) -> Module:
     raise ValueError('no ENTRY computation: not the text of a compiled program')
   head = text.partition('\n')[0]  # which names a count that is not 1
   counts = (re.search(rf'\b{name}=(\d+)', head) for name in ('replica_count', 'num_partitions'))
-  return Module(entry, computations, math.prod(int(found[1]) for found in counts if found))
+  return Module(entry, computations, math.prod(int(count[1]) for count in counts if count))
 
 
 def size(shape: str, hbm_only: bool = False) -> int:
@@ -84,9 +84,8 @@ def size(shape: str, hbm_only: bool = False) -> int:
 
 
 def convolution_flops(shape: str, left: str, right: str, attributes: str) -> float:
-  """Multiplications and additions of a convolution, which is what every matrix product becomes:
-  products with a padded or dilated nothing are not counted. shape, left, right: of result and
-  operands.
+  """FLOPs of a convolution, which every matrix product becomes; products with zeros of padding or
+  dilation are not counted. shape, left, right: shapes of the result and the operands.
   """
   labels = re.search(r'dim_labels=(\w+)_(\w+)->(\w+)', attributes)
   out, in_, kernel = dims(shape), dims(left), dims(right)
@@ -97,7 +96,7 @@ def convolution_flops(shape: str, left: str, right: str, attributes: str) -> flo
   valid = 1
   for i, axis in enumerate(axes):
     sizes = zip((kernel, out, in_), labels.group(2, 3, 1))
-    taps, places, length = (of[names.index(axis)] for of, names in sizes)
+    taps, places, length = (array[names.index(axis)] for array, names in sizes)
     names = 'stride', 'lhs_dilate', 'rhs_dilate'
     stride, spread, apart = (int(field(name, i, 1)) for name in names)
     before = int(str(field('pad', i, '0_0')).split('_')[0])
@@ -107,7 +106,7 @@ def convolution_flops(shape: str, left: str, right: str, attributes: str) -> flo
         at = place * stride + tap * apart - before
         hits += at % spread == 0 and 0 <= at // spread < length
     valid *= hits
-  count = lambda name: int(found[1]) if (found := re.search(rf'{name}=(\d+)', attributes)) else 1
+  count = lambda name: int(match[1]) if (match := re.search(rf'{name}=(\d+)', attributes)) else 1
   features = kernel[labels[2].index('i')] * kernel[labels[2].index('o')]
   rows = in_[labels[1].index('b')] // count('batch_group_count')
   return 2.0 * features * rows * valid
@@ -121,23 +120,23 @@ def _operands(opcode: str, inside: str) -> tuple[str, ...]:
 
 
 def dims(shape: str) -> list[int]:
-  found = ARRAY.search(shape)
-  return [int(d) for d in found[2].split(',') if d] if found else []
+  match = ARRAY.search(shape)
+  return [int(d) for d in match[2].split(',') if d] if match else []
 
 
 def group(attributes: str, devices: int) -> int:
-  """Devices of a replica group, in any of the ways it is written; 1 where none is. devices: of the
-  program, which are meant by a list without any, and assumed where the way is unknown.
+  """Number of devices in a replica group, in any notation; 1 without a group. devices: of the
+  program, the result for an empty list of groups and for an unknown notation.
   """
   # the order of devices may stand between the mesh and the group's axes, or parts of axes
-  if found := re.search(r'replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}', attributes):
-    axes = dict(re.findall(r"'([^']+)'=(\d+)", found[1]))
-    parts = re.findall(r"'([^']+)'(?::\(\d+\)(\d+))?", found[2])
+  if match := re.search(r'replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}', attributes):
+    axes = dict(re.findall(r"'([^']+)'=(\d+)", match[1]))
+    parts = re.findall(r"'([^']+)'(?::\(\d+\)(\d+))?", match[2])
     return math.prod(int(part or axes.get(name, devices)) for name, part in parts)
-  if found := re.search(r'replica_groups=\[(\d+),(\d+)\]', attributes):
-    return int(found[2])
-  if found := re.search(r'replica_groups=\{\{([\d,]*)\}', attributes):
-    return len(found[1].split(','))
+  if match := re.search(r'replica_groups=\[(\d+),(\d+)\]', attributes):
+    return int(match[2])
+  if match := re.search(r'replica_groups=\{\{([\d,]*)\}', attributes):
+    return len(match[1].split(','))
   if 'replica_groups=' in attributes:
     return devices
   return 2 if 'source_target_pairs=' in attributes else 1

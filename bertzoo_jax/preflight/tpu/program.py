@@ -1,7 +1,7 @@
 """The real train step compiled for TPU chips that are not here.
 
-The compiler comes with libtpu and needs no chip: a run would get the memory that it reports, and it
-would refuse the same programs there. State and batch are described, never made.
+The compiler comes with libtpu and needs no chip. On the chips it would report the same memory and
+refuse the same programs. State and batch are only described, never allocated.
 """
 
 import importlib.util
@@ -34,9 +34,9 @@ _ENVIRONMENT = {
   'TPU_STDERR_LOG_LEVEL': '3',
   'TPU_MIN_LOG_LEVEL': '3',
 }
-# Passes over the code of single operations, which come after memory is assigned and cost is
-# estimated: without them a compilation takes 0.6 of its processor time, and BERT-base's cycles are
-# 0.1 % fewer (libtpu 0.0.52).
+# Passes over the code of single operations, after memory is assigned and cost is estimated. Without
+# them a compilation takes 0.6 of its processor time, and BERT-base's cycles are 0.1 % fewer (libtpu
+# 0.0.52).
 _LEFT_OUT = {
   'xla_jf_xlu_optimizer': 'false',
   'xla_jf_critical_path_scheduler': 'false',
@@ -54,8 +54,8 @@ class Memory(NamedTuple):
 
   Attributes:
     arguments: state and batch; the new state takes the place of the old.
-    peak: bytes that the compiler compares with its limit: the arrays that it gave a place
-      (`dumped`) and, where it has been made, the code.
+    peak: bytes that the compiler compares with its limit: the allocated arrays (`dumped`) and, if
+      generated, the code.
   """
 
   arguments: int
@@ -71,11 +71,11 @@ class Program(NamedTuple):
   """The result of a compilation.
 
   Attributes:
-    text: of the optimized program, for `hlo.read`; None where it did not fit, or cannot be printed.
-    analysis: the compiler's cost_analysis(), {} where there is none.
-    memory: None where it did not fit.
-    needed: bytes per device, that did not fit; None where it did.
-    seconds: the compilation took.
+    text: of the optimized program, for `hlo.read`; None if it did not fit, or cannot be printed.
+    analysis: the compiler's cost_analysis(), or {}.
+    memory: None if it did not fit.
+    needed: bytes per device of a program that did not fit; None if it did.
+    seconds: of the compilation.
   """
 
   text: str | None
@@ -90,13 +90,13 @@ class Program(NamedTuple):
 
   @property
   def peak(self) -> int:
-    """Bytes a device needs, whether it has them or not."""
+    """Bytes that a device needs, even if it has fewer."""
     return self.memory.peak if self.fits else self.needed
 
 
 def prepare() -> None:
-  """Sets the variables that libtpu reads when it is loaded. Raises UserError where there is no
-  libtpu.
+  """Sets the variables that libtpu reads when it is loaded. Raises UserError if libtpu is not
+  installed.
   """
   system, machine = platform.system(), platform.machine()
   if system != 'Linux' or machine not in ('x86_64', 'AMD64'):
@@ -128,8 +128,8 @@ def check_flags(flags: str) -> str | None:
   if not done.returncode:
     return None
   lines = (done.stderr + done.stdout).splitlines()
-  said = [line for line in lines if re.search(r'flag|argument', line, re.I)]
-  last = (said or done.stderr.splitlines() or ['it ended without a word'])[-1]
+  complaints = [line for line in lines if re.search(r'flag|argument', line, re.I)]
+  last = (complaints or done.stderr.splitlines() or ['it ended without a word'])[-1]
   return ' '.join(last.split())[:300]
 
 
@@ -138,8 +138,8 @@ def devices(slice_: chips.Slice) -> list:
   prepare()
   handler = signal.getsignal(signal.SIGTERM)
   try:
-    found = topologies.get_topology_desc(slice_.topology, 'tpu', **slice_.options)
-    return list(found.devices)
+    topology = topologies.get_topology_desc(slice_.topology, 'tpu', **slice_.options)
+    return list(topology.devices)
   except jax.errors.JaxRuntimeError as e:
     raise errors.UserError(
       f'The TPU compiler here does not take {slice_.topology} ({errors.words(e, 160)}): take '
@@ -156,7 +156,7 @@ def lowered_step(phase_run: phase_runs.PhaseRun):
 
 
 def lowered_entering(before: phase_runs.PhaseRun, after: phase_runs.PhaseRun):
-  """How a state goes from one phase_run to the next, lowered likewise."""
+  """The transition of a state from one phase_run to the next, lowered likewise."""
   return _lowered(phase_runs.make_transition(after), before.target[0])
 
 
@@ -172,7 +172,7 @@ def _lowered(function, *arguments):
 
 
 def finished(lowered, folder: str | None = None, quick: bool = False) -> Program:
-  """A lowered program, compiled.
+  """Compiles a lowered program.
 
   Args:
     lowered: as `lowered_step` returns.
@@ -180,12 +180,11 @@ def finished(lowered, folder: str | None = None, quick: bool = False) -> Program
     quick: leave out the passes that only make the code faster.
 
   Raises:
-    JaxRuntimeError: whatever the compiler cannot do, but for running out of memory, which is a
-      result.
+    JaxRuntimeError: any failure but running out of memory, which is a result.
   """
   if folder is None:
-    with tempfile.TemporaryDirectory() as made:
-      return finished(lowered, made, quick)
+    with tempfile.TemporaryDirectory() as temporary:
+      return finished(lowered, temporary, quick)
   began = time.monotonic()
   try:
     program = lowered.compile({'xla_dump_to': folder, **(_LEFT_OUT if quick else {})})
@@ -200,8 +199,8 @@ def finished(lowered, folder: str | None = None, quick: bool = False) -> Program
     return Program(None, {}, None, needed, time.monotonic() - began)
   analysis = program.memory_analysis()
   memory = memory_of(analysis)
-  if told := dumped(folder):
-    memory = told._replace(peak=told.peak + analysis.generated_code_size_in_bytes)
+  if dump := dumped(folder):
+    memory = dump._replace(peak=dump.peak + analysis.generated_code_size_in_bytes)
   seconds = time.monotonic() - began
   try:
     return Program(program.as_text(), program.cost_analysis(), memory, None, seconds)
@@ -211,19 +210,19 @@ def finished(lowered, folder: str | None = None, quick: bool = False) -> Program
 
 
 def dumped(folder: str, refused: bool = False, limit: int | None = None) -> Memory | None:
-  """The Memory of a program that a compiler is at work on, from its dumps in a folder; None as long
-  as that is not complete, or where this libtpu writes none.
+  """The Memory of a program during its compilation, from the dumps in a folder; None until they are
+  complete, or if this libtpu writes none.
 
-  The compiler writes `…-buffer-assignment.txt` when each array has its place, holds the sum against
+  The compiler writes `…-buffer-assignment.txt` when every array is allocated, compares the sum with
   the limit, and goes on with `…_after_buffer_assignment.txt` if it fits. Most of a compilation
-  comes after that. A refusal names the same sum: without arrays in other memories, which have a
-  color, and without thread-local ones, which are others of the list again. When the code is made,
-  it is added to the sum, and a program may be refused after all.
+  comes after that. A refusal names the same sum, without arrays in other memories (they have a
+  color) and thread-local ones (they repeat others of the list). Generated code is added to the sum
+  later, so a program may still be refused.
 
   Args:
     folder: of xla_dump_to.
     refused: whether it did not fit.
-    limit: bytes that a device gives; None is returned if the code may be what does not fit.
+    limit: usable bytes of a device; the result is None if the code could exceed it.
   """
   written = lambda name: next(pathlib.Path(folder).glob(f'*.after_optimizations{name}.txt'), None)
   listed, text = written('-buffer-assignment'), written('')
@@ -241,10 +240,9 @@ def dumped(folder: str, refused: bool = False, limit: int | None = None) -> Memo
 def memory_of(analysis) -> Memory:
   """A Memory, from a compiled program's memory_analysis(), where `dumped` has none.
 
-  The compiler has two counts of a peak, neither below what it holds against its limit: the sum of
-  its parts, where temporaries are too many (by a tenth, for BERT in a scan, libtpu 0.0.51), and the
-  most that lives at once, which counts what is in fast memory too. Not every libtpu gives the
-  second.
+  The compiler has two counts of a peak, neither below the sum that it compares with its limit. The
+  sum of the parts has too many temporaries (by a tenth, for BERT in a scan, libtpu 0.0.51). The
+  peak of live arrays includes fast memory. Not every libtpu gives the second.
   """
   arguments = analysis.argument_size_in_bytes
   parts = (
@@ -260,10 +258,10 @@ def memory_of(analysis) -> Memory:
 
 
 def needed_bytes(message: str) -> int | None:
-  """Bytes that a program wanted of a device, by the compiler's message; None for another."""
+  """Bytes per device that a program needed, by the compiler's message; None for another error."""
   if 'RESOURCE_EXHAUSTED' not in message:
     return None
-  found = re.search(r'\(([\d.]+)([KMGT]?)\) exceeds available HBM', message) or re.search(
+  match = re.search(r'\(([\d.]+)([KMGT]?)\) exceeds available HBM', message) or re.search(
     r'Used ([\d.]+)([KMGT]?) of [\d.]+[KMGT]? hbm', message, re.I
   )
-  return int(float(found[1]) * _UNITS[found[2]]) if found else None
+  return int(float(match[1]) * _UNITS[match[2]]) if match else None

@@ -1,4 +1,4 @@
-"""Scores of places in windows → answers, cut out of the passages as they were read.
+"""Converts scores of places in windows to answers, cut out of the passages as they were read.
 
 Legend: Q questions, W windows, K starts and M ends of a beam.
 """
@@ -10,17 +10,17 @@ import numpy as np
 
 _INVISIBLE = '\u200b\u2060\ufeff\u00ad'  # of no width, and no part of a word
 _CHUNK = 2048  # windows at a time
-_CERTAIN = 1e9  # odds of no answer where no answer is possible; finite, as JSON wants it
+_CERTAIN = 1e9  # odds of no answer if no span is possible; finite, for JSON
 
 
-class Said(NamedTuple):
+class Answers(NamedTuple):
   """The answers to the questions of a split.
 
   Attributes:
-    texts: of each question; '' for none.
-    best: the best answer that is one.
-    odds: float64 [Q], of having no answer; above the threshold none is given.
-    n_best: of each question, [(text, probability, score of its start, of its end)], the best first.
+    texts: per question; '' for no answer.
+    best: the best answer that is not empty, per question.
+    odds: float64 [Q], of having no answer; above the threshold the text is ''.
+    n_best: per question, [(text, probability, score of its start, of its end)], the best first.
     may_have_none: whether there are questions without an answer.
     starts: the first character of `best` in the passage; −1 for none.
   """
@@ -48,8 +48,8 @@ class Spans(NamedTuple):
   end_score: np.ndarray
 
 
-def of_places(windows, offsets, starts, ends) -> tuple[Spans, np.ndarray]:
-  """(Spans, odds of no answer per question [Q]) of two scores per token (Devlin et al. 2018 §4.2,
+def from_scores(windows, offsets, starts, ends) -> tuple[Spans, np.ndarray]:
+  """(Spans, odds of no answer per question [Q]) from two scores per token (Devlin et al. 2018 §4.2,
   4.3).
 
   The n_best best starts and ends of a window are paired. The score of no answer is that of the
@@ -62,19 +62,19 @@ def of_places(windows, offsets, starts, ends) -> tuple[Spans, np.ndarray]:
     starts, ends: float32, scores of all tokens.
   """
   n, most = windows.decoding.n_best, windows.decoding.max_answer
-  found = []
+  chunks = []
   bounds = np.concatenate([[0], np.cumsum(windows.size)])
   for a in range(0, len(windows.size), _CHUNK):
     b = min(a + _CHUNK, len(windows.size))
     size = windows.size[a:b]
     wide = max(int(size.max()), 1)
-    there = np.arange(wide) < size[:, None]
-    at = np.where(there, (offsets[a:b] + windows.place[a:b])[:, None] + np.arange(wide), 0)
-    best = np.zeros_like(there)
-    best[there] = windows.best_context[bounds[a] : bounds[b]]
+    present = np.arange(wide) < size[:, None]
+    at = np.where(present, (offsets[a:b] + windows.place[a:b])[:, None] + np.arange(wide), 0)
+    best = np.zeros_like(present)
+    best[present] = windows.best_context[bounds[a] : bounds[b]]
     tops = [
       _top(np.where(mask, scores[at].astype(np.float64), -np.inf), n)
-      for scores, mask in ((starts, best), (ends, there))
+      for scores, mask in ((starts, best), (ends, present))
     ]
     (start, start_score), (end, end_score) = tops
     lengths = end[:, None, :] - start[:, :, None] + 1
@@ -83,8 +83,8 @@ def of_places(windows, offsets, starts, ends) -> tuple[Spans, np.ndarray]:
     which, scores = _top(pairs.reshape(b - a, -1), n)
     row, column = np.nonzero(np.isfinite(scores))
     i, j = np.divmod(which[row, column], end.shape[1])
-    found.append((row + a, start[row, i], end[row, j], start_score[row, i], end_score[row, j]))
-  spans = Spans(*(np.concatenate(x) for x in zip(*found)))
+    chunks.append((row + a, start[row, i], end[row, j], start_score[row, i], end_score[row, j]))
+  spans = Spans(*(np.concatenate(x) for x in zip(*chunks)))
   cls = offsets[:-1] + windows.cls
   none = _lowest(windows, starts[cls].astype(np.float64) + ends[cls])
   best = np.full(len(none), -np.inf)
@@ -92,12 +92,12 @@ def of_places(windows, offsets, starts, ends) -> tuple[Spans, np.ndarray]:
   return spans, np.where(np.isfinite(best), none - best, _CERTAIN)
 
 
-def of_beams(windows, outputs) -> tuple[Spans, np.ndarray]:
-  """(Spans, odds of no answer per question [Q]) of a beam (Yang et al. 2019, code of the release).
+def from_beams(windows, outputs) -> tuple[Spans, np.ndarray]:
+  """(Spans, odds of no answer per question [Q]) from a beam (Yang et al. 2019, released code).
 
   outputs: start_share, start_place [W, K], end_share, end_place [W, K, M]: probabilities and places
-  in the row, the best first; impossible [W]: score that the window has no answer, of which the
-  lowest of a question's windows is taken. An answer's score is the logarithm of its probability.
+  in the row, the best first; impossible [W]: score that the window has no answer. A question has
+  the lowest `impossible` of its windows. An answer's score is the logarithm of its probability.
   """
   k, most = windows.decoding.beam, windows.decoding.max_answer
   place = windows.place[:, None]
@@ -118,15 +118,17 @@ def of_beams(windows, outputs) -> tuple[Spans, np.ndarray]:
   return spans, _lowest(windows, outputs['impossible'].astype(np.float64))
 
 
-def said(windows, questions, spans: Spans, odds, may_have_none: bool, threshold: float) -> Said:
-  """The answers.
+def extract(
+  windows, questions, spans: Spans, odds, may_have_none: bool, threshold: float
+) -> Answers:
+  """The best answer to each question, and its n best ones.
 
   Args:
     windows: windows.Windows.
     questions: examples of questions.Question, Q of them.
     spans: candidates of all windows.
     odds: float64 [Q], of no answer.
-    may_have_none: whether to give no answer where the odds are above the threshold.
+    may_have_none: whether to give no answer if the odds are above the threshold.
     threshold: of the odds.
   """
   number = windows.question[spans.window]
@@ -157,12 +159,12 @@ def said(windows, questions, spans: Spans, odds, may_have_none: bool, threshold:
     starts.append(first if seen else -1)
   none = odds > threshold if may_have_none else np.zeros(len(best), bool)
   texts = ['' if none[i] else text for i, text in enumerate(best)]
-  return Said(texts, best, odds, n_best, may_have_none, starts)
+  return Answers(texts, best, odds, n_best, may_have_none, starts)
 
 
 def cut(context: str, begin: int, end: int) -> str:
-  """The characters begin … end − 1 of a passage without blanks and invisible characters around
-  them, with the accents that follow: a tokenizer that drops accents counts them to no token.
+  """The characters begin … end − 1 of a passage, stripped of blanks and invisible characters, with
+  the accents that follow: to a tokenizer that drops accents they belong to no token.
   """
   while end < len(context) and unicodedata.category(context[end])[0] == 'M':
     end += 1
@@ -170,10 +172,10 @@ def cut(context: str, begin: int, end: int) -> str:
 
 
 def _top(scores, n):
-  """(places, scores) of the n highest of each row, the highest first; of equal ones the first."""
+  """(places, scores) of the n highest of each row, sorted; the first of equal ones wins."""
   n = min(n, scores.shape[1])
   if scores.shape[1] > 4 * n:
-    # no score above the n-th is lost, and of those equal to it the first ones stay
+    # keeps every score above the n-th, and the first ones of those equal to it
     least = -np.partition(-scores, n - 1, axis=1)[:, n - 1 : n]
     above, equal = scores > least, scores == least
     room = n - above.sum(axis=1, keepdims=True)
@@ -181,9 +183,9 @@ def _top(scores, n):
     places = np.nonzero(kept)[1].reshape(-1, n)
   else:
     places = np.broadcast_to(np.arange(scores.shape[1]), scores.shape)
-  found = np.take_along_axis(scores, places, axis=1)
-  order = np.argsort(-found, axis=1, kind='stable')[:, :n]
-  return np.take_along_axis(places, order, axis=1), np.take_along_axis(found, order, axis=1)
+  top = np.take_along_axis(scores, places, axis=1)
+  order = np.argsort(-top, axis=1, kind='stable')[:, :n]
+  return np.take_along_axis(places, order, axis=1), np.take_along_axis(top, order, axis=1)
 
 
 def _lowest(windows, scores) -> np.ndarray:

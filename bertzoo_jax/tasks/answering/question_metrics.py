@@ -1,7 +1,7 @@
-"""Scores of answers. A metric is a function (right, said) → float in BY_NAME.
+"""Scores of answers. A metric is a function (right, answers) → float in BY_NAME.
 
-right: for each question a tuple of its right answers, () if the passage has none. said:
-answers.Said. If a question has several right answers, the best score counts.
+right: for each question a tuple of its right answers, () if the passage has none.
+answers: answers.Answers. If a question has several right answers, the best score counts.
 """
 
 import collections
@@ -14,11 +14,11 @@ import numpy as np
 
 _ARTICLES = re.compile(r'\b(a|an|the)\b')
 _PUNCTUATION = str.maketrans('', '', string.punctuation)
-# What the evaluation of CMRC2018 (Cui et al. 2019) leaves out.
+# Characters that the evaluation of CMRC2018 (Cui et al. 2019) leaves out.
 _MARKS = frozenset('-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』')
 _HAN = ('\u4e00', '\u9fa5')
-# Characters that NLTK's tokenizer, which that evaluation uses, splits from a word; ％ ° ㎝ … stay
-# in it.
+# Characters that NLTK's tokenizer, used by that evaluation, splits from a word; ％ ° ㎝ … stay in
+# the word.
 _ALONE = r';@#$%&?!\[\](){}<>"«»‘„\u2012-\u2015'
 _SPLIT = (
   rf"[{_ALONE}]|\.{{2,}}|,(?!\d)|(?<=[^.])\.(?=[\])}}>\"'» ]*$)|''"
@@ -47,61 +47,61 @@ def segments(text: str) -> list[str]:
   return out + _WORDS.findall(word)
 
 
-def _same(right, said):
-  return float(normalized(right) == normalized(said))
+def _same(right, predicted):
+  return float(normalized(right) == normalized(predicted))
 
 
-def _overlap(right, said):
-  a, b = normalized(right).split(), normalized(said).split()
+def _overlap(right, predicted):
+  a, b = normalized(right).split(), normalized(predicted).split()
   if not a or not b:
     return float(a == b)
   shared = sum((collections.Counter(a) & collections.Counter(b)).values())
   return 2 * shared / (len(a) + len(b))
 
 
-def _same_zh(right, said):
+def _same_zh(right, predicted):
   bare = lambda text: ''.join(c for c in text.lower().strip() if c not in _MARKS)
-  return float(bare(right) == bare(said))
+  return float(bare(right) == bare(predicted))
 
 
-def _overlap_zh(right, said):
-  a, b = segments(right), segments(said)
+def _overlap_zh(right, predicted):
+  a, b = segments(right), segments(predicted)
   if not a or not b:
-    return float(not right and not said)  # of marks alone CMRC's script takes nothing
+    return float(not right and not predicted)  # of marks alone CMRC's script takes nothing
   longest = difflib.SequenceMatcher(None, a, b, autojunk=False).find_longest_match().size
   return 2 * longest / (len(a) + len(b))
 
 
-def _best(score, right, said) -> np.ndarray:
-  """The score of each answer, float64 [Q]. A right answer of which nothing is left in the
-  evaluation's spelling is left out if there is another.
+def _best(score, right, predicted) -> np.ndarray:
+  """The score of each answer, float64 [Q]. A right answer that is empty once normalized is left out
+  if there is another.
   """
-  out = np.zeros(len(said))
-  for i, (texts, text) in enumerate(zip(right, said, strict=True)):
+  out = np.zeros(len(predicted))
+  for i, (texts, text) in enumerate(zip(right, predicted, strict=True)):
     real = [t for t in texts if normalized(t)] or list(texts) or ['']
     out[i] = max(score(t, text) for t in real)
   return out
 
 
-def _at_best_threshold(score, right, said) -> tuple[float, float]:
-  """(highest mean score, its threshold): an answer is given if its odds of none are at most the
-  threshold.
+def _at_best_threshold(score, right, answers) -> tuple[float, float]:
+  """(highest mean score, its threshold): a question is answered if its odds of no answer are not
+  above the threshold.
   """
-  given = _best(score, right, said.best)
-  none = _best(score, right, [''] * len(given))
-  if not said.may_have_none:
-    return given.mean(), 0.0
-  order = np.argsort(said.odds, kind='stable')
-  odds = said.odds[order]
+  answered = _best(score, right, answers.best)
+  none = _best(score, right, [''] * len(answered))
+  if not answers.may_have_none:
+    return answered.mean(), 0.0
+  order = np.argsort(answers.odds, kind='stable')
+  odds = answers.odds[order]
   # sums[n]: the n questions with the lowest odds are answered
-  sums = np.concatenate([[0.0], np.cumsum((given - none)[order])]) + none.sum()
+  sums = np.concatenate([[0.0], np.cumsum((answered - none)[order])]) + none.sum()
   allowed = np.concatenate([[True], odds[1:] > odds[:-1], [True]])  # equal odds go together
   n = int(np.argmax(np.where(allowed, sums, -np.inf)))
-  return sums[n] / len(given), float(odds[n - 1] if n else odds[0] - 1)
+  return sums[n] / len(answered), float(odds[n - 1] if n else odds[0] - 1)
 
 
-def _mean(score, right, said):
-  return np.mean(_best(score, right, said.texts))
+def _mean(score, right, answers):
+  return np.mean(_best(score, right, answers.texts))
 
 
 # SQuAD (Rajpurkar et al. 2016, 2018): answers that are right letter by letter, but for case,
@@ -109,9 +109,9 @@ def _mean(score, right, said):
 # occurs in both, 1 if both have no answer; both at the threshold for no answer that makes them
 # highest; and that threshold of F1, config.features.no_answer_threshold.
 exact_match, f1 = (functools.partial(_mean, score) for score in (_same, _overlap))
-best_exact_match = lambda right, said: _at_best_threshold(_same, right, said)[0]
-best_f1 = lambda right, said: _at_best_threshold(_overlap, right, said)[0]
-best_threshold = lambda right, said: _at_best_threshold(_overlap, right, said)[1]
+best_exact_match = lambda right, answers: _at_best_threshold(_same, right, answers)[0]
+best_f1 = lambda right, answers: _at_best_threshold(_overlap, right, answers)[0]
+best_threshold = lambda right, answers: _at_best_threshold(_overlap, right, answers)[1]
 best_threshold.better = ''  # it is no score
 # CMRC2018: right but for case and punctuation; F1 of the longest piece that both share, in Chinese
 # characters and words of other scripts. Words are split by NLTK's rules, but for its list of

@@ -1,8 +1,8 @@
 """Questions with answers in a passage, as they are read: SQuAD's JSON and files of its shape,
 MRQA's JSON lines, tables.
 
-An answer is a text and the character at which it begins. Where the passage has another text there,
-the nearest place of the answer is taken. An answer that the passage does not have cannot be
+An answer is a text and the character at which it begins. If the passage has another text there, the
+nearest occurrence of the answer is taken. An answer that does not occur in the passage cannot be
 learned.
 """
 
@@ -36,7 +36,7 @@ class Question(NamedTuple):
   Attributes:
     label: the right answers, () if the passage has none.
     span: (start, end) of an answer in the passage, in characters; NOWHERE without one.
-    mended: whether the file says another place.
+    mended: whether the file has another start.
   """
 
   question: str
@@ -51,12 +51,12 @@ class Question(NamedTuple):
     return self.context
 
 
-def found(context: str, text: str, start: int) -> tuple[int, bool]:
-  """(place at which an answer begins, whether that is `start`); the place is −1 if the passage does
-  not have the answer.
+def locate(context: str, text: str, start: int) -> tuple[int, bool]:
+  """(first character of an answer in a passage, whether it is `start`); −1 if the passage does not
+  have the answer.
 
-  start: as a file says it, in characters. Of several places the one nearest to it is taken, of two
-  as near the first; without a start (below 0), the first.
+  start: of the file, in characters. Of several occurrences the nearest to it is taken, the first of
+  two equally near; without a start (below 0), the first.
   """
   if text and start >= 0 and context.startswith(text, start):
     return start, True
@@ -69,7 +69,7 @@ def found(context: str, text: str, start: int) -> tuple[int, bool]:
 
 
 def remarks(splits: dict[str, Examples]):
-  """(splits, notes about places that were mended, answers that are nowhere, equal ids)."""
+  """(splits, notes about corrected starts, answers that do not occur, repeated ids)."""
   notes = []
   for split, examples in splits.items():
     values, places = examples.values, examples.places
@@ -92,8 +92,8 @@ def remarks(splits: dict[str, Examples]):
 
 
 def learnable(train: Examples):
-  """(the questions whose answer is in their passage, or that have none; notes). Raises UserError if
-  there is none.
+  """(the questions whose answer is in their passage, or that have no answer; notes). Raises
+  UserError if there are no such questions.
   """
   kept = [i for i, q in enumerate(train.values) if not q.label or q.span != NOWHERE]
   if not kept:
@@ -136,11 +136,11 @@ def squad(file) -> Iterator[Record | Skipped]:
   if path.name.removesuffix('.gz').endswith(('.jsonl', '.ndjson')):
     yield from _lines(file, text)
     return
-  whole = files.json_of(text, path)
-  whole = whole['data'] if isinstance(whole, dict) and 'data' in whole else whole
-  if not isinstance(whole, list):
+  content = files.json_of(text, path)
+  content = content['data'] if isinstance(content, dict) and 'data' in content else content
+  if not isinstance(content, list):
     raise _unlike(path)
-  for number, entry in enumerate(whole, 1):
+  for number, entry in enumerate(content, 1):
     paragraphs = entry.get('paragraphs', [entry]) if isinstance(entry, dict) else None
     if not isinstance(paragraphs, list):
       raise _unlike(path)
@@ -165,10 +165,10 @@ def _paragraph(file, paragraph, place):
     # a question and its passage in one object, as Hugging Face's datasets write them
     qas = [paragraph] if 'question' in paragraph else paragraph['qas']
     for number, qa in enumerate(qas, 1):
-      of = f'{where}, question {number}'
-      answers, right = _answers(qa, context, of)
-      name = tables.as_text(_either({'': '', **qa}, 'id', 'qid', 'query_id', ''), of)
-      question = tables.as_text(_either(qa, 'question', 'query_text'), of)
+      address = f'{where}, question {number}'
+      answers, right = _answers(qa, context, address)
+      name = tables.as_text(_either({'': '', **qa}, 'id', 'qid', 'query_id', ''), address)
+      question = tables.as_text(_either(qa, 'question', 'query_text'), address)
       none = str(qa.get('is_impossible', False)).lower() == 'true'
       at = f'{place}, question {number}'
       yield _record(file, at, name, question, context, answers, right, none)
@@ -179,8 +179,8 @@ def _paragraph(file, paragraph, place):
 def _record(file, place, name, question, context, answers, right=None, none=False):
   """A question as a record.
 
-  answers: [(text, start)], or None where the file says nothing; right: further right texts; none:
-  whether the file says that the passage has no answer.
+  answers: [(text, start)], or None if the file has no field for them; right: further right texts;
+  none: whether the file marks the question as unanswerable.
   """
   context = sys.intern(context)  # one text for all of its questions
   if file.split == UNLABELLED:
@@ -194,7 +194,7 @@ def _record(file, place, name, question, context, answers, right=None, none=Fals
   value = Question(question, context, () if none else None)
   if answers is not None and not none:
     right = tuple(dict.fromkeys([text for text, _ in answers] if right is None else right))
-    tried = [(text, *found(context, text, start), start) for text, start in answers]
+    tried = [(text, *locate(context, text, start), start) for text, start in answers]
     span = next(((at, at + len(text)) for text, at, *_ in tried if at >= 0), NOWHERE)
     mended = any(at >= 0 and not same and start >= 0 for _, at, same, start in tried)
     value = Question(question, context, right, span, mended)
@@ -202,7 +202,7 @@ def _record(file, place, name, question, context, answers, right=None, none=Fals
 
 
 def _answers(qa, context, where):
-  """(answers, further right texts) of a question. Answers without a text are none."""
+  """(answers, further right texts) of a question. Answers without a text are left out."""
   if qa.get('detected_answers') is not None:
     answers = [
       (context[start : end + 1], start)
@@ -233,7 +233,7 @@ def _either(record, *names):
 
 
 def _start(value, where) -> int:
-  """The number of a character; −1 where none is given."""
+  """The number of a character; −1 if the file gives none."""
   if value is None or value == '':
     return -1
   with errors.unreadable(

@@ -23,12 +23,12 @@ class Windows:
 
   Attributes:
     question: int32 [W], ascending: the question of each window.
-    passage: int32 [W], of its text; first: int64 [W], its first token in that text; size: int64
-      [W], how many tokens of the text it has.
-    place: int64 [W], where the first of these is in the row.
-    cls: int64 [W], where the row's special token is that stands for no answer.
-    starts, ends: int32, characters of the tokens of all texts; texts: int64 [texts + 1], where each
-      text begins in them.
+    passage: int32 [W], the number of its text; first: int64 [W], its first token in that text;
+      size: int64 [W], its tokens of the text.
+    place: int64 [W], position of its first token in the row.
+    cls: int64 [W], position in the row of the special token that stands for no answer.
+    starts, ends: int32, characters of the tokens of all texts; texts: int64 [texts + 1], offsets of
+      the texts in them.
     decoding: config.features, how scores become answers.
   """
 
@@ -44,21 +44,21 @@ class Windows:
   decoding: definitions.QuestionWindows
 
   def characters(self, window, start, end):
-    """(first character, the one behind the last) of tokens start … end, counted from the window's
-    first token of its text. All are int arrays of one shape.
+    """(first character, last character + 1) of tokens start … end, counted from the window's first
+    token of its text. All are int arrays of one shape.
     """
     at = self.texts[self.passage[window]] + self.first[window]
     return self.starts[at + start], self.ends[at + end]
 
   @functools.cached_property
   def best_context(self) -> np.ndarray:
-    """Of each token of each window's text, whether no other window has more around it (code of
-    BERT's release: the smaller number of tokens left and right of it), bool [sum of size].
+    """Whether no other window has more context, for each token of each window's text (the smaller
+    number of tokens left and right of it, as in BERT's release), bool [sum of size].
     """
     window = np.repeat(np.arange(len(self.size)), self.size)
     place = _within(self.size)
     token = self.first[window] + place
-    own = np.minimum(place, self.size[window] - 1 - place) + _SPARE * self.size[window]
+    ours = np.minimum(place, self.size[window] - 1 - place) + _SPARE * self.size[window]
     out = np.ones(len(window), bool)
     for step in range(1, len(self.size)):
       met = False
@@ -70,7 +70,7 @@ class Windows:
         inside &= at < self.size[other]
         met |= inside.any()
         context = np.minimum(at, self.size[other] - 1 - at) + _SPARE * self.size[other]
-        out &= ~(inside & beats(context, own))
+        out &= ~(inside & beats(context, ours))
       if not met:
         break
     return out
@@ -89,10 +89,10 @@ def question_windows(
     fields: of config.features.
 
   Returns:
-    Rows of W windows. labels: int32 [W, 2], places of the answer's first and last token, or twice
-    the place of the special token that stands for no answer; None without answers. token_features:
-    answer_mask, 1 for tokens of the passage and that special token. features: impossible, float32
-    [W], 1 where the window does not have the answer. detail: Windows.
+    Rows of W windows. labels: int32 [W, 2], positions of the answer's first and last token, twice
+    that of the special token for no answer; None without answers. token_features: answer_mask, 1
+    for tokens of the passage and that special token. features: impossible, float32 [W], 1 if the
+    window does not have the answer. detail: Windows.
 
   Raises:
     UserError: no room for the passage.
@@ -100,14 +100,14 @@ def question_windows(
   del numbers
   words = frame.words(True)
   named = [role for role, _ in words]
-  of_question, of_passage = _roles(words, fields.order)
+  question_role, passage_role = _roles(words, fields.order)
   encode = functools.partial(tokenizer.encode_with_offsets, special_text=True)
-  questions, of_q = frames.distinct(examples.column('question'))
-  passages, of_p = frames.distinct(examples.column('context'))
+  questions, question_index = frames.distinct(examples.column('question'))
+  passages, passage_index = frames.distinct(examples.column('context'))
   q = frames.flat([ids for ids, _, _ in frames.encoded(encode, questions)])
-  of_texts = frames.encoded(encode, passages)
-  p, starts, ends = (frames.flat([text[i] for text in of_texts]) for i in range(3))
-  asked = np.minimum(q.sizes, fields.max_question)[of_q]
+  encoded = frames.encoded(encode, passages)
+  p, starts, ends = (frames.flat([text[i] for text in encoded]) for i in range(3))
+  asked = np.minimum(q.sizes, fields.max_question)[question_index]
   fixed = sum(role not in 'AB' for role in named)
   room = frame.max_length - fixed - asked
   if len(room) and room.min() < 1:
@@ -116,25 +116,25 @@ def question_windows(
       f'{asked.max()} tokens: set --config.length={frame.max_length - room.min() + 1} or more, '
       'or a lower --config.features.max_question.'
     )
-  sizes = p.sizes[of_p]
+  sizes = p.sizes[passage_index]
   stride = np.minimum(fields.doc_stride, room)
-  many = 1 + np.maximum(0, -(-(sizes - room) // stride))
-  window = np.repeat(np.arange(len(many)), many)  # the question of each
-  first = _within(many) * stride[window]
+  counts = 1 + np.maximum(0, -(-(sizes - room) // stride))
+  window = np.repeat(np.arange(len(counts)), counts)  # the question of each
+  first = _within(counts) * stride[window]
   size = np.minimum(room[window], sizes[window] - first)
   parts = {  # of the rows: (tokens, where each row's begin, how many they are)
-    of_question: (q.values, q.offsets[of_q[window]], asked[window]),
-    of_passage: (p.values, p.offsets[of_p[window]] + first, size),
+    question_role: (q.values, q.offsets[question_index[window]], asked[window]),
+    passage_role: (p.values, p.offsets[passage_index[window]] + first, size),
   }
   laid, lengths = frames.laid_out(words, frame.special, parts)
   within = np.cumsum(lengths, axis=1) - lengths  # where each word begins in its row
   cls = within[:, named.index('cls')]
   detail = Windows(
     question=window.astype(np.int32),
-    passage=of_p[window].astype(np.int32),
+    passage=passage_index[window].astype(np.int32),
     first=first,
     size=size,
-    place=within[:, named.index(of_passage)],
+    place=within[:, named.index(passage_role)],
     cls=cls,
     starts=starts.values,
     ends=ends.values,
@@ -144,7 +144,7 @@ def question_windows(
   labels = None
   if examples.labels is not None:
     labels = _answer_places(detail, np.array(examples.column('span'), np.int64).reshape(-1, 2))
-  answers = np.array([role in (of_passage, 'cls') for role in named], np.int32)
+  answers = np.array([role in (passage_role, 'cls') for role in named], np.int32)
   impossible = np.zeros(len(window)) if labels is None else labels[:, 0] == cls
   return Rows(
     **laid,
@@ -158,8 +158,8 @@ def question_windows(
 
 
 def _roles(words, order):
-  """(role of the question, role of the passage). auto: the passage is the first text where the row
-  ends in the special token (code of XLNet's release), else the second.
+  """(role of the question, role of the passage). auto: the passage is the first text if a row ends
+  in the special token (code of XLNet's release), otherwise the second.
   """
   first = words[-1][0] == 'cls' if order == 'auto' else order == 'passage_first'
   return ('B', 'A') if first else ('A', 'B')
@@ -168,21 +168,21 @@ def _roles(words, order):
 def _answer_places(w: Windows, spans) -> np.ndarray:
   """int32 [W, 2]: see question_windows. spans: int64 [Q, 2], in characters."""
   spans = spans[w.question]
-  # All texts behind one another: the characters of text n begin at n · wide.
+  # All texts are concatenated: the characters of text n begin at n · wide.
   wide = int(max(spans.max(initial=0), w.ends.max(initial=0))) + 2
   number = np.repeat(np.arange(len(w.texts) - 1), np.diff(w.texts)) * wide
   behind = np.maximum.accumulate(number + w.ends)
   begin = np.minimum.accumulate((number + w.starts)[::-1])[::-1]
-  own = w.passage * np.int64(wide)
-  # the first token that ends behind the answer's first character, the last that begins in it
-  start = np.searchsorted(behind, own + spans[:, 0], 'right') - w.texts[w.passage] - w.first
-  end = np.searchsorted(begin, own + spans[:, 1], 'left') - 1 - w.texts[w.passage] - w.first
-  there = (spans[:, 0] >= 0) & (start >= 0) & (start <= end) & (end < w.size)
-  out = np.where(there[:, None], w.place[:, None] + np.stack([start, end], axis=1), w.cls[:, None])
+  base = w.passage * np.int64(wide)
+  # the first token that ends after the answer's first character, the last that begins in it
+  start = np.searchsorted(behind, base + spans[:, 0], 'right') - w.texts[w.passage] - w.first
+  end = np.searchsorted(begin, base + spans[:, 1], 'left') - 1 - w.texts[w.passage] - w.first
+  inside = (spans[:, 0] >= 0) & (start >= 0) & (start <= end) & (end < w.size)
+  out = np.where(inside[:, None], w.place[:, None] + np.stack([start, end], axis=1), w.cls[:, None])
   return out.astype(np.int32)
 
 
 def _within(sizes) -> np.ndarray:
-  """0 … n − 1 for each n of sizes, behind one another."""
+  """0 … n − 1 for each n of sizes, concatenated."""
   ends = np.cumsum(sizes)
   return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - sizes, sizes)

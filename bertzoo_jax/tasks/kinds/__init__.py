@@ -25,7 +25,7 @@ BY_NAME = {
 
 
 def of(objective: str) -> Kind:
-  """The kind of an objective. One of the user's says it by its attribute `kind`, a Kind or a name.
+  """The kind of an objective. An objective of the user's has it as attribute `kind`, Kind or name.
 
   Raises UserError for an objective without a kind.
   """
@@ -47,13 +47,13 @@ def of(objective: str) -> Kind:
 def of_head(head: str, params, problem: str | None = None) -> Kind:
   """The kind of a head of a Hugging Face directory.
 
-  head: its name; params: its parameters. problem: `problem_type` of config.json, None if it says
-  none. Raises UserError for a problem_type that no kind has.
+  head: its name; params: its parameters. problem: `problem_type` of config.json, or None. Raises
+  UserError for a problem_type that no kind has.
   """
-  own = [kind for kind in BY_NAME.values() if kind.head == head and kind.opens(params)]
-  problems = {kind.problem: kind for kind in own if kind.problem}
+  candidates = [kind for kind in BY_NAME.values() if kind.head == head and kind.opens(params)]
+  problems = {kind.problem: kind for kind in candidates if kind.problem}
   if not problems:
-    return own[0]
+    return candidates[0]
   one = len(params['classifier']['bias']) == 1
   usual = regression.ROW.problem if one else classification.ROW.problem
   kind = errors.choose(problem or usual, problems, 'problem_type')

@@ -9,8 +9,8 @@ from bertzoo_jax.tasks import report
 from bertzoo_jax.tasks.examples import TRAIN
 from bertzoo_jax.tasks.kinds.kind import Inputs
 from bertzoo_jax.tasks.kinds.kind import Kind
+from bertzoo_jax.tasks.kinds.kind import are_texts
 from bertzoo_jax.tasks.kinds.kind import indexed
-from bertzoo_jax.tasks.kinds.kind import of_texts
 
 
 def _report(task):
@@ -22,13 +22,13 @@ def _report(task):
     *report.length_lines(task),
   ]
   for s in task.splits.values():
-    if fewer := sum(len(own) < s.group for own in s.source.column('options')):
+    if fewer := sum(len(row) < s.group for row in s.source.column('options')):
       lines.append(f'{s.name}: {fewer:,} questions have fewer than {s.group} options')
-  return lines + report.known_lines(task, 'the texts of {known:,} of {of:,} questions')
+  return lines + report.known_lines(task, 'the texts of {known:,} of {total:,} questions')
 
 
 def _constant(task, split):
-  """The place of the right option that is the most frequent one in train."""
+  """The position that the right option has most often in train."""
   out = np.zeros((len(split), split.group), np.float32)
   out[:, int(np.argmax(np.bincount(task.splits[TRAIN].labels)))] = 1
   return {'choice': out}
@@ -57,7 +57,7 @@ def _letter(number: int) -> str:
 
 
 def _asked(x):
-  is_row = isinstance(x, list | tuple) and len(x) == 3 and of_texts(x[:2]) and of_texts(x[2])
+  is_row = isinstance(x, list | tuple) and len(x) == 3 and are_texts(x[:2]) and are_texts(x[2])
   return (*x[:2], list(x[2])) if is_row and len(x[2]) > 1 else None
 
 
@@ -85,7 +85,7 @@ ROW = Kind(
   answers=_answers,
   predicted='option',
   probability=lambda line: max(line['probabilities']),
-  gold=lambda task, split: [own[i] for own, i in zip(split.source.column('options'), split.labels)],
+  gold=lambda task, split: [row[i] for row, i in zip(split.source.column('options'), split.labels)],
   report=_report,
   submission=indexed(lambda task, line: line['label'], _answers),
   constant=_constant,

@@ -12,10 +12,10 @@ from bertzoo_jax.tasks.kinds import rows
 from bertzoo_jax.tasks.kinds.kind import rounded
 from bertzoo_jax.tasks.kinds.rows import number
 
-_MANY = 20  # labels, beyond which a column that differs in most rows is taken for a mistake
+_MANY = 20  # labels; a column with more, different in most rows, is taken for a mistake
 # as pandas writes a list or a set
 _LIST = re.compile(r'\[\s*([\'"].*[\'"]|-?\d.*)?\s*\]|\{\s*[\'"].*[\'"]\s*\}')
-# how programs write that there is none: always, and where all others are numbers
+# spellings of a missing label: always, and if all other labels are numbers
 _MISSING = '', 'nan', 'NaN', '<NA>'
 _NO_NUMBER = 'none', 'null', 'na', 'n/a', 'nan', 'inf', '-inf'
 
@@ -24,12 +24,12 @@ def _names(train, source):
   """The labels in the order of their classes: config.source.labels, or those of train."""
   if source.labels:
     return tuple(names.split('|')[0] for names in source.labels)
-  found = {label[0] for label in train.labels}
-  words = {label for label in found if number(label) is None}
-  beside_numbers = words < found and all(word.lower() in _NO_NUMBER for word in words)
-  # −1 to 1 and −2 to 2 are opinions; beside names, or beside 0, 1 and 2, −1 alone is no label
-  no_gold = {x for x in found - words if number(x) < 0}
-  if len(found) <= 3 and not words or not {number(x) for x in no_gold} <= {-1, -100}:
+  labels = {label[0] for label in train.labels}
+  words = {label for label in labels if number(label) is None}
+  beside_numbers = words < labels and all(word.lower() in _NO_NUMBER for word in words)
+  # −1 to 1 and −2 to 2 are scales of opinion; −1 beside names, or beside 0, 1 and 2, is no label
+  no_gold = {x for x in labels - words if number(x) < 0}
+  if len(labels) <= 3 and not words or not {number(x) for x in no_gold} <= {-1, -100}:
     no_gold = set()
   for label in sorted(words | no_gold):
     if label in _MISSING or beside_numbers or label in no_gold:
@@ -39,25 +39,25 @@ def _names(train, source):
         f'out with --config.source.leave_out="({label!r},)", or give all labels '
         '(--config.source.labels).'
       )
-  if len(found) > max(_MANY, len(train) / 2):
+  if len(labels) > max(_MANY, len(train) / 2):
     raise errors.UserError(
-      f'The label column has {len(found):,} different values in {len(train):,} examples '
-      f'({", ".join(map(repr, sorted(found)[:3]))}, …): name another column with '
+      f'The label column has {len(labels):,} different values in {len(train):,} examples '
+      f'({", ".join(map(repr, sorted(labels)[:3]))}, …): name another column with '
       '--config.source.label, or take configs/tasks/own.py:regress for numbers.'
     )
-  if len(found) == 1:
+  if len(labels) == 1:
     raise errors.UserError(
-      f'All {len(train):,} train examples have the label {min(found)!r}: there is nothing to '
+      f'All {len(train):,} train examples have the label {min(labels)!r}: there is nothing to '
       'learn; name another column with --config.source.label.'
     )
-  _check_spellings(found, train)
-  return tuple(sorted(found, key=str if words else number))
+  _check_spellings(labels, train)
+  return tuple(sorted(labels, key=str if words else number))
 
 
-def _check_spellings(found, train):
+def _check_spellings(labels, train):
   """Raises UserError for a label in two spellings (1 and 1.0, Joy and joy), or a list as text."""
   seen, place = {}, lambda label: train.places[train.labels.index((label,))]
-  for label in sorted(found):
+  for label in sorted(labels):
     if _LIST.fullmatch(label):
       raise errors.UserError(
         f'{place(label)} has the label {label!r}, a list: write one label per row, or a column of '
@@ -77,7 +77,7 @@ def _check_spellings(found, train):
 
 def _encode(examples, split, names, source):
   """int32 [N]. Labels of a test split that train lacks are not used."""
-  classes = {s: i for i, own in enumerate(source.labels) for s in own.split('|')}
+  classes = {s: i for i, spellings in enumerate(source.labels) for s in spellings.split('|')}
   classes = classes or {name: i for i, name in enumerate(names)}
   unknown = next((i for i, (label,) in enumerate(examples.labels) if label not in classes), None)
   if unknown is None:
@@ -96,11 +96,11 @@ def _encode(examples, split, names, source):
 
 def _check(config, source, names):
   known = metrics.OF_LABEL if config.positive else ()
-  of_two = [name for name in config.metrics if name in metrics.OF_TWO and name not in known]
-  if of_two and len(names) != 2:
+  binary = [name for name in config.metrics if name in metrics.OF_TWO and name not in known]
+  if binary and len(names) != 2:
     raise errors.UserError(
-      f'config.metrics has {of_two[0]!r}, which is of two classes, and there are {len(names)}: '
-      f'take macro_f1{f", or {of_two[0]}/LABEL" if of_two[0] in metrics.OF_LABEL else ""}.'
+      f'config.metrics has {binary[0]!r}, which is of two classes, and there are {len(names)}: '
+      f'take macro_f1{f", or {binary[0]}/LABEL" if binary[0] in metrics.OF_LABEL else ""}.'
     )
 
 

@@ -32,7 +32,7 @@ class Inputs:
     unlabelled: (split, examples) → the message for a split that lacks labels and needs them.
     asked: words for the form of an input of `Loaded.predict`.
     read: input → the first fields of a value, None for another form.
-    usual: (sections source and features) of a Hugging Face directory, which says neither.
+    usual: (sections source and features) for a Hugging Face directory, which has neither.
     columns: fields of config.source that --columns of `predict` gives, in this order.
     units, chosen_by: words for the dev share of a train file.
   """
@@ -56,23 +56,23 @@ class Kind:
     name: of its objective. inputs: see Inputs.
     head: of its network, among the parameters; outputs: {name of an output: 'rows' | 'tokens'}.
     names: (train examples, source) → names of the labels.
-    encode: (labelled examples, split, names, source) → (labels as numbers or None, notes).
+    encode: (labelled examples, split, names, source) → (numeric labels or None, notes).
     label_form: names → (shape of the labels of one unit, dtype).
     metrics: {name: function(*metric_inputs) → float}. A function with the attribute `better` =
-      'lower' is better where it is lower; with '' it chooses no run.
+      'lower' is better if it is lower; with '' it chooses no run.
     metric_inputs: (task, split, outputs) → arguments of a metric.
     answers: (task, split, outputs) → [dict], one line of predictions per example.
     predicted: the key of the prediction in such a line.
     gold: (task, split) → the right answer of each example, in the words of `predicted`.
     report: task → lines for the user: '2 classes', then labels, baseline, lengths, oddities.
     submission: (task, split, outputs, file) → {name of a file: its text}.
-    constant: (task, split) → outputs that are the same for all; None if there are none.
-    probability: line → the probability of its prediction; None where there is none.
+    constant: (task, split) → constant outputs, as of a majority baseline; None without such.
+    probability: line → the probability of its prediction; None for a kind without.
     labelled: whether predictions are labels, which have precision and recall.
     of_label: metrics with a label as one more argument, which labels_of(names) has by name.
     accept: source → None. learnable: train examples → (those to learn, notes). check: (config,
       source, names) → None. accept and check raise UserError for what does not fit.
-    facts: (names, train split) → {name: value} that predictions need to know, as JSON.
+    facts: (names, train split) → {name: JSON value} that predictions need.
     problem: transformers' problem_type; None without one.
     opens: parameters of a head → whether a Hugging Face directory with it is of this kind.
     card: sentence about the outputs, for the model card.
@@ -124,20 +124,20 @@ def score(names, task, split, outputs) -> dict[str, float]:
 
 
 def metric(kind, name: str, names, positive: str = '') -> Callable:
-  """A metric by name. positive: its label, where the name has none. Raises UserError if unknown."""
-  of, mark, label = name.partition('/')
+  """A metric by name. positive: its label if the name has none. Raises UserError if unknown."""
+  base, mark, label = name.partition('/')
   if not mark and positive:
     label = positive
-  if not label or of not in kind.of_label:
+  if not label or base not in kind.of_label:
     return named.resolve(name, kind.metrics, 'metrics')
   number = errors.choose(label, kind.labels_of(names), 'label')
-  return functools.partial(kind.of_label[of], **number)
+  return functools.partial(kind.of_label[base], **number)
 
 
 def sign(kind, name: str) -> int:
-  """1 for a metric that is better where it is higher, −1 where lower, 0 for one that ranks no runs.
+  """1 if a higher value of the metric is better, −1 if a lower one is, 0 if it ranks no runs.
 
-  Raises UserError for a `better` that is none of these.
+  Raises UserError for an unknown `better`.
   """
   function = kind.of_label.get(name.partition('/')[0]) or named.resolve(
     name, kind.metrics, 'metrics'
@@ -149,7 +149,7 @@ _SIGNS = {'higher': 1, 'lower': -1, '': 0}
 
 
 def ranks(metric: Callable) -> bool:
-  """Whether a metric ranks the rows of one name, which it is given as `groups`."""
+  """Whether a metric ranks rows within groups: whether it has an argument `groups`."""
   try:
     return 'groups' in inspect.signature(metric).parameters
   except ValueError:  # inspect cannot read the arguments of some C functions
@@ -199,8 +199,8 @@ def check_parts(kind, config, splits) -> None:
 
 
 def try_out(task) -> None:
-  """Raises UserError if the functions of a kind or a metric of the user's fail on the task's own
-  splits, which training would tell at its end. Their outputs are the kind's `constant`.
+  """Raises UserError if functions of a user's kind or metric fail on the task's splits, before
+  training instead of at its end. The outputs of the trial are the kind's `constant`.
   """
   for split in task.splits.values():
     outputs = task.kind.constant(task, split)
@@ -217,10 +217,10 @@ def try_out(task) -> None:
 
 
 def _calls(kind):
-  """(name, function(task, split, outputs)) of what is made of outputs."""
+  """Yields (name, function(task, split, outputs)) of everything computed from outputs."""
   yield 'constant', lambda task, split, outputs: [outputs[name] for name in kind.outputs]
-  yield 'answers', lambda *of: [line[kind.predicted] for line in kind.answers(*of)]
-  yield 'submission', lambda *of: kind.submission(*of, 'file')
+  yield 'answers', lambda *args: [line[kind.predicted] for line in kind.answers(*args)]
+  yield 'submission', lambda *args: kind.submission(*args, 'file')
   yield 'gold', lambda task, split, _: split.labels is None or kind.gold(task, split)
   yield (
     'a metric',
@@ -228,27 +228,27 @@ def _calls(kind):
   )
 
 
-def indexed(of_example: Callable, outputs_of: Callable) -> Callable:
-  """A `submission` of a line `index<TAB>prediction`, then one line per example, as
+def indexed(to_text: Callable, outputs_of: Callable) -> Callable:
+  """A `submission` with a header `index<TAB>prediction`, then one line per example, as
   gluebenchmark.com takes them.
 
-  outputs_of: (task, split, outputs) → one value per example. of_example: (task, value) → text.
+  outputs_of: (task, split, outputs) → one value per example. to_text: (task, value) → text.
   """
 
   def submission(task, split, outputs, file):
     lines = ['index\tprediction\n']
     for example, value in zip(split.examples, outputs_of(task, split, outputs), strict=True):
-      lines.append(f'{example}\t{of_example(task, value)}\n')
+      lines.append(f'{example}\t{to_text(task, value)}\n')
     return {file: ''.join(lines)}
 
   return submission
 
 
-def of_texts(x) -> bool:
+def are_texts(x) -> bool:
   """Whether x is a list of texts."""
   return isinstance(x, list | tuple) and all(isinstance(text, str) for text in x)
 
 
 def rounded(shares, names) -> dict[str, Any]:
-  """{name: share} as lines of predictions have them."""
+  """{name: share}, rounded for lines of predictions."""
   return {name: round(float(p), 6) for name, p in zip(names, shares)}

@@ -23,8 +23,8 @@ def _encode(examples, split, names, source):
           'or 0 (true, false, yes, no).'
         )
       out[i, j] = label.lower() in _TRUE
-  many = sum(labels.count('') for labels in examples.labels)
-  return out, [f'{split}: {many:,} empty labels are read as 0.'] if many else []
+  empty = sum(labels.count('') for labels in examples.labels)
+  return out, [f'{split}: {empty:,} empty labels are read as 0.'] if empty else []
 
 
 def _lines(task):

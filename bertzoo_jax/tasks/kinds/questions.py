@@ -13,7 +13,7 @@ from bertzoo_jax.tasks.answering import questions
 from bertzoo_jax.tasks.examples import TRAIN
 from bertzoo_jax.tasks.kinds.kind import Inputs
 from bertzoo_jax.tasks.kinds.kind import Kind
-from bertzoo_jax.tasks.kinds.kind import of_texts
+from bertzoo_jax.tasks.kinds.kind import are_texts
 
 
 def _kind(name, spans, nothing, **rest) -> Kind:
@@ -23,41 +23,41 @@ def _kind(name, spans, nothing, **rest) -> Kind:
   that there is no answer.
   """
 
-  def predicted(task, split, outputs) -> answers.Said:
+  def predicted(task, split, outputs) -> answers.Answers:
     threshold = split.detail.decoding.no_answer_threshold
-    found = spans(split, outputs)
-    return answers.said(split.detail, split.source, *found, _may_have_none(task), threshold)
+    scored = spans(split, outputs)
+    return answers.extract(split.detail, split.source, *scored, _may_have_none(task), threshold)
 
   def lines(task, split, outputs):
-    found = predicted(task, split, outputs)
+    extracted = predicted(task, split, outputs)
     out = []
     asked = split.source.column('question')
-    for i, text in enumerate(found.texts):
+    for i, text in enumerate(extracted.texts):
       line = {'example': split.examples[i], 'question': asked[i], 'answer': text}
       if text:
-        line['start'] = found.starts[i]
-      if found.may_have_none:
-        line['no_answer_odds'] = round(float(found.odds[i]), 6)
+        line['start'] = extracted.starts[i]
+      if extracted.may_have_none:
+        line['no_answer_odds'] = round(float(extracted.odds[i]), 6)
       line['others'] = [
-        {'text': other, 'probability': round(p, 6)} for other, p, _, _ in found.n_best[i][:5]
+        {'text': other, 'probability': round(p, 6)} for other, p, _, _ in extracted.n_best[i][:5]
       ]
       out.append(line)
     return out
 
   def submission(task, split, outputs, file):
     """{id: answer}, as SQuAD, CMRC2018 and MRQA take them; beside it odds and best answers."""
-    found = predicted(task, split, outputs)
+    extracted = predicted(task, split, outputs)
     stem = file.removesuffix('.json')
     best = {
       example: [
         {'text': text, 'probability': p, 'start_score': a, 'end_score': b}
         for text, p, a, b in n_best
       ]
-      for example, n_best in zip(split.examples, found.n_best)
+      for example, n_best in zip(split.examples, extracted.n_best)
     }
-    out = {file: dict(zip(split.examples, found.texts)), f'{stem}.n_best.json': best}
-    if found.may_have_none:
-      out[f'{stem}.null_odds.json'] = dict(zip(split.examples, map(float, found.odds)))
+    out = {file: dict(zip(split.examples, extracted.texts)), f'{stem}.n_best.json': best}
+    if extracted.may_have_none:
+      out[f'{stem}.null_odds.json'] = dict(zip(split.examples, map(float, extracted.odds)))
     return {
       name: json.dumps(content, ensure_ascii=False, indent=1) + '\n'
       for name, content in out.items()
@@ -81,7 +81,7 @@ def _kind(name, spans, nothing, **rest) -> Kind:
     submission=submission,
     constant=lambda task, split: nothing(split) if _may_have_none(task) else None,
     learnable=questions.learnable,
-    facts=lambda names, train: {'unanswerable': any(not own for own in train.source.labels)},
+    facts=lambda names, train: {'unanswerable': any(not label for label in train.source.labels)},
     **rest,
   )
 
@@ -100,9 +100,9 @@ def _report(task):
     passages = len(set(s.source.keys))
     line = f'{s.name}: {passages:,} passages, {len(s):,} rows, at most {windows.max()} per question'
     if s.labels is not None:
-      there = s.features['impossible'] == 0
+      has_answer = s.features['impossible'] == 0
       none = sum(not right for right in s.source.labels)
-      line += f'; {there.mean():.1%} of the rows have the answer'
+      line += f'; {has_answer.mean():.1%} of the rows have the answer'
       line += f', {none / len(s.source):.1%} of the questions have none' if none else ''
     lines.append(line)
   lines += [
@@ -132,7 +132,7 @@ PASSAGES = Inputs(
     f'The {split} file has no answers: give a file with answers, or call the split test.'
   ),
   asked='(question, passage)',
-  read=lambda x: x if of_texts(x) and len(x) == 2 else None,
+  read=lambda x: x if are_texts(x) and len(x) == 2 else None,
   usual=lambda: (parts.question_table(files={}), parts.question_windows()),
   columns=('question', 'context'),
   units='questions',
@@ -144,7 +144,7 @@ PASSAGES = Inputs(
 
 
 def _no_place(split):
-  """Scores of which the special token's are the highest."""
+  """Scores that are highest at the special token."""
   scores = np.zeros(len(split.ids), np.float32)
   scores[split.offsets[:-1] + split.detail.cls] = 1e6
   return {'start': scores, 'end': scores}
@@ -152,7 +152,7 @@ def _no_place(split):
 
 ROW = _kind(
   'span',
-  lambda split, outputs: answers.of_places(
+  lambda split, outputs: answers.from_scores(
     split.detail, split.offsets, outputs['start'], outputs['end']
   ),
   _no_place,
@@ -175,7 +175,7 @@ def _no_beam(split):
 
 
 def _check_beams(config, source, names):
-  """Raises UserError for questions without an answer, if nothing scores that there is none."""
+  """Raises UserError for questions without an answer, if the head has no score for that."""
   none = sum(not right for right in source.splits[TRAIN].labels or ())
   if none and not config.objective.answerable_weight:
     raise errors.UserError(
@@ -186,7 +186,7 @@ def _check_beams(config, source, names):
 
 BEAMS = _kind(
   'span_conditional',
-  lambda split, outputs: answers.of_beams(split.detail, outputs),
+  lambda split, outputs: answers.from_beams(split.detail, outputs),
   _no_beam,
   outputs=dict.fromkeys(
     ('start_share', 'start_place', 'end_share', 'end_place', 'impossible'), 'rows'

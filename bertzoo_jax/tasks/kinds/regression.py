@@ -21,8 +21,8 @@ def _accept(source):
 
 def _encode(examples, split, names, source):
   remedy = ', or take configs/tasks/own.py:classify for labels that are words'
-  found = rows.numbers(examples, split, remedy)
-  return None if found is None else found[:, 0], []
+  scores = rows.numbers(examples, split, remedy)
+  return None if scores is None else scores[:, 0], []
 
 
 def _lines(task):

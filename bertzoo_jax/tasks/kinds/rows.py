@@ -11,8 +11,8 @@ from bertzoo_jax.tasks.examples import TRAIN
 from bertzoo_jax.tasks.examples import Text
 from bertzoo_jax.tasks.kinds.kind import Inputs
 from bertzoo_jax.tasks.kinds.kind import Kind
+from bertzoo_jax.tasks.kinds.kind import are_texts
 from bertzoo_jax.tasks.kinds.kind import indexed
-from bertzoo_jax.tasks.kinds.kind import of_texts
 from bertzoo_jax.tasks.kinds.kind import ranks
 
 
@@ -23,10 +23,10 @@ def kind(name, *, lines, answer, shown, gold, constant, **rest) -> Kind:
     name: of its objective.
     lines: task → lines of its report, the heading first.
     answer: (names of the labels, logits [C], logit above which one of several labels is predicted)
-      → the keys of a line of predictions that say it.
+      → {key: value} of the prediction, for a line of predictions.
     shown: (names, logits) → the prediction in a submission.
     gold: (names, label) → the right answer in the words of `answer`.
-    constant: (labels of train, names) → logits [C] that are the same for all.
+    constant: (labels of train, names) → constant logits [C], for the majority baseline.
     rest: further fields of Kind.
   """
 
@@ -38,7 +38,7 @@ def kind(name, *, lines, answer, shown, gold, constant, **rest) -> Kind:
         out.append(f'{s.name}: {empty:,} examples have no text')
     return out + report.repeat_lines(task)
 
-  def of_all(task, split):
+  def constant_outputs(task, split):
     logits = constant(task.splits[TRAIN].labels, task.labels)
     logits = np.atleast_1d(np.asarray(logits, np.float32)) + np.float32(task.logit_threshold)
     return {'row': np.broadcast_to(logits, (len(split), len(logits)))}
@@ -66,7 +66,7 @@ def kind(name, *, lines, answer, shown, gold, constant, **rest) -> Kind:
       lambda task, logits: shown(task.labels, logits - task.logit_threshold),
       lambda task, split, outputs: _logits(split, outputs),
     ),
-    constant=of_all,
+    constant=constant_outputs,
     labels_of=lambda names: {name: {'number': number} for number, name in enumerate(names)},
   )
   return Kind(name, **{**fields, **rest})
@@ -80,12 +80,12 @@ def _logits(split, outputs):
 
 
 def others(task) -> list:
-  """Splits with labels that are not learned."""
+  """The labelled splits other than train."""
   return [s for s in report.labelled(task).values() if s.name != TRAIN]
 
 
 def _check_groups(task):
-  """Raises UserError if a metric ranks the rows of one name and no two rows of dev have one."""
+  """Raises UserError if a metric ranks rows within groups, and no two rows of dev share one."""
   known = task.kind.metrics
   ranking = [n for n in task.metrics if n in known and ranks(known[n])]
   for s in others(task) if ranking else ():
@@ -128,12 +128,12 @@ def numbers(examples, split, remedy='') -> np.ndarray | None:
   UserError for a label that is no number; remedy: of the message.
   """
   values = [[number(label) for label in labels] for labels in examples.labels]
-  for place, labels, own in zip(examples.places, examples.labels, values):
-    if None in own:
+  for place, labels, parsed in zip(examples.places, examples.labels, values):
+    if None in parsed:
       if split.startswith('test'):
         return None
       raise errors.UserError(
-        f'{place} has the score {labels[own.index(None)]!r}, which is no number: mend the row'
+        f'{place} has the score {labels[parsed.index(None)]!r}, which is no number: mend the row'
         f'{remedy}.'
       )
   return np.array(values, np.float32)
@@ -153,7 +153,7 @@ def number(text) -> float | None:
 
 def _asked(x):
   row = (x,) if isinstance(x, str) else x
-  return row if of_texts(row) and len(row) in (1, 2) else None
+  return row if are_texts(row) and len(row) in (1, 2) else None
 
 
 TEXTS = Inputs(

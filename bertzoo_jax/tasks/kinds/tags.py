@@ -10,13 +10,13 @@ from bertzoo_jax.tasks import schemes
 from bertzoo_jax.tasks.examples import TRAIN
 from bertzoo_jax.tasks.kinds.kind import Inputs
 from bertzoo_jax.tasks.kinds.kind import Kind
-from bertzoo_jax.tasks.kinds.kind import of_texts
+from bertzoo_jax.tasks.kinds.kind import are_texts
 from bertzoo_jax.tasks.reading import tagged
 
 
 def _names(train, source):
-  """The tags of train, or config.source.labels; of a scheme all prefixes of each type."""
-  tags = {tag for own in train.labels for tag in own}
+  """The tags of train, or config.source.labels; of a scheme, all prefixes for each type."""
+  tags = {tag for sentence in train.labels for tag in sentence}
   names = tuple(source.labels) or schemes.completed(tags, train.values[0].scheme)
   if len(names) < 2:
     raise errors.UserError(
@@ -76,12 +76,12 @@ def _report(task):
   lines = [heading, *report.class_lines(task, task.labels, numbers=_numbers)]
   for name, s in task.splits.items():
     at = s.detail
-    many = at.windows > 1
+    long = at.windows > 1
     lines.append(
       f'{name}: {len(at.first):,} words; tokens per row median {int(np.median(s.sizes))}, 95 % '
-      f'at most {int(np.quantile(s.sizes, 0.95))}, longest {s.sizes.max()}; {int(many.sum()):,} '
-      f'sentence{"" if many.sum() == 1 else "s"} longer than {task.max_length} tokens are '
-      f'{int(at.windows[many].sum()):,} rows'
+      f'at most {int(np.quantile(s.sizes, 0.95))}, longest {s.sizes.max()}; {int(long.sum()):,} '
+      f'sentence{"" if long.sum() == 1 else "s"} longer than {task.max_length} tokens are '
+      f'{int(at.windows[long].sum()):,} rows'
     )
     if silent := int((at.first < 0).sum()):
       example = _silent_word(s)
@@ -99,18 +99,18 @@ def _constant(task, split):
 
 
 def _answers(task, split, outputs):
-  found, shares = predicted(task, split, outputs), _shares(split, outputs)
+  best, shares = predicted(task, split, outputs), _shares(split, outputs)
   return [
-    {'example': name, 'words': words, 'tags': tags, 'probabilities': own}
-    for name, words, tags, own in zip(split.examples, split.source.column('words'), found, shares)
+    {'example': name, 'words': words, 'tags': tags, 'probabilities': row}
+    for name, words, tags, row in zip(split.examples, split.source.column('words'), best, shares)
   ]
 
 
 def _submission(task, split, outputs, file):
-  """Word, its tag where the file has one, and the predicted tag, with tabs between."""
-  own = split.source
-  columns = ([] if own.labels is None else [own.labels]) + [predicted(task, split, outputs)]
-  return {file: tagged.written(own.column('words'), *columns)}
+  """Word, its tag if the file has one, and the predicted tag, separated by tabs."""
+  source = split.source
+  columns = ([] if source.labels is None else [source.labels]) + [predicted(task, split, outputs)]
+  return {file: tagged.written(source.column('words'), *columns)}
 
 
 def _numbers(split):
@@ -147,13 +147,13 @@ def _shares(split, outputs) -> list[list[float | None]]:
   at, logits = split.detail, np.asarray(outputs['tag'], np.float64)
   logits = logits - logits.max(axis=-1, keepdims=True)
   highest = 1 / np.exp(logits).sum(axis=-1)
-  own = [round(float(highest[place]), 6) if place >= 0 else None for place in at.first.tolist()]
-  return [own[a:b] for a, b in zip(at.sentences[:-1], at.sentences[1:])]
+  shares = [round(float(highest[place]), 6) if place >= 0 else None for place in at.first.tolist()]
+  return [shares[a:b] for a, b in zip(at.sentences[:-1], at.sentences[1:])]
 
 
 def _asked(x):
   words = x.split() if isinstance(x, str) else x
-  return (list(words),) if of_texts(words) else None
+  return (list(words),) if are_texts(words) else None
 
 
 ROW = Kind(

@@ -14,8 +14,8 @@ from bertzoo_jax.tasks.reading import tables
 
 
 def choose(field, names, known, path, needed=True, fixed=False) -> str:
-  """The column of a file for a field of config.source: the first of 'NAME|NAME' that it has, ''
-  for none. Raises UserError if there is none and the field is needed.
+  """The column of a file for a field of config.source: the first of 'NAME|NAME' that it has, or ''.
+  Raises UserError if there is no such column and the field is needed.
 
   fixed: the names come from a trained network, so a file must have them.
   """
@@ -92,9 +92,9 @@ class Columns:
       stratified=fields.stratified,
     )
 
-  def of(self, known, path, split) -> dict:
-    """{key: column} of a file with these columns; the keys of labels are ('label', NUMBER), those
-    of columns that choose rows ('where', NUMBER). Raises UserError if it lacks one.
+  def select(self, known, path, split) -> dict:
+    """{key: column} of a file with these columns. Labels have the keys ('label', NUMBER), columns
+    that choose rows ('where', NUMBER). Raises UserError if the file lacks one.
     """
     fields = self.fields
     if not fields.text_a:
@@ -129,7 +129,7 @@ class Columns:
         )
 
   def record(self, row: tables.Row) -> Record | Skipped:
-    """The example of a row of a table whose columns `of` has chosen."""
+    """The example of a row of a table whose columns `select` has chosen."""
     for i, (_, value) in enumerate(self.where):
       if ('where', i) in row.values and row.text(('where', i)) != value:
         alone = 'row that config.source.where asks for.'
@@ -146,5 +146,5 @@ class Columns:
 
   def layout(self, file) -> Iterator[Record | Skipped]:
     """The layout `table`, see reader.File."""
-    choose = lambda names: self.of(names, file.path, file.split)
+    choose = lambda names: self.select(names, file.path, file.split)
     return tables.records(file, choose, self.record, file.fields)

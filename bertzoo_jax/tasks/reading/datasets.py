@@ -32,7 +32,7 @@ def tfds(fields: definitions.Tfds, task_dir) -> Source:
 
   def records(builder, where, rows, split):
     features = builder.info.features
-    chosen = wanted.of(list(features), where, split)
+    chosen = wanted.select(list(features), where, split)
     head = tables.Head(where, chosen, 'feature')
     for number, row in enumerate(rows):
       values = {}
@@ -52,7 +52,7 @@ def tfds(fields: definitions.Tfds, task_dir) -> Source:
 
 def tfds_tags(fields: definitions.TfdsTags, task_dir) -> Source:
   """Tagged sentences of tensorflow-datasets. Args and errors: see `tfds`."""
-  records = lambda *of: _sentences(*of, fields.words, fields.tags)
+  records = lambda *args: _sentences(*args, fields.words, fields.tags)
   splits, digest = _read(task_dir, fields, records, lambda e: e.keys)
   splits, notes = tagged.schemed(splits, fields.scheme, fields.convert) if splits else ({}, [])
   known = tuple(fields.labels), ('tag',), (), fields.dev_share, digest, tuple(notes)
@@ -61,8 +61,8 @@ def tfds_tags(fields: definitions.TfdsTags, task_dir) -> Source:
 
 
 def _read(task_dir, fields, records, texts):
-  """({split: examples}, SHA-256 of the rows read), of config.source.splits; train is the first.
-  Without splits (None) nothing is read.
+  """({split: examples}, SHA-256 of the rows read) of config.source.splits, train first. Reads
+  nothing without splits (None).
 
   records: (builder, part of the dataset for messages, rows, split) → iterator of Records. texts:
   examples → the texts to hash.
@@ -84,8 +84,8 @@ def _read(task_dir, fields, records, texts):
     stream = records(builder, where, _rows(builder, part), split)
     out[split], _ = reader.read([(where, where, stream)], split, where)
     # there is no file to hash: name, version and the rows are hashed
-    said = '\x1f'.join([builder.info.full_name, part, *texts(out[split])])
-    digest.update(said.encode())
+    content = '\x1f'.join([builder.info.full_name, part, *texts(out[split])])
+    digest.update(content.encode())
   return out, digest.hexdigest()
 
 
@@ -101,13 +101,13 @@ def _sentences(builder, where, rows, split, words, tags):
   feature = getattr(features[tags], 'feature', features[tags])
   for number, row in enumerate(rows):
     place = f'{where}, row {number}, feature {words!r}'
-    own = [tables.as_text(word, place) for word in np.asarray(row[words]).tolist()]
+    texts = [tables.as_text(word, place) for word in np.asarray(row[words]).tolist()]
     labels = [_label(value, feature, ()) for value in np.asarray(row[tags]).tolist()]
-    if len(labels) != len(own):
-      raise errors.UserError(f'{place}: {len(own)} words and {len(labels)} tags.')
+    if len(labels) != len(texts):
+      raise errors.UserError(f'{place}: {len(texts)} words and {len(labels)} tags.')
     # the tags of a test split may be hidden
     hidden = split.startswith('test') and labels and not any(labels)
-    yield Record(f'row {number}', None, tagged.Sentence(own, None if hidden else labels))
+    yield Record(f'row {number}', None, tagged.Sentence(texts, None if hidden else labels))
 
 
 def _where(builder, part) -> str:
@@ -146,13 +146,13 @@ def _builder(dataset, task_dir):
 
 
 def _label(value, feature, labels) -> str:
-  """A label as text. Classes are called as `labels` or the dataset call them; '' is none (-1)."""
+  """A label as text: the name of its class in `labels` or the dataset; '' for no label (-1)."""
   if not isinstance(value, int) or isinstance(value, bool):
     return tables.as_label(value, 'a label')
   names = [name.partition('|')[0] for name in labels]
-  many = len(names) or getattr(feature, 'num_classes', None) or 0
+  count = len(names) or getattr(feature, 'num_classes', None) or 0
   if value < 0:
     return ''
-  if value >= many:
+  if value >= count:
     return str(value)
   return names[value] if names else feature.int2str(value)

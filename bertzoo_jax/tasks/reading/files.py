@@ -1,4 +1,4 @@
-"""The files of a task: where they are, their bytes, their lines.
+"""The files of a task: their paths, bytes and lines.
 
 A file whose content does not fit its name is refused before anything of it is read.
 """
@@ -19,15 +19,14 @@ from bertzoo_jax.tasks.examples import PREFIXES
 from bertzoo_jax.tasks.examples import TRAIN
 from bertzoo_jax.text import binaries
 
-MOST = 1 << 30  # bytes that a packed file may stand for
+MOST = 1 << 30  # bytes of an unpacked file, at most
 OPTIONAL = '?'  # ends a name that may be absent
 _GZIP = b'\x1f\x8b'
-_MAGIC = {'.parquet': b'PAR1', '.gz': _GZIP}  # with which these files begin
+_MAGIC = {'.parquet': b'PAR1', '.gz': _GZIP}  # the first bytes of these files
 
 
 def find(task_dir, files, folders=False) -> dict:
-  """{split: path, an address of hub.data, or None where an optional file is absent}; train is the
-  first.
+  """{split: path, an address of hub.data, or None for an absent optional file}; train is the first.
 
   files: {split: name in `task_dir`, 'NAME|NAME' or 'NAME?'}, as parts/sources.py:table says.
   folders: whether a name may name a folder.
@@ -80,7 +79,7 @@ def find(task_dir, files, folders=False) -> dict:
 
 
 def bytes_of(path, digest, name='') -> bytes:
-  """The bytes of a file, which are added to the digest, behind their name if any.
+  """The bytes of a file. Adds its name, if any, and the bytes to the digest.
 
   Raises UserError if there is no such file, or its content does not fit its name.
   """
@@ -100,10 +99,10 @@ def bytes_of(path, digest, name='') -> bytes:
 
 
 def unpacked(data, path) -> bytes:
-  """The bytes of a file, unpacked if it is packed with gzip. UserError if they are over MOST."""
+  """The bytes of a file, unpacked if it is packed with gzip. UserError for more than MOST."""
   if not data.startswith(_GZIP):
     return data
-  broken = f'{path} is no whole gzip file: copy it again'
+  broken = f'{path} is not a complete gzip file: copy it again'
   with errors.unreadable(broken, OSError, EOFError, zlib.error):
     out = gzip.open(io.BytesIO(data)).read(MOST + 1)
   if len(out) > MOST:
@@ -139,8 +138,8 @@ def text(data: bytes, file) -> str:
 
 
 def json_of(data, where, what='JSON'):
-  """The value of a JSON text, str or bytes. Raises UserError if it is none; what: the expected
-  kind.
+  """Parses a JSON text, str or bytes. Raises UserError if it is not JSON; what: the expected kind,
+  for the message.
   """
   with errors.unreadable(f'{where} holds no {what}: mend or copy the file'):
     return json.loads(data)

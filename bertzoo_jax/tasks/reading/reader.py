@@ -1,4 +1,4 @@
-"""Layouts → examples. A layout yields records; what all of them need is done here, once."""
+"""Reads the files of a split by a layout, which yields records, into Examples."""
 
 import hashlib
 import os
@@ -24,8 +24,8 @@ class File(NamedTuple):
   """A file of a split, for a layout: File → iterator of Records, Skipped and notes.
 
   Attributes:
-    data: its bytes. path: where it is.
-    split: a test split may have no labels; those of UNLABELLED are not read.
+    data: its bytes. path: its path.
+    split: a test split may have no labels; labels of the split UNLABELLED are not read.
     fields: of config.source. digest: to which the bytes of further files are added.
   """
 
@@ -53,14 +53,14 @@ def source(
     fields: has `files` and `dev_share` of config.source. Without files (None) nothing is read.
     layout: see File.
     unit, lacking: see `read`.
-    finish: {split: examples} → ({split: examples}, notes), of all splits, or of UNLABELLED.
+    finish: {split: examples} → ({split: examples}, notes), for all splits, or for UNLABELLED.
     folders: whether a name may be that of a folder with files of RACE.
     more: fields of the Source.
   """
 
-  def whole(there, digest):
+  def read_all(paths, digest):
     splits, notes, more = {}, [], []
-    for split, path in there.items():
+    for split, path in paths.items():
       if path is None:
         notes.append(f'{split}: none of its files is in {task_dir or "."}.')
         continue
@@ -68,21 +68,21 @@ def source(
         (one, one.name, layout(File(files.bytes_of(one, digest, name), one, split, fields, digest)))
         for one, name in _files(path, split, folders)
       )
-      splits[split], own = read(streams, split, path, unit, lacking)
-      notes += own
+      splits[split], split_notes = read(streams, split, path, unit, lacking)
+      notes += split_notes
     if splits:
       splits, more = finish(splits)
     return splits, [*notes, *more]
 
   def alone(path):
-    splits, notes = whole({UNLABELLED: path}, hashlib.sha256())
+    splits, notes = read_all({UNLABELLED: path}, hashlib.sha256())
     for note in notes:
       warnings.warn(note, stacklevel=2)
     return splits[UNLABELLED]
 
   digest = hashlib.sha256()
-  there = {} if fields.files is None else files.find(task_dir, dict(fields.files), folders)
-  splits, notes = whole(there, digest)
+  paths = {} if fields.files is None else files.find(task_dir, dict(fields.files), folders)
+  splits, notes = read_all(paths, digest)
   return Source(
     splits,
     dev_share=fields.dev_share,
@@ -96,7 +96,7 @@ def source(
 def _files(path, split, folders):
   """[(path, name in the digest)] of the files of an address of hub.data, a folder, or a file.
 
-  Those of a folder are in the order of their names' numbers.
+  Files of a folder are sorted by the numbers in their names.
   """
   if str(path).startswith(hub.PREFIX):
     return [(storage.path(one), split) for one in hub.data(str(path)).files]
@@ -104,7 +104,7 @@ def _files(path, split, folders):
   if not folders or not path.is_dir():
     return [(path, split)]
   number = lambda p: int(re.sub(r'\D', '', p.stem) or 0)
-  names = [os.path.join(at, name) for at, _, own in os.walk(str(path)) for name in own]
+  names = [os.path.join(at, name) for at, _, filenames in os.walk(str(path)) for name in filenames]
   paths = [storage.path(name) for name in names if name.endswith('.txt')]
   paths.sort(key=lambda p: (str(p.parent), number(p), p.name))
   return [(one, f'{split} {one.name}') for one in paths]
@@ -116,11 +116,11 @@ def read(
   """(the examples of a split, notes about those left out).
 
   Args:
-    streams: [(file, its name, iterator of Records, Skipped and notes)]. Numbers go on from file to
-      file, and count what is left out.
+    streams: [(file, its name, iterator of Records, Skipped and notes)]. Examples are numbered
+      across files, those left out included.
     where: the split's address, for messages.
     unit: the name of examples.
-    lacking: words behind 'FILE, line 7 has no', where other examples have a label.
+    lacking: words after 'FILE, line 7 has no', if only other examples have a label.
 
   Raises:
     UserError: no example; most examples of a file do not fit; only some have a label.
@@ -153,25 +153,25 @@ def read(
 
 def _check(path, kept, faults):
   """Raises UserError if more is left out than kept. faults: [(how many, the first)]."""
-  if (lost := sum(many for many, _ in faults)) > kept:
-    many, first = max(faults, key=lambda item: item[0])
+  if (lost := sum(count for count, _ in faults)) > kept:
+    count, first = max(faults, key=lambda item: item[0])
     unit = f'{first.unit or "row"}s'
     raise errors.UserError(
-      f'{path}: {many:,} of {lost + kept:,} {unit} are {unit} {first.reason}, the first one in '
+      f'{path}: {count:,} of {lost + kept:,} {unit} are {unit} {first.reason}, the first one in '
       f'{first.place}: {first.remedy}.'
     )
 
 
-def _note(split, name, many, first) -> str:
+def _note(split, name, count, first) -> str:
   """The sentence about examples left out for one reason."""
-  unit, of = (
+  unit, prefix = (
     first.unit or first.place.partition(' ')[0],
     '' if split == UNLABELLED else f'{split}: ',
   )
   if not first.place:
-    return f'{of}{many:,} {unit} {first.reason} left out.'
+    return f'{prefix}{count:,} {unit} {first.reason} left out.'
   place = first.place if first.place.startswith(unit) else f'at {first.place}'
   return (
-    f'{of}{many:,} {unit}{"s" if many > 1 else ""} of {name} {first.reason} left out, the first is '
-    f'{place}.'
+    f'{prefix}{count:,} {unit}{"s" if count > 1 else ""} of {name} {first.reason} left out, '
+    f'the first is {place}.'
   )

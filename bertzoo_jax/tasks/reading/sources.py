@@ -53,7 +53,7 @@ def _questions(fields, task_dir, layout):
 def conll(fields: definitions.Conll, task_dir) -> Source:
   """Files of tagged sentences. Raises UserError for one that is not as the config says."""
   finish = lambda splits: tagged.schemed(splits, fields.scheme, fields.convert)
-  lacking = 'tags: write them behind a tab.'
+  lacking = 'tags: write them after a tab.'
   more = dict(labels=tuple(fields.labels), label_columns=('tag',))
   return reader.source(task_dir, fields, tagged.conll, 'sentence', lacking, finish, **more)
 
@@ -94,10 +94,10 @@ def reading(section):
 
 
 def located(config, task_dir: str, others=()) -> tuple[str, str]:
-  """The folder of the files of one of several tasks, and '' or why it has none.
+  """The folder of the files of one of several tasks, and '' or why there is none.
 
-  It is `task_dir/NAME`, with the task's name as in its config, or `task_dir` itself. A file of
-  `task_dir` itself that another task names, too, is nobody's: all of CLUE have a train.tsv.
+  It is `task_dir/NAME`, with the task's name as in its config, or `task_dir` itself. A file in
+  `task_dir` itself that another task names too is not used: all tasks of CLUE have a train.tsv.
 
   Args:
     config: of a fine-tuning. Datasets of tensorflow-datasets are looked for when they are read.
@@ -109,21 +109,21 @@ def located(config, task_dir: str, others=()) -> tuple[str, str]:
   """
   if 'files' not in config.source:
     return task_dir, ''
-  own = str(storage.path(os.path.join(task_dir or '', config.name)))
-  if config.name and _train_of(config, own)[0]:
-    return own, ''
+  folder = str(storage.path(os.path.join(task_dir or '', config.name)))
+  if config.name and _train_of(config, folder)[0]:
+    return folder, ''
   path, why = _train_of(config, task_dir)
   if path is None:
     return '', why
   for other in others:
     if other.name != config.name and 'files' in other.source:
       if _train_of(other, task_dir)[0] == path:
-        return '', f'{path} may be of {config.name} or of {other.name}: move it to {own}.'
+        return '', f'{path} may be of {config.name} or of {other.name}: move it to {folder}.'
   return task_dir, ''
 
 
 def _train_of(config, folder):
-  """(path of the file to learn from, ''), or (None, why there is none)."""
+  """(path of the train file, ''), or (None, why there is none)."""
   try:
     folders = config.source.name == 'choices'
     return files.find(folder, {TRAIN: config.source.files.train}, folders)[TRAIN], ''

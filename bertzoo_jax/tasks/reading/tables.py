@@ -19,7 +19,7 @@ from bertzoo_jax.tasks.examples import Skipped
 from bertzoo_jax.tasks.reading import files
 from bertzoo_jax.text import records as keyed
 
-TEXT = {'.tsv': '\t', '.txt': '\t', '.csv': ','}  # with the separator that `auto` stands for
+TEXT = {'.tsv': '\t', '.txt': '\t', '.csv': ','}  # with the separator of `auto`
 JSON = ('.jsonl', '.json', '.ndjson')
 SUFFIXES = (*TEXT, *JSON, '.parquet')
 _FIELD = 1 << 30  # characters of a field, at most
@@ -34,7 +34,7 @@ AUTO = types.SimpleNamespace(header=True, columns=(), separator='auto', quotes='
 
 
 class Head(NamedTuple):
-  """What the rows of a table share.
+  """The fields that all rows of a table share.
 
   Attributes:
     file: its path, or the name of a dataset.
@@ -51,8 +51,8 @@ class Row(NamedTuple):
 
   Attributes:
     head: Head.
-    place: where it begins in the file, 'line 7'.
-    values: {key: value}, of JSON, parquet and datasets as they are there, else texts.
+    place: its begin in the file, 'line 7'.
+    values: {key: value}; values of JSON, parquet and datasets as they are, others as text.
   """
 
   head: Head
@@ -75,11 +75,11 @@ def records(file, choose, make, form=AUTO) -> Iterator[Record | Skipped]:
 
 
 def rows(data: bytes, path, choose, form=AUTO) -> Iterator[Row | Skipped]:
-  """Yields the rows of a file, whose name's end decides how it is read.
+  """Yields the rows of a file; its suffix decides how it is read.
 
   Args:
     data: the bytes of the file.
-    path: where it is.
+    path: of the file.
     choose: names of columns → {key: column to read}; raises UserError if one is missing.
     form: has header, columns, separator and quotes, as parts/sources.py:table has them. The columns
       of a file without any names are called 0, 1, ….
@@ -137,14 +137,14 @@ def _delimited(lines, path, choose, form):
       at = [(key, known.index(name)) for key, name in columns.items()]
       if titled:
         continue
-    # as Excel writes them behind a table
+    # as Excel writes them after a table
     yield from (Skipped(line, _EMPTY) for line in blank)
     blank = []
     if is_empty and width > 1:
       yield Skipped(place, _EMPTY)
     elif len(fields) != width:
-      many = 'fewer' if len(fields) < width else 'more'
-      yield Skipped(place, f'with {many} fields than {width}', remedy=_REMEDY)
+      quantity = 'fewer' if len(fields) < width else 'more'
+      yield Skipped(place, f'with {quantity} fields than {width}', remedy=_REMEDY)
     elif any('\0' in field for field in fields):
       yield Skipped(place, 'with a NUL', remedy=_REMEDY)
     else:
@@ -189,8 +189,8 @@ def _other_separator(path, mark):
 
 
 def _refuse_quotes(data, path, separator, kind, usual):
-  """Raises UserError if quotes enclose the fields of a text that should have none, as pandas and
-  Excel write them. Quotes of a text itself, as GLUE has them, do not come in such pairs.
+  """Raises UserError if quotes enclose fields although the config has none, as pandas and Excel
+  write them. Quotes within a text, as in GLUE, do not come in such pairs.
 
   kind: of _QUOTES; usual: config.source.quotes for a file of texts with such quotes.
   """
@@ -204,16 +204,16 @@ def _refuse_quotes(data, path, separator, kind, usual):
   proof, width, before, rows, commas, bare_commas, quoted = 0, 0, 0, 0, 0, 0, {}
   try:
     for fields in reader:
-      own, place, before = lines[before : reader.line_num], before + 1, reader.line_num
+      source, place, before = lines[before : reader.line_num], before + 1, reader.line_num
       if not any(fields):
         continue
       rows, width = rows + 1, width or len(fields)
-      widths = [line.count(separator) + 1 for line in own]
+      widths = [line.count(separator) + 1 for line in source]
       if widths != [len(fields)]:  # a field holds a separator or the end of a line
         fits = len(fields) == width and (width == 1 or any(w != width for w in widths))
         proof = proof or (place if fits else 0)
         continue
-      for column, field in enumerate(own[0].split(separator)):
+      for column, field in enumerate(source[0].split(separator)):
         if field[:1] == quote:
           quoted.setdefault(column, []).append(place)
           proof = proof or (place if 2 * quote in field[1:-1] else 0)
@@ -242,17 +242,17 @@ def _fits(names, choose) -> bool:
 
 
 def _names_of(first, names, choose) -> list[str]:
-  """The names of the columns of a file without any; unwanted ones at an end may be missing."""
+  """The names of the columns of a file without a header; unwanted ones at an end may be missing."""
   width = len(first)
   if not names:
     return [str(i) for i in range(width)]
   some = [names[:width], names[-width:]] if width < len(names) else []
-  return next((own for own in some if _fits(own, choose)), names)
+  return next((part for part in some if _fits(part, choose)), names)
 
 
 def _chosen(known, path, choose, guess=False) -> dict:
   try:
-    found = choose(known)
+    chosen = choose(known)
   except errors.UserError as e:
     if len(known) == 1 and (marks := [mark for mark in '\t;|,' if mark in known[0]]):
       raise _other_separator(path, marks[0]) from e
@@ -262,10 +262,10 @@ def _chosen(known, path, choose, guess=False) -> dict:
         'numbers of the columns, from 0.'
       ) from e
     raise
-  for name in found.values():
+  for name in chosen.values():
     if known.count(name) > 1:
       raise errors.UserError(f'{path} has {known.count(name)} columns {name!r}: rename one.')
-  return found
+  return chosen
 
 
 # --- records ---
@@ -290,16 +290,16 @@ def _objects(data, path, choose):
     known = list(dict.fromkeys(name for value in objects for name in _keys(value)))
   head = Head(str(path), choose(known), 'key')
   for place, value in values:
-    place, own = f'{unit} {place}', {}
+    place, fields = f'{unit} {place}', {}
     if isinstance(value, dict):
-      own = {key: keyed.field(value, name) for key, name in head.columns.items()}
-    absent = [head.columns[key] for key, one in own.items() if one is keyed.ABSENT]
+      fields = {key: keyed.field(value, name) for key, name in head.columns.items()}
+    absent = [head.columns[key] for key, one in fields.items() if one is keyed.ABSENT]
     if not isinstance(value, dict):
       yield Skipped(place, 'without a JSON object')
     elif absent:
       yield Skipped(place, f'without the key {absent[0]!r}')
     else:
-      yield Row(head, place, own)
+      yield Row(head, place, fields)
 
 
 def _json(line):
@@ -321,29 +321,29 @@ def _parquet(data, path, choose):
   import pyarrow
   from pyarrow import parquet
 
-  size = 0  # that it takes in memory, where one value may stand for many
-  broken = f'{path} is no whole parquet file of texts: copy it again'
+  size = 0  # in memory, where one stored value may be repeated many times
+  broken = f'{path} is not a complete parquet file of texts: copy it again'
   with errors.unreadable(broken, pyarrow.ArrowException, OSError):
     table = parquet.ParquetFile(pyarrow.BufferReader(data))
     head = Head(str(path), choose(table.schema_arrow.names))
     values = {name: [] for name in head.columns.values()}
     for batch in table.iter_batches(_BATCH, columns=list(values)):
-      for name, own in values.items():
+      for name, items in values.items():
         column = batch.column(name)
         if pyarrow.types.is_dictionary(column.type):
           column = column.dictionary_decode()
         size += column.nbytes + 64 * len(column)
         if size > files.MOST:
           raise errors.UserError(f'{path} unpacks to over {files.MOST >> 30} GiB: divide it.')
-        own += column.to_pylist()
+        items += column.to_pylist()
     if ('label', 1) not in head.columns:  # several labels are 0 and 1
-      values = {name: _called(own, table.schema_arrow, name) for name, own in values.items()}
+      values = {name: _called(items, table.schema_arrow, name) for name, items in values.items()}
   for number, row in enumerate(zip(*(values[name] for name in head.columns.values())), 1):
     yield Row(head, f'row {number}', dict(zip(head.columns, row)))
 
 
 def _called(values, schema, column):
-  """The values of a column; numbers of classes as the package `datasets` wrote their names down."""
+  """The values of a column, with the class names that the package `datasets` stores for numbers."""
   try:
     feature = json.loads(schema.metadata[b'huggingface'])['info']['features'][column]
     while 'names' not in feature:

@@ -17,9 +17,9 @@ from bertzoo_jax.tasks.reading import tables
 
 _INSIDE = '\x02'  # between the characters of a sentence in MSRA-NER's table
 _DOCUMENT = '-DOCSTART-'
-_INVISIBLE = '\u200b\u2060\ufeff'  # of no width: beside columns, a line of them alone is empty
+_INVISIBLE = '\u200b\u2060\ufeff'  # of no width: a line with nothing else is empty
 _NO_TAG = re.compile(r'-\d+')  # as −100 of transformers, −1 of Few-NERD
-_BREAKS = re.compile('[\t\n\r]')  # they part words and columns in a file
+_BREAKS = re.compile('[\t\n\r]')  # separators of words and columns in a file
 _LISTS = {  # columns of JSON and parquet
   'words': ('tokens', 'words'),
   'tags': ('ner_tags', 'tags', 'labels', 'pos_tags', 'upos', 'chunk_tags'),
@@ -41,7 +41,7 @@ class Sentence(NamedTuple):
 
 
 def schemed(splits: dict[str, Examples], scheme: str, convert: str):
-  """(splits in one scheme, notes): the scheme is told and checked, the tags are converted.
+  """(splits in one scheme, notes): detects and checks the scheme, and converts the tags.
 
   scheme: auto, or of schemes.PREFIXES. convert: a scheme, or '' for the tags as they are.
 
@@ -50,32 +50,32 @@ def schemed(splits: dict[str, Examples], scheme: str, convert: str):
   tagged = {name: e for name, e in splits.items() if e.labels is not None}
   if not tagged:
     return splits, []
-  found = scheme
+  used = scheme
   if scheme == 'auto':
-    # only I or only B and I in one split says little, so all are looked at
-    found = schemes.detect([tags for e in tagged.values() for tags in e.labels])
-  tags = {tag for e in tagged.values() for own in e.labels for tag in own}
+    # one split with only I, or only B and I, does not show the scheme, so all are looked at
+    used = schemes.detect([tags for e in tagged.values() for tags in e.labels])
+  tags = {tag for e in tagged.values() for sentence in e.labels for tag in sentence}
   if scheme == 'auto' and (odd := schemes.misspelt(tags)):
     raise errors.UserError(
       f'The tag {odd!r} has another spelling than O, B-…, I-…: write the letter O, or a capital, a '
       'hyphen and the type, or set --config.source.scheme=none to learn the tags as they are.'
     )
-  notes = [f'Tags: scheme {found}{"" if scheme != "auto" else " (found in the files)"}.']
-  if found == 'none' and (odd := schemes.unknown_prefixes(tags)):
+  notes = [f'Tags: scheme {used}{"" if scheme != "auto" else " (found in the files)"}.']
+  if used == 'none' and (odd := schemes.unknown_prefixes(tags)):
     notes.append(
       f'Tags with the prefix {odd[0]}-: no scheme has it. The tags are learned as they are, and '
       'not checked; strict_f1 is entity_f1.'
     )
   for name, e in tagged.items():
-    wrong = [(i, j) for i, tags in enumerate(e.labels) for j in schemes.broken(tags, found)]
+    wrong = [(i, j) for i, tags in enumerate(e.labels) for j in schemes.broken(tags, used)]
     if wrong:
       i, j = wrong[0]
       words, tags, _ = e.values[i]
       notes.append(
-        f'{name}: {len(wrong):,} tags are impossible in the scheme {found}, the first is '
+        f'{name}: {len(wrong):,} tags are impossible in the scheme {used}, the first is '
         f'{tags[j]!r} of word {j + 1} ({words[j]!r}) in {e.places[i]}.'
       )
-  if convert and found == 'none':
+  if convert and used == 'none':
     raise errors.UserError(
       f'config.source.convert={convert}, and the tags have no scheme (B-…, I-…): set '
       "--config.source.convert=''."
@@ -87,7 +87,7 @@ def schemed(splits: dict[str, Examples], scheme: str, convert: str):
     words, tags, _ = record.value
     if convert and tags is not None:
       tags = schemes.converted(tags, convert)
-    return Sentence(words, tags, convert or found)
+    return Sentence(words, tags, convert or used)
 
   return {name: e.changed(value) for name, e in splits.items()}, notes
 
@@ -133,8 +133,8 @@ def _lists(file):
   def choose(known):
     if not known:
       raise errors.UserError(f'{path} has no sentence: copy the file again.')
-    found = {key: next((n for n in names if n in known), '') for key, names in _LISTS.items()}
-    if not found['words'] or not found['tags'] and not is_test:
+    columns = {key: next((n for n in names if n in known), '') for key, names in _LISTS.items()}
+    if not columns['words'] or not columns['tags'] and not is_test:
       raise errors.UserError(
         f'{path} has {", ".join(map(repr, known))}: a row of a file of tags has a list of words '
         f'({", ".join(_LISTS["words"])}) and a list of tags ({", ".join(_LISTS["tags"])}).'
@@ -144,7 +144,7 @@ def _lists(file):
       raise errors.UserError(
         f'{path} has tags of several names ({", ".join(several)}): keep one of these columns.'
       )
-    return {key: name for key, name in found.items() if name}
+    return {key: name for key, name in columns.items() if name}
 
   def each(convert):
     def texts(value, where):
@@ -190,7 +190,7 @@ def _words(groups, file):
   for group in groups:
     line, width = group[0][0], len(group[0][1])
     place, tags = f'line {line}', None
-    if odd := next((own for own in group if len(own[1]) != width), None):
+    if odd := next((row for row in group if len(row[1]) != width), None):
       reason = f'with lines of {width} and of {len(odd[1])} columns'
       yield Skipped(f'line {odd[0]}', reason, 'sentence', _REMEDY)
       continue
@@ -215,20 +215,20 @@ def _words(groups, file):
         '--config.source.separator to the mark between columns.'
       )
     if 'tag' in at:
-      tags = [own[at['tag']].strip() for _, own in group]
-    words = [own[at['word']].removeprefix(prefix) for _, own in group]
+      tags = [row[at['tag']].strip() for _, row in group]
+    words = [row[at['word']].removeprefix(prefix) for _, row in group]
     yield Record(place, None, Sentence(words, tags))
 
 
 def _at(column, width):
-  """The place of a column from 0; None if there is none."""
+  """The index of a column from 0; None if there is no such column."""
   place = column + width if column < 0 else column
   return place if 0 <= place < width else None
 
 
 def _columns(file):
-  """Groups of lines between empty ones; lines of -DOCSTART- part groups, too. Columns are parted by
-  tabs if most lines have one, else by blanks and tabs; a no-break space is a part of a word.
+  """Groups of lines, separated by empty lines and by -DOCSTART-. Columns are separated by tabs if
+  most lines have one, otherwise by blanks and tabs; a no-break space belongs to a word.
   """
   lines, separator, width = list(files.lines_of(file.data, file.path)), file.fields.separator, 0
   if separator == 'auto':
@@ -271,8 +271,8 @@ def _conllu(file):
 
 
 def _groups(lines, fields) -> Iterator[list[tuple[int, list[str]]]]:
-  """Yields the [(number, columns)] of each sentence. fields: (number, line) → its columns, [] ends
-  a sentence, None is left out.
+  """Yields the [(number, columns)] of each sentence. fields: (number, line) → its columns; [] ends
+  a sentence, None skips the line.
   """
   group = []
   for number, line in itertools.chain(lines, [(0, '')]):
@@ -284,8 +284,8 @@ def _groups(lines, fields) -> Iterator[list[tuple[int, list[str]]]]:
 
 
 def _table(file):
-  """A sentence per line: its characters and its tags, each with U+0002 between, and a tab between
-  both. A first line of names is left out.
+  """A sentence per line: its characters and its tags, both joined by U+0002, with a tab between
+  them. A header is left out.
   """
   for number, line in files.lines_of(file.data, file.path):
     if not line.strip() or number == 1 and _INSIDE not in line:
@@ -308,15 +308,15 @@ LAYOUTS = {
 
 
 def written(words, *tags) -> str:
-  """The text of a file of sentences: a line per word, its tags behind tabs, an empty line behind
-  each sentence.
+  """The text of a file of sentences: a line per word, its tags after tabs, an empty line after each
+  sentence.
 
   Args:
     words: of each sentence. Tabs and line ends in them, as JSON may have, become blanks.
     tags: each a list of sentences of tags; one column each.
   """
   lines = []
-  for columns in zip(([_BREAKS.sub(' ', w) for w in own] for own in words), *tags):
+  for columns in zip(([_BREAKS.sub(' ', w) for w in sentence] for sentence in words), *tags):
     lines += ['\t'.join(fields) + '\n' for fields in zip(*columns)]
     lines.append('\n')
   return ''.join(lines)

@@ -1,16 +1,16 @@
-"""Similar words (MacBERT, Cui et al. 2020 §3.2): for each word of a corpus the words that may stand
-in its place.
+"""Similar words (MacBERT, Cui et al. 2020 §3.2): for each word of a corpus, the words that may
+replace it.
 
-The papers leave open which of the similar words is taken and how its length fits the word's (Cui et
-al. 2021 §IV). Here: a similar word has as many pieces as the word itself, for the row must keep its
-length and every piece its target; a word keeps its 10 nearest of that length, nearest first, itself
-left out; a masking draws one of them uniformly, for the same one every time would be a code that
-the network can learn to undo. A word that has none gets a random word: one of the frequent words of
-the corpus of as many pieces.
+The papers leave open which similar word is taken, and how its length fits (Cui et al. 2021 §IV).
+Here a similar word has as many pieces as the word itself, so that the row keeps its length and
+every piece its target. A word keeps the 10 nearest other words of that length, nearest first. A
+masking draws one of them uniformly: always the same one would be a code that the network can learn
+to undo. A word without similar words is replaced by a random one: a frequent word of the corpus
+with as many pieces.
 
-A table is arrays, rows are words as pieces, in the order of a 64-bit hash; it is small enough to be
-a constant of the input program. N words, M = 8 pieces at most (longer words have no similar ones),
-R frequent words; K words are looked up.
+A table consists of arrays; its rows are words as pieces, ordered by a 64-bit hash. It is small
+enough to be a constant of the input program. N words, M = 8 pieces at most (longer words have no
+similar ones), R frequent words; K words are looked up.
 """
 
 from typing import NamedTuple
@@ -31,10 +31,10 @@ _FREQUENT = 10_000  # of each length, for random words
 class Table(NamedTuple):
   """Similar words.
 
-  words: int32 [N, M], pieces, -1 behind the last. hashes: int64 [N], ascending. similar: int32 [N,
-  10], row numbers of the similar words, nearest first, -1 behind the last. frequent: int32 [R], row
-  numbers of frequent words by length, those of m pieces from offsets[m] to offsets[m + 1]; offsets:
-  int32 [M + 2].
+  words: int32 [N, M], pieces, padded with -1. hashes: int64 [N], ascending. similar: int32 [N, 10],
+  row numbers of the similar words, nearest first, padded with -1. frequent: int32 [R], row numbers
+  of frequent words by length: words of m pieces from offsets[m] to offsets[m + 1]; offsets: int32
+  [M + 2].
   """
 
   words: np.ndarray
@@ -53,11 +53,11 @@ class Table(NamedTuple):
 
 
 def build(section, out, tokenizer, file=None) -> Table | None:
-  """The table of a corpus whose shards are written; None where config.corpus.similar is 'none'.
+  """The table of a corpus whose shards are written; None if config.corpus.similar is 'none'.
 
   Args:
     section: config.corpus.
-    out: CORPUS; its train/*.{tokens,sentences,units}.npy are read, in blocks, of a large corpus an
+    out: CORPUS; its train/*.{tokens,sentences,units}.npy are read in blocks; of a large corpus, an
       even sample.
     tokenizer: the corpus's.
     file: for 'vectors' and 'thesaurus'.
@@ -88,12 +88,12 @@ def build(section, out, tokenizer, file=None) -> Table | None:
 
 
 def check_file(section, file) -> None:
-  """UserError where config.corpus.similar wants a file and has none, or has one and wants none."""
+  """Raises UserError if config.corpus.similar needs a file and none is given, or the reverse."""
   lexicons.check_given('similar', section['similar'], file, ('vectors', 'thesaurus'))
 
 
 def _table(counted, words_NM, similar_ND) -> Table:
-  """Brings the provider's words and the frequent words of the corpus together."""
+  """Joins the provider's words and the frequent words of the corpus."""
   all_NM = np.concatenate([words_NM, counted.words])
   hashes = words_lib.hashes(all_NM)
   order, first, row_of = np.unique(hashes, return_index=True, return_inverse=True)
@@ -101,7 +101,7 @@ def _table(counted, words_NM, similar_ND) -> Table:
   mine = row_of[: len(words_NM)]
   similar[mine[::-1], : similar_ND.shape[1]] = np.where(similar_ND >= 0, row_of[similar_ND], -1)[
     ::-1
-  ]  # of equal words the first
+  ]  # the first of equal words
   rows, sizes = row_of[len(words_NM) :], (counted.words >= 0).sum(axis=1)
   frequent = [rows[sizes == m][:_FREQUENT] for m in range(1, PIECES + 1)]
   offsets = np.concatenate([[0, 0], np.cumsum([len(f) for f in frequent])]).astype(np.int32)
@@ -121,27 +121,27 @@ def lookup(table: Table, words_KM, sizes_K, random_K):
   """A similar word for each word, drawn uniformly.
 
   Args:
-    words_KM: int32 [K, M], each word's pieces; values behind its size do not matter.
+    words_KM: int32 [K, M], each word's pieces; values beyond its size are ignored.
     sizes_K: [K]; words of more than M pieces, or of 0, have no similar word.
     random_K: uint32 [K] bits, of a row and a position.
 
   Returns:
-    (int32 [K, M], as many pieces as the word's, -1 behind them; bool [K]: the word has a similar
-    one, else its row is -1).
+    (int32 [K, M], as many pieces as the word has, padded with -1; bool [K]: whether the word has a
+    similar one; otherwise its row is -1).
   """
   words_KM = np.where(np.arange(PIECES) < sizes_K[:, None], words_KM, -1)
   row_K = np.minimum(table.hashes.searchsorted(words_lib.hashes(words_KM)), len(table.hashes) - 1)
   same_K = (table.words.take(row_K, axis=0) == words_KM).all(axis=1)
   count_K = np.count_nonzero(table.similar.take(row_K, axis=0) >= 0, axis=1)
-  found_K = same_K & (sizes_K > 0) & (sizes_K <= PIECES) & (count_K > 0)
+  known_K = same_K & (sizes_K > 0) & (sizes_K <= PIECES) & (count_K > 0)
   choice_K = hashing.below(random_K, np.maximum(count_K, 1))
   similar_K = table.similar.reshape(-1).take(row_K * NEAREST + choice_K)
-  found_KM = table.words.take(np.maximum(similar_K, 0), axis=0)
-  return np.where(found_K[:, None], found_KM, np.int32(-1)), found_K
+  similar_KM = table.words.take(np.maximum(similar_K, 0), axis=0)
+  return np.where(known_K[:, None], similar_KM, np.int32(-1)), known_K
 
 
 def random_words(table: Table, sizes_K, random_K):
-  """A frequent word of so many pieces, drawn uniformly: as `lookup`, found False without one."""
+  """A frequent word of each size, drawn uniformly. Returns: see `lookup`."""
   # there are no words of 0 pieces
   sizes_K = np.where((sizes_K > 0) & (sizes_K <= PIECES), sizes_K, 0)
   first_K, count_K = table.offsets.take(sizes_K), np.diff(table.offsets).take(sizes_K)
@@ -165,7 +165,7 @@ def save(folder, table: Table) -> dict[str, str]:
 
 
 def load(folder) -> Table:
-  """Reads the files of `save`; UserError for missing, damaged or unfitting files."""
+  """Reads the files of `save`; UserError if they are missing, damaged or inconsistent."""
   folder, arrays = storage.path(folder), {}
   for name in Table._fields:
     try:

@@ -1,8 +1,8 @@
 """Where similar words come from: a thesaurus, given word vectors, or vectors trained on the corpus.
 
 A provider is a function (words counted in the corpus, tokenizer, file) -> (words int32 [N, M],
-similar int32 [N, ≤ 10]: row numbers of each word's similar ones of as many pieces, nearest first,
--1 behind the last). M = 8 pieces, D numbers a vector.
+similar int32 [N, ≤ 10]: row numbers of each word's similar words of equal size, nearest first,
+padded with -1). M = 8 pieces, D numbers per vector.
 """
 
 import numpy as np
@@ -21,35 +21,35 @@ _LEAST, _EPOCHS = 5, 5  # rarer words get no vector
 
 
 def thesaurus(counted, tokenizer, file):
-  """Synonyms of a file in the form of the cilin: `Aa01A02= 人类 生人 …`, a line a group.
+  """Synonyms of a file in the format of the cilin: `Aa01A02= 人类 生人 …`, one group per line.
 
-  '=' marks synonyms; groups marked '#' (related) and '@' (a word alone) are left out. A word of
+  '=' marks synonyms; groups marked '#' (related) and '@' (a single word) are left out. A word of
   several groups has the words of all of them, in the order of the file.
   """
   del counted
   groups = [words for mark, words in _cilin(file) if mark == '=']
   entries = list(dict.fromkeys(w for words in groups for w in words))
   row_of, words_NM = _as_pieces(entries, tokenizer)
-  sizes, found = (words_NM >= 0).sum(axis=1), [{} for _ in range(len(words_NM))]
+  sizes, synonyms = (words_NM >= 0).sum(axis=1), [{} for _ in range(len(words_NM))]
   for words in groups:
     rows = [row_of[w] for w in words if w in row_of]
     for row in rows:
-      found[row].update(
+      synonyms[row].update(
         (other, None) for other in rows if other != row and sizes[other] == sizes[row]
       )
   similar_ND = np.full((len(words_NM), words_lib.NEAREST), -1, np.int64)
-  for row, others in enumerate(found):
+  for row, others in enumerate(synonyms):
     others = list(others)[: words_lib.NEAREST]
     similar_ND[row, : len(others)] = others
   return words_NM, similar_ND
 
 
 def vectors(counted, tokenizer, file):
-  """The nearest by the cosine of vectors in word2vec's format, text or binary, among the frequent
-  words of the corpus.
+  """The nearest words by cosine among the frequent words of the corpus, from vectors in word2vec's
+  format, text or binary.
 
-  Text without its first line (GloVe) is read as well. Of words that the tokenizer does not tell
-  apart the first counts.
+  Text without the first line (GloVe) is read too. The first of several words with the same pieces
+  counts.
   """
   wished, seen, rows, kept = set(words_lib.hashes(counted.words).tolist()), set(), [], []
   for words, numbers_WD in vector_files.read(file):
@@ -68,7 +68,7 @@ def vectors(counted, tokenizer, file):
 
 
 def trained(counted, tokenizer, file):
-  """The nearest by cosine of word2vec vectors of the corpus (gensim; reproducible)."""
+  """The nearest words by cosine of word2vec vectors of the corpus (gensim; reproducible)."""
   del tokenizer, file
   with errors.needing('Training word vectors needs gensim', 'zh'):
     from gensim import models
@@ -91,7 +91,7 @@ def trained(counted, tokenizer, file):
 
 
 class _Sentences:
-  """The corpus as gensim reads it: lists of words, each as its number; others left out."""
+  """The corpus for gensim: lists of the numbers of known words; other words are left out."""
 
   def __init__(self, stream, words_NM):
     hashes = words_lib.hashes(words_NM)
@@ -129,9 +129,9 @@ def _nearest(vectors_ND, sizes_N):
 
 
 def _as_pieces(entries, tokenizer):
-  """({entry: row}, rows as pieces int32 [N, M]) of words as they stand within a sentence.
+  """({entry: row}, rows as pieces int32 [N, M]) of words, tokenised as within a sentence.
 
-  Left out: words with an unknown piece, with a blank, of more than M pieces. Words of the same
+  Left out: words with an unknown piece or a blank, or of more than M pieces. Words with the same
   pieces share a row.
   """
   row_of, rows = {}, {}

@@ -14,7 +14,7 @@ from bertzoo_jax.common import storage
 
 _BATCH = 1 << 14  # words
 _MOST = 1 << 14  # numbers of a word
-_LONGEST = 1 << 12  # bytes of a word; longer ones mean that the file is no such file
+_LONGEST = 1 << 12  # bytes of a word; a longer one means another kind of file
 
 
 def read(file):
@@ -74,7 +74,7 @@ def _text(f, size):
   for number, line in enumerate(f, 1):
     fields = line.rstrip().rsplit(b' ', size)
     if len(fields) != size + 1:
-      raise ValueError(f'line {number} behind the first has not {size} numbers')
+      raise ValueError(f'line {number} after the first has not {size} numbers')
     yield fields[0].decode('utf-8', 'replace').strip(), np.array(fields[1:], np.float32)
 
 

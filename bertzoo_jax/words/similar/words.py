@@ -12,13 +12,13 @@ NEAREST = 10  # similar words of a word, at most
 PIECES = 8
 FACTOR = -7046029254386353131  # odd; 2⁶⁴/φ as a signed number
 _BLOCK = 1 << 19  # tokens read at a time
-_TOKENS = 1 << 26  # the most tokens read: of a larger corpus an even sample
-_WORDS = 100_000  # the most frequent ones are kept
-_COUNTED = 1 << 21  # different words counted at a time; the rarest half is forgotten beyond
+_TOKENS = 1 << 26  # tokens read, at most; of a larger corpus, an even sample
+_WORDS = 100_000  # number of most frequent words that are kept
+_COUNTED = 1 << 21  # distinct words counted at a time; beyond, the rarest half is dropped
 
 
 class Block(NamedTuple):
-  """Some sentences: words int32 [K, M], -1 behind the last piece; sentence int64 [K]; how many."""
+  """Some sentences: words int32 [K, M], padded with -1; sentence int64 [K]; number of sentences."""
 
   words: np.ndarray
   sentence: np.ndarray
@@ -26,7 +26,7 @@ class Block(NamedTuple):
 
 
 class Counted(NamedTuple):
-  """The most frequent words: words int32 [W, M]; counts int64 [W]; sentences; stream: of blocks."""
+  """The most frequent words: words int32 [W, M]; counts int64 [W]; sentences read; their stream."""
 
   words: np.ndarray
   counts: np.ndarray
@@ -58,7 +58,7 @@ class Stream:
       yield self._block(*arrays, a, b)
 
   def _spans(self, name):
-    """Sentences first … end − 1 of about a block each."""
+    """Yields (first, end) of sentences, about a block each."""
     sentences = self._load(name, 'sentences')
     borders = np.searchsorted(sentences, np.arange(0, int(sentences[-1]), _BLOCK))
     borders = np.unique(np.append(borders, len(sentences) - 1)).tolist()
@@ -95,7 +95,7 @@ class Stream:
 
 
 def hashes(words_KM) -> np.ndarray:
-  """64-bit hashes of words, int64 [K]; -1 is no piece."""
+  """64-bit hashes of words, int64 [K]; -1 is padding."""
   out_K = np.zeros(len(words_KM), np.int64)
   with np.errstate(over='ignore'):
     for m in range(PIECES):
@@ -111,12 +111,12 @@ def count(stream) -> Counted:
   sentences = 0
   for block in stream:
     sentences += block.sentences
-    there = block.words[block.words[:, 0] >= 0]
-    found, first, n = np.unique(hashes(there), return_index=True, return_counts=True)
+    block_words = block.words[block.words[:, 0] >= 0]
+    block_hashes, first, n = np.unique(hashes(block_words), return_index=True, return_counts=True)
     merged, where, index = np.unique(
-      np.concatenate([known, found]), return_index=True, return_inverse=True
+      np.concatenate([known, block_hashes]), return_index=True, return_inverse=True
     )
-    words = np.concatenate([words, there[first]])[where]
+    words = np.concatenate([words, block_words[first]])[where]
     total = np.zeros(len(merged), np.int64)
     np.add.at(total, index, np.concatenate([counts, n]))
     known, counts = merged, total
