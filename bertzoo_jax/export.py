@@ -91,7 +91,7 @@ def export(
         f'{place}: {wished}, step {step:,}{average and f" ({average})"}, '
         f'{sum(x.size for x in tensors.values()):,} parameters in {len(tensors)} tensors'
       )
-      if other := architectures.choose(wished).computes(network.encoder).said:
+      if other := architectures.choose(wished).computes(network.encoder).note:
         said.append(other.replace('**', ''))
       if aside:
         said.append(

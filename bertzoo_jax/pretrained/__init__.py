@@ -130,7 +130,7 @@ def _of_run(address):
   network = run.networks[0]
   params = jax.tree.map(np.asarray, network.extract(run.params))
   # a swapped encoder belongs to another family than config.hf
-  name = architectures.of_encoder(run.config.hf, network.encoder.activation, hf.flatten(params))
+  name = architectures.for_encoder(run.config.hf, network.encoder.activation, hf.flatten(params))
   return _made(
     (run.config.encoder.name, network.encoder, params),
     storage.path(run.workdir) / 'tokenizer',
