@@ -1,4 +1,4 @@
-"""Fills the masks of a text with a Hugging Face directory, opened as by every other command.
+"""Fills the masks of a text with the network of a Hugging Face directory.
 
 python -m bertzoo_jax.fill_mask --model DIR --text 'The United [MASK] have the power.'
 """
@@ -15,8 +15,8 @@ from bertzoo_jax.common import errors
 def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:
   """For each mask of the text, the `top` likeliest pieces with their probabilities.
 
-  Raises UserError for a directory that cannot be opened or has no head that fills masks, for a text
-  without a mask or too long, and for more guesses than there are pieces.
+  Raises UserError if the directory cannot be opened or has no head that fills masks, if the text
+  has no mask or is too long, and if `top` is above the number of pieces.
   """
   import jax  # --help does not wait for it
 
