@@ -26,7 +26,7 @@ def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:
 
   network = loading.load(f'hf:{os.fspath(model).removeprefix("hf:")}')
   params, tokenizer = network.params, network.tokenizer
-  if 'mlm_head' not in params or objective.MASKED not in network.found.learned:
+  if 'mlm_head' not in params or objective.MASKED not in network.pretrained.learned:
     raise errors.UserError(
       f'{model} is a {network.config["hf"]}, which has no head that fills masks: give the folder '
       'of the generator, or of a masked language model.'
@@ -46,7 +46,7 @@ def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:
     raise errors.UserError(
       f'The text has no {tokenizer.pieces[mask]}: write one where a word is missing.'
     )
-  if network.found.predicts_next:
+  if network.pretrained.predicts_next:
     places = np.maximum(places - 1, 0)
   batch = {
     'input_ids': row.ids,
