@@ -75,22 +75,14 @@ def export(
   rows, lines, written = [], [], []
   with folders.scratch(out) as folder:
     tokenizer = _copy(workdir / 'tokenizer', pathlib.Path(folder) / 'tokenizer')
-    root = pathlib.Path(folder) / 'model'
+    root, described = pathlib.Path(folder) / 'model', _card_config(config, phase)
     for i, network in enumerate(trained):
       directory = root / network.name if len(trained) > 1 else root
       directory.mkdir(parents=True)
       wished = architecture if i == 0 else None
       wished = wished or _architecture(config.hf, network, params, aloud=i == 0)
       compared, tensors, aside, files = _write_network(
-        directory,
-        wished,
-        network,
-        params,
-        _card_config(config, phase),
-        tokenizer,
-        workdir,
-        step,
-        average,
+        directory, wished, network, params, described, tokenizer, workdir, step, average
       )
       rows = None if compared is None else [*rows, *compared]
       written += [str((directory / name).relative_to(root)) for name in files]
@@ -127,7 +119,7 @@ def _card_config(config, phase) -> dict:
 
 
 def _write_network(
-  directory, architecture, network, params, config, tokenizer_folder, workdir, step, average
+  directory, architecture, network, params, config, folder, workdir, step, average
 ):
   """Fills a directory. Returns (comparisons or None, tensors, names of the heads in HEADS_FILE,
   names of the files).
@@ -142,9 +134,7 @@ def _write_network(
   apart = sorted({path.split('/')[0] for path in aside})
   if objective.one_way(weights.unflatten(whole), network.learned):  # it saw no mask
     config = {key: section for key, section in config.items() if key != 'masking'}
-  special, files, tokenizer = _tokenizer(
-    tokenizer_folder, config, a, encoder, heads.in_paths(whole)
-  )
+  special, files, tokenizer = _tokenizer(folder, config, a, encoder, heads.in_paths(whole))
   task = heads.Task()
   if heads.in_paths(whole):
     task = heads.task_of(config['objective'], kinds.of(config['objective']['name']))
@@ -208,9 +198,8 @@ def convert(
 
 
 def _tokenizer(folder, config, a, encoder, head):
-  """(ids of special pieces, {file name: content}, the tokenizer itself). A fine-tuned network keeps
-  the tokenizer files of the Hugging Face directory that it began with. head: of the task; '' for
-  none.
+  """(ids of special pieces, {file name: content}, the tokenizer). A fine-tuned network keeps the
+  tokenizer files of the Hugging Face directory that it began with. head: of the task, or ''.
   """
   # the task was learned at this length
   length = config['length'] if head else encoder.max_positions or 0

@@ -126,17 +126,15 @@ def evaluate(
       notes.append(f'{pairs} rows are left out. {e}')
   scores = []
   for network in trained:
-    name, network_params = network.name or _ONE_NETWORK, network.extract(params)
-    if 'mlm_head' in network_params:
+    name, tree = network.name or _ONE_NETWORK, network.extract(params)
+    if 'mlm_head' in tree:
       rows = [networks.shifted_left(b) if network.predicts_next else b for b in sets['mlm']]
-      scores += masked_scores(name, network.encoder, network_params, rows, network.predicts_next)
+      scores += masked_scores(name, network.encoder, tree, rows, network.predicts_next)
     for pairs in [p for p in PAIRS if p in sets]:
       train = (
-        None
-        if 'pair_head' in network_params
-        else _pairs(notes, corpus, config, pairs, 'train', batches)
+        None if 'pair_head' in tree else _pairs(notes, corpus, config, pairs, 'train', batches)
       )
-      scores.append(pair_score(name, network.encoder, network_params, pairs, sets[pairs], train))
+      scores.append(pair_score(name, network.encoder, tree, pairs, sets[pairs], train))
   whole = [s for s in scores if s.places is None]
   places = [s for s in scores if s.places is not None]
   return Evaluation(str(workdir), step, corpus.hash, whole, notes, places)

@@ -139,16 +139,14 @@ def published(directory, max_length: int = 0, for_words=None) -> dict[str, bytes
   """
   paths = {name: pathlib.Path(directory) / name for name in hub.TOKENIZER}
   files = {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
-  config = vocabularies.read_json(paths[_CONFIG]) if _CONFIG in files else {}
-  kept = {
-    k: x for k, x in config.items() if k != 'auto_map' and not k.endswith(('_file', '_files'))
-  }
+  old = vocabularies.read_json(paths[_CONFIG]) if _CONFIG in files else {}
+  kept = {k: x for k, x in old.items() if k != 'auto_map' and not k.endswith(('_file', '_files'))}
   kept |= {'model_max_length': max_length} if max_length else {}
   write = lambda content: (json.dumps(content, ensure_ascii=False, indent=2) + '\n').encode('utf-8')
   if for_words and '"ByteLevel"' in json.dumps(for_words.get('pre_tokenizer')):
     kept['add_prefix_space'] = True
     files |= {'tokenizer.json': write(for_words)} if 'tokenizer.json' in files else {}
-  if kept != config:
+  if kept != old:
     files[_CONFIG] = write(kept)
   return files
 
@@ -186,7 +184,7 @@ def _post_processor(strings, special, shape, segments) -> dict:
 
 def _trimming(template: dict, name: str, blank: bool) -> dict:
   """A post-processor of a byte-level BPE. Its pieces begin with the blank before a word; offsets
-  leave that blank out. A blank that was added to the text has no offset.
+  leave that blank out. If the blank was only added to the text, they leave nothing out.
   """
   if name == 'RobertaTokenizer':  # both versions set its add_prefix_space
     cls, sep = ([x['id'], *x['ids']] for x in template['special_tokens'].values())

@@ -218,17 +218,14 @@ def _order(outputs, labels, their_labels):
   """(numbers of the outputs to take, or None for fresh ones; a note or ''). outputs: (our number,
   the checkpoint's).
   """
-  our_count, their_count = outputs
+  new, old = outputs
   theirs, ours = ', '.join(their_labels), ', '.join(labels)
-  if our_count != their_count:
-    return (
-      None,
-      f'fresh, since the checkpoint has {their_count} outputs and this network {our_count}',
-    )
+  if new != old:
+    return None, f'fresh, since the checkpoint has {old} outputs and this network {new}'
   if labels and not their_labels:
-    return range(our_count), f'its outputs are taken as {ours}; the checkpoint names none'
+    return range(new), f'its outputs are taken as {ours}; the checkpoint names none'
   if not labels or labels == their_labels:
-    return range(our_count), ''
+    return range(new), ''
   if sorted(labels) != sorted(their_labels):
     return None, f'fresh, since the checkpoint tells {theirs} and this {ours}'
   order = [their_labels.index(label) for label in labels]
@@ -366,10 +363,7 @@ def parts(directory: pathlib.Path, name: str) -> list[pathlib.Path]:
 
 
 # Weights that only other programs read, and the way to read them with transformers 4.
-_OTHER_FORMATS = (
-  ('*.h5', 'from_tf', 'TensorFlow and tf-keras'),
-  ('*.msgpack', 'from_flax', 'flax'),
-)
+_FOREIGN = (('*.h5', 'from_tf', 'TensorFlow and tf-keras'), ('*.msgpack', 'from_flax', 'flax'))
 
 
 def _unread(directory) -> errors.UserError:
@@ -382,7 +376,7 @@ def _unread(directory) -> errors.UserError:
     )
   if any(directory.glob('*.index')):
     return errors.UserError(f'{directory} has a TensorFlow checkpoint alone: {convert}.')
-  for pattern, flag, needs in _OTHER_FORMATS:
+  for pattern, flag, needs in _FOREIGN:
     if any(directory.glob(pattern)):
       return errors.UserError(
         f'{directory} has its weights as {pattern} alone, which nothing here reads: with '

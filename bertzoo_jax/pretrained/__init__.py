@@ -109,12 +109,10 @@ def open(address: str, wished: str | None = None) -> Pretrained:
   return _directory(address, wished) if address.startswith('hf:') else _from_run(address)
 
 
-def encoder(network: Pretrained, dtype=jnp.float32, **changes):
+def encoder(model: Pretrained, dtype=jnp.float32, **changes):
   """The linen module of the network's encoder. changes: fields to override, as dropout=0.1."""
-  section = {**network.section, **changes}
-  return named.build(
-    section, encoders.BY_NAME, 'encoder', vocab_size=network.vocab_size, dtype=dtype
-  )
+  section = {**model.section, **changes}
+  return named.build(section, encoders.BY_NAME, 'encoder', vocab_size=model.vocab_size, dtype=dtype)
 
 
 def open_run(address: str) -> Run:

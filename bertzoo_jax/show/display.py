@@ -62,14 +62,10 @@ def row(batch, number, tokenizer, special, fields):
   kinds, targets, places = _kinds(batch, special, block)
   ids, packs = batch['input_ids'], batch['segment_ids']
   text, place = rich.text.Text(), 0
-  kind_and_pack = lambda place: (kinds[place], packs[place])
+  group = lambda place: (kinds[place], packs[place])
   while place < len(ids) and packs[place]:
     kind, stop = kinds[place], place + 1
-    while (
-      kind in ('first', 'second')
-      and stop < len(ids)
-      and kind_and_pack(stop) == kind_and_pack(place)
-    ):
+    while kind in ('first', 'second') and stop < len(ids) and group(stop) == group(place):
       stop += 1
     if place and (tokenizer.word_starts[targets.get(place, ids[place])] or kind == 'special'):
       text.append(' ')

@@ -30,7 +30,7 @@ class Kind(NamedTuple):
     known_by: text in the name of at least one of its variables.
     rules: ordered (regex, replacement) for a name, all applied.
     heads: ordered (beginning of a tensor's name, class that has such a head).
-    fields: of config.json that the release's file lacks or names differently.
+    fields: of config.json that the release's file lacks or gets wrong.
     tokenizer: config section of its SentencePiece model; None for a vocab.txt.
   """
 
