@@ -54,7 +54,7 @@ def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:
     'segment_ids': np.ones_like(row.ids),
     'masked_positions': places.astype(np.int32),
   }
-  if 'query' in params['encoder']['embeddings']:  # nobody sees a mask
+  if 'query' in params['encoder']['embeddings']:  # a query stream reads no masks
     batch['order'] = (row.ids == mask).astype(np.int32)
   with jax.default_matmul_precision('highest'):
     batch = {name: x[None] for name, x in batch.items()}

@@ -56,7 +56,7 @@ def guesses(bigrams: Bigrams, left, right) -> np.ndarray:
   independent, given the token. Each P is estimated from counts, with the unigrams as prior.
 
   Args:
-    left, right: ids [N]; −1 where there is no neighbour.
+    left, right: ids [N]; −1 for no neighbour.
   """
   log = lambda x: np.log(np.maximum(x, 1e-300))
   prior = log(bigrams.share)

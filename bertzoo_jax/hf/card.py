@@ -67,7 +67,7 @@ class Run(NamedTuple):
 
   @property
   def task(self) -> str | None:
-    """The Hub's name of the task; None where there is no pipeline."""
+    """The Hub's name of the task; None without a pipeline."""
     computed = self.architecture.computes(self.encoder)
     return self.architecture.pipeline if computed.pipeline is None else computed.pipeline
 
@@ -380,7 +380,7 @@ def _fields(section: dict[str, Any]) -> str:
 
 
 def _value(value) -> str:
-  """A number readable, a list joined, anything else as it is."""
+  """A number formatted, a list joined, anything else as text."""
   if isinstance(value, (list, tuple)):
     return ', '.join(map(_value, value))
   if isinstance(value, dict):

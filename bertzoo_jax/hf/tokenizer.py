@@ -2,7 +2,7 @@
 bertzoo.json). json only.
 
 Three traps decide what is written. transformers 5 rebuilds normaliser and pre-tokeniser from the
-class that tokenizer_config.json names, so a pipeline of one's own survives only as
+class that tokenizer_config.json names, so any other pipeline survives only as
 PreTrainedTokenizerFast. That class ignores `from_pretrained(…, add_prefix_space=True)` there, so a
 byte-level BPE gets the class of its family (Shape.byte_level). And older tools want
 special_tokens_map.json and the bare vocabulary (vocab.txt; vocab.json and merges.txt; a

@@ -267,7 +267,7 @@ def compare_tokens(
   trust.torch()
   import transformers
 
-  transformers.utils.logging.set_verbosity_error()  # a class of one's own is no model type there
+  transformers.utils.logging.set_verbosity_error()  # it warns about model types of outside classes
 
   tokenizer = transformers.AutoTokenizer.from_pretrained(str(directory), trust_remote_code=False)
   ours = [list(map(int, ids)) for ids in encode(list(PROBES))]

@@ -168,7 +168,7 @@ def _with_frozen(params, fresh, objective, init):
   for path, x in hf.flatten(params).items():
     if x is before[path] and optimizers.matching(path, objective.frozen):
       raise errors.UserError(
-        f'--init {init} has no {path}, and this objective leaves that as it is: give --init '
+        f'--init {init} has no {path}, which this objective does not train: give --init '
         'DISCRIMINATOR,GENERATOR with a generator that was trained with a head.'
       )
   return params
