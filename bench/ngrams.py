@@ -176,7 +176,7 @@ def main(corpus, pairs, order, out):
   offsets = np.cumsum([0, *map(len, texts)])
   found = score(*_spellings(np.concatenate(texts).astype(np.int64), offsets, starts_V), len(texts))
   groups, total = minimal_pairs.accuracies(read_pairs, found)
-  print(minimal_pairs.table(minimal_pairs.Found('', None, '', '', groups, total, [])))
+  print(minimal_pairs.table(minimal_pairs.Result('', None, '', '', groups, total, [])))
   print(f'{len(words):,} words, {len(known):,} different; held out: {bits:.3f} bits per byte')
   if out:
     rows = {row.group or 'all': row.accuracy for row in [*groups, total]}

@@ -46,11 +46,11 @@ from bertzoo_jax.hf.architectures import released
 
 _CONFIG, _WEIGHTS = 'config.json', 'pytorch_model.bin'
 _GENERATOR = 'pytorch_model.generator.bin'
-# Google's names of TensorFlow checkpoints, and of the files beside them.
+# Names of Google's TensorFlow checkpoints, and of the files beside them.
 _CHECKPOINTS = ('bert_model.ckpt', 'model.ckpt-best')
 _CHECKPOINTS += ('electra_small', 'electra_base', 'electra_large')
 _BESIDE = ('bert_config.json', 'albert_config.json')
-_MORE = ('bpe_encoder.bin', '30k-clean.model')  # files of tokenizers, under other names
+_MORE = ('bpe_encoder.bin', '30k-clean.model')  # tokenizer files with other names
 
 
 def convert(model: str, out) -> list[str]:
@@ -82,35 +82,35 @@ def convert(model: str, out) -> list[str]:
     raise errors.UserError(
       f'{source} has model.safetensors, which needs no conversion: use --init hf:{source}.'
     )
-  said = []
+  lines = []
   with folders.scratch(out) as folder:
     root = pathlib.Path(folder) / 'model'
-    read = _pickled(source, pickled) if pickled else _of_tensorflow(source)
+    read = _pickled(source, pickled) if pickled else _tensorflow(source)
     for name, tensors, content in read:
       (root / name).mkdir(parents=True)
-      said += _write(root / name, out / name if name else out, tensors, content, source)
+      lines += _write(root / name, out / name if name else out, tensors, content, source)
     folders.install(root, out)
-  return said
+  return lines
 
 
 def _pickled(source, files):
-  """Yields (name of the network, '' for a single one; its tensors; its config.json)."""
+  """Yields (name of the network or '', its tensors, its config.json)."""
   content, both = weights.read_json(source / _CONFIG), (source / _GENERATOR).exists()
-  for name, of in (('discriminator', files), ('generator', [source / _GENERATOR]))[: 1 + both]:
-    tensors = {key: x for file in of for key, x in _read(file).items()}
-    own = released.config(content, name)
-    own['model_type'] = own.get('model_type') or released.model_type(tensors)
-    own['architectures'] = released.classes(own, tensors)
-    yield name if both else '', tensors, own
+  for name, paths in (('discriminator', files), ('generator', [source / _GENERATOR]))[: 1 + both]:
+    tensors = {key: x for file in paths for key, x in _read(file).items()}
+    fields = released.config(content, name)
+    fields['model_type'] = fields.get('model_type') or released.model_type(tensors)
+    fields['architectures'] = released.classes(fields, tensors)
+    yield name if both else '', tensors, fields
 
 
-def _of_tensorflow(source):
-  """As _pickled, of the checkpoint in a folder. TensorFlow is imported here alone."""
+def _tensorflow(source):
+  """Like _pickled, for a TensorFlow checkpoint. TensorFlow is imported only here."""
   checkpoints = sorted(source.glob('*.index'))
   if len(checkpoints) != 1:
-    there = ', '.join(p.name for p in checkpoints) or f'neither {_WEIGHTS} nor *.ckpt.index'
+    names = ', '.join(p.name for p in checkpoints) or f'neither {_WEIGHTS} nor *.ckpt.index'
     raise errors.UserError(
-      f'{source} has {there}: give a folder with the weights of one release and its {_CONFIG}.'
+      f'{source} has {names}: give a folder with the weights of one release and its {_CONFIG}.'
     )
   configs = [p for p in sorted(source.glob('*config.json')) if p.name != 'tokenizer_config.json']
   content = weights.read_json(configs[0]) if configs else {}
@@ -124,7 +124,7 @@ def _of_tensorflow(source):
     reader = tf.train.load_checkpoint(str(checkpoints[0]).removesuffix('.index'))
     names = filter(google.is_weight, reader.get_variable_to_shape_map())
     variables = {name: reader.get_tensor(name) for name in names}
-  yield from ((name, *found) for name, found in google.networks(variables, content).items())
+  yield from ((name, *network) for name, network in google.networks(variables, content).items())
 
 
 def _write(folder, place, tensors, content, source) -> list[str]:
@@ -135,7 +135,7 @@ def _write(folder, place, tensors, content, source) -> list[str]:
   }
   name = next((x for x in content['architectures'] if x in architectures.ARCHITECTURES), a.name)
   config = {**a.defaults, 'num_hidden_layers': len(depth), **content, 'architectures': [name]}
-  config.pop('auto_map', None)  # code of its own
+  config.pop('auto_map', None)  # names code in the directory
   if 'legacy' in config:
     config['legacy'] = True
   names = {key: a.rename_legacy(key) for key in tensors}
@@ -181,8 +181,8 @@ def _read(path) -> dict:
 
 
 def _write_tokenizer(folder, source, a, config) -> None:
-  """The tokenizer's files, with a tokenizer.json for a SentencePiece model that has none, and with
-  the settings that a vocab.txt lacks.
+  """Writes the tokenizer's files. Adds the tokenizer.json that a SentencePiece model lacks, and the
+  settings that a vocab.txt lacks.
   """
   files = hf_tokenizer.published(source)
   files |= {name: (source / name).read_bytes() for name in _MORE if (source / name).is_file()}
@@ -194,15 +194,15 @@ def _write_tokenizer(folder, source, a, config) -> None:
   if 'vocab.txt' in written and 'tokenizer_config.json' not in written:
     pieces = (folder / 'vocab.txt').read_text(encoding='utf-8').split()
     cased = any(p != p.lower() for p in pieces if p.isalpha())
-    said = {'do_lower_case': not cased, 'tokenizer_class': 'BertTokenizer'}
-    (folder / 'tokenizer_config.json').write_text(json.dumps(said) + '\n', encoding='utf-8')
-  of_google = google.tokenizer(config)
-  wanted = '.model' if of_google else a.tokens.model
+    settings = {'do_lower_case': not cased, 'tokenizer_class': 'BertTokenizer'}
+    (folder / 'tokenizer_config.json').write_text(json.dumps(settings) + '\n', encoding='utf-8')
+  section = google.tokenizer(config)
+  wanted = '.model' if section else a.tokens.model
   models = [x for x in sorted(written) if x.endswith(wanted)]
   if not models:
     return
   with tempfile.TemporaryDirectory() as scratch:
-    loaded = tokenizers.load(folder / models[0], of_google or released.TOKENIZER)
+    loaded = tokenizers.load(folder / models[0], section or released.TOKENIZER)
     loaded.save(scratch)
     content, special = hf_tokenizer.read(scratch)
     for name, text in hf_tokenizer.files(

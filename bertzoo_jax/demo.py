@@ -16,7 +16,7 @@ from absl import flags
 from bertzoo_jax import cli
 from bertzoo_jax.common import errors
 
-# Masked tokens alone, and DeBERTa's attention: what learns most in five minutes (docs/settings.md).
+# Masked tokens alone, and DeBERTa's attention: they learn most in five minutes (docs/settings.md).
 CONFIG = 'bert:tiny,objective=mlm,format=full_sentences,encoder=disentangled'
 # Without DeBERTa's mask decoder, which transformers lacks.
 FIELDS = '--config.encoder.absolute_positions=none'
@@ -50,28 +50,29 @@ def steps(out: str) -> list:
 def sample() -> pathlib.Path:
   """The folder of the sample: in the package of a wheel, in data/ of a clone."""
   package = pathlib.Path(__file__).parent
-  there = package / 'sample'
-  return there if there.is_dir() else package.parent / 'data' / 'sample'
+  folder = package / 'sample'
+  return folder if folder.is_dir() else package.parent / 'data' / 'sample'
 
 
 def main(argv):
   del argv
   out, environment = _OUT.value, {'JAX_PLATFORMS': 'cpu', **os.environ}
   os.makedirs(out, exist_ok=True)
-  made = steps(out)
-  for number, (title, (name, *rest)) in enumerate(made, 1):
+  commands = steps(out)
+  for number, (title, (name, *rest)) in enumerate(commands, 1):
     if name == 'export':
       shutil.rmtree(os.path.join(out, 'hf'), ignore_errors=True)
     if name == 'evaluate':
       print(_files(out))
-    print(f'\n{number}/{len(made)}  {title}\n$ {shlex.join(["bertzoo", name, *rest])}', flush=True)
+    line = shlex.join(['bertzoo', name, *rest])
+    print(f'\n{number}/{len(commands)}  {title}\n$ {line}', flush=True)
     done = subprocess.run([sys.executable, '-m', f'bertzoo_jax.{name}', *rest], env=environment)
     if done.returncode:
       raise errors.UserError(f'Step {number} of the demo failed: the lines above say why.')
 
 
 def _files(out) -> str:
-  """The text about the folders that the demo made, and what to try next."""
+  """The text about the folders that the demo made, and the commands to try next."""
   activate = '' if shutil.which('bertzoo') else f'source {sys.prefix}/bin/activate\n       '
   return f"""
 Made:  {out}/corpus   the sample as tokens, with its data report in manifest.json

@@ -4,7 +4,7 @@
                                  [--pooling mean|first|tokens] [--length N] [--batch 32]
 
 --model takes the addresses of `pretrain --init`: W, W@STEP, W@best, hf:DIR or
-hf:OWNER/NAME[@REVISION]. Of a pair of networks it is the discriminator.
+hf:OWNER/NAME[@REVISION]. Of a pair of networks, the discriminator is taken.
 
 With mean or first, row n of --out is the vector of line n: float32 [N, D]. An empty line has the
 vector of the special tokens alone. With tokens there are three files for --out vectors.npy:
@@ -35,7 +35,7 @@ from bertzoo_jax.text import binaries
 
 POOLING = ('mean', 'first', 'tokens')
 TOKEN = np.dtype([('id', '<i4'), ('start', '<i4'), ('end', '<i4')])
-_SAID = {
+_CONTENTS = {
   'mean': 'means of the tokens of a line',
   'first': 'vectors that classify a line',
   'tokens': 'vectors of tokens',
@@ -70,7 +70,7 @@ def encode(
   dtype: str = 'float32',
 ) -> Encoded:
   """Writes the vectors of a text; arguments as the flags. Raises UserError if `out` exists or is no
-  local *.npy, for no such text, a line that is not UTF-8, no text, or nothing at the address.
+  local *.npy, if the text is missing, empty or not UTF-8, or if the address has no network.
   """
   from bertzoo_jax.pretrained import loading  # with jax: --help does not wait for it
 
@@ -110,7 +110,7 @@ def encode(
       tokens.flush()
     _free(out, pooling)
     target = pathlib.Path(storage.path(out)).parent
-    for name in reversed(names):  # the vectors last: where they are, all is
+    for name in reversed(names):  # the vectors last: if they exist, all files do
       os.replace(parts[name], target / name)
   return Encoded((count, width), lines, cut, empty, first_empty)
 
@@ -186,24 +186,24 @@ def _offsets(model, text, header, lines, length, batch_size) -> np.ndarray:
   return np.concatenate([[0], np.cumsum(sizes)])
 
 
-def summary(found: Encoded, out: str, pooling: str) -> str:
+def summary(encoded: Encoded, out: str, pooling: str) -> str:
   """A summary for the user."""
-  said = [
-    f'{out}: {found.shape[0]:,} × {found.shape[1]:,} numbers, float32, {_SAID[pooling]}; '
-    f'{found.lines:,} lines'
+  lines = [
+    f'{out}: {encoded.shape[0]:,} × {encoded.shape[1]:,} numbers, float32, {_CONTENTS[pooling]}; '
+    f'{encoded.lines:,} lines'
   ]
-  if found.empty:
-    said.append(
-      f'note: {found.empty:,} lines are empty, the first is line {found.first_empty:,}: they have '
-      'the vectors of the special tokens alone'
+  if encoded.empty:
+    lines.append(
+      f'note: {encoded.empty:,} lines are empty, the first is line {encoded.first_empty:,}: they '
+      'have the vectors of the special tokens alone'
     )
-  if found.cut:
-    said.append(f'note: {found.cut:,} lines are longer than a row and were cut (--length)')
-  return '\n'.join(said)
+  if encoded.cut:
+    lines.append(f'note: {encoded.cut:,} lines are longer than a row and were cut (--length)')
+  return '\n'.join(lines)
 
 
 def main(_):
-  found = encode(
+  encoded = encode(
     _MODEL.value,
     _TEXT.value,
     _OUT.value,
@@ -213,7 +213,7 @@ def main(_):
     header=_HEADER.value,
     dtype=_DTYPE.value,
   )
-  print(summary(found, _OUT.value, _POOLING.value))
+  print(summary(encoded, _OUT.value, _POOLING.value))
 
 
 if __name__ == '__main__':

@@ -36,8 +36,8 @@ from bertzoo_jax.runs import step_folders
 from bertzoo_jax.runs import workdir as workdirs
 from bertzoo_jax.tasks import kinds
 
-# Tokens of the rows that are compared, of a network without a table of positions. Logits of longer
-# rows would take gigabytes.
+# Tokens per compared row, for a network without a position table. Logits of longer rows would take
+# gigabytes.
 _LONGEST = 1024
 
 
@@ -48,12 +48,12 @@ def export(
 
   Args:
     address: W, W@STEP, W@best, or an average as W@ema.
-    out: directory, local or gs://; appears only when it is complete. A run of several networks has
-      a folder in it for each.
-    architecture: name of the class, or `package.module:NAME`; of several networks that of the
-      first. None for the config's, or one that fits where the config's does not.
-    push: takes the finished folder before it becomes `out`, and the names of its files; None for
-      nothing.
+    out: directory, local or gs://; appears only when it is complete. If the run trains several
+      networks, each has a folder in it.
+    architecture: name of the class of the first network, or `package.module:NAME`. None takes the
+      config's class, or one that fits if that does not.
+    push: function (finished folder, names of its files), called before the folder becomes `out`;
+      None for none.
 
   Raises:
     UserError: `out` is not empty, no such checkpoint, no config.json beside it, parameters without
@@ -72,29 +72,29 @@ def export(
   config = workdirs.run_config(workdir)
   phase = configuration.phase_at(config, step).config
   trained = objectives.networks_of(phase, weights.vocabulary_size(params))
-  rows, said, written = [], [], []
+  rows, lines, written = [], [], []
   with folders.scratch(out) as folder:
     tokenizer = _copy(workdir / 'tokenizer', pathlib.Path(folder) / 'tokenizer')
-    root = pathlib.Path(folder) / 'model'
+    root, described = pathlib.Path(folder) / 'model', _card_config(config, phase)
     for i, network in enumerate(trained):
       directory = root / network.name if len(trained) > 1 else root
       directory.mkdir(parents=True)
       wished = architecture if i == 0 else None
       wished = wished or _architecture(config.hf, network, params, aloud=i == 0)
       compared, tensors, aside, files = _write_network(
-        directory, wished, network, params, _told(config, phase), tokenizer, workdir, step, average
+        directory, wished, network, params, described, tokenizer, workdir, step, average
       )
       rows = None if compared is None else [*rows, *compared]
       written += [str((directory / name).relative_to(root)) for name in files]
       place = out / network.name if len(trained) > 1 else out
-      said.append(
+      lines.append(
         f'{place}: {wished}, step {step:,}{average and f" ({average})"}, '
         f'{sum(x.size for x in tensors.values()):,} parameters in {len(tensors)} tensors'
       )
-      if other := architectures.choose(wished).computes(network.encoder).said:
-        said.append(other.replace('**', ''))
+      if other := architectures.choose(wished).computes(network.encoder).note:
+        lines.append(other.replace('**', ''))
       if aside:
-        said.append(
+        lines.append(
           f'{place / weights.HEADS_FILE}: {", ".join(aside)}, for which {wished} has no place; '
           f'--init hf:{place} reads it'
         )
@@ -103,13 +103,13 @@ def export(
     folders.install(root, out)
   held = {place for network in trained for place in network.places(params).values()}
   if left := sorted({path.split('/')[0] for path in weights.flatten(params).keys() - held}):
-    said.append(f'not exported, since no class has a place for it: {", ".join(left)}')
-  print('\n'.join(said))
+    lines.append(f'not exported, since no class has a place for it: {", ".join(left)}')
+  print('\n'.join(lines))
   return rows
 
 
-def _told(config, phase) -> dict:
-  """The config that a card describes: of the phase that trained last, with every phase's rows."""
+def _card_config(config, phase) -> dict:
+  """The config for the card: that of the last trained phase, with the rows of every phase."""
   phases = [
     (p.steps, {'length': p.config.length, 'batch_size': p.config.batch_size} if overrides else {})
     for p, (_, overrides) in zip(configuration.phases(config), config.phases)
@@ -119,10 +119,10 @@ def _told(config, phase) -> dict:
 
 
 def _write_network(
-  directory, architecture, network, params, config, tokenizer, workdir, step, average
+  directory, architecture, network, params, config, folder, workdir, step, average
 ):
-  """Fills a directory. Returns (comparisons or None, tensors, names of the heads in HEADS, names of
-  the files).
+  """Fills a directory. Returns (comparisons or None, tensors, names of the heads in HEADS_FILE,
+  names of the files).
   """
   from bertzoo_jax.objectives import objective
 
@@ -134,7 +134,7 @@ def _write_network(
   apart = sorted({path.split('/')[0] for path in aside})
   if objective.one_way(weights.unflatten(whole), network.learned):  # it saw no mask
     config = {key: section for key, section in config.items() if key != 'masking'}
-  special, files, own = _tokenizer(tokenizer, config, a, encoder, heads.in_paths(whole))
+  special, files, tokenizer = _tokenizer(folder, config, a, encoder, heads.in_paths(whole))
   task = heads.Task()
   if heads.in_paths(whole):
     task = heads.task_of(config['objective'], kinds.of(config['objective']['name']))
@@ -153,8 +153,8 @@ def _write_network(
   length = encoder.max_positions or config['length']
   if hf_architecture.POSITION_TABLE not in flat:
     length = min(length, _LONGEST)
-  rows = _verify(directory, a, encoder, params, special, own, length)
-  told = card.Run(
+  rows = _verify(directory, a, encoder, params, special, tokenizer, length)
+  run = card.Run(
     card.with_learned(a, network.learned, apart),
     encoder,
     sizes=a.sizes(encoder, special),
@@ -167,13 +167,13 @@ def _write_network(
     else _metrics(workdir, step, config['metrics'] if 'metrics' in config else ()),
     commits=_commits(workdir, step),
     init=workdirs.first_weights(workdir),
-    checked=_said(rows, a),
+    checked=_checked(rows, a),
     aside=apart,
     average=average,
     base_models=workdirs.base_models(workdir),
     outputs=task,
   )
-  _write(directory / 'README.md', card.text(told))
+  _write(directory / 'README.md', card.text(run))
   names = [*files, 'config.json', 'README.md', weights.WEIGHTS, *[weights.HEADS_FILE] * bool(aside)]
   return rows, tensors, apart, names
 
@@ -187,7 +187,7 @@ def convert(
   aside: dict | None = None,
 ) -> tuple[dict[str, np.ndarray], dict]:
   """(tensors by Hugging Face name, content of config.json). params: flat; encoder: linen module;
-  special: ids by name; task: of its head; aside: heads that lie beside the class, flat.
+  special: ids by name; task: of its head; aside: heads that the class has no place for, flat.
   """
   known = architectures.ARCHITECTURES
   hf_architecture.check(a, params, known)
@@ -198,37 +198,38 @@ def convert(
 
 
 def _tokenizer(folder, config, a, encoder, head):
-  """(ids of special pieces, {file name: content}, the tokenizer itself). Fine-tuning that began
-  with a Hugging Face directory keeps the tokenizer files of that directory. head: of the task; ''.
+  """(ids of special pieces, {file name: content}, the tokenizer). A fine-tuned network keeps the
+  tokenizer files of the Hugging Face directory that it began with. head: of the task, or ''.
   """
   # the task was learned at this length
   length = config['length'] if head else encoder.max_positions or 0
-  # words were read with a blank before each, and transformers refuses words without
-  of_words = head == heads.TAG
+  # training read each word with a blank before it, and transformers refuses words without one
+  splits_words = head == heads.TAG
   if not hf_tokenizer.made_here(folder):
-    own = tokenizers.of_folder(folder)
-    own = own.for_words() if of_words else own
-    given = own.json if of_words else None
-    return own.special, hf_tokenizer.published(folder, length if head else 0, given), own
+    tokenizer = tokenizers.of_folder(folder)
+    tokenizer = tokenizer.for_words() if splits_words else tokenizer
+    content = tokenizer.json if splits_words else None
+    files = hf_tokenizer.published(folder, length if head else 0, content)
+    return tokenizer.special, files, tokenizer
   content, special = hf_tokenizer.read(folder)
-  own = tokenizers.load(folder, config['tokenizer'])
-  if of_words:
-    own = own.for_words()
-    content = json.loads(own.parsing_engine().to_str())
+  tokenizer = tokenizers.load(folder, config['tokenizer'])
+  if splits_words:
+    tokenizer = tokenizer.for_words()
+    content = json.loads(tokenizer.parsing_engine().to_str())
   files = hf_tokenizer.files(
     content,
     special,
     shape=(a.tokens or hf_tokenizer.Shape())._replace(padding=encoder.padding_side),
     max_length=length,
     segments=encoder.type_vocab_size or a.segments,
-    model=own.vocabulary.model,
+    model=tokenizer.vocabulary.model,
   )
-  return special, files, own
+  return special, files, tokenizer
 
 
 def _verify(directory, a, encoder, params, special, tokenizer, length):
-  """The comparisons, printed. Without transformers, with what our own reader computes; then None.
-  Raises UserError if one does not hold.
+  """Prints and returns the comparisons. Without transformers, compares with our own reader and
+  returns None. Raises UserError if a comparison fails.
   """
   missing, known = verify.missing_packages(), a.name in architectures.ARCHITECTURES
   if missing:
@@ -268,7 +269,7 @@ def _verify(directory, a, encoder, params, special, tokenizer, length):
 
 
 def _read_again(directory, params, batch):
-  """As verify.logits, by our own reader of directories."""
+  """Like verify.logits, computed by our own reader of directories."""
   from bertzoo_jax import pretrained
 
   again = pretrained.open(f'hf:{directory}')
@@ -277,7 +278,7 @@ def _read_again(directory, params, batch):
 
 
 def uncompared(params: dict) -> list[verify.Comparison]:
-  """A failed comparison for each head that is written and that nothing compares."""
+  """A failed comparison for each head that is written but not compared."""
   from bertzoo_jax.objectives import heads as head_table
 
   strange = sorted(params.keys() - {'encoder', *head_table.TABLE})
@@ -297,7 +298,7 @@ def _architecture(wished, network, params, aloud) -> str:
   return name
 
 
-def _said(rows, a) -> str:
+def _checked(rows, a) -> str:
   if rows is None:
     return (
       'Not compared with transformers when it was exported (torch or transformers was missing '
@@ -306,10 +307,10 @@ def _said(rows, a) -> str:
   torch = trust.torch()
   import transformers
 
-  own = '' if a.logits is None else f'the reference of {a.name}, '
+  reference = '' if a.logits is None else f'the reference of {a.name}, '
   return (
-    f'Reloaded with {own}transformers {transformers.__version__} and torch {torch.__version__} '
-    'when it was exported:\n\n```\n'
+    f'Reloaded with {reference}transformers {transformers.__version__} and torch '
+    f'{torch.__version__} when it was exported:\n\n```\n'
     f'{verify.table(rows)}\n```'
   )
 
@@ -321,7 +322,7 @@ def _commits(workdir, step: int) -> list[str]:
 
 
 def _metrics(workdir, step: int, also=()) -> dict:
-  """The newest losses, accuracies and metrics `also` up to a step, by name; none of the machine."""
+  """The newest losses, accuracies and metrics in `also` up to a step, by name."""
   wanted = '|'.join(['loss', 'accuracy', 'bits', 'rtd', *map(re.escape, also)])
   return {
     name: value

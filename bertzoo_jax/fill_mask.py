@@ -1,4 +1,4 @@
-"""Fills the masks of a text with a Hugging Face directory, opened as by every other command.
+"""Fills the masks of a text with the network of a Hugging Face directory.
 
 python -m bertzoo_jax.fill_mask --model DIR --text 'The United [MASK] have the power.'
 """
@@ -15,8 +15,8 @@ from bertzoo_jax.common import errors
 def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:
   """For each mask of the text, the `top` likeliest pieces with their probabilities.
 
-  Raises UserError for a directory that cannot be opened or has no head that fills masks, for a text
-  without a mask or too long, and for more guesses than there are pieces.
+  Raises UserError if the directory cannot be opened or has no head that fills masks, if the text
+  has no mask or is too long, and if `top` is above the number of pieces.
   """
   import jax  # --help does not wait for it
 
@@ -26,7 +26,7 @@ def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:
 
   network = loading.load(f'hf:{os.fspath(model).removeprefix("hf:")}')
   params, tokenizer = network.params, network.tokenizer
-  if 'mlm_head' not in params or objective.MASKED not in network.found.learned:
+  if 'mlm_head' not in params or objective.MASKED not in network.pretrained.learned:
     raise errors.UserError(
       f'{model} is a {network.config["hf"]}, which has no head that fills masks: give the folder '
       'of the generator, or of a masked language model.'
@@ -46,7 +46,7 @@ def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:
     raise errors.UserError(
       f'The text has no {tokenizer.pieces[mask]}: write one where a word is missing.'
     )
-  if network.found.predicts_next:
+  if network.pretrained.predicts_next:
     places = np.maximum(places - 1, 0)
   batch = {
     'input_ids': row.ids,
@@ -54,7 +54,7 @@ def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:
     'segment_ids': np.ones_like(row.ids),
     'masked_positions': places.astype(np.int32),
   }
-  if 'query' in params['encoder']['embeddings']:  # nobody sees a mask
+  if 'query' in params['encoder']['embeddings']:  # a query stream reads no masks
     batch['order'] = (row.ids == mask).astype(np.int32)
   with jax.default_matmul_precision('highest'):
     batch = {name: x[None] for name, x in batch.items()}

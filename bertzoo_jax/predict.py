@@ -3,7 +3,7 @@
     python -m bertzoo_jax.predict --model mine --file new.csv --out new.jsonl
 
 --model takes the --workdir of a fine-tuning, one of its runs, or hf: and a Hugging Face directory
-with the head of a task. --file is read as the run read its own files; labels in it are not read.
+with the head of a task. --file is read as the run read its files; labels in it are ignored.
 --out is .jsonl, as `finetune` writes predictions, or .tsv, a table.
 """
 
@@ -27,8 +27,8 @@ def predict(
   batch_size: int = 32,
   dtype: str = 'float32',
 ) -> int:
-  """Writes the predictions of a file, and returns how many; arguments as the flags. Raises
-  UserError if `out` exists, the network has no head of a task, or the file is not of its form.
+  """Writes the predictions of a file, and returns their number; arguments as the flags. Raises
+  UserError if `out` exists, the network has no head of a task, or the file has another form.
   """
   from bertzoo_jax.pretrained import loading  # with jax: --help does not wait for it
 

@@ -44,11 +44,11 @@ from bertzoo_jax.tokenizers import growth
 from bertzoo_jax.words import similar as similar_lib
 from bertzoo_jax.words import word_marks
 
-TOKENIZER_BYTES = 1 << 30  # of text, at most, that a tokenizer is trained on
-TOKENIZER_MEMORY = 8 << 30  # bytes that this may take, at most
-CHUNK_BYTES = 1 << 20, 1 << 25  # of text a shard, least and most
+TOKENIZER_BYTES = 1 << 30  # bytes of text that a tokenizer is trained on, at most
+TOKENIZER_MEMORY = 8 << 30  # bytes of memory for that, at most
+CHUNK_BYTES = 1 << 20, 1 << 25  # bytes of text per shard, least and most
 _FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
-# bytes that training takes for one of text, measured on 40 MB
+# bytes of memory that training takes per byte of text, measured on 40 MB
 _MEMORY = dict(wordpiece=2.0, byte_bpe=3.5, sentencepiece=22.0)
 
 
@@ -61,8 +61,8 @@ class Files(NamedTuple):
 
 
 class Filters(NamedTuple):
-  """Filters of text. Records without one of the 'key=value' of `where` are left out (values of one
-  key are alternatives). So are documents and longer paragraphs of the texts `exclude`.
+  """Filters of text. where: 'key=value'; records without one of them are dropped (values of one key
+  are alternatives). exclude: sources whose documents and longer paragraphs are dropped.
   """
 
   where: tuple[str, ...] = ()
@@ -98,14 +98,14 @@ def prepare(
     say: takes a line of text.
     beam_args: options of a Beam pipeline, which makes the same bytes; None for processes of this
       machine.
-    about: {'language', 'license'} of the text, recorded in the manifest and told by model cards.
-      They may be added to a finished corpus, and change nothing else.
-    add: pieces that the tokenizer gets in addition: as many of those that save most tokens on the
-      text, or a file of words, one per line (tokenizers/growth.py).
+    about: {'language', 'license'} of the text, for the manifest and model cards. They may be added
+      to a finished corpus, and change nothing else.
+    add: pieces that the tokenizer gets in addition: a number (those that save most tokens on the
+      text), or a file of words, one per line (tokenizers/growth.py).
 
   Raises:
     UserError: whatever the user can mend; nothing is overwritten then.
-    OSError: a disk that is full, or refuses; `told` has the words.
+    OSError: a disk that is full or fails; `explained_errors` has the message.
   """
   out = storage.path(out)
   plan, text, loaded = _begin(config, source, out, tokenizer, say, files, filters, add)
@@ -144,12 +144,12 @@ def prepare(
 def tokenizer_alone(
   config, source, out, tokenizer=None, say=print, filters=_NO_FILTERS, add=None
 ) -> None:
-  """Writes nothing but the tokenizer, into `out`; arguments and errors as of `prepare`."""
+  """Writes only the tokenizer, into `out`. Arguments and errors: see `prepare`."""
   out = storage.path(out)
   _, text, loaded = _begin(config, source, out, tokenizer, say, _NO_FILES, filters, add)
   if _holds_other_files(out):
     raise errors.UserError(f'--out={out} is not empty: give a new folder for the tokenizer.')
-  loaded = _made(config, text, loaded, add, say)
+  loaded = _final_tokenizer(config, text, loaded, add, say)
   loaded.save(out)
   say(
     f'{out}: a {config.tokenizer.name} tokenizer of {loaded.vocab_size:,} pieces. Prepare a corpus '
@@ -161,23 +161,23 @@ def tokenizer_alone(
 
 
 def _begin(config, source, out, tokenizer, say, files, filters, add):
-  """(plan, text, the tokenizer given or None). Mistakes in any argument are reported now."""
+  """(plan, text, the tokenizer of --tokenizer or None). Raises UserError for any wrong argument."""
   ranges.check(config)
   sentences.splitter(config.corpus.splitter, say)
   errors.choose(config.corpus.duplicates, duplicates.CHOICES, 'config.corpus.duplicates')
   where, excluded = texts.conditions(filters.where), [_excluded(e) for e in filters.exclude]
   word_marks.marker(config.corpus, (), files.phrases, files.entities)
   similar_lib.check_file(config.corpus, files.similar)
-  found = [finding.find(s) for s in source]
+  sources = [finding.find(s) for s in source]
   section = config.tokenizer.to_dict()
   if add is None:
     loaded = tokenizers.load(tokenizer, section) if tokenizer else None
   else:
     loaded = growth.base(tokenizer, section, add)
-  plan = _plan(config, found, loaded, files, where, excluded)
+  plan = _plan(config, sources, loaded, files, where, excluded)
   if add is not None:
     plan['tokenizer_hash'] += f' and {add if str(add).isdecimal() else storage.sha256(add)}'
-  return plan, texts.Text(found, where, excluded, config.corpus, out, say), loaded
+  return plan, texts.Text(sources, where, excluded, config.corpus, out, say), loaded
 
 
 def _excluded(name):
@@ -187,12 +187,12 @@ def _excluded(name):
     raise errors.UserError(str(e).replace('--source', '--exclude', 1)) from e
 
 
-def _plan(config, found, loaded, files, where, excluded) -> dict:
-  """All that decides the bytes of the corpus; an unfinished one is resumed by the same plan."""
-  total, splitter = sum(s.bytes for s in found), sentences.splitter(config.corpus.splitter).name
+def _plan(config, sources, loaded, files, where, excluded) -> dict:
+  """Everything that determines the bytes of the corpus; only the same plan resumes a corpus."""
+  total, splitter = sum(s.bytes for s in sources), sentences.splitter(config.corpus.splitter).name
   return dict(
     format_version=corpus.FORMAT_VERSION,
-    sources=[s.facts() for s in found],
+    sources=[s.facts() for s in sources],
     tokenizer=config.tokenizer.to_dict(),
     tokenizer_hash=loaded.hash if loaded else f'trained on at most {_most(config)} bytes',
     # the name of a package's splitter has its version
@@ -203,26 +203,26 @@ def _plan(config, found, loaded, files, where, excluded) -> dict:
       name: file and dict(name=storage.path(file).name, sha256=storage.sha256(file))
       for name, file in files._asdict().items()
     },
-    # Of text a shard: enough of them to keep all cores busy, few enough to open, and little lost by
-    # a kill.
+    # Bytes of text per shard: enough shards to keep all cores busy, few enough to open, and little
+    # lost by a kill.
     chunk_bytes=int(np.clip(total // 64, *CHUNK_BYTES)),
   )
 
 
 def _same_plan(out, plan) -> dict | None:
-  """The manifest of a finished corpus of this plan; None if there is none yet. UserError for
-  anything else in the folder.
+  """The manifest of a finished corpus of this plan; None for an unfinished or new one. Raises
+  UserError for anything else in the folder.
   """
   folders.check_links(out)
   manifest = corpus.read_manifest(out) if (out / 'manifest.json').exists() else None
-  there = manifest.get('plan', {}) if manifest else _unfinished_plan(out)
-  if there is None:
+  old_plan = manifest.get('plan', {}) if manifest else _unfinished_plan(out)
+  if old_plan is None:
     if _holds_other_files(out):
       raise errors.UserError(
         f'--out={out} holds other files: choose an empty folder or a new name.'
       )
     return None
-  differing = config_lib.differences(config_lib.flatten(there), config_lib.flatten(plan))
+  differing = config_lib.differences(config_lib.flatten(old_plan), config_lib.flatten(plan))
   if differing:
     state = 'a corpus' if manifest else 'an unfinished corpus'
     raise errors.UserError(
@@ -233,10 +233,10 @@ def _same_plan(out, plan) -> dict | None:
 
 
 def _about(out, manifest, about) -> dict:
-  """The manifest of a finished corpus with the language and the licence that are given now."""
-  there = manifest.get('about', {})
-  about = there | {key: value for key, value in about.items() if value is not None}
-  if about != there:
+  """The manifest of a finished corpus, updated with the language and the licence in `about`."""
+  recorded = manifest.get('about', {})
+  about = recorded | {key: value for key, value in about.items() if value is not None}
+  if about != recorded:
     manifest = {**manifest, 'about': about}
     storage.write_json(out / 'manifest.json', manifest)
   return manifest
@@ -274,7 +274,7 @@ def _locked(out):
 
 
 def _tidy(out) -> None:
-  """Removes files that only an unfinished corpus needs, and those of killed writers."""
+  """Removes files that only an unfinished corpus needs, and partial files of killed writers."""
   for folder in (out, *(out / d for d in ('tokenizer', 'similar', shards.PARTS, *corpus.SPLITS))):
     for file in list(folder.iterdir()) if folder.exists() else ():
       if file.name == texts.SURVEY:
@@ -293,18 +293,18 @@ def _tidy(out) -> None:
 
 
 def _tokenizer(out, plan, loaded, config, text, say, add) -> None:
-  """Writes the plan and the tokenizer, see `_made`."""
+  """Writes the plan and the tokenizer, see `_final_tokenizer`."""
   if (out / 'tokenizer' / 'bertzoo.json').exists():  # an earlier attempt got that far
     tokenizers.load(out / 'tokenizer', config.tokenizer.to_dict())
     return
-  loaded = _made(config, text, loaded, add, say)
-  storage.write_json(out / 'plan.json', plan)  # only now is there anything worth going on with
+  loaded = _final_tokenizer(config, text, loaded, add, say)
+  storage.write_json(out / 'plan.json', plan)  # only now is there anything to resume
   loaded.save(out / 'tokenizer')
 
 
-def _made(config, text, loaded, add, say):
-  """The tokenizer given, with further pieces if they are asked for, or one trained on documents of
-  train.
+def _final_tokenizer(config, text, loaded, add, say):
+  """The loaded tokenizer, with further pieces if `add` asks for them; without one, a tokenizer
+  trained on documents of the train split.
   """
   if loaded is None:
     return _train(config, text, say)
@@ -318,7 +318,7 @@ def _made(config, text, loaded, add, say):
 
 
 def _train(config, text, say):
-  """Trains the config's tokenizer on the documents of train, or on a sample of them."""
+  """Trains the config's tokenizer on documents of the train split, or on a sample of them."""
   vocab_size, total = tokenizers.vocab_size_of(config.tokenizer), text.size
   if vocab_size == config_lib.AUTO:
     vocab_size = tokenizers.size_for(total)
@@ -356,13 +356,13 @@ def _most(config) -> int:
 
 
 def _memory(config) -> float:
-  """Bytes of memory that training takes per byte of text; of an unknown tokenizer, the most."""
+  """Bytes of memory that training takes per byte of text; the maximum for an unknown tokenizer."""
   name = config.tokenizer.name
   return _MEMORY[name] if name in _MEMORY else max(_MEMORY.values())
 
 
 def _training_texts(text, held_out, share, joiner, meter):
-  """Text of the documents of train, or of a sample chosen by content; never held-out text."""
+  """Text of the train split's documents, or of a sample chosen by content; never held-out text."""
   reader, empty = text.reader(), True
   for document, *_ in text.documents(reader):
     meter.update(reader.bytes_read)
@@ -379,9 +379,7 @@ def _training_texts(text, held_out, share, joiner, meter):
 
 
 def _shards(out, plan, how, text, workers, say):
-  """Makes all shards. Returns the reader, which counts the dropped text, and the ordered
-  records.
-  """
+  """Makes all shards. Returns (the reader, which counts the dropped text; the records in order)."""
   cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
   reader, records = text.reader(), {}
   with progress.Meter('tokenising', text.bytes, say) as meter:
@@ -435,7 +433,7 @@ def _manifest(out, plan, config, dropped, records, repeated) -> dict:
 
 
 def _similar(out, config, file, say) -> dict | None:
-  """Makes and saves the table of similar words, where the config wishes one: {file: SHA-256}."""
+  """Makes and saves the table of similar words: {file: SHA-256}; None if the config has none."""
   if config.corpus.similar != 'none':
     say(f'Looking for similar words ({config.corpus.similar}).')
   table = similar_lib.build(config.corpus, out, tokenizers.load(out / 'tokenizer'), file)
@@ -460,9 +458,9 @@ def _sum(key, name, records) -> int:
 
 
 @contextlib.contextmanager
-def told(out):
-  """Turns an OSError into the UserError, TransientError or Stopped that says it, and gives Ctrl-C a
-  sentence. `out`: where was written.
+def explained_errors(out):
+  """Turns an OSError inside the `with` into a UserError, TransientError or Stopped with a sentence,
+  and gives Ctrl-C one. out: the folder that is written.
   """
   try:
     yield
@@ -480,15 +478,15 @@ def told(out):
 
 
 def main(_):
-  with told(_OUT.value):
+  with explained_errors(_OUT.value):
     say = lambda text: print(text, flush=True)
-    given = _CONFIG.value, _SOURCE.value, _OUT.value, _TOKENIZER.value
+    args = _CONFIG.value, _SOURCE.value, _OUT.value, _TOKENIZER.value
     filters = Filters(tuple(_WHERE.value), tuple(_EXCLUDE.value))
     if _ONLY.value:
-      tokenizer_alone(*given, say, filters, _ADD.value)
+      tokenizer_alone(*args, say, filters, _ADD.value)
       return
     prepare(
-      *given,
+      *args,
       _WORKERS.value,
       say,
       files=Files(_PHRASES.value, _ENTITIES.value, _SIMILAR.value),

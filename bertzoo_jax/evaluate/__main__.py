@@ -14,13 +14,13 @@ with different maskings compare only on the same rows.
     nsp   two segments, the second the true next one (label 0) or one of another document (1)
     sop   two segments that follow each other, in true (0) or swapped order (1)
 
-Pairs are told by the network's own pair head, also by one that was trained on other pairs: that is
-what Table 5 measures. A network without one gets a linear probe: logistic regression on the vector
-of position 0, fitted on rows of the train split. A network without a vocabulary head has never seen
-a mask; it reads the pairs with the masked tokens put back. A network with a vocabulary head reads
-masks, also if a generator filled them in training. A network with a memory is scored twice on mlm
-rows: with the memory, batch after batch of the held-out lanes, and without. A network whose rows
-end with the classifier gets pairs in that form.
+The network's pair head classifies pairs, even if it was trained on other pairs: Table 5 measures
+this. Without one, a linear probe does: logistic regression on the vector of position 0, fitted on
+rows of the train split. A network without a vocabulary head has never seen a mask; it reads pairs
+with the original tokens in place of masks. A network with a vocabulary head reads masks, even if a
+generator filled them in training. A network with a memory is scored twice on mlm rows: with the
+memory, batch after batch of the held-out lanes, and without. A network whose rows end with the
+classifier gets pairs in that form.
 
     python -m bertzoo_jax.evaluate --workdir W[@STEP|@best]|hf:DIR --minimal_pairs FILE
                                    [--group_by FIELD] [--score_by WAY] [--json FILE]
@@ -45,7 +45,7 @@ the steps. A dotted line marks the unigram entropy of the training text: the los
 alone.
 
 The gaps are whole words that the run's masking hid in held-out rows. They are drawn at random
-(--draw=1 draws others); no row has two. The rest of the row is as it stands in the text. Each gap
+(--draw=1 draws others), at most one per row. The rest of the row is the original text. Each gap
 is filled before training (by the weights that the run began with), after it, by bigrams, and by the
 most frequent token of the training text.
 
@@ -81,17 +81,17 @@ def main(_):
   if _GAPS.value and len(_CORPUS.value or ()) != 1:
     raise errors.UserError('--gaps shows gaps in held-out text: give one --corpus.')
   if not _GAPS.value and (_DRAW.value or _TOP.value or _REQUIRE.value is not None):
-    raise errors.UserError('--draw, --top and --require are of --gaps: give --gaps=10 too.')
+    raise errors.UserError('--draw, --top and --require need --gaps: give --gaps=10 too.')
   if _SCORE_BY.value and not _MINIMAL_PAIRS.value:
-    raise errors.UserError('--score_by is of pairs: give --minimal_pairs too.')
+    raise errors.UserError('--score_by needs pairs: give --minimal_pairs too.')
   if _JSON.value:
     storage.check_new(_JSON.value)
-  found, text = _of_gaps() if _GAPS.value else _on_text() if _CORPUS.value else _on_pairs()
+  result, text = _on_gaps() if _GAPS.value else _on_text() if _CORPUS.value else _on_pairs()
   print(text, flush=True)
   if _JSON.value:
-    storage.write_text(_JSON.value, scores.to_json(found))
+    storage.write_text(_JSON.value, scores.to_json(result))
   if _REQUIRE.value is not None:
-    gaps.check(found, _REQUIRE.value)
+    gaps.check(result, _REQUIRE.value)
 
 
 def _on_text():
@@ -100,12 +100,12 @@ def _on_text():
   from bertzoo_jax.evaluate import scores
   from bertzoo_jax.runs import checkpoint
 
-  names, found, texts = mixture.names(_CORPUS.value), [], []
+  names, results, texts = mixture.names(_CORPUS.value), [], []
   workdir = checkpoint.parse_address(_WORKDIR.value)[0]
   for path in _CORPUS.value[1:]:  # scoring takes minutes: all are checked before the first
     held_out.corpus_of(workdir, workdirs.run_config(workdir), path, _CACHE_DIR.value)
   for name, path in zip(names, _CORPUS.value):
-    found.append(
+    results.append(
       scores.evaluate(
         _WORKDIR.value,
         path,
@@ -114,17 +114,17 @@ def _on_text():
         masking_of=_MASKING_OF.value,
       )
     )
-    head = f'{found[-1].workdir} at step {found[-1].step:,} on held-out text of the corpus'
-    of = f' ({name})' if len(names) > 1 else ''
-    texts.append(f'{head} {found[-1].corpus[:12]}{of}\n{scores.table(found[-1])}')
-  return found[0] if len(found) == 1 else dict(zip(names, found)), '\n'.join(texts)
+    head = f'{results[-1].workdir} at step {results[-1].step:,} on held-out text of the corpus'
+    suffix = f' ({name})' if len(names) > 1 else ''
+    texts.append(f'{head} {results[-1].corpus[:12]}{suffix}\n{scores.table(results[-1])}')
+  return results[0] if len(results) == 1 else dict(zip(names, results)), '\n'.join(texts)
 
 
-def _of_gaps():
+def _on_gaps():
   """(Gaps and counts, the lines to print)."""
   from bertzoo_jax.evaluate import gaps
 
-  found = gaps.find(
+  report = gaps.find(
     _WORKDIR.value,
     _CORPUS.value[0],
     gaps=_GAPS.value,
@@ -133,7 +133,7 @@ def _of_gaps():
     batches=_BATCHES.value,
     cache_dir=_CACHE_DIR.value,
   )
-  return found, gaps.screen(found)
+  return report, gaps.screen(report)
 
 
 def _on_pairs():
@@ -142,11 +142,11 @@ def _on_pairs():
 
   by = _SCORE_BY.value and _SCORE_BY.value.replace('_', ' ')
   how = dict(group_by=_GROUP_BY.value, by=by)
-  found = minimal_pairs.evaluate(_WORKDIR.value, _MINIMAL_PAIRS.value, **how)
-  network = f'{found.network} of ' if found.network else ''
-  step = '' if found.step is None else f' at step {found.step:,}'
-  head = f'{network}{found.address}{step} on {_MINIMAL_PAIRS.value}, tokens: {found.how}'
-  return found, f'{head}\n{minimal_pairs.table(found)}'
+  result = minimal_pairs.evaluate(_WORKDIR.value, _MINIMAL_PAIRS.value, **how)
+  network = f'{result.network} of ' if result.network else ''
+  step = '' if result.step is None else f' at step {result.step:,}'
+  head = f'{network}{result.address}{step} on {_MINIMAL_PAIRS.value}, tokens: {result.how}'
+  return result, f'{head}\n{minimal_pairs.table(result)}'
 
 
 if __name__ == '__main__':
@@ -170,16 +170,16 @@ if __name__ == '__main__':
     'FILE.tsv with two columns, the good sentence first, or a folder of such files.',
   )
   _GROUP_BY = flags.DEFINE_string(
-    'group_by', '', 'Field of the pairs to group by. Without it: UID or field, if there is one.'
+    'group_by', '', 'Field of the pairs to group by. Default: UID or field, if they have one.'
   )
   _SCORE_BY = flags.DEFINE_enum(
     'score_by',
     None,
     ['masked', 'words', 'left_to_right'],
-    'How pairs are scored; without it as the network learned to predict.',
+    'How pairs are scored. Default: as the network learned to predict.',
   )
   _BATCHES = flags.DEFINE_integer(
-    'batches', 50, 'Of config.batch_size rows of each set, at most; a probe is fitted on as many.'
+    'batches', 50, 'Batches of config.batch_size rows per set, at most; also to fit a probe on.'
   )
   _MASKING_OF = flags.DEFINE_string(
     'masking_of', None, 'Workdir of another run: the mlm rows take its masking.'
@@ -187,18 +187,18 @@ if __name__ == '__main__':
   _GAPS = flags.DEFINE_integer(
     'gaps', None, 'Draw the loss, and fill at most this many gaps beside bigrams.', lower_bound=1
   )
-  _DRAW = flags.DEFINE_integer('draw', 0, 'Of --gaps: the seed that draws them.', lower_bound=0)
+  _DRAW = flags.DEFINE_integer('draw', 0, 'With --gaps: the seed that draws them.', lower_bound=0)
   _TOP = flags.DEFINE_integer(
     'top',
     0,
-    'Of --gaps: K, to count how often the truth is among the K likeliest tokens. 0: no.',
+    'With --gaps: K, to count how often the truth is among the K likeliest tokens. 0: off.',
     lower_bound=0,
   )
   _REQUIRE = flags.DEFINE_float(
     'require',
     None,
-    'Of --gaps: nats below the unigram entropy. The command fails unless the loss is so low and '
-    "the accuracy at least the bigrams'.",
+    'With --gaps: nats. The command fails unless the loss is at least that far below the unigram '
+    "entropy and the accuracy at least the bigrams'.",
   )
   _CACHE_DIR = flags.DEFINE_string('cache_dir', None, cli.CACHE_DIR_HELP)
   _JSON = flags.DEFINE_string(

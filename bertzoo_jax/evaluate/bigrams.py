@@ -1,5 +1,5 @@
 """A bigram model of a split: how often one token follows another, and the likeliest token between
-two neighbours. The simplest thing that reads its context, so a measure for networks.
+two neighbours. It is the simplest baseline that reads context.
 
 V vocabulary, N gaps.
 """
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-# Read at most; it counts pairs in about 1 GB of memory.
+# Tokens read at most; counting their pairs takes about 1 GB of memory.
 MOST_TOKENS = 20_000_000
 # Weight of the unigram distribution among the counts after a token. Between 10 and 100 the accuracy
 # on the sample changes by less than half a percent.
@@ -21,8 +21,8 @@ class Bigrams(NamedTuple):
 
   Attributes:
     share: float64 [V], of the tokens; a token without a share is never guessed.
-    after: [V, V], how often each token follows that of the row.
-    before: [V, V], how often each token precedes that of the row.
+    after: [V, V], how often the column's token follows the row's.
+    before: [V, V], how often the column's token precedes the row's.
   """
 
   share: np.ndarray
@@ -31,7 +31,7 @@ class Bigrams(NamedTuple):
 
 
 def count(split, vocab_size: int, most: int = MOST_TOKENS) -> Bigrams:
-  """Counts a split; of more than `most` tokens, stretches that are spread over it evenly.
+  """Counts a split; if it has more than `most` tokens, evenly spread stretches of it.
 
   split: corpus.splits.Split, with tokens. vocab_size: V.
   """
@@ -56,7 +56,7 @@ def guesses(bigrams: Bigrams, left, right) -> np.ndarray:
   independent, given the token. Each P is estimated from counts, with the unigrams as prior.
 
   Args:
-    left, right: ids [N]; −1 where there is no neighbour.
+    left, right: ids [N]; −1 for no neighbour.
   """
   log = lambda x: np.log(np.maximum(x, 1e-300))
   prior = log(bigrams.share)
@@ -68,12 +68,12 @@ def guesses(bigrams: Bigrams, left, right) -> np.ndarray:
     out[counts.indices[row]] += counts.data[row]
     return log(out / (_PRIOR + counts.data[row].sum())) - prior
 
-  found = np.empty(len(left), np.int64)
+  tokens = np.empty(len(left), np.int64)
   for n, (a, b) in enumerate(zip(np.asarray(left).tolist(), np.asarray(right).tolist())):
     score = prior.copy()
     if a >= 0:
       score += beside(bigrams.after, a)
     if b >= 0:
       score += beside(bigrams.before, b)
-    found[n] = score.argmax()
-  return found
+    tokens[n] = score.argmax()
+  return tokens

@@ -1,5 +1,5 @@
-"""Gaps in held-out text that a run fills, its curve, and how often it is right beside counts of
-words. `evaluate/__main__.py` explains each number.
+"""Fills gaps in held-out text with a run, shows its loss curve, and compares its accuracy with
+counts of words. `evaluate/__main__.py` explains each number.
 """
 
 from typing import NamedTuple
@@ -27,13 +27,13 @@ NETWORK, BIGRAMS, FREQUENT = 'this network', 'bigrams, both neighbours', 'most f
 
 
 class NotLearned(errors.UserError):
-  """A run that is not better than counts of words, where that was required."""
+  """The run is not better than counts of words, and --require asks for it."""
 
   code = 3
 
 
 class Gap(NamedTuple):
-  """A sentence with ____ for a gap, the token of the text, and those that fill it."""
+  """A sentence with ____ for a gap, the token of the text, and the guesses."""
 
   sentence: str
   truth: str
@@ -48,7 +48,7 @@ class Top(NamedTuple):
 
   Attributes:
     count: K.
-    predictions: number of masked tokens that are counted; the row hides each of them.
+    predictions: number of masked tokens that the row hides: those that are counted.
     accuracy: share whose truth is among the network's K likeliest tokens.
     frequent: share whose truth is among the K most frequent tokens.
   """
@@ -59,8 +59,8 @@ class Top(NamedTuple):
   frequent: float
 
 
-class Found(NamedTuple):
-  """A run beside counts, on the same held-out text.
+class Report(NamedTuple):
+  """A run and counts of words on the same held-out text.
 
   Attributes:
     step: of the checkpoint.
@@ -68,8 +68,8 @@ class Found(NamedTuple):
     entropy: unigram entropy of the training text, nats.
     loss: Score of the network's loss, nats.
     accuracies: Scores of the accuracy of NETWORK, and of the baselines BIGRAMS and FREQUENT.
-    gaps: Gap of each that was drawn.
-    top: Top, or None where it was not asked for.
+    gaps: the drawn ones.
+    top: Top, or None without --top.
     notes: a sentence if the run was trained on other text.
   """
 
@@ -85,16 +85,16 @@ class Found(NamedTuple):
 
 def find(
   address: str, path: str, *, gaps=10, draw=0, top=0, batches=50, cache_dir: str | None = None
-) -> Found:
+) -> Report:
   """Fills the gaps and counts.
 
   Args:
     address, path, batches, cache_dir: see `scores.evaluate`.
-    gaps: how many are drawn, at most; draw: the seed of their choice.
-    top: K of Found.top; 0: Found.top is None.
+    gaps: number of gaps to draw, at most; draw: seed of the choice.
+    top: K of Report.top; 0: Report.top is None.
 
   Raises:
-    UserError: the errors of evaluate; an objective that fills no masks.
+    UserError: see `scores.evaluate`; also for an objective that fills no masks.
   """
   run, corpus = held_out.opened(address, path, cache_dir)
   fills = lambda n: 'mlm_head' in n.extract(run.params) and objective.MASKED in n.learned
@@ -125,7 +125,7 @@ def find(
 
   spelt = lambda token: tokenizer.decode([token]).strip()
   baseline = lambda name, right_N: scores.baseline(name, accuracy, np.mean(right_N))
-  return Found(
+  return Report(
     run.step,
     [(0, first_loss.value), *_curve(run)],
     training_data.entropy(corpus.unigrams),
@@ -152,7 +152,7 @@ def _curve(run):
 
 
 def _top(encoder, params, batches, text, share_V, count) -> Top:
-  """The Top of the masked tokens that their rows hide."""
+  """The Top, over masked tokens that their rows hide."""
 
   def likelier(params, batch, memory):
     logits_BPV = _logits(encoder, params, batch)
@@ -179,8 +179,8 @@ def _first_weights(run, corpus):
     return fresh
   tokenizer = storage.path(run.workdir) / 'tokenizer'
   layers = workdirs.first_layers(run.workdir)
-  given = fresh, init, trained, tokenizer, run.config.hf
-  return initial_weights.parameters(*given, layers=layers)[0]
+  args = fresh, init, trained, tokenizer, run.config.hf
+  return initial_weights.parameters(*args, layers=layers)[0]
 
 
 def _fill(encoder, params, batch):
@@ -196,54 +196,54 @@ def _logits(encoder, params, batch, first=None):
   return networks.vocabulary_logits(encoder, params, states_BPD[:, :first])
 
 
-def screen(found: Found) -> str:
+def screen(report: Report) -> str:
   """The screen of a run."""
   lines = [
-    f'Held-out loss per masked token, nats: {found.loss.value:.2f} at step {found.step:,}, '
-    f'{_below(found)}',
+    f'Held-out loss per masked token, nats: {report.loss.value:.2f} at step {report.step:,}, '
+    f'{_below(report)}',
     '',
-    metrics.curve_in_text(found.curve, found.entropy, 'unigram entropy'),
+    metrics.curve_in_text(report.curve, report.entropy, 'unigram entropy'),
     '',
-    f'{len(found.gaps)} gaps in held-out text, drawn at random (✓: as in the text)',
+    f'{len(report.gaps)} gaps in held-out text, drawn at random (✓: as in the text)',
     '',
     '     ' + ''.join(f'{name:<17}' for name in _COLUMNS).rstrip(),
   ]
-  for number, gap in enumerate(found.gaps, 1):
+  for number, gap in enumerate(report.gaps, 1):
     truth, *guesses = gap[1:]
     cells = [truth, *(f'{g} ✓' if g == truth else g for g in guesses)]
     lines += [f'{number:>3}  {gap.sentence}', '     ' + ''.join(f'{c:<17}' for c in cells).rstrip()]
-  count = found.accuracies[0].count
+  count = report.accuracies[0].count
   lines += ['', f'Right, of {count:,} held-out masked tokens and of the gaps above']
-  most = found.gaps[0].most_frequent if found.gaps else ''
-  for score, column in zip(found.accuracies, ('after', 'bigrams', 'most_frequent')):
+  most = report.gaps[0].most_frequent if report.gaps else ''
+  for score, column in zip(report.accuracies, ('after', 'bigrams', 'most_frequent')):
     name = f'{FREQUENT}: {most}' if score.network == FREQUENT else score.network
-    right = sum(getattr(gap, column) == gap.truth for gap in found.gaps)
-    lines.append(f'     {name:<28}{score.value:>7.1%}{right:>6} of {len(found.gaps)}')
-  if top := found.top:
+    right = sum(getattr(gap, column) == gap.truth for gap in report.gaps)
+    lines.append(f'     {name:<28}{score.value:>7.1%}{right:>6} of {len(report.gaps)}')
+  if top := report.top:
     lines += [
       '',
       f'Truth among {top.count} tokens, of {top.predictions:,} masked tokens that the row hides',
       f'     {"likeliest by this network":<28}{top.accuracy:>7.1%}',
       f'     {"most frequent":<28}{top.frequent:>7.1%}',
     ]
-  return '\n'.join([*lines, *found.notes])
+  return '\n'.join([*lines, *report.notes])
 
 
-def _below(found, unit='') -> str:
-  below = found.entropy - found.loss.value
+def _below(report, unit='') -> str:
+  below = report.entropy - report.loss.value
   return f'{abs(below):.2f}{unit} {"above" if below < 0 else "below"} the unigram entropy'
 
 
-def check(found: Found, least: float) -> None:
-  """Raises NotLearned where the run is less than `least` nats below the unigram entropy, or less
-  often right than bigrams.
+def check(report: Report, least: float) -> None:
+  """Raises NotLearned unless the loss is at least `least` nats below the unigram entropy, and the
+  accuracy at least that of bigrams.
   """
-  if not found.entropy - found.loss.value >= least:  # also of a loss that is not a number
+  if not report.entropy - report.loss.value >= least:  # also of a loss that is not a number
     raise NotLearned(
-      f'The held-out loss is {_below(found, " nats")}, {least:g} nats below were required: train '
+      f'The held-out loss is {_below(report, " nats")}, {least:g} nats below were required: train '
       'longer, or see docs/settings.md.'
     )
-  network, counts = (score.value for score in found.accuracies[:2])
+  network, counts = (score.value for score in report.accuracies[:2])
   if network < counts:
     raise NotLearned(
       f'The network is right for {network:.1%} of the masked tokens, bigrams for {counts:.1%}: '

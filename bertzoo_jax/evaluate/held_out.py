@@ -1,4 +1,4 @@
-"""The text that a run is scored on: the run beside a corpus, and rows of it."""
+"""The held-out text that a run is scored on: the corpus, and rows of it."""
 
 import warnings
 
@@ -12,7 +12,7 @@ from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.corpus import mixture
 from bertzoo_jax.runs import workdir as workdirs
 
-FIT_ROWS = 1 << 15  # that a probe is fitted on, at most
+FIT_ROWS = 1 << 15  # rows that a probe is fitted on, at most
 
 
 def opened(address: str, path: str, cache_dir: str | None = None):
@@ -41,8 +41,8 @@ def corpus_of(workdir, config, path: str, cache_dir: str | None = None) -> corpo
 
 
 def masked_as(config, workdir: str):
-  """The config with the masking of another run, that of its last phase, so that runs with different
-  maskings are scored on the same rows.
+  """The config with the masking of another run's last phase, so that runs with different maskings
+  are scored on the same rows.
 
   Raises:
     UserError: no such run, or a fine-tuned one.
@@ -59,7 +59,7 @@ def masked_as(config, workdir: str):
 
 
 def segment_pairs(pairs: str) -> dict:
-  """The format of the pairs; chunks of one sentence make no row, so both labels are as likely."""
+  """The format section of pairs; skipping chunks of one sentence makes both labels as likely."""
   rates = dict(short_rate=0.1, negative_rate=0.5, negatives='documents', lone_sentences='skip')
   return dict(name='segment_pairs', pairs=pairs, **rates)
 
@@ -69,9 +69,8 @@ def rows_of(corpus, config, format, split: str, batches: int, notes=None) -> lis
   has fewer rows.
 
   'held_out' gives the rows of pretraining's evaluation, spread over the split. 'train' gives the
-  first ones of an epoch, at most as many as a probe is fitted on. config: of the phase; its
-  masking, length, batch_size and seed are used. format: section. notes: list that gets the
-  pipeline's warnings, which pretrain has said before; None: nobody does.
+  first rows of an epoch, at most FIT_ROWS. config: of the phase; its masking, length, batch_size
+  and seed are used. format: section. notes: list to append the pipeline's warnings to, or None.
 
   Raises:
     UserError: the split has no row of the format, or an error of pipeline.build.
@@ -98,7 +97,7 @@ def rows_of(corpus, config, format, split: str, batches: int, notes=None) -> lis
 
 
 def _check_vocabulary(workdir, corpus):
-  """Rows of other words are refused: every id would be another word's."""
+  """Raises UserError if the corpus has another vocabulary: each id would mean another word."""
   folders = storage.path(workdir) / 'tokenizer', corpus.path / 'tokenizer'
   theirs, ours = map(vocabulary.read_folder, folders)
   if theirs and ours and (difference := vocabulary.difference_of(ours, theirs)):

@@ -1,12 +1,12 @@
 """Log-likelihoods of sentences.
 
-The score of a sentence is Σ log p(token | …) over the tokens of its text. Specials around it are
-seen and not scored. The context of a token depends on the network:
+The score of a sentence is Σ log p(token | …) over the tokens of its text. Special tokens around it
+are seen but not scored. The context of a token depends on the network:
 
     masked         all other tokens, and a mask in its own place; one row per token (Salazar et al.
                    2020 §2: the pseudo-log-likelihood)
-    query stream   all other tokens: its query sees them and not itself; one row per token
-    words          as masked, but the later tokens of its word are masks, too (Kauf & Ivanova 2023,
+    query stream   all other tokens: the query does not see its own token; one row per token
+    words          like masked; the later tokens of its word are masked too (Kauf & Ivanova 2023,
                    PLL-word-l2r)
     left to right  the tokens before it; one row per sentence
 
@@ -26,14 +26,14 @@ from bertzoo_jax.objectives import objective
 MASKED, LEFT_TO_RIGHT = objective.MASKED, objective.LEFT_TO_RIGHT
 WORDS, QUERIES = 'words', 'query stream'
 _STEP = 4  # lengths of rows are multiples of it, and of an eighth of the next power of two
-_TOKENS = 1 << 13  # of the rows that go through a network together
+_TOKENS = 1 << 13  # tokens per batch
 
 
 class Subject(NamedTuple):
   """A network that can be scored.
 
   Attributes:
-    name: '' where a run has one.
+    name: '' if the run has only one.
     encoder: linen module, float32; params: of the network.
     how: MASKED, WORDS, QUERIES or LEFT_TO_RIGHT.
     special: {'mask' | 'cls' | 'sep' | 'pad' | …: id}.
@@ -57,7 +57,7 @@ class Subject(NamedTuple):
 
 
 def ways(params: dict, learned=(MASKED,), in_order: bool = False) -> tuple[str, ...]:
-  """How a network can be scored, the usual way first; () if it gives no probability of a token.
+  """How a network can be scored, the default first; () if it gives no probability of a token.
 
   params: of the network. learned: see objective.Network. in_order: whether its query stream learned
   to predict from left to right.
@@ -72,10 +72,10 @@ def ways(params: dict, learned=(MASKED,), in_order: bool = False) -> tuple[str, 
   return masked + ((LEFT_TO_RIGHT,) if LEFT_TO_RIGHT in learned else ())
 
 
-def of(subject: Subject, ids: list[list[int]]) -> np.ndarray:
+def log_likelihoods(subject: Subject, ids: list[list[int]]) -> np.ndarray:
   """The score of each text in nats, float64.
 
-  ids: tokens of each text, without specials. Equal texts are computed once, so they tie.
+  ids: tokens of each text, without special ones. Equal texts are scored once, so they tie.
 
   Raises:
     UserError: a text that is too long for the network.
@@ -98,7 +98,7 @@ def of(subject: Subject, ids: list[list[int]]) -> np.ndarray:
 
 
 def _length(subject, text) -> int:
-  """L of the rows for a text: so there are few programs."""
+  """L of the rows for a text, rounded up so that few programs are compiled."""
   tokens, most = len(text) + len(subject.frame.split()) - 1, subject.encoder.max_positions
   if most is not None and tokens > most:
     raise errors.UserError(
@@ -121,20 +121,20 @@ def _framed(subject, texts, length) -> tuple[dict[str, np.ndarray], np.ndarray]:
     for role, segment in (word.split(':') for word in subject.frame.split()):
       pieces = text if role == 'A' else [subject.special[role]]
       row += [(piece, int(segment), role == 'A') for piece in pieces]
-    here = slice(length - len(row), length) if left else slice(len(row))
-    ids_SL[s, here], segments_SL[s, here], text_SL[s, here] = zip(*row)
-    packs_SL[s, here] = 1
+    columns = slice(length - len(row), length) if left else slice(len(row))
+    ids_SL[s, columns], segments_SL[s, columns], text_SL[s, columns] = zip(*row)
+    packs_SL[s, columns] = 1
   rows = dict(input_ids=ids_SL, token_type_ids=segments_SL, segment_ids=packs_SL)
   if subject.how == WORDS:
     rows['words'] = np.full(ids_SL.shape, -1)
     for s, text in enumerate(texts):
-      own = enumerate(subject.words[text])
-      rows['words'][s, text_SL[s]] = [-2 - i if word is None else word for i, word in own]
+      words = enumerate(subject.words[text])
+      rows['words'][s, text_SL[s]] = [-2 - i if word is None else word for i, word in words]
   return rows, text_SL
 
 
 def _batches(subject, rows, text_SL, sentence_N, place_N, size):
-  """Yields batches of `size` rows. place_N: the place that each row predicts; None for all of its
+  """Yields batches of `size` rows. place_N: the place that each row predicts; None for its whole
   text.
   """
   for start in range(0, len(sentence_N), size):
@@ -149,22 +149,22 @@ def _batches(subject, rows, text_SL, sentence_N, place_N, size):
 def _one_place(subject, batch, place_R):
   """The batch with one prediction per row."""
   ids_RL = batch['input_ids']
-  here = np.arange(len(place_R)), place_R
+  cells = np.arange(len(place_R)), place_R
   predicted = dict(
     masked_positions=np.maximum(place_R - subject.ahead, 0)[:, None].astype(np.int32),
-    masked_targets=ids_RL[here][:, None],
+    masked_targets=ids_RL[cells][:, None],
     # from left to right, nothing predicts the first token of a row
     masked_weights=(place_R >= subject.ahead)[:, None].astype(np.float32),
   )
   if subject.how in (MASKED, WORDS):
-    ids_RL[here] = subject.special['mask']
+    ids_RL[cells] = subject.special['mask']
     if subject.how == WORDS:
       word_RL = batch.pop('words')
       later_RL = np.arange(ids_RL.shape[1]) > place_R[:, None]
-      ids_RL[later_RL & (word_RL == word_RL[here][:, None])] = subject.special['mask']
+      ids_RL[later_RL & (word_RL == word_RL[cells][:, None])] = subject.special['mask']
     return {**batch, **predicted}
   order_RL = np.zeros_like(ids_RL)  # a query sees tokens of a lower order than its own
-  order_RL[here] = 1
+  order_RL[cells] = 1
   return {**batch, **predicted, 'order': order_RL}
 
 

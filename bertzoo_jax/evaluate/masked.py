@@ -1,4 +1,4 @@
-"""Each masked token with its two neighbours, and rows that have a single gap.
+"""Masked tokens with their two neighbours, and rows with a single gap.
 
 N masked tokens, R rows, L length.
 """
@@ -12,7 +12,7 @@ class Masked:
   """The masked tokens of batches.
 
   Attributes:
-    rows: all rows as one batch; originals: their tokens [R, L] as they stand in the text.
+    rows: all rows as one batch; originals: the tokens of the text [R, L].
     row, position, targets: of each masked token, [N].
     frame: ids of the special tokens around the text; mask: the mask's id.
   """
@@ -34,19 +34,19 @@ class Masked:
     ids: [R, L], `originals` or what the network sees: rows['input_ids'].
     """
     at = [self.position + step for step in (-1, 1)]
-    beside = [ids[self.row, np.clip(here, 0, ids.shape[1] - 1)] for here in at]
+    beside = [ids[self.row, np.clip(place, 0, ids.shape[1] - 1)] for place in at]
     return tuple(
-      np.where((here < 0) | (here >= ids.shape[1]) | np.isin(token, self.frame), -1, token)
-      for here, token in zip(at, beside)
+      np.where((place < 0) | (place >= ids.shape[1]) | np.isin(token, self.frame), -1, token)
+      for place, token in zip(at, beside)
     )
 
   def alone(self, chosen) -> dict:
-    """A batch with one masked token in each row, its first; the others are as in the text."""
+    """A batch with one masked token per row, in its first slot; all others are as in the text."""
     row, position = self.row[chosen], self.position[chosen]
     batch = {name: x[row] for name, x in self.rows.items()}
-    here = np.arange(len(row)), position
+    cells = np.arange(len(row)), position
     ids = self.originals[row]
-    ids[here] = batch['input_ids'][here]
+    ids[cells] = batch['input_ids'][cells]
     batch['input_ids'] = ids
     first = dict(positions=position, targets=self.targets[chosen], weights=1)
     for name, value in first.items():
@@ -56,14 +56,14 @@ class Masked:
 
 
 def drawn(text: Masked, tokenizer, count: int, draw: int) -> np.ndarray:
-  """Indices of masked tokens, at most one of a row: whole words behind a mask, if there are any."""
+  """Indices of masked tokens, at most one per row: whole words behind a mask, if there are any."""
   seen = text.rows['input_ids'][text.row, text.position]
   hidden = seen == text.mask
   right = text.neighbours(text.originals)[1]
   # the end of a row may be the start of a word
   whole = tokenizer.word_starts[text.targets] & (right >= 0) & tokenizer.word_starts[right]
   whole &= np.array([tokenizer.decode([t]).strip().isalpha() for t in text.targets.tolist()], bool)
-  # a masking may put other words in, and never a mask
+  # a masking may replace words by other words only, never by a mask
   wanted = next(
     (w for w in (hidden & whole, (seen != text.targets) & whole, seen != text.targets) if w.any()),
     np.ones(len(seen), bool),

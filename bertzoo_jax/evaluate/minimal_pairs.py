@@ -37,11 +37,11 @@ class Accuracy(NamedTuple):
   ties: int
 
 
-class Found(NamedTuple):
+class Result(NamedTuple):
   """Scores of a model on minimal pairs.
 
   Attributes:
-    address: where the weights are.
+    address: of the weights.
     step: step of the checkpoint; None for a Hugging Face directory.
     network: which of two networks was scored; '' if there is only one.
     how: the context of a predicted token, see `likelihoods`.
@@ -59,18 +59,18 @@ class Found(NamedTuple):
   notes: list[str]
 
 
-def evaluate(address: str, path: str, *, group_by: str = '', by: str | None = None) -> Found:
+def evaluate(address: str, path: str, *, group_by: str = '', by: str | None = None) -> Result:
   """Scores the pairs of a file.
 
   Args:
     address: W, W@STEP or W@best; hf:DIR or hf:OWNER/NAME[@REVISION].
     path, group_by: see `pair_files.read`.
-    by: a way of `likelihoods.ways`; None for the usual one of the network.
+    by: a way of `likelihoods.ways`; None for the network's default.
 
   Raises:
-    UserError: nothing at an address; a network that gives no probability of a token, that never saw
-      a mask, or that did not learn this way; a sentence that is too long; a file that is not as
-      described.
+    UserError: an address without a network; a network that gives no probability of a token, that
+      never saw a mask, or that did not learn this way; a sentence that is too long; a file of
+      another form.
   """
   pairs = pair_files.read(path, group_by)
   subject, tokenizer = opened(address, by)
@@ -78,7 +78,7 @@ def evaluate(address: str, path: str, *, group_by: str = '', by: str | None = No
   ids = [x.tolist() for x in tokenizer.encode_as_transformers(texts)]
   if subject.how == likelihoods.WORDS:
     subject = subject._replace(words=dict(zip(map(tuple, ids), tokenizer.words_of(texts))))
-  score = likelihoods.of(subject, ids)
+  score = likelihoods.log_likelihoods(subject, ids)
   if not np.isfinite(score).all():
     raise errors.UserError(f'{address} gives scores that are no numbers: give another checkpoint.')
   notes = [*subject.notes]
@@ -86,11 +86,11 @@ def evaluate(address: str, path: str, *, group_by: str = '', by: str | None = No
     notes.append(
       f'{unknown:,} of {len(ids):,} sentences have tokens that the vocabulary does not know.'
     )
-  return Found(address, subject.step, subject.name, subject.how, *accuracies(pairs, score), notes)
+  return Result(address, subject.step, subject.name, subject.how, *accuracies(pairs, score), notes)
 
 
 def accuracies(pairs, score) -> tuple[list[Accuracy], Accuracy]:
-  """(of each group, of all), of pairs and the scores of their sentences, a pair's side by side."""
+  """(Accuracy of each group, of all). score: of the sentences, good and bad of a pair in turn."""
   good, bad, names = score[::2], score[1::2], np.array([pair.group for pair in pairs])
   return [
     _accuracy(name, good[names == name], bad[names == name]) for name in dict.fromkeys(names)
@@ -102,25 +102,25 @@ def opened(address: str, by: str | None = None) -> tuple[likelihoods.Subject, An
   if not os.fspath(address).startswith('hf:'):
     run = pretrained.open_run(address)
     tokenizer = tokenizers.of_folder(storage.path(run.workdir) / 'tokenizer')
-    return of_run(run, tokenizer.special, by), tokenizer
-  there = pretrained.open(address)
-  tokenizer = tokenizers.of_folder(there.tokenizer_folder)
-  ways = likelihoods.ways(there.params, there.learned)
+    return run_subject(run, tokenizer.special, by), tokenizer
+  network = pretrained.open(address)
+  tokenizer = tokenizers.of_folder(network.tokenizer_folder)
+  ways = likelihoods.ways(network.params, network.learned)
   if not ways:
     raise errors.UserError(
-      f'{address} is a {there.hf}, which gives no probability of a token: give a masked language '
+      f'{address} is a {network.hf}, which gives no probability of a token: give a masked language '
       'model. Of a discriminator and its generator that is the generator.'
     )
-  encoder = pretrained.encoder(there)
-  how, own = _way(ways, by, address), there.shape.single
+  encoder = pretrained.encoder(network)
+  how, frame = _way(ways, by, address), network.shape.single
   subject = likelihoods.Subject(
-    '', encoder, there.params, how, tokenizer.special, own, ahead=there.predicts_next
+    '', encoder, network.params, how, tokenizer.special, frame, ahead=network.predicts_next
   )
   return subject, tokenizer
 
 
 def _way(ways, by, address) -> str:
-  """The way that is wished, or the usual one."""
+  """`by`, or the default way. Raises UserError for a way that is not in `ways`."""
   if by is not None and by not in ways:
     raise errors.UserError(
       f'--score_by={by.replace(" ", "_")}: the network of {address} is scored by '
@@ -129,26 +129,25 @@ def _way(ways, by, address) -> str:
   return by or ways[0]
 
 
-def of_run(
+def run_subject(
   run: pretrained.Run, special: dict[str, int], by: str | None = None
 ) -> likelihoods.Subject:
-  """The network of a run that is scored. Where a generator fills the masks of another network's
-  rows, it is the generator.
+  """The network of a run to score: the generator, if it fills the masks of another network's rows.
 
   special: ids of the run's tokenizer. by, errors: see `evaluate`.
   """
   in_order = 'masking' in run.config and run.config.masking.name == 'in_order'
-  told = {
+  ways = {
     n.name: likelihoods.ways(n.extract(run.params), n.learned, in_order) for n in run.networks
   }
-  able = [n for n in run.networks if told[n.name]]
+  able = [n for n in run.networks if ways[n.name]]
   if not able:
     raise errors.UserError(
       f'objective={run.config.objective.name} trains no network that gives the probability of a '
       'token: give a run that predicts tokens.'
     )
   chosen = next((n for n in able if n.name == 'generator'), able[0])
-  how, notes = _way(told[chosen.name], by, run.workdir), ()
+  how, notes = _way(ways[chosen.name], by, run.workdir), ()
   if how in (likelihoods.MASKED, likelihoods.WORDS) and not _shows_masks(run.config.masking):
     raise errors.UserError(
       f'masking={run.config.masking.name} of {run.workdir} never shows [MASK], so it has '
@@ -169,7 +168,7 @@ def of_run(
 
 
 def _shows_masks(masking) -> bool:
-  """Whether the rows of a masking have masks; of a part without these fields nobody knows."""
+  """Whether the rows of a masking have masks; True for a masking without these fields."""
   if 'substitute' in masking and masking.substitute != 'mask':
     return False
   return 'corruption' not in masking or masking.corruption[0] > 0
@@ -181,15 +180,15 @@ def _accuracy(group, good, bad) -> Accuracy:
   return Accuracy(str(group), len(good), right, error, int((good == bad).sum()))
 
 
-def table(found: Found) -> str:
+def table(result: Result) -> str:
   """The accuracies, aligned, and the notes."""
-  total = found.total._replace(group='all')
-  rows = found.groups if len(found.groups) > 1 or found.groups[0].group else []
+  total = result.total._replace(group='all')
+  rows = result.groups if len(result.groups) > 1 or result.groups[0].group else []
   lines = [('pairs of', 'number', 'accuracy ± standard error', 'ties')]
   for row in [*rows, total]:
     value = f'{row.accuracy:.2%} ± {row.standard_error:.2%}'
     lines.append((row.group, f'{row.pairs:,}', value, f'{row.ties:,}'))
-  notes = list(found.notes)
+  notes = list(result.notes)
   if total.ties:
     notes.append(f'{total.ties:,} ties are counted as wrong.')
   return '\n'.join([tables.aligned(lines), *(f'note: {note}' for note in notes)])

@@ -12,7 +12,7 @@ _ENDS = ('.jsonl', '.tsv')
 
 
 class Pair(NamedTuple):
-  """Two sentences. group: pairs of one group are counted together; '' for none."""
+  """Two sentences, and the group that they are counted in; '' for none."""
 
   good: str
   bad: str
@@ -25,11 +25,11 @@ def read(path: str, group_by: str = '') -> list[Pair]:
   Args:
     path: FILE.jsonl: an object per line with sentence_good and sentence_bad (BLiMP's layout).
       FILE.tsv: good sentence, tab, bad sentence; a first line with these two names is no pair.
-    group_by: field of the objects by which pairs are grouped. '': UID or field if the first object
-      has one of them; else the file's name, if there are several files.
+    group_by: field to group pairs by. '': UID or field, if the first object has one of them; else
+      the file's name, if there are several files.
 
   Raises:
-    UserError: no such file, or a line that is not as described.
+    UserError: no such file, or a line of another form.
   """
   place = storage.path(path)
   if not place.exists():
@@ -63,12 +63,12 @@ def _lines(file):
 
 
 def _objects(file, name, group_by):
-  found = []
+  pairs = []
   for number, line in _lines(file):
     with errors.unreadable(f'{file}:{number} is no JSON: mend or remove the line'):
       row = json.loads(line)
     fields = list(row) if isinstance(row, dict) else []
-    if not found and not group_by:
+    if not pairs and not group_by:
       group_by = next((field for field in _USUAL_GROUPS if field in fields), '')
     for field in (GOOD, BAD, *([group_by] if group_by else [])):
       if field not in fields:
@@ -76,14 +76,14 @@ def _objects(file, name, group_by):
           f'{file}:{number} has no {field!r}; it has {", ".join(fields) or "no fields"}.'
           + (' Give another --group_by.' if field == group_by else '')
         )
-    found.append(_pair(file, number, row[GOOD], row[BAD], str(row[group_by]) if group_by else name))
-  return found
+    pairs.append(_pair(file, number, row[GOOD], row[BAD], str(row[group_by]) if group_by else name))
+  return pairs
 
 
 def _columns(file, name, group_by):
   if group_by:
     raise errors.UserError(f'--group_by={group_by}: {file} has two columns and no such field.')
-  found = []
+  pairs = []
   for number, line in _lines(file):
     columns = line.split('\t')
     if len(columns) != 2:
@@ -91,8 +91,8 @@ def _columns(file, name, group_by):
         f'{file}:{number} has {len(columns)} columns: good sentence, tab, bad sentence are needed.'
       )
     if columns != [GOOD, BAD]:
-      found.append(_pair(file, number, *columns, name))
-  return found
+      pairs.append(_pair(file, number, *columns, name))
+  return pairs
 
 
 def _pair(file, number, good, bad, group):

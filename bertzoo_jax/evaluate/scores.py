@@ -21,10 +21,10 @@ from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import workdir as workdirs
 
 PAIRS = ('nsp', 'sop')
-# That go through a network together: a batch of thousands of rows would not fit a device.
+# Rows per forward pass: a batch of thousands of rows would not fit a device.
 _ROWS = 64
-_ONE_NETWORK = 'network'  # the name of a nameless one
-_PARTS = 8  # of a row, whose losses are told apart
+_ONE_NETWORK = 'network'  # the name of a network without one
+_PARTS = 8  # parts of a row with a loss each
 
 
 class Score(NamedTuple):
@@ -36,10 +36,10 @@ class Score(NamedTuple):
     num_rows: rows that were read.
     measure: 'accuracy' or 'loss'.
     value, standard_error: of the measure.
-    count: predictions that it is the mean of.
-    base_rate: share of label 1; None of masked tokens.
-    how: 'head' or 'linear probe'; of a network with a memory 'head, memory' or 'head, no memory'.
-    fitted_rows: of the train split, that a probe saw; None of a head.
+    count: number of predictions.
+    base_rate: share of label 1; None for masked tokens.
+    how: 'head' or 'linear probe'; with a memory 'head, memory' or 'head, no memory'.
+    fitted_rows: rows of the train split that a probe was fitted on; None for a head.
     places: the first and the last place in the row, from 1, of its predictions; None for all.
   """
 
@@ -88,9 +88,9 @@ def evaluate(
   Args:
     address: W, W@STEP or W@best.
     path: a corpus with the run's tokenizer, held-out text in it.
-    batches: of config.batch_size rows of each set, at most.
+    batches: batches of config.batch_size rows per set, at most.
     cache_dir: local folder for the mirror of a corpus in an object store.
-    masking_of: workdir of a run whose masking the mlm rows have; None for the run's own.
+    masking_of: workdir of the run whose masking the mlm rows get; None for this run.
 
   Raises:
     UserError: no such checkpoint, a corpus of another vocabulary or without held-out text, a run
@@ -126,13 +126,15 @@ def evaluate(
       notes.append(f'{pairs} rows are left out. {e}')
   scores = []
   for network in trained:
-    name, own = network.name or _ONE_NETWORK, network.extract(params)
-    if 'mlm_head' in own:
+    name, tree = network.name or _ONE_NETWORK, network.extract(params)
+    if 'mlm_head' in tree:
       rows = [networks.shifted_left(b) if network.predicts_next else b for b in sets['mlm']]
-      scores += masked_scores(name, network.encoder, own, rows, network.predicts_next)
+      scores += masked_scores(name, network.encoder, tree, rows, network.predicts_next)
     for pairs in [p for p in PAIRS if p in sets]:
-      train = None if 'pair_head' in own else _pairs(notes, corpus, config, pairs, 'train', batches)
-      scores.append(pair_score(name, network.encoder, own, pairs, sets[pairs], train))
+      train = (
+        None if 'pair_head' in tree else _pairs(notes, corpus, config, pairs, 'train', batches)
+      )
+      scores.append(pair_score(name, network.encoder, tree, pairs, sets[pairs], train))
   whole = [s for s in scores if s.places is None]
   places = [s for s in scores if s.places is not None]
   return Evaluation(str(workdir), step, corpus.hash, whole, notes, places)
@@ -162,9 +164,9 @@ def _masked_scores(name, encoder, params, batches, ahead, how, first=lambda rows
   """[accuracy, loss, losses by place]. first: rows → the memory before the first batch."""
 
   def read(params, batch, memory):
-    found = networks.predictions(encoder, params['encoder'], batch, None, memory=memory)
-    logits_BPV = networks.vocabulary_logits(encoder, params, found.states_BPD)
-    return networks.nll(logits_BPV, batch['masked_targets']), found.memory
+    out = networks.predictions(encoder, params['encoder'], batch, None, memory=memory)
+    logits_BPV = networks.vocabulary_logits(encoder, params, out.states_BPD)
+    return networks.nll(logits_BPV, batch['masked_targets']), out.memory
 
   nll_BP, correct_BP = through(read, encoder, params, batches, first)
   joined = lambda feature: np.concatenate([b[feature] for b in batches])
@@ -191,7 +193,7 @@ def _masked_scores(name, encoder, params, batches, ahead, how, first=lambda rows
 
 
 def baseline(name: str, accuracy: Score, value: float) -> Score:
-  """The accuracy `value` of counts of words, over the predictions of a network's `accuracy`."""
+  """The Score of an accuracy of counts of words. accuracy: of a network on the same predictions."""
   error = binomial(float(value), accuracy.count)
   return accuracy._replace(network=name, value=float(value), standard_error=error, how='counts')
 
@@ -199,17 +201,17 @@ def baseline(name: str, accuracy: Score, value: float) -> Score:
 def pair_score(
   name: str, encoder, params: dict, pairs: str, batches: list[dict], train: list[dict] | None
 ) -> Score:
-  """Accuracy on pairs: by the network's head, or by a probe that is fitted on train batches."""
+  """Accuracy on pairs, by the network's head, or by a probe fitted on train batches."""
   labels_B = _labels(batches)
   if train is None:
     head = heads.pair().made(encoder)
     read = lambda params, row_BD: head.apply({'params': params['pair_head']}, row_BD)
-    said_B = np.argmax(row_vectors(encoder, params, batches, read), axis=-1)
+    predicted_B = np.argmax(row_vectors(encoder, params, batches, read), axis=-1)
   else:
-    said_B = probe.fit(row_vectors(encoder, params, train), _labels(train)).predict(
+    predicted_B = probe.fit(row_vectors(encoder, params, train), _labels(train)).predict(
       row_vectors(encoder, params, batches)
     )
-  accuracy, count, rate = float(np.mean(said_B == labels_B)), len(labels_B), np.mean(labels_B)
+  accuracy, count, rate = float(np.mean(predicted_B == labels_B)), len(labels_B), np.mean(labels_B)
   how = ('head', None) if train is None else ('linear probe', len(_labels(train)))
   error = binomial(accuracy, count)
   return Score(name, pairs, count, 'accuracy', accuracy, error, count, float(rate), *how)
@@ -218,8 +220,8 @@ def pair_score(
 def row_vectors(
   encoder, params: dict, batches: list[dict], head=lambda params, row_BD: row_BD
 ) -> np.ndarray:
-  """head(params, the vectors that classify rows) of all rows, in order. For an encoder whose rows
-  end with the classifier, the classifier is moved to the end of each row first.
+  """head(params, pooled vectors) of all rows, in order. If the encoder's rows end with the
+  classifier, it is first moved to the end of each row.
   """
   if encoder.padding_side == 'left':
     batches = [_classifier_last(batch) for batch in batches]
@@ -259,9 +261,9 @@ def _places(evaluation) -> list[str]:
   return ['', tables.aligned(lines)] if places else []
 
 
-def to_json(found: NamedTuple) -> str:
+def to_json(result: NamedTuple) -> str:
   """A NamedTuple as JSON, by its fields, with the NamedTuples inside it."""
-  return json.dumps(tables.plain(found), indent=1, ensure_ascii=False) + '\n'
+  return json.dumps(tables.plain(result), indent=1, ensure_ascii=False) + '\n'
 
 
 def notes_on(workdir, corpus) -> list[str]:
@@ -291,13 +293,12 @@ def through(read, encoder, params, batches, first=lambda rows: (), rows: int | N
 
   first: number of rows → the memory before the first batch. Each row of a batch continues with the
     memory of the same row of the batch before.
-  rows: that go through the network together; None for as many as fit a device with logits of whole
-    rows.
+  rows: per forward pass; None for as many as fit a device with logits of whole rows.
   """
   most = rows or _ROWS
 
   def narrowed(params, batch, memory):
-    if encoder.type_vocab_size:  # a network of one segment reads both as that one
+    if encoder.type_vocab_size:  # a network with one segment reads both texts as that segment
       token_type_ids = jnp.minimum(batch['token_type_ids'], encoder.type_vocab_size - 1)
       batch = {**batch, 'token_type_ids': token_type_ids}
     return read(params, batch, memory)
@@ -308,7 +309,7 @@ def through(read, encoder, params, batches, first=lambda rows: (), rows: int | N
       size = len(batch['input_ids'])
       step = min(size, most)
       for start in range(0, size, step):
-        # one shape, hence one program: the last row fills up
+        # one shape, hence one program: copies of the last row fill it up
         chosen = np.minimum(np.arange(start, start + step), size - 1)
         memory = memories[start] if start in memories else first(step)
         part = {name: x[chosen] for name, x in batch.items()}
@@ -329,12 +330,12 @@ def _classifier_last(batch):
   )
   segments_BL = np.where(place_BL == end_B1 - 1, segments_BL.max() + 1, segments_BL)
   masked_BP = batch['masked_positions']
-  of_classifier_BP = np.where(batch['masked_weights'] > 0, end_B1 - 1, 0)
+  classifier_BP = np.where(batch['masked_weights'] > 0, end_B1 - 1, 0)
   moved = {
     **batch,
     'input_ids': ids_BL,
     'token_type_ids': segments_BL.astype(np.int32),
-    'masked_positions': np.where(masked_BP > 0, masked_BP - 1, of_classifier_BP).astype(np.int32),
+    'masked_positions': np.where(masked_BP > 0, masked_BP - 1, classifier_BP).astype(np.int32),
   }
   return {name: x for name, x in moved.items() if name != 'order'}
 

@@ -78,7 +78,7 @@ WORD_TABLE = 'encoder/embeddings/word/embedding'
 POSITION_TABLE = 'encoder/embeddings/position/embedding'
 TYPE_TABLE = 'encoder/embeddings/type/embedding'
 
-# Fields of encoders that no config.json says, with values that compute what its class computes.
+# Fields of encoders that no config.json has, with the values that the class implies.
 UNSAID = {
   'transformer': dict(initializer='truncated_normal'),
   'disentangled': dict(initializer='normal', vocab_multiple=1),
@@ -92,11 +92,11 @@ class Sizes(NamedTuple):
   Attributes:
     num_heads: attention heads.
     num_layers: layers of the stack.
-    blocks: how many blocks there are tensors of; a layer is inner_group_num blocks.
+    blocks: blocks that have tensors; a layer is inner_group_num blocks.
     hidden_size: width of the layers.
     table_width: width of the embeddings.
     position_offset: rows in front of the position of the first token.
-    num_groups, inner_group_num: of a stack whose layers share in groups.
+    num_groups, inner_group_num: groups of layers that share parameters; blocks per group.
   """
 
   num_heads: int
@@ -143,7 +143,7 @@ def plain_sizes(encoder, special=None) -> Sizes:
 
 
 def grouped_sizes(encoder, special=None) -> Sizes:
-  """The Sizes of a stack whose layers may share in groups, with tables of any width."""
+  """The Sizes of a stack whose layers may share parameters in groups, with tables of any width."""
   layers, inner, width = encoder.num_layers, encoder.inner_group_num, encoder.hidden_size
   table = encoder.embedding_size or width
   groups = dict(num_groups=encoder.num_groups, inner_group_num=inner)
@@ -167,7 +167,7 @@ def parted(*transforms: Transform) -> Transform:
 
 
 class Row(NamedTuple):
-  """Parameters, tensors, and how the ones become the others.
+  """Parameters of ours, tensors of theirs, and the transform between them.
 
   Attributes:
     ours: path of the parameter, or a tuple of paths; '' for none (`constant`).
@@ -217,13 +217,13 @@ class Computed(NamedTuple):
   Attributes:
     encoder: linen module that computes the same.
     unread: names of tensors that are written for --init, and that the class does not load.
-    said: text for the card about the difference.
+    note: text for the card about the difference.
     pipeline: transformers' task for the card; None: the architecture's.
   """
 
   encoder: Any
   unread: tuple[str, ...] = ()
-  said: str = ''
+  note: str = ''
   pipeline: str | None = None
 
 
@@ -249,7 +249,7 @@ class Architecture(NamedTuple):
       fields that depend on which tensors the file has, and parameters that an encoder has in
       another form.
     part: config.encoder.name of the encoder that has these fields.
-    unsaid: fields of the encoder that no config.json says, where they are not those of UNSAID.
+    unsaid: fields of the encoder that no config.json has, where they differ from UNSAID.
     computes: encoder → Computed, the part of the trained network that the class computes.
     segments: segments that texts have where the encoder has no segment table.
     head_activation: the activation that its head always applies; None if it is the encoder's.
@@ -258,11 +258,11 @@ class Architecture(NamedTuple):
       before the dense layer.
     tokens: how its tokenizer frames texts; None if it has no tokenizer in transformers. No
       tokenizer is then written or compared.
-    reads: whether it reads checkpoints of its model type. A class that another one of the type
-      contains does not.
+    reads: whether it reads checkpoints of its model type. A class whose tensors are a part of
+      another class's does not.
     logits: (directory, batch) → arrays that verification compares with our logits, as
       `verify.logits` has it; None: the logits of the transformers class called `name`.
-    given: arguments of its from_pretrained for verification.
+    load_args: arguments of its from_pretrained for verification.
     holds: parameters by path → whether its heads may have these shapes.
   """
 
@@ -287,7 +287,7 @@ class Architecture(NamedTuple):
   tokens: tokenizer.Shape | None = tokenizer.Shape()
   reads: bool = True
   logits: Callable | None = None
-  given: Mapping[str, Any] = {}
+  load_args: Mapping[str, Any] = {}
   holds: Callable = lambda params: True
 
   @property
@@ -324,7 +324,7 @@ def misfits(a: Architecture, paths) -> tuple[list[str], list[str]]:
 
 
 def aside(a: Architecture, params: Mapping[str, Any]) -> set[str]:
-  """Names of the heads of a network that a class has no place for. params: by path."""
+  """Names of the network's heads that the class has no place for. params: by path."""
   strange = {path.split('/')[0] for side in misfits(a, params) for path in side}
   if not a.holds(params):
     strange |= a.head_names
@@ -332,14 +332,14 @@ def aside(a: Architecture, params: Mapping[str, Any]) -> set[str]:
 
 
 def placed(a: Architecture, params: Mapping[str, Any]) -> dict[str, Any]:
-  """A network's parameters by path, without those heads."""
+  """A network's parameters by path, without the heads of `aside`."""
   left = aside(a, params)
   return {path: x for path, x in params.items() if path.split('/')[0] not in left}
 
 
 def check(a: Architecture, paths, known: Mapping[str, Architecture] | None = None) -> None:
-  """Raises UserError unless every parameter has a place in the architecture, and the architecture
-  no place left empty.
+  """Raises UserError unless every parameter has a place in the architecture, and every required
+  place a parameter.
 
   known: other architectures, to name one that fits.
   """
@@ -419,8 +419,8 @@ def to_ours(
 ) -> tuple[dict[str, np.ndarray], list[str]]:
   """Parameters by path, float32, and the names of the tensors that no row reads.
 
-  Raises UserError for a tensor that only some of its layers have, for a shape that the sizes do not
-  allow, and for more layers than tensors.
+  Raises UserError if only some layers have a tensor, if a shape does not fit the sizes, and for
+  more layers than tensors.
   """
   if sizes.blocks > len(tensors):
     raise errors.UserError(
@@ -431,14 +431,14 @@ def to_ours(
   for row in a.rows:
     places = _places(row, sizes)
     wanted = [name for names in places for name in names]
-    found = [name for name in wanted if name in tensors]
-    if not row.paths or wanted and not found or not wanted and row.without is None:
+    present = [name for name in wanted if name in tensors]
+    if not row.paths or wanted and not present or not wanted and row.without is None:
       used.update(() if row.paths else wanted)
       continue
-    if len(found) < len(wanted):
+    if len(present) < len(wanted):
       missing = next(name for name in wanted if name not in tensors)
       raise errors.UserError(
-        f'The checkpoint lacks {missing!r} but has {found[0]!r}: it is incomplete; download or '
+        f'The checkpoint lacks {missing!r} but has {present[0]!r}: it is incomplete; download or '
         'export it again.'
       )
     copies = [_read(row, names, tensors, sizes) for names in places]
@@ -451,7 +451,7 @@ def to_ours(
 
 
 def for_each_block(x, sizes):
-  """The copies of a parameter, one for each block that is written; shared ones repeat."""
+  """The copies of a parameter, one per written block; shared copies repeat."""
   if len(x) == sizes.blocks:
     return x
   layer, block = np.divmod(np.arange(sizes.blocks), sizes.inner_group_num)
@@ -470,7 +470,7 @@ def _read(row: Row, names: tuple[str, ...], tensors, sizes) -> tuple[np.ndarray,
 
 
 def _with_fillers(row: Row, copies: list[tuple], sizes) -> list[tuple]:
-  """The copies of all blocks, where our parameter has a copy for those without the tensor too."""
+  """The copies of all blocks; blocks without the tensor get the filler of `row.without`."""
   if row.without is None:
     return copies
   filler = tuple(np.asarray(x, np.float32) for x in _several(row.without(sizes)))

@@ -1,5 +1,5 @@
-"""The model card (README.md) of an exported directory: the network, its text and training, and the
-parts that are not in it. Every fact is from the config, the corpus manifest and the record of the
+"""The model card (README.md) of an exported directory: the network, its text, its training, and
+what the export leaves out. Every fact is from the config, the corpus manifest and the record of the
 run.
 
 The words are in `cards/`: card.txt, and for each kind of head how it is loaded.
@@ -24,7 +24,7 @@ from bertzoo_jax.hf.architecture import Architecture
 _FOLDER = pathlib.Path(__file__).parent / 'cards'
 # Sections that only some configs have, and their names in the table.
 _SECTIONS = {'format': 'input', 'source': 'task', 'features': 'input'}
-_SAID = json.loads((_FOLDER / 'sentences.json').read_text(encoding='utf-8'))
+_SENTENCES = json.loads((_FOLDER / 'sentences.json').read_text(encoding='utf-8'))
 
 
 class Run(NamedTuple):
@@ -34,8 +34,8 @@ class Run(NamedTuple):
     architecture: of the class that the weights are for.
     encoder: linen module.
     sizes: of the architecture's `sizes`.
-    config: the resolved config of the run, nested. Each phase that has overrides gives its length
-      and batch_size.
+    config: the resolved config of the run, nested. A phase with overrides has its length and
+      batch_size.
     step: steps trained.
     tensors: content of model.safetensors.
     corpus: the run's record of its corpus; may be empty.
@@ -67,7 +67,7 @@ class Run(NamedTuple):
 
   @property
   def task(self) -> str | None:
-    """The Hub's name of the task; None where there is no pipeline."""
+    """The Hub's name of the task; None without a pipeline."""
     computed = self.architecture.computes(self.encoder)
     return self.architecture.pipeline if computed.pipeline is None else computed.pipeline
 
@@ -82,17 +82,17 @@ class Run(NamedTuple):
 
 
 def with_learned(a: Architecture, learned: tuple[str, ...], apart=()) -> Architecture:
-  """The Architecture with its card's text for a head that learned from left to right.
+  """The Architecture, its card's text completed if the head learned from left to right.
 
   apart: heads that the class has no place for.
   """
   if 'next_head' in apart:
-    return a._replace(heads=f'{a.heads} {_SAID["later_unseen"]}')
+    return a._replace(heads=f'{a.heads} {_SENTENCES["later_unseen"]}')
   if 'left to right' not in learned:
     return a
-  sentence = f'{a.heads} {_SAID["left_to_right_and_masked"]}'
+  sentence = f'{a.heads} {_SENTENCES["left_to_right_and_masked"]}'
   if len(learned) == 1:
-    sentence = _SAID['left_to_right']
+    sentence = _SENTENCES['left_to_right']
   causal = 'transformers has no class that reads this model from left to right.'
   if name := architectures.CAUSAL.get(a.model_type):
     causal = f'`{name}.from_pretrained(DIRECTORY, is_decoder=True)` reads it from left to right.'
@@ -100,18 +100,18 @@ def with_learned(a: Architecture, learned: tuple[str, ...], apart=()) -> Archite
 
 
 def text(run: Run) -> str:
-  """The card, Markdown with a YAML head. What files say is plain text in it."""
+  """The card, Markdown with a YAML head. Text from files has no markup in it."""
   read = ('config', 'corpus', 'metrics', 'commits', 'init', 'aside', 'average')
   return _filled('card', facts(run._replace(**{name: _plain(getattr(run, name)) for name in read})))
 
 
 def facts(run: Run) -> dict[str, str]:
   """The fields of card.txt. A field that only some cards have is '' in others."""
-  config, said = run.config, run.architecture.computes(run.encoder).said
+  config, note = run.config, run.architecture.computes(run.encoder).note
   lengths = _trained(config, run.step, 'length')
   licence, language, sources = (run.corpus.get(k) for k in ('license', 'language', 'sources'))
   layers = run.sizes.num_layers
-  aside = string.Template(_SAID['aside']).substitute(
+  aside = string.Template(_SENTENCES['aside']).substitute(
     file=weights.HEADS_FILE, heads=', '.join(run.aside)
   )
   return {
@@ -130,7 +130,7 @@ def facts(run: Run) -> dict[str, str]:
     'num_heads': run.sizes.num_heads,
     'parameters': f'{sum(x.size for x in run.tensors.values()):,}',
     'longest': _longest(run, lengths),
-    'cuts': _SAID['cuts'] * run.fine_tuned,
+    'cuts': _SENTENCES['cuts'] * run.fine_tuned,
     'usage': _usage(run),
     'outputs': _outputs(config, run.outputs) * run.fine_tuned,
     'steps': f'{run.step:,} of {sum(steps for steps, _ in config["phases"]):,}'
@@ -141,21 +141,21 @@ def facts(run: Run) -> dict[str, str]:
     'sections': _sections(config),
     'seed': config['seed'],
     'program': _lines(f'| program | bertzoo_jax at commit {commit} |' for commit in run.commits),
-    'language': _value(language or _SAID['not_recorded']),
-    'licence': _value(licence or _SAID['not_recorded']),
-    'sources': _value(sources or _SAID['not_recorded']),
+    'language': _value(language or _SENTENCES['not_recorded']),
+    'licence': _value(licence or _SENTENCES['not_recorded']),
+    'sources': _value(sources or _SENTENCES['not_recorded']),
     'corpus': _lines(
       f'| corpus {key} | {_value(value)} |'
       for key, value in run.corpus.items()
       if key not in ('license', 'language', 'sources', 'task')
     ),
-    'phases': _SAID['phases'] * any(overrides for _, overrides in config['phases']),
+    'phases': _SENTENCES['phases'] * any(overrides for _, overrides in config['phases']),
     'measured': _measured(run),
     'heads': run.architecture.heads,
-    'said': _lines([said] * bool(said)),
+    'note': _lines([note] * bool(note)),
     'labels': _labels(config['format']) if 'pair_head' in run.architecture.head_names else '',
     'aside': aside if run.aside else '',
-    'unused': _SAID['unused'] * (bool(run.task) and not run.fine_tuned),
+    'unused': _SENTENCES['unused'] * (bool(run.task) and not run.fine_tuned),
     'checked': run.checked,
   }
 
@@ -169,8 +169,8 @@ def _lines(lines) -> str:
   return ''.join(f'{line}\n' for line in lines)
 
 
-def _languages(told: str) -> str:
-  codes = [c for c in re.split(r'[\s,]+', told) if re.fullmatch('[a-z]{2,3}', c)]
+def _languages(language: str) -> str:
+  codes = [c for c in re.split(r'[\s,]+', language) if re.fullmatch('[a-z]{2,3}', c)]
   return _lines(['language:', *(f'- "{code}"' for code in codes)] if codes else [])
 
 
@@ -216,7 +216,7 @@ def _trained(config: dict[str, Any], step: int, field: str) -> list[tuple[Any, i
 
 
 def _batch(config: dict[str, Any], step: int) -> str:
-  """Rows of a batch, as text. If phases differ in them, the steps of each."""
+  """Rows per batch, as text; with the steps of each phase if phases differ."""
   batches = _trained(config, step, 'batch_size') or [(config['batch_size'], 0)]
   if len({rows for rows, _ in batches}) == 1:
     return f'{batches[0][0]:,} rows'
@@ -224,18 +224,18 @@ def _batch(config: dict[str, Any], step: int) -> str:
 
 
 def _longest(run, lengths) -> str:
-  """The sentence about the lengths that the network can read, and that it has read."""
+  """The sentence about the longest row that the network takes, and that it was trained on."""
   trained, most = max((n for n, _ in lengths), default=0), run.encoder.max_positions
   if not most:
     return f'It reads any length; the longest rows in training had {trained} tokens.'
   if trained >= most:
     return f'It reads at most {most} tokens.'
-  said = f'It was trained on rows of at most {trained} tokens: cut texts there. '
+  sentence = f'It was trained on rows of at most {trained} tokens: cut texts there. '
   rows = run.architecture.rows
   if not any(row.ours == POSITION_TABLE and row.theirs in run.tensors for row in rows):
-    return f'{said}It takes {most}, and has no position table.'
+    return f'{sentence}It takes {most}, and has no position table.'
   return (
-    f'{said}Its position table has {most} rows; this run did not train those from {trained} on.'
+    f'{sentence}Its position table has {most} rows; this run did not train those from {trained} on.'
   )
 
 
@@ -257,13 +257,13 @@ def _code(text: str) -> str:
   return f'`{html.unescape(text).replace("`", "'") or " "}`'
 
 
-# Between the addresses of a text; a comma or blank may also be part of one.
+# What separates the addresses in a text; a comma or blank may also be part of an address.
 _BORDER = re.compile(r'([|;"\'(){}\[\]=]|[,\s](?=\s*(?:[\w.@+-]+:|~|\.{0,2}/)))')
 _LOCAL = re.compile(r'/[^/\s]|~[^/\s]*/|\.\.?/|.*/\.\./')
 
 
 def _public(address: str) -> str:
-  """The last part of a local address, or of one with ://; others as they are."""
+  """The last part of a local path or a URL; any other address unchanged."""
   before, weight, path = re.match(r'([^\w/~.]*)([\d.]+\*)?(?:[\w.@+-]+:)*(.*)', address).groups('')
   if not path.startswith('//') and not _LOCAL.match(path):
     return address
@@ -290,18 +290,18 @@ def _masking(section: dict[str, Any]) -> str:
   becomes = 'by the mask token', 'by a random token'
   if section.get('substitute') == 'similar':
     becomes = 'by a similar word (a random word where there is none)', 'by a random word'
-  told = ', '.join(f'{share:.0%} {what}' for share, what in zip(shares, becomes))
+  replacements = ', '.join(f'{share:.0%} {what}' for share, what in zip(shares, becomes))
   rest = {k: v for k, v in section.items() if k not in ('corruption', 'substitute')}
-  return f'{_fields(rest)}. Of the predicted tokens, replaced {told}; {shares[2]:.0%} stay'
+  return f'{_fields(rest)}. Of the predicted tokens, replaced {replacements}; {shares[2]:.0%} stay'
 
 
 def _measured(run) -> str:
   """The section of the newest metrics; '' without any."""
   if not run.metrics:
     return ''
-  about = _SAID['of_task' if 'metrics' in run.config else 'of_text']
+  about = _SENTENCES['task_metrics' if 'metrics' in run.config else 'losses']
   rows = _lines(f'| {key} | {_value(value)} |' for key, value in run.metrics.items())
-  bits = _SAID['bits'] * any('bits_per_byte' in key for key in run.metrics)
+  bits = _SENTENCES['bits'] * any('bits_per_byte' in key for key in run.metrics)
   return f'## Last measured\n\n{about}\n\n| metric | value |\n|---|---|\n{rows}\n{bits}'
 
 
@@ -319,11 +319,11 @@ def _outputs(config: dict[str, Any], task: heads.Task) -> str:
 
 
 def _labels(format: dict[str, Any]) -> str:
-  """The labels of pairs, as the format made them."""
-  kind, known = format.get('pairs', 'nsp'), _SAID['pairs']
+  """The sentence about the labels of pairs, as the input format defines them."""
+  kind, known = format.get('pairs', 'nsp'), _SENTENCES['pairs']
   if kind == 'nsp' and format.get('negatives') in known:
     kind = format['negatives']
-  alone = _SAID['alone'] * (kind == 'sop' and format.get('lone_sentences') == 'random')
+  alone = _SENTENCES['alone'] * (kind == 'sop' and format.get('lone_sentences') == 'random')
   return f'Its labels in training: {known.get(kind, "those of the input above")}{alone}.\n'
 
 
@@ -348,18 +348,18 @@ def _answers(features: dict[str, Any], usual: bool, metrics=()) -> dict[str, str
   passage_first = usual if order == 'auto' else order == 'passage_first'
   threshold = features.get('no_answer_threshold', 0.0)
   answer = 'passage[places[start][0] : places[end][1]].strip()'
-  said = f'print({answer})'
+  code = f'print({answer})'
   if threshold or 'best_threshold' in metrics:  # there may be none
-    said = (
+    code = (
       "cls = row['input_ids'][0].tolist().index(tokenizer.cls_token_id)\n"
       'odds = scores[cls, cls] - scores[start, end]  # of no answer\n'
       f"print('' if odds > {threshold:g} else {answer})"
     )
   return {
     'texts': 'passage, question' if passage_first else 'question, passage',
-    'own': 0 if passage_first else 1,
+    'sequence': 0 if passage_first else 1,
     'most': features.get('max_answer', 30),
-    'answer': said,
+    'answer': code,
     'task': heads.KINDS[heads.SPAN].task,
   }
 
@@ -380,7 +380,7 @@ def _fields(section: dict[str, Any]) -> str:
 
 
 def _value(value) -> str:
-  """A number readable, a list joined, anything else as it is."""
+  """A number formatted, a list joined, anything else as text."""
   if isinstance(value, (list, tuple)):
     return ', '.join(map(_value, value))
   if isinstance(value, dict):

@@ -1,7 +1,7 @@
 """Heads of fine-tuning in Hugging Face's classes: names of their layers, and their text in
 config.json and the card. numpy only.
 
-A head has a form, told by the name of its dense layer (model.heads.FORMS).
+The name of a head's dense layer tells the head's form (model.heads.FORMS).
 """
 
 import itertools
@@ -30,12 +30,12 @@ class Kind(NamedTuple):
   Attributes:
     ends: how their names end.
     task: of the Hub.
-    said: text of the card about the head.
+    card: text about the head.
   """
 
   ends: str
   task: str
-  said: str
+  card: str
 
 
 KINDS = {
@@ -103,14 +103,14 @@ class Form(NamedTuple):
     layers: {our name of a dense layer: theirs}.
     also: our name of the head → its further rows.
     rates: keys of config.json for dropout: before the classifier, and before the dense layer.
-    fixed: keys of config.json that say how the head computes. Other values cannot be read.
-    said: further text for the card.
+    fixed: {key of config.json: the only value that can be read}.
+    note: further text for the card.
   """
 
   layers: Mapping[str, str]
   rates: tuple[str, ...] = ()
   fixed: Mapping[str, Any] = {}
-  said: str = ''
+  note: str = ''
   also: Callable = lambda head: ()
 
 
@@ -128,7 +128,7 @@ def classes(build, family: str, forms: Mapping[str, Form]) -> dict[str, Architec
       *rows(head, **form.layers),
       *form.also(head),
       config=tuple(keys.fixed(key, value) for key, value in form.fixed.items()),
-      heads=f'{kind.said} {form.said}'.strip(),
+      heads=f'{kind.card} {form.note}'.strip(),
       pipeline='' if head in NO_PIPELINE else kind.task,
       head_dropouts=form.rates,
     )
@@ -138,8 +138,8 @@ def classes(build, family: str, forms: Mapping[str, Form]) -> dict[str, Architec
 
 def rows(head: str, **layers: str) -> tuple[Row, ...]:
   """Rows of the dense layers of a head. layers: {our name: theirs}."""
-  made = (architecture.dense(f'{head}/{ours}', theirs) for ours, theirs in layers.items())
-  return tuple(itertools.chain.from_iterable(made))
+  layer_rows = (architecture.dense(f'{head}/{ours}', theirs) for ours, theirs in layers.items())
+  return tuple(itertools.chain.from_iterable(layer_rows))
 
 
 # Two kernels [D, H] whose products are added, and one over both vectors, [H, 2·D].
@@ -172,15 +172,15 @@ def in_paths(paths: Iterable[str]) -> str:
 
 def form_of(paths: Iterable[str], head: str = ROW) -> str:
   """The form of a head (a key of DENSE, or linear) by the paths of parameters; '' without one."""
-  own = {path.rpartition('/')[0] for path in paths if path.startswith(f'{head}/')}
-  forms = (form for form, dense in DENSE.items() if f'{head}/{dense}' in own)
-  return next(forms, 'linear') if own else ''
+  layers = {path.rpartition('/')[0] for path in paths if path.startswith(f'{head}/')}
+  forms = (form for form, dense in DENSE.items() if f'{head}/{dense}' in layers)
+  return next(forms, 'linear') if layers else ''
 
 
 def config(a: Architecture, params: Mapping[str, Any], task: Task) -> dict[str, Any]:
   """The part of config.json about the head of a class. params: flat.
 
-  Raises UserError for labels that are not as many as the outputs.
+  Raises UserError if labels and outputs differ in number.
   """
   head = in_paths(params)
   if head not in KINDS or head == SPAN:
@@ -204,10 +204,10 @@ def config(a: Architecture, params: Mapping[str, Any], task: Task) -> dict[str, 
 
 
 def labels_of(content: Mapping[str, Any]) -> tuple[str, ...]:
-  """Names of the outputs of a config.json; () if it does not tell them, or says LABEL_0 and on."""
-  said = content.get('id2label')
-  if not isinstance(said, dict) or set(said) != {str(i) for i in range(len(said))}:
+  """Names of the outputs in a config.json; () if it has none, or LABEL_0 and so on."""
+  by_id = content.get('id2label')
+  if not isinstance(by_id, dict) or set(by_id) != {str(i) for i in range(len(by_id))}:
     return ()
-  if all(label == f'LABEL_{i}' for i, label in said.items()):
+  if all(label == f'LABEL_{i}' for i, label in by_id.items()):
     return ()
-  return tuple(str(said[str(i)]) for i in range(len(said)))
+  return tuple(str(by_id[str(i)]) for i in range(len(by_id)))

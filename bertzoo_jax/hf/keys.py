@@ -6,8 +6,8 @@
     means('sharing', 'none')                     a field that no key says
     only('norm', 'layer')                        the same, and no other value can be written
 
-Of two rows for the same key and field, the later one counts, in the place of the first; what it
-leaves out is as there.
+Of two rows for the same key and field, the later one counts, in the place of the first. It inherits
+the arguments that it leaves out.
 """
 
 from collections.abc import Callable
@@ -23,13 +23,13 @@ from bertzoo_jax.common import errors
 ACTIVATIONS = {'gelu': 'gelu', 'gelu_tanh': 'gelu_new', 'relu': 'relu'}
 _SPELLINGS = {'gelu_pytorch_tanh': 'gelu_tanh', 'gelu_python': 'gelu'}
 
-NEEDED = object()  # a key of which transformers assumes nothing
-_LARGEST = 1 << 31  # above all numbers of a config.json
+NEEDED = object()  # a key without a default in transformers
+_LARGEST = 1 << 31  # every number in a config.json is below it
 
 
 class At(NamedTuple):
-  """What values of a config.json are made of: the class, the encoder, ids of special pieces, the
-  rows of the word table, and the sizes of the class (architecture.Sizes).
+  """The inputs of config.json's values: the class, the encoder, ids of special pieces, the rows of
+  the word table, and the sizes of the class (architecture.Sizes).
   """
 
   a: Any
@@ -45,10 +45,10 @@ class Key(NamedTuple):
   Attributes:
     theirs: the key; '' for a field that no key says.
     ours: the field; '' for a key that says none.
-    usual: what transformers assumes where the key is missing. A value of another type, or out of
-      range, is refused.
-    write: At → the value; None: that of the field, if there is one.
-    read: the content with usual values → the field's value, or UserError; None: that of the key.
+    usual: transformers' default for a missing key. A value of another type, or out of range, is
+      refused.
+    write: At → the value; None: the field's value, if there is a field.
+    read: config.json with defaults → the field's value, or UserError; None: the key's value.
   """
 
   theirs: str
@@ -64,12 +64,12 @@ def written(theirs: str, value, usual=NEEDED) -> Key:
 
 
 def fixed(theirs: str, value, usual=NEEDED) -> Key:
-  """A key with one value, without which an encoder here computes something else."""
+  """A key with one value: with another one, an encoder here computes something else."""
   return written(theirs, value, usual)._replace(read=_expecting(theirs, value))
 
 
 def refused(theirs: str, value) -> Key:
-  """A key that is not written, and read with this value alone (or a function content → value)."""
+  """A key that is not written, and whose only readable value is this one (or content → value)."""
   return Key(theirs, read=_expecting(theirs, value))
 
 
@@ -79,13 +79,13 @@ def means(ours: str, value) -> Key:
 
 
 def only(ours: str, value) -> Key:
-  """The same; an encoder with another value cannot be written."""
+  """Like `means`; an encoder with another value cannot be written."""
 
   def write(at):
-    if (own := getattr(at.encoder, ours)) != value:
+    if (actual := getattr(at.encoder, ours)) != value:
       raise errors.UserError(
-        f'{at.a.name} has encoder.{ours}={value}, this model was trained with {own}: no class of '
-        'Hugging Face known here computes it.'
+        f'{at.a.name} has encoder.{ours}={value}, this model was trained with {actual}: no class '
+        'of Hugging Face known here computes it.'
       )
 
   return means(ours, value)._replace(write=write)
@@ -93,7 +93,7 @@ def only(ours: str, value) -> Key:
 
 def activation(theirs: str, usual: str, ours='activation', known=ACTIVATIONS) -> Key:
   """A key that names an activation. known: {our name: theirs}."""
-  by_name = {**{name: own for own, name in known.items()}, **_SPELLINGS}
+  by_name = {**{name: our_name for our_name, name in known.items()}, **_SPELLINGS}
 
   def read(content):
     return errors.choose(content[theirs], by_name, f'readable {theirs}')
@@ -104,9 +104,9 @@ def activation(theirs: str, usual: str, ours='activation', known=ACTIVATIONS) ->
 def _expecting(theirs, value):
   def read(content):
     expected = value(content) if callable(value) else value
-    if (found := content.get(theirs, expected)) != expected:
+    if (actual := content.get(theirs, expected)) != expected:
       raise errors.UserError(
-        f'config.json says {theirs}={str(found)[:40]}, and an encoder here has '
+        f'config.json says {theirs}={str(actual)[:40]}, and an encoder here has '
         f'{theirs}={expected}: it cannot be read.'
       )
 
@@ -114,18 +114,18 @@ def _expecting(theirs, value):
 
 
 def joined(keys: Iterable[Key]) -> tuple[Key, ...]:
-  """The rows, of which a later one takes the place of an earlier one for the same key and field."""
-  found = {}
+  """The rows; a later one replaces an earlier one for the same key and field."""
+  rows = {}
   for key in keys:
-    before = found.get((key.theirs, key.ours), key)
+    before = rows.get((key.theirs, key.ours), key)
     usual = before.usual if key.usual is NEEDED else key.usual
     write, read = key.write or before.write, key.read or before.read
-    found[key.theirs, key.ours] = Key(key.theirs, key.ours, usual, write, read)
-  return tuple(found.values())
+    rows[key.theirs, key.ours] = Key(key.theirs, key.ours, usual, write, read)
+  return tuple(rows.values())
 
 
 def usual(keys: Iterable[Key]) -> dict[str, Any]:
-  """{key: what transformers assumes where it is missing}."""
+  """{key: transformers' default}."""
   return {key.theirs: key.usual for key in keys if key.usual is not NEEDED}
 
 
@@ -200,7 +200,7 @@ COMMON = (
   written('dtype', 'float32'),
   written('torch_dtype', 'float32'),  # the name before transformers 5
 )
-# Classes whose tokenizer has these two.
+# For classes whose tokenizer has a first and a last token.
 BEGIN_AND_END = (
   written('bos_token_id', lambda at: at.special['cls']),
   written('eos_token_id', lambda at: at.special['sep']),

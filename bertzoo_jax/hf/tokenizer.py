@@ -2,7 +2,7 @@
 bertzoo.json). json only.
 
 Three traps decide what is written. transformers 5 rebuilds normaliser and pre-tokeniser from the
-class that tokenizer_config.json names, so a pipeline of one's own survives only as
+class that tokenizer_config.json names, so any other pipeline survives only as
 PreTrainedTokenizerFast. That class ignores `from_pretrained(…, add_prefix_space=True)` there, so a
 byte-level BPE gets the class of its family (Shape.byte_level). And older tools want
 special_tokens_map.json and the bare vocabulary (vocab.txt; vocab.json and merges.txt; a
@@ -30,9 +30,9 @@ class Shape(NamedTuple):
     single, pair: roles of special pieces and texts (A, B), each with its segment; {} is the segment
       of the second text.
     padding: side.
-    bos, eos: roles that transformers is also to know by these names.
+    bos, eos: roles that transformers also knows by these names.
     model: its name for the file of a SentencePiece model.
-    byte_level: its class for a byte-level BPE, where people give that one add_prefix_space.
+    byte_level: its class for a byte-level BPE, if users pass add_prefix_space to that class.
   """
 
   single: str = 'cls:0 A:0 sep:0'
@@ -74,8 +74,8 @@ def files(
     special: ids by name: pad, unk, cls, sep, mask, and others that are never text.
     shape: how texts are framed.
     max_length: tokens the model takes; 0 for any number.
-    segments: rows of the segment table; with two, the second text is segment 1. A shape with
-      segments of its own above 1 does not ask.
+    segments: rows of the segment table; with two, the second text is segment 1. A shape that names
+      higher segments overrides it.
     model: the SentencePiece model, empty for the other kinds.
   """
   segments = max([segments, *(int(n) + 1 for n in re.findall(r':(\d+)', shape.single))])
@@ -125,7 +125,7 @@ def files(
 
 
 def made_here(directory) -> bool:
-  """Whether a folder has the tokenizer files of prepare, not those of Hugging Face."""
+  """Whether `prepare` wrote the folder's tokenizer files; else they are Hugging Face's."""
   return (pathlib.Path(directory) / 'bertzoo.json').exists()
 
 
@@ -133,19 +133,20 @@ def published(directory, max_length: int = 0, for_words=None) -> dict[str, bytes
   """{file name: content} of the tokenizer's files in a local Hugging Face directory, without the
   code and the other files that tokenizer_config.json names.
 
-  max_length: tokens at which it cuts; 0 leaves that as it is. for_words: the tokenizer.json to
-  write, of which a byte-level BPE puts a blank before each word; None for the directory's.
+  max_length: tokens at which texts are cut; 0 keeps the directory's value. for_words: the
+  tokenizer.json to write, in which a byte-level BPE puts a blank before each word; None keeps the
+  directory's.
   """
-  found = {name: pathlib.Path(directory) / name for name in hub.TOKENIZER}
-  files = {name: path.read_bytes() for name, path in found.items() if path.is_file()}
-  said = vocabularies.read_json(found[_CONFIG]) if _CONFIG in files else {}
-  kept = {k: x for k, x in said.items() if k != 'auto_map' and not k.endswith(('_file', '_files'))}
+  paths = {name: pathlib.Path(directory) / name for name in hub.TOKENIZER}
+  files = {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
+  old = vocabularies.read_json(paths[_CONFIG]) if _CONFIG in files else {}
+  kept = {k: x for k, x in old.items() if k != 'auto_map' and not k.endswith(('_file', '_files'))}
   kept |= {'model_max_length': max_length} if max_length else {}
   write = lambda content: (json.dumps(content, ensure_ascii=False, indent=2) + '\n').encode('utf-8')
   if for_words and '"ByteLevel"' in json.dumps(for_words.get('pre_tokenizer')):
     kept['add_prefix_space'] = True
     files |= {'tokenizer.json': write(for_words)} if 'tokenizer.json' in files else {}
-  if kept != said:
+  if kept != old:
     files[_CONFIG] = write(kept)
   return files
 
@@ -183,7 +184,7 @@ def _post_processor(strings, special, shape, segments) -> dict:
 
 def _trimming(template: dict, name: str, blank: bool) -> dict:
   """A post-processor of a byte-level BPE. Its pieces begin with the blank before a word; offsets
-  should not. Where a blank was added to the text, the first letter is no blank to leave out.
+  leave that blank out. If the blank was only added to the text, they leave nothing out.
   """
   if name == 'RobertaTokenizer':  # both versions set its add_prefix_space
     cls, sep = ([x['id'], *x['ids']] for x in template['special_tokens'].values())

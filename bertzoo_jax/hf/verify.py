@@ -1,7 +1,7 @@
 """Reloads an exported directory and compares: logits with ours, token ids with ours.
 
 The transformers class of the architecture's name reloads it, or the architecture's own `logits`.
-These fail: a tensor that was not loaded, a head that only one side has, and no head at all.
+A comparison fails if a tensor was not loaded, if only one side has a head, and without any head.
 
 torch and transformers are imported inside the functions: without them everything else of an export
 works.
@@ -45,7 +45,7 @@ PROBES = (
 
 
 class Comparison(NamedTuple):
-  """A comparison: of what, the largest difference, the allowed one, and whether it holds."""
+  """What is compared, the largest difference, the allowed one, and whether the comparison holds."""
 
   what: str
   difference: str
@@ -104,16 +104,16 @@ def logits(directory, a: Architecture, batch: dict[str, np.ndarray]) -> dict[str
     'mlm' [B, L, V], 'pair' [B, 2], 'replaced' [B, L], 'row' [B, C], 'start' and 'end' [B, L], 'tag'
     [B, L, C] and 'choice' [B, C], those that the class has, or other heads by the names of
     `networks.predict`; 'vectors' [B, L, D] of a class without a head.
-    'unloaded': names of the tensors that the reference did not find in the file, or found there and
-    did not load; may be {name: why}.
+    'unloaded': names of the tensors that are missing from the file, or that the reference did not
+    load; may be {name: why}.
   """
   if a.logits is not None:
     return a.logits(directory, batch)
-  network, unloaded = reloaded(directory, a.name, **a.given)
+  network, unloaded = reloaded(directory, a.name, **a.load_args)
   out = outputs(network, batch, a.segments)
   alone = next((head.removesuffix('_head') for head in sorted(a.head_names)), 'logits')
-  found = {name: x.numpy() for name in _OUTPUTS if (x := getattr(out, name, None)) is not None}
-  return {**{_OUTPUTS[name] or alone: x for name, x in found.items()}, 'unloaded': unloaded}
+  arrays = {name: x.numpy() for name in _OUTPUTS if (x := getattr(out, name, None)) is not None}
+  return {**{_OUTPUTS[name] or alone: x for name, x in arrays.items()}, 'unloaded': unloaded}
 
 
 # {output of a class of transformers: its head; '': the only head of the class}
@@ -150,9 +150,9 @@ def our_logits(encoder, params: dict, batch: dict[str, np.ndarray]) -> dict[str,
     return jax.tree.map(np.asarray, jax.jit(predict)(params, batch))
 
 
-def reloaded(directory, name: str, **given):
+def reloaded(directory, name: str, **load_args):
   """(network of a class of transformers in float32, {tensor: why} for 'unloaded' of `logits`).
-  given: further arguments of from_pretrained.
+  load_args: further arguments of from_pretrained.
   """
   trust.torch()
   import transformers
@@ -160,7 +160,7 @@ def reloaded(directory, name: str, **given):
   transformers.utils.logging.disable_progress_bar()
   transformers.utils.logging.set_verbosity_error()  # its list is returned
   network, info = getattr(transformers, name).from_pretrained(
-    str(directory), output_loading_info=True, trust_remote_code=False, **given
+    str(directory), output_loading_info=True, trust_remote_code=False, **load_args
   )
   network = network.float().eval()
   why = dict.fromkeys(_strangers(directory, network), 'the class has no such tensor')
@@ -172,7 +172,7 @@ def reloaded(directory, name: str, **given):
 def outputs(network, batch: dict[str, np.ndarray], segments: int = 1, **more):
   """The output of a network of transformers for a batch, without gradients.
 
-  segments: that it tells apart, where its config.json does not say it. With one it gets no
+  segments: how many it distinguishes, if its config.json does not say. With one segment it gets no
     token_type_ids.
   more: tensors for its further arguments.
   """
@@ -186,7 +186,7 @@ def outputs(network, batch: dict[str, np.ndarray], segments: int = 1, **more):
 
 
 def _strangers(directory, network) -> list[str]:
-  """Names of tensors of the file that the torch network lacks, or holds with other values."""
+  """Names of tensors in the file that the torch network lacks or holds with other values."""
   theirs = network.state_dict()
   theirs |= {f'{network.base_model_prefix}.{name}': x for name, x in theirs.items()}
   with safetensors.safe_open(f'{directory}/model.safetensors', framework='numpy') as f:
@@ -214,8 +214,8 @@ def compare_logits(
   unloaded = theirs.get('unloaded', ['the reference does not say'])
   allowed = [name for name in unloaded if name in unread]
   why = unloaded if isinstance(unloaded, dict) else {}
-  told = [f'{x} ({why[x]})' if x in why and x not in unread else x for x in unloaded]
-  names = [', '.join(found) or 'none' for found in (told, allowed)]
+  listed = [f'{x} ({why[x]})' if x in why and x not in unread else x for x in unloaded]
+  names = [', '.join(tensors) or 'none' for tensors in (listed, allowed)]
   rows = [Comparison('tensors not loaded', *names, len(allowed) == len(unloaded))]
   heads = sorted({*ours, *theirs} - {'unloaded'}, key=lambda head: (_ORDER.get(head, 9), head))
   if not heads:
@@ -224,7 +224,7 @@ def compare_logits(
 
 
 _ORDER = {'mlm': 0, 'next': 0, 'replaced': 1, 'pair': 2, 'row': 3}
-_OF_ROWS = ('pair', 'row', 'choice')
+_ROW_HEADS = ('pair', 'row', 'choice')
 
 
 def _compare_head(head, ours, theirs, segment_ids) -> Comparison:
@@ -236,7 +236,7 @@ def _compare_head(head, ours, theirs, segment_ids) -> Comparison:
   a, b = np.asarray(ours[head]), np.asarray(theirs[head])
   if a.shape != b.shape:
     return Comparison(what, f'{a.shape} here, {b.shape} there', 'one shape', False)
-  if b.shape[:2] == segment_ids.shape and head not in _OF_ROWS:
+  if b.shape[:2] == segment_ids.shape and head not in _ROW_HEADS:
     a, b = a[segment_ids > 0], b[segment_ids > 0]
   if not b.size:
     return Comparison(what, 'no number to compare', 'one at least', False)
@@ -267,7 +267,7 @@ def compare_tokens(
   trust.torch()
   import transformers
 
-  transformers.utils.logging.set_verbosity_error()  # a class of one's own is no model type there
+  transformers.utils.logging.set_verbosity_error()  # it warns about model types of outside classes
 
   tokenizer = transformers.AutoTokenizer.from_pretrained(str(directory), trust_remote_code=False)
   ours = [list(map(int, ids)) for ids in encode(list(PROBES))]

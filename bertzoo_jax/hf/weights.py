@@ -32,9 +32,9 @@ class Report(NamedTuple):
     source: the directory.
     architecture: the class that wrote it, where config.json says so.
     encoder: the encoder's fields as config.json has them.
-    ignored: tensors that have no place here, with the reason where there is one.
+    ignored: tensors that no parameter takes, with the reason if one is known.
     model_type: of config.json.
-    labels: names of the outputs of its head for rows; () if it has none or does not tell them.
+    labels: names of the outputs of its head for rows or tags; () if unknown.
   """
 
   source: str
@@ -69,10 +69,10 @@ def load(directory, wished: str | None = None) -> tuple[dict, Report]:
   """
   directory = storage.path(directory)
   content = read_json(directory / 'config.json')
-  found = files(directory)
+  paths = files(directory)
   a = architectures.reader(content, wished)
   encoder, sizes = architecture.encoder(a, content)
-  tensors = {a.rename_legacy(key): x for key, x in _read_tensors(found).items()}
+  tensors = {a.rename_legacy(key): x for key, x in _read_tensors(paths).items()}
   notes = []
   for copy, original in a.tied.items():
     if copy in tensors:
@@ -113,27 +113,25 @@ def merge(
   encoder: dict | None = None,
   labels: tuple[str, ...] = (),
 ) -> tuple[dict, list[str]]:
-  """Fresh parameters with the loaded ones in their places, and lines that tell the user where each
-  came from.
+  """(fresh parameters replaced by the loaded ones, lines that tell the user where each came from).
 
-  A segment table that the new encoder lacks has its row 0 added to the positions: the output for
-  single texts stays. A segment table that only the new encoder has begins with zeros, so the output
-  stays for all texts. A position table of another length gives the rows that both have; the rest
-  stay fresh. A head that scores rows, one that scores options and a pair head take the pooler of
-  one another. A head of the form `transform` takes the vocabulary head's, as transformers does.
-  Of a head for rows or tags the outputs are taken by the names of their labels. Where the names
-  differ, or the number of outputs, the last layer is fresh; one of another form is fresh as a
-  whole.
+  If the new encoder lacks the segment table, its row 0 is added to the positions: the output for
+  single texts stays. If only the new encoder has a segment table, it begins with zeros: the output
+  stays for all texts. Of a position table of another length, the common rows are taken. A longer
+  table repeats them. A head that scores rows, one that scores options and a pair head take the
+  pooler of one another. A head of the form `transform` takes the vocabulary head's, as transformers
+  does. Outputs of a head for rows or tags are matched by label. If the labels or their number
+  differ, the last layer stays fresh. A head of another form stays fresh as a whole.
 
   Args:
-    fresh: nested dict of arrays; leaves without a loaded one are returned as they are, of the
-      others only shapes are looked at, and the rows of a position table that grows.
+    fresh: nested dict of arrays. A leaf without a loaded array is returned as it is; of the others
+      only the shape is read.
     loaded, report: of `load`.
-    encoder: fields of the encoder, to point out those that differ from the checkpoint's.
+    encoder: fields of the encoder; fields that differ from the checkpoint are reported.
     labels: names of the outputs of the head for rows or tags, in order; () if they are not known.
 
   Raises:
-    UserError: another shape differs; both are named.
+    UserError: any other shape differs; both are named.
   """
   fresh, loaded = flatten(fresh), flatten(loaded)
   ignored, lines = list(report.ignored), []
@@ -152,8 +150,8 @@ def merge(
   if POSITION_TABLE in loaded and POSITION_TABLE in fresh:
     loaded[POSITION_TABLE], note = _positions(fresh[POSITION_TABLE], loaded[POSITION_TABLE])
     lines += note
-  loaded, said = _with_fitting_heads(fresh, loaded, labels, report.labels)
-  lines += said
+  loaded, head_lines = _with_fitting_heads(fresh, loaded, labels, report.labels)
+  lines += head_lines
   for path, x in loaded.items():
     if path in fresh and tuple(fresh[path].shape) != x.shape:
       sizes = ', '.join(f'{field}={value}' for field, value in report.encoder.items())
@@ -180,8 +178,8 @@ def merge(
 
 
 def _with_fitting_heads(fresh, loaded, labels, their_labels) -> tuple[dict, list[str]]:
-  """(loaded parameters whose heads are those of `fresh`, lines about the moved and the left out
-  ones). Both flat. labels: of the outputs; their_labels: of the checkpoint's; () where unknown.
+  """(loaded parameters with the heads of `fresh`, lines about moved and dropped heads). Both flat.
+  labels: of our outputs; their_labels: of the checkpoint's; () where unknown.
   """
   loaded, lines = dict(loaded), []
   for ours, theirs in itertools.permutations((heads.ROW, 'pair_head', heads.CHOICE), 2):
@@ -194,9 +192,9 @@ def _with_fitting_heads(fresh, loaded, labels, their_labels) -> tuple[dict, list
       _has(fresh, 'mlm_head') or _has(loaded, head)
     )
     if wanted and _has(loaded, 'mlm_head/transform'):
-      own, parts = _taken(loaded, 'mlm_head'), ('mlm_head/transform/', 'mlm_head/norm/')
-      own = {path: x for path, x in own.items() if path.startswith(parts)}
-      loaded |= {path.replace('mlm_head', head): x for path, x in own.items()}
+      taken, parts = _taken(loaded, 'mlm_head'), ('mlm_head/transform/', 'mlm_head/norm/')
+      taken = {path: x for path, x in taken.items() if path.startswith(parts)}
+      loaded |= {path.replace('mlm_head', head): x for path, x in taken.items()}
       lines.append(f'{head}/transform: from mlm_head, with its norm')
     theirs, ours = (heads.form_of(params, head) for params in (loaded, fresh))
     if theirs and ours and theirs != ours:
@@ -211,23 +209,23 @@ def _with_fitting_heads(fresh, loaded, labels, their_labels) -> tuple[dict, list
       outputs = fresh[last].shape[0], len(loaded[last])
       order, note = _order(outputs, labels, their_labels)
       lines += [f'{name}: {note}'] if note else []
-      own = _taken(loaded, name)
-      loaded |= {} if order is None else {path: x[..., list(order)] for path, x in own.items()}
+      taken = _taken(loaded, name)
+      loaded |= {} if order is None else {path: x[..., list(order)] for path, x in taken.items()}
   return loaded, lines
 
 
 def _order(outputs, labels, their_labels):
-  """(numbers of the outputs to take, or None for fresh ones; a note or ''). outputs: how many there
-  are here and in the checkpoint.
+  """(numbers of the outputs to take, or None for fresh ones; a note or ''). outputs: (our number,
+  the checkpoint's).
   """
-  here, there = outputs
+  new, old = outputs
   theirs, ours = ', '.join(their_labels), ', '.join(labels)
-  if here != there:
-    return None, f'fresh, since the checkpoint has {there} outputs and this network {here}'
+  if new != old:
+    return None, f'fresh, since the checkpoint has {old} outputs and this network {new}'
   if labels and not their_labels:
-    return range(here), f'its outputs are taken as {ours}; the checkpoint names none'
+    return range(new), f'its outputs are taken as {ours}; the checkpoint names none'
   if not labels or labels == their_labels:
-    return range(here), ''
+    return range(new), ''
   if sorted(labels) != sorted(their_labels):
     return None, f'fresh, since the checkpoint tells {theirs} and this {ours}'
   order = [their_labels.index(label) for label in labels]
@@ -239,12 +237,12 @@ def _has(params, start) -> bool:
 
 
 def _taken(params, start) -> dict:
-  """The parameters below a path, which `params` then lacks."""
+  """Removes the parameters below a path from `params`, and returns them."""
   return {path: params.pop(path) for path in list(params) if path.startswith(f'{start}/')}
 
 
 def only_layers(params: dict, numbers: tuple[int, ...], depth: int) -> dict:
-  """Parameters with some layers of `depth`, and the shared ones. Raises UserError for groups."""
+  """Parameters with some of `depth` layers, shared ones kept. Raises UserError for groups."""
   flat = flatten(params)
   for path, x in flat.items():
     if path.startswith('encoder/layers/') and len(x) > 1:
@@ -267,8 +265,8 @@ def without_spare_words(params: dict, pieces: int) -> tuple[dict, list[str]]:
   if rows <= pieces:
     return params, []
   # Only a vocabulary head has a bias per word.
-  of_words = [p for p, x in flat.items() if p == WORD_TABLE or p.endswith('_head/bias')]
-  flat |= {path: flat[path][:pieces] for path in of_words if len(flat[path]) == rows}
+  word_paths = [p for p, x in flat.items() if p == WORD_TABLE or p.endswith('_head/bias')]
+  flat |= {path: flat[path][:pieces] for path in word_paths if len(flat[path]) == rows}
   return unflatten(flat), [
     f"words: the first {pieces:,} of the checkpoint's {rows:,} rows were loaded; the tokenizer has "
     'no piece for the rest'
@@ -350,14 +348,14 @@ def _parts(index: pathlib.Path) -> list[pathlib.Path]:
 
 
 def files(directory: pathlib.Path) -> list[pathlib.Path]:
-  """The files of the weights. Raises UserError if there is none that can be read."""
-  if found := parts(directory, WEIGHTS):
-    return found
+  """The files of the weights. Raises UserError without a readable file."""
+  if paths := parts(directory, WEIGHTS):
+    return paths
   raise _unread(directory)
 
 
 def parts(directory: pathlib.Path, name: str) -> list[pathlib.Path]:
-  """The file of that name, or those that an index of its parts names; [] where there is none."""
+  """The file of that name, or the parts that its index names; [] without either."""
   single, index = directory / name, directory / f'{name}.index.json'
   if single.exists():
     return [single]
@@ -365,7 +363,7 @@ def parts(directory: pathlib.Path, name: str) -> list[pathlib.Path]:
 
 
 # Weights that only other programs read, and the way to read them with transformers 4.
-_OF_OTHERS = (('*.h5', 'from_tf', 'TensorFlow and tf-keras'), ('*.msgpack', 'from_flax', 'flax'))
+_FOREIGN = (('*.h5', 'from_tf', 'TensorFlow and tf-keras'), ('*.msgpack', 'from_flax', 'flax'))
 
 
 def _unread(directory) -> errors.UserError:
@@ -378,7 +376,7 @@ def _unread(directory) -> errors.UserError:
     )
   if any(directory.glob('*.index')):
     return errors.UserError(f'{directory} has a TensorFlow checkpoint alone: {convert}.')
-  for pattern, flag, needs in _OF_OTHERS:
+  for pattern, flag, needs in _FOREIGN:
     if any(directory.glob(pattern)):
       return errors.UserError(
         f'{directory} has its weights as {pattern} alone, which nothing here reads: with '

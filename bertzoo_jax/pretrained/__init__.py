@@ -1,4 +1,4 @@
-"""Opens an address of --init: a run, or a Hugging Face directory."""
+"""Opens the network at an address of --init: a run, or a Hugging Face directory."""
 
 import dataclasses
 import os
@@ -33,8 +33,8 @@ _PAIR = ('discriminator', 'generator')
 _NETWORK = ('config.json', weights.WEIGHTS, weights.INDEX, weights.HEADS_FILE, *hub.TOKENIZER)
 FILES = (*_NETWORK, *(f'{folder}/{file}' for folder in _PAIR for file in _NETWORK))
 
-# Fields that the program gives an encoder; all others are its config section.
-_GIVEN = ('vocab_size', 'dtype', 'unroll', 'remat', 'parent', 'name')
+# Fields that the program sets on an encoder; all others are its config section.
+_PROGRAM_FIELDS = ('vocab_size', 'dtype', 'unroll', 'remat', 'parent', 'name')
 
 
 class Run(NamedTuple):
@@ -43,8 +43,8 @@ class Run(NamedTuple):
   Attributes:
     params: nested dict of numpy arrays, of all networks.
     step: of the checkpoint; workdir: of the run.
-    config: of the phase that took that step.
-    networks: that the run trains, in float32. The one to keep comes first.
+    config: of the phase that contains the step.
+    networks: those that the run trains, in float32; the one to keep comes first.
   """
 
   params: dict
@@ -55,21 +55,21 @@ class Run(NamedTuple):
 
 
 class Pretrained(NamedTuple):
-  """One trained network, with everything that is needed to continue training it.
+  """One trained network, with everything needed to continue training it.
 
   Attributes:
-    address: as it was given, of a run with the step; of two addresses the discriminator's.
+    address: as given; W@STEP for a run, the discriminator's folder for a pair.
     section: complete config section of the encoder: 'name' and every field.
     params: of the network, nested dict of numpy arrays: {'encoder': …}, and its heads.
-    step: of the checkpoint; None of a Hugging Face directory.
+    step: of the checkpoint; None for a Hugging Face directory.
     tokenizer_folder: folder with the tokenizer's files.
-    tokenizer_section: config section of the tokenizer; None of a Hugging Face directory.
-    hf: name of a Hugging Face class whose family holds the encoder: config.hf if it does; the
-      directory's.
+    tokenizer_section: config section of the tokenizer; None for a Hugging Face directory.
+    hf: name of a Hugging Face class whose family holds the encoder: config.hf if it fits, or the
+      directory's class.
     shape: how texts are framed, and the padding side.
     vocab_size: rows of the word table.
     learned: see objective.Network.
-    config: of the run; None of a Hugging Face directory.
+    config: of the run; None for a Hugging Face directory.
     facts: of its task, see tasks.Task.
   """
 
@@ -93,11 +93,11 @@ class Pretrained(NamedTuple):
 
 
 def open(address: str, wished: str | None = None) -> Pretrained:
-  """The network at an address. Of a pair of networks it is the discriminator.
+  """The network at an address; the discriminator of a pair.
 
   address: W, W@STEP, W@best, hf:DIR or hf:OWNER/NAME[@REVISION]. DIR may also hold the folders
   discriminator and generator. wished: class of Hugging Face that reads a directory, see `hf.load`.
-  Raises UserError for nothing at the address, several addresses, or damaged files; TransientError
+  Raises UserError if the address is empty, for several addresses, or damaged files; TransientError
   if the storage or the hub does not answer.
   """
   address = os.fspath(address)
@@ -106,13 +106,13 @@ def open(address: str, wished: str | None = None) -> Pretrained:
       f'{address!r} has several addresses, and one network is needed: give the address of one, the '
       'discriminator of a pair.'
     )
-  return _directory(address, wished) if address.startswith('hf:') else _of_run(address)
+  return _directory(address, wished) if address.startswith('hf:') else _from_run(address)
 
 
-def encoder(found: Pretrained, dtype=jnp.float32, **changes):
-  """The linen module of the network's encoder. changes: fields of its section, as dropout=0.1."""
-  section = {**found.section, **changes}
-  return named.build(section, encoders.BY_NAME, 'encoder', vocab_size=found.vocab_size, dtype=dtype)
+def encoder(model: Pretrained, dtype=jnp.float32, **changes):
+  """The linen module of the network's encoder. changes: fields to override, as dropout=0.1."""
+  section = {**model.section, **changes}
+  return named.build(section, encoders.BY_NAME, 'encoder', vocab_size=model.vocab_size, dtype=dtype)
 
 
 def open_run(address: str) -> Run:
@@ -125,13 +125,13 @@ def open_run(address: str) -> Run:
   return Run(params, step, workdir, config, networks)
 
 
-def _of_run(address):
+def _from_run(address):
   run = open_run(address)
   network = run.networks[0]
   params = jax.tree.map(np.asarray, network.extract(run.params))
   # a swapped encoder belongs to another family than config.hf
-  name = architectures.of_encoder(run.config.hf, network.encoder.activation, hf.flatten(params))
-  return _made(
+  name = architectures.for_encoder(run.config.hf, network.encoder.activation, hf.flatten(params))
+  return _pretrained(
     (run.config.encoder.name, network.encoder, params),
     storage.path(run.workdir) / 'tokenizer',
     architectures.choose(name),
@@ -164,28 +164,28 @@ def _directory(address, wished):
   content = weights.read_json(storage.path(folder) / 'config.json')
   a = architectures.reader(content, wished)
   section = hf_architecture.section(a, report.encoder)
-  given = dict(vocab_size=hf.vocabulary_size(params), dtype=jnp.float32)
-  built = named.build(section, encoders.BY_NAME, 'encoder', **given)
+  fields = dict(vocab_size=hf.vocabulary_size(params), dtype=jnp.float32)
+  built = named.build(section, encoders.BY_NAME, 'encoder', **fields)
   name = wished if wished and architectures.choose(wished) is a else a.name
   learned = _learned(content.get(hf_architecture.LEARNED))
   network = a.part, built, params
-  return _made(network, folder, a, address=address, step=None, hf=name, learned=learned)
+  return _pretrained(network, folder, a, address=address, step=None, hf=name, learned=learned)
 
 
-def _learned(said) -> tuple[str, ...]:
-  """Network.learned by config.json; masks if it has no known way."""
+def _learned(ways) -> tuple[str, ...]:
+  """Network.learned by config.json's value; masks if that names no known way."""
   known = objective_of.MASKED, objective_of.LEFT_TO_RIGHT
-  said = said if isinstance(said, list) else []
-  return tuple(way for way in known if way in said) or known[:1]
+  ways = ways if isinstance(ways, list) else []
+  return tuple(way for way in known if way in ways) or known[:1]
 
 
-def _made(network, folder, a, **rest) -> Pretrained:
+def _pretrained(network, folder, a, **rest) -> Pretrained:
   """The Pretrained of a network: (part of its encoder, the encoder, parameters).
 
   folder: of its tokenizer. a: its class. rest: the other fields.
   """
   part, built, params = network
-  names = [field.name for field in dataclasses.fields(built) if field.name not in _GIVEN]
+  names = [field.name for field in dataclasses.fields(built) if field.name not in _PROGRAM_FIELDS]
   return Pretrained(
     section={'name': part, **{key: getattr(built, key) for key in names}},
     params=params,

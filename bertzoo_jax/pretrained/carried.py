@@ -1,10 +1,10 @@
 """Word tables for another vocabulary: --vocabulary=carry.
 
-A row of the new table is the old row of the same piece, else the mean of the old rows of the tokens
-that the old tokenizer makes of the piece (as FOCUS does for what both lack; Dobler & de Melo 2023
-compare such ways), else the mean of all old rows. Two pieces are the same if they spell the same
-text and both, or neither, begin a word: `##ing` of WordPiece is `ing` of a byte-level BPE, and its
-`Ġing` is `▁ing` of SentencePiece.
+A row of the new table is the old row of the same piece. Without one, the old tokenizer splits the
+piece, and the row is the mean of these tokens' rows (Dobler & de Melo 2023 compare such ways). If
+the tokens are unknown, it is the mean of all old rows. Two pieces are the same if they spell the
+same text and both, or neither, begin a word: `##ing` of WordPiece is `ing` of a byte-level BPE, and
+its `Ġing` is `▁ing` of SentencePiece.
 """
 
 import numpy as np
@@ -21,18 +21,18 @@ _ALPHABET = frozenset(pre_tokenizers.ByteLevel.alphabet())
 
 
 def parameters(params: dict, old, new) -> tuple[dict, list[str]]:
-  """(nested parameters whose word tables and vocabulary biases have a row per piece of `new`, lines
-  that say how they were made).
+  """(nested parameters with a row per piece of `new` in word tables and vocabulary biases, lines
+  that say where the rows come from).
 
-  params: with tables whose rows are the pieces of `old`; rows behind them are left out. old, new:
-  tokenizers (`tokenizers.of_folder`).
+  params: with a row per piece of `old`; further rows are dropped. old, new: tokenizers
+  (`tokenizers.of_folder`).
   """
   means_VW = rows_of(old, new)
   sizes = np.diff(means_VW.indptr)
   flat, count = hf.flatten(params), hf.vocabulary_size(params)
   for path, table in flat.items():
-    of_words = path.endswith(architecture.WORD_TABLE) or path.endswith('_head/bias')
-    if of_words and len(table) == count:
+    has_words = path.endswith(architecture.WORD_TABLE) or path.endswith('_head/bias')
+    if has_words and len(table) == count:
       table = np.asarray(table)[: old.vocab_size]
       carried = np.asarray(means_VW @ table, table.dtype)
       carried[sizes == 0] = table.mean(axis=0)
@@ -47,8 +47,8 @@ def parameters(params: dict, old, new) -> tuple[dict, list[str]]:
 
 
 def rows_of(old, new) -> sparse.csr_array:
-  """[new pieces, old pieces] float32: what of each old row goes into each new one. The entries of a
-  row sum to 1; a row without any is of a piece that the old tokenizer does not know.
+  """[new pieces, old pieces] float32: the weight of each old row in each new one. Entries of a row
+  sum to 1; a row is empty if the old tokenizer does not know the piece.
   """
   spelt = spellings(old)
   by_spelling = {key: i for i, key in reversed([*enumerate(spelt)]) if key}
@@ -71,8 +71,8 @@ def rows_of(old, new) -> sparse.csr_array:
 
 
 def spellings(tokenizer) -> list[tuple[str, bool] | None]:
-  """(text of a piece, whether it begins a word) by id; None of special pieces, of bytes that are no
-  text, and of ids without a piece.
+  """(text of a piece, whether it begins a word) by id; None for special pieces, bytes that are no
+  text, and ids without a piece.
   """
   special, read = set(tokenizer.special.values()), _reader(tokenizer.pieces)
   return [read(p) if p and i not in special else None for i, p in enumerate(tokenizer.pieces)]
@@ -98,10 +98,10 @@ def _reader(pieces):
 
 
 def _tokens(old, by_spelling, spelt, key, tokens) -> list[int]:
-  """Ids of the old tokens of a new piece, from those of its text as a word; [] if one is unknown.
+  """Ids of the old tokens of a new piece; [] if one is unknown. tokens: ids of its text as a word.
 
-  A tokenizer that begins a word with every text cannot be asked for the tokens inside one. So a
-  first token that begins a word becomes its twin that does not.
+  A tokenizer that begins a word with every text cannot split the inside of a word. So if the piece
+  begins no word, the first token becomes the same token inside a word.
   """
   ids = [int(i) for i in tokens]
   if old.special['unk'] in ids or not ids:

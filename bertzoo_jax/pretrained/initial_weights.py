@@ -27,22 +27,22 @@ def parameters(
   layers: str = '',
   carry: bool = False,
 ) -> tuple[dict, list[str]]:
-  """(`fresh` with the parameters that were found at the addresses, lines that say which they are).
+  """(`fresh` with the parameters loaded from the addresses, lines that list them).
 
   * One address of a run with the objective's networks: all its parameters are taken. If its
-    networks share parameters in another way, each network is read through its own `Network.of`.
-  * Several addresses: each gives one network, in order. Of a run with several networks, the network
-    of the same name is taken.
+    networks share parameters in another way, each network is read by its own `Network.extract`.
+  * Several addresses: each gives one network, in order. A run with several networks gives the
+    network of the same name.
 
   A shared parameter comes from the first address. An array that is computed from two networks is
   read last.
 
-  tokenizer: folder of the run's tokenizer files; None without any. architecture: the run's
-  config.hf. labels: see hf.merge. layers: numbers of layers to take of a deeper network
-  (`layers_of`); '' for all. carry: whether word tables of another vocabulary become those of the
-  run's (pretrained/carried.py); else another vocabulary is refused.
+  tokenizer: folder of the run's tokenizer files, or None. architecture: the run's config.hf.
+  labels: see hf.merge. layers: numbers of the layers to take from a deeper network (`layers_of`);
+  '' for all. carry: whether word tables are converted from another vocabulary
+  (pretrained/carried.py); else another vocabulary is refused.
 
-  Raises UserError if there are more addresses than networks; nothing is at an address; the
+  Raises UserError if there are more addresses than networks; an address has no network; the
   vocabulary or a shape differs; no array fits; or a frozen parameter gets no weights.
   """
   addresses = storage.addresses(init)
@@ -86,34 +86,34 @@ def parameters(
         f'--init {address} has no parameter of the {network.name or "network"}: give weights of '
         'such a network.'
       )
-    own = network.extract(hf.unflatten(flat))
-    merged, said = hf.merge(own, loaded, report, encoder, labels)
-    own, merged = hf.flatten(own), hf.flatten(merged)
-    found = {
+    ours = network.extract(hf.unflatten(flat))
+    merged, network_lines = hf.merge(ours, loaded, report, encoder, labels)
+    ours, merged = hf.flatten(ours), hf.flatten(merged)
+    arrays = {
       path: merged[path]
       for path, place in places.items()
-      if merged[path] is not own[path] and place not in taken
+      if merged[path] is not ours[path] and place not in taken
     }
     if network.insert is None:
-      flat |= {places[path]: x for path, x in found.items()}
+      flat |= {places[path]: x for path, x in arrays.items()}
     else:
-      computed.append((network, found))
-    said += spare + [
+      computed.append((network, arrays))
+    network_lines += spare + [
       f'shared: {path} is as in {taken[place]}' for path, place in places.items() if place in taken
     ]
     taken |= {place: address for path, place in places.items() if place not in taken}
-    lines += [f'{network.name}: {line}' if network.name else line for line in said]
-  for network, found in computed:
-    flat |= network.insert(found, flat)
+    lines += [f'{network.name}: {line}' if network.name else line for line in network_lines]
+  for network, arrays in computed:
+    flat |= network.insert(arrays, flat)
   lines += [f'{network.name}: fresh' for network in objective.networks[len(addresses) :]]
   return _with_frozen(hf.unflatten(flat), fresh, objective, init), lines
 
 
 def layers_of(words: str, depth: int) -> tuple[int, ...]:
-  """The numbers, from 0, of the layers to take of a network of `depth` layers.
+  """The numbers, from 0, of the layers to take from a network of `depth` layers.
 
   words: first:N (RBT3 and RBTL3 take 3), every:K (0, K, 2·K, …), or numbers by comma. Raises
-  UserError for anything else, and for a layer that is not there.
+  UserError for anything else, and for a layer that does not exist.
   """
   how, mark, number = words.partition(':')
   with errors.unreadable(
@@ -121,19 +121,19 @@ def layers_of(words: str, depth: int) -> tuple[int, ...]:
   ):
     if mark:
       count = int(number)
-      found = {'first': range(count), 'every': range(0, depth, count)}[how]
+      layers = {'first': range(count), 'every': range(0, depth, count)}[how]
     else:
-      found = [int(word) for word in words.split(',')]
-  if not found or min(found) < 0 or max(found) >= depth or list(found) != sorted(set(found)):
+      layers = [int(word) for word in words.split(',')]
+  if not layers or min(layers) < 0 or max(layers) >= depth or list(layers) != sorted(set(layers)):
     raise errors.UserError(
       f'init_layers={words!r}, and the weights have {depth} layers: name each of them once, in '
       f'order, from 0 to {depth - 1}.'
     )
-  return tuple(found)
+  return tuple(layers)
 
 
 def _shallower(loaded, report, words, encoder):
-  """(parameters of these layers alone, their Report, lines about the layers)."""
+  """(parameters with these layers only, their Report, lines about the layers)."""
   wanted = encoder.num_layers
   depth = report.encoder['num_layers']
   numbers = layers_of(words, depth)
@@ -163,12 +163,12 @@ def _shallower(loaded, report, words, encoder):
 
 
 def _with_frozen(params, fresh, objective, init):
-  """The parameters, if all that the objective leaves as it is came from somewhere."""
+  """The parameters. Raises UserError if a frozen one is still fresh."""
   before = hf.flatten(fresh)
   for path, x in hf.flatten(params).items():
     if x is before[path] and optimizers.matching(path, objective.frozen):
       raise errors.UserError(
-        f'--init {init} has no {path}, and this objective leaves that as it is: give --init '
+        f'--init {init} has no {path}, which this objective does not train: give --init '
         'DISCRIMINATOR,GENERATOR with a generator that was trained with a head.'
       )
   return params
@@ -176,7 +176,7 @@ def _with_frozen(params, fresh, objective, init):
 
 def _weights(run, address, network, objective, architecture):
   """(nested dict of numpy arrays, hf.Report, folder with the tokenizer, whether these are all
-  parameters of a run). objective: whose run may give all; None: one network of a run is taken.
+  parameters of a run). objective: a run with its networks gives all; None: one network is taken.
   """
   if address.startswith('hf:'):
     folder = pretrained.directory(address)
@@ -194,7 +194,7 @@ def _weights(run, address, network, objective, architecture):
 
 def _shares_otherwise(run, address, objective, fresh) -> bool:
   """Whether an address is a run whose networks share parameters in another way than the
-  objective's. The same path then has another meaning: a word table, or a summand of it.
+  objective's. The same path is then a whole word table in one, a summand of it in the other.
   """
   if address.startswith('hf:') or len(objective.networks) < 2:
     return False
@@ -202,20 +202,20 @@ def _shares_otherwise(run, address, objective, fresh) -> bool:
   if [n.name for n in theirs] != [n.name for n in objective.networks]:
     return False
   for their, our in zip(theirs, objective.networks):
-    there, here = their.places(loaded), our.places(fresh)
+    their_places, our_places = their.places(loaded), our.places(fresh)
     if (their.insert is None) != (our.insert is None) or any(
-      there[path] != here[path] for path in there.keys() & here.keys()
+      their_places[path] != our_places[path] for path in their_places.keys() & our_places.keys()
     ):
       return True
   return False
 
 
 def check_vocabulary(address, theirs, ours) -> bool:
-  """Weights of other words are refused: a row of the word table would belong to another word,
-  without a sign of it. Returns whether the words are known to be the same.
+  """Returns whether the vocabularies are known to be equal. Raises UserError if they are known to
+  differ: rows of the word table would silently belong to other words.
   """
   a, b = vocabulary.read_folder(ours) if ours else None, vocabulary.read_folder(theirs)
-  if a and b:  # pieces behind ours, as tokens that somebody added: their rows are left out
+  if a and b:  # further pieces at the end, as added tokens: their rows are dropped
     b = {piece: i for piece, i in b.items() if piece in a or i < len(a)}
   if a and b and (difference := vocabulary.difference_of(a, b)):
     raise errors.UserError(

@@ -42,9 +42,9 @@ class Row(NamedTuple):
 
   Attributes:
     ids, segments: int32 [T], special tokens included.
-    starts, ends: int32 [T]: the characters of the text that a token stands for; −1 of special
-      tokens around the text. Of a pair, the characters of its own text.
-    cut: whether tokens at the end of the text were left out.
+    starts, ends: int32 [T]: the characters that a token stands for, in its own text of a pair; −1
+      for special tokens around the text.
+    cut: whether tokens at the end of the text were dropped.
   """
 
   ids: np.ndarray
@@ -58,19 +58,19 @@ class Loaded:
   """A trained network.
 
   Attributes:
-    found: pretrained.Pretrained.
+    pretrained: pretrained.Pretrained.
     config: {'encoder': section, 'tokenizer': section or None, 'hf': name of the class}.
     encoder: linen module.
     params: {'encoder': …} and the heads, as arrays on the device.
     max_length: longest row that the encoder takes; None for any length.
   """
 
-  def __init__(self, found: pretrained.Pretrained, dtype: str = 'float32', trust_code=False):
-    """found: of `pretrained.open`. dtype, trust_code: of `bertzoo_jax.load`."""
-    self.found, self._trust_code = found, trust_code
-    self.config = dict(encoder=found.section, tokenizer=found.tokenizer_section, hf=found.hf)
-    self.encoder = pretrained.encoder(found, errors.choose(dtype, encoders.DTYPES, 'dtype'))
-    self.params = jax.device_put(found.params)
+  def __init__(self, network: pretrained.Pretrained, dtype: str = 'float32', trust_code=False):
+    """network: of `pretrained.open`. dtype, trust_code: of `bertzoo_jax.load`."""
+    self.pretrained, self._trust_code = network, trust_code
+    self.config = dict(encoder=network.section, tokenizer=network.tokenizer_section, hf=network.hf)
+    self.encoder = pretrained.encoder(network, errors.choose(dtype, encoders.DTYPES, 'dtype'))
+    self.params = jax.device_put(network.params)
     self.max_length = self.encoder.max_positions
     self._compiled = {
       pooling: jax.jit(functools.partial(self._pooled, pooling)) for pooling in POOLING
@@ -79,7 +79,7 @@ class Loaded:
   @functools.cached_property
   def tokenizer(self) -> tokenizers.Tokenizer | tokenizers.published.Published:
     """The tokenizer. Raises UserError without its files, or if they belong to other weights."""
-    return tokenizer_of(self.found)
+    return tokenizer_of(self.pretrained)
 
   @functools.cached_property
   def predictor(self) -> predicting.Predictor:
@@ -101,16 +101,16 @@ class Loaded:
       return self.predictor.ask(inputs, batch_size)
 
   def apply(self, params, batch) -> dict[str, jax.Array]:
-    """The vectors of all tokens and the outputs of the heads, float32. A pure function: it can be
-    jitted and differentiated.
+    """The vectors of all tokens and the outputs of the heads, float32. This function is pure: it
+    can be jitted and differentiated.
 
     batch: input_ids [B, L] int32; token_type_ids (0 if left out) and segment_ids (1 for tokens, 0
     for padding; 1 if left out) likewise. Raises UserError for names and values of an older batch.
 
     Returns {'vectors': [B, L, D]} and, for the heads of the network, the outputs of
     `networks.predict`: 'mlm' [B, L, V], 'next' [B, L, V], 'pair' [B, 2], 'replaced' [B, L], 'row'
-    [B, C], 'start' and 'end' [B, L]. 'next', and 'mlm' where found.ahead, are of the token after
-    each one.
+    [B, C], 'start' and 'end' [B, L]. 'next' scores the token after each one, and so does 'mlm' if
+    pretrained.predicts_next.
     """
     return networks.outputs(self.encoder, params, self._completed(batch))
 
@@ -145,10 +145,10 @@ class Loaded:
     """Texts as rows, with special tokens around them. Arguments and errors: see `encode`."""
     texts = asked.listed(texts, 'encode() takes a list of texts: write encode([text]).')
     texts = [_texts(x, n) for n, x in enumerate(texts)]
-    shape, special = self.found.shape, self.tokenizer.special
+    shape, special = self.pretrained.shape, self.tokenizer.special
     length = self._length(max_length)
     frame = frames.Frame(shape.single, shape.pair, special, self.encoder.type_vocab_size, length)
-    # of roles around the text: id, start and end
+    # id, start and end of each special token
     around = {role: np.array([[i], [-1], [-1]]) for role, i in special.items()}
     flat = [text for both in texts for text in both]
     encoded = iter(self.tokenizer.encode_with_offsets(flat, special_text=True))
@@ -161,10 +161,10 @@ class Loaded:
           f'Rows of {length} tokens have no room beside the {specials} special ones: ask for '
           f'{specials + len(both)} or more.'
         )
-      own = [np.stack(next(encoded)) for _ in both]
-      sizes = [x.shape[1] for x in own]
+      tokens = [np.stack(next(encoded)) for _ in both]
+      sizes = [x.shape[1] for x in tokens]
       kept = features.longest_first(*sizes, room) if len(both) > 1 else [room]
-      parts = {**around, **{role: x[:, :most] for role, x, most in zip('AB', own, kept)}}
+      parts = {**around, **{role: x[:, :most] for role, x, most in zip('AB', tokens, kept)}}
       columns = np.concatenate([parts[role] for role, _ in words], axis=1).astype(np.int32)
       segments = [n for role, n in words for _ in range(parts[role].shape[1])]
       segments = np.asarray(segments, np.int32)
@@ -207,7 +207,7 @@ class Loaded:
     batch = {name: np.zeros((size, length), np.int32) for name in names}
     batch['input_ids'][:] = self.tokenizer.special['pad']
     for i, row in enumerate(rows):
-      first = length - len(row.ids) if self.found.shape.padding == 'left' else 0
+      first = length - len(row.ids) if self.pretrained.shape.padding == 'left' else 0
       place = slice(first, first + len(row.ids))
       batch['input_ids'][i, place], batch['token_type_ids'][i, place] = row.ids, row.segments
       batch['segment_ids'][i, place] = 1
@@ -216,7 +216,7 @@ class Loaded:
   def _pooled(self, pooling, params, batch):
     """[B, D], or [B, L, D] for 'none', float32."""
     batch = self._completed(batch)
-    if objective.one_way(params, self.found.learned):
+    if objective.one_way(params, self.pretrained.learned):
       batch = networks.from_left_to_right(batch)
     hidden_BLD = networks.encode(self.encoder, params['encoder'], batch, None)
     if pooling == 'first':
@@ -233,7 +233,7 @@ class Loaded:
     """
     errors.refuse_pack_ids(batch, 'apply()')
     if 'segment_ids' in batch:
-      _check_segments(batch, self.found.shape.padding)
+      _check_segments(batch, self.pretrained.shape.padding)
     batch = {name: jnp.asarray(x) for name, x in batch.items()}
     ids_BL = batch['input_ids']
     usual = {'token_type_ids': jnp.zeros_like(ids_BL), 'segment_ids': jnp.ones_like(ids_BL)}
@@ -248,8 +248,8 @@ class Loaded:
       max_length = self.max_length or _LONGEST
     if self.max_length is not None and max_length > self.max_length:
       raise errors.UserError(
-        f'Rows of {max_length} tokens are wished, and the encoder of {self.found.address} takes '
-        f'{self.max_length}: ask for {self.max_length} or less.'
+        f'Rows of {max_length} tokens are wished, and the encoder of {self.pretrained.address} '
+        f'takes {self.max_length}: ask for {self.max_length} or less.'
       )
     return max_length
 
@@ -282,16 +282,16 @@ def _texts(x, number) -> tuple[str, ...]:
 
 
 def tokenizer_of(
-  found: pretrained.Pretrained,
+  network: pretrained.Pretrained,
 ) -> tokenizers.Tokenizer | tokenizers.published.Published:
-  """The tokenizer of weights. Raises UserError without its files, or if they belong to others."""
-  folder = found.tokenizer_folder
+  """The network's tokenizer. Raises UserError without its files, or if they belong to another."""
+  folder = network.tokenizer_folder
   tokenizer = tokenizers.of_folder(folder)
-  if tokenizer.vocab_size > found.vocab_size:
+  if tokenizer.vocab_size > network.vocab_size:
     raise errors.UserError(
       f'The tokenizer in {folder} has {tokenizer.vocab_size:,} pieces and the word table of '
-      f'{found.address} {found.vocab_size:,} rows: they do not belong together; copy the folder '
-      'again.'
+      f'{network.address} {network.vocab_size:,} rows: they do not belong together; copy the '
+      'folder again.'
     )
   return tokenizer
 
@@ -313,7 +313,7 @@ def load(address: str, dtype: str = 'float32', trust_code: bool = False) -> Load
 
 @contextlib.contextmanager
 def _trusting(everything):
-  """Within it all code that folders name may run, if so asked."""
+  """Allows all code that folders name inside the `with`, if `everything`."""
   before = trust.get_allowed()
   if everything:
     trust.allow_all()

@@ -22,13 +22,13 @@ from bertzoo_jax.tokenizers import published
 
 # Compiled once for equal encoders: networks and splits whose rows have one length share it.
 _read = jax.jit(networks.predict, static_argnums=0)
-_LONGEST = 512  # tokens of a row, where neither the encoder nor the tokenizer says
-_MOST = 2**20  # transformers writes 10^30 where there is no limit
+_LONGEST = 512  # tokens per row, if neither the encoder nor the tokenizer has a limit
+_MOST = 2**20  # transformers writes 10^30 for no limit
 
 
 @contextlib.contextmanager
 def _fields_stay():
-  """In messages of errors raised inside the `with`, no remedy is a flag that predictions lack."""
+  """Replaces remedies that predictions lack, flags of the config, in errors raised inside it."""
   try:
     yield
   except errors.UserError as e:
@@ -49,38 +49,39 @@ class Predictor:
 
   def __init__(self, loaded):
     """loaded: loading.Loaded. Raises UserError for a network without such a head."""
-    found, self._loaded = loaded.found, loaded
-    head = heads.in_paths(found.params)
+    network, self._loaded = loaded.pretrained, loaded
+    head = heads.in_paths(network.params)
     if not head:
       raise errors.UserError(
-        f'{found.address} was not trained for a task, so it has nothing to predict: fine-tune it '
-        f'(python -m bertzoo_jax.finetune --init {found.address} …); encode gives vectors of texts.'
+        f'{network.address} was not trained for a task, so it has nothing to predict: fine-tune it '
+        f'(python -m bertzoo_jax.finetune --init {network.address} …); encode gives vectors of '
+        'texts.'
       )
-    of_run = found.config is not None and 'source' in found.config
-    config = found.config
-    if of_run:
+    is_run = network.config is not None and 'source' in network.config
+    config = network.config
+    if is_run:
       labels, length = heads.labels_in(config.objective), config.length
     else:
-      config, labels, length = _of_directory(found, head)
+      config, labels, length = _from_directory(network, head)
     if head in heads.LABELLED and labels:
-      if (count := len(found.params[head]['classifier']['bias'])) != len(labels):
+      if (count := len(network.params[head]['classifier']['bias'])) != len(labels):
         raise errors.UserError(
-          f'{found.address} has {count} outputs and {len(labels)} labels: copy it again.'
+          f'{network.address} has {count} outputs and {len(labels)} labels: copy it again.'
         )
     self.source, self._config, longest = config.source, config, loaded.max_length
     self.task = tasks.trained(
       config,
       labels,
-      found.facts,
+      network.facts,
       loaded.tokenizer,
-      found.shape,
-      segments=found.section.get('type_vocab_size', 0),
+      network.shape,
+      segments=network.section.get('type_vocab_size', 0),
       max_length=min(length or longest or _LONGEST, longest or _MOST),
     )
 
   @_fields_stay()
   def ask(self, inputs, batch_size: int = 32) -> list[dict]:
-    """Predictions for texts and the like, see `asked.examples`."""
+    """Predictions for inputs in Python, see `asked.examples`."""
     examples = asked.examples(self.task.kind, inputs)
     if examples is None:
       return []
@@ -91,8 +92,8 @@ class Predictor:
   def read(self, path, columns: tuple[str, ...] = (), header: bool = True) -> tasks.Split:
     """Rows of a file, read as the run read its files.
 
-    columns: names of the columns of texts, where they are others than the run's; header: whether
-    the file has a line of names. Raises UserError for a file that is not of this form.
+    columns: names of the columns of texts, if they differ from the run's; header: whether the file
+    has a line of names. Raises UserError for a file of another form.
     """
     source = dict(self.source)
     if columns:
@@ -107,19 +108,19 @@ class Predictor:
       source |= dict(zip(used if len(columns) == len(used) else fields, columns))
     if not header and 'header' in source:
       source |= dict(header=False, columns=())
-    if self._loaded.found.config is None and source['name'] == 'question_table':
+    if self._loaded.pretrained.config is None and source['name'] == 'question_table':
       if str(path).endswith('.json'):
         source = dict(parts.squad(files={}))
     return self._rows(readers.reading(source)(storage.path(path)))
 
   def _rows(self, examples) -> tasks.Split:
     """The examples as rows. Raises UserError for pairs in place of single texts, or the reverse."""
-    found = self._loaded.found
+    network = self._loaded.pretrained
     check_parts(self.task.kind, self._config, {'the input': examples})
-    if found.config is not None and 'text_b' in self.source:
+    if network.config is not None and 'text_b' in self.source:
       if (pairs := bool(self.source.text_b)) != (examples.values[0].b is not None):
         raise errors.UserError(
-          f'{found.address} was trained on {"pairs of" if pairs else "single"} texts: give '
+          f'{network.address} was trained on {"pairs of" if pairs else "single"} texts: give '
           f'{"a pair (a, b)" if pairs else "one text"} for each.'
         )
     return self.task.rows(examples)
@@ -129,25 +130,25 @@ class Predictor:
     if batch_size < 1:
       raise errors.UserError(f'batch_size is {batch_size}: at least 1 is needed.')
     size = min(batch_size, 1 << (len(split) - 1).bit_length())
-    said = outputs(self._loaded.encoder, self._loaded.params, split, self.task, size)
-    return self.task.kind.answers(self.task, split, said)
+    arrays = outputs(self._loaded.encoder, self._loaded.params, split, self.task, size)
+    return self.task.kind.answers(self.task, split, arrays)
 
 
-def _of_directory(found, head):
-  """(sections of a config, labels, tokens of a row or None) that a Hugging Face directory tells."""
-  own, folder, labels = found.params[head], found.tokenizer_folder, ()
+def _from_directory(network, head):
+  """(sections of a config, labels, tokens per row or None) of a Hugging Face directory."""
+  head_params, folder, labels = network.params[head], network.tokenizer_folder, ()
   content = weights.read_json(storage.path(folder) / 'config.json')
-  kind = kinds.of_head(head, own, content.get('problem_type'))
+  kind = kinds.of_head(head, head_params, content.get('problem_type'))
   source, rows = kind.inputs.usual()
   if head in heads.LABELLED:
-    count = len(own['classifier']['bias'])
+    count = len(head_params['classifier']['bias'])
     labels = heads.labels_of(content) or tuple(f'LABEL_{i}' for i in range(count))
-  said = published.optional_json(storage.path(folder) / 'tokenizer_config.json')
-  length = said.get('model_max_length')
+  settings = published.optional_json(storage.path(folder) / 'tokenizer_config.json')
+  length = settings.get('model_max_length')
   usable = isinstance(length, int) and 0 < length < _MOST
   share = content.get('threshold')
-  of_several = kind.name == 'multilabel' and isinstance(share, float) and 0 < share < 1
-  task = {'name': kind.name, **({'threshold': share} if of_several else {})}
+  has_threshold = kind.name == 'multilabel' and isinstance(share, float) and 0 < share < 1
+  task = {'name': kind.name, **({'threshold': share} if has_threshold else {})}
   sections = dict(objective=task, source=source, features=rows)
   return ml_collections.ConfigDict(sections), labels, length if usable else None
 
@@ -156,17 +157,17 @@ def outputs(encoder, params, split, task, batch_size: int = 64) -> dict[str, np.
   """The network's outputs for a split, float32, in the order of its examples. tasks.kinds.kind
   names them.
 
-  params: nested arrays. split, task: of `tasks`. batch_size: units that go through it together.
+  params: nested arrays. split, task: of `tasks`. batch_size: units per batch.
   """
   lengths = batches.buckets(int(max(split.lengths, default=1)))
   padded = dict(length_buckets=lengths, padding=task.padding, pad=task.pad)
   params, out = jax.device_put(params), {}
   with jax.default_matmul_precision('highest'):
     for numbers, batch in batches.ordered_batches(split, batch_size, **padded):
-      found = _read(encoder, params, batch)
+      arrays = _read(encoder, params, batch)
       for name, axis in task.kind.outputs.items():
-        # the last batch is filled up with copies; their outputs are dropped
-        x = np.asarray(found[name])[: len(numbers)]
+        # the last batch is filled with copies; their outputs are dropped
+        x = np.asarray(arrays[name])[: len(numbers)]
         if axis == 'tokens':
           x = x[batch['segment_ids'][: len(numbers)] > 0]
         if name not in out:

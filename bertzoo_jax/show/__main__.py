@@ -32,7 +32,7 @@ from bertzoo_jax.parts import ranges
 from bertzoo_jax.show import display
 from bertzoo_jax.show import measures
 
-STATS_STEPS = 20  # measured where --stats comes without --steps
+STATS_STEPS = 20  # measured by --stats without --steps
 
 
 def show(
@@ -56,9 +56,9 @@ def show(
     cache_dir: local folder for the mirror of a corpus in an object store.
     steps: (first, end), global steps of the run; of the held-out split, evaluation batches. None:
       one step (STATS_STEPS with `stats`) from the start of the phase.
-    phase: index; None: that of the first step.
+    phase: index; None: the phase of the first step.
     split: 'train' or 'held_out'.
-    rows: of each step that are printed.
+    rows: to print per step.
     stats: measure instead of printing rows.
     npz: file to write the batches to; an existing one is refused.
     console: rich console, for tests.
@@ -82,7 +82,7 @@ def show(
     batches = itertools.islice(itertools.chain.from_iterable(rows_of_all), first, end)
   else:
     pipe = pipeline.for_phase(corpus, chosen, keep_units=units)
-    # One by one: for a few batches, importing TensorFlow takes longer than all else.
+    # One by one: for a few batches, importing TensorFlow takes longer than everything else.
     batches = map(pipe.batch, range(first - chosen.first_step, end - chosen.first_step))
   _check_network(fields, corpus, pipe.features)
   if npz is not None:
@@ -139,8 +139,8 @@ def _check_network(fields, corpus, features):
 
 def _table(lines, title):
   runs = (
-    'runs: predictions side by side; config: lengths as drawn, before runs touch or the budget '
-    'cuts them'
+    'runs: predictions side by side; config: sampled lengths, before adjacent runs merge or the '
+    'budget truncates them'
   )
   right = (rich.table.Column(name, justify='right') for name in ('measured', 'config'))
   caption = runs if any(name.startswith('runs') for name, *_ in lines) else None
@@ -244,10 +244,10 @@ if __name__ == '__main__':
     'steps', None, 'first:end, steps of the run (of the held-out split: evaluation batches).'
   )
   _PHASE = flags.DEFINE_integer(
-    'phase', None, 'Index of the phase; without it the phase of the first step.'
+    'phase', None, 'Index of the phase. Default: the phase of the first step.'
   )
   _SPLIT = flags.DEFINE_enum('split', 'train', list(corpora.SPLITS), 'Which documents.')
-  _ROWS = flags.DEFINE_integer('rows', 4, 'Rows printed of each step.', lower_bound=0)
+  _ROWS = flags.DEFINE_integer('rows', 4, 'Rows printed per step.', lower_bound=0)
   _STATS = flags.DEFINE_bool(
     'stats',
     False,

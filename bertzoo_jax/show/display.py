@@ -4,18 +4,18 @@ import numpy as np
 import rich.text
 
 _STYLES = {
-  'masked': ('[word]', 'bold red', 'the network sees the mask token and is to say the word'),
+  'masked': ('[word]', 'bold red', 'the network sees the mask token and predicts the word'),
   'replaced': (
     '{word→seen}',
     'bold yellow',
-    'it sees another token (random, or of a similar word) and is to say the word',
+    'it sees another token (random, or of a similar word) and predicts the word',
   ),
-  'kept': ('<word>', 'bold green', 'it sees the word and is to say it'),
-  'ordered': ('<word 3>', 'bold green', 'it is to say the word, as the third of its block'),
+  'kept': ('<word>', 'bold green', 'it sees the word and predicts it'),
+  'ordered': ('<word 3>', 'bold green', 'it predicts the word, as the third of its block'),
   'special': ('[SEP]', 'dim', 'special token'),
   'first': ('word', '', 'text (of the first segment)'),
   'second': ('word', 'cyan', 'text of the second segment'),
-  'border': ('word', 'underline', 'text beside a span, from which the span is to be said'),
+  'border': ('word', 'underline', 'text beside a span, from which the span is predicted'),
 }
 _LABELS = {
   'random': {0: 'the second segment follows the first (0)', 1: 'the second segment is random (1)'},
@@ -24,7 +24,7 @@ _LABELS = {
 
 
 def legend(features):
-  """The meaning of the marks that batches with these features can have."""
+  """The legend of the marks that batches with these features can have."""
   hidden = {'ordered'} if 'order' not in features else {'masked', 'replaced', 'kept'}
   if 'span_right' not in features:
     hidden.add('border')
@@ -62,10 +62,10 @@ def row(batch, number, tokenizer, special, fields):
   kinds, targets, places = _kinds(batch, special, block)
   ids, packs = batch['input_ids'], batch['segment_ids']
   text, place = rich.text.Text(), 0
-  here = lambda place: (kinds[place], packs[place])
+  group = lambda place: (kinds[place], packs[place])
   while place < len(ids) and packs[place]:
     kind, stop = kinds[place], place + 1
-    while kind in ('first', 'second') and stop < len(ids) and here(stop) == here(place):
+    while kind in ('first', 'second') and stop < len(ids) and group(stop) == group(place):
       stop += 1
     if place and (tokenizer.word_starts[targets.get(place, ids[place])] or kind == 'special'):
       text.append(' ')
@@ -85,8 +85,8 @@ def row(batch, number, tokenizer, special, fields):
 
 
 def _kinds(batch, special, block):
-  """The kind of each token of a row (a key of _STYLES), {position: token to predict}, {position:
-  which of its block it is}.
+  """(the kind of each token of a row, a key of _STYLES; {position: token to predict};
+  {position: its number in the block, from 1}).
   """
   ids, segments = batch['input_ids'], batch['token_type_ids']
   frame = {special['cls'], special['sep'], special['pad']}
@@ -109,17 +109,17 @@ def _kinds(batch, special, block):
 
 
 def _places(order, positions, block):
-  """{position: which of the predictions of its block it is, from 1}."""
-  said = sorted(positions, key=lambda p: order[p])
+  """{position: its number among the predictions of its block, from 1}."""
+  in_order = sorted(positions, key=lambda p: order[p])
   out, before = {}, {}
-  for position in said:
+  for position in in_order:
     number = int(order[position]) // (block + 1)
     out[position] = before[number] = before.get(number, 0) + 1
   return out
 
 
 def _mirrored(batch):
-  """A row as it is read in the text."""
+  """A row that is read from right to left, in the order of the text."""
   used = int((batch['segment_ids'] > 0).sum())
   turned = dict(batch)
   for name in {'input_ids', 'token_type_ids', 'segment_ids', 'order'} & batch.keys():

@@ -9,7 +9,7 @@ import numpy as np
 from bertzoo_jax.words import word_marks
 
 _TENTHS = 10
-_MOST_WORDS = 10  # of a run that has a line of its own
+_MOST_WORDS = 10  # longer runs share one line
 
 
 class Meter:
@@ -60,8 +60,8 @@ class Meter:
     self._lengths.append(used.sum(axis=1))
 
   def measures(self, fields):
-    """[(name, measured, unit, the config's value or None)]: shares from 0 to 1 with the unit '%',
-    texts with ''.
+    """[(name, measured, unit, the config's value or None)]. Shares from 0 to 1 have the unit '%',
+    texts ''.
 
     Args:
       fields: config with the sections `format` and `masking`.
@@ -83,7 +83,7 @@ class Meter:
         'predicted, of all tokens',
         n['predictions'] / max(n['tokens'], 1),
         '%',
-        _of(masking, 'rate'),
+        _field(masking, 'rate'),
       ),
       ('predicted, of the text', n['predictions'] / max(n['text'], 1), '%'),
       ('predicted special tokens', int(n['on_special'])),
@@ -100,10 +100,10 @@ class Meter:
     if n['packed'] > rows:
       out.append(('packed segments per row', n['packed'] / rows))
     if 'labels' in n:
-      name = 'swapped segments' if _of(format, 'pairs') == 'sop' else 'random second segments'
+      name = 'swapped segments' if _field(format, 'pairs') == 'sop' else 'random second segments'
       # lone sentences all get label 1
-      lone = _of(format, 'lone_sentences') in (None, 'random')
-      says = None if lone else _of(format, 'negative_rate')
+      lone = _field(format, 'lone_sentences') in (None, 'random')
+      says = None if lone else _field(format, 'negative_rate')
       out.append((name, n['labels'] / rows, '%', says))
       out.append(('tokens of the second segment', n['second'] / rows))
     if 'bordered' in n:
@@ -119,7 +119,7 @@ def _line(name, value, unit='', says=None):
   return name, value, unit, says
 
 
-def _of(section, field):
+def _field(section, field):
   return section[field] if field in section else None
 
 
@@ -148,7 +148,7 @@ def _corruption(n, masking, predictions):
   masked, random, kept = masking.corruption
   other = 1 - (n['masked'] + n['kept']) / predictions
   last = ('… kept', n['kept'] / predictions, '%', kept)
-  if _of(masking, 'substitute') == 'similar':
+  if _field(masking, 'substitute') == 'similar':
     replaced = other + n['masked'] / predictions
     return [('replaced by other words', replaced, '%', masked + random), last]
   return [
@@ -169,7 +169,7 @@ def _tenths(predicted_RL):
 
 
 def _words(units, packs, text, predicted):
-  """Counts of touched and whole words of several tokens, and of runs by their length in words."""
+  """Counts of words of several tokens, touched and whole, and of runs by length in words."""
   fresh = text & ~_follows(text, packs)
   begins = fresh | (text & (units & word_marks.CONTINUES_WORD == 0))
   number = np.cumsum(begins).reshape(text.shape)[text]  # of each text token, from 1
@@ -192,10 +192,10 @@ def _words(units, packs, text, predicted):
   )
 
 
-def _follows(here, packs):
-  """bool [B, L]: this place and the one before it are `here`, in one packed segment."""
-  out = np.zeros_like(here)
-  out[:, 1:] = here[:, 1:] & here[:, :-1] & (packs[:, 1:] == packs[:, :-1])
+def _follows(marked, packs):
+  """bool [B, L]: whether a place and the one before it are marked, in one packed segment."""
+  out = np.zeros_like(marked)
+  out[:, 1:] = marked[:, 1:] & marked[:, :-1] & (packs[:, 1:] == packs[:, :-1])
   return out
 
 
@@ -218,7 +218,7 @@ def _word_lines(n, masking):
 
 
 def _lengths(masking):
-  """Shares of 1, 2, … words that the config draws, before runs touch; None where it draws none."""
+  """Shares of 1, 2, … words that the config samples, before runs touch; None if it samples none."""
   name = masking.name
   weights = {
     'ngram': lambda: masking.weights,
@@ -233,7 +233,7 @@ def _lengths(masking):
 
 
 def _in_sight(batch, predicted):
-  """How many tokens of their rows the predictions see, together."""
+  """The tokens that predictions see in their rows, summed over predictions."""
   total = 0
   for order, packs, mine in zip(batch['order'], batch['segment_ids'], predicted):
     sees = (order[None] < (order + ~mine)[mine][:, None]) & (packs[None] == packs[mine][:, None])

@@ -3,7 +3,7 @@ published files.
 
 A kind of tokenizer (one function in BY_NAME, in a file of its own; its fields are in
 bertzoo_jax/parts/tokenizers.py) returns a `kinds.Kind`, which trains a vocabulary, reads and writes
-its files, and builds the engine of the `tokenizers` library. Everybody else uses `Tokenizer`.
+its files, and builds the engine of the `tokenizers` library. All other code uses `Tokenizer`.
 """
 
 import collections
@@ -29,8 +29,8 @@ from bertzoo_jax.tokenizers import published
 from bertzoo_jax.tokenizers import sentence_pieces
 from bertzoo_jax.tokenizers import wordpiece
 
-# Share of the characters of the text that have a piece, at least: of a vocabulary of size 'auto',
-# and of one of a given size.
+# The least share of the text's characters that have a piece: for a vocabulary of size 'auto', and
+# for one of a given size.
 COVERED, _LEAST_COVERED = 0.9995, 0.9
 
 
@@ -80,15 +80,15 @@ class Tokenizer(engines.Engines):
     return self.parsing_engine()
 
   def removed(self, texts: list[str]) -> tuple[int, int]:
-    """(marks, joiners) that normalization takes out of texts. Marks are accents, vowel signs and
-    the like, those of letters written as one character with theirs too. Joiners are U+200C, U+200D.
+    """(marks, joiners) that normalization removes from texts, in number. Marks are accents, vowel
+    signs and the like, also within composed letters. Joiners are U+200C, U+200D.
     """
-    clean, found = self._plain.normalizer, [0, 0]
+    clean, removed = self._plain.normalizer, [0, 0]
     for text in texts if clean is not None else ():
       if not text.isascii():
         pairs = zip(_marks(text), _marks(clean.normalize_str(text)))
-        found = [total + max(0, there - left) for total, (there, left) in zip(found, pairs)]
-    return found[0], found[1]
+        removed = [total + max(0, before - after) for total, (before, after) in zip(removed, pairs)]
+    return removed[0], removed[1]
 
   def parsing_engine(self) -> hf.Tokenizer:
     """The `tokenizers` object of tokenizer.json: specials parsed, [CLS] … [SEP] put around."""
@@ -110,8 +110,8 @@ class Tokenizer(engines.Engines):
     return engine
 
   def with_pieces(self, added: list, pieces: list[str]) -> 'Tokenizer':
-    """The tokenizer with further `pieces`. added: [growth.Added] of them, in order; of merges also
-    those whose piece exists.
+    """The tokenizer with further `pieces`. added: [growth.Added] in order; merges may also produce
+    pieces that exist.
     """
     vocabulary = self.kind.extended(self.vocabulary, added, pieces)
     return Tokenizer({**self.section, 'vocab_size': len(vocabulary.pieces)}, vocabulary)
@@ -158,12 +158,12 @@ def train(section: dict, texts, text_bytes: int = 0) -> Tokenizer:
   """Trains a tokenizer; the same texts in the same order give the same bytes.
 
   Args:
-    section: config.tokenizer. A vocab_size of 'auto' becomes that of `size_for`, or what the text
-      yields where that is less. Where the characters that cover COVERED of the text have no room in
-      it, it is beside them.
-    texts: iterator of str; it is streamed, and read more than once if it is a function that returns
-      an iterator.
-    text_bytes: of the whole text, for 'auto'.
+    section: config.tokenizer. A vocab_size of 'auto' becomes that of `size_for`, or the number of
+      pieces that the text yields, if that is less. It grows if the characters that cover COVERED of
+      the text need more room.
+    texts: iterator of str, which is streamed; or a function that returns one, which may be called
+      several times.
+    text_bytes: bytes of the whole text, for 'auto'.
 
   Raises:
     UserError: the text does not yield section['vocab_size'] pieces.
@@ -190,11 +190,11 @@ def load(path, section: dict | None = None) -> Tokenizer:
       as a file, a folder, or several of these joined by commas: vocab.txt; vocab.json or
       encoder.json with merges.txt or vocab.bpe, and for RoBERTa in fairseq's form dict.txt; or
       tokenizer.json; or a SentencePiece model (*.model). hf:DIR or hf:OWNER/NAME is a folder of
-      Hugging Face's, whose tokenizer.json then has to split plain text alike.
+      Hugging Face's, whose tokenizer.json must split plain text alike.
     section: config.tokenizer; None takes the one that `save` stored.
 
   Raises:
-    UserError: nothing to read there, not the kind or size the section wishes, special tokens
+    UserError: no tokenizer there, another kind or size than the section's, or special tokens
       missing.
   """
   files = _files(path)
@@ -208,7 +208,7 @@ def load(path, section: dict | None = None) -> Tokenizer:
   tokenizer = _published(path, files, section, check=True)
   _check_size(tokenizer, f'The vocabulary {path} has {tokenizer.vocab_size} pieces')
   folder = next((f.parent for name, f in files.items() if name in published.SAYING), None)
-  if 'hf:' in str(path) and folder is not None and (theirs := _of_directory(folder)):
+  if 'hf:' in str(path) and folder is not None and (theirs := _from_directory(folder)):
     published.check(path, theirs, tokenizer)
   return tokenizer
 
@@ -232,29 +232,29 @@ def of_folder(folder) -> Tokenizer | published.Published:
     )
   if (folder / 'bertzoo.json').exists():
     return load(folder)
-  if (tokenizer := _of_directory(folder)) is None:
+  if (tokenizer := _from_directory(folder)) is None:
     raise published.unsaid(folder)
   return tokenizer
 
 
-def _of_directory(folder) -> published.Published | None:
+def _from_directory(folder) -> published.Published | None:
   """The tokenizer of a Hugging Face directory; None if its files do not say how text is split."""
   if (folder / 'tokenizer.json').exists():
     return published.Published(folder, published.content(folder))
   if section := published.section_of(folder):
-    own = _published(folder, _files(folder), section)
-    return published.Published(folder, json.loads(own.parsing_engine().to_str()))
+    tokenizer = _published(folder, _files(folder), section)
+    return published.Published(folder, json.loads(tokenizer.parsing_engine().to_str()))
   return None
 
 
 def _published(path, files, section, check=False) -> Tokenizer:
-  """The tokenizer of published files as a section says. check: whether its pieces must fit."""
+  """The tokenizer of published files, by a config section. check: whether its pieces must fit."""
   kind = _kind(_sized(section, 1))
   vocabulary = kind.read(files)
   if vocabulary is None:
-    there = ', '.join(sorted(files)) or 'nothing'
+    names = ', '.join(sorted(files)) or 'nothing'
     raise errors.UserError(
-      f'{path} holds {there}: a {section["name"]} tokenizer is read from {kind.reads}.'
+      f'{path} holds {names}: a {section["name"]} tokenizer is read from {kind.reads}.'
     )
   if check:
     kind.check(vocabulary.pieces)

@@ -15,8 +15,8 @@ FILE = 'published.json'
 
 
 def published(fields: definitions.Published) -> kinds.Kind:
-  """Any tokenizer.json: a byte-level BPE with other special pieces than RoBERTa's (ModernBERT), a
-  Unigram without the file of its model (XLM-RoBERTa), a WordPiece with any normalizer.
+  """Any tokenizer.json, such as a byte-level BPE with other special pieces than RoBERTa's
+  (ModernBERT), a Unigram without its model file (XLM-RoBERTa), a WordPiece with any normalizer.
   """
   return kinds.Kind(
     special={},
@@ -30,11 +30,11 @@ def published(fields: definitions.Published) -> kinds.Kind:
     mask_eats_blank=False,
     reads='a folder with tokenizer.json and tokenizer_config.json',
     extended=_extended,
-    bound=lambda kind, vocabulary: kind._replace(**_of(vocabulary)),
+    bound=lambda kind, vocabulary: kind._replace(**_kind_fields(vocabulary)),
   )
 
 
-def _of(vocabulary) -> dict:
+def _kind_fields(vocabulary) -> dict:
   """The fields of a Kind that depend on the vocabulary."""
   content = json.loads(vocabulary.model)
   tokenizer, special = content['tokenizer'], content['special']
@@ -91,14 +91,14 @@ def _read(files) -> kinds.Vocabulary | None:
 
 
 def _engine(vocabulary) -> hf.Tokenizer:
-  """As the file says, without its special pieces."""
+  """The engine of the file, without its special pieces."""
   tokenizer = json.loads(vocabulary.model)['tokenizer']
   added = [t for t in tokenizer.get('added_tokens') or [] if not t.get('special')]
   return hf.Tokenizer.from_str(json.dumps({**tokenizer, 'added_tokens': added}))
 
 
 def _extended(vocabulary, added, pieces):
-  """The vocabulary with further pieces, behind all others."""
+  """The vocabulary with further pieces at its end."""
   content = json.loads(vocabulary.model)
   model = content['tokenizer']['model']
   if not isinstance(model['vocab'], dict):

@@ -12,7 +12,7 @@ from bertzoo_jax.tokenizers import kinds
 
 
 def byte_bpe(fields: definitions.ByteBpe) -> kinds.Kind:
-  """GPT-2's byte-level BPE with RoBERTa's specials, which no text can spell by merges.
+  """GPT-2's byte-level BPE with RoBERTa's special pieces, which no merges produce.
 
   Equal to transformers' RobertaTokenizer where lowercase is False and normalization 'none'.
   """
@@ -21,7 +21,7 @@ def byte_bpe(fields: definitions.ByteBpe) -> kinds.Kind:
   clean = kinds.normalizer(fields.normalization, lowercase)
   split = hf.pre_tokenizers.ByteLevel(add_prefix_space=fields.add_prefix_space)
 
-  def dress(built):
+  def with_parts(built):
     if clean is not None:
       built.normalizer = clean
     built.pre_tokenizer, built.decoder = split, hf.decoders.ByteLevel()
@@ -30,10 +30,10 @@ def byte_bpe(fields: definitions.ByteBpe) -> kinds.Kind:
   def engine(vocabulary):
     ids = {p: i for i, p in enumerate(vocabulary.pieces)}
     none = dict(continuing_subword_prefix='', end_of_word_suffix='', fuse_unk=False)
-    return dress(hf.Tokenizer(hf.models.BPE(ids, vocabulary.merges, **none)))
+    return with_parts(hf.Tokenizer(hf.models.BPE(ids, vocabulary.merges, **none)))
 
   def train(texts, least):
-    built = dress(hf.Tokenizer(hf.models.BPE()))
+    built = with_parts(hf.Tokenizer(hf.models.BPE()))
     built.pre_tokenizer = kinds.without_long_words(split, 1000)
     trainer = hf.trainers.BpeTrainer(
       vocab_size=fields.vocab_size - 1,
@@ -93,8 +93,8 @@ def _read(files) -> kinds.Vocabulary | None:
   if ids is None or merges is None:
     return None
   lines = re.sub(r'\r\n?', '\n', kinds.read_text(merges)).split('\n')
-  own = {k: f for k, f in files.items() if k not in ('tokenizer.json', 'vocab.txt')}
-  pieces = kinds.by_id(vocabulary_files.read_files(own))
+  vocabulary_paths = {k: f for k, f in files.items() if k not in ('tokenizer.json', 'vocab.txt')}
+  pieces = kinds.by_id(vocabulary_files.read_files(vocabulary_paths))
   merges = _merges(
     [line for line in lines if line and not line.startswith('#version')], pieces, merges
   )
@@ -112,7 +112,7 @@ def _files(vocabulary) -> dict[str, str]:
 
 
 def _with_specials(pieces) -> list[str]:
-  """The pieces. Raises UserError if they are GPT-2's."""
+  """Returns the pieces. Raises UserError for GPT-2's vocabulary."""
   if '<|endoftext|>' in pieces and '<mask>' not in pieces:
     raise errors.UserError(
       "This is GPT-2's vocabulary, without <s>, <pad>, </s>, <unk> and <mask>: add RoBERTa's "

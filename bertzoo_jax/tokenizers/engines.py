@@ -12,13 +12,13 @@ from bertzoo_jax.common import errors
 class Engines:
   """Ids of texts, int32 [T], their characters and words. Raises UserError for anything but texts.
 
-  A class below has two engines: for `_parsing` a special piece that a text spells is special, for
-  `_plain` it is text. `_spelling` is the one of them that decodes.
+  A subclass has two engines. A special piece spelt in a text is special for `_parsing` and text for
+  `_plain`. `_spelling` is the one of them that decodes.
   """
 
   def __call__(self, texts: str | list[str]) -> np.ndarray | list[np.ndarray]:
-    """As transformers' AutoTokenizer(texts)['input_ids']: ids with the special tokens around them,
-    int32 [T] of one text, a list of arrays of several.
+    """Like transformers' AutoTokenizer(texts)['input_ids']: ids with special tokens around them,
+    int32 [T] for one text, a list of arrays for several.
     """
     if isinstance(texts, str):
       return _ids(self._parsing, [texts], True)[0]
@@ -29,7 +29,7 @@ class Engines:
     return _ids(self._plain, texts)
 
   def encode_as_transformers(self, texts: list[str]) -> list[np.ndarray]:
-    """As transformers' AutoTokenizer(text, add_special_tokens=False): specials are parsed."""
+    """Like transformers' AutoTokenizer(text, add_special_tokens=False): specials are parsed."""
     return _ids(self._parsing, texts)
 
   def encode_with_offsets(
@@ -38,7 +38,7 @@ class Engines:
     """(ids, starts, ends) of each text, int32 [T]: token t stands for the characters starts[t] …
     ends[t] − 1 of the text as given.
 
-    special_text: True for the ids of `encode_as_transformers`; False for those of `encode`.
+    special_text: whether special pieces are parsed, as by `encode_as_transformers`.
     """
     engine, out = self._parsing if special_text else self._plain, []
     with _splitting():
@@ -51,11 +51,11 @@ class Engines:
   def words_of(self, texts: list[str]) -> list[list[int | None]]:
     """The word of each token of `encode_as_transformers`, by the pre-tokenizer, or None."""
     with _splitting():
-      found = self._parsing.encode_batch(_checked(texts), add_special_tokens=False)
-    return [e.word_ids for e in found]
+      encoded = self._parsing.encode_batch(_checked(texts), add_special_tokens=False)
+    return [e.word_ids for e in encoded]
 
   def encode_words(self, sentences: list[list[str]]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """As transformers' AutoTokenizer(words, is_split_into_words=True, add_special_tokens=False).
+    """Like transformers' AutoTokenizer(words, is_split_into_words=True, add_special_tokens=False).
 
     Returns:
       (ids, words) of each sentence, int32 [T]: token t belongs to the word words[t]. A word may
@@ -63,14 +63,14 @@ class Engines:
     """
     options = dict(is_pretokenized=True, add_special_tokens=False)
     with _splitting():
-      found = self._of_words.encode_batch(sentences, **options)
-    return [(np.asarray(e.ids, np.int32), np.asarray(e.word_ids, np.int32)) for e in found]
+      encoded = self._word_engine.encode_batch(sentences, **options)
+    return [(np.asarray(e.ids, np.int32), np.asarray(e.word_ids, np.int32)) for e in encoded]
 
   @functools.cached_property
-  def _of_words(self) -> hf.Tokenizer:
+  def _word_engine(self) -> hf.Tokenizer:
     content = json.loads(self._parsing.to_str())
-    made = blank_before_words(content)
-    return self._parsing if made == content else hf.Tokenizer.from_str(json.dumps(made))
+    worded = blank_before_words(content)
+    return self._parsing if worded == content else hf.Tokenizer.from_str(json.dumps(worded))
 
   def decode(self, ids) -> str:
     """The text of ids, special tokens spelt out."""
@@ -88,7 +88,7 @@ def _ids(engine, texts, special=False) -> list[np.ndarray]:
 
 
 def _checked(texts):
-  """The texts, a list. The library's own error says neither which one is wrong nor the remedy."""
+  """The texts as a list. Raises UserError, which names the wrong text, for anything but texts."""
   if isinstance(texts, (str, bytes)) or not hasattr(texts, '__iter__'):
     raise errors.UserError(f'A list of texts is wanted, not {texts!r:.40}: write [text].')
   texts = list(texts)
@@ -102,16 +102,17 @@ def _checked(texts):
 
 def blank_before_words(content: dict) -> dict:
   """A tokenizer.json whose byte-level parts put a blank before each word: transformers'
-  add_prefix_space=True, without which it refuses words. The same one if it has no such parts.
+  add_prefix_space=True, without which it refuses words. Unchanged without such parts.
   """
   kinds = ('ByteLevel', 'RobertaProcessing')
 
-  def of(part):
+  def with_blank(part):
     if isinstance(part, list):
-      return [of(x) for x in part]
+      return [with_blank(x) for x in part]
     if not isinstance(part, dict):
       return part
-    own = {'add_prefix_space': True} if part.get('type') in kinds else {}
-    return {**part, **{k: of(part[k]) for k in ('pretokenizers', 'processors') if k in part}, **own}
+    prefix = {'add_prefix_space': True} if part.get('type') in kinds else {}
+    inner = {k: with_blank(part[k]) for k in ('pretokenizers', 'processors') if k in part}
+    return {**part, **inner, **prefix}
 
-  return {**content, **{k: of(content.get(k)) for k in ('pre_tokenizer', 'post_processor')}}
+  return {**content, **{k: with_blank(content.get(k)) for k in ('pre_tokenizer', 'post_processor')}}

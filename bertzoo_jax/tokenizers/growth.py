@@ -1,10 +1,10 @@
 """More pieces for a vocabulary: prepare --add.
 
 Each round takes the span of neighbouring tokens that saves most tokens on the text, makes it a
-piece, and cuts the words with it anew. In BPE a span is a pair, and the piece a further merge
-(Sennrich et al. 2016, algorithm 1, begun where the old merges end). In the others a span has any
-length: whole words and parts of words compete by what they save. Old pieces keep their ids, new
-ones stand behind them.
+piece, and tokenizes the words with it again. In BPE a span is a pair, and the piece a further merge
+(Sennrich et al. 2016, algorithm 1, continued after the old merges). In the others a span has any
+length: whole words and parts of words compete by the tokens that they save. Old pieces keep their
+ids; new ones get the next ids.
 """
 
 import collections
@@ -19,8 +19,8 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 
 _LEAST = 2  # occurrences of a new piece in the text
-_LONGEST = 100  # characters of a word; longer ones are passed over
-_MOST_WORDS = 300_000  # different words of the text that pieces are taken from, the most frequent
+_LONGEST = 100  # characters of a word; longer words are skipped
+_MOST_WORDS = 300_000  # most frequent different words, from which pieces are taken
 
 
 class Added(NamedTuple):
@@ -32,7 +32,7 @@ class Added(NamedTuple):
 
 
 class Text(NamedTuple):
-  """counts: {word: how often}, words as a tokenizer splits text before it cuts them. words: by
+  """counts: {word: occurrences}, words as the pre-tokenizer splits them. words: number of words by
   blanks; size: bytes of UTF-8.
   """
 
@@ -42,7 +42,7 @@ class Text(NamedTuple):
 
 
 class Growth(NamedTuple):
-  """What new pieces save on a text, in tokens before and after. pieces: in the order of choice."""
+  """The tokens of a text before and after new pieces. pieces: in the order of choice."""
 
   pieces: list[str]
   before: int
@@ -59,12 +59,12 @@ class Growth(NamedTuple):
 
 
 def base(address: str | None, section: dict, add: str) -> tokenizers.Tokenizer:
-  """The tokenizer at an address, which gets further pieces.
+  """The tokenizer at an address, before it gets further pieces.
 
-  section: config.tokenizer; its vocab_size is 'auto' or that of the larger vocabulary. add: number
-  of pieces, or a file of words.
+  section: config.tokenizer; its vocab_size is 'auto' or the size of the larger vocabulary. add:
+  number of pieces, or a file of words.
 
-  Raises UserError as `tokenizers.load`, and for another size, number or file.
+  Raises UserError as `tokenizers.load`, and for a wrong size, number or file.
   """
   if not address:
     raise errors.UserError('--add adds pieces to a vocabulary: name it by --tokenizer=hf:DIR.')
@@ -79,7 +79,7 @@ def base(address: str | None, section: dict, add: str) -> tokenizers.Tokenizer:
 
 
 def grown(loaded, texts: Iterable[str], add: str, wished: int | str, say: Callable):
-  """The tokenizer with further pieces for the texts; `say` takes lines about them. add: see `base`.
+  """The tokenizer with further pieces for the texts. say: takes lines of text. add: see `base`.
   wished: config.tokenizer.vocab_size.
   """
   text = read(loaded, texts)
@@ -127,13 +127,13 @@ def read(tokenizer, texts: Iterable[str]) -> Text:
 def grow(tokenizer, text: Text, most: int | None = None, words: Text | None = None):
   """(Tokenizer with further pieces, Growth).
 
-  tokenizer: tokenizers.Tokenizer. text: that pieces are for. most: number of pieces to add. words:
-  in place of `most`, words that each become one piece; in a byte-level BPE with the pieces that
-  lead to them.
+  tokenizer: tokenizers.Tokenizer. text: the one to save tokens on. most: number of pieces to add.
+  words: in place of `most`, words that each become one piece; a byte-level BPE also gets the pieces
+  that lead to them.
 
   Raises UserError if the text does not yield `most` pieces, or no word needs one.
   """
-  kind, model_of = tokenizer.kind, lambda made: made.kind.engine(made.vocabulary).model
+  kind, model_of = tokenizer.kind, lambda t: t.kind.engine(t.vocabulary).model
   model = model_of(tokenizer)
   tokens = lambda model: sum(n * len(model.tokenize(w)) for w, n in text.counts.items())
   before = tokens(model)
@@ -167,7 +167,7 @@ class _Search:
   """The spans of words by the tokens that they save."""
 
   def __init__(self, cut: dict, counts, joined: Callable, pairs: bool, whole: bool):
-    """cut: {word: its tokens}. joined: tokens → piece, '' where they may not be one. pairs: whether
+    """cut: {word: its tokens}. joined: tokens → piece, '' if they may not be one. pairs: whether
     spans are pairs. whole: whether only whole words become pieces.
     """
     self._cut, self._counts, self._joined = dict(cut), counts, joined
@@ -179,8 +179,8 @@ class _Search:
     heapq.heapify(self._heap)
 
   def take(self) -> tuple[tuple[str, ...] | None, int]:
-    """(the span that saves most, how often it occurs); (None, 0) at the end. The words
-    with it are cut anew. Of equals the first in alphabetical order is taken.
+    """(the span that saves most, its occurrences); (None, 0) at the end. Words with the span are
+    tokenized again. Ties go to the first in alphabetical order.
     """
     while self._heap:
       entry = heapq.heappop(self._heap)
@@ -203,7 +203,7 @@ class _Search:
     return -self._occurrences[key] * (len(self._tokens[key]) - 1), key
 
   def _key(self, span):
-    """A merge is its two sides; another piece is its text, whatever it is joined from."""
+    """The identity of a span: its two sides for a merge, else its text."""
     return span if self._pairs else self._joined(span)
 
   def _spans(self, tokens):
@@ -229,7 +229,7 @@ class _Search:
     return keys
 
   def _replaced(self, tokens, key):
-    """The tokens with each span of this key as one token, from left to right."""
+    """The tokens, each span of this key joined to one, from left to right."""
     out, at = [], 0
     while at < len(tokens):
       ends = range(at + 2, len(tokens) + 1)

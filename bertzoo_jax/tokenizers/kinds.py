@@ -1,4 +1,4 @@
-"""A kind of tokenizer, and parts that all share: files, normalization, limits of training."""
+"""A kind of tokenizer, and what all kinds share: files, normalization, limits of training."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,7 +14,7 @@ ROLES = ('pad', 'unk', 'cls', 'sep', 'mask')
 
 
 class OtherSize(errors.UserError):
-  """The text does not yield a vocabulary of the size that the config wishes, but one of `size`."""
+  """The text yields a vocabulary of `size`, not of the config's size."""
 
   def __init__(self, sentence: str, size: int):
     super().__init__(sentence)
@@ -33,17 +33,17 @@ class Kind(NamedTuple):
   """One kind of tokenizer, with its config fields bound.
 
   special: {role: piece}. train(texts, least) → Vocabulary, in which at least this share of the
-  characters has a piece, else OtherSize. read({file name: path}) → Vocabulary, or None
-  if the files are not of this kind. check(pieces) refuses a published vocabulary made for other
-  fields. files(vocabulary) → {file name: text or bytes}. engine(vocabulary) → tokenizers.Tokenizer
-  that knows no special text. wrap(special ids) → post-processor that puts [CLS] … [SEP] around.
-  starts_word(piece) → bool. mask_eats_blank: whether the mask's text swallows a blank before it.
-  reads: the files that `read` understands, in words. pairs: whether a piece is a merge of two.
-  joined(pieces) → the piece of neighbouring ones, '' where none may be. extended(vocabulary,
-  [growth.Added], new pieces) → Vocabulary with them behind the others. bound(kind, vocabulary) →
-  the Kind with what comes with the vocabulary. parsed() → the engine of tokenizer.json, where it is
-  not made of `engine` and `wrap`. worded(vocabulary) → it with a blank before each word, where no
-  field says that.
+  characters has a piece, else OtherSize. read({file name: path}) → Vocabulary, or None if the files
+  are of another kind. check(pieces) refuses a published vocabulary made for other fields.
+  files(vocabulary) → {file name: text or bytes}. engine(vocabulary) → tokenizers.Tokenizer that
+  parses no special pieces. wrap(special ids) → post-processor that puts [CLS] … [SEP] around.
+  starts_word(piece) → bool. mask_eats_blank: whether the mask absorbs a blank before it. reads:
+  description of the files that `read` takes. pairs: whether a piece is a merge of two.
+  joined(pieces) → the piece that neighbours form, '' if they may not. extended(vocabulary,
+  [growth.Added], new pieces) → Vocabulary with them at its end. bound(kind, vocabulary) → the Kind
+  with fields that depend on the vocabulary. parsed() → the engine of tokenizer.json, if `engine`
+  and `wrap` do not make it. worded(vocabulary) → Vocabulary that puts a blank before each word, if
+  no config field does.
   """
 
   special: dict[str, str]
@@ -94,7 +94,7 @@ def check_case(pieces, lowercase):
 
 
 def without_long_words(split, most):
-  """For training alone, whose time grows with the square of a word's length."""
+  """A pre-tokenizer for training only, whose time grows with the square of a word's length."""
   return hf.pre_tokenizers.Sequence(
     [split, hf.pre_tokenizers.Split(hf.Regex(f'^.{{{most + 1},}}$'), 'removed')]
   )

@@ -13,7 +13,7 @@ from bertzoo_jax.tokenizers import engines
 from bertzoo_jax.tokenizers import kinds
 
 SAYING = ('tokenizer.json', 'tokenizer_config.json')  # files that say how text is split
-# Text that every pipeline made for a vocabulary splits alike; case, accents and blanks show in it.
+# Text that every pipeline for the same vocabulary splits alike; it shows case, accents and blanks.
 PLAIN = (
   'The quick Brown fox jumps',
   'a naïve café',
@@ -29,8 +29,8 @@ _USUAL = {
   'sep': ('[SEP]', '<sep>', '</s>'),
   'mask': ('[MASK]', '<mask>'),
 }
-_MOST = 1 << 24  # ids: the largest vocabularies have a sixteenth
-# Classes that take tokenizer.json as it is. All others set its normalizer by tokenizer_config.json.
+_MOST = 1 << 24  # ids; the largest vocabularies have a sixteenth of that
+# Classes that use tokenizer.json unchanged. All others set its normalizer by tokenizer_config.json.
 _AS_IT_IS = ('PreTrainedTokenizerFast', 'TokenizersBackend')
 _NORMALIZER = {
   'do_lower_case': 'lowercase',
@@ -49,16 +49,16 @@ class Published(engines.Engines):
   """
 
   def __init__(self, folder, tokenizer: dict):
-    """folder: with tokenizer_config.json or special_tokens_map.json if they name the special
+    """folder: may have tokenizer_config.json and special_tokens_map.json, which name the special
     pieces. tokenizer: its tokenizer.json, see `content`.
 
-    Raises UserError for a damaged file, and where a special piece is not in the vocabulary.
+    Raises UserError for a damaged file, and if a special piece is not in the vocabulary.
     """
     self._folder = folder = storage.path(folder)
     self.json = tokenizer
-    said = optional_json(folder / 'tokenizer_config.json')
+    settings = optional_json(folder / 'tokenizer_config.json')
     self._parsing = self._spelling = _engine(folder, self.json)
-    named = {**optional_json(folder / 'special_tokens_map.json'), **said}
+    named = {**optional_json(folder / 'special_tokens_map.json'), **settings}
     with errors.unreadable(f'{folder}: the added tokens of its files are no texts'):
       _add_tokens(self._parsing, folder, named)
     ids = self._parsing.get_vocab(with_added_tokens=True)
@@ -95,39 +95,39 @@ def content(folder) -> dict:
 
 
 def optional_json(path) -> dict:
-  """The object of a JSON file; {} where there is no file."""
+  """The object of a JSON file; {} without a file."""
   return kinds.read_json(path) if path.exists() else {}
 
 
 def section_of(folder) -> dict | None:
-  """The config section of the tokenizer of a directory without a tokenizer.json; None where its
-  files do not say how text is split.
+  """The config section of the tokenizer of a directory without a tokenizer.json; None if its files
+  do not say how text is split.
   """
-  said = optional_json(folder / 'tokenizer_config.json')
-  if (folder / 'vocab.txt').exists() and 'do_lower_case' in said:
-    lowercase = bool(said['do_lower_case'])
-    given = {key: said[key] for key in _NORMALIZER if said.get(key) is not None}
+  settings = optional_json(folder / 'tokenizer_config.json')
+  if (folder / 'vocab.txt').exists() and 'do_lower_case' in settings:
+    lowercase = bool(settings['do_lower_case'])
+    flags = {key: settings[key] for key in _NORMALIZER if settings.get(key) is not None}
     return parts.wordpiece(
       vocab_size='auto',
       lowercase=lowercase,
-      strip_accents=given.get('strip_accents', lowercase),
-      split_chinese=given.get('tokenize_chinese_chars', True),
+      strip_accents=flags.get('strip_accents', lowercase),
+      split_chinese=flags.get('tokenize_chinese_chars', True),
     )
   if (folder / 'vocab.json').exists() and (folder / 'merges.txt').exists():
-    blank = bool(said.get('add_prefix_space', False))
+    blank = bool(settings.get('add_prefix_space', False))
     return parts.byte_bpe(vocab_size='auto', add_prefix_space=blank)
   return None
 
 
 def unsaid(folder) -> errors.UserError:
   """The error of a directory whose files do not say how text is split."""
-  there = sorted(p.name for p in folder.iterdir()) if folder.exists() else []
-  if 'vocab.txt' in there:
+  names = sorted(p.name for p in folder.iterdir()) if folder.exists() else []
+  if 'vocab.txt' in names:
     return errors.UserError(
       f'{folder} has vocab.txt, and no file says whether text is lower-cased: write '
       '{"do_lower_case": true} or {"do_lower_case": false} into its tokenizer_config.json.'
     )
-  what = next((name for name in there if name.endswith('.model')), None)
+  what = next((name for name in names if name.endswith('.model')), None)
   return errors.UserError(
     f'{folder} has {what or "no tokenizer"} and no tokenizer.json, so how its text is split is '
     'unknown: download its tokenizer.json, or write one with '
@@ -136,17 +136,16 @@ def unsaid(folder) -> errors.UserError:
 
 
 def check(name, theirs, ours) -> None:
-  """UserError where a directory's own tokenizer splits plain text otherwise than the config's does:
-  then the config is another's.
+  """Raises UserError if a directory's tokenizer and config.tokenizer split plain text differently.
 
-  name: of the directory. theirs: its tokenizer. ours: tokenizers.Tokenizer, as the config says.
+  name: of the directory. theirs: its tokenizer. ours: tokenizers.Tokenizer of the config.
   """
   rows = zip(PLAIN, *(x.encode_as_transformers(list(PLAIN)) for x in (ours, theirs)))
   for plain, *ids in rows:
     if list(ids[0]) != list(ids[1]):
-      here, there = (' '.join(x.pieces[i] for i in row) for x, row in zip((ours, theirs), ids))
+      a, b = (' '.join(x.pieces[i] for i in row) for x, row in zip((ours, theirs), ids))
       raise errors.UserError(
-        f'{name} splits {plain!r} into {there}, config.tokenizer into {here}: set the fields of '
+        f'{name} splits {plain!r} into {b}, config.tokenizer into {a}: set the fields of '
         'config.tokenizer (lowercase, strip_accents, add_prefix_space, normalization …) as they '
         'were when the vocabulary was made.'
       )
@@ -160,17 +159,17 @@ def _engine(folder, content):
     return engine
 
 
-def _set_normalizer(tokenizer, said):
-  """Sets lower-casing and the like as the class named in tokenizer_config.json does."""
+def _set_normalizer(tokenizer, settings):
+  """Sets lower-casing and the like, as the class named in tokenizer_config.json does."""
   normalizer = tokenizer.get('normalizer')
   if not isinstance(normalizer, dict) or normalizer.get('type') != 'BertNormalizer':
     return
-  if said.get('tokenizer_class') not in _AS_IT_IS:
-    normalizer |= {ours: said[key] for key, ours in _NORMALIZER.items() if key in said}
+  if settings.get('tokenizer_class') not in _AS_IT_IS:
+    normalizer |= {ours: settings[key] for key, ours in _NORMALIZER.items() if key in settings}
 
 
 def _add_tokens(engine, folder, named):
-  """Adds the tokens that tokenizer.json lacks, and makes special ones of those that are named."""
+  """Adds the tokens that tokenizer.json lacks, and marks the named ones as special."""
   added = {token.content for token in engine.get_added_tokens_decoder().values()}
   for token in vocabulary.added({f.name: f for f in folder.iterdir()}):
     if token['content'] not in added:
@@ -187,13 +186,13 @@ def _add_tokens(engine, folder, named):
 def _special(folder, role, named, ids) -> int:
   piece = _spelling(named.get(f'{role}_token'))
   candidates = [piece] if piece else _USUAL[role]
-  found = [candidate for candidate in candidates if candidate in ids]
-  if not found:
+  known = [candidate for candidate in candidates if candidate in ids]
+  if not known:
     raise errors.UserError(
       f'The tokenizer of {folder} has no piece {" or ".join(candidates)}: name its {role}_token in '
       'tokenizer_config.json.'
     )
-  return ids[found[0]]
+  return ids[known[0]]
 
 
 def _spelling(value) -> str | None:

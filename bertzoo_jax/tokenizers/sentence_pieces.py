@@ -1,15 +1,15 @@
 """SentencePiece (Kudo & Richardson 2018): vocabularies of its library, segmented by the
 `tokenizers` library.
 
-The `sentencepiece` library trains; its file is kept as spiece.model. Text is segmented by the
-engine that tokenizer.json holds, so that a model reads in an export what it was trained on. Its ids
-are those of the library (and of the released code of ALBERT and XLNet ahead of it) but for
+The `sentencepiece` library trains; its file is kept as spiece.model. The engine that tokenizer.json
+holds segments text, so that training and an export read the same ids. They equal the ids of the
+library (after the normalization of ALBERT's and XLNet's released code) except for
 * combining marks out of Unicode's order, or behind a compatibility character (`ﬁ` and an acute):
 NFKC comes first here;
 * characters younger than the library's table, which NFKC knows;
 * segmentations of equal score, which are the same pieces in another order (runs of one letter);
-* digit_commas='split': the released code cuts a comma off a piece that has won, here the piece
-cannot win;
+* digit_commas='split': the released code cuts a comma off a chosen piece; here such a piece is
+never chosen;
 * text that spells a special piece, or U+2581 in a model without normalization.
 """
 
@@ -30,14 +30,14 @@ from bertzoo_jax.tokenizers import kinds
 from bertzoo_jax.tokenizers import spiece_file
 
 BLANK = '▁'  # U+2581, a blank in a piece
-# of a piece that is never used; far below any log-probability, far above an overflow
+# score of an unused piece; far below any log-probability, far above an overflow
 _DEAD = -1000.0
-_MARGIN = 0.1  # by which a new piece wins over those that it joins
-_SYMBOL = -0.1  # of a user-defined symbol; above any log-probability, so that it wins
+_MARGIN = 0.1  # score of a new piece above the sum of the pieces that it joins
+_SYMBOL = -0.1  # score of a user-defined symbol; above any log-probability, so that it wins
 _LONGEST = 1000  # characters of a word in training
 # the compatibility character of NFKC that the library's tables keep, and a private stand-in
 _TILDE, _HIDDEN = ('～', '\U000f0000')
-_MOST_DIFFERING = 200  # characters, beyond which a table is not one of NFKC
+_MOST_DIFFERING = 200  # characters; a table with more is not NFKC's
 # Python's lower(), which the released code calls, has a letter of its own for a sigma that ends a
 # word (Unicode, Final_Sigma).
 _CASED, _BETWEEN = r'[\p{Lu}\p{Ll}\p{Lt}]', "[\\p{Mn}\\p{Me}\\p{Cf}\\p{Lm}\\p{Sk}'.:·’]"
@@ -46,9 +46,9 @@ _RESERVED = '\u2585'  # the library drops a sentence with it
 
 
 class _Layout(NamedTuple):
-  """Where special pieces stand. order: from id 0 on; last: behind all others ('' if none); special:
-  {role: piece}; template: of one and of two texts, piece:segment. numbered: {name of the library's:
-  piece}, the others are its control symbols.
+  """The ids of special pieces. order: from id 0 on; last: the piece with the last id, or '';
+  special: {role: piece}; numbered: {the library's name: piece}, all others are its control symbols;
+  single, pair: templates of one and of two texts, piece:segment.
   """
 
   order: tuple[str, ...]
@@ -158,8 +158,8 @@ def _unicode(piece):
 
 _PUNCTUATION = frozenset(string.punctuation)
 _ENGLISH = frozenset(string.ascii_letters) | _PUNCTUATION | {'€', '£'}
-# Besides pieces with a blank in front: ASCII punctuation (code of XLNet), also what has any but
-# English letters and punctuation (ALBERT), any punctuation alone (DeBERTa).
+# Besides pieces with a blank in front, these start a word: ASCII punctuation (code of XLNet), also
+# pieces with other than English letters and punctuation (ALBERT), single punctuation (DeBERTa).
 WORD_STARTS = {'ascii': _ascii, 'letters': _letters, 'unicode': _unicode}
 
 
@@ -171,7 +171,7 @@ def engine(vocabulary, before, special, split_commas) -> hf.Tokenizer:
 
   Args:
     vocabulary: kinds.Vocabulary with the model's bytes.
-    before: list of normalizers that come before the model's own.
+    before: list of normalizers that come before the model's.
     special: pieces that no text may spell.
     split_commas: whether pieces that end in a digit and a comma are never used.
   """
@@ -199,7 +199,7 @@ def engine(vocabulary, before, special, split_commas) -> hf.Tokenizer:
         ids, _merges(file, dead), unk_token=unknown, fuse_unk=True, byte_fallback=file.byte_fallback
       )
     )
-  built.normalizer = hf.normalizers.Sequence([*before, *_own(file)])
+  built.normalizer = hf.normalizers.Sequence([*before, *_model_normalizers(file)])
   prepend = 'always' if file.dummy_prefix else 'never'
   split = [hf.pre_tokenizers.Metaspace(BLANK, prepend, split=True)]
   # The model's pieces hold the special ones: a cut behind the first letter keeps text from spelling
@@ -212,7 +212,7 @@ def engine(vocabulary, before, special, split_commas) -> hf.Tokenizer:
 
 
 def _before(fields):
-  """The normalizers ahead of the model's own, in the order of the released code."""
+  """The normalizers before the model's, in the order of the released code."""
   out = []
   if fields.collapse_blanks:
     out.append(hf.normalizers.Replace(hf.Regex(_class(str.isspace) + '+'), ' '))
@@ -226,12 +226,12 @@ def _before(fields):
   return out
 
 
-def _own(file):
-  """The model's own normalization.
+def _model_normalizers(file):
+  """The model's normalizers.
 
-  Precompiled looks up characters together with their marks, and loses a mark that the table does
-  not have with them; nor does it see marks and jamo beyond six bytes. NFKC, which the library's
-  tables are made of, composes them first.
+  Precompiled looks up characters together with their marks. It loses a mark if the table lacks the
+  combination, and marks and jamo beyond six bytes. NFKC, from which the library's tables are made,
+  composes them first.
   """
   out = []
   if file.charsmap:
@@ -254,7 +254,7 @@ def _own(file):
 
 @functools.lru_cache(4)
 def _not_nfkc(charsmap) -> set[str]:
-  """The characters that NFKC changes and this table does not: ～ and those younger than it."""
+  """The characters that NFKC changes and this table does not: ～ and later additions to Unicode."""
   table, out = hf.normalizers.Precompiled(charsmap), set()
   for c in map(chr, (*range(1, 0xD800), *range(0xE000, 0x30000))):
     composed = unicodedata.normalize('NFKC', c)
@@ -265,7 +265,7 @@ def _not_nfkc(charsmap) -> set[str]:
 
 @functools.cache
 def _class(holds) -> str:
-  """A regular expression for the characters of which `holds` is true."""
+  """A regular expression for the characters for which `holds` is true."""
   codes = [c for c in range(sys.maxunicode + 1) if not 0xD800 <= c < 0xE000 and holds(chr(c))]
   firsts = [c for i, c in enumerate(codes) if i == 0 or codes[i - 1] != c - 1]
   lasts = [c for i, c in enumerate(codes) if i + 1 == len(codes) or codes[i + 1] != c + 1]
@@ -277,7 +277,7 @@ def _escaped(text):
 
 
 def _merges(file, dead):
-  """Merges of two pieces into a third in the order of its score, as the library tries them."""
+  """Merges of two pieces into a third, by the third's score, as the library tries them."""
   known = {
     p: s
     for p, s, kind in zip(file.pieces, file.scores, file.types)
@@ -321,7 +321,7 @@ def _vocabulary(data, name, layout):
 
 
 def _joined(pieces) -> str:
-  """The piece of neighbouring ones; '' unless it is one word's letters, as in training."""
+  """The piece that neighbours form; '' unless it is letters of one word, as in training."""
   text = ''.join(pieces)
   letters = text.removeprefix(BLANK)
   return text if all(unicodedata.category(c)[0] in 'LM' for c in letters) else ''
@@ -346,11 +346,11 @@ def _extended(vocabulary, added, pieces):
 
 
 def _check_layout(pieces, specials, layout):
-  """UserError unless the special pieces stand where the layout has them."""
+  """Raises UserError unless the special pieces have the layout's ids."""
   if not _misplaced(pieces, layout):
     return
   id, piece = _misplaced(pieces, layout)
-  there = f'id {id} is {pieces[id]!r}' if id < len(pieces) else f'there are {len(pieces)} pieces'
+  actual = f'id {id} is {pieces[id]!r}' if id < len(pieces) else f'there are {len(pieces)} pieces'
   fitting = [name for name, other in LAYOUTS.items() if not _misplaced(pieces, other)]
   remedy = (
     f'set --config.tokenizer.specials={fitting[0]}'
@@ -358,12 +358,12 @@ def _check_layout(pieces, specials, layout):
     else f'no layout ({", ".join(LAYOUTS)}) fits, take a vocabulary made for one'
   )
   raise errors.UserError(
-    f'The layout {specials!r} has {piece!r} at id {id}, but in this vocabulary {there}: {remedy}.'
+    f'The layout {specials!r} has {piece!r} at id {id}, but in this vocabulary {actual}: {remedy}.'
   )
 
 
 def _misplaced(pieces, layout):
-  """(id, piece) of the first special piece that is elsewhere, or None."""
+  """(id, piece) of the first special piece with another id, or None."""
   wished = dict(enumerate(layout.order))
   if layout.last and layout.last not in pieces:  # pieces that were added stand behind it
     wished[len(pieces) - 1] = layout.last
@@ -405,7 +405,7 @@ def _train(texts, before, layout, fields) -> bytes:
 
 
 class _Texts:
-  """An iterator whose error the library would hide."""
+  """An iterator that keeps its error, which the library would hide."""
 
   def __init__(self, texts):
     self._texts, self.error = texts, None
@@ -419,7 +419,7 @@ class _Texts:
 
 
 def _sentences(texts, clean):
-  """The texts without the character that the library reserves, words over _LONGEST cut."""
+  """The texts without the character that the library reserves; words over _LONGEST are cut."""
   for text in texts:
     text = clean.normalize_str(text).replace(_RESERVED, ' ')
     if len(text) > _LONGEST:

@@ -19,9 +19,9 @@ class SpieceFile(NamedTuple):
   """pieces, scores, types by id; model: 'unigram' | 'bpe'; byte_fallback: whether bytes stand for
   unknown characters.
 
-  charsmap: the compiled table of its normalization (empty: none). dummy_prefix: a blank is put in
-  front of every text; remove_blanks: blanks are collapsed. suffix_blanks: the blank belongs to the
-  word before it (never in the systems here).
+  charsmap: the compiled table of its normalization, or empty. dummy_prefix: whether a blank is put
+  before every text; remove_blanks: whether blanks are collapsed. suffix_blanks: whether a blank
+  belongs to the word before it (in no system here).
   """
 
   pieces: list[str]
@@ -36,7 +36,7 @@ class SpieceFile(NamedTuple):
 
 
 def parse(data: bytes, name='the SentencePiece model') -> SpieceFile:
-  """The parts of a model file that segmentation depends on.
+  """Parses the parts of a model file that segmentation depends on.
 
   Args:
     data: the file.
@@ -76,8 +76,8 @@ def parse(data: bytes, name='the SentencePiece model') -> SpieceFile:
 
 
 def with_pieces(data: bytes, rows: list[tuple[str, float, int]]) -> bytes:
-  """The file with further pieces (piece, score, type) behind the others. Messages of one kind that
-  are written one behind the other are one message, so the rest of the file stays as it is.
+  """The file with further pieces (piece, score, type) at its end. Concatenated protobuf messages
+  are one message, so the rest of the file stays as it is.
   """
   out = [data]
   for piece, score, kind in rows:

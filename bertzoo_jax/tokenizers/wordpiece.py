@@ -49,7 +49,7 @@ def wordpiece(fields: definitions.Wordpiece) -> kinds.Kind:
     # in every run.
     known = [*special.values(), *letters, *inside]
     built = hf.Tokenizer(hf.models.WordPiece(**limits))
-    # A word over the limit is unknown whatever is learnt.
+    # A word over the limit is always unknown.
     built.normalizer = clean
     built.pre_tokenizer = kinds.without_long_words(
       hf.pre_tokenizers.BertPreTokenizer(), fields.max_word_chars
@@ -102,8 +102,8 @@ def _wrap(ids):
 
 
 def _letters(texts, clean, coverage, least, vocab_size, split_chinese) -> list[str]:
-  """The most frequent characters, in the order of their code points: enough for `coverage` of all
-  that are not blank, or as many as there is room for.
+  """The most frequent characters, by code point: enough to cover the share `coverage` of all that
+  are not blank, or as many as fit.
 
   Raises:
     OtherSize: they cover less than `least`.
@@ -140,7 +140,7 @@ def _letters(texts, clean, coverage, least, vocab_size, split_chinese) -> list[s
 
 
 def _stands_alone(c, split_chinese) -> bool:
-  """Whether BERT's splitting makes a word of a character: punctuation, and CJK if it is split."""
+  """Whether BERT's splitting makes a character a word: punctuation, and CJK if that is split."""
   is_mark = c in string.punctuation or unicodedata.category(c).startswith('P')
   return is_mark or split_chinese and bool(_CJK.match(c))
 

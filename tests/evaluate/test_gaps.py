@@ -168,8 +168,8 @@ def test_the_screen_prints_each_gap_and_three_accuracies(
 @pytest.mark.parametrize(
   'asked, words',
   [
-    (dict(CORPUS=['c'], TOP=3), 'are of --gaps'),
-    (dict(CORPUS=['c'], REQUIRE=0.0), 'are of --gaps'),
+    (dict(CORPUS=['c'], TOP=3), 'need --gaps'),
+    (dict(CORPUS=['c'], REQUIRE=0.0), 'need --gaps'),
     (dict(CORPUS=None, MINIMAL_PAIRS='p', GAPS=3), 'give one --corpus'),
     (dict(CORPUS=None, GAPS=3), 'one of the two'),
   ],

@@ -63,7 +63,7 @@ def scores_of(address, texts, by=None):
   subject, tokenizer = minimal_pairs.opened(address, by)
   ids = [x.tolist() for x in tokenizer.encode_as_transformers(list(texts))]
   words = dict(zip(map(tuple, ids), tokenizer.words_of(list(texts))))
-  return likelihoods.of(subject._replace(words=words), ids), ids
+  return likelihoods.log_likelihoods(subject._replace(words=words), ids), ids
 
 
 def hidden(coded, places, mask):
@@ -206,7 +206,7 @@ def test_a_network_from_left_to_right_has_its_own_log_likelihood(make, tmp_path)
     )
     logits = np.asarray(logits_of(subject.params, batch, at))
     expected.append(np.asarray(jax.nn.log_softmax(logits))[np.arange(len(at)), row[at]].sum())
-  np.testing.assert_allclose(likelihoods.of(subject, texts), expected, atol=2e-4)
+  np.testing.assert_allclose(likelihoods.log_likelihoods(subject, texts), expected, atol=2e-4)
 
 
 def write_pairs(path, pairs, **fields):
@@ -344,14 +344,16 @@ def test_a_way_that_a_network_did_not_learn_is_refused(tmp_path, objective, mask
 
 def test_a_frame_is_that_of_the_runs_class_and_a_sentence_may_be_too_long(run):
   found = pretrained.open_run(run[0])
-  subject = minimal_pairs.of_run(found, tokenizers.of_folder(f'{found.workdir}/tokenizer').special)
+  subject = minimal_pairs.run_subject(
+    found, tokenizers.of_folder(f'{found.workdir}/tokenizer').special
+  )
   rows, text = likelihoods._framed(subject, [[7, 8]], 6)
   cls, sep, pad = (subject.special[name] for name in ('cls', 'sep', 'pad'))
   assert rows['input_ids'].tolist() == [[cls, 7, 8, sep, pad, pad]]
   assert text.tolist() == [[False, True, True, False, False, False]]
   assert rows['segment_ids'].tolist() == [[1, 1, 1, 1, 0, 0]]
   with pytest.raises(errors.UserError, match='A sentence has 62 tokens.*the network takes 32'):
-    likelihoods.of(minimal_pairs.opened(run[0])[0], [[7] * 60])
+    likelihoods.log_likelihoods(minimal_pairs.opened(run[0])[0], [[7] * 60])
 
 
 def test_a_directory_without_a_vocabulary_head_is_refused(exported, monkeypatch):

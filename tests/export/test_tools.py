@@ -114,7 +114,7 @@ class Place:
     if alone:
       ids = [i for x in self.tokenizer.encode_as_transformers(words) for i in x.tolist()]
     around = {role: [i] for role, i in self.tokenizer.special.items()}
-    return hf_tokenizer.framed(self.network.found.shape.single, A=ids, **around)
+    return hf_tokenizer.framed(self.network.pretrained.shape.single, A=ids, **around)
 
 
 @pytest.fixture(scope='module')

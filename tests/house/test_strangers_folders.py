@@ -342,7 +342,7 @@ def test_a_published_tokenizer_is_copied_by_name_and_without_code(place):
     link(f'hf/{name}')
   edit(pathlib.Path('hf/tokenizer_config.json'), auto_map={'AutoTokenizer': ['evil.part', None]})
   edit(pathlib.Path('hf/tokenizer_config.json'), vocab_file='../outside/0.txt')
-  found = loading.load('hf:hf').found
+  found = loading.load('hf:hf').pretrained
   files = hf_tokenizer.published(found.tokenizer_folder)
   assert {'vocab.txt', 'tokenizer.json', 'tokenizer_config.json'} <= {*files} <= {*hub.TOKENIZER}
   kept = json.loads(files['tokenizer_config.json'])

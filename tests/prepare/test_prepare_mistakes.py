@@ -106,7 +106,7 @@ def test_a_name_that_is_too_long_is_one_sentence(text, tmp_path):
   out = tmp_path / ('c' * 256)
   with (
     pytest.raises(errors.UserError, match='File name too long. Mend that'),
-    prepare_lib.told(out),
+    prepare_lib.explained_errors(out),
   ):
     made.make(made.tiny(), text, out)
 
@@ -132,7 +132,7 @@ def test_a_full_disk_is_one_sentence_and_once_there_is_room_the_bytes_are_those_
     other.unlink(missing_ok=True)
     other.write_bytes(bytes(shutil.disk_usage(disk).free - 4096 * (pages + 1)))
     words = 'No space left on device. Make room and run the same'
-    with pytest.raises(errors.Stopped, match=words), prepare_lib.told(out):
+    with pytest.raises(errors.Stopped, match=words), prepare_lib.explained_errors(out):
       made.make(made.tiny(), text, out)
     arrays = len(list(out.rglob('*.npy')))
     reached.append('survey' if (out / texts.SURVEY).exists() else arrays)

@@ -193,11 +193,11 @@ def fine_tuned(places, folder, family='bert'):
 def test_a_fine_tuned_run_opens_with_its_head_and_begins_another_run(places, tmp_path):
   params = fine_tuned(places, tmp_path / 'F')
   model = bertzoo_jax.load(str(tmp_path / 'F'))
-  assert model.found.step == 9 and small.worst(model.params, params) == 0
+  assert model.pretrained.step == 9 and small.worst(model.params, params) == 0
   batch = {'input_ids': np.arange(12).reshape(2, 6)}
   assert model.apply(model.params, batch)['row'].shape == (2, 3)
   config = configuration.from_json((places('bert')[0] / 'config.json').read_text())
-  objective = objectives.of(config, model.found.vocab_size)
+  objective = objectives.of(config, model.pretrained.vocab_size)
   fresh = small.parameters(objective, seed=5)
   merged, lines = initial_weights.parameters(fresh, str(tmp_path / 'F'), objective, None)
   assert small.worst(merged['encoder'], params['encoder']) == 0
@@ -275,7 +275,7 @@ def test_rows_are_padded_on_the_side_of_the_encoder(places, family, side):
   real = batch['segment_ids'] > 0
   assert (batch['input_ids'][~real] == model.tokenizer.special['pad']).all() and (~real).any()
   sides = {'left': real[:, -1], 'right': real[:, 0]}
-  assert sides[side].all() and model.found.shape.padding == side
+  assert sides[side].all() and model.pretrained.shape.padding == side
   segments = batch['token_type_ids'][real]
   assert segments.max() == (2 if family == 'xlnet' else 0)
 
@@ -341,7 +341,8 @@ def test_long_texts_are_cut_and_lengths_that_cannot_be_are_one_sentence(places):
   ):
     with pytest.raises(errors.UserError, match=said):
       model.encode(given)
-  assert bertzoo_jax.load(places('bert')[0]).found.address == model.found.address  # a pathlib.Path
+  again = bertzoo_jax.load(places('bert')[0])  # a pathlib.Path
+  assert again.pretrained.address == model.pretrained.address
   for address in (None, b'run', 3):
     with pytest.raises(errors.UserError, match='address of a network as text, not'):
       bertzoo_jax.load(address)

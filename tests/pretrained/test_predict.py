@@ -331,7 +331,7 @@ def test_the_workdir_of_a_fine_tuning_stands_for_its_best_run(tmp_path, name):
   argument = {'classes': 'classify', 'tags': 'tag'}[name]
   tuned.finetune(world, tmp_path / 'f', tuned.config(argument, steps=3))
   model = bertzoo_jax.load(tmp_path / 'f')
-  assert model.found.address.endswith(f'f/{argument}/run@3')
+  assert model.pretrained.address.endswith(f'f/{argument}/run@3')
   assert len(step_folders.below(tmp_path / 'f')) == 1
   file = world / f'test.{tuned.ENDINGS[argument]}'
   predict.predict(tmp_path / 'f', file, tmp_path / 'out.jsonl')

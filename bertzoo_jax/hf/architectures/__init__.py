@@ -1,6 +1,6 @@
-"""Hugging Face's classes by name: one file for each family of them.
+"""Hugging Face's classes by name: one file per family.
 
-How such a file is written is told in `hf/architecture.py`.
+`hf/architecture.py` explains how to write such a file.
 """
 
 import importlib
@@ -35,13 +35,13 @@ def choose(name: str) -> Architecture:
   """
   if not named.is_outside(name):
     return errors.choose(name, ARCHITECTURES, 'Hugging Face architecture')
-  found = named.outside(name, 'hf', lambda x: isinstance(x, Architecture))
-  if not isinstance(found, Architecture):
+  a = named.outside(name, 'hf', lambda x: isinstance(x, Architecture))
+  if not isinstance(a, Architecture):
     raise errors.UserError(
-      f'{name!r} is no Architecture but of type {type(found).__name__}: see '
+      f'{name!r} is no Architecture but of type {type(a).__name__}: see '
       'bertzoo_jax/hf/architecture.py for how to write one.'
     )
-  return found
+  return a
 
 
 def reader(content: dict[str, Any], wished: str | None = None) -> Architecture:
@@ -50,8 +50,8 @@ def reader(content: dict[str, Any], wished: str | None = None) -> Architecture:
 
   Args:
     content: of config.json.
-    wished: the run's config.hf. As `package.module:NAME`, it and the others of its module read
-      the directories of their model type, and the table is not asked.
+    wished: the run's config.hf. As `package.module:NAME`, it and the other classes of its module
+      take precedence over the table for their model type.
 
   Raises:
     UserError: no model type, or one without an architecture.
@@ -64,38 +64,38 @@ def reader(content: dict[str, Any], wished: str | None = None) -> Architecture:
       f'config.json says architectures={str(names)[:40]}: a list of names is needed; download or '
       'export the directory again.'
     )
-  own = [a for a in _beside(wished or '').values() if a.model_type == model_type]
+  outside = [a for a in _beside(wished or '').values() if a.model_type == model_type]
   readers = {a.model_type: [] for a in ARCHITECTURES.values()}
   for a in ARCHITECTURES.values():
     readers[a.model_type] += [a] if a.reads else []
-  if not own and model_type not in readers:
+  if not outside and model_type not in readers:
     raise errors.UserError(
       f'No readable model type is called {model_type!r}.{errors.did_you_mean(model_type, readers)} '
       'A class of your own is read only by a run whose config.hf names it.'
     )
-  candidates = own or readers[model_type]
+  candidates = outside or readers[model_type]
   named = [a for name in names for a in candidates if a.name == name]
   return (named or candidates)[0]
 
 
 def _beside(name: str) -> dict[str, Architecture]:
-  """The architecture of a `package.module:NAME`, and after it the others of its module, by such
-  names; empty for a name of the table.
+  """{`package.module:NAME`: the architecture}, then the other architectures of its module; {} for a
+  name in the table.
   """
   if ':' not in name:
     return {}
-  module, found = name.partition(':')[0], {name: choose(name)}
+  module, by_name = name.partition(':')[0], {name: choose(name)}
   for attribute, value in vars(importlib.import_module(module)).items():
     if isinstance(value, Architecture):
-      found.setdefault(f'{module}:{attribute}', value)
-  return found
+      by_name.setdefault(f'{module}:{attribute}', value)
+  return by_name
 
 
 def task_class_of(name: str, head: str = heads.ROW) -> tuple[str, str]:
   """The class for a task in the family of the class `name`, and the form of its head.
 
-  A family may have no class for the task. Then it is `name` itself, and of rows and options the
-  family's head for rows, or 'tanh', of tokens 'linear'.
+  If the family has no class for the task, the class is `name`. The form is then that of the
+  family's row head for rows and options ('tanh' without one), and 'linear' for tokens.
 
   Args:
     name: of a class, see `choose`, or a model_type.
@@ -115,8 +115,8 @@ def task_class_of(name: str, head: str = heads.ROW) -> tuple[str, str]:
 
 
 def fitting(name: str, activation: str, params: Mapping[str, Any]) -> str:
-  """The architecture to write: of those that hold a network's encoder the one with a place for most
-  of its heads. Among equals `name`, then one of its model type. `name` if none holds the encoder.
+  """The architecture to write: it holds the network's encoder and most of its heads. Ties go to
+  `name`, then to its model type. `name` if no class holds the encoder.
 
   Args:
     name: of the architecture that is wished for.
@@ -134,7 +134,7 @@ def fitting(name: str, activation: str, params: Mapping[str, Any]) -> str:
   return min(least, key=least.get, default=name)
 
 
-def of_encoder(name: str, activation: str, params: Mapping[str, Any]) -> str:
+def for_encoder(name: str, activation: str, params: Mapping[str, Any]) -> str:
   """`name` if a class of its model type holds the network's encoder, else the class of `fitting`.
 
   Args and errors: see `fitting`.
@@ -146,8 +146,8 @@ def of_encoder(name: str, activation: str, params: Mapping[str, Any]) -> str:
 
 
 def fitting_note(name: str, activation: str, params: Mapping[str, Any]) -> str | None:
-  """A sentence about another class that export takes, because `name` cannot hold the encoder or the
-  other one holds more heads; None if `name` is written.
+  """A sentence if export takes another class, because `name` cannot hold the encoder or the other
+  class holds more heads; None if `name` is written.
 
   Args and errors: see `fitting`.
   """
@@ -156,15 +156,15 @@ def fitting_note(name: str, activation: str, params: Mapping[str, Any]) -> str |
     return f'Hugging Face has no activation {activation}: export cannot write this model.'
   why = _why(wished, activation, params)
   if other == name:
-    found = _holds(wished, activation, params)
-    return None if found else f'{name} {why}: no architecture that export knows fits.'
+    fits = _holds(wished, activation, params)
+    return None if fits else f'{name} {why}: no architecture that export knows fits.'
   left = ', '.join(sorted(architecture.aside(choose(other), params)))
   beside = f', and {left} to {HEADS_FILE}, which transformers does not read' if left else ''
   return f'{name} {why}: export writes {other}{beside}.'
 
 
 def _holds(a, activation, params) -> bool:
-  """Whether a class holds a network, without heads that it has no place for."""
+  """Whether a class holds a network, apart from heads that it has no place for."""
   held = architecture.placed(a, params)
   return not any(architecture.misfits(a, held)) and architecture.applies(a, activation)
 
@@ -185,7 +185,7 @@ def _why(a, activation, params) -> str:
   return f'always applies {a.head_activation} in its head, and encoder.activation is {activation}'
 
 
-# File with the heads that a class lacks, beside the class's weights. It has our names and layouts.
+# File beside the weights with the heads that the class lacks, in our names and layouts.
 # transformers does not read it.
 HEADS_FILE = 'heads.safetensors'
 # Classes of transformers that read the weights from left to right, with is_decoder=True.
@@ -197,7 +197,7 @@ CAUSAL = {
 }
 
 _FAMILIES = bert, ernie, roberta, electra, albert, deberta, deberta_v2, xlnet, modernbert, eurobert
-# The likeliest first: where a class does not fit, the first one that does is taken.
+# In order of preference: if the wished class does not fit, the first fitting one is taken.
 ARCHITECTURES = {
   a.name: a
   for a in (

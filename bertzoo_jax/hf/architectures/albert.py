@@ -53,7 +53,7 @@ _KEYS = (
 )
 
 
-def _build(name, *own, config=(), **rest):
+def _build(name, *head_rows, config=(), **rest):
   layer, layers = 'albert.encoder.albert_layer_groups.{g}.albert_layers.{j}', 'encoder/layers'
   rows = (
     *bert_like.embeddings('albert', 2),
@@ -71,7 +71,7 @@ def _build(name, *own, config=(), **rest):
     *dense(f'{layers}/feed_forward/in', f'{layer}.ffn'),
     *dense(f'{layers}/feed_forward/out', f'{layer}.ffn_output'),
     *norm(f'{layers}/feed_forward_norm', f'{layer}.full_layer_layer_norm'),
-    *own,
+    *head_rows,
   )
   return bert_like.build(
     name,
@@ -99,4 +99,4 @@ MASKED_LM = _build(
 _RATES = ('classifier_dropout_prob',)
 _POOLED = heads.Form({'pooler': 'albert.pooler', 'classifier': 'classifier'}, _RATES)
 TASKS = heads.classes(_build, 'Albert', bert_like.forms(_POOLED, _POOLED, _RATES))
-MODEL = bert_like.bare(_build, 'AlbertModel', given=bert_like.WITHOUT_POOLER)
+MODEL = bert_like.bare(_build, 'AlbertModel', load_args=bert_like.WITHOUT_POOLER)

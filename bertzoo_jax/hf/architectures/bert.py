@@ -20,20 +20,20 @@ def build(model_type, name, *rows, family=(), config=(), **rest):
 
 
 def with_vocabulary(model_type, name, *rows, head='mlm_head', **rest):
-  """The same with a vocabulary head, and our name of it. Other arguments: see `build`."""
-  own = bert_like.vocabulary_head('cls.predictions.transform', 'cls.predictions', head)
+  """Like `build`, with a vocabulary head. head: our name of it."""
+  head_rows = bert_like.vocabulary_head('cls.predictions.transform', 'cls.predictions', head)
   tied = bert_like.tied('cls.predictions', model_type)
-  return build(model_type, name, *own, *rows, tied=tied, **rest)
+  return build(model_type, name, *head_rows, *rows, tied=tied, **rest)
 
 
 def family(model_type, name, **rest):
   """(class with both heads, with the vocabulary head, {head: class for a task}, class without a
-  head). name: how theirs begin. rest: arguments of bert_like.build.
+  head). name: prefix of their names. rest: arguments of bert_like.build.
   """
   pooler = f'{model_type}.pooler.dense'
   rates = ('classifier_dropout',)
   pooled = heads.Form({'pooler': pooler, 'classifier': 'classifier'}, rates)
-  own = functools.partial(build, model_type, **rest)
+  build_task = functools.partial(build, model_type, **rest)
   return (
     with_vocabulary(
       model_type,
@@ -46,8 +46,8 @@ def family(model_type, name, **rest):
     with_vocabulary(
       model_type, f'{name}ForMaskedLM', heads=bert_like.NO_PAIR_HEAD, reads=False, **rest
     ),
-    heads.classes(own, name, bert_like.forms(pooled, pooled, rates)),
-    bert_like.bare(own, f'{name}Model', given=bert_like.WITHOUT_POOLER),
+    heads.classes(build_task, name, bert_like.forms(pooled, pooled, rates)),
+    bert_like.bare(build_task, f'{name}Model', load_args=bert_like.WITHOUT_POOLER),
   )
 
 

@@ -26,9 +26,9 @@ PROJECTION = 'encoder/embedding_projection'
 
 NO_PAIR_HEAD = 'There is no pooler and no pair head: transformers starts them at random if asked.'
 NO_POOLER = 'There is no pooler: transformers starts one at random if asked.'
-WITHOUT_POOLER = {'add_pooling_layer': False}  # of a class that else starts one at random
+WITHOUT_POOLER = {'add_pooling_layer': False}  # else the class starts one at random
 
-# Of every stack of BERT's layers. Values are those that transformers assumes for BERT.
+# Keys of every stack of BERT's layers. Defaults are transformers' for BERT.
 STACK = (
   keys.Key(
     'num_hidden_layers',
@@ -66,7 +66,7 @@ KEYS = (
   keys.activation('hidden_act', 'gelu'),
   keys.Key('max_position_embeddings', 'max_positions', 512),
 )
-_OF_BERT = (
+_BERT_KEYS = (
   *KEYS,
   keys.written('pad_token_id', lambda at: at.special['pad'], usual=None),
   keys.Key(
@@ -117,7 +117,7 @@ def vocabulary_head(transform: str, bias: str, name='mlm_head', norms='LayerNorm
 
 
 def tied(head: str, prefix: str) -> dict[str, str]:
-  """The tensors of a vocabulary head that repeat others; see Architecture."""
+  """{tensor of a vocabulary head: the tensor that it repeats}, Architecture.tied."""
   words = f'{prefix}.embeddings.word_embeddings.weight'
   return {f'{head}.decoder.weight': words, f'{head}.decoder.bias': f'{head}.bias'}
 
@@ -139,7 +139,7 @@ def embeddings(prefix: str, segments: int) -> tuple[Row, ...]:
 
 
 def projection(theirs: str, absent_kernel, absent_bias) -> tuple[Row, ...]:
-  """From tables of another width than the layers. absent_…: see Row."""
+  """Rows of the projection from tables of another width than the layers. absent_…: see Row."""
   return (
     Row(f'{PROJECTION}/kernel', f'{theirs}.weight', KERNEL, absent_kernel),
     Row(f'{PROJECTION}/bias', f'{theirs}.bias', SAME, absent_bias),
@@ -177,49 +177,49 @@ def build(
   Args:
     name, model_type, rows, sizes, rest: see Architecture.
     segments: rows of the segment table that is written where the encoder has none.
-    config: rows of config.json, besides those of BERT or in their place.
+    config: rows of config.json, added to BERT's or replacing them.
   """
   return architecture.Architecture(
     name=name,
     model_type=model_type,
     rows=rows,
     sizes=sizes,
-    keys=keys.joined((*_OF_BERT, *config)),
+    keys=keys.joined((*_BERT_KEYS, *config)),
     buffers=('embeddings.position_ids', 'embeddings.token_type_ids'),
-    rename_legacy=functools.partial(_modern, model_type),
-    post_read=_settle,
+    rename_legacy=functools.partial(_rename_legacy, model_type),
+    post_read=_post_read,
     segments=segments,
     **rest,
   )
 
 
-def forms(row: heads.Form, choice: heads.Form | None, rates=(), said: str = '') -> dict:
-  """{head: its Form}. rates: of the class that tags; said: for the cards of answers and tags."""
-  own = {
+def forms(row: heads.Form, choice: heads.Form | None, rates=(), note: str = '') -> dict:
+  """{head: its Form}. rates: of the class that tags; note: for the cards of answers and tags."""
+  by_head = {
     heads.ROW: row,
-    heads.SPAN: heads.Form({'classifier': 'qa_outputs'}, said=said),
-    heads.TAG: heads.Form({'classifier': 'classifier'}, rates, said=said),
+    heads.SPAN: heads.Form({'classifier': 'qa_outputs'}, note=note),
+    heads.TAG: heads.Form({'classifier': 'classifier'}, rates, note=note),
   }
-  return own if choice is None else {**own, heads.CHOICE: choice}
+  return by_head if choice is None else {**by_head, heads.CHOICE: choice}
 
 
-def bare(build, name: str, said: str = '', **rest):
-  """An architecture without a head. build: (name, **fields) → one. said: more for the card."""
-  said = f'The network without a head. {NO_POOLER} {said}'.strip()
-  return build(name, heads=said, pipeline='feature-extraction', reads=False, **rest)
+def bare(build, name: str, note: str = '', **rest):
+  """An architecture without a head. build: (name, **fields) → Architecture. note: for the card."""
+  note = f'The network without a head. {NO_POOLER} {note}'.strip()
+  return build(name, heads=note, pipeline='feature-extraction', reads=False, **rest)
 
 
-def _modern(model_type: str, name: str) -> str:
-  """Norms of early checkpoints say gamma and beta; bare bodies lack the prefix."""
+def _rename_legacy(model_type: str, name: str) -> str:
+  """Renames gamma and beta of early checkpoints; adds the prefix that bare bodies lack."""
   name = re.sub(r'LayerNorm\.gamma$', 'LayerNorm.weight', name)
   name = re.sub(r'LayerNorm\.beta$', 'LayerNorm.bias', name)
   body = re.match(r'(embeddings|embeddings_project|encoder|pooler)\.', name)
   return f'{model_type}.{name}' if body else name
 
 
-def _settle(params, fields):
-  """A segment table of one row is the same vector for every token: it is added to the positions.
-  Raises UserError for a projection that the encoder would not have.
+def _post_read(params, fields):
+  """Adds a segment table of one row, the same vector for every token, to the positions. Raises
+  UserError for a projection that the encoder would not have.
   """
   if TYPE_TABLE in params and POSITION_TABLE in params and len(params[TYPE_TABLE]) == 1:
     params[POSITION_TABLE] = params[POSITION_TABLE] + params.pop(TYPE_TABLE)

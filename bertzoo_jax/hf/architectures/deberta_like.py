@@ -68,22 +68,22 @@ MLM_HEAD = bert_like.vocabulary_head('cls.predictions.transform', 'cls.predictio
 def _terms_of(at) -> list[str]:
   """pos_att_type of an encoder."""
   has = at.encoder.content_to_position, at.encoder.position_to_content
-  return [term for term, there in zip(_TERMS, has) if there]
+  return [term for term, used in zip(_TERMS, has) if used]
 
 
 def _terms(content) -> list[str]:
-  """The relative terms of a config.json, where they are a list or one text. Raises UserError for
-  terms other than c2p and p2c, and for terms without relative attention. (These only change the
-  scale of scores.)
+  """The relative terms of a config.json, which has them as a list or a text. Raises UserError for
+  terms other than c2p and p2c, and for terms without relative attention (which would only change
+  the scale of the scores).
   """
-  said = content.get('pos_att_type') or []
-  terms = said.lower().split('|') if isinstance(said, str) else said
+  value = content.get('pos_att_type') or []
+  terms = value.lower().split('|') if isinstance(value, str) else value
   terms = [term.strip() if isinstance(term, str) else term for term in terms]
   terms = [] if terms == ['none'] else terms
   strange = [term for term in terms if term not in _TERMS]
   if strange or len(set(terms)) < len(terms) or (terms and not content['relative_attention']):
     raise errors.UserError(
-      f'config.json says pos_att_type={str(said)[:40]} and relative_attention='
+      f'config.json says pos_att_type={str(value)[:40]} and relative_attention='
       f'{json.dumps(content["relative_attention"])}, which no encoder here can express: it has the '
       'terms c2p and p2c, each at most once, and none without relative attention.'
     )
@@ -139,8 +139,8 @@ def build(
     part='disentangled',
     tied=bert_like.tied('cls.predictions', PREFIX),
     buffers=('embeddings.position_ids',),
-    rename_legacy=_modern,
-    post_read=_settle,
+    rename_legacy=_rename_legacy,
+    post_read=_post_read,
     **rest,
   )
 
@@ -149,21 +149,21 @@ def family(build, name: str, may_choose: bool) -> tuple[dict, architecture.Archi
   """(classes for tasks by head, class without a head). build: (name, *rows of heads, **fields) → an
   architecture. may_choose: whether there is a class that chooses.
   """
-  own = functools.partial(build, computes=_for_rows)
+  build_task = functools.partial(build, computes=_for_rows)
   pooled = heads.Form(
     {'dense': 'pooler.dense', 'classifier': 'classifier'},
     ('cls_dropout', 'pooler_dropout'),
     {'pooler_hidden_act': 'gelu'},
   )
   forms = bert_like.forms(pooled, pooled if may_choose else None)
-  return heads.classes(own, name, forms), bert_like.bare(own, f'{name}Model')
+  return heads.classes(build_task, name, forms), bert_like.bare(build_task, f'{name}Model')
 
 
 def _for_rows(encoder) -> Computed:
-  """The Computed of an encoder whose last vectors are read: the decoder has no part in them."""
+  """The Computed of a class that reads the last layer's vectors: the decoder never changes them."""
   computed = without_decoder(encoder)
-  said = f'The enhanced mask decoder has no part in it, and `{POSITIONS}` is not read.'
-  return computed._replace(said=said if computed.said else '', pipeline=None)
+  note = f'The enhanced mask decoder has no part in it, and `{POSITIONS}` is not read.'
+  return computed._replace(note=note if computed.note else '', pipeline=None)
 
 
 def without_decoder(encoder) -> Computed:
@@ -174,15 +174,15 @@ def without_decoder(encoder) -> Computed:
   return Computed(plain, (POSITIONS,), _NO_DECODER, 'feature-extraction')
 
 
-def _settle(params, fields):
-  """Without the decoder if there is no position table for it."""
+def _post_read(params, fields):
+  """Drops the decoder if there is no position table for it."""
   lacks = fields['absolute_positions'] == 'decoder' and POSITION_TABLE not in params
   return params, {**fields, 'absolute_positions': 'none'} if lacks else fields
 
 
-def _modern(name: str) -> str:
-  """Microsoft names the head lm_predictions.lm_head, as transformers does without `legacy`; bare
-  bodies lack the prefix.
+def _rename_legacy(name: str) -> str:
+  """Renames Microsoft's head lm_predictions.lm_head, the name that transformers uses without
+  `legacy`; adds the prefix that bare bodies lack.
   """
   name = re.sub(
     r'^lm_predictions\.lm_head\.(dense|LayerNorm)\.', r'cls.predictions.transform.\1.', name

@@ -136,30 +136,30 @@ def discriminator_logits(directory, batch: dict[str, np.ndarray]) -> dict[str, n
   network, unloaded = verify.reloaded(directory, 'DebertaV2Model')
   x = verify.outputs(network, batch).last_hidden_state
   with safetensors.safe_open(f'{directory}/model.safetensors', framework='pt') as f:
-    own = {k: f.get_tensor(k) for k in f.keys() if k.startswith(f'{HEAD}.')}  # noqa: SIM118
-  if not own:
+    tensors = {k: f.get_tensor(k) for k in f.keys() if k.startswith(f'{HEAD}.')}  # noqa: SIM118
+  if not tensors:
     return {'vectors': x.numpy(), 'unloaded': unloaded}
   dense = lambda name, x: torch.nn.functional.linear(
-    x, own[f'{HEAD}.{name}.weight'], own[f'{HEAD}.{name}.bias']
+    x, tensors[f'{HEAD}.{name}.weight'], tensors[f'{HEAD}.{name}.bias']
   )
-  if f'{HEAD}.LayerNorm.weight' in own:
+  if f'{HEAD}.LayerNorm.weight' in tensors:
     x = torch.nn.functional.layer_norm(
       x + x[:, :1],
       x.shape[-1:],
-      own[f'{HEAD}.LayerNorm.weight'],
-      own[f'{HEAD}.LayerNorm.bias'],
+      tensors[f'{HEAD}.LayerNorm.weight'],
+      tensors[f'{HEAD}.LayerNorm.bias'],
       network.config.layer_norm_eps,
     )
   x = transformers.activations.ACT2FN[network.config.hidden_act](dense('dense', x))
   replaced = dense('classifier', x)[..., 0]
-  return {'replaced': replaced.numpy(), 'unloaded': sorted(set(unloaded) - own.keys())}
+  return {'replaced': replaced.numpy(), 'unloaded': sorted(set(unloaded) - tensors.keys())}
 
 
 def _without_positions(encoder) -> architecture.Computed:
   """The Computed of a discriminator, which does not read the position table of the decoder."""
-  said = f'`{deberta_like.POSITIONS}` belongs to the generator. This network does not use it.'
+  note = f'`{deberta_like.POSITIONS}` belongs to the generator. This network does not use it.'
   computed = deberta_like.without_decoder(encoder)
-  return computed._replace(said=said) if computed.said else computed
+  return computed._replace(note=note) if computed.note else computed
 
 
 MASKED_LM = _build(

@@ -37,15 +37,16 @@ _BODY = (
 
 
 def _base(content) -> float:
-  return modernbert.base_of(modernbert.rotary_said(content), content['rope_theta'])
+  return modernbert.base_of(modernbert.rotary_parameters(content), content['rope_theta'])
 
 
 def _key_value_heads(content) -> None:
-  """Raises UserError for other numbers of heads than those of the queries."""
-  own = content['num_attention_heads']
-  if (found := content.get('num_key_value_heads') or own) != own:
+  """Raises UserError unless keys and values have as many heads as queries."""
+  num_heads = content['num_attention_heads']
+  if (key_value_heads := content.get('num_key_value_heads') or num_heads) != num_heads:
     raise errors.UserError(
-      f'config.json says num_key_value_heads={found}, and this encoder has {own} only.'
+      f'config.json says num_key_value_heads={key_value_heads}, and this encoder has {num_heads} '
+      'only.'
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 
-# Of optimizers and savers.
+# Variables of optimizers and savers.
 _NO_WEIGHT = re.compile(r'(^|/)(adam_\w|\w*Optimizer\w*|global_step|temperature)$|^_|_power$')
 _LAYER = (r'/layer_(\d+)/', r'/layer/\1/')
 _ENDS = (
@@ -27,10 +27,10 @@ class Kind(NamedTuple):
 
   Attributes:
     model_type: of transformers.
-    known_by: text that the name of one of its variables has.
+    known_by: text in the name of at least one of its variables.
     rules: ordered (regex, replacement) for a name, all applied.
     heads: ordered (beginning of a tensor's name, class that has such a head).
-    fields: of config.json, for all that the release's file does not say or says otherwise.
+    fields: of config.json that the release's file lacks or gets wrong.
     tokenizer: config section of its SentencePiece model; None for a vocab.txt.
   """
 
@@ -94,7 +94,7 @@ def is_weight(name: str) -> bool:
 
 
 def networks(variables: dict[str, np.ndarray], content: dict[str, Any]) -> dict[str, tuple]:
-  """{'' or, of ELECTRA's two, its name: (tensors by transformers' names, config.json)}.
+  """{name: (tensors by transformers' names, config.json)}; the name is '' except for ELECTRA's two.
 
   Args:
     variables: {name: array} of the checkpoint's weights.
@@ -113,21 +113,21 @@ def networks(variables: dict[str, np.ndarray], content: dict[str, Any]) -> dict[
   parts = {'': names}
   if kind is _ELECTRA and any(name.startswith('generator/') for name in names):
     # the generator reads the discriminator's tables unless it has its own
-    own = any(name.startswith('generator/embeddings/') for name in names)
-    shared = '' if own else 'electra/embeddings/'
+    has_tables = any(name.startswith('generator/embeddings/') for name in names)
+    shared = '' if has_tables else 'electra/embeddings/'
     parts = {
-      which: {
+      network: {
         name: x
         for name, x in names.items()
-        if (name.startswith('generator')) == (which == 'generator')
-        or (which == 'generator' and shared and name.startswith(shared))
+        if (name.startswith('generator')) == (network == 'generator')
+        or (network == 'generator' and shared and name.startswith(shared))
       }
-      for which in _PAIR
+      for network in _PAIR
     }
   out = {}
-  for which, own in parts.items():
-    tensors = {_renamed(name, kind): _turned(name, variables[x]) for name, x in own.items()}
-    out[which] = tensors, _config(kind, tensors, content)
+  for network, by_name in parts.items():
+    tensors = {_renamed(name, kind): _turned(name, variables[x]) for name, x in by_name.items()}
+    out[network] = tensors, _config(kind, tensors, content)
   return out
 
 
@@ -153,7 +153,7 @@ def _config(kind, tensors, content) -> dict:
   words, width = shape('word_embeddings.weight')
   hidden = shape('attention.self.query.weight' if kind is not _ALBERT else 'query.weight')[0]
   layers = {int(m[1]) for m in (re.search(r'\.layer\.(\d+)\.', name) for name in tensors) if m}
-  found = dict(
+  sizes = dict(
     vocab_size=words,
     hidden_size=hidden,
     intermediate_size=shape('ffn.weight' if kind is _ALBERT else 'intermediate.dense.weight')[0],
@@ -163,7 +163,7 @@ def _config(kind, tensors, content) -> dict:
     **({'num_hidden_layers': len(layers)} if layers else {}),
   )
   if kind is _ELECTRA:  # model/util or configure_pretraining.py: 64 dimensions per head
-    found['num_attention_heads'] = max(1, hidden // 64)
+    sizes['num_attention_heads'] = max(1, hidden // 64)
   elif 'num_attention_heads' not in content:
     raise errors.UserError(
       'A TensorFlow checkpoint does not say its number of heads: put the bert_config.json or '
@@ -171,4 +171,4 @@ def _config(kind, tensors, content) -> dict:
     )
   name = next((n for start, n in kind.heads if any(t.startswith(start) for t in tensors)), None)
   head = {'architectures': [name] if name else []}
-  return {**content, **kind.fields, **found, **head, 'model_type': kind.model_type}
+  return {**content, **kind.fields, **sizes, **head, 'model_type': kind.model_type}

@@ -48,20 +48,20 @@ _BODY = (
 ACTIVATIONS = {**keys.ACTIVATIONS, 'silu': 'silu'}
 
 
-def base_of(said, usual) -> float:
+def base_of(rope, usual) -> float:
   """The base of rotary positions that config.json says. Raises UserError for scaled ones."""
-  base = said.get('rope_theta', usual) if isinstance(said, dict) else None
-  kind = isinstance(said, dict) and said.get('rope_type', said.get('type', 'default'))
+  base = rope.get('rope_theta', usual) if isinstance(rope, dict) else None
+  kind = isinstance(rope, dict) and rope.get('rope_type', rope.get('type', 'default'))
   if not isinstance(base, int | float) or kind != 'default':
     raise errors.UserError(
-      f'config.json says of rotary positions {str(said)[:80]}, and an encoder here has plain ones '
+      f'config.json says of rotary positions {str(rope)[:80]}, and an encoder here has plain ones '
       'with one base for global and one for local layers.'
     )
   return float(base)
 
 
-def rotary_said(content):
-  """rope_parameters of config.json. Raises UserError for scaled ones, an older rope_scaling."""
+def rotary_parameters(content):
+  """rope_parameters of config.json. Raises UserError for rope_scaling, the older key."""
   base_of(content.get('rope_scaling') or {}, 1.0)
   return content.get('rope_parameters') or {}
 
@@ -70,10 +70,10 @@ def _base(number: int):
   """content → the base of the layers of _KINDS[number]."""
 
   def read(content):
-    said, kind = rotary_said(content), _KINDS[number]
-    by_kind = isinstance(said, dict) and said.keys() <= {*_KINDS}
+    rope, kind = rotary_parameters(content), _KINDS[number]
+    by_kind = isinstance(rope, dict) and rope.keys() <= {*_KINDS}
     usual = content[('global_rope_theta', 'local_rope_theta')[number]]
-    return base_of((said.get(kind) or {}) if by_kind else said, usual)
+    return base_of((rope.get(kind) or {}) if by_kind else rope, usual)
 
   return read
 
@@ -110,7 +110,7 @@ def _rotary(at) -> dict:
   return {kind: {'rope_type': 'default', 'rope_theta': x} for kind, x in zip(_KINDS, bases)}
 
 
-# Of all classes of encoder=modern.
+# Keys of all classes of encoder=modern.
 COMMON = (
   *keys.COMMON,
   keys.only('type_vocab_size', 0),
@@ -181,8 +181,8 @@ def _head(name: str) -> tuple[Row, ...]:
   )
 
 
-def _modern(name: str) -> str:
-  """Bare bodies lack the prefix."""
+def _rename_legacy(name: str) -> str:
+  """Adds the prefix that bare bodies lack."""
   return f'model.{name}' if name.startswith(('embeddings.', 'layers.', 'final_norm.')) else name
 
 
@@ -207,7 +207,7 @@ _build = functools.partial(
   'modernbert',
   _BODY,
   _KEYS,
-  rename_legacy=_modern,
+  rename_legacy=_rename_legacy,
   unsaid=dict(initializer='truncated_normal', output_range='by_depth'),
 )
 

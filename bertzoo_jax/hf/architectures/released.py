@@ -25,8 +25,8 @@ def config(content: dict, name: str) -> dict:
   both = isinstance(content.get('generator'), dict)
   fields = dict(content.get(name, {}) if both else content)
   if not both and name == 'generator':
-    for of_discriminator in ('num_hidden_layers', 'architectures'):
-      fields.pop(of_discriminator, None)
+    for field in ('num_hidden_layers', 'architectures'):
+      fields.pop(field, None)
   if 'padding_idx' in fields:
     fields.setdefault('pad_token_id', fields.pop('padding_idx'))
   return fields

@@ -42,10 +42,10 @@ TASKS = heads.classes(
   _build,
   'Roberta',
   bert_like.forms(
-    heads.Form(_ROW, _RATES, said=_ZEROS),
-    heads.Form(_CHOICE, said=_ZEROS),  # config.hidden_dropout_prob, as in the encoder
+    heads.Form(_ROW, _RATES, note=_ZEROS),
+    heads.Form(_CHOICE, note=_ZEROS),  # config.hidden_dropout_prob, as in the encoder
     _RATES,
     _ZEROS,
   ),
 )
-MODEL = bert_like.bare(_build, 'RobertaModel', _ZEROS, given=bert_like.WITHOUT_POOLER)
+MODEL = bert_like.bare(_build, 'RobertaModel', _ZEROS, load_args=bert_like.WITHOUT_POOLER)

@@ -90,14 +90,14 @@ def _body() -> tuple[Row, ...]:
   )
 
 
-def _settle(params, fields):
-  """A run without a query stream has no query; its directory holds zeros instead."""
+def _post_read(params, fields):
+  """Drops a query of zeros: the run had no query stream."""
   has_query = _QUERY in params and params[_QUERY].any()
   return params if has_query else {p: x for p, x in params.items() if p != _QUERY}, fields
 
 
-def _modern(name: str) -> str:
-  """A bare body lacks the prefix."""
+def _rename_legacy(name: str) -> str:
+  """Adds the prefix that a bare body lacks."""
   return f'transformer.{name}' if re.match(r'(word_embedding|mask_emb|layer)\b', name) else name
 
 
@@ -107,28 +107,28 @@ def _beams(directory, batch):
   network, unloaded = verify.reloaded(directory, 'XLNetForQuestionAnswering')
   real = batch['segment_ids'] > 0
   rows, length = real.shape
-  network.start_n_top = network.end_n_top = many = min(heads.BEAM, length)
+  network.start_n_top = network.end_n_top = beams = min(heads.BEAM, length)
   out = verify.outputs(
     network, batch, segments=3, p_mask=torch.as_tensor(~real, dtype=torch.float32)
   )
-  first, found = np.argmax(real, axis=1), {}
+  first, arrays = np.argmax(real, axis=1), {}
   for name, shares, places, shape in (
-    ('start', out.start_top_log_probs, out.start_top_index, (rows, many)),
-    ('end', out.end_top_log_probs, out.end_top_index, (rows, many, many)),
+    ('start', out.start_top_log_probs, out.start_top_index, (rows, beams)),
+    ('end', out.end_top_log_probs, out.end_top_index, (rows, beams, beams)),
   ):
     # ends are in the order (end, start) there; the probabilities have no logarithm
     shares, places = (np.swapaxes(x.numpy().reshape(shape), 1, -1) for x in (shares, places))
-    if name == 'end':  # of starts that are none
+    if name == 'end':  # no end where the start has no probability
       shares = np.where(out.start_top_log_probs.numpy()[:, :, None] > 0, shares, 0)
     places = places - first.reshape(-1, *[1] * (places.ndim - 1))
-    sides = [(0, 0)] + [(0, heads.BEAM - many)] * (places.ndim - 1)
-    found[f'{name}_share'] = np.pad(shares, sides)
+    sides = [(0, 0)] + [(0, heads.BEAM - beams)] * (places.ndim - 1)
+    arrays[f'{name}_share'] = np.pad(shares, sides)
     places = np.where(shares > 0, places, -1).astype(np.float32)
-    found[f'{name}_place'] = np.pad(places, sides, constant_values=-1)
-  return {**found, 'impossible': out.cls_logits.numpy(), 'unloaded': unloaded}
+    arrays[f'{name}_place'] = np.pad(places, sides, constant_values=-1)
+  return {**arrays, 'impossible': out.cls_logits.numpy(), 'unloaded': unloaded}
 
 
-# How the class makes a row's vector of its tokens, and the same for an encoder and a head here.
+# How the class computes a row's vector from its tokens; an encoder with a row head here does too.
 _SUMMARY = {
   'summary_type': 'last',
   'summary_use_proj': True,
@@ -150,8 +150,8 @@ def _build(name, *rows, config=(), **rest):
     sizes=architecture.plain_sizes,
     keys=keys.joined((*_KEYS, *config)),
     part='two_stream',
-    rename_legacy=_modern,
-    post_read=_settle,
+    rename_legacy=_rename_legacy,
+    post_read=_post_read,
     tokens=TOKENS,
     segments=3,
     **rest,
@@ -185,9 +185,9 @@ TASKS = heads.classes(
   'XLNet',
   {
     heads.ROW: _SUMMARISED,
-    heads.SPAN: heads.Form({'classifier': 'qa_outputs'}, said=_PASSAGE),
+    heads.SPAN: heads.Form({'classifier': 'qa_outputs'}, note=_PASSAGE),
     heads.TAG: heads.Form(
-      {'classifier': 'classifier'}, said='transformers has no dropout before the head.'
+      {'classifier': 'classifier'}, note='transformers has no dropout before the head.'
     ),
     heads.CHOICE: _SUMMARISED,
   },
