@@ -211,7 +211,7 @@ class Norm(nn.Module):
   dtype: Any
   use_bias: bool = True
 
-  joins = True  # `norm` may also add two inputs
+  fuses_residual = True  # `norm` may also add two inputs
 
   @nn.compact
   def __call__(self, *inputs, norm=None):

@@ -111,7 +111,7 @@ RATE = dict(learning_rate=0.01, warmup=1)
       _early(3),
       ['the rate goes from 1.0e-02 .W@2. to .*decay=2 is a decay that begins'],
     ),
-    (_early(0, 'constant'), _early(3), ['config.seed was another', 'the rate goes']),
+    (_early(0, 'constant'), _early(3), ['config.seed was different', 'the rate goes']),
     (_early(0, 'constant'), _early(0, 'linear_from_start'), ['seed', 'to 5.0e-03$']),
   ],
 )
