@@ -67,7 +67,7 @@ RATE = 'schedule.learning_rate'
     (dict(epochs=0.0), 'raise config.epochs'),
     (dict(steps=-3), 'config.steps is -3'),
     (dict(warmup=-1.0), 'config.warmup is -1'),
-    (dict(warmup=100, steps=20), 'config.warmup=100 steps of 20'),
+    (dict(warmup=100, steps=20), 'config.warmup=100 leaves none of 20 steps'),
     (dict(schedule=parts.linear_from_start(learning_rate=1e-5, warmup=9)), '--config.warmup=9'),
   ],
 )
