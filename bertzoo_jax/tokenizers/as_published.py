@@ -6,9 +6,12 @@ import tokenizers as hf
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.parts import tokenizers as definitions
+from bertzoo_jax.tokenizers import byte_bpe
 from bertzoo_jax.tokenizers import engines
 from bertzoo_jax.tokenizers import kinds
 from bertzoo_jax.tokenizers import published as directories
+from bertzoo_jax.tokenizers import sentence_pieces
+from bertzoo_jax.tokenizers import wordpiece
 
 # Beside tokenizer.json: {'tokenizer': its content as read, 'special': {role: piece}}.
 FILE = 'published.json'
@@ -39,11 +42,11 @@ def _kind_fields(vocabulary) -> dict:
   content = json.loads(vocabulary.model)
   tokenizer, special = content['tokenizer'], content['special']
   model, whole = tokenizer['model']['type'], hf.Tokenizer.from_str(json.dumps(tokenizer))
-  starts_word, joined = lambda piece: piece.startswith('▁'), _joined_unigram
+  starts_word, joined = lambda piece: piece.startswith(sentence_pieces.BLANK), ''.join
   if model == 'WordPiece':
-    starts_word, joined = lambda piece: not piece.startswith('##'), _joined_wordpiece
+    starts_word, joined = wordpiece.starts_word, wordpiece.joined
   elif '"ByteLevel"' in json.dumps(tokenizer['pre_tokenizer']):
-    starts_word, joined = lambda piece: piece[:1] in tuple('ĠĊĉč'), ''.join
+    starts_word = byte_bpe.starts_word
   return dict(
     special=special,
     starts_word=starts_word,
@@ -58,14 +61,6 @@ def _worded(vocabulary):
   content = json.loads(vocabulary.model)
   content['tokenizer'] = engines.blank_before_words(content['tokenizer'])
   return vocabulary._replace(model=json.dumps(content, ensure_ascii=False).encode('utf-8'))
-
-
-def _joined_wordpiece(pieces) -> str:
-  return pieces[0] + ''.join(p.removeprefix('##') for p in pieces[1:])
-
-
-def _joined_unigram(pieces) -> str:
-  return '' if any('▁' in p for p in pieces[1:]) else ''.join(pieces)
 
 
 def _refuse_training(texts, least):
@@ -91,10 +86,9 @@ def _read(files) -> kinds.Vocabulary | None:
 
 
 def _engine(vocabulary) -> hf.Tokenizer:
-  """The engine of the file, without its special pieces."""
+  """As the file says, without its special pieces."""
   tokenizer = json.loads(vocabulary.model)['tokenizer']
-  added = [t for t in tokenizer.get('added_tokens') or [] if not t.get('special')]
-  return hf.Tokenizer.from_str(json.dumps({**tokenizer, 'added_tokens': added}))
+  return hf.Tokenizer.from_str(json.dumps(directories.without_special(tokenizer)))
 
 
 def _extended(vocabulary, added, pieces):

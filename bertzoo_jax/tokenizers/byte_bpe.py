@@ -64,7 +64,7 @@ def byte_bpe(fields: definitions.ByteBpe) -> kinds.Kind:
     _files,
     engine,
     wrap,
-    lambda p: p[0] in 'ĠĊĉč',
+    starts_word,
     True,
     reads="vocab.json and merges.txt, encoder.json and vocab.bpe (with RoBERTa's dict.txt), or "
     'tokenizer.json (of a BPE)',
@@ -74,6 +74,11 @@ def byte_bpe(fields: definitions.ByteBpe) -> kinds.Kind:
     ),
     pairs=True,
   )
+
+
+def starts_word(piece: str) -> bool:
+  """Whether a piece begins with the blank, tab or line end before a word."""
+  return piece[0] in 'ĠĊĉč'
 
 
 def _read(files) -> kinds.Vocabulary | None:

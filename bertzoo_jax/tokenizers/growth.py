@@ -69,6 +69,7 @@ def base(address: str | None, section: dict, add: str) -> tokenizers.Tokenizer:
   if not address:
     raise errors.UserError('--add adds pieces to a vocabulary: name it by --tokenizer=hf:DIR.')
   loaded = tokenizers.load(address, {**section, 'vocab_size': config.AUTO})
+  loaded.with_pieces([], [])  # refuses a vocabulary that cannot grow
   if not str(add).isdecimal():
     _words_of(add)
   elif not int(add):

@@ -83,8 +83,13 @@ class Published(engines.Engines):
 
   @functools.cached_property
   def _plain(self) -> hf.Tokenizer:
-    added = [t for t in self.json.get('added_tokens') or [] if not t.get('special')]
-    return _engine(self._folder, {**self.json, 'added_tokens': added})
+    return _engine(self._folder, without_special(self.json))
+
+
+def without_special(tokenizer: dict) -> dict:
+  """A tokenizer.json for which special pieces are text."""
+  added = [t for t in tokenizer.get('added_tokens') or [] if not t.get('special')]
+  return {**tokenizer, 'added_tokens': added}
 
 
 def content(folder) -> dict:

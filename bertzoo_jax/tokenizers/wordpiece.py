@@ -73,14 +73,24 @@ def wordpiece(fields: definitions.Wordpiece) -> kinds.Kind:
     files=lambda vocabulary: {'vocab.txt': '\n'.join(vocabulary.pieces) + '\n'},
     engine=engine,
     wrap=_wrap,
-    starts_word=lambda piece: not piece.startswith('##'),
+    starts_word=starts_word,
     mask_eats_blank=False,
     reads='vocab.txt or tokenizer.json (of a WordPiece)',
     extended=lambda vocabulary, _, pieces: vocabulary._replace(
       pieces=[*vocabulary.pieces, *pieces]
     ),
-    joined=lambda pieces: pieces[0] + ''.join(p.removeprefix('##') for p in pieces[1:]),
+    joined=joined,
   )
+
+
+def starts_word(piece: str) -> bool:
+  """Whether a piece begins a word."""
+  return not piece.startswith('##')
+
+
+def joined(pieces) -> str:
+  """The piece of neighbouring ones."""
+  return pieces[0] + ''.join(p.removeprefix('##') for p in pieces[1:])
 
 
 def _read(files) -> kinds.Vocabulary | None:
