@@ -12,9 +12,9 @@ corpus: `--corpus CORPUS --corpus GENERAL --config.mixture='(0.8,0.2)'`.
 
 Masked tokens alone, rows of at most 512 tokens, AdamW. The rate warms up again over 6 % of the
 steps and falls to 0; its peak is 2e-4 up to a width of 512, 1e-4 up to 768, else 5e-5. A second
-stage of pretraining is described by Gururangan et al. 2020 (arXiv:2004.10964). Steps, rows and rates
-are not theirs, and were not searched. `,objective=replaced_token` takes the weights of two networks
-(docs/electra.md).
+stage of pretraining is described by Gururangan et al. 2020 (arXiv:2004.10964). Steps, rows and
+rates are not theirs, and were not searched. `,objective=replaced_token` takes the weights of two
+networks (docs/electra.md).
 """
 
 from bertzoo_jax import parts
