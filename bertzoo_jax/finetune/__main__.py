@@ -56,4 +56,7 @@ if __name__ == '__main__':
     None,
     'A file without labels, with the columns of the task: the best run predicts it.',
   )
-  cli.run(main, lambda code: importlib.import_module('bertzoo_jax.runs.distributed').leave(code))
+  cli.run(
+    main,
+    lambda code: importlib.import_module('bertzoo_jax.runs.distributed').exit_process(code),
+  )

@@ -60,4 +60,7 @@ if __name__ == '__main__':
   _ROWS = flags.DEFINE_list(
     'rows', [], 'Titles of rows, or their folders, by comma; all without it.'
   )
-  cli.run(main, lambda code: importlib.import_module('bertzoo_jax.runs.distributed').leave(code))
+  cli.run(
+    main,
+    lambda code: importlib.import_module('bertzoo_jax.runs.distributed').exit_process(code),
+  )
