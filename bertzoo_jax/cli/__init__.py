@@ -1,6 +1,7 @@
 """The common part of all entry points: flags, and ending with a sentence and an exit code."""
 
 import errno
+import importlib
 import os
 import signal
 import sys
@@ -87,6 +88,11 @@ def run(main, on_exit=None, on_error=None):
     lambda argv: _guard(main, argv, on_exit, on_error),
     flags_parser=lambda argv: _guard(_parse, argv, on_error=on_error),
   )
+
+
+def exit_process(code: int) -> None:
+  """`runs.distributed.exit_process`, imported when it is called: `--help` needs no jax."""
+  importlib.import_module('bertzoo_jax.runs.distributed').exit_process(code)
 
 
 def _parse(argv):
