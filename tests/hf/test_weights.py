@@ -222,7 +222,7 @@ def in_parts(index):
     (says(num_hidden_layers='3'), 'num_hidden_layers=3: a whole number'),
     (says(num_hidden_layers=3.5), 'a whole number'),
     (says(num_hidden_layers=0), 'a whole number from 1'),
-    (says(num_hidden_layers=10**9), '1,000,000,000 layers, and the weights are'),
+    (says(num_hidden_layers=10**9), '1,000,000,000 layers, but the weights have'),
     (says(num_hidden_layers=10**400), 'a whole number from 1'),
     (says(vocab_size=10**12), 'vocab_size=1000000000000, and the word table has'),
     (says(vocab_size={}), 'vocab_size={}, and the word table has'),
