@@ -32,29 +32,20 @@ _DECODING = (
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-  """A stretch of steps with one batch function and one compiled step.
+  """A stretch of steps with one batch function and one compiled step."""
 
-  Attributes:
-    index: place in `config.phases`, from 0.
-    first_step: first global step of the phase.
-    steps: number of steps; the phase ends before `first_step + steps`.
-    config: the whole config with this phase's overrides applied, locked. Its batch_size is the
-      rows of a batch, also if batch_tokens was set.
-    examples: rows that all earlier phases read.
-    order: index of the phase whose order of rows it continues. Neighbouring phases with the same
-      format and length have one order, that of the first of them.
-    first_example: place of its first row in that order.
-    before: ((rows, mixture), …) that earlier phases read of that order.
-  """
-
-  index: int
-  first_step: int
-  steps: int
+  index: int  # place in `config.phases`, from 0
+  first_step: int  # first global step of the phase
+  steps: int  # number of steps; the phase ends before `first_step + steps`
+  # the whole config with this phase's overrides applied, locked. Its batch_size is the rows of a
+  # batch, also if batch_tokens was set.
   config: ml_collections.ConfigDict
-  examples: int
+  examples: int  # rows that all earlier phases read
+  # index of the phase whose order of rows it continues. Neighbouring phases with the same format
+  # and length have one order, that of the first of them.
   order: int
-  first_example: int
-  before: tuple = ()
+  first_example: int  # place of its first row in that order
+  before: tuple = ()  # ((rows, mixture), …) that earlier phases read of that order
 
   @property
   def end_step(self) -> int:

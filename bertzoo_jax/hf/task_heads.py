@@ -25,17 +25,11 @@ ROW, SPAN, TAG, CHOICE = 'row_head', 'span_head', 'tag_head', 'choice_head'
 
 
 class Kind(NamedTuple):
-  """A kind of classes of transformers.
+  """A kind of classes of transformers."""
 
-  Attributes:
-    ends: how their names end.
-    task: of the Hub.
-    card: text about the head.
-  """
-
-  ends: str
-  task: str
-  card: str
+  ends: str  # how their names end
+  task: str  # of the Hub
+  card: str  # text about the head
 
 
 KINDS = {
@@ -67,21 +61,14 @@ BEAM = 20  # as model.heads has it
 
 
 class Task(NamedTuple):
-  """The meaning of the outputs of a head.
+  """The meaning of the outputs of a head."""
 
-  Attributes:
-    problem: transformers' problem_type; None if it is not known.
-    labels: names of the outputs, in order; () for LABEL_0, LABEL_1, ….
-    dropouts: rates before the classifier and before the dense layer.
-    threshold: of several labels, the probability above which one is given; None for one label.
-    card: sentence about the outputs.
-  """
-
-  problem: str | None = None
-  labels: tuple[str, ...] = ()
-  dropouts: tuple[float, ...] = ()
+  problem: str | None = None  # transformers' problem_type; None if it is not known
+  labels: tuple[str, ...] = ()  # names of the outputs, in order; () for LABEL_0, LABEL_1, …
+  dropouts: tuple[float, ...] = ()  # rates before the classifier and before the dense layer
+  # of several labels, the probability above which one is given; None for one label
   threshold: float | None = None
-  card: str = ''
+  card: str = ''  # sentence about the outputs
 
 
 def labels_in(objective: Mapping[str, Any]) -> tuple[str, ...]:

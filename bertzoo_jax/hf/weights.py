@@ -26,23 +26,14 @@ WEIGHTS, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 
 
 class Report(NamedTuple):
-  """The findings of `load`.
+  """The findings of `load`."""
 
-  Attributes:
-    source: the directory.
-    architecture: the class that wrote it, where config.json says so.
-    encoder: the encoder's fields as config.json has them.
-    ignored: tensors that no parameter takes, with the reason if one is known.
-    model_type: of config.json.
-    labels: names of the outputs of its head for rows or tags; () if unknown.
-  """
-
-  source: str
-  architecture: str
-  encoder: dict[str, Any]
-  ignored: tuple[str, ...]
-  model_type: str = ''
-  labels: tuple[str, ...] = ()
+  source: str  # the directory
+  architecture: str  # the class that wrote it, where config.json says so
+  encoder: dict[str, Any]  # the encoder's fields as config.json has them
+  ignored: tuple[str, ...]  # tensors that no parameter takes, with the reason if one is known
+  model_type: str = ''  # of config.json
+  labels: tuple[str, ...] = ()  # names of the outputs of its head for rows or tags; () if unknown
 
 
 def save(path, tensors: dict[str, np.ndarray]) -> None:

@@ -21,19 +21,13 @@ from bertzoo_jax.tasks.reading import files
 
 
 class File(NamedTuple):
-  """A file of a split, for a layout: File → iterator of Records, Skipped and notes.
+  """A file of a split, for a layout: File → iterator of Records, Skipped and notes."""
 
-  Attributes:
-    data: its bytes. path: its path.
-    split: a test split may have no labels; labels of the split UNLABELLED are not read.
-    fields: of config.source. digest: to which the bytes of further files are added.
-  """
-
-  data: bytes
-  path: Any
-  split: str
-  fields: Any
-  digest: Any
+  data: bytes  # its bytes
+  path: Any  # its path
+  split: str  # a test split may have no labels; labels of the split UNLABELLED are not read
+  fields: Any  # of config.source
+  digest: Any  # to which the bytes of further files are added
 
 
 def source(

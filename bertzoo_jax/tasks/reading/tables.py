@@ -34,30 +34,19 @@ AUTO = types.SimpleNamespace(header=True, columns=(), separator='auto', quotes='
 
 
 class Head(NamedTuple):
-  """The fields that all rows of a table share.
+  """The fields that all rows of a table share."""
 
-  Attributes:
-    file: its path, or the name of a dataset.
-    columns: {key: column} to read. word: the name of a column in messages.
-  """
-
-  file: str
-  columns: dict
-  word: str = 'column'
+  file: str  # its path, or the name of a dataset
+  columns: dict  # {key: column} to read
+  word: str = 'column'  # the name of a column in messages
 
 
 class Row(NamedTuple):
-  """A row of a table.
+  """A row of a table."""
 
-  Attributes:
-    head: Head.
-    place: its begin in the file, 'line 7'.
-    values: {key: value}; values of JSON, parquet and datasets as they are, others as text.
-  """
-
-  head: Head
-  place: str
-  values: dict
+  head: Head  # Head
+  place: str  # its begin in the file, 'line 7'
+  values: dict  # {key: value}; values of JSON, parquet and datasets as they are, others as text
 
   def text(self, key, convert=None):
     """The value of a column by `convert` (`as_text`); '' without such a column."""
