@@ -166,7 +166,7 @@ class Order:
     if not len(rows):
       raise errors.UserError(
         f'Part {part} of the split {self.split!r} gives no row of this format in epoch {epoch}: '
-        'bring more text, or another --config.format.'
+        'prepare more text, or take another --config.format.'
       )
     numbers = places % len(rows)
     if shuffled:

@@ -120,13 +120,13 @@ def check_fit(corpus, form, format, masking):
     )
   if form.needs_sentences and corpus.manifest['splitter'] == 'none':
     raise errors.UserError(
-      f'format={format["name"]} parts its segments where a sentence ends, and the corpus was not '
-      'split into sentences: prepare it with --config.corpus.splitter=rules:LANG (or lines, or '
+      f'format={format["name"]} ends its segments at sentence ends, but the corpus was not split '
+      'into sentences: prepare it with --config.corpus.splitter=rules:LANG (or lines, or '
       'regex:PATTERN), or take format=full_sentences.'
     )
   if 'reuse_length' in format and 'block' in masking and format['reuse_length'] % masking['block']:
     raise errors.UserError(
       f'config.format.reuse_length is {format["reuse_length"]} and config.masking.block '
-      f'{masking["block"]}: the reused part '
-      'must hold whole blocks, or the tokens of the memory are permuted with others.'
+      f'{masking["block"]}: the first must be a multiple '
+      'of the second, or tokens of the memory would be permuted with others.'
     )

@@ -155,12 +155,12 @@ def _experiment(address):
     return config
   if is_task:
     raise errors.UserError(
-      f'{path} is a fine-tuning, and this command needs a config of pretraining: run it '
+      f'{path} is a fine-tuning config, but this command needs a pretraining config: run it '
       'with python -m bertzoo_jax.finetune.'
     )
   if 'table' in config:
     raise errors.UserError(
-      f'{path} is a table of a paper, and this command needs a config of pretraining: '
+      f'{path} is a table of a paper, but this command needs a pretraining config: '
       'run it with python -m bertzoo_jax.reproduce, with --preflight for its cost.'
     )
   raise errors.UserError(config_file.no_experiment(path, f'a config without {lacking[0]!r}'))
@@ -262,8 +262,8 @@ def _ending(e: BaseException):
   if isinstance(e, OSError) and (e.filename is not None or e.errno == errno.ENOSPC):
     return (
       code,
-      f'{e.filename or "a file"}: {e.strerror or e}. Check the path, your rights to it and the '
-      'space left.',
+      f'{e.filename or "a file"}: {e.strerror or e}. Check the path, your permissions and the '
+      'free space.',
     )
   if isinstance(e, BrokenPipeError):
     return 1, 'Nobody reads the output any more (broken pipe).'

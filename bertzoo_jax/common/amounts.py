@@ -100,8 +100,8 @@ def with_epoch_steps(config, phases, reads):
   steps = bisect.bisect_right(range(bound + 1), limit, key=most) - 1
   if steps < 1:
     raise errors.UserError(
-      f'config.epochs is {config.epochs:g}, which is over before phase {last.index} has a step: '
-      'raise it, bring more text, or lower config.batch_size.'
+      f'config.epochs is {config.epochs:g}, which ends before phase {last.index} has a step: '
+      'raise it, prepare more text, or lower config.batch_size.'
     )
   out = config.copy_and_resolve_references().unlock()
   out.phases = (*config.phases[:-1], (steps, config.phases[-1][1]))

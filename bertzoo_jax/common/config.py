@@ -218,7 +218,7 @@ def check_text(what: str, facts, tokenizer, splitting) -> None:
   if name != wanted:
     raise errors.UserError(
       f'{what} was made with the tokenizer {name}, the config has {wanted}: prepare a corpus with '
-      f'this config, or write tokenizer={name} behind the size of the config.'
+      f'this config, or write tokenizer={name} after the size of the config.'
     )
   if facts['vocab_size'] != tokenizer['vocab_size']:
     raise errors.UserError(

@@ -109,8 +109,8 @@ def difference_of(a: dict[str, int], b: dict[str, int]) -> str | None:
     )
   more = [piece for piece in b if piece not in a]
   return (
-    f'{len(more):,} pieces are only there, e.g. {more[0]!r}; the {len(a):,} of here have the same '
-    'ids.'
+    f'{len(more):,} pieces are only there, e.g. {more[0]!r}; the {len(a):,} pieces here have the '
+    'same ids.'
     if more
     else None
   )

@@ -78,7 +78,7 @@ def load(directory, wished: str | None = None) -> tuple[dict, Report]:
     if copy in tensors:
       x = tensors.pop(copy)
       same = np.array_equal(tensors.setdefault(original, x), x)
-      notes += [] if same else [f'{copy} (it is not {original}: here the two are one)']
+      notes += [] if same else [f'{copy} (it differs from {original}: here the two are tied)']
   params, unread = architecture.to_ours(a, tensors, sizes)
   params, encoder = a.post_read(params, encoder)
   if (directory / HEADS_FILE).exists():
@@ -146,7 +146,7 @@ def merge(
     TYPE_TABLE in fresh and TYPE_TABLE not in loaded and report.encoder.get('type_vocab_size') == 0
   ):
     loaded[TYPE_TABLE] = np.zeros(fresh[TYPE_TABLE].shape, np.float32)
-    lines.append('segment table: zeros, since the checkpoint tells no segments apart')
+    lines.append('segment table: zeros, since the checkpoint has no segments')
   if POSITION_TABLE in loaded and POSITION_TABLE in fresh:
     loaded[POSITION_TABLE], note = _positions(fresh[POSITION_TABLE], loaded[POSITION_TABLE])
     lines += note

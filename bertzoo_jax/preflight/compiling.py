@@ -212,7 +212,7 @@ def _timed(phase, kernels, slice_):
   compiled_program = phase.program
   if compiled_program.text is None:
     return phase._replace(
-      doubts=['this libtpu cannot print the program it made, so there is no time']
+      doubts=['this libtpu cannot print its program, so the time is not estimated']
     )
   reading = hlo.read(compiled_program.text, kernels)
   time = estimate.step_time(reading, slice_)

@@ -147,7 +147,7 @@ class Checkpoints:
       for candidate, problem in damaged:
         aside = step_folders.move_aside(self._folder / str(candidate), 'damaged')
         print(
-          f'WARNING: checkpoint {candidate} is damaged ({problem}). It is now {aside}; going on '
+          f'WARNING: checkpoint {candidate} is damaged ({problem}). It is now {aside}; resuming '
           'from the one before.',
           flush=True,
         )

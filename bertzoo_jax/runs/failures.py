@@ -26,7 +26,7 @@ def writing(what: str, kept: str):
       e.add_note('The checkpoints before this one are kept.')
       raise
     passing = storage.may_pass(e)
-    remedy = 'Run' if passing else 'Free space or mend access, and run'
+    remedy = 'Run' if passing else 'Free space or repair access, and run'
     raise (errors.TransientError if passing else errors.Stopped)(
       f'{what} could not be written ({errors.named(e, 300)}); {kept} are kept. '
       f'{remedy} the same line again.'

@@ -235,7 +235,7 @@ class _Lease:
       passing = storage.may_pass(e)
       raise (errors.TransientError if passing else errors.UserError)(
         f'{self} cannot be read or written ({errors.words(e, 300)}): '
-        + ('run the same line again.' if passing else 'mend access, or take another --workdir.')
+        + ('run the same line again.' if passing else 'repair access, or take another --workdir.')
       ) from e
 
 
@@ -258,7 +258,7 @@ def _outlast(workdir, other, read):
   begin = time.monotonic()
   print(
     f'The workdir is held by {_name(other)}: waiting {STALE_SECONDS:.0f} s at most to see whether '
-    'it still lives.',
+    'that is still running.',
     flush=True,
   )
   while True:
@@ -280,8 +280,8 @@ def _beat(workdir, beat_once, stop):
       beat_once()
     except _Lost as e:
       print(
-        f'error: {workdir} is now held by {e}, since this process slept for a while: it ends and '
-        'saves nothing.',
+        f'error: {workdir} is now held by {e}, since this process was suspended: this process ends '
+        'and saves nothing.',
         file=sys.stderr,
         flush=True,
       )
@@ -345,8 +345,8 @@ def _say_stale(other):
 def _refuse(workdir, other):
   raise errors.TransientError(
     f'{workdir} is in use by {_name(other or {})}: wait for it to end, stop it, or take another '
-    '--workdir. An owner that died on another host is let go when its heartbeat has stood still '
-    f'for {STALE_SECONDS:.0f} s.'
+    '--workdir. The lock of an owner that died on another host expires '
+    f'{STALE_SECONDS:.0f} s after its last heartbeat.'
   )
 
 

@@ -93,8 +93,8 @@ def check_same_run(path, config, corpus_hash: str) -> None:
     old, text = _recorded_config(path), corpus_record(path).get('hash')
     if old is None and (path / _CONFIG).exists():
       print(
-        f'WARNING: {path / _CONFIG} is damaged, and no checkpoint has a copy: that this config is '
-        "the run's cannot be checked.",
+        f'WARNING: {path / _CONFIG} is damaged, and no checkpoint has a copy: whether this is the '
+        'config of the run cannot be checked.',
         flush=True,
       )
     elif old is None and any((path / name).exists() for name in (_ATTEMPTS, 'metrics.jsonl')):
@@ -321,7 +321,7 @@ def _set_aside(file):
     aside = storage.path(f'{file}.damaged')
     file.replace(aside)
     print(
-      f'WARNING: {file} is damaged and is written again; as it was it is {aside.name}.', flush=True
+      f'WARNING: {file} is damaged and is written again; the old file is {aside.name}.', flush=True
     )
 
 
