@@ -1,4 +1,4 @@
-"""The rows that a phase asks for, and the format and the masking that make them."""
+"""RowSpec, the rows that a phase needs; and the format and masking that make them."""
 
 import dataclasses
 import itertools
@@ -14,7 +14,7 @@ from bertzoo_jax.parts import named
 
 @dataclasses.dataclass(frozen=True)
 class RowSpec:
-  """The rows that one phase of a run asks for.
+  """The rows that one phase of a run needs.
 
   Attributes:
     format, masking: config sections (`name` and the part's fields).
@@ -64,7 +64,7 @@ def format_over(spec, has_end, part):
 
 
 def masking_of(spec, corpus, **changes):
-  """The masking of a phase. `changes`: values of fields that move, at some step."""
+  """The masking of a phase. changes: {field: value} of fields that config.moving moves."""
   section = {**spec.masking, **changes}
   masking = named.build(section, maskings.BY_NAME, 'masking', spec.length, corpus)
   if not isinstance(masking, maskings.Masking):
@@ -76,7 +76,7 @@ def masking_of(spec, corpus, **changes):
 
 
 class Moving:
-  """The maskings of a phase in which numbers move."""
+  """The maskings of a phase whose fields config.moving moves."""
 
   def __init__(self, spec, corpus):
     self._spec, self._corpus = spec, corpus

@@ -138,7 +138,7 @@ _KINDS = {
 
 
 def _unknown(key: str, config) -> str:
-  """A hint for a misspelt key: a similar field of its section, else of others, else all fields."""
+  """The message for an unknown key: names a similar field of its section or of others, or all."""
   section, _, field = key.rpartition('.')
   if field == 'steps':
     return STEPS

@@ -38,7 +38,7 @@ def describe(readings) -> str:
 
 
 def words(readings) -> fractions.Fraction:
-  """Words seen: an epoch of a corpus has all its words, and each row the same number."""
+  """Number of words read: an epoch of a corpus has all its words, each row an equal share."""
   return sum((r.epochs * r.words for r in readings), fractions.Fraction(0))
 
 
@@ -64,7 +64,7 @@ def numbers(text: str) -> list[int] | None:
 
 def kept(text: str, phases, reads, end: int) -> dict[int, list[int]]:
   """{step: numbers of words} of run.keep_words: the first step, at most `end`, after which a run
-  has seen each number.
+  has read each number.
 
   phases: of the run. reads: {index of a phase: `read` of its rows}. Raises UserError if words were
   not counted.

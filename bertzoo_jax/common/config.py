@@ -113,7 +113,7 @@ def _set_rows(config, overrides, index):
 
 
 def _same_rows(a, b) -> bool:
-  """Whether two configs have the same rows before masking."""
+  """Whether two configs make the same rows (before masking)."""
   return a.length == b.length and flatten(a.format) == flatten(b.format)
 
 
@@ -192,7 +192,7 @@ def decoding(config) -> dict:
 
 
 def _learned(phase):
-  """A phase without the machinery that it sets."""
+  """A phase without the machinery that its overrides set."""
   if not (isinstance(phase, tuple) and len(phase) == 2 and isinstance(phase[1], dict)):
     return phase
   return phase[0], {k: v for k, v in phase[1].items() if k != _PHASE_MACHINERY}

@@ -1,5 +1,5 @@
-"""Keeps reading and writing inside a folder of unknown origin: checks its links, and the names that
-its files give. Hard links cannot be detected.
+"""Keeps reads and writes inside a folder of unknown origin: checks its links, and the file names in
+its files. Hard links cannot be detected.
 """
 
 import contextlib

@@ -203,8 +203,8 @@ class Repository:
 
 @contextlib.contextmanager
 def _hub_errors(what, again, remedy, offline='name files that are here'):
-  """Turns an error of the hub into a TransientError with `again` if it may pass, else a
-  UserError.
+  """Turns an error of the hub into a UserError, or if it may pass into a TransientError whose
+  remedy is `again`.
   """
   try:
     yield

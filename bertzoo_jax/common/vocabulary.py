@@ -97,7 +97,7 @@ def ids(tokenizer: dict) -> dict[str, int]:
 
 
 def difference_of(a: dict[str, int], b: dict[str, int]) -> str | None:
-  """How the vocabulary `b` of weights differs from the run's `a`, with an example; None if same."""
+  """A sentence on how vocabulary `b` (of weights) differs from `a` (of the run); None if equal."""
   moved = [piece for piece in a if piece in b and a[piece] != b[piece]]
   absent = [piece for piece in a if piece not in b]
   if moved or absent:

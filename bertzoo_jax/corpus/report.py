@@ -1,4 +1,4 @@
-"""The data report of a corpus: the text that was taken and dropped, as numbers and sentences."""
+"""The data report of a corpus: numbers and sentences on the text that was kept and dropped."""
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import doctor

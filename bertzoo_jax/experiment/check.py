@@ -1,4 +1,4 @@
-"""All checks that need no weights; pretrain, finetune and preflight share their messages."""
+"""Checks that need no weights, with the messages of pretrain, finetune and preflight."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""The overview of a run before its first step."""
+"""The overview that a run prints before its first step."""
 
 import jax
 

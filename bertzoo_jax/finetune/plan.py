@@ -1,4 +1,4 @@
-"""Which runs a fine-tuning config asks for, and the complete experiment of each."""
+"""The runs of a fine-tuning config, and the complete experiment of each."""
 
 import itertools
 import math

@@ -28,7 +28,7 @@ _SENTENCES = json.loads((_FOLDER / 'sentences.json').read_text(encoding='utf-8')
 
 
 class Run(NamedTuple):
-  """The subject of a card.
+  """The facts from which a card is written.
 
   Attributes:
     architecture: of the class that the weights are for.

@@ -1,4 +1,4 @@
-"""The train step of each phase, compiled for chips that are not here: memory and time."""
+"""Compiles the train step of each phase for chips that are not here: memory and time."""
 
 import json
 import math
@@ -224,8 +224,8 @@ def _timed(phase, kernels, slice_):
 
 
 def doubts(reading: hlo.Reading, time: estimate.Time, analysis: dict, flops: float) -> list[str]:
-  """Why the reading of a program may have missed something. analysis: the compiler's
-  cost_analysis(). flops: of the model, per step and device.
+  """Reasons why the estimate of a program may be too low. analysis: the compiler's cost_analysis().
+  flops: of the model, per step and device.
   """
   out = []
   if reading.unknown_trips:

@@ -1,4 +1,4 @@
-"""The report of preflight: plain values, as JSON or in words and tables."""
+"""The report of preflight: as JSON, or in words and tables."""
 
 import rich.table
 import rich.text

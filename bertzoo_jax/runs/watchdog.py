@@ -40,11 +40,11 @@ class Watchdog:
     self._over = threading.Event()
 
   def begin(self) -> None:
-    """Begins anew: the next steps may be compiled."""
+    """Forgets the usual durations: the next steps may be compiled."""
     self._took, self._now = {}, None
 
   def doing(self, kind: str, step: int) -> None:
-    """Ends the task under way, and begins `kind` of `step`, such as 'the save of step'."""
+    """Ends the current task and starts timing `kind` of `step`, such as 'the save of step'."""
     if self._now is not None:
       before, _, since, _ = self._now
       self._took[before] = [*self._took.get(before, ())[-_KEPT:], time.monotonic() - since]
