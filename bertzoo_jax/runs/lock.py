@@ -218,7 +218,7 @@ class _Lease:
     return bool(owner) and owner.get('token') == self._owner['token']
 
   def renew(self) -> bool:
-    """Writes the lease, and returns True; does neither if the lock has changed since it was seen."""
+    """Writes the lease and returns True; does neither if the lock has changed since it was seen."""
     return self._replace(_written(self._owner))
 
   def _replace(self, value):
