@@ -146,7 +146,7 @@ def _report(result, entropy, workdir) -> None:
     print(f'done: {step:,} steps in {workdir} · {flops:.3e} FLOPs', flush=True)
   if (loss := held_out.get('held_out_mlm_loss')) is not None:
     below = entropy - loss
-    where = 'above it: not yet more than word counts (see docs/settings.md)'
+    where = 'above it: not yet better than word counts (see docs/settings.md)'
     print(
       f'held-out MLM loss {loss:.3f} nats · unigram entropy {entropy:.3f} nats · '
       f'{abs(below):.3f} {where if below < 0 else "below it"}',
@@ -190,8 +190,8 @@ if __name__ == '__main__':
   _RESUME_MOMENTS = flags.DEFINE_bool(
     'resume_moments',
     False,
-    "Goes on from --init WORKDIR[@STEP] at its step with its optimizer's moments: phases, schedule "
-    'and batches count from its start.',
+    "Resumes --init WORKDIR[@STEP] at its step with its optimizer's moments: phases, schedule and "
+    'batches count from its start.',
   )
   _INIT_LAYERS = flags.DEFINE_string(
     'init_layers',
@@ -202,7 +202,7 @@ if __name__ == '__main__':
     'vocabulary',
     'same',
     ['same', 'carry'],
-    'Vocabulary of --init: same as that of the corpus, or carry: another one, of which each piece '
-    'of the corpus takes the row of the same piece, else the mean row of its old tokens.',
+    'Vocabulary of --init: same (as that of the corpus), or carry (another one: each piece of the '
+    'corpus takes the row of the same old piece, else the mean row of its old tokens).',
   )
   cli.run(main, cli.exit_process)

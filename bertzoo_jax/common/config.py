@@ -104,7 +104,7 @@ def _set_rows(config, overrides, index):
 
 
 def _same_rows(a, b) -> bool:
-  """Whether two configs have the same rows before masking."""
+  """Whether two configs make the same rows (before masking)."""
   return a.length == b.length and flatten(a.format) == flatten(b.format)
 
 
@@ -183,7 +183,7 @@ def decoding(config) -> dict:
 
 
 def _learned(phase):
-  """A phase without the machinery that it sets."""
+  """A phase without the machinery that its overrides set."""
   if not (isinstance(phase, tuple) and len(phase) == 2 and isinstance(phase[1], dict)):
     return phase
   return phase[0], {k: v for k, v in phase[1].items() if k != _PHASE_MACHINERY}
@@ -209,7 +209,7 @@ def check_text(what: str, facts, tokenizer, splitting) -> None:
   if name != wanted:
     raise errors.UserError(
       f'{what} was made with the tokenizer {name}, the config has {wanted}: prepare a corpus with '
-      f'this config, or write tokenizer={name} behind the size of the config.'
+      f'this config, or write tokenizer={name} after the size of the config.'
     )
   if facts['vocab_size'] != tokenizer['vocab_size']:
     raise errors.UserError(

@@ -27,7 +27,7 @@ NETWORK, BIGRAMS, FREQUENT = 'this network', 'bigrams, both neighbours', 'most f
 
 
 class NotLearned(errors.UserError):
-  """The run is not better than counts of words, and --require asks for it."""
+  """The run is not better than word counts, as --require demands."""
 
   code = 3
 

@@ -24,7 +24,7 @@ from bertzoo_jax.training import step as steps
 
 
 class First(NamedTuple):
-  """The weights of a run whose workdir has no checkpoint.
+  """The arguments about initial weights, for a run whose workdir has no checkpoint.
 
   Attributes:
     init: address of weights, or one per network, separated by commas; None for fresh weights.

@@ -1,4 +1,4 @@
-"""model.safetensors in both directions; loaded weights in place of fresh ones. numpy only."""
+"""Reads and writes model.safetensors; puts loaded weights in place of fresh ones. numpy only."""
 
 import itertools
 import json
@@ -69,7 +69,7 @@ def load(directory, wished: str | None = None) -> tuple[dict, Report]:
     if copy in tensors:
       x = tensors.pop(copy)
       same = np.array_equal(tensors.setdefault(original, x), x)
-      notes += [] if same else [f'{copy} (it is not {original}: here the two are one)']
+      notes += [] if same else [f'{copy} (it differs from {original}: here the two are tied)']
   params, unread = architecture.to_ours(a, tensors, sizes)
   params, encoder = a.post_read(params, encoder)
   if (directory / HEADS_FILE).exists():
@@ -106,13 +106,13 @@ def merge(
 ) -> tuple[dict, list[str]]:
   """(fresh parameters replaced by the loaded ones, lines that tell the user where each came from).
 
-  If the new encoder lacks the segment table, its row 0 is added to the positions: the output for
-  single texts stays. If only the new encoder has a segment table, it begins with zeros: the output
-  stays for all texts. Of a position table of another length, the common rows are taken. A longer
-  table repeats them. A head that scores rows, one that scores options and a pair head take the
-  pooler of one another. A head of the form `transform` takes the vocabulary head's, as transformers
-  does. Outputs of a head for rows or tags are matched by label. If the labels or their number
-  differ, the last layer stays fresh. A head of another form stays fresh as a whole.
+  If the new encoder lacks the segment table, its row 0 is added to the positions, so outputs for
+  single texts do not change. If only the new encoder has a segment table, it starts as zeros, so no
+  output changes. If position tables differ in length, the common rows are loaded; a longer table
+  repeats them. Heads for rows, options and pairs can take each other's pooler. A head of the form
+  `transform` takes that layer of the vocabulary head, as in transformers. Outputs of a head for
+  rows or tags are matched by label; if the labels or their number differ, the last layer stays
+  fresh. A head of another form stays fresh as a whole.
 
   Args:
     fresh: nested dict of arrays. A leaf without a loaded array is returned as it is; of the others
@@ -137,7 +137,7 @@ def merge(
     TYPE_TABLE in fresh and TYPE_TABLE not in loaded and report.encoder.get('type_vocab_size') == 0
   ):
     loaded[TYPE_TABLE] = np.zeros(fresh[TYPE_TABLE].shape, np.float32)
-    lines.append('segment table: zeros, since the checkpoint tells no segments apart')
+    lines.append('segment table: zeros, since the checkpoint has no segments')
   if POSITION_TABLE in loaded and POSITION_TABLE in fresh:
     loaded[POSITION_TABLE], note = _positions(fresh[POSITION_TABLE], loaded[POSITION_TABLE])
     lines += note

@@ -1,4 +1,4 @@
-"""The train step of each phase, compiled for chips that are not here: memory and time."""
+"""Compiles the train step of each phase for chips that are not here: memory and time."""
 
 import json
 import math
@@ -195,7 +195,7 @@ def _timed(phase, kernels, slice_):
   compiled_program = phase.program
   if compiled_program.text is None:
     return phase._replace(
-      doubts=['this libtpu cannot print the program it made, so there is no time']
+      doubts=['this libtpu cannot print its program, so the time is not estimated']
     )
   reading = hlo.read(compiled_program.text, kernels)
   time = estimate.step_time(reading, slice_)
@@ -207,8 +207,8 @@ def _timed(phase, kernels, slice_):
 
 
 def doubts(reading: hlo.Reading, time: estimate.Time, analysis: dict, flops: float) -> list[str]:
-  """Why the reading of a program may have missed something. analysis: the compiler's
-  cost_analysis(). flops: of the model, per step and device.
+  """Reasons why the estimate of a program may be too low. analysis: the compiler's cost_analysis().
+  flops: of the model, per step and device.
   """
   out = []
   if reading.unknown_trips:

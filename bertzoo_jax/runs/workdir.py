@@ -1,4 +1,4 @@
-"""The memory of a workdir: the resolved config, the text, and every attempt.
+"""The records in a workdir: the resolved config, the text, and every attempt.
 
 config.json       the resolved config; science never changes, machinery is the last attempt's
 corpus.json       hash and sizes of the text
@@ -6,9 +6,9 @@ attempts.jsonl    one line per attempt: command line, versions, commit, corpus h
                   config.json, host, time, start step
 tokenizer/        a copy of the corpus's tokenizer
 
-Every checkpoint has a copy of config.json and corpus.json under its checksums. A run whose own
-files are damaged is compared with these, and the files are written again. A config.json or
-corpus.json that no attempt has noted decides nothing.
+Every checkpoint has a copy of config.json and corpus.json, covered by its checksums. If the files
+of the workdir are damaged, the copies are used and the files written again. A config.json or
+corpus.json that no attempt has recorded is ignored.
 """
 
 import contextlib
@@ -93,8 +93,8 @@ def check_same_run(path, config, corpus_hash: str) -> None:
     old, text = _recorded_config(path), corpus_record(path).get('hash')
     if old is None and (path / _CONFIG).exists():
       print(
-        f'WARNING: {path / _CONFIG} is damaged, and no checkpoint has a copy: that this config is '
-        "the run's cannot be checked.",
+        f'WARNING: {path / _CONFIG} is damaged, and no checkpoint has a copy: whether this is the '
+        'config of the run cannot be checked.',
         flush=True,
       )
     elif old is None and any((path / name).exists() for name in (_ATTEMPTS, 'metrics.jsonl')):
@@ -159,8 +159,8 @@ def machinery(path, device_kind: str) -> dict:
 
 
 def corpus_record(workdir) -> dict:
-  """{'hash', sizes} of the text of a run; {} where no text is recorded. A copy in a checkpoint is
-  believed before corpus.json, and corpus.json before the last attempt.
+  """{'hash', sizes} of the text of a run; {} if no text is recorded. A copy in a checkpoint comes
+  before corpus.json, and corpus.json before the last attempt.
   """
   path = storage.path(workdir)
   hashes = [attempt.get('corpus_hash') for attempt in attempts(path)]
@@ -218,7 +218,7 @@ def base_models(path) -> tuple[str, ...]:
 
 
 def _base_models(init: str | None) -> list[str]:
-  """As `base_models`, of a run that begins now; a folder of such a name comes first."""
+  """As `base_models`, for a run that begins now. A local folder of that name comes first."""
   names = []
   for address in storage.addresses(init) if init else ():
     at_hub, name = address.startswith('hf:'), address.removeprefix('hf:')
@@ -285,7 +285,7 @@ def _recorded_config(path):
 
 
 def _noted(file) -> bool:
-  """Whether a config.json is as an attempt left it, or none has noted it yet."""
+  """Whether an attempt recorded the hash of this config.json, or no attempt recorded any."""
   noted = {a.get('config_hash') for a in attempts(file.parent)} - {None}
   return not noted or _digest(file) in noted
 
@@ -321,7 +321,7 @@ def _set_aside(file):
     aside = storage.path(f'{file}.damaged')
     file.replace(aside)
     print(
-      f'WARNING: {file} is damaged and is written again; as it was it is {aside.name}.', flush=True
+      f'WARNING: {file} is damaged and is written again; the old file is {aside.name}.', flush=True
     )
 
 

@@ -86,7 +86,7 @@ def test_an_object_store_that_does_not_answer_is_a_problem_beside_the_others(mon
   found, text = read(asked.config(), 'gs://bucket/corpus')
   readiness.check_workdir(found, asked.config(), 'gs://bucket/run', text, 1)
   assert codes(found) == ['P14', 'P14']
-  assert 'gs://bucket/corpus cannot be asked' in found[0].sentence
+  assert 'gs://bucket/corpus cannot be reached' in found[0].sentence
   assert text.data.vocab_size == 300
 
 
