@@ -135,8 +135,7 @@ class Split:
     Fastest if the last axis of two or more holds consecutive positions: the shard is then looked
     up once per row.
 
-    Raises:
-      IndexError: a position below 0 or beyond the last token.
+    Raises IndexError: a position below 0 or beyond the last token.
     """
     return self._gather('tokens', positions)
 

@@ -67,8 +67,7 @@ class Source(NamedTuple):
 def find(name: str) -> Source:
   """The files that a source names.
 
-  Raises:
-    UserError: none, a folder, or an unknown dataset.
+  Raises UserError: none, a folder, or an unknown dataset.
   """
   ways = (name, ''), name.rpartition('#')[::2], name.partition('#')[::2]
   pattern, option = next((way for way in ways if _is_there(way[0])), ways[-1])
@@ -193,8 +192,7 @@ def _glob(pattern):
 def tfds_builder(pattern):
   """A dataset's builder, downloaded if it must be, and the size of its train split in bytes.
 
-  Raises:
-    UserError: it cannot be downloaded, or building it needs a cluster.
+  Raises UserError: it cannot be downloaded, or building it needs a cluster.
   """
   _refuse_common_crawl(pattern)
   name = pattern.removeprefix('tfds:')

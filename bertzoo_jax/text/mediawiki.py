@@ -49,13 +49,8 @@ def is_dump(head: bytes) -> bool:
 def pages(blocks, names: set):
   """Yields the Pages of a dump.
 
-  Args:
-    blocks: its bytes, in blocks.
-    names: filled with the wiki's names of files and categories, in lower case, before the first
-      page.
-
-  Raises:
-    Damaged: after the last page that could be read.
+  blocks: its bytes, in blocks. names: filled with the wiki's names of files and categories, in
+  lower case, before the first page. Raises Damaged: after the last page that could be read.
   """
   reading, decoder = _Reading(names), codecs.getincrementaldecoder('utf-8')('surrogateescape')
   for block in blocks:

@@ -65,12 +65,9 @@ def splitter(name: str, say=None) -> Splitter:
   """The splitter for config.corpus.splitter: rules:LANG, sentencex:LANG, lines, regex:PATTERN or
   none. The name of sentencex includes its version, since versions may split differently.
 
-  Args:
-    name: as in the config. A language without rules gives 'none', with one warning per process.
-    say: prints the warning; None: to stderr, but not in a worker process.
-
-  Raises:
-    UserError: another name, a bad pattern, or no sentencex.
+  name: as in the config. A language without rules gives 'none', with one warning per process. say:
+  prints the warning; None: to stderr, but not in a worker process. Raises UserError: another name,
+  a bad pattern, or no sentencex.
   """
   kind, colon, rest = name.partition(':')
   if kind == 'rules' and colon:

@@ -32,9 +32,8 @@ def marker(section, word_starts, phrases=None, entities=None):
     word_starts: bool [V], `Tokenizer.word_starts`.
     phrases, entities: lexicon files, for 'lexicon'; format: see `lexicons.read`.
 
-  Raises:
-    UserError: a lexicon that is needed and not given, or given and not needed; jieba not
-      installed.
+  Raises UserError: a lexicon that is needed and not given, or given and not needed; jieba not
+  installed.
   """
   words = section['words']
   files = dict(phrases=phrases, entities=entities)
@@ -86,10 +85,8 @@ class Marker:
   def mark(self, texts: list[str], encoded: list) -> tuple[list[np.ndarray], int]:
     """The marks of sentences.
 
-    Args:
-      texts: sentences, before `clean`.
-      encoded: per sentence (ids, starts, ends), int32 [T], of `clean(text)`: a token has the
-        characters starts … ends − 1.
+    texts: sentences, before `clean`. encoded: per sentence (ids, starts, ends), int32 [T], of
+    `clean(text)`: a token has the characters starts … ends − 1.
 
     Returns:
       (bits per sentence, uint8 [T]; number of sentences in which a border of a word, phrase or
@@ -346,17 +343,12 @@ def count(tokens, starts, units, word_starts) -> dict[str, int]:
 def check(corpus, section) -> tuple[str, ...]:
   """Checks that a masking of words, phrases or entities has some of several tokens.
 
-  Args:
-    corpus: an open corpus; its manifest['report'] holds the sums of `count` (a corpus in memory has
-      none and passes).
-    section: config.masking.
+  corpus: an open corpus; its manifest['report'] holds the sums of `count` (a corpus in memory has
+  none and passes). section: config.masking. Raises UserError: the corpus has none.
 
   Returns:
     Warnings about suspiciously few (Chinese text with the tokenizer's own words has some Latin
     ones).
-
-  Raises:
-    UserError: the corpus has none.
   """
   fields, report = dict(section), corpus.manifest['report']
   level = _LEVEL_OF[fields['name']](fields) if fields['name'] in _LEVEL_OF else None

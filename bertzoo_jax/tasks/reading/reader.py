@@ -116,8 +116,7 @@ def read(
     unit: the name of examples.
     lacking: words after 'FILE, line 7 has no', if only other examples have a label.
 
-  Raises:
-    UserError: no example; most examples of a file do not fit; only some have a label.
+  Raises UserError: no example; most examples of a file do not fit; only some have a label.
   """
   records, notes, number, alone = [], [], 0, ''
   for path, name, stream in streams:

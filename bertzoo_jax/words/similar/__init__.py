@@ -62,9 +62,8 @@ def build(section, out, tokenizer, file=None) -> Table | None:
     tokenizer: the corpus's.
     file: for 'vectors' and 'thesaurus'.
 
-  Raises:
-    UserError: unknown provider, a file missing or too many, a library not installed, or no word
-      with a similar one.
+  Raises UserError: unknown provider, a file missing or too many, a library not installed, or no
+  word with a similar one.
   """
   check_file(section, file)
   if section['similar'] == 'none':
