@@ -46,16 +46,12 @@ _UNNAMED = {
 
 
 class Row(NamedTuple):
-  """A field of a config, in words.
-
-  key, value: in the config. range: '' for any value of its type. meaning: '' if a user's part gives
-  none.
-  """
+  """A field of a config, in words."""
 
   key: str
   value: object
-  range: str
-  meaning: str
+  range: str  # '' for any value of its type
+  meaning: str  # '' if a user's part gives none
 
 
 def check(config, choices: bool = True) -> tuple[configuration.Phase, ...]:

@@ -222,15 +222,12 @@ def _long_chain(begin, end, edges, score_C, size_C, node_C):
 
 
 class _Dictionary(NamedTuple):
-  """jieba's words: trie; score: float64 [N], logarithm of the probability of each node's word, -inf
-  for a prefix that is no word; bits: uint8 [N + 1], the last for no word; unknown: score of a
-  character that begins no word.
-  """
+  """jieba's words."""
 
   trie: tries.Trie
-  score: np.ndarray
-  bits: np.ndarray
-  unknown: float
+  score: np.ndarray  # float64 [N], log probability of each node's word, -inf for a mere prefix
+  bits: np.ndarray  # uint8 [N + 1], the last for no word
+  unknown: float  # score of a character that begins no word
 
   def edges(self, codes_C, inside_C):
     """For n = 1, 2, …: (where words of n characters begin, nodes, scores), within stretches."""

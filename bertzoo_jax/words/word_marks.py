@@ -142,22 +142,18 @@ class Marker:
 
 
 class _Tokens(NamedTuple):
-  """Tokens of sentences that were joined by line breaks: ids; start, end [T]: characters in the
-  joint text, without leading blanks; blank [T]: whether it has only blanks; shares [T]: whether it
-  shares a character with the token before; sentence [T]; lengths [S]; first: tokens that begin a
-  sentence; borders [S]: first character of each sentence; han [C].
-  """
+  """Tokens of sentences that were joined by line breaks."""
 
-  ids: np.ndarray
-  start: np.ndarray
-  end: np.ndarray
-  blank: np.ndarray
-  shares: np.ndarray
-  sentence: np.ndarray
-  lengths: np.ndarray
-  first: np.ndarray
-  borders: np.ndarray
-  han: np.ndarray
+  ids: np.ndarray  # [T]
+  start: np.ndarray  # [T], character in the joint text, without leading blanks
+  end: np.ndarray  # [T]
+  blank: np.ndarray  # [T], whether it has only blanks
+  shares: np.ndarray  # [T], whether it shares a character with the token before
+  sentence: np.ndarray  # [T]
+  lengths: np.ndarray  # [S]
+  first: np.ndarray  # tokens that begin a sentence
+  borders: np.ndarray  # [S], first character of each sentence
+  han: np.ndarray  # [C]
 
 
 def _lay_out(text, texts, encoded) -> _Tokens:

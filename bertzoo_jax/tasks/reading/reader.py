@@ -23,8 +23,8 @@ from bertzoo_jax.tasks.reading import files
 class File(NamedTuple):
   """A file of a split, for a layout: File → iterator of Records, Skipped and notes."""
 
-  data: bytes  # its bytes
-  path: Any  # its path
+  data: bytes
+  path: Any
   split: str  # a test split may have no labels; labels of the split UNLABELLED are not read
   fields: Any  # of config.source
   digest: Any  # to which the bytes of further files are added

@@ -44,7 +44,7 @@ class Head(NamedTuple):
 class Row(NamedTuple):
   """A row of a table."""
 
-  head: Head  # Head
+  head: Head
   place: str  # its begin in the file, 'line 7'
   values: dict  # {key: value}; values of JSON, parquet and datasets as they are, others as text
 
