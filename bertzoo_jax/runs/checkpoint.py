@@ -148,8 +148,7 @@ class Checkpoints:
         aside = step_folders.move_aside(self._folder / str(candidate), 'damaged')
         print(
           f'WARNING: checkpoint {candidate} is damaged ({problem}). It is now {aside}; going on '
-          'from the one before.',
-          flush=True,
+          'from the one before.'
         )
       return None if step < 0 else step
 
@@ -182,7 +181,7 @@ class Checkpoints:
       self._checkpointer.close()
     except Exception as e:  # any storage error; if the folder is gone, the lock says so
       if storage.is_remote(self._folder) or self._folder.parent.exists():
-        print(f'WARNING: the last checkpoint could not be written: {errors.named(e)}', flush=True)
+        print(f'WARNING: the last checkpoint could not be written: {errors.named(e)}')
 
   def _seal(self):
     """Called by Orbax's thread between the last byte and the commit: sums every file."""

@@ -192,7 +192,7 @@ class _Lease:
       if not self._replace(None) and self.is_ours(self.read()):
         self._replace(None)
     except errors.UserError as e:  # the next owner waits two minutes, no more
-      print(f'WARNING: {e}', flush=True)
+      print(f'WARNING: {e}')
 
   def __str__(self):
     return self._name
@@ -258,8 +258,7 @@ def _outlast(workdir, other, read):
   begin = time.monotonic()
   print(
     f'The workdir is held by {_name(other)}: waiting {STALE_SECONDS:.0f} s at most to see whether '
-    'it still lives.',
-    flush=True,
+    'it still lives.'
   )
   while True:
     time.sleep(WATCH_SECONDS)
@@ -283,17 +282,13 @@ def _beat(workdir, beat_once, stop):
         f'error: {workdir} is now held by {e}, since this process slept for a while: it ends and '
         'saves nothing.',
         file=sys.stderr,
-        flush=True,
       )
       _exit(errors.TransientError.code)
       return
     except _Gone:
       return  # the run ends before its next save
     except Exception as e:  # whatever the storage raises: the next beat may get through
-      print(
-        f'WARNING: the heartbeat of the workdir lock could not be written: {errors.named(e)}',
-        flush=True,
-      )
+      print(f'WARNING: the heartbeat of the workdir lock could not be written: {errors.named(e)}')
 
 
 # Not sys.exit, which ends a thread only, and not a signal, upon which the run would save into
@@ -339,7 +334,7 @@ def _runs(pid) -> bool:
 
 
 def _say_stale(other):
-  print(f'The workdir was held by {_name(other)}, which is gone; taking it over.', flush=True)
+  print(f'The workdir was held by {_name(other)}, which is gone; taking it over.')
 
 
 def _refuse(workdir, other):

@@ -85,6 +85,5 @@ class Watchdog:
       f'(run.hang_minutes={self._limit / 60:g}). Above is what every thread of this process waits '
       'for. It ends here; the same line resumes at the last checkpoint.',
       file=sys.stderr,
-      flush=True,
     )
     _exit(errors.TransientError.code)

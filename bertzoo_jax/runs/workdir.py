@@ -94,8 +94,7 @@ def check_same_run(path, config, corpus_hash: str) -> None:
     if old is None and (path / _CONFIG).exists():
       print(
         f'WARNING: {path / _CONFIG} is damaged, and no checkpoint has a copy: that this config is '
-        "the run's cannot be checked.",
-        flush=True,
+        "the run's cannot be checked."
       )
     elif old is None and any((path / name).exists() for name in (_ATTEMPTS, 'metrics.jsonl')):
       raise errors.UserError(f'{path} holds a run without its config.json: take another --workdir.')
@@ -255,7 +254,7 @@ def add_attempt(
   file = storage.path(path) / _ATTEMPTS
   before, unreadable = storage.read_json_lines(file)
   if unreadable:
-    print(f'WARNING: {file}: {unreadable} line(s) cannot be read and are left out.', flush=True)
+    print(f'WARNING: {file}: {unreadable} line(s) cannot be read and are left out.')
   numbers = [a['attempt'] for a in before if type(a.get('attempt')) is int]
   line = {
     'attempt': max([len(before), *numbers]) + 1,
@@ -320,9 +319,7 @@ def _set_aside(file):
   if file.exists():
     aside = storage.path(f'{file}.damaged')
     file.replace(aside)
-    print(
-      f'WARNING: {file} is damaged and is written again; as it was it is {aside.name}.', flush=True
-    )
+    print(f'WARNING: {file} is damaged and is written again; as it was it is {aside.name}.')
 
 
 def versions() -> dict:

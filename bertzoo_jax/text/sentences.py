@@ -276,14 +276,8 @@ def _rules(language) -> _Rules:
         raise ValueError(f'{file}: no setting is called {name!r}')
       settings[name] = value.strip()
     elif line and not line.startswith('#'):
-      entry, kind = next(
-        (
-          (line[: -len(mark)], kind)
-          for mark, kind in ((' 0', _BEFORE_NUMBERS), (' ?', _MAY))
-          if line.endswith(mark)
-        ),
-        (line, _NEVER),
-      )
+      kind = {' 0': _BEFORE_NUMBERS, ' ?': _MAY}.get(line[-2:], _NEVER)
+      entry = line if kind == _NEVER else line[:-2]
       key = ''.join(entry.lower().split())
       if key in entries:
         raise ValueError(f'{file}: {entry!r} stands there twice')
