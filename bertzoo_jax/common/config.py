@@ -236,11 +236,7 @@ def to_json(config) -> str:
 
 def from_json(text: str) -> ml_collections.ConfigDict:
   """The locked config that `to_json` wrote, with tuples for lists."""
-  plain = _tuples(json.loads(text))
-  config = ml_collections.ConfigDict(
-    {k: v if isinstance(v, dict) else _plain(v) for k, v in plain.items()}
-  )
-  return config.lock()
+  return ml_collections.ConfigDict({**_plain(json.loads(text))}).lock()
 
 
 def _plain(node):
@@ -248,12 +244,4 @@ def _plain(node):
     return {k: _plain(v) for k, v in node.items()}
   if isinstance(node, (list, tuple)):
     return tuple(_plain(v) for v in node)
-  return node
-
-
-def _tuples(node):
-  if isinstance(node, dict):
-    return {k: _tuples(v) for k, v in node.items()}
-  if isinstance(node, list):
-    return tuple(_tuples(v) for v in node)
   return node

@@ -28,15 +28,13 @@ _LARGEST = 1 << 31  # every number in a config.json is below it
 
 
 class At(NamedTuple):
-  """The inputs of config.json's values: the class, the encoder, ids of special pieces, the rows of
-  the word table, and the sizes of the class (architecture.Sizes).
-  """
+  """The inputs of config.json's values."""
 
-  a: Any
+  a: Any  # the class
   encoder: Any
-  special: Mapping[str, int]
-  vocab_size: int
-  sizes: Any
+  special: Mapping[str, int]  # ids of special pieces
+  vocab_size: int  # rows of the word table
+  sizes: Any  # architecture.Sizes
 
 
 class Key(NamedTuple):

@@ -84,21 +84,14 @@ def task_of(objective: Mapping[str, Any], kind) -> Task:
 
 
 class Form(NamedTuple):
-  """A head in the classes of a family.
+  """A head in the classes of a family."""
 
-  Attributes:
-    layers: {our name of a dense layer: theirs}.
-    also: our name of the head → its further rows.
-    rates: keys of config.json for dropout: before the classifier, and before the dense layer.
-    fixed: {key of config.json: the only value that can be read}.
-    note: further text for the card.
-  """
-
-  layers: Mapping[str, str]
+  layers: Mapping[str, str]  # {our name of a dense layer: theirs}
+  # keys of config.json for dropout: before the classifier, and before the dense layer
   rates: tuple[str, ...] = ()
-  fixed: Mapping[str, Any] = {}
-  note: str = ''
-  also: Callable = lambda head: ()
+  fixed: Mapping[str, Any] = {}  # {key of config.json: the only value that can be read}
+  note: str = ''  # further text for the card
+  also: Callable = lambda head: ()  # our name of the head → its further rows
 
 
 def classes(build, family: str, forms: Mapping[str, Form]) -> dict[str, Architecture]:

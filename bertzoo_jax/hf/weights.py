@@ -50,13 +50,10 @@ def load(directory, wished: str | None = None) -> tuple[dict, Report]:
 
   Heads that the checkpoint lacks are absent. Those in HEADS_FILE are read too.
 
-  Args:
-    directory: with config.json and model.safetensors.
-    wished: the run's config.hf; as `package.module:NAME` it reads directories of its model type.
-
-  Raises:
-    UserError: no such directory, weights that exist only as pickles, a model type that no
-      architecture reads, and incomplete or corrupt files.
+  directory: with config.json and model.safetensors. wished: the run's config.hf; as
+  `package.module:NAME` it reads directories of its model type. Raises UserError: no such directory,
+  weights that exist only as pickles, a model type that no architecture reads, and incomplete or
+  corrupt files.
   """
   directory = storage.path(directory)
   content = read_json(directory / 'config.json')
@@ -121,8 +118,7 @@ def merge(
     encoder: fields of the encoder; fields that differ from the checkpoint are reported.
     labels: names of the outputs of the head for rows or tags, in order; () if they are not known.
 
-  Raises:
-    UserError: any other shape differs; both are named.
+  Raises UserError: any other shape differs; both are named.
   """
   fresh, loaded = flatten(fresh), flatten(loaded)
   ignored, lines = list(report.ignored), []

@@ -82,7 +82,7 @@ class Runs(NamedTuple):
 class Preflight(NamedTuple):
   """The result of `preflight`."""
 
-  request: Request  # see Request
+  request: Request
   config: object  # the experiment
   slice_: chips.Slice | None  # the chips; None for an unknown name
   mesh: dict  # {axis: devices}, {} without one

@@ -51,14 +51,14 @@ class Cell(NamedTuple):
 
 
 class Row(NamedTuple):
-  """One row. run: whether it has a config; seeds, diverged: of pretraining, ended or diverged."""
+  """One row."""
 
   row: str
   title: str
   note: str
-  run: bool
-  seeds: int
-  diverged: int
+  run: bool  # whether it has a config
+  seeds: int  # of pretraining that ended
+  diverged: int  # the others
   steps: int | None
   flops: float | None
   devices: list
@@ -74,13 +74,11 @@ class Row(NamedTuple):
 
 
 class Table(NamedTuple):
-  """A table: its section `table` as plain values, the titles of its columns, the fields that its
-  rows vary.
-  """
+  """A table."""
 
-  table: dict
-  columns: list
-  varies: list
+  table: dict  # its section `table` as plain values
+  columns: list  # their titles
+  varies: list  # the fields that its rows vary
   rows: list[Row]
 
 

@@ -255,7 +255,7 @@ def add_attempt(
   file = storage.path(path) / _ATTEMPTS
   before, unreadable = storage.read_json_lines(file)
   if unreadable:
-    print(f'WARNING: {file}: {unreadable} line(s) cannot be read and are left out.', flush=True)
+    print(f'WARNING: {file}: {unreadable} line(s) cannot be read and are left out.')
   numbers = [a['attempt'] for a in before if type(a.get('attempt')) is int]
   line = {
     'attempt': max([len(before), *numbers]) + 1,

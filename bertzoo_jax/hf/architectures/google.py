@@ -87,12 +87,9 @@ def is_weight(name: str) -> bool:
 def networks(variables: dict[str, np.ndarray], content: dict[str, Any]) -> dict[str, tuple]:
   """{name: (tensors by transformers' names, config.json)}; the name is '' except for ELECTRA's two.
 
-  Args:
-    variables: {name: array} of the checkpoint's weights.
-    content: of the release's bert_config.json or albert_config.json; {} without one, as ELECTRA's.
-
-  Raises:
-    UserError: the variables are another network's, or the number of heads is unknown.
+  variables: {name: array} of the checkpoint's weights. content: of the release's bert_config.json
+  or albert_config.json; {} without one, as ELECTRA's. Raises UserError: the variables are another
+  network's, or the number of heads is unknown.
   """
   names = {x.removeprefix('module/'): x for x in variables}
   kind = next((k for k in _KINDS if any(k.known_by in name for name in names)), None)

@@ -168,8 +168,7 @@ def finished(lowered, folder: str | None = None, quick: bool = False) -> Program
     folder: empty, for the compiler's dumps (see `dumped`); None: a temporary one.
     quick: leave out the passes that only make the code faster.
 
-  Raises:
-    JaxRuntimeError: any failure but running out of memory, which is a result.
+  Raises JaxRuntimeError: any failure but running out of memory, which is a result.
   """
   if folder is None:
     with tempfile.TemporaryDirectory() as temporary:

@@ -84,8 +84,7 @@ def question_windows(
     for tokens of the passage and that special token. features: impossible, float32 [W], 1 if the
     window does not have the answer. detail: Windows.
 
-  Raises:
-    UserError: no room for the passage.
+  Raises UserError: no room for the passage.
   """
   del numbers
   words = frame.words(True)

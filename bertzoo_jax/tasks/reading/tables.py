@@ -44,7 +44,7 @@ class Head(NamedTuple):
 class Row(NamedTuple):
   """A row of a table."""
 
-  head: Head  # Head
+  head: Head
   place: str  # its begin in the file, 'line 7'
   values: dict  # {key: value}; values of JSON, parquet and datasets as they are, others as text
 
@@ -73,8 +73,7 @@ def rows(data: bytes, path, choose, form=AUTO) -> Iterator[Row | Skipped]:
     form: has header, columns, separator and quotes, as parts/sources.py:table has them. The columns
       of a file without any names are called 0, 1, ….
 
-  Raises:
-    UserError: another kind of file or encoding; quotes that do not end.
+  Raises UserError: another kind of file or encoding; quotes that do not end.
   """
   suffix = pathlib.PurePath(str(path)).suffix.lower()
   if suffix == '.parquet':
