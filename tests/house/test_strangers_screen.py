@@ -105,7 +105,7 @@ def test_brackets_of_strangers_are_no_markup(monkeypatch, text):
   assert out.getvalue().count(text) >= 6
 
 
-@pytest.mark.parametrize('command', ['fill_mask', pytest.param('encode', marks=pytest.mark.slow)])
+@pytest.mark.parametrize('command', ['fill_mask', 'encode'])
 def test_a_vocabulary_and_a_config_draw_nothing(place, command):  # noqa: F811
   if command == 'encode':
     edit(pathlib.Path('hf/config.json'), vocab_size='x\x1b[2J')

@@ -25,9 +25,7 @@ def loss_of(objective, params, batch):
   return jax.jit(loss)(params)
 
 
-@pytest.mark.parametrize(
-  'encoder', [pytest.param('shared', marks=pytest.mark.slow), 'disentangled']
-)
+@pytest.mark.parametrize('encoder', ENCODERS)
 def test_a_mixture_is_the_mean_of_both_losses_by_the_output_before_each_token(encoder):
   objective, batch = made('causal_masked', encoder, causal_share=0.25), packed()
   batch['causal'] = np.array([1, 0, 1, 0], np.int32)

@@ -22,25 +22,24 @@ def test_the_loss_is_the_mean_over_masked_tokens_plus_the_weighted_mean_over_pai
         hits.append(logits.argmax() == target)
   pair = np.asarray(out['pair'], np.float64)
   pair_nll = np.log(np.exp(pair).sum(-1)) - pair[np.arange(4), batch['pair_labels']]
-  for weight in (0.25,):
-    objective = small.objective('mlm_pair', pair_weight=weight)
-    normalizers = objective.normalizers(batch)
-    loss = jax.jit(lambda p: objective.loss(p, batch, normalizers, (), None, False))
-    loss, (carry, sums) = loss(params)
-    assert carry == () and objective.carry(4) == ()
-    assert abs(loss - (np.mean(nlls) + weight * np.mean(pair_nll))) < 1e-4
-    assert {k: set(v) for k, v in sums.items()} == {
-      'masked': {'mlm_loss', 'mlm_accuracy'},
-      'pairs': {'pair_loss', 'pair_accuracy'},
-    }
-    assert abs(sums['masked']['mlm_loss'] / normalizers['masked'] - np.mean(nlls)) < 1e-4
-    assert abs(sums['masked']['mlm_accuracy'] / normalizers['masked'] - np.mean(hits)) < 1e-6
-    found = abs(
-      sums['pairs']['pair_accuracy'] / normalizers['pairs']
-      - np.mean(pair.argmax(-1) == batch['pair_labels'])
-    )
-    assert found < (1e-6)
-    assert normalizers['masked'] == len(nlls) and normalizers['pairs'] == 4
+  objective = small.objective('mlm_pair', pair_weight=0.25)
+  normalizers = objective.normalizers(batch)
+  loss = jax.jit(lambda p: objective.loss(p, batch, normalizers, (), None, False))
+  loss, (carry, sums) = loss(params)
+  assert carry == () and objective.carry(4) == ()
+  assert abs(loss - (np.mean(nlls) + 0.25 * np.mean(pair_nll))) < 1e-4
+  assert {k: set(v) for k, v in sums.items()} == {
+    'masked': {'mlm_loss', 'mlm_accuracy'},
+    'pairs': {'pair_loss', 'pair_accuracy'},
+  }
+  assert abs(sums['masked']['mlm_loss'] / normalizers['masked'] - np.mean(nlls)) < 1e-4
+  assert abs(sums['masked']['mlm_accuracy'] / normalizers['masked'] - np.mean(hits)) < 1e-6
+  found = abs(
+    sums['pairs']['pair_accuracy'] / normalizers['pairs']
+    - np.mean(pair.argmax(-1) == batch['pair_labels'])
+  )
+  assert found < (1e-6)
+  assert normalizers['masked'] == len(nlls) and normalizers['pairs'] == 4
 
 
 def test_the_untrained_loss_is_that_of_a_uniform_guess():

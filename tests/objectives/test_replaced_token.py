@@ -248,8 +248,8 @@ def test_a_position_that_comes_twice_takes_its_first_sample():
   'kind, shared',
   [
     ('replaced_token', 'embeddings'),
-    pytest.param('replaced_token', 'none', marks=pytest.mark.slow),
-    pytest.param('replaced_token_adversarial', 'token', marks=pytest.mark.slow),
+    ('replaced_token', 'none'),
+    ('replaced_token_adversarial', 'token'),
   ],
 )
 def test_the_discriminator_s_loss_sends_no_gradient_to_the_generator_s_own_parameters(kind, shared):
@@ -259,7 +259,7 @@ def test_the_discriminator_s_loss_sends_no_gradient_to_the_generator_s_own_param
   assert all(ravel_pytree(found[name])[0].any() for name in ('encoder', 'replaced_head'))
 
 
-@pytest.mark.parametrize('shared', [pytest.param('token', marks=pytest.mark.slow), 'embeddings'])
+@pytest.mark.parametrize('shared', ['token', 'embeddings'])
 def test_the_generator_s_loss_reaches_only_shared_parameters_of_the_discriminator(
   shared,
 ):

@@ -39,12 +39,12 @@ def test_all_problems_are_listed_at_once(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
   'of, name, meant',
   [
-    (chips.of_type, 'v5e8', '--tpu=v5e-8'),
-    (chips.of_type, 'v5litepod8', '--tpu=v5litepod-8'),
-    (chips.of_type, 'v4_32', '--tpu=v4-32'),
-    (chips.of_type, 'v4-33', '--tpu=v4-32'),
-    (chips.of_topology, 'v5e8', '--tpu=v5e-8'),
-    (chips.of_topology, 'v4-2x2x4', '--topology=v4:2x2x4'),
+    (chips.by_type, 'v5e8', '--tpu=v5e-8'),
+    (chips.by_type, 'v5litepod8', '--tpu=v5litepod-8'),
+    (chips.by_type, 'v4_32', '--tpu=v4-32'),
+    (chips.by_type, 'v4-33', '--tpu=v4-32'),
+    (chips.by_topology, 'v5e8', '--tpu=v5e-8'),
+    (chips.by_topology, 'v4-2x2x4', '--topology=v4:2x2x4'),
   ],
 )
 def test_a_misspelt_slice_is_told_which_one_was_meant(of, name, meant):

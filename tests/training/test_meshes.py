@@ -58,7 +58,7 @@ def saved(tmp_path_factory, train):
   return workdir, at_save, before + after
 
 
-@pytest.mark.parametrize('mesh', [pytest.param((8, 1, 1), marks=pytest.mark.slow), (2, 2, 2)])
+@pytest.mark.parametrize('mesh', [(8, 1, 1), (2, 2, 2)])
 def test_losses_are_the_same_on_any_mesh(saved, train, mesh):
   _, losses = train(mesh, STEPS)
   np.testing.assert_allclose(losses, saved[2], rtol=1e-5)
@@ -68,7 +68,7 @@ def test_losses_are_the_same_on_any_mesh(saved, train, mesh):
 @pytest.mark.parametrize(
   'mesh, chosen',
   [
-    pytest.param((2, 4, 1), 'xla', marks=pytest.mark.slow),
+    ((2, 4, 1), 'xla'),
     ((4, 1, 2), 'fused'),
   ],
 )
@@ -79,7 +79,7 @@ def test_losses_are_the_same_in_any_number_of_microbatches_with_any_kernels(save
   )
 
 
-@pytest.mark.parametrize('mesh', [pytest.param((8, 1, 1), marks=pytest.mark.slow), (2, 2, 2)])
+@pytest.mark.parametrize('mesh', [(8, 1, 1), (2, 2, 2)])
 def test_a_checkpoint_of_one_mesh_goes_on_on_another(saved, train, mesh):
   workdir, before, losses = saved
   checkpoints = checkpoint.Checkpoints(workdir, keep=1, keep_every=0)

@@ -183,7 +183,7 @@ def test_gradients_are_added_up_over_devices_with_other_rows_and_over_no_others(
   ), read.collectives
 
 
-@pytest.mark.parametrize('window', [pytest.param(None, marks=pytest.mark.slow), (64, 64)])
+@pytest.mark.parametrize('window', [None, (64, 64)])
 def test_attention_of_long_rows_is_the_same_on_a_mesh(window):
   draw = np.random.default_rng(0)
   q, k, v, weight = (jnp.asarray(draw.normal(size=(2, 520, 4, 64)), jnp.float32) for _ in range(4))
