@@ -195,7 +195,8 @@ def test_samples_depend_on_neither_microbatches_nor_mesh(accumulation, mesh):
 @pytest.mark.parametrize('kind', ['replaced_token', 'replace_mlm'])
 def test_the_two_networks_drop_other_units(kind, monkeypatch):
   objective, seen, join = small.objective(kind, **SIZES), [], row_keys.join
-  batch, params = {**small.batch(), 'row_keys': keys(4)}, small.parameters(objective)
+  batch = {**small.batch(), 'row_keys': keys(4)}
+  params = jax.tree.map(jnp.asarray, small.parameters(objective))
   monkeypatch.setattr(row_keys, 'join', lambda keys, key: seen.append(key) or join(keys, key))
 
   @jax.jit

@@ -74,6 +74,7 @@ def test_the_end_depends_on_the_start_only_in_the_conditional_head():
     objective, params = made(name)
     data = batch()
     _, before = loss_of(objective, params, data)
+    before = jax.device_get(before)  # its arguments may be in place
     data['labels'][0, 0] = 5
     _, after = loss_of(objective, params, data)
     # of the first row, the loss of the start changes; all else is the end's
