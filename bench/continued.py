@@ -208,9 +208,8 @@ def _run(work, folder, arm, seed, steps, peak):
   rows = [json.loads(x) for x in (folder / 'metrics.jsonl').read_text().splitlines()]
   bits = {}
   for row in rows:
-    nats = [
-      row.get(f'held_out_mlm_loss/{n}' if len(texts) > 1 else 'held_out_mlm_loss') for n in texts
-    ]
+    names = [f'held_out_mlm_loss/{x}' for x in texts] if texts[1:] else ['held_out_mlm_loss']
+    nats = [row.get(name) for name in names]
     if None not in nats:
       bits[row['step']] = _bits(work, texts, nats)
   return {'rate': peak, 'seconds': round(time.monotonic() - begin), 'bits': bits}
@@ -241,7 +240,7 @@ def start(work, arm, seed):
   config = workdir.run_config(f'runs/{arm}-{seed}-{STEPS}')
   texts = [f'{vocabulary}-{of}' for of in VOCABULARIES[vocabulary][2]]
   opened = [corpora.open(f'corpus/{name}') for name in texts]
-  objective = objectives.of(config, opened[0].vocab_size)
+  objective = objectives.build(config, opened[0].vocab_size)
   params = jax.jit(objective.init)(jax.random.key(config.seed))
   if weights:
     tokenizer = pathlib.Path(f'corpus/{texts[0]}/tokenizer')
