@@ -26,6 +26,7 @@ def parameters(
   labels: tuple[str, ...] = (),
   layers: str = '',
   carry: bool = False,
+  positions: str = 'copied',
 ) -> tuple[dict, list[str]]:
   """(`fresh` with the parameters loaded from the addresses, lines that list them).
 
@@ -40,7 +41,7 @@ def parameters(
   tokenizer: folder of the run's tokenizer files, or None. architecture: the run's config.hf.
   labels: see hf.merge. layers: numbers of the layers to take from a deeper network (`layers_of`);
   '' for all. carry: whether word tables are converted from another vocabulary
-  (pretrained/carried.py); else another vocabulary is refused.
+  (pretrained/carried.py); else another vocabulary is refused. positions: see hf.merge.
 
   Raises UserError if there are more addresses than networks; an address has no network; the
   vocabulary or a shape differs; no array fits; or a frozen parameter gets no weights.
@@ -78,7 +79,7 @@ def parameters(
       if k != 'name' and hasattr(network.encoder, k)
     }
     if whole:
-      merged, lines = hf.merge(fresh, loaded, report, encoder, labels)
+      merged, lines = hf.merge(fresh, loaded, report, encoder, labels, positions)
       return _with_frozen(merged, fresh, objective, init), [*spare, *lines]
     places = network.places(fresh)
     if not places.keys() & hf.flatten(loaded).keys():
@@ -87,7 +88,7 @@ def parameters(
         'such a network.'
       )
     ours = network.extract(hf.unflatten(flat))
-    merged, network_lines = hf.merge(ours, loaded, report, encoder, labels)
+    merged, network_lines = hf.merge(ours, loaded, report, encoder, labels, positions)
     ours, merged = hf.flatten(ours), hf.flatten(merged)
     arrays = {
       path: merged[path]
@@ -168,8 +169,8 @@ def _with_frozen(params, fresh, objective, init):
   for path, x in hf.flatten(params).items():
     if x is before[path] and optimizers.matching(path, objective.frozen):
       raise errors.UserError(
-        f'--init {init} has no {path}, which this objective does not train: give --init '
-        'DISCRIMINATOR,GENERATOR with a generator that was trained with a head.'
+        f'--init {init} has no {path}, which the objective or config.frozen does not train: freeze '
+        'less, or give --init DISCRIMINATOR,GENERATOR with a generator trained with a head.'
       )
   return params
 
