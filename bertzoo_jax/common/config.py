@@ -16,7 +16,7 @@ AUTO = 'auto'
 
 # The fields that a phase may set (shapes of parameters never change inside a run).
 _PHASE_SECTIONS = (
-  'length batch_size batch_tokens mixture format masking objective schedule'
+  'length batch_size batch_tokens mixture frozen format masking objective schedule'
 ).split()
 # The only field of `run` that a phase may set: microbatches depend on the batch.
 _PHASE_MACHINERY = 'run.accumulation'
@@ -171,6 +171,7 @@ def science(config) -> dict:
     k: v
     for k, v in flatten(config).items()
     if k.split('.')[0] not in _MACHINERY and k not in _DECODING
+    if (k, v) != ('frozen', ())  # older runs lack the field
   }
   if isinstance(learned.get('phases'), tuple):
     learned['phases'] = tuple(map(_learned, learned['phases']))

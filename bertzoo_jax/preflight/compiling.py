@@ -127,15 +127,16 @@ def phases(findings, work: Work, described, kernels) -> list[Phase]:
       json.dumps(configuration.flatten(work.run.phases[phase.index].config.objective), default=str),
       str(sorted(phase_run.data.features.items())),
       phase_run.phase.config.run.accumulation,
+      phase_run.phase.config.frozen,
     )
     alike.append(firsts.setdefault(same, phase.index))
   results = {(i,): refused for i in set(alike) if (refused := _too_large(described[i][0], slice_))}
   todo, fitting = [(i,) for i in firsts.values() if (i,) not in results], not results
   for (index,) in todo:
-    phase = described[index][0]
+    phase, frozen = described[index][0], described[index][1].phase.config.frozen
     work.say(
       f'phase {index}: compiling the step of {phase.rows:,} rows × {phase.length} tokens for '
-      f'{slice_.topology}'
+      f'{slice_.topology}' + f', frozen: {", ".join(frozen)}' * bool(frozen)
     )
   if fitting:  # between two phases a run holds one state and the added parameters
     todo += {(alike[i - 1], alike[i]): (i - 1, i) for i in range(1, len(alike))}.values()
