@@ -24,7 +24,6 @@ no TPU has run it yet. A GPU needs XLA_FLAGS=--xla_gpu_deterministic_ops=true.
 """
 
 import functools
-import importlib
 import os
 import warnings
 
@@ -33,9 +32,9 @@ from absl import flags
 from bertzoo_jax import cli
 from bertzoo_jax.batches import ahead
 from bertzoo_jax.batches import pipeline
-from bertzoo_jax.common import reading
+from bertzoo_jax.common import amounts
 from bertzoo_jax.corpus import corpus as corpora
-from bertzoo_jax.corpus import mixture
+from bertzoo_jax.corpus import opening
 from bertzoo_jax.corpus import report
 from bertzoo_jax.training import data as training_data
 
@@ -86,7 +85,7 @@ def pretrain(
       data = open_data(run, corpus, cache_dir)
       if config.epochs:
         reads = {index: rows.train.read for index, rows in data.phases.items()}
-        run = check.config(resolve.run(reading.with_epoch_steps(config, run.phases, reads)))
+        run = check.config(resolve.run(amounts.with_epoch_steps(config, run.phases, reads)))
       mesh = sharding.mesh(config.run.mesh)
       begins = start.find(run, data, held.workdir, first, mesh.devices.flat[0])
       chosen = machinery.resolved(run, data.vocab_size, mesh, begins.machinery)
@@ -107,7 +106,7 @@ def open_data(run, paths, cache_dir=None) -> training_data.Data:
 
   cli.quiet_tensorflow()
   config, host = run.config, (jax.process_index(), jax.process_count())
-  corpus = mixture.open(paths, config, cache_dir)
+  corpus = opening.open(paths, config, cache_dir)
   for member in corpus.members:
     corpora.verify(member.path)
     for sentence in report.unlike_words(member.manifest) if config.run.keep_words else ():
@@ -206,4 +205,4 @@ if __name__ == '__main__':
     'Vocabulary of --init: same as that of the corpus, or carry: another one, of which each piece '
     'of the corpus takes the row of the same piece, else the mean row of its old tokens.',
   )
-  cli.run(main, lambda code: importlib.import_module('bertzoo_jax.runs.distributed').leave(code))
+  cli.run(main, cli.exit_process)
