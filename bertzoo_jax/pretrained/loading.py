@@ -23,6 +23,7 @@ from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import trust
 from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.model import pooling as poolings
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
 from bertzoo_jax.pretrained import predicting
@@ -32,7 +33,7 @@ from bertzoo_jax.tasks import features
 from bertzoo_jax.tasks import frames
 from bertzoo_jax.tasks.reading import asked
 
-POOLING = ('mean', 'first', 'none')
+POOLING = (*poolings.KINDS, 'none')
 _LONGEST = 512  # tokens of a row of an encoder that takes any number
 _CHUNK = 64  # batches of texts that are sorted by length together
 
@@ -219,13 +220,9 @@ class Loaded:
     if objective.one_way(params, self.pretrained.learned):
       batch = networks.from_left_to_right(batch)
     hidden_BLD = networks.encode(self.encoder, params['encoder'], batch, None)
-    if pooling == 'first':
-      return self.encoder.pooled(hidden_BLD, batch).astype(jnp.float32)
-    hidden_BLD = hidden_BLD.astype(jnp.float32)
     if pooling == 'none':
-      return hidden_BLD
-    real_BL1 = (batch['segment_ids'] > 0)[:, :, None].astype(jnp.float32)
-    return jnp.sum(hidden_BLD * real_BL1, axis=1) / jnp.maximum(jnp.sum(real_BL1, axis=1), 1.0)
+      return hidden_BLD.astype(jnp.float32)
+    return poolings.pooled(pooling, self.encoder, hidden_BLD, batch)
 
   def _completed(self, batch):
     """The batch with the features that were left out, and no token type that the encoder
