@@ -174,8 +174,8 @@ def _count(text, header) -> tuple[int, int, int]:
 
 
 def _chunks(model, how, what):
-  """Yields (number of the first line, rows of a chunk of lines). how: (text, header, length, prompt,
-  batch_size), arguments of `encode`.
+  """Yields (number of the first line, rows of a chunk of lines). how: arguments of `encode`: text,
+  header, length, prompt, batch_size.
   """
   text, header, length, prompt, batch_size = how
   first, size = 0, model.chunk_size(batch_size)

@@ -25,6 +25,7 @@ from bertzoo_jax.common import trust
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
+from bertzoo_jax.objectives import pooling as pooling_of
 from bertzoo_jax.pretrained import predicting
 from bertzoo_jax.runs import step_folders
 from bertzoo_jax.tasks import batches
@@ -240,17 +241,10 @@ class Loaded:
     if objective.one_way(params, self.pretrained.learned):
       batch = networks.from_left_to_right(batch)
     hidden_BLD = networks.encode(self.encoder, params['encoder'], batch, None)
-    if pooling == 'first':
-      x_BD = self.encoder.pooled(hidden_BLD, batch).astype(jnp.float32)
-    else:
-      hidden_BLD = hidden_BLD.astype(jnp.float32)
-      if pooling == 'none':
-        return hidden_BLD
-      real_BL1 = (batch['segment_ids'] > 0)[:, :, None].astype(jnp.float32)
-      x_BD = jnp.sum(hidden_BLD * real_BL1, axis=1) / jnp.maximum(jnp.sum(real_BL1, axis=1), 1.0)
-    if normalize:
-      x_BD /= jnp.maximum(jnp.linalg.norm(x_BD, axis=-1, keepdims=True), 1e-12)
-    return x_BD
+    if pooling == 'none':
+      return hidden_BLD.astype(jnp.float32)
+    x_BD = pooling_of.pooled(self.encoder, hidden_BLD, batch, pooling)
+    return pooling_of.normalized(x_BD) if normalize else x_BD
 
   def _completed(self, batch):
     """The batch with the features that were left out, and no token type that the encoder
