@@ -104,7 +104,7 @@ def opened(args, folder):
     compile_cache='',
   )
   weights = pretrained.open(f'hf:{folder / "model"}')
-  tokenizer = tokenizers.of_folder(weights.tokenizer_folder)
+  tokenizer = tokenizers.open_folder(weights.tokenizer_folder)
   task = work.opened(config, str(folder), tokenizer, weights)
   return plan.runs('books', config, task, [weights], str(folder / 'runs'))[0], task, weights
 

@@ -35,7 +35,7 @@ def main(_):
 
   chip, length, rows = _CHIP.value, _LENGTH.value, _ROWS.value
   topology, cores = tpu_kernels.TOPOLOGIES[chip]
-  slice_ = chips.of_topology(topology)
+  slice_ = chips.by_topology(topology)
   place = jax.sharding.SingleDeviceSharding(program.devices(slice_)[0])
   variant = tpu_kernels.VARIANTS[_VARIANT.value]
   of = functools.partial(

@@ -55,7 +55,7 @@ _OUT = flags.DEFINE_string('out', str(ROOT / 'bench/tpu_choices.csv'), 'The tabl
 
 def row(chip: str, length: int, choice: tuple[str, ...]) -> dict:
   """The figures of one program, by column."""
-  slice_, layers = chips.of_topology(compiled.TOPOLOGIES[chip]), compiled.depth('bert', 'base')
+  slice_, layers = chips.by_topology(compiled.TOPOLOGIES[chip]), compiled.depth('bert', 'base')
   settings = [f'run.unroll={layers}' if s == BESIDE else s for s in choice]
   made = compiled.train_step(
     'bert',

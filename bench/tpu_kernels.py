@@ -204,7 +204,7 @@ def _worker(chip, lengths, chosen, variants):
   from bertzoo_jax.preflight.tpu import program
 
   topology, cores = TOPOLOGIES[chip]
-  place = jax.sharding.SingleDeviceSharding(program.devices(chips.of_topology(topology))[0])
+  place = jax.sharding.SingleDeviceSharding(program.devices(chips.by_topology(topology))[0])
 
   # Bundles by program: networks with more heads often run more of the same one.
   libtpu, made = importlib.metadata.version('libtpu'), {}

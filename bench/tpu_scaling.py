@@ -142,7 +142,7 @@ def main(_):
   )
   checked, checked_axis, deeper = _CHECK.value.split()
 
-  for slice_ in map(chips.of_topology, _TOPOLOGIES.value):
+  for slice_ in map(chips.by_topology, _TOPOLOGIES.value):
     for axis in _AXES.value:
       key = (str(slice_.chips), _named(slice_, axis))
       wanted = (slice_.topology, axis) == (checked, checked_axis) and key not in checks

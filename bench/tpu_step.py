@@ -66,7 +66,7 @@ _OUT = flags.DEFINE_string('out', '', 'JSON lines are added to it.')
 
 def ours(chip: str, model: str, layers: int) -> dict:
   """Figures of our step with so many layers."""
-  slice_ = chips.of_topology(compiled.TOPOLOGIES[chip])
+  slice_ = chips.by_topology(compiled.TOPOLOGIES[chip])
   made = compiled.train_step(
     *MODELS[model],
     slice_,
@@ -102,7 +102,7 @@ def theirs(chip: str, model: str, layers: int, predictions: int = 0) -> dict:
       command + ['--megacore'] * (chip == 'v4'), check=True, stdout=subprocess.PIPE, text=True
     ).stdout
     found = json.loads(printed.splitlines()[-1])
-    slice_ = chips.of_topology(compiled.TOPOLOGIES[chip])
+    slice_ = chips.by_topology(compiled.TOPOLOGIES[chip])
     memory = program.memory_of(types.SimpleNamespace(**found['memory']))
     return _figures(
       pathlib.Path(text.name).read_text(),

@@ -27,7 +27,7 @@ from bertzoo_jax.common import trust
 from bertzoo_jax.hf import architecture as hf_architecture
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import card
-from bertzoo_jax.hf import heads
+from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
@@ -71,7 +71,7 @@ def export(
     average = f'{average}, the mean of the steps {steps}'
   config = workdirs.run_config(workdir)
   phase = configuration.phase_at(config, step).config
-  trained = objectives.networks_of(phase, weights.vocabulary_size(params))
+  trained = objectives.build_networks(phase, weights.vocabulary_size(params))
   rows, lines, written = [], [], []
   with folders.scratch(out) as folder:
     tokenizer = _copy(workdir / 'tokenizer', pathlib.Path(folder) / 'tokenizer')
@@ -134,10 +134,10 @@ def _write_network(
   apart = sorted({path.split('/')[0] for path in aside})
   if objective.one_way(weights.unflatten(whole), network.learned):  # it saw no mask
     config = {key: section for key, section in config.items() if key != 'masking'}
-  special, files, tokenizer = _tokenizer(folder, config, a, encoder, heads.in_paths(whole))
-  task = heads.Task()
-  if heads.in_paths(whole):
-    task = heads.task_of(config['objective'], kinds.of(config['objective']['name']))
+  special, files, tokenizer = _tokenizer(folder, config, a, encoder, task_heads.in_paths(whole))
+  task = task_heads.Task()
+  if task_heads.in_paths(whole):
+    task = task_heads.task_of(config['objective'], kinds.get(config['objective']['name']))
   tensors, hf_json = convert(a, flat, encoder, special, task, aside)
   if network.learned != (objective.MASKED,):
     hf_json[hf_architecture.LEARNED] = list(network.learned)
@@ -183,7 +183,7 @@ def convert(
   params: dict,
   encoder,
   special: dict[str, int],
-  task: heads.Task | None = None,
+  task: task_heads.Task | None = None,
   aside: dict | None = None,
 ) -> tuple[dict[str, np.ndarray], dict]:
   """(tensors by Hugging Face name, content of config.json). params: flat; encoder: linen module;
@@ -193,7 +193,7 @@ def convert(
   hf_architecture.check(a, params, known)
   vocab_size = len(params[weights.WORD_TABLE])
   hf_json = hf_architecture.config(a, encoder, special, vocab_size, known)
-  hf_json |= heads.config(a, {**params, **(aside or {})}, task or heads.Task())
+  hf_json |= task_heads.config(a, {**params, **(aside or {})}, task or task_heads.Task())
   return hf_architecture.to_hf(a, params, a.sizes(encoder, special)), hf_json
 
 
@@ -204,9 +204,9 @@ def _tokenizer(folder, config, a, encoder, head):
   # the task was learned at this length
   length = config['length'] if head else encoder.max_positions or 0
   # training read each word with a blank before it, and transformers refuses words without one
-  splits_words = head == heads.TAG
+  splits_words = head == task_heads.TAG
   if not hf_tokenizer.made_here(folder):
-    tokenizer = tokenizers.of_folder(folder)
+    tokenizer = tokenizers.open_folder(folder)
     tokenizer = tokenizer.for_words() if splits_words else tokenizer
     content = tokenizer.json if splits_words else None
     files = hf_tokenizer.published(folder, length if head else 0, content)
@@ -241,9 +241,9 @@ def _verify(directory, a, encoder, params, special, tokenizer, length):
       return None
   sizes = weights.vocabulary_size(params), length, encoder.type_vocab_size, special['pad']
   batch = verify.random_batch(*sizes, padding=encoder.padding_side)
-  if heads.ROW in params:
+  if task_heads.ROW in params:
     batch = verify.with_single_texts(batch)
-  if heads.CHOICE in params:
+  if task_heads.CHOICE in params:
     batch = verify.as_options(verify.with_single_texts(batch))
   computed = a.computes(encoder)
   rows = verify.compare_logits(

@@ -426,7 +426,7 @@ def _manifest(out, plan, config, dropped, records, repeated) -> dict:
     unigrams_sha256=storage.write_array(out / 'unigrams.npy', unigrams),
     pieces_sha256=storage.write_array(out / 'pieces.npy', tokenizer.word_starts.astype(np.uint8)),
     words={name: _sum('blanks', name, records) for name in corpus.SPLITS},
-    report=report.of(records, dropped, repeated, unigrams),
+    report=report.summarize(records, dropped, repeated, unigrams),
     plan=plan,
   )
   return manifest

@@ -33,9 +33,9 @@ from absl import flags
 from bertzoo_jax import cli
 from bertzoo_jax.batches import ahead
 from bertzoo_jax.batches import pipeline
-from bertzoo_jax.common import reading
+from bertzoo_jax.common import amounts
 from bertzoo_jax.corpus import corpus as corpora
-from bertzoo_jax.corpus import mixture
+from bertzoo_jax.corpus import opening
 from bertzoo_jax.corpus import report
 from bertzoo_jax.training import data as training_data
 
@@ -86,7 +86,7 @@ def pretrain(
       data = open_data(run, corpus, cache_dir)
       if config.epochs:
         reads = {index: rows.train.read for index, rows in data.phases.items()}
-        run = check.config(resolve.run(reading.with_epoch_steps(config, run.phases, reads)))
+        run = check.config(resolve.run(amounts.with_epoch_steps(config, run.phases, reads)))
       mesh = sharding.mesh(config.run.mesh)
       begins = start.find(run, data, held.workdir, first, mesh.devices.flat[0])
       chosen = machinery.resolved(run, data.vocab_size, mesh, begins.machinery)
@@ -107,7 +107,7 @@ def open_data(run, paths, cache_dir=None) -> training_data.Data:
 
   cli.quiet_tensorflow()
   config, host = run.config, (jax.process_index(), jax.process_count())
-  corpus = mixture.open(paths, config, cache_dir)
+  corpus = opening.open(paths, config, cache_dir)
   for member in corpus.members:
     corpora.verify(member.path)
     for sentence in report.unlike_words(member.manifest) if config.run.keep_words else ():

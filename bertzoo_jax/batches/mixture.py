@@ -19,9 +19,9 @@ import numpy as np
 
 from bertzoo_jax.batches import epochs
 from bertzoo_jax.batches import rows as rows_lib
+from bertzoo_jax.common import amounts
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
-from bertzoo_jax.common import reading
 from bertzoo_jax.words import word_marks
 
 _TURNS = 1 << 16
@@ -51,10 +51,10 @@ class Source(NamedTuple):
     epoch, place = np.divmod(example, self.rows_per_epoch)
     return self.rows(epoch, place, shuffled=not self.order.in_lanes)
 
-  def read(self, first: int, end: int) -> tuple[reading.Reading, ...]:
+  def read(self, first: int, end: int) -> tuple[amounts.Reading, ...]:
     """The Reading of the examples [first, end): how much of the corpus they cover."""
     words = self.corpus.manifest.get('words', {}).get('train')  # a corpus in memory has no count
-    return (reading.Reading(self.corpus.name, end - first, self.rows_per_epoch, words),)
+    return (amounts.Reading(self.corpus.name, end - first, self.rows_per_epoch, words),)
 
   def rows(self, epoch, place, shuffled):
     """Features and row keys of the places [b] of epochs [b]. `shuffled`: places count in the
@@ -132,7 +132,7 @@ class Mixture:
     order = np.argsort(np.concatenate(places))
     return {name: rows[order] for name, rows in features.items()}, keys[order]
 
-  def read(self, first: int, end: int) -> tuple[reading.Reading, ...]:
+  def read(self, first: int, end: int) -> tuple[amounts.Reading, ...]:
     first, end = (self._turns.counts(n - self._start) for n in (first, end))
     counts = (end - first).tolist()
     return tuple(s.read(0, n)[0] for s, n in zip(self._sources, counts))

@@ -20,11 +20,11 @@ from bertzoo_jax.batches import epochs
 from bertzoo_jax.batches import masking as maskings
 from bertzoo_jax.batches import mixture as mixtures
 from bertzoo_jax.batches import phase_parts
+from bertzoo_jax.common import amounts
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
 from bertzoo_jax.common import moving
-from bertzoo_jax.common import reading
 from bertzoo_jax.parts import named
 from bertzoo_jax.words import word_marks
 
@@ -49,7 +49,7 @@ def for_phase(corpus, phase, mask=None, **options) -> 'Pipeline':
     seed=config.seed,
     phase=phase.order,
     first_example=phase.first_example,
-    moves=moving.of(config, 'masking'),
+    moves=moving.get_moves(config, 'masking'),
     first_step=phase.first_step,
     causal_at=_causal_share(phase) if 'causal_share' in config.objective else None,
     mixture=config.mixture,
@@ -78,7 +78,7 @@ def with_epoch_steps(config, corpus):
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')  # the run gives the same warnings
     phases = configuration.phases(config)
-    return reading.with_epoch_steps(
+    return amounts.with_epoch_steps(
       config, phases, {p.index: for_phase(corpus, p).read for p in phases}
     )
 
@@ -86,7 +86,7 @@ def with_epoch_steps(config, corpus):
 def _causal_share(phase):
   """step of the phase (None for held-out rows) → share of rows that are read left to right."""
   share = phase.config.objective.causal_share
-  moved = [m for m in moving.of(phase.config, 'objective') if m.field == 'causal_share']
+  moved = [m for m in moving.get_moves(phase.config, 'objective') if m.field == 'causal_share']
 
   def at(step):
     return moved[0].at(phase.first_step + step) if moved and step is not None else share
@@ -267,7 +267,7 @@ class Pipeline:
     mask = self._mask_at(step) if self._mask_at else self._masking
     return self._finish(mask, *self._step_rows(step))
 
-  def read(self, steps: int) -> tuple[reading.Reading, ...]:
+  def read(self, steps: int) -> tuple[amounts.Reading, ...]:
     """Reading of the first steps of the phase, per corpus."""
     return self._source.read(self._place.first_example, self._place.examples(steps))
 

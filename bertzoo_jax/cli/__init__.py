@@ -39,7 +39,7 @@ _CONFIG = types.SimpleNamespace(value=None, fields=(), also_tasks=True)
 
 def define_config(
   required: bool = True,
-  fields: tuple[str, ...] = ranges.OF_EXPERIMENT,
+  fields: tuple[str, ...] = ranges.EXPERIMENT_FIELDS,
   also_tasks: bool = False,
   help: str = 'Experiment: configs/FILE.py:SIZE[,section=part,…], then --config.section.key=value.',
 ) -> types.SimpleNamespace:

@@ -37,7 +37,7 @@ class Move(NamedTuple):
     return min(max(self.start + (self.end - self.start) * x, low), high)  # against rounding
 
 
-def of(config, section: str) -> tuple[Move, ...]:
+def get_moves(config, section: str) -> tuple[Move, ...]:
   """The moves of a section's fields, whose names omit the section."""
   moves = [Move(*row) for row in config.moving]
   prefix = f'{section}.'

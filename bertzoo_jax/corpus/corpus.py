@@ -52,7 +52,7 @@ class Corpus:
     hash: identifies the corpus.
     splits: {'train': Split, 'held_out': Split}.
     name: its name as a member of a mixture; otherwise ''.
-    members: the corpora of a mixture (corpus/mixture.py); of another corpus, itself.
+    members: the corpora of a mixture (corpus/opening.py); of another corpus, itself.
   """
 
   def __init__(

@@ -14,7 +14,7 @@ _LOST = 0.05  # a loss of more than this share of the characters is a warning
 _SETTING = '--config.tokenizer.'
 
 
-def of(records, dropped, repeated, unigrams) -> dict:
+def summarize(records, dropped, repeated, unigrams) -> dict:
   """The data report over both splits.
 
   Args:

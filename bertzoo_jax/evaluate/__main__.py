@@ -66,7 +66,7 @@ from absl import flags
 from bertzoo_jax import cli
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
-from bertzoo_jax.corpus import mixture
+from bertzoo_jax.corpus import opening
 from bertzoo_jax.runs import workdir as workdirs
 
 
@@ -100,7 +100,7 @@ def _on_text():
   from bertzoo_jax.evaluate import scores
   from bertzoo_jax.runs import checkpoint
 
-  names, results, texts = mixture.names(_CORPUS.value), [], []
+  names, results, texts = opening.names(_CORPUS.value), [], []
   workdir = checkpoint.parse_address(_WORKDIR.value)[0]
   for path in _CORPUS.value[1:]:  # scoring takes minutes: all are checked before the first
     held_out.corpus_of(workdir, workdirs.run_config(workdir), path, _CACHE_DIR.value)

@@ -172,7 +172,7 @@ def _top(encoder, params, batches, text, share_V, count) -> Top:
 
 def _first_weights(run, corpus):
   """The parameters that the run began with."""
-  trained = objectives.of(run.config, corpus.vocab_size)
+  trained = objectives.build(run.config, corpus.vocab_size)
   fresh = jax.jit(trained.init)(jax.random.key(run.config.seed))
   init = workdirs.first_weights(run.workdir)
   if init is None:

@@ -9,7 +9,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import vocabulary
 from bertzoo_jax.corpus import corpus as corpora
-from bertzoo_jax.corpus import mixture
+from bertzoo_jax.corpus import opening
 from bertzoo_jax.runs import workdir as workdirs
 
 FIT_ROWS = 1 << 15  # rows that a probe is fitted on, at most
@@ -29,7 +29,7 @@ def corpus_of(workdir, config, path: str, cache_dir: str | None = None) -> corpo
       'of a fine-tuned run are in its result.json.'
     )
   trained = workdirs.corpus_record(workdir).get('corpora', {}).values()
-  corpus = mixture.open(path, config, cache_dir, trained)
+  corpus = opening.open(path, config, cache_dir, trained)
   corpora.verify(corpus.path)
   _check_vocabulary(workdir, corpus)
   if not corpus.splits['held_out'].num_tokens:

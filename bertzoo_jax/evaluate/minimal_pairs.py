@@ -101,10 +101,10 @@ def opened(address: str, by: str | None = None) -> tuple[likelihoods.Subject, An
   """(the network to score at an address, its tokenizer). by, errors: see `evaluate`."""
   if not os.fspath(address).startswith('hf:'):
     run = pretrained.open_run(address)
-    tokenizer = tokenizers.of_folder(storage.path(run.workdir) / 'tokenizer')
+    tokenizer = tokenizers.open_folder(storage.path(run.workdir) / 'tokenizer')
     return run_subject(run, tokenizer.special, by), tokenizer
   network = pretrained.open(address)
-  tokenizer = tokenizers.of_folder(network.tokenizer_folder)
+  tokenizer = tokenizers.open_folder(network.tokenizer_folder)
   ways = likelihoods.ways(network.params, network.learned)
   if not ways:
     raise errors.UserError(

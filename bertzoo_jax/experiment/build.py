@@ -182,7 +182,7 @@ def _network(run, phase, vocab_size, mesh):
       'Objective (bertzoo_jax/objectives/objective.py).'
     )
   objective_at = None
-  if moves := moving.of(config, 'objective'):
+  if moves := moving.get_moves(config, 'objective'):
     fields = {**config.objective}
     part = named.resolve(fields.pop('name'), OBJECTIVES, 'objective')
     moved = lambda step, moves: {m.field: m.at(step, jnp) for m in moves}

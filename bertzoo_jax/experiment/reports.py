@@ -3,8 +3,8 @@
 import jax
 
 from bertzoo_jax import hf
+from bertzoo_jax.common import amounts
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import reading
 from bertzoo_jax.experiment import build
 from bertzoo_jax.experiment import machinery
 from bertzoo_jax.runs import workdir as workdirs
@@ -44,7 +44,7 @@ def overview(built, start, state) -> list[str]:
     )
     if p is current.phase:
       line += f' · {flops[p.index] / p.steps / 1e9:,.1f} GFLOP per step'
-      line += f' · {reading.describe(current.data.train.read(p.steps))}'
+      line += f' · {amounts.describe(current.data.train.read(p.steps))}'
     lines.append(line)
   for field, first, end, from_step, last, shape in config.moving:
     lines.append(f'moves     {field} {first:g} → {end:g}, steps {from_step:,}–{last:,}, {shape}')

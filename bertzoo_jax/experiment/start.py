@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertzoo_jax.common import amounts
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import reading
 from bertzoo_jax.common import storage
 from bertzoo_jax.experiment import build
-from bertzoo_jax.hf import heads
+from bertzoo_jax.hf import task_heads
 from bertzoo_jax.parts import named
 from bertzoo_jax.pretrained import initial_weights
 from bertzoo_jax.runs import checkpoint
@@ -72,7 +72,7 @@ def find(run, data, workdir, first: First, device) -> Start:
   workdirs.check_same_run(workdir, config, data.corpus['hash'])
   machinery = workdirs.machinery(workdir, device.device_kind)  # before a host writes
   reads = {index: rows.train.read for index, rows in data.phases.items()}
-  keep_at = reading.kept(config.run.keep_words, run.phases, reads, end)
+  keep_at = amounts.kept(config.run.keep_words, run.phases, reads, end)
   checkpoints = checkpoint.Checkpoints(
     workdir, keep=config.run.keep, keep_every=config.run.keep_every, keep_at=keep_at
   )
@@ -126,7 +126,7 @@ def _loaded(first, built, target):
     phase_run.objective,
     built.data.tokenizer,
     config.hf,
-    heads.labels_in(config.objective),
+    task_heads.labels_in(config.objective),
     first.layers,
     carry,
   )

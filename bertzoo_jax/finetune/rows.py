@@ -7,7 +7,7 @@ import numpy as np
 
 from bertzoo_jax import hf
 from bertzoo_jax import tokenizers
-from bertzoo_jax.common import reading
+from bertzoo_jax.common import amounts
 from bertzoo_jax.common import storage
 from bertzoo_jax.experiment import build
 from bertzoo_jax.experiment import resolve
@@ -38,8 +38,8 @@ class Rows:
     known = dict(batch_size=self._size, seed=self._seed, **self._how)
     return (batches.train_batch(self._split, step, **known) for step in range(first, end))
 
-  def read(self, steps: int) -> tuple[reading.Reading, ...]:
-    return (reading.Reading('', steps * self._size, self.rows_per_epoch, None),)
+  def read(self, steps: int) -> tuple[amounts.Reading, ...]:
+    return (amounts.Reading('', steps * self._size, self.rows_per_epoch, None),)
 
   def evaluation_batches(self, n: int):
     """Batches that cover all rows once, whatever `n` is."""

@@ -94,7 +94,7 @@ class Sizes(NamedTuple):
     num_layers: layers of the stack.
     blocks: blocks that have tensors; a layer is inner_group_num blocks.
     hidden_size: width of the layers.
-    table_width: width of the embeddings.
+    embedding_width: width of the embeddings.
     position_offset: rows in front of the position of the first token.
     num_groups, inner_group_num: groups of layers that share parameters; blocks per group.
   """
@@ -103,7 +103,7 @@ class Sizes(NamedTuple):
   num_layers: int
   blocks: int
   hidden_size: int
-  table_width: int
+  embedding_width: int
   position_offset: int = 0
   num_groups: int = 1
   inner_group_num: int = 1

@@ -16,7 +16,7 @@ from bertzoo_jax.common import folders
 from bertzoo_jax.common import storage
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import architectures
-from bertzoo_jax.hf import heads
+from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf.architecture import POSITION_TABLE
 from bertzoo_jax.hf.architecture import TYPE_TABLE
 from bertzoo_jax.hf.architecture import WORD_TABLE
@@ -102,7 +102,7 @@ def load(directory, wished: str | None = None) -> tuple[dict, Report]:
     encoder,
     tuple(unread + notes),
     a.model_type,
-    heads.labels_of(content) if heads.in_paths(params) in heads.LABELLED else (),
+    task_heads.labels_of(content) if task_heads.in_paths(params) in task_heads.LABELLED else (),
   )
 
 
@@ -182,12 +182,12 @@ def _with_fitting_heads(fresh, loaded, labels, their_labels) -> tuple[dict, list
   labels: of our outputs; their_labels: of the checkpoint's; () where unknown.
   """
   loaded, lines = dict(loaded), []
-  for ours, theirs in itertools.permutations((heads.ROW, 'pair_head', heads.CHOICE), 2):
+  for ours, theirs in itertools.permutations((task_heads.ROW, 'pair_head', task_heads.CHOICE), 2):
     old, new = f'{theirs}/pooler', f'{ours}/pooler'
     if _has(fresh, new) and _has(loaded, old) and not (_has(fresh, theirs) or _has(loaded, ours)):
       loaded |= {path.replace(old, new): x for path, x in _taken(loaded, old).items()}
       lines.append(f'{new}: the pooler of {theirs}')
-  for head in heads.KINDS:
+  for head in task_heads.KINDS:
     wanted = _has(fresh, f'{head}/transform') and not (
       _has(fresh, 'mlm_head') or _has(loaded, head)
     )
@@ -196,14 +196,14 @@ def _with_fitting_heads(fresh, loaded, labels, their_labels) -> tuple[dict, list
       taken = {path: x for path, x in taken.items() if path.startswith(parts)}
       loaded |= {path.replace('mlm_head', head): x for path, x in taken.items()}
       lines.append(f'{head}/transform: from mlm_head, with its norm')
-    theirs, ours = (heads.form_of(params, head) for params in (loaded, fresh))
+    theirs, ours = (task_heads.form_of(params, head) for params in (loaded, fresh))
     if theirs and ours and theirs != ours:
       _taken(loaded, head)
       lines.append(
         f'{head}: fresh, since the checkpoint has a head of the kind {theirs} and objective.head '
         f'is {ours}'
       )
-  for head in heads.LABELLED:
+  for head in task_heads.LABELLED:
     name, last = f'{head}/classifier', f'{head}/classifier/bias'
     if last in fresh and last in loaded:
       outputs = fresh[last].shape[0], len(loaded[last])

@@ -60,7 +60,7 @@ class Disentangled(definitions.Disentangled, protocol.Given):
   axes = (*AXES, *transformer.AXES, *blocks.AXES)
   pooled = protocol.first_token
   plan = transformer.Transformer.plan
-  table_width = transformer.Transformer.table_width
+  embedding_width = transformer.Transformer.embedding_width
   kernel_init = transformer.Transformer.kernel_init
   embed = transformer.Transformer.embed
   resized = transformer.Transformer.resized
@@ -85,7 +85,7 @@ class Disentangled(definitions.Disentangled, protocol.Given):
     width = self.hidden_size
     self.embeddings = Embeddings(
       vocab_size=self.vocab_size,
-      width=self.table_width,
+      width=self.embedding_width,
       norm_eps=self.norm_eps,
       dropout=self.dropout,
       init_table=self.kernel_init,
@@ -94,7 +94,7 @@ class Disentangled(definitions.Disentangled, protocol.Given):
       type_vocab_size=self.type_vocab_size,
       decoder_size=(self.max_positions, width) if self.absolute_positions == 'decoder' else None,
     )
-    if self.table_width != width:
+    if self.embedding_width != width:
       self.embedding_projection = layers.Dense(
         (width,), self.kernel_init, self.dtype, use_bias=False
       )
@@ -138,7 +138,7 @@ class Disentangled(definitions.Disentangled, protocol.Given):
     transformer.check_length(batch, self.max_positions)
     embed_keys_B2, *keys = blocks.split_keys(dropout_keys_B2, 3)
     x_BLD = self.embed(batch) if embedded_BLE is None else embedded_BLE
-    if self.table_width != self.hidden_size:
+    if self.embedding_width != self.hidden_size:
       x_BLD = self.embedding_projection(x_BLD)
     x_BLD = ops.constrain('hidden', _real(self.embeddings.finish(x_BLD, embed_keys_B2), batch))
     dropped = dropout_keys_B2 is not None and self.dropout > 0.0

@@ -116,9 +116,9 @@ def first_token(encoder, hidden_BLD, batch):
 
 
 @nn.nowrap
-def resized(encoder, width: float, depth: float, table_width: int | None = None):
+def resized(encoder, width: float, depth: float, embedding_width: int | None = None):
   """The usual `resized`, for tables as wide as the layers: replaces the fields of `shares`."""
-  del table_width
+  del embedding_width
   return encoder.clone(parent=None, **shares(encoder, width, depth))
 
 
@@ -152,7 +152,7 @@ def shares(e, width: float, depth: float) -> dict[str, int]:
 
 # Members with usual values: {member: (value, meaning)}.
 USUAL = {
-  'table_width': (property(lambda self: self.hidden_size), 'E'),
+  'embedding_width': (property(lambda self: self.hidden_size), 'E'),
   'max_positions': (None, 'longest row; None for no limit'),
   'type_vocab_size': (0, 'number of segments it tells apart; 0 for none'),
   'padding_side': ('right', "'right' or 'left', where `export` tells the tokenizer to pad"),
@@ -169,7 +169,7 @@ USUAL = {
   'pooled': (first_token, '(hidden_BLD, batch) → [B, D]: the vector that classifies a row'),
   'resized': (
     resized,
-    '(width, depth, table_width=None) → a copy with shares of its widths and depth, with tables of '
+    '(width, depth, embedding_width=None) → a copy with shares of its widths and depth, with tables of '
     'another width if one is given. An encoder whose tables are as wide as its layers ignores that',
   ),
   'first_memory': (

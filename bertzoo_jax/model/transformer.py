@@ -54,7 +54,7 @@ class Transformer(definitions.Transformer, protocol.Given):
     )
 
   @property
-  def table_width(self) -> int:
+  def embedding_width(self) -> int:
     """E, the width of the embeddings."""
     return self.embedding_size or self.hidden_size
 
@@ -66,7 +66,7 @@ class Transformer(definitions.Transformer, protocol.Given):
   def setup(self):
     self.embeddings = Embeddings(
       vocab_size=self.vocab_size,
-      width=self.table_width,
+      width=self.embedding_width,
       max_positions=self.max_positions,
       type_vocab_size=self.type_vocab_size,
       norm_eps=self.norm_eps,
@@ -74,7 +74,7 @@ class Transformer(definitions.Transformer, protocol.Given):
       init_table=self.kernel_init,
       dtype=self.dtype,
     )
-    if self.table_width != self.hidden_size:
+    if self.embedding_width != self.hidden_size:
       self.embedding_projection = layers.Dense((self.hidden_size,), self.kernel_init, self.dtype)
     width = self.hidden_size
     self.layers = self.param('layers', lambda k: blocks.init(self._block(), k, self.plan, width))
@@ -88,7 +88,7 @@ class Transformer(definitions.Transformer, protocol.Given):
     embed_keys_B2, stack_keys_B2 = blocks.split_keys(dropout_keys_B2, 2)
     embedded_BLE = self.embed(batch) if embedded_BLE is None else embedded_BLE
     x_BLD = self.embeddings.finish(embedded_BLE, embed_keys_B2)
-    if self.table_width != self.hidden_size:
+    if self.embedding_width != self.hidden_size:
       x_BLD = self.embedding_projection(x_BLD)
     block, visible = self._block(), attention.batch_visibility(batch)
 
@@ -106,9 +106,9 @@ class Transformer(definitions.Transformer, protocol.Given):
     )[0]
 
   @nn.nowrap
-  def resized(self, width: float, depth: float, table_width: int | None = None):
+  def resized(self, width: float, depth: float, embedding_width: int | None = None):
     """A copy with `width` times its widths and `depth` times its layers; heads keep their width if
-    possible. table_width: width of the embeddings; None: the layers'.
+    possible. embedding_width: width of the embeddings; None: the layers'.
 
     Raises UserError for heads that do not divide the width.
     """
@@ -117,7 +117,7 @@ class Transformer(definitions.Transformer, protocol.Given):
     return self.clone(
       parent=None,
       num_groups=self.num_groups if num_layers % self.num_groups == 0 else 1,
-      embedding_size=0 if table_width in (None, hidden_size) else table_width,
+      embedding_size=0 if embedding_width in (None, hidden_size) else embedding_width,
       **sizes,
     )
 

@@ -9,10 +9,10 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import causal
-from bertzoo_jax.objectives import choices
 from bertzoo_jax.objectives import filled_mlm
 from bertzoo_jax.objectives import left_to_right
 from bertzoo_jax.objectives import mlm
+from bertzoo_jax.objectives import multiple_choice
 from bertzoo_jax.objectives import permutation_lm
 from bertzoo_jax.objectives import replaced_token
 from bertzoo_jax.objectives import rows
@@ -44,13 +44,13 @@ BY_NAME = {
   'span': spans.span,
   'span_conditional': spans.span_conditional,
   'tagging': tokens.tagging,
-  'choice': choices.choice,
+  'choice': multiple_choice.choice,
   'cosine_regression': similar.cosine_regression,
   'cosent': similar.cosent,
 }
 
 
-def of(config, vocab_size: int):
+def build(config, vocab_size: int):
   """The objective of a config in float32, without kernels."""
   encoder = named.build(
     config.encoder, encoders.BY_NAME, 'encoder', vocab_size=vocab_size, dtype=jnp.float32
@@ -58,7 +58,7 @@ def of(config, vocab_size: int):
   return named.build(config.objective, BY_NAME, 'objective', encoder=encoder, ops=operations.PLAIN)
 
 
-def networks_of(config, vocab_size: int):
+def build_networks(config, vocab_size: int):
   """The networks of a config's objective, in float32. Raises UserError if there are none."""
   networks = of(config, vocab_size).networks
   if not networks:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import core
 
 from bertzoo_jax.common import row_keys
-from bertzoo_jax.model import heads as modules
+from bertzoo_jax.model import head_modules as modules
 from bertzoo_jax.model import protocol
 
 # Fields of a head's module that are copied from the encoder.
@@ -67,7 +67,7 @@ class Head(NamedTuple):
 
   def init(self, encoder, key) -> dict:
     """The head's parameters, float32. Raises UserError for an unknown kind."""
-    words_VE = jnp.zeros((encoder.vocab_size, encoder.table_width))
+    words_VE = jnp.zeros((encoder.vocab_size, encoder.embedding_width))
     params = {'encoder': {'embeddings': {'word': {'embedding': words_VE}}}}
     batch = collections.defaultdict(lambda: jnp.zeros((1, 1), jnp.int32))
     vectors_11D = jnp.zeros((1, 1, encoder.hidden_size))

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import traverse_util
 
-from bertzoo_jax.model import heads as modules
+from bertzoo_jax.model import head_modules as modules
 from bertzoo_jax.model import layers
 from bertzoo_jax.objectives import heads as head_table
 

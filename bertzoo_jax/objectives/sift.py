@@ -30,7 +30,7 @@ import jax.numpy as jnp
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
-from bertzoo_jax.model import heads as modules
+from bertzoo_jax.model import head_modules as modules
 from bertzoo_jax.model import layers
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import heads

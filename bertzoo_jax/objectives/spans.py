@@ -8,7 +8,7 @@ fills the last batch. The mean over the rows of the whole batch is minimised.
 import jax
 import jax.numpy as jnp
 
-from bertzoo_jax.model import heads as modules
+from bertzoo_jax.model import head_modules as modules
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks

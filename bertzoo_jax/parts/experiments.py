@@ -3,15 +3,15 @@
 import dataclasses
 from typing import Annotated
 
-from bertzoo_jax.common import reading
+from bertzoo_jax.common import amounts
 from bertzoo_jax.parts import features as row_features
 from bertzoo_jax.parts import fields
 from bertzoo_jax.parts import optimizers
 from bertzoo_jax.parts import schedules
 from bertzoo_jax.parts import task_objectives
 
-_weights = fields.of(fields.AT_LEAST_0).holds
-_power = fields.of(fields.number('a number from 0 to 10', lambda x: 0 <= x <= 10)).holds
+_weights = fields.get_range(fields.AT_LEAST_0).holds
+_power = fields.get_range(fields.number('a number from 0 to 10', lambda x: 0 <= x <= 10)).holds
 MIXTURE = Annotated[
   tuple,
   fields.Range(
@@ -115,7 +115,7 @@ class Run:
   ] = 0
   keep_words: Annotated[
     str,
-    fields.Range("numbers by comma, as '500k,1M..1G',", lambda x: reading.numbers(x) is not None),
+    fields.Range("numbers by comma, as '500k,1M..1G',", lambda x: amounts.numbers(x) is not None),
     "numbers of words seen at which checkpoints are kept for good, as '500k,1M..1G': 500k, and "
     "1M, 2M … 10M, 20M … 100M, 200M … 1G; '' for none. Every row counts as an average row.",
   ] = ''

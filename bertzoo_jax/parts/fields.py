@@ -48,7 +48,7 @@ class Range(NamedTuple):
   choices: tuple = ()
 
 
-def of(annotation) -> Range | None:
+def get_range(annotation) -> Range | None:
   """The range of an annotation; None without one."""
   return next((x for x in get_args(annotation)[1:] if isinstance(x, Range)), None)
 

@@ -37,7 +37,7 @@ TASK_SECTIONS = {
   'optimizer': SECTIONS['optimizer'],
   'schedule': SECTIONS['schedule'],
 }
-OF_EXPERIMENT = tuple(fields.parameters(experiments.Experiment))
+EXPERIMENT_FIELDS = tuple(fields.parameters(experiments.Experiment))
 _UNNAMED = {
   'corpus': experiments.Corpus,
   'run': experiments.Run,
@@ -67,7 +67,7 @@ def check(config, choices: bool = True) -> tuple[configuration.Phase, ...]:
   check_fields(config, choices=choices)
   phases = configuration.phases(config)
   steps = phases[-1].end_step
-  allowed = fields.of(fields.STEPS)
+  allowed = fields.get_range(fields.STEPS)
   if not allowed.holds(steps):
     raise errors.UserError(f'config.phases have {steps:,} steps in all: {allowed.words} is needed.')
   for phase in phases:
@@ -111,7 +111,7 @@ def table(config) -> list[Row]:
   rows = []
   for key, value in flat.items():
     annotation = _annotation(config, key, outside=True)
-    range_ = fields.of(annotation)
+    range_ = fields.get_range(annotation)
     rows.append(Row(key, value, range_.words if range_ else '', fields.meaning(annotation)))
   return rows
 

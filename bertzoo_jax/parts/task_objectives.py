@@ -5,7 +5,7 @@ from typing import Annotated
 from bertzoo_jax.parts import fields
 
 AUTO = ('auto',)
-_numbers = fields.of(fields.each(fields.ABOVE_0)).holds
+_numbers = fields.get_range(fields.each(fields.ABOVE_0)).holds
 _WEIGHTS = fields.Range(
   'a number above 0 for each label, or auto', lambda x: x in (AUTO, *AUTO) or _numbers(x)
 )
@@ -40,7 +40,7 @@ SIFT = Annotated[Sift, 'fields of `sift` that differ from its defaults; None for
 
 
 @fields.part()
-class OfRows:
+class RowObjective:
   """Fields of every objective that reads one vector per row."""
 
   head: Annotated[fields.one_of('auto', 'tanh', 'gelu', 'transform', 'linear'), _HEADS] = 'auto'
@@ -52,7 +52,7 @@ class OfRows:
 
 
 @fields.part('classification')
-class Classification(OfRows):
+class Classification(RowObjective):
   """One of several classes per row."""
 
   class_weights: Annotated[
@@ -67,14 +67,14 @@ class Classification(OfRows):
 
 
 @fields.part('regression')
-class Regression(OfRows):
+class Regression(RowObjective):
   """One number per row, learned by the squared error."""
 
   sift: SIFT = Sift(loss='mse')
 
 
 @fields.part('multilabel')
-class Multilabel(OfRows):
+class Multilabel(RowObjective):
   """Each label true or false per row."""
 
   threshold: Annotated[
@@ -84,7 +84,7 @@ class Multilabel(OfRows):
 
 
 @fields.part('choice')
-class Choice(OfRows):
+class Choice(RowObjective):
   """One of several options, each of which gets a score."""
 
 

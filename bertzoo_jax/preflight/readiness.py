@@ -20,12 +20,12 @@ from typing import NamedTuple
 
 from bertzoo_jax import tokenizers
 from bertzoo_jax.batches import pipeline
+from bertzoo_jax.common import amounts
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import reading
 from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import corpus as corpora
-from bertzoo_jax.corpus import mixture
+from bertzoo_jax.corpus import opening
 from bertzoo_jax.runs import workdir as workdirs
 from bertzoo_jax.training import data as training_data
 
@@ -85,7 +85,7 @@ class Text(NamedTuple):
 
 def with_epochs(findings: Findings, config, paths):
   """The config with the steps of config.epochs; unchanged, with W02, if a corpus is remote."""
-  if any(map(storage.is_remote, mixture.listed(paths))):
+  if any(map(storage.is_remote, opening.listed(paths))):
     steps = sum(phase.steps for phase in configuration.phases(config))
     findings.add(
       'W02',
@@ -93,7 +93,7 @@ def with_epochs(findings: Findings, config, paths):
       f'--corpus a local copy. Time and cost are of the {steps:,} steps of config.phases.',
     )
     return config
-  return pipeline.with_epoch_steps(config, mixture.open(paths, config))
+  return pipeline.with_epoch_steps(config, opening.open(paths, config))
 
 
 def text(findings: Findings, run, paths, hosts: int) -> Text:
@@ -102,18 +102,18 @@ def text(findings: Findings, run, paths, hosts: int) -> Text:
   If a corpus is in an object store, only manifests are read. Adds P06, P07, W02 and W03. hosts: how
   many share a batch.
   """
-  config, corpus, manifests, paths = run.config, None, {}, mixture.listed(paths)
+  config, corpus, manifests, paths = run.config, None, {}, opening.listed(paths)
   with findings.collecting('P06'):
-    mixture.names(paths)  # none twice
+    opening.names(paths)  # none twice
   for path in paths:
     with findings.collecting('P06'), _answering(findings, path):
       manifests[path] = corpora.read_manifest(path)
   manifest = manifests[paths[0]] if manifests and len(manifests) == len(paths) else None
   if manifest is not None:
     with findings.collecting('P06'):
-      mixture.check(manifests, config)
+      opening.check(manifests, config)
       if not any(map(storage.is_remote, paths)):
-        corpus = mixture.open(paths, config)
+        corpus = opening.open(paths, config)
         for member in corpus.members:
           corpora.verify(member.path)
   imagined = None if corpus else _imagined(config, manifest)
@@ -142,17 +142,17 @@ def text(findings: Findings, run, paths, hosts: int) -> Text:
           f'Phase {phase.index} reads the text {name + " " * bool(name)}{epochs:,.0f} times: bring '
           'more text, or fewer steps (--config FILE.py:SIZE,steps=N).',
         )
-  kept = reading.numbers(config.run.keep_words) or ()
+  kept = amounts.numbers(config.run.keep_words) or ()
   if len(reads) == len(run.phases):
     with findings.collecting('P06'):
-      kept = reading.kept(config.run.keep_words, run.phases, reads, run.end_step)
+      kept = amounts.kept(config.run.keep_words, run.phases, reads, run.end_step)
   model = corpus or imagined
   data = training_data.Data({'hash': model.hash}, model.vocab_size, phases)
   return Text(
     data,
     rows,
     manifest and sum(m['splits']['train']['tokens'] for m in manifests.values()),
-    mixture.hash_of([m['hash'] for m in manifests.values()]) if manifest else '',
+    opening.hash_of([m['hash'] for m in manifests.values()]) if manifest else '',
     read,
     len(kept),
   )

@@ -250,7 +250,7 @@ def _larger(work, over):
   chip, planned = work.slice_.chip, work.run.phases
   for power in range(chip.most.bit_length() * (-1 in work.run.config.run.mesh[:2])):
     with contextlib.suppress(errors.UserError):
-      larger = chips.of_type(f'{chip.name}-{2**power * chip.counts}')
+      larger = chips.by_type(f'{chip.name}-{2**power * chip.counts}')
       devices = larger.devices // work.mesh.shape['tensor']
       if (
         devices >= over

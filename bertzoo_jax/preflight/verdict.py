@@ -141,7 +141,7 @@ def preflight(request: Request, say=lambda line: None) -> Preflight:
   findings, slice_, mesh = readiness.Findings(), None, None
   with findings.collecting('P02'):
     by_type = request.tpu is not None
-    slice_ = chips.of_type(request.tpu) if by_type else chips.of_topology(request.topology)
+    slice_ = chips.by_type(request.tpu) if by_type else chips.by_topology(request.topology)
   config, text, runs = request.config, None, None
   if request.is_task:
     config, text, runs = _fine_tuning(findings, request, slice_)

@@ -125,7 +125,7 @@ def open_run(address: str) -> Run:
   """
   params, step, workdir = checkpoint.load_params(address)
   config = configuration.phase_at(workdirs.run_config(workdir), step).config
-  networks = objectives.networks_of(config, hf.vocabulary_size(params))
+  networks = objectives.build_networks(config, hf.vocabulary_size(params))
   return Run(params, step, workdir, config, networks)
 
 

@@ -12,7 +12,7 @@ from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import vocabulary
-from bertzoo_jax.hf import heads
+from bertzoo_jax.hf import task_heads
 from bertzoo_jax.pretrained import carried
 from bertzoo_jax.training import optimizers
 
@@ -66,7 +66,7 @@ def parameters(
     if layers:
       loaded, report, spare = _shallower(loaded, report, layers, network.encoder)
     if carry:
-      old, new = tokenizers.of_folder(folder), tokenizers.of_folder(tokenizer)
+      old, new = tokenizers.open_folder(folder), tokenizers.open_folder(tokenizer)
       loaded, words = carried.parameters(loaded, old, new)
       spare += words
     elif check_vocabulary(address, folder, tokenizer):
@@ -187,7 +187,7 @@ def _weights(run, address, network, objective, architecture):
   loaded = loaded if whole else chosen.extract(loaded)
   fields = [k for k in config.encoder if k != 'name' and hasattr(chosen.encoder, k)]
   section = {k: getattr(chosen.encoder, k) for k in fields}
-  labels = heads.labels_in(config.objective)
+  labels = task_heads.labels_in(config.objective)
   report = hf.Report(f'{workdir} at step {step}', config.hf, section, (), labels=labels)
   return loaded, report, storage.path(workdir) / 'tokenizer', whole
 

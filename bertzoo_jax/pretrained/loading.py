@@ -306,7 +306,7 @@ def tokenizer_of(
 ) -> tokenizers.Tokenizer | tokenizers.published.Published:
   """The network's tokenizer. Raises UserError without its files, or if they belong to another."""
   folder = network.tokenizer_folder
-  tokenizer = tokenizers.of_folder(folder)
+  tokenizer = tokenizers.open_folder(folder)
   if tokenizer.vocab_size > network.vocab_size:
     raise errors.UserError(
       f'The tokenizer in {folder} has {tokenizer.vocab_size:,} pieces and the word table of '

@@ -10,7 +10,7 @@ from bertzoo_jax import parts
 from bertzoo_jax import tasks
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
-from bertzoo_jax.hf import heads
+from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf import weights
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import pooling
@@ -52,7 +52,7 @@ class Predictor:
   def __init__(self, loaded):
     """loaded: loading.Loaded. Raises UserError for a network without such a head."""
     network, self._loaded = loaded.pretrained, loaded
-    head = heads.in_paths(network.params)
+    head = task_heads.in_paths(network.params)
     is_run = network.config is not None and 'source' in network.config
     if not head and not is_run:
       raise errors.UserError(
@@ -62,10 +62,10 @@ class Predictor:
       )
     config = network.config
     if is_run:
-      labels, length = heads.labels_in(config.objective), config.length
+      labels, length = task_heads.labels_in(config.objective), config.length
     else:
       config, labels, length = _from_directory(network, head)
-    if head in heads.LABELLED and labels:
+    if head in task_heads.LABELLED and labels:
       if (count := len(network.params[head]['classifier']['bias'])) != len(labels):
         raise errors.UserError(
           f'{network.address} has {count} outputs and {len(labels)} labels: copy it again.'
@@ -141,11 +141,11 @@ def _from_directory(network, head):
   """(sections of a config, labels, tokens per row or None) of a Hugging Face directory."""
   head_params, folder, labels = network.params[head], network.tokenizer_folder, ()
   content = weights.read_json(storage.path(folder) / 'config.json')
-  kind = kinds.of_head(head, head_params, content.get('problem_type'))
+  kind = kinds.for_head(head, head_params, content.get('problem_type'))
   source, rows = kind.inputs.usual()
-  if head in heads.LABELLED:
+  if head in task_heads.LABELLED:
     count = len(head_params['classifier']['bias'])
-    labels = heads.labels_of(content) or tuple(f'LABEL_{i}' for i in range(count))
+    labels = task_heads.labels_of(content) or tuple(f'LABEL_{i}' for i in range(count))
   settings = published.optional_json(storage.path(folder) / 'tokenizer_config.json')
   length = settings.get('model_max_length')
   usable = isinstance(length, int) and 0 < length < _MOST

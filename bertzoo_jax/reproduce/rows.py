@@ -100,7 +100,7 @@ def preflight(config, workdir, *, rows=(), tpu=None, price=None, say=print) -> s
         '--config FILE.py:budget,k=K or FILE.py:budget,steps=N with --preflight.'
       )
     config = budget.divided(config, k)
-  asked, slice_ = plan.jobs(config, workdir, rows), chips.of_type(tpu)
+  asked, slice_ = plan.jobs(config, workdir, rows), chips.by_type(tpu)
   return cost.table(cost.lines(asked, tpu, price, say), tpu, slice_.devices)
 
 

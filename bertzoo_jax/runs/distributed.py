@@ -67,7 +67,7 @@ def join(seconds: int = JOIN_SECONDS) -> None:
       )
 
 
-def leave(code: int) -> None:
+def exit_process(code: int) -> None:
   """Ends this process after an error, without waiting for threads or other hosts.
 
   Orbax's threads of a failed save would wait for each other for many minutes. jax would wait for

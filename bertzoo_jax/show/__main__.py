@@ -21,13 +21,13 @@ from absl import flags
 
 from bertzoo_jax import cli
 from bertzoo_jax.batches import pipeline
+from bertzoo_jax.common import amounts
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import moving
-from bertzoo_jax.common import reading
 from bertzoo_jax.common import screen
 from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import corpus as corpora
-from bertzoo_jax.corpus import mixture
+from bertzoo_jax.corpus import opening
 from bertzoo_jax.parts import ranges
 from bertzoo_jax.show import display
 from bertzoo_jax.show import measures
@@ -70,7 +70,7 @@ def show(
   console = console or screen.Console(soft_wrap=True)
   if npz is not None:
     storage.check_new(npz)
-  corpus = mixture.open(path, config, cache_dir)
+  corpus = opening.open(path, config, cache_dir)
   phases = ranges.check(pipeline.with_epoch_steps(config, corpus))
   chosen, first, end = _phase(phases, steps, phase, split, STATS_STEPS if stats else 1)
   fields = chosen.config
@@ -116,8 +116,8 @@ def show(
     f'{pipe.num_predictions} predictions per row'
   )
   if len(corpus.members) > 1 and split == 'train':
-    title += f'; the phase reads {reading.describe(pipe.read(chosen.steps))}'
-  moves = moving.of(fields, 'masking') if split == 'train' else ()
+    title += f'; the phase reads {amounts.describe(pipe.read(chosen.steps))}'
+  moves = moving.get_moves(fields, 'masking') if split == 'train' else ()
   fields = fields.copy_and_resolve_references().unlock()
   for move in moves:  # the average over these steps
     fields.masking[move.field] = statistics.fmean(map(move.at, range(first, step + 1)))
@@ -132,7 +132,7 @@ def _check_network(fields, corpus, features):
 
   try:
     encoder = build.encoder(fields, corpus.vocab_size)
-    check.rows(fields, features, encoder, objectives.of(fields, corpus.vocab_size))
+    check.rows(fields, features, encoder, objectives.build(fields, corpus.vocab_size))
   except errors.UserError as e:
     warnings.warn(f'pretrain refuses this config: {e}', stacklevel=3)
 

@@ -40,7 +40,7 @@ def open(config, task_dir, tokenizer, shape, *, segments: int, max_length: int) 
   Raises:
     UserError: a file, column, label or setting does not fit.
   """
-  kind = kinds.of(config.objective.name)
+  kind = kinds.get(config.objective.name)
   source = named.build(config.source, sources.BY_NAME, 'source', task_dir)
   kind_lib.check_parts(kind, config, source.splits)
   source = dataclasses.replace(source, caps={TRAIN: config.max_train, 'dev': config.max_dev})
@@ -71,7 +71,7 @@ def trained(config, labels, facts, tokenizer, shape, *, segments, max_length) ->
   config: has the sections objective and features of the run. labels, facts: see Task.
   tokenizer, shape, segments, max_length: see `open`.
   """
-  kind = kinds.of(config.objective.name)
+  kind = kinds.get(config.objective.name)
   frame = frames.Frame(shape.single, shape.pair, dict(tokenizer.special), segments, max_length)
 
   def rows(examples, numbers=None, name='test'):

@@ -213,7 +213,7 @@ def load(path, section: dict | None = None) -> Tokenizer:
   return tokenizer
 
 
-def of_folder(folder) -> Tokenizer | published.Published:
+def open_folder(folder) -> Tokenizer | published.Published:
   """The tokenizer of a folder, for use with weights that lie there or belong to it.
 
   Both kinds of result are Engines with special, pieces and vocab_size.

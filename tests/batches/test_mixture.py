@@ -8,11 +8,11 @@ import pytest
 from bertzoo_jax import parts
 from bertzoo_jax.batches import mixture
 from bertzoo_jax.batches import pipeline
+from bertzoo_jax.common import amounts
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import reading
 from bertzoo_jax.corpus import corpus as corpora
-from bertzoo_jax.corpus import mixture as mixed_corpora
+from bertzoo_jax.corpus import opening as mixed_corpora
 from bertzoo_jax.parts import ranges
 from configs import roberta
 
@@ -152,10 +152,10 @@ def test_read_rows_are_counted_and_told(alone, both):
   assert [r.name for r in found] == ['large', 'small']
   assert [r.per_epoch for r in found] == per_epoch
   assert found[0].epochs == pytest.approx(found[1].epochs, rel=0.05)  # by rows
-  assert reading.describe(found).startswith(
+  assert amounts.describe(found).startswith(
     f'large {found[0].epochs:.2f} epochs of {per_epoch[0]:,} '
   )
-  assert reading.words(found) == sum(r.epochs * WORDS[r.name] for r in found)
+  assert amounts.words(found) == sum(r.epochs * WORDS[r.name] for r in found)
 
 
 @pytest.mark.parametrize('names', ['large', 'large small'])
@@ -163,7 +163,7 @@ def test_words_seen_are_kept_at_the_first_step_that_has_so_many(alone, both, nam
   corpus = both if ' ' in names else alone[names]
   made = config((20, {}), (15, {'batch_size': 10, 'mixture': (1, 3) if ' ' in names else ()}))
   phases = configuration.phases(made)
-  kept = reading.kept(
+  kept = amounts.kept(
     '20k,50000,1M', phases, {p.index: pipeline.for_phase(corpus, p).read for p in phases}, 35
   )
   # by adding up, step after step
@@ -177,23 +177,23 @@ def test_words_seen_are_kept_at_the_first_step_that_has_so_many(alone, both, nam
       while wanted and seen >= wanted[0] - 1e-6:
         expected.setdefault(step, []).append(wanted.pop(0))
   assert kept == expected and len(kept) == 2
-  whole = reading.kept(
+  whole = amounts.kept(
     '20k', phases, {p.index: pipeline.for_phase(corpus, p).read for p in phases}, 1
   )
   assert whole == {}
 
 
 def test_a_range_of_words_goes_by_its_first_digit():
-  found = [n // 10**6 for n in reading.numbers('1M..1G')]
+  found = [n // 10**6 for n in amounts.numbers('1M..1G')]
   assert found == [*range(1, 11), *range(20, 101, 10), *range(200, 1001, 100)]
-  assert reading.numbers('7, 2k..4k,7') == [7, 2000, 3000, 4000] and reading.numbers('') == []
-  assert [reading.numbers(text) for text in ('1M..', '1X', '0', '2..1', ',')] == [None] * 5
+  assert amounts.numbers('7, 2k..4k,7') == [7, 2000, 3000, 4000] and amounts.numbers('') == []
+  assert [amounts.numbers(text) for text in ('1M..', '1X', '0', '2..1', ',')] == [None] * 5
 
 
 def test_words_that_were_not_counted_are_asked_for():
-  line = {0: lambda steps: (reading.Reading('', steps, 10, None),)}
+  line = {0: lambda steps: (amounts.Reading('', steps, 10, None),)}
   with pytest.raises(errors.UserError, match='has no count of them'):
-    reading.kept('1M..1G', configuration.phases(config()), line, 40)
+    amounts.kept('1M..1G', configuration.phases(config()), line, 40)
 
 
 @pytest.mark.parametrize('given, epochs', [((), 2.0), ((1, 1), 3.5)])

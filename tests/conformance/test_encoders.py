@@ -94,12 +94,15 @@ def test_vectors_have_the_shape_and_the_type_that_are_promised_and_parameters_ar
     shapes = shapes_of(encoder)
     assert {x.dtype for x in jax.tree.leaves(shapes)} == {jnp.dtype('float32')}
     word = shapes['embeddings']['word']['embedding']
-    assert word.shape == (small.VOCAB, encoder.table_width)
+    assert word.shape == (small.VOCAB, encoder.embedding_width)
     hidden_BLD = jax.eval_shape(functools.partial(run, encoder), shapes, batch)
     assert (hidden_BLD.shape, hidden_BLD.dtype) == ((4, 24, encoder.hidden_size), dtype)
     embed = functools.partial(run, encoder, method='embed')
     embedded_BLE = jax.eval_shape(embed, shapes, batch)
-    assert (embedded_BLE.shape, embedded_BLE.dtype) == ((4, 24, encoder.table_width), jnp.float32)
+    assert (embedded_BLE.shape, embedded_BLE.dtype) == (
+      (4, 24, encoder.embedding_width),
+      jnp.float32,
+    )
     assert encoder.type_vocab_size >= 0 and encoder.padding_side in ('right', 'left')
     assert encoder.max_positions is None or encoder.max_positions >= 24
 

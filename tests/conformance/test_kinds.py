@@ -153,6 +153,6 @@ def test_a_mistake_in_a_kind_is_one_sentence_before_training(world, monkeypatch,
 
 def test_the_kind_of_an_objective_of_ones_own_is_what_it_says(monkeypatch):
   trust.allow_config('tests.outside.ratings:ratings')
-  assert kinds.of('tests.outside.ratings:ratings').name == 'ratings'
+  assert kinds.get('tests.outside.ratings:ratings').name == 'ratings'
   monkeypatch.setattr(ratings.ratings, 'kind', 'tagging')
-  assert kinds.of('tests.outside.ratings:ratings') is kinds.BY_NAME['tagging']
+  assert kinds.get('tests.outside.ratings:ratings') is kinds.BY_NAME['tagging']

@@ -89,7 +89,7 @@ def test_the_truth_is_among_the_likeliest_where_the_row_does_not_show_it(run, co
 
 
 def test_the_curve_starts_before_training_and_ends_at_the_checkpoint(corpus, found):
-  [network] = (whole := objectives.of(config(), made.VOCAB)).networks
+  [network] = (whole := objectives.build(config(), made.VOCAB)).networks
   measured = scores.masked_scores('', network.encoder, whole.init(jax.random.key(0)), rows(corpus))
   assert found.curve == [(0, pytest.approx(measured[1].value)), (3, 6.0), (7, 5.0)]
   assert found.curve[0][1] == pytest.approx(np.log(made.VOCAB), abs=0.1)
@@ -98,7 +98,7 @@ def test_the_curve_starts_before_training_and_ends_at_the_checkpoint(corpus, fou
 def test_a_gap_is_filled_by_the_weights_before_and_after(run, corpus, found):
   tokenizer = corpora.open(corpus).tokenizer()
   assert len(found.gaps) == 4
-  fresh = objectives.of(config(), made.VOCAB).init(jax.random.key(0))
+  fresh = objectives.build(config(), made.VOCAB).init(jax.random.key(0))
   for gap in found.gaps:
     assert gap.sentence.count('____') == 1 and gap.truth.isalpha()
   # one of them by hand: the row in the text, with one mask

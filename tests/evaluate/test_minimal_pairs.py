@@ -345,7 +345,7 @@ def test_a_way_that_a_network_did_not_learn_is_refused(tmp_path, objective, mask
 def test_a_frame_is_that_of_the_runs_class_and_a_sentence_may_be_too_long(run):
   found = pretrained.open_run(run[0])
   subject = minimal_pairs.run_subject(
-    found, tokenizers.of_folder(f'{found.workdir}/tokenizer').special
+    found, tokenizers.open_folder(f'{found.workdir}/tokenizer').special
   )
   rows, text = likelihoods._framed(subject, [[7, 8]], 6)
   cls, sep, pad = (subject.special[name] for name in ('cls', 'sep', 'pad'))

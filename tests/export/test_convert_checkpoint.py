@@ -217,7 +217,7 @@ def test_a_release_s_vocabulary_goes_along_and_fills_masks(tmp_path, lowercase):
   with pytest.raises(errors.UserError, match='TensorFlow checkpoint alone: .*bertzoo_jax.convert'):
     pretrained.open(f'hf:{tmp_path}/release')
   convert.convert(str(tmp_path / 'release'), tmp_path / 'out')
-  found = tokenizers.of_folder(tmp_path / 'out')
+  found = tokenizers.open_folder(tmp_path / 'out')
   words = 'He looked at It'
   assert found.encode_as_transformers([words])[0].tolist() == made.encode([words])[0].tolist()
   theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / 'out')
@@ -236,7 +236,7 @@ def test_albert_s_pieces_become_a_tokenizer(tmp_path):
   model = (tmp_path / 'made/spiece.model').read_bytes()
   (tmp_path / 'release/30k-clean.model').write_bytes(model)
   convert.convert(str(tmp_path / 'release'), tmp_path / 'out')
-  ids = tokenizers.of_folder(tmp_path / 'out').encode_as_transformers([text])[0]
+  ids = tokenizers.open_folder(tmp_path / 'out').encode_as_transformers([text])[0]
   assert ids.tolist() == made.encode([text])[0].tolist()
   assert hf.load(tmp_path / 'out')[1].model_type == 'albert'
 

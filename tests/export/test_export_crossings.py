@@ -45,7 +45,7 @@ def test_it_leaves_with_its_heads_beside_the_encoder_and_comes_back(argument, tm
   params = test_export.make_workdir(tmp_path, config, sizes)
   assert all(row.holds for row in export.export(str(tmp_path), out))
   said = capsys.readouterr().out
-  objective = objectives.of(config, weights.vocabulary_size(params))
+  objective = objectives.build(config, weights.vocabulary_size(params))
   places = {network.name: out / network.name for network in objective.networks}
   for name, (written, beside) in CROSSINGS[argument].items():
     assert f'{places[name]}: {written}, step 7' in said

@@ -78,7 +78,7 @@ def fine_tuned(path, name):
     *(f'{family}ForSequenceClassification', section, encoder, objective),
     **dict(length=128, metrics=('matthews',), source=source, features=parts.texts()),
   )
-  made = objectives.of(made_config, tokenizer.vocab_size)
+  made = objectives.build(made_config, tokenizer.vocab_size)
   params = small.parameters(made, scale=0.2)
   write(path, made_config, params)
   return made, params, tokenizer
@@ -115,7 +115,7 @@ def pretrained(path, encoder=BERT):
     **dict(optimizer=parts.adamw(), schedule=parts.linear_from_start(), phases=((10, {}),)),
     **dict(length=32, batch_size=4, hf='BertForPreTraining'),
   )
-  made = objectives.of(config, tokenizer.vocab_size)
+  made = objectives.build(config, tokenizer.vocab_size)
   params = small.parameters(made, seed=3)
   write(path, config, params)
   return made, params

@@ -19,7 +19,7 @@ from bertzoo_jax import fill_mask
 from bertzoo_jax import hf
 from bertzoo_jax import objectives
 from bertzoo_jax import tokenizers
-from bertzoo_jax.hf import heads
+from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import verify
 from configs import ernie
@@ -55,7 +55,7 @@ FAMILIES = {  # model type of transformers: (→ config of a pretraining, sizes 
   'modernbert': (tiny('modern'), SIZES),
   'eurobert': (_euro, SIZES),
 }
-HEAD = {'pairs': heads.ROW, 'tags': heads.TAG, 'answers': heads.SPAN}
+HEAD = {'pairs': task_heads.ROW, 'tags': task_heads.TAG, 'answers': task_heads.SPAN}
 
 
 def config_of(family, kind):
@@ -91,7 +91,7 @@ class Place:
     self.family, self.out, run = family, folder / 'out', folder / 'run'
     run.mkdir()
     tokenizer.save(run / 'tokenizer')
-    params = small.parameters(objectives.of(config, tokenizer.vocab_size), seed=3, scale=0.3)
+    params = small.parameters(objectives.build(config, tokenizer.vocab_size), seed=3, scale=0.3)
     rows.write(run, config, params)
     exported = made.written(run, folder / 'hf')
     pair = (exported / 'generator').is_dir()

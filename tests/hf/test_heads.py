@@ -14,7 +14,7 @@ from bertzoo_jax import hf
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture as hf_architecture
 from bertzoo_jax.hf import architectures
-from bertzoo_jax.hf import heads
+from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
 from bertzoo_jax.objectives import heads as head_table
@@ -31,7 +31,7 @@ TOLERANCE = 1e-5
 WIDTH = 32
 SIZES = dict(num_layers=2, hidden_size=WIDTH, num_heads=4, intermediate_size=48)
 LABELS = ('schlecht', 'gut', 'weiß nicht')
-TASK = heads.Task('single_label_classification', LABELS, (0.3, 0.2))
+TASK = task_heads.Task('single_label_classification', LABELS, (0.3, 0.2))
 
 BERT = {**small.SECTION, **SIZES}
 ROBERTA = {**BERT, 'activation': 'gelu', 'norm_eps': 1e-5, 'type_vocab_size': 0}
@@ -63,24 +63,24 @@ CASES = {  # class, section of the encoder, whether with what only predictions u
 
 # What other cases have too.
 SLOW = {
-  heads.ROW: (
+  task_heads.ROW: (
     *('bert of shared layers', 'bert without segments', 'roberta with relu'),
     *('electra of one width', 'deberta v2', 'xlnet'),
   ),
-  heads.SPAN: (),
-  heads.TAG: ('ernie', 'bert without segments', 'deberta v2 with the table of its decoder'),
+  task_heads.SPAN: (),
+  task_heads.TAG: ('ernie', 'bert without segments', 'deberta v2 with the table of its decoder'),
 }
-SLOW[heads.CHOICE] = SLOW[heads.TAG]
+SLOW[task_heads.CHOICE] = SLOW[task_heads.TAG]
 OF_TOKENS_AND_OPTIONS = (
   *('bert', 'ernie', 'roberta', 'albert', 'electra', 'deberta', 'deberta v2', 'xlnet', 'modern'),
   *('euro', 'bert without segments', 'deberta v2 with the table of its decoder'),
 )
 # That transformers does not have.
-NO_CLASS = (heads.CHOICE, 'deberta'), (heads.CHOICE, 'euro'), (heads.SPAN, 'euro')
+NO_CLASS = (task_heads.CHOICE, 'deberta'), (task_heads.CHOICE, 'euro'), (task_heads.SPAN, 'euro')
 TRIED = [
   (head, case)
-  for head in heads.KINDS
-  for case in (CASES if head in (heads.ROW, heads.SPAN) else OF_TOKENS_AND_OPTIONS)
+  for head in task_heads.KINDS
+  for case in (CASES if head in (task_heads.ROW, task_heads.SPAN) else OF_TOKENS_AND_OPTIONS)
   if (head, case) not in NO_CLASS
 ]
 
@@ -91,9 +91,9 @@ def _transformers_has_it(request):
     pytest.skip('transformers 4 has no EuroBERT')
 
 
-def of(family, head=heads.ROW):
+def of(family, head=task_heads.ROW):
   """The class of a family that has a head."""
-  name = f'{family}{heads.KINDS[head].ends}'
+  name = f'{family}{task_heads.KINDS[head].ends}'
   return architectures.choose('XLNetForQuestionAnsweringSimple' if name == BEAMS else name)
 
 
@@ -116,19 +116,19 @@ def network(section, head, predicts=False, seed=0):
 
 
 @functools.lru_cache
-def of_case(case, head=heads.ROW):
+def of_case(case, head=task_heads.ROW):
   family, section, predicts, _ = CASES[case]
-  form = heads.form_of(of(family, head).places, head)
+  form = task_heads.form_of(of(family, head).places, head)
   made = {
-    heads.ROW: head_table.row(form, len(LABELS)),
-    heads.SPAN: head_table.span(form),
-    heads.TAG: head_table.tag(form, len(LABELS)),
-    heads.CHOICE: head_table.choice(form),
+    task_heads.ROW: head_table.row(form, len(LABELS)),
+    task_heads.SPAN: head_table.span(form),
+    task_heads.TAG: head_table.tag(form, len(LABELS)),
+    task_heads.CHOICE: head_table.choice(form),
   }
   return network(section, made[head], predicts)
 
 
-def written(case, head=heads.ROW):
+def written(case, head=task_heads.ROW):
   """(architecture, encoder, parameters, tensors, content of config.json) of a case."""
   a, (encoder, params) = of(CASES[case][0], head), of_case(case, head)
   files = export.convert(a, weights.flatten(params), encoder, CASES[case][3], TASK)
@@ -139,23 +139,28 @@ def save(folder, a, params, encoder, special, task=TASK):
   directories.put(folder, *export.convert(a, weights.flatten(params), encoder, special, task))
 
 
-def batches(encoder, pad, head=heads.ROW):
+def batches(encoder, pad, head=task_heads.ROW):
   """Rows of two texts and of one, with padding where the family has it: full ones, and for one head
   short ones.
   """
-  for length in (40, 7) if head == heads.ROW else (40,):
+  for length in (40, 7) if head == task_heads.ROW else (40,):
     made = verify.random_batch(
       small.VOCAB, length, encoder.type_vocab_size, pad, padding=encoder.padding_side
     )
     at = 0 if encoder.padding_side == 'left' else -1
     assert made['segment_ids'][:, at].min() == 0 and made['segment_ids'][:, ~at].min() == 1
     made = verify.with_single_texts(made)
-    yield verify.as_options(made) if head == heads.CHOICE else made
+    yield verify.as_options(made) if head == task_heads.CHOICE else made
 
 
 BODY = None  # a class without a head
-SAID = {heads.ROW: ['row'], heads.TAG: ['tag'], heads.CHOICE: ['choice'], BODY: ['vectors']}
-SAID[heads.SPAN] = ['end', 'start']
+SAID = {
+  task_heads.ROW: ['row'],
+  task_heads.TAG: ['tag'],
+  task_heads.CHOICE: ['choice'],
+  BODY: ['vectors'],
+}
+SAID[task_heads.SPAN] = ['end', 'start']
 COMPARED = [pytest.param(*x, marks=[pytest.mark.slow] * (x[1] in SLOW[x[0]])) for x in TRIED]
 
 
@@ -173,7 +178,7 @@ def test_transformers_says_the_same_from_what_we_write(tmp_path, head, case):
     rows = directories.compared(tmp_path, a, encoder, params, batch)
     assert [r.what.split()[0] for r in rows] == ['tensors', *SAID[head]]
     assert all(r.holds for r in rows), verify.table(rows)
-    assert head != heads.ROW or float(rows[1].difference) < TOLERANCE
+    assert head != task_heads.ROW or float(rows[1].difference) < TOLERANCE
 
 
 @pytest.mark.parametrize('head, case', TRIED)
@@ -182,17 +187,17 @@ def test_a_written_head_is_read_back_with_its_labels(tmp_path, head, case):
   directories.put(tmp_path, *files)
   loaded, report = hf.load(tmp_path)
   assert report.architecture == a.name and report.model_type == a.model_type
-  assert report.labels == (LABELS if head in heads.LABELLED else ()) and report.ignored == ()
+  assert report.labels == (LABELS if head in task_heads.LABELLED else ()) and report.ignored == ()
   there, here = weights.flatten(loaded), weights.flatten(params)
   assert {path for path in here if path.startswith(head)} <= there.keys()
   for path, x in here.items():
     if path in there and there[path].shape == x.shape:  # layers that share are written apart
       np.testing.assert_array_equal(there[path], x, err_msg=path)
   config = transformers.AutoConfig.from_pretrained(tmp_path)
-  if head in heads.LABELLED:
+  if head in task_heads.LABELLED:
     assert tuple(config.id2label[i] for i in range(3)) == LABELS and config.num_labels == 3
     assert config.label2id == {label: i for i, label in enumerate(LABELS)}
-  if head == heads.ROW:
+  if head == task_heads.ROW:
     assert config.problem_type == 'single_label_classification'
     assert a.head_dropouts or case == 'euro'
   for name, rate in zip(a.head_dropouts, TASK.dropouts):
@@ -227,11 +232,11 @@ def their_network(family, outputs, head, **fields):
 
 
 def test_every_class_is_tried_in_both_directions():
-  for head in heads.KINDS:
+  for head in task_heads.KINDS:
     every = architectures.ARCHITECTURES.items()
-    known = {name for name, a in every if heads.in_paths(a.places) == head}
+    known = {name for name, a in every if task_heads.in_paths(a.places) == head}
     tried = {of(CASES[case][0], head).name for own, case in TRIED if own == head}
-    assert known - tried == ({BEAMS} if head == heads.SPAN else set())
+    assert known - tried == ({BEAMS} if head == task_heads.SPAN else set())
   assert {of(family).name for family in THEIRS} == {
     of(family).name for family, *_ in CASES.values()
   }
@@ -242,21 +247,23 @@ def test_every_class_is_tried_in_both_directions():
   'head, family',
   [
     *(
-      pytest.param(heads.ROW, x, marks=[pytest.mark.slow] * (x in ('Ernie', 'Roberta', 'Deberta')))
+      pytest.param(
+        task_heads.ROW, x, marks=[pytest.mark.slow] * (x in ('Ernie', 'Roberta', 'Deberta'))
+      )
       for x in THEIRS
     ),
-    (heads.SPAN, 'Bert'),
-    (heads.SPAN, 'XLNet'),
-    (heads.SPAN, 'ModernBert'),
+    (task_heads.SPAN, 'Bert'),
+    (task_heads.SPAN, 'XLNet'),
+    (task_heads.SPAN, 'ModernBert'),
   ],
 )
 def test_we_say_the_same_from_what_transformers_writes(tmp_path, head, family):
-  outputs = 2 if head == heads.SPAN else 3
+  outputs = 2 if head == task_heads.SPAN else 3
   theirs, a = their_network(family, outputs, head, **THEIRS[family]), of(family, head)
   theirs.save_pretrained(tmp_path)
   params, report = hf.load(tmp_path)
   assert report.architecture == a.name and not report.ignored
-  if head == heads.ROW:
+  if head == task_heads.ROW:
     assert report.labels == ('class 0', 'class 1', 'class 2')
   assert params.keys() == {'encoder', head}
   spare = {'vocab_multiple': 1} if a.part == 'disentangled' else {}
@@ -266,7 +273,7 @@ def test_we_say_the_same_from_what_transformers_writes(tmp_path, head, family):
   batch = next(batches(encoder, theirs.config.pad_token_id))
   rows = directories.compared(tmp_path, a, encoder, params, batch)
   assert len(rows) == 1 + len(SAID[head]) and all(r.holds for r in rows), verify.table(rows)
-  assert head != heads.ROW or float(rows[1].difference) < TOLERANCE
+  assert head != task_heads.ROW or float(rows[1].difference) < TOLERANCE
 
 
 def _changed(change, name):
@@ -285,24 +292,24 @@ def _set(**fields):
 @pytest.mark.parametrize(
   'head, case, plant',
   [
-    (heads.ROW, 'bert', _turned('bert.pooler.dense.weight')),
-    (heads.ROW, 'bert', _other_order('classifier.weight')),
-    (heads.ROW, 'ernie', _turned('ernie.pooler.dense.weight')),
-    (heads.ROW, 'albert', _other_order('classifier.bias')),
-    (heads.ROW, 'roberta', _turned('classifier.dense.weight')),
-    (heads.ROW, 'electra', _turned('classifier.dense.weight')),
-    (heads.ROW, 'deberta', _set(pooler_hidden_act='tanh')),
-    (heads.ROW, 'deberta v2', _set(pooler_hidden_act='gelu_new')),
-    (heads.ROW, 'xlnet', _set(summary_activation='linear')),
-    (heads.ROW, 'xlnet', _set(summary_type='first')),
-    (heads.ROW, 'modern', _turned('head.dense.weight')),
-    (heads.TAG, 'modern', _mirrored('head.norm.weight')),
-    (heads.SPAN, 'bert', _other_order('qa_outputs.weight')),  # a start is no end
-    (heads.TAG, 'bert', _mirrored('classifier.weight')),
-    (heads.TAG, 'deberta v2', _mirrored('classifier.bias')),
-    (heads.CHOICE, 'electra', _mirrored('sequence_summary.summary.bias')),
-    (heads.CHOICE, 'roberta', _mirrored('roberta.pooler.dense.bias')),
-    (heads.CHOICE, 'xlnet', _mirrored('logits_proj.weight')),
+    (task_heads.ROW, 'bert', _turned('bert.pooler.dense.weight')),
+    (task_heads.ROW, 'bert', _other_order('classifier.weight')),
+    (task_heads.ROW, 'ernie', _turned('ernie.pooler.dense.weight')),
+    (task_heads.ROW, 'albert', _other_order('classifier.bias')),
+    (task_heads.ROW, 'roberta', _turned('classifier.dense.weight')),
+    (task_heads.ROW, 'electra', _turned('classifier.dense.weight')),
+    (task_heads.ROW, 'deberta', _set(pooler_hidden_act='tanh')),
+    (task_heads.ROW, 'deberta v2', _set(pooler_hidden_act='gelu_new')),
+    (task_heads.ROW, 'xlnet', _set(summary_activation='linear')),
+    (task_heads.ROW, 'xlnet', _set(summary_type='first')),
+    (task_heads.ROW, 'modern', _turned('head.dense.weight')),
+    (task_heads.TAG, 'modern', _mirrored('head.norm.weight')),
+    (task_heads.SPAN, 'bert', _other_order('qa_outputs.weight')),  # a start is no end
+    (task_heads.TAG, 'bert', _mirrored('classifier.weight')),
+    (task_heads.TAG, 'deberta v2', _mirrored('classifier.bias')),
+    (task_heads.CHOICE, 'electra', _mirrored('sequence_summary.summary.bias')),
+    (task_heads.CHOICE, 'roberta', _mirrored('roberta.pooler.dense.bias')),
+    (task_heads.CHOICE, 'xlnet', _mirrored('logits_proj.weight')),
   ],
 )
 def test_a_planted_mistake_is_seen(tmp_path, head, case, plant):
@@ -344,7 +351,7 @@ def test_a_head_that_no_class_of_its_family_holds_is_written_beside_the_encoder(
   directories.put(tmp_path, *export.convert(a, held, encoder, special, TASK, aside))
   weights.save(tmp_path / weights.HEADS_FILE, aside)
   loaded, report = hf.load(tmp_path)
-  assert report.labels == (LABELS if head.name == heads.ROW else ())
+  assert report.labels == (LABELS if head.name == task_heads.ROW else ())
   loaded = weights.flatten(loaded)
   for path, x in flat.items():
     np.testing.assert_array_equal(loaded[path], x, err_msg=path)
@@ -400,9 +407,9 @@ def test_a_head_that_computes_something_else_is_not_read(family, fields, message
 def test_labels_that_are_not_as_many_as_the_outputs_are_refused():
   params, bert = {'row_head/classifier/bias': np.zeros(3)}, of('Bert')
   numbered = {str(i): f'LABEL_{i}' for i in range(3)}
-  assert heads.config(bert, params, heads.Task())['id2label'] == numbered
+  assert task_heads.config(bert, params, task_heads.Task())['id2label'] == numbered
   with pytest.raises(errors.UserError, match='3 outputs, and objective.labels are 2'):
-    heads.config(bert, params, heads.Task(labels=('a', 'b')))
+    task_heads.config(bert, params, task_heads.Task(labels=('a', 'b')))
 
 
 def test_every_family_names_the_class_that_scores_rows_and_the_kind_of_its_head():
@@ -415,7 +422,7 @@ def test_every_family_names_the_class_that_scores_rows_and_the_kind_of_its_head(
     for name in (a.model_type, *(b.name for b in relatives)):
       expected = kinds[family] if family in kinds else 'tanh'
       assert hf.task_class_of(name) == (a.name, expected)
-  assert hf.task_class_of('deberta', heads.CHOICE) == ('deberta', 'gelu')
+  assert hf.task_class_of('deberta', task_heads.CHOICE) == ('deberta', 'gelu')
   with pytest.raises(errors.UserError, match="mean 'BertForPreTraining'"):
     hf.task_class_of('BertForPretraining')
 
@@ -424,20 +431,20 @@ def test_every_objective_takes_the_head_of_every_class():
   for name, kind in kinds.BY_NAME.items():
     own = fields.parameters(ranges.TASK_SECTIONS['objective'][name])
     if 'head' in own and own['head'].default == 'auto':
-      holds = fields.of(own['head'].annotation).holds
+      holds = fields.get_range(own['head'].annotation).holds
       for a in architectures.ARCHITECTURES.values():
         assert holds(hf.task_class_of(a.name, kind.head)[1]), (name, a.name)
 
 
 def test_a_head_takes_the_parameters_that_fit_of_another_task():
-  _, choice = of_case('bert', heads.CHOICE)
+  _, choice = of_case('bert', task_heads.CHOICE)
   report = weights.Report('there', 'BertForMultipleChoice', {}, (), 'bert')
   pooler = choice['choice_head']['pooler']
   loaded = {'encoder': choice['encoder'], 'pair_head': {'pooler': pooler}}
   params, lines = weights.merge(choice, loaded, report)
   assert 'choice_head/pooler: the pooler of pair_head' in lines
   np.testing.assert_array_equal(params['choice_head']['pooler']['bias'], pooler['bias'])
-  _, tags = of_case('bert', heads.TAG)
+  _, tags = of_case('bert', task_heads.TAG)
   other = {**tags, 'tag_head': {'classifier': {'kernel': np.ones((32, 5)), 'bias': np.ones(5)}}}
   params, lines = weights.merge(tags, other, report)
   assert any('tag_head/classifier: fresh, since the checkpoint has 5 outputs' in x for x in lines)

@@ -168,7 +168,7 @@ def test_ids_of_words_equal_transformers_with_is_split_into_words(trained, tmp_p
   reloaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
   sentences = WORDS + [line.split() for line in SAMPLE.split('\n')[:200]]
   ours = tokenizer.encode_words(sentences)
-  theirs = tokenizers.of_folder(tmp_path).encode_words(sentences)
+  theirs = tokenizers.open_folder(tmp_path).encode_words(sentences)
   for words, (ids, of_word), (other, of_other) in zip(sentences, ours, theirs):
     wanted = reloaded(words, is_split_into_words=True, add_special_tokens=False)
     assert ids.tolist() == wanted['input_ids'] == other.tolist(), words
@@ -185,7 +185,7 @@ def test_a_byte_level_bpe_puts_a_blank_before_words_where_it_is_asked_to(tmp_pat
   export(tmp_path / 'ours', tmp_path / 'theirs', family, 0)
   given = {'add_prefix_space': True}
   if words:  # the files of a directory that a fine-tuning on tags began with
-    read = tokenizers.of_folder(tmp_path / 'theirs').for_words()
+    read = tokenizers.open_folder(tmp_path / 'theirs').for_words()
     for name, content in hf_tokenizer.published(tmp_path / 'theirs', 0, read.json).items():
       (tmp_path / 'theirs' / name).write_bytes(content)
     given = {}

@@ -11,8 +11,8 @@ import small_networks as small
 from bertzoo_jax import export
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architectures
-from bertzoo_jax.hf import heads
 from bertzoo_jax.hf import keys
+from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
 from bertzoo_jax.model import modern
@@ -163,7 +163,7 @@ def test_fine_tuning_begins_with_the_layers_before_the_vocabulary_as_in_transfor
   loaded, report = weights.load(folder)
   transform = params['mlm_head']['transform']['kernel']
   classifier = {'kernel': np.zeros((48, 3)), 'bias': np.zeros(3)}
-  for head in heads.KINDS:
+  for head in task_heads.KINDS:
     fresh = {**params, head: {**params['mlm_head'], 'classifier': classifier}}
     del fresh['mlm_head'], fresh[head]['bias']
     fresh[head]['transform'] = {'kernel': np.zeros_like(transform)}

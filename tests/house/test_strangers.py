@@ -115,7 +115,7 @@ RUN = {  # what a stranger wrote into config.json of a run, or beside it
 
 def begin_with(address):
   """The steps of pretrain with --init, and then with the tokenizer of the weights."""
-  objective = objectives.of(bert.get_config('tiny'), 600)
+  objective = objectives.build(bert.get_config('tiny'), 600)
   fresh = jax.eval_shape(objective.init, jax.random.key(0))
   fresh = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), fresh)
   initial_weights.parameters(fresh, address, objective, None, 'BertForPreTraining')

@@ -260,7 +260,7 @@ def test_a_tokenizer_that_panics_is_one_sentence(place, fields):  # noqa: F811
   else:
     edit(pathlib.Path('hf/tokenizer.json'), **fields)
   try:
-    tokenizers.of_folder('hf')(['a' * 40 + 'b'])
+    tokenizers.open_folder('hf')(['a' * 40 + 'b'])
   except errors.UserError as e:
     assert '\n' not in str(e)
   else:
@@ -280,7 +280,7 @@ def test_a_section_of_a_tokenizer_of_other_types_is_one_sentence(place, field, v
   else:
     edit(pathlib.Path('run/tokenizer/bertzoo.json'), **{f'section__{field}': value})
   with pytest.raises(errors.UserError, match=words):
-    tokenizers.of_folder(folder)
+    tokenizers.open_folder(folder)
 
 
 @pytest.mark.parametrize('file, number', [(0, 2**31), (0, 2**32 - 1), (1, 2**31), (2, 2**31)])
@@ -295,7 +295,7 @@ def test_a_vocabulary_of_huge_ids_takes_no_memory(place, file, number):  # noqa:
     edit(pathlib.Path('hf/tokenizer_config.json'), added_tokens_decoder=added)
   pathlib.Path('hf/tokenizer.json').write_text(json.dumps(content))
   try:
-    found = tokenizers.of_folder('hf')
+    found = tokenizers.open_folder('hf')
   except errors.UserError as e:
     assert 'ids are read' in str(e) or 'tokenizer.json is not one' in str(e)
   else:
@@ -489,7 +489,7 @@ def test_fields_of_a_fine_tuning_have_their_types(key, value):
 
 @pytest.mark.parametrize('source, features', [('table', 'words'), ('conll', 'texts')])
 def test_a_run_whose_sections_are_of_two_tasks_is_refused(source, features):
-  kind = task_kinds.of('classification')
+  kind = task_kinds.get('classification')
   config = types.SimpleNamespace(
     source=types.SimpleNamespace(name=source),
     features=types.SimpleNamespace(name=features),
@@ -503,8 +503,8 @@ def test_a_run_whose_sections_are_of_two_tasks_is_refused(source, features):
 PIPES = {  # file: its reader
   'hf/model.safetensors': lambda: pretrained.open('hf:hf'),
   'hf/config.json': lambda: pretrained.open('hf:hf'),
-  'hf/tokenizer.json': lambda: tokenizers.of_folder('hf'),
-  'hf/bertzoo.json': lambda: tokenizers.of_folder('hf'),
+  'hf/tokenizer.json': lambda: tokenizers.open_folder('hf'),
+  'hf/bertzoo.json': lambda: tokenizers.open_folder('hf'),
   'run/config.json': lambda: pretrained.open('run'),
   'run/attempts.jsonl': lambda: pretrained.open('run'),
   'run/checkpoints/*/sha256.json': lambda: pretrained.open('run'),

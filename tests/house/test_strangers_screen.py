@@ -19,7 +19,7 @@ from bertzoo_jax.common import progress
 from bertzoo_jax.common import screen
 from bertzoo_jax.common import tables
 from bertzoo_jax.hf import card
-from bertzoo_jax.hf import heads
+from bertzoo_jax.hf import task_heads
 from bertzoo_jax.reproduce import page
 from bertzoo_jax.tasks import judged
 from bertzoo_jax.tasks import kinds as kinds_lib
@@ -148,7 +148,7 @@ def _told(text):
   a = cards.architectures.choose('BertForMaskedLM')
   whole = cards.read(*read, corpus=corpus, init=text, masking=masking, objective=objective)
   config = {'objective': objective | {'name': 'classification'}, 'metrics': (text,)}
-  task = heads.task_of(config['objective'], kinds_lib.BY_NAME['classification'])
+  task = task_heads.task_of(config['objective'], kinds_lib.BY_NAME['classification'])
   return whole + card._outputs(card._plain(config), task), a
 
 

@@ -24,7 +24,7 @@ from tests import toys
 from tests.pretrain.runs import here  # noqa: F401  a fixture
 from tests.pretrain.runs import world  # noqa: F401
 
-SIZES = hf.Sizes(num_heads=4, num_layers=3, blocks=3, hidden_size=48, table_width=48)
+SIZES = hf.Sizes(num_heads=4, num_layers=3, blocks=3, hidden_size=48, embedding_width=48)
 # Their pairs of features are neighbours, ours lie half a head apart.
 NEIGHBOURS = np.arange(12).reshape(2, 6).T.reshape(-1)
 

@@ -512,7 +512,9 @@ def test_only_widths_shrink_with_the_width_and_only_layers_with_the_depth():
   encoder = small.encoder(hidden_size=64, num_heads=4, intermediate_size=256, num_layers=4)
   narrow = generators.build(encoder, width=0.25, depth=1.0, shared='embeddings').encoder
   sizes = (narrow.hidden_size, narrow.num_heads, narrow.intermediate_size)
-  assert (*sizes, narrow.num_layers, narrow.table_width) == (16, 1, 64, 4, 64)
+  assert (*sizes, narrow.num_layers, narrow.embedding_width) == (16, 1, 64, 4, 64)
   low = generators.build(encoder, width=1.0, depth=0.5, shared='none').encoder
-  assert (low.hidden_size, low.num_heads, low.num_layers, low.table_width) == (64, 4, 2, 64)
-  assert generators.build(encoder, width=0.25, depth=1.0, shared='none').encoder.table_width == 16
+  assert (low.hidden_size, low.num_heads, low.num_layers, low.embedding_width) == (64, 4, 2, 64)
+  assert (
+    generators.build(encoder, width=0.25, depth=1.0, shared='none').encoder.embedding_width == 16
+  )

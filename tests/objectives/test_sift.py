@@ -18,7 +18,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.common import trees
 from bertzoo_jax.experiment import build
-from bertzoo_jax.model import heads
+from bertzoo_jax.model import head_modules
 from bertzoo_jax.objectives import heads as head_table
 from bertzoo_jax.objectives import scored
 from bertzoo_jax.objectives import sift
@@ -276,7 +276,7 @@ def test_a_label_is_compared_as_one_of_two_classes():
 def test_places_that_are_not_allowed_have_no_share_of_the_mean_square():
   a, b = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
   longer = [
-    np.concatenate([x, np.full((3, 2), heads.FORBIDDEN, np.float32)], axis=1) for x in (a, b)
+    np.concatenate([x, np.full((3, 2), head_modules.FORBIDDEN, np.float32)], axis=1) for x in (a, b)
   ]
   np.testing.assert_allclose(sift.mse(*longer), ((a - b) ** 2).mean(-1), rtol=1e-6)
 

@@ -9,7 +9,7 @@ import small_networks as small
 from bertzoo_jax import objectives
 from bertzoo_jax import parts
 from bertzoo_jax.common import errors
-from bertzoo_jax.model import heads
+from bertzoo_jax.model import head_modules
 from bertzoo_jax.objectives import heads as head_table
 from bertzoo_jax.objectives import networks
 from tests.found import call_part
@@ -101,7 +101,7 @@ def test_a_beam_has_the_scores_of_its_starts_one_by_one():
     np.testing.assert_allclose(found['end_share'][:, k, 0], best.max(axis=1), rtol=1e-5)
     np.testing.assert_array_equal(found['end_place'][:, k, 0], best.argmax(axis=1))
     np.testing.assert_allclose(found['impossible'], none, rtol=1e-5)
-  assert found['start_place'].shape == (ROWS, heads.BEAM)
+  assert found['start_place'].shape == (ROWS, head_modules.BEAM)
   allowed = [set(np.flatnonzero(row)) for row in data['answer_mask']]
   for row, places in enumerate(found['start_place'].astype(int)):
     assert set(places.tolist()) == allowed[row] | {-1}

@@ -5,7 +5,7 @@ import numpy as np
 import small_networks as small
 
 from bertzoo_jax import objectives
-from bertzoo_jax.model import heads
+from bertzoo_jax.model import head_modules
 from bertzoo_jax.objectives import heads as head_table
 from bertzoo_jax.objectives import networks
 from tests.found import call_part
@@ -57,7 +57,7 @@ def test_an_option_s_score_does_not_depend_on_the_other_options():
   np.testing.assert_allclose(
     networks.predict(encoder, params, turned)['choice'], found[:, ::-1], atol=1e-5
   )
-  assert found[1, 2] == heads.FORBIDDEN and np.abs(found[0]).max() < 1e3
+  assert found[1, 2] == head_modules.FORBIDDEN and np.abs(found[0]).max() < 1e3
 
 
 def test_options_that_fill_and_units_without_weight_count_nothing():

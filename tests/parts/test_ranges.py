@@ -49,7 +49,7 @@ DECLARATIONS += [experiments.FineTuning, task_objectives.Sift]
 @pytest.mark.parametrize('declaration', DECLARATIONS, ids=lambda x: x.__name__)
 def test_every_field_has_a_type_a_meaning_and_every_number_a_range(declaration):
   for name, field in fields.parameters(declaration).items():
-    range_, default = fields.of(field.annotation), field.default
+    range_, default = fields.get_range(field.annotation), field.default
     assert field.annotation is not field.empty, name
     is_number = isinstance(default, (int, float)) and not isinstance(default, bool)
     assert range_ or not (is_number or isinstance(default, tuple) and fields.numbers_in(default))
@@ -62,7 +62,7 @@ def test_every_field_has_a_type_a_meaning_and_every_number_a_range(declaration):
     assert all(choice in meaning for choice in (range_.choices if range_ else ())), (name, meaning)
     if range_:
       wrong = 'oter' if range_.choices else (-1e9,) if range_.of_each else -(10**9)
-      wrong = 'much' if range_.words == fields.of(fields.FINITE).words else wrong
+      wrong = 'much' if range_.words == fields.get_range(fields.FINITE).words else wrong
       with pytest.raises(errors.UserError, match=f'config.{name} '):
         fields.check(name, wrong, field.annotation)
 
@@ -181,7 +181,9 @@ def test_one_annotation_that_is_there_for_type_checkers_alone_leaves_the_others(
   monkeypatch.setitem(sys.modules, 'late', made)
   exec('def part(*, size: "Nope" = 1, rate: "fields.SHARE" = 0.1): ...', vars(made))
   found = fields.parameters(made.part)
-  assert found['size'].annotation == 'Nope' and fields.of(found['rate'].annotation).holds(0.5)
+  assert found['size'].annotation == 'Nope' and fields.get_range(found['rate'].annotation).holds(
+    0.5
+  )
 
 
 def test_definitions_need_no_framework():

@@ -96,5 +96,5 @@ def test_runs_of_unlike_length_are_placed_where_one_ends_first():
       phases=((rows // 8, {}),), batch_size=8, run=types.SimpleNamespace(mesh=(-1, 1, 1), wandb='')
     )
   )
-  found = verdict.placed([run(n) for n in (40, 24, 24, 24, 24, 16)], chips.of_type('v5e-4'))
+  found = verdict.placed([run(n) for n in (40, 24, 24, 24, 24, 16)], chips.by_type('v5e-4'))
   assert found == verdict.Runs(6, 4, 48)

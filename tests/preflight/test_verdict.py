@@ -108,7 +108,7 @@ def test_a_reading_that_missed_something_is_doubted():
 
 
 def said_of_a_run(steps=10**6, preemptions=0, warnings=0):
-  slice_, findings = chips.of_type('v5e-4'), readiness.Findings()
+  slice_, findings = chips.by_type('v5e-4'), readiness.Findings()
   how = dict(price=None, preemptions=preemptions, save_minutes=20, compile_seconds=60)
   run = estimate.run([(steps, estimate.Time(0.1, 0.2, 0.4, 0.0, ()))], slice_, **how)
   for n in range(warnings):

@@ -10,7 +10,7 @@ from bertzoo_jax import prepare as prepare_lib
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import corpus
-from bertzoo_jax.corpus import mixture
+from bertzoo_jax.corpus import opening
 from bertzoo_jax.corpus import shards
 from tests.prepare import made
 
@@ -129,11 +129,11 @@ def test_ten_lines_make_a_config_of_another_language_at_any_size_and_for_any_amo
     made.make(config, tmp_path / 'a.txt', out, say=said.append)
     assert 'finished already' in said[-1]
     opened = corpus.open(out)
-    mixture.check({opened.path: opened.manifest}, config)
+    opening.check({opened.path: opened.manifest}, config)
     assert any('õ' in piece for piece in opened.tokenizer().pieces)
     config.tokenizer.vocab_size = 1024
     with pytest.raises(errors.UserError, match='the config one of 1024'):
-      mixture.check({opened.path: opened.manifest}, config)
+      opening.check({opened.path: opened.manifest}, config)
 
 
 @pytest.mark.parametrize('first, per_row', [(0x4E00, 10), (0x3041, 1)])

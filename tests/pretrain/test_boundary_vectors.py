@@ -81,7 +81,7 @@ def rows_of(corpus, split, seed):
 
 def held_out_loss(objective_of, corpus, seed):
   """Nats per token of a span on held-out text, after the training of the config."""
-  encoder = objectives.of(CONFIG, corpus.vocab_size).networks[0].encoder
+  encoder = objectives.build(CONFIG, corpus.vocab_size).networks[0].encoder
   fields = {k: v for k, v in CONFIG.objective.items() if k != 'name'}
   objective = objective_of(encoder, **fields)
   schedule = schedules.for_phase(CONFIG.schedule, 0, CONFIG.phases[0][0], CONFIG.phases[0][0])

@@ -47,7 +47,7 @@ def world(tmp_path_factory):
 
 def directly(opened, vocab_size, rows, remembers):
   """(loss, accuracy) at the masked tokens of rows, by the objective itself."""
-  objective = objectives.of(opened.config, vocab_size)
+  objective = objectives.build(opened.config, vocab_size)
   assert len(rows) > 2 and not any(b['resets'].any() for b in rows[1:])
   loss = jax.jit(objective.loss, static_argnums=(4, 5))
   carry, sums, total = objective.carry(BATCH), np.zeros(2), 0

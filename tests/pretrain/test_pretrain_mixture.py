@@ -20,7 +20,7 @@ from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import corpus as corpora
-from bertzoo_jax.corpus import mixture
+from bertzoo_jax.corpus import opening
 from bertzoo_jax.corpus import report
 from bertzoo_jax.evaluate import scores
 from bertzoo_jax.experiment import resolve
@@ -219,7 +219,7 @@ def test_show_and_preflight_tell_a_mixture(world):
   findings = readiness.Findings()
   found = readiness.text(findings, resolve.run(config(world)), paths(world), 2)
   assert [r.name for r in found.read[1]] == ['large', 'small'] and not findings.problems
-  assert found.hash == mixture.open(paths(world), config(world)).hash
+  assert found.hash == opening.open(paths(world), config(world)).hash
   readiness.text(findings, resolve.run(config(world)), paths(world, 'large', 'other'), 1)
   assert [f.code for f in findings.problems] == ['P06']
 
@@ -242,5 +242,5 @@ def test_an_impossible_later_phase_is_refused_at_the_start(
 
 def test_epochs_decide_the_steps_of_a_run(world):
   made = config(world, phases=((4, {}), (1, {'batch_size': 8})), epochs=3.0)
-  ended = pipeline.with_epoch_steps(made, mixture.open(paths(world), made))
+  ended = pipeline.with_epoch_steps(made, opening.open(paths(world), made))
   assert ended.phases[0] == (4, {}) and ended.phases[1][0] > 4

@@ -197,7 +197,7 @@ def test_a_fine_tuned_run_opens_with_its_head_and_begins_another_run(places, tmp
   batch = {'input_ids': np.arange(12).reshape(2, 6)}
   assert model.apply(model.params, batch)['row'].shape == (2, 3)
   config = configuration.from_json((places('bert')[0] / 'config.json').read_text())
-  objective = objectives.of(config, model.pretrained.vocab_size)
+  objective = objectives.build(config, model.pretrained.vocab_size)
   fresh = small.parameters(objective, seed=5)
   merged, lines = initial_weights.parameters(fresh, str(tmp_path / 'F'), objective, None)
   assert small.worst(merged['encoder'], params['encoder']) == 0

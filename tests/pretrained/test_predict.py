@@ -67,7 +67,7 @@ def places(tmp_path_factory):
       *(f'Bert{kind}', section, rows.BERT, objective),
       **dict(length=length, metrics=('accuracy',), source=source, features=features),
     )
-    of_config = objectives.of(config, tokenizer.vocab_size)
+    of_config = objectives.build(config, tokenizer.vocab_size)
     rows.write(folder / 'run', config, small.parameters(of_config, scale=0.4, seed=len(name)))
     known[name] = folder / 'run', made.written(folder / 'run', folder / 'hf')
     return known[name]

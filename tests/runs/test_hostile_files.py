@@ -112,5 +112,5 @@ def test_a_config_json_that_names_a_function_of_python(tmp_path, name):
   stored = configuration.to_json(ml_collections.ConfigDict(config))
   trust.set_allowed((frozenset(), False))
   with pytest.raises(errors.UserError, match='outside bertzoo_jax'):
-    objectives.networks_of(configuration.from_json(stored), 32)
+    objectives.build_networks(configuration.from_json(stored), 32)
   assert not (tmp_path / 'trace').exists()

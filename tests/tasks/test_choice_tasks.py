@@ -12,11 +12,11 @@ import pytest
 from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks import batches
-from bertzoo_jax.tasks import choices
 from bertzoo_jax.tasks import features
 from bertzoo_jax.tasks import frames
 from bertzoo_jax.tasks import kinds as kinds_lib
 from bertzoo_jax.tasks import labels
+from bertzoo_jax.tasks import option_files
 from bertzoo_jax.tasks.kinds import kind as kinds
 from configs.tasks import choices as choice_configs
 from tests.found import call_part
@@ -213,7 +213,7 @@ def test_options_are_columns_or_a_list_and_empty_ones_are_left_out(tmp_path):
 
 def made_rows(given, length=30, single=made.SHAPE.single, pair=made.SHAPE.pair, **fields):
   """given: [(text, question, options)]."""
-  examples = made.examples(*(choices.Choice(*one) for one in given))
+  examples = made.examples(*(option_files.Choice(*one) for one in given))
   frame = frames.Frame(single, pair, SPECIAL, 2, length)
   of_rows = examples, None, made.Characters(), frame
   return call_part(features, 'choice_rows', *of_rows, **fields)

@@ -58,7 +58,7 @@ def test_windows_are_those_of_transformers(both):
   theirs = transformers.AutoTokenizer.from_pretrained(str(directory))
   contexts = [t for t in (*verify.PROBES, *TRAPS, *SAMPLE.split('\n\n')[:12]) if t.strip()]
   shape, question = shape_of(tokenizer), 'Who was \ufb01rst?'
-  rows = made_rows(asked(contexts, question), tokenizers.of_folder(folder), shape)
+  rows = made_rows(asked(contexts, question), tokenizers.open_folder(folder), shape)
   w, number = rows.detail, 0
   passage_first = shape.single.split()[-1].startswith('cls')
   for context in contexts:
@@ -104,7 +104,9 @@ def test_the_text_that_labels_stand_for_is_the_answer_letter_by_letter(both):
       last = words[min(i + i % 3, len(words) - 1)]
       contexts.append(context)
       spans.append((words[i][0] + shift, last[1] + shift))
-  rows = made_rows(asked(contexts, spans=spans), tokenizers.of_folder(folder), shape_of(tokenizer))
+  rows = made_rows(
+    asked(contexts, spans=spans), tokenizers.open_folder(folder), shape_of(tokenizer)
+  )
   w, seen, lost = rows.detail, set(), []
   for number, (start, end) in enumerate(rows.labels):
     q = w.question[number]

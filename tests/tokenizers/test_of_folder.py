@@ -70,12 +70,12 @@ def test_the_ids_of_a_folder_are_those_of_transformers(both):
   wanted = theirs(directory)
   assert any(wanted)
   for place in (folder, directory):
-    assert ids(tokenizers.of_folder(place)) == wanted, place
+    assert ids(tokenizers.open_folder(place)) == wanted, place
 
 
 def test_both_folders_of_a_tokenizer_have_the_same_pieces_and_special_ids(both):
   tokenizer, folder, directory = both
-  own, found = tokenizers.of_folder(folder), tokenizers.of_folder(directory)
+  own, found = tokenizers.open_folder(folder), tokenizers.open_folder(directory)
   assert isinstance(own, tokenizers.Tokenizer) and isinstance(found, published.Published)
   assert own.pieces == found.pieces == tokenizer.pieces
   assert own.vocab_size == found.vocab_size == tokenizer.vocab_size
@@ -96,7 +96,7 @@ def test_offsets_come_with_the_ids_and_are_alike_in_both_folders(both, special_t
   tokenizer, folder, directory = both
   texts = [*TEXTS, f'a {tokenizer.pieces[tokenizer.special["mask"]]} b']
   own, found = (
-    tokenizers.of_folder(place).encode_with_offsets(texts, special_text)
+    tokenizers.open_folder(place).encode_with_offsets(texts, special_text)
     for place in (folder, directory)
   )
   encode = tokenizer.encode_as_transformers if special_text else tokenizer.encode
@@ -113,7 +113,7 @@ def test_offsets_come_with_the_ids_and_are_alike_in_both_folders(both, special_t
 def test_special_pieces_that_no_file_names_have_their_usual_spelling(both, tmp_path):
   tokenizer, _, directory = both
   shutil.copy(directory / 'tokenizer.json', tmp_path)
-  found = tokenizers.of_folder(tmp_path).special
+  found = tokenizers.open_folder(tmp_path).special
   assert found == {role: tokenizer.special[role] for role in found} and len(found) == 5
 
 
@@ -135,10 +135,10 @@ def bare(tmp_path, request):
 
 def test_a_vocabulary_alone_is_read_where_the_directory_says_whether_it_is_lower_cased(bare):
   folder = bare(do_lower_case=True)
-  assert ids(tokenizers.of_folder(folder)) == theirs(folder)
+  assert ids(tokenizers.open_folder(folder)) == theirs(folder)
   folder = bare()
   with pytest.raises(errors.UserError, match='do_lower_case'):
-    tokenizers.of_folder(folder)
+    tokenizers.open_folder(folder)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_class_sets_the_normalizer_of_tokenizer_json(bare, content, tmp_path):
   raw = json.loads(other.parsing_engine().to_str())
   raw['normalizer']['lowercase'] = False
   (folder / 'tokenizer.json').write_text(json.dumps(raw))
-  found = tokenizers.of_folder(folder)
+  found = tokenizers.open_folder(folder)
   assert isinstance(found, published.Published)
   assert ids(found) == theirs(folder)
   assert ids(found, ['Time'])[0] == ids(found, ['time'])[0]
@@ -175,11 +175,11 @@ ADDED = {str(i): dict(content=x, special=x == '[E1]') for x, i in TOLD.items()}
 )
 def test_every_command_reads_the_same_vocabulary(bare, change, more):
   folder = bare(do_lower_case=True)
-  wanted = {piece: i for i, piece in enumerate(tokenizers.of_folder(folder).pieces)} | more
+  wanted = {piece: i for i, piece in enumerate(tokenizers.open_folder(folder).pieces)} | more
   change(folder)
   section = dict(parts.wordpiece(vocab_size='auto'))
   prepared = tokenizers.load(f'hf:{folder}', section)
-  found = tokenizers.of_folder(folder)
+  found = tokenizers.open_folder(folder)
   prepared.save(folder / 'corpus')
   assert vocabulary.read_folder(folder) == vocabulary.read_folder(folder / 'corpus') == wanted
   assert prepared.pieces == found.pieces == [*wanted]
@@ -198,7 +198,7 @@ def test_a_vocabulary_with_a_piece_twice_is_refused_alike_and_the_remedy_works(b
   said = set()
   for reader in (
     lambda: tokenizers.load(f'hf:{folder}', section),
-    lambda: tokenizers.of_folder(folder),
+    lambda: tokenizers.open_folder(folder),
     lambda: vocabulary.read_folder(folder),
   ):
     with pytest.raises(errors.UserError, match=r'twice, in lines 701 and 901.*\[unused701\]') as e:
@@ -207,7 +207,7 @@ def test_a_vocabulary_with_a_piece_twice_is_refused_alike_and_the_remedy_works(b
   assert len(said) == 1
   again, pieces[700] = pieces[700], '[unused701]'
   (folder / 'vocab.txt').write_text('\n'.join([*pieces[:-1], again, '']))
-  assert tokenizers.of_folder(folder).pieces == tokenizers.load(f'hf:{folder}', section).pieces
+  assert tokenizers.open_folder(folder).pieces == tokenizers.load(f'hf:{folder}', section).pieces
 
 
 def vocabulary_text(folder, before='', after='', end='\n'):
@@ -251,20 +251,20 @@ def test_merges_alone_are_read(both, tmp_path):
   _, _, directory = both
   for name in ('vocab.json', 'merges.txt'):
     shutil.copy(directory / name, tmp_path)
-  assert ids(tokenizers.of_folder(tmp_path)) == theirs(directory)
+  assert ids(tokenizers.open_folder(tmp_path)) == theirs(directory)
 
 
 def test_files_that_do_not_say_how_text_is_split_are_one_sentence(tmp_path):
   with pytest.raises(errors.UserError, match='has no tokenizer and no tokenizer.json'):
-    tokenizers.of_folder(tmp_path)
+    tokenizers.open_folder(tmp_path)
   (tmp_path / 'spm.model').write_bytes(b'x')
   with pytest.raises(errors.UserError, match='has spm.model and no tokenizer.json.*save_pretrain'):
-    tokenizers.of_folder(tmp_path)
+    tokenizers.open_folder(tmp_path)
   with pytest.raises(errors.UserError, match='does not exist'):
-    tokenizers.of_folder(tmp_path / 'nowhere')
+    tokenizers.open_folder(tmp_path / 'nowhere')
   (tmp_path / 'tokenizer.json').write_text('{"model": 7}')
   with pytest.raises(errors.UserError, match='tokenizer.json is not one'):
-    tokenizers.of_folder(tmp_path)
+    tokenizers.open_folder(tmp_path)
 
 
 def test_a_special_piece_that_the_vocabulary_lacks_is_named(both, tmp_path):
@@ -272,7 +272,7 @@ def test_a_special_piece_that_the_vocabulary_lacks_is_named(both, tmp_path):
   shutil.copy(directory / 'tokenizer.json', tmp_path)
   (tmp_path / 'tokenizer_config.json').write_text('{"cls_token": {"content": "<none>"}}')
   with pytest.raises(errors.UserError, match='no piece <none>: name its cls_token'):
-    tokenizers.of_folder(tmp_path)
+    tokenizers.open_folder(tmp_path)
 
 
 ROOT = pathlib.Path(__file__).parents[2]

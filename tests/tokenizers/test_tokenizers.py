@@ -348,7 +348,7 @@ def test_an_input_that_is_no_text_is_refused_by_its_number(tmp_path, given, word
   ours = train(parts.wordpiece(vocab_size='auto'), ['a small text'] * 2)
   ours.save(tmp_path)
   (tmp_path / 'bertzoo.json').unlink()
-  published = tokenizers.of_folder(tmp_path)
+  published = tokenizers.open_folder(tmp_path)
   both = [e for t in (ours, published) for e in (t.encode_as_transformers, t.encode_with_offsets)]
   for encode in (ours.encode, *both):
     with pytest.raises(errors.UserError, match=words):

@@ -339,7 +339,7 @@ def test_entering_a_phase_holds_one_state_and_not_two():
 
 def test_entering_a_phase_on_a_chip_needs_one_state_and_what_is_added():
   pytest.importorskip('libtpu', reason='the TPU compiler (libtpu) is not installed')
-  mesh = sharding.mesh((2, 2, 1), program.devices(chips.of_topology('v5e:2x2')))
+  mesh = sharding.mesh((2, 2, 1), program.devices(chips.by_topology('v5e:2x2')))
   whole, table = toys.toy(), jax.numpy.zeros((1 << 11, 1 << 12))  # of 32 MiB, in a state of 96
   with_table = lambda params: {**params, 'encoder': {**params['encoder'], 'bias': table}}
   small = whole._replace(init=lambda key: with_table({'encoder': whole.init(key)['encoder']}))

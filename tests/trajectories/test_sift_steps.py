@@ -41,7 +41,7 @@ def torch_loss(kind, objective, torchs, t, keys_B2):
   """The loss of a batch, a tensor. keys_B2: of its rows, which draw the first perturbation."""
   of, given = tuning.KINDS[kind], {k: np.asarray(x) for k, x in t.items()}
   keys = heads.rows_of_options({**given, 'row_keys': keys_B2})['row_keys']
-  size = tuning.LENGTH, objective.networks[0].encoder.table_width
+  size = tuning.LENGTH, objective.networks[0].encoder.embedding_width
   first_BLE = torch.as_tensor(np.array(sift.drawn(keys, size, FIELDS['init'])))
   of_task, read = lambda *logits: of.loss(*logits, t), lambda out: of.read(out, t)
   return torchs.loss(tuning.inputs(t), first_BLE, of_task, t['label_weights'], read)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from bertzoo_jax import export
 from bertzoo_jax import objectives
-from bertzoo_jax.hf import heads as hf_heads
+from bertzoo_jax.hf import task_heads as hf_heads
 from bertzoo_jax.hf import weights
 from bertzoo_jax.tasks import kinds
 from tests.found import call_part

@@ -9,7 +9,7 @@ from typing import Any
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
-from bertzoo_jax.hf import heads
+from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf.architecture import Architecture
 from bertzoo_jax.hf.architectures import albert
 from bertzoo_jax.hf.architectures import bert
@@ -91,7 +91,7 @@ def _beside(name: str) -> dict[str, Architecture]:
   return by_name
 
 
-def task_class_of(name: str, head: str = heads.ROW) -> tuple[str, str]:
+def task_class_of(name: str, head: str = task_heads.ROW) -> tuple[str, str]:
   """The class for a task in the family of the class `name`, and the form of its head.
 
   If the family has no class for the task, the class is `name`. The form is then that of the
@@ -107,10 +107,10 @@ def task_class_of(name: str, head: str = heads.ROW) -> tuple[str, str]:
   types = {a.model_type for a in ARCHITECTURES.values()}
   model_type = name if name in types else choose(name).model_type
   for other, a in {**_beside(name), **ARCHITECTURES}.items():
-    if a.model_type == model_type and (form := heads.form_of(a.places, head)):
+    if a.model_type == model_type and (form := task_heads.form_of(a.places, head)):
       return other, form
-  if head in (heads.ROW, heads.CHOICE):
-    return name, 'tanh' if head == heads.ROW else task_class_of(name)[1]
+  if head in (task_heads.ROW, task_heads.CHOICE):
+    return name, 'tanh' if head == task_heads.ROW else task_class_of(name)[1]
   return name, 'linear'
 
 
@@ -172,8 +172,8 @@ def _holds(a, activation, params) -> bool:
 def _why(a, activation, params) -> str:
   """Why a class does not hold a network."""
   homeless, empty = architecture.misfits(a, params)
-  for head in heads.KINDS:
-    ours, theirs = (heads.form_of(paths, head) for paths in (params, a.places))
+  for head in task_heads.KINDS:
+    ours, theirs = (task_heads.form_of(paths, head) for paths in (params, a.places))
     if ours and theirs and ours != theirs:
       return f'has a head of the kind {theirs}, and objective.head is {ours}'
   if homeless:
@@ -219,7 +219,12 @@ ARCHITECTURES = {
     modernbert.MASKED_LM,
     modernbert.MODEL,
     eurobert.MODEL,
-    *(family.TASKS[head] for head in heads.KINDS for family in _FAMILIES if head in family.TASKS),
+    *(
+      family.TASKS[head]
+      for head in task_heads.KINDS
+      for family in _FAMILIES
+      if head in family.TASKS
+    ),
     xlnet.CONDITIONAL_QUESTIONS,
     *(family.MODEL for family in (bert, ernie, roberta, electra, albert, deberta)),
   )

@@ -4,8 +4,8 @@ import numpy as np
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
-from bertzoo_jax.hf import heads
 from bertzoo_jax.hf import keys
+from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
 from bertzoo_jax.hf.architecture import HEADS_BIAS
 from bertzoo_jax.hf.architecture import HEADS_KERNEL
@@ -33,7 +33,7 @@ def _groups(content) -> int:
 
 _KEYS = (
   keys.Key('num_hidden_layers', 'num_layers', 12, lambda at: at.encoder.num_layers),
-  keys.Key('embedding_size', usual=128, write=lambda at: at.sizes.table_width),
+  keys.Key('embedding_size', usual=128, write=lambda at: at.sizes.embedding_width),
   keys.Key('hidden_size', 'hidden_size', 4096),
   keys.Key('num_attention_heads', 'num_heads', 64),
   keys.Key('intermediate_size', 'intermediate_size', 16384),
@@ -89,7 +89,7 @@ _TIED = bert_like.tied('predictions', 'albert')
 PRETRAINING = _build(
   'AlbertForPreTraining',
   *_MLM_HEAD,
-  *heads.rows('pair_head', pooler='albert.pooler', classifier='sop_classifier.classifier'),
+  *task_heads.rows('pair_head', pooler='albert.pooler', classifier='sop_classifier.classifier'),
   tied=_TIED,
   heads='The pair head (`sop_classifier`) tells how the second text relates to the first.',
 )
@@ -97,6 +97,6 @@ MASKED_LM = _build(
   'AlbertForMaskedLM', *_MLM_HEAD, tied=_TIED, heads=bert_like.NO_PAIR_HEAD, reads=False
 )
 _RATES = ('classifier_dropout_prob',)
-_POOLED = heads.Form({'pooler': 'albert.pooler', 'classifier': 'classifier'}, _RATES)
-TASKS = heads.classes(_build, 'Albert', bert_like.forms(_POOLED, _POOLED, _RATES))
+_POOLED = task_heads.Form({'pooler': 'albert.pooler', 'classifier': 'classifier'}, _RATES)
+TASKS = task_heads.classes(_build, 'Albert', bert_like.forms(_POOLED, _POOLED, _RATES))
 MODEL = bert_like.bare(_build, 'AlbertModel', load_args=bert_like.WITHOUT_POOLER)

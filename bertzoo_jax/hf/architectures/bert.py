@@ -2,8 +2,8 @@
 
 import functools
 
-from bertzoo_jax.hf import heads
 from bertzoo_jax.hf import keys
+from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf.architectures import bert_like
 
 
@@ -32,13 +32,13 @@ def family(model_type, name, **rest):
   """
   pooler = f'{model_type}.pooler.dense'
   rates = ('classifier_dropout',)
-  pooled = heads.Form({'pooler': pooler, 'classifier': 'classifier'}, rates)
+  pooled = task_heads.Form({'pooler': pooler, 'classifier': 'classifier'}, rates)
   build_task = functools.partial(build, model_type, **rest)
   return (
     with_vocabulary(
       model_type,
       f'{name}ForPreTraining',
-      *heads.rows('pair_head', pooler=pooler, classifier='cls.seq_relationship'),
+      *task_heads.rows('pair_head', pooler=pooler, classifier='cls.seq_relationship'),
       heads='The pair head (`cls.seq_relationship`) tells how the second text relates to the '
       'first.',
       **rest,
@@ -46,7 +46,7 @@ def family(model_type, name, **rest):
     with_vocabulary(
       model_type, f'{name}ForMaskedLM', heads=bert_like.NO_PAIR_HEAD, reads=False, **rest
     ),
-    heads.classes(build_task, name, bert_like.forms(pooled, pooled, rates)),
+    task_heads.classes(build_task, name, bert_like.forms(pooled, pooled, rates)),
     bert_like.bare(build_task, f'{name}Model', load_args=bert_like.WITHOUT_POOLER),
   )
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
-from bertzoo_jax.hf import heads
 from bertzoo_jax.hf import keys
+from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
 from bertzoo_jax.hf.architecture import HEADS_BIAS
 from bertzoo_jax.hf.architecture import HEADS_KERNEL
@@ -132,7 +132,7 @@ def embeddings(prefix: str, segments: int) -> tuple[Row, ...]:
       TYPE_TABLE,
       f'{theirs}.token_type_embeddings.weight',
       SAME,
-      lambda s: np.zeros((segments, s.table_width), np.float32),
+      lambda s: np.zeros((segments, s.embedding_width), np.float32),
     ),
     *norm(f'{at}/norm', f'{theirs}.LayerNorm'),
   )
@@ -193,14 +193,14 @@ def build(
   )
 
 
-def forms(row: heads.Form, choice: heads.Form | None, rates=(), note: str = '') -> dict:
+def forms(row: task_heads.Form, choice: task_heads.Form | None, rates=(), note: str = '') -> dict:
   """{head: its Form}. rates: of the class that tags; note: for the cards of answers and tags."""
   by_head = {
-    heads.ROW: row,
-    heads.SPAN: heads.Form({'classifier': 'qa_outputs'}, note=note),
-    heads.TAG: heads.Form({'classifier': 'classifier'}, rates, note=note),
+    task_heads.ROW: row,
+    task_heads.SPAN: task_heads.Form({'classifier': 'qa_outputs'}, note=note),
+    task_heads.TAG: task_heads.Form({'classifier': 'classifier'}, rates, note=note),
   }
-  return by_head if choice is None else {**by_head, heads.CHOICE: choice}
+  return by_head if choice is None else {**by_head, task_heads.CHOICE: choice}
 
 
 def bare(build, name: str, note: str = '', **rest):

@@ -6,8 +6,8 @@ import re
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
-from bertzoo_jax.hf import heads
 from bertzoo_jax.hf import keys
+from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
 from bertzoo_jax.hf.architecture import KERNEL
 from bertzoo_jax.hf.architecture import POSITION_TABLE
@@ -150,13 +150,13 @@ def family(build, name: str, may_choose: bool) -> tuple[dict, architecture.Archi
   architecture. may_choose: whether there is a class that chooses.
   """
   build_task = functools.partial(build, computes=_for_rows)
-  pooled = heads.Form(
+  pooled = task_heads.Form(
     {'dense': 'pooler.dense', 'classifier': 'classifier'},
     ('cls_dropout', 'pooler_dropout'),
     {'pooler_hidden_act': 'gelu'},
   )
   forms = bert_like.forms(pooled, pooled if may_choose else None)
-  return heads.classes(build_task, name, forms), bert_like.bare(build_task, f'{name}Model')
+  return task_heads.classes(build_task, name, forms), bert_like.bare(build_task, f'{name}Model')
 
 
 def _for_rows(encoder) -> Computed:

@@ -1,12 +1,12 @@
 """ELECTRA (Clark et al. 2020): the discriminator and the generator."""
 
-from bertzoo_jax.hf import heads
 from bertzoo_jax.hf import keys
+from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf.architecture import dense
 from bertzoo_jax.hf.architectures import bert_like
 
 _KEYS = (
-  keys.Key('embedding_size', usual=128, write=lambda at: at.sizes.table_width),
+  keys.Key('embedding_size', usual=128, write=lambda at: at.sizes.embedding_width),
   keys.Key('hidden_size', 'hidden_size', 256),
   keys.Key('num_attention_heads', 'num_heads', 4),
   keys.Key('intermediate_size', 'intermediate_size', 1024),
@@ -54,12 +54,12 @@ _SUMMARY = {
   'summary_activation': 'gelu',
   'summary_proj_to_labels': False,
 }
-TASKS = heads.classes(
+TASKS = task_heads.classes(
   _build,
   'Electra',
   bert_like.forms(
-    heads.Form({'dense': 'classifier.dense', 'classifier': 'classifier.out_proj'}, _RATES),
-    heads.Form(
+    task_heads.Form({'dense': 'classifier.dense', 'classifier': 'classifier.out_proj'}, _RATES),
+    task_heads.Form(
       {'dense': 'sequence_summary.summary', 'classifier': 'classifier'},
       ('summary_last_dropout', 'summary_first_dropout'),
       _SUMMARY,

@@ -6,8 +6,8 @@ ours.
 import functools
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.hf import heads
 from bertzoo_jax.hf import keys
+from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
 from bertzoo_jax.hf.architecture import HEADS_KERNEL
 from bertzoo_jax.hf.architecture import KERNEL
@@ -91,9 +91,9 @@ _build = functools.partial(
 )
 MODEL = bert_like.bare(_build, 'EuroBertModel')._replace(reads=True)
 _FORMS = {
-  heads.ROW: heads.Form(
+  task_heads.ROW: task_heads.Form(
     {'dense': 'dense', 'classifier': 'classifier'}, (), {'classifier_pooling': 'bos'}
   ),
-  heads.TAG: heads.Form({'classifier': 'classifier'}),
+  task_heads.TAG: task_heads.Form({'classifier': 'classifier'}),
 }
-TASKS = heads.classes(_build, 'EuroBert', _FORMS)
+TASKS = task_heads.classes(_build, 'EuroBert', _FORMS)

@@ -6,8 +6,8 @@ import numpy as np
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
-from bertzoo_jax.hf import heads
 from bertzoo_jax.hf import keys
+from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
 from bertzoo_jax.hf.architecture import HEADS_KERNEL
 from bertzoo_jax.hf.architecture import KERNEL
@@ -220,8 +220,8 @@ MASKED_LM = _build(
   tied={'decoder.weight': _WORDS},
 )
 MODEL = bert_like.bare(_build, 'ModernBertModel')
-_FORM = heads.Form(
+_FORM = task_heads.Form(
   {'classifier': 'classifier'}, ('classifier_dropout',), {'classifier_pooling': 'cls'}, also=_head
 )
-_FORMS = {**dict.fromkeys(heads.KINDS, _FORM), heads.SPAN: _FORM._replace(rates=())}
-TASKS = heads.classes(_build, 'ModernBert', _FORMS)
+_FORMS = {**dict.fromkeys(task_heads.KINDS, _FORM), task_heads.SPAN: _FORM._replace(rates=())}
+TASKS = task_heads.classes(_build, 'ModernBert', _FORMS)

@@ -1,8 +1,8 @@
 """RoBERTa (Liu et al. 2019)."""
 
 from bertzoo_jax.hf import architecture
-from bertzoo_jax.hf import heads
 from bertzoo_jax.hf import keys
+from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf import tokenizer
 from bertzoo_jax.hf.architectures import bert_like
 
@@ -38,12 +38,12 @@ MASKED_LM = _build(
 _RATES = ('classifier_dropout',)
 _ROW = {'pooler': 'classifier.dense', 'classifier': 'classifier.out_proj'}
 _CHOICE = {'pooler': 'roberta.pooler.dense', 'classifier': 'classifier'}
-TASKS = heads.classes(
+TASKS = task_heads.classes(
   _build,
   'Roberta',
   bert_like.forms(
-    heads.Form(_ROW, _RATES, note=_ZEROS),
-    heads.Form(_CHOICE, note=_ZEROS),  # config.hidden_dropout_prob, as in the encoder
+    task_heads.Form(_ROW, _RATES, note=_ZEROS),
+    task_heads.Form(_CHOICE, note=_ZEROS),  # config.hidden_dropout_prob, as in the encoder
     _RATES,
     _ZEROS,
   ),

@@ -7,8 +7,8 @@ import numpy as np
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import trust
 from bertzoo_jax.hf import architecture
-from bertzoo_jax.hf import heads
 from bertzoo_jax.hf import keys
+from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf import tokenizer
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf.architecture import KERNEL
@@ -107,7 +107,7 @@ def _beams(directory, batch):
   network, unloaded = verify.reloaded(directory, 'XLNetForQuestionAnswering')
   real = batch['segment_ids'] > 0
   rows, length = real.shape
-  network.start_n_top = network.end_n_top = beams = min(heads.BEAM, length)
+  network.start_n_top = network.end_n_top = beams = min(task_heads.BEAM, length)
   out = verify.outputs(
     network, batch, segments=3, p_mask=torch.as_tensor(~real, dtype=torch.float32)
   )
@@ -121,7 +121,7 @@ def _beams(directory, batch):
     if name == 'end':  # no end where the start has no probability
       shares = np.where(out.start_top_log_probs.numpy()[:, :, None] > 0, shares, 0)
     places = places - first.reshape(-1, *[1] * (places.ndim - 1))
-    sides = [(0, 0)] + [(0, heads.BEAM - beams)] * (places.ndim - 1)
+    sides = [(0, 0)] + [(0, task_heads.BEAM - beams)] * (places.ndim - 1)
     arrays[f'{name}_share'] = np.pad(shares, sides)
     places = np.where(shares > 0, places, -1).astype(np.float32)
     arrays[f'{name}_place'] = np.pad(places, sides, constant_values=-1)
@@ -174,35 +174,35 @@ MODEL = _build(
 )
 _LAST = 'It reads the vector of the last token: pad on the left.'
 _PASSAGE = 'The passage is the first text.'
-_SUMMARISED = heads.Form(
+_SUMMARISED = task_heads.Form(
   {'pooler': 'sequence_summary.summary', 'classifier': 'logits_proj'},
   ('summary_last_dropout', 'summary_first_dropout'),
   _SUMMARY,
   _LAST,
 )
-TASKS = heads.classes(
+TASKS = task_heads.classes(
   _build,
   'XLNet',
   {
-    heads.ROW: _SUMMARISED,
-    heads.SPAN: heads.Form({'classifier': 'qa_outputs'}, note=_PASSAGE),
-    heads.TAG: heads.Form(
+    task_heads.ROW: _SUMMARISED,
+    task_heads.SPAN: task_heads.Form({'classifier': 'qa_outputs'}, note=_PASSAGE),
+    task_heads.TAG: task_heads.Form(
       {'classifier': 'classifier'}, note='transformers has no dropout before the head.'
     ),
-    heads.CHOICE: _SUMMARISED,
+    task_heads.CHOICE: _SUMMARISED,
   },
 )
-TASKS[heads.SPAN] = TASKS[heads.SPAN]._replace(name='XLNetForQuestionAnsweringSimple')
+TASKS[task_heads.SPAN] = TASKS[task_heads.SPAN]._replace(name='XLNetForQuestionAnsweringSimple')
 
 
 def _as_wide(params) -> bool:
-  kernel = params.get(f'{heads.SPAN}/end_token/kernel')
+  kernel = params.get(f'{task_heads.SPAN}/end_token/kernel')
   return kernel is None or kernel.shape[0] == kernel.shape[1]
 
 
 CONDITIONAL_QUESTIONS = _build(
   'XLNetForQuestionAnswering',
-  *heads.CONDITIONAL_ROWS,
+  *task_heads.CONDITIONAL_ROWS,
   heads='The head scores each token as the start of the answer, and as its end given the start, '
   f'and tells whether there is no answer (`cls_logits`). {_PASSAGE} Give `p_mask`: 1 for tokens '
   'that are neither of the passage nor the last one.',

@@ -142,7 +142,7 @@ class Slice(NamedTuple):
     return [(n, rate) for n in (long if group == self.devices else [group])]
 
 
-def of_type(name: str) -> Slice:
+def by_type(name: str) -> Slice:
   """The slice of an accelerator type ('v4-32', 'v5e-8'). Raises UserError with the known names."""
   match = re.fullmatch(r'([a-z0-9]+)-(\d+)', name.strip().lower())
   chip = _chip(match[1] if match else re.split(r'[-:]', name)[0], f'--tpu={name}')
@@ -160,7 +160,7 @@ def of_type(name: str) -> Slice:
   return Slice(chip, shapes[int(match[2])])
 
 
-def of_topology(name: str) -> Slice:
+def by_topology(name: str) -> Slice:
   """The slice of a topology, chips along each axis ('v4:2x2x4'). Raises UserError."""
   generation, _, axes = name.strip().lower().partition(':')
   chip = _chip(generation, f'--topology={name}')

@@ -2,9 +2,9 @@
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.parts import named
-from bertzoo_jax.tasks.kinds import choices
 from bertzoo_jax.tasks.kinds import classification
 from bertzoo_jax.tasks.kinds import multilabel
+from bertzoo_jax.tasks.kinds import multiple_choice
 from bertzoo_jax.tasks.kinds import questions
 from bertzoo_jax.tasks.kinds import regression
 from bertzoo_jax.tasks.kinds import similar
@@ -20,14 +20,14 @@ BY_NAME = {
     questions.ROW,
     questions.BEAMS,
     tags.ROW,
-    choices.ROW,
+    multiple_choice.ROW,
     similar.COSINE,
     similar.COSENT,
   )
 }
 
 
-def of(objective: str) -> Kind:
+def get(objective: str) -> Kind:
   """The kind of an objective. An objective of the user's has it as attribute `kind`, Kind or name.
 
   Raises UserError for an objective without a kind.
@@ -47,7 +47,7 @@ def of(objective: str) -> Kind:
   return kind
 
 
-def of_head(head: str, params, problem: str | None = None) -> Kind:
+def for_head(head: str, params, problem: str | None = None) -> Kind:
   """The kind of a head of a Hugging Face directory.
 
   head: its name; params: its parameters. problem: `problem_type` of config.json, or None. Raises

@@ -12,7 +12,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.parts import named
 from bertzoo_jax.parts import sources as definitions
-from bertzoo_jax.tasks import choices
+from bertzoo_jax.tasks import option_files
 from bertzoo_jax.tasks.answering import questions
 from bertzoo_jax.tasks.examples import TRAIN
 from bertzoo_jax.tasks.examples import Source
@@ -68,10 +68,10 @@ def choice(fields: definitions.Choices, task_dir) -> Source:
   source = reader.source(
     task_dir,
     fields,
-    choices.choices,
+    option_files.choices,
     'questions',
-    choices.LACKING,
-    lambda splits: choices.numbered(splits, fields.label_form),
+    option_files.LACKING,
+    lambda splits: option_files.numbered(splits, fields.label_form),
     folders=True,
     label_columns=('label',),
   )

@@ -33,24 +33,24 @@ from bertzoo_jax.preflight.tpu import program
   ],
 )
 def test_an_accelerator_type_names_a_slice(name, topology, hosts, devices):
-  slice_ = chips.of_type(name)
+  slice_ = chips.by_type(name)
   assert (slice_.topology, slice_.hosts, slice_.devices) == (topology, hosts, devices)
-  assert chips.of_topology(topology) == slice_
-  assert chips.of_type(slice_.accelerator_type) == slice_
+  assert chips.by_topology(topology) == slice_
+  assert chips.by_type(slice_.accelerator_type) == slice_
 
 
 @pytest.mark.parametrize(
   'read, name, sentence',
   [
-    (chips.of_type, 'v4-33', 'v4-32'),
-    (chips.of_type, 'v7-8', 'no TPU generation'),
-    (chips.of_type, 'v5-litepod8', 'Did you mean'),
-    (chips.of_type, 'v4', 'v4-8'),
-    (chips.of_topology, 'v4:2x2', 'v4 has 3 axes'),
-    (chips.of_topology, 'v5e:3x5', 'steps of 2'),
-    (chips.of_topology, 'v5e:32x32', 'at most 256'),
-    (chips.of_topology, 'v4:', 'is no slice'),
-    (chips.of_topology, 'x', 'no TPU generation'),
+    (chips.by_type, 'v4-33', 'v4-32'),
+    (chips.by_type, 'v7-8', 'no TPU generation'),
+    (chips.by_type, 'v5-litepod8', 'Did you mean'),
+    (chips.by_type, 'v4', 'v4-8'),
+    (chips.by_topology, 'v4:2x2', 'v4 has 3 axes'),
+    (chips.by_topology, 'v5e:3x5', 'steps of 2'),
+    (chips.by_topology, 'v5e:32x32', 'at most 256'),
+    (chips.by_topology, 'v4:', 'is no slice'),
+    (chips.by_topology, 'x', 'no TPU generation'),
   ],
 )
 def test_an_unknown_name_ends_in_a_sentence_with_the_known_ones(read, name, sentence):
@@ -63,7 +63,7 @@ def test_an_unknown_name_ends_in_a_sentence_with_the_known_ones(read, name, sent
   [('v5e-4', 100e9), ('v5e-256', 200e9), ('v4-8', 100e9), ('v4-128', 300e9), ('v5p-32', 300e9)],
 )
 def test_a_device_sends_over_the_links_that_its_slice_has(name, per_second):
-  slice_ = chips.of_type(name)
+  slice_ = chips.by_type(name)
   assert slice_.egress(slice_.devices) == per_second
   assert slice_.egress(1) == math.inf
 
@@ -73,7 +73,7 @@ def reading(*costs, collectives=()):
 
 
 def test_a_product_costs_its_cycles_and_the_rest_its_bytes_or_a_third_of_them():
-  slice_ = chips.of_type('v5e-4')
+  slice_ = chips.by_type('v5e-4')
   product = hlo.Cost('a', 'fusion', '', 2, 1_500_000, 1000, 1.0, '')
   bound = hlo.Cost('b', 'fusion', '', 1, 1_500_000, 819_000_000, 0.0, '')
   found = estimate.step_time(reading(product, bound), slice_)
@@ -87,7 +87,7 @@ def test_a_product_costs_its_cycles_and_the_rest_its_bytes_or_a_third_of_them():
 
 def test_a_kernel_without_cycles_is_named_and_charged_by_its_bytes():
   kernel = hlo.Cost('k', 'tpu_custom_call', '', 1, None, 819_000, 0.0, 'attend')
-  time_of = lambda cost: estimate.step_time(reading(cost), chips.of_type('v5e-4'))
+  time_of = lambda cost: estimate.step_time(reading(cost), chips.by_type('v5e-4'))
   found = time_of(kernel)
   assert found.unknown == ('attend',) and found.likely == pytest.approx(1e-6)
   assert not time_of(kernel._replace(cycles=1500)).unknown
@@ -104,9 +104,9 @@ def test_a_kernel_without_cycles_is_named_and_charged_by_its_bytes():
 )
 def test_collectives_take_what_a_ring_sends(opcode, share):
   made = hlo.Collective(opcode, 100_000_000, 4, 3, '')
-  found = estimate.step_time(reading(collectives=[made]), chips.of_type('v5e-4'))
+  found = estimate.step_time(reading(collectives=[made]), chips.by_type('v5e-4'))
   assert found.exchange == found.likely == found.upper == pytest.approx(3 * share * 1e-3)
-  assert estimate.exchange_time(made._replace(group=1), chips.of_type('v5e-4')) == 0.0
+  assert estimate.exchange_time(made._replace(group=1), chips.by_type('v5e-4')) == 0.0
 
 
 def busiest_link(shape, wrapped):
@@ -135,7 +135,7 @@ def busiest_link(shape, wrapped):
   [('v4:2x2x1', False), ('v4:2x2x4', False), ('v4:4x4x4', True), ('v5e:4x8', False)],
 )
 def test_an_exchange_of_all_with_all_takes_as_long_as_its_busiest_link(topology, wrapped):
-  slice_ = chips.of_topology(topology)
+  slice_ = chips.by_topology(topology)
   held = 100_000_000 * slice_.chips
   found = estimate.exchange_time(hlo.Collective('all-to-all', held, slice_.devices, 1, ''), slice_)
   busiest = busiest_link(slice_.shape, wrapped)
@@ -145,7 +145,7 @@ def test_an_exchange_of_all_with_all_takes_as_long_as_its_busiest_link(topology,
 def test_days_and_dollars_of_all_phases_with_preemptions():
   time = estimate.Time(0.1, 0.2, 0.4, 0.0, ())
   rest = dict(price=3.0, save_minutes=20, compile_seconds=60)
-  run = functools.partial(estimate.run, slice_=chips.of_type('v4-8'), **rest)
+  run = functools.partial(estimate.run, slice_=chips.by_type('v4-8'), **rest)
   quiet = run([(1000, time), (500, time)], preemptions=0)
   assert quiet.steps_seconds == pytest.approx(300) and quiet.lost_seconds == 0
   assert quiet.dollars == pytest.approx(300 / 3600 * 4 * 3.0)
@@ -187,4 +187,4 @@ def test_without_the_compiler_one_sentence_says_where_to_run(
   monkeypatch.setattr(program.importlib.util, 'find_spec', lambda name: object() if there else None)
   monkeypatch.delenv('TPU_LIBRARY_PATH', raising=False)
   with pytest.raises(errors.UserError, match=words):
-    program.devices(chips.of_type('v4-8'))
+    program.devices(chips.by_type('v4-8'))

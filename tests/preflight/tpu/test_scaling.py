@@ -34,7 +34,7 @@ def reading(layers):
 
 def test_collectives_stand_apart_from_the_rest_and_both_are_carried_on(scaling, monkeypatch):
   monkeypatch.delenv('LIBTPU_INIT_ARGS', raising=False)
-  slice_ = chips.of_topology('v4:2x2x1')
+  slice_ = chips.by_topology('v4:2x2x1')
   low, high = ((n, scaling.read(reading(n), slice_, n * chips.GIB)) for n in (1, 3))
   found = scaling.compiled.at_depth(low, high, 24)
   assert found == pytest.approx(
@@ -70,7 +70,7 @@ def test_collectives_stand_apart_from_the_rest_and_both_are_carried_on(scaling, 
 
 
 def test_an_operation_without_a_figure_is_refused(scaling):
-  slice_ = chips.of_topology('v4:2x2x1')
+  slice_ = chips.by_topology('v4:2x2x1')
   ragged = hlo.Collective('ragged-all-to-all', 1, 4, 1, '')
   with pytest.raises(ValueError, match='ragged-all-to-all'):
     scaling.read(hlo.Reading([], [ragged], [], [], 0.0), slice_, 0)

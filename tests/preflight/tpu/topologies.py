@@ -28,7 +28,7 @@ needs_libtpu = pytest.mark.skipif(bool(_absent()), reason=_absent() or 'the TPU 
 @functools.cache
 def mesh_of(topology, count=None):
   """A mesh with one axis `data` over the first `count` devices of a topology."""
-  devices = program.devices(chips.of_topology(topology))
+  devices = program.devices(chips.by_topology(topology))
   return jax.sharding.Mesh(np.array(devices[:count]), ('data',))
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 
 from bertzoo_jax import parts
-from bertzoo_jax.tasks import choices
 from bertzoo_jax.tasks import metrics
+from bertzoo_jax.tasks import option_files
 from bertzoo_jax.tasks import report
 from bertzoo_jax.tasks.examples import TRAIN
 from bertzoo_jax.tasks.kinds.kind import Inputs
@@ -64,9 +64,9 @@ def _asked(x):
 ROW = Kind(
   'choice',
   Inputs(
-    value=choices.Choice,
+    value=option_files.Choice,
     features=('choice_rows',),
-    unlabelled=lambda split, examples: f'{examples.places[0]} has no {choices.LACKING}',
+    unlabelled=lambda split, examples: f'{examples.places[0]} has no {option_files.LACKING}',
     asked='(text, question, [option, …]), with the text "" if there is none',
     read=_asked,
     usual=lambda: (parts.choices(files={}), parts.choice_rows()),
