@@ -24,7 +24,6 @@ no TPU has run it yet. A GPU needs XLA_FLAGS=--xla_gpu_deterministic_ops=true.
 """
 
 import functools
-import importlib
 import os
 import warnings
 
@@ -206,4 +205,4 @@ if __name__ == '__main__':
     'Vocabulary of --init: same as that of the corpus, or carry: another one, of which each piece '
     'of the corpus takes the row of the same piece, else the mean row of its old tokens.',
   )
-  cli.run(main, lambda code: importlib.import_module('bertzoo_jax.runs.distributed').leave(code))
+  cli.run(main, cli.exit_process)

@@ -1,6 +1,7 @@
 """The common part of all entry points: flags, and ending with a sentence and an exit code."""
 
 import errno
+import importlib
 import os
 import signal
 import sys
@@ -62,12 +63,12 @@ def quiet_tensorflow():
   os.environ.setdefault('TF_USE_LEGACY_KERAS', '1')
 
 
-def run(main, leave=None, also=None):
+def run(main, on_exit=None, on_error=None):
   """Runs `main(argv)` under absl; a UserError, a wrong flag or storage that fails ends with one
   sentence on stderr and an exit code.
 
-  leave: code → ends the process, also after an error without a sentence; sys.exit if None.
-  also: is called with the sentence.
+  on_exit: code → ends the process, also after an error without a sentence; sys.exit if None.
+  on_error: is called with the sentence.
   """
   # Silences warnings of libraries about missing devices and optional files; --verbosity=0 shows
   # them.
@@ -84,9 +85,14 @@ def run(main, leave=None, also=None):
   if 'config' in flags.FLAGS:  # --help lists the flags of the main program only
     flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS['config'])
   app.run(
-    lambda argv: _guard(main, argv, leave, also),
-    flags_parser=lambda argv: _guard(_parse, argv, also=also),
+    lambda argv: _guard(main, argv, on_exit, on_error),
+    flags_parser=lambda argv: _guard(_parse, argv, on_error=on_error),
   )
+
+
+def exit_process(code: int) -> None:
+  """`runs.distributed.exit_process`, imported when it is called: `--help` needs no jax."""
+  importlib.import_module('bertzoo_jax.runs.distributed').exit_process(code)
 
 
 def _parse(argv):
@@ -216,26 +222,26 @@ def _unknown_flag(name: str) -> str:
   return f'--{name} is no flag: --help lists the flags.{fields}'
 
 
-def _guard(f, argv, leave=None, also=None):
+def _guard(f, argv, on_exit=None, on_error=None):
   try:
     return f(argv)
   except (Exception, KeyboardInterrupt) as e:
     code, sentence = _ending(e)
-    if sentence is None and leave is None:
+    if sentence is None and on_exit is None:
       raise
     print(
       f'error: {sentence}' if sentence else traceback.format_exc().rstrip(),
       file=sys.stderr,
       flush=True,
     )
-    if sentence and also:
-      also(sentence)
+    if sentence and on_error:
+      on_error(sentence)
     # a shell ends its loop only if the signal ends this process
-    if isinstance(e, KeyboardInterrupt) and leave is None:
+    if isinstance(e, KeyboardInterrupt) and on_exit is None:
       sys.stdout.flush()
       signal.signal(signal.SIGINT, signal.SIG_DFL)
       os.kill(os.getpid(), signal.SIGINT)
-  (leave or sys.exit)(code)
+  (on_exit or sys.exit)(code)
 
 
 def _ending(e: BaseException):

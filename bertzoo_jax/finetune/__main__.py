@@ -22,8 +22,6 @@ runs; they save first. finetune runs on one host.
 Exit codes are those of pretrain: 0, 2, 3, 75, 130.
 """
 
-import importlib
-
 from absl import flags
 
 from bertzoo_jax import cli
@@ -56,4 +54,4 @@ if __name__ == '__main__':
     None,
     'A file without labels, with the columns of the task: the best run predicts it.',
   )
-  cli.run(main, lambda code: importlib.import_module('bertzoo_jax.runs.distributed').leave(code))
+  cli.run(main, cli.exit_process)

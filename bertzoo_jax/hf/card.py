@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from bertzoo_jax.common import tables
 from bertzoo_jax.hf import architectures
-from bertzoo_jax.hf import heads
+from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf import weights
 from bertzoo_jax.hf.architecture import POSITION_TABLE
 from bertzoo_jax.hf.architecture import Architecture
@@ -63,7 +63,7 @@ class Run(NamedTuple):
   aside: tuple = ()
   average: str = ''
   base_models: tuple = ()
-  outputs: heads.Task = heads.Task()
+  outputs: task_heads.Task = task_heads.Task()
 
   @property
   def task(self) -> str | None:
@@ -73,8 +73,8 @@ class Run(NamedTuple):
 
   @property
   def head(self) -> str:
-    """The head of a task, of heads.KINDS; '' for none."""
-    return heads.in_paths(self.architecture.places)
+    """The head of a task, of task_heads.KINDS; '' for none."""
+    return task_heads.in_paths(self.architecture.places)
 
   @property
   def fine_tuned(self) -> bool:
@@ -178,7 +178,7 @@ def _tags(run) -> str:
   """The tags that a card has beside the program's."""
   tags = ['masked-language-modeling'] * (run.task == 'fill-mask')
   if run.head:
-    tags.append(heads.KINDS[run.head].task)
+    tags.append(task_heads.KINDS[run.head].task)
   return _lines(f'- {tag}' for tag in tags)
 
 
@@ -191,7 +191,7 @@ def _scores(run) -> str:
   """Scores of text that was not trained on, as a model-index: the Hub's other form, files in
   .eval_results/, holds scores of the benchmarks that are registered there alone.
   """
-  task = heads.KINDS[run.head].task if run.head else run.task
+  task = task_heads.KINDS[run.head].task if run.head else run.task
   metrics = [
     {'type': name, 'value': float(f'{value:.5g}')}
     for name, value in run.metrics.items()
@@ -305,7 +305,7 @@ def _measured(run) -> str:
   return f'## Last measured\n\n{about}\n\n| metric | value |\n|---|---|\n{rows}\n{bits}'
 
 
-def _outputs(config: dict[str, Any], task: heads.Task) -> str:
+def _outputs(config: dict[str, Any], task: task_heads.Task) -> str:
   """The meaning of the outputs of a task's head."""
   sentences = [task.card] if task.card else []
   if task.labels and task.problem != 'regression':
@@ -330,12 +330,12 @@ def _labels(format: dict[str, Any]) -> str:
 def _usage(run) -> str:
   """How the directory is loaded."""
   features = run.config['features'] if 'features' in run.config else {}
-  if run.head == heads.CHOICE:
+  if run.head == task_heads.CHOICE:
     return _filled('choices', _choices(features))
-  if run.head in heads.LABELLED:
-    page = {heads.ROW: 'scores', heads.TAG: 'tags'}[run.head]
-    return _filled(page, {'task': heads.KINDS[run.head].task})
-  if run.task == heads.KINDS[heads.SPAN].task:
+  if run.head in task_heads.LABELLED:
+    page = {task_heads.ROW: 'scores', task_heads.TAG: 'tags'}[run.head]
+    return _filled(page, {'task': task_heads.KINDS[run.head].task})
+  if run.task == task_heads.KINDS[task_heads.SPAN].task:
     metrics = run.config['metrics'] if 'metrics' in run.config else ()
     return _filled('answers', _answers(features, run.encoder.padding_side == 'left', metrics))
   called = 'fill' if run.task == 'fill-mask' else 'vectors'
@@ -360,7 +360,7 @@ def _answers(features: dict[str, Any], usual: bool, metrics=()) -> dict[str, str
     'sequence': 0 if passage_first else 1,
     'most': features.get('max_answer', 30),
     'answer': code,
-    'task': heads.KINDS[heads.SPAN].task,
+    'task': task_heads.KINDS[task_heads.SPAN].task,
   }
 
 

@@ -169,8 +169,9 @@ USUAL = {
   'pooled': (first_token, '(hidden_BLD, batch) → [B, D]: the vector that classifies a row'),
   'resized': (
     resized,
-    '(width, depth, embedding_width=None) → a copy with shares of its widths and depth, with tables of '
-    'another width if one is given. An encoder whose tables are as wide as its layers ignores that',
+    '(width, depth, embedding_width=None) → a copy with shares of its widths and depth, with '
+    'tables of another width if one is given. An encoder whose tables are as wide as its layers '
+    'ignores that',
   ),
   'first_memory': (
     None,

@@ -60,7 +60,7 @@ def build(config, vocab_size: int):
 
 def build_networks(config, vocab_size: int):
   """The networks of a config's objective, in float32. Raises UserError if there are none."""
-  networks = of(config, vocab_size).networks
+  networks = build(config, vocab_size).networks
   if not networks:
     raise errors.UserError(
       f'objective={config.objective.name} trains no network: give the --workdir of another run.'

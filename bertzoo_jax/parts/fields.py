@@ -68,7 +68,7 @@ def one_of(*plain, **explained):
 
 def each(kind, deep=False):
   """A tuple of numbers in the range of a kind. deep: at any depth of the tuple."""
-  words, one = of(kind)[:2]
+  words, one = get_range(kind)[:2]
 
   def holds(value):
     return isinstance(value, tuple) and all(map(one, numbers_in(value) if deep else value))
@@ -114,7 +114,7 @@ PIECES, PIECES_OR_0 = whole(1, 2**24), whole(0, 2**24)
 
 
 def _or_auto(kind):
-  words, holds = of(kind)[:2]
+  words, holds = get_range(kind)[:2]
   return Annotated[
     object, Range(f"{words}, or 'auto'", lambda x: x == configuration.AUTO or holds(x))
   ]
@@ -224,7 +224,7 @@ def check(key: str, value, annotation=None, prefix: str = 'config.', choices: bo
   """
   if any(not math.isfinite(x) or abs(x) > _LARGEST for x in numbers_in(value)):
     raise errors.UserError(f'{prefix}{key} is {_shown(value)}: a finite number is needed.')
-  range_ = of(annotation)
+  range_ = get_range(annotation)
   if range_ is None:
     kind = get_args(annotation)[0] if get_args(annotation) else annotation
     if (words := _TYPES.get(kind)) and not isinstance(value, kind):

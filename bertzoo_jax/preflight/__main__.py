@@ -136,4 +136,4 @@ if __name__ == '__main__':
     'largest', True, 'If it does not fit, look for smaller batches and other changes that fit.'
   )
   _JSON = flags.DEFINE_bool('json', False, 'One JSON object in place of the report.')
-  cli.run(main, also=failed)
+  cli.run(main, on_error=failed)

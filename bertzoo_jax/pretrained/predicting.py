@@ -132,8 +132,8 @@ class Predictor:
     if batch_size < 1:
       raise errors.UserError(f'batch_size is {batch_size}: at least 1 is needed.')
     size = min(batch_size, 1 << (len(split) - 1).bit_length())
-    params, ways = self._loaded.params, self._config.objective
-    arrays = outputs(self._loaded.encoder, params, split, self.task, ways, size)
+    params, section = self._loaded.params, self._config.objective
+    arrays = outputs(self._loaded.encoder, params, split, self.task, section, size)
     return self.task.kind.answers(self.task, split, arrays)
 
 

@@ -18,8 +18,6 @@ the same table: each row is held by a lock, and the row of a process that was ki
 Exit codes are those of pretrain: 0, 2, 3, 75, 130.
 """
 
-import importlib
-
 from absl import flags
 
 from bertzoo_jax import cli
@@ -60,4 +58,4 @@ if __name__ == '__main__':
   _ROWS = flags.DEFINE_list(
     'rows', [], 'Titles of rows, or their folders, by comma; all without it.'
   )
-  cli.run(main, lambda code: importlib.import_module('bertzoo_jax.runs.distributed').leave(code))
+  cli.run(main, cli.exit_process)

@@ -76,7 +76,7 @@ for line in sys.stdin:
     answer = {'code': 1, 'said': f'{type(e).__name__}: {e}'}
   answer['seconds'] = time.monotonic() - begin
   print(json.dumps(answer), file=out, flush=True)
-distributed.leave(0)  # as a run ends: without waiting for threads of a save that failed
+distributed.exit_process(0)  # as a run ends: without waiting for threads of a save that failed
 """
 
 

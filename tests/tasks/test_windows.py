@@ -16,14 +16,14 @@ from bertzoo_jax.tasks.answering import answers
 from bertzoo_jax.tasks.answering import questions
 from tests.found import call_part
 from tests.tasks import made
-from tests.tokenizers import test_of_folder
-from tests.tokenizers.test_of_folder import SAMPLE
-from tests.tokenizers.test_of_folder import both
+from tests.tokenizers import test_open_folder
+from tests.tokenizers.test_open_folder import SAMPLE
+from tests.tokenizers.test_open_folder import both
 
 __all__ = ['both']
 
 LENGTH, STRIDE = 48, 10
-SHAPES = {name: shape for name, (_, shape, _) in test_of_folder.KINDS.items()}
+SHAPES = {name: shape for name, (_, shape, _) in test_open_folder.KINDS.items()}
 TRAPS = (
   'cafe\u0301 na\u00efve \u0130stanbul \u0131\u015f\u0131k a\u0302\u0300b',
   '\ufeffthe \U0001f600 smiles \U0001f468\u200d\U0001f469\u200d\U0001f467 family \u2764\ufe0f red',
@@ -49,7 +49,9 @@ def made_rows(examples, tokenizer, shape, length=LENGTH, segments=2, **fields):
 
 
 def shape_of(tokenizer):
-  return next(SHAPES[n] for n, k in test_of_folder.KINDS.items() if dict(k[0]) == tokenizer.section)
+  return next(
+    SHAPES[n] for n, k in test_open_folder.KINDS.items() if dict(k[0]) == tokenizer.section
+  )
 
 
 def test_windows_are_those_of_transformers(both):

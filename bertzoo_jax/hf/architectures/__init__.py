@@ -219,12 +219,7 @@ ARCHITECTURES = {
     modernbert.MASKED_LM,
     modernbert.MODEL,
     eurobert.MODEL,
-    *(
-      family.TASKS[head]
-      for head in task_heads.KINDS
-      for family in _FAMILIES
-      if head in family.TASKS
-    ),
+    *(f.TASKS[head] for head in task_heads.KINDS for f in _FAMILIES if head in f.TASKS),
     xlnet.CONDITIONAL_QUESTIONS,
     *(family.MODEL for family in (bert, ernie, roberta, electra, albert, deberta)),
   )
