@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from bertzoo_jax.model import operations
+from bertzoo_jax.model import pooling
+from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
-from bertzoo_jax.objectives import pooling
 from bertzoo_jax.parts import task_objectives as definitions
 
 _READS = ('labels', 'label_weights')
@@ -57,13 +58,23 @@ def _of_scores(fields, encoder, ops, name, summed):
     return {'units': jnp.sum(batch['label_weights'])}
 
   def loss(params, batch, normalizers, carry, key, train):
-    vectors_BCD = pooling.unit_vectors(encoder, params, batch, fields.pooling, key, ops)
-    total = 0.0
-    for width, weight in ((None, 1.0), *fields.widths):
-      x_BCD = pooling.normalized(vectors_BCD[..., :width])
+    vectors_BCD = unit_vectors(encoder, params, batch, fields.pooling, key, ops)
+    total, weights = 0.0, fields.width_weights or (1.0,) * len(fields.widths)
+    for width, weight in ((None, 1.0), *zip(fields.widths, weights, strict=True)):
+      x_BCD = pooling.truncated(vectors_BCD, width)
       total += weight * summed(jnp.sum(x_BCD[:, 0] * x_BCD[:, 1], axis=-1), batch)
     sums = {'units': {name: total}}
     return total / objective.at_least_one(normalizers['units']), (carry, sums)
 
   reads = (*encoder.reads, *_READS)
   return objective.Objective(init, normalizers, loss, reads, objective.whole(encoder))
+
+
+def unit_vectors(encoder, params, batch, kind: str, key=None, ops=operations.PLAIN):
+  """[B, C, D] float32 of units of C texts. params: of the network. kind: see model.pooling; key: see
+  networks.encode.
+  """
+  rows = heads.rows_of_options(batch)
+  hidden_BLD = networks.encode(encoder, params['encoder'], rows, key, ops)
+  vectors = pooling.pooled(kind, encoder, hidden_BLD, rows)
+  return vectors.reshape(*batch['input_ids'].shape[:2], -1)

@@ -134,9 +134,9 @@ class TextVectors:
   normalize: Annotated[bool, 'whether vectors get the length 1.'] = True
   widths: Annotated[
     tuple,
-    '((width, weight), …): beginnings of the vector that get the same loss, so that they serve '
-    'alone (Matryoshka; Kusupati et al. 2022); () for the whole vector alone.',
+    'beginnings of the vector that get the same loss, to serve alone (Matryoshka); () for none.',
   ] = ()
+  width_weights: Annotated[tuple, 'of their losses; () for 1, as the whole vector has.'] = ()
 
 
 @fields.part('cosine_regression')

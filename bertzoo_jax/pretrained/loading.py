@@ -23,9 +23,9 @@ from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import trust
 from bertzoo_jax.model import encoder as encoders
+from bertzoo_jax.model import pooling as poolings
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
-from bertzoo_jax.objectives import pooling as pooling_of
 from bertzoo_jax.pretrained import predicting
 from bertzoo_jax.runs import step_folders
 from bertzoo_jax.tasks import batches
@@ -33,7 +33,7 @@ from bertzoo_jax.tasks import features
 from bertzoo_jax.tasks import frames
 from bertzoo_jax.tasks.reading import asked
 
-POOLING = ('mean', 'first', 'none')
+POOLING = (*poolings.KINDS, 'none')
 _LONGEST = 512  # tokens of a row of an encoder that takes any number
 _CHUNK = 64  # batches of texts that are sorted by length together
 
@@ -243,8 +243,8 @@ class Loaded:
     hidden_BLD = networks.encode(self.encoder, params['encoder'], batch, None)
     if pooling == 'none':
       return hidden_BLD.astype(jnp.float32)
-    x_BD = pooling_of.pooled(self.encoder, hidden_BLD, batch, pooling)
-    return pooling_of.normalized(x_BD) if normalize else x_BD
+    x_BD = poolings.pooled(pooling, self.encoder, hidden_BLD, batch)
+    return poolings.normalized(x_BD) if normalize else x_BD
 
   def _completed(self, batch):
     """The batch with the features that were left out, and no token type that the encoder
