@@ -71,8 +71,9 @@ def _of_scores(fields, encoder, ops, name, summed):
 
 
 def unit_vectors(encoder, params, batch, kind: str, key=None, ops=operations.PLAIN):
-  """[B, C, D] float32 of units of C texts. params: of the network. kind: see model.pooling; key: see
-  networks.encode.
+  """Vectors [B, C, D], float32, of units of C texts.
+
+  params: of the network. kind: see model.pooling. key: see networks.encode.
   """
   rows = heads.rows_of_options(batch)
   hidden_BLD = networks.encode(encoder, params['encoder'], rows, key, ops)

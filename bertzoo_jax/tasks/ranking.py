@@ -1,7 +1,8 @@
 """Exact retrieval by cosines, in blocks, and its scores. numpy only.
 
 Legend: Q queries, N documents, D width. relevances: for each query {number of a document: gain}; a
-document that it lacks has the gain 0. Of documents with equal cosines the first one comes first.
+document that it lacks has the gain 0. without: for each query the number of a document to leave
+out, or None. Of documents with equal cosines the first one comes first.
 """
 
 import numpy as np
@@ -15,35 +16,36 @@ def normalized(x) -> np.ndarray:
   return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
 
 
-def _blocks(queries, documents):
-  """Yields (slice of the queries, their cosines [q, N])."""
+def _rows(queries, documents, without):
+  """Yields (number of a query, its cosines [N]); −2 for a document to leave out."""
   queries, documents = normalized(queries), normalized(documents)
   size = max(1, _BLOCK // max(1, len(documents)))
   for start in range(0, len(queries), size):
     place = slice(start, start + size)
-    yield place, queries[place] @ documents.T
+    for q, row in enumerate(queries[place] @ documents.T, start):
+      if without and without[q] is not None:
+        row[without[q]] = -2
+      yield q, row
 
 
-def first_ranks(queries, documents, relevances) -> np.ndarray:
+def first_ranks(queries, documents, relevances, without=()) -> np.ndarray:
   """The rank of each query's best relevant document, from 0, int64 [Q]; N without one."""
   out = np.full(len(queries), len(documents))
-  for place, cosines in _blocks(queries, documents):
-    for q, row in zip(range(len(queries))[place], cosines):
-      right = [n for n, gain in relevances[q].items() if gain > 0]
-      if right:
-        best = min(right, key=lambda n: (-row[n], n))
-        out[q] = np.sum(row > row[best]) + np.sum(row[:best] == row[best])
+  for q, row in _rows(queries, documents, without):
+    right = [n for n, gain in relevances[q].items() if gain > 0]
+    if right:
+      best = min(right, key=lambda n: (-row[n], n))
+      out[q] = np.sum(row > row[best]) + np.sum(row[:best] == row[best])
   return out
 
 
-def top(queries, documents, count: int) -> np.ndarray:
+def top(queries, documents, count: int, without=()) -> np.ndarray:
   """Numbers of the `count` documents with the highest cosines, the best first, int64 [Q, count]."""
   count, out = min(count, len(documents)), []
-  for _, cosines in _blocks(queries, documents):
-    for row in cosines:
-      least = np.partition(row, len(row) - count)[len(row) - count]
-      near = np.flatnonzero(row >= least)
-      out.append(near[np.argsort(-row[near], kind='stable')][:count])
+  for _, row in _rows(queries, documents, without):
+    least = np.partition(row, len(row) - count)[len(row) - count]
+    near = np.flatnonzero(row >= least)
+    out.append(near[np.argsort(-row[near], kind='stable')][:count])
   return np.array(out, np.int64).reshape(len(queries), count)
 
 
@@ -80,8 +82,9 @@ OF_RANKS = {
 }
 
 
-def shape(vectors) -> tuple[float, float]:
-  """(effective rank, mean cosine of two different vectors) of vectors [N, D].
+def shape(vectors, most: int = 2000) -> tuple[float, float, float]:
+  """(effective rank, mean cosine of two of the vectors, lowest cosine of the first `most`) of vectors
+  [N, D].
 
   The effective rank is exp(entropy) of the singular values' shares (Roy & Vetterli 2007).
   """
@@ -91,4 +94,5 @@ def shape(vectors) -> tuple[float, float]:
   shares = shares[shares > 0]
   total, count = np.sum(np.square(x.sum(axis=0))), len(x)
   mean = (total - np.sum(x * x)) / max(count * (count - 1), 1)
-  return float(np.exp(-np.sum(shares * np.log(shares)))), float(mean)
+  lowest = np.min(x[:most] @ x[:most].T)
+  return float(np.exp(-np.sum(shares * np.log(shares)))), float(mean), float(lowest)
