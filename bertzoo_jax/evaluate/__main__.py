@@ -1,5 +1,5 @@
-"""Scores a trained model on held-out text, pairs of sentences or its vectors of texts; shows what it
-has learned.
+"""Scores a trained model on held-out text, on pairs of sentences or by its vectors of texts; shows
+what it has learned.
 
     python -m bertzoo_jax.evaluate --workdir W[@STEP|@best] --corpus CORPUS
                                    [--batches 50] [--masking_of OTHER] [--json FILE]
@@ -41,9 +41,9 @@ both (objective=causal_masked) is scored by masks, or with --score_by=left_to_ri
 
 score vectors of texts, made as `encode` makes them. --similarity: Spearman's and Pearson's
 correlation of their cosines with a column of scores. --retrieval: FOLDER has corpus.jsonl,
-queries.jsonl and qrels/test.tsv (BEIR's layout); all documents are ranked by their cosine with each
-query: nDCG@10, recall and the mean reciprocal rank. Both tell the effective rank and the mean cosine
-of the vectors.
+queries.jsonl and qrels/test.tsv (BEIR's layout). All documents are ranked by their cosine with a
+query: nDCG@10, recall and the mean reciprocal rank. Both print the effective rank and the mean
+cosine of the vectors.
 
 Printed with a standard error: of accuracies √(p(1−p)/n), of losses the deviation by √n, as if all
 predictions were independent. The base rate is the share of label 1. Float32; the same command gives

@@ -70,8 +70,8 @@ def retrieval(address: str, folder: str, k: int = 10) -> Scores:
   for query, document, gain in _relevances(place / 'qrels' / 'test.tsv'):
     if query not in queries or document not in number:
       raise errors.UserError(
-        f'{place}/qrels/test.tsv names the query {query[:40]!r} and the document {document[:40]!r}, '
-        'and one of them is in no file beside: download the folder again.'
+        f'{place}/qrels/test.tsv names the query {query[:40]!r} and the document '
+        f'{document[:40]!r}, and one of them is in no file beside: download the folder again.'
       )
     if gain > 0 and query != document:
       relevances.setdefault(query, {})[number[document]] = gain

@@ -83,8 +83,7 @@ OF_RANKS = {
 
 
 def shape(vectors, most: int = 2000) -> tuple[float, float, float]:
-  """(effective rank, mean cosine of two of the vectors, lowest cosine of the first `most`) of vectors
-  [N, D].
+  """(effective rank, mean cosine of two vectors, lowest cosine of the first `most`) of [N, D].
 
   The effective rank is exp(entropy) of the singular values' shares (Roy & Vetterli 2007).
   """
