@@ -23,7 +23,7 @@ class PhaseData(NamedTuple):
 
     iterate(first, end)  yields this host's rows, one dict of numpy arrays for each step of the
                          phase in [first, end)
-    read(steps)          [common.reading.Reading] of each corpus, for the first steps of the phase
+    read(steps)          [common.amounts.Reading] of each corpus, for the first steps of the phase
 
   and each of `held_out`
 
