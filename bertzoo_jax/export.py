@@ -27,6 +27,7 @@ from bertzoo_jax.common import trust
 from bertzoo_jax.hf import architecture as hf_architecture
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import card
+from bertzoo_jax.hf import sentence_vectors
 from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import verify
@@ -145,8 +146,12 @@ def _write_network(
   if aside:
     weights.save(directory / weights.HEADS_FILE, aside)
   _write(directory / 'config.json', json.dumps(hf_json, indent=2) + '\n')
-  files = files if a.tokens is not None else {}
+  files, vectors = files if a.tokens is not None else {}, None
+  if files and 'pooling' in config['objective']:
+    vectors = sentence_vectors.in_config(config)
+    files |= sentence_vectors.files(vectors, encoder.hidden_size, encoder.padding_side)
   for name, text in files.items():
+    (directory / name).parent.mkdir(exist_ok=True)
     _write(directory / name, text)
   if network.name:
     print(f'{network.name}: {architecture}')
@@ -172,6 +177,7 @@ def _write_network(
     average=average,
     base_models=workdirs.base_models(workdir),
     outputs=task,
+    vectors=vectors,
   )
   _write(directory / 'README.md', card.text(run))
   names = [*files, 'config.json', 'README.md', weights.WEIGHTS, *[weights.HEADS_FILE] * bool(aside)]

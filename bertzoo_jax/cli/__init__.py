@@ -75,7 +75,7 @@ def run(main, on_exit=None, on_error=None):
   logging.set_verbosity(logging.ERROR)
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   for stream in (sys.stdout, sys.stderr):  # file names need not be valid text
-    stream.reconfigure(errors='backslashreplace')
+    stream.reconfigure(errors='backslashreplace', line_buffering=True)
   sys.stdout, sys.stderr = map(screen.Stream, (sys.stdout, sys.stderr))
   logging.get_absl_handler().python_handler.setStream(sys.stderr)
   # warnings are for the user, and need no place in the code
@@ -229,11 +229,7 @@ def _guard(f, argv, on_exit=None, on_error=None):
     code, sentence = _ending(e)
     if sentence is None and on_exit is None:
       raise
-    print(
-      f'error: {sentence}' if sentence else traceback.format_exc().rstrip(),
-      file=sys.stderr,
-      flush=True,
-    )
+    print(f'error: {sentence}' if sentence else traceback.format_exc().rstrip(), file=sys.stderr)
     if sentence and on_error:
       on_error(sentence)
     # a shell ends its loop only if the signal ends this process

@@ -11,19 +11,12 @@ _UNITS = {'': 1, 'k': 10**3, 'M': 10**6, 'G': 10**9}
 
 
 class Reading(NamedTuple):
-  """The reading of one corpus.
+  """The reading of one corpus."""
 
-  Attributes:
-    name: of the corpus; '' for a single one.
-    rows: number of rows read.
-    per_epoch: rows of an epoch.
-    words: words of the train split, separated by blanks; None if not counted.
-  """
-
-  name: str
-  rows: int
-  per_epoch: int
-  words: int | None
+  name: str  # of the corpus; '' for a single one
+  rows: int  # number of rows read
+  per_epoch: int  # rows of an epoch
+  words: int | None  # words of the train split, separated by blanks; None if not counted
 
   @property
   def epochs(self) -> fractions.Fraction:

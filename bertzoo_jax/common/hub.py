@@ -215,12 +215,6 @@ def _hub_errors(what, again, remedy, offline='name files that are here'):
     what = f'{what} ({cause or type(e).__name__} …)'
     if constants.HF_HUB_OFFLINE:
       remedy = f'$HF_HUB_OFFLINE is set: unset it, or {offline}'
-    elif any(map(storage.may_pass, _reasons(e))):
+    elif any(map(storage.may_pass, errors.causes(e))):
       raise errors.TransientError(f'{what}: {again}.') from e
     raise errors.UserError(f'{what}: {remedy}.') from e
-
-
-def _reasons(e):
-  while e is not None:
-    yield e
-    e = e.__cause__ or e.__context__

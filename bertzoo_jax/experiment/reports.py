@@ -42,6 +42,8 @@ def overview(built, start, state) -> list[str]:
       f'phase {p.index}   steps {p.first_step:,}–{p.end_step:,} · '
       f'{all_rows} rows × {length} tokens = {rows * options * length:,} tokens per step'
     )
+    if p.config.frozen:
+      line += f' · frozen: {", ".join(p.config.frozen)}'
     if p is current.phase:
       line += f' · {flops[p.index] / p.steps / 1e9:,.1f} GFLOP per step'
       line += f' · {amounts.describe(current.data.train.read(p.steps))}'

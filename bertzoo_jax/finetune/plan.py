@@ -159,6 +159,12 @@ def resolve(config, task, weights) -> experiments.Run:
   objective = {**named.defaults(config.objective, 'objective'), **config.objective}
   if objective.get('head') == 'auto':
     objective['head'] = head
+  if objective.get('pooling') == 'auto':
+    if weights.vectors.refused:
+      raise errors.UserError(weights.vectors.refused)
+    objective['pooling'] = weights.vectors.pooling
+  if objective.get('highest') == 0:
+    objective['highest'] = float(task.splits['train'].labels.max())
   if task.labels:
     objective['labels'] = tuple(task.labels)
   if objective.get('class_weights') in (task_objectives.AUTO, *task_objectives.AUTO):

@@ -85,7 +85,7 @@ def dev_of(task):
 def outputs(run: resolve.Run, params, split, task) -> dict[str, np.ndarray]:
   """As `predicting.outputs`, of a run."""
   encoder = build.shared_encoder(run, hf.vocabulary_size(params)).clone(dtype=jnp.float32)
-  return predicting.outputs(encoder, params, split, task)
+  return predicting.outputs(encoder, params, split, task, run.config.objective)
 
 
 def _scores(run, task, dev, params) -> tuple[dict[str, float], float]:

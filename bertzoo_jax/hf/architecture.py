@@ -87,24 +87,15 @@ UNSAID = {
 
 
 class Sizes(NamedTuple):
-  """The sizes that a transform may need besides the array.
+  """The arguments of a transform besides the array."""
 
-  Attributes:
-    num_heads: attention heads.
-    num_layers: layers of the stack, of inner_group_num blocks each.
-    blocks: blocks in the file; for layers that share tensors, one set per group (ALBERT).
-    hidden_size: width of the layers.
-    embedding_width: width of the embeddings.
-    position_offset: rows of their position table before that of the first token.
-    num_groups, inner_group_num: groups of layers that share parameters; blocks per group.
-  """
-
-  num_heads: int
-  num_layers: int
-  blocks: int
-  hidden_size: int
-  embedding_width: int
-  position_offset: int = 0
+  num_heads: int  # attention heads
+  num_layers: int  # layers of the stack
+  blocks: int  # blocks that have tensors; a layer is inner_group_num blocks
+  hidden_size: int  # width of the layers
+  embedding_width: int  # width of the embeddings
+  position_offset: int = 0  # rows in front of the position of the first token
+  # num_groups, inner_group_num: groups of layers that share parameters; blocks per group
   num_groups: int = 1
   inner_group_num: int = 1
 
@@ -167,24 +158,18 @@ def parted(*transforms: Transform) -> Transform:
 
 
 class Row(NamedTuple):
-  """Parameters of ours, tensors of theirs, and the transform between them.
+  """Parameters of ours, tensors of theirs, and the transform between them."""
 
-  Attributes:
-    ours: path of the parameter, or a tuple of paths; '' for none (`constant`).
-    theirs: name of the tensor, or a tuple of names.
-    transform: converts one layer of the parameter.
-    absent: sizes → the tensor to write if the encoder lacks the parameter, or None to write none.
-      None if the encoder must have it.
-    where: (block, sizes) → whether that block has the tensor.
-    without: sizes → our array for a block that lacks the tensor (a tuple if `ours` is one). None if
-      our parameter is stacked only over the blocks that have the tensor.
-  """
-
+  # path of the parameter, or a tuple of paths; '' for none (`constant`)
   ours: str | tuple[str, ...]
-  theirs: str | tuple[str, ...]
-  transform: Transform = SAME
+  theirs: str | tuple[str, ...]  # name of the tensor, or a tuple of names
+  transform: Transform = SAME  # of one layer's copy
+  # sizes → the tensor that is written where the encoder lacks the parameter, or None for no tensor.
+  # Leave it out for a parameter that must be there.
   absent: Callable | None = None
-  where: Callable = lambda block, sizes: True
+  where: Callable = lambda block, sizes: True  # (block, sizes) → whether that block has the tensor
+  # sizes → our copy for a block that lacks the tensor (a tuple of copies if `ours` is one). Leave
+  # it out where our parameter has copies only for the blocks that have the tensor.
   without: Callable | None = None
 
   @property
@@ -212,19 +197,13 @@ def dense(ours: str, theirs: str, kernel=KERNEL, bias=SAME) -> tuple[Row, ...]:
 
 
 class Computed(NamedTuple):
-  """The part of an encoder that a class of transformers computes.
+  """The part of an encoder that a class of transformers computes."""
 
-  Attributes:
-    encoder: linen module that computes what the class computes.
-    unread: names of tensors that the class does not load; they are written for --init.
-    note: text of the model card about the difference.
-    pipeline: transformers' pipeline for the card; None for that of the architecture.
-  """
-
-  encoder: Any
+  encoder: Any  # linen module that computes the same
+  # names of tensors that are written for --init, and that the class does not load
   unread: tuple[str, ...] = ()
-  note: str = ''
-  pipeline: str | None = None
+  note: str = ''  # text for the card about the difference
+  pipeline: str | None = None  # transformers' task for the card; None: the architecture's
 
 
 # Key of config.json for objective.Network.learned; left out if the network only learned from masks.
@@ -232,62 +211,48 @@ LEARNED = 'bertzoo_learned'
 
 
 class Architecture(NamedTuple):
-  """A class of Hugging Face.
+  """A class of Hugging Face."""
 
-  Attributes:
-    name: name of the class.
-    model_type: `model_type` of its config.json.
-    rows: its tensors.
-    sizes: (encoder, special) → the second argument of the rows' transforms. special: ids by name.
-    keys: fields of its config.json, see hf/keys.py.
-    heads: text of the model card about the heads that the class has and lacks.
-    pipeline: transformers' pipeline for the card; '' if no pipeline can load the class.
-    tied: {tensor: the tensor that it repeats}; such tensors are not written and not read.
-    buffers: suffixes of names of tensors that are not parameters.
-    rename_legacy: name of a tensor in an old file → its name in today's class.
-    post_read: (params, the encoder's fields) → both, called after all rows are read: for fields
-      that depend on which tensors the file has, and for parameters that an encoder stores
-      otherwise.
-    part: config.encoder.name of the encoder that the class becomes.
-    unsaid: fields of the encoder that no config.json has, where they differ from UNSAID.
-    computes: encoder → Computed, the part of the trained network that the class computes.
-    segments: type_vocab_size of the class for an encoder that has no segment table.
-    head_activation: the activation that its head always applies; None if it is the encoder's.
-    activations: our activations that it has.
-    head_dropouts: keys of config.json for the dropout rates of its sequence classification head:
-      before the classifier, and before the dense layer.
-    tokens: how its tokenizer frames texts; None if transformers has no tokenizer for it. Then none
-      is written or compared.
-    reads: whether it may read checkpoints of its model type; False if its tensors are a subset of
-      those of another class.
-    logits: (directory, batch) → the arrays to compare with our logits, in the form that
-      `verify.logits` returns; None to take those of the transformers class called `name`.
-    load_args: arguments of its from_pretrained for verification.
-    holds: {path: parameter} → whether the class can have heads of these shapes.
-  """
-
-  name: str
-  model_type: str
-  rows: tuple[Row, ...]
+  name: str  # of the class
+  model_type: str  # of its config.json
+  rows: tuple[Row, ...]  # the name table
+  # (encoder, special) → the argument of the rows' transforms. special: ids by name.
   sizes: Callable
-  keys: tuple[keys.Key, ...]
-  heads: str
+  keys: tuple[keys.Key, ...]  # of config.json, see hf/keys.py
+  heads: str  # text of the card about the heads that the class has and lacks
+  # transformers' task for the card; '' if its pipelines cannot load the class
   pipeline: str = 'fill-mask'
+  # tensors that repeat another one, not written, and ignored when read: {name: the other}
   tied: Mapping[str, str] = {}
-  buffers: tuple[str, ...] = ()
+  buffers: tuple[str, ...] = ()  # ends of names of tensors that are no parameters
+  # a tensor's name in a file → its name in today's class
   rename_legacy: Callable = lambda name: name
+  # (params, the encoder's fields) → both, applied after the rows have been read: for fields that
+  # depend on which tensors the file has, and parameters that an encoder has in another form
   post_read: Callable = lambda params, fields: (params, fields)
-  part: str = 'transformer'
+  part: str = 'transformer'  # config.encoder.name of the encoder that has these fields
+  # fields of the encoder that no config.json has, where they differ from UNSAID
   unsaid: Mapping[str, Any] = {}
+  # encoder → Computed, the part of the trained network that the class computes
   computes: Callable = Computed
-  segments: int = 1
+  segments: int = 1  # segments that texts have where the encoder has no segment table
+  # the activation that its head always applies; None if it is the encoder's
   head_activation: str | None = None
-  activations: Mapping[str, str] = keys.ACTIVATIONS
+  activations: Mapping[str, str] = keys.ACTIVATIONS  # our activations that it has
+  # keys of config.json for the dropout of its row head: before the classifier, and before the dense
+  # layer
   head_dropouts: tuple[str, ...] = ()
+  # how its tokenizer frames texts; None if it has no tokenizer in transformers. No tokenizer is
+  # then written or compared.
   tokens: tokenizer.Shape | None = tokenizer.Shape()
+  # whether it reads checkpoints of its model type. A class whose tensors are a part of another
+  # class's does not.
   reads: bool = True
+  # (directory, batch) → arrays that verification compares with our logits, as `verify.logits` has
+  # it; None: the logits of the transformers class called `name`
   logits: Callable | None = None
-  load_args: Mapping[str, Any] = {}
+  load_args: Mapping[str, Any] = {}  # arguments of its from_pretrained for verification
+  # parameters by path → whether its heads may have these shapes
   holds: Callable = lambda params: True
 
   @property

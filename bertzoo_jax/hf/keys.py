@@ -28,33 +28,24 @@ _LARGEST = 1 << 31  # every number in a config.json is below it
 
 
 class At(NamedTuple):
-  """The inputs of config.json's values: the class, the encoder, ids of special pieces, the rows of
-  the word table, and the sizes of the class (architecture.Sizes).
-  """
+  """The inputs of config.json's values."""
 
-  a: Any
+  a: Any  # the class
   encoder: Any
-  special: Mapping[str, int]
-  vocab_size: int
-  sizes: Any
+  special: Mapping[str, int]  # ids of special pieces
+  vocab_size: int  # rows of the word table
+  sizes: Any  # architecture.Sizes
 
 
 class Key(NamedTuple):
-  """A key of config.json and a field of the encoder.
+  """A key of config.json and a field of the encoder."""
 
-  Attributes:
-    theirs: the key; '' for a field that no key says.
-    ours: the field; '' for a key that says none.
-    usual: transformers' default for a missing key. A value of another type, or out of range, is
-      refused.
-    write: At → the value; None: the field's value, if there is a field.
-    read: config.json with defaults → the field's value, or UserError; None: the key's value.
-  """
-
-  theirs: str
-  ours: str = ''
+  theirs: str  # the key; '' for a field that no key says
+  ours: str = ''  # the field; '' for a key that says none
+  # transformers' default for a missing key. A value of another type, or out of range, is refused.
   usual: Any = NEEDED
-  write: Callable | None = None
+  write: Callable | None = None  # At → the value; None: the field's value, if there is a field
+  # config.json with defaults → the field's value, or UserError; None: the key's value
   read: Callable | None = None
 
 

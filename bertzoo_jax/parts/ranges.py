@@ -54,8 +54,8 @@ class Row(NamedTuple):
 
   key: str
   value: object
-  range: str
-  meaning: str
+  range: str  # '' for any value of its type
+  meaning: str  # '' if a user's part gives none
 
 
 def check(config, choices: bool = True) -> tuple[configuration.Phase, ...]:

@@ -22,59 +22,42 @@ _VISITED, _NEEDED = (0.5, 0.95)
 
 
 class Phase(NamedTuple):
-  """A phase as it would run.
+  """A phase as it would run."""
 
-  Attributes:
-    index, steps, rows, length: of the phase.
-    program: its compiled train step, or None.
-    parameters, optimizer: bytes per device of the state; the average counts with the optimizer.
-    state: bytes of the whole state, as a checkpoint has it.
-    reading, time: of the program; None if its text cannot be printed.
-    flops: of the model, per step over all devices (cost.step_flops).
-    replicated: a line for each parameter that the mesh could not split.
-    doubts: why the times may be too low.
-    largest: rows of the largest batch that was seen to fit, 0 if none did; None without a search.
-    epochs: of the text; None without a corpus. epochs_of: {corpus of a mixture: epochs}.
-    carry: bytes per device of the memory that one step hands to the next; 0 without one.
-    devices: of its mesh.
-  """
-
+  # index, steps, rows, length: of the phase
   index: int
   steps: int
   rows: int
   length: int
-  program: program.Program | None
+  program: program.Program | None  # its compiled train step, or None
+  # parameters, optimizer: bytes per device of the state; the average counts with the optimizer
   parameters: int
   optimizer: int
-  state: int
+  state: int  # bytes of the whole state, as a checkpoint has it
+  # reading, time: of the program; None if its text cannot be printed
   reading: hlo.Reading | None
   time: estimate.Time | None
-  flops: float
-  replicated: list[str]
-  doubts: list[str]
+  flops: float  # of the model, per step over all devices (cost.step_flops)
+  replicated: list[str]  # a line for each parameter that the mesh could not split
+  doubts: list[str]  # why the times may be too low
+  # rows of the largest batch that was seen to fit, 0 if none did; None without a search
   largest: int | None
-  epochs: float | None
-  epochs_of: dict
-  carry: int = 0
-  devices: int = 1
+  epochs: float | None  # of the text; None without a corpus
+  epochs_of: dict  # {corpus of a mixture: epochs}
+  carry: int = 0  # bytes per device of the memory that one step hands to the next; 0 without one
+  devices: int = 1  # of its mesh
 
 
 class Work(NamedTuple):
-  """A run to compile, and its slice.
+  """A run to compile, and its slice."""
 
-  Attributes:
-    run: of an experiment.
-    text, mesh, slice_: of the run.
-    kept: folder of earlier results; None for none.
-    say: prints a line of progress.
-  """
-
-  run: resolve.Run
+  run: resolve.Run  # of an experiment
+  # text, mesh, slice_: of the run
   text: object
   mesh: jax.sharding.Mesh
   slice_: chips.Slice
-  kept: str | None
-  say: Callable
+  kept: str | None  # folder of earlier results; None for none
+  say: Callable  # prints a line of progress
 
   def job(self, indices, changes=(), slice_=None, devices: int = 0) -> processes.Job:
     """The step of a phase, or the transition from one phase to the next, to be compiled.
@@ -144,15 +127,16 @@ def phases(findings, work: Work, described, kernels) -> list[Phase]:
       json.dumps(configuration.flatten(work.run.phases[phase.index].config.objective), default=str),
       str(sorted(phase_run.data.features.items())),
       phase_run.phase.config.run.accumulation,
+      phase_run.phase.config.frozen,
     )
     alike.append(firsts.setdefault(same, phase.index))
   results = {(i,): refused for i in set(alike) if (refused := _too_large(described[i][0], slice_))}
   todo, fitting = [(i,) for i in firsts.values() if (i,) not in results], not results
   for (index,) in todo:
-    phase = described[index][0]
+    phase, frozen = described[index][0], described[index][1].phase.config.frozen
     work.say(
       f'phase {index}: compiling the step of {phase.rows:,} rows × {phase.length} tokens for '
-      f'{slice_.topology}'
+      f'{slice_.topology}' + f', frozen: {", ".join(frozen)}' * bool(frozen)
     )
   if fitting:  # between two phases a run holds one state and the added parameters
     todo += {(alike[i - 1], alike[i]): (i - 1, i) for i in range(1, len(alike))}.values()

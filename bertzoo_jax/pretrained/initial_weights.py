@@ -26,6 +26,7 @@ def parameters(
   labels: tuple[str, ...] = (),
   layers: str = '',
   carry: bool = False,
+  positions: str = 'copied',
 ) -> tuple[dict, list[str]]:
   """(`fresh` with the parameters loaded from the addresses, lines that list them).
 
@@ -77,7 +78,7 @@ def parameters(
       if k != 'name' and hasattr(network.encoder, k)
     }
     if whole:
-      merged, lines = hf.merge(fresh, loaded, report, encoder, labels)
+      merged, lines = hf.merge(fresh, loaded, report, encoder, labels, positions)
       return _with_frozen(merged, fresh, objective, init), [*spare, *lines]
     places = network.places(fresh)
     if not places.keys() & hf.flatten(loaded).keys():
@@ -86,7 +87,7 @@ def parameters(
         'such a network.'
       )
     ours = network.extract(hf.unflatten(flat))
-    merged, network_lines = hf.merge(ours, loaded, report, encoder, labels)
+    merged, network_lines = hf.merge(ours, loaded, report, encoder, labels, positions)
     ours, merged = hf.flatten(ours), hf.flatten(merged)
     arrays = {
       path: merged[path]

@@ -182,7 +182,7 @@ class Checkpoints:
       self._checkpointer.close()
     except Exception as e:  # any storage error; if the folder is gone, the lock says so
       if storage.is_remote(self._folder) or self._folder.parent.exists():
-        print(f'WARNING: the last checkpoint could not be written: {errors.named(e)}', flush=True)
+        print(f'WARNING: the last checkpoint could not be written: {errors.named(e)}')
 
   def _seal(self):
     """Called by Orbax's thread between the last byte and the commit: sums every file."""

@@ -192,7 +192,7 @@ class _Lease:
       if not self._replace(None) and self.is_ours(self.read()):
         self._replace(None)
     except errors.UserError as e:  # the next owner waits two minutes, no more
-      print(f'WARNING: {e}', flush=True)
+      print(f'WARNING: {e}')
 
   def __str__(self):
     return self._name
@@ -284,17 +284,13 @@ def _beat(workdir, beat_once, stop):
         f'error: {workdir} is now held by {e}, since this process was suspended: this process ends '
         'and saves nothing.',
         file=sys.stderr,
-        flush=True,
       )
       _exit(errors.TransientError.code)
       return
     except _Gone:
       return  # the run ends before its next save
     except Exception as e:  # whatever the storage raises: the next beat may get through
-      print(
-        f'WARNING: the heartbeat of the workdir lock could not be written: {errors.named(e)}',
-        flush=True,
-      )
+      print(f'WARNING: the heartbeat of the workdir lock could not be written: {errors.named(e)}')
 
 
 # Not sys.exit, which ends a thread only, and not a signal, upon which the run would save into
@@ -340,7 +336,7 @@ def _runs(pid) -> bool:
 
 
 def _say_stale(other):
-  print(f'The workdir was held by {_name(other)}, which is gone; taking it over.', flush=True)
+  print(f'The workdir was held by {_name(other)}, which is gone; taking it over.')
 
 
 def _refuse(workdir, other):

@@ -85,6 +85,5 @@ class Watchdog:
       f'(run.hang_minutes={self._limit / 60:g}). Above are the stacks of all its threads. It ends '
       'here; run the same line again to resume at the last checkpoint.',
       file=sys.stderr,
-      flush=True,
     )
     _exit(errors.TransientError.code)

@@ -35,6 +35,8 @@ from bertzoo_jax.runs import step_folders
 # of other commands, for `check_unlike`
 A_CORPUS = ('manifest.json', 'a corpus')
 _CONFIG, _CORPUS, _ATTEMPTS = 'config.json', 'corpus.json', 'attempts.jsonl'
+# keys of an attempt, and their fields of start.First
+_TAKEN = {'init_layers': 'layers', 'vocabulary': 'vocabulary', 'positions': 'positions'}
 _PACKAGES = (
   'jax jaxlib libtpu flax optax orbax-checkpoint numpy tensorflow tensorflow-cpu tokenizers'.split()
 )
@@ -194,7 +196,7 @@ def attempts(path) -> list[dict]:
   """The attempts of a run so far, in order; a line that cannot be read is left out."""
   known = storage.read_json_lines(storage.path(path) / _ATTEMPTS)[0]
   is_text = lambda x: x is None or isinstance(x, str)
-  texts = ('init', 'init_layers', 'corpus_hash', 'config_hash', 'commit')
+  texts = ('init', *_TAKEN, 'corpus_hash', 'config_hash', 'commit')
   return [
     a
     for a in known
@@ -207,9 +209,10 @@ def first_weights(path) -> str | None:
   return _first(path).get('init')
 
 
-def first_layers(path) -> str:
-  """The layers that the run took of its first weights (initial_weights.layers_of); '' for all."""
-  return _first(path).get('init_layers', '')
+def first_taken(path) -> dict:
+  """What the run took of its first weights: fields of start.First that are not the default."""
+  first = _first(path)
+  return {field: first[k] for k, field in _TAKEN.items() if first.get(k)}
 
 
 def base_models(path) -> tuple[str, ...]:
@@ -244,18 +247,16 @@ def add_attempt(
   start_step: int,
   devices: str,
   init: str | None,
-  init_layers: str = '',
-  vocabulary: str = 'same',
+  taken: dict | None = None,
   resume_moments: bool = False,
 ) -> int:
-  """Adds this process to attempts.jsonl and returns its number, from 1. init_layers: see
-  `first_layers`. vocabulary: same, or carry. resume_moments: whether it began at the step of
-  `init`, with its moments.
+  """Adds this process to attempts.jsonl and returns its number, from 1. taken: fields of
+  start.First. resume_moments: whether it began at the step of `init`, with its moments.
   """
   file = storage.path(path) / _ATTEMPTS
   before, unreadable = storage.read_json_lines(file)
   if unreadable:
-    print(f'WARNING: {file}: {unreadable} line(s) cannot be read and are left out.', flush=True)
+    print(f'WARNING: {file}: {unreadable} line(s) cannot be read and are left out.')
   numbers = [a['attempt'] for a in before if type(a.get('attempt')) is int]
   line = {
     'attempt': max([len(before), *numbers]) + 1,
@@ -265,8 +266,7 @@ def add_attempt(
     'start_step': start_step,
     'init': init,
     **({'base_models': names} if (names := _base_models(init)) else {}),
-    **({'init_layers': init_layers} if init_layers else {}),
-    **({'vocabulary': vocabulary} if vocabulary != 'same' else {}),
+    **{k: taken[f] for k, f in _TAKEN.items() if taken and taken[f] not in ('', 'same', 'copied')},
     **({'resume_moments': True} if resume_moments else {}),
     'corpus_hash': corpus_hash,
     'config_hash': _digest(file.parent / _CONFIG),

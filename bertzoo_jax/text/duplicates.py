@@ -21,15 +21,13 @@ _BLOCK = 1 << 16  # entries written at a time
 
 
 class Repeats(NamedTuple):
-  """Numbers of the texts to leave out, ascending, in reading order: documents, and paragraphs of at
-  least LEAST characters. counts: [repeated documents, repeated paragraphs, bytes of text read].
-  """
+  """Numbers of the texts to leave out, ascending, in reading order."""
 
   documents: np.ndarray
-  paragraphs: np.ndarray
+  paragraphs: np.ndarray  # of at least LEAST characters
   excluded_documents: np.ndarray
   excluded_paragraphs: np.ndarray
-  counts: np.ndarray
+  counts: np.ndarray  # [repeated documents, repeated paragraphs, bytes of text read]
 
 
 def normal(text: str) -> str:

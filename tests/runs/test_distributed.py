@@ -150,7 +150,10 @@ jax.config.update('jax_platforms', 'tpu,cpu')
 """
 
 
-@pytest.mark.parametrize('told', ['nothing', 'by hand', 'by a TPU VM'])
+@pytest.mark.parametrize(
+  'told',
+  ['by a TPU VM', *(pytest.param(x, marks=pytest.mark.slow) for x in ('nothing', 'by hand'))],
+)
 def test_a_lone_process_stays_out_of_the_service_and_stops_at_a_signal_by_itself(told):
   with socket.create_server(('', 0)) as s:
     port = s.getsockname()[1]

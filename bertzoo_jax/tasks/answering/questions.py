@@ -31,19 +31,14 @@ _COLUMNS = ('question', 'context', 'answer', 'answer_start', 'example')  # of a 
 
 
 class Question(NamedTuple):
-  """A question and its passage.
-
-  Attributes:
-    label: the right answers, () if the passage has none.
-    span: (start, end) of an answer in the passage, in characters; NOWHERE without one.
-    mended: whether the file has another start.
-  """
+  """A question and its passage."""
 
   question: str
   context: str
-  label: tuple[str, ...] | None = None
+  label: tuple[str, ...] | None = None  # the right answers, () if the passage has none
+  # (start, end) of an answer in the passage, in characters; NOWHERE without one
   span: tuple[int, int] = NOWHERE
-  mended: bool = False
+  mended: bool = False  # whether the file has another start
   form = 'questions'
 
   @property
