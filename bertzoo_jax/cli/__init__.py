@@ -264,5 +264,5 @@ def _ending(e: BaseException):
   if isinstance(e, BrokenPipeError):
     return 1, 'Nobody reads the output any more (broken pipe).'
   if isinstance(e, (ConnectionError, TimeoutError)):
-    return (code, f'The network failed ({errors.named(e, 200)}). Run the same line again.')
+    return (code, f'The network failed ({errors.named(e, 200)}). Run the same command again.')
   return 1, None

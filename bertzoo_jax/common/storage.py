@@ -110,7 +110,7 @@ def read_twice(ask, what, right=NotImplemented, twice=True):
     if not twice or answer == right or answer in answers:
       return answer
     answers.append(answer)
-  raise errors.TransientError(f'{what} gives other bytes at each read: run the same line again.')
+  raise errors.TransientError(f'{what} gives other bytes at each read: run the same command again.')
 
 
 def path(p) -> epath.Path:
@@ -319,7 +319,7 @@ def reading(what):
     if not may_pass(e):
       raise
     raise errors.TransientError(
-      f'{what} could not be read ({errors.named(e, 300)}): run the same line again.'
+      f'{what} could not be read ({errors.named(e, 300)}): run the same command again.'
     ) from e
 
 

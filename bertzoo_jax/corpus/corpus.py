@@ -139,7 +139,7 @@ def read_manifest(path) -> dict:
   if not (path / 'manifest.json').exists():
     if (path / 'plan.json').exists():
       raise errors.UserError(
-        f'The corpus {path} is unfinished: run the same prepare line again to resume.'
+        f'The corpus {path} is unfinished: run the same prepare command again to resume.'
       )
     raise errors.UserError(
       f'No corpus at {path} (there is no manifest.json): python -m bertzoo_jax.prepare '

@@ -340,14 +340,14 @@ class _Worker:
       raise errors.UserError(
         f'A worker ended with code {code} in chunk {chunk.index}, which begins at {chunk.first}'
         f'{" (killed: is there enough memory? --workers takes fewer)" if code == -9 else ""}: '
-        'run the same line again, finished shards are kept.'
+        'run the same command again, finished shards are kept.'
       ) from e
     if isinstance(failure, Exception):
       raise failure
     if failure:
       raise errors.UserError(
         f'Chunk {chunk.index}, which begins at {chunk.first}, failed: {failure}. '
-        'Run the same line again, finished shards are kept.'
+        'Run the same command again, finished shards are kept.'
       )
     return chunk.index, chunk.end, record
 

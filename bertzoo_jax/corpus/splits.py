@@ -244,7 +244,7 @@ def _name_cut_files():
       if cut
       else 'A mapped file could not be read (SIGBUS): run'
     )
-    os.write(2, f'error: {text} the same line again. The checkpoints of a run are kept.\n'.encode())
+    os.write(2, f'error: {text} the same command again. Checkpoints of a run are kept.\n'.encode())
     os._exit((errors.UserError if cut else errors.TransientError).code)
 
   handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(end)

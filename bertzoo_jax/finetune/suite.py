@@ -79,7 +79,7 @@ def finetune(
         by_address = {w.address: w for w in begun}
         results = work.train_all(runs, task, by_address, notice, devices or jax.devices(), _say)
         if results is None:
-          _say('stopped: run the same line to resume')
+          _say('stopped: run the same command to resume')
           return None
         number = work.best(results, task.sign)
         chosen = runs[number]

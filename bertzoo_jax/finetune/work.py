@@ -170,7 +170,7 @@ def _trained(job, run, task, weights, notice, devices, show) -> dict:
 def _read(run, task) -> dict:
   """The result of a finished run. Raises UserError if `_write` did not write the file."""
   file, metrics = run.folder / run.record, set(run.experiment.metrics)
-  with errors.unreadable(f'{file} was not written by finetune: delete it, and run the same line'):
+  with errors.unreadable(f'{file} was not written by finetune: delete it and run the same command'):
     result = {'diverged': '', **storage.read_json(file)}
     scores, kinds = result['scores'], (type(result['step']), type(result['diverged']))
     fits = all(split in task.splits and row.keys() <= metrics for split, row in scores.items())
@@ -245,7 +245,7 @@ def fitting(folder, *more):
   """A context that raises UserError where predictions do not fit the task. more: further errors."""
   return errors.unreadable(
     f'{folder / PREDICTIONS} cannot be read, or is of another task: delete {plan.RESULT} beside '
-    'it and run the same line again, which writes both',
+    'it and run the same command again, which writes both',
     *more,
   )
 

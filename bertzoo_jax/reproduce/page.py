@@ -233,7 +233,7 @@ def _finished(config, workdir) -> dict[str, list[dict]]:
 
 def _read(file) -> dict:
   """The scores of a job. Raises UserError for a file that reproduce did not write."""
-  with errors.unreadable(f'{file} is not what reproduce wrote: delete it, and run the same line'):
+  with errors.unreadable(f'{file} is not what reproduce wrote: delete it and run the same command'):
     scores = storage.read_json(file)
     cells = [*scores['columns'].values()]
     numbers = [scores['steps'], scores['flops'], *(cell.get('seeds', 0) for cell in cells)]

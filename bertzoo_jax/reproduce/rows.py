@@ -72,7 +72,7 @@ def reproduce(
   def do(job, _):
     if not job.done:  # no other process has run it
       if work.run(job, config, texts[plan.text_of(job.experiment)], task_dir, say) is None:
-        say('stopped: run the same line to resume')
+        say('stopped: run the same command to resume')
         return False
       page.write(shown, workdir)
     return True

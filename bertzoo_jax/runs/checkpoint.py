@@ -244,7 +244,7 @@ def locate(address: str) -> tuple[str, int, str | None]:
     if not present and (unmarked := step_folders.unmarked(folder)):
       raise errors.UserError(
         f'{workdir} has checkpoints without commit markers (steps {", ".join(unmarked)}): run its '
-        'pretrain line once, which checks and marks them, or copy them again with all files.'
+        'pretrain command once, which checks and marks them, or copy them again with all files.'
       )
     if not present and (below := step_folders.below(workdir)):
       some = ', '.join(below[:5]) + ', …' * (len(below) > 5)
@@ -381,7 +381,7 @@ def _decoding(folder):
     on_the_way = storage.is_remote(folder)
     raise (errors.TransientError if on_the_way else errors.UserError)(
       f'{folder} is no checkpoint that can be read ({errors.named(e, 200)}): '
-      + 'run the same line again. If this comes back, ' * on_the_way
+      + 'run the same command again. If this comes back, ' * on_the_way
       + 'use the one before, or the version that wrote it.'
     ) from e
 

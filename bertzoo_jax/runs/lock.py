@@ -236,7 +236,7 @@ class _Lease:
       passing = storage.may_pass(e)
       raise (errors.TransientError if passing else errors.UserError)(
         f'{self} cannot be read or written ({errors.words(e, 300)}): '
-        + ('run the same line again.' if passing else 'repair access, or take another --workdir.')
+        + ('run the same command again.' if passing else 'repair access or take another --workdir.')
       ) from e
 
 

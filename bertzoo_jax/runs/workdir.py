@@ -82,7 +82,7 @@ def check_writable(path) -> None:
   except Exception as e:  # every storage has errors of its own
     problem = f'--workdir {path} cannot be written ({errors.named(e)}): '
     if storage.may_pass(e):
-      raise errors.TransientError(f'{problem}run the same line again.') from e
+      raise errors.TransientError(f'{problem}run the same command again.') from e
     is_full = isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT)
     remedy = 'free space on its disk.' if is_full else 'give a folder you own.'
     raise errors.UserError(problem + remedy) from e

@@ -91,7 +91,7 @@ def prepare() -> None:
   if system != 'Linux' or machine not in ('x86_64', 'AMD64'):
     raise errors.UserError(
       f'The TPU compiler (libtpu) exists for Linux on x86-64 only and this is {system} on '
-      f'{machine}: run the same line there, on a TPU VM, any small Cloud VM or a CI machine; no '
+      f'{machine}: run the same command there, on a TPU VM, any small Cloud VM or a CI machine; no '
       'chip is needed.'
     )
   if importlib.util.find_spec('libtpu') is None and not os.environ.get('TPU_LIBRARY_PATH'):
