@@ -133,7 +133,7 @@ def _write_network(
   aside = {path: x for path, x in whole.items() if path not in flat}
   params = weights.unflatten(flat)
   apart = sorted({path.split('/')[0] for path in aside})
-  if objective.one_way(weights.unflatten(whole), network.learned):  # it saw no mask
+  if objective.one_way(weights.unflatten(whole), network.learned):  # never saw a mask
     config = {key: section for key, section in config.items() if key != 'masking'}
   special, files, tokenizer = _tokenizer(folder, config, a, encoder, task_heads.in_paths(whole))
   task = task_heads.Task()

@@ -294,11 +294,11 @@ def _tidy(out) -> None:
 
 def _tokenizer(out, plan, loaded, config, text, say, add) -> None:
   """Writes the plan and the tokenizer, see `_final_tokenizer`."""
-  if (out / 'tokenizer' / 'bertzoo.json').exists():  # an earlier attempt got that far
+  if (out / 'tokenizer' / 'bertzoo.json').exists():  # from an earlier attempt
     tokenizers.load(out / 'tokenizer', config.tokenizer.to_dict())
     return
   loaded = _final_tokenizer(config, text, loaded, add, say)
-  storage.write_json(out / 'plan.json', plan)  # only now is there anything to resume
+  storage.write_json(out / 'plan.json', plan)  # from here on an attempt can be resumed
   loaded.save(out / 'tokenizer')
 
 

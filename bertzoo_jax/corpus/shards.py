@@ -327,7 +327,7 @@ class _Worker:
     try:
       self.pipe.send(chunk)
     except (BrokenPipeError, ConnectionResetError):
-      pass  # it died: `take` says so
+      pass  # the worker died: `take` reports it
     self.chunk = Chunk(chunk.index, [], chunk.first, chunk.end)
 
   def take(self):
@@ -374,4 +374,4 @@ def _serve(pipe, trusted, out, tokenizer_folder, how):
         answer = (e if has_number else f'{type(e).__name__}: {e}', None)
       pipe.send(answer)
   except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
-    pass  # the parent is done, or gone
+    pass  # the parent has finished or died

@@ -255,5 +255,5 @@ def _name_cut_files():
 def _size(file):
   try:
     return os.stat(file).st_size
-  except OSError:  # deleted: the map holds it
+  except OSError:  # deleted, but still mapped
     return _MAPPED[file]

@@ -171,7 +171,7 @@ def _masked_scores(name, encoder, params, batches, ahead, how, first=lambda rows
   nll_BP, correct_BP = through(read, encoder, params, batches, first)
   joined = lambda feature: np.concatenate([b[feature] for b in batches])
   weights_BP = joined('masked_weights').astype(np.float64)
-  places_BP = joined('masked_positions') + ahead  # of the tokens, not of the outputs for them
+  places_BP = joined('masked_positions') + ahead  # places of tokens, not of outputs
   num_rows, length = int((weights_BP.max(axis=1) > 0).sum()), batches[0]['input_ids'].shape[1]
 
   def score(measure, x_BP, places=None):
@@ -227,7 +227,7 @@ def row_vectors(
     batches = [_classifier_last(batch) for batch in batches]
 
   def read(params, batch, memory):
-    if 'mlm_head' not in params:  # it has never seen a mask
+    if 'mlm_head' not in params:  # this network never saw a mask
       batch = {**batch, 'input_ids': generators.fill(batch, batch['masked_targets'])[0]}
     hidden_BLD = networks.encode(encoder, params['encoder'], batch, None)
     return head(params, encoder.pooled(hidden_BLD, batch)), memory

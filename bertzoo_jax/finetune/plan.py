@@ -24,7 +24,7 @@ from bertzoo_jax.runs import step_folders
 from bertzoo_jax.tasks import labels as labels_lib
 from bertzoo_jax.training import layer_decay
 
-RESULT = 'result.json'  # of a finished run
+RESULT = 'result.json'  # in the folder of a finished run
 FIELDS = ('source', 'features', 'metrics', 'epochs', 'grid', 'seeds', 'encoder', 'objective', 'run')
 # Fields from which a fine-tuning config makes experiments; an experiment itself has none of them.
 _PLANS = ('epochs', 'steps', 'warmup', 'layer_decay', 'layer_decay_form', 'seeds', 'grid')

@@ -71,7 +71,7 @@ def finetune(
         if tuning.init in best:
           begun = plan.weights(best[tuning.init])
           tuning = tuning.copy_and_resolve_references().unlock()
-          tuning.init_layers = ''  # they were taken when that run began
+          tuning.init_layers = ''  # the run that it starts from has taken them
         runs = plan.runs(name, tuning, task, begun, workdir)
         for run in runs:
           workdirs.check_same_run(run.folder, run.experiment, task.hash)

@@ -274,7 +274,7 @@ def _masking(section: dict[str, Any]) -> str:
   words.
   """
   shares = section.get('corruption', ())
-  if isinstance(shares, str) or len(shares) != 3:  # it replaces nothing, or has fields of its own
+  if isinstance(shares, str) or len(shares) != 3:  # no replacement, or a user's masking
     return _fields(section)
   becomes = 'by the mask token', 'by a random token'
   if section.get('substitute') == 'similar':
@@ -355,7 +355,7 @@ def _answers(features: dict[str, Any], usual: bool, metrics=()) -> dict[str, str
   threshold = features.get('no_answer_threshold', 0.0)
   answer = 'passage[places[start][0] : places[end][1]].strip()'
   code = f'print({answer})'
-  if threshold or 'best_threshold' in metrics:  # there may be none
+  if threshold or 'best_threshold' in metrics:  # an answer may be missing
     code = (
       "cls = row['input_ids'][0].tolist().index(tokenizer.cls_token_id)\n"
       'odds = scores[cls, cls] - scores[start, end]  # of no answer\n'

@@ -204,7 +204,7 @@ def _lowered(job):
   for i, shapes in job.features.items():
     check.parts(job.run, phases[i], shapes, job.vocab_size, mesh)
   runs = [build.phase_run(job.run, phases[i], data, mesh) for i in job.features]
-  precision = 'highest' if config.run.dtype == 'float32' else None  # as `pretrain` sets it
+  precision = 'highest' if config.run.dtype == 'float32' else None  # same as in `pretrain`
   with jax.default_matmul_precision(precision):
     make = program.lowered_step if len(runs) == 1 else program.lowered_entering
     lowered = make(*runs)

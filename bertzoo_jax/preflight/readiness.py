@@ -95,7 +95,7 @@ def text(findings: Findings, run, paths, hosts: int) -> Text:
   """
   config, corpus, manifests, paths = run.config, None, {}, opening.listed(paths)
   with findings.collecting('P06'):
-    opening.names(paths)  # none twice
+    opening.names(paths)  # raises if one is given twice
   for path in paths:
     with findings.collecting('P06'), _answering(findings, path):
       manifests[path] = corpora.read_manifest(path)
@@ -182,7 +182,7 @@ def check_workdir(
 
 def machinery(workdir: str | None, device_kind: str) -> dict:
   """workdirs.machinery; {} without a workdir, or if it cannot be read: `check_workdir` says so."""
-  with contextlib.suppress(Exception):  # of an object store, any
+  with contextlib.suppress(Exception):  # any error of an object store
     return workdirs.machinery(workdir, device_kind) if workdir else {}
   return {}
 

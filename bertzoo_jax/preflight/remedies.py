@@ -72,7 +72,7 @@ def tried(work: compiling.Work, worst) -> tuple[int, list[Remedy]]:
     return {n: programs[o].peak for n, o in batches.items() if fits(o)}
 
   with contextlib.suppress(KeyboardInterrupt):
-    if _state(worst) <= usable:  # else no batch helps
+    if _state(worst) <= usable:  # else no batch size helps
       _search(worst, _unit(work, worst), usable, peaks)
     rows = max((n for n, option in batches.items() if fits(option)), default=0)
     kinds = _kinds(work, worst, rows)

@@ -133,7 +133,7 @@ def _from_run(address):
   run = open_run(address)
   network = run.networks[0]
   params = jax.tree.map(np.asarray, network.extract(run.params))
-  # a swapped encoder belongs to another family than config.hf
+  # if the encoder was swapped, config.hf is of another family
   name = architectures.for_encoder(run.config.hf, network.encoder.activation, hf.flatten(params))
   return _pretrained(
     (run.config.encoder.name, network.encoder, params),

@@ -54,7 +54,7 @@ def join(seconds: int = JOIN_SECONDS) -> None:
   try:
     if address := os.environ.get('JAX_COORDINATOR_ADDRESS'):
       _by_hand(address, seconds)
-    elif 'tpu' in (jax.config.jax_platforms or ''):  # which jax sets where it finds chips
+    elif 'tpu' in (jax.config.jax_platforms or ''):  # set by jax if it finds chips
       _on_tpu(seconds)
   except RuntimeError as e:
     if 'before' not in str(e):
@@ -113,7 +113,7 @@ def watched():
   """Inside a `with`, a computation that fails because a host is gone ends the process with 75."""
   try:
     yield
-  except Exception as e:  # of whatever library waited for the computation
+  except Exception as e:  # from any library that waited for the result
     if not comes_from_another(e):
       raise
     print(f'error: the hosts cannot continue: {errors.words(e, 300)}', file=sys.stderr, flush=True)

@@ -160,7 +160,7 @@ class _Walk:
     if opcode in ('call', 'async-start') and (
       target := called.get('to_apply') or called.get('calls')
     ):
-      if _CYCLES.search(instruction.attributes):  # of the whole
+      if _CYCLES.search(instruction.attributes):  # estimated as a whole
         self._touch(target)
       else:
         return self.computation(target, times)

@@ -66,7 +66,7 @@ def parse(text: str) -> Module:
       )
   if entry is None:
     raise ValueError('no ENTRY computation: not the text of a compiled program')
-  head = text.partition('\n')[0]  # which names a count that is not 1
+  head = text.partition('\n')[0]  # has the number of devices, unless it is 1
   counts = (re.search(rf'\b{name}=(\d+)', head) for name in ('replica_count', 'num_partitions'))
   return Module(entry, computations, math.prod(int(count[1]) for count in counts if count))
 
