@@ -104,7 +104,7 @@ def prepare(
       text), or a file of words, one per line (tokenizers/growth.py).
 
   Raises:
-    UserError: whatever the user can mend; nothing is overwritten then.
+    UserError: a mistake that the user can correct; nothing is overwritten.
     OSError: a disk that is full or fails; `explained_errors` has the message.
   """
   out = storage.path(out)
@@ -188,7 +188,7 @@ def _excluded(name):
 
 
 def _plan(config, sources, loaded, files, where, excluded) -> dict:
-  """Everything that determines the bytes of the corpus; only the same plan resumes a corpus."""
+  """All that determines the bytes of the corpus. A corpus is resumed only under the same plan."""
   total, splitter = sum(s.bytes for s in sources), sentences.splitter(config.corpus.splitter).name
   return dict(
     format_version=corpus.FORMAT_VERSION,

@@ -104,7 +104,7 @@ def _notes(spec, members, by_member, source) -> list[str]:
   """Warnings about a pipeline. by_member: for each member, the warnings about its text."""
   split, mixture, batch_size = spec.split, spec.mixture, spec.batch_size
   suffixes = [f' of {member.name}' if member.name else '' for member in members]
-  notes = [f'Split {split!r}{name}: {s}' for name, notes in zip(suffixes, by_member) for s in notes]
+  notes = [f'Split {split!r}{name}: {s}' for name, texts in zip(suffixes, by_member) for s in texts]
   if split == 'train' and len(members) == 1 < len(mixture) and mixture[0] != 'size':
     notes.append(f'config.mixture has {len(mixture)} weights for one corpus: they are not used.')
   if len(members) > 1 and source.rounding > 0.05:

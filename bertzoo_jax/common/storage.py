@@ -85,8 +85,8 @@ class _HubPath(type(epath.Path('hf://name'))):
 
 
 def read_twice(ask, what, right=NotImplemented, twice=True):
-  """The answer of an object store: the first that comes twice or equals `right`. An answer that the
-  client cannot parse is requested again.
+  """Reads from an object store until an answer comes twice or equals `right`, and returns it. An
+  answer that the client cannot parse is requested again.
 
   ask: () → an answer. what: the address, for the message. right: the expected answer, such as a
   checksum. twice: False for a write, whose first answer counts. Raises TransientError if all
@@ -383,8 +383,8 @@ def http_code(e: BaseException) -> int | None:
 
 
 def may_pass(e: BaseException) -> bool:
-  """Whether an error of a disk, a bucket or the network may pass; a wrong address, missing rights
-  and a full disk do not. If neither type nor code tells, the error's cause decides.
+  """Whether an error of a disk, a bucket or the network is transient; a wrong address, missing
+  permissions and a full disk are not. If neither type nor code tells, the error's cause decides.
   """
   if isinstance(e, OSError) and e.errno is not None:
     return e.errno not in _STAYING_ERRNOS

@@ -264,8 +264,8 @@ def in_memory(
 
 
 def stand_in(corpus: Corpus, documents: int, length: int) -> Corpus:
-  """A corpus of unknown tokens with the facts of another, to build a pipeline quickly: `documents`
-  documents of four sentences, about `length` tokens each.
+  """A corpus of unknown tokens with the manifest facts of another, to build a pipeline quickly:
+  `documents` documents of four sentences, about `length` tokens each.
   """
   size = 4 * documents
   tokens = np.full(size * (length // 4 + 1), corpus.special['unk'])

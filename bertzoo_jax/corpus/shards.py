@@ -1,4 +1,4 @@
-"""Turns chunks of documents into shards of a corpus, with spawned workers. The content of a shard
+"""Turns chunks of documents into shards of a corpus, in spawned workers. The content of a shard
 depends only on its chunk.
 
 A worker splits, tokenises and writes one chunk at a time: its arrays first, its record last, each
@@ -96,7 +96,7 @@ def finished(out, index: int) -> dict | None:
 
 
 def intact(out, record: dict, chunk: Chunk) -> bool:
-  """Whether a record is of this chunk, and all its files exist with the recorded SHA-256."""
+  """Whether a record belongs to this chunk and all its files have the recorded SHA-256."""
   try:
     files = {folders.inside(out, file): digest for file, digest in record['files'].items()}
     whole = {*_COUNTED, *record['splits']} <= {*record, *corpus.SPLITS}

@@ -311,13 +311,13 @@ def check(a: Architecture, paths, known: Mapping[str, Architecture] | None = Non
   paths = list(paths)
   homeless, empty = misfits(a, paths)
   if homeless or empty:
-    what = f'has no place for {homeless[0]!r}' if homeless else ''
-    what = what or f'needs {empty[0]!r}, which was not trained'
+    problem = f'has no place for {homeless[0]!r}' if homeless else ''
+    problem = problem or f'needs {empty[0]!r}, which was not trained'
     fits = [name for name, other in (known or {}).items() if not any(misfits(other, paths))]
     remedy = 'No known architecture fits: write one and give it as --architecture or config.hf '
     remedy += '(bertzoo_jax/hf/architecture.py).'
     remedy = f'--architecture={fits[0]} fits.' if fits else remedy
-    raise errors.UserError(f'{a.name} {what}. {remedy}')
+    raise errors.UserError(f'{a.name} {problem}. {remedy}')
 
 
 def config(

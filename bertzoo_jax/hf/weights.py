@@ -233,7 +233,7 @@ def _taken(params, start) -> dict:
 
 
 def only_layers(params: dict, numbers: tuple[int, ...], depth: int) -> dict:
-  """Parameters with some of `depth` layers, shared ones kept. Raises UserError for groups."""
+  """Parameters with only some of `depth` layers; shared ones stay. Raises UserError for groups."""
   flat = flatten(params)
   for path, x in flat.items():
     if path.startswith('encoder/layers/') and len(x) > 1:
@@ -265,7 +265,7 @@ def without_spare_words(params: dict, pieces: int) -> tuple[dict, list[str]]:
 
 
 def _positions(fresh, loaded: np.ndarray, how) -> tuple[np.ndarray, list[str]]:
-  """The position table to begin with, as long as `fresh`; a line if the lengths differ.
+  """(the initial position table, as long as `fresh`, lines if the lengths differ).
 
   A longer table is filled with copies of the loaded rows (Longformer; Beltagy et al. 2020, §5), or
   stretches them.
@@ -347,14 +347,14 @@ def _parts(index: pathlib.Path) -> list[pathlib.Path]:
 
 
 def files(directory: pathlib.Path) -> list[pathlib.Path]:
-  """The files of the weights. Raises UserError without a readable file."""
+  """The files with the weights. Raises UserError if none can be read."""
   if paths := parts(directory, WEIGHTS):
     return paths
   raise _unread(directory)
 
 
 def parts(directory: pathlib.Path, name: str) -> list[pathlib.Path]:
-  """The file of that name, or the parts that its index names; [] without either."""
+  """The file of that name, or the parts listed in its index; [] if neither exists."""
   single, index = directory / name, directory / f'{name}.index.json'
   if single.exists():
     return [single]
@@ -366,7 +366,7 @@ _FOREIGN = (('*.h5', 'from_tf', 'TensorFlow and tf-keras'), ('*.msgpack', 'from_
 
 
 def _unread(directory) -> errors.UserError:
-  """The error of a directory whose weights are in files that are not read."""
+  """The error for a directory whose weights are in formats that are not read."""
   convert = f'run python -m bertzoo_jax.convert --model {directory} --out OUT, and give OUT'
   if any(directory.glob('*.bin')):
     return errors.UserError(

@@ -310,7 +310,7 @@ def steps(
 
 
 def _heads_together(heads: int, width: int, keys: int, backward: bool) -> int:
-  """Heads per program. Side by side they fill whole registers of lanes, if a group of heads can.
+  """Heads per program: side by side they fill whole registers of lanes, if possible.
 
   Two cores share the groups of heads: their number is even if possible.
   """

@@ -121,8 +121,8 @@ class Checkpoints:
     """The newest sound step; damaged ones above it are reported and moved aside. None if none was
     ever saved.
 
-    Raises UserError if there are damaged ones alone: beginning at 0 would forget the run's metrics.
-    Raises TransientError if the storage does not answer.
+    Raises UserError if all are damaged: starting again at 0 would lose the run's metrics. Raises
+    TransientError if the storage does not answer.
     """
     with storage.reading(f'The checkpoints in {self._folder}'):
       step, damaged, before = -1, [], []
@@ -185,7 +185,7 @@ class Checkpoints:
         print(f'WARNING: the last checkpoint could not be written: {errors.named(e)}')
 
   def _seal(self):
-    """Called by Orbax's thread between the last byte and the commit: sums every file."""
+    """Writes the sha256 of every file, in Orbax's thread between the last byte and the commit."""
     step, held_out_loss, phase_first_step, score = self._saving
     folder = next(
       p
@@ -370,7 +370,7 @@ def _read(folder, part):
 
 @contextlib.contextmanager
 def _decoding(folder):
-  """Turns a decoding error into a sentence: the checksums fit, but the files hold no checkpoint."""
+  """Turns a decoding error into a sentence: checksums match, but the files are no checkpoint."""
   try:
     with storage.reading(f'The checkpoint {folder}'):
       yield
@@ -409,7 +409,7 @@ def _from_first_process(value):
 
 
 def _quiet():
-  """Silences Orbax, which logs dozens of lines per save; --verbosity=0 shows those of a failure."""
+  """Silences Orbax, which logs dozens of lines per save. --verbosity=0 shows them at failures."""
   absl_logging.set_verbosity(min(absl_logging.get_verbosity(), absl_logging.WARNING))
   absl_logging.get_absl_logger().addFilter(_wanted)
   _quiet_threads()

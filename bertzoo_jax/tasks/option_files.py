@@ -1,4 +1,4 @@
-"""Questions with options, one of which is right: their examples, and the files with them."""
+"""Questions with options, one of which is right: their examples, and files of them."""
 
 import re
 from collections.abc import Iterator

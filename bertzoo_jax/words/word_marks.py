@@ -1,5 +1,4 @@
-"""Units: the words, phrases and entities that tokens form, as one byte of marks per token of a
-corpus.
+"""Units: the words, phrases and entities of a corpus, as one byte of marks per token.
 
 A segmenter and lexicons give ranges of characters, and tokens have character offsets; this file
 maps one to the other. A word, phrase or entity consists of whole tokens, a phrase or entity also of

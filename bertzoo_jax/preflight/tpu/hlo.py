@@ -125,7 +125,7 @@ def read(text: str, kernels: dict[str, int] | None = None) -> Reading:
 
 
 class _Walk:
-  """Follows the program from its entry."""
+  """Walks through the program from its entry."""
 
   def __init__(self, module, kernels):
     self.module, self.kernels = module, kernels
@@ -254,7 +254,7 @@ class _Walk:
     return int(added[0]) if len(added) == 1 and added[0].isdecimal() and int(added[0]) else 1
 
   def _touch(self, name):
-    """Marks the computations that an instruction with an estimate calls, directly or indirectly."""
+    """Marks all computations that an instruction with an estimate calls, directly or indirectly."""
     if name in self.reached:
       return
     self.reached.add(name)
@@ -379,7 +379,7 @@ class _Walk:
 
 
 def _branches(instruction) -> list[str]:
-  """Computations that an instruction lists, of which one runs."""
+  """The branches of a conditional: one of them runs."""
   match = _BRANCHES.search(instruction.attributes) if instruction.opcode == 'conditional' else None
   return [n.strip().lstrip('%') for n in match[1].split(',')] if match else []
 
