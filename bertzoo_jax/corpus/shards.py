@@ -38,9 +38,9 @@ _TEXTS, _CHARACTERS = 4096, 1 << 19  # tokenised in one call, approximately
 class Begin(NamedTuple):
   """The begin of a chunk."""
 
-  index: int = 0  # of the chunk
-  document: int = 0  # its first one
-  file: duplicates.Start = duplicates.BEGINNING  # of that document
+  index: int = 0  # number of the chunk
+  document: int = 0  # number of its first document
+  file: duplicates.Start = duplicates.BEGINNING  # where the file of that document starts
 
 
 BEGINNING = Begin()
@@ -51,7 +51,7 @@ class Chunk(NamedTuple):
 
   index: int  # from 0
   documents: list[bytes]  # encoded by `sources.encode`
-  first: str  # its begin, for messages
+  first: str  # where it begins, for messages
   end: int  # bytes of the sources read when it was full
   begin: Begin = BEGINNING  # for a second reading
 
@@ -65,9 +65,9 @@ class Chunk(NamedTuple):
 class How(NamedTuple):
   """Settings of tokenisation."""
 
-  splitter: str  # its name
+  splitter: str  # name of the sentence splitter
   held_out: float  # share
-  marker: word_marks.Marker | None = None  # of units
+  marker: word_marks.Marker | None = None  # marks units
 
 
 def content_hash(document: bytes) -> tuple[int, int]:

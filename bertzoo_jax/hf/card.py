@@ -31,22 +31,22 @@ _SENTENCES = json.loads((_FOLDER / 'sentences.json').read_text(encoding='utf-8')
 class Run(NamedTuple):
   """The subject of a card."""
 
-  architecture: Architecture  # of the class that the weights are for
+  architecture: Architecture  # the class that the weights are for
   encoder: Any  # linen module
-  sizes: Any  # of the architecture's `sizes`
+  sizes: Any  # result of the architecture's `sizes`
   # the resolved config of the run, nested. A phase with overrides has its length and batch_size.
   config: dict
   step: int  # steps trained
   tensors: dict  # content of model.safetensors
   corpus: dict  # the run's record of its corpus; may be empty
   metrics: dict  # the newest value of each metric; may be empty
-  commits: list  # of the program, in order; may be empty
+  commits: list  # commits of the program, in order; may be empty
   init: str | None  # the address of --init that the run began with; None for random weights
   checked: str  # the comparisons after export
   aside: tuple = ()  # names of heads in weights.HEADS_FILE
-  average: str = ''  # which average the weights are; '' for none
+  average: str = ''  # kind of average of the weights; '' for none
   base_models: tuple = ()  # names at the hub of the models that its weights come from
-  outputs: task_heads.Task = task_heads.Task()  # of the head of a task
+  outputs: task_heads.Task = task_heads.Task()  # meaning of the outputs of a task head
 
   @property
   def task(self) -> str | None:

@@ -28,7 +28,7 @@ class Kind(NamedTuple):
   """A kind of classes of transformers."""
 
   ends: str  # how their names end
-  task: str  # of the Hub
+  task: str  # pipeline task of the Hub
   card: str  # text about the head
 
 

@@ -33,7 +33,7 @@ class Shape(NamedTuple):
   # bos, eos: roles that transformers also knows by these names
   bos: str = ''
   eos: str = ''
-  model: str = 'spiece.model'  # its name for the file of a SentencePiece model
+  model: str = 'spiece.model'  # name of the SentencePiece model's file there
   # its class for a byte-level BPE, if users pass add_prefix_space to that class
   byte_level: str = ''
 

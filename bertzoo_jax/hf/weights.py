@@ -32,7 +32,7 @@ class Report(NamedTuple):
   architecture: str  # the class that wrote it, where config.json says so
   encoder: dict[str, Any]  # the encoder's fields as config.json has them
   ignored: tuple[str, ...]  # tensors that no parameter takes, with the reason if one is known
-  model_type: str = ''  # of config.json
+  model_type: str = ''  # `model_type` of config.json
   labels: tuple[str, ...] = ()  # names of the outputs of its head for rows or tags; () if unknown
 
 

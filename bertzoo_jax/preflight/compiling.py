@@ -37,21 +37,21 @@ class Phase(NamedTuple):
   # reading, time: of the program; None if its text cannot be printed
   reading: hlo.Reading | None
   time: estimate.Time | None
-  flops: float  # of the model, per step over all devices (cost.step_flops)
+  flops: float  # model FLOPs per step, over all devices (cost.step_flops)
   replicated: list[str]  # a line for each parameter that the mesh could not split
   doubts: list[str]  # why the times may be too low
   # rows of the largest batch that was seen to fit, 0 if none did; None without a search
   largest: int | None
-  epochs: float | None  # of the text; None without a corpus
+  epochs: float | None  # epochs of the text; None without a corpus
   epochs_of: dict  # {corpus of a mixture: epochs}
   carry: int = 0  # bytes per device of the memory that one step hands to the next; 0 without one
-  devices: int = 1  # of its mesh
+  devices: int = 1  # devices of its mesh
 
 
 class Work(NamedTuple):
   """A run to compile, and its slice."""
 
-  run: resolve.Run  # of an experiment
+  run: resolve.Run  # the resolved experiment
   # text, mesh, slice_: of the run
   text: object
   mesh: jax.sharding.Mesh

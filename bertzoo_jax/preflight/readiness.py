@@ -68,8 +68,8 @@ class Text(NamedTuple):
 
   data: training_data.Data  # with the features of the phases that could be built
   rows: dict  # {phase index: rows per epoch}; empty without a corpus
-  tokens: int | None  # of the train split; None without a corpus
-  hash: str  # of the corpus; '' without one
+  tokens: int | None  # tokens of the train split; None without a corpus
+  hash: str  # hash of the corpus; '' without one
   read: dict = {}  # {phase index: [Reading] of the corpora of a mixture}
   kept: int = 0  # checkpoints of run.keep_words; without a corpus, at most
 

@@ -21,7 +21,7 @@ class Option(NamedTuple):
   """A change to try."""
 
   change: str  # how a user makes it
-  note: str  # its meaning; '' if the change is clear
+  note: str  # meaning of the change; '' if it is clear
   values: tuple[tuple[str, object], ...]  # (field, value) pairs that it sets
   # slice_, devices: the chips, and the number of devices in the mesh
   slice_: chips.Slice

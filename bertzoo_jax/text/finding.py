@@ -29,7 +29,7 @@ _WEIGHT = re.compile(r'(\d+\.?\d*|\.\d+)\*')  # a weight, which --source does no
 class Source(NamedTuple):
   """One --source."""
 
-  name: str  # as given
+  name: str  # as --source gives it
   option: str  # after '#'
   files: tuple[str, ...]  # in order; none of a dataset
   sizes: tuple[int, ...]  # bytes of each file; of a dataset one estimate

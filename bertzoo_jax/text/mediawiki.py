@@ -32,10 +32,10 @@ class Damaged(ValueError):
 class Page(NamedTuple):
   """An article."""
 
-  line: int  # its first in the file
+  line: int  # its first line in the file
   text: str
   size: int  # characters
-  why: str  # it is left out; '' if it is not
+  why: str  # reason for leaving it out; '' for none
   bad: tuple[int, ...]  # characters of each line that was dropped because it was not UTF-8
 
 

@@ -25,11 +25,11 @@ _ALBERT_TOKENIZER = parts.sentencepiece(vocab_size='auto', symbols='')
 class Kind(NamedTuple):
   """How the variables of a kind of network are called here."""
 
-  model_type: str  # of transformers
+  model_type: str  # model_type in transformers
   known_by: str  # text in the name of at least one of its variables
   rules: tuple  # ordered (regex, replacement) for a name, all applied
   heads: tuple  # ordered (beginning of a tensor's name, class that has such a head)
-  fields: dict  # of config.json that the release's file lacks or gets wrong
+  fields: dict  # config.json fields that the release's file lacks or gets wrong
   tokenizer: dict | None  # config section of its SentencePiece model; None for a vocab.txt
 
 

@@ -46,7 +46,7 @@ class Cost(NamedTuple):
   times: int  # how often it runs in one execution of the program
   cycles: int | None  # estimated for one run; None without an estimate
   hbm: int  # bytes that one run reads from and writes to HBM
-  flops: float  # of its matrix products, per run
+  flops: float  # FLOPs of its matrix products, per run
   kernel: str  # name of a Pallas kernel, '' for the compiler's own operations
 
 
@@ -64,7 +64,7 @@ class Collective(NamedTuple):
 class Reading(NamedTuple):
   """The cost of one execution, by instruction."""
 
-  costs: list[Cost]  # of all instructions that run and take time, collectives aside
+  costs: list[Cost]  # all instructions that take time, without collectives
   collectives: list[Collective]  # in the order met
   unknown_trips: list[str]  # loops without a trip count in the text; counted once
   unvisited: list[str]  # computations that nothing reached

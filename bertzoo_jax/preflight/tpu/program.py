@@ -71,7 +71,7 @@ class Program(NamedTuple):
   analysis: dict  # the compiler's cost_analysis(), or {}
   memory: Memory | None  # None if it did not fit
   needed: int | None  # bytes per device of a program that did not fit; None if it did
-  seconds: float  # of the compilation
+  seconds: float  # compilation time
 
   @property
   def fits(self) -> bool:
