@@ -305,7 +305,7 @@ def write_shard(
 
   Args:
     folder: CORPUS/train or CORPUS/held_out; it exists.
-    name: of the shard, '00000'.
+    name: name of the shard, '00000'.
     tokens: int [T]; sentences: [S+1] token offsets; documents: [D+1] sentence offsets.
     vocab_size: V.
     units: uint8 [T] marks of the tokens, in a corpus that has them.

@@ -98,7 +98,7 @@ class Split:
 
   Attributes:
     num_tokens: T. num_sentences: S. num_documents: D.
-    bytes: of the UTF-8 text that was tokenised; 0 if unknown.
+    bytes: bytes of the UTF-8 text that was tokenised; 0 if unknown.
     num_parts: 1 up to PART_SENTENCES sentences.
   """
 

@@ -63,7 +63,7 @@ class Report(NamedTuple):
   """A run and counts of words on the same held-out text.
 
   Attributes:
-    step: of the checkpoint.
+    step: step of the checkpoint.
     curve: (step, held-out loss per masked token), from step 0.
     entropy: unigram entropy of the training text, nats.
     loss: Score of the network's loss, nats.

@@ -13,7 +13,7 @@ class Masked:
 
   Attributes:
     rows: all rows as one batch; originals: the tokens of the text [R, L].
-    row, position, targets: of each masked token, [N].
+    row, position, targets: row, column and true id of each masked token, [N].
     frame: ids of the special tokens around the text; mask: the mask's id.
   """
 

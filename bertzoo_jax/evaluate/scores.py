@@ -35,7 +35,7 @@ class Score(NamedTuple):
     rows: 'mlm', 'nsp' or 'sop'.
     num_rows: rows that were read.
     measure: 'accuracy' or 'loss'.
-    value, standard_error: of the measure.
+    value, standard_error: value and standard error of the measure.
     count: number of predictions.
     base_rate: share of label 1; None for masked tokens.
     how: 'head' or 'linear probe'; with a memory 'head, memory' or 'head, no memory'.
@@ -60,7 +60,7 @@ class Evaluation(NamedTuple):
   """Scores of a run on held-out text.
 
   Attributes:
-    workdir: of the run; step: of its checkpoint.
+    workdir: folder of the run; step: step of its checkpoint.
     corpus: hash of the text.
     scores: in the order of networks and sets of rows.
     notes: sentences that say which scores were left out, and explain the numbers.

@@ -22,10 +22,10 @@ class Scores(NamedTuple):
   """The scores of a network's vectors.
 
   Attributes:
-    address, step: of the network; step: None for a directory.
-    file: of the texts.
+    address, step: address and step of the network; step: None for a directory.
+    file: file of the texts.
     counts: {name: number of texts read}. scores: {name: value}, the first one first.
-    effective_rank, mean_cosine, lowest_cosine: of its vectors, see ranking.shape.
+    effective_rank, mean_cosine, lowest_cosine: measures of its vectors, see ranking.shape.
     size: numbers of a vector.
     notes: lines for the user.
   """

@@ -91,9 +91,9 @@ def check(config, weights, prefix: str = 'config') -> None:
   """Raises UserError for mistakes that are known before files are read.
 
   Args:
-    config: of one task's fine-tuning.
+    config: config of one task's fine-tuning.
     weights: Pretrained that it begins with.
-    prefix: of the config's fields on the command line.
+    prefix: prefix of the config's flags.
   """
   _check(config)
   most = pretrained.encoder(weights).max_positions
@@ -108,8 +108,8 @@ def runs(name: str, config, task, weights: list, workdir) -> list[jobs.Job]:
   """The runs of a task in order: all weights, for each the whole grid, for each point all seeds.
 
   Args:
-    name: of the task.
-    config: of the task's fine-tuning.
+    name: name of the task.
+    config: config of the task's fine-tuning.
     task: tasks.Task.
     weights: pretrained.Pretrained of every address.
     workdir: --workdir.

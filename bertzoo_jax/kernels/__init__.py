@@ -64,7 +64,7 @@ def choose(
     device: a jax device.
     attention_dropout: rate of dropout of the attention probabilities.
     relative: whether scores have relative terms.
-    dtype: of queries, keys and values.
+    dtype: dtype of queries, keys and values.
     padding_side: where rows are padded.
 
   Raises:

@@ -79,7 +79,7 @@ class Head(NamedTuple):
 
     Args:
       encoder: linen module.
-      params: of the network.
+      params: parameters of the network.
       vectors: [B, P, D] if the head reads predictions, else [B, L, D] of all tokens.
       batch: the encoder's batch, with row_keys for dropout. For `choice`: the batch of units.
       key: dropout key, or None. The head draws other masks than the encoder.

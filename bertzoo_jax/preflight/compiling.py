@@ -63,7 +63,7 @@ class Work(NamedTuple):
     """The step of a phase, or the transition from one phase to the next, to be compiled.
 
     Args:
-      indices: of the phase, or of both phases.
+      indices: indices of the phase, or of both phases.
       changes: (field, value) pairs that are set in the experiment.
       slice_, devices: other chips, and how many devices of them the mesh has.
     """

@@ -108,7 +108,7 @@ def read(text: str, kernels: dict[str, int] | None = None) -> Reading:
   """The cost of one execution of a program.
 
   Args:
-    text: of the optimized program (`compiled.as_text()`).
+    text: text of the optimized program (`compiled.as_text()`).
     kernels: of Pallas kernels, {'kernel [512,768]': cycles of one run for each row of the batch,
       for a first result [B,512,768]}, or {'kernel': cycles of one run}.
   """

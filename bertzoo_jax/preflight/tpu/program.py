@@ -208,7 +208,7 @@ def dumped(folder: str, refused: bool = False, limit: int | None = None) -> Memo
   later, so a program may still be refused.
 
   Args:
-    folder: of xla_dump_to.
+    folder: the one given as xla_dump_to.
     refused: whether it did not fit.
     limit: usable bytes of a device; the result is None if the code could exceed it.
   """

@@ -72,11 +72,11 @@ def question_windows(
   """A row for each window of each question's passage.
 
   Args:
-    examples: of questions.Question, Q of them.
+    examples: Q examples of questions.Question.
     numbers: not used.
     tokenizer: has encode_with_offsets.
-    frame: of the rows.
-    fields: of config.features.
+    frame: frames.Frame of the rows.
+    fields: fields of config.features.
 
   Returns:
     Rows of W windows. labels: int32 [W, 2], positions of the answer's first and last token, twice

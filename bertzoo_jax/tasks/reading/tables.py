@@ -68,7 +68,7 @@ def rows(data: bytes, path, choose, form=AUTO) -> Iterator[Row | Skipped]:
 
   Args:
     data: the bytes of the file.
-    path: of the file.
+    path: path of the file.
     choose: names of columns → {key: column to read}; raises UserError if one is missing.
     form: has header, columns, separator and quotes, as parts/sources.py:table has them. The columns
       of a file without any names are called 0, 1, ….
