@@ -1,10 +1,10 @@
 """The input pipeline. Pipeline.batch(step) is a pure function of (corpus, config, seed, step).
 
-Let epoch 0 have N rows. Row i of a step is example n = n₀ + step · B + i. It belongs to epoch
-n div N, whose row list is shuffled by (seed, epoch), and is row n mod N of it. If the list of an
-epoch has more than N rows, some are not read; if it has fewer, reading wraps around. n₀ is the
-number of rows that earlier phases read in the same order, else 0, so a new phase neither skips nor
-repeats a row. Several corpora take turns (mixture.py). A large split is read by parts (splits.py).
+Let epoch 0 have N rows. Row i of a step is example n = n₀ + step · B + i: number n mod N of the row
+list of epoch n div N, shuffled by (seed, epoch). If the list of an epoch has more than N rows, some
+are not read; if it has fewer, reading wraps around. n₀ is the number of rows that earlier phases
+read in the same order, else 0, so a new phase neither skips nor repeats a row. Several corpora take
+turns (mixture.py). A large split is read by parts (splits.py).
 Sizes: B rows per global batch, b rows per host, L tokens per row, P predictions per row.
 """
 
