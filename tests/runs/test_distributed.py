@@ -106,7 +106,7 @@ def test_a_failure_because_a_host_is_lost_ends_the_process_whoever_tells_it(
   with distributed.watched():
     raise error
   assert ended == [os.EX_TEMPFAIL]
-  assert capsys.readouterr().err.startswith('error: the hosts cannot go on together: ')
+  assert capsys.readouterr().err.startswith('error: the hosts cannot continue: ')
   with pytest.raises(ValueError, match='odd'), distributed.watched():
     raise ValueError('odd')
   monkeypatch.setattr(jax, 'process_count', lambda: 1)
