@@ -7,7 +7,6 @@ import small_networks as small
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import attention
 from bertzoo_jax.model import layers
-from bertzoo_jax.model import protocol
 
 
 @pytest.mark.parametrize('rate', [0.1, 0.5, 0.003])
@@ -65,12 +64,6 @@ def test_activations_are_the_two_gelus():
 def test_the_exact_gelu_is_rounded_once():
   gelu, x = layers.activation('gelu'), jnp.linspace(-6, 6, 1000).astype(jnp.bfloat16)
   assert (gelu(x) == gelu(x.astype(jnp.float32)).astype(jnp.bfloat16)).all()
-
-
-def test_heads_get_the_vectors_at_the_predicted_positions():
-  hidden = jnp.arange(2 * 5 * 3).reshape(2, 5, 3)
-  out = protocol.gather(hidden, jnp.asarray([[4, 0], [1, 1]]))
-  assert (out == jnp.stack([hidden[0, jnp.asarray([4, 0])], hidden[1, jnp.asarray([1, 1])]])).all()
 
 
 @pytest.mark.parametrize('length, window', [(4096, None), (4096, (8, 8)), (512, (8, 8))])

@@ -213,46 +213,14 @@ def test_updates_by_layer_equal_the_formula_for_each_layer_alone(name):
 
 
 @pytest.mark.parametrize('name', ADAMS)
-def test_without_tables_an_update_is_the_formula_bit_for_bit_and_the_state_of_the_same_kinds(name):
-  draw = np.random.default_rng(4)
-  arrays = lambda: {k: jnp.asarray(draw.normal(size=s), jnp.float32) for k, s in LAYERED.items()}
-  params, grads, no_decay = arrays(), arrays(), (r'bias$', r'^emb')
-  more = {'no_adaptation': no_decay} if name == 'lamb' else {}
-  tx = built(
-    name,
-    lambda s: jnp.float32(0.3),
-    LAYERED,
-    **dict(b1=0.9, b2=0.98, eps=1e-6, weight_decay=0.1, clip_norm=0.3, no_decay=no_decay),
-    **more,
-  )
-  updates, state = tx.update(grads, tx.init(params), params, step=0)
-  norm = jnp.sqrt(sum(jnp.sum(g * g) for g in grads.values()))
-  assert norm > 0.3
-  scale = jnp.float32(1.0)
-  if name == 'adamw':
-    left = [-jnp.expm1(jnp.float32(1) * jnp.log(jnp.float32(b))) for b in (0.9, 0.98)]
-    scale = jnp.sqrt(left[1]) / left[0]
-
-  def norm_of(k, x):
-    axes = tuple(range('layers/' in k, x.ndim))
-    return jnp.sqrt(jnp.sum(jnp.square(x), axis=axes, keepdims=True))
-
-  for k, p in params.items():
-    g = grads[k] / norm * 0.3
-    m, v = (1 - 0.9) * g, (1 - 0.98) * g * g
-    np.testing.assert_array_equal(state[1].mu[k], m, err_msg=k)
-    np.testing.assert_array_equal(state[1].nu[k], v, err_msg=k)
-    u = scale * m / (jnp.sqrt(v) + 1e-6)
-    excepted = optimizers.matching(k, no_decay)
-    if not excepted:
-      u = u + 0.1 * p
-    if name == 'lamb' and not excepted:
-      u = norm_of(k, p) / norm_of(k, u) * u
-    np.testing.assert_array_equal(updates[k], -jnp.float32(0.3) * u, err_msg=k)
+def test_a_state_has_the_kinds_that_checkpoints_hold(name):
+  params = {k: jnp.ones(s) for k, s in LAYERED.items()}
+  more = {'no_adaptation': (r'bias$',)} if name == 'lamb' else {}
+  state = built(name, lambda s: 0.3, LAYERED, no_decay=(r'bias$',), **more).init(params)
   empty = optax.EmptyState()
-  kinds = (empty, optimizers.AdamState(0, grads, grads), optax.MaskedState(empty))
+  kinds = (empty, optimizers.AdamState(0, params, params), optax.MaskedState(empty))
   kinds += (empty, empty) if name == 'lamb' else (empty,)
-  assert jax.tree.structure(state) == jax.tree.structure(kinds)  # a checkpoint holds them
+  assert jax.tree.structure(state) == jax.tree.structure(kinds)
 
 
 @pytest.mark.parametrize('name', optimizers.BY_NAME)
