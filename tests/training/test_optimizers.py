@@ -216,7 +216,8 @@ def test_updates_by_layer_equal_the_formula_for_each_layer_alone(name):
 def test_a_state_has_the_kinds_that_checkpoints_hold(name):
   params = {k: jnp.ones(s) for k, s in LAYERED.items()}
   more = {'no_adaptation': (r'bias$',)} if name == 'lamb' else {}
-  state = built(name, lambda s: 0.3, LAYERED, no_decay=(r'bias$',), **more).init(params)
+  more |= dict(no_decay=(r'bias$',), clip_norm=0.3)
+  state = built(name, lambda s: 0.3, LAYERED, **more).init(params)
   empty = optax.EmptyState()
   kinds = (empty, optimizers.AdamState(0, params, params), optax.MaskedState(empty))
   kinds += (empty, empty) if name == 'lamb' else (empty,)
