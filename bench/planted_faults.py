@@ -2,9 +2,8 @@
 
 In a copy of the tree the script plants one fault after the other, each in another room, and runs
 the test files that import the changed module until a test fails: first the tests of `make test`,
-then those of tests/rest.txt. bench/planted_faults.json gets a row per fault: the test that saw it,
-and after how many seconds. Faults that have a row are skipped, unless they are named: stop it and
-run it again at any time. About an hour on two cores.
+then those of tests/rest.txt. bench/planted_faults.json says which test saw it, and after how many
+seconds. Faults that stand there are skipped, unless they are named: it may be stopped at any time.
 """
 
 import ast
