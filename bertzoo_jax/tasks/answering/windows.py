@@ -89,7 +89,10 @@ def question_windows(
   del numbers
   words = frame.words(True)
   named = [role for role, _ in words]
-  question_role, passage_role = _roles(words, fields.order)
+  # auto: the passage is the first text if a row ends in the special token (code of XLNet's release)
+  order = fields.order
+  passage_first = named[-1] == 'cls' if order == 'auto' else order == 'passage_first'
+  question_role, passage_role = 'BA' if passage_first else 'AB'
   encode = functools.partial(tokenizer.encode_with_offsets, special_text=True)
   questions, question_index = frames.distinct(examples.column('question'))
   passages, passage_index = frames.distinct(examples.column('context'))
@@ -144,14 +147,6 @@ def question_windows(
     token_features={'answer_mask': np.repeat(np.tile(answers, len(window)), lengths.reshape(-1))},
     detail=detail,
   )
-
-
-def _roles(words, order):
-  """(role of the question, role of the passage). auto: the passage is the first text if a row ends
-  in the special token (code of XLNet's release), otherwise the second.
-  """
-  first = words[-1][0] == 'cls' if order == 'auto' else order == 'passage_first'
-  return ('B', 'A') if first else ('A', 'B')
 
 
 def _answer_places(w: Windows, spans) -> np.ndarray:
