@@ -11,8 +11,6 @@ import numpy as np
 from bertzoo_jax.common import errors
 from bertzoo_jax.parts import features as definitions
 from bertzoo_jax.tasks import frames
-from bertzoo_jax.tasks.frames import Frame
-from bertzoo_jax.tasks.frames import Rows
 
 _SPARE = 0.01  # of a window's length, which BERT's release adds to the context of a token
 
@@ -67,8 +65,8 @@ class Windows:
 
 
 def question_windows(
-  fields: definitions.QuestionWindows, examples, numbers, tokenizer, frame: Frame
-) -> Rows:
+  fields: definitions.QuestionWindows, examples, numbers, tokenizer, frame: frames.Frame
+) -> frames.Rows:
   """A row for each window of each question's passage.
 
   Args:
@@ -138,7 +136,7 @@ def question_windows(
     labels = _answer_places(detail, np.array(examples.column('span'), np.int64).reshape(-1, 2))
   answers = np.array([role in (passage_role, 'cls') for role in named], np.int32)
   impossible = np.zeros(len(window)) if labels is None else labels[:, 0] == cls
-  return Rows(
+  return frames.Rows(
     **laid,
     uncut=(fixed + asked + sizes)[window],
     labels=labels,
