@@ -143,9 +143,8 @@ def merge(
     if path in fresh and tuple(fresh[path].shape) != x.shape:
       sizes = ', '.join(f'{field}={value}' for field, value in report.encoder.items())
       raise errors.UserError(
-        f'{path} is {tuple(fresh[path].shape)} here and {x.shape} in {report.source}: '
-        'give config.encoder and the vocabulary the sizes of the checkpoint '
-        f'({sizes}).'
+        f'{path} is {tuple(fresh[path].shape)} here and {x.shape} in {report.source}: give '
+        f'config.encoder and the vocabulary the sizes of the checkpoint ({sizes}).'
       )
   ignored += sorted(set(loaded) - set(fresh))
   missing = sorted(set(fresh) - set(loaded))
