@@ -129,9 +129,8 @@ def merge(
       'segment table: its row 0 was added to the positions, the rest is ignored (this encoder has '
       'no segments)'
     )
-  if (
-    TYPE_TABLE in fresh and TYPE_TABLE not in loaded and report.encoder.get('type_vocab_size') == 0
-  ):
+  tells_apart = report.encoder.get('type_vocab_size') != 0
+  if TYPE_TABLE in fresh and TYPE_TABLE not in loaded and not tells_apart:
     loaded[TYPE_TABLE] = np.zeros(fresh[TYPE_TABLE].shape, np.float32)
     lines.append('segment table: zeros, since the checkpoint tells no segments apart')
   if POSITION_TABLE in loaded and POSITION_TABLE in fresh:
