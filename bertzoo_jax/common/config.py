@@ -16,7 +16,7 @@ AUTO = 'auto'
 
 # The fields that a phase may set (shapes of parameters never change inside a run).
 _PHASE_SECTIONS = (
-  'length batch_size batch_tokens mixture format masking objective schedule'
+  'length batch_size batch_tokens mixture frozen format masking objective schedule'
 ).split()
 # The only field of `run` that a phase may set: microbatches depend on the batch.
 _PHASE_MACHINERY = 'run.accumulation'
@@ -104,7 +104,7 @@ def _set_rows(config, overrides, index):
 
 
 def _same_rows(a, b) -> bool:
-  """Whether two configs have the same rows before masking."""
+  """Whether two configs make the same rows (before masking)."""
   return a.length == b.length and flatten(a.format) == flatten(b.format)
 
 
@@ -171,6 +171,7 @@ def science(config) -> dict:
     k: v
     for k, v in flatten(config).items()
     if k.split('.')[0] not in _MACHINERY and k not in _DECODING
+    if (k, v) != ('frozen', ())  # older runs lack the field
   }
   if isinstance(learned.get('phases'), tuple):
     learned['phases'] = tuple(map(_learned, learned['phases']))
@@ -183,7 +184,7 @@ def decoding(config) -> dict:
 
 
 def _learned(phase):
-  """A phase without the machinery that it sets."""
+  """A phase without the machinery that its overrides set."""
   if not (isinstance(phase, tuple) and len(phase) == 2 and isinstance(phase[1], dict)):
     return phase
   return phase[0], {k: v for k, v in phase[1].items() if k != _PHASE_MACHINERY}
@@ -209,7 +210,7 @@ def check_text(what: str, facts, tokenizer, splitting) -> None:
   if name != wanted:
     raise errors.UserError(
       f'{what} was made with the tokenizer {name}, the config has {wanted}: prepare a corpus with '
-      f'this config, or write tokenizer={name} behind the size of the config.'
+      f'this config, or write tokenizer={name} after the size of the config.'
     )
   if facts['vocab_size'] != tokenizer['vocab_size']:
     raise errors.UserError(

@@ -89,7 +89,7 @@ def ids(tokenizer: dict) -> dict[str, int]:
 
 
 def difference_of(a: dict[str, int], b: dict[str, int]) -> str | None:
-  """How the vocabulary `b` of weights differs from the run's `a`, with an example; None if same."""
+  """A sentence on how vocabulary `b` (of weights) differs from `a` (of the run); None if equal."""
   moved = [piece for piece in a if piece in b and a[piece] != b[piece]]
   absent = [piece for piece in a if piece not in b]
   if moved or absent:
@@ -102,7 +102,7 @@ def difference_of(a: dict[str, int], b: dict[str, int]) -> str | None:
   if not (more := [piece for piece in b if piece not in a]):
     return None
   example = f'{len(more):,} pieces are only there, e.g. {more[0]!r}'
-  return f'{example}; the {len(a):,} of here have the same ids.'
+  return f'{example}; the {len(a):,} pieces here have the same ids.'
 
 
 def read_text(path) -> str:

@@ -118,7 +118,7 @@ def open(path, cache: str = 'disk') -> Corpus:
     )
   verification.require(path, tokenizer_files(manifest))
   opened, units = {}, bool(manifest['units'])
-  with errors.unreadable(f'{path}/manifest.json is not of prepare: {_AGAIN}'):
+  with errors.unreadable(f'{path}/manifest.json was not written by prepare: {_AGAIN}'):
     if manifest['dtype'] != token_dtype(manifest['vocab_size']):
       raise ValueError(manifest['dtype'])
     for name in SPLITS:

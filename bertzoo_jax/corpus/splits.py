@@ -1,5 +1,5 @@
-"""The tokens of a split over its shards: read from files at their first use, and gathered by
-position.
+"""The tokens of a split, in shards: each shard is mapped or read at its first use, and tokens are
+gathered by position.
 
 T tokens, S sentences, D documents.
 """

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from bertzoo_jax.common import tables
 from bertzoo_jax.hf import architectures
+from bertzoo_jax.hf import sentence_vectors
 from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf import weights
 from bertzoo_jax.hf.architecture import POSITION_TABLE
@@ -50,6 +51,8 @@ class Run(NamedTuple):
   @property
   def task(self) -> str | None:
     """The Hub's name of the task; None without a pipeline."""
+    if self.vectors:
+      return 'sentence-similarity'
     computed = self.architecture.computes(self.encoder)
     return self.architecture.pipeline if computed.pipeline is None else computed.pipeline
 
@@ -60,7 +63,7 @@ class Run(NamedTuple):
 
   @property
   def fine_tuned(self) -> bool:
-    return self.head != ''
+    return self.head != '' or 'source' in self.config
 
 
 def with_learned(a: Architecture, learned: tuple[str, ...], apart=()) -> Architecture:
@@ -99,7 +102,11 @@ def facts(run: Run) -> dict[str, str]:
   return {
     **{name: _fields(config[name]) for name in ('objective', 'optimizer', 'schedule', 'tokenizer')},
     'pipeline': _lines(
-      ['library_name: transformers', f'pipeline_tag: {run.task}'] * bool(run.task)
+      [
+        f'library_name: {"sentence-" * bool(run.vectors)}transformers',
+        f'pipeline_tag: {run.task}',
+      ]
+      * bool(run.task)
     ),
     'languages': _languages(str(language or '')),
     'tags': _tags(run),
@@ -312,6 +319,8 @@ def _labels(format: dict[str, Any]) -> str:
 def _usage(run) -> str:
   """How the directory is loaded."""
   features = run.config['features'] if 'features' in run.config else {}
+  if run.vectors:
+    return _filled('texts', _texts(run.vectors))
   if run.head == task_heads.CHOICE:
     return _filled('choices', _choices(features))
   if run.head in task_heads.LABELLED:
@@ -322,6 +331,21 @@ def _usage(run) -> str:
     return _filled('answers', _answers(features, run.encoder.padding_side == 'left', metrics))
   called = 'fill' if run.task == 'fill-mask' else 'vectors'
   return _filled('vectors', {'called': called, 'task': run.task}) if run.task else ''
+
+
+def _texts(vectors: sentence_vectors.Vectors) -> dict[str, str]:
+  """The fields of texts.txt."""
+  prompts = [f'{_code(name)} puts {_code(_plain(x))}' for name, x in vectors.prompts.items() if x]
+  sentences = [
+    f'A vector is {_SENTENCES["pooling"][vectors.pooling]}, of '
+    f'{"length 1" if vectors.normalize else "any length"}; texts are cut at {vectors.max_length} '
+    'tokens.',
+    f'Its first {", ".join(map(str, vectors.widths))} numbers were trained to serve alone '
+    '(`truncate_dim`).' * bool(vectors.widths),
+    f'Prompts: {", ".join(prompts)} before a text.' * bool(prompts),
+  ]
+  asked = ", prompt_name='query'" if vectors.prompts.get(sentence_vectors.QUERY) else ''
+  return {'prompt': asked, 'how': ' '.join(filter(None, sentences))}
 
 
 def _answers(features: dict[str, Any], usual: bool, metrics=()) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""config.json as rows, which are read in both directions.
+"""The keys of config.json as a table, used to write it at export and to read it at --init.
 
     Key('num_hidden_layers', 'num_layers', 12)   their key, our field, what transformers assumes
     fixed('is_decoder', False)                   the one value that is written and can be read
@@ -6,7 +6,7 @@
     means('sharing', 'none')                     a field that no key says
     only('norm', 'layer')                        the same, and no other value can be written
 
-Of two rows for the same key and field, the later one counts, in the place of the first. It inherits
+Of two rows for the same key and field the later one counts, at the place of the first. It inherits
 the arguments that it leaves out.
 """
 
@@ -55,7 +55,7 @@ def written(theirs: str, value, usual=NEEDED) -> Key:
 
 
 def fixed(theirs: str, value, usual=NEEDED) -> Key:
-  """A key with one value: with another one, an encoder here computes something else."""
+  """A key of which only this value can be written and read: with another, encoders here differ."""
   return written(theirs, value, usual)._replace(read=_expecting(theirs, value))
 
 
@@ -65,7 +65,7 @@ def refused(theirs: str, value) -> Key:
 
 
 def means(ours: str, value) -> Key:
-  """A field that has this value (or a function content → value) when a config.json is read."""
+  """A field that has this value (or a function of content) when a config.json is read."""
   return Key('', ours, read=value if callable(value) else lambda content: value)
 
 

@@ -52,7 +52,7 @@ def meaning(annotation) -> str:
 
 
 def one_of(*plain, **explained):
-  """A field that is one of these words: plain ones, and words with their meanings."""
+  """A field with the given words as choices: plain ones, and words with their meanings."""
   choices = (*plain, *explained)
   words = [f'{word} ({text})' if text else word for word, text in explained.items()]
   range_ = Range(' | '.join(map(repr, choices)), choices.__contains__, False, choices)

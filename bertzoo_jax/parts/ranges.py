@@ -1,4 +1,4 @@
-"""The fields of a config, from its sections to the definitions of their parts."""
+"""Checks and lists the fields of a config by the declarations of its parts."""
 
 from typing import NamedTuple
 
@@ -46,7 +46,11 @@ _UNNAMED = {
 
 
 class Row(NamedTuple):
-  """A field of a config, in words."""
+  """A field of a config, described in words.
+
+  key, value: in the config. range: '' for any value of its type. meaning: '' if a user's part gives
+  none.
+  """
 
   key: str
   value: object

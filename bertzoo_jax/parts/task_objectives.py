@@ -120,3 +120,36 @@ class SpanConditional:
   ] = 0.5
   dropout: Annotated[fields.SHARE_BELOW_1, 'before the last layer of this score.'] = 0.1
   sift: SIFT = Sift()
+
+
+@fields.part()
+class TextVectors:
+  """Fields of every objective that learns vectors of texts; `encode` then makes these vectors."""
+
+  pooling: Annotated[
+    fields.one_of('auto', 'mean', 'first'),
+    "mean (of all tokens) | first (the token that classifies) | auto (as the weights' directory "
+    'says, else mean).',
+  ] = 'auto'
+  normalize: Annotated[bool, 'whether vectors get the length 1.'] = True
+  widths: Annotated[
+    tuple,
+    'beginnings of the vector that get the same loss, to serve alone (Matryoshka); () for none.',
+  ] = ()
+  width_weights: Annotated[tuple, 'of their losses; () for 1, as the whole vector has.'] = ()
+
+
+@fields.part('cosine_regression')
+class CosineRegression(TextVectors):
+  """A score per pair of texts, learned by the squared error of their cosine."""
+
+  highest: Annotated[
+    fields.AT_LEAST_0, "score that stands for the cosine 1; 0 for train's highest."
+  ] = 0.0
+
+
+@fields.part('cosent')
+class Cosent(TextVectors):
+  """A score per pair of texts: cosines are to have the order of the scores (CoSENT)."""
+
+  scale: Annotated[fields.ABOVE_0, 'of the differences of cosines.'] = 20.0

@@ -1,4 +1,4 @@
-"""The train step of each phase, compiled for chips that are not here: memory and time."""
+"""Compiles the train step of each phase for chips that are not here: memory and time."""
 
 import json
 import math
@@ -124,15 +124,16 @@ def phases(findings, work: Work, described, kernels) -> list[Phase]:
       json.dumps(configuration.flatten(work.run.phases[phase.index].config.objective), default=str),
       str(sorted(phase_run.data.features.items())),
       phase_run.phase.config.run.accumulation,
+      phase_run.phase.config.frozen,
     )
     alike.append(firsts.setdefault(same, phase.index))
   results = {(i,): refused for i in set(alike) if (refused := _too_large(described[i][0], slice_))}
   todo, fitting = [(i,) for i in firsts.values() if (i,) not in results], not results
   for (index,) in todo:
-    phase = described[index][0]
+    phase, frozen = described[index][0], described[index][1].phase.config.frozen
     work.say(
       f'phase {index}: compiling the step of {phase.rows:,} rows × {phase.length} tokens for '
-      f'{slice_.topology}'
+      f'{slice_.topology}' + f', frozen: {", ".join(frozen)}' * bool(frozen)
     )
   if fitting:  # between two phases a run holds one state and the added parameters
     todo += {(alike[i - 1], alike[i]): (i - 1, i) for i in range(1, len(alike))}.values()
@@ -192,7 +193,7 @@ def _timed(phase, kernels, slice_):
   compiled_program = phase.program
   if compiled_program.text is None:
     return phase._replace(
-      doubts=['this libtpu cannot print the program it made, so there is no time']
+      doubts=['this libtpu cannot print its program, so the time is not estimated']
     )
   reading = hlo.read(compiled_program.text, kernels)
   time = estimate.step_time(reading, slice_)
@@ -204,8 +205,8 @@ def _timed(phase, kernels, slice_):
 
 
 def doubts(reading: hlo.Reading, time: estimate.Time, analysis: dict, flops: float) -> list[str]:
-  """Why the reading of a program may have missed something. analysis: the compiler's
-  cost_analysis(). flops: of the model, per step and device.
+  """Reasons why the estimate of a program may be too low. analysis: the compiler's cost_analysis().
+  flops: of the model, per step and device.
   """
   out = []
   if reading.unknown_trips:

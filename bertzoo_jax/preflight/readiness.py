@@ -80,7 +80,7 @@ def with_epochs(findings: Findings, config, paths):
     steps = sum(phase.steps for phase in configuration.phases(config))
     findings.add(
       'W02',
-      f'The steps of config.epochs={config.epochs:g} are known of a local corpus only: give '
+      f'The steps of config.epochs={config.epochs:g} are only known for a local corpus: give '
       f'--corpus a local copy. Time and cost are of the {steps:,} steps of config.phases.',
     )
     return config
@@ -199,7 +199,7 @@ def _answering(findings, address):
       raise
     findings.add(
       'P14',
-      f'{address} cannot be asked ({errors.named(e, 160)}): check its name, your login (gcloud '
+      f'{address} cannot be reached ({errors.named(e, 160)}): check its name, your login (gcloud '
       'auth application-default login) and the network.',
     )
 

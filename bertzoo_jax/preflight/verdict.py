@@ -1,4 +1,4 @@
-"""The verdict on a TPU run: everything that needs no compiler first, then the compilation."""
+"""The verdict on a TPU run: first all checks that need no compiler, then the compilation."""
 
 import dataclasses
 import math

@@ -20,6 +20,7 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.common import vocabulary
 from bertzoo_jax.hf import architecture as hf_architecture
 from bertzoo_jax.hf import architectures
+from bertzoo_jax.hf import sentence_vectors
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import weights
 from bertzoo_jax.model import encoder as encoders
@@ -32,6 +33,7 @@ _PAIR = ('discriminator', 'generator')
 # Files to fetch from the hub: weights, config.json and the files of tokenizers.
 _NETWORK = ('config.json', weights.WEIGHTS, weights.INDEX, weights.HEADS_FILE, *hub.TOKENIZER)
 FILES = (*_NETWORK, *(f'{folder}/{file}' for folder in _PAIR for file in _NETWORK))
+FILES += sentence_vectors.FILES
 
 # Fields that the program sets on an encoder; all others are its config section.
 _PROGRAM_FIELDS = ('vocab_size', 'dtype', 'unroll', 'remat', 'parent', 'name')
@@ -69,6 +71,7 @@ class Pretrained(NamedTuple):
     shape: how texts are framed, and the padding side.
     vocab_size: rows of the word table.
     learned: see objective.Network.
+    vectors: how vectors of texts are made of it.
     config: of the run; None for a Hugging Face directory.
     facts: of its task, see tasks.Task.
   """
@@ -85,6 +88,7 @@ class Pretrained(NamedTuple):
   config: Any = None
   facts: Mapping[str, Any] = types.MappingProxyType({})
   learned: tuple[str, ...] = (objective_of.MASKED,)
+  vectors: sentence_vectors.Vectors = sentence_vectors.Vectors()
 
   @property
   def predicts_next(self) -> bool:
@@ -140,6 +144,7 @@ def _from_run(address):
     hf=name,
     learned=network.learned,
     config=run.config,
+    vectors=sentence_vectors.in_config(run.config),
     facts=workdirs.corpus_record(run.workdir).get('task', {}),
   )
 
@@ -168,8 +173,9 @@ def _directory(address, wished):
   built = named.build(section, encoders.BY_NAME, 'encoder', **fields)
   name = wished if wished and architectures.choose(wished) is a else a.name
   learned = _learned(content.get(hf_architecture.LEARNED))
-  network = a.part, built, params
-  return _pretrained(network, folder, a, address=address, step=None, hf=name, learned=learned)
+  vectors = sentence_vectors.read(folder, built.padding_side)
+  rest = dict(address=address, step=None, hf=name, learned=learned, vectors=vectors)
+  return _pretrained((a.part, built, params), folder, a, **rest)
 
 
 def _learned(ways) -> tuple[str, ...]:

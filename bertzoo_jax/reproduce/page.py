@@ -1,4 +1,4 @@
-"""The table of the finished rows: table.md, table.json, curves.svg, and table.html with all of it.
+"""The table of the finished rows: table.md, table.json, curves.svg; table.html has all of them.
 
 The same scores give the same bytes. Every process writes the whole table whenever a row ends.
 """

@@ -1,4 +1,4 @@
-"""Which runs a table asks for."""
+"""The runs of a table."""
 
 import contextlib
 import hashlib

@@ -116,12 +116,12 @@ def watched():
   except Exception as e:  # of whatever library waited for the computation
     if not comes_from_another(e):
       raise
-    print(f'error: the hosts cannot go on together: {errors.words(e, 300)}', file=sys.stderr)
+    print(f'error: the hosts cannot continue: {errors.words(e, 300)}', file=sys.stderr, flush=True)
     _exit(TRY_AGAIN)
 
 
 def comes_from_another(e: Exception) -> bool:
-  """Whether an error says that the hosts cannot go on together. A library that waits for a
+  """Whether an error says that the hosts cannot continue. A library that waits for a
   computation, as one that saves an array does, raises an error of its own with jax's words in it.
   """
   if jax.process_count() == 1 or isinstance(e, errors.UserError):

@@ -1,5 +1,4 @@
-"""The record of a run: one JSON object per logged step, continuous over restarts, without a doubled
-step.
+"""The metrics of a run: one JSON object per logged step, continuous over restarts, each step once.
 
 A local workdir has one `metrics.jsonl`. Objects of gs:// cannot be appended to, so there each
 attempt writes its own `metrics/attempt-NNNN.jsonl`; `read` gives the same rows for both.

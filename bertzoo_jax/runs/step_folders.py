@@ -159,8 +159,9 @@ def clean(folder):
     else:
       aside = move_aside(folder / name, 'unfinished')
       print(
-        f'WARNING: checkpoint {name} has no commit marker and is not whole ({problem}): its save '
-        f'was killed, or its copy was not finished. It is not used; it is now {aside}.'
+        f'WARNING: checkpoint {name} has no commit marker and is incomplete ({problem}): its save '
+        f'was killed, or its copy was not finished. It is not used; it is now {aside}.',
+        flush=True,
       )
 
 

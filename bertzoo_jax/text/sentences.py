@@ -151,7 +151,7 @@ def _pattern(text):
     pattern = re.compile(text)
   if not text or pattern.fullmatch(''):
     raise errors.UserError(
-      f'--config.corpus.splitter=regex:{text} matches where nothing is, so every character would '
+      f'--config.corpus.splitter=regex:{text} matches the empty text, so every character would '
       'be a sentence: it marks the end of a sentence, as in regex:[.!?]+.'
     )
   return pattern
@@ -280,6 +280,6 @@ def _rules(language) -> _Rules:
       entry = line if kind == _NEVER else line[:-2]
       key = ''.join(entry.lower().split())
       if key in entries:
-        raise ValueError(f'{file}: {entry!r} stands there twice')
+        raise ValueError(f'{file}: {entry!r} is there twice')
       entries[key] = kind
   return _Rules(settings, entries)

@@ -251,9 +251,7 @@ class _Walk:
     return int(added[0]) if len(added) == 1 and added[0].isdecimal() and int(added[0]) else 1
 
   def _touch(self, name):
-    """Marks the computations called by an instruction that has its own estimate, and theirs in
-    turn.
-    """
+    """Marks the computations that an instruction with an estimate calls, directly or indirectly."""
     if name in self.reached:
       return
     self.reached.add(name)

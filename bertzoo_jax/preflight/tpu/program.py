@@ -118,7 +118,7 @@ def check_flags(flags: str) -> str | None:
     return None
   lines = (done.stderr + done.stdout).splitlines()
   complaints = [line for line in lines if re.search(r'flag|argument', line, re.I)]
-  last = (complaints or done.stderr.splitlines() or ['it ended without a word'])[-1]
+  last = (complaints or done.stderr.splitlines() or ['it ended without a message'])[-1]
   return ' '.join(last.split())[:300]
 
 

@@ -240,7 +240,7 @@ def _start(value, where) -> int:
 
 def _unlike(path, why='it is no list of texts with questions'):
   return errors.UserError(
-    f'{path} has not the shape of SQuAD ({why}): write {{"data": [{{"paragraphs": [{{"context": …, '
+    f'{path} has not the form of SQuAD ({why}): write {{"data": [{{"paragraphs": [{{"context": …, '
     '"qas": [{"id": …, "question": …, "answers": [{"text": …, "answer_start": …}]}]}]}]}, or take '
     'config source=question_table for a table.'
   )

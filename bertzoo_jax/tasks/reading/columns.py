@@ -104,6 +104,8 @@ class Columns:
       field: choose(field, getattr(fields, field), known, path, fixed=unlabelled)
       for field in ('text_a', 'text_b')
     }
+    for i, name in enumerate(label_names(getattr(fields, 'negatives', ''))):
+      out['negative', i] = choose('negatives', name, known, path, fixed=unlabelled)
     out['example'] = choose('example', fields.example, known, path, needed=False)
     if not unlabelled:
       names = (fields.label,) if fields.label in known else label_names(fields.label)
@@ -131,11 +133,14 @@ class Columns:
       if ('where', i) in row.values and row.text(('where', i)) != value:
         alone = 'row that config.source.where asks for.'
         return examples.Skipped(row.place, 'that config.source.where does not ask for', alone=alone)
-    labels = [key for key in row.values if key[0] == 'label']
+    labels, negatives = ([k for k in row.values if k[0] == x] for x in ('label', 'negative'))
+    # positives have no score
+    without = () if hasattr(self.fields, 'negatives') and not self.fields.label else None
     value = examples.Text(
       row.text('text_a'),
       row.text('text_b') if 'text_b' in row.values else None,
-      tuple(row.text(key, tables.as_label).strip() for key in labels) if labels else None,
+      tuple(row.text(key, tables.as_label).strip() for key in labels) if labels else without,
+      tuple(map(row.text, negatives)),
     )
     return examples.Record(
       row.place, row.text('example').strip() if 'example' in row.values else None, value
