@@ -197,7 +197,12 @@ def write_bytes(p, data: bytes) -> None:
   except OSError:
     part.unlink(missing_ok=True)  # a part takes the space that a full disk lacks
     raise
-  _sync_folder(p.parent)
+  with contextlib.suppress(OSError):  # many file systems have no such call for a folder
+    fd = os.open(os.fspath(p.parent), os.O_RDONLY)
+    try:
+      os.fsync(fd)
+    finally:
+      os.close(fd)
 
 
 def append_line(p, text: str) -> None:
@@ -247,15 +252,6 @@ def is_at(fd: int, p) -> bool:
     return os.path.samestat(os.fstat(fd), os.lstat(p))
   except OSError:
     return False
-
-
-def _sync_folder(folder):
-  with contextlib.suppress(OSError):  # many file systems have no such call for a folder
-    fd = os.open(os.fspath(folder), os.O_RDONLY)
-    try:
-      os.fsync(fd)
-    finally:
-      os.close(fd)
 
 
 def write_array(p, array: np.ndarray) -> str:

@@ -271,6 +271,11 @@ class Architecture(NamedTuple):
     return {path.split('/')[0] for path in self.places} - {'encoder'}
 
 
+def prefixed(prefix: str, *begins: str) -> Callable:
+  """An `Architecture.rename_legacy` that adds the prefix which the names of bare bodies lack."""
+  return lambda name: f'{prefix}.{name}' if name.startswith(begins) else name
+
+
 def applies(a: Architecture, activation: str) -> bool:
   """Whether its head applies this activation, that of the encoder."""
   return a.head_activation in (None, activation)

@@ -108,9 +108,9 @@ def facts(run: Run) -> dict[str, str]:
       ]
       * bool(run.task)
     ),
-    'languages': _languages(str(language or '')),
+    'languages': _listed('language', re.split(r'[\s,]+', str(language or '')), '[a-z]{2,3}'),
     'tags': _tags(run),
-    'base_models': _base_models(run.base_models),
+    'base_models': _listed('base_model', run.base_models, r'(?a:\w[\w.-]*(/\w[\w.-]*)?)'),
     'scores': _scores(run),
     'name': run.architecture.name,
     'how': 'fine-tuned' if run.fine_tuned else 'pretrained',
@@ -158,9 +158,10 @@ def _lines(lines) -> str:
   return ''.join(f'{line}\n' for line in lines)
 
 
-def _languages(language: str) -> str:
-  codes = [c for c in re.split(r'[\s,]+', language) if re.fullmatch('[a-z]{2,3}', c)]
-  return _lines(['language:', *(f'- "{code}"' for code in codes)] if codes else [])
+def _listed(key: str, words, form: str) -> str:
+  """The words of a form as a list of YAML; '' without any."""
+  words = [word for word in words if re.fullmatch(form, word)]
+  return _lines([f'{key}:', *(f'- "{word}"' for word in words)] if words else [])
 
 
 def _tags(run) -> str:
@@ -169,11 +170,6 @@ def _tags(run) -> str:
   if run.head:
     tags.append(task_heads.KINDS[run.head].task)
   return _lines(f'- {tag}' for tag in tags)
-
-
-def _base_models(names) -> str:
-  names = [x for x in names if re.fullmatch(r'(?a:\w[\w.-]*(/\w[\w.-]*)?)', x)]
-  return _lines(['base_model:', *(f'- "{name}"' for name in names)] if names else [])
 
 
 def _scores(run) -> str:

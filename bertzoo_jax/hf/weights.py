@@ -7,6 +7,7 @@ import re
 from typing import Any
 from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
 import safetensors
 import safetensors.numpy
@@ -131,9 +132,8 @@ def merge(
       'segment table: its row 0 was added to the positions, the rest is ignored (this encoder has '
       'no segments)'
     )
-  if (
-    TYPE_TABLE in fresh and TYPE_TABLE not in loaded and report.encoder.get('type_vocab_size') == 0
-  ):
+  tells_apart = report.encoder.get('type_vocab_size') != 0
+  if TYPE_TABLE in fresh and TYPE_TABLE not in loaded and not tells_apart:
     loaded[TYPE_TABLE] = np.zeros(fresh[TYPE_TABLE].shape, np.float32)
     lines.append('segment table: zeros, since the checkpoint has no segments')
   if POSITION_TABLE in loaded and POSITION_TABLE in fresh:
@@ -147,9 +147,8 @@ def merge(
     if path in fresh and tuple(fresh[path].shape) != x.shape:
       sizes = ', '.join(f'{field}={value}' for field, value in report.encoder.items())
       raise errors.UserError(
-        f'{path} is {tuple(fresh[path].shape)} here and {x.shape} in {report.source}: '
-        'give config.encoder and the vocabulary the sizes of the checkpoint '
-        f'({sizes}).'
+        f'{path} is {tuple(fresh[path].shape)} here and {x.shape} in {report.source}: give '
+        f'config.encoder and the vocabulary the sizes of the checkpoint ({sizes}).'
       )
   ignored += sorted(set(loaded) - set(fresh))
   missing = sorted(set(fresh) - set(loaded))
@@ -402,27 +401,8 @@ def _read_tensors(files: list[pathlib.Path]) -> dict[str, np.ndarray]:
     broken = f'{path} cannot be read: download or export it again'
     with errors.unreadable(broken, safetensors.SafetensorError, OSError):
       with safetensors.safe_open(str(path), framework='numpy') as f:
-        tensors.update({key: _float32(f, key, path) for key in f.keys()})  # noqa: SIM118 (no mapping)
+        for key in f.keys():  # noqa: SIM118 (no mapping)
+          x = f.get_tensor(key)
+          is_float = x.dtype.kind == 'f' or x.dtype == ml_dtypes.bfloat16
+          tensors[key] = x.astype(np.float32) if is_float else x
   return tensors
-
-
-def _float32(file, key: str, path: pathlib.Path) -> np.ndarray:
-  if file.get_slice(key).get_dtype() == 'BF16':
-    return _bfloat16(path, key)
-  x = file.get_tensor(key)
-  return x.astype(np.float32) if x.dtype.kind == 'f' else x
-
-
-def _bfloat16(path: pathlib.Path, key: str) -> np.ndarray:
-  """A bfloat16 tensor as float32: numpy has no such type, but its bits are the upper half of a
-  float32's.
-
-  The file begins with the size of a JSON header, which has each tensor's place (safetensors'
-  README, "Format").
-  """
-  with path.open('rb') as f:
-    size = int.from_bytes(f.read(8), 'little')
-    entry = json.loads(f.read(size))[key]
-    f.seek(8 + size + entry['data_offsets'][0])
-    bits = np.frombuffer(f.read(entry['data_offsets'][1] - entry['data_offsets'][0]), '<u2')
-  return (bits.astype(np.uint32) << 16).view(np.float32).reshape(entry['shape'])

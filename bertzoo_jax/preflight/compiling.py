@@ -67,15 +67,12 @@ class Work(NamedTuple):
       changes: (field, value) pairs that are set in the experiment.
       slice_, devices: other chips, and how many devices of them the mesh has.
     """
-    run = self.run.changed(dict(changes))
-    features = {i: _with_rows(self.text.data.phases[i].features, run.phases[i]) for i in indices}
+    run, features = self.run.changed(dict(changes)), {}
+    for i in indices:
+      rows, shapes = run.phases[i].config.batch_size, self.text.data.phases[i].features
+      features[i] = {k: ((rows, *shape[1:]), dtype) for k, (shape, dtype) in shapes.items()}
     where = (slice_, devices) if slice_ else (self.slice_, self.mesh.size)
     return processes.Job(run, features, self.text.data.vocab_size, *where)
-
-
-def _with_rows(features, phase):
-  """Features of a batch, with the number of rows of `phase`."""
-  return {k: ((phase.config.batch_size, *s[1:]), dtype) for k, (s, dtype) in features.items()}
 
 
 def described(findings, run, text, mesh) -> list:

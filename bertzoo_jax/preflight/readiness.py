@@ -199,9 +199,8 @@ def _answering(findings, address):
       raise
     findings.add(
       'P14',
-      f'{address} cannot be reached ({errors.named(e, 160)}): check '
-      'its name, your login '
-      '(gcloud auth application-default login) and the network.',
+      f'{address} cannot be reached ({errors.named(e, 160)}): check its name, your login (gcloud '
+      'auth application-default login) and the network.',
     )
 
 
@@ -230,9 +229,8 @@ def check_room(findings: Findings, path, state_bytes: int, keep: int, for_good: 
     findings.add(
       'P13',
       f'--workdir {path} has {free / 1e9:.1f} GB free, its {keep + 2 + for_good} checkpoints of '
-      f'{state_bytes / 1e9:.2f} GB take '
-      f'{needed / 1e9:.1f} GB: give another disk or a gs:// folder, or lower run.keep (or raise '
-      'run.keep_every).',
+      f'{state_bytes / 1e9:.2f} GB take {needed / 1e9:.1f} GB: give another disk or a gs:// '
+      'folder, or lower run.keep (or raise run.keep_every).',
     )
 
 

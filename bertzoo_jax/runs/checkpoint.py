@@ -187,11 +187,8 @@ class Checkpoints:
   def _seal(self):
     """Writes the sha256 of every file, in Orbax's thread between the last byte and the commit."""
     step, held_out_loss, phase_first_step, score = self._saving
-    folder = next(
-      p
-      for p in self._folder.iterdir()
-      if p.name == str(step) or p.name.startswith(f'{step}.orbax-checkpoint-tmp')
-    )
+    named = re.compile(rf'{step}(\.orbax-checkpoint-tmp.*)?')
+    folder = next(p for p in self._folder.iterdir() if named.fullmatch(p.name))
     storage.write_json(folder / step_folders.RUN, self.run)
     sums = {name: storage.sha256(folder / name) for name in step_folders.files(folder)}
     storage.write_json(

@@ -71,9 +71,8 @@ def hold(workdir):
     yield check
     check()
   except Exception as e:
-    if not isinstance(
-      e, errors.TransientError
-    ):  # a store that does not answer need not be asked again
+    # a store that does not answer need not be asked again
+    if not isinstance(e, errors.TransientError):
       check()
     raise
   finally:

@@ -112,8 +112,7 @@ def check_same_run(path, config, corpus_hash: str) -> None:
   if text not in (None, corpus_hash) and 'source' in config:
     raise errors.UserError(
       f'{path} holds a run on other rows ({text[:12]}…, now {corpus_hash[:12]}…): a file of the '
-      'task or its tokenizer has changed. Bring '
-      'it back to resume, or take another --workdir.'
+      'task or its tokenizer has changed. Bring it back to resume, or take another --workdir.'
     )
   if text not in (None, corpus_hash):
     raise errors.UserError(

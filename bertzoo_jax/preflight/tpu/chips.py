@@ -156,8 +156,7 @@ def by_topology(name: str) -> Slice:
     examples = ', '.join(Slice(chip, s).topology for s in _shapes(chip)[:5])
     raise errors.UserError(
       f'--topology={name} is no slice: {chip.name} has {chip.rank} axes, the first two in steps of '
-      f'2, and at most {chip.most} '
-      f'chips, as in {examples}.'
+      f'2, and at most {chip.most} chips, as in {examples}.'
     )
   return Slice(chip, shape)
 

@@ -246,11 +246,8 @@ class _Walk:
     if len(places) != 1 or root is None:
       return 1
     grown = body.get(root.operands[int(places[0])])
-    added = (
-      [body[n].operands[0] for n in grown.operands if n in body and body[n].opcode == 'constant']
-      if grown and grown.opcode == 'add'
-      else []
-    )
+    terms = grown.operands if grown and grown.opcode == 'add' else ()
+    added = [body[n].operands[0] for n in terms if n in body and body[n].opcode == 'constant']
     return int(added[0]) if len(added) == 1 and added[0].isdecimal() and int(added[0]) else 1
 
   def _touch(self, name):
