@@ -49,6 +49,7 @@ BY_NAME = {
   'choice': multiple_choice.choice,
   'cosine_regression': similar.cosine_regression,
   'cosent': similar.cosent,
+  'in_batch_negatives': similar.in_batch_negatives,
 }
 
 
