@@ -125,8 +125,8 @@ class SpanConditional:
 
 POOLING = Annotated[
   fields.one_of('auto', 'mean', 'first'),
-  'mean (of all tokens, special ones included) | first (the vector that classifies a row) | auto (as '
-  'the directory of the weights says, else mean).',
+  'mean (of all tokens, special ones included) | first (the vector that classifies a row) | auto '
+  '(as the directory of the weights says, else mean).',
 ]
 
 
