@@ -84,15 +84,9 @@ def test_retrieval_ranks_all_documents_but_the_query_itself(tmp_path):
     (lambda path: vectors.retrieval('x', str(path)), 'corpus.jsonl does not exist'),
     (lambda path: vectors.retrieval('x', folder(path, corpus='')), 'has no text'),
     (lambda path: vectors.retrieval('x', folder(path, queries='[1]')), 'queries.jsonl:1 is no obj'),
-    (
-      lambda path: vectors.retrieval('x', folder(path, qrels='a\nb d2 1')),
-      'test.tsv:2 is no query',
-    ),
+    (lambda path: vectors.retrieval('x', folder(path, qrels='a\nb d2 1')), 'tsv:2 is no query'),
     (lambda path: vectors.retrieval('x', folder(path, qrels='a\nb\td7\t1')), "document 'd7'"),
-    (
-      lambda path: vectors.retrieval('x', folder(path, qrels='a\nb\td2\t0')),
-      'has no document with',
-    ),
+    (lambda path: vectors.retrieval('x', folder(path, qrels='a\nb\td2\t0')), 'has no document'),
   ],
 )
 def test_files_of_another_form_are_refused(tmp_path, call, words):

@@ -62,20 +62,10 @@ def test_positives_are_ranked_among_all_texts_of_the_split(tmp_path):
   'argument, content, fields, words',
   [
     ('similar', SCORES, dict(text_b=''), 'has not the two or more texts'),
-    (
-      'similar',
-      SCORES.replace('\t3\n', '\thigh\n'),
-      {},
-      "has the score 'high', which is no number",
-    ),
-    ('similar', SCORES, dict(label=''), ''),
-    ('similar', SCORES, dict(label='score,text_a'), 'name one column of numbers'),
-    (
-      'positives',
-      NEGATIVES,
-      dict(negatives='none'),
-      "config.source.negatives names the column 'none'",
-    ),
+    ('similar', SCORES.replace('\t3\n', '\thigh\n'), {}, "the score 'high', which is no number"),
+    ('similar', SCORES, dict(label=''), 'names 0 columns, and one column of scores'),
+    ('similar', SCORES, dict(label='score,text_a'), 'names 2 columns'),
+    ('positives', NEGATIVES, dict(negatives='none'), "negatives names the column 'none'"),
   ],
 )
 def test_files_of_another_form_are_refused(tmp_path, argument, content, fields, words):
