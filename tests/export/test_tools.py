@@ -80,8 +80,8 @@ def config_of(family, kind):
   _, length, objective, source, features = texts if kind == 'texts' else predictions.RUNS[kind]
   wished, form = hf.task_class_of(config.hf, HEAD[kind])
   objective = objective if kind == 'texts' else {**objective, 'head': form}
-  parts = dict(length=length, metrics=('accuracy',), source=source, features=features)
-  return rows.config(wished, config.tokenizer, config.encoder, objective, **parts)
+  sections = dict(length=length, metrics=('accuracy',), source=source, features=features)
+  return rows.config(wished, config.tokenizer, config.encoder, objective, **sections)
 
 
 @functools.cache
