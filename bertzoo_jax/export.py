@@ -264,7 +264,7 @@ def _verify(directory, a, encoder, params, special, tokenizer, length):
   print(verify.table(rows))
   if failed := [f'{r.what}: {r.difference}' for r in rows if not r.holds]:
     reader = 'transformers' if a.logits is None else f'The reference of {a.name}'
-    reader, remedy = 'bertzoo_jax' if missing else reader, 'mend its file or the encoder.'
+    reader, remedy = 'bertzoo_jax' if missing else reader, 'correct its file or the encoder.'
     if known:
       remedy = 'please report it with the versions of torch and transformers.'
     raise errors.UserError(
@@ -289,8 +289,7 @@ def uncompared(params: dict) -> list[verify.Comparison]:
 
   strange = sorted(params.keys() - {'encoder', *head_table.TABLE})
   return [
-    verify.Comparison(head, 'it is written and nothing compares it', 'compared', False)
-    for head in strange
+    verify.Comparison(head, 'it is written but not compared', 'compared', False) for head in strange
   ]
 
 

@@ -345,7 +345,7 @@ def _train(config, text, say):
   if trained.vocab_size > vocab_size:
     say(
       f'tokenizer.vocab_size=auto: {trained.vocab_size:,} pieces, since {vocab_size:,} have no '
-      f'room for the characters (config.tokenizer.coverage={trained.section.get("coverage")}).'
+      f'room for all characters (config.tokenizer.coverage={trained.section.get("coverage")}).'
     )
   return trained
 

@@ -34,8 +34,8 @@ class Text(NamedTuple):
 
 
 class Spans(NamedTuple):
-  """The contents of B rows: for every span, in the order of rows and columns, its row, its place in
-  the corpus and its special tokens.
+  """The contents of B rows: for each span, ordered by row and column, its row, its place in the
+  corpus and its special tokens.
 
   Attributes:
     row: [K] row of the batch, not decreasing.

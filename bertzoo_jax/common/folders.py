@@ -1,5 +1,5 @@
-"""Keeps reading and writing inside a folder of unknown origin: checks its links, and the names that
-its files give. Hard links cannot be detected.
+"""Keeps reads and writes inside a folder of unknown origin: checks its links, and the file names in
+its files. Hard links cannot be detected.
 """
 
 import contextlib
@@ -109,7 +109,7 @@ def scratch(out, what: str = 'an export'):
       for stale in sorted(parent.glob(f'{glob.escape(prefix)}*')) if alone else ():
         with contextlib.ExitStack() as dead:
           if _lock(stale, dead, fcntl.LOCK_NB):
-            print(f'removed: {stale}, which {what} that was killed left there')
+            print(f'removed: {stale}, left by {what} that was killed')
             shutil.rmtree(stale, ignore_errors=True)
       folder = tempfile.mkdtemp(dir=parent, prefix=prefix)
       _lock(folder, held)

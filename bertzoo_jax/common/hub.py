@@ -96,7 +96,7 @@ def data(address: str) -> Data:
   name, config = '/'.join(words[: at or 2]), '/'.join(words[at or 2 :])
   if not local(name) and len(words) == 1:
     # `datasets` takes a word such as json as a reader of the files in the current folder
-    raise errors.UserError(f'{address}: {name} is no folder here; of the hub write OWNER/NAME.')
+    raise errors.UserError(f'{address}: {name} is no folder here; for the hub write OWNER/NAME.')
   with _hub_errors(
     f'{address} cannot be read',
     'run the same line again',
@@ -109,7 +109,7 @@ def data(address: str) -> Data:
   splits = {str(name): tuple(files) for name, files in (builder.config.data_files or {}).items()}
   if split not in splits:
     raise errors.UserError(
-      f'{address} has no split {split!r}: name one behind a colon.'
+      f'{address} has no split {split!r}: name one after a colon.'
       f'{errors.did_you_mean(split, splits)}'
     )
   files = splits[split]
@@ -203,8 +203,8 @@ class Repository:
 
 @contextlib.contextmanager
 def _hub_errors(what, again, remedy, offline='name files that are here'):
-  """Turns an error of the hub into a TransientError with `again` if it may pass, else a
-  UserError.
+  """Turns an error of the hub into a UserError, or if it may pass into a TransientError whose
+  remedy is `again`.
   """
   try:
     yield
@@ -215,12 +215,6 @@ def _hub_errors(what, again, remedy, offline='name files that are here'):
     what = f'{what} ({cause or type(e).__name__} …)'
     if constants.HF_HUB_OFFLINE:
       remedy = f'$HF_HUB_OFFLINE is set: unset it, or {offline}'
-    elif any(map(storage.may_pass, _reasons(e))):
+    elif any(map(storage.may_pass, errors.causes(e))):
       raise errors.TransientError(f'{what}: {again}.') from e
     raise errors.UserError(f'{what}: {remedy}.') from e
-
-
-def _reasons(e):
-  while e is not None:
-    yield e
-    e = e.__cause__ or e.__context__

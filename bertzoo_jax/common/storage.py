@@ -110,7 +110,7 @@ def read_twice(ask, what, right=NotImplemented, twice=True):
     if not twice or answer == right or answer in answers:
       return answer
     answers.append(answer)
-  raise errors.TransientError(f'{what} is read differently each time: run the same line again.')
+  raise errors.TransientError(f'{what} gives other bytes at each read: run the same line again.')
 
 
 def path(p) -> epath.Path:
@@ -227,7 +227,7 @@ def appending(p):
     if e.errno != errno.ELOOP:
       raise
     raise errors.UserError(
-      f'{p} is a link, which is not written through: put the file itself there, or remove it.'
+      f'{p} is a link, and links are not followed: put the file itself there, or remove it.'
     ) from e
 
 

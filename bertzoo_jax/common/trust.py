@@ -1,5 +1,5 @@
-"""Which code from outside the package may run: code that the user names, never code that only a
-folder names.
+"""Decides which code from outside the package may run: only code that the user names, never code
+that a folder alone names.
 
 Corpora, workdirs, Hugging Face directories and folders of tasks are data of unknown origin. They
 can name parts as `package.module:name`. Such a part is built only if the user's --config names it

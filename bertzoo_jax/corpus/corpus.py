@@ -103,14 +103,10 @@ def open(path, cache: str = 'disk') -> Corpus:
   """Opens a corpus that `prepare` wrote. Checks the size of every file and the SHA-256 of the
   tokenizer's files against the manifest; arrays are mapped at their first use.
 
-  Args:
-    path: of the corpus, on a local disk.
-    cache: 'disk': tokens are read from their files on demand, through the system's file cache;
-      'ram': they are read now.
-
-  Raises:
-    UserError: no corpus or an unfinished one, another format version, a changed manifest, a shard
-      that is missing or cut, or a tokenizer whose files are not those that prepare wrote.
+  path: of the corpus, on a local disk. cache: 'disk': tokens are read from their files on demand,
+  through the system's file cache; 'ram': they are read now. Raises UserError: no corpus or an
+  unfinished one, another format version, a changed manifest, a shard that is missing or cut, or a
+  tokenizer whose files are not those that prepare wrote.
   """
   path = storage.path(path)
   in_ram = errors.choose(cache, {'disk': False, 'ram': True}, 'config.run.corpus_cache')
@@ -122,7 +118,7 @@ def open(path, cache: str = 'disk') -> Corpus:
     )
   verification.require(path, tokenizer_files(manifest))
   opened, units = {}, bool(manifest['units'])
-  with errors.unreadable(f'{path}/manifest.json is not of prepare: {_AGAIN}'):
+  with errors.unreadable(f'{path}/manifest.json was not written by prepare: {_AGAIN}'):
     if manifest['dtype'] != token_dtype(manifest['vocab_size']):
       raise ValueError(manifest['dtype'])
     for name in SPLITS:
@@ -317,9 +313,8 @@ def write_shard(
   Returns:
     The shard's entry in the manifest: name, tokens, sentences, documents, sha256 {file: hex}.
 
-  Raises:
-    ValueError: an id outside the vocabulary (a uint16 would wrap silently), or offsets that do not
-      fit.
+  Raises ValueError: an id outside the vocabulary (a uint16 would wrap silently), or offsets that do
+  not fit.
   """
   if len(tokens) >= 2**32:
     raise ValueError(f'shard {name}: {len(tokens)} tokens are more than its offsets can count')

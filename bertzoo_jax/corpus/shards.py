@@ -36,27 +36,24 @@ _TEXTS, _CHARACTERS = 4096, 1 << 19  # tokenised in one call, approximately
 
 
 class Begin(NamedTuple):
-  """The begin of a chunk: its index, from 0; its first document; the Start of that one's file."""
+  """The begin of a chunk."""
 
-  index: int = 0
-  document: int = 0
-  file: duplicates.Start = duplicates.BEGINNING
+  index: int = 0  # of the chunk
+  document: int = 0  # its first one
+  file: duplicates.Start = duplicates.BEGINNING  # of that document
 
 
 BEGINNING = Begin()
 
 
 class Chunk(NamedTuple):
-  """Consecutive documents: `index`, from 0; `documents`, encoded by `sources.encode`; `first`: its
-  begin, for messages; `begin`: the same, for a second reading; `end`: bytes of the sources read
-  when it was full.
-  """
+  """Consecutive documents."""
 
-  index: int
-  documents: list[bytes]
-  first: str
-  end: int
-  begin: Begin = BEGINNING
+  index: int  # from 0
+  documents: list[bytes]  # encoded by `sources.encode`
+  first: str  # its begin, for messages
+  end: int  # bytes of the sources read when it was full
+  begin: Begin = BEGINNING  # for a second reading
 
   def digest(self) -> str:
     digest = hashlib.blake2b(digest_size=16)
@@ -66,11 +63,11 @@ class Chunk(NamedTuple):
 
 
 class How(NamedTuple):
-  """Settings of tokenisation: name of the splitter, held-out share, marker of units."""
+  """Settings of tokenisation."""
 
-  splitter: str
-  held_out: float
-  marker: word_marks.Marker | None = None
+  splitter: str  # its name
+  held_out: float  # share
+  marker: word_marks.Marker | None = None  # of units
 
 
 def content_hash(document: bytes) -> tuple[int, int]:

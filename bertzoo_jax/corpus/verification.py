@@ -25,12 +25,8 @@ def compare(path, wished: dict[str, str]) -> None:
   """Compares files with their SHA-256: files that changed since they were last verified, files
   whose note is old, and a sample of the others.
 
-  Args:
-    path: of the corpus.
-    wished: {path in the corpus: SHA-256}.
-
-  Raises:
-    UserError: one is missing or differs; it names the first.
+  path: of the corpus. wished: {path in the corpus: SHA-256}. Raises UserError: one is missing or
+  differs; it names the first.
   """
   now, noted = time.time(), _noted(path)
   stamps = {file: _stamp(path / file) for file in wished}

@@ -27,7 +27,7 @@ NETWORK, BIGRAMS, FREQUENT = 'this network', 'bigrams, both neighbours', 'most f
 
 
 class NotLearned(errors.UserError):
-  """The run is not better than counts of words, and --require asks for it."""
+  """The run is not better than word counts, as --require demands."""
 
   code = 3
 
@@ -178,9 +178,9 @@ def _first_weights(run, corpus):
   if init is None:
     return fresh
   tokenizer = storage.path(run.workdir) / 'tokenizer'
-  layers = workdirs.first_layers(run.workdir)
-  args = fresh, init, trained, tokenizer, run.config.hf
-  return initial_weights.parameters(*args, layers=layers)[0]
+  args, how = (fresh, init, trained, tokenizer, run.config.hf), workdirs.first_taken(run.workdir)
+  how |= {'carry': how.pop('vocabulary', '') == 'carry'}
+  return initial_weights.parameters(*args, **how)[0]
 
 
 def _fill(encoder, params, batch):

@@ -1,4 +1,4 @@
-"""Masked tokens with their two neighbours, and rows with a single gap.
+"""Masked tokens with their two neighbours, and rows with a single masked token.
 
 N masked tokens, R rows, L length.
 """

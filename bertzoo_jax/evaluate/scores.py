@@ -116,7 +116,7 @@ def evaluate(
       raise errors.UserError(
         f'masking={masked.masking.name} of {masking_of} and masking={config.masking.name} of '
         f'{workdir} are of different kinds: one has an order in which tokens are predicted, the '
-        'other has not. Give --masking_of a run of the same kind.'
+        'other none. Give --masking_of a run of the same kind.'
       )
     sets['mlm'] = rows
   for pairs in PAIRS:

@@ -95,7 +95,8 @@ def phase_run(run: resolve.Run, phase, data, mesh) -> phase_runs.PhaseRun:
   """A phase with its network and its data."""
   net, rows = network(run, phase, data.vocab_size, mesh), data.phases[phase.index]
   parts = net.objective, net.tx, net.schedule, rows, mesh, net.objective_at, net.plain
-  return phase_runs.PhaseRun(phase, *parts)
+  before = run.phases[max(phase.index - 1, 0)].config.frozen
+  return phase_runs.PhaseRun(phase, *parts, frees=not {*before} <= {*phase.config.frozen})
 
 
 def network(run: resolve.Run, phase, vocab_size: int, mesh=None) -> Network:
@@ -190,6 +191,8 @@ def _network(run, phase, vocab_size, mesh):
       part, {**fields, **moved(step, moves)}, encoder=network, ops=ops
     )
   shapes = jax.eval_shape(objective.init, jax.random.key(0))
+  optimizers.check_frozen(config.frozen, trees.paths_of(shapes))
+  objective = objective._replace(frozen=(*objective.frozen, *config.frozen))
   for move in moves:
     _check_move(move.field, functools.partial(objective_at, moves=(move,)), shapes)
   schedule = schedules.for_phase(config.schedule, phase.first_step, phase.steps, run.end_step)

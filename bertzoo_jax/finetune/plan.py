@@ -1,4 +1,4 @@
-"""Which runs a fine-tuning config asks for, and the complete experiment of each."""
+"""The runs of a fine-tuning config, and the complete experiment of each."""
 
 import itertools
 import math
@@ -243,8 +243,8 @@ def _check(config):
       )
     if key in _FIXED or key.split('.')[0] in _FIXED:
       raise errors.UserError(
-        f'config.grid varies {key!r}, which is one for all runs'
-        + (': give config.seeds.' if key == 'seed' else ': make one fine-tuning for each value.')
+        f'config.grid varies {key!r}, which must be the same in all runs'
+        + (': give config.seeds.' if key == 'seed' else ': run one fine-tuning per value.')
       )
   if twice := _twice(config.seeds):
     raise errors.UserError(f'config.seeds has {twice[0]!r} twice: name each once.')
@@ -272,8 +272,8 @@ def _rates(config, experiment, paths):
   """The optimizer's `rates` by layer."""
   if config.optimizer.rates:
     raise errors.UserError(
-      'config.layer_decay and config.optimizer.rates are both set: both are rates by layer; leave '
-      'one as it is.'
+      'config.layer_decay and config.optimizer.rates are both set, and both scale rates by layer: '
+      'set one of them.'
     )
   return layer_decay.rates(
     paths,

@@ -77,7 +77,7 @@ def data_of(run: resolve.Run, task, weights) -> training_data.Data:
 
 
 def dev_of(task):
-  """The split by which runs are compared; None if it has no labels."""
+  """The split whose scores compare runs; None if it has no labels."""
   dev = next((split for name, split in task.splits.items() if name.startswith('dev')), None)
   return None if dev is None or dev.labels is None else dev
 

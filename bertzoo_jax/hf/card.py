@@ -29,44 +29,24 @@ _SENTENCES = json.loads((_FOLDER / 'sentences.json').read_text(encoding='utf-8')
 
 
 class Run(NamedTuple):
-  """The subject of a card.
+  """The subject of a card."""
 
-  Attributes:
-    architecture: of the class that the weights are for.
-    encoder: linen module.
-    sizes: of the architecture's `sizes`.
-    config: the resolved config of the run, nested. A phase with overrides has its length and
-      batch_size.
-    step: steps trained.
-    tensors: content of model.safetensors.
-    corpus: the run's record of its corpus; may be empty.
-    metrics: the newest value of each metric; may be empty.
-    commits: of the program, in order; may be empty.
-    init: the address of --init that the run began with; None for random weights.
-    checked: the comparisons after export.
-    aside: names of heads in weights.HEADS_FILE.
-    average: which average the weights are; '' for none.
-    base_models: names at the hub of the models that its weights come from.
-    outputs: of the head of a task.
-    vectors: how it makes vectors of texts; None if it was not trained to make them.
-  """
-
-  architecture: Architecture
-  encoder: Any
-  sizes: Any
+  architecture: Architecture  # of the class that the weights are for
+  encoder: Any  # linen module
+  sizes: Any  # of the architecture's `sizes`
+  # the resolved config of the run, nested. A phase with overrides has its length and batch_size.
   config: dict
-  step: int
-  tensors: dict
-  corpus: dict
-  metrics: dict
-  commits: list
-  init: str | None
-  checked: str
-  aside: tuple = ()
-  average: str = ''
-  base_models: tuple = ()
-  outputs: task_heads.Task = task_heads.Task()
-  vectors: sentence_vectors.Vectors | None = None
+  step: int  # steps trained
+  tensors: dict  # content of model.safetensors
+  corpus: dict  # the run's record of its corpus; may be empty
+  metrics: dict  # the newest value of each metric; may be empty
+  commits: list  # of the program, in order; may be empty
+  init: str | None  # the address of --init that the run began with; None for random weights
+  checked: str  # the comparisons after export
+  aside: tuple = ()  # names of heads in weights.HEADS_FILE
+  average: str = ''  # which average the weights are; '' for none
+  base_models: tuple = ()  # names at the hub of the models that its weights come from
+  outputs: task_heads.Task = task_heads.Task()  # of the head of a task
 
   @property
   def task(self) -> str | None:

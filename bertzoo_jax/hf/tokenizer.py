@@ -24,23 +24,18 @@ _GPT2 = 'GPT2Tokenizer'  # frames as tokenizer.json says
 
 
 class Shape(NamedTuple):
-  """How a class of transformers frames texts; the defaults are [CLS] A [SEP] B [SEP].
+  """How a class of transformers frames texts; the defaults are [CLS] A [SEP] B [SEP]."""
 
-  Attributes:
-    single, pair: roles of special pieces and texts (A, B), each with its segment; {} is the segment
-      of the second text.
-    padding: side.
-    bos, eos: roles that transformers also knows by these names.
-    model: its name for the file of a SentencePiece model.
-    byte_level: its class for a byte-level BPE, if users pass add_prefix_space to that class.
-  """
-
+  # single, pair: roles of special pieces and texts (A, B), each with its segment; {} is the segment
+  # of the second text
   single: str = 'cls:0 A:0 sep:0'
   pair: str = 'cls:0 A:0 sep:0 B:{} sep:{}'
-  padding: str = 'right'
+  padding: str = 'right'  # side
+  # bos, eos: roles that transformers also knows by these names
   bos: str = ''
   eos: str = ''
-  model: str = 'spiece.model'
+  model: str = 'spiece.model'  # its name for the file of a SentencePiece model
+  # its class for a byte-level BPE, if users pass add_prefix_space to that class
   byte_level: str = ''
 
 

@@ -337,7 +337,7 @@ def _visibility(batch, memory: int) -> attention.Visibility:
 
 
 def _earlier(visible: attention.Visibility, at_BP) -> attention.Visibility:
-  """Visibility in the query stream: predictions at at_BP see the tokens before in the order."""
+  """Visibility in the query stream: predictions at at_BP see the tokens earlier in the order."""
   queries = attention.asked(visible, at_BP)
   return queries._replace(query_order_BL=queries.query_order_BL - 1)
 

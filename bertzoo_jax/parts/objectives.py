@@ -124,7 +124,7 @@ class MemoryMlm(PermutationLm):
 
 @fields.part('corruption_detection')
 class CorruptionDetection:
-  """Detects the tokens that the masking put in. masking.corruption=(0, 1, 0) with random_tokens
+  """Detects the tokens that the masking replaced. masking.corruption=(0, 1, 0) with random_tokens
   'all' or 'unigrams' gives the uniform or the unigram generator.
   """
 

@@ -43,21 +43,13 @@ _PATIENCE = 5.0  # seconds that a process may take to end
 
 
 class Job(NamedTuple):
-  """The train step of a phase, or the transition from one phase to the next.
+  """The train step of a phase, or the transition from one phase to the next."""
 
-  Attributes:
-    run: of an experiment, its config locked and without references.
-    features: of the batches of the phase, or of both, by its index.
-    vocab_size: of the text.
-    slice_: the chips.
-    devices: number of devices in the mesh.
-  """
-
-  run: resolve.Run
-  features: dict
-  vocab_size: int
-  slice_: chips.Slice
-  devices: int
+  run: resolve.Run  # of an experiment, its config locked and without references
+  features: dict  # of the batches of the phase, or of both, by its index
+  vocab_size: int  # of the text
+  slice_: chips.Slice  # the chips
+  devices: int  # number of devices in the mesh
 
 
 class _Running(NamedTuple):

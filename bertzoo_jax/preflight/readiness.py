@@ -64,23 +64,14 @@ class Findings(list):
 
 
 class Text(NamedTuple):
-  """Facts of the text.
+  """Facts of the text."""
 
-  Attributes:
-    data: training_data.Data with the features of the phases that could be built.
-    rows: {phase index: rows per epoch}; empty without a corpus.
-    read: {phase index: [Reading] of the corpora of a mixture}.
-    tokens: of the train split; None without a corpus.
-    hash: of the corpus; '' without one.
-    kept: checkpoints of run.keep_words; without a corpus, at most.
-  """
-
-  data: training_data.Data
-  rows: dict
-  tokens: int | None
-  hash: str
-  read: dict = {}
-  kept: int = 0
+  data: training_data.Data  # with the features of the phases that could be built
+  rows: dict  # {phase index: rows per epoch}; empty without a corpus
+  tokens: int | None  # of the train split; None without a corpus
+  hash: str  # of the corpus; '' without one
+  read: dict = {}  # {phase index: [Reading] of the corpora of a mixture}
+  kept: int = 0  # checkpoints of run.keep_words; without a corpus, at most
 
 
 def with_epochs(findings: Findings, config, paths):
@@ -89,7 +80,7 @@ def with_epochs(findings: Findings, config, paths):
     steps = sum(phase.steps for phase in configuration.phases(config))
     findings.add(
       'W02',
-      f'The steps of config.epochs={config.epochs:g} are known of a local corpus only: give '
+      f'The steps of config.epochs={config.epochs:g} are only known for a local corpus: give '
       f'--corpus a local copy. Time and cost are of the {steps:,} steps of config.phases.',
     )
     return config
@@ -208,7 +199,7 @@ def _answering(findings, address):
       raise
     findings.add(
       'P14',
-      f'{address} cannot be asked ({errors.named(e, 160)}): check '
+      f'{address} cannot be reached ({errors.named(e, 160)}): check '
       'its name, your login '
       '(gcloud auth application-default login) and the network.',
     )

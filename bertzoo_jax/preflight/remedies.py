@@ -18,18 +18,12 @@ _BATCH = 'another experiment, scale the learning rate with it'
 
 
 class Option(NamedTuple):
-  """A change to try.
+  """A change to try."""
 
-  Attributes:
-    change: how a user makes it.
-    note: its meaning; '' if the change is clear.
-    values: (field, value) pairs that it sets.
-    slice_, devices: the chips, and the number of devices in the mesh.
-  """
-
-  change: str
-  note: str
-  values: tuple[tuple[str, object], ...]
+  change: str  # how a user makes it
+  note: str  # its meaning; '' if the change is clear
+  values: tuple[tuple[str, object], ...]  # (field, value) pairs that it sets
+  # slice_, devices: the chips, and the number of devices in the mesh
   slice_: chips.Slice
   devices: int
 

@@ -268,8 +268,8 @@ class Loaded:
       max_length = min(lengths, default=_LONGEST)
     if self.max_length is not None and max_length > self.max_length:
       raise errors.UserError(
-        f'Rows of {max_length} tokens are wished, and the encoder of {self.pretrained.address} '
-        f'takes {self.max_length}: ask for {self.max_length} or less.'
+        f'max_length is {max_length}, but the encoder of {self.pretrained.address} takes at most '
+        f'{self.max_length} tokens per row: give {self.max_length} or less.'
       )
     return max_length
 

@@ -45,8 +45,8 @@ def reproduce(
   left_out = plan.alike(asked)
   for row, earlier in left_out.items():
     say(
-      f'{config.rows[row].title} has the config of {config.rows[earlier].title}, and the paper '
-      f'another text: it is left out. Run it with --rows {row}, its --source and another --workdir.'
+      f'{config.rows[row].title} differs from {config.rows[earlier].title} only in its text: it is '
+      f'left out. Run it with --rows {row}, its --source and another --workdir.'
     )
   asked = [job for job in asked if job.name not in left_out]
   texts = _texts(asked, config, workdir, source, say)

@@ -1,5 +1,5 @@
-"""Checkpoints that are whole or are not there: Orbax writes them, a sha256 of every file is checked
-before one is used.
+"""Atomic checkpoints: Orbax writes them, and the sha256 of every file is checked before one is
+used.
 
 In WORKDIR/checkpoints:
 
@@ -15,7 +15,7 @@ In WORKDIR/checkpoints:
 On gs:// a step without its marker whose files all match their sums gets the marker: it was copied
 from a disk, or only its commit was cut short.
 
-The sums are needed: a flipped bit in the data of an array restores without an error.
+The checksums are needed: Orbax restores an array with a flipped bit without an error.
 """
 
 import contextlib
@@ -79,8 +79,8 @@ class Checkpoints:
     )
 
   def save(self, state, held_out_loss=None, phase_first_step: int = 0, score: tuple = ()) -> int:
-    """Begins to write a state and returns its step; waits for the save before. A step already there
-    is left as it is.
+    """Starts writing a state and returns its step; first waits for the save before. A step that is
+    already there is left unchanged.
 
     held_out_loss: of the state, in the phase that begins at phase_first_step; None if it was not
       evaluated. score: (number,) if states are compared by a score. Raises the error of the save
@@ -147,7 +147,7 @@ class Checkpoints:
       for candidate, problem in damaged:
         aside = step_folders.move_aside(self._folder / str(candidate), 'damaged')
         print(
-          f'WARNING: checkpoint {candidate} is damaged ({problem}). It is now {aside}; going on '
+          f'WARNING: checkpoint {candidate} is damaged ({problem}). It is now {aside}; resuming '
           'from the one before.',
           flush=True,
         )
@@ -182,7 +182,7 @@ class Checkpoints:
       self._checkpointer.close()
     except Exception as e:  # any storage error; if the folder is gone, the lock says so
       if storage.is_remote(self._folder) or self._folder.parent.exists():
-        print(f'WARNING: the last checkpoint could not be written: {errors.named(e)}', flush=True)
+        print(f'WARNING: the last checkpoint could not be written: {errors.named(e)}')
 
   def _seal(self):
     """Called by Orbax's thread between the last byte and the commit: sums every file."""

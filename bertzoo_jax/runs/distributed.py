@@ -62,8 +62,7 @@ def join(seconds: int = JOIN_SECONDS) -> None:
     if _others():  # else: a notebook or a test, which has used jax and trains alone
       print(
         'note: jax was in use before the run began, so this process does not join the others: '
-        'start it in a fresh process.',
-        flush=True,
+        'start it in a fresh process.'
       )
 
 
@@ -117,14 +116,12 @@ def watched():
   except Exception as e:  # of whatever library waited for the computation
     if not comes_from_another(e):
       raise
-    print(
-      f'error: the hosts cannot go on together: {errors.words(e, 300)}', file=sys.stderr, flush=True
-    )
+    print(f'error: the hosts cannot continue: {errors.words(e, 300)}', file=sys.stderr, flush=True)
     _exit(TRY_AGAIN)
 
 
 def comes_from_another(e: Exception) -> bool:
-  """Whether an error says that the hosts cannot go on together. A library that waits for a
+  """Whether an error says that the hosts cannot continue. A library that waits for a
   computation, as one that saves an array does, raises an error of its own with jax's words in it.
   """
   if jax.process_count() == 1 or isinstance(e, errors.UserError):
@@ -147,7 +144,7 @@ def _by_hand(address, seconds):
     return
   if index == 0:
     _check_free(port, 'give another one in JAX_COORDINATOR_ADDRESS, on all hosts')
-  print(f'host {index} of {count} · waiting for the others at {address} …', flush=True)
+  print(f'host {index} of {count} · waiting for the others at {address} …')
   missing = (
     f'Not all {count} processes came to {address} within {seconds} s: start the same line on every '
     'host, with its own JAX_PROCESS_ID, where that address can be reached.'
@@ -185,7 +182,7 @@ def _initialize(seconds, missing, **where):
   """Calls jax.distributed.initialize; a failure is one sentence in place of a native stack."""
 
   def give_up():
-    print(f'error: {missing}', file=sys.stderr, flush=True)
+    print(f'error: {missing}', file=sys.stderr)
     _exit(TRY_AGAIN)
 
   timer = threading.Timer(seconds, give_up)

@@ -27,18 +27,15 @@ _WEIGHT = re.compile(r'(\d+\.?\d*|\.\d+)\*')  # a weight, which --source does no
 
 
 class Source(NamedTuple):
-  """One --source: `name` as given, `option` after '#', `files` in order with their `sizes` in bytes
-  (a dataset: no files, one estimate), `dataset` 'tfds:NAME' or '', `again`: files left out because
-  links lead to them twice, `data`: of hub.Data.facts, None for other files.
-  """
+  """One --source."""
 
-  name: str
-  option: str
-  files: tuple[str, ...]
-  sizes: tuple[int, ...]
-  dataset: str = ''
-  again: tuple[str, ...] = ()
-  data: dict | None = None
+  name: str  # as given
+  option: str  # after '#'
+  files: tuple[str, ...]  # in order; none of a dataset
+  sizes: tuple[int, ...]  # bytes of each file; of a dataset one estimate
+  dataset: str = ''  # 'tfds:NAME'
+  again: tuple[str, ...] = ()  # files left out because links lead to them twice
+  data: dict | None = None  # hub.Data.facts; None for other files
 
   @property
   def bytes(self) -> int:
@@ -67,8 +64,7 @@ class Source(NamedTuple):
 def find(name: str) -> Source:
   """The files that a source names.
 
-  Raises:
-    UserError: none, a folder, or an unknown dataset.
+  Raises UserError: none, a folder, or an unknown dataset.
   """
   ways = (name, ''), name.rpartition('#')[::2], name.partition('#')[::2]
   pattern, option = next((way for way in ways if _is_there(way[0])), ways[-1])
@@ -193,8 +189,7 @@ def _glob(pattern):
 def tfds_builder(pattern):
   """A dataset's builder, downloaded if it must be, and the size of its train split in bytes.
 
-  Raises:
-    UserError: it cannot be downloaded, or building it needs a cluster.
+  Raises UserError: it cannot be downloaded, or building it needs a cluster.
   """
   _refuse_common_crawl(pattern)
   name = pattern.removeprefix('tfds:')

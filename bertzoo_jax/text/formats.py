@@ -66,12 +66,9 @@ class File:
 def paragraphs(file: File, raw, option: str, wanted: records.Wanted):
   """The paragraphs of a file of any kind, with END after each document.
 
-  Args:
-    file: its name and counts. raw: its bytes, opened at the start.
-    option: the text after the # of its source. wanted: which records, and their text.
-
-  Raises:
-    UserError: the file holds no text, or its kind has no such option or no keys.
+  file: its name and counts. raw: its bytes, opened at the start. option: the text after the # of
+  its source. wanted: which records, and their text. Raises UserError: the file holds no text, or
+  its kind has no such option or no keys.
   """
   head = raw.read(binaries.HEAD)
   raw.seek(0)

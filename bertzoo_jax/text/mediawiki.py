@@ -30,15 +30,13 @@ class Damaged(ValueError):
 
 
 class Page(NamedTuple):
-  """An article: its first `line` in the file, `size` in characters, `why` it is left out ('' if it
-  is not), `bad`: characters of each line that was dropped because it was not UTF-8.
-  """
+  """An article."""
 
-  line: int
+  line: int  # its first in the file
   text: str
-  size: int
-  why: str
-  bad: tuple[int, ...]
+  size: int  # characters
+  why: str  # it is left out; '' if it is not
+  bad: tuple[int, ...]  # characters of each line that was dropped because it was not UTF-8
 
 
 def is_dump(head: bytes) -> bool:
@@ -49,13 +47,8 @@ def is_dump(head: bytes) -> bool:
 def pages(blocks, names: set):
   """Yields the Pages of a dump.
 
-  Args:
-    blocks: its bytes, in blocks.
-    names: filled with the wiki's names of files and categories, in lower case, before the first
-      page.
-
-  Raises:
-    Damaged: after the last page that could be read.
+  blocks: its bytes, in blocks. names: filled with the wiki's names of files and categories, in
+  lower case, before the first page. Raises Damaged: after the last page that could be read.
   """
   reading, decoder = _Reading(names), codecs.getincrementaldecoder('utf-8')('surrogateescape')
   for block in blocks:

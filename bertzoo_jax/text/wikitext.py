@@ -63,9 +63,7 @@ NAMES = frozenset(
 def paragraphs(text: str, names=frozenset()) -> list[str]:
   """The running text of a page.
 
-  Args:
-    text: wikitext.
-    names: the wiki's own names of files, media and categories, in small letters.
+  text: wikitext. names: the wiki's own names of files, media and categories, in small letters.
   """
   text = _without_braces(_without_elements(_COMMENT.sub('', text)))
   if '-{' in text:

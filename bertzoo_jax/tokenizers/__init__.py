@@ -312,8 +312,7 @@ def _check_size(tokenizer, what):
   wished = vocab_size_of(tokenizer.section)
   if tokenizer.vocab_size != wished:
     raise errors.UserError(
-      f'{what}, the config wishes {wished}: set '
-      f'--config.tokenizer.vocab_size={tokenizer.vocab_size}.'
+      f'{what}, the config has {wished}: set --config.tokenizer.vocab_size={tokenizer.vocab_size}.'
     )
 
 

@@ -433,14 +433,14 @@ def _refusal(message, vocab_size, extra) -> errors.UserError:
   if most := re.search(r'set it to a value <= (\d+)', message):
     most = int(most[1]) + extra
     return kinds.OtherSize(
-      f'The text yields at most {most} pieces, the config wishes {vocab_size}: set '
+      f'The text yields at most {most} pieces, the config has {vocab_size}: set '
       f'--config.tokenizer.vocab_size={most}, or give more text.',
       most,
     )
   if required := re.search(r'required_chars\. \d+ vs (\d+)', message):
     least = int(required[1]) + extra
     return kinds.OtherSize(
-      f'The characters of the text alone take {least} pieces, the config wishes {vocab_size}: '
+      f'The characters of the text alone take {least} pieces, the config has {vocab_size}: '
       'raise --config.tokenizer.vocab_size, or lower --config.tokenizer.coverage.',
       least + vocab_size,
     )

@@ -94,7 +94,10 @@ class Segmenter:
       stretch = text[a:b]
       cut = memory.get(stretch)
       if cut is None:
-        cut = memory[stretch] = self._cut_stretch(stretch)
+        words = self._cut(stretch)
+        joins = tuple(i for begin, end, _ in words for i in range(begin + 1, end))
+        word_bits = tuple((begin, tag_bits(tag)) for begin, _, tag in words if self._tags)
+        cut = memory[stretch] = joins, word_bits
       joined += [a + i for i in cut[0]]
       if cut[1]:
         tagged += [a + i for i, _ in cut[1]]
@@ -104,12 +107,6 @@ class Segmenter:
       bits_C[tagged] = bits
     if len(memory) > _REMEMBERED:
       memory.clear()
-
-  def _cut_stretch(self, stretch):
-    """(offsets of characters that continue a word, ((offset, bits) of each word, with tags))."""
-    words = self._cut(stretch)
-    joined = tuple(i for a, b, _ in words for i in range(a + 1, b))
-    return joined, tuple((a, tag_bits(tag)) for a, _, tag in words) if self._tags else ()
 
 
 @functools.cache
@@ -222,15 +219,12 @@ def _long_chain(begin, end, edges, score_C, size_C, node_C):
 
 
 class _Dictionary(NamedTuple):
-  """jieba's words: trie; score: float64 [N], logarithm of the probability of each node's word, -inf
-  for a prefix that is no word; bits: uint8 [N + 1], the last for no word; unknown: score of a
-  character that begins no word.
-  """
+  """jieba's words."""
 
   trie: tries.Trie
-  score: np.ndarray
-  bits: np.ndarray
-  unknown: float
+  score: np.ndarray  # float64 [N], log probability of each node's word, -inf for a mere prefix
+  bits: np.ndarray  # uint8 [N + 1], the last for no word
+  unknown: float  # score of a character that begins no word
 
   def edges(self, codes_C, inside_C):
     """For n = 1, 2, …: (where words of n characters begin, nodes, scores), within stretches."""

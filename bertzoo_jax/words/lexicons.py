@@ -28,8 +28,7 @@ def read(file) -> 'Lexicon':
   A byte-order mark, any line ends, blanks around an entry and empty lines are ignored. A line that
   begins with # is a comment. Text after a tab is not read.
 
-  Raises:
-    UserError: no such file, not UTF-8, no entry in it.
+  Raises UserError: no such file, not UTF-8, no entry in it.
   """
   text = text_of(file, 'lexicon')
   lines = [

@@ -32,9 +32,8 @@ def marker(section, word_starts, phrases=None, entities=None):
     word_starts: bool [V], `Tokenizer.word_starts`.
     phrases, entities: lexicon files, for 'lexicon'; format: see `lexicons.read`.
 
-  Raises:
-    UserError: a lexicon that is needed and not given, or given and not needed; jieba not
-      installed.
+  Raises UserError: a lexicon that is needed and not given, or given and not needed; jieba not
+  installed.
   """
   words = section['words']
   files = dict(phrases=phrases, entities=entities)
@@ -86,10 +85,8 @@ class Marker:
   def mark(self, texts: list[str], encoded: list) -> tuple[list[np.ndarray], int]:
     """The marks of sentences.
 
-    Args:
-      texts: sentences, before `clean`.
-      encoded: per sentence (ids, starts, ends), int32 [T], of `clean(text)`: a token has the
-        characters starts … ends − 1.
+    texts: sentences, before `clean`. encoded: per sentence (ids, starts, ends), int32 [T], of
+    `clean(text)`: a token has the characters starts … ends − 1.
 
     Returns:
       (bits per sentence, uint8 [T]; number of sentences in which a border of a word, phrase or
@@ -145,22 +142,18 @@ class Marker:
 
 
 class _Tokens(NamedTuple):
-  """Tokens of sentences that were joined by line breaks: ids; start, end [T]: characters in the
-  joint text, without leading blanks; blank [T]: whether it has only blanks; shares [T]: whether it
-  shares a character with the token before; sentence [T]; lengths [S]; first: tokens that begin a
-  sentence; borders [S]: first character of each sentence; han [C].
-  """
+  """Tokens of sentences that were joined by line breaks."""
 
-  ids: np.ndarray
-  start: np.ndarray
-  end: np.ndarray
-  blank: np.ndarray
-  shares: np.ndarray
-  sentence: np.ndarray
-  lengths: np.ndarray
-  first: np.ndarray
-  borders: np.ndarray
-  han: np.ndarray
+  ids: np.ndarray  # [T]
+  start: np.ndarray  # [T], character in the joint text, without leading blanks
+  end: np.ndarray  # [T]
+  blank: np.ndarray  # [T], whether it has only blanks
+  shares: np.ndarray  # [T], whether it shares a character with the token before
+  sentence: np.ndarray  # [T]
+  lengths: np.ndarray  # [S]
+  first: np.ndarray  # tokens that begin a sentence
+  borders: np.ndarray  # [S], first character of each sentence
+  han: np.ndarray  # [C]
 
 
 def _lay_out(text, texts, encoded) -> _Tokens:
@@ -346,17 +339,12 @@ def count(tokens, starts, units, word_starts) -> dict[str, int]:
 def check(corpus, section) -> tuple[str, ...]:
   """Checks that a masking of words, phrases or entities has some of several tokens.
 
-  Args:
-    corpus: an open corpus; its manifest['report'] holds the sums of `count` (a corpus in memory has
-      none and passes).
-    section: config.masking.
+  corpus: an open corpus; its manifest['report'] holds the sums of `count` (a corpus in memory has
+  none and passes). section: config.masking. Raises UserError: the corpus has none.
 
   Returns:
     Warnings about suspiciously few (Chinese text with the tokenizer's own words has some Latin
     ones).
-
-  Raises:
-    UserError: the corpus has none.
   """
   fields, report = dict(section), corpus.manifest['report']
   level = _LEVEL_OF[fields['name']](fields) if fields['name'] in _LEVEL_OF else None

@@ -151,7 +151,7 @@ def test_with_every_masking_too_a_row_depends_on_nothing_but_its_step_and_number
 def test_a_batch_may_be_longer_than_an_epoch():
   build = lambda **host: _build('full_sentences', documents=4, batch_size=64, **host)
   pipe = build()
-  assert pipe.rows_per_epoch < 32 and 'less than a batch' in pipe.warnings[0]
+  assert pipe.rows_per_epoch < 32 and 'fewer than a batch' in pipe.warnings[0]
   _same(pipe.batch(3), next(iter(pipe.iterate(3, 4))))
   halves = [build(host=(i, 2)).batch(3) for i in range(2)]
   _same(pipe.batch(3), {k: np.concatenate([h[k] for h in halves]) for k in halves[0]})

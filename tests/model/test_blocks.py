@@ -34,13 +34,16 @@ def block(dropout=0.0, use_bias=True, window=None, positions=None, **where):
 
 
 def parameters(b):
-  stacked = blocks.init(b, jax.random.key(0), stack.Plan(1), D)
-  return small.perturbed(jax.tree.map(lambda x: x[0], stacked))
+  init = lambda key: jax.tree.map(lambda x: x[0], blocks.init(b, key, stack.Plan(1), D))
+  shapes = jax.eval_shape(init, jax.random.key(0))
+  start = lambda path, x: np.full(x.shape, path[-1].key == 'scale', np.float32)
+  return small.perturbed(jax.tree_util.tree_map_with_path(start, shapes), scale=0.3)
 
 
 def run(b, params, x=X, keys=None):
   visible = attention.same_pack(jnp.asarray(PACKS))
-  return b.apply({'params': params}, jnp.asarray(x), visible, keys, operations.PLAIN)
+  apply = lambda params, x: b.apply({'params': params}, x, visible, keys, operations.PLAIN)
+  return jax.jit(apply)(params, jnp.asarray(x))
 
 
 def textbook(params, x, norm_first, first_norm=True, window=None):

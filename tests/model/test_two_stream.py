@@ -134,10 +134,10 @@ def test_nothing_flows_into_the_memory_and_it_is_read(learned):
   def loss(memory):
     return objective.loss(params, batch, objective.normalizers(batch), memory, None, False)
 
-  value, (carry, _) = jax.jit(loss)(memory)
-  gradient, _ = jax.jit(jax.grad(loss, has_aux=True))(memory)
+  of = jax.jit(jax.value_and_grad(loss, has_aux=True))
+  (value, (carry, _)), gradient = of(memory)
   assert not np.asarray(gradient).any()
-  assert abs(jax.jit(loss)(0 * memory)[0] - value) > 1e-3
+  assert abs(of(0 * memory)[0][0] - value) > 1e-3
   kept = memory[:, :, REUSE:]
   assert small.worst(carry[:, :, : MEMORY - REUSE], kept) == 0
   words = params['encoder']['embeddings']['word']['embedding'][batch['input_ids'][:, :REUSE]]
@@ -158,7 +158,7 @@ def test_a_row_that_resets_is_as_with_the_first_memory_and_no_other_is(learned):
     assert small.worst(found.states_BPD[row], other.states_BPD[row]) > 1e-3
 
 
-@pytest.mark.parametrize('changed', range(PREDICTIONS))
+@pytest.mark.parametrize('changed', (0, 3))
 def test_a_prediction_changes_only_with_targets_that_come_before_it(learned, changed):
   objective, params, memory = learned
   encoder, batch = objective.networks[0].encoder, [*batches(2)][1]
@@ -191,7 +191,7 @@ def test_the_content_of_both_streams_is_that_of_the_content_alone(learned):
   objective, params, memory = learned
   encoder, batch = objective.networks[0].encoder, next(batches())
   both = predictions(encoder, params, batch)
-  alone = encoder.apply({'params': params['encoder']}, batch)
+  alone = jax.jit(lambda p: encoder.apply({'params': p}, batch))(params['encoder'])
   assert small.worst(both.hidden_BLD, alone) < 1e-5
   with_memory = predictions(encoder, params, {**batch, 'resets': 0 * batch['resets']}, memory)
   assert small.worst(with_memory.hidden_BLD, alone) > 1e-3

@@ -241,7 +241,7 @@ def test_a_step_without_its_marker_is_marked_if_it_is_whole_and_never_deleted(
   said = child.log.read_text()
   assert 'Checkpoint 2 had no commit marker' in said and 'it is marked and used' in said
   lost = cut.relative_to(local / 'checkpoints/3')
-  assert f'checkpoint 3 has no commit marker and is not whole ({lost}' in said
+  assert f'checkpoint 3 has no commit marker and is incomplete ({lost}' in said
   after = {n: store.objects['bucket', n].data for n in store.names('bucket', 'unmarked')}
   moved = lambda name: name.replace('checkpoints/3/', 'checkpoints/3.unfinished/')
   assert all(after[moved(name)] == data for name, data in before.items())

@@ -106,7 +106,7 @@ def test_a_failure_because_a_host_is_lost_ends_the_process_whoever_tells_it(
   with distributed.watched():
     raise error
   assert ended == [os.EX_TEMPFAIL]
-  assert capsys.readouterr().err.startswith('error: the hosts cannot go on together: ')
+  assert capsys.readouterr().err.startswith('error: the hosts cannot continue: ')
   with pytest.raises(ValueError, match='odd'), distributed.watched():
     raise ValueError('odd')
   monkeypatch.setattr(jax, 'process_count', lambda: 1)
@@ -150,7 +150,10 @@ jax.config.update('jax_platforms', 'tpu,cpu')
 """
 
 
-@pytest.mark.parametrize('told', ['nothing', 'by hand', 'by a TPU VM'])
+@pytest.mark.parametrize(
+  'told',
+  ['by a TPU VM', *(pytest.param(x, marks=pytest.mark.slow) for x in ('nothing', 'by hand'))],
+)
 def test_a_lone_process_stays_out_of_the_service_and_stops_at_a_signal_by_itself(told):
   with socket.create_server(('', 0)) as s:
     port = s.getsockname()[1]

@@ -23,23 +23,14 @@ _ALBERT_TOKENIZER = parts.sentencepiece(vocab_size='auto', symbols='')
 
 
 class Kind(NamedTuple):
-  """How the variables of a kind of network are called here.
+  """How the variables of a kind of network are called here."""
 
-  Attributes:
-    model_type: of transformers.
-    known_by: text in the name of at least one of its variables.
-    rules: ordered (regex, replacement) for a name, all applied.
-    heads: ordered (beginning of a tensor's name, class that has such a head).
-    fields: of config.json that the release's file lacks or gets wrong.
-    tokenizer: config section of its SentencePiece model; None for a vocab.txt.
-  """
-
-  model_type: str
-  known_by: str
-  rules: tuple
-  heads: tuple
-  fields: dict
-  tokenizer: dict | None
+  model_type: str  # of transformers
+  known_by: str  # text in the name of at least one of its variables
+  rules: tuple  # ordered (regex, replacement) for a name, all applied
+  heads: tuple  # ordered (beginning of a tensor's name, class that has such a head)
+  fields: dict  # of config.json that the release's file lacks or gets wrong
+  tokenizer: dict | None  # config section of its SentencePiece model; None for a vocab.txt
 
 
 _BERT = Kind(
@@ -96,12 +87,9 @@ def is_weight(name: str) -> bool:
 def networks(variables: dict[str, np.ndarray], content: dict[str, Any]) -> dict[str, tuple]:
   """{name: (tensors by transformers' names, config.json)}; the name is '' except for ELECTRA's two.
 
-  Args:
-    variables: {name: array} of the checkpoint's weights.
-    content: of the release's bert_config.json or albert_config.json; {} without one, as ELECTRA's.
-
-  Raises:
-    UserError: the variables are another network's, or the number of heads is unknown.
+  variables: {name: array} of the checkpoint's weights. content: of the release's bert_config.json
+  or albert_config.json; {} without one, as ELECTRA's. Raises UserError: the variables are another
+  network's, or the number of heads is unknown.
   """
   names = {x.removeprefix('module/'): x for x in variables}
   kind = next((k for k in _KINDS if any(k.known_by in name for name in names)), None)

@@ -54,7 +54,7 @@ def base_of(rope, usual) -> float:
   kind = isinstance(rope, dict) and rope.get('rope_type', rope.get('type', 'default'))
   if not isinstance(base, int | float) or kind != 'default':
     raise errors.UserError(
-      f'config.json says of rotary positions {str(rope)[:80]}, and an encoder here has plain ones '
+      f'config.json says of rotary positions {str(rope)[:80]}, but an encoder here has plain ones '
       'with one base for global and one for local layers.'
     )
   return float(base)

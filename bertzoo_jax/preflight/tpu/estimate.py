@@ -39,35 +39,26 @@ RESTART = {'machine and environment': 300.0, 'mirror of the corpus': 120.0, 'res
 
 
 class Time(NamedTuple):
-  """Seconds per step.
+  """Seconds per step."""
 
-  Attributes:
-    floor, likely, upper: see the module.
-    exchange: the part of likely and upper that is spent in collectives.
-    unknown: kernels without a figure, which are charged by their bytes.
-  """
-
+  # floor, likely, upper: see the module
   floor: float
   likely: float
   upper: float
-  exchange: float
-  unknown: tuple[str, ...]
+  exchange: float  # the part of likely and upper that is spent in collectives
+  unknown: tuple[str, ...]  # kernels without a figure, which are charged by their bytes
 
 
 class Run(NamedTuple):
-  """A whole training.
+  """A whole training."""
 
-  Attributes:
-    steps_seconds: likely time of all steps; floor_seconds, upper_seconds: the bounds of it.
-    lost_seconds: to preemptions.
-    days, dollars: of the whole, likely; least and most by the bounds. Without a price dollars are
-      None.
-  """
-
-  steps_seconds: float
+  steps_seconds: float  # likely time of all steps
+  # floor_seconds, upper_seconds: the bounds of it
   floor_seconds: float
   upper_seconds: float
-  lost_seconds: float
+  lost_seconds: float  # to preemptions
+  # days, dollars: of the whole, likely; least and most by the bounds. Without a price dollars are
+  # None.
   days: float
   least_days: float
   most_days: float

@@ -37,61 +37,38 @@ _MOVES = ('copy-start', 'slice-start', 'dynamic-slice-start', 'dynamic-update-sl
 
 
 class Cost(NamedTuple):
-  """An instruction that runs.
+  """An instruction that runs."""
 
-  Attributes:
-    name, opcode, source: of the instruction.
-    times: how often it runs in one execution of the program.
-    cycles: estimated for one run; None without an estimate.
-    hbm: bytes that one run reads from and writes to HBM.
-    flops: of its matrix products, per run.
-    kernel: name of a Pallas kernel, '' for the compiler's own operations.
-  """
-
+  # name, opcode, source: of the instruction
   name: str
   opcode: str
   source: str
-  times: int
-  cycles: int | None
-  hbm: int
-  flops: float
-  kernel: str
+  times: int  # how often it runs in one execution of the program
+  cycles: int | None  # estimated for one run; None without an estimate
+  hbm: int  # bytes that one run reads from and writes to HBM
+  flops: float  # of its matrix products, per run
+  kernel: str  # name of a Pallas kernel, '' for the compiler's own operations
 
 
 class Collective(NamedTuple):
-  """Devices that exchange numbers.
+  """Devices that exchange numbers."""
 
-  Attributes:
-    opcode: 'all-reduce', ….
-    bytes: per device: of an all-reduce or a reduce-scatter its operand, of an all-gather its
-      result.
-    group: number of devices that take part together.
-    times: how often it runs in one execution of the program.
-    source: see Instruction.
-  """
-
-  opcode: str
+  opcode: str  # 'all-reduce', …
+  # per device: of an all-reduce or a reduce-scatter its operand, of an all-gather its result
   bytes: int
-  group: int
-  times: int
-  source: str
+  group: int  # number of devices that take part together
+  times: int  # how often it runs in one execution of the program
+  source: str  # see Instruction
 
 
 class Reading(NamedTuple):
-  """The cost of one execution, by instruction.
+  """The cost of one execution, by instruction."""
 
-  Attributes:
-    costs: of all instructions that run and take time, collectives aside.
-    collectives: in the order met.
-    unknown_trips: loops without a trip count in the text; counted once.
-    unvisited: computations that nothing reached.
-    visited: matrix FLOPs of everything visited, loop bodies once, as the compiler counts them.
-  """
-
-  costs: list[Cost]
-  collectives: list[Collective]
-  unknown_trips: list[str]
-  unvisited: list[str]
+  costs: list[Cost]  # of all instructions that run and take time, collectives aside
+  collectives: list[Collective]  # in the order met
+  unknown_trips: list[str]  # loops without a trip count in the text; counted once
+  unvisited: list[str]  # computations that nothing reached
+  # matrix FLOPs of everything visited, loop bodies once, as the compiler counts them
   visited: float
 
   @property
@@ -277,9 +254,7 @@ class _Walk:
     return int(added[0]) if len(added) == 1 and added[0].isdecimal() and int(added[0]) else 1
 
   def _touch(self, name):
-    """Marks the computations called by an instruction that has its own estimate, and theirs in
-    turn.
-    """
+    """Marks the computations that an instruction with an estimate calls, directly or indirectly."""
     if name in self.reached:
       return
     self.reached.add(name)

@@ -50,15 +50,11 @@ _FLAGS_TIMEOUT = 120  # seconds in which libtpu loads, on a slow machine
 
 
 class Memory(NamedTuple):
-  """Bytes of a program on each device.
+  """Bytes of a program on each device."""
 
-  Attributes:
-    arguments: state and batch; the new state takes the place of the old.
-    peak: bytes that the compiler compares with its limit: the allocated arrays (`dumped`) and, if
-      generated, the code.
-  """
-
-  arguments: int
+  arguments: int  # state and batch; the new state takes the place of the old
+  # bytes that the compiler compares with its limit: the allocated arrays (`dumped`) and, if
+  # generated, the code
   peak: int
 
   @property
@@ -68,21 +64,14 @@ class Memory(NamedTuple):
 
 
 class Program(NamedTuple):
-  """The result of a compilation.
+  """The result of a compilation."""
 
-  Attributes:
-    text: of the optimized program, for `hlo.read`; None if it did not fit, or cannot be printed.
-    analysis: the compiler's cost_analysis(), or {}.
-    memory: None if it did not fit.
-    needed: bytes per device of a program that did not fit; None if it did.
-    seconds: of the compilation.
-  """
-
+  # of the optimized program, for `hlo.read`; None if it did not fit, or cannot be printed
   text: str | None
-  analysis: dict
-  memory: Memory | None
-  needed: int | None
-  seconds: float
+  analysis: dict  # the compiler's cost_analysis(), or {}
+  memory: Memory | None  # None if it did not fit
+  needed: int | None  # bytes per device of a program that did not fit; None if it did
+  seconds: float  # of the compilation
 
   @property
   def fits(self) -> bool:
@@ -129,7 +118,7 @@ def check_flags(flags: str) -> str | None:
     return None
   lines = (done.stderr + done.stdout).splitlines()
   complaints = [line for line in lines if re.search(r'flag|argument', line, re.I)]
-  last = (complaints or done.stderr.splitlines() or ['it ended without a word'])[-1]
+  last = (complaints or done.stderr.splitlines() or ['it ended without a message'])[-1]
   return ' '.join(last.split())[:300]
 
 
@@ -179,8 +168,7 @@ def finished(lowered, folder: str | None = None, quick: bool = False) -> Program
     folder: empty, for the compiler's dumps (see `dumped`); None: a temporary one.
     quick: leave out the passes that only make the code faster.
 
-  Raises:
-    JaxRuntimeError: any failure but running out of memory, which is a result.
+  Raises JaxRuntimeError: any failure but running out of memory, which is a result.
   """
   if folder is None:
     with tempfile.TemporaryDirectory() as temporary:

@@ -19,29 +19,19 @@ _SPARE = 0.01  # of a window's length, which BERT's release adds to the context 
 
 @dataclasses.dataclass(frozen=True)
 class Windows:
-  """How the rows of a split belong to its questions.
+  """How the rows of a split belong to its questions."""
 
-  Attributes:
-    question: int32 [W], ascending: the question of each window.
-    passage: int32 [W], the number of its text; first: int64 [W], its first token in that text;
-      size: int64 [W], its tokens of the text.
-    place: int64 [W], position of its first token in the row.
-    cls: int64 [W], position in the row of the special token that stands for no answer.
-    starts, ends: int32, characters of the tokens of all texts; texts: int64 [texts + 1], offsets of
-      the texts in them.
-    decoding: config.features, how scores become answers.
-  """
-
-  question: np.ndarray
-  passage: np.ndarray
-  first: np.ndarray
-  size: np.ndarray
-  place: np.ndarray
-  cls: np.ndarray
+  question: np.ndarray  # int32 [W], ascending: the question of each window
+  passage: np.ndarray  # int32 [W], the number of its text
+  first: np.ndarray  # int64 [W], its first token in that text
+  size: np.ndarray  # int64 [W], its tokens of the text
+  place: np.ndarray  # int64 [W], position of its first token in the row
+  cls: np.ndarray  # int64 [W], position in the row of the special token that stands for no answer
+  # starts, ends: int32, characters of the tokens of all texts
   starts: np.ndarray
   ends: np.ndarray
-  texts: np.ndarray
-  decoding: definitions.QuestionWindows
+  texts: np.ndarray  # int64 [texts + 1], offsets of the texts in them
+  decoding: definitions.QuestionWindows  # config.features, how scores become answers
 
   def characters(self, window, start, end):
     """(first character, last character + 1) of tokens start … end, counted from the window's first
@@ -94,8 +84,7 @@ def question_windows(
     for tokens of the passage and that special token. features: impossible, float32 [W], 1 if the
     window does not have the answer. detail: Windows.
 
-  Raises:
-    UserError: no room for the passage.
+  Raises UserError: no room for the passage.
   """
   del numbers
   words = frame.words(True)

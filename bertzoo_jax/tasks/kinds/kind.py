@@ -170,8 +170,8 @@ def check_metrics(kind, config, source, labels) -> None:
     metric(kind, name, labels, config.positive)
   if not sign(kind, names[0]):
     raise errors.UserError(
-      f'config.metrics begins with {names[0]!r}, which is neither better where it is higher nor '
-      'where it is lower: the first metric chooses the best run, so name another one first.'
+      f'config.metrics begins with {names[0]!r}, which cannot choose the best run, since neither '
+      'higher nor lower is better: name another metric first.'
     )
   kind.check(config, source, labels)
 

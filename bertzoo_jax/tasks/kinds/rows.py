@@ -91,8 +91,8 @@ def _check_groups(task):
   for s in others(task) if ranking else ():
     if len(set(s.examples)) == len(s):
       raise errors.UserError(
-        f'config.metrics has {ranking[0]!r}, which ranks the rows of one question, and no two '
-        f'rows of {s.name} are of one: name the column of the question, '
+        f'config.metrics has {ranking[0]!r}, which ranks the rows of a question, but no two '
+        f'rows of {s.name} share a question: name the column of the question, '
         '--config.source.example=NAME.'
       )
 

@@ -21,12 +21,8 @@ from bertzoo_jax.tasks.reading import tagged
 def tfds(fields: definitions.Tfds, task_dir) -> Source:
   """A dataset of tensorflow-datasets.
 
-  Args:
-    task_dir: the folder of prepared datasets; '' for that of TensorFlow Datasets ($TFDS_DATA_DIR).
-    fields: of config.source.
-
-  Raises:
-    UserError: no such dataset, split or feature; no TensorFlow.
+  task_dir: the folder of prepared datasets; '' for that of TensorFlow Datasets ($TFDS_DATA_DIR).
+  fields: of config.source. Raises UserError: no such dataset, split or feature; no TensorFlow.
   """
   wanted = columns.Columns(fields)
 

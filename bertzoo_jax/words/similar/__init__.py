@@ -29,19 +29,14 @@ _FREQUENT = 10_000  # of each length, for random words
 
 
 class Table(NamedTuple):
-  """Similar words.
+  """Similar words."""
 
-  words: int32 [N, M], pieces, padded with -1. hashes: int64 [N], ascending. similar: int32 [N, 10],
-  row numbers of the similar words, nearest first, padded with -1. frequent: int32 [R], row numbers
-  of frequent words by length: words of m pieces from offsets[m] to offsets[m + 1]; offsets: int32
-  [M + 2].
-  """
-
-  words: np.ndarray
-  hashes: np.ndarray
-  similar: np.ndarray
+  words: np.ndarray  # int32 [N, M], pieces, padded with -1
+  hashes: np.ndarray  # int64 [N], ascending
+  similar: np.ndarray  # int32 [N, 10], rows of the similar words, nearest first, padded with -1
+  # int32 [R], rows of frequent words by length: of m pieces from offsets[m] to offsets[m + 1]
   frequent: np.ndarray
-  offsets: np.ndarray
+  offsets: np.ndarray  # int32 [M + 2]
 
   def report(self) -> dict:
     """{'words', 'with_similar', 'frequent': [of 1 … M pieces]}."""
@@ -62,9 +57,8 @@ def build(section, out, tokenizer, file=None) -> Table | None:
     tokenizer: the corpus's.
     file: for 'vectors' and 'thesaurus'.
 
-  Raises:
-    UserError: unknown provider, a file missing or too many, a library not installed, or no word
-      with a similar one.
+  Raises UserError: unknown provider, a file missing or too many, a library not installed, or no
+  word with a similar one.
   """
   check_file(section, file)
   if section['similar'] == 'none':
