@@ -14,6 +14,12 @@ CLS = {'pooling_mode_cls_token': True, 'pooling_mode_mean_tokens': False}
 PROMPTS = {'query': 'query: ', 'passage': 'passage: '}
 
 
+def located(pooling='1_Pooling', network=''):
+  """modules.json with these paths."""
+  places = zip(('Transformer', 'Pooling'), (network, pooling))
+  return [{'type': f'{OLD}{name}', 'path': path} for name, path in places]
+
+
 def written(folder, *types, **files):
   """files: modules, pooling, rows, texts: the contents, where they are not the usual ones."""
   names = types or (f'{OLD}Transformer', f'{OLD}Pooling')
@@ -53,48 +59,45 @@ REFUSED = [  # modules, contents, words of the sentence
   ((f'{OLD}Transformer', f'{OLD}Pooling', f'{OLD}Dense'), {}, 'sentence_transformers.models.Dense'),
   (('evil.Transformer', f'{OLD}Pooling'), {}, "'evil.Transformer'"),
   ((f'{OLD}Pooling', f'{OLD}Transformer'), {}, 'in another order'),
-  ((), dict(pooling={'pooling_mode': ['mean', 'max']}), 'has the pooling mean, max'),
-  ((), dict(pooling={'pooling_mode_lasttoken': True}), 'has the pooling lasttoken'),
-  ((), dict(pooling={'include_prompt': False}, texts=dict(prompts=PROMPTS)), 'out of the pooling'),
-  ((), dict(texts=dict(model_type='SparseEncoder')), 'of the kind SparseEncoder'),
-  ((), dict(modules=[{'type': f'{OLD}Transformer', 'path': 'x'}] * 2), 'other modules'),
-  ((), dict(modules={'0': 1}), 'not as sentence-transformers writes it'),
-  ((), dict(pooling={'pooling_mode': [['mean']]}), 'not as sentence-transformers writes it'),
-  *(
-    (
-      (),
-      dict(
-        modules=[
-          {'type': f'{OLD}{x}', 'path': p} for x, p in (('Transformer', ''), ('Pooling', path))
-        ]
-      ),
-      'not a name inside this folder',
-    )
-    for path in ('../1_Pooling', '/1_Pooling', '1_Pooling/../..')
+  ((f'{OLD}Transformer',), {}, 'other modules'),
+  ((), dict(pooling={'pooling_mode': ['mean', 'max']}), 'the pooling is mean, max;'),
+  ((), dict(pooling={'pooling_mode_lasttoken': True}), 'the pooling is lasttoken;'),
+  (
+    (),
+    dict(pooling={'include_prompt': False}, texts=dict(prompts=PROMPTS)),
+    'is mean without the prompts',
   ),
+  ((), dict(texts=dict(model_type='SparseEncoder')), 'of another kind, SparseEncoder'),
+  ((), dict(modules=located(network='0_Transformer')), "the network in '0_Transformer'"),
 ]
 
 
 @pytest.mark.parametrize('types, files, words', REFUSED, ids=[str(n) for n in range(len(REFUSED))])
 def test_what_is_not_computed_is_refused_where_it_is_needed(tmp_path, types, files, words):
   found = sentence_vectors.read(written(tmp_path, *types, **files))
-  assert (
-    words in found.refused and found._replace(refused='', prompts={}) == sentence_vectors.Vectors()
-  )
+  assert words in found.refused
+  assert found._replace(refused='', prompts={}) == sentence_vectors.Vectors()
 
 
-@pytest.mark.parametrize(
-  'files',
-  [
-    dict(texts=dict(prompts=['query'])),
-    dict(texts=dict(prompts={'query': 1})),
-    dict(texts=dict(default_prompt_name='query')),
-    dict(texts=dict(prompts=PROMPTS, default_prompt_name=['query'])),
-    dict(rows=dict(max_seq_length='long')),
-  ],
-)
-def test_damaged_files_are_refused(tmp_path, files):
-  with pytest.raises(errors.UserError, match='not as sentence-transformers writes it'):
+NOT_WRITTEN = 'not as sentence-transformers writes them'
+DAMAGED = [
+  (dict(texts=dict(prompts=['query'])), NOT_WRITTEN),
+  (dict(texts=dict(prompts={'query': 1})), NOT_WRITTEN),
+  (dict(texts=dict(default_prompt_name='query')), NOT_WRITTEN),
+  (dict(texts=dict(prompts=PROMPTS, default_prompt_name=['query'])), NOT_WRITTEN),
+  (dict(rows=dict(max_seq_length='long')), NOT_WRITTEN),
+  (dict(modules={'0': 1}), NOT_WRITTEN),
+  (dict(pooling={'pooling_mode': [['mean']]}), NOT_WRITTEN),
+  *(
+    (dict(modules=located(path)), 'not a name inside this folder')
+    for path in ('../1_Pooling', '/1_Pooling', '1_Pooling/../..')
+  ),
+]
+
+
+@pytest.mark.parametrize('files, words', DAMAGED, ids=[str(n) for n in range(len(DAMAGED))])
+def test_damaged_files_and_names_that_lead_out_of_the_folder_are_refused(tmp_path, files, words):
+  with pytest.raises(errors.UserError, match=words):
     sentence_vectors.read(written(tmp_path, **files))
 
 
