@@ -42,11 +42,11 @@ def test_the_correlation_is_that_of_cosines_and_scores(tmp_path):
     }
   )
   assert scores.counts == dict(pairs=4, texts=5) and scores.notes == (
-    '1 rows cannot be read and are left out',
+    '1 rows have no score or cannot be read, and are left out',
   )
   file.write_text('a,b,how\n1,1.1,5\n1.2,1.3,1\n'.replace(',', '\t'))
   alike = vectors.table(vectors.similarity('x', str(file), 'a,b,how'))
-  assert 'note: all cosines are above 0.9' in alike and 'of 2; mean cosine' in alike
+  assert 'note: all cosines are above 0.9' in alike and 'effective rank   1.' in alike
 
 
 def folder(path, **changed):
@@ -85,7 +85,10 @@ def test_retrieval_ranks_all_documents_but_the_query_itself(tmp_path):
     (lambda path: vectors.retrieval('x', folder(path, corpus='')), 'has no text'),
     (lambda path: vectors.retrieval('x', folder(path, queries='[1]')), 'queries.jsonl:1 is no obj'),
     (lambda path: vectors.retrieval('x', folder(path, qrels='a\nb d2 1')), 'tsv:2 is no query'),
-    (lambda path: vectors.retrieval('x', folder(path, qrels='a\nb\td7\t1')), "document 'd7'"),
+    (
+      lambda path: vectors.retrieval('x', folder(path, qrels='a\nb\td7\t1')),
+      'names a query',
+    ),
     (lambda path: vectors.retrieval('x', folder(path, qrels='a\nb\td2\t0')), 'has no document'),
   ],
 )

@@ -57,6 +57,6 @@ def test_the_shape_of_vectors_is_that_of_their_singular_values():
   shares /= shares.sum()
   cosines = unit @ unit.T
   mean = cosines[~np.eye(30, dtype=bool)].mean()
-  wanted = (np.exp(-np.sum(shares * np.log(shares))), mean, cosines.min())
-  assert ranking.shape(x) == pytest.approx(wanted, rel=1e-5)
-  assert ranking.shape(np.eye(4))[0] == pytest.approx(4)
+  wanted = (np.exp(-np.sum(shares * np.log(shares))), 5, mean, cosines.min())
+  assert tuple(ranking.shape(x).values()) == pytest.approx(wanted, rel=1e-5)
+  assert ranking.shape(np.eye(4))['effective_rank'] == pytest.approx(4)
