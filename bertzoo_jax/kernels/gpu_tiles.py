@@ -11,7 +11,6 @@ of the product is then a difference of two running sums along a row of the tile,
 memory, too. One program adds up all of a row, tile after tile: no order is left to chance.
 """
 
-import functools
 import math
 from typing import NamedTuple
 
