@@ -186,7 +186,7 @@ def _attend_backward(program, saved, grads):
   refs = dict(q=q_BLHK, k=k_BMHK, v=v_BMHK, **rest) | terms
   refs |= dict(grad=grads[0], lse=lse_BHL, delta=delta)
   found = {}
-  for side, names in enumerate((('q',), ('k', 'v'))):
+  for side, names in enumerate(('q', 'kv')):
     out = {name: refs[name] for name in names}
     term = gpu_tiles.TERMS[side]
     if term in terms:
@@ -209,14 +209,14 @@ def _call(kernel, program, refs, out, side) -> dict:
   """
   batch, length, heads, _ = refs['qk'[side]].shape
   return pl.pallas_call(
-    lambda refs, out: kernel(program, refs=refs, out=out),
+    functools.partial(kernel, program),
     out_shape={n: jax.ShapeDtypeStruct(x.shape, x.dtype) for n, x in out.items()},
     in_specs=[{n: _spec(n, x.shape) for n, x in refs.items()}],
     out_specs={n: _spec(n, x.shape) for n, x in out.items()},
     grid=(length // program.tile[side], heads, batch),
     interpret=program.interpret,
     compiler_params=triton.CompilerParams(num_warps=4, num_stages=2),
-    name='attention',
+    name='attention_' + '_'.join(out),
   )(refs)
 
 

@@ -156,16 +156,11 @@ def _scores(program, refs, first, x_RK, x_CK, by_key):
   if program.ordered:
     seen_RC &= k_order[0] <= q_order[0]
   if program.window:
-    distance_RC = _distances(program, first, by_key) + program.first_query
+    size = scores_RC.shape
+    distance_RC = first[0] - first[1] + program.first_query + _number(size, by_key)
+    distance_RC -= _number(size, not by_key)
     seen_RC &= (distance_RC <= program.window[0]) & (distance_RC >= -program.window[1])
   return jnp.where(seen_RC, scores_RC * (program.scale * _LOG2_E), HIDDEN)
-
-
-def _distances(program, first, by_key):
-  """int32 [R, C]: a query's number minus a key's."""
-  size = program.tile[::-1] if by_key else program.tile
-  at = lambda axis: jax.lax.broadcasted_iota(jnp.int32, size, axis)
-  return first[0] - first[1] + (at(1) - at(0) if by_key else at(0) - at(1))
 
 
 def _term(program, refs, name, first):
@@ -173,38 +168,65 @@ def _term(program, refs, name, first):
   tile are then neighbours in memory.
   """
   by_key = name == 'p2c'
-  distance_RC = _distances(program, first, by_key)
-  row_RC = refs['rows'][distance_RC + (refs['k'].shape[0] - 1)]
-  number_RC = first[by_key] + jax.lax.broadcasted_iota(jnp.int32, distance_RC.shape, 0)
-  return refs[name][number_RC, row_RC].astype(jnp.float32)
+  size = program.tile[::-1] if by_key else program.tile
+  place, lowest, highest = _table_rows(program, refs, first)
+
+  def one():  # far from the diagonal
+    term_R = refs[name][pl.ds(first[by_key], size[0]), lowest].astype(jnp.float32)
+    return jnp.broadcast_to(term_R[:, None], size)
+
+  def some():
+    down_RC, across_RC = (_number(size, axis) for axis in (0, 1))
+    row_RC = refs['rows'][place + (across_RC - down_RC if by_key else down_RC - across_RC)]
+    return refs[name][first[by_key] + down_RC, row_RC].astype(jnp.float32)
+
+  return jax.lax.cond(lowest == highest, one, some)
+
+
+def _table_rows(program, refs, first):
+  """(place in `rows` of the tile's first pair, the tile's lowest row of a table, its highest)."""
+  place = refs['k'].shape[0] - 1 + first[0] - first[1]
+  ends = place - (program.tile[1] - 1), place + program.tile[0] - 1
+  return place, *(refs['rows'][end] for end in ends)
+
+
+def _number(size, axis):
+  return jax.lax.broadcasted_iota(jnp.int32, size, axis)
 
 
 def _add_by_row(program, refs, out, first, ds_RC, by_key):
   """Adds a tile's gradients to those of the product of its queries, or keys, with a table."""
   grads, scratch = out[TERMS[by_key]], out['scratch']
   size, span = ds_RC.shape, program.span
-  at = lambda shape, axis: jax.lax.broadcasted_iota(jnp.int32, shape, axis)
-  whole = (size[1], size[1])
-  # Exact products with 1: the sum up to and with each column.
-  scratch[...] = product(ds_RC, (at(whole, 0) <= at(whole, 1)).astype(ds_RC.dtype), (1, 0))
-  _wait(program)
-  # Place d of `rows` is the distance d − M + 1, and rows[start:end] = row.
-  zero = refs['k'].shape[0] - 1 + first[0] - first[1]  # the place of the tile's first pair
-  lowest = jnp.minimum(refs['rows'][zero - program.tile[1] + 1], grads.shape[1] - span)
-  row_RU = at((size[0], span), 0)
-  start_RU, end_RU = (refs['edges'][lowest + n + at(row_RU.shape, 1)] for n in (0, 1))
-  if by_key:
-    before_RU, last_RU = start_RU - 1 + row_RU - zero, end_RU - 1 + row_RU - zero
-  else:
-    before_RU, last_RU = zero + row_RU - end_RU, zero + row_RU - start_RU
+  rows = pl.ds(first[by_key], size[0])
+  place, lowest, highest = _table_rows(program, refs, first)
 
-  def up_to(column_RU):
-    sums_RU = scratch[row_RU, jnp.clip(column_RU, 0, size[1] - 1)]
-    return jnp.where(column_RU < 0, 0.0, sums_RU)
+  def one():
+    grads[rows, lowest] += jnp.sum(ds_RC.astype(jnp.float32), axis=1)
+    _wait(program)
 
-  place = pl.ds(first[by_key], size[0]), pl.ds(lowest, span)
-  grads[place] += up_to(last_RU) - up_to(before_RU)
-  _wait(program)
+  def some():
+    whole = (size[1], size[1])
+    until = (_number(whole, 0) <= _number(whole, 1)).astype(ds_RC.dtype)
+    scratch[...] = product(ds_RC, until, (1, 0))  # sums up to and with each column
+    _wait(program)
+    start = jnp.minimum(lowest, grads.shape[1] - span)
+    # rows[begin:end] = row, for each row of the table from `start` on
+    begin_1U, end_1U = (refs['edges'][pl.ds(start + n, span)][None] for n in (0, 1))
+    down_RU = _number((size[0], span), 0)
+    if by_key:
+      before_RU, last_RU = (x_1U - 1 + down_RU - place for x_1U in (begin_1U, end_1U))
+    else:
+      before_RU, last_RU = (place + down_RU - x_1U for x_1U in (end_1U, begin_1U))
+
+    def up_to(column_RU):
+      sums_RU = scratch[down_RU, jnp.clip(column_RU, 0, size[1] - 1)]
+      return jnp.where(column_RU < 0, 0.0, sums_RU)
+
+    grads[rows, pl.ds(start, span)] += up_to(last_RU) - up_to(before_RU)
+    _wait(program)
+
+  jax.lax.cond(lowest == highest, one, some)
 
 
 def _wait(program):
