@@ -20,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton
 
 from bertzoo_jax.kernels import bits
 from bertzoo_jax.kernels import gpu_tiles
@@ -38,6 +37,12 @@ _AXES = dict(
   scratch='BHPRC',
 )
 _GRID = {'P': 0, 'H': 1, 'B': 2}
+
+
+def runs_on(device) -> bool:
+  """Whether a device can run the kernels: NVIDIA's GPUs can, from Ampere on."""
+  version = str(getattr(device, 'compute_capability', ''))
+  return gpu_tiles.triton is not None and version[:-2].isdigit() and float(version) >= 8
 
 
 def takes(visible, relative) -> bool:
@@ -215,7 +220,7 @@ def _call(kernel, program, refs, out, side) -> dict:
     out_specs={n: _spec(n, x.shape) for n, x in out.items()},
     grid=(length // program.tile[side], heads, batch),
     interpret=program.interpret,
-    compiler_params=triton.CompilerParams(num_warps=4, num_stages=2),
+    compiler_params=gpu_tiles.triton.CompilerParams(num_warps=4, num_stages=2),
     name='attention_' + '_'.join(out),
   )(refs)
 

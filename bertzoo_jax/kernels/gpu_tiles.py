@@ -17,11 +17,15 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton
 
 from bertzoo_jax.kernels import bits
 from bertzoo_jax.kernels.operands import product
 from bertzoo_jax.model.attention import HIDDEN
+
+try:
+  from jax.experimental.pallas import triton
+except ImportError:  # jax 0.12 calls it deprecated
+  triton = None
 
 _LOG2_E = math.log2(math.e)
 TERMS = 'c2p', 'p2c'  # products with queries, with keys
