@@ -111,6 +111,7 @@ def attend(
   batch, length, heads, width = q_BLHK.shape
   keys = k_BMHK.shape[1]
   keys_B2 = dropout_keys_B2 if dropout_rate else None
+  relative = relative and relative.by_distance()
   if flash.takes(length, keys, visible, relative):
     out_BLHK, kept = flash.attend(
       *(q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate, keys_B2, scale, first_head, kept),
