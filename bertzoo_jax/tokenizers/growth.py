@@ -19,7 +19,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 
 _LEAST = 2  # occurrences of a new piece in the text
-_LONGEST = 100  # characters of a word; longer words are skipped
+_LONGEST = 40  # characters of a word; longer words are skipped
 _MOST_WORDS = 300_000  # most frequent different words, from which pieces are taken
 
 
