@@ -51,8 +51,8 @@ class Encoded(NamedTuple):
   """The numbers of a finished `encode`.
 
   Attributes:
-    shape: of the vectors.
-    lines: of the text; cut: how many were longer than a row.
+    shape: shape of the vectors.
+    lines: number of lines of the text; cut: how many were longer than a row.
     empty: how many lines were empty; first_empty: number of the first one, from 1; 0 for none.
   """
 

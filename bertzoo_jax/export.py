@@ -133,7 +133,7 @@ def _write_network(
   aside = {path: x for path, x in whole.items() if path not in flat}
   params = weights.unflatten(flat)
   apart = sorted({path.split('/')[0] for path in aside})
-  if objective.one_way(weights.unflatten(whole), network.learned):  # it saw no mask
+  if objective.one_way(weights.unflatten(whole), network.learned):  # never saw a mask
     config = {key: section for key, section in config.items() if key != 'masking'}
   special, files, tokenizer = _tokenizer(folder, config, a, encoder, task_heads.in_paths(whole))
   task = task_heads.Task()
@@ -294,7 +294,7 @@ def uncompared(params: dict) -> list[verify.Comparison]:
 
 
 def _architecture(wished, network, params, aloud) -> str:
-  """The class wished for, or (aloud: with a printed line) one that fits the network."""
+  """The requested class, or one that fits the network. aloud: print a line if another is taken."""
   activation = network.encoder.activation
   flat = weights.flatten(network.extract(params))
   name = architectures.fitting(wished, activation, flat)
@@ -327,7 +327,7 @@ def _commits(workdir, step: int) -> list[str]:
 
 
 def _metrics(workdir, step: int, also=()) -> dict:
-  """The newest losses, accuracies and metrics in `also` up to a step, by name."""
+  """{name: newest value up to a step} of losses, accuracies and the metrics in `also`."""
   wanted = '|'.join(['loss', 'accuracy', 'bits', 'rtd', *map(re.escape, also)])
   return {
     name: value

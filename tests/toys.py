@@ -182,7 +182,7 @@ def of_an_encoder(
   batch_of = lambda step: at(small.batch(**sizes, seed=step), step)
   features = {k: (v.shape, v.dtype) for k, v in batch_of(0).items()}
   made = make(encoder, ops)
-  params = small.parameters(made, scale=0.05)
+  params = small.parameters(made)
   made = made._replace(init=lambda key: jax.tree.map(jnp.asarray, params))
   how = dict(objective=made, mesh=mesh, accumulation=accumulation)
   return dataclasses.replace(

@@ -102,7 +102,7 @@ class Mixture:
   """The rows of several corpora, with the methods of a Source.
 
   Attributes:
-    rows_per_epoch: of all corpora together.
+    rows_per_epoch: rows of all corpora in an epoch.
     rounding: see Turns.
   """
 

@@ -19,7 +19,7 @@ class RowSpec:
   Attributes:
     format, masking: config sections (`name` and the part's fields).
     length, batch_size: L, and the rows of the global batch, B.
-    seed: of the run.
+    seed: seed of the run.
     split: 'train' or 'held_out'.
     host: (index, count); the host holds the global rows [index · B / count, (index + 1) · B /
       count).

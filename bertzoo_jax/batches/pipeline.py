@@ -1,10 +1,10 @@
 """The input pipeline. Pipeline.batch(step) is a pure function of (corpus, config, seed, step).
 
-Let epoch 0 have N rows. Row i of a step is example n = n₀ + step · B + i. It belongs to epoch
-n div N, whose row list is shuffled by (seed, epoch), and is row n mod N of it. If the list of an
-epoch has more than N rows, some are not read; if it has fewer, reading wraps around. n₀ is the
-number of rows that earlier phases read in the same order, else 0, so a new phase neither skips nor
-repeats a row. Several corpora take turns (mixture.py). A large split is read by parts (splits.py).
+Let epoch 0 have N rows. Row i of a step is example n = n₀ + step · B + i: number n mod N of the row
+list of epoch n div N, shuffled by (seed, epoch). If the list of an epoch has more than N rows, some
+are not read; if it has fewer, reading wraps around. n₀ is the number of rows that earlier phases
+read in the same order, else 0, so a new phase neither skips nor repeats a row. Several corpora take
+turns (mixture.py). A large split is read by parts (splits.py).
 Sizes: B rows per global batch, b rows per host, L tokens per row, P predictions per row.
 """
 
@@ -104,7 +104,7 @@ def _notes(spec, members, by_member, source) -> list[str]:
   """Warnings about a pipeline. by_member: for each member, the warnings about its text."""
   split, mixture, batch_size = spec.split, spec.mixture, spec.batch_size
   suffixes = [f' of {member.name}' if member.name else '' for member in members]
-  notes = [f'Split {split!r}{name}: {s}' for name, notes in zip(suffixes, by_member) for s in notes]
+  notes = [f'Split {split!r}{name}: {s}' for name, texts in zip(suffixes, by_member) for s in texts]
   if split == 'train' and len(members) == 1 < len(mixture) and mixture[0] != 'size':
     notes.append(f'config.mixture has {len(mixture)} weights for one corpus: they are not used.')
   if len(members) > 1 and source.rounding > 0.05:

@@ -127,7 +127,7 @@ def walk(size, successors, end=False):
       continue
     table, visited = successors(first, last), []
     if (table <= np.arange(first, last)).any():
-      raise AssertionError('a row that takes no sentence')  # or the walk would never end
+      raise AssertionError('a row that takes no sentence')  # else `walk` would never end
     table = table.tolist()
     while place < last:
       visited.append(place)

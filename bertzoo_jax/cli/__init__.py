@@ -58,7 +58,7 @@ def define_config(
 def quiet_tensorflow():
   """Makes TensorFlow print less and not import Keras. Call it before TensorFlow is imported."""
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-  os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')  # it prints three lines, and is not needed
+  os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')  # oneDNN prints three lines; not needed
   # else Keras is imported with SciPy, scikit-learn and matplotlib, which takes two seconds
   os.environ.setdefault('TF_USE_LEGACY_KERAS', '1')
 
@@ -264,5 +264,5 @@ def _ending(e: BaseException):
   if isinstance(e, BrokenPipeError):
     return 1, 'Nobody reads the output any more (broken pipe).'
   if isinstance(e, (ConnectionError, TimeoutError)):
-    return (code, f'The network failed ({errors.named(e, 200)}). Run the same line again.')
+    return (code, f'The network failed ({errors.named(e, 200)}). Run the same command again.')
   return 1, None

@@ -109,7 +109,7 @@ def no_memory(e: BaseException | None) -> str | None:
         '). Close other programs, or take fewer --workers or a smaller batch.'
         if limit == resource.RLIM_INFINITY
         else f'): its address space is limited to {limit / 1e9:.1f} GB, and JAX reserves more than '
-        'it uses. Run the same line after: ulimit -v unlimited.'
+        'it uses. Run the same command after: ulimit -v unlimited.'
       )
   return None
 

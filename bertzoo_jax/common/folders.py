@@ -79,7 +79,7 @@ def check_links(folder) -> None:
     try:
       with os.scandir(below.pop()) as entries:
         children = list(entries)
-    except OSError:  # absent, or deleted meanwhile; nothing is opened there
+    except OSError:  # absent or just deleted; nothing is opened there
       continue
     for entry in children:
       if entry.is_symlink():
@@ -143,7 +143,7 @@ def install(directory: pathlib.Path, out) -> None:
   if not storage.is_remote(out):
     directory.chmod(0o755)  # a temporary folder is private
     try:
-      directory.rename(out)  # also over an empty folder
+      directory.rename(out)  # also replaces an empty folder
     except OSError as e:
       if e.errno not in (errno.ENOTEMPTY, errno.EEXIST):
         raise

@@ -49,7 +49,7 @@ def folder(name: str, files):
   wanted = dict(revision=revision or None, allow_patterns=list(files))
   with _hub_errors(
     f'hf:{name} is no folder here, and the hub gives no such files',
-    'run the same line again, or give a folder with its files as hf:DIR',
+    'run the same command again, or give a folder with its files as hf:DIR',
     'correct the name, or download its files elsewhere and give their folder as hf:DIR',
   ):
     return storage.path(huggingface_hub.snapshot_download(repository, **wanted))
@@ -99,7 +99,7 @@ def data(address: str) -> Data:
     raise errors.UserError(f'{address}: {name} is no folder here; for the hub write OWNER/NAME.')
   with _hub_errors(
     f'{address} cannot be read',
-    'run the same line again',
+    'run the same command again',
     'correct the name, or download its files (hf download) and give their folder as hf:./DIR',
   ):
     where = str(storage.absolute(name)) if local(name) else name
@@ -195,7 +195,7 @@ class Repository:
   def _push_errors(self, branch):
     return _hub_errors(
       f'{self.name}@{branch} cannot be pushed to',
-      'run the same line again',
+      'run the same command again',
       'correct the name, or give a token that may write there',
       'leave --push out',
     )

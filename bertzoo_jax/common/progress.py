@@ -56,7 +56,7 @@ class Progress:
   def finished(self, step: int, loss) -> None:
     """Records that a step has been computed. The estimate of the time left starts after the first.
 
-    loss: of the step, for a plain line if none was printed for half a minute.
+    loss: loss of the step, for a plain line if none was printed for half a minute.
     """
     now, self._finished = time.monotonic(), step
     self._began = self._began or (now, step)

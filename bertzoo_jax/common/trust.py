@@ -85,7 +85,7 @@ def load(name: str):
     part = '.'.join(words[:i])
     if name not in _named and part not in _announced:
       _announced.add(part)
-      spec = importlib.util.find_spec(part)  # its parents are imported: this runs nothing
+      spec = importlib.util.find_spec(part)  # parents are imported: runs no code
       if spec and spec.origin:
         print(f'note: --{FLAG} runs the module {part} of {spec.origin}', file=sys.stderr)
     importlib.import_module(part)

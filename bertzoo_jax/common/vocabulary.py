@@ -99,13 +99,10 @@ def difference_of(a: dict[str, int], b: dict[str, int]) -> str | None:
       f'{len(moved) + len(absent):,} of {len(a):,} pieces have another id, e.g. {example!r} is '
       f'{a[example]:,} here and {other_id} there.'
     )
-  more = [piece for piece in b if piece not in a]
-  return (
-    f'{len(more):,} pieces are only there, e.g. {more[0]!r}; the {len(a):,} pieces here have the '
-    'same ids.'
-    if more
-    else None
-  )
+  if not (more := [piece for piece in b if piece not in a]):
+    return None
+  example = f'{len(more):,} pieces are only there, e.g. {more[0]!r}'
+  return f'{example}; the {len(a):,} pieces here have the same ids.'
 
 
 def read_text(path) -> str:

@@ -55,7 +55,7 @@ def run(text: texts.Text, chunk_bytes: int, out, how: shards.How, options: list[
       raise
     raise errors.UserError(
       f'The Beam pipeline failed ({type(e).__name__}: {str(e).strip().splitlines()[-1][:300]}): '
-      'run the same line again, finished shards are kept.'
+      'run the same command again, finished shards are kept.'
     ) from e
   records = [shards.finished(out, i) for i in range(len(begins))]
   if None in records:

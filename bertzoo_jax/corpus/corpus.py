@@ -139,7 +139,7 @@ def read_manifest(path) -> dict:
   if not (path / 'manifest.json').exists():
     if (path / 'plan.json').exists():
       raise errors.UserError(
-        f'The corpus {path} is unfinished: run the same prepare line again to resume.'
+        f'The corpus {path} is unfinished: run the same prepare command again to resume.'
       )
     raise errors.UserError(
       f'No corpus at {path} (there is no manifest.json): python -m bertzoo_jax.prepare '
@@ -264,8 +264,8 @@ def in_memory(
 
 
 def stand_in(corpus: Corpus, documents: int, length: int) -> Corpus:
-  """A corpus of unknown tokens with the facts of another, to build a pipeline quickly: `documents`
-  documents of four sentences, about `length` tokens each.
+  """A corpus of unknown tokens with the manifest facts of another, to build a pipeline quickly:
+  `documents` documents of four sentences, about `length` tokens each.
   """
   size = 4 * documents
   tokens = np.full(size * (length // 4 + 1), corpus.special['unk'])
@@ -305,7 +305,7 @@ def write_shard(
 
   Args:
     folder: CORPUS/train or CORPUS/held_out; it exists.
-    name: of the shard, '00000'.
+    name: name of the shard, '00000'.
     tokens: int [T]; sentences: [S+1] token offsets; documents: [D+1] sentence offsets.
     vocab_size: V.
     units: uint8 [T] marks of the tokens, in a corpus that has them.

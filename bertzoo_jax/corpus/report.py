@@ -18,7 +18,7 @@ def summarize(records, dropped, repeated, unigrams) -> dict:
   """The data report over both splits.
 
   Args:
-    records: of the shards, as shards.write returns them.
+    records: records of the shards, as shards.write returns them.
     dropped: {reason: {count, bytes, first}} of a reader.
     repeated: number of documents, and of longer paragraphs, that repeat earlier ones.
     unigrams: int64 [V], count of each piece in train.

@@ -98,7 +98,7 @@ class Split:
 
   Attributes:
     num_tokens: T. num_sentences: S. num_documents: D.
-    bytes: of the UTF-8 text that was tokenised; 0 if unknown.
+    bytes: bytes of the UTF-8 text that was tokenised; 0 if unknown.
     num_parts: 1 up to PART_SENTENCES sentences.
   """
 
@@ -244,7 +244,7 @@ def _name_cut_files():
       if cut
       else 'A mapped file could not be read (SIGBUS): run'
     )
-    os.write(2, f'error: {text} the same line again. The checkpoints of a run are kept.\n'.encode())
+    os.write(2, f'error: {text} the same command again. Checkpoints of a run are kept.\n'.encode())
     os._exit((errors.UserError if cut else errors.TransientError).code)
 
   handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(end)
@@ -255,5 +255,5 @@ def _name_cut_files():
 def _size(file):
   try:
     return os.stat(file).st_size
-  except OSError:  # deleted: the map holds it
+  except OSError:  # deleted, but still mapped
     return _MAPPED[file]

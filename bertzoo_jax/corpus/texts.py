@@ -30,9 +30,9 @@ def conditions(where) -> tuple[tuple[str, str], ...]:
 class Text:
   """The documents of a plan: from the sources, without repeated and excluded texts."""
 
-  inputs: list  # of finding.find
-  where: tuple  # of `conditions`
-  excluded: list  # of finding.find
+  inputs: list  # the sources, as finding.find returns them
+  where: tuple  # as `conditions` returns it
+  excluded: list  # sources of text to leave out, as finding.find returns them
   section: object  # config.corpus
   out: object  # CORPUS
   say: Callable | None  # prints a line; None in other processes

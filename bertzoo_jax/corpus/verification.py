@@ -51,8 +51,9 @@ def compare(path, wished: dict[str, str]) -> None:
 
 def require(path, wished: dict[str, str]) -> None:
   """Reads files and raises UserError for the first whose SHA-256 is not the wished one."""
+  digest_of = lambda file: storage.sha256(path / file) if _stamp(path / file) else None
   with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
-    for file, digest in zip(wished, pool.map(lambda file: _digest(path / file), wished)):
+    for file, digest in zip(wished, pool.map(digest_of, wished)):
       if digest != wished[file]:
         pool.shutdown(cancel_futures=True)
         state = "damaged (its SHA-256 is not the manifest's)" if digest else 'missing'
@@ -67,10 +68,6 @@ def _sample(known, stamps):
       return
     size += stamps[file][0]
     yield file
-
-
-def _digest(file):
-  return storage.sha256(file) if _stamp(file) else None
 
 
 def _noted(path) -> dict:

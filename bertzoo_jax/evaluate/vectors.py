@@ -7,6 +7,7 @@ import numpy as np
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.evaluate import pair_files
 from bertzoo_jax.pretrained import loading
 from bertzoo_jax.tasks import metrics
 from bertzoo_jax.tasks import ranking
@@ -15,30 +16,22 @@ from bertzoo_jax.tasks.kinds import rows
 from bertzoo_jax.tasks.reading import tables
 
 COLUMNS = 'text_a|sentence1,text_b|sentence2,score|label'
-_ALIKE = 0.9
+_ALIKE, _K = 0.9, 10
 
 
 class Scores(NamedTuple):
-  """The scores of a network's vectors.
+  """The scores of a network's vectors of the texts in a file.
 
   Attributes:
-    address, step: of the network; step: None for a directory.
-    file: of the texts.
-    counts: {name: number of texts read}. scores: {name: value}, the first one first.
-    effective_rank, mean_cosine, lowest_cosine: of its vectors, see ranking.shape.
-    size: numbers of a vector.
+    counts: {name: number of texts read}; scores: {name: value}; shape: see ranking.shape.
     notes: lines for the user.
   """
 
   address: str
-  step: int | None
   file: str
   counts: dict[str, int]
   scores: dict[str, float]
-  effective_rank: float
-  mean_cosine: float
-  lowest_cosine: float
-  size: int
+  shape: dict[str, float]
   notes: tuple[str, ...] = ()
 
 
@@ -47,31 +40,32 @@ def similarity(address: str, path: str, columns: str = COLUMNS) -> Scores:
   score, NAME|NAME for the first that it has. Raises UserError for a file of another form.
   """
   pairs, skipped = _pairs(path, columns)
-  model = loading.load(address)
-  texts, vectors = list(dict.fromkeys(text for pair in pairs for text in pair[:2])), {}
-  vectors = dict(zip(texts, ranking.normalized(model.encode(texts))))
-  cosines = np.array([vectors[a] @ vectors[b] for a, b, _ in pairs])[:, None]
-  labels = np.array([score for *_, score in pairs])
+  texts, model = list(dict.fromkeys(t for pair in pairs for t in pair[:2])), loading.load(address)
+  vectors = ranking.normalized(model.encode(texts))
+  number = {text: n for n, text in enumerate(texts)}
+  a, b = (vectors[[number[pair[side]] for pair in pairs]] for side in (0, 1))
+  labels, cosines = np.array([score for *_, score in pairs]), np.sum(a * b, axis=1)
   scores = {name: metrics.OF_NUMBERS[name](labels, cosines) for name in ('spearman', 'pearson')}
-  notes = [f'{skipped:,} rows cannot be read and are left out'] * bool(skipped)
-  counts = dict(pairs=len(pairs), texts=len(texts))
-  return _scores(model, path, counts, scores, np.stack(list(vectors.values())), notes)
+  notes = [f'{skipped:,} rows have no score or cannot be read, and are left out'] * bool(skipped)
+  return _scores(model, path, dict(pairs=len(pairs), texts=len(texts)), scores, vectors, notes)
 
 
-def retrieval(address: str, folder: str, k: int = 10) -> Scores:
+def retrieval(address: str, folder: str) -> Scores:
   """Retrieval by cosines, over all documents of a folder in BEIR's layout: corpus.jsonl,
   queries.jsonl and qrels/test.tsv (Thakur et al. 2021). A document with the id of the query is left
   out, as there. Raises UserError for files of another form.
   """
-  place = storage.path(folder)
-  documents = _objects(place / 'corpus.jsonl', ('title', 'text'))
-  queries = _objects(place / 'queries.jsonl', ('text',))
-  number, relevances = {name: n for n, name in enumerate(documents)}, {}
-  for query, document, gain in _relevances(place / 'qrels' / 'test.tsv'):
+  place, relevances = storage.path(folder), {}
+  documents, queries = (_texts(place / f'{name}.jsonl') for name in ('corpus', 'queries'))
+  number = {name: n for n, name in enumerate(documents)}
+  for line, text in pair_files.lines(_there(place / 'qrels' / 'test.tsv'))[1:]:
+    with errors.unreadable(f'{place}/qrels/test.tsv:{line} is no query, document and relevance'):
+      query, document, gain = text.split('\t')
+      gain = float(gain)
     if query not in queries or document not in number:
       raise errors.UserError(
-        f'{place}/qrels/test.tsv names the query {query[:40]!r} and the document '
-        f'{document[:40]!r}, and one of them is in no file beside: download the folder again.'
+        f'{place}/qrels/test.tsv:{line} names a query or a document that is in no file beside: '
+        'download the folder again.'
       )
     if gain > 0 and query != document:
       relevances.setdefault(query, {})[number[document]] = gain
@@ -83,93 +77,73 @@ def retrieval(address: str, folder: str, k: int = 10) -> Scores:
   x = model.encode([queries[name] for name in relevances], prompt=prompt('query'))
   y = model.encode(list(documents.values()), prompt=prompt('document', 'passage', 'corpus'))
   gains, without = list(relevances.values()), [number.get(name) for name in relevances]
-  ranked = ranking.top(x, y, max(k, 100), without)
+  ranked = ranking.top(x, y, 100, without)
   scores = {
-    f'ndcg@{k}': ranking.ndcg(ranked, gains, k),
-    **{f'recall@{n}': ranking.recall(ranked, gains, n) for n in (1, k, 100)},
+    f'ndcg@{_K}': ranking.ndcg(ranked, gains, _K),
+    **{f'recall@{n}': ranking.recall(ranked, gains, n) for n in (1, _K, 100)},
     'mrr': ranking.mrr(ranking.first_ranks(x, y, gains, without)),
   }
   return _scores(model, folder, dict(queries=len(x), documents=len(y)), scores, y, [])
 
 
 def _scores(model, file, counts, scores, vectors, notes):
-  effective, mean, lowest = ranking.shape(vectors)
-  if lowest > _ALIKE:
+  shape = ranking.shape(vectors)
+  if shape['lowest_cosine'] > _ALIKE:
     notes.append(
       f'all cosines are above {_ALIKE}: the vectors hardly differ. Train them, as with finetune '
       '--config configs/tasks/own.py:similar'
     )
-  network, scores = model.pretrained, {name: float(x) for name, x in scores.items()}
-  shape = (effective, mean, lowest, vectors.shape[1])
-  return Scores(network.address, network.step, str(file), counts, scores, *shape, tuple(notes))
+  scores = {name: float(x) for name, x in scores.items()}
+  return Scores(model.pretrained.address, str(file), counts, scores, shape, tuple(notes))
 
 
 def table(scores: Scores) -> str:
   """The scores as lines for the user."""
-  step = '' if scores.step is None else f' at step {scores.step:,}'
   counts = ', '.join(f'{n:,} {name}' for name, n in scores.counts.items())
-  lines = [f'{scores.address}{step} on {scores.file}: {counts}']
-  lines += [f'{name:12} {value:.4f}' for name, value in scores.scores.items()]
-  lines.append(
-    f'effective rank {scores.effective_rank:.1f} of {scores.size}; mean cosine of two texts '
-    f'{scores.mean_cosine:.3f}, lowest {scores.lowest_cosine:.3f}'
-  )
-  return '\n'.join([*lines, *(f'note: {note}' for note in scores.notes)])
+  numbers = {**scores.scores, **scores.shape}
+  lines = [f'{name.replace("_", " "):16} {value:.4f}' for name, value in numbers.items()]
+  notes = [f'note: {note}' for note in scores.notes]
+  return '\n'.join([f'{scores.address} on {scores.file}: {counts}', *lines, *notes])
 
 
 def _pairs(path, columns):
   """([(text, text, score)], number of rows that cannot be read)."""
-  file, names = storage.path(path), [name.strip() for name in columns.split(',')]
-  pairs, skipped = [], 0
+  file, names = _there(storage.path(path)), [name.strip() for name in columns.split(',')]
 
   def choose(known):
     chosen = [next((one for one in name.split('|') if one in known), None) for name in names]
     if len(names) != 3 or None in chosen:
-      shown = ', '.join(name[:40] for name in list(known)[:50])
       raise errors.UserError(
-        f'{path} has the columns {shown}: name those of the two texts and of the score, '
-        '--columns=A,B,SCORE.'
+        f'{path} has the columns {", ".join(name[:40] for name in list(known)[:50])}: name those '
+        'of the two texts and of the score, --columns=A,B,SCORE.'
       )
     return dict(zip(('a', 'b', 'score'), chosen))
 
-  for row in tables.rows(_bytes(file), file, choose):
-    score = None if isinstance(row, Skipped) else rows.number(row.text('score', tables.as_label))
-    if score is None:
-      skipped += 1
-    else:
-      pairs.append((row.text('a'), row.text('b'), score))
+  read = list(tables.rows(file.read_bytes(), file, choose))
+  whole = [row for row in read if not isinstance(row, Skipped)]
+  pairs = [
+    (row.text('a'), row.text('b'), score)
+    for row in whole
+    if (score := rows.number(row.text('score', tables.as_label))) is not None
+  ]
   if len(pairs) < 2:
     raise errors.UserError(f'{path} has {len(pairs)} pairs with a score: two or more are needed.')
-  return pairs, skipped
+  return pairs, len(read) - len(pairs)
 
 
-def _objects(file, fields) -> dict[str, str]:
-  """{_id: text} of a file of JSON lines; of several fields their texts, with a blank between."""
+def _texts(file) -> dict[str, str]:
+  """{_id: title and text} of a file of JSON lines."""
   out = {}
-  for number, line in enumerate(_bytes(file).splitlines(), 1):
+  for number, line in pair_files.lines(_there(file)):
     with errors.unreadable(f'{file}:{number} is no object with _id and text: mend the line'):
-      if line.strip():
-        row = json.loads(line)
-        texts = [row[field] if field == 'text' else row.get(field) or '' for field in fields]
-        out[str(row['_id'])] = ' '.join(texts).strip()
+      row = json.loads(line)
+      out[str(row['_id'])] = f'{row.get("title") or ""} {row["text"]}'.strip()
   if not out:
     raise errors.UserError(f'{file} has no text.')
   return out
 
 
-def _relevances(file):
-  """Yields (id of a query, id of a document, relevance) of a file with a header."""
-  for number, line in enumerate(_bytes(file).decode('utf-8', 'replace').splitlines()[1:], 2):
-    with errors.unreadable(
-      f'{file}:{number} is no query, document and relevance with tabs between'
-    ):
-      if line.strip():
-        query, document, gain = line.split('\t')
-        yield query, document, float(gain)
-
-
-def _bytes(file) -> bytes:
+def _there(file):
   if not file.exists():
     raise errors.UserError(f'{file} does not exist: correct the name.')
-  with storage.reading(str(file)):
-    return file.read_bytes()
+  return file

@@ -75,7 +75,6 @@ def parts(run: resolve.Run, phase, features, vocab_size: int, mesh) -> None:
   """Raises UserError if a phase cannot learn from rows with these features, on this mesh."""
   network = build.network(run, phase, vocab_size, mesh)
   rows(phase.config, features, network.encoder, network.objective)
-  _whole_batch(phase.config, network.objective, mesh)
 
 
 def order(run: resolve.Run, phases, vocab_size: int, mesh) -> None:
@@ -186,20 +185,6 @@ def _spans(config):
 
 def _has_memory(objective) -> bool:
   return bool(jax.tree.leaves(jax.eval_shape(lambda: objective.carry(1))))
-
-
-def _whole_batch(config, objective, mesh):
-  """Raises UserError if a loss that couples rows would see only a part of the batch."""
-  parts_of = {
-    'run.accumulation': (config.run.accumulation, '--config.run.accumulation=1'),
-    'run.mesh': (sharding.rows_over(mesh), f'--config.run.mesh="(1,1,{mesh.size})" or one device'),
-  }
-  for field, (parts_count, remedy) in parts_of.items():
-    if objective.couples_rows and parts_count > 1:
-      raise errors.UserError(
-        f'objective={config.objective.name} couples the rows of a batch, and {field} splits them '
-        f'into {parts_count} parts, each with another loss: take {remedy}.'
-      )
 
 
 def _memory_of(devices) -> int | None:

@@ -20,10 +20,10 @@ class Job(NamedTuple):
   """One training, and the scoring after it.
 
   Attributes:
-    name: of the task, or of the row of a table; title: its name for the user.
-    seed: of the training.
+    name: name of the task, or of the row of a table; title: its name for the user.
+    seed: seed of the training.
     experiment: its complete config, locked.
-    folder: of the job; record: name of the file in it that is written last.
+    folder: folder of the job; record: name of the file in it that is written last.
     init: address of the weights that it begins with; '' for random ones.
     needs: name of the job with the same seed whose weights `init` names; '' for none.
     point: ((key, value), …) of a grid; () without one.

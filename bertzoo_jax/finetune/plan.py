@@ -24,7 +24,7 @@ from bertzoo_jax.runs import step_folders
 from bertzoo_jax.tasks import labels as labels_lib
 from bertzoo_jax.training import layer_decay
 
-RESULT = 'result.json'  # of a finished run
+RESULT = 'result.json'  # in the folder of a finished run
 FIELDS = ('source', 'features', 'metrics', 'epochs', 'grid', 'seeds', 'encoder', 'objective', 'run')
 # Fields from which a fine-tuning config makes experiments; an experiment itself has none of them.
 _PLANS = ('epochs', 'steps', 'warmup', 'layer_decay', 'layer_decay_form', 'seeds', 'grid')
@@ -91,9 +91,9 @@ def check(config, weights, prefix: str = 'config') -> None:
   """Raises UserError for mistakes that are known before files are read.
 
   Args:
-    config: of one task's fine-tuning.
+    config: config of one task's fine-tuning.
     weights: Pretrained that it begins with.
-    prefix: of the config's fields on the command line.
+    prefix: prefix of the config's flags.
   """
   _check(config)
   most = pretrained.encoder(weights).max_positions
@@ -108,8 +108,8 @@ def runs(name: str, config, task, weights: list, workdir) -> list[jobs.Job]:
   """The runs of a task in order: all weights, for each the whole grid, for each point all seeds.
 
   Args:
-    name: of the task.
-    config: of the task's fine-tuning.
+    name: name of the task.
+    config: config of the task's fine-tuning.
     task: tasks.Task.
     weights: pretrained.Pretrained of every address.
     workdir: --workdir.

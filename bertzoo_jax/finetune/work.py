@@ -167,65 +167,65 @@ def _trained(job, run, task, weights, notice, devices, show) -> dict:
     return train.train(built, begins, state, held, notice, lines, show)
 
 
-def _read(run, task) -> dict:
+def _read(job, task) -> dict:
   """The result of a finished run. Raises UserError if `_write` did not write the file."""
-  file, metrics = run.folder / run.record, set(run.experiment.metrics)
-  with errors.unreadable(f'{file} was not written by finetune: delete it, and run the same line'):
+  file, metrics = job.folder / job.record, set(job.experiment.metrics)
+  with errors.unreadable(f'{file} was not written by finetune: delete it and run the same command'):
     result = {'diverged': '', **storage.read_json(file)}
     scores, kinds = result['scores'], (type(result['step']), type(result['diverged']))
     fits = all(split in task.splits and row.keys() <= metrics for split, row in scores.items())
     numbers = [result['score'], *(x for row in scores.values() for x in row.values())]
     if not fits or kinds != (int, str) or not all(x is None or math.isfinite(x) for x in numbers):
       raise ValueError('other splits, metrics or types')
-  return result | _facts(run)
+  return result | _facts(job)
 
 
-def _facts(run) -> dict:
+def _facts(job) -> dict:
   """The fields of a result that identify its run."""
-  point = [list(p) for p in run.point]
-  return {'task': run.name, 'point': point, 'seed': run.seed, 'init': run.init}
+  point = [list(p) for p in job.point]
+  return {'task': job.name, 'point': point, 'seed': job.seed, 'init': job.init}
 
 
-def _scored_again(run, task, result) -> dict:
+def _scored_again(job, task, result) -> dict:
   """The result of a finished run, scored again if the config decodes answers differently now."""
-  new = configuration.decoding(run.experiment)
+  new = configuration.decoding(job.experiment)
   if not new or result['diverged']:
     return result
-  old = configuration.decoding(workdirs.run_config(run.folder))
+  old = configuration.decoding(workdirs.run_config(job.folder))
   if old == new:
     return result
   changed = '; '.join(configuration.differences(old, new))
-  print(f'{run.folder} is not trained again; its answers are scored again: {changed}', flush=True)
-  with fitting(run.folder):
-    scores = _scores(run, task, predictions(run.folder))
-  result = _write(run, result['step'], scores)
-  record = workdirs.corpus_record(run.folder)
-  workdirs.describe(run.folder, run.experiment, record, None)
+  print(f'{job.folder} is not trained again; its answers are scored again: {changed}', flush=True)
+  with fitting(job.folder):
+    scores = _scores(job, task, predictions(job.folder))
+  result = _write(job, result['step'], scores)
+  record = workdirs.corpus_record(job.folder)
+  workdirs.describe(job.folder, job.experiment, record, None)
   # The attempt records the hash of the new config.json, by which later commands trust it.
-  noted = dict(corpus_hash=record['hash'], start_step=result['step'], devices='', init=run.init)
-  workdirs.add_attempt(run.folder, **noted)
+  noted = dict(corpus_hash=record['hash'], start_step=result['step'], devices='', init=job.init)
+  workdirs.add_attempt(job.folder, **noted)
   return result
 
 
-def _scores(run, task, outputs) -> dict:
+def _scores(job, task, outputs) -> dict:
   """{split: {metric: score, or None if it is not finite}} of the labelled splits."""
   out = {}
   for name in outputs:
     split = task.splits[name]
     if split.labels is not None:
-      scores = kind.score(run.experiment.metrics, task, split, outputs[name])
+      scores = kind.score(job.experiment.metrics, task, split, outputs[name])
       out[name] = {metric: x if math.isfinite(x) else None for metric, x in scores.items()}
   return out
 
 
-def _write(run, step, scored, diverged='') -> dict:
+def _write(job, step, scored, diverged='') -> dict:
   """Writes and returns the result of a run. diverged: why it has no scores, else ''."""
-  score = next(iter(scored.values()))[run.experiment.metrics[0]] if scored else None
+  score = next(iter(scored.values()))[job.experiment.metrics[0]] if scored else None
   if scored and score is None and not diverged:
     diverged = 'its dev score is not a finite number'
   result = {'step': step, 'score': score, 'scores': scored, 'diverged': diverged}
-  storage.write_json(run.folder / run.record, _facts(run) | result)
-  return storage.read_json(run.folder / run.record)
+  storage.write_json(job.folder / job.record, _facts(job) | result)
+  return storage.read_json(job.folder / job.record)
 
 
 def predictions(folder) -> dict[str, dict[str, np.ndarray]]:
@@ -245,7 +245,7 @@ def fitting(folder, *more):
   """A context that raises UserError where predictions do not fit the task. more: further errors."""
   return errors.unreadable(
     f'{folder / PREDICTIONS} cannot be read, or is of another task: delete {plan.RESULT} beside '
-    'it and run the same line again, which writes both',
+    'it and run the same command again, which writes both',
     *more,
   )
 

@@ -87,14 +87,14 @@ UNSAID = {
 
 
 class Sizes(NamedTuple):
-  """The arguments of a transform besides the array."""
+  """The sizes that a transform may need besides the array."""
 
   num_heads: int  # attention heads
-  num_layers: int  # layers of the stack
-  blocks: int  # blocks that have tensors; a layer is inner_group_num blocks
+  num_layers: int  # layers of the stack, of inner_group_num blocks each
+  blocks: int  # blocks in the file; layers that share all have one set per group (ALBERT)
   hidden_size: int  # width of the layers
   embedding_width: int  # width of the embeddings
-  position_offset: int = 0  # rows in front of the position of the first token
+  position_offset: int = 0  # rows of their position table before that of the first token
   # num_groups, inner_group_num: groups of layers that share parameters; blocks per group
   num_groups: int = 1
   inner_group_num: int = 1
@@ -163,13 +163,13 @@ class Row(NamedTuple):
   # path of the parameter, or a tuple of paths; '' for none (`constant`)
   ours: str | tuple[str, ...]
   theirs: str | tuple[str, ...]  # name of the tensor, or a tuple of names
-  transform: Transform = SAME  # of one layer's copy
-  # sizes → the tensor that is written where the encoder lacks the parameter, or None for no tensor.
-  # Leave it out for a parameter that must be there.
+  transform: Transform = SAME  # converts one layer of the parameter
+  # sizes → the tensor to write if the encoder lacks the parameter, or None to write none. Without
+  # this function the encoder must have the parameter.
   absent: Callable | None = None
   where: Callable = lambda block, sizes: True  # (block, sizes) → whether that block has the tensor
-  # sizes → our copy for a block that lacks the tensor (a tuple of copies if `ours` is one). Leave
-  # it out where our parameter has copies only for the blocks that have the tensor.
+  # sizes → our array for a block that lacks the tensor (a tuple if `ours` is one); None if our
+  # parameter is stacked only over the blocks that have the tensor.
   without: Callable | None = None
 
   @property
@@ -203,7 +203,7 @@ class Computed(NamedTuple):
   # names of tensors that are written for --init, and that the class does not load
   unread: tuple[str, ...] = ()
   note: str = ''  # text for the card about the difference
-  pipeline: str | None = None  # transformers' task for the card; None: the architecture's
+  pipeline: str | None = None  # transformers' pipeline for the card; None: the architecture's
 
 
 # Key of config.json for objective.Network.learned; left out if the network only learned from masks.
@@ -213,46 +213,46 @@ LEARNED = 'bertzoo_learned'
 class Architecture(NamedTuple):
   """A class of Hugging Face."""
 
-  name: str  # of the class
-  model_type: str  # of its config.json
-  rows: tuple[Row, ...]  # the name table
-  # (encoder, special) → the argument of the rows' transforms. special: ids by name.
+  name: str  # name of the class
+  model_type: str  # `model_type` of its config.json
+  rows: tuple[Row, ...]  # its tensors
+  # (encoder, special) → the second argument of the rows' transforms. special: ids by name.
   sizes: Callable
-  keys: tuple[keys.Key, ...]  # of config.json, see hf/keys.py
+  keys: tuple[keys.Key, ...]  # fields of its config.json, see hf/keys.py
   heads: str  # text of the card about the heads that the class has and lacks
-  # transformers' task for the card; '' if its pipelines cannot load the class
+  # transformers' pipeline for the card; '' if no pipeline can load the class
   pipeline: str = 'fill-mask'
-  # tensors that repeat another one, not written, and ignored when read: {name: the other}
+  # {tensor: the tensor that it repeats}; such tensors are neither written nor read
   tied: Mapping[str, str] = {}
-  buffers: tuple[str, ...] = ()  # ends of names of tensors that are no parameters
-  # a tensor's name in a file → its name in today's class
+  buffers: tuple[str, ...] = ()  # suffixes of names of tensors that are not parameters
+  # name of a tensor in an old file → its name in today's class
   rename_legacy: Callable = lambda name: name
-  # (params, the encoder's fields) → both, applied after the rows have been read: for fields that
-  # depend on which tensors the file has, and parameters that an encoder has in another form
+  # (params, the encoder's fields) → both, called after all rows are read: for fields that depend on
+  # which tensors the file has, and for parameters that an encoder stores otherwise
   post_read: Callable = lambda params, fields: (params, fields)
-  part: str = 'transformer'  # config.encoder.name of the encoder that has these fields
+  part: str = 'transformer'  # config.encoder.name of the encoder that the class becomes
   # fields of the encoder that no config.json has, where they differ from UNSAID
   unsaid: Mapping[str, Any] = {}
   # encoder → Computed, the part of the trained network that the class computes
   computes: Callable = Computed
-  segments: int = 1  # segments that texts have where the encoder has no segment table
+  segments: int = 1  # type_vocab_size of the class for an encoder without a segment table
   # the activation that its head always applies; None if it is the encoder's
   head_activation: str | None = None
   activations: Mapping[str, str] = keys.ACTIVATIONS  # our activations that it has
-  # keys of config.json for the dropout of its row head: before the classifier, and before the dense
-  # layer
+  # keys of config.json for the dropout of its sequence classification head: before the classifier,
+  # and before the dense layer
   head_dropouts: tuple[str, ...] = ()
-  # how its tokenizer frames texts; None if it has no tokenizer in transformers. No tokenizer is
-  # then written or compared.
+  # how its tokenizer frames texts; None if transformers has no tokenizer for it: then none is
+  # written or compared
   tokens: tokenizer.Shape | None = tokenizer.Shape()
-  # whether it reads checkpoints of its model type. A class whose tensors are a part of another
-  # class's does not.
+  # whether it may read checkpoints of its model type; False if its tensors are a subset of those
+  # of another class
   reads: bool = True
-  # (directory, batch) → arrays that verification compares with our logits, as `verify.logits` has
-  # it; None: the logits of the transformers class called `name`
+  # (directory, batch) → the arrays to compare with our logits, in the form of `verify.logits`;
+  # None: those of the transformers class called `name`
   logits: Callable | None = None
   load_args: Mapping[str, Any] = {}  # arguments of its from_pretrained for verification
-  # parameters by path → whether its heads may have these shapes
+  # {path: parameter} → whether the class can have heads of these shapes
   holds: Callable = lambda params: True
 
   @property
@@ -269,6 +269,11 @@ class Architecture(NamedTuple):
   def head_names(self) -> set[str]:
     """Names of the heads in its rows."""
     return {path.split('/')[0] for path in self.places} - {'encoder'}
+
+
+def prefixed(prefix: str, *begins: str) -> Callable:
+  """An `Architecture.rename_legacy` that adds the prefix which the names of bare bodies lack."""
+  return lambda name: f'{prefix}.{name}' if name.startswith(begins) else name
 
 
 def applies(a: Architecture, activation: str) -> bool:
@@ -311,13 +316,13 @@ def check(a: Architecture, paths, known: Mapping[str, Architecture] | None = Non
   paths = list(paths)
   homeless, empty = misfits(a, paths)
   if homeless or empty:
-    what = f'has no place for {homeless[0]!r}' if homeless else ''
-    what = what or f'needs {empty[0]!r}, which was not trained'
+    problem = f'has no place for {homeless[0]!r}' if homeless else ''
+    problem = problem or f'needs {empty[0]!r}, which was not trained'
     fits = [name for name, other in (known or {}).items() if not any(misfits(other, paths))]
     remedy = 'No known architecture fits: write one and give it as --architecture or config.hf '
     remedy += '(bertzoo_jax/hf/architecture.py).'
     remedy = f'--architecture={fits[0]} fits.' if fits else remedy
-    raise errors.UserError(f'{a.name} {what}. {remedy}')
+    raise errors.UserError(f'{a.name} {problem}. {remedy}')
 
 
 def config(

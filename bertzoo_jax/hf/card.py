@@ -31,22 +31,22 @@ _SENTENCES = json.loads((_FOLDER / 'sentences.json').read_text(encoding='utf-8')
 class Run(NamedTuple):
   """The subject of a card."""
 
-  architecture: Architecture  # of the class that the weights are for
+  architecture: Architecture  # the class that the weights are for
   encoder: Any  # linen module
-  sizes: Any  # of the architecture's `sizes`
+  sizes: Any  # result of the architecture's `sizes`
   # the resolved config of the run, nested. A phase with overrides has its length and batch_size.
   config: dict
   step: int  # steps trained
   tensors: dict  # content of model.safetensors
   corpus: dict  # the run's record of its corpus; may be empty
   metrics: dict  # the newest value of each metric; may be empty
-  commits: list  # of the program, in order; may be empty
+  commits: list  # commits of the program, in order; may be empty
   init: str | None  # the address of --init that the run began with; None for random weights
   checked: str  # the comparisons after export
   aside: tuple = ()  # names of heads in weights.HEADS_FILE
-  average: str = ''  # which average the weights are; '' for none
+  average: str = ''  # kind of average of the weights; '' for none
   base_models: tuple = ()  # names at the hub of the models that its weights come from
-  outputs: task_heads.Task = task_heads.Task()  # of the head of a task
+  outputs: task_heads.Task = task_heads.Task()  # meaning of the outputs of a task head
 
   @property
   def task(self) -> str | None:
@@ -108,9 +108,9 @@ def facts(run: Run) -> dict[str, str]:
       ]
       * bool(run.task)
     ),
-    'languages': _languages(str(language or '')),
+    'languages': _listed('language', re.split(r'[\s,]+', str(language or '')), '[a-z]{2,3}'),
     'tags': _tags(run),
-    'base_models': _base_models(run.base_models),
+    'base_models': _listed('base_model', run.base_models, r'(?a:\w[\w.-]*(/\w[\w.-]*)?)'),
     'scores': _scores(run),
     'name': run.architecture.name,
     'how': 'fine-tuned' if run.fine_tuned else 'pretrained',
@@ -158,9 +158,10 @@ def _lines(lines) -> str:
   return ''.join(f'{line}\n' for line in lines)
 
 
-def _languages(language: str) -> str:
-  codes = [c for c in re.split(r'[\s,]+', language) if re.fullmatch('[a-z]{2,3}', c)]
-  return _lines(['language:', *(f'- "{code}"' for code in codes)] if codes else [])
+def _listed(key: str, words, form: str) -> str:
+  """The words of a form as a list of YAML; '' without any."""
+  words = [word for word in words if re.fullmatch(form, word)]
+  return _lines([f'{key}:', *(f'- "{word}"' for word in words)] if words else [])
 
 
 def _tags(run) -> str:
@@ -169,11 +170,6 @@ def _tags(run) -> str:
   if run.head:
     tags.append(task_heads.KINDS[run.head].task)
   return _lines(f'- {tag}' for tag in tags)
-
-
-def _base_models(names) -> str:
-  names = [x for x in names if re.fullmatch(r'(?a:\w[\w.-]*(/\w[\w.-]*)?)', x)]
-  return _lines(['base_model:', *(f'- "{name}"' for name in names)] if names else [])
 
 
 def _scores(run) -> str:
@@ -274,7 +270,7 @@ def _masking(section: dict[str, Any]) -> str:
   words.
   """
   shares = section.get('corruption', ())
-  if isinstance(shares, str) or len(shares) != 3:  # it replaces nothing, or has fields of its own
+  if isinstance(shares, str) or len(shares) != 3:  # no replacement, or a user's masking
     return _fields(section)
   becomes = 'by the mask token', 'by a random token'
   if section.get('substitute') == 'similar':
@@ -355,7 +351,7 @@ def _answers(features: dict[str, Any], usual: bool, metrics=()) -> dict[str, str
   threshold = features.get('no_answer_threshold', 0.0)
   answer = 'passage[places[start][0] : places[end][1]].strip()'
   code = f'print({answer})'
-  if threshold or 'best_threshold' in metrics:  # there may be none
+  if threshold or 'best_threshold' in metrics:  # an answer may be missing
     code = (
       "cls = row['input_ids'][0].tolist().index(tokenizer.cls_token_id)\n"
       'odds = scores[cls, cls] - scores[start, end]  # of no answer\n'

@@ -1,7 +1,7 @@
 """Heads of fine-tuning in Hugging Face's classes: names of their layers, and their text in
 config.json and the card. numpy only.
 
-The name of a head's dense layer tells the head's form (model.heads.FORMS).
+The name of a head's dense layer tells the head's form (head_modules.FORMS).
 """
 
 import itertools
@@ -28,7 +28,7 @@ class Kind(NamedTuple):
   """A kind of classes of transformers."""
 
   ends: str  # how their names end
-  task: str  # of the Hub
+  task: str  # pipeline task of the Hub
   card: str  # text about the head
 
 
@@ -57,7 +57,7 @@ KINDS = {
 NO_PIPELINE = (CHOICE,)
 LABELLED = (ROW, TAG)  # their outputs have names
 DENSE = {'tanh': 'pooler', 'gelu': 'dense', 'transform': 'transform'}  # the form 'linear' has none
-BEAM = 20  # as model.heads has it
+BEAM = 20  # as head_modules has it
 
 
 class Task(NamedTuple):

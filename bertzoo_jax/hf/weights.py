@@ -7,6 +7,7 @@ import re
 from typing import Any
 from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
 import safetensors
 import safetensors.numpy
@@ -32,7 +33,7 @@ class Report(NamedTuple):
   architecture: str  # the class that wrote it, where config.json says so
   encoder: dict[str, Any]  # the encoder's fields as config.json has them
   ignored: tuple[str, ...]  # tensors that no parameter takes, with the reason if one is known
-  model_type: str = ''  # of config.json
+  model_type: str = ''  # `model_type` of config.json
   labels: tuple[str, ...] = ()  # names of the outputs of its head for rows or tags; () if unknown
 
 
@@ -131,9 +132,8 @@ def merge(
       'segment table: its row 0 was added to the positions, the rest is ignored (this encoder has '
       'no segments)'
     )
-  if (
-    TYPE_TABLE in fresh and TYPE_TABLE not in loaded and report.encoder.get('type_vocab_size') == 0
-  ):
+  tells_apart = report.encoder.get('type_vocab_size') != 0
+  if TYPE_TABLE in fresh and TYPE_TABLE not in loaded and not tells_apart:
     loaded[TYPE_TABLE] = np.zeros(fresh[TYPE_TABLE].shape, np.float32)
     lines.append('segment table: zeros, since the checkpoint has no segments')
   if POSITION_TABLE in loaded and POSITION_TABLE in fresh:
@@ -147,9 +147,8 @@ def merge(
     if path in fresh and tuple(fresh[path].shape) != x.shape:
       sizes = ', '.join(f'{field}={value}' for field, value in report.encoder.items())
       raise errors.UserError(
-        f'{path} is {tuple(fresh[path].shape)} here and {x.shape} in {report.source}: '
-        'give config.encoder and the vocabulary the sizes of the checkpoint '
-        f'({sizes}).'
+        f'{path} is {tuple(fresh[path].shape)} here and {x.shape} in {report.source}: give '
+        f'config.encoder and the vocabulary the sizes of the checkpoint ({sizes}).'
       )
   ignored += sorted(set(loaded) - set(fresh))
   missing = sorted(set(fresh) - set(loaded))
@@ -233,7 +232,7 @@ def _taken(params, start) -> dict:
 
 
 def only_layers(params: dict, numbers: tuple[int, ...], depth: int) -> dict:
-  """Parameters with some of `depth` layers, shared ones kept. Raises UserError for groups."""
+  """Parameters with only some of `depth` layers; shared ones stay. Raises UserError for groups."""
   flat = flatten(params)
   for path, x in flat.items():
     if path.startswith('encoder/layers/') and len(x) > 1:
@@ -265,7 +264,7 @@ def without_spare_words(params: dict, pieces: int) -> tuple[dict, list[str]]:
 
 
 def _positions(fresh, loaded: np.ndarray, how) -> tuple[np.ndarray, list[str]]:
-  """The position table to begin with, as long as `fresh`; a line if the lengths differ.
+  """(the initial position table, as long as `fresh`, lines if the lengths differ).
 
   A longer table is filled with copies of the loaded rows (Longformer; Beltagy et al. 2020, §5), or
   stretches them.
@@ -347,14 +346,14 @@ def _parts(index: pathlib.Path) -> list[pathlib.Path]:
 
 
 def files(directory: pathlib.Path) -> list[pathlib.Path]:
-  """The files of the weights. Raises UserError without a readable file."""
+  """The files with the weights. Raises UserError if none can be read."""
   if paths := parts(directory, WEIGHTS):
     return paths
   raise _unread(directory)
 
 
 def parts(directory: pathlib.Path, name: str) -> list[pathlib.Path]:
-  """The file of that name, or the parts that its index names; [] without either."""
+  """The file of that name, or the parts listed in its index; [] if neither exists."""
   single, index = directory / name, directory / f'{name}.index.json'
   if single.exists():
     return [single]
@@ -366,7 +365,7 @@ _FOREIGN = (('*.h5', 'from_tf', 'TensorFlow and tf-keras'), ('*.msgpack', 'from_
 
 
 def _unread(directory) -> errors.UserError:
-  """The error of a directory whose weights are in files that are not read."""
+  """The error for a directory whose weights are in formats that are not read."""
   convert = f'run python -m bertzoo_jax.convert --model {directory} --out OUT, and give OUT'
   if any(directory.glob('*.bin')):
     return errors.UserError(
@@ -402,27 +401,8 @@ def _read_tensors(files: list[pathlib.Path]) -> dict[str, np.ndarray]:
     broken = f'{path} cannot be read: download or export it again'
     with errors.unreadable(broken, safetensors.SafetensorError, OSError):
       with safetensors.safe_open(str(path), framework='numpy') as f:
-        tensors.update({key: _float32(f, key, path) for key in f.keys()})  # noqa: SIM118 (no mapping)
+        for key in f.keys():  # noqa: SIM118 (no mapping)
+          x = f.get_tensor(key)
+          is_float = x.dtype.kind == 'f' or x.dtype == ml_dtypes.bfloat16
+          tensors[key] = x.astype(np.float32) if is_float else x
   return tensors
-
-
-def _float32(file, key: str, path: pathlib.Path) -> np.ndarray:
-  if file.get_slice(key).get_dtype() == 'BF16':
-    return _bfloat16(path, key)
-  x = file.get_tensor(key)
-  return x.astype(np.float32) if x.dtype.kind == 'f' else x
-
-
-def _bfloat16(path: pathlib.Path, key: str) -> np.ndarray:
-  """A bfloat16 tensor as float32: numpy has no such type, but its bits are the upper half of a
-  float32's.
-
-  The file begins with the size of a JSON header, which has each tensor's place (safetensors'
-  README, "Format").
-  """
-  with path.open('rb') as f:
-    size = int.from_bytes(f.read(8), 'little')
-    entry = json.loads(f.read(size))[key]
-    f.seek(8 + size + entry['data_offsets'][0])
-    bits = np.frombuffer(f.read(entry['data_offsets'][1] - entry['data_offsets'][0]), '<u2')
-  return (bits.astype(np.uint32) << 16).view(np.float32).reshape(entry['shape'])

@@ -73,7 +73,7 @@ class BlockInputs(NamedTuple):
   """Arguments of a block besides its parameters and its input.
 
   Attributes:
-    number: of the block, from 0; int32 scalar, traced inside the scan.
+    number: number of the block, from 0; int32 scalar, traced inside the scan.
     place: number modulo `period`; static, so that different blocks may alternate.
     keys_B2: keys of the rows, folded with the number; None without dropout.
     inputs: the block's slice of the per-block inputs.

@@ -245,8 +245,8 @@ class TwoStreamAttention(nn.Module):
 
   Attributes:
     num_heads: H, which divides the width.
-    dropout_rate: of the attention probabilities.
-    kernel_init, dtype: of the products.
+    dropout_rate: dropout rate of the attention probabilities.
+    kernel_init, dtype: initializer and dtype of the products.
   """
 
   num_heads: int

@@ -9,6 +9,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import causal
+from bertzoo_jax.objectives import contrastive
 from bertzoo_jax.objectives import filled_mlm
 from bertzoo_jax.objectives import left_to_right
 from bertzoo_jax.objectives import mlm
@@ -36,6 +37,7 @@ BY_NAME = {
   'corruption_detection': replaced_token.corruption_detection,
   'replace_mlm': filled_mlm.replace_mlm,
   'all_tokens_mlm': filled_mlm.all_tokens_mlm,
+  'contrastive': contrastive.contrastive,
   'permutation_lm': permutation_lm.permutation_lm,
   'memory_mlm': permutation_lm.memory_mlm,
   'classification': rows.classification,
@@ -47,6 +49,7 @@ BY_NAME = {
   'choice': multiple_choice.choice,
   'cosine_regression': similar.cosine_regression,
   'cosent': similar.cosent,
+  'in_batch_negatives': similar.in_batch_negatives,
 }
 
 

@@ -53,7 +53,7 @@ def around(encoder, scorer: scored.Scorer, ops=operations.PLAIN, sift=None):
 
   Args:
     encoder: linen module.
-    scorer: of the task.
+    scorer: Scorer of the task.
     ops: operations that depend on the devices.
     sift: parts.task_objectives.Sift, or None.
 

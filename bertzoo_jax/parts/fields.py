@@ -209,10 +209,10 @@ def check(key: str, value, annotation=None, prefix: str = 'config.', choices: bo
   a number that is not finite.
 
   Args:
-    key: of the field in the config.
-    value: of the field, with tuples for lists.
-    annotation: of the field; None if it is not declared.
-    prefix: of the key, in the message.
+    key: key of the field in the config.
+    value: value of the field, with tuples for lists.
+    annotation: annotation of the field; None if it is not declared.
+    prefix: prefix of the key, in the message.
     choices: whether to check names, too.
   """
   if any(not math.isfinite(x) or abs(x) > _LARGEST for x in numbers_in(value)):

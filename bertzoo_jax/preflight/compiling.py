@@ -37,21 +37,21 @@ class Phase(NamedTuple):
   # reading, time: of the program; None if its text cannot be printed
   reading: hlo.Reading | None
   time: estimate.Time | None
-  flops: float  # of the model, per step over all devices (cost.step_flops)
+  flops: float  # model FLOPs per step, over all devices (cost.step_flops)
   replicated: list[str]  # a line for each parameter that the mesh could not split
   doubts: list[str]  # why the times may be too low
   # rows of the largest batch that was seen to fit, 0 if none did; None without a search
   largest: int | None
-  epochs: float | None  # of the text; None without a corpus
+  epochs: float | None  # epochs of the text; None without a corpus
   epochs_of: dict  # {corpus of a mixture: epochs}
   carry: int = 0  # bytes per device of the memory that one step hands to the next; 0 without one
-  devices: int = 1  # of its mesh
+  devices: int = 1  # devices of its mesh
 
 
 class Work(NamedTuple):
   """A run to compile, and its slice."""
 
-  run: resolve.Run  # of an experiment
+  run: resolve.Run  # the resolved experiment
   # text, mesh, slice_: of the run
   text: object
   mesh: jax.sharding.Mesh
@@ -63,19 +63,16 @@ class Work(NamedTuple):
     """The step of a phase, or the transition from one phase to the next, to be compiled.
 
     Args:
-      indices: of the phase, or of both phases.
+      indices: indices of the phase, or of both phases.
       changes: (field, value) pairs that are set in the experiment.
       slice_, devices: other chips, and how many devices of them the mesh has.
     """
-    run = self.run.changed(dict(changes))
-    features = {i: _with_rows(self.text.data.phases[i].features, run.phases[i]) for i in indices}
+    run, features = self.run.changed(dict(changes)), {}
+    for i in indices:
+      rows, shapes = run.phases[i].config.batch_size, self.text.data.phases[i].features
+      features[i] = {k: ((rows, *shape[1:]), dtype) for k, (shape, dtype) in shapes.items()}
     where = (slice_, devices) if slice_ else (self.slice_, self.mesh.size)
     return processes.Job(run, features, self.text.data.vocab_size, *where)
-
-
-def _with_rows(features, phase):
-  """Features of a batch, with the number of rows of `phase`."""
-  return {k: ((phase.config.batch_size, *s[1:]), dtype) for k, (s, dtype) in features.items()}
 
 
 def described(findings, run, text, mesh) -> list:

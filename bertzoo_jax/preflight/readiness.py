@@ -68,8 +68,8 @@ class Text(NamedTuple):
 
   data: training_data.Data  # with the features of the phases that could be built
   rows: dict  # {phase index: rows per epoch}; empty without a corpus
-  tokens: int | None  # of the train split; None without a corpus
-  hash: str  # of the corpus; '' without one
+  tokens: int | None  # tokens of the train split; None without a corpus
+  hash: str  # hash of the corpus; '' without one
   read: dict = {}  # {phase index: [Reading] of the corpora of a mixture}
   kept: int = 0  # checkpoints of run.keep_words; without a corpus, at most
 
@@ -95,7 +95,7 @@ def text(findings: Findings, run, paths, hosts: int) -> Text:
   """
   config, corpus, manifests, paths = run.config, None, {}, opening.listed(paths)
   with findings.collecting('P06'):
-    opening.names(paths)  # none twice
+    opening.names(paths)  # raises if one is given twice
   for path in paths:
     with findings.collecting('P06'), _answering(findings, path):
       manifests[path] = corpora.read_manifest(path)
@@ -182,7 +182,7 @@ def check_workdir(
 
 def machinery(workdir: str | None, device_kind: str) -> dict:
   """workdirs.machinery; {} without a workdir, or if it cannot be read: `check_workdir` says so."""
-  with contextlib.suppress(Exception):  # of an object store, any
+  with contextlib.suppress(Exception):  # any error of an object store
     return workdirs.machinery(workdir, device_kind) if workdir else {}
   return {}
 
@@ -199,9 +199,8 @@ def _answering(findings, address):
       raise
     findings.add(
       'P14',
-      f'{address} cannot be reached ({errors.named(e, 160)}): check '
-      'its name, your login '
-      '(gcloud auth application-default login) and the network.',
+      f'{address} cannot be reached ({errors.named(e, 160)}): check its name, your login (gcloud '
+      'auth application-default login) and the network.',
     )
 
 
@@ -230,9 +229,8 @@ def check_room(findings: Findings, path, state_bytes: int, keep: int, for_good: 
     findings.add(
       'P13',
       f'--workdir {path} has {free / 1e9:.1f} GB free, its {keep + 2 + for_good} checkpoints of '
-      f'{state_bytes / 1e9:.2f} GB take '
-      f'{needed / 1e9:.1f} GB: give another disk or a gs:// folder, or lower run.keep (or raise '
-      'run.keep_every).',
+      f'{state_bytes / 1e9:.2f} GB take {needed / 1e9:.1f} GB: give another disk or a gs:// '
+      'folder, or lower run.keep (or raise run.keep_every).',
     )
 
 

@@ -41,7 +41,7 @@ class Request:
   task_dir: str = '.'
   recipe: object = None  # the config file's own experiment, to compare with; None for none
   price: float | None = None  # dollars per chip and hour
-  preemptions: int = 0  # of the whole run
+  preemptions: int = 0  # number in the whole run
   # if a phase does not fit, search for the largest batch that does and for other changes that help
   largest: bool = True
   # cycles of Pallas kernels, see `hlo.read`; None: the table of kernel_cycles.csv
@@ -74,9 +74,9 @@ class Request:
 class Runs(NamedTuple):
   """The runs of a task."""
 
-  number: int  # of all of them
+  number: int  # number of all runs
   at_once: int  # how many run at the same time, each on its own device; 1: each has all devices
-  rows: int  # that the device with the most work trains on
+  rows: int  # rows that the device with the most work trains on
 
 
 class Preflight(NamedTuple):
@@ -91,9 +91,9 @@ class Preflight(NamedTuple):
   flags: str  # LIBTPU_INIT_ARGS of the environment
   # changes that were tried to make the run fit, those that do first; None without a search
   remedies: list[remedies.Remedy] | None
-  region: str | None  # of the workdir's bucket; None if unknown
+  region: str | None  # region of the workdir's bucket; None if unknown
   findings: readiness.Findings  # problems and warnings
-  runs: Runs | None = None  # of a fine-tuning; None for a pretraining
+  runs: Runs | None = None  # the runs of a fine-tuning; None for a pretraining
 
   @property
   def fits(self) -> bool:

@@ -44,8 +44,8 @@ class Run(NamedTuple):
 
   Attributes:
     params: nested dict of numpy arrays, of all networks.
-    step: of the checkpoint; workdir: of the run.
-    config: of the phase that contains the step.
+    step: step of the checkpoint; workdir: folder of the run.
+    config: config of the phase that contains the step.
     networks: those that the run trains, in float32; the one to keep comes first.
   """
 
@@ -62,8 +62,8 @@ class Pretrained(NamedTuple):
   Attributes:
     address: as given; W@STEP for a run, the discriminator's folder for a pair.
     section: complete config section of the encoder: 'name' and every field.
-    params: of the network, nested dict of numpy arrays: {'encoder': …}, and its heads.
-    step: of the checkpoint; None for a Hugging Face directory.
+    params: parameters of the network, nested dict of numpy arrays: {'encoder': …}, and its heads.
+    step: step of the checkpoint; None for a Hugging Face directory.
     tokenizer_folder: folder with the tokenizer's files.
     tokenizer_section: config section of the tokenizer; None for a Hugging Face directory.
     hf: name of a Hugging Face class whose family holds the encoder: config.hf if it fits, or the
@@ -72,8 +72,8 @@ class Pretrained(NamedTuple):
     vocab_size: rows of the word table.
     learned: see objective.Network.
     vectors: how vectors of texts are made of it.
-    config: of the run; None for a Hugging Face directory.
-    facts: of its task, see tasks.Task.
+    config: config of the run; None for a Hugging Face directory.
+    facts: facts of its task, see tasks.Task.
   """
 
   address: str
@@ -133,7 +133,7 @@ def _from_run(address):
   run = open_run(address)
   network = run.networks[0]
   params = jax.tree.map(np.asarray, network.extract(run.params))
-  # a swapped encoder belongs to another family than config.hf
+  # if the encoder was swapped, config.hf is of another family
   name = architectures.for_encoder(run.config.hf, network.encoder.activation, hf.flatten(params))
   return _pretrained(
     (run.config.encoder.name, network.encoder, params),

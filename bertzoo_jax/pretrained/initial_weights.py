@@ -51,8 +51,8 @@ def parameters(
       f'--init has {len(addresses)} addresses, the objective {len(objective.networks)} network(s): '
       'give one address, or one for each network, with commas between.'
     )
-  run = functools.cache(pretrained.open_run)
-  if len(addresses) == 1 and not layers and _shares_otherwise(run, init, objective, fresh):
+  open_run = functools.cache(pretrained.open_run)
+  if len(addresses) == 1 and not layers and _shares_otherwise(open_run, init, objective, fresh):
     addresses *= len(objective.networks)
   flat, lines, taken, computed = hf.flatten(fresh), [], {}, []
   # A network with `insert` comes last: its residual table is relative to the other network's.
@@ -60,7 +60,7 @@ def parameters(
   for address, network in sorted(pairs, key=lambda pair: pair[1].insert is not None):
     may_be_whole = len(addresses) == 1 and not layers
     loaded, report, folder, whole = _weights(
-      run, address, network, objective if may_be_whole else None, architecture
+      open_run, address, network, objective if may_be_whole else None, architecture
     )
     spare = []
     if layers:
@@ -174,14 +174,14 @@ def _with_frozen(params, fresh, objective, init):
   return params
 
 
-def _weights(run, address, network, objective, architecture):
+def _weights(open_run, address, network, objective, architecture):
   """(nested dict of numpy arrays, hf.Report, folder of the tokenizer, whether these are all of a
   run's parameters). objective: to take all if the run has its networks; None: only `network`.
   """
   if address.startswith('hf:'):
     folder = pretrained.directory(address)
     return *hf.load(folder, architecture), folder, False
-  loaded, step, workdir, config, theirs = run(address)
+  loaded, step, workdir, config, theirs = open_run(address)
   whole = objective is not None and [n.name for n in theirs] == [n.name for n in objective.networks]
   chosen = next((n for n in theirs if n.name == network.name), theirs[0])
   loaded = loaded if whole else chosen.extract(loaded)
@@ -192,13 +192,13 @@ def _weights(run, address, network, objective, architecture):
   return loaded, report, storage.path(workdir) / 'tokenizer', whole
 
 
-def _shares_otherwise(run, address, objective, fresh) -> bool:
+def _shares_otherwise(open_run, address, objective, fresh) -> bool:
   """Whether an address is a run whose networks share other parameters than the objective's. The
   same path may then be a word table in one, and a summand of a word table in the other.
   """
   if address.startswith('hf:') or len(objective.networks) < 2:
     return False
-  theirs, loaded = run(address).networks, run(address).params
+  theirs, loaded = open_run(address).networks, open_run(address).params
   if [n.name for n in theirs] != [n.name for n in objective.networks]:
     return False
   for their, our in zip(theirs, objective.networks):

@@ -10,6 +10,7 @@ Legend: B batch, L length, T tokens of a text, D width, N texts.
 
 import contextlib
 import functools
+import itertools
 import os
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -73,7 +74,7 @@ class Loaded:
     self.encoder = pretrained.encoder(network, errors.choose(dtype, encoders.DTYPES, 'dtype'))
     self.params = jax.device_put(network.params)
     self.max_length = self.encoder.max_positions
-    ways = [(p, False) for p in POOLING] + [(p, True) for p in POOLING[:2]]
+    ways = itertools.product(POOLING, (False, True))  # (pooling, normalize)
     self._compiled = {way: jax.jit(functools.partial(self._pooled, way)) for way in ways}
 
   @functools.cached_property
@@ -151,7 +152,7 @@ class Loaded:
     """Texts as rows, with special tokens around them. Arguments and errors: see `encode`."""
     texts = asked.listed(texts, 'encode() takes a list of texts: write encode([text]).')
     texts = [_texts(x, n) for n, x in enumerate(texts)]
-    known, lower = self.pretrained.vectors, self.pretrained.vectors.lower
+    known = self.pretrained.vectors
     prompt = known.prompt if prompt is None else prompt
     before = errors.choose(prompt, known.prompts, 'prompt') if prompt else ''
     shape, special = self.pretrained.shape, self.tokenizer.special
@@ -160,7 +161,7 @@ class Loaded:
     # id, start and end of each special token
     around = {role: np.array([[i], [-1], [-1]]) for role, i in special.items()}
     flat = [before + text if n == 0 else text for both in texts for n, text in enumerate(both)]
-    flat = [text.lower() for text in flat] if lower else flat
+    flat = [text.lower() for text in flat] if known.lower else flat
     encoded = iter(self.tokenizer.encode_with_offsets(flat, special_text=True))
     out = []
     for both in texts:
@@ -172,19 +173,16 @@ class Loaded:
           f'{specials + len(both)} or more.'
         )
       tokens = [np.stack(next(encoded)) for _ in both]
+      if before:  # characters are those of the text behind it
+        places = np.maximum(tokens[0][1:] - len(before), 0)
+        tokens[0][1:] = np.where(tokens[0][2] > len(before), places, -1)
       sizes = [x.shape[1] for x in tokens]
       kept = features.longest_first(*sizes, room) if len(both) > 1 else [room]
       parts = {**around, **{role: x[:, :most] for role, x, most in zip('AB', tokens, kept)}}
       columns = np.concatenate([parts[role] for role, _ in words], axis=1).astype(np.int32)
       segments = [n for role, n in words for _ in range(parts[role].shape[1])]
       segments = np.asarray(segments, np.int32)
-      starts, ends = columns[1:]
-      if before:
-        first = np.concatenate([np.full(parts[r].shape[1], r == 'A') for r, _ in words])
-        starts, ends = (np.where(first, x - len(before), x) for x in (starts, ends))
-        inside = ends > 0
-        starts, ends = np.where(inside, np.maximum(starts, 0), -1), np.where(inside, ends, -1)
-      out.append(Row(columns[0], segments, starts, ends, sum(sizes) > room))
+      out.append(Row(columns[0], segments, columns[1], columns[2], sum(sizes) > room))
     return out
 
   def vectors(

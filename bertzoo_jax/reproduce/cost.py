@@ -15,7 +15,7 @@ _DEVICE = ('encoder', 'objective', 'optimizer', 'schedule', 'run')  # sections t
 class Line(NamedTuple):
   """One row of a table."""
 
-  row: str  # its name
+  row: str  # name of the row
   runs: int  # how many seeds
   fits: bool  # whether it fits the slice
   why: str  # the first problem if it does not

@@ -35,14 +35,14 @@ _HEADS = {
 class Cell(NamedTuple):
   """One measure of one row. Scores are in the paper's units."""
 
-  column: str  # its name
+  column: str  # name of its column
   # printed, paper: the paper's text and its numbers
   printed: str
   paper: list
   mark: str  # 'mem' or '3rd' if it is not printed
   ours: list  # means over the seeds
   spread: list  # lowest and highest of the first number
-  task_seeds: int  # of fine-tuning, for each seed of pretraining, whose median counts
+  task_seeds: int  # fine-tuning seeds per pretraining seed; their median counts
   task_spread: list  # lowest and highest of them all
   # at the scale `paper`, ours − paper; at `budget`, the difference to the first row that has both
   # numbers, in the paper and here
@@ -57,7 +57,7 @@ class Row(NamedTuple):
   title: str
   note: str
   run: bool  # whether it has a config
-  seeds: int  # of pretraining that ended
+  seeds: int  # pretraining seeds that ended
   diverged: int  # the others
   steps: int | None
   flops: float | None
@@ -76,7 +76,7 @@ class Row(NamedTuple):
 class Table(NamedTuple):
   """A table."""
 
-  table: dict  # its section `table` as plain values
+  table: dict  # config.table as plain values
   columns: list  # their titles
   varies: list  # the fields that its rows vary
   rows: list[Row]
@@ -233,7 +233,7 @@ def _finished(config, workdir) -> dict[str, list[dict]]:
 
 def _read(file) -> dict:
   """The scores of a job. Raises UserError for a file that reproduce did not write."""
-  with errors.unreadable(f'{file} is not what reproduce wrote: delete it, and run the same line'):
+  with errors.unreadable(f'{file} is not what reproduce wrote: delete it and run the same command'):
     scores = storage.read_json(file)
     cells = [*scores['columns'].values()]
     numbers = [scores['steps'], scores['flops'], *(cell.get('seeds', 0) for cell in cells)]

@@ -35,7 +35,7 @@ def jobs(config, workdir, wanted=()) -> list[running.Job]:
   """The jobs of a table, row by row in its order, each after the row that it begins with.
 
   Args:
-    config: of a table.
+    config: config of a table.
     workdir: --workdir.
     wanted: names or titles of rows; () for all. Rows that these begin with are added.
 

@@ -29,7 +29,7 @@ def writing(what: str, kept: str):
     remedy = 'Run' if passing else 'Free space or repair access, and run'
     raise (errors.TransientError if passing else errors.Stopped)(
       f'{what} could not be written ({errors.named(e, 300)}); {kept} are kept. '
-      f'{remedy} the same line again.'
+      f'{remedy} the same command again.'
     ) from e
 
 

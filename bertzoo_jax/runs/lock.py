@@ -22,7 +22,7 @@ NAME = 'lock'
 HEARTBEAT_SECONDS = 20.0
 STALE_SECONDS = 120.0
 WATCH_SECONDS = 5.0
-ANSWER_SECONDS = 60.0  # that an object store may take
+ANSWER_SECONDS = 60.0  # seconds for one answer of an object store
 _ATTEMPTS = 10  # to open a local lock that is not being removed
 
 
@@ -71,9 +71,8 @@ def hold(workdir):
     yield check
     check()
   except Exception as e:
-    if not isinstance(
-      e, errors.TransientError
-    ):  # a store that does not answer need not be asked again
+    # a store that does not answer need not be asked again
+    if not isinstance(e, errors.TransientError):
       check()
     raise
   finally:
@@ -112,7 +111,7 @@ class _File:
     other = self._read()
     if other and other.get('host') == self._owner['host']:
       _say_stale(other)
-    elif other:  # whose flock may not reach this host
+    elif other:  # flock may not reach from its host to ours
       try:
         _outlast(self._workdir, other, self._read)
       except errors.TransientError:
@@ -124,7 +123,7 @@ class _File:
     """Writes a heartbeat. Raises _Lost or _Gone if the lock no longer belongs to this process."""
     _check_ours(self._read() or self._owner, self._owner)
     if not storage.is_at(self._fd, self._path):
-      # somebody's new lock, where ours was removed
+      # ours was removed, and this is another job's lock
       current = _parse(self._path.read_text()) if self._path.exists() else None
       _check_ours(current, self._owner)
     self._write()
@@ -185,7 +184,7 @@ class _Lease:
   def beat(self) -> None:
     if not self.renew():
       _check_ours(self.look(), self._owner)
-      self.renew()  # the answer to our last write was lost
+      self.renew()  # our last write succeeded, its answer was lost
 
   def release(self) -> None:
     try:
@@ -236,7 +235,7 @@ class _Lease:
       passing = storage.may_pass(e)
       raise (errors.TransientError if passing else errors.UserError)(
         f'{self} cannot be read or written ({errors.words(e, 300)}): '
-        + ('run the same line again.' if passing else 'repair access, or take another --workdir.')
+        + ('run the same command again.' if passing else 'repair access or take another --workdir.')
       ) from e
 
 
@@ -327,10 +326,10 @@ def _runs(pid) -> bool:
   if not isinstance(pid, int) or pid <= 0:
     return True
   try:
-    os.kill(pid, 0)  # asks, sends nothing
+    os.kill(pid, 0)  # signal 0: only asks
   except ProcessLookupError:
     return False
-  except OSError:  # another user's
+  except OSError:  # a process of another user
     pass
   return True
 

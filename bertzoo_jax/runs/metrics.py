@@ -71,7 +71,7 @@ class Record:
     if self._stays and not storage.is_at(self._file.fileno(), self._path):
       raise errors.Stopped(
         f'{self._path} was deleted, moved or replaced while this run wrote it: the run ends before '
-        'its next save. The checkpoints are kept. Bring the file back, and run the same line again.'
+        'its next save. The checkpoints are kept. Restore the file and run the same command again.'
       )
 
   def close(self) -> None:

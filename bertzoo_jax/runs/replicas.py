@@ -37,7 +37,7 @@ def check(state) -> None:
         raise errors.Stopped(
           f'{path} on {names} differs from the {len(copies) - len(odd)} other copies{doubt}: a '
           'device computes wrongly. This state is not saved, the checkpoints before are kept. '
-          'Replace the device and run the same line again.'
+          'Replace the device and run the same command again.'
         )
 
 

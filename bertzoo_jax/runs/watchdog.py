@@ -83,7 +83,7 @@ class Watchdog:
     print(
       f'error: the run hangs: {kind} {step:,} has not finished for {seen / 60:.3g} minutes '
       f'(run.hang_minutes={self._limit / 60:g}). Above are the stacks of all its threads. It ends '
-      'here; run the same line again to resume at the last checkpoint.',
+      'here; run the same command again to resume at the last checkpoint.',
       file=sys.stderr,
     )
     _exit(errors.TransientError.code)

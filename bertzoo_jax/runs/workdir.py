@@ -82,7 +82,7 @@ def check_writable(path) -> None:
   except Exception as e:  # every storage has errors of its own
     problem = f'--workdir {path} cannot be written ({errors.named(e)}): '
     if storage.may_pass(e):
-      raise errors.TransientError(f'{problem}run the same line again.') from e
+      raise errors.TransientError(f'{problem}run the same command again.') from e
     is_full = isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT)
     remedy = 'free space on its disk.' if is_full else 'give a folder you own.'
     raise errors.UserError(problem + remedy) from e
@@ -112,8 +112,7 @@ def check_same_run(path, config, corpus_hash: str) -> None:
   if text not in (None, corpus_hash) and 'source' in config:
     raise errors.UserError(
       f'{path} holds a run on other rows ({text[:12]}…, now {corpus_hash[:12]}…): a file of the '
-      'task or its tokenizer has changed. Bring '
-      'it back to resume, or take another --workdir.'
+      'task or its tokenizer has changed. Bring it back to resume, or take another --workdir.'
     )
   if text not in (None, corpus_hash):
     raise errors.UserError(

@@ -23,7 +23,7 @@ def texts(examples, numbers, tokenizer, frame) -> Rows:
     examples: N of them.
     numbers: their labels; None without.
     tokenizer: has encode_as_transformers.
-    frame: of the rows.
+    frame: frames.Frame of the rows.
 
   The ends of texts are cut, as the `tokenizers` library does with longest_first. Raises UserError
   if there is no room for a token.

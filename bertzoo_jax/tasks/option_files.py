@@ -1,4 +1,4 @@
-"""Questions with options, one of which is right: their examples, and the files with them."""
+"""Questions with options, one of which is right: their examples, and files of them."""
 
 import re
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class Choice(NamedTuple):
   Attributes:
     text, question: '' for none.
     options: two or more.
-    label: of the right option, as written; after `numbered` its number from 0.
+    label: label of the right option, as written; after `numbered` its number from 0.
     label_form: one of FORMS, in which the layout writes labels; '' for any.
     most: largest number of options of a question of the task.
   """

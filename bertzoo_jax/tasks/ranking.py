@@ -82,8 +82,9 @@ OF_RANKS = {
 }
 
 
-def shape(vectors, most: int = 2000) -> tuple[float, float, float]:
-  """(effective rank, mean cosine of two vectors, lowest cosine of the first `most`) of [N, D].
+def shape(vectors, most: int = 2000) -> dict[str, float]:
+  """The effective rank of vectors [N, D], their size D, and the mean cosine of two of them; the
+  lowest cosine of two of the first `most`.
 
   The effective rank is exp(entropy) of the singular values' shares (Roy & Vetterli 2007).
   """
@@ -93,5 +94,9 @@ def shape(vectors, most: int = 2000) -> tuple[float, float, float]:
   shares = shares[shares > 0]
   total, count = np.sum(np.square(x.sum(axis=0))), len(x)
   mean = (total - np.sum(x * x)) / max(count * (count - 1), 1)
-  lowest = np.min(x[:most] @ x[:most].T)
-  return float(np.exp(-np.sum(shares * np.log(shares)))), float(mean), float(lowest)
+  return dict(
+    effective_rank=float(np.exp(-np.sum(shares * np.log(shares)))),
+    size=x.shape[1],
+    mean_cosine=float(mean),
+    lowest_cosine=float(np.min(x[:most] @ x[:most].T)),
+  )

@@ -24,7 +24,7 @@ class Repeats(NamedTuple):
   """Numbers of the texts to leave out, ascending, in reading order."""
 
   documents: np.ndarray
-  paragraphs: np.ndarray  # of at least LEAST characters
+  paragraphs: np.ndarray  # those of at least LEAST characters
   excluded_documents: np.ndarray
   excluded_paragraphs: np.ndarray
   counts: np.ndarray  # [repeated documents, repeated paragraphs, bytes of text read]

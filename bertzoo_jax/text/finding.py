@@ -29,7 +29,7 @@ _WEIGHT = re.compile(r'(\d+\.?\d*|\.\d+)\*')  # a weight, which --source does no
 class Source(NamedTuple):
   """One --source."""
 
-  name: str  # as given
+  name: str  # as --source gives it
   option: str  # after '#'
   files: tuple[str, ...]  # in order; none of a dataset
   sizes: tuple[int, ...]  # bytes of each file; of a dataset one estimate
@@ -176,11 +176,8 @@ def _glob(pattern):
   first = next((i for i, p in enumerate(parts) if glob.has_magic(p)), None)
   if first is None:
     return [pattern] if storage.path(pattern).exists() else []
-  return sorted(
-    str(p)
-    for p in storage.path('/'.join(parts[:first])).glob('/'.join(parts[first:]))
-    if not p.is_dir()
-  )
+  paths = storage.path('/'.join(parts[:first])).glob('/'.join(parts[first:]))
+  return sorted(str(p) for p in paths if not p.is_dir())
 
 
 # --- TensorFlow datasets ---
@@ -241,10 +238,8 @@ def _is_prepared(dataset, config):
 
 
 def _is_built_with_beam(builder) -> bool:
-  try:
+  with contextlib.suppress(OSError, TypeError, KeyError):  # it is made of a folder of files
     source = inspect.getsource(sys.modules[builder.__module__])
-  except (OSError, TypeError, KeyError):
-    return False  # made of a folder of files
-  return (
-    re.search(r'lazy_imports\.apache_beam|import apache_beam|BeamBasedBuilder', source) is not None
-  )
+    marks = r'lazy_imports\.apache_beam|import apache_beam|BeamBasedBuilder'
+    return re.search(marks, source) is not None
+  return False

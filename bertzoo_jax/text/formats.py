@@ -1,5 +1,5 @@
-"""Kinds of files, each a generator of paragraphs with END after every document. The content decides
-the kind; for JSON also the name.
+"""Formats of text files, each read by a generator of paragraphs with END after every document. The
+content decides the format; for JSON also the name.
 
     plain text      one paragraph per line, a blank line between documents
       #file         one document per file, blank lines ignored

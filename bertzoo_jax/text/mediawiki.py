@@ -7,6 +7,7 @@ wikitext, pages over 16 MiB.
 """
 
 import codecs
+import contextlib
 import re
 from typing import NamedTuple
 from xml.parsers import expat
@@ -32,10 +33,10 @@ class Damaged(ValueError):
 class Page(NamedTuple):
   """An article."""
 
-  line: int  # its first in the file
+  line: int  # its first line in the file
   text: str
   size: int  # characters
-  why: str  # it is left out; '' if it is not
+  why: str  # reason for leaving it out; '' for none
   bad: tuple[int, ...]  # characters of each line that was dropped because it was not UTF-8
 
 
@@ -57,16 +58,10 @@ def pages(blocks, names: set):
 
 
 def _xml(text, block):
-  try:
-    data = text.encode('utf-8')
-    if (
-      len(block.translate(None, _CONTROLS)) == len(block)
-      and '\ufffe' not in text
-      and '\uffff' not in text
-    ):
+  with contextlib.suppress(UnicodeEncodeError):  # surrogates stand for bytes that were not UTF-8
+    data, is_plain = text.encode('utf-8'), len(block.translate(None, _CONTROLS)) == len(block)
+    if is_plain and '\ufffe' not in text and '\uffff' not in text:
       return data
-  except UnicodeEncodeError:
-    pass  # surrogates stand for bytes that were not UTF-8
   return _NOT_XML.sub(_BAD, text).encode('utf-8')
 
 

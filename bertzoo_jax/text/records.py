@@ -100,9 +100,8 @@ def _spellings(value):
     return ()
   if isinstance(value, bytes):
     return (value.decode('utf-8', 'replace'),)
-  return (
-    (str(value), json.dumps(value)) if value is None or isinstance(value, bool) else (str(value),)
-  )
+  as_json = [json.dumps(value)] * (value is None or isinstance(value, bool))
+  return str(value), *as_json
 
 
 # --- JSON arrays ---

@@ -212,7 +212,7 @@ def engine(vocabulary, before, special, split_commas) -> hf.Tokenizer:
 
 
 def _before(fields):
-  """The normalizers before the model's, in the order of the released code."""
+  """The normalizers that run before the model's own, in the order of the released code."""
   out = []
   if fields.collapse_blanks:
     out.append(hf.normalizers.Replace(hf.Regex(_class(str.isspace) + '+'), ' '))
@@ -405,7 +405,7 @@ def _train(texts, before, layout, fields) -> bytes:
 
 
 class _Texts:
-  """An iterator that keeps its error, which the library would hide."""
+  """An iterator over texts that keeps an exception of theirs, which the library would hide."""
 
   def __init__(self, texts):
     self._texts, self.error = texts, None
@@ -429,7 +429,7 @@ def _sentences(texts, clean):
 
 
 def _refusal(message, vocab_size, extra) -> errors.UserError:
-  """The trainer's message in our words."""
+  """The UserError for an error message of the trainer."""
   if most := re.search(r'set it to a value <= (\d+)', message):
     most = int(most[1]) + extra
     return kinds.OtherSize(

@@ -46,14 +46,9 @@ class Segmenter:
     file = pathlib.Path(jieba.__file__).with_name('dict.txt')
     self._dictionary = _dictionary(file)
     self._inside = np.zeros(1 << 16, bool)  # characters of a stretch: jieba's re_han
-    for a, b in (
-      ('0', '9'),
-      ('A', 'Z'),
-      ('a', 'z'),
-      ('\u4e00', '\u9fd5'),
-      *((c, c) for c in ('+#&._' if tags else '+#&._%-')),
-    ):
-      self._inside[ord(a) : ord(b) + 1] = True
+    marks = [2 * c for c in ('+#&._' if tags else '+#&._%-')]
+    for first, last in ('09', 'AZ', 'az', '\u4e00\u9fd5', *marks):
+      self._inside[ord(first) : ord(last) + 1] = True
     self._cut = jieba_hmm.tagged() if tags else jieba_hmm.plain()
     self._tags, self._memory = tags, {}
     self.facts = dict(
@@ -77,11 +72,8 @@ class Segmenter:
       at_N = at_N + size_C[at_N]
       at_N = at_N[at_N < len(codes_C)]
       at_N = at_N[inside_C[at_N]]
-    bits_C = (
-      np.where(starts_C & inside_C, self._dictionary.bits[node_C], 0).astype(np.uint8)
-      if self._tags
-      else np.zeros(len(codes_C), np.uint8)
-    )
+    tagged_C = starts_C & inside_C & self._tags
+    bits_C = np.where(tagged_C, self._dictionary.bits[node_C], 0).astype(np.uint8)
     begin_N, end_N = _runs(starts_C & inside_C & (size_C == 1))
     loose_N = ~_are_words(begin_N, end_N - begin_N, edges)
     self._cut_singles(text, begin_N[loose_N], end_N[loose_N], starts_C, bits_C)

@@ -30,13 +30,9 @@ def read(file) -> 'Lexicon':
 
   Raises UserError: no such file, not UTF-8, no entry in it.
   """
-  text = text_of(file, 'lexicon')
-  lines = [
-    line.split('\t')[0].strip()
-    for line in re.split(r'\r\n|\r|\n', text)
-    if not line.startswith('#')
-  ]
-  lexicon = Lexicon([line for line in lines if line])
+  lines = re.split(r'\r\n|\r|\n', text_of(file, 'lexicon'))
+  entries = [line.split('\t')[0].strip() for line in lines if not line.startswith('#')]
+  lexicon = Lexicon([entry for entry in entries if entry])
   if not lexicon.facts['entries']:
     raise errors.UserError(f'The lexicon {file} has no entries: it needs one per line.')
   path = storage.path(file)

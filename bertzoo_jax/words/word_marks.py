@@ -1,5 +1,4 @@
-"""Units: the words, phrases and entities that tokens form, as one byte of marks per token of a
-corpus.
+"""Units: the words, phrases and entities of a corpus, as one byte of marks per token.
 
 A segmenter and lexicons give ranges of characters, and tokens have character offsets; this file
 maps one to the other. A word, phrase or entity consists of whole tokens, a phrase or entity also of
@@ -104,20 +103,16 @@ class Marker:
     borders = None
     if self._words == 'blanks':
       texts, borders = zip(*map(_without_blanks, texts))
+      borders = [np.append(starts, True) for starts in borders]  # with the line break behind each
     text = '\n'.join(texts)
     tokens, bad_S = _lay_out(text, texts, encoded), np.zeros(len(texts), bool)
-    tagged = (
-      self._segmenter(text) if self._segmenter else None
-    )  # (whether a word begins, its part of speech)
+    # (whether a word begins, its part of speech)
+    tagged = self._segmenter(text) if self._segmenter else None
     if self._words == 'pieces':
       continues_T = ~self._word_starts[tokens.ids]
       continues_T[tokens.first] = False
     else:
-      word_C = (
-        tagged[0]
-        if borders is None
-        else np.concatenate([np.append(b, True) for b in borders])[: len(text)]
-      )
+      word_C = tagged[0] if borders is None else np.concatenate(borders)[: len(text)]
       continues_T, bad_T = _words(tokens, word_C, self._word_starts[tokens.ids])
       bad_S[tokens.sentence[bad_T]] = True
     marks_T = np.zeros(len(tokens.ids), np.uint8)
@@ -286,17 +281,11 @@ def _without_blanks(text):
   codes_C = characters.codes(text)
   blank_C, cjk_C = characters.kinds(codes_C) == characters.BLANK, characters.is_cjk(codes_C)
   place_C = np.arange(len(codes_C))
-  before_C = np.maximum.accumulate(np.where(blank_C, -1, place_C)) if len(codes_C) else place_C
-  after_C = (
-    np.minimum.accumulate(np.where(blank_C, len(codes_C), place_C)[::-1])[::-1]
-    if len(codes_C)
-    else place_C
-  )
+  before_C = np.maximum.accumulate(np.where(blank_C, -1, place_C))
+  after_C = np.minimum.accumulate(np.where(blank_C, len(codes_C), place_C)[::-1])[::-1]
   inside_C = blank_C & (before_C >= 0) & (after_C < len(codes_C))
-  gone_C = np.zeros(len(codes_C), bool)
-  gone_C[inside_C] = (
-    cjk_C[before_C[inside_C]] & cjk_C[after_C[inside_C]] & (codes_C[inside_C] != 0x3000)
-  )
+  gone_C, before, after = np.zeros(len(codes_C), bool), before_C[inside_C], after_C[inside_C]
+  gone_C[inside_C] = cjk_C[before] & cjk_C[after] & (codes_C[inside_C] != 0x3000)
   starts_C = blank_C.copy()
   starts_C[1:] |= blank_C[:-1]
   starts_C[:1] = True

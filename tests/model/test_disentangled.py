@@ -339,14 +339,3 @@ def test_rows_longer_than_max_positions_are_refused():
   e = encoder(**V2)
   with pytest.raises(errors.UserError, match='max_positions=41'):
     jax.eval_shape(lambda: predict(e, params_of(e), small.batch(length=41)))
-
-
-def test_unrolling_and_recomputing_change_nothing_of_the_decoder_with_dropout_on():
-  batch = {**small.batch(rows=2), 'row_keys': row_keys.batch_keys(jax.random.key(1), 2)}
-
-  def gradients(**how):
-    e = encoder(**V2, num_layers=2, dropout=0.1, attention_dropout=0.1).clone(**how)
-    loss = lambda p: jnp.mean(networks.predictions(e, p, batch, jax.random.key(2)).states_BPD ** 3)
-    return jax.jit(jax.grad(loss))(params_of(encoder(**V2, num_layers=2)))
-
-  assert small.worst(gradients(unroll=2, remat='full'), gradients()) < 1e-5

@@ -134,16 +134,6 @@ def test_a_block_knows_its_number_place_and_input_and_gives_an_output(first, end
   np.testing.assert_allclose(outs[:, 0], [out for _, out in each], rtol=1e-6)
 
 
-def test_the_first_and_the_last_block_run_apart_are_the_whole_stack():
-  plan, inputs = stack.Plan(7), jnp.zeros(7)
-  whole, _ = stack.scan(tell, NUMBERED, jnp.ones(1), None, plan, inputs=inputs)
-  one = lambda x, i: tell(
-    stack.block_params(NUMBERED, plan, i), x, stack.BlockInputs(i, 0, None, 0.0)
-  )[0]
-  x, _ = stack.scan(tell, NUMBERED, one(jnp.ones(1), 0), None, plan, inputs=inputs, first=1, end=6)
-  np.testing.assert_allclose(one(x, 6), whole, rtol=1e-6)
-
-
 @pytest.mark.parametrize('sharing, groups', [('all', 1), ('all', 3), ('attention', 3)])
 def test_shared_blocks_alternate_and_run_in_whole_groups(sharing, groups):
   plan = stack.Plan(6, stack.SHARING[sharing], groups)

@@ -17,7 +17,6 @@ from bertzoo_jax.common import trees
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import generator as generators
 from bertzoo_jax.objectives import networks
-from bertzoo_jax.objectives import replaced_token
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import step as steps
@@ -406,25 +405,6 @@ def test_metrics_and_loss_are_those_of_the_discriminator_s_scores(loss_over):
   weighted = 2.0 * float(found['rtd_loss']) + 0.5 * float(found['mlm_loss'])
   assert abs(float(value) - weighted) < 1e-3
   assert {'rtd_counts', 'rtd_found', 'rtd_spread'}.isdisjoint(found)
-
-
-def test_a_discriminator_of_random_scores_has_an_area_of_a_half_and_a_perfect_one_of_1():
-  counts = lambda scores: np.histogram(scores, 256, (-16, 16))[0]
-  means = lambda replaced, scores: {
-    'rtd_replaced': replaced.mean(),
-    'rtd_flagged': (scores > 0).mean(),
-    'rtd_found': ((scores > 0) & replaced).mean(),
-    'rtd_counts': np.stack([counts(scores[replaced == r]) for r in (False, True)]) / len(scores),
-    'rtd_spread': 4.0,
-  }
-  draw = np.random.default_rng(0)
-  replaced, scores = draw.random(50_000) < 0.1, draw.normal(size=50_000)
-  found = replaced_token.finalize_metrics(means(replaced, scores))
-  assert abs(float(found['rtd_auc']) - 0.5) < 0.01 and found['rtd_token_rms'] == 2
-  assert abs(float(found['rtd_average_precision']) - 0.1) < 0.01
-  best = replaced_token.finalize_metrics(means(replaced, np.where(replaced, 3.0, -3.0)))
-  assert best['rtd_auc'] == 1 == best['rtd_precision'] == best['rtd_recall']
-  assert best['rtd_average_precision'] == 1
 
 
 def test_a_masking_s_own_tokens_are_detected_like_a_generator_s():

@@ -6,18 +6,15 @@ import functools
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_networks as small
 
-from bertzoo_jax import kernels
 from bertzoo_jax import objectives
 from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.common import trees
-from bertzoo_jax.experiment import build
 from bertzoo_jax.model import head_modules
 from bertzoo_jax.objectives import heads as head_table
 from bertzoo_jax.objectives import scored
@@ -256,43 +253,6 @@ def test_a_step_costs_three_passes_and_their_gradients():
   # Without: 1 forward, 2 backward. With: 8 of these where a weight is a factor, as the perturbation
   # needs no gradient by weights, and 9 in attention's products of activations.
   assert 8 / 3 < said[0] / said[1] < 9 / 3
-
-
-def of_classes(encoder, *ops):
-  """The objective without dropout, and a function that returns its loss of parameters."""
-  made = call_part(
-    objectives,
-    'classification',
-    encoder,
-    *ops,
-    labels=LABELS,
-    head='tanh',
-    dropout=0.0,
-    input_dropout=0.0,
-    sift=parts.sift(**ON),
-  )
-  rows = {**batch(), 'row_keys': row_keys.batch_keys(jax.random.key(0), ROWS)}
-  totals = made.normalizers(rows)
-  return made, lambda p: made.loss(p, rows, totals, (), jax.random.key(0), True)[0]
-
-
-@pytest.mark.slow
-def test_kernels_give_the_same_gradients():
-  mesh, found = sharding.mesh((1, 1, 1), jax.devices()[:1]), []
-  encoder = small.encoder(section={**small.SECTION, **SIZES})
-  for one in (kernels.XLA, kernels.choose('fused', jax.devices()[0], 0.0)):
-    made, loss = of_classes(encoder, build.operations_on(mesh, one, encoder.axes))
-    found.append(jax.jit(jax.grad(loss))(small.parameters(made, scale=0.2)))
-  assert_same(found[0], found[1], 1e-4)
-
-
-@pytest.mark.slow
-def test_in_bfloat16_it_is_near_float32():
-  found = []
-  for dtype in (jnp.float32, jnp.bfloat16):
-    made, loss = of_classes(small.encoder(section=DISENTANGLED, dtype=dtype))
-    found.append(float(jax.jit(loss)(small.parameters(made, scale=0.2))))
-  assert abs(found[1] / found[0] - 1) < 0.05
 
 
 @pytest.mark.parametrize(

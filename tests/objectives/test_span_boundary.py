@@ -89,12 +89,3 @@ def test_no_gradient_of_the_boundary_loss_comes_from(name, value):
   (_, (_, sums)), gradients = small.evaluate(objective, small.parameters(objective), batch)
   assert not any(np.asarray(x).any() for x in jax.tree.leaves(gradients['boundary_head']))
   assert sums['boundary'] == {'boundary_loss': 0, 'boundary_accuracy': 0}
-
-
-def test_both_heads_start_at_the_loss_of_a_uniform_guess():
-  objective, batch = objective_of(), batch_of()
-  totals = objective.normalizers(batch)
-  loss = lambda params: objective.loss(params, batch, totals, (), None, False)
-  _, (_, sums) = jax.jit(lambda key: loss(objective.init(key)))(jax.random.key(0))
-  for total, loss in (('masked', 'mlm_loss'), ('boundary', 'boundary_loss')):
-    assert abs(sums[total][loss] / totals[total] - np.log(small.VOCAB)) < 0.3

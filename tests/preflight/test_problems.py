@@ -10,7 +10,6 @@ from bertzoo_jax import pretrain
 from bertzoo_jax.common import errors
 from bertzoo_jax.preflight import readiness
 from bertzoo_jax.preflight import report
-from bertzoo_jax.preflight.tpu import chips
 from bertzoo_jax.preflight.tpu import program
 from tests.preflight import asked
 
@@ -34,23 +33,6 @@ def test_all_problems_are_listed_at_once(tmp_path, monkeypatch):
   text = asked.printed(found)
   assert all(code in text for code in asked.codes(found)) and '5 problems' in text
   assert not found.ready and not report.as_dict(found)['phases']
-
-
-@pytest.mark.parametrize(
-  'of, name, meant',
-  [
-    (chips.by_type, 'v5e8', '--tpu=v5e-8'),
-    (chips.by_type, 'v5litepod8', '--tpu=v5litepod-8'),
-    (chips.by_type, 'v4_32', '--tpu=v4-32'),
-    (chips.by_type, 'v4-33', '--tpu=v4-32'),
-    (chips.by_topology, 'v5e8', '--tpu=v5e-8'),
-    (chips.by_topology, 'v4-2x2x4', '--topology=v4:2x2x4'),
-  ],
-)
-def test_a_misspelt_slice_is_told_which_one_was_meant(of, name, meant):
-  with pytest.raises(errors.UserError) as e:
-    of(name)
-  assert f'Did you mean {meant}?' in str(e.value)
 
 
 def test_a_misspelt_type_is_a_problem_beside_the_others_and_one_of_two_flags_is_needed(tmp_path):

@@ -144,7 +144,7 @@ def test_a_store_that_does_not_answer_is_no_damage(saved, monkeypatch):
     raise TimeoutError(110, 'Connection timed out')
 
   monkeypatch.setattr(storage, 'sha256', late)
-  with pytest.raises(errors.TransientError, match='run the same line again'):
+  with pytest.raises(errors.TransientError, match='run the same command again'):
     checkpoints.newest()
   assert step_folders.steps(workdir) == [1, 2, 3]
 

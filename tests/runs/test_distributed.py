@@ -65,7 +65,7 @@ def dies(victim, both):
   assert other.end() in (os.EX_TEMPFAIL, -signal.SIGABRT), other.said
   last = other.said.strip().splitlines()[-1]
   assert last.startswith(f'host {1 - victim} of 2 ended without saving'), other.said
-  assert 'Run the same line on all hosts again' in last
+  assert 'Run the same command on all hosts again' in last
 
 
 @pytest.mark.parametrize('victim', [pytest.param(0, marks=pytest.mark.slow), 1])

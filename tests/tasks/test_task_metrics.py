@@ -167,7 +167,3 @@ def test_predictions_that_are_not_finite_have_no_score():
 def test_a_metric_that_does_not_fit_is_refused_with_those_that_do(names, objective, count, problem):
   with pytest.raises(errors.UserError, match=problem):
     check(names, objective, count)
-
-
-def test_metrics_that_fit_are_taken():
-  check(('accuracy', 'f1', 'matthews', 'recall/x0'), 'classification', 2)

@@ -173,7 +173,7 @@ def test_a_held_out_loss_that_is_not_finite_is_never_the_best(tmp_path, monkeypa
     (
       ConnectionResetError(104, 'Connection reset by peer'),
       errors.TransientError,
-      r'\(Conn.*\); the checkpoints are kept\. Run the same line again',
+      r'\(Conn.*\); the checkpoints are kept\. Run the same command again',
     ),
   ],
 )

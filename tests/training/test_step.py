@@ -93,25 +93,6 @@ def test_dropout_is_a_function_of_the_step_not_of_the_history():
   assert len({loss(a, start), loss(b, start), loss(a, start.replace(step=start.step + 1))}) == 3
 
 
-def test_every_row_of_every_step_has_its_own_key_whatever_jax_makes_keys_of():
-  seen = []
-  spied = toys.toy()
-  seeing = lambda params, batch, *rest: (
-    seen.append(np.asarray(batch['row_keys'])) or spied.loss(params, batch, *rest)
-  )
-  objective = spied._replace(loss=seeing)
-  phase_run = toys.phase_run(objective=objective)
-  state = phase_runs.fresh(phase_run)
-  for kind in ('threefry2x32', 'rbg'):
-    with jax.disable_jit(), jax.default_prng_impl(kind):
-      update = steps.make_train_step(objective, phase_run.tx, phase_run.schedule, seed=0)
-      for step in (0, 1):
-        update(state.replace(step=np.int32(step)), toys.batch(0))
-  first, second = np.concatenate(seen[:2]), np.concatenate(seen[2:])
-  assert first.shape == (16, 2) and len({tuple(key) for key in first.tolist()}) == 16
-  np.testing.assert_array_equal(first, second)
-
-
 BY_LAYER = dict(
   no_decay=(*toys.NO_DECAY, 'layers/0/'),
   no_adaptation=(*toys.NO_DECAY, 'layers/1/'),

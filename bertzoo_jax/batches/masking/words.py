@@ -86,7 +86,7 @@ def find(text_BL, pack_BL, continues_BL) -> Words:
   passed_N = np.cumsum(text_BL)
   sizes_K = np.diff(passed_N.take(flat_K), append=passed_N[-1] + 1)
   start_K = flat_K % text_BL.shape[1]
-  next_R = np.append(np.flatnonzero(~joined_BL.reshape(-1).take(flat_K)), size)  # of each run
+  next_R = np.append(np.flatnonzero(~joined_BL.reshape(-1).take(flat_K)), size)  # starts of runs
   count_B = np.count_nonzero(begins_BL, axis=1)
   return Words(
     np.append(start_K, 0),

@@ -108,9 +108,9 @@ def fitting(name: str, activation: str, params: Mapping[str, Any]) -> str:
   `name`, then to its model type. `name` if no class holds the encoder.
 
   Args:
-    name: of the architecture that is wished for.
-    activation: of the encoder.
-    params: of the network, by path; arrays or shapes.
+    name: name of the architecture that is wished for.
+    activation: activation of the encoder.
+    params: parameters of the network, by path; arrays or shapes.
 
   Raises UserError: `name` is no architecture.
   """

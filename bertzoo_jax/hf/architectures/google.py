@@ -17,7 +17,6 @@ _ENDS = (
   (r'/(beta|output_bias)$', '/bias'),
   (r'_embeddings$', '_embeddings/weight'),
 )
-_PAIR = ('discriminator', 'generator')
 # ALBERT's SentencePiece models (tokenization.py and README of the release).
 _ALBERT_TOKENIZER = parts.sentencepiece(vocab_size='auto', symbols='')
 
@@ -25,11 +24,11 @@ _ALBERT_TOKENIZER = parts.sentencepiece(vocab_size='auto', symbols='')
 class Kind(NamedTuple):
   """How the variables of a kind of network are called here."""
 
-  model_type: str  # of transformers
+  model_type: str  # model_type in transformers
   known_by: str  # text in the name of at least one of its variables
   rules: tuple  # ordered (regex, replacement) for a name, all applied
   heads: tuple  # ordered (beginning of a tensor's name, class that has such a head)
-  fields: dict  # of config.json that the release's file lacks or gets wrong
+  fields: dict  # config.json fields that the release's file lacks or gets wrong
   tokenizer: dict | None  # config section of its SentencePiece model; None for a vocab.txt
 
 
@@ -100,18 +99,12 @@ def networks(variables: dict[str, np.ndarray], content: dict[str, Any]) -> dict[
     )
   parts = {'': names}
   if kind is _ELECTRA and any(name.startswith('generator/') for name in names):
+    below = lambda start: {name: x for name, x in names.items() if name.startswith(start)}
     # the generator reads the discriminator's tables unless it has its own
-    has_tables = any(name.startswith('generator/embeddings/') for name in names)
-    shared = '' if has_tables else 'electra/embeddings/'
-    parts = {
-      network: {
-        name: x
-        for name, x in names.items()
-        if (name.startswith('generator')) == (network == 'generator')
-        or (network == 'generator' and shared and name.startswith(shared))
-      }
-      for network in _PAIR
-    }
+    shared = {} if below('generator/embeddings/') else below('electra/embeddings/')
+    generator = below('generator')
+    discriminator = {name: x for name, x in names.items() if name not in generator}
+    parts = {'discriminator': discriminator, 'generator': {**shared, **generator}}
   out = {}
   for network, by_name in parts.items():
     tensors = {_renamed(name, kind): _turned(name, variables[x]) for name, x in by_name.items()}

@@ -22,12 +22,12 @@ class Chip(NamedTuple):
   """One generation: a row of chips.csv."""
 
   name: str  # 'v4'
-  kind: str  # of its devices, as jax names them; the key of cost.PEAK
+  kind: str  # device kind, as jax names it; the key of cost.PEAK
   devices: int  # per chip
   # bytes of a device's memory that the compiler gives to a program (its own figure, GiB in the
   # table; the rest is the runtime's)
   usable: int
-  bandwidth: float  # of the memory of a chip, bytes/s
+  bandwidth: float  # memory bandwidth of a chip, bytes/s
   clock: float  # cycles/s
   link: float  # bytes/s of one link to a neighbouring chip, in one direction
   rank: int  # axes of the torus
@@ -156,8 +156,7 @@ def by_topology(name: str) -> Slice:
     examples = ', '.join(Slice(chip, s).topology for s in _shapes(chip)[:5])
     raise errors.UserError(
       f'--topology={name} is no slice: {chip.name} has {chip.rank} axes, the first two in steps of '
-      f'2, and at most {chip.most} '
-      f'chips, as in {examples}.'
+      f'2, and at most {chip.most} chips, as in {examples}.'
     )
   return Slice(chip, shape)
 

@@ -104,12 +104,9 @@ def exchange_time(collective: hlo.Collective, slice_: chips.Slice) -> float:
     return 0.0
   if collective.opcode.endswith('all-to-all'):
     return collective.bytes / slice_.mixing(n)
-  sent = (
-    collective.bytes
-    if collective.opcode not in _PER_BYTE
-    else _PER_BYTE[collective.opcode] * (n - 1) / n * collective.bytes
-  )
-  return sent / slice_.egress(n)
+  per_byte = _PER_BYTE.get(collective.opcode)
+  share = 1 if per_byte is None else per_byte * (n - 1) / n
+  return share * collective.bytes / slice_.egress(n)
 
 
 def run(

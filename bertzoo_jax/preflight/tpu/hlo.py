@@ -46,7 +46,7 @@ class Cost(NamedTuple):
   times: int  # how often it runs in one execution of the program
   cycles: int | None  # estimated for one run; None without an estimate
   hbm: int  # bytes that one run reads from and writes to HBM
-  flops: float  # of its matrix products, per run
+  flops: float  # FLOPs of its matrix products, per run
   kernel: str  # name of a Pallas kernel, '' for the compiler's own operations
 
 
@@ -64,7 +64,7 @@ class Collective(NamedTuple):
 class Reading(NamedTuple):
   """The cost of one execution, by instruction."""
 
-  costs: list[Cost]  # of all instructions that run and take time, collectives aside
+  costs: list[Cost]  # all instructions that take time, without collectives
   collectives: list[Collective]  # in the order met
   unknown_trips: list[str]  # loops without a trip count in the text; counted once
   unvisited: list[str]  # computations that nothing reached
@@ -108,7 +108,7 @@ def read(text: str, kernels: dict[str, int] | None = None) -> Reading:
   """The cost of one execution of a program.
 
   Args:
-    text: of the optimized program (`compiled.as_text()`).
+    text: text of the optimized program (`compiled.as_text()`).
     kernels: of Pallas kernels, {'kernel [512,768]': cycles of one run for each row of the batch,
       for a first result [B,512,768]}, or {'kernel': cycles of one run}.
   """
@@ -125,7 +125,7 @@ def read(text: str, kernels: dict[str, int] | None = None) -> Reading:
 
 
 class _Walk:
-  """Follows the program from its entry."""
+  """Walks through the program from its entry."""
 
   def __init__(self, module, kernels):
     self.module, self.kernels = module, kernels
@@ -160,7 +160,7 @@ class _Walk:
     if opcode in ('call', 'async-start') and (
       target := called.get('to_apply') or called.get('calls')
     ):
-      if _CYCLES.search(instruction.attributes):  # of the whole
+      if _CYCLES.search(instruction.attributes):  # estimated as a whole
         self._touch(target)
       else:
         return self.computation(target, times)
@@ -246,15 +246,12 @@ class _Walk:
     if len(places) != 1 or root is None:
       return 1
     grown = body.get(root.operands[int(places[0])])
-    added = (
-      [body[n].operands[0] for n in grown.operands if n in body and body[n].opcode == 'constant']
-      if grown and grown.opcode == 'add'
-      else []
-    )
+    terms = grown.operands if grown and grown.opcode == 'add' else ()
+    added = [body[n].operands[0] for n in terms if n in body and body[n].opcode == 'constant']
     return int(added[0]) if len(added) == 1 and added[0].isdecimal() and int(added[0]) else 1
 
   def _touch(self, name):
-    """Marks the computations that an instruction with an estimate calls, directly or indirectly."""
+    """Marks all computations that an instruction with an estimate calls, directly or indirectly."""
     if name in self.reached:
       return
     self.reached.add(name)
@@ -379,7 +376,7 @@ class _Walk:
 
 
 def _branches(instruction) -> list[str]:
-  """Computations that an instruction lists, of which one runs."""
+  """The branches of a conditional: one of them runs."""
   match = _BRANCHES.search(instruction.attributes) if instruction.opcode == 'conditional' else None
   return [n.strip().lstrip('%') for n in match[1].split(',')] if match else []
 

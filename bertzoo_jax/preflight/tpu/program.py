@@ -71,7 +71,7 @@ class Program(NamedTuple):
   analysis: dict  # the compiler's cost_analysis(), or {}
   memory: Memory | None  # None if it did not fit
   needed: int | None  # bytes per device of a program that did not fit; None if it did
-  seconds: float  # of the compilation
+  seconds: float  # compilation time
 
   @property
   def fits(self) -> bool:
@@ -91,7 +91,7 @@ def prepare() -> None:
   if system != 'Linux' or machine not in ('x86_64', 'AMD64'):
     raise errors.UserError(
       f'The TPU compiler (libtpu) exists for Linux on x86-64 only and this is {system} on '
-      f'{machine}: run the same line there, on a TPU VM, any small Cloud VM or a CI machine; no '
+      f'{machine}: run the same command there, on a TPU VM, any small Cloud VM or a CI machine; no '
       'chip is needed.'
     )
   if importlib.util.find_spec('libtpu') is None and not os.environ.get('TPU_LIBRARY_PATH'):
@@ -208,7 +208,7 @@ def dumped(folder: str, refused: bool = False, limit: int | None = None) -> Memo
   later, so a program may still be refused.
 
   Args:
-    folder: of xla_dump_to.
+    folder: the one given as xla_dump_to.
     refused: whether it did not fit.
     limit: usable bytes of a device; the result is None if the code could exceed it.
   """

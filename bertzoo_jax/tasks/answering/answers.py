@@ -118,7 +118,7 @@ def extract(
     spans: candidates of all windows.
     odds: float64 [Q], of no answer.
     may_have_none: whether to give no answer if the odds are above the threshold.
-    threshold: of the odds.
+    threshold: threshold of the odds.
   """
   number = windows.question[spans.window]
   score = spans.start_score + spans.end_score

@@ -27,7 +27,7 @@ LEAVE_OUT = {  # config.source.leave_out: words of the note
   _YES_OR_NO: 'with the answer yes or no',
 }
 _ALONE = 'questions but those of config.source.leave_out: set --config.source.leave_out="()".'
-_COLUMNS = ('question', 'context', 'answer', 'answer_start', 'example')  # of a table
+_COLUMNS = ('question', 'context', 'answer', 'answer_start', 'example')  # columns of a table
 
 
 class Question(NamedTuple):

@@ -11,8 +11,6 @@ import numpy as np
 from bertzoo_jax.common import errors
 from bertzoo_jax.parts import features as definitions
 from bertzoo_jax.tasks import frames
-from bertzoo_jax.tasks.frames import Frame
-from bertzoo_jax.tasks.frames import Rows
 
 _SPARE = 0.01  # of a window's length, which BERT's release adds to the context of a token
 
@@ -67,16 +65,16 @@ class Windows:
 
 
 def question_windows(
-  fields: definitions.QuestionWindows, examples, numbers, tokenizer, frame: Frame
-) -> Rows:
+  fields: definitions.QuestionWindows, examples, numbers, tokenizer, frame: frames.Frame
+) -> frames.Rows:
   """A row for each window of each question's passage.
 
   Args:
-    examples: of questions.Question, Q of them.
+    examples: Q examples of questions.Question.
     numbers: not used.
     tokenizer: has encode_with_offsets.
-    frame: of the rows.
-    fields: of config.features.
+    frame: frames.Frame of the rows.
+    fields: fields of config.features.
 
   Returns:
     Rows of W windows. labels: int32 [W, 2], positions of the answer's first and last token, twice
@@ -89,7 +87,10 @@ def question_windows(
   del numbers
   words = frame.words(True)
   named = [role for role, _ in words]
-  question_role, passage_role = _roles(words, fields.order)
+  # auto: the passage is the first text if a row ends in the special token (code of XLNet's release)
+  order = fields.order
+  passage_first = named[-1] == 'cls' if order == 'auto' else order == 'passage_first'
+  question_role, passage_role = 'BA' if passage_first else 'AB'
   encode = functools.partial(tokenizer.encode_with_offsets, special_text=True)
   questions, question_index = frames.distinct(examples.column('question'))
   passages, passage_index = frames.distinct(examples.column('context'))
@@ -135,7 +136,7 @@ def question_windows(
     labels = _answer_places(detail, np.array(examples.column('span'), np.int64).reshape(-1, 2))
   answers = np.array([role in (passage_role, 'cls') for role in named], np.int32)
   impossible = np.zeros(len(window)) if labels is None else labels[:, 0] == cls
-  return Rows(
+  return frames.Rows(
     **laid,
     uncut=(fixed + asked + sizes)[window],
     labels=labels,
@@ -144,14 +145,6 @@ def question_windows(
     token_features={'answer_mask': np.repeat(np.tile(answers, len(window)), lengths.reshape(-1))},
     detail=detail,
   )
-
-
-def _roles(words, order):
-  """(role of the question, role of the passage). auto: the passage is the first text if a row ends
-  in the special token (code of XLNet's release), otherwise the second.
-  """
-  first = words[-1][0] == 'cls' if order == 'auto' else order == 'passage_first'
-  return ('B', 'A') if first else ('A', 'B')
 
 
 def _answer_places(w: Windows, spans) -> np.ndarray:

@@ -23,6 +23,7 @@ BY_NAME = {
     multiple_choice.ROW,
     similar.COSINE,
     similar.COSENT,
+    similar.POSITIVES,
   )
 }
 

@@ -20,7 +20,7 @@ def kind(name, *, lines, answer, shown, gold, constant, **rest) -> Kind:
   """A kind of rows.
 
   Args:
-    name: of its objective.
+    name: name of its objective.
     lines: task → lines of its report, the heading first.
     answer: (names of the labels, logits [C], logit above which one of several labels is predicted)
       → {key: value} of the prediction, for a line of predictions.

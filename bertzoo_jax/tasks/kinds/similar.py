@@ -5,6 +5,7 @@ two texts with a score, or of a query, its positive and negatives.
 import numpy as np
 
 from bertzoo_jax import parts
+from bertzoo_jax.common import errors
 from bertzoo_jax.tasks import metrics
 from bertzoo_jax.tasks import ranking
 from bertzoo_jax.tasks import report
@@ -44,6 +45,14 @@ def _ranks(task, split, outputs):
   return (ranking.first_ranks(vectors[:, 0], documents, right),)
 
 
+def _accept(source):
+  if len(source.label_columns) != 1:
+    raise errors.UserError(
+      f'config.source.label names {len(source.label_columns)} columns, and one column of scores is '
+      'needed: name it, or take configs/tasks/own.py:positives for texts without scores.'
+    )
+
+
 def _scores(examples, split, names, source):
   scores = rows.numbers(examples, split, ', or name a column of numbers as config.source.label')
   return None if scores is None else scores[:, 0], []
@@ -80,7 +89,7 @@ def _kind(name, **rest) -> Kind:
 def _scored(name) -> Kind:
   return _kind(
     name,
-    accept=rows.one_column(name, 'name one column of numbers.'),
+    accept=_accept,
     encode=_scores,
     metrics={name: metrics.OF_NUMBERS[name] for name in ('spearman', 'pearson')},
     metric_inputs=lambda task, split, outputs: (split.labels, _cosines(outputs)[:, None]),

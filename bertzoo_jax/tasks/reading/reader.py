@@ -26,7 +26,7 @@ class File(NamedTuple):
   data: bytes
   path: Any
   split: str  # a test split may have no labels; labels of the split UNLABELLED are not read
-  fields: Any  # of config.source
+  fields: Any  # the section config.source
   digest: Any  # to which the bytes of further files are added
 
 

@@ -36,7 +36,7 @@ AUTO = types.SimpleNamespace(header=True, columns=(), separator='auto', quotes='
 class Head(NamedTuple):
   """The fields that all rows of a table share."""
 
-  file: str  # its path, or the name of a dataset
+  file: str  # path of the file, or name of the dataset
   columns: dict  # {key: column} to read
   word: str = 'column'  # the name of a column in messages
 
@@ -45,7 +45,7 @@ class Row(NamedTuple):
   """A row of a table."""
 
   head: Head
-  place: str  # its begin in the file, 'line 7'
+  place: str  # where it begins in the file, as 'line 7'
   values: dict  # {key: value}; values of JSON, parquet and datasets as they are, others as text
 
   def text(self, key, convert=None):
@@ -68,7 +68,7 @@ def rows(data: bytes, path, choose, form=AUTO) -> Iterator[Row | Skipped]:
 
   Args:
     data: the bytes of the file.
-    path: of the file.
+    path: path of the file.
     choose: names of columns → {key: column to read}; raises UserError if one is missing.
     form: has header, columns, separator and quotes, as parts/sources.py:table has them. The columns
       of a file without any names are called 0, 1, ….

@@ -93,9 +93,8 @@ def _table(counted, words_NM, similar_ND) -> Table:
   order, first, row_of = np.unique(hashes, return_index=True, return_inverse=True)
   similar = np.full((len(order), NEAREST), -1, np.int32)
   mine = row_of[: len(words_NM)]
-  similar[mine[::-1], : similar_ND.shape[1]] = np.where(similar_ND >= 0, row_of[similar_ND], -1)[
-    ::-1
-  ]  # the first of equal words
+  rows_ND = np.where(similar_ND >= 0, row_of[similar_ND], -1)
+  similar[mine[::-1], : similar_ND.shape[1]] = rows_ND[::-1]  # the first of equal words
   rows, sizes = row_of[len(words_NM) :], (counted.words >= 0).sum(axis=1)
   frequent = [rows[sizes == m][:_FREQUENT] for m in range(1, PIECES + 1)]
   offsets = np.concatenate([[0, 0], np.cumsum([len(f) for f in frequent])]).astype(np.int32)
