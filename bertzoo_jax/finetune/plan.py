@@ -197,6 +197,7 @@ def resolve(config, task, weights) -> experiments.Run:
       'batch_tokens': 0,
       'moving': (),
       'ema': 0.0,
+      'frozen': (),
       'epochs': 0.0,
       'mixture': (),
       'init': weights.address,
