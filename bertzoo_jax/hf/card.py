@@ -266,9 +266,7 @@ def _sections(config: dict[str, Any]) -> str:
 
 
 def _masking(section: dict[str, Any]) -> str:
-  """The fields of a masking, with the fate of the predicted tokens (mask, random, kept) in
-  words.
-  """
+  """The fields of a masking, with the fate of predicted tokens (mask, random, kept) in words."""
   shares = section.get('corruption', ())
   if isinstance(shares, str) or len(shares) != 3:  # no replacement, or a user's masking
     return _fields(section)

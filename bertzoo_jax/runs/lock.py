@@ -97,9 +97,7 @@ class _File:
     self._path = pathlib.Path(str(workdir)) / NAME
 
   def take(self) -> None:
-    """Takes the lock. Raises TransientError if another process has it, UserError if it cannot be
-    opened.
-    """
+    """Takes the lock. TransientError if another process has it, UserError if it does not open."""
     for attempt in range(_ATTEMPTS + 1):
       self._open()
       if attempt == _ATTEMPTS or storage.is_at(self._fd, self._path):
