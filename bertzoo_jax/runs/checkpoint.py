@@ -148,8 +148,7 @@ class Checkpoints:
         aside = step_folders.move_aside(self._folder / str(candidate), 'damaged')
         print(
           f'WARNING: checkpoint {candidate} is damaged ({problem}). It is now {aside}; resuming '
-          'from the one before.',
-          flush=True,
+          'from the one before.'
         )
       return None if step < 0 else step
 

@@ -256,8 +256,7 @@ def _outlast(workdir, other, read):
   begin = time.monotonic()
   print(
     f'The workdir is held by {_name(other)}: waiting {STALE_SECONDS:.0f} s at most to see whether '
-    'that is still running.',
-    flush=True,
+    'that is still running.'
   )
   while True:
     time.sleep(WATCH_SECONDS)
