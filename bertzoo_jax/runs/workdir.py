@@ -318,9 +318,7 @@ def _set_aside(file):
   if file.exists():
     aside = storage.path(f'{file}.damaged')
     file.replace(aside)
-    print(
-      f'WARNING: {file} is damaged and is written again; the old file is {aside.name}.'
-    )
+    print(f'WARNING: {file} is damaged and is written again; the old file is {aside.name}.')
 
 
 def versions() -> dict:
