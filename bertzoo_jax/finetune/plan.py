@@ -114,8 +114,7 @@ def runs(name: str, config, task, weights: list, workdir) -> list[jobs.Job]:
     weights: pretrained.Pretrained of every address.
     workdir: --workdir.
 
-  Raises:
-    UserError: a value of the grid that its field cannot have.
+  Raises UserError: a value of the grid that its field cannot have.
   """
   folder, out = storage.path(workdir) / name, []
   keys = [key for key, _ in config.grid]

@@ -47,6 +47,7 @@ class Run(NamedTuple):
   average: str = ''  # kind of average of the weights; '' for none
   base_models: tuple = ()  # names at the hub of the models that its weights come from
   outputs: task_heads.Task = task_heads.Task()  # meaning of the outputs of a task head
+  vectors: sentence_vectors.Vectors | None = None  # None if it was not trained to make vectors
 
   @property
   def task(self) -> str | None:
@@ -266,9 +267,7 @@ def _sections(config: dict[str, Any]) -> str:
 
 
 def _masking(section: dict[str, Any]) -> str:
-  """The fields of a masking, with the fate of the predicted tokens (mask, random, kept) in
-  words.
-  """
+  """The fields of a masking, with the fate of predicted tokens (mask, random, kept) in words."""
   shares = section.get('corruption', ())
   if isinstance(shares, str) or len(shares) != 3:  # no replacement, or a user's masking
     return _fields(section)
