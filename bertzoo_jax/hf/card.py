@@ -47,6 +47,7 @@ class Run(NamedTuple):
   average: str = ''  # kind of average of the weights; '' for none
   base_models: tuple = ()  # names at the hub of the models that its weights come from
   outputs: task_heads.Task = task_heads.Task()  # meaning of the outputs of a task head
+  vectors: sentence_vectors.Vectors | None = None  # None if it was not trained to make vectors
 
   @property
   def task(self) -> str | None:

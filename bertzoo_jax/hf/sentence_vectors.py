@@ -31,25 +31,16 @@ _OLD = {  # the name of a pooling, and its older key
 
 
 class Vectors(NamedTuple):
-  """How a network's vectors of texts are made.
+  """How a network's vectors of texts are made."""
 
-  Attributes:
-    pooling: mean | first, see model.pooling. normalize: whether vectors have length 1.
-    widths: of the beginnings of vectors that were trained to serve alone.
-    prompts: {name: text that is put before a text}; prompt: name of the default one, '' for none.
-    max_length: tokens of a row; None for as many as the encoder takes.
-    lower: whether texts are written in lower case first.
-    refused: why pooling and normalize are not those of the directory; '' if they are.
-  """
-
-  pooling: str = 'mean'
-  normalize: bool = False
-  widths: tuple[int, ...] = ()
-  prompts: Mapping[str, str] = {}
-  prompt: str = ''
-  max_length: int | None = None
-  lower: bool = False
-  refused: str = ''
+  pooling: str = 'mean'  # a name in model.pooling.KINDS
+  normalize: bool = False  # whether vectors have length 1
+  widths: tuple[int, ...] = ()  # of the beginnings of vectors that were trained to serve alone
+  prompts: Mapping[str, str] = {}  # {name: text that is put before a text}
+  prompt: str = ''  # name of the default one; '' for none
+  max_length: int | None = None  # tokens of a row; None for as many as the encoder takes
+  lower: bool = False  # whether texts are written in lower case first
+  refused: str = ''  # why pooling and normalize are not those of the directory; '' if they are
 
 
 def in_config(config) -> Vectors:
