@@ -98,8 +98,10 @@ def _modules(folder, texts, rows, padding) -> dict:
     what = f'modules.json has the network in {lines[0]["path"][:60]!r}'
   elif set(kinds) - {None, 'SentenceTransformer', 'feature-extraction'}:
     what = f'it is a model of another kind, {kinds[0]}, {kinds[1]}'[:120]
+  elif not (file := folders.inside(folder, f'{lines[1]["path"]}/config.json')).exists():
+    what = f'{file} is missing'
   else:
-    content = weights.read_json(folders.inside(folder, f'{lines[1]["path"]}/config.json'))
+    content = weights.read_json(file)
     ways = content.get('pooling_mode') or [way for way, key in _OLD.items() if content.get(key)]
     ways = [ways] if isinstance(ways, str) else ways or ['mean']
     usual = {'mean': 'mean', 'lasttoken' if padding == 'left' else 'cls': 'first'}
