@@ -163,7 +163,7 @@ def resolve(config, task, weights) -> experiments.Run:
       raise errors.UserError(weights.vectors.refused)
     objective['pooling'] = weights.vectors.pooling
   if objective.get('highest') == 0:
-    objective['highest'] = float(task.splits['train'].labels.max())
+    objective['highest'] = float(task.splits['train'].labels.max()) or 1.0
   if task.labels:
     objective['labels'] = tuple(task.labels)
   if objective.get('class_weights') in (task_objectives.AUTO, *task_objectives.AUTO):

@@ -120,7 +120,7 @@ def facts(run: Run) -> dict[str, str]:
     'num_heads': run.sizes.num_heads,
     'parameters': f'{sum(x.size for x in run.tensors.values()):,}',
     'longest': _longest(run, lengths),
-    'cuts': _SENTENCES['cuts'] * run.fine_tuned,
+    'cuts': _SENTENCES['cuts'] * (run.head != ''),
     'usage': _usage(run),
     'outputs': _outputs(config, run.outputs) * run.fine_tuned,
     'steps': f'{run.step:,} of {sum(steps for steps, _ in config["phases"]):,}'
