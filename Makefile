@@ -21,8 +21,10 @@ DEV := $(VENV)/.ready-dev
 export JAX_PLATFORMS ?= cpu
 export ALLOW_MULTIPLE_LIBTPU_LOAD ?= 1
 export TF_CPP_MIN_LOG_LEVEL ?= 2
+# Without compiled modules every process would compile those of jax and TensorFlow: half a minute.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help env demo test test-slow test-hf4 test-tools test-gpu-pins kernels lint clean
+.PHONY: help env demo test test-all test-slow test-hf4 test-tools test-gpu-pins kernels lint clean
 
 help:
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -86,8 +88,11 @@ $(READY) $(DEV): setup.py constraints.txt
 demo: $(READY)  ## sample text → corpus → a small network → a Hugging Face directory → the gaps that it fills
 	@"$(PY)" -m bertzoo_jax.demo --out $(DEMO)
 
-test: $(DEV)  ## the tests
+test: $(DEV)  ## the tests: every promise, one example of each kind
 	@"$(PY)" -m pytest -q -n $(JOBS) --dist loadfile --max-worker-restart=0 tests
+
+test-all: test  ## the same, then siblings, crossings and whole runs (tests/rest.txt)
+	@"$(PY)" -m pytest -q -n $(JOBS) --dist loadfile --max-worker-restart=0 -m 'rest and not slow' tests
 
 test-slow: $(DEV)  ## the long proofs: many kills, 50 million sentences
 	@"$(PY)" -m pytest -q -m slow tests
@@ -111,7 +116,7 @@ $(OLD)/.ready: $(DEV)
 	touch $@
 
 test-hf4: $(OLD)/.ready  ## what is exported and read, with transformers 4.57.6
-	@USE_TF=0 $(OLD)/bin/python -m pytest -q -n $(JOBS) --dist loadfile tests/hf tests/export/test_export_row_heads.py \
+	@USE_TF=0 $(OLD)/bin/python -m pytest -q -n $(JOBS) --dist loadfile -m 'not slow' tests/hf tests/export/test_export_row_heads.py \
 	  tests/export/test_convert.py tests/export/test_export_traps.py tests/export/test_export_crossings.py \
 	  tests/tokenizers/test_growth.py tests/tokenizers/test_as_published.py
 
@@ -130,7 +135,7 @@ test-gpu-pins: $(DEV)  ## kernels and train step with jax 0.11.2
 	    ml_collections tokenizers sentencepiece pyarrow rich safetensors matplotlib scipy pytest pytest-xdist)
 	  touch $(PINS)/.ready
 	fi
-	PYTHONPATH=. $(PINS)/bin/python -m pytest -q -n $(JOBS) --dist loadfile tests/kernels tests/training/test_step.py
+	PYTHONPATH=. $(PINS)/bin/python -m pytest -q -n $(JOBS) --dist loadfile -m 'not slow' tests/kernels tests/training/test_step.py
 
 kernels: $(DEV)  ## the kernels' cycles on TPUs, with the libtpu of the environment (an hour)
 	@PYTHONPATH=. "$(PY)" bench/tpu_kernels.py

@@ -12,6 +12,9 @@ import pytest
 
 from bertzoo_jax.common import trust
 
+# Else every process that a test starts compiles the modules of jax and TensorFlow: half a minute.
+sys.dont_write_bytecode = False
+os.environ.pop('PYTHONDONTWRITEBYTECODE', None)
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
@@ -51,12 +54,19 @@ def pytest_configure(config):
     config.option.loadscopereorder = False  # xdist's own order, by the number of tests
 
 
-# Marked slow by name, with the reason.
-SLOW = [
-  line
-  for line in (pathlib.Path(__file__).parent / 'slow.txt').read_text().splitlines()
-  if line and line[0] != '#'
-]
+# Marked by name, with the reason.
+FOLDER = pathlib.Path(__file__).parent
+NAMES = {
+  mark: [x for x in (FOLDER / f'{mark}.txt').read_text().splitlines() if x and x[0] != '#']
+  for mark in ('rest', 'slow')
+}
+
+
+def pytest_ignore_collect(collection_path, config):
+  """`make test-all` imports no file of which it runs nothing."""
+  if config.option.markexpr == 'rest and not slow' and collection_path.name.startswith('test_'):
+    name = str(collection_path.relative_to(FOLDER))
+    return not any(fnmatch.fnmatchcase(name, x.split('::')[0]) for x in NAMES['rest']) or None
 
 
 def pytest_make_parametrize_id(config, val, argname):
@@ -66,15 +76,20 @@ def pytest_make_parametrize_id(config, val, argname):
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is marked
 def pytest_collection_modifyitems(config, items):
-  folder, found = pathlib.Path(__file__).parent, set()
+  found = set()
   for item in items:
-    name = f'{item.path.relative_to(folder)}::{item.name}'
-    for pattern in SLOW:
-      if fnmatch.fnmatchcase(name, pattern.replace('[', '[[]')):
-        item.add_marker(pytest.mark.slow)
-        found.add(pattern)
-  if len({item.path for item in items}) > 150 and (rotten := [p for p in SLOW if p not in found]):
-    raise pytest.UsageError(f'tests/slow.txt names no test: {", ".join(rotten)}')
+    name = f'{item.path.relative_to(FOLDER)}::{item.name}'
+    for mark, patterns in NAMES.items():
+      for pattern in patterns:
+        if fnmatch.fnmatchcase(name, pattern.replace('[', '[[]')):
+          item.add_marker(mark)
+          found.add((mark, pattern))
+  if len({item.path for item in items}) > 150:
+    rotten = [
+      f'{m}.txt: {x}' for m, patterns in NAMES.items() for x in patterns if (m, x) not in found
+    ]
+    if rotten:
+      raise pytest.UsageError(f'no test has the name in tests/{"; tests/".join(rotten)}')
   tests = collections.Counter(item.path for item in items)
   rank = {f'test_{name}': i for i, name in enumerate(LONGEST)}
   # then as xdist would: the most tests first
@@ -99,9 +114,10 @@ def _parts_of_tests_may_run():
 @pytest.fixture(autouse=True, scope='module')
 def _programs_of_a_file_end_with_it():
   """Every compiled program is dozens of memory maps; a process may have 65,530 on Linux and dies in
-  the compiler beyond.
+  the compiler beyond. One file leaves at most 15,000.
   """
   yield
-  if 'jax' in sys.modules:
+  maps = pathlib.Path('/proc/self/maps')
+  if 'jax' in sys.modules and (not maps.exists() or maps.read_bytes().count(b'\n') > 30_000):
     sys.modules['jax'].clear_caches()
     gc.collect()

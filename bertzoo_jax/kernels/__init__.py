@@ -1,4 +1,4 @@
-"""Operations of a model as kernels of an accelerator: BY_NAME[run.kernels] → Kernels."""
+"""Attention and norm as kernels of an accelerator: BY_NAME[run.kernels] → Kernels."""
 
 import functools
 from collections.abc import Callable
@@ -34,7 +34,7 @@ XLA = Kernels(plain_attention.attend, layers.add_norm, True)
 
 
 def fused(hashed=False, interpret=False, gather=True) -> Kernels:
-  """TPU kernels. hashed, interpret: arguments of both kernels. gather: of attention.attend."""
+  """TPU kernels. hashed, interpret: see add_norm and attention.attend; gather: see the latter."""
   options = dict(hashed=hashed, interpret=interpret)
   attend = functools.partial(attention.attend, gather=gather, **options)
   return Kernels(attend, functools.partial(add_norm.add_norm, **options), False)
@@ -66,7 +66,7 @@ def choose(
     device: a jax device.
     attention_dropout: rate of dropout of the attention probabilities.
     relative: whether scores have relative terms.
-    dtype: of queries, keys and values.
+    dtype: dtype of queries, keys and values.
     padding_side: where rows are padded.
 
   Raises:

@@ -1,4 +1,4 @@
-"""Attention in plain XLA, and the promises of every `attend`.
+"""Attention in plain XLA, and the interface of every `attend`.
 
 Legend: B batch, L number of queries, M of keys, H heads, K head width, N places of the queries
 (L where there is a query at each), R = N + M − 1 distances between a query's place and a key.
@@ -251,9 +251,7 @@ def _attend(
 
 
 def by_lengths(visible: Visibility) -> bool:
-  """Whether it is known statically that each real query sees all real keys of its row, which come
-  before the padding.
-  """
+  """Whether it is known statically that each token sees all tokens of its row but padding."""
   free = visible.window is None and visible.query_order_BL is None
   return visible.one_pack and free and visible.query_packs_BL is visible.key_packs_BM
 

@@ -48,8 +48,8 @@ class DisentangledAttention(nn.Module):
 
   Attributes:
     num_heads: H, which divides the width.
-    dropout_rate: of the attention probabilities.
-    kernel_init, dtype: of the products.
+    dropout_rate: dropout rate of the attention probabilities.
+    kernel_init, dtype: initializer and dtype of the products.
     content_to_position, position_to_content: which relative terms the scores have.
     shared_projections: whether `key` and `query`, which project contents, also project the table;
       else further projections do.

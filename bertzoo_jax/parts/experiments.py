@@ -172,6 +172,11 @@ class Experiment:
     "the share of each --corpus: () proportional to its rows | ('size', 0.7) to its rows to this "
     'power | (0.9, 0.1) weights in the order of --corpus.',
   ] = ()
+  frozen: Annotated[
+    tuple,
+    "path regexes of parameters that do not learn, as ('/layers/',); a phase that drops one of the "
+    'phase before begins with fresh moments.',
+  ] = ()
   tokenizer: dict
   corpus: dict
   format: dict
