@@ -1,4 +1,4 @@
-"""What a GPU computes: attention by cuDNN and fused, and train steps. Skipped without a GPU; by hand:
+"""What a GPU computes: attention by cuDNN and fused, and train steps. Skipped without one; by hand:
 
 JAX_PLATFORMS=cuda,cpu python -m pytest tests/kernels/test_on_gpu.py
 """
