@@ -37,7 +37,7 @@ class Network(NamedTuple):
 
   Attributes:
     encoder, objective: as built.
-    shapes: of the parameters, a tree of shape structs.
+    shapes: shapes of the parameters, a tree of shape structs.
     schedule: step → learning rate.
     tx: the optimizer.
     objective_at: traced step → the objective with its moving fields at that step; None without any.
@@ -72,7 +72,7 @@ class Built(NamedTuple):
   Attributes:
     run: with values in place of `auto`.
     data: see training.data.Data.
-    phase_runs: of the remaining phases, in order.
+    phase_runs: PhaseRun of each remaining phase, in order.
   """
 
   run: resolve.Run

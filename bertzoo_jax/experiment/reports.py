@@ -1,4 +1,4 @@
-"""The overview of a run before its first step."""
+"""The overview that a run prints before its first step."""
 
 import jax
 
@@ -74,7 +74,7 @@ def idle_chips() -> list[str]:
   chips, _ = hardware_utils.num_available_tpu_chips_and_device_id()
   present = {'gpu': hardware_utils.has_visible_nvidia_gpu(), 'tpu': chips > 0}
   return [
-    f'note      a {extra.upper()} is here, and JAX has no packages for it: {errors.install(extra)}'
+    f'note      here is a {extra.upper()} that JAX cannot use without: {errors.install(extra)}'
     for extra in present
     if present[extra]
   ]

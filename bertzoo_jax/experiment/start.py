@@ -24,13 +24,13 @@ from bertzoo_jax.training import step as steps
 
 
 class First(NamedTuple):
-  """The weights of a run whose workdir has no checkpoint.
+  """The arguments about initial weights, for a run whose workdir has no checkpoint.
 
   Attributes:
     init: address of weights, or one per network, separated by commas; None for fresh weights.
     layers: layers to take from a deeper network (initial_weights.layers_of); '' for all.
     resume_moments: whether to begin at the step of `init`, with its optimizer's state.
-    vocabulary: of `init`: same as the run's, or carry (pretrained/carried.py).
+    vocabulary: vocabulary of `init`: same as the run's, or carry (pretrained/carried.py).
     positions: how a longer position table begins (hf.merge): copied | interpolated.
   """
 
@@ -45,8 +45,8 @@ class Start(NamedTuple):
   """Where an attempt begins.
 
   Attributes:
-    workdir: of the run.
-    checkpoints: of the workdir, open.
+    workdir: folder of the run.
+    checkpoints: open Checkpoints of the workdir.
     step: number of updates before this attempt.
     first: see First.
     branch: workdir of another run whose state it takes, or None.

@@ -9,6 +9,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.model import encoder as encoders
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import causal
+from bertzoo_jax.objectives import contrastive
 from bertzoo_jax.objectives import filled_mlm
 from bertzoo_jax.objectives import left_to_right
 from bertzoo_jax.objectives import mlm
@@ -16,6 +17,7 @@ from bertzoo_jax.objectives import multiple_choice
 from bertzoo_jax.objectives import permutation_lm
 from bertzoo_jax.objectives import replaced_token
 from bertzoo_jax.objectives import rows
+from bertzoo_jax.objectives import similar
 from bertzoo_jax.objectives import span_boundary
 from bertzoo_jax.objectives import spans
 from bertzoo_jax.objectives import tokens
@@ -35,6 +37,7 @@ BY_NAME = {
   'corruption_detection': replaced_token.corruption_detection,
   'replace_mlm': filled_mlm.replace_mlm,
   'all_tokens_mlm': filled_mlm.all_tokens_mlm,
+  'contrastive': contrastive.contrastive,
   'permutation_lm': permutation_lm.permutation_lm,
   'memory_mlm': permutation_lm.memory_mlm,
   'classification': rows.classification,
@@ -44,6 +47,9 @@ BY_NAME = {
   'span_conditional': spans.span_conditional,
   'tagging': tokens.tagging,
   'choice': multiple_choice.choice,
+  'cosine_regression': similar.cosine_regression,
+  'cosent': similar.cosent,
+  'in_batch_negatives': similar.in_batch_negatives,
 }
 
 

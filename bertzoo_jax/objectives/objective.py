@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import traverse_util
 
+from bertzoo_jax.common import errors
 from bertzoo_jax.model import head_modules as modules
 from bertzoo_jax.model import layers
 from bertzoo_jax.objectives import heads as head_table
@@ -80,8 +81,6 @@ class Objective(NamedTuple):
       on `row_keys`.
     reads: names of the batch features that the loss needs.
     may_read: names of features that it reads if the format writes them.
-    couples_rows: whether the loss of a row depends on other rows of the batch (a contrastive loss).
-      Such a batch is never split: microbatches and devices that share its rows are refused.
     networks: the trained networks; export and evaluation read them.
     carry: batch size → pytree that goes from step to step; () for none.
     finalize_metrics: {metric: mean} → {metric: scalar}: computes metrics that are not plain means.
@@ -89,6 +88,7 @@ class Objective(NamedTuple):
     inherits: ordered (regex, replacement): a parameter that a phase adds starts as a copy of the
       one at the substituted path of the first match, if the phase before has it.
     axes: mesh axes of parameters that belong to no network, as model.blocks.AXES.
+    vectors, couple: of an objective whose loss of a row depends on other rows; see `coupled`.
   """
 
   init: Callable
@@ -102,7 +102,8 @@ class Objective(NamedTuple):
   inherits: tuple[tuple[str, str], ...] = ()
   axes: tuple[tuple[str, dict], ...] = ()
   may_read: tuple[str, ...] = ()
-  couples_rows: bool = False
+  vectors: Callable | None = None
+  couple: Callable | None = None
 
   @property
   def all_axes(self) -> tuple[tuple[str, dict], ...]:
@@ -116,6 +117,55 @@ class Objective(NamedTuple):
 def whole(encoder, *heads: head_table.Head) -> tuple[Network, ...]:
   """A single network that has all parameters of an objective. heads: see Network.heads."""
   return (Network('', encoder, lambda params: params, heads=heads),)
+
+
+def coupled(rows: Objective, vectors: Callable, couple: Callable) -> Objective:
+  """An objective whose loss of a row depends on other rows of the batch (a contrastive loss).
+
+  The train step takes the vectors of all microbatches on all devices, then the gradient of `couple`
+  by them, and then computes each microbatch again (Gao et al. 2021: GradCache).
+
+  Args:
+    rows: its other fields; `loss` is replaced, and may be None.
+    vectors: (params, batch, normalizers, carry, key, train), the arguments of `loss`, → (vectors,
+      (value, (carry, sums))). vectors: a tree of arrays, whose first axis is that of the batch, or
+      a multiple, in its order. The rest is the result of `loss` for what needs no other row: (0.0,
+      (carry, {})) if nothing does.
+    couple: (vectors, batch, normalizers) → (value, sums), of the whole global batch. It weighs rows
+      as queries and as candidates: padding fills the last held-out batch.
+
+  The loss is the sum of both values.
+  """
+
+  def checked_vectors(params, batch, *rest):
+    match vectors(params, batch, *rest):
+      case tree, (value, (carry, {**sums})) if jnp.shape(value) == () and all(
+        jnp.ndim(x) and len(x) % len(batch['row_keys']) == 0 for x in jax.tree.leaves(tree)
+      ):
+        return tree, (jnp.float32(value), (carry, sums))
+    raise errors.UserError(
+      'The vectors of the objective are no (vectors [rows, …], (scalar, (carry, {total: {metric: '
+      'sum}}))): let `vectors` return those of the rows of its batch, and the result of a `loss`, '
+      'as (0.0, (carry, {})).'
+    )
+
+  def checked_couple(tree, of_rows, batch, normalizers):
+    value, (carry, sums) = of_rows
+    match couple(tree, batch, normalizers):
+      case added, {**more} if jnp.shape(added) == ():
+        totals = {**sums, **more}
+        sums = {total: {**sums.get(total, {}), **more.get(total, {})} for total in totals}
+        return value + added, (carry, sums)
+    raise errors.UserError(
+      'The couple of the objective returns no (scalar, {total: {metric: sum}}): let it return the '
+      'loss of the rows of the whole batch, and the sums of its metrics.'
+    )
+
+  def loss(params, batch, normalizers, carry, key, train):
+    tree, of_rows = checked_vectors(params, batch, normalizers, carry, key, train)
+    return checked_couple(tree, of_rows, batch, normalizers)
+
+  return rows._replace(loss=loss, vectors=checked_vectors, couple=checked_couple)
 
 
 def at_least_one(total):

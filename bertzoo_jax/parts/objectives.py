@@ -23,6 +23,48 @@ class MlmPair:
   pair_weight: PAIR_WEIGHT = 1.0
 
 
+@fields.part()
+class TextVectors:
+  """Fields of every objective that learns vectors of texts; `encode` then makes these vectors."""
+
+  pooling: fields.one_of(
+    mean='of all tokens, special ones included', first='the vector that classifies a row'
+  ) = 'mean'
+  normalize: Annotated[
+    bool, 'whether `encode` and an export give vectors of length 1. No loss depends on it.'
+  ] = True
+  widths: Annotated[
+    fields.each(fields.UNITS),
+    'numbers from the front of a vector that have a loss, too (Kusupati et al. 2022: Matryoshka).',
+  ] = ()
+  width_weights: Annotated[
+    fields.each(fields.AT_LEAST_0), 'of these losses; () for 1 each. That of the whole vector is 1.'
+  ] = ()
+
+
+@fields.part()
+class InBatch(TextVectors):
+  """Fields of every objective whose negatives are the other texts of the batch."""
+
+  temperature: Annotated[fields.ABOVE_0, 'cosines are divided by it.'] = 0.05
+  backward: Annotated[
+    fields.SHARE,
+    'of the loss in which the second text searches the first. 0: only the first text searches '
+    "(SimCSE, and sentence-transformers' MultipleNegativesRankingLoss).",
+  ] = 0.5
+
+
+@fields.part('contrastive')
+class Contrastive(InBatch):
+  """Vectors of texts: a row finds itself, with another draw of dropout, among the rows of the batch
+  (Gao, Yao & Chen 2021: SimCSE), with or without masked language modelling beside it.
+  """
+
+  mlm_weight: Annotated[
+    fields.AT_LEAST_0, 'weight of masked language modelling; 0: the network has no such head.'
+  ] = 0.1
+
+
 @fields.part('mlm_span_boundary')
 class MlmSpanBoundary:
   """mlm + boundary_weight · boundary: masked language modelling, and each token of a span predicted
@@ -82,7 +124,7 @@ class MemoryMlm(PermutationLm):
 
 @fields.part('corruption_detection')
 class CorruptionDetection:
-  """Detects the tokens that the masking put in. masking.corruption=(0, 1, 0) with random_tokens
+  """Detects the tokens that the masking replaced. masking.corruption=(0, 1, 0) with random_tokens
   'all' or 'unigrams' gives the uniform or the unigram generator.
   """
 

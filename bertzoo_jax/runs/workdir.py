@@ -1,4 +1,4 @@
-"""The memory of a workdir: the resolved config, the text, and every attempt.
+"""The records in a workdir: the resolved config, the text, and every attempt.
 
 config.json       the resolved config; science never changes, machinery is the last attempt's
 corpus.json       hash and sizes of the text
@@ -6,9 +6,9 @@ attempts.jsonl    one line per attempt: command line, versions, commit, corpus h
                   config.json, host, time, start step
 tokenizer/        a copy of the corpus's tokenizer
 
-Every checkpoint has a copy of config.json and corpus.json under its checksums. A run whose own
-files are damaged is compared with these, and the files are written again. A config.json or
-corpus.json that no attempt has noted decides nothing.
+Every checkpoint has a copy of config.json and corpus.json, covered by its checksums. If the files
+of the workdir are damaged, the copies are used and the files written again. A config.json or
+corpus.json that no attempt has recorded is ignored.
 """
 
 import contextlib
@@ -82,7 +82,7 @@ def check_writable(path) -> None:
   except Exception as e:  # every storage has errors of its own
     problem = f'--workdir {path} cannot be written ({errors.named(e)}): '
     if storage.may_pass(e):
-      raise errors.TransientError(f'{problem}run the same line again.') from e
+      raise errors.TransientError(f'{problem}run the same command again.') from e
     is_full = isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT)
     remedy = 'free space on its disk.' if is_full else 'give a folder you own.'
     raise errors.UserError(problem + remedy) from e
@@ -95,8 +95,8 @@ def check_same_run(path, config, corpus_hash: str) -> None:
     old, text = _recorded_config(path), corpus_record(path).get('hash')
     if old is None and (path / _CONFIG).exists():
       print(
-        f'WARNING: {path / _CONFIG} is damaged, and no checkpoint has a copy: that this config is '
-        "the run's cannot be checked.",
+        f'WARNING: {path / _CONFIG} is damaged, and no checkpoint has a copy: whether this is the '
+        'config of the run cannot be checked.',
         flush=True,
       )
     elif old is None and any((path / name).exists() for name in (_ATTEMPTS, 'metrics.jsonl')):
@@ -112,8 +112,7 @@ def check_same_run(path, config, corpus_hash: str) -> None:
   if text not in (None, corpus_hash) and 'source' in config:
     raise errors.UserError(
       f'{path} holds a run on other rows ({text[:12]}…, now {corpus_hash[:12]}…): a file of the '
-      'task or its tokenizer has changed. Bring '
-      'it back to resume, or take another --workdir.'
+      'task or its tokenizer has changed. Bring it back to resume, or take another --workdir.'
     )
   if text not in (None, corpus_hash):
     raise errors.UserError(
@@ -161,8 +160,8 @@ def machinery(path, device_kind: str) -> dict:
 
 
 def corpus_record(workdir) -> dict:
-  """{'hash', sizes} of the text of a run; {} where no text is recorded. A copy in a checkpoint is
-  believed before corpus.json, and corpus.json before the last attempt.
+  """{'hash', sizes} of the text of a run; {} if no text is recorded. A copy in a checkpoint comes
+  before corpus.json, and corpus.json before the last attempt.
   """
   path = storage.path(workdir)
   hashes = [attempt.get('corpus_hash') for attempt in attempts(path)]
@@ -221,7 +220,7 @@ def base_models(path) -> tuple[str, ...]:
 
 
 def _base_models(init: str | None) -> list[str]:
-  """As `base_models`, of a run that begins now; a folder of such a name comes first."""
+  """As `base_models`, for a run that begins now. A local folder of that name comes first."""
   names = []
   for address in storage.addresses(init) if init else ():
     at_hub, name = address.startswith('hf:'), address.removeprefix('hf:')
@@ -256,7 +255,7 @@ def add_attempt(
   file = storage.path(path) / _ATTEMPTS
   before, unreadable = storage.read_json_lines(file)
   if unreadable:
-    print(f'WARNING: {file}: {unreadable} line(s) cannot be read and are left out.', flush=True)
+    print(f'WARNING: {file}: {unreadable} line(s) cannot be read and are left out.')
   numbers = [a['attempt'] for a in before if type(a.get('attempt')) is int]
   line = {
     'attempt': max([len(before), *numbers]) + 1,
@@ -285,7 +284,7 @@ def _recorded_config(path):
 
 
 def _noted(file) -> bool:
-  """Whether a config.json is as an attempt left it, or none has noted it yet."""
+  """Whether an attempt recorded the hash of this config.json, or no attempt recorded any."""
   noted = {a.get('config_hash') for a in attempts(file.parent)} - {None}
   return not noted or _digest(file) in noted
 
@@ -321,7 +320,7 @@ def _set_aside(file):
     aside = storage.path(f'{file}.damaged')
     file.replace(aside)
     print(
-      f'WARNING: {file} is damaged and is written again; as it was it is {aside.name}.', flush=True
+      f'WARNING: {file} is damaged and is written again; the old file is {aside.name}.', flush=True
     )
 
 

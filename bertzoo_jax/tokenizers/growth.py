@@ -87,7 +87,7 @@ def grown(loaded, texts: Iterable[str], add: str, wished: int | str, say: Callab
   if str(add).isdecimal():
     larger, growth = grow(loaded, text, int(add))
   else:
-    inside = [f' {word}' for word in _words_of(add)]  # as behind another word
+    inside = [f' {word}' for word in _words_of(add)]  # as after another word
     larger, growth = grow(loaded, text, words=read(loaded, inside))
   for line in growth.describe(text):
     say(line)
@@ -98,7 +98,7 @@ def grown(loaded, texts: Iterable[str], add: str, wished: int | str, say: Callab
 def _check_size(wished, size, add):
   if wished not in (config.AUTO, size):
     raise errors.UserError(
-      f'With --add={add} the vocabulary has {size:,} pieces, the config wishes {wished:,}: set '
+      f'With --add={add} the vocabulary has {size:,} pieces, the config has {wished:,}: set '
       f'--config.tokenizer.vocab_size={size}, or auto.'
     )
 

@@ -293,7 +293,7 @@ def _stable_adam(fields, decays):
 
 
 def _muon(fields, axes):
-  """Muon's direction for parameters whose axes are not None. axes: see `_matrix_axes`."""
+  """Muon's update direction for parameters whose axes are not None. axes: see `_matrix_axes`."""
 
   def orthogonal(path, x):
     # beta=0: the input has its momentum already

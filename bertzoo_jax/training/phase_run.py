@@ -39,7 +39,7 @@ class PhaseRun:
     objective: its Objective.
     tx, schedule: its optimizer, and step → learning rate.
     data: its PhaseData.
-    mesh: of the run.
+    mesh: mesh of the run.
     objective_at: traced step → the objective with its moving fields at that step; None if none
       moves.
     plain: the objective that `cost.step_flops` traces.

@@ -87,8 +87,8 @@ def make_train_step(
   """
   root, place = jax.random.key(seed, impl=_KEYS), _placing(objective, mesh)
 
-  def gradients_of(objective, params, batch, normalizers, carry, key):
-    (loss, (carry, sums)), grads = jax.value_and_grad(_loss(objective), has_aux=True)(
+  def gradients_of(loss, params, batch, normalizers, carry, key):
+    (loss, (carry, sums)), grads = jax.value_and_grad(loss, has_aux=True)(
       params, batch, normalizers, carry, key, True
     )
     return place(grads), loss, carry, sums
@@ -98,10 +98,10 @@ def make_train_step(
     key = jax.random.fold_in(root, state.step)
     batch = _with_row_keys(batch, key)
     now = objective_at(state.step) if objective_at else objective
-    gradients = functools.partial(gradients_of, now)
-    grads, loss, carry, sums = _summed(
-      gradients, place, state, batch, normalizers, key, accumulation, mesh
-    )
+    gradients = functools.partial(gradients_of, _loss(now, accumulation, mesh, place))
+    if now.couple is None:
+      gradients = _summed(gradients, place, accumulation, mesh)
+    grads, loss, carry, sums = gradients(state.params, batch, normalizers, state.carry, key)
     grads = _except(grads, objective.frozen)  # moments of frozen parameters stay 0
     norm = optax.global_norm(grads)
     ok = jnp.isfinite(loss) & jnp.isfinite(norm)
@@ -156,12 +156,13 @@ def make_eval_step(objective, *, accumulation: int = 1, mesh=None):
 
   def step(params, batch, normalizers, carry, number):
     batch = _with_row_keys(batch, jax.random.fold_in(jax.random.key(0, impl=_KEYS), number))
+    loss_of = _loss(objective, accumulation, mesh)
 
     def one(micro, carry):
-      loss, (carry, sums) = _loss(objective)(params, micro, normalizers, carry, None, False)
+      loss, (carry, sums) = loss_of(params, micro, normalizers, carry, None, False)
       return (loss, sums), carry
 
-    if accumulation == 1:
+    if accumulation == 1 or objective.couple:
       return one(batch, carry)
     _, (parts, carry) = jax.lax.scan(
       lambda _, turn: (None, one(*turn)),
@@ -186,11 +187,14 @@ def _all_finite(leaves):
   return jnp.stack([jnp.all(jnp.isfinite(x)) for x in leaves])
 
 
-def _loss(objective):
-  """objective.loss; when traced, it raises UserError for a result of another structure."""
+def _loss(objective, accumulation, mesh, place=lambda grads: grads):
+  """objective.loss, or `_coupled`, which takes the whole batch. When traced, it raises UserError
+  for a result of another structure.
+  """
 
   def loss(*args):
-    match objective.loss(*args):
+    whole = _coupled(objective, accumulation, mesh, place) if objective.couple else objective.loss
+    match whole(*args):
       case (value, (carry, {**sums})) if jnp.shape(value) == () and all(
         isinstance(group, dict) for group in sums.values()
       ):
@@ -294,8 +298,8 @@ def _placing(objective, mesh):
   return place
 
 
-def _summed(gradients, place, state, batch, normalizers, key, accumulation, mesh):
-  """(gradients, loss, carry, sums) of a batch, accumulated over its microbatches."""
+def _summed(gradients, place, accumulation, mesh):
+  """`gradients` of a batch, accumulated over its microbatches."""
 
   def accumulate(common, rows):
     params, normalizers, key = common
@@ -313,7 +317,43 @@ def _summed(gradients, place, state, batch, normalizers, key, accumulation, mesh
     loss, sums = jax.tree.map(lambda x: jnp.sum(x, axis=0), (losses, sums))
     return (grads, loss, sums), merge(carry, accumulation, over)
 
-  (grads, loss, sums), carry = per_device.summed_at_end(accumulate, mesh)(
-    (state.params, normalizers, key), (batch, state.carry)
-  )
-  return grads, loss, carry, sums
+  def whole(params, batch, normalizers, carry, key):
+    common, rows = (params, normalizers, key), (batch, carry)
+    (grads, loss, sums), carry = per_device.summed_at_end(accumulate, mesh)(common, rows)
+    return grads, loss, carry, sums
+
+  return whole
+
+
+def _coupled(objective, accumulation, mesh, place):
+  """The loss of an objective that couples rows (objective.coupled), of a batch in microbatches.
+
+  The gradient computes each microbatch again, with the same draws: in memory are the activations of
+  one, and the vectors of all (Gao et al. 2021: GradCache).
+  """
+  pinned = jax.custom_vjp(lambda params: params)
+  pinned.defvjp(lambda params: (params, None), lambda _, grads: (place(grads),))
+
+  def loss(params, batch, normalizers, carry, key, train):
+    def forward(common, rows):
+      params, normalizers, key = common
+
+      def one(batch, carry):
+        vectors, (value, (carry, sums)) = objective.vectors(
+          pinned(params), batch, normalizers, carry, key, train
+        )
+        return (value, sums), (vectors, carry)
+
+      if accumulation == 1:
+        return one(*rows)
+      over, again = None if sharding.inside_shard_map() else mesh, jax.checkpoint(one)
+      microbatches = split(rows, accumulation, over)
+      _, (sums, parts) = jax.lax.scan(lambda _, turn: (None, again(*turn)), None, microbatches)
+      return jax.tree.map(lambda x: jnp.sum(x, axis=0), sums), merge(parts, accumulation, over)
+
+    (value, sums), (vectors, carry) = per_device.summed_at_end(forward, mesh)(
+      (params, normalizers, key), (batch, carry)
+    )
+    return objective.couple(vectors, (value, (carry, sums)), batch, normalizers)
+
+  return loss

@@ -54,9 +54,7 @@ def learned(objective_of):
   return objective, small.parameters(objective)
 
 
-def test_parts_of_a_batch_add_up_to_the_whole_unless_the_objective_says_that_it_couples_rows(
-  learned,
-):
+def test_parts_of_a_batch_add_up_to_the_whole(learned):
   parts_add_up(*learned)
 
 
@@ -65,8 +63,8 @@ def test_an_objective_that_couples_rows_and_does_not_say_so_is_found(how):
   objective = coupled.coupled(small.encoder(), how=how)
   params = small.parameters(objective)
   parts_add_up(objective, params)
-  with pytest.raises(AssertionError, match='couples_rows'):
-    parts_add_up(objective._replace(couples_rows=False), params)
+  with pytest.raises(AssertionError, match='objective.coupled'):
+    parts_add_up(objective._replace(vectors=None, couple=None), params)
   padding_is_silent(objective, params)
   all_rows = lambda batch: {**objective.normalizers(batch), 'rows': len(batch['input_ids'])}
   with pytest.raises(AssertionError, match='a row of padding is counted by normalizers'):
@@ -74,27 +72,33 @@ def test_an_objective_that_couples_rows_and_does_not_say_so_is_found(how):
 
 
 def parts_add_up(objective, params):
+  """Holds the sum over two halves of a batch to the whole: of losses, or of what `vectors` returns,
+  with the loss that couples all rows.
+  """
   batch = rows(objective)
   normalizers = objective.normalizers(batch)
+  vectors = objective.vectors or (lambda *args: ((), objective.loss(*args)))
 
-  def of_part(part):
-    (loss, (_, sums)), gradients = small.evaluate(objective, params, part, normalizers)
-    return loss, sums, gradients
+  def by_parts(params, batch, *rest):
+    halves = jax.tree.map(lambda x: x.reshape(2, 2, *x.shape[1:]), batch)
+    tree, (value, (_, sums)) = jax.lax.map(lambda half: vectors(params, half, *rest), halves)
+    value, sums = jax.tree.map(lambda x: jnp.sum(x, axis=0), (value, sums))
+    if objective.couple is None:
+      return value, ((), sums)
+    tree = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), tree)
+    return objective.couple(tree, (value, ((), sums)), batch, normalizers)
 
-  pieces = [of_part({k: v[i::2] for k, v in batch.items()}) for i in range(2)]
-  loss, sums, gradients = of_part(batch)
-  of_pieces = jax.tree.map(lambda *x: sum(x), *pieces)
-  worst = small.worst((of_pieces[0], of_pieces[2]), (loss, gradients))
-  added = worst < 5e-5 * max(1, abs(float(loss)))
-  assert added is not objective.couples_rows, (
-    f'couples_rows is {objective.couples_rows}, and the losses of two halves of a batch '
-    f'{"are" if added else "are not"} its loss: divide by normalizers, not by a sum of the batch, '
-    'or change couples_rows'
+  carry = objective.carry(2)
+  pieces = small.evaluate(objective._replace(loss=by_parts), params, batch, normalizers, carry)
+  whole = small.evaluate(objective, params, batch, normalizers)
+  (loss, (_, sums)), gradients = whole
+  added = small.worst((pieces[0][0], pieces[1]), (loss, gradients))
+  assert added < 5e-5 * max(1, abs(float(loss))), (
+    'the losses of two halves of a batch are not its loss: divide by normalizers, not by a sum of '
+    'the batch, or return objective.coupled(…) if the loss of a row depends on other rows'
   )
-  if objective.couples_rows:
-    return
   # Sums over all tokens are larger than their quotients.
-  for a, b in zip(jax.tree.leaves(of_pieces[1]), jax.tree.leaves(sums), strict=True):
+  for a, b in zip(jax.tree.leaves(pieces[0][1][1]), jax.tree.leaves(sums), strict=True):
     np.testing.assert_allclose(a, b, rtol=5e-6, atol=5e-5)
 
 

@@ -39,13 +39,14 @@ def coupled(encoder, ops=operations.PLAIN, *, how='contrast'):
   def normalizers(batch):
     return {**plain.normalizers(batch), 'rows': jnp.sum(networks.row_weights(batch))}
 
-  def loss(params, batch, normalizers, carry, key, train):
-    value, (carry, sums) = plain.loss(params, batch, normalizers, carry, key, train)
+  def vectors(params, batch, normalizers, carry, key, train):
     hidden_BLD = networks.encode(encoder, params['encoder'], batch, key, ops)
-    real_B = networks.row_weights(batch)
-    of_rows_B = HOW[how](hidden_BLD[:, 0].astype(jnp.float32), real_B)
-    of_rows = jnp.sum(jnp.where(real_B > 0, of_rows_B, 0.0))
-    value += of_rows / objective.at_least_one(normalizers['rows'])
-    return value, (carry, {**sums, 'rows': {'row_loss': of_rows}})
+    rest = plain.loss(params, batch, normalizers, carry, key, train)
+    return hidden_BLD[:, 0].astype(jnp.float32), rest
 
-  return plain._replace(normalizers=normalizers, loss=loss, couples_rows=True)
+  def couple(x_BD, batch, normalizers):
+    real_B = networks.row_weights(batch)
+    row_loss = jnp.sum(jnp.where(real_B > 0, HOW[how](x_BD, real_B), 0.0))
+    return row_loss / objective.at_least_one(normalizers['rows']), {'rows': {'row_loss': row_loss}}
+
+  return objective.coupled(plain._replace(normalizers=normalizers), vectors, couple)
