@@ -64,7 +64,7 @@ def test_pages_that_scripts_write_are_those_of_their_data():
   }
   made = {name: {'bits': {str(step): [x, 1.0]}} for name, (x, step) in made.items()}
   text = continued.page(made)
-  assert '| own | 2.500 / 1.000 | – | 1.600 / 1.000 | – | – |' in text
+  assert '| own | 2.500/1.000 | – | 1.600/1.000 | – | – |' in text
   assert '* added − own: -0.150 ± 0.635 (2 seeds)' in text  # t of one degree: 12.71
   # a rate that was measured is not marked, and FLOPs scale the others of a machine
   data = how_long.DATA
