@@ -21,6 +21,8 @@ DEV := $(VENV)/.ready-dev
 export JAX_PLATFORMS ?= cpu
 export ALLOW_MULTIPLE_LIBTPU_LOAD ?= 1
 export TF_CPP_MIN_LOG_LEVEL ?= 2
+# Without compiled modules every process would compile those of jax and TensorFlow: half a minute.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help env demo test test-all test-slow test-hf4 test-tools test-gpu-pins kernels lint clean
 

@@ -20,6 +20,7 @@ core = [
   'jax>=0.12',
   'matplotlib>=3.10.9',  # older ones run code of a matplotlibrc in the current folder
   'ml-collections>=1.1',
+  'ml_dtypes>=0.5',
   'numpy>=2.0',
   'optax>=0.2.5',
   'orbax-checkpoint>=0.12',

@@ -31,7 +31,7 @@ def load(address: str, dtype: str = 'float32', trust_code: bool = False):
   Args:
     address: W, W@STEP or W@best (a run of pretrain or finetune), hf:DIR or
       hf:OWNER/NAME[@REVISION]. Of a pair of networks the discriminator is opened.
-    dtype: of matrix products: float32, or bfloat16, which is faster on TPUs.
+    dtype: dtype of matrix products: float32, or bfloat16, which is faster on TPUs.
     trust_code: whether code outside bertzoo_jax that the files name may run: for a run of your own
       whose config names parts as `package.module:name`.
 

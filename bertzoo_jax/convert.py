@@ -119,7 +119,7 @@ def _tensorflow(source):
     f'Reading {checkpoints[0].name} needs TensorFlow: pip install tensorflow-cpu'
   ):
     import tensorflow as tf
-  broken = f'{checkpoints[0]} and its data are damaged or not whole: download them again'
+  broken = f'{checkpoints[0]} and its data are damaged or incomplete: download them again'
   with errors.unreadable(broken, tf.errors.OpError, RuntimeError):
     reader = tf.train.load_checkpoint(str(checkpoints[0]).removesuffix('.index'))
     names = filter(google.is_weight, reader.get_variable_to_shape_map())

@@ -1,7 +1,7 @@
 """The demo, in minutes on two cores: python -m bertzoo_jax.demo [--out demo]
 
 Sample text → corpus → a small network → a Hugging Face directory → the gaps that it fills. Run the
-same line again to resume.
+same command again to resume.
 """
 
 import os

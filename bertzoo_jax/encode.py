@@ -1,10 +1,14 @@
 """Writes vectors of the lines of a text.
 
     python -m bertzoo_jax.encode --model run --text sentences.txt --out vectors.npy
-                                 [--pooling mean|first|tokens] [--length N] [--batch 32]
+                                 [--pooling mean|first|tokens] [--prompt NAME] [--length N]
+                                 [--batch 32]
 
 --model takes the addresses of `pretrain --init`: W, W@STEP, W@best, hf:DIR or
 hf:OWNER/NAME[@REVISION]. Of a pair of networks, the discriminator is taken.
+
+Without --pooling, vectors are made as the network was trained to make them, or as its directory of
+sentence-transformers says, with their normalisation; else they are means.
 
 With mean or first, row n of --out is the vector of line n: float32 [N, D]. An empty line has the
 vector of the special tokens alone. With tokens there are three files for --out vectors.npy:
@@ -36,6 +40,7 @@ from bertzoo_jax.text import binaries
 POOLING = ('mean', 'first', 'tokens')
 TOKEN = np.dtype([('id', '<i4'), ('start', '<i4'), ('end', '<i4')])
 _CONTENTS = {
+  None: 'vectors as the network makes them',
   'mean': 'means of the tokens of a line',
   'first': 'vectors that classify a line',
   'tokens': 'vectors of tokens',
@@ -46,8 +51,8 @@ class Encoded(NamedTuple):
   """The numbers of a finished `encode`.
 
   Attributes:
-    shape: of the vectors.
-    lines: of the text; cut: how many were longer than a row.
+    shape: shape of the vectors.
+    lines: number of lines of the text; cut: how many were longer than a row.
     empty: how many lines were empty; first_empty: number of the first one, from 1; 0 for none.
   """
 
@@ -63,7 +68,8 @@ def encode(
   text: str,
   out: str,
   *,
-  pooling: str = 'mean',
+  pooling: str | None = None,
+  prompt: str | None = None,
   length: int | None = None,
   batch_size: int = 32,
   header: bool = False,
@@ -74,7 +80,7 @@ def encode(
   """
   from bertzoo_jax.pretrained import loading  # with jax: --help does not wait for it
 
-  errors.choose(pooling, dict.fromkeys(POOLING), 'pooling')
+  errors.choose(pooling or 'mean', dict.fromkeys(POOLING), 'pooling')
   names = _free(out, pooling)
   text = storage.path(text)
   lines, empty, first_empty = _count(text, header)
@@ -82,9 +88,9 @@ def encode(
   width = model.encoder.hidden_size
   with folders.scratch(storage.path(out), 'an encode') as folder:
     parts = {name: pathlib.Path(folder) / name for name in names}
-    offsets = None
+    offsets, how = None, (text, header, length, prompt, batch_size)
     if pooling == 'tokens':
-      offsets = _offsets(model, text, header, lines, length, batch_size)
+      offsets = _offsets(model, lines, how)
       np.save(parts[names[1]], offsets)
       tokens = np.lib.format.open_memmap(
         parts[names[2]], 'w+', dtype=TOKEN, shape=(int(offsets[-1]),)
@@ -94,7 +100,7 @@ def encode(
       parts[names[0]], 'w+', dtype=np.float32, shape=(count, width)
     )
     cut = 0
-    for first, rows in _chunks(model, text, header, length, batch_size, 'encoding'):
+    for first, rows in _chunks(model, how, 'encoding'):
       cut += sum(row.cut for row in rows)
       if offsets is None:
         for n, x in model.vectors(rows, pooling, batch_size):
@@ -167,26 +173,29 @@ def _count(text, header) -> tuple[int, int, int]:
   return lines, empty, first
 
 
-def _chunks(model, text, header, length, batch_size, what):
-  """Yields (number of the first line, rows of a chunk of lines)."""
+def _chunks(model, how, what):
+  """Yields (number of the first line, rows of a chunk of lines). how: arguments of `encode`: text,
+  header, length, prompt, batch_size.
+  """
+  text, header, length, prompt, batch_size = how
   first, size = 0, model.chunk_size(batch_size)
   lines = _lines(text, header)
   with progress.Meter(what, text.stat().length) as meter:
     while chunk := list(itertools.islice(lines, size)):
-      yield first, model.rows([line for line, _ in chunk], length)
+      yield first, model.rows([line for line, _ in chunk], length, prompt)
       first += len(chunk)
       meter.update(chunk[-1][1])
 
 
-def _offsets(model, text, header, lines, length, batch_size) -> np.ndarray:
+def _offsets(model, lines, how) -> np.ndarray:
   """int64 [N + 1]: where the tokens of each line begin."""
   sizes = np.zeros(lines, np.int64)
-  for first, rows in _chunks(model, text, header, length, batch_size, 'tokenising'):
+  for first, rows in _chunks(model, how, 'tokenising'):
     sizes[first : first + len(rows)] = [len(row.ids) for row in rows]
   return np.concatenate([[0], np.cumsum(sizes)])
 
 
-def summary(encoded: Encoded, out: str, pooling: str) -> str:
+def summary(encoded: Encoded, out: str, pooling: str | None) -> str:
   """A summary for the user."""
   lines = [
     f'{out}: {encoded.shape[0]:,} × {encoded.shape[1]:,} numbers, float32, {_CONTENTS[pooling]}; '
@@ -208,6 +217,7 @@ def main(_):
     _TEXT.value,
     _OUT.value,
     pooling=_POOLING.value,
+    prompt=_PROMPT.value,
     length=_LENGTH.value,
     batch_size=_BATCH.value,
     header=_HEADER.value,
@@ -226,9 +236,16 @@ if __name__ == '__main__':
   )
   _POOLING = flags.DEFINE_enum(
     'pooling',
-    'mean',
+    None,
     POOLING,
-    'mean: of the tokens of a line. first: the vector that classifies a row. tokens: every token.',
+    'mean: of the tokens of a line. first: the vector that classifies a row. tokens: every token. '
+    'Default: as the network was trained, else mean.',
+  )
+  _PROMPT = flags.DEFINE_string(
+    'prompt',
+    None,
+    'Name of a text of the network to put before each line, as query; empty for none. Default: '
+    'as the network says.',
   )
   _LENGTH = flags.DEFINE_integer(
     'length',

@@ -27,6 +27,7 @@ from bertzoo_jax.common import trust
 from bertzoo_jax.hf import architecture as hf_architecture
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import card
+from bertzoo_jax.hf import sentence_vectors
 from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import verify
@@ -132,7 +133,7 @@ def _write_network(
   aside = {path: x for path, x in whole.items() if path not in flat}
   params = weights.unflatten(flat)
   apart = sorted({path.split('/')[0] for path in aside})
-  if objective.one_way(weights.unflatten(whole), network.learned):  # it saw no mask
+  if objective.one_way(weights.unflatten(whole), network.learned):  # never saw a mask
     config = {key: section for key, section in config.items() if key != 'masking'}
   special, files, tokenizer = _tokenizer(folder, config, a, encoder, task_heads.in_paths(whole))
   task = task_heads.Task()
@@ -145,8 +146,12 @@ def _write_network(
   if aside:
     weights.save(directory / weights.HEADS_FILE, aside)
   _write(directory / 'config.json', json.dumps(hf_json, indent=2) + '\n')
-  files = files if a.tokens is not None else {}
+  files, vectors = files if a.tokens is not None else {}, None
+  if files and 'pooling' in config['objective']:
+    vectors = sentence_vectors.in_config(config)
+    files |= sentence_vectors.files(vectors, encoder.hidden_size, encoder.padding_side)
   for name, text in files.items():
+    (directory / name).parent.mkdir(exist_ok=True)
     _write(directory / name, text)
   if network.name:
     print(f'{network.name}: {architecture}')
@@ -172,6 +177,7 @@ def _write_network(
     average=average,
     base_models=workdirs.base_models(workdir),
     outputs=task,
+    vectors=vectors,
   )
   _write(directory / 'README.md', card.text(run))
   names = [*files, 'config.json', 'README.md', weights.WEIGHTS, *[weights.HEADS_FILE] * bool(aside)]
@@ -258,7 +264,7 @@ def _verify(directory, a, encoder, params, special, tokenizer, length):
   print(verify.table(rows))
   if failed := [f'{r.what}: {r.difference}' for r in rows if not r.holds]:
     reader = 'transformers' if a.logits is None else f'The reference of {a.name}'
-    reader, remedy = 'bertzoo_jax' if missing else reader, 'mend its file or the encoder.'
+    reader, remedy = 'bertzoo_jax' if missing else reader, 'correct its file or the encoder.'
     if known:
       remedy = 'please report it with the versions of torch and transformers.'
     raise errors.UserError(
@@ -283,13 +289,12 @@ def uncompared(params: dict) -> list[verify.Comparison]:
 
   strange = sorted(params.keys() - {'encoder', *head_table.TABLE})
   return [
-    verify.Comparison(head, 'it is written and nothing compares it', 'compared', False)
-    for head in strange
+    verify.Comparison(head, 'it is written but not compared', 'compared', False) for head in strange
   ]
 
 
 def _architecture(wished, network, params, aloud) -> str:
-  """The class wished for, or (aloud: with a printed line) one that fits the network."""
+  """The requested class, or one that fits the network. aloud: print a line if another is taken."""
   activation = network.encoder.activation
   flat = weights.flatten(network.extract(params))
   name = architectures.fitting(wished, activation, flat)
@@ -322,7 +327,7 @@ def _commits(workdir, step: int) -> list[str]:
 
 
 def _metrics(workdir, step: int, also=()) -> dict:
-  """The newest losses, accuracies and metrics in `also` up to a step, by name."""
+  """{name: newest value up to a step} of losses, accuracies and the metrics in `also`."""
   wanted = '|'.join(['loss', 'accuracy', 'bits', 'rtd', *map(re.escape, also)])
   return {
     name: value

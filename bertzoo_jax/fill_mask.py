@@ -36,7 +36,7 @@ def fill(model: str, text: str, top: int) -> list[list[tuple[str, float]]]:
       f'--top={top}: the model knows {tokenizer.vocab_size:,} pieces; ask for at most as many.'
     )
   mask = tokenizer.special['mask']
-  (row,) = network.rows([text.replace('[MASK]', tokenizer.pieces[mask])])
+  (row,) = network.rows([text.replace('[MASK]', tokenizer.pieces[mask])], prompt='')
   if row.cut:
     raise errors.UserError(
       f'The text is longer than the {len(row.ids)} tokens of a row of this model: shorten it.'

@@ -2,15 +2,15 @@
 CORPUS [--tokenizer T]
 
 Trains the tokenizer of the config (or reads published files), splits documents into sentences, and
-writes the token arrays that `show` and `pretrain` read. If it is killed, run the same line again to
-resume. The result has the same bytes as that of an uninterrupted run, for any number of workers.
-Exit codes:
+writes the token arrays that `show` and `pretrain` read. If it is killed, run the same command again
+to resume. The result has the same bytes as without interruption, for any number of workers. Exit
+codes:
 
     0    done
     2    a mistake in the command, the config or the sources; nothing is overwritten
     3    the disk is full; finished files stay
-    75   run the same line again: a disk, a bucket or the network failed
-    130  Ctrl-C; run the same line again to resume
+    75   run the same command again: a disk, a bucket or the network failed
+    130  Ctrl-C; run the same command again to resume
 """
 
 import contextlib
@@ -104,7 +104,7 @@ def prepare(
       text), or a file of words, one per line (tokenizers/growth.py).
 
   Raises:
-    UserError: whatever the user can mend; nothing is overwritten then.
+    UserError: a mistake that the user can correct; nothing is overwritten.
     OSError: a disk that is full or fails; `explained_errors` has the message.
   """
   out = storage.path(out)
@@ -188,7 +188,7 @@ def _excluded(name):
 
 
 def _plan(config, sources, loaded, files, where, excluded) -> dict:
-  """Everything that determines the bytes of the corpus; only the same plan resumes a corpus."""
+  """All that determines the bytes of the corpus. A corpus is resumed only under the same plan."""
   total, splitter = sum(s.bytes for s in sources), sentences.splitter(config.corpus.splitter).name
   return dict(
     format_version=corpus.FORMAT_VERSION,
@@ -251,7 +251,7 @@ def _holds_other_files(out) -> bool:
 def _unfinished_plan(out) -> dict | None:
   if not (out / 'plan.json').exists():
     return None
-  broken = f'{out}/plan.json is cut or damaged: delete {out} and run the same line again'
+  broken = f'{out}/plan.json is cut or damaged: delete {out} and run the same command again'
   with errors.unreadable(broken):
     return {**storage.read_json(out / 'plan.json')}
 
@@ -294,11 +294,11 @@ def _tidy(out) -> None:
 
 def _tokenizer(out, plan, loaded, config, text, say, add) -> None:
   """Writes the plan and the tokenizer, see `_final_tokenizer`."""
-  if (out / 'tokenizer' / 'bertzoo.json').exists():  # an earlier attempt got that far
+  if (out / 'tokenizer' / 'bertzoo.json').exists():  # from an earlier attempt
     tokenizers.load(out / 'tokenizer', config.tokenizer.to_dict())
     return
   loaded = _final_tokenizer(config, text, loaded, add, say)
-  storage.write_json(out / 'plan.json', plan)  # only now is there anything to resume
+  storage.write_json(out / 'plan.json', plan)  # from here on an attempt can be resumed
   loaded.save(out / 'tokenizer')
 
 
@@ -345,7 +345,7 @@ def _train(config, text, say):
   if trained.vocab_size > vocab_size:
     say(
       f'tokenizer.vocab_size=auto: {trained.vocab_size:,} pieces, since {vocab_size:,} have no '
-      f'room for the characters (config.tokenizer.coverage={trained.section.get("coverage")}).'
+      f'room for all characters (config.tokenizer.coverage={trained.section.get("coverage")}).'
     )
   return trained
 
@@ -465,7 +465,7 @@ def explained_errors(out):
   try:
     yield
   except KeyboardInterrupt:
-    raise KeyboardInterrupt('Interrupted: run the same line again to resume.') from None
+    raise KeyboardInterrupt('Interrupted: run the same command again to resume.') from None
   except OSError as e:
     if e.errno is None or isinstance(e, ConnectionError):
       raise
@@ -473,7 +473,7 @@ def explained_errors(out):
     raise (errors.Stopped if e.errno in _FULL else passing)(
       f'{e.filename or out}: {e.strerror}. '
       + ('Make room' if e.errno in _FULL else 'Mend that')
-      + ' and run the same line again, finished shards are kept.'
+      + ' and run the same command again, finished shards are kept.'
     ) from e
 
 

@@ -1,4 +1,4 @@
-"""Trains an encoder on a corpus. Run the same line again to resume.
+"""Trains an encoder on a corpus. Run the same command again to resume.
 
     python -m bertzoo_jax.pretrain --config configs/bert.py:base --corpus CORPUS --workdir W
                                    [--init W2[@STEP|@best] | hf:DIR | hf:ID] [--corpus CORPUS2 …]
@@ -11,9 +11,9 @@ all attempts. Exit codes:
     2    a mistake in the command; nothing is overwritten
     3    numbers that are not finite, a spike (run.on_spike), devices that disagree or have too
          little memory, a full disk, or a workdir that is gone; the last good checkpoint is kept
-    75   run the same line again: a host was late or lost, nothing finished for run.hang_minutes, a
-         bucket or the network failed, the port or the workdir is in use, or another job took the
-         workdir over
+    75   run the same command again: a host was late or lost, nothing finished for
+         run.hang_minutes, a bucket or the network failed, the port or the workdir is in use, or
+         another job took the workdir over
     130  a second Ctrl-C, which does not wait for the save
     134  jax aborted this host, because a peer was lost
 
@@ -49,6 +49,7 @@ def pretrain(
   resume_moments: bool = False,
   init_layers: str = '',
   vocabulary: str = 'same',
+  positions: str = 'copied',
 ) -> dict:
   """Trains; returns {'step', 'end', 'interrupted', 'held_out': metrics, 'entropy': nats, 'flops':
   of the whole run}.
@@ -57,8 +58,8 @@ def pretrain(
   several. cache_dir: local folder for the mirror of a corpus in an object store. init: address of
   weights to begin with, or one per network, separated by commas; init_layers: its layers to take
   (initial_weights.layers_of), '' for all; resume_moments: begin at the step of `init`, with its
-  optimizer's state; vocabulary: carry maps the word tables to the vocabulary of the corpus. None of
-  these four is used when the run is resumed.
+  optimizer's state; vocabulary: carry maps the word tables to the vocabulary of the corpus;
+  positions: see hf.merge. None of these five is used when the run is resumed.
 
   Raises UserError for a mistake, before anything is written; TransientError for storage that may
   answer the next time, or another job in the workdir; Stopped for a run that must not go on, such
@@ -75,7 +76,7 @@ def pretrain(
   from bertzoo_jax.training import sharding
 
   distributed.join()
-  first = start.First(init and os.fspath(init), init_layers, resume_moments, vocabulary)
+  first = start.First(init and os.fspath(init), init_layers, resume_moments, vocabulary, positions)
   with preemption.Preemption().listening() as notice:
     run = resolve.run(config)
     if not config.epochs:  # else the steps are known once the rows are counted
@@ -141,12 +142,12 @@ def _report(result, entropy, workdir) -> None:
   held_out, flops, step, end = (result[k] for k in ('held_out', 'flops', 'step', 'end'))
   if result['interrupted'] and step < end:
     saved = f'at step {step:,} of {end:,} and saved' if step else 'before the first step'
-    print(f'stopped {saved}: run the same line to resume', flush=True)
+    print(f'stopped {saved}: run the same command to resume', flush=True)
   else:
     print(f'done: {step:,} steps in {workdir} · {flops:.3e} FLOPs', flush=True)
   if (loss := held_out.get('held_out_mlm_loss')) is not None:
     below = entropy - loss
-    where = 'above it: not yet more than word counts (see docs/settings.md)'
+    where = 'above it: not yet better than word counts (see docs/settings.md)'
     print(
       f'held-out MLM loss {loss:.3f} nats · unigram entropy {entropy:.3f} nats · '
       f'{abs(below):.3f} {where if below < 0 else "below it"}',
@@ -171,6 +172,7 @@ def main(_):
     resume_moments=_RESUME_MOMENTS.value,
     init_layers=_INIT_LAYERS.value,
     vocabulary=_VOCABULARY.value,
+    positions=_POSITIONS.value,
   )
 
 
@@ -190,8 +192,8 @@ if __name__ == '__main__':
   _RESUME_MOMENTS = flags.DEFINE_bool(
     'resume_moments',
     False,
-    "Goes on from --init WORKDIR[@STEP] at its step with its optimizer's moments: phases, schedule "
-    'and batches count from its start.',
+    "Resumes --init WORKDIR[@STEP] at its step with its optimizer's moments: phases, schedule and "
+    'batches count from its start.',
   )
   _INIT_LAYERS = flags.DEFINE_string(
     'init_layers',
@@ -202,7 +204,13 @@ if __name__ == '__main__':
     'vocabulary',
     'same',
     ['same', 'carry'],
-    'Vocabulary of --init: same as that of the corpus, or carry: another one, of which each piece '
-    'of the corpus takes the row of the same piece, else the mean row of its old tokens.',
+    'Vocabulary of --init: same (as that of the corpus), or carry (another one: each piece of the '
+    'corpus takes the row of the same old piece, else the mean row of its old tokens).',
+  )
+  _POSITIONS = flags.DEFINE_enum(
+    'positions',
+    'copied',
+    ['copied', 'interpolated'],
+    'How a longer position table begins: with copies of the rows of --init, or between them.',
   )
   cli.run(main, cli.exit_process)

@@ -12,6 +12,9 @@ import pytest
 
 from bertzoo_jax.common import trust
 
+# Else every process that a test starts compiles the modules of jax and TensorFlow: half a minute.
+sys.dont_write_bytecode = False
+os.environ.pop('PYTHONDONTWRITEBYTECODE', None)
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')

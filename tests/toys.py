@@ -175,13 +175,16 @@ def of_an_encoder(
   at=lambda batch, step: batch,
 ):
   """A PhaseRun of random rows with a real encoder. make: (encoder, ops) → Objective. at: (batch,
-  step) → the batch of a step.
+  step) → the batch of a step. It begins with constants: random ones take seconds to compile.
   """
   ops = build.operations_on(mesh, chosen, encoder.axes)
   sizes = dict(rows=rows, length=length, vocab_size=encoder.vocab_size)
   batch_of = lambda step: at(small.batch(**sizes, seed=step), step)
   features = {k: (v.shape, v.dtype) for k, v in batch_of(0).items()}
-  how = dict(objective=make(encoder, ops), mesh=mesh, accumulation=accumulation)
+  made = make(encoder, ops)
+  params = small.parameters(made)
+  made = made._replace(init=lambda key: jax.tree.map(jnp.asarray, params))
+  how = dict(objective=made, mesh=mesh, accumulation=accumulation)
   return dataclasses.replace(
     phase_run(**how, learning_rate=2e-3),
     data=rows_of(features, lambda a, b: map(batch_of, range(a, b))),

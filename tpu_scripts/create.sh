@@ -114,7 +114,7 @@ for place in "${CANDIDATES[@]}"; do
       (( ! FLAG_autostart )) || fail "$NAME is $STATE in $ZONE: delete it first, since a machine's startup is chosen when it is asked for." 1
       say "$NAME was asked for before, in $ZONE"
       if await_it; then exit 0; fi
-      [[ $STATE != UNKNOWN ]] || fail "gcloud does not say any more how $NAME in $ZONE is: see its message above, and run the same line again." 1
+      [[ $STATE != UNKNOWN ]] || fail "gcloud does not say any more how $NAME in $ZONE is: see its message above, and run the same command again." 1
       if [[ $STATE != NONE && $STATE != FAILED && $STATE != SUSPEND* ]] && autostarted; then
         fail "$NAME is still $STATE in $ZONE, asked for with --autostart: it stays in the queue; tpu_scripts/delete.sh takes it out." 1
       fi
@@ -140,4 +140,4 @@ for place in "${CANDIDATES[@]}"; do
   STATE=$(resource_state)  # a refused request may leave something too
   [[ $STATE == NONE ]] || delete_resource || true
 done
-(( DRY_RUN )) || fail "no candidate of $ENV_FILE could be had: run the same line again, or add candidates." 1
+(( DRY_RUN )) || fail "no candidate of $ENV_FILE could be had: run the same command again, or add candidates." 1

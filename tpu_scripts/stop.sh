@@ -16,7 +16,7 @@ while :; do
   grep -q '^worker [0-9?]*: running' "$TMP/states" || break
   if (( SECONDS >= end )); then
     sort -k 2 -n "$TMP/states"
-    fail "still running after $FLAG_minutes minutes: run the same line again, or delete the TPU." 1
+    fail "still running after $FLAG_minutes minutes: run the same command again, or delete the TPU." 1
   fi
   sleep "$POLL_SECONDS"
 done

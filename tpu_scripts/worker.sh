@@ -164,7 +164,7 @@ state() {
     # Exit code 0 is also that of a run which was told to stop and saved: by stop.sh, or by the notice of a preemption.
     if [[ -e $RUN/asked ]]; then
       word=stopped
-    elif [[ -e $RUN/noticed ]] || { (( code == 0 )) && tail -n 20 "$LOG" | grep -q '^stopped .*run the same line'; }; then
+    elif [[ -e $RUN/noticed ]] || { (( code == 0 )) && tail -n 20 "$LOG" | grep -q '^stopped .*run the same command'; }; then
       word=interrupted
     fi
   elif [[ -e $RUN/since ]]; then

@@ -1,5 +1,5 @@
-"""The rows of epochs and the order in which they are visited. Row lists are built when they are
-needed or a little before; of a large split, one part at a time.
+"""The row lists of epochs, and the order in which rows are read. A list is built when it is needed
+or shortly before; a large split has one list per part.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ class Parts:
   """The parts of a split with the format of each; the last two stay in memory."""
 
   def __init__(self, split, first_form, make_format):
-    """Args: split: splits.Split. first_form: the format over part 0. form_of: part (a Split) -> its
+    """split: splits.Split. first_form: the format over part 0. make_format: part (a Split) → its
     format.
     """
     self._split, self._make_format, self._lock = split, make_format, threading.Lock()
@@ -33,9 +33,9 @@ class Parts:
     """Rows per epoch of each part, int64. Part 0: all rows of its list. Other parts: estimated by
     the rows per token of part 0.
 
-    Exact counts would need an index of the whole split. Parts are alike, so an epoch misses a small
-    share of its rows: other rows in each epoch, but of lanes always the ends. `multiple`: if there
-    are several parts, the rows of each are a multiple of this.
+    Exact counts would need an index of the whole split. Parts are alike, so each epoch misses only
+    a few rows: others in each epoch, but of lanes always the last ones. multiple: if there are
+    several parts, each has a multiple of this number of rows.
     """
     if self.count == 1:
       return np.array([rows_of_first])
@@ -69,7 +69,7 @@ class Lists:
     self._lock, self._built, self._building = threading.Lock(), {}, {}
 
   def get(self, epoch, part=0):
-    """The list of a part in an epoch; waits until it is built."""
+    """The row list of a part in an epoch. Waits until it is built."""
     name = self._name(epoch, part)
     with self._lock:
       if name in self._built:
@@ -128,7 +128,7 @@ class _Builder(threading.Thread):
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-  """Maps a place of a phase to a row of a row list.
+  """Maps a place in the order of a phase to a row of a row list.
 
   Attributes:
     split: name of the split.
@@ -158,15 +158,15 @@ class Order:
         yield e, int(visited[s]), places[slot == s] - (ends[s] - self.rows_of_parts[visited[s]])
 
   def rows(self, epoch, part, places, shuffled):
-    """(row list, row numbers, key) for places of a part. `shuffled`: places count in the epoch's
-    order, else in the list's; `shuffled` also starts to build the next list in time.
+    """(row list, row numbers, key) for places of a part. shuffled: whether places are in the
+    epoch's shuffled order, else in the list's; if so, the next list is built in time.
     """
     listed = self._listed(epoch)
     rows = self.lists.get(listed, part)
     if not len(rows):
       raise errors.UserError(
         f'Part {part} of the split {self.split!r} gives no row of this format in epoch {epoch}: '
-        'bring more text, or another --config.format.'
+        'prepare more text, or take another --config.format.'
       )
     numbers = places % len(rows)
     if shuffled:
@@ -186,7 +186,7 @@ class Order:
     )
 
   def _after(self, epoch, part):
-    """(epoch, part) of the next list: the list after the one of this epoch and part."""
+    """(epoch, part) of the list that follows the one of this epoch and part."""
     visited = self._visited(epoch).tolist()
     at = visited.index(part) + 1
     if at < len(visited):

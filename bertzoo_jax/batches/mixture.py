@@ -1,4 +1,4 @@
-"""Maps an example to a row of a corpus: of a single corpus, or of several that take turns.
+"""Maps an example to a row of a single corpus, or of several corpora that take turns.
 
 `config.mixture` gives the share of each corpus, in the order of --corpus:
 
@@ -99,10 +99,10 @@ class Source(NamedTuple):
 
 
 class Mixture:
-  """The rows of several corpora, as a Source.
+  """The rows of several corpora, with the methods of a Source.
 
   Attributes:
-    rows_per_epoch: of all corpora together.
+    rows_per_epoch: rows of all corpora in an epoch.
     rounding: see Turns.
   """
 
@@ -139,8 +139,8 @@ class Mixture:
 
 
 class Turns:
-  """The corpus of each example of a mixture: of the corpora below their share, the one whose next
-  example is due first. The order repeats after a cycle.
+  """The corpus of each example of a mixture: among the corpora below their share, the one whose
+  next example is due first. The order repeats after a cycle.
 
   Attributes:
     rounding: the largest relative error of a share.
@@ -169,7 +169,7 @@ class Turns:
     return cycles * self._before[-1] + self._before[rest]
 
   def at(self, n):
-    """(corpus, number in that corpus) of the examples n, int64 [b]."""
+    """(corpus, number in that corpus) of each of the examples n: int64 [b] each."""
     cycles, rest = np.divmod(n, len(self._turns))
     which = self._turns[rest]
     return which, cycles * self._before[-1, which] + self._before[rest, which]

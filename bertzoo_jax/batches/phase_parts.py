@@ -1,4 +1,4 @@
-"""The rows that a phase asks for, and the format and the masking that make them."""
+"""RowSpec, the rows that a phase needs; and the format and masking that make them."""
 
 import dataclasses
 import itertools
@@ -14,12 +14,12 @@ from bertzoo_jax.parts import named
 
 @dataclasses.dataclass(frozen=True)
 class RowSpec:
-  """The rows that one phase of a run asks for.
+  """The rows that one phase of a run needs.
 
   Attributes:
     format, masking: config sections (`name` and the part's fields).
     length, batch_size: L, and the rows of the global batch, B.
-    seed: of the run.
+    seed: seed of the run.
     split: 'train' or 'held_out'.
     host: (index, count); the host holds the global rows [index · B / count, (index + 1) · B /
       count).
@@ -64,7 +64,7 @@ def format_over(spec, has_end, part):
 
 
 def masking_of(spec, corpus, **changes):
-  """The masking of a phase. `changes`: values of fields that move, at some step."""
+  """The masking of a phase. changes: {field: value} of fields that config.moving moves."""
   section = {**spec.masking, **changes}
   masking = named.build(section, maskings.BY_NAME, 'masking', spec.length, corpus)
   if not isinstance(masking, maskings.Masking):
@@ -76,7 +76,7 @@ def masking_of(spec, corpus, **changes):
 
 
 class Moving:
-  """The maskings of a phase in which numbers move."""
+  """The maskings of a phase whose fields config.moving moves."""
 
   def __init__(self, spec, corpus):
     self._spec, self._corpus = spec, corpus
@@ -120,13 +120,13 @@ def check_fit(corpus, form, format, masking):
     )
   if form.needs_sentences and corpus.manifest['splitter'] == 'none':
     raise errors.UserError(
-      f'format={format["name"]} parts its segments where a sentence ends, and the corpus was not '
-      'split into sentences: prepare it with --config.corpus.splitter=rules:LANG (or lines, or '
+      f'format={format["name"]} ends its segments at sentence ends, but the corpus was not split '
+      'into sentences: prepare it with --config.corpus.splitter=rules:LANG (or lines, or '
       'regex:PATTERN), or take format=full_sentences.'
     )
   if 'reuse_length' in format and 'block' in masking and format['reuse_length'] % masking['block']:
     raise errors.UserError(
       f'config.format.reuse_length is {format["reuse_length"]} and config.masking.block '
-      f'{masking["block"]}: the reused part '
-      'must hold whole blocks, or the tokens of the memory are permuted with others.'
+      f'{masking["block"]}: the first must be a multiple '
+      'of the second, or tokens of the memory would be permuted with others.'
     )

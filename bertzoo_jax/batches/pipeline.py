@@ -1,12 +1,11 @@
-"""batch(step): the rows of a step, from a corpus, a format and a masking; a pure function of
-(corpus, config, seed, step).
+"""The input pipeline. Pipeline.batch(step) is a pure function of (corpus, config, seed, step).
 
-Let epoch 0 have N rows. Example n = n₀ + step · B + i lies in epoch n div N. Its row is
-shuffle(seed, epoch)(n mod N) of that epoch's list. If a list is longer than N, its surplus is not
-read; if it is shorter, reading starts again at its front. n₀ is the number of rows that earlier
-phases read in the same order, else 0: a new phase skips and repeats no row. Several corpora take
-turns (mixture.py). A very large split is visited part by part (splits.Split).
-B rows of the global batch, b of this host, L length, P predictions.
+Let epoch 0 have N rows. Row i of a step is example n = n₀ + step · B + i: number n mod N of the row
+list of epoch n div N, shuffled by (seed, epoch). If the list of an epoch has more than N rows, some
+are not read; if it has fewer, reading wraps around. n₀ is the number of rows that earlier phases
+read in the same order, else 0, so a new phase neither skips nor repeats a row. Several corpora take
+turns (mixture.py). A large split is read by parts (splits.py).
+Sizes: B rows per global batch, b rows per host, L tokens per row, P predictions per row.
 """
 
 import dataclasses
@@ -30,15 +29,15 @@ from bertzoo_jax.words import word_marks
 
 
 def build(corpus, **fields) -> 'Pipeline':
-  """A Pipeline whose rows are counted. fields: of RowSpec. Raises as Pipeline and its `count`."""
+  """A Pipeline with its rows counted. fields: of RowSpec. Raises as Pipeline and its `count` do."""
   pipeline = Pipeline(corpus, phase_parts.RowSpec(**fields))
   pipeline.count()
   return pipeline
 
 
 def for_phase(corpus, phase, mask=None, **options) -> 'Pipeline':
-  """The Pipeline of a configuration.Phase; rows are counted when they are first needed. mask: see
-  Pipeline. options: other fields of RowSpec.
+  """The Pipeline of a configuration.Phase. Its rows are counted at first use. mask: see Pipeline.
+  options: other fields of RowSpec.
   """
   config = phase.config
   spec = phase_parts.RowSpec(
@@ -63,7 +62,7 @@ def held_out(corpus, phase, mask=None, **options) -> dict[str, 'Pipeline']:
   """{name of the corpus ('' for a single one): Pipeline of its held-out rows}. In a mixture,
   corpora without held-out text are left out, and each corpus has its own masking.
   """
-  # if no corpus has held-out text, Pipeline refuses the first one
+  # If no corpus has held-out text, all stay: Pipeline then raises for the first.
   members = [m for m in corpus.members if m.splits['held_out'].num_tokens] or corpus.members
   for name in [m.name for m in corpus.members if m not in members]:
     warnings.warn(f'The corpus {name} has no held-out text: it is not evaluated.', stacklevel=2)
@@ -76,7 +75,7 @@ def with_epoch_steps(config, corpus):
   if not config.epochs:
     return config
   with warnings.catch_warnings():
-    warnings.simplefilter('ignore')  # the run gives the same warnings
+    warnings.simplefilter('ignore')  # the run itself gives these warnings
     phases = configuration.phases(config)
     return amounts.with_epoch_steps(
       config, phases, {p.index: for_phase(corpus, p).read for p in phases}
@@ -84,7 +83,7 @@ def with_epoch_steps(config, corpus):
 
 
 def _causal_share(phase):
-  """step of the phase (None for held-out rows) → share of rows that are read left to right."""
+  """A function: step of the phase (None for held-out rows) → share of rows read left to right."""
   share = phase.config.objective.causal_share
   moved = [m for m in moving.get_moves(phase.config, 'objective') if m.field == 'causal_share']
 
@@ -95,7 +94,7 @@ def _causal_share(phase):
 
 
 def _key(spec, corpus):
-  """The key of all draws. It ignores seed and phase in evaluation, so that losses compare."""
+  """The key of all draws. In evaluation it ignores seed and phase, so losses are comparable."""
   seed, phase = (spec.seed, spec.phase) if spec.learns else (0, 0)
   key = hashing.fold(hashing.fold(hashing.new_key(seed), hashing.PHASE), phase)
   return hashing.fold(key, sorted(corpus.splits).index(spec.split))
@@ -105,19 +104,19 @@ def _notes(spec, members, by_member, source) -> list[str]:
   """Warnings about a pipeline. by_member: for each member, the warnings about its text."""
   split, mixture, batch_size = spec.split, spec.mixture, spec.batch_size
   suffixes = [f' of {member.name}' if member.name else '' for member in members]
-  notes = [f'Split {split!r}{name}: {s}' for name, notes in zip(suffixes, by_member) for s in notes]
+  notes = [f'Split {split!r}{name}: {s}' for name, texts in zip(suffixes, by_member) for s in texts]
   if split == 'train' and len(members) == 1 < len(mixture) and mixture[0] != 'size':
     notes.append(f'config.mixture has {len(mixture)} weights for one corpus: they are not used.')
   if len(members) > 1 and source.rounding > 0.05:
     notes.append(
-      f'A corpus is so small in its mixture that its share is rounded by {source.rounding:.0%}: '
-      'the epochs show how often each is read; a larger weight in config.mixture is rounded less.'
+      f'The share of a corpus in the mixture is so small that it is rounded by '
+      f'{source.rounding:.0%}: see its epochs, or give it a larger weight in config.mixture.'
     )
   if split == 'train' and source.rows_per_epoch < batch_size:
     suffix = suffixes[0] if len(suffixes) == 1 else ''
     notes.append(
-      f'Split {split!r}{suffix}: there are {source.rows_per_epoch} rows, less than a batch of '
-      f'{batch_size}: rows repeat in a batch.'
+      f'Split {split!r}{suffix}: there are {source.rows_per_epoch} rows, fewer than a batch of '
+      f'{batch_size}: a batch repeats rows.'
     )
   return notes
 
@@ -128,7 +127,7 @@ def _order(text, split, form, make, key, batch_size, repeat) -> epochs.Order:
   order = epochs.Order(split, lists, rows, repeat, in_lanes)
   if not order.rows_per_epoch:
     raise errors.UserError(
-      f'The split {split!r} gives no row of this format: bring more text, or another '
+      f'The split {split!r} gives no row of this format: prepare more text, or take another '
       '--config.format.'
     )
   return order
@@ -136,7 +135,7 @@ def _order(text, split, form, make, key, batch_size, repeat) -> epochs.Order:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-  """The size of the global batch, this host's index, and the first example of the phase."""
+  """Where a row of this host is in the global batch and in the order of the phase."""
 
   batch_size: int
   length: int
@@ -146,7 +145,7 @@ class Place:
 
   @property
   def rows(self) -> int:
-    """Rows of this host."""
+    """Rows per host."""
     return self.batch_size // self.hosts
 
   @property
@@ -155,7 +154,7 @@ class Place:
     return self.host * self.rows
 
   def examples(self, step: int) -> int:
-    """Number of examples before a step of the phase, in the phase's order."""
+    """Number of examples in the phase's order before a step of the phase."""
     return self.first_example + step * self.batch_size
 
 
@@ -163,22 +162,22 @@ class Pipeline:
   """The batches of one phase.
 
   Attributes:
-    mask: the masking, at the config's values of fields that move; held-out rows can share it.
+    mask: the masking, without config.moving. The Pipeline of held-out rows can share it.
     num_predictions: P.
     features: {name: (shape of the global batch, numpy dtype)}.
   """
 
   def __init__(self, corpus, spec: phase_parts.RowSpec, mask=None):
-    """corpus: corpus.corpus.Corpus; for held-out rows of a mixture see `held_out`. mask: the
-    masking, if the caller has it already.
+    """Builds format and masking. corpus: corpus.corpus.Corpus; for held-out rows of a mixture see
+    `held_out`. mask: the masking, if it is already built.
 
     Raises:
-      UserError: unknown parts, a batch that does not divide, a split without text, a length too
-        short for the format, a masking of words (phrases, entities) over a corpus where none has
-        two tokens, a format of lanes over a mixture.
+      UserError: a part is unknown; hosts do not divide the batch; the split is empty; the length is
+        too short for the format; every word (phrase, entity) to mask is a single token; a format
+        of lanes (memory_segments) meets a mixture.
     """
     if not spec.learns and len(corpus.members) > 1:
-      raise ValueError('of a mixture, each corpus has held-out rows of its own')
+      raise ValueError('a mixture has no held-out rows: each corpus has its own')
     for member in corpus.members:
       phase_parts.check_split(member, spec.split, spec.batch_size, spec.host[1])
     if len(corpus.members) > 1:
@@ -195,14 +194,14 @@ class Pipeline:
     used = moving_masks.widest if moving_masks else self.mask
     if spec.keep_units and not moving_masks:
       used = maskings.with_units(used, spec.length)
-    # evaluation predicts text only
+    # Evaluation predicts no special tokens.
     self._masking = used if spec.learns else maskings.without_special_targets(used, corpus.special)
     self._word_notes = [word_marks.check(member, spec.masking) for member in corpus.members]
     self._format, self._causal_at = self._forms[0], spec.causal_at
     self._place = Place(spec.batch_size, spec.length, *spec.host, spec.first_example)
     self.num_predictions = self._masking.num_predictions
     self.features = self._describe()
-    if named.is_outside(spec.masking['name']):  # tests check the maskings of the package
+    if named.is_outside(spec.masking['name']):  # the package's own are checked by tests
       self.check(spec.masking['name'])
 
   @property
@@ -212,11 +211,11 @@ class Pipeline:
 
   @property
   def warnings(self) -> tuple[str, ...]:
-    """Sentences for the user; they are also issued as Python warnings."""
+    """Sentences for the user. `count` also issues them as Python warnings."""
     return self._counted[1]
 
   def count(self) -> None:
-    """Builds the row list of the first epoch. Raises UserError if it is empty; warns the user."""
+    """Builds the row list of epoch 0 and issues `warnings`. Raises UserError if it is empty."""
     _ = self._counted
 
   @property
@@ -229,7 +228,7 @@ class Pipeline:
     spec, sources = self._spec, []
     key = _key(spec, self._corpus)
     for number, (member, form) in enumerate(zip(self._corpus.members, self._forms)):
-      # the first corpus has the same draws as in a run on it alone
+      # The first corpus draws as it would in a run on it alone.
       member_key = hashing.fold(hashing.fold(key, hashing.CORPUS), number) if number else key
       options = member_key, spec.batch_size, self._masking.repeat
       order = _order(member.splits[spec.split], spec.split, form, self._make_format, *options)
@@ -243,7 +242,7 @@ class Pipeline:
     return source, tuple(notes)
 
   def check(self, name: str) -> None:
-    """Raises UserError if the masking, of this name, writes other features than it declares."""
+    """Raises UserError if the masking writes other features than it declares. name: its name."""
     try:
       written = self._masking.apply(*self._step_rows(0))
     except KeyError as e:
@@ -252,36 +251,36 @@ class Pipeline:
     for feature, (shape, dtype) in self.features.items():
       declared = f'{np.dtype(dtype).name} {[self._place.rows, *shape[1:]]}'
       array = written.get(feature)
-      actual = 'nothing' if array is None else f'a {type(array).__name__}, which is no numpy array'
+      actual = 'nothing' if array is None else f'a {type(array).__name__}, not a numpy array'
       if isinstance(array, np.ndarray):
         actual = f'{array.dtype.name} {[*array.shape]}'
       if actual != declared:
         raise errors.UserError(
-          f'masking={name} declares {feature} as {declared} and writes {actual}: mend its '
-          'num_predictions or features, or what its `apply` returns '
+          f'masking={name} declares {feature} as {declared} and writes {actual}: correct its '
+          'num_predictions, its features or the result of its `apply` '
           '(bertzoo_jax/batches/masking/contract.py).'
         )
 
   def batch(self, step: int) -> dict:
-    """This host's rows of a step (from 0, local to the phase): {name: numpy array [b, …]}."""
+    """This host's rows of a step: {name: numpy array [b, …]}. step: from 0 in each phase."""
     mask = self._mask_at(step) if self._mask_at else self._masking
     return self._finish(mask, *self._step_rows(step))
 
   def read(self, steps: int) -> tuple[amounts.Reading, ...]:
-    """Reading of the first steps of the phase, per corpus."""
+    """How often the first `steps` steps of the phase read each corpus, as amounts.Reading."""
     return self._source.read(self._place.first_example, self._place.examples(steps))
 
   def iterate(self, first_step: int, end_step: int):
-    """The batches of first_step … end_step − 1, computed ahead in threads; each is batch(step)."""
-    self.count()  # not in one of the threads
+    """Iterates over batch(step) for first_step … end_step − 1, computed ahead in threads."""
+    self.count()  # here, so that its warnings and errors do not come from a thread
     return ahead.iterate(self.batch, self.features, first_step, end_step)
 
   def evaluation_batches(self, n: int):
-    """Yields at most n batches of the rows of epoch 0, each row at most once, in order, always the
-    same rows with the same masks.
+    """Yields at most n batches of the rows of epoch 0: always the same rows in the same order with
+    the same masks, each row at most once.
 
-    If n batches cannot hold all rows, they are evenly spaced; of lanes, the first n steps. Rows
-    that fill the last batch are all padding (segment_ids 0) and predict nothing.
+    If n batches cannot hold all rows, evenly spaced rows are taken, or of lanes the first n steps.
+    Rows that fill up the last batch are padding (segment_ids 0) and predict nothing.
     """
     total, size, place = self.rows_per_epoch, self._place.batch_size, self._place
     rows = np.arange(-(-total // size) * size)
@@ -303,7 +302,7 @@ class Pipeline:
     return {name: masked[name] for name in self.features}
 
   def _step_rows(self, step):
-    """Features before masking and the row keys of this host's part of a step."""
+    """(features before masking, row keys [b, 2]) of this host's part of a step."""
     if step < 0:
       raise ValueError(f'step {step}: steps count from 0')
     first = self._place.examples(step) + self._place.first
@@ -311,7 +310,7 @@ class Pipeline:
     return self._with_causal(features, keys, step), keys
 
   def _with_causal(self, features, keys, step=None):
-    """The features, with `causal` drawn by the row keys if the objective reads it."""
+    """The features, and if the objective reads `causal`, that feature drawn by the row keys."""
     if self._causal_at is None:
       return features
     bits = hashing.bits(hashing.fold((keys[:, 0], keys[:, 1]), hashing.CAUSAL), 0)

@@ -34,8 +34,8 @@ class Text(NamedTuple):
 
 
 class Spans(NamedTuple):
-  """The contents of B rows: for every span, in the order of rows and columns, its row, its place in
-  the corpus and its special tokens.
+  """The contents of B rows: for each span, ordered by row and column, its row, its place in the
+  corpus and its special tokens.
 
   Attributes:
     row: [K] row of the batch, not decreasing.
@@ -127,7 +127,7 @@ def walk(size, successors, end=False):
       continue
     table, visited = successors(first, last), []
     if (table <= np.arange(first, last)).any():
-      raise AssertionError('a row that takes no sentence')  # or the walk would never end
+      raise AssertionError('a row that takes no sentence')  # else `walk` would never end
     table = table.tolist()
     while place < last:
       visited.append(place)

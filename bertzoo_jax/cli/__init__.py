@@ -1,4 +1,4 @@
-"""The common part of all entry points: flags, and ending with a sentence and an exit code."""
+"""Shared by all commands: flags, and the sentence and exit code with which a command ends."""
 
 import errno
 import importlib
@@ -56,9 +56,9 @@ def define_config(
 
 
 def quiet_tensorflow():
-  """Makes TensorFlow print less and import no Keras. To be called before TensorFlow is imported."""
+  """Makes TensorFlow print less and not import Keras. Call it before TensorFlow is imported."""
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-  os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')  # it prints three lines, and is not needed
+  os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')  # oneDNN prints three lines; not needed
   # else Keras is imported with SciPy, scikit-learn and matplotlib, which takes two seconds
   os.environ.setdefault('TF_USE_LEGACY_KERAS', '1')
 
@@ -75,7 +75,7 @@ def run(main, on_exit=None, on_error=None):
   logging.set_verbosity(logging.ERROR)
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   for stream in (sys.stdout, sys.stderr):  # file names need not be valid text
-    stream.reconfigure(errors='backslashreplace')
+    stream.reconfigure(errors='backslashreplace', line_buffering=True)
   sys.stdout, sys.stderr = map(screen.Stream, (sys.stdout, sys.stderr))
   logging.get_absl_handler().python_handler.setStream(sys.stderr)
   # warnings are for the user, and need no place in the code
@@ -155,12 +155,12 @@ def _experiment(address):
     return config
   if is_task:
     raise errors.UserError(
-      f'{path} is a fine-tuning, and this command needs a config of pretraining: run it '
+      f'{path} is a fine-tuning config, but this command needs a pretraining config: run it '
       'with python -m bertzoo_jax.finetune.'
     )
   if 'table' in config:
     raise errors.UserError(
-      f'{path} is a table of a paper, and this command needs a config of pretraining: '
+      f'{path} is a table of a paper, but this command needs a pretraining config: '
       'run it with python -m bertzoo_jax.reproduce, with --preflight for its cost.'
     )
   raise errors.UserError(config_file.no_experiment(path, f'a config without {lacking[0]!r}'))
@@ -210,7 +210,7 @@ def _missing_flag() -> str | None:
 
 
 def _unknown_flag(name: str) -> str:
-  """A hint for a misspelt flag: the nearest flag of the program, else field of the config."""
+  """The message for an unknown flag: names the nearest flag, else field of a config."""
   has_config = 'config' in flags.FLAGS
   if name == 'steps' and has_config:
     return f'--steps is no flag. {settings.STEPS}'
@@ -229,11 +229,7 @@ def _guard(f, argv, on_exit=None, on_error=None):
     code, sentence = _ending(e)
     if sentence is None and on_exit is None:
       raise
-    print(
-      f'error: {sentence}' if sentence else traceback.format_exc().rstrip(),
-      file=sys.stderr,
-      flush=True,
-    )
+    print(f'error: {sentence}' if sentence else traceback.format_exc().rstrip(), file=sys.stderr)
     if sentence and on_error:
       on_error(sentence)
     # a shell ends its loop only if the signal ends this process
@@ -262,11 +258,11 @@ def _ending(e: BaseException):
   if isinstance(e, OSError) and (e.filename is not None or e.errno == errno.ENOSPC):
     return (
       code,
-      f'{e.filename or "a file"}: {e.strerror or e}. Check the path, your rights to it and the '
-      'space left.',
+      f'{e.filename or "a file"}: {e.strerror or e}. Check the path, your permissions and the '
+      'free space.',
     )
   if isinstance(e, BrokenPipeError):
     return 1, 'Nobody reads the output any more (broken pipe).'
   if isinstance(e, (ConnectionError, TimeoutError)):
-    return (code, f'The network failed ({errors.named(e, 200)}). Run the same line again.')
+    return (code, f'The network failed ({errors.named(e, 200)}). Run the same command again.')
   return 1, None

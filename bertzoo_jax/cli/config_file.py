@@ -66,7 +66,7 @@ def _shipped() -> dict:
 
 
 def _no_config(path, argument, names) -> str:
-  """A hint for an address without a config."""
+  """The message for an address at which there is no config."""
   name = path.removesuffix('.py').removeprefix('configs/')
   meant = [n for n in names if n.rpartition('/')[2] == name]
   if path == name and os.path.isfile(f'{name}.py'):
@@ -91,8 +91,8 @@ def _no_config(path, argument, names) -> str:
 
 @contextlib.contextmanager
 def _inside(path, name):
-  """Inside the `with`, exceptions of a config become a UserError, 'FILE:LINE: error'. A ValueError
-  of the package, or of a function that the file calls, has a message for users already.
+  """Turns exceptions of a config file into a UserError, 'FILE:LINE: error'. A ValueError of the
+  package, or of a function that the file calls, already has a message for users.
   """
   try:
     yield

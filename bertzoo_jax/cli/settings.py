@@ -50,7 +50,7 @@ def apply(config, overrides: dict[str, str]) -> None:
     inside = re.compile(rf'(suite\.\w+\.)?{re.escape(key)}\.')
     if lost := next(filter(inside.match, [*overrides][:i]), None):
       raise errors.UserError(
-        f'--config.{key} replaces --config.{lost}, which stands before it: put it in front.'
+        f'--config.{key} overrides --config.{lost}, given before it: give it first.'
       )
     for section, field in _places(config, key, overrides):
       read, kind = _KINDS.get(section.get_type(field), (_literal, 'another type'))
@@ -138,7 +138,7 @@ _KINDS = {
 
 
 def _unknown(key: str, config) -> str:
-  """A hint for a misspelt key: a similar field of its section, else of others, else all fields."""
+  """The message for an unknown key: names a similar field of its section or of others, or all."""
   section, _, field = key.rpartition('.')
   if field == 'steps':
     return STEPS
@@ -150,8 +150,8 @@ def _unknown(key: str, config) -> str:
   near = errors.near(field, fields if section else [*fields, *sections])
   if named.is_outside(part := known.get(f'{section}.name')) and not near:
     return (
-      f'config.{section} gives {part!r} no field {field!r}, and a flag only changes fields that '
-      f'are there: write the section in a config file, as parts.part({part!r}, {field}=…).'
+      f'config.{section} has no field {field!r} for {part!r}, and a flag can only change existing '
+      f'fields: write the section in a config file, as parts.part({part!r}, {field}=…).'
     )
   message = f'the config has no field {field!r}.'
   if task_keys := [k for k in known if re.fullmatch(rf'suite\.\w+\.{re.escape(key)}', k)]:

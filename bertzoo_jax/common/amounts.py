@@ -11,19 +11,12 @@ _UNITS = {'': 1, 'k': 10**3, 'M': 10**6, 'G': 10**9}
 
 
 class Reading(NamedTuple):
-  """The reading of one corpus.
+  """The reading of one corpus."""
 
-  Attributes:
-    name: of the corpus; '' for a single one.
-    rows: number of rows read.
-    per_epoch: rows of an epoch.
-    words: words of the train split, separated by blanks; None if not counted.
-  """
-
-  name: str
-  rows: int
-  per_epoch: int
-  words: int | None
+  name: str  # name of the corpus; '' for a single one
+  rows: int  # number of rows read
+  per_epoch: int  # rows of an epoch
+  words: int | None  # words of the train split, separated by blanks; None if not counted
 
   @property
   def epochs(self) -> fractions.Fraction:
@@ -38,7 +31,7 @@ def describe(readings) -> str:
 
 
 def words(readings) -> fractions.Fraction:
-  """Words seen: an epoch of a corpus has all its words, and each row the same number."""
+  """Number of words read: an epoch of a corpus has all its words, each row an equal share."""
   return sum((r.epochs * r.words for r in readings), fractions.Fraction(0))
 
 
@@ -64,7 +57,7 @@ def numbers(text: str) -> list[int] | None:
 
 def kept(text: str, phases, reads, end: int) -> dict[int, list[int]]:
   """{step: numbers of words} of run.keep_words: the first step, at most `end`, after which a run
-  has seen each number.
+  has read each number.
 
   phases: of the run. reads: {index of a phase: `read` of its rows}. Raises UserError if words were
   not counted.
@@ -100,8 +93,8 @@ def with_epoch_steps(config, phases, reads):
   steps = bisect.bisect_right(range(bound + 1), limit, key=most) - 1
   if steps < 1:
     raise errors.UserError(
-      f'config.epochs is {config.epochs:g}, which is over before phase {last.index} has a step: '
-      'raise it, bring more text, or lower config.batch_size.'
+      f'config.epochs is {config.epochs:g}, which ends before phase {last.index} has a step: '
+      'raise it, prepare more text, or lower config.batch_size.'
     )
   out = config.copy_and_resolve_references().unlock()
   out.phases = (*config.phases[:-1], (steps, config.phases[-1][1]))

@@ -16,7 +16,7 @@ AUTO = 'auto'
 
 # The fields that a phase may set (shapes of parameters never change inside a run).
 _PHASE_SECTIONS = (
-  'length batch_size batch_tokens mixture format masking objective schedule'
+  'length batch_size batch_tokens mixture frozen format masking objective schedule'
 ).split()
 # The only field of `run` that a phase may set: microbatches depend on the batch.
 _PHASE_MACHINERY = 'run.accumulation'
@@ -32,29 +32,20 @@ _DECODING = (
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-  """A stretch of steps with one batch function and one compiled step.
+  """A stretch of steps with one batch function and one compiled step."""
 
-  Attributes:
-    index: place in `config.phases`, from 0.
-    first_step: first global step of the phase.
-    steps: number of steps; the phase ends before `first_step + steps`.
-    config: the whole config with this phase's overrides applied, locked. Its batch_size is the
-      rows of a batch, also if batch_tokens was set.
-    examples: rows that all earlier phases read.
-    order: index of the phase whose order of rows it continues. Neighbouring phases with the same
-      format and length have one order, that of the first of them.
-    first_example: place of its first row in that order.
-    before: ((rows, mixture), …) that earlier phases read of that order.
-  """
-
-  index: int
-  first_step: int
-  steps: int
+  index: int  # place in `config.phases`, from 0
+  first_step: int  # first global step of the phase
+  steps: int  # number of steps; the phase ends before `first_step + steps`
+  # the whole config with this phase's overrides applied, locked. Its batch_size is the rows of a
+  # batch, also if batch_tokens was set.
   config: ml_collections.ConfigDict
-  examples: int
+  examples: int  # rows that all earlier phases read
+  # index of the phase whose order of rows it continues. Neighbouring phases with the same format
+  # and length have one order, that of the first of them.
   order: int
-  first_example: int
-  before: tuple = ()
+  first_example: int  # place of its first row in that order
+  before: tuple = ()  # ((rows, mixture), …) that earlier phases read of that order
 
   @property
   def end_step(self) -> int:
@@ -113,7 +104,7 @@ def _set_rows(config, overrides, index):
 
 
 def _same_rows(a, b) -> bool:
-  """Whether two configs have the same rows before masking."""
+  """Whether two configs make the same rows (before masking)."""
   return a.length == b.length and flatten(a.format) == flatten(b.format)
 
 
@@ -180,6 +171,7 @@ def science(config) -> dict:
     k: v
     for k, v in flatten(config).items()
     if k.split('.')[0] not in _MACHINERY and k not in _DECODING
+    if (k, v) != ('frozen', ())  # older runs lack the field
   }
   if isinstance(learned.get('phases'), tuple):
     learned['phases'] = tuple(map(_learned, learned['phases']))
@@ -192,7 +184,7 @@ def decoding(config) -> dict:
 
 
 def _learned(phase):
-  """A phase without the machinery that it sets."""
+  """A phase without the machinery that its overrides set."""
   if not (isinstance(phase, tuple) and len(phase) == 2 and isinstance(phase[1], dict)):
     return phase
   return phase[0], {k: v for k, v in phase[1].items() if k != _PHASE_MACHINERY}
@@ -218,7 +210,7 @@ def check_text(what: str, facts, tokenizer, splitting) -> None:
   if name != wanted:
     raise errors.UserError(
       f'{what} was made with the tokenizer {name}, the config has {wanted}: prepare a corpus with '
-      f'this config, or write tokenizer={name} behind the size of the config.'
+      f'this config, or write tokenizer={name} after the size of the config.'
     )
   if facts['vocab_size'] != tokenizer['vocab_size']:
     raise errors.UserError(
@@ -245,11 +237,7 @@ def to_json(config) -> str:
 
 def from_json(text: str) -> ml_collections.ConfigDict:
   """The locked config that `to_json` wrote, with tuples for lists."""
-  plain = _tuples(json.loads(text))
-  config = ml_collections.ConfigDict(
-    {k: v if isinstance(v, dict) else _plain(v) for k, v in plain.items()}
-  )
-  return config.lock()
+  return ml_collections.ConfigDict({**_plain(json.loads(text))}).lock()
 
 
 def _plain(node):
@@ -257,12 +245,4 @@ def _plain(node):
     return {k: _plain(v) for k, v in node.items()}
   if isinstance(node, (list, tuple)):
     return tuple(_plain(v) for v in node)
-  return node
-
-
-def _tuples(node):
-  if isinstance(node, dict):
-    return {k: _tuples(v) for k, v in node.items()}
-  if isinstance(node, list):
-    return tuple(_tuples(v) for v in node)
   return node

@@ -102,17 +102,23 @@ def install(extra: str) -> str:
 def no_memory(e: BaseException | None) -> str | None:
   """The sentence for an error of a process without memory; None for another error."""
   markers = ("can't start new thread", 'failed to map segment', 'Cannot allocate memory')
-  while e is not None:
-    if isinstance(e, MemoryError) or any(part in str(e) for part in markers):
+  for one in causes(e):
+    if isinstance(one, MemoryError) or any(part in str(one) for part in markers):
       limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-      return f'This process gets no more memory ({named(e, 100)}' + (
+      return f'This process ran out of memory ({named(e, 100)}' + (
         '). Close other programs, or take fewer --workers or a smaller batch.'
         if limit == resource.RLIM_INFINITY
-        else f'): its addresses are limited to {limit / 1e9:.1f} GB, and JAX reserves more than '
-        'it uses. Run the same line after: ulimit -v unlimited.'
+        else f'): its address space is limited to {limit / 1e9:.1f} GB, and JAX reserves more than '
+        'it uses. Run the same command after: ulimit -v unlimited.'
       )
-    e = e.__cause__ or e.__context__
   return None
+
+
+def causes(e: BaseException | None):
+  """Yields an error, the error that caused it, and so on."""
+  while e is not None:
+    yield e
+    e = e.__cause__ or e.__context__
 
 
 def damaged_corpus(what: str) -> UserError:

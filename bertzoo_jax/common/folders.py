@@ -1,5 +1,5 @@
-"""Keeps reading and writing inside a folder of unknown origin: checks its links, and the names that
-its files give. Hard links cannot be detected.
+"""Keeps reads and writes inside a folder of unknown origin: checks its links, and the file names in
+its files. Hard links cannot be detected.
 """
 
 import contextlib
@@ -79,7 +79,7 @@ def check_links(folder) -> None:
     try:
       with os.scandir(below.pop()) as entries:
         children = list(entries)
-    except OSError:  # absent, or deleted meanwhile; nothing is opened there
+    except OSError:  # absent or just deleted; nothing is opened there
       continue
     for entry in children:
       if entry.is_symlink():
@@ -109,7 +109,7 @@ def scratch(out, what: str = 'an export'):
       for stale in sorted(parent.glob(f'{glob.escape(prefix)}*')) if alone else ():
         with contextlib.ExitStack() as dead:
           if _lock(stale, dead, fcntl.LOCK_NB):
-            print(f'removed: {stale}, which {what} that was killed left there')
+            print(f'removed: {stale}, left by {what} that was killed')
             shutil.rmtree(stale, ignore_errors=True)
       folder = tempfile.mkdtemp(dir=parent, prefix=prefix)
       _lock(folder, held)
@@ -143,7 +143,7 @@ def install(directory: pathlib.Path, out) -> None:
   if not storage.is_remote(out):
     directory.chmod(0o755)  # a temporary folder is private
     try:
-      directory.rename(out)  # also over an empty folder
+      directory.rename(out)  # also replaces an empty folder
     except OSError as e:
       if e.errno not in (errno.ENOTEMPTY, errno.EEXIST):
         raise

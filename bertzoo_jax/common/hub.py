@@ -49,7 +49,7 @@ def folder(name: str, files):
   wanted = dict(revision=revision or None, allow_patterns=list(files))
   with _hub_errors(
     f'hf:{name} is no folder here, and the hub gives no such files',
-    'run the same line again, or give a folder with its files as hf:DIR',
+    'run the same command again, or give a folder with its files as hf:DIR',
     'correct the name, or download its files elsewhere and give their folder as hf:DIR',
   ):
     return storage.path(huggingface_hub.snapshot_download(repository, **wanted))
@@ -96,10 +96,10 @@ def data(address: str) -> Data:
   name, config = '/'.join(words[: at or 2]), '/'.join(words[at or 2 :])
   if not local(name) and len(words) == 1:
     # `datasets` takes a word such as json as a reader of the files in the current folder
-    raise errors.UserError(f'{address}: {name} is no folder here; of the hub write OWNER/NAME.')
+    raise errors.UserError(f'{address}: {name} is no folder here; for the hub write OWNER/NAME.')
   with _hub_errors(
     f'{address} cannot be read',
-    'run the same line again',
+    'run the same command again',
     'correct the name, or download its files (hf download) and give their folder as hf:./DIR',
   ):
     where = str(storage.absolute(name)) if local(name) else name
@@ -109,7 +109,7 @@ def data(address: str) -> Data:
   splits = {str(name): tuple(files) for name, files in (builder.config.data_files or {}).items()}
   if split not in splits:
     raise errors.UserError(
-      f'{address} has no split {split!r}: name one behind a colon.'
+      f'{address} has no split {split!r}: name one after a colon.'
       f'{errors.did_you_mean(split, splits)}'
     )
   files = splits[split]
@@ -195,7 +195,7 @@ class Repository:
   def _push_errors(self, branch):
     return _hub_errors(
       f'{self.name}@{branch} cannot be pushed to',
-      'run the same line again',
+      'run the same command again',
       'correct the name, or give a token that may write there',
       'leave --push out',
     )
@@ -203,8 +203,8 @@ class Repository:
 
 @contextlib.contextmanager
 def _hub_errors(what, again, remedy, offline='name files that are here'):
-  """Turns an error of the hub into a TransientError with `again` if it may pass, else a
-  UserError.
+  """Turns an error of the hub into a UserError, or if it may pass into a TransientError whose
+  remedy is `again`.
   """
   try:
     yield
@@ -215,12 +215,6 @@ def _hub_errors(what, again, remedy, offline='name files that are here'):
     what = f'{what} ({cause or type(e).__name__} …)'
     if constants.HF_HUB_OFFLINE:
       remedy = f'$HF_HUB_OFFLINE is set: unset it, or {offline}'
-    elif any(map(storage.may_pass, _reasons(e))):
+    elif any(map(storage.may_pass, errors.causes(e))):
       raise errors.TransientError(f'{what}: {again}.') from e
     raise errors.UserError(f'{what}: {remedy}.') from e
-
-
-def _reasons(e):
-  while e is not None:
-    yield e
-    e = e.__cause__ or e.__context__

@@ -1,4 +1,4 @@
-"""Progress for a watcher: a bar on a terminal, plain lines elsewhere.
+"""Shows progress: a bar on a terminal, plain lines elsewhere.
 
 `Progress` shows a training: step, percent, losses, tokens/s and time left. `Meter` shows work on
 files: percent, MB/s and time left.
@@ -54,9 +54,9 @@ class Progress:
       print(text, flush=True)
 
   def finished(self, step: int, loss) -> None:
-    """Records that a step is computed. The clock for the time left starts after the first step.
+    """Records that a step has been computed. The estimate of the time left starts after the first.
 
-    loss: of the step, for a plain line if none was printed for half a minute.
+    loss: loss of the step, for a plain line if none was printed for half a minute.
     """
     now, self._finished = time.monotonic(), step
     self._began = self._began or (now, step)

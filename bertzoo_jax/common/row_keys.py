@@ -45,10 +45,12 @@ def bits(keys: jax.Array, size: tuple[int, int], first: tuple = (0, 0)) -> jax.A
   return bits_at(keys[..., 0, None, None], keys[..., 1, None, None], first, size)
 
 
-def bits_at(one, other, first: tuple, size: tuple[int, int]) -> jax.Array:
-  """As `bits`. one, other: the two uint32s of keys, which broadcast to `size`."""
+def bits_at(one, other, first: tuple, size: tuple[int, int], axes=(0, 1)) -> jax.Array:
+  """As `bits`. one, other: the two uint32s of keys, which broadcast to `size`. axes: the axes of
+  `size` along which the two numbers of a place grow.
+  """
   one, other = (jnp.asarray(n).astype(jnp.uint32) for n in (one, other))
-  place = [jax.lax.broadcasted_iota(jnp.int32, size, axis) + first[axis] for axis in (0, 1)]
+  place = [jax.lax.broadcasted_iota(jnp.int32, size, n) + start for n, start in zip(axes, first)]
   return _mixed(_mixed((place[0] * _ROW + place[1]).astype(jnp.uint32) ^ one) + other)
 
 

@@ -85,8 +85,8 @@ class _HubPath(type(epath.Path('hf://name'))):
 
 
 def read_twice(ask, what, right=NotImplemented, twice=True):
-  """The answer of an object store: the first that comes twice or equals `right`. An answer that the
-  client cannot parse is requested again.
+  """Reads from an object store until an answer comes twice or equals `right`, and returns it. An
+  answer that the client cannot parse is requested again.
 
   ask: () → an answer. what: the address, for the message. right: the expected answer, such as a
   checksum. twice: False for a write, whose first answer counts. Raises TransientError if all
@@ -110,7 +110,7 @@ def read_twice(ask, what, right=NotImplemented, twice=True):
     if not twice or answer == right or answer in answers:
       return answer
     answers.append(answer)
-  raise errors.TransientError(f'{what} is read differently each time: run the same line again.')
+  raise errors.TransientError(f'{what} gives other bytes at each read: run the same command again.')
 
 
 def path(p) -> epath.Path:
@@ -197,7 +197,12 @@ def write_bytes(p, data: bytes) -> None:
   except OSError:
     part.unlink(missing_ok=True)  # a part takes the space that a full disk lacks
     raise
-  _sync_folder(p.parent)
+  with contextlib.suppress(OSError):  # many file systems have no such call for a folder
+    fd = os.open(os.fspath(p.parent), os.O_RDONLY)
+    try:
+      os.fsync(fd)
+    finally:
+      os.close(fd)
 
 
 def append_line(p, text: str) -> None:
@@ -227,7 +232,7 @@ def appending(p):
     if e.errno != errno.ELOOP:
       raise
     raise errors.UserError(
-      f'{p} is a link, which is not written through: put the file itself there, or remove it.'
+      f'{p} is a link, and links are not followed: put the file itself there, or remove it.'
     ) from e
 
 
@@ -247,15 +252,6 @@ def is_at(fd: int, p) -> bool:
     return os.path.samestat(os.fstat(fd), os.lstat(p))
   except OSError:
     return False
-
-
-def _sync_folder(folder):
-  with contextlib.suppress(OSError):  # many file systems have no such call for a folder
-    fd = os.open(os.fspath(folder), os.O_RDONLY)
-    try:
-      os.fsync(fd)
-    finally:
-      os.close(fd)
 
 
 def write_array(p, array: np.ndarray) -> str:
@@ -319,7 +315,7 @@ def reading(what):
     if not may_pass(e):
       raise
     raise errors.TransientError(
-      f'{what} could not be read ({errors.named(e, 300)}): run the same line again.'
+      f'{what} could not be read ({errors.named(e, 300)}): run the same command again.'
     ) from e
 
 
@@ -383,8 +379,8 @@ def http_code(e: BaseException) -> int | None:
 
 
 def may_pass(e: BaseException) -> bool:
-  """Whether an error of a disk, a bucket or the network may pass; a wrong address, missing rights
-  and a full disk do not. If neither type nor code tells, the error's cause decides.
+  """Whether an error of a disk, a bucket or the network is transient; a wrong address, missing
+  permissions and a full disk are not. If neither type nor code tells, the error's cause decides.
   """
   if isinstance(e, OSError) and e.errno is not None:
     return e.errno not in _STAYING_ERRNOS

@@ -1,5 +1,5 @@
-"""Which code from outside the package may run: code that the user names, never code that only a
-folder names.
+"""Decides which code from outside the package may run: only code that the user names, never code
+that a folder alone names.
 
 Corpora, workdirs, Hugging Face directories and folders of tasks are data of unknown origin. They
 can name parts as `package.module:name`. Such a part is built only if the user's --config names it
@@ -85,7 +85,7 @@ def load(name: str):
     part = '.'.join(words[:i])
     if name not in _named and part not in _announced:
       _announced.add(part)
-      spec = importlib.util.find_spec(part)  # its parents are imported: this runs nothing
+      spec = importlib.util.find_spec(part)  # parents are imported: runs no code
       if spec and spec.origin:
         print(f'note: --{FLAG} runs the module {part} of {spec.origin}', file=sys.stderr)
     importlib.import_module(part)

@@ -30,8 +30,10 @@ def read_files(files) -> dict[str, int] | None:
   encoder.json); None without these files. files: {file name: path}. Raises UserError for a damaged
   file, an unknown form, or a vocab.txt with a repeated piece.
   """
-  if 'tokenizer.json' in files:
-    vocabulary = _ids_of(files['tokenizer.json'])
+  if file := files.get('tokenizer.json'):
+    content = read_json(file)
+    with errors.unreadable(f'{file} is no readable tokenizer: download or prepare it again'):
+      vocabulary = ids(content)
   elif 'vocab.txt' in files:
     vocabulary = {piece: i for i, piece in enumerate(lines(files['vocab.txt']))}
   elif name := next((name for name in ('vocab.json', 'encoder.json') if name in files), None):
@@ -70,23 +72,13 @@ def lines(file) -> list[str]:
   return pieces
 
 
-def _ids_of(file):
-  content = read_json(file)
-  with errors.unreadable(f'{file} is no readable tokenizer: download or prepare it again'):
-    return ids(content)
-
-
 def section_of(folder) -> dict | None:
   """The config section of a tokenizer that prepare wrote; None for another folder."""
-  return _read_key(folder, 'section')
-
-
-def _read_key(folder, key):
   file = storage.path(folder) / 'bertzoo.json'
   if not file.exists():
     return None
   with errors.unreadable(f'{file} is cut or damaged: copy its folder again'):
-    return json.loads(file.read_bytes())[key]
+    return json.loads(file.read_bytes())['section']
 
 
 def ids(tokenizer: dict) -> dict[str, int]:
@@ -97,7 +89,7 @@ def ids(tokenizer: dict) -> dict[str, int]:
 
 
 def difference_of(a: dict[str, int], b: dict[str, int]) -> str | None:
-  """How the vocabulary `b` of weights differs from the run's `a`, with an example; None if same."""
+  """A sentence on how vocabulary `b` (of weights) differs from `a` (of the run); None if equal."""
   moved = [piece for piece in a if piece in b and a[piece] != b[piece]]
   absent = [piece for piece in a if piece not in b]
   if moved or absent:
@@ -107,13 +99,10 @@ def difference_of(a: dict[str, int], b: dict[str, int]) -> str | None:
       f'{len(moved) + len(absent):,} of {len(a):,} pieces have another id, e.g. {example!r} is '
       f'{a[example]:,} here and {other_id} there.'
     )
-  more = [piece for piece in b if piece not in a]
-  return (
-    f'{len(more):,} pieces are only there, e.g. {more[0]!r}; the {len(a):,} of here have the same '
-    'ids.'
-    if more
-    else None
-  )
+  if not (more := [piece for piece in b if piece not in a]):
+    return None
+  example = f'{len(more):,} pieces are only there, e.g. {more[0]!r}'
+  return f'{example}; the {len(a):,} pieces here have the same ids.'
 
 
 def read_text(path) -> str:

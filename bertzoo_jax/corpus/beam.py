@@ -22,12 +22,11 @@ def run(text: texts.Text, chunk_bytes: int, out, how: shards.How, options: list[
   """Makes all shards, of at least chunk_bytes of text each, in the corpus `out`, which has its
   tokenizer and is reachable by all workers. options: of Beam, as ['--runner=DataflowRunner', …].
 
+  Raises UserError: Beam is not installed, does not know an option, or the pipeline failed.
+
   Returns:
     (reader of the launching machine, with the counts of dropped text; records in the order of
     chunks).
-
-  Raises:
-    UserError: Beam is not installed, does not know an option, or the pipeline failed.
   """
   with errors.needing('--runner=beam needs Apache Beam', 'beam'):
     import apache_beam as beam
@@ -56,7 +55,7 @@ def run(text: texts.Text, chunk_bytes: int, out, how: shards.How, options: list[
       raise
     raise errors.UserError(
       f'The Beam pipeline failed ({type(e).__name__}: {str(e).strip().splitlines()[-1][:300]}): '
-      'run the same line again, finished shards are kept.'
+      'run the same command again, finished shards are kept.'
     ) from e
   records = [shards.finished(out, i) for i in range(len(begins))]
   if None in records:

@@ -103,14 +103,10 @@ def open(path, cache: str = 'disk') -> Corpus:
   """Opens a corpus that `prepare` wrote. Checks the size of every file and the SHA-256 of the
   tokenizer's files against the manifest; arrays are mapped at their first use.
 
-  Args:
-    path: of the corpus, on a local disk.
-    cache: 'disk': tokens are read from their files on demand, through the system's file cache;
-      'ram': they are read now.
-
-  Raises:
-    UserError: no corpus or an unfinished one, another format version, a changed manifest, a shard
-      that is missing or cut, or a tokenizer whose files are not those that prepare wrote.
+  path: of the corpus, on a local disk. cache: 'disk': tokens are read from their files on demand,
+  through the system's file cache; 'ram': they are read now. Raises UserError: no corpus or an
+  unfinished one, another format version, a changed manifest, a shard that is missing or cut, or a
+  tokenizer whose files are not those that prepare wrote.
   """
   path = storage.path(path)
   in_ram = errors.choose(cache, {'disk': False, 'ram': True}, 'config.run.corpus_cache')
@@ -122,7 +118,7 @@ def open(path, cache: str = 'disk') -> Corpus:
     )
   verification.require(path, tokenizer_files(manifest))
   opened, units = {}, bool(manifest['units'])
-  with errors.unreadable(f'{path}/manifest.json is not of prepare: {_AGAIN}'):
+  with errors.unreadable(f'{path}/manifest.json was not written by prepare: {_AGAIN}'):
     if manifest['dtype'] != token_dtype(manifest['vocab_size']):
       raise ValueError(manifest['dtype'])
     for name in SPLITS:
@@ -143,7 +139,7 @@ def read_manifest(path) -> dict:
   if not (path / 'manifest.json').exists():
     if (path / 'plan.json').exists():
       raise errors.UserError(
-        f'The corpus {path} is unfinished: run the same prepare line again to resume.'
+        f'The corpus {path} is unfinished: run the same prepare command again to resume.'
       )
     raise errors.UserError(
       f'No corpus at {path} (there is no manifest.json): python -m bertzoo_jax.prepare '
@@ -268,8 +264,8 @@ def in_memory(
 
 
 def stand_in(corpus: Corpus, documents: int, length: int) -> Corpus:
-  """A corpus of unknown tokens with the facts of another, to build a pipeline quickly: `documents`
-  documents of four sentences, about `length` tokens each.
+  """A corpus of unknown tokens with the manifest facts of another, to build a pipeline quickly:
+  `documents` documents of four sentences, about `length` tokens each.
   """
   size = 4 * documents
   tokens = np.full(size * (length // 4 + 1), corpus.special['unk'])
@@ -309,7 +305,7 @@ def write_shard(
 
   Args:
     folder: CORPUS/train or CORPUS/held_out; it exists.
-    name: of the shard, '00000'.
+    name: name of the shard, '00000'.
     tokens: int [T]; sentences: [S+1] token offsets; documents: [D+1] sentence offsets.
     vocab_size: V.
     units: uint8 [T] marks of the tokens, in a corpus that has them.
@@ -317,9 +313,8 @@ def write_shard(
   Returns:
     The shard's entry in the manifest: name, tokens, sentences, documents, sha256 {file: hex}.
 
-  Raises:
-    ValueError: an id outside the vocabulary (a uint16 would wrap silently), or offsets that do not
-      fit.
+  Raises ValueError: an id outside the vocabulary (a uint16 would wrap silently), or offsets that do
+  not fit.
   """
   if len(tokens) >= 2**32:
     raise ValueError(f'shard {name}: {len(tokens)} tokens are more than its offsets can count')

@@ -1,5 +1,5 @@
 """Counts text that a model should not learn: repeated lines, special tokens spelt out, control
-characters, scripts in small shares. Counted per chunk while a corpus is made.
+characters, rare scripts. It is counted per chunk while a corpus is made.
 """
 
 import collections

@@ -51,7 +51,14 @@ def _mirror(address, cache_dir, say):
     return folder
   files = corpus.files(manifest)
   missing = {name: digest for name, digest in files.items() if not (folder / name).exists()}
-  _check_space(address, folder, missing)
+  folder.mkdir(parents=True, exist_ok=True)
+  needed = sum((address / name).stat().length for name in missing)
+  free = shutil.disk_usage(os.fspath(folder)).free
+  if needed > free:
+    raise errors.UserError(
+      f'The corpus {address} needs {needed / 1e9:.1f} GB below {folder}, which has '
+      f'{free / 1e9:.1f} GB free: give a --cache_dir with more space.'
+    )
   say(f'mirroring {address} to {folder}: {len(missing)} of {len(files)} files to fetch')
   with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
     for done in concurrent.futures.as_completed(
@@ -60,17 +67,6 @@ def _mirror(address, cache_dir, say):
       done.result()
   storage.write_bytes(folder / 'manifest.json', (address / 'manifest.json').read_bytes())
   return folder
-
-
-def _check_space(address, folder, names):
-  folder.mkdir(parents=True, exist_ok=True)
-  needed = sum((address / name).stat().length for name in names)
-  free = shutil.disk_usage(os.fspath(folder)).free
-  if needed > free:
-    raise errors.UserError(
-      f'The corpus {address} needs {needed / 1e9:.1f} GB below {folder}, which has '
-      f'{free / 1e9:.1f} GB free: give a --cache_dir with more space.'
-    )
 
 
 def _fetch(source, target, digest):

@@ -1,4 +1,4 @@
-"""The data report of a corpus: the text that was taken and dropped, as numbers and sentences."""
+"""The data report of a corpus: numbers and sentences on the text that was kept and dropped."""
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import doctor
@@ -18,7 +18,7 @@ def summarize(records, dropped, repeated, unigrams) -> dict:
   """The data report over both splits.
 
   Args:
-    records: of the shards, as shards.write returns them.
+    records: records of the shards, as shards.write returns them.
     dropped: {reason: {count, bytes, first}} of a reader.
     repeated: number of documents, and of longer paragraphs, that repeat earlier ones.
     unigrams: int64 [V], count of each piece in train.
@@ -138,8 +138,8 @@ def describe(manifest: dict, where: str) -> str:
       if level == 'words' or manifest['corpus'][level] != 'none'
     )
     lines.append(
-      f'  units: {shares}; {report["misaligned_sentences"]:,} sentences with a border inside a '
-      'token, where pieces decide'
+      f'  units: {shares}; {report["misaligned_sentences"]:,} sentences have a border inside a '
+      'token: there the pieces decide'
     )
   for reason, d in report['dropped'].items():
     first = f', first at {d["first"]}' if d['first'] else ''

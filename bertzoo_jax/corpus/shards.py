@@ -1,4 +1,4 @@
-"""Turns chunks of documents into shards of a corpus, with spawned workers. The content of a shard
+"""Turns chunks of documents into shards of a corpus, in spawned workers. The content of a shard
 depends only on its chunk.
 
 A worker splits, tokenises and writes one chunk at a time: its arrays first, its record last, each
@@ -36,27 +36,24 @@ _TEXTS, _CHARACTERS = 4096, 1 << 19  # tokenised in one call, approximately
 
 
 class Begin(NamedTuple):
-  """The begin of a chunk: its index, from 0; its first document; the Start of that one's file."""
+  """The begin of a chunk."""
 
-  index: int = 0
-  document: int = 0
-  file: duplicates.Start = duplicates.BEGINNING
+  index: int = 0  # number of the chunk
+  document: int = 0  # number of its first document
+  file: duplicates.Start = duplicates.BEGINNING  # where the file of that document starts
 
 
 BEGINNING = Begin()
 
 
 class Chunk(NamedTuple):
-  """Consecutive documents: `index`, from 0; `documents`, encoded by `sources.encode`; `first`: its
-  begin, for messages; `begin`: the same, for a second reading; `end`: bytes of the sources read
-  when it was full.
-  """
+  """Consecutive documents."""
 
-  index: int
-  documents: list[bytes]
-  first: str
-  end: int
-  begin: Begin = BEGINNING
+  index: int  # from 0
+  documents: list[bytes]  # encoded by `sources.encode`
+  first: str  # where it begins, for messages
+  end: int  # bytes of the sources read when it was full
+  begin: Begin = BEGINNING  # for a second reading
 
   def digest(self) -> str:
     digest = hashlib.blake2b(digest_size=16)
@@ -66,11 +63,11 @@ class Chunk(NamedTuple):
 
 
 class How(NamedTuple):
-  """Settings of tokenisation: name of the splitter, held-out share, marker of units."""
+  """Settings of tokenisation."""
 
-  splitter: str
-  held_out: float
-  marker: word_marks.Marker | None = None
+  splitter: str  # name of the sentence splitter
+  held_out: float  # share
+  marker: word_marks.Marker | None = None  # marks units
 
 
 def content_hash(document: bytes) -> tuple[int, int]:
@@ -99,7 +96,7 @@ def finished(out, index: int) -> dict | None:
 
 
 def intact(out, record: dict, chunk: Chunk) -> bool:
-  """Whether a record is of this chunk, and all its files exist with the recorded SHA-256."""
+  """Whether a record belongs to this chunk and all its files have the recorded SHA-256."""
   try:
     files = {folders.inside(out, file): digest for file, digest in record['files'].items()}
     whole = {*_COUNTED, *record['splits']} <= {*record, *corpus.SPLITS}
@@ -330,7 +327,7 @@ class _Worker:
     try:
       self.pipe.send(chunk)
     except (BrokenPipeError, ConnectionResetError):
-      pass  # it died: `take` says so
+      pass  # the worker died: `take` reports it
     self.chunk = Chunk(chunk.index, [], chunk.first, chunk.end)
 
   def take(self):
@@ -343,14 +340,14 @@ class _Worker:
       raise errors.UserError(
         f'A worker ended with code {code} in chunk {chunk.index}, which begins at {chunk.first}'
         f'{" (killed: is there enough memory? --workers takes fewer)" if code == -9 else ""}: '
-        'run the same line again, finished shards are kept.'
+        'run the same command again, finished shards are kept.'
       ) from e
     if isinstance(failure, Exception):
       raise failure
     if failure:
       raise errors.UserError(
         f'Chunk {chunk.index}, which begins at {chunk.first}, failed: {failure}. '
-        'Run the same line again, finished shards are kept.'
+        'Run the same command again, finished shards are kept.'
       )
     return chunk.index, chunk.end, record
 
@@ -377,4 +374,4 @@ def _serve(pipe, trusted, out, tokenizer_folder, how):
         answer = (e if has_number else f'{type(e).__name__}: {e}', None)
       pipe.send(answer)
   except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
-    pass  # the parent is done, or gone
+    pass  # the parent has finished or died

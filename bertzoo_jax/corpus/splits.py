@@ -1,5 +1,5 @@
-"""The tokens of a split over its shards: read from files at their first use, and gathered by
-position.
+"""The tokens of a split, in shards: each shard is mapped or read at its first use, and tokens are
+gathered by position.
 
 T tokens, S sentences, D documents.
 """
@@ -25,14 +25,12 @@ _HEADER = 128  # bytes that np.save writes before an array of one axis
 
 
 class Shard(NamedTuple):
-  """The arrays of a shard: tokens [T], token offsets [S+1], sentence offsets [D+1], units [T] or
-  None.
-  """
+  """The arrays of a shard."""
 
-  tokens: np.ndarray
-  sentences: np.ndarray
-  documents: np.ndarray
-  units: np.ndarray | None = None
+  tokens: np.ndarray  # [T]
+  sentences: np.ndarray  # [S+1] token offsets
+  documents: np.ndarray  # [D+1] sentence offsets
+  units: np.ndarray | None = None  # [T]
 
   @property
   def sizes(self) -> tuple:
@@ -43,9 +41,6 @@ class Shard(NamedTuple):
 class StoredShard:
   """A shard in files, with the attributes of a Shard. Each access maps or reads the array again, so
   callers keep it.
-
-  Attributes:
-    sizes: (T, S, D).
   """
 
   def __init__(self, folder, entry: dict, dtype: str, has_units: bool, in_ram: bool = False):
@@ -55,7 +50,7 @@ class StoredShard:
     self._stem = os.path.join(os.fspath(folder), entry['name'])
     self._dtype = np.dtype(dtype)
     self._has_units = has_units
-    self.sizes = entry['tokens'], entry['sentences'], entry['documents']
+    self.sizes = entry['tokens'], entry['sentences'], entry['documents']  # (T, S, D)
     self._kept = {}
     for array in ('tokens', 'sentences', 'documents', *['units'] * has_units):
       kind, length = self._kind(array)
@@ -103,7 +98,7 @@ class Split:
 
   Attributes:
     num_tokens: T. num_sentences: S. num_documents: D.
-    bytes: of the UTF-8 text that was tokenised; 0 if unknown.
+    bytes: bytes of the UTF-8 text that was tokenised; 0 if unknown.
     num_parts: 1 up to PART_SENTENCES sentences.
   """
 
@@ -135,8 +130,7 @@ class Split:
     Fastest if the last axis of two or more holds consecutive positions: the shard is then looked
     up once per row.
 
-    Raises:
-      IndexError: a position below 0 or beyond the last token.
+    Raises IndexError: a position below 0 or beyond the last token.
     """
     return self._gather('tokens', positions)
 
@@ -250,7 +244,7 @@ def _name_cut_files():
       if cut
       else 'A mapped file could not be read (SIGBUS): run'
     )
-    os.write(2, f'error: {text} the same line again. The checkpoints of a run are kept.\n'.encode())
+    os.write(2, f'error: {text} the same command again. Checkpoints of a run are kept.\n'.encode())
     os._exit((errors.UserError if cut else errors.TransientError).code)
 
   handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(end)
@@ -261,5 +255,5 @@ def _name_cut_files():
 def _size(file):
   try:
     return os.stat(file).st_size
-  except OSError:  # deleted: the map holds it
+  except OSError:  # deleted, but still mapped
     return _MAPPED[file]

@@ -28,19 +28,14 @@ def conditions(where) -> tuple[tuple[str, str], ...]:
 
 @dataclasses.dataclass
 class Text:
-  """The documents of a plan: from the sources, without repeated and excluded texts.
+  """The documents of a plan: from the sources, without repeated and excluded texts."""
 
-  Attributes:
-    inputs, excluded: of finding.find. where: of `conditions`. section: config.corpus. out: CORPUS.
-    say: prints a line; None in other processes.
-  """
-
-  inputs: list
-  where: tuple
-  excluded: list
-  section: object
-  out: object
-  say: Callable | None
+  inputs: list  # the sources, as finding.find returns them
+  where: tuple  # as `conditions` returns it
+  excluded: list  # sources of text to leave out, as finding.find returns them
+  section: object  # config.corpus
+  out: object  # CORPUS
+  say: Callable | None  # prints a line; None in other processes
   _repeated: duplicates.Repeats | None = None
 
   @property

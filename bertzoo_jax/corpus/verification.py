@@ -25,12 +25,8 @@ def compare(path, wished: dict[str, str]) -> None:
   """Compares files with their SHA-256: files that changed since they were last verified, files
   whose note is old, and a sample of the others.
 
-  Args:
-    path: of the corpus.
-    wished: {path in the corpus: SHA-256}.
-
-  Raises:
-    UserError: one is missing or differs; it names the first.
+  path: of the corpus. wished: {path in the corpus: SHA-256}. Raises UserError: one is missing or
+  differs; it names the first.
   """
   now, noted = time.time(), _noted(path)
   stamps = {file: _stamp(path / file) for file in wished}
@@ -55,8 +51,9 @@ def compare(path, wished: dict[str, str]) -> None:
 
 def require(path, wished: dict[str, str]) -> None:
   """Reads files and raises UserError for the first whose SHA-256 is not the wished one."""
+  digest_of = lambda file: storage.sha256(path / file) if _stamp(path / file) else None
   with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
-    for file, digest in zip(wished, pool.map(lambda file: _digest(path / file), wished)):
+    for file, digest in zip(wished, pool.map(digest_of, wished)):
       if digest != wished[file]:
         pool.shutdown(cancel_futures=True)
         state = "damaged (its SHA-256 is not the manifest's)" if digest else 'missing'
@@ -71,10 +68,6 @@ def _sample(known, stamps):
       return
     size += stamps[file][0]
     yield file
-
-
-def _digest(file):
-  return storage.sha256(file) if _stamp(file) else None
 
 
 def _noted(path) -> dict:

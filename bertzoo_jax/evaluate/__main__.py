@@ -1,4 +1,5 @@
-"""Scores a trained model on held-out text, or on pairs of sentences; shows what it has learned.
+"""Scores a trained model on held-out text, on pairs of sentences or by its vectors of texts; shows
+what it has learned.
 
     python -m bertzoo_jax.evaluate --workdir W[@STEP|@best] --corpus CORPUS
                                    [--batches 50] [--masking_of OTHER] [--json FILE]
@@ -32,6 +33,17 @@ others. A network from left to right has a log-likelihood, which is taken. Of a 
 its generator, the generator is scored. A network that never saw a mask is refused. --score_by=words
 also masks the tokens of the same word that come after (Kauf & Ivanova 2023). A network that learned
 both (objective=causal_masked) is scored by masks, or with --score_by=left_to_right.
+
+    python -m bertzoo_jax.evaluate --workdir W[@STEP|@best]|hf:DIR --similarity FILE
+                                   [--columns A,B,SCORE] [--json FILE]
+    python -m bertzoo_jax.evaluate --workdir W[@STEP|@best]|hf:DIR --retrieval FOLDER
+                                   [--json FILE]
+
+score vectors of texts, made as `encode` makes them. --similarity: Spearman's and Pearson's
+correlation of their cosines with a column of scores. --retrieval: FOLDER has corpus.jsonl,
+queries.jsonl and qrels/test.tsv (BEIR's layout). All documents are ranked by their cosine with a
+query: nDCG@10, recall and the mean reciprocal rank. Both print the effective rank and the mean
+cosine of the vectors.
 
 Printed with a standard error: of accuracies √(p(1−p)/n), of losses the deviation by √n, as if all
 predictions were independent. The base rate is the share of label 1. Float32; the same command gives
@@ -74,9 +86,11 @@ def main(_):
   from bertzoo_jax.evaluate import gaps  # with jax: --help does not wait for it
   from bertzoo_jax.evaluate import scores
 
-  if (_CORPUS.value is None) == (_MINIMAL_PAIRS.value is None):
+  modes = (_CORPUS.value, _MINIMAL_PAIRS.value, _SIMILARITY.value, _RETRIEVAL.value)
+  if sum(mode is not None for mode in modes) != 1:
     raise errors.UserError(
-      'Give --corpus (held-out text) or --minimal_pairs (pairs of sentences), one of the two.'
+      'Give --corpus (held-out text), --minimal_pairs (pairs of sentences), --similarity (texts '
+      'with scores) or --retrieval (queries and documents), one of them.'
     )
   if _GAPS.value and len(_CORPUS.value or ()) != 1:
     raise errors.UserError('--gaps shows gaps in held-out text: give one --corpus.')
@@ -86,7 +100,9 @@ def main(_):
     raise errors.UserError('--score_by needs pairs: give --minimal_pairs too.')
   if _JSON.value:
     storage.check_new(_JSON.value)
-  result, text = _on_gaps() if _GAPS.value else _on_text() if _CORPUS.value else _on_pairs()
+  ways = (_on_text, _on_pairs, _on_vectors, _on_vectors)
+  way = next(way for way, mode in zip(ways, modes) if mode is not None)
+  result, text = _on_gaps() if _GAPS.value else way()
   print(text, flush=True)
   if _JSON.value:
     storage.write_text(_JSON.value, scores.to_json(result))
@@ -149,11 +165,23 @@ def _on_pairs():
   return result, f'{head}\n{minimal_pairs.table(result)}'
 
 
+def _on_vectors():
+  """(Scores of vectors of texts, the lines to print)."""
+  from bertzoo_jax.evaluate import vectors
+
+  if _RETRIEVAL.value:
+    result = vectors.retrieval(_WORKDIR.value, _RETRIEVAL.value)
+  else:
+    columns = _COLUMNS.value or vectors.COLUMNS
+    result = vectors.similarity(_WORKDIR.value, _SIMILARITY.value, columns)
+  return result, vectors.table(result)
+
+
 if __name__ == '__main__':
   _WORKDIR = flags.DEFINE_string(
     'workdir',
     None,
-    'Run to score: W (newest checkpoint), W@STEP or W@best. With --minimal_pairs also hf:DIR or '
+    'Run to score: W (newest checkpoint), W@STEP or W@best. Without --corpus also hf:DIR or '
     'hf:OWNER/NAME.',
     required=True,
   )
@@ -168,6 +196,18 @@ if __name__ == '__main__':
     None,
     'Pairs of sentences: FILE.jsonl with sentence_good and sentence_bad (as BLiMP has them), '
     'FILE.tsv with two columns, the good sentence first, or a folder of such files.',
+  )
+  _SIMILARITY = flags.DEFINE_string(
+    'similarity', None, 'Table of two texts and a score per row: tsv, csv, jsonl, json or parquet.'
+  )
+  _COLUMNS = flags.DEFINE_string(
+    'columns',
+    None,
+    'With --similarity: the columns of the two texts and of the score. Default: text_a or '
+    'sentence1, text_b or sentence2, score or label.',
+  )
+  _RETRIEVAL = flags.DEFINE_string(
+    'retrieval', None, 'Folder with corpus.jsonl, queries.jsonl and qrels/test.tsv.'
   )
   _GROUP_BY = flags.DEFINE_string(
     'group_by', '', 'Field of the pairs to group by. Default: UID or field, if they have one.'

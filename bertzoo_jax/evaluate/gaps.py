@@ -27,7 +27,7 @@ NETWORK, BIGRAMS, FREQUENT = 'this network', 'bigrams, both neighbours', 'most f
 
 
 class NotLearned(errors.UserError):
-  """The run is not better than counts of words, and --require asks for it."""
+  """The run is not better than word counts, as --require demands."""
 
   code = 3
 
@@ -63,7 +63,7 @@ class Report(NamedTuple):
   """A run and counts of words on the same held-out text.
 
   Attributes:
-    step: of the checkpoint.
+    step: step of the checkpoint.
     curve: (step, held-out loss per masked token), from step 0.
     entropy: unigram entropy of the training text, nats.
     loss: Score of the network's loss, nats.
@@ -178,9 +178,9 @@ def _first_weights(run, corpus):
   if init is None:
     return fresh
   tokenizer = storage.path(run.workdir) / 'tokenizer'
-  layers = workdirs.first_layers(run.workdir)
-  args = fresh, init, trained, tokenizer, run.config.hf
-  return initial_weights.parameters(*args, layers=layers)[0]
+  args, how = (fresh, init, trained, tokenizer, run.config.hf), workdirs.first_taken(run.workdir)
+  how |= {'carry': how.pop('vocabulary', '') == 'carry'}
+  return initial_weights.parameters(*args, **how)[0]
 
 
 def _fill(encoder, params, batch):
@@ -238,7 +238,7 @@ def check(report: Report, least: float) -> None:
   """Raises NotLearned unless the loss is at least `least` nats below the unigram entropy, and the
   accuracy at least that of bigrams.
   """
-  if not report.entropy - report.loss.value >= least:  # also of a loss that is not a number
+  if not report.entropy - report.loss.value >= least:  # also true if the loss is NaN
     raise NotLearned(
       f'The held-out loss is {_below(report, " nats")}, {least:g} nats below were required: train '
       'longer, or see docs/settings.md.'

@@ -38,7 +38,7 @@ class Subject(NamedTuple):
     how: MASKED, WORDS, QUERIES or LEFT_TO_RIGHT.
     special: {'mask' | 'cls' | 'sep' | 'pad' | …: id}.
     frame: template of a row with one text, `single` of hf.tokenizer.Shape.
-    step: of the checkpoint; None without one.
+    step: step of the checkpoint; None without one.
     notes: sentences on the choice of the network.
     ahead: whether the output at a token predicts the token after it.
     words: {tokens of a text: the word of each, or None}, for WORDS.

@@ -1,4 +1,4 @@
-"""Masked tokens with their two neighbours, and rows with a single gap.
+"""Masked tokens with their two neighbours, and rows with a single masked token.
 
 N masked tokens, R rows, L length.
 """
@@ -13,7 +13,7 @@ class Masked:
 
   Attributes:
     rows: all rows as one batch; originals: the tokens of the text [R, L].
-    row, position, targets: of each masked token, [N].
+    row, position, targets: row, column and true id of each masked token, [N].
     frame: ids of the special tokens around the text; mask: the mask's id.
   """
 
@@ -79,7 +79,7 @@ def sentence(text: Masked, n: int, tokenizer) -> str:
   ends = np.flatnonzero(np.isin(ids, text.frame))
   first = max([e + 1 for e in ends if e < position], default=0)
   end = min([e for e in ends if e > position], default=len(ids))
-  while first < position and not tokenizer.word_starts[ids[first]]:  # of a word that was cut
+  while first < position and not tokenizer.word_starts[ids[first]]:  # rest of a cut word
     first += 1
   left, right = (
     tokenizer.decode(ids[a:b]).strip() for a, b in ((first, position), (position + 1, end))

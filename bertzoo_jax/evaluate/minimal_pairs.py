@@ -41,7 +41,7 @@ class Result(NamedTuple):
   """Scores of a model on minimal pairs.
 
   Attributes:
-    address: of the weights.
+    address: address of the weights.
     step: step of the checkpoint; None for a Hugging Face directory.
     network: which of two networks was scored; '' if there is only one.
     how: the context of a predicted token, see `likelihoods`.

@@ -52,9 +52,9 @@ def read(path: str, group_by: str = '') -> list[Pair]:
   return pairs
 
 
-def _lines(file):
-  """(number from 1, line) of each line that is not empty."""
-  with storage.reading(f'The pairs in {file}'):
+def lines(file):
+  """[(number from 1, line)] of the lines of a file that are not empty."""
+  with storage.reading(str(file)):
     data = file.read_bytes()
   with errors.unreadable(f'{file} is no UTF-8: convert it'):
     text = data.decode('utf-8-sig')
@@ -64,7 +64,7 @@ def _lines(file):
 
 def _objects(file, name, group_by):
   pairs = []
-  for number, line in _lines(file):
+  for number, line in lines(file):
     with errors.unreadable(f'{file}:{number} is no JSON: mend or remove the line'):
       row = json.loads(line)
     fields = list(row) if isinstance(row, dict) else []
@@ -84,7 +84,7 @@ def _columns(file, name, group_by):
   if group_by:
     raise errors.UserError(f'--group_by={group_by}: {file} has two columns and no such field.')
   pairs = []
-  for number, line in _lines(file):
+  for number, line in lines(file):
     columns = line.split('\t')
     if len(columns) != 2:
       raise errors.UserError(

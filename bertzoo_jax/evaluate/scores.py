@@ -35,7 +35,7 @@ class Score(NamedTuple):
     rows: 'mlm', 'nsp' or 'sop'.
     num_rows: rows that were read.
     measure: 'accuracy' or 'loss'.
-    value, standard_error: of the measure.
+    value, standard_error: value and standard error of the measure.
     count: number of predictions.
     base_rate: share of label 1; None for masked tokens.
     how: 'head' or 'linear probe'; with a memory 'head, memory' or 'head, no memory'.
@@ -60,7 +60,7 @@ class Evaluation(NamedTuple):
   """Scores of a run on held-out text.
 
   Attributes:
-    workdir: of the run; step: of its checkpoint.
+    workdir: folder of the run; step: step of its checkpoint.
     corpus: hash of the text.
     scores: in the order of networks and sets of rows.
     notes: sentences that say which scores were left out, and explain the numbers.
@@ -116,7 +116,7 @@ def evaluate(
       raise errors.UserError(
         f'masking={masked.masking.name} of {masking_of} and masking={config.masking.name} of '
         f'{workdir} are of different kinds: one has an order in which tokens are predicted, the '
-        'other has not. Give --masking_of a run of the same kind.'
+        'other none. Give --masking_of a run of the same kind.'
       )
     sets['mlm'] = rows
   for pairs in PAIRS:
@@ -171,7 +171,7 @@ def _masked_scores(name, encoder, params, batches, ahead, how, first=lambda rows
   nll_BP, correct_BP = through(read, encoder, params, batches, first)
   joined = lambda feature: np.concatenate([b[feature] for b in batches])
   weights_BP = joined('masked_weights').astype(np.float64)
-  places_BP = joined('masked_positions') + ahead  # of the tokens, not of the outputs for them
+  places_BP = joined('masked_positions') + ahead  # places of tokens, not of outputs
   num_rows, length = int((weights_BP.max(axis=1) > 0).sum()), batches[0]['input_ids'].shape[1]
 
   def score(measure, x_BP, places=None):
@@ -227,7 +227,7 @@ def row_vectors(
     batches = [_classifier_last(batch) for batch in batches]
 
   def read(params, batch, memory):
-    if 'mlm_head' not in params:  # it has never seen a mask
+    if 'mlm_head' not in params:  # this network never saw a mask
       batch = {**batch, 'input_ids': generators.fill(batch, batch['masked_targets'])[0]}
     hidden_BLD = networks.encode(encoder, params['encoder'], batch, None)
     return head(params, encoder.pooled(hidden_BLD, batch)), memory

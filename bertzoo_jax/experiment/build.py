@@ -37,7 +37,7 @@ class Network(NamedTuple):
 
   Attributes:
     encoder, objective: as built.
-    shapes: of the parameters, a tree of shape structs.
+    shapes: shapes of the parameters, a tree of shape structs.
     schedule: step → learning rate.
     tx: the optimizer.
     objective_at: traced step → the objective with its moving fields at that step; None without any.
@@ -72,7 +72,7 @@ class Built(NamedTuple):
   Attributes:
     run: with values in place of `auto`.
     data: see training.data.Data.
-    phase_runs: of the remaining phases, in order.
+    phase_runs: PhaseRun of each remaining phase, in order.
   """
 
   run: resolve.Run
@@ -95,7 +95,8 @@ def phase_run(run: resolve.Run, phase, data, mesh) -> phase_runs.PhaseRun:
   """A phase with its network and its data."""
   net, rows = network(run, phase, data.vocab_size, mesh), data.phases[phase.index]
   parts = net.objective, net.tx, net.schedule, rows, mesh, net.objective_at, net.plain
-  return phase_runs.PhaseRun(phase, *parts)
+  before = run.phases[max(phase.index - 1, 0)].config.frozen
+  return phase_runs.PhaseRun(phase, *parts, frees=not {*before} <= {*phase.config.frozen})
 
 
 def network(run: resolve.Run, phase, vocab_size: int, mesh=None) -> Network:
@@ -190,6 +191,8 @@ def _network(run, phase, vocab_size, mesh):
       part, {**fields, **moved(step, moves)}, encoder=network, ops=ops
     )
   shapes = jax.eval_shape(objective.init, jax.random.key(0))
+  optimizers.check_frozen(config.frozen, trees.paths_of(shapes))
+  objective = objective._replace(frozen=(*objective.frozen, *config.frozen))
   for move in moves:
     _check_move(move.field, functools.partial(objective_at, moves=(move,)), shapes)
   schedule = schedules.for_phase(config.schedule, phase.first_step, phase.steps, run.end_step)

@@ -1,4 +1,4 @@
-"""All checks that need no weights; pretrain, finetune and preflight share their messages."""
+"""Checks that need no weights, with the messages of pretrain, finetune and preflight."""
 
 import math
 import os
@@ -100,8 +100,8 @@ def order(run: resolve.Run, phases, vocab_size: int, mesh) -> None:
     if any(summands[path] != summands_before[path] for path in kept):
       raise errors.UserError(
         f'Only one of phase {phase.index} and the phase before it has objective.shared=added: give '
-        'both phases one objective.shared, or make two runs with --init. With added, a stored word '
-        'table is a summand of the word vectors; else it is all of them.'
+        'both phases the same, or make two runs with --init. With added, the stored table is one '
+        'summand.'
       )
     before, summands_before, lanes_before = trained, summands, lanes
 
@@ -129,7 +129,7 @@ def rows(config, features, network, objective):
       'resets': (f'format={config.format.name}', 'has no memory of the rows before'),
     }[unread[0]]
     raise errors.UserError(
-      f'{part} is for a network that reads {unread[0]!r}. That of objective='
+      f'{part} is for a network that reads {unread[0]!r}. The network of objective='
       f'{config.objective.name} does not, so it {why}: take another {part.split("=")[0]}.'
     )
   _carry(config, objective)
@@ -169,7 +169,7 @@ def _carry(config, objective):
   if 'reuse_length' in model and 'reuse_length' in rows and model.reuse_length != rows.reuse_length:
     raise errors.UserError(
       f'encoder.reuse_length={model.reuse_length} and format.reuse_length={rows.reuse_length}: '
-      'set both to the same, since the memory keeps the tokens by which the rows move on.'
+      'set both to the same number: the tokens by which rows move on are those that it keeps.'
     )
 
 
@@ -180,7 +180,7 @@ def _spans(config):
     if objective.num_offsets > (most := config.masking.max_pair_targets):
       raise errors.UserError(
         f'objective.num_offsets={objective.num_offsets} is above masking.max_pair_targets={most}: '
-        f'set it to {most} or less, since the masking gives no borders to later places.'
+        f'set it to {most} or less, since the masking writes no borders for later tokens.'
       )
 
 

@@ -1,4 +1,4 @@
-"""The overview of a run before its first step."""
+"""The overview that a run prints before its first step."""
 
 import jax
 
@@ -42,6 +42,8 @@ def overview(built, start, state) -> list[str]:
       f'phase {p.index}   steps {p.first_step:,}–{p.end_step:,} · '
       f'{all_rows} rows × {length} tokens = {rows * options * length:,} tokens per step'
     )
+    if p.config.frozen:
+      line += f' · frozen: {", ".join(p.config.frozen)}'
     if p is current.phase:
       line += f' · {flops[p.index] / p.steps / 1e9:,.1f} GFLOP per step'
       line += f' · {amounts.describe(current.data.train.read(p.steps))}'
@@ -72,7 +74,7 @@ def idle_chips() -> list[str]:
   chips, _ = hardware_utils.num_available_tpu_chips_and_device_id()
   present = {'gpu': hardware_utils.has_visible_nvidia_gpu(), 'tpu': chips > 0}
   return [
-    f'note      a {extra.upper()} is here, and JAX has no packages for it: {errors.install(extra)}'
+    f'note      here is a {extra.upper()} that JAX cannot use without: {errors.install(extra)}'
     for extra in present
     if present[extra]
   ]

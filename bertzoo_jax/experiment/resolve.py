@@ -9,7 +9,7 @@ from bertzoo_jax.parts import ranges
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
-  """One training, as a config asks for it.
+  """One training run, as its config defines it.
 
   Attributes:
     config: an experiment, locked.

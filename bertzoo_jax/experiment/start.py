@@ -24,27 +24,29 @@ from bertzoo_jax.training import step as steps
 
 
 class First(NamedTuple):
-  """The weights of a run whose workdir has no checkpoint.
+  """The arguments about initial weights, for a run whose workdir has no checkpoint.
 
   Attributes:
     init: address of weights, or one per network, separated by commas; None for fresh weights.
     layers: layers to take from a deeper network (initial_weights.layers_of); '' for all.
     resume_moments: whether to begin at the step of `init`, with its optimizer's state.
-    vocabulary: of `init`: same as the run's, or carry (pretrained/carried.py).
+    vocabulary: vocabulary of `init`: same as the run's, or carry (pretrained/carried.py).
+    positions: how a longer position table begins (hf.merge): copied | interpolated.
   """
 
   init: str | None = None
   layers: str = ''
   resume_moments: bool = False
   vocabulary: str = 'same'
+  positions: str = 'copied'
 
 
 class Start(NamedTuple):
   """Where an attempt begins.
 
   Attributes:
-    workdir: of the run.
-    checkpoints: of the workdir, open.
+    workdir: folder of the run.
+    checkpoints: open Checkpoints of the workdir.
     step: number of updates before this attempt.
     first: see First.
     branch: workdir of another run whose state it takes, or None.
@@ -107,7 +109,8 @@ def _loaded(first, built, target):
   """(the state before the first step, lines on the loaded weights)."""
   phase_run, config = built.phase_runs[0], built.run.config
   addresses = storage.addresses(first.init or '')
-  if phase_run.objective.frozen and len(addresses) < len(phase_run.objective.networks):
+  frozen_network = {*phase_run.objective.frozen} - {*phase_run.phase.config.frozen}
+  if frozen_network and len(addresses) < len(phase_run.objective.networks):
     raise errors.UserError(
       f'objective={config.objective.name} freezes a network that was not trained before: put a '
       'phase with objective=generator_mlm before it, or give --init DISCRIMINATOR,GENERATOR.'
@@ -129,6 +132,7 @@ def _loaded(first, built, target):
     task_heads.labels_in(config.objective),
     first.layers,
     carry,
+    first.positions,
   )
   params = jax.tree.map(_placed, params, target.params)
   average = jax.tree.map(jnp.copy, params) if target.average else ()

@@ -133,8 +133,7 @@ def _described(built, start) -> int:
     start_step=start.step,
     devices=reports.devices(),
     init=start.first.init,
-    init_layers=start.first.layers if not start.step else '',
-    vocabulary=start.first.vocabulary if not start.step else 'same',
+    taken={} if start.step else start.first._asdict(),
     resume_moments=start.branch is not None,
   )
 

@@ -1,4 +1,4 @@
-"""Fine-tunes pretrained weights on labelled rows and scores them. Run the same line again to
+"""Fine-tunes pretrained weights on labelled rows and scores them. Run the same command again to
 resume.
 
     python -m bertzoo_jax.finetune --config configs/tasks/glue.py:rte --init W --workdir F
@@ -13,8 +13,8 @@ the discriminator is used. The encoder and the tokenizer come with the weights.
 Each combination of a grid (config.grid) and a seed (config.seeds) is a run. If there are several
 devices, each run gets one of them. F gets a folder per run with its config, metrics and
 predictions; table.md and table.json; submission/ if the task has test rows. Only the best run of a
-task keeps its checkpoint. A fine-tuning that was killed resumes with the same line, and its table
-is the same bit for bit.
+task keeps its checkpoint. If it is killed, the same command resumes it, and the table is the same
+bit for bit.
 
 If one of several runs diverges, it gets no score and the others continue. Any other error stops all
 runs; they save first. finetune runs on one host.

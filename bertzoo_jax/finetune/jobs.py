@@ -20,12 +20,12 @@ class Job(NamedTuple):
   """One training, and the scoring after it.
 
   Attributes:
-    name: of the task, or of the row of a table; title: its name for the user.
-    seed: of the training.
+    name: name of the task, or of the row of a table; title: its name for the user.
+    seed: seed of the training.
     experiment: its complete config, locked.
-    folder: of the job; record: name of the file in it that is written last.
+    folder: folder of the job; record: name of the file in it that is written last.
     init: address of the weights that it begins with; '' for random ones.
-    needs: name of the job with the same seed whose weights these are; '' for none.
+    needs: name of the job with the same seed whose weights `init` names; '' for none.
     point: ((key, value), …) of a grid; () without one.
   """
 
@@ -84,7 +84,7 @@ def run(jobs, do, slots=(None,), *, held=contextlib.nullcontext, say=print) -> b
   known = {(job.name, job.seed): job for job in jobs}
 
   def taken(stack):
-    """The next job, held by `stack`; None without one. Waits while others hold all of them."""
+    """The next job, locked by `stack`; None if none is left. Waits while others hold all."""
     while left:
       with choosing:
         for job in left:
@@ -130,7 +130,7 @@ def run(jobs, do, slots=(None,), *, held=contextlib.nullcontext, say=print) -> b
 
 @contextlib.contextmanager
 def holding(folder, say):
-  """Holds a folder inside a `with`. Waits for a process that holds it, and says once which."""
+  """Locks a folder inside a `with`. Waits if another process holds it, and prints once which."""
   folder.mkdir(parents=True, exist_ok=True)
   met = set()
   with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Which runs a fine-tuning config asks for, and the complete experiment of each."""
+"""The runs of a fine-tuning config, and the complete experiment of each."""
 
 import itertools
 import math
@@ -24,7 +24,7 @@ from bertzoo_jax.runs import step_folders
 from bertzoo_jax.tasks import labels as labels_lib
 from bertzoo_jax.training import layer_decay
 
-RESULT = 'result.json'  # of a finished run
+RESULT = 'result.json'  # in the folder of a finished run
 FIELDS = ('source', 'features', 'metrics', 'epochs', 'grid', 'seeds', 'encoder', 'objective', 'run')
 # Fields from which a fine-tuning config makes experiments; an experiment itself has none of them.
 _PLANS = ('epochs', 'steps', 'warmup', 'layer_decay', 'layer_decay_form', 'seeds', 'grid')
@@ -91,9 +91,9 @@ def check(config, weights, prefix: str = 'config') -> None:
   """Raises UserError for mistakes that are known before files are read.
 
   Args:
-    config: of one task's fine-tuning.
+    config: config of one task's fine-tuning.
     weights: Pretrained that it begins with.
-    prefix: of the config's fields on the command line.
+    prefix: prefix of the config's flags.
   """
   _check(config)
   most = pretrained.encoder(weights).max_positions
@@ -108,8 +108,8 @@ def runs(name: str, config, task, weights: list, workdir) -> list[jobs.Job]:
   """The runs of a task in order: all weights, for each the whole grid, for each point all seeds.
 
   Args:
-    name: of the task.
-    config: of the task's fine-tuning.
+    name: name of the task.
+    config: config of the task's fine-tuning.
     task: tasks.Task.
     weights: pretrained.Pretrained of every address.
     workdir: --workdir.
@@ -159,6 +159,12 @@ def resolve(config, task, weights) -> experiments.Run:
   objective = {**named.defaults(config.objective, 'objective'), **config.objective}
   if objective.get('head') == 'auto':
     objective['head'] = head
+  if objective.get('pooling') == 'auto':
+    if weights.vectors.refused:
+      raise errors.UserError(weights.vectors.refused)
+    objective['pooling'] = weights.vectors.pooling
+  if objective.get('highest') == 0:
+    objective['highest'] = float(task.splits['train'].labels.max())
   if task.labels:
     objective['labels'] = tuple(task.labels)
   if objective.get('class_weights') in (task_objectives.AUTO, *task_objectives.AUTO):
@@ -237,8 +243,8 @@ def _check(config):
       )
     if key in _FIXED or key.split('.')[0] in _FIXED:
       raise errors.UserError(
-        f'config.grid varies {key!r}, which is one for all runs'
-        + (': give config.seeds.' if key == 'seed' else ': make one fine-tuning for each value.')
+        f'config.grid varies {key!r}, which must be the same in all runs'
+        + (': give config.seeds.' if key == 'seed' else ': run one fine-tuning per value.')
       )
   if twice := _twice(config.seeds):
     raise errors.UserError(f'config.seeds has {twice[0]!r} twice: name each once.')
@@ -266,8 +272,8 @@ def _rates(config, experiment, paths):
   """The optimizer's `rates` by layer."""
   if config.optimizer.rates:
     raise errors.UserError(
-      'config.layer_decay and config.optimizer.rates are both set: both are rates by layer; leave '
-      'one as it is.'
+      'config.layer_decay and config.optimizer.rates are both set, and both scale rates by layer: '
+      'set one of them.'
     )
   return layer_decay.rates(
     paths,

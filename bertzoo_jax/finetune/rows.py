@@ -77,7 +77,7 @@ def data_of(run: resolve.Run, task, weights) -> training_data.Data:
 
 
 def dev_of(task):
-  """The split by which runs are compared; None if it has no labels."""
+  """The split whose scores compare runs; None if it has no labels."""
   dev = next((split for name, split in task.splits.items() if name.startswith('dev')), None)
   return None if dev is None or dev.labels is None else dev
 
@@ -85,7 +85,7 @@ def dev_of(task):
 def outputs(run: resolve.Run, params, split, task) -> dict[str, np.ndarray]:
   """As `predicting.outputs`, of a run."""
   encoder = build.shared_encoder(run, hf.vocabulary_size(params)).clone(dtype=jnp.float32)
-  return predicting.outputs(encoder, params, split, task)
+  return predicting.outputs(encoder, params, split, task, run.config.objective)
 
 
 def _scores(run, task, dev, params) -> tuple[dict[str, float], float]:

@@ -71,7 +71,7 @@ def finetune(
         if tuning.init in best:
           begun = plan.weights(best[tuning.init])
           tuning = tuning.copy_and_resolve_references().unlock()
-          tuning.init_layers = ''  # they were taken when that run began
+          tuning.init_layers = ''  # the run that it starts from has taken them
         runs = plan.runs(name, tuning, task, begun, workdir)
         for run in runs:
           workdirs.check_same_run(run.folder, run.experiment, task.hash)
@@ -79,7 +79,7 @@ def finetune(
         by_address = {w.address: w for w in begun}
         results = work.train_all(runs, task, by_address, notice, devices or jax.devices(), _say)
         if results is None:
-          _say('stopped: run the same line to resume')
+          _say('stopped: run the same command to resume')
           return None
         number = work.best(results, task.sign)
         chosen = runs[number]

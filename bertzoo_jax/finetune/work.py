@@ -1,9 +1,9 @@
 """Trains the runs of a task, one after the other or one per device, and scores each of them.
 
-A finished run has result.json in its folder and is not run again. If the config asks for other
-answers (the fields of `configuration.decoding`), its predictions are scored again. Of all finished
-runs of a task only the best keeps its checkpoint. A run that diverges is finished without a score,
-and ranks below all others.
+A finished run has result.json in its folder and is not trained again. If a field that only changes
+how answers are decoded (`configuration.decoding`) has another value, its saved predictions are
+scored again. Of all finished runs of a task only the best keeps its checkpoint. A run that diverges
+is finished without a score and ranks below all others.
 """
 
 import io
@@ -38,9 +38,9 @@ PREDICTIONS = 'predictions.npz'
 
 
 def opened(config, task_dir: str, tokenizer, weights) -> tasks.Task:
-  """The task of a fine-tuning config, as rows of the encoder of `weights`, a Pretrained.
+  """The task of a fine-tuning config, with rows for the encoder of `weights`. weights: Pretrained.
 
-  Raises UserError: see `tasks.open`.
+  Raises UserError as `tasks.open` does.
   """
   return tasks.open(
     config,
@@ -53,23 +53,23 @@ def opened(config, task_dir: str, tokenizer, weights) -> tasks.Task:
 
 
 def train_all(runs, task, weights, notice, devices, say=print) -> list[dict] | None:
-  """The results of the runs, in their order; None if the user asked to stop before all were done.
+  """The results of the runs, in their order; None if the user interrupted before all were done.
 
   Args:
-    runs: jobs of one task, a tasks.Task.
+    runs, task: jobs.Job of one task, and that tasks.Task.
     weights: {address: Pretrained}.
-    notice: a Preemption that listens.
-    devices: one run at a time on all of them, or as many runs as devices, each on its own.
+    notice: runs.preemption.Preemption that handles signals.
+    devices: jax devices. Runs go one after the other on all of them, or one on each (`at_once`).
     say: prints a line.
 
   Raises:
-    UserError: see `train.train`; no further run is begun, and those under way save and end.
+    UserError: see `train.train`. No further run is started; those in progress save and end.
     Stopped: all runs diverged.
   """
   results, finishing, alone = {}, threading.Lock(), len(runs) == 1
   slots = [[d] for d in devices] if at_once(runs, len(devices)) > 1 else [devices]
   if not alone:
-    say(f'{runs[0].name}: {len(runs)} runs, {len(slots)} at a time; a line for each that ends')
+    say(f'{runs[0].name}: {len(runs)} runs, {len(slots)} at a time; one line per finished run')
 
   def do(run, run_devices):
     if notice.name:
@@ -95,11 +95,11 @@ def train_all(runs, task, weights, notice, devices, say=print) -> list[dict] | N
   chosen = runs[best([results[run.folder] for run in runs], task.sign)]
   if not alone and (why := results[chosen.folder]['diverged']):
     raise errors.Stopped(
-      f'All {len(runs)} runs of {chosen.name} diverged ({why}): take lower rates and another '
-      '--workdir.'
+      f'All {len(runs)} runs of {chosen.name} diverged ({why}): lower the learning rates and take '
+      'another --workdir.'
     )
   if not step_folders.steps(chosen.folder):
-    # another run was the best when this workdir had other runs
+    # With other runs in the grid another one was best, and this checkpoint was deleted.
     say(f'{chosen.folder} has no checkpoint any more: it is trained again')
     (chosen.folder / chosen.record).unlink()
     del results[chosen.folder]
@@ -109,22 +109,22 @@ def train_all(runs, task, weights, notice, devices, say=print) -> list[dict] | N
 
 
 def at_once(runs, devices: int) -> int:
-  """How many runs go at the same time, each on its own device; 1: on all devices together."""
-  # W&B has one run per process
+  """Number of runs that train at the same time, one per device; 1 for one run on all devices."""
+  # wandb allows one run per process.
   alone = any(set(run.experiment.run.mesh) - {1, -1} or run.experiment.run.wandb for run in runs)
   return 1 if alone or len(runs) == 1 else devices
 
 
 def best(results: list[dict], sign: int = 1) -> int:
-  """The number of the run with the best dev score; of equal ones the first. A score that is not a
-  number is worse than all others. sign: −1 if a lower score is better.
+  """The index of the result with the best dev score; the first of equal ones. A result without a
+  score is the worst. sign: −1 if a lower score is better.
   """
   return max(range(len(results)), key=lambda n: (_score(results[n], sign), -n))
 
 
 def _one(job, task, weights, notice, devices, alone) -> dict | None:
-  """The result of a job: trains or resumes its run, predicts, scores. alone: whether it is the only
-  run: its lines are shown, and it raises Diverged.
+  """Trains or resumes the run of a job, predicts and scores; returns the result, or None if it was
+  interrupted. alone: it is the only run, which shows its progress and raises Diverged.
   """
   if (job.folder / job.record).exists():
     return _scored_again(job, task, _read(job, task))
@@ -154,7 +154,7 @@ def _one(job, task, weights, notice, devices, alone) -> dict | None:
 
 
 def _trained(job, run, task, weights, notice, devices, show) -> dict:
-  """Trains the run of a job, or resumes it: the steps of `pretrain`, on the rows of a task."""
+  """Trains or resumes the run of a job, as `pretrain` does, but on the rows of a task."""
   first = start.First(job.init, run.config.init_layers)
   with train.holding(job.folder, run.config) as held:
     data = rows.data_of(run, task, weights)
@@ -167,74 +167,74 @@ def _trained(job, run, task, weights, notice, devices, show) -> dict:
     return train.train(built, begins, state, held, notice, lines, show)
 
 
-def _read(run, task) -> dict:
-  """The result of a finished run. Raises UserError for a file that `_write` did not write."""
-  file, metrics = run.folder / run.record, set(run.experiment.metrics)
-  with errors.unreadable(f'{file} is not what finetune wrote: delete it, and run the same line'):
+def _read(job, task) -> dict:
+  """The result of a finished run. Raises UserError if `_write` did not write the file."""
+  file, metrics = job.folder / job.record, set(job.experiment.metrics)
+  with errors.unreadable(f'{file} was not written by finetune: delete it and run the same command'):
     result = {'diverged': '', **storage.read_json(file)}
     scores, kinds = result['scores'], (type(result['step']), type(result['diverged']))
     fits = all(split in task.splits and row.keys() <= metrics for split, row in scores.items())
     numbers = [result['score'], *(x for row in scores.values() for x in row.values())]
     if not fits or kinds != (int, str) or not all(x is None or math.isfinite(x) for x in numbers):
       raise ValueError('other splits, metrics or types')
-  return result | _facts(run)
+  return result | _facts(job)
 
 
-def _facts(run) -> dict:
-  """What a result says of its run."""
-  point = [list(p) for p in run.point]
-  return {'task': run.name, 'point': point, 'seed': run.seed, 'init': run.init}
+def _facts(job) -> dict:
+  """The fields of a result that identify its run."""
+  point = [list(p) for p in job.point]
+  return {'task': job.name, 'point': point, 'seed': job.seed, 'init': job.init}
 
 
-def _scored_again(run, task, result) -> dict:
-  """The result of a finished run, from its predictions if the config asks for other answers."""
-  new = configuration.decoding(run.experiment)
+def _scored_again(job, task, result) -> dict:
+  """The result of a finished run, scored again if the config decodes answers differently now."""
+  new = configuration.decoding(job.experiment)
   if not new or result['diverged']:
     return result
-  old = configuration.decoding(workdirs.run_config(run.folder))
+  old = configuration.decoding(workdirs.run_config(job.folder))
   if old == new:
     return result
   changed = '; '.join(configuration.differences(old, new))
-  print(f'{run.folder} is not trained again, its answers are scored again: {changed}', flush=True)
-  with fitting(run.folder):
-    scores = _scores(run, task, predictions(run.folder))
-  result = _write(run, result['step'], scores)
-  record = workdirs.corpus_record(run.folder)
-  workdirs.describe(run.folder, run.experiment, record, None)
-  # which notes that this config.json is the run's own
-  noted = dict(corpus_hash=record['hash'], start_step=result['step'], devices='', init=run.init)
-  workdirs.add_attempt(run.folder, **noted)
+  print(f'{job.folder} is not trained again; its answers are scored again: {changed}', flush=True)
+  with fitting(job.folder):
+    scores = _scores(job, task, predictions(job.folder))
+  result = _write(job, result['step'], scores)
+  record = workdirs.corpus_record(job.folder)
+  workdirs.describe(job.folder, job.experiment, record, None)
+  # The attempt records the hash of the new config.json, by which later commands trust it.
+  noted = dict(corpus_hash=record['hash'], start_step=result['step'], devices='', init=job.init)
+  workdirs.add_attempt(job.folder, **noted)
   return result
 
 
-def _scores(run, task, outputs) -> dict:
+def _scores(job, task, outputs) -> dict:
   """{split: {metric: score, or None if it is not finite}} of the labelled splits."""
   out = {}
   for name in outputs:
     split = task.splits[name]
     if split.labels is not None:
-      scores = kind.score(run.experiment.metrics, task, split, outputs[name])
+      scores = kind.score(job.experiment.metrics, task, split, outputs[name])
       out[name] = {metric: x if math.isfinite(x) else None for metric, x in scores.items()}
   return out
 
 
-def _write(run, step, scored, diverged='') -> dict:
-  """Writes and returns the result of a run. diverged: why it has no scores."""
-  score = next(iter(scored.values()))[run.experiment.metrics[0]] if scored else None
+def _write(job, step, scored, diverged='') -> dict:
+  """Writes and returns the result of a run. diverged: why it has no scores, else ''."""
+  score = next(iter(scored.values()))[job.experiment.metrics[0]] if scored else None
   if scored and score is None and not diverged:
-    diverged = 'its scores are no numbers'
+    diverged = 'its dev score is not a finite number'
   result = {'step': step, 'score': score, 'scores': scored, 'diverged': diverged}
-  storage.write_json(run.folder / run.record, _facts(run) | result)
-  return storage.read_json(run.folder / run.record)
+  storage.write_json(job.folder / job.record, _facts(job) | result)
+  return storage.read_json(job.folder / job.record)
 
 
 def predictions(folder) -> dict[str, dict[str, np.ndarray]]:
-  """{split: outputs} of a finished run, without train. Raises UserError for a damaged file."""
+  """{split: {output: array}} of a finished run. Raises UserError for a damaged file."""
   out = {}
   with fitting(folder, OSError, EOFError, zipfile.BadZipFile):
     with np.load(io.BytesIO(storage.path(folder / PREDICTIONS).read_bytes())) as archive:
       if any(part.compress_type for part in archive.zip.infolist()):
-        raise ValueError('packed')  # numpy did not pack it, and it may unpack to any size
+        raise ValueError('compressed')  # np.savez does not compress; this may unpack to any size
       for key in archive.files:
         split, _, name = key.partition('/')
         out.setdefault(split, {})[name or 'row'] = archive[key]
@@ -242,10 +242,10 @@ def predictions(folder) -> dict[str, dict[str, np.ndarray]]:
 
 
 def fitting(folder, *more):
-  """Within it, predictions that do not fit the task, and errors `more`, become a UserError."""
+  """A context that raises UserError where predictions do not fit the task. more: further errors."""
   return errors.unreadable(
     f'{folder / PREDICTIONS} cannot be read, or is of another task: delete {plan.RESULT} beside '
-    'it, and the same line writes both again',
+    'it and run the same command again, which writes both',
     *more,
   )
 
@@ -256,8 +256,8 @@ def _key(split, output):
 
 
 def majority(task, metric: str) -> float:
-  """The dev score of a prediction that is the same for all: the most frequent class of the train
-  split, its mean score, or the more frequent value of each label. nan without such a one.
+  """The dev score of predicting the same for every example: the most frequent class of the train
+  split, its mean score, or the more frequent value of each label. nan if the task has none.
   """
   dev = rows.dev_of(task)
   outputs = None if dev is None else task.kind.constant(task, dev)
@@ -265,7 +265,7 @@ def majority(task, metric: str) -> float:
 
 
 def _keep_best(finished, results, sign):
-  """Deletes all checkpoints but that of the best run. results: {folder: result}."""
+  """Deletes the checkpoints of all finished runs but the best. results: {folder: result}."""
   kept = finished[best([results[run.folder] for run in finished], sign)]
   for run in finished:
     folder = run.folder / step_folders.FOLDER

@@ -1,26 +1,26 @@
-"""A class of Hugging Face as this program sees it: its tensors, its config.json, its card. numpy.
+"""Architecture: the tensors, the config.json and the model card of a Hugging Face class.
 
 A family of classes is one file with one `Architecture` per class. The files of this package are in
 `hf/architectures/`, and the table at the foot of its `__init__.py` lists them. A file outside the
 package needs no entry: `config.hf` and `--architecture` take `package.module:NAME`. A complete
 example is `tests/outside/roformer_hf.py`.
 
-Such a file says five things.
+Such a file defines five things ("ours" is this package, "theirs" is transformers).
 
-1. `rows`: which parameter is which tensor. A row pairs the path of a parameter of ours with the
-   name of a tensor of theirs. Paths begin with `encoder/` or the name of a head, as `mlm_head/`
-   (`heads.rows` makes the rows of a head's dense layers). The word table of every encoder is
+1. `rows`: which parameter becomes which tensor. A Row pairs the path of our parameter with the name
+   of their tensor. Paths begin with `encoder/` or with the name of a head, such as `mlm_head/`
+   (`task_heads.rows` makes the rows of a head's dense layers). The word table of every encoder is
    WORD_TABLE:
 
        Row(WORD_TABLE, 'model.embeddings.tok_embeddings.weight')
 
    `{i}` in the tensor's name is the number of a layer. (`{g}` and `{j}` are a group and a block
-   within it.) Our parameter then has a leading axis of layers. `transform` says how the copy of one
-   layer becomes the tensor. torch stores a dense kernel as [out, in] and flat over heads. Here it
-   is [in, out], and heads have an axis of their own: KERNEL, HEADS_KERNEL and their like. For any
-   other layout, write a Transform.
+   within it.) Our parameter then has a leading axis of layers, and `transform` converts one layer
+   of it into the tensor. torch stores a dense kernel as [out, in], with one axis for all heads.
+   Ours is [in, out], and heads have a separate axis. KERNEL, HEADS_KERNEL and the other constants
+   below convert between the two. For any other layout, write a Transform.
 
-   Several parameters that are one tensor are a tuple of paths. `joined` stacks them:
+   If several parameters form one tensor, give a tuple of paths. `joined` concatenates them:
 
        Row(
          tuple(f'encoder/layers/attention/{x}/kernel' for x in ('query', 'key', 'value')),
@@ -28,10 +28,10 @@ Such a file says five things.
          joined(HEADS_KERNEL, HEADS_KERNEL, HEADS_KERNEL),
        )
 
-   One parameter that is several tensors has a tuple of names, and `parted`.
+   If one parameter is stored as several tensors, give a tuple of names and use `parted`.
 
-   `where` says which layers have the tensor. If our parameter has a copy for the other layers too,
-   `without` makes these copies when a directory is read:
+   `where` selects the layers that have the tensor. If our parameter is stacked over all layers,
+   `without` makes the missing ones when a directory is read:
 
        Row(
          'encoder/layers/attention_norm/scale',
@@ -40,24 +40,24 @@ Such a file says five things.
          without=lambda sizes: np.ones(sizes.hidden_size, np.float32),
        )
 
-   `absent` gives the tensor to write if the encoder lacks the parameter.
-   A tensor that transformers expects in the file, and that is no parameter here, is `constant`:
+   `absent` makes the tensor to write if the encoder lacks the parameter.
+   `constant` is for a tensor that transformers expects in the file and that is no parameter here:
 
        constant('encoder.embed_positions.weight', sinusoids)
 
-2. `keys`: config.json as rows, which are read in both directions (`hf/keys.py`).
-3. `sizes(encoder, special)`: the argument of the rows' functions. Return a `Sizes`, or an object
-   of your own with num_heads, num_layers, blocks, num_groups, inner_group_num and whatever else
-   your rows read. `encoder` is the linen module, or has the fields that `keys` read; `special` has
-   the ids of special pieces by name.
+2. `keys`: the fields of config.json, each written at export and read at --init (`hf/keys.py`).
+3. `sizes(encoder, special)`: makes the second argument of transforms. Return a `Sizes`, or any
+   object with num_heads, num_layers, blocks, num_groups, inner_group_num and whatever else your
+   rows read. `encoder` is the linen module at export; at --init it is a namespace with the fields
+   that `keys` read. `special` maps names of special tokens to ids.
 4. `heads` and `pipeline`: text of the model card.
 5. `tokens`: how the tokenizer frames texts, if not as [CLS] A [SEP] B [SEP].
 
 Export writes the directory, loads it with the transformers class called `name`, and compares logits
 and token ids. If transformers has no such class, give `logits(directory, batch)`: a reference that
 reads the directory itself (see `hf/verify.py`). Export fails if anything differs, if a tensor was
-not loaded, or if a head was not compared. Of a class without heads, vectors are compared. Heads
-that no row names are written into a file of their own (HEADS_FILE in
+not loaded, or if a head was not compared. If a class has no head, its hidden states are compared.
+Heads that are in no row are written to a separate file (HEADS_FILE in
 `hf/architectures/__init__.py`).
 """
 
@@ -73,12 +73,12 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.hf import keys
 from bertzoo_jax.hf import tokenizer
 
-# Paths of the tables that encoders here name alike.
+# Paths of embedding tables, the same in all encoders of this package.
 WORD_TABLE = 'encoder/embeddings/word/embedding'
 POSITION_TABLE = 'encoder/embeddings/position/embedding'
 TYPE_TABLE = 'encoder/embeddings/type/embedding'
 
-# Fields of encoders that no config.json has, with the values that the class implies.
+# By encoder name: fields that no config.json has, and the values that reading one implies.
 UNSAID = {
   'transformer': dict(initializer='truncated_normal'),
   'disentangled': dict(initializer='normal', vocab_multiple=1),
@@ -87,24 +87,15 @@ UNSAID = {
 
 
 class Sizes(NamedTuple):
-  """The arguments of a transform besides the array.
+  """The sizes that a transform may need besides the array."""
 
-  Attributes:
-    num_heads: attention heads.
-    num_layers: layers of the stack.
-    blocks: blocks that have tensors; a layer is inner_group_num blocks.
-    hidden_size: width of the layers.
-    embedding_width: width of the embeddings.
-    position_offset: rows in front of the position of the first token.
-    num_groups, inner_group_num: groups of layers that share parameters; blocks per group.
-  """
-
-  num_heads: int
-  num_layers: int
-  blocks: int
-  hidden_size: int
-  embedding_width: int
-  position_offset: int = 0
+  num_heads: int  # attention heads
+  num_layers: int  # layers of the stack, of inner_group_num blocks each
+  blocks: int  # blocks in the file; layers that share all have one set per group (ALBERT)
+  hidden_size: int  # width of the layers
+  embedding_width: int  # width of the embeddings
+  position_offset: int = 0  # rows of their position table before that of the first token
+  # num_groups, inner_group_num: groups of layers that share parameters; blocks per group
   num_groups: int = 1
   inner_group_num: int = 1
 
@@ -112,7 +103,7 @@ class Sizes(NamedTuple):
 class Transform(NamedTuple):
   """A change of layout and its inverse: (array, sizes) → array, for one layer.
 
-  Where a row has several parameters or several tensors, that side is a tuple of arrays.
+  If a row has several parameters, or several tensors, that array is a tuple of arrays.
   """
 
   to_theirs: Callable
@@ -130,20 +121,20 @@ HEADS_BIAS = Transform(  # [H, K] and [H·K]
 FROM_HEADS_KERNEL = Transform(  # [H, K, D] and [D, H·K]
   lambda x, s: x.reshape(-1, x.shape[-1]).T, lambda y, s: y.T.reshape(s.num_heads, -1, y.shape[0])
 )
-POSITIONS = Transform(  # the rows in front belong to padding: zeros
+POSITIONS = Transform(  # their first position_offset rows are for padding: zeros
   lambda x, s: np.concatenate([np.zeros((s.position_offset, x.shape[1]), x.dtype), x]),
   lambda y, s: y[s.position_offset :],
 )
 
 
 def plain_sizes(encoder, special=None) -> Sizes:
-  """The Sizes of a stack without groups, with tables as wide as its layers."""
+  """The Sizes of a stack without groups whose embeddings are as wide as its layers."""
   layers, width = encoder.num_layers, encoder.hidden_size
   return Sizes(encoder.num_heads, layers, layers, width, width)
 
 
 def grouped_sizes(encoder, special=None) -> Sizes:
-  """The Sizes of a stack whose layers may share parameters in groups, with tables of any width."""
+  """The Sizes of a stack that may share parameters in groups, with embeddings of any width."""
   layers, inner, width = encoder.num_layers, encoder.inner_group_num, encoder.hidden_size
   table = encoder.embedding_size or width
   groups = dict(num_groups=encoder.num_groups, inner_group_num=inner)
@@ -151,7 +142,7 @@ def grouped_sizes(encoder, special=None) -> Sizes:
 
 
 def joined(*transforms: Transform) -> Transform:
-  """Several parameters in one tensor: each transformed, equal parts along its first axis."""
+  """A Transform of several parameters to one tensor: concatenated along axis 0, in equal parts."""
   return Transform(
     lambda xs, s: np.concatenate([t.to_theirs(x, s) for t, x in zip(transforms, xs, strict=True)]),
     lambda y, s: tuple(t.to_ours(p, s) for t, p in zip(transforms, np.split(y, len(transforms)))),
@@ -159,7 +150,7 @@ def joined(*transforms: Transform) -> Transform:
 
 
 def parted(*transforms: Transform) -> Transform:
-  """One parameter in several tensors: tensor n is the n-th of its first axis, transformed."""
+  """A Transform of one parameter to several tensors: one for each index of its first axis."""
   return Transform(
     lambda x, s: tuple(t.to_theirs(p, s) for t, p in zip(transforms, x, strict=True)),
     lambda ys, s: np.stack([t.to_ours(y, s) for t, y in zip(transforms, ys, strict=True)]),
@@ -167,24 +158,18 @@ def parted(*transforms: Transform) -> Transform:
 
 
 class Row(NamedTuple):
-  """Parameters of ours, tensors of theirs, and the transform between them.
+  """Parameters of ours, tensors of theirs, and the transform between them."""
 
-  Attributes:
-    ours: path of the parameter, or a tuple of paths; '' for none (`constant`).
-    theirs: name of the tensor, or a tuple of names.
-    transform: of one layer's copy.
-    absent: sizes → the tensor that is written where the encoder lacks the parameter, or None for no
-      tensor. Leave it out for a parameter that must be there.
-    where: (block, sizes) → whether that block has the tensor.
-    without: sizes → our copy for a block that lacks the tensor (a tuple of copies if `ours` is
-      one). Leave it out where our parameter has copies only for the blocks that have the tensor.
-  """
-
+  # path of the parameter, or a tuple of paths; '' for none (`constant`)
   ours: str | tuple[str, ...]
-  theirs: str | tuple[str, ...]
-  transform: Transform = SAME
+  theirs: str | tuple[str, ...]  # name of the tensor, or a tuple of names
+  transform: Transform = SAME  # converts one layer of the parameter
+  # sizes → the tensor to write if the encoder lacks the parameter, or None to write none. Without
+  # this function the encoder must have the parameter.
   absent: Callable | None = None
-  where: Callable = lambda block, sizes: True
+  where: Callable = lambda block, sizes: True  # (block, sizes) → whether that block has the tensor
+  # sizes → our array for a block that lacks the tensor (a tuple if `ours` is one); None if our
+  # parameter is stacked only over the blocks that have the tensor.
   without: Callable | None = None
 
   @property
@@ -194,7 +179,7 @@ class Row(NamedTuple):
 
 
 def constant(theirs: str, make: Callable) -> Row:
-  """The Row of a tensor that transformers expects in the file, and that is no parameter here. make:
+  """The Row of a tensor that transformers expects in the file and that is no parameter here. make:
   sizes → the tensor.
   """
   return Row('', theirs, absent=make)
@@ -212,87 +197,67 @@ def dense(ours: str, theirs: str, kernel=KERNEL, bias=SAME) -> tuple[Row, ...]:
 
 
 class Computed(NamedTuple):
-  """The part of an encoder that a class of transformers computes.
+  """The part of an encoder that a class of transformers computes."""
 
-  Attributes:
-    encoder: linen module that computes the same.
-    unread: names of tensors that are written for --init, and that the class does not load.
-    note: text for the card about the difference.
-    pipeline: transformers' task for the card; None: the architecture's.
-  """
-
-  encoder: Any
+  encoder: Any  # linen module that computes the same
+  # names of tensors that are written for --init, and that the class does not load
   unread: tuple[str, ...] = ()
-  note: str = ''
-  pipeline: str | None = None
+  note: str = ''  # text for the card about the difference
+  pipeline: str | None = None  # transformers' pipeline for the card; None: the architecture's
 
 
-# Key of config.json for objective.Network.learned, where it is not masks alone.
+# Key of config.json for objective.Network.learned; left out if the network only learned from masks.
 LEARNED = 'bertzoo_learned'
 
 
 class Architecture(NamedTuple):
-  """A class of Hugging Face.
+  """A class of Hugging Face."""
 
-  Attributes:
-    name: of the class.
-    model_type: of its config.json.
-    rows: the name table.
-    sizes: (encoder, special) → the argument of the rows' transforms. special: ids by name.
-    keys: of config.json, see hf/keys.py.
-    heads: text of the card about the heads that the class has and lacks.
-    pipeline: transformers' task for the card; '' if its pipelines cannot load the class.
-    tied: tensors that repeat another one, not written, and ignored when read: {name: the other}.
-    buffers: ends of names of tensors that are no parameters.
-    rename_legacy: a tensor's name in a file → its name in today's class.
-    post_read: (params, the encoder's fields) → both, applied after the rows have been read: for
-      fields that depend on which tensors the file has, and parameters that an encoder has in
-      another form.
-    part: config.encoder.name of the encoder that has these fields.
-    unsaid: fields of the encoder that no config.json has, where they differ from UNSAID.
-    computes: encoder → Computed, the part of the trained network that the class computes.
-    segments: segments that texts have where the encoder has no segment table.
-    head_activation: the activation that its head always applies; None if it is the encoder's.
-    activations: our activations that it has.
-    head_dropouts: keys of config.json for the dropout of its row head: before the classifier, and
-      before the dense layer.
-    tokens: how its tokenizer frames texts; None if it has no tokenizer in transformers. No
-      tokenizer is then written or compared.
-    reads: whether it reads checkpoints of its model type. A class whose tensors are a part of
-      another class's does not.
-    logits: (directory, batch) → arrays that verification compares with our logits, as
-      `verify.logits` has it; None: the logits of the transformers class called `name`.
-    load_args: arguments of its from_pretrained for verification.
-    holds: parameters by path → whether its heads may have these shapes.
-  """
-
-  name: str
-  model_type: str
-  rows: tuple[Row, ...]
+  name: str  # name of the class
+  model_type: str  # `model_type` of its config.json
+  rows: tuple[Row, ...]  # its tensors
+  # (encoder, special) → the second argument of the rows' transforms. special: ids by name.
   sizes: Callable
-  keys: tuple[keys.Key, ...]
-  heads: str
+  keys: tuple[keys.Key, ...]  # fields of its config.json, see hf/keys.py
+  heads: str  # text of the card about the heads that the class has and lacks
+  # transformers' pipeline for the card; '' if no pipeline can load the class
   pipeline: str = 'fill-mask'
+  # {tensor: the tensor that it repeats}; such tensors are neither written nor read
   tied: Mapping[str, str] = {}
-  buffers: tuple[str, ...] = ()
+  buffers: tuple[str, ...] = ()  # suffixes of names of tensors that are not parameters
+  # name of a tensor in an old file → its name in today's class
   rename_legacy: Callable = lambda name: name
+  # (params, the encoder's fields) → both, called after all rows are read: for fields that depend on
+  # which tensors the file has, and for parameters that an encoder stores otherwise
   post_read: Callable = lambda params, fields: (params, fields)
-  part: str = 'transformer'
+  part: str = 'transformer'  # config.encoder.name of the encoder that the class becomes
+  # fields of the encoder that no config.json has, where they differ from UNSAID
   unsaid: Mapping[str, Any] = {}
+  # encoder → Computed, the part of the trained network that the class computes
   computes: Callable = Computed
-  segments: int = 1
+  segments: int = 1  # type_vocab_size of the class for an encoder without a segment table
+  # the activation that its head always applies; None if it is the encoder's
   head_activation: str | None = None
-  activations: Mapping[str, str] = keys.ACTIVATIONS
+  activations: Mapping[str, str] = keys.ACTIVATIONS  # our activations that it has
+  # keys of config.json for the dropout of its sequence classification head: before the classifier,
+  # and before the dense layer
   head_dropouts: tuple[str, ...] = ()
+  # how its tokenizer frames texts; None if transformers has no tokenizer for it: then none is
+  # written or compared
   tokens: tokenizer.Shape | None = tokenizer.Shape()
+  # whether it may read checkpoints of its model type; False if its tensors are a subset of those
+  # of another class
   reads: bool = True
+  # (directory, batch) → the arrays to compare with our logits, in the form of `verify.logits`;
+  # None: those of the transformers class called `name`
   logits: Callable | None = None
-  load_args: Mapping[str, Any] = {}
+  load_args: Mapping[str, Any] = {}  # arguments of its from_pretrained for verification
+  # {path: parameter} → whether the class can have heads of these shapes
   holds: Callable = lambda params: True
 
   @property
   def places(self) -> set[str]:
-    """Paths of the parameters that its rows name."""
+    """Paths of the parameters in its rows."""
     return {path for row in self.rows for path in row.paths}
 
   @property
@@ -302,17 +267,22 @@ class Architecture(NamedTuple):
 
   @property
   def head_names(self) -> set[str]:
-    """Names of the heads that its rows name."""
+    """Names of the heads in its rows."""
     return {path.split('/')[0] for path in self.places} - {'encoder'}
 
 
+def prefixed(prefix: str, *begins: str) -> Callable:
+  """An `Architecture.rename_legacy` that adds the prefix which the names of bare bodies lack."""
+  return lambda name: f'{prefix}.{name}' if name.startswith(begins) else name
+
+
 def applies(a: Architecture, activation: str) -> bool:
-  """Whether its head has an encoder's activation."""
+  """Whether its head applies this activation, that of the encoder."""
   return a.head_activation in (None, activation)
 
 
 def misfits(a: Architecture, paths) -> tuple[list[str], list[str]]:
-  """(paths without a place in the architecture, its places without a parameter), each sorted."""
+  """(paths that are in no row, paths in rows that need a parameter and lack it), each sorted."""
   paths = set(paths)
   homeless = paths - a.places
   empty = set()
@@ -338,37 +308,37 @@ def placed(a: Architecture, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check(a: Architecture, paths, known: Mapping[str, Architecture] | None = None) -> None:
-  """Raises UserError unless every parameter has a place in the architecture, and every required
-  place a parameter.
+  """Raises UserError unless every parameter has a row, and every row that needs one a parameter.
 
-  known: other architectures, to name one that fits.
+  paths: of the parameters. known: other architectures by name, from which the message names one
+  that fits.
   """
   paths = list(paths)
   homeless, empty = misfits(a, paths)
   if homeless or empty:
-    what = f'has no place for {homeless[0]!r}' if homeless else ''
-    what = what or f'needs {empty[0]!r}, which was not trained'
+    problem = f'has no place for {homeless[0]!r}' if homeless else ''
+    problem = problem or f'needs {empty[0]!r}, which was not trained'
     fits = [name for name, other in (known or {}).items() if not any(misfits(other, paths))]
-    remedy = 'No architecture that export knows fits: write one, and name it by '
-    remedy += '--architecture or config.hf (bertzoo_jax/hf/architecture.py).'
+    remedy = 'No known architecture fits: write one and give it as --architecture or config.hf '
+    remedy += '(bertzoo_jax/hf/architecture.py).'
     remedy = f'--architecture={fits[0]} fits.' if fits else remedy
-    raise errors.UserError(f'{a.name} {what}. {remedy}')
+    raise errors.UserError(f'{a.name} {problem}. {remedy}')
 
 
 def config(
   a: Architecture, encoder, special: Mapping[str, int], vocab_size: int, known=None
 ) -> dict[str, Any]:
-  """The content of config.json. Raises UserError if the class computes something else.
+  """The content of config.json. Raises UserError if the class and the encoder compute differently.
 
   special: ids by name: pad, unk, cls, sep, mask. vocab_size: rows of the word table. known: other
-  architectures by name, to name those that fit.
+  architectures by name, from which the message names those that fit.
   """
   errors.choose(encoder.activation, a.activations, 'activation that Hugging Face has')
   if not applies(a, encoder.activation):
     others = sorted(name for name, other in (known or {}).items() if other.head_activation is None)
     remedy = f': export as --architecture={" or ".join(others)}.' if others else '.'
     raise errors.UserError(
-      f'The head of {a.name} always applies {a.head_activation}, this model was trained '
+      f'The head of {a.name} always applies {a.head_activation}, but this model was trained '
       f'with {encoder.activation}{remedy}'
     )
   return keys.content(a, encoder, special, vocab_size)
@@ -383,20 +353,20 @@ def encoder(a: Architecture, content: Mapping[str, Any]) -> tuple[dict[str, Any]
   if 'activation' in fields and not applies(a, fields['activation']):
     raise errors.UserError(
       f'config.json says the activation {fields["activation"]}, but the head of {a.name} always '
-      f'applies {a.head_activation}: an encoder here has one activation and cannot express that.'
+      f'applies {a.head_activation}: encoders here have one activation, so it cannot be read.'
     )
   return fields, sizes
 
 
 def section(a: Architecture, fields: Mapping[str, Any]) -> dict[str, Any]:
-  """The config section of the encoder: `fields`, as `encoder` gives them, and the fields that no
-  config.json has. An encoder outside the package has defaults for the other fields.
+  """The config section of the encoder: `fields`, as `encoder` returns them, and the fields that no
+  config.json has. An encoder outside the package must have defaults for all other fields.
   """
   return {'name': a.part, **UNSAID.get(a.part, {}), **a.unsaid, **fields}
 
 
 def to_hf(a: Architecture, params: Mapping[str, Any], sizes) -> dict[str, np.ndarray]:
-  """Tensors by Hugging Face name. params: by path, layers stacked. Raises UserError as `check`."""
+  """{their name: tensor, float32}. params: {our path: array}. Raises UserError as `check` does."""
   check(a, params)
   tensors = {}
   for row in a.rows:
@@ -417,14 +387,14 @@ def to_hf(a: Architecture, params: Mapping[str, Any], sizes) -> dict[str, np.nda
 def to_ours(
   a: Architecture, tensors: Mapping[str, np.ndarray], sizes
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-  """Parameters by path, float32, and the names of the tensors that no row reads.
+  """({our path: parameter, float32}, names of the tensors that no row reads).
 
-  Raises UserError if only some layers have a tensor, if a shape does not fit the sizes, and for
-  more layers than tensors.
+  Raises UserError if some layers lack a tensor that others have, if a shape does not fit the sizes,
+  and if there are more layers than tensors.
   """
   if sizes.blocks > len(tensors):
     raise errors.UserError(
-      f'config.json says {sizes.blocks:,} layers, and the weights are {len(tensors):,} tensors: '
+      f'config.json says {sizes.blocks:,} layers, but the weights have {len(tensors):,} tensors: '
       'download or export the directory again.'
     )
   params, used = {}, set()
@@ -451,7 +421,7 @@ def to_ours(
 
 
 def for_each_block(x, sizes):
-  """The copies of a parameter, one per written block; shared copies repeat."""
+  """A parameter [stacked, …] as [blocks, …]: blocks that share parameters get the same array."""
   if len(x) == sizes.blocks:
     return x
   layer, block = np.divmod(np.arange(sizes.blocks), sizes.inner_group_num)
@@ -459,7 +429,7 @@ def for_each_block(x, sizes):
 
 
 def _read(row: Row, names: tuple[str, ...], tensors, sizes) -> tuple[np.ndarray, ...]:
-  """One block's copies of the parameters of a row."""
+  """The parameters of a row for one block. names: of its tensors."""
   theirs = _alike(row.theirs, [np.asarray(tensors[name], np.float32) for name in names])
   with errors.unreadable(
     f'{names[0]} has the shape {tensors[names[0]].shape}, which does not fit config.json: '
@@ -470,7 +440,7 @@ def _read(row: Row, names: tuple[str, ...], tensors, sizes) -> tuple[np.ndarray,
 
 
 def _with_fillers(row: Row, copies: list[tuple], sizes) -> list[tuple]:
-  """The copies of all blocks; blocks without the tensor get the filler of `row.without`."""
+  """The parameters of a row for all blocks: those that lack the tensor get `row.without`."""
   if row.without is None:
     return copies
   filler = tuple(np.asarray(x, np.float32) for x in _several(row.without(sizes)))
@@ -479,7 +449,7 @@ def _with_fillers(row: Row, copies: list[tuple], sizes) -> list[tuple]:
 
 
 def _written(row: Row, x: np.ndarray, sizes) -> list[np.ndarray]:
-  """The copies of a parameter that become tensors, in the order of `_places`."""
+  """The arrays of a parameter that become tensors, one per block, in the order of `_places`."""
   if not _layered(row):
     return [x]
   having = _having(row, sizes)
@@ -490,7 +460,7 @@ def _written(row: Row, x: np.ndarray, sizes) -> list[np.ndarray]:
 
 
 def _places(row: Row, sizes) -> list[tuple[str, ...]]:
-  """The names of a row's tensors, a tuple for each block that has them."""
+  """The names of a row's tensors: a tuple for each block that has them."""
   theirs = _several(row.theirs)
   if not _layered(row):
     return [theirs]
@@ -514,5 +484,5 @@ def _several(x) -> tuple:
 
 
 def _alike(form, parts):
-  """A transform's argument: a tuple where the row has one, else the array alone."""
+  """The argument of a transform: a tuple if the row has one (`form`), else the array alone."""
   return tuple(parts) if isinstance(form, tuple) else parts[0]

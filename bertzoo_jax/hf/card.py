@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from bertzoo_jax.common import tables
 from bertzoo_jax.hf import architectures
+from bertzoo_jax.hf import sentence_vectors
 from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf import weights
 from bertzoo_jax.hf.architecture import POSITION_TABLE
@@ -28,46 +29,30 @@ _SENTENCES = json.loads((_FOLDER / 'sentences.json').read_text(encoding='utf-8')
 
 
 class Run(NamedTuple):
-  """The subject of a card.
+  """The subject of a card."""
 
-  Attributes:
-    architecture: of the class that the weights are for.
-    encoder: linen module.
-    sizes: of the architecture's `sizes`.
-    config: the resolved config of the run, nested. A phase with overrides has its length and
-      batch_size.
-    step: steps trained.
-    tensors: content of model.safetensors.
-    corpus: the run's record of its corpus; may be empty.
-    metrics: the newest value of each metric; may be empty.
-    commits: of the program, in order; may be empty.
-    init: the address of --init that the run began with; None for random weights.
-    checked: the comparisons after export.
-    aside: names of heads in weights.HEADS_FILE.
-    average: which average the weights are; '' for none.
-    base_models: names at the hub of the models that its weights come from.
-    outputs: of the head of a task.
-  """
-
-  architecture: Architecture
-  encoder: Any
-  sizes: Any
+  architecture: Architecture  # the class that the weights are for
+  encoder: Any  # linen module
+  sizes: Any  # result of the architecture's `sizes`
+  # the resolved config of the run, nested. A phase with overrides has its length and batch_size.
   config: dict
-  step: int
-  tensors: dict
-  corpus: dict
-  metrics: dict
-  commits: list
-  init: str | None
-  checked: str
-  aside: tuple = ()
-  average: str = ''
-  base_models: tuple = ()
-  outputs: task_heads.Task = task_heads.Task()
+  step: int  # steps trained
+  tensors: dict  # content of model.safetensors
+  corpus: dict  # the run's record of its corpus; may be empty
+  metrics: dict  # the newest value of each metric; may be empty
+  commits: list  # commits of the program, in order; may be empty
+  init: str | None  # the address of --init that the run began with; None for random weights
+  checked: str  # the comparisons after export
+  aside: tuple = ()  # names of heads in weights.HEADS_FILE
+  average: str = ''  # kind of average of the weights; '' for none
+  base_models: tuple = ()  # names at the hub of the models that its weights come from
+  outputs: task_heads.Task = task_heads.Task()  # meaning of the outputs of a task head
 
   @property
   def task(self) -> str | None:
     """The Hub's name of the task; None without a pipeline."""
+    if self.vectors:
+      return 'sentence-similarity'
     computed = self.architecture.computes(self.encoder)
     return self.architecture.pipeline if computed.pipeline is None else computed.pipeline
 
@@ -78,7 +63,7 @@ class Run(NamedTuple):
 
   @property
   def fine_tuned(self) -> bool:
-    return self.head != ''
+    return self.head != '' or 'source' in self.config
 
 
 def with_learned(a: Architecture, learned: tuple[str, ...], apart=()) -> Architecture:
@@ -117,11 +102,15 @@ def facts(run: Run) -> dict[str, str]:
   return {
     **{name: _fields(config[name]) for name in ('objective', 'optimizer', 'schedule', 'tokenizer')},
     'pipeline': _lines(
-      ['library_name: transformers', f'pipeline_tag: {run.task}'] * bool(run.task)
+      [
+        f'library_name: {"sentence-" * bool(run.vectors)}transformers',
+        f'pipeline_tag: {run.task}',
+      ]
+      * bool(run.task)
     ),
-    'languages': _languages(str(language or '')),
+    'languages': _listed('language', re.split(r'[\s,]+', str(language or '')), '[a-z]{2,3}'),
     'tags': _tags(run),
-    'base_models': _base_models(run.base_models),
+    'base_models': _listed('base_model', run.base_models, r'(?a:\w[\w.-]*(/\w[\w.-]*)?)'),
     'scores': _scores(run),
     'name': run.architecture.name,
     'how': 'fine-tuned' if run.fine_tuned else 'pretrained',
@@ -169,9 +158,10 @@ def _lines(lines) -> str:
   return ''.join(f'{line}\n' for line in lines)
 
 
-def _languages(language: str) -> str:
-  codes = [c for c in re.split(r'[\s,]+', language) if re.fullmatch('[a-z]{2,3}', c)]
-  return _lines(['language:', *(f'- "{code}"' for code in codes)] if codes else [])
+def _listed(key: str, words, form: str) -> str:
+  """The words of a form as a list of YAML; '' without any."""
+  words = [word for word in words if re.fullmatch(form, word)]
+  return _lines([f'{key}:', *(f'- "{word}"' for word in words)] if words else [])
 
 
 def _tags(run) -> str:
@@ -180,11 +170,6 @@ def _tags(run) -> str:
   if run.head:
     tags.append(task_heads.KINDS[run.head].task)
   return _lines(f'- {tag}' for tag in tags)
-
-
-def _base_models(names) -> str:
-  names = [x for x in names if re.fullmatch(r'(?a:\w[\w.-]*(/\w[\w.-]*)?)', x)]
-  return _lines(['base_model:', *(f'- "{name}"' for name in names)] if names else [])
 
 
 def _scores(run) -> str:
@@ -285,7 +270,7 @@ def _masking(section: dict[str, Any]) -> str:
   words.
   """
   shares = section.get('corruption', ())
-  if isinstance(shares, str) or len(shares) != 3:  # it replaces nothing, or has fields of its own
+  if isinstance(shares, str) or len(shares) != 3:  # no replacement, or a user's masking
     return _fields(section)
   becomes = 'by the mask token', 'by a random token'
   if section.get('substitute') == 'similar':
@@ -330,6 +315,8 @@ def _labels(format: dict[str, Any]) -> str:
 def _usage(run) -> str:
   """How the directory is loaded."""
   features = run.config['features'] if 'features' in run.config else {}
+  if run.vectors:
+    return _filled('texts', _texts(run.vectors))
   if run.head == task_heads.CHOICE:
     return _filled('choices', _choices(features))
   if run.head in task_heads.LABELLED:
@@ -342,6 +329,21 @@ def _usage(run) -> str:
   return _filled('vectors', {'called': called, 'task': run.task}) if run.task else ''
 
 
+def _texts(vectors: sentence_vectors.Vectors) -> dict[str, str]:
+  """The fields of texts.txt."""
+  prompts = [f'{_code(name)} puts {_code(_plain(x))}' for name, x in vectors.prompts.items() if x]
+  sentences = [
+    f'A vector is {_SENTENCES["pooling"][vectors.pooling]}, of '
+    f'{"length 1" if vectors.normalize else "any length"}; texts are cut at {vectors.max_length} '
+    'tokens.',
+    f'Its first {", ".join(map(str, vectors.widths))} numbers were trained to serve alone '
+    '(`truncate_dim`).' * bool(vectors.widths),
+    f'Prompts: {", ".join(prompts)} before a text.' * bool(prompts),
+  ]
+  asked = ", prompt_name='query'" if vectors.prompts.get(sentence_vectors.QUERY) else ''
+  return {'prompt': asked, 'how': ' '.join(filter(None, sentences))}
+
+
 def _answers(features: dict[str, Any], usual: bool, metrics=()) -> dict[str, str]:
   """The fields of answers.txt. usual: whether rows begin with the passage if the order is auto."""
   order = features.get('order', 'auto')
@@ -349,7 +351,7 @@ def _answers(features: dict[str, Any], usual: bool, metrics=()) -> dict[str, str
   threshold = features.get('no_answer_threshold', 0.0)
   answer = 'passage[places[start][0] : places[end][1]].strip()'
   code = f'print({answer})'
-  if threshold or 'best_threshold' in metrics:  # there may be none
+  if threshold or 'best_threshold' in metrics:  # an answer may be missing
     code = (
       "cls = row['input_ids'][0].tolist().index(tokenizer.cls_token_id)\n"
       'odds = scores[cls, cls] - scores[start, end]  # of no answer\n'

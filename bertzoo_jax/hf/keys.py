@@ -1,4 +1,4 @@
-"""config.json as rows, which are read in both directions.
+"""The keys of config.json as a table, used to write it at export and to read it at --init.
 
     Key('num_hidden_layers', 'num_layers', 12)   their key, our field, what transformers assumes
     fixed('is_decoder', False)                   the one value that is written and can be read
@@ -6,7 +6,7 @@
     means('sharing', 'none')                     a field that no key says
     only('norm', 'layer')                        the same, and no other value can be written
 
-Of two rows for the same key and field, the later one counts, in the place of the first. It inherits
+Of two rows for the same key and field the later one counts, at the place of the first. It inherits
 the arguments that it leaves out.
 """
 
@@ -28,33 +28,24 @@ _LARGEST = 1 << 31  # every number in a config.json is below it
 
 
 class At(NamedTuple):
-  """The inputs of config.json's values: the class, the encoder, ids of special pieces, the rows of
-  the word table, and the sizes of the class (architecture.Sizes).
-  """
+  """The inputs of config.json's values."""
 
-  a: Any
+  a: Any  # the class
   encoder: Any
-  special: Mapping[str, int]
-  vocab_size: int
-  sizes: Any
+  special: Mapping[str, int]  # ids of special pieces
+  vocab_size: int  # rows of the word table
+  sizes: Any  # architecture.Sizes
 
 
 class Key(NamedTuple):
-  """A key of config.json and a field of the encoder.
+  """A key of config.json and a field of the encoder."""
 
-  Attributes:
-    theirs: the key; '' for a field that no key says.
-    ours: the field; '' for a key that says none.
-    usual: transformers' default for a missing key. A value of another type, or out of range, is
-      refused.
-    write: At → the value; None: the field's value, if there is a field.
-    read: config.json with defaults → the field's value, or UserError; None: the key's value.
-  """
-
-  theirs: str
-  ours: str = ''
+  theirs: str  # the key; '' for a field that no key says
+  ours: str = ''  # the field; '' for a key that says none
+  # transformers' default for a missing key. A value of another type, or out of range, is refused.
   usual: Any = NEEDED
-  write: Callable | None = None
+  write: Callable | None = None  # At → the value; None: the field's value, if there is a field
+  # config.json with defaults → the field's value, or UserError; None: the key's value
   read: Callable | None = None
 
 
@@ -64,7 +55,7 @@ def written(theirs: str, value, usual=NEEDED) -> Key:
 
 
 def fixed(theirs: str, value, usual=NEEDED) -> Key:
-  """A key with one value: with another one, an encoder here computes something else."""
+  """A key of which only this value can be written and read: with another, encoders here differ."""
   return written(theirs, value, usual)._replace(read=_expecting(theirs, value))
 
 
@@ -74,7 +65,7 @@ def refused(theirs: str, value) -> Key:
 
 
 def means(ours: str, value) -> Key:
-  """A field that has this value (or a function content → value) when a config.json is read."""
+  """A field that has this value (or a function of content) when a config.json is read."""
   return Key('', ours, read=value if callable(value) else lambda content: value)
 
 

@@ -1,7 +1,7 @@
 """Heads of fine-tuning in Hugging Face's classes: names of their layers, and their text in
 config.json and the card. numpy only.
 
-The name of a head's dense layer tells the head's form (model.heads.FORMS).
+The name of a head's dense layer tells the head's form (head_modules.FORMS).
 """
 
 import itertools
@@ -25,17 +25,11 @@ ROW, SPAN, TAG, CHOICE = 'row_head', 'span_head', 'tag_head', 'choice_head'
 
 
 class Kind(NamedTuple):
-  """A kind of classes of transformers.
+  """A kind of classes of transformers."""
 
-  Attributes:
-    ends: how their names end.
-    task: of the Hub.
-    card: text about the head.
-  """
-
-  ends: str
-  task: str
-  card: str
+  ends: str  # how their names end
+  task: str  # pipeline task of the Hub
+  card: str  # text about the head
 
 
 KINDS = {
@@ -63,25 +57,18 @@ KINDS = {
 NO_PIPELINE = (CHOICE,)
 LABELLED = (ROW, TAG)  # their outputs have names
 DENSE = {'tanh': 'pooler', 'gelu': 'dense', 'transform': 'transform'}  # the form 'linear' has none
-BEAM = 20  # as model.heads has it
+BEAM = 20  # as head_modules has it
 
 
 class Task(NamedTuple):
-  """The meaning of the outputs of a head.
+  """The meaning of the outputs of a head."""
 
-  Attributes:
-    problem: transformers' problem_type; None if it is not known.
-    labels: names of the outputs, in order; () for LABEL_0, LABEL_1, ….
-    dropouts: rates before the classifier and before the dense layer.
-    threshold: of several labels, the probability above which one is given; None for one label.
-    card: sentence about the outputs.
-  """
-
-  problem: str | None = None
-  labels: tuple[str, ...] = ()
-  dropouts: tuple[float, ...] = ()
+  problem: str | None = None  # transformers' problem_type; None if it is not known
+  labels: tuple[str, ...] = ()  # names of the outputs, in order; () for LABEL_0, LABEL_1, …
+  dropouts: tuple[float, ...] = ()  # rates before the classifier and before the dense layer
+  # of several labels, the probability above which one is given; None for one label
   threshold: float | None = None
-  card: str = ''
+  card: str = ''  # sentence about the outputs
 
 
 def labels_in(objective: Mapping[str, Any]) -> tuple[str, ...]:
@@ -97,21 +84,14 @@ def task_of(objective: Mapping[str, Any], kind) -> Task:
 
 
 class Form(NamedTuple):
-  """A head in the classes of a family.
+  """A head in the classes of a family."""
 
-  Attributes:
-    layers: {our name of a dense layer: theirs}.
-    also: our name of the head → its further rows.
-    rates: keys of config.json for dropout: before the classifier, and before the dense layer.
-    fixed: {key of config.json: the only value that can be read}.
-    note: further text for the card.
-  """
-
-  layers: Mapping[str, str]
+  layers: Mapping[str, str]  # {our name of a dense layer: theirs}
+  # keys of config.json for dropout: before the classifier, and before the dense layer
   rates: tuple[str, ...] = ()
-  fixed: Mapping[str, Any] = {}
-  note: str = ''
-  also: Callable = lambda head: ()
+  fixed: Mapping[str, Any] = {}  # {key of config.json: the only value that can be read}
+  note: str = ''  # further text for the card
+  also: Callable = lambda head: ()  # our name of the head → its further rows
 
 
 def classes(build, family: str, forms: Mapping[str, Form]) -> dict[str, Architecture]:

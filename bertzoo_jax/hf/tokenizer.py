@@ -1,12 +1,11 @@
 """Tokenizer files of a Hugging Face directory, from a corpus' files (tokenizer.json,
 bertzoo.json). json only.
 
-Three traps decide what is written. transformers 5 rebuilds normaliser and pre-tokeniser from the
-class that tokenizer_config.json names, so any other pipeline survives only as
-PreTrainedTokenizerFast. That class ignores `from_pretrained(…, add_prefix_space=True)` there, so a
-byte-level BPE gets the class of its family (Shape.byte_level). And older tools want
-special_tokens_map.json and the bare vocabulary (vocab.txt; vocab.json and merges.txt; a
-SentencePiece model) beside tokenizer.json.
+Three traps decide what is written. transformers 5 rebuilds normalizer and pre-tokenizer by the
+class that tokenizer_config.json names; only PreTrainedTokenizerFast keeps any pipeline. In version
+5 that class ignores `from_pretrained(…, add_prefix_space=True)`, so a byte-level BPE gets the class
+of its family (Shape.byte_level). Older tools need special_tokens_map.json and the bare vocabulary
+(vocab.txt; vocab.json and merges.txt; a SentencePiece model) beside tokenizer.json.
 """
 
 import json
@@ -24,23 +23,18 @@ _GPT2 = 'GPT2Tokenizer'  # frames as tokenizer.json says
 
 
 class Shape(NamedTuple):
-  """How a class of transformers frames texts; the defaults are [CLS] A [SEP] B [SEP].
+  """How a class of transformers frames texts; the defaults are [CLS] A [SEP] B [SEP]."""
 
-  Attributes:
-    single, pair: roles of special pieces and texts (A, B), each with its segment; {} is the segment
-      of the second text.
-    padding: side.
-    bos, eos: roles that transformers also knows by these names.
-    model: its name for the file of a SentencePiece model.
-    byte_level: its class for a byte-level BPE, if users pass add_prefix_space to that class.
-  """
-
+  # single, pair: roles of special pieces and texts (A, B), each with its segment; {} is the segment
+  # of the second text
   single: str = 'cls:0 A:0 sep:0'
   pair: str = 'cls:0 A:0 sep:0 B:{} sep:{}'
-  padding: str = 'right'
+  padding: str = 'right'  # side
+  # bos, eos: roles that transformers also knows by these names
   bos: str = ''
   eos: str = ''
-  model: str = 'spiece.model'
+  model: str = 'spiece.model'  # name of the SentencePiece model's file there
+  # its class for a byte-level BPE, if users pass add_prefix_space to that class
   byte_level: str = ''
 
 

@@ -1,4 +1,4 @@
-"""Reloads an exported directory and compares: logits with ours, token ids with ours.
+"""Reloads an exported directory, and compares its logits and token ids with ours.
 
 The transformers class of the architecture's name reloads it, or the architecture's own `logits`.
 A comparison fails if a tensor was not loaded, if only one side has a head, and without any head.

@@ -1,4 +1,4 @@
-"""model.safetensors in both directions; loaded weights in place of fresh ones. numpy only."""
+"""Reads and writes model.safetensors; puts loaded weights in place of fresh ones. numpy only."""
 
 import itertools
 import json
@@ -7,6 +7,7 @@ import re
 from typing import Any
 from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
 import safetensors
 import safetensors.numpy
@@ -26,23 +27,14 @@ WEIGHTS, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 
 
 class Report(NamedTuple):
-  """The findings of `load`.
+  """The findings of `load`."""
 
-  Attributes:
-    source: the directory.
-    architecture: the class that wrote it, where config.json says so.
-    encoder: the encoder's fields as config.json has them.
-    ignored: tensors that no parameter takes, with the reason if one is known.
-    model_type: of config.json.
-    labels: names of the outputs of its head for rows or tags; () if unknown.
-  """
-
-  source: str
-  architecture: str
-  encoder: dict[str, Any]
-  ignored: tuple[str, ...]
-  model_type: str = ''
-  labels: tuple[str, ...] = ()
+  source: str  # the directory
+  architecture: str  # the class that wrote it, where config.json says so
+  encoder: dict[str, Any]  # the encoder's fields as config.json has them
+  ignored: tuple[str, ...]  # tensors that no parameter takes, with the reason if one is known
+  model_type: str = ''  # `model_type` of config.json
+  labels: tuple[str, ...] = ()  # names of the outputs of its head for rows or tags; () if unknown
 
 
 def save(path, tensors: dict[str, np.ndarray]) -> None:
@@ -59,13 +51,10 @@ def load(directory, wished: str | None = None) -> tuple[dict, Report]:
 
   Heads that the checkpoint lacks are absent. Those in HEADS_FILE are read too.
 
-  Args:
-    directory: with config.json and model.safetensors.
-    wished: the run's config.hf; as `package.module:NAME` it reads directories of its model type.
-
-  Raises:
-    UserError: no such directory, weights that exist only as pickles, a model type that no
-      architecture reads, and incomplete or corrupt files.
+  directory: with config.json and model.safetensors. wished: the run's config.hf; as
+  `package.module:NAME` it reads directories of its model type. Raises UserError: no such directory,
+  weights that exist only as pickles, a model type that no architecture reads, and incomplete or
+  corrupt files.
   """
   directory = storage.path(directory)
   content = read_json(directory / 'config.json')
@@ -78,7 +67,7 @@ def load(directory, wished: str | None = None) -> tuple[dict, Report]:
     if copy in tensors:
       x = tensors.pop(copy)
       same = np.array_equal(tensors.setdefault(original, x), x)
-      notes += [] if same else [f'{copy} (it is not {original}: here the two are one)']
+      notes += [] if same else [f'{copy} (it differs from {original}: here the two are tied)']
   params, unread = architecture.to_ours(a, tensors, sizes)
   params, encoder = a.post_read(params, encoder)
   if (directory / HEADS_FILE).exists():
@@ -112,16 +101,17 @@ def merge(
   report: Report,
   encoder: dict | None = None,
   labels: tuple[str, ...] = (),
+  positions: str = 'copied',
 ) -> tuple[dict, list[str]]:
   """(fresh parameters replaced by the loaded ones, lines that tell the user where each came from).
 
-  If the new encoder lacks the segment table, its row 0 is added to the positions: the output for
-  single texts stays. If only the new encoder has a segment table, it begins with zeros: the output
-  stays for all texts. Of a position table of another length, the common rows are taken. A longer
-  table repeats them. A head that scores rows, one that scores options and a pair head take the
-  pooler of one another. A head of the form `transform` takes the vocabulary head's, as transformers
-  does. Outputs of a head for rows or tags are matched by label. If the labels or their number
-  differ, the last layer stays fresh. A head of another form stays fresh as a whole.
+  If the new encoder lacks the segment table, its row 0 is added to the positions, so outputs for
+  single texts do not change. If only the new encoder has a segment table, it starts as zeros, so no
+  output changes. If position tables differ in length, the common rows are loaded; a longer table
+  repeats them. Heads for rows, options and pairs can take each other's pooler. A head of the form
+  `transform` takes that layer of the vocabulary head, as in transformers. Outputs of a head for
+  rows or tags are matched by label; if the labels or their number differ, the last layer stays
+  fresh. A head of another form stays fresh as a whole.
 
   Args:
     fresh: nested dict of arrays. A leaf without a loaded array is returned as it is; of the others
@@ -129,9 +119,9 @@ def merge(
     loaded, report: of `load`.
     encoder: fields of the encoder; fields that differ from the checkpoint are reported.
     labels: names of the outputs of the head for rows or tags, in order; () if they are not known.
+    positions: how a longer position table is filled: copied, or interpolated from end to end.
 
-  Raises:
-    UserError: any other shape differs; both are named.
+  Raises UserError: any other shape differs; both are named.
   """
   fresh, loaded = flatten(fresh), flatten(loaded)
   ignored, lines = list(report.ignored), []
@@ -142,13 +132,14 @@ def merge(
       'segment table: its row 0 was added to the positions, the rest is ignored (this encoder has '
       'no segments)'
     )
-  if (
-    TYPE_TABLE in fresh and TYPE_TABLE not in loaded and report.encoder.get('type_vocab_size') == 0
-  ):
+  tells_apart = report.encoder.get('type_vocab_size') != 0
+  if TYPE_TABLE in fresh and TYPE_TABLE not in loaded and not tells_apart:
     loaded[TYPE_TABLE] = np.zeros(fresh[TYPE_TABLE].shape, np.float32)
-    lines.append('segment table: zeros, since the checkpoint tells no segments apart')
+    lines.append('segment table: zeros, since the checkpoint has no segments')
   if POSITION_TABLE in loaded and POSITION_TABLE in fresh:
-    loaded[POSITION_TABLE], note = _positions(fresh[POSITION_TABLE], loaded[POSITION_TABLE])
+    loaded[POSITION_TABLE], note = _positions(
+      fresh[POSITION_TABLE], loaded[POSITION_TABLE], positions
+    )
     lines += note
   loaded, head_lines = _with_fitting_heads(fresh, loaded, labels, report.labels)
   lines += head_lines
@@ -156,9 +147,8 @@ def merge(
     if path in fresh and tuple(fresh[path].shape) != x.shape:
       sizes = ', '.join(f'{field}={value}' for field, value in report.encoder.items())
       raise errors.UserError(
-        f'{path} is {tuple(fresh[path].shape)} here and {x.shape} in {report.source}: '
-        'give config.encoder and the vocabulary the sizes of the checkpoint '
-        f'({sizes}).'
+        f'{path} is {tuple(fresh[path].shape)} here and {x.shape} in {report.source}: give '
+        f'config.encoder and the vocabulary the sizes of the checkpoint ({sizes}).'
       )
   ignored += sorted(set(loaded) - set(fresh))
   missing = sorted(set(fresh) - set(loaded))
@@ -242,7 +232,7 @@ def _taken(params, start) -> dict:
 
 
 def only_layers(params: dict, numbers: tuple[int, ...], depth: int) -> dict:
-  """Parameters with some of `depth` layers, shared ones kept. Raises UserError for groups."""
+  """Parameters with only some of `depth` layers; shared ones stay. Raises UserError for groups."""
   flat = flatten(params)
   for path, x in flat.items():
     if path.startswith('encoder/layers/') and len(x) > 1:
@@ -273,10 +263,11 @@ def without_spare_words(params: dict, pieces: int) -> tuple[dict, list[str]]:
   ]
 
 
-def _positions(fresh, loaded: np.ndarray) -> tuple[np.ndarray, list[str]]:
-  """The position table to begin with, as long as `fresh`; a line if the lengths differ.
+def _positions(fresh, loaded: np.ndarray, how) -> tuple[np.ndarray, list[str]]:
+  """(the initial position table, as long as `fresh`, lines if the lengths differ).
 
-  A longer table is filled with copies of the loaded rows (Longformer; Beltagy et al. 2020, §5).
+  A longer table is filled with copies of the loaded rows (Longformer; Beltagy et al. 2020, §5), or
+  stretches them.
   """
   ours, theirs = fresh.shape[0], len(loaded)
   if ours == theirs or tuple(fresh.shape[1:]) != loaded.shape[1:]:
@@ -285,6 +276,13 @@ def _positions(fresh, loaded: np.ndarray) -> tuple[np.ndarray, list[str]]:
     return loaded[:ours], [
       f"positions: the first {ours:,} of the checkpoint's {theirs:,} rows were loaded, the rest is "
       'ignored'
+    ]
+  if how == 'interpolated':
+    at = np.linspace(0, theirs - 1, ours)
+    low, share = at.astype(int), (at % 1)[:, None].astype(loaded.dtype)
+    high = np.minimum(low + 1, theirs - 1)
+    return loaded[low] * (1 - share) + loaded[high] * share, [
+      f'positions: {ours:,} rows are interpolated from {theirs:,}'
     ]
   return np.resize(loaded, (ours, *loaded.shape[1:])), [
     f'positions: rows 0 to {theirs - 1:,} were loaded, rows {theirs:,} to {ours - 1:,} copy them'
@@ -348,14 +346,14 @@ def _parts(index: pathlib.Path) -> list[pathlib.Path]:
 
 
 def files(directory: pathlib.Path) -> list[pathlib.Path]:
-  """The files of the weights. Raises UserError without a readable file."""
+  """The files with the weights. Raises UserError if none can be read."""
   if paths := parts(directory, WEIGHTS):
     return paths
   raise _unread(directory)
 
 
 def parts(directory: pathlib.Path, name: str) -> list[pathlib.Path]:
-  """The file of that name, or the parts that its index names; [] without either."""
+  """The file of that name, or the parts listed in its index; [] if neither exists."""
   single, index = directory / name, directory / f'{name}.index.json'
   if single.exists():
     return [single]
@@ -367,7 +365,7 @@ _FOREIGN = (('*.h5', 'from_tf', 'TensorFlow and tf-keras'), ('*.msgpack', 'from_
 
 
 def _unread(directory) -> errors.UserError:
-  """The error of a directory whose weights are in files that are not read."""
+  """The error for a directory whose weights are in formats that are not read."""
   convert = f'run python -m bertzoo_jax.convert --model {directory} --out OUT, and give OUT'
   if any(directory.glob('*.bin')):
     return errors.UserError(
@@ -403,27 +401,8 @@ def _read_tensors(files: list[pathlib.Path]) -> dict[str, np.ndarray]:
     broken = f'{path} cannot be read: download or export it again'
     with errors.unreadable(broken, safetensors.SafetensorError, OSError):
       with safetensors.safe_open(str(path), framework='numpy') as f:
-        tensors.update({key: _float32(f, key, path) for key in f.keys()})  # noqa: SIM118 (no mapping)
+        for key in f.keys():  # noqa: SIM118 (no mapping)
+          x = f.get_tensor(key)
+          is_float = x.dtype.kind == 'f' or x.dtype == ml_dtypes.bfloat16
+          tensors[key] = x.astype(np.float32) if is_float else x
   return tensors
-
-
-def _float32(file, key: str, path: pathlib.Path) -> np.ndarray:
-  if file.get_slice(key).get_dtype() == 'BF16':
-    return _bfloat16(path, key)
-  x = file.get_tensor(key)
-  return x.astype(np.float32) if x.dtype.kind == 'f' else x
-
-
-def _bfloat16(path: pathlib.Path, key: str) -> np.ndarray:
-  """A bfloat16 tensor as float32: numpy has no such type, but its bits are the upper half of a
-  float32's.
-
-  The file begins with the size of a JSON header, which has each tensor's place (safetensors'
-  README, "Format").
-  """
-  with path.open('rb') as f:
-    size = int.from_bytes(f.read(8), 'little')
-    entry = json.loads(f.read(size))[key]
-    f.seek(8 + size + entry['data_offsets'][0])
-    bits = np.frombuffer(f.read(entry['data_offsets'][1] - entry['data_offsets'][0]), '<u2')
-  return (bits.astype(np.uint32) << 16).view(np.float32).reshape(entry['shape'])

@@ -1,4 +1,4 @@
-"""Operations of a model as kernels of an accelerator: BY_NAME[run.kernels] → Kernels."""
+"""Attention and norm as kernels of an accelerator: BY_NAME[run.kernels] → Kernels."""
 
 import functools
 from collections.abc import Callable
@@ -10,6 +10,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.kernels import add_norm
 from bertzoo_jax.kernels import attention
 from bertzoo_jax.kernels import cudnn
+from bertzoo_jax.kernels import gpu
 from bertzoo_jax.model import attention as plain_attention
 from bertzoo_jax.model import layers
 
@@ -33,12 +34,13 @@ XLA = Kernels(plain_attention.attend, layers.add_norm, True)
 
 
 def fused(hashed=False, interpret=False, gather=True) -> Kernels:
-  """TPU kernels. hashed, interpret: arguments of both kernels. gather: of attention.attend."""
+  """TPU kernels. hashed, interpret: see add_norm and attention.attend; gather: see the latter."""
   options = dict(hashed=hashed, interpret=interpret)
   attend = functools.partial(attention.attend, gather=gather, **options)
   return Kernels(attend, functools.partial(add_norm.add_norm, **options), False)
 
 
+FUSED_ON_GPUS = Kernels(gpu.attend, cudnn.add_norm, False)
 BY_NAME = {
   'xla': XLA,
   'fused': fused(),
@@ -56,15 +58,15 @@ def choose(
 ) -> Kernels:
   """The kernels of a name, for a device.
 
-  `auto`: fused on TPUs since v4; cuDNN on GPUs, where it can compute the attention; else XLA. Fused
-  kernels are interpreted on other devices than TPUs, with hashed bits: correct and slow.
+  `auto`: fused on TPUs since v4; on GPUs cuDNN where it can compute the attention, else fused in 16
+  bits; else XLA. On a processor fused kernels are interpreted, with hashed bits: correct and slow.
 
   Args:
     name: a key of BY_NAME, or 'auto'.
     device: a jax device.
     attention_dropout: rate of dropout of the attention probabilities.
     relative: whether scores have relative terms.
-    dtype: of queries, keys and values.
+    dtype: dtype of queries, keys and values.
     padding_side: where rows are padded.
 
   Raises:
@@ -73,16 +75,22 @@ def choose(
   platform, needs = device.platform, (attention_dropout, relative, dtype, padding_side)
   # These chips' vector units have no bfloat16, and their fast memory is small.
   old = device.device_kind in ('TPU v2', 'TPU v3')
+  old = old or (platform == 'gpu' and not gpu.runs_on(device))
   if name == 'auto':
     if platform == 'gpu':
-      return BY_NAME['cudnn' if _cudnn_can(*needs) else 'xla']
-    name = 'fused' if platform == 'tpu' and not old else 'xla'
+      can = _cudnn_can(*needs)
+      other = 'fused' if jnp.dtype(dtype).itemsize == 2 and gpu.runs_on(device) else 'xla'
+      name = 'cudnn' if can else other
+    else:
+      name = 'fused' if platform == 'tpu' and not old else 'xla'
   if (name == 'cudnn' and platform != 'gpu') or (name == 'fused' and old):
     raise errors.UserError(
       f'run.kernels={name} does not exist on {device.device_kind}: take auto or xla.'
     )
   if name == 'cudnn':
     cudnn.check(*needs)
+  if name == 'fused' and platform == 'gpu':
+    return FUSED_ON_GPUS
   if name == 'fused' and platform != 'tpu':
     return fused(hashed=True, interpret=True)
   if name == 'fused' and device.device_kind == 'TPU v4':

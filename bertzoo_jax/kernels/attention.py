@@ -49,7 +49,7 @@ class _Program(NamedTuple):
   Attributes:
     heads, width: number and width of the heads.
     scale: factor of the scores.
-    rate: of dropout.
+    rate: dropout rate.
     terms: names of the relative terms, among c2p, p2c, bias and query.
     halves: 2 if each row of the batch reads one of two halves of a table; else 1.
     window: None or (left, right).
@@ -111,6 +111,7 @@ def attend(
   batch, length, heads, width = q_BLHK.shape
   keys = k_BMHK.shape[1]
   keys_B2 = dropout_keys_B2 if dropout_rate else None
+  relative = relative and relative.by_distance()
   if flash.takes(length, keys, visible, relative):
     out_BLHK, kept = flash.attend(
       *(q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate, keys_B2, scale, first_head, kept),
@@ -310,7 +311,7 @@ def steps(
 
 
 def _heads_together(heads: int, width: int, keys: int, backward: bool) -> int:
-  """Heads per program. Side by side they fill whole registers of lanes, if a group of heads can.
+  """Heads per program: side by side they fill whole registers of lanes, if possible.
 
   Two cores share the groups of heads: their number is even if possible.
   """

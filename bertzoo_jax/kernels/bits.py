@@ -18,7 +18,7 @@ def seed(keys_B2, rows: int, first_head=0) -> jax.Array:
   return jnp.append(words, jnp.asarray(first_head, jnp.int32))
 
 
-def keep(rate: float, hashed: bool, seed, row, head, block, first: tuple, size: tuple):
+def keep(rate: float, hashed: bool, seed, row, head, block, first: tuple, size: tuple, axes=(0, 1)):
   """bool `size`, True with probability 1 − rate. To be called inside a kernel.
 
   Args:
@@ -29,13 +29,14 @@ def keep(rate: float, hashed: bool, seed, row, head, block, first: tuple, size: 
     block: number of the block within its row and head.
     first: (row, column) of the block's first element.
     size: (rows, columns) of the block.
+    axes: see `row_keys.bits_at`; only with `hashed`.
   """
   word, other = seed[2 * row], seed[2 * row + 1]
   head = None if head is None else seed[seed.shape[0] - 1] + head
   if hashed:
     word, other = (jnp.asarray(n).astype(jnp.uint32) for n in (word, other))
     word, other = (word, other) if head is None else row_keys.folded(word, other, head)
-    return row_keys.bits_at(word, other, first, size) >= row_keys.threshold(rate)
+    return row_keys.bits_at(word, other, first, size, axes) >= row_keys.threshold(rate)
   # A seed has two words.
   pltpu.prng_seed(word, other ^ ((0 if head is None else head) * (1 << 16) + block))
   return pltpu.bitcast(pltpu.prng_random_bits(size), jnp.uint32) >= row_keys.threshold(rate)

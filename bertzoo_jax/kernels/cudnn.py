@@ -21,7 +21,7 @@ def check(attention_dropout: float, relative: bool, dtype, padding_side: str = '
   Args:
     attention_dropout: rate of dropout of the attention probabilities.
     relative: whether scores have relative terms.
-    dtype: of queries, keys and values.
+    dtype: dtype of queries, keys and values.
     padding_side: 'left' if padding may stand before a row's tokens, else 'right'.
   """
   if attention_dropout:

@@ -31,7 +31,7 @@ class Program(NamedTuple):
   """The static arguments of a kernel.
 
   Attributes:
-    width: of a head. lanes: of a program, side by side the lanes of its heads.
+    width: width of a head. lanes: lanes of a program, those of its heads side by side.
     scale: factor of the scores. rate: of dropout.
     window: None or (left, right).
     ordered: whether queries and keys have an order besides their packs.

@@ -1,4 +1,4 @@
-"""Attention in plain XLA, and the promises of every `attend`.
+"""Attention in plain XLA, and the interface of every `attend`.
 
 Legend: B batch, L number of queries, M of keys, H heads, K head width, N places of the queries
 (L where there is a query at each), R = N + M − 1 distances between a query's place and a key.
@@ -19,6 +19,7 @@ Long rows, and windows that leave out keys, are computed in blocks of queries (l
 Queries at chosen places are not.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -87,9 +88,9 @@ class Relative(NamedTuple):
 
       score_ij += (q_i + c2p_query) · c2p[d] + k_j · p2c[d] + bias[d]
 
-  Row r of a table belongs to the r-th of `distances`, from the smallest to the greatest. All rows
-  of the batch read the same tables, or each row reads one of two halves (half_B). Tables get a
-  gradient. Any of them may be None.
+  Row r of a table belongs to the r-th of `distances`, from the smallest to the greatest, or row_R
+  says which row each distance reads. All rows of the batch read the same tables, or each row reads
+  one of two halves (half_B). Tables get a gradient. Any of them may be None.
 
   Attributes:
     c2p_RHK: content to position (He et al. 2021 §3.1; Shaw et al. 2018; Dai et al. 2019).
@@ -99,6 +100,7 @@ class Relative(NamedTuple):
     half_B: None or int32. If given, a table has 2R rows: the first R for rows of the batch whose
       half_B is 0, the others for rows whose half_B is 1.
     same_segment: the term by segments (Yang et al. 2019 §2.5).
+    row_R: None or integers, static: with them c2p_RHK and p2c_RHK may have fewer rows.
   """
 
   c2p_RHK: jax.Array | None = None
@@ -107,6 +109,20 @@ class Relative(NamedTuple):
   c2p_query_HK: jax.Array | None = None
   half_B: jax.Array | None = None
   same_segment: SameSegment | None = None
+  row_R: np.ndarray | None = None
+
+  def by_distance(self):
+    """A Relative with a row per distance; by exact products, faster than gathers."""
+    if self.row_R is None:
+      return self
+
+    def spread(x_UHK):
+      if x_UHK is None or np.array_equal(self.row_R, np.arange(len(x_UHK))):
+        return x_UHK
+      row_RU = jax.nn.one_hot(self.row_R, len(x_UHK), dtype=x_UHK.dtype)
+      return jnp.einsum('RU,UHK->RHK', row_RU, x_UHK, precision=jax.lax.Precision.HIGHEST)
+
+    return self._replace(c2p_RHK=spread(self.c2p_RHK), p2c_RHK=spread(self.p2c_RHK), row_R=None)
 
   def halves(self, table_R):
     """table_R as [1 or 2, R, …]."""
@@ -120,14 +136,15 @@ class Relative(NamedTuple):
     same = self.same_segment
     rest = same if same is None else same._replace(numbers_BLH=None)
     numbers_BLH = None if same is None else same.numbers_BLH
-    return (*self[:4], numbers_BLH), Relative(half_B=self.half_B, same_segment=rest)
+    rest = Relative(half_B=self.half_B, same_segment=rest, row_R=self.row_R)
+    return (*self[:4], numbers_BLH), rest
 
   def joined(self, *learned):
     """The inverse of `apart`: this Relative with the arrays `learned`."""
     *tables, numbers_BLH = learned
     same = self.same_segment
     same = same if same is None else same._replace(numbers_BLH=numbers_BLH)
-    return Relative(*tables, self.half_B, same)
+    return Relative(*tables, self.half_B, same, self.row_R)
 
 
 def same_pack(segment_ids_BL, window=None) -> Visibility:
@@ -183,18 +200,38 @@ def mask(visible: Visibility):
 
 
 def attend(
-  q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate=0.0, dropout_keys_B2=None, relative=None, scale=None
+  q_BLHK,
+  k_BMHK,
+  v_BMHK,
+  visible,
+  dropout_rate=0.0,
+  dropout_keys_B2=None,
+  relative=None,
+  scale=None,
+  first_head=0,
 ):
-  """Scaled dot-product attention (Vaswani et al. 2017 §3.2.1); arguments as in the module."""
+  """Scaled dot-product attention (Vaswani et al. 2017 §3.2.1); arguments as in the module.
+  first_head: number of the first head of q among all heads, for dropout.
+  """
+  relative = relative and relative.by_distance()
   arguments = q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate, dropout_keys_B2, relative, scale
   blocked = long_rows.takes(q_BLHK.shape[1], k_BMHK.shape[1], visible.window)
   if blocked and visible.query_places_BL is None:
-    return long_rows.in_blocks(_attend, *arguments)
-  return _attend(*arguments)
+    return long_rows.in_blocks(functools.partial(_attend, first_head), *arguments)
+  return _attend(first_head, *arguments)
 
 
 def _attend(
-  q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate, dropout_keys_B2, relative, scale, first=(0, 0)
+  first_head,
+  q_BLHK,
+  k_BMHK,
+  v_BMHK,
+  visible,
+  dropout_rate,
+  dropout_keys_B2,
+  relative,
+  scale,
+  first=(0, 0),
 ):
   """`attend` of all queries at once. first: places of the first key and query, for dropout."""
   seen_BLM = mask(visible)
@@ -205,7 +242,8 @@ def _attend(
   scores_BHLM = jnp.where(seen_BLM[:, None], scores_BHLM, HIDDEN)
   probs_BHLM = jax.nn.softmax(scores_BHLM, axis=-1).astype(q_BLHK.dtype)
   if dropout_rate and dropout_keys_B2 is not None:
-    keys_BH2 = row_keys.fold_in(dropout_keys_B2[:, None], jnp.arange(q_BLHK.shape[2]))
+    head_H = first_head + jnp.arange(q_BLHK.shape[2])
+    keys_BH2 = row_keys.fold_in(dropout_keys_B2[:, None], head_H)
     # Keys down and queries across, as in the fused kernels.
     probs_BHLM = layers.dropout(probs_BHLM.mT, dropout_rate, keys_BH2, first).mT
   out_BLHK = jnp.einsum('BHLM,BMHK->BLHK', probs_BHLM, v_BMHK)
@@ -213,9 +251,7 @@ def _attend(
 
 
 def by_lengths(visible: Visibility) -> bool:
-  """Whether it is known statically that each real query sees all real keys of its row, which come
-  before the padding.
-  """
+  """Whether it is known statically that each token sees all tokens of its row but padding."""
   free = visible.window is None and visible.query_order_BL is None
   return visible.one_pack and free and visible.query_packs_BL is visible.key_packs_BM
 

@@ -48,9 +48,9 @@ class SelfAttention(nn.Module):
 
   Attributes:
     num_heads: H, which divides the width.
-    dropout_rate: of the attention probabilities.
-    kernel_init, dtype, use_bias: of the four products.
-    output_init: of the output product; None: kernel_init.
+    dropout_rate: dropout rate of the attention probabilities.
+    kernel_init, dtype, use_bias: initializer, dtype and biases of the four products.
+    output_init: initializer of the output product; None: kernel_init.
     window: (left, right) neighbours that a token sees, as in attention.Visibility; None for all.
     positions: adds positions to queries and keys: (q_BLHK, k_BLHK) → (q_BLHK, k_BLHK,
       attention.Relative or None), a function or a linen module; None: no positions.

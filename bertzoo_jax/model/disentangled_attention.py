@@ -10,7 +10,6 @@ from typing import Any
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
@@ -43,22 +42,14 @@ class Relation(NamedTuple):
     """table_UD after its dropout."""
     return layers.dropout(self.table_UD, self.rate, self.key_2)
 
-  def by_distance(self, x_UHK):
-    """x_RHK: the row of x_UHK for each distance; by an exact product, faster than a gather."""
-    rows = len(x_UHK)
-    if np.array_equal(self.which_R, np.arange(rows)):
-      return x_UHK
-    which_RU = jax.nn.one_hot(self.which_R, rows, dtype=x_UHK.dtype)
-    return jnp.einsum('RU,UHK->RHK', which_RU, x_UHK, precision=jax.lax.Precision.HIGHEST)
-
 
 class DisentangledAttention(nn.Module):
   """Multi-head attention with relative terms (He et al. 2020 §3.1).
 
   Attributes:
     num_heads: H, which divides the width.
-    dropout_rate: of the attention probabilities.
-    kernel_init, dtype: of the products.
+    dropout_rate: dropout rate of the attention probabilities.
+    kernel_init, dtype: initializer and dtype of the products.
     content_to_position, position_to_content: which relative terms the scores have.
     shared_projections: whether `key` and `query`, which project contents, also project the table;
       else further projections do.
@@ -103,10 +94,10 @@ class DisentangledAttention(nn.Module):
       project = key
       if not self.shared_projections:
         project = dense(heads, use_bias=False, name='position_key')
-      tables['c2p_RHK'] = relation.by_distance(project(table_UD))
+      tables['c2p_RHK'] = project(table_UD)
     if self.position_to_content:
       project = query if self.shared_projections else dense(heads, name='position_query')
-      tables['p2c_RHK'] = relation.by_distance(project(table_UD))
+      tables['p2c_RHK'] = project(table_UD)
 
     out_BLHK = ops.attend(
       pin(query(x_BLD)),
@@ -115,7 +106,7 @@ class DisentangledAttention(nn.Module):
       visible,
       self.dropout_rate,
       dropout_keys_B2,
-      attention.Relative(**tables) if tables else None,
+      attention.Relative(**tables, row_R=relation.which_R) if tables else None,
       (heads[1] * (1 + len(tables))) ** -0.5,
     )
     return dense((width,), in_axes=2, input_name='attended', name='output')(pin(out_BLHK))

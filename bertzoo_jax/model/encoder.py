@@ -3,8 +3,8 @@
     encoder = BY_NAME['transformer'](vocab_size=V, dtype=jnp.bfloat16, num_layers=12, …)
     hidden_BLD = encoder.apply({'params': params}, batch, dropout_keys_B2, ops)
 
-protocol.py has the promises of an encoder. A model does not depend on a mesh: operations that do
-are arguments (operations.py).
+protocol.py describes the interface. A model does not depend on a mesh: operations that do are
+arguments (operations.py).
 """
 
 import jax.numpy as jnp

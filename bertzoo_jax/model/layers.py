@@ -259,7 +259,7 @@ def add_norm(
     y_BLD: output of the sublayer.
     scale_D, shift_D: of the norm, float32. shift_D None: a norm without shift.
     eps: added to the variance.
-    dropout_rate: of y.
+    dropout_rate: dropout rate of y.
     dropout_keys_B2: keys of the rows (row_keys.py). None means no dropout.
     with_sum: also return the sum, which a pre-norm layer passes on.
 

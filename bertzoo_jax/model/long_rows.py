@@ -54,7 +54,7 @@ def in_blocks(attend, q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate, keys_B2, re
 
   @jax.checkpoint
   def one_block(number, block):
-    place = visible.first_query + number * size  # of the first query, among the keys
+    place = visible.first_query + number * size  # place of the first query among the keys
     first = 0 if seen == num_keys else jnp.clip(place - window[0], 0, num_keys - seen)
     near = jax.tree.map(lambda x_BM: part_of(x_BM, first, seen), key_arrays)
     terms = relative

@@ -1,11 +1,11 @@
-"""The promises of an encoder, for objectives, heads, sharding, costs, evaluation and export.
+"""The interface of an encoder, for objectives, heads, sharding, costs, evaluation and export.
 
 Legend: B batch, L length, P predictions, D width, E width of the tables.
 
-An encoder is a linen module. The program gives it vocab_size, dtype, unroll and remat; its other
-fields, keyword-only, are the section `config.encoder`. One from outside the package is named
-`package.module:name` in a config. `Encoder` lists its members;
-`tests/conformance` holds any encoder to it.
+An encoder is a linen module. The program sets its vocab_size, dtype, unroll and remat; its other
+fields, keyword-only, are the section `config.encoder`. A config names an encoder outside the
+package as `package.module:name`. `Encoder` lists the members; `tests/conformance` checks any
+encoder.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from bertzoo_jax.model import operations
 
 
 class Given(nn.Module):
-  """Fields that the program gives to every encoder: V, dtype of products, layers per iteration of
+  """Fields that the program sets on every encoder: V, dtype of products, layers per iteration of
   the scan, saved activations (stack.REMAT). Encoders of the package inherit their other fields from
   parts/encoders.py.
   """
@@ -92,7 +92,7 @@ class Encoder(Protocol):
 
 
 def gathered(encoder, batch, dropout_keys_B2=None, ops=operations.PLAIN, memory=()) -> Predictions:
-  """The usual `predictions`: the hidden vectors at the masked positions."""
+  """The default `predictions`: the hidden vectors at the masked positions."""
   hidden_BLD = encoder(batch, dropout_keys_B2, ops)
   return Predictions(gather(hidden_BLD, batch['masked_positions']), hidden_BLD, memory)
 
@@ -110,14 +110,14 @@ def gather(hidden_BLD: jax.Array, positions_BP: jax.Array) -> jax.Array:
 
 @nn.nowrap
 def first_token(encoder, hidden_BLD, batch):
-  """The usual `pooled`: the token at position 0."""
+  """The default `pooled`: the token at position 0."""
   del encoder, batch
   return hidden_BLD[:, 0]
 
 
 @nn.nowrap
 def resized(encoder, width: float, depth: float, embedding_width: int | None = None):
-  """The usual `resized`, for tables as wide as the layers: replaces the fields of `shares`."""
+  """The default `resized`, for tables as wide as the layers: replaces the fields of `shares`."""
   del embedding_width
   return encoder.clone(parent=None, **shares(encoder, width, depth))
 
@@ -150,7 +150,7 @@ def shares(e, width: float, depth: float) -> dict[str, int]:
   return {**sizes, 'num_heads': num_heads}
 
 
-# Members with usual values: {member: (value, meaning)}.
+# Members with defaults: {member: (value, meaning)}.
 USUAL = {
   'embedding_width': (property(lambda self: self.hidden_size), 'E'),
   'max_positions': (None, 'longest row; None for no limit'),

@@ -1,4 +1,4 @@
-"""A scanned stack of layers: the program does not grow with depth, and a table says which
+"""A scanned stack of layers: program size does not grow with depth, and a table says which
 parameters layers share.
 
 A stack of n layers has G groups of consecutive layers, and a layer has k blocks (1, except with Lan
@@ -73,7 +73,7 @@ class BlockInputs(NamedTuple):
   """Arguments of a block besides its parameters and its input.
 
   Attributes:
-    number: of the block, from 0; int32 scalar, traced inside the scan.
+    number: number of the block, from 0; int32 scalar, traced inside the scan.
     place: number modulo `period`; static, so that different blocks may alternate.
     keys_B2: keys of the rows, folded with the number; None without dropout.
     inputs: the block's slice of the per-block inputs.
@@ -169,7 +169,7 @@ def scan(
   shaped = lambda tree, *axes: jax.tree.map(lambda leaf: leaf.reshape(*axes, *leaf.shape[1:]), tree)
 
   def block(place, looped=True):
-    """The body of the scan, of blocks at one place of the period."""
+    """The body of the scan for the blocks at one place of the period."""
 
     def run(x, turn):
       (stacked, number, inputs), shared = turn

@@ -245,8 +245,8 @@ class TwoStreamAttention(nn.Module):
 
   Attributes:
     num_heads: H, which divides the width.
-    dropout_rate: of the attention probabilities.
-    kernel_init, dtype: of the products.
+    dropout_rate: dropout rate of the attention probabilities.
+    kernel_init, dtype: initializer and dtype of the products.
   """
 
   num_heads: int
@@ -337,7 +337,7 @@ def _visibility(batch, memory: int) -> attention.Visibility:
 
 
 def _earlier(visible: attention.Visibility, at_BP) -> attention.Visibility:
-  """Visibility in the query stream: predictions at at_BP see the tokens before in the order."""
+  """Visibility in the query stream: predictions at at_BP see the tokens earlier in the order."""
   queries = attention.asked(visible, at_BP)
   return queries._replace(query_order_BL=queries.query_order_BL - 1)
 

@@ -17,6 +17,7 @@ from bertzoo_jax.objectives import multiple_choice
 from bertzoo_jax.objectives import permutation_lm
 from bertzoo_jax.objectives import replaced_token
 from bertzoo_jax.objectives import rows
+from bertzoo_jax.objectives import similar
 from bertzoo_jax.objectives import span_boundary
 from bertzoo_jax.objectives import spans
 from bertzoo_jax.objectives import tokens
@@ -46,6 +47,9 @@ BY_NAME = {
   'span_conditional': spans.span_conditional,
   'tagging': tokens.tagging,
   'choice': multiple_choice.choice,
+  'cosine_regression': similar.cosine_regression,
+  'cosent': similar.cosent,
+  'in_batch_negatives': similar.in_batch_negatives,
 }
 
 

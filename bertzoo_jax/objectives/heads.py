@@ -79,7 +79,7 @@ class Head(NamedTuple):
 
     Args:
       encoder: linen module.
-      params: of the network.
+      params: parameters of the network.
       vectors: [B, P, D] if the head reads predictions, else [B, L, D] of all tokens.
       batch: the encoder's batch, with row_keys for dropout. For `choice`: the batch of units.
       key: dropout key, or None. The head draws other masks than the encoder.
@@ -149,14 +149,14 @@ def token_score(name: str, reads: str) -> Head:
 
 
 def row(kind: str, num_outputs: int, dropout=0.0, input_dropout=0.0, name='row_head') -> Head:
-  """Logits [B, C] of rows. kind: of model.heads.FORMS; dropout, input_dropout: rates."""
+  """Logits [B, C] of rows. kind: of head_modules.FORMS; dropout, input_dropout: rates."""
   rates = dict(dropout=dropout, input_dropout=input_dropout)
   fields = core.FrozenDict(kind=kind, num_outputs=num_outputs, **rates)
   return Head(name, modules.TaskHead, 'rows', _row, fields)
 
 
 def choice(kind: str, dropout=0.0, input_dropout=0.0) -> Head:
-  """Logits [B, C] of the options of units; model.heads.FORBIDDEN for options whose option_weights
+  """Logits [B, C] of the options of units; head_modules.FORBIDDEN for options whose option_weights
   [B, C] is 0, which only fill a unit. Its vectors are of the rows of `rows_of_options`. Arguments:
   see `row`.
   """
@@ -190,7 +190,7 @@ def rows_of_options(batch):
 
 
 def tag(kind: str, num_outputs: int, dropout=0.0) -> Head:
-  """Logits [B, L, C] of tokens. kind: of model.heads.FORMS."""
+  """Logits [B, L, C] of tokens. kind: of head_modules.FORMS."""
   fields = core.FrozenDict(kind=kind, num_outputs=num_outputs, dropout=dropout)
   return Head('tag_head', modules.TaskHead, 'tokens', fields=fields)
 
@@ -208,7 +208,7 @@ def span(kind: str) -> Head:
 
 
 def conditional_span(kind: str, hidden_size: int, answerable: bool, dropout=0.0) -> Head:
-  """(start_BL, starts_BK, end_BKL, none_B) of model.heads.ConditionalSpanHead. Answers lie where
+  """(start_BL, starts_BK, end_BKL, none_B) of head_modules.ConditionalSpanHead. Answers lie where
   the batch's answer_mask is 1, or at any token without it.
   """
 

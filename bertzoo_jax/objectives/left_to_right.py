@@ -1,4 +1,4 @@
-"""A language model from left to right. Legend: B batch, L length, D width."""
+"""A left-to-right language model. Legend: B batch, L length, D width."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Fine-tuning: one of several options. Legend: B batch, C options, L length, D width."""
+"""Fine-tuning: chooses one of several options. Legend: B batch, C options, L length, D width."""
 
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import heads

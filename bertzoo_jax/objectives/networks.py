@@ -173,5 +173,6 @@ _TOTALS = {
 
 
 def totals(*names: str):
-  """Objective.normalizers that counts 'masked': predictions; 'pairs': rows; 'tokens': real ones."""
+  """An Objective.normalizers: counts 'masked' predictions, 'pairs' (rows) and 'tokens' (no
+  padding)."""
   return lambda batch: {name: _TOTALS[name](batch) for name in names}

@@ -2,7 +2,7 @@
 
 All read `labels` and `label_weights` of the batch; the weight is 0 for a row that fills the last
 batch. The mean over the rows of the whole batch is minimised. labels: names of the C classes;
-dropout and input_dropout: rates, see model.heads.TaskHead; head: a key of model.heads.FORMS; sift:
+dropout, input_dropout: rates, see head_modules.TaskHead; head: a key of head_modules.FORMS; sift:
 fields of sift.py, or None.
 """
 

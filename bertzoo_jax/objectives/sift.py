@@ -1,5 +1,5 @@
-"""SiFT: the network is also trained to give the same outputs for perturbed embeddings (He et al.
-2020, scale-invariant fine-tuning; code of the release).
+"""SiFT: also trains the network to give the same outputs for perturbed embeddings (He et al. 2020,
+scale-invariant fine-tuning; code of the release).
 
 Legend: B batch, L length, E width of the tables.
 
@@ -20,9 +20,9 @@ Each of the three passes draws another dropout mask. No gradient reaches a param
 Evaluation and export use the network without the norm of step 1: the encoder's norm follows, so
 both differ only by the epsilons of the two norms.
 
-Different from the release: `loss` is the divergence of steps 3 and 4. The release always takes
-symmetric_kl in step 4, which is 0 for a single number. If a projection follows the sum of
-embeddings (an encoder `disentangled` with embedding_size), δ is added before the projection.
+Differences from the release: `loss` is the divergence of both steps 3 and 4, where the release
+always takes symmetric_kl in step 4 (0 for a single number). If a projection follows the sum of
+embeddings (encoder `disentangled` with embedding_size), δ is added before it.
 """
 
 import jax
@@ -53,7 +53,7 @@ def around(encoder, scorer: scored.Scorer, ops=operations.PLAIN, sift=None):
 
   Args:
     encoder: linen module.
-    scorer: of the task.
+    scorer: Scorer of the task.
     ops: operations that depend on the devices.
     sift: parts.task_objectives.Sift, or None.
 

@@ -19,7 +19,7 @@ from bertzoo_jax.parts import task_objectives as definitions
 
 def span(fields: definitions.Span, encoder, ops=operations.PLAIN):
   """Mean of the negative log-likelihoods of start and end, each a softmax over the tokens of the
-  row (Devlin et al. 2018 §4.2). head: a kind of model.heads.FORMS.
+  row (Devlin et al. 2018 §4.2). head: a kind of head_modules.FORMS.
 
   Metrics under the total 'rows': span_loss (nats), start_accuracy, end_accuracy.
   """

@@ -15,7 +15,7 @@ def tagging(fields: definitions.Tagging, encoder, ops=operations.PLAIN, *, label
   label_weights [B, L] is 1 for the first token of a word, else 0; the mean is over these tokens of
   the whole batch.
 
-  head: a kind of model.heads.FORMS. Metrics under the total 'words': tag_loss (nats), tag_accuracy.
+  head: a key of head_modules.FORMS. Metrics under the total 'words': tag_loss (nats), tag_accuracy.
   """
   if len(labels) < 2:
     raise errors.UserError(f'objective=tagging has {len(labels)} tag(s): give two or more.')

@@ -47,9 +47,8 @@ def part(name, **fields):
   name: package.module:name; the module is looked for in the current folder and on PYTHONPATH.
   fields: its keyword arguments; a field that is left out has the part's own default.
   """
-  if not all(word.isidentifier() for word in name.replace(':', '.').split('.')) or (
-    name.count(':') != 1
-  ):
+  words = name.replace(':', '.').split('.')
+  if name.count(':') != 1 or not all(map(str.isidentifier, words)):
     raise ValueError(f'{name!r} is no part: write package.module:name.')
   trust.allow_config(name)
   return ml_collections.ConfigDict({'name': name, **fields})

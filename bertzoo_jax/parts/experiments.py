@@ -97,8 +97,8 @@ class Run:
   ] = 'auto'
   kernels: Annotated[
     fields.one_of('auto', 'xla', 'fused', 'cudnn'),
-    'of attention and norms: auto (fused on TPUs, cuDNN or XLA on GPUs, else XLA) | xla | fused | '
-    'cudnn.',
+    'of attention and norms: auto (fused on TPUs; on GPUs cuDNN where it can, else fused in 16 '
+    'bits; else XLA) | xla | fused (Pallas) | cudnn (neither dropout nor relative terms).',
   ] = 'auto'
   log_every: Annotated[fields.COUNT, 'steps; eval_every 0 evaluates at the end only.'] = 100
   eval_every: Annotated[fields.STEPS, 'steps; eval_every 0 evaluates at the end only.'] = 10_000
@@ -171,6 +171,11 @@ class Experiment:
     MIXTURE,
     "the share of each --corpus: () proportional to its rows | ('size', 0.7) to its rows to this "
     'power | (0.9, 0.1) weights in the order of --corpus.',
+  ] = ()
+  frozen: Annotated[
+    tuple,
+    "path regexes of parameters that do not learn, as ('/layers/',); a phase that drops one of the "
+    'phase before begins with fresh moments.',
   ] = ()
   tokenizer: dict
   corpus: dict

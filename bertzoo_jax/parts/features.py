@@ -13,6 +13,14 @@ class Texts:
   """
 
 
+@fields.part('text_rows')
+class TextRows:
+  """A row for each text. The end of a long text is cut."""
+
+  prompt_a: Annotated[str, "put before the first text, as 'query: '; `export` writes it."] = ''
+  prompt_b: Annotated[str, "put before all other texts, as 'passage: '."] = ''
+
+
 @fields.part('question_windows')
 class QuestionWindows:
   """A question and its passage in one row. A passage that is too long becomes several windows."""

@@ -33,19 +33,12 @@ _LARGEST, _SMALLEST = 3.4e38, 1.2e-38  # limits of float32; smaller positive num
 
 
 class Range(NamedTuple):
-  """The values that a field may have.
+  """The values that a field may have."""
 
-  Attributes:
-    words: the range in words, for messages and tables.
-    holds: value → whether it is in the range.
-    of_each: whether `words` describes each number of a tuple.
-    choices: the allowed words; () for a number.
-  """
-
-  words: str
-  holds: Callable
-  of_each: bool = False
-  choices: tuple = ()
+  words: str  # the range in words, for messages and tables
+  holds: Callable  # value → whether it is in the range
+  of_each: bool = False  # whether `words` describes each number of a tuple
+  choices: tuple = ()  # the allowed words; () for a number
 
 
 def get_range(annotation) -> Range | None:
@@ -59,7 +52,7 @@ def meaning(annotation) -> str:
 
 
 def one_of(*plain, **explained):
-  """A field that is one of these words: plain ones, and words with their meanings."""
+  """A field with the given words as choices: plain ones, and words with their meanings."""
   choices = (*plain, *explained)
   words = [f'{word} ({text})' if text else word for word, text in explained.items()]
   range_ = Range(' | '.join(map(repr, choices)), choices.__contains__, False, choices)
@@ -216,10 +209,10 @@ def check(key: str, value, annotation=None, prefix: str = 'config.', choices: bo
   a number that is not finite.
 
   Args:
-    key: of the field in the config.
-    value: of the field, with tuples for lists.
-    annotation: of the field; None if it is not declared.
-    prefix: of the key, in the message.
+    key: key of the field in the config.
+    value: value of the field, with tuples for lists.
+    annotation: annotation of the field; None if it is not declared.
+    prefix: prefix of the key, in the message.
     choices: whether to check names, too.
   """
   if any(not math.isfinite(x) or abs(x) > _LARGEST for x in numbers_in(value)):

@@ -25,7 +25,7 @@ class MlmPair:
 
 @fields.part()
 class TextVectors:
-  """How a text becomes a vector, and how vectors are compared: by their cosines."""
+  """Fields of every objective that learns vectors of texts; `encode` then makes these vectors."""
 
   pooling: fields.one_of(
     mean='of all tokens, special ones included', first='the vector that classifies a row'
@@ -33,12 +33,6 @@ class TextVectors:
   normalize: Annotated[
     bool, 'whether `encode` and an export give vectors of length 1. No loss depends on it.'
   ] = True
-  temperature: Annotated[fields.ABOVE_0, 'cosines are divided by it.'] = 0.05
-  backward: Annotated[
-    fields.SHARE,
-    'of the loss in which the second text searches the first. 0: only the first text searches '
-    "(SimCSE, and sentence-transformers' MultipleNegativesRankingLoss).",
-  ] = 0.5
   widths: Annotated[
     fields.each(fields.UNITS),
     'numbers from the front of a vector that have a loss, too (Kusupati et al. 2022: Matryoshka).',
@@ -48,8 +42,20 @@ class TextVectors:
   ] = ()
 
 
+@fields.part()
+class InBatch(TextVectors):
+  """Fields of every objective whose negatives are the other texts of the batch."""
+
+  temperature: Annotated[fields.ABOVE_0, 'cosines are divided by it.'] = 0.05
+  backward: Annotated[
+    fields.SHARE,
+    'of the loss in which the second text searches the first. 0: only the first text searches '
+    "(SimCSE, and sentence-transformers' MultipleNegativesRankingLoss).",
+  ] = 0.5
+
+
 @fields.part('contrastive')
-class Contrastive(TextVectors):
+class Contrastive(InBatch):
   """Vectors of texts: a row finds itself, with another draw of dropout, among the rows of the batch
   (Gao, Yao & Chen 2021: SimCSE), with or without masked language modelling beside it.
   """
@@ -118,7 +124,7 @@ class MemoryMlm(PermutationLm):
 
 @fields.part('corruption_detection')
 class CorruptionDetection:
-  """Detects the tokens that the masking put in. masking.corruption=(0, 1, 0) with random_tokens
+  """Detects the tokens that the masking replaced. masking.corruption=(0, 1, 0) with random_tokens
   'all' or 'unigrams' gives the uniform or the unigram generator.
   """
 

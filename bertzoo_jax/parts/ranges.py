@@ -1,4 +1,4 @@
-"""The fields of a config, from its sections to the definitions of their parts."""
+"""Checks and lists the fields of a config by the declarations of its parts."""
 
 from typing import NamedTuple
 
@@ -46,7 +46,7 @@ _UNNAMED = {
 
 
 class Row(NamedTuple):
-  """A field of a config, in words.
+  """A field of a config, described in words.
 
   key, value: in the config. range: '' for any value of its type. meaning: '' if a user's part gives
   none.
@@ -54,8 +54,8 @@ class Row(NamedTuple):
 
   key: str
   value: object
-  range: str
-  meaning: str
+  range: str  # '' for any value of its type
+  meaning: str  # '' if a user's part gives none
 
 
 def check(config, choices: bool = True) -> tuple[configuration.Phase, ...]:

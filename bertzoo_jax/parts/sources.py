@@ -96,6 +96,15 @@ class Table:
   stratified: STRATIFIED = False
 
 
+@fields.part('text_tuples')
+class TextTuples(Table):
+  """Rows of a table as `table`: two texts and a score; or, with an empty label, a query and its
+  positive, and negatives.
+  """
+
+  negatives: Annotated[str, "names of the columns of negatives, by comma; '' for none."] = ''
+
+
 @fields.part('tfds')
 class Tfds:
   """A dataset of tensorflow-datasets, from --task_dir or its own folder."""

@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from bertzoo_jax.parts import fields
+from bertzoo_jax.parts import objectives
 
 AUTO = ('auto',)
 _numbers = fields.get_range(fields.each(fields.ABOVE_0)).holds
@@ -120,3 +121,35 @@ class SpanConditional:
   ] = 0.5
   dropout: Annotated[fields.SHARE_BELOW_1, 'before the last layer of this score.'] = 0.1
   sift: SIFT = Sift()
+
+
+POOLING = Annotated[
+  fields.one_of('auto', 'mean', 'first'),
+  'mean (of all tokens, special ones included) | first (the vector that classifies a row) | auto '
+  '(as the directory of the weights says, else mean).',
+]
+
+
+@fields.part('cosine_regression')
+class CosineRegression(objectives.TextVectors):
+  """A score per pair of texts, learned by the squared error of their cosine."""
+
+  pooling: POOLING = 'auto'
+  highest: Annotated[
+    fields.AT_LEAST_0, "score that stands for the cosine 1; 0 for train's highest."
+  ] = 0.0
+
+
+@fields.part('cosent')
+class Cosent(objectives.TextVectors):
+  """A score per pair of texts: cosines are to have the order of the scores (CoSENT)."""
+
+  pooling: POOLING = 'auto'
+  scale: Annotated[fields.ABOVE_0, 'of the differences of cosines.'] = 20.0
+
+
+@fields.part('in_batch_negatives')
+class InBatchNegatives(objectives.InBatch):
+  """A text and its positive: it is to find this one among all texts of the batch."""
+
+  pooling: POOLING = 'auto'

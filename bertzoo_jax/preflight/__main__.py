@@ -42,6 +42,9 @@ from absl import flags
 from bertzoo_jax import cli
 from bertzoo_jax.cli import config_file
 
+# Flags that are fields of verdict.Request.
+_REQUEST = 'tpu topology corpus workdir init task_dir price preemptions largest'.split()
+
 
 def recipe(argv: list[str]):
   """The experiment of the config file for the size on a command line, without its overrides."""
@@ -89,19 +92,9 @@ def main(_):
 
   out = sys.stdout
   with contextlib.redirect_stdout(io.StringIO() if _JSON.value else out):
-    request = verdict.Request(
-      _CONFIG.value,
-      tpu=_TPU.value,
-      topology=_TOPOLOGY.value,
-      corpus=_CORPUS.value,
-      workdir=_WORKDIR.value,
-      init=_INIT.value,
-      task_dir=_TASK_DIR.value,
-      recipe=None if plan.is_fine_tuning(_CONFIG.value) else recipe(sys.argv),
-      price=_PRICE.value,
-      preemptions=_PREEMPTIONS.value,
-      largest=_LARGEST.value,
-    )
+    asked = {field: flags.FLAGS[field].value for field in _REQUEST}
+    asked['recipe'] = None if plan.is_fine_tuning(_CONFIG.value) else recipe(sys.argv)
+    request = verdict.Request(_CONFIG.value, **asked)
     result = verdict.preflight(request, lambda line: print(line, file=sys.stderr, flush=True))
   if _JSON.value:
     print(json.dumps(report.as_dict(result), ensure_ascii=False), file=out)
@@ -112,27 +105,23 @@ def main(_):
 
 if __name__ == '__main__':
   _CONFIG = cli.define_config(also_tasks=True)
-  _TPU = flags.DEFINE_string(
+  flags.DEFINE_string(
     'tpu', None, 'Accelerator type as Cloud names it: v4-32, v5litepod-8 (v5e-8), v6e-8.'
   )
-  _TOPOLOGY = flags.DEFINE_string(
+  flags.DEFINE_string(
     'topology', None, 'In place of --tpu: generation and chips along each axis, v4:2x2x4.'
   )
-  _CORPUS = flags.DEFINE_multi_string(
+  flags.DEFINE_multi_string(
     'corpus', None, 'Corpus of the run, local or gs://, to be checked too. Several: a mixture.'
   )
-  _WORKDIR = flags.DEFINE_string(
-    'workdir', None, 'Folder of the run, local or gs://, to be checked too.'
-  )
-  _INIT = flags.DEFINE_string(
+  flags.DEFINE_string('workdir', None, 'Folder of the run, local or gs://, to be checked too.')
+  flags.DEFINE_string(
     'init', None, 'Of a fine-tuning, its weights: WORKDIR[@STEP|@best|@all], hf:DIR or hf:ID.'
   )
-  _TASK_DIR = flags.DEFINE_string('task_dir', '.', 'Of a fine-tuning, the folder of its files.')
-  _PRICE = flags.DEFINE_float('price', None, 'Dollars per chip and hour.', lower_bound=0.0)
-  _PREEMPTIONS = flags.DEFINE_integer(
-    'preemptions', 0, 'Number of preemptions in the whole run.', lower_bound=0
-  )
-  _LARGEST = flags.DEFINE_bool(
+  flags.DEFINE_string('task_dir', '.', 'Of a fine-tuning, the folder of its files.')
+  flags.DEFINE_float('price', None, 'Dollars per chip and hour.', lower_bound=0.0)
+  flags.DEFINE_integer('preemptions', 0, 'Number of preemptions in the whole run.', lower_bound=0)
+  flags.DEFINE_bool(
     'largest', True, 'If it does not fit, look for smaller batches and other changes that fit.'
   )
   _JSON = flags.DEFINE_bool('json', False, 'One JSON object in place of the report.')

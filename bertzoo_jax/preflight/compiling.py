@@ -1,4 +1,4 @@
-"""The train step of each phase, compiled for chips that are not here: memory and time."""
+"""Compiles the train step of each phase for chips that are not here: memory and time."""
 
 import json
 import math
@@ -22,77 +22,57 @@ _VISITED, _NEEDED = (0.5, 0.95)
 
 
 class Phase(NamedTuple):
-  """A phase as it would run.
+  """A phase as it would run."""
 
-  Attributes:
-    index, steps, rows, length: of the phase.
-    program: its compiled train step, or None.
-    parameters, optimizer: bytes per device of the state; the average counts with the optimizer.
-    state: bytes of the whole state, as a checkpoint has it.
-    reading, time: of the program; None if its text cannot be printed.
-    flops: of the model, per step over all devices (cost.step_flops).
-    replicated: a line for each parameter that the mesh could not split.
-    doubts: why the times may be too low.
-    largest: rows of the largest batch that was seen to fit, 0 if none did; None without a search.
-    epochs: of the text; None without a corpus. epochs_of: {corpus of a mixture: epochs}.
-    carry: bytes per device of the memory that one step hands to the next; 0 without one.
-    devices: of its mesh.
-  """
-
+  # index, steps, rows, length: of the phase
   index: int
   steps: int
   rows: int
   length: int
-  program: program.Program | None
+  program: program.Program | None  # its compiled train step, or None
+  # parameters, optimizer: bytes per device of the state; the average counts with the optimizer
   parameters: int
   optimizer: int
-  state: int
+  state: int  # bytes of the whole state, as a checkpoint has it
+  # reading, time: of the program; None if its text cannot be printed
   reading: hlo.Reading | None
   time: estimate.Time | None
-  flops: float
-  replicated: list[str]
-  doubts: list[str]
+  flops: float  # model FLOPs per step, over all devices (cost.step_flops)
+  replicated: list[str]  # a line for each parameter that the mesh could not split
+  doubts: list[str]  # why the times may be too low
+  # rows of the largest batch that was seen to fit, 0 if none did; None without a search
   largest: int | None
-  epochs: float | None
-  epochs_of: dict
-  carry: int = 0
-  devices: int = 1
+  epochs: float | None  # epochs of the text; None without a corpus
+  epochs_of: dict  # {corpus of a mixture: epochs}
+  carry: int = 0  # bytes per device of the memory that one step hands to the next; 0 without one
+  devices: int = 1  # devices of its mesh
 
 
 class Work(NamedTuple):
-  """A run to compile, and its slice.
+  """A run to compile, and its slice."""
 
-  Attributes:
-    run: of an experiment.
-    text, mesh, slice_: of the run.
-    kept: folder of earlier results; None for none.
-    say: prints a line of progress.
-  """
-
-  run: resolve.Run
+  run: resolve.Run  # the resolved experiment
+  # text, mesh, slice_: of the run
   text: object
   mesh: jax.sharding.Mesh
   slice_: chips.Slice
-  kept: str | None
-  say: Callable
+  kept: str | None  # folder of earlier results; None for none
+  say: Callable  # prints a line of progress
 
   def job(self, indices, changes=(), slice_=None, devices: int = 0) -> processes.Job:
     """The step of a phase, or the transition from one phase to the next, to be compiled.
 
     Args:
-      indices: of the phase, or of both phases.
+      indices: indices of the phase, or of both phases.
       changes: (field, value) pairs that are set in the experiment.
       slice_, devices: other chips, and how many devices of them the mesh has.
     """
-    run = self.run.changed(dict(changes))
-    features = {i: _with_rows(self.text.data.phases[i].features, run.phases[i]) for i in indices}
+    run, features = self.run.changed(dict(changes)), {}
+    for i in indices:
+      rows, shapes = run.phases[i].config.batch_size, self.text.data.phases[i].features
+      features[i] = {k: ((rows, *shape[1:]), dtype) for k, (shape, dtype) in shapes.items()}
     where = (slice_, devices) if slice_ else (self.slice_, self.mesh.size)
     return processes.Job(run, features, self.text.data.vocab_size, *where)
-
-
-def _with_rows(features, phase):
-  """Features of a batch, with the number of rows of `phase`."""
-  return {k: ((phase.config.batch_size, *s[1:]), dtype) for k, (s, dtype) in features.items()}
 
 
 def described(findings, run, text, mesh) -> list:
@@ -144,15 +124,16 @@ def phases(findings, work: Work, described, kernels) -> list[Phase]:
       json.dumps(configuration.flatten(work.run.phases[phase.index].config.objective), default=str),
       str(sorted(phase_run.data.features.items())),
       phase_run.phase.config.run.accumulation,
+      phase_run.phase.config.frozen,
     )
     alike.append(firsts.setdefault(same, phase.index))
   results = {(i,): refused for i in set(alike) if (refused := _too_large(described[i][0], slice_))}
   todo, fitting = [(i,) for i in firsts.values() if (i,) not in results], not results
   for (index,) in todo:
-    phase = described[index][0]
+    phase, frozen = described[index][0], described[index][1].phase.config.frozen
     work.say(
       f'phase {index}: compiling the step of {phase.rows:,} rows × {phase.length} tokens for '
-      f'{slice_.topology}'
+      f'{slice_.topology}' + f', frozen: {", ".join(frozen)}' * bool(frozen)
     )
   if fitting:  # between two phases a run holds one state and the added parameters
     todo += {(alike[i - 1], alike[i]): (i - 1, i) for i in range(1, len(alike))}.values()
@@ -212,7 +193,7 @@ def _timed(phase, kernels, slice_):
   compiled_program = phase.program
   if compiled_program.text is None:
     return phase._replace(
-      doubts=['this libtpu cannot print the program it made, so there is no time']
+      doubts=['this libtpu cannot print its program, so the time is not estimated']
     )
   reading = hlo.read(compiled_program.text, kernels)
   time = estimate.step_time(reading, slice_)
@@ -224,8 +205,8 @@ def _timed(phase, kernels, slice_):
 
 
 def doubts(reading: hlo.Reading, time: estimate.Time, analysis: dict, flops: float) -> list[str]:
-  """Why the reading of a program may have missed something. analysis: the compiler's
-  cost_analysis(). flops: of the model, per step and device.
+  """Reasons why the estimate of a program may be too low. analysis: the compiler's cost_analysis().
+  flops: of the model, per step and device.
   """
   out = []
   if reading.unknown_trips:

@@ -43,21 +43,13 @@ _PATIENCE = 5.0  # seconds that a process may take to end
 
 
 class Job(NamedTuple):
-  """The train step of a phase, or the transition from one phase to the next.
+  """The train step of a phase, or the transition from one phase to the next."""
 
-  Attributes:
-    run: of an experiment, its config locked and without references.
-    features: of the batches of the phase, or of both, by its index.
-    vocab_size: of the text.
-    slice_: the chips.
-    devices: number of devices in the mesh.
-  """
-
-  run: resolve.Run
-  features: dict
-  vocab_size: int
-  slice_: chips.Slice
-  devices: int
+  run: resolve.Run  # resolved experiment, its config locked and without references
+  features: dict  # {index of the phase: batch features} of the phase, or of both
+  vocab_size: int  # vocabulary size of the text
+  slice_: chips.Slice  # the chips
+  devices: int  # number of devices in the mesh
 
 
 class _Running(NamedTuple):
@@ -212,7 +204,7 @@ def _lowered(job):
   for i, shapes in job.features.items():
     check.parts(job.run, phases[i], shapes, job.vocab_size, mesh)
   runs = [build.phase_run(job.run, phases[i], data, mesh) for i in job.features]
-  precision = 'highest' if config.run.dtype == 'float32' else None  # as `pretrain` sets it
+  precision = 'highest' if config.run.dtype == 'float32' else None  # same as in `pretrain`
   with jax.default_matmul_precision(precision):
     make = program.lowered_step if len(runs) == 1 else program.lowered_entering
     lowered = make(*runs)

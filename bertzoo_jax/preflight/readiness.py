@@ -64,23 +64,14 @@ class Findings(list):
 
 
 class Text(NamedTuple):
-  """Facts of the text.
+  """Facts of the text."""
 
-  Attributes:
-    data: training_data.Data with the features of the phases that could be built.
-    rows: {phase index: rows per epoch}; empty without a corpus.
-    read: {phase index: [Reading] of the corpora of a mixture}.
-    tokens: of the train split; None without a corpus.
-    hash: of the corpus; '' without one.
-    kept: checkpoints of run.keep_words; without a corpus, at most.
-  """
-
-  data: training_data.Data
-  rows: dict
-  tokens: int | None
-  hash: str
-  read: dict = {}
-  kept: int = 0
+  data: training_data.Data  # with the features of the phases that could be built
+  rows: dict  # {phase index: rows per epoch}; empty without a corpus
+  tokens: int | None  # tokens of the train split; None without a corpus
+  hash: str  # hash of the corpus; '' without one
+  read: dict = {}  # {phase index: [Reading] of the corpora of a mixture}
+  kept: int = 0  # checkpoints of run.keep_words; without a corpus, at most
 
 
 def with_epochs(findings: Findings, config, paths):
@@ -89,7 +80,7 @@ def with_epochs(findings: Findings, config, paths):
     steps = sum(phase.steps for phase in configuration.phases(config))
     findings.add(
       'W02',
-      f'The steps of config.epochs={config.epochs:g} are known of a local corpus only: give '
+      f'The steps of config.epochs={config.epochs:g} are only known for a local corpus: give '
       f'--corpus a local copy. Time and cost are of the {steps:,} steps of config.phases.',
     )
     return config
@@ -104,7 +95,7 @@ def text(findings: Findings, run, paths, hosts: int) -> Text:
   """
   config, corpus, manifests, paths = run.config, None, {}, opening.listed(paths)
   with findings.collecting('P06'):
-    opening.names(paths)  # none twice
+    opening.names(paths)  # raises if one is given twice
   for path in paths:
     with findings.collecting('P06'), _answering(findings, path):
       manifests[path] = corpora.read_manifest(path)
@@ -191,7 +182,7 @@ def check_workdir(
 
 def machinery(workdir: str | None, device_kind: str) -> dict:
   """workdirs.machinery; {} without a workdir, or if it cannot be read: `check_workdir` says so."""
-  with contextlib.suppress(Exception):  # of an object store, any
+  with contextlib.suppress(Exception):  # any error of an object store
     return workdirs.machinery(workdir, device_kind) if workdir else {}
   return {}
 
@@ -208,9 +199,8 @@ def _answering(findings, address):
       raise
     findings.add(
       'P14',
-      f'{address} cannot be asked ({errors.named(e, 160)}): check '
-      'its name, your login '
-      '(gcloud auth application-default login) and the network.',
+      f'{address} cannot be reached ({errors.named(e, 160)}): check its name, your login (gcloud '
+      'auth application-default login) and the network.',
     )
 
 
@@ -239,9 +229,8 @@ def check_room(findings: Findings, path, state_bytes: int, keep: int, for_good: 
     findings.add(
       'P13',
       f'--workdir {path} has {free / 1e9:.1f} GB free, its {keep + 2 + for_good} checkpoints of '
-      f'{state_bytes / 1e9:.2f} GB take '
-      f'{needed / 1e9:.1f} GB: give another disk or a gs:// folder, or lower run.keep (or raise '
-      'run.keep_every).',
+      f'{state_bytes / 1e9:.2f} GB take {needed / 1e9:.1f} GB: give another disk or a gs:// '
+      'folder, or lower run.keep (or raise run.keep_every).',
     )
 
 

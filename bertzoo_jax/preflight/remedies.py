@@ -18,18 +18,12 @@ _BATCH = 'another experiment, scale the learning rate with it'
 
 
 class Option(NamedTuple):
-  """A change to try.
+  """A change to try."""
 
-  Attributes:
-    change: how a user makes it.
-    note: its meaning; '' if the change is clear.
-    values: (field, value) pairs that it sets.
-    slice_, devices: the chips, and the number of devices in the mesh.
-  """
-
-  change: str
-  note: str
-  values: tuple[tuple[str, object], ...]
+  change: str  # how a user makes it
+  note: str  # meaning of the change; '' if it is clear
+  values: tuple[tuple[str, object], ...]  # (field, value) pairs that it sets
+  # slice_, devices: the chips, and the number of devices in the mesh
   slice_: chips.Slice
   devices: int
 
@@ -78,7 +72,7 @@ def tried(work: compiling.Work, worst) -> tuple[int, list[Remedy]]:
     return {n: programs[o].peak for n, o in batches.items() if fits(o)}
 
   with contextlib.suppress(KeyboardInterrupt):
-    if _state(worst) <= usable:  # else no batch helps
+    if _state(worst) <= usable:  # else no batch size helps
       _search(worst, _unit(work, worst), usable, peaks)
     rows = max((n for n, option in batches.items() if fits(option)), default=0)
     kinds = _kinds(work, worst, rows)

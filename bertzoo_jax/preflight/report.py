@@ -1,4 +1,4 @@
-"""The report of preflight: plain values, as JSON or in words and tables."""
+"""The report of preflight: as JSON, or in words and tables."""
 
 import rich.table
 import rich.text
@@ -74,8 +74,8 @@ def faster(config) -> list[str]:
   out = []
   if config.run.unroll == 1:
     out.append(
-      '--config.run.unroll=auto: in a long run layers side by side, not in a loop; a tenth to a '
-      'fifth less time and a sixth less memory, and longer to compile'
+      '--config.run.unroll=auto: unrolls the loop over layers in a long run; a tenth to a fifth '
+      'less time and a sixth less memory, but it compiles longer'
     )
   if config.run.kernels == 'xla':
     out.append(
@@ -124,7 +124,7 @@ def _lines(report, searched):
     yield from _whole(report)
   problems, warnings = report['problems'], report['warnings']
   if report['libtpu_init_args'] and not any(p['code'] == 'P05' for p in problems):
-    yield f'LIBTPU_INIT_ARGS are taken: {report["libtpu_init_args"]}'
+    yield f'LIBTPU_INIT_ARGS are in use: {report["libtpu_init_args"]}'
   if report['bucket_region']:
     yield f"the workdir's bucket lies in {report['bucket_region']}: the TPU should too."
   if searched:
@@ -184,7 +184,7 @@ def _times(report):
   table = _table(
     *('phase', 'ms/step', 'bounds', 'exchange', 'tokens/s', 'MFU', 'bounds'),
     title="time, by the compiler's estimates: not measured on a chip",
-    caption='exchange: of it in collectives, if nothing overlaps; bounds: see '
+    caption='exchange: part of it in collectives, if nothing overlaps; bounds: see '
     'bertzoo_jax/preflight/tpu/estimate.py',
   )
   ms = lambda seconds: f'{1e3 * seconds:,.1f}' if seconds >= 1e-3 else f'{1e3 * seconds:.3f}'
@@ -213,7 +213,7 @@ def _remarks(report):
       if x['bytes'] > 0.005 * p['hbm_bytes']
     ]
     if bare:
-      yield f'phase {p["index"]}: without an estimate, charged by bytes: {", ".join(bare)}'
+      yield f'phase {p["index"]}: no estimate, so timed by bytes: {", ".join(bare)}'
     if p['epochs'] is not None:
       what = 'corpus' if report['runs'] is None else 'train rows'
       each = ''.join(f', {n:.2f} of {name}' for name, n in p['epochs_of'].items())

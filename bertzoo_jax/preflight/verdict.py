@@ -1,4 +1,4 @@
-"""The verdict on a TPU run: everything that needs no compiler first, then the compilation."""
+"""The verdict on a TPU run: first all checks that need no compiler, then the compilation."""
 
 import dataclasses
 import math
@@ -27,31 +27,24 @@ from bertzoo_jax.training import sharding
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """The arguments of `preflight`.
+  """The arguments of `preflight`."""
 
-  Attributes:
-    config: an experiment, or the fine-tuning of one task.
-    tpu, topology: accelerator type ('v4-32'), or topology ('v4:2x2x4'): one of them.
-    corpus, workdir: of a pretraining, local or gs://; None: not looked at. corpus may be several.
-    init, task_dir: of a fine-tuning, the address of its weights and the folder of its files.
-    recipe: the config file's own experiment, to compare with; None for none.
-    price: dollars per chip and hour. preemptions: of the whole run.
-    largest: if a phase does not fit, search for the largest batch that does and for other changes
-      that help.
-    kernels: cycles of Pallas kernels, see `hlo.read`; None: the table of kernel_cycles.csv.
-  """
-
-  config: object
+  config: object  # an experiment, or the fine-tuning of one task
+  # tpu, topology: accelerator type ('v4-32'), or topology ('v4:2x2x4'): one of them
   tpu: str | None = None
   topology: str | None = None
+  # corpus, workdir: of a pretraining, local or gs://; None: not looked at. corpus may be several.
   corpus: str | list[str] | None = None
   workdir: str | None = None
+  # init, task_dir: of a fine-tuning, the address of its weights and the folder of its files
   init: str | None = None
   task_dir: str = '.'
-  recipe: object = None
-  price: float | None = None
-  preemptions: int = 0
+  recipe: object = None  # the config file's own experiment, to compare with; None for none
+  price: float | None = None  # dollars per chip and hour
+  preemptions: int = 0  # number in the whole run
+  # if a phase does not fit, search for the largest batch that does and for other changes that help
   largest: bool = True
+  # cycles of Pallas kernels, see `hlo.read`; None: the table of kernel_cycles.csv
   kernels: dict[str, int] | None = None
 
   @property
@@ -79,48 +72,28 @@ class Request:
 
 
 class Runs(NamedTuple):
-  """The runs of a task.
+  """The runs of a task."""
 
-  Attributes:
-    number: of all of them.
-    at_once: how many run at the same time, each on its own device; 1: each has all devices.
-    rows: that the device with the most work trains on.
-  """
-
-  number: int
-  at_once: int
-  rows: int
+  number: int  # number of all runs
+  at_once: int  # how many run at the same time, each on its own device; 1: each has all devices
+  rows: int  # rows that the device with the most work trains on
 
 
 class Preflight(NamedTuple):
-  """The result of `preflight`.
-
-  Attributes:
-    request: see Request.
-    config: the experiment.
-    slice_: the chips; None for an unknown name.
-    mesh: {axis: devices}, {} without one.
-    phases: compiled ones, or [].
-    run: days and dollars; None if a time is missing.
-    flags: LIBTPU_INIT_ARGS of the environment.
-    remedies: changes that were tried to make the run fit, those that do first; None without a
-      search.
-    region: of the workdir's bucket; None if unknown.
-    findings: problems and warnings.
-    runs: of a fine-tuning; None for a pretraining.
-  """
+  """The result of `preflight`."""
 
   request: Request
-  config: object
-  slice_: chips.Slice | None
-  mesh: dict
-  phases: list[compiling.Phase]
-  run: estimate.Run | None
-  flags: str
+  config: object  # the experiment
+  slice_: chips.Slice | None  # the chips; None for an unknown name
+  mesh: dict  # {axis: devices}, {} without one
+  phases: list[compiling.Phase]  # compiled ones, or []
+  run: estimate.Run | None  # days and dollars; None if a time is missing
+  flags: str  # LIBTPU_INIT_ARGS of the environment
+  # changes that were tried to make the run fit, those that do first; None without a search
   remedies: list[remedies.Remedy] | None
-  region: str | None
-  findings: readiness.Findings
-  runs: Runs | None = None
+  region: str | None  # region of the workdir's bucket; None if unknown
+  findings: readiness.Findings  # problems and warnings
+  runs: Runs | None = None  # the runs of a fine-tuning; None for a pretraining
 
   @property
   def fits(self) -> bool:

@@ -20,6 +20,7 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.common import vocabulary
 from bertzoo_jax.hf import architecture as hf_architecture
 from bertzoo_jax.hf import architectures
+from bertzoo_jax.hf import sentence_vectors
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import weights
 from bertzoo_jax.model import encoder as encoders
@@ -32,6 +33,7 @@ _PAIR = ('discriminator', 'generator')
 # Files to fetch from the hub: weights, config.json and the files of tokenizers.
 _NETWORK = ('config.json', weights.WEIGHTS, weights.INDEX, weights.HEADS_FILE, *hub.TOKENIZER)
 FILES = (*_NETWORK, *(f'{folder}/{file}' for folder in _PAIR for file in _NETWORK))
+FILES += sentence_vectors.FILES
 
 # Fields that the program sets on an encoder; all others are its config section.
 _PROGRAM_FIELDS = ('vocab_size', 'dtype', 'unroll', 'remat', 'parent', 'name')
@@ -42,8 +44,8 @@ class Run(NamedTuple):
 
   Attributes:
     params: nested dict of numpy arrays, of all networks.
-    step: of the checkpoint; workdir: of the run.
-    config: of the phase that contains the step.
+    step: step of the checkpoint; workdir: folder of the run.
+    config: config of the phase that contains the step.
     networks: those that the run trains, in float32; the one to keep comes first.
   """
 
@@ -60,8 +62,8 @@ class Pretrained(NamedTuple):
   Attributes:
     address: as given; W@STEP for a run, the discriminator's folder for a pair.
     section: complete config section of the encoder: 'name' and every field.
-    params: of the network, nested dict of numpy arrays: {'encoder': …}, and its heads.
-    step: of the checkpoint; None for a Hugging Face directory.
+    params: parameters of the network, nested dict of numpy arrays: {'encoder': …}, and its heads.
+    step: step of the checkpoint; None for a Hugging Face directory.
     tokenizer_folder: folder with the tokenizer's files.
     tokenizer_section: config section of the tokenizer; None for a Hugging Face directory.
     hf: name of a Hugging Face class whose family holds the encoder: config.hf if it fits, or the
@@ -69,8 +71,9 @@ class Pretrained(NamedTuple):
     shape: how texts are framed, and the padding side.
     vocab_size: rows of the word table.
     learned: see objective.Network.
-    config: of the run; None for a Hugging Face directory.
-    facts: of its task, see tasks.Task.
+    vectors: how vectors of texts are made of it.
+    config: config of the run; None for a Hugging Face directory.
+    facts: facts of its task, see tasks.Task.
   """
 
   address: str
@@ -85,6 +88,7 @@ class Pretrained(NamedTuple):
   config: Any = None
   facts: Mapping[str, Any] = types.MappingProxyType({})
   learned: tuple[str, ...] = (objective_of.MASKED,)
+  vectors: sentence_vectors.Vectors = sentence_vectors.Vectors()
 
   @property
   def predicts_next(self) -> bool:
@@ -129,7 +133,7 @@ def _from_run(address):
   run = open_run(address)
   network = run.networks[0]
   params = jax.tree.map(np.asarray, network.extract(run.params))
-  # a swapped encoder belongs to another family than config.hf
+  # if the encoder was swapped, config.hf is of another family
   name = architectures.for_encoder(run.config.hf, network.encoder.activation, hf.flatten(params))
   return _pretrained(
     (run.config.encoder.name, network.encoder, params),
@@ -140,6 +144,7 @@ def _from_run(address):
     hf=name,
     learned=network.learned,
     config=run.config,
+    vectors=sentence_vectors.in_config(run.config),
     facts=workdirs.corpus_record(run.workdir).get('task', {}),
   )
 
@@ -168,8 +173,9 @@ def _directory(address, wished):
   built = named.build(section, encoders.BY_NAME, 'encoder', **fields)
   name = wished if wished and architectures.choose(wished) is a else a.name
   learned = _learned(content.get(hf_architecture.LEARNED))
-  network = a.part, built, params
-  return _pretrained(network, folder, a, address=address, step=None, hf=name, learned=learned)
+  vectors = sentence_vectors.read(folder, built.padding_side)
+  rest = dict(address=address, step=None, hf=name, learned=learned, vectors=vectors)
+  return _pretrained((a.part, built, params), folder, a, **rest)
 
 
 def _learned(ways) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ def parameters(params: dict, old, new) -> tuple[dict, list[str]]:
   that say where the rows come from).
 
   params: with a row per piece of `old`; further rows are dropped. old, new: tokenizers
-  (`tokenizers.of_folder`).
+  (`tokenizers.open_folder`).
   """
   means_VW = rows_of(old, new)
   sizes = np.diff(means_VW.indptr)

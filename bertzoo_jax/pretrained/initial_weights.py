@@ -1,7 +1,7 @@
 """Loads the parameters named by --init.
 
 An address is W, W@STEP or W@best (a run), hf:DIR or hf:ID[@revision] (a Hugging Face directory).
-One address, or one for each network of the objective, by comma.
+--init takes one address, or one for each network of the objective with commas between.
 """
 
 import functools
@@ -26,41 +26,41 @@ def parameters(
   labels: tuple[str, ...] = (),
   layers: str = '',
   carry: bool = False,
+  positions: str = 'copied',
 ) -> tuple[dict, list[str]]:
   """(`fresh` with the parameters loaded from the addresses, lines that list them).
 
-  * One address of a run with the objective's networks: all its parameters are taken. If its
-    networks share parameters in another way, each network is read by its own `Network.extract`.
+  * One address, a run with the objective's networks: all its parameters are taken. If the networks
+    of that run share other parameters, each network is loaded separately.
   * Several addresses: each gives one network, in order. A run with several networks gives the
     network of the same name.
 
-  A shared parameter comes from the first address. An array that is computed from two networks is
-  read last.
+  A shared parameter comes from the first address that has it.
 
-  tokenizer: folder of the run's tokenizer files, or None. architecture: the run's config.hf.
-  labels: see hf.merge. layers: numbers of the layers to take from a deeper network (`layers_of`);
-  '' for all. carry: whether word tables are converted from another vocabulary
-  (pretrained/carried.py); else another vocabulary is refused.
+  init: the addresses, as --init has them. tokenizer: folder of the run's tokenizer files, or None.
+  architecture: the run's config.hf. labels: see hf.merge. layers: numbers of the layers to take
+  from a deeper network (`layers_of`); '' for all. carry: whether to convert word tables from
+  another vocabulary (pretrained/carried.py); else another vocabulary is refused.
 
-  Raises UserError if there are more addresses than networks; an address has no network; the
-  vocabulary or a shape differs; no array fits; or a frozen parameter gets no weights.
+  Raises UserError if there are more addresses than networks; an address holds no parameter of its
+  network; a vocabulary or a shape differs; or a frozen parameter is not loaded.
   """
   addresses = storage.addresses(init)
   if len(addresses) > max(1, len(objective.networks)):
     raise errors.UserError(
       f'--init has {len(addresses)} addresses, the objective {len(objective.networks)} network(s): '
-      'give one, or one for each by comma.'
+      'give one address, or one for each network, with commas between.'
     )
-  run = functools.cache(pretrained.open_run)
-  if len(addresses) == 1 and not layers and _shares_otherwise(run, init, objective, fresh):
+  open_run = functools.cache(pretrained.open_run)
+  if len(addresses) == 1 and not layers and _shares_otherwise(open_run, init, objective, fresh):
     addresses *= len(objective.networks)
   flat, lines, taken, computed = hf.flatten(fresh), [], {}, []
-  # A network with computed arrays is loaded last: its part of a sum depends on the other network.
+  # A network with `insert` comes last: its residual table is relative to the other network's.
   pairs = zip(addresses, objective.networks)
   for address, network in sorted(pairs, key=lambda pair: pair[1].insert is not None):
     may_be_whole = len(addresses) == 1 and not layers
     loaded, report, folder, whole = _weights(
-      run, address, network, objective if may_be_whole else None, architecture
+      open_run, address, network, objective if may_be_whole else None, architecture
     )
     spare = []
     if layers:
@@ -78,7 +78,7 @@ def parameters(
       if k != 'name' and hasattr(network.encoder, k)
     }
     if whole:
-      merged, lines = hf.merge(fresh, loaded, report, encoder, labels)
+      merged, lines = hf.merge(fresh, loaded, report, encoder, labels, positions)
       return _with_frozen(merged, fresh, objective, init), [*spare, *lines]
     places = network.places(fresh)
     if not places.keys() & hf.flatten(loaded).keys():
@@ -87,7 +87,7 @@ def parameters(
         'such a network.'
       )
     ours = network.extract(hf.unflatten(flat))
-    merged, network_lines = hf.merge(ours, loaded, report, encoder, labels)
+    merged, network_lines = hf.merge(ours, loaded, report, encoder, labels, positions)
     ours, merged = hf.flatten(ours), hf.flatten(merged)
     arrays = {
       path: merged[path]
@@ -112,8 +112,8 @@ def parameters(
 def layers_of(words: str, depth: int) -> tuple[int, ...]:
   """The numbers, from 0, of the layers to take from a network of `depth` layers.
 
-  words: first:N (RBT3 and RBTL3 take 3), every:K (0, K, 2·K, …), or numbers by comma. Raises
-  UserError for anything else, and for a layer that does not exist.
+  words: first:N (as RBT3 and RBTL3, N = 3), every:K (0, K, 2·K, …), or numbers with commas between.
+  Raises UserError for anything else, and for a layer that does not exist.
   """
   how, mark, number = words.partition(':')
   with errors.unreadable(
@@ -126,27 +126,27 @@ def layers_of(words: str, depth: int) -> tuple[int, ...]:
       layers = [int(word) for word in words.split(',')]
   if not layers or min(layers) < 0 or max(layers) >= depth or list(layers) != sorted(set(layers)):
     raise errors.UserError(
-      f'init_layers={words!r}, and the weights have {depth} layers: name each of them once, in '
-      f'order, from 0 to {depth - 1}.'
+      f'init_layers={words!r}, but the weights have {depth} layers: give numbers from 0 to '
+      f'{depth - 1} in order, each at most once.'
     )
   return tuple(layers)
 
 
 def _shallower(loaded, report, words, encoder):
-  """(parameters with these layers only, their Report, lines about the layers)."""
+  """(the parameters with only the layers that `words` selects, their Report, lines for the log)."""
   wanted = encoder.num_layers
   depth = report.encoder['num_layers']
   numbers = layers_of(words, depth)
   if len(numbers) != wanted:
     raise errors.UserError(
-      f'init_layers={words!r} are {len(numbers)} layers of {depth}, and the network has {wanted}: '
-      f'set config.encoder.num_layers={len(numbers)}.'
+      f'init_layers={words!r} selects {len(numbers)} layers of {depth}, but the network has '
+      f'{wanted}: set config.encoder.num_layers={len(numbers)}.'
     )
   stacks = (len(x) for p, x in hf.flatten(loaded).items() if p.startswith('encoder/layers/'))
   if {*stacks} - {1, depth}:
     raise errors.UserError(
-      f'init_layers={words!r}: layers of {report.source} share parameters in groups, and such '
-      'layers are not taken apart: leave init_layers out.'
+      f'init_layers={words!r}: layers of {report.source} share parameters in groups, so single '
+      'layers cannot be taken: leave init_layers out.'
     )
   line = f'layers: {", ".join(map(str, numbers))} (from 0) of the {depth} of {report.source}'
   report = report._replace(encoder={**report.encoder, 'num_layers': wanted})
@@ -155,7 +155,7 @@ def _shallower(loaded, report, words, encoder):
   kind = lambda number, period: 'local' if number % period else 'global'
   changed = [
     f'layer {number} was {kind(number, theirs)} and is {kind(place, ours)} now, as layer {place}: '
-    f'take first:{wanted}, or numbers with the same place among {theirs}'
+    f'take first:{wanted}, or layers at the same place in a period of {theirs}'
     for place, number in enumerate(numbers)
     if kind(number, theirs) != kind(place, ours)
   ]
@@ -163,25 +163,25 @@ def _shallower(loaded, report, words, encoder):
 
 
 def _with_frozen(params, fresh, objective, init):
-  """The parameters. Raises UserError if a frozen one is still fresh."""
+  """Returns the parameters. Raises UserError if a frozen one was not loaded."""
   before = hf.flatten(fresh)
   for path, x in hf.flatten(params).items():
     if x is before[path] and optimizers.matching(path, objective.frozen):
       raise errors.UserError(
-        f'--init {init} has no {path}, which this objective does not train: give --init '
+        f'--init {init} has no {path}, which this objective keeps frozen: give --init '
         'DISCRIMINATOR,GENERATOR with a generator that was trained with a head.'
       )
   return params
 
 
-def _weights(run, address, network, objective, architecture):
-  """(nested dict of numpy arrays, hf.Report, folder with the tokenizer, whether these are all
-  parameters of a run). objective: a run with its networks gives all; None: one network is taken.
+def _weights(open_run, address, network, objective, architecture):
+  """(nested dict of numpy arrays, hf.Report, folder of the tokenizer, whether these are all of a
+  run's parameters). objective: to take all if the run has its networks; None: only `network`.
   """
   if address.startswith('hf:'):
     folder = pretrained.directory(address)
     return *hf.load(folder, architecture), folder, False
-  loaded, step, workdir, config, theirs = run(address)
+  loaded, step, workdir, config, theirs = open_run(address)
   whole = objective is not None and [n.name for n in theirs] == [n.name for n in objective.networks]
   chosen = next((n for n in theirs if n.name == network.name), theirs[0])
   loaded = loaded if whole else chosen.extract(loaded)
@@ -192,13 +192,13 @@ def _weights(run, address, network, objective, architecture):
   return loaded, report, storage.path(workdir) / 'tokenizer', whole
 
 
-def _shares_otherwise(run, address, objective, fresh) -> bool:
-  """Whether an address is a run whose networks share parameters in another way than the
-  objective's. The same path is then a whole word table in one, a summand of it in the other.
+def _shares_otherwise(open_run, address, objective, fresh) -> bool:
+  """Whether an address is a run whose networks share other parameters than the objective's. The
+  same path may then be a word table in one, and a summand of a word table in the other.
   """
   if address.startswith('hf:') or len(objective.networks) < 2:
     return False
-  theirs, loaded = run(address).networks, run(address).params
+  theirs, loaded = open_run(address).networks, open_run(address).params
   if [n.name for n in theirs] != [n.name for n in objective.networks]:
     return False
   for their, our in zip(theirs, objective.networks):
@@ -211,16 +211,16 @@ def _shares_otherwise(run, address, objective, fresh) -> bool:
 
 
 def check_vocabulary(address, theirs, ours) -> bool:
-  """Returns whether the vocabularies are known to be equal. Raises UserError if they are known to
-  differ: rows of the word table would silently belong to other words.
+  """Whether the vocabularies are known to be equal. Raises UserError if they are known to differ,
+  since rows of the word table would silently be those of other words. theirs, ours: folders.
   """
   a, b = vocabulary.read_folder(ours) if ours else None, vocabulary.read_folder(theirs)
-  if a and b:  # further pieces at the end, as added tokens: their rows are dropped
+  if a and b:  # Theirs may have more pieces at the end (added tokens): those rows are dropped.
     b = {piece: i for piece, i in b.items() if piece in a or i < len(a)}
   if a and b and (difference := vocabulary.difference_of(a, b)):
     raise errors.UserError(
       f'--init {address} was trained with another vocabulary: {difference} Prepare the corpus with '
       f'--tokenizer {address if address.startswith("hf:") else theirs}, or take '
-      '--vocabulary=carry, which makes the word table from the old one.'
+      '--vocabulary=carry, which converts the old word table.'
     )
   return bool(a and b)

@@ -10,6 +10,7 @@ Legend: B batch, L length, T tokens of a text, D width, N texts.
 
 import contextlib
 import functools
+import itertools
 import os
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -73,9 +74,8 @@ class Loaded:
     self.encoder = pretrained.encoder(network, errors.choose(dtype, encoders.DTYPES, 'dtype'))
     self.params = jax.device_put(network.params)
     self.max_length = self.encoder.max_positions
-    self._compiled = {
-      pooling: jax.jit(functools.partial(self._pooled, pooling)) for pooling in POOLING
-    }
+    ways = itertools.product(POOLING, (False, True))  # (pooling, normalize)
+    self._compiled = {way: jax.jit(functools.partial(self._pooled, way)) for way in ways}
 
   @functools.cached_property
   def tokenizer(self) -> tokenizers.Tokenizer | tokenizers.published.Published:
@@ -118,23 +118,27 @@ class Loaded:
   def encode(
     self,
     texts: list[str | tuple[str, str]],
-    pooling: str = 'mean',
+    pooling: str | None = None,
     batch_size: int = 32,
     max_length: int | None = None,
+    prompt: str | None = None,
   ) -> np.ndarray | list[np.ndarray]:
     """Vectors of texts, float32, in their order.
 
     texts: N texts, or pairs of texts (a, b), which are framed as the network's class frames them:
     [CLS] a [SEP] b [SEP]. pooling: mean (of all tokens of the row, special ones included, [N, D]) |
     first (the vector that classifies a row: its first token's, or its last token's where rows are
-    padded on the left, [N, D]) | none (a list of arrays [T, D], special tokens included).
-    max_length: tokens per row; the ends of longer texts are cut, of a pair the longer one's first.
-    None: as many as the encoder takes, or 512 if it takes any number.
+    padded on the left, [N, D]) | none (a list of arrays [T, D], special tokens included). None: as
+    the network was trained to make vectors, or its directory of sentence-transformers says, with
+    their normalisation; else mean. max_length: tokens per row; the ends of longer texts are cut, of
+    a pair the longer one's first. None: pretrained.vectors.max_length, else as many as the encoder
+    takes, or 512 if it takes any number. prompt: name of a text in pretrained.vectors.prompts,
+    which is put before each text; '' for none, None for the default one.
 
-    Raises UserError for an unknown pooling, a length that the encoder does not take, and inputs
-    other than text.
+    Raises UserError for an unknown pooling or prompt, modules that are not computed, a length that
+    the encoder does not take, and inputs other than text.
     """
-    rows = self.rows(texts, max_length)
+    rows = self.rows(texts, max_length, prompt)
     out = [None] * len(rows)
     for index, x in self.vectors(rows, pooling, batch_size):
       out[index] = x
@@ -142,16 +146,22 @@ class Loaded:
       return out
     return np.stack(out) if out else np.zeros((0, self.encoder.hidden_size), np.float32)
 
-  def rows(self, texts: list, max_length: int | None = None) -> list[Row]:
+  def rows(
+    self, texts: list, max_length: int | None = None, prompt: str | None = None
+  ) -> list[Row]:
     """Texts as rows, with special tokens around them. Arguments and errors: see `encode`."""
     texts = asked.listed(texts, 'encode() takes a list of texts: write encode([text]).')
     texts = [_texts(x, n) for n, x in enumerate(texts)]
+    known = self.pretrained.vectors
+    prompt = known.prompt if prompt is None else prompt
+    before = errors.choose(prompt, known.prompts, 'prompt') if prompt else ''
     shape, special = self.pretrained.shape, self.tokenizer.special
     length = self._length(max_length)
     frame = frames.Frame(shape.single, shape.pair, special, self.encoder.type_vocab_size, length)
     # id, start and end of each special token
     around = {role: np.array([[i], [-1], [-1]]) for role, i in special.items()}
-    flat = [text for both in texts for text in both]
+    flat = [before + text if n == 0 else text for both in texts for n, text in enumerate(both)]
+    flat = [text.lower() for text in flat] if known.lower else flat
     encoded = iter(self.tokenizer.encode_with_offsets(flat, special_text=True))
     out = []
     for both in texts:
@@ -163,6 +173,9 @@ class Loaded:
           f'{specials + len(both)} or more.'
         )
       tokens = [np.stack(next(encoded)) for _ in both]
+      if before:  # characters are those of the text behind it
+        places = np.maximum(tokens[0][1:] - len(before), 0)
+        tokens[0][1:] = np.where(tokens[0][2] > len(before), places, -1)
       sizes = [x.shape[1] for x in tokens]
       kept = features.longest_first(*sizes, room) if len(both) > 1 else [room]
       parts = {**around, **{role: x[:, :most] for role, x, most in zip('AB', tokens, kept)}}
@@ -173,14 +186,19 @@ class Loaded:
     return out
 
   def vectors(
-    self, rows: list[Row], pooling: str = 'mean', batch_size: int = 32
+    self, rows: list[Row], pooling: str | None = None, batch_size: int = 32
   ) -> Iterator[tuple[int, np.ndarray]]:
     """Yields (number of a row, its vectors), each row once, in any order.
 
     Rows of like length share a batch. They are padded to one of few lengths, so that few programs
     are compiled.
     """
-    compiled = errors.choose(pooling, self._compiled, 'pooling')
+    known = self.pretrained.vectors
+    if pooling is None and known.refused:
+      raise errors.UserError(known.refused)
+    way = (known.pooling, known.normalize) if pooling is None else (pooling, False)
+    errors.choose(way[0], dict.fromkeys(POOLING), 'pooling')
+    compiled = self._compiled[way]
     if batch_size < 1:
       raise errors.UserError(f'batch_size is {batch_size}: at least 1 is needed.')
     order = np.argsort([len(row.ids) for row in rows], kind='stable')
@@ -214,15 +232,17 @@ class Loaded:
       batch['segment_ids'][i, place] = 1
     return batch
 
-  def _pooled(self, pooling, params, batch):
-    """[B, D], or [B, L, D] for 'none', float32."""
+  def _pooled(self, way, params, batch):
+    """[B, D], or [B, L, D] for 'none', float32. way: (pooling, normalize)."""
+    pooling, normalize = way
     batch = self._completed(batch)
     if objective.one_way(params, self.pretrained.learned):
       batch = networks.from_left_to_right(batch)
     hidden_BLD = networks.encode(self.encoder, params['encoder'], batch, None)
     if pooling == 'none':
       return hidden_BLD.astype(jnp.float32)
-    return poolings.pooled(pooling, self.encoder, hidden_BLD, batch)
+    x_BD = poolings.pooled(pooling, self.encoder, hidden_BLD, batch)
+    return poolings.normalized(x_BD) if normalize else x_BD
 
   def _completed(self, batch):
     """The batch with the features that were left out, and no token type that the encoder
@@ -242,11 +262,12 @@ class Loaded:
   def _length(self, max_length) -> int:
     """Tokens of a row."""
     if max_length is None:
-      max_length = self.max_length or _LONGEST
+      lengths = [n for n in (self.pretrained.vectors.max_length, self.max_length) if n]
+      max_length = min(lengths, default=_LONGEST)
     if self.max_length is not None and max_length > self.max_length:
       raise errors.UserError(
-        f'Rows of {max_length} tokens are wished, and the encoder of {self.pretrained.address} '
-        f'takes {self.max_length}: ask for {self.max_length} or less.'
+        f'max_length is {max_length}, but the encoder of {self.pretrained.address} takes at most '
+        f'{self.max_length} tokens per row: give {self.max_length} or less.'
       )
     return max_length
 

@@ -13,6 +13,7 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf import weights
 from bertzoo_jax.objectives import networks
+from bertzoo_jax.objectives import similar
 from bertzoo_jax.tasks import batches
 from bertzoo_jax.tasks import kinds
 from bertzoo_jax.tasks.kinds.kind import check_parts
@@ -22,6 +23,7 @@ from bertzoo_jax.tokenizers import published
 
 # Compiled once for equal encoders: networks and splits whose rows have one length share it.
 _read = jax.jit(networks.predict, static_argnums=0)
+_vectors = jax.jit(similar.unit_vectors, static_argnums=(0, 3))
 _LONGEST = 512  # tokens per row, if neither the encoder nor the tokenizer has a limit
 _MOST = 2**20  # transformers writes 10^30 for no limit
 
@@ -51,13 +53,13 @@ class Predictor:
     """loaded: loading.Loaded. Raises UserError for a network without such a head."""
     network, self._loaded = loaded.pretrained, loaded
     head = task_heads.in_paths(network.params)
-    if not head:
+    is_run = network.config is not None and 'source' in network.config
+    if not head and not is_run:
       raise errors.UserError(
         f'{network.address} was not trained for a task, so it has nothing to predict: fine-tune it '
         f'(python -m bertzoo_jax.finetune --init {network.address} …); encode gives vectors of '
         'texts.'
       )
-    is_run = network.config is not None and 'source' in network.config
     config = network.config
     if is_run:
       labels, length = task_heads.labels_in(config.objective), config.length
@@ -130,7 +132,8 @@ class Predictor:
     if batch_size < 1:
       raise errors.UserError(f'batch_size is {batch_size}: at least 1 is needed.')
     size = min(batch_size, 1 << (len(split) - 1).bit_length())
-    arrays = outputs(self._loaded.encoder, self._loaded.params, split, self.task, size)
+    params, section = self._loaded.params, self._config.objective
+    arrays = outputs(self._loaded.encoder, params, split, self.task, section, size)
     return self.task.kind.answers(self.task, split, arrays)
 
 
@@ -153,18 +156,22 @@ def _from_directory(network, head):
   return ml_collections.ConfigDict(sections), labels, length if usable else None
 
 
-def outputs(encoder, params, split, task, batch_size: int = 64) -> dict[str, np.ndarray]:
+def outputs(encoder, params, split, task, section, batch_size: int = 64) -> dict[str, np.ndarray]:
   """The network's outputs for a split, float32, in the order of its examples. tasks.kinds.kind
   names them.
 
-  params: nested arrays. split, task: of `tasks`. batch_size: units per batch.
+  params: nested arrays. split, task: of `tasks`. section: config.objective. batch_size: units per
+  batch.
   """
   lengths = batches.buckets(int(max(split.lengths, default=1)))
   padded = dict(length_buckets=lengths, padding=task.padding, pad=task.pad)
   params, out = jax.device_put(params), {}
   with jax.default_matmul_precision('highest'):
     for numbers, batch in batches.ordered_batches(split, batch_size, **padded):
-      arrays = _read(encoder, params, batch)
+      if 'pooling' in section:
+        arrays = {'vectors': _vectors(encoder, params, batch, section['pooling'])}
+      else:
+        arrays = _read(encoder, params, batch)
       for name, axis in task.kind.outputs.items():
         # the last batch is filled with copies; their outputs are dropped
         x = np.asarray(arrays[name])[: len(numbers)]

@@ -1,5 +1,5 @@
 """Reproduces a table of a paper: pretrains its rows, fine-tunes them, and sets the scores beside
-the paper's. Run the same line again to resume.
+the paper's. Run the same command again to resume.
 
     python -m bertzoo_jax.reproduce --config configs/tables/albert_table5.py:tiny --workdir R
                                     [--source TEXT …] [--task_dir DIR] [--rows None,SOP]

@@ -13,18 +13,13 @@ _DEVICE = ('encoder', 'objective', 'optimizer', 'schedule', 'run')  # sections t
 
 
 class Line(NamedTuple):
-  """One row of a table.
+  """One row of a table."""
 
-  Attributes:
-    row: its name; runs: how many seeds.
-    fits: whether it fits the slice; why: the first problem if it does not.
-    days, dollars: of all its runs, likely; None if unknown.
-  """
-
-  row: str
-  runs: int
-  fits: bool
-  why: str
+  row: str  # name of the row
+  runs: int  # how many seeds
+  fits: bool  # whether it fits the slice
+  why: str  # the first problem if it does not
+  # days, dollars: of all its runs, likely; None if unknown
   days: float | None
   dollars: float | None
 

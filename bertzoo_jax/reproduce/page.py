@@ -1,4 +1,4 @@
-"""The table of the finished rows: table.md, table.json, curves.svg, and table.html with all of it.
+"""The table of the finished rows: table.md, table.json, curves.svg; table.html has all of them.
 
 The same scores give the same bytes. Every process writes the whole table whenever a row ends.
 """
@@ -33,40 +33,32 @@ _HEADS = {
 
 
 class Cell(NamedTuple):
-  """One measure of one row. Scores are in the paper's units.
+  """One measure of one row. Scores are in the paper's units."""
 
-  Attributes:
-    column: its name.
-    printed, paper: the paper's text and its numbers; mark: 'mem' or '3rd' if it is not printed.
-    ours: means over the seeds; spread: lowest and highest of the first number.
-    task_seeds: of fine-tuning, for each seed of pretraining, whose median counts.
-    task_spread: lowest and highest of them all.
-    deltas: at the scale `paper`, ours − paper; at `budget`, the difference to the first row that
-      has both numbers, in the paper and here.
-    why: a sentence if there are no numbers.
-  """
-
-  column: str
+  column: str  # name of its column
+  # printed, paper: the paper's text and its numbers
   printed: str
   paper: list
-  mark: str
-  ours: list
-  spread: list
-  task_seeds: int
-  task_spread: list
+  mark: str  # 'mem' or '3rd' if it is not printed
+  ours: list  # means over the seeds
+  spread: list  # lowest and highest of the first number
+  task_seeds: int  # fine-tuning seeds per pretraining seed; their median counts
+  task_spread: list  # lowest and highest of them all
+  # at the scale `paper`, ours − paper; at `budget`, the difference to the first row that has both
+  # numbers, in the paper and here
   deltas: list
-  why: str
+  why: str  # a sentence if there are no numbers
 
 
 class Row(NamedTuple):
-  """One row. run: whether it has a config; seeds, diverged: of pretraining, ended or diverged."""
+  """One row."""
 
   row: str
   title: str
   note: str
-  run: bool
-  seeds: int
-  diverged: int
+  run: bool  # whether it has a config
+  seeds: int  # pretraining seeds that ended
+  diverged: int  # the others
   steps: int | None
   flops: float | None
   devices: list
@@ -82,13 +74,11 @@ class Row(NamedTuple):
 
 
 class Table(NamedTuple):
-  """A table: its section `table` as plain values, the titles of its columns, the fields that its
-  rows vary.
-  """
+  """A table."""
 
-  table: dict
-  columns: list
-  varies: list
+  table: dict  # config.table as plain values
+  columns: list  # their titles
+  varies: list  # the fields that its rows vary
   rows: list[Row]
 
 
@@ -243,7 +233,7 @@ def _finished(config, workdir) -> dict[str, list[dict]]:
 
 def _read(file) -> dict:
   """The scores of a job. Raises UserError for a file that reproduce did not write."""
-  with errors.unreadable(f'{file} is not what reproduce wrote: delete it, and run the same line'):
+  with errors.unreadable(f'{file} is not what reproduce wrote: delete it and run the same command'):
     scores = storage.read_json(file)
     cells = [*scores['columns'].values()]
     numbers = [scores['steps'], scores['flops'], *(cell.get('seeds', 0) for cell in cells)]

@@ -1,4 +1,4 @@
-"""Which runs a table asks for."""
+"""The runs of a table."""
 
 import contextlib
 import hashlib
@@ -35,12 +35,11 @@ def jobs(config, workdir, wanted=()) -> list[running.Job]:
   """The jobs of a table, row by row in its order, each after the row that it begins with.
 
   Args:
-    config: of a table.
+    config: config of a table.
     workdir: --workdir.
     wanted: names or titles of rows; () for all. Rows that these begin with are added.
 
-  Raises:
-    UserError: an unknown row, or rows that begin with each other.
+  Raises UserError: an unknown row, or rows that begin with each other.
   """
   names = {config.rows[row].title: row for row in config.table.rows}
   chosen = [names.get(name, name) for name in wanted] or list(config.table.rows)

@@ -24,7 +24,7 @@ def reproduce(
   """Runs the missing rows of a table, and writes it; False if it was asked to stop.
 
   Args:
-    config: of a table (configs/tables/).
+    config: config of a table (configs/tables/).
     workdir: folder of all rows; one that holds rows of this table is resumed.
     source: text of all rows, as prepare takes it; () for the sample.
     task_dir: folder of the tasks' files.
@@ -45,8 +45,8 @@ def reproduce(
   left_out = plan.alike(asked)
   for row, earlier in left_out.items():
     say(
-      f'{config.rows[row].title} has the config of {config.rows[earlier].title}, and the paper '
-      f'another text: it is left out. Run it with --rows {row}, its --source and another --workdir.'
+      f'{config.rows[row].title} differs from {config.rows[earlier].title} only in its text: it is '
+      f'left out. Run it with --rows {row}, its --source and another --workdir.'
     )
   asked = [job for job in asked if job.name not in left_out]
   texts = _texts(asked, config, workdir, source, say)
@@ -72,7 +72,7 @@ def reproduce(
   def do(job, _):
     if not job.done:  # no other process has run it
       if work.run(job, config, texts[plan.text_of(job.experiment)], task_dir, say) is None:
-        say('stopped: run the same line to resume')
+        say('stopped: run the same command to resume')
         return False
       page.write(shown, workdir)
     return True

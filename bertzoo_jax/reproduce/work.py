@@ -167,7 +167,7 @@ def _fine_tuned(job, name, config, task_dir, say):
   init = str(job.pretraining)
   if 'begins' in column and (best := _best_run(job.folder / 'tasks' / column.begins)):
     init, task = best, task.copy_and_resolve_references().unlock()
-    task.init = ''  # it is given
+    task.init = ''  # --init is given below
     task.lock()
   say(f'== {column.title} in {folder}, begins with {init}')
   lines = finetuning.finetune(task, str(folder), init=init, task_dir=where)

@@ -1,5 +1,5 @@
-"""Checkpoints that are whole or are not there: Orbax writes them, a sha256 of every file is checked
-before one is used.
+"""Atomic checkpoints: Orbax writes them, and the sha256 of every file is checked before one is
+used.
 
 In WORKDIR/checkpoints:
 
@@ -15,7 +15,7 @@ In WORKDIR/checkpoints:
 On gs:// a step without its marker whose files all match their sums gets the marker: it was copied
 from a disk, or only its commit was cut short.
 
-The sums are needed: a flipped bit in the data of an array restores without an error.
+The checksums are needed: Orbax restores an array with a flipped bit without an error.
 """
 
 import contextlib
@@ -79,8 +79,8 @@ class Checkpoints:
     )
 
   def save(self, state, held_out_loss=None, phase_first_step: int = 0, score: tuple = ()) -> int:
-    """Begins to write a state and returns its step; waits for the save before. A step already there
-    is left as it is.
+    """Starts writing a state and returns its step; first waits for the save before. A step that is
+    already there is left unchanged.
 
     held_out_loss: of the state, in the phase that begins at phase_first_step; None if it was not
       evaluated. score: (number,) if states are compared by a score. Raises the error of the save
@@ -121,8 +121,8 @@ class Checkpoints:
     """The newest sound step; damaged ones above it are reported and moved aside. None if none was
     ever saved.
 
-    Raises UserError if there are damaged ones alone: beginning at 0 would forget the run's metrics.
-    Raises TransientError if the storage does not answer.
+    Raises UserError if all are damaged: starting again at 0 would lose the run's metrics. Raises
+    TransientError if the storage does not answer.
     """
     with storage.reading(f'The checkpoints in {self._folder}'):
       step, damaged, before = -1, [], []
@@ -147,7 +147,7 @@ class Checkpoints:
       for candidate, problem in damaged:
         aside = step_folders.move_aside(self._folder / str(candidate), 'damaged')
         print(
-          f'WARNING: checkpoint {candidate} is damaged ({problem}). It is now {aside}; going on '
+          f'WARNING: checkpoint {candidate} is damaged ({problem}). It is now {aside}; resuming '
           'from the one before.',
           flush=True,
         )
@@ -182,16 +182,13 @@ class Checkpoints:
       self._checkpointer.close()
     except Exception as e:  # any storage error; if the folder is gone, the lock says so
       if storage.is_remote(self._folder) or self._folder.parent.exists():
-        print(f'WARNING: the last checkpoint could not be written: {errors.named(e)}', flush=True)
+        print(f'WARNING: the last checkpoint could not be written: {errors.named(e)}')
 
   def _seal(self):
-    """Called by Orbax's thread between the last byte and the commit: sums every file."""
+    """Writes the sha256 of every file, in Orbax's thread between the last byte and the commit."""
     step, held_out_loss, phase_first_step, score = self._saving
-    folder = next(
-      p
-      for p in self._folder.iterdir()
-      if p.name == str(step) or p.name.startswith(f'{step}.orbax-checkpoint-tmp')
-    )
+    named = re.compile(rf'{step}(\.orbax-checkpoint-tmp.*)?')
+    folder = next(p for p in self._folder.iterdir() if named.fullmatch(p.name))
     storage.write_json(folder / step_folders.RUN, self.run)
     sums = {name: storage.sha256(folder / name) for name in step_folders.files(folder)}
     storage.write_json(
@@ -244,7 +241,7 @@ def locate(address: str) -> tuple[str, int, str | None]:
     if not present and (unmarked := step_folders.unmarked(folder)):
       raise errors.UserError(
         f'{workdir} has checkpoints without commit markers (steps {", ".join(unmarked)}): run its '
-        'pretrain line once, which checks and marks them, or copy them again with all files.'
+        'pretrain command once, which checks and marks them, or copy them again with all files.'
       )
     if not present and (below := step_folders.below(workdir)):
       some = ', '.join(below[:5]) + ', …' * (len(below) > 5)
@@ -370,7 +367,7 @@ def _read(folder, part):
 
 @contextlib.contextmanager
 def _decoding(folder):
-  """Turns a decoding error into a sentence: the checksums fit, but the files hold no checkpoint."""
+  """Turns a decoding error into a sentence: checksums match, but the files are no checkpoint."""
   try:
     with storage.reading(f'The checkpoint {folder}'):
       yield
@@ -381,7 +378,7 @@ def _decoding(folder):
     on_the_way = storage.is_remote(folder)
     raise (errors.TransientError if on_the_way else errors.UserError)(
       f'{folder} is no checkpoint that can be read ({errors.named(e, 200)}): '
-      + 'run the same line again. If this comes back, ' * on_the_way
+      + 'run the same command again. If this comes back, ' * on_the_way
       + 'use the one before, or the version that wrote it.'
     ) from e
 
@@ -409,7 +406,7 @@ def _from_first_process(value):
 
 
 def _quiet():
-  """Silences Orbax, which logs dozens of lines per save; --verbosity=0 shows those of a failure."""
+  """Silences Orbax, which logs dozens of lines per save. --verbosity=0 shows them at failures."""
   absl_logging.set_verbosity(min(absl_logging.get_verbosity(), absl_logging.WARNING))
   absl_logging.get_absl_logger().addFilter(_wanted)
   _quiet_threads()

@@ -1,7 +1,7 @@
 """Joins the processes of a run. Prints the reason if one of them is lost.
 
     by hand        JAX_COORDINATOR_ADDRESS=HOST:PORT (of process 0), JAX_NUM_PROCESSES,
-                   JAX_PROCESS_ID; the same line for each
+                   JAX_PROCESS_ID; the same command for each
     on a TPU VM    nothing to set: the hosts of a slice know each other
     otherwise      one process, which joins nothing
 
@@ -54,7 +54,7 @@ def join(seconds: int = JOIN_SECONDS) -> None:
   try:
     if address := os.environ.get('JAX_COORDINATOR_ADDRESS'):
       _by_hand(address, seconds)
-    elif 'tpu' in (jax.config.jax_platforms or ''):  # which jax sets where it finds chips
+    elif 'tpu' in (jax.config.jax_platforms or ''):  # set by jax if it finds chips
       _on_tpu(seconds)
   except RuntimeError as e:
     if 'before' not in str(e):
@@ -62,8 +62,7 @@ def join(seconds: int = JOIN_SECONDS) -> None:
     if _others():  # else: a notebook or a test, which has used jax and trains alone
       print(
         'note: jax was in use before the run began, so this process does not join the others: '
-        'start it in a fresh process.',
-        flush=True,
+        'start it in a fresh process.'
       )
 
 
@@ -94,7 +93,7 @@ def last_words():
   line = (
     f'host {jax.process_index()} of {jax.process_count()} ended without saving: it was killed, or '
     'another host was lost, whose own log says '
-    'why. Run the same line on all hosts again; they resume at the last checkpoint.'
+    'why. Run the same command on all hosts again; they resume at the last checkpoint.'
   )
   # A shell outlives this process, and reads the end of its input when it dies. Out of the way of
   # Ctrl-C.
@@ -114,17 +113,15 @@ def watched():
   """Inside a `with`, a computation that fails because a host is gone ends the process with 75."""
   try:
     yield
-  except Exception as e:  # of whatever library waited for the computation
+  except Exception as e:  # from any library that waited for the result
     if not comes_from_another(e):
       raise
-    print(
-      f'error: the hosts cannot go on together: {errors.words(e, 300)}', file=sys.stderr, flush=True
-    )
+    print(f'error: the hosts cannot continue: {errors.words(e, 300)}', file=sys.stderr, flush=True)
     _exit(TRY_AGAIN)
 
 
 def comes_from_another(e: Exception) -> bool:
-  """Whether an error says that the hosts cannot go on together. A library that waits for a
+  """Whether an error says that the hosts cannot continue. A library that waits for a
   computation, as one that saves an array does, raises an error of its own with jax's words in it.
   """
   if jax.process_count() == 1 or isinstance(e, errors.UserError):
@@ -147,10 +144,10 @@ def _by_hand(address, seconds):
     return
   if index == 0:
     _check_free(port, 'give another one in JAX_COORDINATOR_ADDRESS, on all hosts')
-  print(f'host {index} of {count} · waiting for the others at {address} …', flush=True)
+  print(f'host {index} of {count} · waiting for the others at {address} …')
   missing = (
-    f'Not all {count} processes came to {address} within {seconds} s: start the same line on every '
-    'host, with its own JAX_PROCESS_ID, where that address can be reached.'
+    f'Not all {count} processes came to {address} within {seconds} s: start the same command on '
+    'every host, with its own JAX_PROCESS_ID, where that address can be reached.'
   )
   where = dict(coordinator_address=address, num_processes=count, process_id=index)
   _initialize(seconds, missing, **where, cluster_detection_method='deactivate')
@@ -160,8 +157,8 @@ def _on_tpu(seconds):
   port = int(os.environ.get('JAX_COORDINATOR_PORT', _TPU_PORT))
   _check_free(port, 'another run seems to use this TPU: end it first')
   missing = (
-    f'The hosts of this slice did not find each other within {seconds} s: start the same line on '
-    'all of them (ssh --worker=all).'
+    f'The hosts of this slice did not find each other within {seconds} s: start the same command '
+    'on all of them (ssh --worker=all).'
   )
   try:
     _initialize(seconds, missing)
@@ -171,8 +168,8 @@ def _on_tpu(seconds):
       raise
     if _others() or jax.distributed.is_initialized():
       raise errors.TransientError(
-        f'The hosts of this slice could not be found ({errors.named(e, 200)}): run the same line '
-        'again, or set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID by hand.'
+        f'The hosts of this slice could not be found ({errors.named(e, 200)}): run the same '
+        'command again, or set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID.'
       ) from e
   # No public name says how many there are before a device is in use.
   if jax_distributed.global_state.num_processes == 1:
@@ -185,7 +182,7 @@ def _initialize(seconds, missing, **where):
   """Calls jax.distributed.initialize; a failure is one sentence in place of a native stack."""
 
   def give_up():
-    print(f'error: {missing}', file=sys.stderr, flush=True)
+    print(f'error: {missing}', file=sys.stderr)
     _exit(TRY_AGAIN)
 
   timer = threading.Timer(seconds, give_up)

@@ -1,4 +1,4 @@
-"""Sentences of a run whose storage or device fails."""
+"""Ends a run with one sentence if its storage or a device fails."""
 
 import contextlib
 
@@ -11,9 +11,9 @@ from bertzoo_jax.runs import distributed
 
 @contextlib.contextmanager
 def writing(what: str, kept: str):
-  """Inside a `with`: storage that fails ends the run in one sentence. Raises TransientError if that
-  may pass, Stopped if not. Other errors keep their words; one of another host is left to
-  `distributed.watched`, since a save waits for all hosts.
+  """Inside a `with`, turns an error of storage into TransientError if it may pass, else Stopped.
+  Other errors are unchanged. An error of another host is left to `distributed.watched`, since a
+  save waits for all hosts.
 
   what: subject of the sentence, such as 'A checkpoint'. kept: which files remain.
   """
@@ -26,10 +26,10 @@ def writing(what: str, kept: str):
       e.add_note('The checkpoints before this one are kept.')
       raise
     passing = storage.may_pass(e)
-    remedy = 'Run' if passing else 'Free space or mend access, and run'
+    remedy = 'Run' if passing else 'Free space or repair access, and run'
     raise (errors.TransientError if passing else errors.Stopped)(
       f'{what} could not be written ({errors.named(e, 300)}); {kept} are kept. '
-      f'{remedy} the same line again.'
+      f'{remedy} the same command again.'
     ) from e
 
 

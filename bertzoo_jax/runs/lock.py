@@ -1,5 +1,5 @@
-"""Lets only one job at a time use a workdir. A second job is refused and told who has it. The lock
-of a job that has ended is taken over.
+"""Lets only one job at a time use a workdir. A second job is refused, with the name of the first.
+The lock of a job that has ended is taken over.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ NAME = 'lock'
 HEARTBEAT_SECONDS = 20.0
 STALE_SECONDS = 120.0
 WATCH_SECONDS = 5.0
-ANSWER_SECONDS = 60.0  # that an object store may take
+ANSWER_SECONDS = 60.0  # seconds for one answer of an object store
 _ATTEMPTS = 10  # to open a local lock that is not being removed
 
 
@@ -71,9 +71,8 @@ def hold(workdir):
     yield check
     check()
   except Exception as e:
-    if not isinstance(
-      e, errors.TransientError
-    ):  # a store that does not answer need not be asked again
+    # a store that does not answer need not be asked again
+    if not isinstance(e, errors.TransientError):
       check()
     raise
   finally:
@@ -83,7 +82,7 @@ def hold(workdir):
 
 
 class _Lost(Exception):
-  """Another job holds the workdir; says which."""
+  """Another job holds the workdir; the message names it."""
 
 
 class _Gone(Exception):
@@ -91,7 +90,7 @@ class _Gone(Exception):
 
 
 class _File:
-  """The lock of a disk, which the kernel holds for this process."""
+  """The lock on a disk, which the kernel holds for this process."""
 
   def __init__(self, workdir, owner):
     self._workdir, self._owner = workdir, owner
@@ -112,7 +111,7 @@ class _File:
     other = self._read()
     if other and other.get('host') == self._owner['host']:
       _say_stale(other)
-    elif other:  # whose flock may not reach this host
+    elif other:  # flock may not reach from its host to ours
       try:
         _outlast(self._workdir, other, self._read)
       except errors.TransientError:
@@ -121,16 +120,16 @@ class _File:
     self._write()
 
   def beat(self) -> None:
-    """Says that this process lives. Raises _Lost or _Gone if the lock is no longer its own."""
+    """Writes a heartbeat. Raises _Lost or _Gone if the lock no longer belongs to this process."""
     _check_ours(self._read() or self._owner, self._owner)
     if not storage.is_at(self._fd, self._path):
-      # somebody's new lock, where ours was removed
+      # ours was removed, and this is another job's lock
       current = _parse(self._path.read_text()) if self._path.exists() else None
       _check_ours(current, self._owner)
     self._write()
 
   def release(self) -> None:
-    """Removes it if it is still this process's own."""
+    """Removes the lock if it still belongs to this process."""
     with contextlib.suppress(OSError):
       ours = (self._read() or {}).get('token') == self._owner['token']
       if ours and storage.is_at(self._fd, self._path):
@@ -156,8 +155,8 @@ class _File:
     return _parse(os.pread(self._fd, 4096, 0).decode('utf-8', 'replace'))
 
   def _write(self):
-    # Not by a rename: the lock belongs to this file. A reader that meets half a line takes it as no
-    # owner's.
+    # Not by a rename: the lock belongs to this file. A reader that sees half a line finds no owner
+    # in it.
     os.pwrite(self._fd, _written(self._owner).ljust(512), 0)
 
 
@@ -185,14 +184,14 @@ class _Lease:
   def beat(self) -> None:
     if not self.renew():
       _check_ours(self.look(), self._owner)
-      self.renew()  # the answer to our last write was lost
+      self.renew()  # our last write succeeded, its answer was lost
 
   def release(self) -> None:
     try:
       if not self._replace(None) and self.is_ours(self.read()):
         self._replace(None)
     except errors.UserError as e:  # the next owner waits two minutes, no more
-      print(f'WARNING: {e}', flush=True)
+      print(f'WARNING: {e}')
 
   def __str__(self):
     return self._name
@@ -208,7 +207,8 @@ class _Lease:
     return _parse(content.decode('utf-8', 'replace')) if content else None
 
   def look(self) -> dict | None:
-    """As `read`, but does not note that the lock is gone: `renew` would then write it anew."""
+    """Like `read`, but does not record that the lock is gone, since `renew` would then write a new
+    one."""
     before, owner = self._seen, self.read()
     self._seen = self._seen if owner else before
     return owner
@@ -217,7 +217,7 @@ class _Lease:
     return bool(owner) and owner.get('token') == self._owner['token']
 
   def renew(self) -> bool:
-    """False, and nothing is written, if it has changed since it was seen."""
+    """Writes the lease and returns True; does neither if the lock has changed since it was seen."""
     return self._replace(_written(self._owner))
 
   def _replace(self, value):
@@ -235,7 +235,7 @@ class _Lease:
       passing = storage.may_pass(e)
       raise (errors.TransientError if passing else errors.UserError)(
         f'{self} cannot be read or written ({errors.words(e, 300)}): '
-        + ('run the same line again.' if passing else 'mend access, or take another --workdir.')
+        + ('run the same command again.' if passing else 'repair access or take another --workdir.')
       ) from e
 
 
@@ -258,7 +258,7 @@ def _outlast(workdir, other, read):
   begin = time.monotonic()
   print(
     f'The workdir is held by {_name(other)}: waiting {STALE_SECONDS:.0f} s at most to see whether '
-    'it still lives.',
+    'that is still running.',
     flush=True,
   )
   while True:
@@ -280,20 +280,16 @@ def _beat(workdir, beat_once, stop):
       beat_once()
     except _Lost as e:
       print(
-        f'error: {workdir} is now held by {e}, since this process slept for a while: it ends and '
-        'saves nothing.',
+        f'error: {workdir} is now held by {e}, since this process was suspended: this process ends '
+        'and saves nothing.',
         file=sys.stderr,
-        flush=True,
       )
       _exit(errors.TransientError.code)
       return
     except _Gone:
       return  # the run ends before its next save
     except Exception as e:  # whatever the storage raises: the next beat may get through
-      print(
-        f'WARNING: the heartbeat of the workdir lock could not be written: {errors.named(e)}',
-        flush=True,
-      )
+      print(f'WARNING: the heartbeat of the workdir lock could not be written: {errors.named(e)}')
 
 
 # Not sys.exit, which ends a thread only, and not a signal, upon which the run would save into
@@ -330,23 +326,23 @@ def _runs(pid) -> bool:
   if not isinstance(pid, int) or pid <= 0:
     return True
   try:
-    os.kill(pid, 0)  # asks, sends nothing
+    os.kill(pid, 0)  # signal 0: only asks
   except ProcessLookupError:
     return False
-  except OSError:  # another user's
+  except OSError:  # a process of another user
     pass
   return True
 
 
 def _say_stale(other):
-  print(f'The workdir was held by {_name(other)}, which is gone; taking it over.', flush=True)
+  print(f'The workdir was held by {_name(other)}, which is gone; taking it over.')
 
 
 def _refuse(workdir, other):
   raise errors.TransientError(
     f'{workdir} is in use by {_name(other or {})}: wait for it to end, stop it, or take another '
-    '--workdir. An owner that died on another host is let go when its heartbeat has stood still '
-    f'for {STALE_SECONDS:.0f} s.'
+    '--workdir. The lock of an owner that died on another host expires '
+    f'{STALE_SECONDS:.0f} s after its last heartbeat.'
   )
 
 

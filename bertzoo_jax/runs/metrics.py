@@ -1,5 +1,4 @@
-"""The record of a run: one JSON object per logged step, continuous over restarts, without a doubled
-step.
+"""The metrics of a run: one JSON object per logged step, continuous over restarts, each step once.
 
 A local workdir has one `metrics.jsonl`. Objects of gs:// cannot be appended to, so there each
 attempt writes its own `metrics/attempt-NNNN.jsonl`; `read` gives the same rows for both.
@@ -31,8 +30,7 @@ class Record:
     if unreadable:
       print(
         f'WARNING: {unreadable} line(s) of the metrics of {workdir} cannot be read and are left '
-        'out.',
-        flush=True,
+        'out.'
       )
     if self._in_parts:
       (workdir / FOLDER).mkdir(parents=True, exist_ok=True)
@@ -73,7 +71,7 @@ class Record:
     if self._stays and not storage.is_at(self._file.fileno(), self._path):
       raise errors.Stopped(
         f'{self._path} was deleted, moved or replaced while this run wrote it: the run ends before '
-        'its next save. The checkpoints are kept. Bring the file back, and run the same line again.'
+        'its next save. The checkpoints are kept. Restore the file and run the same command again.'
       )
 
   def close(self) -> None:
@@ -85,10 +83,7 @@ class Record:
       if not self._in_parts:
         self._file.close()
     except Exception as e:  # whatever the storage raises
-      print(
-        f'WARNING: the last rows of {self._path} could not be written: {errors.named(e)}',
-        flush=True,
-      )
+      print(f'WARNING: the last rows of {self._path} could not be written: {errors.named(e)}')
 
 
 def read(workdir) -> list[dict]:
@@ -208,14 +203,14 @@ class Trackers:
       self._writers[name] = build()
     except Exception as e:  # noqa: BLE001  a tracker's failure, of whatever kind, is not the run's
       remedy = f': {errors.install(extra)}' if isinstance(e, ImportError) else ''
-      print(f'{name} is off: {errors.named(e)}{remedy}', flush=True)
+      print(f'{name} is off: {errors.named(e)}{remedy}')
 
   def _each(self, use):
     for name, writer in list(self._writers.items()):
       try:
         use(writer)
       except Exception as e:  # noqa: BLE001
-        print(f'{name} failed and is off from here: {errors.named(e)}', flush=True)
+        print(f'{name} failed and is off from here: {errors.named(e)}')
         del self._writers[name]
 
 

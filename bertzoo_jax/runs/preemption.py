@@ -42,7 +42,7 @@ class Preemption:
     if not self._asked:
       _say(
         f'{signal.Signals(number).name}: this run stops after the current step and saves. A second '
-        'Ctrl-C leaves at once and saves nothing.'
+        'Ctrl-C ends it at once and saves nothing.'
       )
     self._asked = True
     if self._alone:

@@ -1,4 +1,4 @@
-"""Copies of parameters that must be equal: compared across devices at each save.
+"""Compares the copies of each array across devices at each save: they must be equal.
 
 Devices along `data`, and along every axis that does not split an array, hold the same values of it.
 A device that computes wrongly changes its own copy only. Nothing else would reveal it: each device
@@ -37,7 +37,7 @@ def check(state) -> None:
         raise errors.Stopped(
           f'{path} on {names} differs from the {len(copies) - len(odd)} other copies{doubt}: a '
           'device computes wrongly. This state is not saved, the checkpoints before are kept. '
-          'Replace the device and run the same line again.'
+          'Replace the device and run the same command again.'
         )
 
 

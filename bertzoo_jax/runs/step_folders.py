@@ -104,7 +104,7 @@ def verify(folder) -> str | None:
 def sound(folder) -> bool:
   problem = verify(folder)
   if problem:
-    print(f'WARNING: {folder} is damaged ({problem}); taking the one before.', flush=True)
+    print(f'WARNING: {folder} is damaged ({problem}); taking the one before.')
   return problem is None
 
 
@@ -154,13 +154,12 @@ def clean(folder):
       _mark(folder / name)
       print(
         f'Checkpoint {name} had no commit marker (copied from a disk, or its save was killed at '
-        'the very end). All its files match their checksums: it is marked and used.',
-        flush=True,
+        'the very end). All its files match their checksums: it is marked and used.'
       )
     else:
       aside = move_aside(folder / name, 'unfinished')
       print(
-        f'WARNING: checkpoint {name} has no commit marker and is not whole ({problem}): its save '
+        f'WARNING: checkpoint {name} has no commit marker and is incomplete ({problem}): its save '
         f'was killed, or its copy was not finished. It is not used; it is now {aside}.',
         flush=True,
       )
@@ -199,4 +198,4 @@ def _remove(folder):
   try:
     folder.rmtree()
   except Exception as e:  # a link to elsewhere, another's file, a store: never worth the run
-    print(f'WARNING: {folder} could not be removed: {e}', flush=True)
+    print(f'WARNING: {folder} could not be removed: {e}')

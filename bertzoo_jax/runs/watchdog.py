@@ -32,7 +32,7 @@ class Watchdog:
     """
     if not (math.isfinite(minutes) and minutes >= 0):
       raise errors.UserError(
-        f'run.hang_minutes is {minutes}: give minutes, or 0 for no watch over hangs.'
+        f'run.hang_minutes is {minutes}: give minutes, or 0 to turn the watchdog off.'
       )
     self._limit = 60.0 * minutes
     self._took = {}
@@ -40,11 +40,11 @@ class Watchdog:
     self._over = threading.Event()
 
   def begin(self) -> None:
-    """Begins anew: the next steps may be compiled."""
+    """Forgets the usual durations: the next steps may be compiled."""
     self._took, self._now = {}, None
 
   def doing(self, kind: str, step: int) -> None:
-    """Ends the task under way, and begins `kind` of `step`, such as 'the save of step'."""
+    """Ends the current task and starts timing `kind` of `step`, such as 'the save of step'."""
     if self._now is not None:
       before, _, since, _ = self._now
       self._took[before] = [*self._took.get(before, ())[-_KEPT:], time.monotonic() - since]
@@ -82,9 +82,8 @@ class Watchdog:
     faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
     print(
       f'error: the run hangs: {kind} {step:,} has not finished for {seen / 60:.3g} minutes '
-      f'(run.hang_minutes={self._limit / 60:g}). Above is what every thread of this process waits '
-      'for. It ends here; the same line resumes at the last checkpoint.',
+      f'(run.hang_minutes={self._limit / 60:g}). Above are the stacks of all its threads. It ends '
+      'here; run the same command again to resume at the last checkpoint.',
       file=sys.stderr,
-      flush=True,
     )
     _exit(errors.TransientError.code)

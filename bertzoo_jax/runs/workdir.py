@@ -1,4 +1,4 @@
-"""The memory of a workdir: the resolved config, the text, and every attempt.
+"""The records in a workdir: the resolved config, the text, and every attempt.
 
 config.json       the resolved config; science never changes, machinery is the last attempt's
 corpus.json       hash and sizes of the text
@@ -6,9 +6,9 @@ attempts.jsonl    one line per attempt: command line, versions, commit, corpus h
                   config.json, host, time, start step
 tokenizer/        a copy of the corpus's tokenizer
 
-Every checkpoint has a copy of config.json and corpus.json under its checksums. A run whose own
-files are damaged is compared with these, and the files are written again. A config.json or
-corpus.json that no attempt has noted decides nothing.
+Every checkpoint has a copy of config.json and corpus.json, covered by its checksums. If the files
+of the workdir are damaged, the copies are used and the files written again. A config.json or
+corpus.json that no attempt has recorded is ignored.
 """
 
 import contextlib
@@ -35,6 +35,8 @@ from bertzoo_jax.runs import step_folders
 # of other commands, for `check_unlike`
 A_CORPUS = ('manifest.json', 'a corpus')
 _CONFIG, _CORPUS, _ATTEMPTS = 'config.json', 'corpus.json', 'attempts.jsonl'
+# keys of an attempt, and their fields of start.First
+_TAKEN = {'init_layers': 'layers', 'vocabulary': 'vocabulary', 'positions': 'positions'}
 _PACKAGES = (
   'jax jaxlib libtpu flax optax orbax-checkpoint numpy tensorflow tensorflow-cpu tokenizers'.split()
 )
@@ -80,7 +82,7 @@ def check_writable(path) -> None:
   except Exception as e:  # every storage has errors of its own
     problem = f'--workdir {path} cannot be written ({errors.named(e)}): '
     if storage.may_pass(e):
-      raise errors.TransientError(f'{problem}run the same line again.') from e
+      raise errors.TransientError(f'{problem}run the same command again.') from e
     is_full = isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT)
     remedy = 'free space on its disk.' if is_full else 'give a folder you own.'
     raise errors.UserError(problem + remedy) from e
@@ -93,8 +95,8 @@ def check_same_run(path, config, corpus_hash: str) -> None:
     old, text = _recorded_config(path), corpus_record(path).get('hash')
     if old is None and (path / _CONFIG).exists():
       print(
-        f'WARNING: {path / _CONFIG} is damaged, and no checkpoint has a copy: that this config is '
-        "the run's cannot be checked.",
+        f'WARNING: {path / _CONFIG} is damaged, and no checkpoint has a copy: whether this is the '
+        'config of the run cannot be checked.',
         flush=True,
       )
     elif old is None and any((path / name).exists() for name in (_ATTEMPTS, 'metrics.jsonl')):
@@ -110,8 +112,7 @@ def check_same_run(path, config, corpus_hash: str) -> None:
   if text not in (None, corpus_hash) and 'source' in config:
     raise errors.UserError(
       f'{path} holds a run on other rows ({text[:12]}…, now {corpus_hash[:12]}…): a file of the '
-      'task or its tokenizer has changed. Bring '
-      'it back to resume, or take another --workdir.'
+      'task or its tokenizer has changed. Bring it back to resume, or take another --workdir.'
     )
   if text not in (None, corpus_hash):
     raise errors.UserError(
@@ -159,8 +160,8 @@ def machinery(path, device_kind: str) -> dict:
 
 
 def corpus_record(workdir) -> dict:
-  """{'hash', sizes} of the text of a run; {} where no text is recorded. A copy in a checkpoint is
-  believed before corpus.json, and corpus.json before the last attempt.
+  """{'hash', sizes} of the text of a run; {} if no text is recorded. A copy in a checkpoint comes
+  before corpus.json, and corpus.json before the last attempt.
   """
   path = storage.path(workdir)
   hashes = [attempt.get('corpus_hash') for attempt in attempts(path)]
@@ -194,7 +195,7 @@ def attempts(path) -> list[dict]:
   """The attempts of a run so far, in order; a line that cannot be read is left out."""
   known = storage.read_json_lines(storage.path(path) / _ATTEMPTS)[0]
   is_text = lambda x: x is None or isinstance(x, str)
-  texts = ('init', 'init_layers', 'corpus_hash', 'config_hash', 'commit')
+  texts = ('init', *_TAKEN, 'corpus_hash', 'config_hash', 'commit')
   return [
     a
     for a in known
@@ -207,9 +208,10 @@ def first_weights(path) -> str | None:
   return _first(path).get('init')
 
 
-def first_layers(path) -> str:
-  """The layers that the run took of its first weights (initial_weights.layers_of); '' for all."""
-  return _first(path).get('init_layers', '')
+def first_taken(path) -> dict:
+  """What the run took of its first weights: fields of start.First that are not the default."""
+  first = _first(path)
+  return {field: first[k] for k, field in _TAKEN.items() if first.get(k)}
 
 
 def base_models(path) -> tuple[str, ...]:
@@ -218,7 +220,7 @@ def base_models(path) -> tuple[str, ...]:
 
 
 def _base_models(init: str | None) -> list[str]:
-  """As `base_models`, of a run that begins now; a folder of such a name comes first."""
+  """As `base_models`, for a run that begins now. A local folder of that name comes first."""
   names = []
   for address in storage.addresses(init) if init else ():
     at_hub, name = address.startswith('hf:'), address.removeprefix('hf:')
@@ -244,18 +246,16 @@ def add_attempt(
   start_step: int,
   devices: str,
   init: str | None,
-  init_layers: str = '',
-  vocabulary: str = 'same',
+  taken: dict | None = None,
   resume_moments: bool = False,
 ) -> int:
-  """Adds this process to attempts.jsonl and returns its number, from 1. init_layers: see
-  `first_layers`. vocabulary: same, or carry. resume_moments: whether it began at the step of
-  `init`, with its moments.
+  """Adds this process to attempts.jsonl and returns its number, from 1. taken: fields of
+  start.First. resume_moments: whether it began at the step of `init`, with its moments.
   """
   file = storage.path(path) / _ATTEMPTS
   before, unreadable = storage.read_json_lines(file)
   if unreadable:
-    print(f'WARNING: {file}: {unreadable} line(s) cannot be read and are left out.', flush=True)
+    print(f'WARNING: {file}: {unreadable} line(s) cannot be read and are left out.')
   numbers = [a['attempt'] for a in before if type(a.get('attempt')) is int]
   line = {
     'attempt': max([len(before), *numbers]) + 1,
@@ -265,8 +265,7 @@ def add_attempt(
     'start_step': start_step,
     'init': init,
     **({'base_models': names} if (names := _base_models(init)) else {}),
-    **({'init_layers': init_layers} if init_layers else {}),
-    **({'vocabulary': vocabulary} if vocabulary != 'same' else {}),
+    **{k: taken[f] for k, f in _TAKEN.items() if taken and taken[f] not in ('', 'same', 'copied')},
     **({'resume_moments': True} if resume_moments else {}),
     'corpus_hash': corpus_hash,
     'config_hash': _digest(file.parent / _CONFIG),
@@ -285,7 +284,7 @@ def _recorded_config(path):
 
 
 def _noted(file) -> bool:
-  """Whether a config.json is as an attempt left it, or none has noted it yet."""
+  """Whether an attempt recorded the hash of this config.json, or no attempt recorded any."""
   noted = {a.get('config_hash') for a in attempts(file.parent)} - {None}
   return not noted or _digest(file) in noted
 
@@ -321,7 +320,7 @@ def _set_aside(file):
     aside = storage.path(f'{file}.damaged')
     file.replace(aside)
     print(
-      f'WARNING: {file} is damaged and is written again; as it was it is {aside.name}.', flush=True
+      f'WARNING: {file} is damaged and is written again; the old file is {aside.name}.', flush=True
     )
 
 

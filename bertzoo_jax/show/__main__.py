@@ -63,8 +63,7 @@ def show(
     npz: file to write the batches to; an existing one is refused.
     console: rich console, for tests.
 
-  Raises:
-    UserError: whatever the user can mend.
+  Raises UserError: whatever the user can mend.
   """
   ranges.check(config)
   console = console or screen.Console(soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Rows in colour: masked, replaced and kept tokens, specials, segments, packs, spans, orders."""
+"""Prints rows in colour: masked, replaced and kept tokens, specials, segments, spans, orders."""
 
 import numpy as np
 import rich.text

@@ -63,8 +63,7 @@ class Meter:
     """[(name, measured, unit, the config's value or None)]. Shares from 0 to 1 have the unit '%',
     texts ''.
 
-    Args:
-      fields: config with the sections `format` and `masking`.
+    fields: config with the sections `format` and `masking`.
     """
     if not self._sums:
       return []

@@ -24,8 +24,8 @@ def choice_rows(
     examples: N of them.
     numbers: labels, int32 [N]; None without.
     tokenizer: has encode_as_transformers.
-    frame: of the rows.
-    fields: of config.features.
+    frame: frames.Frame of the rows.
+    fields: fields of config.features.
 
   Raises:
     UserError: more options than fit; no room.

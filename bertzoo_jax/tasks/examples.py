@@ -45,11 +45,14 @@ class Skipped(NamedTuple):
 
 
 class Text(NamedTuple):
-  """A text or a pair; b: None for a single text. label: as written, a text per label column."""
+  """A text or a pair; b: None for a single text. label: as written, a text per label column.
+  negatives: texts that are unlike a.
+  """
 
   a: str
   b: str | None = None
   label: tuple[str, ...] | None = None
+  negatives: tuple[str, ...] = ()
   form = 'examples'
 
   @property

@@ -7,6 +7,8 @@ Fields: bertzoo_jax/parts/features.py.
 
 import numpy as np
 
+from bertzoo_jax.common import errors
+from bertzoo_jax.parts import features as definitions
 from bertzoo_jax.tasks import choice_rows
 from bertzoo_jax.tasks import frames
 from bertzoo_jax.tasks import words
@@ -21,7 +23,7 @@ def texts(examples, numbers, tokenizer, frame) -> Rows:
     examples: N of them.
     numbers: their labels; None without.
     tokenizer: has encode_as_transformers.
-    frame: of the rows.
+    frame: frames.Frame of the rows.
 
   The ends of texts are cut, as the `tokenizers` library does with longest_first. Raises UserError
   if there is no room for a token.
@@ -38,6 +40,26 @@ def texts(examples, numbers, tokenizer, frame) -> Rows:
   laid, sizes = frames.laid_out(frame.words(is_pair), frame.special, parts)
   cut = sum(lengths[role] - kept[role] for role in lengths)
   return Rows(**laid, uncut=sizes.sum(axis=1) + cut, labels=numbers)
+
+
+def text_rows(fields: definitions.TextRows, examples, numbers, tokenizer, frame) -> Rows:
+  """A unit of a row for each text: two, and the negatives. Arguments and errors: see `texts`."""
+  groups = [(v.a, v.b, *v.negatives) for v in examples.values]
+  for place, group in zip(examples.places, groups):
+    if len(group) != len(groups[0]) or None in group:
+      raise errors.UserError(
+        f'{place} has not the two or more texts of the other rows: name the columns, '
+        '--config.source.text_a, text_b and negatives.'
+      )
+  before = (fields.prompt_a, *[fields.prompt_b] * (len(groups[0]) - 1))
+  flat = [prompt + text for group in groups for prompt, text in zip(before, group)]
+  distinct, index = frames.distinct(flat)
+  tokens = frames.tokens_of(tokenizer.encode_as_transformers, distinct)
+  sizes, room = tokens.sizes[index], frame.room(False)
+  parts = {'A': (tokens.values, tokens.offsets[index], np.minimum(sizes, room))}
+  laid, kept = frames.laid_out(frame.words(False), frame.special, parts)
+  uncut = kept.sum(axis=1) + np.maximum(sizes - room, 0)
+  return Rows(**laid, uncut=uncut, labels=numbers, group=len(before))
 
 
 def longest_first(first, second, room):
@@ -57,6 +79,7 @@ def longest_first(first, second, room):
 
 BY_NAME = {
   'texts': texts,
+  'text_rows': text_rows,
   'question_windows': windows.question_windows,
   'words': words.words,
   'choice_rows': choice_rows.choice_rows,

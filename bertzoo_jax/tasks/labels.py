@@ -13,8 +13,8 @@ def numbered(source: Source, kind):
   """The labels of all splits as numbers.
 
   Args:
-    source: of sources.BY_NAME.
-    kind: of tasks.kinds.
+    source: Source of one of sources.BY_NAME.
+    kind: Kind of the task.
 
   Returns:
     (names, splits, notes). names: of the labels, in the order of their classes. splits: {name:

@@ -169,7 +169,7 @@ _AVERAGED = {
   for average in ('macro', 'micro', 'weighted')
   for n, measure in _MEASURES.items()
 }
-OF_TWO = (*OF_LABEL, 'mrr', 'map')  # they are of class 1 of two
+OF_TWO = (*OF_LABEL, 'mrr', 'map')  # both score class 1 of two
 OF_CLASSES = {
   'accuracy': accuracy,
   **OF_LABEL,

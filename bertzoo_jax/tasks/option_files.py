@@ -1,4 +1,4 @@
-"""Questions with options, one of which is right: their examples, and the files with them."""
+"""Questions with options, one of which is right: their examples, and files of them."""
 
 import re
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class Choice(NamedTuple):
   Attributes:
     text, question: '' for none.
     options: two or more.
-    label: of the right option, as written; after `numbered` its number from 0.
+    label: label of the right option, as written; after `numbered` its number from 0.
     label_form: one of FORMS, in which the layout writes labels; '' for any.
     most: largest number of options of a question of the task.
   """
@@ -158,8 +158,8 @@ def _mctest(file):
         letter = answers[number][i].upper()
         if letter not in _LETTERS[: len(options)]:
           raise errors.UserError(
-            f'{beside}, line {number + 1} has the answer {letter!r}, which is none of the '
-            f'{len(options)} options of question {i + 1}: copy it again.'
+            f'{beside}, line {number + 1} has the answer {letter!r}, which is not one of '
+            f'the {len(options)} options of question {i + 1}: copy it again.'
           )
         apart += starred not in (None, letter)
       value = Choice(story, question, options, letter, 'letter')
@@ -273,8 +273,8 @@ def numbered(splits: dict[str, Examples], form: str):
       number = _number(choice, form)
       if number not in kept:
         raise errors.UserError(
-          f'{record.place} has the label {str(choice.label)!r}, which is none of its '
-          f'{len(kept)} options: mend it, or set --config.source.label_form to one of '
+          f'{record.place} has the label {str(choice.label)!r}, which is not one of '
+          f'its {len(kept)} options: correct it, or set --config.source.label_form to one of '
           f'{", ".join(FORMS)}.'
         )
       label = kept.index(number)
@@ -315,6 +315,6 @@ def _form(known: list[Record]) -> str:
     )
   place, _, odd = next(record for record in known if not reads(record.value, likely))
   raise errors.UserError(
-    f'{place} has the label {odd.label!r}, which is none of its {len(odd.options)} options, '
-    f'while {fits[likely]:,} of {len(known):,} labels are read as {likely}: mend it, or {forms}.'
+    f'{place} has the label {odd.label!r}, which is not one of its {len(odd.options)} options, '
+    f'while {fits[likely]:,} of {len(known):,} labels are read as {likely}: correct it, or {forms}.'
   )

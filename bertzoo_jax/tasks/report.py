@@ -1,4 +1,4 @@
-"""Lines about a task that several kinds share: labels in a table, lengths, repeated texts."""
+"""Report lines that several kinds of tasks share: labels in a table, lengths, repeated texts."""
 
 import numpy as np
 

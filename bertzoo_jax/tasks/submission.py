@@ -12,8 +12,8 @@ def predictions(path, task: Task, split: Split, outputs) -> None:
   """Writes one JSON object per example, in the order of its file: `answers` of the task's kind.
 
   Args:
-    path: of the file.
-    outputs: of the network, in the order of the split.
+    path: path of the file.
+    outputs: outputs of the network, in the order of the split.
   """
   storage.write_text(path, json_lines(task.kind.answers(task, split, outputs)))
 

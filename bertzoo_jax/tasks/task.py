@@ -29,7 +29,7 @@ class Split:
     examples: name of each example in a submission.
     source: the examples as read.
     detail: depends on the kind: which rows belong to which examples.
-    label_shape: of the labels of one unit; label_type: their dtype.
+    label_shape, label_type: shape and dtype of the labels of one unit.
   """
 
   name: str
@@ -81,7 +81,7 @@ class Task:
 
   Attributes:
     name: config.name.
-    kind: of kinds.BY_NAME.
+    kind: its Kind.
     labels: in the order of their classes; () for a task without labels.
     metrics: names; the first is the dev score. positive: the label that
       metrics of one label count; '' for none.
@@ -90,7 +90,7 @@ class Task:
     max_length: tokens of a row, at most.
     padding: left | right. pad: id of the padding token.
     notes: sentences about files and rows.
-    facts: of the train split, needed by predictions; JSON, kept with the run.
+    facts: facts of the train split, needed by predictions; JSON, kept with the run.
     rows: function (examples, their labels as numbers or None, name) → Split.
     read: function path of a file → Split without labels; None of a trained network.
     logit_threshold: the logit above which one of several labels is predicted.

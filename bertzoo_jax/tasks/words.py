@@ -41,7 +41,7 @@ def words(fields: definitions.Words, examples: Examples, numbers, tokenizer, fra
     examples: N sentences.
     numbers: labels of all words, int32 [W], −1 for words without a loss; None without labels.
     tokenizer: has encode_words.
-    frame: of the rows.
+    frame: frames.Frame of the rows.
 
   Raises:
     UserError: the overlap leaves no room.

@@ -21,15 +21,13 @@ _BLOCK = 1 << 16  # entries written at a time
 
 
 class Repeats(NamedTuple):
-  """Numbers of the texts to leave out, ascending, in reading order: documents, and paragraphs of at
-  least LEAST characters. counts: [repeated documents, repeated paragraphs, bytes of text read].
-  """
+  """Numbers of the texts to leave out, ascending, in reading order."""
 
   documents: np.ndarray
-  paragraphs: np.ndarray
+  paragraphs: np.ndarray  # those of at least LEAST characters
   excluded_documents: np.ndarray
   excluded_paragraphs: np.ndarray
-  counts: np.ndarray
+  counts: np.ndarray  # [repeated documents, repeated paragraphs, bytes of text read]
 
 
 def normal(text: str) -> str:
@@ -120,10 +118,10 @@ def kept(reader, repeats: Repeats, choice: str, min_chars: int, start: Start = B
     if _has(repeats.excluded_documents, number):
       _drop(reader, 'document of --exclude', paras)
     elif drops_documents and _has(repeats.documents, number):
-      _drop(reader, 'document that stands in the text before', paras)
+      _drop(reader, 'document that occurred before', paras)
     else:
       gone = [('paragraph of --exclude', repeats.excluded_paragraphs)]
-      gone += [('paragraph that stands in the text before', repeats.paragraphs)] * drops_paragraphs
+      gone += [('paragraph that occurred before', repeats.paragraphs)] * drops_paragraphs
       for reason, numbers in gone:
         paras = _without(paras, first, reader, reason, numbers, place)
       paras = [p for p in paras if p is not None]

@@ -27,18 +27,15 @@ _WEIGHT = re.compile(r'(\d+\.?\d*|\.\d+)\*')  # a weight, which --source does no
 
 
 class Source(NamedTuple):
-  """One --source: `name` as given, `option` after '#', `files` in order with their `sizes` in bytes
-  (a dataset: no files, one estimate), `dataset` 'tfds:NAME' or '', `again`: files left out because
-  links lead to them twice, `data`: of hub.Data.facts, None for other files.
-  """
+  """One --source."""
 
-  name: str
-  option: str
-  files: tuple[str, ...]
-  sizes: tuple[int, ...]
-  dataset: str = ''
-  again: tuple[str, ...] = ()
-  data: dict | None = None
+  name: str  # as --source gives it
+  option: str  # after '#'
+  files: tuple[str, ...]  # in order; none of a dataset
+  sizes: tuple[int, ...]  # bytes of each file; of a dataset one estimate
+  dataset: str = ''  # 'tfds:NAME'
+  again: tuple[str, ...] = ()  # files left out because links lead to them twice
+  data: dict | None = None  # hub.Data.facts; None for other files
 
   @property
   def bytes(self) -> int:
@@ -67,8 +64,7 @@ class Source(NamedTuple):
 def find(name: str) -> Source:
   """The files that a source names.
 
-  Raises:
-    UserError: none, a folder, or an unknown dataset.
+  Raises UserError: none, a folder, or an unknown dataset.
   """
   ways = (name, ''), name.rpartition('#')[::2], name.partition('#')[::2]
   pattern, option = next((way for way in ways if _is_there(way[0])), ways[-1])
@@ -180,11 +176,8 @@ def _glob(pattern):
   first = next((i for i, p in enumerate(parts) if glob.has_magic(p)), None)
   if first is None:
     return [pattern] if storage.path(pattern).exists() else []
-  return sorted(
-    str(p)
-    for p in storage.path('/'.join(parts[:first])).glob('/'.join(parts[first:]))
-    if not p.is_dir()
-  )
+  paths = storage.path('/'.join(parts[:first])).glob('/'.join(parts[first:]))
+  return sorted(str(p) for p in paths if not p.is_dir())
 
 
 # --- TensorFlow datasets ---
@@ -193,8 +186,7 @@ def _glob(pattern):
 def tfds_builder(pattern):
   """A dataset's builder, downloaded if it must be, and the size of its train split in bytes.
 
-  Raises:
-    UserError: it cannot be downloaded, or building it needs a cluster.
+  Raises UserError: it cannot be downloaded, or building it needs a cluster.
   """
   _refuse_common_crawl(pattern)
   name = pattern.removeprefix('tfds:')
@@ -246,10 +238,8 @@ def _is_prepared(dataset, config):
 
 
 def _is_built_with_beam(builder) -> bool:
-  try:
+  with contextlib.suppress(OSError, TypeError, KeyError):  # it is made of a folder of files
     source = inspect.getsource(sys.modules[builder.__module__])
-  except (OSError, TypeError, KeyError):
-    return False  # made of a folder of files
-  return (
-    re.search(r'lazy_imports\.apache_beam|import apache_beam|BeamBasedBuilder', source) is not None
-  )
+    marks = r'lazy_imports\.apache_beam|import apache_beam|BeamBasedBuilder'
+    return re.search(marks, source) is not None
+  return False

@@ -1,5 +1,5 @@
-"""Kinds of files, each a generator of paragraphs with END after every document. The content decides
-the kind; for JSON also the name.
+"""Formats of text files, each read by a generator of paragraphs with END after every document. The
+content decides the format; for JSON also the name.
 
     plain text      one paragraph per line, a blank line between documents
       #file         one document per file, blank lines ignored
@@ -66,12 +66,9 @@ class File:
 def paragraphs(file: File, raw, option: str, wanted: records.Wanted):
   """The paragraphs of a file of any kind, with END after each document.
 
-  Args:
-    file: its name and counts. raw: its bytes, opened at the start.
-    option: the text after the # of its source. wanted: which records, and their text.
-
-  Raises:
-    UserError: the file holds no text, or its kind has no such option or no keys.
+  file: its name and counts. raw: its bytes, opened at the start. option: the text after the # of
+  its source. wanted: which records, and their text. Raises UserError: the file holds no text, or
+  its kind has no such option or no keys.
   """
   head = raw.read(binaries.HEAD)
   raw.seek(0)

@@ -7,6 +7,7 @@ wikitext, pages over 16 MiB.
 """
 
 import codecs
+import contextlib
 import re
 from typing import NamedTuple
 from xml.parsers import expat
@@ -30,15 +31,13 @@ class Damaged(ValueError):
 
 
 class Page(NamedTuple):
-  """An article: its first `line` in the file, `size` in characters, `why` it is left out ('' if it
-  is not), `bad`: characters of each line that was dropped because it was not UTF-8.
-  """
+  """An article."""
 
-  line: int
+  line: int  # its first line in the file
   text: str
-  size: int
-  why: str
-  bad: tuple[int, ...]
+  size: int  # characters
+  why: str  # reason for leaving it out; '' for none
+  bad: tuple[int, ...]  # characters of each line that was dropped because it was not UTF-8
 
 
 def is_dump(head: bytes) -> bool:
@@ -49,13 +48,8 @@ def is_dump(head: bytes) -> bool:
 def pages(blocks, names: set):
   """Yields the Pages of a dump.
 
-  Args:
-    blocks: its bytes, in blocks.
-    names: filled with the wiki's names of files and categories, in lower case, before the first
-      page.
-
-  Raises:
-    Damaged: after the last page that could be read.
+  blocks: its bytes, in blocks. names: filled with the wiki's names of files and categories, in
+  lower case, before the first page. Raises Damaged: after the last page that could be read.
   """
   reading, decoder = _Reading(names), codecs.getincrementaldecoder('utf-8')('surrogateescape')
   for block in blocks:
@@ -64,16 +58,10 @@ def pages(blocks, names: set):
 
 
 def _xml(text, block):
-  try:
-    data = text.encode('utf-8')
-    if (
-      len(block.translate(None, _CONTROLS)) == len(block)
-      and '\ufffe' not in text
-      and '\uffff' not in text
-    ):
+  with contextlib.suppress(UnicodeEncodeError):  # surrogates stand for bytes that were not UTF-8
+    data, is_plain = text.encode('utf-8'), len(block.translate(None, _CONTROLS)) == len(block)
+    if is_plain and '\ufffe' not in text and '\uffff' not in text:
       return data
-  except UnicodeEncodeError:
-    pass  # surrogates stand for bytes that were not UTF-8
   return _NOT_XML.sub(_BAD, text).encode('utf-8')
 
 

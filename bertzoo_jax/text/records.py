@@ -100,9 +100,8 @@ def _spellings(value):
     return ()
   if isinstance(value, bytes):
     return (value.decode('utf-8', 'replace'),)
-  return (
-    (str(value), json.dumps(value)) if value is None or isinstance(value, bool) else (str(value),)
-  )
+  as_json = [json.dumps(value)] * (value is None or isinstance(value, bool))
+  return str(value), *as_json
 
 
 # --- JSON arrays ---
@@ -123,12 +122,8 @@ def json_array(blocks, most: int):
   """Yields (value, its text) of the values of a JSON array, or of several in sequence. Bytes that
   are not UTF-8 become lone surrogates.
 
-  Args:
-    blocks: iterator of bytes.
-    most: characters of a value, at most. One value and a block are in memory.
-
-  Raises:
-    NotJson: the array is cut, a value is too long or no JSON.
+  blocks: iterator of bytes. most: characters of a value, at most. One value and a block are in
+  memory. Raises NotJson: the array is cut, a value is too long or no JSON.
   """
   decoder = codecs.getincrementaldecoder('utf-8')('surrogateescape')
   texts = itertools.chain(map(decoder.decode, blocks), [decoder.decode(b'', True)])
@@ -181,9 +176,8 @@ def parquet(raw, file: str, wanted: Wanted):
   """Yields (record, share of the rows read) of a parquet file: the wanted columns, texts as bytes,
   one row group at a time.
 
-  Raises:
-    UserError: a column is not there, or holds no text.
-    OSError without a number, or pyarrow.ArrowException: the file is damaged.
+  Raises UserError: a column is not there, or holds no text. OSError without a number, or
+  pyarrow.ArrowException: the file is damaged.
   """
   import pyarrow as pa
   from pyarrow import parquet as pq
@@ -240,8 +234,7 @@ def _rows(metadata) -> int:
 def examples(dataset: str, wanted: Wanted):
   """Yields the examples of a dataset's train split in order, with the features asked for.
 
-  Raises:
-    UserError: no such dataset, or no such feature.
+  Raises UserError: no such dataset, or no such feature.
   """
   builder, _ = finding.tfds_builder(dataset)
   import tensorflow_datasets as tfds

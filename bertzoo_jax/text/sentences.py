@@ -65,12 +65,9 @@ def splitter(name: str, say=None) -> Splitter:
   """The splitter for config.corpus.splitter: rules:LANG, sentencex:LANG, lines, regex:PATTERN or
   none. The name of sentencex includes its version, since versions may split differently.
 
-  Args:
-    name: as in the config. A language without rules gives 'none', with one warning per process.
-    say: prints the warning; None: to stderr, but not in a worker process.
-
-  Raises:
-    UserError: another name, a bad pattern, or no sentencex.
+  name: as in the config. A language without rules gives 'none', with one warning per process. say:
+  prints the warning; None: to stderr, but not in a worker process. Raises UserError: another name,
+  a bad pattern, or no sentencex.
   """
   kind, colon, rest = name.partition(':')
   if kind == 'rules' and colon:
@@ -154,7 +151,7 @@ def _pattern(text):
     pattern = re.compile(text)
   if not text or pattern.fullmatch(''):
     raise errors.UserError(
-      f'--config.corpus.splitter=regex:{text} matches where nothing is, so every character would '
+      f'--config.corpus.splitter=regex:{text} matches the empty text, so every character would '
       'be a sentence: it marks the end of a sentence, as in regex:[.!?]+.'
     )
   return pattern
@@ -279,16 +276,10 @@ def _rules(language) -> _Rules:
         raise ValueError(f'{file}: no setting is called {name!r}')
       settings[name] = value.strip()
     elif line and not line.startswith('#'):
-      entry, kind = next(
-        (
-          (line[: -len(mark)], kind)
-          for mark, kind in ((' 0', _BEFORE_NUMBERS), (' ?', _MAY))
-          if line.endswith(mark)
-        ),
-        (line, _NEVER),
-      )
+      kind = {' 0': _BEFORE_NUMBERS, ' ?': _MAY}.get(line[-2:], _NEVER)
+      entry = line if kind == _NEVER else line[:-2]
       key = ''.join(entry.lower().split())
       if key in entries:
-        raise ValueError(f'{file}: {entry!r} stands there twice')
+        raise ValueError(f'{file}: {entry!r} is there twice')
       entries[key] = kind
   return _Rules(settings, entries)

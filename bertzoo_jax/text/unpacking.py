@@ -26,12 +26,8 @@ def is_packed(head: bytes) -> bool:
 def blocks(raw, head: bytes):
   """Yields the content of a file, BLOCK bytes or more at a time; the last block may be shorter.
 
-  Args:
-    raw: the file, opened for reading bytes, at its start.
-    head: its first bytes, as of `is_packed`.
-
-  Raises:
-    DAMAGED, OSError: after all content that could be read.
+  raw: the file, opened for reading bytes, at its start. head: its first bytes, as of `is_packed`.
+  Raises DAMAGED, OSError: after all content that could be read.
   """
   new, ready, damage = _decompressor(head), bytearray(), None
   try:

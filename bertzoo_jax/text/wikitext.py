@@ -63,9 +63,7 @@ NAMES = frozenset(
 def paragraphs(text: str, names=frozenset()) -> list[str]:
   """The running text of a page.
 
-  Args:
-    text: wikitext.
-    names: the wiki's own names of files, media and categories, in small letters.
+  text: wikitext. names: the wiki's own names of files, media and categories, in small letters.
   """
   text = _without_braces(_without_elements(_COMMENT.sub('', text)))
   if '-{' in text:
@@ -87,7 +85,7 @@ def _running(line) -> str:
   line = html.unescape(line.lstrip('-') if line.startswith('----') else line)
   if '(' in line or '（' in line:
     line = _LEADING.sub(r'\1', _EMPTY.sub('', line))
-  if any(end in line for end in _LOOSE):  # to ask costs a tenth of to substitute
+  if any(end in line for end in _LOOSE):  # a test costs a tenth of a substitution
     line = _TRAILING.sub(r'\1', line)
   if '  ' in line:
     line = _BLANKS.sub(' ', line)

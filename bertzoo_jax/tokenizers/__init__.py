@@ -312,8 +312,7 @@ def _check_size(tokenizer, what):
   wished = vocab_size_of(tokenizer.section)
   if tokenizer.vocab_size != wished:
     raise errors.UserError(
-      f'{what}, the config wishes {wished}: set '
-      f'--config.tokenizer.vocab_size={tokenizer.vocab_size}.'
+      f'{what}, the config has {wished}: set --config.tokenizer.vocab_size={tokenizer.vocab_size}.'
     )
 
 
@@ -323,7 +322,7 @@ def _files(path) -> dict:
   for name in storage.addresses(str(path)):
     p = hub.folder(name[3:], hub.TOKENIZER) if name.startswith('hf:') else storage.path(name)
     if not (p / 'bertzoo.json').exists() and (p / 'tokenizer' / 'bertzoo.json').exists():
-      p = p / 'tokenizer'  # of a corpus or a run
+      p = p / 'tokenizer'  # p is a corpus or a run
     if p.is_dir():
       files |= {f.name: folders.inside(p, f.name) for f in p.iterdir() if not f.is_dir()}
     elif p.exists():

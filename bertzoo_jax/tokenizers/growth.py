@@ -19,7 +19,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 
 _LEAST = 2  # occurrences of a new piece in the text
-_LONGEST = 100  # characters of a word; longer words are skipped
+_LONGEST = 40  # characters of a word; longer words are skipped
 _MOST_WORDS = 300_000  # most frequent different words, from which pieces are taken
 
 
@@ -87,7 +87,7 @@ def grown(loaded, texts: Iterable[str], add: str, wished: int | str, say: Callab
   if str(add).isdecimal():
     larger, growth = grow(loaded, text, int(add))
   else:
-    inside = [f' {word}' for word in _words_of(add)]  # as behind another word
+    inside = [f' {word}' for word in _words_of(add)]  # as after another word
     larger, growth = grow(loaded, text, words=read(loaded, inside))
   for line in growth.describe(text):
     say(line)
@@ -98,7 +98,7 @@ def grown(loaded, texts: Iterable[str], add: str, wished: int | str, say: Callab
 def _check_size(wished, size, add):
   if wished not in (config.AUTO, size):
     raise errors.UserError(
-      f'With --add={add} the vocabulary has {size:,} pieces, the config wishes {wished:,}: set '
+      f'With --add={add} the vocabulary has {size:,} pieces, the config has {wished:,}: set '
       f'--config.tokenizer.vocab_size={size}, or auto.'
     )
 

@@ -158,7 +158,7 @@ def check(name, theirs, ours) -> None:
 
 def _engine(folder, content):
   sentence = f'its tokenizer.json is not one that tokenizers {hf.__version__} reads'
-  with errors.unreadable(f'{folder}: {sentence}', Exception):  # it raises nothing more particular
+  with errors.unreadable(f'{folder}: {sentence}', Exception):  # it raises plain Exception
     engine = hf.Tokenizer.from_str(json.dumps({**content, 'truncation': None, 'padding': None}))
     engine.encode('\U00012000')  # fails where the piece for unknown characters is unknown
     return engine

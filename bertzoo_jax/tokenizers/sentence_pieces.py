@@ -212,7 +212,7 @@ def engine(vocabulary, before, special, split_commas) -> hf.Tokenizer:
 
 
 def _before(fields):
-  """The normalizers before the model's, in the order of the released code."""
+  """The normalizers that run before the model's own, in the order of the released code."""
   out = []
   if fields.collapse_blanks:
     out.append(hf.normalizers.Replace(hf.Regex(_class(str.isspace) + '+'), ' '))
@@ -405,7 +405,7 @@ def _train(texts, before, layout, fields) -> bytes:
 
 
 class _Texts:
-  """An iterator that keeps its error, which the library would hide."""
+  """An iterator over texts that keeps an exception of theirs, which the library would hide."""
 
   def __init__(self, texts):
     self._texts, self.error = texts, None
@@ -429,18 +429,18 @@ def _sentences(texts, clean):
 
 
 def _refusal(message, vocab_size, extra) -> errors.UserError:
-  """The trainer's message in our words."""
+  """The UserError for an error message of the trainer."""
   if most := re.search(r'set it to a value <= (\d+)', message):
     most = int(most[1]) + extra
     return kinds.OtherSize(
-      f'The text yields at most {most} pieces, the config wishes {vocab_size}: set '
+      f'The text yields at most {most} pieces, the config has {vocab_size}: set '
       f'--config.tokenizer.vocab_size={most}, or give more text.',
       most,
     )
   if required := re.search(r'required_chars\. \d+ vs (\d+)', message):
     least = int(required[1]) + extra
     return kinds.OtherSize(
-      f'The characters of the text alone take {least} pieces, the config wishes {vocab_size}: '
+      f'The characters of the text alone take {least} pieces, the config has {vocab_size}: '
       'raise --config.tokenizer.vocab_size, or lower --config.tokenizer.coverage.',
       least + vocab_size,
     )

@@ -40,7 +40,7 @@ def parse(data: bytes, name='the SentencePiece model') -> SpieceFile:
 
   Args:
     data: the file.
-    name: of it, for the message.
+    name: name of the file, for messages.
 
   Raises:
     UserError: damaged, another file, or a model that is neither unigram nor bpe.

@@ -23,7 +23,7 @@ class PhaseData(NamedTuple):
 
     iterate(first, end)  yields this host's rows, one dict of numpy arrays for each step of the
                          phase in [first, end)
-    read(steps)          [common.reading.Reading] of each corpus, for the first steps of the phase
+    read(steps)          [common.amounts.Reading] of each corpus, for the first steps of the phase
 
   and each of `held_out`
 
@@ -67,7 +67,7 @@ class Data(NamedTuple):
     corpus: the workdir's record of the text: `hash`, which identifies it, and its sizes.
     vocab_size: ids are below this.
     phases: {index of a phase: PhaseData}.
-    entropy: of the unigrams of the training text, nats per token; None if unknown.
+    entropy: entropy of the unigrams of the training text, nats per token; None if unknown.
     held_out_sizes: {name of the corpus: (tokens, bytes) of its held-out text}; {} if unknown.
     save_tokenizer: folder → copies the tokenizer there.
     tokenizer: folder of its files, or None.

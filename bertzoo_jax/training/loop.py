@@ -1,4 +1,4 @@
-"""The loop of a run: phases, steps, logging, evaluation, saving, and how it ends."""
+"""The training loop: phases, steps, logging, evaluation, checkpoints, and the end of a run."""
 
 import collections
 import dataclasses
@@ -28,19 +28,19 @@ from bertzoo_jax.training import step as steps
 
 @dataclasses.dataclass
 class Loop:
-  """One attempt of a run.
+  """One attempt of a run: a process that starts or resumes it.
 
   Attributes:
-    workdir: of the run.
-    total_steps: of the run.
-    vocab_size: ids are below this.
+    workdir: folder of the run.
+    total_steps: steps of the whole run.
+    vocab_size: token ids are below this.
     machinery: the config's `run` section.
-    checkpoints, record, trackers, progress, preemption: of this attempt.
+    checkpoints, record, trackers, progress, preemption: those of this attempt.
     entropy, held_out_sizes: see data.Data.
     watchdog: ends the process if a step, an evaluation or a save hangs.
     check_held: raises if another run has taken the workdir (lock.hold).
-    keep_at: steps after which a checkpoint is saved and kept.
-    best: (rank, step) of the phase's best checkpoint on disk (step_folders.ranks); set by `train`.
+    keep_at: steps whose checkpoint is kept for good.
+    best: (rank, step) of the phase's best checkpoint on disk (step_folders.ranks). `train` sets it.
   """
 
   workdir: Any
@@ -61,17 +61,17 @@ class Loop:
   _health: Any = None
   _row: Any = None  # (row, metrics) of the last logged step; written at the next logged step
   _held_out: dict = dataclasses.field(default_factory=dict)
-  # of the last evaluation: step, held-out loss, first step of its phase, (score,) or ()
+  # The last evaluation: step, held-out loss, first step of its phase, (score,) or ().
   _evaluated: tuple = (None, None, 0, ())
 
   def train(self, state, phases) -> dict:
-    """Trains to the end of the run, or until interrupted. state: TrainState, in the first phase or
-    at its end. phases: phase_run.PhaseRun of the remaining phases.
+    """Trains to the end of the run, or until interrupted. phases: phase_run.PhaseRun of the
+    remaining phases. state: TrainState, in the first of these or at its end.
 
-    Returns {'step', 'interrupted': bool, 'held_out': the last evaluation or {}}; at step 0 nothing
-    was saved. Raises Stopped for non-finite numbers, a spike (on_spike=stop), replicas that differ,
-    a device without memory, a missing workdir, and a checkpoint or row of the metrics that cannot
-    be written; TransientError if the failure may pass.
+    Returns {'step', 'interrupted': bool, 'held_out': the last evaluation or {}}. If it ends at step
+    0, no checkpoint is saved. Raises Stopped for non-finite numbers, a spike (on_spike=stop),
+    replicas that differ, a device out of memory, a missing workdir, and a checkpoint or metrics row
+    that cannot be written; TransientError if a retry may succeed.
     """
     self._health = health.Health(self.machinery, self.progress.say, int(state.nonfinite['total']))
     self._saved_at = time.monotonic()
@@ -86,10 +86,10 @@ class Loop:
       self.watchdog.begin()
       self.watchdog.doing('the start of the phase after step', phase_run.phase.first_step)
       state = phase_runs.transition(state, phase_run)
-      # After entering, also when interrupted: a checkpoint at a border is in the shape of the phase
-      # that resumes from it.
+      # Saved after the transition, even if interrupted: the checkpoint between two phases has the
+      # parameters of the later one, which resumes from it.
       self._save(state)
-      # losses of another objective or length are not comparable
+      # Losses of another objective or length are not comparable.
       self.best = (math.inf, phase_run.phase.first_step)
       if self.preemption.name:
         break
@@ -127,8 +127,8 @@ class Loop:
       state, values = update(state, sharding.to_devices(batch, phase_run.mesh, phase_run.rows))
       step += 1
       self._health.add(step, values)
-      # The host runs at most `depth` steps ahead, since every waiting batch takes memory. After the
-      # first step it waits until the compiled program has run once.
+      # The host runs at most `depth` steps ahead, since every dispatched batch takes memory. It
+      # waits for the first step, which compiles, so that the meter starts after it.
       running.append((step, values['loss']))
       while len(running) > (depth if meter.started else 0):
         done, loss = running.popleft()
@@ -153,7 +153,7 @@ class Loop:
     return state
 
   def _after(self, step, state, phase_run, evaluate) -> bool:
-    """Evaluates and saves after a step, if due. True if the speed must not include the time."""
+    """Evaluates and saves after a step, if due. True if it did, so that no rate counts its time."""
     better = False
     if evaluate is not None:
       self.watchdog.doing('the evaluation after step', step)
@@ -171,7 +171,7 @@ class Loop:
       self._write_row()
       self._plot()
     every = self.machinery.keep_every
-    # `train` saves the end of a phase, once the state has entered the next one.
+    # At the end of a phase, `train` saves, after the transition to the next one.
     due = (
       better or (every and step % every == 0) or step in self.keep_at or self._minutes_are_up(step)
     )
@@ -181,15 +181,15 @@ class Loop:
     return evaluate is not None
 
   def _out_of_patience(self, step, phase_run) -> bool:
-    """Whether the run ends here, since its last `patience` evaluations were not better."""
+    """Whether the run ends early: its last `patience` evaluations brought no better score."""
     patience, every = phase_run.data.patience, self.machinery.eval_every
     if not patience or step // every - self.best[1] // every < patience:
       return False
-    self.progress.say(f'step {step:,}: the run ends, since step {self.best[1]:,} was the best')
+    self.progress.say(f'step {step:,}: the run stops early, step {self.best[1]:,} was the best')
     return True
 
   def _minutes_are_up(self, step) -> bool:
-    """Whether it is time to save. The clock of the first process decides, at logged steps."""
+    """Whether run.save_minutes have passed. Process 0 decides for all, at logged steps."""
     up = time.monotonic() - self._saved_at >= 60 * self.machinery.save_minutes
     if jax.process_count() == 1:
       return up
@@ -197,7 +197,7 @@ class Loop:
     return logged and bool(multihost_utils.broadcast_one_to_all(np.int32(up)))
 
   def _save(self, state):
-    """Checks and saves a state; first its rows of metrics, which a resumed run does not repeat."""
+    """Writes the metrics up to a state, which a resumed run does not repeat; then saves it."""
     step = int(state.step)
     self.watchdog.doing('the save of step', step)
     self.check_held()
@@ -217,9 +217,9 @@ class Loop:
     """Raises Stopped for a state with non-finite numbers or replicas that differ."""
     if path := steps.not_finite(state):
       raise errors.Diverged(
-        f'The update up to step {int(state.step):,} made {path} infinite or not a number, though '
-        'loss and gradient were finite. This state is not saved, the last good checkpoint is kept. '
-        'Try a lower schedule.learning_rate, or a larger optimizer.eps.'
+        f'{path} is infinite or not a number after step {int(state.step):,}, though loss and '
+        'gradient were finite. This state is not saved; the last good checkpoint is kept. Try a '
+        'lower schedule.learning_rate or a larger optimizer.eps.'
       )
     replicas.check(state)
 
@@ -228,7 +228,7 @@ class Loop:
       raise reason
 
   def _log(self, step, values, meter, batch):
-    """Writes the row of the last logged step, and keeps the row of this one."""
+    """Writes the metrics of the last logged step. Keeps those of this one, not yet computed."""
     self._write_row()
     row = {'step': step, **meter.place(step), **meter.rates(), 'batch_crc32': _crc32(batch)}
     self._row = (row, values)
@@ -236,7 +236,7 @@ class Loop:
       self.checkpoints.check()
 
   def _write_row(self):
-    """Writes the kept row, whose numbers are ready by now; raises if its steps are unhealthy."""
+    """Writes the metrics row that `_log` kept. Raises if a step up to it was unhealthy."""
     if self._row is None:
       return
     (row, values), self._row = self._row, None
@@ -247,14 +247,14 @@ class Loop:
     row = {'step': row['step'], **values, **row, **{k: n for k, n in counts.items() if n}}
     with failures.writing('A row of the metrics', 'the checkpoints'):
       self.record.write(row)
-    self.trackers.write(row)  # prints failures, and never raises
+    self.trackers.write(row)  # prints its failures, never raises
     self.progress.row(row)
     self._raise_if_unhealthy(row['step'])
 
   def _describe(self, results):
     row = {f'held_out_{k}': v for k, v in results.items()}
     if 'mlm_loss' in results and self.held_out_sizes:
-      # each corpus is weighted by its size, not by its number of evaluated batches
+      # Each corpus is weighted by its tokens, not by its number of evaluated batches.
       tokens, size = map(sum, zip(*self.held_out_sizes.values()))
       loss = sum(
         count / tokens * results[f'mlm_loss/{name}' if name else 'mlm_loss']
@@ -267,12 +267,12 @@ class Loop:
     if jax.process_index() == 0:
       try:
         metrics.plot(self.workdir, self.entropy)
-      except Exception as e:  # a picture is not worth a run
+      except Exception as e:  # a plot must not end a run
         self.progress.say(f'loss.png could not be drawn: {errors.named(e)}')
 
 
 def _most_in_flight() -> int:
-  # With several steps in flight, collectives of CPU devices that share few cores can deadlock.
+  # On CPU devices that share few cores, collectives of several steps in flight can deadlock.
   return 0 if jax.default_backend() == 'cpu' and jax.device_count() > 1 else 2
 
 

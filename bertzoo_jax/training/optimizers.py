@@ -293,7 +293,7 @@ def _stable_adam(fields, decays):
 
 
 def _muon(fields, axes):
-  """Muon's direction for parameters whose axes are not None. axes: see `_matrix_axes`."""
+  """Muon's update direction for parameters whose axes are not None. axes: see `_matrix_axes`."""
 
   def orthogonal(path, x):
     # beta=0: the input has its momentum already
@@ -394,22 +394,30 @@ def _check_rates(rates):
       )
 
 
-def _check_table(name, table, paths):
+def check_frozen(table, paths):
+  """Raises UserError if a regex of config.frozen matches no parameter, or all are frozen."""
+  _check_table('frozen', table, paths, 'config')
+  learns = policy([(regex, False) for regex in table], paths, True)
+  if not any(np.any(x) for x in learns.values()):
+    raise errors.UserError(f'config.frozen={table!r} freezes all parameters: name fewer of them.')
+
+
+def _check_table(name, table, paths, section='optimizer'):
   if isinstance(table, str):
-    raise errors.UserError(f'optimizer.{name} is {table!r}: it is a tuple, write ({table!r},).')
+    raise errors.UserError(f'{section}.{name} is {table!r}: it is a tuple, write ({table!r},).')
   names = {name for numbered in _numbered(paths).values() for name in numbered}
   for regex in table:
     try:
       if not any(re.search(regex, p) for p in [*paths, *names]):
         layers = sorted(names - set(paths))
         raise errors.UserError(
-          f'optimizer.{name} has {regex!r}, which matches no parameter: paths look like '
+          f'{section}.{name} has {regex!r}, which matches no parameter: paths look like '
           f'{sorted(paths)[0]!r}'
           + (f', with the number of a layer like {layers[0]!r}.' if layers else '.')
         )
     except re.error as e:
       raise errors.UserError(
-        f'optimizer.{name} has {regex!r}, which is no regular expression: {e}.'
+        f'{section}.{name} has {regex!r}, which is no regular expression: {e}.'
       ) from e
 
 

@@ -29,6 +29,7 @@ def on_mesh(mesh, kernels):
     divides = q.shape[2] % mesh.shape['tensor'] == 0
     spec = lambda *axes: PartitionSpec(*axes, 'tensor') if divides else PartitionSpec(*axes[:1])
     terms, relation = ((None,) * 5, None) if relative is None else relative.apart()
+    row_R, relation = relation and relation.row_R, relation and relation._replace(row_R=None)
     statics = visible.statics()
 
     def part(learned, others, kept):
@@ -40,7 +41,7 @@ def on_mesh(mesh, kernels):
         mask._replace(**statics),
         dropout_rate,
         keys,
-        relation and relation.joined(*terms),
+        relation and relation.joined(*terms)._replace(row_R=row_R),
         scale,
         first_head=jax.lax.axis_index('tensor') * q.shape[2] if divides else 0,
         keep=kept is None,

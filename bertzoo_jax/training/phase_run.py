@@ -39,10 +39,11 @@ class PhaseRun:
     objective: its Objective.
     tx, schedule: its optimizer, and step → learning rate.
     data: its PhaseData.
-    mesh: of the run.
+    mesh: mesh of the run.
     objective_at: traced step → the objective with its moving fields at that step; None if none
       moves.
     plain: the objective that `cost.step_flops` traces.
+    frees: whether parameters learn that the phase before it froze (config.frozen).
   """
 
   phase: configuration.Phase
@@ -53,6 +54,7 @@ class PhaseRun:
   mesh: Any
   objective_at: Any = None
   plain: Any = None
+  frees: bool = False
 
   @property
   def end_step(self) -> int:
@@ -109,8 +111,8 @@ def fresh(phase_run: PhaseRun) -> steps.TrainState:
 
 def transition(state: steps.TrainState, phase_run: PhaseRun) -> steps.TrainState:
   """The state at the start of a later phase_run. Moments are kept. Parameters that the phase adds
-  are initialised by its objective, or copied from others (Objective.inherits). The old state is
-  donated: two states may not fit into memory.
+  are initialised by its objective, or copied from others (Objective.inherits). If it frees
+  parameters, all moments begin anew. The old state is donated: two states may not fit into memory.
   """
   return make_transition(phase_run)(state)
 
@@ -119,8 +121,10 @@ def make_transition(phase_run: PhaseRun):
   """The jitted function behind `transition`."""
 
   def entered(old):
-    new = steps.carry_over(old, _initial(phase_run), phase_run.objective.inherits)
-    return new.replace(spikes=spikes.entered(old.spikes))
+    fresh = _initial(phase_run)
+    new = steps.carry_over(old, fresh, phase_run.objective.inherits)
+    moments = fresh.opt_state if phase_run.frees else new.opt_state
+    return new.replace(spikes=spikes.entered(old.spikes), opt_state=moments)
 
   return jax.jit(
     entered, out_shardings=_where(phase_run), donate_argnums=0, compiler_options=_options(phase_run)

@@ -96,8 +96,8 @@ def parameter_shardings(tree, mesh, table) -> tuple[dict, list[str]]:
     for axis in whole:
       parts = mesh.shape[axis]
       notes.append(
-        f'{path} {tuple(leaf.shape)} is whole on all {parts} devices along {axis}: no axis that '
-        'its rule names divides.'
+        f'{path} {tuple(leaf.shape)} is replicated on all {parts} devices along {axis}: no axis '
+        'that its rule names divides by them.'
       )
       if axis == 'tensor' and path.endswith('attention/query/kernel'):
         notes[-1] += f' Attention of its {leaf.shape[-2]} head(s) is computed by each of them, too.'

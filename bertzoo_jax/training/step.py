@@ -102,6 +102,7 @@ def make_train_step(
     if now.couple is None:
       gradients = _summed(gradients, place, accumulation, mesh)
     grads, loss, carry, sums = gradients(state.params, batch, normalizers, state.carry, key)
+    grads = _except(grads, objective.frozen)  # moments of frozen parameters stay 0
     norm = optax.global_norm(grads)
     ok = jnp.isfinite(loss) & jnp.isfinite(norm)
     updates, opt_state = tx.update(grads, state.opt_state, state.params, step=state.step)
@@ -275,12 +276,13 @@ def _with_row_keys(batch, key):
   return {**batch, 'row_keys': row_keys.batch_keys(key, len(next(iter(batch.values()))))}
 
 
-def _except(updates, frozen):
-  """The updates, 0 for frozen parameters."""
+def _except(tree, frozen):
+  """Gradients or updates, 0 for frozen parameters."""
   if not frozen:
-    return updates
+    return tree
+  learns = optimizers.policy([(regex, False) for regex in frozen], trees.paths_of(tree), True)
   return jax.tree_util.tree_map_with_path(
-    lambda p, u: jnp.zeros_like(u) if optimizers.matching(trees.path_of(p), frozen) else u, updates
+    lambda p, x: jnp.where(learns[trees.path_of(p)], x, 0), tree
   )
 
 

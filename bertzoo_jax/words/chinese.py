@@ -46,14 +46,9 @@ class Segmenter:
     file = pathlib.Path(jieba.__file__).with_name('dict.txt')
     self._dictionary = _dictionary(file)
     self._inside = np.zeros(1 << 16, bool)  # characters of a stretch: jieba's re_han
-    for a, b in (
-      ('0', '9'),
-      ('A', 'Z'),
-      ('a', 'z'),
-      ('\u4e00', '\u9fd5'),
-      *((c, c) for c in ('+#&._' if tags else '+#&._%-')),
-    ):
-      self._inside[ord(a) : ord(b) + 1] = True
+    marks = [2 * c for c in ('+#&._' if tags else '+#&._%-')]
+    for first, last in ('09', 'AZ', 'az', '\u4e00\u9fd5', *marks):
+      self._inside[ord(first) : ord(last) + 1] = True
     self._cut = jieba_hmm.tagged() if tags else jieba_hmm.plain()
     self._tags, self._memory = tags, {}
     self.facts = dict(
@@ -77,11 +72,8 @@ class Segmenter:
       at_N = at_N + size_C[at_N]
       at_N = at_N[at_N < len(codes_C)]
       at_N = at_N[inside_C[at_N]]
-    bits_C = (
-      np.where(starts_C & inside_C, self._dictionary.bits[node_C], 0).astype(np.uint8)
-      if self._tags
-      else np.zeros(len(codes_C), np.uint8)
-    )
+    tagged_C = starts_C & inside_C & self._tags
+    bits_C = np.where(tagged_C, self._dictionary.bits[node_C], 0).astype(np.uint8)
     begin_N, end_N = _runs(starts_C & inside_C & (size_C == 1))
     loose_N = ~_are_words(begin_N, end_N - begin_N, edges)
     self._cut_singles(text, begin_N[loose_N], end_N[loose_N], starts_C, bits_C)
@@ -94,7 +86,10 @@ class Segmenter:
       stretch = text[a:b]
       cut = memory.get(stretch)
       if cut is None:
-        cut = memory[stretch] = self._cut_stretch(stretch)
+        words = self._cut(stretch)
+        joins = tuple(i for begin, end, _ in words for i in range(begin + 1, end))
+        word_bits = tuple((begin, tag_bits(tag)) for begin, _, tag in words if self._tags)
+        cut = memory[stretch] = joins, word_bits
       joined += [a + i for i in cut[0]]
       if cut[1]:
         tagged += [a + i for i, _ in cut[1]]
@@ -104,12 +99,6 @@ class Segmenter:
       bits_C[tagged] = bits
     if len(memory) > _REMEMBERED:
       memory.clear()
-
-  def _cut_stretch(self, stretch):
-    """(offsets of characters that continue a word, ((offset, bits) of each word, with tags))."""
-    words = self._cut(stretch)
-    joined = tuple(i for a, b, _ in words for i in range(a + 1, b))
-    return joined, tuple((a, tag_bits(tag)) for a, _, tag in words) if self._tags else ()
 
 
 @functools.cache
@@ -222,15 +211,12 @@ def _long_chain(begin, end, edges, score_C, size_C, node_C):
 
 
 class _Dictionary(NamedTuple):
-  """jieba's words: trie; score: float64 [N], logarithm of the probability of each node's word, -inf
-  for a prefix that is no word; bits: uint8 [N + 1], the last for no word; unknown: score of a
-  character that begins no word.
-  """
+  """jieba's words."""
 
   trie: tries.Trie
-  score: np.ndarray
-  bits: np.ndarray
-  unknown: float
+  score: np.ndarray  # float64 [N], log probability of each node's word, -inf for a mere prefix
+  bits: np.ndarray  # uint8 [N + 1], the last for no word
+  unknown: float  # score of a character that begins no word
 
   def edges(self, codes_C, inside_C):
     """For n = 1, 2, …: (where words of n characters begin, nodes, scores), within stretches."""

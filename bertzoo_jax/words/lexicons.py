@@ -28,16 +28,11 @@ def read(file) -> 'Lexicon':
   A byte-order mark, any line ends, blanks around an entry and empty lines are ignored. A line that
   begins with # is a comment. Text after a tab is not read.
 
-  Raises:
-    UserError: no such file, not UTF-8, no entry in it.
+  Raises UserError: no such file, not UTF-8, no entry in it.
   """
-  text = text_of(file, 'lexicon')
-  lines = [
-    line.split('\t')[0].strip()
-    for line in re.split(r'\r\n|\r|\n', text)
-    if not line.startswith('#')
-  ]
-  lexicon = Lexicon([line for line in lines if line])
+  lines = re.split(r'\r\n|\r|\n', text_of(file, 'lexicon'))
+  entries = [line.split('\t')[0].strip() for line in lines if not line.startswith('#')]
+  lexicon = Lexicon([entry for entry in entries if entry])
   if not lexicon.facts['entries']:
     raise errors.UserError(f'The lexicon {file} has no entries: it needs one per line.')
   path = storage.path(file)

@@ -1,5 +1,4 @@
-"""Units: the words, phrases and entities that tokens form, as one byte of marks per token of a
-corpus.
+"""Units: the words, phrases and entities of a corpus, as one byte of marks per token.
 
 A segmenter and lexicons give ranges of characters, and tokens have character offsets; this file
 maps one to the other. A word, phrase or entity consists of whole tokens, a phrase or entity also of
@@ -32,9 +31,8 @@ def marker(section, word_starts, phrases=None, entities=None):
     word_starts: bool [V], `Tokenizer.word_starts`.
     phrases, entities: lexicon files, for 'lexicon'; format: see `lexicons.read`.
 
-  Raises:
-    UserError: a lexicon that is needed and not given, or given and not needed; jieba not
-      installed.
+  Raises UserError: a lexicon that is needed and not given, or given and not needed; jieba not
+  installed.
   """
   words = section['words']
   files = dict(phrases=phrases, entities=entities)
@@ -86,10 +84,8 @@ class Marker:
   def mark(self, texts: list[str], encoded: list) -> tuple[list[np.ndarray], int]:
     """The marks of sentences.
 
-    Args:
-      texts: sentences, before `clean`.
-      encoded: per sentence (ids, starts, ends), int32 [T], of `clean(text)`: a token has the
-        characters starts … ends − 1.
+    texts: sentences, before `clean`. encoded: per sentence (ids, starts, ends), int32 [T], of
+    `clean(text)`: a token has the characters starts … ends − 1.
 
     Returns:
       (bits per sentence, uint8 [T]; number of sentences in which a border of a word, phrase or
@@ -107,20 +103,16 @@ class Marker:
     borders = None
     if self._words == 'blanks':
       texts, borders = zip(*map(_without_blanks, texts))
+      borders = [np.append(starts, True) for starts in borders]  # with the line break behind each
     text = '\n'.join(texts)
     tokens, bad_S = _lay_out(text, texts, encoded), np.zeros(len(texts), bool)
-    tagged = (
-      self._segmenter(text) if self._segmenter else None
-    )  # (whether a word begins, its part of speech)
+    # (whether a word begins, its part of speech)
+    tagged = self._segmenter(text) if self._segmenter else None
     if self._words == 'pieces':
       continues_T = ~self._word_starts[tokens.ids]
       continues_T[tokens.first] = False
     else:
-      word_C = (
-        tagged[0]
-        if borders is None
-        else np.concatenate([np.append(b, True) for b in borders])[: len(text)]
-      )
+      word_C = tagged[0] if borders is None else np.concatenate(borders)[: len(text)]
       continues_T, bad_T = _words(tokens, word_C, self._word_starts[tokens.ids])
       bad_S[tokens.sentence[bad_T]] = True
     marks_T = np.zeros(len(tokens.ids), np.uint8)
@@ -145,22 +137,18 @@ class Marker:
 
 
 class _Tokens(NamedTuple):
-  """Tokens of sentences that were joined by line breaks: ids; start, end [T]: characters in the
-  joint text, without leading blanks; blank [T]: whether it has only blanks; shares [T]: whether it
-  shares a character with the token before; sentence [T]; lengths [S]; first: tokens that begin a
-  sentence; borders [S]: first character of each sentence; han [C].
-  """
+  """Tokens of sentences that were joined by line breaks."""
 
-  ids: np.ndarray
-  start: np.ndarray
-  end: np.ndarray
-  blank: np.ndarray
-  shares: np.ndarray
-  sentence: np.ndarray
-  lengths: np.ndarray
-  first: np.ndarray
-  borders: np.ndarray
-  han: np.ndarray
+  ids: np.ndarray  # [T]
+  start: np.ndarray  # [T], character in the joint text, without leading blanks
+  end: np.ndarray  # [T]
+  blank: np.ndarray  # [T], whether it has only blanks
+  shares: np.ndarray  # [T], whether it shares a character with the token before
+  sentence: np.ndarray  # [T]
+  lengths: np.ndarray  # [S]
+  first: np.ndarray  # tokens that begin a sentence
+  borders: np.ndarray  # [S], first character of each sentence
+  han: np.ndarray  # [C]
 
 
 def _lay_out(text, texts, encoded) -> _Tokens:
@@ -293,17 +281,11 @@ def _without_blanks(text):
   codes_C = characters.codes(text)
   blank_C, cjk_C = characters.kinds(codes_C) == characters.BLANK, characters.is_cjk(codes_C)
   place_C = np.arange(len(codes_C))
-  before_C = np.maximum.accumulate(np.where(blank_C, -1, place_C)) if len(codes_C) else place_C
-  after_C = (
-    np.minimum.accumulate(np.where(blank_C, len(codes_C), place_C)[::-1])[::-1]
-    if len(codes_C)
-    else place_C
-  )
+  before_C = np.maximum.accumulate(np.where(blank_C, -1, place_C))
+  after_C = np.minimum.accumulate(np.where(blank_C, len(codes_C), place_C)[::-1])[::-1]
   inside_C = blank_C & (before_C >= 0) & (after_C < len(codes_C))
-  gone_C = np.zeros(len(codes_C), bool)
-  gone_C[inside_C] = (
-    cjk_C[before_C[inside_C]] & cjk_C[after_C[inside_C]] & (codes_C[inside_C] != 0x3000)
-  )
+  gone_C, before, after = np.zeros(len(codes_C), bool), before_C[inside_C], after_C[inside_C]
+  gone_C[inside_C] = cjk_C[before] & cjk_C[after] & (codes_C[inside_C] != 0x3000)
   starts_C = blank_C.copy()
   starts_C[1:] |= blank_C[:-1]
   starts_C[:1] = True
@@ -346,17 +328,12 @@ def count(tokens, starts, units, word_starts) -> dict[str, int]:
 def check(corpus, section) -> tuple[str, ...]:
   """Checks that a masking of words, phrases or entities has some of several tokens.
 
-  Args:
-    corpus: an open corpus; its manifest['report'] holds the sums of `count` (a corpus in memory has
-      none and passes).
-    section: config.masking.
+  corpus: an open corpus; its manifest['report'] holds the sums of `count` (a corpus in memory has
+  none and passes). section: config.masking. Raises UserError: the corpus has none.
 
   Returns:
     Warnings about suspiciously few (Chinese text with the tokenizer's own words has some Latin
     ones).
-
-  Raises:
-    UserError: the corpus has none.
   """
   fields, report = dict(section), corpus.manifest['report']
   level = _LEVEL_OF[fields['name']](fields) if fields['name'] in _LEVEL_OF else None

@@ -11,6 +11,8 @@
 | regress | a text and a number; two texts with --config.source.text_b=NAME |
 | multilabel | a text and several columns of 0 and 1: --config.source.label=toxic,insult,threat |
 | qa | a question and its answer in a passage: SQuAD's JSON; a table with `,source=table` |
+| similar | two texts (text_a, text_b) and a score of their likeness |
+| positives | a query (text_a) and a text that fits it (text_b); negatives if you have some |
 | choice | a text, a question, its options (as many columns, or a list), and the right one |
 | tag | a word and its tag; an empty line ends a sentence (CoNLL's columns) |
 
@@ -24,6 +26,10 @@ labels are those of the train file. `,source=tfds` reads a dataset of tensorflow
 column for each option; a single one has lists (jsonl). A label is the letter, the number or the
 text of the right option. Without a text, --config.source.text='', the question stands beside each
 option.
+
+`similar` and `positives` learn vectors of texts, which `encode` and `export` then make. `similar`
+gives cosines the order of the scores; with `,objective=cosine_regression` their values.
+--config.source.negatives=a,b names columns of texts that do not fit the query.
 
 `tag` reads text files with columns: the word is in the first one (--config.source.word=0), the tag
 in the last (--config.source.tag=-1). Its metrics are of entities (B-PER, I-PER, …); for tags
@@ -52,6 +58,26 @@ TASKS = {
     sources=_columns(label='score'),
     objective=parts.regression,
     metrics=('spearman', 'pearson'),
+  ),
+  'similar': dict(
+    sources={
+      'text_tuples': lambda: parts.text_tuples(
+        files=_FILES, text_a='text_a', text_b='text_b', label='score'
+      )
+    },
+    objective=parts.cosent,
+    features=parts.text_rows,
+    metrics=('spearman', 'pearson'),
+  ),
+  'positives': dict(
+    sources={
+      'text_tuples': lambda: parts.text_tuples(
+        files=_FILES, text_a='text_a', text_b='text_b', label=''
+      )
+    },
+    objective=parts.in_batch_negatives,
+    features=parts.text_rows,
+    metrics=('recall@1', 'recall@10', 'mrr'),
   ),
   'multilabel': dict(
     sources=_columns(),

@@ -2,7 +2,6 @@
 documents.
 """
 
-import functools
 import subprocess
 import sys
 
@@ -252,62 +251,6 @@ def test_segment_pairs_are_those_of_the_literal_walk(lengths, length, short_rate
     assert a and b and used <= length
 
 
-def test_one_target_length_is_drawn_for_a_document_visit():
-  features, _ = _batch([[1] * 200] * 40, 50, 'segment_pairs', short_rate=1.0, negative_rate=0.0)
-  tokens = _tokens(features)
-  document = np.array([(row[1] - 10) // 200 for row in tokens])
-  sizes = [{len(row) for row in np.array(tokens, object)[document == d][:-1]} for d in range(40)]
-  assert all(len(s) <= 1 for s in sizes)  # all but a document's last row are equally long
-  assert len({next(iter(s)) for s in sizes if s}) > 10  # and documents differ
-
-
-def test_chunks_left_by_a_random_partner_are_taken_again_so_no_sentence_is_lost():
-  features, _ = _batch([[1] * 90] * 20, 12, 'segment_pairs', short_rate=0.1, negative_rate=0.5)
-  first = [row[: row.index(SEP)] for row in _tokens(features)]
-  followed = [
-    row[row.index(SEP) + 1 : -1]
-    for row, label in zip(_tokens(features), features['pair_labels'])
-    if not label
-  ]
-  assert sorted(t for segment in (*first, *followed) for t in segment if t >= 10) == list(
-    range(10, 10 + 1800)
-  )
-
-
-def _expected_labels(sentences, chunk, rate):
-  """Rows and rows with a random B of a document, for chunks of `chunk` equal sentences: the
-  expectation over its draws.
-  """
-
-  @functools.cache
-  def rows(left):
-    if not left:
-      return 0.0, 0.0
-    n = min(chunk, left)
-    if n == 1:
-      total, random = rows(left - 1)
-      return 1 + total, 1 + random
-    shorter = [rows(left - a) for a in range(1, n)]
-    total = 1 + (1 - rate) * rows(left - n)[0] + rate * np.mean([r[0] for r in shorter])
-    random = rate + (1 - rate) * rows(left - n)[1] + rate * np.mean([r[1] for r in shorter])
-    return total, random
-
-  return rows(sentences)
-
-
-@pytest.mark.parametrize('rate', [0.2, 0.5])
-def test_the_share_of_random_pairs_is_the_derived_one_above_the_rate(rate):
-  documents, sentences = 4000, 11
-  features, _ = _batch(
-    [[5] * sentences] * documents, 23, 'segment_pairs', short_rate=0.0, negative_rate=rate
-  )
-  total, random = _expected_labels(sentences, 4, rate)
-  labels = features['pair_labels']
-  assert random / total > rate + 0.02
-  assert abs(len(labels) / documents - total) < 0.02 * total
-  assert abs(labels.mean() - random / total) < 4 * (0.25 / len(labels)) ** 0.5
-
-
 def test_random_partners_come_from_other_documents_uniformly():
   documents = 20
   features, _ = _batch(
@@ -360,16 +303,6 @@ def test_sentence_pairs_are_a_sentence_and_the_next_or_one_of_another_document(
 # --- truncation ---
 
 
-def test_truncated_lengths_are_those_of_the_loop():
-  for limit in range(2, 16):
-    a, b = (x.reshape(-1) for x in np.mgrid[1:30, 1:30])
-    kept = np.stack(pairs.truncated_lengths(a, b, limit), -1)
-    for (x, y), sizes in zip(zip(a.tolist(), b.tolist()), kept.tolist()):
-      while x + y > limit:
-        x, y = (x - 1, y) if x > y else (x, y - 1)
-      assert sizes == [x, y]
-
-
 def test_tokens_are_lost_at_the_front_binomially():
   key = hashing.fold(KEY, np.arange(20_000))
   for tosses in (1, 31, 32, 33, 100):
@@ -410,6 +343,7 @@ _INDEX = """
 import resource, sys, time
 import numpy as np
 from bertzoo_jax.batches import formats, rows
+from tests.found import call_part
 from bertzoo_jax.common import hashing
 name, fields, documents, sentences = sys.argv[1], eval(sys.argv[2]), int(sys.argv[3]), 50_000_000
 draw = np.random.default_rng(0)

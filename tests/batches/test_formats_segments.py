@@ -106,14 +106,6 @@ def test_a_false_half_from_a_pool_is_a_segment_of_the_row_that_is_next_in_it(len
   assert features['pair_labels'].tolist() == [label for *_, label in expected]
 
 
-def test_a_pool_reaches_beyond_the_document():
-  fields = dict(negatives='pool', short_rate=0.0, negative_rate=1.0)
-  features, _ = _batch([[1] * 100] * 40, 20, 'segment_pairs', **fields)
-  document = lambda half: (half[0] - 10) // 100
-  same = [document(a) == document(b) for a, b in map(_halves, _tokens(features))]
-  assert np.mean(same) < 0.1  # 5 of 6 where the next row of the text was taken
-
-
 # --- adjacent segments ---
 
 
@@ -165,12 +157,6 @@ def test_adjacent_segments_are_those_of_the_literal_loop(lengths, length, single
     a, b = _halves(row)
     second = len(row) - len(a) - 2
     assert segments[: len(row)].tolist() == [0] * (len(a) + 2) + [1] * second
-
-
-def test_a_tenth_of_the_rows_has_one_segment():
-  features, _ = _batch([[5] * 40_000], 64, 'adjacent_segments')
-  single = np.mean([_halves(row)[1] is None for row in _tokens(features)])
-  assert abs(single - 0.1) < 0.02
 
 
 # --- blocks, and sentences that no row can hold ---

@@ -92,14 +92,6 @@ def test_random_tokens_are_uniform_over_what_is_allowed(random_tokens, never):
   assert abs(statistic - len(allowed)) < 5 * (2 * len(allowed)) ** 0.5
 
 
-@pytest.mark.parametrize('length', [3, 5, 127, 128, 130])
-def test_lengths_that_are_no_power_of_two_work(length):
-  out, _ = _mask([length] * 300, length, rate=0.3)
-  places = np.flatnonzero(masking_rows.chosen(out).any(0))
-  assert places.tolist() == list(range(1, length - 1))
-  assert (out['masked_weights'].sum(1) == min(max(1, round(0.3 * length)), length - 2)).all()
-
-
 def test_neighbouring_rows_and_epochs_have_independent_masks():
   (features, _), mask, masks = masking_rows.full(2000, 64), _token(64), []
   for epoch in range(2):

@@ -67,30 +67,6 @@ def test_the_order_says_what_the_perm_mask_of_the_release_says(block):
     )
 
 
-def test_the_consequences_that_the_paper_draws_hold():
-  features, keys = _lane(60, 1)
-  out = masking_rows.run(_build(), features, keys)
-  target, order = masking_rows.chosen(out), out['order']
-  special = np.isin(features['input_ids'], [SPECIAL['sep'], SPECIAL['cls']])
-  sees = order[:, None, :] < (order + ~target)[:, :, None]
-  first, second = slice(0, BLOCK), slice(BLOCK, LENGTH)
-  assert not sees[:, first, second].any() and sees[:, second, first].all()
-  for r in range(60):
-    for block in (first, second):
-      s, t, f = sees[r, block, block], target[r, block], special[r, block]
-      normal = ~t & ~f
-      assert s[:, normal].all()  # text that is not predicted is seen by all of its block
-      assert not s[np.ix_(normal, t | f)].any()  # and sees no prediction and no special token
-      # only a prediction does not see itself
-      assert not s.diagonal()[t].any() and s.diagonal()[~t].all()
-      later = s[np.ix_(t, t)]
-      # of two predictions one sees the other
-      assert (later ^ later.T | np.eye(t.sum(), dtype=bool)).all()
-      ranks = np.sort(later.sum(1))
-      assert (ranks == np.arange(t.sum())).all()  # in one order for all
-  assert not (target & special).any()
-
-
 def test_every_order_of_a_blocks_predictions_is_equally_likely():
   features, keys = _lane(4000, 2)
   out = masking_rows.run(_build(), features, keys)

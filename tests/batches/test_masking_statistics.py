@@ -8,7 +8,6 @@ import pytest
 from bertzoo_jax import parts
 from bertzoo_jax.batches.masking import contract
 from bertzoo_jax.common import hashing
-from tests.batches import masking_reference as reference
 from tests.batches import masking_rows
 
 LENGTH, ROWS = 512, 2048  # 2²⁰ tokens
@@ -98,42 +97,11 @@ def test_windows_round_the_row_mask_the_rate_and_no_place_more_than_another(leng
   assert abs(tenths - 1).max() < (0.03 if max_gram == 1 else 0.1)
 
 
-@pytest.mark.parametrize('max_gram,last', [(1, 0.010), (3, 0.020)])
-def test_windows_from_left_to_right_leave_the_end_of_full_rows_unmasked_as_the_release_does(
-  max_gram, last
-):
-  section = parts.ngram_windows(max_gram=max_gram, scan='left_to_right')
-  found, most = _predicted(section, masking_rows.full(ROWS, LENGTH, long=0.0))  # words of one token
-  tenths = _tenths(found)
-  assert most == 77 and abs(tenths[:9] - 0.167).max() < 0.01
-  assert abs(tenths[9] - last) < 0.004
-
-
 def test_independent_units_are_predicted_at_the_rate(rows):
   for level in ('word', 'phrase'):
     found, most = _predicted(parts.whole_word(level=level, selection='independent'), rows)
     assert most == 133 and found.sum(1).max() <= most
     assert abs(found[:, 1:-1].mean() - 0.15) < 0.002
-
-
-def test_with_replacement_fewer_positions_are_masked_as_derived():
-  features, keys = masking_rows.full(ROWS, LENGTH)
-  mask = masking_rows.build(parts.token(sampling='independent'), LENGTH, CORPUS)
-  out = masking_rows.run(mask, features, keys)
-  assert (out['masked_weights'].sum(1) == 77).all()
-  assert abs(masking_rows.chosen(out).sum(1).mean() - 510 * (1 - (1 - 1 / 510) ** 77)) < 0.3  # 71.5
-
-
-@pytest.mark.parametrize('span_units,long', [('words', 0.0), ('pieces', 0.0), ('pieces', 0.25)])
-def test_spans_hold_four_in_five_targets_of_a_permutation(span_units, long):
-  features, keys = masking_rows.full(200, LENGTH, long=long)
-  spans = [
-    reference.xlnet_spans(
-      reference.Row(features, keys, r), 256, (43, 42), 6, 5, span_units == 'pieces', False
-    )
-    for r in range(200)
-  ]
-  assert 0.80 < np.mean([len(s) for s in spans]) / 85 < 0.86
 
 
 def test_the_budget_of_spans_is_the_least_number_that_reaches_the_rate():

@@ -208,7 +208,7 @@ def test_the_last_phase_ends_before_a_corpus_was_read_too_often(both, given, epo
   steps = ended.phases[1][0]
   assert most(steps) <= epochs < most(steps + 1)
   assert pipeline.with_epoch_steps(ended, both).phases == ended.phases
-  with pytest.raises(errors.UserError, match='is over before phase 1 has a step'):
+  with pytest.raises(errors.UserError, match='ends before phase 1 has a step'):
     pipeline.with_epoch_steps(config((50, {}), (1, {}), epochs=0.5), both)
 
 

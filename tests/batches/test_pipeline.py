@@ -115,43 +115,10 @@ def test_hosts_together_hold_the_same_global_batch(name, hosts):
     _same(whole.batch(step), {k: np.concatenate([p[k] for p in shares]) for k in shares[0]})
 
 
-MASKINGS = (
-  parts.whole_word(selection='independent'),
-  parts.span(),
-  parts.permutation(num_predictions=6, block=8),
-)
-
-
-# Each format with one masking, and each masking with two formats or three; the others are slow.
-@pytest.mark.parametrize(
-  'name, masking',
-  [
-    pytest.param(
-      name,
-      masking,
-      id=f'{name}-{masking.name}',
-      marks=[pytest.mark.slow] * ((i + j) % len(MASKINGS) > 0),
-    )
-    for i, name in enumerate(FORMATS)
-    for j, masking in enumerate(MASKINGS)
-  ],
-)
-def test_with_every_masking_too_a_row_depends_on_nothing_but_its_step_and_number(name, masking):
-  starts = np.arange(V) % 3 > 0
-  text = corpus.in_memory(*_text(), V, SPECIAL, word_starts=starts)
-  settings = HOW | dict(format=FORMATS[name], masking=masking)
-  whole, half = (_quiet(text, **settings, host=host) for host in ((0, 1), (1, 2)))
-  step = _border(whole)
-  # another host, with other rows beside
-  _same({k: v[4:] for k, v in whole.batch(step).items()}, half.batch(step))
-  for s, batch in enumerate(whole.iterate(step - 1, step + 2), step - 1):
-    _same(batch, whole.batch(s))  # other threads, ahead
-
-
 def test_a_batch_may_be_longer_than_an_epoch():
   build = lambda **host: _build('full_sentences', documents=4, batch_size=64, **host)
   pipe = build()
-  assert pipe.rows_per_epoch < 32 and 'less than a batch' in pipe.warnings[0]
+  assert pipe.rows_per_epoch < 32 and 'fewer than a batch' in pipe.warnings[0]
   _same(pipe.batch(3), next(iter(pipe.iterate(3, 4))))
   halves = [build(host=(i, 2)).batch(3) for i in range(2)]
   _same(pipe.batch(3), {k: np.concatenate([h[k] for h in halves]) for k in halves[0]})

@@ -38,7 +38,7 @@ RATE, SIZE = (
   'Did you mean --config.schedule.learning_rate?\n',
   'Did you mean --config.batch_size?\n',
 )
-REPLACED = '--config.schedule replaces --config.suite.rte.schedule.warmup, which stands before it'
+REPLACED = '--config.schedule overrides --config.suite.rte.schedule.warmup, given before it'
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_a_field_is_set_in_the_type_that_it_has(line, wished):
     ("--config.masking.k=1 --config.masking={'k':2}", "no field 'k'"),
     (
       "--config.masking.rate=1 --config.masking={'k':2}",
-      'masking.rate, which stands before it: put it in front',
+      'masking.rate, given before it: give it first',
     ),
   ],
 )

@@ -115,7 +115,7 @@ def test_steps_scale_whatever_stands_beside_them():
     ('base,maskin=token', "Did you mean 'masking'"),
     ('base,steps=many', 'a number of steps'),
     ('base,steps=1', 'too few for 2 phases'),
-    (parts.byte_bpe(vocab_size=100), 'write tokenizer=byte_bpe behind the size'),  # of a corpus
+    (parts.byte_bpe(vocab_size=100), 'write tokenizer=byte_bpe after the size'),  # of a corpus
   ],
 )
 def test_a_misspelt_argument_and_text_of_another_tokenizer_say_what_was_meant(argument, words):

@@ -68,7 +68,7 @@ def test_the_shuffle_is_a_permutation(size, seed):
 
 
 def test_every_row_comes_at_every_place_equally_often():
-  size, draws = 7, 7000
+  size, draws = 7, 3000
   counts = np.zeros((size, size))
   orders = collections.Counter()
   for seed in range(draws):

@@ -136,7 +136,7 @@ def test_a_data_set_of_the_hub_is_read_at_the_commit_that_the_manifest_records(r
   'address, words',
   [
     ('hf:', 'write hf:NAME'),
-    ('hf:json', 'json is no folder here; of the hub write OWNER/NAME'),
+    ('hf:json', 'json is no folder here; for the hub write OWNER/NAME'),
     ('hf:owner/name:tran', "no split 'tran'.*Did you mean 'train'"),
     ('hf:owner/name:test', "no split 'test'.*'?train"),
     ('hf:owner/name', "pip install 'bertzoo-jax.datasets.'"),

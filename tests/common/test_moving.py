@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import small_networks as small
 
 from bertzoo_jax import parts
 from bertzoo_jax.batches import pipeline
@@ -99,7 +100,8 @@ def test_a_moving_weight_is_that_of_the_step_in_the_compiled_step(corpus):
   network = build.network(run, run.phases[0], corpus.vocab_size)
   how = dict(seed=0, objective_at=network.objective_at)
   step = jax.jit(steps.make_train_step(network.objective, network.tx, network.schedule, **how))
-  state = jax.jit(lambda: steps.init(network.objective, network.tx, 0, 4))()
+  params = small.parameters(network.objective, scale=0.02)
+  state = small.state(network.objective, network.tx, params, 4)
   batch = of_phases(corpus, config())[0].batch(0)
   for number in (0, 2, 4):
     found = step(state.replace(step=jnp.int32(number)), batch)[1]

@@ -56,7 +56,7 @@ TURNED = {piece: (i + 1) % 4096 if i < 3960 else i for piece, i in PIECES.items(
     ),
     (
       *({'a': 0}, {'a': 0, 'b': 1}),
-      "1 pieces are only there, e.g. 'b'; the 1 of here have the same ids.",
+      "1 pieces are only there, e.g. 'b'; the 1 pieces here have the same ids.",
     ),
   ],
 )

@@ -144,7 +144,7 @@ REFUSED = [  # what is changed in a corpus, what reads it, words of the sentence
   *((data(f'{f}.npy', cut), corpus.open, f'{f}.npy') for f in FILES for cut in CUTS.values()),
   (array('tokens', [0] * 5, np.uint16), corpus.open, '5 numbers of uint16, the manifest says 6'),
   (instead(None), corpus.open, 'No corpus at .* --config CONFIG --source TEXT --out'),
-  (unfinished, corpus.open, 'unfinished: run the same prepare line again'),
+  (unfinished, corpus.open, 'unfinished: run the same prepare command again'),
   *((instead(x), corpus.open, 'is not the manifest') for x in ('{"x"', '[]', VERSION)),
   (instead('{"format_version": 9}'), corpus.open, 'format version 9'),
   (manifest(sealed=False, vocab_size=99), corpus.open, 'was changed'),

@@ -262,7 +262,7 @@ def test_the_command_prints_groups_and_writes_json(run, tmp_path, monkeypatch, c
   with pytest.raises(errors.UserError, match='not overwritten'):
     command.main(None)
   monkeypatch.setattr(command, '_CORPUS', types.SimpleNamespace(value='corpus'))
-  with pytest.raises(errors.UserError, match='one of the two'):
+  with pytest.raises(errors.UserError, match='one of them'):
     command.main(None)
 
 

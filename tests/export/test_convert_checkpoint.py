@@ -251,7 +251,7 @@ def _two(folder):
 
 
 STRANGE = {x: f'model/transformer/{y}'.replace('layer_', 'block') for x, y in BERT.items()}
-HALF = 'damaged or not whole'
+HALF = 'damaged or incomplete'
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_each_kept_checkpoint_is_a_branch_that_transformers_opens_offline(
   opened = commands.run('-c', OPENED, *names, env=environment, check=True)
   main, seventh, ninth = (line.split()[1:] for line in opened.stdout.splitlines())
   assert main == ninth != seventh
-  # the same line pushes what is left
+  # the same command pushes what is left
   assert 'owner/name@step-7: pushed' in capfd.readouterr().out
   (remote / 'models--owner--name/refs/step-9').unlink()
   with pytest.raises(errors.UserError, match='step-9 exists and is not empty'):
@@ -204,7 +204,7 @@ def test_an_unverified_directory_is_not_pushed_and_a_push_cut_short_is_made_whol
 @pytest.mark.parametrize(
   'reason, offline, code, words',
   [
-    (ConnectionError(f'no route, asked with {TOKEN}'), False, 75, 'run the same line again'),
+    (ConnectionError(f'no route, asked with {TOKEN}'), False, 75, 'run the same command again'),
     (
       ConnectionError('told to stay offline'),
       True,

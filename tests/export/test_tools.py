@@ -18,6 +18,7 @@ import bertzoo_jax
 from bertzoo_jax import fill_mask
 from bertzoo_jax import hf
 from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax import tokenizers
 from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
@@ -55,7 +56,11 @@ FAMILIES = {  # model type of transformers: (→ config of a pretraining, sizes 
   'modernbert': (tiny('modern'), SIZES),
   'eurobert': (_euro, SIZES),
 }
-HEAD = {'pairs': task_heads.ROW, 'tags': task_heads.TAG, 'answers': task_heads.SPAN}
+HEAD = {'pairs': task_heads.ROW, 'tags': task_heads.TAG, 'answers': task_heads.SPAN, 'texts': ''}
+TABLE = parts.text_tuples(files={}, text_a='a', text_b='b', label='score')
+PROMPTS = parts.text_rows(prompt_a='query: ', prompt_b='passage: ')
+# Families whose vectors of texts are of the token that classifies; and those of length 1.
+FIRST, OF_ONE = ('roberta', 'deberta-v2', 'xlnet'), ('roberta', 'bert', 'albert')
 
 
 def config_of(family, kind):
@@ -68,11 +73,15 @@ def config_of(family, kind):
     config.objective.num_offsets = 8
   if kind == 'masks':
     return config
-  _, length, objective, source, features = predictions.RUNS[kind]
+  vectors = parts.cosent(
+    pooling='first' if family in FIRST else 'mean', normalize=family in OF_ONE, widths=(8,)
+  )
+  texts = '', 24, vectors.to_dict(), TABLE, PROMPTS
+  _, length, objective, source, features = texts if kind == 'texts' else predictions.RUNS[kind]
   wished, form = hf.task_class_of(config.hf, HEAD[kind])
-  objective = {**objective, 'head': form}
-  parts = dict(length=length, metrics=('accuracy',), source=source, features=features)
-  return rows.config(wished, config.tokenizer, config.encoder, objective, **parts)
+  objective = objective if kind == 'texts' else {**objective, 'head': form}
+  sections = dict(length=length, metrics=('accuracy',), source=source, features=features)
+  return rows.config(wished, config.tokenizer, config.encoder, objective, **sections)
 
 
 @functools.cache
@@ -318,10 +327,25 @@ def euroeval(place):
 
 
 def sentences(place):
-  """SentenceTransformer(directory), with mean pooling"""
+  """SentenceTransformer(directory) of a run that learned vectors, and what it saves itself"""
   library = pytest.importorskip('sentence_transformers')
-  found = library.SentenceTransformer(place.directory, device='cpu').encode(TEXTS)
-  np.testing.assert_allclose(found, place.network.encode(TEXTS), atol=1e-4)
+  theirs, same = library.SentenceTransformer(place.directory, device='cpu'), dict(atol=1e-5, rtol=0)
+  ours, vectors = bertzoo_jax.load(f'hf:{place.directory}'), {}
+  for prompt in ('query', 'document', ''):
+    vectors[prompt] = place.network.encode(TEXTS, prompt=prompt)
+    found = theirs.encode(TEXTS, prompt_name=prompt or None)
+    np.testing.assert_allclose(found, vectors[prompt], **same)
+    np.testing.assert_allclose(ours.encode(TEXTS, prompt=prompt), vectors[prompt], **same)
+  assert not np.allclose(vectors['query'], vectors[''], atol=1e-3)
+  unit = np.linalg.norm(vectors[''], axis=1) == pytest.approx(1, abs=1e-5)
+  assert unit == (place.family in OF_ONE)
+  theirs.save(str(place.out))
+  again = bertzoo_jax.load(f'hf:{place.out}').encode(TEXTS, prompt='query')
+  np.testing.assert_allclose(again, vectors['query'], **same)
+  card = (pathlib.Path(place.directory) / 'README.md').read_text()
+  for fact in ("SentenceTransformer('THIS_DIRECTORY')", 'pipeline_tag: sentence-similarity'):
+    assert fact in card
+  assert '`query` puts `query: `' in card and 'first 8 numbers' in card and 'fine-tuned' in card
 
 
 def onnx(place):
@@ -344,8 +368,8 @@ def onnx(place):
 
 
 TOOLS = {  # the export that each one reads
-  **dict.fromkeys((fill, vectors, glue, ner, questions, euroeval, sentences, onnx), 'masks'),
-  **{classify: 'pairs', tag: 'tags', answer: 'answers'},
+  **dict.fromkeys((fill, vectors, glue, ner, questions, euroeval, onnx), 'masks'),
+  **{classify: 'pairs', tag: 'tags', answer: 'answers', sentences: 'texts'},
 }
 # The card says that it does not go.
 REFUSED = {

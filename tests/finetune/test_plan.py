@@ -48,9 +48,9 @@ RATE = 'schedule.learning_rate'
   [
     (dict(length=64), '--config.length=32 or less'),
     (dict(grid=(('seed', (1, 2)),)), 'give config.seeds'),
-    (dict(grid=(('length', (16, 8)),)), "'length', which is one for all runs"),
-    (dict(grid=(('source.text_a', ('a', 'b')),)), 'one for all runs'),
-    (dict(grid=(('metrics', (('f1',),)),)), 'one for all runs'),
+    (dict(grid=(('length', (16, 8)),)), "'length', which must be the same in all runs"),
+    (dict(grid=(('source.text_a', ('a', 'b')),)), 'the same in all runs'),
+    (dict(grid=(('metrics', (('f1',),)),)), 'the same in all runs'),
     (dict(grid=((RATE, ()),)), 'a field and a tuple of values'),
     (dict(grid=((RATE, 1e-5),)), 'a field and a tuple'),
     (dict(grid=(RATE, (1e-5,))), 'a field and a tuple'),

@@ -313,7 +313,7 @@ def test_a_package_below_the_repository_of_a_stranger_asks_git_nothing(place, mo
   assert workdirs.commit() is None and not pathlib.Path('hook.ran').exists()
 
 
-@pytest.mark.parametrize('line', ['text.usetex: True', 'font.size: 1e30', 'backend: module://x'])
+@pytest.mark.parametrize('line', ['text.usetex: True\nfont.size: 1e30\nbackend: module://x'])
 def test_a_matplotlibrc_of_the_current_folder_is_not_read(tmp_path, line):
   (tmp_path / 'matplotlibrc').write_text(line)
   (tmp_path / 'metrics.jsonl').write_text('{"step": 1, "loss": 2.0}\n')

@@ -93,8 +93,13 @@ def value_and_gradients(
   learned, rest = ((), None) if relative is None else relative.apart()
   terms = lambda learned: rest and rest.joined(*learned)
   f = lambda q, k, v, *learned: attend(q, k, v, visible, rate, keys_B2, terms(learned), scale)
-  out, pull = jax.vjp(f, *qkv, *learned)
-  return jax.tree.leaves((out, pull(weight)))
+
+  @jax.jit
+  def both(weight, *arguments):
+    out, pull = jax.vjp(f, *arguments)
+    return out, pull(weight)
+
+  return jax.tree.leaves(both(weight, *qkv, *learned))
 
 
 def assert_same(ours, theirs, tolerance=2e-5):

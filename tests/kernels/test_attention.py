@@ -39,6 +39,10 @@ SLOW = (
   'both in two blocks of keys',
   'memory',
   'memory beyond 512 keys',
+  'causal',
+  'window in blocks of queries',
+  'window of one',
+  'long and more keys',
   'window to the left',
   'wide window',
   'long',
@@ -73,16 +77,14 @@ def test_plain_and_fused_attention_equal_the_definition_in_value_and_gradients(n
   assert_same(results[1], results[2])
 
 
-# Heads of 64 two by two and four by four, heads that do not fill lanes, blocks of queries of which
-# the last is filled up.
+# Heads of 64 four by four, heads that do not fill lanes, blocks of queries of which the last is
+# filled up.
 @pytest.mark.parametrize(
   'batch,length,heads,width',
   [
-    pytest.param(3, 40, 4, 64, marks=pytest.mark.slow),
-    (2, 128, 2, 64),
     (2, 33, 3, 16),
-    (1, 1500, 1, 64),
     (2, 17, 12, 64),
+    pytest.param(1, 1500, 1, 64, marks=pytest.mark.slow),
   ],
 )
 def test_it_equals_plain_attention_without_terms(batch, length, heads, width):
@@ -153,7 +155,7 @@ def test_picked_columns_are_those_that_a_shift_of_all_places_gives():
 
 
 def test_kernels_that_move_sublanes_by_indices_equal_those_that_do_not():
-  qkv, weight, visible, relative, scale = attended.case('memory')
+  qkv, weight, visible, relative, scale = attended.case('permutation')
   both = [
     value_and_gradients(
       functools.partial(fused_attend, gather=gather),
@@ -218,7 +220,7 @@ def test_the_bits_are_those_of_a_row_and_head_of_the_whole_batch(terms):
   assert not np.allclose(part(keys[:2], own, first_head=2), whole[2:, :, 2:], atol=1e-3)
 
 
-@pytest.mark.parametrize('name', ['memory', 'window of one', 'long and more keys'])
+@pytest.mark.parametrize('name', ['memory', 'window of one'])
 def test_saved_results_spare_the_forward_pass_and_change_no_gradient(name):
   qkv, weight, visible, relative, scale = attended.case(name)
   args = visible, 0.0, None, relative, scale

@@ -85,7 +85,6 @@ COMPILED = {
   'two streams, content': (128, 256, 2, attended.STREAMS, None, True, 0.1, jnp.bfloat16),
 }
 TOPOLOGIES = {'v4': 'v4:2x2x1', 'v5e': 'v5e:2x2', 'v5p': 'v5p:2x2x1', 'v6e': 'v6e:2x2'}
-LONG = ('two terms in blocks', 'two terms, dropout in blocks', 'two terms, 2,048 tokens')
 ON_V5P = (
   'two terms and dropout',
   'two terms, dropout in blocks',
@@ -94,19 +93,22 @@ ON_V5P = (
   'two streams, queries',
   'two streams, content',
 )
-# Each kernel is compiled for v5e or v4, some whose terms move sublanes for v4 too, which alone does
-# so without indices; the others differ in the size of their memory. The rest is slow.
+# Each part of a kernel is compiled once; v4 alone moves sublanes without indices, the others differ
+# in the size of their memory. The rest is slow.
 QUICK = {
-  'v4': (
-    'tiles, 8,192 tokens',
+  'v4': ('two terms in blocks', 'two streams, queries'),
+  'v5e': (
+    'window and order in blocks',
+    'tiles',
+    'window of 100',
     'two terms and dropout',
-    'two terms in blocks',
-    'bias',
-    'two streams, queries',
+    'bias in float32',
+    'memory, order and a term',
+    'predictions',
+    'two streams, content',
   ),
-  'v5e': tuple(name for name in COMPILED if name not in ('two terms', *LONG)),
-  'v5p': ('plain without dropout', 'two streams, queries'),
-  'v6e': ('tiles', 'window of 100', 'plain without dropout', 'two streams, queries'),
+  'v5p': (),
+  'v6e': ('plain',),
 }
 
 

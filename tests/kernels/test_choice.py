@@ -88,7 +88,7 @@ def test_cudnn_s_call_hides_what_ours_hides():
   ):
     # The same call without a GPU.
     ours, theirs = (
-      attend(q, k, v, visible, scale=0.3).astype(jnp.float32)
+      jax.jit(functools.partial(attend, visible=visible, scale=0.3))(q, k, v).astype(jnp.float32)
       for attend in (functools.partial(cudnn.attend, implementation='xla'), attention.attend)
     )
     np.testing.assert_allclose(ours, theirs, atol=0.02)
@@ -139,7 +139,7 @@ def test_cudnn_is_told_no_lengths_where_they_say_too_little(batch):
     assert not attention.by_lengths(changed)
 
 
-@pytest.mark.parametrize('window, keys', [((64, 32), 224), ((128, 128), 384), ((0, 6), 134)])
+@pytest.mark.parametrize('window, keys', [((64, 32), 224), ((0, 6), 134)])
 def test_cudnn_computes_a_window_in_blocks_of_queries(monkeypatch, window, keys):
   draw, shapes, real = np.random.default_rng(0), [], jax.nn.dot_product_attention
 
@@ -154,8 +154,8 @@ def test_cudnn_computes_a_window_in_blocks_of_queries(monkeypatch, window, keys)
 
   def made(attend):
     loss = lambda *of: jnp.sum(jnp.sin(attend(*of, visible)).astype(jnp.float32))
-    out, gradients = attend(q, k, v, visible), jax.grad(loss, (0, 1, 2))(q, k, v)
-    return [x.astype(jnp.float32) for x in (out, *gradients)]
+    both = lambda *of: (attend(*of, visible), *jax.grad(loss, (0, 1, 2))(*of))
+    return [x.astype(jnp.float32) for x in jax.jit(both)(q, k, v)]
 
   for ours, theirs in zip(made(cudnn.attend), made(attention.attend)):
     np.testing.assert_allclose(ours, theirs, atol=0.03)

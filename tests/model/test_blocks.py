@@ -34,13 +34,16 @@ def block(dropout=0.0, use_bias=True, window=None, positions=None, **where):
 
 
 def parameters(b):
-  stacked = blocks.init(b, jax.random.key(0), stack.Plan(1), D)
-  return small.perturbed(jax.tree.map(lambda x: x[0], stacked))
+  init = lambda key: jax.tree.map(lambda x: x[0], blocks.init(b, key, stack.Plan(1), D))
+  shapes = jax.eval_shape(init, jax.random.key(0))
+  start = lambda path, x: np.full(x.shape, path[-1].key == 'scale', np.float32)
+  return small.perturbed(jax.tree_util.tree_map_with_path(start, shapes), scale=0.3)
 
 
 def run(b, params, x=X, keys=None):
   visible = attention.same_pack(jnp.asarray(PACKS))
-  return b.apply({'params': params}, jnp.asarray(x), visible, keys, operations.PLAIN)
+  apply = lambda params, x: b.apply({'params': params}, x, visible, keys, operations.PLAIN)
+  return jax.jit(apply)(params, jnp.asarray(x))
 
 
 def textbook(params, x, norm_first, first_norm=True, window=None):
@@ -106,13 +109,13 @@ def test_each_sublayer_drops_units_of_its_own(norm_first, monkeypatch):
   monkeypatch.setattr(
     layers,
     '_dropped',
-    lambda rate, x, keys, first: drawn.append(np.asarray(keys)) or dropped(rate, x, keys, first),
+    lambda rate, x, keys, first: drawn.append(keys) or dropped(rate, x, keys, first),
   )
-  with jax.disable_jit():
-    out = run(b, params, keys=keys)
+  visible = attention.same_pack(jnp.asarray(PACKS))
+  apply = lambda p: (b.apply({'params': p}, X, visible, keys, operations.PLAIN), jnp.stack(drawn))
+  out, used = jax.jit(apply)(params)
   assert not np.allclose(out, run(b, params))
-  rows = [tuple(row) for keys in drawn for row in keys.tolist()]
-  assert len(drawn) == 2 and len(set(rows)) == len(rows) == 4
+  assert used.shape == (2, 2, 2) and len(np.unique(used.reshape(4, 2), axis=0)) == 4
 
 
 @pytest.mark.parametrize('norm_first', [False, True])
@@ -141,12 +144,11 @@ def test_arguments_of_an_encoder_reach_the_attention():
 
   b = block().clone(attention=Shifted(parent=None), parent=None)
   table = jnp.arange(1.0 * D)
-  stacked = blocks.init(b, jax.random.key(0), stack.Plan(1), D, table)
-  params = jax.tree.map(lambda x: x[0], stacked)
+  init = jax.jit(lambda key: blocks.init(b, key, stack.Plan(1), D, table))
+  params = jax.tree.map(lambda x: x[0], init(jax.random.key(0)))
   visible = attention.same_pack(jnp.asarray(PACKS))
-  one, two = (
-    b.apply({'params': params}, X, visible, None, operations.PLAIN, t) for t in (table, 2 * table)
-  )
+  apply = jax.jit(lambda t: b.apply({'params': params}, X, visible, None, operations.PLAIN, t))
+  one, two = apply(table), apply(2 * table)
   assert not np.allclose(one, two)
 
 

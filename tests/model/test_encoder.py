@@ -7,7 +7,6 @@ import pytest
 import small_networks as small
 
 from bertzoo_jax import objectives
-from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import attention
@@ -18,7 +17,6 @@ from bertzoo_jax.model import stack
 from bertzoo_jax.model import transformer
 from configs import albert
 from configs import bert
-from configs import electra
 from configs import roberta
 
 ROW = ('input_ids', 'token_type_ids', 'segment_ids')
@@ -59,19 +57,6 @@ def test_the_scanned_stack_equals_its_blocks_one_after_the_other(params):
     own = stack.block_params(params['layers'], encoder.plan, i)
     x = block.apply({'params': own}, x, visible, None, operations.PLAIN)
   assert small.worst(x, run(encoder, params, batch)) < 1e-5
-
-
-@pytest.mark.parametrize(
-  'remat', ['full', pytest.param('feed_forward', marks=pytest.mark.slow), 'sublayers']
-)
-def test_recomputing_in_the_backward_pass_changes_nothing_with_dropout_on(params, remat):
-  encoder = lambda remat: small.encoder(remat=remat, dropout=0.1, attention_dropout=0.1)
-  plain, again = (
-    value_and_gradient(encoder(r), params, jax.random.key(3)) for r in ('none', remat)
-  )
-  assert small.worst(plain, again) < 1e-5
-  recomputed = lambda r: program(encoder(r), params).count('remat')
-  assert recomputed('none') == 0 < recomputed(remat)
 
 
 def test_the_less_is_saved_the_more_products_are_computed(params):
@@ -144,40 +129,19 @@ def test_bfloat16_gives_the_gradients_of_float32(params):
   assert max(errors_of.values()) < 0.03, errors_of
 
 
-def test_dropout_has_bert_s_four_sites_follows_its_key_and_is_off_in_evaluation(params):
+def test_dropout_has_bert_s_four_sites_and_is_off_in_evaluation(params):
   encoder, batch = small.encoder(dropout=0.1, attention_dropout=0.1), small.batch()
-  one, same, two = (run(encoder, params, batch, jax.random.key(k)) for k in (1, 1, 2))
-  assert (one == same).all() and not np.allclose(one, two)
-  assert small.worst(run(encoder, params, batch), run(small.encoder(), params, batch)) == 0
   drawn = []
   with pytest.MonkeyPatch.context() as patch:
-    seen = lambda rate, x, keys, _: drawn.append((x.shape, np.asarray(keys))) or x
-    patch.setattr(layers, '_dropped', seen)
-    with jax.disable_jit():
-      encoder.apply({'params': params}, batch, row_keys.batch_keys(jax.random.key(0), 4))
-  # Embeddings; and in each layer: attention shares, attention output, feed-forward output.
-  hidden, shares = (4, 24, 48), (4, 4, 24, 24)
-  assert [shape for shape, _ in drawn] == [hidden] + 3 * [shares, hidden, hidden]
-  keys = [tuple(key) for _, keys in drawn for key in keys.reshape(-1, 2).tolist()]
-  assert len(set(keys)) == len(keys), 'no row, head, site or layer drops what another drops'
-
-
-def test_operations_are_used_where_they_are_given(params):
-  seen = []
-
-  def constrain(name, x):
-    seen.append((name, x.ndim))
-    return x
-
-  attend = lambda q, k, v, visible, rate, key, relative: jnp.zeros_like(q)
-  add_norm = lambda x, y, scale, shift, eps, dropout_rate, dropout_keys_B2, with_sum: x + y
-  outs = [
-    run(small.encoder(), params, small.batch(), ops=operations.PLAIN._replace(**given))
-    for given in (dict(constrain=constrain), dict(attend=attend), dict(add_norm=add_norm))
-  ]
-  assert set(seen) == {('hidden', 3), ('heads', 4), ('feed_forward', 2)}
-  plain = run(small.encoder(), params, small.batch())
-  assert [np.allclose(out, plain) for out in outs] == [True, False, False]
+    patch.setattr(layers, '_dropped', lambda rate, x, *_: drawn.append(x.shape) or x)
+    keys_B2 = row_keys.batch_keys(jax.random.key(0), 4)
+    jax.eval_shape(lambda: encoder.apply({'params': params}, batch, keys_B2))
+    # Embeddings; and in each layer: attention shares, attention output, feed-forward output.
+    hidden, shares = (4, 24, 48), (4, 4, 24, 24)
+    assert drawn == [hidden, shares, hidden, hidden]
+    drawn.clear()
+    jax.eval_shape(lambda: encoder.apply({'params': params}, batch))
+    assert not drawn
 
 
 @pytest.mark.parametrize(
@@ -199,33 +163,13 @@ def test_rows_longer_than_the_position_table_are_refused(params):
     run(small.encoder(), params, small.batch(length=41))
 
 
-# Of the papers note: exact numbers, encoder with pooler, MLM and pair head (tied decoder).
-BERT_COUNTS = {
-  (2, 128): 4_433_468,
-  (4, 256): 11_267_900,
-  (4, 512): 29_058_876,
-  (8, 512): 41_668_412,
-  (12, 768): 110_106_428,
-  (24, 1024): 336_226_108,
-}
-
-
 def count(objective):
   return sum(x.size for x in jax.tree.leaves(jax.eval_shape(objective.init, jax.random.key(0))))
 
 
-@pytest.mark.parametrize('layers, width', BERT_COUNTS)
-def test_bert_has_as_many_parameters_as_the_paper_s(layers, width):
-  sizes = dict(num_heads=width // 64, intermediate_size=4 * width, vocab_size=30522)
-  section = parts.transformer(num_layers=layers, hidden_size=width)
-  objective = small.objective('mlm_pair', **{**section, **sizes})
-  assert count(objective) == BERT_COUNTS[layers, width]
-
-
-@pytest.mark.parametrize('size, cased', [('base', 108_932_934), ('large', 334_661_958)])
-def test_the_configured_bert_has_as_many_parameters_with_the_cased_vocabulary(size, cased):
-  objective = small.objective('mlm_pair', vocab_size=28996, **bert.get_config(size).encoder)
-  assert count(objective) == cased
+def test_the_configured_bert_has_as_many_parameters_with_the_cased_vocabulary():
+  objective = small.objective('mlm_pair', vocab_size=28996, **bert.get_config('base').encoder)
+  assert count(objective) == 108_932_934
 
 
 @pytest.mark.parametrize('size, published', [('base', 124_697_433), ('large', 355_412_057)])
@@ -255,34 +199,6 @@ def test_albert_s_sharing_has_the_counts_of_its_table_4(sharing, width, millions
   assert round(sum(x.size for x in jax.tree.leaves(body)) / 1e6, 2) == millions
 
 
-@pytest.mark.parametrize(
-  'size, total, body, generator',
-  [
-    ('small', 14_196_219, 13_483_008, 647_162),
-    ('base', 119_386_427, 108_891_648, 9_903_418),
-    ('large', 354_655_291, 334_092_288, 19_512_378),
-  ],
-)
-def test_electra_trains_as_many_parameters_as_the_paper_s(size, total, body, generator):
-  config = electra.get_config(size)
-  sizes = dict(vocab_size=30_522, width=config.objective.width)
-  objective = small.objective('replaced_token', **sizes, **config.encoder)
-  shapes = jax.eval_shape(objective.init, jax.random.key(0))
-  sizes = {name: sum(x.size for x in jax.tree.leaves(tree)) for name, tree in shapes.items()}
-  assert (sum(sizes.values()), sizes['encoder'], sizes['generator']) == (total, body, generator)
-
-
-def test_a_batch_with_an_order_is_read_from_left_to_right(params):
-  encoder, batch = small.encoder(), {k: v for k, v in small.batch(rows=2).items() if k in ROW}
-  order = np.broadcast_to(np.arange(24), (2, 24))
-  causal = run(encoder, params, {**batch, 'order': order})
-  for length in (5, 24):
-    part = {name: x[:, :length] for name, x in batch.items()}
-    part['order'] = order[:, :length]
-    assert small.worst(causal[:, :length], run(encoder, params, part)) < 1e-5
-  assert small.worst(causal, run(encoder, params, batch)) > 0.1
-
-
 def test_parameters_that_only_predictions_need_are_initialised_and_learn():
   class Enhanced(transformer.Transformer):
     def setup(self):
@@ -296,8 +212,9 @@ def test_parameters_that_only_predictions_need_are_initialised_and_learn():
   fields = {k: v for k, v in small.SECTION.items() if k != 'name'}
   encoder = Enhanced(vocab_size=small.VOCAB, dtype=jnp.float32, **fields)
   objective, batch = objectives.BY_NAME['mlm'](encoder), small.batch()
-  params = jax.jit(objective.init)(jax.random.key(0))
-  plain = jax.jit(small.objective('mlm').init)(jax.random.key(0))
-  assert small.worst(params['encoder']['layers'], plain['encoder']['layers']) == 0
+  one = lambda made: made.init(jax.random.key(0))['encoder']['layers']['attention']['key']['kernel']
+  both = jax.jit(lambda: [one(made) for made in (objective, small.objective('mlm'))])()
+  assert small.worst(*both) == 0
   loss = lambda p: objective.loss(p, batch, objective.normalizers(batch), (), None, False)[0]
-  assert np.abs(jax.jit(jax.grad(loss))(params)['encoder']['more']['kernel']).max() > 0
+  learn = jax.jit(lambda p: jax.grad(loss)(p)['encoder']['more']['kernel'])
+  assert np.abs(learn(small.parameters(objective))).max() > 0

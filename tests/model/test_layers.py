@@ -7,7 +7,6 @@ import small_networks as small
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import attention
 from bertzoo_jax.model import layers
-from bertzoo_jax.model import protocol
 
 
 @pytest.mark.parametrize('rate', [0.1, 0.5, 0.003])
@@ -19,36 +18,6 @@ def test_dropout_keeps_the_share_it_says_and_the_mean(rate):
   assert abs(float((x > 0).mean()) - (1 - rate)) < 4 * deviation
   assert abs(float(x.mean()) - 3) < 12 * deviation / (1 - rate)
   np.testing.assert_allclose(np.unique(x), [0, 3 / (1 - rate)], rtol=1e-6)
-
-
-def test_dropout_without_keys_or_a_rate_is_the_identity():
-  x = jnp.arange(5.0)[None, None]
-  assert (layers.dropout(x, 0.9, None) == x).all()
-  assert (layers.dropout(x, 0.0, row_keys.batch_keys(jax.random.key(0), 1)) == x).all()
-
-
-def test_attention_is_the_textbook_s():
-  rng = np.random.default_rng(0)
-  q, k, v = rng.normal(size=(3, 2, 6, 4, 5)).astype(np.float32)
-  pack = np.asarray([[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 1, 1]])
-  out = np.asarray(attention.attend(q, k, v, attention.same_pack(pack)))
-  for b in range(2):
-    for h in range(4):
-      for i in range(6):
-        seen = pack[b] == pack[b, i]
-        e = np.exp(k[b, seen, h] @ q[b, i, h] / 5**0.5)
-        assert np.allclose(out[b, i, h], e / e.sum() @ v[b, seen, h], atol=1e-5)
-
-
-def test_attention_dropout_is_unbiased():
-  rng = np.random.default_rng(0)
-  q, k, v = rng.normal(size=(3, 1, 8, 2, 4)).astype(np.float32)
-  pack, many = np.ones((1, 8), np.int32), 4000
-  *repeated, packs = (np.repeat(x, many, axis=0) for x in (q, k, v, pack))
-  mean = attention.attend(
-    *repeated, attention.same_pack(packs), 0.2, row_keys.batch_keys(jax.random.key(0), many)
-  ).mean(0)
-  assert small.worst(mean, attention.attend(q, k, v, attention.same_pack(pack))) < 0.06
 
 
 @pytest.mark.parametrize('features', [(8,), (2, 4)])
@@ -95,12 +64,6 @@ def test_activations_are_the_two_gelus():
 def test_the_exact_gelu_is_rounded_once():
   gelu, x = layers.activation('gelu'), jnp.linspace(-6, 6, 1000).astype(jnp.bfloat16)
   assert (gelu(x) == gelu(x.astype(jnp.float32)).astype(jnp.bfloat16)).all()
-
-
-def test_heads_get_the_vectors_at_the_predicted_positions():
-  hidden = jnp.arange(2 * 5 * 3).reshape(2, 5, 3)
-  out = protocol.gather(hidden, jnp.asarray([[4, 0], [1, 1]]))
-  assert (out == jnp.stack([hidden[0, jnp.asarray([4, 0])], hidden[1, jnp.asarray([1, 1])]])).all()
 
 
 @pytest.mark.parametrize('length, window', [(4096, None), (4096, (8, 8)), (512, (8, 8))])

@@ -18,7 +18,6 @@ from bertzoo_jax.hf import architecture as hf
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
 from bertzoo_jax.hf.architectures import bert_like
-from bertzoo_jax.model import operations
 from bertzoo_jax.training import sharding
 from tests import toys
 from tests.pretrain.runs import here  # noqa: F401  a fixture
@@ -93,24 +92,6 @@ def test_its_fields_make_roformer():
 def test_fields_that_do_not_go_together_are_refused(changes, words):
   with pytest.raises(errors.UserError, match=words):
     small.encoder(section=small.MODERN, **changes)
-
-
-@pytest.mark.slow
-def test_fused_kernels_give_the_same_with_windows_norms_before_and_dropout():
-  fused = kernels.choose('fused', jax.devices()[0], 0.0)
-  rates = dict(dropout=0.1, attention_output_dropout=0.2)
-  network = small.encoder(section=small.MODERN, **rates)
-  batch = {**small.batch(), 'row_keys': np.arange(8, dtype=np.uint32).reshape(4, 2)}
-
-  def value_and_gradients(chosen):
-    ops = operations.PLAIN._replace(attend=chosen.attend, add_norm=chosen.add_norm)
-    objective = objectives.BY_NAME['mlm'](network, ops)
-    loss = lambda p: objective.loss(
-      p, batch, objective.normalizers(batch), (), jax.random.key(0), True
-    )[0]
-    return jax.jit(jax.value_and_grad(loss))(small.parameters(objective))
-
-  assert small.worst(value_and_gradients(kernels.XLA), value_and_gradients(fused)) < 1e-4
 
 
 def test_a_run_goes_on_at_longer_rows_with_another_base_and_its_loss_is_told_by_place(

@@ -13,11 +13,7 @@ from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import stack
 
 # sharing, layers, groups, blocks per layer
-STACKS = [
-  *((sharing, 6, 1, 1) for sharing in ('none', 'all', 'attention', 'feed_forward')),
-  *(('all', 6, 2, 1), ('all', 6, 6, 1), ('all', 4, 2, 2), ('all', 4, 1, 3)),
-  *(('attention', 6, 3, 1), ('feed_forward', 4, 2, 2)),
-]
+STACKS = [('all', 4, 2, 2), ('attention', 6, 3, 1), ('feed_forward', 4, 2, 2)]
 
 
 def encoder_of(sharing, layers, groups, inner, **fields):
@@ -30,10 +26,7 @@ def copy_of(layer, block, layers, groups, inner):
   return int(layer / (layers / groups)) * inner + block
 
 
-@pytest.mark.parametrize(
-  'sharing, layers, groups, inner',
-  [*STACKS[:1], *(pytest.param(*s, marks=pytest.mark.slow) for s in STACKS[1:6]), *STACKS[6:]],
-)
+@pytest.mark.parametrize('sharing, layers, groups, inner', STACKS)
 def test_shared_parameters_act_as_equal_copies_in_every_layer_of_their_group(
   sharing, layers, groups, inner
 ):
@@ -50,7 +43,7 @@ def test_shared_parameters_act_as_equal_copies_in_every_layer_of_their_group(
   assert small.worst(run(encoder, shared, batch), theirs) < 2e-6
 
 
-@pytest.mark.parametrize('sharing, layers, groups, inner', STACKS)
+@pytest.mark.parametrize('sharing, layers, groups, inner', [*STACKS, ('all', 6, 1, 1)])
 def test_a_shared_parameter_is_stored_once_a_group_and_block(sharing, layers, groups, inner):
   encoder = encoder_of(sharing, layers, groups, inner)
   shapes = jax.eval_shape(lambda: initial(encoder))['layers']
@@ -60,7 +53,7 @@ def test_a_shared_parameter_is_stored_once_a_group_and_block(sharing, layers, gr
       assert {x.shape[0] for x in jax.tree.leaves(shapes[name])} == {copies}
 
 
-@pytest.mark.parametrize('sharing, layers, groups, inner', STACKS)
+@pytest.mark.parametrize('sharing, layers, groups, inner', STACKS[:2])
 def test_copies_start_different_from_each_other(sharing, layers, groups, inner):
   params = initial(encoder_of(sharing, layers, groups, inner))
   for path, leaf in jax.tree_util.tree_leaves_with_path(params['layers']):
@@ -70,10 +63,7 @@ def test_copies_start_different_from_each_other(sharing, layers, groups, inner):
 
 @pytest.mark.parametrize(
   'sharing',
-  [
-    pytest.param(s, marks=[pytest.mark.slow] * (s in ('attention', 'feed_forward')))
-    for s in stack.SHARING
-  ],
+  [pytest.param(s, marks=[pytest.mark.slow] * (s != 'all')) for s in stack.SHARING],
 )
 def test_the_program_does_not_grow_with_depth(sharing):
   def lines(depth):
@@ -82,20 +72,7 @@ def test_the_program_does_not_grow_with_depth(sharing):
     loss = lambda p, key: jnp.sum(run(encoder, p, small.batch(), key))
     return len(jax.jit(jax.grad(loss)).lower(params, jax.random.key(0)).as_text().splitlines())
 
-  assert lines(4) == lines(12) == lines(24)
-
-
-def test_gradients_of_shared_parameters_are_sums_over_their_uses():
-  rates = dict(dropout=0.1, attention_dropout=0.1)
-  encoder, plain = encoder_of('all', 4, 2, 1, **rates), small.encoder(num_layers=4, **rates)
-  shared = small.perturbed(initial(encoder))
-  gradient = lambda encoder, params: jax.jit(
-    jax.grad(lambda p: jnp.mean(run(encoder, p, small.batch(), jax.random.key(1)) ** 3))
-  )(params)['layers']
-  copied = jax.tree.map(lambda x: x[np.array([0, 0, 1, 1])], shared['layers'])
-  each = gradient(plain, {**shared, 'layers': copied})
-  sums = jax.tree.map(lambda g: g.reshape(2, 2, *g.shape[1:]).sum(1), each)
-  assert small.worst(gradient(encoder, shared), sums) < 1e-5
+  assert lines(4) == lines(12)
 
 
 def test_a_sharing_table_that_leaves_a_parameter_out_is_refused():
@@ -143,8 +120,8 @@ def told(first, end, period, x=1.0):
   'first, end, period, remat',
   [
     (*blocks, period, ('none', 'full')[(i + j) % 2])
-    for i, blocks in enumerate([(0, 7), (1, 7), (0, 6), (2, 3), (6, 7), (3, 6)])
-    for j, period in enumerate([1, 2, 3, 5])
+    for i, blocks in enumerate([(0, 7), (1, 7), (2, 3)])
+    for j, period in enumerate([1, 3, 5])
   ],
 )
 def test_a_block_knows_its_number_place_and_input_and_gives_an_output(first, end, period, remat):
@@ -155,16 +132,6 @@ def test_a_block_knows_its_number_place_and_input_and_gives_an_output(first, end
   np.testing.assert_allclose(x, [expected], rtol=1e-6)
   np.testing.assert_array_equal(numbers, [i for i, _ in each])
   np.testing.assert_allclose(outs[:, 0], [out for _, out in each], rtol=1e-6)
-
-
-def test_the_first_and_the_last_block_run_apart_are_the_whole_stack():
-  plan, inputs = stack.Plan(7), jnp.zeros(7)
-  whole, _ = stack.scan(tell, NUMBERED, jnp.ones(1), None, plan, inputs=inputs)
-  one = lambda x, i: tell(
-    stack.block_params(NUMBERED, plan, i), x, stack.BlockInputs(i, 0, None, 0.0)
-  )[0]
-  x, _ = stack.scan(tell, NUMBERED, one(jnp.ones(1), 0), None, plan, inputs=inputs, first=1, end=6)
-  np.testing.assert_allclose(one(x, 6), whole, rtol=1e-6)
 
 
 @pytest.mark.parametrize('sharing, groups', [('all', 1), ('all', 3), ('attention', 3)])
@@ -193,7 +160,7 @@ def test_the_program_of_alternating_blocks_does_not_grow_with_depth(first, perio
     loss = lambda params: stack.scan(tell, params, jnp.ones(1), None, plan, **how)[0].sum()
     return len(jax.jit(jax.grad(loss)).lower(params).as_text().splitlines())
 
-  assert lines(13) == lines(25) == lines(49)
+  assert lines(13) == lines(25)
 
 
 def test_a_part_of_a_layer_cannot_run():

@@ -134,10 +134,10 @@ def test_nothing_flows_into_the_memory_and_it_is_read(learned):
   def loss(memory):
     return objective.loss(params, batch, objective.normalizers(batch), memory, None, False)
 
-  value, (carry, _) = jax.jit(loss)(memory)
-  gradient, _ = jax.jit(jax.grad(loss, has_aux=True))(memory)
+  of = jax.jit(jax.value_and_grad(loss, has_aux=True))
+  (value, (carry, _)), gradient = of(memory)
   assert not np.asarray(gradient).any()
-  assert abs(jax.jit(loss)(0 * memory)[0] - value) > 1e-3
+  assert abs(of(0 * memory)[0][0] - value) > 1e-3
   kept = memory[:, :, REUSE:]
   assert small.worst(carry[:, :, : MEMORY - REUSE], kept) == 0
   words = params['encoder']['embeddings']['word']['embedding'][batch['input_ids'][:, :REUSE]]
@@ -158,7 +158,7 @@ def test_a_row_that_resets_is_as_with_the_first_memory_and_no_other_is(learned):
     assert small.worst(found.states_BPD[row], other.states_BPD[row]) > 1e-3
 
 
-@pytest.mark.parametrize('changed', range(PREDICTIONS))
+@pytest.mark.parametrize('changed', (0, 3))
 def test_a_prediction_changes_only_with_targets_that_come_before_it(learned, changed):
   objective, params, memory = learned
   encoder, batch = objective.networks[0].encoder, [*batches(2)][1]
@@ -171,43 +171,6 @@ def test_a_prediction_changes_only_with_targets_that_come_before_it(learned, cha
   later = rank > rank[:, changed][:, None]
   assert (moved[~later] == 0).all() and later.any() < later.size
   assert (moved[later] > 1e-4).all()
-
-
-def test_the_order_of_the_places_is_a_language_model_from_left_to_right(learned):
-  objective, params, _ = learned
-  encoder, batch = objective.networks[0].encoder, next(batches())
-  places = np.broadcast_to(np.arange(LENGTH, dtype=np.int32), (4, LENGTH))
-  batch |= dict(order=places, masked_positions=places)
-  whole = predictions(encoder, params, batch).states_BPD
-  for length in (1, 7):
-    other = {**batch, 'input_ids': batch['input_ids'].copy()}
-    other['input_ids'][:, length:] = 9
-    part = predictions(encoder, params, other).states_BPD
-    assert small.worst(part[:, : length + 1], whole[:, : length + 1]) == 0
-    assert np.abs(part - whole)[:, length + 1].max(-1).min() > 1e-3
-
-
-def test_the_content_of_both_streams_is_that_of_the_content_alone(learned):
-  objective, params, memory = learned
-  encoder, batch = objective.networks[0].encoder, next(batches())
-  both = predictions(encoder, params, batch)
-  alone = encoder.apply({'params': params['encoder']}, batch)
-  assert small.worst(both.hidden_BLD, alone) < 1e-5
-  with_memory = predictions(encoder, params, {**batch, 'resets': 0 * batch['resets']}, memory)
-  assert small.worst(with_memory.hidden_BLD, alone) > 1e-3
-
-
-def test_rows_are_read_in_their_own_direction(learned):
-  objective, params, memory = learned
-  encoder, batch = objective.networks[0].encoder, [*batches(2)][1]
-  found = predictions(encoder, params, batch, memory).states_BPD
-  turned = predictions(encoder, params, {**batch, 'direction': 1 - batch['direction']}, memory)
-  assert np.abs(found - turned.states_BPD).max((1, 2)).min() > 1e-3
-  forward = predictions(
-    encoder, params, {k: x for k, x in batch.items() if k != 'direction'}, memory
-  )
-  assert small.worst(forward.states_BPD[:2], found[:2]) < 1e-5
-  assert small.worst(forward.states_BPD[2:], found[2:]) > 1e-3
 
 
 def test_the_classifier_of_a_row_is_its_last_token():

@@ -79,7 +79,7 @@ def ids(texts):
   ],
 )
 def test_loss_and_gradient_are_those_of_a_loop_over_the_units(texts, fillers, fields):
-  fields = definitions.TextVectors(temperature=0.1, **fields)
+  fields = definitions.InBatch(temperature=0.1, **fields)
   x_BCD, real_BC = vectors(len(texts), len(texts[0])), np.ones((len(texts), len(texts[0])))
   for place in fillers:
     real_BC[place] = 0
@@ -98,7 +98,7 @@ def test_loss_and_gradient_are_those_of_a_loop_over_the_units(texts, fillers, fi
 )
 def test_loss_and_gradient_are_those_of_sentence_transformers(backward, how):
   losses = pytest.importorskip('sentence_transformers.sentence_transformer.losses')
-  fields = definitions.TextVectors(backward=backward)
+  fields = definitions.InBatch(backward=backward)
   x_BCD = vectors(6, 3)
   value, _, ours = gradient(
     fields, x_BCD, ids(('abc', 'def', 'ghi', 'jkl', 'mno', 'pqr')), x_BCD[..., 0] < 99

@@ -17,7 +17,6 @@ from bertzoo_jax.common import trees
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import generator as generators
 from bertzoo_jax.objectives import networks
-from bertzoo_jax.objectives import replaced_token
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import step as steps
@@ -123,9 +122,8 @@ def test_sampled_tokens_follow_the_generator_s_distribution(temperature, disallo
 
 def test_rows_and_places_are_sampled_apart_and_every_step_anew():
   size, n = 6, 40_000
-  batch = {'row_keys': keys(n)}
-  found = np.asarray(generators.sample(jnp.zeros((n, 2, size)), batch))
-  again = np.asarray(generators.sample(jnp.zeros((n, 2, size)), {'row_keys': keys(n, seed=1)}))
+  sample = jax.jit(lambda keys: generators.sample(jnp.zeros((n, 2, size)), {'row_keys': keys}))
+  found, again = (np.asarray(sample(keys(n, seed))) for seed in (0, 1))
   apart = (found[:, 0], found[:, 1]), (found[1:, 0], found[:-1, 0]), (found[:, 0], again[:, 0])
   for a, b in apart:
     counts = np.bincount(a * size + b, minlength=size * size)
@@ -134,16 +132,16 @@ def test_rows_and_places_are_sampled_apart_and_every_step_anew():
 
 def test_a_row_s_samples_depend_on_nothing_but_its_own_key():
   logits = jnp.asarray(np.random.default_rng(0).normal(size=(8, 3, 50)), jnp.float32)
-  whole = generators.sample(logits, {'row_keys': keys(8)})
-  for row in range(8):
-    own = slice(row, row + 1)
-    assert (generators.sample(logits[own], {'row_keys': keys(8)[own]}) == whole[own]).all()
+  sample = jax.jit(lambda logits, keys: generators.sample(logits, {'row_keys': keys}))
+  order = np.random.default_rng(1).permutation(8)
+  again = sample(logits[order], keys(8)[order])
+  np.testing.assert_array_equal(again, sample(logits, keys(8))[order])
 
 
 def test_no_noise_is_large_enough_for_a_token_of_no_probability():
-  # 90 million draws of noise: at 1 in 16 million it must not be infinite
-  logits = jnp.zeros((1500, 2, 30_000)).at[..., 5].set(60.0)
-  assert (jax.jit(lambda x: generators.sample(x, {'row_keys': keys(1500)}))(logits) == 5).all()
+  # 60 million draws of noise: at 1 in 16 million it must not be infinite
+  logits = jnp.zeros((1000, 2, 30_000)).at[..., 5].set(60.0)
+  assert (jax.jit(lambda x: generators.sample(x, {'row_keys': keys(1000)}))(logits) == 5).all()
 
 
 def test_given_samples_are_taken():
@@ -193,22 +191,19 @@ def test_samples_depend_on_neither_microbatches_nor_mesh(accumulation, mesh):
 # --- filling ---
 
 
-@pytest.mark.parametrize(
-  'kind',
-  [
-    'replaced_token',
-    pytest.param('replaced_token_adversarial', marks=pytest.mark.slow),
-    pytest.param('replace_mlm', marks=pytest.mark.slow),
-  ],
-)
+@pytest.mark.parametrize('kind', ['replaced_token', 'replace_mlm'])
 def test_the_two_networks_drop_other_units(kind, monkeypatch):
   objective, seen, join = small.objective(kind, **SIZES), [], row_keys.join
   batch = {**small.batch(), 'row_keys': keys(4)}
+  params = jax.tree.map(jnp.asarray, small.parameters(objective))
   monkeypatch.setattr(row_keys, 'join', lambda keys, key: seen.append(key) or join(keys, key))
-  objective.loss(
-    small.parameters(objective), batch, objective.normalizers(batch), (), jax.random.key(0), True
-  )
-  assert len({tuple(jax.random.key_data(key).tolist()) for key in seen}) == 2
+
+  @jax.jit
+  def drawn(key):
+    objective.loss(params, batch, objective.normalizers(batch), (), key, True)
+    return jnp.stack([jax.random.key_data(key) for key in seen])
+
+  assert len(np.unique(drawn(jax.random.key(0)), axis=0)) == 2
 
 
 def test_all_masked_positions_are_filled_and_the_others_left_and_the_original_row_comes_back():
@@ -252,12 +247,9 @@ def test_a_position_that_comes_twice_takes_its_first_sample():
 @pytest.mark.parametrize(
   'kind, shared',
   [
-    ('replaced_token', 'none'),
-    pytest.param('replaced_token', 'token', marks=pytest.mark.slow),
     ('replaced_token', 'embeddings'),
-    pytest.param('replaced_token_adversarial', 'none', marks=pytest.mark.slow),
+    ('replaced_token', 'none'),
     ('replaced_token_adversarial', 'token'),
-    pytest.param('replaced_token_adversarial', 'embeddings', marks=pytest.mark.slow),
   ],
 )
 def test_the_discriminator_s_loss_sends_no_gradient_to_the_generator_s_own_parameters(kind, shared):
@@ -267,9 +259,7 @@ def test_the_discriminator_s_loss_sends_no_gradient_to_the_generator_s_own_param
   assert all(ravel_pytree(found[name])[0].any() for name in ('encoder', 'replaced_head'))
 
 
-@pytest.mark.parametrize(
-  'shared', ['none', pytest.param('token', marks=pytest.mark.slow), 'embeddings']
-)
+@pytest.mark.parametrize('shared', ['token', 'embeddings'])
 def test_the_generator_s_loss_reaches_only_shared_parameters_of_the_discriminator(
   shared,
 ):
@@ -278,7 +268,7 @@ def test_the_generator_s_loss_reaches_only_shared_parameters_of_the_discriminato
   tables = found['encoder'].pop('embeddings')
   assert not ravel_pytree((found['encoder'], found['replaced_head']))[0].any()
   every = {'word', 'position', 'type', 'norm'}
-  reached = {'none': set(), 'token': {'word'}, 'embeddings': every}[shared]
+  reached = {'token': {'word'}, 'embeddings': every}[shared]
   assert {name for name, tree in tables.items() if ravel_pytree(tree)[0].any()} == reached
   assert set(params['generator']['encoder'].get('embeddings', {})) == every - reached
 
@@ -286,14 +276,12 @@ def test_the_generator_s_loss_reaches_only_shared_parameters_of_the_discriminato
 def test_sharing_all_makes_one_encoder_of_two():
   objective, params = pair(shared='all', width=1.0)
   assert set(params['generator']) == {'mlm_head'}
-  batch = rows()
   main, other = (network.extract(params)['encoder'] for network in objective.networks)
   assert small.worst(main, other) == 0
   assert objective.networks[0].encoder == objective.networks[1].encoder
-  assert np.isfinite(ravel_pytree(gradients(objective, params, batch))[0]).all()
 
 
-def test_a_frozen_generator_has_no_gradient_and_no_update_not_even_decay():
+def test_a_frozen_generator_has_no_update_not_even_decay():
   objective = small.objective('replaced_token_frozen', **PLAIN)
   params = small.parameters(objective, seed=1, scale=0.05)
   tx = found.call_part(
@@ -312,7 +300,6 @@ def test_a_frozen_generator_has_no_gradient_and_no_update_not_even_decay():
   assert small.worst(new.params['generator'], params['generator']) == 0
   assert small.worst(new.params['encoder'], params['encoder']) > 0
   assert metrics['mlm_loss'] > 0
-  assert not ravel_pytree(gradients(objective, params, rows())['generator'])[0].any()
 
 
 @pytest.mark.parametrize('disallow', [pytest.param(False, marks=pytest.mark.slow), True])
@@ -418,25 +405,6 @@ def test_metrics_and_loss_are_those_of_the_discriminator_s_scores(loss_over):
   weighted = 2.0 * float(found['rtd_loss']) + 0.5 * float(found['mlm_loss'])
   assert abs(float(value) - weighted) < 1e-3
   assert {'rtd_counts', 'rtd_found', 'rtd_spread'}.isdisjoint(found)
-
-
-def test_a_discriminator_of_random_scores_has_an_area_of_a_half_and_a_perfect_one_of_1():
-  counts = lambda scores: np.histogram(scores, 256, (-16, 16))[0]
-  means = lambda replaced, scores: {
-    'rtd_replaced': replaced.mean(),
-    'rtd_flagged': (scores > 0).mean(),
-    'rtd_found': ((scores > 0) & replaced).mean(),
-    'rtd_counts': np.stack([counts(scores[replaced == r]) for r in (False, True)]) / len(scores),
-    'rtd_spread': 4.0,
-  }
-  draw = np.random.default_rng(0)
-  replaced, scores = draw.random(50_000) < 0.1, draw.normal(size=50_000)
-  found = replaced_token.finalize_metrics(means(replaced, scores))
-  assert abs(float(found['rtd_auc']) - 0.5) < 0.01 and found['rtd_token_rms'] == 2
-  assert abs(float(found['rtd_average_precision']) - 0.1) < 0.01
-  best = replaced_token.finalize_metrics(means(replaced, np.where(replaced, 3.0, -3.0)))
-  assert best['rtd_auc'] == 1 == best['rtd_precision'] == best['rtd_recall']
-  assert best['rtd_average_precision'] == 1
 
 
 def test_a_masking_s_own_tokens_are_detected_like_a_generator_s():

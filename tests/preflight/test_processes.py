@@ -71,8 +71,8 @@ def folder(tmp_path, monkeypatch):
   'jobs, whole, known, found',
   [
     pytest.param(
-      [[(0, (False, FITS))], [(0, (True, REFUSED))], [(0, (True, 'XlaError: no'))]],
-      *(False, [FITS, REFUSED, 'XlaError: no'], [FITS, REFUSED, 'XlaError: no']),
+      [[(0, (True, REFUSED))], [(0, (True, 'XlaError: no'))]],
+      *(False, [REFUSED, 'XlaError: no'], [REFUSED, 'XlaError: no']),
       id='memory alone',
     ),
     pytest.param(

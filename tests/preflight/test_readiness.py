@@ -49,7 +49,7 @@ def test_a_corpus_gives_epochs_its_own_warnings_and_is_no_workdir(corpus):
   assert text.rows[0] > 4 and text.hash and text.tokens > 500
   assert codes(found) == ['W02'] and 'times' in found[0].sentence
   few, _ = read(asked.config(batch_size=4096), corpus)
-  assert 'W03' in codes(few) and any('rows repeat in a batch' in f.sentence for f in few)
+  assert 'W03' in codes(few) and any('a batch repeats rows' in f.sentence for f in few)
   keeping = lambda **more: asked.config(run__keep_words='100,200,1G', **more)
   alone, of_run = read(keeping())[1], read(keeping(), corpus)[1]
   assert alone.kept == 3 and 0 < of_run.kept <= 2
@@ -86,7 +86,7 @@ def test_an_object_store_that_does_not_answer_is_a_problem_beside_the_others(mon
   found, text = read(asked.config(), 'gs://bucket/corpus')
   readiness.check_workdir(found, asked.config(), 'gs://bucket/run', text, 1)
   assert codes(found) == ['P14', 'P14']
-  assert 'gs://bucket/corpus cannot be asked' in found[0].sentence
+  assert 'gs://bucket/corpus cannot be reached' in found[0].sentence
   assert text.data.vocab_size == 300
 
 

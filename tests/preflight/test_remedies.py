@@ -45,11 +45,6 @@ def test_a_state_that_no_slice_holds_is_said_without_a_compilation(monkeypatch):
   json.dumps(report.as_dict(found))
 
 
-def test_a_huge_network_is_a_problem_of_the_config_and_nothing_is_built():
-  found = asked.preflight(asked.config(encoder__num_layers=10**9, batch_size=-8), tpu='v5e-4')
-  assert asked.codes(found)[0] == 'P01' and 'config.batch_size is -8' in found.findings[0].sentence
-
-
 @asked.needs_libtpu
 def test_the_largest_batch_and_other_remedies_are_found_and_each_was_tried(monkeypatch):
   jobs = asked.linear(monkeypatch, full=0.1)
@@ -78,9 +73,6 @@ def test_auto_is_said_and_takes_the_first_remat_that_fits(monkeypatch, tmp_path)
   assert found.ready and found.config.run.remat == 'feed_forward'
   chosen = 'run.kernels fused · run.unroll 0 · run.remat feed_forward · run.dtype bfloat16\n'
   assert chosen in asked.printed(found)
-  found = asked.preflight(asked.config(batch_size=1 << 17, **auto), topology='v5e:2x2')
-  assert asked.codes(found) == ['P09'] and found.config.run.remat == 'full'
-  assert '--config.run.accumulation=8' in asked.changes(found)
   found = asked.preflight(asked.config(**auto), topology='v5e:2x2')
   assert report.as_dict(found)['machinery'] == dict(
     kernels='fused', unroll=0, remat='none', dtype='bfloat16'
@@ -97,7 +89,6 @@ def test_auto_is_said_and_takes_the_first_remat_that_fits(monkeypatch, tmp_path)
   'usable, batch, most',
   [
     pytest.param(-(1 << 28), 4096, (880, 928), id='the line promises too much'),
-    pytest.param(0, 948, (asked.MOST // 4 * 4, 944), id='nearly fits'),
     pytest.param(-(15 << 30), 4096, (0, 0), id='none fits'),
   ],
 )
@@ -129,9 +120,6 @@ def test_ctrl_c_ends_the_search_and_its_results_stand(monkeypatch):
   assert asked.codes(nothing) == ['P09'] and nothing.remedies == []
   assert nothing.phases[0].largest == 0
   assert any('phase 0 does not fit (' in line for line in said)
-  first = found(2)
-  assert 0 < first.phases[0].largest < asked.MOST
-  assert asked.changes(first) == [f'--config.batch_size={first.phases[0].largest}']
   assert asked.changes(found(5))[0] == '--config.run.accumulation=8'
   turns.clear()
   quiet = asked.preflight(asked.config(batch_size=4096), topology='v5e:2x2', largest=False)
@@ -170,22 +158,19 @@ SPLIT = dict(batch_size=4, run__mesh=(4, 1, 1))
       '--config.run.remat=full --config.run.dtype=bfloat16',
       'not enough: --config.run.remat=sublayers',
     ),
-    (SPLIT, {}, None, 'nothing that was tried is enough'),
   ],
 )
 def test_changes_that_are_not_enough_alone_are_tried_together(monkeypatch, made, less, fits, words):
   small = made['batch_size'] == 4
   asked.linear(monkeypatch, per_row=(8 << 30) if small else 1 << 24, **less)
   found = asked.preflight(asked.config(**made), topology='v5e:2x2')
-  assert asked.changes(found)[:1] == [fits] * (fits is not None) and words in asked.printed(found)
+  assert asked.changes(found)[:1] == [fits] and words in asked.printed(found)
 
 
 @asked.needs_libtpu
 def test_no_larger_slice_is_tried_for_a_mesh_that_would_not_grow_with_it(monkeypatch):
   asked.linear(monkeypatch)
-  tried = lambda mesh: (
-    asked.preflight(asked.config(batch_size=1024, run__mesh=mesh), topology='v5e:2x2').remedies
-  )
-  assert '--tpu=v5litepod-8' in [r.change for r in tried((-1, 1, 1))]
-  assert not any('--tpu' in r.change for r in tried((4, 1, 1)))
-  assert any('exchanged in each' in r.note for r in tried((1, 4, 1)))
+  made = asked.config(batch_size=1024, run__mesh=(1, 4, 1))
+  tried = asked.preflight(made, topology='v5e:2x2').remedies
+  assert not any('--tpu' in r.change for r in tried)
+  assert any('exchanged in each' in r.note for r in tried)

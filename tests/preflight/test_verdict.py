@@ -43,7 +43,8 @@ def test_the_border_of_phases_is_compiled_too(monkeypatch):
 
 @asked.needs_libtpu
 def test_a_run_that_fits_ends_with_0_and_one_json_object(tmp_path):
-  (tmp_path / 'config.py').write_text(asked.CONFIG)
+  one = asked.CONFIG.replace('((60, {}), (40, {}))', '((60, {}),)')  # a border is compiled, too
+  (tmp_path / 'config.py').write_text(one)
   line = f'--config={tmp_path}/config.py --tpu=v5e-4 --price=1.2 --preemptions=2 --json '
   line += f'--workdir={tmp_path}/run --config.batch_size=32 --config.run.kernels=xla'
   own = '--xla_tpu_enable_data_parallel_all_reduce_opt=true'
@@ -63,10 +64,8 @@ def test_a_run_that_fits_ends_with_0_and_one_json_object(tmp_path):
     hosts=1,
     hbm_usable=int(15.75 * 2**30),
   )
-  first, second = found['phases']
-  assert (first['steps'], second['steps'], first['rows'], first['length']) == (60, 40, 32, 64)
-  # phases of one shape are compiled once
-  assert first['compile_seconds'] == second['compile_seconds']
+  [first] = found['phases']
+  assert (first['steps'], first['rows'], first['length']) == (60, 32, 64)
   # two moments for each, and their count
   assert first['optimizer'] == 2 * first['parameters'] + 4
   assert first['peak'] > 3 * first['parameters']

@@ -73,7 +73,7 @@ def test_dropped_text_is_reported_and_duplicates_are_counted(tmp_path):
   report = manifest['report']
   assert report['documents'] == 2 and report['duplicate_documents'] == 1
   assert {reason: d['count'] for reason, d in report['dropped'].items()} == {
-    'document that stands in the text before': 1,
+    'document that occurred before': 1,
     'empty document': 1,
     'text with a lone surrogate': 1,
     'line not in UTF-8': 1,

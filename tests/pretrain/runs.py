@@ -127,9 +127,9 @@ def rows(workdir):
   return len(file.read_text().splitlines()) if file.exists() else 0
 
 
-def state_of(workdir, step=STEPS):
-  """sha256 over the path, type, shape and bytes of every array of a checkpoint."""
-  digest, folder = hashlib.sha256(), pathlib.Path(workdir) / 'checkpoints' / str(step)
+def arrays(workdir, step=STEPS):
+  """Yields (path, array) of a checkpoint's state."""
+  folder = pathlib.Path(workdir) / 'checkpoints' / str(step)
   with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
     for part in ('params', 'rest'):
       tree = reader.metadata(folder / part).item_metadata.tree
@@ -137,10 +137,14 @@ def state_of(workdir, step=STEPS):
       for path, x in jax.tree_util.tree_leaves_with_path(
         reader.restore(folder / part, args=ocp.args.PyTreeRestore(restore_args=args))
       ):
-        x = np.asarray(x)
-        digest.update(
-          f'{part}{jax.tree_util.keystr(path)}{x.dtype}{x.shape}'.encode() + x.tobytes()
-        )
+        yield f'{part}{jax.tree_util.keystr(path)}', np.asarray(x)
+
+
+def state_of(workdir, step=STEPS):
+  """sha256 over the path, type, shape and bytes of every array of a checkpoint."""
+  digest = hashlib.sha256()
+  for path, x in arrays(workdir, step):
+    digest.update(f'{path}{x.dtype}{x.shape}'.encode() + x.tobytes())
   return digest.hexdigest()
 
 

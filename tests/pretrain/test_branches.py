@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import small_corpora
 
+from bertzoo_jax import hf
 from bertzoo_jax import parts
 from bertzoo_jax import pretrain
 from bertzoo_jax import pretrained
@@ -81,6 +82,37 @@ def test_a_branch_with_the_same_config_is_the_uninterrupted_run_bit_for_bit(
   jax.tree.map(np.testing.assert_array_equal, *averages)
   assert [row['step'] for row in metrics.read(tmp_path / 'run')] == [3, 4]
   assert workdirs.first_weights(tmp_path / 'run') == init
+
+
+def test_frozen_layers_stay_and_all_moments_begin_anew_when_they_are_freed(train, tmp_path, capsys):
+  frozen, run = dict(phases=((AT, {'frozen': ('/layers/',)}), (STEPS - AT, {}))), tmp_path / 'run'
+  train(run, **frozen)
+  assert f'steps 0–{AT} · 8 rows × {LENGTH} tokens = 96 tokens per step · frozen: /layers/' in (
+    capsys.readouterr().out
+  )
+  params = lambda step: hf.flatten(checkpoint.load_params(f'{run}@{step}')[0])
+  before, border, after = map(params, (1, AT, AT + 1))
+  learned = lambda a, b: {path for path in a if not np.array_equal(a[path], b[path])}
+  assert learned(before, border) == {path for path in before if '/layers/' not in path}
+  assert learned(border, after) == {*before}
+  moments = lambda step: {
+    path: bool(np.any(x)) for path, x in runs.arrays(run, step) if re.search('mu|nu|count', path)
+  }
+  assert all(moved != ('layers' in path) for path, moved in moments(1).items()), moments(1)
+  assert not any(moments(AT).values()) and all(moments(AT + 1).values())
+  for step in (1, AT):
+    train(tmp_path / f'from{step}', f'{run}@{step}', **frozen)
+    assert runs.state_of(tmp_path / f'from{step}', STEPS) == runs.state_of(run, STEPS)
+
+
+@pytest.mark.parametrize(
+  'frozen, words',
+  [(('/layer/',), 'config.frozen has ./layer/., which matches no'), (('',), 'freezes all')],
+)
+def test_what_cannot_be_frozen_is_refused(train, tmp_path, frozen, words):
+  with pytest.raises(errors.UserError, match=words):
+    train(tmp_path / 'run', frozen=frozen)
+  assert not (tmp_path / 'run/checkpoints').exists()
 
 
 def _early(decay, name='warmup_stable_decay', **fields):

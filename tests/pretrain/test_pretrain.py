@@ -235,7 +235,7 @@ def test_a_run_asked_to_stop_saves_at_its_step_and_exits_0(world, untouched, tmp
   workdir = tmp_path / 'run'
   never = '--config.run.save_minutes=1000.0'
   code, said = run_train(world, workdir, never, stop_when=lambda w: rows(w) >= 4, how=how)
-  assert code == 0 and 'run the same line to resume' in said, said
+  assert code == 0 and 'run the same command to resume' in said, said
   newest, last = step_folders.steps(workdir)[-1], metrics.read(workdir)[-1]['step']
   assert newest == last >= 4
   code, said = run_train(world, workdir, never)

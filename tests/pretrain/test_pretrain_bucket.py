@@ -48,7 +48,7 @@ def test_a_run_that_moves_to_a_bucket_which_fails_and_back_to_a_disk_goes_on_bit
     code, said = run(*there, upon=saved(8), then=lambda: store.fail(503))
     assert code == 75 and 'Traceback' not in said, said
     assert 'resuming from the checkpoint of step' in said, said
-    assert said.splitlines()[-1].startswith('error: ') and 'same line again' in said
+    assert said.splitlines()[-1].startswith('error: ') and 'same command again' in said
     assert all(fault.hits > 3 for fault in sometimes)
     store.mend()
     kept = store.names('bucket', 'run/checkpoints/8/')

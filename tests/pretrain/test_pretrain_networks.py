@@ -89,7 +89,7 @@ def test_both_networks_are_exported_and_begin_a_run_again(tmp_path, here, capsys
   for words in ('generator: fresh', 'held-out replaced tokens: accuracy', 'flops     '):
     assert words in said
   frozen = {**ELECTRA, 'objective': parts.replaced_token_frozen()}
-  words = r'has no generator/.* does not train: give --init DISCRIMINATOR,GENERATOR'
+  words = r'has no generator/.* keeps frozen: give --init DISCRIMINATOR,GENERATOR'
   with pytest.raises(errors.UserError, match=words):
     here(tmp_path / 'headless', init=f'{one},{one}', **SHORT, **frozen)
   with pytest.raises(errors.UserError, match=r'has 2 addresses, the objective 1 network'):

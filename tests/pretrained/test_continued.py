@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import tokenizers as hf
 
@@ -12,6 +13,8 @@ from bertzoo_jax import pretrain
 from bertzoo_jax import pretrained
 from bertzoo_jax.cli import config_file
 from bertzoo_jax.common import errors
+from bertzoo_jax.corpus import corpus as corpora
+from bertzoo_jax.evaluate import gaps
 from bertzoo_jax.experiment import check
 from bertzoo_jax.experiment import resolve
 
@@ -69,6 +72,11 @@ def test_it_goes_on_with_more_words_and_its_export_opens_in_transformers(tmp_pat
   corpus, run, out = (str(tmp_path / name) for name in ('corpus', 'run', 'out'))
   prepare.prepare(config.lock(), [str(tmp_path / 'text.txt')], corpus, address, add='3')
   pretrain.pretrain(config, run, corpus=corpus, init=address, vocabulary='carry')
+  first = gaps._first_weights(pretrained.open_run(run), corpora.open(corpus))
+  words = first['encoder']['embeddings']['word']['embedding']
+  theirs_words = pretrained.open(address).params['encoder']['embeddings']['word']['embedding']
+  assert len(words) == len(theirs_words) + 3
+  np.testing.assert_array_equal(words[: len(theirs_words)], theirs_words)
   assert all(row.holds for row in export.export(run, out))
   tokenizer = transformers.AutoTokenizer.from_pretrained(out)
   model = transformers.AutoModelForMaskedLM.from_pretrained(out)

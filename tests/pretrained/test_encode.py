@@ -1,6 +1,7 @@
 """encode from the outside: a line of text is a row of the file, or a sentence says why not."""
 
 import pathlib
+import shutil
 import types
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import bertzoo_jax
 from bertzoo_jax import encode
 from bertzoo_jax.common import errors
+from bertzoo_jax.hf import sentence_vectors
 from bertzoo_jax.pretrained import loading
 from tests import commands
 from tests.pretrained import test_loading as made
@@ -97,6 +99,37 @@ def test_tokens_come_with_the_rows_of_each_line_and_their_characters(
         or line[start:end].strip().lower() == piece
         or (not piece and end - start <= 1)
       )
+
+
+def test_a_directory_says_how_its_vectors_are_made(places, tmp_path):
+  _, directory = places('bert')
+  described = shutil.copytree(directory, tmp_path / 'hf')
+  known = sentence_vectors.Vectors('first', True, (), {'query': 'the time: '}, 'query', 7)
+  for name, content in sentence_vectors.files(known, 32, 'right').items():
+    (described / name).parent.mkdir(exist_ok=True)
+    (described / name).write_text(content)
+  plain, model = bertzoo_jax.load(f'hf:{directory}'), bertzoo_jax.load(f'hf:{described}')
+  prompted = [f'the time: {line}' for line in LINES]
+  wanted = plain.encode(prompted, 'first', max_length=7)
+  wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
+  encode.encode(f'hf:{described}', text(tmp_path), str(tmp_path / 'v.npy'))
+  np.testing.assert_allclose(np.load(tmp_path / 'v.npy'), wanted, atol=1e-5)
+  means = model.encode(LINES, 'mean', prompt='', max_length=30)
+  np.testing.assert_allclose(means, plain.encode(LINES, max_length=30), atol=1e-5)
+  # characters are those of the line, not of the prompt
+  for line, row, alone in zip(LINES, model.rows(LINES, 40), model.rows(LINES, 40, '')):
+    inside = row.starts >= 0
+    pieces = [line[a:b] for a, b in zip(row.starts[inside], row.ends[inside])]
+    assert pieces == [line[a:b] for a, b in zip(alone.starts, alone.ends) if a >= 0]
+    assert len(row.ids) > len(alone.ids)
+  with pytest.raises(errors.UserError, match='prompt'):
+    model.encode(LINES, prompt='passage')
+  modules = (described / 'modules.json').read_text().replace('Normalize', 'Dense')
+  (described / 'modules.json').write_text(modules)
+  refused = bertzoo_jax.load(f'hf:{described}')
+  with pytest.raises(errors.UserError, match='models.Dense.*Name a pooling'):
+    refused.encode(LINES)
+  assert refused.encode(LINES[:1], 'first').shape == (1, 32)
 
 
 def test_a_header_a_byte_order_mark_and_the_ends_of_lines_are_no_text(places, tmp_path):

@@ -84,7 +84,7 @@ def without_tokenizer(directory):
   'change, words',
   [
     (without('bert.encoder.layer.1.attention'), 'lacks'),
-    (without(''), 'the weights are 0 tensors'),
+    (without(''), 'the weights have 0 tensors'),
     (without_type, 'does not say its model_type'),
     (without_tokenizer, 'no tokenizer'),
     (lambda d: (d / 'model.safetensors').write_bytes(POINTER), 'cannot be read'),

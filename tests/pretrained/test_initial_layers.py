@@ -94,9 +94,9 @@ def test_layers_of_groups_are_not_taken_apart():
     ('every:0', 'write first:3, every:4'),
     ('first:0', 'write first:3, every:4'),
     ('first:7', 'have 6 layers'),
-    ('2,1', 'once, in order, from 0 to 5'),
-    ('5,6', 'once, in order, from 0 to 5'),
-    ('first:3', 'are 3 layers of 6, and the network has 2'),
+    ('2,1', 'from 0 to 5 in order, each at most once'),
+    ('5,6', 'from 0 to 5 in order, each at most once'),
+    ('first:3', 'selects 3 layers of 6, but the network has 2'),
   ],
 )
 def test_words_that_name_no_layers_are_one_sentence(deep, words, said):

@@ -158,7 +158,7 @@ def test_a_store_that_fails_for_good_ends_a_save_in_time_and_the_checkpoint_befo
   store.fail(how, on='POST' if name == 'save' else 'forever')
   answer = child(name, workdir, *[step] * (step is not None))
   assert answer['code'] == 75 and answer['seconds'] < 60, answer
-  assert 'same line again' in words(answer)
+  assert 'same command again' in words(answer)
   store.mend()
   assert child('resume', workdir)['value'] == 1
   assert not [n for n in store.names('bucket', f'forever_{name}') if 'damaged' in n]
@@ -189,7 +189,7 @@ def test_answers_that_are_cut_or_flipped_are_asked_again_or_end_with_75_and_noth
   ):
     answer = child(*question)
     assert answer.get('code', 75) == 75, answer
-    assert 'value' in answer or 'same line again' in words(answer)
+    assert 'value' in answer or 'same command again' in words(answer)
   assert fault.hits > 5
   store.mend()
   assert child('resume', workdir)['value'] == 2
@@ -204,7 +204,7 @@ def test_a_save_whose_answers_are_damaged_ends_with_75_or_well(store, child, how
   store.fail(how, on='POST', every=2, times=4 if how == 'cut' else float('inf'))
   answer = child('save', workdir, 2)
   assert answer.get('code', 75) == 75, answer
-  assert 'value' in answer or 'same line again' in words(answer)
+  assert 'value' in answer or 'same command again' in words(answer)
   store.mend()
   assert child('resume', workdir)['value'] in (1, 2)
 
@@ -241,7 +241,7 @@ def test_a_step_without_its_marker_is_marked_if_it_is_whole_and_never_deleted(
   said = child.log.read_text()
   assert 'Checkpoint 2 had no commit marker' in said and 'it is marked and used' in said
   lost = cut.relative_to(local / 'checkpoints/3')
-  assert f'checkpoint 3 has no commit marker and is not whole ({lost}' in said
+  assert f'checkpoint 3 has no commit marker and is incomplete ({lost}' in said
   after = {n: store.objects['bucket', n].data for n in store.names('bucket', 'unmarked')}
   moved = lambda name: name.replace('checkpoints/3/', 'checkpoints/3.unfinished/')
   assert all(after[moved(name)] == data for name, data in before.items())
@@ -261,7 +261,7 @@ def test_a_mirror_outlasts_a_store_that_fails_and_ends_in_time_if_it_fails_for_g
   fault = store.fail(how, on='text.*tokens.npy')
   answer = fetch()
   assert answer['code'] == 75 and answer['seconds'] < 60 and fault.hits > 2, answer
-  assert 'same line again' in words(answer)
+  assert 'same command again' in words(answer)
   assert not list((tmp_path / 'cache').rglob('manifest.json'))
   assert not list((tmp_path / 'cache').rglob('*.part'))
   store.mend()

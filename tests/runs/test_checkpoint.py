@@ -66,7 +66,7 @@ def damage(path, how):
 
 def test_runs_in_threads_of_one_process_save_at_once(tmp_path):
   state = phase_runs.fresh(toys.phase_run())
-  states = [at(state, step) for step in range(1, 11)]
+  states = [at(state, step) for step in range(1, 4)]
 
   def run(name):
     checkpoints = checkpoint.Checkpoints(tmp_path / name, keep=1, keep_every=0)
@@ -75,11 +75,11 @@ def test_runs_in_threads_of_one_process_save_at_once(tmp_path):
     checkpoints.close()
     return step_folders.steps(tmp_path / name)
 
-  with concurrent.futures.ThreadPoolExecutor(4) as pool:
-    assert list(pool.map(run, 'abcd')) == [[10]] * 4
+  with concurrent.futures.ThreadPoolExecutor(3) as pool:
+    assert list(pool.map(run, 'abc')) == [[3]] * 3
 
 
-@pytest.mark.parametrize('shape', [None, (2, 2, 2), (1, 8, 1), (2, 1, 1)])
+@pytest.mark.parametrize('shape', [None, (2, 2, 2), (2, 1, 1)])
 def test_a_state_comes_back_bit_for_bit_also_on_another_mesh(saved, shape):
   _, state, checkpoints = saved
   mesh = shape and sharding.mesh(shape, jax.devices()[: math.prod(shape)])
@@ -144,7 +144,7 @@ def test_a_store_that_does_not_answer_is_no_damage(saved, monkeypatch):
     raise TimeoutError(110, 'Connection timed out')
 
   monkeypatch.setattr(storage, 'sha256', late)
-  with pytest.raises(errors.TransientError, match='run the same line again'):
+  with pytest.raises(errors.TransientError, match='run the same command again'):
     checkpoints.newest()
   assert step_folders.steps(workdir) == [1, 2, 3]
 
@@ -211,10 +211,10 @@ def test_a_damaged_newest_step_is_reported_moved_aside_and_the_one_before_used(s
 def test_newest_milestones_and_best_are_kept(tmp_path):
   state = phase_runs.fresh(toys.phase_run())
   checkpoints = checkpoint.Checkpoints(tmp_path, keep=2, keep_every=4)
-  for step in range(1, 12):
+  for step in range(1, 8):
     checkpoints.save(at(state, step), held_out_loss=1.0 + (step - 3) ** 2)
   checkpoints.close()
-  assert step_folders.steps(tmp_path) == [3, 4, 8, 10, 11]
+  assert step_folders.steps(tmp_path) == [3, 4, 6, 7]
   assert step_folders.best(tmp_path) == 3
 
 
@@ -280,8 +280,9 @@ def test_the_mean_of_the_last_checkpoints_is_numpys(saved):
 def test_the_running_average_is_numpys_and_comes_back_bit_for_bit_in_the_middle(tmp_path):
   phase_run, decay = toys.phase_run(ema=0.7), np.float32(0.7)
   plain, state, params = toys.phase_run(), None, []
+  step = phase_runs.train_step(plain)
   for n in range(4):
-    state, _ = toys.run(plain, min(n, 1), state)
+    state, _ = toys.run(plain, min(n, 1), state, step)
     params.append({k: x.copy() for k, x in toys.flat(state.params).items()})
   checkpoints = checkpoint.Checkpoints(tmp_path, keep=1, keep_every=0)
   update = phase_runs.train_step(phase_run)

@@ -9,6 +9,7 @@ import toys
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
+from bertzoo_jax.experiment import start as start_lib
 from bertzoo_jax.runs import step_folders
 from bertzoo_jax.runs import workdir as workdirs
 
@@ -62,14 +63,15 @@ def test_models_of_the_hub_that_a_run_began_with_are_known_through_the_runs_betw
 
 
 def test_the_first_weights_of_a_run_are_those_of_the_last_attempt_that_began_at_step_0(tmp_path):
-  assert workdirs.first_weights(tmp_path) is None and workdirs.first_layers(tmp_path) == ''
+  assert workdirs.first_weights(tmp_path) is None and workdirs.first_taken(tmp_path) == {}
   for start, init, layers in ((0, 'OTHER', ''), (0, 'W@best', 'first:3'), (7, 'NOT_USED', '')):
-    of = dict(corpus_hash='abc', start_step=start, devices='1', init=init, init_layers=layers)
-    workdirs.add_attempt(tmp_path, **of)
+    of = dict(corpus_hash='abc', start_step=start, devices='1', init=init)
+    taken = start_lib.First(layers=layers, vocabulary='carry')._asdict()
+    workdirs.add_attempt(tmp_path, **of, taken=taken)
   with open(tmp_path / 'attempts.jsonl', 'a') as f:
     f.write('{"attempt": 4, "start_step": 9}\n')
   assert workdirs.first_weights(tmp_path) == 'W@best'
-  assert workdirs.first_layers(tmp_path) == 'first:3'
+  assert workdirs.first_taken(tmp_path) == {'layers': 'first:3', 'vocabulary': 'carry'}
 
 
 def sealed_run(path, config, text):

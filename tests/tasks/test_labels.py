@@ -137,7 +137,7 @@ def test_a_stratified_share_is_of_each_label():
   assert labels.held_out(given.take(range(99, -1, -1)), 0.2, True)[1].keys[::-1] == dev.keys
   with pytest.raises(errors.UserError, match='too few'):
     labels.held_out(examples('a', 'b', 'c', texts=texts[:3]), 0.2, stratified=True)
-  with pytest.raises(errors.UserError, match='scores are no labels'):
+  with pytest.raises(errors.UserError, match='this task has scores'):
     numbered('regression', train=('1', '2'), dev=('1',), stratified=True)
 
 

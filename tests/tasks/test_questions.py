@@ -170,16 +170,16 @@ def test_a_table_has_a_question_per_row_and_places_if_it_likes(tmp_path):
   'content, words',
   [
     ('{"data": [', 'holds no JSON'),
-    ('{"questions": []}', 'has not the shape of SQuAD'),
-    ('{"data": [{"paragraphs": [{"context": "x"}]}]}', 'has not the shape of SQuAD'),
+    ('{"questions": []}', 'has not the form of SQuAD'),
+    ('{"data": [{"paragraphs": [{"context": "x"}]}]}', 'has not the form of SQuAD'),
     ('{"data": []}', 'has no questions'),
     (squad(('a', [('cat', 'four')])), 'number of the character'),
     (squad(('a', [('cat', 4)]), ('b', None)), 'question 2 has no answers: write'),
     (squad(('a', [('dog', 4)])), 'None of the 1 train questions has its answer'),
     ('[' * 100_000, 'holds no JSON'),
-    (one(answers=3), 'has not the shape of SQuAD'),
-    (one(answers={'text': ['cat'], 'answer_start': [4, 5]}), 'has not the shape of SQuAD'),
-    (one(detected_answers=[{'char_spans': [[2]]}]), 'has not the shape of SQuAD'),
+    (one(answers=3), 'has not the form of SQuAD'),
+    (one(answers={'text': ['cat'], 'answer_start': [4, 5]}), 'has not the form of SQuAD'),
+    (one(detected_answers=[{'char_spans': [[2]]}]), 'has not the form of SQuAD'),
   ],
 )
 def test_a_file_that_does_not_fit_is_told_in_a_sentence(tmp_path, content, words):

@@ -182,7 +182,7 @@ def test_datasets_of_tensorflow_datasets_give_words_and_tags(name):
 def test_a_tag_that_the_chosen_scheme_lacks_names_the_scheme(tmp_path):
   train = 'a O\nb E-X\n\nc O\nd B-X\n\n'
   made.write(tmp_path, train_txt=train)
-  with pytest.raises(errors.UserError, match="'E-X', which is none of the scheme iob2"):
+  with pytest.raises(errors.UserError, match="'E-X', which is not in the scheme iob2"):
     made.opened(
       tmp_path, 'tag', {'train': 'train.txt', 'dev': 'train.txt'}, length=16, scheme='iob2'
     )

@@ -161,13 +161,9 @@ def test_predictions_that_are_not_finite_have_no_score():
     (('accuracy', 'recall/x9'), 'classification', 3, "No label is called 'x9'"),
     (('entity_f1/LOC',), 'tagging', 2, "No label is called 'LOC'"),
     ((), 'classification', 3, 'is empty'),
-    (('best_threshold',), 'span', 0, "begins with 'best_threshold'.*name another one first"),
+    (('best_threshold',), 'span', 0, "begins with 'best_threshold'.*name another metric first"),
   ],
 )
 def test_a_metric_that_does_not_fit_is_refused_with_those_that_do(names, objective, count, problem):
   with pytest.raises(errors.UserError, match=problem):
     check(names, objective, count)
-
-
-def test_metrics_that_fit_are_taken():
-  check(('accuracy', 'f1', 'matthews', 'recall/x0'), 'classification', 2)

@@ -95,7 +95,7 @@ def test_mistakes_are_one_sentence(tmp_path):
   for given, at, sentence in (
     ('20', None, 'name it by --tokenizer'),
     ('0', address, '--add is 0'),
-    ('20', address, 'has 920 pieces, the config wishes 900: set --config.tokenizer.vocab_size=920'),
+    ('20', address, 'has 920 pieces, the config has 900: set --config.tokenizer.vocab_size=920'),
     ('no.txt', address, 'a number of pieces, or a file of words'),
     (str(tmp_path / 'empty.txt'), address, 'has no words'),
   ):

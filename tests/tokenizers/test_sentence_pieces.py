@@ -304,7 +304,7 @@ def test_the_size_that_a_small_text_yields_can_then_be_trained(layout):
 
 
 LAYOUT = "'bracketed' has '<pad>' at id 0, .* id 0 is '<unk>': set --config.tokenizer.specials=ang"
-SIZE = 'has 1200 pieces, the config wishes 30000: set --config.tokenizer.vocab_size=1200'
+SIZE = 'has 1200 pieces, the config has 30000: set --config.tokenizer.vocab_size=1200'
 
 
 @pytest.mark.parametrize(

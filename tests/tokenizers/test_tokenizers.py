@@ -234,7 +234,7 @@ def test_vocabularies_may_have_other_line_ends_and_automatic_sizes_have_bounds(u
 
 
 def test_a_small_text_says_which_size_it_yields_and_that_size_can_then_be_trained():
-  words = r'yields \d+ pieces, the config wishes 30522: set --config.tokenizer.vocab_size=\d+'
+  words = r'yields \d+ pieces, the config has 30522: set --config.tokenizer.vocab_size=\d+'
   with pytest.raises(errors.UserError, match=words) as e:
     train(parts.wordpiece(), ['a small text'] * 2)
   size = int(str(e.value).split('vocab_size=')[1].rstrip('.'))
@@ -393,7 +393,7 @@ SAVED = {'bertzoo.json': GONE}  # published files then
 @pytest.mark.parametrize(
   'edits, fields, words',
   [
-    (SAVED, parts.wordpiece().to_dict(), 'has 2000 pieces, the config wishes 30522: set --config'),
+    (SAVED, parts.wordpiece().to_dict(), 'has 2000 pieces, the config has 30522: set --config'),
     (
       SAVED | {'tokenizer.json': GONE, 'vocab.txt': lambda t: t.replace('[MASK]\n', '')},
       dict(vocab_size=1999),

@@ -126,7 +126,7 @@ plan = (fake / 'plan').read_text().splitlines()
 what = plan[min(n, len(plan)) - 1]
 cloud = fake / 'cloud' / 'us-central2-b' / 'bert'
 def saved(*_):
-  print('stopped at step 5 of 10 and saved: run the same line to resume', flush=True)
+  print('stopped at step 5 of 10 and saved: run the same command to resume', flush=True)
   sys.exit(0)
 signal.signal(signal.SIGTERM, saved)
 print(f'attempt {n} on worker {worker}: {sys.argv[1:]} in {os.getcwd()}', flush=True)

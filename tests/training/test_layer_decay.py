@@ -103,7 +103,3 @@ def test_blocks_of_a_layer_have_its_rate():
   paths = paths_of('mlm_pair', sharing='all', inner_group_num=2)
   found = multipliers(paths, layer_decay.rates(paths, LAYERS, 0.5, 'corrected', 2))
   assert set(found['encoder/layers/feed_forward/in/kernel']) == {0.5}
-
-
-def test_a_decay_of_one_has_no_table():
-  assert layer_decay.rates(paths_of('mlm_pair'), LAYERS, 1.0, 'released') == ()

@@ -173,7 +173,7 @@ def test_a_held_out_loss_that_is_not_finite_is_never_the_best(tmp_path, monkeypa
     (
       ConnectionResetError(104, 'Connection reset by peer'),
       errors.TransientError,
-      r'\(Conn.*\); the checkpoints are kept\. Run the same line again',
+      r'\(Conn.*\); the checkpoints are kept\. Run the same command again',
     ),
   ],
 )
@@ -208,7 +208,7 @@ def test_a_finite_gradient_that_makes_an_infinite_parameter_is_never_saved(tmp_p
     loss=lambda params, *rest: plain.loss({**params, 'pair_head': head}, *rest)
   )
   phase_run = toys.phase_run(0, END, objective=objective, eps=1e-46)
-  with pytest.raises(errors.Stopped, match='made params/pair_head.* infinite or not a num') as e:
+  with pytest.raises(errors.Stopped, match='params/pair_head.* is infinite or not a num') as e:
     attempt(tmp_path, phase_run, keep_every=1)
   assert e.value.code == 3 and step_folders.steps(tmp_path) == []
 

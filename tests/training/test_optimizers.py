@@ -93,49 +93,9 @@ def test_updates_equal_the_formula_step_by_step(name, clip_norm, no_decay):
     np.testing.assert_allclose(ours[a][b], x, rtol=2e-5, atol=2e-6, err_msg=k)
 
 
-@pytest.mark.parametrize(
-  'name,share', [('adamw_uncorrected', 0.1 / np.sqrt(0.001)), ('adamw', 1.0)]
-)
-def test_the_first_update_is_3_162_times_the_sign_without_correction_and_1_with_it(name, share):
-  more = dict(b2=0.999, weight_decay=0.0, no_decay=(), clip_norm=0.0)
-  tx = built(name, lambda s: 1.0, {'w': (3,)}, **more)
-  params = {'w': jnp.zeros(3)}
-  updates, _ = tx.update({'w': jnp.array([5.0, -7.0, 9.0])}, tx.init(params), params, step=0)
-  np.testing.assert_allclose(updates['w'], [-share, share, -share], rtol=1e-4)
-  assert share == pytest.approx(3.1623 if name == 'adamw_uncorrected' else 1.0, rel=1e-4)
-
-
-@pytest.mark.parametrize('regex', ['nrom/', '('])
-def test_a_decay_rule_that_matches_nothing_is_refused(regex):
-  with pytest.raises(errors.UserError, match='no_decay'):
-    built('adamw', lambda s: 1.0, SHAPES, no_decay=(regex,))
-
-
 def lamb(paths, **changes):
   fields = dict(weight_decay=0.1, no_decay=('bias$',), no_adaptation=('bias$',), clip_norm=0.0)
   return built('lamb', lambda s: 0.5, paths, **{**fields, **changes})
-
-
-def test_each_layer_of_a_stack_has_its_own_trust_ratio_and_what_layers_share_has_one():
-  draw = np.random.default_rng(1)
-  params = [
-    jnp.asarray(draw.normal(size=(3, 4)) * scale, jnp.float32) for scale in (1.0, 10.0, 0.1)
-  ]
-  grads = [jnp.asarray(draw.normal(size=(3, 4)), jnp.float32) for _ in params]
-
-  def update(name, tree, g):
-    tree, g = {name: {'kernel': tree}}, {name: {'kernel': g}}
-    tx = lamb(trees.paths_of(tree), no_decay=(), no_adaptation=())
-    return tx.update(g, tx.init(tree), tree, step=0)[0][name]['kernel']
-
-  alone = [update('dense', p, g) for p, g in zip(params, grads)]
-  np.testing.assert_allclose(
-    update('layers', jnp.stack(params), jnp.stack(grads)), jnp.stack(alone), rtol=1e-6
-  )
-  together = update('dense', jnp.stack(params), jnp.stack(grads))
-  assert abs(together / jnp.stack(alone) - 1).max() > 0.1
-  # the rate times the parameter's norm
-  np.testing.assert_allclose(jnp.linalg.norm(alone[1]), 0.5 * jnp.linalg.norm(params[1]), rtol=1e-6)
 
 
 def test_a_parameter_or_an_update_of_zeros_has_the_ratio_1():
@@ -253,46 +213,15 @@ def test_updates_by_layer_equal_the_formula_for_each_layer_alone(name):
 
 
 @pytest.mark.parametrize('name', ADAMS)
-def test_without_tables_an_update_is_the_formula_bit_for_bit_and_the_state_of_the_same_kinds(name):
-  draw = np.random.default_rng(4)
-  arrays = lambda: {k: jnp.asarray(draw.normal(size=s), jnp.float32) for k, s in LAYERED.items()}
-  params, grads, no_decay = arrays(), arrays(), (r'bias$', r'^emb')
-  more = {'no_adaptation': no_decay} if name == 'lamb' else {}
-  tx = built(
-    name,
-    lambda s: jnp.float32(0.3),
-    LAYERED,
-    **dict(b1=0.9, b2=0.98, eps=1e-6, weight_decay=0.1, clip_norm=0.3, no_decay=no_decay),
-    **more,
-  )
-  updates, state = tx.update(grads, tx.init(params), params, step=0)
-  norm = jnp.sqrt(sum(jnp.sum(g * g) for g in grads.values()))
-  assert norm > 0.3
-  scale = jnp.float32(1.0)
-  if name == 'adamw':
-    left = [-jnp.expm1(jnp.float32(1) * jnp.log(jnp.float32(b))) for b in (0.9, 0.98)]
-    scale = jnp.sqrt(left[1]) / left[0]
-
-  def norm_of(k, x):
-    axes = tuple(range('layers/' in k, x.ndim))
-    return jnp.sqrt(jnp.sum(jnp.square(x), axis=axes, keepdims=True))
-
-  for k, p in params.items():
-    g = grads[k] / norm * 0.3
-    m, v = (1 - 0.9) * g, (1 - 0.98) * g * g
-    np.testing.assert_array_equal(state[1].mu[k], m, err_msg=k)
-    np.testing.assert_array_equal(state[1].nu[k], v, err_msg=k)
-    u = scale * m / (jnp.sqrt(v) + 1e-6)
-    excepted = optimizers.matching(k, no_decay)
-    if not excepted:
-      u = u + 0.1 * p
-    if name == 'lamb' and not excepted:
-      u = norm_of(k, p) / norm_of(k, u) * u
-    np.testing.assert_array_equal(updates[k], -jnp.float32(0.3) * u, err_msg=k)
+def test_a_state_has_the_kinds_that_checkpoints_hold(name):
+  params = {k: jnp.ones(s) for k, s in LAYERED.items()}
+  more = {'no_adaptation': (r'bias$',)} if name == 'lamb' else {}
+  more |= dict(no_decay=(r'bias$',), clip_norm=0.3)
+  state = built(name, lambda s: 0.3, LAYERED, **more).init(params)
   empty = optax.EmptyState()
-  kinds = (empty, optimizers.AdamState(0, grads, grads), optax.MaskedState(empty))
+  kinds = (empty, optimizers.AdamState(0, params, params), optax.MaskedState(empty))
   kinds += (empty, empty) if name == 'lamb' else (empty,)
-  assert jax.tree.structure(state) == jax.tree.structure(kinds)  # a checkpoint holds them
+  assert jax.tree.structure(state) == jax.tree.structure(kinds)
 
 
 @pytest.mark.parametrize('name', optimizers.BY_NAME)

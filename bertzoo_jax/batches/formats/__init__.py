@@ -1,8 +1,8 @@
 """Input formats: which sentences make a row, and where its tokens and separators stand.
 
-A format is pure: its row list is a function of (text, key), and the content of a row is computed
-from its number on request. The list holds only the place where each row starts; every random draw
-is a counter hash of that place. All functions are numpy over whole arrays.
+A format is pure: its row list is a function of (text, key), and a row is computed from its number
+when it is asked for. The list holds only where each row starts; every random draw is a counter hash
+of that place. All functions are numpy over whole arrays.
 """
 
 from bertzoo_jax.batches.formats import contiguous

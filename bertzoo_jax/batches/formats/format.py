@@ -1,4 +1,4 @@
-"""The input format: a list of rows by (text, key), and the content of a row on request."""
+"""The input format: (text, key) → a list of rows, and the tokens of any row of it."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -17,8 +17,8 @@ class Format(NamedTuple):
     packed: several packed segments may share a row, so positions restart (README.md). If not, a row
       is one segment and padding after it.
     warnings: sentences the user should read at the start.
-    needs_sentences: True if two segments meet at the end of a sentence, so that the corpus must be
-      split into sentences.
+    needs_sentences: whether two segments of a row meet at the end of a sentence, so that the corpus
+      must be split into sentences.
     features: {name: (shape without B, numpy dtype)} beyond input_ids, token_type_ids, segment_ids,
       position_ids, pair_labels.
     in_lanes: (B of the global batch, whether the tokenizer has an end-of-document token) -> a

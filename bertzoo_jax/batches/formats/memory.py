@@ -149,7 +149,7 @@ def _two_runs(key, stream, mirrored, begin, room, lane_begin, random_rate):
   places of the row's direction. Together A and B have at most `room` tokens.
   """
   low, high = stream.border(mirrored, begin, 'right'), stream.border(mirrored, begin + room, 'left')
-  end = stream.border_place(mirrored, high)  # of the sentence in which the room ends
+  end = stream.border_place(mirrored, high)  # the end of the sentence at which room ends
   count = np.maximum(high - low, 0)
   draw = lambda purpose: hashing.bits(hashing.fold(key, purpose), begin)
   border = stream.border_place(
@@ -244,7 +244,7 @@ class Stream(NamedTuple):
         flat cell of its first place.
       mirrored: bool [B].
     """
-    low = np.where(mirrored, self.size - start - size, start)  # of the run, in the stream
+    low = np.where(mirrored, self.size - start - size, start)  # start of the run in the stream
     row, i = rows_lib.ragged(np.zeros_like(size), size)
     cells = cell[row] + i
     place = np.where(mirrored[row], low[row] + size[row] - 1 - i, low[row] + i)

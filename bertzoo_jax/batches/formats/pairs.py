@@ -44,7 +44,7 @@ def segment_pairs(fields: definitions.SegmentPairs, text, length):
   if fields.negatives != 'documents' and fields.pairs != 'nsp':
     raise errors.UserError(
       f'config.format.negatives is {fields.negatives!r} and pairs {fields.pairs!r}: only nsp has '
-      'false halves, set pairs=nsp or negatives=documents.'
+      'random partners: set pairs=nsp or negatives=documents.'
     )
   # without a label, the network would take a random partner for the true next text
   skips = fields.pairs == 'none' or fields.lone_sentences == 'skip'
@@ -292,8 +292,8 @@ def _pair_warnings(text, skips, limit):
     sizes = np.diff(text.sentence_starts[: 1 + min(text.num_sentences, _SAMPLE)])
     if (lost := sizes[sizes >= limit].sum() / max(sizes.sum(), 1)) > 0.01:
       notes.append(
-        f'{lost:.1%} of the tokens lie in sentences as long as a row, which are alone in their '
-        'chunk and make no row.'
+        f'{lost:.1%} of the tokens are in sentences as long as a row: such a sentence is alone in '
+        'its chunk, which makes no row.'
       )
   alone = float(np.mean(np.diff(text.document_starts) == 1)) if text.num_documents else 0.0
   if alone > _MOST_ALONE:

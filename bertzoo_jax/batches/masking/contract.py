@@ -1,4 +1,4 @@
-"""The masking, and the fields that all maskings have."""
+"""The type of all maskings, and functions for budgets and lengths that they share."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -90,7 +90,7 @@ def row_key(keys_B2):
 
 
 def check_corruption(corruption):
-  """Raises UserError unless `corruption` is three shares that sum to 1."""
+  """Raises UserError unless `corruption` has three shares that sum to 1."""
   if len(corruption) != 3 or abs(sum(corruption) - 1) > 1e-6:
     raise errors.UserError(
       f'config.masking.corruption is {tuple(corruption)}: three shares that sum to 1 are needed '
@@ -111,7 +111,7 @@ def nearest(length, rate, most=0):
 
 
 def upwards(length, rate):
-  """int64 [L+1]: ceil(rate · n) of n = 0 … L tokens, without rounding errors (0.15 · 20 is 3)."""
+  """int64 [L+1]: ceil(rate · n) for n = 0 … L tokens, without rounding errors (0.15 · 20 is 3)."""
   return np.ceil(rate * np.arange(length + 1) - 1e-9).astype(np.int64)
 
 

@@ -62,7 +62,7 @@ def corrupter(corpus, shares, random_tokens):
 
   Args:
     corpus: its vocabulary size, special ids and unigram counts are read.
-    shares: of [MASK], random and kept tokens; they sum to 1.
+    shares: shares of [MASK], random and kept tokens; they sum to 1.
     random_tokens: 'all': any id. 'no_specials': not pad, unk, cls and sep, but [MASK] as in
       fairseq. 'unigrams': as often as in the corpus.
 

@@ -1,4 +1,4 @@
-"""The first of the three shares: the mask token, or a similar word (Cui et al. 2020 §3.2)."""
+"""Replaces tokens of the first share by the mask, or by a similar word (Cui et al. 2020 §3.2)."""
 
 import numpy as np
 

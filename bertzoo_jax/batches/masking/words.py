@@ -1,4 +1,4 @@
-"""Words of a batch, as flat lists: where each begins and ends, and where its run of text ends.
+"""The words of a batch as flat arrays: where each begins and ends, and where its run of text ends.
 
 A word here is any unit that a masking takes whole: a word, phrase or entity. A run is text of one
 packed segment between special tokens; words that are taken together lie in one run. B rows, L
@@ -86,7 +86,7 @@ def find(text_BL, pack_BL, continues_BL) -> Words:
   passed_N = np.cumsum(text_BL)
   sizes_K = np.diff(passed_N.take(flat_K), append=passed_N[-1] + 1)
   start_K = flat_K % text_BL.shape[1]
-  next_R = np.append(np.flatnonzero(~joined_BL.reshape(-1).take(flat_K)), size)  # of each run
+  next_R = np.append(np.flatnonzero(~joined_BL.reshape(-1).take(flat_K)), size)  # starts of runs
   count_B = np.count_nonzero(begins_BL, axis=1)
   return Words(
     np.append(start_K, 0),
@@ -128,8 +128,8 @@ def begins(words):
 
 
 def ranks(key, purpose, length):
-  """int32 [B, L], random and all different in a row, as the low bits are the column + 1; never the
-  least or largest int32.
+  """int32 [B, L], random, never the least or largest int32. All differ within a row, since the low
+  bits are the column + 1.
   """
   low = (length + 1).bit_length()
   random_BL = corruptions.draw(key, purpose, np.arange(length)[None])

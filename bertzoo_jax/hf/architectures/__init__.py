@@ -27,11 +27,8 @@ from bertzoo_jax.parts import named
 def choose(name: str) -> Architecture:
   """The architecture of a name.
 
-  Args:
-    name: of a class in ARCHITECTURES, or `package.module:NAME` for an Architecture elsewhere.
-
-  Raises:
-    UserError: no such class, no such module, no such name in it, or something else by that name.
+  name: of a class in ARCHITECTURES, or `package.module:NAME` for an Architecture elsewhere. Raises
+  UserError: no such class, no such module, no such name in it, or something else by that name.
   """
   if not named.is_outside(name):
     return errors.choose(name, ARCHITECTURES, 'Hugging Face architecture')
@@ -48,13 +45,9 @@ def reader(content: dict[str, Any], wished: str | None = None) -> Architecture:
   """The architecture that reads the weights of a config.json: the one that it names, else the first
   of its model type.
 
-  Args:
-    content: of config.json.
-    wished: the run's config.hf. As `package.module:NAME`, it and the other classes of its module
-      take precedence over the table for their model type.
-
-  Raises:
-    UserError: no model type, or one without an architecture.
+  content: of config.json. wished: the run's config.hf. As `package.module:NAME`, it and the other
+  classes of its module take precedence over the table for their model type. Raises UserError: no
+  model type, or one without an architecture.
   """
   model_type, names = content.get('model_type'), content.get('architectures') or []
   if not isinstance(model_type, str):
@@ -97,12 +90,8 @@ def task_class_of(name: str, head: str = task_heads.ROW) -> tuple[str, str]:
   If the family has no class for the task, the class is `name`. The form is then that of the
   family's row head for rows and options ('tanh' without one), and 'linear' for tokens.
 
-  Args:
-    name: of a class, see `choose`, or a model_type.
-    head: name of the task's head among the parameters.
-
-  Raises:
-    UserError: `name` is no class and no model_type.
+  name: of a class, see `choose`, or a model_type. head: name of the task's head among the
+  parameters. Raises UserError: `name` is no class and no model_type.
   """
   types = {a.model_type for a in ARCHITECTURES.values()}
   model_type = name if name in types else choose(name).model_type
@@ -119,12 +108,11 @@ def fitting(name: str, activation: str, params: Mapping[str, Any]) -> str:
   `name`, then to its model type. `name` if no class holds the encoder.
 
   Args:
-    name: of the architecture that is wished for.
-    activation: of the encoder.
-    params: of the network, by path; arrays or shapes.
+    name: name of the architecture that is wished for.
+    activation: activation of the encoder.
+    params: parameters of the network, by path; arrays or shapes.
 
-  Raises:
-    UserError: `name` is no architecture.
+  Raises UserError: `name` is no architecture.
   """
   wished, least = choose(name), {}
   for other, a in {**ARCHITECTURES, **_beside(name)}.items():

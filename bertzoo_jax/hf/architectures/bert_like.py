@@ -93,7 +93,7 @@ def _behind_padding(content) -> int:
   if first >= rows:
     raise errors.UserError(
       f'config.json says pad_token_id={pad} and max_position_embeddings={rows}: positions begin '
-      'behind the id of padding, so none is left.'
+      'after the id of padding, so none is left.'
     )
   return rows - first
 

@@ -6,6 +6,7 @@ ours.
 import functools
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import keys
 from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf.architecture import FROM_HEADS_KERNEL
@@ -84,9 +85,7 @@ _build = functools.partial(
   'eurobert',
   _BODY,
   _KEYS,
-  rename_legacy=lambda name: (
-    f'model.{name}' if name.startswith(('embed_', 'layers.', 'norm.')) else name
-  ),
+  rename_legacy=architecture.prefixed('model', 'embed_', 'layers.', 'norm.'),
   unsaid=dict(initializer='truncated_normal', output_range='same'),
 )
 MODEL = bert_like.bare(_build, 'EuroBertModel')._replace(reads=True)

@@ -17,29 +17,19 @@ _ENDS = (
   (r'/(beta|output_bias)$', '/bias'),
   (r'_embeddings$', '_embeddings/weight'),
 )
-_PAIR = ('discriminator', 'generator')
 # ALBERT's SentencePiece models (tokenization.py and README of the release).
 _ALBERT_TOKENIZER = parts.sentencepiece(vocab_size='auto', symbols='')
 
 
 class Kind(NamedTuple):
-  """How the variables of a kind of network are called here.
+  """How the variables of a kind of network are called here."""
 
-  Attributes:
-    model_type: of transformers.
-    known_by: text in the name of at least one of its variables.
-    rules: ordered (regex, replacement) for a name, all applied.
-    heads: ordered (beginning of a tensor's name, class that has such a head).
-    fields: of config.json that the release's file lacks or gets wrong.
-    tokenizer: config section of its SentencePiece model; None for a vocab.txt.
-  """
-
-  model_type: str
-  known_by: str
-  rules: tuple
-  heads: tuple
-  fields: dict
-  tokenizer: dict | None
+  model_type: str  # model_type in transformers
+  known_by: str  # text in the name of at least one of its variables
+  rules: tuple  # ordered (regex, replacement) for a name, all applied
+  heads: tuple  # ordered (beginning of a tensor's name, class that has such a head)
+  fields: dict  # config.json fields that the release's file lacks or gets wrong
+  tokenizer: dict | None  # config section of its SentencePiece model; None for a vocab.txt
 
 
 _BERT = Kind(
@@ -96,12 +86,9 @@ def is_weight(name: str) -> bool:
 def networks(variables: dict[str, np.ndarray], content: dict[str, Any]) -> dict[str, tuple]:
   """{name: (tensors by transformers' names, config.json)}; the name is '' except for ELECTRA's two.
 
-  Args:
-    variables: {name: array} of the checkpoint's weights.
-    content: of the release's bert_config.json or albert_config.json; {} without one, as ELECTRA's.
-
-  Raises:
-    UserError: the variables are another network's, or the number of heads is unknown.
+  variables: {name: array} of the checkpoint's weights. content: of the release's bert_config.json
+  or albert_config.json; {} without one, as ELECTRA's. Raises UserError: the variables are another
+  network's, or the number of heads is unknown.
   """
   names = {x.removeprefix('module/'): x for x in variables}
   kind = next((k for k in _KINDS if any(k.known_by in name for name in names)), None)
@@ -112,18 +99,12 @@ def networks(variables: dict[str, np.ndarray], content: dict[str, Any]) -> dict[
     )
   parts = {'': names}
   if kind is _ELECTRA and any(name.startswith('generator/') for name in names):
+    below = lambda start: {name: x for name, x in names.items() if name.startswith(start)}
     # the generator reads the discriminator's tables unless it has its own
-    has_tables = any(name.startswith('generator/embeddings/') for name in names)
-    shared = '' if has_tables else 'electra/embeddings/'
-    parts = {
-      network: {
-        name: x
-        for name, x in names.items()
-        if (name.startswith('generator')) == (network == 'generator')
-        or (network == 'generator' and shared and name.startswith(shared))
-      }
-      for network in _PAIR
-    }
+    shared = {} if below('generator/embeddings/') else below('electra/embeddings/')
+    generator = below('generator')
+    discriminator = {name: x for name, x in names.items() if name not in generator}
+    parts = {'discriminator': discriminator, 'generator': {**shared, **generator}}
   out = {}
   for network, by_name in parts.items():
     tensors = {_renamed(name, kind): _turned(name, variables[x]) for name, x in by_name.items()}

@@ -54,7 +54,7 @@ def base_of(rope, usual) -> float:
   kind = isinstance(rope, dict) and rope.get('rope_type', rope.get('type', 'default'))
   if not isinstance(base, int | float) or kind != 'default':
     raise errors.UserError(
-      f'config.json says of rotary positions {str(rope)[:80]}, and an encoder here has plain ones '
+      f'config.json says of rotary positions {str(rope)[:80]}, but an encoder here has plain ones '
       'with one base for global and one for local layers.'
     )
   return float(base)
@@ -181,11 +181,6 @@ def _head(name: str) -> tuple[Row, ...]:
   )
 
 
-def _rename_legacy(name: str) -> str:
-  """Adds the prefix that bare bodies lack."""
-  return f'model.{name}' if name.startswith(('embeddings.', 'layers.', 'final_norm.')) else name
-
-
 def build(model_type, body, family, name, *rows, config=(), **rest):
   """A class of encoder=modern. body, rows: of its layers, of its head; family, config: of
   config.json; rest: further fields of Architecture.
@@ -207,7 +202,7 @@ _build = functools.partial(
   'modernbert',
   _BODY,
   _KEYS,
-  rename_legacy=_rename_legacy,
+  rename_legacy=architecture.prefixed('model', 'embeddings.', 'layers.', 'final_norm.'),
   unsaid=dict(initializer='truncated_normal', output_range='by_depth'),
 )
 

@@ -1,7 +1,5 @@
 """XLNet (Yang et al. 2019), with and without its head; logits are of the content stream."""
 
-import re
-
 import numpy as np
 
 from bertzoo_jax.common import errors
@@ -96,11 +94,6 @@ def _post_read(params, fields):
   return params if has_query else {p: x for p, x in params.items() if p != _QUERY}, fields
 
 
-def _rename_legacy(name: str) -> str:
-  """Adds the prefix that a bare body lacks."""
-  return f'transformer.{name}' if re.match(r'(word_embedding|mask_emb|layer)\b', name) else name
-
-
 def _beams(directory, batch):
   """As verify.logits, of a class that scores ends given starts; beams as in `networks.predict`."""
   torch = trust.torch()
@@ -150,7 +143,7 @@ def _build(name, *rows, config=(), **rest):
     sizes=architecture.plain_sizes,
     keys=keys.joined((*_KEYS, *config)),
     part='two_stream',
-    rename_legacy=_rename_legacy,
+    rename_legacy=architecture.prefixed('transformer', 'word_embedding.', 'mask_emb', 'layer.'),
     post_read=_post_read,
     tokens=TOKENS,
     segments=3,

@@ -19,37 +19,23 @@ GIB = 1 << 30
 
 
 class Chip(NamedTuple):
-  """One generation: a row of chips.csv.
+  """One generation: a row of chips.csv."""
 
-  Attributes:
-    name: 'v4'.
-    kind: of its devices, as jax names them; the key of cost.PEAK.
-    devices: per chip.
-    usable: bytes of a device's memory that the compiler gives to a program (its own figure, GiB in
-      the table; the rest is the runtime's).
-    bandwidth: of the memory of a chip, bytes/s.
-    clock: cycles/s.
-    link: bytes/s of one link to a neighbouring chip, in one direction.
-    rank: axes of the torus.
-    most: chips in the largest slice.
-    wrap: an axis closes to a ring where every axis of the slice is a multiple of it.
-    host_chips: chips of a host in a slice of several hosts.
-    max_alone: chips at most in a slice of one host.
-    counts: units per chip in an accelerator type's number: 2 where it counts cores, 1 for chips.
-  """
-
-  name: str
-  kind: str
-  devices: int
+  name: str  # 'v4'
+  kind: str  # device kind, as jax names it; the key of cost.PEAK
+  devices: int  # per chip
+  # bytes of a device's memory that the compiler gives to a program (its own figure, GiB in the
+  # table; the rest is the runtime's)
   usable: int
-  bandwidth: float
-  clock: float
-  link: float
-  rank: int
-  most: int
-  wrap: int
-  host_chips: int
-  max_alone: int
+  bandwidth: float  # memory bandwidth of a chip, bytes/s
+  clock: float  # cycles/s
+  link: float  # bytes/s of one link to a neighbouring chip, in one direction
+  rank: int  # axes of the torus
+  most: int  # chips in the largest slice
+  wrap: int  # an axis closes to a ring where every axis of the slice is a multiple of it
+  host_chips: int  # chips of a host in a slice of several hosts
+  max_alone: int  # chips at most in a slice of one host
+  # units per chip in an accelerator type's number: 2 where it counts cores, 1 for chips
   counts: int
 
   @property
@@ -77,15 +63,10 @@ _ALIASES = {'v5litepod': 'v5e', 'v5lite': 'v5e', 'v6lite': 'v6e'}
 
 
 class Slice(NamedTuple):
-  """Chips that are rented together.
+  """Chips that are rented together."""
 
-  Attributes:
-    chip: their generation.
-    shape: chips along each axis.
-  """
-
-  chip: Chip
-  shape: tuple[int, ...]
+  chip: Chip  # their generation
+  shape: tuple[int, ...]  # chips along each axis
 
   @property
   def topology(self) -> str:
@@ -175,8 +156,7 @@ def by_topology(name: str) -> Slice:
     examples = ', '.join(Slice(chip, s).topology for s in _shapes(chip)[:5])
     raise errors.UserError(
       f'--topology={name} is no slice: {chip.name} has {chip.rank} axes, the first two in steps of '
-      f'2, and at most {chip.most} '
-      f'chips, as in {examples}.'
+      f'2, and at most {chip.most} chips, as in {examples}.'
     )
   return Slice(chip, shape)
 

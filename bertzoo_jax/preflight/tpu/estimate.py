@@ -39,35 +39,26 @@ RESTART = {'machine and environment': 300.0, 'mirror of the corpus': 120.0, 'res
 
 
 class Time(NamedTuple):
-  """Seconds per step.
+  """Seconds per step."""
 
-  Attributes:
-    floor, likely, upper: see the module.
-    exchange: the part of likely and upper that is spent in collectives.
-    unknown: kernels without a figure, which are charged by their bytes.
-  """
-
+  # floor, likely, upper: see the module
   floor: float
   likely: float
   upper: float
-  exchange: float
-  unknown: tuple[str, ...]
+  exchange: float  # the part of likely and upper that is spent in collectives
+  unknown: tuple[str, ...]  # kernels without a figure, which are charged by their bytes
 
 
 class Run(NamedTuple):
-  """A whole training.
+  """A whole training."""
 
-  Attributes:
-    steps_seconds: likely time of all steps; floor_seconds, upper_seconds: the bounds of it.
-    lost_seconds: to preemptions.
-    days, dollars: of the whole, likely; least and most by the bounds. Without a price dollars are
-      None.
-  """
-
-  steps_seconds: float
+  steps_seconds: float  # likely time of all steps
+  # floor_seconds, upper_seconds: the bounds of it
   floor_seconds: float
   upper_seconds: float
-  lost_seconds: float
+  lost_seconds: float  # to preemptions
+  # days, dollars: of the whole, likely; least and most by the bounds. Without a price dollars are
+  # None.
   days: float
   least_days: float
   most_days: float
@@ -113,12 +104,9 @@ def exchange_time(collective: hlo.Collective, slice_: chips.Slice) -> float:
     return 0.0
   if collective.opcode.endswith('all-to-all'):
     return collective.bytes / slice_.mixing(n)
-  sent = (
-    collective.bytes
-    if collective.opcode not in _PER_BYTE
-    else _PER_BYTE[collective.opcode] * (n - 1) / n * collective.bytes
-  )
-  return sent / slice_.egress(n)
+  per_byte = _PER_BYTE.get(collective.opcode)
+  share = 1 if per_byte is None else per_byte * (n - 1) / n
+  return share * collective.bytes / slice_.egress(n)
 
 
 def run(

@@ -37,61 +37,38 @@ _MOVES = ('copy-start', 'slice-start', 'dynamic-slice-start', 'dynamic-update-sl
 
 
 class Cost(NamedTuple):
-  """An instruction that runs.
+  """An instruction that runs."""
 
-  Attributes:
-    name, opcode, source: of the instruction.
-    times: how often it runs in one execution of the program.
-    cycles: estimated for one run; None without an estimate.
-    hbm: bytes that one run reads from and writes to HBM.
-    flops: of its matrix products, per run.
-    kernel: name of a Pallas kernel, '' for the compiler's own operations.
-  """
-
+  # name, opcode, source: of the instruction
   name: str
   opcode: str
   source: str
-  times: int
-  cycles: int | None
-  hbm: int
-  flops: float
-  kernel: str
+  times: int  # how often it runs in one execution of the program
+  cycles: int | None  # estimated for one run; None without an estimate
+  hbm: int  # bytes that one run reads from and writes to HBM
+  flops: float  # FLOPs of its matrix products, per run
+  kernel: str  # name of a Pallas kernel, '' for the compiler's own operations
 
 
 class Collective(NamedTuple):
-  """Devices that exchange numbers.
+  """Devices that exchange numbers."""
 
-  Attributes:
-    opcode: 'all-reduce', ….
-    bytes: per device: of an all-reduce or a reduce-scatter its operand, of an all-gather its
-      result.
-    group: number of devices that take part together.
-    times: how often it runs in one execution of the program.
-    source: see Instruction.
-  """
-
-  opcode: str
+  opcode: str  # 'all-reduce', …
+  # per device: of an all-reduce or a reduce-scatter its operand, of an all-gather its result
   bytes: int
-  group: int
-  times: int
-  source: str
+  group: int  # number of devices that take part together
+  times: int  # how often it runs in one execution of the program
+  source: str  # see Instruction
 
 
 class Reading(NamedTuple):
-  """The cost of one execution, by instruction.
+  """The cost of one execution, by instruction."""
 
-  Attributes:
-    costs: of all instructions that run and take time, collectives aside.
-    collectives: in the order met.
-    unknown_trips: loops without a trip count in the text; counted once.
-    unvisited: computations that nothing reached.
-    visited: matrix FLOPs of everything visited, loop bodies once, as the compiler counts them.
-  """
-
-  costs: list[Cost]
-  collectives: list[Collective]
-  unknown_trips: list[str]
-  unvisited: list[str]
+  costs: list[Cost]  # all instructions that take time, without collectives
+  collectives: list[Collective]  # in the order met
+  unknown_trips: list[str]  # loops without a trip count in the text; counted once
+  unvisited: list[str]  # computations that nothing reached
+  # matrix FLOPs of everything visited, loop bodies once, as the compiler counts them
   visited: float
 
   @property
@@ -131,7 +108,7 @@ def read(text: str, kernels: dict[str, int] | None = None) -> Reading:
   """The cost of one execution of a program.
 
   Args:
-    text: of the optimized program (`compiled.as_text()`).
+    text: text of the optimized program (`compiled.as_text()`).
     kernels: of Pallas kernels, {'kernel [512,768]': cycles of one run for each row of the batch,
       for a first result [B,512,768]}, or {'kernel': cycles of one run}.
   """
@@ -148,7 +125,7 @@ def read(text: str, kernels: dict[str, int] | None = None) -> Reading:
 
 
 class _Walk:
-  """Follows the program from its entry."""
+  """Walks through the program from its entry."""
 
   def __init__(self, module, kernels):
     self.module, self.kernels = module, kernels
@@ -183,7 +160,7 @@ class _Walk:
     if opcode in ('call', 'async-start') and (
       target := called.get('to_apply') or called.get('calls')
     ):
-      if _CYCLES.search(instruction.attributes):  # of the whole
+      if _CYCLES.search(instruction.attributes):  # estimated as a whole
         self._touch(target)
       else:
         return self.computation(target, times)
@@ -269,17 +246,12 @@ class _Walk:
     if len(places) != 1 or root is None:
       return 1
     grown = body.get(root.operands[int(places[0])])
-    added = (
-      [body[n].operands[0] for n in grown.operands if n in body and body[n].opcode == 'constant']
-      if grown and grown.opcode == 'add'
-      else []
-    )
+    terms = grown.operands if grown and grown.opcode == 'add' else ()
+    added = [body[n].operands[0] for n in terms if n in body and body[n].opcode == 'constant']
     return int(added[0]) if len(added) == 1 and added[0].isdecimal() and int(added[0]) else 1
 
   def _touch(self, name):
-    """Marks the computations called by an instruction that has its own estimate, and theirs in
-    turn.
-    """
+    """Marks all computations that an instruction with an estimate calls, directly or indirectly."""
     if name in self.reached:
       return
     self.reached.add(name)
@@ -404,7 +376,7 @@ class _Walk:
 
 
 def _branches(instruction) -> list[str]:
-  """Computations that an instruction lists, of which one runs."""
+  """The branches of a conditional: one of them runs."""
   match = _BRANCHES.search(instruction.attributes) if instruction.opcode == 'conditional' else None
   return [n.strip().lstrip('%') for n in match[1].split(',')] if match else []
 

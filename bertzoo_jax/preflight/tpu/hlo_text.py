@@ -20,7 +20,7 @@ class Instruction(NamedTuple):
   name: str
   shape: str
   opcode: str
-  operands: tuple[str, ...]
+  operands: tuple[str, ...]  # names; of a constant its value, of a parameter its number
   attributes: str
   root: bool
 
@@ -56,17 +56,14 @@ def parse(text: str) -> Module:
       instructions = None
     elif instructions is not None and (match := _INSTRUCTION.match(line)):
       inside, rest = _parenthesis(line, match.end())
-      instructions[match[1]] = Instruction(
-        match[1],
-        match[2],
-        match[3],
-        _operands(match[3], inside),
-        rest,
-        line.lstrip().startswith('ROOT '),
-      )
+      name, shape, opcode = match.groups()
+      is_value = opcode in ('constant', 'parameter')  # else its operands are names
+      operands = (inside,) if is_value else tuple(re.findall(r'%([\w.\-<>]+)', inside))
+      root = line.lstrip().startswith('ROOT ')
+      instructions[name] = Instruction(name, shape, opcode, operands, rest, root)
   if entry is None:
     raise ValueError('no ENTRY computation: not the text of a compiled program')
-  head = text.partition('\n')[0]  # which names a count that is not 1
+  head = text.partition('\n')[0]  # has the number of devices, unless it is 1
   counts = (re.search(rf'\b{name}=(\d+)', head) for name in ('replica_count', 'num_partitions'))
   return Module(entry, computations, math.prod(int(count[1]) for count in counts if count))
 
@@ -110,13 +107,6 @@ def convolution_flops(shape: str, left: str, right: str, attributes: str) -> flo
   features = kernel[labels[2].index('i')] * kernel[labels[2].index('o')]
   rows = in_[labels[1].index('b')] // count('batch_group_count')
   return 2.0 * features * rows * valid
-
-
-def _operands(opcode: str, inside: str) -> tuple[str, ...]:
-  """Names; of a constant its value, of a parameter its number."""
-  if opcode in ('constant', 'parameter'):
-    return (inside,)
-  return tuple(re.findall(r'%([\w.\-<>]+)', inside))
 
 
 def dims(shape: str) -> list[int]:

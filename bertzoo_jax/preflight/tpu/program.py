@@ -50,15 +50,11 @@ _FLAGS_TIMEOUT = 120  # seconds in which libtpu loads, on a slow machine
 
 
 class Memory(NamedTuple):
-  """Bytes of a program on each device.
+  """Bytes of a program on each device."""
 
-  Attributes:
-    arguments: state and batch; the new state takes the place of the old.
-    peak: bytes that the compiler compares with its limit: the allocated arrays (`dumped`) and, if
-      generated, the code.
-  """
-
-  arguments: int
+  arguments: int  # state and batch; the new state takes the place of the old
+  # bytes that the compiler compares with its limit: the allocated arrays (`dumped`) and, if
+  # generated, the code
   peak: int
 
   @property
@@ -68,21 +64,14 @@ class Memory(NamedTuple):
 
 
 class Program(NamedTuple):
-  """The result of a compilation.
+  """The result of a compilation."""
 
-  Attributes:
-    text: of the optimized program, for `hlo.read`; None if it did not fit, or cannot be printed.
-    analysis: the compiler's cost_analysis(), or {}.
-    memory: None if it did not fit.
-    needed: bytes per device of a program that did not fit; None if it did.
-    seconds: of the compilation.
-  """
-
+  # of the optimized program, for `hlo.read`; None if it did not fit, or cannot be printed
   text: str | None
-  analysis: dict
-  memory: Memory | None
-  needed: int | None
-  seconds: float
+  analysis: dict  # the compiler's cost_analysis(), or {}
+  memory: Memory | None  # None if it did not fit
+  needed: int | None  # bytes per device of a program that did not fit; None if it did
+  seconds: float  # compilation time
 
   @property
   def fits(self) -> bool:
@@ -102,7 +91,7 @@ def prepare() -> None:
   if system != 'Linux' or machine not in ('x86_64', 'AMD64'):
     raise errors.UserError(
       f'The TPU compiler (libtpu) exists for Linux on x86-64 only and this is {system} on '
-      f'{machine}: run the same line there, on a TPU VM, any small Cloud VM or a CI machine; no '
+      f'{machine}: run the same command there, on a TPU VM, any small Cloud VM or a CI machine; no '
       'chip is needed.'
     )
   if importlib.util.find_spec('libtpu') is None and not os.environ.get('TPU_LIBRARY_PATH'):
@@ -129,7 +118,7 @@ def check_flags(flags: str) -> str | None:
     return None
   lines = (done.stderr + done.stdout).splitlines()
   complaints = [line for line in lines if re.search(r'flag|argument', line, re.I)]
-  last = (complaints or done.stderr.splitlines() or ['it ended without a word'])[-1]
+  last = (complaints or done.stderr.splitlines() or ['it ended without a message'])[-1]
   return ' '.join(last.split())[:300]
 
 
@@ -179,8 +168,7 @@ def finished(lowered, folder: str | None = None, quick: bool = False) -> Program
     folder: empty, for the compiler's dumps (see `dumped`); None: a temporary one.
     quick: leave out the passes that only make the code faster.
 
-  Raises:
-    JaxRuntimeError: any failure but running out of memory, which is a result.
+  Raises JaxRuntimeError: any failure but running out of memory, which is a result.
   """
   if folder is None:
     with tempfile.TemporaryDirectory() as temporary:
@@ -220,7 +208,7 @@ def dumped(folder: str, refused: bool = False, limit: int | None = None) -> Memo
   later, so a program may still be refused.
 
   Args:
-    folder: of xla_dump_to.
+    folder: the one given as xla_dump_to.
     refused: whether it did not fit.
     limit: usable bytes of a device; the result is None if the code could exceed it.
   """

@@ -14,36 +14,25 @@ _CERTAIN = 1e9  # odds of no answer if no span is possible; finite, for JSON
 
 
 class Answers(NamedTuple):
-  """The answers to the questions of a split.
+  """The answers to the questions of a split."""
 
-  Attributes:
-    texts: per question; '' for no answer.
-    best: the best answer that is not empty, per question.
-    odds: float64 [Q], of having no answer; above the threshold the text is ''.
-    n_best: per question, [(text, probability, score of its start, of its end)], the best first.
-    may_have_none: whether there are questions without an answer.
-    starts: the first character of `best` in the passage; −1 for none.
-  """
-
-  texts: list[str]
-  best: list[str]
-  odds: np.ndarray
+  texts: list[str]  # per question; '' for no answer
+  best: list[str]  # the best answer that is not empty, per question
+  odds: np.ndarray  # float64 [Q], of having no answer; above the threshold the text is ''
+  # per question, [(text, probability, score of its start, of its end)], the best first
   n_best: list[list[tuple[str, float, float, float]]]
-  may_have_none: bool
-  starts: list[int] = ()
+  may_have_none: bool  # whether there are questions without an answer
+  starts: list[int] = ()  # the first character of `best` in the passage; −1 for none
 
 
 class Spans(NamedTuple):
-  """Candidates of many windows: flat arrays of one length.
+  """Candidates of many windows: flat arrays of one length."""
 
-  Attributes:
-    window, start, end: the tokens, counted from the window's first token of the passage.
-    start_score, end_score: the answer's score is their sum.
-  """
-
+  # window, start, end: the tokens, counted from the window's first token of the passage
   window: np.ndarray
   start: np.ndarray
   end: np.ndarray
+  # start_score, end_score: the answer's score is their sum
   start_score: np.ndarray
   end_score: np.ndarray
 
@@ -129,7 +118,7 @@ def extract(
     spans: candidates of all windows.
     odds: float64 [Q], of no answer.
     may_have_none: whether to give no answer if the odds are above the threshold.
-    threshold: of the odds.
+    threshold: threshold of the odds.
   """
   number = windows.question[spans.window]
   score = spans.start_score + spans.end_score

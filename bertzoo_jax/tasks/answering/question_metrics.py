@@ -67,7 +67,7 @@ def _same_zh(right, predicted):
 def _overlap_zh(right, predicted):
   a, b = segments(right), segments(predicted)
   if not a or not b:
-    return float(not right and not predicted)  # of marks alone CMRC's script takes nothing
+    return float(not right and not predicted)  # CMRC's script drops texts of marks alone
   longest = difflib.SequenceMatcher(None, a, b, autojunk=False).find_longest_match().size
   return 2 * longest / (len(a) + len(b))
 
@@ -112,7 +112,7 @@ exact_match, f1 = (functools.partial(_mean, score) for score in (_same, _overlap
 best_exact_match = lambda right, answers: _at_best_threshold(_same, right, answers)[0]
 best_f1 = lambda right, answers: _at_best_threshold(_overlap, right, answers)[0]
 best_threshold = lambda right, answers: _at_best_threshold(_overlap, right, answers)[1]
-best_threshold.better = ''  # it is no score
+best_threshold.better = ''  # a threshold is no score
 # CMRC2018: right but for case and punctuation; F1 of the longest piece that both share, in Chinese
 # characters and words of other scripts. Words are split by NLTK's rules, but for its list of
 # English contractions such as `cannot`.

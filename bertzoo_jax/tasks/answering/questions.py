@@ -27,23 +27,18 @@ LEAVE_OUT = {  # config.source.leave_out: words of the note
   _YES_OR_NO: 'with the answer yes or no',
 }
 _ALONE = 'questions but those of config.source.leave_out: set --config.source.leave_out="()".'
-_COLUMNS = ('question', 'context', 'answer', 'answer_start', 'example')  # of a table
+_COLUMNS = ('question', 'context', 'answer', 'answer_start', 'example')  # columns of a table
 
 
 class Question(NamedTuple):
-  """A question and its passage.
-
-  Attributes:
-    label: the right answers, () if the passage has none.
-    span: (start, end) of an answer in the passage, in characters; NOWHERE without one.
-    mended: whether the file has another start.
-  """
+  """A question and its passage."""
 
   question: str
   context: str
-  label: tuple[str, ...] | None = None
+  label: tuple[str, ...] | None = None  # the right answers, () if the passage has none
+  # (start, end) of an answer in the passage, in characters; NOWHERE without one
   span: tuple[int, int] = NOWHERE
-  mended: bool = False
+  mended: bool = False  # whether the file has another start
   form = 'questions'
 
   @property
@@ -245,7 +240,7 @@ def _start(value, where) -> int:
 
 def _unlike(path, why='it is no list of texts with questions'):
   return errors.UserError(
-    f'{path} has not the shape of SQuAD ({why}): write {{"data": [{{"paragraphs": [{{"context": …, '
+    f'{path} has not the form of SQuAD ({why}): write {{"data": [{{"paragraphs": [{{"context": …, '
     '"qas": [{"id": …, "question": …, "answers": [{"text": …, "answer_start": …}]}]}]}]}, or take '
     'config source=question_table for a table.'
   )

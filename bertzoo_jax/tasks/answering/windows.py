@@ -11,37 +11,25 @@ import numpy as np
 from bertzoo_jax.common import errors
 from bertzoo_jax.parts import features as definitions
 from bertzoo_jax.tasks import frames
-from bertzoo_jax.tasks.frames import Frame
-from bertzoo_jax.tasks.frames import Rows
 
 _SPARE = 0.01  # of a window's length, which BERT's release adds to the context of a token
 
 
 @dataclasses.dataclass(frozen=True)
 class Windows:
-  """How the rows of a split belong to its questions.
+  """How the rows of a split belong to its questions."""
 
-  Attributes:
-    question: int32 [W], ascending: the question of each window.
-    passage: int32 [W], the number of its text; first: int64 [W], its first token in that text;
-      size: int64 [W], its tokens of the text.
-    place: int64 [W], position of its first token in the row.
-    cls: int64 [W], position in the row of the special token that stands for no answer.
-    starts, ends: int32, characters of the tokens of all texts; texts: int64 [texts + 1], offsets of
-      the texts in them.
-    decoding: config.features, how scores become answers.
-  """
-
-  question: np.ndarray
-  passage: np.ndarray
-  first: np.ndarray
-  size: np.ndarray
-  place: np.ndarray
-  cls: np.ndarray
+  question: np.ndarray  # int32 [W], ascending: the question of each window
+  passage: np.ndarray  # int32 [W], the number of its text
+  first: np.ndarray  # int64 [W], its first token in that text
+  size: np.ndarray  # int64 [W], its tokens of the text
+  place: np.ndarray  # int64 [W], position of its first token in the row
+  cls: np.ndarray  # int64 [W], position in the row of the special token that stands for no answer
+  # starts, ends: int32, characters of the tokens of all texts
   starts: np.ndarray
   ends: np.ndarray
-  texts: np.ndarray
-  decoding: definitions.QuestionWindows
+  texts: np.ndarray  # int64 [texts + 1], offsets of the texts in them
+  decoding: definitions.QuestionWindows  # config.features, how scores become answers
 
   def characters(self, window, start, end):
     """(first character, last character + 1) of tokens start … end, counted from the window's first
@@ -77,16 +65,16 @@ class Windows:
 
 
 def question_windows(
-  fields: definitions.QuestionWindows, examples, numbers, tokenizer, frame: Frame
-) -> Rows:
+  fields: definitions.QuestionWindows, examples, numbers, tokenizer, frame: frames.Frame
+) -> frames.Rows:
   """A row for each window of each question's passage.
 
   Args:
-    examples: of questions.Question, Q of them.
+    examples: Q examples of questions.Question.
     numbers: not used.
     tokenizer: has encode_with_offsets.
-    frame: of the rows.
-    fields: of config.features.
+    frame: frames.Frame of the rows.
+    fields: fields of config.features.
 
   Returns:
     Rows of W windows. labels: int32 [W, 2], positions of the answer's first and last token, twice
@@ -94,13 +82,15 @@ def question_windows(
     for tokens of the passage and that special token. features: impossible, float32 [W], 1 if the
     window does not have the answer. detail: Windows.
 
-  Raises:
-    UserError: no room for the passage.
+  Raises UserError: no room for the passage.
   """
   del numbers
   words = frame.words(True)
   named = [role for role, _ in words]
-  question_role, passage_role = _roles(words, fields.order)
+  # auto: the passage is the first text if a row ends in the special token (code of XLNet's release)
+  order = fields.order
+  passage_first = named[-1] == 'cls' if order == 'auto' else order == 'passage_first'
+  question_role, passage_role = 'BA' if passage_first else 'AB'
   encode = functools.partial(tokenizer.encode_with_offsets, special_text=True)
   questions, question_index = frames.distinct(examples.column('question'))
   passages, passage_index = frames.distinct(examples.column('context'))
@@ -146,7 +136,7 @@ def question_windows(
     labels = _answer_places(detail, np.array(examples.column('span'), np.int64).reshape(-1, 2))
   answers = np.array([role in (passage_role, 'cls') for role in named], np.int32)
   impossible = np.zeros(len(window)) if labels is None else labels[:, 0] == cls
-  return Rows(
+  return frames.Rows(
     **laid,
     uncut=(fixed + asked + sizes)[window],
     labels=labels,
@@ -155,14 +145,6 @@ def question_windows(
     token_features={'answer_mask': np.repeat(np.tile(answers, len(window)), lengths.reshape(-1))},
     detail=detail,
   )
-
-
-def _roles(words, order):
-  """(role of the question, role of the passage). auto: the passage is the first text if a row ends
-  in the special token (code of XLNet's release), otherwise the second.
-  """
-  first = words[-1][0] == 'cls' if order == 'auto' else order == 'passage_first'
-  return ('B', 'A') if first else ('A', 'B')
 
 
 def _answer_places(w: Windows, spans) -> np.ndarray:

@@ -7,6 +7,7 @@ from bertzoo_jax.tasks.kinds import multilabel
 from bertzoo_jax.tasks.kinds import multiple_choice
 from bertzoo_jax.tasks.kinds import questions
 from bertzoo_jax.tasks.kinds import regression
+from bertzoo_jax.tasks.kinds import similar
 from bertzoo_jax.tasks.kinds import tags
 from bertzoo_jax.tasks.kinds.kind import Kind
 
@@ -20,6 +21,9 @@ BY_NAME = {
     questions.BEAMS,
     tags.ROW,
     multiple_choice.ROW,
+    similar.COSINE,
+    similar.COSENT,
+    similar.POSITIVES,
   )
 }
 

@@ -27,7 +27,7 @@ class Inputs:
   """The examples that kinds of one form read.
 
   Attributes:
-    value: of their Records.
+    value: type of the values of their Records.
     features: names of the parts that make rows of them.
     unlabelled: (split, examples) → the message for a split that lacks labels and needs them.
     asked: words for the form of an input of `Loaded.predict`.
@@ -53,7 +53,7 @@ class Kind:
   """A kind of task.
 
   Attributes:
-    name: of its objective. inputs: see Inputs.
+    name: name of its objective. inputs: see Inputs.
     head: of its network, among the parameters; outputs: {name of an output: 'rows' | 'tokens'}.
     names: (train examples, source) → names of the labels.
     encode: (labelled examples, split, names, source) → (numeric labels or None, notes).
@@ -113,7 +113,7 @@ def score(names, task, split, outputs) -> dict[str, float]:
     names: metrics of the task's kind, NAME/LABEL, or package.module:name.
     task: Task.
     split: Split with labels.
-    outputs: of the network.
+    outputs: outputs of the network.
   """
   if not all(np.isfinite(x).all() for x in outputs.values()):
     return {name: float('nan') for name in names}
@@ -170,8 +170,8 @@ def check_metrics(kind, config, source, labels) -> None:
     metric(kind, name, labels, config.positive)
   if not sign(kind, names[0]):
     raise errors.UserError(
-      f'config.metrics begins with {names[0]!r}, which is neither better where it is higher nor '
-      'where it is lower: the first metric chooses the best run, so name another one first.'
+      f'config.metrics begins with {names[0]!r}, which cannot choose the best run, since neither '
+      'higher nor lower is better: name another metric first.'
     )
   kind.check(config, source, labels)
 

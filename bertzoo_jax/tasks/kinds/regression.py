@@ -15,7 +15,7 @@ def _accept(source):
   )(source)
   if source.stratified:
     raise errors.UserError(
-      'config.source.stratified is of labels, and scores are no labels: leave it out.'
+      'config.source.stratified is for labels, and this task has scores: leave it out.'
     )
 
 

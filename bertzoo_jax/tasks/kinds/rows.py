@@ -20,7 +20,7 @@ def kind(name, *, lines, answer, shown, gold, constant, **rest) -> Kind:
   """A kind of rows.
 
   Args:
-    name: of its objective.
+    name: name of its objective.
     lines: task → lines of its report, the heading first.
     answer: (names of the labels, logits [C], logit above which one of several labels is predicted)
       → {key: value} of the prediction, for a line of predictions.
@@ -91,8 +91,8 @@ def _check_groups(task):
   for s in others(task) if ranking else ():
     if len(set(s.examples)) == len(s):
       raise errors.UserError(
-        f'config.metrics has {ranking[0]!r}, which ranks the rows of one question, and no two '
-        f'rows of {s.name} are of one: name the column of the question, '
+        f'config.metrics has {ranking[0]!r}, which ranks the rows of a question, but no two '
+        f'rows of {s.name} share a question: name the column of the question, '
         '--config.source.example=NAME.'
       )
 

@@ -36,8 +36,8 @@ def _encode(examples, split, names, source):
       f'train has the tag {unknown[0]!r}, which config.source.labels lacks: list all tags '
       'there, or give () for the tags of train.'
       if source.labels
-      else f'train has the tag {unknown[0]!r}, which is none of the scheme '
-      f'{examples.values[0].scheme}: set --config.source.scheme=auto, or mend the file.'
+      else f'train has the tag {unknown[0]!r}, which is not in the scheme '
+      f'{examples.values[0].scheme}: set --config.source.scheme=auto, or correct the file.'
     )
   notes = [
     f'{split}: {numbers.count(-1):,} words have a tag that train lacks '

@@ -5,10 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.tasks.examples import UNLABELLED
-from bertzoo_jax.tasks.examples import Record
-from bertzoo_jax.tasks.examples import Skipped
-from bertzoo_jax.tasks.examples import Text
+from bertzoo_jax.tasks import examples
 from bertzoo_jax.tasks.reading import files
 from bertzoo_jax.tasks.reading import tables
 
@@ -102,11 +99,13 @@ class Columns:
         f'config.source.text_a is empty: name the column of the text, --config.source.text_a=NAME. '
         f'{path} has {_listed(known)}.'
       )
-    unlabelled = split == UNLABELLED
+    unlabelled = split == examples.UNLABELLED
     out = {
       field: choose(field, getattr(fields, field), known, path, fixed=unlabelled)
       for field in ('text_a', 'text_b')
     }
+    for i, name in enumerate(label_names(getattr(fields, 'negatives', ''))):
+      out['negative', i] = choose('negatives', name, known, path, fixed=unlabelled)
     out['example'] = choose('example', fields.example, known, path, needed=False)
     if not unlabelled:
       names = (fields.label,) if fields.label in known else label_names(fields.label)
@@ -128,23 +127,26 @@ class Columns:
           f'{errors.did_you_mean(names.split("|")[0], known)}'
         )
 
-  def record(self, row: tables.Row) -> Record | Skipped:
+  def record(self, row: tables.Row) -> examples.Record | examples.Skipped:
     """The example of a row of a table whose columns `select` has chosen."""
     for i, (_, value) in enumerate(self.where):
       if ('where', i) in row.values and row.text(('where', i)) != value:
         alone = 'row that config.source.where asks for.'
-        return Skipped(row.place, 'that config.source.where does not ask for', alone=alone)
-    labels = [key for key in row.values if key[0] == 'label']
-    value = Text(
+        return examples.Skipped(row.place, 'that config.source.where does not ask for', alone=alone)
+    labels, negatives = ([k for k in row.values if k[0] == x] for x in ('label', 'negative'))
+    # positives have no score
+    without = () if hasattr(self.fields, 'negatives') and not self.fields.label else None
+    value = examples.Text(
       row.text('text_a'),
       row.text('text_b') if 'text_b' in row.values else None,
-      tuple(row.text(key, tables.as_label).strip() for key in labels) if labels else None,
+      tuple(row.text(key, tables.as_label).strip() for key in labels) if labels else without,
+      tuple(map(row.text, negatives)),
     )
-    return Record(
+    return examples.Record(
       row.place, row.text('example').strip() if 'example' in row.values else None, value
     )
 
-  def layout(self, file) -> Iterator[Record | Skipped]:
+  def layout(self, file) -> Iterator[examples.Record | examples.Skipped]:
     """The layout `table`, see reader.File."""
     choose = lambda names: self.select(names, file.path, file.split)
     return tables.records(file, choose, self.record, file.fields)

@@ -9,24 +9,18 @@ from bertzoo_jax.common import folders
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import trust
 from bertzoo_jax.parts import sources as definitions
-from bertzoo_jax.tasks.examples import TRAIN
-from bertzoo_jax.tasks.examples import Record
-from bertzoo_jax.tasks.examples import Source
+from bertzoo_jax.tasks import examples
 from bertzoo_jax.tasks.reading import columns
 from bertzoo_jax.tasks.reading import reader
 from bertzoo_jax.tasks.reading import tables
 from bertzoo_jax.tasks.reading import tagged
 
 
-def tfds(fields: definitions.Tfds, task_dir) -> Source:
+def tfds(fields: definitions.Tfds, task_dir) -> examples.Source:
   """A dataset of tensorflow-datasets.
 
-  Args:
-    task_dir: the folder of prepared datasets; '' for that of TensorFlow Datasets ($TFDS_DATA_DIR).
-    fields: of config.source.
-
-  Raises:
-    UserError: no such dataset, split or feature; no TensorFlow.
+  task_dir: the folder of prepared datasets; '' for that of TensorFlow Datasets ($TFDS_DATA_DIR).
+  fields: of config.source. Raises UserError: no such dataset, split or feature; no TensorFlow.
   """
   wanted = columns.Columns(fields)
 
@@ -47,17 +41,17 @@ def tfds(fields: definitions.Tfds, task_dir) -> Source:
   wanted.check(fields.dataset)
   file = reader.source('', definitions.Table(files=None, text_a=''), wanted.layout)
   about = dict(dev_share=fields.dev_share, **wanted.about())
-  return Source(splits, digest=digest, read=file.read, **about)
+  return examples.Source(splits, digest=digest, read=file.read, **about)
 
 
-def tfds_tags(fields: definitions.TfdsTags, task_dir) -> Source:
+def tfds_tags(fields: definitions.TfdsTags, task_dir) -> examples.Source:
   """Tagged sentences of tensorflow-datasets. Args and errors: see `tfds`."""
   records = lambda *args: _sentences(*args, fields.words, fields.tags)
   splits, digest = _read(task_dir, fields, records, lambda e: e.keys)
   splits, notes = tagged.schemed(splits, fields.scheme, fields.convert) if splits else ({}, [])
   known = tuple(fields.labels), ('tag',), (), fields.dev_share, digest, tuple(notes)
   file = definitions.Conll(files=None)
-  return Source(splits, *known, reader.source('', file, tagged.conll, 'sentence').read)
+  return examples.Source(splits, *known, reader.source('', file, tagged.conll, 'sentence').read)
 
 
 def _read(task_dir, fields, records, texts):
@@ -71,13 +65,13 @@ def _read(task_dir, fields, records, texts):
     return {}, ''
   splits = {s: address for s, address in dict(fields.splits).items() if address}
   digest = hashlib.sha256()
-  if TRAIN not in splits:
+  if examples.TRAIN not in splits:
     raise errors.UserError(
       'config.source.splits has no train: name the split that is learned, '
       '--config.source.splits.train=train.'
     )
   out = {}
-  for split in sorted(splits, key=lambda s: (s != TRAIN, s)):
+  for split in sorted(splits, key=lambda s: (s != examples.TRAIN, s)):
     other, _, part = splits[split].rpartition(':')
     builder = _builder(other or fields.dataset, task_dir)
     where = _where(builder, part)
@@ -107,7 +101,7 @@ def _sentences(builder, where, rows, split, words, tags):
       raise errors.UserError(f'{place}: {len(texts)} words and {len(labels)} tags.')
     # the tags of a test split may be hidden
     hidden = split.startswith('test') and labels and not any(labels)
-    yield Record(f'row {number}', None, tagged.Sentence(texts, None if hidden else labels))
+    yield examples.Record(f'row {number}', None, tagged.Sentence(texts, None if hidden else labels))
 
 
 def _where(builder, part) -> str:

@@ -21,19 +21,13 @@ from bertzoo_jax.tasks.reading import files
 
 
 class File(NamedTuple):
-  """A file of a split, for a layout: File → iterator of Records, Skipped and notes.
-
-  Attributes:
-    data: its bytes. path: its path.
-    split: a test split may have no labels; labels of the split UNLABELLED are not read.
-    fields: of config.source. digest: to which the bytes of further files are added.
-  """
+  """A file of a split, for a layout: File → iterator of Records, Skipped and notes."""
 
   data: bytes
   path: Any
-  split: str
-  fields: Any
-  digest: Any
+  split: str  # a test split may have no labels; labels of the split UNLABELLED are not read
+  fields: Any  # the section config.source
+  digest: Any  # to which the bytes of further files are added
 
 
 def source(
@@ -122,8 +116,7 @@ def read(
     unit: the name of examples.
     lacking: words after 'FILE, line 7 has no', if only other examples have a label.
 
-  Raises:
-    UserError: no example; most examples of a file do not fit; only some have a label.
+  Raises UserError: no example; most examples of a file do not fit; only some have a label.
   """
   records, notes, number, alone = [], [], 0, ''
   for path, name, stream in streams:

@@ -31,6 +31,11 @@ def table(fields: definitions.Table, task_dir) -> Source:
   return source
 
 
+def text_tuples(fields: definitions.TextTuples, task_dir) -> Source:
+  """Files of rows with two texts or more. Errors: see `table`."""
+  return table(fields, task_dir)
+
+
 def squad(fields: definitions.Squad, task_dir) -> Source:
   """Questions of JSON files. Raises UserError if a file is missing, or is not of this shape."""
   if wrong := [x for x in fields.leave_out if x not in questions.LEAVE_OUT]:
@@ -133,6 +138,7 @@ def _train_of(config, folder):
 
 BY_NAME = {
   'table': table,
+  'text_tuples': text_tuples,
   'tfds': datasets.tfds,
   'squad': squad,
   'question_table': question_table,

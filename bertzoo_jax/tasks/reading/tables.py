@@ -34,30 +34,19 @@ AUTO = types.SimpleNamespace(header=True, columns=(), separator='auto', quotes='
 
 
 class Head(NamedTuple):
-  """The fields that all rows of a table share.
+  """The fields that all rows of a table share."""
 
-  Attributes:
-    file: its path, or the name of a dataset.
-    columns: {key: column} to read. word: the name of a column in messages.
-  """
-
-  file: str
-  columns: dict
-  word: str = 'column'
+  file: str  # path of the file, or name of the dataset
+  columns: dict  # {key: column} to read
+  word: str = 'column'  # the name of a column in messages
 
 
 class Row(NamedTuple):
-  """A row of a table.
-
-  Attributes:
-    head: Head.
-    place: its begin in the file, 'line 7'.
-    values: {key: value}; values of JSON, parquet and datasets as they are, others as text.
-  """
+  """A row of a table."""
 
   head: Head
-  place: str
-  values: dict
+  place: str  # where it begins in the file, as 'line 7'
+  values: dict  # {key: value}; values of JSON, parquet and datasets as they are, others as text
 
   def text(self, key, convert=None):
     """The value of a column by `convert` (`as_text`); '' without such a column."""
@@ -79,13 +68,12 @@ def rows(data: bytes, path, choose, form=AUTO) -> Iterator[Row | Skipped]:
 
   Args:
     data: the bytes of the file.
-    path: of the file.
+    path: path of the file.
     choose: names of columns → {key: column to read}; raises UserError if one is missing.
     form: has header, columns, separator and quotes, as parts/sources.py:table has them. The columns
       of a file without any names are called 0, 1, ….
 
-  Raises:
-    UserError: another kind of file or encoding; quotes that do not end.
+  Raises UserError: another kind of file or encoding; quotes that do not end.
   """
   suffix = pathlib.PurePath(str(path)).suffix.lower()
   if suffix == '.parquet':

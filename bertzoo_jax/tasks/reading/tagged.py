@@ -311,9 +311,8 @@ def written(words, *tags) -> str:
   """The text of a file of sentences: a line per word, its tags after tabs, an empty line after each
   sentence.
 
-  Args:
-    words: of each sentence. Tabs and line ends in them, as JSON may have, become blanks.
-    tags: each a list of sentences of tags; one column each.
+  words: of each sentence. Tabs and line ends in them, as JSON may have, become blanks. tags: each a
+  list of sentences of tags; one column each.
   """
   lines = []
   for columns in zip(([_BREAKS.sub(' ', w) for w in sentence] for sentence in words), *tags):

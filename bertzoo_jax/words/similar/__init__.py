@@ -29,19 +29,14 @@ _FREQUENT = 10_000  # of each length, for random words
 
 
 class Table(NamedTuple):
-  """Similar words.
+  """Similar words."""
 
-  words: int32 [N, M], pieces, padded with -1. hashes: int64 [N], ascending. similar: int32 [N, 10],
-  row numbers of the similar words, nearest first, padded with -1. frequent: int32 [R], row numbers
-  of frequent words by length: words of m pieces from offsets[m] to offsets[m + 1]; offsets: int32
-  [M + 2].
-  """
-
-  words: np.ndarray
-  hashes: np.ndarray
-  similar: np.ndarray
+  words: np.ndarray  # int32 [N, M], pieces, padded with -1
+  hashes: np.ndarray  # int64 [N], ascending
+  similar: np.ndarray  # int32 [N, 10], rows of the similar words, nearest first, padded with -1
+  # int32 [R], rows of frequent words by length: of m pieces from offsets[m] to offsets[m + 1]
   frequent: np.ndarray
-  offsets: np.ndarray
+  offsets: np.ndarray  # int32 [M + 2]
 
   def report(self) -> dict:
     """{'words', 'with_similar', 'frequent': [of 1 … M pieces]}."""
@@ -62,9 +57,8 @@ def build(section, out, tokenizer, file=None) -> Table | None:
     tokenizer: the corpus's.
     file: for 'vectors' and 'thesaurus'.
 
-  Raises:
-    UserError: unknown provider, a file missing or too many, a library not installed, or no word
-      with a similar one.
+  Raises UserError: unknown provider, a file missing or too many, a library not installed, or no
+  word with a similar one.
   """
   check_file(section, file)
   if section['similar'] == 'none':
@@ -99,9 +93,8 @@ def _table(counted, words_NM, similar_ND) -> Table:
   order, first, row_of = np.unique(hashes, return_index=True, return_inverse=True)
   similar = np.full((len(order), NEAREST), -1, np.int32)
   mine = row_of[: len(words_NM)]
-  similar[mine[::-1], : similar_ND.shape[1]] = np.where(similar_ND >= 0, row_of[similar_ND], -1)[
-    ::-1
-  ]  # the first of equal words
+  rows_ND = np.where(similar_ND >= 0, row_of[similar_ND], -1)
+  similar[mine[::-1], : similar_ND.shape[1]] = rows_ND[::-1]  # the first of equal words
   rows, sizes = row_of[len(words_NM) :], (counted.words >= 0).sum(axis=1)
   frequent = [rows[sizes == m][:_FREQUENT] for m in range(1, PIECES + 1)]
   offsets = np.concatenate([[0, 0], np.cumsum([len(f) for f in frequent])]).astype(np.int32)

@@ -62,9 +62,8 @@ def vectors(counted, tokenizer, file):
         rows.append(words_NM[row])
         kept.append(numbers_WD[i])
   words_NM = np.array(rows, np.int32).reshape(-1, words_lib.PIECES)
-  return words_NM, _nearest(
-    np.array(kept, np.float32).reshape(len(kept), -1), (words_NM >= 0).sum(axis=1)
-  )
+  vectors_ND = np.array(kept, np.float32).reshape(len(kept), -1)
+  return words_NM, _nearest(vectors_ND, (words_NM >= 0).sum(axis=1))
 
 
 def trained(counted, tokenizer, file):
@@ -139,16 +138,13 @@ def _as_pieces(entries, tokenizer):
   fronts = ['。' if characters.is_cjk(characters.codes(w[0]))[0] else '. ' for w in whole]
   ahead = {front: tokenizer.encode([front.strip()])[0].tolist() for front in ('。', '. ')}
   special = set(tokenizer.special.values())
-  for word, front, ids in zip(
-    whole, fronts, tokenizer.encode([f + w for f, w in zip(fronts, whole)])
-  ):
-    ids, start = ids.tolist(), len(ahead[front])
-    if (
-      ids[:start] == ahead[front]
-      and 0 < len(ids) - start <= words_lib.PIECES
-      and not special & set(ids[start:])
-    ):
-      row_of[word] = rows.setdefault(tuple(ids[start:]), len(rows))
+  encoded = tokenizer.encode([f + w for f, w in zip(fronts, whole)])
+  for word, front, ids in zip(whole, fronts, encoded):
+    size = len(ahead[front])
+    begin, pieces = ids[:size].tolist(), ids[size:].tolist()
+    fits = 0 < len(pieces) <= words_lib.PIECES and not special & set(pieces)
+    if fits and begin == ahead[front]:
+      row_of[word] = rows.setdefault(tuple(pieces), len(rows))
   words_NM = np.full((len(rows), words_lib.PIECES), -1, np.int32)
   for ids, row in rows.items():
     words_NM[row, : len(ids)] = ids

@@ -20,8 +20,7 @@ _LONGEST = 1 << 12  # bytes of a word; a longer one means another kind of file
 def read(file):
   """Yields (words list[W], numbers float32 [W, D]).
 
-  Raises:
-    UserError: no such file, or not of these formats, or cut.
+  Raises UserError: no such file, or not of these formats, or cut.
   """
   sentence = (
     f"--similar={file} is not a file of word vectors: word2vec's text format has a line of two "

@@ -1,0 +1,121 @@
+"""Kinds whose units are several texts, each with a vector. Their output is `vectors`, [N, C, D]: of
+two texts with a score, or of a query, its positive and negatives.
+"""
+
+import numpy as np
+
+from bertzoo_jax import parts
+from bertzoo_jax.common import errors
+from bertzoo_jax.tasks import metrics
+from bertzoo_jax.tasks import ranking
+from bertzoo_jax.tasks import report
+from bertzoo_jax.tasks.examples import TRAIN
+from bertzoo_jax.tasks.examples import Text
+from bertzoo_jax.tasks.kinds import rows
+from bertzoo_jax.tasks.kinds.kind import Inputs
+from bertzoo_jax.tasks.kinds.kind import Kind
+from bertzoo_jax.tasks.kinds.kind import are_texts
+from bertzoo_jax.tasks.kinds.kind import indexed
+
+
+def _cosines(outputs):
+  """float64 [N], of the first two texts of each unit."""
+  x = ranking.normalized(outputs['vectors'])
+  return np.sum(x[:, 0] * x[:, 1], axis=-1)
+
+
+def _answers(task, split, outputs):
+  return [
+    {'example': example, 'text_a': value.a, 'text_b': value.b, 'score': round(float(score), 6)}
+    for example, value, score in zip(split.examples, split.source.values, _cosines(outputs))
+  ]
+
+
+def _ranks(task, split, outputs):
+  """(the rank of each query's positive among all texts of the split, from 0; equal texts count as
+  one text,).
+  """
+  texts = [(v.b, *v.negatives) for v in split.source.values]
+  numbers = {text: n for n, text in enumerate(dict.fromkeys(t for row in texts for t in row))}
+  vectors = np.asarray(outputs['vectors'])
+  at = np.array([numbers[text] for row in texts for text in row])
+  documents = np.zeros((len(numbers), vectors.shape[-1]), np.float32)
+  documents[at] = vectors[:, 1:].reshape(len(at), -1)
+  right = [{numbers[row[0]]: 1.0} for row in texts]
+  return (ranking.first_ranks(vectors[:, 0], documents, right),)
+
+
+def _accept(source):
+  if len(source.label_columns) != 1:
+    raise errors.UserError(
+      f'config.source.label names {len(source.label_columns)} columns, and one column of scores is '
+      'needed: name it, or take configs/tasks/own.py:positives for texts without scores.'
+    )
+
+
+def _scores(examples, split, names, source):
+  scores = rows.numbers(examples, split, ', or name a column of numbers as config.source.label')
+  return None if scores is None else scores[:, 0], []
+
+
+def _asked(x):
+  return tuple(x) if are_texts(x) and len(x) == 2 else None
+
+
+_PAIRS = Inputs(
+  value=Text,
+  features=('text_rows',),
+  unlabelled=rows.TEXTS.unlabelled,
+  asked='a pair of texts (a, b)',
+  read=_asked,
+  usual=lambda: (parts.text_tuples(files={}, text_a='text_a'), parts.text_rows()),
+  columns=('text_a', 'text_b'),
+)
+
+
+def _kind(name, **rest) -> Kind:
+  fields = dict(
+    inputs=_PAIRS,
+    head='',
+    outputs={'vectors': 'rows'},
+    label_form=lambda names: ((), np.float32),
+    answers=_answers,
+    predicted='score',
+    submission=indexed(lambda task, line: f'{line["score"]:.6f}', _answers),
+  )
+  return Kind(name, **{**fields, **rest})
+
+
+def _scored(name) -> Kind:
+  return _kind(
+    name,
+    accept=_accept,
+    encode=_scores,
+    metrics={name: metrics.OF_NUMBERS[name] for name in ('spearman', 'pearson')},
+    metric_inputs=lambda task, split, outputs: (split.labels, _cosines(outputs)[:, None]),
+    gold=lambda task, split: [float(label) for label in split.labels],
+    report=lambda task: [
+      'the cosine of two texts beside a score',
+      *(
+        f'{n}: scores {s.labels.min():g} to {s.labels.max():g}, mean {s.labels.mean():.3f}'
+        for n, s in report.labelled(task).items()
+      ),
+      *report.length_lines(task),
+      *report.repeat_lines(task),
+    ],
+  )
+
+
+COSINE, COSENT = _scored('cosine_regression'), _scored('cosent')
+POSITIVES = _kind(
+  'in_batch_negatives',
+  encode=lambda examples, split, names, source: (np.ones(len(examples), np.float32), []),
+  metrics=ranking.OF_RANKS,
+  metric_inputs=_ranks,
+  gold=lambda task, split: [1.0] * len(split),
+  report=lambda task: [
+    f'a query, its positive and {task.splits[TRAIN].group - 2} negatives',
+    *report.length_lines(task),
+    *report.repeat_lines(task),
+  ],
+)

@@ -1,0 +1,73 @@
+"""Units of several texts: files, rows, labels and metrics."""
+
+import made
+import numpy as np
+import pytest
+
+from bertzoo_jax.common import errors
+from bertzoo_jax.tasks.kinds import kind
+
+SCORES = 'text_a\ttext_b\tscore\nab\tcde\t3\nx\ty\t0\nab\tab\t5\nabcdefghij\tb\t1\n'
+NEGATIVES = 'text_a\ttext_b\tno\tnor\nq\ta\tb\tc\nr\td\ta\te\ns\ta\tf\tg\n'
+
+
+def opened(folder, argument, content, **fields):
+  made.write(folder, train_tsv=content, dev_tsv=content)
+  return made.opened(folder, argument, dict(train='train.tsv', dev='dev.tsv'), **fields)
+
+
+def said(row):
+  return ''.join(chr(i - 10) for i in row if i >= 10)
+
+
+def test_a_unit_has_a_row_for_each_text_and_a_score(tmp_path):
+  task = opened(tmp_path, 'similar', SCORES, length=8)
+  dev = task.splits['dev']
+  rows = [said(dev.row(i)) for i in range(8)]
+  assert dev.group == 2 and rows == ['ab', 'cde', 'x', 'y', 'ab', 'ab', 'abcdef', 'b']
+  assert dev.labels.tolist() == [3, 0, 5, 1] and dev.truncated.tolist() == [False] * 6 + [
+    True,
+    False,
+  ]
+  vectors = np.array([[(1, 0), (1, 1)], [(1, 0), (0, 1)], [(1, 0), (2, 0)], [(1, 0), (1, 2)]])
+  got = kind.score(task.metrics, task, dev, {'vectors': vectors.astype(np.float32)})
+  assert got['spearman'] == pytest.approx(1.0) and 0.9 < got['pearson'] < 1
+  (first, *_) = task.kind.answers(task, dev, {'vectors': vectors})
+  assert first == dict(example='0', text_a='ab', text_b='cde', score=0.707107)
+  assert 'scores 0 to 5' in task.report()
+
+
+def test_positives_are_ranked_among_all_texts_of_the_split(tmp_path):
+  config = made.config('positives', dict(train='train.tsv', dev='dev.tsv'), negatives='no, nor')
+  config = config.copy_and_resolve_references().unlock()
+  config.features.update(prompt_a='>', prompt_b='-')
+  made.write(tmp_path, train_tsv=NEGATIVES, dev_tsv=NEGATIVES)
+  task = made.task(config.lock(), tmp_path)
+  dev = task.splits['dev']
+  assert dev.group == 4 and [said(dev.row(i)) for i in range(4)] == ['>q', '-a', '-b', '-c']
+  assert dev.labels.tolist() == [1, 1, 1]
+  angle = dict(q=0, r=1, s=2, a=0, b=0.5, c=9, d=3, e=1.2, f=2.1, g=2.2)
+  at = [[angle[text] for text in line.split('\t')] for line in NEGATIVES.splitlines()[1:]]
+  vectors = np.stack([np.cos(at), np.sin(at)], axis=-1).astype(np.float32)
+  # a is the first for q. For r, e, b, a, f and g are before d. For s, 6 of 7 are before a
+  ranks = task.kind.metric_inputs(task, dev, {'vectors': vectors})
+  order = lambda q: sorted('abcdefg', key=lambda t: -np.cos(angle[q] - angle[t]))
+  wanted = [order(q).index(right) for q, right in zip('qrs', 'ada')]
+  assert ranks[0].tolist() == wanted and wanted[0] == 0 < min(wanted[1:])
+  got = kind.score(task.metrics, task, dev, {'vectors': vectors})
+  assert got['recall@1'] == pytest.approx(1 / 3) and got['recall@10'] == 1
+
+
+@pytest.mark.parametrize(
+  'argument, content, fields, words',
+  [
+    ('similar', SCORES, dict(text_b=''), 'has not the two or more texts'),
+    ('similar', SCORES.replace('\t3\n', '\thigh\n'), {}, "the score 'high', which is no number"),
+    ('similar', SCORES, dict(label=''), 'names 0 columns, and one column of scores'),
+    ('similar', SCORES, dict(label='score,text_a'), 'names 2 columns'),
+    ('positives', NEGATIVES, dict(negatives='none'), "negatives names the column 'none'"),
+  ],
+)
+def test_files_of_another_form_are_refused(tmp_path, argument, content, fields, words):
+  with pytest.raises(errors.UserError, match=words):
+    opened(tmp_path, argument, content, **fields)
