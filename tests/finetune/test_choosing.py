@@ -135,13 +135,26 @@ def share_of_x(labels, logits):
   return np.mean(logits.argmax(axis=-1) == 0)
 
 
-def test_weights_of_classes_are_balanced_by_train_and_checked(world, tmp_path, capsys):
-  changes = dict(objective__class_weights=('auto',), objective__label_smoothing=0.1, steps=2)
-  tuned.finetune(world, tmp_path / 'f', tuned.config(**changes, max_train=30))
+def test_weights_of_classes_are_balanced_by_train_and_frozen_layers_keep_their_bits(
+  world, tmp_path, capsys
+):
+  """Frozen as docs/finetuning.md says it: rates of 0."""
+  rates = (('encoder/(embeddings|layers/0/)', 0.0), ('', 1.0))
+  changes = dict(objective__class_weights=('auto',), objective__label_smoothing=0.1)
+  changes |= dict(steps=3, max_train=30, optimizer__rates=rates)
+  tuned.finetune(world, tmp_path / 'f', tuned.config(**changes))
   config = json.loads((tmp_path / 'f/classify/run/config.json').read_text())
-  weights = config['objective']['class_weights']
-  assert len(weights) == 2 and sum(1 / (2 * w) for w in weights) == pytest.approx(1)
+  balanced = config['objective']['class_weights']
+  assert len(balanced) == 2 and sum(1 / (2 * w) for w in balanced) == pytest.approx(1)
   assert '30 of 96 are taken' in capsys.readouterr().out
+  before = weights.flatten(pretrained.open(world / 'bert').params['encoder'])
+  after = weights.flatten(pretrained.open(tmp_path / 'f/classify/run').params['encoder'])
+  for path, x in after.items():
+    y = before[path]
+    if path.startswith('layers/'):
+      assert np.array_equal(x[0], y[0]) and not np.array_equal(x[1], y[1]), path
+    elif path.startswith('embeddings/'):
+      assert np.array_equal(x, y), path
   for given, said in (((1.0,), 'has 1 numbers, and there are 2 labels'), ((0.0, 1.0), 'above 0')):
     with pytest.raises(errors.UserError, match=said):
       tuned.finetune(world, tmp_path / 'g', tuned.config(objective__class_weights=given))
@@ -163,17 +176,3 @@ def test_the_threshold_of_labels_may_be_changed_on_a_finished_run(world, tmp_pat
   tuned.finetune(world, tmp_path / 'f', of(1e-6))
   assert bertzoo_jax.load(tmp_path / 'f').predict(texts[:1])[0]['labels'] == ['good', 'long']
   assert tuned.finetune(world, tmp_path / 'f', of(0.5)) == [before]
-
-
-def test_frozen_layers_keep_their_bits(world, tmp_path):
-  """As docs/finetuning.md says it: rates of 0."""
-  rates = (('encoder/(embeddings|layers/0/)', 0.0), ('', 1.0))
-  tuned.finetune(world, tmp_path / 'f', tuned.config(steps=3, optimizer__rates=rates))
-  before = pretrained.open(world / 'bert').params['encoder']
-  after = pretrained.open(tmp_path / 'f/classify/run').params['encoder']
-  for path, x in weights.flatten(after).items():
-    y = weights.flatten(before)[path]
-    if path.startswith('layers/'):
-      assert np.array_equal(x[0], y[0]) and not np.array_equal(x[1], y[1]), path
-    elif path.startswith('embeddings/'):
-      assert np.array_equal(x, y), path
