@@ -17,6 +17,7 @@ from bertzoo_jax.pretrain import pretrain
 from bertzoo_jax.training import sharding
 from tests.preflight import asked
 from tests.pretrain.runs import config
+from tests.pretrain.runs import on_one_device
 
 
 def on(kind):
@@ -147,9 +148,14 @@ def test_a_step_that_is_asked_for_is_compiled_as_the_run_compiles_it():
   assert machinery.fits(build.phase_run(run, run.phases[0], text.data, mesh))
 
 
-def test_a_workdir_records_the_values_of_auto_and_a_resumed_run_keeps_them(world, tmp_path, capsys):
+def test_a_workdir_records_the_values_of_auto_and_a_resumed_run_keeps_them(
+  world, tmp_path, capsys, monkeypatch
+):
+  on_one_device(monkeypatch)
+
   def run(**changes):
-    made = config(world, **{'phases': ((2, {}),), 'schedule.warmup': 0}, **changes)
+    short = {'phases': ((1, {'length': 32}),), 'schedule.warmup': 0, 'run.eval_every': 0}
+    made = config(world, **short, **changes)
     pretrain(made, str(tmp_path), corpus=str(world / 'corpus'))
     written = json.loads((tmp_path / 'config.json').read_text())['run']
     line = ' · '.join(f'{field} {written[field]}' for field in machinery.FIELDS)
