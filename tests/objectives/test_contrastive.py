@@ -89,6 +89,7 @@ def test_loss_and_gradient_are_those_of_a_loop_over_the_units(texts, fillers, fi
   np.testing.assert_allclose(ours[2], theirs[2], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'backward, how',
   [
@@ -148,7 +149,9 @@ def test_a_row_is_told_from_others_by_another_draw_of_its_dropout_and_masks_are_
     ids_B22 = jnp.concatenate([ids_B12, ids_B12], axis=1)
     return ours, mlm, sums, contrastive.compare(fields, x_B2D, ids_B22, jnp.ones((4, 2))), x_B2D
 
-  (value, (_, found)), mlm, sums, (contrast, parts), x_B2D = both(params, batch)
+  (value, (_, found)), mlm, sums, (contrast, parts), x_B2D = jax.tree.map(
+    np.asarray, both(params, batch)
+  )
   assert float(value) == pytest.approx(0.2 * mlm + contrast / 4, rel=1e-5)
   assert found['masked'] == pytest.approx(sums['masked'], rel=1e-5)
   assert found['rows'] == pytest.approx(parts, rel=1e-4)
