@@ -199,6 +199,7 @@ def resolve(config, task, weights) -> experiments.Run:
       'ema': 0.0,
       'epochs': 0.0,
       'mixture': (),
+      'frozen': (),
       'init': weights.address,
       'phases': ((steps, {}),),
       'tokenizer': weights.tokenizer_section or weights_tokenizer,
