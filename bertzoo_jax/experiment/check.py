@@ -32,6 +32,7 @@ def config(run: resolve.Run) -> resolve.Run:
     ranges.check_fields(phase.config)
     schedules.for_phase(phase.config.schedule, phase.first_step, phase.steps, run.end_step)
     named.resolve(phase.config.objective.name, OBJECTIVES, 'objective')
+    _draws(phase.config)
   named.resolve(whole.optimizer.name, optimizers.BY_NAME, 'optimizer')
   architectures.choose(whole.hf)
   vocab_size = named.field(whole.tokenizer, 'vocab_size', {}, 'tokenizer')
@@ -181,6 +182,16 @@ def _spans(config):
         f'objective.num_offsets={objective.num_offsets} is above masking.max_pair_targets={most}: '
         f'set it to {most} or less, since the masking writes no borders for later tokens.'
       )
+
+
+def _draws(config):
+  """Raises UserError for an objective of two draws of dropout over an encoder without dropout."""
+  rates = {name: x for name, x in config.encoder.items() if name.endswith('dropout')}
+  if config.objective.name == 'contrastive' and rates and not any(rates.values()):
+    raise errors.UserError(
+      'objective=contrastive compares two draws of dropout, and all rates of the encoder are 0: '
+      f'set --config.encoder.{next(iter(rates))}=0.1.'
+    )
 
 
 def _has_memory(objective) -> bool:

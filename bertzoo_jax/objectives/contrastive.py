@@ -28,6 +28,7 @@ def contrastive(fields: definitions.Contrastive, encoder, ops=operations.PLAIN):
   Raises UserError: see `check`.
   """
   check(fields, encoder)
+  alone = isinstance(fields.mlm_weight, int | float) and not fields.mlm_weight  # moving: traced
   plain = mlm.mlm(encoder, ops)
   names = (*encoder.reads, 'position_ids')
 
@@ -35,12 +36,12 @@ def contrastive(fields: definitions.Contrastive, encoder, ops=operations.PLAIN):
     return networks.init(encoder, jax.random.split(key, 1), predicts=False)
 
   def normalizers(batch):
-    masked = plain.normalizers(batch) if fields.mlm_weight else {}
+    masked = {} if alone else plain.normalizers(batch)
     return {**masked, 'rows': jnp.sum(networks.row_weights(batch))}
 
   def vectors(params, batch, normalizers, carry, key, train):
     of_rows = 0.0, (carry, {})
-    if fields.mlm_weight:
+    if not alone:
       value, rest = plain.loss(params, batch, normalizers, carry, key, train)
       of_rows = fields.mlm_weight * value, rest
     original_BL, _ = generator.fill(batch, batch['masked_targets'])
@@ -56,7 +57,7 @@ def contrastive(fields: definitions.Contrastive, encoder, ops=operations.PLAIN):
     value, sums = compare(fields, *both, real_B2)
     return value / objective.at_least_one(normalizers['rows']), {'rows': sums}
 
-  plain = plain if fields.mlm_weight else plain._replace(init=init)
+  plain = plain._replace(init=init) if alone else plain
   return objective.coupled(plain._replace(normalizers=normalizers), vectors, couple)
 
 

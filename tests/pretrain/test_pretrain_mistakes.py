@@ -24,7 +24,6 @@ LANES = {
   'batch_size': 24,
   'phases': ((14, {}),),
 }
-COUPLED = parts.part('tests.outside.coupled:coupled', how='contrast')
 
 
 @pytest.mark.parametrize(
@@ -76,12 +75,10 @@ COUPLED = parts.part('tests.outside.coupled:coupled', how='contrast')
       'num_offsets=16 is above masking.max_pair_targets=15',
     ),
     (LANES, 'has 409 tokens, too few for 24 lanes'),  # of the held-out text
-    ({'objective': COUPLED}, r'couples the rows of a batch, and run.mesh splits them into 8 parts'),
-    ({'objective': COUPLED, 'run.mesh': (1, 4, 2)}, r'4 parts.*run.mesh="\(1,1,8\)"'),
     (
-      {'objective': COUPLED, 'run.mesh': (1, 1, 8)},
-      'run.accumulation splits them into 2 parts',
-    ),  # of a phase still to come
+      {'objective': parts.contrastive(), 'encoder.dropout': 0.0, 'encoder.attention_dropout': 0.0},
+      'all rates of the encoder are 0: set --config.encoder.dropout=0.1',
+    ),
   ],
 )
 def test_a_mistake_is_refused_in_one_sentence_and_nothing_is_written(
