@@ -196,7 +196,6 @@ def resolve(config, task, weights) -> experiments.Run:
       'batch_tokens': 0,
       'moving': (),
       'ema': 0.0,
-      'frozen': (),
       'epochs': 0.0,
       'mixture': (),
       'frozen': (),
