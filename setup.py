@@ -45,7 +45,8 @@ hf = ['torch>=2.6', 'transformers>=4.57,<6']
 zh = ['gensim>=4.3', 'jieba>=0.42']  # Chinese words, and word vectors
 data = ['datasets>=4']  # hf:NAME as text and as rows of tasks; older ones run code of the hub
 sentencex = ['sentencex>=1']  # a splitter of sentences
-compiler = f'libtpu>=0.0.52; {linux_x86}'  # of TPU programs: preflight, without a chip
+# of TPU programs: preflight, without a chip; of GPU programs: tests, without a card
+compilers = [f'libtpu>=0.0.52; {linux_x86}', f'triton>=3.5; {linux_x86}']
 # prepare --runner=beam; it holds protobuf and pyarrow back by a version
 beam = ['apache-beam>=2.60']
 
@@ -85,7 +86,7 @@ setuptools.setup(
       *beam,
       *data,
       *sentencex,
-      compiler,
+      *compilers,
       'hypothesis>=6',
       'onnxruntime>=1.20',  # it, onnxscript and sentence-transformers read exports in tests
       'onnxscript>=0.5',

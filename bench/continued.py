@@ -332,7 +332,7 @@ def _mean(values):
 
 
 def _shown(bits):
-  return ' / '.join(f'{_mean(x):.3f}' for x in zip(*bits)) or '–'
+  return '/'.join(f'{_mean(x):.3f}' for x in zip(*bits)) or '–'
 
 
 def _beside(done, before, after):
@@ -354,11 +354,10 @@ _TEXT = """<!-- Written by `PYTHONPATH=. python bench/continued.py page`. -->
 
 {state}
 
-Bits per byte of masked tokens in held-out text of the domain (biomedicine; Chinese) / of English
-Wikipedia, means of up to three seeds, after 0 to 2,000 steps of 8 rows of 128 tokens. The body was
-trained for vectors of sentences and has no vocabulary head: all heads begin fresh. `mixed` reads
-20 % Wikipedia. Task: F1 of disease names (NCBI), accuracy of Chinese sentiment, after 500 steps.
-`bench/continued.py` has the texts, the rates and what was decided beforehand.
+Bits per byte of masked tokens, held-out biomedicine (or Chinese) / English Wikipedia, means of
+seeds, after 0 to 2,000 steps of 8 rows of 128 tokens. The body was trained for sentence vectors;
+its vocabulary head begins fresh. `mixed` reads 20 % Wikipedia. Task, after 500 steps: F1 of disease
+names (NCBI), accuracy of Chinese sentiment. `bench/continued.py` has what was decided beforehand.
 
 {table}
 

@@ -132,6 +132,7 @@ def _timings(device, tiny):
     ('bert_512', 'bert', 512, 0.0),
     ('modernbert_1024', 'modernbert', 1024, 0.0),
     ('deberta_v3_1024', 'deberta_v3', 1024, 0.1),
+    ('deberta_v3_4096', 'deberta_v3', 4096, 0.1),
   ):
     step = (f'--system={system}', f'--attention_dropout={rate}', f'--device={device}')
     step += ('--lock={work}/lock', f'--json={{out}}/{name}.json', '--limit=150', '--turns=3')

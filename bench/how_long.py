@@ -29,45 +29,45 @@ def rate(network: str, machine: str) -> tuple[float, str]:
 
 def cell(seconds: float, dollars: float, mark: str) -> str:
   """Hours (days from 48 on) and dollars, as one word."""
-  hours = seconds / 3600
+  hours, cost = seconds / 3600, seconds / 3600 * dollars
   time = (
-    f'{hours / 24:,.0f}d' if hours >= 48 else f'{hours:.0f}h' if hours >= 10 else f'{hours:.1g}h'
+    f'{hours / 24:,.0f}d' if hours >= 48 else f'{hours:.0f}h' if hours >= 3 else f'{hours:.1f}h'
   )
-  cost = hours * dollars
-  price = f'/${cost:,.0f}' if cost >= 1 else f'/${cost:.1g}' if cost else ''
-  return f'{mark}{time}{price}'
+  price = f'/${cost:,.0f}' if cost >= 1 else '/<$1' if cost else ''
+  return f'{mark}{"<0.1h" if hours < 0.1 else time}{price}'
 
 
 def page() -> str:
   """The text of the page."""
-  prices = [f'{m} {d:g} per hour' for m, d in DATA['dollars_per_hour'].items() if d]
+  prices = [f'{m} {d:g}' for m, d in DATA['dollars_per_hour'].items() if d]
   lines = [
     _INTRODUCTION.format(**DATA, dollars=', '.join(prices)),
     '| network | machine | ' + ' | '.join(TEXTS) + ' |',
   ]
   lines.append('|---' * (2 + len(TEXTS)) + '|')
   for network in DATA['mflop_per_token']:
+    name = network
     for machine, dollars in DATA['dollars_per_hour'].items():
       speed, how = rate(network, machine)
       cells = (
         cell(size / DATA['bytes_per_token'] / speed, dollars, MARKS[how]) for size in TEXTS.values()
       )
-      lines.append(' | '.join((f'| {network} | {machine}', *cells)) + ' |')
+      cells = [*cells]
+      if '<0.1h' not in cells[-1]:  # else minutes for any text
+        lines.append(' | '.join((f'| {name} | {machine}', *cells)) + ' |')
+        name = ''
   return '\n'.join(lines) + '\n'
 
 
 _INTRODUCTION = """<!-- Written by `python bench/how_long.py > docs/how_long.md`. -->
 # How long, and what it costs
 
-Hours (h) or days (d), and dollars, to read a text **once**: multiply by the passes. BERT read its
-text 40 times, [BLiMP's small network](results/blimp.md) ten times. A token has {bytes_per_token}
-bytes. No mark: measured. `~`: the TPU compiler's estimate, no chip was used. `≈`: scaled by FLOPs.
-Dollars are an assumption: {dollars}. `preflight --price` takes yours.
+To read a text **once**, {bytes_per_token} bytes per token; BERT read its text 40 times. No mark:
+measured. `~`: the TPU compiler's estimate, no chip was used. `≈`: scaled by FLOPs from another
+network; small ones take longer. Rows below 0.1 hours are left out. Dollars per hour are assumed:
+{dollars}. `preflight --price` takes yours.
 """
 
 
 if __name__ == '__main__':
-  DATA['dollars'] = ', '.join(
-    f'{m} {d:g} per hour' for m, d in DATA['dollars_per_hour'].items() if d
-  )
   print(page(), end='')

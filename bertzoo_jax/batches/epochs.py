@@ -128,20 +128,13 @@ class _Builder(threading.Thread):
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-  """Maps a place in the order of a phase to a row of a row list.
+  """Maps a place in the order of a phase to a row of a row list."""
 
-  Attributes:
-    split: name of the split.
-    lists: its row lists; rows_of_parts: rows per epoch of each part, int64.
-    repeat: number of epochs after which the lists repeat; 0: never.
-    in_lanes: rows continue from step to step, and are not shuffled.
-  """
-
-  split: str
-  lists: Lists
-  rows_of_parts: np.ndarray
-  repeat: int
-  in_lanes: bool
+  split: str  # name of the split
+  lists: Lists  # its row lists
+  rows_of_parts: np.ndarray  # rows per epoch of each part, int64
+  repeat: int  # number of epochs after which the lists repeat; 0: never
+  in_lanes: bool  # rows continue from step to step, and are not shuffled
 
   @property
   def rows_per_epoch(self) -> int:

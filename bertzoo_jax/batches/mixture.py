@@ -28,19 +28,12 @@ _TURNS = 1 << 16
 
 
 class Source(NamedTuple):
-  """The rows of one corpus.
+  """The rows of one corpus."""
 
-  Attributes:
-    corpus: corpus.corpus.Corpus.
-    order: epochs.Order.
-    length: tokens per row.
-    reads_units: whether rows have the feature 'units' (words/word_marks.py).
-  """
-
-  corpus: object
+  corpus: object  # corpus.corpus.Corpus
   order: epochs.Order
-  length: int
-  reads_units: bool
+  length: int  # tokens per row
+  reads_units: bool  # whether rows have the feature 'units' (words/word_marks.py)
 
   @property
   def rows_per_epoch(self) -> int:

@@ -14,42 +14,31 @@ from bertzoo_jax.parts import named
 
 @dataclasses.dataclass(frozen=True)
 class RowSpec:
-  """The rows that one phase of a run needs.
+  """The rows that one phase of a run needs."""
 
-  Attributes:
-    format, masking: config sections (`name` and the part's fields).
-    length, batch_size: L, and the rows of the global batch, B.
-    seed: seed of the run.
-    split: 'train' or 'held_out'.
-    host: (index, count); the host holds the global rows [index · B / count, (index + 1) · B /
-      count).
-    phase: index of the phase that fixed the order of rows and masks (Phase.order). Held-out rows
-      depend on neither seed nor phase, and predict no special token
-      (masking.without_special_targets).
-    first_example: n₀, place of the first row in that order.
-    first_step: step of the run at which the phase begins; `moves` count steps of the run.
-    moves: common.moving.Move of fields of the masking; not used for held-out rows.
-    causal_at: step of the phase (None for held-out rows) → share of rows whose `causal` is 1; None
-      for batches without this feature.
-    mixture, before: config.mixture and Phase.before; ignored for a single corpus.
-    keep_units: batches also have 'units' [B, L] (words/word_marks.py), for statistics.
-  """
-
+  # format, masking: config sections (`name` and the part's fields)
   format: Any
   masking: Any
+  # length, batch_size: L, and the rows of the global batch, B
   length: int
   batch_size: int
-  seed: int
-  split: str = 'train'
+  seed: int  # seed of the run
+  split: str = 'train'  # 'train' or 'held_out'
+  # (index, count); the host holds the global rows [index · B / count, (index + 1) · B / count)
   host: tuple[int, int] = (0, 1)
+  # index of the phase that fixed the order of rows and masks (Phase.order). Held-out rows depend on
+  # neither seed nor phase, and predict no special token (masking.without_special_targets).
   phase: int = 0
-  first_example: int = 0
-  first_step: int = 0
-  moves: tuple = ()
+  first_example: int = 0  # n₀, place of the first row in that order
+  first_step: int = 0  # step of the run at which the phase begins; `moves` count steps of the run
+  moves: tuple = ()  # common.moving.Move of fields of the masking; not used for held-out rows
+  # step of the phase (None for held-out rows) → share of rows whose `causal` is 1; None for batches
+  # without this feature
   causal_at: Callable | None = None
+  # mixture, before: config.mixture and Phase.before; ignored for a single corpus
   mixture: tuple = ()
   before: tuple = ()
-  keep_units: bool = False
+  keep_units: bool = False  # batches also have 'units' [B, L] (words/word_marks.py), for statistics
 
   @property
   def learns(self) -> bool:

@@ -171,10 +171,9 @@ class Pipeline:
     """Builds format and masking. corpus: corpus.corpus.Corpus; for held-out rows of a mixture see
     `held_out`. mask: the masking, if it is already built.
 
-    Raises:
-      UserError: a part is unknown; hosts do not divide the batch; the split is empty; the length is
-        too short for the format; every word (phrase, entity) to mask is a single token; a format
-        of lanes (memory_segments) meets a mixture.
+    Raises UserError: a part is unknown; hosts do not divide the batch; the split is empty; the
+    length is too short for the format; every word (phrase, entity) to mask is a single token; a
+    format of lanes (memory_segments) meets a mixture.
     """
     if not spec.learns and len(corpus.members) > 1:
       raise ValueError('a mixture has no held-out rows: each corpus has its own')

@@ -14,15 +14,10 @@ _CHUNK = 1 << 18  # sentences whose successors are computed at once; bounds the 
 
 
 class Text(NamedTuple):
-  """Where sentences and documents start. No sentence and no document is empty.
+  """Where sentences and documents start. No sentence and no document is empty."""
 
-  Attributes:
-    sentence_starts: int64 [S+1], token offsets.
-    document_starts: int64 [D+1], sentence indices.
-  """
-
-  sentence_starts: np.ndarray
-  document_starts: np.ndarray
+  sentence_starts: np.ndarray  # int64 [S+1], token offsets
+  document_starts: np.ndarray  # int64 [D+1], sentence indices
 
   @property
   def num_sentences(self) -> int:
@@ -36,25 +31,17 @@ class Text(NamedTuple):
 class Spans(NamedTuple):
   """The contents of B rows: for each span, ordered by row and column, its row, its place in the
   corpus and its special tokens.
-
-  Attributes:
-    row: [K] row of the batch, not decreasing.
-    start, length: [K] tokens of the corpus.
-    leading: [K] classifier tokens before the span, 0 or 1.
-    trailing: [K] separators after the span.
-    segment: [K] token type, also of the leading and trailing tokens.
-    pack: [K] segment id, from 1; spans with the same number see each other.
-    label: [B] pair labels (1 = random or swapped), or None.
   """
 
-  row: np.ndarray
+  row: np.ndarray  # [K] row of the batch, not decreasing
+  # start, length: [K] tokens of the corpus
   start: np.ndarray
   length: np.ndarray
-  leading: np.ndarray
-  trailing: np.ndarray
-  segment: np.ndarray
-  pack: np.ndarray
-  label: np.ndarray | None
+  leading: np.ndarray  # [K] classifier tokens before the span, 0 or 1
+  trailing: np.ndarray  # [K] separators after the span
+  segment: np.ndarray  # [K] token type, also of the leading and trailing tokens
+  pack: np.ndarray  # [K] segment id, from 1; spans with the same number see each other
+  label: np.ndarray | None  # [B] pair labels (1 = random or swapped), or None
 
 
 # --- text ---
@@ -112,9 +99,8 @@ def document_ends(documents, first, last):
 def walk(size, successors, end=False):
   """The chain 0, next(0), next(next(0)), … below `size` (and `size` itself with `end`).
 
-  Args:
-    size: number of items; the chain visits some of them.
-    successors: (first, last) -> next(i) for each i of first … last − 1; next(i) > i.
+  size: number of items; the chain visits some of them. successors: (first, last) -> next(i) for
+  each i of first … last − 1; next(i) > i.
 
   Returns:
     int32 (int64 where `size` needs it) [N] or [N+1].

@@ -105,7 +105,7 @@ def no_memory(e: BaseException | None) -> str | None:
   for one in causes(e):
     if isinstance(one, MemoryError) or any(part in str(one) for part in markers):
       limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-      return f'This process ran out of memory ({named(e, 100)}' + (
+      return f'This process ran out of memory ({named(one, 100)}' + (
         '). Close other programs, or take fewer --workers or a smaller batch.'
         if limit == resource.RLIM_INFINITY
         else f'): its address space is limited to {limit / 1e9:.1f} GB, and JAX reserves more than '

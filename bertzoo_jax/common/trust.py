@@ -158,9 +158,7 @@ def torch():
 
 
 def from_root(name: str):
-  """A module, imported from the root folder: its import reads files of the current folder, whose
-  origin may be unknown.
-  """
+  """A module, imported from the root folder, since its import reads files of the current one."""
   if module := sys.modules.get(name):
     return module
   with contextlib.chdir(os.sep):

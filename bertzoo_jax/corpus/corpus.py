@@ -364,9 +364,7 @@ def origin(manifest: dict) -> dict:
 
 
 def identity(manifest: dict) -> str:
-  """SHA-256 that identifies a corpus, over tokenizer, sections and shards, but not the location of
-  the text.
-  """
+  """SHA-256 that identifies a corpus: of tokenizer, sections and shards, wherever its text lies."""
   return hashlib.sha256(
     json.dumps({k: manifest[k] for k in _IDENTITY}, sort_keys=True).encode()
   ).hexdigest()

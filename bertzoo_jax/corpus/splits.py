@@ -39,9 +39,7 @@ class Shard(NamedTuple):
 
 
 class StoredShard:
-  """A shard in files, with the attributes of a Shard. Each access maps or reads the array again, so
-  callers keep it.
-  """
+  """As Shard, in files. Each access maps or reads the array again, so callers keep it."""
 
   def __init__(self, folder, entry: dict, dtype: str, has_units: bool, in_ram: bool = False):
     """Raises UserError unless each file has the size that the manifest's `entry` gives. in_ram:

@@ -47,9 +47,7 @@ class Text:
     return sources.Reader(self.inputs, self.where)
 
   def documents(self, reader, start=duplicates.BEGINNING):
-    """Yields (document as bytes, place, its number, Start of its file) of documents that are kept
-    and are valid Unicode.
-    """
+    """Yields (document as bytes, place, its number, Start of its file) of kept, valid documents."""
     for number, file_start, paragraphs in duplicates.kept(
       reader, self._survey(), self.section.duplicates, self.section.min_chars, start
     ):

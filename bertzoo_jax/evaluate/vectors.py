@@ -20,19 +20,14 @@ _ALIKE, _K = 0.9, 10
 
 
 class Scores(NamedTuple):
-  """The scores of a network's vectors of the texts in a file.
-
-  Attributes:
-    counts: {name: number of texts read}; scores: {name: value}; shape: see ranking.shape.
-    notes: lines for the user.
-  """
+  """The scores of a network's vectors of the texts in a file."""
 
   address: str
   file: str
-  counts: dict[str, int]
+  counts: dict[str, int]  # {name: number of texts read}
   scores: dict[str, float]
-  shape: dict[str, float]
-  notes: tuple[str, ...] = ()
+  shape: dict[str, float]  # see ranking.shape
+  notes: tuple[str, ...] = ()  # lines for the user
 
 
 def similarity(address: str, path: str, columns: str = COLUMNS) -> Scores:
@@ -101,7 +96,7 @@ def table(scores: Scores) -> str:
   """The scores as lines for the user."""
   counts = ', '.join(f'{n:,} {name}' for name, n in scores.counts.items())
   numbers = {**scores.scores, **scores.shape}
-  lines = [f'{name.replace("_", " "):16} {value:.4f}' for name, value in numbers.items()]
+  lines = [f'{name.replace("_", " "):16} {value:.4g}' for name, value in numbers.items()]
   notes = [f'note: {note}' for note in scores.notes]
   return '\n'.join([f'{scores.address} on {scores.file}: {counts}', *lines, *notes])
 

@@ -17,27 +17,17 @@ _WAIT = 5.0  # seconds between two looks at the locks of others
 
 
 class Job(NamedTuple):
-  """One training, and the scoring after it.
+  """One training, and the scoring after it."""
 
-  Attributes:
-    name: name of the task, or of the row of a table; title: its name for the user.
-    seed: seed of the training.
-    experiment: its complete config, locked.
-    folder: folder of the job; record: name of the file in it that is written last.
-    init: address of the weights that it begins with; '' for random ones.
-    needs: name of the job with the same seed whose weights `init` names; '' for none.
-    point: ((key, value), …) of a grid; () without one.
-  """
-
-  name: str
-  title: str
-  seed: int
-  experiment: Any
-  folder: Any
-  record: str
-  init: str
-  needs: str = ''
-  point: tuple = ()
+  name: str  # name of the task, or of the row of a table
+  title: str  # its name for the user
+  seed: int  # seed of the training
+  experiment: Any  # its complete config, locked
+  folder: Any  # folder of the job
+  record: str  # name of the file in it that is written last
+  init: str  # address of the weights that it begins with; '' for random ones
+  needs: str = ''  # name of the job with the same seed whose weights `init` names; '' for none
+  point: tuple = ()  # ((key, value), …) of a grid; () without one
 
   @property
   def done(self) -> bool:

@@ -114,8 +114,7 @@ def runs(name: str, config, task, weights: list, workdir) -> list[jobs.Job]:
     weights: pretrained.Pretrained of every address.
     workdir: --workdir.
 
-  Raises:
-    UserError: a value of the grid that its field cannot have.
+  Raises UserError: a value of the grid that its field cannot have.
   """
   folder, out = storage.path(workdir) / name, []
   keys = [key for key, _ in config.grid]
@@ -164,7 +163,7 @@ def resolve(config, task, weights) -> experiments.Run:
       raise errors.UserError(weights.vectors.refused)
     objective['pooling'] = weights.vectors.pooling
   if objective.get('highest') == 0:
-    objective['highest'] = float(task.splits['train'].labels.max())
+    objective['highest'] = float(task.splits['train'].labels.max()) or 1.0
   if task.labels:
     objective['labels'] = tuple(task.labels)
   if objective.get('class_weights') in (task_objectives.AUTO, *task_objectives.AUTO):
@@ -197,6 +196,7 @@ def resolve(config, task, weights) -> experiments.Run:
       'batch_tokens': 0,
       'moving': (),
       'ema': 0.0,
+      'frozen': (),
       'epochs': 0.0,
       'mixture': (),
       'init': weights.address,

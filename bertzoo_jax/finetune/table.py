@@ -11,30 +11,21 @@ from bertzoo_jax.common import tables
 
 
 class Line(NamedTuple):
-  """The runs of one point of a grid.
+  """The runs of one point of a grid."""
 
-  Attributes:
-    task: its name.
-    point: 'learning_rate=3e-05' or ''; init: address of the weights.
-    metric: the first of the config.
-    split: that was scored.
-    seeds: how many; median, best, worst: of their scores. A run that diverged is worse than all
-      others, and nan where it is the one that is shown.
-    others: {'split metric': median} of all other scores.
-    chosen: whether it is the point with the best median.
-  """
-
-  task: str
-  point: str
-  init: str
-  metric: str
-  split: str
-  seeds: int
+  task: str  # its name
+  point: str  # 'learning_rate=3e-05' or ''
+  init: str  # address of the weights
+  metric: str  # the first of the config
+  split: str  # that was scored
+  seeds: int  # how many
+  # median, best, worst: of their scores. A run that diverged is worse than all others, and nan
+  # where it is the one that is shown.
   median: float
   best: float
   worst: float
-  others: dict
-  chosen: bool
+  others: dict  # {'split metric': median} of all other scores
+  chosen: bool  # whether it is the point with the best median
 
 
 def lines(task: str, metrics: tuple[str, ...], results: list[dict], sign: int = 1) -> list[Line]:

@@ -179,9 +179,7 @@ class Row(NamedTuple):
 
 
 def constant(theirs: str, make: Callable) -> Row:
-  """The Row of a tensor that transformers expects in the file and that is no parameter here. make:
-  sizes → the tensor.
-  """
+  """The Row of a tensor of theirs that is no parameter here. make: sizes → the tensor."""
   return Row('', theirs, absent=make)
 
 
@@ -345,9 +343,7 @@ def config(
 
 
 def encoder(a: Architecture, content: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-  """(the encoder's fields, sizes) of a config.json. Raises UserError for a setting that the encoder
-  cannot express.
-  """
+  """(the encoder's fields, sizes) of a config.json. UserError for a setting that no encoder has."""
   fields, pad = keys.fields(a.keys, content), content.get('pad_token_id')
   sizes = a.sizes(types.SimpleNamespace(**fields), {'pad': 1 if pad is None else pad})
   if 'activation' in fields and not applies(a, fields['activation']):

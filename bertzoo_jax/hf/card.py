@@ -47,6 +47,7 @@ class Run(NamedTuple):
   average: str = ''  # kind of average of the weights; '' for none
   base_models: tuple = ()  # names at the hub of the models that its weights come from
   outputs: task_heads.Task = task_heads.Task()  # meaning of the outputs of a task head
+  vectors: sentence_vectors.Vectors | None = None  # None if it was not trained to make vectors
 
   @property
   def task(self) -> str | None:
@@ -119,7 +120,7 @@ def facts(run: Run) -> dict[str, str]:
     'num_heads': run.sizes.num_heads,
     'parameters': f'{sum(x.size for x in run.tensors.values()):,}',
     'longest': _longest(run, lengths),
-    'cuts': _SENTENCES['cuts'] * run.fine_tuned,
+    'cuts': _SENTENCES['cuts'] * (run.head != ''),
     'usage': _usage(run),
     'outputs': _outputs(config, run.outputs) * run.fine_tuned,
     'steps': f'{run.step:,} of {sum(steps for steps, _ in config["phases"]):,}'
@@ -266,9 +267,7 @@ def _sections(config: dict[str, Any]) -> str:
 
 
 def _masking(section: dict[str, Any]) -> str:
-  """The fields of a masking, with the fate of the predicted tokens (mask, random, kept) in
-  words.
-  """
+  """The fields of a masking, with the fate of predicted tokens (mask, random, kept) in words."""
   shares = section.get('corruption', ())
   if isinstance(shares, str) or len(shares) != 3:  # no replacement, or a user's masking
     return _fields(section)

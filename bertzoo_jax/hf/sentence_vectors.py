@@ -31,25 +31,16 @@ _OLD = {  # the name of a pooling, and its older key
 
 
 class Vectors(NamedTuple):
-  """How a network's vectors of texts are made.
+  """How a network's vectors of texts are made."""
 
-  Attributes:
-    pooling: mean | first, see model.pooling. normalize: whether vectors have length 1.
-    widths: of the beginnings of vectors that were trained to serve alone.
-    prompts: {name: text that is put before a text}; prompt: name of the default one, '' for none.
-    max_length: tokens of a row; None for as many as the encoder takes.
-    lower: whether texts are written in lower case first.
-    refused: why pooling and normalize are not those of the directory; '' if they are.
-  """
-
-  pooling: str = 'mean'
-  normalize: bool = False
-  widths: tuple[int, ...] = ()
-  prompts: Mapping[str, str] = {}
-  prompt: str = ''
-  max_length: int | None = None
-  lower: bool = False
-  refused: str = ''
+  pooling: str = 'mean'  # a name in model.pooling.KINDS
+  normalize: bool = False  # whether vectors have length 1
+  widths: tuple[int, ...] = ()  # of the beginnings of vectors that were trained to serve alone
+  prompts: Mapping[str, str] = {}  # {name: text that is put before a text}
+  prompt: str = ''  # name of the default one; '' for none
+  max_length: int | None = None  # tokens of a row; None for as many as the encoder takes
+  lower: bool = False  # whether texts are written in lower case first
+  refused: str = ''  # why pooling and normalize are not those of the directory; '' if they are
 
 
 def in_config(config) -> Vectors:
@@ -107,8 +98,10 @@ def _modules(folder, texts, rows, padding) -> dict:
     what = f'modules.json has the network in {lines[0]["path"][:60]!r}'
   elif set(kinds) - {None, 'SentenceTransformer', 'feature-extraction'}:
     what = f'it is a model of another kind, {kinds[0]}, {kinds[1]}'[:120]
+  elif not (file := folders.inside(folder, f'{lines[1]["path"]}/config.json')).exists():
+    what = f'{file} is missing'
   else:
-    content = weights.read_json(folders.inside(folder, f'{lines[1]["path"]}/config.json'))
+    content = weights.read_json(file)
     ways = content.get('pooling_mode') or [way for way, key in _OLD.items() if content.get(key)]
     ways = [ways] if isinstance(ways, str) else ways or ['mean']
     usual = {'mean': 'mean', 'lasttoken' if padding == 'left' else 'cls': 'first'}

@@ -173,8 +173,8 @@ def _attend(program, q_BLHK, k_BMHK, v_BMHK, tables, rest, kept):
     return jnp.zeros_like(q_BLHK), kept[0]
   refs = dict(q=q_BLHK, k=k_BMHK, v=v_BMHK, **rest) | _products(program, q_BLHK, k_BMHK, tables)
   lse = jax.ShapeDtypeStruct((*q_BLHK.shape[::2], q_BLHK.shape[1]), jnp.float32)
-  found = _call(gpu_tiles.forward, program, refs, dict(q=q_BLHK, lse=lse), 0)
-  return found['q'], found['lse']
+  results = _call(gpu_tiles.forward, program, refs, dict(q=q_BLHK, lse=lse), 0)
+  return results['q'], results['lse']
 
 
 def _attend_forward(program, *args):
@@ -190,7 +190,7 @@ def _attend_backward(program, saved, grads):
   delta = jnp.einsum('BLHK,BLHK->BHL', *(x.astype(jnp.float32) for x in (out_BLHK, grads[0])))
   refs = dict(q=q_BLHK, k=k_BMHK, v=v_BMHK, **rest) | terms
   refs |= dict(grad=grads[0], lse=lse_BHL, delta=delta)
-  found = {}
+  results = {}
   for side, names in enumerate(('q', 'kv')):
     out = {name: refs[name] for name in names}
     term = gpu_tiles.TERMS[side]
@@ -200,9 +200,11 @@ def _attend_backward(program, saved, grads):
       shapes = {term: terms[term].shape, 'scratch': size}
       out |= {n: jax.ShapeDtypeStruct(shape, jnp.float32) for n, shape in shapes.items()}
     kernel = functools.partial(gpu_tiles.backward, by_key=bool(side))
-    found |= _call(kernel, program, refs, out, side)
-  dq, dk, dtables = pull({n: (found[n] * program.scale).astype(x.dtype) for n, x in terms.items()})
-  return found['q'] + dq, found['k'] + dk, found['v'], dtables, None, None
+    results |= _call(kernel, program, refs, out, side)
+  dq, dk, dtables = pull(
+    {n: (results[n] * program.scale).astype(x.dtype) for n, x in terms.items()}
+  )
+  return results['q'] + dq, results['k'] + dk, results['v'], dtables, None, None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)

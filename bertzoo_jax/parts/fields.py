@@ -181,9 +181,7 @@ def declaration(part) -> type | None:
 
 
 def parameters(part) -> dict[str, inspect.Parameter] | None:
-  """{name: parameter} of the declared fields of a part, or of all its arguments; None if Python
-  cannot tell them.
-  """
+  """{name: parameter} of a part's declared fields or arguments; None if Python cannot tell them."""
   return _arguments(declaration(part) or part)
 
 

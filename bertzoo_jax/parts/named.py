@@ -111,9 +111,7 @@ def field(section, key: str, table: dict, what: str):
 
 
 def defaults(section, what: str) -> dict:
-  """{field: default} of the user's part that a section names, whose module is imported; {} for a
-  part of the package.
-  """
+  """{field: default} of the user's part that a section names (imported); {} for the package's."""
   name = section['name'] if 'name' in section else None
   known = (definitions.parameters(resolve(name, {}, what)) or {}) if is_outside(name) else {}
   fields = {key: p.default for key, p in known.items() if p.kind is p.KEYWORD_ONLY}

@@ -46,11 +46,7 @@ _UNNAMED = {
 
 
 class Row(NamedTuple):
-  """A field of a config, described in words.
-
-  key, value: in the config. range: '' for any value of its type. meaning: '' if a user's part gives
-  none.
-  """
+  """A field of a config, described in words."""
 
   key: str
   value: object

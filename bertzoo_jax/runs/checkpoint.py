@@ -148,8 +148,7 @@ class Checkpoints:
         aside = step_folders.move_aside(self._folder / str(candidate), 'damaged')
         print(
           f'WARNING: checkpoint {candidate} is damaged ({problem}). It is now {aside}; resuming '
-          'from the one before.',
-          flush=True,
+          'from the one before.'
         )
       return None if step < 0 else step
 
@@ -238,20 +237,15 @@ def locate(address: str) -> tuple[str, int, str | None]:
     workdir, which, kind = parse_address(address)
     folders.check_links(workdir)
     folder, present = storage.absolute(workdir) / step_folders.FOLDER, step_folders.steps(workdir)
-    if not present and (unmarked := step_folders.unmarked(folder)):
-      raise errors.UserError(
-        f'{workdir} has checkpoints without commit markers (steps {", ".join(unmarked)}): run its '
-        'pretrain command once, which checks and marks them, or copy them again with all files.'
-      )
-    if not present and (below := step_folders.below(workdir)):
-      some = ', '.join(below[:5]) + ', …' * (len(below) > 5)
-      raise errors.UserError(
-        f'{workdir} has no checkpoint, but runs in it have: give one of them, {some}.'
-      )
     if not present:
-      raise errors.UserError(
-        f'{workdir} has no checkpoint: is it the --workdir of a run that has saved once?'
-      )
+      problem = 'has no checkpoint: is it the --workdir of a run that has saved once?'
+      if unmarked := step_folders.unmarked(folder):
+        problem = f'has checkpoints without commit markers (steps {", ".join(unmarked)}): run its '
+        problem += 'pretrain command once, which checks and marks them, or copy all files again.'
+      elif below := step_folders.below(workdir):
+        some = ', '.join(below[:5]) + ', …' * (len(below) > 5)
+        problem = f'has no checkpoint, but runs in it have: give one of them, {some}.'
+      raise errors.UserError(f'{workdir} {problem}')
     available = f'There is: {", ".join(map(str, present))}.'
     if which == 'best':
       step = step_folders.best(workdir)

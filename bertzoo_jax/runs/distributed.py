@@ -116,7 +116,7 @@ def watched():
   except Exception as e:  # from any library that waited for the result
     if not comes_from_another(e):
       raise
-    print(f'error: the hosts cannot continue: {errors.words(e, 300)}', file=sys.stderr, flush=True)
+    print(f'error: the hosts cannot continue: {errors.words(e, 300)}', file=sys.stderr)
     _exit(TRY_AGAIN)
 
 

@@ -97,9 +97,7 @@ class _File:
     self._path = pathlib.Path(str(workdir)) / NAME
 
   def take(self) -> None:
-    """Takes the lock. Raises TransientError if another process has it, UserError if it cannot be
-    opened.
-    """
+    """Takes the lock. TransientError if another process has it, UserError if it does not open."""
     for attempt in range(_ATTEMPTS + 1):
       self._open()
       if attempt == _ATTEMPTS or storage.is_at(self._fd, self._path):
@@ -258,8 +256,7 @@ def _outlast(workdir, other, read):
   begin = time.monotonic()
   print(
     f'The workdir is held by {_name(other)}: waiting {STALE_SECONDS:.0f} s at most to see whether '
-    'that is still running.',
-    flush=True,
+    'that is still running.'
   )
   while True:
     time.sleep(WATCH_SECONDS)

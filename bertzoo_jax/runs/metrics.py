@@ -75,9 +75,7 @@ class Record:
       )
 
   def close(self) -> None:
-    """Writes the remaining rows; a failure is printed and not raised, since a run is ending
-    anyway.
-    """
+    """Writes the remaining rows; a failure is printed, not raised, since a run is ending anyway."""
     try:
       self.flush(force=True)
       if not self._in_parts:

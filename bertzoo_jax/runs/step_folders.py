@@ -160,8 +160,7 @@ def clean(folder):
       aside = move_aside(folder / name, 'unfinished')
       print(
         f'WARNING: checkpoint {name} has no commit marker and is incomplete ({problem}): its save '
-        f'was killed, or its copy was not finished. It is not used; it is now {aside}.',
-        flush=True,
+        f'was killed, or its copy was not finished. It is not used; it is now {aside}.'
       )
 
 

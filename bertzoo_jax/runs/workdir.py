@@ -96,8 +96,7 @@ def check_same_run(path, config, corpus_hash: str) -> None:
     if old is None and (path / _CONFIG).exists():
       print(
         f'WARNING: {path / _CONFIG} is damaged, and no checkpoint has a copy: whether this is the '
-        'config of the run cannot be checked.',
-        flush=True,
+        'config of the run cannot be checked.'
       )
     elif old is None and any((path / name).exists() for name in (_ATTEMPTS, 'metrics.jsonl')):
       raise errors.UserError(f'{path} holds a run without its config.json: take another --workdir.')
@@ -319,9 +318,7 @@ def _set_aside(file):
   if file.exists():
     aside = storage.path(f'{file}.damaged')
     file.replace(aside)
-    print(
-      f'WARNING: {file} is damaged and is written again; the old file is {aside.name}.', flush=True
-    )
+    print(f'WARNING: {file} is damaged and is written again; the old file is {aside.name}.')
 
 
 def versions() -> dict:

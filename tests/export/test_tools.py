@@ -380,7 +380,7 @@ REFUSED = {
   (answer, 'eurobert'): 'that transformers has no class for and does not read: span_head.',
 }
 NEW = int(transformers.__version__.split('.')[0]) > 4
-# `make test` takes the family for which a tool has most to do.
+# `make test-all` takes the family for which a tool has most to do.
 QUICK = dict.fromkeys(TOOLS, 'roberta')
 
 

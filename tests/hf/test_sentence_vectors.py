@@ -68,6 +68,7 @@ REFUSED = [  # modules, contents, words of the sentence
     'is mean without the prompts',
   ),
   ((), dict(texts=dict(model_type='SparseEncoder')), 'of another kind, SparseEncoder'),
+  ((), dict(modules=located('2_Pooling')), '2_Pooling/config.json is missing'),
   ((), dict(modules=located(network='0_Transformer')), "the network in '0_Transformer'"),
 ]
 

@@ -17,7 +17,8 @@ from bertzoo_jax.model import layers
 
 def device(kind):
   platform = {'T': 'tpu', 'N': 'gpu', 'c': 'cpu'}[kind[0]]
-  return types.SimpleNamespace(device_kind=kind, platform=platform)
+  facts = dict(compute_capability='7.0' if 'V100' in kind else '9.0') if kind[0] == 'N' else {}
+  return types.SimpleNamespace(device_kind=kind, platform=platform, **facts)
 
 
 @pytest.mark.parametrize(
@@ -27,17 +28,24 @@ def device(kind):
     ('TPU v3', 0.1, 'xla'),
     ('TPU v2', 0.1, 'xla'),
     ('NVIDIA H200', 0.0, 'cudnn'),
-    ('NVIDIA H200', 0.1, 'xla'),
+    ('NVIDIA H200', 0.1, kernels.FUSED_ON_GPUS),
+    ('NVIDIA V100', 0.1, 'xla'),
     ('cpu', 0.0, 'xla'),
   ],
 )
 def test_auto_takes_the_fastest_kernels_of_a_device(kind, dropout, chosen):
-  assert kernels.choose('auto', device(kind), dropout) is kernels.BY_NAME[chosen]
+  assert kernels.choose('auto', device(kind), dropout) is kernels.BY_NAME.get(chosen, chosen)
 
 
 @pytest.mark.parametrize(
   'name,kind',
-  [('cudnn', 'cpu'), ('cudnn', 'TPU v4'), ('fused', 'TPU v3'), ('fused', 'TPU v2')],
+  [
+    ('cudnn', 'cpu'),
+    ('cudnn', 'TPU v4'),
+    ('fused', 'TPU v3'),
+    ('fused', 'TPU v2'),
+    ('fused', 'NVIDIA V100'),
+  ],
 )
 def test_kernels_that_a_device_does_not_have_are_refused(name, kind):
   said = f'run.kernels={name} does not exist on {kind}: take auto or xla'
@@ -45,7 +53,7 @@ def test_kernels_that_a_device_does_not_have_are_refused(name, kind):
     kernels.choose(name, device(kind), 0.1)
 
 
-def test_cudnn_refuses_cases_that_it_lacks_and_auto_then_takes_xla():
+def test_cudnn_refuses_cases_that_it_lacks_and_auto_then_takes_others():
   gpu = device('NVIDIA H200')
   wrong = {
     'dropout of attention': (0.1,),
@@ -56,7 +64,9 @@ def test_cudnn_refuses_cases_that_it_lacks_and_auto_then_takes_xla():
   for lacks, given in wrong.items():
     with pytest.raises(errors.UserError, match=f'run.kernels=cudnn .*{lacks}.*take auto or xla'):
       kernels.choose('cudnn', gpu, *given)
-    assert kernels.choose('auto', gpu, *given) is kernels.XLA
+    other = kernels.XLA if lacks == 'float32' else kernels.FUSED_ON_GPUS
+    assert kernels.choose('auto', gpu, *given) is other
+    assert kernels.choose('fused', gpu, *given) is kernels.FUSED_ON_GPUS
   assert kernels.choose('cudnn', gpu, 0.0, False, jnp.float16) is kernels.BY_NAME['cudnn']
   q, visible = jnp.ones((1, 4, 1, 2)), attention.same_pack(jnp.ones((1, 4), jnp.int32))
   with pytest.raises(errors.UserError, match='float32'):

@@ -1,4 +1,4 @@
-"""What a GPU computes: attention by cuDNN, and train steps. Skipped without a GPU; by hand:
+"""What a GPU computes: attention by cuDNN and fused, and train steps. Skipped without one; by hand:
 
 JAX_PLATFORMS=cuda,cpu python -m pytest tests/kernels/test_on_gpu.py
 """
@@ -12,9 +12,12 @@ import pytest
 import small_networks as small
 
 from bertzoo_jax import kernels
+from bertzoo_jax.common import row_keys
 from bertzoo_jax.experiment import build
 from bertzoo_jax.kernels import cudnn
+from bertzoo_jax.kernels import gpu
 from bertzoo_jax.model import attention
+from bertzoo_jax.model import disentangled_attention
 from bertzoo_jax.model import operations
 from bertzoo_jax.objectives import mlm
 from bertzoo_jax.training import sharding
@@ -53,6 +56,34 @@ def test_cudnn_computes_what_plain_attention_computes(kind):
   for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(exact)):
     error = jnp.linalg.norm(a - b) / jnp.linalg.norm(b)
     assert error < 1e-2, f'{kind}: {error}'
+
+
+@pytest.mark.parametrize('dtype, bound', [(jnp.float32, 1e-5), (jnp.bfloat16, 2e-2)])
+@pytest.mark.parametrize('length, window', [(LENGTH, None), (1100, None), (LENGTH, (32, 32))])
+def test_fused_attention_computes_what_plain_attention_computes(dtype, bound, length, window):
+  draw, ids = np.random.default_rng(1), jnp.asarray(np.arange(length)[None] // 300 + [[1], [2]])
+  used, row_R = np.unique(disentangled_attention.table_rows(length, 64, 32), return_inverse=True)
+  q, k, v, weight = (jnp.asarray(draw.normal(size=(2, length, 4, 64))) for _ in range(4))
+  tables = tuple(jnp.asarray(draw.normal(size=(len(used), 4, 64))) for _ in range(2))
+  keys, visible = row_keys.batch_keys(jax.random.key(3), 2), attention.same_pack(ids, window)
+
+  @functools.partial(jax.jit, static_argnums=(0, 1))
+  def made(attend, dtype, arrays, tables):
+
+    def loss(arrays, tables):
+      relative = attention.Relative(*tables, row_R=row_R)
+      arrays = [x.astype(dtype) for x in arrays]
+      return jnp.sum(attend(*arrays, visible, 0.1, keys, relative, 0.07) * weight)
+
+    return jax.value_and_grad(loss, (0, 1))(arrays, tables)
+
+  with jax.default_matmul_precision('highest'):
+    exact = made(attention.attend, jnp.float32, (q, k, v), tables)
+    once, again = (made(gpu.attend, dtype, (q, k, v), tables) for _ in range(2))
+  for a, b, x in zip(*map(jax.tree.leaves, (once, again, exact))):
+    np.testing.assert_array_equal(a, b)
+    error = jnp.linalg.norm(a - x) / jnp.linalg.norm(x)
+    assert error < bound, f'{a.shape}: {error}'
 
 
 def _loss(name, dtype, device):

@@ -36,6 +36,7 @@ def test_losses_are_those_of_their_definitions(name, pooling):
   batch['segment_ids'] = (np.arange(9) < rng.integers(2, 10, (*shape[:2], 1))).astype(int)
   # the last unit fills the batch
   batch |= dict(labels=LABELS, label_weights=np.array([1, 1, 1, 1, 1, 0], np.float32))
+  batch['row_keys'] = np.zeros((len(LABELS), 2), np.uint32)
   vectors = np.asarray(similar.unit_vectors(encoder, params, batch, pooling), np.float64)
   rows = {k: x.reshape(-1, x.shape[-1]) for k, x in batch.items() if x.ndim == 3}
   hidden = np.asarray(encoder.apply({'params': params['encoder']}, rows), np.float64)

@@ -17,12 +17,13 @@ from bertzoo_jax.pretrain import pretrain
 from bertzoo_jax.training import sharding
 from tests.preflight import asked
 from tests.pretrain.runs import config
+from tests.pretrain.runs import on_one_device
 
 
 def on(kind):
   """A mesh of one device of a kind."""
   platform = {'T': 'tpu', 'N': 'gpu', 'c': 'cpu'}[kind[0]]
-  device = types.SimpleNamespace(device_kind=kind, platform=platform)
+  device = types.SimpleNamespace(device_kind=kind, platform=platform, compute_capability='9.0')
   return types.SimpleNamespace(devices=np.array([device]))
 
 
@@ -40,7 +41,7 @@ def resolved(kind, kept=None, steps=10_000, layers=12, **changes):
     ('cpu', ('xla', 1, 'none'), dict(steps=249)),
     ('NVIDIA H200', ('cudnn', 1, 'none'), dict(steps=1_999)),
     ('NVIDIA H200', ('cudnn', 0, 'none'), {}),
-    ('NVIDIA H200', ('xla', 0, 'none'), dict(encoder__attention_dropout=0.1)),
+    ('NVIDIA H200', ('fused', 0, 'none'), dict(encoder__attention_dropout=0.1)),
     ('TPU v4', ('fused', 0, 'none'), {}),
     ('TPU v5 lite', ('fused', 0, 'none'), {}),
     ('TPU v6 lite', ('fused', 0, 'none'), {}),
@@ -147,16 +148,20 @@ def test_a_step_that_is_asked_for_is_compiled_as_the_run_compiles_it():
   assert machinery.fits(build.phase_run(run, run.phases[0], text.data, mesh))
 
 
-def test_a_workdir_records_the_values_of_auto_and_a_resumed_run_keeps_them(world, tmp_path, capsys):
+def test_a_workdir_records_the_values_of_auto_and_a_resumed_run_keeps_them(
+  world, tmp_path, capsys, monkeypatch
+):
+  on_one_device(monkeypatch)
+
   def run(**changes):
-    made = config(world, **{'phases': ((2, {}),), 'schedule.warmup': 0}, **changes)
+    short = {'phases': ((1, {'length': 32}),), 'schedule.warmup': 0, 'run.eval_every': 0}
+    made = config(world, **short, **changes)
     pretrain(made, str(tmp_path), corpus=str(world / 'corpus'))
     written = json.loads((tmp_path / 'config.json').read_text())['run']
     line = ' · '.join(f'{field} {written[field]}' for field in machinery.FIELDS)
     assert f'machinery {line}\n' in capsys.readouterr().out
     return tuple(written[field] for field in ('kernels', 'unroll', 'remat'))
 
-  assert run() == ('xla', 1, 'none')
   assert run(**{'run.unroll': 2, 'run.remat': 'full'}) == ('xla', 2, 'full'), 'explicit values win'
   assert run() == ('xla', 2, 'full'), 'and are kept'
   attempts = tmp_path / 'attempts.jsonl'

@@ -17,13 +17,10 @@ import signal
 import subprocess
 import time
 
-import jax
 import numpy as np
 import pytest
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import trees
-from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import step_folders
 from bertzoo_jax.training import health
@@ -40,6 +37,10 @@ from tests.pretrain.runs import refused
 from tests.pretrain.runs import rows
 from tests.pretrain.runs import run_train
 from tests.pretrain.runs import state_of
+
+# A run of one program, for what needs neither a second phase nor scores.
+SHORT = dict(phases=((8, {'length': 32}),), run__eval_every=0)
+UNSAVED = dict(run__save_minutes=60.0)  # but at its end
 
 
 def check_resumes(world, untouched, workdir, *stops):
@@ -75,11 +76,17 @@ def test_a_run_says_what_it_does_and_keeps_what_it_must(untouched):
   assert kept[-3:] == newest and set(kept) - {*newest} <= {6}
 
 
-def test_a_finished_run_is_left_as_it_is_and_says_its_result(untouched, tmp_path, here, capsys):
+LOST = 'ended before its first save: its steps are lost'
+
+
+def test_a_finished_run_is_left_as_it_is_says_its_result_and_takes_other_machinery(
+  untouched, tmp_path, here, capsys
+):
   shutil.copytree(untouched, tmp_path / 'run')
-  result = here(tmp_path / 'run')
+  result = here(tmp_path / 'run', run__log_every=3, run__accumulation=2)
   said = capsys.readouterr().out
-  assert f'done: {STEPS} steps' in said and 'unigram entropy' in said
+  assert f'done: {STEPS} steps' in said and 'unigram entropy' in said and LOST not in said
+  assert json.loads((tmp_path / 'run/config.json').read_text())['run']['log_every'] == 3
   assert result['held_out']['held_out_loss'] > 0 and curve(tmp_path / 'run') == curve(untouched)
 
 
@@ -318,24 +325,16 @@ def test_a_run_that_ended_before_its_first_save_begins_again_and_says_so(
 
   with monkeypatch.context() as patch, pytest.raises(RuntimeError, match='killed'):
     patch.setattr(loop.Loop, '_log', killed)
-    here(workdir, run__save_minutes=60.0)
-  words = 'ended before its first save: its steps are lost'
-  assert not step_folders.steps(workdir) and words not in capsys.readouterr().out
-  here(workdir)
-  assert words in capsys.readouterr().out
-  here(workdir)
-  assert words not in capsys.readouterr().out
+    here(workdir, **SHORT, **UNSAVED)
+  assert not step_folders.steps(workdir) and LOST not in capsys.readouterr().out
+  here(workdir, **SHORT, **UNSAVED)
+  assert LOST in capsys.readouterr().out
 
 
-def test_other_science_at_resume_is_refused_and_machinery_may_change(
-  world, untouched, tmp_path, here
-):
+def test_other_science_at_resume_is_refused(world, untouched):
   words = r'schedule.learning_rate: 0.01 → 0.02\. Give the old values'
   refused(world, untouched, {'schedule.learning_rate': 2e-2}, words)
   refused(world, untouched, {'phases': ((BORDER, {'length': 32}), (STEPS, {}))}, 'phases')
-  shutil.copytree(untouched, tmp_path / 'run')
-  here(tmp_path / 'run', run__log_every=3, run__accumulation=2)
-  assert json.loads((tmp_path / 'run/config.json').read_text())['run']['log_every'] == 3
 
 
 def test_mistakes_in_addresses_are_refused(world, untouched, tmp_path):
@@ -357,19 +356,6 @@ def test_another_corpus_at_resume_is_refused(world, untouched, tmp_path):
   (workdir / 'corpus.json').write_text(json.dumps({'hash': 'another'}))
   (workdir / 'attempts.jsonl').unlink()
   refused(world, workdir, {}, 'trained on the corpus another')
-
-
-def test_init_takes_weights_and_a_fresh_optimizer(untouched, tmp_path, here, capsys):
-  how = dict(phases=((2, {}),), schedule__warmup=1, run__keep_every=1, run__eval_every=0)
-  here(tmp_path / 'run', init=f'{untouched}@best', **how)
-  said = capsys.readouterr().out
-  assert 'optimizer and step fresh' in said and 'loaded: ' in said
-  flat = lambda address: {
-    trees.path_of(p): x
-    for p, x in jax.tree_util.tree_leaves_with_path(checkpoint.load_params(address)[0])
-  }
-  theirs, ours = flat(f'{untouched}@best'), flat(f'{tmp_path}/run@1')  # the first step has rate 0
-  assert theirs.keys() == ours.keys() and all(np.array_equal(ours[k], x) for k, x in theirs.items())
 
 
 def test_weights_of_another_vocabulary_are_refused(world, untouched, tmp_path):
@@ -407,23 +393,18 @@ def test_numbers_that_are_not_finite_stop_a_run_with_the_last_good_step_kept(
   tmp_path, here, monkeypatch, log_every
 ):
   poison(monkeypatch, 3)
-  for _ in range(2):
-    with pytest.raises(errors.Stopped, match='not finite'):
-      here(tmp_path / 'run', run__log_every=log_every, run__keep_every=3)
-    assert step_folders.steps(tmp_path / 'run')[-1] == 3
+  with pytest.raises(errors.Stopped, match='not finite'):
+    here(tmp_path / 'run', **SHORT, run__log_every=log_every, run__keep_every=3)
+  assert step_folders.steps(tmp_path / 'run')[-1] == 3
 
 
-def test_skipping_leaves_the_update_out_counts_it_and_goes_on(tmp_path, here, monkeypatch):
-  poison(monkeypatch, 3)
-  phases = ((6, {'length': 32}),)
-  here(tmp_path / 'run', phases=phases, run__on_nonfinite='skip', run__eval_every=0)
-  found = metrics.read(tmp_path / 'run')
-  assert [r.get('nonfinite', 0) for r in found] == [0, 0, 0, 1, 1, 1]
-  assert found[3]['loss'] is None and np.isfinite(found[-1]['loss'])
-
-
-def test_too_many_left_out_updates_in_a_row_stop_a_run(tmp_path, monkeypatch, here):
+def test_skipping_leaves_the_update_out_counts_it_and_goes_on_until_too_many_in_a_row(
+  tmp_path, here, monkeypatch
+):
   monkeypatch.setattr(health, 'MOST_IN_A_ROW', 3)
-  poison(monkeypatch, 1, 2, 3, 4)
+  poison(monkeypatch, 1, 4, 5, 6)
   with pytest.raises(errors.Stopped, match='last 3 updates'):
-    here(tmp_path / 'run', run__on_nonfinite='skip')
+    here(tmp_path / 'run', **SHORT, **UNSAVED, run__on_nonfinite='skip')
+  found = metrics.read(tmp_path / 'run')
+  assert [r.get('nonfinite', 0) for r in found[:5]] == [0, 1, 1, 1, 2]
+  assert found[1]['loss'] is None and np.isfinite(found[3]['loss'])

@@ -6,6 +6,8 @@ import pathlib
 import pytest
 
 from bench import blimp
+from bench import continued
+from bench import how_long
 from bench import results
 from bertzoo_jax.reproduce import page
 
@@ -48,3 +50,27 @@ def test_the_page_of_minimal_pairs_has_the_scores_beside_it():
     assert ' ± '.join(percent).replace(' 0.', ' .') in page
     assert whole['pairs'] == 67_000
     assert f'>{name}<' in drawn
+
+
+def test_pages_that_scripts_write_are_those_of_their_data():
+  scores = json.loads(continued.TABLE.read_text())
+  assert continued.PAGE.read_text() == continued.page(scores)
+  assert (ROOT / 'docs/how_long.md').read_text() == how_long.page()
+  made = {'start own 0': (2.0, 0), 'start own 1': (3.0, 0), 'run own 0 500': (1.5, 500)}
+  made |= {
+    'run own 1 500': (1.7, 500),
+    'run added 0 500': (1.4, 500),
+    'run added 1 500': (1.5, 500),
+  }
+  made = {name: {'bits': {str(step): [x, 1.0]}} for name, (x, step) in made.items()}
+  text = continued.page(made)
+  assert '| own | 2.500/1.000 | – | 1.600/1.000 | – | – |' in text
+  assert '* added − own: -0.150 ± 0.635 (2 seeds)' in text  # t of one degree: 12.71
+  # a rate that was measured is not marked, and FLOPs scale the others of a machine
+  data = how_long.DATA
+  assert how_long.rate('bert:base', 'H200') == (data['measured']['H200']['bert:base'], 'measured')
+  speed, how = how_long.rate('deberta_v3:small', 'H200')
+  flops = data['mflop_per_token']
+  base = data['measured']['H200']['deberta_v3:base']
+  assert how == 'scaled' and speed * flops['deberta_v3:small'] == base * flops['deberta_v3:base']
+  assert how_long.cell(7200, 4, '') == '2.0h/$8' and how_long.cell(60, 0, '~') == '~<0.1h'

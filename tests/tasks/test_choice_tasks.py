@@ -147,7 +147,7 @@ def test_labels_of_a_table_are_letters_numbers_or_texts(tmp_path, labels, wanted
 def test_a_bad_label_is_told_with_its_own_row(tmp_path, labels, place, label, likely):
   head, row = 'text\tquestion\tp\tq\tr\ts\tlabel\n', 't\tu\tw\tx\ty\tz\t'
   text = head + ''.join(f'{row}{one}\n' for one in labels)
-  words = f"line {place + 1} has the label '{re.escape(label)}', .* read as {likely}: mend it"
+  words = f"line {place + 1} has the label '{re.escape(label)}', .* read as {likely}: correct it"
   with pytest.raises(errors.UserError, match=words):
     read(tmp_path, text, 'train.tsv', options='p,q,r,s')
 

@@ -222,7 +222,7 @@ def test_a_test_file_without_a_header_may_lack_the_label(tmp_path, columns, trai
   source = made.source(tmp_path, config.source)
   assert pairs(source.splits['train']) == [('one', '1'), ('three', '0')]
   found = source.splits['test']
-  assert found.values == [('five', 'six', None)]
+  assert [value[:3] for value in found.values] == [('five', 'six', None)]
   with pytest.raises(errors.UserError, match='rows with fewer fields than 3'):
     read(tmp_path, name='test.tsv', text_a='text', **form)
 

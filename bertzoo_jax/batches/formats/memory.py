@@ -37,9 +37,8 @@ def memory_segments(fields: definitions.MemorySegments, text, length):
       release reverses the second half of a host's rows; here the feature `direction` marks them.)
     random_rate: XLNet has no loss on the labels; only an ablation reads them.
 
-  Raises:
-    UserError: lengths that leave nothing for A and B; with `in_lanes`, less text than the lanes
-      need for one row each.
+  Raises UserError: lengths that leave nothing for A and B; with `in_lanes`, less text than the
+  lanes need for one row each.
   """
   formats.check_length(length, 8, 'memory_segments')
   reuse_length = fields.reuse_length
@@ -171,17 +170,11 @@ def _two_runs(key, stream, mirrored, begin, room, lane_begin, random_rate):
 
 
 class Stream(NamedTuple):
-  """The text as one stream of places, in lanes of equal length.
-
-  Attributes:
-    text: rows.Text.
-    lanes: number of lanes.
-    ends: whether the end of a document takes a place, behind its last token.
-  """
+  """The text as one stream of places, in lanes of equal length."""
 
   text: rows_lib.Text
-  lanes: int
-  ends: bool
+  lanes: int  # number of lanes
+  ends: bool  # whether the end of a document takes a place, behind its last token
 
   @property
   def size(self) -> int:

@@ -37,8 +37,7 @@ def segment_pairs(fields: definitions.SegmentPairs, text, length):
       row that is alone in its pool keeps its true B.
     lone_sentences: 'skip' gives a warning at the start; pairs 'none' implies it.
 
-  Raises:
-    UserError: fields that exclude each other, or a length too short for a pair.
+  Raises UserError: fields that exclude each other, or a length too short for a pair.
   """
   formats.check_length(length, 5, 'segment_pairs')
   if fields.negatives != 'documents' and fields.pairs != 'nsp':

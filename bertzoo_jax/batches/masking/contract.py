@@ -10,24 +10,18 @@ from bertzoo_jax.common import hashing
 
 
 class Masking(NamedTuple):
-  """One masking for rows of one length.
+  """One masking for rows of one length."""
 
-  Attributes:
-    num_predictions: P, which no row exceeds.
-    repeat: 0: new rows and masks in every epoch; k: epoch e repeats epoch e mod k.
-    apply: ({'input_ids', 'segment_ids', …} [B, L] int32, keys [B, 2] uint32) -> the features,
-      `input_ids` masked, with 'masked_positions', 'masked_targets' int32 and 'masked_weights'
-      float32 [B, P], and the `features`.
-    features: {name: (shape without B, numpy dtype)} of the features that `apply` writes beyond
-      these three.
-    reads_units: whether `apply` needs 'units' [B, L] int32 (bits of words/word_marks.py), which it
-      removes from the features.
-  """
-
-  num_predictions: int
-  repeat: int
+  num_predictions: int  # P, which no row exceeds
+  repeat: int  # 0: new rows and masks in every epoch; k: epoch e repeats epoch e mod k
+  # ({'input_ids', 'segment_ids', …} [B, L] int32, keys [B, 2] uint32) -> the features, `input_ids`
+  # masked, with 'masked_positions', 'masked_targets' int32 and 'masked_weights' float32 [B, P], and
+  # the `features`
   apply: Callable
+  # {name: (shape without B, numpy dtype)} of the features that `apply` writes beyond these three
   features: dict = {}
+  # whether `apply` needs 'units' [B, L] int32 (bits of words/word_marks.py), which it removes from
+  # the features
   reads_units: bool = False
 
 

@@ -26,8 +26,7 @@ def ngram(fields: definitions.Ngram, length, corpus):
       left out (ALBERT). 'left_to_right': word by word, with a chance that spends the budget evenly
       over the rest of the row (MacBERT, which does not publish its chance: see _left_to_right).
 
-  Raises:
-    UserError: wrong shares or weights, or no table of similar words.
+  Raises UserError: wrong shares or weights, or no table of similar words.
   """
   contract.check_corruption(fields.corruption)
   thresholds = contract.cumulative(fields.weights, 'weights')

@@ -34,8 +34,7 @@ def permutation(fields: definitions.Permutation, length, corpus):
     packed segment. Text that is not predicted has its block's lowest number, so the whole block
     sees it; predictions and special tokens have the other numbers, in random order.
 
-  Raises:
-    UserError: more predictions than tokens.
+  Raises UserError: more predictions than tokens.
   """
   num_predictions, max_span = fields.num_predictions, fields.max_span
   if num_predictions > length:
@@ -91,12 +90,10 @@ def in_order(length, corpus):
   permutation language modelling in the order of the row. Rows that are read from right to left are
   predicted from right to left.
 
-  Args:
-    length: L; P = L.
-    corpus: corpus.corpus.Corpus; its special ids are read.
-
   Features:
     order: 0 to L − 1; its meaning is that of `permutation`.
+
+  length: L; P = L. corpus: corpus.corpus.Corpus; its special ids are read.
   """
 
   def apply(features, keys_B2):

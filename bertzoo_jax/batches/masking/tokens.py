@@ -91,8 +91,7 @@ def _independent(key, candidates_BL, count_B, num_predictions):
 def choose(key, candidates_BL, count_B, first_BL=None):
   """bool [B, L]: a uniform choice of count_B candidates per row, or all if there are fewer.
 
-  Args:
-    first_BL: bool, tokens chosen (and counted) before any candidate, or None.
+  first_BL: bool, tokens chosen (and counted) before any candidate, or None.
   """
   length = candidates_BL.shape[1]
   rank_BL = np.where(candidates_BL, words.ranks(key, hashing.SELECT, length), words.LEAST)

@@ -24,8 +24,7 @@ def whole_word(fields: definitions.WholeWord, length, corpus):
     max_predictions: P. 0 with 'independent': the mean plus four standard deviations, for units of
       three tokens.
 
-  Raises:
-    UserError: wrong shares, or no table of similar words.
+  Raises UserError: wrong shares, or no table of similar words.
   """
   contract.check_corruption(fields.corruption)
   select, num_predictions = _SELECTIONS[fields.selection](

@@ -20,23 +20,15 @@ LEAST = np.int32(-(2**31))  # below every rank
 class Words(NamedTuple):
   """The words of a batch, numbered through.
 
-  Attributes:
-    start: [K+1] column of the first token.
-    end: [K+1] column behind the last token.
-    last: [K+1] number of the last word of the same run.
-    first: [B] number of a row's first word.
-    count: [B] words of a row.
-    of: [B, L] the word of each token; K outside of text.
-
   All are int64.
   """
 
-  start: np.ndarray
-  end: np.ndarray
-  last: np.ndarray
-  first: np.ndarray
-  count: np.ndarray
-  of: np.ndarray
+  start: np.ndarray  # [K+1] column of the first token
+  end: np.ndarray  # [K+1] column behind the last token
+  last: np.ndarray  # [K+1] number of the last word of the same run
+  first: np.ndarray  # [B] number of a row's first word
+  count: np.ndarray  # [B] words of a row
+  of: np.ndarray  # [B, L] the word of each token; K outside of text
 
 
 def text(features, special, also=()):

@@ -72,9 +72,7 @@ def reader(content: dict[str, Any], wished: str | None = None) -> Architecture:
 
 
 def _beside(name: str) -> dict[str, Architecture]:
-  """{`package.module:NAME`: the architecture}, then the other architectures of its module; {} for a
-  name in the table.
-  """
+  """{`package.module:NAME`: architecture} of a module, `name` first; {} for a name in the table."""
   if ':' not in name:
     return {}
   module, by_name = name.partition(':')[0], {name: choose(name)}

@@ -84,9 +84,7 @@ class Program(NamedTuple):
 
 
 def prepare() -> None:
-  """Sets the variables that libtpu reads when it is loaded. Raises UserError if libtpu is not
-  installed.
-  """
+  """Sets the variables that libtpu reads when it is loaded. UserError if it is not installed."""
   system, machine = platform.system(), platform.machine()
   if system != 'Linux' or machine not in ('x86_64', 'AMD64'):
     raise errors.UserError(

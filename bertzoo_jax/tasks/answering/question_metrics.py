@@ -84,9 +84,7 @@ def _best(score, right, predicted) -> np.ndarray:
 
 
 def _at_best_threshold(score, right, answers) -> tuple[float, float]:
-  """(highest mean score, its threshold): a question is answered if its odds of no answer are not
-  above the threshold.
-  """
+  """(highest mean score, its threshold): odds of no answer above it mean that there is none."""
   answered = _best(score, right, answers.best)
   none = _best(score, right, [''] * len(answered))
   if not answers.may_have_none:

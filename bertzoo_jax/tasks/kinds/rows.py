@@ -46,7 +46,7 @@ def kind(name, *, lines, answer, shown, gold, constant, **rest) -> Kind:
   def answers(task, split, outputs):
     out = []
     for i, logits in enumerate(_logits(split, outputs)):
-      a, b, _ = split.source.values[i]
+      a, b = split.source.values[i][:2]
       line = {'example': split.examples[i], 'text_a': a, **({} if b is None else {'text_b': b})}
       out.append({**line, **answer(task.labels, logits, task.logit_threshold)})
     return out

@@ -138,9 +138,7 @@ def text(data: bytes, file) -> str:
 
 
 def json_of(data, where, what='JSON'):
-  """Parses a JSON text, str or bytes. Raises UserError if it is not JSON; what: the expected kind,
-  for the message.
-  """
+  """Parses a JSON text, str or bytes. UserError if it is not JSON; what: its kind, for messages."""
   with errors.unreadable(f'{where} holds no {what}: mend or copy the file'):
     return json.loads(data)
 
