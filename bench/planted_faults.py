@@ -1,9 +1,9 @@
 """Whether the tests see a mistake in the package: python bench/planted_faults.py [NAME …]
 
 In a copy of the tree the script plants one fault after the other, each in another room, and runs
-the test files that import the changed module until a test fails: first the tests of `make test`,
-then those of tests/rest.txt. bench/planted_faults.json says which test saw it, after how many
-seconds. Faults that stand there are skipped unless named: it may be stopped at any time.
+the test files that import the changed module until one fails: first those of `make test`, then
+tests/rest.txt. bench/planted_faults.json gets its name and the seconds. Faults that are there are
+skipped unless named: stop it at any time.
 """
 
 import ast
@@ -92,8 +92,7 @@ def main():
     for file, name, old, new in re.findall(r'(.+?): (.+)\n- (.+)\n\+ ?(.*)', FAULTS):
       if name in sys.argv[1:] or not sys.argv[1:] and name not in rows:
         text = (path := tree / 'bertzoo_jax' / file).read_text()
-        if text.count(old) != 1:
-          raise SystemExit(f'{file} has {old!r} {text.count(old)} times: mend the row {name!r}')
+        assert text.count(old) == 1, f'{file} has {old!r} {text.count(old)} times: mend {name!r}'
         path.write_text(text.replace(old, new))
         rows[name] = {'file': file, **searched(tree, file)}
         path.write_text(text)
