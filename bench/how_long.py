@@ -64,7 +64,7 @@ _INTRODUCTION = """<!-- Written by `python bench/how_long.py > docs/how_long.md`
 
 To read a text **once**, {bytes_per_token} bytes per token; BERT read its text 40 times. No mark:
 measured. `~`: the TPU compiler's estimate, no chip was used. `≈`: scaled by FLOPs from another
-network; small ones take longer. Rows below 0.1 hours are left out. Dollars per hour are assumed:
+network; small ones take longer. Dollars per hour are assumed:
 {dollars}. `preflight --price` takes yours.
 """
 

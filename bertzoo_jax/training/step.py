@@ -346,7 +346,8 @@ def _coupled(objective, accumulation, mesh, place):
 
       if accumulation == 1:
         return one(*rows)
-      over, again = None if sharding.inside_shard_map() else mesh, jax.checkpoint(one)
+      over = None if sharding.inside_shard_map() else mesh
+      again = jax.checkpoint(one, prevent_cse=False)  # a scan prevents it
       microbatches = split(rows, accumulation, over)
       _, (sums, parts) = jax.lax.scan(lambda _, turn: (None, again(*turn)), None, microbatches)
       return jax.tree.map(lambda x: jnp.sum(x, axis=0), sums), merge(parts, accumulation, over)

@@ -4,6 +4,7 @@ python -m pytest tests/conformance --config my/config.py:tiny
 """
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -52,6 +53,12 @@ def learned(objective_of):
   if unknown := set(objective.reads) - set(rows(objective)):
     pytest.skip(f'the batches of this test have no {", ".join(sorted(unknown))}')
   return objective, small.parameters(objective)
+
+
+def evaluate(objective, params, batch, normalizers=None):
+  """`small.evaluate` as one program of each shape of a batch."""
+  given = objective.normalizers(batch) if normalizers is None else normalizers
+  return small.evaluate(objective, params, batch, given)
 
 
 def test_parts_of_a_batch_add_up_to_the_whole(learned):
@@ -113,10 +120,8 @@ def test_fillers_contribute_nothing_even_where_a_real_prediction_shares_their_po
     ),
   }
   assert (batch['masked_weights'] == 0).any()
-  assert (
-    small.worst(small.evaluate(objective, params, batch), small.evaluate(objective, params, other))
-    == 0
-  )
+  ours, theirs = (evaluate(objective, params, x) for x in (batch, other))
+  assert small.worst(ours, theirs) == 0
 
 
 def test_a_row_of_padding_changes_neither_loss_nor_metrics(learned):
@@ -135,7 +140,7 @@ def padding_is_silent(objective, params):
   assert counted[0] == counted[1], 'a row of padding is counted by normalizers'
   other = {name: np.concatenate([x[:-1], x[:1]]) for name, x in batch.items()}
   other['segment_ids'], other['masked_weights'] = batch['segment_ids'], batch['masked_weights']
-  one, two = (small.evaluate(objective, params, b, counted[0]) for b in (batch, other))
+  one, two = (evaluate(objective, params, b, counted[0]) for b in (batch, other))
   assert small.worst(one, two) < 1e-6, 'a row of padding counts: weigh rows by networks.row_weights'
 
 
@@ -153,7 +158,7 @@ def test_an_objective_that_learns_from_fillers_is_found():
 
 def fillers_are_silent(objective, params):
   batch = {**rows(objective), 'masked_weights': np.zeros((4, PREDICTIONS), np.float32)}
-  (loss, _), gradients = small.evaluate(objective, params, batch)
+  (loss, _), gradients = evaluate(objective, params, batch)
   assert np.isfinite(loss) and all(np.isfinite(x).all() for x in jax.tree.leaves(gradients))
   counted = [name for name, x in objective.normalizers(batch).items() if x > 0]
   of_predictions = only_for_predictions(objective, params)
@@ -230,32 +235,35 @@ def ids_stay(objective, params):
 def test_an_objective_reads_the_features_it_says(learned):
   objective, params = learned
   batch = rows(objective)
+
+  def program(names):
+    def loss(params, batch):
+      batch = {name: batch[name] for name in names}
+      rest = objective.normalizers(batch), objective.carry(len(batch['input_ids'])), None, False
+      return objective.loss(params, batch, *rest)
+
+    return re.sub('0x[0-9a-f]+', '', str(jax.make_jaxpr(loss)(params, batch)))
+
   reads = (*objective.reads, *objective.may_read, 'row_keys')
-  reads = [name for name in reads if name in batch]
-  found = small.evaluate(objective, params, {name: batch[name] for name in reads})[0][0]
-  assert found == (small.evaluate(objective, params, batch)[0][0])
+  assert program([name for name in batch if name in reads]) == program(batch)
   # An encoder without segments reads none.
   for name in set(objective.reads) - {'token_type_ids'}:
     with pytest.raises(KeyError):
-      small.evaluate(objective, params, {k: v for k, v in batch.items() if k != name})
+      program([k for k in batch if k != name])
 
 
 def test_vocabulary_scores_are_computed_at_predicted_positions_only(learned):
   objective, params = learned
   heads = [head for n in objective.networks for head in n.heads_of(n.extract(params)).values()]
   reads = {head.reads for head in heads if head.tied}
-  program = str(
-    jax.make_jaxpr(functools.partial(small.evaluate, objective))(
-      params, rows(objective, length=24, predictions=5)
-    )
-  )
-  assert (f'f32[4,5,{small.VOCAB}]' in program) == ('predictions' in reads)
-  assert (f'[4,24,{small.VOCAB}]' in program) == ('tokens' in reads)
+  program = str(jax.make_jaxpr(functools.partial(evaluate, objective))(params, rows(objective)))
+  assert (f'f32[4,{PREDICTIONS},{small.VOCAB}]' in program) == ('predictions' in reads)
+  assert (f'[4,{LENGTH},{small.VOCAB}]' in program) == ('tokens' in reads)
 
 
 def test_every_parameter_gets_a_gradient(learned):
   objective, params = learned
-  gradients = small.evaluate(objective, params, rows(objective))[1]
+  gradients = evaluate(objective, params, rows(objective))[1]
   for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
     if optimizers.matching(trees.path_of(path), objective.frozen):
       assert not np.asarray(leaf).any(), path
@@ -263,12 +271,11 @@ def test_every_parameter_gets_a_gradient(learned):
       assert np.abs(leaf).max() > 1e-7, path
 
 
-def test_a_batch_with_nothing_to_count_has_loss_0_and_no_gradient(learned):
+def test_a_batch_of_padding_has_a_finite_loss_and_one_with_nothing_to_count_none(learned):
   objective, params = learned
   batch = {**rows(objective), 'masked_weights': np.zeros((4, PREDICTIONS), np.float32)}
-  if any(float(total) for total in objective.normalizers(batch).values()):
-    batch |= {'segment_ids': np.zeros((4, LENGTH), np.int32)}
-  (loss, _), gradients = small.evaluate(objective, params, batch)
+  batch['segment_ids'] = np.zeros((4, LENGTH), np.int32)
+  (loss, _), gradients = evaluate(objective, params, batch)
   assert np.isfinite(loss) and all(np.isfinite(x).all() for x in jax.tree.leaves(gradients))
   if not any(float(total) for total in objective.normalizers(batch).values()):
     assert loss == 0 and not any(np.asarray(x).any() for x in jax.tree.leaves(gradients))
@@ -277,7 +284,7 @@ def test_a_batch_with_nothing_to_count_has_loss_0_and_no_gradient(learned):
 def test_each_metric_is_a_sum_over_a_total_that_the_objective_counts(learned):
   objective, params = learned
   batch = rows(objective)
-  _, sums = small.evaluate(objective, params, batch)[0][1]
+  _, sums = evaluate(objective, params, batch)[0][1]
   totals = objective.normalizers(batch)
   assert sums.keys() <= totals.keys()
   assert all(x.shape == () and x.dtype == jnp.float32 for x in totals.values())
@@ -302,13 +309,7 @@ def test_each_array_of_a_network_has_its_place_among_the_parameters(learned):
 def test_its_cost_is_that_of_the_compiled_gradient(learned):
   objective, params = learned
   batch = rows(objective)
-  rest = (
-    objective.normalizers(batch),
-    objective.carry(len(batch['input_ids'])),
-    jax.random.key(0),
-    True,
-  )
-  loss = lambda params: objective.loss(params, batch, *rest)[0]
-  compiled = jax.jit(jax.grad(loss)).lower(params).compile()
-  counted = hlo.read(compiled.as_text()).flops
+  given = objective.normalizers(batch), objective.carry(len(batch['input_ids']))
+  lowered = small._evaluate.lower(objective.loss, objective.normalizers, params, batch, *given)
+  counted = hlo.read(lowered.compile().as_text()).flops
   assert cost.step_flops(objective, params, batch) == pytest.approx(counted, rel=0.1)

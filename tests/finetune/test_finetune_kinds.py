@@ -3,14 +3,11 @@
 import json
 import os
 import pathlib
-import signal
 
-import jax
 import numpy as np
 import pytest
 
 from bertzoo_jax import export
-from bertzoo_jax.runs import metrics
 from tests import killed
 from tests import tuned
 
@@ -186,42 +183,6 @@ def test_xlnet_reads_the_passage_first_and_its_heads_are_exported(world, tmp_pat
 
 
 # --- interrupted, split ---
-
-
-def test_a_run_that_was_stopped_ends_with_the_same_predictions(world, tmp_path, monkeypatch):
-  config = tuned.config('qa')
-  tuned.finetune(world, tmp_path / 'whole', config)
-  write, rows = metrics.Record.write, []
-
-  def stop(self, row):
-    rows.append(row)
-    if len(rows) == 5:
-      os.kill(os.getpid(), signal.SIGTERM)
-    return write(self, row)
-
-  monkeypatch.setattr(metrics.Record, 'write', stop)
-  assert tuned.finetune(world, tmp_path / 'f', config) is None
-  assert not (tmp_path / 'f/table.md').exists() and 5 <= len(rows) < 12
-  tuned.finetune(world, tmp_path / 'f', config)
-  whole, parts = (np.load(tmp_path / name / 'qa/run/predictions.npz') for name in ('whole', 'f'))
-  assert sorted(whole.files) == ['dev/end', 'dev/start', 'test/end', 'test/start']
-  for name in whole.files:
-    np.testing.assert_array_equal(whole[name], parts[name])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('argument', ['tag', 'choice'])
-def test_microbatches_on_two_devices_predict_the_same(world, tmp_path, argument):
-  split = dict(run__mesh=(2, 1, 1), run__accumulation=2)
-  found = []
-  for devices, more in ((1, {}), (2, split)):
-    config, workdir = tuned.config(argument, steps=10, **more), tmp_path / str(devices)
-    tuned.finetune(world, workdir, config, devices=jax.devices()[:devices])
-    with np.load(workdir / argument / 'run' / 'predictions.npz') as file:
-      found.append({key: file[key] for key in file.files})
-  assert found[0].keys() == found[1].keys() and found[0]
-  for key, x in found[0].items():
-    np.testing.assert_allclose(found[1][key], x, atol=2e-4, err_msg=key)
 
 
 @pytest.mark.slow

@@ -140,10 +140,10 @@ def save(folder, a, params, encoder, special, task=TASK):
 
 
 def batches(encoder, pad, head=task_heads.ROW):
-  """Rows of two texts and of one, with padding where the family has it: full ones, and for one head
-  short ones.
+  """Rows of two texts and of one, with padding where the family has it: full ones, and for padding
+  on the left, short ones.
   """
-  for length in (40, 7) if head == task_heads.ROW else (40,):
+  for length in (40, 7) if head == task_heads.ROW and encoder.padding_side == 'left' else (40,):
     made = verify.random_batch(
       small.VOCAB, length, encoder.type_vocab_size, pad, padding=encoder.padding_side
     )

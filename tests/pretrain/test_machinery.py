@@ -162,7 +162,6 @@ def test_a_workdir_records_the_values_of_auto_and_a_resumed_run_keeps_them(
     assert f'machinery {line}\n' in capsys.readouterr().out
     return tuple(written[field] for field in ('kernels', 'unroll', 'remat'))
 
-  assert run() == ('xla', 1, 'none')
   assert run(**{'run.unroll': 2, 'run.remat': 'full'}) == ('xla', 2, 'full'), 'explicit values win'
   assert run() == ('xla', 2, 'full'), 'and are kept'
   attempts = tmp_path / 'attempts.jsonl'

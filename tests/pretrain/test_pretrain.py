@@ -17,13 +17,10 @@ import signal
 import subprocess
 import time
 
-import jax
 import numpy as np
 import pytest
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import trees
-from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import step_folders
 from bertzoo_jax.training import health
@@ -359,19 +356,6 @@ def test_another_corpus_at_resume_is_refused(world, untouched, tmp_path):
   (workdir / 'corpus.json').write_text(json.dumps({'hash': 'another'}))
   (workdir / 'attempts.jsonl').unlink()
   refused(world, workdir, {}, 'trained on the corpus another')
-
-
-def test_init_takes_weights_and_a_fresh_optimizer(untouched, tmp_path, here, capsys):
-  how = dict(phases=((2, {}),), schedule__warmup=1, run__keep_every=1, run__eval_every=0)
-  here(tmp_path / 'run', init=f'{untouched}@best', **how)
-  said = capsys.readouterr().out
-  assert 'optimizer and step fresh' in said and 'loaded: ' in said
-  flat = lambda address: {
-    trees.path_of(p): x
-    for p, x in jax.tree_util.tree_leaves_with_path(checkpoint.load_params(address)[0])
-  }
-  theirs, ours = flat(f'{untouched}@best'), flat(f'{tmp_path}/run@1')  # the first step has rate 0
-  assert theirs.keys() == ours.keys() and all(np.array_equal(ours[k], x) for k, x in theirs.items())
 
 
 def test_weights_of_another_vocabulary_are_refused(world, untouched, tmp_path):

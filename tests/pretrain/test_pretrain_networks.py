@@ -17,7 +17,6 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.evaluate import gaps
 from bertzoo_jax.evaluate import minimal_pairs
 from bertzoo_jax.evaluate import scores
-from bertzoo_jax.hf import weights
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import step_folders
@@ -122,22 +121,6 @@ def test_a_run_gives_each_network_the_one_of_its_name_and_what_no_class_holds_is
   )
   with pytest.raises(errors.UserError, match='freezes a network.*generator_mlm before it'):
     here(tmp_path / 'frozen', **{**alone, 'objective': parts.replaced_token_frozen()})
-
-
-def test_a_head_that_its_class_lacks_lies_beside_the_weights_and_begins_a_run_again(
-  tmp_path, here, capsys
-):
-  span = dict(masking=parts.span(), objective=parts.mlm_span_boundary(), hf='BertForMaskedLM')
-  here(tmp_path / 'run', **SHORT, **span)
-  assert 'config.hf=' not in capsys.readouterr().out
-  assert all(row.holds for row in export.export(str(tmp_path / 'run'), tmp_path / 'hf'))
-  said = f'{weights.HEADS_FILE}: boundary_head, for which BertForMaskedLM has no place; --init hf:'
-  assert said in capsys.readouterr().out
-  card = (tmp_path / 'hf/README.md').read_text()
-  assert f'`{weights.HEADS_FILE}` holds' in card and 'boundary_head' in card
-  run = params_at(tmp_path / 'run', 2)
-  here(tmp_path / 'again', init=f'hf:{tmp_path}/hf', **SHORT, **span)
-  assert small.worst(params_at(tmp_path / 'again', 1), run) == 0
 
 
 def test_a_network_from_left_to_right_is_exported_as_a_decoder_and_fills_no_masks(
