@@ -94,7 +94,7 @@ def main():
         text = (path := tree / 'bertzoo_jax' / file).read_text()
         assert text.count(old) == 1, f'{file} has {old!r} {text.count(old)} times: mend {name!r}'
         path.write_text(text.replace(old, new))
-        rows[name] = {'file': file, **searched(tree, file)}
+        rows[name] = {'file': file, **first_to_fail(tree, file)}
         path.write_text(text)
         if (test := rows[name]['test']) and pytest(tree, 'rest or not rest', test).returncode:
           raise SystemExit(f'{test} fails without the fault {name!r}, too')
@@ -103,8 +103,7 @@ def main():
   print({tier: sum(row['seen by'] == tier for row in rows.values()) for tier in (*TIERS, None)})
 
 
-def searched(tree, file) -> dict:
-  """Which test sees the fault that is planted, and after how many seconds."""
+def first_to_fail(tree, file) -> dict:
   began = time.monotonic()
   for tier, marks in TIERS.items():
     for some in filter(None, importing(tree, file)):
