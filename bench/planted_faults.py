@@ -1,9 +1,9 @@
 """Whether the tests see a mistake in the package: python bench/planted_faults.py [NAME …]
 
 In a copy of the tree the script plants one fault after the other, each in another room, and runs
-the test files that import the changed module until a test fails: first the tests of `make test`,
-then those of tests/rest.txt. bench/planted_faults.json says which test saw it, and after how many
-seconds. Faults that stand there are skipped, unless they are named: it may be stopped at any time.
+the test files that import the changed module until one fails: first those of `make test`, then
+tests/rest.txt. bench/planted_faults.json gets its name and the seconds. Faults that are there are
+skipped unless named: stop it at any time.
 """
 
 import ast
@@ -18,9 +18,8 @@ import time
 ROOT = pathlib.Path(__file__).parents[1]
 RESULTS = pathlib.Path(__file__).with_suffix('.json')
 TIERS = {'make test': 'not slow and not rest', 'make test-all': 'rest and not slow'}
-MOST = '900'  # seconds per tier and set of files
 
-# file in bertzoo_jax: name; then a text that it has once, and what is to stand there.
+# File in bertzoo_jax: name; then a text that it has once, and what is to stand there.
 FAULTS = r"""
 model/attention.py: a window looks the other way
 - (-right <= distance_BLM) & (distance_BLM <= left)
@@ -89,27 +88,22 @@ def main():
   rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
   with tempfile.TemporaryDirectory() as folder:
     tree = pathlib.Path(folder) / 'tree'
-    copy = ['git', 'checkout-index', '--all', f'--prefix={tree}/']  # what git knows, links too
-    subprocess.run(copy, cwd=ROOT, check=True)
+    subprocess.run(['git', 'checkout-index', '-a', f'--prefix={tree}/'], cwd=ROOT, check=True)
     for file, name, old, new in re.findall(r'(.+?): (.+)\n- (.+)\n\+ ?(.*)', FAULTS):
       if name in sys.argv[1:] or not sys.argv[1:] and name not in rows:
         text = (path := tree / 'bertzoo_jax' / file).read_text()
-        if text.count(old) != 1:
-          raise SystemExit(f'{file} has {old!r} {text.count(old)} times: mend the row {name!r}')
+        assert text.count(old) == 1, f'{file} has {old!r} {text.count(old)} times: mend {name!r}'
         path.write_text(text.replace(old, new))
-        rows[name] = {'file': file, **searched(tree, file)}
+        rows[name] = {'file': file, **first_to_fail(tree, file)}
         path.write_text(text)
-        test = rows[name]['test']
-        if test and pytest(tree, 'rest or not rest', test).returncode:
+        if (test := rows[name]['test']) and pytest(tree, 'rest or not rest', test).returncode:
           raise SystemExit(f'{test} fails without the fault {name!r}, too')
         RESULTS.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + '\n')
         print(f'{name}: {rows[name]}', flush=True)
-  for tier in TIERS:
-    print(f'{tier}: sees {sum(row["seen by"] == tier for row in rows.values())} of {len(rows)}')
+  print({tier: sum(row['seen by'] == tier for row in rows.values()) for tier in (*TIERS, None)})
 
 
-def searched(tree, file) -> dict:
-  """Which test sees the fault that is planted, and after how many seconds."""
+def first_to_fail(tree, file) -> dict:
   began = time.monotonic()
   for tier, marks in TIERS.items():
     for some in filter(None, importing(tree, file)):
@@ -118,13 +112,12 @@ def searched(tree, file) -> dict:
         found = re.search(r'^(?:FAILED|ERROR) (.+?)(?: - .*)?$', done.stdout, re.M)
         if not found:
           raise SystemExit(done.stdout[-2000:] + done.stderr[-2000:])
-        seconds = round(time.monotonic() - began)
-        return {'seen by': tier, 'test': found[1], 'seconds': seconds}
+        return {'seen by': tier, 'test': found[1], 'seconds': round(time.monotonic() - began)}
   return {'seen by': None, 'test': None, 'seconds': round(time.monotonic() - began)}
 
 
 def pytest(tree, marks, *tests):
-  line = ['timeout', MOST, sys.executable, '-m', 'pytest', '-qx', '-n0', '-m', marks, *tests]
+  line = ['timeout', '900', sys.executable, '-m', 'pytest', '-qx', '-n0', '-m', marks, *tests]
   return subprocess.run(line, cwd=tree, capture_output=True, text=True)
 
 
