@@ -58,8 +58,8 @@ def choose(
 ) -> Kernels:
   """The kernels of a name, for a device.
 
-  `auto`: fused on TPUs since v4; on GPUs cuDNN where it can compute the attention, else fused in 16
-  bits; else XLA. On a processor fused kernels are interpreted, with hashed bits: correct and slow.
+  `auto`: fused on TPUs since v4; on GPUs cuDNN where it can compute the attention; else XLA: no card
+  has run the fused kernels of GPUs yet. On a processor fused kernels are interpreted, with hashed bits: correct and slow.
 
   Args:
     name: a key of BY_NAME, or 'auto'.
@@ -78,9 +78,7 @@ def choose(
   old = old or (platform == 'gpu' and not gpu.runs_on(device))
   if name == 'auto':
     if platform == 'gpu':
-      can = _cudnn_can(*needs)
-      other = 'fused' if jnp.dtype(dtype).itemsize == 2 and gpu.runs_on(device) else 'xla'
-      name = 'cudnn' if can else other
+      name = 'cudnn' if _cudnn_can(*needs) else 'xla'
     else:
       name = 'fused' if platform == 'tpu' and not old else 'xla'
   if (name == 'cudnn' and platform != 'gpu') or (name == 'fused' and old):

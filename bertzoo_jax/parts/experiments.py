@@ -97,8 +97,8 @@ class Run:
   ] = 'auto'
   kernels: Annotated[
     fields.one_of('auto', 'xla', 'fused', 'cudnn'),
-    'of attention and norms: auto (fused on TPUs; on GPUs cuDNN where it can, else fused in 16 '
-    'bits; else XLA) | xla | fused (Pallas) | cudnn (neither dropout nor relative terms).',
+    'of attention and norms: auto (fused on TPUs; on GPUs cuDNN where it can; else XLA) | xla '
+    '| fused (Pallas) | cudnn (neither dropout nor relative terms).',
   ] = 'auto'
   log_every: Annotated[fields.COUNT, 'steps; eval_every 0 evaluates at the end only.'] = 100
   eval_every: Annotated[fields.STEPS, 'steps; eval_every 0 evaluates at the end only.'] = 10_000

@@ -28,7 +28,7 @@ def device(kind):
     ('TPU v3', 0.1, 'xla'),
     ('TPU v2', 0.1, 'xla'),
     ('NVIDIA H200', 0.0, 'cudnn'),
-    ('NVIDIA H200', 0.1, kernels.FUSED_ON_GPUS),
+    ('NVIDIA H200', 0.1, 'xla'),
     ('NVIDIA V100', 0.1, 'xla'),
     ('cpu', 0.0, 'xla'),
   ],
@@ -64,8 +64,7 @@ def test_cudnn_refuses_cases_that_it_lacks_and_auto_then_takes_others():
   for lacks, given in wrong.items():
     with pytest.raises(errors.UserError, match=f'run.kernels=cudnn .*{lacks}.*take auto or xla'):
       kernels.choose('cudnn', gpu, *given)
-    other = kernels.XLA if lacks == 'float32' else kernels.FUSED_ON_GPUS
-    assert kernels.choose('auto', gpu, *given) is other
+    assert kernels.choose('auto', gpu, *given) is kernels.XLA
     assert kernels.choose('fused', gpu, *given) is kernels.FUSED_ON_GPUS
   assert kernels.choose('cudnn', gpu, 0.0, False, jnp.float16) is kernels.BY_NAME['cudnn']
   q, visible = jnp.ones((1, 4, 1, 2)), attention.same_pack(jnp.ones((1, 4), jnp.int32))

@@ -41,7 +41,7 @@ def resolved(kind, kept=None, steps=10_000, layers=12, **changes):
     ('cpu', ('xla', 1, 'none'), dict(steps=249)),
     ('NVIDIA H200', ('cudnn', 1, 'none'), dict(steps=1_999)),
     ('NVIDIA H200', ('cudnn', 0, 'none'), {}),
-    ('NVIDIA H200', ('fused', 0, 'none'), dict(encoder__attention_dropout=0.1)),
+    ('NVIDIA H200', ('xla', 0, 'none'), dict(encoder__attention_dropout=0.1)),
     ('TPU v4', ('fused', 0, 'none'), {}),
     ('TPU v5 lite', ('fused', 0, 'none'), {}),
     ('TPU v6 lite', ('fused', 0, 'none'), {}),
