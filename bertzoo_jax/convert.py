@@ -56,13 +56,9 @@ _MORE = ('bpe_encoder.bin', '30k-clean.model')  # tokenizer files with other nam
 def convert(model: str, out) -> list[str]:
   """Writes the directories. Returns the lines to print.
 
-  Args:
-    model: folder, or OWNER/NAME of the Hugging Face hub.
-    out: directory, local or gs://; it appears only when it is complete.
-
-  Raises:
-    UserError: `out` is not empty, a file is missing, a pickle holds anything but tensors, torch is
-      missing, or the weights and config.json do not fit each other.
+  model: folder, or OWNER/NAME of the Hugging Face hub. out: directory, local or gs://; it appears
+  only when it is complete. Raises UserError: `out` is not empty, a file is missing, a pickle holds
+  anything but tensors, torch is missing, or the weights and config.json do not fit each other.
   """
   out = storage.path(out)
   folders.check_free(out)

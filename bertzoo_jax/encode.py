@@ -48,19 +48,13 @@ _CONTENTS = {
 
 
 class Encoded(NamedTuple):
-  """The numbers of a finished `encode`.
+  """The numbers of a finished `encode`."""
 
-  Attributes:
-    shape: shape of the vectors.
-    lines: number of lines of the text; cut: how many were longer than a row.
-    empty: how many lines were empty; first_empty: number of the first one, from 1; 0 for none.
-  """
-
-  shape: tuple[int, int]
-  lines: int
-  cut: int
-  empty: int
-  first_empty: int
+  shape: tuple[int, int]  # shape of the vectors
+  lines: int  # number of lines of the text
+  cut: int  # how many were longer than a row
+  empty: int  # how many lines were empty
+  first_empty: int  # number of the first one, from 1; 0 for none
 
 
 def encode(

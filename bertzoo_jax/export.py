@@ -56,9 +56,8 @@ def export(
     push: function (finished folder, names of its files), called before the folder becomes `out`;
       None for none.
 
-  Raises:
-    UserError: `out` is not empty, no such checkpoint, no config.json beside it, parameters without
-      a place in the architecture, or a comparison fails.
+  Raises UserError: `out` is not empty, no such checkpoint, no config.json beside it, parameters
+  without a place in the architecture, or a comparison fails.
   """
   from bertzoo_jax import objectives  # with jax: --help does not wait for these
   from bertzoo_jax.runs import checkpoint
@@ -404,9 +403,8 @@ if __name__ == '__main__':
   _ARCHITECTURE = flags.DEFINE_string(
     'architecture',
     None,
-    'Class of Hugging Face, in place of config.hf: '
-    f'{", ".join(architectures.ARCHITECTURES)}, or package.module:NAME for an Architecture of your '
-    'own.',
+    f'Class of Hugging Face, in place of config.hf: {", ".join(architectures.ARCHITECTURES)}, or '
+    'package.module:NAME for an Architecture of your own.',
   )
   _EVERY = flags.DEFINE_bool(
     'all_checkpoints',

@@ -17,17 +17,11 @@ _PRIOR = 30.0
 
 
 class Bigrams(NamedTuple):
-  """Counts of neighbours.
+  """Counts of neighbours."""
 
-  Attributes:
-    share: float64 [V], of the tokens; a token without a share is never guessed.
-    after: [V, V], how often the column's token follows the row's.
-    before: [V, V], how often the column's token precedes the row's.
-  """
-
-  share: np.ndarray
-  after: sparse.csr_array
-  before: sparse.csr_array
+  share: np.ndarray  # float64 [V], of the tokens; a token without a share is never guessed
+  after: sparse.csr_array  # [V, V], how often the column's token follows the row's
+  before: sparse.csr_array  # [V, V], how often the column's token precedes the row's
 
 
 def count(split, vocab_size: int, most: int = MOST_TOKENS) -> Bigrams:
@@ -55,8 +49,7 @@ def guesses(bigrams: Bigrams, left, right) -> np.ndarray:
   It maximises P(token | left) · P(token | right) / P(token): the two neighbours are taken as
   independent, given the token. Each P is estimated from counts, with the unigrams as prior.
 
-  Args:
-    left, right: ids [N]; −1 for no neighbour.
+  left, right: ids [N]; −1 for no neighbour.
   """
   log = lambda x: np.log(np.maximum(x, 1e-300))
   prior = log(bigrams.share)

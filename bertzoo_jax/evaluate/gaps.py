@@ -44,43 +44,26 @@ class Gap(NamedTuple):
 
 
 class Top(NamedTuple):
-  """How often the truth is among K tokens.
+  """How often the truth is among K tokens."""
 
-  Attributes:
-    count: K.
-    predictions: number of masked tokens that the row hides: those that are counted.
-    accuracy: share whose truth is among the network's K likeliest tokens.
-    frequent: share whose truth is among the K most frequent tokens.
-  """
-
-  count: int
-  predictions: int
-  accuracy: float
-  frequent: float
+  count: int  # K
+  predictions: int  # number of masked tokens that the row hides: those that are counted
+  accuracy: float  # share whose truth is among the network's K likeliest tokens
+  frequent: float  # share whose truth is among the K most frequent tokens
 
 
 class Report(NamedTuple):
-  """A run and counts of words on the same held-out text.
+  """A run and counts of words on the same held-out text."""
 
-  Attributes:
-    step: step of the checkpoint.
-    curve: (step, held-out loss per masked token), from step 0.
-    entropy: unigram entropy of the training text, nats.
-    loss: Score of the network's loss, nats.
-    accuracies: Scores of the accuracy of NETWORK, and of the baselines BIGRAMS and FREQUENT.
-    gaps: the drawn ones.
-    top: Top, or None without --top.
-    notes: a sentence if the run was trained on other text.
-  """
-
-  step: int
-  curve: list[tuple[int, float]]
-  entropy: float
-  loss: scores.Score
+  step: int  # step of the checkpoint
+  curve: list[tuple[int, float]]  # (step, held-out loss per masked token), from step 0
+  entropy: float  # unigram entropy of the training text, nats
+  loss: scores.Score  # Score of the network's loss, nats
+  # Scores of the accuracy of NETWORK, and of the baselines BIGRAMS and FREQUENT
   accuracies: list[scores.Score]
-  gaps: list[Gap]
-  top: Top | None = None
-  notes: tuple[str, ...] = ()
+  gaps: list[Gap]  # the drawn ones
+  top: Top | None = None  # Top, or None without --top
+  notes: tuple[str, ...] = ()  # a sentence if the run was trained on other text
 
 
 def find(
@@ -93,8 +76,7 @@ def find(
     gaps: number of gaps to draw, at most; draw: seed of the choice.
     top: K of Report.top; 0: Report.top is None.
 
-  Raises:
-    UserError: see `scores.evaluate`; also for an objective that fills no masks.
+  Raises UserError: see `scores.evaluate`; also for an objective that fills no masks.
   """
   run, corpus = held_out.opened(address, path, cache_dir)
   fills = lambda n: 'mlm_head' in n.extract(run.params) and objective.MASKED in n.learned

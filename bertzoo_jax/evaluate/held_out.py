@@ -44,8 +44,7 @@ def masked_as(config, workdir: str):
   """The config with the masking of another run's last phase, so that runs with different maskings
   are scored on the same rows.
 
-  Raises:
-    UserError: no such run, or a fine-tuned one.
+  Raises UserError: no such run, or a fine-tuned one.
   """
   other = configuration.phases(workdirs.run_config(workdir))[-1].config
   if 'masking' not in other:
@@ -72,8 +71,7 @@ def rows_of(corpus, config, format, split: str, batches: int, notes=None) -> lis
   first rows of an epoch, at most FIT_ROWS. config: of the phase; its masking, length, batch_size
   and seed are used. format: section. notes: list to append the pipeline's warnings to, or None.
 
-  Raises:
-    UserError: the split has no row of the format, or an error of pipeline.build.
+  Raises UserError: the split has no row of the format, or an error of pipeline.build.
   """
   fields = dict(
     format=format, masking=config.masking, length=config.length, seed=config.seed, split=split

@@ -30,30 +30,18 @@ _TOKENS = 1 << 13  # tokens per batch
 
 
 class Subject(NamedTuple):
-  """A network that can be scored.
+  """A network that can be scored."""
 
-  Attributes:
-    name: '' if the run has only one.
-    encoder: linen module, float32; params: of the network.
-    how: MASKED, WORDS, QUERIES or LEFT_TO_RIGHT.
-    special: {'mask' | 'cls' | 'sep' | 'pad' | …: id}.
-    frame: template of a row with one text, `single` of hf.tokenizer.Shape.
-    step: step of the checkpoint; None without one.
-    notes: sentences on the choice of the network.
-    ahead: whether the output at a token predicts the token after it.
-    words: {tokens of a text: the word of each, or None}, for WORDS.
-  """
-
-  name: str
-  encoder: Any
-  params: dict
-  how: str
-  special: dict[str, int]
-  frame: str
-  step: int | None = None
-  notes: tuple[str, ...] = ()
-  ahead: bool = False
-  words: dict | None = None
+  name: str  # '' if the run has only one
+  encoder: Any  # linen module, float32
+  params: dict  # of the network
+  how: str  # MASKED, WORDS, QUERIES or LEFT_TO_RIGHT
+  special: dict[str, int]  # {'mask' | 'cls' | 'sep' | 'pad' | …: id}
+  frame: str  # template of a row with one text, `single` of hf.tokenizer.Shape
+  step: int | None = None  # step of the checkpoint; None without one
+  notes: tuple[str, ...] = ()  # sentences on the choice of the network
+  ahead: bool = False  # whether the output at a token predicts the token after it
+  words: dict | None = None  # {tokens of a text: the word of each, or None}, for WORDS
 
 
 def ways(params: dict, learned=(MASKED,), in_order: bool = False) -> tuple[str, ...]:
@@ -77,8 +65,7 @@ def log_likelihoods(subject: Subject, ids: list[list[int]]) -> np.ndarray:
 
   ids: tokens of each text, without special ones. Equal texts are scored once, so they tie.
 
-  Raises:
-    UserError: a text that is too long for the network.
+  Raises UserError: a text that is too long for the network.
   """
   known = dict.fromkeys(tuple(text) for text in ids)
   by_length = {}

@@ -20,43 +20,25 @@ from bertzoo_jax.hf import tokenizer as hf_tokenizer
 
 
 class Accuracy(NamedTuple):
-  """How often the good sentence scores higher.
+  """How often the good sentence scores higher."""
 
-  Attributes:
-    group: '' for pairs without one, and for all pairs.
-    pairs: how many.
-    accuracy: share of the pairs that are right; a tie is wrong.
-    standard_error: √(p(1−p)/n).
-    ties: pairs whose sentences score the same.
-  """
-
-  group: str
-  pairs: int
-  accuracy: float
-  standard_error: float
-  ties: int
+  group: str  # '' for pairs without one, and for all pairs
+  pairs: int  # how many
+  accuracy: float  # share of the pairs that are right; a tie is wrong
+  standard_error: float  # √(p(1−p)/n)
+  ties: int  # pairs whose sentences score the same
 
 
 class Result(NamedTuple):
-  """Scores of a model on minimal pairs.
+  """Scores of a model on minimal pairs."""
 
-  Attributes:
-    address: address of the weights.
-    step: step of the checkpoint; None for a Hugging Face directory.
-    network: which of two networks was scored; '' if there is only one.
-    how: the context of a predicted token, see `likelihoods`.
-    groups: Accuracy of each group, in the order of the file.
-    total: Accuracy of all pairs.
-    notes: sentences that explain the numbers.
-  """
-
-  address: str
-  step: int | None
-  network: str
-  how: str
-  groups: list[Accuracy]
-  total: Accuracy
-  notes: list[str]
+  address: str  # address of the weights
+  step: int | None  # step of the checkpoint; None for a Hugging Face directory
+  network: str  # which of two networks was scored; '' if there is only one
+  how: str  # the context of a predicted token, see `likelihoods`
+  groups: list[Accuracy]  # Accuracy of each group, in the order of the file
+  total: Accuracy  # Accuracy of all pairs
+  notes: list[str]  # sentences that explain the numbers
 
 
 def evaluate(address: str, path: str, *, group_by: str = '', by: str | None = None) -> Result:
@@ -67,10 +49,9 @@ def evaluate(address: str, path: str, *, group_by: str = '', by: str | None = No
     path, group_by: see `pair_files.read`.
     by: a way of `likelihoods.ways`; None for the network's default.
 
-  Raises:
-    UserError: an address without a network; a network that gives no probability of a token, that
-      never saw a mask, or that did not learn this way; a sentence that is too long; a file of
-      another form.
+  Raises UserError: an address without a network; a network that gives no probability of a token,
+  that never saw a mask, or that did not learn this way; a sentence that is too long; a file of
+  another form.
   """
   pairs = pair_files.read(path, group_by)
   subject, tokenizer = opened(address, by)

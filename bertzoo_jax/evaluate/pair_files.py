@@ -28,8 +28,7 @@ def read(path: str, group_by: str = '') -> list[Pair]:
     group_by: field to group pairs by. '': UID or field, if the first object has one of them; else
       the file's name, if there are several files.
 
-  Raises:
-    UserError: no such file, or a line of another form.
+  Raises UserError: no such file, or a line of another form.
   """
   place = storage.path(path)
   if not place.exists():

@@ -28,51 +28,32 @@ _PARTS = 8  # parts of a row with a loss each
 
 
 class Score(NamedTuple):
-  """One measure of one network.
+  """One measure of one network."""
 
-  Attributes:
-    network: its name.
-    rows: 'mlm', 'nsp' or 'sop'.
-    num_rows: rows that were read.
-    measure: 'accuracy' or 'loss'.
-    value, standard_error: value and standard error of the measure.
-    count: number of predictions.
-    base_rate: share of label 1; None for masked tokens.
-    how: 'head' or 'linear probe'; with a memory 'head, memory' or 'head, no memory'.
-    fitted_rows: rows of the train split that a probe was fitted on; None for a head.
-    places: the first and the last place in the row, from 1, of its predictions; None for all.
-  """
-
-  network: str
-  rows: str
-  num_rows: int
-  measure: str
+  network: str  # its name
+  rows: str  # 'mlm', 'nsp' or 'sop'
+  num_rows: int  # rows that were read
+  measure: str  # 'accuracy' or 'loss'
+  # value, standard_error: value and standard error of the measure
   value: float
   standard_error: float
-  count: int
-  base_rate: float | None
-  how: str
-  fitted_rows: int | None
+  count: int  # number of predictions
+  base_rate: float | None  # share of label 1; None for masked tokens
+  how: str  # 'head' or 'linear probe'; with a memory 'head, memory' or 'head, no memory'
+  fitted_rows: int | None  # rows of the train split that a probe was fitted on; None for a head
+  # the first and the last place in the row, from 1, of its predictions; None for all
   places: tuple[int, int] | None = None
 
 
 class Evaluation(NamedTuple):
-  """Scores of a run on held-out text.
+  """Scores of a run on held-out text."""
 
-  Attributes:
-    workdir: folder of the run; step: step of its checkpoint.
-    corpus: hash of the text.
-    scores: in the order of networks and sets of rows.
-    notes: sentences that say which scores were left out, and explain the numbers.
-    places: losses of masked tokens in each eighth of the row.
-  """
-
-  workdir: str
-  step: int
-  corpus: str
-  scores: list[Score]
-  notes: list[str]
-  places: list[Score]
+  workdir: str  # folder of the run
+  step: int  # step of its checkpoint
+  corpus: str  # hash of the text
+  scores: list[Score]  # in the order of networks and sets of rows
+  notes: list[str]  # sentences that say which scores were left out, and explain the numbers
+  places: list[Score]  # losses of masked tokens in each eighth of the row
 
 
 def evaluate(
@@ -92,9 +73,8 @@ def evaluate(
     cache_dir: local folder for the mirror of a corpus in an object store.
     masking_of: workdir of the run whose masking the mlm rows get; None for this run.
 
-  Raises:
-    UserError: no such checkpoint, a corpus of another vocabulary or without held-out text, a run
-      without a network, or with one from left to right.
+  Raises UserError: no such checkpoint, a corpus of another vocabulary or without held-out text, a
+  run without a network, or with one from left to right.
   """
   if batches < 1:
     raise errors.UserError(f'--batches is {batches}: at least 1 is needed.')

@@ -33,24 +33,17 @@ USUAL = {'unroll': 1, 'remat': 'none', 'dtype': 'bfloat16'}
 
 
 class Network(NamedTuple):
-  """The network, objective and optimizer of a phase, on a mesh.
+  """The network, objective and optimizer of a phase, on a mesh."""
 
-  Attributes:
-    encoder, objective: as built.
-    shapes: shapes of the parameters, a tree of shape structs.
-    schedule: step → learning rate.
-    tx: the optimizer.
-    objective_at: traced step → the objective with its moving fields at that step; None without any.
-    plain: the objective in plain XLA, without recomputation, for counting FLOPs.
-  """
-
+  # encoder, objective: as built
   encoder: Any
   objective: Objective
-  shapes: Any
-  schedule: Any
-  tx: Any
+  shapes: Any  # shapes of the parameters, a tree of shape structs
+  schedule: Any  # step → learning rate
+  tx: Any  # the optimizer
+  # traced step → the objective with its moving fields at that step; None without any
   objective_at: Any = None
-  plain: Any = None
+  plain: Any = None  # the objective in plain XLA, without recomputation, for counting FLOPs
 
   @property
   def paths(self) -> dict[str, tuple[int, ...]]:
@@ -67,17 +60,11 @@ class Network(NamedTuple):
 
 
 class Built(NamedTuple):
-  """A run from its start step to its end, ready to train.
+  """A run from its start step to its end, ready to train."""
 
-  Attributes:
-    run: with values in place of `auto`.
-    data: see training.data.Data.
-    phase_runs: PhaseRun of each remaining phase, in order.
-  """
-
-  run: resolve.Run
-  data: Any
-  phase_runs: list[phase_runs.PhaseRun]
+  run: resolve.Run  # with values in place of `auto`
+  data: Any  # see training.data.Data
+  phase_runs: list[phase_runs.PhaseRun]  # PhaseRun of each remaining phase, in order
 
   @property
   def mesh(self):
@@ -103,8 +90,7 @@ def network(run: resolve.Run, phase, vocab_size: int, mesh=None) -> Network:
   """The network of a phase, built and traced once. phase: one of `run.phases`. mesh: None for a
   single device.
 
-  Raises:
-    UserError: a field that its part does not have, or parts that exclude each other.
+  Raises UserError: a field that its part does not have, or parts that exclude each other.
   """
   key = phase.index, vocab_size, mesh
   if key not in run.built:

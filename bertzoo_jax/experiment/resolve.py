@@ -9,16 +9,11 @@ from bertzoo_jax.parts import ranges
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
-  """One training run, as its config defines it.
+  """One training run, as its config defines it."""
 
-  Attributes:
-    config: an experiment, locked.
-    phases: in order.
-    built: cache of its encoder and networks, for build.py.
-  """
-
-  config: Any
-  phases: tuple[configuration.Phase, ...]
+  config: Any  # an experiment, locked
+  phases: tuple[configuration.Phase, ...]  # in order
+  # cache of its encoder and networks, for build.py
   built: dict = dataclasses.field(default_factory=dict, init=False, repr=False)
 
   @property

@@ -24,45 +24,28 @@ from bertzoo_jax.training import step as steps
 
 
 class First(NamedTuple):
-  """The arguments about initial weights, for a run whose workdir has no checkpoint.
+  """The arguments about initial weights, for a run whose workdir has no checkpoint."""
 
-  Attributes:
-    init: address of weights, or one per network, separated by commas; None for fresh weights.
-    layers: layers to take from a deeper network (initial_weights.layers_of); '' for all.
-    resume_moments: whether to begin at the step of `init`, with its optimizer's state.
-    vocabulary: vocabulary of `init`: same as the run's, or carry (pretrained/carried.py).
-    positions: how a longer position table begins (hf.merge): copied | interpolated.
-  """
-
+  # address of weights, or one per network, separated by commas; None for fresh weights
   init: str | None = None
-  layers: str = ''
-  resume_moments: bool = False
+  layers: str = ''  # layers to take from a deeper network (initial_weights.layers_of); '' for all
+  resume_moments: bool = False  # whether to begin at the step of `init`, with its optimizer's state
+  # vocabulary of `init`: same as the run's, or carry (pretrained/carried.py)
   vocabulary: str = 'same'
-  positions: str = 'copied'
+  positions: str = 'copied'  # how a longer position table begins (hf.merge): copied | interpolated
 
 
 class Start(NamedTuple):
-  """Where an attempt begins.
+  """Where an attempt begins."""
 
-  Attributes:
-    workdir: folder of the run.
-    checkpoints: open Checkpoints of the workdir.
-    step: number of updates before this attempt.
-    first: see First.
-    branch: workdir of another run whose state it takes, or None.
-    keep_at: {step: numbers of words} of run.keep_words.
-    machinery: {'run.unroll': …} of the last attempt.
-    notes: for the user.
-  """
-
-  workdir: object
-  checkpoints: checkpoint.Checkpoints
-  step: int
-  first: First
-  branch: str | None
-  keep_at: dict
-  machinery: dict
-  notes: list[str]
+  workdir: object  # folder of the run
+  checkpoints: checkpoint.Checkpoints  # open Checkpoints of the workdir
+  step: int  # number of updates before this attempt
+  first: First  # see First
+  branch: str | None  # workdir of another run whose state it takes, or None
+  keep_at: dict  # {step: numbers of words} of run.keep_words
+  machinery: dict  # {'run.unroll': …} of the last attempt
+  notes: list[str]  # for the user
 
 
 def find(run, data, workdir, first: First, device) -> Start:
@@ -171,9 +154,8 @@ def _branching(config, first, data, end):
     )
   if bool(old.ema) != bool(config.ema):
     raise errors.UserError(
-      f'--init {init} was trained with config.ema={old.ema:g}, and this config has '
-      f'{config.ema:g}: the average needs a start, so take 0 in both or in none, or leave '
-      '--resume_moments out.'
+      f'--init {init} was trained with config.ema={old.ema:g}, and this config has {config.ema:g}: '
+      'the average needs a start, so take 0 in both or in none, or leave --resume_moments out.'
     )
   if step >= end:
     raise errors.UserError(

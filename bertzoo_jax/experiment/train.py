@@ -26,15 +26,10 @@ from bertzoo_jax.training import loop
 
 
 class Held(NamedTuple):
-  """A workdir that this process holds.
+  """A workdir that this process holds."""
 
-  Attributes:
-    workdir: its path, without links.
-    check: raises if another process has taken it (lock.hold).
-  """
-
-  workdir: object
-  check: Callable[[], None]
+  workdir: object  # its path, without links
+  check: Callable[[], None]  # raises if another process has taken it (lock.hold)
 
 
 def start_devices(config):

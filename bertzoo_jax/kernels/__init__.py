@@ -16,17 +16,12 @@ from bertzoo_jax.model import layers
 
 
 class Kernels(NamedTuple):
-  """Two operations for a model.
+  """Two operations for a model."""
 
-  Attributes:
-    attend: as model.attention.attend.
-    add_norm: as model.layers.add_norm.
-    partitioned: whether the compiler splits them over devices (plain XLA). If not, they are called
-      with one device's part, and `first_head`, the number of the first head in it.
-  """
-
-  attend: Callable
-  add_norm: Callable
+  attend: Callable  # as model.attention.attend
+  add_norm: Callable  # as model.layers.add_norm
+  # whether the compiler splits them over devices (plain XLA). If not, they are called with one
+  # device's part, and `first_head`, the number of the first head in it.
   partitioned: bool
 
 
@@ -58,8 +53,9 @@ def choose(
 ) -> Kernels:
   """The kernels of a name, for a device.
 
-  `auto`: fused on TPUs since v4; on GPUs cuDNN where it can compute the attention; else XLA: no card
-  has run the fused kernels of GPUs yet. On a processor fused kernels are interpreted, with hashed bits: correct and slow.
+  `auto`: fused on TPUs since v4; on GPUs cuDNN where it can compute the attention; else XLA: no
+  card has run the fused kernels of GPUs yet. On a processor fused kernels are interpreted, with
+  hashed bits: correct and slow.
 
   Args:
     name: a key of BY_NAME, or 'auto'.
@@ -69,8 +65,7 @@ def choose(
     dtype: dtype of queries, keys and values.
     padding_side: where rows are padded.
 
-  Raises:
-    UserError: kernels that the device does not have, or that cannot compute the attention.
+  Raises UserError: kernels that the device does not have, or that cannot compute the attention.
   """
   platform, needs = device.platform, (attention_dropout, relative, dtype, padding_side)
   # These chips' vector units have no bfloat16, and their fast memory is small.

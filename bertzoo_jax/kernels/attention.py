@@ -44,37 +44,24 @@ _FORWARD, _BACKWARD = 1 << 17, 1 << 16  # keys × lanes of the heads that a prog
 
 
 class _Program(NamedTuple):
-  """The static arguments of a kernel.
+  """The static arguments of a kernel."""
 
-  Attributes:
-    heads, width: number and width of the heads.
-    scale: factor of the scores.
-    rate: dropout rate.
-    terms: names of the relative terms, among c2p, p2c, bias and query.
-    halves: 2 if each row of the batch reads one of two halves of a table; else 1.
-    window: None or (left, right).
-    first_query: place of query 0 among the keys.
-    marks: names of the integers of each query: packs, and optionally order, segments and places.
-      Keys have the same integers except places.
-    places: N with padding.
-    gather: whether the chip moves sublanes by indices (not on TPU v4).
-    hashed: draw dropout bits by row_keys.py.
-    interpret: run on any machine.
-  """
-
+  # heads, width: number and width of the heads
   heads: int
   width: int
-  scale: float
-  rate: float
-  terms: tuple[str, ...]
-  halves: int
-  window: tuple[int, int] | None
-  first_query: int
+  scale: float  # factor of the scores
+  rate: float  # dropout rate
+  terms: tuple[str, ...]  # names of the relative terms, among c2p, p2c, bias and query
+  halves: int  # 2 if each row of the batch reads one of two halves of a table; else 1
+  window: tuple[int, int] | None  # None or (left, right)
+  first_query: int  # place of query 0 among the keys
+  # names of the integers of each query: packs, and optionally order, segments and places. Keys have
+  # the same integers except places.
   marks: tuple[str, ...]
-  places: int
-  gather: bool
-  hashed: bool
-  interpret: bool
+  places: int  # N with padding
+  gather: bool  # whether the chip moves sublanes by indices (not on TPU v4)
+  hashed: bool  # draw dropout bits by row_keys.py
+  interpret: bool  # run on any machine
 
 
 def attend(

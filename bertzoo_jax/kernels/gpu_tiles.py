@@ -32,25 +32,16 @@ TERMS = 'c2p', 'p2c'  # products with queries, with keys
 
 
 class Program(NamedTuple):
-  """The static arguments of a kernel.
+  """The static arguments of a kernel."""
 
-  Attributes:
-    scale: factor of the scores. rate: of dropout.
-    window: None or (left, right). first_query: place of query 0 among the keys.
-    ordered: whether queries and keys have an order besides their packs.
-    terms: the relative terms, among TERMS.
-    tile: (queries, keys).
-    interpret: run on any machine.
-  """
-
-  scale: float
-  rate: float
-  window: tuple[int, int] | None
-  first_query: int
-  ordered: bool
-  terms: tuple[str, ...]
-  tile: tuple[int, int]
-  interpret: bool
+  scale: float  # factor of the scores
+  rate: float  # of dropout
+  window: tuple[int, int] | None  # None or (left, right)
+  first_query: int  # place of query 0 among the keys
+  ordered: bool  # whether queries and keys have an order besides their packs
+  terms: tuple[str, ...]  # the relative terms, among TERMS
+  tile: tuple[int, int]  # (queries, keys)
+  interpret: bool  # run on any machine
 
   @property
   def span(self) -> int:

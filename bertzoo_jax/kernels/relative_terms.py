@@ -16,17 +16,12 @@ from bertzoo_jax.model.attention import HIDDEN
 
 
 class Pairs(NamedTuple):
-  """Facts about pairs of a query and a key, the same for all heads of a program.
+  """Facts about pairs of a query and a key, the same for all heads of a program."""
 
-  Attributes:
-    hidden_ML: 0 where a query sees a key and HIDDEN elsewhere, float32.
-    same_ML: whether query and key have the same segment; None without a term by segments.
-    place_1L: places of the queries; None if query i has place i.
-  """
-
-  hidden_ML: jax.Array
+  hidden_ML: jax.Array  # 0 where a query sees a key and HIDDEN elsewhere, float32
+  # whether query and key have the same segment; None without a term by segments
   same_ML: jax.Array | None
-  place_1L: jax.Array | None
+  place_1L: jax.Array | None  # places of the queries; None if query i has place i
 
   @classmethod
   def read(cls, program, place, query_marks, key_marks):
@@ -61,14 +56,10 @@ class Lanes(NamedTuple):
 
   They are a whole register, which other heads may share. Multiplying the lanes of other heads by
   zeros is faster than moving the head to the first lanes.
-
-  Attributes:
-    lanes: a slice of the lanes of the program's heads.
-    mask_1K: True for lanes that belong to the head; None if all do.
   """
 
-  lanes: slice
-  mask_1K: jax.Array | None
+  lanes: slice  # a slice of the lanes of the program's heads
+  mask_1K: jax.Array | None  # True for lanes that belong to the head; None if all do
 
   @classmethod
   def plain(cls, program, head):

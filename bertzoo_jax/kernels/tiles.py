@@ -28,31 +28,20 @@ _LOG2_E = math.log2(math.e)
 
 
 class Program(NamedTuple):
-  """The static arguments of a kernel.
+  """The static arguments of a kernel."""
 
-  Attributes:
-    width: width of a head. lanes: lanes of a program, those of its heads side by side.
-    scale: factor of the scores. rate: of dropout.
-    window: None or (left, right).
-    ordered: whether queries and keys have an order besides their packs.
-    block: queries of a program. tile: (queries, keys) of a tile.
-    halo: (keys before, keys after) that a program reads; None for all keys.
-    complete: whether a tile has all keys that its queries see.
-    hashed: draw dropout bits by row_keys.py. interpret: run on any machine.
-  """
-
-  width: int
-  lanes: int
-  scale: float
-  rate: float
-  window: tuple[int, int] | None
-  ordered: bool
-  block: int
-  tile: tuple[int, int]
-  halo: tuple[int, int] | None
-  complete: bool
-  hashed: bool
-  interpret: bool
+  width: int  # width of a head
+  lanes: int  # lanes of a program, those of its heads side by side
+  scale: float  # factor of the scores
+  rate: float  # of dropout
+  window: tuple[int, int] | None  # None or (left, right)
+  ordered: bool  # whether queries and keys have an order besides their packs
+  block: int  # queries of a program
+  tile: tuple[int, int]  # (queries, keys) of a tile
+  halo: tuple[int, int] | None  # (keys before, keys after) that a program reads; None for all keys
+  complete: bool  # whether a tile has all keys that its queries see
+  hashed: bool  # draw dropout bits by row_keys.py
+  interpret: bool  # run on any machine
 
   @property
   def heads(self) -> int:
@@ -109,16 +98,11 @@ def sizes(program, q_BLD, k_BLD):
 
 
 class Head(NamedTuple):
-  """A head in a register of lanes, which it may share with others.
+  """A head in a register of lanes, which it may share with others."""
 
-  Attributes:
-    number: in the program. rows: the head's rows in a transposed register.
-    mask_1K: True for lanes that belong to the head; None if all do.
-  """
-
-  number: int
-  rows: slice
-  mask_1K: jax.Array | None
+  number: int  # in the program
+  rows: slice  # the head's rows in a transposed register
+  mask_1K: jax.Array | None  # True for lanes that belong to the head; None if all do
 
   def masked(self, x_NK):
     """x_NK, 0 in lanes of other heads."""

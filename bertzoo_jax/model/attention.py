@@ -38,30 +38,26 @@ class Visibility(NamedTuple):
   """Which query sees which key. All conditions must hold.
 
   Integers and one_pack are static: pass the arrays of a Visibility through jax.jit, not the tuple.
-
-  Attributes:
-    query_packs_BL, key_packs_BM: int32 segment ids. A query sees keys of its segment. Padding has
-      id 0, so padding sees padding: its results are finite and not used.
-    window: None or (left, right): the query at place i sees the keys at places i − left to
-      i + right, both included.
-    query_order_BL, key_order_BM: None or int32. A query sees key j if key_order_j <= query_order_i.
-      Causal: both are the places. Permutation: both are the ranks. XLNet's query stream: keys have
-      their rank, queries their rank − 1.
-    first_query: number of keys, such as those of a memory, before place 0 of the queries:
-      N = M − first_query.
-    query_places_BL: None or int32, from 0 to N − 1: the place of query i among the keys, counted
-      from first_query; i if None. Two queries may have the same place.
-    one_pack: True if each row is one segment from its first place on, then padding.
   """
 
+  # query_packs_BL, key_packs_BM: int32 segment ids. A query sees keys of its segment. Padding has
+  # id 0, so padding sees padding: its results are finite and not used.
   query_packs_BL: jax.Array
   key_packs_BM: jax.Array
+  # None or (left, right): the query at place i sees the keys at places i − left to i + right, both
+  # included
   window: tuple[int, int] | None = None
+  # query_order_BL, key_order_BM: None or int32. A query sees key j if key_order_j <= query_order_i.
+  # Causal: both are the places. Permutation: both are the ranks. XLNet's query stream: keys have
+  # their rank, queries their rank − 1.
   query_order_BL: jax.Array | None = None
   key_order_BM: jax.Array | None = None
+  # number of keys, such as those of a memory, before place 0 of the queries: N = M − first_query
   first_query: int = 0
+  # None or int32, from 0 to N − 1: the place of query i among the keys, counted from first_query; i
+  # if None. Two queries may have the same place.
   query_places_BL: jax.Array | None = None
-  one_pack: bool = False
+  one_pack: bool = False  # True if each row is one segment from its first place on, then padding
 
   def statics(self) -> dict:
     """{name: value} of the fields that are not arrays."""
@@ -71,14 +67,11 @@ class Visibility(NamedTuple):
 class SameSegment(NamedTuple):
   """A term that is added to the scores of keys in the query's own segment:
 
-      score_ij += number_i where key j has the segment of query i
-
-  Attributes:
-    numbers_BLH: one per query and head; they get a gradient.
-    query_segments_BL, key_segments_BM: int32 ids.
+  score_ij += number_i where key j has the segment of query i
   """
 
-  numbers_BLH: jax.Array
+  numbers_BLH: jax.Array  # one per query and head; they get a gradient
+  # query_segments_BL, key_segments_BM: int32 ids
   query_segments_BL: jax.Array
   key_segments_BM: jax.Array
 
@@ -91,24 +84,19 @@ class Relative(NamedTuple):
   Row r of a table belongs to the r-th of `distances`, from the smallest to the greatest, or row_R
   says which row each distance reads. All rows of the batch read the same tables, or each row reads
   one of two halves (half_B). Tables get a gradient. Any of them may be None.
-
-  Attributes:
-    c2p_RHK: content to position (He et al. 2021 §3.1; Shaw et al. 2018; Dai et al. 2019).
-    p2c_RHK: position to content (He et al. 2021 §3.1).
-    bias_RH: number per distance and head (Raffel et al. 2020 §2.1).
-    c2p_query_HK: vector that is added to every query in the c2p term (Dai et al. 2019 §3.3).
-    half_B: None or int32. If given, a table has 2R rows: the first R for rows of the batch whose
-      half_B is 0, the others for rows whose half_B is 1.
-    same_segment: the term by segments (Yang et al. 2019 §2.5).
-    row_R: None or integers, static: with them c2p_RHK and p2c_RHK may have fewer rows.
   """
 
+  # content to position (He et al. 2021 §3.1; Shaw et al. 2018; Dai et al. 2019)
   c2p_RHK: jax.Array | None = None
-  p2c_RHK: jax.Array | None = None
-  bias_RH: jax.Array | None = None
+  p2c_RHK: jax.Array | None = None  # position to content (He et al. 2021 §3.1)
+  bias_RH: jax.Array | None = None  # number per distance and head (Raffel et al. 2020 §2.1)
+  # vector that is added to every query in the c2p term (Dai et al. 2019 §3.3)
   c2p_query_HK: jax.Array | None = None
+  # None or int32. If given, a table has 2R rows: the first R for rows of the batch whose half_B is
+  # 0, the others for rows whose half_B is 1.
   half_B: jax.Array | None = None
-  same_segment: SameSegment | None = None
+  same_segment: SameSegment | None = None  # the term by segments (Yang et al. 2019 §2.5)
+  # None or integers, static: with them c2p_RHK and p2c_RHK may have fewer rows
   row_R: np.ndarray | None = None
 
   def by_distance(self):

@@ -248,23 +248,17 @@ def _common_key(batch):
 
 
 class _Shared(NamedTuple):
-  """Arguments that all layers of a pass share.
+  """Arguments that all layers of a pass share."""
 
-  Attributes:
-    batch: the features.
-    visible, relation: arguments of the attention.
-    embedded_BLD: input of the first layer; the convolution reads it, too.
-    keys_B2, convolution_keys_B2: row keys for dropout in the layers and after the convolution.
-    ops: operations that depend on the devices.
-  """
-
-  batch: dict
+  batch: dict  # the features
+  # visible, relation: arguments of the attention
   visible: attention.Visibility
   relation: disentangled_attention.Relation
-  embedded_BLD: jax.Array
+  embedded_BLD: jax.Array  # input of the first layer; the convolution reads it, too
+  # keys_B2, convolution_keys_B2: row keys for dropout in the layers and after the convolution
   keys_B2: jax.Array | None
   convolution_keys_B2: jax.Array | None
-  ops: operations.Operations
+  ops: operations.Operations  # operations that depend on the devices
 
 
 def _check(e: Disentangled):

@@ -19,20 +19,16 @@ from bertzoo_jax.model import layers
 
 
 class Relation(NamedTuple):
-  """Relative positions, as attention reads them.
+  """Relative positions, as attention reads them."""
 
-  Attributes:
-    table_UD: the rows of the relative table that are used, float32; None without relative terms.
-    which_R: static; for each of attention.distances, the index of its row in table_UD.
-    key_2: dropout key of the table; None without dropout. All rows of the batch read the same table
-      after dropout (code of the release), so it is projected once.
-    rate: dropout rate of the table.
-  """
-
+  # the rows of the relative table that are used, float32; None without relative terms
   table_UD: jax.Array | None
+  # static; for each of attention.distances, the index of its row in table_UD
   which_R: np.ndarray | None
+  # dropout key of the table; None without dropout. All rows of the batch read the same table after
+  # dropout (code of the release), so it is projected once.
   key_2: jax.Array | None
-  rate: float
+  rate: float  # dropout rate of the table
 
   def with_key_of(self, number):
     """The Relation with its dropout key folded with `number`."""
@@ -44,26 +40,20 @@ class Relation(NamedTuple):
 
 
 class DisentangledAttention(nn.Module):
-  """Multi-head attention with relative terms (He et al. 2020 §3.1).
+  """Multi-head attention with relative terms (He et al. 2020 §3.1)."""
 
-  Attributes:
-    num_heads: H, which divides the width.
-    dropout_rate: dropout rate of the attention probabilities.
-    kernel_init, dtype: initializer and dtype of the products.
-    content_to_position, position_to_content: which relative terms the scores have.
-    shared_projections: whether `key` and `query`, which project contents, also project the table;
-      else further projections do.
-    key_bias: whether keys have a bias.
-  """
-
-  num_heads: int
-  dropout_rate: float
+  num_heads: int  # H, which divides the width
+  dropout_rate: float  # dropout rate of the attention probabilities
+  # kernel_init, dtype: initializer and dtype of the products
   kernel_init: Callable
   dtype: Any
+  # content_to_position, position_to_content: which relative terms the scores have
   content_to_position: bool
   position_to_content: bool
+  # whether `key` and `query`, which project contents, also project the table; else further
+  # projections do
   shared_projections: bool
-  key_bias: bool
+  key_bias: bool  # whether keys have a bias
 
   @nn.compact
   def __call__(self, x_BLD, visible, dropout_keys_B2, ops, relation, keys_values=()):

@@ -35,17 +35,11 @@ class Given(nn.Module):
 
 
 class Predictions(NamedTuple):
-  """Results of an encoder that an objective reads.
+  """Results of an encoder that an objective reads."""
 
-  Attributes:
-    states_BPD: vectors at the masked positions, which a vocabulary head reads.
-    hidden_BLD: vectors of all tokens. If unused, they cost nothing under jit.
-    memory: for the next batch; () without memory.
-  """
-
-  states_BPD: jax.Array
-  hidden_BLD: jax.Array
-  memory: Any = ()
+  states_BPD: jax.Array  # vectors at the masked positions, which a vocabulary head reads
+  hidden_BLD: jax.Array  # vectors of all tokens. If unused, they cost nothing under jit.
+  memory: Any = ()  # for the next batch; () without memory
 
 
 class Encoder(Protocol):
@@ -54,28 +48,25 @@ class Encoder(Protocol):
 
   Parameters: the word table is `embeddings/word/embedding` [V, E]. Stacked parameters lie under
   `layers/`, their copies in the first axis, one per layer that has its own.
-
-  Attributes:
-    vocab_size, dtype, unroll, remat: see Given.
-    num_layers, hidden_size: number of layers, D.
-    activation, norm_eps, kernel_init: also used by heads: name in layers.ACTIVATIONS, epsilon,
-      (key, shape) → float32.
-    reads: batch features that it needs, among them input_ids and segment_ids. position_ids are read
-      if a format writes them.
-    axes: how a mesh may split its parameters, an ordered table as blocks.AXES.
   """
 
+  # vocab_size, dtype, unroll, remat: see Given
   vocab_size: int
   dtype: Any
   unroll: int
   remat: str
+  # num_layers, hidden_size: number of layers, D
   num_layers: int
   hidden_size: int
+  # activation, norm_eps, kernel_init: also used by heads: name in layers.ACTIVATIONS, epsilon,
+  # (key, shape) → float32
   activation: str
   norm_eps: float
   kernel_init: Callable
+  # batch features that it needs, among them input_ids and segment_ids. position_ids are read if a
+  # format writes them
   reads: tuple[str, ...]
-  axes: tuple
+  axes: tuple  # how a mesh may split its parameters, an ordered table as blocks.AXES
 
   def __call__(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, embedded_BLE=None):
     """hidden_BLD in `dtype`. batch: the features of `reads`, and position_ids if a format writes

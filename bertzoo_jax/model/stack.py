@@ -39,19 +39,13 @@ REMAT = {
 
 
 class Plan(NamedTuple):
-  """How layers make a stack.
+  """How layers make a stack."""
 
-  Attributes:
-    num_layers: n.
-    sharing: a table as in SHARING; the first rule that matches a leaf's path decides.
-    num_groups: G, which divides n.
-    inner_group_num: k, blocks per layer.
-  """
-
-  num_layers: int
+  num_layers: int  # n
+  # a table as in SHARING; the first rule that matches a leaf's path decides
   sharing: tuple[tuple[str, str], ...] = SHARING['none']
-  num_groups: int = 1
-  inner_group_num: int = 1
+  num_groups: int = 1  # G, which divides n
+  inner_group_num: int = 1  # k, blocks per layer
 
   @property
   def blocks(self) -> int:
@@ -70,19 +64,12 @@ class Plan(NamedTuple):
 
 
 class BlockInputs(NamedTuple):
-  """Arguments of a block besides its parameters and its input.
+  """Arguments of a block besides its parameters and its input."""
 
-  Attributes:
-    number: number of the block, from 0; int32 scalar, traced inside the scan.
-    place: number modulo `period`; static, so that different blocks may alternate.
-    keys_B2: keys of the rows, folded with the number; None without dropout.
-    inputs: the block's slice of the per-block inputs.
-  """
-
-  number: jax.Array
-  place: int
-  keys_B2: jax.Array | None
-  inputs: Any
+  number: jax.Array  # number of the block, from 0; int32 scalar, traced inside the scan
+  place: int  # number modulo `period`; static, so that different blocks may alternate
+  keys_B2: jax.Array | None  # keys of the rows, folded with the number; None without dropout
+  inputs: Any  # the block's slice of the per-block inputs
 
 
 def init(init_block, key, plan: Plan):
@@ -145,9 +132,8 @@ def scan(
   Returns:
     (x, outputs [end − first, …] or None).
 
-  Raises:
-    UserError: blocks that do not exist, a part of a group, or a period that groups break: the
-      config has fewer layers, or other groups, than the encoder can run.
+  Raises UserError: blocks that do not exist, a part of a group, or a period that groups break: the
+  config has fewer layers, or other groups, than the encoder can run.
   """
   end = plan.blocks if end is None else end
   inner = plan.inner_group_num

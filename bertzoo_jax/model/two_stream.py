@@ -214,24 +214,18 @@ class TwoStream(definitions.TwoStream, protocol.Given):
 
 
 class _Context(NamedTuple):
-  """Further arguments of the attention.
+  """Further arguments of the attention."""
 
-  Attributes:
-    table_TD: sinusoids of the distances 1 − C to C − 1.
-    segments_BL: token types.
-    memory_BMD: of this layer, or None.
-    mirrored_B: 1 for rows that are read from right to left; None if the batch has no `direction`.
-    g_visible, g_segments_BP: the keys that the query stream g sees, and its token types; None
-      without a query stream.
-    content_BLD: the content stream, if x is only the query stream; else None.
-  """
-
-  table_TD: jax.Array
-  segments_BL: jax.Array
-  memory_BMD: jax.Array | None = None
+  table_TD: jax.Array  # sinusoids of the distances 1 − C to C − 1
+  segments_BL: jax.Array  # token types
+  memory_BMD: jax.Array | None = None  # of this layer, or None
+  # 1 for rows that are read from right to left; None if the batch has no `direction`
   mirrored_B: jax.Array | None = None
+  # g_visible, g_segments_BP: the keys that the query stream g sees, and its token types; None
+  # without a query stream
   g_visible: attention.Visibility | None = None
   g_segments_BP: jax.Array | None = None
+  # the content stream, if x is only the query stream; else None
   content_BLD: jax.Array | None = None
 
   def content(self, x):
@@ -242,15 +236,11 @@ class _Context(NamedTuple):
 class TwoStreamAttention(nn.Module):
   """Multi-head attention of both streams to the memory and the content (Yang et al. 2019 §2.3 to
   2.5; the score as in TwoStream).
-
-  Attributes:
-    num_heads: H, which divides the width.
-    dropout_rate: dropout rate of the attention probabilities.
-    kernel_init, dtype: initializer and dtype of the products.
   """
 
-  num_heads: int
-  dropout_rate: float
+  num_heads: int  # H, which divides the width
+  dropout_rate: float  # dropout rate of the attention probabilities
+  # kernel_init, dtype: initializer and dtype of the products
   kernel_init: Callable
   dtype: Any
 

@@ -38,8 +38,7 @@ def causal_masked(
   Metrics under the total 'tokens': next_loss (nats), next_accuracy; under 'masked': mlm_loss,
   mlm_accuracy.
 
-  Raises:
-    UserError: an encoder whose vectors depend on later tokens, or one with a query stream.
+  Raises UserError: an encoder whose vectors depend on later tokens, or one with a query stream.
   """
   return _predicting_next(encoder, ops, 'causal_masked', fields.causal_share)
 

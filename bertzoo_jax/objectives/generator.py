@@ -38,23 +38,16 @@ _NEVER = -1e30
 
 
 class Generator(NamedTuple):
-  """A generator, and how it shares parameters with the main network.
+  """A generator, and how it shares parameters with the main network."""
 
-  Attributes:
-    encoder: the generator's encoder, a linen module.
-    main: the main network's encoder.
-    predicts: whether the main network has a vocabulary head.
-    tied: paths in an encoder. The generator uses the main network's parameter.
-    residual: paths in an encoder. The main network's array is the sum of both networks' parameters.
-    export_only: paths in an encoder. The main network does not compute with these arrays, but its
-      export holds the generator's (the position table of the enhanced mask decoder).
-  """
-
-  encoder: Any
-  main: Any
-  predicts: bool
-  tied: frozenset[str]
+  encoder: Any  # the generator's encoder, a linen module
+  main: Any  # the main network's encoder
+  predicts: bool  # whether the main network has a vocabulary head
+  tied: frozenset[str]  # paths in an encoder. The generator uses the main network's parameter.
+  # paths in an encoder. The main network's array is the sum of both networks' parameters.
   residual: frozenset[str]
+  # paths in an encoder. The main network does not compute with these arrays, but its export holds
+  # the generator's (the position table of the enhanced mask decoder).
   export_only: frozenset[str]
 
   def init(self, key) -> dict:
@@ -138,8 +131,7 @@ def build(encoder, *, width: float, depth: float, shared: str, predicts=False) -
       and those of a generator of full size, are as wide as the main network's.
     predicts: whether the main network has a vocabulary head.
 
-  Raises:
-    UserError: shared='all' with networks of different sizes.
+  Raises UserError: shared='all' with networks of different sizes.
   """
   modes = SHARED[shared]
   if (width, depth) == (1.0, 1.0):
@@ -179,18 +171,15 @@ def _sharing(generator, main, shared, modes, predicts) -> Generator:
 
 
 class Guess(NamedTuple):
-  """The output of a generator for a masked batch.
+  """The output of a generator for a masked batch."""
 
-  Attributes:
-    logits_BPV, states_BPD: at the masked positions.
-    tempered_BPV, sampled_BP: the logits from which tokens are drawn, and the tokens.
-    rows: (original_BL, filled_BL): ids before masking, and with the drawn tokens.
-  """
-
+  # logits_BPV, states_BPD: at the masked positions
   logits_BPV: jax.Array
   states_BPD: jax.Array
+  # tempered_BPV, sampled_BP: the logits from which tokens are drawn, and the tokens
   tempered_BPV: jax.Array
   sampled_BP: jax.Array
+  # (original_BL, filled_BL): ids before masking, and with the drawn tokens
   rows: tuple[jax.Array, jax.Array]
 
 

@@ -37,27 +37,18 @@ def _words(encoder, params, vectors, batch):
 
 
 class Head(NamedTuple):
-  """A head over an encoder.
+  """A head over an encoder."""
 
-  Attributes:
-    name: its name among the parameters of a network.
-    module: class of the linen module; its fields in ENCODER_FIELDS are copied from the encoder.
-    reads: predictions | tokens | rows: the vectors that it reads.
-    inputs: (encoder, params of the network, vectors, batch of rows) → arguments of the module.
-    fields: further fields of the module.
-    tied: whether it decodes by the word table.
-    finish: (the module's result, batch) → logits.
-    outputs: (logits, batch) → {name: output of `networks.predict`}; None: the logits by the name of
-      the head.
-  """
-
-  name: str
+  name: str  # its name among the parameters of a network
+  # class of the linen module; its fields in ENCODER_FIELDS are copied from the encoder
   module: type
-  reads: str
+  reads: str  # predictions | tokens | rows: the vectors that it reads
+  # (encoder, params of the network, vectors, batch of rows) → arguments of the module
   inputs: Callable = _vectors
-  fields: core.FrozenDict = core.FrozenDict()
-  tied: bool = False
-  finish: Callable = lambda logits, batch: logits
+  fields: core.FrozenDict = core.FrozenDict()  # further fields of the module
+  tied: bool = False  # whether it decodes by the word table
+  finish: Callable = lambda logits, batch: logits  # (the module's result, batch) → logits
+  # (logits, batch) → {name: output of `networks.predict`}; None: the logits by the name of the head
   outputs: Callable | None = None
 
   def made(self, encoder):

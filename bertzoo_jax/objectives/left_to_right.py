@@ -21,8 +21,7 @@ def left_to_right(encoder, ops=operations.PLAIN) -> objective.Objective:
 
   Metrics under the total 'tokens': next_loss (nats), next_accuracy.
 
-  Raises:
-    UserError: an encoder whose vectors depend on later tokens.
+  Raises UserError: an encoder whose vectors depend on later tokens.
   """
   check(encoder, 'left_to_right')
   head = heads.next_token()

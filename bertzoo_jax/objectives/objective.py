@@ -23,29 +23,22 @@ def one_way(params, learned) -> bool:
 
 
 class Network(NamedTuple):
-  """One trained network: its encoder, its heads, and the paths of its parameters.
+  """One trained network: its encoder, its heads, and the paths of its parameters."""
 
-  Attributes:
-    name: '' for the only network of an objective.
-    encoder: linen module, as model.protocol.Encoder.
-    extract: parameters of the objective → arrays of the network, {'encoder': …, 'mlm_head': …}. An
-      array may be computed, as a sum of tables is.
-    param_path: path of an array of the network → path of its parameter in the objective.
-    heads: heads that heads.TABLE lacks, or that read other vectors than the ones there.
-    insert: ({path: loaded array}, {path: parameter of the objective}) → {path of a parameter:
-      array}: the inverse of `extract`, if it computes arrays. None: each array is the parameter at
-      its place.
-    learned: how its vocabulary head learned: MASKED (from tokens on both sides), LEFT_TO_RIGHT, or
-      both. With LEFT_TO_RIGHT, the output at a token predicts the token after it, also in masked
-      rows.
-  """
-
-  name: str
-  encoder: Any
+  name: str  # '' for the only network of an objective
+  encoder: Any  # linen module, as model.protocol.Encoder
+  # parameters of the objective → arrays of the network, {'encoder': …, 'mlm_head': …}. An array may
+  # be computed, as a sum of tables is.
   extract: Callable
+  # path of an array of the network → path of its parameter in the objective
   param_path: Callable = lambda path: path
+  # heads that heads.TABLE lacks, or that read other vectors than the ones there
   heads: tuple[head_table.Head, ...] = ()
+  # ({path: loaded array}, {path: parameter of the objective}) → {path of a parameter: array}: the
+  # inverse of `extract`, if it computes arrays. None: each array is the parameter at its place.
   insert: Callable | None = None
+  # how its vocabulary head learned: MASKED (from tokens on both sides), LEFT_TO_RIGHT, or both.
+  # With LEFT_TO_RIGHT, the output at a token predicts the token after it, also in masked rows.
   learned: tuple[str, ...] = (MASKED,)
 
   @property

@@ -22,8 +22,7 @@ def permutation_lm(
   Metrics under the total 'masked': mlm_loss (nats), mlm_accuracy. With a pair loss, which reads the
   row's last token (last row of Table 6), also the pair metrics of `mlm.mlm_pair`.
 
-  Raises:
-    UserError: an encoder without query stream.
+  Raises UserError: an encoder without query stream.
   """
   if not encoder.query_stream:
     raise errors.UserError(
@@ -37,8 +36,7 @@ def memory_mlm(fields: definitions.MemoryMlm, encoder, ops=operations.PLAIN) -> 
   """Mean negative log-likelihood of the masked tokens by the content stream and its memory: the
   denoising autoencoder of Yang et al. 2019, Table 6. Metrics: see `permutation_lm`.
 
-  Raises:
-    UserError: an encoder without memory.
+  Raises UserError: an encoder without memory.
   """
   if encoder.first_memory is None:
     raise errors.UserError(

@@ -19,20 +19,14 @@ _BIAS_L2 = 1e-3  # gives a finite fit if all labels are equal
 
 
 class Probe(NamedTuple):
-  """A fitted probe.
+  """A fitted probe."""
 
-  Attributes:
-    mean, scale: [D], of the rows it was fitted on.
-    weights: [D] of standardised features.
-    bias: scalar.
-    l2: the strength that was chosen.
-  """
-
+  # mean, scale: [D], of the rows it was fitted on
   mean: np.ndarray
   scale: np.ndarray
-  weights: np.ndarray
-  bias: float
-  l2: float
+  weights: np.ndarray  # [D] of standardised features
+  bias: float  # scalar
+  l2: float  # the strength that was chosen
 
   def predict(self, vectors_ND: np.ndarray) -> np.ndarray:
     """The likelier label of each row: int32 [N]."""
@@ -47,12 +41,8 @@ def fit(vectors_ND: np.ndarray, labels_N: np.ndarray) -> Probe:
   The penalty is the one of STRENGTHS with which a fit to four fifths of the rows predicts the other
   fifth with the highest accuracy (ties: the strongest). Then all rows are fitted.
 
-  Args:
-    vectors_ND: one row per label, any float type.
-    labels_N: 0 or 1.
-
-  Raises:
-    ValueError: no rows, or not one label per row.
+  vectors_ND: one row per label, any float type. labels_N: 0 or 1. Raises ValueError: no rows, or
+  not one label per row.
   """
   if not len(vectors_ND) or len(vectors_ND) != len(labels_N):
     raise ValueError(

@@ -40,19 +40,13 @@ _PROGRAM_FIELDS = ('vocab_size', 'dtype', 'unroll', 'remat', 'parent', 'name')
 
 
 class Run(NamedTuple):
-  """A checkpoint of a run.
+  """A checkpoint of a run."""
 
-  Attributes:
-    params: nested dict of numpy arrays, of all networks.
-    step: step of the checkpoint; workdir: folder of the run.
-    config: config of the phase that contains the step.
-    networks: those that the run trains, in float32; the one to keep comes first.
-  """
-
-  params: dict
-  step: int
-  workdir: str
-  config: Any
+  params: dict  # nested dict of numpy arrays, of all networks
+  step: int  # step of the checkpoint
+  workdir: str  # folder of the run
+  config: Any  # config of the phase that contains the step
+  # those that the run trains, in float32; the one to keep comes first
   networks: tuple[objective_of.Network, ...]
 
 

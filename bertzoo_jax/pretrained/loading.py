@@ -40,20 +40,16 @@ _CHUNK = 64  # batches of texts that are sorted by length together
 
 
 class Row(NamedTuple):
-  """A text as the encoder reads it.
+  """A text as the encoder reads it."""
 
-  Attributes:
-    ids, segments: int32 [T], special tokens included.
-    starts, ends: int32 [T]: the characters that a token stands for, in its own text of a pair; −1
-      for special tokens around the text.
-    cut: whether tokens at the end of the text were dropped.
-  """
-
+  # ids, segments: int32 [T], special tokens included
   ids: np.ndarray
   segments: np.ndarray
+  # starts, ends: int32 [T]: the characters that a token stands for, in its own text of a pair; −1
+  # for special tokens around the text
   starts: np.ndarray
   ends: np.ndarray
-  cut: bool
+  cut: bool  # whether tokens at the end of the text were dropped
 
 
 class Loaded:

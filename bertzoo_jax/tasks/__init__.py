@@ -37,8 +37,7 @@ def open(config, task_dir, tokenizer, shape, *, segments: int, max_length: int) 
     segments: number of token types of the encoder; larger ids become 0.
     max_length: tokens of a row, at most.
 
-  Raises:
-    UserError: a file, column, label or setting does not fit.
+  Raises UserError: a file, column, label or setting does not fit.
   """
   kind = kinds.get(config.objective.name)
   source = named.build(config.source, sources.BY_NAME, 'source', task_dir)

@@ -23,8 +23,7 @@ def rows_of(count: int, step: int, *, batch_size: int, seed: int) -> np.ndarray:
   Example n = step·B + i lies in epoch n div N and is row permutation(seed, epoch)(n mod N). Batches
   cross the borders of epochs.
 
-  Args:
-    count: N, rows of the split.
+  count: N, rows of the split.
   """
   n = np.arange(step * batch_size, (step + 1) * batch_size, dtype=np.int64)
   epochs, places = np.divmod(n, count)

@@ -27,8 +27,7 @@ def choice_rows(
     frame: frames.Frame of the rows.
     fields: fields of config.features.
 
-  Raises:
-    UserError: more options than fit; no room.
+  Raises UserError: more options than fit; no room.
   """
   option_lists = examples.column('options')
   group = fields.options or max(examples.values[0].most, *map(len, option_lists))

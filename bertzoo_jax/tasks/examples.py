@@ -13,34 +13,24 @@ UNLABELLED = 'test without labels'  # the split of a file whose labels are not r
 
 
 class Record(NamedTuple):
-  """An example.
+  """An example."""
 
-  Attributes:
-    place: for messages: within its file ('line 7'); in Examples, with the file's name.
-    id: its name in a submission, from the file; None for its number from 0.
-    value: a Text, Sentence, Question or Choice. It has `label` or None; `key`, equal for examples
-      that must be on the same side of a split; and `form`, for messages.
-  """
-
-  place: str
-  id: str | None
+  place: str  # for messages: within its file ('line 7'); in Examples, with the file's name
+  id: str | None  # its name in a submission, from the file; None for its number from 0
+  # a Text, Sentence, Question or Choice. It has `label` or None; `key`, equal for examples that
+  # must be on the same side of a split; and `form`, for messages.
   value: Any
 
 
 class Skipped(NamedTuple):
-  """An example that is left out.
+  """An example that is left out."""
 
-  Attributes:
-    place: as in Record; '' if the config asks to leave it out.
-    reason: words of the note, after '3 lines of FILE'. unit: '' for the first word of the place.
-    remedy: if not empty, a file that loses most of its examples for this reason is refused with it.
-    alone: words after 'FILE has no', if the file has no other examples; '' for the usual words.
-  """
-
-  place: str
-  reason: str
-  unit: str = ''
+  place: str  # as in Record; '' if the config asks to leave it out
+  reason: str  # words of the note, after '3 lines of FILE'
+  unit: str = ''  # '' for the first word of the place
+  # if not empty, a file that loses most of its examples for this reason is refused with it
   remedy: str = ''
+  # words after 'FILE has no', if the file has no other examples; '' for the usual words
   alone: str = ''
 
 

@@ -15,20 +15,14 @@ _CHUNK = 8192  # texts encoded at a time, to keep few of the tokenizer's objects
 
 @dataclasses.dataclass(frozen=True)
 class Frame:
-  """The special tokens and segments of an encoder's rows.
+  """The special tokens and segments of an encoder's rows."""
 
-  Attributes:
-    single, pair: words ROLE:SEGMENT; the role A or B is a text, others are special tokens.
-    special: {role: id}.
-    segments: number of token types of the encoder; a larger id becomes 0.
-    max_length: tokens of a row, at most.
-  """
-
+  # single, pair: words ROLE:SEGMENT; the role A or B is a text, others are special tokens
   single: str
   pair: str
-  special: dict[str, int]
-  segments: int
-  max_length: int
+  special: dict[str, int]  # {role: id}
+  segments: int  # number of token types of the encoder; a larger id becomes 0
+  max_length: int  # tokens of a row, at most
 
   def words(self, is_pair: bool) -> list[tuple[str, int]]:
     """[(role, segment), …] of a row."""

@@ -12,17 +12,13 @@ from bertzoo_jax.tasks.examples import Source
 def numbered(source: Source, kind):
   """The labels of all splits as numbers.
 
-  Args:
-    source: Source of one of sources.BY_NAME.
-    kind: Kind of the task.
+  source: Source of one of sources.BY_NAME. kind: Kind of the task. Raises UserError: a label that
+  is unknown, missing or of another form; only one class.
 
   Returns:
     (names, splits, notes). names: of the labels, in the order of their classes. splits: {name:
     (examples, array or None)}; the array is from `kind.encode`. `dev` is part of train if the
     source has no dev split. notes: sentences for the user.
-
-  Raises:
-    UserError: a label that is unknown, missing or of another form; only one class.
   """
   kind.accept(source)
   notes, splits, inputs = [], {}, kind.inputs
@@ -94,8 +90,7 @@ def held_out(examples, share: float, stratified: bool = False) -> tuple:
   stratified: whether the share is taken of the examples of each label; equal keys with different
     labels may then be separated.
 
-  Raises:
-    UserError: the share leaves one side without examples.
+  Raises UserError: the share leaves one side without examples.
   """
   if not 0 < share < 1:
     raise errors.UserError(

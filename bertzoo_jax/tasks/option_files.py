@@ -23,22 +23,16 @@ _LETTERS = tuple('ABCDEFGHIJKLMNOPQRSTUVWXYZ')
 
 
 class Choice(NamedTuple):
-  """A question with options.
+  """A question with options."""
 
-  Attributes:
-    text, question: '' for none.
-    options: two or more.
-    label: label of the right option, as written; after `numbered` its number from 0.
-    label_form: one of FORMS, in which the layout writes labels; '' for any.
-    most: largest number of options of a question of the task.
-  """
-
+  # text, question: '' for none
   text: str
   question: str
-  options: list[str]
+  options: list[str]  # two or more
+  # label of the right option, as written; after `numbered` its number from 0
   label: str | int | None = None
-  label_form: str = ''
-  most: int = 0
+  label_form: str = ''  # one of FORMS, in which the layout writes labels; '' for any
+  most: int = 0  # largest number of options of a question of the task
   form = 'choices'
 
   @property

@@ -15,9 +15,7 @@ def labelled(task) -> dict:
 def label_lines(labels, counts) -> list[str]:
   """A table of how often each label occurs.
 
-  Args:
-    labels: names.
-    counts: {split: (how often each label occurs [C], the total)}.
+  labels: names. counts: {split: (how often each label occurs [C], the total)}.
   """
   wide = max(len(label[:40]) for label in ('label', *labels))
   lines = ['label'.ljust(wide) + ''.join(f'{name:>20}' for name in counts)]

@@ -11,9 +11,7 @@ from bertzoo_jax.tasks.task import Task
 def predictions(path, task: Task, split: Split, outputs) -> None:
   """Writes one JSON object per example, in the order of its file: `answers` of the task's kind.
 
-  Args:
-    path: path of the file.
-    outputs: outputs of the network, in the order of the split.
+  path: path of the file. outputs: outputs of the network, in the order of the split.
   """
   storage.write_text(path, json_lines(task.kind.answers(task, split, outputs)))
 

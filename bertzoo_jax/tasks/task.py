@@ -14,37 +14,25 @@ from bertzoo_jax.tasks.kinds.kind import sign
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-  """N units of a task, of which batches are made: rows of tokens, or groups of `group` rows.
+  """N units of a task, of which batches are made: rows of tokens, or groups of `group` rows."""
 
-  Attributes:
-    name: train, dev… or test….
-    ids, segments: int32 [T], concatenated rows.
-    offsets: int64 [N · group + 1]: row i is ids[offsets[i]:offsets[i + 1]].
-    uncut: int64 [N · group], tokens of each row before its texts were cut.
-    labels: None for a split without labels.
-    label_axis: rows: labels are [N, …] | tokens: int32 [T], −1 for tokens without a loss | places:
-      int32 [N, K], positions of tokens in their row.
-    group: rows per unit.
-    features: {name: [N, …]} for the batch; token_features: {name: int32 [T]}.
-    examples: name of each example in a submission.
-    source: the examples as read.
-    detail: depends on the kind: which rows belong to which examples.
-    label_shape, label_type: shape and dtype of the labels of one unit.
-  """
-
-  name: str
+  name: str  # train, dev… or test…
+  # ids, segments: int32 [T], concatenated rows
   ids: np.ndarray
   segments: np.ndarray
-  offsets: np.ndarray
-  uncut: np.ndarray
-  labels: np.ndarray | None
+  offsets: np.ndarray  # int64 [N · group + 1]: row i is ids[offsets[i]:offsets[i + 1]]
+  uncut: np.ndarray  # int64 [N · group], tokens of each row before its texts were cut
+  labels: np.ndarray | None  # None for a split without labels
+  # rows: labels are [N, …] | tokens: int32 [T], −1 for tokens without a loss | places: int32 [N,
+  # K], positions of tokens in their row
   label_axis: str
-  group: int
-  features: Mapping[str, np.ndarray]
-  token_features: Mapping[str, np.ndarray]
-  examples: list[str]
-  source: Any
-  detail: Any
+  group: int  # rows per unit
+  features: Mapping[str, np.ndarray]  # {name: [N, …]} for the batch
+  token_features: Mapping[str, np.ndarray]  # {name: int32 [T]}
+  examples: list[str]  # name of each example in a submission
+  source: Any  # the examples as read
+  detail: Any  # depends on the kind: which rows belong to which examples
+  # label_shape, label_type: shape and dtype of the labels of one unit
   label_shape: tuple[int, ...]
   label_type: type
 

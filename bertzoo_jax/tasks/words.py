@@ -16,18 +16,14 @@ from bertzoo_jax.tasks.frames import Rows
 
 
 class Places(NamedTuple):
-  """The positions of words among tokens.
+  """The positions of words among tokens."""
 
-  Attributes:
-    first: int64 [W], index of each word's first token in the ids of the split; −1 for a word
-      without tokens.
-    sentences: int64 [N + 1]: the words of sentence i are first[sentences[i]:sentences[i + 1]].
-    windows: int64 [N], rows of each sentence.
-  """
-
+  # int64 [W], index of each word's first token in the ids of the split; −1 for a word without
+  # tokens
   first: np.ndarray
+  # int64 [N + 1]: the words of sentence i are first[sentences[i]:sentences[i + 1]]
   sentences: np.ndarray
-  windows: np.ndarray
+  windows: np.ndarray  # int64 [N], rows of each sentence
 
 
 def words(fields: definitions.Words, examples: Examples, numbers, tokenizer, frame: Frame) -> Rows:
@@ -43,8 +39,7 @@ def words(fields: definitions.Words, examples: Examples, numbers, tokenizer, fra
     tokenizer: has encode_words.
     frame: frames.Frame of the rows.
 
-  Raises:
-    UserError: the overlap leaves no room.
+  Raises UserError: the overlap leaves no room.
   """
   template = frame.words(False)
   room = frame.room(False)

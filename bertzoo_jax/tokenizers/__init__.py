@@ -165,8 +165,7 @@ def train(section: dict, texts, text_bytes: int = 0) -> Tokenizer:
       several times.
     text_bytes: bytes of the whole text, for 'auto'.
 
-  Raises:
-    UserError: the text does not yield section['vocab_size'] pieces.
+  Raises UserError: the text does not yield section['vocab_size'] pieces.
   """
   size, is_auto = size_for(text_bytes), vocab_size_of(section) == configuration.AUTO
   while True:
@@ -193,9 +192,8 @@ def load(path, section: dict | None = None) -> Tokenizer:
       Hugging Face's, whose tokenizer.json must split plain text alike.
     section: config.tokenizer; None takes the one that `save` stored.
 
-  Raises:
-    UserError: no tokenizer there, another kind or size than the section's, or special tokens
-      missing.
+  Raises UserError: no tokenizer there, another kind or size than the section's, or special tokens
+  missing.
   """
   files = _files(path)
   if 'bertzoo.json' in files:
@@ -218,11 +216,8 @@ def open_folder(folder) -> Tokenizer | published.Published:
 
   Both kinds of result are Engines with special, pieces and vocab_size.
 
-  Args:
-    folder: one that `save` wrote, or a local Hugging Face directory.
-
-  Raises:
-    UserError: no such folder, damaged files, or files that do not say how text is split.
+  folder: one that `save` wrote, or a local Hugging Face directory. Raises UserError: no such
+  folder, damaged files, or files that do not say how text is split.
   """
   folder = storage.path(folder)
   if not folder.is_dir():

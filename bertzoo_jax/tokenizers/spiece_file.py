@@ -38,12 +38,8 @@ class SpieceFile(NamedTuple):
 def parse(data: bytes, name='the SentencePiece model') -> SpieceFile:
   """Parses the parts of a model file that segmentation depends on.
 
-  Args:
-    data: the file.
-    name: name of the file, for messages.
-
-  Raises:
-    UserError: damaged, another file, or a model that is neither unigram nor bpe.
+  data: the file. name: name of the file, for messages. Raises UserError: damaged, another file, or
+  a model that is neither unigram nor bpe.
   """
   broken = f'{name} is not a SentencePiece model, or cut short: copy or download it again'
   with errors.unreadable(broken, struct.error):

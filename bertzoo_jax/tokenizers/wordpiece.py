@@ -115,8 +115,7 @@ def _letters(texts, clean, coverage, least, vocab_size, split_chinese) -> list[s
   """The most frequent characters, by code point: enough to cover the share `coverage` of all that
   are not blank, or as many as fit.
 
-  Raises:
-    OtherSize: they cover less than `least`.
+  Raises OtherSize: they cover less than `least`.
   """
   counts = collections.Counter()
   for text in kinds.once(texts):

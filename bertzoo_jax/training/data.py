@@ -28,22 +28,17 @@ class PhaseData(NamedTuple):
   and each of `held_out`
 
     evaluation_batches(n)  yields at most n such dicts with fixed masks, the same ones at each call
-
-  Attributes:
-    features: {name: (shape of the global batch, dtype)}.
-    train: rows to learn from; None: compile only.
-    held_out: {name of the corpus ('' for a single one): rows to evaluate on}; {} if there are none.
-    eval_batches: most batches per evaluation and corpus.
-    scores: parameters → ({name: score}, the number that ranks checkpoints); the checkpoint with the
-      highest is kept, in place of the one with the lowest held-out loss. None: no scores.
-    patience: the run ends after this number of evaluations without a better score; 0: never.
   """
 
-  features: dict
-  train: Any = None
+  features: dict  # {name: (shape of the global batch, dtype)}
+  train: Any = None  # rows to learn from; None: compile only
+  # {name of the corpus ('' for a single one): rows to evaluate on}; {} if there are none
   held_out: dict = {}
-  eval_batches: int = 0
+  eval_batches: int = 0  # most batches per evaluation and corpus
+  # parameters → ({name: score}, the number that ranks checkpoints); the checkpoint with the highest
+  # is kept, in place of the one with the lowest held-out loss. None: no scores.
   scores: Callable | None = None
+  # the run ends after this number of evaluations without a better score; 0: never
   patience: int = 0
 
   @property
@@ -61,27 +56,18 @@ class PhaseData(NamedTuple):
 
 
 class Data(NamedTuple):
-  """Rows of a run.
+  """Rows of a run."""
 
-  Attributes:
-    corpus: the workdir's record of the text: `hash`, which identifies it, and its sizes.
-    vocab_size: ids are below this.
-    phases: {index of a phase: PhaseData}.
-    entropy: entropy of the unigrams of the training text, nats per token; None if unknown.
-    held_out_sizes: {name of the corpus: (tokens, bytes) of its held-out text}; {} if unknown.
-    save_tokenizer: folder → copies the tokenizer there.
-    tokenizer: folder of its files, or None.
-    driver: name of the library that computes batches ahead, for the overview; '' for none.
-  """
-
-  corpus: dict
-  vocab_size: int
-  phases: dict[int, PhaseData]
+  corpus: dict  # the workdir's record of the text: `hash`, which identifies it, and its sizes
+  vocab_size: int  # ids are below this
+  phases: dict[int, PhaseData]  # {index of a phase: PhaseData}
+  # entropy of the unigrams of the training text, nats per token; None if unknown
   entropy: float | None = None
+  # {name of the corpus: (tokens, bytes) of its held-out text}; {} if unknown
   held_out_sizes: dict = {}
-  save_tokenizer: Callable | None = None
-  tokenizer: Any = None
-  driver: str = ''
+  save_tokenizer: Callable | None = None  # folder → copies the tokenizer there
+  tokenizer: Any = None  # folder of its files, or None
+  driver: str = ''  # name of the library that computes batches ahead, for the overview; '' for none
 
 
 def check_ids(batch: dict, vocab_size: int, where: str) -> None:

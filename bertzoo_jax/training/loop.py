@@ -28,35 +28,27 @@ from bertzoo_jax.training import step as steps
 
 @dataclasses.dataclass
 class Loop:
-  """One attempt of a run: a process that starts or resumes it.
+  """One attempt of a run: a process that starts or resumes it."""
 
-  Attributes:
-    workdir: folder of the run.
-    total_steps: steps of the whole run.
-    vocab_size: token ids are below this.
-    machinery: the config's `run` section.
-    checkpoints, record, trackers, progress, preemption: those of this attempt.
-    entropy, held_out_sizes: see data.Data.
-    watchdog: ends the process if a step, an evaluation or a save hangs.
-    check_held: raises if another run has taken the workdir (lock.hold).
-    keep_at: steps whose checkpoint is kept for good.
-    best: (rank, step) of the phase's best checkpoint on disk (step_folders.ranks). `train` sets it.
-  """
-
-  workdir: Any
-  total_steps: int
-  vocab_size: int
-  machinery: Any
+  workdir: Any  # folder of the run
+  total_steps: int  # steps of the whole run
+  vocab_size: int  # token ids are below this
+  machinery: Any  # the config's `run` section
+  # checkpoints, record, trackers, progress, preemption: those of this attempt
   checkpoints: Any
   record: Any
   trackers: Any
   progress: Any
   preemption: Any
+  # entropy, held_out_sizes: see data.Data
   entropy: float | None = None
   held_out_sizes: dict = dataclasses.field(default_factory=dict)
+  # ends the process if a step, an evaluation or a save hangs
   watchdog: watchdogs.Watchdog = dataclasses.field(default_factory=lambda: watchdogs.Watchdog(0))
+  # raises if another run has taken the workdir (lock.hold)
   check_held: Callable[[], None] = lambda: None
-  keep_at: frozenset = frozenset()
+  keep_at: frozenset = frozenset()  # steps whose checkpoint is kept for good
+  # (rank, step) of the phase's best checkpoint on disk (step_folders.ranks). `train` sets it.
   best: tuple = (math.inf, 0)
   _health: Any = None
   _row: Any = None  # (row, metrics) of the last logged step; written at the next logged step

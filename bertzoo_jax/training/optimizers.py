@@ -96,8 +96,7 @@ def muon(fields: definitions.Muon, schedule, paths):
   layer form one matrix. All other parameters are updated as in `adamw`, by the same learning rate.
   Arguments, result and errors as in `adamw`.
 
-  Raises:
-    UserError: also an invalid rule of `matrices`, or one whose axes a parameter does not have.
+  Raises UserError: also an invalid rule of `matrices`, or one whose axes a parameter does not have.
   """
   axes = _matrix_axes(fields.matrices, paths)
   is_matrix = lambda params: _map_with_path(lambda path, _: axes[path] is not None, params)

@@ -32,29 +32,19 @@ _TRITON_FLAG = 'xla_gpu_enable_triton_gemm'
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PhaseRun:
-  """A phase with everything that its steps need.
+  """A phase with everything that its steps need."""
 
-  Attributes:
-    phase: configuration.Phase.
-    objective: its Objective.
-    tx, schedule: its optimizer, and step → learning rate.
-    data: its PhaseData.
-    mesh: mesh of the run.
-    objective_at: traced step → the objective with its moving fields at that step; None if none
-      moves.
-    plain: the objective that `cost.step_flops` traces.
-    frees: whether parameters learn that the phase before it froze (config.frozen).
-  """
-
-  phase: configuration.Phase
-  objective: Any
+  phase: configuration.Phase  # configuration.Phase
+  objective: Any  # its Objective
+  # tx, schedule: its optimizer, and step → learning rate
   tx: Any
   schedule: Any
-  data: Any
-  mesh: Any
+  data: Any  # its PhaseData
+  mesh: Any  # mesh of the run
+  # traced step → the objective with its moving fields at that step; None if none moves
   objective_at: Any = None
-  plain: Any = None
-  frees: bool = False
+  plain: Any = None  # the objective that `cost.step_flops` traces
+  frees: bool = False  # whether parameters learn that the phase before it froze (config.frozen)
 
   @property
   def end_step(self) -> int:

@@ -71,8 +71,7 @@ def warmup_stable_decay(fields: definitions.WarmupStableDecay, total_steps: int)
   """peak·s/W for s < W, the peak up to T − D, then down to end_share·peak at T, where it stays (Hu
   et al. 2024, section 4.2; the shape `sqrt` is of Hägele et al. 2024, eq. 1).
 
-  Raises:
-    UserError: warmup and decay do not fit into total_steps, or an unknown shape.
+  Raises UserError: warmup and decay do not fit into total_steps, or an unknown shape.
   """
   warmup, decay, end = fields.warmup, fields.decay, fields.end_share
   if warmup < total_steps < warmup + decay:

@@ -23,26 +23,17 @@ _KEYS = 'threefry2x32'
 
 @struct.dataclass
 class TrainState:
-  """Everything that a run passes from step to step.
+  """Everything that a run passes from step to step."""
 
-  Attributes:
-    step: int32, updates begun so far, left-out ones included.
-    params: nested dict, float32.
-    opt_state: state of the optimizer.
-    carry: the objective's memory, leading axis the batch; () if it has none.
-    nonfinite: int32 counts of left-out updates: `total`, `consecutive` (up to now), and `last`, the
-      step of the last one.
-    spikes: running statistics of loss and gradient norm, and the count of spikes (spikes.py).
-    average: exponential average of the parameters; () without `ema`.
-  """
-
-  step: Any
-  params: Any
-  opt_state: Any
-  carry: Any
+  step: Any  # int32, updates begun so far, left-out ones included
+  params: Any  # nested dict, float32
+  opt_state: Any  # state of the optimizer
+  carry: Any  # the objective's memory, leading axis the batch; () if it has none
+  # int32 counts of left-out updates: `total`, `consecutive` (up to now), and `last`, the step of
+  # the last one
   nonfinite: Any
-  spikes: Any
-  average: Any = ()
+  spikes: Any  # running statistics of loss and gradient norm, and the count of spikes (spikes.py)
+  average: Any = ()  # exponential average of the parameters; () without `ema`
 
 
 def init(objective, tx, seed: int, batch_size: int, ema: float = 0.0) -> TrainState:

@@ -24,26 +24,18 @@ from bertzoo_jax.tasks.examples import Examples
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-  """The examples that kinds of one form read.
+  """The examples that kinds of one form read."""
 
-  Attributes:
-    value: type of the values of their Records.
-    features: names of the parts that make rows of them.
-    unlabelled: (split, examples) → the message for a split that lacks labels and needs them.
-    asked: words for the form of an input of `Loaded.predict`.
-    read: input → the first fields of a value, None for another form.
-    usual: (sections source and features) for a Hugging Face directory, which has neither.
-    columns: fields of config.source that --columns of `predict` gives, in this order.
-    units, chosen_by: words for the dev share of a train file.
-  """
-
-  value: type
-  features: tuple[str, ...]
+  value: type  # type of the values of their Records
+  features: tuple[str, ...]  # names of the parts that make rows of them
+  # (split, examples) → the message for a split that lacks labels and needs them
   unlabelled: Callable
-  asked: str
-  read: Callable
-  usual: Callable
+  asked: str  # words for the form of an input of `Loaded.predict`
+  read: Callable  # input → the first fields of a value, None for another form
+  usual: Callable  # (sections source and features) for a Hugging Face directory, which has neither
+  # fields of config.source that --columns of `predict` gives, in this order
   columns: tuple[str, ...] = ()
+  # units, chosen_by: words for the dev share of a train file
   units: str = 'examples'
   chosen_by: str = 'a hash'
 
