@@ -1,10 +1,13 @@
 """The input pipeline. Pipeline.batch(step) is a pure function of (corpus, config, seed, step).
 
-Let epoch 0 have N rows. Row i of a step is example n = n₀ + step · B + i: number n mod N of the row
-list of epoch n div N, shuffled by (seed, epoch). If the list of an epoch has more than N rows, some
-are not read; if it has fewer, reading wraps around. n₀ is the number of rows that earlier phases
-read in the same order, else 0, so a new phase neither skips nor repeats a row. Several corpora take
-turns (mixture.py). A large split is read by parts (splits.py).
+Let epoch 0 have N rows. Row i of a step is example n = n₀ + step · B + i. Example n is row n mod N
+of epoch n div N. Each epoch has a list of rows, which is shuffled by (seed, epoch). If the list has
+more than N rows, some are not read. If it has fewer, reading wraps around.
+
+A phase with the format and length of the phase before it continues the order of rows. n₀ is then
+the number of rows read so far in that order, so no row is skipped or repeated. For any other phase
+n₀ is 0. Several corpora take turns (mixture.py). A large split is read by parts (splits.py).
+
 Sizes: B rows per global batch, b rows per host, L tokens per row, P predictions per row.
 """
 
@@ -29,7 +32,10 @@ from bertzoo_jax.words import word_marks
 
 
 def build(corpus, **fields) -> 'Pipeline':
-  """A Pipeline with its rows counted. fields: of RowSpec. Raises as Pipeline and its `count` do."""
+  """A Pipeline whose rows are counted. fields: the fields of its RowSpec.
+
+  Raises the errors of Pipeline and of `Pipeline.count`.
+  """
   pipeline = Pipeline(corpus, phase_parts.RowSpec(**fields))
   pipeline.count()
   return pipeline
@@ -62,7 +68,7 @@ def held_out(corpus, phase, mask=None, **options) -> dict[str, 'Pipeline']:
   """{name of the corpus ('' for a single one): Pipeline of its held-out rows}. In a mixture,
   corpora without held-out text are left out, and each corpus has its own masking.
   """
-  # If no corpus has held-out text, all stay: Pipeline then raises for the first.
+  # If no corpus has held-out text, none is left out: the Pipeline of the first raises UserError.
   members = [m for m in corpus.members if m.splits['held_out'].num_tokens] or corpus.members
   for name in [m.name for m in corpus.members if m not in members]:
     warnings.warn(f'The corpus {name} has no held-out text: it is not evaluated.', stacklevel=2)
@@ -109,8 +115,9 @@ def _notes(spec, members, by_member, source) -> list[str]:
     notes.append(f'config.mixture has {len(mixture)} weights for one corpus: they are not used.')
   if len(members) > 1 and source.rounding > 0.05:
     notes.append(
-      f'The share of a corpus in the mixture is so small that it is rounded by '
-      f'{source.rounding:.0%}: see its epochs, or give it a larger weight in config.mixture.'
+      'A corpus has so small a share of the mixture that rounding changes the share by '
+      f'{source.rounding:.0%}. Look at the epochs of each corpus, or give the corpus a larger '
+      'weight in config.mixture.'
     )
   if split == 'train' and source.rows_per_epoch < batch_size:
     suffix = suffixes[0] if len(suffixes) == 1 else ''
@@ -154,7 +161,7 @@ class Place:
     return self.host * self.rows
 
   def examples(self, step: int) -> int:
-    """Number of examples in the phase's order before a step of the phase."""
+    """n₀ + step · B, the number of the first example of a step of the phase."""
     return self.first_example + step * self.batch_size
 
 
@@ -162,18 +169,20 @@ class Pipeline:
   """The batches of one phase.
 
   Attributes:
-    mask: the masking, without config.moving. The Pipeline of held-out rows can share it.
+    mask: the masking of config.masking; config.moving does not change it. The Pipeline of held-out
+      rows can share it.
     num_predictions: P.
     features: {name: (shape of the global batch, numpy dtype)}.
   """
 
   def __init__(self, corpus, spec: phase_parts.RowSpec, mask=None):
-    """Builds format and masking. corpus: corpus.corpus.Corpus; for held-out rows of a mixture see
-    `held_out`. mask: the masking, if it is already built.
+    """Builds format and masking. mask: the masking, if it is already built.
+
+    corpus: corpus.corpus.Corpus. For held-out rows it must be a single corpus: see `held_out`.
 
     Raises UserError: a part is unknown; hosts do not divide the batch; the split is empty; the
-    length is too short for the format; every word (phrase, entity) to mask is a single token; a
-    format of lanes (memory_segments) meets a mixture.
+    length is too short for the format; the masking is of words (phrases, entities) and each of them
+    in the corpus is a single token; a mixture is given to a format of lanes (memory_segments).
     """
     if not spec.learns and len(corpus.members) > 1:
       raise ValueError('a mixture has no held-out rows: each corpus has its own')
@@ -227,7 +236,7 @@ class Pipeline:
     spec, sources = self._spec, []
     key = _key(spec, self._corpus)
     for number, (member, form) in enumerate(zip(self._corpus.members, self._forms)):
-      # The first corpus draws as it would in a run on it alone.
+      # The first corpus has the same key as in a run on that corpus alone.
       member_key = hashing.fold(hashing.fold(key, hashing.CORPUS), number) if number else key
       options = member_key, spec.batch_size, self._masking.repeat
       order = _order(member.splits[spec.split], spec.split, form, self._make_format, *options)
@@ -278,7 +287,8 @@ class Pipeline:
     """Yields at most n batches of the rows of epoch 0: always the same rows in the same order with
     the same masks, each row at most once.
 
-    If n batches cannot hold all rows, evenly spaced rows are taken, or of lanes the first n steps.
+    If n batches cannot hold all rows, evenly spaced rows are taken. With a format of lanes, the
+    rows of the first n steps are taken.
     Rows that fill up the last batch are padding (segment_ids 0) and predict nothing.
     """
     total, size, place = self.rows_per_epoch, self._place.batch_size, self._place
@@ -309,7 +319,7 @@ class Pipeline:
     return self._with_causal(features, keys, step), keys
 
   def _with_causal(self, features, keys, step=None):
-    """The features, and if the objective reads `causal`, that feature drawn by the row keys."""
+    """The features. If the objective has a causal_share, adds `causal`, drawn by the row keys."""
     if self._causal_at is None:
       return features
     bits = hashing.bits(hashing.fold((keys[:, 0], keys[:, 1]), hashing.CAUSAL), 0)

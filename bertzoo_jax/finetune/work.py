@@ -1,9 +1,9 @@
 """Trains the runs of a task, one after the other or one per device, and scores each of them.
 
-A finished run has result.json in its folder and is not trained again. If a field that only changes
-how answers are decoded (`configuration.decoding`) has another value, its saved predictions are
-scored again. Of all finished runs of a task only the best keeps its checkpoint. A run that diverges
-is finished without a score and ranks below all others.
+A finished run has result.json in its folder and is not trained again. Some fields of the config
+only change how answers are decoded (`configuration.decoding`). If one of them has a new value, the
+saved predictions of the run are scored again. Of all finished runs of a task only the best keeps
+its checkpoint. A run that diverges is finished without a score and ranks below all others.
 """
 
 import io
@@ -56,7 +56,8 @@ def train_all(runs, task, weights, notice, devices, say=print) -> list[dict] | N
   """The results of the runs, in their order; None if the user interrupted before all were done.
 
   Args:
-    runs, task: jobs.Job of one task, and that tasks.Task.
+    runs: the jobs.Job of each run, all of the same task.
+    task: that task, a tasks.Task.
     weights: {address: Pretrained}.
     notice: runs.preemption.Preemption that handles signals.
     devices: jax devices. Runs go one after the other on all of them, or one on each (`at_once`).
@@ -99,7 +100,8 @@ def train_all(runs, task, weights, notice, devices, say=print) -> list[dict] | N
       'another --workdir.'
     )
   if not step_folders.steps(chosen.folder):
-    # With other runs in the grid another one was best, and this checkpoint was deleted.
+    # An earlier command had other runs in its grid. One of those was the best then, so the
+    # checkpoint of this run was deleted.
     say(f'{chosen.folder} has no checkpoint any more: it is trained again')
     (chosen.folder / chosen.record).unlink()
     del results[chosen.folder]
@@ -124,7 +126,8 @@ def best(results: list[dict], sign: int = 1) -> int:
 
 def _one(job, task, weights, notice, devices, alone) -> dict | None:
   """Trains or resumes the run of a job, predicts and scores; returns the result, or None if it was
-  interrupted. alone: it is the only run, which shows its progress and raises Diverged.
+  interrupted. alone: whether it is the only run. If so, it shows its progress. If it diverges,
+  Diverged is then raised.
   """
   if (job.folder / job.record).exists():
     return _scored_again(job, task, _read(job, task))
@@ -201,7 +204,7 @@ def _scored_again(job, task, result) -> dict:
   result = _write(job, result['step'], scores)
   record = workdirs.corpus_record(job.folder)
   workdirs.describe(job.folder, job.experiment, record, None)
-  # The attempt records the hash of the new config.json, by which later commands trust it.
+  # The attempt records the hash of the new config.json. By this hash later commands trust the file.
   noted = dict(corpus_hash=record['hash'], start_step=result['step'], devices='', init=job.init)
   workdirs.add_attempt(job.folder, **noted)
   return result
@@ -242,10 +245,13 @@ def predictions(folder) -> dict[str, dict[str, np.ndarray]]:
 
 
 def fitting(folder, *more):
-  """A context that raises UserError where predictions do not fit the task. more: further errors."""
+  """A context that turns errors of predictions that do not fit the task into a UserError.
+
+  more: further types of errors to turn into it.
+  """
   return errors.unreadable(
     f'{folder / PREDICTIONS} cannot be read, or is of another task: delete {plan.RESULT} beside '
-    'it and run the same command again, which writes both',
+    'it. Then run the same command again: it writes both files anew',
     *more,
   )
 
@@ -256,8 +262,10 @@ def _key(split, output):
 
 
 def majority(task, metric: str) -> float:
-  """The dev score of predicting the same for every example: the most frequent class of the train
-  split, its mean score, or the more frequent value of each label. nan if the task has none.
+  """The dev score if every example gets the same prediction (`Kind.constant`).
+
+  It is, for example, the most frequent class of the train split, or the mean of its scores. nan if
+  the dev split has no labels, or if the kind of task has no such prediction.
   """
   dev = rows.dev_of(task)
   outputs = None if dev is None else task.kind.constant(task, dev)

@@ -14,11 +14,13 @@ Such a file defines five things ("ours" is this package, "theirs" is transformer
 
        Row(WORD_TABLE, 'model.embeddings.tok_embeddings.weight')
 
-   `{i}` in the tensor's name is the number of a layer. (`{g}` and `{j}` are a group and a block
-   within it.) Our parameter then has a leading axis of layers, and `transform` converts one layer
-   of it into the tensor. torch stores a dense kernel as [out, in], with one axis for all heads.
-   Ours is [in, out], and heads have a separate axis. KERNEL, HEADS_KERNEL and the other constants
-   below convert between the two. For any other layout, write a Transform.
+   `{i}` in the tensor's name is the number of a layer. If the name has it, our parameter has a
+   leading axis of layers, and `transform` converts one layer of it into the tensor. `{g}` and
+   `{j}` are for layers in groups: the number of a group, and of a block within the group.
+
+   torch stores a dense kernel as [out, in], with one axis for all heads. Ours is [in, out], and
+   heads have a separate axis. KERNEL, HEADS_KERNEL and the other constants below convert between
+   the two. For any other layout, write a Transform.
 
    If several parameters form one tensor, give a tuple of paths. `joined` concatenates them:
 
@@ -30,8 +32,9 @@ Such a file defines five things ("ours" is this package, "theirs" is transformer
 
    If one parameter is stored as several tensors, give a tuple of names and use `parted`.
 
-   `where` selects the layers that have the tensor. If our parameter is stacked over all layers,
-   `without` makes the missing ones when a directory is read:
+   `where` selects the layers that have the tensor. If our parameter has an axis over all layers
+   nevertheless, give `without`. When a directory is read, it makes our array for a layer that lacks
+   the tensor:
 
        Row(
          'encoder/layers/attention_norm/scale',
@@ -78,7 +81,7 @@ WORD_TABLE = 'encoder/embeddings/word/embedding'
 POSITION_TABLE = 'encoder/embeddings/position/embedding'
 TYPE_TABLE = 'encoder/embeddings/type/embedding'
 
-# By encoder name: fields that no config.json has, and the values that reading one implies.
+# {name of an encoder: {field that no config.json has: its value when a config.json is read}}.
 UNSAID = {
   'transformer': dict(initializer='truncated_normal'),
   'disentangled': dict(initializer='normal', vocab_multiple=1),
@@ -91,7 +94,9 @@ class Sizes(NamedTuple):
 
   num_heads: int  # attention heads
   num_layers: int  # layers of the stack, of inner_group_num blocks each
-  blocks: int  # blocks in the file; layers that share all have one set per group (ALBERT)
+  # blocks that have tensors in the file. Layers of a group that share all parameters count as one
+  # layer (ALBERT)
+  blocks: int
   hidden_size: int  # width of the layers
   embedding_width: int  # width of the embeddings
   position_offset: int = 0  # rows of their position table before that of the first token
@@ -103,7 +108,8 @@ class Sizes(NamedTuple):
 class Transform(NamedTuple):
   """A change of layout and its inverse: (array, sizes) → array, for one layer.
 
-  If a row has several parameters, or several tensors, that array is a tuple of arrays.
+  If a row has several parameters, their arrays are given and returned as a tuple. The same holds
+  for several tensors.
   """
 
   to_theirs: Callable
@@ -225,10 +231,11 @@ class Architecture(NamedTuple):
   buffers: tuple[str, ...] = ()  # suffixes of names of tensors that are not parameters
   # name of a tensor in an old file → its name in today's class
   rename_legacy: Callable = lambda name: name
-  # (params, the encoder's fields) → both, called after all rows are read: for fields that depend on
-  # which tensors the file has, and for parameters that an encoder stores otherwise
+  # (params, the encoder's fields) → both, corrected. Called after all rows are read. It is for
+  # fields that depend on which tensors the file has, and for parameters that our encoder stores in
+  # another way
   post_read: Callable = lambda params, fields: (params, fields)
-  part: str = 'transformer'  # config.encoder.name of the encoder that the class becomes
+  part: str = 'transformer'  # config.encoder.name of our encoder for this class
   # fields of the encoder that no config.json has, where they differ from UNSAID
   unsaid: Mapping[str, Any] = {}
   # encoder → Computed, the part of the trained network that the class computes
@@ -236,7 +243,8 @@ class Architecture(NamedTuple):
   segments: int = 1  # type_vocab_size of the class for an encoder without a segment table
   # the activation that its head always applies; None if it is the encoder's
   head_activation: str | None = None
-  activations: Mapping[str, str] = keys.ACTIVATIONS  # our activations that it has
+  # {our name of an activation: theirs}, for the activations that the class has
+  activations: Mapping[str, str] = keys.ACTIVATIONS
   # keys of config.json for the dropout of its sequence classification head: before the classifier,
   # and before the dense layer
   head_dropouts: tuple[str, ...] = ()
@@ -270,17 +278,20 @@ class Architecture(NamedTuple):
 
 
 def prefixed(prefix: str, *begins: str) -> Callable:
-  """An `Architecture.rename_legacy` that adds the prefix which the names of bare bodies lack."""
+  """An `Architecture.rename_legacy` that adds a prefix to names that begin with one of `begins`.
+
+  Files of a network that was saved without a head lack this prefix.
+  """
   return lambda name: f'{prefix}.{name}' if name.startswith(begins) else name
 
 
 def applies(a: Architecture, activation: str) -> bool:
-  """Whether its head applies this activation, that of the encoder."""
+  """Whether the head of the class applies this activation. activation: that of the encoder."""
   return a.head_activation in (None, activation)
 
 
 def misfits(a: Architecture, paths) -> tuple[list[str], list[str]]:
-  """(paths that are in no row, paths in rows that need a parameter and lack it), each sorted."""
+  """(paths that are in no row, paths that a row needs and `paths` lacks), each sorted."""
   paths = set(paths)
   homeless = paths - a.places
   empty = set()
@@ -306,7 +317,7 @@ def placed(a: Architecture, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check(a: Architecture, paths, known: Mapping[str, Architecture] | None = None) -> None:
-  """Raises UserError unless every parameter has a row, and every row that needs one a parameter.
+  """Raises UserError if a parameter has no row, or if a row lacks a parameter that it needs.
 
   paths: of the parameters. known: other architectures by name, from which the message names one
   that fits.
@@ -349,7 +360,8 @@ def encoder(a: Architecture, content: Mapping[str, Any]) -> tuple[dict[str, Any]
   if 'activation' in fields and not applies(a, fields['activation']):
     raise errors.UserError(
       f'config.json says the activation {fields["activation"]}, but the head of {a.name} always '
-      f'applies {a.head_activation}: encoders here have one activation, so it cannot be read.'
+      f'applies {a.head_activation}. A network here has the same activation in its encoder and its '
+      'head, so this one cannot be read.'
     )
   return fields, sizes
 
@@ -480,5 +492,5 @@ def _several(x) -> tuple:
 
 
 def _alike(form, parts):
-  """The argument of a transform: a tuple if the row has one (`form`), else the array alone."""
+  """The argument of a transform: all parts as a tuple if `form` is a tuple, else the one part."""
   return tuple(parts) if isinstance(form, tuple) else parts[0]

@@ -30,8 +30,9 @@ def parameters(
 ) -> tuple[dict, list[str]]:
   """(`fresh` with the parameters loaded from the addresses, lines that list them).
 
-  * One address, a run with the objective's networks: all its parameters are taken. If the networks
-    of that run share other parameters, each network is loaded separately.
+  * One address, a run that has all networks of the objective: all its parameters are taken. If its
+    networks do not share the same parameters with each other as those of the objective do, each
+    network is loaded separately.
   * Several addresses: each gives one network, in order. A run with several networks gives the
     network of the same name.
 
@@ -55,7 +56,8 @@ def parameters(
   if len(addresses) == 1 and not layers and _shares_otherwise(open_run, init, objective, fresh):
     addresses *= len(objective.networks)
   flat, lines, taken, computed = hf.flatten(fresh), [], {}, []
-  # A network with `insert` comes last: its residual table is relative to the other network's.
+  # A network with `insert` comes last. Its residual table is its loaded table minus the table of
+  # the other network, so the other network must be loaded before.
   pairs = zip(addresses, objective.networks)
   for address, network in sorted(pairs, key=lambda pair: pair[1].insert is not None):
     may_be_whole = len(addresses) == 1 and not layers
@@ -155,7 +157,7 @@ def _shallower(loaded, report, words, encoder):
   kind = lambda number, period: 'local' if number % period else 'global'
   changed = [
     f'layer {number} was {kind(number, theirs)} and is {kind(place, ours)} now, as layer {place}: '
-    f'take first:{wanted}, or layers at the same place in a period of {theirs}'
+    f'take first:{wanted}, or layers that keep their place in a period of {theirs}'
     for place, number in enumerate(numbers)
     if kind(number, theirs) != kind(place, ours)
   ]
@@ -176,7 +178,10 @@ def _with_frozen(params, fresh, objective, init):
 
 def _weights(open_run, address, network, objective, architecture):
   """(nested dict of numpy arrays, hf.Report, folder of the tokenizer, whether these are all of a
-  run's parameters). objective: to take all if the run has its networks; None: only `network`.
+  run's parameters).
+
+  objective: if the run has the networks of this objective, all its parameters are taken. None: only
+  those of `network` are taken.
   """
   if address.startswith('hf:'):
     folder = pretrained.directory(address)
@@ -193,8 +198,10 @@ def _weights(open_run, address, network, objective, architecture):
 
 
 def _shares_otherwise(open_run, address, objective, fresh) -> bool:
-  """Whether an address is a run whose networks share other parameters than the objective's. The
-  same path may then be a word table in one, and a summand of a word table in the other.
+  """Whether an address is a run that has the objective's networks, but shares parameters otherwise.
+
+  Networks of a run can share parameters with each other. If the run and the objective differ in
+  this, the same path may be a word table in one, and a summand of a word table in the other.
   """
   if address.startswith('hf:') or len(objective.networks) < 2:
     return False
@@ -211,8 +218,9 @@ def _shares_otherwise(open_run, address, objective, fresh) -> bool:
 
 
 def check_vocabulary(address, theirs, ours) -> bool:
-  """Whether the vocabularies are known to be equal. Raises UserError if they are known to differ,
-  since rows of the word table would silently be those of other words. theirs, ours: folders.
+  """Whether the vocabularies are known to be equal. theirs, ours: folders.
+
+  Raises UserError if they are known to differ: words would silently get the rows of other words.
   """
   a, b = vocabulary.read_folder(ours) if ours else None, vocabulary.read_folder(theirs)
   if a and b:  # Theirs may have more pieces at the end (added tokens): those rows are dropped.

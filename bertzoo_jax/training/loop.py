@@ -51,14 +51,16 @@ class Loop:
   # (rank, step) of the phase's best checkpoint on disk (step_folders.ranks). `train` sets it.
   best: tuple = (math.inf, 0)
   _health: Any = None
-  _row: Any = None  # (row, metrics) of the last logged step; written at the next logged step
+  _row: Any = None  # (row, metrics) of the last logged step, until `_write_row` writes them
   _held_out: dict = dataclasses.field(default_factory=dict)
   # The last evaluation: step, held-out loss, first step of its phase, (score,) or ().
   _evaluated: tuple = (None, None, 0, ())
 
   def train(self, state, phases) -> dict:
-    """Trains to the end of the run, or until interrupted. phases: phase_run.PhaseRun of the
-    remaining phases. state: TrainState, in the first of these or at its end.
+    """Trains to the end of the run, or until interrupted.
+
+    phases: a phase_run.PhaseRun for each phase that remains. state: the TrainState to go on from.
+    Its step is within the first of these phases, or at the end of it.
 
     Returns {'step', 'interrupted': bool, 'held_out': the last evaluation or {}}. If it ends at step
     0, no checkpoint is saved. Raises Stopped for non-finite numbers, a spike (on_spike=stop),
@@ -78,8 +80,8 @@ class Loop:
       self.watchdog.begin()
       self.watchdog.doing('the start of the phase after step', phase_run.phase.first_step)
       state = phase_runs.transition(state, phase_run)
-      # Saved after the transition, even if interrupted: the checkpoint between two phases has the
-      # parameters of the later one, which resumes from it.
+      # Saved after the transition, even if interrupted. So the checkpoint between two phases has
+      # the parameters of the later phase, and a run resumes from it in the later phase.
       self._save(state)
       # Losses of another objective or length are not comparable.
       self.best = (math.inf, phase_run.phase.first_step)
@@ -145,7 +147,10 @@ class Loop:
     return state
 
   def _after(self, step, state, phase_run, evaluate) -> bool:
-    """Evaluates and saves after a step, if due. True if it did, so that no rate counts its time."""
+    """Evaluates and saves after a step, if due. Returns whether it did either of them.
+
+    The caller then restarts the meter, so that no rate includes the time that this took.
+    """
     better = False
     if evaluate is not None:
       self.watchdog.doing('the evaluation after step', step)
@@ -189,7 +194,10 @@ class Loop:
     return logged and bool(multihost_utils.broadcast_one_to_all(np.int32(up)))
 
   def _save(self, state):
-    """Writes the metrics up to a state, which a resumed run does not repeat; then saves it."""
+    """Writes the metrics up to a state, then saves the state.
+
+    A run that resumes from this state does not write these metrics again.
+    """
     step = int(state.step)
     self.watchdog.doing('the save of step', step)
     self.check_held()
@@ -220,7 +228,10 @@ class Loop:
       raise reason
 
   def _log(self, step, values, meter, batch):
-    """Writes the metrics of the last logged step. Keeps those of this one, not yet computed."""
+    """Writes the metrics of the logged step before this one. Keeps the metrics of this step.
+
+    The devices may still be computing those of this step.
+    """
     self._write_row()
     row = {'step': step, **meter.place(step), **meter.rates(), 'batch_crc32': _crc32(batch)}
     self._row = (row, values)
