@@ -39,6 +39,7 @@ from bertzoo_jax.common import hub
 from bertzoo_jax.common import storage
 from bertzoo_jax.common import trust
 from bertzoo_jax.hf import architectures
+from bertzoo_jax.hf import sentence_vectors
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.hf import weights
 from bertzoo_jax.hf.architectures import google
@@ -68,7 +69,7 @@ def convert(model: str, out) -> list[str]:
       f'There is no folder {name}: correct --model, or give OWNER/NAME of the Hugging Face hub.'
     )
   wanted = [_CONFIG, _WEIGHTS, f'{_WEIGHTS}.index.json', _GENERATOR, *_BESIDE]
-  wanted += [*hub.TOKENIZER, *_MORE]
+  wanted += [*hub.TOKENIZER, *_MORE, *sentence_vectors.FILES]
   wanted += [x + end for x in _CHECKPOINTS for end in ('.index', '.data-00000-of-00001')]
   source = hub.folder(name, wanted)
   pickled = weights.parts(source, _WEIGHTS)
@@ -140,6 +141,10 @@ def _write(folder, place, tensors, content, source) -> list[str]:
   (folder / _CONFIG).write_text(json.dumps(config, indent=2) + '\n', encoding='utf-8')
   _, report = weights.load(folder)
   _write_tokenizer(folder, source, a, config)
+  for file in sentence_vectors.FILES:
+    if (source / file).is_file():
+      (folder / file).parent.mkdir(exist_ok=True)
+      (folder / file).write_bytes((source / file).read_bytes())
   return [
     f'{place}: {name}, {config["num_hidden_layers"]} layers, {len(tensors)} tensors',
     *(f'  {key} is written as {name}' for key, name in names.items() if key != name),

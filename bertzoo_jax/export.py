@@ -146,7 +146,7 @@ def _write_network(
     weights.save(directory / weights.HEADS_FILE, aside)
   _write(directory / 'config.json', json.dumps(hf_json, indent=2) + '\n')
   files, vectors = files if a.tokens is not None else {}, None
-  if files and 'pooling' in config['objective']:
+  if files and 'pooling' in config['objective'] and 'normalize' in config['objective']:
     vectors = sentence_vectors.in_config(config)
     files |= sentence_vectors.files(vectors, encoder.hidden_size, encoder.padding_side)
   for name, text in files.items():

@@ -98,6 +98,8 @@ def main(_):
     raise errors.UserError('--draw, --top and --require need --gaps: give --gaps=10 too.')
   if _SCORE_BY.value and not _MINIMAL_PAIRS.value:
     raise errors.UserError('--score_by needs pairs: give --minimal_pairs too.')
+  if _COLUMNS.value and _SIMILARITY.value is None:
+    raise errors.UserError('--columns needs a table: give --similarity too.')
   if _JSON.value:
     storage.check_new(_JSON.value)
   ways = (_on_text, _on_pairs, _on_vectors, _on_vectors)
@@ -169,7 +171,7 @@ def _on_vectors():
   """(Scores of vectors of texts, the lines to print)."""
   from bertzoo_jax.evaluate import vectors
 
-  if _RETRIEVAL.value:
+  if _RETRIEVAL.value is not None:
     result = vectors.retrieval(_WORKDIR.value, _RETRIEVAL.value)
   else:
     columns = _COLUMNS.value or vectors.COLUMNS

@@ -36,7 +36,7 @@ def similarity(address: str, path: str, columns: str = COLUMNS) -> Scores:
   """
   pairs, skipped = _pairs(path, columns)
   texts, model = list(dict.fromkeys(t for pair in pairs for t in pair[:2])), loading.load(address)
-  vectors = ranking.normalized(model.encode(texts))
+  vectors = ranking.normalized(_encoded(model, texts))
   number = {text: n for n, text in enumerate(texts)}
   a, b = (vectors[[number[pair[side]] for pair in pairs]] for side in (0, 1))
   labels, cosines = np.array([score for *_, score in pairs]), np.sum(a * b, axis=1)
@@ -56,7 +56,8 @@ def retrieval(address: str, folder: str) -> Scores:
   for line, text in pair_files.lines(_there(place / 'qrels' / 'test.tsv'))[1:]:
     with errors.unreadable(f'{place}/qrels/test.tsv:{line} is no query, document and relevance'):
       query, document, gain = text.split('\t')
-      gain = float(gain)
+      if not np.isfinite(gain := float(gain)):
+        raise ValueError(gain)
     if query not in queries or document not in number:
       raise errors.UserError(
         f'{place}/qrels/test.tsv:{line} names a query or a document that is in no file beside: '
@@ -69,8 +70,8 @@ def retrieval(address: str, folder: str) -> Scores:
   model = loading.load(address)
   prompts = model.pretrained.vectors.prompts
   prompt = lambda *names: next((name for name in names if name in prompts), None)
-  x = model.encode([queries[name] for name in relevances], prompt=prompt('query'))
-  y = model.encode(list(documents.values()), prompt=prompt('document', 'passage', 'corpus'))
+  x = _encoded(model, [queries[name] for name in relevances], prompt('query'))
+  y = _encoded(model, list(documents.values()), prompt('document', 'passage', 'corpus'))
   gains, without = list(relevances.values()), [number.get(name) for name in relevances]
   ranked = ranking.top(x, y, 100, without)
   scores = {
@@ -79,6 +80,16 @@ def retrieval(address: str, folder: str) -> Scores:
     'mrr': ranking.mrr(ranking.first_ranks(x, y, gains, without)),
   }
   return _scores(model, folder, dict(queries=len(x), documents=len(y)), scores, y, [])
+
+
+def _encoded(model, texts, prompt=None):
+  vectors = model.encode(texts, prompt=prompt)
+  if not np.isfinite(vectors).all():
+    raise errors.UserError(
+      f'{model.pretrained.address} makes vectors that are not finite: its weights diverged or are '
+      'damaged; take an earlier checkpoint.'
+    )
+  return vectors
 
 
 def _scores(model, file, counts, scores, vectors, notes):

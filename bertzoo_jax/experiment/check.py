@@ -190,7 +190,7 @@ def _draws(config):
   if config.objective.name == 'contrastive' and rates and not any(rates.values()):
     raise errors.UserError(
       'objective=contrastive compares two draws of dropout, and all rates of the encoder are 0: '
-      f'set --config.encoder.{next(iter(rates))}=0.1.'
+      f'set --config.encoder.{"dropout" if "dropout" in rates else next(iter(rates))}=0.1.'
     )
 
 

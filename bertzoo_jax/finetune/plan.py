@@ -158,11 +158,12 @@ def resolve(config, task, weights) -> experiments.Run:
   objective = {**named.defaults(config.objective, 'objective'), **config.objective}
   if objective.get('head') == 'auto':
     objective['head'] = head
-  if objective.get('pooling') == 'auto':
+  makes_vectors = 'vectors' in task.kind.outputs
+  if makes_vectors and objective.get('pooling') == 'auto':
     if weights.vectors.refused:
       raise errors.UserError(weights.vectors.refused)
     objective['pooling'] = weights.vectors.pooling
-  if objective.get('highest') == 0:
+  if makes_vectors and objective.get('highest') == 0:
     objective['highest'] = float(task.splits['train'].labels.max()) or 1.0
   if task.labels:
     objective['labels'] = tuple(task.labels)

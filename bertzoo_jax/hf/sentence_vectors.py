@@ -17,7 +17,7 @@ from bertzoo_jax.hf import weights
 
 MODULES, TRANSFORMER = 'modules.json', 'sentence_bert_config.json'
 PROMPTS, POOLING = 'config_sentence_transformers.json', '1_Pooling/config.json'
-FILES = (MODULES, TRANSFORMER, PROMPTS, POOLING)
+FILES = (MODULES, TRANSFORMER, PROMPTS, POOLING, '2_Normalize/config.json')
 QUERY, DOCUMENT = 'query', 'document'  # the names that its encode_query and encode_document take
 _CLASSES = ['Transformer', 'Pooling', 'Normalize']
 _OLD = {  # the name of a pooling, and its older key
@@ -46,7 +46,7 @@ class Vectors(NamedTuple):
 def in_config(config) -> Vectors:
   """The Vectors of a run by its config; the usual ones if its objective makes no vectors."""
   section, features = config['objective'], config['features'] if 'features' in config else {}
-  if 'pooling' not in section:
+  if not {'pooling', 'normalize', 'widths'} <= {*section}:  # a user's part may have one of them
     return Vectors()
   texts = [features[name] if name in features else '' for name in ('prompt_a', 'prompt_b')]
   return Vectors(
@@ -65,7 +65,8 @@ def read(folder, padding: str = 'right') -> Vectors:
   folder = storage.path(folder)
   if not (folder / MODULES).exists():
     return Vectors()
-  load = lambda name: weights.read_json(folder / name) if (folder / name).exists() else {}
+  there = lambda name: (folder / name).exists()
+  load = lambda name: weights.read_json(folders.inside(folder, name)) if there(name) else {}
   texts, rows = load(PROMPTS), load(TRANSFORMER)
   with errors.unreadable(
     f'{folder}: {", ".join(FILES)} are not as sentence-transformers writes them: download the '
@@ -87,13 +88,13 @@ def read(folder, padding: str = 'right') -> Vectors:
 
 def _modules(folder, texts, rows, padding) -> dict:
   """{'pooling', 'normalize'}, or {'refused'} for modules that nothing here computes."""
-  lines = json.loads((folder / MODULES).read_text(encoding='utf-8'))
+  lines = json.loads(folders.inside(folder, MODULES).read_text(encoding='utf-8'))
   known = re.compile(rf'sentence_transformers\.(?:\w+\.)*({"|".join(_CLASSES)})')
   names = [(m := known.fullmatch(line['type'])) and m[1] for line in lines]
   kinds = texts.get('model_type'), rows.get('transformer_task')
   if len(names) < 2 or names != _CLASSES[: len(names)]:
     others = [repr(line['type'][:60]) for line, name in zip(lines, names) if not name]
-    what = f'modules.json has {", ".join(others) or "other modules, or in another order"}'
+    what = f'modules.json has {", ".join(others[:3]) or "other modules, or in another order"}'
   elif lines[0].get('path'):
     what = f'modules.json has the network in {lines[0]["path"][:60]!r}'
   elif set(kinds) - {None, 'SentenceTransformer', 'feature-extraction'}:

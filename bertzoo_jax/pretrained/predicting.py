@@ -168,7 +168,7 @@ def outputs(encoder, params, split, task, section, batch_size: int = 64) -> dict
   params, out = jax.device_put(params), {}
   with jax.default_matmul_precision('highest'):
     for numbers, batch in batches.ordered_batches(split, batch_size, **padded):
-      if 'pooling' in section:
+      if 'vectors' in task.kind.outputs:
         arrays = {'vectors': _vectors(encoder, params, batch, section['pooling'])}
       else:
         arrays = _read(encoder, params, batch)

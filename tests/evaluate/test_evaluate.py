@@ -217,7 +217,8 @@ def test_rows_of_one_set_are_there_once_also_where_they_are_few(corpus):
 
 def set_flags(monkeypatch, **values):
   """Flags of the command; those that are not named are as without them."""
-  none = 'CORPUS MINIMAL_PAIRS SCORE_BY GAPS REQUIRE CACHE_DIR JSON MASKING_OF'.split()
+  none = 'CORPUS MINIMAL_PAIRS SIMILARITY COLUMNS RETRIEVAL SCORE_BY GAPS REQUIRE CACHE_DIR'.split()
+  none += ['JSON', 'MASKING_OF']
   for name, value in {
     **dict.fromkeys(none),
     **dict(DRAW=0, TOP=0, GROUP_BY='', BATCHES=BATCHES),

@@ -38,7 +38,7 @@ def test_vectors_get_the_order_of_scores_and_are_encode_s(world, tmp_path):
   (line,), run = tuned_on(world, tmp_path / 'f', 'similar', steps=60, run__accumulation=2)
   dev = str(world / 'dev.pairs.tsv')
   before, after = (vectors.similarity(x, dev) for x in (str(world / 'bert'), str(run)))
-  assert line.metric == 'spearman' and line.median > 0.7 > before.scores['spearman'] + 0.2
+  assert line.metric == 'spearman' and line.median > 0.7 > before.scores['spearman'] + 0.1
   assert after.scores['spearman'] == pytest.approx(line.median, abs=1e-6)
   model = bertzoo_jax.load(run)
   x = model.encode(['the traveller', 'the garden'])

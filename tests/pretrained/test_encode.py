@@ -117,7 +117,9 @@ def test_a_directory_says_how_its_vectors_are_made(places, tmp_path):
   means = model.encode(LINES, 'mean', prompt='', max_length=30)
   np.testing.assert_allclose(means, plain.encode(LINES, max_length=30), atol=1e-5)
   # characters are those of the line, not of the prompt
-  for line, row, alone in zip(LINES, model.rows(LINES, 40), model.rows(LINES, 40, '')):
+  for line, row, alone in zip(LINES, model.rows(LINES, 32), model.rows(LINES, 32, '')):
+    if len(row.ids) == 32:
+      continue
     inside = row.starts >= 0
     pieces = [line[a:b] for a, b in zip(row.starts[inside], row.ends[inside])]
     assert pieces == [line[a:b] for a, b in zip(alone.starts, alone.ends) if a >= 0]
@@ -171,7 +173,7 @@ def test_an_empty_line_has_the_vector_of_the_special_tokens_and_is_told(places, 
     (dict(text='latin.txt'), 'line 2 is not UTF-8'),
     (dict(text='pointer.txt'), 'a Git LFS pointer'),
     (dict(address='nowhere'), 'nowhere has no checkpoint'),
-    (dict(length=33), 'takes 32'),
+    (dict(length=33), 'takes at most 32'),
     (dict(length=2), 'no room'),
     (dict(pooling='max'), 'No pooling'),
     (dict(dtype='float16'), 'No dtype'),
@@ -214,6 +216,7 @@ def test_the_command_prints_what_it_wrote(places, tmp_path, monkeypatch, capsys)
     _TEXT=text(tmp_path),
     _OUT=str(tmp_path / 'v.npy'),
     _POOLING='mean',
+    _PROMPT=None,
     _LENGTH=None,
     _BATCH=2,
     _HEADER=False,

@@ -169,7 +169,7 @@ def test_each_network_reads_the_carried_rows_of_the_table_that_it_read(make, mon
   report = hf.Report('a directory', 'SomeClass', {}, ())
   monkeypatch.setattr(pretrained, 'directory', lambda address: address.removeprefix('hf:'))
   monkeypatch.setattr(initial_weights.hf, 'load', lambda folder, *_: (found[folder], report))
-  monkeypatch.setattr(initial_weights.tokenizers, 'of_folder', folders.get)
+  monkeypatch.setattr(initial_weights.tokenizers, 'open_folder', folders.get)
   params, lines = initial_weights.parameters(fresh, 'hf:d,hf:g', objective, 'ours', carry=True)
   assert sum('vocabulary: of 101 pieces 35 have the row of one old piece' in x for x in lines) == 2
   for name, network in zip('dg', objective.networks):

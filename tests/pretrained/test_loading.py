@@ -217,7 +217,7 @@ def test_apply_gives_the_vectors_and_the_outputs_of_the_heads(places, family):
   assert out.keys() == {'vectors', *heads} and heads
   for name, x in heads.items():
     np.testing.assert_allclose(out[name], x, atol=2e-5)
-  alone = model._compiled['none'](model.params, batch)
+  alone = model._compiled['none', False](model.params, batch)
   np.testing.assert_allclose(out['vectors'], alone, atol=1e-5)
 
 
@@ -327,7 +327,7 @@ def test_long_texts_are_cut_and_lengths_that_cannot_be_are_one_sentence(places):
   assert [len(row.ids) for row in rows] == [8, 2, 8, 4] and rows[0].cut and not rows[3].cut
   assert [row.ids[-1] for row in rows] == [model.tokenizer.special['sep']] * 4
   assert max(len(row.ids) for row in model.rows(['a b ' * 99])) == model.max_length == 32
-  for length, said in ((33, 'takes 32'), (2, 'no room beside the 2 special')):
+  for length, said in ((33, 'takes at most 32'), (2, 'no room beside the 2 special')):
     with pytest.raises(errors.UserError, match=said):
       model.encode(TEXTS, max_length=length)
   with pytest.raises(errors.UserError, match='No pooling'):
@@ -351,7 +351,7 @@ def test_long_texts_are_cut_and_lengths_that_cannot_be_are_one_sentence(places):
 def test_few_programs_are_compiled_for_texts_of_many_lengths(places):
   model = bertzoo_jax.load(str(places('bert')[0]))
   model.encode(['time ' * n for n in range(1, 29)] * 4, batch_size=4)
-  assert model._compiled['mean']._cache_size() <= 2  # 16 and 32 tokens
+  assert model._compiled['mean', False]._cache_size() <= 2  # 16 and 32 tokens
 
 
 def test_a_tokenizer_of_other_weights_is_refused(places, tmp_path):

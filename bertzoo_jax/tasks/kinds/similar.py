@@ -32,8 +32,9 @@ def _answers(task, split, outputs):
 
 
 def _ranks(task, split, outputs):
-  """(the rank of each query's positive among all texts of the split, from 0; equal texts count as
-  one text,).
+  """(the rank of each query's best positive among all texts of the split, from 0,).
+
+  Equal texts count as one. A query's own text is no candidate, unless it is a positive.
   """
   texts = [(v.b, *v.negatives) for v in split.source.values]
   numbers = {text: n for n, text in enumerate(dict.fromkeys(t for row in texts for t in row))}
@@ -41,8 +42,12 @@ def _ranks(task, split, outputs):
   at = np.array([numbers[text] for row in texts for text in row])
   documents = np.zeros((len(numbers), vectors.shape[-1]), np.float32)
   documents[at] = vectors[:, 1:].reshape(len(at), -1)
-  right = [{numbers[row[0]]: 1.0} for row in texts]
-  return (ranking.first_ranks(vectors[:, 0], documents, right),)
+  right, queries = {}, [value.a for value in split.source.values]
+  for query, (positive, *_) in zip(queries, texts):
+    right.setdefault(query, {})[numbers[positive]] = 1.0
+  itself = [n if (n := numbers.get(a)) not in right[a] else None for a in queries]
+  relevances = [right[query] for query in queries]
+  return (ranking.first_ranks(vectors[:, 0], documents, relevances, itself),)
 
 
 def _accept(source):
