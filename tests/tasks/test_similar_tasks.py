@@ -37,6 +37,14 @@ def test_a_unit_has_a_row_for_each_text_and_a_score(tmp_path):
   assert 'scores 0 to 5' in task.report()
 
 
+def test_all_positives_of_a_query_are_right_and_its_own_text_is_no_candidate(tmp_path):
+  task = opened(tmp_path, 'positives', 'text_a\ttext_b\nq\ta\nq\tb\nr\tq\n')
+  at = np.array([[0, 0.5], [0, 0.1], [1, 0]])
+  vectors = np.stack([np.cos(at), np.sin(at)], axis=-1).astype(np.float32)
+  ranks = task.kind.metric_inputs(task, task.splits['dev'], {'vectors': vectors})
+  assert ranks[0].tolist() == [0, 0, 2]  # for r, a and b are before q
+
+
 def test_positives_are_ranked_among_all_texts_of_the_split(tmp_path):
   config = made.config('positives', dict(train='train.tsv', dev='dev.tsv'), negatives='no, nor')
   config = config.copy_and_resolve_references().unlock()
