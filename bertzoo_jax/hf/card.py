@@ -330,7 +330,11 @@ def _usage(run) -> str:
 
 def _texts(vectors: sentence_vectors.Vectors) -> dict[str, str]:
   """The fields of texts.txt."""
-  prompts = [f'{_code(name)} puts {_code(_plain(x))}' for name, x in vectors.prompts.items() if x]
+  prompts = [
+    f'{_code(name)} puts {_code(_plain(x) + " " * x.endswith(" "))}'
+    for name, x in vectors.prompts.items()
+    if x
+  ]
   sentences = [
     f'A vector is {_SENTENCES["pooling"][vectors.pooling]}, of '
     f'{"length 1" if vectors.normalize else "any length"}; texts are cut at {vectors.max_length} '
