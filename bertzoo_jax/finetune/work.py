@@ -126,8 +126,8 @@ def best(results: list[dict], sign: int = 1) -> int:
 
 def _one(job, task, weights, notice, devices, alone) -> dict | None:
   """Trains or resumes the run of a job, predicts and scores; returns the result, or None if it was
-  interrupted. alone: whether it is the only run. If so, it shows its progress. If it diverges,
-  Diverged is then raised.
+  interrupted. alone: whether it is the only run. Only such a run shows its progress, and raises
+  Diverged if it diverges.
   """
   if (job.folder / job.record).exists():
     return _scored_again(job, task, _read(job, task))

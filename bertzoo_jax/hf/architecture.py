@@ -203,7 +203,7 @@ def dense(ours: str, theirs: str, kernel=KERNEL, bias=SAME) -> tuple[Row, ...]:
 class Computed(NamedTuple):
   """The part of an encoder that a class of transformers computes."""
 
-  encoder: Any  # linen module that computes the same
+  encoder: Any  # linen module that computes what the class computes
   # names of tensors that are written for --init, and that the class does not load
   unread: tuple[str, ...] = ()
   note: str = ''  # text for the card about the difference

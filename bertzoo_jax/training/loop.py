@@ -230,7 +230,7 @@ class Loop:
   def _log(self, step, values, meter, batch):
     """Writes the metrics of the logged step before this one. Keeps the metrics of this step.
 
-    The devices may still be computing those of this step.
+    The devices may still be computing the metrics of this step.
     """
     self._write_row()
     row = {'step': step, **meter.place(step), **meter.rates(), 'batch_crc32': _crc32(batch)}
