@@ -73,7 +73,8 @@ def phases(config) -> tuple[Phase, ...]:
       _override(resolved, key, value, index)
     _set_rows(resolved, overrides, index)
     resolved = ml_collections.ConfigDict(resolved).lock()
-    order = out[-1].order if out and _same_rows(out[-1].config, resolved) else index
+    rows = lambda config: (config.length, flatten(config.format))  # before masking
+    order = out[-1].order if out and rows(out[-1].config) == rows(resolved) else index
     until = out[order].examples if order < index else examples
     before = tuple((p.steps * p.config.batch_size, p.config.mixture) for p in out[order:])
     out.append(Phase(index, first, steps, resolved, examples, order, examples - until, before))
@@ -101,11 +102,6 @@ def _set_rows(config, overrides, index):
         f'{config.length} tokens: a batch needs at least one row, raise config.batch_tokens.'
       )
     config.batch_tokens = 0
-
-
-def _same_rows(a, b) -> bool:
-  """Whether two configs make the same rows (before masking)."""
-  return a.length == b.length and flatten(a.format) == flatten(b.format)
 
 
 def phase_at(config, step: int) -> Phase:

@@ -105,11 +105,12 @@ def find(
   filled = [_fill(network.encoder, params, alone) for params in (before, after)]
   filled.append(bigrams.guesses(counted, *beside_G))
 
+  curve = [(row['step'], row.get('held_out_mlm_loss')) for row in metrics.read(run.workdir)]
   spelt = lambda token: tokenizer.decode([token]).strip()
   baseline = lambda name, right_N: scores.baseline(name, accuracy, np.mean(right_N))
   return Report(
     run.step,
-    [(0, first_loss.value), *_curve(run)],
+    [(0, first_loss.value), *((n, x) for n, x in curve if x is not None and n <= run.step)],
     training_data.entropy(corpus.unigrams),
     loss,
     [
@@ -124,13 +125,6 @@ def find(
     _top(network.encoder, after, rows, text, counted.share, top) if top else None,
     tuple(scores.notes_on(run.workdir, corpus)),
   )
-
-
-def _curve(run):
-  """(step, held-out loss per masked token) of a run's metrics, up to its checkpoint."""
-  for row in metrics.read(run.workdir):
-    if row.get('held_out_mlm_loss') is not None and row['step'] <= run.step:
-      yield row['step'], row['held_out_mlm_loss']
 
 
 def _top(encoder, params, batches, text, share_V, count) -> Top:

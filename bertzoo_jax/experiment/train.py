@@ -41,10 +41,10 @@ def start_devices(config):
   if config.run.compile_cache and 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
     folder = os.path.expanduser(config.run.compile_cache)
     # A folder per CPU: several machines may share a home folder, and not run the same programs.
-    folder = os.path.join(
-      folder, _cpu() if jax.default_backend() == 'cpu' else jax.default_backend()
-    )
-    jax.config.update('jax_compilation_cache_dir', folder)
+    name = jax.default_backend()
+    if name == 'cpu':  # of each instruction set
+      name = f'cpu-{platform.machine()}-{zlib.crc32(machinery.cpu().encode()):08x}'
+    jax.config.update('jax_compilation_cache_dir', os.path.join(folder, name))
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
 
 
@@ -157,11 +157,6 @@ def _records(config, workdir, start, attempt):
     wandb=config.run.wandb,
   )
   return metrics.Record(workdir, start, attempt), trackers
-
-
-def _cpu():
-  """A name for the instruction set of this CPU."""
-  return f'cpu-{platform.machine()}-{zlib.crc32(machinery.cpu().encode()):08x}'
 
 
 def first_process() -> bool:

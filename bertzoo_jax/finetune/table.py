@@ -51,7 +51,8 @@ def lines(task: str, metrics: tuple[str, ...], results: list[dict], sign: int = 
     known = sorted(known, key=lambda s: -sign * s) or [math.nan]
     ends = _median(scores, sign), known[0], known[-1] if None not in scores else math.nan
     table_lines.append(Line(task, named, init, metrics[0], split, len(group), *ends, others, False))
-  number = max(range(len(table_lines)), key=lambda n: (_known(sign * table_lines[n].median), -n))
+  medians = [-math.inf if math.isnan(x.median) else sign * x.median for x in table_lines]
+  number = medians.index(max(medians))
   table_lines[number] = table_lines[number]._replace(chosen=True)
   return table_lines
 
@@ -95,10 +96,6 @@ def _median(scores, sign) -> float:
   """The median; a missing score ranks below all others, and makes it nan where it is needed."""
   value = statistics.median([-sign * math.inf if s is None else s for s in scores])
   return value if math.isfinite(value) else math.nan
-
-
-def _known(score) -> float:
-  return -math.inf if math.isnan(score) else score
 
 
 def _shown(score) -> str:

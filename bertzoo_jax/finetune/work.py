@@ -121,7 +121,8 @@ def best(results: list[dict], sign: int = 1) -> int:
   """The index of the result with the best dev score; the first of equal ones. A result without a
   score is the worst. sign: −1 if a lower score is better.
   """
-  return max(range(len(results)), key=lambda n: (_score(results[n], sign), -n))
+  scores = [-math.inf if (x := r['score']) is None else sign * x for r in results]
+  return scores.index(max(scores))
 
 
 def _one(job, task, weights, notice, devices, alone) -> dict | None:
@@ -151,7 +152,8 @@ def _one(job, task, weights, notice, devices, alone) -> dict | None:
     if name != 'train'
   }
   data = io.BytesIO()
-  np.savez(data, **{_key(s, n): x for s, named in outputs.items() for n, x in named.items()})
+  named = {(split, name): x for split, out in outputs.items() for name, x in out.items()}
+  np.savez(data, **{s if n == 'row' else f'{s}/{n}': x for (s, n), x in named.items()})
   storage.write_bytes(job.folder / PREDICTIONS, data.getvalue())
   return _write(job, step, _scores(job, task, outputs))
 
@@ -256,11 +258,6 @@ def fitting(folder, *more):
   )
 
 
-def _key(split, output):
-  """The name of an array in PREDICTIONS."""
-  return split if output == 'row' else f'{split}/{output}'
-
-
 def majority(task, metric: str) -> float:
   """The dev score if every example gets the same prediction (`Kind.constant`).
 
@@ -283,10 +280,6 @@ def _keep_best(finished, results, sign):
     for step in step_folders.steps(kept.folder):
       if step != results[kept.folder]['step']:
         step_folders.delete(kept.folder / step_folders.FOLDER / str(step))
-
-
-def _score(result, sign) -> float:
-  return -math.inf if result['score'] is None else sign * result['score']
 
 
 def _line(done, runs, run, result, seconds) -> str:

@@ -48,7 +48,9 @@ def in_blocks(attend, q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate, keys_B2, re
     key_arrays |= dict(segments=same.key_segments_BM)
   # Copies of the last query pad the last block; their results are dropped.
   at = jnp.minimum(jnp.arange(count * size), length - 1)
-  blocks = jax.tree.map(lambda x_BL: _blocks(x_BL[:, at], count), query_arrays)
+  blocks = jax.tree.map(  # [count, B, size, …] from [B, L, …]
+    lambda x: x[:, at].reshape(len(x), count, size, *x.shape[2:]).swapaxes(0, 1), query_arrays
+  )
   seen = num_keys if window is None else min(num_keys, size + sum(window))
   part_of = lambda x, start, rows: jax.lax.dynamic_slice_in_dim(x, start, rows, axis=1)
 
@@ -78,8 +80,3 @@ def in_blocks(attend, q_BLHK, k_BMHK, v_BMHK, visible, dropout_rate, keys_B2, re
 
   out = jax.lax.map(lambda turn: one_block(*turn), (jnp.arange(count), blocks))
   return out.swapaxes(0, 1).reshape(out.shape[1], -1, *out.shape[3:])[:, :length]
-
-
-def _blocks(x_BN, count):
-  """[count, B, size, …] from [B, count·size, …]."""
-  return x_BN.reshape(x_BN.shape[0], count, -1, *x_BN.shape[2:]).swapaxes(0, 1)

@@ -73,7 +73,11 @@ class TwoStream(definitions.TwoStream, protocol.Given):
   def __post_init__(self):
     super().__post_init__()
     transformer.check_widths(self)
-    _check(self)
+    if self.hidden_size % 2:
+      raise errors.UserError(
+        f'encoder.hidden_size={self.hidden_size} is odd, but sinusoids come in pairs: give an even '
+        'width.'
+      )
 
   @property
   def plan(self) -> stack.Plan:
@@ -336,11 +340,3 @@ def _stacked_memory(*kept):
   """The memory [B, n, M, D] from its parts, each [layers, B, M, D] or None; () if all are None."""
   kept = [x for x in kept if x is not None]
   return jnp.moveaxis(jnp.concatenate(kept), 0, 1) if kept else ()
-
-
-def _check(e: TwoStream):
-  """Raises UserError for an odd width."""
-  if e.hidden_size % 2:
-    raise errors.UserError(
-      f'encoder.hidden_size={e.hidden_size}: give an even width, since sinusoids come in pairs.'
-    )

@@ -49,7 +49,8 @@ def contrastive(fields: definitions.Contrastive, encoder, ops=operations.PLAIN):
     views = 1 if key is None else 2
     units = {name: jnp.stack([jnp.asarray(x)] * views, axis=1) for name, x in row.items()}
     units['row_keys'] = batch['row_keys']
-    return encode(fields, encoder, params, units, key, ops), of_rows
+    vectors_BCD = unit_vectors(encoder, params, units, fields.pooling, key, ops)
+    return (vectors_BCD, text_ids(units)), of_rows
 
   def couple(encoded, batch, normalizers):
     both = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(x), 2, *x.shape[2:])), encoded)
@@ -78,24 +79,23 @@ def check(fields, encoder) -> None:
     )
 
 
-def encode(fields, encoder, params, units, key, ops=operations.PLAIN):
-  """(vectors_BCD float32, ids_BC2) of units, features [B, C, L] with row_keys [B, 2]. Each text of
-  a unit has its own draw of dropout. ids: see `text_ids`.
+def unit_vectors(encoder, params, batch, kind: str, key=None, ops=operations.PLAIN):
+  """Vectors [B, C, D], float32, of units of C texts.
+
+  params: of the network. kind: see model.pooling. key: see networks.encode.
   """
-  shape, rows = units['input_ids'].shape[:2], heads.rows_of_options(units)
+  rows = heads.rows_of_options(batch)
   hidden_BLD = networks.encode(encoder, params['encoder'], rows, key, ops)
-  vectors_BD = pooling.pooled(fields.pooling, encoder, hidden_BLD, rows)
-  return vectors_BD.reshape(*shape, -1), text_ids(rows).reshape(*shape, 2)
+  vectors_BD = pooling.pooled(kind, encoder, hidden_BLD, rows)
+  return vectors_BD.reshape(*batch['input_ids'].shape[:2], -1)
 
 
 def text_ids(rows) -> jax.Array:
-  """Two hashes of the tokens of each row, uint32 [B, 2]: equal texts have equal ones."""
-  ids_BL = jnp.asarray(rows['input_ids'])
-  hashes_BL2 = row_keys.fold_in(
-    jnp.stack([ids_BL, ids_BL], axis=2).astype(jnp.uint32), jnp.arange(ids_BL.shape[1])
-  )
-  visible_BL1 = (jnp.asarray(rows['segment_ids']) > 0)[:, :, None]
-  return jnp.sum(jnp.where(visible_BL1, hashes_BL2, 0), axis=1, dtype=jnp.uint32)
+  """Two hashes of the tokens of each row, uint32 [..., 2]: equal texts have equal ones."""
+  ids = jnp.asarray(rows['input_ids']).astype(jnp.uint32)
+  hashes = row_keys.fold_in(jnp.stack([ids, ids], axis=-1), jnp.arange(ids.shape[-1]))
+  visible = (jnp.asarray(rows['segment_ids']) > 0)[..., None]
+  return jnp.sum(jnp.where(visible, hashes, 0), axis=-2, dtype=jnp.uint32)
 
 
 def compare(fields, vectors_BCD, ids_BC2, real_BC) -> tuple[jax.Array, dict[str, jax.Array]]:

@@ -24,10 +24,6 @@ ENCODER_FIELDS = ('activation', 'norm_eps', 'kernel_init', 'dtype', 'use_bias')
 _DROPOUT = 1 << 16
 
 
-def _vectors(encoder, params, vectors, batch):
-  return (vectors,)
-
-
 def _row(encoder, params, hidden_BLD, batch):
   return (encoder.pooled(hidden_BLD, batch),)
 
@@ -44,7 +40,7 @@ class Head(NamedTuple):
   module: type
   reads: str  # predictions | tokens | rows: the vectors that it reads
   # (encoder, params of the network, vectors, batch of rows) → arguments of the module
-  inputs: Callable = _vectors
+  inputs: Callable = lambda encoder, params, vectors, batch: (vectors,)
   fields: core.FrozenDict = core.FrozenDict()  # further fields of the module
   tied: bool = False  # whether it decodes by the word table
   finish: Callable = lambda logits, batch: logits  # (the module's result, batch) → logits

@@ -48,7 +48,7 @@ class Network(NamedTuple):
 
   def places(self, params) -> dict[str, str]:
     """{path of an array of the network: path of the parameter}. params: arrays or shapes."""
-    shapes = _flat(jax.eval_shape(self.extract, params))
+    shapes = traverse_util.flatten_dict(jax.eval_shape(self.extract, params), sep='/')
     return {path: self.param_path(path) for path in shapes}
 
   def heads_of(self, params) -> dict[str, head_table.Head]:
@@ -138,8 +138,8 @@ def coupled(rows: Objective, vectors: Callable, couple: Callable) -> Objective:
         return tree, (jnp.float32(value), (carry, sums))
     raise errors.UserError(
       'The vectors of the objective are no (vectors [rows, …], (scalar, (carry, {total: {metric: '
-      'sum}}))): let `vectors` return those of the rows of its batch, and the result of a `loss`, '
-      'as (0.0, (carry, {})).'
+      'sum}}))): let `vectors` return the vectors of its rows, and the result of a `loss`, as '
+      '(0.0, (carry, {})).'
     )
 
   def checked_couple(tree, of_rows, batch, normalizers):
@@ -164,7 +164,3 @@ def coupled(rows: Objective, vectors: Callable, couple: Callable) -> Objective:
 def at_least_one(total):
   """A total as denominator: the loss of a batch without predictions is 0, not NaN."""
   return jnp.maximum(total, 1.0)
-
-
-def _flat(tree):
-  return traverse_util.flatten_dict(tree, sep='/')

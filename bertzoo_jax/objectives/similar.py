@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from bertzoo_jax.model import operations
 from bertzoo_jax.model import pooling
 from bertzoo_jax.objectives import contrastive
-from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.objectives import objective
 from bertzoo_jax.parts import task_objectives as definitions
@@ -52,8 +51,7 @@ def in_batch_negatives(fields: definitions.InBatchNegatives, encoder, ops=operat
   """
 
   def compare(vectors_BCD, batch):
-    rows = heads.rows_of_options(batch)
-    ids_BC2 = contrastive.text_ids(rows).reshape(*vectors_BCD.shape[:2], 2)
+    ids_BC2 = contrastive.text_ids(batch)
     real_BC = jnp.broadcast_to(batch['label_weights'][:, None], vectors_BCD.shape[:2])
     return contrastive.compare(fields, vectors_BCD, ids_BC2, real_BC)
 
@@ -86,7 +84,10 @@ def _objective(fields, encoder, ops, compare) -> objective.Objective:
     return {'units': jnp.sum(batch['label_weights'])}
 
   def vectors(params, batch, normalizers, carry, key, train):
-    return unit_vectors(encoder, params, batch, fields.pooling, key, ops), (0.0, (carry, {}))
+    return contrastive.unit_vectors(encoder, params, batch, fields.pooling, key, ops), (
+      0.0,
+      (carry, {}),
+    )
 
   def couple(vectors_BCD, batch, normalizers):
     value, sums = compare(vectors_BCD, batch)
@@ -95,14 +96,3 @@ def _objective(fields, encoder, ops, compare) -> objective.Objective:
   reads = (*encoder.reads, 'labels', 'label_weights')
   rows = objective.Objective(init, normalizers, None, reads, objective.whole(encoder))
   return objective.coupled(rows, vectors, couple)
-
-
-def unit_vectors(encoder, params, batch, kind: str, key=None, ops=operations.PLAIN):
-  """Vectors [B, C, D], float32, of units of C texts.
-
-  params: of the network. kind: see model.pooling. key: see networks.encode.
-  """
-  rows = heads.rows_of_options(batch)
-  hidden_BLD = networks.encode(encoder, params['encoder'], rows, key, ops)
-  vectors_BD = pooling.pooled(kind, encoder, hidden_BLD, rows)
-  return vectors_BD.reshape(*batch['input_ids'].shape[:2], -1)

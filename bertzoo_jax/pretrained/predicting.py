@@ -12,8 +12,8 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.hf import task_heads
 from bertzoo_jax.hf import weights
+from bertzoo_jax.objectives import contrastive
 from bertzoo_jax.objectives import networks
-from bertzoo_jax.objectives import similar
 from bertzoo_jax.tasks import batches
 from bertzoo_jax.tasks import kinds
 from bertzoo_jax.tasks.kinds.kind import check_parts
@@ -23,7 +23,7 @@ from bertzoo_jax.tokenizers import published
 
 # Compiled once for equal encoders: networks and splits whose rows have one length share it.
 _read = jax.jit(networks.predict, static_argnums=0)
-_vectors = jax.jit(similar.unit_vectors, static_argnums=(0, 3))
+_vectors = jax.jit(contrastive.unit_vectors, static_argnums=(0, 3))
 _LONGEST = 512  # tokens per row, if neither the encoder nor the tokenizer has a limit
 _MOST = 2**20  # transformers writes 10^30 for no limit
 

@@ -25,7 +25,9 @@ def held_out_losses(config, workdir, flops) -> dict[str, list[list[tuple]]]:
     if not storage.path(job.pretraining).exists():
       continue
     total = flops[job.name] if flops.get(job.name) else math.nan
-    points = [(row['step'], _loss(row)) for row in metrics.read(job.pretraining)]
+    # the held-out loss of a row, of predicted tokens if it has that
+    loss = lambda row: next((row[name] for name in _LOSSES if row.get(name) is not None), None)
+    points = [(row['step'], loss(row)) for row in metrics.read(job.pretraining)]
     spent = _spent(job.experiment)
     if line := [(step, loss, total * spent(step)) for step, loss in points if loss is not None]:
       by_title.setdefault(config.rows[job.name].title, []).append(line)
@@ -63,8 +65,3 @@ def svg(rows) -> str:
     figure.savefig(out, format='svg', metadata=dict.fromkeys(('Date', 'Creator', 'Format', 'Type')))
   text = out.getvalue()
   return text[text.index('<svg') :]
-
-
-def _loss(row):
-  """The held-out loss of a row of metrics, of predicted tokens if it has that."""
-  return next((row[name] for name in _LOSSES if row.get(name) is not None), None)

@@ -111,11 +111,8 @@ class Meter:
       out.append(('rows read from right to left', n['mirrored'] / rows, '%'))
     if 'in_sight' in n:
       out.append(('tokens of its row that a prediction sees', n['in_sight'] / predictions))
-    return [_line(*line) for line in out]
-
-
-def _line(name, value, unit='', says=None):
-  return name, value, unit, says
+    line = lambda name, value, unit='', says=None: (name, value, unit, says)
+    return [line(*x) for x in out]
 
 
 def _field(section, field):

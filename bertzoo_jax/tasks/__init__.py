@@ -72,6 +72,7 @@ def trained(config, labels, facts, tokenizer, shape, *, segments, max_length) ->
   """
   kind = kinds.get(config.objective.name)
   frame = frames.Frame(shape.single, shape.pair, dict(tokenizer.special), segments, max_length)
+  share = config.objective.threshold if 'threshold' in config.objective else 0.5
 
   def rows(examples, numbers=None, name='test'):
     return _split(config, tokenizer, frame, kind.label_form(labels), name, examples, numbers)
@@ -89,12 +90,8 @@ def trained(config, labels, facts, tokenizer, shape, *, segments, max_length) ->
     notes=(),
     facts=facts,
     rows=rows,
-    logit_threshold=_logit(config.objective.threshold) if 'threshold' in config.objective else 0.0,
+    logit_threshold=math.log(share / (1 - share)),
   )
-
-
-def _logit(share: float) -> float:
-  return math.log(share / (1 - share))
 
 
 def _split(config, tokenizer, frame, label_form, name, examples, numbers) -> Split:

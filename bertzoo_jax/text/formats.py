@@ -351,8 +351,8 @@ def _whole_file(lines):
   yield END
 
 
-def _wrapped_file(lines):
-  return _whole_file(' '.join(paragraph) for paragraph in gather(_by_blank_line(lines)))
-
-
-_PLAIN = {'': _by_blank_line, 'file': _whole_file, 'wrapped': _wrapped_file}
+_PLAIN = {
+  '': _by_blank_line,
+  'file': _whole_file,
+  'wrapped': lambda lines: _whole_file(map(' '.join, gather(_by_blank_line(lines)))),
+}

@@ -144,10 +144,6 @@ def _ascii(piece):
   return piece[0] in f'{BLANK}<' or piece in _PUNCTUATION
 
 
-def _letters(piece):
-  return _ascii(piece) or not set(piece) <= _ENGLISH or piece in ('€', '£')
-
-
 def _unicode(piece):
   return (
     piece[0] == BLANK
@@ -160,7 +156,11 @@ _PUNCTUATION = frozenset(string.punctuation)
 _ENGLISH = frozenset(string.ascii_letters) | _PUNCTUATION | {'€', '£'}
 # Besides pieces with a blank in front, these start a word: ASCII punctuation (code of XLNet), also
 # pieces with other than English letters and punctuation (ALBERT), single punctuation (DeBERTa).
-WORD_STARTS = {'ascii': _ascii, 'letters': _letters, 'unicode': _unicode}
+WORD_STARTS = {
+  'ascii': _ascii,
+  'letters': lambda x: _ascii(x) or not set(x) <= _ENGLISH or x in ('€', '£'),
+  'unicode': _unicode,
+}
 
 
 # --- the engine ---

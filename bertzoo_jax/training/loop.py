@@ -104,7 +104,9 @@ class Loop:
       return state
     update, evaluate = phase_runs.train_step(phase_run), phase_runs.evaluation(phase_run)
     meter = cost.Meter(phase_run)
-    running, depth = collections.deque(), _most_in_flight()
+    # On CPU devices that share few cores, collectives of several steps in flight can deadlock.
+    depth = 0 if jax.default_backend() == 'cpu' and jax.device_count() > 1 else 2
+    running = collections.deque()
     self.progress.say(
       f'phase {phase_run.phase.index} · steps {step + 1:,} to {phase_run.end_step:,} · '
       f'compiling the train step: {phase_run.rows} rows of {phase_run.length} tokens …'
@@ -272,11 +274,6 @@ class Loop:
         metrics.plot(self.workdir, self.entropy)
       except Exception as e:  # a plot must not end a run
         self.progress.say(f'loss.png could not be drawn: {errors.named(e)}')
-
-
-def _most_in_flight() -> int:
-  # On CPU devices that share few cores, collectives of several steps in flight can deadlock.
-  return 0 if jax.default_backend() == 'cpu' and jax.device_count() > 1 else 2
 
 
 def _crc32(batch) -> int:

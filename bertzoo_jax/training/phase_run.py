@@ -34,7 +34,7 @@ _TRITON_FLAG = 'xla_gpu_enable_triton_gemm'
 class PhaseRun:
   """A phase with everything that its steps need."""
 
-  phase: configuration.Phase  # configuration.Phase
+  phase: configuration.Phase
   objective: Any  # its Objective
   # tx, schedule: its optimizer, and step → learning rate
   tx: Any

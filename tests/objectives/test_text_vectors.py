@@ -5,7 +5,7 @@ import pytest
 import small_networks as small
 
 from bertzoo_jax import objectives
-from bertzoo_jax.objectives import similar
+from bertzoo_jax.objectives import contrastive
 from tests.found import call_part
 
 LABELS = np.array([3.0, 5.0, 1.0, 3.0, 4.0, 9.0], np.float32)
@@ -37,7 +37,7 @@ def test_losses_are_those_of_their_definitions(name, pooling):
   # the last unit fills the batch
   batch |= dict(labels=LABELS, label_weights=np.array([1, 1, 1, 1, 1, 0], np.float32))
   batch['row_keys'] = np.zeros((len(LABELS), 2), np.uint32)
-  vectors = np.asarray(similar.unit_vectors(encoder, params, batch, pooling), np.float64)
+  vectors = np.asarray(contrastive.unit_vectors(encoder, params, batch, pooling), np.float64)
   rows = {k: x.reshape(-1, x.shape[-1]) for k, x in batch.items() if x.ndim == 3}
   hidden = np.asarray(encoder.apply({'params': params['encoder']}, rows), np.float64)
   real = rows['segment_ids'][..., None] > 0

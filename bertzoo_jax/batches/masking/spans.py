@@ -32,7 +32,11 @@ def span(fields: definitions.Span, length, corpus):
   """
   contract.check_corruption(fields.corruption)
   thresholds = contract.cumulative((1 - fields.p) ** np.arange(fields.max_words), 'p')
-  cost = {'skip': _whole, 'cut': _cut}[fields.overflow]
+  # `left` is the budget after all earlier words, so no word follows the first that does not fit
+  cost = {
+    'skip': lambda new, left: np.where(new <= left, new, 0),
+    'cut': lambda new, left: np.clip(left, 0, new),
+  }[fields.overflow]
   group = _GROUPS[fields.corrupted]
   corrupt = corruptions.corrupter(corpus, fields.corruption, fields.random_tokens)
   counts = contract.upwards(length, fields.rate)
@@ -90,15 +94,6 @@ def _spans(key, words, text_BL, left_B, thresholds, cost):
     masked[word_RN[takes_RN]] = taken_RN[takes_RN]
     left_R = left_R - taken_RN.sum(axis=1)
   return masked
-
-
-def _whole(new, left):
-  # `left` is the budget after all earlier words, so no word follows the first that does not fit
-  return np.where(new <= left, new, 0)
-
-
-def _cut(new, left):
-  return np.clip(left, 0, new)
 
 
 def _merged(words, positions_BP, real_BP):

@@ -47,17 +47,13 @@ def token(fields: definitions.Token, length, corpus):
   return contract.Masking(num_predictions, fields.repeat, apply)
 
 
-def _nearest(length, rate):
-  return contract.nearest(length, rate), np.zeros(length + 1, np.int64)
-
-
 def _random(length, rate):
   more, counts = np.modf(rate * np.arange(length + 1))
   return counts.astype(np.int64), np.rint(more * 2**32).astype(np.int64)
 
 
 _ROUNDING = {
-  'nearest': _nearest,
+  'nearest': lambda length, rate: (contract.nearest(length, rate), np.zeros(length + 1, np.int64)),
   'random': _random,
 }  # (L, rate) -> for n = 0 … L tokens: the count, and the chance of one more in 2⁻³²
 

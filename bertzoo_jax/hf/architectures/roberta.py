@@ -10,10 +10,6 @@ _ZEROS = 'Position and segment rows that the class demands and training had no u
 _PAIR = 'cls:0 A:0 sep:0 sep:{} B:{} sep:{}'
 
 
-def _sizes(encoder, special):
-  return architecture.grouped_sizes(encoder)._replace(position_offset=special['pad'] + 1)
-
-
 def _build(name, *rows, config=(), **rest):
   return bert_like.build(
     name,
@@ -21,7 +17,9 @@ def _build(name, *rows, config=(), **rest):
     (*bert_like.encoder('roberta', 1), *rows),
     segments=1,
     unsaid=dict(initializer='normal'),  # fairseq's, where BERT's is truncated
-    sizes=_sizes,
+    sizes=lambda encoder, special: architecture.grouped_sizes(encoder)._replace(
+      position_offset=special['pad'] + 1
+    ),
     config=(bert_like.BEHIND_PADDING, *keys.BEGIN_AND_END, *config),
     tokens=tokenizer.Shape(pair=_PAIR, bos='cls', eos='sep', byte_level='RobertaTokenizer'),
     **rest,

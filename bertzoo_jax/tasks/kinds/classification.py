@@ -104,10 +104,6 @@ def _check(config, source, names):
     )
 
 
-def _lines(task):
-  return [f'{len(task.labels)} classes', *report.class_lines(task, task.labels)]
-
-
 def _answer(names, logits, above):
   shares = np.exp(logits - logits.max())
   return {
@@ -126,7 +122,7 @@ ROW = rows.kind(
   metrics=metrics.OF_CLASSES,
   of_label=metrics.OF_LABEL,
   check=_check,
-  lines=_lines,
+  lines=lambda task: [f'{len(task.labels)} classes', *report.class_lines(task, task.labels)],
   answer=_answer,
   predicted='label',
   probability=lambda line: line['probabilities'][line['label']],

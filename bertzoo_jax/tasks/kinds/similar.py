@@ -63,16 +63,12 @@ def _scores(examples, split, names, source):
   return None if scores is None else scores[:, 0], []
 
 
-def _asked(x):
-  return tuple(x) if are_texts(x) and len(x) == 2 else None
-
-
 _PAIRS = Inputs(
   value=Text,
   features=('text_rows',),
   unlabelled=rows.TEXTS.unlabelled,
   asked='a pair of texts (a, b)',
-  read=_asked,
+  read=lambda x: tuple(x) if are_texts(x) and len(x) == 2 else None,
   usual=lambda: (parts.text_tuples(files={}, text_a='text_a'), parts.text_rows()),
   columns=('text_a', 'text_b'),
 )
