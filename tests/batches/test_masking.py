@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from bertzoo_jax import parts
-from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
 from tests.batches import masking_rows
 from tests.batches.masking_rows import SPECIAL
@@ -101,9 +100,3 @@ def test_neighbouring_rows_and_epochs_have_independent_masks():
   expected, deviation = n * n / 62, (n * n / 62 * (1 - n / 62) ** 2 / 2000) ** 0.5
   assert abs((masks[0][1:] * masks[0][:-1]).sum(1).mean() - expected) < 5 * deviation
   assert abs((masks[0] * masks[1]).sum(1).mean() - expected) < 5 * deviation
-
-
-def test_shares_of_two_or_of_another_sum_are_refused():
-  for corruption in ((0.8, 0.1), (0.8, 0.1, 0.2)):
-    with pytest.raises(errors.UserError, match='three shares that sum to 1'):
-      _token(64, corruption=corruption)
