@@ -62,14 +62,14 @@ ALONE = [shuffled((1, 1, 1, 3), 0.5), span(0.5, 0.2, 10, 'skip'), whole_word(0.1
 )
 def test_what_is_predicted_is_what_the_definition_takes(section, define, fields):
   """Of ALONE: and nothing crosses the border of a piece without a special token there."""
-  features, keys = masking_rows.some_layout(150, LENGTH)
+  features, keys = masking_rows.some_layout(60, LENGTH)
   if (section, define, fields) in ALONE:
-    features, keys = masking_rows.some_layout(150, LENGTH, 4, long=0.7)
+    features, keys = masking_rows.some_layout(60, LENGTH, 4, long=0.7)
     pack = np.where(features['segment_ids'] > 0, 1 + np.arange(LENGTH) // 9, 0)
     features['segment_ids'] = pack.astype(np.int32)
   mask = masking_rows.build(section, LENGTH, CORPUS)
   predicted = masking_rows.chosen(masking_rows.run(mask, features, keys))
-  for r in range(150):
+  for r in range(60):
     wanted = define(reference.Row(features, keys, r, **fields))
     assert np.flatnonzero(predicted[r]).tolist() == sorted(wanted), f'row {r}'
 
@@ -80,14 +80,14 @@ def test_what_is_predicted_is_what_the_definition_takes(section, define, fields)
 def test_permutation_targets_are_the_spans_of_each_block_and_then_single_tokens(
   span_units, direction, block
 ):
-  features, keys = masking_rows.some_layout(150, LENGTH, 1, direction=direction)
+  features, keys = masking_rows.some_layout(60, LENGTH, 1, direction=direction)
   section = parts.permutation(num_predictions=11, block=block, span_units=span_units)
   out = masking_rows.run(masking_rows.build(section, LENGTH, CORPUS), features, keys)
   found = masking_rows.chosen(out)
   ends = [min(b * block, LENGTH) for b in range(-(-LENGTH // block) + 1)]
   full = [-(-b * 11 // LENGTH) - -(-a * 11 // LENGTH) for a, b in zip(ends, ends[1:])]
   topped_up = 0
-  for r in range(150):
+  for r in range(60):
     row = reference.Row(features, keys, r)
     used = [sum(p > 0 for p in row.pack[a:b]) for a, b in zip(ends, ends[1:])]
     goals = [(f * u + (b - a) // 2) // (b - a) for f, u, a, b in zip(full, used, ends, ends[1:])]

@@ -92,11 +92,11 @@ HARD = """{{ }} {{{ [[ [[a| ]] <ref> <ref></ref> <nowiki> <!-- ' {|~ {{~{|~ ( (,
 def test_hostile_text_takes_linear_time(hard):
   start = time.monotonic()
   for text in (
-    hard * (300_000 // len(hard)),
-    hard * 50_000 + '}}' * 50_000 + '|}\n' * 50_000 + ']]' * 50_000 + '</table>' + ')' * 50_000,
+    hard * (100_000 // len(hard)),
+    hard * 15_000 + '}}' * 15_000 + '|}\n' * 15_000 + ']]' * 15_000 + '</table>' + ')' * 15_000,
   ):
     wikitext.paragraphs(text)
-  assert time.monotonic() - start < 6
+  assert time.monotonic() - start < 2
 
 
 def test_links_within_links_take_linear_time():
