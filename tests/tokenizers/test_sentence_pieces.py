@@ -355,28 +355,3 @@ def test_the_published_model_of_albert_gives_the_ids_of_the_released_code():
   assert ours.special == dict(pad=0, unk=1, cls=2, sep=3, mask=4)
   found = differing(ours, [t for t in TEXTS + sample('*.txt') if t not in UNLIKE], ours.pieces[:5])
   assert found == ([])
-
-
-@needs_data
-@pytest.mark.parametrize('name', ['test_sentencepiece.model', 'test_sentencepiece_no_bos.model'])
-def test_published_models_of_no_layout_have_the_ids_of_the_library(name):
-  with open(f'{DATA}/vocab/hf_fixtures/{name}', 'rb') as f:
-    data = f.read()
-  special = ['<unk>', '<s>', '</s>']
-  engine = sentence_pieces.engine(
-    kinds.Vocabulary(spiece_file.parse(data).pieces, [], data), [], special, False
-  )
-  model = library.SentencePieceProcessor(model_proto=data)
-  texts = [
-    t for t in TEXTS + sample('*.txt') if t not in UNLIKE and not any(s in t for s in special)
-  ]
-  assert [t for t, e in zip(texts, engine.encode_batch(texts)) if e.ids != model.encode(t)] == []
-
-
-@needs_data
-def test_a_published_model_of_no_layout_is_refused():
-  with pytest.raises(errors.UserError, match=r'no layout \(bracketed, angled, mask_last\) fits'):
-    tokenizers.load(
-      f'{DATA}/vocab/hf_fixtures/test_sentencepiece.model',
-      parts.sentencepiece(vocab_size=1000).to_dict(),
-    )
