@@ -177,6 +177,11 @@ def test_byte_bpe_gives_back_every_text_and_word_starts_tell_where_words_begin(b
       assert ours.word_starts[ids].tolist() == [not x for x in continues]
 
 
+def test_each_separator_of_a_pair_is_in_the_segment_that_it_ends(uncased):
+  row = uncased.parsing_engine().encode('the', 'the')
+  assert row.tokens == '[CLS] the [SEP] the [SEP]'.split() and row.type_ids == [0, 0, 0, 1, 1]
+
+
 TRAIN = """
 import sys
 from bertzoo_jax import parts, tokenizers
