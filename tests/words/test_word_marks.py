@@ -123,6 +123,13 @@ def test_phrases_and_entities_consist_of_whole_words(tmp_path):
   assert m.facts['entity_lexicon']['file'] == 'entities.txt'
 
 
+def test_a_sentence_begins_a_word_whatever_its_first_piece_says(tmp_path):
+  ids, starts, ends = toy('abcdef')  # abc ##def
+  encoded = ids[1:], starts[1:] - 3, ends[1:] - 3
+  marks, _ = marker('pieces', ['x'], None, tmp_path).mark(['def', 'def'], [encoded] * 2)
+  assert [x.tolist() for x in marks] == [[0], [0]]
+
+
 def test_jieba_finds_phrases_and_entities_by_parts_of_speech():
   pytest.importorskip('jieba', reason='jieba is not installed')
   m = word_marks.marker(parts.corpus(words='jieba', phrases='jieba', entities='jieba'), STARTS)
