@@ -14,6 +14,7 @@ from bertzoo_jax import predict
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import trust
+from bertzoo_jax.hf import verify
 from bertzoo_jax.runs import step_folders
 from tests import tuned
 from tests.export import test_export_row_heads as rows
@@ -133,9 +134,15 @@ def test_options_are_those_of_transformers(places):
     ('The time machine.', 'who _ there', ['stood', 'the traveller']),
     ('', 'Yes', ['a', 'I']),
   ]
-  found, directory = both(places, 'choice', asked)
+  asked += [(x, 'the _', [x, f'the {x}']) for x in verify.PROBES if x.strip()]
+  directory = places('choice')[1]
   transformers = pytest.importorskip('transformers', reason='parity needs transformers')
   tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+  asked = [
+    x for x in asked if len(tokenizer(x[0], f'the the {x[0]}')['input_ids']) <= 32
+  ]  # not cut
+  found = both(places, 'choice', asked)[0]
+  assert len(asked) > len(verify.PROBES) / 2
   model = transformers.AutoModelForMultipleChoice.from_pretrained(directory).eval()
   for (text, question, options), line in zip(asked, found):
     second = [question.replace('_', o) for o in options] if text else options
