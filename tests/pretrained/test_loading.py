@@ -1,7 +1,6 @@
 """load: every address of --init opens with all that is needed to go on with it."""
 
 import json
-import pathlib
 import shutil
 import types
 
@@ -47,13 +46,9 @@ FAMILIES = {  # config, sizes of the encoder
   'deberta_v3': (deberta_v3, {**SIZED, 'max_distance': 32, 'buckets': 8}),
   'xlnet': (xlnet, {**SIZES, 'memory_length': 8, 'reuse_length': 8}),
   'modern': (modernbert, SIZED),
-  'left to right': (
-    types.SimpleNamespace(
-      get_config=lambda size: bert.get_config(f'{size},objective=left_to_right,masking=in_order')
-    ),
-    SIZED,
-  ),
+  'left to right': (types.SimpleNamespace(get_config=lambda size: _causal(size)), SIZED),
 }
+_causal = lambda size: bert.get_config(f'{size},objective=left_to_right,masking=in_order')
 PAIRS = ('electra', 'deberta_v3')
 TEXTS = ['The time machine stood there.', '', ' '.join(['I looked at the traveller.'] * 3), 'Yes']
 
@@ -204,10 +199,7 @@ def test_a_fine_tuned_run_opens_with_its_head_and_begins_another_run(places, tmp
   assert any(line.startswith('ignored: row_head') for line in lines)
 
 
-@pytest.mark.parametrize(
-  'family',
-  ['bert', pytest.param('electra', marks=pytest.mark.slow), 'deberta_v3', 'xlnet', 'left to right'],
-)
+@pytest.mark.parametrize('family', ['bert', 'deberta_v3', 'xlnet'])
 def test_apply_gives_the_vectors_and_the_outputs_of_the_heads(places, family):
   model = bertzoo_jax.load(str(places(family)[0]))
   batch = verify.random_batch(600, 24, model.encoder.type_vocab_size, 0)
@@ -254,11 +246,19 @@ def test_three_lines_of_python_give_vectors(places):
   assert model.config['encoder']['num_layers'] == 2 and model.config['hf'] == 'BertForPreTraining'
   assert isinstance(model.tokenizer, tokenizers.published.Published)
   assert model.encode([]).shape == (0, 32) and model.encode([], 'none') == []
+  for line in ("model = bertzoo_jax.load('run')", "vectors = model.encode(['A sentence."):
+    assert line in bertzoo_jax.__doc__
 
 
-@pytest.mark.parametrize('family', [pytest.param('bert', marks=pytest.mark.slow), 'xlnet'])
-def test_vectors_do_not_depend_on_the_batch_and_keep_the_order(places, family):
+@pytest.mark.parametrize('family, first', [('bert', 0), ('xlnet', -1)])
+def test_vectors_are_pooled_in_order_and_do_not_depend_on_the_batch(places, family, first):
   model = bertzoo_jax.load(str(places(family)[0]))
+  tokens, rows = model.encode(TEXTS, 'none'), model.rows(TEXTS)
+  assert [len(x) for x in tokens] == [len(row.ids) for row in rows]
+  assert rows[0].ids[first] == model.tokenizer.special['cls']
+  for pooling, of in (('mean', lambda x: x.mean(0)), ('first', lambda x: x[first])):
+    wanted = np.stack([of(x) for x in tokens])
+    np.testing.assert_allclose(model.encode(TEXTS, pooling), wanted, atol=1e-5)
   texts = [*TEXTS, *TEXTS[::-1]]
   for pooling in loading.POOLING:
     whole = model.encode(texts, pooling)
@@ -278,18 +278,6 @@ def test_rows_are_padded_on_the_side_of_the_encoder(places, family, side):
   assert sides[side].all() and model.pretrained.shape.padding == side
   segments = batch['token_type_ids'][real]
   assert segments.max() == (2 if family == 'xlnet' else 0)
-
-
-@pytest.mark.parametrize('family, first', [('bert', 0), ('xlnet', -1)])
-def test_the_poolings_are_of_the_same_vectors(places, family, first):
-  model = bertzoo_jax.load(str(places(family)[0]))
-  tokens = model.encode(TEXTS, 'none')
-  rows = model.rows(TEXTS)
-  assert [len(x) for x in tokens] == [len(row.ids) for row in rows]
-  assert rows[0].ids[first] == model.tokenizer.special['cls']
-  for pooling, of in (('mean', lambda x: x.mean(0)), ('first', lambda x: x[first])):
-    wanted = np.stack([of(x) for x in tokens])
-    np.testing.assert_allclose(model.encode(TEXTS, pooling), wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -315,10 +303,17 @@ def test_rows_of_pairs_are_those_of_transformers(places, family):
     assert {*zip(rows[0].starts, rows[0].ends)} >= {(-1, -1), (0, 3)}
 
 
-@pytest.mark.parametrize('texts', [[None], ['a', 3], [('a', None)], [('a', 'b', 'c')], [()]])
-def test_an_input_that_is_no_text_is_one_sentence(places, texts):
-  with pytest.raises(errors.UserError, match=rf'texts\[{len(texts) - 1}\] is '):
-    bertzoo_jax.load(str(places('bert')[0])).encode(texts)
+NO_LIST, NO_TEXT = 'list of texts', r'texts\[{}\] is '
+REFUSED = [  # texts, settings, words
+  *((x, {}, NO_LIST) for x in ('a text', None, b'a text')),
+  *((x, {}, NO_TEXT.format(0)) for x in ([None], [('a', None)], [('a', 'b', 'c')], [()])),
+  (['a', 3], {}, NO_TEXT.format(1)),
+  (['a', None], {}, r"texts\[1\] is 'None' of type NoneType"),
+  ([3.0], {}, r"texts\[0\] is '3.0' of type float"),
+  (TEXTS, dict(max_length=33), 'takes at most 32'),
+  (TEXTS, dict(max_length=2), 'no room beside the 2 special'),
+  (TEXTS, dict(pooling='max'), 'No pooling'),
+]
 
 
 def test_long_texts_are_cut_and_lengths_that_cannot_be_are_one_sentence(places):
@@ -327,20 +322,9 @@ def test_long_texts_are_cut_and_lengths_that_cannot_be_are_one_sentence(places):
   assert [len(row.ids) for row in rows] == [8, 2, 8, 4] and rows[0].cut and not rows[3].cut
   assert [row.ids[-1] for row in rows] == [model.tokenizer.special['sep']] * 4
   assert max(len(row.ids) for row in model.rows(['a b ' * 99])) == model.max_length == 32
-  for length, said in ((33, 'takes at most 32'), (2, 'no room beside the 2 special')):
-    with pytest.raises(errors.UserError, match=said):
-      model.encode(TEXTS, max_length=length)
-  with pytest.raises(errors.UserError, match='No pooling'):
-    model.encode(TEXTS, 'max')
-  for given, said in (
-    ('a text', 'list of texts'),
-    (None, 'list of texts'),
-    (b'a text', 'list of texts'),
-    (['a', None], r"texts\[1\] is 'None' of type NoneType"),
-    ([3.0], r"texts\[0\] is '3.0' of type float"),
-  ):
-    with pytest.raises(errors.UserError, match=said):
-      model.encode(given)
+  for texts, settings, words in REFUSED:
+    with pytest.raises(errors.UserError, match=words):
+      model.encode(texts, **settings)
   again = bertzoo_jax.load(places('bert')[0])  # a pathlib.Path
   assert again.pretrained.address == model.pretrained.address
   for address in (None, b'run', 3):
@@ -393,9 +377,3 @@ def test_vectors_are_those_of_transformers(places, family):
       model.encode(TEXTS, 'none', max_length=32), inputs['attention_mask'].bool(), hidden
     ):
       np.testing.assert_allclose(x, theirs[real].numpy(), atol=2e-5)
-
-
-def test_the_docstring_shows_the_example():
-  text = pathlib.Path(bertzoo_jax.__file__).read_text()
-  for line in ("model = bertzoo_jax.load('run')", "vectors = model.encode(['A sentence."):
-    assert line in text
