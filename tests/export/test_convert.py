@@ -1,4 +1,4 @@
-"""Microsoft's own layout of DeBERTa: pickles through the converter, a run, an export, and back."""
+"""Microsoft's own layout of DeBERTa: pickles through the converter."""
 
 import json
 import os
@@ -12,21 +12,14 @@ import pytest
 import safetensors.numpy
 
 from bertzoo_jax import convert
-from bertzoo_jax import export
-from bertzoo_jax import fill_mask
 from bertzoo_jax import hf
-from bertzoo_jax import prepare
-from bertzoo_jax import pretrain
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import vocabulary
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import verify
 from bertzoo_jax.model import encoder as encoders
-from bertzoo_jax.runs import checkpoint
-from bertzoo_jax.runs import metrics
 from configs import deberta_v3
-from tests.pretrain import runs
 
 torch = pytest.importorskip('torch', reason='pickles need torch')
 transformers = pytest.importorskip('transformers', reason='exports are opened with transformers')
@@ -87,23 +80,13 @@ def random_tensors(named):
   return {name: torch.tensor(make(name, shape)) for name, shape in named.items()}
 
 
-def small_config(steps):
-  config = deberta_v3.get_config(f'tiny,steps={steps}')
-  config.tokenizer.vocab_size = 300
-  sizes = dict(num_layers=2, hidden_size=WIDTH, num_heads=HEADS, intermediate_size=FEED_FORWARD)
-  places = dict(max_positions=LENGTH, max_distance=LENGTH, buckets=BUCKETS)
-  config.encoder.update(**sizes, **places)
-  config.length, config.batch_size = 32, 8
-  config.run.update(save_minutes=1000.0, eval_every=0, log_every=1, tensorboard=False)
-  return config
-
-
 @pytest.fixture(scope='module')
 def release(tmp_path_factory):
   """A folder as Microsoft releases V3: (path, {file: tensors})."""
   folder, spm = tmp_path_factory.mktemp('release'), tmp_path_factory.mktemp('spm')
   trained = tokenizers.train(
-    small_config(5).tokenizer.to_dict(), lambda: iter(SAMPLE.read_text()[:60_000].split('\n\n'))
+    deberta_v3.get_config('tiny').tokenizer.to_dict() | {'vocab_size': 300},
+    lambda: iter(SAMPLE.read_text()[:60_000].split('\n\n')),
   )
   trained.save(spm)
   (folder / 'spm.model').write_bytes((spm / 'spiece.model').read_bytes())
@@ -168,56 +151,6 @@ def compare(folder, name, *strangers):
   unread = (*computed.unread, *strangers)
   rows = verify.compare_logits(ours, verify.logits(folder, a, batch), batch['segment_ids'], unread)
   assert all(row.holds for row in rows), verify.table(rows)
-
-
-@pytest.fixture
-def one_device(monkeypatch):
-  runs.on_one_device(monkeypatch)
-
-
-def chain(tmp_path, release, converted):
-  """A run of three steps from the converted release, exported; a lost key fails."""
-  out, _ = converted
-  config = small_config(3)
-  how = dict(tokenizer=str(out / 'discriminator'), workers=1, say=lambda _: None)
-  prepare.prepare(config, [str(SAMPLE)], tmp_path / 'corpus', **how)
-  init = f'hf:{out}/discriminator,hf:{out}/generator'
-  pretrain.pretrain(config, str(tmp_path / 'run'), corpus=str(tmp_path / 'corpus'), init=init)
-  assert all(np.isfinite(row['loss']) for row in metrics.read(tmp_path / 'run'))
-  rows = export.export(str(tmp_path / 'run'), tmp_path / 'hf')
-  assert all(row.holds for row in rows)
-  exported = {name: tensors_of(tmp_path / 'hf' / name) for name in release[1]}
-  names = set(exported['discriminator']) | set(exported['generator'])
-  for name, tensors in release[1].items():
-    own = {key for key in tensors if key != DELTA and not (name[0] == 'd' and key in LEGACY)}
-    assert {LEGACY.get(key, key) for key in own} == set(exported[name])
-    assert {LEGACY.get(key, key) for key in tensors} - {DELTA} <= names
-  # Δ is in the sum: E_G + Δ, bit for bit.
-  params = checkpoint.load_params(str(tmp_path / 'run'))[0]
-  ours, theirs = (
-    np.asarray(p['encoder']['embeddings']['word']['embedding'], np.float32)
-    for p in (params, params['generator'])
-  )
-  assert np.array_equal(exported['discriminator'][WORDS], theirs + ours)
-  assert np.array_equal(exported['generator'][WORDS], theirs)
-  moved = exported['generator'][WORDS] - release[1]['generator'][WORDS].numpy()[:300]
-  assert np.abs(moved).max() > 0
-
-
-@pytest.mark.usefixtures('one_device')
-def test_a_release_is_trained_on_and_no_key_is_lost(tmp_path, release, converted, capsys):
-  chain(tmp_path, release, converted)
-  said = capsys.readouterr().out
-  assert "words: the first 300 of the checkpoint's 309 rows were loaded" in said
-  assert 'generator: fresh' not in said and 'discriminator: fresh' not in said
-  cards = {n: (tmp_path / 'hf' / n / 'README.md').read_text() for n in release[1]}
-  assert 'Do not fill masks with transformers' in cards['generator']
-  assert 'transformers has no class for it' in cards['discriminator']
-  assert 'pipeline_tag: feature-extraction' in cards['generator']
-  guesses = fill_mask.fill(str(tmp_path / 'hf/generator'), 'The [MASK] machine', 3)
-  assert len(guesses) == 1 and len(guesses[0]) == 3
-  with pytest.raises(errors.UserError, match='DebertaV2Model, which has no head that fills masks'):
-    fill_mask.fill(str(tmp_path / 'hf/discriminator'), 'The [MASK] machine', 3)
 
 
 class Command:

@@ -22,13 +22,11 @@ from bertzoo_jax.hf import weights
 from bertzoo_jax.hf.architecture import HEADS_BIAS
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architectures import modernbert
-from bertzoo_jax.pretrained import initial_weights
 from tests.export.test_export import make_workdir
 from tests.hf import directories
 from tests.outside import convolved_config
 from tests.outside import convolved_hf
 from tests.outside import roformer
-from tests.outside import roformer_config
 from tests.outside import roformer_hf
 
 pytest.importorskip('transformers', reason='verification needs transformers')
@@ -115,24 +113,6 @@ def test_it_is_exported_verified_and_described(run, tmp_path, capsys):
     (run[0] / 'config.json').write_text(json.dumps(config))
 
 
-def test_its_directory_is_read_by_the_run_that_names_it(tmp_path):
-  (tmp_path / 'run').mkdir()
-  path, trained = make_run(tmp_path / 'run', roformer_config, num_layers=3, **SMALL)
-  export.export(str(path), tmp_path / 'hf')
-  assert 'It reads any length;' in (tmp_path / 'hf/README.md').read_text()
-  encoder = roformer.RoFormer(600, jnp.float32, num_layers=3, **SMALL)
-  objective = objectives.BY_NAME['mlm'](encoder=encoder)
-  fresh = small.parameters(objective, seed=3)
-  init = f'hf:{tmp_path / "hf"}'
-  for name in (None, 'BertForMaskedLM'):
-    with pytest.raises(errors.UserError, match="No readable model type is called 'roformer'"):
-      initial_weights.parameters(fresh, init, objective, None, name)
-  for name in (ROFORMER, f'{HERE}:PRETRAINING'):
-    params, lines = initial_weights.parameters(fresh, init, objective, None, name)
-    assert small.worst(params, trained) == 0
-    assert all(line.startswith('loaded') for line in lines)
-
-
 def test_another_class_of_its_module_takes_its_place_and_other_types_are_read_by_the_table():
   encoder = roformer.RoFormer(small.VOCAB, jnp.float32, num_layers=2, **SMALL)
   paths = weights.flatten(small.parameters(objectives.BY_NAME['mlm'](encoder=encoder)))
@@ -148,6 +128,9 @@ def test_another_class_of_its_module_takes_its_place_and_other_types_are_read_by
   ):
     content = {'model_type': kind, 'architectures': [named]}
     assert architectures.reader(content, run).name == reader
+  for name in (None, 'BertForMaskedLM'):
+    with pytest.raises(errors.UserError, match="No readable model type is called 'roformer'"):
+      architectures.reader({'model_type': 'roformer'}, name)
 
 
 def changed_tensor(tensor, rows):

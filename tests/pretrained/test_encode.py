@@ -6,9 +6,11 @@ import types
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import bertzoo_jax
 from bertzoo_jax import encode
+from bertzoo_jax import fill_mask
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import sentence_vectors
 from bertzoo_jax.pretrained import loading
@@ -195,3 +197,72 @@ def test_the_command_prints_what_it_wrote(places, tmp_path, monkeypatch, capsys)
   exact = bertzoo_jax.load(flags['model']).encode(LINES)
   got = np.load(tmp_path / 'v.npy')
   assert 0 < np.abs(got - exact).max() < 0.2
+
+
+# --- fill_mask opens a directory as every other command does ---
+
+TEXT = 'The time [MASK] stood in the [MASK].'
+POINTER = b'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 44\n'
+
+
+@pytest.mark.parametrize('family', ['bert', 'roberta'])
+def test_guesses_are_those_of_transformers(places, family):
+  torch = pytest.importorskip('torch', reason='parity needs torch')
+  transformers = pytest.importorskip('transformers', reason='parity needs transformers')
+  directory = str(places(family)[1])
+  transformers.utils.logging.set_verbosity_error()
+  tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+  network = transformers.AutoModelForMaskedLM.from_pretrained(directory).eval()
+  inputs = tokenizer(TEXT.replace('[MASK]', tokenizer.mask_token), return_tensors='pt')
+  with torch.no_grad():
+    shares = network(**inputs).logits[0].softmax(-1)
+  best = shares[inputs['input_ids'][0] == tokenizer.mask_token_id].topk(3)
+  found = fill_mask.fill(directory, TEXT, 3)
+  assert [[piece for piece, _ in row] for row in found] == [
+    [tokenizer.decode([int(i)]).strip() for i in row] for row in best.indices
+  ]
+  np.testing.assert_allclose([[p for _, p in row] for row in found], best.values, atol=1e-6)
+
+
+def test_a_query_stream_sees_no_mask(places):
+  directory = places('xlnet')[1]
+  alone, both = (fill_mask.fill(str(directory), text, 600) for text in ('a [MASK] b', TEXT))
+  assert len(alone) == 1 and len(both) == 2
+  for row in (*alone, *both):
+    assert sum(p for _, p in row) == pytest.approx(1, abs=1e-4)
+
+
+def without_head(directory):
+  file = directory / 'model.safetensors'
+  tensors = safetensors.numpy.load_file(file)
+  kept = {name: x for name, x in tensors.items() if not name.startswith('cls.predictions')}
+  safetensors.numpy.save_file(kept, file, metadata={'format': 'pt'})
+
+
+def without_tokenizer(directory):
+  for name in ('tokenizer.json', 'vocab.txt', 'tokenizer_config.json'):
+    (directory / name).unlink()
+
+
+NOTHING = lambda directory: None
+REFUSED = [  # change of the directory, text, number of guesses, words, whether encode says the same
+  (without_tokenizer, TEXT, 3, 'no tokenizer', True),
+  (lambda d: (d / 'model.safetensors').write_bytes(POINTER), TEXT, 3, 'cannot be read', True),
+  (lambda d: (d / 'model.safetensors').unlink(), TEXT, 3, 'holds no weights', True),
+  (without_head, TEXT, 3, 'which has no head that fills masks', False),
+  (NOTHING, TEXT * 9, 3, 'longer than the 32 tokens of a row', False),
+  (NOTHING, TEXT, 100_000, 'knows 600 pieces', False),
+  (NOTHING, 'no mask', 3, r'has no \[MASK\]', False),
+]
+
+
+@pytest.mark.parametrize('change, text, top, words, same', REFUSED)
+def test_what_cannot_be_filled_is_refused(places, tmp_path, change, text, top, words, same):
+  directory = shutil.copytree(places('bert')[1], tmp_path / 'hf')
+  change(directory)
+  with pytest.raises(errors.UserError, match=words) as e:
+    fill_mask.fill(str(directory), text, top)
+  if same:
+    with pytest.raises(errors.UserError) as other:
+      bertzoo_jax.load(f'hf:{directory}').encode(['a'])
+    assert str(e.value) == str(other.value)

@@ -12,18 +12,13 @@ import small_networks as small
 
 import bertzoo_jax
 from bertzoo_jax import export
-from bertzoo_jax import objectives
-from bertzoo_jax import parts
 from bertzoo_jax import pretrained
 from bertzoo_jax import tokenizers
-from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
-from bertzoo_jax.objectives import heads
 from bertzoo_jax.objectives import networks
-from bertzoo_jax.pretrained import initial_weights
 from bertzoo_jax.pretrained import loading
 from configs import albert
 from configs import bert
@@ -110,6 +105,7 @@ def test_every_address_of_a_family_opens_to_the_same_network(places, family):
   assert first.tokenizer_section['vocab_size'] == 600 and first.tokenizer_section['name']
   for address in addresses(run, directory, family):
     found = pretrained.open(address)
+    assert ('replaced_head' in found.params) == (family in PAIRS)  # the discriminator
     flat = weights.flatten(found.params)
     lost = {path for path in kept.keys() - flat.keys() if path.split('/')[0] == 'encoder'}
     assert not lost and found.vocab_size == first.vocab_size == len(kept[weights.WORD_TABLE])
@@ -124,13 +120,6 @@ def test_every_address_of_a_family_opens_to_the_same_network(places, family):
     assert architectures.choose(found.hf).model_type == architectures.choose(first.hf).model_type
     assert pretrained.encoder(found, dropout=0.0).num_layers == SIZES['num_layers']
     assert found.shape.padding == pretrained.encoder(found).padding_side
-
-
-@pytest.mark.parametrize('family', PAIRS)
-def test_of_a_pair_the_discriminator_is_opened(places, family):
-  for address in (str(places(family)[0]), f'hf:{places(family)[1]}'):
-    params = pretrained.open(address).params
-    assert 'replaced_head' in params and 'mlm_head' not in params
 
 
 def test_an_address_by_revision_is_fetched_with_its_tokenizer(places, monkeypatch):
@@ -161,42 +150,6 @@ def test_an_address_without_a_network_is_one_sentence(address, said, tmp_path, m
   monkeypatch.chdir(tmp_path)
   with pytest.raises(errors.UserError, match=said):
     bertzoo_jax.load(address)
-
-
-def fine_tuned(places, folder, family='bert'):
-  """A run of fine-tuning: the encoder's section, the tokenizer's and hf in config.json, and a head
-  for rows.
-  """
-  run, _ = places(family)
-  found = pretrained.open(str(run))
-  shutil.copytree(run, folder)
-  shutil.rmtree(folder / 'checkpoints')
-  config = json.loads((run / 'config.json').read_text())
-  section = parts.classification(head='tanh', dropout=0.1, input_dropout=0.0)
-  config['objective'] = {**section.to_dict(), 'labels': ['a', 'b', 'c']}
-  config['phases'] = [[9, {}]]
-  for key in ('format', 'masking', 'corpus'):
-    del config[key]
-  (folder / 'config.json').write_text(json.dumps(config))
-  encoder = pretrained.encoder(found)
-  head = heads.row('tanh', 3).init(encoder, jax.random.key(0))
-  params = {'encoder': found.params['encoder'], 'row_head': jax.tree.map(np.asarray, head)}
-  small.save(folder, params, step=9)
-  return params
-
-
-def test_a_fine_tuned_run_opens_with_its_head_and_begins_another_run(places, tmp_path):
-  params = fine_tuned(places, tmp_path / 'F')
-  model = bertzoo_jax.load(str(tmp_path / 'F'))
-  assert model.pretrained.step == 9 and small.worst(model.params, params) == 0
-  batch = {'input_ids': np.arange(12).reshape(2, 6)}
-  assert model.apply(model.params, batch)['row'].shape == (2, 3)
-  config = configuration.from_json((places('bert')[0] / 'config.json').read_text())
-  objective = objectives.build(config, model.pretrained.vocab_size)
-  fresh = small.parameters(objective, seed=5)
-  merged, lines = initial_weights.parameters(fresh, str(tmp_path / 'F'), objective, None)
-  assert small.worst(merged['encoder'], params['encoder']) == 0
-  assert any(line.startswith('ignored: row_head') for line in lines)
 
 
 @pytest.mark.parametrize('family', ['bert', 'deberta_v3', 'xlnet'])
