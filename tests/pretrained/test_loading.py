@@ -1,5 +1,6 @@
 """load: every address of --init opens with all that is needed to go on with it."""
 
+import functools
 import json
 import shutil
 import types
@@ -74,23 +75,15 @@ def written(run, out):
 @pytest.fixture(scope='module')
 def places(tmp_path_factory):
   """family → (run, export), each made once."""
-  known = {}
 
-  def of(family):
-    if family not in known:
-      folder = tmp_path_factory.mktemp(family)
-      (folder / 'run').mkdir()
-      make_run(folder / 'run', family)
-      known[family] = folder / 'run', written(folder / 'run', folder / 'hf')
-    return known[family]
+  @functools.cache
+  def made(family):
+    folder = tmp_path_factory.mktemp(family)
+    (folder / 'run').mkdir()
+    make_run(folder / 'run', family)
+    return folder / 'run', written(folder / 'run', folder / 'hf')
 
-  return of
-
-
-def addresses(run, directory, family):
-  yield from (str(run), f'{run}@7', f'hf:{directory}')
-  if family in PAIRS:
-    yield f'hf:{directory}/discriminator'
+  return made
 
 
 @pytest.mark.parametrize(
@@ -103,7 +96,8 @@ def test_every_address_of_a_family_opens_to_the_same_network(places, family):
   kept = weights.flatten(first.params)
   assert first.step == 7
   assert first.tokenizer_section['vocab_size'] == 600 and first.tokenizer_section['name']
-  for address in addresses(run, directory, family):
+  lone = [f'hf:{directory}/discriminator'] if family in PAIRS else []
+  for address in (str(run), f'{run}@7', f'hf:{directory}', *lone):
     found = pretrained.open(address)
     assert ('replaced_head' in found.params) == (family in PAIRS)  # the discriminator
     flat = weights.flatten(found.params)
@@ -137,19 +131,16 @@ def test_an_address_by_revision_is_fetched_with_its_tokenizer(places, monkeypatc
   assert found.params.keys() == {'encoder', 'mlm_head', 'pair_head'}
 
 
-@pytest.mark.parametrize(
-  'address, said',
-  [
-    ('nowhere', 'has no checkpoint'),
-    ('hf:no/where/at/all', 'no folder here'),
-    ('a,b', 'several addresses'),
-    ('run@x', 'no checkpoint address'),
-  ],
-)
-def test_an_address_without_a_network_is_one_sentence(address, said, tmp_path, monkeypatch):
+NOWHERE = {'nowhere': 'has no checkpoint', 'hf:no/where/at/all': 'no folder here'}
+NOWHERE |= {'a,b': 'several addresses', 'run@x': 'no checkpoint address'}
+NOWHERE |= dict.fromkeys((None, b'run', 3), 'address of a network as text, not')
+
+
+def test_an_address_without_a_network_is_one_sentence(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  with pytest.raises(errors.UserError, match=said):
-    bertzoo_jax.load(address)
+  for address, words in NOWHERE.items():
+    with pytest.raises(errors.UserError, match=words):
+      bertzoo_jax.load(address)
 
 
 @pytest.mark.parametrize('family', ['bert', 'deberta_v3', 'xlnet'])
@@ -200,7 +191,7 @@ def test_three_lines_of_python_give_vectors(places):
   assert isinstance(model.tokenizer, tokenizers.published.Published)
   assert model.encode([]).shape == (0, 32) and model.encode([], 'none') == []
   for line in ("model = bertzoo_jax.load('run')", "vectors = model.encode(['A sentence."):
-    assert line in bertzoo_jax.__doc__
+    assert line in bertzoo_jax.load.__doc__
 
 
 @pytest.mark.parametrize('family, first', [('bert', 0), ('xlnet', -1)])
@@ -280,9 +271,6 @@ def test_long_texts_are_cut_and_lengths_that_cannot_be_are_one_sentence(places):
       model.encode(texts, **settings)
   again = bertzoo_jax.load(places('bert')[0])  # a pathlib.Path
   assert again.pretrained.address == model.pretrained.address
-  for address in (None, b'run', 3):
-    with pytest.raises(errors.UserError, match='address of a network as text, not'):
-      bertzoo_jax.load(address)
 
 
 def test_few_programs_are_compiled_for_texts_of_many_lengths(places):
