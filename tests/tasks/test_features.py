@@ -15,11 +15,11 @@ from bertzoo_jax.tasks.examples import Text
 from tests.found import call_part
 
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
-PAIR = 'cls:0 A:0 sep:0 B:{} sep:{}'
+FIRST = ('cls:0 A:0 sep:0', 'cls:0 A:0 sep:0 B:{} sep:{}')
 LAST = ('A:0 sep:0 cls:2', 'A:0 sep:0 B:1 sep:1 cls:2')
 
 
-def frame(length, segments=2, single='cls:0 A:0 sep:0', pair=PAIR):
+def frame(length, segments=2, single=FIRST[0], pair=FIRST[1]):
   return frames.Frame(single, pair, SPECIAL, segments, length)
 
 
@@ -38,36 +38,32 @@ def made_examples(rng, count, is_pair, longest):
   return made.examples(*map(Text, a, b if is_pair else [None] * count))
 
 
-def library(length, pair):
+def library(length, given):
   """A tokenizer of the library with the same words and frame."""
   vocabulary = {f'[{i}]': i for i in range(5)} | {str(i): i for i in range(5, 40)}
   out = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token='[1]'))
   out.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-  frames = [
-    ' '.join(
-      f'{"$" + role if role in "AB" else f"[{SPECIAL[role]}]"}:{segment}'
-      for role, segment in frame(length, pair=pair, single=single).words(is_pair)
-    )
-    for is_pair, single in (
-      (False, LAST[0] if pair == LAST[1] else 'cls:0 A:0 sep:0'),
-      (True, LAST[0]),
-    )
-  ]
+  in_words = lambda role: f'${role}' if role in 'AB' else f'[{SPECIAL[role]}]'
+  single, both = (
+    ' '.join(f'{in_words(role)}:{segment}' for role, segment in given.words(is_pair))
+    for is_pair in (False, True)
+  )
   out.post_processor = tokenizers.processors.TemplateProcessing(
-    single=frames[0], pair=frames[1], special_tokens=[('[2]', 2), ('[3]', 3)]
+    single=single, pair=both, special_tokens=[('[2]', 2), ('[3]', 3)]
   )
   out.enable_truncation(length, strategy='longest_first')
   return out
 
 
-@pytest.mark.parametrize('pair', [PAIR, LAST[1]])
+@pytest.mark.parametrize('shape', [FIRST, LAST])
 @pytest.mark.parametrize('is_pair', [True, False])
 @pytest.mark.parametrize('length', [5, 6, 7, 8, 13, 24, 100])
-def test_rows_equal_those_of_the_tokenizers_library_at_every_length(length, is_pair, pair):
-  examples = made_examples(np.random.default_rng(length), 400, is_pair, 30)
-  single = LAST[0] if pair == LAST[1] else 'cls:0 A:0 sep:0'
-  rows = texts(examples, frame(length, pair=pair, single=single))
-  theirs = library(length, pair)
+def test_rows_equal_those_of_the_tokenizers_library_at_every_length(length, is_pair, shape):
+  examples = made_examples(np.random.default_rng(length), 100, is_pair, 30)
+  rows, theirs = (
+    texts(examples, frame(length, 2, *shape)),
+    library(length, frame(length, 2, *shape)),
+  )
   given = list(zip(examples.column('a'), examples.column('b'))) if is_pair else examples.column('a')
   for i, wanted in enumerate(theirs.encode_batch(given)):
     here = slice(rows.offsets[i], rows.offsets[i + 1])
@@ -88,18 +84,15 @@ def test_longest_first_shares_an_odd_room_as_the_library_does():
 @pytest.mark.parametrize(
   'segments, shape, wanted',
   [
-    (2, (None, PAIR), [0, 0, 0, 0, 1, 1]),
-    (1, (None, PAIR), [0, 0, 0, 0, 0, 0]),
-    (0, (None, PAIR), [0, 0, 0, 0, 0, 0]),
+    (2, FIRST, [0, 0, 0, 0, 1, 1]),
+    (1, FIRST, [0, 0, 0, 0, 0, 0]),
+    (0, FIRST, [0, 0, 0, 0, 0, 0]),
     (0, LAST, [0, 0, 0, 1, 1, 2]),  # computed segments have no table
-    (2, ('cls:0 A:0 sep:0', 'cls:0 A:0 sep:0 sep:0 B:0 sep:0'), [0] * 7),
+    (2, (FIRST[0], 'cls:0 A:0 sep:0 sep:0 B:0 sep:0'), [0] * 7),
   ],
 )
 def test_segments_that_the_encoder_lacks_become_0(segments, shape, wanted):
-  examples = made.examples(Text('5 6', '7'))
-  single, pair = shape
-  given = frame(16, segments, single=single or 'cls:0 A:0 sep:0', pair=pair)
-  rows = texts(examples, given)
+  rows = texts(made.examples(Text('5 6', '7')), frame(16, segments, *shape))
   assert rows.segments.tolist() == wanted
 
 
@@ -127,13 +120,15 @@ def test_a_task_has_rows_of_its_encoders_frame(tmp_path):
   assert 'longest 16; 33.3% cut to 10' in report and 'dev: 3 of 3 examples are in train' in report
 
 
-def test_the_hash_of_a_task_changes_with_its_rows_and_only_with_them(tmp_path):
+def test_the_hash_of_a_task_changes_with_its_rows_and_every_byte_that_is_read(tmp_path):
   made.write(tmp_path, train_tsv='text\tlabel\nab\tx\ncd\ty\n')
   files = dict(train='train.tsv', dev='train.tsv')
   before = made.opened(tmp_path, files=files).hash
   assert made.opened(tmp_path, files=files).hash == before
   assert made.opened(tmp_path, files=files, length=3).hash != before
   assert made.opened(tmp_path, files=files, labels=('y', 'x')).hash != before
+  made.write(tmp_path, train_tsv='text\tlabel\nab\tx\ncd\ty\n\n')
+  assert made.opened(tmp_path, files=files).hash != before
 
 
 def test_a_token_is_read_in_the_row_that_has_it_most_in_its_middle_at_any_length():

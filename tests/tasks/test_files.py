@@ -18,6 +18,7 @@ from configs.tasks import glue
 
 DATA = os.environ.get('BERTZOO_DATA')
 real = pytest.mark.skipif(not DATA, reason='BERTZOO_DATA does not name the folder of real data')
+CHINESE = chinese.get_config('chnsenticorp')
 ROWS = [('good film', 'yes'), ('bad film', 'no'), ('fine', 'yes'), ('dull', 'no')]
 TSV = 'text\tlabel\n' + ''.join(f'{a}\t{b}\n' for a, b in ROWS)
 
@@ -33,18 +34,21 @@ def pairs(examples):
 @pytest.mark.parametrize(
   'name, content',
   [
+    *(
+      (f'train.{end}', '\ufeff' + TSV.replace('\t', mark).replace('\n', line_end))
+      for end, mark in (('tsv', '\t'), ('csv', ','))
+      for line_end in ('\n', '\r\n', '\r')
+    ),
+    # what ends a line is no part of its last field, a text
+    *(
+      ('train.tsv', end.join('\t'.join(row[::-1]) for row in (('text', 'label'), *ROWS)) + end)
+      for end in ('\n', '\r\n', '\r\r\n', '\r')
+    ),
     ('train.tsv', TSV),
-    ('train.tsv', '\ufeff' + TSV),
-    ('train.tsv', TSV.replace('\n', '\r\n')),
-    ('train.tsv', TSV.replace('\n', '\r')),
-    ('train.tsv', '\ufeff' + TSV.replace('\n', '\r')),
     ('train.tsv', TSV.rstrip('\n')),
     ('train.tsv', TSV + '\n\n'),
     ('train.tsv', TSV.replace('text\t', ' text \t')),
     ('train.txt', TSV),
-    ('train.csv', TSV.replace('\t', ',')),
-    ('train.csv', '\ufeff' + TSV.replace('\t', ',').replace('\n', '\r\n')),
-    ('train.csv', TSV.replace('\t', ',').replace('\n', '\r')),
     ('train.jsonl', ''.join(json.dumps(dict(text=a, label=b)) + '\n' for a, b in ROWS)),
     ('train.json', json.dumps([dict(text=a, label=b) for a, b in ROWS], indent=1)),
     ('train.json', '\n'.join(json.dumps(dict(text=a, label=b)) for a, b in ROWS)),
@@ -60,39 +64,25 @@ def test_the_same_rows_are_read_from_every_format_line_end_and_with_a_byte_order
   assert not source.notes
 
 
-@pytest.mark.parametrize('end', ['\n', '\r\n', '\r\r\n', '\r'])
-@pytest.mark.parametrize('name, separator', [('train.tsv', '\t'), ('train.csv', ',')])
-def test_no_text_keeps_the_end_of_its_line(tmp_path, name, separator, end):
-  lines = [separator.join(row[::-1]) for row in [('text', 'label'), *ROWS]]
-  (tmp_path / name).write_bytes(''.join(line + end for line in lines).encode())
-  assert pairs(read(tmp_path, name).splits['train']) == ROWS
-
-
 def test_parquet_is_read_with_the_types_that_its_columns_have(tmp_path):
-  table = pyarrow.table(
-    {
-      'text': pyarrow.array([a for a, _ in ROWS]).dictionary_encode(),
-      'label': pyarrow.array([3, 1, 3, 1], pyarrow.int8()),
-    }
-  )
+  texts = pyarrow.array([a for a, _ in ROWS]).dictionary_encode()
+  table = pyarrow.table(dict(text=texts, label=pyarrow.array([3, 1, 3, 1], pyarrow.int8())))
   parquet.write_table(table, tmp_path / 'train.parquet')
   source = read(tmp_path, 'train.parquet')
   assert pairs(source.splits['train']) == [(a, '3' if b == 'yes' else '1') for a, b in ROWS]
 
 
 def test_quotes_of_a_csv_enclose_fields(tmp_path):
-  made.write(
-    tmp_path, train_csv='text,label\n"one, ""two""\nthree",a\nfour\u2028five\x0bsix,b\n"",c\n'
-  )
+  rows = 'text,label\n"one, ""two""\nthree",a\nfour\u2028five\x0bsix,b\n"",c\n'
+  made.write(tmp_path, train_csv=rows)
   source = read(tmp_path, 'train.csv')
   assert source.splits['train'].column('a') == ['one, "two"\nthree', 'four\u2028five\x0bsix', '']
   assert [p.rpartition(' ')[2] for p in source.splits['train'].places] == ['2', '4', '5']
 
 
 def test_rows_with_too_few_or_many_fields_or_a_nul_are_counted_with_their_line(tmp_path):
-  made.write(
-    tmp_path, train_tsv='text\tlabel\na\tx\nlost\nb\ty\nc\tx\td\nalso\n\0d\ty\ne\tx\nf\ty\n'
-  )
+  rows = 'text\tlabel\na\tx\nlost\nb\ty\nc\tx\td\nalso\n\0d\ty\ne\tx\nf\ty\n'
+  made.write(tmp_path, train_tsv=rows)
   source = read(tmp_path)
   assert source.splits['train'].column('a') == ['a', 'b', 'e', 'f']
   assert source.splits['train'].ids == ['0', '2', '6', '7']  # numbers in the file
@@ -108,25 +98,25 @@ def test_rows_with_too_few_or_many_fields_or_a_nul_are_counted_with_their_line(t
   )
 
 
-REVIEWS = 'review,stars\ngood,5\n'
 COLA = 'gj04\t1\t\tOne more text\ngj04\t0\t*\tAnother text\n'
+REVIEWS, STARS = 'review,stars\ngood,5\n', dict(text_a='review', label='stars')
 
 
 @pytest.mark.parametrize(
   'name, content, fields, problem',
   [
-    ('train.csv', REVIEWS, dict(text_a='reviews', label='stars'), "'stars'.*mean 'review'"),
-    ('train.csv', REVIEWS, dict(text_a='review', label='star'), "label .*'star'.*mean 'stars'"),
-    ('train.csv', REVIEWS, dict(text_a='review', label='stars', example='nr'), "example .*'nr'"),
+    ('train.csv', REVIEWS, dict(STARS, text_a='reviews'), "'stars'.*mean 'review'"),
+    ('train.csv', REVIEWS, dict(STARS, label='star'), "label .*'star'.*mean 'stars'"),
+    ('train.csv', REVIEWS, dict(STARS, example='nr'), "example .*'nr'"),
     ('train.csv', REVIEWS, dict(text_a=''), 'text_a is empty'),
     ('train.tsv', COLA, dict(text_a='sentence'), 'header=False'),
     ('train.tsv', 'fine\tgood\nso\tbad\n', {}, 'no line of names, set .*source.header=False'),
     ('train.csv', 'a text,good\nso,bad\n', dict(label='good'), "'text', .*source.header=False"),
     ('train.csv', 'text,x\nfine,good\n', {}, "the column 'label', .*source.header=False"),
     ('train.tsv', 'text\ttext\tlabel\na\tb\tc\n', {}, "2 columns 'text'"),
-    ('train.tsv', 'a\tx\n', dict(files='nowhere.tsv'), 'train file .*nowhere.tsv.*task_dir'),
+    ('train.tsv', 'a\tx\n', dict(name='nowhere.tsv'), 'train file .*nowhere.tsv.*task_dir'),
     ('train.tsv', TSV, dict(dev='dev.tsv'), "The dev file .*files.dev=''"),
-    ('train.tsv', TSV, dict(files=''), 'files.train is empty'),
+    ('train.tsv', TSV, dict(name=''), 'files.train is empty'),
     ('train.xlsx', 'x', {}, 'by the end of its name'),
     ('train.csv', 'text,label\nfine,a\n"open,a\nb,b\n', {}, 'line 3: a quoted.*quotes=none'),
     ('train.tsv', 'text,x\ta\n1,2\n3,4\n', dict(text_a='text,x', label='a'), '2 of 2 rows.*line 2'),
@@ -138,10 +128,8 @@ def test_a_mistake_in_a_file_is_told_with_its_place_and_the_remedy(
   tmp_path, name, content, fields, problem
 ):
   (tmp_path / name).write_text(content)
-  fields = {**fields}
-  file = fields.pop('files', name)
   with pytest.raises(errors.UserError, match=problem):
-    read(tmp_path, file, **fields)
+    read(tmp_path, **{'name': name, **fields})
 
 
 def test_columns_have_numbers_or_given_names_where_the_file_has_none(tmp_path):
@@ -207,32 +195,19 @@ def test_only_rows_that_where_asks_for_are_read_and_test_labels_may_be_absent(tm
   assert source.splits['test'].labels is None and source.splits['test'].ids == ['7', '9']
 
 
-@pytest.mark.parametrize(
-  'columns, train, test',
-  [
-    # as LCQMC is distributed
-    (('text', 'text_b', 'label'), 'one\ttwo\t1\nthree\tfour\t0\n', 'five\tsix\n'),
-    (('label', 'text', 'text_b'), '1\tone\ttwo\n0\tthree\tfour\n', 'five\tsix\n'),
-  ],
-)
-def test_a_test_file_without_a_header_may_lack_the_label(tmp_path, columns, train, test):
-  made.write(tmp_path, train_tsv=train, test_tsv=test)
-  form = dict(columns=columns, text_b='text_b')
-  config = made.config('pairs', dict(train='train.tsv', test='test.tsv'), text_a='text', **form)
+@pytest.mark.parametrize('first', ['text', 'label'])  # LCQMC's are texts
+def test_a_test_file_without_a_header_may_lack_the_label(tmp_path, first):
+  train, columns = ['one\ttwo\t1', 'three\tfour\t0'], ('text', 'text_b', 'label')
+  if first == 'label':
+    train, columns = ['1\tone\ttwo', '0\tthree\tfour'], ('label', 'text', 'text_b')
+  made.write(tmp_path, train_tsv='\n'.join(train), test_tsv='five\tsix\n')
+  form = dict(columns=columns, text_b='text_b', text_a='text')
+  config = made.config('pairs', dict(train='train.tsv', test='test.tsv'), **form)
   source = made.source(tmp_path, config.source)
   assert pairs(source.splits['train']) == [('one', '1'), ('three', '0')]
-  found = source.splits['test']
-  assert [value[:3] for value in found.values] == [('five', 'six', None)]
+  assert [value[:3] for value in source.splits['test'].values] == [('five', 'six', None)]
   with pytest.raises(errors.UserError, match='rows with fewer fields than 3'):
-    read(tmp_path, name='test.tsv', text_a='text', **form)
-
-
-def test_the_digest_changes_with_every_byte_that_is_read(tmp_path):
-  made.write(tmp_path, train_tsv=TSV)
-  before = read(tmp_path).digest
-  assert read(tmp_path).digest == before
-  made.write(tmp_path, train_tsv=TSV + ' ')
-  assert read(tmp_path).digest != before
+    read(tmp_path, 'test.tsv', **form)
 
 
 def test_a_dataset_of_tensorflow_datasets_gives_the_labels_as_its_files_spell_them():
@@ -255,11 +230,7 @@ def test_a_dataset_of_tensorflow_datasets_gives_the_labels_as_its_files_spell_th
     # one row of 3,668 is missing in this copy
     (glue.get_config('mrpc'), 'glue', dict(train=3667, dev=408)),
     (glue.get_config('wnli'), 'glue', dict(train=635, dev=71)),
-    (
-      chinese.get_config('chnsenticorp'),
-      'zh_tasks/chnsenticorp',
-      dict(train=9600, dev=1200, test=1200),
-    ),
+    (CHINESE, 'zh_tasks/chnsenticorp', dict(train=9600, dev=1200, test=1200)),
   ],
   ids=lambda value: value.name if hasattr(value, 'source') else None,
 )
