@@ -33,3 +33,11 @@ def test_a_point_that_diverged_is_not_chosen():
   found = results(None, None, point=(('rate', 1.0),)) + results(0.25, 0.5, point=(('rate', 0.1),))
   lines = table.lines('t', ('accuracy', 'f1'), found)
   assert [line.chosen for line in lines] == [False, True]
+
+
+def test_a_table_has_no_column_that_says_nothing():
+  line = table.Line('t', '', 'W', 'accuracy', 'dev', 1, 0.5, 0.5, 0.5, {}, True)
+  head = lambda found: table.markdown(found, {'t': 0.4}).splitlines()[0].split()[1::2]
+  assert head([line]) == ['task', 'score', 'seeds', 'median', 'majority', 'others']
+  points = [line._replace(point='a=1', seeds=2), line._replace(point='a=2', seeds=2)]
+  assert head(points)[:6] == ['task', 'point', 'score', 'seeds', 'median', 'best']
