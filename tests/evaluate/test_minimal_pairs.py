@@ -12,7 +12,6 @@ import test_evaluate as evaluated
 from bertzoo_jax import export
 from bertzoo_jax import parts
 from bertzoo_jax import pretrained
-from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
 from bertzoo_jax.evaluate import __main__ as command
 from bertzoo_jax.evaluate import likelihoods
@@ -22,6 +21,7 @@ from bertzoo_jax.objectives import networks
 from configs import bert
 from configs import xlnet
 from tests.export import test_export as exports
+from tests.pretrained import test_loading as loading
 
 SENTENCES = (
   'The travellers talk of it in the laboratory.',
@@ -31,11 +31,12 @@ SENTENCES = (
 )
 
 
-def make_run(path, config, **sizes):
-  """(address, config, weights) of a run with perturbed weights."""
+def make_run(path, config):
+  """(address, weights) of a run with perturbed weights."""
   config.phases = ((1000, {}),)
   config.tokenizer = parts.wordpiece(vocab_size=600)
-  return f'{path}@7', config, exports.make_workdir(path, config, {**exports.SIZES, **sizes})
+  sizes = {k: v for k, v in exports.SIZES.items() if k in config.encoder}
+  return f'{path}@7', exports.make_workdir(path, config, sizes)
 
 
 def masked_config(objective='mlm'):
@@ -54,9 +55,7 @@ def exported(run, tmp_path_factory):
   """A Hugging Face directory of the run."""
   pytest.importorskip('torch')
   pytest.importorskip('transformers')
-  out = tmp_path_factory.mktemp('hf') / 'out'
-  export.export(run[0], str(out))
-  return out
+  return loading.written(run[0], tmp_path_factory.mktemp('hf') / 'out')
 
 
 def scores_of(address, texts, by=None):
@@ -111,7 +110,7 @@ def test_a_pseudo_log_likelihood_is_that_of_transformers_on_the_export(run, expo
 def test_a_network_of_both_kinds_of_rows_is_scored_both_ways_and_read_so_by_transformers(
   tmp_path, capsys
 ):
-  address, *_ = make_run(tmp_path / 'run', masked_config('causal_masked'))
+  address, _ = make_run(tmp_path / 'run', masked_config('causal_masked'))
   out, texts = str(tmp_path / 'hf'), SENTENCES[:3]
   export.export(address, out)
   before = lambda n, coded, at, mask: n(hidden(coded, [at], mask)).logits[0, at - 1]
@@ -133,11 +132,8 @@ def test_a_network_of_both_kinds_of_rows_is_scored_both_ways_and_read_so_by_tran
 
 def test_a_query_stream_predicts_each_token_from_all_others(tmp_path):
   torch = pytest.importorskip('torch')
-  config = xlnet.get_config('tiny')
-  sizes = {k: v for k, v in exports.SIZES.items() if k != 'max_positions'}
-  config.tokenizer, config.phases = parts.wordpiece(vocab_size=600), ((1000, {}),)
-  exports.make_workdir(tmp_path / 'run', config, sizes)
-  export.export(str(tmp_path / 'run'), str(tmp_path / 'hf'))
+  address, _ = make_run(tmp_path / 'run', xlnet.get_config('tiny'))
+  export.export(address, str(tmp_path / 'hf'))
 
   def logits(network, coded, place, _):
     length = coded['input_ids'].shape[1]
@@ -146,9 +142,9 @@ def test_a_query_stream_predicts_each_token_from_all_others(tmp_path):
     return network(**coded, perm_mask=unseen, target_mapping=asked).logits[0, 0]
 
   expected = by_transformers(tmp_path / 'hf', 'XLNetLMHeadModel', logits, SENTENCES[:3])
-  found, _ = scores_of(str(tmp_path / 'run'), SENTENCES[:3])
+  found, _ = scores_of(address, SENTENCES[:3])
   np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
-  assert minimal_pairs.opened(str(tmp_path / 'run'))[0].how == likelihoods.QUERIES
+  assert minimal_pairs.opened(address)[0].how == likelihoods.QUERIES
 
 
 def test_a_sentence_scores_the_same_beside_others_and_in_small_batches(run, monkeypatch):
@@ -173,12 +169,7 @@ def in_order_config():
   ],
 )
 def test_a_network_from_left_to_right_has_its_own_log_likelihood(make, tmp_path):
-  config = make()
-  config.phases = ((1000, {}),)
-  config.tokenizer = parts.wordpiece(vocab_size=600)
-  sizes = {k: v for k, v in exports.SIZES.items() if k in config.encoder}
-  exports.make_workdir(tmp_path, config, sizes)
-  subject, tokenizer = minimal_pairs.opened(str(tmp_path))
+  subject, tokenizer = minimal_pairs.opened(make_run(tmp_path, make())[0])
   assert subject.how == likelihoods.LEFT_TO_RIGHT
   next_token = 'next_head' in subject.params
   cls, sep, unk = (subject.special[name] for name in ('cls', 'sep', 'unk'))
@@ -215,19 +206,6 @@ def write_pairs(path, pairs, **fields):
   return str(path)
 
 
-def test_a_network_that_learned_nothing_is_right_for_half_of_the_pairs(run, tmp_path):
-  words = exports.SAMPLE.split()
-  rng = np.random.default_rng(0)
-  cut = [' '.join(words[i : i + 4]) for i in rng.integers(0, len(words) - 4, 800)]
-  pairs = [(a, b, 'abc'[i % 3]) for i, (a, b) in enumerate(zip(cut[::2], cut[1::2]))]
-  found = minimal_pairs.evaluate(run[0], write_pairs(tmp_path / 'pairs.jsonl', pairs))
-  assert abs(found.total.accuracy - 0.5) < 3.5 * found.total.standard_error < 0.1
-  assert [g.group for g in found.groups] == ['a', 'b', 'c']
-  assert sum(g.pairs for g in found.groups) == found.total.pairs == 400
-  mean = sum(g.accuracy * g.pairs for g in found.groups) / 400
-  assert found.total.accuracy == pytest.approx(mean)
-
-
 def test_a_pair_is_right_if_its_good_sentence_is_likelier_and_a_tie_is_wrong(run, tmp_path):
   texts = [*SENTENCES, 'It was here.', 'The evening came.']
   score, _ = scores_of(run[0], texts)
@@ -236,11 +214,8 @@ def test_a_pair_is_right_if_its_good_sentence_is_likelier_and_a_tie_is_wrong(run
   pairs += [(a, b, 'wrong') for a, b in zip(worse_first, worse_first[1:])]
   pairs += [(texts[0], texts[0], 'tie'), (texts[1], texts[1].upper(), 'tie')]
   found = minimal_pairs.evaluate(run[0], write_pairs(tmp_path / 'pairs.jsonl', pairs))
-  assert [(g.group, g.accuracy, g.ties) for g in found.groups] == [
-    ('right', 1.0, 0),
-    ('wrong', 0.0, 0),
-    ('tie', 0.0, 2),
-  ]
+  groups = [(g.group, g.accuracy, g.ties) for g in found.groups]
+  assert groups == [('right', 1.0, 0), ('wrong', 0.0, 0), ('tie', 0.0, 2)]
   assert (found.total.pairs, found.total.ties) == (12, 2)
   assert found.total.accuracy == pytest.approx(5 / 12)
   assert found.total.standard_error == pytest.approx(np.sqrt(5 / 12 * 7 / 12 / 12))
@@ -328,7 +303,7 @@ def test_a_way_that_a_network_did_not_learn_is_refused(tmp_path, objective, mask
   config = masked_config(objective)
   if masking:
     config.masking = (parts.ngram if 'substitute' in masking else parts.token)(**masking)
-  address, _, params = make_run(tmp_path, config)
+  address, params = make_run(tmp_path, config)
   if words not in (likelihoods.LEFT_TO_RIGHT, likelihoods.MASKED):
     with pytest.raises(errors.UserError, match=words):
       minimal_pairs.opened(address, by)
@@ -343,17 +318,14 @@ def test_a_way_that_a_network_did_not_learn_is_refused(tmp_path, objective, mask
 
 
 def test_a_frame_is_that_of_the_runs_class_and_a_sentence_may_be_too_long(run):
-  found = pretrained.open_run(run[0])
-  subject = minimal_pairs.run_subject(
-    found, tokenizers.open_folder(f'{found.workdir}/tokenizer').special
-  )
+  subject, _ = minimal_pairs.opened(run[0])
   rows, text = likelihoods._framed(subject, [[7, 8]], 6)
   cls, sep, pad = (subject.special[name] for name in ('cls', 'sep', 'pad'))
   assert rows['input_ids'].tolist() == [[cls, 7, 8, sep, pad, pad]]
   assert text.tolist() == [[False, True, True, False, False, False]]
   assert rows['segment_ids'].tolist() == [[1, 1, 1, 1, 0, 0]]
   with pytest.raises(errors.UserError, match='A sentence has 62 tokens.*the network takes 32'):
-    likelihoods.log_likelihoods(minimal_pairs.opened(run[0])[0], [[7] * 60])
+    likelihoods.log_likelihoods(subject, [[7] * 60])
 
 
 def test_a_directory_without_a_vocabulary_head_is_refused(exported, monkeypatch):

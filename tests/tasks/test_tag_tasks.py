@@ -24,8 +24,8 @@ def made_rows(sentences, length, overlap, single='cls:0 A:0 sep:0', numbers=None
   return call_part(features, 'words', examples, numbers, made.Characters(), frame, overlap=overlap)
 
 
-def opened(folder, train=TRAIN, length=16, test=None, **source):
-  made.write(folder, train_txt=train, dev_txt=train, **({'test_txt': test} if test else {}))
+def opened(folder, train=TRAIN, length=16, dev=None, test=None, **source):
+  made.write(folder, train_txt=train, dev_txt=dev or train, test_txt=test or '')
   files = dict(train='train.txt', dev='dev.txt', test='test.txt' if test else '')
   return made.opened(folder, 'tag', files, length=length, **source)
 
@@ -37,10 +37,8 @@ def test_every_word_is_in_a_row_whole_sentences_are_kept_and_words_have_most_con
   length, overlap, single
 ):
   rng = np.random.default_rng(length)
-  sentences = [
-    [''.join(rng.choice(list('abcdefg'), rng.integers(1, 4))) for _ in range(n)]
-    for n in rng.integers(1, 14, 40)
-  ]
+  word = lambda: ''.join(rng.choice(list('abcdefg'), rng.integers(1, 4)))
+  sentences = [[word() for _ in range(n)] for n in rng.integers(1, 14, 40)]
   rows = made_rows(sentences, length, overlap, single)
   encoded = made.Characters().encode_words(sentences)
   begin = 0 if single == LAST else 1
@@ -85,20 +83,12 @@ def test_labels_are_at_first_tokens_and_words_without_tokens_have_none():
   assert last.ids.tolist()[2:] == [3, 2] and last.segments.tolist() == [0, 0, 0, 2]
 
 
-def test_an_overlap_that_leaves_no_room_is_refused():
-  with pytest.raises(errors.UserError, match='overlap=4, and a row of config.length=6 .* 4 tokens'):
-    made_rows([['a']], 6, 4)
-  with pytest.raises(errors.UserError, match='leaves no room'):
-    made_rows([['a']], 2, 0)
-
-
 def test_a_task_of_tags_has_labels_of_its_scheme_and_weights_at_first_tokens(tmp_path):
   task = opened(tmp_path)
   assert task.labels == ('O', 'B-X', 'I-X', 'B-Y', 'I-Y')
   assert task.kind.name == 'tagging' and len(task.splits['train']) == 3
-  batch = batches.gathered(
-    task.splits['train'], np.array([0, 1, 2]), length=8, padding='left', pad=0
-  )
+  train, rows = task.splits['train'], np.array([0, 1, 2])
+  batch = batches.gathered(train, rows, length=8, padding='left', pad=0)
   assert batch['labels'][0].tolist() == [0, 0, 0, 1, 0, 2, 0, 0]
   assert batch['label_weights'][0].tolist() == [0, 0, 0, 1, 0, 1, 1, 0]
   report = task.report()
@@ -119,14 +109,10 @@ def test_scores_take_every_word_and_predictions_are_written_as_columns(tmp_path)
   test = task.splits['test']
   said = np.zeros((len(test.ids), 5), np.float32)
   said[test.detail.first[0], 3] = 1
+  first = pytest.approx(np.e / (np.e + 4), abs=1e-6)
   assert task.kind.answers(task, test, {'tag': said}) == [
-    {
-      'example': '0',
-      'words': ['ab', '~'],
-      'tags': ['B-Y', 'O'],
-      'probabilities': [pytest.approx(np.e / (np.e + 4), abs=1e-6), None],
-    },
-    {'example': '1', 'words': ['e'], 'tags': ['O'], 'probabilities': [0.2]},
+    dict(example='0', words=['ab', '~'], tags=['B-Y', 'O'], probabilities=[first, None]),
+    dict(example='1', words=['e'], tags=['O'], probabilities=[0.2]),
   ]
   assert task.kind.submission(task, test, {'tag': said}, 'x') == {'x': 'ab\tB-Y\n~\tO\n\ne\tO\n\n'}
   text = task.kind.submission(task, dev, {'tag': perfect}, 'x')['x']
@@ -134,8 +120,7 @@ def test_scores_take_every_word_and_predictions_are_written_as_columns(tmp_path)
 
 
 def test_tags_that_train_lacks_count_as_wrong_and_are_not_learned(tmp_path):
-  made.write(tmp_path, train_txt=TRAIN, dev_txt='a B-Z\nb O\n')
-  task = made.opened(tmp_path, 'tag', dict(train='train.txt', dev='dev.txt'))
+  task = opened(tmp_path, dev='a B-Z\nb O\n')
   dev = task.splits['dev']
   assert sorted(dev.labels.tolist()) == [-1, -1, -1, 0]
   assert any("1 words have a tag that train lacks ('B-Z')" in n for n in task.notes)
@@ -147,13 +132,6 @@ def test_dev_is_a_share_of_train_where_there_is_no_file(tmp_path):
   made.write(tmp_path, train_txt=''.join(f'{c} O\nx B-X\n\n' for c in 'abcdefghij'))
   task = made.opened(tmp_path, 'tag', dict(train='train.txt'), dev_share=0.3)
   assert (len(task.splits['train']), len(task.splits['dev'])) == (7, 3)
-
-
-def test_metrics_of_entities_are_refused_for_parts_of_speech(tmp_path):
-  with pytest.raises(errors.UserError, match="'entity_f1', which is of entities"):
-    opened(tmp_path, 'a NOUN\nb VERB\n')
-  with pytest.raises(errors.UserError, match='nothing to learn'):
-    opened(tmp_path, 'a NOUN\nb NOUN\n')
 
 
 @pytest.mark.parametrize('name', ['conll2003', 'wikiann', 'ud_pos'])
@@ -179,10 +157,22 @@ def test_datasets_of_tensorflow_datasets_give_words_and_tags(name):
   assert task.splits['dev'].source.column('words')[1] == ['w1', 'Zürich', '!']
 
 
-def test_a_tag_that_the_chosen_scheme_lacks_names_the_scheme(tmp_path):
-  train = 'a O\nb E-X\n\nc O\nd B-X\n\n'
-  made.write(tmp_path, train_txt=train)
-  with pytest.raises(errors.UserError, match="'E-X', which is not in the scheme iob2"):
-    made.opened(
-      tmp_path, 'tag', {'train': 'train.txt', 'dev': 'train.txt'}, length=16, scheme='iob2'
-    )
+SCHEMES = 'a O\nb E-X\n\nc O\nd B-X\n\n'
+
+
+@pytest.mark.parametrize(
+  'refused, problem',
+  [
+    (lambda folder: made_rows([['a']], 6, 4), 'overlap=4, and a row of config.length=6 .* 4 token'),
+    (lambda folder: made_rows([['a']], 2, 0), 'leaves no room'),
+    (lambda folder: opened(folder, 'a NOUN\nb VERB\n'), "'entity_f1', which is of entities"),
+    (lambda folder: opened(folder, 'a NOUN\nb NOUN\n'), 'nothing to learn'),
+    (
+      lambda folder: opened(folder, SCHEMES, scheme='iob2'),
+      "'E-X', which is not in the scheme",
+    ),
+  ],
+)
+def test_rows_without_room_and_tags_that_do_not_fit_are_refused(tmp_path, refused, problem):
+  with pytest.raises(errors.UserError, match=problem):
+    refused(tmp_path)

@@ -8,6 +8,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.tasks.reading import tagged
 
 CONLL = '-DOCSTART- -X- -X- O\n\nEU NNP I-NP I-ORG\nrejects VBZ I-VP O\n\nPeter NNP I-NP I-PER\n'
+CONLLU = dict(name='train.conllu', word=1, tag=3)
 
 
 def read(folder, train, name='train.txt', **fields):
@@ -26,13 +27,9 @@ WANTED = [(['EU', 'rejects'], ['I-ORG', 'O']), (['Peter'], ['I-PER'])]
 @pytest.mark.parametrize(
   'text',
   [
-    CONLL,
-    CONLL.rstrip('\n'),
-    CONLL.replace('\n', '\r\n'),
-    CONLL.replace('\n', '\r'),
-    '\ufeff' + CONLL,
-    CONLL.replace(' ', '\t'),
-    CONLL.replace(' ', '   '),
+    *(CONLL, CONLL.rstrip('\n'), '\ufeff' + CONLL),
+    *(CONLL.replace('\n', end) for end in ('\r\n', '\r')),
+    *(CONLL.replace(' ', blank) for blank in ('\t', '   ')),
     CONLL.replace('\n\n', '\n \t\n\n'),
     CONLL + '\n\n\n',
     CONLL.removeprefix('-DOCSTART- -X- -X- O\n\n'),
@@ -48,31 +45,19 @@ def test_columns_are_numbers_from_either_side(tmp_path):
   source = read(tmp_path, CONLL, word=-4, tag=1)
   assert words_and_tags(source) == [(['EU', 'rejects'], ['NNP', 'VBZ']), (['Peter'], ['NNP'])]
   assert source.splits['train'].values[0].scheme == 'none'
-  with pytest.raises(errors.UserError, match='source.tag=4, and .*train.txt, line 3 has 4 columns'):
-    read(tmp_path, CONLL, tag=4)
-  with pytest.raises(errors.UserError, match='source.word=-5'):
-    read(tmp_path, CONLL, word=-5)
 
 
 def test_universal_dependencies_leave_out_comments_ranges_and_empty_nodes(tmp_path):
   line = lambda i, word, tag: '\t'.join([i, word, '_', tag, *['_'] * 6]) + '\n'
-  text = (
-    '# sent_id = 1\n# text = vámonos #1\n'
-    + line('1-2', 'vámonos', '_')
-    + line('1', 'vamos', 'VERB')
-    + line('2', 'nos', 'PRON')
-    + line('2.1', 'ghost', 'NOUN')
-    + line('3', '10 000', 'NUM')
-    + '\n# second\n'
-    + line('1', '#', 'SYM')
-  )
-  source = read(tmp_path, text, 'train.conllu', word=1, tag=3)
+  rows = '1-2 vámonos _, 1 vamos VERB, 2 nos PRON, 2.1 ghost NOUN, 3 10\xa0000 NUM'
+  text = '# sent_id = 1\n# text = vámonos #1\n'
+  text += ''.join(line(*row.split(' ')) for row in rows.split(', '))
+  text += '\n# second\n' + line('1', '#', 'SYM')
+  source = read(tmp_path, text.replace('\xa0', ' '), **CONLLU)
   assert words_and_tags(source) == [
     (['vamos', 'nos', '10 000'], ['VERB', 'PRON', 'NUM']),
     (['#'], ['SYM']),
   ]
-  with pytest.raises(errors.UserError, match='line 1 has 2 columns'):
-    read(tmp_path, '1\tword\n', 'train.conllu', word=1, tag=3)
 
 
 def test_msra_s_characters_are_read_from_lines_and_from_a_table(tmp_path):
@@ -94,13 +79,23 @@ def test_a_prefix_of_all_words_is_left_out(tmp_path):
   assert source.splits['train'].column('words') == [['Rome', '.']]
 
 
-def test_files_whose_sentences_do_not_fit_or_lack_tags_are_refused(tmp_path):
-  with pytest.raises(errors.UserError, match='2 of 3 sentences'):
-    read(tmp_path, 'b O\nc X O\n\n' * 2 + 'a O\n')
-  with pytest.raises(errors.UserError, match="'b' has no tag"):
-    read(tmp_path, 'a\tO\nb\t\n', separator='\t')
-  with pytest.raises(errors.UserError, match='has no sentence'):
-    read(tmp_path, '\n\n')
+@pytest.mark.parametrize(
+  'content, fields, problem',
+  [
+    (CONLL, dict(tag=4), 'source.tag=4, and .*train.txt, line 3 has 4 columns'),
+    (CONLL, dict(word=-5), 'source.word=-5'),
+    ('1\tword\n', CONLLU, 'line 1 has 2 columns'),
+    ('b O\nc X O\n\n' * 2 + 'a O\n', {}, '2 of 3 sentences'),
+    ('a\tO\nb\t\n', dict(separator='\t'), "'b' has no tag"),
+    ('\n\n', {}, 'has no sentence'),
+    (CONLL, dict(tag=1, convert='iob2'), 'have no scheme'),
+    ('EU\nrejects\n\n', {}, 'are the same column'),
+    ('a,O\nb,B-X\n\n', dict(separator=''), 'separator is empty'),
+  ],
+)
+def test_files_without_columns_of_words_and_tags_are_refused(tmp_path, content, fields, problem):
+  with pytest.raises(errors.UserError, match=problem):
+    read(tmp_path, content, **fields)
 
 
 def test_the_scheme_is_told_and_impossible_tags_are_counted_with_their_first_place(tmp_path):
@@ -111,19 +106,20 @@ def test_the_scheme_is_told_and_impossible_tags_are_counted_with_their_first_pla
   assert 'train.txt, line 1' in said
   source = read(tmp_path, 'a B-X\nb I-X\n', scheme='iob1')
   assert any('1 tags are impossible in the scheme iob1' in n for n in source.notes)
+  source = read(tmp_path, 'a B-X\nb M-X\nc E-X\nd O\n\n')
+  assert any('the prefix M-: no scheme has it' in note for note in source.notes)
+  source = read(tmp_path, 'a -LRB-\nb NN\nc E-X\nd O\n\n')
+  assert not any('no scheme has it' in note for note in source.notes)
 
 
 def test_tags_are_converted(tmp_path):
   source = read(tmp_path, CONLL, convert='bioes')
   assert source.splits['train'].labels == [['S-ORG', 'O'], ['S-PER']]
   assert source.splits['train'].values[0].scheme == 'bioes'
-  with pytest.raises(errors.UserError, match='have no scheme'):
-    read(tmp_path, CONLL, tag=1, convert='iob2')
 
 
 def test_a_test_file_of_words_alone_has_no_tags(tmp_path):
   made.write(tmp_path, test_txt='EU\nrejects\n\nPeter\n')
-  made.write(tmp_path, train_txt=CONLL)
   source = read(tmp_path, CONLL, files={'train': 'train.txt', 'test': 'test.txt'})
   assert source.splits['test'].labels is None
   assert source.splits['test'].column('words') == [['EU', 'rejects'], ['Peter']]
@@ -145,22 +141,3 @@ def test_examples_are_taken_by_number_and_equal_ones_have_equal_keys(tmp_path):
   some = own.take([2, 0])
   assert some.column('words') == [['ab'], ['a', 'b']] and some.ids == ['2', '0']
   assert sum(map(len, some.labels)) == 3
-
-
-@pytest.mark.parametrize(
-  'content, name, fields, problem',
-  [
-    ('EU\nrejects\n\n', 'train.txt', {}, 'are the same column'),
-    ('a,O\nb,B-X\n\n', 'train.txt', dict(separator=''), 'separator is empty'),
-  ],
-)
-def test_files_that_have_no_column_of_tags_are_refused(tmp_path, content, name, fields, problem):
-  with pytest.raises(errors.UserError, match=problem):
-    read(tmp_path, content, name, **fields)
-
-
-def test_a_prefix_that_no_scheme_has_is_told(tmp_path):
-  source = read(tmp_path, 'a B-X\nb M-X\nc E-X\nd O\n\n')
-  assert any('the prefix M-: no scheme has it' in note for note in source.notes)
-  source = read(tmp_path, 'a -LRB-\nb NN\nc E-X\nd O\n\n')
-  assert not any('no scheme has it' in note for note in source.notes)
