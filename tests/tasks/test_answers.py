@@ -1,28 +1,16 @@
 """Scores of places → answers: against a search over all pairs; thresholds; text of the passage."""
 
-import types
-
 import numpy as np
 import pytest
 
 from bertzoo_jax.tasks.answering import answers
-from tests.tasks import made
 from tests.tasks import test_windows
 
 TEXTS = ('the time machine stood there', 'x' * 45, 'a b', 'one two three four five six seven')
 
 
 def rows_of(**fields):
-  examples = test_windows.asked(TEXTS, 'abc')
-  rows = test_windows.made_rows(
-    examples,
-    made.Characters(),
-    made.SHAPE,
-    length=16,
-    doc_stride=4,
-    **fields,
-  )
-  return examples, rows
+  return test_windows.asked(TEXTS, 'abc'), test_windows.in_characters(TEXTS, doc_stride=4, **fields)
 
 
 def pairs(rows, starts, ends, most):
@@ -84,13 +72,10 @@ def test_a_higher_threshold_gives_more_answers_and_without_such_questions_all_ha
 def test_a_beam_gives_the_answer_of_the_highest_product_that_is_a_span():
   examples, rows = rows_of()
   w, count = rows.detail, len(rows.labels)
-  outputs = dict(
-    start_share=np.full((count, 2), 0.0),
-    start_place=np.full((count, 2), -1.0),
-    end_share=np.full((count, 2, 2), 0.0),
-    end_place=np.full((count, 2, 2), -1.0),
-    impossible=np.arange(count, dtype=np.float32) - 1,
-  )
+  shapes = dict(start=(count, 2), end=(count, 2, 2))
+  outputs = {f'{name}_share': np.full(shape, 0.0) for name, shape in shapes.items()}
+  outputs |= {f'{name}_place': np.full(shape, -1.0) for name, shape in shapes.items()}
+  outputs['impossible'] = np.arange(count, dtype=np.float32) - 1
   place = float(w.place[0])
   outputs['start_share'][0] = 0.6, 0.4
   outputs['start_place'][0] = 0, place + 3  # the special token; 't' of 'time'
@@ -104,17 +89,10 @@ def test_a_beam_gives_the_answer_of_the_highest_product_that_is_a_span():
   np.testing.assert_array_equal(odds, lowest)
 
 
-@pytest.mark.parametrize(
-  'text, place, wished',
-  [
-    ('a cafe\u0301 b', (2, 6), 'cafe\u0301'),
-    (' \u3000two \u200b', (0, 7), 'two'),
-    ('\ufeffthe end', (0, 4), 'the'),
-    ('', (0, 0), ''),
-  ],
-)
-def test_text_is_cut_without_blanks_and_with_its_accents(text, place, wished):
-  assert answers.cut(text, *place) == wished
+def test_text_is_cut_without_blanks_and_with_its_accents():
+  assert answers.cut('a cafe\u0301 b', 2, 6) == 'cafe\u0301'
+  assert answers.cut(' \u3000two \u200b', 0, 7) == 'two'
+  assert answers.cut('\ufeffthe end', 0, 4) == 'the' and answers.cut('', 0, 0) == ''
 
 
 def test_the_highest_scores_are_found_and_of_equal_ones_the_first():
@@ -128,14 +106,10 @@ def test_the_highest_scores_are_found_and_of_equal_ones_the_first():
     np.testing.assert_array_equal(places, order)
 
 
-def test_questions_without_a_window_place_have_no_answer():
-  w = types.SimpleNamespace(question=np.array([0, 0, 1]))
-  np.testing.assert_array_equal(answers._lowest(w, np.array([2.0, 1.0, 3.0])), [1, 3])
-
-
 def test_odds_of_a_passage_without_a_token_are_finite():
-  examples = test_windows.asked(('a b', ' '), 'abc', [(0, 1), (0, 0)])
-  rows = test_windows.made_rows(examples, made.Characters(), made.SHAPE, length=16)
+  given = dict(contexts=('a b', ' '), question='abc', spans=[(0, 1), (0, 0)])
+  examples = test_windows.asked(**given)
+  rows = test_windows.in_characters(given.pop('contexts'), **given)
   starts, ends = np.zeros((2, len(rows.ids)), np.float32)
   spans, odds = answers.from_scores(rows.detail, rows.offsets, starts, ends)
   assert np.isfinite(odds).all() and odds[1] > 1e6

@@ -23,8 +23,10 @@ def score(names, labels, logits, objective='classification'):
 
 
 def check(names, objective, count):
-  config = types.SimpleNamespace(metrics=names, positive='')
-  labels = [f'x{i}' for i in range(count)]
+  config, labels = (
+    types.SimpleNamespace(metrics=names, positive=''),
+    [f'x{i}' for i in range(count)],
+  )
   kind.check_metrics(kinds.BY_NAME[objective], config, None, labels)
 
 
@@ -135,17 +137,12 @@ def test_correlations_are_those_of_their_definitions_with_ties_too(case):
   assert found == pytest.approx(wanted, abs=1e-9)
 
 
-def test_a_correlation_with_a_constant_is_0():
+def test_a_correlation_with_a_constant_is_0_and_an_infinite_prediction_has_no_score():
   names = ('pearson', 'spearman')
-  for labels, logits in (
-    ([1.0, 2, 3], np.full((3, 1), 0.1)),
-    (np.full(3, 0.1), np.array([[1.0], [2], [3]])),
-    ([1.0], np.array([[2.0]])),
-  ):
+  for labels, said in (([1.0, 2, 3], [0.1] * 3), ([0.1] * 3, [1.0, 2, 3]), ([1.0], [2.0])):
+    logits = np.array(said)[:, None]
     assert score(names, np.array(labels), logits, 'regression') == dict.fromkeys(names, 0.0)
-
-
-def test_predictions_that_are_not_finite_have_no_score():
+  # what is not finite has no score at all
   logits = np.zeros((3, 2))
   logits[1, 0] = np.inf
   assert np.isnan(score(('accuracy',), np.zeros(3, int), logits)['accuracy'])

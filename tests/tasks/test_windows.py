@@ -23,6 +23,8 @@ from tests.tokenizers.test_open_folder import both
 __all__ = ['both']
 
 LENGTH, STRIDE = 48, 10
+RETURNED = dict.fromkeys(('overflowing_tokens', 'offsets_mapping', 'token_type_ids'), True)
+RETURNED = {f'return_{name}': x for name, x in RETURNED.items()}
 SHAPES = {name: shape for name, (_, shape, _) in test_open_folder.KINDS.items()}
 TRAPS = (
   'cafe\u0301 na\u00efve \u0130stanbul \u0131\u015f\u0131k a\u0302\u0300b',
@@ -67,15 +69,9 @@ def test_windows_are_those_of_transformers(both):
     texts = (context, question) if passage_first else (question, context)
     ids = theirs(question, add_special_tokens=False)['input_ids']
     room = LENGTH - len(ids) - sum(r.split(':')[0] not in 'AB' for r in shape.pair.split())
-    found = theirs(
-      *texts,
-      truncation='only_first' if passage_first else 'only_second',
-      max_length=LENGTH,
-      stride=room - STRIDE,
-      return_overflowing_tokens=True,
-      return_offsets_mapping=True,
-      return_token_type_ids=True,
-    )
+    cut = 'only_first' if passage_first else 'only_second'
+    how = dict(truncation=cut, max_length=LENGTH, stride=room - STRIDE, **RETURNED)
+    found = theirs(*texts, **how)
     for i, ids in enumerate(found['input_ids']):
       row = slice(*rows.offsets[number : number + 2])
       assert rows.ids[row].tolist() == ids
@@ -109,28 +105,27 @@ def test_the_text_that_labels_stand_for_is_the_answer_letter_by_letter(both):
   rows = made_rows(
     asked(contexts, spans=spans), tokenizers.open_folder(folder), shape_of(tokenizer)
   )
-  w, seen, lost = rows.detail, set(), []
+  w, seen = rows.detail, set()
   for number, (start, end) in enumerate(rows.labels):
     q = w.question[number]
     if start == w.cls[number]:
       continue
-    at = np.array([number])
-    begin, behind = w.characters(
-      at, at * 0 + start - w.place[number], at * 0 + end - w.place[number]
-    )
-    wanted = contexts[q][slice(*spans[q])]
-    if answers.cut(contexts[q], int(begin[0]), int(behind[0])) != wanted:
-      lost.append((contexts[q], wanted, answers.cut(contexts[q], int(begin[0]), int(behind[0]))))
+    places = (np.array([x]) for x in (number, start - w.place[number], end - w.place[number]))
+    begin, behind = w.characters(*places)
+    text = answers.cut(contexts[q], int(begin[0]), int(behind[0]))
+    assert text == contexts[q][slice(*spans[q])], contexts[q]
     seen.add(int(q))
-  assert not lost
   assert len(seen) == len(contexts)
 
 
-def characters(text, length=16, question='abc', spans=None, **fields):
-  """Rows of one passage by a tokenizer of characters: 10 tokens of it beside the question."""
-  return made_rows(
-    asked([text], question, spans), made.Characters(), made.SHAPE, length=length, **fields
-  )
+def in_characters(texts, length=16, question='abc', spans=None, **fields):
+  """Rows by a tokenizer of characters: 10 tokens of a passage beside the question."""
+  examples = asked(texts, question, spans)
+  return made_rows(examples, made.Characters(), made.SHAPE, length=length, **fields)
+
+
+def characters(text, **fields):
+  return in_characters([text], **fields)
 
 
 def test_windows_begin_a_stride_apart_and_the_last_one_ends_with_the_passage():
@@ -162,15 +157,8 @@ def test_every_token_has_its_most_context_in_one_window():
   draw = np.random.default_rng(0)
   for _ in range(20):
     texts = ['x' * draw.integers(1, 60) for _ in range(3)]
-    rows = made_rows(
-      asked(texts, 'abc'),
-      made.Characters(),
-      made.SHAPE,
-      length=16,
-      doc_stride=int(draw.integers(1, 12)),
-    )
-    w, at = rows.detail, 0
-    found = {}
+    rows = in_characters(texts, doc_stride=int(draw.integers(1, 12)))
+    w, at, found = rows.detail, 0, {}
     for i, (q, first, size) in enumerate(zip(w.question, w.first, w.size)):
       for p in range(size):
         score = min(p, size - 1 - p) + 0.01 * size
@@ -181,18 +169,10 @@ def test_every_token_has_its_most_context_in_one_window():
       at += size
 
 
-def test_a_length_without_room_for_a_passage_is_told():
+def test_the_passage_may_be_the_first_text_and_needs_room():
+  rows = characters('0123', order='passage_first')
+  passage, question = ([10 + ord(c) for c in text] for text in ('0123', 'abc'))
+  assert rows.ids.tolist() == [2, *passage, 3, *question, 3]
+  assert rows.detail.place.tolist() == [1] and rows.labels.tolist() == [[1, 4]]
   with pytest.raises(errors.UserError, match='config.length=6 leaves no room'):
     characters('0123456789', length=6)
-
-
-def test_the_passage_may_be_the_first_text():
-  rows = characters('0123', order='passage_first')
-  assert rows.ids.tolist() == [
-    2,
-    *(10 + ord(c) for c in '0123'),
-    3,
-    *(10 + ord(c) for c in 'abc'),
-    3,
-  ]
-  assert rows.detail.place.tolist() == [1] and rows.labels.tolist() == [[1, 4]]
