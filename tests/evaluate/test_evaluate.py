@@ -268,15 +268,23 @@ def test_networks_without_a_pair_head_get_a_linear_probe_each(corpus, tmp_path):
   assert scores.table(found).count('linear probe on 24 train rows') == 4
 
 
-def test_a_network_that_never_saw_a_mask_reads_none(run, corpus):
-  [batch] = batches = rows(corpus, 'sop', 1)
-  assert (batch['input_ids'] == corpora.open(corpus).special['mask']).any()
+def test_rows_come_back_once_and_in_order_and_a_network_that_never_saw_a_mask_reads_none(
+  run, corpus, monkeypatch
+):
+  batches = rows(corpus, 'sop', 2)
+  assert (batches[0]['input_ids'] == corpora.open(corpus).special['mask']).any()
   own, encoder = {'encoder': run[1]['encoder']}, encoder_of()
-  masked = hidden(own, batch)[:, 0]
-  plain = hidden(own, {**batch, 'input_ids': small.with_targets(batch)})[:, 0]
+  masked = np.concatenate([hidden(own, b)[:, 0] for b in batches])
+  read = [{**b, 'input_ids': small.with_targets(b)} for b in batches]
+  plain = np.concatenate([hidden(own, b)[:, 0] for b in read])
+  monkeypatch.setattr(scores, '_ROWS', 3)
   for params, expected in ((own, plain), ({**own, 'mlm_head': {}}, masked)):
     np.testing.assert_allclose(scores.row_vectors(encoder, params, batches), expected, atol=1e-5)
-  assert np.abs(masked - plain).max() > 1e-3
+  assert np.abs(masked - plain).max() > 1e-3 and len(plain) == 2 * BATCH
+  # of one segment both texts are read
+  encoder = encoder_of(type_vocab_size=1)
+  params = small.parameters(small.objective('mlm', vocab_size=VOCAB, **SIZES, type_vocab_size=1))
+  assert np.isfinite(scores.row_vectors(encoder, params, batches[:1])).all()
 
 
 def test_the_classifier_stands_last_where_a_network_reads_it_there(corpus):
@@ -302,19 +310,6 @@ def test_the_classifier_stands_last_where_a_network_reads_it_there(corpus):
   np.testing.assert_allclose(found, hidden_BLD[np.arange(len(last)), last], atol=1e-5)
 
 
-def test_rows_come_back_once_and_in_order_and_of_one_segment_both_are_read(
-  run, corpus, monkeypatch
-):
-  batches = rows(corpus, 'sop', 2)
-  whole = scores.row_vectors(encoder_of(), run[1], batches)
-  monkeypatch.setattr(scores, '_ROWS', 3)
-  np.testing.assert_allclose(scores.row_vectors(encoder_of(), run[1], batches), whole, atol=1e-5)
-  assert len(whole) == 2 * BATCH
-  batches, encoder = rows(corpus, 'sop', 1), encoder_of(type_vocab_size=1)
-  params = small.parameters(small.objective('mlm', vocab_size=VOCAB, **SIZES, type_vocab_size=1))
-  assert np.isfinite(scores.row_vectors(encoder, params, batches)).all()
-
-
 def test_a_probe_tells_separable_vectors_and_nothing_else():
   rng = np.random.default_rng(0)
   labels = rng.integers(0, 2, 1000)
@@ -329,22 +324,13 @@ def test_a_probe_tells_separable_vectors_and_nothing_else():
     probe.fit(apart, labels[:-1])
 
 
-def test_a_probe_is_where_its_penalised_loss_is_least():
-  rng = np.random.default_rng(1)
-  vectors = rng.normal(size=(300, 4)) @ rng.normal(size=(4, 4))
-  labels = (vectors[:, 0] + rng.normal(size=300) > 0).astype(int)
-  fitted = probe.fit(vectors, labels)
-  x = (vectors - vectors.mean(axis=0)) / vectors.std(axis=0)
-  p = 1 / (1 + np.exp(-(x @ fitted.weights + fitted.bias)))
-  np.testing.assert_allclose(x.T @ (p - labels) + fitted.l2 * fitted.weights, 0, atol=1e-2)
-  assert fitted.l2 in probe.STRENGTHS
-
-
 def test_text_that_was_not_split_has_masked_tokens_only_and_unheld_text_is_refused(
   run, corpus, tmp_path
 ):
   unsplit = corpus_with(tmp_path / 'unsplit', corpus, splitter='none')
-  found = scores.evaluate(str(run[0]), unsplit, batches=BATCHES)
+  made = config(objective=parts.mlm(), format=parts.full_sentences())
+  make_workdir(tmp_path / 'run', made, corpus)
+  found = scores.evaluate(str(tmp_path / 'run'), unsplit, batches=1)
   assert {s.rows for s in found.scores} == {'mlm'}
   said = scores.table(found)
   assert 'note: nsp rows are left out. The corpus was not split' in said

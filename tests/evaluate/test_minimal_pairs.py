@@ -3,8 +3,6 @@
 import json
 import types
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import test_evaluate as evaluated
@@ -17,7 +15,6 @@ from bertzoo_jax.evaluate import __main__ as command
 from bertzoo_jax.evaluate import likelihoods
 from bertzoo_jax.evaluate import minimal_pairs
 from bertzoo_jax.evaluate import pair_files
-from bertzoo_jax.objectives import networks
 from configs import bert
 from configs import xlnet
 from tests.export import test_export as exports
@@ -130,21 +127,28 @@ def test_a_network_of_both_kinds_of_rows_is_scored_both_ways_and_read_so_by_tran
   assert 'pipeline_tag' not in said
 
 
-def test_a_query_stream_predicts_each_token_from_all_others(tmp_path):
+@pytest.mark.parametrize('masking', ['permutation', 'in_order'])
+def test_a_query_stream_predicts_each_token_from_all_others_or_from_those_before(tmp_path, masking):
   torch = pytest.importorskip('torch')
-  address, _ = make_run(tmp_path / 'run', xlnet.get_config('tiny'))
-  export.export(address, str(tmp_path / 'hf'))
+  config = xlnet.get_config(f'tiny,masking={masking}')
+  if masking == 'in_order':
+    config.encoder.memory_length = 0
+  address, _ = make_run(tmp_path / 'run', config)
+  loading.written(address, tmp_path / 'hf')
 
   def logits(network, coded, place, _):
     length = coded['input_ids'].shape[1]
     unseen, asked = torch.zeros(1, length, length), torch.zeros(1, 1, length)
     unseen[:, :, place], asked[:, :, place] = 1.0, 1.0
+    if masking == 'in_order':
+      unseen[0] = torch.ones(length, length).triu()
     return network(**coded, perm_mask=unseen, target_mapping=asked).logits[0, 0]
 
   expected = by_transformers(tmp_path / 'hf', 'XLNetLMHeadModel', logits, SENTENCES[:3])
   found, _ = scores_of(address, SENTENCES[:3])
   np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
-  assert minimal_pairs.opened(address)[0].how == likelihoods.QUERIES
+  how = likelihoods.QUERIES if masking == 'permutation' else likelihoods.LEFT_TO_RIGHT
+  assert minimal_pairs.opened(address)[0].how == how
 
 
 def test_a_sentence_scores_the_same_beside_others_and_in_small_batches(run, monkeypatch):
@@ -153,51 +157,6 @@ def test_a_sentence_scores_the_same_beside_others_and_in_small_batches(run, monk
   monkeypatch.setattr(likelihoods, '_TOKENS', 100)  # the last batch is not full
   alone = [scores_of(run[0], [text])[0][0] for text in SENTENCES]
   np.testing.assert_allclose(together, alone, atol=1e-4)
-
-
-def in_order_config():
-  config = xlnet.get_config('tiny,masking=in_order')
-  config.encoder.memory_length = 0
-  return config
-
-
-@pytest.mark.parametrize(
-  'make',
-  [
-    pytest.param(lambda: masked_config('left_to_right'), id='next', marks=pytest.mark.slow),
-    pytest.param(in_order_config, id='in order'),
-  ],
-)
-def test_a_network_from_left_to_right_has_its_own_log_likelihood(make, tmp_path):
-  subject, tokenizer = minimal_pairs.opened(make_run(tmp_path, make())[0])
-  assert subject.how == likelihoods.LEFT_TO_RIGHT
-  next_token = 'next_head' in subject.params
-  cls, sep, unk = (subject.special[name] for name in ('cls', 'sep', 'unk'))
-
-  @jax.jit
-  def logits_of(params, batch, at):
-    """Log-probability of the token at each row's place, given the tokens before it."""
-    if not next_token:
-      batch = {**batch, 'masked_positions': at[:, None]}
-      states = networks.predictions(subject.encoder, params['encoder'], batch, None)[0]
-      return networks.vocabulary_logits(subject.encoder, params, states)[:, 0]
-    hidden = networks.encode(subject.encoder, params['encoder'], batch, None)
-    logits = networks.vocabulary_logits(subject.encoder, params, hidden, name='next_head')
-    return logits[jnp.arange(len(at)), at - 1]
-
-  texts = [x.tolist() for x in tokenizer.encode_as_transformers(list(SENTENCES[1:3]))]
-  expected = []
-  for text in texts:
-    row = np.array([cls, *text, sep] if next_token else [*text, sep, cls])
-    at, place = np.arange(len(text)) + next_token, np.arange(len(row))
-    ids = np.where(place > at[:, None], unk, row)  # what comes later has no effect
-    segments = np.where(place == len(row) - 1, 0 if next_token else 2, 0) + 0 * ids
-    batch = dict(
-      input_ids=ids, token_type_ids=segments, segment_ids=1 + 0 * ids, order=place + 0 * ids
-    )
-    logits = np.asarray(logits_of(subject.params, batch, at))
-    expected.append(np.asarray(jax.nn.log_softmax(logits))[np.arange(len(at)), row[at]].sum())
-  np.testing.assert_allclose(likelihoods.log_likelihoods(subject, texts), expected, atol=2e-4)
 
 
 def write_pairs(path, pairs, **fields):

@@ -35,9 +35,9 @@ def config(**changes):
   ).lock()
 
 
-def runs(made):
-  plan.check(made, WEIGHTS)
-  return plan.runs('task', made, TASK, [WEIGHTS], 'F')
+def runs(made, weights=WEIGHTS):
+  plan.check(made, weights)
+  return plan.runs('task', made, TASK, [weights], 'F')
 
 
 RATE = 'schedule.learning_rate'
@@ -103,6 +103,16 @@ def test_a_schedule_of_the_argument_has_the_warmup_of_the_config():
 def test_the_folders_of_two_keys_that_end_alike_have_the_whole_keys():
   made = config(grid=(('encoder.dropout', (0.0, 0.1)), ('objective.dropout', (0.0,))))
   assert runs(made)[1].folder.name == 'encoder.dropout=0.1+objective.dropout=0.0+seed=0'
+
+
+def test_a_run_gets_the_head_and_the_class_of_its_encoder():
+  sizes = {k: WEIGHTS.section[k] for k in ('num_layers', 'hidden_size', 'num_heads')}
+  section = parts.disentangled(**sizes, intermediate_size=8, max_positions=32).to_dict()
+  known = {**vars(WEIGHTS), 'section': section, 'hf': 'DebertaV2ForMaskedLM'}
+  [run] = runs(config(), types.SimpleNamespace(**known))
+  assert run.experiment.hf == 'DebertaV2ForSequenceClassification'
+  assert run.experiment.objective.head == 'gelu'
+  assert runs(config())[0].experiment.objective.head == 'tanh'
 
 
 def test_a_fine_tuning_may_set_no_field_of_the_encoder():

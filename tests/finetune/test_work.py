@@ -34,6 +34,8 @@ def finished(run, score, diverged=''):
 
 
 def all_of(monkeypatch, runs, one, devices=2, say=None):
+  kept = lambda folder: [3] if (folder / step_folders.FOLDER).exists() else []
+  monkeypatch.setattr(work.step_folders, 'steps', kept)
   monkeypatch.setattr(work, '_one', one)
   notice = types.SimpleNamespace(name=None)
   task, devices = types.SimpleNamespace(sign=1), jax.devices()[:devices]
@@ -113,7 +115,6 @@ def test_the_first_of_the_best_runs_keeps_its_checkpoint(monkeypatch, tmp_path, 
     (run.folder / step_folders.FOLDER).mkdir(parents=True)
     return finished(run, [0.25, 0.5, 0.5, None][run.seed])
 
-  monkeypatch.setattr(work.step_folders, 'steps', lambda workdir: [3])
   found = all_of(monkeypatch, made, one, devices)
   assert work.best(found) == 1
   assert [r.seed for r in made if (r.folder / step_folders.FOLDER).exists()] == [1]
@@ -131,9 +132,6 @@ def test_a_best_run_that_lost_its_checkpoint_is_trained_again(monkeypatch, tmp_p
     begun.append(run.seed)
     return finished(run, 0.5)
 
-  monkeypatch.setattr(
-    work.step_folders, 'steps', lambda workdir: [3] if (workdir / 'checkpoints').exists() else []
-  )
   found = all_of(monkeypatch, made, one)
   assert begun == [0] and [r['score'] for r in found] == [0.5, 0.25]
 
@@ -148,10 +146,8 @@ def test_runs_that_need_all_devices_come_one_after_the_other(
 
   def one(run, task, weights, notice, devices, alone):
     seen.append(len(devices))
-    (run.folder / step_folders.FOLDER).mkdir(parents=True)
     return finished(run, 0.5)
 
-  monkeypatch.setattr(work.step_folders, 'steps', lambda workdir: [3])
   all_of(monkeypatch, runs(tmp_path, 2, **machinery), one)
   assert seen == [together] * 2
 

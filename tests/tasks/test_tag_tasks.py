@@ -40,37 +40,22 @@ def test_every_word_is_in_a_row_whole_sentences_are_kept_and_words_have_most_con
   word = lambda: ''.join(rng.choice(list('abcdefg'), rng.integers(1, 4)))
   sentences = [[word() for _ in range(n)] for n in rng.integers(1, 14, 40)]
   rows = made_rows(sentences, length, overlap, single)
-  encoded = made.Characters().encode_words(sentences)
-  begin = 0 if single == LAST else 1
-  assert np.diff(rows.offsets).max() <= length
+  begin, room, row = int(single != LAST), length - 2, 0
   assert (rows.uncut == np.diff(rows.offsets)).all()
-  row = 0
-  for s, (ids, of_word) in enumerate(encoded):
-    windows = [
-      rows.ids[rows.offsets[r] + begin : rows.offsets[r + 1] - (2 - begin)]
-      for r in range(row, row + rows.detail.windows[s])
-    ]
-    room = length - 2
-    starts, at = [], 0
-    for number, window in enumerate(windows):
-      if number == len(windows) - 1:
-        at = len(ids) - len(window)
-      starts.append(at)
-      assert ids[at : at + len(window)].tolist() == window.tolist()
-      at += room - overlap
-    covered = {t for a, w in zip(starts, windows) for t in range(a, a + len(w))}
-    assert covered == set(range(len(ids)))
+  for s, (ids, of_word) in enumerate(made.Characters().encode_words(sentences)):
+    last = max(0, len(ids) - room)  # where the last window begins, which ends with the sentence
+    starts = [*range(0, last, room - overlap), last]
+    assert rows.detail.windows[s] == len(starts)
+    for n, a in enumerate(starts):
+      window = rows.ids[rows.offsets[row + n] : rows.offsets[row + n + 1]]
+      assert window[begin : len(window) - 2 + begin].tolist() == ids[a : a + room].tolist()
     places = rows.detail.first[rows.detail.sentences[s] : rows.detail.sentences[s + 1]]
     for word, place in enumerate(places):
       token = int(np.flatnonzero(of_word == word)[0])
-      context = [
-        min(token - a, a + len(w) - 1 - token) if a <= token < a + len(w) else -1
-        for a, w in zip(starts, windows)
-      ]
-      best = int(np.argmax(context))
+      ends = [min(a + room, len(ids)) - 1 for a in starts]
+      best = int(np.argmax([min(token - a, end - token) for a, end in zip(starts, ends)]))
       assert place == rows.offsets[row + best] + begin + token - starts[best]
-      assert rows.ids[place] == ids[token]
-    row += len(windows)
+    row += len(starts)
   assert row == len(rows.offsets) - 1
 
 
