@@ -366,12 +366,3 @@ def test_another_vocabulary_is_refused_and_other_text_remarked_on(run, corpus, f
   tokenizer.write_text(kept)  # now the lines of vocab.txt alone are swapped
   with pytest.raises(errors.UserError, match='vocab.txt and the tokenizer.json beside it'):
     scores.evaluate(str(other), str(corpus))
-
-
-def test_a_config_is_that_of_the_phase_of_the_last_step_and_pairs_have_all_fields():
-  made = config(phases=((3, {'length': 16}), (4, {})))
-  lengths = [configuration.phase_at(made, step).config.length for step in (0, 3, 4, 7, 8)]
-  assert lengths == [16, 16, 64, 64, 64]
-  for pairs in ('nsp', 'sop'):
-    got = held_out.segment_pairs(pairs)
-    assert got == (parts.segment_pairs(pairs=pairs, lone_sentences='skip').to_dict())

@@ -2,7 +2,6 @@
 
 import types
 
-import ml_collections
 import pytest
 
 from bertzoo_jax import parts
@@ -117,12 +116,3 @@ def test_a_run_gets_the_head_and_the_class_of_its_encoder():
 
 def test_a_fine_tuning_may_set_no_field_of_the_encoder():
   assert 'dropout' in config().encoder and not len(config(encoder={}).encoder)
-
-
-def test_tasks_come_after_those_with_whose_weights_they_begin():
-  suite = {name: config(init=init) for name, init in (('c', 'b'), ('b', 'a'), ('a', 'elsewhere'))}
-  made = lambda: ml_collections.ConfigDict({'suite': suite})
-  assert list(plan.tasks(made())) == ['a', 'b', 'c']
-  suite['a'] = config(init='c')
-  with pytest.raises(errors.UserError, match='weights of each other'):
-    plan.tasks(made())

@@ -95,17 +95,6 @@ def test_text_is_cut_without_blanks_and_with_its_accents():
   assert answers.cut('\ufeffthe end', 0, 4) == 'the' and answers.cut('', 0, 0) == ''
 
 
-def test_the_highest_scores_are_found_and_of_equal_ones_the_first():
-  draw = np.random.default_rng(0)
-  for width, n in ((3, 5), (50, 5), (400, 20), (7, 1)):
-    scores = draw.integers(0, 9, (6, width)).astype(np.float64)
-    scores[0] = -np.inf
-    places, found = answers._top(scores, n)
-    order = np.argsort(-scores, axis=1, kind='stable')[:, :n]
-    np.testing.assert_array_equal(found, np.take_along_axis(scores, order, axis=1))
-    np.testing.assert_array_equal(places, order)
-
-
 def test_odds_of_a_passage_without_a_token_are_finite():
   given = dict(contexts=('a b', ' '), question='abc', spans=[(0, 1), (0, 0)])
   examples = test_windows.asked(**given)

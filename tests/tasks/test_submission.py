@@ -63,34 +63,35 @@ def test_cola_is_read_with_a_header_in_test_only_and_mnli_with_both_dev_splits_a
   assert again.splits['train'].ids.tolist() == task.splits['train'].ids.tolist()
 
 
-@pytest.mark.parametrize('argument', ['classify', 'pairs', 'regress', 'multilabel'])
-def test_predictions_are_json_lines_with_probabilities_for_every_shape_of_data(tmp_path, argument):
-  label = {'multilabel': 'mad,sad', 'regress': 'score'}.get(argument, 'label')
-  text = {'text_a': 'premise', 'text_b': 'claim'} if argument == 'pairs' else {'text_a': 'text'}
-  values = {'multilabel': ('1,0', '0,1'), 'regress': ('0.5', '2')}.get(argument, ('no', 'yes'))
-  head = ','.join([*text.values(), label])
-  cells = ','.join(['a'] * len(text))
-  lines = f'{head}\n{cells},{values[0]}\n{cells},{values[1]}\n'
-  more = '\t'.join(text.values()) + '\né x' + '\ty' * (len(text) - 1)
-  made.write(tmp_path, train_csv=lines, more_tsv=more)
-  files = dict(train='train.csv', dev='train.csv')
-  task = made.opened(tmp_path, argument, files, label=label, **text)
-  assert task.report()
+YES = dict(label='yes', probabilities={'no': 0.047426, 'yes': 0.952574})
+BOTH = dict(labels=['sad'], probabilities={'mad': 0.5, 'sad': 0.952574})
+
+
+@pytest.mark.parametrize(
+  'argument, texts, label, values, wanted',
+  [
+    ('classify', ['text'], 'label', ('no', 'yes'), YES),
+    ('pairs', ['premise', 'claim'], 'label', ('no', 'yes'), YES),
+    ('regress', ['text'], 'score', ('0.5', '2'), dict(score=0.0)),
+    ('multilabel', ['text'], 'mad,sad', ('1,0', '0,1'), BOTH),
+  ],
+)
+def test_predictions_are_json_lines_with_probabilities_for_every_shape_of_data(
+  tmp_path, argument, texts, label, values, wanted
+):
+  rows = [[*texts, label], *(['a'] * len(texts) + [value] for value in values)]
+  more = '\t'.join(texts) + '\n' + '\t'.join(['é x', 'y'][: len(texts)]) + '\n'
+  made.write(tmp_path, train_csv='\n'.join(map(','.join, rows)), more_tsv=more)
+  files, names = dict(train='train.csv', dev='train.csv'), dict(zip(('text_a', 'text_b'), texts))
+  task = made.opened(tmp_path, argument, files, label=label, **names)
   split = task.read(tmp_path / 'more.tsv')
   assert split.labels is None and len(split) == 1
   assert split.no_labels(3).shape == ((3, 2) if argument == 'multilabel' else (3,))
   logits = np.array([[0.0, 3.0]])[:, : len(task.labels) or 1]
   submission.predictions(tmp_path / 'out.jsonl', task, split, {'row': logits})
   line = json.loads((tmp_path / 'out.jsonl').read_text())
-  assert line['example'] == '0' and line['text_a'] == 'é x'
-  assert ('text_b' in line) == (argument == 'pairs')
-  if argument == 'regress':
-    assert line['score'] == 0
-  elif argument == 'multilabel':
-    assert line['labels'] == ['sad'] and line['probabilities'] == {'mad': 0.5, 'sad': 0.952574}
-  else:
-    assert line['label'] == 'yes'
-    assert line['probabilities'] == {'no': 0.047426, 'yes': 0.952574}
+  given = dict(zip(names, ['é x', 'y']))
+  assert line == {'example': '0', **given, **wanted}
 
 
 def test_the_argument_of_a_task_names_task_source_recipe_and_sections():

@@ -113,12 +113,6 @@ def test_tags_that_train_lacks_count_as_wrong_and_are_not_learned(tmp_path):
   assert found['accuracy'] == 0.5
 
 
-def test_dev_is_a_share_of_train_where_there_is_no_file(tmp_path):
-  made.write(tmp_path, train_txt=''.join(f'{c} O\nx B-X\n\n' for c in 'abcdefghij'))
-  task = made.opened(tmp_path, 'tag', dict(train='train.txt'), dev_share=0.3)
-  assert (len(task.splits['train']), len(task.splits['dev'])) == (7, 3)
-
-
 @pytest.mark.parametrize('name', ['conll2003', 'wikiann', 'ud_pos'])
 def test_datasets_of_tensorflow_datasets_give_words_and_tags(name):
   tfds = pytest.importorskip('tensorflow_datasets')
