@@ -366,3 +366,9 @@ def test_another_vocabulary_is_refused_and_other_text_remarked_on(run, corpus, f
   tokenizer.write_text(kept)  # now the lines of vocab.txt alone are swapped
   with pytest.raises(errors.UserError, match='vocab.txt and the tokenizer.json beside it'):
     scores.evaluate(str(other), str(corpus))
+
+
+def test_a_config_is_that_of_the_phase_of_the_last_step():
+  made = config(phases=((3, {'length': 16}), (4, {})))
+  lengths = [configuration.phase_at(made, step).config.length for step in (0, 3, 4, 7, 8)]
+  assert lengths == [16, 16, 64, 64, 64]
