@@ -1,8 +1,6 @@
 """Questions with options: files, labels, rows."""
 
 import json
-import os
-import pathlib
 import re
 
 import made
@@ -18,11 +16,8 @@ from bertzoo_jax.tasks import kinds as kinds_lib
 from bertzoo_jax.tasks import labels
 from bertzoo_jax.tasks import option_files
 from bertzoo_jax.tasks.kinds import kind as kinds
-from configs.tasks import choices as choice_configs
 from tests.found import call_part
 
-DATA = os.environ.get('BERTZOO_DATA')
-real = pytest.mark.skipif(not DATA, reason='BERTZOO_DATA does not name the folder of real data')
 SPECIAL = made.Characters.special
 
 
@@ -264,11 +259,3 @@ def test_predictions_name_the_option_and_its_letter(tmp_path):
   perfect = {'choice': np.eye(3)[dev.labels]}
   assert kinds.score(('accuracy',), task, dev, perfect) == {'accuracy': 1.0}
   assert task.read(str(tmp_path / 'train.jsonl')).labels is None
-
-
-@real
-def test_mc500_has_its_published_sizes():
-  task = made.task(choice_configs.get_config('mctest'), pathlib.Path(DATA) / 'mc_en', 512)
-  assert {name: len(split) for name, split in task.splits.items()} == dict(train=1200, dev=200)
-  assert not [note for note in task.notes if 'left out' in note or 'asterisks' in note]
-  assert all(s.group == 4 for s in task.splits.values())

@@ -14,11 +14,11 @@ from bertzoo_jax import tasks
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks.kinds import kind
 from configs.tasks import chinese
+from configs.tasks import choices
 from configs.tasks import glue
+from configs.tasks import questions
 
 DATA = os.environ.get('BERTZOO_DATA')
-real = pytest.mark.skipif(not DATA, reason='BERTZOO_DATA does not name the folder of real data')
-CHINESE = chinese.get_config('chnsenticorp')
 ROWS = [('good film', 'yes'), ('bad film', 'no'), ('fine', 'yes'), ('dull', 'no')]
 TSV = 'text\tlabel\n' + ''.join(f'{a}\t{b}\n' for a, b in ROWS)
 
@@ -169,11 +169,8 @@ def test_a_file_that_is_not_there_is_named_and_optional_ones_are_noted(tmp_path)
 
 
 def test_values_of_json_become_text_and_dots_go_one_level_down(tmp_path):
-  rows = [
-    dict(words=['two', 'words'], meta=dict(label=1)),
-    dict(words='\ud800x', meta=dict(label=2.5)),
-    dict(words=None, meta=dict(label=True)),
-  ]
+  values = ((['two', 'words'], 1), ('\ud800x', 2.5), (None, True))
+  rows = [dict(words=words, meta=dict(label=label)) for words, label in values]
   made.write(tmp_path, train_jsonl='\n'.join(map(json.dumps, rows)))
   source = read(tmp_path, 'train.jsonl', text_a='words', label='meta.label')
   assert pairs(source.splits['train']) == [('two words', '1'), ('?x', '2.5'), ('', 'true')]
@@ -182,11 +179,8 @@ def test_values_of_json_become_text_and_dots_go_one_level_down(tmp_path):
 def test_only_rows_that_where_asks_for_are_read_and_test_labels_may_be_absent(tmp_path):
   lines = 'language\ttext\tlabel\nzh\tone\ta\nen\ttwo\tb\nzh\tthree\tb\n'
   made.write(tmp_path, train_tsv=TSV, dev_tsv=lines, test_tsv='index\ttext\n7\tx\n9\ty\n')
-  config = made.config(
-    files=dict(train='train.tsv', dev='dev.tsv', test='test.tsv'),
-    where=(('language', 'zh'),),
-    example='index',
-  )
+  files = dict(train='train.tsv', dev='dev.tsv', test='test.tsv')
+  config = made.config(files=files, where=(('language', 'zh'),), example='index')
   source = made.source(tmp_path, config.source)
   assert pairs(source.splits['dev']) == [('one', 'a'), ('three', 'b')]
   lost = 'dev: 1 line of dev.tsv that config.source.where does not ask for left out, the first is'
@@ -220,26 +214,39 @@ def test_a_dataset_of_tensorflow_datasets_gives_the_labels_as_its_files_spell_th
   assert None not in task.splits['dev'].source.column('b')
 
 
-@real
+QA = {
+  'cmrc2018': dict(train='qa_zh/cmrc2018_dev.json', dev='qa_zh/cmrc2018_trial.json'),
+  'squad': dict(train='qa_en/policyqa_dev.json', dev='qa_en/xquad.en.json'),
+}
+
+
+@pytest.mark.skipif(not DATA, reason='BERTZOO_DATA does not name the folder of real data')
 @pytest.mark.parametrize(
-  'config, folder, sizes',
+  'file, name, folder, sizes, mended',
   [
-    (glue.get_config('cola'), 'glue', dict(train=8551, dev=1043)),
-    (glue.get_config('cola'), 'glue/CoLA', dict(train=8551, dev=1043)),
-    (glue.get_config('sst2'), 'glue', dict(train=67349, dev=872)),
-    # one row of 3,668 is missing in this copy
-    (glue.get_config('mrpc'), 'glue', dict(train=3667, dev=408)),
-    (glue.get_config('wnli'), 'glue', dict(train=635, dev=71)),
-    (CHINESE, 'zh_tasks/chnsenticorp', dict(train=9600, dev=1200, test=1200)),
+    (glue, 'cola', 'glue', (8551, 1043), 0),
+    (glue, 'cola', 'glue/CoLA', (8551, 1043), 0),
+    (glue, 'sst2', 'glue', (67349, 872), 0),
+    (glue, 'mrpc', 'glue', (3667, 408), 0),  # one row of 3,668 is missing in this copy
+    (glue, 'wnli', 'glue', (635, 71), 0),
+    (chinese, 'chnsenticorp', 'zh_tasks/chnsenticorp', (9600, 1200, 1200), 0),
+    (choices, 'mctest', 'mc_en', (1200, 200), 0),
+    (questions, 'cmrc2018', '', (3219, 1002), 8),
+    (questions, 'squad', '', (3809, 1190), 0),
   ],
-  ids=lambda value: value.name if hasattr(value, 'source') else None,
 )
-def test_public_files_have_their_published_sizes(config, folder, sizes):
-  task = made.task(config, pathlib.Path(DATA) / folder, 99)
-  assert {name: len(split) for name, split in task.splits.items()} == sizes
-  assert not [note for note in task.notes if 'left out' in note]
-  assert task.labels == ('0', '1')
-  assert all(np.bincount(s.labels).min() > len(s) / 4 for s in task.splits.values())
+def test_public_files_have_their_published_sizes(file, name, folder, sizes, mended):
+  config = file.get_config(name)
+  if file is questions:
+    config.source.files = {split: QA[name].get(split, '') for split in config.source.files}
+  task = made.task(config, pathlib.Path(DATA) / folder, 512)
+  assert tuple(len(split.source) for split in task.splits.values()) == sizes
+  assert not [note for note in task.notes if 'left out' in note or 'asterisks' in note]
+  wrong = [note.split()[1] for note in task.notes if 'wrong answer_start' in note]
+  assert sum(map(int, wrong)) == mended
+  if file in (glue, chinese):
+    assert task.labels == ('0', '1')
+    assert all(np.bincount(s.labels).min() > len(s) / 4 for s in task.splits.values())
 
 
 def test_metrics_of_ranks_need_the_column_of_the_question(tmp_path):

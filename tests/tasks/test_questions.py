@@ -2,8 +2,6 @@
 
 import gzip
 import json
-import os
-import pathlib
 
 import pytest
 
@@ -13,11 +11,8 @@ from bertzoo_jax.tasks import kinds
 from bertzoo_jax.tasks import labels
 from bertzoo_jax.tasks.answering import questions
 from configs.tasks import own
-from configs.tasks import questions as configs
 from tests.tasks import made
 
-DATA = os.environ.get('BERTZOO_DATA')
-real = pytest.mark.skipif(not DATA, reason='BERTZOO_DATA does not name the folder of real data')
 CONTEXT = 'The cat sat. \U0001f600 The cat slept on the mat.'
 
 
@@ -56,22 +51,12 @@ def read(folder, leave_out=(), **contents):
   return made.source(folder, parts.squad(files=names, leave_out=leave_out, dev_share=0.5))
 
 
-@pytest.mark.parametrize(
-  'text, start, wished',
-  [
-    ('The cat', 0, (0, True)),
-    ('The cat', 15, (15, True)),
-    ('The cat', 14, (15, False)),
-    ('The cat', 2, (0, False)),
-    ('The cat', 999, (15, False)),
-    ('The cat', -1, (0, False)),
-    ('mat', 0, (CONTEXT.index('mat'), False)),
-    ('dog', 3, (-1, False)),
-    ('', 3, (-1, False)),
-  ],
-)
-def test_the_nearest_place_of_an_answer_is_taken(text, start, wished):
-  assert questions.locate(CONTEXT, text, start) == wished
+def test_the_nearest_place_of_an_answer_is_taken():
+  found = lambda text, *starts: [questions.locate(CONTEXT, text, start) for start in starts]
+  assert found('The cat', 0, 15) == [(0, True), (15, True)]
+  assert found('The cat', 14, 2, 999, -1) == [(15, False), (0, False), (15, False), (0, False)]
+  assert found('mat', 0) == [(CONTEXT.index('mat'), False)]
+  assert found('dog', 3) == found('', 3) == [(-1, False)]
 
 
 def test_wrong_places_are_mended_and_counted_and_lost_answers_are_not_learned(tmp_path):
@@ -193,26 +178,6 @@ def test_a_file_to_predict_needs_no_answers(tmp_path):
   (tmp_path / 'new.json').write_text(squad(('n', None)))
   found = source.read(str(tmp_path / 'new.json'))
   assert found.labels is None and found.ids == ['n'] and found.column('span') == [(-1, -1)]
-
-
-CMRC = dict(train='qa_zh/cmrc2018_dev.json', dev='qa_zh/cmrc2018_trial.json')
-SQUAD = dict(train='qa_en/policyqa_dev.json', dev='qa_en/xquad.en.json')
-
-
-@real
-@pytest.mark.parametrize(
-  'task, files, counts, mended',
-  [('cmrc2018', CMRC, (3219, 1002), 8), ('squad', SQUAD, (3809, 1190), 0)],
-)
-def test_public_files_are_read_whole_and_their_wrong_places_mended(task, files, counts, mended):
-  config = configs.get_config(task)
-  for split in config.source.files:
-    config.source.files[split] = files.get(split, '')
-  opened = made.task(config, pathlib.Path(DATA), 512)
-  assert tuple(len(s.source) for s in opened.splits.values()) == counts
-  said = [n for n in opened.notes if 'wrong answer_start' in n]
-  assert sum(int(n.split()[1]) for n in said) == mended
-  assert not [n for n in opened.notes if 'left out' in n]
 
 
 @pytest.mark.parametrize(

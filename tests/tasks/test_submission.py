@@ -97,13 +97,8 @@ def test_predictions_are_json_lines_with_probabilities_for_every_shape_of_data(
 def test_the_argument_of_a_task_names_task_source_recipe_and_sections():
   assert glue.get_config('rte,source=tfds').source.dataset == 'glue/rte'
   assert glue.get_config('rte,optimizer=lamb').optimizer.name == 'lamb'
-  wrong = {
-    'rtee': "Did you mean 'rte'",
-    'rte,source=csv': 'table, tfds',
-    'rte,recipee=x': "Did you mean 'recipe'",
-    'rte,source=tfds,source=table': 'set twice',
-    'ax': 'mnli',
-  }
+  wrong = {'rtee': "Did you mean 'rte'", 'rte,source=csv': 'table, tfds', 'ax': 'mnli'}
+  wrong |= {'rte,recipee=x': "Did you mean 'recipe'", 'rte,source=tfds,source=table': 'set twice'}
   for argument, told in wrong.items():
     with pytest.raises(ValueError, match=told):
       glue.get_config(argument)
