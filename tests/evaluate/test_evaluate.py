@@ -32,21 +32,13 @@ SIZES = dict(num_layers=2, hidden_size=16, num_heads=2, intermediate_size=32, ma
 
 
 def config(**changes):
-  made = dict(
-    tokenizer=parts.wordpiece(vocab_size=VOCAB),
-    corpus=parts.corpus(held_out=0.25),
-    format=parts.segment_pairs(pairs='sop', lone_sentences='skip'),
-    masking=parts.token(),
-    encoder=parts.transformer(**SIZES),
-    objective=parts.mlm_pair(),
-    optimizer=parts.adamw_uncorrected(),
-    schedule=parts.linear_from_start(warmup=3),
-    length=LENGTH,
-    batch_size=BATCH,
-    phases=((100, {}),),
-    hf='BertForPreTraining',
-    run=parts.run(),
-  )
+  text = dict(tokenizer=parts.wordpiece(vocab_size=VOCAB), corpus=parts.corpus(held_out=0.25))
+  text |= dict(format=parts.segment_pairs(pairs='sop', lone_sentences='skip'))
+  text |= dict(masking=parts.token(), length=LENGTH, batch_size=BATCH)
+  network = dict(encoder=parts.transformer(**SIZES), objective=parts.mlm_pair())
+  learned = dict(optimizer=parts.adamw_uncorrected(), schedule=parts.linear_from_start(warmup=3))
+  made = dict(text, **network, **learned, phases=((100, {}),), run=parts.run())
+  made |= dict(hf='BertForPreTraining')
   return ml_collections.ConfigDict(parts.experiment(**{**made, **changes})).lock()
 
 
@@ -94,10 +86,9 @@ def pair_head(params, corpus):
   first = np.concatenate([hidden(params, b)[:, 0] for b in rows(corpus)])
   kernel = np.eye(first.shape[1], dtype=np.float32) / first.std()
   classes = np.random.default_rng(0).normal(size=(first.shape[1], 2)).astype(np.float32)
-  return {
-    'pooler': {'kernel': kernel, 'bias': (-np.median(first, axis=0) @ kernel).astype(np.float32)},
-    'classifier': {'kernel': classes, 'bias': np.zeros(2, np.float32)},
-  }
+  bias = (-np.median(first, axis=0) @ kernel).astype(np.float32)
+  classifier = {'kernel': classes, 'bias': np.zeros(2, np.float32)}
+  return {'pooler': {'kernel': kernel, 'bias': bias}, 'classifier': classifier}
 
 
 @pytest.fixture(scope='module')
@@ -186,11 +177,8 @@ def test_masked_tokens_of_another_run_s_masking_are_scored_on_its_rows(
 
 
 def test_held_out_accuracy_and_bits_per_byte_count_no_special_token(corpus):
-  made = config(
-    masking=parts.token(rounding='random', maskable='all_but_padding'),
-    format=parts.full_sentences(),
-    objective=parts.mlm(),
-  )
+  masking = parts.token(rounding='random', maskable='all_but_padding')
+  made = config(masking=masking, format=parts.full_sentences(), objective=parts.mlm())
   opened = corpora.open(corpus)
   batches = rows(corpus, made=made, batches=1000)
   objective = small.objective('mlm', vocab_size=VOCAB, **SIZES)

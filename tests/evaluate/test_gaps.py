@@ -151,6 +151,7 @@ def test_the_screen_prints_each_gap_and_three_accuracies(
     (dict(CORPUS=['c'], REQUIRE=0.0), 'need --gaps'),
     (dict(CORPUS=None, MINIMAL_PAIRS='p', GAPS=3), 'give one --corpus'),
     (dict(CORPUS=None, GAPS=3), 'one of them'),
+    (dict(CORPUS=['c'], MINIMAL_PAIRS='p'), 'one of them'),
   ],
 )
 def test_flags_that_do_not_go_together_are_refused(monkeypatch, asked, words):

@@ -1,7 +1,6 @@
 """evaluate --minimal_pairs: log-likelihoods beside a direct computation, files and refusals."""
 
 import json
-import types
 
 import numpy as np
 import pytest
@@ -159,6 +158,9 @@ def test_a_sentence_scores_the_same_beside_others_and_in_small_batches(run, monk
   np.testing.assert_allclose(together, alone, atol=1e-4)
 
 
+ROW = dict(sentence_good='a', sentence_bad='b', term='t', UID='x')
+
+
 def write_pairs(path, pairs, **fields):
   rows = [dict(sentence_good=g, sentence_bad=b, **fields, UID=uid) for g, b, uid in pairs]
   path.write_text('\n'.join(map(json.dumps, rows)))
@@ -195,20 +197,15 @@ def test_the_command_prints_groups_and_writes_json(run, tmp_path, monkeypatch, c
   assert written['total']['pairs'] == 2 and written['how'] == 'masked'
   with pytest.raises(errors.UserError, match='not overwritten'):
     command.main(None)
-  monkeypatch.setattr(command, '_CORPUS', types.SimpleNamespace(value='corpus'))
-  with pytest.raises(errors.UserError, match='one of them'):
-    command.main(None)
 
 
 def test_files_are_read_in_both_layouts(tmp_path):
-  rows = [
-    dict(sentence_good='A b.', sentence_bad='A c.', field='syntax', UID='x', pair_id=0),
-    dict(sentence_good='D\u2028e.', sentence_bad='D f.', field='syntax', UID='y', pair_id=1),
-  ]
+  pairs = [('A b.', 'A c.'), ('D\u2028e.', 'D f.')]
+  names = 'sentence_good', 'sentence_bad', 'field', 'UID', 'pair_id'
+  rows = [dict(zip(names, (*pair, 'syntax', 'xy'[i], i))) for i, pair in enumerate(pairs)]
   blimp = tmp_path / 'a.jsonl'
   text = '\r\n'.join(json.dumps(row, ensure_ascii=False) for row in rows) + '\r\n'
   blimp.write_bytes(('\ufeff' + text).encode())
-  pairs = [('A b.', 'A c.'), ('D\u2028e.', 'D f.')]
   assert pair_files.read(str(blimp)) == [(*p, g) for p, g in zip(pairs, 'xy')]
   assert pair_files.read(str(blimp), 'field') == [(*p, 'syntax') for p in pairs]
   table = tmp_path / 'b.tsv'
@@ -225,6 +222,7 @@ def test_files_are_read_in_both_layouts(tmp_path):
     ('a.jsonl', '{"sentence_good": "a", "sentence_bad": ""}', 'empty sentence'),
     ('a.jsonl', '{"sentence_good": "a", "sentence_bad": 3}', 'empty sentence'),
     ('a.jsonl', '[1]', 'it has no fields'),
+    ('a.jsonl', json.dumps(ROW), "no 'trem'; it has .*term, UID. Give another --group"),
     ('a.jsonl', '\n{', 'a.jsonl:2 is no JSON'),
     ('a.jsonl', '\n', 'has no pair'),
     ('a.tsv', 'a\tb\tc', 'a.tsv:1 has 3 columns'),
@@ -234,14 +232,12 @@ def test_files_are_read_in_both_layouts(tmp_path):
 )
 def test_a_file_of_another_form_is_refused(name, content, words, tmp_path):
   (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+  group = ['trem'] if 'trem' in words else []
   with pytest.raises(errors.UserError, match=words):
-    pair_files.read(str(tmp_path / name))
+    pair_files.read(str(tmp_path / name), *group)
 
 
-def test_a_wrong_group_is_answered_with_the_fields_there_are(tmp_path):
-  file = write_pairs(tmp_path / 'a.jsonl', [('a', 'b', 'x')], term='t')
-  with pytest.raises(errors.UserError, match="no 'trem'; it has .*term, UID. Give another --group"):
-    pair_files.read(file, 'trem')
+def test_a_missing_file_is_refused(tmp_path):
   with pytest.raises(errors.UserError, match='does not exist'):
     pair_files.read(str(tmp_path / 'b.jsonl'))
 
