@@ -139,20 +139,9 @@ def test_a_best_run_that_lost_its_checkpoint_is_trained_again(monkeypatch, tmp_p
   assert begun == [0] and [r['score'] for r in found] == [0.5, 0.25]
 
 
-@pytest.mark.parametrize(
-  'machinery, together', [({}, 1), ({'mesh': (1, 2, 1)}, 2), ({'wandb': 'project'}, 2)]
-)
-def test_runs_that_need_all_devices_come_one_after_the_other(
-  monkeypatch, tmp_path, machinery, together
-):
-  seen = []
-
-  def one(run, task, weights, notice, devices, alone):
-    seen.append(len(devices))
-    return finished(run, 0.5)
-
-  all_of(monkeypatch, runs(tmp_path, 2, **machinery), one)
-  assert seen == [together] * 2
+def test_runs_that_need_all_devices_come_one_after_the_other(tmp_path):
+  at_once = lambda **machinery: work.at_once(runs(tmp_path, 2, **machinery), 2)
+  assert at_once() == 2 and at_once(mesh=(1, 2, 1)) == at_once(wandb='project') == 1
 
 
 def test_torn_predictions_are_one_sentence(tmp_path):

@@ -288,12 +288,10 @@ LOST = [  # kind of task, a file to predict, its content, rows, what is said of 
 def test_each_row_of_a_file_to_predict_has_its_number_or_is_named(
   tmp_path, argument, name, content, ids, note
 ):
-  where = dict(where=(('l', 'x'),)) if argument == 'chosen' else {}
-  argument = 'classify' if where else argument
   (tmp_path / name).write_text(content)
-  section = {**made.config(argument, **where).source, 'files': None}
-  if argument == 'qa':
-    section['leave_out'] = ('unanswerable',)
+  fields = dict(chosen=dict(where=(('l', 'x'),)), qa=dict(leave_out=('unanswerable',)))
+  section = made.config(argument.replace('chosen', 'classify'), **fields.get(argument, {})).source
+  section = {**section, 'files': None}
   with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter('always')
     examples = made.source(tmp_path, section).read(str(tmp_path / name))
