@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 import test_evaluate as evaluated
@@ -14,6 +15,7 @@ from bertzoo_jax.evaluate import __main__ as command
 from bertzoo_jax.evaluate import likelihoods
 from bertzoo_jax.evaluate import minimal_pairs
 from bertzoo_jax.evaluate import pair_files
+from bertzoo_jax.objectives import networks
 from configs import bert
 from configs import xlnet
 from tests.export import test_export as exports
@@ -126,28 +128,43 @@ def test_a_network_of_both_kinds_of_rows_is_scored_both_ways_and_read_so_by_tran
   assert 'pipeline_tag' not in said
 
 
-@pytest.mark.parametrize('masking', ['permutation', 'in_order'])
-def test_a_query_stream_predicts_each_token_from_all_others_or_from_those_before(tmp_path, masking):
+def test_a_query_stream_predicts_each_token_from_all_others(tmp_path):
   torch = pytest.importorskip('torch')
-  config = xlnet.get_config(f'tiny,masking={masking}')
-  if masking == 'in_order':
-    config.encoder.memory_length = 0
-  address, _ = make_run(tmp_path / 'run', config)
+  address, _ = make_run(tmp_path / 'run', xlnet.get_config('tiny'))
   loading.written(address, tmp_path / 'hf')
 
   def logits(network, coded, place, _):
     length = coded['input_ids'].shape[1]
     unseen, asked = torch.zeros(1, length, length), torch.zeros(1, 1, length)
     unseen[:, :, place], asked[:, :, place] = 1.0, 1.0
-    if masking == 'in_order':
-      unseen[0] = torch.ones(length, length).triu()
     return network(**coded, perm_mask=unseen, target_mapping=asked).logits[0, 0]
 
   expected = by_transformers(tmp_path / 'hf', 'XLNetLMHeadModel', logits, SENTENCES[:3])
   found, _ = scores_of(address, SENTENCES[:3])
   np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
-  how = likelihoods.QUERIES if masking == 'permutation' else likelihoods.LEFT_TO_RIGHT
-  assert minimal_pairs.opened(address)[0].how == how
+  assert minimal_pairs.opened(address)[0].how == likelihoods.QUERIES
+
+
+def test_a_network_from_left_to_right_has_its_own_log_likelihood(tmp_path):
+  config = xlnet.get_config('tiny,masking=in_order')
+  config.encoder.memory_length = 0
+  subject, tokenizer = minimal_pairs.opened(make_run(tmp_path, config)[0])
+  assert subject.how == likelihoods.LEFT_TO_RIGHT
+
+  @jax.jit
+  def logits_of(params, batch):
+    states = networks.predictions(subject.encoder, params['encoder'], batch, None)[0]
+    return networks.vocabulary_logits(subject.encoder, params, states)[:, 0]
+
+  texts = [x.tolist() for x in tokenizer.encode_as_transformers(list(SENTENCES[1:3]))]
+  for text, total in zip(texts, likelihoods.log_likelihoods(subject, texts), strict=True):
+    row = np.array([*text, subject.special['sep'], subject.special['cls']])
+    at, place = np.arange(len(text)), np.arange(len(row))
+    ids = np.where(place > at[:, None], subject.special['unk'], row)  # later ones have no effect
+    batch = dict(input_ids=ids, order=place + 0 * ids, segment_ids=1 + 0 * ids)
+    batch |= dict(token_type_ids=2 * (place == place[-1]) + 0 * ids, masked_positions=at[:, None])
+    nats = jax.nn.log_softmax(logits_of(subject.params, batch))
+    np.testing.assert_allclose(total, np.asarray(nats)[at, row[at]].sum(), atol=2e-4)
 
 
 def test_a_sentence_scores_the_same_beside_others_and_in_small_batches(run, monkeypatch):
@@ -279,6 +296,8 @@ def test_a_frame_is_that_of_the_runs_class_and_a_sentence_may_be_too_long(run):
   assert rows['input_ids'].tolist() == [[cls, 7, 8, sep, pad, pad]]
   assert text.tolist() == [[False, True, True, False, False, False]]
   assert rows['segment_ids'].tolist() == [[1, 1, 1, 1, 0, 0]]
+  ahead = likelihoods._one_place(subject._replace(ahead=True), rows, np.array([0]))
+  assert ahead['masked_weights'].tolist() == [[0.0]]  # no output predicts the first token of a row
   with pytest.raises(errors.UserError, match='A sentence has 62 tokens.*the network takes 32'):
     likelihoods.log_likelihoods(subject, [[7] * 60])
 
