@@ -1,8 +1,6 @@
 """A part may be named `package.module:name` in a config, and is used as the package's own parts."""
 
-import os
 import pathlib
-import subprocess
 import sys
 import types
 
@@ -18,7 +16,6 @@ from bertzoo_jax.batches import masking as maskings
 from bertzoo_jax.batches import pipeline
 from bertzoo_jax.cli import settings
 from bertzoo_jax.common import config as configuration
-from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.experiment import build
 from bertzoo_jax.experiment import check
@@ -27,10 +24,13 @@ from bertzoo_jax.parts import named as part_lib
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import step as steps
 from configs import bert
+from tests import commands
+from tests.refused import refused
 
 ROOT = pathlib.Path(__file__).parents[2]
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
 V = 50
+SMALL = dict(num_layers=1, hidden_size=16, num_heads=2, intermediate_size=32, dropout=0.0)
 
 HOST = '''
 """Parts of the host program."""
@@ -120,27 +120,7 @@ DEVICE = '''
 import jax
 import optax
 
-from bertzoo_jax.model.transformer import Transformer
 from bertzoo_jax.objectives import mlm
-
-
-class Shallow(Transformer):
-  num_layers: int = 1
-  hidden_size: int = 16
-  num_heads: int = 2
-  intermediate_size: int = 32
-  embedding_size: int = 0
-  max_positions: int = 64
-  type_vocab_size: int = 2
-  sharing: str = 'none'
-  num_groups: int = 1
-  inner_group_num: int = 1
-  activation: str = 'gelu'
-  norm_eps: float = 1e-12
-  dropout: float = 0.0
-  attention_dropout: float = 0.0
-  initializer: str = 'normal'
-  initializer_range: float = 0.02
 
 
 def weighted(encoder, ops, *, weight=0.5):
@@ -203,7 +183,8 @@ def rows(config):
 
 
 def test_parts_from_outside_train_and_their_own_defaults_apply():
-  config = bert.get_config(f'tiny,{SWAPS},encoder=mine.device:Shallow,steps=26')
+  config = bert.get_config(f'tiny,{SWAPS},steps=26')
+  config.encoder = parts.transformer(**SMALL)
   assert config.format.to_dict() == {'name': 'mine.host:single_sentences'}
   config = configuration.from_json(configuration.to_json(ml_collections.ConfigDict(config).lock()))
   assert config.masking.name == 'mine.host:Family.first_tokens'
@@ -222,32 +203,29 @@ def test_parts_from_outside_train_and_their_own_defaults_apply():
   np.testing.assert_allclose(first['loss'], first['mlm_loss'] / 2, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-  'masking, words',
-  [
-    ('first_tokens', None),
-    ('bare', 'gives a function: return a Masking'),
-    ('nothing', 'gives a NoneType: return a Masking'),
-    ('generous', r'declares masked_positions as int32 \[8, 4\] and writes int32 \[8, 2\]'),
-    ('untyped', r'declares masked_weights as float32 .* writes int32'),
-    ('forgetful', 'declares masked_targets as .* writes nothing'),
-    ('listed', 'declares masked_targets as .* writes a list, not a numpy array'),
-    ('old', 'masking=mine.host:Family.old: pack_ids are called segment_ids .*: rename both'),
-    ('borders', 'declares span_left as .* writes nothing'),
-  ],
-)
-def test_a_masking_that_writes_other_than_it_declares_is_refused_at_the_start(masking, words):
+MASKINGS = {
+  'bare': 'gives a function: return a Masking',
+  'nothing': 'gives a NoneType: return a Masking',
+  'generous': r'declares masked_positions as int32 \[8, 4\] and writes int32 \[8, 2\]',
+  'untyped': r'declares masked_weights as float32 .* writes int32',
+  'forgetful': 'declares masked_targets as .* writes nothing',
+  'listed': 'declares masked_targets as .* writes a list, not a numpy array',
+  'old': 'masking=mine.host:Family.old: pack_ids are called segment_ids .*: rename both',
+  'borders': 'declares span_left as .* writes nothing',
+}
+
+
+def test_a_masking_that_writes_other_than_it_declares_is_refused_at_the_start():
   config = bert.get_config('tiny')
   config.format = parts.part('mine.host:single_sentences')
-  config.masking = parts.part(f'mine.host:Family.{masking}')
-  if words:
-    with pytest.raises(errors.UserError, match=words):
-      rows(config)
-    return
+  for masking, words in MASKINGS.items():
+    config.masking = parts.part(f'mine.host:Family.{masking}')
+    refused(words, rows, config)
+  config.masking = parts.part('mine.host:Family.first_tokens')
   features = rows(config).features
   old = types.SimpleNamespace(reads=('input_ids', 'segment_ids', 'pack_ids'), may_read=())
-  with pytest.raises(errors.UserError, match='objective=mlm.*: pack_ids are called segment_ids'):
-    check.rows(config, features, None, old)
+  words = 'objective=mlm.*: pack_ids are called segment_ids'
+  refused(words, check.rows, config, features, None, old)
 
 
 @pytest.mark.parametrize('masking', ['Family.first_tokens', 'declared'])
@@ -278,80 +256,59 @@ def test_a_tokenizer_from_outside_trains_and_a_schedule_may_restart_with_each_ph
 MASKING = (maskings.BY_NAME, 'masking')
 
 
-@pytest.mark.parametrize(
-  'name, words',
-  [
-    ('nobodys.parts:f', "no module 'nobodys': modules are looked for in the current folder (/"),
-    ('mine.hots:f', "no module 'mine.hots'"),
-    ('mine.needy:f', "imports 'a_module_of_nobody', and there is no such module: install it"),
-    ('mine.broken:f', 'AttributeError in '),
-    ('mine.broken:f', "broken.py:2: 'int' object has no attribute 'z'): mend it first"),
-    ('mine.garbled:f', 'fails when it is imported (SyntaxError: '),
-    ('math:pi.foo', "math:pi.foo', and math:pi.foo has no 'foo'"),
-    ('os:environ.x', "has no 'x'"),
-    ('mine.host:single_sentence', "has no 'single_sentence'. Did you mean 'single_sentences'?"),
-    ('mine.host:Family.frist_tokens', "has no 'frist_tokens'. Did you mean 'first_tokens'?"),
-    ('mine.host:VERSION', 'is a int and cannot be called: name a function or class'),
-    ('mine.host:', 'write package.module:name'),
-    ('mine/host.py:f', 'write package.module:name'),
-    ('tokn', "No masking is called 'tokn'. Did you mean 'token'?"),
-  ],
-)
-def test_a_part_that_is_not_there_is_one_sentence_with_the_remedy(name, words):
-  with pytest.raises(errors.UserError) as e:
-    part_lib.resolve(name, *MASKING)
-  assert words in str(e.value) and '\n' not in str(e.value)
+WRONG_NAMES = [
+  ('nobodys.parts:f', "no module 'nobodys': modules are looked for in the current folder (/"),
+  ('mine.hots:f', "no module 'mine.hots'"),
+  ('mine.needy:f', "imports 'a_module_of_nobody', and there is no such module: install it"),
+  ('mine.broken:f', 'AttributeError in '),
+  ('mine.broken:f', "broken.py:2: 'int' object has no attribute 'z'): mend it first"),
+  ('mine.garbled:f', 'fails when it is imported (SyntaxError: '),
+  ('math:pi.foo', "math:pi.foo', and math:pi.foo has no 'foo'"),
+  ('os:environ.x', "has no 'x'"),
+  ('mine.host:single_sentence', "has no 'single_sentence'. Did you mean 'single_sentences'?"),
+  ('mine.host:Family.frist_tokens', "has no 'frist_tokens'. Did you mean 'first_tokens'?"),
+  ('mine.host:VERSION', 'is a int and cannot be called: name a function or class'),
+  ('mine.host:', 'write package.module:name'),
+  ('mine/host.py:f', 'write package.module:name'),
+  ('tokn', "No masking is called 'tokn'. Did you mean 'token'?"),
+]
 
 
-@pytest.mark.parametrize(
-  'section, words',
-  [
-    (
-      dict(name='mine.host:Family.first_tokens', cuont=3),
-      "it has no 'cuont'. Did you mean 'count'? Write the section in a config file as "
-      "parts.part('mine.host:Family.first_tokens', field=value, …).",
-    ),
-    (
-      dict(name='mine.device:constant'),
-      'it is called as name(length, corpus) with the fields of the section by name',
-    ),
-    (
-      dict(name='permutation', context=6),
-      "'permutation': fields are missing: max_span, num_predictions",
-    ),
-    (dict(name='permutation', contxt=6), 'Build the section with bertzoo_jax.parts'),
-  ],
-)
-def test_fields_that_do_not_fit_are_named(section, words):
-  with pytest.raises(errors.UserError) as e:
-    part_lib.build(section, *MASKING, 16, text())
-  assert words in str(e.value) and '\n' not in str(e.value)
-  assert ('bertzoo_jax.parts' in str(e.value)) == (':' not in section['name'])
-
-
-def test_a_missing_field_is_named_and_a_wrong_name_is_refused_by_the_config():
-  with pytest.raises(errors.UserError, match="config.format has no width, which is needed, and 'm"):
-    part_lib.field({'name': 'mine.host:single_sentences'}, 'width', formats.BY_NAME, 'format')
+def test_a_part_that_is_not_there_is_one_sentence_with_the_remedy():
+  for name, words in WRONG_NAMES:
+    refused(words, part_lib.resolve, name, *MASKING)
   for name in ('mine.host:', ':f', 'mine:host:f', 'a/b.py:f'):
     with pytest.raises(ValueError, match='write package.module:name'):
       bert.get_config(f'tiny,masking={name}')
 
 
-def command(folder, program, *more):
-  return subprocess.run(
-    [sys.executable, '-m', f'bertzoo_jax.{program}', *more],
-    cwd=folder,
-    env={**os.environ, 'PYTHONPATH': str(ROOT), 'XLA_FLAGS': ''},
-    capture_output=True,
-    text=True,
-    timeout=300,
-  )
+FIRST = 'mine.host:Family.first_tokens'
+
+
+@pytest.mark.parametrize(
+  'fields, words',
+  [
+    (dict(name=FIRST, cuont=3), "it has no 'cuont'. Did you mean 'count'? Write the section in a"),
+    (dict(name=FIRST, cuont=3), f"config file as parts.part('{FIRST}', field=value, …)."),
+    (dict(name='mine.device:constant'), 'called as name(length, corpus) with the fields of the'),
+    (dict(name='permutation', context=6), 'fields are missing: max_span, num_predictions'),
+    (dict(name='permutation', contxt=6), 'Build the section with bertzoo_jax.parts'),
+  ],
+)
+def test_fields_that_do_not_fit_are_named(fields, words):
+  error = refused(words, part_lib.build, fields, *MASKING, 16, text())
+  assert ('bertzoo_jax.parts' in str(error)) == (':' not in fields['name'])
+
+
+def test_a_missing_field_is_named():
+  section = {'name': 'mine.host:single_sentences'}
+  words = "config.format has no width, which is needed, and 'm"
+  refused(words, part_lib.field, section, 'width', formats.BY_NAME, 'format')
 
 
 @pytest.mark.slow
 def test_the_commands_find_parts_in_the_current_folder_also_in_workers(tmp_path):
-  (tmp_path / 'mine_config.py').write_text(
-    f"""
+  (tmp_path / 'mine_config.py').write_text(f"""
 from configs import bert
 from bertzoo_jax import parts
 
@@ -359,35 +316,26 @@ from bertzoo_jax import parts
 def get_config(argument='{SWAPS}'):
   config = bert.get_config(f'tiny,steps=4,{{argument}}')
   config.tokenizer = parts.part('mine.host:cased', vocab_size=300)
-  config.encoder = parts.transformer(
-    num_layers=1, hidden_size=16, num_heads=2, intermediate_size=32, dropout=0.0,
-    attention_dropout=0.0)
+  config.encoder = parts.transformer(**{SMALL})
   config.objective = parts.part('mine.device:weighted', weight=0.25)
   config.hf, config.length, config.phases = 'BertForMaskedLM', 16, ((4, {{}}),)
   config.run.eval_every, config.run.tensorboard = 0, False
   return config
-"""
-  )
+""")
   words = (ROOT / 'data/sample/time_machine.txt').read_text().split()[1000:2000]
   (tmp_path / 'text.txt').write_text(
     '\n\n'.join(' '.join(words[i : i + 80]) for i in range(0, 960, 80))
   )
-  config = '--config=mine_config.py'
-  source = ('--source=text.txt', '--out=corpus', '--workers=1')
-  done = command(tmp_path, 'prepare', config, *source)
-  assert done.returncode == 0, done.stderr
-  done = command(tmp_path, 'show', config, '--corpus=corpus', '--stats')
-  assert done.returncode == 0 and 'mine.host:Family.first_tokens' in ' '.join(done.stdout.split())
-  train = ('pretrain', config, '--corpus=corpus', '--workdir=run')
-  done = command(tmp_path, *train)
-  assert done.returncode == 0 and 'mine.device:weighted' in done.stdout, done.stderr
-  done = command(tmp_path, *train, '--config.objective.weight=0.75')
-  assert done.returncode == 2 and 'objective.weight: 0.25 → 0.75' in done.stderr, done.stderr
-  done = command(tmp_path, *train, '--config.objective.weigth=0.75')
-  assert 'Did you mean --config.objective.weight?' in done.stderr
-  done = command(tmp_path, *train, '--config.masking.count=3')
-  assert "as parts.part('mine.host:Family.first_tokens', count=…)" in done.stderr
-  done = command(tmp_path, 'export', '--workdir=run', '--out=hf')
-  assert done.returncode == 0, done.stderr
-  card = (tmp_path / 'hf' / 'README.md').read_text()
-  assert '| masking | mine.host:Family.first_tokens |' in card
+  train = 'pretrain --corpus=corpus --workdir=run'
+  for code, line, words in (
+    (0, 'prepare --source=text.txt --out=corpus --workers=1', ''),
+    (0, 'show --corpus=corpus --stats', 'mine.host:Family.first_tokens'),
+    (0, train, 'mine.device:weighted'),
+    (2, f'{train} --config.objective.weight=0.75', 'objective.weight: 0.25 → 0.75'),
+    (2, f'{train} --config.objective.weigth=0.75', 'Did you mean --config.objective.weight?'),
+    (2, f'{train} --config.masking.count=3', f"as parts.part('{FIRST}', count=…)"),
+  ):
+    line = ['-m', 'bertzoo_jax', *line.split(), '--config=mine_config.py']
+    done = commands.run(*line, cwd=tmp_path, env=commands.environment(XLA_FLAGS=''))
+    output = ' '.join((done.stdout + done.stderr).split())
+    assert done.returncode == code and words in output, (line, output)
