@@ -10,6 +10,16 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).parents[2]
 
+# A command by its name, and which of these libraries it has imported at its end.
+COMMAND = """
+import runpy, sys
+slow = 'flax jax optax orbax tensorflow torch transformers huggingface_hub.repocard'.split()
+try:
+  runpy.run_module(f'bertzoo_jax.{sys.argv.pop(1)}', run_name='__main__', alter_sys=True)
+finally:
+  print('imported:', *(library for library in slow if library in sys.modules))
+"""
+
 # A fork leaves the loop, becomes the program and ends as a process of its own would.
 _SERVER = """
 import json, os, sys

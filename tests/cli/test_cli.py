@@ -98,20 +98,9 @@ def test_help_has_the_programs_own_flags_behind_its_usage_and_no_other():
   )
 
 
-# A command by its name, and which of these libraries it has imported at its end.
-COMMAND = """
-import runpy, sys
-slow = 'flax jax optax orbax tensorflow torch transformers huggingface_hub.repocard'.split()
-try:
-  runpy.run_module(f'bertzoo_jax.{sys.argv.pop(1)}', run_name='__main__', alter_sys=True)
-finally:
-  print('imported:', *(library for library in slow if library in sys.modules))
-"""
-
-
 @pytest.mark.parametrize('name', bertzoo.COMMANDS)
 def test_help_waits_for_no_library_of_networks(name):
-  done = forked.run(COMMAND, name, '--help')
+  done = forked.run(forked.COMMAND, name, '--help')
   assert done.returncode == 0 and 'Flags of the libraries' in done.stdout, done.stderr
   assert done.stdout.endswith('\nimported:\n'), done.stdout
 
@@ -123,7 +112,7 @@ def test_other_commands_say_it_in_one_sentence_too():
     (f'finetune --init=a {wrong}', 'there is no config file conf'),
     (f'reproduce {wrong}', 'there is no config file conf'),
   ):
-    done = forked.run(COMMAND, *line.split())
+    done = forked.run(forked.COMMAND, *line.split())
     assert done.returncode == 2 and words in done.stderr and done.stderr.count('\n') == 1, line
 
 
@@ -199,7 +188,7 @@ def test_bertzoo_is_every_command_by_its_name():
   files = {p for p in (ROOT / 'bertzoo_jax').rglob('*.py') if 'cli.run(main' in p.read_text()}
   names = {p.parent.name if p.stem == '__main__' else p.stem for p in files}
   assert set(bertzoo.COMMANDS) == names
-  run = lambda *line: forked.run(COMMAND, *line)
+  run = lambda *line: forked.run(forked.COMMAND, *line)
   listed = run('__main__').stdout
   assert all(re.search(rf'^  {name} +\w.{{15,}}$', listed, re.M) for name in names)
   one, other = run('__main__', 'prepare', '--sourc=b'), run('prepare', '--sourc=b')

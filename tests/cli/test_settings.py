@@ -71,6 +71,8 @@ def test_a_flag_sets_a_field_of_a_part_of_one_s_own_that_the_config_leaves_at_it
   section, field, value = flag.replace('=', ' ').replace('.', ' ').split()
   assert str(config[section][field]) == value and config.is_locked
   refused('no field', settings.split, ['--config.objective.hov=1'], config)
+  words = "as parts.part('tests.outside.coupled:coupled', qqq=…)."
+  refused(words, settings.split, ['--config.objective.qqq=1'], config)
 
 
 def small():

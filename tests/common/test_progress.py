@@ -12,17 +12,15 @@ def test_lines_say_step_percent_loss_speed_and_time_left(capsys):
   bar.finished(1, 3.5)
   bar._began = (bar._began[0] - 60, 1)
   bar.row({'step': 501, 'loss': 2.5, 'tokens_per_second': 12345.6})
-  assert capsys.readouterr().out.startswith(
-    'step 501/1,000 50.1% · loss 2.5000 · 12,346 tokens/s · '
-  )
+  words = 'step 501/1,000 50.1% · loss 2.5000 · 12,346 tokens/s · '
+  assert capsys.readouterr().out.startswith(words)
   bar.finished(502, 2.25)
   assert not capsys.readouterr().out, 'a line was just printed'
   bar._printed -= 31
   bar.finished(503, 2.25)
   bar.finished(504, 2.25)
-  assert re.fullmatch(
-    r'step 503/1,000 50.3% · loss 2.2500 · 0:\d\d left\n', capsys.readouterr().out
-  )
+  line = r'step 503/1,000 50.3% · loss 2.2500 · 0:\d\d left\n'
+  assert re.fullmatch(line, capsys.readouterr().out)
   resumed = progress.Progress(1000, 500, show=True, terminal=False)
   resumed.finished(501, 2.0)
   assert capsys.readouterr().out == 'step 501/1,000 50.1% · loss 2.0000 · ? left\n'

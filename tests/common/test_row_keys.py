@@ -29,13 +29,8 @@ def test_bits_are_like_coins_and_as_many_are_kept_as_asked():
 def test_bits_of_neighbours_of_other_rows_heads_layers_and_steps_have_nothing_in_common():
   one = row_keys.bits(keys()[0], SIZE)
   folded = [row_keys.fold_in(keys()[0], n) for n in (0, 1, 2, 1 << 16)]
-  more = (
-    keys()[1],
-    keys(seed=1)[0],
-    *folded,
-    row_keys.fold_in(folded[0], 0),
-    row_keys.join(keys()[0], jax.random.key(1)),
-  )
+  again, joined = row_keys.fold_in(folded[0], 0), row_keys.join(keys()[0], jax.random.key(1))
+  more = (keys()[1], keys(seed=1)[0], *folded, again, joined)
   others = [np.roll(one, 1, 0), np.roll(one, 1, 1), one.T, *(row_keys.bits(k, SIZE) for k in more)]
   drawn = [coins(x) for x in (one, *others)]
   for i, a in enumerate(drawn):
@@ -58,6 +53,5 @@ def test_a_row_has_its_bits_in_any_batch_and_a_block_those_of_its_place():
   np.testing.assert_array_equal(row_keys.bits(keys(rows=8)[3:4], (64, 64))[0], whole[3])
   np.testing.assert_array_equal(keys(rows=8)[:4], keys(rows=4))
   word, other = keys(rows=8)[3]
-  np.testing.assert_array_equal(
-    row_keys.bits_at(word, other, (8, 16), (16, 32)), whole[3, 8:24, 16:48]
-  )
+  block = row_keys.bits_at(word, other, (8, 16), (16, 32))
+  np.testing.assert_array_equal(block, whole[3, 8:24, 16:48])

@@ -24,7 +24,6 @@ from bertzoo_jax.parts import named as part_lib
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import step as steps
 from configs import bert
-from tests import commands
 from tests.refused import refused
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -149,14 +148,8 @@ def constant(total_steps, *, learning_rate=0.1):
 def mine(tmp_path, monkeypatch):
   """The modules in the folder where Python looks; they are forgotten afterwards."""
   (tmp_path / 'mine').mkdir()
-  for name, text in (
-    ('__init__', ''),
-    ('host', HOST),
-    ('device', DEVICE),
-    ('needy', 'import a_module_of_nobody'),
-    ('broken', 'x = 1\ny = x.z'),
-    ('garbled', 'def f(:'),
-  ):
+  broken = dict(needy='import a_module_of_nobody', broken='x = 1\ny = x.z', garbled='def f(:')
+  for name, text in {'__init__': '', 'host': HOST, 'device': DEVICE, **broken}.items():
     (tmp_path / 'mine' / f'{name}.py').write_text(text)
   monkeypatch.syspath_prepend(tmp_path)
   yield
@@ -304,38 +297,3 @@ def test_a_missing_field_is_named():
   section = {'name': 'mine.host:single_sentences'}
   words = "config.format has no width, which is needed, and 'm"
   refused(words, part_lib.field, section, 'width', formats.BY_NAME, 'format')
-
-
-@pytest.mark.slow
-def test_the_commands_find_parts_in_the_current_folder_also_in_workers(tmp_path):
-  (tmp_path / 'mine_config.py').write_text(f"""
-from configs import bert
-from bertzoo_jax import parts
-
-
-def get_config(argument='{SWAPS}'):
-  config = bert.get_config(f'tiny,steps=4,{{argument}}')
-  config.tokenizer = parts.part('mine.host:cased', vocab_size=300)
-  config.encoder = parts.transformer(**{SMALL})
-  config.objective = parts.part('mine.device:weighted', weight=0.25)
-  config.hf, config.length, config.phases = 'BertForMaskedLM', 16, ((4, {{}}),)
-  config.run.eval_every, config.run.tensorboard = 0, False
-  return config
-""")
-  words = (ROOT / 'data/sample/time_machine.txt').read_text().split()[1000:2000]
-  (tmp_path / 'text.txt').write_text(
-    '\n\n'.join(' '.join(words[i : i + 80]) for i in range(0, 960, 80))
-  )
-  train = 'pretrain --corpus=corpus --workdir=run'
-  for code, line, words in (
-    (0, 'prepare --source=text.txt --out=corpus --workers=1', ''),
-    (0, 'show --corpus=corpus --stats', 'mine.host:Family.first_tokens'),
-    (0, train, 'mine.device:weighted'),
-    (2, f'{train} --config.objective.weight=0.75', 'objective.weight: 0.25 → 0.75'),
-    (2, f'{train} --config.objective.weigth=0.75', 'Did you mean --config.objective.weight?'),
-    (2, f'{train} --config.masking.count=3', f"as parts.part('{FIRST}', count=…)"),
-  ):
-    line = ['-m', 'bertzoo_jax', *line.split(), '--config=mine_config.py']
-    done = commands.run(*line, cwd=tmp_path, env=commands.environment(XLA_FLAGS=''))
-    output = ' '.join((done.stdout + done.stderr).split())
-    assert done.returncode == code and words in output, (line, output)

@@ -28,15 +28,21 @@ def at(state, step):
   )
 
 
+def save(workdir, *rows, keep=3, keep_every=0, run=None):
+  """Saves the fresh state at (step, held-out loss, first step of the phase); returns it."""
+  state, how = phase_runs.fresh(toys.phase_run()), dict(keep=keep, keep_every=keep_every)
+  with contextlib.closing(checkpoint.Checkpoints(workdir, **how)) as checkpoints:
+    checkpoints.run = run or checkpoints.run
+    for step, *rest in rows:
+      checkpoints.save(at(state, step), *rest)
+  return state
+
+
 @pytest.fixture(scope='module')
 def three(tmp_path_factory):
   """(workdir with steps 1, 2, 3 saved, state at step 0), which no test changes."""
-  workdir, state = tmp_path_factory.mktemp('three'), phase_runs.fresh(toys.phase_run())
-  checkpoints = checkpoint.Checkpoints(workdir, keep=3, keep_every=0)
-  for step in (1, 2, 3):
-    checkpoints.save(at(state, step), held_out_loss={1: 5.0, 2: 3.0}.get(step))
-  checkpoints.close()
-  return workdir, state
+  workdir = tmp_path_factory.mktemp('three')
+  return workdir, save(workdir, (1, 5.0), (2, 3.0), (3,))
 
 
 @pytest.fixture
@@ -56,30 +62,18 @@ def files(folder):
 
 def damage(path, how):
   data = bytearray(path.read_bytes())
+  half = len(data) // 2
   if how == 'delete':
-    path.unlink()
-  elif how == 'truncate':
-    path.write_bytes(data[: len(data) // 2])
-  elif how == 'zero':
-    path.write_bytes(bytes(len(data)))
-  else:
-    data[len(data) // 2] ^= 0x10
-    path.write_bytes(data)
+    return path.unlink()
+  if how == 'flip':
+    data[half] ^= 0x10
+  path.write_bytes({'truncate': data[:half], 'zero': bytes(len(data)), 'flip': data}[how])
 
 
 def test_runs_in_threads_of_one_process_save_at_once(tmp_path):
-  state = phase_runs.fresh(toys.phase_run())
-  states = [at(state, step) for step in range(1, 4)]
-
-  def run(name):
-    checkpoints = checkpoint.Checkpoints(tmp_path / name, keep=1, keep_every=0)
-    for one in states:
-      checkpoints.save(one)
-    checkpoints.close()
-    return step_folders.steps(tmp_path / name)
-
   with concurrent.futures.ThreadPoolExecutor(3) as pool:
-    assert list(pool.map(run, 'abc')) == [[3]] * 3
+    list(pool.map(lambda name: save(tmp_path / name, (1,), (2,), (3,), keep=1), 'abc'))
+  assert [step_folders.steps(tmp_path / name) for name in 'abc'] == [[3]] * 3
 
 
 @pytest.mark.parametrize('shape', [None, (2, 2, 2), (2, 1, 1)])
@@ -125,12 +119,7 @@ def test_a_folder_whose_name_only_looks_like_a_step_is_left_alone(saved):
 
 
 def test_every_checkpoint_has_a_copy_of_config_and_text_which_is_read_only_if_it_is_sound(tmp_path):
-  state = phase_runs.fresh(toys.phase_run())
-  checkpoints = checkpoint.Checkpoints(tmp_path, keep=2, keep_every=0)
-  checkpoints.run = {'config': {'seed': 7}}
-  for step in (1, 2):
-    checkpoints.save(at(state, step))
-  checkpoints.close()
+  save(tmp_path, (1,), (2,), run={'config': {'seed': 7}})
   assert step_folders.recorded(tmp_path) == {'config': {'seed': 7}}
   damage(tmp_path / 'checkpoints/2/run.json', 'flip')
   assert step_folders.verify(tmp_path / 'checkpoints/2').startswith('run.json')
@@ -176,12 +165,8 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_refused_and_not_begun_at_0(s
 
 
 def test_the_best_is_of_the_newest_phase_that_was_evaluated(tmp_path):
-  state = phase_runs.fresh(toys.phase_run())
-  checkpoints = checkpoint.Checkpoints(tmp_path, keep=9, keep_every=0)
   saves = (1, 1.0, 0), (2, 5.0, 2), (3, 4.0, 2), (4, float('nan'), 2), (5, None, 5)
-  for step, loss, first in saves:
-    checkpoints.save(at(state, step), loss, first)
-  checkpoints.close()
+  save(tmp_path, *saves, keep=9)
   assert step_folders.best(tmp_path) == 3
   assert step_folders.ranks(tmp_path, 0) == {1: 1.0} and step_folders.ranks(tmp_path, 5) == {}
 
@@ -201,11 +186,7 @@ def test_a_damaged_newest_step_is_reported_moved_aside_and_the_one_before_used(s
 
 
 def test_newest_milestones_and_best_are_kept(tmp_path):
-  state = phase_runs.fresh(toys.phase_run())
-  checkpoints = checkpoint.Checkpoints(tmp_path, keep=2, keep_every=4)
-  for step in range(1, 8):
-    checkpoints.save(at(state, step), held_out_loss=1.0 + (step - 3) ** 2)
-  checkpoints.close()
+  save(tmp_path, *((step, 1.0 + (step - 3) ** 2) for step in range(1, 8)), keep=2, keep_every=4)
   assert step_folders.steps(tmp_path) == [3, 4, 6, 7]
   assert step_folders.best(tmp_path) == 3
 
@@ -234,8 +215,7 @@ def test_pruning_never_follows_a_link_out_of_the_workdir(saved, tmp_path_factory
 def test_closing_after_the_workdir_went_says_nothing_before_the_lock_does(
   saved, monkeypatch, capsys
 ):
-  workdir, state, _ = saved
-  seal = checkpoint.Checkpoints._seal
+  (workdir, state, _), seal = saved, checkpoint.Checkpoints._seal
   go = lambda self: (shutil.rmtree(workdir), seal(self))
   monkeypatch.setattr(checkpoint.Checkpoints, '_seal', go)
   saver = checkpoint.Checkpoints(workdir, keep=3, keep_every=0)

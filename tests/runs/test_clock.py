@@ -22,11 +22,9 @@ SHIM = r"""
 #include <dlfcn.h>
 #include <linux/futex.h>
 #include <pthread.h>
-#include <semaphore.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
-#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -41,20 +39,6 @@ int clock_gettime(clockid_t clock, struct timespec *t) {
   return code;
 }
 
-int gettimeofday(struct timeval *t, void *zone) {
-  struct timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  t->tv_sec = now.tv_sec, t->tv_usec = now.tv_nsec / 1000;
-  return 0;
-}
-
-time_t time(time_t *t) {
-  struct timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  if (t) *t = now.tv_sec;
-  return now.tv_sec;
-}
-
 /* The kernel's clock goes on as before: a time of ours is an hour later there. */
 static struct timespec kernels(const struct timespec *t) {
   return (struct timespec){t->tv_sec + hour(), t->tv_nsec};
@@ -64,12 +48,6 @@ int pthread_cond_timedwait(pthread_cond_t *c, pthread_mutex_t *m, const struct t
   REAL(pthread_cond_clockwait);
   struct timespec later = kernels(t);
   return real(c, m, CLOCK_REALTIME, &later);
-}
-
-int sem_timedwait(sem_t *s, const struct timespec *t) {
-  REAL(sem_timedwait);
-  struct timespec later = kernels(t);
-  return real(s, &later);
 }
 
 long syscall(long number, ...) {

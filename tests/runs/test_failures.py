@@ -12,7 +12,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.runs import failures
 from tests.common.test_storage import UNPARSED
-from tests.common.test_storage import of_tensorflow
+from tests.common.test_storage import coded
 from tests.refused import refused
 
 RUN = types.SimpleNamespace(accumulation=2, remat='none')
@@ -81,7 +81,7 @@ class Sends:
     return answer
 
 
-UNREAD = of_tensorflow(13)
+UNREAD = coded(13)
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ UNREAD = of_tensorflow(13)
     (['b', 'b'], 'a', 'b'),  # what lies there is damaged
     (['a', 'b', 'c', 'd', 'e'], None, errors.TransientError),
     ([UNREAD] * 5, None, UNREAD),
-    ([of_tensorflow(5), 'a', 'a'], None, 'a'),
-    ([of_tensorflow(5), UNREAD, FileNotFoundError()], None, FileNotFoundError),
-    ([of_tensorflow(7)], None, Exception),
+    ([coded(5), 'a', 'a'], None, 'a'),
+    ([coded(5), UNREAD, FileNotFoundError()], None, FileNotFoundError),
+    ([coded(7)], None, Exception),
   ],
 )
 def test_an_object_store_is_asked_until_an_answer_comes_twice_or_is_right(answers, right, found):

@@ -61,14 +61,8 @@ def test_a_released_lock_is_free_silent_and_gone_and_a_link_is_refused(tmp_path,
 
 
 def test_a_lock_that_its_owner_removed_while_we_opened_it_holds_nothing(tmp_path, monkeypatch):
-  flock = lock.fcntl.flock
-  releases = [taken(tmp_path, lock._File).release]
-
-  def late(fd, how):
-    if releases:
-      releases.pop()()
-    flock(fd, how)
-
+  flock, releases = lock.fcntl.flock, [taken(tmp_path, lock._File).release]
+  late = lambda fd, how: (releases and releases.pop()(), flock(fd, how))
   monkeypatch.setattr(lock.fcntl, 'flock', late)
   ours = taken(tmp_path, lock._File)
   # a third one, which opens the file that is there now
@@ -100,9 +94,7 @@ AGES = -3600, 5, 1000  # what the other host's clock says counts for nothing
 
 @pytest.mark.parametrize('kind', KINDS)
 @pytest.mark.parametrize('age', AGES)
-def test_a_lock_of_another_host_that_stands_still_is_taken_over_after_two_minutes(
-  tmp_path, monkeypatch, capsys, age, kind
-):
+def test_a_lock_that_stands_still_is_taken_over(tmp_path, monkeypatch, capsys, age, kind):
   clock = Clock(monkeypatch)
   _lease_elsewhere(tmp_path, age)
   ours = taken(tmp_path, kind)
@@ -117,9 +109,7 @@ def test_a_lock_of_another_host_that_stands_still_is_taken_over_after_two_minute
 
 
 @pytest.mark.parametrize('kind', KINDS)
-def test_a_lock_of_another_host_that_changes_refuses_the_job_as_soon_as_it_is_seen_to(
-  tmp_path, monkeypatch, kind
-):
+def test_a_lock_of_another_host_that_changes_refuses_the_job_at_once(tmp_path, monkeypatch, kind):
   # its heart beats, or a third job takes it
   for age, after, host in ((AGES[0], 20, 'elsewhere'), (5, 20, 'elsewhere'), (1000, 100, 'third')):
     event = functools.partial(_lease_elsewhere, tmp_path, age - after, host=host, token='z')
@@ -138,9 +128,7 @@ def test_a_lease_that_is_released_while_we_watch_is_free_at_once(tmp_path, monke
 
 
 @pytest.mark.parametrize('before', [None, 'stale'])
-def test_of_two_jobs_that_read_before_either_writes_one_holds_and_one_is_refused(
-  tmp_path, monkeypatch, before
-):
+def test_of_two_jobs_that_read_before_either_writes_one_holds(tmp_path, monkeypatch, before):
   Clock(monkeypatch)
   if before:
     _lease_elsewhere(tmp_path)
@@ -160,9 +148,7 @@ def test_of_two_jobs_that_read_before_either_writes_one_holds_and_one_is_refused
 
 
 @pytest.mark.parametrize('kind', KINDS)
-def test_an_owner_whose_lease_another_has_taken_ends_without_a_word_into_it(
-  tmp_path, monkeypatch, capsys, kind
-):
+def test_an_owner_whose_lease_another_has_taken_ends(tmp_path, monkeypatch, capsys, kind):
   monkeypatch.setattr(time, 'sleep', lambda s: None)
   monkeypatch.setattr(lock, 'HEARTBEAT_SECONDS', 0.0)
   ended = []
@@ -189,9 +175,7 @@ def test_a_heart_beats_on_after_any_error_of_the_storage(tmp_path, capsys, monke
   assert capsys.readouterr().out.count('503') == 2
 
 
-def test_a_lease_of_a_process_of_this_host_that_is_no_more_is_taken_over_at_once(
-  tmp_path, monkeypatch
-):
+def test_a_lease_of_a_dead_process_of_this_host_is_taken_over_at_once(tmp_path, monkeypatch):
   monkeypatch.setattr(time, 'sleep', lambda s: None)
   gone = subprocess.Popen(['true'])
   gone.wait()
