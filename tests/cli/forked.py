@@ -23,7 +23,9 @@ finally:
 # A fork leaves the loop, becomes the program and ends as a process of its own would.
 _SERVER = """
 import json, os, sys
-from bertzoo_jax import cli
+from bertzoo_jax import cli, hf, tasks  # what commands import
+from bertzoo_jax.configs import bert
+from bertzoo_jax.corpus import report
 for line in sys.stdin:
   flags, folder, *streams = json.loads(line)
   if not os.fork():
@@ -35,7 +37,13 @@ for number, path in enumerate((os.devnull, *streams)):
   os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), number)
 os.chdir(folder)
 program, sys.argv = sys.argv[1], ['-c', *flags]
-exec(program, vars(sys.modules['__main__']))
+code = 0
+try:
+  exec(program, vars(sys.modules['__main__']))
+except SystemExit as e:
+  code = e.code
+sys.stdout.flush(), sys.stderr.flush()
+os._exit(code or 0)  # without the seconds that modules take to end
 """
 
 

@@ -41,46 +41,42 @@ RATE = 'Did you mean --config.schedule.learning_rate?'
 TINY = '--config=configs/bert.py:tiny'
 
 
-@pytest.mark.parametrize(
-  'line, words',
-  [
-    (f'{TINY} --config.masking.rat=0.2', "'rat'. Did you mean --config.masking.rate?"),
-    (f'{TINY} --config.optimiser.lr=1', RATE),
-    (f'{TINY} --config.optimiser.zzz=1', 'mean --config.optimizer? There is: b1'),
-    (f'{TINY} --config.format.nam=a', 'Did you mean --config.format.name?\n'),
-    (f'{TINY} --config.fromat=a', 'Did you mean --config.format?'),
-    (f'{TINY} --config.steps=5', 'steps are those of config.phases'),
-    (f'{TINY} b', "'b' is not a flag"),
-    (f'{TINY} --lr=1', f'--lr is no flag (see --help). {RATE}'),
-    (f'{TINY} --config.lr=1', RATE),
-    (f'{TINY} --layers=1', 'Did you mean --config.encoder.num_layers?'),
-    (f'{TINY} --corpu=a', '--corpu is no flag (see --help). Did you mean --corpus?'),
-    (f'{TINY} --config=configs/bert.py:base', '--config is given twice, and takes one value'),
-    (f'{TINY} --steps=10', 'write --config FILE.py:SIZE,steps=N'),
-    (f'{TINY} --qqq=1', '--config.section.field=value'),
-    ('--config=configs/bert.py:tinny', "Did you mean 'tiny'?"),
-    ('--config=configs/bret.py:tiny', 'there is no config file configs/bret.py'),
-    ('--config=', 'there is no shipped config'),
-    ('--corpus=a', '--config is missing'),
-  ],
-)
-def test_a_wrong_flag_is_one_sentence_with_what_was_meant(line, words):
-  done = _small(*line.split())
-  assert done.returncode == 2 and done.stderr.startswith('error: ') and not done.stdout
-  assert words in done.stderr and done.stderr.count('\n') == 1, done.stderr
+WRONG = [
+  (f'{TINY} --config.masking.rat=0.2', "'rat'. Did you mean --config.masking.rate?"),
+  (f'{TINY} --config.optimiser.lr=1', RATE),
+  (f'{TINY} --config.optimiser.zzz=1', 'mean --config.optimizer? There is: b1'),
+  (f'{TINY} --config.format.nam=a', 'Did you mean --config.format.name?\n'),
+  (f'{TINY} --config.fromat=a', 'Did you mean --config.format?'),
+  (f'{TINY} --config.steps=5', 'steps are those of config.phases'),
+  (f'{TINY} b', "'b' is not a flag"),
+  (f'{TINY} --lr=1', f'--lr is no flag (see --help). {RATE}'),
+  (f'{TINY} --config.lr=1', RATE),
+  (f'{TINY} --layers=1', 'Did you mean --config.encoder.num_layers?'),
+  (f'{TINY} --corpu=a', '--corpu is no flag (see --help). Did you mean --corpus?'),
+  (f'{TINY} --config=configs/bert.py:base', '--config is given twice, and takes one value'),
+  (f'{TINY} --steps=10', 'write --config FILE.py:SIZE,steps=N'),
+  (f'{TINY} --qqq=1', '--config.section.field=value'),
+  ('--config=configs/bert.py:tinny', "Did you mean 'tiny'?"),
+  ('--config=configs/bret.py:tiny', 'there is no config file configs/bret.py'),
+  ('--config=', 'there is no shipped config'),
+  ('--corpus=a', '--config is missing'),
+]
 
 
-HELP = {
-  'bert:tiny': '--config.optimizer.b2=0.98\n      decay of the second moment; a number from 0 to',
-  'tasks/glue:all': '--config.warmup=0.1\n      below 1 a share of all steps',
-}
+def test_a_wrong_flag_is_one_sentence_with_what_was_meant():
+  for line, words in WRONG:
+    done = _small(*line.split())
+    assert done.returncode == 2 and done.stderr.startswith('error: ') and not done.stdout, line
+    assert words in done.stderr and done.stderr.count('\n') == 1, (line, done.stderr)
 
 
-@pytest.mark.parametrize('config', HELP)
-def test_help_with_a_config_says_what_each_of_its_fields_means(config):
-  done = _small(f'--config={config}', '--help')
-  assert done.returncode == 0 and HELP[config] in done.stdout, done.stdout + done.stderr
-  assert 'usage' not in done.stdout
+def test_help_with_a_config_says_what_each_of_its_fields_means():
+  second = '--config.optimizer.b2=0.98\n      decay of the second moment; a number from 0 to'
+  warmup = '--config.warmup=0.1\n      below 1 a share of all steps'
+  for config, words in (('bert:tiny', second), ('tasks/glue:all', warmup)):
+    done = _small(f'--config={config}', '--help')
+    assert done.returncode == 0 and words in done.stdout, done.stdout + done.stderr
+    assert 'usage' not in done.stdout
 
 
 def test_help_has_the_programs_own_flags_behind_its_usage_and_no_other():

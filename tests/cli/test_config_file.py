@@ -2,11 +2,13 @@
 
 import importlib
 import pathlib
+from unittest import mock
 
 import pytest
 
 from bertzoo_jax.cli import config_file
 from bertzoo_jax.common import config
+from bertzoo_jax.configs import bert
 from tests import commands
 from tests.refused import refused
 
@@ -15,36 +17,33 @@ OWN = 'from bertzoo_jax.configs import bert\n\n'
 OWN += 'def get_config(argument="tiny"):\n  return bert.get_config(argument)'
 
 
-@pytest.mark.parametrize(
-  'address, name',
-  [
-    ('bert:tiny', 'bert'),
-    ('bert', 'bert'),
-    ('tasks/glue:mrpc', 'tasks.glue'),
-    ('tables/albert_table4:tiny', 'tables.albert_table4'),
-    (f'{ROOT}/configs/bert.py:tiny', 'bert'),
-    ('there/configs/tasks/../bert.py:tiny', 'bert'),  # through a link
-    ('configs.py:tiny', None),
-    ('package.py:tiny', None),
-    ('bert.py', None),
-  ],
-)
-def test_a_shipped_config_is_one_module_and_a_file_of_ones_own_is_none(
-  address, name, tmp_path, monkeypatch
-):
+SHIPPED = {
+  'bert:tiny': 'bert',
+  'bert': 'bert',
+  'tasks/glue:mrpc': 'tasks.glue',
+  'tables/albert_table4:tiny': 'tables.albert_table4',
+  f'{ROOT}/configs/bert.py:tiny': 'bert',
+  'there/configs/tasks/../bert.py:tiny': 'bert',  # through a link
+}
+
+
+def test_a_shipped_config_is_one_module_and_a_file_of_ones_own_is_none(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   pathlib.Path('there').symlink_to(ROOT)
-  for file in ('configs.py', 'package.py', 'bert.py'):
-    pathlib.Path(file).write_text(OWN)
-  asked = []
-  module = importlib.import_module(f'bertzoo_jax.configs.{name or "bert"}')
-  kept = module.get_config
-  monkeypatch.setattr(module, 'get_config', lambda *a: asked.append(a) or kept(*a))
-  found = config_file.load(address)
-  argument = address.partition(':')[2]
-  wished = kept(*[argument] * bool(argument)) if name else kept('tiny')
-  assert config.to_json(found) == config.to_json(wished) and found.is_locked
-  assert asked == [(argument or 'tiny',) if argument or name is None else ()]
+  own = ('configs.py:tiny', 'package.py:tiny', 'bert.py')
+  for address, name in {**SHIPPED, **dict.fromkeys(own)}.items():
+    file, _, argument = address.partition(':')
+    if name is None:
+      pathlib.Path(file).write_text(OWN)
+    module = importlib.import_module(f'bertzoo_jax.configs.{name or "bert"}')
+    wished = module.get_config(*[argument] * bool(argument)) if name else bert.get_config('tiny')
+    get_config = mock.Mock(side_effect=module.get_config)
+    with monkeypatch.context() as patch:
+      patch.setattr(module, 'get_config', get_config)
+      loaded = config_file.load(address)
+    assert config.to_json(loaded) == config.to_json(wished) and loaded.is_locked, address
+    asked = argument or ('' if name else 'tiny')
+    get_config.assert_called_once_with(*[asked] * bool(asked))
 
 
 FILES_OF_ONES_OWN = {

@@ -149,5 +149,3 @@ def test_a_data_set_that_cannot_be_read_is_one_sentence(remote, monkeypatch):
   for offline in (False, True):
     monkeypatch.setattr(hub.constants, 'HF_HUB_OFFLINE', offline)
     refused(r'…\): \$HF_HUB_OFFLINE is set: unset it' if offline else words, finding.find, 'hf:a/b')
-  monkeypatch.setitem(sys.modules, 'datasets', None)
-  refused("pip install 'bertzoo-jax.datasets.'", finding.find, 'hf:owner/name')

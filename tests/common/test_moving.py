@@ -125,9 +125,8 @@ def test_rows_from_left_to_right_are_drawn_per_row_by_the_share_of_the_step(corp
   np.testing.assert_array_equal(*(next(batches)['causal'] for batches in held_out))
 
 
-@pytest.mark.parametrize(
-  'row, words',
-  [
+def test_a_move_that_cannot_be_meant_is_refused():
+  for row, words in (
     (('masking.rate', 0.4), 'a row is'),
     (('masking.rat', 0.4, 0.1, 0, 9, 'linear'), "Did you mean 'masking.rate'"),
     (('masking.repeat', 0.4, 0.1, 0, 9, 'linear'), 'number of masking or objective'),
@@ -136,30 +135,25 @@ def test_rows_from_left_to_right_are_drawn_per_row_by_the_share_of_the_step(corp
     (('masking.rate', 0.4, 0.1, 9, 9, 'linear'), 'the last must come after the first'),
     (('masking.rate', 0.4, 0.1, -5, 9, 'linear'), 'steps count from 0'),
     (('masking.rate', 0.4, 0.1, 0, 9, 'liner'), "Did you mean 'linear'"),
-    (RATE, "can move in phase 1 is called 'masking.rate'"),  # phase 1 has no such field
-  ],
-)
-def test_a_move_that_cannot_be_meant_is_refused(row, words):
-  phases = ((6, {}), (6, {'masking': parts.permutation()} if row is RATE else {}))
-  refused(words, ranges.check, config(row, phases=phases))
+  ):
+    refused(words, ranges.check, config(row))
+  phases = ((6, {}), (6, {'masking': parts.permutation()}))  # which has no such field
+  words = "can move in phase 1 is called 'masking.rate'"
+  refused(words, ranges.check, config(RATE, phases=phases))
 
 
-@pytest.mark.parametrize(
-  'system, field, own, fits',
-  [
+def test_a_number_moves_only_within_one_network():
+  for system, field, now, fits in (
     (electra, 'width', 0.25, False),
-    (electra, 'depth', 0.5, False),
     (electra, 'temperature', 1.0, True),
     (xlnet, 'pair_weight', 0.0, False),
     (xlnet, 'pair_weight', 0.5, True),
-  ],
-)
-def test_a_number_moves_only_within_one_network(system, field, own, fits):
-  made = system.get_config('tiny')
-  made.objective[field], made.moving = own, ((f'objective.{field}', 0.5, 1.0, 0, 9, 'linear'),)
-  run = resolve.run(made)
-  if fits:
-    assert build.network(run, run.phases[0], 99).objective_at is not None
-    return
-  words = f'objective.{field}, whose values make different'
-  refused(words, build.network, run, run.phases[0], 99)
+  ):
+    made = system.get_config('tiny')
+    made.objective[field], made.moving = now, ((f'objective.{field}', 0.5, 1.0, 0, 9, 'linear'),)
+    run = resolve.run(made)
+    network = run, run.phases[0], 99
+    if fits:
+      assert build.network(*network).objective_at is not None
+    else:
+      refused(f'objective.{field}, whose values make different', build.network, *network)

@@ -1,6 +1,7 @@
 """The laws of docs/ARCHITECTURE.md that can be read off the source."""
 
 import ast
+import functools
 import graphlib
 import importlib
 import inspect
@@ -15,6 +16,7 @@ from bertzoo_jax import parts
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.parts import experiments
 from bertzoo_jax.parts import fields as definitions
+from bertzoo_jax.parts import ranges
 from tests import found
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -49,14 +51,14 @@ PARTS = {
 }
 
 
+@functools.cache
 def imports(path):
   """Full names of all that a file imports."""
-  for node in ast.walk(ast.parse(path.read_text())):
-    if isinstance(node, ast.Import):
-      yield from (a.name for a in node.names)
-    elif isinstance(node, ast.ImportFrom):
-      assert node.level == 0, f'{path}: relative imports hide the layers'
-      yield from (f'{node.module}.{a.name}' for a in node.names)
+  nodes = [*ast.walk(ast.parse(path.read_text()))]
+  some = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+  assert not any(node.level for node in some), f'{path}: relative imports hide the layers'
+  plain = [a.name for node in nodes if isinstance(node, ast.Import) for a in node.names]
+  return (*plain, *(f'{node.module}.{a.name}' for node in some for a in node.names))
 
 
 def offenders(folders, forbidden):
@@ -74,13 +76,9 @@ def test_host_and_device_program_never_import_each_other_or_their_libraries():
 
 
 def test_only_what_drives_the_input_and_what_reads_its_files_imports_tensorflow():
-  wanted = {
-    'batches/ahead.py': 'tensorflow',
-    'convert.py': 'tensorflow',
-    'common/trust.py': 'tensorflow_datasets',
-    'tasks/reading/datasets.py': 'tensorflow_datasets',
-    'text/records.py': 'tensorflow_datasets',
-  }
+  drives, reads = ('batches/ahead.py', 'convert.py'), ('common/trust.py', 'text/records.py')
+  wanted = dict.fromkeys(drives, 'tensorflow') | dict.fromkeys(reads, 'tensorflow_datasets')
+  wanted['tasks/reading/datasets.py'] = 'tensorflow_datasets'
   used = {
     str(path.relative_to(PACKAGE)): library
     for path in PACKAGE.rglob('*.py')
@@ -114,18 +112,10 @@ def test_layers_import_downwards_only():
 
 
 def test_no_module_needs_one_that_needs_it():
-  known = {
-    '.'.join(p.relative_to(ROOT).with_suffix('').parts).removesuffix('.__init__'): p
-    for p in PACKAGE.rglob('*.py')
-  }
-  needs = {
-    module: {
-      next((m for m in (name, name.rpartition('.')[0]) if m in known), None)
-      for name in imports(path)
-    }
-    - {None}
-    for module, path in known.items()
-  }
+  name = lambda path: '.'.join(path.relative_to(ROOT).with_suffix('').parts)
+  known = {name(path).removesuffix('.__init__'): path for path in PACKAGE.rglob('*.py')}
+  of = lambda name: next((m for m in (name, name.rpartition('.')[0]) if m in known), None)
+  needs = {module: {*map(of, imports(path))} - {None} for module, path in known.items()}
   assert sum(map(len, needs.values())) > len(known)
   graphlib.TopologicalSorter(needs).prepare()  # raises CycleError, which names them
 
@@ -204,6 +194,7 @@ def test_every_config_is_complete_locked_and_ends_up_the_same_through_json():
   for system, size in found.SIZES:
     config = found.config(system, size)
     assert set(config) == set(definitions.parameters(experiments.Experiment))
+    ranges.check(config)
     assert same_through_json(config), (system, size)
     for phase in configuration.phases(config):
       assert phase.config.length <= config.encoder.get('max_positions', phase.config.length)

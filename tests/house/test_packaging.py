@@ -78,9 +78,7 @@ IDLE = dict(default_backend=lambda: 'cpu', config=types.SimpleNamespace(jax_plat
     ('gpu', None, lambda: _idle('gpu')),
   ],
 )
-def test_what_is_missing_without_an_extra_is_said_with_its_name(
-  setup, monkeypatch, capsys, tmp_path, extra, missing, use
-):
+def test_a_missing_extra_is_named(setup, monkeypatch, capsys, tmp_path, extra, missing, use):
   assert extra in setup['extras_require']
   monkeypatch.chdir(tmp_path)
   monkeypatch.delenv('TPU_LIBRARY_PATH', raising=False)

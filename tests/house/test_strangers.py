@@ -44,8 +44,7 @@ from tests import commands
 from tests.house.strangers import edit
 from tests.refused import refused
 
-ROOT = pathlib.Path(__file__).parents[2]
-SAMPLE = ROOT / 'data/sample/time_machine.txt'
+SAMPLE = pathlib.Path(__file__).parents[2] / 'data/sample/time_machine.txt'
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +67,10 @@ def section(file):
 RUN = {  # what a stranger wrote into config.json of a run, or beside it
   'encoder': lambda: edit('run/config.json', encoder__name='run.evil:part'),
   'objective': lambda: edit('run/config.json', objective__name='run.evil:part'),
+  **{
+    name: lambda name=name: edit('run/config.json', encoder={'name': name, 'args': ['true']})
+    for name in ('subprocess:run', 'os:system', 'pathlib:os.mkdir', 'builtins:exec')
+  },
   'class': lambda: edit('run/config.json', hf='run.evil:NAMES'),
   'tokenizer': lambda: section(pathlib.Path('run/tokenizer/bertzoo.json')),
 }
@@ -105,7 +108,7 @@ OUTSIDE = 'outside bertzoo_jax.*--trust-code'
 def test_a_run_that_names_code_of_its_own_is_refused(place, poison):
   RUN[poison]()
   for command, opened in OPENERS.items():
-    if poison in ('encoder', 'objective') or command not in NEVER_LOOK_THERE:
+    if poison not in ('class', 'tokenizer') or command not in NEVER_LOOK_THERE:
       # export compares the tokenizer with the config's first
       compared = (poison, command) == ('tokenizer', 'export')
       refused('does not match the config' if compared else OUTSIDE, opened, 'run')
@@ -190,13 +193,11 @@ def test_a_table_folder_that_names_code_is_compared_and_not_built(place):
   refused('another table', tables.check_same, config, 'table')
 
 
-@pytest.mark.parametrize(
-  'code, line',
-  [
-    (2, 'encode --model=. --text=t --out=o.npy'),
-    (0, f'prepare --config={ROOT}/configs/bert.py:tiny --source={SAMPLE} --out=c --workers=2'),
-  ],
-)
+ENCODE = 'encode --model=. --text=t --out=o'
+PREPARE = f'prepare --config=bert:tiny --source={SAMPLE} --out=c --workers=2'
+
+
+@pytest.mark.parametrize('code, line', [(2, ENCODE), (0, PREPARE)], ids=['encode', 'prepare'])
 def test_no_module_of_the_current_folder_takes_the_place_of_a_package(tmp_path, code, line):
   """A command in a stranger's folder: neither its `jax.py` nor what its config names is imported,
   by the command and by its workers.
@@ -247,9 +248,7 @@ def test_the_current_folder_has_the_users_modules_unless_it_holds_data(tmp_path,
   assert own('of_the_folder:part') == 3 and sys.path[-1] == str(tmp_path)
 
 
-def test_files_of_the_hub_are_fetched_by_name_and_shards_by_the_names_in_their_index(
-  tmp_path, monkeypatch
-):
+def test_files_of_the_hub_are_fetched_by_name_and_shards_by_their_index(tmp_path, monkeypatch):
   assert not [name for name in (*pretrained.FILES, *hub.TOKENIZER) if '*' in name]
   assert {'config.json', 'model.safetensors', 'vocab.txt', 'spiece.model'} <= {*pretrained.FILES}
   asked, index = [], tmp_path / 'model.safetensors.index.json'
@@ -262,30 +261,28 @@ def test_files_of_the_hub_are_fetched_by_name_and_shards_by_the_names_in_their_i
   refused('does not name the files', pretrained.directory, 'hf:somebody/something')
 
 
-@pytest.mark.parametrize('imported', ['by the config file', 'not yet'])
+@pytest.mark.parametrize('imported', [True, False])  # by the config file
 @pytest.mark.parametrize('kind', ['module', 'package'])
 def test_a_part_of_the_current_folder_imports_others_of_it(tmp_path, monkeypatch, imported, kind):
   monkeypatch.setattr(sys, 'path', [p for p in sys.path if p not in ('', str(tmp_path))])
   monkeypatch.chdir(tmp_path)
-  name = f'mine_{kind}_{len(imported)}'
-  home = tmp_path / name if kind == 'package' else tmp_path
-  home.mkdir(exist_ok=True)
-  (home / ('__init__.py' if kind == 'package' else f'{name}.py')).write_text(
-    f'def part():\n  import beside_{name}\n  return beside_{name}.X\n'
-  )
-  (tmp_path / f'beside_{name}.py').write_text('X = 5')
+  name = f'mine_{kind}_{imported}'
+  file = pathlib.Path(f'{name}.py' if kind == 'module' else f'{name}/__init__.py')
+  file.parent.mkdir(exist_ok=True)
+  file.write_text(f'def part():\n  import beside_{name}\n  return beside_{name}.X\n')
+  pathlib.Path(f'beside_{name}.py').write_text('X = 5')
   trust.allow_config(f'{name}:part')
-  if imported == 'by the config file':
+  if imported:
     with trust.own_modules():
       importlib.import_module(name)
   assert own(f'{name}:part') == 5
 
 
-@pytest.mark.parametrize('name', ['os:getpid', 'numpy.linalg:norm', 'json:loads'])
-def test_trust_code_says_what_it_runs_also_of_modules_that_are_imported(capsys, name):
+def test_trust_code_says_what_it_runs_also_of_modules_that_are_imported(capsys):
   trust.allow_all()
-  module = name.partition(':')[0]
-  trust._announced.discard(module)
-  for _ in range(2):
-    named.outside(name, 'masking')
-  assert capsys.readouterr().err.count(f'the module {module} of ') == 1
+  for name in ('os:getpid', 'numpy.linalg:norm', 'json:loads'):
+    module = name.partition(':')[0]
+    trust._announced.discard(module)
+    for _ in range(2):
+      named.outside(name, 'masking')
+    assert capsys.readouterr().err.count(f'the module {module} of ') == 1

@@ -2,6 +2,7 @@
 links lead to a secret and to other files of the user's.
 """
 
+import itertools
 import json
 import os
 import pathlib
@@ -43,6 +44,7 @@ INSIDE = 'leads out of|not a name inside|outside that folder'
 
 NAMES = ['../../outside/corpus/train/00000', '', '.', '..', 'a\\b', 'a\0', 'a//b', './a', 'a/']
 NAMES += ['\ud800', 7]
+WITH_FILES = 'tokenizer_sha256', 'similar', 'sha256'  # sections of a manifest
 
 
 def test_a_local_corpus_has_its_shards_inside(place):
@@ -54,10 +56,10 @@ def test_a_local_corpus_has_its_shards_inside(place):
       refused(INSIDE, act, 'corpus')
 
 
-@pytest.mark.parametrize('section', ['tokenizer_sha256', 'similar', 'sha256'])
-def test_a_local_corpus_has_all_its_files_inside(place, section):
+def test_a_local_corpus_has_all_its_files_inside(place):
   whole = pathlib.Path('corpus/manifest.json').read_text()
-  for name in ('../../outside/0.txt', '../../../outside/0.txt'):
+  names = ('../../outside/0.txt', '../../../outside/0.txt')
+  for section, name in itertools.product(WITH_FILES, names):
     manifest = json.loads(whole)
     holder = manifest['splits']['train']['shards'][0] if section == 'sha256' else manifest
     holder[section] = {**(holder[section] or {}), name: storage.sha256('../outside/0.txt')}
@@ -101,11 +103,8 @@ def test_a_data_set_lists_no_folder_outside(place, monkeypatch):
     refused(INSIDE, hub.data, 'hf:./set')
 
 
-LAUGHS = '\n'.join(
-  ['a0: &a0 [x]', *(f'a{i}: &a{i} [{", ".join([f"*a{i - 1}"] * 10)}]' for i in range(1, 10))]
-)
-
-
+LAUGHS = [f'a{i}: &a{i} [{", ".join([f"*a{i - 1}"] * 10)}]' for i in range(1, 10)]
+LAUGHS = '\n'.join(['a0: &a0 [x]', *LAUGHS])
 ROWS = ['data_files: ../../outside/*.txt', 'data_files: *a9', 'data_dir: /']
 ROWS += ['x: {data_files: *a0}']
 
@@ -125,11 +124,10 @@ ELSEWHERE += [AT.format('other') + '/x.txt', AT.format('name') + '/../../x.txt']
 
 
 def test_a_data_set_of_the_hub_has_its_files_there(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'datasets', client := mock.Mock())
   for file in ELSEWHERE:
     config = types.SimpleNamespace(name='plain', data_files={'train': [file]})
-    builder = mock.Mock(return_value=types.SimpleNamespace(config=config))
-    client = types.SimpleNamespace(load_dataset_builder=builder)
-    monkeypatch.setitem(sys.modules, 'datasets', client)
+    client.load_dataset_builder.return_value.config = config
     refused(INSIDE, hub.data, 'hf:owner/name')
 
 
@@ -268,9 +266,9 @@ def test_a_package_below_the_repository_of_a_stranger_asks_git_nothing(place, mo
   assert workdirs.commit() is None and not pathlib.Path('hook.ran').exists()
 
 
-@pytest.mark.parametrize('line', ['text.usetex: True\nfont.size: 1e30\nbackend: module://x'])
-def test_a_matplotlibrc_of_the_current_folder_is_not_read(tmp_path, line):
-  (tmp_path / 'matplotlibrc').write_text(line)
+def test_a_matplotlibrc_of_the_current_folder_is_not_read(tmp_path):
+  lines = 'text.usetex: True\nfont.size: 1e30\nbackend: module://x'
+  (tmp_path / 'matplotlibrc').write_text(lines)
   (tmp_path / 'metrics.jsonl').write_text('{"step": 1, "loss": 2.0}\n')
   code = 'from bertzoo_jax.runs import metrics; print(metrics.plot("."))'
   done = commands.run('-c', code, cwd=tmp_path)
@@ -280,25 +278,23 @@ def test_a_matplotlibrc_of_the_current_folder_is_not_read(tmp_path, line):
 # --- copies ---
 
 
-@pytest.mark.parametrize('name', ['notes.model', 'spiece.model', 'id_rsa'])
-def test_an_export_has_no_file_that_the_tokenizer_does_not_need(place, name, monkeypatch):
-  """A run's WordPiece, with a file beside it that an earlier version copied there."""
-  beside, names = pathlib.Path('run/tokenizer', name), []
-  beside.write_text('a secret')
+def test_an_export_has_no_file_that_the_tokenizer_does_not_need(place, monkeypatch):
+  """A run's WordPiece, with files beside it that an earlier version copied there."""
+  beside, names = {'notes.model', 'spiece.model', 'id_rsa'}, []
+  for name in beside:
+    pathlib.Path('run/tokenizer', name).write_text('a secret')
   monkeypatch.setattr(export, '_verify', lambda *_: None)
   export.export('run', 'out', push=lambda folder, files: names.extend(files))
   assert sorted(names) == sorted(p.name for p in pathlib.Path('out').iterdir())
-  assert name not in names and 'vocab.txt' in names
-  beside.unlink()
+  assert not beside & {*names} and 'vocab.txt' in names
 
 
 def test_a_published_tokenizer_is_copied_by_name_and_without_code(place):
   for name in ('notes.model', 'id_rsa'):
     link(f'hf/{name}')
-  edit(pathlib.Path('hf/tokenizer_config.json'), auto_map={'AutoTokenizer': ['evil.part', None]})
-  edit(pathlib.Path('hf/tokenizer_config.json'), vocab_file='../outside/0.txt')
-  found = loading.load('hf:hf').pretrained
-  files = hf_tokenizer.published(found.tokenizer_folder)
+  auto_map = {'AutoTokenizer': ['evil.part', None]}
+  edit('hf/tokenizer_config.json', auto_map=auto_map, vocab_file='../outside/0.txt')
+  files = hf_tokenizer.published(loading.load('hf:hf').pretrained.tokenizer_folder)
   assert {'vocab.txt', 'tokenizer.json', 'tokenizer_config.json'} <= {*files} <= {*hub.TOKENIZER}
   kept = json.loads(files['tokenizer_config.json'])
   assert not {'auto_map', 'vocab_file'} & {*kept} and 'cls_token' in kept
@@ -307,10 +303,12 @@ def test_a_published_tokenizer_is_copied_by_name_and_without_code(place):
 # --- what stays possible ---
 
 
-@pytest.mark.parametrize('name', ['corpus', 'run', 'hf'])
+FILES = {'corpus': 'tokenizer/vocab.txt', 'run': 'tokenizer/vocab.txt', 'hf': 'vocab.txt'}
+
+
+@pytest.mark.parametrize('name', FILES)
 def test_a_folder_may_be_a_link_and_have_links_inside_it(place, name):
-  file = dict(corpus='tokenizer/vocab.txt', run='tokenizer/vocab.txt', hf='vocab.txt')[name]
-  at = pathlib.Path(name, file)
+  at = pathlib.Path(name, FILES[name])
   at.rename(at.parent / 'kept')
   at.symlink_to('kept')
   pathlib.Path(name).rename('elsewhere')
@@ -319,7 +317,7 @@ def test_a_folder_may_be_a_link_and_have_links_inside_it(place, name):
     corpora.verify(name)
     assert corpora.open(name).vocab_size == 32
     return
-  assert loading.load(f'{name}' if name == 'run' else f'hf:{name}').tokenizer.vocab_size == 600
+  assert loading.load('run' if name == 'run' else 'hf:hf').tokenizer.vocab_size == 600
   with workdirs.writable(name) as real:
     workdirs.check_unlike(name)
     storage.append_line(real / 'attempts.jsonl', '{}')

@@ -22,7 +22,7 @@ from tests import commands
 TESTS = pathlib.Path(__file__).parents[1]
 
 CHILD = """
-import json, sys, time
+import contextlib, json, sys, time
 out, sys.stdout = sys.stdout, sys.stderr
 import jax, numpy as np, toys
 from bertzoo_jax.common import errors, storage
@@ -36,28 +36,21 @@ at = lambda step: state.replace(
   step=jax.numpy.int32(step), params=jax.tree.map(lambda x: x + step, state.params)
 )
 
+def opened(workdir):
+  return contextlib.closing(checkpoint.Checkpoints(workdir, keep=9, keep_every=0))
+
 def save(workdir, *new):
-  checkpoints = checkpoint.Checkpoints(workdir, keep=9, keep_every=0)
-  try:
+  with opened(workdir) as checkpoints, failures.writing('A checkpoint', 'the ones before'):
     for step in new:
-      with failures.writing('A checkpoint', 'the ones before'):
-        checkpoints.save(at(step))
-    with failures.writing('A checkpoint', 'the ones before'):
-      checkpoints.wait()
-  finally:
-    checkpoints.close()
+      checkpoints.save(at(step))
+    checkpoints.wait()
 
 def resume(workdir):
-  checkpoints = checkpoint.Checkpoints(workdir, keep=9, keep_every=0)
-  try:
-    step = checkpoints.newest()
-    if step is None:
-      return None
-    got, whole = jax.tree.leaves(checkpoints.restore(step, target)), jax.tree.leaves(at(step))
-    assert all(np.array_equal(a, b) for a, b in zip(got, whole, strict=True))
+  with opened(workdir) as checkpoints:
+    if (step := checkpoints.newest()) is not None:
+      got, whole = jax.tree.leaves(checkpoints.restore(step, target)), jax.tree.leaves(at(step))
+      assert all(np.array_equal(a, b) for a, b in zip(got, whole, strict=True))
     return step
-  finally:
-    checkpoints.close()
 
 def read(address):
   return checkpoint.load_params(address)[1]
@@ -71,9 +64,9 @@ for line in sys.stdin:
   try:
     answer = {'value': globals()[name](*arguments)}
   except errors.UserError as e:
-    answer = {'code': e.code, 'said': str(e)}
+    answer = {'code': e.code, 'sentence': str(e)}
   except Exception as e:
-    answer = {'code': 1, 'said': f'{type(e).__name__}: {e}'}
+    answer = {'code': 1, 'sentence': f'{type(e).__name__}: {e}'}
   answer['seconds'] = time.monotonic() - begin
   print(json.dumps(answer), file=out, flush=True)
 distributed.exit_process(0)  # as a run ends: without waiting for threads of a save that failed
@@ -115,8 +108,8 @@ def mended(store):
 
 def words(answer):
   """The sentence of an answer, which must be one line and no stack."""
-  assert '\n' not in answer['said'] and 'Traceback' not in answer['said'], answer
-  return answer['said']
+  assert '\n' not in answer['sentence'] and 'Traceback' not in answer['sentence'], answer
+  return answer['sentence']
 
 
 def test_a_store_that_fails_now_and_then_is_asked_again_in_saves_and_restores(store, child):

@@ -246,29 +246,24 @@ def test_the_mean_of_the_last_checkpoints_is_numpys(saved):
 
 
 def test_the_running_average_is_numpys_and_comes_back_bit_for_bit_in_the_middle(tmp_path):
-  phase_run, decay = toys.phase_run(ema=0.7), np.float32(0.7)
-  plain, state, params = toys.phase_run(), None, []
-  step = phase_runs.train_step(plain)
-  for n in range(4):
-    state, _ = toys.run(plain, min(n, 1), state, step)
-    params.append({k: x.copy() for k, x in toys.flat(state.params).items()})
-  checkpoints = checkpoint.Checkpoints(tmp_path, keep=1, keep_every=0)
+  phase_run, decay, state, params = toys.phase_run(ema=0.7), np.float32(0.7), None, []
   update = phase_runs.train_step(phase_run)
-  whole, _ = toys.run(phase_run, 2, update=update)
-  checkpoints.save(whole)
-  checkpoints.wait()
-  middle = checkpoints.restore(2, phase_run.target[0])
-  state, whole = (toys.run(phase_run, 1, s, update)[0] for s in (middle, whole))
-  checkpoints.save(state)
-  checkpoints.close()
-  got = checkpoint.load_params(f'{tmp_path}@ema')[0]
-  for k, x in toys.flat(got).items():
-    average = np.asarray(params[0][k])
+  with contextlib.closing(checkpoint.Checkpoints(tmp_path, keep=1, keep_every=0)) as checkpoints:
+    for n in range(4):
+      state, _ = toys.run(phase_run, min(n, 1), state, update)
+      params.append({k: x.copy() for k, x in toys.flat(state.params).items()})
+      if n == 2:
+        checkpoints.save(state)
+        checkpoints.wait()
+    resumed, _ = toys.run(phase_run, 1, checkpoints.restore(2, phase_run.target[0]), update)
+    checkpoints.save(resumed)
+  for k, x in toys.flat(checkpoint.load_params(f'{tmp_path}@ema')[0]).items():
+    average = params[0][k]
     for one in params[1:]:
-      average = decay * average + np.float32(1 - 0.7) * np.asarray(one[k])
+      average = decay * average + np.float32(1 - 0.7) * one[k]
     np.testing.assert_allclose(x, average, rtol=1e-6, atol=1e-7)
-    np.testing.assert_array_equal(x, toys.flat(whole.average)[k])
-    np.testing.assert_array_equal(toys.flat(state.params)[k], params[3][k])
+    np.testing.assert_array_equal(x, toys.flat(state.average)[k])
+    np.testing.assert_array_equal(toys.flat(resumed.params)[k], params[3][k])
 
 
 def test_a_folder_of_the_very_name_comes_before_a_step(tmp_path):

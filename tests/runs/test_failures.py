@@ -3,6 +3,7 @@ words.
 """
 
 import types
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -68,24 +69,11 @@ def test_only_errors_of_storage_are_told_as_such():
   assert not any(map(storage.is_error_of_storage, [*OTHERS, AssertionError()]))
 
 
-class Sends:
-  """Answers one after the other; an exception is raised."""
-
-  def __init__(self, *answers):
-    self.left = list(answers)
-
-  def __call__(self):
-    answer = self.left.pop(0)
-    if isinstance(answer, Exception):
-      raise answer
-    return answer
-
-
-UNREAD = coded(13)
+UNREAD, MISSING = coded(13), coded(5)
 
 
 @pytest.mark.parametrize(
-  'answers, right, found',
+  'answers, right, wished',
   [
     (['a', 'a'], None, 'a'),
     (['b', 'a', 'a'], None, 'a'),
@@ -93,17 +81,17 @@ UNREAD = coded(13)
     (['b', 'a'], 'a', 'a'),
     (['b', 'b'], 'a', 'b'),  # what lies there is damaged
     (['a', 'b', 'c', 'd', 'e'], None, errors.TransientError),
-    ([UNREAD] * 5, None, UNREAD),
-    ([coded(5), 'a', 'a'], None, 'a'),
-    ([coded(5), UNREAD, FileNotFoundError()], None, FileNotFoundError),
+    ([UNREAD] * 5, None, type(UNREAD)),
+    ([MISSING, 'a', 'a'], None, 'a'),
+    ([MISSING, UNREAD, FileNotFoundError()], None, FileNotFoundError),
     ([coded(7)], None, Exception),
   ],
 )
-def test_an_object_store_is_asked_until_an_answer_comes_twice_or_is_right(answers, right, found):
-  sends = Sends(*answers)
-  if isinstance(found, str):
-    assert storage.read_twice(sends, 'gs://b/c', right) == found
+def test_an_object_store_is_asked_until_an_answer_comes_twice_or_is_right(answers, right, wished):
+  store = mock.Mock(side_effect=answers)  # an exception is raised
+  if isinstance(wished, str):
+    assert storage.read_twice(store, 'gs://b/c', right) == wished
   else:
-    with pytest.raises(found if isinstance(found, type) else type(found)):
-      storage.read_twice(sends, 'gs://b/c', right)
-  assert not sends.left
+    with pytest.raises(wished):
+      storage.read_twice(store, 'gs://b/c', right)
+  assert store.call_count == len(answers)

@@ -5,23 +5,18 @@ import pathlib
 import pickle
 
 import jax
-import ml_collections
 import numpy as np
 import pytest
 import small_corpora
 import toys
 
 from bertzoo_jax import hf
-from bertzoo_jax import objectives
-from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import storage
-from bertzoo_jax.common import trust
 from bertzoo_jax.corpus import corpus
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import step_folders
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.words.similar import vector_files
-from configs import bert
 from tests.refused import refused
 
 
@@ -95,13 +90,3 @@ def test_in_a_checkpoint_whose_checksums_fit_it(tmp_path, evil, what):
   refused('', checkpoint.load_params, str(tmp_path))
   refused('', saver.restore, 1, toys.phase_run().target[0])
   saver.close()
-
-
-def test_a_config_json_that_names_a_function_of_python(tmp_path):
-  trust.set_allowed((frozenset(), False))
-  for name in ('subprocess:run', 'os:system', 'pathlib:os.mkdir', 'builtins:exec'):
-    config = bert.get_config('tiny').unlock()
-    config.encoder = {'name': name, 'args': ['touch', str(tmp_path / 'trace')]}
-    stored = configuration.from_json(configuration.to_json(ml_collections.ConfigDict(config)))
-    refused('outside bertzoo_jax', objectives.build_networks, stored, 32)
-    assert not (tmp_path / 'trace').exists()
