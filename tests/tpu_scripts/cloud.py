@@ -2,6 +2,7 @@
 folder with a home: the lines that tpu_scripts send by ssh really run in it.
 """
 
+import ast
 import os
 import pathlib
 import re
@@ -326,6 +327,28 @@ def wait(condition, seconds=20):
   while not condition():
     assert time.monotonic() < end, 'waited in vain'
     time.sleep(0.05)
+
+
+def check_transcript(cloud, file, printed, scratch):
+  """Each `$ COMMAND {SETTINGS}` of a file prints today what stands below it. CHECKOUT and FOLDER are
+  those of the cloud.
+
+  Args:
+    printed: (words of a command) → what it prints.
+    scratch: a folder for the text of today.
+  """
+  places, made = {'CHECKOUT': str(cloud.checkout), 'FOLDER': str(cloud.folder)}, ''
+  for line in [x for x in file.read_text().splitlines() if x.startswith('$ ')]:
+    command, brace, settings = line[2:].partition(' {')
+    cloud.write(**ast.literal_eval(brace.strip() + settings or '{}'))
+    for name, place in places.items():
+      command = command.replace(name, place)
+    text = no_temporary(printed(*shlex.split(command)))
+    for name, place in places.items():
+      text = text.replace(place, name)
+    made += f'{line}\n{text}'
+  (scratch / file.name).write_text(made)
+  assert made == file.read_text(), f'If it is meant: cp {scratch / file.name} {file}'
 
 
 def checkout(folder):
