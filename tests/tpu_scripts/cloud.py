@@ -330,7 +330,7 @@ def wait(condition, seconds=20):
 
 
 def check_transcript(cloud, file, printed, scratch):
-  """Each `$ COMMAND {SETTINGS}` of a file prints today what stands below it. CHECKOUT and FOLDER are
+  """Each `$ COMMAND {SETTINGS}` of a file prints what stands below it. CHECKOUT and FOLDER are
   those of the cloud.
 
   Args:
