@@ -2,6 +2,7 @@
 
 import hashlib
 import pathlib
+import shutil
 import signal
 import time
 
@@ -13,6 +14,7 @@ import pytest
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.runs import metrics
+from bertzoo_jax.runs import step_folders
 from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -154,6 +156,18 @@ def curve(workdir):
     {k: v for k, v in row.items() if k not in ('tokens_per_second', 'mfu')}
     for row in metrics.read(workdir)
   ]
+
+
+def check_same(workdir, other, step=STEPS):
+  """Two runs logged the same and end in the same state, bit for bit."""
+  assert curve(workdir) == curve(other)
+  assert state_of(workdir, step) == state_of(other, step)
+
+
+def cut(workdir, step):
+  """Takes the checkpoints behind a step away."""
+  for later in [s for s in step_folders.steps(workdir) if s > step]:
+    shutil.rmtree(workdir / f'checkpoints/{later}')
 
 
 @pytest.fixture(scope='session')

@@ -104,8 +104,8 @@ def test_remat_is_the_first_with_which_the_largest_phase_compiles(monkeypatch, c
   mesh = types.SimpleNamespace(devices=np.array([chip]))
 
   def phases(run, data, mesh, start):
-    left = [p for p in run.phases if p.end_step > start]
-    return build.Built(run, data, [types.SimpleNamespace(phase=p, mesh=mesh) for p in left])
+    made = [types.SimpleNamespace(phase=p, mesh=mesh) for p in run.phases if p.end_step > start]
+    return build.Built(run, data, made)
 
   def fits(phase_run):
     seen.append((phase_run.phase.index, policy := phase_run.phase.config.run.remat))
