@@ -19,13 +19,8 @@ def test_all_problems_are_listed_at_once(tmp_path, monkeypatch):
   (tmp_path / 'file').write_text('')
   monkeypatch.setenv('LIBTPU_INIT_ARGS', '--xla_no_such_flag=true')
   wrong = asked.config(run__mesh=(3, 1, 1), run__dtype='float17', objective=parts.replaced_token())
-  found = asked.preflight(
-    wrong,
-    tpu='v5e-4',
-    corpus=str(tmp_path / 'none'),
-    workdir=str(tmp_path / 'file' / 'run'),
-    recipe=asked.config(batch_size=64),
-  )
+  where = dict(corpus=str(tmp_path / 'none'), workdir=str(tmp_path / 'file' / 'run'))
+  found = asked.preflight(wrong, tpu='v5e-4', recipe=asked.config(batch_size=64), **where)
   assert asked.codes(found) == ['P01', 'P05', 'W01', 'W01', 'P04', 'P06', 'P11']
   remedies = [re.search(r':|Did you mean|There is', f.sentence) for f in found.findings]
   assert all(remedies)

@@ -12,7 +12,6 @@ from bertzoo_jax.preflight import readiness
 from bertzoo_jax.runs import workdir as workdirs
 from configs import bert
 from configs import electra
-from configs import macbert
 from tests.preflight import asked
 
 
@@ -27,13 +26,7 @@ def codes(found):
 
 
 @pytest.mark.parametrize(
-  'made',
-  [
-    bert.get_config('base'),
-    electra.get_config('tiny_two_stage'),
-    macbert.get_config('tiny'),
-    asked.config(),
-  ],
+  'made', [bert.get_config('base'), electra.get_config('tiny_two_stage'), asked.config()]
 )
 def test_the_config_alone_tells_the_features_of_its_rows(made):
   found, text = read(ml_collections.ConfigDict(made).lock())

@@ -3,6 +3,7 @@ folder with a home: the lines that tpu_scripts send by ssh really run in it.
 """
 
 import ast
+import contextlib
 import os
 import pathlib
 import re
@@ -45,16 +46,14 @@ def delete(path):
 note('calls', repr(['gcloud', *args]))
 if plain[0] == 'storage':
   real = lambda a: fake + 'bucket/' + a[5:] if a.startswith('gs://') else a
-  what, *paths = plain[1:]
+  what, *sources, target = plain[1:]
   if os.path.exists(fake + 'no_bucket'): end(1, '403')
-  if what == 'cp':
-    *sources, target = paths
-    for s in sources:
-      data = sys.stdin.buffer.read() if s == '-' else read(real(s))
-      write(real(target) + (os.path.basename(s) if target.endswith('/') else ''), data)
-  elif what == 'rm':
-    if not os.path.exists(real(paths[0])): end(1, 'not found')
-    delete(real(paths[0])) if os.path.isdir(real(paths[0])) else os.remove(real(paths[0]))
+  for s in sources if what == 'cp' else ():
+    data = sys.stdin.buffer.read() if s == '-' else read(real(s))
+    write(real(target) + (os.path.basename(s) if target.endswith('/') else ''), data)
+  if what == 'rm':
+    if not os.path.exists(real(target)): end(1, 'not found')
+    delete(real(target)) if os.path.isdir(real(target)) else os.remove(real(target))
   sys.exit(0)
 
 if os.path.exists(fake + 'offline'): end(1, 'ERROR: network is unreachable')
@@ -68,9 +67,8 @@ if verb == 'create':
   capacity = fake + 'capacity/' + flags['zone']
   state = read(capacity) if os.path.exists(capacity) else b'ACTIVE'
   if state == b'REFUSED': end(1, 'ERROR: quota')
+  for name, data in dict(resource=state, node=b'READY').items(): write(place + name, data)
   for w in range(2): os.makedirs(place + f'w{w}')
-  write(place + 'resource', state)
-  write(place + 'node', b'READY')
   if 'metadata-from-file' in flags:
     startup = read(flags['metadata-from-file'].split('=', 1)[1])
     write(fake + 'startup.sh', startup)
@@ -181,15 +179,8 @@ class Cloud:
   # What a test sets.
 
   def write(self, **settings):
-    values = {
-      'PROJECT': 'proj',
-      'NAME': 'bert',
-      'BUCKET': 'gs://bucket/runs',
-      'CANDIDATES': f'(v4-16@{ZONE})',
-      'LOGIN': 'ann',
-      'CREATE_MINUTES': '0',
-      **settings,
-    }
+    values = dict(PROJECT='proj', NAME='bert', BUCKET='gs://bucket/runs', LOGIN='ann')
+    values |= {'CANDIDATES': f'(v4-16@{ZONE})', 'CREATE_MINUTES': '0', **settings}
     self.settings.write_text(''.join(f'{k}={v}\n' for k, v in values.items()))
 
   def plan(self, *attempts):
@@ -210,16 +201,11 @@ class Cloud:
   # What a test runs.
 
   def environment(self, **more):
+    seconds = dict(POLL='0.05', BACKOFF='0', COPY='0.1', KILL='2')
     return {
       'PATH': f'{self.folder}/bin:{os.environ["PATH"]}',
-      'HOME': str(self.folder),
-      'FAKE': str(self.folder),
-      'USER': 'ann',
-      'WORKER': '0',
-      'BERTZOO_POLL_SECONDS': '0.05',
-      'BERTZOO_BACKOFF_SECONDS': '0',
-      'BERTZOO_COPY_SECONDS': '0.1',
-      'BERTZOO_KILL_SECONDS': '2',
+      **dict(HOME=str(self.folder), FAKE=str(self.folder), USER='ann', WORKER='0'),
+      **{f'BERTZOO_{name}_SECONDS': value for name, value in seconds.items()},
       **more,
     }
 
@@ -231,13 +217,8 @@ class Cloud:
     return run(self._words(command, flags), input=input, env=env)
 
   def start(self, command, *flags):
-    return subprocess.Popen(
-      self._words(command, flags),
-      env=self.environment(),
-      stdout=subprocess.PIPE,
-      stderr=subprocess.STDOUT,
-      text=True,
-    )
+    how = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(self._words(command, flags), env=self.environment(), **how)
 
   def ok(self, command, *flags, **more):
     done = self.run(command, *flags, **more)
@@ -267,10 +248,8 @@ class Cloud:
   def kill(self):
     for folder in (*self.folder.glob('cloud/*/*/w*'), *self.folder.glob('vanished/w*')):
       for name, kill in (('group', os.killpg), ('pid', os.kill)):
-        try:
+        with contextlib.suppress(OSError, ValueError):
           kill(int((folder / 'bertzoo_tpu/run' / name).read_text()), signal.SIGKILL)
-        except (OSError, ValueError):
-          pass
 
   # What a test finds.
 
@@ -299,11 +278,9 @@ class Cloud:
 
   def variables(self, worker=0):
     """The variables of a worker's process, which has begun."""
-    run = self.home(worker) / 'bertzoo_tpu/run'
-    wait(lambda: (run / 'pid').exists() and 'attempt 1' in self.log(worker))
-    return set(
-      pathlib.Path(f'/proc/{(run / "pid").read_text().strip()}/environ').read_text().split('\0')
-    )
+    pid = self.home(worker) / 'bertzoo_tpu/run/pid'
+    wait(lambda: pid.exists() and 'attempt 1' in self.log(worker))
+    return set(pathlib.Path(f'/proc/{pid.read_text().strip()}/environ').read_text().split('\0'))
 
   def attempts(self, worker=0):
     count = self.folder / f'attempts.{worker}'
