@@ -1,83 +1,17 @@
-"""Figures of a program's text, written by hand."""
+"""Figures of a program's text."""
+
+import pathlib
 
 import pytest
 
 from bertzoo_jax.preflight.tpu import hlo
 from bertzoo_jax.preflight.tpu import hlo_text
 
-ESTIMATE = 'backend_config={"window_config":{"estimated_cycles":"%d"}}'
-BLOCK = 'f32[8,128]{1,0:T(8,128)}'
-ROW = 'f32[1,128]{1,0:T(1,128)}'
-NEAR = 'f32[1,128]{1,0:T(1,128)S(1)}'  # a row in the memory of the core
-STATE = f'(s32[]{{:T(128)}}, {BLOCK})'
-AT_ROW = 'metadata={op_name="jit(f)/while/body/row"}'
-AT_KERNEL = 'metadata={op_name="jit(f)/attend/pallas_call"}'
-TEXT = f"""HloModule toy, is_scheduled=true
-
-%fused (p0: f32[8,128], p1: s32[]) -> f32[1,128] {{
-  %p0 = {BLOCK} parameter(0)
-  %p1 = s32[]{{:T(128)S(6)}} parameter(1)
-  %zero = s32[]{{:T(128)}} constant(0)
-  ROOT %slice = {ROW} dynamic-slice(%p0, %p1, %zero), dynamic_slice_sizes={{1,128}}
-}}
-
-%body (state: (s32[], f32[8,128])) -> (s32[], f32[8,128]) {{
-  %state = {STATE} parameter(0)
-  %i = s32[]{{:T(128)}} get-tuple-element(%state), index=0
-  %x = {BLOCK} get-tuple-element(%state), index=1
-  %row = {NEAR} fusion(%x, %i), kind=kLoop, calls=%fused, {AT_ROW}, {ESTIMATE % 100}
-  %sum = {BLOCK} all-reduce(%x), channel_id=1, replica_groups=[2,4]<=[8], to_apply=%add
-  ROOT %next = {STATE} tuple(%i, %sum)
-}}
-
-%add (a: f32[], b: f32[]) -> f32[] {{
-  %a = f32[]{{:T(128)}} parameter(0)
-  %b = f32[]{{:T(128)}} parameter(1)
-  ROOT %c = f32[]{{:T(128)}} add(%a, %b)
-}}
-
-%condition (state.1: (s32[], f32[8,128])) -> pred[] {{
-  %state.1 = {STATE} parameter(0)
-  %i.1 = s32[]{{:T(128)}} get-tuple-element(%state.1), index=0
-  %turns = s32[]{{:T(128)}} constant(5)
-  ROOT %less = pred[]{{:T(512)}} compare(%i.1, %turns), direction=LT
-}}
-
-%cheap (q: f32[8,128]) -> f32[8,128] {{
-  %q = {BLOCK} parameter(0)
-  ROOT %q2 = {BLOCK} copy(%q), {ESTIMATE % 7}
-}}
-
-%dear (r: f32[8,128]) -> f32[8,128] {{
-  %r = {BLOCK} parameter(0)
-  ROOT %r2 = {BLOCK} multiply(%r, %r), {ESTIMATE % 70}
-}}
-
-%called (s: f32[8,128]) -> f32[8,128] {{
-  %s = {BLOCK} parameter(0)
-  ROOT %s2 = {BLOCK} negate(%s), {ESTIMATE % 1000}
-}}
-
-%lost (t: f32[]) -> f32[] {{
-  ROOT %t = f32[]{{:T(128)}} parameter(0)
-}}
-
-ENTRY %main (arg: f32[8,128], which: s32[]) -> f32[8,128] {{
-  %arg = {BLOCK} parameter(0)
-  %which = s32[]{{:T(128)}} parameter(1)
-  %start = {STATE} tuple(%which, %arg)
-  %loop = {STATE} while(%start), condition=%condition, body=%body%s
-  %y = {BLOCK} get-tuple-element(%loop), index=1
-  %z = {BLOCK} conditional(%which, %y, %y), branch_computations={{%cheap, %dear}}
-  %w = {BLOCK} call(%z), to_apply=%called
-  %kernel = {BLOCK} custom-call(%w), custom_call_target="tpu_custom_call", {AT_KERNEL}
-  ROOT %out = {BLOCK} tan(%kernel)
-}}
-""".replace('%s\n', '%(known)s\n')
+TEXT = pathlib.Path(__file__).with_name('toy.hlo').read_text()  # written by hand
 
 
 def text(known=''):
-  return TEXT.replace('%(known)s', known)
+  return TEXT.replace('body=%body\n', f'body=%body{known}\n')
 
 
 def test_a_loop_counts_as_often_as_is_known_or_its_condition_says_or_is_said():
