@@ -24,6 +24,7 @@ from tests.pretrain import runs
 STEPS, AT, LENGTH, VOCAB = 4, 2, 12, 31
 RATE = dict(learning_rate=0.01, warmup=1)
 DECAY = parts.warmup_stable_decay(**RATE, decay=STEPS - AT)
+FROZEN = dict(phases=((AT, {'frozen': ('/layers/',)}), (STEPS - AT, {})))
 HALF_ROWS = ((2, dict(batch_size=4)), (2, {}))
 SIZES = dict(num_layers=1, hidden_size=8, num_heads=2, intermediate_size=8)
 
@@ -72,8 +73,8 @@ def test_a_branch_with_the_same_config_is_the_uninterrupted_run_bit_for_bit(
 
 
 def test_frozen_layers_stay_and_all_moments_begin_anew_when_they_are_freed(train, tmp_path, capsys):
-  frozen, run = dict(phases=((AT, {'frozen': ('/layers/',)}), (STEPS - AT, {}))), tmp_path / 'run'
-  train(run, **frozen)
+  run = tmp_path / 'run'
+  train(run, **FROZEN)
   said = f'steps 0–{AT} · 8 rows × {LENGTH} tokens = 96 tokens per step · frozen: /layers/'
   assert said in capsys.readouterr().out
   params = lambda step: hf.flatten(checkpoint.load_params(f'{run}@{step}')[0])
@@ -86,8 +87,13 @@ def test_frozen_layers_stay_and_all_moments_begin_anew_when_they_are_freed(train
   }
   assert all(moved != ('layers' in path) for path, moved in moments(1).items()), moments(1)
   assert not any(moments(AT).values()) and all(moments(AT + 1).values())
+
+
+def test_a_branch_inside_and_at_the_border_of_a_frozen_phase_is_the_whole_run(train, tmp_path):
+  run = tmp_path / 'run'
+  train(run, **FROZEN)
   for step in (1, AT):
-    train(tmp_path / f'from{step}', f'{run}@{step}', **frozen)
+    train(tmp_path / f'from{step}', f'{run}@{step}', **FROZEN)
     assert runs.state_of(tmp_path / f'from{step}', STEPS) == runs.state_of(run, STEPS)
 
 

@@ -16,8 +16,7 @@ from bertzoo_jax.preflight import readiness
 from bertzoo_jax.pretrain import pretrain
 from bertzoo_jax.training import sharding
 from tests.preflight import asked
-from tests.pretrain.runs import config
-from tests.pretrain.runs import on_one_device
+from tests.pretrain import runs
 
 
 def on(kind):
@@ -151,12 +150,12 @@ def test_a_step_that_is_asked_for_is_compiled_as_the_run_compiles_it():
 def test_a_workdir_records_the_values_of_auto_and_a_resumed_run_keeps_them(
   world, tmp_path, capsys, monkeypatch
 ):
-  on_one_device(monkeypatch)
+  runs.on_one_device(monkeypatch)
+  runs.kill_at_once(monkeypatch)
 
   def run(**changes):
-    short = {'phases': ((1, {'length': 32}),), 'schedule.warmup': 0, 'run.eval_every': 0}
-    made = config(world, **short, **changes)
-    pretrain(made, str(tmp_path), corpus=str(world / 'corpus'))
+    with pytest.raises(RuntimeError, match='killed'):
+      pretrain(runs.config(world, **changes), str(tmp_path), corpus=str(world / 'corpus'))
     written = json.loads((tmp_path / 'config.json').read_text())['run']
     line = ' · '.join(f'{field} {written[field]}' for field in machinery.FIELDS)
     assert f'machinery {line}\n' in capsys.readouterr().out

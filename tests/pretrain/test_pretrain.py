@@ -260,19 +260,12 @@ def test_a_workdir_that_is_gone_stops_the_run_and_one_behind_a_link_is_kept_to(
 def test_a_run_that_ended_before_its_first_save_begins_again_and_says_so(
   tmp_path, monkeypatch, here, capsys
 ):
-  workdir, log = tmp_path / 'run', loop.Loop._log
-
-  def killed(self, step, *rest):
-    log(self, step, *rest)
-    if step == 3:
-      raise RuntimeError('killed')
-
-  with monkeypatch.context() as patch, pytest.raises(RuntimeError, match='killed'):
-    patch.setattr(loop.Loop, '_log', killed)
-    here(workdir, **SHORT, **UNSAVED)
-  assert not step_folders.steps(workdir) and LOST not in capsys.readouterr().out
-  here(workdir, **SHORT, **UNSAVED)
-  assert LOST in capsys.readouterr().out
+  runs.kill_at_once(monkeypatch)
+  for again in (False, True):
+    with pytest.raises(RuntimeError, match='killed'):
+      here(tmp_path / 'run', **SHORT)
+    assert (LOST in capsys.readouterr().out) == again
+    assert not step_folders.steps(tmp_path / 'run')
 
 
 def test_other_science_at_resume_is_refused(world, untouched, tmp_path):

@@ -1,5 +1,5 @@
-"""A Google Cloud made of folders, which programs/gcloud keeps. A worker is a folder with a home: the
-lines that tpu_scripts send by ssh really run in it.
+"""A Google Cloud made of folders, which programs/gcloud keeps. A worker is a folder with a home,
+where the lines that tpu_scripts send by ssh really run.
 """
 
 import ast
