@@ -33,16 +33,13 @@ def run(world, store, workdir, *more, upon=None, then=None):
 def test_a_run_that_moves_to_a_bucket_which_fails_and_back_to_a_disk_goes_on_bit_for_bit(
   world, untouched, tmp_path
 ):
-  code, said = runs.run_train(
-    world, tmp_path / 'run', *FEW_SAVES, stop_when=lambda w: step_folders.steps(w)
-  )
+  code, said = runs.run_train(world, tmp_path / 'run', *FEW_SAVES, stop_when=step_folders.steps)
   assert code == -signal.SIGKILL, said
   with emulated_gcs.Store() as store:
     store.upload(world / 'corpus', 'bucket', 'corpus')
     store.upload(tmp_path / 'run', 'bucket', 'run')
     text = ('--corpus=gs://bucket/corpus', f'--cache_dir={tmp_path}/cache')
-    kinds = ((503, 29), (429, 31), ('reset', 37))
-    sometimes = [store.fail(how, every=n) for how, n in kinds]
+    sometimes = [store.fail(how, every=n) for how, n in ((503, 29), (429, 31), ('reset', 37))]
     there = (world, store, 'gs://bucket/run', *text)
     saved = 'run/checkpoints/{}/commit_success.txt'.format
     code, said = run(*there, upon=saved(8), then=lambda: store.fail(503))
@@ -58,6 +55,4 @@ def test_a_run_that_moves_to_a_bucket_which_fails_and_back_to_a_disk_goes_on_bit
     store.download('bucket', 'run', tmp_path / 'back')
   code, said = runs.run_train(world, tmp_path / 'back', *FEW_SAVES)
   assert code == 0, said
-  assert step_folders.steps(tmp_path / 'back')[-1] == runs.STEPS
-  assert runs.state_of(tmp_path / 'back') == runs.state_of(untouched)
-  assert runs.curve(tmp_path / 'back') == runs.curve(untouched)
+  runs.check_same(tmp_path / 'back', untouched)

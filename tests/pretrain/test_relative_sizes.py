@@ -111,16 +111,6 @@ def test_transformers_base_model_has_as_many(shape):
   assert sum(p.numel() for p in network.parameters()) == shape.base
 
 
-def test_the_second_table_of_word_vectors_is_all_that_one_table_for_both_saves():
-  config = found.config('deberta_v3', 'base')
-  added = _leaves(config)
-  with config.unlocked():
-    config.objective.shared = 'token'
-  words = 'generator/encoder/embeddings/word/embedding'
-  assert added[words] == (128_100, 768)
-  assert added.keys() - _leaves(config).keys() == {words}
-
-
 def test_every_published_size_is_counted_here():
   published = {(s, size) for s, size in found.SIZES if s.startswith('deberta') and size != 'tiny'}
   assert published == SHAPES.keys()
