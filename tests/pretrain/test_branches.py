@@ -37,7 +37,7 @@ def train(tmp_path_factory):
 
   def run(workdir, init=None, **fields):
     made = bert.get_config('tiny').unlock()
-    made.tokenizer.vocab_size = VOCAB
+    made.tokenizer, made.corpus = parts.wordpiece(vocab_size=VOCAB), parts.corpus()
     made.encoder.update(SIZES)
     machinery = dict(dtype='float32', log_every=1, keep_every=1, eval_every=0, tensorboard=False)
     made.run.update(machinery | dict(compile_cache=str(folder)))

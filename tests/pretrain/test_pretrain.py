@@ -27,11 +27,6 @@ from bertzoo_jax.training import health
 from bertzoo_jax.training import loop
 from tests import commands
 from tests.pretrain import runs
-from tests.pretrain.runs import BORDER
-from tests.pretrain.runs import STEPS
-from tests.pretrain.runs import check_same
-from tests.pretrain.runs import refused
-from tests.pretrain.runs import run_train
 
 # A run of one program, for what needs neither a second phase nor scores.
 SHORT = dict(phases=((8, {'length': 32}),), run__eval_every=0)
@@ -41,31 +36,31 @@ UNSAVED = dict(run__save_minutes=60.0)  # but at its end
 def check_resumes(world, untouched, workdir, *stops):
   """Kills a run at each of the moments, lets it end, and compares."""
   for stop in stops:
-    code, said = run_train(world, workdir, stop_when=stop)
+    code, said = runs.run_train(world, workdir, stop_when=stop)
     assert code in (-signal.SIGKILL, 0), said
     if isinstance(stop, saving):
       stop.landed = stop(pathlib.Path(workdir))
-  code, said = run_train(world, workdir)
+  code, said = runs.run_train(world, workdir)
   assert code == 0, said
-  check_same(workdir, untouched)
+  runs.check_same(workdir, untouched)
 
 
 def test_a_run_says_what_it_does_and_keeps_what_it_must(untouched):
   row = metrics.read(untouched)
-  assert [r['step'] for r in row] == list(range(1, STEPS + 1))
+  assert [r['step'] for r in row] == list(range(1, runs.STEPS + 1))
   of_training = 'loss mlm_loss mlm_accuracy pair_loss pair_accuracy lr grad_norm examples epoch'
   assert {*of_training.split(), 'batch_crc32'} <= row[0].keys()
   of_held_out = {f'held_out_{k}' for k in ('loss', 'mlm_loss', 'mlm_accuracy', 'bits_per_byte')}
   assert of_held_out <= row[5].keys() & row[-1].keys()
-  rows_of = [8] * BORDER + [1024 // 64] * (STEPS - BORDER)
+  rows_of = [8] * runs.BORDER + [1024 // 64] * (runs.STEPS - runs.BORDER)
   assert [r['examples'] for r in row] == list(itertools.accumulate(rows_of))
-  assert row[BORDER - 1]['epoch'] > 1, 'no epoch border inside the run'
-  assert len({r['batch_crc32'] for r in row}) == STEPS
+  assert row[runs.BORDER - 1]['epoch'] > 1, 'no epoch border inside the run'
+  assert len({r['batch_crc32'] for r in row}) == runs.STEPS
   assert row[0]['lr'] == 0 and row[0]['loss'] != row[1]['loss']
   names = {p.name for p in untouched.iterdir()}
   wished = 'config.json corpus.json attempts.jsonl tokenizer metrics.jsonl checkpoints loss.png'
   assert set(wished.split()) <= names
-  kept, newest = step_folders.steps(untouched), [STEPS - 2, STEPS - 1, STEPS]
+  kept, newest = step_folders.steps(untouched), [runs.STEPS - 2, runs.STEPS - 1, runs.STEPS]
   assert kept[-3:] == newest and set(kept) - {*newest} <= {6}
 
 
@@ -78,7 +73,7 @@ def test_a_finished_run_is_left_as_it_is_says_its_result_and_takes_other_machine
   shutil.copytree(untouched, tmp_path / 'run')
   result = here(tmp_path / 'run', run__log_every=3, run__accumulation=2)
   said = capsys.readouterr().out
-  assert f'done: {STEPS} steps' in said and 'unigram entropy' in said and LOST not in said
+  assert f'done: {runs.STEPS} steps' in said and 'unigram entropy' in said and LOST not in said
   assert json.loads((tmp_path / 'run/config.json').read_text())['run']['log_every'] == 3
   assert runs.curve(tmp_path / 'run') == runs.curve(untouched)
   assert result['held_out']['held_out_loss'] > 0
@@ -86,10 +81,10 @@ def test_a_finished_run_is_left_as_it_is_says_its_result_and_takes_other_machine
 
 @pytest.mark.parametrize('again', [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_killed_run_goes_on_bit_for_bit(world, untouched, tmp_path, again):
-  at = random.Random(os.getpid()).randrange(2, BORDER)
+  at = random.Random(os.getpid()).randrange(2, runs.BORDER)
   in_a_save = saving(at)
   print(f'killed in a save from step {at} on' + ', and at the border of the phases' * again)
-  check_resumes(world, untouched, tmp_path / 'run', in_a_save, *[reached(BORDER)] * again)
+  check_resumes(world, untouched, tmp_path / 'run', in_a_save, *[reached(runs.BORDER)] * again)
   assert in_a_save.landed, 'no save was under way when the run was killed'
 
 
@@ -116,9 +111,16 @@ def reached(step):
 @pytest.mark.parametrize('trial', range(6))
 def test_kills_anywhere_leave_no_trace(world, untouched, tmp_path, trial):
   draw = random.Random(trial)
-  moments = [draw.choice([saving, reached])(draw.randrange(1, STEPS)) for _ in range(3)]
+  moments = [draw.choice([saving, reached])(draw.randrange(1, runs.STEPS)) for _ in range(3)]
   epoch_border = next(i for i, r in enumerate(metrics.read(untouched)) if r['epoch'] > 1)
-  borders = [reached(epoch_border)], [saving(BORDER)], [saving(BORDER + 1)], [saving(STEPS)], [], []
+  borders = (
+    [reached(epoch_border)],
+    [saving(runs.BORDER)],
+    [saving(runs.BORDER + 1)],
+    [saving(runs.STEPS)],
+    [],
+    [],
+  )
   moments += borders[trial]
   check_resumes(world, untouched, tmp_path / 'run', *moments)
 
@@ -131,12 +133,12 @@ def test_thirty_kills_of_one_run_leave_no_trace(world, untouched, tmp_path):
     starts, end = draw.random() < 0.2, time.monotonic() + draw.uniform(0.0, 10.0)
     moment = draw.choice([saving(0), reached(runs.rows(workdir) + draw.randrange(1, 4))])
     stop = (lambda _, end=end: time.monotonic() > end) if starts else moment
-    code, said = run_train(world, workdir, stop_when=stop)
+    code, said = runs.run_train(world, workdir, stop_when=stop)
     assert code in (-signal.SIGKILL, 0), said
     kills, landed = kills + (code != 0), landed + (code != 0 and not starts)
     if code == 0:
-      check_same(workdir, untouched)
-      runs.cut(workdir, draw.randrange(1, STEPS // 2))  # the run goes on from there
+      runs.check_same(workdir, untouched)
+      runs.cut(workdir, draw.randrange(1, runs.STEPS // 2))  # the run goes on from there
   print(f'{landed} of {kills} kills came between the first row and the end, or in a save')
   assert landed >= 15
   check_resumes(world, untouched, workdir)
@@ -176,7 +178,7 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_bit_for_bit_when_there_
     assert done.returncode == 0, done.stderr
     if sound:
       assert f'resuming from the checkpoint of step {sound[-1]}' in done.stdout
-    check_same(folder / 'run', untouched)
+    runs.check_same(folder / 'run', untouched)
   finally:
     if limit is None:
       subprocess.run(['umount', str(folder)], check=True)
@@ -188,15 +190,15 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_bit_for_bit_when_there_
 def test_a_run_asked_to_stop_saves_at_its_step_and_exits_0(world, untouched, tmp_path, how):
   workdir = tmp_path / 'run'
   never = '--config.run.save_minutes=1000.0'
-  code, said = run_train(world, workdir, never, stop_when=lambda w: runs.rows(w) >= 4, how=how)
+  code, said = runs.run_train(world, workdir, never, stop_when=lambda w: runs.rows(w) >= 4, how=how)
   assert code == 0 and 'run the same command to resume' in said, said
   newest, last = step_folders.steps(workdir)[-1], metrics.read(workdir)[-1]['step']
   assert newest == last >= 4
-  code, said = run_train(world, workdir, never)
+  code, said = runs.run_train(world, workdir, never)
   assert code == 0 and (
-    newest == STEPS or f'resuming from the checkpoint of step {newest}' in said
+    newest == runs.STEPS or f'resuming from the checkpoint of step {newest}' in said
   ), said
-  check_same(workdir, untouched)
+  runs.check_same(workdir, untouched)
 
 
 def link(workdir, target):
@@ -226,8 +228,8 @@ def test_a_workdir_that_is_gone_stops_the_run_and_one_behind_a_link_is_kept_to(
 
   monkeypatch.setattr(loop.Loop, '_log', logged)
   if linked:
-    assert here(workdir, run__eval_every=0)['step'] == STEPS == step_folders.steps(first)[-1]
-    assert runs.rows(first) == STEPS and not (first / 'lock').exists()
+    assert here(workdir, run__eval_every=0)['step'] == runs.STEPS == step_folders.steps(first)[-1]
+    assert runs.rows(first) == runs.STEPS and not (first / 'lock').exists()
     assert not runs.everything(tmp_path / 'other')[1:]
     return
   with pytest.raises(errors.Stopped, match=r'metrics\.jsonl was deleted, moved or replaced') as e:
@@ -248,12 +250,14 @@ def test_a_run_that_ended_before_its_first_save_begins_again_and_says_so(
 
 def test_other_science_at_resume_is_refused(world, untouched, tmp_path):
   words = r'schedule.learning_rate: 0.01 → 0.02\. Give the old values'
-  refused(world, untouched, {'schedule.learning_rate': 2e-2}, words)
-  refused(world, untouched, {'phases': ((BORDER, {'length': 32}), (STEPS, {}))}, 'phases')
+  runs.refused(world, untouched, {'schedule.learning_rate': 2e-2}, words)
+  runs.refused(
+    world, untouched, {'phases': ((runs.BORDER, {'length': 32}), (runs.STEPS, {}))}, 'phases'
+  )
   workdir = tmp_path / 'run'
   shutil.copytree(untouched, workdir, ignore=shutil.ignore_patterns('checkpoints', 'attempts*'))
   (workdir / 'corpus.json').write_text(json.dumps({'hash': 'another'}))
-  refused(world, workdir, {}, 'trained on the corpus another')
+  runs.refused(world, workdir, {}, 'trained on the corpus another')
 
 
 def test_mistakes_in_addresses_are_refused(world, untouched, tmp_path):
@@ -266,7 +270,7 @@ def test_mistakes_in_addresses_are_refused(world, untouched, tmp_path):
     ('file/run', {}, 'cannot be written'),
     ('file', {}, 'is a file: give a folder'),
   ):
-    refused(world, tmp_path / workdir, {}, words, **dict(corpus=str(world / 'corpus')) | given)
+    runs.refused(world, tmp_path / workdir, {}, words, **dict(corpus=str(world / 'corpus')) | given)
 
 
 def test_weights_of_another_vocabulary_are_refused(world, untouched, tmp_path):
@@ -280,21 +284,7 @@ def test_weights_of_another_vocabulary_are_refused(world, untouched, tmp_path):
   file.write_text(json.dumps(content))
   (source / 'tokenizer' / 'vocab.txt').write_text('\n'.join(sorted(vocab, key=vocab.get)) + '\n')
   given = dict(corpus=str(world / 'corpus'), init=str(source))
-  refused(world, tmp_path / 'run', {}, 'another vocabulary: 2 of 300 pieces', **given)
-
-
-def test_without_tensorflow_threads_drive_and_the_run_is_the_same_bit_for_bit(
-  world, untouched, tmp_path
-):
-  block = (
-    'import sys; sys.modules["tensorflow"] = None; import runpy; '
-    'runpy.run_module("bertzoo_jax.pretrain", run_name="__main__", alter_sys=True)'
-  )
-  line = runs.command(world, tmp_path / 'run')[2:]
-  done = commands.run('-c', block, *line, env=runs.environment())
-  assert done.returncode == 0, done.stdout + done.stderr
-  assert 'batches by threads' in done.stdout
-  check_same(tmp_path / 'run', untouched)
+  runs.refused(world, tmp_path / 'run', {}, 'another vocabulary: 2 of 300 pieces', **given)
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,11 @@ import pytest
 import rich.console
 import small_corpora
 
-from bertzoo_jax import parts
 from bertzoo_jax import prepare
 from bertzoo_jax import pretrain
-from bertzoo_jax.batches import pipeline
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.corpus import opening
-from bertzoo_jax.corpus import report
 from bertzoo_jax.evaluate import scores
 from bertzoo_jax.experiment import resolve
 from bertzoo_jax.preflight import readiness
@@ -186,13 +182,6 @@ def test_each_corpus_of_a_run_is_scored_and_known_to_it(world, whole):
   assert {s.rows for s in found.scores} >= {'mlm'}
 
 
-def test_prepare_counts_the_words_of_each_split(world):
-  manifest = storage.read_json(world / 'large/manifest.json')
-  assert sum(manifest['words'].values()) == len((world / 'large.txt').read_text().split()) == 1200
-  assert manifest['words']['held_out'] > 0
-  assert f'{manifest["words"]["train"]:,} words' in report.describe(manifest, '')
-
-
 def test_show_and_preflight_tell_a_mixture(world):
   for asked in (dict(stats=True), dict(stats=True, split='held_out')):
     out = io.StringIO()
@@ -205,18 +194,3 @@ def test_show_and_preflight_tell_a_mixture(world):
   assert found.hash == opening.open(paths(world), config(world)).hash
   readiness.text(findings, resolve.run(config(world)), paths(world, 'large', 'other'), 1)
   assert [f.code for f in findings.problems] == ['P06']
-
-
-def test_an_impossible_later_phase_is_refused_at_the_start(world, tmp_path, monkeypatch):
-  runs.on_one_device(monkeypatch)
-  lanes = parts.memory_segments(reuse_length=16)
-  for override, words in (({'mixture': (1, 2, 3)}, '3 weights'), ({'format': lanes}, 'each lane')):
-    made = config(world, phases=((4, {}), (4, override)))
-    with pytest.raises(errors.UserError, match=words):
-      pretrain.pretrain(made, str(tmp_path / 'run'), corpus=paths(world))
-
-
-def test_epochs_decide_the_steps_of_a_run(world):
-  made = config(world, phases=((4, {}), (1, {'batch_size': 8})), epochs=3.0)
-  ended = pipeline.with_epoch_steps(made, opening.open(paths(world), made))
-  assert ended.phases[0] == (4, {}) and ended.phases[1][0] > 4
