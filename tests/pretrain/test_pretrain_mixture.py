@@ -37,29 +37,18 @@ RECIPE = dict(
   moving=(('masking.rate', 0.4, 0.15, 0, 9, 'linear'),),
   mixture=('size', 0.5),
 )
-SMALL = {  # what makes it quick, in place of a machine
-  'tokenizer.vocab_size': 200,
-  'corpus.held_out': 0.2,
-  'encoder.num_layers': 1,
-  'encoder.hidden_size': 16,
-  'encoder.num_heads': 2,
-  'encoder.intermediate_size': 32,
-  'run.dtype': 'float32',
-  'run.log_every': 1,
-  'run.eval_every': 8,
-  'run.eval_batches': 2,
-  'run.save_minutes': 1000.0,
-  'run.keep': 1,
-  'run.keep_words': '300,900',
-  'run.tensorboard': False,
-}
+SIZES = dict(num_layers=1, hidden_size=16, num_heads=2, intermediate_size=32)
+RUN = dict(dtype='float32', log_every=1, eval_every=8, eval_batches=2, save_minutes=1000.0, keep=1)
+RUN |= dict(keep_words='300,900', tensorboard=False)
 
 
 def config(world, **changes):
   made = bert.get_config('base,schedule=warmup_stable_decay')
   made.update(RECIPE)
   made.schedule.update(dict(learning_rate=1e-2, warmup=3, decay=3))
-  made.update_from_flattened_dict({**SMALL, 'run.compile_cache': str(world / 'cache')})
+  made.tokenizer.vocab_size, made.corpus.held_out = 200, 0.2
+  made.encoder.update(SIZES)
+  made.run.update({**RUN, 'compile_cache': str(world / 'cache')})
   made.update(changes)
   return made.lock()
 
