@@ -118,34 +118,28 @@ CHANGED = 'the rate goes from 1.0e-02 .W@2. to .*decay=2 is a decay that begins'
 CONSTANT = _early(0, 'constant')
 
 
-@pytest.mark.parametrize(
-  'before, config, words',
-  [
+def test_what_changes_where_a_run_branches_off_is_said():
+  for before, config, words in (
     (_early(2), _early(2), []),
     (_early(2), _early(3), [CHANGED]),
     (CONSTANT, _early(3), ['config.seed was different', 'the rate goes']),
     (CONSTANT, _early(0, 'linear_from_start'), ['seed', 'to 5.0e-03$']),
-  ],
-)
-def test_what_changes_where_a_run_branches_off_is_said(before, config, words):
-  notes = start._breaks(before, config, 'W@2', 2)
-  assert len(notes) == len(words)
-  assert all(re.search(word, note) for word, note in zip(words, notes))
+  ):
+    notes = start._breaks(before, config, 'W@2', 2)
+    assert len(notes) == len(words), notes
+    assert all(re.search(word, note) for word, note in zip(words, notes))
 
 
-@pytest.mark.parametrize(
-  'step, fields, words',
-  [
+def test_a_branch_goes_on_at_the_next_row():
+  for step, fields, words in (
     (2, dict(batch_size=4), r"16 rows by step 2, .* row 8: .*\(\(2, {'batch_size': 8}\), \(2, "),
     (3, dict(phases=HALF_ROWS), '24 rows .* row 16: set config.phases'),
     (2, dict(batch_size=16), '16 rows .* row 32: set config.phases'),
-  ],
-)
-def test_a_branch_goes_on_at_the_next_row(step, fields, words):
-  with pytest.raises(errors.UserError, match=words):
-    start._breaks(_early(2), _early(2, **fields), f'W@{step}', step)
-  remedy = dict(phases=((step, dict(batch_size=8)), (STEPS - step, dict(batch_size=4))))
-  assert not start._breaks(_early(2), _early(2, **remedy), f'W@{step}', step)
+  ):
+    with pytest.raises(errors.UserError, match=words):
+      start._breaks(_early(2), _early(2, **fields), f'W@{step}', step)
+    remedy = dict(phases=((step, dict(batch_size=8)), (STEPS - step, dict(batch_size=4))))
+    assert not start._breaks(_early(2), _early(2, **remedy), f'W@{step}', step)
 
 
 def test_a_branch_onto_another_corpus_is_said(whole):

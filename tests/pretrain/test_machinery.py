@@ -33,9 +33,8 @@ def resolved(kind, kept=None, steps=10_000, layers=12, **changes):
   return tuple(run.config.run[field] for field in ('kernels', 'unroll', 'remat', 'dtype'))
 
 
-@pytest.mark.parametrize(
-  'kind, expected, given',
-  [
+def test_auto_becomes_the_fastest_choice_of_a_device_and_a_value_wins():
+  for kind, expected, given in (
     ('cpu', ('xla', 0, 'none'), {}),
     ('cpu', ('xla', 1, 'none'), dict(steps=249)),
     ('NVIDIA H200', ('cudnn', 1, 'none'), dict(steps=1_999)),
@@ -50,11 +49,9 @@ def resolved(kind, kept=None, steps=10_000, layers=12, **changes):
     ('TPU v4', ('fused', 1, 'none'), dict(steps=9_999)),
     ('TPU v4', ('fused', 1, 'none'), dict(layers=25)),
     ('TPU v4', ('xla', 2, 'full'), dict(run__kernels='xla', run__unroll=2, run__remat='full')),
-  ],
-)
-def test_auto_becomes_the_fastest_choice_of_a_device_and_a_value_wins(kind, expected, given):
-  given = {'run__remat': 'auto', 'encoder__attention_dropout': 0.0, **given}
-  assert resolved(kind, **given)[:3] == expected
+  ):
+    given = {'run__remat': 'auto', 'encoder__attention_dropout': 0.0, **given}
+    assert resolved(kind, **given)[:3] == expected, (kind, given)
 
 
 @pytest.mark.parametrize(

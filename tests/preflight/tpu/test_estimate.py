@@ -14,9 +14,8 @@ from bertzoo_jax.preflight.tpu import hlo
 from bertzoo_jax.preflight.tpu import program
 
 
-@pytest.mark.parametrize(
-  'name, topology, hosts, devices',
-  [
+def test_an_accelerator_type_names_a_slice():
+  for name, topology, hosts, devices in (
     ('v2-8', 'v2:2x2', 1, 8),
     ('v3-8', 'v3:2x2', 1, 8),
     ('v3-32', 'v3:4x4', 4, 32),
@@ -30,18 +29,15 @@ from bertzoo_jax.preflight.tpu import program
     ('v6e-8', 'v6e:2x4', 1, 8),
     ('v6e-256', 'v6e:16x16', 64, 256),
     ('v5p-8', 'v5p:2x2x1', 1, 4),
-  ],
-)
-def test_an_accelerator_type_names_a_slice(name, topology, hosts, devices):
-  slice_ = chips.by_type(name)
-  assert (slice_.topology, slice_.hosts, slice_.devices) == (topology, hosts, devices)
-  assert chips.by_topology(topology) == slice_
-  assert chips.by_type(slice_.accelerator_type) == slice_
+  ):
+    slice_ = chips.by_type(name)
+    assert (slice_.topology, slice_.hosts, slice_.devices) == (topology, hosts, devices), name
+    assert chips.by_topology(topology) == slice_
+    assert chips.by_type(slice_.accelerator_type) == slice_
 
 
-@pytest.mark.parametrize(
-  'read, name, sentence',
-  [
+def test_an_unknown_name_ends_in_a_sentence_with_the_known_ones():
+  for read, name, sentence in (
     (chips.by_type, 'v4-33', 'v4-32'),
     (chips.by_type, 'v7-8', 'no TPU generation'),
     (chips.by_type, 'v5-litepod8', 'Did you mean'),
@@ -54,11 +50,9 @@ def test_an_accelerator_type_names_a_slice(name, topology, hosts, devices):
     (chips.by_topology, 'v5e:32x32', 'at most 256'),
     (chips.by_topology, 'v4:', 'is no slice'),
     (chips.by_topology, 'x', 'no TPU generation'),
-  ],
-)
-def test_an_unknown_name_ends_in_a_sentence_with_the_known_ones(read, name, sentence):
-  with pytest.raises(errors.UserError, match=sentence):
-    read(name)
+  ):
+    with pytest.raises(errors.UserError, match=sentence):
+      read(name)
 
 
 def test_a_device_sends_over_the_links_that_its_slice_has():

@@ -98,9 +98,8 @@ BATCHED = 'window={size=16x12 stride=15x11 lhs_dilate=16x12}, dim_labels=0b1f_0o
 HEADS = 'window={size=1x12 pad=0_0x11_11 rhs_reversal=0x1}, dim_labels=0bf1_i1o0->0b1f'
 
 
-@pytest.mark.parametrize(
-  'out, left, right, attributes, flops',
-  [
+def test_products_written_as_convolutions_count_what_is_multiplied():
+  for out, left, right, attributes, flops in (
     ('f32[64,16]', 'f32[64,32]', 'f32[32,16]', 'dim_labels=bf_io->bf', 2 * 64 * 32 * 16),
     (  # A batched product: batch axes are windows dilated so far that only equal indices meet.
       *('f32[16,12,128,128]', 'f32[16,128,12,64]', 'f32[16,128,12,64]', BATCHED),
@@ -110,9 +109,5 @@ HEADS = 'window={size=1x12 pad=0_0x11_11 rhs_reversal=0x1}, dim_labels=0bf1_i1o0
       *('bf16[16,128,12,64]', 'bf16[16,128,768,1]', 'bf16[768,12,64,1]', HEADS),
       2 * 16 * 128 * 768 * 12 * 64,
     ),
-  ],
-)
-def test_products_written_as_convolutions_count_what_is_multiplied(
-  out, left, right, attributes, flops
-):
-  assert hlo_text.convolution_flops(out, left, right, attributes) == flops
+  ):
+    assert hlo_text.convolution_flops(out, left, right, attributes) == flops, attributes
