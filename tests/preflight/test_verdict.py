@@ -138,9 +138,9 @@ def test_a_wrong_command_line_is_json_too():
 def test_problems_without_a_compiler_are_said_first_and_sigterm_ends_it_with_one_line(tmp_path):
   where = f'--corpus={tmp_path}/none --workdir={tmp_path}/run'
   line = [*COMMAND, *f'--config=configs/bert.py:base --tpu=v5e-8 --json {where}'.split()]
-  own = dict(env={**os.environ, 'XLA_FLAGS': '', 'TMPDIR': str(tmp_path)}, cwd=asked.ROOT)
+  place = dict(env={**os.environ, 'XLA_FLAGS': '', 'TMPDIR': str(tmp_path)}, cwd=asked.ROOT)
   pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-  process = subprocess.Popen(line, **own, **pipes)
+  process = subprocess.Popen(line, **place, **pipes)
   said = []
   while not said or said[-1] and 'phase 1: compiling' not in said[-1]:
     said.append(process.stderr.readline())

@@ -75,8 +75,8 @@ def test_a_branch_with_the_same_config_is_the_uninterrupted_run_bit_for_bit(
 def test_frozen_layers_stay_and_all_moments_begin_anew_when_they_are_freed(train, tmp_path, capsys):
   run = tmp_path / 'run'
   train(run, **FROZEN)
-  said = f'steps 0–{AT} · 8 rows × {LENGTH} tokens = 96 tokens per step · frozen: /layers/'
-  assert said in capsys.readouterr().out
+  line = f'steps 0–{AT} · 8 rows × {LENGTH} tokens = 96 tokens per step · frozen: /layers/'
+  assert line in capsys.readouterr().out
   params = lambda step: hf.flatten(checkpoint.load_params(f'{run}@{step}')[0])
   before, border, after = map(params, (1, AT, AT + 1))
   learned = lambda a, b: {path for path in a if not np.array_equal(a[path], b[path])}

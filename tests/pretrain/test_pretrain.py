@@ -17,6 +17,7 @@ import signal
 import subprocess
 import time
 
+import emulated_gcs
 import numpy as np
 import pytest
 
@@ -287,15 +288,12 @@ def test_weights_of_another_vocabulary_are_refused(world, untouched, tmp_path):
   runs.refused(world, tmp_path / 'run', {}, 'another vocabulary: 2 of 300 pieces', **given)
 
 
-@pytest.mark.parametrize(
-  'log_every', [*(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2)), 100]
-)
 def test_numbers_that_are_not_finite_stop_a_run_with_the_last_good_step_kept(
-  tmp_path, here, monkeypatch, log_every
+  tmp_path, here, monkeypatch
 ):
   runs.poison(monkeypatch, 3)
   with pytest.raises(errors.Stopped, match='not finite'):
-    here(tmp_path / 'run', **SHORT, run__log_every=log_every, run__keep_every=3)
+    here(tmp_path / 'run', **SHORT, run__log_every=100, run__keep_every=3)
   assert step_folders.steps(tmp_path / 'run')[-1] == 3
 
 
@@ -309,3 +307,49 @@ def test_skipping_leaves_the_update_out_counts_it_and_goes_on_until_too_many_in_
   found = metrics.read(tmp_path / 'run')
   assert [r.get('nonfinite', 0) for r in found[:5]] == [0, 1, 1, 1, 2]
   assert found[1]['loss'] is None and np.isfinite(found[3]['loss'])
+
+
+# A run with its corpus and its workdir in an object store, which is real to its clients, and fails.
+FEW_SAVES = ('--config.run.save_minutes=1000.0', '--config.run.keep_every=4')
+
+
+def stored(world, store, workdir, *more, upon=None, then=None):
+  """(exit code, output) of a run; `then()` is called when `upon` is in the store."""
+  line = runs.command(world, workdir, *FEW_SAVES, *more)
+  process = commands.begin(*line, env=runs.environment(**store.environment()))
+  while upon and process.poll() is None:
+    if ('bucket', upon) in store.objects:
+      then()
+      break
+    time.sleep(0.02)
+  said, _ = process.communicate(timeout=500)
+  return process.returncode, said
+
+
+@pytest.mark.slow
+def test_a_run_that_moves_to_a_bucket_which_fails_and_back_to_a_disk_goes_on_bit_for_bit(
+  world, untouched, tmp_path
+):
+  code, said = runs.run_train(world, tmp_path / 'run', *FEW_SAVES, stop_when=step_folders.steps)
+  assert code == -signal.SIGKILL, said
+  with emulated_gcs.Store() as store:
+    store.upload(world / 'corpus', 'bucket', 'corpus')
+    store.upload(tmp_path / 'run', 'bucket', 'run')
+    text = ('--corpus=gs://bucket/corpus', f'--cache_dir={tmp_path}/cache')
+    sometimes = [store.fail(how, every=n) for how, n in ((503, 29), (429, 31), ('reset', 37))]
+    there = (world, store, 'gs://bucket/run', *text)
+    saved = 'run/checkpoints/{}/commit_success.txt'.format
+    code, said = stored(*there, upon=saved(8), then=lambda: store.fail(503))
+    assert code == 75 and 'Traceback' not in said, said
+    assert 'resuming from the checkpoint of step' in said, said
+    assert said.splitlines()[-1].startswith('error: ') and 'same command again' in said
+    assert all(fault.hits > 3 for fault in sometimes)
+    store.mend()
+    kept = store.names('bucket', 'run/checkpoints/8/')
+    code, said = stored(*there, upon=saved(12), then=lambda: store.fail(503))
+    assert kept and 'resuming from the checkpoint of step' in said, said
+    store.mend()
+    store.download('bucket', 'run', tmp_path / 'back')
+  code, said = runs.run_train(world, tmp_path / 'back', *FEW_SAVES)
+  assert code == 0, said
+  runs.check_same(tmp_path / 'back', untouched)

@@ -59,11 +59,11 @@ def world(tmp_path_factory):
   folder = tmp_path_factory.mktemp('mixture')
   words = (runs.ROOT / 'data/sample/time_machine.txt').read_text().split()[1000:]
   how = dict(workers=1, say=lambda line: None)
-  for name, own, tokenizer in (
+  for name, some, tokenizer in (
     ('large', words[:1200], None),
     ('small', words[1200:1600], str(folder / 'large/tokenizer')),
   ):
-    text = '\n\n'.join(' '.join(own[i : i + 40]) for i in range(0, len(own), 40))
+    text = '\n\n'.join(' '.join(some[i : i + 40]) for i in range(0, len(some), 40))
     (folder / f'{name}.txt').write_text(text)
     source = [str(folder / f'{name}.txt')]
     made = prepare.prepare(config(folder), source, folder / name, tokenizer, **how)

@@ -35,8 +35,8 @@ def test_help_names_the_flags_of_every_command_and_needs_no_settings():
   for command in clouds.COMMANDS:
     script = clouds.SCRIPTS / f'{command}.sh'
     done = clouds.run(['bash', script, '--help'], env={'PATH': os.environ['PATH']})
-    own = re.search(r"^parse '(.*?)'", script.read_text(), re.M).group(1).split()
-    flags = {f'--{flag.rstrip("=")}' for flag in own if flag != '--'}
+    parsed = re.search(r"^parse '(.*?)'", script.read_text(), re.M).group(1).split()
+    flags = {f'--{flag.rstrip("=")}' for flag in parsed if flag != '--'}
     assert done.returncode == 0, command
     assert {'--env', '--dry-run', '--help', *flags} <= set(re.findall(r'--[\w-]+', done.stdout))
 
@@ -44,13 +44,13 @@ def test_help_names_the_flags_of_every_command_and_needs_no_settings():
 def test_a_mistake_ends_with_the_sentence_of_the_file_and_code_2_before_gcloud_is_called(
   cloud, tmp_path
 ):
-  def said(command, *flags):
+  def printed(command, *flags):
     sentence = cloud.refused(command, *flags)
     assert re.search(r': .+\.$|; see --help\.$|number\.$|…$', sentence), sentence
     assert command == 'status' or cloud.refused(command, '--dry-run', *flags) == sentence
     return re.sub(r'line \d+: (unexpected EOF).*(?=\): compare)', r'\1', sentence)  # of bash
 
-  clouds.check_transcript(cloud, SENTENCES, said, tmp_path)
+  clouds.check_transcript(cloud, SENTENCES, printed, tmp_path)
   assert 'UVhRk' not in re.sub('{.*', '', SENTENCES.read_text()), 'a part of a key'
 
 
@@ -71,7 +71,7 @@ def test_a_config_that_git_does_not_know_is_refused_with_the_remedy(cloud, tmp_p
     (checkout / name).touch()
   line = lambda config: ['--', 'python', '--config', config, '--config.run.keep=2']
   for name, remedy in (('new.py', 'git add'), ('ignored.py', 'git add --force')):
-    said = cloud.refused('run', *line(f'{name}:base,masking=span'))
-    assert re.search(rf'^error: --config {name} is unknown to git, .*: {remedy} {name}\n$', said)
+    sentence = cloud.refused('run', *line(f'{name}:base,masking=span'))
+    assert re.search(rf'^error: --config {name} is unknown .*: {remedy} {name}\n$', sentence)
     subprocess.run([*remedy.split(), name], cwd=checkout, check=True)
     cloud.ok('run', '--dry-run', *line(f'{name}:base'))
