@@ -33,52 +33,31 @@ def specs(shapes, mesh):
 def test_the_mesh_fills_minus_one_and_refuses_shapes_that_do_not_fit():
   assert dict(sharding.mesh((-1, 1, 1)).shape) == {'data': 8, 'fsdp': 1, 'tensor': 1}
   assert dict(sharding.mesh((2, -1, 2)).shape) == {'data': 2, 'fsdp': 2, 'tensor': 2}
-  for shape in (
-    (3, -1, 1),
-    (2, 2, 1),
-    (-1, -1, 1),
-    (0, 8, 1),
-    (8,),
-    (16, 1, 1),
-    (-2, -2, 2),
-    (-1, -2, -4),
-  ):
+  refused = [(3, -1, 1), (2, 2, 1), (-1, -1, 1), (0, 8, 1), (8,), (16, 1, 1), (-2, -2, 2)]
+  for shape in (*refused, (-1, -2, -4)):
     with pytest.raises(errors.UserError, match='run.mesh'):
       sharding.mesh(shape)
 
 
 def test_rules_name_trailing_axes_and_do_not_see_stacked_layers():
-  got, notes = specs(
-    {
-      'encoder/layers/feed_forward/in/kernel': (3, 8, 16),
-      'encoder/one/feed_forward/in/kernel': (8, 16),
-    },
-    sharding.mesh((2, 2, 2)),
-  )
-  assert got == {
-    'encoder/layers/feed_forward/in/kernel': P(None, 'fsdp', 'tensor'),
-    'encoder/one/feed_forward/in/kernel': P('fsdp', 'tensor'),
-  }
-  assert not notes
+  stacked, one = (f'encoder/{name}/feed_forward/in/kernel' for name in ('layers', 'one'))
+  got, notes = specs({stacked: (3, 8, 16), one: (8, 16)}, sharding.mesh((2, 2, 2)))
+  assert got == {stacked: P(None, 'fsdp', 'tensor'), one: P('fsdp', 'tensor')} and not notes
 
 
 def test_the_first_alternative_that_divides_wins_and_what_none_divides_is_said():
-  tables = {
-    'a/embeddings/word/embedding': (16, 6),
-    'b/embeddings/word/embedding': (15, 6),
-    'c/embeddings/word/embedding': (15, 7),
-  }
+  table = 'embeddings/word/embedding'
+  tables = {f'a/{table}': (16, 6), f'b/{table}': (15, 6), f'c/{table}': (15, 7)}
   got, notes = specs(tables, sharding.mesh((2, 2, 2)))
   assert list(got.values()) == [P('tensor', 'fsdp'), P(None, 'tensor'), P(None, None)]
-  assert [(note.split()[0][0], note.split(': ')[0].split()[-1]) for note in notes] == [
-    ('b', 'fsdp'),
-    ('c', 'tensor'),
-    ('c', 'fsdp'),
-  ]
-  got, notes = specs(
-    {'a/embeddings/word/embedding': (16, 6), 'a/norm/scale': (16,)}, sharding.mesh((1, 8, 1))
-  )
+  named = [(note.split()[0][0], note.split(': ')[0].split()[-1]) for note in notes]
+  assert named == [('b', 'fsdp'), ('c', 'tensor'), ('c', 'fsdp')]
+  got, notes = specs({f'a/{table}': (16, 6), 'a/norm/scale': (16,)}, sharding.mesh((1, 8, 1)))
   assert list(got.values()) == [P('fsdp', None), P(None)] and not notes
+  heads = {'generator/layers/attention/query/kernel': (2, 8, 1, 8)}
+  got, [note] = specs(heads, sharding.mesh((2, 1, 4)))
+  assert list(got.values()) == [P(None, None, None, None)]
+  assert note.endswith('Attention of its 1 head(s) is computed by each of them, too.')
 
 
 def test_a_parameter_without_a_rule_is_an_error():
@@ -89,33 +68,24 @@ def test_a_parameter_without_a_rule_is_an_error():
 def test_optimizer_state_lies_where_its_parameters_lie_and_batches_are_split_by_rows():
   phase_run = toys.phase_run(mesh=sharding.mesh((2, 2, 2)))
   state = phase_runs.fresh(phase_run)
-  params = {k: x.sharding for k, x in _leaves(state.params).items()}
-  moments = _leaves(state.opt_state)
+  leaves = lambda tree: {
+    trees.path_of(path): x.sharding for path, x in jax.tree_util.tree_leaves_with_path(tree)
+  }
+  params, moments = leaves(state.params), leaves(state.opt_state)
   assert params['encoder/layers/feed_forward/in/kernel'].spec == P(None, 'fsdp', 'tensor')
   for path, where in params.items():
-    found = [x.sharding for k, x in moments.items() if k.endswith(path)]
-    assert found == [where, where], path  # mu and nu
+    placed = [x for k, x in moments.items() if k.endswith(path)]
+    assert placed == [where, where], path  # mu and nu
   placed = sharding.to_devices(toys.batch(0), phase_run.mesh, 8)
   assert {s.data.shape[0] for s in placed['input_ids'].addressable_shards} == {2}
   np.testing.assert_array_equal(placed['input_ids'], toys.batch(0)['input_ids'])
 
 
-@pytest.mark.parametrize(
-  'size,accumulation,hosts,fits',
-  [
-    (16, 1, 1, True),
-    (16, 4, 1, True),
-    (16, 3, 1, False),
-    (12, 2, 1, False),
-    (20, 1, 3, False),
-    (16, 0, 1, False),
-  ],
-)
-def test_a_batch_that_does_not_divide_is_refused(size, accumulation, hosts, fits):
+def test_a_batch_that_does_not_divide_is_refused():
   mesh = sharding.mesh((2, 2, 2))
-  if fits:
-    sharding.check_batch(size, accumulation, mesh, hosts)
-  else:
+  for fits in ((16, 1, 1), (16, 4, 1)):
+    sharding.check_batch(*fits[:2], mesh, fits[2])
+  for size, accumulation, hosts in ((16, 3, 1), (12, 2, 1), (20, 1, 3), (16, 0, 1)):
     with pytest.raises(errors.UserError):
       sharding.check_batch(size, accumulation, mesh, hosts)
 
@@ -183,22 +153,6 @@ def test_gradients_are_added_up_over_devices_with_other_rows_and_over_no_others(
   ), read.collectives
 
 
-@pytest.mark.parametrize('window', [None, (64, 64)])
-def test_attention_of_long_rows_is_the_same_on_a_mesh(window):
-  draw = np.random.default_rng(0)
-  q, k, v, weight = (jnp.asarray(draw.normal(size=(2, 520, 4, 64)), jnp.float32) for _ in range(4))
-  visible = attention.same_pack(jnp.ones((2, 520), jnp.int32), window)
-  keys, results = row_keys.batch_keys(jax.random.key(0), 2), []
-  for shape in ((1, 1, 1), (2, 1, 2)):
-    mesh = sharding.mesh(shape, jax.devices()[: np.prod(shape)])
-    attend, _ = per_device.on_mesh(mesh, kernels.fused(hashed=True, interpret=True))
-    loss = lambda *qkv, attend=attend: jnp.sum(weight * attend(*qkv, visible, 0.2, keys))
-    gradients = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2)))(q, k, v)
-    results.append(jax.block_until_ready(gradients))
-  for a, b in zip(*map(jax.tree.leaves, results)):
-    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize('length', [8, 520])
 def test_on_a_mesh_the_backward_pass_of_attention_does_not_compute_the_forward_pass_again(length):
   mesh = sharding.mesh((2, 1, 2), jax.devices()[:4])
@@ -217,17 +171,3 @@ def test_on_a_mesh_the_backward_pass_of_attention_does_not_compute_the_forward_p
 
 def test_kernels_that_the_compiler_splits_are_handed_on():
   assert per_device.on_mesh(sharding.mesh((2, 1, 4)), kernels.XLA) == kernels.XLA[:2]
-
-
-def test_heads_that_a_mesh_does_not_divide_are_said():
-  got, notes = specs(
-    {'generator/layers/attention/query/kernel': (2, 8, 1, 8)}, sharding.mesh((2, 1, 4))
-  )
-  assert list(got.values()) == [P(None, None, None, None)]
-  assert len(notes) == 1
-  assert notes[0].endswith('Attention of its 1 head(s) is computed by each of them, too.')
-
-
-def _leaves(tree):
-
-  return {trees.path_of(p): x for p, x in jax.tree_util.tree_leaves_with_path(tree)}
