@@ -33,14 +33,10 @@ def loops(fields, x_BCD, texts, real_BC):
     cosine = lambda a, b: torch.cosine_similarity(x[a][:width], x[b][:width], dim=0)
     total, first = 0.0, 0
     for i in units:
-      others = [j for j in units if j != i and not {*texts[i][:2]} & {*texts[j][:2]}]
-      wrong = [(j, 1) for j in others]
-      wrong += [
-        (j, c)
-        for j in units
-        for c in range(2, len(texts[j]))
-        if real_BC[j][c] and texts[j][c] not in texts[i][:2]
-      ]
+      ours = {*texts[i][:2]}
+      others = [j for j in units if j != i and not ours & {*texts[j][:2]}]
+      more = [(j, c) for j in units for c in range(2, len(texts[j])) if real_BC[j][c]]
+      wrong = [(j, 1) for j in others] + [(j, c) for j, c in more if texts[j][c] not in ours]
       there = torch.stack([cosine((i, 0), to) for to in [(i, 1), *wrong]]) / fields.temperature
       back = torch.stack([cosine((j, 0), (i, 1)) for j in [i, *others]]) / fields.temperature
       both = ((1 - fields.backward, there), (fields.backward, back))
@@ -89,21 +85,16 @@ def test_loss_and_gradient_are_those_of_a_loop_over_the_units(texts, fillers, fi
   np.testing.assert_allclose(ours[2], theirs[2], rtol=1e-4, atol=1e-5)
 
 
+BOTH_WAYS = dict(directions=('query_to_doc', 'doc_to_query'), partition_mode='per_direction')
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'backward, how',
-  [
-    (0.0, {}),
-    (0.5, dict(directions=('query_to_doc', 'doc_to_query'), partition_mode='per_direction')),
-  ],
-)
+@pytest.mark.parametrize('backward, how', [(0.0, {}), (0.5, BOTH_WAYS)])
 def test_loss_and_gradient_are_those_of_sentence_transformers(backward, how):
   losses = pytest.importorskip('sentence_transformers.sentence_transformer.losses')
-  fields = definitions.InBatch(backward=backward)
-  x_BCD = vectors(6, 3)
-  value, _, ours = gradient(
-    fields, x_BCD, ids(('abc', 'def', 'ghi', 'jkl', 'mno', 'pqr')), x_BCD[..., 0] < 99
-  )
+  fields, x_BCD = definitions.InBatch(backward=backward), vectors(6, 3)
+  texts = 'abc', 'def', 'ghi', 'jkl', 'mno', 'pqr'
+  value, _, ours = gradient(fields, x_BCD, ids(texts), np.ones((6, 3), bool))
   x = torch.tensor(x_BCD, requires_grad=True)
   loss = losses.MultipleNegativesRankingLoss(None, scale=20.0, **how)
   theirs = loss.compute_loss_from_embeddings([*x.unbind(1)], None)
@@ -136,12 +127,8 @@ def test_a_row_is_told_from_others_by_another_draw_of_its_dropout_and_masks_are_
     ours = objective.loss(params, batch, totals, (), key, True)
     mlm, (_, sums) = plain.loss(params, batch, totals, (), key, True)
     row = {**batch, 'input_ids': small.with_targets(small.rows())}
-    views = [
-      networks.encode(
-        encoder, params['encoder'], {**row, 'row_keys': row_keys.fold_in(batch['row_keys'], n)}, key
-      )
-      for n in (0, 1)
-    ]
+    keyed = ({**row, 'row_keys': row_keys.fold_in(batch['row_keys'], n)} for n in (0, 1))
+    views = [networks.encode(encoder, params['encoder'], each, key) for each in keyed]
     pooled = {'mean': lambda x: pooling.mean(x, batch['segment_ids']), 'first': lambda x: x[:, 0]}
     x_B2D = jnp.stack([pooled[kind](x) for x in views], axis=1)
     fields = definitions.Contrastive(pooling=kind)
@@ -161,13 +148,10 @@ def test_a_row_is_told_from_others_by_another_draw_of_its_dropout_and_masks_are_
   assert {*alone.normalizers(batch)} == {'rows'}
 
 
-@pytest.mark.parametrize(
-  'fields, words',
-  [
+def test_widths_that_do_not_fit_are_refused():
+  for fields, words in (
     (dict(widths=(8, 48)), 'widths has 48, and the vectors have 48'),
     (dict(widths=(8, 16), width_weights=(1.0,)), 'width_weights has 1 numbers, and there are 2'),
-  ],
-)
-def test_widths_that_do_not_fit_are_refused(fields, words):
-  with pytest.raises(errors.UserError, match=words):
-    small.objective('contrastive', **fields)
+  ):
+    with pytest.raises(errors.UserError, match=words):
+      small.objective('contrastive', **fields)

@@ -1,4 +1,4 @@
-"""Objectives of questions: inputs that the loss does not depend on, the beam, SiFT around them."""
+"""Objectives of questions: inputs that the loss does not depend on, and the beam."""
 
 import functools
 
@@ -16,15 +16,18 @@ from bertzoo_jax.objectives import networks
 from tests.found import call_part
 
 ROWS, LENGTH = 4, 12
-CONDITIONAL = dict(head='tanh', hidden_size=0, answerable_weight=0.5, dropout=0.0)
-NAMES = ('span', 'span_conditional')
+# name: fields of the objective
+OBJECTIVES = {
+  'span': {},
+  'span_conditional': dict(head='tanh', hidden_size=0, answerable_weight=0.5, dropout=0.0),
+}
 
 
-def made(name, **changes):
+@functools.cache
+def made(name):
   """(objective, parameters)."""
-  fields = {**(CONDITIONAL if name == 'span_conditional' else {}), **changes}
-  encoder = small.encoder(dropout=0.0, attention_dropout=0.0)
-  objective = call_part(objectives, name, encoder, **fields)
+  encoder = small.encoder(dropout=0.0, attention_dropout=0.0, num_layers=1)
+  objective = call_part(objectives, name, encoder, **OBJECTIVES[name])
   return objective, small.parameters(objective, scale=0.2)
 
 
@@ -69,22 +72,20 @@ def test_padding_and_rows_that_fill_a_batch_change_nothing():
   assert 0 <= sums['start_accuracy'] <= 3
 
 
-def test_the_end_depends_on_the_start_only_in_the_conditional_head():
-  for name, differs in zip(NAMES, (False, True)):
-    objective, params = made(name)
-    data = batch()
-    _, before = loss_of(objective, params, data)
-    before = jax.device_get(before)  # its arguments may be in place
-    data['labels'][0, 0] = 5
-    _, after = loss_of(objective, params, data)
-    # of the first row, the loss of the start changes; all else is the end's
-    if not differs:
-      start = predict(objective.networks[0].encoder, params, data)
-      log = jax.nn.log_softmax(jnp.where(data['segment_ids'] > 0, start['start'], -1e30))
-      moved = (log[0, 4] - log[0, 5]) / 2
-      np.testing.assert_allclose(after['span_loss'] - before['span_loss'], moved, atol=1e-5)
-    else:
-      assert before['answerable_loss'] == after['answerable_loss']
+@pytest.mark.parametrize('name', OBJECTIVES)
+def test_the_end_depends_on_the_start_only_in_the_conditional_head(name):
+  (objective, params), data = made(name), batch()
+  before = jax.device_get(loss_of(objective, params, data)[1])  # its arguments may be in place
+  data['labels'][0, 0] = 5
+  _, after = loss_of(objective, params, data)
+  # of the first row, the loss of the start changes; all else is the end's
+  if name == 'span_conditional':
+    assert before['answerable_loss'] == after['answerable_loss']
+  else:
+    start = predict(objective.networks[0].encoder, params, data)
+    log = jax.nn.log_softmax(jnp.where(data['segment_ids'] > 0, start['start'], -1e30))
+    moved = (log[0, 4] - log[0, 5]) / 2
+    np.testing.assert_allclose(after['span_loss'] - before['span_loss'], moved, atol=1e-5)
 
 
 def test_a_beam_has_the_scores_of_its_starts_one_by_one():
@@ -93,11 +94,11 @@ def test_a_beam_has_the_scores_of_its_starts_one_by_one():
   found = predict(encoder, params, data)
   encode = jax.jit(lambda p: networks.encode(encoder, p, data, None))
   hidden = encode(params['encoder'])
+  head = head_table.find(params)['span_head']
+  read = jax.jit(lambda x: head.logits(encoder, params, hidden, data, starts_BK=x))
   for k in range(3):
     places = found['start_place'][:, k : k + 1].astype(np.int32)
-    start, _, end, none = head_table.find(params)['span_head'].logits(
-      encoder, params, hidden, data, starts_BK=jnp.asarray(places)
-    )
+    start, _, end, none = read(places)
     shares = jax.nn.softmax(start)
     np.testing.assert_allclose(
       found['start_share'][:, k], jnp.take_along_axis(shares, places, axis=1)[:, 0], rtol=1e-5
@@ -113,5 +114,6 @@ def test_a_beam_has_the_scores_of_its_starts_one_by_one():
 
 
 def test_an_unknown_head_is_told():
+  fields = {**OBJECTIVES['span_conditional'], 'head': 'linear'}
   with pytest.raises(errors.UserError, match='objective.head'):
-    made('span_conditional', head='linear')
+    call_part(objectives, 'span_conditional', small.encoder(), **fields)

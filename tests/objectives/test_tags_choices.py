@@ -16,22 +16,19 @@ UNITS, OPTIONS, LENGTH = 4, 3, 8
 
 
 @functools.cache
-def choice(dropout=0.0):
-  encoder = small.encoder(dropout=0.0, attention_dropout=0.0)
-  objective = call_part(
-    objectives, 'choice', encoder, head='tanh', dropout=dropout, input_dropout=0.0
-  )
+def made(name, dropout=0.0):
+  """(objective, parameters)."""
+  encoder = small.encoder(dropout=0.0, attention_dropout=0.0, num_layers=1)
+  fields = {
+    'choice': dict(head='tanh', input_dropout=0.0),
+    'tagging': dict(labels=('O', 'B', 'I')),
+  }[name]
+  objective = call_part(objectives, name, encoder, dropout=dropout, **fields)
   return objective, small.parameters(objective, seed=1, scale=0.1)
 
 
-def tagging(dropout=0.0):
-  encoder = small.encoder(dropout=0.0, attention_dropout=0.0)
-  objective = call_part(objectives, 'tagging', encoder, labels=('O', 'B', 'I'), dropout=dropout)
-  return objective, small.parameters(objective, seed=1, scale=0.1)
-
-
-def units(seed=0):
-  draw = np.random.default_rng(seed)
+def units():
+  draw = np.random.default_rng(0)
   shape = (UNITS, OPTIONS, LENGTH)
   there = np.ones((UNITS, OPTIONS), np.float32)
   there[1, 2] = 0
@@ -61,8 +58,8 @@ predict = jax.jit(networks.predict, static_argnums=0)
 
 
 def test_an_option_s_score_does_not_depend_on_the_other_options():
-  objective, params = choice()
-  encoder, batch = objective.networks[0].encoder, units()
+  (objective, params), batch = made('choice'), units()
+  encoder = objective.networks[0].encoder
   found = np.asarray(predict(encoder, params, batch)['choice'])
   turned = {k: x[:, ::-1] if x.ndim > 1 and k != 'row_keys' else x for k, x in batch.items()}
   np.testing.assert_allclose(predict(encoder, params, turned)['choice'], found[:, ::-1], atol=1e-5)
@@ -70,8 +67,7 @@ def test_an_option_s_score_does_not_depend_on_the_other_options():
 
 
 def test_options_that_fill_and_units_without_weight_count_nothing():
-  objective, params = choice()
-  batch = units()
+  (objective, params), batch = made('choice'), units()
   other = {k: x.copy() for k, x in batch.items()}
   other['input_ids'][1, 2] = other['input_ids'][3] = 7
   assert loss(objective, params, other) == loss(objective, params, batch)
@@ -80,7 +76,7 @@ def test_options_that_fill_and_units_without_weight_count_nothing():
 
 
 def test_parts_of_a_batch_of_options_add_up_to_the_whole():
-  objective, params = choice(dropout=0.3)
+  objective, params = made('choice', dropout=0.3)
   batch, key = units(), jax.random.key(3)
   parts = [{k: x[a : a + 2] for k, x in batch.items()} for a in (0, 2)]
   whole, _ = loss(objective, params, batch, key)
@@ -89,7 +85,7 @@ def test_parts_of_a_batch_of_options_add_up_to_the_whole():
 
 
 def test_each_option_has_a_draw_of_dropout_of_its_own_and_none_without_a_key():
-  objective, params = choice(dropout=0.5)
+  objective, params = made('choice', dropout=0.5)
   encoder, batch = objective.networks[0].encoder, units()
   same = {k: np.repeat(x[:, :1], OPTIONS, axis=1) if x.ndim == 3 else x for k, x in batch.items()}
   same['option_weights'] = np.ones((UNITS, OPTIONS), np.float32)
@@ -101,7 +97,7 @@ def test_each_option_has_a_draw_of_dropout_of_its_own_and_none_without_a_key():
 
 
 def test_only_first_tokens_count_in_the_loss_of_tags():
-  objective, params = tagging()
+  objective, params = made('tagging')
   draw = np.random.default_rng(0)
   batch = {k: x[:, 0] if x.ndim == 3 else x for k, x in units().items()}
   batch['labels'] = draw.integers(0, 3, (UNITS, LENGTH)).astype(np.int32)
