@@ -1,6 +1,7 @@
 """A block and its parts against the formulas written out."""
 
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from bertzoo_jax.model import operations
 from bertzoo_jax.model import stack
 
 D, H, F = 12, 3, 20
+PLAIN = layers.initializer('normal', 1.0)
 PACKS = np.asarray([[1, 1, 1, 2, 2, 2, 0], [1, 1, 1, 1, 1, 1, 1]])
 X = np.random.default_rng(0).normal(size=(2, 7, D)).astype(np.float32)
 
@@ -35,9 +37,8 @@ def block(dropout=0.0, use_bias=True, window=None, positions=None, **where):
 
 def parameters(b):
   init = lambda key: jax.tree.map(lambda x: x[0], blocks.init(b, key, stack.Plan(1), D))
-  shapes = jax.eval_shape(init, jax.random.key(0))
-  start = lambda path, x: np.full(x.shape, path[-1].key == 'scale', np.float32)
-  return small.perturbed(jax.tree_util.tree_map_with_path(start, shapes), scale=0.3)
+  made = types.SimpleNamespace(init=init)
+  return small.parameters(made, scale=0.3)
 
 
 def run(b, params, x=X, keys=None):
@@ -69,10 +70,9 @@ def textbook(params, x, norm_first, first_norm=True, window=None):
 
   def feed(x):
     p = params['feed_forward']
-    h = x @ p['in']['kernel'] + p['in'].get('bias', 0.0)
-    return np.asarray(jax.nn.gelu(h, approximate=False)) @ p['out']['kernel'] + p['out'].get(
-      'bias', 0.0
-    )
+    bias = lambda name: p[name].get('bias', 0.0)
+    h = jax.nn.gelu(x @ p['in']['kernel'] + bias('in'), approximate=False)
+    return np.asarray(h) @ p['out']['kernel'] + bias('out')
 
   one, two = (lambda x, n=n: norm(x, params[f'{n}_norm']) for n in ('attention', 'feed_forward'))
   if norm_first:
@@ -82,23 +82,31 @@ def textbook(params, x, norm_first, first_norm=True, window=None):
   return two(x + feed(x))
 
 
-@pytest.mark.parametrize('norm_first', [False, True])
-@pytest.mark.parametrize('use_bias', [False, True])
-@pytest.mark.parametrize('window', [None, (2, 1)])
+# Each two of the three meet.
+@pytest.mark.parametrize(
+  'norm_first, use_bias, window',
+  [
+    (False, True, None),
+    (False, False, (2, 1)),
+    (True, True, (2, 1)),
+    (True, False, None),
+  ],
+)
 def test_a_block_is_the_textbook_s(norm_first, use_bias, window):
   b = block(use_bias=use_bias, window=window, norm_first=norm_first)
   params = parameters(b)
-  assert (
-    ('bias' in params['attention']['query']) == ('bias' in params['attention_norm']) == use_bias
-  )
+  biased = ['bias' in x for x in (params['attention']['query'], params['attention_norm'])]
+  assert biased == [use_bias] * 2
   assert np.allclose(run(b, params), textbook(params, X, norm_first, window=window), atol=1e-5)
 
 
-def test_a_block_without_its_first_norm_has_no_parameter_for_it():
+def test_a_block_without_its_first_norm_is_a_pre_norm_block_and_has_no_parameter_for_it():
   b = block(norm_first=True, attention_norm=False)
   params = parameters(b)
   assert 'attention_norm' not in params
   assert np.allclose(run(b, params), textbook(params, X, True, first_norm=False), atol=1e-5)
+  with pytest.raises(ValueError, match='norm_first'):
+    parameters(block(attention_norm=False))
 
 
 @pytest.mark.parametrize('norm_first', [False, True])
@@ -106,11 +114,8 @@ def test_each_sublayer_drops_units_of_its_own(norm_first, monkeypatch):
   b, drawn = block(dropout=0.5, norm_first=norm_first), []
   params, keys = parameters(b), row_keys.batch_keys(jax.random.key(0), 2)
   dropped = layers._dropped
-  monkeypatch.setattr(
-    layers,
-    '_dropped',
-    lambda rate, x, keys, first: drawn.append(keys) or dropped(rate, x, keys, first),
-  )
+  draw = lambda rate, x, keys, first: drawn.append(keys) or dropped(rate, x, keys, first)
+  monkeypatch.setattr(layers, '_dropped', draw)
   visible = attention.same_pack(jnp.asarray(PACKS))
   apply = lambda p: (b.apply({'params': p}, X, visible, keys, operations.PLAIN), jnp.stack(drawn))
   out, used = jax.jit(apply)(params)
@@ -130,75 +135,14 @@ def test_the_stream_keeps_its_own_precision(norm_first):
     assert small.worst(run(half, params, 64 * X), textbook(params, 64 * X, True)) < 0.15
 
 
-def test_a_first_block_without_its_norm_is_a_pre_norm_block():
-  b = block(attention_norm=False)
-  with pytest.raises(ValueError, match='norm_first'):
-    b.init(jax.random.key(0), X, attention.same_pack(PACKS), None, operations.PLAIN)
-
-
-def test_arguments_of_an_encoder_reach_the_attention():
-  class Shifted(nn.Module):
-    @nn.compact
-    def __call__(self, x_BLD, visible, dropout_keys_B2, ops, table_D):
-      return x_BLD * 0 + table_D
-
-  b = block().clone(attention=Shifted(parent=None), parent=None)
-  table = jnp.arange(1.0 * D)
-  init = jax.jit(lambda key: blocks.init(b, key, stack.Plan(1), D, table))
-  params = jax.tree.map(lambda x: x[0], init(jax.random.key(0)))
-  visible = attention.same_pack(jnp.asarray(PACKS))
-  apply = jax.jit(lambda t: b.apply({'params': params}, X, visible, None, operations.PLAIN, t))
-  one, two = apply(table), apply(2 * table)
-  assert not np.allclose(one, two)
-
-
-def test_the_use_of_places_in_attention_is_a_part():
-  seen = []
-
-  def positions(q_BLHK, k_BLHK):
-    seen.append(q_BLHK.shape)
-    length = q_BLHK.shape[1]
-    bias_RH = jnp.zeros((2 * length - 1, H)).at[length:].set(-1e9)
-    return q_BLHK, 0 * k_BLHK, attention.Relative(bias_RH=bias_RH)
-
-  b = block(positions=positions)
-  params = parameters(b)
-  out = run(b, params)  # all keys alike, and only those that are not before the query
-  changed = X.copy()
-  changed[1, :3] += 1.0
-  assert (2, 7, H, D // H) in seen
-  assert np.allclose(out[1, 3:], run(b, params, changed)[1, 3:], atol=1e-5)
-  assert not np.allclose(out[1, 3:], run(block(), params, changed)[1, 3:], atol=1e-3)
-
-
-@pytest.mark.parametrize('size', [1, 2, 3, 4])
-def test_a_convolution_sees_neither_padding_nor_another_pack(size):
-  kernel = np.random.default_rng(1).normal(size=(size, D, 5)).astype(np.float32)
-  dense = layers.Dense(
-    (5,), layers.initializer('normal', 1.0), jnp.float32, in_axes=2, use_bias=False
-  )
-  near = layers.neighbours(jnp.asarray(X), jnp.asarray(PACKS), size)
-  out = np.asarray(dense.apply({'params': {'kernel': kernel}}, near))
-  for b in range(2):
-    for i in range(7):
-      expected = np.zeros(5, np.float32)
-      for o in range(size):
-        j = i + o - size // 2
-        if 0 <= j < 7 and PACKS[b, j] == PACKS[b, i] > 0:
-          expected += X[b, j] @ kernel[o]
-      assert np.allclose(out[b, i], expected, atol=1e-5), (b, i)
-
-
 @pytest.mark.parametrize('before', [None, jax.nn.gelu])
 def test_a_product_without_a_bias_has_the_gradients_of_the_formula(before):
-  dense = layers.Dense(
-    (5,), layers.initializer('normal', 1.0), jnp.float32, before=before, use_bias=False
-  )
+  dense = layers.Dense((5,), PLAIN, jnp.float32, before=before, use_bias=False)
   kernel = np.random.default_rng(1).normal(size=(D, 5)).astype(np.float32)
   ours = lambda x, kernel: jnp.sum(dense.apply({'params': {'kernel': kernel}}, x) ** 2)
   plain = lambda x, kernel: jnp.sum(((before or (lambda x: x))(x) @ kernel) ** 2)
-  a, b = (jax.grad(f, argnums=(0, 1))(jnp.asarray(X), jnp.asarray(kernel)) for f in (ours, plain))
-  assert small.worst(a, b) < 1e-3 and jax.tree.structure(a) == jax.tree.structure(b)
+  both = jax.jit(lambda *of: [jax.grad(f, argnums=(0, 1))(*of) for f in (ours, plain)])
+  assert small.worst(*both(X, kernel)) < 1e-3
 
 
 @pytest.mark.parametrize('norm_first', [False, True])
@@ -211,10 +155,9 @@ def test_another_norm_is_called_with_the_sum(norm_first):
 
   b = block(norm_first=norm_first).clone(norm=RMSNorm, parent=None)
   params = parameters(b)
-  p = {name: np.asarray(params[f'{name}_norm']['scale']) for name in ('attention', 'feed_forward')}
-  norm = lambda x, name: x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * p[name]
-  visible = attention.same_pack(jnp.asarray(PACKS))
-  bound = b.bind({'params': params})
+  scale = {n: np.asarray(params[f'{n}_norm']['scale']) for n in ('attention', 'feed_forward')}
+  norm = lambda x, n: x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * scale[n]
+  visible, bound = attention.same_pack(jnp.asarray(PACKS)), b.bind({'params': params})
   attend = lambda x: np.asarray(bound.attention(jnp.asarray(x), visible, None, operations.PLAIN))
   feed = lambda x: np.asarray(bound.feed_forward(jnp.asarray(x), operations.PLAIN))
   if norm_first:

@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_networks as small
+import torch
 
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import attention
@@ -25,43 +26,37 @@ def test_a_bias_s_gradient_of_many_rows_in_bfloat16_is_that_of_float32(features)
   x = np.random.default_rng(0).normal(size=(64, 1024, 4)).astype(np.float32)
   # a bfloat16 that counts one by one stops at 256
   above = np.ones((64, 1024, *features), np.float32)
-  gradients = {}
-  for dtype in (jnp.float32, jnp.bfloat16):
-    dense = layers.Dense(features, layers.initializer('normal', 0.1), dtype)
-    backward = jax.jit(
-      lambda p, x, g, dense=dense: jax.vjp(lambda p: dense.apply(p, x), p)[1](g)[0]
-    )
-    gradients[dtype] = backward(dense.init(jax.random.key(0), x[:1, :1]), x, above.astype(dtype))
-  for name, expected in gradients[jnp.float32]['params'].items():
-    got = gradients[jnp.bfloat16]['params'][name]
-    assert got.dtype == jnp.float32 and small.worst(got, expected) < 0.01 * float(
-      jnp.abs(expected).max()
-    ), name
+  params = small.perturbed({'kernel': np.zeros((4, *features)), 'bias': np.zeros(features)})
+
+  @jax.jit
+  def both(params, x, above):
+    out = []
+    for dtype in (jnp.float32, jnp.bfloat16):
+      dense = layers.Dense(features, layers.initializer('normal', 0.1), dtype)
+      pull = jax.vjp(lambda p, dense=dense: dense.apply({'params': p}, x), params)[1]
+      out.append(pull(above.astype(dtype))[0])
+    return out
+
+  exact, half = both(jax.tree.map(jnp.float32, params), x, above)
+  for name, expected in exact.items():
+    assert half[name].dtype == jnp.float32
+    assert small.worst(half[name], expected) < 0.01 * np.abs(expected).max(), name
 
 
 def test_norm_equals_torch_s_also_far_from_zero():
-  torch = pytest.importorskip('torch')
   x = np.random.default_rng(0).normal(100, 0.1, (50, 64)).astype(np.float32)
   params = small.perturbed({'scale': np.ones(64, np.float32), 'bias': np.zeros(64, np.float32)})
-  theirs = torch.nn.functional.layer_norm(
-    torch.as_tensor(x), (64,), *(torch.as_tensor(params[n]) for n in ('scale', 'bias')), 1e-12
-  )
-  assert (
-    small.worst(layers.Norm(1e-12, jnp.float32).apply({'params': params}, x), theirs.numpy()) < 1e-3
-  )  # x itself is rounded to 4e-6 / 0.1
+  scale, bias = (torch.as_tensor(params[n]) for n in ('scale', 'bias'))
+  theirs = torch.nn.functional.layer_norm(torch.as_tensor(x), (64,), scale, bias, 1e-12)
+  ours = layers.Norm(1e-12, jnp.float32).apply({'params': params}, x)
+  assert small.worst(ours, theirs.numpy()) < 1e-3  # x itself is rounded to 4e-6 / 0.1
 
 
-def test_activations_are_the_two_gelus():
-  torch = pytest.importorskip('torch')
+def test_activations_are_the_two_gelus_and_the_exact_one_is_rounded_once():
   x = torch.linspace(-6, 6, 1000)
   for name, how in (('gelu', 'none'), ('gelu_tanh', 'tanh')):
-    found = small.worst(
-      layers.activation(name)(x.numpy()), torch.nn.functional.gelu(x, approximate=how).numpy()
-    )
-    assert found < (1e-6)
-
-
-def test_the_exact_gelu_is_rounded_once():
+    theirs = torch.nn.functional.gelu(x, approximate=how).numpy()
+    assert small.worst(layers.activation(name)(x.numpy()), theirs) < 1e-6
   gelu, x = layers.activation('gelu'), jnp.linspace(-6, 6, 1000).astype(jnp.bfloat16)
   assert (gelu(x) == gelu(x.astype(jnp.float32)).astype(jnp.bfloat16)).all()
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import small_networks as small
 from test_encoder import initial
+from test_encoder import perturbed
 from test_encoder import run
 
 from bertzoo_jax.common import errors
@@ -31,10 +32,8 @@ def test_shared_parameters_act_as_equal_copies_in_every_layer_of_their_group(
   sharing, layers, groups, inner
 ):
   encoder, batch = encoder_of(sharing, layers, groups, inner), small.batch()
-  shared = small.perturbed(initial(encoder))
-  uses = np.array(
-    [copy_of(i, j, layers, groups, inner) for i in range(layers) for j in range(inner)]
-  )
+  shared, blocks = perturbed(encoder), [*np.ndindex(layers, inner)]
+  uses = np.array([copy_of(i, j, layers, groups, inner) for i, j in blocks])
   copied = jax.tree.map(lambda x: x if len(x) == len(uses) else x[uses], shared['layers'])
   plain = small.encoder(num_layers=layers * inner)
   shapes = jax.eval_shape(lambda: initial(plain))['layers']
@@ -61,10 +60,10 @@ def test_copies_start_different_from_each_other(sharing, layers, groups, inner):
       assert len(np.unique(np.asarray(leaf).reshape(len(leaf), -1)[:, 0])) == len(leaf), path
 
 
-@pytest.mark.parametrize(
-  'sharing',
-  [pytest.param(s, marks=[pytest.mark.slow] * (s != 'all')) for s in stack.SHARING],
-)
+SHARING = [pytest.param(s, marks=[pytest.mark.slow] * (s != 'all')) for s in stack.SHARING]
+
+
+@pytest.mark.parametrize('sharing', SHARING)
 def test_the_program_does_not_grow_with_depth(sharing):
   def lines(depth):
     encoder = small.encoder(num_layers=depth, sharing=sharing, dropout=0.1, attention_dropout=0.1)
@@ -73,13 +72,6 @@ def test_the_program_does_not_grow_with_depth(sharing):
     return len(jax.jit(jax.grad(loss)).lower(params, jax.random.key(0)).as_text().splitlines())
 
   assert lines(4) == lines(12)
-
-
-def test_a_sharing_table_that_leaves_a_parameter_out_is_refused():
-  init = lambda key: {'norm': {'scale': jnp.ones(3)}}
-  plan = stack.Plan(2, (('attention', 'broadcast'),))
-  with pytest.raises(errors.UserError, match='no rule'):
-    stack.init(init, jax.random.key(0), plan)
 
 
 @pytest.mark.parametrize('layers, groups, inner', [(8, 1, 1), (4, 2, 2), (8, 8, 1)])
@@ -147,34 +139,23 @@ def test_shared_blocks_alternate_and_run_in_whole_groups(sharing, groups):
     expected = 3.0 * expected + own + 1.0 + 10.0 * (i % period)
   np.testing.assert_allclose(x, [expected], rtol=1e-6)
   np.testing.assert_array_equal(numbers, range(begin, 6))
-  if groups > 1:
-    with pytest.raises(errors.UserError, match='break a group'):
-      stack.scan(tell, params, jnp.ones(1), None, plan, inputs=jnp.zeros(6), first=1)
 
 
-@pytest.mark.parametrize('first, period', [(0, 3), (1, 3), (1, 1)])
-def test_the_program_of_alternating_blocks_does_not_grow_with_depth(first, period):
-  def lines(depth):
-    params = {'w': jax.ShapeDtypeStruct((depth, 1), jnp.float32)}
-    plan, how = stack.Plan(depth), dict(inputs=jnp.zeros(depth), first=first, period=period)
-    loss = lambda params: stack.scan(tell, params, jnp.ones(1), None, plan, **how)[0].sum()
-    return len(jax.jit(jax.grad(loss)).lower(params).as_text().splitlines())
-
-  assert lines(13) == lines(25)
-
-
-def test_a_part_of_a_layer_cannot_run():
-  plan, params = stack.Plan(2, stack.SHARING['all'], 1, 2), {'w': jnp.ones((2, 1))}
-  for first, end in ((1, 3), (0, 3), (1, 4)):
-    with pytest.raises(errors.UserError, match='break a layer'):
-      stack.scan(tell, params, jnp.ones(1), None, plan, inputs=jnp.zeros(4), first=first, end=end)
-
-
-def test_an_encoder_of_too_few_layers_is_told_in_a_sentence():
-  plan, params = stack.Plan(1), {'w': jnp.ones((1, 1))}
-  for fields in (dict(first=1), dict(end=0)):
-    with pytest.raises(errors.UserError, match='and it has 1: raise encoder.num_layers'):
-      stack.scan(tell, params, jnp.ones(1), None, plan, inputs=jnp.zeros(1), **fields)
+def test_blocks_that_cannot_run_are_refused_in_a_sentence():
+  all_in = lambda layers, groups, inner: stack.Plan(layers, stack.SHARING['all'], groups, inner)
+  layer, few = 'break a layer', 'and it has 1: raise encoder.num_layers'
+  for plan, fields, words in (
+    (all_in(6, 3, 1), dict(first=1), 'break a group'),
+    *((all_in(2, 1, 2), dict(first=a, end=b), layer) for a, b in ((1, 3), (0, 3), (1, 4))),
+    (stack.Plan(1), dict(first=1), few),
+    (stack.Plan(1), dict(end=0), few),
+  ):
+    params = {'w': jnp.ones((plan.num_groups * plan.inner_group_num, 1))}
+    with pytest.raises(errors.UserError, match=words):
+      stack.scan(tell, params, jnp.ones(1), None, plan, inputs=jnp.zeros(6), **fields)
+  with pytest.raises(errors.UserError, match='no rule'):  # a table that leaves a parameter out
+    plan = stack.Plan(2, (('attention', 'broadcast'),))
+    stack.init(lambda key: {'norm': {'scale': jnp.ones(3)}}, jax.random.key(0), plan)
 
 
 @pytest.mark.parametrize('which', [dict(end=1), dict(period=2), dict(first=1, period=2)])

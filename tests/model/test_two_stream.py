@@ -1,9 +1,6 @@
 """Two streams with a memory, against transformers' XLNet."""
 
-import functools
-
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_networks as small
@@ -14,7 +11,6 @@ from bertzoo_jax.objectives import networks
 
 REUSE, MEMORY = small.TWO_STREAM['reuse_length'], small.TWO_STREAM['memory_length']
 LENGTH, PREDICTIONS = small.LANE_LENGTH, small.LANE_PREDICTIONS
-objective_of, batches = small.with_memory, small.lane_batches
 
 
 def torch_twin(encoder, params):
@@ -93,12 +89,12 @@ def torch_logits(model, batch, memory):
   ids=str,
 )
 def test_three_chained_steps_equal_transformers_in_loss_memory_and_gradient(changes):
-  objective = objective_of(**changes)
+  objective = small.objective('permutation_lm', **changes)
   params = small.parameters(objective)
   encoder = objective.networks[0].encoder
   model, carry = torch_twin(encoder, params), objective.carry(4)
   memory = np.zeros(carry.shape, np.float32)
-  for batch in batches():
+  for batch in small.lane_batches():
     (loss, (carry, _)), gradients = small.evaluate(objective, params, batch, carry=carry)
     logits, memory = torch_logits(model, batch, memory)
     model.zero_grad()
@@ -117,19 +113,14 @@ def test_three_chained_steps_equal_transformers_in_loss_memory_and_gradient(chan
 @pytest.fixture(scope='module')
 def learned():
   """(objective, parameters off their initial values, a memory that is not 0)."""
-  objective = objective_of()
+  objective = small.objective('permutation_lm')
   memory = np.random.default_rng(1).normal(size=objective.carry(4).shape).astype(np.float32)
   return objective, small.parameters(objective), memory
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def predictions(encoder, params, batch, memory=()):
-  return networks.predictions(encoder, params['encoder'], batch, None, memory=memory)
-
-
 def test_nothing_flows_into_the_memory_and_it_is_read(learned):
   objective, params, memory = learned
-  batch = [*batches(2)][1]
+  batch = [*small.lane_batches(2)][1]
 
   def loss(memory):
     return objective.loss(params, batch, objective.normalizers(batch), memory, None, False)
@@ -146,35 +137,17 @@ def test_nothing_flows_into_the_memory_and_it_is_read(learned):
 
 def test_a_row_that_resets_is_as_with_the_first_memory_and_no_other_is(learned):
   objective, params, memory = learned
-  encoder, batch = objective.networks[0].encoder, [*batches(2)][1]
+  encoder, batch = objective.networks[0].encoder, [*small.lane_batches(2)][1]
+  predict = jax.jit(
+    lambda batch, memory: networks.predictions(
+      encoder, params['encoder'], batch, None, memory=memory
+    )
+  )
   resets = {**batch, 'resets': np.array([0, 1, 0, 1], np.int32)}
-  found, kept, cold = (
-    predictions(encoder, params, b, m)
-    for b, m in ((resets, memory), (batch, memory), (batch, objective.carry(4)))
+  mixed, kept, cold = (
+    predict(*of) for of in ((resets, memory), (batch, memory), (batch, objective.carry(4)))
   )
   for row, same, other in ((0, kept, cold), (1, cold, kept), (2, kept, cold), (3, cold, kept)):
-    assert small.worst(found.states_BPD[row], same.states_BPD[row]) < 1e-6
-    assert small.worst(found.memory[row], same.memory[row]) < 1e-6
-    assert small.worst(found.states_BPD[row], other.states_BPD[row]) > 1e-3
-
-
-@pytest.mark.parametrize('changed', (0, 3))
-def test_a_prediction_changes_only_with_targets_that_come_before_it(learned, changed):
-  objective, params, memory = learned
-  encoder, batch = objective.networks[0].encoder, [*batches(2)][1]
-  place = batch['masked_positions'][:, changed]
-  rank = np.take_along_axis(batch['order'], batch['masked_positions'], 1)
-  other = {**batch, 'input_ids': batch['input_ids'].copy()}
-  np.put_along_axis(other['input_ids'], place[:, None], 7, 1)
-  one, two = (predictions(encoder, params, b, memory).states_BPD for b in (batch, other))
-  moved = np.abs(one - two).max(-1)
-  later = rank > rank[:, changed][:, None]
-  assert (moved[~later] == 0).all() and later.any() < later.size
-  assert (moved[later] > 1e-4).all()
-
-
-def test_the_classifier_of_a_row_is_its_last_token():
-  hidden_BLD = jnp.arange(12.0).reshape(2, 3, 2)
-  batch = dict(segment_ids=np.array([[1, 1, 0], [0, 1, 1]]))
-  row_BD = small.encoder(section=small.TWO_STREAM).pooled(hidden_BLD, batch)
-  np.testing.assert_array_equal(row_BD, [hidden_BLD[0, 1], hidden_BLD[1, 2]])
+    assert small.worst(mixed.states_BPD[row], same.states_BPD[row]) < 1e-6
+    assert small.worst(mixed.memory[row], same.memory[row]) < 1e-6
+    assert small.worst(mixed.states_BPD[row], other.states_BPD[row]) > 1e-3
