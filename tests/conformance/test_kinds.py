@@ -4,6 +4,7 @@ python -m pytest tests/conformance --config my_task.py
 """
 
 import dataclasses
+import functools
 import json
 
 import numpy as np
@@ -32,12 +33,9 @@ def world(tmp_path_factory):
 def task(task_of, world):
   """(config, task): files of the world, or those that a config given by hand names."""
   name, config = task_of
-  if config is not None:
-    trust.allow_config(config)
-    return config, made.task(config, '.', config.length)
-  config = tuned.of_kind(name)
+  folder, config = (world, tuned.of_kind(name)) if config is None else ('.', config)
   trust.allow_config(config)
-  return config, made.task(config, world, config.length)
+  return config, made.task(config, folder, config.length)
 
 
 def test_every_example_has_a_prediction_beside_the_right_answer_in_the_same_words(task):
@@ -60,22 +58,15 @@ def test_every_example_has_a_prediction_beside_the_right_answer_in_the_same_word
     assert all(0 <= (task.kind.probability(line) or 0) <= 1 for line in lines)
 
 
-def test_every_metric_is_better_higher_or_lower_and_a_table_says_it(task):
+def test_every_metric_has_a_direction_a_split_without_labels_is_refused_and_an_example_asked_for(
+  task,
+):
   _, task = task
   assert task.sign in (1, -1) and task.report()
   for name in task.kind.metrics:
     assert kind_lib.sign(task.kind, name) in (1, -1, 0)
-
-
-def test_a_split_without_labels_is_refused_unless_it_is_a_test(task):
-  _, task = task
-  dev = task.splits['dev'].source
-  found = task.kind.inputs.unlabelled('dev', dev)
-  assert found.rstrip('.') and '\n' not in found
-
-
-def test_an_example_may_be_asked_for(task):
-  _, task = task
+  sentence = task.kind.inputs.unlabelled('dev', task.splits['dev'].source)
+  assert sentence.rstrip('.') and '\n' not in sentence
   inputs, value = task.kind.inputs, task.splits['train'].source.values[0]
   row = {
     'examples': (value[0], value[1]) if value[1] else value[0],
@@ -128,9 +119,7 @@ def test_its_predictions_and_its_export_have_every_number_by_name(rated, world, 
     predict.predict(f'hf:{tmp_path}/hf', str(world / 'test.csv'), str(tmp_path / 'q.tsv'))
 
 
-def broken(**changes):
-  """The kind of ratings with other fields."""
-  return dataclasses.replace(ratings.ratings.kind, **changes)
+broken = functools.partial(dataclasses.replace, ratings.ratings.kind)
 
 
 @pytest.mark.parametrize(

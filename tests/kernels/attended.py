@@ -79,10 +79,8 @@ def explicit(q, k, v, visible, rate=0.0, keys_B2=None, relative=None, scale=None
   if rate and keys_B2 is not None:
     size = k.shape[1], q.shape[1]
     of_head = lambda key, head: row_keys.keep(row_keys.fold_in(key, head), rate, size).T
-    keep = jnp.stack(
-      [jnp.stack([of_head(key, head) for head in range(q.shape[2])]) for key in keys_B2]
-    )
-    probs = jnp.where(keep, probs / (1 - rate), 0.0)
+    keep = [of_head(key, head) for key in keys_B2 for head in range(q.shape[2])]
+    probs = jnp.where(jnp.stack(keep).reshape(probs.shape), probs / (1 - rate), 0.0)
   return jnp.einsum('BHLM,BMHK->BLHK', probs, v)
 
 
@@ -113,7 +111,7 @@ def random_order(batch, length, seed=2):
   return jnp.asarray([draw.permutation(length) for _ in range(batch)], jnp.int32)
 
 
-STREAMS = ('c2p', 'query', 'half', 'segments')
+STREAMS, ALL = ('c2p', 'query', 'half', 'segments'), ('c2p', 'p2c', 'bias', 'half')
 # name: (queries, or queries and places, keys, heads, width, relative terms, window, order, scale)
 CASES = {
   'c2p': (40, 40, 2, 16, ('c2p',), None, None, None),
@@ -138,24 +136,21 @@ CASES = {
   'causal': (40, 40, 2, 16, (), None, 'causal', None),
   'permutation': (40, 40, 2, 16, ('c2p',), None, 'permutation', None),
   'query stream': (40, 40, 2, 16, (), None, 'query stream', None),
-  'two tables': (40, 40, 2, 16, ('c2p', 'p2c', 'bias', 'half'), None, None, None),
+  'two tables': (40, 40, 2, 16, ALL, None, None, None),
   'segments': (40, 56, 2, 16, ('segments',), None, None, 0.5),
   'two streams, content': (40, 100, 4, 16, STREAMS, None, 'causal', None),
   'two streams, queries': ((12, 40), 100, 4, 16, STREAMS, None, 'query stream', None),
   'places': ((11, 40), 40, 2, 16, ('c2p', 'p2c'), None, None, None),
   'places in two blocks of keys': ((20, 200), 200, 2, 64, ('c2p', 'p2c'), None, None, 0.07),
   'places without terms': ((11, 40), 40, 2, 16, (), (3, 5), None, None),
-  'places in blocks': (
-    (150, 600),
-    800,
-    2,
-    64,
-    ('c2p', 'p2c', 'bias', 'half'),
-    (300, 9),
-    'causal',
-    0.1,
-  ),
+  'places in blocks': ((150, 600), 800, 2, 64, ALL, (300, 9), 'causal', 0.1),
 }
+# with dropout, the others without
+DROPPED = (
+  'c2p; memory; permutation; long; places; both in two blocks of keys; all in blocks of queries; '
+  'window in blocks of queries; window of 100, heads that fill up; two streams, content; '
+  'two streams, queries; places in two blocks of keys; places in blocks'
+).split('; ')
 
 
 def case(name):

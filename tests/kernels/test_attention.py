@@ -16,84 +16,42 @@ from tests.kernels.attended import assert_same
 from tests.kernels.attended import fused_attend
 from tests.kernels.attended import value_and_gradients
 
-DROPPED = (
-  'c2p',
-  'both in two blocks of keys',
-  'all in blocks of queries',
-  'memory',
-  'permutation',
-  'window in blocks of queries',
+# The others have what one of these has, in blocks or beside other terms.
+QUICK = (
+  'p2c',
+  'bias',
+  'window',
   'window of 100, heads that fill up',
-  'long',
-  'two streams, content',
-  'two streams, queries',
-  'places',
-  'places in two blocks of keys',
-  'places in blocks',
-)  # with dropout, the others without
-
-
-# What another case has too, in blocks or beside other terms.
-SLOW = (
-  'c2p',
-  'both in two blocks of keys',
-  'memory',
-  'memory beyond 512 keys',
-  'causal',
-  'window in blocks of queries',
-  'window of one',
-  'long and more keys',
-  'window to the left',
-  'wide window',
-  'long',
-  'memory and no terms',
-  'one query',
-  'window of a memory',
-  'permutation',
-  'segments',
-  'places',
-  'places in two blocks of keys',
-  'places in blocks',
-  'two streams, content',
+  'long, heads of three registers',
+  'query stream',
+  'two tables',
+  'places without terms',
 )
 
 
 @pytest.mark.parametrize(
-  'name', [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in attended.CASES]
+  'name', [pytest.param(n, marks=[pytest.mark.slow] * (n not in QUICK)) for n in attended.CASES]
 )
 def test_plain_and_fused_attention_equal_the_definition_in_value_and_gradients(name):
   qkv, weight, visible, relative, scale = attended.case(name)
-  rate = 0.3 if name in DROPPED else 0.0
+  rate = 0.3 if name in attended.DROPPED else 0.0
   keys_B2 = row_keys.batch_keys(jax.random.key(3), 2) if rate else None
-  results = [
-    value_and_gradients(attend, qkv, weight, visible, rate, keys_B2, relative, scale)
-    for attend in (
-      plain.attend,
-      functools.partial(fused_attend, hashed=True),
-      attended.explicit,
-    )
-  ]
-  assert_same(results[0], results[2])
-  assert_same(results[1], results[2])
+  rest = qkv, weight, visible, rate, keys_B2, relative, scale
+  exact = value_and_gradients(attended.explicit, *rest)
+  for attend in (plain.attend, functools.partial(fused_attend, hashed=True)):
+    assert_same(value_and_gradients(attend, *rest), exact)
 
 
 # Heads of 64 four by four, heads that do not fill lanes, blocks of queries of which the last is
 # filled up.
 @pytest.mark.parametrize(
-  'batch,length,heads,width',
-  [
-    (2, 33, 3, 16),
-    (2, 17, 12, 64),
-    pytest.param(1, 1500, 1, 64, marks=pytest.mark.slow),
-  ],
+  'batch, length, heads, width',
+  [(2, 33, 3, 16), (2, 17, 12, 64), pytest.param(1, 1500, 1, 64, marks=pytest.mark.slow)],
 )
 def test_it_equals_plain_attention_without_terms(batch, length, heads, width):
   qkv, weight, packs, _ = attended.inputs(batch, length, heads, width)
-  visible = plain.same_pack(packs)
-  assert_same(
-    value_and_gradients(fused_attend, qkv, weight, visible),
-    value_and_gradients(plain.attend, qkv, weight, visible),
-  )
+  how = qkv, weight, plain.same_pack(packs)
+  assert_same(*(value_and_gradients(attend, *how) for attend in (fused_attend, plain.attend)))
 
 
 def test_a_query_that_sees_no_key_gets_zero_and_sends_no_gradient():
@@ -155,21 +113,10 @@ def test_picked_columns_are_those_that_a_shift_of_all_places_gives():
 
 
 def test_kernels_that_move_sublanes_by_indices_equal_those_that_do_not():
-  qkv, weight, visible, relative, scale = attended.case('permutation')
-  both = [
-    value_and_gradients(
-      functools.partial(fused_attend, gather=gather),
-      qkv,
-      weight,
-      visible,
-      0.0,
-      None,
-      relative,
-      scale,
-    )
-    for gather in (True, False)
-  ]
-  for a, b in zip(*both):
+  *of, relative, scale = attended.case('permutation')
+  rest = *of, 0.0, None, relative, scale
+  attends = (functools.partial(fused_attend, gather=gather) for gather in (True, False))
+  for a, b in zip(*(value_and_gradients(attend, *rest) for attend in attends)):
     np.testing.assert_array_equal(a, b)
 
 
@@ -177,10 +124,8 @@ def test_in_bfloat16_softmax_and_sums_are_float32():
   low = lambda tree: jax.tree.map(lambda x: x.astype(jnp.bfloat16), tree)
   for terms in ((), ('c2p', 'p2c')):
     qkv, weight, packs, _ = attended.inputs(2, 256, 2, 64)
-    visible, relative = (
-      plain.same_pack(packs),
-      attended.tables(256, 256, 2, 64, terms) if terms else None,
-    )
+    visible = plain.same_pack(packs)
+    relative = attended.tables(256, 256, 2, 64, terms) if terms else None
     exact = value_and_gradients(plain.attend, qkv, weight, visible, relative=relative)
     ours, theirs = (
       value_and_gradients(attend, low(qkv), low(weight), visible, relative=relative)
@@ -196,9 +141,8 @@ def test_plain_attention_drops_probabilities_by_row_and_head_and_scales_the_rest
   q, k, v = jnp.zeros((3, 2, 64, 5, 64))
   v += jnp.eye(64)[None, :, None]  # the result is the probabilities themselves
   visible = plain.same_pack(jnp.ones((2, 64), jnp.int32))
-  probs = np.asarray(
-    plain.attend(q, k, v, visible, 0.25, row_keys.batch_keys(jax.random.key(0), 2))
-  )
+  keys = row_keys.batch_keys(jax.random.key(0), 2)
+  probs = np.asarray(plain.attend(q, k, v, visible, 0.25, keys))
   np.testing.assert_allclose(np.unique(probs), [0, 1 / 64 / 0.75], rtol=1e-6)
   assert abs((probs > 0).mean() - 0.75) < 4 * (0.25 * 0.75 / probs.size) ** 0.5
   masks = (probs > 0).transpose(0, 2, 1, 3).reshape(10, -1)
@@ -232,14 +176,14 @@ def test_saved_results_spare_the_forward_pass_and_change_no_gradient(name):
   assert [name[:18] for name in attended.names_of(jaxpr)] == ['attention_backward']
 
 
-@pytest.mark.parametrize('policy,passes', [('attended', 1), ('nothing', 2)])
-def test_a_checkpoint_policy_that_saves_what_attention_mixed_spares_a_forward_pass(policy, passes):
+def test_a_checkpoint_policy_that_saves_what_attention_mixed_spares_a_forward_pass():
   qkv, _, packs, _ = attended.inputs(2, 16, 2, 16)
-  saved = jax.checkpoint_policies.save_only_these_names(policy)
   loss = lambda *qkv: jnp.sum(3 * fused_attend(*qkv, plain.same_pack(packs)))
-  gradient = jax.value_and_grad(jax.checkpoint(loss, policy=saved), argnums=(0, 1, 2))
-  used, _ = pe.dce_jaxpr(jax.make_jaxpr(gradient)(*qkv).jaxpr, [True] * 4)
-  assert sum('attention_forward' in name for name in attended.names_of(used)) == passes
+  for saved, passes in (('attended', 1), ('nothing', 2)):
+    policy = jax.checkpoint_policies.save_only_these_names(saved)
+    gradient = jax.value_and_grad(jax.checkpoint(loss, policy=policy), argnums=(0, 1, 2))
+    used, _ = pe.dce_jaxpr(jax.make_jaxpr(gradient)(*qkv).jaxpr, [True] * 4)
+    assert sum('attention_forward' in name for name in attended.names_of(used)) == passes
 
 
 @pytest.mark.parametrize('length,window', [(128, None), (1024, None), (512, (64, 64))])

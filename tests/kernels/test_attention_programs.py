@@ -29,12 +29,9 @@ def test_a_kernel_s_name_says_what_its_cost_depends_on():
   named = {_name(**first | {axis: value}) for axis, values in axes.items() for value in values}
   assert len(named) == 1 + sum(len(values) - 1 for values in axes.values()), sorted(named)
   assert 'attention_forward_k16_dropout_float32' in named
-
-
-def test_the_name_of_queries_at_places_says_how_many_places_there_are():
   qkv, _, visible, relative, _ = attended.case('places')
   attend = functools.partial(fused.attend, visible=visible, relative=relative)
-  assert '_at128' in attended.names_of(jax.make_jaxpr(attend)(*qkv).jaxpr)[0]
+  assert '_at128' in attended.names_of(jax.make_jaxpr(attend)(*qkv).jaxpr)[0], 'number of places'
 
 
 def _name(terms, window, ordered, rate, hashed, dtype, keys):
@@ -51,6 +48,7 @@ def _name(terms, window, ordered, rate, hashed, dtype, keys):
   return attended.names_of(jax.make_jaxpr(attend)(*(x.astype(dtype) for x in qkv)).jaxpr)[0]
 
 
+TWO = 'c2p', 'p2c'
 # name: (queries, keys, heads, relative terms, window, ordered, dropout rate, dtype)
 COMPILED = {
   'plain': (512, 512, 4, (), None, False, 0.1, jnp.bfloat16),
@@ -66,16 +64,7 @@ COMPILED = {
   'two terms': (512, 512, 1, ('c2p', 'p2c'), None, False, 0.0, jnp.bfloat16),
   'two terms and dropout': (128, 128, 2, ('c2p', 'p2c'), None, False, 0.1, jnp.bfloat16),
   'two terms in blocks': (1024, 1024, 1, ('c2p', 'p2c'), None, False, 0.0, jnp.bfloat16),
-  'two terms, dropout in blocks': (
-    1024,
-    1024,
-    1,
-    ('c2p', 'p2c'),
-    None,
-    False,
-    0.1,
-    jnp.bfloat16,
-  ),
+  'two terms, dropout in blocks': (1024, 1024, 1, TWO, None, False, 0.1, jnp.bfloat16),
   'two terms, 2,048 tokens': (2048, 2048, 1, ('c2p', 'p2c'), None, False, 0.1, jnp.bfloat16),
   'bias': (128, 128, 2, ('bias',), None, False, 0.1, jnp.bfloat16),
   'bias in float32': (128, 128, 2, ('bias', 'c2p'), None, False, 0.0, jnp.float32),
