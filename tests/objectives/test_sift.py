@@ -16,8 +16,6 @@ from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import head_modules
-from bertzoo_jax.objectives import heads as head_table
-from bertzoo_jax.objectives import scored
 from bertzoo_jax.objectives import sift
 from bertzoo_jax.training import cost
 from bertzoo_jax.training import sharding
@@ -152,17 +150,6 @@ def test_a_row_whose_gradient_is_not_finite_keeps_its_perturbation():
   np.testing.assert_array_equal(np.sign(grown_LE), np.sign(gradient_BLE[0]))
 
 
-def test_units_of_several_rows_have_a_perturbation_for_each_row():
-  """Options of a question: input_ids [B, C, L]."""
-  options, one = 2, batch()
-  units = {
-    n: one[n].reshape(-1, options, LENGTH) for n in ('input_ids', 'token_type_ids', 'segment_ids')
-  }
-  units['row_keys'] = row_keys.batch_keys(jax.random.key(0), ROWS // options)
-  drawn_BLE = sift.drawn(head_table.rows_of_options(units)['row_keys'], (LENGTH, 32), 1.0)
-  assert np.abs(np.corrcoef(np.asarray(drawn_BLE).reshape(ROWS, -1)) - np.eye(ROWS)).max() < 0.2
-
-
 def test_starts_and_ends_are_compared_over_the_tokens_of_a_row():
   kind = 'span_conditional'
   objective, params = of(kind, 'transformer', dropout=0.0)
@@ -184,34 +171,12 @@ def test_starts_and_ends_are_compared_over_the_tokens_of_a_row():
   np.testing.assert_allclose(sums['rows']['span_loss'], own['rows']['span_loss'], **near)
 
 
-def divergence(outputs, loss, a, b, weights):
-  made = sift._divergence(scored.Scorer(*(None,) * 4, outputs), loss)
-  return made(a, b, {'label_weights': np.asarray(weights, np.float32)})
-
-
-def test_a_label_is_compared_as_one_of_two_classes():
-  a, b = np.asarray([[0.3, -1.0]], np.float32), np.asarray([[2.0, 0.5]], np.float32)
-  p, q = 1 / (1 + np.exp(-a)), 1 / (1 + np.exp(-b))
-  each = -q * np.log(p) - (1 - q) * np.log(1 - p)
-  value = divergence({'row': 'labels'}, 'kl', {'row': a}, {'row': b}, [2.0])
-  np.testing.assert_allclose(value, 2.0 * each.mean(), rtol=1e-6)
-
-
 def test_places_that_are_not_allowed_have_no_share_of_the_mean_square():
   a, b = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
   longer = [
     np.concatenate([x, np.full((3, 2), head_modules.FORBIDDEN, np.float32)], axis=1) for x in (a, b)
   ]
   np.testing.assert_allclose(sift.mse(*longer), ((a - b) ** 2).mean(-1), rtol=1e-6)
-
-
-def test_several_outputs_and_units_of_tokens_are_averaged():
-  a, b = np.random.default_rng(0).normal(size=(2, 2, 3, 4)).astype(np.float32)
-  outputs, w = {'tag': 'classes', 'score': 'number'}, np.asarray([[1, 0, 1], [0, 1, 1]])
-  both = ({'tag': x, 'score': x[..., 0]} for x in (a, b))
-  squares = (a - b) ** 2
-  expected = (w * (squares.mean(-1) + squares[..., 0]) / 2).sum()
-  np.testing.assert_allclose(divergence(outputs, 'mse', *both, w), expected, rtol=1e-6)
 
 
 def test_a_step_costs_three_passes_and_their_gradients():

@@ -55,13 +55,13 @@ def programs_compiled_once():
   def once(name):
     make = getattr(phase_runs, name)
 
-    def found(phase_run):
+    def kept(phase_run):
       key = name, id(phase_run)
       if key not in known:
         known[key] = phase_run, make(phase_run)
       return known[key][1]
 
-    return found
+    return kept
 
   with pytest.MonkeyPatch.context() as patch:
     for name in ('train_step', 'evaluation', 'make_transition'):

@@ -2,21 +2,17 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 import small_networks as small
-import toys
 from jax.interpreters import partial_eval as pe
 from jax.sharding import PartitionSpec as P
 
 from bertzoo_jax import kernels
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
-from bertzoo_jax.common import trees
 from bertzoo_jax.model import attention
 from bertzoo_jax.preflight.tpu import hlo
 from bertzoo_jax.training import per_device
-from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
 
 # Of BERT's encoder and the heads.
@@ -65,22 +61,6 @@ def test_a_parameter_without_a_rule_is_an_error():
     specs({'encoder/novelty': (2, 2)}, sharding.mesh((4, 1, 2)))
 
 
-def test_optimizer_state_lies_where_its_parameters_lie_and_batches_are_split_by_rows():
-  phase_run = toys.phase_run(mesh=sharding.mesh((2, 2, 2)))
-  state = phase_runs.fresh(phase_run)
-  leaves = lambda tree: {
-    trees.path_of(path): x.sharding for path, x in jax.tree_util.tree_leaves_with_path(tree)
-  }
-  params, moments = leaves(state.params), leaves(state.opt_state)
-  assert params['encoder/layers/feed_forward/in/kernel'].spec == P(None, 'fsdp', 'tensor')
-  for path, where in params.items():
-    placed = [x for k, x in moments.items() if k.endswith(path)]
-    assert placed == [where, where], path  # mu and nu
-  placed = sharding.to_devices(toys.batch(0), phase_run.mesh, 8)
-  assert {s.data.shape[0] for s in placed['input_ids'].addressable_shards} == {2}
-  np.testing.assert_array_equal(placed['input_ids'], toys.batch(0)['input_ids'])
-
-
 def test_a_batch_that_does_not_divide_is_refused():
   mesh = sharding.mesh((2, 2, 2))
   for fits in ((16, 1, 1), (16, 4, 1)):
@@ -88,47 +68,6 @@ def test_a_batch_that_does_not_divide_is_refused():
   for size, accumulation, hosts in ((16, 3, 1), (12, 2, 1), (20, 1, 3), (16, 0, 1)):
     with pytest.raises(errors.UserError):
       sharding.check_batch(size, accumulation, mesh, hosts)
-
-
-@pytest.mark.slow
-def test_kernels_the_compiler_cannot_split_compute_the_same_on_any_mesh_dropout_included():
-  """Value and gradients of attention, with a term of its table, and of the sum with norm: every
-  device with its own rows and heads.
-  """
-  draw = np.random.default_rng(0)
-  q, k, v = (jnp.asarray(draw.normal(size=(8, 5, 4, 3)), jnp.float32) for _ in range(3))
-  scale, shift = jnp.asarray(draw.normal(size=(2, 12)), jnp.float32)
-  table, query = (jnp.asarray(draw.normal(size=(*n, 4, 3)), jnp.float32) for n in ((18,), ()))
-  bias, numbers = (jnp.asarray(draw.normal(size=(*n, 4)), jnp.float32) for n in ((18,), (8, 5)))
-  half = jnp.asarray(draw.permutation(8) % 2)
-  order = jnp.asarray([draw.permutation(5) for _ in range(8)])
-  segment_ids = jnp.ones((8, 5), jnp.int32)
-  weight = jnp.asarray(draw.normal(size=(8, 5, 12)), jnp.float32)
-  keys = [row_keys.batch_keys(jax.random.key(n), 8) for n in (0, 1)]
-  results = {}
-  for shape in ((1, 1, 1), (2, 2, 2), (1, 1, 8)):  # the last does not divide the heads
-    mesh = sharding.mesh(shape, jax.devices()[: np.prod(shape)])
-    # sublanes by indices are slow to interpret
-    fused = kernels.fused(hashed=True, interpret=True, gather=False)
-    attend, add_norm = per_device.on_mesh(mesh, fused)
-
-    def loss(q, k, v, scale, shift, relative, attend=attend, add_norm=add_norm):
-      visible = attention.batch_visibility({'segment_ids': segment_ids, 'order': order})
-      visible = attention.asked(visible, order)  # queries at places in another order
-      tables, query, numbers = relative
-      segments = attention.SameSegment(numbers, order % 2, order % 3)
-      relative = attention.Relative(*tables, query, half, segments)
-      out = attend(q, k, v, visible, 0.3, keys[0], relative).reshape(8, 5, 12)
-      total, _ = add_norm(q.reshape(8, 5, 12), out, scale, None, 1e-12, 0.2, keys[1], with_sum=True)
-      return jnp.sum(weight * add_norm(total, out, scale, shift, 1e-12, 0.2, keys[1]))
-
-    relative = (table, None, bias), query, numbers
-    gradients = jax.jit(jax.value_and_grad(loss, argnums=range(6)))(q, k, v, scale, shift, relative)
-    results[shape] = jax.block_until_ready(gradients)
-  one, *others = results.values()
-  for other in others:
-    for a, b in zip(jax.tree.leaves(other), jax.tree.leaves(one)):
-      np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
 def test_gradients_are_added_up_over_devices_with_other_rows_and_over_no_others():

@@ -65,19 +65,18 @@ def test_microbatches_and_meshes_give_the_same_update_dropout_included(
 
 def test_devices_add_up_gradients_once_however_many_microbatches():
   mesh = sharding.mesh((4, 1, 1), jax.devices()[:4])
-  text = lambda n: _compiled(toys.phase_run(rows=32, mesh=mesh, accumulation=n))
-  once, parted = (hlo.read(text(n)).collectives for n in (1, 4))
-  moved = lambda found: sum(c.bytes * c.times for c in found)
+  placed = sharding.batch_sharding(mesh)
+
+  def collectives(accumulation):
+    run = toys.phase_run(rows=32, mesh=mesh, accumulation=accumulation)
+    batch = {k: jax.ShapeDtypeStruct(*v, sharding=placed) for k, v in run.data.features.items()}
+    return hlo.read(
+      phase_runs.train_step(run).lower(run.target[0], batch).compile().as_text()
+    ).collectives
+
+  once, parted = collectives(1), collectives(4)
   assert {c.opcode for c in parted} == {'all-reduce'} and all(c.times == 1 for c in parted)
-  assert moved(parted) <= moved(once)
-
-
-def _compiled(phase_run):
-  batch = {
-    k: jax.ShapeDtypeStruct(*v, sharding=sharding.batch_sharding(phase_run.mesh))
-    for k, v in phase_run.data.features.items()
-  }
-  return phase_runs.train_step(phase_run).lower(phase_run.target[0], batch).compile().as_text()
+  assert sum(c.bytes for c in parted) <= sum(c.bytes * c.times for c in once)
 
 
 def test_microbatches_take_each_devices_own_rows_and_merge_undoes_split():
@@ -191,46 +190,43 @@ def test_the_compiler_gets_the_options_of_a_chip_unless_the_user_sets_others(mon
     assert options == dict(OPTIONS[name] for name in names), (kind, split, changes)
 
 
-def test_evaluation_equals_one_large_batch_in_any_number_of_parts():
+def evaluated(**how):
+  """(PhaseRun on two devices in two parts, parameters, held-out batches, all as one, totals)."""
   mesh = sharding.mesh((2, 1, 1), jax.devices()[:2])
-  phase_run = toys.phase_run(objective=toys.toy(dropout=0.5), mesh=mesh, accumulation=2)
-  params = phase_runs.fresh(phase_run).params
-  batches = [batch for _, batch in phase_run.data.evaluation_batches()]
+  run = toys.phase_run(objective=toys.toy(**how), mesh=mesh, accumulation=2)
+  batches = [batch for _, batch in run.data.evaluation_batches()]
   large = {k: np.concatenate([b[k] for b in batches]) for k in batches[0]}
-  normalizers = phase_run.objective.normalizers(large)
-  loss, _ = phase_run.objective.loss(params, large, normalizers, (), None, False)
-  found = phase_runs.evaluation(phase_run)(params)
-  assert found['loss'] == pytest.approx(float(loss), rel=1e-5)
-  assert found['loss'] == pytest.approx(found['mlm_loss'] + found['pair_loss'], rel=1e-5)
-  assert phase_runs.evaluation(phase_run)(params) == found
+  return run, phase_runs.fresh(run).params, batches, large, run.objective.normalizers(large)
+
+
+def test_evaluation_equals_one_large_batch_in_any_number_of_parts():
+  run, params, _, large, normalizers = evaluated(dropout=0.5)
+  loss, _ = jax.jit(lambda p: run.objective.loss(p, large, normalizers, (), None, False))(params)
+  values = phase_runs.evaluation(run)(params)
+  assert values['loss'] == pytest.approx(float(loss), rel=1e-5)
+  assert values['loss'] == pytest.approx(values['mlm_loss'] + values['pair_loss'], rel=1e-5)
 
 
 def test_evaluation_carries_each_rows_memory_from_batch_to_batch():
-  objective = toys.toy(with_carry=True)
-  mesh = sharding.mesh((1, 2, 1), jax.devices()[:2])
-  phase_run = toys.phase_run(objective=objective, mesh=mesh, accumulation=2)
-  params = phase_runs.fresh(phase_run).params
-  batches = [batch for _, batch in phase_run.data.evaluation_batches()]
-  normalizers = objective.normalizers(
-    {k: np.concatenate([b[k] for b in batches]) for k in batches[0]}
-  )
+  run, params, batches, _, normalizers = evaluated(with_carry=True)
+  loss_of = jax.jit(run.objective.loss, static_argnums=(4, 5))
 
   def plain(remembers):
     """The loss of the rows one by one, each through all batches with its own memory."""
-    total, loss_of = 0.0, jax.jit(objective.loss, static_argnums=(4, 5))
-    for row in range(phase_run.rows):
-      memory = objective.carry(1)
+    total = 0.0
+    for row in range(run.rows):
+      memory = run.objective.carry(1)
       for batch in batches:
-        own = {k: v[row : row + 1] for k, v in batch.items()}
-        loss, (found, _) = loss_of(params, own, normalizers, memory, None, False)
-        total, memory = total + float(loss), found if remembers else memory
+        one = {k: v[row : row + 1] for k, v in batch.items()}
+        loss, (carry, _) = loss_of(params, one, normalizers, memory, None, False)
+        total, memory = total + float(loss), carry if remembers else memory
     return total
 
-  evaluate = phase_runs.evaluation(phase_run)
-  found = evaluate(params)
-  assert found['loss'] == pytest.approx(plain(remembers=True), rel=1e-5)
+  evaluate = phase_runs.evaluation(run)
+  values = evaluate(params)
+  assert values['loss'] == pytest.approx(plain(remembers=True), rel=1e-5)
   assert abs(plain(remembers=False) / plain(remembers=True) - 1) > 1e-3
-  assert evaluate(params) == found  # begins afresh
+  assert evaluate(params) == values  # begins afresh
 
 
 def test_held_out_batches_are_made_anew_and_not_kept():
@@ -246,11 +242,9 @@ def test_held_out_batches_are_made_anew_and_not_kept():
         yield made
         del made
 
-  phase_run = toys.phase_run()
-  phase_run = dataclasses.replace(
-    phase_run, data=toys.rows_of(phase_run.data.features, None, Held([0]))
-  )
-  params, evaluate = phase_runs.fresh(phase_run).params, phase_runs.evaluation(phase_run)
+  run = toys.phase_run()
+  run = dataclasses.replace(run, data=toys.rows_of(run.data.features, None, Held([0])))
+  params, evaluate = phase_runs.fresh(run).params, phase_runs.evaluation(run)
   first = evaluate(params)
   for expected in (20, 30):  # the denominators are counted once
     assert len(most) == expected and evaluate(params) == first
