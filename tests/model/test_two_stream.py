@@ -7,63 +7,31 @@ import small_networks as small
 import torch
 import transformers
 
+from bertzoo_jax import export
+from bertzoo_jax.hf import architectures
+from bertzoo_jax.hf import weights
 from bertzoo_jax.objectives import networks
 
 REUSE, MEMORY = small.TWO_STREAM['reuse_length'], small.TWO_STREAM['memory_length']
 LENGTH, PREDICTIONS = small.LANE_LENGTH, small.LANE_PREDICTIONS
 
 
+def converted(encoder, params):
+  """(tensors by transformers' name, content of config.json) of parameters, or of gradients."""
+  a = architectures.choose('XLNetLMHeadModel')
+  return export.convert(a, weights.flatten(params), encoder, small.BERT_IDS)
+
+
 def torch_twin(encoder, params):
   """XLNetLMHeadModel with these parameters."""
-  config = transformers.XLNetConfig(
-    vocab_size=small.VOCAB,
-    d_model=encoder.hidden_size,
-    n_layer=encoder.num_layers,
-    n_head=encoder.num_heads,
-    d_inner=encoder.intermediate_size,
-    ff_activation=encoder.activation,
-    mem_len=MEMORY,
-    reuse_len=REUSE,
-    clamp_len=encoder.clamp_length or -1,
-    bi_data=True,
-    use_mems_train=True,
-    use_mems_eval=True,
-  )
-  model = transformers.XLNetLMHeadModel(config).eval()
-  model.load_state_dict({k: torch.tensor(x) for k, x in named(params).items()})
-  return model
-
-
-def named(params):
-  """{transformers' name: array} of parameters, or of their gradients."""
-  e, layers, out = params['encoder'], params['encoder']['layers'], {}
-  out['transformer.word_embedding.weight'] = e['embeddings']['word']['embedding']
-  out['lm_loss.weight'] = out['transformer.word_embedding.weight']
-  out['lm_loss.bias'] = params['mlm_head']['bias']
-  out['transformer.mask_emb'] = e['embeddings']['query']['embedding'][None]
-  a = layers['attention']
-  for i in range(len(a['segment'])):
-    own = {
-      'rel_attn.q': a['query']['kernel'],
-      'rel_attn.k': a['key']['kernel'],
-      'rel_attn.v': a['value']['kernel'],
-      'rel_attn.r': a['position']['kernel'],
-      'rel_attn.o': np.moveaxis(a['output']['kernel'], -1, 1),
-      'rel_attn.r_w_bias': a['content_query'],
-      'rel_attn.r_r_bias': a['position_query'],
-      'rel_attn.r_s_bias': a['segment_query'],
-      'rel_attn.seg_embed': a['segment'],
-      'rel_attn.layer_norm.weight': layers['attention_norm']['scale'],
-      'rel_attn.layer_norm.bias': layers['attention_norm']['bias'],
-      'ff.layer_1.weight': layers['feed_forward']['in']['kernel'].mT,
-      'ff.layer_1.bias': layers['feed_forward']['in']['bias'],
-      'ff.layer_2.weight': layers['feed_forward']['out']['kernel'].mT,
-      'ff.layer_2.bias': layers['feed_forward']['out']['bias'],
-      'ff.layer_norm.weight': layers['feed_forward_norm']['scale'],
-      'ff.layer_norm.bias': layers['feed_forward_norm']['bias'],
-    }
-    out |= {f'transformer.layer.{i}.{name}': np.asarray(x[i]) for name, x in own.items()}
-  return {name: np.asarray(x) for name, x in out.items()}
+  tensors, config = converted(encoder, params)
+  memory = dict(mem_len=MEMORY, reuse_len=REUSE, bi_data=True)
+  uses = dict(use_mems_train=True, use_mems_eval=True)
+  model = transformers.XLNetLMHeadModel(transformers.XLNetConfig(**{**config, **memory, **uses}))
+  tensors = {name: torch.tensor(np.ascontiguousarray(x)) for name, x in tensors.items()}
+  missing, extra = model.load_state_dict(tensors, strict=False)
+  assert not extra and set(missing) <= {'lm_loss.weight'}
+  return model.eval()
 
 
 def torch_logits(model, batch, memory):
@@ -104,10 +72,10 @@ def test_three_chained_steps_equal_transformers_in_loss_memory_and_gradient(chan
     theirs.backward()
     assert abs(float(loss) - theirs.item()) < 1e-5
     assert small.worst(carry, memory) < 1e-5
-    found = named(gradients)
+    ours, _ = converted(encoder, gradients)
     for name, x in model.named_parameters():
-      assert np.abs(found[name]).max() > 1e-5, name
-      assert small.worst(found[name], x.grad.numpy()) < 1e-5, name
+      assert np.abs(ours[name]).max() > 1e-5, name
+      assert small.worst(ours[name], x.grad.numpy()) < 1e-5, name
 
 
 @pytest.fixture(scope='module')

@@ -1,4 +1,4 @@
-"""Objectives of questions and choices: inputs that the loss does not depend on, the beam, and dropout.
+"""Objectives of questions and choices: inputs that the loss does not depend on, the beam, dropout.
 tests/trajectories compares them, and those of tags, with torch.
 """
 
