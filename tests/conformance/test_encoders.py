@@ -11,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_networks as small
+from flax import linen as nn
 
 from bertzoo_jax import objectives
+from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.hf import weights
 from bertzoo_jax.model import encoder as encoders
@@ -204,7 +206,7 @@ def test_half_of_it_can_be_built(make):
   whole = make()
   half = whole.resized(0.5, 0.5)
   assert protocol.lacking(half) == []
-  assert half.hidden_size < whole.hidden_size and half.num_layers <= whole.num_layers
+  assert half.hidden_size == whole.hidden_size / 2 and half.num_layers <= whole.num_layers
   assert half.vocab_size == whole.vocab_size
   size = lambda e: sum(x.size for x in jax.tree.leaves(shapes_of(e)))
   assert size(half) < size(whole)
@@ -292,3 +294,10 @@ def test_it_uses_the_operations_that_it_is_handed(make, params):
   loss = lambda p: jnp.sum(encoder.apply({'params': p}, batch, keys_B2, ops))
   jax.make_jaxpr(jax.grad(loss))(params)
   assert seen >= {'constrain', 'kernel_gradients'}, seen
+
+
+def test_an_encoder_whose_width_is_no_field_is_asked_for_its_own_resized():
+  members = {'__annotations__': {'num_layers': int}, 'num_layers': 4}
+  made = protocol.encoder(type('Own', (nn.Module,), members))()
+  with pytest.raises(errors.UserError, match='Own has no field hidden_size.*write `resized`'):
+    made.resized(0.5, 1.0)

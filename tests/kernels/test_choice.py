@@ -21,9 +21,8 @@ def device(kind):
   return types.SimpleNamespace(device_kind=kind, platform=platform, **facts)
 
 
-@pytest.mark.parametrize(
-  'kind,dropout,chosen',
-  [
+def test_auto_takes_the_fastest_kernels_of_a_device():
+  for kind, dropout, chosen in (
     ('TPU v5 lite', 0.0, 'fused'),
     ('TPU v3', 0.1, 'xla'),
     ('TPU v2', 0.1, 'xla'),
@@ -31,10 +30,9 @@ def device(kind):
     ('NVIDIA H200', 0.1, 'xla'),
     ('NVIDIA V100', 0.1, 'xla'),
     ('cpu', 0.0, 'xla'),
-  ],
-)
-def test_auto_takes_the_fastest_kernels_of_a_device(kind, dropout, chosen):
-  assert kernels.choose('auto', device(kind), dropout) is kernels.BY_NAME.get(chosen, chosen)
+  ):
+    found = kernels.choose('auto', device(kind), dropout)
+    assert found is kernels.BY_NAME.get(chosen, chosen), kind
 
 
 def test_kernels_that_a_device_does_not_have_are_refused():
@@ -47,13 +45,12 @@ def test_kernels_that_a_device_does_not_have_are_refused():
 
 def test_cudnn_refuses_cases_that_it_lacks_and_auto_then_takes_others():
   gpu = device('NVIDIA H200')
-  wrong = {
-    'dropout of attention': (0.1,),
-    'relative terms': (0.0, True),
-    'pads there': (0.0, False, jnp.bfloat16, 'left'),
-    'float32': (0.0, False, jnp.float32),
-  }
-  for lacks, given in wrong.items():
+  for lacks, given in (
+    ('dropout of attention', (0.1,)),
+    ('relative terms', (0.0, True)),
+    ('pads there', (0.0, False, jnp.bfloat16, 'left')),
+    ('float32', (0.0, False, jnp.float32)),
+  ):
     with pytest.raises(errors.UserError, match=f'run.kernels=cudnn .*{lacks}.*take auto or xla'):
       kernels.choose('cudnn', gpu, *given)
     assert kernels.choose('auto', gpu, *given) is kernels.XLA

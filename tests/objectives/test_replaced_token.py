@@ -247,14 +247,6 @@ def test_the_generator_s_loss_reaches_only_shared_parameters_of_the_discriminato
   assert set(params['generator']['encoder'].get('embeddings', {})) == every - reached
 
 
-def test_sharing_all_makes_one_encoder_of_two():
-  objective, params = pair(shared='all', width=1.0)
-  assert set(params['generator']) == {'mlm_head'}
-  main, other = (network.extract(params)['encoder'] for network in objective.networks)
-  assert small.worst(main, other) == 0
-  assert objective.networks[0].encoder == objective.networks[1].encoder
-
-
 def test_a_frozen_generator_has_no_update_not_even_decay():
   objective = small.objective('replaced_token_frozen', **PLAIN)
   params = small.parameters(objective, seed=1, scale=0.05)
@@ -277,14 +269,11 @@ def test_the_policy_gradient_is_that_of_the_expected_reward_summed_over_a_vocabu
   how = dict(disallow_correct=disallow, temperature=1.3, discriminator_weight=0.0)
   objective, params = pair('replaced_token_adversarial', vocab_size=3, **sizes, **how)
   params = small.perturbed(params, seed=1, scale=0.5)
-  batch = dict(
-    input_ids=np.array([[0, 1, 2, 1]]),
-    token_type_ids=np.zeros((1, 4), np.int32),
-    segment_ids=np.ones((1, 4), np.int32),
-    masked_positions=np.array([[2]]),
-    masked_targets=np.array([[1]]),
-    masked_weights=np.ones((1, 1), np.float32),
-  )
+  batch = {
+    k: x[:, :4] for k, x in small.batch(rows=1, length=8, predictions=1).items() if x.ndim > 1
+  }
+  batch |= dict(input_ids=np.array([[0, 1, 2, 1]]), masked_weights=np.ones((1, 1), np.float32))
+  batch |= dict(masked_positions=np.array([[2]]), masked_targets=np.array([[1]]))
 
   def log_shares(params):
     logits, _ = guesses(objective, params, batch)

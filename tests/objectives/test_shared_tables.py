@@ -133,8 +133,8 @@ def test_other_objectives_with_a_generator_keep_the_two_parts_apart(kind):
 @pytest.mark.parametrize('shared', generators.SHARED)
 def test_each_way_of_sharing_names_the_tables_that_are_one_or_a_sum(shared):
   encoder = small.encoder(**DISENTANGLED)
-  size = dict(width=1.0, depth=1.0 if shared == 'all' else 0.5)
-  generator = generators.build(encoder, **size, shared=shared)
+  depth = 1.0 if shared == 'all' else 0.5
+  generator = generators.build(encoder, width=1.0, depth=depth, shared=shared)
   tables = lambda paths: {path.split('/')[1] for path in paths if path.startswith('embeddings/')}
   known = {
     'none': (set(), set()),
