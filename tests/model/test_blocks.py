@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_networks as small
-from flax import linen as nn
 
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import attention
@@ -143,27 +142,3 @@ def test_a_product_without_a_bias_has_the_gradients_of_the_formula(before):
   plain = lambda x, kernel: jnp.sum(((before or (lambda x: x))(x) @ kernel) ** 2)
   both = jax.jit(lambda *of: [jax.grad(f, argnums=(0, 1))(*of) for f in (ours, plain)])
   assert small.worst(*both(X, kernel)) < 1e-3
-
-
-@pytest.mark.parametrize('norm_first', [False, True])
-def test_another_norm_is_called_with_the_sum(norm_first):
-  class RMSNorm(nn.Module):
-    @nn.compact
-    def __call__(self, x):
-      scale = self.param('scale', nn.initializers.ones_init(), x.shape[-1:])
-      return x * jax.lax.rsqrt(jnp.mean(x**2, axis=-1, keepdims=True) + 1e-5) * scale
-
-  b = block(norm_first=norm_first).clone(norm=RMSNorm, parent=None)
-  params = parameters(b)
-  scale = {n: np.asarray(params[f'{n}_norm']['scale']) for n in ('attention', 'feed_forward')}
-  norm = lambda x, n: x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * scale[n]
-  visible, bound = attention.same_pack(jnp.asarray(PACKS)), b.bind({'params': params})
-  attend = lambda x: np.asarray(bound.attention(jnp.asarray(x), visible, None, operations.PLAIN))
-  feed = lambda x: np.asarray(bound.feed_forward(jnp.asarray(x), operations.PLAIN))
-  if norm_first:
-    x = X + attend(norm(X, 'attention'))
-    expected = x + feed(norm(x, 'feed_forward'))
-  else:
-    x = norm(X + attend(X), 'attention')
-    expected = norm(x + feed(x), 'feed_forward')
-  assert np.allclose(run(b, params), expected, atol=1e-4)

@@ -269,11 +269,10 @@ def test_the_policy_gradient_is_that_of_the_expected_reward_summed_over_a_vocabu
   how = dict(disallow_correct=disallow, temperature=1.3, discriminator_weight=0.0)
   objective, params = pair('replaced_token_adversarial', vocab_size=3, **sizes, **how)
   params = small.perturbed(params, seed=1, scale=0.5)
-  batch = {
-    k: x[:, :4] for k, x in small.batch(rows=1, length=8, predictions=1).items() if x.ndim > 1
-  }
-  batch |= dict(input_ids=np.array([[0, 1, 2, 1]]), masked_weights=np.ones((1, 1), np.float32))
+  ids, ones = np.array([[0, 1, 2, 1]]), np.ones((1, 4), np.int32)
+  batch = dict(input_ids=ids, token_type_ids=0 * ones, segment_ids=ones)
   batch |= dict(masked_positions=np.array([[2]]), masked_targets=np.array([[1]]))
+  batch['masked_weights'] = np.ones((1, 1), np.float32)
 
   def log_shares(params):
     logits, _ = guesses(objective, params, batch)

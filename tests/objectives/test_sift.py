@@ -132,8 +132,9 @@ def test_the_first_perturbation_is_normal_clipped_and_of_the_row_alone():
 def test_the_perturbed_pass_draws_dropout_of_its_own():
   made, params = of(section='transformer', dropout=0.1, init=1e-20, rate=0.0, loss='mse')
   totals, key = made.normalizers(batch()), jax.random.key(0)
-  sums = jax.jit(lambda rows: made.loss(params, rows, totals, (), key, True)[1][1])
-  one, other = (float(sums(keyed(seed))['sift']['sift_divergence']) for seed in (0, 1))
+  rows = lambda keys_B2: {**batch(), 'row_keys': keys_B2}
+  sums = jax.jit(lambda keys_B2: made.loss(params, rows(keys_B2), totals, (), key, True)[1][1])
+  one, other = (float(sums(keyed(s)['row_keys'])['sift']['sift_divergence']) for s in (0, 1))
   assert one > 1e-3 and one != other
 
 
