@@ -106,14 +106,6 @@ def test_slides_shift_columns_by_their_place_and_back(size, more):
     np.testing.assert_array_equal(back(y, more), unsheared)
 
 
-def test_picked_columns_are_those_that_a_shift_of_all_places_gives():
-  draw = np.random.default_rng(0)
-  x = jnp.asarray(draw.normal(size=(128, 384)), jnp.float32)
-  place = jnp.asarray(draw.integers(0, 256, (1, 256)), jnp.int32)
-  every = jax.jit(lambda x: slides.shear(x.T, 256, gather=False).T)(x)
-  np.testing.assert_array_equal(jax.jit(slides.pick)(x, place), every[:, place[0]])
-
-
 def test_kernels_that_move_sublanes_by_indices_equal_those_that_do_not():
   *of, relative, scale = attended.case('permutation')
   rest = *of, 0.0, None, relative, scale

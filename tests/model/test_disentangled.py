@@ -236,17 +236,16 @@ def test_the_relative_table_is_dropped_anew_in_each_layer_and_pass_and_not_by_ke
     return dropped(relation)
 
   monkeypatch.setattr(disentangled_attention.Relation, 'dropped', call)
-  batch, apply = small.batch(rows=2, length=8), {}
-  for method in ('predictions', '__call__'):
-    run = functools.partial(e.apply, {'params': params_of(e)}, method=method)
-    apply[method] = jax.jit(
-      lambda common_2, keys_B2, run=run: run({**batch, 'common_key': common_2}, keys_B2)
-    )
+
+  @functools.partial(jax.jit, static_argnums=0)
+  def apply(method, common_2, keys_B2):
+    batch = {**small.batch(rows=2, length=8), 'common_key': common_2}
+    return e.apply({'params': params_of(e)}, batch, keys_B2, method=method)
 
   def keys_of(method, common, rows):
     seen.clear()
     keys_B2 = row_keys.batch_keys(jax.random.key(rows), 2)
-    jax.block_until_ready(apply[method](np.array([3, common], np.uint32), keys_B2))
+    jax.block_until_ready(apply(method, np.array([3, common], np.uint32), keys_B2))
     jax.effects_barrier()
     return sorted(seen)
 

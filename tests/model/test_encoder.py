@@ -189,6 +189,10 @@ def test_shared_parameters_act_as_equal_copies_in_every_layer_of_their_group(
 ):
   encoder, batch = encoder_of(sharing, layers, groups, inner), small.batch()
   shared, blocks = perturbed(encoder), [*np.ndindex(layers, inner)]
+  for part in ('attention', 'feed_forward'):  # stored once per group and block
+    copies = (groups if sharing in ('all', part) else layers) * inner
+    for name in (part, f'{part}_norm'):
+      assert {len(x) for x in jax.tree.leaves(shared['layers'][name])} == {copies}
   uses = np.array([copy_of(i, j, layers, groups, inner) for i, j in blocks])
   copied = jax.tree.map(lambda x: x if len(x) == len(uses) else x[uses], shared['layers'])
   plain = small.encoder(num_layers=layers * inner)
@@ -198,19 +202,8 @@ def test_shared_parameters_act_as_equal_copies_in_every_layer_of_their_group(
   assert small.worst(run(encoder, shared, batch), theirs) < 2e-6
 
 
-@pytest.mark.parametrize('sharing, layers, groups, inner', [*STACKS, ('all', 6, 1, 1)])
-def test_a_shared_parameter_is_stored_once_a_group_and_block(sharing, layers, groups, inner):
-  encoder = encoder_of(sharing, layers, groups, inner)
-  shapes = jax.eval_shape(lambda: initial(encoder))['layers']
-  for part in ('attention', 'feed_forward'):
-    copies = (groups if sharing in ('all', part) else layers) * inner
-    for name in (part, f'{part}_norm'):
-      assert {x.shape[0] for x in jax.tree.leaves(shapes[name])} == {copies}
-
-
-@pytest.mark.parametrize('sharing, layers, groups, inner', STACKS[:2])
-def test_copies_start_different_from_each_other(sharing, layers, groups, inner):
-  params = initial(encoder_of(sharing, layers, groups, inner))
+def test_copies_start_different_from_each_other():
+  params = initial(encoder_of(*STACKS[0]))
   for path, leaf in jax.tree_util.tree_leaves_with_path(params['layers']):
     if path[-1].key == 'kernel':
       assert len(np.unique(np.asarray(leaf).reshape(len(leaf), -1)[:, 0])) == len(leaf), path
@@ -245,56 +238,42 @@ def test_each_block_draws_its_own_dropout(layers, groups, inner):
   assert 0.4 < bits.mean() < 0.6 and np.abs(np.corrcoef(bits.T) - np.eye(8)).max() < 0.5
 
 
-# A block that tells what it was given: x ← 3·x + w_i + 10·place + input_i.
-NUMBERED = {'w': jnp.arange(1.0, 8.0)[:, None]}
-
-
 def tell(params, x, turn):
+  """A block that tells what it was given."""
   x = 3.0 * x + params['w'] + 10.0 * turn.place + turn.inputs
   return x, (turn.number, x)
 
 
-def told(first, end, period, x=1.0):
-  """The same, one block after the other."""
-  outs = []
-  for i in range(first, end):
-    x = 3.0 * x + (i + 1.0) + 10.0 * (i % period) + 0.5 * i
-    outs.append((i, x))
-  return x, outs
-
-
-# Each two of blocks, period and remat meet.
+# Each two of blocks, period and remat meet; and shared blocks, in whole groups.
 @pytest.mark.parametrize(
-  'first, end, period, remat',
+  'sharing, groups, first, end, period, remat',
   [
-    (*blocks, period, ('none', 'full')[(i + j) % 2])
-    for i, blocks in enumerate([(0, 7), (1, 7), (2, 3)])
-    for j, period in enumerate([1, 3, 5])
+    ('none', 1, 0, 6, 1, 'none'),
+    ('none', 1, 0, 6, 3, 'full'),
+    ('none', 1, 1, 6, 3, 'none'),
+    ('none', 1, 1, 6, 5, 'full'),
+    ('none', 1, 2, 3, 1, 'full'),
+    ('none', 1, 2, 3, 5, 'none'),
+    ('all', 1, 1, 6, 2, 'none'),
+    ('all', 3, 2, 6, 2, 'none'),
+    ('attention', 3, 2, 6, 2, 'none'),
   ],
 )
-def test_a_block_knows_its_number_place_and_input_and_gives_an_output(first, end, period, remat):
-  how = dict(inputs=0.5 * jnp.arange(7.0), first=first, end=end, period=period, remat=remat)
-  scan = lambda params: stack.scan(tell, params, jnp.ones(1), None, stack.Plan(7), **how)
-  x, (numbers, outs) = jax.jit(scan)(NUMBERED)
-  expected, each = told(first, end, period)
-  np.testing.assert_allclose(x, [expected], rtol=1e-6)
-  np.testing.assert_array_equal(numbers, [i for i, _ in each])
-  np.testing.assert_allclose(outs[:, 0], [out for _, out in each], rtol=1e-6)
-
-
-@pytest.mark.parametrize('sharing, groups', [('all', 1), ('all', 3), ('attention', 3)])
-def test_shared_blocks_alternate_and_run_in_whole_groups(sharing, groups):
-  plan = stack.Plan(6, stack.SHARING[sharing], groups)
+def test_a_block_knows_its_number_place_and_input_and_gives_an_output(
+  sharing, groups, first, end, period, remat
+):
   copies = groups if sharing == 'all' else 6
-  params = {'w': jnp.arange(1.0, copies + 1)[:, None]}
-  expected, period, begin = 1.0, 2, 2 if groups > 1 else 1
-  how = dict(inputs=jnp.zeros(6), first=begin, period=period)
-  x, (numbers, _) = stack.scan(tell, params, jnp.ones(1), None, plan, **how)
-  for i in range(begin, 6):
-    own = i if copies == 6 else i * groups // 6
-    expected = 3.0 * expected + own + 1.0 + 10.0 * (i % period)
+  plan, params = stack.Plan(6, stack.SHARING[sharing], groups), jnp.arange(1.0, copies + 1)[:, None]
+  how = dict(inputs=0.5 * jnp.arange(6.0), first=first, end=end, period=period, remat=remat)
+  scan = lambda params: stack.scan(tell, {'w': params}, jnp.ones(1), None, plan, **how)
+  x, (numbers, outs) = jax.jit(scan)(params)
+  expected, each = 1.0, []
+  for i in range(first, end):  # one block after the other
+    expected = 3.0 * expected + (i * copies // 6 + 1.0) + 10.0 * (i % period) + 0.5 * i
+    each.append(expected)
   np.testing.assert_allclose(x, [expected], rtol=1e-6)
-  np.testing.assert_array_equal(numbers, range(begin, 6))
+  np.testing.assert_array_equal(numbers, range(first, end))
+  np.testing.assert_allclose(outs[:, 0], each, rtol=1e-6)
 
 
 def test_blocks_that_cannot_run_are_refused_in_a_sentence():

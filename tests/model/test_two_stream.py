@@ -1,5 +1,7 @@
 """Two streams with a memory, against transformers' XLNet."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -106,11 +108,8 @@ def test_nothing_flows_into_the_memory_and_it_is_read(learned):
 def test_a_row_that_resets_is_as_with_the_first_memory_and_no_other_is(learned):
   objective, params, memory = learned
   encoder, batch = objective.networks[0].encoder, [*small.lane_batches(2)][1]
-  predict = jax.jit(
-    lambda batch, memory: networks.predictions(
-      encoder, params['encoder'], batch, None, memory=memory
-    )
-  )
+  of = lambda p, batch, memory: networks.predictions(encoder, p, batch, None, memory=memory)
+  predict = functools.partial(jax.jit(of), params['encoder'])
   resets = {**batch, 'resets': np.array([0, 1, 0, 1], np.int32)}
   mixed, kept, cold = (
     predict(*of) for of in ((resets, memory), (batch, memory), (batch, objective.carry(4)))

@@ -91,17 +91,9 @@ def trained(tmp_path_factory):
   return state, before + after, workdir
 
 
-@pytest.mark.parametrize(
-  'mesh, accumulation, chosen',
-  [
-    pytest.param((1, 1, 1), 4, kernels.XLA, id='4 parts'),
-    pytest.param((2, 1, 2), 2, FUSED, id='fused, 2 parts', marks=pytest.mark.slow),
-  ],
-)
-def test_losses_and_memories_are_the_same_in_any_number_of_parts_with_dropout_on(
-  trained, mesh, accumulation, chosen
-):
-  state, losses = toys.run(phase_run(mesh, accumulation, chosen), STEPS)
+@pytest.mark.slow
+def test_losses_and_memories_are_the_same_in_any_number_of_parts_with_fused_kernels(trained):
+  state, losses = toys.run(phase_run((2, 1, 2), 2, FUSED), STEPS)
   np.testing.assert_allclose(losses, trained[1], rtol=1e-5)
   assert np.abs(trained[0].carry).max() > 0.1
   assert small.worst(jax.device_get(state.carry), jax.device_get(trained[0].carry)) < 1e-4
