@@ -80,20 +80,15 @@ def test_every_metric_has_a_direction_a_split_without_labels_is_refused_and_an_e
 # --- a kind of one's own, from training to export ---
 
 
-@pytest.fixture(scope='module')
-def rated(world, tmp_path_factory):
-  """(config, workdir) of a run that keeps the best of several checkpoints."""
+def test_a_run_keeps_the_checkpoint_of_the_lowest_score_and_every_number_has_its_name(
+  world, tmp_path
+):
   config = tuned.of_kind('ratings').copy_and_resolve_references().unlock()
   config.steps, config.choose, config.choose_every = 30, 'best', 6
   config.run.eval_every = 0
   trust.allow_config(config)
-  workdir = tmp_path_factory.mktemp('rated') / 'f'
+  workdir = tmp_path / 'f'
   tuned.finetune(world, workdir, config.lock())
-  return config, workdir
-
-
-def test_a_run_keeps_the_checkpoint_with_the_lowest_score_where_lower_is_better(rated):
-  _, workdir = rated
   folder = workdir / 'regress/run'
   scores = {r['step']: r['dev_rmse'] for r in metrics.read(folder) if 'dev_rmse' in r}
   result = json.loads((folder / 'result.json').read_text())
@@ -104,17 +99,13 @@ def test_a_run_keeps_the_checkpoint_with_the_lowest_score_where_lower_is_better(
   columns = (workdir / 'regress/dev.tsv').read_text().splitlines()[0].split('\t')
   named = [f'{x} {n}' for x in ('gold', 'predicted') for n in ('valence', 'arousal')]
   assert columns[-4:] == named and not (workdir / 'regress/dev.md').exists()
-
-
-def test_its_predictions_and_its_export_have_every_number_by_name(rated, world, tmp_path):
-  _, workdir = rated
   predict.predict(str(workdir), str(world / 'test.csv'), str(tmp_path / 'p.tsv'))
   head, first = (tmp_path / 'p.tsv').read_text().splitlines()[:2]
   assert head.split('\t')[-2:] == ['scores valence', 'scores arousal'] and len(first) > 20
-  assert all(row.holds for row in export.export(str(workdir / 'regress/run'), tmp_path / 'hf'))
-  config = json.loads((tmp_path / 'hf/config.json').read_text())
-  assert config['problem_type'] == 'regression'
-  assert config['id2label'] == {'0': 'valence', '1': 'arousal'}
+  assert all(row.holds for row in export.export(str(folder), tmp_path / 'hf'))
+  written = json.loads((tmp_path / 'hf/config.json').read_text())
+  assert written['problem_type'] == 'regression'
+  assert written['id2label'] == {'0': 'valence', '1': 'arousal'}
   with pytest.raises(errors.UserError, match='give the workdir of the run'):
     predict.predict(f'hf:{tmp_path}/hf', str(world / 'test.csv'), str(tmp_path / 'q.tsv'))
 

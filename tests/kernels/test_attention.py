@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.interpreters import partial_eval as pe
 
 from bertzoo_jax import kernels
 from bertzoo_jax.common import row_keys
@@ -69,18 +68,6 @@ def test_a_query_that_sees_no_key_gets_zero_and_sends_no_gradient():
     assert_same(others, value_and_gradients(attend, qkv, weight.at[:, 7].set(0), visible)[2:])
 
 
-def test_the_distances_of_a_table_are_those_of_queries_and_keys():
-  assert plain.distances(2, 3).tolist() == [-2, -1, 0, 1]
-  assert plain.distances(2, 5, 3).tolist() == [-1, 0, 1, 2, 3, 4]
-  assert plain.distances(4, 4).dtype == np.int32
-
-
-def test_a_window_reaches_as_far_as_it_says_from_a_query_s_place():
-  packs = jnp.ones((1, 6), int)
-  seen = plain.mask(plain.Visibility(packs[:, :2], packs, (2, 1), first_query=3))
-  assert seen[0].astype(int).tolist() == [[0, 1, 1, 1, 1, 0], [0, 0, 1, 1, 1, 1]]
-
-
 def test_scores_are_not_gathered():
   qkv, weight, visible, relative, scale = attended.case('memory')
   rest = weight, visible, 0.0, None, relative, scale
@@ -131,18 +118,6 @@ def test_in_bfloat16_softmax_and_sums_are_float32():
       assert error(a) < 0.02 and error(a) < 1.2 * error(b)
 
 
-def test_plain_attention_drops_probabilities_by_row_and_head_and_scales_the_rest():
-  q, k, v = jnp.zeros((3, 2, 64, 5, 64))
-  v += jnp.eye(64)[None, :, None]  # the result is the probabilities themselves
-  visible = plain.same_pack(jnp.ones((2, 64), jnp.int32))
-  keys = row_keys.batch_keys(jax.random.key(0), 2)
-  probs = np.asarray(plain.attend(q, k, v, visible, 0.25, keys))
-  np.testing.assert_allclose(np.unique(probs), [0, 1 / 64 / 0.75], rtol=1e-6)
-  assert abs((probs > 0).mean() - 0.75) < 4 * (0.25 * 0.75 / probs.size) ** 0.5
-  masks = (probs > 0).transpose(0, 2, 1, 3).reshape(10, -1)
-  assert np.abs(np.corrcoef(masks) - np.eye(10)).max() < 5 / 64
-
-
 @pytest.mark.parametrize('terms', [(), ('c2p', 'bias')])
 def test_the_bits_are_those_of_a_row_and_head_of_the_whole_batch(terms):
   qkv, _, packs, _ = attended.inputs(4, 24, 4, 64)
@@ -168,16 +143,6 @@ def test_saved_results_spare_the_forward_pass_and_change_no_gradient(name):
   assert_same(ours, theirs, 0.0)
   jaxpr = jax.make_jaxpr(lambda *qkv: value_and_gradients(again, qkv, weight, *args))(*qkv).jaxpr
   assert [name[:18] for name in attended.names_of(jaxpr)] == ['attention_backward']
-
-
-def test_a_checkpoint_policy_that_saves_what_attention_mixed_spares_a_forward_pass():
-  qkv, _, packs, _ = attended.inputs(2, 16, 2, 16)
-  loss = lambda *qkv: jnp.sum(3 * fused_attend(*qkv, plain.same_pack(packs)))
-  for saved, passes in (('attended', 1), ('nothing', 2)):
-    policy = jax.checkpoint_policies.save_only_these_names(saved)
-    gradient = jax.value_and_grad(jax.checkpoint(loss, policy=policy), argnums=(0, 1, 2))
-    used, _ = pe.dce_jaxpr(jax.make_jaxpr(gradient)(*qkv).jaxpr, [True] * 4)
-    assert sum('attention_forward' in name for name in attended.names_of(used)) == passes
 
 
 @pytest.mark.parametrize('length,window', [(128, None), (1024, None), (512, (64, 64))])

@@ -282,17 +282,6 @@ def test_dropout_has_the_sites_of_the_release(monkeypatch):
 # --- the rest ---
 
 
-def test_buckets_are_those_of_the_release_at_its_landmarks():
-  # Of make_log_bucket_position with 256 buckets and 512 places.
-  known = {1: 1, 128: 128, 129: 129, 140: 137, 160: 149, 192: 166, 256: 192, 300: 207, 384: 229}
-  known |= {400: 233, 500: 254, 510: 255, 511: 255}
-  distances = np.array(list(known))
-  found = disentangled_attention.buckets_of(distances, 256, 512)
-  assert found.tolist() == list(known.values())
-  assert (disentangled_attention.buckets_of(-distances, 256, 512) == -found).all()
-  assert disentangled_attention.table_rows(3, 2).tolist() == [0, 1, 2, 3, 3]
-
-
 def test_an_impossible_encoder_is_refused_with_a_remedy():
   for changes, words in (
     (dict(buckets=7), 'give an even number of at most 36'),

@@ -17,7 +17,6 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import head_modules
 from bertzoo_jax.objectives import sift
-from bertzoo_jax.training import cost
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import step as steps
 from tests.found import call_part
@@ -178,14 +177,6 @@ def test_places_that_are_not_allowed_have_no_share_of_the_mean_square():
     np.concatenate([x, np.full((3, 2), head_modules.FORBIDDEN, np.float32)], axis=1) for x in (a, b)
   ]
   np.testing.assert_allclose(sift.mse(*longer), ((a - b) ** 2).mean(-1), rtol=1e-6)
-
-
-def test_a_step_costs_three_passes_and_their_gradients():
-  made = [of(section='transformer', dropout=0.0, **own) for own in ({}, dict(weight=0.0))]
-  said = [cost.step_flops(*one, batch()) for one in made]
-  # Without: 1 forward, 2 backward. With: 8 of these where a weight is a factor, as the perturbation
-  # needs no gradient by weights, and 9 in attention's products of activations.
-  assert 8 / 3 < said[0] / said[1] < 9 / 3
 
 
 def test_an_encoder_that_it_does_not_fit_is_refused_in_one_sentence():

@@ -19,7 +19,6 @@ from bertzoo_jax import kernels
 from bertzoo_jax import objectives
 from bertzoo_jax import parts
 from bertzoo_jax.common import errors
-from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import attention
 from bertzoo_jax.preflight.tpu import hlo
 from bertzoo_jax.runs import checkpoint
@@ -239,28 +238,6 @@ def test_a_batch_that_does_not_divide_is_refused():
   for size, accumulation, hosts in ((16, 3, 1), (12, 2, 1), (20, 1, 3), (16, 0, 1)):
     with pytest.raises(errors.UserError):
       sharding.check_batch(size, accumulation, mesh, hosts)
-
-
-def test_gradients_are_added_up_over_devices_with_other_rows_and_over_no_others():
-  mesh = sharding.mesh((2, 1, 2), jax.devices()[:4])
-  attend, add_norm = per_device.on_mesh(mesh, kernels.fused(hashed=True, interpret=True))
-  rows = jax.ShapeDtypeStruct((4, 8, 24), jnp.float32, sharding=sharding.batch_sharding(mesh))
-  whole = jax.ShapeDtypeStruct((24,), jnp.float32, sharding=jax.NamedSharding(mesh, P()))
-
-  keys = row_keys.batch_keys(jax.random.key(0), 4)
-
-  def both(x, y, scale, shift, grad):
-    out, pull = jax.vjp(lambda *args: add_norm(*args, 1e-12, 0.1, keys), x, y, scale, shift)
-    odd = lambda x: x.reshape(4, 8, 3, 8)  # heads that tensor does not divide
-    visible = attention.same_pack(jnp.ones((4, 8), jnp.int32))
-    attend_all = lambda q, k, v: attend(odd(q), odd(k), odd(v), visible, 0.1, keys)
-    attended, pull_too = jax.vjp(attend_all, x, x, y)
-    return out, pull(grad), attended, pull_too(odd(grad))
-
-  read = hlo.read(jax.jit(both).lower(rows, rows, whole, whole, rows).compile().as_text())
-  assert read.collectives and all(
-    (c.opcode, c.group) == ('all-reduce', 2) and c.bytes <= 2 * 24 * 4 for c in read.collectives
-  ), read.collectives
 
 
 @pytest.mark.parametrize('length', [8, 520])

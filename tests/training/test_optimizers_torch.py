@@ -12,6 +12,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.training import optimizers
 from tests import found
 from tests.found import call_part
+from tests.trajectories import papers
 
 STEPS, PEAK, WEIGHT_DECAY = 20, 0.02, 0.1
 D, H, K, F, LAYERS = 8, 2, 4, 12, 3
@@ -73,19 +74,11 @@ def decays(key):
   return 0.0 if optimizers.matching(key[0], NO_DECAY) else WEIGHT_DECAY
 
 
-def stable_adamw(params, grads, b1=0.9, b2=0.98, eps=1e-6):
-  """Algorithm 2 of Wortsman et al. 2023: running averages whose β is corrected for the start."""
+def stable_adamw(params, grads):
   for key, p in params.items():
-    v, u = torch.zeros_like(p), torch.zeros_like(p)
-    for t, g in enumerate(grads, start=1):
-      g = g[key]
-      b1_t = b1 * (1 - b1 ** (t - 1)) / (1 - b1**t)
-      b2_t = b2 * (1 - b2 ** (t - 1)) / (1 - b2**t)
-      v = b1_t * v + (1 - b1_t) * g
-      u = b2_t * u + (1 - b2_t) * g * g
-      rms = (g * g / torch.clamp(u, min=eps**2)).mean().sqrt()
-      eta = rate(t - 1) / max(1.0, rms.item())
-      p -= eta * decays(key) * p + eta * v / (u.sqrt() + eps)
+    state, how = {}, dict(rate=rate, b2=0.98, decay=decays(key))
+    for step, g in enumerate(grads):
+      papers.stable_adamw(p, key[0], g[key], state, step, **how)
   return params
 
 
