@@ -212,16 +212,6 @@ def test_the_decoder_of_a_pack_is_that_of_the_same_text_in_a_row_of_its_own():
   assert small.worst(predict(e, params, unplaced)[0][0], alone) > 1e-2, 'positions are not read'
 
 
-def test_keys_and_values_of_the_decoder_are_projected_once_for_both_passes():
-  e, batch = encoder(**V2), batch_of(24)
-  width, tokens = e.hidden_size, batch['input_ids'].size
-  one = encoder(**V2, num_layers=1)
-  shapes = jax.eval_shape(functools.partial(networks.init_encoder, one), jax.random.key(0))
-  program = str(jax.make_jaxpr(lambda p: predict(one, p, batch)[0])(shapes))
-  # Both, and the five of the last layer whose vectors are not used.
-  assert program.count(f'f32[{tokens},{width}] = dot_general') == 2 + 5
-
-
 # --- dropout of the relative table ---
 
 

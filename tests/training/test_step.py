@@ -79,15 +79,6 @@ def test_devices_add_up_gradients_once_however_many_microbatches():
   assert sum(c.bytes for c in parted) <= sum(c.bytes * c.times for c in once)
 
 
-def test_microbatches_take_each_devices_own_rows_and_merge_undoes_split():
-  mesh = sharding.mesh((1, 2, 1), jax.devices()[:2])
-  rows = np.arange(8)
-  split = steps.split(rows, 2, mesh)
-  # rows 0–3 live on the first device
-  np.testing.assert_array_equal(split, [[0, 1, 4, 5], [2, 3, 6, 7]])
-  np.testing.assert_array_equal(steps.merge(split, 2, mesh), rows)
-
-
 def test_dropout_is_a_function_of_the_step_not_of_the_history():
   phase_run = toys.phase_run()
   state, losses = toys.run(phase_run, 4)
