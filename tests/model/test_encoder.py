@@ -43,24 +43,6 @@ def params():
   return perturbed(small.encoder())
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def value_and_gradient(encoder, params, key):
-  return jax.value_and_grad(lambda p: jnp.mean(run(encoder, p, small.batch(), key) ** 3))(params)
-
-
-def program(encoder, params):
-  traced = jax.make_jaxpr(value_and_gradient, static_argnums=0)
-  return str(traced(encoder, params, jax.random.key(3)))
-
-
-def test_the_mixture_of_values_is_saved_without_a_pass_of_its_own(params):
-  # jax rounds what is both saved and used; what joins the residual is, in the product that makes
-  # it.
-  jaxpr = program(small.encoder(remat='sublayers', dropout=0.1, attention_dropout=0.1), params)
-  assert jaxpr.count('name=attended') > 0
-  assert jaxpr.count('= reduce_precision') == 2, 'of a layer, what its two sublayers give'
-
-
 V2 = {**small.SECTION, **small.DISENTANGLED, 'convolution_size': 3}
 
 

@@ -254,7 +254,3 @@ def test_on_a_mesh_the_backward_pass_of_attention_does_not_compute_the_forward_p
     text = str(pe.dce_jaxpr(jax.make_jaxpr(gradient)(x, x, x).jaxpr, [True] * 4)[0])
     assert text.count('name=attention_forward') == passes, saved
     assert text.count('name=attention_backward') == 1
-
-
-def test_kernels_that_the_compiler_splits_are_handed_on():
-  assert per_device.on_mesh(sharding.mesh((2, 1, 4)), kernels.XLA) == kernels.XLA[:2]

@@ -1,16 +1,18 @@
-"""Optimizers against the update written out with numpy in float64, by step and layer."""
+"""Adams beside updates written out with numpy in float64; StableAdamW and Muon beside torch."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import torch
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import trees
 from bertzoo_jax.training import optimizers
 from tests import found
 from tests.found import call_part
+from tests.trajectories import papers
 
 ADAMS = ('adamw', 'adamw_uncorrected', 'lamb')
 RATES = (0.0, 0.01, 0.02, 0.015, 0.01)
@@ -52,8 +54,19 @@ def reference(params, grads, *, corrected, decays, adapted=(), multipliers=(), g
 
 def built(name, schedule, paths, **fields):
   fields = {**({'no_adaptation': ()} if name == 'lamb' else {}), **fields}
-  fields = {**({'matrices': ()} if name == 'muon' else {}), **fields}
   return call_part(optimizers, name, schedule, paths, **found.fields('optimizer', name, **fields))
+
+
+def after(tx, params, grads):
+  """The parameters after the updates by these gradients, of which each is a step's."""
+  f32 = lambda tree: {k: jnp.asarray(x, jnp.float32) for k, x in tree.items()}
+  params = f32(params)
+  state = tx.init(params)
+  update = jax.jit(lambda g, state, params, step: tx.update(g, state, params, step=step))
+  for step, g in enumerate(grads):
+    updates, state = update(f32(g), state, params, step)
+    params = jax.tree.map(jnp.add, params, updates)
+  return params
 
 
 def by_copy(tree):
@@ -107,13 +120,7 @@ def test_updates_equal_the_formula_step_by_step(name, tables):
   more = dict(no_adaptation=no_adaptation) if name == 'lamb' else {}
   rate = lambda step: jnp.asarray(RATES)[step]
   tx = built(name, rate, LAYERED, **{**fields, **own}, no_decay=no_decay, **more)
-  f32 = lambda tree: {k: jnp.asarray(x, jnp.float32) for k, x in tree.items()}
-  ours = f32(params)
-  state = tx.init(ours)
-  update = jax.jit(lambda g, state, params, step: tx.update(g, state, params, step=step))
-  for step, g in enumerate(grads):
-    updates, state = update(f32(g), state, ours, step)
-    ours = jax.tree.map(jnp.add, ours, updates)
+  ours = after(tx, params, grads)
   without = lambda few: {k for k in KEYS if not {k, *k[0].split('/')} & few}
   expected = reference(
     by_copy(params),
@@ -182,8 +189,9 @@ def test_a_first_moment_of_bfloat16_is_rounded_between_updates_that_are_those_of
   to = lambda dtype, state: jax.tree_util.tree_map_with_path(
     lambda path, x: x.astype(dtype) if 'mu' in jax.tree_util.keystr(path) else x, state
   )
+  own = {'matrices': ()} if name == 'muon' else {}
   whole, small = (
-    built(name, lambda s: 0.1, LAYERED, no_decay=(), mu_dtype=dtype)
+    built(name, lambda s: 0.1, LAYERED, no_decay=(), mu_dtype=dtype, **own)
     for dtype in ('float32', 'bfloat16')
   )
   state = small.init(params)
@@ -194,6 +202,9 @@ def test_a_first_moment_of_bfloat16_is_rounded_between_updates_that_are_those_of
     jax.tree.map(np.testing.assert_array_equal, state, to('bfloat16', after))
   kept = {x.dtype.name for x in jax.tree.leaves(state) if x.ndim}
   assert kept == {'bfloat16', 'float32'}
+
+
+WHERE = 'and it has 1, not counting that of the layers: name other axes'
 
 
 @pytest.mark.parametrize(
@@ -209,9 +220,123 @@ def test_a_first_moment_of_bfloat16_is_rounded_between_updates_that_are_those_of
     (dict(rates=(('layers/', '1'),)), 'the multiplier 0 or more'),
     (dict(clip_groups='^emb'), r"it is a tuple, write \('\^emb',\)"),
     (dict(clip_groups=('^emb',), clip_norm=0.0), 'clip_norm is 0'),
+    (
+      dict(matrices=(('layers/', (-2,)),)),
+      'a rule is .path regex, axes of the inputs',
+    ),
+    (dict(matrices=(('layers/', (1,), (-1,)),)), 'counted from the last'),
+    (dict(matrices=(('nrom/', (-2,), (-1,)),)), "matrices has 'nrom/', which matches no parameter"),
+    (dict(matrices=(('layers/', -2, -1),)), 'a rule is'),
+    (dict(matrices=(('layers/', (-2, -2), (-1,)),)), 'each axis once'),
+    (dict(matrices=(('layers/', (-2,), (-2,)),)), 'each axis once'),
+    (dict(matrices=(('bias$', (-2,), (-1,)),)), WHERE),
   ],
 )
 def test_a_table_that_cannot_be_meant_is_refused(changes, words):
   fields = {'clip_norm': 1.0, 'no_decay': ('bias$',), **changes}
   with pytest.raises(errors.UserError, match=words):
-    built('lamb', lambda s: 1.0, LAYERED, **fields)
+    built('muon' if 'matrices' in changes else 'lamb', lambda s: 1.0, LAYERED, **fields)
+
+
+# --- beside torch ---
+
+
+STEPS, PEAK, WEIGHT_DECAY = 20, 0.02, 0.1
+D, H, K, F, LAYERS = 8, 2, 4, 12, 3
+SHAPES = {
+  'embeddings/word/embedding': (11, D),
+  'layers/attention/query/kernel': (LAYERS, D, H, K),
+  'layers/attention/output/kernel': (LAYERS, H, K, D),
+  'layers/feed_forward/in/kernel': (LAYERS, D, F),
+  'layers/feed_forward/in/bias': (LAYERS, F),
+  'layers/attention_norm/scale': (LAYERS, D),
+}
+# Of one layer, as Hugging Face has it: inputs × outputs.
+MATRICES = {
+  'layers/attention/query/kernel': (D, H * K),
+  'layers/attention/output/kernel': (H * K, D),
+  'layers/feed_forward/in/kernel': (D, F),
+}
+NO_DECAY = (r'norm/', r'bias$')
+
+
+def draws():
+  draw = np.random.default_rng(5)
+  params = {k: draw.normal(size=s).astype(np.float32) for k, s in SHAPES.items()}
+  # far apart, so that StableAdamW's bound is met in some steps and not in others
+  size = lambda: 10.0 ** draw.uniform(-3, 1)
+  grads = [
+    {k: (size() * draw.normal(size=s)).astype(np.float32) for k, s in SHAPES.items()}
+    for _ in range(STEPS)
+  ]
+  return params, grads
+
+
+def rate(step):
+  return PEAK * (step + 1) / STEPS
+
+
+def by_layer(tree):
+  """{(path, layer or None): array}, matrices as inputs × outputs."""
+  out = {}
+  for path, x in tree.items():
+    for layer, one in enumerate(x) if path.startswith('layers/') else [(None, x)]:
+      out[path, layer] = np.asarray(one).reshape(MATRICES.get(path, one.shape))
+  return out
+
+
+def decays(key):
+  return 0.0 if optimizers.matching(key[0], NO_DECAY) else WEIGHT_DECAY
+
+
+def stable_adamw(params, grads):
+  for key, p in params.items():
+    state, how = {}, dict(rate=rate, b2=0.98, decay=decays(key))
+    for step, g in enumerate(grads):
+      papers.stable_adamw(p, key[0], g[key], state, step, **how)
+  return params
+
+
+def newton_schulz(grad, coefficients, steps, eps):
+  """The iteration of torch.optim.Muon, in float32."""
+  a, b, c = coefficients
+  x = grad.T if grad.size(0) > grad.size(1) else grad
+  x = x / x.norm().clamp(min=eps)
+  for _ in range(steps):
+    gram = x @ x.T
+    x = a * x + (b * gram + c * gram @ gram) @ x
+  return x.T if grad.size(0) > grad.size(1) else x
+
+
+def muon(params, grads, monkeypatch):
+  """torch's Muon for matrices; for the rest AdamW with fairseq's place of eps."""
+  monkeypatch.setattr(torch.optim._muon, '_zeropower_via_newtonschulz', newton_schulz)
+  for key, p in params.items():
+    if key[0] in MATRICES:
+      p = torch.nn.Parameter(p)
+      optimizer = torch.optim.Muon(
+        [p], weight_decay=decays(key), momentum=0.95, adjust_lr_fn='match_rms_adamw'
+      )
+      for step, g in enumerate(grads):
+        optimizer.param_groups[0]['lr'] = rate(step)
+        p.grad = g[key]
+        optimizer.step()
+      params[key] = p.detach()
+      continue
+    m, v = torch.zeros_like(p), torch.zeros_like(p)
+    for t, g in enumerate(grads, start=1):
+      m, v = 0.9 * m + 0.1 * g[key], 0.98 * v + 0.02 * g[key] ** 2
+      size = (1 - 0.98**t) ** 0.5 / (1 - 0.9**t)
+      p -= rate(t - 1) * (size * m / (v.sqrt() + 1e-6) + decays(key) * p)
+  return params
+
+
+@pytest.mark.parametrize('name', ['stable_adamw', 'muon'])
+def test_twenty_updates_equal_torch_layer_by_layer(name, monkeypatch):
+  params, grads = draws()
+  tensors = lambda tree: {k: torch.tensor(x) for k, x in by_layer(tree).items()}
+  arguments = tensors(params), [tensors(g) for g in grads]
+  expected = stable_adamw(*arguments) if name == 'stable_adamw' else muon(*arguments, monkeypatch)
+  tx = built(name, rate, SHAPES, weight_decay=WEIGHT_DECAY, no_decay=NO_DECAY, clip_norm=0.0)
+  for key, x in by_layer(after(tx, params, grads)).items():
+    np.testing.assert_allclose(x, expected[key], rtol=1e-5, atol=1e-5, err_msg=str(key))
