@@ -115,7 +115,7 @@ STREAMS, ALL = ('c2p', 'query', 'half', 'segments'), ('c2p', 'p2c', 'bias', 'hal
 # name: (queries, or queries and places, keys, heads, width, relative terms, window, order, scale)
 CASES = {
   'c2p': (40, 40, 2, 16, ('c2p',), None, None, None),
-  'p2c': (40, 40, 2, 16, ('p2c',), None, None, None),
+  'p2c': (40, 40, 2, 16, ('p2c',), None, None, 0.3),
   'bias': (40, 40, 2, 16, ('bias',), None, None, None),
   'both in two blocks of keys': (200, 200, 2, 64, ('c2p', 'p2c'), None, None, 0.07),
   'all in blocks of queries': (600, 600, 2, 64, ('c2p', 'p2c', 'bias'), None, None, 0.1),
@@ -138,7 +138,7 @@ CASES = {
   'window of a memory': (24, 40, 2, 16, ('c2p',), (4, 0), None, None),
   'causal': (40, 40, 2, 16, (), None, 'causal', None),
   'permutation': (40, 40, 2, 16, ('c2p',), None, 'permutation', None),
-  'query stream': (40, 40, 2, 16, (), None, 'query stream', None),
+  'query stream': (40, 40, 2, 16, (), None, 'query stream', 0.2),
   'two tables': (40, 40, 2, 16, ALL, None, None, None),
   'segments': (40, 56, 2, 16, ('segments',), None, None, 0.5),
   'two streams, content': (40, 100, 4, 16, STREAMS, None, 'causal', None),
