@@ -126,7 +126,7 @@ CASES = {
   'window': (40, 40, 2, 16, (), (3, 5), None, None),
   'window in blocks of queries': (600, 600, 1, 16, (), (70, 3), None, None),
   'window of one': (450, 450, 2, 64, (), (1, 1), None, None),
-  'window of 100, heads that fill up': (520, 520, 3, 48, (), (100, 100), None, None),
+  'window of 100, heads that fill up': (520, 520, 3, 48, (), (100, 100), None, 0.1),
   'window to the left': (700, 700, 1, 128, (), (64, 0), 'causal', None),
   'wide window': (600, 600, 2, 16, (), (300, 280), None, None),
   'heads that do not fill lanes': (33, 33, 3, 16, (), None, None, None),
