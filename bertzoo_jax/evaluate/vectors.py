@@ -42,6 +42,10 @@ def similarity(address: str, path: str, columns: str = COLUMNS) -> Scores:
   labels, cosines = np.array([score for *_, score in pairs]), np.sum(a * b, axis=1)
   scores = {name: metrics.OF_NUMBERS[name](labels, cosines) for name in ('spearman', 'pearson')}
   notes = [f'{skipped:,} rows have no score or cannot be read, and are left out'] * bool(skipped)
+  known = model.pretrained.vectors
+  if unused := [name for name in known.prompts if name != known.prompt]:
+    names = ', '.join(unused[:10])
+    notes.append(f'no prompt but the usual one was put before the texts; the network knows {names}')
   return _scores(model, path, dict(pairs=len(pairs), texts=len(texts)), scores, vectors, notes)
 
 
@@ -53,7 +57,8 @@ def retrieval(address: str, folder: str) -> Scores:
   place, relevances = storage.path(folder), {}
   documents, queries = (_texts(place / f'{name}.jsonl') for name in ('corpus', 'queries'))
   number = {name: n for n, name in enumerate(documents)}
-  for line, text in pair_files.lines(_there(place / 'qrels' / 'test.tsv'))[1:]:
+  judged, lines = set(), pair_files.lines(_there(place / 'qrels' / 'test.tsv'))
+  for line, text in lines[1:] if lines[0][1].split('\t')[-1] == 'score' else lines:
     with errors.unreadable(f'{place}/qrels/test.tsv:{line} is no query, document and relevance'):
       query, document, gain = text.split('\t')
       if not np.isfinite(gain := float(gain)):
@@ -63,6 +68,7 @@ def retrieval(address: str, folder: str) -> Scores:
         f'{place}/qrels/test.tsv:{line} names a query or a document that is in no file beside: '
         'download the folder again.'
       )
+    judged.add(query)
     if gain > 0 and query != document:
       relevances.setdefault(query, {})[number[document]] = gain
   if not relevances:
@@ -79,7 +85,10 @@ def retrieval(address: str, folder: str) -> Scores:
     **{f'recall@{n}': ranking.recall(ranked, gains, n) for n in (1, _K, 100)},
     'mrr': ranking.mrr(ranking.first_ranks(x, y, gains, without)),
   }
-  return _scores(model, folder, dict(queries=len(x), documents=len(y)), scores, y, [])
+  lost = len(judged) - len(relevances)
+  notes = [f'{lost:,} queries have no document with a relevance above 0, and are left out']
+  counts = dict(queries=len(x), documents=len(y))
+  return _scores(model, folder, counts, scores, y, notes * bool(lost))
 
 
 def _encoded(model, texts, prompt=None):
@@ -143,7 +152,10 @@ def _texts(file) -> dict[str, str]:
   for number, line in pair_files.lines(_there(file)):
     with errors.unreadable(f'{file}:{number} is no object with _id and text: mend the line'):
       row = json.loads(line)
-      out[str(row['_id'])] = f'{row.get("title") or ""} {row["text"]}'.strip()
+      name, text = str(row['_id']), f'{row.get("title") or ""} ' + row['text']
+    if name in out:
+      raise errors.UserError(f'{file}:{number} has the _id of an earlier line: give it another.')
+    out[name] = text.strip()
   if not out:
     raise errors.UserError(f'{file} has no text.')
   return out

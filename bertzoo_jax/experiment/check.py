@@ -32,7 +32,6 @@ def config(run: resolve.Run) -> resolve.Run:
     ranges.check_fields(phase.config)
     schedules.for_phase(phase.config.schedule, phase.first_step, phase.steps, run.end_step)
     named.resolve(phase.config.objective.name, OBJECTIVES, 'objective')
-    _draws(phase.config)
   named.resolve(whole.optimizer.name, optimizers.BY_NAME, 'optimizer')
   architectures.choose(whole.hf)
   vocab_size = named.field(whole.tokenizer, 'vocab_size', {}, 'tokenizer')
@@ -134,6 +133,7 @@ def rows(config, features, network, objective):
     )
   _carry(config, objective)
   _spans(config)
+  _draws(config, objective)
   if 'pair_labels' in features and network.type_vocab_size == 1:
     raise errors.UserError(
       f'format={config.format.name} has two segments, encoder.type_vocab_size is 1: take 2, or 0 '
@@ -184,8 +184,13 @@ def _spans(config):
       )
 
 
-def _draws(config):
-  """Raises UserError for an objective of two draws of dropout over an encoder without dropout."""
+def _draws(config, objective):
+  """Raises UserError for rows that are compared with no other row, or with themselves."""
+  if objective.couple and config.batch_size == 1:
+    raise errors.UserError(
+      f'objective={config.objective.name} compares the rows of a batch, and batch_size is 1: set '
+      '--config.batch_size=16 or more.'
+    )
   rates = {name: x for name, x in config.encoder.items() if name.endswith('dropout')}
   if config.objective.name == 'contrastive' and rates and not any(rates.values()):
     raise errors.UserError(

@@ -76,6 +76,12 @@ def finetune(
         for run in runs:
           workdirs.check_same_run(run.folder, run.experiment, task.hash)
         _say(f'{name} · begins with {", ".join(w.address for w in begun)}\n{task.report()}')
+        prompts = {n: text for w in begun for n, text in w.vectors.prompts.items() if text}
+        if prompts and not tuning.features.get('prompt_a', True):
+          _say(
+            f'note: these weights have prompts, which this run does not use: {str(prompts)[:300]}; '
+            'set --config.features.prompt_a and prompt_b to those that you want'
+          )
         by_address = {w.address: w for w in begun}
         results = work.train_all(runs, task, by_address, notice, devices or jax.devices(), _say)
         if results is None:

@@ -56,10 +56,19 @@ def _accept(source):
       f'config.source.label names {len(source.label_columns)} columns, and one column of scores is '
       'needed: name it, or take configs/tasks/own.py:positives for texts without scores.'
     )
+  if source.splits[TRAIN].values[0].negatives:
+    raise errors.UserError(
+      'config.source.negatives is not read by an objective of scores: remove it, or take '
+      'configs/tasks/own.py:positives.'
+    )
 
 
 def _scores(examples, split, names, source):
   scores = rows.numbers(examples, split, ', or name a column of numbers as config.source.label')
+  if split == TRAIN and scores.min() == scores.max():
+    raise errors.UserError(
+      f'All scores of {split} are {scores[0, 0]:g}: without another one there is nothing to learn.'
+    )
   return None if scores is None else scores[:, 0], []
 
 
@@ -101,10 +110,18 @@ def _scored(name) -> Kind:
         f'{n}: scores {s.labels.min():g} to {s.labels.max():g}, mean {s.labels.mean():.3f}'
         for n, s in report.labelled(task).items()
       ),
-      *report.length_lines(task),
-      *report.repeat_lines(task),
+      *_lines(task),
     ],
   )
+
+
+def _lines(task):
+  out = report.length_lines(task)
+  for s in task.splits.values():
+    texts = (text for v in s.source.values for text in (v.a, v.b, *v.negatives))
+    if empty := sum(not text.strip() for text in texts):
+      out.append(f'{s.name}: {empty:,} texts are empty: leave their rows out')
+  return out + report.repeat_lines(task)
 
 
 COSINE, COSENT = _scored('cosine_regression'), _scored('cosent')
@@ -116,7 +133,6 @@ POSITIVES = _kind(
   gold=lambda task, split: [1.0] * len(split),
   report=lambda task: [
     f'a query, its positive and {task.splits[TRAIN].group - 2} negatives',
-    *report.length_lines(task),
-    *report.repeat_lines(task),
+    *_lines(task),
   ],
 )
