@@ -244,13 +244,11 @@ def test_a_class_that_fits_takes_the_place_of_one_that_does_not(run, tmp_path, c
     export.export(str(workdir), tmp_path / 'again')
 
 
-def test_guesses_are_quoted_and_a_head_that_is_not_compared_fails(monkeypatch, capsys):
+def test_guesses_are_quoted_and_a_head_that_is_not_compared_fails(capsys):
   said = fill_mask.table('a [MASK]', [[(',', 0.057), ('the', 0.05)]])
   assert said == 'a [MASK]\nmask 1: "," 5.7 % · "the" 5.0 %'
-  for name, value in (('_MODEL', 'nowhere'), ('_TEXT', 'a [MASK]'), ('_TOP', 3)):
-    monkeypatch.setattr(fill_mask, name, types.SimpleNamespace(value=value), raising=False)
   with pytest.raises(errors.UserError, match='hf:nowhere is no folder'):
-    fill_mask.main(None)
+    fill_mask.main(types.SimpleNamespace(model='nowhere', text='a [MASK]', top=3))
   assert not capsys.readouterr().out
   assert not export.uncompared({'encoder': {}, 'mlm_head': {}, 'pair_head': {}})
   [row] = export.uncompared({'encoder': {}, 'strange_head': {}})

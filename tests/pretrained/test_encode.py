@@ -210,24 +210,22 @@ def test_an_encode_that_fails_halfway_leaves_nothing(places, tmp_path, monkeypat
   assert [p.name for p in tmp_path.iterdir()] == ['text.txt']
 
 
-def test_the_command_prints_what_it_wrote(places, tmp_path, monkeypatch, capsys):
+def test_the_command_prints_what_it_wrote(places, tmp_path, capsys):
   flags = dict(
-    _MODEL=f'hf:{places("bert")[1]}',
-    _TEXT=text(tmp_path),
-    _OUT=str(tmp_path / 'v.npy'),
-    _POOLING='mean',
-    _PROMPT=None,
-    _LENGTH=None,
-    _BATCH=2,
-    _HEADER=False,
-    _DTYPE='bfloat16',
+    model=f'hf:{places("bert")[1]}',
+    text=text(tmp_path),
+    out=str(tmp_path / 'v.npy'),
+    pooling='mean',
+    prompt=None,
+    length=None,
+    batch=2,
+    header=False,
+    dtype='bfloat16',
   )
-  for name, value in flags.items():
-    monkeypatch.setattr(encode, name, types.SimpleNamespace(value=value), raising=False)
-  encode.main(None)
+  encode.main(types.SimpleNamespace(**flags))
   found = '5 × 32 numbers, float32, means of the tokens of a line; 5 lines'
   assert found in (capsys.readouterr().out)
-  exact = bertzoo_jax.load(flags['_MODEL']).encode(LINES)
+  exact = bertzoo_jax.load(flags['model']).encode(LINES)
   got = np.load(tmp_path / 'v.npy')
   assert 0 < np.abs(got - exact).max() < 0.2
 
