@@ -80,12 +80,6 @@ def test_layers_that_all_share_stay_one(tmp_path):
   assert small.worst(params['encoder'], theirs['encoder']) == 0
 
 
-def test_layers_of_groups_are_not_taken_apart():
-  layers = {'encoder': {'layers': {'x': np.zeros((2, 3))}}}
-  with pytest.raises(errors.UserError, match='some of 6 layers, and these have 2 copies of'):
-    hf.only_layers(layers, (0, 1), 6)
-
-
 @pytest.mark.parametrize(
   'words, said',
   [
