@@ -70,9 +70,8 @@ def combinations() -> list[Combination]:
 
 def config(c: Combination):
   """The sections of a combination."""
-  return types.SimpleNamespace(
-    **{axis: _section(axis, name, c.remembers) for axis, name in zip(AXES, c)}
-  )
+  sections = {axis: _section(axis, name, c.remembers) for axis, name in zip(AXES, c)}
+  return types.SimpleNamespace(**sections)
 
 
 @functools.cache
@@ -98,15 +97,9 @@ def rows_of(masking: str, format: str):
   """The pipeline of a masking and a format."""
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')  # of so few rows
-    made = pipeline.build(
-      _corpus(),
-      format=_section('format', format),
-      masking=_section('masking', masking),
-      length=LENGTH,
-      batch_size=ROWS,
-      seed=0,
-      causal_at=lambda step: 0.5,
-    )
+    given = dict(length=LENGTH, batch_size=ROWS, seed=0, causal_at=lambda step: 0.5)
+    sections = dict(format=_section('format', format), masking=_section('masking', masking))
+    made = pipeline.build(_corpus(), **sections, **given)
   assert made.num_predictions == (LENGTH if masking == 'in_order' else PREDICTIONS)
   return made
 
@@ -125,9 +118,8 @@ def built(objective: str, encoder: str, remembers: bool):
   given = dict(vocab_size=VOCAB, dtype=jnp.float32, unroll=SMALL['num_layers'])
   try:
     network = named_parts.build(made.encoder, encoders.BY_NAME, 'encoder', **given)
-    return network, named_parts.build(
-      made.objective, objectives.BY_NAME, 'objective', encoder=network
-    )
+    given = dict(encoder=network)
+    return network, named_parts.build(made.objective, objectives.BY_NAME, 'objective', **given)
   except errors.UserError as e:
     return str(e)
 

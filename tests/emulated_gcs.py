@@ -424,26 +424,9 @@ def _certificate(folder) -> ssl.SSLContext:
   if not shutil.which('openssl'):
     pytest.skip('openssl is not installed: nothing else makes the certificate of the object store')
   names = ','.join(f'DNS:{host}' for host in _HOSTS)
-  subprocess.run(
-    [
-      'openssl',
-      'req',
-      '-x509',
-      '-newkey',
-      'ec',
-      '-pkeyopt',
-      'ec_paramgen_curve:prime256v1',
-      '-nodes',
-      '-days',
-      '2',
-      '-subj',
-      '/CN=gcs',
-    ]
-    + ['-addext', f'subjectAltName={names}', '-keyout', 'key.pem', '-out', 'certificate.pem'],
-    cwd=folder,
-    check=True,
-    capture_output=True,
-  )
+  line = f"""openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2
+    -subj /CN=gcs -addext subjectAltName={names} -keyout key.pem -out certificate.pem"""
+  subprocess.run(line.split(), cwd=folder, check=True, capture_output=True)
   context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
   context.load_cert_chain(folder / 'certificate.pem', folder / 'key.pem')
   return context

@@ -21,17 +21,9 @@ def write(folder, shards: int = 1, **files) -> dict:
   splits = {}
   for name in corpus.SPLITS:
     (folder / name).mkdir(parents=True, exist_ok=True)
-    made = [
-      corpus.write_shard(
-        storage.path(folder / name),
-        f'{i:05d}',
-        np.arange(i, i + 9),
-        np.array([0, 4, 9]),
-        np.array([0, 1, 2]),
-        32,
-      )
-      for i in range(shards)
-    ]
+    place, starts, documents = storage.path(folder / name), np.array([0, 4, 9]), np.array([0, 1, 2])
+    texts = {f'{i:05d}': np.arange(i, i + 9) for i in range(shards)}
+    made = [corpus.write_shard(place, x, t, starts, documents, 32) for x, t in texts.items()]
     size = dict(documents=2, sentences=2, tokens=9, bytes=100)
     splits[name] = {k: v * shards for k, v in size.items()} | {'shards': made}
   return finish(folder, splits, **files)
@@ -65,17 +57,9 @@ def finish(folder, splits: dict, vocab_size: int = 32, **files) -> dict:
   (folder / 'tokenizer' / 'vocab.txt').write_text('a\nb\n')
   ones = lambda name, kind: storage.write_array(folder / f'{name}.npy', np.ones(vocab_size, kind))
   manifest = dict(
-    format_version=corpus.FORMAT_VERSION,
-    tokenizer={},
-    corpus={},
-    vocab_size=vocab_size,
-    special={},
-    tokenizer_hash='',
-    dtype=corpus.token_dtype(vocab_size),
-    splits=splits,
-    splitter='lines',
-    units=None,
-    similar=None,
+    **dict(format_version=corpus.FORMAT_VERSION, tokenizer={}, corpus={}, vocab_size=vocab_size),
+    **dict(special={}, tokenizer_hash='', dtype=corpus.token_dtype(vocab_size), splits=splits),
+    **dict(splitter='lines', units=None, similar=None),
     tokenizer_sha256={'vocab.txt': storage.sha256(folder / 'tokenizer' / 'vocab.txt')},
     unigrams_sha256=ones('unigrams', np.int64),
     pieces_sha256=ones('pieces', np.uint8),

@@ -19,15 +19,10 @@ VOCAB = 101
 SIZES = dict(num_layers=3, hidden_size=48, num_heads=4, intermediate_size=80)
 RATES = dict(dropout=0.0, attention_dropout=0.0)
 SECTION = dict(parts.transformer(**SIZES, **RATES, max_positions=40))
-TWO_STREAM = dict(
-  parts.two_stream(**SIZES, **RATES, memory_length=10, reuse_length=8, activation='gelu')
-)
-MODERN = dict(
-  parts.modern(
-    **dict(SIZES, num_layers=5, max_positions=40, window=6, global_base=100.0),
-    attention_output_dropout=0.0,
-  )
-)
+_MEMORY = dict(memory_length=10, reuse_length=8, activation='gelu')
+TWO_STREAM = dict(parts.two_stream(**SIZES, **RATES, **_MEMORY))
+_WINDOWS = dict(max_positions=40, window=6, global_base=100.0, attention_output_dropout=0.0)
+MODERN = dict(parts.modern(**{**SIZES, 'num_layers': 5}, **_WINDOWS))
 # Changes of SECTION that make it V3's encoder.
 DISENTANGLED = dict(
   name='disentangled',
@@ -112,14 +107,8 @@ def state(objective, tx, params, rows):
 def save(workdir, params, step):
   """Writes a checkpoint of these weights, which needs no training."""
   zero = jnp.zeros((), jnp.int32)
-  made = steps.TrainState(
-    zero + step,
-    jax.tree.map(jnp.asarray, params),
-    {'m': jnp.zeros(2)},
-    (),
-    {'total': zero, 'consecutive': zero, 'last': zero},
-    spikes.fresh(),
-  )
+  arrays, none = jax.tree.map(jnp.asarray, params), dict(total=zero, consecutive=zero, last=zero)
+  made = steps.TrainState(zero + step, arrays, {'m': jnp.zeros(2)}, (), none, spikes.fresh())
   saver = checkpoint.Checkpoints(workdir, keep=1, keep_every=0)
   saver.save(made)
   saver.close()
@@ -138,12 +127,11 @@ def batch(rows=4, length=24, predictions=5, seed=0, vocab_size=VOCAB):
     token_type_ids=((np.arange(length) >= lengths[:, None] // 2) & real).astype(np.int32),
     segment_ids=real.astype(np.int32),
     masked_positions=np.where(weights, positions, 0).astype(np.int32),
-    masked_targets=np.where(weights, rng.integers(5, vocab_size, positions.shape), 0).astype(
-      np.int32
-    ),
+    masked_targets=np.where(weights, rng.integers(5, vocab_size, positions.shape), 0),
     masked_weights=weights.astype(np.float32),
     pair_labels=rng.integers(0, 2, rows).astype(np.int32),
   )
+  made['masked_targets'] = made['masked_targets'].astype(np.int32)
   return {**made, **spans(rng, made)}
 
 
@@ -192,9 +180,8 @@ def lane_batches(count=3, rows=4):
     resets = np.full(rows, step == 0)
     own = batch(rows, LANE_LENGTH, LANE_PREDICTIONS, seed=step)
     rng = np.random.default_rng(step)
-    places = np.sort(
-      np.stack([rng.choice(LANE_LENGTH, LANE_PREDICTIONS, False) for _ in range(rows)])
-    )
+    drawn = [rng.choice(LANE_LENGTH, LANE_PREDICTIONS, False) for _ in range(rows)]
+    places = np.sort(np.stack(drawn))
     own |= dict(
       input_ids=rng.integers(5, VOCAB, (rows, LANE_LENGTH)),
       segment_ids=np.ones((rows, LANE_LENGTH), np.int32),

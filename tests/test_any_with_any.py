@@ -34,9 +34,8 @@ def read(c, batch):
 
 @functools.cache
 def first_state(objective):
-  return steps.init(
-    objective._replace(init=lambda key: small.parameters(objective)), DESCENT, 0, every.ROWS
-  )
+  params = small.parameters(objective)
+  return steps.init(objective._replace(init=lambda key: params), DESCENT, 0, every.ROWS)
 
 
 @functools.cache

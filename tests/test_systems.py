@@ -26,11 +26,6 @@ from tests.found import call_part
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4, eod=5, eop=6)
 
 
-def _section(section, *drop):
-  fields = {k: v for k, v in section.items() if k not in drop}
-  return fields.pop('name'), fields
-
-
 def _objective(config, vocab_size):
   encoder = build.encoder(config, vocab_size)
   return named.build(config.objective, objectives.BY_NAME, 'objective', encoder=encoder)
@@ -39,24 +34,12 @@ def _objective(config, vocab_size):
 def _pipelines(config, vocab_size):
   draw = np.random.default_rng(0)
   starts = np.append(0, np.cumsum(draw.integers(1, 20, 400)))
-  corpus = corpora.in_memory(
-    draw.integers(5, vocab_size, starts[-1]),
-    starts,
-    np.arange(0, 401, 8),
-    vocab_size,
-    SPECIAL,
-    similar=test_masking_replacement._table(),
-  )
+  tokens = draw.integers(5, vocab_size, starts[-1]), starts, np.arange(0, 401, 8)
+  similar = test_masking_replacement._table()
+  corpus = corpora.in_memory(*tokens, vocab_size, SPECIAL, similar=similar)
   for phase in configuration.phases(config):
-    yield pipeline.build(
-      corpus,
-      format=phase.config.format,
-      masking=phase.config.masking,
-      length=phase.config.length,
-      batch_size=8,
-      seed=config.seed,
-      phase=phase.index,
-    )
+    made = {name: phase.config[name] for name in ('format', 'masking', 'length')}
+    yield pipeline.build(corpus, **made, batch_size=8, seed=config.seed, phase=phase.index)
 
 
 def _kinds():
@@ -93,16 +76,11 @@ ALIKE = ('bert_wwm', 'ernie', 'macbert')
 def test_every_tiny_config_takes_a_step_that_lowers_the_loss_of_its_batch(system):
   config = found.config(system, 'tiny')
   objective = _objective(config, 200)
-  name, fields = _section(config.schedule, 'across_phases')
-  schedule = call_part(schedules, name, 1000, **{**fields, 'warmup': 0})
-  name, fields = _section(config.optimizer)
-  tx = call_part(
-    optimizers,
-    name,
-    schedule,
-    trees.paths_of(jax.eval_shape(objective.init, jax.random.key(0))),
-    **fields,
-  )
+  drawn, chosen = config.schedule.to_dict() | {'warmup': 0}, config.optimizer.to_dict()
+  del drawn['across_phases']
+  schedule = call_part(schedules, drawn.pop('name'), 1000, **drawn)
+  paths = trees.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
+  tx = call_part(optimizers, chosen.pop('name'), schedule, paths, **chosen)
   state = jax.jit(lambda: steps.init(objective, tx, config.seed, 8))()
   update = jax.jit(steps.make_train_step(objective, tx, schedule, seed=0))
   batch = next(_pipelines(config, 200)).batch(0)

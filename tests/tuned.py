@@ -83,15 +83,7 @@ def numbers(count, seed):
 
 
 # Arguments of own.py for each kind of task; an outside kind has a config of its own.
-KINDS = (
-  'classify',
-  'regress',
-  'multilabel',
-  'qa',
-  'qa,objective=span_conditional',
-  'tag',
-  'choice',
-)
+KINDS = 'classify', 'regress', 'multilabel', 'qa', 'qa,objective=span_conditional', 'tag', 'choice'
 KINDS += ('ratings',)
 
 
@@ -136,9 +128,8 @@ def config(argument='classify', files='', made_by=own.get_config, **changes):
   if task == 'qa':
     out.length, out.features.doc_stride = 24, 6
     out.schedule.learning_rate = 3e-3
-  out.run = parts.run(
-    dtype='float32', log_every=1, tensorboard=False, compile_cache='', kernels='xla'
-  )
+  out.run = parts.run(dtype='float32', log_every=1, tensorboard=False, kernels='xla')
+  out.run.compile_cache = ''
   for key, value in changes.items():
     *sections, field = key.split('__')
     at = out

@@ -80,13 +80,11 @@ def some_layout(rows, length, seed=0, **fields):
       runs = []
       left -= 1
       for _ in range(draw.integers(1, 3)):
-        if left < 1:
-          break
-        run = int(draw.choice([0, 1, left - 1, draw.integers(0, left)]))
-        runs.append(min(run, left - 1))
-        left -= runs[-1] + 1
-      if runs:
-        segments.append(runs)
+        if left >= 1:
+          run = int(draw.choice([0, 1, left - 1, draw.integers(0, left)]))
+          runs.append(min(run, left - 1))
+          left -= runs[-1] + 1
+      segments += [runs] if runs else []
       if left < 2:
         break
     out.append(segments)

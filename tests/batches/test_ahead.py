@@ -64,16 +64,15 @@ def test_some_batches_are_ready_and_no_more_and_all_threads_end_with_the_loop(dr
     assert threading.active_count() == before
 
 
-def test_tf_data_drives_where_tensorflow_is_installed_else_threads(monkeypatch):
+def test_tf_data_drives_where_it_can_else_threads_and_a_broken_tensorflow_is_one_sentence(
+  tmp_path, monkeypatch
+):
   assert ahead.driver() == 'tf.data'
   monkeypatch.setitem(sys.modules, 'tensorflow', None)
   assert ahead.driver() == 'threads'
-
-
-@pytest.mark.parametrize('failure', [ImportError, OSError, AttributeError])
-def test_a_tensorflow_that_cannot_be_imported_is_one_sentence(tmp_path, monkeypatch, failure):
-  (tmp_path / 'tensorflow.py').write_text(f'raise {failure.__name__}("libx.so: not there")')
+  monkeypatch.delitem(sys.modules, 'tensorflow')
   monkeypatch.syspath_prepend(tmp_path)
-  monkeypatch.delitem(sys.modules, 'tensorflow', raising=False)
-  with pytest.raises(errors.UserError, match='libx.so.*uninstall it|uninstall it.*libx.so'):
-    ahead.driver()
+  for failure in ('ImportError', 'OSError', 'AttributeError'):
+    (tmp_path / 'tensorflow.py').write_text(f'raise {failure}("libx.so: not there")')
+    with pytest.raises(errors.UserError, match='libx.so.*uninstall it|uninstall it.*libx.so'):
+      ahead.driver()

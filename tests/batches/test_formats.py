@@ -2,9 +2,6 @@
 documents.
 """
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import example
@@ -20,6 +17,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
 from bertzoo_jax.corpus import corpus
 from bertzoo_jax.training import data
+from tests import commands
 from tests import found
 from tests.found import call_part
 
@@ -42,11 +40,14 @@ documents_of_lengths = st.lists(
 some = settings(max_examples=120, deadline=None)
 
 
+def _ends(sizes):
+  return np.append(0, np.cumsum(sizes)).astype(np.int64)
+
+
 def _split(lengths, special=SPECIAL):
   """A corpus whose token t is 10 + t, so that every token tells where it came from."""
-  ends = lambda sizes: np.append(0, np.cumsum(sizes)).astype(np.int64)
-  sentences = ends([n for document in lengths for n in document])
-  tokens, documents = 10 + np.arange(sentences[-1]), ends([len(d) for d in lengths])
+  sentences = _ends([n for document in lengths for n in document])
+  tokens, documents = 10 + np.arange(sentences[-1]), _ends([len(d) for d in lengths])
   return corpus.in_memory(tokens, sentences, documents, 10 + len(tokens), special).splits['train']
 
 
@@ -67,60 +68,41 @@ def _batch(lengths, length, name, key=KEY, **fields):
     return {'input_ids': none, 'segment_ids': none, 'pair_labels': none[:, 0]}, form
   spans = form.spans(key, rows, np.arange(len(rows)))
   features = rows_lib.assemble(spans, len(rows), length, split.gather, SPECIAL, form.packed)
-  data.check_ids(
-    {k: x for k, x in features.items() if k in ('segment_ids', 'position_ids')}, 0, name
-  )
+  checked = {k: x for k, x in features.items() if k in ('segment_ids', 'position_ids')}
+  data.check_ids(checked, 0, name)
   return features, form
 
 
 def _tokens(features):
   """The rows without padding, as lists."""
-  return [
-    row[pack > 0].tolist() for row, pack in zip(features['input_ids'], features['segment_ids'])
-  ]
-
-
-def _cut(sentence, capacity):
-  return [sentence[i : i + capacity] for i in range(0, len(sentence), capacity)]
-
-
-# --- full sentences ---
+  return [r[p > 0].tolist() for r, p in zip(features['input_ids'], features['segment_ids'])]
 
 
 def _full_sentences_literally(documents, length, document_separator, sentence_separators):
-  rows, row = [], None
+  after, rows, row = [SEP] * sentence_separators, [], None
+  closing = [SEP] * (not sentence_separators)
   for document in documents:
-    for i, sentence in enumerate(s for long in document for s in _cut(long, length - 2)):
-      border = [SEP] if i == 0 and document_separator else []
-      after = [SEP] if sentence_separators else []
-      closing = 0 if sentence_separators else 1
-      if (
-        row is not None and len(row) + len(border) + len(sentence) + len(after) + closing <= length
-      ):
-        row += border + sentence + after
+    cut = [s[i : i + length - 2] for s in document for i in range(0, len(s), length - 2)]
+    for i, sentence in enumerate(cut):
+      more = [SEP] * (i == 0 and document_separator) + sentence + after
+      if row is not None and len(row + more + closing) <= length:
+        row += more
       else:
-        if row is not None:
-          rows.append(row + [SEP] * closing)
+        rows += [row + closing] if row is not None else []
         row = [CLS] + sentence + after
-  return [*rows, row + [SEP] * closing]
+  return [*rows, row + closing]
 
 
 @some
-@given(documents_of_lengths, st.integers(3, 20), st.booleans(), st.booleans())
-def test_full_sentences_are_packed_greedily_over_document_borders(
-  lengths, length, document_separator, sentence_separators
-):
-  fields = dict(document_separator=document_separator, sentence_separators=sentence_separators)
+@given(documents_of_lengths, st.integers(3, 20), st.tuples(st.booleans(), st.booleans()))
+def test_full_sentences_are_packed_greedily_over_document_borders(lengths, length, separators):
+  fields = dict(zip(('document_separator', 'sentence_separators'), separators))
   features, _ = _batch(lengths, length, 'full_sentences', **fields)
-  assert _tokens(features) == _full_sentences_literally(
-    _documents(lengths), length, document_separator, sentence_separators
-  )
+  expected = _full_sentences_literally(_documents(lengths), length, *separators)
+  assert _tokens(features) == expected
   assert (features['token_type_ids'] == 0).all()
   assert set(np.unique(features['segment_ids'])) <= {0, 1}
   assert ((features['input_ids'] == 0) == (features['segment_ids'] == 0)).all()
-
-
-# --- doc sentences ---
 
 
 def _doc_sentences_literally(documents, length, max_pieces, sentence_separators):
@@ -139,26 +121,17 @@ def _doc_sentences_literally(documents, length, max_pieces, sentence_separators)
 
 
 @some
-@given(documents_of_lengths, st.integers(3, 40), st.integers(1, 4), st.booleans())
-def test_doc_sentences_never_cross_documents_and_pack_their_ends(
-  lengths, length, max_pieces, sentence_separators
-):
-  features, _ = _batch(
-    lengths, length, 'doc_sentences', max_pieces=max_pieces, sentence_separators=sentence_separators
-  )
-  expected = _doc_sentences_literally(_documents(lengths), length, max_pieces, sentence_separators)
+@given(documents_of_lengths, st.integers(3, 40), st.tuples(st.integers(1, 4), st.booleans()))
+def test_doc_sentences_never_cross_documents_and_pack_their_ends(lengths, length, choices):
+  fields = dict(zip(('max_pieces', 'sentence_separators'), choices))
+  features, _ = _batch(lengths, length, 'doc_sentences', **fields)
+  expected = _doc_sentences_literally(_documents(lengths), length, *choices)
   assert _tokens(features) == [[t for segment in row for t in segment] for row in expected]
   for row, segments in enumerate(expected):
-    used = sum(map(len, segments))
-    assert features['segment_ids'][row, :used].tolist() == [
-      i + 1 for i, segment in enumerate(segments) for _ in segment
-    ]
-    assert features['position_ids'][row, :used].tolist() == [
-      i for segment in segments for i in range(len(segment))
-    ]
-
-
-# --- segment pairs ---
+    pieces = [i + 1 for i, segment in enumerate(segments) for _ in segment]
+    places = [i for segment in segments for i in range(len(segment))]
+    assert features['segment_ids'][row, : len(pieces)].tolist() == pieces
+    assert features['position_ids'][row, : len(places)].tolist() == places
 
 
 def _draw(purpose, counter, key=KEY):
@@ -252,29 +225,21 @@ def test_segment_pairs_are_those_of_the_literal_walk(lengths, length, short_rate
 
 
 def test_random_partners_come_from_other_documents_uniformly():
-  documents = 20
-  features, _ = _batch(
-    [[5] * 60] * documents, 13, 'segment_pairs', short_rate=0.0, negative_rate=1.0
-  )
-  own, other = np.array(
-    [((row[1] - 10) // 300, (row[row.index(SEP) + 1] - 10) // 300) for row in _tokens(features)]
-  ).T
+  how = dict(short_rate=0.0, negative_rate=1.0)
+  features, _ = _batch([[5] * 60] * 20, 13, 'segment_pairs', **how)
+  document = lambda token: (token - 10) // 300
+  pairs = [(document(r[1]), document(r[r.index(SEP) + 1])) for r in _tokens(features)]
+  own, other = np.array(pairs).T
   assert (own != other).all()
-  counts = np.bincount((other - own) % documents, minlength=documents)[1:]
+  counts = np.bincount((other - own) % 20, minlength=20)[1:]
   assert counts.min() > 0.6 * counts.mean() and counts.max() < 1.4 * counts.mean()
 
 
 def test_a_single_document_pairs_with_itself_and_says_so():
-  for name, fields in (
-    ('segment_pairs', dict(short_rate=0.1, negative_rate=0.5)),
-    ('sentence_pairs', dict(negative_rate=0.5)),
-  ):
-    features, form = _batch([[4] * 50], 20, name, **fields)
+  for name in ('segment_pairs', 'sentence_pairs'):
+    features, form = _batch([[4] * 50], 20, name, negative_rate=0.5)
     assert len(form.warnings) == 1 and 'single document' in form.warnings[0]
     assert 0 < features['pair_labels'].mean() < 1
-
-
-# --- sentence pairs ---
 
 
 @some
@@ -288,19 +253,15 @@ def test_sentence_pairs_are_a_sentence_and_the_next_or_one_of_another_document(
     i = 0
     while i < len(document):
       random = i == len(document) - 1 or _draw(hashing.COIN, first + i) < hashing.threshold(rate)
+      b = None if random else document[i + 1]
       if random:
         other = documents[_other_document(first + i, d, len(documents))]
         b = other[int(hashing.below(np.array([_draw(hashing.SENTENCE, first + i)]), len(other))[0])]
-      else:
-        b = document[i + 1]
       rows.append((*_truncate_literally(document[i], b, length - 3, first + i), int(random)))
       i += 1 if random else 2
     first += len(document)
   assert _tokens(features) == [[CLS, *a, SEP, *b, SEP] for a, b, _ in rows]
   assert features['pair_labels'].tolist() == [label for *_, label in rows]
-
-
-# --- truncation ---
 
 
 def test_tokens_are_lost_at_the_front_binomially():
@@ -312,31 +273,19 @@ def test_tokens_are_lost_at_the_front_binomially():
   assert pairs.heads(key, np.zeros(20_000, np.int64)).sum() == 0
 
 
-# --- all formats ---
-
-
-@pytest.mark.parametrize('name', ['segment_pairs', 'sentence_pairs'])
-def test_pair_formats_draw_anew_in_every_epoch(name):
-  lengths = np.random.default_rng(0).integers(1, 30, (40, 20)).tolist()
-  one, form = _batch(lengths, 32, name, **FIELDS[name])
-  two, _ = _batch(lengths, 32, name, key=hashing.new_key(12), **FIELDS[name])
-  assert form.every_epoch and _tokens(one) != _tokens(two)
-
-
 @pytest.mark.parametrize('name', FIELDS)
 def test_the_walk_is_the_same_in_chunks_of_any_size(name, monkeypatch):
   lengths = np.random.default_rng(1).integers(1, 12, (30, 20)).tolist()
-  whole, _ = _batch(lengths, 32, name, **FIELDS[name])
+  whole, form = _batch(lengths, 32, name)
   for chunk in (1, 7, 64):
     monkeypatch.setattr(rows_lib, '_CHUNK', chunk)
-    chunked, _ = _batch(lengths, 32, name, **FIELDS[name])
+    chunked, _ = _batch(lengths, 32, name)
     np.testing.assert_array_equal(whole['input_ids'], chunked['input_ids'])
-
-
-@pytest.mark.parametrize('name', FIELDS)
-def test_a_length_that_holds_no_row_is_refused(name):
+  other, _ = _batch(lengths, 32, name, key=hashing.new_key(12))
+  # pairs are drawn anew in every epoch
+  assert (_tokens(whole) != _tokens(other)) == form.every_epoch
   with pytest.raises(errors.UserError, match='config.length is 2'):
-    _batch([[5, 5]], 2, name, **FIELDS[name])
+    _batch([[5, 5]], 2, name)
 
 
 _INDEX = """
@@ -362,11 +311,7 @@ print(len(rows), time.perf_counter() - began, kilobytes / 2**20)
 @pytest.mark.parametrize('documents', [1, 2_500_000, 25_000_000])
 @pytest.mark.parametrize('name', FIELDS)
 def test_fifty_million_sentences_are_indexed_in_20_seconds_and_2_gigabytes(name, documents):
-  line = [sys.executable, '-c', _INDEX, name, repr(FIELDS[name]), str(documents)]
-  done = subprocess.run(line, capture_output=True, text=True, check=True)
+  done = commands.run('-c', _INDEX, name, repr(FIELDS[name]), str(documents), check=True)
   rows, seconds, gigabytes = map(float, done.stdout.split())
-  print(
-    f'{name}, {documents} documents: {rows:.0f} rows in {seconds:.1f} s, {gigabytes:.2f} GiB with '
-    'the offsets of the corpus'
-  )
+  print(f'{name}, {documents} documents: {rows:.0f} rows, {seconds:.1f} s, {gigabytes:.2f} GiB')
   assert rows > 5e6 and seconds < 20 and gigabytes < 2

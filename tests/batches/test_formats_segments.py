@@ -4,6 +4,7 @@ lengths of documents.
 
 from unittest import mock
 
+import hypothesis
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,14 +16,11 @@ from bertzoo_jax.batches.formats import pairs
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hashing
 from bertzoo_jax.corpus import corpus
-from tests.batches import test_formats
+from tests.batches import test_formats as formats
 
-CLS, SEP, KEY, SPECIAL = test_formats.CLS, test_formats.SEP, test_formats.KEY, test_formats.SPECIAL
-documents_of_lengths = test_formats.documents_of_lengths
-some = test_formats.some
-_batch = test_formats._batch
-_documents = test_formats._documents
-_tokens = test_formats._tokens
+CLS, KEY, SEP, SPECIAL = formats.CLS, formats.KEY, formats.SEP, formats.SPECIAL
+documents_of_lengths, some, FIELDS = formats.documents_of_lengths, formats.some, formats.FIELDS
+_batch, _documents, _tokens = formats._batch, formats._documents, formats._tokens
 
 
 def _halves(row):
@@ -49,17 +47,13 @@ def test_swapped_pairs_are_the_true_ones_in_the_other_order_and_labelled_1(lengt
 @some
 @given(documents_of_lengths, st.integers(5, 40), st.sampled_from(['nsp', 'sop', 'none']))
 def test_lone_sentences_make_no_row_where_they_are_to_be_skipped(lengths, length, pairs):
-  documents = _documents(lengths)
-  if not any(len(d) > 1 for d in documents):
-    return
-  features, _ = _batch(
-    lengths, length, 'segment_pairs', pairs=pairs, lone_sentences='skip', negative_rate=0.0
-  )
+  hypothesis.assume(any(len(d) > 1 for d in _documents(lengths)))
+  fields = dict(pairs=pairs, lone_sentences='skip', negative_rate=0.0)
+  features, _ = _batch(lengths, length, 'segment_pairs', **fields)
   for row in _tokens(features):
     a, b = _halves(row)
     assert len(row) == length or a[-1] + 1 == b[0]  # true, if not cut between the two
-  if pairs != 'none':
-    assert not features['pair_labels'].any()
+  assert pairs == 'none' or not features['pair_labels'].any()
 
 
 def test_swapping_falls_on_half_of_the_rows():
@@ -70,7 +64,7 @@ def test_swapping_falls_on_half_of_the_rows():
 
 def _pooled_literally(documents, length, pool):
   """Chunk by chunk, then pool by pool, the draws being the format's own."""
-  draw, limit, chunks, sentence = test_formats._draw, length - 3, [], 0
+  draw, limit, chunks, sentence = formats._draw, length - 3, [], 0
   for document in documents:
     while document:
       size = next(
@@ -91,7 +85,7 @@ def _pooled_literally(documents, length, pool):
       false = len(own) == 1 or coin and len(members) > 1
       a, b = own if not false else (own[len(own[0]) > limit // 2 and len(own) > 1], None)
       b = b or others[len(others[0]) > limit - len(a) and len(others) > 1]
-      rows.append((*test_formats._truncate_literally(a, b, limit, first), int(false)))
+      rows.append((*formats._truncate_literally(a, b, limit, first), int(false)))
   return rows
 
 
@@ -104,9 +98,6 @@ def test_a_false_half_from_a_pool_is_a_segment_of_the_row_that_is_next_in_it(len
   expected = _pooled_literally(_documents(lengths), length, pool)
   assert [_halves(row) for row in _tokens(features)] == [(a, b) for a, b, _ in expected]
   assert features['pair_labels'].tolist() == [label for *_, label in expected]
-
-
-# --- adjacent segments ---
 
 
 def _adjacent_literally(documents, length, single_rate, short_rate):
@@ -147,51 +138,42 @@ def _adjacent_literally(documents, length, single_rate, short_rate):
   st.sampled_from([0.0, 0.05, 1.0]),
 )
 def test_adjacent_segments_are_those_of_the_literal_loop(lengths, length, single_rate, short_rate):
-  features, form = _batch(
-    lengths, length, 'adjacent_segments', single_rate=single_rate, short_rate=short_rate
-  )
+  rates = dict(single_rate=single_rate, short_rate=short_rate)
+  features, form = _batch(lengths, length, 'adjacent_segments', **rates)
   rows = _tokens(features)
-  assert rows == _adjacent_literally(_documents(lengths), length, single_rate, short_rate)
+  assert rows == _adjacent_literally(_documents(lengths), length, **rates)
   assert not form.has_pairs and form.every_epoch
   for row, segments in zip(rows, features['token_type_ids']):
-    a, b = _halves(row)
-    second = len(row) - len(a) - 2
-    assert segments[: len(row)].tolist() == [0] * (len(a) + 2) + [1] * second
-
-
-# --- blocks, and sentences that no row can hold ---
+    a, _ = _halves(row)
+    second = [1] * (len(row) - len(a) - 2)
+    assert segments[: len(row)].tolist() == [0] * (len(a) + 2) + second
 
 
 @some
 @given(documents_of_lengths, st.integers(3, 40))
 def test_token_blocks_are_the_stream_cut_every_so_often(lengths, length):
   features, _ = _batch(lengths, length, 'token_blocks')
-  stream = list(range(10, 10 + sum(map(sum, lengths))))
-  assert _tokens(features) == [
-    [CLS, *stream[i : i + length - 2], SEP] for i in range(0, len(stream), length - 2)
-  ]
+  stream, size = list(range(10, 10 + sum(map(sum, lengths)))), length - 2
+  blocks = [stream[i : i + size] for i in range(0, len(stream), size)]
+  assert _tokens(features) == [[CLS, *block, SEP] for block in blocks]
 
 
 @some
 @given(documents_of_lengths, st.integers(3, 20), st.booleans())
 def test_long_sentences_are_dropped_and_nothing_else(lengths, length, separators):
-  documents = _documents(lengths)
-  short = sorted(t for d in documents for s in d if len(s) <= length - 2 for t in s)
-  if not short:
-    return
-  features, _ = _batch(
-    lengths, length, 'doc_sentences', long_sentences='drop', sentence_separators=separators
-  )
-  assert sorted(t for row in _tokens(features) for t in row if t >= 10) == short
+  short = [t for d in _documents(lengths) for s in d if len(s) <= length - 2 for t in s]
+  hypothesis.assume(short)
+  fields = dict(long_sentences='drop', sentence_separators=separators)
+  features, _ = _batch(lengths, length, 'doc_sentences', **fields)
+  assert sorted(t for row in _tokens(features) for t in row if t >= 10) == sorted(short)
 
 
-@pytest.mark.parametrize('name', ['segment_pairs', 'sentence_pairs', 'adjacent_segments'])
-def test_a_corpus_without_sentences_is_refused_by_formats_that_need_them(name):
+def test_a_corpus_without_sentences_is_refused_by_formats_that_need_them():
   text = corpus.in_memory(np.full(200, 9), range(0, 201, 10), range(0, 21, 5), 20, SPECIAL)
   text.manifest['splitter'] = 'none'
   how = dict(masking=parts.token(), length=16, batch_size=2, seed=0)
-  form = lambda name: dict(test_formats.FIELDS[name], name=name)
-  build = lambda name: pipeline.build(text, format=form(name), **how)
-  with pytest.raises(errors.UserError, match='not split into sentences'):
-    build(name)
+  build = lambda name: pipeline.build(text, format=dict(FIELDS[name], name=name), **how)
+  for name in ('segment_pairs', 'sentence_pairs', 'adjacent_segments'):
+    with pytest.raises(errors.UserError, match='not split into sentences'):
+      build(name)
   build('full_sentences')

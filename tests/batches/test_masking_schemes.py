@@ -13,70 +13,65 @@ LENGTH = 64
 CORPUS = masking_rows.corpus()
 
 
-def _compare(section, define, seed=0, rows=150, direction=False, **fields):
-  """Runs a masking on rows of all kinds and compares what each row predicts with `define(row)`."""
-  features, keys = masking_rows.some_layout(rows, LENGTH, seed, direction=direction)
-  out = masking_rows.run(masking_rows.build(section, LENGTH, CORPUS), features, keys)
-  found = masking_rows.chosen(out)
-  for r in range(rows):
-    wanted = define(reference.Row(features, keys, r, **fields))
-    assert np.flatnonzero(found[r]).tolist() == sorted(wanted), f'row {r}'
-  return found
+def whole_word(rate, level='word'):
+  section = parts.whole_word(rate=rate, level=level)
+  return section, lambda row: reference.whole_word(row, rate), dict(level=level)
 
 
-@pytest.mark.parametrize('level', ['word', 'phrase', 'entity'])
-@pytest.mark.parametrize('rate', [0.15, 0.5])
-def test_whole_words_are_taken_in_random_order_and_those_that_exceed_the_budget_are_skipped(
-  rate, level
-):
-  _compare(
-    parts.whole_word(rate=rate, level=level),
-    lambda row: reference.whole_word(row, rate),
-    level=level,
-  )
+def independent(level):
+  how = dict(selection='independent', max_predictions=LENGTH)
+  section = parts.whole_word(level=level, **how)
+  return section, lambda row: reference.independent(row, 0.15), dict(level=level)
 
 
-@pytest.mark.parametrize('level', ['word', 'phrase'])
-def test_independent_units_each_have_their_coin(level):
-  _compare(
-    parts.whole_word(level=level, selection='independent', max_predictions=LENGTH),
-    lambda row: reference.independent(row, 0.15),
-    level=level,
-  )
+def shuffled(weights, rate):
+  section = parts.ngram(weights=weights, rate=rate)
+  return section, lambda row: reference.shuffled(row, rate, weights), {}
 
 
-@pytest.mark.parametrize('weights', [(6, 3, 2), (1,), (0.4, 0.3, 0.2, 0.1), (1, 0, 5)])
-@pytest.mark.parametrize('rate', [0.15, 0.6])
-def test_shuffled_ngrams_back_off_from_the_budget_and_never_touch(weights, rate):
-  _compare(
-    parts.ngram(weights=weights, rate=rate), lambda row: reference.shuffled(row, rate, weights)
-  )
+def left_to_right(weights):
+  section = parts.ngram(weights=weights, order='left_to_right')
+  return section, lambda row: reference.left_to_right(row, 0.15, weights), {}
 
 
-@pytest.mark.parametrize('weights', [(6, 3, 2), (0.4, 0.3, 0.2, 0.1)])
-def test_ngrams_from_left_to_right_go_on_behind_each_run(weights):
-  _compare(
-    parts.ngram(weights=weights, order='left_to_right'),
-    lambda row: reference.left_to_right(row, 0.15, weights),
-  )
-
-
-@pytest.mark.parametrize('overflow', ['skip', 'cut'])
-@pytest.mark.parametrize('rate,p,most', [(0.15, 0.2, 10), (0.5, 0.5, 3)])
-def test_spans_begin_at_words_of_uniform_tokens_and_end_with_the_budget(overflow, rate, p, most):
+def span(rate, p, most, overflow):
   section = parts.span(overflow=overflow, rate=rate, p=p, max_words=most)
-  _compare(section, lambda row: reference.span(row, rate, p, most, overflow == 'cut'))
+  return section, lambda row: reference.span(row, rate, p, most, overflow == 'cut'), {}
 
 
-@pytest.mark.parametrize('scan', ['left_to_right', 'spread'])
-@pytest.mark.parametrize('rate,max_gram', [(0.15, 3), (0.3, 2)])
-def test_windows_have_one_ngram_each(scan, rate, max_gram):
-  section = parts.ngram_windows(scan=scan, rate=rate, max_gram=max_gram)
-  _compare(
-    section,
-    lambda row: reference.windows(row, rate, max_gram, scan == 'spread'),
-    exclude=('mask', 'unk'),
-  )
+def windows(scan, rate, most):
+  section = parts.ngram_windows(scan=scan, rate=rate, max_gram=most)
+  define = lambda row: reference.windows(row, rate, most, scan == 'spread')
+  return section, define, dict(exclude=('mask', 'unk'))
+
+
+FOUR = 0.4, 0.3, 0.2, 0.1
+SCHEMES = [
+  *(whole_word(rate, level) for rate in (0.15, 0.5) for level in ('word', 'phrase', 'entity')),
+  *(independent(level) for level in ('word', 'phrase')),
+  *(shuffled(w, rate) for w in ((6, 3, 2), (1,), FOUR, (1, 0, 5)) for rate in (0.15, 0.6)),
+  *(left_to_right(weights) for weights in ((6, 3, 2), FOUR)),
+  *(span(*x, o) for x in ((0.15, 0.2, 10), (0.5, 0.5, 3)) for o in ('skip', 'cut')),
+  *(windows(scan, *x) for x in ((0.15, 3), (0.3, 2)) for scan in ('left_to_right', 'spread')),
+]
+ALONE = [shuffled((1, 1, 1, 3), 0.5), span(0.5, 0.2, 10, 'skip'), whole_word(0.15)]
+
+
+@pytest.mark.parametrize(
+  'section, define, fields', SCHEMES + ALONE, ids=lambda x: getattr(x, 'name', '')
+)
+def test_what_is_predicted_is_what_the_definition_takes(section, define, fields):
+  """Of ALONE: and nothing crosses the border of a piece without a special token there."""
+  features, keys = masking_rows.some_layout(60, LENGTH)
+  if (section, define, fields) in ALONE:
+    features, keys = masking_rows.some_layout(60, LENGTH, 4, long=0.7)
+    pack = np.where(features['segment_ids'] > 0, 1 + np.arange(LENGTH) // 9, 0)
+    features['segment_ids'] = pack.astype(np.int32)
+  mask = masking_rows.build(section, LENGTH, CORPUS)
+  predicted = masking_rows.chosen(masking_rows.run(mask, features, keys))
+  for r in range(60):
+    wanted = define(reference.Row(features, keys, r, **fields))
+    assert np.flatnonzero(predicted[r]).tolist() == sorted(wanted), f'row {r}'
 
 
 @pytest.mark.parametrize('span_units', ['words', 'pieces'])
@@ -85,14 +80,14 @@ def test_windows_have_one_ngram_each(scan, rate, max_gram):
 def test_permutation_targets_are_the_spans_of_each_block_and_then_single_tokens(
   span_units, direction, block
 ):
-  features, keys = masking_rows.some_layout(150, LENGTH, 1, direction=direction)
+  features, keys = masking_rows.some_layout(60, LENGTH, 1, direction=direction)
   section = parts.permutation(num_predictions=11, block=block, span_units=span_units)
   out = masking_rows.run(masking_rows.build(section, LENGTH, CORPUS), features, keys)
   found = masking_rows.chosen(out)
   ends = [min(b * block, LENGTH) for b in range(-(-LENGTH // block) + 1)]
   full = [-(-b * 11 // LENGTH) - -(-a * 11 // LENGTH) for a, b in zip(ends, ends[1:])]
   topped_up = 0
-  for r in range(150):
+  for r in range(60):
     row = reference.Row(features, keys, r)
     used = [sum(p > 0 for p in row.pack[a:b]) for a, b in zip(ends, ends[1:])]
     goals = [(f * u + (b - a) // 2) // (b - a) for f, u, a, b in zip(full, used, ends, ends[1:])]
@@ -105,29 +100,3 @@ def test_permutation_targets_are_the_spans_of_each_block_and_then_single_tokens(
     assert np.flatnonzero(found[r]).tolist() == sorted(wanted), f'row {r}'
     topped_up += found[r].sum() - len(spans)
   assert 0.05 * found.sum() < topped_up < 0.5 * found.sum()
-
-
-@pytest.mark.parametrize(
-  'section,define',
-  [
-    (
-      parts.ngram(weights=(1, 1, 1, 3), rate=0.5),
-      lambda row: reference.shuffled(row, 0.5, (1, 1, 1, 3)),
-    ),
-    (parts.span(rate=0.5), lambda row: reference.span(row, 0.5, 0.2, 10, False)),
-    (parts.whole_word(), lambda row: reference.whole_word(row, 0.15)),
-  ],
-  ids=lambda x: getattr(x, 'name', ''),
-)
-def test_nothing_crosses_the_border_of_a_piece_even_without_a_special_token_there(section, define):
-  features, keys = masking_rows.some_layout(150, LENGTH, 4, long=0.7)
-  features['segment_ids'] = np.where(
-    features['segment_ids'] > 0, 1 + np.arange(LENGTH) // 9, 0
-  ).astype(np.int32)
-  found = masking_rows.chosen(
-    masking_rows.run(masking_rows.build(section, LENGTH, CORPUS), features, keys)
-  )
-  for r in range(150):
-    assert np.flatnonzero(found[r]).tolist() == sorted(define(reference.Row(features, keys, r))), (
-      f'row {r}'
-    )

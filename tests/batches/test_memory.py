@@ -28,8 +28,8 @@ lengths_of_text = st.lists(
 
 
 def _make(lengths, batch_size=4, length=24, reuse_length=8, special=SPECIAL, **fields):
-  """(features of all rows, rows, the stream as a list: token t is 10 + t, an end 5; borders of
-  sentences in it).
+  """(features of all rows, the stream as a list: token t is 10 + t, an end 5; borders of sentences
+  in it).
   """
   split = test_formats._split(lengths, special)
   fields = dict(reuse_length=reuse_length, both_directions=True, random_rate=0.5) | fields
@@ -40,9 +40,7 @@ def _make(lengths, batch_size=4, length=24, reuse_length=8, special=SPECIAL, **f
   mark = lambda positions, ids: words[positions % 3]
   features = form.assemble(KEY, rows, np.arange(len(rows)), split.gather, special, mark)
   stream, borders, token = [], [0], 10
-  for document in lengths:
-    if not sum(document):
-      continue
+  for document in filter(sum, lengths):
     for n in document:
       stream += range(token, token + n)
       token += n
@@ -50,7 +48,19 @@ def _make(lengths, batch_size=4, length=24, reuse_length=8, special=SPECIAL, **f
     if 'eod' in special:
       stream.append(5)
       borders[-1] += 1
-  return features, rows, stream, borders
+  return features, stream, borders
+
+
+def _rows(features, *more):
+  """(ids, segments, features of these names) of each row."""
+  return zip(*(features[name] for name in ('input_ids', 'token_type_ids', *more)))
+
+
+def _as_read(stream, borders, direction):
+  """(stream, borders) from left to right or from right to left."""
+  if direction:
+    return stream[::-1], {len(stream) - c for c in borders}
+  return stream, set(borders)
 
 
 def _parts(ids, segments, reuse_length):
@@ -64,11 +74,10 @@ def _parts(ids, segments, reuse_length):
 @given(lengths_of_text, st.booleans(), st.booleans())
 def test_the_reused_parts_of_a_lane_are_its_text_without_gap_or_repetition(lengths, both, ends):
   special = SPECIAL if ends else {k: v for k, v in SPECIAL.items() if k != 'eod'}
-  features, rows, stream, _ = _make(lengths, both_directions=both, special=special)
-  steps, lane_length = len(rows) // 4, len(stream) // (2 if both else 4)
+  features, stream, _ = _make(lengths, both_directions=both, special=special)
+  steps, lane_length = len(features['input_ids']) // 4, len(stream) // (2 if both else 4)
   for lane in range(4):
-    mine = features['input_ids'][lane::4]
-    read = np.concatenate([ids[:8] for ids in mine]).tolist()
+    read = np.concatenate([ids[:8] for ids in features['input_ids'][lane::4]]).tolist()
     text = stream[::-1] if both and lane % 2 else stream
     begin = (lane // 2 if both else lane) * lane_length
     begin = len(stream) - begin - lane_length if both and lane % 2 else begin
@@ -80,12 +89,9 @@ def test_the_reused_parts_of_a_lane_are_its_text_without_gap_or_repetition(lengt
 @settings(max_examples=60, deadline=None)
 @given(lengths_of_text)
 def test_a_goes_on_from_the_reused_part_and_a_true_b_from_a_at_the_end_of_a_sentence(lengths):
-  features, _, stream, borders = _make(lengths, random_rate=0.0)
-  cuts = set(borders)
-  for ids, segments, direction in zip(
-    features['input_ids'], features['token_type_ids'], features['direction']
-  ):
-    text, edge = (stream[::-1], {len(stream) - c for c in cuts}) if direction else (stream, cuts)
+  features, stream, borders = _make(lengths, random_rate=0.0)
+  for ids, segments, direction in _rows(features, 'direction'):
+    text, edge = _as_read(stream, borders, direction)
     where = {tuple(text[i : i + 5]): i for i in range(len(text))}
     reused, a, b = _parts(ids, segments, 8)
     assert len(a) + len(b) == 24 - 8 - 3 and a and b
@@ -94,21 +100,15 @@ def test_a_goes_on_from_the_reused_part_and_a_true_b_from_a_at_the_end_of_a_sent
     room = set(range(begin + 1, begin + 13)) & edge
     if room:  # a border within reach: B is what follows it
       full = min(e for e in edge if e >= begin + 13)
-      assert any(
-        text[c : c + len(b)] == b and (len(a) == c - begin or len(a) < c - begin and c < full)
-        for c in room
-      )
+      follows = (c for c in room if text[c : c + len(b)] == b)
+      assert any(len(a) == c - begin or len(a) < c - begin and c < full for c in follows)
 
 
 def test_a_random_b_is_a_run_from_the_start_of_a_sentence_in_the_same_lane():
-  features, _, stream, borders = _make([[5] * 30] * 8, random_rate=1.0)
+  features, stream, borders = _make([[5] * 30] * 8, random_rate=1.0)
   half, seen = len(stream) // 2, 0
-  for row, (ids, segments, direction) in enumerate(
-    zip(features['input_ids'], features['token_type_ids'], features['direction'])
-  ):
-    text, edge = (
-      (stream[::-1], {len(stream) - c for c in borders}) if direction else (stream, set(borders))
-    )
+  for row, (ids, segments, direction) in enumerate(_rows(features, 'direction')):
+    text, edge = _as_read(stream, borders, direction)
     b = _parts(ids, segments, 8)[2]
     if len(b) < 5:
       continue  # it could stand anywhere
@@ -120,33 +120,26 @@ def test_a_random_b_is_a_run_from_the_start_of_a_sentence_in_the_same_lane():
 
 
 def test_a_pair_is_labelled_1_where_its_b_is_random_as_it_is_in_half_of_the_rows():
-  lengths = [[6] * 50] * 40
-  always, never, half = (
-    _make(lengths, both_directions=False, random_rate=rate)[0]['pair_labels']
-    for rate in (1, 0, 0.5)
-  )
-  assert always.all() and not never.any() and 0.4 < half.mean() < 0.6
-  features = _make(lengths, both_directions=False)[0]
+  make = lambda rate: _make([[6] * 50] * 40, both_directions=False, random_rate=rate)[0]
+  features = make(0.5)
+  labels = features['pair_labels']
+  assert make(1)['pair_labels'].all() and not make(0)['pair_labels'].any()
+  assert 0.4 < labels.mean() < 0.6
   near = 0
-  for ids, segments, label in zip(
-    features['input_ids'], features['token_type_ids'], features['pair_labels']
-  ):
+  for ids, segments, label in _rows(features, 'pair_labels'):
     _, a, b = _parts(ids, segments, 8)
     assert label or 0 < b[0] - a[0] <= 13, 'A and B have 13 places together'
     near += 0 < b[0] - a[0] < 20
-  assert 0.45 < near / len(features['pair_labels']) < 0.58, 'half of the rows have a random B'
+  assert 0.45 < near / len(labels) < 0.58, 'half of the rows have a random B'
 
 
 @pytest.mark.parametrize('both', [True, False])
 def test_marks_go_with_their_tokens_and_no_word_goes_on_over_the_border_of_a_run(both):
-  features, _, _, _ = _make([[5] * 30] * 8, both_directions=both)
-  for ids, marks, segments, direction in zip(
-    features['input_ids'], features['units'], features['token_type_ids'], features['direction']
-  ):
+  features = _make([[5] * 30] * 8, both_directions=both)[0]
+  for ids, segments, marks, direction in _rows(features, 'units', 'direction'):
     b = int(np.flatnonzero(segments)[0])
-    runs = slice(0, 8), slice(8, b - 1), slice(b, len(ids) - 2)
     assert not marks[ids < 10].any()
-    for run in runs:
+    for run in (slice(0, 8), slice(8, b - 1), slice(b, len(ids) - 2)):
       # in the order of the text
       tokens, mine = (x[run][:: -1 if direction else 1] for x in (ids, marks))
       for i, token in enumerate(tokens):
@@ -168,23 +161,20 @@ def test_words_are_masked_whole_in_rows_read_from_right_to_left_too(masking):
   tokens = 10 + np.arange(6000)
   # words of three tokens, sentences of two words
   marks = np.where((tokens - 10) % 3, word_marks.CONTINUES_WORD, 0)
-  text = corpus.in_memory(
-    tokens, np.arange(0, 6001, 6), np.arange(0, 1001, 50), 6010, SPECIAL, units=marks
-  )
-  how = dict(masking=masking, length=64, batch_size=8, seed=0)
-  pipe = pipeline.build(text, format=parts.memory_segments(reuse_length=24), **how)
+  starts = np.arange(0, 6001, 6), np.arange(0, 1001, 50)
+  text = corpus.in_memory(tokens, *starts, 6010, SPECIAL, units=marks)
+  how = dict(masking=masking, length=64, batch_size=48, seed=0)
+  batch = pipeline.build(text, format=parts.memory_segments(reuse_length=24), **how).batch(0)
+  names = 'masked_positions', 'masked_weights', 'direction'
   seen = 0
-  for step in range(6):
-    batch = pipe.batch(step)
-    for row, places, weights, direction in zip(
-      with_targets(batch), batch['masked_positions'], batch['masked_weights'], batch['direction']
-    ):
-      chosen = set(places[weights > 0].tolist())
-      # the reused part ends at 24, and no word goes on over that
-      for i in {*range(1, 62)} - {23, 24}:
-        word = row[i - 1 : i + 2][:: -1 if direction else 1]
-        whole = word.tolist() == list(range(word[0], word[0] + 3))
-        if whole and word[0] >= 10 and (word[0] - 10) % 3 == 0:
-          assert len(chosen & {i - 1, i, i + 1}) in (0, 3)
-          seen += bool(direction)
+  for row, *rest in zip(with_targets(batch), *(batch[name] for name in names)):
+    places, weights, direction = rest
+    chosen = set(places[weights > 0].tolist())
+    # the reused part ends at 24, and no word goes on over that
+    for i in {*range(1, 62)} - {23, 24}:
+      word = row[i - 1 : i + 2][:: -1 if direction else 1]
+      whole = word.tolist() == list(range(word[0], word[0] + 3))
+      if whole and word[0] >= 10 and (word[0] - 10) % 3 == 0:
+        assert len(chosen & {i - 1, i, i + 1}) in (0, 3)
+        seen += bool(direction)
   assert seen > 200

@@ -19,35 +19,31 @@ from configs import roberta
 WORDS = {'large': 90_000, 'small': 20_000}
 
 
-@pytest.mark.parametrize(
-  'given, rows',
-  [
-    ((), [100, 37]),
-    ((0.9, 0.1), [5, 5]),
-    ((3, 3, 2, 1, 1), [1] * 5),
-    ((1, 0), [3, 4]),
-    (('size', 0.5), [90_000, 300, 77]),
-    (('size', 0), [9, 1]),
-  ],
-)
+SHARES = [
+  ((), [100, 37]),
+  ((0.9, 0.1), [5, 5]),
+  ((3, 3, 2, 1, 1), [1] * 5),
+  ((1, 0), [3, 4]),
+  (('size', 0.5), [90_000, 300, 77]),
+  (('size', 0), [9, 1]),
+]
+
+
+@pytest.mark.parametrize('given, rows', SHARES)
 def test_after_any_number_of_examples_each_corpus_was_read_by_its_share_within_one(given, rows):
   turns, total = mixture.Turns(given, rows), 70_000
   which, number = turns.at(np.arange(total))
-  if not given:
-    shares = np.array(rows) / sum(rows)
-  elif given[0] == 'size':
-    shares = np.array(rows) ** float(given[1]) / sum(n ** given[1] for n in rows)
-  else:
-    shares = np.array(given) / sum(given)
+  weights = np.array(given or rows)
+  if given[:1] == ('size',):
+    weights = np.array(rows) ** float(given[1])
   read = np.cumsum(which[:, None] == np.arange(len(rows)), axis=0)
   rounding = 2 if given[:1] == ('size',) and given[1] else 0  # to 1 / 65,536
-  assert np.abs(read - shares * np.arange(1, total + 1)[:, None]).max() < 1 + rounding
+  wished = weights / weights.sum() * np.arange(1, total + 1)[:, None]
+  assert np.abs(read - wished).max() < 1 + rounding
   for i, many in enumerate(turns.counts(total)):
     np.testing.assert_array_equal(number[which == i], np.arange(many))
   assert turns.counts(50_001).tolist() == read[50_000].tolist() and turns.rounding < 0.01
-
-
-def test_a_corpus_too_small_for_its_turns_is_known():
+  # a corpus too small for its turns is known
   assert mixture.Turns((), [10_000_000, 10]).rounding == pytest.approx(14.3, abs=0.1)
 
 
@@ -145,17 +141,16 @@ def test_held_out_rows_are_those_of_each_corpus_alone(alone, both):
 def test_read_rows_are_counted_and_told(alone, both):
   made = config((20, {}), (15, {'mixture': (1, 3)}))
   first, second = lines(both, made)
-  per_epoch = [lines(c, made)[0].rows_per_epoch for c in alone.values()]
   assert [r.rows for r in second.read(15)] in ([22, 68], [23, 67])
-  assert sum(r.rows for r in first.read(20)) == 120
-  found = first.read(20)
-  assert [r.name for r in found] == ['large', 'small']
-  assert [r.per_epoch for r in found] == per_epoch
-  assert found[0].epochs == pytest.approx(found[1].epochs, rel=0.05)  # by rows
-  assert amounts.describe(found).startswith(
-    f'large {found[0].epochs:.2f} epochs of {per_epoch[0]:,} '
-  )
-  assert amounts.words(found) == sum(r.epochs * WORDS[r.name] for r in found)
+  large, small = first.read(20)
+  assert (large.name, small.name, large.rows + small.rows) == ('large', 'small', 120)
+  per_epoch = [lines(c, made)[0].rows_per_epoch for c in alone.values()]
+  assert [large.per_epoch, small.per_epoch] == per_epoch
+  assert large.epochs == pytest.approx(small.epochs, rel=0.05)  # by rows
+  sentence = amounts.describe([large, small])
+  assert sentence.startswith(f'large {large.epochs:.2f} epochs of {per_epoch[0]:,} ')
+  words = large.epochs * WORDS['large'] + small.epochs * WORDS['small']
+  assert amounts.words([large, small]) == words
 
 
 @pytest.mark.parametrize('names', ['large', 'large small'])
@@ -163,24 +158,21 @@ def test_words_seen_are_kept_at_the_first_step_that_has_so_many(alone, both, nam
   corpus = both if ' ' in names else alone[names]
   made = config((20, {}), (15, {'batch_size': 10, 'mixture': (1, 3) if ' ' in names else ()}))
   phases = configuration.phases(made)
-  kept = amounts.kept(
-    '20k,50000,1M', phases, {p.index: pipeline.for_phase(corpus, p).read for p in phases}, 35
-  )
+  read = {p.index: pipeline.for_phase(corpus, p).read for p in phases}
   # by adding up, step after step
   seen, step, expected, wanted = 0.0, 0, {}, [20_000, 50_000, 10**6]
   for phase in phases:
-    line = pipeline.for_phase(corpus, phase)
     for local in range(phase.steps):
-      before, after = line.read(local), line.read(local + 1)
+      before, after = read[phase.index](local), read[phase.index](local + 1)
       seen += sum((b.rows - a.rows) / a.per_epoch * a.words for a, b in zip(before, after))
       step += 1
       while wanted and seen >= wanted[0] - 1e-6:
         expected.setdefault(step, []).append(wanted.pop(0))
-  assert kept == expected and len(kept) == 2
-  whole = amounts.kept(
-    '20k', phases, {p.index: pipeline.for_phase(corpus, p).read for p in phases}, 1
-  )
-  assert whole == {}
+  assert amounts.kept('20k,50000,1M', phases, read, 35) == expected and len(expected) == 2
+  assert amounts.kept('20k', phases, read, 1) == {}
+  uncounted = {0: lambda steps: (amounts.Reading('', steps, 10, None),)}
+  with pytest.raises(errors.UserError, match='has no count of them'):
+    amounts.kept('1M..1G', phases[:1], uncounted, 40)
 
 
 def test_a_range_of_words_goes_by_its_first_digit():
@@ -190,21 +182,13 @@ def test_a_range_of_words_goes_by_its_first_digit():
   assert [amounts.numbers(text) for text in ('1M..', '1X', '0', '2..1', ',')] == [None] * 5
 
 
-def test_words_that_were_not_counted_are_asked_for():
-  line = {0: lambda steps: (amounts.Reading('', steps, 10, None),)}
-  with pytest.raises(errors.UserError, match='has no count of them'):
-    amounts.kept('1M..1G', configuration.phases(config()), line, 40)
-
-
 @pytest.mark.parametrize('given, epochs', [((), 2.0), ((1, 1), 3.5)])
 def test_the_last_phase_ends_before_a_corpus_was_read_too_often(both, given, epochs):
   made = config((5, {}), (1, {'batch_size': 7}), mixture=given, epochs=epochs)
   ended = pipeline.with_epoch_steps(made, both)
   assert ended.phases[0] == (5, {}) and ended.phases[1][1] == {'batch_size': 7}
-  before, line = lines(both, ended)
-  most = lambda steps: max(
-    float(a.epochs + b.epochs) for a, b in zip(before.read(5), line.read(steps))
-  )
+  before, line = (p.read for p in lines(both, ended))
+  most = lambda steps: max(float(a.epochs + b.epochs) for a, b in zip(before(5), line(steps)))
   steps = ended.phases[1][0]
   assert most(steps) <= epochs < most(steps + 1)
   assert pipeline.with_epoch_steps(ended, both).phases == ended.phases
@@ -212,26 +196,27 @@ def test_the_last_phase_ends_before_a_corpus_was_read_too_often(both, given, epo
     pipeline.with_epoch_steps(config((50, {}), (1, {}), epochs=0.5), both)
 
 
-@pytest.mark.parametrize(
-  'changes, words',
-  [
-    (dict(mixture=(1, 2, 3)), 'has 3 weights and there are 2 corpora'),
-    (dict(mixture=(-1, 2)), 'a weight for each --corpus'),
-    (dict(mixture=('sise', 2)), 'a weight for each --corpus'),
-    (dict(mixture=(0, 0)), 'not all of them 0'),
-    (dict(mixture=('size', 400.0)), 'a power from 0 to 10'),
-    (dict(epochs=-1.0), 'a number of at least 0'),
-    (dict(run={'keep_words': '1X'}), 'numbers by comma'),
-    (dict(format=parts.memory_segments(reuse_length=16)), 'reads each lane as one continuous text'),
-  ],
-)
-def test_a_mixture_that_cannot_be_meant_is_refused(both, changes, words):
-  run = changes.get('run', {})
-  made = config(**{k: v for k, v in changes.items() if k != 'run'})
-  made.run.update(run)
-  with pytest.raises(errors.UserError, match=words):
-    ranges.check(made)
-    lines(both, made)
+REFUSED = [
+  (dict(mixture=(1, 2, 3)), 'has 3 weights and there are 2 corpora'),
+  (dict(mixture=(-1, 2)), 'a weight for each --corpus'),
+  (dict(mixture=('sise', 2)), 'a weight for each --corpus'),
+  (dict(mixture=(0, 0)), 'not all of them 0'),
+  (dict(mixture=('size', 400.0)), 'a power from 0 to 10'),
+  (dict(epochs=-1.0), 'a number of at least 0'),
+  (dict(keep_words='1X'), 'numbers by comma'),
+  (dict(format=parts.memory_segments(reuse_length=16)), 'reads each lane as one continuous text'),
+]
+
+
+def test_a_mixture_that_cannot_be_meant_is_refused(both):
+  for changes, words in REFUSED:
+    changes = dict(changes)
+    keep_words = changes.pop('keep_words', '')
+    made = config(**changes)
+    made.run.keep_words = keep_words
+    with pytest.raises(errors.UserError, match=words):
+      ranges.check(made)
+      lines(both, made)
 
 
 def test_names_are_as_much_of_the_folders_as_tells_them_apart():

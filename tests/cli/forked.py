@@ -10,10 +10,22 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).parents[2]
 
+# A command by its name, and which of these libraries it has imported at its end.
+COMMAND = """
+import runpy, sys
+slow = 'flax jax optax orbax tensorflow torch transformers huggingface_hub.repocard'.split()
+try:
+  runpy.run_module(f'bertzoo_jax.{sys.argv.pop(1)}', run_name='__main__', alter_sys=True)
+finally:
+  print('imported:', *(library for library in slow if library in sys.modules))
+"""
+
 # A fork leaves the loop, becomes the program and ends as a process of its own would.
 _SERVER = """
 import json, os, sys
-from bertzoo_jax import cli
+from bertzoo_jax import cli, hf, tasks  # what commands import
+from bertzoo_jax.configs import bert
+from bertzoo_jax.corpus import report
 for line in sys.stdin:
   flags, folder, *streams = json.loads(line)
   if not os.fork():
@@ -25,7 +37,13 @@ for number, path in enumerate((os.devnull, *streams)):
   os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), number)
 os.chdir(folder)
 program, sys.argv = sys.argv[1], ['-c', *flags]
-exec(program, vars(sys.modules['__main__']))
+code = 0
+try:
+  exec(program, vars(sys.modules['__main__']))
+except SystemExit as e:
+  code = e.code
+sys.stdout.flush(), sys.stderr.flush()
+os._exit(code or 0)  # without the seconds that modules take to end
 """
 
 

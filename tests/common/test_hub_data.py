@@ -5,6 +5,7 @@ import pathlib
 import shutil
 import sys
 import types
+from unittest import mock
 
 import pyarrow
 import pytest
@@ -12,10 +13,10 @@ from etils.epath import backend
 from fsspec.implementations import memory
 from pyarrow import parquet
 
-from bertzoo_jax.common import errors
 from bertzoo_jax.common import hub
 from bertzoo_jax.text import finding
 from bertzoo_jax.text import sources
+from tests.refused import refused
 from tests.tasks import made
 
 SHA = 'ab12' * 10
@@ -81,10 +82,9 @@ def remote(monkeypatch, tmp_path):
 def test_the_text_of_a_data_set_is_that_of_its_files(folder):
   found = finding.find(f'hf:{folder}:train#text')
   assert documents(found) == documents(finding.find(f'{folder}/books/*#text'))
-  assert found.facts() | {'source': ''} == finding.find(f'{folder}/books/*').facts() | {
-    'source': '',
-    'data': {'name': str(folder), 'config': 'books', 'split': 'train', 'revision': ''},
-  }
+  files = finding.find(f'{folder}/books/*').facts()
+  data = {'name': str(folder), 'config': 'books', 'split': 'train', 'revision': ''}
+  assert found.facts() == {**files, 'source': f'hf:{folder}:train#text', 'data': data}
   (folder / 'rows/train-0.jsonl').write_text('{"text": "x", "label": "y"}')
   before = finding.find(f'hf:{folder}/pairs').facts()
   (folder / 'rows/train-0.jsonl').write_text('{"text": "z", "label": "y"}')
@@ -108,9 +108,8 @@ def test_rows_of_a_task_are_read_strictly_and_shards_are_one_file(folder):
 def test_a_folder_of_the_very_name_comes_first(folder, monkeypatch):
   monkeypatch.chdir(folder.parent)
   folder.rename('json')
-  assert set(hub.data('hf:json').files) == {
-    str(folder.parent / f'json/books/{i}.parquet') for i in (0, 1)
-  }
+  books = {str(folder.parent / f'json/books/{i}.parquet') for i in (0, 1)}
+  assert set(hub.data('hf:json').files) == books
   pathlib.Path('json').rename('set')
   (folder.parent / 'set@v:1').mkdir()
   shutil.copytree(folder / 'books', folder.parent / 'set@v:1', dirs_exist_ok=True)
@@ -120,43 +119,33 @@ def test_a_folder_of_the_very_name_comes_first(folder, monkeypatch):
 def test_a_data_set_of_the_hub_is_read_at_the_commit_that_the_manifest_records(remote):
   found = finding.find('hf:owner/name/part@v2:train#text')
   assert remote == [('owner/name', 'part', 'v2')]
-  assert found.facts() == dict(
-    source='hf:owner/name/part@v2:train#text',
-    files=2,
-    bytes=116,
-    digest=found.facts()['digest'],
-    data=dict(name='owner/name', config='plain', split='train', revision=SHA),
-  )
+  facts = found.facts()
+  assert facts['data'] == dict(name='owner/name', config='plain', split='train', revision=SHA)
+  assert (facts['source'], facts['files']) == ('hf:owner/name/part@v2:train#text', 2)
   assert documents(found)[0] == [['00'], ['01'], ['10'], ['11']]
   read = made.source('', made.config(files=dict(train='hf:owner/name')).source)
   assert read.splits['train'].column('a') == ['00', '01', '10', '11']
 
 
-@pytest.mark.parametrize(
-  'address, words',
-  [
-    ('hf:', 'write hf:NAME'),
-    ('hf:json', 'json is no folder here; for the hub write OWNER/NAME'),
-    ('hf:owner/name:tran', "no split 'tran'.*Did you mean 'train'"),
-    ('hf:owner/name:test', "no split 'test'.*'?train"),
-    ('hf:owner/name', "pip install 'bertzoo-jax.datasets.'"),
-    ('hf:./no/such', '^hf:./no/such: there is no folder ./no/such: correct the path.$'),
-    ('hf:/no/such:train', 'there is no folder /no/such'),
-    ('hf:../no', 'there is no folder ../no'),
-    ('hf:owner/name:train[:10]', 'a split is a name, without .*: write hf:owner/name:train.$'),
-    ('hf:./no:train[50%:]', 'a split is a name'),
-    ('hf:owner/offline', r'offline …\): \$HF_HUB_OFFLINE is set: unset it'),
-    ('hf:owner/no', r'cannot be read \(no such name …\): correct the name, or download'),
-  ],
-)
-def test_a_data_set_that_cannot_be_read_is_one_sentence(remote, monkeypatch, address, words):
-  def fails(*_, **__):
-    raise FileNotFoundError('no such name' if 'OFFLINE' not in words else 'offline')
+WRONG = [
+  ('hf:', 'write hf:NAME'),
+  ('hf:json', 'json is no folder here; for the hub write OWNER/NAME'),
+  ('hf:owner/name:tran', "no split 'tran'.*Did you mean 'train'"),
+  ('hf:owner/name:test', "no split 'test'.*'?train"),
+  ('hf:./no/such', '^hf:./no/such: there is no folder ./no/such: correct the path.$'),
+  ('hf:/no/such:train', 'there is no folder /no/such'),
+  ('hf:../no', 'there is no folder ../no'),
+  ('hf:owner/name:train[:10]', 'a split is a name, without .*: write hf:owner/name:train.$'),
+  ('hf:./no:train[50%:]', 'a split is a name'),
+]
 
-  if 'pip' in words:
-    monkeypatch.setitem(sys.modules, 'datasets', None)
-  monkeypatch.setattr(hub.constants, 'HF_HUB_OFFLINE', 'OFFLINE' in words)
-  if 'no such name' in words or 'OFFLINE' in words:
-    sys.modules['datasets'].load_dataset_builder = fails
-  with pytest.raises(errors.UserError, match=words):
-    finding.find(address)
+
+def test_a_data_set_that_cannot_be_read_is_one_sentence(remote, monkeypatch):
+  for address, words in WRONG:
+    refused(words, finding.find, address)
+  fails = mock.Mock(side_effect=FileNotFoundError('no such name'))
+  sys.modules['datasets'].load_dataset_builder = fails
+  words = r'cannot be read \(no such name …\): correct the name, or download'
+  for offline in (False, True):
+    monkeypatch.setattr(hub.constants, 'HF_HUB_OFFLINE', offline)
+    refused(r'…\): \$HF_HUB_OFFLINE is set: unset it' if offline else words, finding.find, 'hf:a/b')

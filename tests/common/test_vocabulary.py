@@ -1,9 +1,7 @@
 import json
 
-import pytest
-
-from bertzoo_jax.common import errors
 from bertzoo_jax.common import vocabulary
+from tests.refused import refused
 
 ADDED = [{'id': 2, 'content': '<x>'}]
 MODELS = {
@@ -23,8 +21,7 @@ def test_pieces_and_added_tokens_of_every_kind_of_tokenizer_are_read(tmp_path):
     assert vocabulary.read_folder(tmp_path) == {'a': 0, 'b': 1, '<x>': 2}
   for text in ('{', '{}', '{"model": {"vocab": 3}}'):
     file.write_text(text)
-    with pytest.raises(errors.UserError, match='no readable tokenizer|is not JSON'):
-      vocabulary.read_folder(tmp_path)
+    refused('no readable tokenizer|is not JSON', vocabulary.read_folder, tmp_path)
 
 
 def test_a_folder_of_prepare_whose_vocabulary_has_two_lines_swapped_is_refused(tmp_path):
@@ -35,8 +32,7 @@ def test_a_folder_of_prepare_whose_vocabulary_has_two_lines_swapped_is_refused(t
     ('vocab.json', '{"b": 0, "a": 1}', '{"a": 0, "b": 1}'),
   ):
     (tmp_path / name).write_text(swapped)
-    with pytest.raises(errors.UserError, match=f'{name} and the tokenizer.json beside it'):
-      vocabulary.read_folder(tmp_path)
+    refused(f'{name} and the tokenizer.json beside it', vocabulary.read_folder, tmp_path)
     (tmp_path / name).write_text(right)
     assert vocabulary.read_folder(tmp_path) == {'a': 0, 'b': 1}
 
@@ -45,20 +41,12 @@ PIECES = {f'p{i}': i for i in range(4096)}
 TURNED = {piece: (i + 1) % 4096 if i < 3960 else i for piece, i in PIECES.items()}
 
 
-@pytest.mark.parametrize(
-  'here, there, words',
-  [
+def test_the_difference_of_two_vocabularies_is_counted_with_an_example():
+  one, both, example = {'a': 0}, {'a': 0, 'b': 1}, 'pieces have another id, e.g. '
+  for here, there, words in (
     (PIECES, dict(reversed(PIECES.items())), None),
-    (PIECES, TURNED, "3,960 of 4,096 pieces have another id, e.g. 'p0' is 0 here and 1 there."),
-    (
-      *({'a': 0, 'b': 1}, {'a': 0}),
-      "1 of 2 pieces have another id, e.g. 'b' is 1 here and not a piece there.",
-    ),
-    (
-      *({'a': 0}, {'a': 0, 'b': 1}),
-      "1 pieces are only there, e.g. 'b'; the 1 pieces here have the same ids.",
-    ),
-  ],
-)
-def test_the_difference_of_two_vocabularies_is_counted_with_an_example(here, there, words):
-  assert vocabulary.difference_of(here, there) == words
+    (PIECES, TURNED, f"3,960 of 4,096 {example}'p0' is 0 here and 1 there."),
+    (both, one, f"1 of 2 {example}'b' is 1 here and not a piece there."),
+    (one, both, "1 pieces are only there, e.g. 'b'; the 1 pieces here have the same ids."),
+  ):
+    assert vocabulary.difference_of(here, there) == words

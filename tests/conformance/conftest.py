@@ -4,6 +4,7 @@ of the package, those of tests/outside, and those of configs given by hand:
     python -m pytest tests/conformance --config my/config.py:tiny
 """
 
+import functools
 import importlib
 import importlib.util
 import pathlib
@@ -29,31 +30,26 @@ def pytest_addoption(parser):
 
 def pytest_generate_tests(metafunc):
   given = metafunc.config.getoption('--config', None) or ()
-  found = {address: _of_file(address) for address in given}
-  tasks = {address: config for address, config in found.items() if 'source' in config}
-  by_hand = {address: config for address, config in found.items() if address not in tasks}
-  if 'encoder_of' in metafunc.fixturenames:
-    cases = by_hand if found else _encoders()
-    cases = {name: config.encoder for name, config in cases.items()}
-    metafunc.parametrize('encoder_of', _marked(cases, _poorer), ids=list(cases), scope='module')
-  if 'objective_of' in metafunc.fixturenames:
-    cases = {name: (config.encoder, config.objective) for name, config in by_hand.items()}
-    cases = cases if found else _objectives()
-    metafunc.parametrize('objective_of', _marked(cases, _shared), ids=list(cases), scope='module')
+  configs = {address: _of_file(address) for address in given}
+  tasks = {address: config for address, config in configs.items() if 'source' in config}
+  by_hand = {address: config for address, config in configs.items() if address not in tasks}
+  axes = {
+    'encoder': (lambda config: config.encoder, _encoders, _poorer),
+    'objective': (lambda config: (config.encoder, config.objective), _objectives, _shared),
+    'task': (None, lambda: dict.fromkeys(tuned.KINDS), lambda names: ()),
+  }
   for axis in ('masking', 'format', 'schedule', 'optimizer'):
+    parts_of = functools.partial(_parts, axis)
+    axes[axis] = lambda config, axis=axis: config[axis], parts_of, lambda names: ()
+  for axis, (take, usual, slow) in axes.items():
     if f'{axis}_of' in metafunc.fixturenames:
-      cases = {name: config[axis] for name, config in by_hand.items()}
-      cases = cases if found else _parts(axis)
-      metafunc.parametrize(f'{axis}_of', list(cases.values()), ids=list(cases), scope='module')
-  if 'task_of' in metafunc.fixturenames:
-    cases = tasks if found else dict.fromkeys(tuned.KINDS)
-    metafunc.parametrize('task_of', list(cases.items()), ids=list(cases), scope='module')
-
-
-def _marked(cases, slow):
-  """The values of cases, of which those whose names `slow` finds are long proofs."""
-  long = slow(cases)
-  return [pytest.param(x, marks=[pytest.mark.slow] * (name in long)) for name, x in cases.items()]
+      if axis == 'task':
+        cases = {name: (name, config) for name, config in (tasks if given else usual()).items()}
+      else:
+        cases = {name: take(config) for name, config in by_hand.items()} if given else usual()
+      long = slow(cases)  # proofs that take long
+      values = [pytest.param(x, marks=[pytest.mark.slow] * (n in long)) for n, x in cases.items()]
+      metafunc.parametrize(f'{axis}_of', values, ids=list(cases), scope='module')
 
 
 def _poorer(names):
@@ -96,14 +92,14 @@ def _of_file(address):
 
 
 def _encoders():
-  """{name: tiny config}: each encoder of the package, once per structure that a config gives it,
+  """{name: section of a tiny config}: each encoder of the package, once per structure of a config,
   and the encoders of tests/outside.
   """
   tiny = [systems.config(system, 'tiny') for system in systems.SYSTEMS]
-  first = {_structure(c.encoder): c for c in reversed(tiny)}
-  assert {c.encoder.name for c in first.values()} == set(encoders.BY_NAME)
+  first = {_structure(c.encoder): c.encoder for c in reversed(tiny)}
+  assert {section.name for section in first.values()} == set(encoders.BY_NAME)
   outside = {name: importlib.import_module(name).get_config() for name in systems.OUTSIDE}
-  return first | {name.split('.')[-1]: config for name, config in outside.items()}
+  return first | {name.split('.')[-1]: config.encoder for name, config in outside.items()}
 
 
 # Fields that change numbers, but not the structure of a network.

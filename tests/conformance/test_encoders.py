@@ -11,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_networks as small
+from flax import linen as nn
 
 from bertzoo_jax import objectives
+from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.hf import weights
 from bertzoo_jax.model import encoder as encoders
@@ -31,7 +33,6 @@ SAME = (
   {'unroll': 2, 'remat': 'full'},
   pytest.param({'remat': 'sublayers'}, marks=pytest.mark.slow),
 )
-SHORT = 8  # tokens per row where operations are counted: windows are wider
 
 # Features of a row, of which an encoder reads some.
 READ = ('input_ids', 'token_type_ids', 'segment_ids')
@@ -84,25 +85,21 @@ def rows(batch, numbers=slice(None), tokens=slice(None)):
   }
 
 
-def test_it_lacks_no_member(make):
+def test_it_lacks_no_member_and_its_vectors_have_the_shape_and_the_type_that_are_promised(make):
   assert protocol.lacking(make()) == []
-
-
-def test_vectors_have_the_shape_and_the_type_that_are_promised_and_parameters_are_float32(make):
+  batch = rows(small.batch())
   for dtype in (jnp.float32, jnp.bfloat16):
-    encoder, batch = make(dtype=dtype), rows(small.batch())
+    encoder = make(dtype=dtype)
     shapes = shapes_of(encoder)
     assert {x.dtype for x in jax.tree.leaves(shapes)} == {jnp.dtype('float32')}
     word = shapes['embeddings']['word']['embedding']
     assert word.shape == (small.VOCAB, encoder.embedding_width)
-    hidden_BLD = jax.eval_shape(functools.partial(run, encoder), shapes, batch)
-    assert (hidden_BLD.shape, hidden_BLD.dtype) == ((4, 24, encoder.hidden_size), dtype)
-    embed = functools.partial(run, encoder, method='embed')
-    embedded_BLE = jax.eval_shape(embed, shapes, batch)
-    assert (embedded_BLE.shape, embedded_BLE.dtype) == (
-      (4, 24, encoder.embedding_width),
-      jnp.float32,
-    )
+    for method, width, kind in (
+      (None, encoder.hidden_size, dtype),
+      ('embed', encoder.embedding_width, jnp.float32),
+    ):
+      out = jax.eval_shape(functools.partial(run, encoder, method=method), shapes, batch)
+      assert (out.shape, out.dtype) == ((4, 24, width), kind)
     assert encoder.type_vocab_size >= 0 and encoder.padding_side in ('right', 'left')
     assert encoder.max_positions is None or encoder.max_positions >= 24
 
@@ -119,23 +116,19 @@ def test_padding_changes_no_token_and_is_finite(make, params):
   assert small.worst(padded[:, :12], other[:, :12]) == 0
 
 
-@pytest.fixture(scope='module')
-def differentiate(params):
-  """(encoder, batch) → (mean cube of its vectors, gradients), with dropout."""
+@functools.partial(jax.jit, static_argnums=0)
+def differentiate(encoder, params, batch):
+  """(mean cube of the vectors, gradients), with dropout."""
   keys_B2 = row_keys.batch_keys(jax.random.key(3), 4)
-
-  @functools.partial(jax.jit, static_argnums=0)
-  @functools.partial(jax.value_and_grad, argnums=1)
-  def both(encoder, params, batch):
-    return jnp.mean(encoder.apply({'params': params}, batch, keys_B2) ** 3)
-
-  return lambda encoder, batch: both(encoder, params, batch)
+  loss = lambda p: jnp.mean(encoder.apply({'params': p}, batch, keys_B2) ** 3)
+  return jax.value_and_grad(loss)(params)
 
 
-def test_a_row_of_padding_alone_gives_finite_gradients(make, differentiate):
+def test_a_row_of_padding_alone_gives_finite_gradients(make, params):
   batch = rows(small.batch())
   batch['segment_ids'][1] = 0
-  assert all(np.isfinite(x).all() for x in jax.tree.leaves(differentiate(make(), batch)))
+  gradients = jax.tree.leaves(differentiate(make(), params, batch))
+  assert all(np.isfinite(x).all() for x in gradients)
 
 
 def test_packed_segments_equal_the_same_segments_in_rows_of_their_own(make, params):
@@ -155,23 +148,19 @@ def test_packed_segments_equal_the_same_segments_in_rows_of_their_own(make, para
   assert small.worst(packed, np.concatenate([alone[i, :n] for i, n in enumerate(lengths)])) < 1e-5
 
 
-def test_it_takes_the_sum_of_its_embeddings(make, params):
+def test_it_takes_the_sum_of_its_embeddings_whose_size_changes_nothing_where_a_norm_follows(
+  make, params
+):
   encoder, batch = make(), rows(small.batch())
   embedded_BLE = run(encoder, params, batch, method='embed')
   plain = run(encoder, params, batch)
-  assert small.worst(run(encoder, params, batch, embedded_BLE=embedded_BLE), plain) < 1e-5
-  other = run(encoder, params, batch, embedded_BLE=embedded_BLE[:, ::-1])
-  assert small.worst(other, plain) > 1e-3
-
-
-def test_the_size_of_its_embeddings_changes_nothing_where_a_norm_follows_them(make, params):
-  encoder, batch = make(), rows(small.batch())
-  embedded_BLE = run(encoder, params, batch, method='embed')
-  times = lambda factor: run(encoder, params, batch, embedded_BLE=factor * embedded_BLE)
-  if encoder.embedding_norm:
-    assert small.worst(times(300), times(1000)) < 1e-4  # far above the norm's epsilon
+  take = lambda x: run(encoder, params, batch, embedded_BLE=x)
+  assert small.worst(take(embedded_BLE), plain) < 1e-5
+  assert small.worst(take(embedded_BLE[:, ::-1]), plain) > 1e-3
+  if encoder.embedding_norm:  # far above the norm's epsilon
+    assert small.worst(take(300 * embedded_BLE), take(1000 * embedded_BLE)) < 1e-4
   else:
-    assert small.worst(times(1), times(3)) > 1e-2
+    assert small.worst(plain, take(3 * embedded_BLE)) > 1e-2
 
 
 def test_no_vector_depends_on_a_later_token_where_it_can_hide_them(make, params):
@@ -217,7 +206,7 @@ def test_half_of_it_can_be_built(make):
   whole = make()
   half = whole.resized(0.5, 0.5)
   assert protocol.lacking(half) == []
-  assert half.hidden_size < whole.hidden_size and half.num_layers <= whole.num_layers
+  assert half.hidden_size == whole.hidden_size / 2 and half.num_layers <= whole.num_layers
   assert half.vocab_size == whole.vocab_size
   size = lambda e: sum(x.size for x in jax.tree.leaves(shapes_of(e)))
   assert size(half) < size(whole)
@@ -246,8 +235,8 @@ def test_dropout_follows_the_key_of_its_row_alone_and_is_off_without_keys(make, 
 
 
 @pytest.mark.parametrize('how', SAME, ids=str)
-def test_unrolling_and_recomputing_change_nothing_with_dropout_on(make, differentiate, how):
-  ours, plain = (differentiate(x, rows(small.batch())) for x in (make(**how), make()))
+def test_unrolling_and_recomputing_change_nothing_with_dropout_on(make, params, how):
+  ours, plain = (differentiate(x, params, rows(small.batch())) for x in (make(**how), make()))
   assert small.worst(ours, plain) < 1e-5
 
 
@@ -264,12 +253,10 @@ def test_a_rule_says_how_a_mesh_may_split_each_parameter(make):
   objective = objectives.BY_NAME['mlm'](make())
   shapes = jax.eval_shape(objective.init, jax.random.key(0))
   placed, _ = sharding.parameter_shardings(shapes, sharding.mesh((2, 2, 2)), objective.all_axes)
-  kernels = [
-    not x.is_fully_replicated
-    for path, x in weights.flatten(placed['encoder']).items()
-    if path.startswith('layers/') and path.endswith('kernel')
-  ]
-  assert any(kernels), 'no kernel of the layers is split by any mesh'
+  flat = weights.flatten(placed['encoder']).items()
+  kernels = [x for path, x in flat if path.startswith('layers/') and path.endswith('kernel')]
+  split = [x for x in kernels if not x.is_fully_replicated]
+  assert split, 'no kernel of the layers is split by any mesh'
 
 
 def test_every_parameter_gets_a_gradient(make, params):
@@ -301,17 +288,16 @@ def test_the_program_does_not_grow_with_depth(make):
 
 def test_it_uses_the_operations_that_it_is_handed(make, params):
   encoder, batch, seen = make(), rows(small.batch()), set()
-  plain = operations.PLAIN
-
-  def told(name):
-    def call(*args, **kwargs):
-      seen.add(name)
-      return getattr(plain, name)(*args, **kwargs)
-
-    return call
-
-  ops = operations.Operations(*map(told, plain._fields))
+  named = lambda name, f: lambda *args, **kwargs: seen.add(name) or f(*args, **kwargs)
+  ops = operations.Operations(*map(named, operations.PLAIN._fields, operations.PLAIN))
   keys_B2 = row_keys.batch_keys(jax.random.key(1), 4)
   loss = lambda p: jnp.sum(encoder.apply({'params': p}, batch, keys_B2, ops))
   jax.make_jaxpr(jax.grad(loss))(params)
   assert seen >= {'constrain', 'kernel_gradients'}, seen
+
+
+def test_an_encoder_whose_width_is_no_field_is_asked_for_its_own_resized():
+  members = {'__annotations__': {'num_layers': int}, 'num_layers': 4}
+  made = protocol.encoder(type('Own', (nn.Module,), members))()
+  with pytest.raises(errors.UserError, match='Own has no field hidden_size.*write `resized`'):
+    made.resized(0.5, 1.0)

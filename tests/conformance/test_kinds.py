@@ -4,6 +4,7 @@ python -m pytest tests/conformance --config my_task.py
 """
 
 import dataclasses
+import functools
 import json
 
 import numpy as np
@@ -32,12 +33,9 @@ def world(tmp_path_factory):
 def task(task_of, world):
   """(config, task): files of the world, or those that a config given by hand names."""
   name, config = task_of
-  if config is not None:
-    trust.allow_config(config)
-    return config, made.task(config, '.', config.length)
-  config = tuned.of_kind(name)
+  folder, config = (world, tuned.of_kind(name)) if config is None else ('.', config)
   trust.allow_config(config)
-  return config, made.task(config, world, config.length)
+  return config, made.task(config, folder, config.length)
 
 
 def test_every_example_has_a_prediction_beside_the_right_answer_in_the_same_words(task):
@@ -60,22 +58,15 @@ def test_every_example_has_a_prediction_beside_the_right_answer_in_the_same_word
     assert all(0 <= (task.kind.probability(line) or 0) <= 1 for line in lines)
 
 
-def test_every_metric_is_better_higher_or_lower_and_a_table_says_it(task):
+def test_every_metric_has_a_direction_a_split_without_labels_is_refused_and_an_example_asked_for(
+  task,
+):
   _, task = task
   assert task.sign in (1, -1) and task.report()
   for name in task.kind.metrics:
     assert kind_lib.sign(task.kind, name) in (1, -1, 0)
-
-
-def test_a_split_without_labels_is_refused_unless_it_is_a_test(task):
-  _, task = task
-  dev = task.splits['dev'].source
-  found = task.kind.inputs.unlabelled('dev', dev)
-  assert found.rstrip('.') and '\n' not in found
-
-
-def test_an_example_may_be_asked_for(task):
-  _, task = task
+  sentence = task.kind.inputs.unlabelled('dev', task.splits['dev'].source)
+  assert sentence.rstrip('.') and '\n' not in sentence
   inputs, value = task.kind.inputs, task.splits['train'].source.values[0]
   row = {
     'examples': (value[0], value[1]) if value[1] else value[0],
@@ -89,20 +80,15 @@ def test_an_example_may_be_asked_for(task):
 # --- a kind of one's own, from training to export ---
 
 
-@pytest.fixture(scope='module')
-def rated(world, tmp_path_factory):
-  """(config, workdir) of a run that keeps the best of several checkpoints."""
+def test_a_run_keeps_the_checkpoint_of_the_lowest_score_and_every_number_has_its_name(
+  world, tmp_path
+):
   config = tuned.of_kind('ratings').copy_and_resolve_references().unlock()
   config.steps, config.choose, config.choose_every = 30, 'best', 6
   config.run.eval_every = 0
   trust.allow_config(config)
-  workdir = tmp_path_factory.mktemp('rated') / 'f'
+  workdir = tmp_path / 'f'
   tuned.finetune(world, workdir, config.lock())
-  return config, workdir
-
-
-def test_a_run_keeps_the_checkpoint_with_the_lowest_score_where_lower_is_better(rated):
-  _, workdir = rated
   folder = workdir / 'regress/run'
   scores = {r['step']: r['dev_rmse'] for r in metrics.read(folder) if 'dev_rmse' in r}
   result = json.loads((folder / 'result.json').read_text())
@@ -113,24 +99,18 @@ def test_a_run_keeps_the_checkpoint_with_the_lowest_score_where_lower_is_better(
   columns = (workdir / 'regress/dev.tsv').read_text().splitlines()[0].split('\t')
   named = [f'{x} {n}' for x in ('gold', 'predicted') for n in ('valence', 'arousal')]
   assert columns[-4:] == named and not (workdir / 'regress/dev.md').exists()
-
-
-def test_its_predictions_and_its_export_have_every_number_by_name(rated, world, tmp_path):
-  _, workdir = rated
   predict.predict(str(workdir), str(world / 'test.csv'), str(tmp_path / 'p.tsv'))
   head, first = (tmp_path / 'p.tsv').read_text().splitlines()[:2]
   assert head.split('\t')[-2:] == ['scores valence', 'scores arousal'] and len(first) > 20
-  assert all(row.holds for row in export.export(str(workdir / 'regress/run'), tmp_path / 'hf'))
-  config = json.loads((tmp_path / 'hf/config.json').read_text())
-  assert config['problem_type'] == 'regression'
-  assert config['id2label'] == {'0': 'valence', '1': 'arousal'}
+  assert all(row.holds for row in export.export(str(folder), tmp_path / 'hf'))
+  written = json.loads((tmp_path / 'hf/config.json').read_text())
+  assert written['problem_type'] == 'regression'
+  assert written['id2label'] == {'0': 'valence', '1': 'arousal'}
   with pytest.raises(errors.UserError, match='give the workdir of the run'):
     predict.predict(f'hf:{tmp_path}/hf', str(world / 'test.csv'), str(tmp_path / 'q.tsv'))
 
 
-def broken(**changes):
-  """The kind of ratings with other fields."""
-  return dataclasses.replace(ratings.ratings.kind, **changes)
+broken = functools.partial(dataclasses.replace, ratings.ratings.kind)
 
 
 @pytest.mark.parametrize(

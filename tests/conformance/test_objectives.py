@@ -113,12 +113,8 @@ def test_fillers_contribute_nothing_even_where_a_real_prediction_shares_their_po
   objective, params = learned
   batch = rows(objective)
   batch['masked_positions'][0, 0] = 0  # real, at the place that fillers point to
-  other = {
-    **batch,
-    'masked_targets': np.where(batch['masked_weights'] > 0, batch['masked_targets'], 17).astype(
-      np.int32
-    ),
-  }
+  targets = np.where(batch['masked_weights'] > 0, batch['masked_targets'], 17).astype(np.int32)
+  other = {**batch, 'masked_targets': targets}
   assert (batch['masked_weights'] == 0).any()
   ours, theirs = (evaluate(objective, params, x) for x in (batch, other))
   assert small.worst(ours, theirs) == 0
@@ -156,10 +152,14 @@ def test_an_objective_that_learns_from_fillers_is_found():
     fillers_are_silent(plain._replace(loss=loss), small.parameters(plain))
 
 
+def all_finite(*trees):
+  return all(np.isfinite(x).all() for x in jax.tree.leaves(trees))
+
+
 def fillers_are_silent(objective, params):
   batch = {**rows(objective), 'masked_weights': np.zeros((4, PREDICTIONS), np.float32)}
   (loss, _), gradients = evaluate(objective, params, batch)
-  assert np.isfinite(loss) and all(np.isfinite(x).all() for x in jax.tree.leaves(gradients))
+  assert all_finite(loss, gradients)
   counted = [name for name, x in objective.normalizers(batch).items() if x > 0]
   of_predictions = only_for_predictions(objective, params)
   for path, x in weights.flatten(gradients).items():
@@ -194,11 +194,9 @@ def test_an_objective_that_puts_a_token_back_twice_is_found(monkeypatch):
     return (ids_BL.at[rows_B1, at_BP].add(changes_BP),) * 2
 
   objective = objectives.BY_NAME['left_to_right'](small.encoder())
-  params = small.parameters(objective)
-  ids_stay(objective, params)
   monkeypatch.setattr(generator, 'fill', fill)
   with pytest.raises(AssertionError, match='generator.fill'):
-    ids_stay(objective, params)
+    ids_stay(objective, small.parameters(objective))
 
 
 def ids_stay(objective, params):
@@ -276,7 +274,7 @@ def test_a_batch_of_padding_has_a_finite_loss_and_one_with_nothing_to_count_none
   batch = {**rows(objective), 'masked_weights': np.zeros((4, PREDICTIONS), np.float32)}
   batch['segment_ids'] = np.zeros((4, LENGTH), np.int32)
   (loss, _), gradients = evaluate(objective, params, batch)
-  assert np.isfinite(loss) and all(np.isfinite(x).all() for x in jax.tree.leaves(gradients))
+  assert all_finite(loss, gradients)
   if not any(float(total) for total in objective.normalizers(batch).values()):
     assert loss == 0 and not any(np.asarray(x).any() for x in jax.tree.leaves(gradients))
 
@@ -297,12 +295,11 @@ def test_each_metric_is_a_sum_over_a_total_that_the_objective_counts(learned):
 
 def test_each_array_of_a_network_has_its_place_among_the_parameters(learned):
   objective, params = learned
-  paths, trained = set(weights.flatten(params)), set()
+  paths = set(weights.flatten(params))
   for network in objective.networks:
     places = network.places(params)
     assert set(places.values()) <= paths
     assert any(path.startswith('encoder/') for path in places)
-    trained |= set(places.values())
   assert len({network.name for network in objective.networks}) == len(objective.networks)
 
 

@@ -65,8 +65,7 @@ def test_a_masking_draws_by_the_keys_of_the_row_alone(masked):
 
 def test_stand_in_text_has_the_tokenizer_of_its_corpus(masking_of):
   trust.allow_config(masking_of)
-  corpus = text()
-  stand_in = corpora.stand_in(corpus, 2, LENGTH)
+  stand_in = corpora.stand_in(text(), 2, LENGTH)
   assert stand_in.tokenizer() is not None
   mask = named.build(masking_of, maskings.BY_NAME, 'masking', LENGTH, stand_in)
   assert mask.num_predictions > 0
@@ -86,14 +85,11 @@ def test_a_format_lists_rows_by_its_key_and_fills_them_with_text(format_of):
   assert len(rows) == len(again) > 0
   numbers = np.arange(min(len(rows), 4))
   if form.assemble is not None:
-    made = [form.assemble(key, r, numbers, split.gather, special, None) for r in (rows, again)]
+    make = lambda rows: form.assemble(key, rows, numbers, split.gather, special, None)
   else:
-    made = [
-      rows_lib.assemble(
-        form.spans(key, r, numbers), len(numbers), LENGTH, split.gather, special, form.packed
-      )
-      for r in (rows, again)
-    ]
+    size = len(numbers), LENGTH, split.gather, special, form.packed
+    make = lambda rows: rows_lib.assemble(form.spans(key, rows, numbers), *size)
+  made = make(rows), make(again)
   for name, x in made[0].items():
     np.testing.assert_array_equal(x, made[1][name], err_msg=name)
   ids, segments = made[0]['input_ids'], made[0]['segment_ids']
@@ -117,12 +113,9 @@ def test_a_schedule_is_the_same_number_traced_and_not_and_never_below_0(schedule
 def test_an_optimizer_takes_its_rate_from_the_step_and_stays_finite(optimizer_of):
   trust.allow_config(optimizer_of)
   draw = np.random.default_rng(0)
-  shapes = {'layers': {'in': {'kernel': (2, 6, 4), 'bias': (2, 4)}, 'norm': {'scale': (2, 4)}}}
-  params = jax.tree.map(
-    lambda s: jnp.asarray(draw.normal(size=s), jnp.float32),
-    shapes,
-    is_leaf=lambda x: type(x) is tuple,
-  )
+  leaf = lambda *shape: jnp.asarray(draw.normal(size=shape), jnp.float32)
+  dense = {'kernel': leaf(2, 6, 4), 'bias': leaf(2, 4)}
+  params = {'layers': {'in': dense, 'norm': {'scale': leaf(2, 4)}}}
   gradients = jax.tree.map(lambda x: x * 0.1, params)
   schedule = lambda step: jnp.where(jnp.asarray(step) == 7, 1e-2, 0.0)
   tx = named.build(optimizer_of, optimizers.BY_NAME, 'optimizer', schedule, trees.paths_of(params))

@@ -14,7 +14,6 @@ from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.evaluate import gaps
-from bertzoo_jax.evaluate import scores
 from bertzoo_jax.objectives import networks
 from tests.evaluate import test_evaluate as made
 
@@ -47,57 +46,45 @@ def found(run, corpus):
   return gaps.find(str(run[0]), str(corpus), gaps=4, top=3, batches=made.BATCHES)
 
 
+@jax.jit
 def logits(params, batch):
   encoder = made.encoder_of()
   states, _, _ = networks.predictions(encoder, params['encoder'], batch, None)
-  return np.asarray(networks.vocabulary_logits(encoder, params, states))
+  return networks.vocabulary_logits(encoder, params, states)
 
 
 def rows(corpus):
   return made.rows(corpus, made=config())
 
 
-def test_the_accuracies_are_those_of_all_masked_tokens(run, corpus, found):
-  opened = corpora.open(corpus)
-  right = frequent = count = 0
+def test_accuracies_are_of_all_masked_tokens_and_the_truth_is_sought_where_rows_do_not_show_it(
+  run, corpus, found
+):
+  unigrams = corpora.open(corpus).unigrams
+  most = np.argsort(-unigrams)[:3]
+  right = frequent = count = likely = often = hidden = 0
   for batch in rows(corpus):
-    counts = batch['masked_weights'] > 0
-    right += ((logits(run[1], batch).argmax(-1) == batch['masked_targets']) & counts).sum()
-    frequent += ((opened.unigrams.argmax() == batch['masked_targets']) & counts).sum()
-    count += counts.sum()
-  network, bigrams, most_frequent = found.accuracies
-  assert network.count == bigrams.count == count > 100
-  assert network.value == pytest.approx(right / count)
-  assert most_frequent.value == pytest.approx(frequent / count)
-  assert bigrams.value > most_frequent.value
-
-
-def test_the_truth_is_among_the_likeliest_where_the_row_does_not_show_it(run, corpus, found):
-  most = np.argsort(-corpora.open(corpus).unigrams)[:3]
-  likely = frequent = count = 0
-  for batch in rows(corpus):
-    scores = logits(run[1], batch)
+    scores = np.asarray(logits(run[1], batch))
     for row, slot in zip(*np.nonzero(batch['masked_weights'])):
       target = batch['masked_targets'][row, slot]
-      if batch['input_ids'][row, batch['masked_positions'][row, slot]] == target:
-        continue
-      likely += target in np.argsort(-scores[row, slot])[:3]
-      frequent, count = frequent + (target in most), count + 1
-  assert 100 < count < found.accuracies[0].count
-  assert found.top == (3, count, pytest.approx(likely / count), pytest.approx(frequent / count))
-
-
-def test_the_curve_starts_before_training_and_ends_at_the_checkpoint(corpus, found):
-  [network] = (whole := objectives.build(config(), made.VOCAB)).networks
-  measured = scores.masked_scores('', network.encoder, whole.init(jax.random.key(0)), rows(corpus))
-  assert found.curve == [(0, pytest.approx(measured[1].value)), (3, 6.0), (7, 5.0)]
-  assert found.curve[0][1] == pytest.approx(np.log(made.VOCAB), abs=0.1)
+      right, count = right + (scores[row, slot].argmax() == target), count + 1
+      frequent += unigrams.argmax() == target
+      if batch['input_ids'][row, batch['masked_positions'][row, slot]] != target:
+        likely += target in np.argsort(-scores[row, slot])[:3]
+        often, hidden = often + (target in most), hidden + 1
+  network, bigrams, most_frequent = found.accuracies
+  assert network.count == bigrams.count == count > hidden > 100
+  assert network.value == pytest.approx(right / count)
+  assert bigrams.value > most_frequent.value == pytest.approx(frequent / count)
+  assert found.top == (3, hidden, pytest.approx(likely / hidden), pytest.approx(often / hidden))
+  # the curve starts before training and ends at the checkpoint
+  assert found.curve == [(0, pytest.approx(np.log(made.VOCAB), abs=0.1)), (3, 6.0), (7, 5.0)]
 
 
 def test_a_gap_is_filled_by_the_weights_before_and_after(run, corpus, found):
   tokenizer = corpora.open(corpus).tokenizer()
   assert len(found.gaps) == 4
-  fresh = objectives.build(config(), made.VOCAB).init(jax.random.key(0))
+  fresh = jax.jit(objectives.build(config(), made.VOCAB).init)(jax.random.key(0))
   for gap in found.gaps:
     assert gap.sentence.count('____') == 1 and gap.truth.isalpha()
   # one of them by hand: the row in the text, with one mask
@@ -110,16 +97,6 @@ def test_a_gap_is_filled_by_the_weights_before_and_after(run, corpus, found):
   batch |= dict(input_ids=ids[None], masked_positions=np.array([[text.position[n]]]))
   for params, said in ((fresh, found.gaps[0].before), (run[1], found.gaps[0].after)):
     assert tokenizer.decode([logits(params, batch)[0, 0].argmax()]).strip() == said
-
-
-def test_a_run_that_began_with_other_weights_fills_the_gaps_with_those(run, corpus, tmp_path):
-  made.make_workdir(tmp_path, config(), corpus)
-  (tmp_path / 'attempts.jsonl').write_text('{"start_step": 0, "init": "%s"}\n' % run[0])
-  (tmp_path / 'corpus.json').write_text('{"hash": "c0ffee"}')
-  found = gaps.find(str(tmp_path), str(corpus), batches=made.BATCHES)
-  assert [g.before for g in found.gaps] == [g.after for g in found.gaps]
-  assert found.curve == [(0, pytest.approx(found.loss.value))]
-  assert 'trained on the corpus c0ffee' in gaps.screen(found).splitlines()[-1]
 
 
 def told(found, below=2.0, accuracy=0.5, bigrams=0.4):
@@ -144,11 +121,15 @@ def test_a_requirement_that_is_not_reached_is_one_sentence_and_code_3(found, bad
   assert caught.value.code == 3
 
 
-def test_the_screen_prints_each_gap_and_three_accuracies(run, corpus, found, capsys, tmp_path):
-  asked = dict(workdir=str(run[0]), corpus=[str(corpus)], gaps=4, top=3)
+def test_the_screen_prints_each_gap_and_three_accuracies(
+  run, corpus, found, monkeypatch, capsys, tmp_path
+):
+  asked, calls = dict(workdir=str(run[0]), corpus=[str(corpus)], gaps=4, top=3), []
+  monkeypatch.setattr(gaps, 'find', lambda *given, **how: calls.append((given, how)) or found)
   made.run_command(**asked, json=tmp_path / 'gaps.json')
   said = capsys.readouterr().out
-  assert said == gaps.screen(found) + '\n'
+  how = dict(gaps=4, draw=0, top=3, batches=made.BATCHES, cache_dir=None)
+  assert calls == [((str(run[0]), str(corpus)), how)] and said == gaps.screen(found) + '\n'
   assert all(gap.sentence in said for gap in found.gaps)
   assert len(re.findall(r'%.* of 4$', said, re.M)) == 3
   assert f'Truth among 3 tokens, of {found.top.predictions} masked tokens' in said
@@ -167,6 +148,7 @@ def test_the_screen_prints_each_gap_and_three_accuracies(run, corpus, found, cap
     (dict(corpus=['c'], require=0.0), 'need --gaps'),
     (dict(minimal_pairs='p', gaps=3), 'give one --corpus'),
     (dict(gaps=3), 'one of them'),
+    (dict(corpus=['c'], minimal_pairs='p'), 'one of them'),
   ],
 )
 def test_flags_that_do_not_go_together_are_refused(asked, words):
@@ -182,10 +164,17 @@ def test_a_tick_marks_what_is_as_in_the_text(found):
   assert [line.split()[-3:] for line in lines[-3:]] == [[n, 'of', '1'] for n in ('0', '1', '0')]
 
 
-def test_of_two_networks_the_one_that_fills_masks_is_asked_and_one_there_must_be(corpus, tmp_path):
+def test_the_network_that_fills_masks_is_asked_also_with_the_weights_that_a_run_began_with(
+  corpus, tmp_path
+):
   made.make_workdir(tmp_path, config(objective=parts.replaced_token()), corpus)
+  (tmp_path / 'attempts.jsonl').write_text('{"start_step": 0, "init": "%s@7"}\n' % tmp_path)
+  (tmp_path / 'corpus.json').write_text('{"hash": "c0ffee"}')
   found = gaps.find(str(tmp_path), str(corpus), batches=made.BATCHES)
   assert len(found.gaps) == 10 and 0 <= found.accuracies[0].value < 0.2
+  assert [g.before for g in found.gaps] == [g.after for g in found.gaps]
+  assert found.curve == [(0, pytest.approx(found.loss.value))]
+  assert 'trained on the corpus c0ffee' in gaps.screen(found).splitlines()[-1]
   made.make_workdir(tmp_path / 'none', config(objective=parts.corruption_detection()), corpus)
   with pytest.raises(errors.UserError, match='objective=corruption_detection .* fills masks'):
     gaps.find(str(tmp_path / 'none'), str(corpus))

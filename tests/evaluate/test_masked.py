@@ -21,22 +21,23 @@ def tokenizer():
   )
 
 
+def masked_text(ids, positions, targets, weights=None):
+  """A Masked of one batch."""
+  weights = np.ones(np.shape(targets)) if weights is None else np.array(weights, np.float32)
+  names = 'input_ids', 'masked_positions', 'masked_targets', 'masked_weights'
+  arrays = map(np.array, (ids, positions, targets, weights))
+  return masked.Masked([dict(zip(names, arrays))], SPECIAL)
+
+
 @pytest.fixture
 def text():
   """Row 0: the [MASK] ##s [MASK] ran deep, with 'river' and ',' to predict; row 1: 'ran' behind a
   random word; row 2 is padding.
   """
   mask = SPECIAL['mask']
-  batch = dict(
-    input_ids=np.array(
-      [[2, THE, mask, S, mask, RAN, DEEP, 3], [2, THE, RIVER, DEEP, DEEP, 3, 0, 0], [0] * 8],
-      np.int32,
-    ),
-    masked_positions=np.array([[2, 4], [3, 0], [0, 0]], np.int32),
-    masked_targets=np.array([[RIVER, COMMA], [RAN, 0], [0, 0]], np.int32),
-    masked_weights=np.array([[1, 1], [1, 0], [0, 0]], np.float32),
-  )
-  return masked.Masked([batch], SPECIAL)
+  ids = [[2, THE, mask, S, mask, RAN, DEEP, 3], [2, THE, RIVER, DEEP, DEEP, 3, 0, 0], [0] * 8]
+  targets, weights = [[RIVER, COMMA], [RAN, 0], [0, 0]], [[1, 1], [1, 0], [0, 0]]
+  return masked_text(ids, [[2, 4], [3, 0], [0, 0]], targets, weights)
 
 
 def test_rows_stand_as_in_the_text_and_neighbours_are_no_special_tokens(text):
@@ -82,27 +83,15 @@ def test_no_row_has_two_gaps_and_a_seed_draws_the_same_ones():
   rows[:, [0, -1]] = SPECIAL['cls'], SPECIAL['sep']
   positions = np.array([rng.choice(np.arange(2, 10), 3, replace=False) for _ in rows])
   np.put_along_axis(rows, positions, SPECIAL['mask'], axis=1)
-  batch = dict(
-    input_ids=rows,
-    masked_positions=positions,
-    masked_targets=np.full((50, 3), RIVER),
-    masked_weights=np.ones((50, 3)),
-  )
-  text = masked.Masked([batch], SPECIAL)
+  text = masked_text(rows, positions, np.full((50, 3), RIVER))
   drawn = [masked.drawn(text, tokenizer(), 10, draw) for draw in (0, 0, 1)]
   assert len(set(text.row[drawn[0]])) == 10
   assert (drawn[0] == drawn[1]).all() and (drawn[0] != drawn[2]).any()
 
 
 def test_a_long_sentence_is_cut_at_words_on_both_sides():
-  row = np.array([[2, *[RIVER] * 60, 3]])
-  batch = dict(
-    input_ids=row,
-    masked_positions=np.array([[30]]),
-    masked_targets=np.array([[RAN]]),
-    masked_weights=np.array([[1.0]]),
-  )
-  said = masked.sentence(masked.Masked([batch], SPECIAL), 0, tokenizer())
+  text = masked_text([[2, *[RIVER] * 60, 3]], [[30]], [[RAN]])
+  said = masked.sentence(text, 0, tokenizer())
   assert len(said) < 100 and said.startswith('… river') and said.endswith('river …')
   assert set(said.split()) == {'…', 'river', '____'}
 
@@ -123,22 +112,23 @@ def tokens():
   return 1 + np.cumsum(steps) % (VOCAB - 1)
 
 
+def pairs_of(tokens):
+  """[first, second] → how often they stand side by side."""
+  out = np.zeros((VOCAB, VOCAB))
+  np.add.at(out, (tokens[:-1], tokens[1:]), 1)
+  return out
+
+
 def test_pairs_are_counted_as_they_stand(tokens):
   counted = bigrams.count(split(tokens), VOCAB)
   np.testing.assert_allclose(counted.share, np.bincount(tokens, minlength=VOCAB) / len(tokens))
-  for counts, first, second in (
-    (counted.after, tokens[:-1], tokens[1:]),
-    (counted.before, tokens[1:], tokens[:-1]),
-  ):
-    direct = np.zeros((VOCAB, VOCAB), int)
-    np.add.at(direct, (first, second), 1)
-    np.testing.assert_array_equal(counts.toarray(), direct)
+  np.testing.assert_array_equal(counted.after.toarray(), pairs_of(tokens))
+  np.testing.assert_array_equal(counted.before.toarray(), pairs_of(tokens).T)
 
 
 def test_a_guess_is_the_likeliest_token_between_its_neighbours(tokens):
   counted = bigrams.count(split(tokens), VOCAB)
-  pairs = np.zeros((VOCAB, VOCAB))
-  np.add.at(pairs, (tokens[:-1], tokens[1:]), 1)
+  pairs = pairs_of(tokens)
   after = lambda a: (pairs[a] + 30 * counted.share) / (pairs[a].sum() + 30)
   before = lambda b: (pairs[:, b] + 30 * counted.share) / (pairs[:, b].sum() + 30)
   known = counted.share > 0

@@ -3,7 +3,6 @@
 import json
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import test_evaluate as evaluated
@@ -11,7 +10,6 @@ import test_evaluate as evaluated
 from bertzoo_jax import export
 from bertzoo_jax import parts
 from bertzoo_jax import pretrained
-from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
 from bertzoo_jax.evaluate import likelihoods
 from bertzoo_jax.evaluate import minimal_pairs
@@ -20,6 +18,7 @@ from bertzoo_jax.objectives import networks
 from configs import bert
 from configs import xlnet
 from tests.export import test_export as exports
+from tests.pretrained import test_loading as loading
 
 SENTENCES = (
   'The travellers talk of it in the laboratory.',
@@ -29,11 +28,12 @@ SENTENCES = (
 )
 
 
-def make_run(path, config, **sizes):
-  """(address, config, weights) of a run with perturbed weights."""
+def make_run(path, config):
+  """(address, weights) of a run with perturbed weights."""
   config.phases = ((1000, {}),)
   config.tokenizer = parts.wordpiece(vocab_size=600)
-  return f'{path}@7', config, exports.make_workdir(path, config, {**exports.SIZES, **sizes})
+  sizes = {k: v for k, v in exports.SIZES.items() if k in config.encoder}
+  return f'{path}@7', exports.make_workdir(path, config, sizes)
 
 
 def masked_config(objective='mlm'):
@@ -52,9 +52,7 @@ def exported(run, tmp_path_factory):
   """A Hugging Face directory of the run."""
   pytest.importorskip('torch')
   pytest.importorskip('transformers')
-  out = tmp_path_factory.mktemp('hf') / 'out'
-  export.export(run[0], str(out))
-  return out
+  return loading.written(run[0], tmp_path_factory.mktemp('hf') / 'out')
 
 
 def scores_of(address, texts, by=None):
@@ -109,7 +107,7 @@ def test_a_pseudo_log_likelihood_is_that_of_transformers_on_the_export(run, expo
 def test_a_network_of_both_kinds_of_rows_is_scored_both_ways_and_read_so_by_transformers(
   tmp_path, capsys
 ):
-  address, *_ = make_run(tmp_path / 'run', masked_config('causal_masked'))
+  address, _ = make_run(tmp_path / 'run', masked_config('causal_masked'))
   out, texts = str(tmp_path / 'hf'), SENTENCES[:3]
   export.export(address, out)
   before = lambda n, coded, at, mask: n(hidden(coded, [at], mask)).logits[0, at - 1]
@@ -131,11 +129,8 @@ def test_a_network_of_both_kinds_of_rows_is_scored_both_ways_and_read_so_by_tran
 
 def test_a_query_stream_predicts_each_token_from_all_others(tmp_path):
   torch = pytest.importorskip('torch')
-  config = xlnet.get_config('tiny')
-  sizes = {k: v for k, v in exports.SIZES.items() if k != 'max_positions'}
-  config.tokenizer, config.phases = parts.wordpiece(vocab_size=600), ((1000, {}),)
-  exports.make_workdir(tmp_path / 'run', config, sizes)
-  export.export(str(tmp_path / 'run'), str(tmp_path / 'hf'))
+  address, _ = make_run(tmp_path / 'run', xlnet.get_config('tiny'))
+  loading.written(address, tmp_path / 'hf')
 
   def logits(network, coded, place, _):
     length = coded['input_ids'].shape[1]
@@ -144,9 +139,31 @@ def test_a_query_stream_predicts_each_token_from_all_others(tmp_path):
     return network(**coded, perm_mask=unseen, target_mapping=asked).logits[0, 0]
 
   expected = by_transformers(tmp_path / 'hf', 'XLNetLMHeadModel', logits, SENTENCES[:3])
-  found, _ = scores_of(str(tmp_path / 'run'), SENTENCES[:3])
+  found, _ = scores_of(address, SENTENCES[:3])
   np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
-  assert minimal_pairs.opened(str(tmp_path / 'run'))[0].how == likelihoods.QUERIES
+  assert minimal_pairs.opened(address)[0].how == likelihoods.QUERIES
+
+
+def test_a_network_from_left_to_right_has_its_own_log_likelihood(tmp_path):
+  config = xlnet.get_config('tiny,masking=in_order')
+  config.encoder.memory_length = 0
+  subject, tokenizer = minimal_pairs.opened(make_run(tmp_path, config)[0])
+  assert subject.how == likelihoods.LEFT_TO_RIGHT
+
+  @jax.jit
+  def logits_of(params, batch):
+    states = networks.predictions(subject.encoder, params['encoder'], batch, None)[0]
+    return networks.vocabulary_logits(subject.encoder, params, states)[:, 0]
+
+  texts = [x.tolist() for x in tokenizer.encode_as_transformers(list(SENTENCES[1:3]))]
+  for text, total in zip(texts, likelihoods.log_likelihoods(subject, texts), strict=True):
+    row = np.array([*text, subject.special['sep'], subject.special['cls']])
+    at, place = np.arange(len(text)), np.arange(len(row))
+    ids = np.where(place > at[:, None], subject.special['unk'], row)  # later ones have no effect
+    batch = dict(input_ids=ids, order=place + 0 * ids, segment_ids=1 + 0 * ids)
+    batch |= dict(token_type_ids=2 * (place == place[-1]) + 0 * ids, masked_positions=at[:, None])
+    nats = jax.nn.log_softmax(logits_of(subject.params, batch))
+    np.testing.assert_allclose(total, np.asarray(nats)[at, row[at]].sum(), atol=2e-4)
 
 
 def test_a_sentence_scores_the_same_beside_others_and_in_small_batches(run, monkeypatch):
@@ -157,73 +174,13 @@ def test_a_sentence_scores_the_same_beside_others_and_in_small_batches(run, monk
   np.testing.assert_allclose(together, alone, atol=1e-4)
 
 
-def in_order_config():
-  config = xlnet.get_config('tiny,masking=in_order')
-  config.encoder.memory_length = 0
-  return config
-
-
-@pytest.mark.parametrize(
-  'make',
-  [
-    pytest.param(lambda: masked_config('left_to_right'), id='next', marks=pytest.mark.slow),
-    pytest.param(in_order_config, id='in order'),
-  ],
-)
-def test_a_network_from_left_to_right_has_its_own_log_likelihood(make, tmp_path):
-  config = make()
-  config.phases = ((1000, {}),)
-  config.tokenizer = parts.wordpiece(vocab_size=600)
-  sizes = {k: v for k, v in exports.SIZES.items() if k in config.encoder}
-  exports.make_workdir(tmp_path, config, sizes)
-  subject, tokenizer = minimal_pairs.opened(str(tmp_path))
-  assert subject.how == likelihoods.LEFT_TO_RIGHT
-  next_token = 'next_head' in subject.params
-  cls, sep, unk = (subject.special[name] for name in ('cls', 'sep', 'unk'))
-
-  @jax.jit
-  def logits_of(params, batch, at):
-    """Log-probability of the token at each row's place, given the tokens before it."""
-    if not next_token:
-      batch = {**batch, 'masked_positions': at[:, None]}
-      states = networks.predictions(subject.encoder, params['encoder'], batch, None)[0]
-      return networks.vocabulary_logits(subject.encoder, params, states)[:, 0]
-    hidden = networks.encode(subject.encoder, params['encoder'], batch, None)
-    logits = networks.vocabulary_logits(subject.encoder, params, hidden, name='next_head')
-    return logits[jnp.arange(len(at)), at - 1]
-
-  texts = [x.tolist() for x in tokenizer.encode_as_transformers(list(SENTENCES[1:3]))]
-  expected = []
-  for text in texts:
-    row = np.array([cls, *text, sep] if next_token else [*text, sep, cls])
-    at, place = np.arange(len(text)) + next_token, np.arange(len(row))
-    ids = np.where(place > at[:, None], unk, row)  # what comes later has no effect
-    segments = np.where(place == len(row) - 1, 0 if next_token else 2, 0) + 0 * ids
-    batch = dict(
-      input_ids=ids, token_type_ids=segments, segment_ids=1 + 0 * ids, order=place + 0 * ids
-    )
-    logits = np.asarray(logits_of(subject.params, batch, at))
-    expected.append(np.asarray(jax.nn.log_softmax(logits))[np.arange(len(at)), row[at]].sum())
-  np.testing.assert_allclose(likelihoods.log_likelihoods(subject, texts), expected, atol=2e-4)
+ROW = dict(sentence_good='a', sentence_bad='b', term='t', UID='x')
 
 
 def write_pairs(path, pairs, **fields):
   rows = [dict(sentence_good=g, sentence_bad=b, **fields, UID=uid) for g, b, uid in pairs]
   path.write_text('\n'.join(map(json.dumps, rows)))
   return str(path)
-
-
-def test_a_network_that_learned_nothing_is_right_for_half_of_the_pairs(run, tmp_path):
-  words = exports.SAMPLE.split()
-  rng = np.random.default_rng(0)
-  cut = [' '.join(words[i : i + 4]) for i in rng.integers(0, len(words) - 4, 800)]
-  pairs = [(a, b, 'abc'[i % 3]) for i, (a, b) in enumerate(zip(cut[::2], cut[1::2]))]
-  found = minimal_pairs.evaluate(run[0], write_pairs(tmp_path / 'pairs.jsonl', pairs))
-  assert abs(found.total.accuracy - 0.5) < 3.5 * found.total.standard_error < 0.1
-  assert [g.group for g in found.groups] == ['a', 'b', 'c']
-  assert sum(g.pairs for g in found.groups) == found.total.pairs == 400
-  mean = sum(g.accuracy * g.pairs for g in found.groups) / 400
-  assert found.total.accuracy == pytest.approx(mean)
 
 
 def test_a_pair_is_right_if_its_good_sentence_is_likelier_and_a_tie_is_wrong(run, tmp_path):
@@ -234,11 +191,8 @@ def test_a_pair_is_right_if_its_good_sentence_is_likelier_and_a_tie_is_wrong(run
   pairs += [(a, b, 'wrong') for a, b in zip(worse_first, worse_first[1:])]
   pairs += [(texts[0], texts[0], 'tie'), (texts[1], texts[1].upper(), 'tie')]
   found = minimal_pairs.evaluate(run[0], write_pairs(tmp_path / 'pairs.jsonl', pairs))
-  assert [(g.group, g.accuracy, g.ties) for g in found.groups] == [
-    ('right', 1.0, 0),
-    ('wrong', 0.0, 0),
-    ('tie', 0.0, 2),
-  ]
+  groups = [(g.group, g.accuracy, g.ties) for g in found.groups]
+  assert groups == [('right', 1.0, 0), ('wrong', 0.0, 0), ('tie', 0.0, 2)]
   assert (found.total.pairs, found.total.ties) == (12, 2)
   assert found.total.accuracy == pytest.approx(5 / 12)
   assert found.total.standard_error == pytest.approx(np.sqrt(5 / 12 * 7 / 12 / 12))
@@ -259,19 +213,15 @@ def test_the_command_prints_groups_and_writes_json(run, tmp_path, capsys):
   assert written['total']['pairs'] == 2 and written['how'] == 'masked'
   with pytest.raises(errors.UserError, match='not overwritten'):
     evaluated.run_command(**asked)
-  with pytest.raises(errors.UserError, match='one of them'):
-    evaluated.run_command(**asked, corpus='corpus')
 
 
 def test_files_are_read_in_both_layouts(tmp_path):
-  rows = [
-    dict(sentence_good='A b.', sentence_bad='A c.', field='syntax', UID='x', pair_id=0),
-    dict(sentence_good='D\u2028e.', sentence_bad='D f.', field='syntax', UID='y', pair_id=1),
-  ]
+  pairs = [('A b.', 'A c.'), ('D\u2028e.', 'D f.')]
+  names = 'sentence_good', 'sentence_bad', 'field', 'UID', 'pair_id'
+  rows = [dict(zip(names, (*pair, 'syntax', 'xy'[i], i))) for i, pair in enumerate(pairs)]
   blimp = tmp_path / 'a.jsonl'
   text = '\r\n'.join(json.dumps(row, ensure_ascii=False) for row in rows) + '\r\n'
   blimp.write_bytes(('\ufeff' + text).encode())
-  pairs = [('A b.', 'A c.'), ('D\u2028e.', 'D f.')]
   assert pair_files.read(str(blimp)) == [(*p, g) for p, g in zip(pairs, 'xy')]
   assert pair_files.read(str(blimp), 'field') == [(*p, 'syntax') for p in pairs]
   table = tmp_path / 'b.tsv'
@@ -288,6 +238,7 @@ def test_files_are_read_in_both_layouts(tmp_path):
     ('a.jsonl', '{"sentence_good": "a", "sentence_bad": ""}', 'empty sentence'),
     ('a.jsonl', '{"sentence_good": "a", "sentence_bad": 3}', 'empty sentence'),
     ('a.jsonl', '[1]', 'it has no fields'),
+    ('a.jsonl', json.dumps(ROW), "no 'trem'; it has .*term, UID. Give another --group"),
     ('a.jsonl', '\n{', 'a.jsonl:2 is no JSON'),
     ('a.jsonl', '\n', 'has no pair'),
     ('a.tsv', 'a\tb\tc', 'a.tsv:1 has 3 columns'),
@@ -297,14 +248,12 @@ def test_files_are_read_in_both_layouts(tmp_path):
 )
 def test_a_file_of_another_form_is_refused(name, content, words, tmp_path):
   (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+  group = ['trem'] if 'trem' in words else []
   with pytest.raises(errors.UserError, match=words):
-    pair_files.read(str(tmp_path / name))
+    pair_files.read(str(tmp_path / name), *group)
 
 
-def test_a_wrong_group_is_answered_with_the_fields_there_are(tmp_path):
-  file = write_pairs(tmp_path / 'a.jsonl', [('a', 'b', 'x')], term='t')
-  with pytest.raises(errors.UserError, match="no 'trem'; it has .*term, UID. Give another --group"):
-    pair_files.read(file, 'trem')
+def test_a_missing_file_is_refused(tmp_path):
   with pytest.raises(errors.UserError, match='does not exist'):
     pair_files.read(str(tmp_path / 'b.jsonl'))
 
@@ -325,7 +274,7 @@ def test_a_way_that_a_network_did_not_learn_is_refused(tmp_path, objective, mask
   config = masked_config(objective)
   if masking:
     config.masking = (parts.ngram if 'substitute' in masking else parts.token)(**masking)
-  address, _, params = make_run(tmp_path, config)
+  address, params = make_run(tmp_path, config)
   if words not in (likelihoods.LEFT_TO_RIGHT, likelihoods.MASKED):
     with pytest.raises(errors.UserError, match=words):
       minimal_pairs.opened(address, by)
@@ -340,17 +289,16 @@ def test_a_way_that_a_network_did_not_learn_is_refused(tmp_path, objective, mask
 
 
 def test_a_frame_is_that_of_the_runs_class_and_a_sentence_may_be_too_long(run):
-  found = pretrained.open_run(run[0])
-  subject = minimal_pairs.run_subject(
-    found, tokenizers.open_folder(f'{found.workdir}/tokenizer').special
-  )
+  subject, _ = minimal_pairs.opened(run[0])
   rows, text = likelihoods._framed(subject, [[7, 8]], 6)
   cls, sep, pad = (subject.special[name] for name in ('cls', 'sep', 'pad'))
   assert rows['input_ids'].tolist() == [[cls, 7, 8, sep, pad, pad]]
   assert text.tolist() == [[False, True, True, False, False, False]]
   assert rows['segment_ids'].tolist() == [[1, 1, 1, 1, 0, 0]]
+  ahead = likelihoods._one_place(subject._replace(ahead=True), rows, np.array([0]))
+  assert ahead['masked_weights'].tolist() == [[0.0]]  # no output predicts the first token of a row
   with pytest.raises(errors.UserError, match='A sentence has 62 tokens.*the network takes 32'):
-    likelihoods.log_likelihoods(minimal_pairs.opened(run[0])[0], [[7] * 60])
+    likelihoods.log_likelihoods(subject, [[7] * 60])
 
 
 def test_a_directory_without_a_vocabulary_head_is_refused(exported, monkeypatch):

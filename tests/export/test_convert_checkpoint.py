@@ -29,11 +29,9 @@ SIZES = dict(
 )
 LAYER = {  # of BERT and ELECTRA: transformers' name without .weight and .bias, Google's scope
   **{f'attention.self.{x}': f'attention/self/{x}' for x in ('query', 'key', 'value')},
-  'attention.output.dense': 'attention/output/dense',
-  'attention.output.LayerNorm': 'attention/output/LayerNorm',
+  **{f'attention.output.{x}': f'attention/output/{x}' for x in ('dense', 'LayerNorm')},
   'intermediate.dense': 'intermediate/dense',
-  'output.dense': 'output/dense',
-  'output.LayerNorm': 'output/LayerNorm',
+  **{f'output.{x}': f'output/{x}' for x in ('dense', 'LayerNorm')},
 }
 TABLES = ('word_embeddings', 'position_embeddings', 'token_type_embeddings', 'LayerNorm')
 
@@ -165,6 +163,9 @@ def _same(folder, network):
   assert rows and all(row.holds for row in rows), verify.table(rows)
 
 
+GROUPS = dict(num_hidden_groups=2)
+
+
 @pytest.mark.parametrize(
   'name, named, changes, said',
   [
@@ -172,12 +173,7 @@ def _same(folder, network):
     ('BertForMaskedLM', BERT, {}, {'hidden_act': 'gelu'}),
     ('AlbertForPreTraining', _albert(), dict(embedding_size=24), {'hidden_act': 'gelu'}),
     ('AlbertForPreTraining', _albert('module/'), dict(embedding_size=24), {}),
-    (
-      'AlbertForMaskedLM',
-      _albert(groups=2),
-      dict(embedding_size=24, num_hidden_groups=2),
-      dict(num_hidden_groups=2),
-    ),
+    ('AlbertForMaskedLM', _albert(groups=2), dict(GROUPS, embedding_size=24), GROUPS),
   ],
 )
 def test_a_checkpoint_becomes_the_directory_of_its_network(tmp_path, name, named, changes, said):
@@ -204,12 +200,17 @@ def test_electra_s_checkpoint_becomes_two_directories_without_a_config(tmp_path,
   _same(tmp_path / 'out/generator', generator)
 
 
+def _trained(folder, section, text):
+  made = tokenizers.train(section.to_dict() | {'vocab_size': 'auto'}, lambda: [text])
+  made.save(folder)
+  return made
+
+
 @pytest.mark.parametrize('lowercase', [True, False])
 def test_a_release_s_vocabulary_goes_along_and_fills_masks(tmp_path, lowercase):
   section = parts.wordpiece(vocab_size=120, lowercase=lowercase, strip_accents=lowercase)
   text = 'The time machine stood there and He looked at It. ' * 9
-  made = tokenizers.train(section.to_dict() | {'vocab_size': 'auto'}, lambda: [text])
-  made.save(tmp_path / 'made')
+  made = _trained(tmp_path / 'made', section, text)
   network = _network('BertForPreTraining', vocab_size=made.vocab_size)
   _checkpoint(tmp_path / 'release', (network, BERT))
   (tmp_path / 'release/bert_config.json').write_text(json.dumps(SIZES))
@@ -226,10 +227,8 @@ def test_a_release_s_vocabulary_goes_along_and_fills_masks(tmp_path, lowercase):
 
 
 def test_albert_s_pieces_become_a_tokenizer(tmp_path):
-  section = parts.sentencepiece(vocab_size=120).to_dict()
   text = 'The time machine stood there and He looked at It, with 1,000 words. ' * 9
-  made = tokenizers.train(section | {'vocab_size': 'auto'}, lambda: [text])
-  made.save(tmp_path / 'made')
+  made = _trained(tmp_path / 'made', parts.sentencepiece(vocab_size=120), text)
   network = _network('AlbertForPreTraining', embedding_size=24, vocab_size=made.vocab_size)
   _checkpoint(tmp_path / 'release', (network, _albert()), file='model.ckpt-best')
   (tmp_path / 'release/albert_config.json').write_text(json.dumps(SIZES))

@@ -62,35 +62,43 @@ def make_workdir(path, config, sizes=SIZES):
   return params
 
 
-RUNS = {
-  'bert': lambda: bert.get_config('tiny'),
-  'bert without pairs': lambda: _with(
-    bert.get_config('tiny,objective=mlm,format=full_sentences'), hf='BertForMaskedLM'
-  ),
-  'roberta': lambda: roberta.get_config('tiny'),
-}
+RUNS = {'bert': bert, 'roberta': roberta}
 
 
-def _with(config, **fields):
-  config.update(fields)
-  return config
+@pytest.fixture(scope='module')
+def runs(tmp_path_factory):
+  """{name: (workdir, config, weights)}"""
+  made = {}
+  for name, module in RUNS.items():
+    config, path = module.get_config('tiny'), tmp_path_factory.mktemp(name)
+    config.phases = ((1000, {}),)
+    config.tokenizer = getattr(parts, config.tokenizer.name)(vocab_size=600)
+    made[name] = path, config, make_workdir(path, config)
+  return made
 
 
-@pytest.fixture(scope='module', params=RUNS)
-def run(request, tmp_path_factory):
-  """(workdir, config, weights)"""
-  config = RUNS[request.param]()
-  config.phases = ((1000, {}),)
-  made = parts.byte_bpe if request.param == 'roberta' else parts.wordpiece
-  config.tokenizer = made(vocab_size=600)
-  path = tmp_path_factory.mktemp('run')
-  return path, config, make_workdir(path, config)
+FACTS = """c0ffee
+| corpus tokens | 12,345 |
+| sources of the text | a&#124;b.txt, c.txt |
+| licence of the text | not recorded |
+| began with | checkpoint |
+commit aa11 |
+same masking rate
+UNEXPECTED or MISSING
+4.25
+4.5
+AutoTokenizer
+| steps | 7 of 1,000
+rate 0.15
+replaced 80% by the mask token, 10% by a random token; 10% stay
+Reloaded with transformers""".splitlines()
 
 
-def test_an_export_is_reloaded_compared_and_described(run, tmp_path, capsys):
-  workdir, config, params = run
+@pytest.mark.parametrize('name', RUNS)
+def test_an_export_is_reloaded_compared_and_described(runs, name, tmp_path, capsys):
+  workdir, config, params = runs[name]
   out = tmp_path / 'deep' / 'hf'
-  rows = export.export(str(workdir), out)
+  rows = export.export(f'{workdir}@7', out)
   assert all(r.holds for r in rows) and len(rows) >= 5
   assert 'mlm logits' in capsys.readouterr().out
   files = {p.name for p in out.iterdir()}
@@ -99,25 +107,7 @@ def test_an_export_is_reloaded_compared_and_described(run, tmp_path, capsys):
   assert ('vocab.txt' in files) == (config.tokenizer.name == 'wordpiece')
   assert [p.name for p in out.parent.iterdir()] == ['hf']
   card = (out / 'README.md').read_text()
-  for fact in (
-    'c0ffee',
-    '| corpus tokens | 12,345 |',
-    '| sources of the text | a&#124;b.txt, c.txt |',
-    '| licence of the text | not recorded |',
-    '| began with | checkpoint |',
-    'commit aa11 |',
-    'same masking rate',
-    'UNEXPECTED or MISSING',
-    '4.25',
-    '4.5',
-    config.hf,
-    'AutoTokenizer',
-    '| steps | 7 of 1,000',
-    'rate 0.15',
-    'replaced 80% by the mask token, 10% by a random token; 10% stay',
-    'Reloaded with transformers',
-  ):
-    assert fact in card, fact
+  assert not [fact for fact in (config.hf, *FACTS) if fact not in card]
   # of a later step than the export's; each once
   assert '| loss | 1 |' not in card and 'bb22' not in card and card.count('aa11') == 1
   assert len({p.stat().st_mode for p in out.iterdir()}) == 1
@@ -126,33 +116,18 @@ def test_an_export_is_reloaded_compared_and_described(run, tmp_path, capsys):
   assert small.worst(merged, params) == 0
 
 
-def test_a_mask_is_filled_by_name_of_the_mask_or_its_token(run, tmp_path):
-  out = tmp_path / 'hf'
-  export.export(f'{run[0]}@7', out)
-  guesses = fill_mask.fill(str(out), 'The time [MASK] stood in the [MASK].', 3)
-  assert len(guesses) == 2 and all(len(g) == 3 for g in guesses)
-  assert all(0 < p <= 1 for g in guesses for _, p in g) and guesses[0][0][1] >= guesses[0][1][1]
-  with pytest.raises(errors.UserError, match='(?i)has no .*mask'):
-    fill_mask.fill(str(out), 'no mask', 3)
-
-
-# An export in a process of its own. With a marker, it stops before its folder gets its name.
+# An export in a process of its own, which stops before its folder gets its name.
 DRIVER = """
 import os, sys, time
 from bertzoo_jax import export
 from bertzoo_jax.common import folders
 workdir, out, marker = sys.argv[1:]
-finish = folders.install
 def stop(*args):
   open(marker, 'w').close()
   time.sleep(600)
-folders.install = stop if marker else finish
+folders.install = stop
 export.export(workdir, out)
 """
-
-
-def drive(workdir, out, marker=''):
-  return commands.begin('-c', DRIVER, str(workdir), str(out), str(marker))
 
 
 def hidden(folder):
@@ -163,23 +138,15 @@ def content(folder):
   return {p.name: p.read_bytes() for p in folder.iterdir()}
 
 
-@pytest.fixture(scope='module')
-def one_run(tmp_path_factory):
-  """A workdir, and an undisturbed export of it."""
-  path, config = tmp_path_factory.mktemp('one'), RUNS['bert without pairs']()
-  config.tokenizer = parts.wordpiece(vocab_size=600)
-  make_workdir(path / 'run', config)
-  export.export(str(path / 'run'), path / 'whole')
-  return path / 'run', content(path / 'whole')
-
-
 def test_rests_of_a_killed_export_are_removed_and_files_of_a_live_one_are_not(
-  one_run, tmp_path, capsys
+  runs, tmp_path_factory, tmp_path, capsys
 ):
-  workdir, whole = one_run
+  workdir, alone = runs['bert'][0], tmp_path_factory.mktemp('alone')
+  export.export(str(workdir), alone / 'hf')
+  whole = content(alone / 'hf')
   other = tmp_path / '.other.export-12345678'  # of another --out
   other.mkdir()
-  live = drive(workdir, tmp_path / 'hf', tmp_path / 'marker')
+  live = commands.begin('-c', DRIVER, *map(str, (workdir, tmp_path / 'hf', tmp_path / 'marker')))
   try:
     while not (tmp_path / 'marker').exists():
       assert live.poll() is None, live.communicate()[0]
@@ -199,7 +166,7 @@ def test_rests_of_a_killed_export_are_removed_and_files_of_a_live_one_are_not(
 
 
 def test_a_folder_that_another_export_has_filled_meanwhile_is_not_overwritten(
-  one_run, tmp_path, monkeypatch
+  runs, tmp_path, monkeypatch
 ):
   written = export.weights.save
 
@@ -210,38 +177,37 @@ def test_a_folder_that_another_export_has_filled_meanwhile_is_not_overwritten(
 
   monkeypatch.setattr(export.weights, 'save', meanwhile)
   with pytest.raises(errors.UserError, match='not empty'):
-    export.export(str(one_run[0]), tmp_path / 'hf')
+    export.export(str(runs['bert'][0]), tmp_path / 'hf')
   assert [p.name for p in tmp_path.iterdir()] == ['hf']
   assert [p.name for p in (tmp_path / 'hf').iterdir()] == ['theirs']
 
 
-def test_another_architecture_is_refused_or_written_as_asked(run, tmp_path):
-  workdir, config, _ = run
-  pairs = config.hf == 'BertForPreTraining'
-  if not pairs:
-    with pytest.raises(errors.UserError, match=r'--architecture='):
-      export.export(str(workdir), tmp_path / 'hf', 'BertForPreTraining')
-    assert not list(tmp_path.iterdir())
-  assert export.export(str(workdir), tmp_path / 'hf', 'BertForMaskedLM')
-  assert (tmp_path / 'hf' / weights.HEADS_FILE).exists() == pairs  # the pair head
-  written = json.loads((tmp_path / 'hf/config.json').read_text())
-  assert written['architectures'] == ['BertForMaskedLM']
-
-
-def test_a_class_that_fits_takes_the_place_of_one_that_does_not(run, tmp_path, capsys):
-  workdir, config = tmp_path / 'swapped', run[1]
-  shutil.copytree(run[0], workdir)
+@pytest.mark.parametrize(
+  'name, asked, wished, written',
+  [
+    ('bert', 'BertForMaskedLM', None, 'BertForMaskedLM'),
+    ('roberta', 'BertForPreTraining', None, None),
+    ('bert', None, 'RobertaForMaskedLM', 'BertForPreTraining'),
+    # of the class wished for, if one of its type fits
+    ('roberta', None, 'BertForPreTraining', 'BertForMaskedLM'),
+  ],
+)
+def test_another_class_is_written_as_asked_or_the_one_that_fits(
+  runs, tmp_path, capsys, name, asked, wished, written
+):
+  workdir = shutil.copytree(runs[name][0], tmp_path / 'run')
   content = json.loads((workdir / 'config.json').read_text())
-  content['hf'] = 'RobertaForMaskedLM' if config.hf.startswith('Bert') else 'BertForPreTraining'
+  content['hf'] = wished or content['hf']
   (workdir / 'config.json').write_text(json.dumps(content))
-  # of the class wished for, if one of its type fits
-  written = 'BertForMaskedLM' if config.hf == 'RobertaForMaskedLM' else config.hf
-  assert all(r.holds for r in export.export(str(workdir), tmp_path / 'hf'))
-  assert f'export writes {written}.' in capsys.readouterr().out
+  if written is None:
+    with pytest.raises(errors.UserError, match=r'--architecture='):
+      export.export(str(workdir), tmp_path / 'hf', asked)
+    assert not (tmp_path / 'hf').exists()
+    return
+  assert all(r.holds for r in export.export(str(workdir), tmp_path / 'hf', asked))
+  assert (f'export writes {written}.' in capsys.readouterr().out) == (wished is not None)
   assert json.loads((tmp_path / 'hf/config.json').read_text())['architectures'] == [written]
-  (workdir / 'config.json').unlink()
-  with pytest.raises(errors.UserError, match='config.json does not exist: a workdir needs'):
-    export.export(str(workdir), tmp_path / 'again')
+  assert (tmp_path / 'hf' / weights.HEADS_FILE).exists() == (asked is not None)  # the pair head
 
 
 def test_guesses_are_quoted_and_a_head_that_is_not_compared_fails(capsys):
@@ -255,9 +221,7 @@ def test_guesses_are_quoted_and_a_head_that_is_not_compared_fails(capsys):
   assert row.what == 'strange_head' and not row.holds
 
 
-def test_an_export_that_transformers_reads_differently_is_not_written(
-  one_run, tmp_path, monkeypatch
-):
+def test_an_export_that_transformers_reads_differently_is_not_written(runs, tmp_path, monkeypatch):
   honest = export.convert
 
   def swapped(*args):
@@ -268,7 +232,7 @@ def test_an_export_that_transformers_reads_differently_is_not_written(
 
   monkeypatch.setattr(export, 'convert', swapped)
   with pytest.raises(errors.UserError, match='reads the export differently'):
-    export.export(str(one_run[0]), tmp_path / 'hf')
+    export.export(str(runs['bert'][0]), tmp_path / 'hf')
   assert not list(tmp_path.iterdir())
 
 
@@ -276,18 +240,16 @@ def _shifted(logits):
   return {name: x + 0.1 * np.arange(x.shape[-1]) for name, x in logits.items()}
 
 
-def test_without_torch_our_own_reader_compares_and_it_is_said(
-  one_run, tmp_path, monkeypatch, capsys
-):
+def test_without_torch_our_own_reader_compares_and_it_is_said(runs, tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(verify, 'missing_packages', lambda: ['torch'])
   for name in ('torch', 'transformers'):
     monkeypatch.setitem(sys.modules, name, None)  # importing it fails
   honest = verify.compare_logits
   monkeypatch.setattr(verify, 'compare_logits', lambda ours, *rest: honest(_shifted(ours), *rest))
   with pytest.raises(errors.UserError, match='bertzoo_jax reads the export differently'):
-    export.export(str(one_run[0]), tmp_path / 'hf')
+    export.export(str(runs['bert'][0]), tmp_path / 'hf')
   monkeypatch.setattr(verify, 'compare_logits', honest)
-  assert export.export(str(one_run[0]), tmp_path / 'hf') is None
+  assert export.export(str(runs['bert'][0]), tmp_path / 'hf') is None
   shown = capsys.readouterr().out
   assert 'Not compared with transformers' in shown and 'logits' in shown
   assert 'Not compared' in (tmp_path / 'hf/README.md').read_text()
@@ -295,3 +257,7 @@ def test_without_torch_our_own_reader_compares_and_it_is_said(
   assert np.isfinite(tensors['encoder']['embeddings']['word']['embedding']).all()
   with pytest.raises(errors.UserError, match='no checkpoint'):
     export.export(str(tmp_path), tmp_path / 'again')
+  workdir = shutil.copytree(runs['bert'][0], tmp_path / 'run')
+  (workdir / 'config.json').unlink()
+  with pytest.raises(errors.UserError, match='config.json does not exist: a workdir needs'):
+    export.export(str(workdir), tmp_path / 'again')

@@ -3,21 +3,20 @@
 import contextlib
 import io
 import json
-import pathlib
 import re
 import shutil
-import subprocess
-import sys
 import types
 
 import jax
 import ml_collections
+import numpy as np
 import pytest
 
 from bertzoo_jax import export
+from bertzoo_jax import pretrained
 from bertzoo_jax.common import errors
 from bertzoo_jax.evaluate import held_out
-from bertzoo_jax.finetune import table
+from bertzoo_jax.hf import weights
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.pretrained import predicting
 from bertzoo_jax.runs import metrics
@@ -25,34 +24,22 @@ from bertzoo_jax.runs import step_folders
 from tests import killed
 from tests import tuned
 
-ROOT = pathlib.Path(__file__).parents[2]
 config, finetune = tuned.config, tuned.finetune
 
 
 @pytest.fixture(scope='module')
 def world(tmp_path_factory):
   """A folder with a pretrained run and a task's files."""
-  return tuned.world(tmp_path_factory.mktemp('world'), 'bert')
+  return tuned.world(tmp_path_factory.mktemp('world'), 'bert', dev=17)
 
 
-@pytest.mark.parametrize(
-  'argument, label, metric', [('regress', 'warmth', 'spearman'), ('multilabel', 'good,long', 'f1')]
-)
-def test_scores_and_several_labels_are_learned_from_a_csv(world, tmp_path, argument, label, metric):
-  lines = ['text,warmth,good,long']
-  for kind, text in tuned.rows(160, 7):
-    good, long = kind == 'good', len(text.split()) > 6
-    lines.append(f'"{text}",{2.5 * good - 1},{good:d},{long:d}')
-  (world / 'own.csv').write_text('\n'.join(lines) + '\n')
-  changes = dict(source__files__train='own.csv', source__label=label, steps=60)
-  (found,) = finetune(world, tmp_path / 'f', config(argument, source__dev_share=0.25, **changes))
-  assert found.median > 0.65 > tuned.majority(tmp_path / 'f')
-  file = tmp_path / 'f' / argument / 'run' / 'result.json'
-  assert metric in ' '.join(json.loads(file.read_text())['scores']['dev'])
-
-
-GRID = dict(grid=(('schedule.learning_rate', (1e-5, 2e-3)),), seeds=(0,), steps=40)
-NAMES = ['learning_rate=1e-05+seed=0', 'learning_rate=0.002+seed=0']
+# Frozen as docs/finetuning.md says it: rates of 0.
+FROZEN = (('encoder/(embeddings|layers/0/)', 0.0), ('', 1.0))
+GRID = dict(grid=(('schedule.learning_rate', (1e-5, 2e-2)),), seeds=(0,), steps=24)
+GRID |= dict(choose='best', choose_every=4, patience=3, run__eval_every=0, max_train=90)
+GRID |= dict(objective__class_weights=('auto',), objective__label_smoothing=0.1)
+GRID |= dict(optimizer__rates=FROZEN)
+NAMES = ['learning_rate=1e-05+seed=0', 'learning_rate=0.02+seed=0']
 
 
 @pytest.fixture(scope='module')
@@ -64,16 +51,70 @@ def uninterrupted(world, tmp_path_factory):
   return workdir, said.getvalue()
 
 
+@pytest.fixture(scope='module')
+def best(uninterrupted):
+  """The folder of its better run."""
+  return uninterrupted[0] / 'classify' / NAMES[1]
+
+
+def result_of(run):
+  return json.loads((run / 'result.json').read_text())
+
+
+def dev_scores(run):
+  rows = metrics.read(run)
+  return {row['step']: row['dev_accuracy'] for row in rows if 'dev_accuracy' in row}
+
+
 def test_a_grid_runs_every_point_and_keeps_the_best_checkpoint(uninterrupted):
   folder = uninterrupted[0] / 'classify'
   assert {p.name for p in folder.iterdir() if p.is_dir()} == {*NAMES}
-  found = [json.loads((folder / name / 'result.json').read_text())['score'] for name in NAMES]
+  found = [result_of(folder / name)['score'] for name in NAMES]
   assert found[1] > 0.9 > found[0]
   assert [(folder / name / step_folders.FOLDER).exists() for name in NAMES] == [False, True]
   table = json.loads((uninterrupted[0] / 'table.json').read_text())
   assert [line['chosen'] for line in table] == [False, True]
   for line, score in zip(table, found):
     assert line['best'] == line['worst'] == line['median'] == score and line['seeds'] == 1
+
+
+def test_the_first_best_dev_score_is_kept_and_patience_ends_the_run(best):
+  scores, result = dev_scores(best), result_of(best)
+  first = min(step for step, score in scores.items() if score == max(scores.values()))
+  assert result['step'] == first and result['score'] == scores[first]
+  assert step_folders.steps(best) == [first]  # also what W and export take
+  assert list(scores) == list(range(4, max(scores) + 1, 4))
+  assert max(scores) == min(first + 12, 24) < 24
+
+
+def test_dev_is_a_table_and_a_page_with_every_label(uninterrupted, best):
+  first, *lines = (uninterrupted[0] / 'classify/dev.tsv').read_text().splitlines()
+  assert first.split('\t') == ['example', 'text_a', 'gold', 'predicted', 'probability']
+  rows = [line.split('\t') for line in lines]
+  right = sum(row[2] == row[3] for row in rows)
+  assert len(rows) == 17 and all(0.5 <= float(row[4]) <= 1 for row in rows)
+  assert right / 17 == pytest.approx(result_of(best)['score'])
+  page = re.sub(' +', ' ', (uninterrupted[0] / 'classify/dev.md').read_text())
+  assert f'# dev: {right} of 17 right' in page
+  gold = sum(row[2] == 'good' for row in rows)
+  assert f'| good | {gold} |' in page and '| gold ↓ predicted → | bad | good |' in page
+
+
+def test_weights_of_classes_are_balanced_by_train_and_frozen_layers_keep_their_bits(
+  world, uninterrupted, best
+):
+  balanced = json.loads((best / 'config.json').read_text())['objective']['class_weights']
+  assert len(balanced) == 2 and sum(1 / (2 * w) for w in balanced) == pytest.approx(1)
+  assert '90 of 96 are taken' in uninterrupted[1]
+  before, after = (
+    weights.flatten(pretrained.open(x).params['encoder']) for x in (world / 'bert', best)
+  )
+  for path, x in after.items():
+    y = before[path]
+    if path.startswith('layers/'):
+      assert np.array_equal(x[0], y[0]) and not np.array_equal(x[1], y[1]), path
+    elif path.startswith('embeddings/'):
+      assert np.array_equal(x, y), path
 
 
 def test_a_run_learns_and_leaves_its_table_and_predictions(uninterrupted):
@@ -90,7 +131,7 @@ def test_a_run_learns_and_leaves_its_table_and_predictions(uninterrupted):
   assert [key(line) for line in again] == [key(line) for line in predicted]
 
 
-KILLS = tuple((f'classify/{name}', n) for name, n in zip(NAMES, (5, 3)))
+KILLS = tuple((f'classify/{name}', n) for name, n in zip(NAMES, (5, 13)))
 
 
 @pytest.mark.parametrize(
@@ -99,6 +140,12 @@ KILLS = tuple((f'classify/{name}', n) for name, n in zip(NAMES, (5, 3)))
 def test_a_grid_that_is_killed_ends_with_the_same_bytes(world, uninterrupted, tmp_path, kills):
   killed.finetune(tmp_path, f'tuned.config(**{GRID!r})', world, world / 'bert', kills)
   killed.same_bytes(uninterrupted[0], tmp_path / 'f', 'classify')
+  last = f'classify/{NAMES[1]}'
+  for name in (f'{last}/result.json', 'classify/dev.tsv', 'classify/dev.md'):
+    assert (uninterrupted[0] / name).read_bytes() == (tmp_path / 'f' / name).read_bytes(), name
+  ours, theirs = uninterrupted[0] / last, tmp_path / 'f' / last
+  assert dev_scores(ours) == dev_scores(theirs)
+  assert step_folders.steps(ours) == step_folders.steps(theirs)
 
 
 @pytest.mark.slow
@@ -158,6 +205,12 @@ def test_all_checkpoints_of_a_run_are_fine_tuned_and_their_scores_drawn(world, t
     (dict(grid=(('seed', (1,)), ('seed', (2,)))), {}, "has 'seed' twice"),
     (dict(grid=('schedule.learning_rate=1e-3',)), {}, 'a field and a tuple of values'),
     (dict(seeds=('a',)), {}, 'whole numbers'),
+    (dict(patience=2), {}, r'set --config\.choose=best'),
+    (dict(choose_every=2), {}, r'set --config\.choose=best'),
+    (dict(choose='best', run__eval_every=3), {}, r'--config\.choose_every=3'),
+    (dict(positive='odd'), {}, "No positive is called 'odd'"),
+    (dict(objective__class_weights=(1.0,)), {}, 'has 1 numbers, and there are 2 labels'),
+    (dict(objective__class_weights=(0.0, 1.0)), {}, 'above 0'),
     (dict(objective__dropout=1.5), {}, 'objective.dropout is 1.5'),
     (dict(encoder={'dropuot': 0.1}), {}, "Did you mean 'dropout'"),
     (dict(metrics=('acuracy',)), {}, "No metrics are called 'acuracy'.*'accuracy'"),
@@ -181,38 +234,27 @@ def test_a_mistake_is_told_before_anything_is_written(world, tmp_path, changes, 
   assert not list((tmp_path / 'f').rglob('config.json'))
 
 
-def test_a_file_to_predict_is_read_before_anything_is_trained(world, tmp_path):
+def test_a_workdir_of_another_thing_a_wrong_file_and_several_hosts_are_refused(
+  world, tmp_path, monkeypatch
+):
   (tmp_path / 'other.csv').write_text('sentence\none\n')
-  for file, words in (
-    (tmp_path / 'none.csv', 'no file'),
-    (tmp_path / 'other.csv', "Rename its column to 'text'"),
-  ):
+  for file in ('run/config.json', 'corpus/manifest.json'):
+    (tmp_path / file).parent.mkdir()
+    (tmp_path / file).write_text('{}')
+  refused = [
+    ('f', dict(predict=str(tmp_path / 'other.csv')), "Rename its column to 'text'"),
+    ('run', {}, 'give a folder of its own'),
+    ('corpus', {}, 'give a folder of its own'),
+    (world / 'bert', {}, 'holds a run'),
+    ('f', {}, 'runs on one host'),
+  ]
+  before = {*tmp_path.rglob('*')}
+  for workdir, kw, words in refused:
+    if 'host' in words:
+      monkeypatch.setattr(jax, 'process_count', lambda: 2)
     with pytest.raises(errors.UserError, match=words):
-      finetune(world, tmp_path / 'f', config(steps=1), predict=str(file))
-  assert not list((tmp_path / 'f').rglob('config.json'))
-
-
-@pytest.mark.parametrize('file', ['config.json', 'manifest.json'])
-def test_the_folder_of_a_pretraining_run_or_of_a_corpus_is_refused(world, tmp_path, file):
-  (tmp_path / file).write_text('{}')
-  with pytest.raises(errors.UserError, match='give a folder of its own'):
-    finetune(world, tmp_path, config(steps=1))
-  assert [p.name for p in tmp_path.iterdir()] == [file]
-
-
-def test_a_table_has_no_column_that_says_nothing():
-  line = table.Line('t', '', 'W', 'accuracy', 'dev', 1, 0.5, 0.5, 0.5, {}, True)
-  head = lambda found: table.markdown(found, {'t': 0.4}).splitlines()[0].split()[1::2]
-  assert head([line]) == ['task', 'score', 'seeds', 'median', 'majority', 'others']
-  points = [line._replace(point='a=1', seeds=2), line._replace(point='a=2', seeds=2)]
-  assert head(points)[:6] == ['task', 'point', 'score', 'seeds', 'median', 'best']
-
-
-def test_help_has_lines_that_fit():
-  line = [sys.executable, '-m', 'bertzoo_jax.finetune', '--help']
-  how = dict(cwd=ROOT, capture_output=True, text=True, timeout=killed.SECONDS)
-  said = subprocess.run(line, **how).stdout
-  assert 'configs/tasks/' in said and max(map(len, said.splitlines())) <= 100
+      finetune(world, tmp_path / workdir, config(steps=1), **kw)
+    assert {*tmp_path.rglob('*')} <= before | {tmp_path / 'f'}, words
 
 
 def test_another_start_or_recipe_in_the_same_workdir_is_refused(
@@ -232,18 +274,6 @@ def test_another_start_or_recipe_in_the_same_workdir_is_refused(
     finetune(tmp_path / 'world', tmp_path / 'f', config(**GRID), init=str(world / 'bert'))
   with pytest.raises(errors.UserError, match=re.escape(f'give one of them, {start}')):
     export.export(str(tmp_path / 'f'), str(tmp_path / 'hf'))
-
-
-def test_several_hosts_are_refused(world, tmp_path, monkeypatch):
-  monkeypatch.setattr(jax, 'process_count', lambda: 2)
-  with pytest.raises(errors.UserError, match='runs on one host'):
-    finetune(world, tmp_path / 'f', config(steps=1))
-  assert not (tmp_path / 'f').exists()
-
-
-def test_the_workdir_of_another_run_is_refused(world):
-  with pytest.raises(errors.UserError, match='holds a run'):
-    finetune(world, world / 'bert', config(steps=1))
 
 
 def test_a_fine_tuned_run_is_no_run_to_score_on_text(world, tmp_path, monkeypatch):

@@ -32,17 +32,12 @@ def finetuned(world, folder, argument, files='', family='bert', **changes):
 
 
 @pytest.fixture(scope='module')
-def tagged(world, tmp_path_factory):
-  return finetuned(world, tmp_path_factory.mktemp('tags'), 'tag', steps=100)
-
-
-@pytest.fixture(scope='module')
 def chosen(world, tmp_path_factory):
   return finetuned(world, tmp_path_factory.mktemp('choices'), 'choice', steps=100)
 
 
-def test_entities_are_learned_and_every_word_is_predicted(tagged):
-  line, workdir = tagged
+def test_entities_are_learned_and_every_word_is_predicted(world, tmp_path):
+  line, workdir = finetuned(world, tmp_path, 'tag', steps=100)
   assert line.metric == 'entity_f1' and line.median > 0.9 > tuned.majority(workdir)
   predicted = tuned.said(workdir / 'tag/test.jsonl')
   assert predicted[0]['tags'] == ['O', 'B-T', 'I-T']
@@ -66,19 +61,14 @@ def test_the_right_option_is_learned_whatever_its_place(chosen, world):
   assert [x['label'] for x in again] == [line['label'] for line in predicted]
 
 
-def exported(workdir, task, folder):
-  """(transformers, the exported tokenizer, the card)."""
-  pytest.importorskip('torch', reason='transformers needs torch')
-  transformers = pytest.importorskip('transformers', reason='the comparison needs transformers')
-  rows = export.export(str(workdir / task / 'run'), str(folder))
-  assert rows and all(r.holds for r in rows)
-  tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-  return transformers, tokenizer, (folder / 'README.md').read_text()
-
-
 def test_an_exported_chooser_says_the_same_of_every_option(chosen, world, tmp_path):
   _, workdir = chosen
-  transformers, tokenizer, card = exported(workdir, 'choice', tmp_path / 'hf')
+  pytest.importorskip('torch', reason='transformers needs torch')
+  transformers = pytest.importorskip('transformers', reason='the comparison needs transformers')
+  rows = export.export(str(workdir / 'choice/run'), str(tmp_path / 'hf'))
+  assert rows and all(r.holds for r in rows)
+  tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / 'hf')
+  card = (tmp_path / 'hf/README.md').read_text()
   assert 'AutoModelForMultipleChoice' in card and "truncation='only_first'" in card
   model = transformers.AutoModelForMultipleChoice.from_pretrained(tmp_path / 'hf')
   form = dict(padding=True, truncation='only_first', max_length=16, return_tensors='pt')
@@ -88,9 +78,6 @@ def test_an_exported_chooser_says_the_same_of_every_option(chosen, world, tmp_pa
     rows = tokenizer([one['text']] * len(asked), asked, **form)
     scores = model(**{name: x[None] for name, x in rows.items()}).logits[0]
     assert scores.softmax(-1).tolist() == pytest.approx(line['probabilities'], abs=1e-4)
-
-
-# --- questions ---
 
 
 def test_a_run_learns_to_find_answers_in_windows_and_is_exported(world, tmp_path, capsys):
@@ -182,9 +169,6 @@ def test_xlnet_reads_the_passage_first_and_its_heads_are_exported(world, tmp_pat
     check_card(tmp_path / 'out', world, answers)
 
 
-# --- interrupted, split ---
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'argument, files',
@@ -204,19 +188,14 @@ def test_all_of_glue_on_disk_by_one_command_killed_twice_has_the_same_table(worl
   """A grid and seeds. Only dev and train are there: other tasks are left out, and it is said."""
   tasks = ('cola', 'mrpc', 'sst2', 'wnli')
   kills = ('cola/learning_rate=0.003+seed=1', 7), ('sst2/learning_rate=0.001+seed=1', 12)
-  machinery = ('dtype=float32', 'kernels=xla', 'log_every=1', 'tensorboard=False')
-  flags = [
-    '--config=configs/tasks/glue.py:all',
-    '--config.steps=20',
-    '--config.batch_size=8',
-    '--config.length=32',
-    "--config.grid=(('schedule.learning_rate', (1e-3, 3e-3)),)",
-    '--config.seeds=0,1',
-    *(f'--config.run.{field}' for field in machinery),
-    f'--config.run.compile_cache={tmp_path / "compiled"}',
-    f'--init={world / "bert"}',
-    f'--task_dir={pathlib.Path(DATA) / "glue"}',
-  ]
+  fields = f"""
+    steps=20 batch_size=8 length=32 seeds=0,1 grid=(('schedule.learning_rate',(1e-3,3e-3)),)
+    run.dtype=float32 run.kernels=xla run.log_every=1 run.tensorboard=False
+    run.compile_cache={tmp_path / 'compiled'}
+  """
+  flags = [f'--config.{field}' for field in fields.split()]
+  flags += ['--config=configs/tasks/glue.py:all', f'--init={world / "bert"}']
+  flags += [f'--task_dir={pathlib.Path(DATA) / "glue"}']
   for name, own in (('whole', ()), ('killed', kills)):
     killed.begun_again(flags, tmp_path / name, own, 1800)  # seconds, for a machine that is busy
   table = json.loads((tmp_path / 'whole' / 'table.json').read_text())

@@ -1,13 +1,16 @@
-"""plan: the runs of a fine-tuning config; mistakes are one sentence, before files are read."""
+"""The runs of a fine-tuning config and the table of their scores; mistakes are one sentence, before
+files are read.
+"""
 
+import math
 import types
 
-import ml_collections
 import pytest
 
 from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.finetune import plan
+from bertzoo_jax.finetune import table
 from bertzoo_jax.tasks import kinds
 from configs.tasks import own
 
@@ -35,9 +38,9 @@ def config(**changes):
   ).lock()
 
 
-def runs(made):
-  plan.check(made, WEIGHTS)
-  return plan.runs('task', made, TASK, [WEIGHTS], 'F')
+def runs(made, weights=WEIGHTS):
+  plan.check(made, weights)
+  return plan.runs('task', made, TASK, [weights], 'F')
 
 
 RATE = 'schedule.learning_rate'
@@ -105,14 +108,53 @@ def test_the_folders_of_two_keys_that_end_alike_have_the_whole_keys():
   assert runs(made)[1].folder.name == 'encoder.dropout=0.1+objective.dropout=0.0+seed=0'
 
 
+def test_a_run_gets_the_head_and_the_class_of_its_encoder():
+  sizes = {k: WEIGHTS.section[k] for k in ('num_layers', 'hidden_size', 'num_heads')}
+  section = parts.disentangled(**sizes, intermediate_size=8, max_positions=32).to_dict()
+  known = {**vars(WEIGHTS), 'section': section, 'hf': 'DebertaV2ForMaskedLM'}
+  [run] = runs(config(), types.SimpleNamespace(**known))
+  assert run.experiment.hf == 'DebertaV2ForSequenceClassification'
+  assert run.experiment.objective.head == 'gelu'
+  assert runs(config())[0].experiment.objective.head == 'tanh'
+
+
 def test_a_fine_tuning_may_set_no_field_of_the_encoder():
   assert 'dropout' in config().encoder and not len(config(encoder={}).encoder)
 
 
-def test_tasks_come_after_those_with_whose_weights_they_begin():
-  suite = {name: config(init=init) for name, init in (('c', 'b'), ('b', 'a'), ('a', 'elsewhere'))}
-  made = lambda: ml_collections.ConfigDict({'suite': suite})
-  assert list(plan.tasks(made())) == ['a', 'b', 'c']
-  suite['a'] = config(init='c')
-  with pytest.raises(errors.UserError, match='weights of each other'):
-    plan.tasks(made())
+def results(*scores, point=()):
+  return [
+    {'init': 'W', 'point': point, 'score': x, 'scores': {'dev': {'accuracy': x, 'f1': x}}}
+    for x in scores
+  ]
+
+
+def test_a_run_that_diverged_is_below_all_others_and_no_number_of_the_table():
+  [line] = table.lines('t', ('accuracy', 'f1'), results(0.5, None, 0.75))
+  assert (line.median, line.best, line.others) == (0.5, 0.75, {'dev f1': 0.5})
+  assert math.isnan(line.worst) and line.seeds == 3
+  [line] = table.lines('t', ('accuracy', 'f1'), results(None, None, 0.75))
+  assert math.isnan(line.median) and line.best == 0.75
+  assert '| 0.7500 | –' in table.markdown([line], {'t': 0.5})
+
+
+def test_two_keys_of_a_grid_that_end_alike_are_told_apart():
+  keys = ['encoder.dropout', 'objective.dropout', 'schedule.learning_rate']
+  assert table.short(keys) == [*keys[:2], 'learning_rate']
+  point = tuple(zip(keys, (0.1, 0.2, 1e-5)))
+  [line] = table.lines('t', ('accuracy', 'f1'), results(0.5, point=point))
+  assert line.point == 'encoder.dropout=0.1, objective.dropout=0.2, learning_rate=1e-05'
+
+
+def test_a_point_that_diverged_is_not_chosen():
+  found = results(None, None, point=(('rate', 1.0),)) + results(0.25, 0.5, point=(('rate', 0.1),))
+  lines = table.lines('t', ('accuracy', 'f1'), found)
+  assert [line.chosen for line in lines] == [False, True]
+
+
+def test_a_table_has_no_column_that_says_nothing():
+  line = table.Line('t', '', 'W', 'accuracy', 'dev', 1, 0.5, 0.5, 0.5, {}, True)
+  head = lambda found: table.markdown(found, {'t': 0.4}).splitlines()[0].split()[1::2]
+  assert head([line]) == ['task', 'score', 'seeds', 'median', 'majority', 'others']
+  points = [line._replace(point='a=1', seeds=2), line._replace(point='a=2', seeds=2)]
+  assert head(points)[:6] == ['task', 'point', 'score', 'seeds', 'median', 'best']

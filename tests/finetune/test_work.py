@@ -1,5 +1,8 @@
-"""work: several runs at a time, one that fails or diverges, and which checkpoint stays."""
+"""The runs of a task: their order and processes, several at a time, one that fails or diverges, and
+which checkpoint stays.
+"""
 
+import contextlib
 import json
 import threading
 import time
@@ -34,6 +37,8 @@ def finished(run, score, diverged=''):
 
 
 def all_of(monkeypatch, runs, one, devices=2, say=None):
+  kept = lambda folder: [3] if (folder / step_folders.FOLDER).exists() else []
+  monkeypatch.setattr(work.step_folders, 'steps', kept)
   monkeypatch.setattr(work, '_one', one)
   notice = types.SimpleNamespace(name=None)
   task, devices = types.SimpleNamespace(sign=1), jax.devices()[:devices]
@@ -113,7 +118,6 @@ def test_the_first_of_the_best_runs_keeps_its_checkpoint(monkeypatch, tmp_path, 
     (run.folder / step_folders.FOLDER).mkdir(parents=True)
     return finished(run, [0.25, 0.5, 0.5, None][run.seed])
 
-  monkeypatch.setattr(work.step_folders, 'steps', lambda workdir: [3])
   found = all_of(monkeypatch, made, one, devices)
   assert work.best(found) == 1
   assert [r.seed for r in made if (r.folder / step_folders.FOLDER).exists()] == [1]
@@ -131,32 +135,65 @@ def test_a_best_run_that_lost_its_checkpoint_is_trained_again(monkeypatch, tmp_p
     begun.append(run.seed)
     return finished(run, 0.5)
 
-  monkeypatch.setattr(
-    work.step_folders, 'steps', lambda workdir: [3] if (workdir / 'checkpoints').exists() else []
-  )
   found = all_of(monkeypatch, made, one)
   assert begun == [0] and [r['score'] for r in found] == [0.5, 0.25]
 
 
-@pytest.mark.parametrize(
-  'machinery, together', [({}, 1), ({'mesh': (1, 2, 1)}, 2), ({'wandb': 'project'}, 2)]
-)
-def test_runs_that_need_all_devices_come_one_after_the_other(
-  monkeypatch, tmp_path, machinery, together
-):
-  seen = []
-
-  def one(run, task, weights, notice, devices, alone):
-    seen.append(len(devices))
-    (run.folder / step_folders.FOLDER).mkdir(parents=True)
-    return finished(run, 0.5)
-
-  monkeypatch.setattr(work.step_folders, 'steps', lambda workdir: [3])
-  all_of(monkeypatch, runs(tmp_path, 2, **machinery), one)
-  assert seen == [together] * 2
+def test_runs_that_need_all_devices_come_one_after_the_other(tmp_path):
+  at_once = lambda **machinery: work.at_once(runs(tmp_path, 2, **machinery), 2)
+  assert at_once() == 2 and at_once(mesh=(1, 2, 1)) == at_once(wandb='project') == 1
 
 
 def test_torn_predictions_are_one_sentence(tmp_path):
   (tmp_path / work.PREDICTIONS).write_bytes(b'PK\x03\x04 and no more')
   with pytest.raises(errors.UserError, match='delete result.json'):
     work.predictions(tmp_path)
+
+
+def job(folder, name, needs=''):
+  return jobs.Job(name, name, 0, None, folder / name, 'done', '', needs)
+
+
+def test_a_job_comes_after_the_one_it_needs_and_the_rest_keeps_its_order():
+  assert jobs.in_order({'c': 'b', 'x': '', 'b': 'a', 'a': 'elsewhere'}) == ['x', 'a', 'b', 'c']
+  with pytest.raises(errors.UserError, match='^The rows a and b begin with the weights of each ot'):
+    jobs.in_order({'a': 'b', 'c': '', 'b': 'a'}, 'The rows ')
+
+
+@pytest.mark.parametrize('slots', [1, 3])
+def test_a_job_waits_for_the_one_that_it_needs_also_where_a_slot_is_free(
+  tmp_path, monkeypatch, slots
+):
+  monkeypatch.setattr(jobs, '_WAIT', 0.01)
+  ended, lock = [], threading.Lock()
+
+  def do(job, slot):
+    with lock:
+      assert job.needs in ('', 'elsewhere', *ended)
+      ended.append(job.name)
+    job.folder.mkdir()
+    (job.folder / job.record).touch()
+    return True
+
+  made = [job(tmp_path, *names) for names in (('b', 'a'), ('a',), ('c', 'b'), ('d', 'elsewhere'))]
+  assert jobs.run(made, do, range(slots))
+  assert sorted(ended) == ['a', 'b', 'c', 'd']
+
+
+def test_while_another_process_holds_a_job_the_next_one_is_done(tmp_path, monkeypatch):
+  monkeypatch.setattr(jobs, '_WAIT', 0.01)
+  ended, said = [], []
+
+  @contextlib.contextmanager
+  def held(job):
+    if job.name == 'a' and not ended:
+      raise errors.TransientError('in use by 1')
+    yield
+
+  def do(job, slot):
+    ended.append(job.name)
+    return len(ended) < 2
+
+  made = [job(tmp_path, name) for name in 'abc']
+  assert not jobs.run(made, do, held=held, say=said.append)
+  assert ended == ['b', 'a'] and said == ['a: in use by 1']

@@ -62,8 +62,10 @@ def read(
   return card.text(told)
 
 
-@pytest.mark.parametrize('masking', MASKINGS)
-@pytest.mark.parametrize('objective', OBJECTIVES)
+CROSSED = [*((x, 'token') for x in OBJECTIVES), *(('mlm_pair', x) for x in MASKINGS)]
+
+
+@pytest.mark.parametrize('objective, masking', CROSSED)
 def test_a_card_tells_each_masking_as_its_config_has_it(objective, masking):
   section = MASKINGS[masking]
   pairs = parts.segment_pairs() if objective == 'mlm_pair' else parts.full_sentences()
@@ -85,21 +87,13 @@ def test_a_card_tells_each_masking_as_its_config_has_it(objective, masking):
       assert ('- masked-language-modeling' in said) == a.name.endswith('MaskedLM')
 
 
-@pytest.mark.parametrize(
-  'name, learned, fills',
-  [
-    ('ModernBertForMaskedLM', ('left to right',), False),
-    ('BertForMaskedLM', ('left to right',), False),
-    ('ModernBertForMaskedLM', ('left to right', 'masked'), True),
-    ('ElectraForMaskedLM', ('masked',), True),
-  ],
-)
-def test_a_network_that_saw_no_mask_is_not_called_one_that_fills_masks(name, learned, fills):
-  a = architectures.choose(name)
-  said = card.with_learned(a, learned)
-  assert said.heads.startswith(a.heads) == fills
-  assert ('does not fill masks' in said.heads) != fills
-  assert bool(said.pipeline) == (learned == ('masked',))
+def test_a_network_that_saw_no_mask_is_not_called_one_that_fills_masks():
+  a = architectures.choose('ModernBertForMaskedLM')
+  for learned in (('left to right',), ('left to right', 'masked'), ('masked',)):
+    said, fills = card.with_learned(a, learned), 'masked' in learned
+    assert said.heads.startswith(a.heads) == fills
+    assert ('does not fill masks' in said.heads) != fills
+    assert bool(said.pipeline) == (learned == ('masked',))
 
 
 def test_batches_of_unlike_phases_are_told_with_their_steps():
@@ -117,11 +111,7 @@ def test_batches_of_unlike_phases_are_told_with_their_steps():
     (parts.sentence_pairs(), '1: it was drawn at random.', 'swapped'),
     (parts.segment_pairs(negatives='pool'), '1: it belongs to another row.', 'swapped'),
     (parts.segment_pairs(pairs='sop', lone_sentences='skip'), '1: they are swapped.', 'random one'),
-    (
-      parts.segment_pairs(pairs='sop'),
-      'swapped; a text of a single sentence got a random one behind it, and label 1.',
-      'drawn',
-    ),
+    (parts.segment_pairs(pairs='sop'), 'a single sentence got a random one behind it', 'drawn'),
   ],
 )
 def test_a_card_tells_the_labels_of_pairs_as_the_format_made_them(format, says, never):
@@ -175,13 +165,8 @@ def test_the_hub_reads_the_scores_and_base_models_of_a_card():
   data = huggingface_hub.ModelCard(said).data
   assert data.base_model == ['org/na-me', 'gpt2'] and data.library_name == 'transformers'
   found = {x.metric_type: x.metric_value for x in data.eval_results}
-  hostile = found.keys() - metrics.keys()
-  assert found == {
-    'held_out_loss': 4.5,
-    'held_out_mlm_accuracy': 0.12346,
-    **dict.fromkeys(hostile, 1),
-  }
-  assert len(hostile) == 1 and said.count('\n---\n') == 1
+  assert (found.pop('held_out_loss'), found.pop('held_out_mlm_accuracy')) == (4.5, 0.12346)
+  assert [*found.values()] == [1] and said.count('\n---\n') == 1
   (x,) = {(x.task_type, x.dataset_name) for x in data.eval_results}
   assert x == ('fill-mask', 'text kept out of training')
   bare = huggingface_hub.ModelCard(read(*exported('mlm')[0])).data

@@ -1,5 +1,6 @@
 """Tokenizer files: transformers reads the tokenizer that was trained."""
 
+import functools
 import json
 import pathlib
 
@@ -15,44 +16,40 @@ from bertzoo_jax.hf.architectures import deberta_v2
 from bertzoo_jax.hf.architectures import roberta
 from bertzoo_jax.hf.architectures import xlnet
 
-transformers = pytest.importorskip(
-  'transformers', reason='reading tokenizers back needs transformers'
-)
+transformers = pytest.importorskip('transformers', reason='reading back needs transformers')
 
 SAMPLE = (pathlib.Path(__file__).parents[2] / 'data/sample/time_machine.txt').read_text()[:60_000]
 PLAIN = dict(collapse_blanks=False, digit_commas='keep', symbols='', strip_accents=False)
+PLAIN['lowercase'] = False
+CASED = dict(lowercase=False, straight_quotes=True)
+OF_ITS_OWN = dict(strip_accents=False, normalization='nfkc', split_chinese=False)
 # The second wordpiece has a pipeline that no class of transformers has: it survives only as
 # PreTrainedTokenizerFast.
 SECTIONS = {
   'wordpiece': parts.wordpiece(vocab_size=900),
-  'wordpiece of its own': parts.wordpiece(
-    vocab_size=900, strip_accents=False, normalization='nfkc', split_chinese=False
-  ),
+  'wordpiece of its own': parts.wordpiece(vocab_size=900, **OF_ITS_OWN),
   'byte_bpe': parts.byte_bpe(vocab_size=700),
   'unigram': parts.sentencepiece(vocab_size=700),
-  'unigram, classifier last': parts.sentencepiece(
-    vocab_size=700, specials='angled', lowercase=False, straight_quotes=True
-  ),
-  'unigram, mask last': parts.sentencepiece(
-    vocab_size=700, specials='mask_last', lowercase=False, **PLAIN
-  ),
+  'unigram, classifier last': parts.sentencepiece(vocab_size=700, specials='angled', **CASED),
+  'unigram, mask last': parts.sentencepiece(vocab_size=700, specials='mask_last', **PLAIN),
   'bpe': parts.sentencepiece(vocab_size=700, model='bpe'),
 }
 # Vocabulary files beside tokenizer.json, by kind.
-BARE = {
-  'wordpiece': {'vocab.txt'},
-  'byte_bpe': {'vocab.json', 'merges.txt'},
-  'sentencepiece': {'spiece.model'},
-}
+BARE = {'wordpiece': {'vocab.txt'}, 'byte_bpe': {'vocab.json', 'merges.txt'}}
+BARE['sentencepiece'] = {'spiece.model'}
+
+
+@functools.cache
+def tokenizer_of(name):
+  return tokenizers.train(dict(SECTIONS[name]), lambda: iter(SAMPLE.split('\n\n')))
 
 
 @pytest.fixture(scope='module', params=SECTIONS)
 def trained(request, tmp_path_factory):
   """(tokenizer, folder it was saved to)"""
-  tokenizer = tokenizers.train(dict(SECTIONS[request.param]), lambda: iter(SAMPLE.split('\n\n')))
   folder = tmp_path_factory.mktemp('tokenizer')
-  tokenizer.save(folder)
-  return tokenizer, folder
+  tokenizer_of(request.param).save(folder)
+  return tokenizer_of(request.param), folder
 
 
 SHAPES = {
@@ -128,20 +125,17 @@ def test_where_the_classifier_is_last_it_has_a_segment_and_padding_is_on_the_lef
   cls, sep, pad = (tokenizer.special[r] for r in ('cls', 'sep', 'pad'))
   a, b = (reloaded(t, add_special_tokens=False)['input_ids'] for t in ('The time', 'machine'))
   one, two = reloaded('The time'), reloaded('The time', 'machine')
-  assert (one['input_ids'], one['token_type_ids']) == ([*a, sep, cls], [0] * (len(a) + 1) + [2])
-  assert (two['input_ids'], two['token_type_ids']) == (
-    [*a, sep, *b, sep, cls],
-    [0] * (len(a) + 1) + [1] * (len(b) + 1) + [2],
-  )
+  zeros, ones = [0] * (len(a) + 1), [1] * (len(b) + 1)
+  assert (one['input_ids'], one['token_type_ids']) == ([*a, sep, cls], [*zeros, 2])
+  assert two['input_ids'] == [*a, sep, *b, sep, cls]
+  assert two['token_type_ids'] == [*zeros, *ones, 2]
   rows = reloaded(['The time', 'machine ' * 9], padding=True)
-  assert rows['input_ids'][0][:3] == [pad] * 3
-  assert rows['input_ids'][0][-1] == cls
+  assert rows['input_ids'][0][:3] == [pad] * 3 and rows['input_ids'][0][-1] == cls
   assert rows['attention_mask'][0][0] == 0
 
 
 def test_a_sentencepiece_model_has_their_name_and_folders_without_a_tokenizer_are_refused(tmp_path):
-  tokenizer = tokenizers.train(dict(SECTIONS['unigram']), lambda: iter(SAMPLE.split('\n\n')))
-  tokenizer.save(tmp_path / 'ours')
+  tokenizer_of('unigram').save(tmp_path / 'ours')
   (tmp_path / 'theirs').mkdir()
   assert 'spm.model' in export(tmp_path / 'ours', tmp_path / 'theirs', 'deberta-v2', 0)
   with pytest.raises(errors.UserError, match='copy CORPUS/tokenizer'):
@@ -179,7 +173,7 @@ def test_ids_of_words_equal_transformers_with_is_split_into_words(trained, tmp_p
 @pytest.mark.parametrize('family', ['roberta', 'deberta'])
 @pytest.mark.parametrize('words', [False, True])
 def test_a_byte_level_bpe_puts_a_blank_before_words_where_it_is_asked_to(tmp_path, family, words):
-  ours = tokenizers.train(dict(SECTIONS['byte_bpe']), lambda: iter(SAMPLE.split('\n\n')))
+  ours = tokenizer_of('byte_bpe')
   ours.save(tmp_path / 'ours')
   (tmp_path / 'theirs').mkdir()
   export(tmp_path / 'ours', tmp_path / 'theirs', family, 0)

@@ -22,13 +22,11 @@ from bertzoo_jax.hf import weights
 from bertzoo_jax.hf.architecture import HEADS_BIAS
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architectures import modernbert
-from bertzoo_jax.pretrained import initial_weights
 from tests.export.test_export import make_workdir
 from tests.hf import directories
 from tests.outside import convolved_config
 from tests.outside import convolved_hf
 from tests.outside import roformer
-from tests.outside import roformer_config
 from tests.outside import roformer_hf
 
 pytest.importorskip('transformers', reason='verification needs transformers')
@@ -41,13 +39,13 @@ SMALL = dict(hidden_size=24, num_heads=4, intermediate_size=40)
 
 # Classes of this module, which names them itself.
 HERE = 'test_outside_architecture'
-MASKED_LM = roformer_hf.MASKED_LM
+MASKED_LM, MASKED_CONVOLVED = roformer_hf.MASKED_LM, convolved_hf.MASKED_LM
 MODERN = modernbert.MASKED_LM
 PRETRAINING = MASKED_LM._replace(
   name='RoFormerForPreTraining',
   rows=(*MASKED_LM.rows, Row('pair_head/pooler/kernel', 'pooler.weight', architecture.KERNEL)),
 )
-WITHOUT_TOKENIZER = convolved_hf.MASKED_LM._replace(tokens=None)
+WITHOUT_TOKENIZER = MASKED_CONVOLVED._replace(tokens=None)
 # Several parameters in one tensor that an encoder may lack.
 BIASES = Row(
   tuple(f'{x}/bias' for x in QKV),
@@ -58,11 +56,7 @@ BIASES = Row(
 WITH_BIASES = MODERN._replace(rows=(*MODERN.rows, BIASES))
 
 
-def sizes_of(depth):
-  return architecture.Sizes(4, depth, depth, 24, 24)
-
-
-SIZES = sizes_of(3)
+SIZES = architecture.Sizes(4, 3, 3, 24, 24)
 
 
 def make_run(path, module, **sizes):
@@ -78,25 +72,15 @@ def run(tmp_path_factory):
   return make_run(tmp_path_factory.mktemp('convolved'), convolved_config, **sizes)
 
 
-@pytest.fixture(scope='module')
-def roformer_run(tmp_path_factory):
-  return make_run(tmp_path_factory.mktemp('roformer'), roformer_config, num_layers=3, **SMALL)
-
-
-def params_of(depth=3):
+def params_of():
   """Flat random parameters of the modern encoder with an MLM head and biases of attention; no norm
   in layer 0.
   """
-  section = parts.modern(num_layers=depth, window=10, **SMALL)
-  encoder = small.encoder(section=section)
+  encoder = small.encoder(section=parts.modern(num_layers=3, window=10, **SMALL))
   params = weights.flatten(small.parameters(objectives.BY_NAME['mlm'](encoder=encoder)))
   draw = np.random.default_rng(1)
-  biases = {f'{x}/bias': draw.normal(size=(depth, 4, 6)).astype(np.float32) for x in QKV}
+  biases = {f'{x}/bias': draw.normal(size=(3, 4, 6)).astype(np.float32) for x in QKV}
   return params | biases
-
-
-def changed(monkeypatch, **changes):
-  monkeypatch.setattr(convolved_hf, 'MASKED_LM', convolved_hf.MASKED_LM._replace(**changes))
 
 
 def test_it_is_exported_verified_and_described(run, tmp_path, capsys):
@@ -110,9 +94,14 @@ def test_it_is_exported_verified_and_described(run, tmp_path, capsys):
   content = json.loads((tmp_path / 'hf/config.json').read_text())
   assert content['model_type'] == 'convolved' and content['num_layers'] == 2
   card = (tmp_path / 'hf/README.md').read_text()
-  for fact in ('# ConvolvedForMaskedLM', '2 layers of 32, 2 heads', 'It fills masks', 'at most 32'):
-    assert fact in card, fact
+  facts = '# ConvolvedForMaskedLM', '2 layers of 32, 2 heads', 'It fills masks', 'at most 32'
+  assert not [fact for fact in facts if fact not in card]
   assert 'Reloaded with the reference of ConvolvedForMaskedLM' in card and 'pipeline' not in card
+  # a class without a tokenizer has its logits compared
+  found = export.export(str(run[0]), tmp_path / 'bare', f'{HERE}:WITHOUT_TOKENIZER')
+  assert [r.what.split()[0] for r in found] == ['tensors', 'mlm'] and all(r.holds for r in found)
+  files = {p.name for p in (tmp_path / 'bare').iterdir()}
+  assert files == {'README.md', 'config.json', 'model.safetensors'}
   # Also where another class is the run's own.
   config = json.loads((run[0] / 'config.json').read_text())
   (run[0] / 'config.json').write_text(json.dumps({**config, 'hf': 'BertForMaskedLM'}))
@@ -124,27 +113,7 @@ def test_it_is_exported_verified_and_described(run, tmp_path, capsys):
     (run[0] / 'config.json').write_text(json.dumps(config))
 
 
-def test_its_directory_is_read_by_the_run_that_names_it(roformer_run, tmp_path):
-  export.export(str(roformer_run[0]), tmp_path / 'hf')
-  assert 'It reads any length;' in (tmp_path / 'hf/README.md').read_text()
-  encoder = roformer.RoFormer(600, jnp.float32, num_layers=3, **SMALL)
-  objective = objectives.BY_NAME['mlm'](encoder=encoder)
-  fresh = small.parameters(objective, seed=3)
-  init = f'hf:{tmp_path / "hf"}'
-  for name in (None, 'BertForMaskedLM'):
-    with pytest.raises(errors.UserError, match="No readable model type is called 'roformer'"):
-      initial_weights.parameters(fresh, init, objective, None, name)
-  for name in (ROFORMER, f'{HERE}:PRETRAINING'):
-    params, lines = initial_weights.parameters(fresh, init, objective, None, name)
-    params, trained = weights.flatten(params), weights.flatten(roformer_run[1])
-    assert params.keys() == trained.keys()
-    assert all(np.array_equal(x, trained[k]) for k, x in params.items())
-    assert all(line.startswith('loaded') for line in lines)
-
-
-def test_another_class_of_its_module_takes_its_place_and_other_types_are_read_by_the_table(
-  tmp_path,
-):
+def test_another_class_of_its_module_takes_its_place_and_other_types_are_read_by_the_table():
   encoder = roformer.RoFormer(small.VOCAB, jnp.float32, num_layers=2, **SMALL)
   paths = weights.flatten(small.parameters(objectives.BY_NAME['mlm'](encoder=encoder)))
   wished, other = f'{HERE}:PRETRAINING', f'{HERE}:MASKED_LM'
@@ -152,19 +121,19 @@ def test_another_class_of_its_module_takes_its_place_and_other_types_are_read_by
   assert hf.fitting_note(other, 'gelu', paths) is None
   assert f'export writes {other}' in hf.fitting_note(wished, 'gelu', paths)
   assert 'no activation relu' in hf.fitting_note(other, 'relu', paths)
-  content = {'model_type': 'bert', 'architectures': ['BertForMaskedLM']}
-  assert architectures.reader(content, NAME).name == 'BertForPreTraining'
-  content = {'model_type': 'electra', 'architectures': ['ElectraForMaskedLM']}
-  assert architectures.reader(content, NAME).name == 'ElectraForMaskedLM'
-  content = {'model_type': 'roformer', 'architectures': ['RoFormerForPreTraining']}
-  assert architectures.reader(content, f'{HERE}:MASKED_LM').name == 'RoFormerForPreTraining'
+  for kind, named, run, reader in (
+    ('bert', 'BertForMaskedLM', NAME, 'BertForPreTraining'),
+    ('electra', 'ElectraForMaskedLM', NAME, 'ElectraForMaskedLM'),
+    ('roformer', 'RoFormerForPreTraining', other, 'RoFormerForPreTraining'),
+  ):
+    content = {'model_type': kind, 'architectures': [named]}
+    assert architectures.reader(content, run).name == reader
+  for name in (None, 'BertForMaskedLM'):
+    with pytest.raises(errors.UserError, match="No readable model type is called 'roformer'"):
+      architectures.reader({'model_type': 'roformer'}, name)
 
 
-@pytest.mark.parametrize(
-  'tensor, rows',
-  [('1.query.weight', slice(8, 16)), ('0.convolution.weight', 0), ('1.in.weight', 3)],
-)
-def test_a_wrong_tensor_is_not_exported(run, tmp_path, monkeypatch, tensor, rows):
+def changed_tensor(tensor, rows):
   honest = export.convert
 
   def wrong(*args):
@@ -172,26 +141,30 @@ def test_a_wrong_tensor_is_not_exported(run, tmp_path, monkeypatch, tensor, rows
     tensors[f'blocks.{tensor}'][rows] *= 1.01
     return tensors, config
 
-  monkeypatch.setattr(export, 'convert', wrong)
-  words = 'The reference of Convolved.* differently .*mlm logits'
-  with pytest.raises(errors.UserError, match=words):
-    export.export(str(run[0]), tmp_path / 'hf')
-  assert not list(tmp_path.iterdir())
+  return wrong
 
 
-@pytest.mark.parametrize(
-  'change, message',
-  [
-    (lambda x: {'unloaded': []}, 'mlm logits: only the trained network has this head'),
-    (lambda x: {**x, 'unloaded': ['a.weight']}, 'tensors not loaded: a.weight'),
-    (lambda x: {'mlm': x['mlm']}, 'tensors not loaded: the reference does not say'),
-    (lambda x: {**x, 'span': x['mlm']}, 'span logits: only the reference has this head'),
-    (lambda x: {**x, 'mlm': x['mlm'][:, :, :1]}, 'mlm logits: .*600.* here, .*1.* there'),
-    (lambda x: {**x, 'mlm': x['mlm'] * np.nan}, 'mlm logits .*nan'),
-  ],
-)
-def test_a_reference_that_leaves_something_out_fails(run, tmp_path, monkeypatch, change, message):
-  changed(monkeypatch, logits=lambda *args: change(convolved_hf.logits(*args)))
+MLM, DIFFERS = 'mlm logits: ', 'The reference of Convolved.* differently .*mlm logits'
+WRONG = [  # a tensor and its rows, or a change of what the reference says; words
+  (('1.query.weight', slice(8, 16)), DIFFERS),
+  (('0.convolution.weight', 0), DIFFERS),
+  (('1.in.weight', 3), DIFFERS),
+  (lambda x: {'unloaded': []}, f'{MLM}only the trained network has this head'),
+  (lambda x: {**x, 'unloaded': ['a.weight']}, 'tensors not loaded: a.weight'),
+  (lambda x: {'mlm': x['mlm']}, 'tensors not loaded: the reference does not say'),
+  (lambda x: {**x, 'span': x['mlm']}, 'span logits: only the reference has this head'),
+  (lambda x: {**x, 'mlm': x['mlm'][:, :, :1]}, f'{MLM}.*600.* here, .*1.* there'),
+  (lambda x: {**x, 'mlm': x['mlm'] * np.nan}, 'mlm logits .*nan'),
+]
+
+
+@pytest.mark.parametrize('change, message', WRONG)
+def test_a_wrong_tensor_or_reference_is_not_exported(run, tmp_path, monkeypatch, change, message):
+  if callable(change):
+    says = MASKED_CONVOLVED._replace(logits=lambda *args: change(convolved_hf.logits(*args)))
+    monkeypatch.setattr(convolved_hf, 'MASKED_LM', says)
+  else:
+    monkeypatch.setattr(export, 'convert', changed_tensor(*change))
   with pytest.raises(errors.UserError, match=message):
     export.export(str(run[0]), tmp_path / 'hf')
   assert not list(tmp_path.iterdir())
@@ -210,7 +183,7 @@ def test_nothing_compared_fails():
   assert not rows[1].holds  # padding alone
 
 
-def test_a_tensor_that_transformers_does_not_take_fails(run, tmp_path, monkeypatch):
+def test_a_tensor_that_transformers_does_not_take_fails(tmp_path):
   sizes = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
   directories.theirs('BertForMaskedLM', **sizes).save_pretrained(tmp_path)
   batch = verify.random_batch(small.VOCAB, 8, 2, 0)
@@ -225,17 +198,8 @@ def test_a_tensor_that_transformers_does_not_take_fails(run, tmp_path, monkeypat
   assert unloaded == {'bert.embeddings.position_ids': 'the class has no such tensor'}
 
 
-def test_a_class_without_a_tokenizer_still_has_its_logits_compared(run, tmp_path):
-  rows = export.export(str(run[0]), tmp_path / 'hf', f'{HERE}:WITHOUT_TOKENIZER')
-  assert [r.what.split()[0] for r in rows] == ['tensors', 'mlm'] and all(r.holds for r in rows)
-  files = {p.name for p in (tmp_path / 'hf').iterdir()}
-  assert files == {'README.md', 'config.json', 'model.safetensors'}
-
-
-@pytest.mark.parametrize('depth', [2, 3])
-def test_several_parameters_are_one_tensor_and_a_layer_may_lack_it(depth):
-  params = params_of(depth)
-  sizes = sizes_of(depth)
+def test_several_parameters_are_one_tensor_and_a_layer_may_lack_it():
+  depth, params, sizes = 3, params_of(), SIZES
   tensors = architecture.to_hf(WITH_BIASES, params, sizes)
   assert {k for k in tensors if 'attn_norm' in k} == {
     f'model.layers.{i}.attn_norm.weight' for i in range(1, depth)

@@ -1,6 +1,7 @@
 """The laws of docs/ARCHITECTURE.md that can be read off the source."""
 
 import ast
+import functools
 import graphlib
 import importlib
 import inspect
@@ -15,6 +16,7 @@ from bertzoo_jax import parts
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.parts import experiments
 from bertzoo_jax.parts import fields as definitions
+from bertzoo_jax.parts import ranges
 from tests import found
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -32,8 +34,8 @@ def _module(folder):
 
 ROW_KEYS = ('bertzoo_jax.common.row_keys', 'bertzoo_jax.common.trees')
 NOT_ON_HOST = ('jax', 'flax', 'optax', 'orbax', *ROW_KEYS, *map(_module, DEVICE))
-LIBRARIES = ('tensorflow', 'tensorflow_datasets')
-NOT_ON_DEVICE = (*LIBRARIES, 'bertzoo_jax.common.hashing', *map(_module, HOST))
+TENSORFLOW = ('tensorflow', 'tensorflow_datasets')
+NOT_ON_DEVICE = (*TENSORFLOW, 'bertzoo_jax.common.hashing', *map(_module, HOST))
 
 # The tables of the parts that bertzoo_jax/parts/ declares.
 PARTS = {
@@ -49,14 +51,14 @@ PARTS = {
 }
 
 
+@functools.cache
 def imports(path):
   """Full names of all that a file imports."""
-  for node in ast.walk(ast.parse(path.read_text())):
-    if isinstance(node, ast.Import):
-      yield from (a.name for a in node.names)
-    elif isinstance(node, ast.ImportFrom):
-      assert node.level == 0, f'{path}: relative imports hide the layers'
-      yield from (f'{node.module}.{a.name}' for a in node.names)
+  nodes = [*ast.walk(ast.parse(path.read_text()))]
+  some = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+  assert not any(node.level for node in some), f'{path}: relative imports hide the layers'
+  plain = [a.name for node in nodes if isinstance(node, ast.Import) for a in node.names]
+  return (*plain, *(f'{node.module}.{a.name}' for node in some for a in node.names))
 
 
 def offenders(folders, forbidden):
@@ -74,13 +76,9 @@ def test_host_and_device_program_never_import_each_other_or_their_libraries():
 
 
 def test_only_what_drives_the_input_and_what_reads_its_files_imports_tensorflow():
-  wanted = {
-    'batches/ahead.py': 'tensorflow',
-    'convert.py': 'tensorflow',
-    'common/trust.py': 'tensorflow_datasets',
-    'tasks/reading/datasets.py': 'tensorflow_datasets',
-    'text/records.py': 'tensorflow_datasets',
-  }
+  drives, reads = ('batches/ahead.py', 'convert.py'), ('common/trust.py', 'text/records.py')
+  wanted = dict.fromkeys(drives, 'tensorflow') | dict.fromkeys(reads, 'tensorflow_datasets')
+  wanted['tasks/reading/datasets.py'] = 'tensorflow_datasets'
   used = {
     str(path.relative_to(PACKAGE)): library
     for path in PACKAGE.rglob('*.py')
@@ -103,13 +101,10 @@ def test_the_shared_ground_imports_neither_program_and_the_package_no_configs():
 
 
 def test_layers_import_downwards_only():
-  host = {name: height for height, name in enumerate(HOST)}
-  for folder, height in host.items():
-    above = [_module(f) for f, h in host.items() if h > height]
-    assert not list(offenders([folder], above)), folder
-  order = {name: height for height, name in enumerate(DEVICE)}
-  for folder, height in order.items():
-    above = [_module(f) for f, h in order.items() if h > height]
+  for height, folder in enumerate(HOST):
+    assert not list(offenders([folder], [_module(f) for f in HOST[height + 1 :]])), folder
+  for height, folder in enumerate(DEVICE):
+    above = [_module(f) for f in DEVICE[height + 1 :]]
     # the one step does not know what it updates
     if folder in ('runs', 'training', 'preflight/tpu'):
       above += ['bertzoo_jax.model', 'bertzoo_jax.kernels', 'bertzoo_jax.objectives']
@@ -117,18 +112,10 @@ def test_layers_import_downwards_only():
 
 
 def test_no_module_needs_one_that_needs_it():
-  known = {
-    '.'.join(p.relative_to(ROOT).with_suffix('').parts).removesuffix('.__init__'): p
-    for p in PACKAGE.rglob('*.py')
-  }
-  needs = {
-    module: {
-      next((m for m in (name, name.rpartition('.')[0]) if m in known), None)
-      for name in imports(path)
-    }
-    - {None}
-    for module, path in known.items()
-  }
+  name = lambda path: '.'.join(path.relative_to(ROOT).with_suffix('').parts)
+  known = {name(path).removesuffix('.__init__'): path for path in PACKAGE.rglob('*.py')}
+  of = lambda name: next((m for m in (name, name.rpartition('.')[0]) if m in known), None)
+  needs = {module: {*map(of, imports(path))} - {None} for module, path in known.items()}
   assert sum(map(len, needs.values())) > len(known)
   graphlib.TopologicalSorter(needs).prepare()  # raises CycleError, which names them
 
@@ -139,9 +126,8 @@ def test_no_system_is_named_outside_configs_and_no_config_is_asked_with_a_defaul
     if 'hf' not in path.relative_to(PACKAGE).parts:
       assert not names.search(path.read_text()), path
   for path in [*PACKAGE.rglob('*.py'), *(ROOT / 'configs').rglob('*.py')]:
-    assert not re.search(r'config(\.\w+)*\.get\(', path.read_text()), (
-      f'{path}: a misspelt key would become a silent default'
-    )
+    # a misspelt key would become a silent default
+    assert not re.search(r'config(\.\w+)*\.get\(', path.read_text()), path
 
 
 def test_every_part_has_one_declaration_and_takes_it():
@@ -159,34 +145,10 @@ def test_every_part_has_one_declaration_and_takes_it():
 def test_every_file_of_configs_is_a_complete_config(system):
   module = found.module(system)
   assert module.__doc__, f'configs/{system}.py has no docstring: paper, command, what differs'
-  for name in ('get_config', 'SIZES', 'PARAMETERS'):
-    assert hasattr(module, name), f'configs/{system}.py has no {name}: see CONTRIBUTING.md'
-  assert 'tiny' in module.SIZES
+  lacking = [x for x in ('get_config', 'SIZES', 'PARAMETERS') if not hasattr(module, x)]
+  assert not lacking, f'configs/{system}.py has no {lacking}: see CONTRIBUTING.md'
   default = inspect.signature(module.get_config).parameters['argument'].default
-  assert default.split(',')[0] in module.SIZES
-  assert set(module.PARAMETERS) == set(module.SIZES), (
-    f'configs/{system}.py: PARAMETERS needs the sizes {sorted(module.SIZES)}'
-  )
-
-
-def test_nothing_but_configs_and_their_parts_lies_in_configs():
-  others = [p.name for p in (ROOT / 'configs').iterdir() if p.suffix != '.py' and p.is_file()]
-  assert not others and set(found.NOT_CONFIGS) <= {p.stem for p in (ROOT / 'configs').glob('*.py')}
-  for name in found.NOT_CONFIGS:
-    assert not hasattr(importlib.import_module(f'configs.{name}'), 'get_config')
-
-
-def test_the_readmes_table_has_every_config_and_no_other():
-  rows = [
-    line
-    for line in (ROOT / 'README.md').read_text().splitlines()
-    if re.match(r'\|.*`configs/\w+\.py', line)
-  ]
-  named = [re.search(r'`configs/(\w+)\.py:', row)[1] for row in rows]
-  assert sorted(named) == sorted(found.SYSTEMS)
-  for system, row in zip(named, rows):
-    for size in re.search(r'py:\{?([\w,]+)', row)[1].split(','):
-      assert size in found.module(system).SIZES, row
+  assert {'tiny', default.split(',')[0]} <= set(module.SIZES) == set(module.PARAMETERS)
 
 
 def test_the_page_of_the_house_names_every_part_of_every_axis():
@@ -198,21 +160,25 @@ def test_the_page_of_the_house_names_every_part_of_every_axis():
     assert not lacking, (section, lacking)
 
 
-@pytest.mark.parametrize('file, task', found.TASKS)
-def test_every_fine_tuning_config_is_complete_and_ends_up_the_same_through_json(file, task):
-  module = importlib.import_module(f'configs.tasks.{file}')
-  assert module.__doc__ and inspect.signature(module.get_config).parameters['argument'].default
-  config = ml_collections.ConfigDict(module.get_config(task)).lock()
-  wanted = definitions.parameters(experiments.FineTuning)
-  assert set(config) == set(wanted) and config.name == task
-  for name, fields in (('source', config.source), ('features', config.features)):
-    known = definitions.parameters(parts.TASK_SECTIONS[name][fields.name])
-    assert set(fields) - {'name'} == set(known)
-  assert set(config.submission) <= set(getattr(config.source, 'files', config.submission))
+def same_through_json(config):
   before = configuration.flatten(config)
   again = configuration.flatten(configuration.from_json(configuration.to_json(config)))
   # fields of pretraining are added to a config that lacks them
-  assert not configuration.differences(before, {key: again[key] for key in before})
+  return not configuration.differences(before, {key: again[key] for key in before})
+
+
+def test_every_fine_tuning_config_is_complete_and_ends_up_the_same_through_json():
+  wanted = definitions.parameters(experiments.FineTuning)
+  for file, task in found.TASKS:
+    module = importlib.import_module(f'configs.tasks.{file}')
+    assert module.__doc__ and inspect.signature(module.get_config).parameters['argument'].default
+    config = ml_collections.ConfigDict(module.get_config(task)).lock()
+    assert set(config) == set(wanted) and config.name == task
+    for name, fields in (('source', config.source), ('features', config.features)):
+      known = definitions.parameters(parts.TASK_SECTIONS[name][fields.name])
+      assert set(fields) - {'name'} == set(known)
+    assert set(config.submission) <= set(getattr(config.source, 'files', config.submission))
+    assert same_through_json(config), (file, task)
 
 
 @pytest.mark.parametrize('file', found.SUITES)
@@ -224,19 +190,17 @@ def test_a_suite_has_the_config_of_each_of_its_tasks(file):
     assert configuration.to_json(config) == configuration.to_json(module.get_config(task))
 
 
-@pytest.mark.parametrize('system, size', found.SIZES)
-def test_every_config_is_complete_locked_and_ends_up_the_same_through_json(system, size):
-  config = found.config(system, size)
-  assert set(config) == set(definitions.parameters(experiments.Experiment))
-  again = configuration.from_json(configuration.to_json(config))
-  assert not configuration.differences(configuration.flatten(config), configuration.flatten(again))
-  if 'max_positions' in config.encoder:
-    phases = configuration.phases(config)
-    assert max(p.config.length for p in phases) <= config.encoder.max_positions
-  for phase in configuration.phases(config):
-    assert phase.config.schedule.warmup < configuration.total_steps(config)
-  with pytest.raises(AttributeError):
-    config.masking.rat = 0.2
+def test_every_config_is_complete_locked_and_ends_up_the_same_through_json():
+  for system, size in found.SIZES:
+    config = found.config(system, size)
+    assert set(config) == set(definitions.parameters(experiments.Experiment))
+    ranges.check(config)
+    assert same_through_json(config), (system, size)
+    for phase in configuration.phases(config):
+      assert phase.config.length <= config.encoder.get('max_positions', phase.config.length)
+      assert phase.config.schedule.warmup < configuration.total_steps(config)
+    with pytest.raises(AttributeError):
+      config.masking.rat = 0.2
 
 
 # Words that say nothing of what they name.

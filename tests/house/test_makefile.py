@@ -10,6 +10,7 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(not shutil.which('make'), reason='make is not installed')
 
 PACKAGES = {
   'bertzoo_jax': """Provides-Extra: tpu
@@ -65,17 +66,15 @@ def make(folder, uv_exits):
   return done.stdout, *(f.read_text().split()[-1] if f.exists() else None for f in asked)
 
 
-@pytest.mark.skipif(not shutil.which('make'), reason='make is not installed')
 def test_make_after_a_pull_updates_the_environment_and_keeps_the_extras_of_the_user(folder):
-  said, by_uv, by_pip = make(folder, uv_exits=0)
-  assert 'is updated; what else is installed there stays' in said
+  output, by_uv, by_pip = make(folder, uv_exits=0)
+  assert 'is updated; what else is installed there stays' in output
   assert (by_uv, by_pip) == ('.[dev,tpu,wandb]', None)
   assert list((folder / '.venv').glob('lib/python*/site-packages/wandb-1.0.dist-info'))
   (folder / 'asked_of_uv').unlink()
   assert make(folder, uv_exits=0)[1] is None, 'nothing changed since'
 
 
-@pytest.mark.skipif(not shutil.which('make'), reason='make is not installed')
 def test_where_uv_cannot_pip_installs_and_it_is_said(folder):
-  said, by_uv, by_pip = make(folder, uv_exits=1)
-  assert 'uv cannot, so pip installs' in said and by_uv == by_pip == '.[dev,tpu,wandb]'
+  output, by_uv, by_pip = make(folder, uv_exits=1)
+  assert 'uv cannot, so pip installs' in output and by_uv == by_pip == '.[dev,tpu,wandb]'

@@ -5,10 +5,8 @@ that opens one, they run nothing.
 import contextlib
 import importlib
 import json
-import os
 import pathlib
 import shutil
-import subprocess
 import sys
 
 import jax
@@ -42,54 +40,16 @@ from bertzoo_jax.tasks.reading import datasets
 from bertzoo_jax.text import finding
 from configs import bert
 from configs.tables import albert_table5
-from tests.pretrained.test_loading import make_run
-from tests.pretrained.test_loading import written
+from tests import commands
+from tests.house.strangers import edit
+from tests.refused import refused
 
-ROOT = pathlib.Path(__file__).parents[2]
-SAMPLE = ROOT / 'data/sample/time_machine.txt'
+SAMPLE = pathlib.Path(__file__).parents[2] / 'data/sample/time_machine.txt'
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_named_yet():
   trust.set_allowed((frozenset(), False))
-
-
-@pytest.fixture(scope='module')
-def good(tmp_path_factory):
-  """A run, its export and a corpus, as their owners made them."""
-  folder = tmp_path_factory.mktemp('good')
-  (folder / 'run').mkdir()
-  make_run(folder / 'run', 'bert')
-  written(folder / 'run', folder / 'hf')
-  small_corpora.write(folder / 'corpus')
-  return folder
-
-
-@pytest.fixture
-def place(good, tmp_path, monkeypatch):
-  """A copy of these, where modules are found. Each folder holds `evil.py`, which leaves a trace."""
-  shutil.copytree(good, tmp_path / 'place')
-  trace = tmp_path / 'trace'
-  touch = f'import pathlib\npathlib.Path({str(trace)!r}).touch()\n'
-  for folder in (tmp_path / 'place').iterdir():
-    (folder / 'evil.py').write_text(f'{touch}def part(*_, **__): pass\n')
-  monkeypatch.chdir(tmp_path / 'place')
-  monkeypatch.syspath_prepend(tmp_path / 'place')
-  yield pathlib.Path()
-  for name in [n for n in sys.modules if n.split('.')[0] in ('run', 'hf', 'corpus')]:
-    del sys.modules[name]
-  assert not trace.exists(), 'code of the folder ran'
-
-
-def edit(file, **fields):
-  content = json.loads(file.read_text())
-  for key, value in fields.items():
-    *sections, last = key.split('__')
-    node = content
-    for section in sections:
-      node = node[section]
-    node[last] = value
-  file.write_text(json.dumps(content))
 
 
 def exec_of(file):
@@ -100,15 +60,18 @@ def exec_of(file):
 
 
 def section(file):
-  if not file.exists():
-    file.write_text(json.dumps({'special': {}, 'hash': ''}))
-  edit(file, section=exec_of(file))
+  content = json.loads(file.read_text()) if file.exists() else {'special': {}, 'hash': ''}
+  file.write_text(json.dumps({**content, 'section': exec_of(file)}))
 
 
 RUN = {  # what a stranger wrote into config.json of a run, or beside it
-  'encoder': lambda: edit(pathlib.Path('run/config.json'), encoder__name='run.evil:part'),
-  'objective': lambda: edit(pathlib.Path('run/config.json'), objective__name='run.evil:part'),
-  'class': lambda: edit(pathlib.Path('run/config.json'), hf='run.evil:NAMES'),
+  'encoder': lambda: edit('run/config.json', encoder__name='run.evil:part'),
+  'objective': lambda: edit('run/config.json', objective__name='run.evil:part'),
+  **{
+    name: lambda name=name: edit('run/config.json', encoder={'name': name, 'args': ['true']})
+    for name in ('subprocess:run', 'os:system', 'pathlib:os.mkdir', 'builtins:exec')
+  },
+  'class': lambda: edit('run/config.json', hf='run.evil:NAMES'),
   'tokenizer': lambda: section(pathlib.Path('run/tokenizer/bertzoo.json')),
 }
 
@@ -137,62 +100,51 @@ OPENERS = {
   'evaluate --gaps': lambda a: gaps.find(a, 'corpus'),
   'export': lambda a: export.export(a, 'out'),
 }
-LATE = {('tokenizer', command) for command in ('evaluate', 'evaluate --gaps', 'pretrain --init')}
-LATE |= {('class', command) for command in ('evaluate', 'evaluate --gaps', 'pretrain --init')}
+NEVER_LOOK_THERE = 'evaluate', 'evaluate --gaps', 'pretrain --init'
+OUTSIDE = 'outside bertzoo_jax.*--trust-code'
 
 
-@pytest.mark.parametrize(
-  'poison, command',
-  [(p, c) for p in RUN for c in OPENERS if (p, c) not in LATE],  # those never look there
-)
-def test_a_run_that_names_code_of_its_own_is_refused(place, poison, command):
+@pytest.mark.parametrize('poison', RUN)
+def test_a_run_that_names_code_of_its_own_is_refused(place, poison):
   RUN[poison]()
-  # export compares the tokenizer with the config's first
-  compared = (poison, command) == ('tokenizer', 'export')
-  why = 'does not match the config' if compared else 'outside bertzoo_jax.*--trust-code'
-  with pytest.raises(errors.UserError, match=why) as e:
-    OPENERS[command]('run')
-  assert '\n' not in str(e.value)
+  for command, opened in OPENERS.items():
+    if poison not in ('class', 'tokenizer') or command not in NEVER_LOOK_THERE:
+      # export compares the tokenizer with the config's first
+      compared = (poison, command) == ('tokenizer', 'export')
+      refused('does not match the config' if compared else OUTSIDE, opened, 'run')
 
 
-@pytest.mark.parametrize('command', [*READERS, 'prepare --tokenizer'])
-def test_a_hugging_face_directory_with_a_tokenizer_of_its_own_is_refused(place, command):
+def test_a_hugging_face_directory_with_a_tokenizer_of_its_own_is_refused(place):
   section(pathlib.Path('hf/bertzoo.json'))
-  readers = {
-    **{name: lambda read=read: read('hf:hf') for name, read in READERS.items()},
-    'prepare --tokenizer': lambda: tokenizers.load('hf'),
-  }
-  with pytest.raises(errors.UserError, match='outside bertzoo_jax'):
-    readers[command]()
+  for opened in READERS.values():
+    refused('outside bertzoo_jax', opened, 'hf:hf')
+  refused('outside bertzoo_jax', tokenizers.load, 'hf')  # as prepare --tokenizer
 
 
 @pytest.mark.parametrize('file', ['config.json', 'tokenizer_config.json'])
 def test_classes_that_a_directory_brings_along_are_not_imported(place, file):
   """transformers would ask at a terminal, and import them at a yes."""
   auto = {name: 'evil.part' for name in ('AutoConfig', 'AutoModelForMaskedLM')}
-  auto['AutoTokenizer'] = ['evil.part', 'evil.part']
-  edit(pathlib.Path('hf') / file, auto_map=auto)
+  edit(f'hf/{file}', auto_map={**auto, 'AutoTokenizer': ['evil.part', 'evil.part']})
   if file == 'config.json':
-    edit(pathlib.Path('hf') / file, model_type='of_a_stranger')
+    edit(f'hf/{file}', model_type='of_a_stranger')
   with contextlib.suppress(errors.UserError, ValueError):  # what transformers says
     fill_mask.fill('hf', 'The [MASK].', 1)
 
 
-@pytest.mark.parametrize('command', ['show', 'evaluate --gaps', 'tokenizer'])
-def test_a_corpus_whose_hashes_fit_and_whose_tokenizer_is_code_is_refused(place, command):
+def test_a_corpus_whose_hashes_fit_and_whose_tokenizer_is_code_is_refused(place):
   folder = pathlib.Path('corpus')
-  edit(pathlib.Path('run/config.json'), length=8, batch_size=2)
+  edit('run/config.json', length=8, batch_size=2)
   config = configuration.from_json(pathlib.Path('run/config.json').read_text()).unlock()
   shutil.copytree('run/tokenizer', folder / 'tokenizer', dirs_exist_ok=True)
   bad = folder / 'tokenizer/bertzoo.json'
   bad.write_text(json.dumps(dict(section=exec_of(bad), special={}, hash='fits')))
-  sha = {file.name: storage.sha256(file) for file in bad.parent.iterdir()}
   manifest = {
     **json.loads((folder / 'manifest.json').read_text()),
     'tokenizer': config.tokenizer.to_dict(),
     'corpus': config.corpus.to_dict(),
     'tokenizer_hash': 'fits',
-    'tokenizer_sha256': sha,
+    'tokenizer_sha256': {file.name: storage.sha256(file) for file in bad.parent.iterdir()},
     'report': {},
     'special': {'pad': 0, 'unk': 1, 'cls': 2, 'sep': 3, 'mask': 4},
     'vocab_size': 600,
@@ -201,13 +153,10 @@ def test_a_corpus_whose_hashes_fit_and_whose_tokenizer_is_code_is_refused(place,
   }
   del manifest['hash']
   small_corpora.seal(folder, manifest)
-  commands = {
-    'show': lambda: show.show(config.lock(), 'corpus', console=rich.console.Console()),
-    'evaluate --gaps': lambda: gaps.find('run', 'corpus'),
-    'tokenizer': lambda: corpora.open('corpus').tokenizer(),
-  }
-  with pytest.raises(errors.UserError, match='does not match the config'):
-    commands[command]()
+  why = 'does not match the config'
+  refused(why, show.show, config.lock(), 'corpus', console=rich.console.Console())
+  refused(why, gaps.find, 'run', 'corpus')
+  refused(why, corpora.open('corpus').tokenizer)
 
 
 _EVIL = {'pythonClassName': 'hf.evil.Feature'}
@@ -222,20 +171,17 @@ FEATURES = {  # how a features.json may say it
 }
 
 
-@pytest.mark.parametrize('command', ['mine', 'Mine', 'mine:1.0.0', 'prepare --source tfds:FOLDER'])
 @pytest.mark.parametrize('form', FEATURES)
-def test_a_prepared_dataset_that_names_a_module_of_its_own_is_refused(place, command, form):
-  """Of finetune --task_dir the dataset is named."""
+def test_a_prepared_dataset_that_names_a_module_of_its_own_is_refused(place, form):
   folder = pathlib.Path('tasks/mine/1.0.0')
   folder.mkdir(parents=True)
   (folder / 'features.json').write_text(json.dumps(FEATURES[form]))
   info = {'name': 'mine', 'version': '1.0.0', 'fileFormat': 'tfrecord'}
   (folder / 'dataset_info.json').write_text(json.dumps(info))
-  with pytest.raises(errors.UserError, match='outside TensorFlow Datasets.*--trust-code'):
-    if command.startswith('prepare'):
-      finding.tfds_builder(f'tfds:{folder.absolute()}')
-    else:
-      datasets._builder(command, 'tasks')
+  why = 'outside TensorFlow Datasets.*--trust-code'
+  refused(why, finding.tfds_builder, f'tfds:{folder.absolute()}')
+  for name in ('mine', 'Mine', 'mine:1.0.0'):  # of finetune --task_dir
+    refused(why, datasets._builder, name, 'tasks')
 
 
 def test_a_table_folder_that_names_code_is_compared_and_not_built(place):
@@ -244,17 +190,14 @@ def test_a_table_folder_that_names_code_is_compared_and_not_built(place):
   kept['rows'] = {name: 'run.evil:part' for name in kept['rows']}
   pathlib.Path('table').mkdir()
   (pathlib.Path('table') / tables.TABLE).write_text(json.dumps(kept))
-  with pytest.raises(errors.UserError, match='another table'):
-    tables.check_same(config, 'table')
+  refused('another table', tables.check_same, config, 'table')
 
 
-@pytest.mark.parametrize(
-  'code, line',
-  [
-    (2, 'encode --model=. --text=t --out=o.npy'),
-    (0, f'prepare --config={ROOT}/configs/bert.py:tiny --source={SAMPLE} --out=c --workers=2'),
-  ],
-)
+ENCODE = 'encode --model=. --text=t --out=o'
+PREPARE = f'prepare --config=bert:tiny --source={SAMPLE} --out=c --workers=2'
+
+
+@pytest.mark.parametrize('code, line', [(2, ENCODE), (0, PREPARE)], ids=['encode', 'prepare'])
 def test_no_module_of_the_current_folder_takes_the_place_of_a_package(tmp_path, code, line):
   """A command in a stranger's folder: neither its `jax.py` nor what its config names is imported,
   by the command and by its workers.
@@ -263,14 +206,8 @@ def test_no_module_of_the_current_folder_takes_the_place_of_a_package(tmp_path, 
     (tmp_path / f'{name}.py').write_text('import pathlib; pathlib.Path("trace").touch(); part = 1')
   (tmp_path / 'config.json').write_text(configuration.to_json(bert.get_config('tiny')))
   edit(tmp_path / 'config.json', encoder__name='evil:part')
-  run = [sys.executable, '-m', *f'bertzoo_jax.{line}'.split()]
-  done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, env=clean_environment())
+  done = commands.run('-m', *f'bertzoo_jax.{line}'.split(), cwd=tmp_path)
   assert done.returncode == code and not (tmp_path / 'trace').exists(), done.stderr
-
-
-def clean_environment():
-  """The package is found by its address alone."""
-  return {**os.environ, 'PYTHONPATH': str(ROOT)}
 
 
 # --- the user's own ---
@@ -280,29 +217,24 @@ def own(name):
   return named.build({'name': name}, {}, 'masking')
 
 
-@pytest.mark.parametrize('how', ['--config', 'parts.part', 'a phase', '--trust-code', 'not named'])
+NAMED = {
+  '--config': lambda name: trust.allow_config({'masking': {'name': name}}),
+  'parts.part': config_parts.part,
+  'a phase': lambda name: trust.allow_config({'phases': ((1, {'masking': {'name': name}}),)}),
+  '--trust-code': lambda name: trust.allow_all(),
+}
+
+
+@pytest.mark.parametrize('how', NAMED)
 def test_a_part_is_built_if_the_user_names_it(tmp_path, monkeypatch, capsys, how):
   monkeypatch.syspath_prepend(tmp_path)
-  (tmp_path / f'mine_{len(how)}.py').write_text('def part(): return 7\n')
-  name = f'mine_{len(how)}:part'
-  if how == '--config':
-    config = bert.get_config('tiny')
-    config.masking.name = name
-    trust.allow_config(config)
-  elif how == 'parts.part':
-    config_parts.part(name)
-  elif how == 'a phase':
-    trust.allow_config({'phases': ((1, {'masking': {'name': name}}),)})
-  elif how == '--trust-code':
-    trust.allow_all()
-  else:
-    trust.allow_config({'masking': {'name': 'mine:other'}})
-    with pytest.raises(errors.UserError, match='outside bertzoo_jax'):
-      own(name)
-    return
-  assert own(name) == 7
-  said = capsys.readouterr().err
-  assert (str(tmp_path / f'mine_{len(how)}.py') in said) == (how == '--trust-code')
+  file = tmp_path / f'mine_{len(how)}.py'
+  file.write_text('def part(): return 7\n')
+  trust.allow_config({'masking': {'name': 'mine:other'}})
+  refused('outside bertzoo_jax', own, f'{file.stem}:part')
+  NAMED[how](f'{file.stem}:part')
+  assert own(f'{file.stem}:part') == 7
+  assert (str(file) in capsys.readouterr().err) == (how == '--trust-code')
 
 
 def test_the_current_folder_has_the_users_modules_unless_it_holds_data(tmp_path, monkeypatch):
@@ -311,15 +243,12 @@ def test_the_current_folder_has_the_users_modules_unless_it_holds_data(tmp_path,
   (tmp_path / 'of_the_folder.py').write_text('def part(): return 3\n')
   trust.allow_config('of_the_folder:part')
   (tmp_path / 'manifest.json').touch()
-  with pytest.raises(errors.UserError, match=r'no module.*not in the current.*manifest\.json'):
-    own('of_the_folder:part')
+  refused(r'no module.*not in the current.*manifest\.json', own, 'of_the_folder:part')
   (tmp_path / 'manifest.json').unlink()
   assert own('of_the_folder:part') == 3 and sys.path[-1] == str(tmp_path)
 
 
-def test_files_of_the_hub_are_fetched_by_name_and_shards_by_the_names_in_their_index(
-  tmp_path, monkeypatch
-):
+def test_files_of_the_hub_are_fetched_by_name_and_shards_by_their_index(tmp_path, monkeypatch):
   assert not [name for name in (*pretrained.FILES, *hub.TOKENIZER) if '*' in name]
   assert {'config.json', 'model.safetensors', 'vocab.txt', 'spiece.model'} <= {*pretrained.FILES}
   asked, index = [], tmp_path / 'model.safetensors.index.json'
@@ -329,34 +258,31 @@ def test_files_of_the_hub_are_fetched_by_name_and_shards_by_the_names_in_their_i
   assert pretrained.directory('hf:somebody/something') == tmp_path
   assert {*asked[1]} - {*asked[0]} == {*names.values()}
   index.write_text(json.dumps({'weight_map': {'a': '*'}}))
-  with pytest.raises(errors.UserError, match='does not name the files'):
-    pretrained.directory('hf:somebody/something')
+  refused('does not name the files', pretrained.directory, 'hf:somebody/something')
 
 
-@pytest.mark.parametrize('imported', ['by the config file', 'not yet'])
+@pytest.mark.parametrize('imported', [True, False])  # by the config file
 @pytest.mark.parametrize('kind', ['module', 'package'])
 def test_a_part_of_the_current_folder_imports_others_of_it(tmp_path, monkeypatch, imported, kind):
   monkeypatch.setattr(sys, 'path', [p for p in sys.path if p not in ('', str(tmp_path))])
   monkeypatch.chdir(tmp_path)
-  name = f'mine_{kind}_{len(imported)}'
-  home = tmp_path / name if kind == 'package' else tmp_path
-  home.mkdir(exist_ok=True)
-  (home / ('__init__.py' if kind == 'package' else f'{name}.py')).write_text(
-    f'def part():\n  import beside_{name}\n  return beside_{name}.X\n'
-  )
-  (tmp_path / f'beside_{name}.py').write_text('X = 5')
+  name = f'mine_{kind}_{imported}'
+  file = pathlib.Path(f'{name}.py' if kind == 'module' else f'{name}/__init__.py')
+  file.parent.mkdir(exist_ok=True)
+  file.write_text(f'def part():\n  import beside_{name}\n  return beside_{name}.X\n')
+  pathlib.Path(f'beside_{name}.py').write_text('X = 5')
   trust.allow_config(f'{name}:part')
-  if imported == 'by the config file':
+  if imported:
     with trust.own_modules():
       importlib.import_module(name)
   assert own(f'{name}:part') == 5
 
 
-@pytest.mark.parametrize('name', ['os:getpid', 'numpy.linalg:norm', 'json:loads'])
-def test_trust_code_says_what_it_runs_also_of_modules_that_are_imported(capsys, name):
+def test_trust_code_says_what_it_runs_also_of_modules_that_are_imported(capsys):
   trust.allow_all()
-  module = name.partition(':')[0]
-  trust._announced.discard(module)
-  for _ in range(2):
-    named.outside(name, 'masking')
-  assert capsys.readouterr().err.count(f'the module {module} of ') == 1
+  for name in ('os:getpid', 'numpy.linalg:norm', 'json:loads'):
+    module = name.partition(':')[0]
+    trust._announced.discard(module)
+    for _ in range(2):
+      named.outside(name, 'masking')
+    assert capsys.readouterr().err.count(f'the module {module} of ') == 1

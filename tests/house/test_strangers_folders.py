@@ -2,6 +2,7 @@
 links lead to a secret and to other files of the user's.
 """
 
+import itertools
 import json
 import os
 import pathlib
@@ -9,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import types
+from unittest import mock
 
 import pytest
 import small_corpora
@@ -19,7 +21,6 @@ from bertzoo_jax import parts
 from bertzoo_jax import predict
 from bertzoo_jax import prepare
 from bertzoo_jax import tokenizers
-from bertzoo_jax.common import errors
 from bertzoo_jax.common import hub
 from bertzoo_jax.common import storage
 from bertzoo_jax.corpus import corpus as corpora
@@ -33,131 +34,88 @@ from bertzoo_jax.tasks.reading import files
 from bertzoo_jax.text import finding
 from configs import bert
 from tests import commands
-from tests.house.test_strangers import edit
-from tests.house.test_strangers import good  # noqa: F401 (a fixture)
+from tests.house.strangers import edit
+from tests.house.strangers import link
+from tests.refused import refused
 
-SECRET = 'BEGIN SECRET KEY\n'
-
-
-@pytest.fixture
-def place(good, tmp_path, monkeypatch):  # noqa: F811
-  """A copy of these and a data set, and beside it files that nobody else may see or change."""
-  shutil.copytree(good, tmp_path / 'place')
-  monkeypatch.chdir(tmp_path / 'place')
-  pathlib.Path('set').mkdir()
-  pathlib.Path('set/x.txt').write_text('A text.')
-  (tmp_path / 'outside').mkdir()
-  for i in range(3):
-    (tmp_path / f'outside/{i}.txt').write_text(SECRET)
-  small_corpora.write(tmp_path / 'outside/corpus')
-  before = states(tmp_path / 'outside')
-  yield pathlib.Path()
-  assert states(tmp_path / 'outside') == before
-  copies = [p for p in pathlib.Path().rglob('*') if p.is_file() and not p.is_symlink()]
-  assert not [p for p in copies if SECRET.encode() in p.read_bytes()]
-
-
-def states(folder):
-  return {p: (p.lstat().st_mtime_ns, p.is_dir() or p.read_bytes()) for p in folder.rglob('*')}
-
-
-def link(file, target='../outside/0.txt'):
-  """Puts a link in the place of a file, to a path that is relative to the current folder."""
-  file = pathlib.Path(file)
-  if file.is_dir():
-    shutil.rmtree(file)
-  file.unlink(missing_ok=True)
-  file.parent.mkdir(parents=True, exist_ok=True)
-  file.symlink_to(os.path.abspath(target))
-
-
-def refused(act, why='leads out of|not a name inside|outside that folder'):
-  with pytest.raises(errors.UserError, match=why) as e:
-    act()
-  assert '\n' not in str(e.value) and SECRET.strip() not in str(e.value)
-
+INSIDE = 'leads out of|not a name inside|outside that folder'
 
 # --- names ---
 
 NAMES = ['../../outside/corpus/train/00000', '', '.', '..', 'a\\b', 'a\0', 'a//b', './a', 'a/']
-NAMES += ['\ud800', 'absolute', 7]
+NAMES += ['\ud800', 7]
+WITH_FILES = 'tokenizer_sha256', 'similar', 'sha256'  # sections of a manifest
 
 
-@pytest.mark.parametrize('name', NAMES)
-@pytest.mark.parametrize('act', [corpora.open, corpora.verify], ids=['open', 'verify'])
-def test_a_local_corpus_has_its_shards_inside(place, name, act):
-  name = os.path.abspath('../outside/corpus/train/00000') if name == 'absolute' else name
-  manifest = json.loads(pathlib.Path('corpus/manifest.json').read_text())
-  manifest['splits']['train']['shards'][0]['name'] = name
-  small_corpora.seal('corpus', manifest)
-  refused(lambda: act('corpus'))
+def test_a_local_corpus_has_its_shards_inside(place):
+  for name in (*NAMES, os.path.abspath('../outside/corpus/train/00000')):
+    manifest = json.loads(pathlib.Path('corpus/manifest.json').read_text())
+    manifest['splits']['train']['shards'][0]['name'] = name
+    small_corpora.seal('corpus', manifest)
+    for act in (corpora.open, corpora.verify):
+      refused(INSIDE, act, 'corpus')
 
 
-@pytest.mark.parametrize('section', ['tokenizer_sha256', 'similar', 'sha256'])
-@pytest.mark.parametrize('name', ['../../outside/0.txt', '../../../outside/0.txt'])
-def test_a_local_corpus_has_all_its_files_inside(place, section, name):
-  manifest = json.loads(pathlib.Path('corpus/manifest.json').read_text())
-  holder = manifest['splits']['train']['shards'][0] if section == 'sha256' else manifest
-  holder[section] = {**(holder[section] or {}), name: storage.sha256('../outside/0.txt')}
-  small_corpora.seal('corpus', manifest)
-  refused(lambda: corpora.verify('corpus'))
+def test_a_local_corpus_has_all_its_files_inside(place):
+  whole = pathlib.Path('corpus/manifest.json').read_text()
+  names = ('../../outside/0.txt', '../../../outside/0.txt')
+  for section, name in itertools.product(WITH_FILES, names):
+    manifest = json.loads(whole)
+    holder = manifest['splits']['train']['shards'][0] if section == 'sha256' else manifest
+    holder[section] = {**(holder[section] or {}), name: storage.sha256('../outside/0.txt')}
+    small_corpora.seal('corpus', manifest)
+    refused(INSIDE, corpora.verify, 'corpus')
 
 
-@pytest.mark.parametrize('name', ['../outside/w.safetensors', '..safetensors/../w.safetensors'])
-def test_weights_are_beside_their_index(place, name):
+def test_weights_are_beside_their_index(place):
   pathlib.Path('hf/model.safetensors').rename('w.safetensors')
   index = pathlib.Path('hf/model.safetensors.index.json')
-  index.write_text(json.dumps({'weight_map': {'a': name}}))
-  refused(lambda: loading.load('hf:hf'), 'does not name the files|not a name inside')
+  for name in ('../outside/w.safetensors', '..safetensors/../w.safetensors'):
+    index.write_text(json.dumps({'weight_map': {'a': name}}))
+    refused('does not name the files|not a name inside', loading.load, 'hf:hf')
 
 
-def card(path, folder=None):
+def card(path, **folder):
   """Writes the card of a data set of one file, of a folder of it."""
-  row = {'split': 'train', 'path': path}
-  config = {
-    'config_name': 'default',
-    'data_files': [row],
-    **({'data_dir': folder} if folder else {}),
-  }
+  rows = [{'split': 'train', 'path': path}]
+  config = {'config_name': 'default', 'data_files': rows, **folder}
   # JSON is YAML
   pathlib.Path('set/README.md').write_text(f'---\n{json.dumps({"configs": [config]})}\n---\n')
 
 
-@pytest.mark.parametrize('path', ['../../outside/0.txt', 'absolute', '../../out*/*.txt', 'a link'])
 @pytest.mark.parametrize('here', [False, True])
-def test_a_data_set_has_its_files_inside(place, path, here, monkeypatch):
+def test_a_data_set_has_its_files_inside(place, here, monkeypatch):
   pytest.importorskip('datasets')
-  paths = {'absolute': os.path.abspath('../outside/0.txt'), 'a link': 'y.txt'}
-  card(paths.get(path, path))
   link('set/y.txt')
-  if here:
-    monkeypatch.chdir('set')
-  refused(lambda: finding.find(f'hf:{"." if here else "./set"}'))
+  outside = os.path.abspath('../outside/0.txt')
+  for path in ('../../outside/0.txt', outside, '../../out*/*.txt', 'y.txt'):
+    card(path)
+    with monkeypatch.context() as patch:
+      patch.chdir('set' if here else '.')
+      refused(INSIDE, finding.find, f'hf:{"." if here else "./set"}')
 
 
-@pytest.mark.parametrize('folder', ['../../outside', '..', '/', 'a/../../../outside'])
-def test_a_data_set_lists_no_folder_outside(place, folder, monkeypatch):
+def test_a_data_set_lists_no_folder_outside(place, monkeypatch):
   library = pytest.importorskip('datasets')
   monkeypatch.setattr(library, 'load_dataset_builder', lambda *_, **__: pytest.fail('it looks'))
-  card('x.txt', folder)
-  refused(lambda: hub.data('hf:./set'))
+  for folder in ('../../outside', '..', '/', 'a/../../../outside'):
+    card('x.txt', data_dir=folder)
+    refused(INSIDE, hub.data, 'hf:./set')
 
 
-LAUGHS = '\n'.join(
-  ['a0: &a0 [x]', *(f'a{i}: &a{i} [{", ".join([f"*a{i - 1}"] * 10)}]' for i in range(1, 10))]
-)
+LAUGHS = [f'a{i}: &a{i} [{", ".join([f"*a{i - 1}"] * 10)}]' for i in range(1, 10)]
+LAUGHS = '\n'.join(['a0: &a0 [x]', *LAUGHS])
+ROWS = ['data_files: ../../outside/*.txt', 'data_files: *a9', 'data_dir: /']
+ROWS += ['x: {data_files: *a0}']
 
 
 @pytest.mark.parametrize('file', ['README.md', '.huggingface.yaml'])
-@pytest.mark.parametrize(
-  'rows',
-  ['data_files: ../../outside/*.txt', 'data_files: *a9', 'data_dir: /', 'x: {data_files: *a0}'],
-)
-def test_a_card_of_a_data_set_is_small_and_of_its_folder(place, file, rows):
+def test_a_card_of_a_data_set_is_small_and_of_its_folder(place, file):
   pytest.importorskip('datasets')
-  text = f'{LAUGHS if "*a" in rows else ""}\nconfigs:\n- config_name: default\n  {rows}\n'
-  pathlib.Path('set', file).write_text(text if 'yaml' in file else f'---\n{text}---\n')
-  refused(lambda: hub.data('hf:./set'), 'outside that folder|has aliases')
+  for rows in ROWS:
+    text = f'{LAUGHS if "*a" in rows else ""}\nconfigs:\n- config_name: default\n  {rows}\n'
+    pathlib.Path('set', file).write_text(text if 'yaml' in file else f'---\n{text}---\n')
+    refused('outside that folder|has aliases', hub.data, 'hf:./set')
 
 
 AT = 'hf://datasets/owner/{}@' + 'ab' * 20
@@ -165,44 +123,39 @@ ELSEWHERE = ['/etc/passwd', 'https://example.org/x', 'gs://bucket/x.txt']
 ELSEWHERE += [AT.format('other') + '/x.txt', AT.format('name') + '/../../x.txt']
 
 
-@pytest.mark.parametrize('file', ELSEWHERE)
-def test_a_data_set_of_the_hub_has_its_files_there(monkeypatch, file):
-  config = types.SimpleNamespace(name='plain', data_files={'train': [file]})
-  builder = lambda *_, revision: types.SimpleNamespace(config=config)
-  client = types.SimpleNamespace(load_dataset_builder=builder)
-  monkeypatch.setitem(sys.modules, 'datasets', client)
-  refused(lambda: hub.data('hf:owner/name'))
+def test_a_data_set_of_the_hub_has_its_files_there(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'datasets', client := mock.Mock())
+  for file in ELSEWHERE:
+    config = types.SimpleNamespace(name='plain', data_files={'train': [file]})
+    client.load_dataset_builder.return_value.config = config
+    refused(INSIDE, hub.data, 'hf:owner/name')
 
 
 TEMPLATES = ['../../../outside/0.txt', 'absolute', 'a/../../../../outside/0', 'names of classes']
 TEMPLATES += ['a link to names', 'a link', 'a pipe']
 
 
-@pytest.mark.parametrize('command', ['prepare', 'finetune'])
 @pytest.mark.parametrize('template', TEMPLATES)
-def test_a_prepared_dataset_has_its_files_inside(place, template, command):
+def test_a_prepared_dataset_has_its_files_inside(place, template):
   folder, outside = pathlib.Path('tasks/mine/1.0.0'), os.path.abspath('../outside/0.txt')
   folder.mkdir(parents=True)
   kind = 'tensorflow_datasets.core.features.{}'.format
-  label = {'type': kind('class_label_feature.ClassLabel'), 'content': {'num_classes': 3}}
-  if template == 'names of classes':
-    label['content'] = {'names_file': outside}
+  classes = {'names_file': outside} if template == 'names of classes' else {'num_classes': 3}
+  label = {'type': kind('class_label_feature.ClassLabel'), 'content': classes}
   content = {'text': {'type': kind('text_feature.Text'), 'content': {}}, 'label': label}
   features = {'type': kind('features_dict.FeaturesDict'), 'content': content}
   (folder / 'features.json').write_text(json.dumps(features))
-  template = outside if template == 'absolute' else template
   if template in ('a link to names', 'a link'):
     link(folder / ('label.labels.txt' if 'names' in template else 'x'))
   if template == 'a pipe':
     os.mkfifo(folder / 'label.labels.txt')
+  template = outside if template == 'absolute' else template
   split = dict(name='train', numBytes='9', shardLengths=['1'], filepathTemplate=template)
   info = dict(name='mine', version='1.0.0', fileFormat='tfrecord', splits=[split])
   (folder / 'dataset_info.json').write_text(json.dumps(info))
-  readers = {
-    'prepare': lambda: finding.find(f'tfds:{folder.absolute()}'),
-    'finetune': lambda: datasets._builder('mine', 'tasks'),
-  }
-  refused(readers[command], 'leads out of|not a name inside|give another dataset|is a pipe')
+  why = 'leads out of|not a name inside|give another dataset|is a pipe'
+  refused(why, finding.find, f'tfds:{folder.absolute()}')
+  refused(why, datasets._builder, 'mine', 'tasks')  # of finetune --task_dir
 
 
 def test_classes_without_names_are_not_listed():
@@ -241,7 +194,7 @@ def test_a_link_out_of_a_folder_is_not_read_through(place, what):
       pathlib.Path('hf', name).unlink()
   folder = what.startswith('a folder') or what == 'a checkpoint'
   link(at, '../outside' if folder else '../outside/0.txt')
-  refused(act)
+  refused(INSIDE, act)
   assert not pathlib.Path('out').exists()
 
 
@@ -249,19 +202,19 @@ WRITES = ['attempts.jsonl', 'metrics.jsonl', 'loss.png', 'tensorboard', 'checkpo
 WRITES += ['checkpoints/9', 'wandb', 'lock', 'a/b/c']
 
 
-@pytest.mark.parametrize('name', WRITES)
 @pytest.mark.parametrize('target', ['../outside/0.txt', '../outside', '../outside/new'])
-def test_a_workdir_with_a_link_out_of_it_is_not_written_to(place, name, target):
-  link(f'run/{name}', target)
-  refused(lambda: workdirs.check_unlike('run', workdirs.A_CORPUS), 'leads out of')
+def test_a_workdir_with_a_link_out_of_it_is_not_written_to(place, target):
+  for name in WRITES:
+    shutil.copytree('run', f'new/{name}')
+    link(f'new/{name}/{name}', target)
+    refused('leads out of', workdirs.check_unlike, f'new/{name}', workdirs.A_CORPUS)
 
 
 @pytest.mark.parametrize('at', ['plan.json', 'train', '.lock'])
 def test_an_unfinished_corpus_with_a_link_out_of_it_is_not_written_to(place, at):
   pathlib.Path('new').mkdir()
   link(f'new/{at}', '../outside')
-  source = ['set/x.txt']
-  refused(lambda: prepare.prepare(bert.get_config('tiny'), source, 'new', say=lambda _: None))
+  refused(INSIDE, prepare.prepare, bert.get_config('tiny'), ['set/x.txt'], 'new', say=id)
 
 
 def test_a_file_is_not_written_through_a_link_inside_a_folder_either(place, monkeypatch):
@@ -275,9 +228,9 @@ def test_a_file_is_not_written_through_a_link_inside_a_folder_either(place, monk
   assert pathlib.Path('run/config.json').read_text() == '{}'
   metrics.plot('run')
   assert pathlib.Path('run/loss.png').read_bytes()[:4] == b'\x89PNG'
-  refused(lambda: storage.append_line('run/attempts.jsonl', '{}'), 'is a link')
+  refused('is a link', storage.append_line, 'run/attempts.jsonl', '{}')
   monkeypatch.setattr(metrics, '_rewrite', lambda *_: None)
-  refused(lambda: metrics.Record('run', 0, 1), 'is a link')
+  refused('is a link', metrics.Record, 'run', 0, 1)
 
 
 OUTS = {
@@ -292,7 +245,7 @@ OUTS = {
 @pytest.mark.parametrize('out', OUTS)
 def test_an_out_that_is_a_link_is_not_replaced(place, out, target):
   link(out, target)
-  refused(OUTS[out], 'exists and is not')
+  refused('exists and is not', OUTS[out])
   assert pathlib.Path(out).is_symlink()
 
 
@@ -313,9 +266,9 @@ def test_a_package_below_the_repository_of_a_stranger_asks_git_nothing(place, mo
   assert workdirs.commit() is None and not pathlib.Path('hook.ran').exists()
 
 
-@pytest.mark.parametrize('line', ['text.usetex: True\nfont.size: 1e30\nbackend: module://x'])
-def test_a_matplotlibrc_of_the_current_folder_is_not_read(tmp_path, line):
-  (tmp_path / 'matplotlibrc').write_text(line)
+def test_a_matplotlibrc_of_the_current_folder_is_not_read(tmp_path):
+  lines = 'text.usetex: True\nfont.size: 1e30\nbackend: module://x'
+  (tmp_path / 'matplotlibrc').write_text(lines)
   (tmp_path / 'metrics.jsonl').write_text('{"step": 1, "loss": 2.0}\n')
   code = 'from bertzoo_jax.runs import metrics; print(metrics.plot("."))'
   done = commands.run('-c', code, cwd=tmp_path)
@@ -325,25 +278,23 @@ def test_a_matplotlibrc_of_the_current_folder_is_not_read(tmp_path, line):
 # --- copies ---
 
 
-@pytest.mark.parametrize('name', ['notes.model', 'spiece.model', 'id_rsa'])
-def test_an_export_has_no_file_that_the_tokenizer_does_not_need(place, name, monkeypatch):
-  """A run's WordPiece, with a file beside it that an earlier version copied there."""
-  beside, names = pathlib.Path('run/tokenizer', name), []
-  beside.write_text(SECRET)
+def test_an_export_has_no_file_that_the_tokenizer_does_not_need(place, monkeypatch):
+  """A run's WordPiece, with files beside it that an earlier version copied there."""
+  beside, names = {'notes.model', 'spiece.model', 'id_rsa'}, []
+  for name in beside:
+    pathlib.Path('run/tokenizer', name).write_text('a secret')
   monkeypatch.setattr(export, '_verify', lambda *_: None)
   export.export('run', 'out', push=lambda folder, files: names.extend(files))
   assert sorted(names) == sorted(p.name for p in pathlib.Path('out').iterdir())
-  assert name not in names and 'vocab.txt' in names
-  beside.unlink()
+  assert not beside & {*names} and 'vocab.txt' in names
 
 
 def test_a_published_tokenizer_is_copied_by_name_and_without_code(place):
   for name in ('notes.model', 'id_rsa'):
     link(f'hf/{name}')
-  edit(pathlib.Path('hf/tokenizer_config.json'), auto_map={'AutoTokenizer': ['evil.part', None]})
-  edit(pathlib.Path('hf/tokenizer_config.json'), vocab_file='../outside/0.txt')
-  found = loading.load('hf:hf').pretrained
-  files = hf_tokenizer.published(found.tokenizer_folder)
+  auto_map = {'AutoTokenizer': ['evil.part', None]}
+  edit('hf/tokenizer_config.json', auto_map=auto_map, vocab_file='../outside/0.txt')
+  files = hf_tokenizer.published(loading.load('hf:hf').pretrained.tokenizer_folder)
   assert {'vocab.txt', 'tokenizer.json', 'tokenizer_config.json'} <= {*files} <= {*hub.TOKENIZER}
   kept = json.loads(files['tokenizer_config.json'])
   assert not {'auto_map', 'vocab_file'} & {*kept} and 'cls_token' in kept
@@ -352,10 +303,12 @@ def test_a_published_tokenizer_is_copied_by_name_and_without_code(place):
 # --- what stays possible ---
 
 
-@pytest.mark.parametrize('name', ['corpus', 'run', 'hf'])
+FILES = {'corpus': 'tokenizer/vocab.txt', 'run': 'tokenizer/vocab.txt', 'hf': 'vocab.txt'}
+
+
+@pytest.mark.parametrize('name', FILES)
 def test_a_folder_may_be_a_link_and_have_links_inside_it(place, name):
-  file = dict(corpus='tokenizer/vocab.txt', run='tokenizer/vocab.txt', hf='vocab.txt')[name]
-  at = pathlib.Path(name, file)
+  at = pathlib.Path(name, FILES[name])
   at.rename(at.parent / 'kept')
   at.symlink_to('kept')
   pathlib.Path(name).rename('elsewhere')
@@ -364,7 +317,7 @@ def test_a_folder_may_be_a_link_and_have_links_inside_it(place, name):
     corpora.verify(name)
     assert corpora.open(name).vocab_size == 32
     return
-  assert loading.load(f'{name}' if name == 'run' else f'hf:{name}').tokenizer.vocab_size == 600
+  assert loading.load('run' if name == 'run' else 'hf:hf').tokenizer.vocab_size == 600
   with workdirs.writable(name) as real:
     workdirs.check_unlike(name)
     storage.append_line(real / 'attempts.jsonl', '{}')
@@ -387,7 +340,7 @@ def test_a_folder_of_the_hubs_cache_has_links_to_its_blobs_alone(place):
   assert loading.load(f'hf:{below}').tokenizer.vocab_size == 600
   (cache / 'snapshots/c/vocab.txt').unlink()
   link(cache / 'snapshots/c/vocab.txt')
-  refused(lambda: loading.load(address), 'leads out of')
+  refused('leads out of', loading.load, address)
 
 
 def test_the_logs_of_wandb_in_a_workdir_lead_to_its_cache(place):
@@ -398,7 +351,7 @@ def test_the_logs_of_wandb_in_a_workdir_lead_to_its_cache(place):
     workdirs.check_unlike('run')
   assert loading.load('run').tokenizer.vocab_size == 600
   link('run/wandb2')
-  refused(lambda: loading.load('run'), 'leads out of')
+  refused('leads out of', loading.load, 'run')
 
 
 def test_links_that_go_round_end(place):

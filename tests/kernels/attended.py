@@ -79,10 +79,8 @@ def explicit(q, k, v, visible, rate=0.0, keys_B2=None, relative=None, scale=None
   if rate and keys_B2 is not None:
     size = k.shape[1], q.shape[1]
     of_head = lambda key, head: row_keys.keep(row_keys.fold_in(key, head), rate, size).T
-    keep = jnp.stack(
-      [jnp.stack([of_head(key, head) for head in range(q.shape[2])]) for key in keys_B2]
-    )
-    probs = jnp.where(keep, probs / (1 - rate), 0.0)
+    keep = [of_head(key, head) for key in keys_B2 for head in range(q.shape[2])]
+    probs = jnp.where(jnp.stack(keep).reshape(probs.shape), probs / (1 - rate), 0.0)
   return jnp.einsum('BHLM,BMHK->BLHK', probs, v)
 
 
@@ -113,11 +111,11 @@ def random_order(batch, length, seed=2):
   return jnp.asarray([draw.permutation(length) for _ in range(batch)], jnp.int32)
 
 
-STREAMS = ('c2p', 'query', 'half', 'segments')
+STREAMS, ALL = ('c2p', 'query', 'half', 'segments'), ('c2p', 'p2c', 'bias', 'half')
 # name: (queries, or queries and places, keys, heads, width, relative terms, window, order, scale)
 CASES = {
   'c2p': (40, 40, 2, 16, ('c2p',), None, None, None),
-  'p2c': (40, 40, 2, 16, ('p2c',), None, None, None),
+  'p2c': (40, 40, 2, 16, ('p2c',), None, None, 0.3),
   'bias': (40, 40, 2, 16, ('bias',), None, None, None),
   'both in two blocks of keys': (200, 200, 2, 64, ('c2p', 'p2c'), None, None, 0.07),
   'all in blocks of queries': (600, 600, 2, 64, ('c2p', 'p2c', 'bias'), None, None, 0.1),
@@ -128,34 +126,34 @@ CASES = {
   'window': (40, 40, 2, 16, (), (3, 5), None, None),
   'window in blocks of queries': (600, 600, 1, 16, (), (70, 3), None, None),
   'window of one': (450, 450, 2, 64, (), (1, 1), None, None),
-  'window of 100, heads that fill up': (520, 520, 3, 48, (), (100, 100), None, None),
+  'window of 100, heads that fill up': (520, 520, 3, 48, (), (100, 100), None, 0.1),
   'window to the left': (700, 700, 1, 128, (), (64, 0), 'causal', None),
   'wide window': (600, 600, 2, 16, (), (300, 280), None, None),
+  'heads that do not fill lanes': (33, 33, 3, 16, (), None, None, None),
+  'heads of 64 four by four': (17, 17, 12, 64, (), None, None, None),
+  'blocks of queries of which the last is filled up': (1500, 1500, 1, 64, (), None, None, None),
   'long': (1100, 1100, 4, 64, (), None, 'permutation', 0.2),
   'long, heads of three registers': (520, 520, 1, 300, (), None, None, None),
   'long and more keys': (200, 700, 2, 64, (), None, 'causal', None),
   'window of a memory': (24, 40, 2, 16, ('c2p',), (4, 0), None, None),
   'causal': (40, 40, 2, 16, (), None, 'causal', None),
   'permutation': (40, 40, 2, 16, ('c2p',), None, 'permutation', None),
-  'query stream': (40, 40, 2, 16, (), None, 'query stream', None),
-  'two tables': (40, 40, 2, 16, ('c2p', 'p2c', 'bias', 'half'), None, None, None),
+  'query stream': (40, 40, 2, 16, (), None, 'query stream', 0.2),
+  'two tables': (40, 40, 2, 16, ALL, None, None, None),
   'segments': (40, 56, 2, 16, ('segments',), None, None, 0.5),
   'two streams, content': (40, 100, 4, 16, STREAMS, None, 'causal', None),
   'two streams, queries': ((12, 40), 100, 4, 16, STREAMS, None, 'query stream', None),
   'places': ((11, 40), 40, 2, 16, ('c2p', 'p2c'), None, None, None),
   'places in two blocks of keys': ((20, 200), 200, 2, 64, ('c2p', 'p2c'), None, None, 0.07),
   'places without terms': ((11, 40), 40, 2, 16, (), (3, 5), None, None),
-  'places in blocks': (
-    (150, 600),
-    800,
-    2,
-    64,
-    ('c2p', 'p2c', 'bias', 'half'),
-    (300, 9),
-    'causal',
-    0.1,
-  ),
+  'places in blocks': ((150, 600), 800, 2, 64, ALL, (300, 9), 'causal', 0.1),
 }
+# with dropout, the others without
+DROPPED = (
+  'c2p; memory; permutation; long; places; both in two blocks of keys; all in blocks of queries; '
+  'window in blocks of queries; window of 100, heads that fill up; two streams, content; '
+  'two streams, queries; places in two blocks of keys; places in blocks'
+).split('; ')
 
 
 def case(name):

@@ -22,44 +22,40 @@ def inputs(shape, seed=0):
   return [jnp.asarray(draw.normal(size=s), jnp.float32) for s in shapes]
 
 
-def value_and_gradients(f, x, y, weight, scale, shift):
-  @jax.jit
-  def both(weight, *arguments):
-    out, pull = jax.vjp(f, *arguments)
-    return out, *pull(weight)
-
-  return both(weight, x, y, scale, shift)
-
-
-# The last has three blocks.
-@pytest.mark.parametrize('shape', [(3, 40, 24), (1, 96, 16384)])
-def test_forward_and_backward_drop_what_the_plain_one_drops(shape):
-  arrays, keys, rate = inputs(shape), row_keys.batch_keys(jax.random.key(5), shape[0]), 0.25
-  ours = value_and_gradients(lambda *a: add_norm(*a, EPS, rate, keys, hashed=True), *arrays)
-  theirs = value_and_gradients(lambda *args: layers.add_norm(*args, EPS, rate, keys), *arrays)
-  for a, b in zip(ours, theirs):
-    np.testing.assert_allclose(a, b, atol=2e-5)
-  assert not np.allclose(ours[0], add_norm(arrays[0], arrays[1], *arrays[3:], EPS), atol=1e-2)
-
-
-@pytest.mark.parametrize('shape, shifted', [((2, 24, 16), True), ((1, 64, 16384), False)])
-def test_the_sum_is_returned_too_and_its_gradient_joins(shape, shifted):
+# The last have three blocks and two.
+@pytest.mark.parametrize(
+  'shape, shifted, with_sum',
+  [
+    ((3, 40, 24), True, False),
+    ((2, 24, 16), True, True),
+    ((1, 96, 16384), True, False),
+    ((1, 64, 16384), False, True),
+  ],
+)
+def test_forward_and_backward_drop_what_the_plain_one_drops_and_the_sum_s_gradient_joins(
+  shape, shifted, with_sum
+):
   x, y, weight, scale, shift = inputs(shape)
-  of_sum, keys = inputs(shape, seed=1)[0], row_keys.batch_keys(jax.random.key(5), shape[0])
+  keys, of_sum = row_keys.batch_keys(jax.random.key(5), shape[0]), inputs(shape, seed=1)[0]
+  learned = (scale, shift) if shifted else (scale,)
+  weights = (of_sum, weight) if with_sum else weight
   results = []
-  for f in (functools.partial(add_norm, hashed=True), layers.add_norm):
-    args = (x, y, scale, shift) if shifted else (x, y, scale)
-    one = lambda x, y, scale, shift=None, f=f: f(x, y, scale, shift, EPS, 0.25, keys, with_sum=True)
+  for norm in (functools.partial(add_norm, hashed=True), layers.add_norm):
 
     @jax.jit
-    def both(args, weights, one=one):
-      outs, pull = jax.vjp(one, *args)
-      return *outs, *pull(weights)
+    def both(weights, x, y, *learned, norm=norm):
+      rest = (None,) * (2 - len(learned))
+      f = lambda x, y, *own: norm(x, y, *own, *rest, EPS, 0.25, keys, with_sum=with_sum)
+      out, pull = jax.vjp(f, x, y, *learned)
+      return jax.tree.leaves((out, pull(weights)))
 
-    results.append(both(args, (of_sum, weight)))
-  for a, b in zip(*results):
+    results.append(both(weights, x, y, *learned))
+  for a, b in zip(*results, strict=True):
     np.testing.assert_allclose(a, b, atol=2e-5)
-  np.testing.assert_allclose(results[0][0], x + layers.dropout(y, 0.25, keys), atol=1e-6)
+  if with_sum:
+    np.testing.assert_allclose(results[0][0], x + layers.dropout(y, 0.25, keys), atol=1e-6)
+  else:
+    assert not np.allclose(results[0][0], add_norm(x, y, scale, shift, EPS), atol=1e-2)
 
 
 def test_the_sum_has_the_dtype_of_x_and_the_plain_norm_is_float32():

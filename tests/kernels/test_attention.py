@@ -1,99 +1,58 @@
-"""Attention: plain XLA against its definition, and interpreted fused kernels against plain XLA."""
+"""Attention: plain XLA against its definition, and interpreted fused kernels, those for GPUs too,
+against plain XLA; and the program for CUDA.
+"""
 
 import functools
+import importlib.machinery
+import json
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.interpreters import partial_eval as pe
 
+from bertzoo_jax import kernels
 from bertzoo_jax.common import row_keys
+from bertzoo_jax.kernels import gpu
 from bertzoo_jax.kernels import slides
 from bertzoo_jax.model import attention as plain
+from bertzoo_jax.model import disentangled_attention as disentangled
+from bertzoo_jax.training import per_device
+from bertzoo_jax.training import sharding
 from tests.kernels import attended
+from tests.kernels import gpu_programs
 from tests.kernels.attended import assert_same
 from tests.kernels.attended import fused_attend
 from tests.kernels.attended import value_and_gradients
 
-DROPPED = (
-  'c2p',
-  'both in two blocks of keys',
-  'all in blocks of queries',
-  'memory',
-  'permutation',
-  'window in blocks of queries',
+# The others have what one of these has, in blocks or beside other terms.
+QUICK = (
+  'p2c',
+  'bias',
+  'window',
   'window of 100, heads that fill up',
-  'long',
-  'two streams, content',
-  'two streams, queries',
-  'places',
-  'places in two blocks of keys',
-  'places in blocks',
-)  # with dropout, the others without
-
-
-# What another case has too, in blocks or beside other terms.
-SLOW = (
-  'c2p',
-  'both in two blocks of keys',
-  'memory',
-  'memory beyond 512 keys',
-  'causal',
-  'window in blocks of queries',
-  'window of one',
-  'long and more keys',
-  'window to the left',
-  'wide window',
-  'long',
-  'memory and no terms',
-  'one query',
-  'window of a memory',
-  'permutation',
-  'segments',
-  'places',
-  'places in two blocks of keys',
-  'places in blocks',
-  'two streams, content',
+  'long, heads of three registers',
+  'query stream',
+  'heads that do not fill lanes',
+  'heads of 64 four by four',
+  'two tables',
+  'places without terms',
 )
 
 
 @pytest.mark.parametrize(
-  'name', [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in attended.CASES]
+  'name', [pytest.param(n, marks=[pytest.mark.slow] * (n not in QUICK)) for n in attended.CASES]
 )
 def test_plain_and_fused_attention_equal_the_definition_in_value_and_gradients(name):
   qkv, weight, visible, relative, scale = attended.case(name)
-  rate = 0.3 if name in DROPPED else 0.0
+  rate = 0.3 if name in attended.DROPPED else 0.0
   keys_B2 = row_keys.batch_keys(jax.random.key(3), 2) if rate else None
-  results = [
-    value_and_gradients(attend, qkv, weight, visible, rate, keys_B2, relative, scale)
-    for attend in (
-      plain.attend,
-      functools.partial(fused_attend, hashed=True),
-      attended.explicit,
-    )
-  ]
-  assert_same(results[0], results[2])
-  assert_same(results[1], results[2])
-
-
-# Heads of 64 four by four, heads that do not fill lanes, blocks of queries of which the last is
-# filled up.
-@pytest.mark.parametrize(
-  'batch,length,heads,width',
-  [
-    (2, 33, 3, 16),
-    (2, 17, 12, 64),
-    pytest.param(1, 1500, 1, 64, marks=pytest.mark.slow),
-  ],
-)
-def test_it_equals_plain_attention_without_terms(batch, length, heads, width):
-  qkv, weight, packs, _ = attended.inputs(batch, length, heads, width)
-  visible = plain.same_pack(packs)
-  assert_same(
-    value_and_gradients(fused_attend, qkv, weight, visible),
-    value_and_gradients(plain.attend, qkv, weight, visible),
-  )
+  rest = qkv, weight, visible, rate, keys_B2, relative, scale
+  exact = value_and_gradients(attended.explicit, *rest)
+  for attend in (plain.attend, functools.partial(fused_attend, hashed=True)):
+    assert_same(value_and_gradients(attend, *rest), exact)
 
 
 def test_a_query_that_sees_no_key_gets_zero_and_sends_no_gradient():
@@ -107,18 +66,6 @@ def test_a_query_that_sees_no_key_gets_zero_and_sends_no_gradient():
     assert not out[:, 7].any() and out[:, 6].all()
     assert not dq[:, 7].any() and dq[:, 6].all()
     assert_same(others, value_and_gradients(attend, qkv, weight.at[:, 7].set(0), visible)[2:])
-
-
-def test_the_distances_of_a_table_are_those_of_queries_and_keys():
-  assert plain.distances(2, 3).tolist() == [-2, -1, 0, 1]
-  assert plain.distances(2, 5, 3).tolist() == [-1, 0, 1, 2, 3, 4]
-  assert plain.distances(4, 4).dtype == np.int32
-
-
-def test_a_window_reaches_as_far_as_it_says_from_a_query_s_place():
-  packs = jnp.ones((1, 6), int)
-  seen = plain.mask(plain.Visibility(packs[:, :2], packs, (2, 1), first_query=3))
-  assert seen[0].astype(int).tolist() == [[0, 1, 1, 1, 1, 0], [0, 0, 1, 1, 1, 1]]
 
 
 def test_scores_are_not_gathered():
@@ -146,30 +93,11 @@ def test_slides_shift_columns_by_their_place_and_back(size, more):
     np.testing.assert_array_equal(back(y, more), unsheared)
 
 
-def test_picked_columns_are_those_that_a_shift_of_all_places_gives():
-  draw = np.random.default_rng(0)
-  x = jnp.asarray(draw.normal(size=(128, 384)), jnp.float32)
-  place = jnp.asarray(draw.integers(0, 256, (1, 256)), jnp.int32)
-  every = jax.jit(lambda x: slides.shear(x.T, 256, gather=False).T)(x)
-  np.testing.assert_array_equal(jax.jit(slides.pick)(x, place), every[:, place[0]])
-
-
 def test_kernels_that_move_sublanes_by_indices_equal_those_that_do_not():
-  qkv, weight, visible, relative, scale = attended.case('permutation')
-  both = [
-    value_and_gradients(
-      functools.partial(fused_attend, gather=gather),
-      qkv,
-      weight,
-      visible,
-      0.0,
-      None,
-      relative,
-      scale,
-    )
-    for gather in (True, False)
-  ]
-  for a, b in zip(*both):
+  *of, relative, scale = attended.case('permutation')
+  rest = *of, 0.0, None, relative, scale
+  attends = (functools.partial(fused_attend, gather=gather) for gather in (True, False))
+  for a, b in zip(*(value_and_gradients(attend, *rest) for attend in attends)):
     np.testing.assert_array_equal(a, b)
 
 
@@ -177,10 +105,8 @@ def test_in_bfloat16_softmax_and_sums_are_float32():
   low = lambda tree: jax.tree.map(lambda x: x.astype(jnp.bfloat16), tree)
   for terms in ((), ('c2p', 'p2c')):
     qkv, weight, packs, _ = attended.inputs(2, 256, 2, 64)
-    visible, relative = (
-      plain.same_pack(packs),
-      attended.tables(256, 256, 2, 64, terms) if terms else None,
-    )
+    visible = plain.same_pack(packs)
+    relative = attended.tables(256, 256, 2, 64, terms) if terms else None
     exact = value_and_gradients(plain.attend, qkv, weight, visible, relative=relative)
     ours, theirs = (
       value_and_gradients(attend, low(qkv), low(weight), visible, relative=relative)
@@ -190,19 +116,6 @@ def test_in_bfloat16_softmax_and_sums_are_float32():
       assert a.dtype == b.dtype
       error = lambda y, x=x: float(jnp.linalg.norm(y.astype(jnp.float32) - x) / jnp.linalg.norm(x))
       assert error(a) < 0.02 and error(a) < 1.2 * error(b)
-
-
-def test_plain_attention_drops_probabilities_by_row_and_head_and_scales_the_rest():
-  q, k, v = jnp.zeros((3, 2, 64, 5, 64))
-  v += jnp.eye(64)[None, :, None]  # the result is the probabilities themselves
-  visible = plain.same_pack(jnp.ones((2, 64), jnp.int32))
-  probs = np.asarray(
-    plain.attend(q, k, v, visible, 0.25, row_keys.batch_keys(jax.random.key(0), 2))
-  )
-  np.testing.assert_allclose(np.unique(probs), [0, 1 / 64 / 0.75], rtol=1e-6)
-  assert abs((probs > 0).mean() - 0.75) < 4 * (0.25 * 0.75 / probs.size) ** 0.5
-  masks = (probs > 0).transpose(0, 2, 1, 3).reshape(10, -1)
-  assert np.abs(np.corrcoef(masks) - np.eye(10)).max() < 5 / 64
 
 
 @pytest.mark.parametrize('terms', [(), ('c2p', 'bias')])
@@ -232,16 +145,6 @@ def test_saved_results_spare_the_forward_pass_and_change_no_gradient(name):
   assert [name[:18] for name in attended.names_of(jaxpr)] == ['attention_backward']
 
 
-@pytest.mark.parametrize('policy,passes', [('attended', 1), ('nothing', 2)])
-def test_a_checkpoint_policy_that_saves_what_attention_mixed_spares_a_forward_pass(policy, passes):
-  qkv, _, packs, _ = attended.inputs(2, 16, 2, 16)
-  saved = jax.checkpoint_policies.save_only_these_names(policy)
-  loss = lambda *qkv: jnp.sum(3 * fused_attend(*qkv, plain.same_pack(packs)))
-  gradient = jax.value_and_grad(jax.checkpoint(loss, policy=saved), argnums=(0, 1, 2))
-  used, _ = pe.dce_jaxpr(jax.make_jaxpr(gradient)(*qkv).jaxpr, [True] * 4)
-  assert sum('attention_forward' in name for name in attended.names_of(used)) == passes
-
-
 @pytest.mark.parametrize('length,window', [(128, None), (1024, None), (512, (64, 64))])
 def test_scores_never_leave_the_kernel(length, window):
   qkv, _, packs, _ = attended.inputs(2, length, 2, 64)
@@ -251,3 +154,92 @@ def test_scores_never_leave_the_kernel(length, window):
   jaxpr = jax.make_jaxpr(gradient)(*qkv).jaxpr
   outside = [v.aval for eqn in attended.equations(jaxpr) for v in eqn.outvars]
   assert outside and all(np.prod(a.shape) < 2 * 2 * length * length for a in outside)
+
+
+# --- for GPUs ---
+
+
+TWO = 'c2p', 'p2c'
+# name: (queries, keys, width, terms, window, ordered, dropout rate, tile, shape of the mesh)
+GPU_CASES = {
+  # Heads of 24 fill up, and a query may see no key.
+  'all, on eight devices': (37, 50, 24, TWO, (22, -1), True, 0.3, (16, 16), (2, 2, 2)),
+  'tiles of more queries': (37, 37, 16, (), None, False, 0.3, (32, 16), (1, 1, 1)),
+  'two devices': (50, 50, 16, ('p2c',), None, False, 0.0, (16, 16), (1, 2, 1)),
+  'c2p alone': (50, 50, 16, ('c2p',), None, False, 0.0, (16, 16), (1, 1, 1)),
+  'window': (70, 70, 32, (), (3, 20), False, 0.0, (16, 16), (1, 1, 1)),
+  'tiles of more queries and terms': (70, 70, 16, TWO, None, False, 0.3, (32, 16), (1, 1, 1)),
+  # Plain XLA computes queries at places, with the bits of the head among all.
+  'places': (20, 37, 16, TWO, None, False, 0.3, (16, 16), (2, 2, 2)),
+}
+GPU_SLOW = 'two devices', 'c2p alone', 'window', 'tiles of more queries and terms'
+
+
+def _arguments(queries, keys, width, terms, window, ordered):
+  qkv, weight, query_packs, key_packs = attended.inputs(4, queries, 2, width, keys)
+  visible = plain.Visibility(query_packs, key_packs, window, first_query=keys - queries)
+  if ordered:
+    order = attended.random_order(4, keys)
+    visible = visible._replace(query_order_BL=order[:, -queries:], key_order_BM=order)
+  # Buckets of one distance, of some, and the two outer ones, in tiles of their own.
+  buckets = disentangled.buckets_of(plain.distances(queries, keys, keys - queries), 8, 16)
+  used, row_R = np.unique(np.clip(buckets, -8, 7), return_inverse=True)
+  shape, draw = (len(used), 2, width), np.random.default_rng(1)
+  tables = [jnp.asarray(draw.normal(size=shape), jnp.float32) if n in terms else None for n in TWO]
+  return qkv, weight, visible, plain.Relative(*tables, row_R=row_R) if terms else None
+
+
+@pytest.mark.parametrize(
+  'name', [pytest.param(name, marks=[pytest.mark.slow] * (name in GPU_SLOW)) for name in GPU_CASES]
+)
+def test_attention_for_gpus_equals_plain_attention_in_value_and_gradients(name, monkeypatch):
+  *sizes, rate, tile, shape = GPU_CASES[name]
+  monkeypatch.setattr(gpu, '_tile', lambda *_: tile)
+  qkv, weight, visible, relative = _arguments(*sizes)
+  if name == 'places':
+    visible = visible._replace(query_places_BL=jnp.asarray(np.arange(80).reshape(4, 20) % 20))
+  keys_B2 = row_keys.batch_keys(jax.random.key(3), 4) if rate else None
+  mesh = sharding.mesh(shape, jax.devices()[: np.prod(shape)])
+  interpreted = kernels.FUSED_ON_GPUS._replace(attend=functools.partial(gpu.attend, interpret=True))
+
+  def both(attend):
+    rest = visible, rate, keys_B2, relative, 0.3
+    return jax.jit(lambda *x: attended.value_and_gradients(attend, x, weight, *rest))
+
+  ours = both(per_device.on_mesh(mesh, interpreted)[0])
+  attended.assert_same(ours(*qkv), both(plain.attend)(*qkv), 3e-6)
+  assert (name == 'places') != bool(attended.names_of(jax.make_jaxpr(ours)(*qkv).jaxpr))
+
+
+def test_nothing_of_the_size_of_the_scores_is_made():
+  qkv, weight, visible, relative = _arguments(1024, 1024, 16, TWO, None, False)
+  attend = functools.partial(gpu.attend, interpret=True)
+  rest = visible, 0.1, row_keys.batch_keys(jax.random.key(0), 4), relative
+  f = lambda *qkv: attended.value_and_gradients(attend, qkv, weight, *rest)
+  equations = attended.equations(jax.make_jaxpr(f)(*qkv).jaxpr)
+  sizes = [np.prod(v.aval.shape) for eqn in equations for v in eqn.outvars]
+  assert sizes and max(sizes) < 4 * 2 * 1024 * 1024
+
+
+ON_CUDA = ('deberta_v3_512', 'k_v')  # the kernel with most to do
+
+
+# conftest.py hides it
+@pytest.mark.skipif(not importlib.machinery.PathFinder.find_spec('triton'), reason='no triton')
+@pytest.mark.parametrize(
+  'name, kernel',
+  [
+    pytest.param(*case, marks=[pytest.mark.slow] * (case != ON_CUDA))
+    for case in (ON_CUDA, *((name, '') for name in gpu_programs.SHAPES))
+  ],
+)
+def test_it_compiles_for_cuda_within_the_shared_memory_of_a_card(name, kernel, tmp_path):
+  # In a process of its own: triton's LLVM does not go with TensorFlow's.
+  line = [sys.executable, '-m', 'tests.kernels.gpu_programs', name, kernel]
+  env = gpu_programs.environment(tmp_path)
+  done = subprocess.run(line, capture_output=True, text=True, env=env)
+  assert done.returncode == 0, done.stderr[-2000:]
+  built = json.loads(done.stdout.splitlines()[-1])
+  assert len(built) == (1 if kernel else 3)
+  for shared, cubin in built.values():
+    assert cubin > 1000 and 0 < shared <= 227 * 1024, built

@@ -29,12 +29,9 @@ def test_a_kernel_s_name_says_what_its_cost_depends_on():
   named = {_name(**first | {axis: value}) for axis, values in axes.items() for value in values}
   assert len(named) == 1 + sum(len(values) - 1 for values in axes.values()), sorted(named)
   assert 'attention_forward_k16_dropout_float32' in named
-
-
-def test_the_name_of_queries_at_places_says_how_many_places_there_are():
   qkv, _, visible, relative, _ = attended.case('places')
   attend = functools.partial(fused.attend, visible=visible, relative=relative)
-  assert '_at128' in attended.names_of(jax.make_jaxpr(attend)(*qkv).jaxpr)[0]
+  assert '_at128' in attended.names_of(jax.make_jaxpr(attend)(*qkv).jaxpr)[0], 'number of places'
 
 
 def _name(terms, window, ordered, rate, hashed, dtype, keys):
@@ -51,6 +48,7 @@ def _name(terms, window, ordered, rate, hashed, dtype, keys):
   return attended.names_of(jax.make_jaxpr(attend)(*(x.astype(dtype) for x in qkv)).jaxpr)[0]
 
 
+TWO = 'c2p', 'p2c'
 # name: (queries, keys, heads, relative terms, window, ordered, dropout rate, dtype)
 COMPILED = {
   'plain': (512, 512, 4, (), None, False, 0.1, jnp.bfloat16),
@@ -66,16 +64,7 @@ COMPILED = {
   'two terms': (512, 512, 1, ('c2p', 'p2c'), None, False, 0.0, jnp.bfloat16),
   'two terms and dropout': (128, 128, 2, ('c2p', 'p2c'), None, False, 0.1, jnp.bfloat16),
   'two terms in blocks': (1024, 1024, 1, ('c2p', 'p2c'), None, False, 0.0, jnp.bfloat16),
-  'two terms, dropout in blocks': (
-    1024,
-    1024,
-    1,
-    ('c2p', 'p2c'),
-    None,
-    False,
-    0.1,
-    jnp.bfloat16,
-  ),
+  'two terms, dropout in blocks': (1024, 1024, 1, TWO, None, False, 0.1, jnp.bfloat16),
   'two terms, 2,048 tokens': (2048, 2048, 1, ('c2p', 'p2c'), None, False, 0.1, jnp.bfloat16),
   'bias': (128, 128, 2, ('bias',), None, False, 0.1, jnp.bfloat16),
   'bias in float32': (128, 128, 2, ('bias', 'c2p'), None, False, 0.0, jnp.float32),
@@ -95,28 +84,26 @@ ON_V5P = (
 )
 # Each part of a kernel is compiled once; v4 alone moves sublanes without indices, the others differ
 # in the size of their memory. The rest is slow.
-QUICK = {
-  'v4': ('two terms in blocks', 'two streams, queries'),
-  'v5e': (
-    'window and order in blocks',
-    'tiles',
-    'window of 100',
-    'two terms and dropout',
-    'bias in float32',
-    'memory, order and a term',
-    'predictions',
-    'two streams, content',
-  ),
-  'v5p': (),
-  'v6e': ('plain',),
-}
+QUICK = (
+  ('two terms in blocks', 'v4'),
+  ('two streams, queries', 'v4'),
+  ('window and order in blocks', 'v5e'),
+  ('tiles', 'v5e'),
+  ('window of 100', 'v5e'),
+  ('two terms and dropout', 'v5e'),
+  ('bias in float32', 'v5e'),
+  ('memory, order and a term', 'v5e'),
+  ('predictions', 'v5e'),
+  ('two streams, content', 'v5e'),
+  ('plain', 'v6e'),
+)
 
 
 @topologies.needs_libtpu
 @pytest.mark.parametrize(
   'name,chip',
   [
-    pytest.param(n, c, marks=[pytest.mark.slow] * (n not in QUICK[c]))
+    pytest.param(n, c, marks=[pytest.mark.slow] * ((n, c) not in QUICK))
     for n in COMPILED
     for c in TOPOLOGIES
     if (c != 'v5p' or n in ON_V5P) and (c == 'v5e' or n != 'two terms, 2,048 tokens')

@@ -19,7 +19,6 @@ from bertzoo_jax.kernels import gpu
 from bertzoo_jax.model import attention
 from bertzoo_jax.model import disentangled_attention
 from bertzoo_jax.model import operations
-from bertzoo_jax.objectives import mlm
 from bertzoo_jax.training import sharding
 
 pytestmark = pytest.mark.skipif(jax.default_backend() != 'gpu', reason='there is no GPU')
@@ -92,23 +91,14 @@ def _loss(name, dtype, device):
   rates = dict(dropout=0.1, attention_dropout=0.1 if name == 'disentangled' else 0.0)
   section = {'modern': small.MODERN, 'disentangled': {**small.SECTION, **small.DISENTANGLED}}
   section = {**section.get(name, small.SECTION), **sizes, **rates, 'max_positions': LENGTH}
-  encoder = small.encoder(section=section, vocab_size=VOCAB, dtype=dtype)
-  needs = encoder.attention_dropout, encoder.relative_attention, encoder.dtype
-  ops = operations.PLAIN
+  how = dict(section=section, vocab_size=VOCAB, dtype=dtype)
+  encoder, ops = small.encoder(**how), operations.PLAIN
   if device.platform == 'gpu':
+    needs = encoder.attention_dropout, encoder.relative_attention, encoder.dtype
     chosen = kernels.choose('auto', device, *needs)
     ops = build.operations_on(sharding.mesh((1, 1, 1), [device]), chosen, encoder.axes)
-  objective = mlm.mlm(encoder, ops)
-  draw, ids = np.random.default_rng(2), _packs('lengths')
-  batch = dict(
-    input_ids=draw.integers(5, VOCAB, (ROWS, LENGTH)).astype(np.int32),
-    token_type_ids=np.zeros((ROWS, LENGTH), np.int32),
-    segment_ids=np.asarray(ids),
-    masked_positions=draw.integers(0, LENGTH // 2, (ROWS, 20)).astype(np.int32),
-    masked_targets=draw.integers(5, VOCAB, (ROWS, 20)).astype(np.int32),
-    masked_weights=np.ones((ROWS, 20), np.float32),
-    row_keys=draw.integers(0, 2**32, (ROWS, 2)).astype(np.uint32),
-  )
+  objective = small.objective('mlm', ops, **how)
+  batch = small.rows(rows=ROWS, length=LENGTH, predictions=20, vocab_size=VOCAB)
   with jax.default_device(device):
     params = objective.init(jax.random.key(0))
     of = lambda p, b: objective.loss(p, b, objective.normalizers(b), (), jax.random.key(1), True)[0]

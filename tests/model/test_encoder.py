@@ -1,4 +1,7 @@
+"""The Transformer, and the scanned stack: shared layers, groups, blocks within layers."""
+
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -6,18 +9,13 @@ import numpy as np
 import pytest
 import small_networks as small
 
-from bertzoo_jax import objectives
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
-from bertzoo_jax.model import attention
 from bertzoo_jax.model import layers
-from bertzoo_jax.model import operations
-from bertzoo_jax.model import protocol
 from bertzoo_jax.model import stack
-from bertzoo_jax.model import transformer
+from bertzoo_jax.objectives import networks
 from configs import albert
 from configs import bert
-from configs import roberta
 
 ROW = ('input_ids', 'token_type_ids', 'segment_ids')
 
@@ -34,75 +32,41 @@ def run(encoder, params, batch, key=None, **how):
   return encoder.apply({'params': params}, batch, keys_B2, **how)
 
 
+def perturbed(encoder):
+  """Parameters off their initial values, without a program that draws those."""
+  made = types.SimpleNamespace(init=functools.partial(networks.init_encoder, encoder))
+  return small.parameters(made)
+
+
 @pytest.fixture(scope='module')
 def params():
-  return small.perturbed(initial(small.encoder()))
+  return perturbed(small.encoder())
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def value_and_gradient(encoder, params, key):
-  return jax.value_and_grad(lambda p: jnp.mean(run(encoder, p, small.batch(), key) ** 3))(params)
-
-
-def program(encoder, params):
-  traced = jax.make_jaxpr(value_and_gradient, static_argnums=0)
-  return str(traced(encoder, params, jax.random.key(3)))
-
-
-def test_the_scanned_stack_equals_its_blocks_one_after_the_other(params):
-  batch, encoder = small.batch(), small.encoder()
-  embeddings, block = encoder.bind({'params': params}).embeddings, encoder._block()
-  x, visible = embeddings(batch, None), attention.same_pack(batch['segment_ids'])
-  for i in range(3):
-    own = stack.block_params(params['layers'], encoder.plan, i)
-    x = block.apply({'params': own}, x, visible, None, operations.PLAIN)
-  assert small.worst(x, run(encoder, params, batch)) < 1e-5
-
-
-def test_the_less_is_saved_the_more_products_are_computed(params):
-  def products(remat):
-    encoder = small.encoder(remat=remat, dropout=0.1, attention_dropout=0.1)
-    return program(encoder, params).count('dot_general')
-
-  counts = [products(remat) for remat in stack.REMAT]
-  assert counts == sorted(set(counts)), counts
-
-
-def test_the_mixture_of_values_is_saved_without_a_pass_of_its_own(params):
-  # jax rounds what is both saved and used; what joins the residual is, in the product that makes
-  # it.
-  jaxpr = program(small.encoder(remat='sublayers', dropout=0.1, attention_dropout=0.1), params)
-  assert jaxpr.count('name=attended') > 0
-  assert jaxpr.count('= reduce_precision') == 2, 'of a layer, what its two sublayers give'
+V2 = {**small.SECTION, **small.DISENTANGLED, 'convolution_size': 3}
 
 
 @pytest.mark.parametrize(
-  'name, bound, deviation', [('truncated_normal', 0.04, 0.02 * 0.8796), ('normal', 0.2, 0.02)]
+  'section, name, bound, deviation',
+  [
+    (small.SECTION, 'truncated_normal', 0.04, 0.02 * 0.8796),
+    (small.SECTION, 'normal', 0.2, 0.02),
+    (V2, 'normal', 0.2, 0.02),
+  ],
+  ids=['truncated', 'normal', 'disentangled'],
 )
 def test_weights_start_as_the_papers_codes_draw_them_with_biases_0_and_norms_1(
-  name, bound, deviation
+  section, name, bound, deviation
 ):
-  params = initial(small.encoder(vocab_size=2000, initializer=name))
+  params = initial(small.encoder(section=section, vocab_size=2000, initializer=name))
   words = np.asarray(params['embeddings']['word']['embedding'])
-  assert abs(words.std() / deviation - 1) < 0.02
-  assert abs(words.mean()) < 2e-4
-  assert np.abs(words).max() <= bound
-  if name == 'normal':
-    assert np.abs(words).max() > 0.06
+  assert abs(words.std() / deviation - 1) < 0.02 and abs(words.mean()) < 2e-4
+  assert (name == 'normal') * 0.06 < np.abs(words).max() <= bound
   for path, leaf in jax.tree_util.tree_leaves_with_path(params):
     if path[-1].key in ('bias', 'scale'):
       assert (leaf == (path[-1].key == 'scale')).all(), path
     else:
       assert leaf.std() > 0.8 * deviation, path
-
-
-def test_bfloat16_products_stay_close_to_float32_and_parameters_stay_float32(params):
-  half = small.encoder(dtype=jnp.bfloat16)
-  out = run(half, params, small.batch())
-  assert out.dtype == jnp.bfloat16
-  assert {x.dtype for x in jax.tree.leaves(initial(half))} == {jnp.dtype('float32')}
-  difference = np.abs(np.asarray(out, np.float32) - run(small.encoder(), params, small.batch()))
-  assert difference.max() < 0.2 and difference.mean() < 0.02
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -144,39 +108,26 @@ def test_dropout_has_bert_s_four_sites_and_is_off_in_evaluation(params):
     assert not drawn
 
 
-@pytest.mark.parametrize(
-  'changes, message',
-  [
+def test_an_impossible_encoder_is_refused_with_a_remedy(params):
+  for changes, words in (
     (dict(num_heads=5), 'does not divide'),
     (dict(sharing='all', num_groups=2), 'divide num_layers=3'),
     (dict(num_groups=3), 'set encoder.sharing'),
     (dict(inner_group_num=2), 'set encoder.sharing'),
-  ],
-)
-def test_an_impossible_encoder_is_refused_with_a_remedy(changes, message):
-  with pytest.raises(errors.UserError, match=message):
-    small.encoder(**changes)
-
-
-def test_rows_longer_than_the_position_table_are_refused(params):
+  ):
+    with pytest.raises(errors.UserError, match=words):
+      small.encoder(**changes)
   with pytest.raises(errors.UserError, match='max_positions=41'):
     run(small.encoder(), params, small.batch(length=41))
 
 
-def count(objective):
-  return sum(x.size for x in jax.tree.leaves(jax.eval_shape(objective.init, jax.random.key(0))))
+def size(tree):
+  return sum(x.size for x in jax.tree.leaves(tree))
 
 
 def test_the_configured_bert_has_as_many_parameters_with_the_cased_vocabulary():
   objective = small.objective('mlm_pair', vocab_size=28996, **bert.get_config('base').encoder)
-  assert count(objective) == 108_932_934
-
-
-@pytest.mark.parametrize('size, published', [('base', 124_697_433), ('large', 355_412_057)])
-def test_roberta_has_as_many_parameters_as_published_in_hugging_face_s_layout(size, published):
-  encoder = roberta.get_config(size).encoder
-  zeros = 3 * encoder.hidden_size  # two position rows and a segment row that only the layout has
-  assert count(small.objective('mlm', vocab_size=50265, **encoder)) + zeros == published
+  assert size(jax.eval_shape(objective.init, jax.random.key(0))) == 108_932_934
 
 
 # Table 4 of the paper, of the encoder with its pooler.
@@ -186,35 +137,154 @@ TABLE_4 = {
 }
 
 
-@pytest.mark.parametrize(
-  'sharing, width, millions',
-  [(s, width, m) for width in TABLE_4 for s, m in TABLE_4[width].items()],
-)
-def test_albert_s_sharing_has_the_counts_of_its_table_4(sharing, width, millions):
+@pytest.mark.parametrize('width', TABLE_4)
+def test_albert_s_sharing_has_the_counts_of_its_table_4(width):
   config = albert.get_config('base')
-  config.encoder.update(sharing=sharing, embedding_size=width)
-  objective = small.objective('mlm_pair', vocab_size=30_000, **config.encoder)
-  shapes = jax.eval_shape(objective.init, jax.random.key(0))
-  body = [shapes['encoder'], shapes['pair_head']['pooler']]
-  assert round(sum(x.size for x in jax.tree.leaves(body)) / 1e6, 2) == millions
+  for sharing, millions in TABLE_4[width].items():
+    config.encoder.update(sharing=sharing, embedding_size=width)
+    objective = small.objective('mlm_pair', vocab_size=30_000, **config.encoder)
+    shapes = jax.eval_shape(objective.init, jax.random.key(0))
+    body = size([shapes['encoder'], shapes['pair_head']['pooler']])
+    assert round(body / 1e6, 2) == millions, sharing
 
 
-def test_parameters_that_only_predictions_need_are_initialised_and_learn():
-  class Enhanced(transformer.Transformer):
-    def setup(self):
-      super().setup()
-      self.more = layers.Dense((self.hidden_size,), self.kernel_init, self.dtype)
+# --- the scanned stack ---
 
-    def predictions(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, memory=()):
-      found = protocol.gathered(self, batch, dropout_keys_B2, ops, memory)
-      return found._replace(states_BPD=self.more(found.states_BPD))
 
-  fields = {k: v for k, v in small.SECTION.items() if k != 'name'}
-  encoder = Enhanced(vocab_size=small.VOCAB, dtype=jnp.float32, **fields)
-  objective, batch = objectives.BY_NAME['mlm'](encoder), small.batch()
-  one = lambda made: made.init(jax.random.key(0))['encoder']['layers']['attention']['key']['kernel']
-  both = jax.jit(lambda: [one(made) for made in (objective, small.objective('mlm'))])()
-  assert small.worst(*both) == 0
-  loss = lambda p: objective.loss(p, batch, objective.normalizers(batch), (), None, False)[0]
-  learn = jax.jit(lambda p: jax.grad(loss)(p)['encoder']['more']['kernel'])
-  assert np.abs(learn(small.parameters(objective))).max() > 0
+# sharing, layers, groups, blocks per layer
+STACKS = [('all', 4, 2, 2), ('attention', 6, 3, 1), ('feed_forward', 4, 2, 2)]
+
+
+def encoder_of(sharing, layers, groups, inner, **fields):
+  shared = dict(sharing=sharing, num_groups=groups, inner_group_num=inner)
+  return small.encoder(num_layers=layers, **shared, **fields)
+
+
+def copy_of(layer, block, layers, groups, inner):
+  """The place of a shared parameter's copy that a layer's block uses, as transformers finds it."""
+  return int(layer / (layers / groups)) * inner + block
+
+
+@pytest.mark.parametrize('sharing, layers, groups, inner', STACKS)
+def test_shared_parameters_act_as_equal_copies_in_every_layer_of_their_group(
+  sharing, layers, groups, inner
+):
+  encoder, batch = encoder_of(sharing, layers, groups, inner), small.batch()
+  shared, blocks = perturbed(encoder), [*np.ndindex(layers, inner)]
+  for part in ('attention', 'feed_forward'):  # stored once per group and block
+    copies = (groups if sharing in ('all', part) else layers) * inner
+    for name in (part, f'{part}_norm'):
+      assert {len(x) for x in jax.tree.leaves(shared['layers'][name])} == {copies}
+  uses = np.array([copy_of(i, j, layers, groups, inner) for i, j in blocks])
+  copied = jax.tree.map(lambda x: x if len(x) == len(uses) else x[uses], shared['layers'])
+  plain = small.encoder(num_layers=layers * inner)
+  shapes = jax.eval_shape(lambda: initial(plain))['layers']
+  assert jax.tree.map(np.shape, copied) == jax.tree.map(np.shape, shapes)
+  theirs = run(plain, {**shared, 'layers': copied}, batch)
+  assert small.worst(run(encoder, shared, batch), theirs) < 2e-6
+
+
+def test_copies_start_different_from_each_other():
+  params = initial(encoder_of(*STACKS[0]))
+  for path, leaf in jax.tree_util.tree_leaves_with_path(params['layers']):
+    if path[-1].key == 'kernel':
+      assert len(np.unique(np.asarray(leaf).reshape(len(leaf), -1)[:, 0])) == len(leaf), path
+
+
+SHARING = [pytest.param(s, marks=[pytest.mark.slow] * (s != 'all')) for s in stack.SHARING]
+
+
+@pytest.mark.parametrize('sharing', SHARING)
+def test_the_program_does_not_grow_with_depth(sharing):
+  def lines(depth):
+    encoder = small.encoder(num_layers=depth, sharing=sharing, dropout=0.1, attention_dropout=0.1)
+    params = jax.eval_shape(lambda: initial(encoder))
+    loss = lambda p, key: jnp.sum(run(encoder, p, small.batch(), key))
+    return len(jax.jit(jax.grad(loss)).lower(params, jax.random.key(0)).as_text().splitlines())
+
+  assert lines(4) == lines(12)
+
+
+@pytest.mark.parametrize('layers, groups, inner', [(8, 1, 1), (4, 2, 2), (8, 8, 1)])
+def test_each_block_draws_its_own_dropout(layers, groups, inner):
+  def apply(_, x, turn):
+    return x * 2 + row_keys.keep(turn.keys_B2, 0.5, (1, 1))[:, 0, 0], None
+
+  plan = stack.Plan(layers, stack.SHARING['all'], groups, inner)
+  params, keys_B2 = (
+    {'w': jnp.zeros((groups * inner, 1))},
+    row_keys.batch_keys(jax.random.key(0), 64),
+  )
+  draws, _ = stack.scan(apply, params, jnp.zeros(64, jnp.int32), keys_B2, plan)
+  bits = np.asarray(draws)[:, None] >> np.arange(8) & 1
+  assert 0.4 < bits.mean() < 0.6 and np.abs(np.corrcoef(bits.T) - np.eye(8)).max() < 0.5
+
+
+def tell(params, x, turn):
+  """A block that tells what it was given."""
+  x = 3.0 * x + params['w'] + 10.0 * turn.place + turn.inputs
+  return x, (turn.number, x)
+
+
+# Each two of blocks, period and remat meet; and shared blocks, in whole groups.
+@pytest.mark.parametrize(
+  'sharing, groups, first, end, period, remat',
+  [
+    ('none', 1, 0, 6, 1, 'none'),
+    ('none', 1, 0, 6, 3, 'full'),
+    ('none', 1, 1, 6, 3, 'none'),
+    ('none', 1, 1, 6, 5, 'full'),
+    ('none', 1, 2, 3, 1, 'full'),
+    ('none', 1, 2, 3, 5, 'none'),
+    ('all', 1, 1, 6, 2, 'none'),
+    ('all', 3, 2, 6, 2, 'none'),
+    ('attention', 3, 2, 6, 2, 'none'),
+  ],
+)
+def test_a_block_knows_its_number_place_and_input_and_gives_an_output(
+  sharing, groups, first, end, period, remat
+):
+  copies = groups if sharing == 'all' else 6
+  plan, params = stack.Plan(6, stack.SHARING[sharing], groups), jnp.arange(1.0, copies + 1)[:, None]
+  how = dict(inputs=0.5 * jnp.arange(6.0), first=first, end=end, period=period, remat=remat)
+  scan = lambda params: stack.scan(tell, {'w': params}, jnp.ones(1), None, plan, **how)
+  x, (numbers, outs) = jax.jit(scan)(params)
+  expected, each = 1.0, []
+  for i in range(first, end):  # one block after the other
+    expected = 3.0 * expected + (i * copies // 6 + 1.0) + 10.0 * (i % period) + 0.5 * i
+    each.append(expected)
+  np.testing.assert_allclose(x, [expected], rtol=1e-6)
+  np.testing.assert_array_equal(numbers, range(first, end))
+  np.testing.assert_allclose(outs[:, 0], each, rtol=1e-6)
+
+
+def test_blocks_that_cannot_run_are_refused_in_a_sentence():
+  all_in = lambda layers, groups, inner: stack.Plan(layers, stack.SHARING['all'], groups, inner)
+  layer, few = 'break a layer', 'and it has 1: raise encoder.num_layers'
+  for plan, fields, words in (
+    (all_in(6, 3, 1), dict(first=1), 'break a group'),
+    *((all_in(2, 1, 2), dict(first=a, end=b), layer) for a, b in ((1, 3), (0, 3), (1, 4))),
+    (stack.Plan(1), dict(first=1), few),
+    (stack.Plan(1), dict(end=0), few),
+  ):
+    params = {'w': jnp.ones((plan.num_groups * plan.inner_group_num, 1))}
+    with pytest.raises(errors.UserError, match=words):
+      stack.scan(tell, params, jnp.ones(1), None, plan, inputs=jnp.zeros(6), **fields)
+  with pytest.raises(errors.UserError, match='no rule'):  # a table that leaves a parameter out
+    plan = stack.Plan(2, (('attention', 'broadcast'),))
+    stack.init(lambda key: {'norm': {'scale': jnp.ones(3)}}, jax.random.key(0), plan)
+
+
+@pytest.mark.parametrize('which', [dict(end=1), dict(period=2), dict(first=1, period=2)])
+def test_blocks_outside_a_loop_are_recomputed_too(which):
+  def apply(params, x, turn):
+    return jnp.tanh(x @ params['w']), None
+
+  def tanhs(remat):
+    plan = stack.Plan(2 + which.get('first', 0))
+    params = {'w': jnp.ones((plan.num_layers, 8, 8))}
+    loss = lambda p, x: stack.scan(apply, p, x, None, plan, remat=remat, **which)[0].sum()
+    program = jax.jit(jax.value_and_grad(loss)).lower(params, jnp.ones((4, 8))).compile().as_text()
+    return len([line for line in program.splitlines() if ' tanh(' in line])
+
+  assert tanhs('full') > tanhs('none')

@@ -41,14 +41,8 @@ RO_ROWS = tuple(
   if row.ours != hf.POSITION_TABLE
 )
 ROFORMER = dict(
-  num_layers=3,
-  window=0,
-  norms='after',
-  feed_forward='plain',
-  use_bias=True,
-  type_vocab_size=2,
-  norm_eps=1e-12,
-  global_base=10_000.0,
+  dict(num_layers=3, window=0, norms='after', feed_forward='plain', use_bias=True),
+  **dict(type_vocab_size=2, norm_eps=1e-12, global_base=10_000.0),
 )
 
 
@@ -59,14 +53,8 @@ def test_its_fields_make_roformer():
   params = {k: x for k, x in weights.flatten(whole).items() if k.startswith('encoder/')}
   made = hf.to_hf(hf.Architecture('RoFormerModel', '', RO_ROWS, *[None] * 3, ''), params, SIZES)
   config = transformers.RoFormerConfig(
-    vocab_size=small.VOCAB,
-    pad_token_id=0,
-    type_vocab_size=2,
-    embedding_size=48,
-    hidden_size=48,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    intermediate_size=80,
+    **dict(vocab_size=small.VOCAB, pad_token_id=0, type_vocab_size=2, embedding_size=48),
+    **dict(hidden_size=48, num_hidden_layers=3, num_attention_heads=4, intermediate_size=80),
     max_position_embeddings=40,
   )
   theirs = transformers.RoFormerModel(config).eval()
@@ -80,18 +68,15 @@ def test_its_fields_make_roformer():
   assert all(row.holds for row in found), verify.table(found)
 
 
-@pytest.mark.parametrize(
-  'changes, words',
-  [
+def test_fields_that_do_not_go_together_are_refused():
+  for changes, words in (
     (dict(hidden_size=36), 'make heads of 9: rotary positions need an even number'),
     (dict(window=7), 'an even number is needed'),
     (dict(norms='after', embedding_norm=False), 'would read unnormalised embeddings'),
     (dict(hidden_size=50), 'does not divide by num_heads=4'),
-  ],
-)
-def test_fields_that_do_not_go_together_are_refused(changes, words):
-  with pytest.raises(errors.UserError, match=words):
-    small.encoder(section=small.MODERN, **changes)
+  ):
+    with pytest.raises(errors.UserError, match=words):
+      small.encoder(section=small.MODERN, **changes)
 
 
 def test_a_run_goes_on_at_longer_rows_with_another_base_and_its_loss_is_told_by_place(

@@ -3,71 +3,37 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_networks as small
 import torch
 import transformers
 
+from bertzoo_jax import export
+from bertzoo_jax.hf import architectures
+from bertzoo_jax.hf import weights
 from bertzoo_jax.objectives import networks
 
 REUSE, MEMORY = small.TWO_STREAM['reuse_length'], small.TWO_STREAM['memory_length']
 LENGTH, PREDICTIONS = small.LANE_LENGTH, small.LANE_PREDICTIONS
-objective_of, batches = small.with_memory, small.lane_batches
+
+
+def converted(encoder, params):
+  """(tensors by transformers' name, content of config.json) of parameters, or of gradients."""
+  a = architectures.choose('XLNetLMHeadModel')
+  return export.convert(a, weights.flatten(params), encoder, small.BERT_IDS)
 
 
 def torch_twin(encoder, params):
   """XLNetLMHeadModel with these parameters."""
-  config = transformers.XLNetConfig(
-    vocab_size=small.VOCAB,
-    d_model=encoder.hidden_size,
-    n_layer=encoder.num_layers,
-    n_head=encoder.num_heads,
-    d_inner=encoder.intermediate_size,
-    ff_activation=encoder.activation,
-    mem_len=MEMORY,
-    reuse_len=REUSE,
-    clamp_len=encoder.clamp_length or -1,
-    bi_data=True,
-    use_mems_train=True,
-    use_mems_eval=True,
-  )
-  model = transformers.XLNetLMHeadModel(config).eval()
-  model.load_state_dict({k: torch.tensor(x) for k, x in named(params).items()})
-  return model
-
-
-def named(params):
-  """{transformers' name: array} of parameters, or of their gradients."""
-  e, layers, out = params['encoder'], params['encoder']['layers'], {}
-  out['transformer.word_embedding.weight'] = e['embeddings']['word']['embedding']
-  out['lm_loss.weight'] = out['transformer.word_embedding.weight']
-  out['lm_loss.bias'] = params['mlm_head']['bias']
-  out['transformer.mask_emb'] = e['embeddings']['query']['embedding'][None]
-  a = layers['attention']
-  for i in range(len(a['segment'])):
-    own = {
-      'rel_attn.q': a['query']['kernel'],
-      'rel_attn.k': a['key']['kernel'],
-      'rel_attn.v': a['value']['kernel'],
-      'rel_attn.r': a['position']['kernel'],
-      'rel_attn.o': np.moveaxis(a['output']['kernel'], -1, 1),
-      'rel_attn.r_w_bias': a['content_query'],
-      'rel_attn.r_r_bias': a['position_query'],
-      'rel_attn.r_s_bias': a['segment_query'],
-      'rel_attn.seg_embed': a['segment'],
-      'rel_attn.layer_norm.weight': layers['attention_norm']['scale'],
-      'rel_attn.layer_norm.bias': layers['attention_norm']['bias'],
-      'ff.layer_1.weight': layers['feed_forward']['in']['kernel'].mT,
-      'ff.layer_1.bias': layers['feed_forward']['in']['bias'],
-      'ff.layer_2.weight': layers['feed_forward']['out']['kernel'].mT,
-      'ff.layer_2.bias': layers['feed_forward']['out']['bias'],
-      'ff.layer_norm.weight': layers['feed_forward_norm']['scale'],
-      'ff.layer_norm.bias': layers['feed_forward_norm']['bias'],
-    }
-    out |= {f'transformer.layer.{i}.{name}': np.asarray(x[i]) for name, x in own.items()}
-  return {name: np.asarray(x) for name, x in out.items()}
+  tensors, config = converted(encoder, params)
+  memory = dict(mem_len=MEMORY, reuse_len=REUSE, bi_data=True)
+  uses = dict(use_mems_train=True, use_mems_eval=True)
+  model = transformers.XLNetLMHeadModel(transformers.XLNetConfig(**{**config, **memory, **uses}))
+  tensors = {name: torch.tensor(np.ascontiguousarray(x)) for name, x in tensors.items()}
+  missing, extra = model.load_state_dict(tensors, strict=False)
+  assert not extra and set(missing) <= {'lm_loss.weight'}
+  return model.eval()
 
 
 def torch_logits(model, batch, memory):
@@ -93,12 +59,12 @@ def torch_logits(model, batch, memory):
   ids=str,
 )
 def test_three_chained_steps_equal_transformers_in_loss_memory_and_gradient(changes):
-  objective = objective_of(**changes)
+  objective = small.objective('permutation_lm', **changes)
   params = small.parameters(objective)
   encoder = objective.networks[0].encoder
   model, carry = torch_twin(encoder, params), objective.carry(4)
   memory = np.zeros(carry.shape, np.float32)
-  for batch in batches():
+  for batch in small.lane_batches():
     (loss, (carry, _)), gradients = small.evaluate(objective, params, batch, carry=carry)
     logits, memory = torch_logits(model, batch, memory)
     model.zero_grad()
@@ -108,28 +74,23 @@ def test_three_chained_steps_equal_transformers_in_loss_memory_and_gradient(chan
     theirs.backward()
     assert abs(float(loss) - theirs.item()) < 1e-5
     assert small.worst(carry, memory) < 1e-5
-    found = named(gradients)
+    ours, _ = converted(encoder, gradients)
     for name, x in model.named_parameters():
-      assert np.abs(found[name]).max() > 1e-5, name
-      assert small.worst(found[name], x.grad.numpy()) < 1e-5, name
+      assert np.abs(ours[name]).max() > 1e-5, name
+      assert small.worst(ours[name], x.grad.numpy()) < 1e-5, name
 
 
 @pytest.fixture(scope='module')
 def learned():
   """(objective, parameters off their initial values, a memory that is not 0)."""
-  objective = objective_of()
+  objective = small.objective('permutation_lm')
   memory = np.random.default_rng(1).normal(size=objective.carry(4).shape).astype(np.float32)
   return objective, small.parameters(objective), memory
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def predictions(encoder, params, batch, memory=()):
-  return networks.predictions(encoder, params['encoder'], batch, None, memory=memory)
-
-
 def test_nothing_flows_into_the_memory_and_it_is_read(learned):
   objective, params, memory = learned
-  batch = [*batches(2)][1]
+  batch = [*small.lane_batches(2)][1]
 
   def loss(memory):
     return objective.loss(params, batch, objective.normalizers(batch), memory, None, False)
@@ -146,35 +107,14 @@ def test_nothing_flows_into_the_memory_and_it_is_read(learned):
 
 def test_a_row_that_resets_is_as_with_the_first_memory_and_no_other_is(learned):
   objective, params, memory = learned
-  encoder, batch = objective.networks[0].encoder, [*batches(2)][1]
+  encoder, batch = objective.networks[0].encoder, [*small.lane_batches(2)][1]
+  of = lambda p, batch, memory: networks.predictions(encoder, p, batch, None, memory=memory)
+  predict = functools.partial(jax.jit(of), params['encoder'])
   resets = {**batch, 'resets': np.array([0, 1, 0, 1], np.int32)}
-  found, kept, cold = (
-    predictions(encoder, params, b, m)
-    for b, m in ((resets, memory), (batch, memory), (batch, objective.carry(4)))
+  mixed, kept, cold = (
+    predict(*of) for of in ((resets, memory), (batch, memory), (batch, objective.carry(4)))
   )
   for row, same, other in ((0, kept, cold), (1, cold, kept), (2, kept, cold), (3, cold, kept)):
-    assert small.worst(found.states_BPD[row], same.states_BPD[row]) < 1e-6
-    assert small.worst(found.memory[row], same.memory[row]) < 1e-6
-    assert small.worst(found.states_BPD[row], other.states_BPD[row]) > 1e-3
-
-
-@pytest.mark.parametrize('changed', (0, 3))
-def test_a_prediction_changes_only_with_targets_that_come_before_it(learned, changed):
-  objective, params, memory = learned
-  encoder, batch = objective.networks[0].encoder, [*batches(2)][1]
-  place = batch['masked_positions'][:, changed]
-  rank = np.take_along_axis(batch['order'], batch['masked_positions'], 1)
-  other = {**batch, 'input_ids': batch['input_ids'].copy()}
-  np.put_along_axis(other['input_ids'], place[:, None], 7, 1)
-  one, two = (predictions(encoder, params, b, memory).states_BPD for b in (batch, other))
-  moved = np.abs(one - two).max(-1)
-  later = rank > rank[:, changed][:, None]
-  assert (moved[~later] == 0).all() and later.any() < later.size
-  assert (moved[later] > 1e-4).all()
-
-
-def test_the_classifier_of_a_row_is_its_last_token():
-  hidden_BLD = jnp.arange(12.0).reshape(2, 3, 2)
-  batch = dict(segment_ids=np.array([[1, 1, 0], [0, 1, 1]]))
-  row_BD = small.encoder(section=small.TWO_STREAM).pooled(hidden_BLD, batch)
-  np.testing.assert_array_equal(row_BD, [hidden_BLD[0, 1], hidden_BLD[1, 2]])
+    assert small.worst(mixed.states_BPD[row], same.states_BPD[row]) < 1e-6
+    assert small.worst(mixed.memory[row], same.memory[row]) < 1e-6
+    assert small.worst(mixed.states_BPD[row], other.states_BPD[row]) > 1e-3

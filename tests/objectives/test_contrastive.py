@@ -7,12 +7,14 @@ import pytest
 import small_networks as small
 import torch
 
+from bertzoo_jax import objectives
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
 from bertzoo_jax.model import pooling
 from bertzoo_jax.objectives import contrastive
 from bertzoo_jax.objectives import networks
 from bertzoo_jax.parts import objectives as definitions
+from tests.found import call_part
 
 WIDTH = 12
 
@@ -33,14 +35,10 @@ def loops(fields, x_BCD, texts, real_BC):
     cosine = lambda a, b: torch.cosine_similarity(x[a][:width], x[b][:width], dim=0)
     total, first = 0.0, 0
     for i in units:
-      others = [j for j in units if j != i and not {*texts[i][:2]} & {*texts[j][:2]}]
-      wrong = [(j, 1) for j in others]
-      wrong += [
-        (j, c)
-        for j in units
-        for c in range(2, len(texts[j]))
-        if real_BC[j][c] and texts[j][c] not in texts[i][:2]
-      ]
+      ours = {*texts[i][:2]}
+      others = [j for j in units if j != i and not ours & {*texts[j][:2]}]
+      more = [(j, c) for j in units for c in range(2, len(texts[j])) if real_BC[j][c]]
+      wrong = [(j, 1) for j in others] + [(j, c) for j, c in more if texts[j][c] not in ours]
       there = torch.stack([cosine((i, 0), to) for to in [(i, 1), *wrong]]) / fields.temperature
       back = torch.stack([cosine((j, 0), (i, 1)) for j in [i, *others]]) / fields.temperature
       both = ((1 - fields.backward, there), (fields.backward, back))
@@ -89,21 +87,16 @@ def test_loss_and_gradient_are_those_of_a_loop_over_the_units(texts, fillers, fi
   np.testing.assert_allclose(ours[2], theirs[2], rtol=1e-4, atol=1e-5)
 
 
+BOTH_WAYS = dict(directions=('query_to_doc', 'doc_to_query'), partition_mode='per_direction')
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'backward, how',
-  [
-    (0.0, {}),
-    (0.5, dict(directions=('query_to_doc', 'doc_to_query'), partition_mode='per_direction')),
-  ],
-)
+@pytest.mark.parametrize('backward, how', [(0.0, {}), (0.5, BOTH_WAYS)])
 def test_loss_and_gradient_are_those_of_sentence_transformers(backward, how):
   losses = pytest.importorskip('sentence_transformers.sentence_transformer.losses')
-  fields = definitions.InBatch(backward=backward)
-  x_BCD = vectors(6, 3)
-  value, _, ours = gradient(
-    fields, x_BCD, ids(('abc', 'def', 'ghi', 'jkl', 'mno', 'pqr')), x_BCD[..., 0] < 99
-  )
+  fields, x_BCD = definitions.InBatch(backward=backward), vectors(6, 3)
+  texts = 'abc', 'def', 'ghi', 'jkl', 'mno', 'pqr'
+  value, _, ours = gradient(fields, x_BCD, ids(texts), np.ones((6, 3), bool))
   x = torch.tensor(x_BCD, requires_grad=True)
   loss = losses.MultipleNegativesRankingLoss(None, scale=20.0, **how)
   theirs = loss.compute_loss_from_embeddings([*x.unbind(1)], None)
@@ -136,12 +129,8 @@ def test_a_row_is_told_from_others_by_another_draw_of_its_dropout_and_masks_are_
     ours = objective.loss(params, batch, totals, (), key, True)
     mlm, (_, sums) = plain.loss(params, batch, totals, (), key, True)
     row = {**batch, 'input_ids': small.with_targets(small.rows())}
-    views = [
-      networks.encode(
-        encoder, params['encoder'], {**row, 'row_keys': row_keys.fold_in(batch['row_keys'], n)}, key
-      )
-      for n in (0, 1)
-    ]
+    keyed = ({**row, 'row_keys': row_keys.fold_in(batch['row_keys'], n)} for n in (0, 1))
+    views = [networks.encode(encoder, params['encoder'], each, key) for each in keyed]
     pooled = {'mean': lambda x: pooling.mean(x, batch['segment_ids']), 'first': lambda x: x[:, 0]}
     x_B2D = jnp.stack([pooled[kind](x) for x in views], axis=1)
     fields = definitions.Contrastive(pooling=kind)
@@ -161,13 +150,57 @@ def test_a_row_is_told_from_others_by_another_draw_of_its_dropout_and_masks_are_
   assert {*alone.normalizers(batch)} == {'rows'}
 
 
-@pytest.mark.parametrize(
-  'fields, words',
-  [
+def test_widths_that_do_not_fit_are_refused():
+  for fields, words in (
     (dict(widths=(8, 48)), 'widths has 48, and the vectors have 48'),
     (dict(widths=(8, 16), width_weights=(1.0,)), 'width_weights has 1 numbers, and there are 2'),
-  ],
-)
-def test_widths_that_do_not_fit_are_refused(fields, words):
-  with pytest.raises(errors.UserError, match=words):
-    small.objective('contrastive', **fields)
+  ):
+    with pytest.raises(errors.UserError, match=words):
+      small.objective('contrastive', **fields)
+
+
+# --- cosines of two texts beside plain loops over pairs of rows ---
+
+LABELS = np.array([3.0, 5.0, 1.0, 3.0, 4.0, 9.0], np.float32)
+
+
+def regression(cosines, labels):
+  return np.mean((cosines - labels / 5) ** 2)
+
+
+def ranking(cosines, labels):
+  pairs = [(i, j) for i in range(len(labels)) for j in range(len(labels)) if labels[i] > labels[j]]
+  return np.log1p(sum(np.exp(7.0 * (cosines[j] - cosines[i])) for i, j in pairs))
+
+
+FORMS = {'cosine_regression': (regression, dict(highest=5.0)), 'cosent': (ranking, dict(scale=7.0))}
+
+
+@pytest.mark.parametrize('name', FORMS)
+@pytest.mark.parametrize('pooling', ['mean', 'first'])
+def test_losses_are_those_of_their_definitions(name, pooling):
+  plain, fields = FORMS[name]
+  encoder = small.encoder()
+  wide = dict(widths=(8, 4), width_weights=(0.5, 2.0))
+  objective = call_part(objectives, name, encoder, pooling=pooling, **wide, **fields)
+  params = small.parameters(objective, scale=0.3)
+  rng, shape = np.random.default_rng(0), (len(LABELS), 2, 9)
+  batch = {'input_ids': rng.integers(5, small.VOCAB, shape), 'token_type_ids': np.zeros(shape, int)}
+  batch['segment_ids'] = (np.arange(9) < rng.integers(2, 10, (*shape[:2], 1))).astype(int)
+  # the last unit fills the batch
+  batch |= dict(labels=LABELS, label_weights=np.array([1, 1, 1, 1, 1, 0], np.float32))
+  batch['row_keys'] = np.zeros((len(LABELS), 2), np.uint32)
+  vectors = np.asarray(contrastive.unit_vectors(encoder, params, batch, pooling), np.float64)
+  rows = {k: x.reshape(-1, x.shape[-1]) for k, x in batch.items() if x.ndim == 3}
+  hidden = np.asarray(encoder.apply({'params': params['encoder']}, rows), np.float64)
+  real = rows['segment_ids'][..., None] > 0
+  pooled = hidden[:, 0] if pooling == 'first' else (hidden * real).sum(1) / real.sum(1)
+  np.testing.assert_allclose(vectors.reshape(pooled.shape), pooled, atol=1e-5)
+
+  def wanted(width, weight):
+    x = vectors[:-1, :, :width] / np.linalg.norm(vectors[:-1, :, :width], axis=-1, keepdims=True)
+    return weight * plain((x[:, 0] * x[:, 1]).sum(-1), LABELS[:-1])
+
+  loss, _ = objective.loss(params, batch, objective.normalizers(batch), (), None, False)
+  total = wanted(None, 1.0) + wanted(8, 0.5) + wanted(4, 2.0)
+  assert float(loss) == pytest.approx(total, rel=1e-5)

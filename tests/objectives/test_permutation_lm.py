@@ -25,50 +25,42 @@ from configs import xlnet
 from tests import toys
 from tests.found import call_part
 
-objective_of, batches = small.with_memory, small.lane_batches
 REUSE = small.TWO_STREAM['reuse_length']
 STEPS, SAVED = 4, 2
 FUSED = kernels.fused(hashed=True, interpret=True, gather=False)
 
 
-@pytest.mark.parametrize(
-  'kind, encoder, message',
-  [
+def test_an_objective_that_cannot_be_built_is_refused_with_a_remedy():
+  for kind, encoder, words in (
     ('permutation_lm', dict(section=small.SECTION), 'two_stream'),
     ('memory_mlm', dict(section=small.SECTION), 'memory'),
     ('memory_mlm', dict(section=small.TWO_STREAM, hidden_size=3, num_heads=1), 'even'),
-  ],
-)
-def test_an_objective_that_cannot_be_built_is_refused_with_a_remedy(kind, encoder, message):
-  with pytest.raises(errors.UserError, match=message):
-    call_part(objectives, kind, small.encoder(**encoder), pair_weight=0.0)
-
-
-def test_rows_shorter_than_the_reused_part_are_refused():
-  objective = objective_of()
+  ):
+    with pytest.raises(errors.UserError, match=words):
+      call_part(objectives, kind, small.encoder(**encoder), pair_weight=0.0)
+  objective = small.objective('permutation_lm')
   params, batch = small.parameters(objective), small.lanes(small.batch(4, REUSE - 1, 2))
   with pytest.raises(errors.UserError, match='reuse_length'):
     small.evaluate(objective, params, batch)
 
 
 def test_a_pair_loss_is_added_with_its_weight():
-  objective, batch = objective_of(pair_weight=0.5), next(batches())
+  objective = small.objective('permutation_lm', pair_weight=0.5)
+  batch = next(small.lane_batches())
   params, totals = small.parameters(objective), objective.normalizers(batch)
-  assert 'pair_labels' in objective.reads and 'pair_labels' not in objective_of().reads
+  assert 'pair_labels' in objective.reads
+  assert 'pair_labels' not in small.objective('permutation_lm').reads
   loss = lambda params: objective.loss(params, batch, totals, objective.carry(4), None, False)
   loss, (_, sums) = jax.jit(loss)(params)
-  parts = (
-    sums['masked']['mlm_loss'] / totals['masked'],
-    sums['pairs']['pair_loss'] / totals['pairs'],
-  )
-  assert abs(loss - (parts[0] + 0.5 * parts[1])) < 1e-5
+  masked = sums['masked']['mlm_loss'] / totals['masked']
+  assert abs(loss - (masked + 0.5 * sums['pairs']['pair_loss'] / totals['pairs'])) < 1e-5
 
 
 def test_a_memory_of_no_tokens_reads_no_resets():
-  objective = objective_of(memory_length=0)
+  objective = small.objective('permutation_lm', memory_length=0)
   assert objective.carry(4) == () and 'resets' not in objective.reads
   assert {'resets', 'direction'} <= set(objective.may_read)
-  params, batch = small.parameters(objective), next(batches())
+  params, batch = small.parameters(objective), next(small.lane_batches())
   del batch['resets']
   jax.eval_shape(lambda: small.evaluate(objective, params, batch))
 
@@ -99,35 +91,24 @@ def trained(tmp_path_factory):
   return state, before + after, workdir
 
 
-@pytest.mark.parametrize(
-  'mesh, accumulation, chosen',
-  [
-    pytest.param((1, 1, 1), 4, kernels.XLA, id='4 parts'),
-    pytest.param((2, 1, 2), 2, FUSED, id='fused, 2 parts', marks=pytest.mark.slow),
-  ],
-)
-def test_losses_and_memories_are_the_same_in_any_number_of_parts_with_dropout_on(
-  trained, mesh, accumulation, chosen
-):
-  state, losses = toys.run(phase_run(mesh, accumulation, chosen), STEPS)
+@pytest.mark.slow
+def test_losses_and_memories_are_the_same_in_any_number_of_parts_with_fused_kernels(trained):
+  state, losses = toys.run(phase_run((2, 1, 2), 2, FUSED), STEPS)
   np.testing.assert_allclose(losses, trained[1], rtol=1e-5)
   assert np.abs(trained[0].carry).max() > 0.1
   assert small.worst(jax.device_get(state.carry), jax.device_get(trained[0].carry)) < 1e-4
 
 
-@pytest.mark.parametrize('mesh, accumulation', [((2, 2, 2), 2)])
-def test_a_run_with_a_memory_goes_on_on_another_mesh_in_another_number_of_parts(
-  trained, mesh, accumulation
-):
+def test_a_run_with_a_memory_goes_on_on_another_mesh_in_another_number_of_parts(trained):
   whole, losses, workdir = trained
-  run = phase_run(mesh, accumulation)
+  run = phase_run((2, 2, 2), 2)
   step = phase_runs.train_step(run)
 
   def restored():
     checkpoints = checkpoint.Checkpoints(workdir, keep=1, keep_every=0)
     state = checkpoints.restore(checkpoints.newest(), run.target[0])
     checkpoints.close()
-    assert len(state.carry.sharding.device_set) == math.prod(mesh)
+    assert len(state.carry.sharding.device_set) == 8
     return state
 
   state, after = toys.run(run, STEPS - SAVED, restored(), step)
@@ -146,38 +127,32 @@ def held(lacking=()):
   return data.Data({}, 200, collections.defaultdict(lambda: data.PhaseData(told, rows)))
 
 
-def assembled(phases=((1000, {}),), features=(), **changes):
-  """The objective of a tiny config with changes, as a run makes it."""
+def assembled(phases=((1000, {}),), features=(), whole=False, **changes):
+  """The objective of a tiny config with changes, as a run makes it. whole: from its first phase on,
+  otherwise of its last phase alone.
+  """
   config = ml_collections.ConfigDict(xlnet.get_config('tiny'))
   for key, value in changes.items():
     section, _, field = key.partition('__')
     config[section] = {**config[section], field: value} if field else value
   config.phases = phases
   run = resolve.run(config.lock())
-  start = run.phases[-1].first_step
+  start = 0 if whole else run.phases[-1].first_step
   built = checks.built(build.phases(run, held(features), toys.one_device(), start))
   return built.phase_runs[0].objective
 
 
 def test_phases_that_hand_on_a_memory_have_one_batch_size():
-  config = ml_collections.ConfigDict(xlnet.get_config('tiny'))
-
-  def check(overrides):
-    config.phases = ((500, {}), (500, overrides))
-    run = resolve.run(config)
-    checks.built(build.phases(run, held(), toys.one_device(), 0))
-
-  check({'length': 96})
+  two = lambda changes, **how: assembled(phases=((500, {}), (500, changes)), whole=True, **how)
+  two({'length': 96})
   with pytest.raises(errors.UserError, match='Phase 1 has batches of 32 rows'):
-    check({'batch_size': 32})
-  config.encoder.memory_length = 0
-  check({'batch_size': 32})
+    two({'batch_size': 32})
+  two({'batch_size': 32}, encoder__memory_length=0)
 
 
 def test_a_run_with_a_memory_is_built_if_it_holds_what_the_rows_say():
   assert assembled().carry(2).shape == (2, 2, 48, 128)
-  without = assembled(encoder__memory_length=0)
-  assert without.carry(2) == ()
+  assert assembled(encoder__memory_length=0).carry(2) == ()
 
 
 @pytest.mark.parametrize(

@@ -39,22 +39,20 @@ def pair(kind='replaced_token', **changes):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def evaluate(objective, params, batch):
-  """(sums, gradients) without dropout."""
-  loss = lambda p: objective.loss(p, batch, objective.normalizers(batch), (), None, False)
-  gradients, (_, sums) = jax.grad(loss, has_aux=True)(params)
-  return sums, gradients
-
-
-def gradients(objective, params, batch):
-  return evaluate(objective, params, batch)[1]
-
-
-@functools.partial(jax.jit, static_argnums=0)
 def loss_of(objective, params, batch):
   """(loss, sums) without dropout."""
   value, (_, sums) = objective.loss(params, batch, objective.normalizers(batch), (), None, False)
   return value, sums
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def evaluate(objective, params, batch):
+  """((loss, sums), gradients) without dropout."""
+  return jax.value_and_grad(loss_of, 1, has_aux=True)(objective, params, batch)
+
+
+def gradients(objective, params, batch):
+  return evaluate(objective, params, batch)[1]
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -71,10 +69,6 @@ def detected(objective, params, batch):
   main = objective.networks[0]
   vectors = networks.encode(main.encoder, main.extract(params)['encoder'], batch, None)
   return networks.predict(main.encoder, main.extract(params), batch)['replaced'], vectors
-
-
-def scores_of(objective, params, batch):
-  return detected(objective, params, batch)[0]
 
 
 def rows():
@@ -120,22 +114,16 @@ def test_sampled_tokens_follow_the_generator_s_distribution(temperature, disallo
     assert abs(chi_square(counts, n * shares / shares.sum())) < 4 and (counts[7] == 0) == disallow
 
 
-def test_rows_and_places_are_sampled_apart_and_every_step_anew():
+def test_rows_and_places_are_sampled_apart_by_the_key_of_their_row_and_every_step_anew():
   size, n = 6, 40_000
-  sample = jax.jit(lambda keys: generators.sample(jnp.zeros((n, 2, size)), {'row_keys': keys}))
-  found, again = (np.asarray(sample(keys(n, seed))) for seed in (0, 1))
+  sample = jax.jit(lambda x, keys: generators.sample(x, {'row_keys': keys}))
+  zeros = jnp.zeros((n, 2, size))
+  found, again = (np.asarray(sample(zeros, keys(n, seed))) for seed in (0, 1))
   apart = (found[:, 0], found[:, 1]), (found[1:, 0], found[:-1, 0]), (found[:, 0], again[:, 0])
   for a, b in apart:
     counts = np.bincount(a * size + b, minlength=size * size)
     assert abs(chi_square(counts, np.full(size * size, len(a) / size**2))) < 4
-
-
-def test_a_row_s_samples_depend_on_nothing_but_its_own_key():
-  logits = jnp.asarray(np.random.default_rng(0).normal(size=(8, 3, 50)), jnp.float32)
-  sample = jax.jit(lambda logits, keys: generators.sample(logits, {'row_keys': keys}))
-  order = np.random.default_rng(1).permutation(8)
-  again = sample(logits[order], keys(8)[order])
-  np.testing.assert_array_equal(again, sample(logits, keys(8))[order])
+  np.testing.assert_array_equal(sample(zeros, keys(n)[::-1]), found[::-1])
 
 
 def test_no_noise_is_large_enough_for_a_token_of_no_probability():
@@ -144,23 +132,17 @@ def test_no_noise_is_large_enough_for_a_token_of_no_probability():
   assert (jax.jit(lambda x: generators.sample(x, {'row_keys': keys(1000)}))(logits) == 5).all()
 
 
-def test_given_samples_are_taken():
-  given = np.arange(12).reshape(4, 3)
-  assert generators.sample(jnp.zeros((4, 3, 20)), {'sampled_ids': given}) is given
+def optimizer(params, rate, weight_decay):
+  fields = dict(weight_decay=weight_decay, no_decay=())
+  paths = trees.paths_of(params)
+  return found.call_part(optimizers, 'adamw_uncorrected', lambda s: rate, paths, **fields)
 
 
 @functools.lru_cache
 def updated(accumulation, mesh):
   """(parameters, metrics) after a step."""
   objective, params = pair(temperature=3.0, num_layers=1)
-  tx = found.call_part(
-    optimizers,
-    'adamw_uncorrected',
-    lambda s: 1e-3,
-    trees.paths_of(params),
-    weight_decay=0.01,
-    no_decay=(),
-  )
+  tx = optimizer(params, 1e-3, 0.01)
   devices = sharding.mesh(mesh, jax.devices()[: math.prod(mesh)]) if mesh else None
   state = small.state(objective, tx, params, 16)
   batch = small.batch(rows=16)
@@ -206,39 +188,33 @@ def test_the_two_networks_drop_other_units(kind, monkeypatch):
   assert len(np.unique(drawn(jax.random.key(0)), axis=0)) == 2
 
 
-def test_all_masked_positions_are_filled_and_the_others_left_and_the_original_row_comes_back():
-  original = np.array([[10, 11, 12, 13, 14, 15]])
-  shown = np.array([[10, 4, 12, 4, 14, 15]])
-  batch = dict(
-    input_ids=shown,
-    masked_positions=np.array([[1, 2, 3, 0, 0]]),
-    masked_targets=np.array([[11, 12, 13, 0, 0]]),
-    masked_weights=np.array([[1, 1, 1, 0, 0]], np.float32),
-  )
-  back, filled = generators.fill(batch, jnp.array([[70, 12, 90, 33, 44]]))
-  assert (back == original).all() and filled.tolist() == [[10, 70, 12, 90, 14, 15]]
+# ids that are shown; positions, targets, weights, samples; the row before masking, the filled row
+FILLED = {
+  'all masked positions are filled and the others left': (
+    [10, 4, 12, 4, 14, 15],
+    ([1, 2, 3, 0, 0], [11, 12, 13, 0, 0], [1, 1, 1, 0, 0], [70, 12, 90, 33, 44]),
+    ([10, 11, 12, 13, 14, 15], [10, 70, 12, 90, 14, 15]),
+  ),
+  'a real prediction at position 0 survives fillers that point there': (
+    [4, 11],
+    ([0, 0, 0], [10, 0, 0], [1, 0, 0], [70, 80, 90]),
+    ([10, 11], [70, 11]),
+  ),
+  'a position that comes twice takes its first sample': (
+    [9, 4, 4],
+    ([1, 1, 2, 2, 2], [11, 11, 12, 12, 12], [1, 1, 1, 1, 1], [70, 80, 90, 91, 92]),
+    ([9, 11, 12], [9, 70, 90]),
+  ),
+}
 
 
-def test_a_real_prediction_at_position_0_survives_fillers_that_point_there():
-  batch = dict(
-    input_ids=np.array([[4, 11]]),
-    masked_positions=np.array([[0, 0, 0]]),
-    masked_targets=np.array([[10, 0, 0]]),
-    masked_weights=np.array([[1, 0, 0]], np.float32),
-  )
-  back, filled = generators.fill(batch, jnp.array([[70, 80, 90]]))
-  assert back.tolist() == [[10, 11]] and filled.tolist() == [[70, 11]]
-
-
-def test_a_position_that_comes_twice_takes_its_first_sample():
-  batch = dict(
-    input_ids=np.array([[9, 4, 4]]),
-    masked_positions=np.array([[1, 1, 2, 2, 2]]),
-    masked_targets=np.array([[11, 11, 12, 12, 12]]),
-    masked_weights=np.ones((1, 5), np.float32),
-  )
-  back, filled = generators.fill(batch, jnp.array([[70, 80, 90, 91, 92]]))
-  assert back.tolist() == [[9, 11, 12]] and filled.tolist() == [[9, 70, 90]]
+def test_samples_stand_at_the_masked_positions_and_the_original_row_comes_back():
+  for what, (shown, (positions, targets, weights, samples), expected) in FILLED.items():
+    masked = dict(positions=positions, targets=targets, weights=np.float32(weights))
+    batch = {f'masked_{name}': np.array([x]) for name, x in masked.items()}
+    given = generators.sample(None, {'sampled_ids': jnp.array([samples])})
+    filled = generators.fill({**batch, 'input_ids': np.array([shown])}, given)
+    assert [x[0].tolist() for x in filled] == [*expected], what
 
 
 # --- gradients ---
@@ -260,9 +236,7 @@ def test_the_discriminator_s_loss_sends_no_gradient_to_the_generator_s_own_param
 
 
 @pytest.mark.parametrize('shared', ['token', 'embeddings'])
-def test_the_generator_s_loss_reaches_only_shared_parameters_of_the_discriminator(
-  shared,
-):
+def test_the_generator_s_loss_reaches_only_shared_parameters_of_the_discriminator(shared):
   objective, params = pair(shared=shared, discriminator_weight=0.0)
   found = gradients(objective, params, rows())
   tables = found['encoder'].pop('embeddings')
@@ -273,25 +247,10 @@ def test_the_generator_s_loss_reaches_only_shared_parameters_of_the_discriminato
   assert set(params['generator']['encoder'].get('embeddings', {})) == every - reached
 
 
-def test_sharing_all_makes_one_encoder_of_two():
-  objective, params = pair(shared='all', width=1.0)
-  assert set(params['generator']) == {'mlm_head'}
-  main, other = (network.extract(params)['encoder'] for network in objective.networks)
-  assert small.worst(main, other) == 0
-  assert objective.networks[0].encoder == objective.networks[1].encoder
-
-
 def test_a_frozen_generator_has_no_update_not_even_decay():
   objective = small.objective('replaced_token_frozen', **PLAIN)
   params = small.parameters(objective, seed=1, scale=0.05)
-  tx = found.call_part(
-    optimizers,
-    'adamw_uncorrected',
-    lambda s: 1e-2,
-    trees.paths_of(params),
-    weight_decay=0.5,
-    no_decay=(),
-  )
+  tx = optimizer(params, 1e-2, 0.5)
   state = small.state(objective, tx, params, 4)
   moments = jax.tree.map(lambda x: np.ones(x.shape, x.dtype), state.opt_state)
   state = state.replace(opt_state=moments)  # as the phase before left them
@@ -310,14 +269,10 @@ def test_the_policy_gradient_is_that_of_the_expected_reward_summed_over_a_vocabu
   how = dict(disallow_correct=disallow, temperature=1.3, discriminator_weight=0.0)
   objective, params = pair('replaced_token_adversarial', vocab_size=3, **sizes, **how)
   params = small.perturbed(params, seed=1, scale=0.5)
-  batch = dict(
-    input_ids=np.array([[0, 1, 2, 1]]),
-    token_type_ids=np.zeros((1, 4), np.int32),
-    segment_ids=np.ones((1, 4), np.int32),
-    masked_positions=np.array([[2]]),
-    masked_targets=np.array([[1]]),
-    masked_weights=np.ones((1, 1), np.float32),
-  )
+  ids, ones = np.array([[0, 1, 2, 1]]), np.ones((1, 4), np.int32)
+  batch = dict(input_ids=ids, token_type_ids=0 * ones, segment_ids=ones)
+  batch |= dict(masked_positions=np.array([[2]]), masked_targets=np.array([[1]]))
+  batch['masked_weights'] = np.ones((1, 1), np.float32)
 
   def log_shares(params):
     logits, _ = guesses(objective, params, batch)
@@ -326,7 +281,7 @@ def test_the_policy_gradient_is_that_of_the_expected_reward_summed_over_a_vocabu
 
   def reward(token):
     filled = np.where(np.arange(4) == 2, token, [0, 1, 2, 1])[None]
-    score = scores_of(objective, params, {**batch, 'input_ids': filled})[0, 2]
+    score = detected(objective, params, {**batch, 'input_ids': filled})[0][0, 2]
     return float(-jax.nn.log_sigmoid(score if token != 1 else -score))
 
   rewards = jnp.array([reward(v) for v in range(3)])
@@ -346,7 +301,7 @@ def test_the_baseline_learns_the_discriminator_s_probability_of_the_right_answer
   objective, params = pair('replaced_token_adversarial', discriminator_weight=0.0)
   batch = {**small.batch(rows=1, predictions=1), 'sampled_ids': np.array([[9]])}
   batch['masked_weights'][:] = 1.0
-  sums, found = evaluate(objective, params, batch)
+  (_, sums), found = evaluate(objective, params, batch)
   right = np.exp(-float(sums['masked']['reward']))
   gradient = found['baseline_head']['classifier']['bias'][0]
   hidden = guesses(objective, params, batch)[1][0, 0]
@@ -358,14 +313,9 @@ def test_the_baseline_learns_the_discriminator_s_probability_of_the_right_answer
 # --- what is measured ---
 
 
-def average_precision(scores, replaced):
-  """Mean over the replaced tokens of the precision at each one's score."""
-  return np.mean([replaced[scores >= score].mean() for score in scores[replaced]])
-
-
 def reference(scores, replaced):
   """Metrics over tokens, written out: the area by pairs, the precision with scores in eighths."""
-  flagged = scores > 0
+  flagged, eighths = scores > 0, np.floor(8 * scores)
   hits, misses = scores[replaced], scores[~replaced]
   area = np.mean((hits[:, None] > misses) + 0.5 * (hits[:, None] == misses))
   return dict(
@@ -374,7 +324,7 @@ def reference(scores, replaced):
     rtd_precision=replaced[flagged].mean(),
     rtd_recall=flagged[replaced].mean(),
     rtd_auc=area,
-    rtd_average_precision=average_precision(np.floor(8 * scores), replaced),
+    rtd_average_precision=np.mean([replaced[eighths >= x].mean() for x in eighths[replaced]]),
   )
 
 
@@ -407,15 +357,6 @@ def test_metrics_and_loss_are_those_of_the_discriminator_s_scores(loss_over):
   assert {'rtd_counts', 'rtd_found', 'rtd_spread'}.isdisjoint(found)
 
 
-def test_a_masking_s_own_tokens_are_detected_like_a_generator_s():
-  joint, params = pair()
-  detect, batch = small.objective('corruption_detection', **PLAIN), sampled(rows=8)
-  filled = np.asarray(generators.fill(batch, batch['sampled_ids'])[1])
-  ours = loss_of(detect, params, {**batch, 'input_ids': filled})[1]
-  theirs = loss_of(joint, params, batch)[1]
-  assert small.worst(ours['tokens'], theirs['tokens']) < 1e-4
-
-
 # --- other objectives with a generator ---
 
 
@@ -446,43 +387,46 @@ def test_predicting_all_tokens_with_a_copy_mechanism_is_the_mixture_written_out(
   assert abs(float(sums['masked']['mlm_loss']) + (at * batch['masked_weights']).sum()) < 1e-3
 
 
-def test_replacing_masks_is_masked_language_modelling_on_the_filled_row():
-  objective, params = pair('replace_mlm', generator_weight=0.0)
-  plain, batch = small.objective('mlm', **PLAIN), sampled()
+@pytest.mark.parametrize(
+  'kind, other, total',
+  [('replaced_token', 'corruption_detection', 'tokens'), ('replace_mlm', 'mlm', 'masked')],
+)
+def test_filled_rows_are_learned_from_like_rows_that_a_masking_filled(kind, other, total):
+  objective, params = pair(kind, generator_weight=0.0)
+  plain, batch = small.objective(other, **PLAIN), sampled(rows=8)
   filled = {**batch, 'input_ids': np.asarray(generators.fill(batch, batch['sampled_ids'])[1])}
-  assert abs(loss_of(objective, params, batch)[0] - loss_of(plain, params, filled)[0]) < 1e-5
+  ours, theirs = loss_of(objective, params, batch)[1], loss_of(plain, params, filled)[1]
+  assert small.worst({k: ours[total][k] for k in theirs[total]}, theirs[total]) < 1e-4
 
 
 # --- generators ---
 
 
+def test_an_impossible_generator_is_refused_with_a_remedy():
+  shallow = dict(shared='embeddings', width=0.5, num_heads=2, embedding_size=0)
+  other = {**parts.disentangled(max_positions=40, max_distance=20, buckets=8), **SIZES, **shallow}
+  for fields, words in (
+    ({**SIZES, 'shared': 'all', 'width': 0.5}, 'width=1.0'),
+    ({**SIZES, 'width': 0.6, 'num_heads': 4}, 'heads do not divide'),
+    (other, 'shares embeddings/norm/bias.*objective.shared=token'),  # a norm of another width
+  ):
+    with pytest.raises(errors.UserError, match=words):
+      small.objective('replaced_token', **fields)
+  small.objective('replaced_token', **{**other, 'shared': 'token'})
+
+
 @pytest.mark.parametrize(
-  'changes, message',
+  'width, depth, shared, sizes',
   [
-    (dict(shared='all', width=0.5), 'width=1.0'),
-    (dict(width=0.6, num_heads=4), 'heads do not divide'),
+    (0.25, 1.0, 'embeddings', (16, 1, 64, 4, 64)),
+    (0.25, 1.0, 'none', (16, 1, 64, 4, 16)),
+    (1.0, 0.5, 'none', (64, 4, 256, 2, 64)),
   ],
 )
-def test_an_impossible_generator_is_refused_with_a_remedy(changes, message):
-  with pytest.raises(errors.UserError, match=message):
-    small.objective('replaced_token', **{**SIZES, **changes})
-
-
-def test_a_shared_norm_of_another_width_is_refused_with_a_remedy():
-  changes = dict(shared='embeddings', width=0.5, num_heads=2, embedding_size=0)
-  encoder = {**parts.disentangled(max_positions=40, max_distance=20, buckets=8), **SIZES, **changes}
-  with pytest.raises(errors.UserError, match='shares embeddings/norm/bias.*objective.shared=token'):
-    small.objective('replaced_token', **encoder)
-  small.objective('replaced_token', **{**encoder, 'shared': 'token'})
-
-
-def test_only_widths_shrink_with_the_width_and_only_layers_with_the_depth():
+def test_only_widths_shrink_with_the_width_and_only_layers_with_the_depth(
+  width, depth, shared, sizes
+):
   encoder = small.encoder(hidden_size=64, num_heads=4, intermediate_size=256, num_layers=4)
-  narrow = generators.build(encoder, width=0.25, depth=1.0, shared='embeddings').encoder
-  sizes = (narrow.hidden_size, narrow.num_heads, narrow.intermediate_size)
-  assert (*sizes, narrow.num_layers, narrow.embedding_width) == (16, 1, 64, 4, 64)
-  low = generators.build(encoder, width=1.0, depth=0.5, shared='none').encoder
-  assert (low.hidden_size, low.num_heads, low.num_layers, low.embedding_width) == (64, 4, 2, 64)
-  assert (
-    generators.build(encoder, width=0.25, depth=1.0, shared='none').encoder.embedding_width == 16
-  )
+  made = generators.build(encoder, width=width, depth=depth, shared=shared).encoder
+  names = 'hidden_size', 'num_heads', 'intermediate_size', 'num_layers', 'embedding_width'
+  assert tuple(getattr(made, name) for name in names) == sizes

@@ -7,6 +7,7 @@ import math
 
 import jax
 import numpy as np
+import optax
 import pytest
 import small_networks as small
 
@@ -14,14 +15,8 @@ from bertzoo_jax import objectives
 from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import row_keys
-from bertzoo_jax.common import trees
 from bertzoo_jax.model import head_modules
-from bertzoo_jax.objectives import heads as head_table
-from bertzoo_jax.objectives import scored
 from bertzoo_jax.objectives import sift
-from bertzoo_jax.training import cost
-from bertzoo_jax.training import optimizers
-from bertzoo_jax.training import schedules
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import step as steps
 from tests.found import call_part
@@ -32,32 +27,32 @@ DISENTANGLED = {**small.SECTION, **small.DISENTANGLED, **SIZES}
 ON = dict(weight=5.0, rate=0.05, init=0.1)
 
 
+SECTIONS = {
+  'disentangled': DISENTANGLED,
+  'transformer': {**small.SECTION, **SIZES},
+  'two_stream': {**small.TWO_STREAM, **SIZES},
+}
+
+
 @functools.lru_cache
 def of(kind='classification', section='disentangled', dropout=0.1, **own):
   """(objective, parameters). own: fields of SiFT beside or in place of ON; weight=None: without the
   section.
   """
-  section = {
-    'disentangled': DISENTANGLED,
-    'transformer': {**small.SECTION, **SIZES},
-    'two_stream': {**small.TWO_STREAM, **SIZES},
-  }[section]
-  encoder = small.encoder(section=section, dropout=dropout, attention_dropout=dropout)
-  fields = dict(head='tanh', dropout=dropout, input_dropout=0.0)
-  if kind not in ('regression', 'span', 'span_conditional'):
-    fields['labels'] = LABELS
-  if kind == 'span':
-    fields = {}
-  if kind == 'span_conditional':
-    fields = dict(head='tanh', hidden_size=0, answerable_weight=0.5, dropout=dropout)
+  encoder = small.encoder(section=SECTIONS[section], dropout=dropout, attention_dropout=dropout)
+  fields = {
+    'classification': dict(input_dropout=0.0, labels=LABELS),
+    'regression': dict(input_dropout=0.0),
+    'span_conditional': dict(hidden_size=0, answerable_weight=0.5),
+  }[kind]
   if own.get('weight', 0.0) is not None:
     usual = {**ON, **({'loss': 'mse'} if kind == 'regression' else {})}
     fields['sift'] = parts.sift(**{**usual, **own})
-  made = call_part(objectives, kind, encoder, **fields)
+  made = call_part(objectives, kind, encoder, head='tanh', dropout=dropout, **fields)
   return made, small.parameters(made, scale=0.2)
 
 
-def batch(kind='classification'):
+def batch():
   draw = np.random.default_rng(0)
   real = np.arange(LENGTH) < draw.integers(4, LENGTH + 1, ROWS)[:, None]
   labels = draw.integers(0, 3, ROWS).astype(np.int32)
@@ -65,48 +60,25 @@ def batch(kind='classification'):
     'input_ids': np.where(real, draw.integers(5, small.VOCAB, real.shape), 0).astype(np.int32),
     'token_type_ids': np.zeros(real.shape, np.int32),
     'segment_ids': real.astype(np.int32),
-    'labels': {
-      'classification': labels,
-      'regression': labels.astype(np.float32),
-      'multilabel': np.eye(3, dtype=np.float32)[labels],
-    }[kind],
+    'labels': labels,
     'label_weights': np.asarray([1.0] * (ROWS - 1) + [0.0], np.float32),
   }
 
 
-def step(made, **how):
-  """(step, state): of plain gradient descent, whose update is the gradient."""
-  objective, params = made
-  schedule = call_part(schedules, 'linear_from_start', 10, learning_rate=1.0, warmup=0)
-  tx = call_part(
-    optimizers,
-    'adamw',
-    schedule,
-    trees.paths_of(params),
-    b1=0.9,
-    b2=0.999,
-    eps=1.0,  # so that the update is no sign
-    weight_decay=0.0,
-    no_decay=(),
-    clip_norm=0.0,
-    rates=(),
-    clip_groups=(),
-    mu_dtype='float32',
-  )
-  state = small.state(objective, tx, params, ROWS)
-  return steps.make_train_step(objective, tx, schedule, seed=0, **how), state
+def keyed(seed=0):
+  """The batch as the step hands it to an objective."""
+  return {**batch(), 'row_keys': row_keys.batch_keys(jax.random.key(seed), ROWS)}
 
 
-def assert_same(a, b, tolerance):
-  worst = jax.tree.map(lambda x, y: float(np.abs(np.asarray(x) - np.asarray(y)).max()), a, b)
-  assert max(jax.tree.leaves(worst)) <= tolerance, worst
-
-
-def updated(accumulation, mesh=()):
-  """(parameters, metrics) after a step with dropout."""
+@functools.cache
+def updated(accumulation, mesh=None):
+  """(parameters, metrics) after a step with dropout, by plain gradient descent."""
   placed = sharding.mesh(mesh, jax.devices()[: math.prod(mesh)]) if mesh else None
-  run, state = step(of(), accumulation=accumulation, mesh=placed)
-  state, metrics = jax.jit(run)(state, batch())
+  objective, params = of()
+  tx = optax.with_extra_args_support(optax.sgd(0.3))
+  how = dict(seed=0, accumulation=accumulation, mesh=placed)
+  step = steps.make_train_step(objective, tx, lambda step: 0.3, **how)
+  state, metrics = jax.jit(step)(small.state(objective, tx, params, ROWS), batch())
   return jax.device_get((state.params, metrics))
 
 
@@ -115,28 +87,30 @@ def test_microbatches_and_meshes_give_the_same_update_dropout_included():
   (params, metrics), (whole, expected) = updated(2, (2, 1, 1)), updated(1)
   for name in ('loss', 'sift_divergence', 'class_loss', 'grad_norm'):
     np.testing.assert_allclose(metrics[name], expected[name], rtol=2e-6, err_msg=name)
-  assert_same(params, whole, 1e-6)
+  assert small.worst(params, whole) < 1e-6
   moved = jax.tree.map(lambda x, y: np.abs(x - y).max(), whole, of()[1])
   assert max(jax.tree.leaves(moved)) > 1e-3
 
 
 def program(made):
   objective, params = made
-  rows = {**batch(), 'row_keys': row_keys.batch_keys(jax.random.key(0), ROWS)}
-  loss = lambda p: objective.loss(p, rows, objective.normalizers(rows), (), jax.random.key(0), True)
+  rows, key = keyed(), jax.random.key(0)
+  loss = lambda p: objective.loss(p, rows, objective.normalizers(rows), (), key, True)
   return str(jax.make_jaxpr(loss)(params))
 
 
 def test_weight_0_is_the_program_without_the_section():
-  assert program(of(weight=0.0)) == program(of(weight=None)) != program(of())
+  without, zero, five = (program(of(section='transformer', weight=w)) for w in (None, 0.0, 5.0))
+  assert without == zero != five
 
 
 def test_evaluation_takes_the_network_without_the_norm_and_the_perturbation():
-  found = []
-  for made, params in (of(), of(weight=0.0)):
-    totals = made.normalizers(batch())
-    found.append(jax.jit(steps.make_eval_step(made))(params, batch(), totals, (), 0)[0])
-  assert_same(found[0], found[1], 0.0)
+  (made, params), (plain, _) = of(), of(weight=0.0)
+  totals = made.normalizers(batch())
+  both = jax.jit(
+    lambda p: [steps.make_eval_step(x)(p, batch(), totals, (), 0)[0] for x in (made, plain)]
+  )
+  assert small.worst(*both(params)) == 0
 
 
 def test_the_first_perturbation_is_normal_clipped_and_of_the_row_alone():
@@ -154,23 +128,13 @@ def test_the_first_perturbation_is_normal_clipped_and_of_the_row_alone():
   assert abs(np.corrcoef(all_BLE.ravel(), np.asarray(dropped).ravel())[0, 1]) < 0.02
 
 
-def divergence(**own):
-  """seed → the sum of the divergences of the batch."""
-  made, params = of(section='transformer', **own)
-  totals = made.normalizers(batch())
-
-  def found(seed):
-    rows = {**batch(), 'row_keys': row_keys.batch_keys(jax.random.key(seed), ROWS)}
-    sums = made.loss(params, rows, totals, (), jax.random.key(0), True)[1][1]
-    return sums['sift']['sift_divergence']
-
-  return jax.jit(found)
-
-
 def test_the_perturbed_pass_draws_dropout_of_its_own():
-  unperturbed = dict(init=1e-20, rate=0.0, loss='mse')
-  found = divergence(dropout=0.1, **unperturbed)
-  assert found(0) > 1e-3 and found(0) != found(1)
+  made, params = of(section='transformer', dropout=0.1, init=1e-20, rate=0.0, loss='mse')
+  totals, key = made.normalizers(batch()), jax.random.key(0)
+  rows = lambda keys_B2: {**batch(), 'row_keys': keys_B2}
+  sums = jax.jit(lambda keys_B2: made.loss(params, rows(keys_B2), totals, (), key, True)[1][1])
+  one, other = (float(sums(keyed(s)['row_keys'])['sift']['sift_divergence']) for s in (0, 1))
+  assert one > 1e-3 and one != other
 
 
 def test_a_row_whose_gradient_is_not_finite_keeps_its_perturbation():
@@ -186,21 +150,10 @@ def test_a_row_whose_gradient_is_not_finite_keeps_its_perturbation():
   np.testing.assert_array_equal(np.sign(grown_LE), np.sign(gradient_BLE[0]))
 
 
-def test_units_of_several_rows_have_a_perturbation_for_each_row():
-  """Options of a question: input_ids [B, C, L]."""
-  options, one = 2, batch()
-  units = {
-    n: one[n].reshape(-1, options, LENGTH) for n in ('input_ids', 'token_type_ids', 'segment_ids')
-  }
-  units['row_keys'] = row_keys.batch_keys(jax.random.key(0), ROWS // options)
-  drawn_BLE = sift.drawn(head_table.rows_of_options(units)['row_keys'], (LENGTH, 32), 1.0)
-  assert np.abs(np.corrcoef(np.asarray(drawn_BLE).reshape(ROWS, -1)) - np.eye(ROWS)).max() < 0.2
-
-
 def test_starts_and_ends_are_compared_over_the_tokens_of_a_row():
   kind = 'span_conditional'
   objective, params = of(kind, 'transformer', dropout=0.0)
-  rows = {**batch(), 'row_keys': row_keys.batch_keys(jax.random.key(0), ROWS)}
+  rows = keyed()
   rows['labels'] = np.tile(np.array([[1, 2]], np.int32), (ROWS, 1))
   rows['answer_mask'], rows['impossible'] = rows['segment_ids'], np.zeros(ROWS, np.float32)
   totals = objective.normalizers(rows)
@@ -218,15 +171,6 @@ def test_starts_and_ends_are_compared_over_the_tokens_of_a_row():
   np.testing.assert_allclose(sums['rows']['span_loss'], own['rows']['span_loss'], **near)
 
 
-def test_a_label_is_compared_as_one_of_two_classes():
-  a, b = np.asarray([[0.3, -1.0]], np.float32), np.asarray([[2.0, 0.5]], np.float32)
-  made = sift._divergence(scored.Scorer(*(None,) * 4, {'row': 'labels'}), 'kl')
-  found = made({'row': a}, {'row': b}, {'label_weights': np.asarray([2.0], np.float32)})
-  p, q = 1 / (1 + np.exp(-a)), 1 / (1 + np.exp(-b))
-  each = -q * np.log(p) - (1 - q) * np.log(1 - p)
-  np.testing.assert_allclose(found, 2.0 * each.mean(), rtol=1e-6)
-
-
 def test_places_that_are_not_allowed_have_no_share_of_the_mean_square():
   a, b = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
   longer = [
@@ -235,36 +179,13 @@ def test_places_that_are_not_allowed_have_no_share_of_the_mean_square():
   np.testing.assert_allclose(sift.mse(*longer), ((a - b) ** 2).mean(-1), rtol=1e-6)
 
 
-def test_several_outputs_and_units_of_tokens_are_averaged():
-  draw, w = np.random.default_rng(0), np.asarray([[1, 0, 1], [0, 1, 1]], np.float32)
-  a, b = draw.normal(size=(2, 2, 3, 4)).astype(np.float32)
-  scorer = scored.Scorer(*(None,) * 4, {'tag': 'classes', 'score': 'number'})
-  found = sift._divergence(scorer, 'mse')(
-    {'tag': a, 'score': a[..., 0]}, {'tag': b, 'score': b[..., 0]}, {'label_weights': w}
-  )
-  squares = (a - b) ** 2
-  expected = (w * (squares.mean(-1) + squares[..., 0]) / 2).sum()
-  np.testing.assert_allclose(found, expected, rtol=1e-6)
-
-
-def test_a_step_costs_three_passes_and_their_gradients():
-  made = [of(section='transformer', dropout=0.0, **own) for own in ({}, dict(weight=0.0))]
-  said = [cost.step_flops(*one, batch()) for one in made]
-  # Without: 1 forward, 2 backward. With: 8 of these where a weight is a factor, as the perturbation
-  # needs no gradient by weights, and 9 in attention's products of activations.
-  assert 8 / 3 < said[0] / said[1] < 9 / 3
-
-
-@pytest.mark.parametrize(
-  'kind, section, own, words',
-  [
-    ('classification', 'two_stream', {}, 'TwoStream.* no norm .*objective.sift.weight=0'),
+def test_an_encoder_that_it_does_not_fit_is_refused_in_one_sentence():
+  norm = 'TwoStream.* no norm .*objective.sift.weight=0'
+  for kind, section, own, words in (
+    ('classification', 'two_stream', {}, norm),
     ('regression', 'transformer', dict(loss='symmetric_kl'), 'objective.sift.loss=mse'),
-  ],
-)
-def test_an_encoder_that_it_does_not_fit_is_refused_in_one_sentence(kind, section, own, words):
-  with pytest.raises(errors.UserError, match=words) as e:
-    of(kind, section, **own)
-  assert '\n' not in str(e.value)
-  if section == 'two_stream':
-    of(kind, section, weight=0.0)  # and without SiFT is trained
+  ):
+    with pytest.raises(errors.UserError, match=words) as e:
+      of(kind, section, **own)
+    assert '\n' not in str(e.value)
+  of('classification', 'two_stream', weight=0.0)  # and without SiFT is trained

@@ -37,11 +37,8 @@ def config(**changes):
   exec(CONFIG, namespace)
   made = ml_collections.ConfigDict(namespace['get_config']())
   for key, value in changes.items():
-    section, _, field = key.partition('__')
-    if field:
-      made[section][field] = value
-    else:
-      made[section] = value
+    section, _, field = key.rpartition('__')
+    (made[section] if section else made)[field] = value
   return ml_collections.ConfigDict(made).lock()
 
 

@@ -44,29 +44,21 @@ def test_one_run_has_all_chips(world, monkeypatch):  # noqa: F811
   assert found.ready and found.mesh['data'] == 4 and found.runs == verdict.Runs(1, 1, 192)
 
 
-@asked.needs_libtpu
-@pytest.mark.parametrize(
-  'changes, code, words',
-  [
-    (dict(source__text_a='words'), 'P06', "'label', 'text'"),
-    (dict(batch_size=0), 'P01', 'config.batch_size is 0'),
-    (dict(length=1000), 'P01', '--config.length='),
-    (dict(run__dtype='float8'), 'P01', 'run.dtype'),
-  ],
-)
-def test_refusals_of_finetune_are_refusals_here(world, changes, code, words):  # noqa: F811
-  found = preflight(world, config(**changes))
-  assert code in asked.codes(found) and not found.ready
-  assert any(words in f.sentence for f in found.findings.problems)
+REFUSALS = [  # changes of the config, code, words; of the last the slice
+  (dict(source__text_a='words'), 'P06', "'label', 'text'"),
+  (dict(batch_size=0), 'P01', 'config.batch_size is 0'),
+  (dict(length=1000), 'P01', '--config.length='),
+  (dict(run__dtype='float8'), 'P01', 'run.dtype'),
+  ({}, 'P04', 'has 4: take a smaller slice'),
+]
 
 
 @asked.needs_libtpu
-def test_a_slice_of_several_hosts_is_a_problem(world):  # noqa: F811
-  found = preflight(world, config(), tpu='v5e-16')
-  assert any(
-    f.code == 'P04' and 'has 4: take a smaller slice' in f.sentence for f in found.findings
-  )
-  assert not found.ready and not found.phases
+@pytest.mark.parametrize('changes, code, words', REFUSALS)
+def test_refusals_of_finetune_and_several_hosts_are_refusals_here(world, changes, code, words):  # noqa: F811
+  found = preflight(world, config(**changes), tpu='v5e-4' if changes else 'v5e-16')
+  assert any(f.code == code and words in f.sentence for f in found.findings.problems)
+  assert not found.ready and (changes or not found.phases)
 
 
 def test_several_tasks_are_refused():
@@ -76,25 +68,21 @@ def test_several_tasks_are_refused():
   assert 'preflight takes one: name it' in findings[0].sentence
 
 
-@pytest.mark.parametrize(
-  'made, kw, words',
-  [
+def test_flags_of_the_other_kind_are_refused():
+  for made, given, words in (
     (config(), dict(), 'give the weights'),
     (config(), dict(init='W', workdir='F'), '--workdir is checked for a pretraining'),
     (config(), dict(init='W', corpus='F'), '--corpus is checked for a pretraining'),
     (bert.get_config('tiny'), dict(init='W'), '--init is for a fine-tuning'),
-  ],
-)
-def test_flags_of_the_other_kind_are_refused(made, kw, words):
-  with pytest.raises(errors.UserError, match=words):
-    asked.preflight(made, tpu='v5e-4', **kw)
+  ):
+    with pytest.raises(errors.UserError, match=words):
+      asked.preflight(made, tpu='v5e-4', **given)
 
 
 def test_runs_of_unlike_length_are_placed_where_one_ends_first():
-  run = lambda rows: types.SimpleNamespace(
-    experiment=types.SimpleNamespace(
-      phases=((rows // 8, {}),), batch_size=8, run=types.SimpleNamespace(mesh=(-1, 1, 1), wandb='')
-    )
-  )
+  machinery = types.SimpleNamespace(mesh=(-1, 1, 1), wandb='')
+  fields = lambda rows: dict(phases=((rows // 8, {}),), batch_size=8, run=machinery)
+  made = lambda rows: types.SimpleNamespace(**fields(rows))
+  run = lambda rows: types.SimpleNamespace(experiment=made(rows))
   found = verdict.placed([run(n) for n in (40, 24, 24, 24, 24, 16)], chips.by_type('v5e-4'))
   assert found == verdict.Runs(6, 4, 48)

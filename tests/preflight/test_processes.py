@@ -67,24 +67,19 @@ def folder(tmp_path, monkeypatch):
   assert not list(tmp_path.glob('bertzoo_jax-*'))
 
 
+NO = 'XlaError: no'
+SOON, BOTH = (0, (True, WHOLE)), [(0, (False, FITS)), (0.2, (True, WHOLE))]
+
+
 @pytest.mark.parametrize(
   'jobs, whole, known, found',
   [
-    pytest.param(
-      [[(0, (True, REFUSED))], [(0, (True, 'XlaError: no'))]],
-      *(False, [REFUSED, 'XlaError: no'], [REFUSED, 'XlaError: no']),
-      id='memory alone',
-    ),
-    pytest.param(
-      [[(0, (False, FITS)), (0.2, (True, WHOLE))], [(0, (True, WHOLE))]],
-      *(True, [FITS, WHOLE], [WHOLE, WHOLE]),
-      id='all fit and go on',
-    ),
-    pytest.param(
-      [[(0, (False, FITS))], [(0.5, (True, REFUSED))]],
-      *(True, [FITS, REFUSED], [FITS, REFUSED]),
-      id='one does not fit, and none is waited for',
-    ),
+    # memory alone
+    ([[(0, (True, REFUSED))], [(0, (True, NO))]], False, [REFUSED, NO], [REFUSED, NO]),
+    # all fit and go on
+    ([BOTH, [SOON]], True, [FITS, WHOLE], [WHOLE, WHOLE]),
+    # one does not fit, and none is waited for
+    ([BOTH[:1], [(0.5, (True, REFUSED))]], True, [FITS, REFUSED], [FITS, REFUSED]),
   ],
 )
 def test_each_program_is_waited_for_as_long_as_it_is_asked(
@@ -115,24 +110,21 @@ def test_ctrl_c_leaves_no_process(folder, monkeypatch):
   assert not multiprocessing.active_children()
 
 
-@pytest.mark.parametrize(
-  'kept, wanted, found',
-  [
-    pytest.param((WHOLE, True), True, WHOLE, id='all of it'),
-    pytest.param((WHOLE, True), False, WHOLE, id='more than is asked'),
-    pytest.param((FITS, False), False, FITS, id='as much as is asked'),
-    pytest.param((FITS, False), True, None, id='less than is asked'),
-    pytest.param((REFUSED, True), True, REFUSED, id='a refusal'),
-  ],
-)
-def test_a_kept_verdict_answers_as_far_as_it_goes(tmp_path, kept, wanted, found):
+def test_a_kept_verdict_answers_as_far_as_it_goes(tmp_path):
   path = tmp_path / 'kept' / 'key.json.gz'
-  processes._write(path, *kept)
-  assert processes._read(path, wanted) == found
+  for kept, wanted, found in (
+    ((WHOLE, True), True, WHOLE),
+    ((WHOLE, True), False, WHOLE),
+    ((FITS, False), False, FITS),
+    ((FITS, False), True, None),
+    ((REFUSED, True), True, REFUSED),
+  ):
+    processes._write(path, *kept)
+    assert processes._read(path, wanted) == found
 
 
-@pytest.mark.parametrize('data', [b'', b'none', gzip.compress(b'{"whole": true}', mtime=0)])
-def test_an_unreadable_kept_verdict_is_compiled_anew(tmp_path, data):
-  (tmp_path / 'key').write_bytes(data)
-  assert processes._read(tmp_path / 'key', False) is None
+def test_an_unreadable_kept_verdict_is_compiled_anew(tmp_path):
+  for data in (b'', b'none', gzip.compress(b'{"whole": true}')):
+    (tmp_path / 'key').write_bytes(data)
+    assert processes._read(tmp_path / 'key', False) is None
   processes._write(tmp_path / 'key' / 'below a file', FITS, False)

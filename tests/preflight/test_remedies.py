@@ -51,12 +51,9 @@ def test_the_largest_batch_and_other_remedies_are_found_and_each_was_tried(monke
   found = asked.preflight(asked.config(batch_size=4096), topology='v5e:2x2')
   most = asked.MOST // 4 * 4
   assert found.phases[0].largest == most and len(jobs) <= 12
-  assert asked.changes(found) == [
-    '--config.run.accumulation=8',
-    '--tpu=v5litepod-32',
-    '--config.run.remat=full',
-    f'--config.batch_size={most}',
-  ]
+  slice_, remat = '--tpu=v5litepod-32', '--config.run.remat=full'
+  batch = f'--config.batch_size={most}'
+  assert asked.changes(found) == ['--config.run.accumulation=8', slice_, remat, batch]
   not_enough = [f'--config.run.remat={policy}' for policy in ('sublayers', 'feed_forward')]
   assert asked.changes(found, False) == not_enough
   assert all((r.peak <= found.slice_.chip.usable) == r.fits for r in found.remedies)
@@ -74,9 +71,8 @@ def test_auto_is_said_and_takes_the_first_remat_that_fits(monkeypatch, tmp_path)
   chosen = 'run.kernels fused · run.unroll 0 · run.remat feed_forward · run.dtype bfloat16\n'
   assert chosen in asked.printed(found)
   found = asked.preflight(asked.config(**auto), topology='v5e:2x2')
-  assert report.as_dict(found)['machinery'] == dict(
-    kernels='fused', unroll=0, remat='none', dtype='bfloat16'
-  )
+  machinery = dict(kernels='fused', unroll=0, remat='none', dtype='bfloat16')
+  assert report.as_dict(found)['machinery'] == machinery
   workdirs.describe(tmp_path, asked.config(**auto, run__unroll=2), {'hash': ''}, lambda _: None)
   start = dict(start_step=0, devices='4 × TPU v5 lite', init=None)
   workdirs.add_attempt(tmp_path, corpus_hash='', **start)
@@ -86,17 +82,14 @@ def test_auto_is_said_and_takes_the_first_remat_that_fits(monkeypatch, tmp_path)
 
 @asked.needs_libtpu
 @pytest.mark.parametrize(
-  'usable, batch, most',
-  [
-    pytest.param(-(1 << 28), 4096, (880, 928), id='the line promises too much'),
-    pytest.param(-(15 << 30), 4096, (0, 0), id='none fits'),
-  ],
+  'less, least, most',
+  [(1 << 28, 880, 928), (15 << 30, 0, 0)],
+  ids=['the line promises too much', 'none fits'],
 )
-def test_the_largest_batch_is_one_that_was_seen_to_fit(monkeypatch, usable, batch, most):
-  jobs = asked.linear(monkeypatch, usable=chips.CHIPS['v5e'].usable + usable)
-  found = asked.preflight(asked.config(batch_size=batch), topology='v5e:2x2')
-  least, highest = most
-  assert least <= found.phases[0].largest <= highest
+def test_the_largest_batch_is_one_that_was_seen_to_fit(monkeypatch, less, least, most):
+  jobs = asked.linear(monkeypatch, usable=chips.CHIPS['v5e'].usable - less)
+  found = asked.preflight(asked.config(batch_size=4096), topology='v5e:2x2')
+  assert least <= found.phases[0].largest <= most
   assert found.phases[0].largest in (0, *asked.rows_of(jobs))
 
 
@@ -142,29 +135,25 @@ def test_only_the_phase_that_needs_most_is_mended(monkeypatch):
   assert f'batch_tokens={most * 64} in phase 1 of the config' in asked.changes(found)
 
 
-SPLIT = dict(batch_size=4, run__mesh=(4, 1, 1))
+ALL = '--config.run.remat=full --config.run.dtype=bfloat16'
+SPLIT = dict(batch_size=4, run__mesh=(4, 1, 1), run__dtype='float32')
 
 
 @asked.needs_libtpu
 @pytest.mark.parametrize(
-  'made, less, fits, words',
-  [
-    (  # one is enough
-      *(dict(batch_size=1 << 15), dict(full=0.1), '--config.run.accumulation=64'),
-      'not enough: --config.run.remat=sublayers',
-    ),
-    (  # all together
-      *(dict(SPLIT, run__dtype='float32'), dict(full=0.5, bfloat16=0.5)),
-      '--config.run.remat=full --config.run.dtype=bfloat16',
-      'not enough: --config.run.remat=sublayers',
-    ),
+  'made, per_row, less, fits',
+  [  # one is enough, and all together
+    (dict(batch_size=1 << 15), 1 << 24, dict(full=0.1), '--config.run.accumulation=64'),
+    (SPLIT, 8 << 30, dict(full=0.5, bfloat16=0.5), ALL),
   ],
 )
-def test_changes_that_are_not_enough_alone_are_tried_together(monkeypatch, made, less, fits, words):
-  small = made['batch_size'] == 4
-  asked.linear(monkeypatch, per_row=(8 << 30) if small else 1 << 24, **less)
+def test_changes_that_are_not_enough_alone_are_tried_together(
+  monkeypatch, made, per_row, less, fits
+):
+  asked.linear(monkeypatch, per_row=per_row, **less)
   found = asked.preflight(asked.config(**made), topology='v5e:2x2')
-  assert asked.changes(found)[:1] == [fits] and words in asked.printed(found)
+  assert asked.changes(found)[:1] == [fits]
+  assert 'not enough: --config.run.remat=sublayers' in asked.printed(found)
 
 
 @asked.needs_libtpu

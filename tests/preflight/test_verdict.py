@@ -56,14 +56,8 @@ def test_a_run_that_fits_ends_with_0_and_one_json_object(tmp_path):
   assert found['ready'] and found['fits'] and not found['problems']
   # four times the batch and the tokens of the file
   assert [w['code'] for w in found['warnings']] == ['W01', 'W01']
-  assert found['slice'] == dict(
-    type='v5litepod-4',
-    topology='v5e:2x2',
-    chips=4,
-    devices=4,
-    hosts=1,
-    hbm_usable=int(15.75 * 2**30),
-  )
+  sizes = dict(chips=4, devices=4, hosts=1, hbm_usable=int(15.75 * 2**30))
+  assert found['slice'] == dict(type='v5litepod-4', topology='v5e:2x2', **sizes)
   [first] = found['phases']
   assert (first['steps'], first['rows'], first['length']) == (60, 32, 64)
   # two moments for each, and their count
@@ -83,13 +77,11 @@ def test_a_run_that_fits_ends_with_0_and_one_json_object(tmp_path):
   assert faster.startswith('--config.run.kernels=auto: ')
 
 
-@pytest.mark.parametrize(
-  'changes, lines',
-  [(dict(), 0), (dict(run__unroll=24), 0), (dict(run__unroll=1, run__kernels='xla'), 2)],
-)
-def test_settings_that_make_steps_faster_are_said_until_they_are_set(changes, lines):
-  found = report.faster(asked.config(encoder__num_layers=2, **changes))
-  assert len(found) == lines and all(line.startswith('--config.run.') for line in found)
+def test_settings_that_make_steps_faster_are_said_until_they_are_set():
+  for changes, lines in (({}, 0), (dict(run__unroll=24), 0), (dict(run__unroll=1), 2)):
+    kernels = dict(run__kernels='xla') if lines else {}
+    found = report.faster(asked.config(encoder__num_layers=2, **changes, **kernels))
+    assert len(found) == lines and all(line.startswith('--config.run.') for line in found)
 
 
 def test_a_reading_that_missed_something_is_doubted():
@@ -119,9 +111,8 @@ def said_of_a_run(steps=10**6, preemptions=0, warnings=0):
   return asked.printed(verdict.Preflight(*made))
 
 
-@pytest.mark.parametrize(
-  'asked_for, words',
-  [
+def test_the_whole_run_is_said_in_a_unit_that_shows_it_with_losses_and_warnings():
+  for changes, words in (
     ({}, 'whole run: 2.31 days (bounds 1.16 days – 4.63 days), no preemption'),
     ({}, '--price DOLLARS'),
     ({}, 'it fits, and nothing is wrong.'),
@@ -131,31 +122,12 @@ def said_of_a_run(steps=10**6, preemptions=0, warnings=0):
     (dict(steps=1000), 'whole run: 3.33 minutes'),
     (dict(warnings=2), 'it fits; 2 warnings.'),
     (dict(warnings=1), 'it fits; 1 warning.'),
-  ],
-)
-def test_the_whole_run_is_said_in_a_unit_that_shows_it_with_losses_and_warnings(asked_for, words):
-  assert words in said_of_a_run(**asked_for)
+  ):
+    assert words in said_of_a_run(**changes)
 
 
-@asked.needs_libtpu
-def test_a_doubt_of_several_phases_is_said_once(monkeypatch):
-  fits = program.Program('its text', {}, program.Memory(1, 1), None, 1.0)
-  monkeypatch.setattr(processes, 'compiled', lambda jobs, **_: [fits] * len(jobs))
-  monkeypatch.setattr(hlo, 'read', lambda *_: hlo.Reading([], [], [], [], 0.0))
-  monkeypatch.setattr(estimate, 'step_time', lambda *_: estimate.Time(1.0, 1.0, 1.0, 0.0, ()))
-  monkeypatch.setattr(compiling, 'doubts', lambda *_: ['a loop'])
-  made = asked.config(phases=((60, {'length': 32}), (40, {})), run__kernels='xla')
-  found = asked.preflight(made, topology='v5e:2x2')
-  assert [f.sentence for f in found.findings] == [
-    'Phases 0, 1: a loop; take the times as lower bounds.'
-  ]
-
-
-@pytest.mark.parametrize(
-  'flags', [['--config.masking.rat=1', '--tpu=v5e-4'], pytest.param([], marks=pytest.mark.slow)]
-)
-def test_a_wrong_command_line_is_json_too(flags):
-  words = [*COMMAND, '--config=configs/bert.py:tiny', '--json', *flags]
+def test_a_wrong_command_line_is_json_too():
+  words = [*COMMAND, '--config=configs/bert.py:tiny', '--json', '--config.masking.rat=1']
   done = subprocess.run(words, capture_output=True, text=True, cwd=asked.ROOT)
   [problem] = json.loads(done.stdout)['problems']
   assert done.returncode == 2 and problem['code'] == 'P00'
@@ -164,17 +136,11 @@ def test_a_wrong_command_line_is_json_too(flags):
 
 @asked.needs_libtpu
 def test_problems_without_a_compiler_are_said_first_and_sigterm_ends_it_with_one_line(tmp_path):
-  process = subprocess.Popen(
-    [
-      *(*COMMAND, '--config=configs/bert.py:base'),
-      *('--tpu=v5e-8', '--json', f'--corpus={tmp_path}/none', f'--workdir={tmp_path}/run'),
-    ],
-    env={**os.environ, 'XLA_FLAGS': '', 'TMPDIR': str(tmp_path)},
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-    text=True,
-    cwd=asked.ROOT,
-  )
+  where = f'--corpus={tmp_path}/none --workdir={tmp_path}/run'
+  line = [*COMMAND, *f'--config=configs/bert.py:base --tpu=v5e-8 --json {where}'.split()]
+  place = dict(env={**os.environ, 'XLA_FLAGS': '', 'TMPDIR': str(tmp_path)}, cwd=asked.ROOT)
+  pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+  process = subprocess.Popen(line, **place, **pipes)
   said = []
   while not said or said[-1] and 'phase 1: compiling' not in said[-1]:
     said.append(process.stderr.readline())

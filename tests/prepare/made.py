@@ -1,6 +1,5 @@
 """Shared by tests of prepare: a text, a small config, and runs in processes of their own."""
 
-import os
 import random
 import signal
 import time
@@ -8,9 +7,6 @@ import time
 from bertzoo_jax import prepare
 from configs import bert
 from tests import commands
-
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '../..'))
-
 
 WORDS = (
   'the of and a to in he was that it his her with as had for she not at but on be they all you '
@@ -32,17 +28,11 @@ prepare.prepare(config, [sys.argv[1]], sys.argv[2], workers=int(sys.argv[3]))
 
 def write_text(path, documents=120, seed=0):
   draw = random.Random(seed)
+  words = lambda: ' '.join(draw.choices(WORDS, k=draw.randint(3, 15))).capitalize() + '.'
+  line = lambda: ' '.join(words() for _ in range(draw.randint(1, 4))) + '\n'
   with open(path, 'w', encoding='utf-8') as f:
     for _ in range(documents):
-      for _ in range(draw.randint(1, 8)):
-        f.write(
-          ' '.join(
-            ' '.join(draw.choices(WORDS, k=draw.randint(3, 15))).capitalize() + '.'
-            for _ in range(draw.randint(1, 4))
-          )
-          + '\n'
-        )
-      f.write('\n')
+      f.write(''.join(line() for _ in range(draw.randint(1, 8))) + '\n')
   return str(path)
 
 
@@ -54,30 +44,19 @@ def tiny(vocab_size=100, held_out=0.1, config=bert):
 
 def contents(folder):
   """Files and their bytes, but for the marker of who opened the corpus."""
-  return {
-    str(p.relative_to(folder)): p.read_bytes()
-    for p in sorted(folder.rglob('*'))
-    if p.is_file() and p.name != 'verified.json'
-  }
+  files = (p for p in sorted(folder.rglob('*')) if p.is_file() and p.name != 'verified.json')
+  return {str(p.relative_to(folder)): p.read_bytes() for p in files}
 
 
 def drive(source, out, workers=2):
   return commands.begin('-c', DRIVER, source, str(out), str(workers))
 
 
-def kill_at(run, out, phase_run):
-  """Kills a run once a file is there, or so many shards are."""
-
-  def reached():
-    return (
-      (out / phase_run).exists()
-      if isinstance(phase_run, str)
-      else len(list(out.glob('parts/*.json'))) >= phase_run
-    )
-
-  while run.poll() is None and not reached():
+def kill_at(run, out, shards):
+  """Kills a run once so many shards are there."""
+  while run.poll() is None and len(list(out.glob('parts/*.json'))) < shards:
     time.sleep(0.001)
-  assert run.poll() is None, f'ended before {phase_run}: {run.communicate()[0]}'
+  assert run.poll() is None, f'ended before {shards}: {run.communicate()[0]}'
   run.send_signal(signal.SIGKILL)
   run.wait()
 
@@ -90,21 +69,8 @@ def command(*flags, before=None):
   return commands.run(*line, *small, *flags, env=environment, text=False, preexec_fn=before)
 
 
-def make(
-  config,
-  source,
-  out,
-  tokenizer=None,
-  *,
-  workers=1,
-  say=lambda line: None,
-  where=(),
-  exclude=(),
-  **more,
-):
+def make(config, source, out, tokenizer=None, *, workers=1, where=(), exclude=(), **more):
   """prepare.prepare in this process; `source` may be one name."""
   source = source if isinstance(source, list) else [str(source)]
-  filters = prepare.Filters(where, exclude)
-  return prepare.prepare(
-    config, source, out, tokenizer and str(tokenizer), workers, say, filters=filters, **more
-  )
+  more = {'say': lambda line: None, 'filters': prepare.Filters(where, exclude), **more}
+  return prepare.prepare(config, source, out, tokenizer and str(tokenizer), workers, **more)

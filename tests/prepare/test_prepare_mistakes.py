@@ -21,27 +21,27 @@ from tests.prepare import made
 EMPTY = 'no text to train on .dropped: 1 × line not in UTF-8, first at .*a.txt:1; 1 × line with a'
 
 
-@pytest.mark.parametrize(
-  'data, held_out, given, words',
-  [
-    (b'\xff\xff\n\n\0\n', 0.1, False, EMPTY),
-    (b'\xff\xff\n\n\0\n', 0.1, True, EMPTY),
-    (b'one', 0.9999, True, 'Every document fell into the held-out share of 0.9999: lower'),
-    (b'one', 1.0, False, 'held_out is 1.0: a number from 0 to below 1'),
-    (None, 0.1, False, 'holds other files'),  # the folder of the corpus
-  ],
-)
-def test_text_and_folders_without_a_corpus_are_one_sentence(
-  clean, text, tmp_path, data, held_out, given, words
-):
-  file, out = tmp_path / 'a.txt', tmp_path / 'c'
-  out.mkdir()
-  if data is None:
-    (out / 'thesis.tex').write_text('years of work')
-  file.write_bytes(data or b'one')
-  with pytest.raises(errors.UserError, match=words):
-    made.make(made.tiny(held_out=held_out), file, out, clean[0] / 'tokenizer' if given else None)
-  assert data is not None or [p.name for p in out.iterdir()] == ['thesis.tex']
+BAD = b'\xff\xff\n\n\0\n'
+REFUSED = [
+  (BAD, 0.1, False, EMPTY),
+  (BAD, 0.1, True, EMPTY),
+  (b'one', 0.9999, True, 'Every document fell into the held-out share of 0.9999: lower'),
+  (b'one', 1.0, False, 'held_out is 1.0: a number from 0 to below 1'),
+]
+
+
+def test_text_and_folders_without_a_corpus_are_one_sentence(clean, text, tmp_path):
+  file, thesis = tmp_path / 'a.txt', tmp_path / 'mine' / 'thesis.tex'
+  for number, (data, held_out, given, words) in enumerate(REFUSED):
+    file.write_bytes(data)
+    tokenizer = clean[0] / 'tokenizer' if given else None
+    with pytest.raises(errors.UserError, match=words):
+      made.make(made.tiny(held_out=held_out), file, tmp_path / str(number), tokenizer)
+  thesis.parent.mkdir()
+  thesis.write_text('years of work')
+  with pytest.raises(errors.UserError, match='holds other files'):
+    made.make(made.tiny(), file, thesis.parent)
+  assert [p.name for p in thesis.parent.iterdir()] == ['thesis.tex']
 
 
 def test_too_large_a_vocabulary_can_be_mended_in_the_same_folder(text, tmp_path):
@@ -68,14 +68,14 @@ def killed():
   yield shards.Chunk(2, [b'more'], 'a.txt:9', 3)
 
 
-GOOD, BAD = shards.Chunk(0, [b'good'], 'a.txt:1', 1), shards.Chunk(1, [b'bad \xff'], 'a.txt:7', 2)
+GOOD, FAILS = shards.Chunk(0, [b'good'], 'a.txt:1', 1), shards.Chunk(1, [b'bad \xff'], 'a.txt:7', 2)
 KILLED = r'ended with code -9 in chunk \d, which begins at a.txt:\d .killed: is there enough memory'
 
 
 @pytest.mark.parametrize(
   'chunks, damaged, words',
   [
-    ([GOOD, BAD], False, 'Chunk 1, which begins at a.txt:7, failed: UnicodeDecodeError'),
+    ([GOOD, FAILS], False, 'Chunk 1, which begins at a.txt:7, failed: UnicodeDecodeError'),
     (killed(), False, f'A worker {KILLED}'),
     ([GOOD], True, '^The vocabulary lacks the special tokens'),
   ],
@@ -103,11 +103,8 @@ def test_a_file_name_that_is_not_utf_8_is_no_obstacle(text, tmp_path):
 
 
 def test_a_name_that_is_too_long_is_one_sentence(text, tmp_path):
-  out = tmp_path / ('c' * 256)
-  with (
-    pytest.raises(errors.UserError, match='File name too long. Mend that'),
-    prepare_lib.explained_errors(out),
-  ):
+  out, words = tmp_path / ('c' * 256), 'File name too long. Mend that'
+  with pytest.raises(errors.UserError, match=words), prepare_lib.explained_errors(out):
     made.make(made.tiny(), text, out)
 
 

@@ -1,18 +1,13 @@
 """prepare: the content of a corpus, and its report."""
 
 import json
-import pathlib
-import re
-import shlex
 
-import ml_collections
 import numpy as np
 import pytest
 
 from bertzoo_jax import parts
 from bertzoo_jax import pretrain
 from bertzoo_jax import tokenizers
-from bertzoo_jax.common import progress
 from bertzoo_jax.corpus import corpus
 from bertzoo_jax.corpus import report
 from bertzoo_jax.corpus import shards
@@ -55,21 +50,13 @@ def test_the_corpus_holds_the_text_and_the_report_counts_it(text, clean):
 
 
 def test_dropped_text_is_reported_and_duplicates_are_counted(tmp_path):
-  rows = [
-    dict(text='One text here. ' + ' '.join(made.WORDS)),
-    dict(text='One  text\nhere. ' + ' '.join(made.WORDS)),
-    dict(text='Another. ' + ' '.join(made.WORDS)),
-    dict(text='\u200b'),
-    dict(text=''),
-    dict(text='lone \ud800 surrogate'),
-  ]
-  (tmp_path / 'a.jsonl').write_bytes(
-    b'\n'.join(json.dumps(r).encode() for r in rows) + b'\n{"text": "\xff"}\nno json\n'
-  )
-  said = []
-  manifest = made.make(
-    made.tiny(vocab_size=60, held_out=0.0), tmp_path / 'a.jsonl', tmp_path / 'c', say=said.append
-  )
+  words = ' '.join(made.WORDS)
+  texts = f'One text here. {words}', f'One  text\nhere. {words}', f'Another. {words}'
+  rows = [dict(text=x) for x in (*texts, '\u200b', '', 'lone \ud800 surrogate')]
+  lines = [*(json.dumps(r).encode() for r in rows), b'{"text": "\xff"}', b'no json', b'']
+  (tmp_path / 'a.jsonl').write_bytes(b'\n'.join(lines))
+  config, said = made.tiny(vocab_size=60, held_out=0.0), []
+  manifest = made.make(config, tmp_path / 'a.jsonl', tmp_path / 'c', say=said.append)
   report = manifest['report']
   assert report['documents'] == 2 and report['duplicate_documents'] == 1
   assert {reason: d['count'] for reason, d in report['dropped'].items()} == {
@@ -125,64 +112,75 @@ def test_long_sentences_are_in_the_report_and_encoded_a_few_at_a_time(clean, tmp
   assert '1 × sentence over 65,536 characters, cut' in said[-1]
 
 
-def test_mostly_unknown_text_is_said_loudly(clean, text, tmp_path):
-  (tmp_path / 'a.txt').write_text('漢字 ' * 50)
-  for source, loud in ((str(tmp_path / 'a.txt'), True), (text, False)):
+def test_mostly_unknown_text_and_excluded_texts_that_leave_nothing_out_are_told(
+  clean, text, tmp_path
+):
+  for name, content in (
+    ('a.txt', '漢字 ' * 50),
+    ('eval.txt', 'Nobody wrote this.'),
+    ('seen.txt', open(text).read().split('\n\n')[3]),
+  ):
+    (tmp_path / name).write_text(content)
+  for number, (source, excluded, words) in enumerate(
+    (
+      (tmp_path / 'a.txt', None, '100 % OF THE CHARACTERS ARE UNKNOWN'),
+      (text, 'eval.txt', '--exclude left nothing out'),
+      (text, 'seen.txt', None),
+    )
+  ):
     how, said = dict(tokenizer=clean[0] / 'tokenizer'), []
-    made.make(made.tiny(held_out=0.0), [source], tmp_path / f'c{loud}', say=said.append, **how)
-    assert ('100 % OF THE CHARACTERS ARE UNKNOWN' in said[-1]) == loud
+    how['exclude'] = [str(tmp_path / excluded)] if excluded else ()
+    made.make(made.tiny(held_out=0.0), source, tmp_path / f'c{number}', say=said.append, **how)
+    for other in ('OF THE CHARACTERS ARE UNKNOWN', '--exclude left nothing out'):
+      assert (other in said[-1]) == (words is not None and words.endswith(other)), said
 
 
 LONG = 'ดจนขบพถฮทผตแไลกคร' * 8  # 136 characters without a blank
 
 
-@pytest.mark.parametrize(
-  'line, changes, words, remedy',
-  [
-    (f'ดจน ขบพ {LONG}', {}, '96 % OF THE CHARACTERS', {'max_word_chars': 200}),
-    (f'かな です {"かなまつ" * 40}', {}, '98 % OF THE CHARACTERS', {'max_word_chars': 200}),
-    (f'ငငဂ ဂဂဆ {LONG}', {}, '96 % OF THE CHARACTERS', {'max_word_chars': 200}),
-    ('में पुल पल', {}, '38 % of the characters lose', {'strip_accents': False}),
-    ('がまばた きて', {}, '33 % of the characters lose', {'strip_accents': False}),
-    ('පුළුල් ගම් කම', {'sentencepiece': True}, 'of the characters lose', {'strip_accents': False}),
-    ('می\u200cروم خانه', {}, '10.0 % of the characters are joiners', None),
-  ],
-)
+LONGER, ACCENTS = {'max_word_chars': 200}, {'strip_accents': False}
+LOST = [
+  (f'ดจน ขบพ {LONG}', parts.wordpiece, '96 % OF THE CHARACTERS', LONGER),
+  (f'かな です {"かなまつ" * 40}', parts.wordpiece, '98 % OF THE CHARACTERS', LONGER),
+  (f'ငငဂ ဂဂဆ {LONG}', parts.wordpiece, '96 % OF THE CHARACTERS', LONGER),
+  ('में पुल पल', parts.wordpiece, '38 % of the characters lose', ACCENTS),
+  ('がまばた きて', parts.wordpiece, '33 % of the characters lose', ACCENTS),
+  ('පුළුල් ගම් කම', parts.sentencepiece, 'of the characters lose', ACCENTS),
+  ('می\u200cروم خانه', parts.wordpiece, '10.0 % of the characters are joiners', {}),
+]
+
+
+@pytest.mark.parametrize('line, part, words, remedy', LOST)
 def test_lost_characters_are_told_with_the_setting_and_the_remedy_works(
-  tmp_path, line, changes, words, remedy
+  tmp_path, line, part, words, remedy
 ):
   (tmp_path / 'a.txt').write_text(f'{line}\n\n' * 60)
 
-  def said(**fields):
-    config = made.tiny(held_out=0.0)
-    section = parts.wordpiece(vocab_size='auto')
-    if changes:
-      section = parts.sentencepiece(vocab_size=21 + len(fields), coverage=1.0)
-    config.tokenizer = ml_collections.ConfigDict({**section, **fields})
-    lines = []
-    folder = tmp_path / f'c{len(fields)}'
-    made.make(config, tmp_path / 'a.txt', folder, say=lines.append)
-    return lines[-1]
+  def last_line(**fields):
+    config, said = made.tiny(held_out=0.0), []
+    size = dict(vocab_size='auto')
+    if part is parts.sentencepiece:
+      size = dict(vocab_size=21 + len(fields), coverage=1.0)
+    config.tokenizer = part(**size, **fields)
+    made.make(config, tmp_path / 'a.txt', tmp_path / f'c{len(fields)}', say=said.append)
+    return said[-1]
 
-  told = said()
+  told = last_line()
   assert words in told
-  if remedy is None:
-    return
-  assert f'--config.tokenizer.{next(iter(remedy))}' in told
-  assert 'WARNING' not in said(**remedy).replace('WARNING: a word has', '')
+  for name in remedy:
+    assert f'--config.tokenizer.{name}' in told
+    assert 'WARNING' not in last_line(**remedy).replace('WARNING: a word has', '')
 
 
-@pytest.mark.parametrize(
-  'words, characters, told',
-  [
-    ({'train': 600, 'held_out': 24}, 11_856, 'one for 19 characters'),  # Chinese sentences
-    ({'train': 40, 'held_out': 0}, 1_000, 'one for 25 characters'),  # Thai phrases
-    ({'train': 100, 'held_out': 20}, 1_100, ''),  # long words of Tamil
-  ],
-)
-def test_words_by_blanks_that_are_sentences_are_told(words, characters, told):
-  lines = report.unlike_words({'words': words, 'report': {'characters': characters}})
-  assert len(lines) == bool(told) and told in ''.join(lines)
+def test_words_by_blanks_that_are_sentences_are_told():
+  for train, held_out, characters, words in (
+    (600, 24, 11_856, 'one for 19 characters'),  # Chinese sentences
+    (40, 0, 1_000, 'one for 25 characters'),  # Thai phrases
+    (100, 20, 1_100, ''),  # long words of Tamil
+  ):
+    counted = {'train': train, 'held_out': held_out}
+    lines = report.unlike_words({'words': counted, 'report': {'characters': characters}})
+    assert len(lines) == bool(words) and words in ''.join(lines)
 
 
 def test_keep_words_says_what_it_counts_where_no_blanks_part_words(tmp_path):
@@ -195,65 +193,3 @@ def test_keep_words_says_what_it_counts_where_no_blanks_part_words(tmp_path):
   config.run.keep_words = '100'
   with pytest.warns(UserWarning, match=f'Corpus {tmp_path}/c: words are counted by blanks'):
     pretrain.open_data(resolve.run(config), tmp_path / 'c')
-
-
-def test_excluded_texts_that_leave_nothing_out_are_told(text, clean, tmp_path):
-  (tmp_path / 'eval.txt').write_text('Nobody wrote this.')
-  (tmp_path / 'seen.txt').write_text(open(text).read().split('\n\n')[3])
-  for name, told in (('eval.txt', True), ('seen.txt', False)):
-    said, how = [], dict(tokenizer=clean[0] / 'tokenizer', exclude=[str(tmp_path / name)])
-    made.make(made.tiny(), text, tmp_path / f'c-{name}', say=said.append, **how)
-    assert ('--exclude left nothing out' in said[-1]) == told, said
-
-
-def test_every_reading_of_the_text_has_a_name_of_its_own(text, tmp_path, monkeypatch):
-  names, meter = [], progress.Meter
-  named = lambda what, *more: names.append(what) or meter(what, *more)
-  monkeypatch.setattr(progress, 'Meter', named)
-  made.make(made.tiny(), text, tmp_path / 'c')
-  of_tokenizer = ['reading for the tokenizer', 'learning pieces']
-  assert names == ['looking for duplicates', *of_tokenizer, 'tokenising']
-
-
-ROOT = pathlib.Path(__file__).parents[2]
-DOC = (ROOT / 'docs' / 'preparing_at_scale.md').read_text()
-BEAM_ARGS = [shlex.split(args) for args in re.findall(r"--beam_args='(--runner=[A-Z][^']*)'", DOC)]
-ALTERNATIVES = re.findall(r'`(--[a-z_]+=?[^`]*)`', DOC.split('## Apache Beam')[1])
-OURS = (
-  '--runner',
-  '--source',
-  '--out',
-  '--tokenizer',
-  '--phrases',
-  '--entities',
-  '--beam_args',
-  '--exclude',
-)
-
-
-def _unknown(args):
-  from apache_beam.options import pipeline_options
-
-  parsed = pipeline_options.PipelineOptions(args)
-  return set(parsed.get_all_options(retain_unknown_options=True)) - set(
-    parsed.get_all_options(retain_unknown_options=False)
-  )
-
-
-def test_every_runner_and_option_of_the_page_is_beams():
-  from apache_beam.runners import runner
-
-  assert len(BEAM_ARGS) == 4 and _unknown(['--runer=DirectRunner'])
-  for args in BEAM_ARGS:
-    assert not _unknown(args), args
-    name = args[0].partition('=')[2]
-    # Dataflow's needs apache-beam[gcp]
-    assert name == 'DataflowRunner' or type(runner.create_runner(name)).__name__.endswith('Runner')
-  others = [
-    a
-    for a in ALTERNATIVES
-    if '=' in a and (a.partition('=')[0] not in OURS or re.match(r'--runner=[A-Z]', a))
-  ]
-  assert len(others) > 5
-  for args in others:
-    assert not _unknown(shlex.split(args)), args

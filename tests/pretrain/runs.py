@@ -2,6 +2,7 @@
 
 import hashlib
 import pathlib
+import shutil
 import signal
 import time
 
@@ -13,6 +14,7 @@ import pytest
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.runs import metrics
+from bertzoo_jax.runs import step_folders
 from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -156,6 +158,18 @@ def curve(workdir):
   ]
 
 
+def check_same(workdir, other, step=STEPS):
+  """Two runs logged the same and end in the same state, bit for bit."""
+  assert curve(workdir) == curve(other)
+  assert state_of(workdir, step) == state_of(other, step)
+
+
+def cut(workdir, step):
+  """Takes the checkpoints behind a step away."""
+  for later in [s for s in step_folders.steps(workdir) if s > step]:
+    shutil.rmtree(workdir / f'checkpoints/{later}')
+
+
 @pytest.fixture(scope='session')
 def untouched(world):
   """Workdir of the run that nobody touched."""
@@ -180,6 +194,16 @@ def everything(workdir):
   """The paths in a workdir, itself included."""
   folder = pathlib.Path(workdir)
   return sorted(str(p) for p in (folder, *folder.rglob('*'))) if folder.exists() else []
+
+
+def kill_at_once(patch):
+  """Runs end when all is written that is written before the first step."""
+  from bertzoo_jax.training import loop
+
+  def killed(*_):
+    raise RuntimeError('killed')
+
+  patch.setattr(loop.Loop, 'train', killed)
 
 
 def poison(patch, *steps):

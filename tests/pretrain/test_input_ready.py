@@ -16,28 +16,23 @@ from bertzoo_jax.show import __main__ as show
 from tests import found
 from tests import test_systems
 
-ROOT = pathlib.Path(__file__).parents[2]
-SAMPLE = ROOT / 'data' / 'sample'
+SAMPLE = pathlib.Path(__file__).parents[2] / 'data/sample'
 
 
 @pytest.fixture(scope='module')
 def corpus_of(tmp_path_factory):
-  """The sample as the corpus of a config; configs with the same tokenizer and corpus sections share
-  one.
-  """
+  """config → the sample as its corpus, one for equal sections of the tokenizer and the corpus."""
   made = {}
 
   def make(config):
-    chinese = 'zh' in config.corpus.splitter
-    key = configuration.to_json(
-      ml_collections.ConfigDict(dict(tokenizer=config.tokenizer, corpus=config.corpus))
-    )
+    sections = dict(tokenizer=config.tokenizer, corpus=config.corpus)
+    key = configuration.to_json(ml_collections.ConfigDict(sections))
     if key not in made:
-      made[key] = tmp_path_factory.mktemp('corpus') / 'corpus'
-      files = ('zh_*.txt',) if chinese else ('federalist.txt', 'sherlock.txt', 'time_machine.txt')
-      prepare.prepare(
-        config, [str(SAMPLE / f) for f in files], str(made[key]), workers=1, say=lambda _: None
-      )
+      books = ('federalist.txt', 'sherlock.txt', 'time_machine.txt')
+      files = ('zh_*.txt',) if 'zh' in config.corpus.splitter else books
+      made[key] = str(tmp_path_factory.mktemp('corpus') / 'corpus')
+      how = dict(workers=1, say=lambda _: None)
+      prepare.prepare(config, [str(SAMPLE / f) for f in files], made[key], **how)
     return made[key]
 
   return make
@@ -59,5 +54,5 @@ def test_the_sample_becomes_rows_with_every_feature_that_will_be_read_and_show_p
       assert {name: (a.shape, a.dtype) for name, a in batch.items()} == pipe.features
       assert batch['masked_weights'].sum() > 0.1 * (batch['segment_ids'] > 0).sum()
       console = rich.console.Console(file=io.StringIO(), width=200, highlight=False, soft_wrap=True)
-      show.show(config, str(path), phase=phase.index, rows=1, console=console)
+      show.show(config, path, phase=phase.index, rows=1, console=console)
       assert 'row 0' in console.file.getvalue()

@@ -16,8 +16,7 @@ from bertzoo_jax.preflight import readiness
 from bertzoo_jax.pretrain import pretrain
 from bertzoo_jax.training import sharding
 from tests.preflight import asked
-from tests.pretrain.runs import config
-from tests.pretrain.runs import on_one_device
+from tests.pretrain import runs
 
 
 def on(kind):
@@ -34,9 +33,8 @@ def resolved(kind, kept=None, steps=10_000, layers=12, **changes):
   return tuple(run.config.run[field] for field in ('kernels', 'unroll', 'remat', 'dtype'))
 
 
-@pytest.mark.parametrize(
-  'kind, expected, given',
-  [
+def test_auto_becomes_the_fastest_choice_of_a_device_and_a_value_wins():
+  for kind, expected, given in (
     ('cpu', ('xla', 0, 'none'), {}),
     ('cpu', ('xla', 1, 'none'), dict(steps=249)),
     ('NVIDIA H200', ('cudnn', 1, 'none'), dict(steps=1_999)),
@@ -51,11 +49,9 @@ def resolved(kind, kept=None, steps=10_000, layers=12, **changes):
     ('TPU v4', ('fused', 1, 'none'), dict(steps=9_999)),
     ('TPU v4', ('fused', 1, 'none'), dict(layers=25)),
     ('TPU v4', ('xla', 2, 'full'), dict(run__kernels='xla', run__unroll=2, run__remat='full')),
-  ],
-)
-def test_auto_becomes_the_fastest_choice_of_a_device_and_a_value_wins(kind, expected, given):
-  given = {'run__remat': 'auto', 'encoder__attention_dropout': 0.0, **given}
-  assert resolved(kind, **given)[:3] == expected
+  ):
+    given = {'run__remat': 'auto', 'encoder__attention_dropout': 0.0, **given}
+    assert resolved(kind, **given)[:3] == expected, (kind, given)
 
 
 @pytest.mark.parametrize(
@@ -98,14 +94,13 @@ def test_auto_is_the_plain_loop_where_no_device_decides():
 @pytest.mark.parametrize('enough', stack.REMAT)
 def test_remat_is_the_first_with_which_the_largest_phase_compiles(monkeypatch, capsys, enough):
   config = asked.config(phases=((9, {}), (9, {'batch_size': 64, 'run.accumulation': 2}), (9, {})))
-  asked_config = config.copy_and_resolve_references().unlock()
-  asked_config.run.remat = 'auto'
-  seen, chip = [], types.SimpleNamespace(platform='tpu')
-  mesh = types.SimpleNamespace(devices=np.array([chip]))
+  auto = config.copy_and_resolve_references().unlock()
+  auto.run.remat = 'auto'
+  seen, mesh = [], types.SimpleNamespace(devices=np.array([types.SimpleNamespace(platform='tpu')]))
 
   def phases(run, data, mesh, start):
-    left = [p for p in run.phases if p.end_step > start]
-    return build.Built(run, data, [types.SimpleNamespace(phase=p, mesh=mesh) for p in left])
+    made = [types.SimpleNamespace(phase=p, mesh=mesh) for p in run.phases if p.end_step > start]
+    return build.Built(run, data, made)
 
   def fits(phase_run):
     seen.append((phase_run.phase.index, policy := phase_run.phase.config.run.remat))
@@ -114,31 +109,30 @@ def test_remat_is_the_first_with_which_the_largest_phase_compiles(monkeypatch, c
   monkeypatch.setattr(build, 'phases', phases)
   monkeypatch.setattr(machinery, 'fits', fits)
   whole = resolve.run(config)
-  fitted = lambda start: machinery.fitted(phases(whole, None, mesh, start), asked_config)
+  fitted = lambda start: machinery.fitted(phases(whole, None, mesh, start), auto)
   made = fitted(0)
-  asked_for = list(stack.REMAT)[: min(3, list(stack.REMAT).index(enough) + 1)]
+  policies = list(stack.REMAT)[: min(3, list(stack.REMAT).index(enough) + 1)]
   assert made.run.config.run.remat == enough
   assert len(capsys.readouterr().out.splitlines()) == len(seen)
-  assert seen == [(1, policy) for policy in asked_for], 'the last one is not asked for'
+  assert seen == [(1, policy) for policy in policies], 'the last one is not asked for'
   seen.clear()
   assert len(fitted(18).phase_runs) == 1 and {index for index, _ in seen} == {2}, 'what is left'
   assert machinery.fitted(made, whole.config) is made, 'a policy was asked for'
 
 
-def test_a_program_without_room_does_not_fit_and_other_errors_are_raised():
-  def fits(error):
-    def compile():
-      raise jax.errors.JaxRuntimeError(error)
+@pytest.mark.parametrize('error', ['RESOURCE_EXHAUSTED: Ran out of memory in hbm', 'INTERNAL: no'])
+def test_a_program_without_room_does_not_fit_and_other_errors_are_raised(monkeypatch, error):
+  def compile():
+    raise jax.errors.JaxRuntimeError(error)
 
-    lowered = types.SimpleNamespace(compile=compile)
-    with pytest.MonkeyPatch.context() as patch:
-      step = types.SimpleNamespace(lower=lambda *_: lowered)
-      patch.setattr(machinery.phase_runs, 'train_step', lambda _: step)
-      return machinery.fits(types.SimpleNamespace(inputs=()))
-
-  assert not fits('RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm')
-  with pytest.raises(jax.errors.JaxRuntimeError, match='INTERNAL'):
-    fits('INTERNAL: a fault')
+  step = types.SimpleNamespace(lower=lambda *_: types.SimpleNamespace(compile=compile))
+  monkeypatch.setattr(machinery.phase_runs, 'train_step', lambda _: step)
+  fits = lambda: machinery.fits(types.SimpleNamespace(inputs=()))
+  if error.startswith('RESOURCE'):
+    assert not fits()
+  else:
+    with pytest.raises(jax.errors.JaxRuntimeError, match='INTERNAL'):
+      fits()
 
 
 def test_a_step_that_is_asked_for_is_compiled_as_the_run_compiles_it():
@@ -151,12 +145,12 @@ def test_a_step_that_is_asked_for_is_compiled_as_the_run_compiles_it():
 def test_a_workdir_records_the_values_of_auto_and_a_resumed_run_keeps_them(
   world, tmp_path, capsys, monkeypatch
 ):
-  on_one_device(monkeypatch)
+  runs.on_one_device(monkeypatch)
+  runs.kill_at_once(monkeypatch)
 
   def run(**changes):
-    short = {'phases': ((1, {'length': 32}),), 'schedule.warmup': 0, 'run.eval_every': 0}
-    made = config(world, **short, **changes)
-    pretrain(made, str(tmp_path), corpus=str(world / 'corpus'))
+    with pytest.raises(RuntimeError, match='killed'):
+      pretrain(runs.config(world, **changes), str(tmp_path), corpus=str(world / 'corpus'))
     written = json.loads((tmp_path / 'config.json').read_text())['run']
     line = ' · '.join(f'{field} {written[field]}' for field in machinery.FIELDS)
     assert f'machinery {line}\n' in capsys.readouterr().out

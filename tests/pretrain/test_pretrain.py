@@ -17,6 +17,7 @@ import signal
 import subprocess
 import time
 
+import emulated_gcs
 import numpy as np
 import pytest
 
@@ -26,17 +27,7 @@ from bertzoo_jax.runs import step_folders
 from bertzoo_jax.training import health
 from bertzoo_jax.training import loop
 from tests import commands
-from tests.pretrain.runs import BORDER
-from tests.pretrain.runs import STEPS
-from tests.pretrain.runs import command
-from tests.pretrain.runs import curve
-from tests.pretrain.runs import environment
-from tests.pretrain.runs import everything
-from tests.pretrain.runs import poison
-from tests.pretrain.runs import refused
-from tests.pretrain.runs import rows
-from tests.pretrain.runs import run_train
-from tests.pretrain.runs import state_of
+from tests.pretrain import runs
 
 # A run of one program, for what needs neither a second phase nor scores.
 SHORT = dict(phases=((8, {'length': 32}),), run__eval_every=0)
@@ -46,33 +37,31 @@ UNSAVED = dict(run__save_minutes=60.0)  # but at its end
 def check_resumes(world, untouched, workdir, *stops):
   """Kills a run at each of the moments, lets it end, and compares."""
   for stop in stops:
-    code, said = run_train(world, workdir, stop_when=stop)
+    code, said = runs.run_train(world, workdir, stop_when=stop)
     assert code in (-signal.SIGKILL, 0), said
     if isinstance(stop, saving):
       stop.landed = stop(pathlib.Path(workdir))
-  code, said = run_train(world, workdir)
+  code, said = runs.run_train(world, workdir)
   assert code == 0, said
-  assert curve(workdir) == curve(untouched)
-  assert state_of(workdir) == state_of(untouched)
-  return said
+  runs.check_same(workdir, untouched)
 
 
 def test_a_run_says_what_it_does_and_keeps_what_it_must(untouched):
   row = metrics.read(untouched)
-  assert [r['step'] for r in row] == list(range(1, STEPS + 1))
+  assert [r['step'] for r in row] == list(range(1, runs.STEPS + 1))
   of_training = 'loss mlm_loss mlm_accuracy pair_loss pair_accuracy lr grad_norm examples epoch'
   assert {*of_training.split(), 'batch_crc32'} <= row[0].keys()
   of_held_out = {f'held_out_{k}' for k in ('loss', 'mlm_loss', 'mlm_accuracy', 'bits_per_byte')}
   assert of_held_out <= row[5].keys() & row[-1].keys()
-  rows_of = [8] * BORDER + [1024 // 64] * (STEPS - BORDER)
+  rows_of = [8] * runs.BORDER + [1024 // 64] * (runs.STEPS - runs.BORDER)
   assert [r['examples'] for r in row] == list(itertools.accumulate(rows_of))
-  assert row[BORDER - 1]['epoch'] > 1, 'no epoch border inside the run'
-  assert len({r['batch_crc32'] for r in row}) == STEPS
+  assert row[runs.BORDER - 1]['epoch'] > 1, 'no epoch border inside the run'
+  assert len({r['batch_crc32'] for r in row}) == runs.STEPS
   assert row[0]['lr'] == 0 and row[0]['loss'] != row[1]['loss']
   names = {p.name for p in untouched.iterdir()}
   wished = 'config.json corpus.json attempts.jsonl tokenizer metrics.jsonl checkpoints loss.png'
   assert set(wished.split()) <= names
-  kept, newest = step_folders.steps(untouched), [STEPS - 2, STEPS - 1, STEPS]
+  kept, newest = step_folders.steps(untouched), [runs.STEPS - 2, runs.STEPS - 1, runs.STEPS]
   assert kept[-3:] == newest and set(kept) - {*newest} <= {6}
 
 
@@ -85,17 +74,18 @@ def test_a_finished_run_is_left_as_it_is_says_its_result_and_takes_other_machine
   shutil.copytree(untouched, tmp_path / 'run')
   result = here(tmp_path / 'run', run__log_every=3, run__accumulation=2)
   said = capsys.readouterr().out
-  assert f'done: {STEPS} steps' in said and 'unigram entropy' in said and LOST not in said
+  assert f'done: {runs.STEPS} steps' in said and 'unigram entropy' in said and LOST not in said
   assert json.loads((tmp_path / 'run/config.json').read_text())['run']['log_every'] == 3
-  assert result['held_out']['held_out_loss'] > 0 and curve(tmp_path / 'run') == curve(untouched)
+  assert runs.curve(tmp_path / 'run') == runs.curve(untouched)
+  assert result['held_out']['held_out_loss'] > 0
 
 
 @pytest.mark.parametrize('again', [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_killed_run_goes_on_bit_for_bit(world, untouched, tmp_path, again):
-  at = random.Random(os.getpid()).randrange(2, BORDER)
+  at = random.Random(os.getpid()).randrange(2, runs.BORDER)
   in_a_save = saving(at)
   print(f'killed in a save from step {at} on' + ', and at the border of the phases' * again)
-  check_resumes(world, untouched, tmp_path / 'run', in_a_save, *[reached(BORDER)] * again)
+  check_resumes(world, untouched, tmp_path / 'run', in_a_save, *[reached(runs.BORDER)] * again)
   assert in_a_save.landed, 'no save was under way when the run was killed'
 
 
@@ -115,59 +105,42 @@ class saving:  # noqa: N801  a function with a memory
 
 def reached(step):
   """True when a step is logged."""
-  return lambda w: rows(w) >= step
+  return lambda w: runs.rows(w) >= step
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('trial', range(6))
 def test_kills_anywhere_leave_no_trace(world, untouched, tmp_path, trial):
   draw = random.Random(trial)
-  moments = [draw.choice([saving, reached])(draw.randrange(1, STEPS)) for _ in range(3)]
+  moments = [draw.choice([saving, reached])(draw.randrange(1, runs.STEPS)) for _ in range(3)]
   epoch_border = next(i for i, r in enumerate(metrics.read(untouched)) if r['epoch'] > 1)
-  borders = [reached(epoch_border)], [saving(BORDER)], [saving(BORDER + 1)], [saving(STEPS)], [], []
+  borders = (
+    [reached(epoch_border)],
+    [saving(runs.BORDER)],
+    [saving(runs.BORDER + 1)],
+    [saving(runs.STEPS)],
+    [],
+    [],
+  )
   moments += borders[trial]
   check_resumes(world, untouched, tmp_path / 'run', *moments)
-
-
-class underway:  # noqa: N801  a function with a memory
-  """A function that returns True some seconds after a run has logged its first row.
-
-  landed: whether it has logged it.
-  """
-
-  def __init__(self, seconds):
-    self._seconds, self._least, self._since = seconds, STEPS, None
-
-  @property
-  def landed(self):
-    return self._since is not None
-
-  def __call__(self, workdir):
-    found = rows(workdir)
-    self._least = min(self._least, found)  # a run that resumes first cuts rows off
-    if found > self._least and not self.landed:
-      self._since = time.monotonic()
-    return self.landed and time.monotonic() - self._since > self._seconds
 
 
 @pytest.mark.slow
 def test_thirty_kills_of_one_run_leave_no_trace(world, untouched, tmp_path):
   draw, workdir, kills, landed = random.Random(30), tmp_path / 'run', 0, 0
   while kills < 30:
-    # a run takes about one second for its steps; one kill of five comes while it starts
-    starts = draw.random() < 0.2
-    end = time.monotonic() + draw.uniform(0.0, 10.0)
-    moment = underway(draw.uniform(0.0, 0.7))
+    # one kill of five comes while it starts
+    starts, end = draw.random() < 0.2, time.monotonic() + draw.uniform(0.0, 10.0)
+    moment = draw.choice([saving(0), reached(runs.rows(workdir) + draw.randrange(1, 4))])
     stop = (lambda _, end=end: time.monotonic() > end) if starts else moment
-    code, said = run_train(world, workdir, stop_when=stop)
+    code, said = runs.run_train(world, workdir, stop_when=stop)
     assert code in (-signal.SIGKILL, 0), said
-    kills, landed = kills + (code != 0), landed + (code != 0 and moment.landed)
+    kills, landed = kills + (code != 0), landed + (code != 0 and not starts)
     if code == 0:
-      assert state_of(workdir) == state_of(untouched) and curve(workdir) == curve(untouched)
-      last = draw.randrange(1, STEPS // 2)  # the run goes on from there
-      for step in [s for s in step_folders.steps(workdir) if s > last]:
-        shutil.rmtree(workdir / f'checkpoints/{step}')
-  print(f'{landed} of {kills} kills came between the first row and the end')
+      runs.check_same(workdir, untouched)
+      runs.cut(workdir, draw.randrange(1, runs.STEPS // 2))  # the run goes on from there
+  print(f'{landed} of {kills} kills came between the first row and the end, or in a save')
   assert landed >= 15
   check_resumes(world, untouched, workdir)
 
@@ -191,8 +164,8 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_bit_for_bit_when_there_
 ):
   folder, limit, free = limited(tmp_path)
   try:
-    line = command(world, folder / 'run', '--config.run.keep=14')
-    how = dict(env=environment(), timeout=300)
+    line = runs.command(world, folder / 'run', '--config.run.keep=14')
+    how = dict(env=runs.environment(), timeout=300)
     full = commands.run(*line, preexec_fn=limit, **how)
     told = [x for x in full.stderr.splitlines() if x.startswith(('error', 'WARNING', 'Trace', ' '))]
     assert full.returncode == 3, full.stderr
@@ -206,33 +179,10 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_bit_for_bit_when_there_
     assert done.returncode == 0, done.stderr
     if sound:
       assert f'resuming from the checkpoint of step {sound[-1]}' in done.stdout
-    assert state_of(folder / 'run') == state_of(untouched)
-    assert curve(folder / 'run') == curve(untouched)
+    runs.check_same(folder / 'run', untouched)
   finally:
     if limit is None:
       subprocess.run(['umount', str(folder)], check=True)
-
-
-# In the ordinary run, tests/runs/test_checkpoint.py damages checkpoints without a process.
-@pytest.mark.slow
-def test_a_flipped_bit_in_the_newest_checkpoint_is_said_and_the_step_before_used(
-  world, untouched, tmp_path
-):
-  workdir = tmp_path / 'run'
-  shutil.copytree(untouched, workdir)
-  data = max(
-    (p for p in (workdir / f'checkpoints/{STEPS}/params').rglob('*') if p.is_file()),
-    key=lambda p: p.stat().st_size,
-  )
-  raw = bytearray(data.read_bytes())
-  raw[len(raw) // 3] ^= 1
-  data.write_bytes(raw)
-  code, said = run_train(world, workdir)
-  assert code == 0, said
-  assert f'WARNING: checkpoint {STEPS} is damaged' in said
-  assert f'resuming from the checkpoint of step {STEPS - 1}' in said
-  assert (workdir / f'checkpoints/{STEPS}.damaged').is_dir()
-  assert state_of(workdir) == state_of(untouched) and curve(workdir) == curve(untouched)
 
 
 @pytest.mark.parametrize(
@@ -241,30 +191,15 @@ def test_a_flipped_bit_in_the_newest_checkpoint_is_said_and_the_step_before_used
 def test_a_run_asked_to_stop_saves_at_its_step_and_exits_0(world, untouched, tmp_path, how):
   workdir = tmp_path / 'run'
   never = '--config.run.save_minutes=1000.0'
-  code, said = run_train(world, workdir, never, stop_when=lambda w: rows(w) >= 4, how=how)
+  code, said = runs.run_train(world, workdir, never, stop_when=lambda w: runs.rows(w) >= 4, how=how)
   assert code == 0 and 'run the same command to resume' in said, said
   newest, last = step_folders.steps(workdir)[-1], metrics.read(workdir)[-1]['step']
   assert newest == last >= 4
-  code, said = run_train(world, workdir, never)
+  code, said = runs.run_train(world, workdir, never)
   assert code == 0 and (
-    newest == STEPS or f'resuming from the checkpoint of step {newest}' in said
+    newest == runs.STEPS or f'resuming from the checkpoint of step {newest}' in said
   ), said
-  assert state_of(workdir) == state_of(untouched) and curve(workdir) == curve(untouched)
-
-
-def test_a_second_job_is_refused_and_the_first_goes_on(world, tmp_path):
-  workdir = tmp_path / 'run'
-  line = command(world, workdir, '--config.run.eval_every=0')
-  first = commands.begin(*line, env=environment(), stdout=subprocess.DEVNULL)
-  while not (workdir / 'lock').exists() or not (workdir / 'lock').read_text().strip():
-    time.sleep(0.01)
-  first.send_signal(signal.SIGSTOP)
-  try:
-    refused(world, workdir, {}, f'in use by process {first.pid}')
-  finally:
-    first.send_signal(signal.SIGCONT)
-  assert first.wait(timeout=300) == 0
-  assert step_folders.steps(workdir)[-1] == 6
+  runs.check_same(workdir, untouched)
 
 
 def link(workdir, target):
@@ -273,89 +208,70 @@ def link(workdir, target):
   workdir.symlink_to(target)
 
 
-# What happens to a workdir after its first save, and the words with which the run stops.
-AWAY = {
-  'deleted': (shutil.rmtree, r'lock of .* is gone: it or its folder was deleted'),
-  'moved': (lambda w: w.rename(w.parent / 'moved'), r'lock of .* is gone: it or its folder was'),
-  'its record replaced': (
-    lambda w: shutil.copy(w / metrics.FILE, w / 'new') and (w / 'new').replace(w / metrics.FILE),
-    r'metrics\.jsonl was deleted, moved or replaced',
-  ),
-  'a link with another target': (lambda w: link(w, w.parent / 'other'), None),
-}
-
-
-@pytest.mark.parametrize('away, words', AWAY.values(), ids=AWAY)
+@pytest.mark.parametrize('linked', [False, True])
 def test_a_workdir_that_is_gone_stops_the_run_and_one_behind_a_link_is_kept_to(
-  tmp_path, monkeypatch, here, away, words
+  tmp_path, monkeypatch, here, linked
 ):
-  workdir, first, said = tmp_path / 'run', tmp_path / 'first', loop.Loop._log
-  if words is None:
+  """tests/runs/test_lock.py deletes and moves it; here its record, or the link, becomes another."""
+  workdir, first, log = tmp_path / 'run', tmp_path / 'first', loop.Loop._log
+  if linked:
     link(workdir, first)
 
-  def log(self, step, *rest):
-    said(self, step, *rest)
+  def logged(self, step, *rest):
+    log(self, step, *rest)
     if step == 4:
       self.checkpoints.wait()
-      away(workdir)
+      if linked:
+        link(workdir, tmp_path / 'other')
+      else:
+        shutil.copy(workdir / metrics.FILE, workdir / 'new')
+        (workdir / 'new').replace(workdir / metrics.FILE)
 
-  monkeypatch.setattr(loop.Loop, '_log', log)
-  train = lambda: here(workdir, run__eval_every=0)
-  if words:
-    with pytest.raises(errors.Stopped, match=words) as e:
-      train()
-    assert e.value.code == 3
-    found = [*tmp_path.rglob(f'{step_folders.FOLDER}/*')]
-    assert max((int(p.name) for p in found), default=3) == 3, 'it saved on, or left half a save'
-  else:
-    assert train()['step'] == STEPS == step_folders.steps(first)[-1]
-    assert rows(first) == STEPS and not (first / 'lock').exists()
-    assert not everything(tmp_path / 'other')[1:]
+  monkeypatch.setattr(loop.Loop, '_log', logged)
+  if linked:
+    assert here(workdir, run__eval_every=0)['step'] == runs.STEPS == step_folders.steps(first)[-1]
+    assert runs.rows(first) == runs.STEPS and not (first / 'lock').exists()
+    assert not runs.everything(tmp_path / 'other')[1:]
+    return
+  with pytest.raises(errors.Stopped, match=r'metrics\.jsonl was deleted, moved or replaced') as e:
+    here(workdir, run__eval_every=0)
+  assert e.value.code == 3 and step_folders.steps(workdir)[-1] == 3, 'it saved on'
 
 
 def test_a_run_that_ended_before_its_first_save_begins_again_and_says_so(
   tmp_path, monkeypatch, here, capsys
 ):
-  workdir, log = tmp_path / 'run', loop.Loop._log
-
-  def killed(self, step, *rest):
-    log(self, step, *rest)
-    if step == 3:
-      raise RuntimeError('killed')
-
-  with monkeypatch.context() as patch, pytest.raises(RuntimeError, match='killed'):
-    patch.setattr(loop.Loop, '_log', killed)
-    here(workdir, **SHORT, **UNSAVED)
-  assert not step_folders.steps(workdir) and LOST not in capsys.readouterr().out
-  here(workdir, **SHORT, **UNSAVED)
-  assert LOST in capsys.readouterr().out
+  runs.kill_at_once(monkeypatch)
+  for again in (False, True):
+    with pytest.raises(RuntimeError, match='killed'):
+      here(tmp_path / 'run', **SHORT)
+    assert (LOST in capsys.readouterr().out) == again
+    assert not step_folders.steps(tmp_path / 'run')
 
 
-def test_other_science_at_resume_is_refused(world, untouched):
+def test_other_science_at_resume_is_refused(world, untouched, tmp_path):
   words = r'schedule.learning_rate: 0.01 → 0.02\. Give the old values'
-  refused(world, untouched, {'schedule.learning_rate': 2e-2}, words)
-  refused(world, untouched, {'phases': ((BORDER, {'length': 32}), (STEPS, {}))}, 'phases')
+  runs.refused(world, untouched, {'schedule.learning_rate': 2e-2}, words)
+  runs.refused(
+    world, untouched, {'phases': ((runs.BORDER, {'length': 32}), (runs.STEPS, {}))}, 'phases'
+  )
+  workdir = tmp_path / 'run'
+  shutil.copytree(untouched, workdir, ignore=shutil.ignore_patterns('checkpoints', 'attempts*'))
+  (workdir / 'corpus.json').write_text(json.dumps({'hash': 'another'}))
+  runs.refused(world, workdir, {}, 'trained on the corpus another')
 
 
 def test_mistakes_in_addresses_are_refused(world, untouched, tmp_path):
-  corpus = str(world / 'corpus')
-  refused(world, tmp_path / 'b', {}, 'No corpus', corpus=str(tmp_path))
-  refused(world, tmp_path / 'c', {}, 'There is: .*14', corpus=corpus, init=f'{untouched}@99')
-  refused(
-    world, tmp_path / 'd', {}, 'no checkpoint address', corpus=corpus, init=f'{untouched}@last'
-  )
-  refused(world, tmp_path / 'e', {}, 'config.json', corpus=corpus, init=f'hf:{tmp_path}')
   (tmp_path / 'file').write_text('')
-  refused(world, tmp_path / 'file' / 'run', {}, 'cannot be written', corpus=corpus)
-  refused(world, tmp_path / 'file', {}, 'is a file: give a folder', corpus=corpus)
-
-
-def test_another_corpus_at_resume_is_refused(world, untouched, tmp_path):
-  workdir = tmp_path / 'run'
-  shutil.copytree(untouched, workdir, ignore=shutil.ignore_patterns('checkpoints'))
-  (workdir / 'corpus.json').write_text(json.dumps({'hash': 'another'}))
-  (workdir / 'attempts.jsonl').unlink()
-  refused(world, workdir, {}, 'trained on the corpus another')
+  for workdir, given, words in (
+    ('b', dict(corpus=str(tmp_path)), 'No corpus'),
+    ('c', dict(init=f'{untouched}@99'), 'There is: .*14'),
+    ('d', dict(init=f'{untouched}@last'), 'no checkpoint address'),
+    ('e', dict(init=f'hf:{tmp_path}'), 'config.json'),
+    ('file/run', {}, 'cannot be written'),
+    ('file', {}, 'is a file: give a folder'),
+  ):
+    runs.refused(world, tmp_path / workdir, {}, words, **dict(corpus=str(world / 'corpus')) | given)
 
 
 def test_weights_of_another_vocabulary_are_refused(world, untouched, tmp_path):
@@ -369,32 +285,15 @@ def test_weights_of_another_vocabulary_are_refused(world, untouched, tmp_path):
   file.write_text(json.dumps(content))
   (source / 'tokenizer' / 'vocab.txt').write_text('\n'.join(sorted(vocab, key=vocab.get)) + '\n')
   given = dict(corpus=str(world / 'corpus'), init=str(source))
-  refused(world, tmp_path / 'run', {}, 'another vocabulary: 2 of 300 pieces', **given)
+  runs.refused(world, tmp_path / 'run', {}, 'another vocabulary: 2 of 300 pieces', **given)
 
 
-def test_without_tensorflow_threads_drive_and_the_run_is_the_same_bit_for_bit(
-  world, untouched, tmp_path
-):
-  block = (
-    'import sys; sys.modules["tensorflow"] = None; import runpy; '
-    'runpy.run_module("bertzoo_jax.pretrain", run_name="__main__", alter_sys=True)'
-  )
-  done = commands.run('-c', block, *command(world, tmp_path / 'run')[2:], env=environment())
-  assert done.returncode == 0, done.stdout + done.stderr
-  assert 'batches by threads' in done.stdout
-  assert state_of(tmp_path / 'run') == state_of(untouched)
-  assert curve(tmp_path / 'run') == curve(untouched)
-
-
-@pytest.mark.parametrize(
-  'log_every', [*(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2)), 100]
-)
 def test_numbers_that_are_not_finite_stop_a_run_with_the_last_good_step_kept(
-  tmp_path, here, monkeypatch, log_every
+  tmp_path, here, monkeypatch
 ):
-  poison(monkeypatch, 3)
+  runs.poison(monkeypatch, 3)
   with pytest.raises(errors.Stopped, match='not finite'):
-    here(tmp_path / 'run', **SHORT, run__log_every=log_every, run__keep_every=3)
+    here(tmp_path / 'run', **SHORT, run__log_every=100, run__keep_every=3)
   assert step_folders.steps(tmp_path / 'run')[-1] == 3
 
 
@@ -402,9 +301,55 @@ def test_skipping_leaves_the_update_out_counts_it_and_goes_on_until_too_many_in_
   tmp_path, here, monkeypatch
 ):
   monkeypatch.setattr(health, 'MOST_IN_A_ROW', 3)
-  poison(monkeypatch, 1, 4, 5, 6)
+  runs.poison(monkeypatch, 1, 4, 5, 6)
   with pytest.raises(errors.Stopped, match='last 3 updates'):
     here(tmp_path / 'run', **SHORT, **UNSAVED, run__on_nonfinite='skip')
   found = metrics.read(tmp_path / 'run')
   assert [r.get('nonfinite', 0) for r in found[:5]] == [0, 1, 1, 1, 2]
   assert found[1]['loss'] is None and np.isfinite(found[3]['loss'])
+
+
+# A run with its corpus and its workdir in an object store, which is real to its clients, and fails.
+FEW_SAVES = ('--config.run.save_minutes=1000.0', '--config.run.keep_every=4')
+
+
+def stored(world, store, workdir, *more, upon=None, then=None):
+  """(exit code, output) of a run; `then()` is called when `upon` is in the store."""
+  line = runs.command(world, workdir, *FEW_SAVES, *more)
+  process = commands.begin(*line, env=runs.environment(**store.environment()))
+  while upon and process.poll() is None:
+    if ('bucket', upon) in store.objects:
+      then()
+      break
+    time.sleep(0.02)
+  said, _ = process.communicate(timeout=500)
+  return process.returncode, said
+
+
+@pytest.mark.slow
+def test_a_run_that_moves_to_a_bucket_which_fails_and_back_to_a_disk_goes_on_bit_for_bit(
+  world, untouched, tmp_path
+):
+  code, said = runs.run_train(world, tmp_path / 'run', *FEW_SAVES, stop_when=step_folders.steps)
+  assert code == -signal.SIGKILL, said
+  with emulated_gcs.Store() as store:
+    store.upload(world / 'corpus', 'bucket', 'corpus')
+    store.upload(tmp_path / 'run', 'bucket', 'run')
+    text = ('--corpus=gs://bucket/corpus', f'--cache_dir={tmp_path}/cache')
+    sometimes = [store.fail(how, every=n) for how, n in ((503, 29), (429, 31), ('reset', 37))]
+    there = (world, store, 'gs://bucket/run', *text)
+    saved = 'run/checkpoints/{}/commit_success.txt'.format
+    code, said = stored(*there, upon=saved(8), then=lambda: store.fail(503))
+    assert code == 75 and 'Traceback' not in said, said
+    assert 'resuming from the checkpoint of step' in said, said
+    assert said.splitlines()[-1].startswith('error: ') and 'same command again' in said
+    assert all(fault.hits > 3 for fault in sometimes)
+    store.mend()
+    kept = store.names('bucket', 'run/checkpoints/8/')
+    code, said = stored(*there, upon=saved(12), then=lambda: store.fail(503))
+    assert kept and 'resuming from the checkpoint of step' in said, said
+    store.mend()
+    store.download('bucket', 'run', tmp_path / 'back')
+  code, said = runs.run_train(world, tmp_path / 'back', *FEW_SAVES)
+  assert code == 0, said
+  runs.check_same(tmp_path / 'back', untouched)

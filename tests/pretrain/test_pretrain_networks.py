@@ -1,12 +1,10 @@
-"""Runs of several networks and of shared layers, by the entry points: two stages, weights for each,
-deeper from shallower.
+"""Runs of several networks, and of causal ones, by the entry points: two stages, weights for each,
+exports.
 """
 
 import json
 import shutil
 
-import jax
-import numpy as np
 import pytest
 import small_networks as small
 
@@ -19,10 +17,9 @@ from bertzoo_jax.evaluate import minimal_pairs
 from bertzoo_jax.evaluate import scores
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import metrics
-from bertzoo_jax.runs import step_folders
+from tests.pretrain import runs
 from tests.pretrain.runs import BORDER
 from tests.pretrain.runs import STEPS
-from tests.pretrain.runs import state_of
 
 ELECTRA = dict(
   objective=parts.replaced_token(width=0.5), encoder__activation='gelu', hf='ElectraForPreTraining'
@@ -50,18 +47,16 @@ def params_at(workdir, step):
 
 def test_two_stages_resume_across_their_border_bit_for_bit_and_the_generator_stays(tmp_path, here):
   here(tmp_path / 'whole', **TWO_STAGES)
-  shutil.copytree(tmp_path / 'whole', tmp_path / 'run')
-  for step in [s for s in step_folders.steps(tmp_path / 'run') if s > BORDER]:
-    shutil.rmtree(tmp_path / f'run/checkpoints/{step}')
-  assert step_folders.steps(tmp_path / 'run')[-1] == BORDER
-  here(tmp_path / 'run', **TWO_STAGES)
-  assert state_of(tmp_path / 'run') == state_of(tmp_path / 'whole')
-  border, end = params_at(tmp_path / 'run', BORDER), params_at(tmp_path / 'run', STEPS)
+  run = shutil.copytree(tmp_path / 'whole', tmp_path / 'run')
+  runs.cut(run, BORDER)
+  here(run, **TWO_STAGES)
+  runs.check_same(run, tmp_path / 'whole')
+  border, end = params_at(run, BORDER), params_at(run, STEPS)
   # the discriminator starts from the generator
   assert small.worst(border['encoder'], border['generator']['encoder']) == 0
   assert small.worst(end['generator'], border['generator']) == 0
   assert small.worst(end['encoder'], border['encoder']) > 1e-3
-  before, after = metrics.read(tmp_path / 'run')[BORDER - 1 : BORDER + 1]
+  before, after = metrics.read(run)[BORDER - 1 : BORDER + 1]
   assert 'rtd_loss' not in before and after['rtd_loss'] > 0 and after['mlm_loss'] > 0
 
 
@@ -69,27 +64,25 @@ def test_both_networks_are_exported_and_begin_a_run_again(tmp_path, here, capsys
   here(tmp_path / 'run', **{**SHORT, 'run__eval_every': 2}, **ELECTRA)
   assert all(row.holds for row in export.export(str(tmp_path / 'run'), tmp_path / 'hf'))
   classes = dict(discriminator='ElectraForPreTraining', generator='ElectraForMaskedLM')
-  for name, of_name in classes.items():
-    found = json.loads((tmp_path / 'hf' / name / 'config.json').read_text())
-    assert found['architectures'] == [of_name]
   assert {p.name for p in (tmp_path / 'hf').iterdir()} == set(classes)
-  assert (tmp_path / 'hf/generator/tokenizer.json').exists()
+  for name, its_class in classes.items():
+    written = json.loads((tmp_path / 'hf' / name / 'config.json').read_text())
+    assert written['architectures'] == [its_class]
+    assert (tmp_path / f'hf/{name}/tokenizer.json').exists()
   fresh, run = params_at(tmp_path / 'run', 1), params_at(tmp_path / 'run', 2)
-  for name in ('encoder', 'generator'):
-    assert small.worst(fresh[name], run[name]) > 1e-3
+  assert all(small.worst(fresh[name], run[name]) > 1e-3 for name in ('encoder', 'generator'))
   one, two = (f'hf:{tmp_path}/hf/{name}' for name in classes)
   here(tmp_path / 'again', init=f'{one},{two}', **SHORT, **ELECTRA)
   assert small.worst(params_at(tmp_path / 'again', 1), run) == 0
   here(tmp_path / 'one', init=one, **SHORT, **ELECTRA)
-  found = params_at(tmp_path / 'one', 1)
-  assert small.worst(found['encoder'], run['encoder']) == 0
-  assert small.worst(found['generator'], run['generator']) > 0
+  begun = params_at(tmp_path / 'one', 1)
+  assert small.worst(begun['encoder'], run['encoder']) == 0
+  assert small.worst(begun['generator'], run['generator']) > 0
   said = capsys.readouterr().out
   for words in ('generator: fresh', 'held-out replaced tokens: accuracy', 'flops     '):
     assert words in said
   frozen = {**ELECTRA, 'objective': parts.replaced_token_frozen()}
-  words = r'has no generator/.* keeps frozen: give --init DISCRIMINATOR,GENERATOR'
-  with pytest.raises(errors.UserError, match=words):
+  with pytest.raises(errors.UserError, match='has no generator/.* give --init DISCRIMINATOR,GEN'):
     here(tmp_path / 'headless', init=f'{one},{one}', **SHORT, **frozen)
   with pytest.raises(errors.UserError, match=r'has 2 addresses, the objective 1 network'):
     here(tmp_path / 'two', init=f'{one},{two}', **SHORT)
@@ -103,47 +96,20 @@ def test_a_run_gives_each_network_the_one_of_its_name_and_what_no_class_holds_is
   here(tmp_path / 'pair', **SHORT, **adversarial)
   export.export(str(tmp_path / 'pair'), tmp_path / 'hf')
   assert 'not exported, since no class has a place for it: baseline_head' in capsys.readouterr().out
-  still = dict(phases=((1, {}),), schedule__warmup=0, schedule__learning_rate=0.0)
   pair = params_at(tmp_path / 'pair', 2)
   here(tmp_path / 'both', init=f'{tmp_path}/pair,{tmp_path}/pair', **SHORT, **ELECTRA)
   both = params_at(tmp_path / 'both', 1)
-  assert small.worst(both['generator'], pair['generator']) == 0
-  assert small.worst(both['encoder'], pair['encoder']) == 0
-  alone = {**still, 'objective': parts.generator_mlm(), 'encoder__activation': 'gelu'}
+  assert all(small.worst(both[name], pair[name]) == 0 for name in ('encoder', 'generator'))
   here(tmp_path / 'whole', init=f'{tmp_path}/pair@2', **SHORT, **adversarial)
   assert small.worst(params_at(tmp_path / 'whole', 1), pair) == 0
-  plain = dict(encoder__activation='gelu', objective=parts.mlm(), hf='BertForMaskedLM')
-  here(tmp_path / 'plain', phases=((1, {}),), schedule__warmup=0, **plain)
+  once, gelu = dict(phases=((1, {}),), schedule__warmup=0), dict(encoder__activation='gelu')
+  here(tmp_path / 'plain', objective=parts.mlm(), hf='BertForMaskedLM', **once, **gelu)
+  alone = dict(objective=parts.generator_mlm(), schedule__learning_rate=0.0, **once, **gelu)
   here(tmp_path / 'first', init=str(tmp_path / 'plain'), **alone)
-  assert (
-    small.worst(params_at(tmp_path / 'first', 1)['generator'], params_at(tmp_path / 'plain', 1))
-    == 0
-  )
+  plain, first = (params_at(tmp_path / name, 1) for name in ('plain', 'first'))
+  assert small.worst(first['generator'], plain) == 0
   with pytest.raises(errors.UserError, match='freezes a network.*generator_mlm before it'):
     here(tmp_path / 'frozen', **{**alone, 'objective': parts.replaced_token_frozen()})
-
-
-def test_a_network_from_left_to_right_is_exported_as_a_decoder_and_fills_no_masks(
-  tmp_path, here, world, capsys
-):
-  causal = dict(objective=parts.left_to_right())
-  here(tmp_path / 'run', **SHORT, **causal)
-  assert 'export writes BertLMHeadModel' in capsys.readouterr().out
-  rows = export.export(str(tmp_path / 'run'), tmp_path / 'hf')
-  assert all(row.holds for row in rows) and rows[1].what.startswith('next logits')
-  assert json.loads((tmp_path / 'hf/config.json').read_text())['is_decoder']
-  assert '| masking |' not in (tmp_path / 'hf/README.md').read_text()
-  run = params_at(tmp_path / 'run', 2)
-  here(tmp_path / 'again', init=f'hf:{tmp_path}/hf', **SHORT, **causal)
-  assert small.worst(params_at(tmp_path / 'again', 1), run) == 0
-  address, corpus = str(tmp_path / 'run'), str(world / 'corpus')
-  for refused, message in (
-    (lambda: scores.evaluate(address, corpus), 'sees no later tokens.*metrics.jsonl'),
-    (lambda: gaps.find(address, corpus), 'trains no network that fills masks'),
-    (lambda: fill_mask.fill(str(tmp_path / 'hf'), 'a [MASK]', 1), 'has no head that fills masks'),
-  ):
-    with pytest.raises(errors.UserError, match=message):
-      refused()
 
 
 SIZES = dict(num_layers=2, hidden_size=16, num_heads=2, intermediate_size=32, max_positions=64)
@@ -171,9 +137,12 @@ def test_a_run_goes_from_causal_over_a_mixture_to_masked_and_each_stage_is_score
     hf=hf_class if fields else 'BertForPreTraining',
     **fields,
   )
-  said = metrics.read(tmp_path / 'run')
-  told = [{k for k in row if k in ('held_out_next_loss', 'held_out_mlm_loss')} for row in said]
-  assert [len(told[step - 1]) for step in (2, 4, 6)] == [1, 2, 1]
+  rows = [metrics.read(tmp_path / 'run')[step - 1] for step in (2, 4, 6)]
+  assert [('held_out_next_loss' in r, 'held_out_mlm_loss' in r) for r in rows] == [
+    (True, False),
+    (True, True),
+    (False, True),
+  ]
   ways = {2: ['left to right'], 4: ['masked', 'words', 'left to right'], 6: ['masked', 'words']}
   for step, those in ways.items():
     address = f'{tmp_path}/run@{step}'
@@ -188,31 +157,10 @@ def test_a_run_goes_from_causal_over_a_mixture_to_masked_and_each_stage_is_score
   assert exported['bertzoo_learned'] == ['left to right', 'masked']
   assert '| masking | token' in (tmp_path / 'hf/README.md').read_text()
   corpus = str(world / 'corpus')
-  with pytest.raises(errors.UserError, match='sees no later tokens'):
-    scores.evaluate(f'{tmp_path}/run@2', corpus)
+  for command, words in (
+    (scores.evaluate, 'sees no later tokens.*metrics.jsonl'),
+    (gaps.find, 'trains no network that fills masks'),
+  ):
+    with pytest.raises(errors.UserError, match=words):
+      command(f'{tmp_path}/run@2', corpus)
   assert len(fill_mask.fill(str(tmp_path / 'hf'), 'a [MASK] b', 2)[0]) == 2
-
-
-def test_a_deeper_net_of_shared_layers_begins_with_a_shallower_one_s_weights(
-  tmp_path, here, capsys
-):
-  shared = dict(
-    encoder__sharing='all',
-    encoder__embedding_size=8,
-    optimizer=parts.lamb(),
-    hf='AlbertForPreTraining',
-  )
-  here(tmp_path / 'two', **SHORT, **shared)
-  still = dict(phases=((1, {}),), schedule__warmup=0, schedule__learning_rate=0.0)
-  still['run__eval_every'] = 0
-  here(tmp_path / 'six', init=str(tmp_path / 'two'), encoder__num_layers=6, **still, **shared)
-  assert small.worst(params_at(tmp_path / 'six', 1), params_at(tmp_path / 'two', 2)) == 0
-  found = 'differs: encoder.num_layers is 6 in the config and 2 in the checkpoint'
-  assert found in (capsys.readouterr().out)
-  assert all(row.holds for row in export.export(str(tmp_path / 'six'), tmp_path / 'hf'))
-  content = json.loads((tmp_path / 'hf/config.json').read_text())
-  assert (content['num_hidden_layers'], content['num_hidden_groups']) == (6, 1)
-  with pytest.raises(errors.UserError, match='encoder/layers/.* is .* here and'):
-    apart = {**still, **shared, 'encoder__sharing': 'none'}
-    here(tmp_path / 'apart', init=str(tmp_path / 'two'), **apart)
-  assert np.isfinite(jax.tree.leaves(params_at(tmp_path / 'six', 1))[0]).all()

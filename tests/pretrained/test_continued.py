@@ -64,11 +64,8 @@ def test_it_goes_on_with_more_words_and_its_export_opens_in_transformers(tmp_pat
 
   config = config_file.load(f'configs/continued.py:{address},steps=2')
   config = config.copy_and_resolve_references().unlock()
-  config.batch_size, config.length, config.corpus = (
-    8,
-    16,
-    parts.corpus(held_out=0.2, duplicates='keep'),
-  )
+  config.batch_size, config.length = 8, 16
+  config.corpus = parts.corpus(held_out=0.2, duplicates='keep')
   corpus, run, out = (str(tmp_path / name) for name in ('corpus', 'run', 'out'))
   prepare.prepare(config.lock(), [str(tmp_path / 'text.txt')], corpus, address, add='3')
   pretrain.pretrain(config, run, corpus=corpus, init=address, vocabulary='carry')

@@ -6,13 +6,14 @@ import types
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import bertzoo_jax
 from bertzoo_jax import encode
+from bertzoo_jax import fill_mask
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import sentence_vectors
 from bertzoo_jax.pretrained import loading
-from tests import commands
 from tests.pretrained import test_loading as made
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -34,40 +35,16 @@ def text(folder, lines=LINES, end='\n'):
   return str(path)
 
 
-@pytest.mark.parametrize('family', ['bert', 'xlnet'])
-def test_means_are_those_of_transformers(places, family, tmp_path):
-  """The mean of the base model's vectors over the attention mask, of an encoder that pads on the
-  right and of one that pads on the left.
-  """
-  transformers = pytest.importorskip('transformers', reason='parity needs transformers')
-  torch = pytest.importorskip('torch', reason='parity needs torch')
-  run, directory = places(family)
-  transformers.utils.logging.set_verbosity_error()
-  tokenizer = transformers.AutoTokenizer.from_pretrained(str(directory))
-  network = transformers.AutoModel.from_pretrained(str(directory)).float().eval()
-  inputs = tokenizer(LINES, padding=True, truncation=True, max_length=24, return_tensors='pt')
-  assert tokenizer.padding_side == ('left' if family == 'xlnet' else 'right')
-  with torch.no_grad():
-    hidden = network(**inputs).last_hidden_state
-  mask = inputs['attention_mask'][..., None].float()
-  wanted = ((hidden * mask).sum(1) / mask.sum(1)).numpy()
-  for n, address in enumerate((str(run), f'hf:{directory}')):
-    out = tmp_path / f'{n}.npy'
-    encode.encode(address, text(tmp_path), str(out), length=24, batch_size=2)
-    np.testing.assert_allclose(np.load(out), wanted, atol=1e-5)
-
-
-@pytest.mark.parametrize('pooling', ['mean', 'first'])
-def test_a_line_is_a_row_in_order_and_only_the_file_is_left(places, tmp_path, pooling, monkeypatch):
+def test_a_line_is_a_row_in_order_and_only_the_file_is_left(places, tmp_path, monkeypatch):
   monkeypatch.setattr(loading, '_CHUNK', 1)  # chunks of two lines
   run, _ = places('bert')
   source, out = text(tmp_path), tmp_path / 'deep' / 'vectors.npy'
-  found = encode.encode(str(run), source, str(out), pooling=pooling, batch_size=2)
+  found = encode.encode(str(run), source, str(out), pooling='first', batch_size=2)
   assert found == encode.Encoded((5, 32), 5, 0, 1, 2)
   assert [p.name for p in out.parent.iterdir()] == ['vectors.npy']
   got = np.load(out, mmap_mode='r')
   assert got.dtype == np.float32
-  np.testing.assert_allclose(got, bertzoo_jax.load(str(run)).encode(LINES, pooling), atol=1e-5)
+  np.testing.assert_allclose(got, bertzoo_jax.load(str(run)).encode(LINES, 'first'), atol=1e-5)
 
 
 @pytest.mark.parametrize('family', ['bert', 'xlnet'])
@@ -185,9 +162,7 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(places, tmp_path, monkeypa
   for name in ('there.npy', 'other.rows.npy', 'none.txt'):
     (tmp_path / name).touch()
   (tmp_path / 'latin.txt').write_bytes(b'a\n\xe9t\xe9\n')
-  (tmp_path / 'pointer.txt').write_text(
-    'version https://git-lfs.github.com/spec/v1\noid sha256:a\n'
-  )
+  (tmp_path / 'pointer.txt').write_text('version https://git-lfs.github.com/spec/v1\noid a\n')
   before = sorted(p.name for p in tmp_path.iterdir())
   given = {'address': str(places('bert')[0]), 'text': 'text.txt', 'out': 'v.npy', **change}
   with pytest.raises(errors.UserError, match=said):
@@ -211,17 +186,8 @@ def test_an_encode_that_fails_halfway_leaves_nothing(places, tmp_path, monkeypat
 
 
 def test_the_command_prints_what_it_wrote(places, tmp_path, capsys):
-  flags = dict(
-    model=f'hf:{places("bert")[1]}',
-    text=text(tmp_path),
-    out=str(tmp_path / 'v.npy'),
-    pooling='mean',
-    prompt=None,
-    length=None,
-    batch=2,
-    header=False,
-    dtype='bfloat16',
-  )
+  flags = dict(model=f'hf:{places("bert")[1]}', text=text(tmp_path), out=str(tmp_path / 'v.npy'))
+  flags |= dict(pooling='mean', prompt=None, length=None, batch=2, header=False, dtype='bfloat16')
   encode.main(types.SimpleNamespace(**flags))
   found = '5 × 32 numbers, float32, means of the tokens of a line; 5 lines'
   assert found in (capsys.readouterr().out)
@@ -230,9 +196,70 @@ def test_the_command_prints_what_it_wrote(places, tmp_path, capsys):
   assert 0 < np.abs(got - exact).max() < 0.2
 
 
-def test_a_mistake_ends_with_code_2_and_one_sentence(tmp_path):
-  flags = ('--model=hf:nowhere/at/all', f'--text={text(tmp_path)}', f'--out={tmp_path / "v.npy"}')
-  done = commands.run('-m', 'bertzoo_jax.encode', *flags)
-  assert done.returncode == 2, done.stderr
-  assert done.stderr.startswith('error: hf:nowhere/at/all is no folder here')
-  assert len(done.stderr.strip().splitlines()) == 1
+# --- fill_mask opens a directory as every other command does ---
+
+TEXT = 'The time [MASK] stood in the [MASK].'
+POINTER = b'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 44\n'
+
+
+@pytest.mark.parametrize('family', ['bert', 'roberta'])
+def test_guesses_are_those_of_transformers(places, family):
+  torch = pytest.importorskip('torch', reason='parity needs torch')
+  transformers = pytest.importorskip('transformers', reason='parity needs transformers')
+  directory = str(places(family)[1])
+  transformers.utils.logging.set_verbosity_error()
+  tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+  network = transformers.AutoModelForMaskedLM.from_pretrained(directory).eval()
+  inputs = tokenizer(TEXT.replace('[MASK]', tokenizer.mask_token), return_tensors='pt')
+  with torch.no_grad():
+    shares = network(**inputs).logits[0].softmax(-1)
+  best = shares[inputs['input_ids'][0] == tokenizer.mask_token_id].topk(3)
+  found = fill_mask.fill(directory, TEXT, 3)
+  assert [[piece for piece, _ in row] for row in found] == [
+    [tokenizer.decode([int(i)]).strip() for i in row] for row in best.indices
+  ]
+  np.testing.assert_allclose([[p for _, p in row] for row in found], best.values, atol=1e-6)
+
+
+def test_a_query_stream_sees_no_mask(places):
+  directory = places('xlnet')[1]
+  alone, both = (fill_mask.fill(str(directory), text, 600) for text in ('a [MASK] b', TEXT))
+  assert len(alone) == 1 and len(both) == 2
+  for row in (*alone, *both):
+    assert sum(p for _, p in row) == pytest.approx(1, abs=1e-4)
+
+
+def without_head(directory):
+  file = directory / 'model.safetensors'
+  tensors = safetensors.numpy.load_file(file)
+  kept = {name: x for name, x in tensors.items() if not name.startswith('cls.predictions')}
+  safetensors.numpy.save_file(kept, file, metadata={'format': 'pt'})
+
+
+def without_tokenizer(directory):
+  for name in ('tokenizer.json', 'vocab.txt', 'tokenizer_config.json'):
+    (directory / name).unlink()
+
+
+NOTHING = lambda directory: None
+REFUSED = [  # change of the directory, text, number of guesses, words, whether encode says the same
+  (without_tokenizer, TEXT, 3, 'no tokenizer', True),
+  (lambda d: (d / 'model.safetensors').write_bytes(POINTER), TEXT, 3, 'cannot be read', True),
+  (lambda d: (d / 'model.safetensors').unlink(), TEXT, 3, 'holds no weights', True),
+  (without_head, TEXT, 3, 'which has no head that fills masks', False),
+  (NOTHING, TEXT * 9, 3, 'longer than the 32 tokens of a row', False),
+  (NOTHING, TEXT, 100_000, 'knows 600 pieces', False),
+  (NOTHING, 'no mask', 3, r'has no \[MASK\]', False),
+]
+
+
+@pytest.mark.parametrize('change, text, top, words, same', REFUSED)
+def test_what_cannot_be_filled_is_refused(places, tmp_path, change, text, top, words, same):
+  directory = shutil.copytree(places('bert')[1], tmp_path / 'hf')
+  change(directory)
+  with pytest.raises(errors.UserError, match=words) as e:
+    fill_mask.fill(str(directory), text, top)
+  if same:
+    with pytest.raises(errors.UserError) as other:
+      bertzoo_jax.load(f'hf:{directory}').encode(['a'])
+    assert str(e.value) == str(other.value)

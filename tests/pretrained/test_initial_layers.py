@@ -8,21 +8,24 @@ import pytest
 import small_networks as small
 
 import bertzoo_jax
-from bertzoo_jax import export
 from bertzoo_jax import hf
-from bertzoo_jax import objectives
 from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.pretrained import initial_weights
 from tests import tuned
 from tests.export import test_export_row_heads as rows
-from tests.found import call_part
+from tests.pretrained import test_loading as loading
 
 DEEP = 6
 
 
 def of_depth(num_layers, **fields):
   return parts.transformer(max_positions=160, **{**rows.SIZES, 'num_layers': num_layers, **fields})
+
+
+def classifier(num_layers, **fields):
+  encoder = small.encoder(vocab_size=600, section=of_depth(num_layers, **fields))
+  return rows.classes(encoder, 'tanh', ('a', 'b'))
 
 
 @pytest.fixture(scope='module')
@@ -39,20 +42,8 @@ def deep(tmp_path_factory):
 def test_the_layers_that_are_said_are_taken(deep, tmp_path, words, numbers, as_directory):
   address, theirs = str(deep[0]), deep[1]['encoder']
   if as_directory:
-    verified, export._verify = export._verify, lambda *_: None
-    try:
-      export.export(address, tmp_path / 'hf')
-    finally:
-      export._verify = verified
-    address = f'hf:{tmp_path / "hf"}'
-  made = call_part(
-    objectives,
-    'classification',
-    small.encoder(vocab_size=600, section=of_depth(len(numbers))),
-    head='tanh',
-    labels=('a', 'b'),
-    **rows.RATES,
-  )
+    address = f'hf:{loading.written(address, tmp_path / "hf")}'
+  made = classifier(len(numbers))
   params, lines = initial_weights.parameters(
     small.parameters(made), address, made, deep[0] / 'tokenizer', layers=words
   )
@@ -67,14 +58,7 @@ def test_the_layers_that_are_said_are_taken(deep, tmp_path, words, numbers, as_d
 
 def test_layers_that_all_share_stay_one(tmp_path):
   _, theirs = rows.pretrained(tmp_path, of_depth(DEEP, sharing='all'))
-  made = call_part(
-    objectives,
-    'classification',
-    small.encoder(vocab_size=600, section=of_depth(2, sharing='all')),
-    head='tanh',
-    labels=('a', 'b'),
-    **rows.RATES,
-  )
+  made = classifier(2, sharing='all')
   fresh = small.parameters(made)
   params, _ = initial_weights.parameters(fresh, str(tmp_path), made, None, layers='first:2')
   assert small.worst(params['encoder'], theirs['encoder']) == 0
@@ -94,14 +78,7 @@ def test_layers_that_all_share_stay_one(tmp_path):
   ],
 )
 def test_words_that_name_no_layers_are_one_sentence(deep, words, said):
-  made = call_part(
-    objectives,
-    'classification',
-    small.encoder(vocab_size=600, section=of_depth(2)),
-    head='tanh',
-    labels=('a', 'b'),
-    **rows.RATES,
-  )
+  made = classifier(2)
   with pytest.raises(errors.UserError, match=said):
     initial_weights.parameters(small.parameters(made), str(deep[0]), made, None, layers=words)
 

@@ -24,43 +24,27 @@ def flat(tree):
   return traverse_util.flatten_dict(tree, sep='/')
 
 
-def summed():
-  """Replaced token detection whose discriminator reads E_G + Δ (He et al. 2021 §3.3)."""
-  objective = small.objective('replaced_token', width=1.0, shared='none')
-  detector, generator = objective.networks
-
-  def of(params):
-    own = flat(detector.extract(params))
-    other = flat(params)[f'generator/{WORDS}']
-    return traverse_util.unflatten_dict({**own, WORDS: own[WORDS] + other}, sep='/')
-
-  def into(loaded, params):
-    rest = {path: x for path, x in loaded.items() if path != WORDS}
-    if WORDS in loaded:
-      rest[WORDS] = loaded[WORDS] - params[f'generator/{WORDS}']
-    return rest
-
-  return objective._replace(networks=(detector._replace(extract=of, insert=into), generator))
-
-
 def disentangled(shared):
-  """The same as a part: the generator's table of positions is the discriminator's too."""
+  """Replaced token detection. 'added': the discriminator reads E_G + Δ (He et al. 2021 §3.3)."""
   pair = dict(width=1.0, depth=0.34, shared=shared, head='token_and_row')
   return small.objective('replaced_token', **small.DISENTANGLED, **pair)
 
 
+def directories(monkeypatch, params):
+  """Lets hf:NAME be a directory with these parameters. params: {name: parameters}."""
+  report = hf.Report('a directory', 'SomeClass', {}, ())
+  monkeypatch.setattr(pretrained, 'directory', lambda address: address.removeprefix('hf:'))
+  monkeypatch.setattr(initial_weights.hf, 'load', lambda folder, *_: (params[folder], report))
+
+
 @pytest.mark.parametrize('whose', [('d', 'g'), ('d',)])
-@pytest.mark.parametrize(
-  'make', [summed, lambda: disentangled('added'), lambda: disentangled('none')]
-)
-def test_the_parameter_of_a_sum_is_what_makes_the_sum_the_loaded_array(make, whose, monkeypatch):
-  objective = make()
+@pytest.mark.parametrize('shared', ['added', 'none'])
+def test_the_parameter_of_a_sum_is_what_makes_the_sum_the_loaded_array(shared, whose, monkeypatch):
+  objective = disentangled(shared)
   fresh = small.parameters(objective, seed=1)
   trained = small.parameters(objective, seed=2)
   found = dict(zip('dg', (network.extract(trained) for network in objective.networks)))
-  report = hf.Report('a directory', 'SomeClass', {}, ())
-  monkeypatch.setattr(pretrained, 'directory', lambda address: address.removeprefix('hf:'))
-  monkeypatch.setattr(initial_weights.hf, 'load', lambda folder, *_: (found[folder], report))
+  directories(monkeypatch, found)
   monkeypatch.setattr(initial_weights, 'check_vocabulary', lambda *_: None)
   addresses = ','.join(f'hf:{name}' for name in whose)
   params, _ = initial_weights.parameters(fresh, addresses, objective, None)
@@ -93,35 +77,19 @@ def test_a_run_that_shares_word_vectors_in_another_way_gives_what_its_networks_r
       np.testing.assert_allclose(read[path], wanted[path], atol=1e-6, err_msg=path)
 
 
-def test_places_of_arrays_that_are_computed_are_those_of_their_own_parameters():
-  objective = summed()
-  shapes = jax.eval_shape(objective.init, jax.random.key(0))
-  detector, generator = (network.places(shapes) for network in objective.networks)
-  assert detector[WORDS] == WORDS and generator[WORDS] == f'generator/{WORDS}'
-  assert {*detector.values(), *generator.values()} == set(flat(shapes))
-
-
-@pytest.mark.parametrize(
-  'theirs, refused',
-  [
-    ('a\nb\n\n', False),
-    ('a\nb\n[E1]\n', False),
-    ('a\nb\n[E1]\ncovid\n', False),
-    ('b\na\n', True),
-    ('[E1]\na\nb\n', True),
-    ('a\n', True),
-  ],
-)
-def test_pieces_behind_those_of_the_run_are_no_other_vocabulary(tmp_path, theirs, refused):
-  for name, text in (('ours', 'a\nb\n'), ('theirs', theirs)):
-    (tmp_path / name).mkdir()
-    (tmp_path / name / 'vocab.txt').write_text(text)
-  check = lambda: initial_weights.check_vocabulary('hf:D', tmp_path / 'theirs', tmp_path / 'ours')
-  if not refused:
-    assert check()
-    return
-  with pytest.raises(errors.UserError, match='another vocabulary.*--tokenizer hf:D'):
-    check()
+def test_pieces_behind_those_of_the_run_are_no_other_vocabulary(tmp_path):
+  ours, theirs = (tmp_path / name for name in ('ours', 'theirs'))
+  for folder in (ours, theirs):
+    folder.mkdir()
+    (folder / 'vocab.txt').write_text('a\nb\n')
+  check = lambda: initial_weights.check_vocabulary('hf:D', theirs, ours)
+  for text in ('a\nb\n\n', 'a\nb\n[E1]\n', 'a\nb\n[E1]\ncovid\n'):
+    (theirs / 'vocab.txt').write_text(text)
+    assert check(), text
+  for text in ('b\na\n', '[E1]\na\nb\n', 'a\n'):
+    (theirs / 'vocab.txt').write_text(text)
+    with pytest.raises(errors.UserError, match='another vocabulary.*--tokenizer hf:D'):
+      check()
 
 
 def test_rows_of_words_without_a_piece_are_left_out_only_where_the_pieces_are_the_same(
@@ -152,9 +120,9 @@ def words_of(count, order):
   return tokenizers.Tokenizer(section, kinds.Vocabulary(pieces[:count]))
 
 
-@pytest.mark.parametrize('make', [lambda: disentangled('added'), lambda: disentangled('none')])
-def test_each_network_reads_the_carried_rows_of_the_table_that_it_read(make, monkeypatch):
-  objective, before = make(), 90
+@pytest.mark.parametrize('shared', ['added', 'none'])
+def test_each_network_reads_the_carried_rows_of_the_table_that_it_read(shared, monkeypatch):
+  objective, before = disentangled(shared), 90
   fresh, trained = (small.parameters(objective, seed=seed) for seed in (1, 2))
   folders = {
     'd': words_of(before, range(200)),
@@ -166,9 +134,7 @@ def test_each_network_reads_the_carried_rows_of_the_table_that_it_read(make, mon
     params = flat(network.extract(trained))
     own = {p: x[:before] if p in (WORDS, 'mlm_head/bias') else x for p, x in params.items()}
     found[name] = traverse_util.unflatten_dict(own, sep='/')
-  report = hf.Report('a directory', 'SomeClass', {}, ())
-  monkeypatch.setattr(pretrained, 'directory', lambda address: address.removeprefix('hf:'))
-  monkeypatch.setattr(initial_weights.hf, 'load', lambda folder, *_: (found[folder], report))
+  directories(monkeypatch, found)
   monkeypatch.setattr(initial_weights.tokenizers, 'open_folder', folders.get)
   params, lines = initial_weights.parameters(fresh, 'hf:d,hf:g', objective, 'ours', carry=True)
   assert sum('vocabulary: of 101 pieces 35 have the row of one old piece' in x for x in lines) == 2

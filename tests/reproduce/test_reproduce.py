@@ -8,7 +8,6 @@ import pathlib
 import re
 import shutil
 import signal
-import time
 import types
 
 import jax
@@ -55,8 +54,14 @@ def table(workdir):
 
 
 def cells(workdir, row):
-  found = next(r for r in table(workdir)['rows'] if r['row'] == row)
-  return {cell['column']: cell for cell in found['cells']}
+  [made] = [r for r in table(workdir)['rows'] if r['row'] == row]
+  return {cell['column']: cell for cell in made['cells']}
+
+
+def begun(workdir, row):
+  """The first attempt of a row's pretraining."""
+  attempts = workdir / f'rows/{row}/seed=0/pretrain/attempts.jsonl'
+  return json.loads(attempts.read_text().splitlines()[0])
 
 
 def test_a_table_has_the_papers_numbers_beside_ours(finished):
@@ -87,9 +92,7 @@ def test_a_table_says_how_its_tasks_were_fine_tuned_and_a_row_begins_with_anothe
   assert '* Seeds of fine-tuning, whose median counts: 2 for books' in text
   assert re.search(r'^Run on \d+ × cpu; commits: \w+.*\.$', text, re.M)
   assert 'title="2 seeds of fine-tuning: ' in (finished[0] / 'table.html').read_text()
-  attempts = finished[0] / 'rows' / 'deeper' / 'seed=0' / 'pretrain' / 'attempts.jsonl'
-  begun = json.loads(attempts.read_text().splitlines()[0])
-  assert begun['init'] == str(finished[0] / 'rows' / 'whole' / 'seed=0' / 'pretrain')
+  assert begun(finished[0], 'deeper')['init'] == str(finished[0] / 'rows/whole/seed=0/pretrain')
 
 
 def test_a_finished_row_is_fine_tuned_when_the_files_of_a_task_come_later(tmp_path):
@@ -127,12 +130,10 @@ def test_the_same_line_runs_nothing_again_and_another_table_is_refused(finished)
 def test_seeds_may_be_added_to_a_workdir(tmp_path):
   config = small_table.get_config()
   plan.check_same(config.lock(), str(tmp_path))
-  config = small_table.get_config()
-  config.seeds = (1, 2)
+  config.unlock().seeds = (1, 2)
   assert plan.check_same(config.lock(), str(tmp_path)).seeds == (0, 1, 2)
   assert json.loads((tmp_path / plan.TABLE).read_text())['seeds'] == [0, 1, 2]
-  config = small_table.get_config()
-  config.columns.books.task.seeds = (0,)
+  config.unlock().columns.books.task.seeds = (0,)
   with pytest.raises(errors.UserError, match=re.escape('config.columns.books.task.seeds differs')):
     plan.check_same(config.lock(), str(tmp_path))
 
@@ -167,11 +168,9 @@ def test_a_task_begins_with_the_best_run_of_the_task_that_its_recipe_names(tmp_p
   workdir = tmp_path / 'R'
   done, said = run(workdir, config.lock(), rows=['whole'], task_dir=str(tmp_path))
   assert done and said.index('tasks/after') < said.index('tasks/books')
-  [begun] = {
-    json.loads(path.read_text())['init']
-    for path in workdir.glob('rows/whole/seed=0/tasks/books/first/*/config.json')
-  }
-  assert re.search(r'rows/whole/seed=0/tasks/after/second/seed=\d@4$', begun)
+  records = workdir.glob('rows/whole/seed=0/tasks/books/first/*/config.json')
+  [address] = {json.loads(record.read_text())['init'] for record in records}
+  assert re.search(r'rows/whole/seed=0/tasks/after/second/seed=\d@4$', address)
 
 
 def test_a_recipe_names_the_column_that_a_task_begins_with():
@@ -182,10 +181,7 @@ def test_a_recipe_names_the_column_that_a_task_begins_with():
 
 def test_a_process_that_waits_names_the_owner_once(tmp_path, monkeypatch):
   monkeypatch.setattr(running, '_WAIT', 0.01)
-  tries, said = (
-    iter([errors.TransientError('in use by 1')] * 3 + [errors.TransientError('in use by 2')]),
-    [],
-  )
+  tries, said = iter([errors.TransientError(f'in use by {n}') for n in (1, 1, 1, 2)]), []
 
   @contextlib.contextmanager
   def hold(folder):
@@ -220,24 +216,22 @@ def test_the_curves_count_the_flops_of_each_phase():
   short, long = budget.work(one.lock())
   spent = curves._spent(one)
   assert short < 0.52 * long
-  assert [spent(step) for step in (0, 5, 10, 15, 20)] == pytest.approx(
-    [0, short / 2 / (short + long), short / (short + long), 1 - long / 2 / (short + long), 1]
-  )
+  whole = short + long
+  shares = [0, short / 2 / whole, short / whole, 1 - long / 2 / whole, 1]
+  assert [spent(step) for step in (0, 5, 10, 15, 20)] == pytest.approx(shares)
 
 
 def start(workdir, independent=False):
   """Runs the small table in a process. independent: with a third row that needs no other."""
-  more = (
-    'config.rows.theirs.experiment = config.rows.whole.experiment.copy_and_resolve_references()\n'
-    'config.rows.theirs.experiment.masking.rate = 0.2\n'
-  )
-  code = (
-    'import small_table\n'
-    'from bertzoo_jax.reproduce import rows as command\n'
-    'config = small_table.get_config()\n'
-    f'{more if independent else ""}'
-    f'command.reproduce(config.lock(), {str(workdir)!r}, task_dir={SAMPLE!r})\n'
-  )
+  code = f"""
+import small_table
+from bertzoo_jax.reproduce import rows as command
+config = small_table.get_config()
+if {independent}:
+  config.rows.theirs.experiment = config.rows.whole.experiment.copy_and_resolve_references()
+  config.rows.theirs.experiment.masking.rate = 0.2
+command.reproduce(config.lock(), {str(workdir)!r}, task_dir={SAMPLE!r})
+"""
   places = dict(PYTHONPATH=f'{ROOT}:{ROOT / "tests"}', PYTHONUNBUFFERED='1')
   return commands.begin('-c', code, env=commands.on_one_device(**places), stderr=None)
 
@@ -267,9 +261,8 @@ def test_one_process_finishes_the_row_that_a_killed_one_began(finished, tmp_path
   assert 'in use by process' in said_until(second, ['in use by'])
   first.send_signal(signal.SIGKILL)
   first.wait()
-  began = time.monotonic()
   second.communicate(timeout=300)
-  assert second.returncode == 0 and time.monotonic() - began < 300
+  assert second.returncode == 0
   assert scores(workdir) == scores(finished[0])
 
 
@@ -289,14 +282,13 @@ def test_two_processes_share_the_rows(tmp_path):
 
 @pytest.mark.slow
 def test_a_row_begins_with_the_weights_at_an_address(finished, tmp_path):
-  address = str(finished[0] / 'rows' / 'whole' / 'seed=0' / 'pretrain')
+  address = str(finished[0] / 'rows/whole/seed=0/pretrain')
   config = small_table.get_config()
   config.rows.deeper.init = address
   config.table.columns = ('params',)
   done, said = run(tmp_path / 'R', config.lock(), rows=['deeper'])
   assert done and said.count('pretraining in') == 1  # the row that it named before is not needed
-  attempts = tmp_path / 'R' / 'rows' / 'deeper' / 'seed=0' / 'pretrain' / 'attempts.jsonl'
-  assert json.loads(attempts.read_text().splitlines()[0])['init'] == address
+  assert begun(tmp_path / 'R', 'deeper')['init'] == address
 
 
 @pytest.mark.slow
@@ -313,16 +305,10 @@ def test_preflight_says_what_a_table_costs(tmp_path):
 
 
 def test_a_budget_divides_tokens_and_keeps_the_shape_of_the_schedule():
-  config = paper.table(
-    'budget,k=16',
-    paper='p',
-    name='n',
-    title='t',
-    system='bert:base',
-    columns=(paper.held_out('MLM', 'mlm_accuracy'),),
-    rows=(paper.row('one', 1.0), paper.row('two', 2.0, fields={'masking.rate': 0.3})),
-    varies={'masking.rate': '§1'},
-  ).lock()
+  rows = (paper.row('one', 1.0), paper.row('two', 2.0, fields={'masking.rate': 0.3}))
+  made = dict(paper='p', name='n', title='t', system='bert:base', varies={'masking.rate': '§1'})
+  columns = (paper.held_out('MLM', 'mlm_accuracy'),)
+  config = paper.table('budget,k=16', columns=columns, rows=rows, **made).lock()
   before, after = config.rows.one.experiment, budget.divided(config, 16.0).rows.one.experiment
   assert budget.tokens(after) == pytest.approx(budget.tokens(before) / 16, rel=0.01)
   assert after.batch_size == before.batch_size // 4
@@ -361,11 +347,11 @@ def test_a_row_whose_time_is_not_known_is_named_in_the_sum_and_refused_for_hours
 
 
 def test_equal_programs_are_compiled_once(monkeypatch):
-  compiled = []
+  compiled, days = [], types.SimpleNamespace(days=1.0, dollars=2.0)
 
   def preflight(asked, *_):
     compiled.append(asked.config.format.pairs)
-    return types.SimpleNamespace(fits=True, run=types.SimpleNamespace(days=1.0, dollars=2.0))
+    return types.SimpleNamespace(fits=True, run=days)
 
   monkeypatch.setattr(cost.verdict, 'preflight', preflight)
   config = importlib.import_module('configs.tables.albert_table5').get_config('tiny').lock()
@@ -429,13 +415,10 @@ def test_a_mistake_is_one_sentence(tmp_path, scale, changes, asked, words):
 
 @pytest.mark.parametrize('kind', [errors.UserError, errors.TransientError, errors.Diverged])
 def test_a_mistake_keeps_its_kind_and_what_is_no_field_its_name(kind):
-  with pytest.raises(errors.UserError) as raised:
-    with plan.naming({'length': 4}, 'whole'):
-      raise kind('--config.length=4 is not that of config.json: set config.lengths.')
-  assert raised.type is kind
-  assert str(raised.value) == (
-    '--config.rows.whole.experiment.length=4 is not that of config.json: set config.lengths.'
-  )
+  with pytest.raises(errors.UserError) as raised, plan.naming({'length': 4}, 'whole'):
+    raise kind('--config.length=4 is not that of config.json: set config.lengths.')
+  words = '--config.rows.whole.experiment.length=4 is not that of config.json: set config.lengths.'
+  assert raised.type is kind and str(raised.value) == words
 
 
 def shown(config):
@@ -447,16 +430,13 @@ def test_a_budget_of_steps_trains_tiny_networks_longer_and_keeps_the_share_of_ea
   assert longer.table.scale == 'budget' and longer.table.tokens_divided_by == 1
   assert longer.rows.whole.experiment.encoder == tiny.rows.whole.experiment.encoder
   assert [steps for steps, _ in longer.rows.whole.experiment.phases] == [4000]
-  task = importlib.import_module('configs.tables.electra_table1').get_config('budget,steps=600')
-  assert task.columns.cola.task.steps == 300 and task.columns.cola.task.seeds == (0, 1, 2)
   assert 'size tiny, 4,000 steps' in shown(longer)
-  tiny, longer = (
-    importlib.import_module('configs.tables.electra_table1').get_config(scale).rows
-    for scale in ('tiny', 'budget,steps=600')
-  )
-  phases = {name: row.experiment.phases for name, row in tiny.items() if row.experiment}
-  for name, own in phases.items():
-    assert sum(n for n, _ in longer[name].experiment.phases) == 3 * sum(n for n, _ in own)
+  electra = importlib.import_module('configs.tables.electra_table1').get_config
+  tiny, longer = electra('tiny'), electra('budget,steps=600')
+  assert longer.columns.cola.task.steps == 300 and longer.columns.cola.task.seeds == (0, 1, 2)
+  steps = lambda row: sum(n for n, _ in row.experiment.phases)
+  for name, row in tiny.rows.items():
+    assert row.experiment is None or steps(longer.rows[name]) == 3 * steps(row)
 
 
 def test_a_part_behind_the_scale_is_swapped_in_every_row_of_the_tiny_size():
@@ -468,10 +448,7 @@ def test_a_part_behind_the_scale_is_swapped_in_every_row_of_the_tiny_size():
     small_table.get_config('tiny,encoder=dissentangled')
 
 
-@pytest.mark.parametrize(
-  'scale',
-  ['tinny', 'budget,k=0', 'paper,k=2', 'budget,n=3', 'budget,steps=0', 'budget,k=2,steps=9'],
-)
-def test_a_wrong_scale_is_refused(scale):
-  with pytest.raises(ValueError, match='scale'):
-    small_table.get_config(scale)
+def test_a_wrong_scale_is_refused():
+  for scale in 'tinny budget,k=0 paper,k=2 budget,n=3 budget,steps=0 budget,k=2,steps=9'.split():
+    with pytest.raises(ValueError, match='scale'):
+      small_table.get_config(scale)

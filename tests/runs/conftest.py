@@ -1,8 +1,9 @@
 """Shared by the tests of real processes."""
 
-import ml_collections
 import processes
 import pytest
+
+from bertzoo_jax.cli import config_file
 
 
 @pytest.fixture(scope='session')
@@ -16,13 +17,8 @@ def alone(world):
   """Workdir of the uninterrupted run in this process, on its eight devices."""
   from bertzoo_jax import pretrain
 
-  namespace = {}
-  exec((world / 'config.py').read_text(), namespace)
-  config = namespace['get_config']()
-  config.run.compile_cache = str(world / 'cache')
-  pretrain.pretrain(
-    ml_collections.ConfigDict(config).lock(),
-    str(world / 'alone'),
-    corpus=str(world / 'corpus'),
-  )
+  config = config_file.load(f'{world}/config.py')
+  with config.unlocked():
+    config.run.compile_cache = str(world / 'cache')
+  pretrain.pretrain(config, str(world / 'alone'), corpus=str(world / 'corpus'))
   return world / 'alone'

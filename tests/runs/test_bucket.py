@@ -22,7 +22,7 @@ from tests import commands
 TESTS = pathlib.Path(__file__).parents[1]
 
 CHILD = """
-import json, sys, time
+import contextlib, json, sys, time
 out, sys.stdout = sys.stdout, sys.stderr
 import jax, numpy as np, toys
 from bertzoo_jax.common import errors, storage
@@ -36,28 +36,21 @@ at = lambda step: state.replace(
   step=jax.numpy.int32(step), params=jax.tree.map(lambda x: x + step, state.params)
 )
 
+def opened(workdir):
+  return contextlib.closing(checkpoint.Checkpoints(workdir, keep=9, keep_every=0))
+
 def save(workdir, *new):
-  checkpoints = checkpoint.Checkpoints(workdir, keep=9, keep_every=0)
-  try:
+  with opened(workdir) as checkpoints, failures.writing('A checkpoint', 'the ones before'):
     for step in new:
-      with failures.writing('A checkpoint', 'the ones before'):
-        checkpoints.save(at(step))
-    with failures.writing('A checkpoint', 'the ones before'):
-      checkpoints.wait()
-  finally:
-    checkpoints.close()
+      checkpoints.save(at(step))
+    checkpoints.wait()
 
 def resume(workdir):
-  checkpoints = checkpoint.Checkpoints(workdir, keep=9, keep_every=0)
-  try:
-    step = checkpoints.newest()
-    if step is None:
-      return None
-    got, whole = jax.tree.leaves(checkpoints.restore(step, target)), jax.tree.leaves(at(step))
-    assert all(np.array_equal(a, b) for a, b in zip(got, whole, strict=True))
+  with opened(workdir) as checkpoints:
+    if (step := checkpoints.newest()) is not None:
+      got, whole = jax.tree.leaves(checkpoints.restore(step, target)), jax.tree.leaves(at(step))
+      assert all(np.array_equal(a, b) for a, b in zip(got, whole, strict=True))
     return step
-  finally:
-    checkpoints.close()
 
 def read(address):
   return checkpoint.load_params(address)[1]
@@ -71,9 +64,9 @@ for line in sys.stdin:
   try:
     answer = {'value': globals()[name](*arguments)}
   except errors.UserError as e:
-    answer = {'code': e.code, 'said': str(e)}
+    answer = {'code': e.code, 'sentence': str(e)}
   except Exception as e:
-    answer = {'code': 1, 'said': f'{type(e).__name__}: {e}'}
+    answer = {'code': 1, 'sentence': f'{type(e).__name__}: {e}'}
   answer['seconds'] = time.monotonic() - begin
   print(json.dumps(answer), file=out, flush=True)
 distributed.exit_process(0)  # as a run ends: without waiting for threads of a save that failed
@@ -115,11 +108,10 @@ def mended(store):
 
 def words(answer):
   """The sentence of an answer, which must be one line and no stack."""
-  assert '\n' not in answer['said'] and 'Traceback' not in answer['said'], answer
-  return answer['said']
+  assert '\n' not in answer['sentence'] and 'Traceback' not in answer['sentence'], answer
+  return answer['sentence']
 
 
-@pytest.mark.slow
 def test_a_store_that_fails_now_and_then_is_asked_again_in_saves_and_restores(store, child):
   workdir = 'gs://bucket/sometimes'
   # kinds of requests of both clients fail a few times, each in another way, before they get through
@@ -141,22 +133,15 @@ def test_a_store_that_fails_now_and_then_is_asked_again_in_saves_and_restores(st
   assert all(fault.hits == fault.times for fault in saving + restoring)
 
 
-@pytest.mark.parametrize(
-  'how, name, step',
-  [
-    (503, 'save', 2),
-    pytest.param('reset', 'resume', None, marks=pytest.mark.slow),
-    pytest.param(429, 'read', None, marks=pytest.mark.slow),
-  ],
-)
+@pytest.mark.parametrize('how, name', [(503, 'save'), ('reset', 'resume'), (429, 'read')])
 def test_a_store_that_fails_for_good_ends_a_save_in_time_and_the_checkpoint_before_is_whole(
-  store, child, how, name, step
+  store, child, how, name
 ):
   workdir = f'gs://bucket/forever_{name}'
   assert child('save', workdir, 1)['value'] is None
   # what is there can be seen, and nothing more can be written; or nothing can be read
   store.fail(how, on='POST' if name == 'save' else 'forever')
-  answer = child(name, workdir, *[step] * (step is not None))
+  answer = child(name, workdir, *[2] * (name == 'save'))
   assert answer['code'] == 75 and answer['seconds'] < 60, answer
   assert 'same command again' in words(answer)
   store.mend()
@@ -169,9 +154,9 @@ def test_a_store_that_fails_for_good_ends_a_save_in_time_and_the_checkpoint_befo
 @pytest.mark.parametrize(
   'how, on, every',
   [
-    pytest.param('short', 'GET .*answers', 3, marks=pytest.mark.slow),
+    ('short', 'GET .*answers', 3),
     ('flip', 'GET /bucket/.*answers', 3),  # what files hold
-    pytest.param('flip', 'GET /storage', 4, marks=pytest.mark.slow),  # what is said of them
+    ('flip', 'GET /storage', 4),  # what is said of them
   ],
 )
 def test_answers_that_are_cut_or_flipped_are_asked_again_or_end_with_75_and_nothing_is_set_aside(
@@ -196,7 +181,6 @@ def test_answers_that_are_cut_or_flipped_are_asked_again_or_end_with_75_and_noth
   assert not [n for n in store.names('bucket') if 'damaged' in n or 'unfinished' in n]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('how', ['flip', 'short', 'cut'])
 def test_a_save_whose_answers_are_damaged_ends_with_75_or_well(store, child, how):
   workdir = f'gs://bucket/saved_{how}'
@@ -248,10 +232,7 @@ def test_a_step_without_its_marker_is_marked_if_it_is_whole_and_never_deleted(
   assert child('read', 'gs://bucket/unmarked')['value'] == 2
 
 
-@pytest.mark.parametrize(
-  'how',
-  [pytest.param(429, marks=pytest.mark.slow), 503, pytest.param('reset', marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize('how', [429, 503, 'reset'])
 def test_a_mirror_outlasts_a_store_that_fails_and_ends_in_time_if_it_fails_for_good(
   store, child, tmp_path, how
 ):

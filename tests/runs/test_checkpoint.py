@@ -1,10 +1,12 @@
 """Checkpoints: whole, verified, kept and found."""
 
 import concurrent.futures
+import contextlib
 import math
 import os
 import pathlib
 import shutil
+from unittest import mock
 
 import jax
 import numpy as np
@@ -17,6 +19,7 @@ from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import step_folders
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
+from tests.refused import refused
 
 
 def at(state, step):
@@ -25,15 +28,21 @@ def at(state, step):
   )
 
 
+def save(workdir, *rows, keep=3, keep_every=0, run=None):
+  """Saves the fresh state at (step, held-out loss, first step of the phase); returns it."""
+  state, how = phase_runs.fresh(toys.phase_run()), dict(keep=keep, keep_every=keep_every)
+  with contextlib.closing(checkpoint.Checkpoints(workdir, **how)) as checkpoints:
+    checkpoints.run = run or checkpoints.run
+    for step, *rest in rows:
+      checkpoints.save(at(state, step), *rest)
+  return state
+
+
 @pytest.fixture(scope='module')
 def three(tmp_path_factory):
   """(workdir with steps 1, 2, 3 saved, state at step 0), which no test changes."""
-  workdir, state = tmp_path_factory.mktemp('three'), phase_runs.fresh(toys.phase_run())
-  checkpoints = checkpoint.Checkpoints(workdir, keep=3, keep_every=0)
-  for step in (1, 2, 3):
-    checkpoints.save(at(state, step), held_out_loss={1: 5.0, 2: 3.0}.get(step))
-  checkpoints.close()
-  return workdir, state
+  workdir = tmp_path_factory.mktemp('three')
+  return workdir, save(workdir, (1, 5.0), (2, 3.0), (3,))
 
 
 @pytest.fixture
@@ -53,30 +62,18 @@ def files(folder):
 
 def damage(path, how):
   data = bytearray(path.read_bytes())
+  half = len(data) // 2
   if how == 'delete':
-    path.unlink()
-  elif how == 'truncate':
-    path.write_bytes(data[: len(data) // 2])
-  elif how == 'zero':
-    path.write_bytes(bytes(len(data)))
-  else:
-    data[len(data) // 2] ^= 0x10
-    path.write_bytes(data)
+    return path.unlink()
+  if how == 'flip':
+    data[half] ^= 0x10
+  path.write_bytes({'truncate': data[:half], 'zero': bytes(len(data)), 'flip': data}[how])
 
 
 def test_runs_in_threads_of_one_process_save_at_once(tmp_path):
-  state = phase_runs.fresh(toys.phase_run())
-  states = [at(state, step) for step in range(1, 4)]
-
-  def run(name):
-    checkpoints = checkpoint.Checkpoints(tmp_path / name, keep=1, keep_every=0)
-    for one in states:
-      checkpoints.save(one)
-    checkpoints.close()
-    return step_folders.steps(tmp_path / name)
-
   with concurrent.futures.ThreadPoolExecutor(3) as pool:
-    assert list(pool.map(run, 'abc')) == [[3]] * 3
+    list(pool.map(lambda name: save(tmp_path / name, (1,), (2,), (3,), keep=1), 'abc'))
+  assert [step_folders.steps(tmp_path / name) for name in 'abc'] == [[3]] * 3
 
 
 @pytest.mark.parametrize('shape', [None, (2, 2, 2), (2, 1, 1)])
@@ -84,9 +81,8 @@ def test_a_state_comes_back_bit_for_bit_also_on_another_mesh(saved, shape):
   _, state, checkpoints = saved
   mesh = shape and sharding.mesh(shape, jax.devices()[: math.prod(shape)])
   target, _ = toys.phase_run(mesh=mesh).target
-  got, expected = checkpoints.restore(checkpoints.newest(), target), toys.flat(at(state, 3))
-  for k, x in toys.flat(got).items():
-    np.testing.assert_array_equal(x, expected[k], err_msg=k)
+  got = checkpoints.restore(checkpoints.newest(), target)
+  jax.tree.map(np.testing.assert_array_equal, got, at(state, 3))
   leaves = zip(jax.tree.leaves(got), jax.tree.leaves(target), strict=True)
   assert all(a.sharding == b.sharding for a, b in leaves)
 
@@ -108,27 +104,22 @@ def test_any_damage_to_any_file_is_found(saved, how):
   assert step_folders.verify(folder) is None and step_folders.steps(workdir) == [1, 2, 3]
 
 
-@pytest.mark.parametrize('name', ['²', '٣', '04', '+4', '4 ', '1' * 200, '-1', '1_0'])
-def test_a_folder_whose_name_only_looks_like_a_step_is_left_alone(saved, name):
-  workdir, state, checkpoints = saved
-  (workdir / 'checkpoints' / name).mkdir()
+def test_a_folder_whose_name_only_looks_like_a_step_is_left_alone(saved):
+  workdir, _, checkpoints = saved
+  names = ['²', '٣', '04', '+4', '4 ', '1' * 200, '-1', '1_0']
+  for name in names:
+    (workdir / 'checkpoints' / name).mkdir()
   assert step_folders.steps(workdir) == [1, 2, 3] and step_folders.best(workdir) == 2
-  again = checkpoint.Checkpoints(workdir, keep=1, keep_every=0)
-  assert again.newest() == 3
-  again.close()
+  with contextlib.closing(checkpoint.Checkpoints(workdir, keep=1, keep_every=0)) as again:
+    assert again.newest() == 3
   assert checkpoint.load_params(str(workdir))[1] == 3
-  assert (workdir / 'checkpoints' / name).is_dir()
-  with pytest.raises(errors.UserError, match='no checkpoint'):
-    checkpoint.load_params(f'{workdir}@{name}')
+  for name in names:
+    assert (workdir / 'checkpoints' / name).is_dir()
+    refused('no checkpoint', checkpoint.load_params, f'{workdir}@{name}')
 
 
 def test_every_checkpoint_has_a_copy_of_config_and_text_which_is_read_only_if_it_is_sound(tmp_path):
-  state = phase_runs.fresh(toys.phase_run())
-  checkpoints = checkpoint.Checkpoints(tmp_path, keep=2, keep_every=0)
-  checkpoints.run = {'config': {'seed': 7}}
-  for step in (1, 2):
-    checkpoints.save(at(state, step))
-  checkpoints.close()
+  save(tmp_path, (1,), (2,), run={'config': {'seed': 7}})
   assert step_folders.recorded(tmp_path) == {'config': {'seed': 7}}
   damage(tmp_path / 'checkpoints/2/run.json', 'flip')
   assert step_folders.verify(tmp_path / 'checkpoints/2').startswith('run.json')
@@ -140,12 +131,10 @@ def test_every_checkpoint_has_a_copy_of_config_and_text_which_is_read_only_if_it
 def test_a_store_that_does_not_answer_is_no_damage(saved, monkeypatch):
   workdir, _, checkpoints = saved
 
-  def late(path):
-    raise TimeoutError(110, 'Connection timed out')
-
+  late = mock.Mock(side_effect=TimeoutError(110, 'Connection timed out'))
   monkeypatch.setattr(storage, 'sha256', late)
-  with pytest.raises(errors.TransientError, match='run the same command again'):
-    checkpoints.newest()
+  words = 'run the same command again'
+  refused(words, checkpoints.newest, kind=errors.TransientError)
   assert step_folders.steps(workdir) == [1, 2, 3]
 
 
@@ -157,14 +146,9 @@ def test_a_file_that_cannot_be_read_is_damage_and_the_step_before_is_used(saved,
     broken.unlink()
     broken.symlink_to(workdir / 'nowhere')
   else:
-    sha256 = storage.sha256
-
-    def fail(path):
-      if str(path) == str(broken):
-        raise PermissionError(13, 'Permission denied')
-      return sha256(path)
-
-    monkeypatch.setattr(storage, 'sha256', fail)
+    denied, sha256 = mock.Mock(side_effect=PermissionError(13, 'Permission denied')), storage.sha256
+    some = lambda path: (denied if str(path) == str(broken) else sha256)(path)
+    monkeypatch.setattr(storage, 'sha256', some)
   assert 'cannot be read' in step_folders.verify(storage.path(workdir / 'checkpoints/3'))
   assert checkpoints.newest() == 2
 
@@ -173,23 +157,16 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_refused_and_not_begun_at_0(s
   workdir, _, checkpoints = saved
   for step in (1, 2, 3):
     damage(files(workdir / f'checkpoints/{step}/params')[0], 'flip')
-  words = f'All checkpoints of {workdir} are damaged .3: .*another --workdir'
-  with pytest.raises(errors.UserError, match=words):
-    checkpoints.newest()
+  refused(f'All checkpoints of {workdir} are damaged .3: .*another --workdir', checkpoints.newest)
   assert step_folders.steps(workdir) == [1, 2, 3]  # nothing was moved
   for step in (1, 2, 3):
     os.rename(workdir / f'checkpoints/{step}', workdir / f'checkpoints/{step}.damaged')
-  with pytest.raises(errors.UserError, match='3.damaged'):
-    checkpoints.newest()
+  refused('3.damaged', checkpoints.newest)
 
 
 def test_the_best_is_of_the_newest_phase_that_was_evaluated(tmp_path):
-  state = phase_runs.fresh(toys.phase_run())
-  checkpoints = checkpoint.Checkpoints(tmp_path, keep=9, keep_every=0)
   saves = (1, 1.0, 0), (2, 5.0, 2), (3, 4.0, 2), (4, float('nan'), 2), (5, None, 5)
-  for step, loss, first in saves:
-    checkpoints.save(at(state, step), loss, first)
-  checkpoints.close()
+  save(tmp_path, *saves, keep=9)
   assert step_folders.best(tmp_path) == 3
   assert step_folders.ranks(tmp_path, 0) == {1: 1.0} and step_folders.ranks(tmp_path, 5) == {}
 
@@ -209,11 +186,7 @@ def test_a_damaged_newest_step_is_reported_moved_aside_and_the_one_before_used(s
 
 
 def test_newest_milestones_and_best_are_kept(tmp_path):
-  state = phase_runs.fresh(toys.phase_run())
-  checkpoints = checkpoint.Checkpoints(tmp_path, keep=2, keep_every=4)
-  for step in range(1, 8):
-    checkpoints.save(at(state, step), held_out_loss=1.0 + (step - 3) ** 2)
-  checkpoints.close()
+  save(tmp_path, *((step, 1.0 + (step - 3) ** 2) for step in range(1, 8)), keep=2, keep_every=4)
   assert step_folders.steps(tmp_path) == [3, 4, 6, 7]
   assert step_folders.best(tmp_path) == 3
 
@@ -242,8 +215,7 @@ def test_pruning_never_follows_a_link_out_of_the_workdir(saved, tmp_path_factory
 def test_closing_after_the_workdir_went_says_nothing_before_the_lock_does(
   saved, monkeypatch, capsys
 ):
-  workdir, state, _ = saved
-  seal = checkpoint.Checkpoints._seal
+  (workdir, state, _), seal = saved, checkpoint.Checkpoints._seal
   go = lambda self: (shutil.rmtree(workdir), seal(self))
   monkeypatch.setattr(checkpoint.Checkpoints, '_seal', go)
   saver = checkpoint.Checkpoints(workdir, keep=3, keep_every=0)
@@ -255,13 +227,9 @@ def test_closing_after_the_workdir_went_says_nothing_before_the_lock_does(
 def test_addresses_name_the_newest_a_step_and_the_best(saved):
   workdir, state, _ = saved
   for address, step in ((f'{workdir}', 3), (f'{workdir}@1', 1), (f'{workdir}@best', 2)):
-    params, found, where = checkpoint.load_params(address)
-    assert (found, where) == (step, str(workdir))
-    expected = toys.flat(at(state, step).params)
-    got = toys.flat(params)
-    assert got.keys() == expected.keys()
-    for k in got:
-      np.testing.assert_array_equal(got[k], expected[k])
+    params, *where = checkpoint.load_params(address)
+    assert where == [step, str(workdir)]
+    jax.tree.map(np.testing.assert_array_equal, params, at(state, step).params)
 
 
 def test_the_mean_of_the_last_checkpoints_is_numpys(saved):
@@ -278,49 +246,41 @@ def test_the_mean_of_the_last_checkpoints_is_numpys(saved):
 
 
 def test_the_running_average_is_numpys_and_comes_back_bit_for_bit_in_the_middle(tmp_path):
-  phase_run, decay = toys.phase_run(ema=0.7), np.float32(0.7)
-  plain, state, params = toys.phase_run(), None, []
-  step = phase_runs.train_step(plain)
-  for n in range(4):
-    state, _ = toys.run(plain, min(n, 1), state, step)
-    params.append({k: x.copy() for k, x in toys.flat(state.params).items()})
-  checkpoints = checkpoint.Checkpoints(tmp_path, keep=1, keep_every=0)
+  phase_run, decay, state, params = toys.phase_run(ema=0.7), np.float32(0.7), None, []
   update = phase_runs.train_step(phase_run)
-  whole, _ = toys.run(phase_run, 2, update=update)
-  checkpoints.save(whole)
-  checkpoints.wait()
-  middle = checkpoints.restore(2, phase_run.target[0])
-  state, whole = (toys.run(phase_run, 1, s, update)[0] for s in (middle, whole))
-  checkpoints.save(state)
-  checkpoints.close()
-  got = checkpoint.load_params(f'{tmp_path}@ema')[0]
-  for k, x in toys.flat(got).items():
-    average = np.asarray(params[0][k])
+  with contextlib.closing(checkpoint.Checkpoints(tmp_path, keep=1, keep_every=0)) as checkpoints:
+    for n in range(4):
+      state, _ = toys.run(phase_run, min(n, 1), state, update)
+      params.append({k: x.copy() for k, x in toys.flat(state.params).items()})
+      if n == 2:
+        checkpoints.save(state)
+        checkpoints.wait()
+    resumed, _ = toys.run(phase_run, 1, checkpoints.restore(2, phase_run.target[0]), update)
+    checkpoints.save(resumed)
+  for k, x in toys.flat(checkpoint.load_params(f'{tmp_path}@ema')[0]).items():
+    average = params[0][k]
     for one in params[1:]:
-      average = decay * average + np.float32(1 - 0.7) * np.asarray(one[k])
+      average = decay * average + np.float32(1 - 0.7) * one[k]
     np.testing.assert_allclose(x, average, rtol=1e-6, atol=1e-7)
-    np.testing.assert_array_equal(x, toys.flat(whole.average)[k])
-    np.testing.assert_array_equal(toys.flat(state.params)[k], params[3][k])
+    np.testing.assert_array_equal(x, toys.flat(state.average)[k])
+    np.testing.assert_array_equal(toys.flat(resumed.params)[k], params[3][k])
 
 
-@pytest.mark.parametrize(
-  'folder, address, parsed',
-  [
-    ('run@2', 'run@2', ('run@2', None, None)),
-    ('run@2', 'run@2@3', ('run@2', '3', None)),
-    ('run@best', 'run@best', ('run@best', None, None)),
-    ('a@b/run', 'a@b/run@best', ('a@b/run', 'best', None)),
-    ('run', 'run@2', ('run', '2', None)),
-    ('run@ema', 'run@ema', ('run@ema', None, None)),
-    ('run', 'run@ema', ('run', None, 'ema')),
-    ('run@2', 'run@2@average:3@7', ('run@2', '7', 'average:3')),
-  ],
-)
-def test_a_folder_of_the_very_name_comes_before_a_step(tmp_path, folder, address, parsed):
-  (tmp_path / folder).mkdir(parents=True)
-  (tmp_path / 'run').mkdir(exist_ok=True)
-  found = checkpoint.parse_address(f'{tmp_path}/{address}')
-  assert found == (f'{tmp_path}/{parsed[0]}', *parsed[1:])
+def test_a_folder_of_the_very_name_comes_before_a_step(tmp_path):
+  for folder in ('run', 'a@b/run', 'there@2', 'there@best', 'there@ema'):
+    (tmp_path / folder).mkdir(parents=True)
+  for address, *parsed in (
+    ('there@2', 'there@2', None, None),
+    ('there@2@3', 'there@2', '3', None),
+    ('there@best', 'there@best', None, None),
+    ('a@b/run@best', 'a@b/run', 'best', None),
+    ('run@2', 'run', '2', None),
+    ('there@ema', 'there@ema', None, None),
+    ('run@ema', 'run', None, 'ema'),
+    ('there@2@average:3@7', 'there@2', '7', 'average:3'),
+  ):
+    wished = f'{tmp_path}/{parsed[0]}', *parsed[1:]
+    assert checkpoint.parse_address(f'{tmp_path}/{address}') == wished, address
 
 
 def test_addresses_that_name_nothing_list_those_that_exist(saved, tmp_path_factory, capsys):
@@ -333,11 +293,9 @@ def test_addresses_that_name_nothing_list_those_that_exist(saved, tmp_path_facto
     (f'{workdir}@average:4', 'has 3 checkpoints up to step 3 .1, 2, 3.'),
     (f'{workdir}@average:0', 'WORKDIR@average:K'),
   ):
-    with pytest.raises(errors.UserError, match=words):
-      checkpoint.load_params(address)
+    refused(words, checkpoint.load_params, address)
   damage(files(workdir / 'checkpoints/3/params')[0], 'flip')
-  with pytest.raises(errors.UserError, match='damaged'):
-    checkpoint.load_params(f'{workdir}@3')
+  refused('damaged', checkpoint.load_params, f'{workdir}@3')
   assert checkpoint.load_params(str(workdir))[1] == 2
   assert 'damaged' in capsys.readouterr().out
   assert (workdir / 'checkpoints/3').exists()  # who only reads moves nothing
@@ -352,21 +310,16 @@ def test_a_checkpoint_of_another_network_is_refused_in_one_sentence(saved):
     (wide, r'pair_head/classifier/kernel: \[8, 2\] saved, \[9, 2\] expected'),
     ({'encoder': wide['encoder']}, 'pair_head/classifier/bias, saved and not expected'),
   ):
-    with pytest.raises(errors.UserError, match=words):
-      checkpoints.restore(3, target.replace(params=params))
+    refused(words, checkpoints.restore, 3, target.replace(params=params))
 
 
 def test_a_save_that_fails_is_raised_and_earlier_steps_stay(saved, monkeypatch):
   workdir, state, checkpoints = saved
-
-  def full(path):
-    raise OSError(28, 'No space left on device')
-
+  full = mock.Mock(side_effect=OSError(28, 'No space left on device'))
   with monkeypatch.context() as patch:
     patch.setattr(storage, 'sha256', full)
     checkpoints.save(at(state, 4))
-    with pytest.raises(OSError, match='No space'):
-      checkpoints.wait()
+    refused('No space', checkpoints.wait, kind=OSError)
   assert step_folders.steps(workdir) == [1, 2, 3]
   checkpoints.save(at(state, 5))
   checkpoints.wait()

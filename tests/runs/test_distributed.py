@@ -18,7 +18,6 @@ from processes import parameters
 from processes import two
 from processes import wait_for_step
 
-from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.runs import distributed
 from bertzoo_jax.runs import lock
@@ -26,13 +25,13 @@ from bertzoo_jax.runs import metrics
 from bertzoo_jax.runs import preemption
 from bertzoo_jax.runs import step_folders
 from tests import commands
+from tests.refused import refused
 
 
 # The host that gets the signal, each in its turn; both stop at the same step.
-@pytest.mark.parametrize('stops', [(1,), pytest.param((1, 0), marks=pytest.mark.slow)], ids=str)
-def test_two_hosts_that_are_stopped_train_as_one(world, alone, tmp_path, stops):
+def test_two_hosts_that_are_stopped_train_as_one(world, alone, tmp_path):
   workdir, saved = tmp_path / 'run', 0
-  for asked in stops:
+  for asked in (1, 0):
     with two(world, workdir, step_seconds=0.1) as both:
       wait_for_step(workdir, saved + 3, both)
       both[asked].process.send_signal(signal.SIGTERM)
@@ -68,14 +67,13 @@ def dies(victim, both):
   assert 'Run the same command on all hosts again' in last
 
 
-@pytest.mark.parametrize('victim', [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.parametrize('victim', [0, 1])
 def test_a_host_that_dies_ends_the_other_which_says_so(world, tmp_path, victim):
   with two(world, tmp_path / 'run', step_seconds=0.1) as both:
     wait_for_step(tmp_path / 'run', 2, both)
     dies(victim, both)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('victim', [0, 1])
 def test_a_host_that_dies_during_a_save_ends_the_other_which_says_so(world, tmp_path, victim):
   run, deadline = tmp_path / 'run', time.monotonic() + PATIENCE
@@ -88,30 +86,27 @@ def test_a_host_that_dies_during_a_save_ends_the_other_which_says_so(world, tmp_
     dies(victim, both)
 
 
-@pytest.mark.parametrize(
-  'error',
-  [
-    jax.errors.JaxRuntimeError('UNKNOWN: Gloo all-reduce failed: Connection closed by peer'),
-    # as a library says it that saves an array, which was still being computed
-    ValueError('UNKNOWN: Gloo all-reduce failed: [external/gloo] Connection closed by peer'),
-    RuntimeError('DEADLINE_EXCEEDED: Barrier timed out. Id: save:5'),
-  ],
-)
-def test_a_failure_because_a_host_is_lost_ends_the_process_whoever_tells_it(
-  monkeypatch, capsys, error
-):
+GLOO = 'UNKNOWN: Gloo all-reduce failed: Connection closed by peer'
+LOST = [jax.errors.JaxRuntimeError(GLOO), RuntimeError('DEADLINE_EXCEEDED: Barrier timed out')]
+# as a library says it that saves an array, which was still being computed
+LOST += [ValueError(GLOO.replace('Conn', '[external/gloo] Conn'))]
+
+
+@pytest.mark.parametrize('error', LOST)
+def test_a_failure_because_a_host_is_lost_ends_the_process(monkeypatch, capsys, error):
+  def fail(error):
+    with distributed.watched():
+      raise error
+
   ended = []
   monkeypatch.setattr(distributed, '_exit', ended.append)
   monkeypatch.setattr(jax, 'process_count', lambda: 2)
-  with distributed.watched():
-    raise error
+  fail(error)
   assert ended == [os.EX_TEMPFAIL]
   assert capsys.readouterr().err.startswith('error: the hosts cannot continue: ')
-  with pytest.raises(ValueError, match='odd'), distributed.watched():
-    raise ValueError('odd')
+  refused('odd', fail, ValueError('odd'), kind=ValueError)
   monkeypatch.setattr(jax, 'process_count', lambda: 1)
-  with pytest.raises(type(error)), distributed.watched():
-    raise error
+  refused('', fail, error, kind=type(error))
 
 
 def test_a_host_that_ends_with_a_sentence_has_its_exit_code_and_ends_the_other(world, tmp_path):
@@ -122,18 +117,6 @@ def test_a_host_that_ends_with_a_sentence_has_its_exit_code_and_ends_the_other(w
     began = time.monotonic()
     assert both[1].end() in (os.EX_TEMPFAIL, -signal.SIGABRT), both[1].said
     assert time.monotonic() - began < 60
-
-
-def join(seconds=60, **environment):
-  """(exit code, output) of a process that joins the others and ends."""
-  program = (
-    f'from bertzoo_jax.runs import distributed; distributed.join({seconds}); import jax; '
-    'print("joined", jax.process_count(), jax.device_count())'
-  )
-  kept = {k: v for k, v in os.environ.items() if not k.startswith('JAX_C')}
-  environment = {**kept, 'PYTHONPATH': str(ROOT), **environment}
-  done = commands.run('-c', program, env=environment, timeout=PATIENCE)
-  return done.returncode, done.stdout + done.stderr
 
 
 # A TPU VM of one host: jax finds it by what the machine says of itself.
@@ -150,13 +133,19 @@ jax.config.update('jax_platforms', 'tpu,cpu')
 """
 
 
-@pytest.mark.parametrize(
-  'told',
-  ['by a TPU VM', *(pytest.param(x, marks=pytest.mark.slow) for x in ('nothing', 'by hand'))],
-)
-def test_a_lone_process_stays_out_of_the_service_and_stops_at_a_signal_by_itself(told):
+def alone_environment(**more):
+  kept = {k: v for k, v in os.environ.items() if not k.startswith('JAX_C')}
+  return {**kept, 'PYTHONPATH': str(ROOT), **more}
+
+
+def free_port():
   with socket.create_server(('', 0)) as s:
-    port = s.getsockname()[1]
+    return s.getsockname()[1]
+
+
+@pytest.mark.parametrize('who', ['a TPU VM', 'nobody', 'by hand'])
+def test_a_lone_process_stays_out_of_the_service_and_stops_at_a_signal_by_itself(who):
+  port = free_port()
   program = """
 import os, signal, jax
 from bertzoo_jax.runs import distributed, preemption
@@ -168,17 +157,15 @@ with preemption.Preemption().listening() as asked:
   os.kill(os.getpid(), signal.SIGTERM)
   print(asked.reached(), asked.name)
 """
-  environment = {k: v for k, v in os.environ.items() if not k.startswith('JAX_C')}
-  environment |= {'PYTHONPATH': str(ROOT), 'JAX_COORDINATOR_PORT': str(port)}
-  if told == 'by hand':
+  environment = alone_environment(JAX_COORDINATOR_PORT=str(port))
+  if who == 'by hand':
     environment |= dict(JAX_NUM_PROCESSES='1', JAX_PROCESS_ID='0')
     environment['JAX_COORDINATOR_ADDRESS'] = f'127.0.0.1:{port}'
-  elif told == 'by a TPU VM':
+  elif who == 'a TPU VM':
     program = ON_A_TPU_VM.replace('PORT', str(port)) + program
   done = commands.run('-c', program, env=environment, timeout=PATIENCE)
-  assert done.stdout.split('\n')[:3] == ['False 1 False', 'False', 'True SIGTERM'], (
-    done.stdout + done.stderr
-  )
+  lines = done.stdout.split('\n')[:3]
+  assert lines == ['False 1 False', 'False', 'True SIGTERM'], done.stdout + done.stderr
 
 
 def test_a_notice_before_the_hosts_listen_ends_the_run_also_when_it_resumes():
@@ -195,61 +182,55 @@ with preemption.Preemption().listening() as asked:
       break
     time.sleep(0.01)
 """
-  with socket.create_server(('', 0)) as s:
-    program = program.replace('PORT', str(s.getsockname()[1]))
+  program = program.replace('PORT', str(free_port()))
   done = commands.run('-c', program, timeout=PATIENCE)
   assert done.stdout == 'ends after preemption\n', done.stdout + done.stderr
 
 
 def test_who_waits_in_vain_is_told_in_a_sentence():
-  code, said = join(
-    3, JAX_COORDINATOR_ADDRESS='127.0.0.1:1', JAX_NUM_PROCESSES='2', JAX_PROCESS_ID='1'
-  )
-  assert code == os.EX_TEMPFAIL and said.strip().splitlines()[-1].startswith(
-    'error: Not all 2 processes came to 127.0.0.1:1'
-  ), said
+  program = 'from bertzoo_jax.runs import distributed; distributed.join(3)'
+  second = {**OF_TWO, 'JAX_PROCESS_ID': '1', 'JAX_COORDINATOR_ADDRESS': '127.0.0.1:1'}
+  environment = alone_environment(**second)
+  done = commands.run('-c', program, env=environment, timeout=PATIENCE)
+  last = (done.stdout + done.stderr).strip().splitlines()[-1]
+  assert done.returncode == os.EX_TEMPFAIL, last
+  assert last.startswith('error: Not all 2 processes came to 127.0.0.1:1'), last
 
 
 OF_TWO = dict(JAX_NUM_PROCESSES='2', JAX_PROCESS_ID='0')
 
 
 @pytest.mark.parametrize(
-  'environment,words',
+  'environment, words, code',
   [
-    (dict(JAX_COORDINATOR_ADDRESS='here:1'), 'JAX_NUM_PROCESSES'),
-    (dict(OF_TWO, JAX_COORDINATOR_ADDRESS='here'), 'HOST:PORT'),
-    (dict(OF_TWO, JAX_COORDINATOR_ADDRESS='here:1', JAX_PROCESS_ID='2'), 'are 0 to 1'),
-    (dict(OF_TWO, JAX_COORDINATOR_ADDRESS='here:TAKEN'), r'Port \d+ of this machine'),
+    (dict(JAX_COORDINATOR_ADDRESS='here:1'), 'JAX_NUM_PROCESSES', 2),
+    (dict(OF_TWO, JAX_COORDINATOR_ADDRESS='here'), 'HOST:PORT', 2),
+    (dict(OF_TWO, JAX_COORDINATOR_ADDRESS='here:1', JAX_PROCESS_ID='2'), 'are 0 to 1', 2),
+    # the other may end
+    (dict(OF_TWO, JAX_COORDINATOR_ADDRESS='here:TAKEN'), r'Port \d+ of this machine', 75),
   ],
 )
-def test_a_wrong_environment_variable_is_refused(monkeypatch, environment, words):
+def test_a_wrong_environment_variable_is_refused(monkeypatch, environment, words, code):
   monkeypatch.delenv('JAX_NUM_PROCESSES', raising=False)
   monkeypatch.setattr(jax.distributed, 'is_initialized', lambda: False)
   with socket.create_server(('', 0)) as taken:
     for k, v in environment.items():
       monkeypatch.setenv(k, v.replace('TAKEN', str(taken.getsockname()[1])))
-    with pytest.raises(errors.UserError, match=words) as e:
-      distributed.join()
-  # the other may end
-  taken = 'TAKEN' in environment['JAX_COORDINATOR_ADDRESS']
-  assert e.value.code == (os.EX_TEMPFAIL if taken else 2)
+    assert refused(words, distributed.join).code == code
 
 
-def test_a_second_ctrl_c_ends_one_of_several_hosts_and_one_alone_tells_the_others(
-  monkeypatch, capfd
-):
+def test_a_second_ctrl_c_ends_one_of_several_hosts_and_one_tells_the_others(monkeypatch, capfd):
   monkeypatch.setattr(preemption.jax.distributed, 'is_initialized', lambda: True)
-  monkeypatch.setattr(
-    preemption.multihost_utils, 'reached_preemption_sync_point', lambda number: number == 2
-  )
+  hosts = preemption.multihost_utils
+  monkeypatch.setattr(hosts, 'reached_preemption_sync_point', lambda number: number == 2)
   monkeypatch.setattr(preemption, '_count', itertools.count(1))
-  told = []
+  signals = []
   # in the place of jax's, which tells the other hosts
-  before = signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
+  before = signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))
   try:
     with preemption.Preemption().listening() as interrupt:
       signal.raise_signal(signal.SIGINT)
-      assert told == [signal.SIGTERM] and interrupt.name is None and not interrupt.reached()
+      assert signals == [signal.SIGTERM] and interrupt.name is None and not interrupt.reached()
       assert capfd.readouterr().err.startswith('SIGINT: this run stops after the current step and')
       with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)

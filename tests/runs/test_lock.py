@@ -1,11 +1,10 @@
 """One job in a workdir, whatever happened to the one before."""
 
+import functools
 import json
 import os
 import shutil
-import signal
 import subprocess
-import sys
 import threading
 import time
 
@@ -14,16 +13,16 @@ import pytest
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.runs import lock
+from tests import commands
+from tests.refused import refused
 
 HOLDER = """
 import sys, time
 from bertzoo_jax.runs import lock
 with lock.hold(sys.argv[1]):
   print('held', flush=True)
-  time.sleep(60)
+  time.sleep(float(sys.argv[2]))
 """
-
-
 OWNER = {'host': 'here', 'pid': 2, 'token': 'y', 'since': 'now'}
 KINDS = [lock._File, lock._Lease]
 
@@ -34,60 +33,41 @@ def taken(folder, kind=lock._Lease, owner=OWNER):
   return held
 
 
-@pytest.fixture
-def holder(tmp_path):
-  process = subprocess.Popen(
-    [sys.executable, '-c', HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True
-  )
-  assert process.stdout.readline() == 'held\n'
-  yield process
-  process.kill()
-  process.wait()
+def held(folder):
+  """Takes a lock as a run does, and gives it back."""
+  with lock.hold(folder):
+    return json.loads((folder / lock.NAME).read_text())
 
 
-def test_a_second_job_is_refused_and_told_who_holds_it(tmp_path, holder):
-  with pytest.raises(errors.TransientError, match=f'process {holder.pid} on .* since 20'):
-    with lock.hold(tmp_path):
-      pass
-
-
-def test_the_lock_of_a_killed_job_is_taken_over_and_said(tmp_path, holder, capsys):
-  holder.send_signal(signal.SIGKILL)
-  holder.wait()
-  with lock.hold(tmp_path):
-    assert f'process {holder.pid}' in capsys.readouterr().out
-    assert json.loads((tmp_path / lock.NAME).read_text())['pid'] == os.getpid()
+def test_the_lock_of_a_killed_job_is_taken_over_and_said(tmp_path, capsys):
+  with commands.begin('-c', HOLDER, str(tmp_path), '60') as holder:
+    assert holder.stdout.readline() == 'held\n'
+    words = f'process {holder.pid} on .* since 20'
+    refused(words, held, tmp_path, kind=errors.TransientError)
+    holder.kill()
+  assert held(tmp_path)['pid'] == os.getpid()
+  assert f'process {holder.pid}' in capsys.readouterr().out
 
 
 def test_a_released_lock_is_free_silent_and_gone_and_a_link_is_refused(tmp_path, capsys):
-  for _ in range(2):
-    with lock.hold(tmp_path):
-      pass
+  assert held(tmp_path)['token'] != held(tmp_path)['token']
   assert capsys.readouterr().out == '' and not list(tmp_path.iterdir())
   (tmp_path / lock.NAME).write_text('{"host": "elsew')  # a half written owner is nobody's
-  with lock.hold(tmp_path):
-    pass
+  held(tmp_path)
   (tmp_path / 'precious').write_text('kept')
   (tmp_path / lock.NAME).symlink_to(tmp_path / 'precious')
-  with pytest.raises(errors.UserError, match='is a link'), lock.hold(tmp_path):
-    pass
+  refused('is a link', held, tmp_path)
   assert (tmp_path / 'precious').read_text() == 'kept'
 
 
 def test_a_lock_that_its_owner_removed_while_we_opened_it_holds_nothing(tmp_path, monkeypatch):
-  flock = lock.fcntl.flock
-  releases = [taken(tmp_path, lock._File).release]
-
-  def late(fd, how):
-    if releases:
-      releases.pop()()
-    flock(fd, how)
-
+  flock, releases = lock.fcntl.flock, [taken(tmp_path, lock._File).release]
+  late = lambda fd, how: (releases and releases.pop()(), flock(fd, how))
   monkeypatch.setattr(lock.fcntl, 'flock', late)
-  held = taken(tmp_path, lock._File)
-  with pytest.raises(errors.TransientError):  # a third one, which opens the file that is there now
-    taken(tmp_path, lock._File)
-  held.release()
+  ours = taken(tmp_path, lock._File)
+  # a third one, which opens the file that is there now
+  refused('in use', taken, tmp_path, lock._File, kind=errors.TransientError)
+  ours.release()
 
 
 def _lease_elsewhere(tmp_path, age=5.0, **more):
@@ -109,44 +89,35 @@ class Clock:
       self._at.pop(when)()
 
 
-# what the other host's clock says counts for nothing
+AGES = -3600, 5, 1000  # what the other host's clock says counts for nothing
+
+
 @pytest.mark.parametrize('kind', KINDS)
-@pytest.mark.parametrize('age', [-3600, 5, 1000])
-def test_a_lock_of_another_host_that_stands_still_is_taken_over_after_two_minutes(
-  tmp_path, monkeypatch, capsys, age, kind
-):
+@pytest.mark.parametrize('age', AGES)
+def test_a_lock_that_stands_still_is_taken_over(tmp_path, monkeypatch, capsys, age, kind):
   clock = Clock(monkeypatch)
   _lease_elsewhere(tmp_path, age)
-  held = taken(tmp_path, kind)
+  ours = taken(tmp_path, kind)
   assert lock.STALE_SECONDS <= clock.now <= lock.STALE_SECONDS + 2 * lock.WATCH_SECONDS
   waiting, over = capsys.readouterr().out.splitlines()
-  assert (
-    'process 1 on elsewhere' in waiting and '120 s at most' in waiting and 'taking it over' in over
-  )
+  assert 'process 1 on elsewhere' in waiting and '120 s at most' in waiting
+  assert 'taking it over' in over
   assert json.loads((tmp_path / lock.NAME).read_text())['token'] == 'y'
-  held.beat()
-  held.release()
+  ours.beat()
+  ours.release()
   assert not (tmp_path / lock.NAME).exists()
 
 
 @pytest.mark.parametrize('kind', KINDS)
-@pytest.mark.parametrize('age', [-3600, 5, 1000])
-def test_a_lock_of_another_host_that_changes_refuses_the_job_as_soon_as_it_is_seen_to(
-  tmp_path, monkeypatch, age, kind
-):
-  clock = Clock(monkeypatch, {20.0: lambda: _lease_elsewhere(tmp_path, age - 20)})
-  _lease_elsewhere(tmp_path, age)
-  with pytest.raises(errors.TransientError, match='process 1 on elsewhere'):
-    taken(tmp_path, kind)
-  assert clock.now <= 20 + lock.WATCH_SECONDS
-  assert json.loads((tmp_path / lock.NAME).read_text())['token'] == 'x'
-
-
-def test_a_lease_that_a_third_job_takes_while_we_watch_is_its_own(tmp_path, monkeypatch):
-  Clock(monkeypatch, {100.0: lambda: _lease_elsewhere(tmp_path, token='z', host='third')})
-  _lease_elsewhere(tmp_path)
-  with pytest.raises(errors.UserError, match='on third'):
-    taken(tmp_path)
+def test_a_lock_of_another_host_that_changes_refuses_the_job_at_once(tmp_path, monkeypatch, kind):
+  # its heart beats, or a third job takes it
+  for age, after, host in ((AGES[0], 20, 'elsewhere'), (5, 20, 'elsewhere'), (1000, 100, 'third')):
+    event = functools.partial(_lease_elsewhere, tmp_path, age - after, host=host, token='z')
+    clock = Clock(monkeypatch, {after: event})
+    _lease_elsewhere(tmp_path, age)
+    refused(f'process 1 on {host}', taken, tmp_path, kind, kind=errors.TransientError)
+    assert clock.now <= after + lock.WATCH_SECONDS
+    assert json.loads((tmp_path / lock.NAME).read_text())['token'] == 'z'
 
 
 def test_a_lease_that_is_released_while_we_watch_is_free_at_once(tmp_path, monkeypatch, capsys):
@@ -156,24 +127,12 @@ def test_a_lease_that_is_released_while_we_watch_is_free_at_once(tmp_path, monke
   assert clock.now <= 10 + 2 * lock.WATCH_SECONDS and 'gone' not in capsys.readouterr().out
 
 
-def test_a_new_machine_enters_a_workdir_in_a_bucket_by_itself(tmp_path, monkeypatch):
-  monkeypatch.setattr(lock.storage, 'is_remote', lambda p: True)
-  monkeypatch.setattr(lock, 'STALE_SECONDS', 0.3)
-  monkeypatch.setattr(lock, 'WATCH_SECONDS', 0.05)
-  _lease_elsewhere(tmp_path)
-  with lock.hold(tmp_path):
-    assert json.loads((tmp_path / lock.NAME).read_text())['pid'] == os.getpid()
-
-
 @pytest.mark.parametrize('before', [None, 'stale'])
-def test_of_two_jobs_that_read_before_either_writes_one_holds_and_one_is_refused(
-  tmp_path, monkeypatch, before
-):
+def test_of_two_jobs_that_read_before_either_writes_one_holds(tmp_path, monkeypatch, before):
   Clock(monkeypatch)
   if before:
     _lease_elsewhere(tmp_path)
-  renew, rivals = lock._Lease.renew, [{**OWNER, 'host': 'rival', 'token': 'z'}]
-  held = []
+  renew, rivals, held = lock._Lease.renew, [{**OWNER, 'host': 'rival', 'token': 'z'}], []
 
   def after_the_rival(lease):
     if rivals:
@@ -181,8 +140,7 @@ def test_of_two_jobs_that_read_before_either_writes_one_holds_and_one_is_refused
     return renew(lease)
 
   monkeypatch.setattr(lock._Lease, 'renew', after_the_rival)
-  with pytest.raises(errors.TransientError, match='on rival'):
-    taken(tmp_path)
+  refused('on rival', taken, tmp_path, kind=errors.TransientError)
   held[0].beat()
   assert json.loads((tmp_path / lock.NAME).read_text())['token'] == 'z'
   held[0].release()
@@ -190,9 +148,7 @@ def test_of_two_jobs_that_read_before_either_writes_one_holds_and_one_is_refused
 
 
 @pytest.mark.parametrize('kind', KINDS)
-def test_an_owner_whose_lease_another_has_taken_ends_without_a_word_into_it(
-  tmp_path, monkeypatch, capsys, kind
-):
+def test_an_owner_whose_lease_another_has_taken_ends(tmp_path, monkeypatch, capsys, kind):
   monkeypatch.setattr(time, 'sleep', lambda s: None)
   monkeypatch.setattr(lock, 'HEARTBEAT_SECONDS', 0.0)
   ended = []
@@ -205,7 +161,7 @@ def test_an_owner_whose_lease_another_has_taken_ends_without_a_word_into_it(
   assert (tmp_path / lock.NAME).read_text() == rival
 
 
-def test_a_heart_beats_on_after_any_error_of_the_storage(tmp_path, capsys):
+def test_a_heart_beats_on_after_any_error_of_the_storage(tmp_path, capsys, monkeypatch):
   stop, beats = threading.Event(), []
 
   def fail():
@@ -214,34 +170,20 @@ def test_a_heart_beats_on_after_any_error_of_the_storage(tmp_path, capsys):
       stop.set()
     raise RuntimeError('503')
 
-  lock.HEARTBEAT_SECONDS, seconds = 0.0, lock.HEARTBEAT_SECONDS
-  try:
-    lock._beat(tmp_path, fail, stop)
-  finally:
-    lock.HEARTBEAT_SECONDS = seconds
+  monkeypatch.setattr(lock, 'HEARTBEAT_SECONDS', 0.0)
+  lock._beat(tmp_path, fail, stop)
   assert capsys.readouterr().out.count('503') == 2
 
 
-def test_a_lease_of_a_process_of_this_host_that_is_no_more_is_taken_over_at_once(
-  tmp_path, monkeypatch
-):
+def test_a_lease_of_a_dead_process_of_this_host_is_taken_over_at_once(tmp_path, monkeypatch):
   monkeypatch.setattr(time, 'sleep', lambda s: None)
-  gone = subprocess.Popen([sys.executable, '-c', ''])
+  gone = subprocess.Popen(['true'])
   gone.wait()
   owner = {**OWNER, 'pid': os.getpid()}
   _lease_elsewhere(tmp_path, host='here', pid=os.getppid())
-  with pytest.raises(errors.UserError, match='in use'):
-    taken(tmp_path, owner=owner)
+  refused('in use', taken, tmp_path, owner=owner, kind=errors.TransientError)
   _lease_elsewhere(tmp_path, host='here', pid=gone.pid)
   taken(tmp_path, owner=owner).release()
-
-
-def test_a_lock_that_another_took_over_in_place_is_left_to_it(tmp_path):
-  with pytest.raises(errors.TransientError, match='is now held by'):
-    with lock.hold(tmp_path):
-      text = (tmp_path / lock.NAME).read_text()
-      (tmp_path / lock.NAME).write_text(text.replace(json.loads(text)['token'], 'f' * 32))
-  assert json.loads((tmp_path / lock.NAME).read_text())['token'] == 'f' * 32
 
 
 def _delete(folder):
@@ -287,12 +229,15 @@ def test_a_workdir_that_is_gone_stops_the_run_before_a_save_at_its_end_and_at_an
     shutil.rmtree(tmp_path / 'elsewhere', ignore_errors=True)
 
 
-def test_a_workdir_that_another_job_holds_ends_the_run_with_75_before_a_save(tmp_path):
+@pytest.mark.parametrize('then', ['a save', 'its end'])
+def test_a_workdir_that_another_job_holds_ends_the_run_with_75(tmp_path, then):
   with pytest.raises(errors.TransientError, match='now held by process 1 on elsewhere'):
     with lock.hold(tmp_path) as check:
-      (tmp_path / lock.NAME).unlink()
-      _lease_elsewhere(tmp_path)
-      check()
+      _lease_elsewhere(tmp_path)  # in place
+      if then == 'a save':
+        check()
+        pytest.fail('it goes on')
+  assert json.loads((tmp_path / lock.NAME).read_text())['token'] == 'x'
 
 
 class Together(emulated_gcs.Store):
@@ -319,29 +264,21 @@ class Together(emulated_gcs.Store):
 
 
 def test_of_two_processes_that_take_a_lock_in_a_bucket_together_one_holds_and_one_ends_with_75():
-  program = HOLDER.replace('time.sleep(60)', 'time.sleep(6)')
   program = f"""
 from bertzoo_jax.common import errors
 try:
-  exec({program!r})
+  exec({HOLDER!r})
 except errors.UserError as e:
   print(e)
   raise SystemExit(e.code)
 """
   for _ in range(3):  # a busy machine may start the second when the first holds it
     with Together() as store:
-      jobs = [
-        subprocess.Popen(
-          [sys.executable, '-c', program, 'gs://bucket/run'],
-          env={**os.environ, **store.environment()},
-          stdout=subprocess.PIPE,
-          text=True,
-        )
-        for _ in range(2)
-      ]
-      said = [job.communicate(timeout=100)[0] for job in jobs]
-      assert sorted(job.returncode for job in jobs) == [0, os.EX_TEMPFAIL], said
-      winner, loser = sorted(zip([job.returncode for job in jobs], said, jobs, strict=True))
+      env = commands.environment(**store.environment())
+      jobs = [commands.begin('-c', program, 'gs://bucket/run', '6', env=env) for _ in range(2)]
+      outputs = [job.communicate(timeout=100)[0] for job in jobs]
+      assert sorted(job.returncode for job in jobs) == [0, os.EX_TEMPFAIL], outputs
+      winner, loser = sorted(zip([job.returncode for job in jobs], outputs, jobs, strict=True))
       assert winner[1] == 'held\n' and f'in use by process {winner[2].pid}' in loser[1]
       assert not store.names('bucket')  # the winner removed it at its end
       if store.writes >= 2:

@@ -12,9 +12,9 @@ from processes import one
 from processes import two
 from processes import wait_for_step
 
-from bertzoo_jax.common import errors
 from bertzoo_jax.runs import watchdog
 from tests import commands
+from tests.refused import refused
 
 HANG = '--config.run.hang_minutes=0.1'
 
@@ -26,9 +26,8 @@ def test_a_data_thread_that_waits_for_ever_ends_the_run_with_75_and_the_run_resu
   with one(world, run, HANG, '--config.run.save_minutes=0', STUCK_AT='5') as process:
     assert process.end() == os.EX_TEMPFAIL, process.said
   last = process.said.strip().splitlines()[-1]
-  assert last.startswith('error: the run hangs: the batch of step 5 has not finished for 0.1'), (
-    process.said
-  )
+  words = 'error: the run hangs: the batch of step 5 has not finished for 0.1'
+  assert last.startswith(words), process.said
   assert 'in stuck' in process.said  # the stack of the thread that waits
   with one(world, run, HANG) as process:
     assert process.end() == 0 and 'resuming from the checkpoint of step' in process.said
@@ -114,5 +113,4 @@ def test_a_run_that_goes_on_is_left_alone_no_minutes_are_no_watch_and_odd_ones_a
       time.sleep(0.1 * (not minutes))
   assert not ended
   for odd in (-1, float('nan'), float('inf')):
-    with pytest.raises(errors.UserError, match='run.hang_minutes is'):
-      watchdog.Watchdog(odd)
+    refused('run.hang_minutes is', watchdog.Watchdog, odd)

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+from unittest import mock
 
 import pytest
 import toys
@@ -12,24 +13,10 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.experiment import start as start_lib
 from bertzoo_jax.runs import step_folders
 from bertzoo_jax.runs import workdir as workdirs
+from tests.refused import refused
 
 
-def test_a_workdir_refuses_other_science_and_lets_machinery_change(tmp_path):
-  config = toys.config()
-  workdirs.check_same_run(tmp_path, config, 'abc')
-  workdirs.describe(tmp_path, config, {'hash': 'abc'}, lambda folder: None)
-  workdirs.check_same_run(tmp_path, toys.config(run={**config.run, 'log_every': 7}), 'abc')
-  changed = toys.config(seed=3, schedule={**config.schedule, 'learning_rate': 1.0})
-  words = f'schedule.learning_rate: {config.schedule.learning_rate} → 1.0; seed: 0 → 3'
-  with pytest.raises(errors.UserError, match=words):
-    workdirs.check_same_run(tmp_path, changed, 'abc')
-  with pytest.raises(errors.UserError, match='corpus'):
-    workdirs.check_same_run(tmp_path, config, 'abd')
-
-
-def test_attempts_are_appended_and_a_line_with_a_bad_byte_or_cut_short_is_said_and_left_as_it_is(
-  tmp_path, capsys
-):
+def test_attempts_are_appended_and_a_line_that_is_damaged_is_left_as_it_is(tmp_path, capsys):
   at = dict(corpus_hash='abc', start_step=0, devices='1 × cpu', init=None)
   add = lambda: workdirs.add_attempt(tmp_path, **at)
   file = tmp_path / 'attempts.jsonl'
@@ -45,19 +32,13 @@ def test_attempts_are_appended_and_a_line_with_a_bad_byte_or_cut_short_is_said_a
   assert 'line(s) cannot be read' in capsys.readouterr().out
 
 
-def test_models_of_the_hub_that_a_run_began_with_are_known_through_the_runs_between(
-  tmp_path, monkeypatch
-):
+def test_models_that_a_run_began_with_are_known_through_runs_between(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   pathlib.Path('org/local').mkdir(parents=True)
-  begin = lambda run, init: (
+  inits = dict(first='hf:org/name@v2,hf:gpt', second='first@7', local='hf:org/local', fresh=None)
+  for run, init in inits.items():
     pathlib.Path(run).mkdir()
-    or workdirs.add_attempt(run, corpus_hash='', start_step=0, devices='', init=init)
-  )
-  begin('first', 'hf:org/name@v2,hf:gpt')
-  begin('second', 'first@7')
-  begin('local', 'hf:org/local')
-  begin('fresh', None)
+    workdirs.add_attempt(run, corpus_hash='', start_step=0, devices='', init=init)
   assert workdirs.base_models('first') == workdirs.base_models('second') == ('org/name', 'gpt')
   assert workdirs.base_models('local') == workdirs.base_models('fresh') == ()
 
@@ -86,107 +67,74 @@ def sealed_run(path, config, text):
   return path
 
 
+DAMAGES = {
+  'half': lambda data: data[: len(data) // 2],
+  'byte': lambda data: data[:9] + b'\xff' + data[10:],
+  'empty': lambda data: b'',
+  'list': lambda data: b'[1]',
+  'deep': lambda data: b'[' * 100000,
+  'values': lambda data: data.replace(b'1', b'2').replace(b'a', b'b'),  # still JSON
+}
+
+
 @pytest.mark.parametrize('file', ['config.json', 'corpus.json'])
-@pytest.mark.parametrize(
-  'damage',
-  [
-    lambda data: data[: len(data) // 2],
-    lambda data: data[:9] + b'\xff' + data[10:],
-    lambda data: b'',
-    lambda data: b'[1]',
-    lambda data: b'[' * 100000,
-    lambda data: data.replace(b'1', b'2').replace(b'a', b'b'),  # still JSON
-  ],
-  ids=['half', 'byte', 'empty', 'list', 'deep', 'values'],
-)
-def test_a_damaged_file_of_a_workdir_is_said_and_written_again_from_the_checkpoints(
-  tmp_path, capsys, file, damage
-):
+@pytest.mark.parametrize('damage', DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_file_is_written_again_from_the_checkpoints(tmp_path, capsys, file, damage):
   config = toys.config()
   workdir = sealed_run(tmp_path, config, {'hash': 'abc1'})
   whole = (workdir / file).read_bytes()
   (workdir / file).write_bytes(damage(whole))
-  with pytest.raises(errors.UserError, match='another config: seed'):
-    workdirs.check_same_run(workdir, toys.config(seed=3), 'abc1')
-  with pytest.raises(errors.UserError, match='trained on the corpus abc1'):
-    workdirs.check_same_run(workdir, config, 'abd')
+  refused('another config: seed', workdirs.check_same_run, workdir, toys.config(seed=3), 'abc1')
+  refused('trained on the corpus abc1', workdirs.check_same_run, workdir, config, 'abd')
   workdirs.check_same_run(workdir, config, 'abc1')
   capsys.readouterr()
   workdirs.describe(workdir, config, {'hash': 'abc1'}, lambda folder: None)
-  said = capsys.readouterr().out
+  output = capsys.readouterr().out
   assert (workdir / file).read_bytes() == whole
-  assert said.count('\n') == 1 and f'{file} is damaged and is written again' in said
+  assert output.count('\n') == 1 and f'{file} is damaged and is written again' in output
   assert (workdir / f'{file}.damaged').read_bytes() == damage(whole)
 
 
-def test_who_only_reads_a_run_takes_the_config_of_its_checkpoints_where_its_own_is_damaged(
-  tmp_path,
-):
+def test_who_only_reads_a_run_takes_the_config_of_its_checkpoints_if_its_own_is_damaged(tmp_path):
   workdir = sealed_run(tmp_path, toys.config(), {'hash': 'abc'})
   (workdir / 'config.json').write_bytes(b'{"seed": \xff')
   (workdir / 'corpus.json').write_bytes(b'{')
   assert workdirs.run_config(workdir) == toys.config()
   assert workdirs.corpus_record(workdir) == {'hash': 'abc'}
   (workdir / 'checkpoints/3/run.json').write_bytes(b'{}')  # not what its checksum says
-  with pytest.raises(errors.UserError, match='no checkpoint has a copy'):
-    workdirs.run_config(workdir)
+  refused('no checkpoint has a copy', workdirs.run_config, workdir)
 
 
-@pytest.mark.parametrize(
-  'file, damage',
-  [
-    ('config.json', lambda data: data.replace(b'adam', b'adal')),
-    ('config.json', lambda data: data.replace(b'"seed": 0', b'"seed": 8')),
-    ('corpus.json', lambda data: data.replace(b'abc', b'abb')),
-  ],
-  ids=['name', 'digit', 'hash'],
-)
+WRONG = [('config.json', b'adam', b'adal'), ('config.json', b'"seed": 0', b'"seed": 8')]
+WRONG += [('corpus.json', b'abc', b'abb')]
+
+
+@pytest.mark.parametrize('file, was, wrong', WRONG)
 def test_before_the_first_checkpoint_a_file_that_no_attempt_has_noted_decides_nothing(
-  tmp_path, capsys, file, damage
+  tmp_path, capsys, file, was, wrong
 ):
   config = toys.config()
   workdirs.describe(tmp_path, config, {'hash': 'abc'}, lambda folder: None)
   workdirs.add_attempt(tmp_path, corpus_hash='abc', start_step=0, devices='1', init=None)
   whole = (tmp_path / file).read_bytes()
-  (tmp_path / file).write_bytes(damage(whole))
+  (tmp_path / file).write_bytes(whole.replace(was, wrong))
   assert (tmp_path / file).read_bytes() != whole
   workdirs.check_same_run(tmp_path, config, 'abc')
   assert ('cannot be checked' in capsys.readouterr().out) == (file == 'config.json')
   workdirs.describe(tmp_path, config, {'hash': 'abc'}, lambda folder: None)
   assert (tmp_path / file).read_bytes() == whole
-  with pytest.raises(errors.UserError, match='another config: seed'):
-    workdirs.check_same_run(tmp_path, toys.config(seed=3), 'abc')
+  refused('another config: seed', workdirs.check_same_run, tmp_path, toys.config(seed=3), 'abc')
 
 
-def test_a_workdir_writes_only_what_changed_and_one_without_attempts_goes_on(tmp_path, capsys):
-  config, text = toys.config(), {'hash': 'abc'}
-  describe = lambda config: workdirs.describe(tmp_path, config, text, lambda folder: None)
-  inodes = lambda: {p.name: p.stat().st_ino for p in tmp_path.iterdir()}
-  describe(config)
-  before = inodes()
-  describe(config)
-  assert inodes() == before
-  describe(toys.config(run={**config.run, 'log_every': 7}))
-  assert [name for name in before if inodes()[name] != before[name]] == ['config.json']
-  (tmp_path / 'config.json').write_bytes(b'\xff')
-  workdirs.check_same_run(tmp_path, config, 'abc')
-  assert 'cannot be checked' in capsys.readouterr().out
-
-
-def test_a_workdir_that_cannot_be_written_is_a_users_mistake_unless_that_may_pass(
-  tmp_path, monkeypatch
-):
+def test_a_workdir_that_cannot_be_written_is_a_mistake_unless_that_may_pass(tmp_path, monkeypatch):
   (tmp_path / 'file').write_text('')
-  with pytest.raises(errors.UserError, match='--workdir .* give a folder') as e:
-    with workdirs.writable(tmp_path / 'file' / 'run'):
-      pass
-  assert e.value.code == 2
 
-  def fail(*args):
-    raise TimeoutError('no answer')
-
-  monkeypatch.setattr(workdirs.storage, 'write_text', fail)
-  with pytest.raises(errors.TransientError, match='--workdir .* again'):
-    with workdirs.writable(tmp_path / 'run'):
+  def write(folder):
+    with workdirs.writable(tmp_path / folder):
       pass
+
+  assert refused('--workdir .* give a folder', write, 'file/run').code == 2
+  late = mock.Mock(side_effect=TimeoutError('no answer'))
+  monkeypatch.setattr(workdirs.storage, 'write_text', late)
+  refused('--workdir .* again', write, 'run', kind=errors.TransientError)
   assert not (tmp_path / 'run').exists()

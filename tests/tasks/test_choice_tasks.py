@@ -1,8 +1,6 @@
 """Questions with options: files, labels, rows."""
 
 import json
-import os
-import pathlib
 import re
 
 import made
@@ -18,11 +16,8 @@ from bertzoo_jax.tasks import kinds as kinds_lib
 from bertzoo_jax.tasks import labels
 from bertzoo_jax.tasks import option_files
 from bertzoo_jax.tasks.kinds import kind as kinds
-from configs.tasks import choices as choice_configs
 from tests.found import call_part
 
-DATA = os.environ.get('BERTZOO_DATA')
-real = pytest.mark.skipif(not DATA, reason='BERTZOO_DATA does not name the folder of real data')
 SPECIAL = made.Characters.special
 
 
@@ -32,14 +27,8 @@ def read(folder, train, name='train.json', **fields):
 
 
 def race(**changes):
-  record = dict(
-    article='A man.',
-    questions=['Who _ ?', 'Why?'],
-    options=[['a', 'b'], ['c', 'd']],
-    answers=['B', 'A'],
-    id='high2.txt',
-  )
-  return json.dumps({**record, **changes})
+  asked = dict(questions=['Who _ ?', 'Why?'], options=[['a', 'b'], ['c', 'd']], answers=['B', 'A'])
+  return json.dumps({'article': 'A man.', 'id': 'high2.txt', **asked, **changes})
 
 
 def test_race_is_read_from_folders_in_the_order_of_its_numbers(tmp_path):
@@ -47,9 +36,8 @@ def test_race_is_read_from_folders_in_the_order_of_its_numbers(tmp_path):
     (tmp_path / 'train' / level).mkdir(parents=True)
     for number in (10, 2):
       name = f'{level}{number}.txt'
-      (tmp_path / 'train' / level / name).write_bytes(
-        ('\ufeff' + race(id=name, article=name)).replace(', ', ',\r\n').encode()
-      )
+      text = '\ufeff' + race(id=name, article=name).replace(', ', ',\r\n')
+      (tmp_path / 'train' / level / name).write_bytes(text.encode())
   (tmp_path / 'train' / 'high' / 'notes.md').write_text('no JSON')
   source = read(tmp_path, '', 'other.txt', files={'train': 'train', 'dev': 'train/high'})
   train = source.splits['train']
@@ -113,50 +101,40 @@ def test_mctest_is_read_as_text_and_as_a_table(tmp_path, ends):
   source = read(tmp_path, TSV.replace('\n', ends), 'train.tsv', layout='mctest')
   assert source.splits['train'].labels == [1, 0, 1, 2]
   assert source.splits['train'].column('question')[:2] == train.column('question')
-  made.write(tmp_path, train_ans='B A B C\nA A A A\n')
-  with pytest.raises(errors.UserError, match='2 lines, and .* 1 stories'):
-    read(tmp_path, TSV, 'train.tsv', layout='mctest')
+
+
+def labelled(folder, labels):
+  """A table of questions with the options w, x, y and z, and with these labels."""
+  rows = ''.join(f't\tu\tw\tx\ty\tz\t{label}\n' for label in labels)
+  head = 'text\tquestion\tp\tq\tr\ts\tlabel\n'
+  return read(folder, head + rows, 'train.tsv', options='p,q,r,s')
+
+
+def test_labels_of_a_table_are_letters_numbers_or_texts(tmp_path):
+  forms = dict(letter='ACdB', from_0='0231', from_1='1342', text='wyzx')
+  for form, given in forms.items():
+    source = labelled(tmp_path, given)
+    assert source.splits['train'].labels == [0, 2, 3, 1], form
+    assert any(f'read as {form} ' in n for n in source.notes), form
 
 
 @pytest.mark.parametrize(
-  'labels, wanted, form',
-  [
-    (('A', 'c'), [0, 2], 'letter'),
-    (('0', '2'), [0, 2], 'from_0'),
-    (('3', '1'), [2, 0], 'from_1'),
-    (('red', 'six'), [0, 2], 'text'),
-  ],
+  'labels, place, likely',
+  [('ABED', 3, 'letter'), ('0213401', 5, 'from_0'), ('wzWx', 3, 'text'), ('ADA?', 4, 'letter')],
 )
-def test_labels_of_a_table_are_letters_numbers_or_texts(tmp_path, labels, wanted, form):
-  head = 'text\tquestion\tp\tq\tr\tlabel\n'
-  text = head + f't\tu\tred\tb\tc\t{labels[0]}\nt\tu\tfour\tfive\tsix\t{labels[1]}\n'
-  source = read(tmp_path, text, 'train.tsv', options='p,q,r')
-  assert source.splits['train'].labels == wanted
-  assert any(f'read as {form} ' in n for n in source.notes)
-
-
-@pytest.mark.parametrize(
-  'labels, place, label, likely',
-  [
-    ('ABED', 3, 'E', 'letter'),
-    ('0213 4 01'.replace(' ', ''), 5, '4', 'from_0'),
-    (['w', 'z', 'W', 'x'], 3, 'W', 'text'),
-    ('ADA?', 4, '?', 'letter'),
-  ],
-)
-def test_a_bad_label_is_told_with_its_own_row(tmp_path, labels, place, label, likely):
-  head, row = 'text\tquestion\tp\tq\tr\ts\tlabel\n', 't\tu\tw\tx\ty\tz\t'
-  text = head + ''.join(f'{row}{one}\n' for one in labels)
-  words = f"line {place + 1} has the label '{re.escape(label)}', .* read as {likely}: correct it"
+def test_a_bad_label_is_told_with_its_own_row(tmp_path, labels, place, likely):
+  label = re.escape(labels[place - 1])
+  words = f"line {place + 1} has the label '{label}', .* read as {likely}: correct it"
   with pytest.raises(errors.UserError, match=words):
-    read(tmp_path, text, 'train.tsv', options='p,q,r,s')
+    labelled(tmp_path, labels)
 
 
-def line(label, options=('x', 'y', 'z')):
+def line(label, options='xyz', text='t'):
   """A JSON line with a question."""
-  return json.dumps(dict(text='t', question='q', options=list(options), label=label)) + '\n'
+  return json.dumps(dict(text=text, question='q', options=list(options), label=label)) + '\n'
 
 
+FROM_0, RACE, DREAM = dict(label_form='from_0'), dict(layout='race'), dict(layout='dream')
 CSV = 'text,question,p,q,r,label\nt,u,,b,c,2\nt,u,a,b,,0\n'
 
 
@@ -165,13 +143,8 @@ CSV = 'text,question,p,q,r,label\nt,u,,b,c,2\nt,u,a,b,,0\n'
   [
     ('train.jsonl', line(1) + line(2), {}, 'from_0 or from_1: set --config.source.label_form'),
     ('train.jsonl', line('w'), {}, 'no option of their questions'),
-    (
-      'train.jsonl',
-      line(3),
-      dict(label_form='from_0'),
-      "label '3', which is not one of its 3 options",
-    ),
-    ('train.jsonl', line(0, ['x', ' ']), dict(label_form='from_0'), 'has 1 options'),
+    ('train.jsonl', line(3), FROM_0, "label '3', which is not one of its 3 options"),
+    ('train.jsonl', line(0, ['x', ' ']), FROM_0, 'has 1 options'),
     ('train.jsonl', line(''), {}, 'line 1 has no label'),
     ('train.jsonl', line(float('nan')), {}, 'line 1 has no label'),
     ('train.jsonl', line(['x']), {}, 'line 1, .*a list, no label'),
@@ -181,42 +154,47 @@ CSV = 'text,question,p,q,r,label\nt,u,,b,c,2\nt,u,a,b,,0\n'
     ('one.txt', json.dumps(dict(article='', questions=[])), {}, "has no 'options'"),
     ('one.txt', race(answers=['A']), {}, '2 questions, 2 lists of options and 1 answers'),
     ('train.json', dream(answer='y'), {}, "has the label 'y', which is not one of its 3 options"),
-    ('train.json', '5', dict(layout='race'), 'holds no JSON object'),
-    ('train.json', '"article questions options"', dict(layout='race'), 'holds no JSON object'),
-    ('train.json', race(questions=None), dict(layout='race'), "no 'questions', a list"),
-    ('train.json', race(options=['ab', 'ef']), dict(layout='race'), "1 has the options 'ab'"),
-    ('train.json', race(options=[3, 4]), dict(layout='race'), 'question 1 has the options 3'),
-    ('train.json', '{"a": 1}', dict(layout='dream'), 'dialogue 1 has not the shape'),
+    ('train.json', '5', RACE, 'holds no JSON object'),
+    ('train.json', '"article questions options"', RACE, 'holds no JSON object'),
+    ('train.json', race(questions=None), RACE, "no 'questions', a list"),
+    ('train.json', race(options=['ab', 'ef']), RACE, "1 has the options 'ab'"),
+    ('train.json', race(options=[3, 4]), RACE, 'question 1 has the options 3'),
+    ('train.json', '{"a": 1}', DREAM, 'dialogue 1 has not the shape'),
     ('train.json', '[[["Hi."], [{"question": "Who?"}], "1"]]', {}, 'dialogue 1 has not the shape'),
     ('train.json', dream(choice='ab'), {}, "the options 'ab'"),
-    ('train.json', '[' * 100_000, dict(layout='dream'), 'holds no JSON'),
+    ('train.json', '[' * 100_000, DREAM, 'holds no JSON'),
+    # answers beside the file: letters of options, one per question
+    ('train.txt', MCTEST, dict(answers='AB C'), "has the answer 'AB'"),
+    ('train.txt', MCTEST, dict(answers='@ C'), "has the answer '@'"),
+    ('train.txt', MCTEST, dict(answers='é C'), "has the answer 'É'"),
+    ('train.txt', MCTEST, dict(answers='E C'), "has the answer 'E'"),
+    ('train.txt', MCTEST, dict(answers='A'), '1 answers, and its story has 2'),
+    ('train.txt', MCTEST, dict(answers='A B C'), '3 answers, and its story has 2'),
+    ('train.tsv', TSV, dict(answers='B A\nA A', layout='mctest'), '2 lines, and .* 1 stories'),
   ],
 )
 def test_a_mistake_in_a_file_is_told_in_a_sentence(tmp_path, name, content, fields, problem):
+  fields = dict(fields)
+  if answers := fields.pop('answers', ''):
+    made.write(tmp_path, train_ans=answers)
   with pytest.raises(errors.UserError, match=problem):
     labels.numbered(read(tmp_path, content, name, **fields), kinds_lib.BY_NAME['choice'])
 
 
-def test_numbers_count_from_1_where_the_config_says_so(tmp_path):
+def test_options_are_columns_or_a_list_and_numbers_count_from_1_where_the_config_says_so(tmp_path):
   source = read(tmp_path, line(1) + line(2), 'train.jsonl', label_form='from_1')
   assert source.splits['train'].labels == [0, 1]
-
-
-def test_options_are_columns_or_a_list_and_empty_ones_are_left_out(tmp_path):
+  # empty ones are left out
   train = read(tmp_path, CSV, 'train.csv', options='p,q,r').splits['train']
   assert train.column('options') == [['b', 'c'], ['a', 'b']] and train.labels == [1, 0]
   assert train.values[0].most == 3
-
-
-# --- rows ---
 
 
 def made_rows(given, length=30, single=made.SHAPE.single, pair=made.SHAPE.pair, **fields):
   """given: [(text, question, options)]."""
   examples = made.examples(*(option_files.Choice(*one) for one in given))
   frame = frames.Frame(single, pair, SPECIAL, 2, length)
-  of_rows = examples, None, made.Characters(), frame
-  return call_part(features, 'choice_rows', *of_rows, **fields)
+  return call_part(features, 'choice_rows', examples, None, made.Characters(), frame, **fields)
 
 
 def shown(rows):
@@ -248,22 +226,14 @@ def test_the_question_keeps_its_end_and_the_text_its_beginning():
   assert made_rows(given, 9).uncut.tolist() == [20, 21]
   with pytest.raises(errors.UserError, match='no room for two texts'):
     made_rows(given, 4)
-
-
-def test_more_options_than_rows_are_refused():
   with pytest.raises(errors.UserError, match='3 options, and config.features.options=2: set .*=3'):
     made_rows([('t', 'q', ['a', 'b', 'c'])], options=2)
   assert made_rows([('t', 'q', ['a', 'b', 'c'])], options=5).group == 5
 
 
 def opened(folder, count=12):
-  lines = [
-    json.dumps(
-      dict(text=f'text {i // 3}', question='q', options=['a', 'b', 'c'], label='ABC'[i % 3])
-    )
-    for i in range(count)
-  ]
-  made.write(folder, train_jsonl='\n'.join(lines), test_jsonl=lines[0].replace('"A"', '""'))
+  lines = [line('ABC'[i % 3], 'abc', f'text {i // 3}') for i in range(count)]
+  made.write(folder, train_jsonl=''.join(lines), test_jsonl=lines[0].replace('"A"', '""'))
   files = dict(train='train.jsonl', test='test.jsonl')
   return made.opened(folder, 'choice', files, length=24)
 
@@ -272,9 +242,8 @@ def test_questions_about_one_text_stay_together_and_batches_have_three_axes(tmp_
   task = opened(tmp_path)
   train, dev = task.splits['train'], task.splits['dev']
   assert not set(train.source.column('text')) & set(dev.source.column('text'))
-  batch = batches.train_batch(
-    train, 0, batch_size=4, seed=0, length_buckets=(16, 24), padding='right', pad=0
-  )
+  how = dict(batch_size=4, seed=0, length_buckets=(16, 24), padding='right', pad=0)
+  batch = batches.train_batch(train, 0, **how)
   assert batch['input_ids'].shape == (4, 3, 16) and batch['labels'].shape == (4,)
   assert batch['option_weights'].shape == (4, 3)
   report = task.report()
@@ -290,28 +259,3 @@ def test_predictions_name_the_option_and_its_letter(tmp_path):
   perfect = {'choice': np.eye(3)[dev.labels]}
   assert kinds.score(('accuracy',), task, dev, perfect) == {'accuracy': 1.0}
   assert task.read(str(tmp_path / 'train.jsonl')).labels is None
-
-
-@real
-def test_mc500_has_its_published_sizes():
-  task = made.task(choice_configs.get_config('mctest'), pathlib.Path(DATA) / 'mc_en', 512)
-  assert {name: len(split) for name, split in task.splits.items()} == dict(train=1200, dev=200)
-  assert not [note for note in task.notes if 'left out' in note or 'asterisks' in note]
-  assert all(s.group == 4 for s in task.splits.values())
-
-
-@pytest.mark.parametrize(
-  'answers, problem',
-  [
-    ('AB C', "has the answer 'AB'"),
-    ('@ C', "has the answer '@'"),
-    ('é C', "has the answer 'É'"),
-    ('E C', "has the answer 'E'"),
-    ('A', '1 answers, and its story has 2'),
-    ('A B C', '3 answers, and its story has 2'),
-  ],
-)
-def test_answers_of_mctest_are_letters_of_options_one_per_question(tmp_path, answers, problem):
-  made.write(tmp_path, train_ans=answers)
-  with pytest.raises(errors.UserError, match=problem):
-    read(tmp_path, MCTEST, 'train.txt')

@@ -14,10 +14,11 @@ from bertzoo_jax import tasks
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks.kinds import kind
 from configs.tasks import chinese
+from configs.tasks import choices
 from configs.tasks import glue
+from configs.tasks import questions
 
 DATA = os.environ.get('BERTZOO_DATA')
-real = pytest.mark.skipif(not DATA, reason='BERTZOO_DATA does not name the folder of real data')
 ROWS = [('good film', 'yes'), ('bad film', 'no'), ('fine', 'yes'), ('dull', 'no')]
 TSV = 'text\tlabel\n' + ''.join(f'{a}\t{b}\n' for a, b in ROWS)
 
@@ -33,18 +34,21 @@ def pairs(examples):
 @pytest.mark.parametrize(
   'name, content',
   [
+    *(
+      (f'train.{end}', '\ufeff' + TSV.replace('\t', mark).replace('\n', line_end))
+      for end, mark in (('tsv', '\t'), ('csv', ','))
+      for line_end in ('\n', '\r\n', '\r')
+    ),
+    # what ends a line is no part of its last field, a text
+    *(
+      ('train.tsv', end.join('\t'.join(row[::-1]) for row in (('text', 'label'), *ROWS)) + end)
+      for end in ('\n', '\r\n', '\r\r\n', '\r')
+    ),
     ('train.tsv', TSV),
-    ('train.tsv', '\ufeff' + TSV),
-    ('train.tsv', TSV.replace('\n', '\r\n')),
-    ('train.tsv', TSV.replace('\n', '\r')),
-    ('train.tsv', '\ufeff' + TSV.replace('\n', '\r')),
     ('train.tsv', TSV.rstrip('\n')),
     ('train.tsv', TSV + '\n\n'),
     ('train.tsv', TSV.replace('text\t', ' text \t')),
     ('train.txt', TSV),
-    ('train.csv', TSV.replace('\t', ',')),
-    ('train.csv', '\ufeff' + TSV.replace('\t', ',').replace('\n', '\r\n')),
-    ('train.csv', TSV.replace('\t', ',').replace('\n', '\r')),
     ('train.jsonl', ''.join(json.dumps(dict(text=a, label=b)) + '\n' for a, b in ROWS)),
     ('train.json', json.dumps([dict(text=a, label=b) for a, b in ROWS], indent=1)),
     ('train.json', '\n'.join(json.dumps(dict(text=a, label=b)) for a, b in ROWS)),
@@ -60,39 +64,25 @@ def test_the_same_rows_are_read_from_every_format_line_end_and_with_a_byte_order
   assert not source.notes
 
 
-@pytest.mark.parametrize('end', ['\n', '\r\n', '\r\r\n', '\r'])
-@pytest.mark.parametrize('name, separator', [('train.tsv', '\t'), ('train.csv', ',')])
-def test_no_text_keeps_the_end_of_its_line(tmp_path, name, separator, end):
-  lines = [separator.join(row[::-1]) for row in [('text', 'label'), *ROWS]]
-  (tmp_path / name).write_bytes(''.join(line + end for line in lines).encode())
-  assert pairs(read(tmp_path, name).splits['train']) == ROWS
-
-
 def test_parquet_is_read_with_the_types_that_its_columns_have(tmp_path):
-  table = pyarrow.table(
-    {
-      'text': pyarrow.array([a for a, _ in ROWS]).dictionary_encode(),
-      'label': pyarrow.array([3, 1, 3, 1], pyarrow.int8()),
-    }
-  )
+  texts = pyarrow.array([a for a, _ in ROWS]).dictionary_encode()
+  table = pyarrow.table(dict(text=texts, label=pyarrow.array([3, 1, 3, 1], pyarrow.int8())))
   parquet.write_table(table, tmp_path / 'train.parquet')
   source = read(tmp_path, 'train.parquet')
   assert pairs(source.splits['train']) == [(a, '3' if b == 'yes' else '1') for a, b in ROWS]
 
 
 def test_quotes_of_a_csv_enclose_fields(tmp_path):
-  made.write(
-    tmp_path, train_csv='text,label\n"one, ""two""\nthree",a\nfour\u2028five\x0bsix,b\n"",c\n'
-  )
+  rows = 'text,label\n"one, ""two""\nthree",a\nfour\u2028five\x0bsix,b\n"",c\n'
+  made.write(tmp_path, train_csv=rows)
   source = read(tmp_path, 'train.csv')
   assert source.splits['train'].column('a') == ['one, "two"\nthree', 'four\u2028five\x0bsix', '']
   assert [p.rpartition(' ')[2] for p in source.splits['train'].places] == ['2', '4', '5']
 
 
 def test_rows_with_too_few_or_many_fields_or_a_nul_are_counted_with_their_line(tmp_path):
-  made.write(
-    tmp_path, train_tsv='text\tlabel\na\tx\nlost\nb\ty\nc\tx\td\nalso\n\0d\ty\ne\tx\nf\ty\n'
-  )
+  rows = 'text\tlabel\na\tx\nlost\nb\ty\nc\tx\td\nalso\n\0d\ty\ne\tx\nf\ty\n'
+  made.write(tmp_path, train_tsv=rows)
   source = read(tmp_path)
   assert source.splits['train'].column('a') == ['a', 'b', 'e', 'f']
   assert source.splits['train'].ids == ['0', '2', '6', '7']  # numbers in the file
@@ -108,25 +98,25 @@ def test_rows_with_too_few_or_many_fields_or_a_nul_are_counted_with_their_line(t
   )
 
 
-REVIEWS = 'review,stars\ngood,5\n'
 COLA = 'gj04\t1\t\tOne more text\ngj04\t0\t*\tAnother text\n'
+REVIEWS, STARS = 'review,stars\ngood,5\n', dict(text_a='review', label='stars')
 
 
 @pytest.mark.parametrize(
   'name, content, fields, problem',
   [
-    ('train.csv', REVIEWS, dict(text_a='reviews', label='stars'), "'stars'.*mean 'review'"),
-    ('train.csv', REVIEWS, dict(text_a='review', label='star'), "label .*'star'.*mean 'stars'"),
-    ('train.csv', REVIEWS, dict(text_a='review', label='stars', example='nr'), "example .*'nr'"),
+    ('train.csv', REVIEWS, dict(STARS, text_a='reviews'), "'stars'.*mean 'review'"),
+    ('train.csv', REVIEWS, dict(STARS, label='star'), "label .*'star'.*mean 'stars'"),
+    ('train.csv', REVIEWS, dict(STARS, example='nr'), "example .*'nr'"),
     ('train.csv', REVIEWS, dict(text_a=''), 'text_a is empty'),
     ('train.tsv', COLA, dict(text_a='sentence'), 'header=False'),
     ('train.tsv', 'fine\tgood\nso\tbad\n', {}, 'no line of names, set .*source.header=False'),
     ('train.csv', 'a text,good\nso,bad\n', dict(label='good'), "'text', .*source.header=False"),
     ('train.csv', 'text,x\nfine,good\n', {}, "the column 'label', .*source.header=False"),
     ('train.tsv', 'text\ttext\tlabel\na\tb\tc\n', {}, "2 columns 'text'"),
-    ('train.tsv', 'a\tx\n', dict(files='nowhere.tsv'), 'train file .*nowhere.tsv.*task_dir'),
+    ('train.tsv', 'a\tx\n', dict(name='nowhere.tsv'), 'train file .*nowhere.tsv.*task_dir'),
     ('train.tsv', TSV, dict(dev='dev.tsv'), "The dev file .*files.dev=''"),
-    ('train.tsv', TSV, dict(files=''), 'files.train is empty'),
+    ('train.tsv', TSV, dict(name=''), 'files.train is empty'),
     ('train.xlsx', 'x', {}, 'by the end of its name'),
     ('train.csv', 'text,label\nfine,a\n"open,a\nb,b\n', {}, 'line 3: a quoted.*quotes=none'),
     ('train.tsv', 'text,x\ta\n1,2\n3,4\n', dict(text_a='text,x', label='a'), '2 of 2 rows.*line 2'),
@@ -138,10 +128,8 @@ def test_a_mistake_in_a_file_is_told_with_its_place_and_the_remedy(
   tmp_path, name, content, fields, problem
 ):
   (tmp_path / name).write_text(content)
-  fields = {**fields}
-  file = fields.pop('files', name)
   with pytest.raises(errors.UserError, match=problem):
-    read(tmp_path, file, **fields)
+    read(tmp_path, **{'name': name, **fields})
 
 
 def test_columns_have_numbers_or_given_names_where_the_file_has_none(tmp_path):
@@ -181,11 +169,8 @@ def test_a_file_that_is_not_there_is_named_and_optional_ones_are_noted(tmp_path)
 
 
 def test_values_of_json_become_text_and_dots_go_one_level_down(tmp_path):
-  rows = [
-    dict(words=['two', 'words'], meta=dict(label=1)),
-    dict(words='\ud800x', meta=dict(label=2.5)),
-    dict(words=None, meta=dict(label=True)),
-  ]
+  values = ((['two', 'words'], 1), ('\ud800x', 2.5), (None, True))
+  rows = [dict(words=words, meta=dict(label=label)) for words, label in values]
   made.write(tmp_path, train_jsonl='\n'.join(map(json.dumps, rows)))
   source = read(tmp_path, 'train.jsonl', text_a='words', label='meta.label')
   assert pairs(source.splits['train']) == [('two words', '1'), ('?x', '2.5'), ('', 'true')]
@@ -194,11 +179,8 @@ def test_values_of_json_become_text_and_dots_go_one_level_down(tmp_path):
 def test_only_rows_that_where_asks_for_are_read_and_test_labels_may_be_absent(tmp_path):
   lines = 'language\ttext\tlabel\nzh\tone\ta\nen\ttwo\tb\nzh\tthree\tb\n'
   made.write(tmp_path, train_tsv=TSV, dev_tsv=lines, test_tsv='index\ttext\n7\tx\n9\ty\n')
-  config = made.config(
-    files=dict(train='train.tsv', dev='dev.tsv', test='test.tsv'),
-    where=(('language', 'zh'),),
-    example='index',
-  )
+  files = dict(train='train.tsv', dev='dev.tsv', test='test.tsv')
+  config = made.config(files=files, where=(('language', 'zh'),), example='index')
   source = made.source(tmp_path, config.source)
   assert pairs(source.splits['dev']) == [('one', 'a'), ('three', 'b')]
   lost = 'dev: 1 line of dev.tsv that config.source.where does not ask for left out, the first is'
@@ -207,32 +189,19 @@ def test_only_rows_that_where_asks_for_are_read_and_test_labels_may_be_absent(tm
   assert source.splits['test'].labels is None and source.splits['test'].ids == ['7', '9']
 
 
-@pytest.mark.parametrize(
-  'columns, train, test',
-  [
-    # as LCQMC is distributed
-    (('text', 'text_b', 'label'), 'one\ttwo\t1\nthree\tfour\t0\n', 'five\tsix\n'),
-    (('label', 'text', 'text_b'), '1\tone\ttwo\n0\tthree\tfour\n', 'five\tsix\n'),
-  ],
-)
-def test_a_test_file_without_a_header_may_lack_the_label(tmp_path, columns, train, test):
-  made.write(tmp_path, train_tsv=train, test_tsv=test)
-  form = dict(columns=columns, text_b='text_b')
-  config = made.config('pairs', dict(train='train.tsv', test='test.tsv'), text_a='text', **form)
+@pytest.mark.parametrize('first', ['text', 'label'])  # LCQMC's are texts
+def test_a_test_file_without_a_header_may_lack_the_label(tmp_path, first):
+  train, columns = ['one\ttwo\t1', 'three\tfour\t0'], ('text', 'text_b', 'label')
+  if first == 'label':
+    train, columns = ['1\tone\ttwo', '0\tthree\tfour'], ('label', 'text', 'text_b')
+  made.write(tmp_path, train_tsv='\n'.join(train), test_tsv='five\tsix\n')
+  form = dict(columns=columns, text_b='text_b', text_a='text')
+  config = made.config('pairs', dict(train='train.tsv', test='test.tsv'), **form)
   source = made.source(tmp_path, config.source)
   assert pairs(source.splits['train']) == [('one', '1'), ('three', '0')]
-  found = source.splits['test']
-  assert [value[:3] for value in found.values] == [('five', 'six', None)]
+  assert [value[:3] for value in source.splits['test'].values] == [('five', 'six', None)]
   with pytest.raises(errors.UserError, match='rows with fewer fields than 3'):
-    read(tmp_path, name='test.tsv', text_a='text', **form)
-
-
-def test_the_digest_changes_with_every_byte_that_is_read(tmp_path):
-  made.write(tmp_path, train_tsv=TSV)
-  before = read(tmp_path).digest
-  assert read(tmp_path).digest == before
-  made.write(tmp_path, train_tsv=TSV + ' ')
-  assert read(tmp_path).digest != before
+    read(tmp_path, 'test.tsv', **form)
 
 
 def test_a_dataset_of_tensorflow_datasets_gives_the_labels_as_its_files_spell_them():
@@ -245,30 +214,39 @@ def test_a_dataset_of_tensorflow_datasets_gives_the_labels_as_its_files_spell_th
   assert None not in task.splits['dev'].source.column('b')
 
 
-@real
+QA = {
+  'cmrc2018': dict(train='qa_zh/cmrc2018_dev.json', dev='qa_zh/cmrc2018_trial.json'),
+  'squad': dict(train='qa_en/policyqa_dev.json', dev='qa_en/xquad.en.json'),
+}
+
+
+@pytest.mark.skipif(not DATA, reason='BERTZOO_DATA does not name the folder of real data')
 @pytest.mark.parametrize(
-  'config, folder, sizes',
+  'file, name, folder, sizes, mended',
   [
-    (glue.get_config('cola'), 'glue', dict(train=8551, dev=1043)),
-    (glue.get_config('cola'), 'glue/CoLA', dict(train=8551, dev=1043)),
-    (glue.get_config('sst2'), 'glue', dict(train=67349, dev=872)),
-    # one row of 3,668 is missing in this copy
-    (glue.get_config('mrpc'), 'glue', dict(train=3667, dev=408)),
-    (glue.get_config('wnli'), 'glue', dict(train=635, dev=71)),
-    (
-      chinese.get_config('chnsenticorp'),
-      'zh_tasks/chnsenticorp',
-      dict(train=9600, dev=1200, test=1200),
-    ),
+    (glue, 'cola', 'glue', (8551, 1043), 0),
+    (glue, 'cola', 'glue/CoLA', (8551, 1043), 0),
+    (glue, 'sst2', 'glue', (67349, 872), 0),
+    (glue, 'mrpc', 'glue', (3667, 408), 0),  # one row of 3,668 is missing in this copy
+    (glue, 'wnli', 'glue', (635, 71), 0),
+    (chinese, 'chnsenticorp', 'zh_tasks/chnsenticorp', (9600, 1200, 1200), 0),
+    (choices, 'mctest', 'mc_en', (1200, 200), 0),
+    (questions, 'cmrc2018', '', (3219, 1002), 8),
+    (questions, 'squad', '', (3809, 1190), 0),
   ],
-  ids=lambda value: value.name if hasattr(value, 'source') else None,
 )
-def test_public_files_have_their_published_sizes(config, folder, sizes):
-  task = made.task(config, pathlib.Path(DATA) / folder, 99)
-  assert {name: len(split) for name, split in task.splits.items()} == sizes
-  assert not [note for note in task.notes if 'left out' in note]
-  assert task.labels == ('0', '1')
-  assert all(np.bincount(s.labels).min() > len(s) / 4 for s in task.splits.values())
+def test_public_files_have_their_published_sizes(file, name, folder, sizes, mended):
+  config = file.get_config(name)
+  if file is questions:
+    config.source.files = {split: QA[name].get(split, '') for split in config.source.files}
+  task = made.task(config, pathlib.Path(DATA) / folder, 512)
+  assert tuple(len(split.source) for split in task.splits.values()) == sizes
+  assert not [note for note in task.notes if 'left out' in note or 'asterisks' in note]
+  wrong = [note.split()[1] for note in task.notes if 'wrong answer_start' in note]
+  assert sum(map(int, wrong)) == mended
+  if file in (glue, chinese):
+    assert task.labels == ('0', '1')
+    assert all(np.bincount(s.labels).min() > len(s) / 4 for s in task.splits.values())
 
 
 def test_metrics_of_ranks_need_the_column_of_the_question(tmp_path):

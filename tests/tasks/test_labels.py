@@ -28,19 +28,15 @@ def numbered(kind='classification', columns=('label',), dev=('a',), train=('a', 
   return labels.numbered(Source(splits, label_columns=columns, **fields), kinds.BY_NAME[kind])
 
 
-@pytest.mark.parametrize(
-  'train, names',
-  [
-    (('b', 'a', 'c', 'a'), ('a', 'b', 'c')),
-    (('10', '9', '-1', '9'), ('-1', '9', '10')),
-    (('10', '9', 'x'), ('10', '9', 'x')),
-  ],
-)
-def test_labels_are_those_of_train_sorted_by_number_if_all_are_numbers(train, names):
-  found, splits, _ = numbered(train=train, dev=train[:1])
-  assert found == names
-  assert [names[i] for i in splits['train'][1]] == list(train)
-  assert splits['train'][1].dtype == np.int32
+def test_labels_are_those_of_train_sorted_by_number_if_all_are_numbers():
+  known = dict(baca=('a', 'b', 'c')) | {
+    ('10', '9', '-1', '9'): ('-1', '9', '10'),
+    ('10', '9', 'x'): ('10', '9', 'x'),
+  }
+  for train, names in known.items():
+    found, splits, _ = numbered(train=train, dev=train[:1])
+    assert found == names and splits['train'][1].dtype == np.int32
+    assert [names[i] for i in splits['train'][1]] == list(train)
 
 
 def test_given_labels_have_their_order_and_spellings():
@@ -48,31 +44,49 @@ def test_given_labels_have_their_order_and_spellings():
   assert names == ('yes', 'no') and list(splits['train'][1]) == [0, 1, 1]
 
 
-def test_an_unknown_missing_or_lonely_label_is_refused_and_the_labels_are_listed():
-  with pytest.raises(
-    errors.UserError, match="text 0 has the label 'z', and the labels are 'a', 'b'"
-  ):
-    numbered(dev=('z',))
-  with pytest.raises(errors.UserError, match="text 1 has the label 'b', and the labels are 'a':"):
-    numbered(labels=('a',))
-  with pytest.raises(errors.UserError, match='text 1 has no label'):
-    numbered(train=('a', '', 'b'))
-  with pytest.raises(errors.UserError, match="All 2 train examples have the label 'a'"):
-    numbered(train=('a', 'a'))
-  with pytest.raises(errors.UserError, match='50 different values in 50 examples'):
-    numbered(train=tuple(f'{i}.5' for i in range(50)), dev=('1.5',))
+NUMBERS = tuple(f'{i}.5' for i in range(50))
+BOTH = dict(kind='multilabel', columns=('mad', 'sad'), train=(('0', '1'),))
+
+
+@pytest.mark.parametrize(
+  'given, problem',
+  [
+    (dict(dev=('z',)), "text 0 has the label 'z', and the labels are 'a', 'b'"),
+    (dict(labels=('a',)), "text 1 has the label 'b', and the labels are 'a':"),
+    (dict(train=('a', '', 'b')), 'text 1 has no label'),
+    (dict(train=('a', 'a')), "All 2 train examples have the label 'a'"),
+    (dict(train=NUMBERS, dev=('1.5',)), '50 different values in 50 examples'),
+    *(
+      (dict(kind='regression', dev=(x,), train=('1', '2')), 'which is no number')
+      for x in ('nan', 'inf', '', 'good', '1,5')
+    ),
+    (dict(BOTH, dev=(('0', '2'),)), "'2' in the column 'sad'"),
+    (dict(BOTH, dev=(('0', '1'),), kind='classification'), 'own.py:multilabel'),
+    (dict(kind='multilabel'), 'several columns of 0 and 1'),
+    (
+      dict(kind='regression', train=('1', '2'), dev=('1',), stratified=True),
+      'this task has scores',
+    ),
+  ],
+)
+def test_a_label_that_does_not_fit_is_refused_and_the_labels_are_listed(given, problem):
+  with pytest.raises(errors.UserError, match=problem):
+    numbered(**given)
+
+
+def test_no_label_at_all_and_a_label_named_twice_are_refused():
   with pytest.raises(errors.UserError, match='label is empty'):
     labels.numbered(Source({'train': made.examples(Text('x'))}), CLASSES)
+  with pytest.raises(errors.UserError, match="config.source.label names 'a' twice"):
+    column_names.label_names('a, b,a')
 
 
 def test_examples_of_labels_to_leave_out_are_counted():
   _, splits, notes = numbered(train=('a', '-', 'b'), dev=('-', 'a'), leave_out=('-',))
   train, array = splits['train']
   assert train.column('a') == ['text 0', 'text 2'] and list(array) == [0, 1]
-  assert notes == [
-    "train: 1 examples with the label '-' left out.",
-    "dev: 1 examples with the label '-' left out.",
-  ]
+  said = "1 examples with the label '-' left out."
+  assert notes == [f'train: {said}', f'dev: {said}']
 
 
 def test_a_test_split_with_unknown_labels_has_none():
@@ -91,26 +105,14 @@ def test_scores_are_numbers_and_nothing_else():
   names, splits, _ = numbered('regression', train=('1', '2.5', '-3e1'), dev=('0',))
   assert names == () and splits['train'][1].tolist() == [1, 2.5, -30]
   assert splits['train'][1].dtype == np.float32
-  for wrong in ('nan', 'inf', '', 'good', '1,5'):
-    with pytest.raises(errors.UserError, match='which is no number'):
-      numbered('regression', dev=(wrong,), train=('1', '2'))
 
 
 def test_several_labels_are_columns_of_0_and_1():
   columns = ('mad', 'sad')
-  names, splits, notes = numbered(
-    'multilabel', columns, train=(('1', '0'), ('true', 'Yes'), ('', '0.0')), dev=(('0', '1'),)
-  )
+  train = ('1', '0'), ('true', 'Yes'), ('', '0.0')
+  names, splits, notes = numbered('multilabel', columns, dev=(('0', '1'),), train=train)
   assert names == columns and splits['train'][1].tolist() == [[1, 0], [1, 1], [0, 0]]
   assert notes == ['train: 1 empty labels are read as 0.']
-  with pytest.raises(errors.UserError, match="'2' in the column 'sad'"):
-    numbered('multilabel', columns, dev=(('0', '2'),), train=(('0', '1'),))
-  with pytest.raises(errors.UserError, match="config.source.label names 'a' twice"):
-    column_names.label_names('a, b,a')
-  with pytest.raises(errors.UserError, match='own.py:multilabel'):
-    numbered('classification', columns, dev=(('0', '1'),), train=(('0', '1'),))
-  with pytest.raises(errors.UserError, match='several columns of 0 and 1'):
-    numbered('multilabel')
 
 
 def test_without_a_dev_file_a_share_is_held_out_whatever_the_order_and_equal_texts_stay_together():
@@ -137,8 +139,6 @@ def test_a_stratified_share_is_of_each_label():
   assert labels.held_out(given.take(range(99, -1, -1)), 0.2, True)[1].keys[::-1] == dev.keys
   with pytest.raises(errors.UserError, match='too few'):
     labels.held_out(examples('a', 'b', 'c', texts=texts[:3]), 0.2, stratified=True)
-  with pytest.raises(errors.UserError, match='this task has scores'):
-    numbered('regression', train=('1', '2'), dev=('1',), stratified=True)
 
 
 def test_so_many_examples_are_taken_by_their_texts_and_all_labels_stay_known(tmp_path):
@@ -149,9 +149,8 @@ def test_so_many_examples_are_taken_by_their_texts_and_all_labels_stay_known(tmp
   config.max_train, config.max_dev = 5, 7
   task = made.task(config, tmp_path)
   taken = {name: split.source.column('a') for name, split in task.splits.items()}
-  assert (
-    len(taken['train']) == 5 and len(taken['dev']) == 7 and set(taken['train']) <= set(taken['dev'])
-  )
+  assert [len(taken[name]) for name in ('train', 'dev')] == [5, 7]
+  assert set(taken['train']) <= set(taken['dev'])
   assert task.labels == tuple('abcd') and '5 of 40 are taken (max_train)' in task.report()
   config.max_train = config.max_dev = 40
   assert len(made.task(config, tmp_path).splits['train']) == 40

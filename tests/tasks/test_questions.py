@@ -2,8 +2,6 @@
 
 import gzip
 import json
-import os
-import pathlib
 
 import pytest
 
@@ -13,23 +11,25 @@ from bertzoo_jax.tasks import kinds
 from bertzoo_jax.tasks import labels
 from bertzoo_jax.tasks.answering import questions
 from configs.tasks import own
-from configs.tasks import questions as configs
 from tests.tasks import made
 
-DATA = os.environ.get('BERTZOO_DATA')
-real = pytest.mark.skipif(not DATA, reason='BERTZOO_DATA does not name the folder of real data')
 CONTEXT = 'The cat sat. \U0001f600 The cat slept on the mat.'
 
 
-def squad(*qas, context=CONTEXT):
-  """JSON of one passage. qas: (id, [(answer, start)]), or (id, None) without answers."""
+def passage(*qas, context=CONTEXT):
+  """qas: (id, [(answer, start)]), or (id, None) without answers; further fields of the question."""
   made_qas = []
-  for name, answers in qas:
-    qa = {'id': name, 'question': f'Who {name}?'}
+  for name, answers, *fields in qas:
+    qa = {'id': name, 'question': f'Who {name}?', **dict(*fields)}
     if answers is not None:
       qa['answers'] = [{'text': text, 'answer_start': start} for text, start in answers]
     made_qas.append(qa)
-  return json.dumps({'data': [{'paragraphs': [{'context': context, 'qas': made_qas}]}]})
+  return {'paragraphs': [{'context': context, 'qas': made_qas}]}
+
+
+def squad(*qas):
+  """JSON of one passage."""
+  return json.dumps({'data': [passage(*qas)]})
 
 
 def numbered(source):
@@ -45,38 +45,26 @@ def read(folder, leave_out=(), **contents):
   names = {}
   for split, content in contents.items():
     name = f'{split}.json'
-    (folder / name).write_text(content, encoding='utf-8-sig')
+    packed = isinstance(content, bytes)
+    (folder / name).write_bytes(content if packed else ('\ufeff' + content).encode())
     names[split] = name
   return made.source(folder, parts.squad(files=names, leave_out=leave_out, dev_share=0.5))
 
 
-@pytest.mark.parametrize(
-  'text, start, wished',
-  [
-    ('The cat', 0, (0, True)),
-    ('The cat', 15, (15, True)),
-    ('The cat', 14, (15, False)),
-    ('The cat', 2, (0, False)),
-    ('The cat', 999, (15, False)),
-    ('The cat', -1, (0, False)),
-    ('mat', 0, (CONTEXT.index('mat'), False)),
-    ('dog', 3, (-1, False)),
-    ('', 3, (-1, False)),
-  ],
-)
-def test_the_nearest_place_of_an_answer_is_taken(text, start, wished):
-  assert questions.locate(CONTEXT, text, start) == wished
+def test_the_nearest_place_of_an_answer_is_taken():
+  found = lambda text, *starts: [questions.locate(CONTEXT, text, start) for start in starts]
+  assert found('The cat', 0, 15) == [(0, True), (15, True)]
+  assert found('The cat', 14, 2, 999, -1) == [(15, False), (0, False), (15, False), (0, False)]
+  assert found('mat', 0) == [(CONTEXT.index('mat'), False)]
+  assert found('dog', 3) == found('', 3) == [(-1, False)]
 
 
 def test_wrong_places_are_mended_and_counted_and_lost_answers_are_not_learned(tmp_path):
   train = squad(('a', [('mat', 30)]), ('b', [('dog', 2)]), ('c', [('dog', 0), ('cat', 4)]))
   source = read(tmp_path, train=train, dev=squad(('d', [('dog', 2)])))
   examples = source.splits['train']
-  assert examples.column('span') == [
-    (CONTEXT.index('mat'),) * 1 + (CONTEXT.index('mat') + 3,),
-    (-1, -1),
-    (4, 7),
-  ]
+  mat = CONTEXT.index('mat')
+  assert examples.column('span') == [(mat, mat + 3), (-1, -1), (4, 7)]
   assert any('1 questions have a wrong answer_start' in note for note in source.notes)
   _, splits, notes = numbered(source)
   assert splits['train'][0].ids == ['a', 'c'] and splits['dev'][0].ids == ['d']
@@ -85,27 +73,21 @@ def test_wrong_places_are_mended_and_counted_and_lost_answers_are_not_learned(tm
 
 
 def test_questions_without_an_answer_have_none_whatever_is_plausible(tmp_path):
-  data = json.loads(squad(('a', [('cat', 4)]), ('b', []), ('c', [('mat', 0)])))
-  qas = data['data'][0]['paragraphs'][0]['qas']
-  qas[2] |= {'is_impossible': True}
-  qas[1] |= {'is_impossible': True, 'plausible_answers': [{'text': 'mat', 'answer_start': 33}]}
-  examples = read(tmp_path, train=json.dumps(data)).splits['train']
+  none = dict(is_impossible=True)
+  plausible = none | dict(plausible_answers=[{'text': 'mat', 'answer_start': 33}])
+  data = squad(('a', [('cat', 4)]), ('b', [], plausible), ('c', [('mat', 0)], none))
+  examples = read(tmp_path, train=data).splits['train']
   assert examples.labels == [('cat',), (), ()] and examples.column('span')[1:] == [(-1, -1)] * 2
 
 
 def test_questions_of_yes_and_no_and_none_are_left_out_where_asked_and_told(tmp_path):
-  data = json.loads(
-    squad(('a', [('YES', -1)]), ('b', [('cat', 4)]), ('c', [('no', -1)]), ('d', []))
-  )
-  data['data'][0]['paragraphs'][0]['qas'][3]['is_impossible'] = 'true'
-  data['data'][0]['paragraphs'][0]['qas'][1]['is_impossible'] = 'false'
-  source = read(tmp_path, train=json.dumps(data), leave_out=('unanswerable', 'yes_no'))
+  some = ('a', [('YES', -1)]), ('b', [('cat', 4)], {'is_impossible': 'false'}), ('c', [('no', -1)])
+  data = squad(*some, ('d', [], {'is_impossible': 'true'}))
+  source = read(tmp_path, train=data, leave_out=('unanswerable', 'yes_no'))
   assert source.splits['train'].ids == ['b']
   said = '\n'.join(source.notes)
   assert '2 questions with the answer yes or no left out' in said
   assert '1 questions without an answer left out' in said
-  with pytest.raises(errors.UserError, match='unanswerable and yes_no'):
-    read(tmp_path, train=json.dumps(data), leave_out=('maybe',))
 
 
 def test_the_layout_of_cmrc_s_release_needs_no_places(tmp_path):
@@ -119,14 +101,8 @@ def test_the_layout_of_cmrc_s_release_needs_no_places(tmp_path):
 
 @pytest.mark.parametrize('packed', [True, False])
 def test_mrqa_s_lines_are_read_packed_or_not(tmp_path, packed):
-  qa = {
-    'qid': 'q',
-    'question': 'Who?',
-    'answers': ['The cat', 'Cat'],
-    'detected_answers': [
-      {'text': 'cat', 'char_spans': [[4, 6], [19, 21]], 'token_spans': [[1, 1]]}
-    ],
-  }
+  places = {'text': 'cat', 'char_spans': [[4, 6], [19, 21]], 'token_spans': [[1, 1]]}
+  qa = {'qid': 'q', 'question': 'Who?', 'answers': ['The cat', 'Cat'], 'detected_answers': [places]}
   lines = [{'header': {'dataset': 'X'}}, {'context': CONTEXT, 'qas': [qa]}]
   data = ''.join(json.dumps(line) + '\n' for line in lines).encode()
   name = 'train.jsonl.gz' if packed else 'train.jsonl'
@@ -138,16 +114,14 @@ def test_mrqa_s_lines_are_read_packed_or_not(tmp_path, packed):
 
 
 def test_a_dev_share_has_all_questions_of_its_passages(tmp_path):
-  data = {'data': []}
-  for n in range(40):
-    one = json.loads(
-      squad((f'{n}a', [('cat', 4)]), (f'{n}b', [('cat', 4)]), context=f'The cat {n}')
-    )
-    data['data'] += one['data']
+  both = lambda n: [(f'{n}{x}', [('cat', 4)]) for x in 'ab']
+  data = {'data': [passage(*both(n), context=f'The cat {n}') for n in range(40)]}
   _, splits, notes = numbered(read(tmp_path, train=json.dumps(data)))
   train, dev = splits['train'][0], splits['dev'][0]
   assert not set(train.keys) & set(dev.keys) and len(dev) % 2 == 0 < len(dev)
   assert 'by a hash of their passages' in notes[0]
+  with pytest.raises(errors.UserError, match='2 examples with 1 different texts'):
+    numbered(read(tmp_path, train=squad(*both(0))))
 
 
 def test_a_table_has_a_question_per_row_and_places_if_it_likes(tmp_path):
@@ -166,6 +140,11 @@ def test_a_table_has_a_question_per_row_and_places_if_it_likes(tmp_path):
     made.source(tmp_path, config.source)
 
 
+DAMAGED = bytearray(gzip.compress(b'x' * 1000))
+DAMAGED[15] ^= 255
+NONE = squad(('x', []), ('y', []))
+
+
 @pytest.mark.parametrize(
   'content, words',
   [
@@ -180,11 +159,18 @@ def test_a_table_has_a_question_per_row_and_places_if_it_likes(tmp_path):
     (one(answers=3), 'has not the form of SQuAD'),
     (one(answers={'text': ['cat'], 'answer_start': [4, 5]}), 'has not the form of SQuAD'),
     (one(detected_answers=[{'char_spans': [[2]]}]), 'has not the form of SQuAD'),
+    (bytes(DAMAGED), 'not a complete gzip file'),
+    (
+      dict(train=NONE, leave_out=('unanswerable',)),
+      'no questions but those of config.source.leave',
+    ),
+    (dict(train=NONE, leave_out=('maybe',)), 'unanswerable and yes_no'),
   ],
 )
 def test_a_file_that_does_not_fit_is_told_in_a_sentence(tmp_path, content, words):
+  given = content if isinstance(content, dict) else dict(train=content)
   with pytest.raises(errors.UserError, match=words):
-    numbered(read(tmp_path, train=content, dev=squad(('d', [('cat', 4)]))))
+    numbered(read(tmp_path, **given, dev=squad(('d', [('cat', 4)]))))
 
 
 def test_a_file_to_predict_needs_no_answers(tmp_path):
@@ -192,38 +178,6 @@ def test_a_file_to_predict_needs_no_answers(tmp_path):
   (tmp_path / 'new.json').write_text(squad(('n', None)))
   found = source.read(str(tmp_path / 'new.json'))
   assert found.labels is None and found.ids == ['n'] and found.column('span') == [(-1, -1)]
-
-
-def test_the_source_of_another_kind_of_task_is_refused(tmp_path):
-  (tmp_path / 'train.json').write_text(squad(('a', [('cat', 4)])))
-  config = own.get_config('qa,objective=classification')
-  config.source.files.train = 'train.json'
-  with pytest.raises(errors.UserError, match='reads questions'):
-    made.task(config, tmp_path, 64)
-
-
-@real
-@pytest.mark.parametrize(
-  'task, files_, counts, mended',
-  [
-    (
-      'cmrc2018',
-      dict(train='qa_zh/cmrc2018_dev.json', dev='qa_zh/cmrc2018_trial.json'),
-      (3219, 1002),
-      8,
-    ),
-    ('squad', dict(train='qa_en/policyqa_dev.json', dev='qa_en/xquad.en.json'), (3809, 1190), 0),
-  ],
-)
-def test_public_files_are_read_whole_and_their_wrong_places_mended(task, files_, counts, mended):
-  config = configs.get_config(task)
-  for split in config.source.files:
-    config.source.files[split] = files_.get(split, '')
-  opened = made.task(config, pathlib.Path(DATA), 512)
-  assert tuple(len(s.source) for s in opened.splits.values()) == counts
-  said = [n for n in opened.notes if 'wrong answer_start' in n]
-  assert sum(int(n.split()[1]) for n in said) == mended
-  assert not [n for n in opened.notes if 'left out' in n]
 
 
 @pytest.mark.parametrize(
@@ -245,23 +199,6 @@ def test_an_answer_may_be_a_text_or_lists_and_an_empty_one_is_none(tmp_path, fie
   assert train.column('span') == [(4, 7) if answers else questions.NOWHERE]
 
 
-def test_damaged_gzip_is_refused_in_a_sentence(tmp_path):
-  packed = bytearray(gzip.compress(b'x' * 1000))
-  packed[15] ^= 255
-  (tmp_path / 'train.json').write_bytes(packed)
-  with pytest.raises(errors.UserError, match='not a complete gzip file'):
-    made.source(tmp_path, parts.squad(files={'train': 'train.json'}))
-
-
-def test_questions_that_are_all_left_out_and_a_single_passage_are_told_apart(tmp_path):
-  none = squad(('x', []), ('y', []))
-  with pytest.raises(errors.UserError, match=r'no questions but those of config.source.leave_out'):
-    read(tmp_path, leave_out=('unanswerable',), train=none)
-  one = read(tmp_path, train=squad(('x', [('cat', 4)]), ('y', [('mat', 9)])))
-  with pytest.raises(errors.UserError, match='2 examples with 1 different texts'):
-    numbered(one)
-
-
 def test_rows_of_one_question_as_datasets_write_them_are_read(tmp_path):
   row = {'id': 'x', 'title': 'T', 'context': CONTEXT, 'question': 'Who?'}
   lines = [
@@ -274,18 +211,18 @@ def test_rows_of_one_question_as_datasets_write_them_are_read(tmp_path):
   assert train.column('span') == [(19, 22), questions.NOWHERE]
 
 
-@pytest.mark.parametrize(
-  'weight, none, refused', [(0.0, 1, True), (0.5, 1, False), (0.0, 0, False)]
-)
-def test_questions_without_an_answer_need_a_score_for_none(tmp_path, weight, none, refused):
-  given = [('x', [('cat', 4)]), ('y', [] if none else [('mat', 0)])]
-  (tmp_path / 'q.json').write_text(squad(*given))
-  config = own.get_config('qa,objective=span_conditional')
-  config.source.files.train = config.source.files.dev = 'q.json'
-  config.objective.answerable_weight = weight
-  opened = lambda: made.task(config, tmp_path, 64)
-  if not refused:
-    assert len(opened().splits['train']) == 2
-    return
+def test_questions_without_an_answer_need_a_score_for_none_and_an_objective_of_places(tmp_path):
+  def opened(weight, none, objective='span_conditional'):
+    given = [('x', [('cat', 4)]), ('y', [] if none else [('mat', 0)])]
+    (tmp_path / 'q.json').write_text(squad(*given))
+    config = own.get_config(f'qa,objective={objective}')
+    config.source.files.train = config.source.files.dev = 'q.json'
+    if weight is not None:
+      config.objective.answerable_weight = weight
+    return made.task(config, tmp_path, 64)
+
+  assert len(opened(0.5, True).splits['train']) == len(opened(0.0, False).splits['train']) == 2
   with pytest.raises(errors.UserError, match='answerable_weight=0 has no score'):
-    opened()
+    opened(0.0, True)
+  with pytest.raises(errors.UserError, match='reads questions'):
+    opened(None, False, 'classification')

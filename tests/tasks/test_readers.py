@@ -14,7 +14,6 @@ import pytest
 from pyarrow import parquet
 
 from bertzoo_jax.common import errors
-from configs.tasks import own
 
 POINTER = 'version https://git-lfs.github.com/spec/v1\noid sha256:ab12\nsize 146946961\n'
 ANNEX = '../../.git/annex/objects/W8/SHA256E-s99--ab12.tsv/SHA256E-s99--ab12.tsv\n'
@@ -32,9 +31,9 @@ def of_json(*values, key='label'):
   )
 
 
-def of_parquet(**columns):
-  out = pyarrow.BufferOutputStream()
-  parquet.write_table(pyarrow.table(columns), out)
+def of_parquet(about=None, **columns):
+  out, table = pyarrow.BufferOutputStream(), pyarrow.table(columns)
+  parquet.write_table(table.replace_schema_metadata(about), out)
   return out.getvalue().to_pybytes()
 
 
@@ -42,29 +41,22 @@ def of_datasets(names, *labels):
   """A parquet file with names of classes, as the package `datasets` writes them."""
   label = {'names': names, '_type': 'ClassLabel'}
   features = {'label': label, 'ner_tags': {'feature': label, '_type': 'Sequence'}}
-  table = pyarrow.table(dict(text=[f't {i}' for i in range(len(labels))], label=labels))
-  tags = dict(tokens=[[f't{i}'] for i in range(len(labels))], ner_tags=[[i] for i in labels])
-  for name, column in tags.items():
-    table = table.append_column(name, pyarrow.array(column))
   about = {'huggingface': json.dumps({'info': {'features': features}})}
-  out = pyarrow.BufferOutputStream()
-  parquet.write_table(table.replace_schema_metadata(about), out)
-  return out.getvalue().to_pybytes()
+  words = [f't {i}' for i in range(len(labels))]
+  return of_parquet(
+    about, text=words, label=labels, tokens=[[w] for w in words], ner_tags=[[i] for i in labels]
+  )
 
 
 def opened(folder, name, content, argument='classify', **source):
   (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
-  files = dict(train=name, dev=name)
-  if argument == 'qa':
-    config = own.get_config('qa')
-    config.source.files = files
-    return made.task(config, folder, 64)
-  return made.opened(folder, argument, files, **source)
+  return made.opened(folder, argument, dict(train=name, dev=name), **source)
 
 
 NAN = float('nan')
+WORDS, TAGS = ['Anna', 'left'], ['B-PER', 'O']
 HEAD, A, B = 'text\tlabel', 'one\tx', 'two\ty'
-REFUSED = [
+CLASSES = [
   # what is missing: null, NaN
   ('train.jsonl', of_json('x', NAN, 'y'), 'line 2 has no label'),
   ('train.jsonl', of_json('x', 'y', None), 'line 3 has no label'),
@@ -125,37 +117,12 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize('name, content, problem', REFUSED)
-def test_a_file_that_would_be_read_wrongly_is_refused_with_the_remedy(
-  tmp_path, name, content, problem
-):
-  with pytest.raises(errors.UserError, match=problem):
-    opened(tmp_path, name, content)
-
-
 def test_none_is_a_label_among_words_and_spellings_of_one_are_joined_as_the_remedy_says(tmp_path):
   content = 'text,label\na,none\nb,1\nc,many\nd,Many\n'
   with pytest.raises(errors.UserError, match=r"\(…, 'Many\|many', …\)"):
     opened(tmp_path, 'train.csv', content)
   given = ('none', '1', 'Many|many')
   assert opened(tmp_path, 'train.csv', content, labels=given).labels == ('none', '1', 'Many')
-
-
-@pytest.mark.parametrize(
-  'name, content, problem',
-  [
-    ('train.jsonl.gz', POINTER, 'LFS pointer'),
-    ('train.jsonl.gz', gzip.compress(PAGE.encode(), mtime=0), 'web page'),
-    ('train.jsonl.gz', '{"context": "a", "qas": []}\n', 'is not what its name says'),
-    ('train.json', gzip.compress(POINTER.encode(), mtime=0), 'LFS pointer'),
-    ('train.json', PAGE, 'web page'),
-  ],
-)
-def test_questions_of_a_file_that_is_not_what_it_seems_are_refused(
-  tmp_path, name, content, problem
-):
-  with pytest.raises(errors.UserError, match=problem):
-    opened(tmp_path, name, content, 'qa')
 
 
 @pytest.mark.parametrize(
@@ -186,15 +153,9 @@ def test_quotes_are_read_where_the_config_says_so_and_ids_do_not_shift(tmp_path)
   train = opened(tmp_path, 'train.tsv', content, quotes='double').splits['train']
   assert train.source.column('a') == ['He "said"', 'two\nthree', 'four']
   assert train.examples == ['0', '1', '2']
-
-
-def test_single_quotes_are_read_where_the_config_says_so(tmp_path):
   content = "text,label\n'He, it''s \"me\"',x\ntwo,'y'\n"
   train = opened(tmp_path, 'train.csv', content, quotes='single').splits['train']
   assert train.source.column('a') == ['He, it\'s "me"', 'two'] and train.source.labels[1] == ('y',)
-
-
-# --- tags ---
 
 
 @pytest.mark.parametrize(
@@ -218,60 +179,26 @@ def test_columns_of_tags_are_parted_by_blanks_and_tabs_alone(tmp_path, content, 
   assert not [word for own in train.source.column('words') for word in own if '\ufeff' in word]
 
 
-@pytest.mark.parametrize(
-  'content, odd',
-  [
-    ('a o\nAnna b-per\nBell i-per\n', 'b-per'),
-    ('a O\nAnna b-PER\n', 'b-PER'),
-    ('a 0\nAnna B-PER\n', '0'),
-    ('a O\nAnna B_PER\nBell I_PER\n', 'B_PER'),
-    ('a o\nAnna B-PER\n', 'o'),
-    ('a O\nAnna B:PER\nBell I:PER\n', 'B:PER'),
-    ('a O\nAnna PER-B\nBell PER-I\n', 'PER-B'),
-    ('a O\nAnna per_s\n', 'per_s'),
-    ('a O\nAnna PER/B\nBell PER/I\n', 'PER/B'),
-    ('a O\nAnna B/PER\nBell I/PER\n', 'B/PER'),
-  ],
-)
-def test_another_spelling_of_a_scheme_is_named(tmp_path, content, odd):
-  with pytest.raises(errors.UserError, match=f"The tag '{odd}' has another spelling than O, B-"):
-    opened(tmp_path, 'train.txt', content, 'tag')
+def test_a_type_may_end_as_a_prefix_does(tmp_path):
+  for tag in ('B-Hepatitis-B', 'B-I', 'B-part_s'):
+    task = opened(tmp_path, 'train.txt', f'a O\nAnna {tag}\n', 'tag')
+    assert task.labels == ('O', tag, f'I{tag[1:]}')
 
 
-@pytest.mark.parametrize('tag', ['B-Hepatitis-B', 'B-I', 'B-part_s'])
-def test_a_type_may_end_as_a_prefix_does(tmp_path, tag):
-  task = opened(tmp_path, 'train.txt', f'a O\nAnna {tag}\n', 'tag')
-  assert task.labels == ('O', tag, f'I{tag[1:]}')
+def test_classes_have_the_names_that_a_parquet_file_gives_them(tmp_path):
+  of = lambda argument, names, *labels: opened(
+    tmp_path, 'train.parquet', of_datasets(names, *labels), argument
+  )
+  assert of('classify', ['no', 'yes'], 0, 1, 1).labels == ('no', 'yes')
+  assert of('classify', ['same', 'neutral', 'against'], 2, 0).labels == ('against', 'same')
+  assert of('tag', ['O', 'B-PER'], 0, 1).labels == ('O', 'B-PER', 'I-PER')
 
 
-@pytest.mark.parametrize(
-  'argument, names, labels, found',
-  [
-    ('classify', ['no', 'yes'], (0, 1, 1), ('no', 'yes')),
-    (
-      'classify',
-      ['entailment', 'neutral', 'contradiction'],
-      (2, 0),
-      ('contradiction', 'entailment'),
-    ),
-    ('tag', ['O', 'B-PER'], (0, 1), ('O', 'B-PER', 'I-PER')),
-  ],
-)
-def test_classes_have_the_names_that_a_parquet_file_gives_them(
-  tmp_path, argument, names, labels, found
-):
-  task = opened(tmp_path, 'train.parquet', of_datasets(names, *labels), argument)
-  assert task.labels == found
-
-
-@pytest.mark.parametrize('labels', [(-1, 1), (-1, 0, 1), (-2, -1, 0, 1, 2), ('-1', '0', '1', 'x')])
-def test_numbers_below_0_are_opinions_where_they_may_be(tmp_path, labels):
-  given = dict(labels=labels) if 'x' in labels else {}
-  task = opened(tmp_path, 'train.jsonl', of_json(*labels), **given)
-  assert task.labels == tuple(map(str, labels))
-
-
-WORDS, TAGS = ['Anna', 'left'], ['B-PER', 'O']
+def test_numbers_below_0_are_opinions_where_they_may_be(tmp_path):
+  for labels in ((-1, 1), (-1, 0, 1), (-2, -1, 0, 1, 2), ('-1', '0', '1', 'x')):
+    given = dict(labels=labels) if 'x' in labels else {}
+    task = opened(tmp_path, 'train.jsonl', of_json(*labels), **given)
+    assert task.labels == tuple(map(str, labels))
 
 
 @pytest.mark.parametrize(
@@ -296,24 +223,48 @@ def test_tags_are_read_from_rows_of_lists(tmp_path, name, rows, fields):
   assert len(rows) == 1 or 'parquet' in name or '1 line of train.json' in '\n'.join(task.notes)
 
 
-@pytest.mark.parametrize(
-  'row, problem',
-  [
-    (dict(tokens=WORDS, ner_tags=[1, 0]), 'has the tag 1, .*0 names: give .*source.labels'),
-    (dict(tokens=WORDS, ner_tags=[-100, -1]), "the word 'Anna' has the tag -100.*write one, as O"),
-    (dict(tokens=WORDS, ner_tags=['O', '-1']), "the word 'left' has the tag -1"),
-    (dict(tokens=WORDS, ner_tags=['O']), '2 words and 1 tags'),
-    (dict(tokens='Anna left', ner_tags=TAGS), 'holds no list'),
-    (dict(tokens=WORDS, ner_tags=TAGS, pos_tags=TAGS), r'several names \(ner_tags, pos_tags\)'),
-    (dict(text=WORDS, ner_tags=TAGS), "has 'text', 'ner_tags': .*tokens, words"),
-    (dict(tokens=WORDS, ner_tags=['O', None]), "the word 'left' has no tag"),
-    (dict(tokens=WORDS, ner_tags=['O', ['O']]), 'a list, no label'),
-    (dict(), 'has no sentence'),
-  ],
-)
-def test_lists_of_tags_that_do_not_fit_are_refused(tmp_path, row, problem):
+QUESTIONS = [
+  ('train.jsonl.gz', POINTER, 'LFS pointer'),
+  ('train.jsonl.gz', gzip.compress(PAGE.encode(), mtime=0), 'web page'),
+  ('train.jsonl.gz', '{"context": "a", "qas": []}\n', 'is not what its name says'),
+  ('train.json', gzip.compress(POINTER.encode(), mtime=0), 'LFS pointer'),
+  ('train.json', PAGE, 'web page'),
+]
+# Tags of the words of a sentence; the first or second is spelled in another way than O, B- and I-.
+SPELLED = 'o b-per i-per, O b-PER, 0 B-PER, O B_PER I_PER, o B-PER, O B:PER I:PER, O PER-B PER-I'
+SPELLED += ', O per_s, O PER/B PER/I, O B/PER I/PER'
+TAGGED = [
+  *(
+    ('train.txt', lines(*(f'w {tag}' for tag in tags.split())), 'has another spelling than O, B-')
+    for tags in SPELLED.split(', ')
+  ),
+  ('train.txt', 'a o\nb b-per\n', "The tag 'b-per' has another"),
+  *(
+    ('train.jsonl', json.dumps(row), problem)
+    for row, problem in (
+      (dict(tokens=WORDS, ner_tags=[1, 0]), 'has the tag 1, .*0 names: give .*source.labels'),
+      (dict(tokens=WORDS, ner_tags=[-100, -1]), "word 'Anna' has the tag -100.*write one, as O"),
+      (dict(tokens=WORDS, ner_tags=['O', '-1']), "the word 'left' has the tag -1"),
+      (dict(tokens=WORDS, ner_tags=['O']), '2 words and 1 tags'),
+      (dict(tokens='Anna left', ner_tags=TAGS), 'holds no list'),
+      (dict(tokens=WORDS, ner_tags=TAGS, pos_tags=TAGS), r'several names \(ner_tags, pos_tags\)'),
+      (dict(text=WORDS, ner_tags=TAGS), "has 'text', 'ner_tags': .*tokens, words"),
+      (dict(tokens=WORDS, ner_tags=['O', None]), "the word 'left' has no tag"),
+      (dict(tokens=WORDS, ner_tags=['O', ['O']]), 'a list, no label'),
+      (dict(), 'has no sentence'),
+    )
+  ),
+]
+REFUSED = [('classify', *row) for row in CLASSES]
+REFUSED += [('qa', *row) for row in QUESTIONS] + [('tag', *row) for row in TAGGED]
+
+
+@pytest.mark.parametrize('argument, name, content, problem', REFUSED)
+def test_a_file_that_would_be_read_wrongly_is_refused_with_the_remedy(
+  tmp_path, argument, name, content, problem
+):
   with pytest.raises(errors.UserError, match=problem):
-    opened(tmp_path, 'train.jsonl', json.dumps(row), 'tag')
+    opened(tmp_path, name, content, argument)
 
 
 GAP, GAPS = 'without a text left out', 'text,n\na,1\n,\nb,2\n\n,\n,\n,\n'
@@ -327,13 +278,7 @@ LOST = [  # kind of task, a file to predict, its content, rows, what is said of 
   ('classify', 'new.csv', GAPS, '02', f'4 lines of new.csv {GAP}.* 3'),
   ('classify', 'new.tsv', 'text\tl\na\tx\nb\tx\t\nc\tx\n', '02', 'more fields than 2 left .* 3'),
   ('chosen', 'new.tsv', 'text\tl\na\tx\nb\ty\nc\tx\n', '012', ''),
-  (
-    'tag',
-    'new.txt',
-    'a O\n\nb O\nc O x\n\nd O\n',
-    '02',
-    '1 sentence of new.txt with lines of 2 and of 3 .*line 4',
-  ),
+  ('tag', 'new.txt', 'a O\n\nb O\nc O x\n\nd O\n', '02', '1 sentence .* of 2 and of 3 .*line 4'),
   ('tag', 'new.txt', MSRA, '02', '1 sentence of new.txt with another number of tags.* line 2'),
   ('qa', 'new.jsonl', '{"question": "q", "context": "c", "answers": []}\n' * 2, '01', ''),
 ]
@@ -343,12 +288,10 @@ LOST = [  # kind of task, a file to predict, its content, rows, what is said of 
 def test_each_row_of_a_file_to_predict_has_its_number_or_is_named(
   tmp_path, argument, name, content, ids, note
 ):
-  where = dict(where=(('l', 'x'),)) if argument == 'chosen' else {}
-  argument = 'classify' if where else argument
   (tmp_path / name).write_text(content)
-  section = {**made.config(argument, **where).source, 'files': None}
-  if argument == 'qa':
-    section['leave_out'] = ('unanswerable',)
+  fields = dict(chosen=dict(where=(('l', 'x'),)), qa=dict(leave_out=('unanswerable',)))
+  section = made.config(argument.replace('chosen', 'classify'), **fields.get(argument, {})).source
+  section = {**section, 'files': None}
   with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter('always')
     examples = made.source(tmp_path, section).read(str(tmp_path / name))

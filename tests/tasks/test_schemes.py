@@ -13,7 +13,8 @@ from bertzoo_jax.tasks.kinds import kind
 
 pytestmark = pytest.mark.filterwarnings('ignore')  # of seqeval, about tags
 
-TYPES = ('PER', 'LOC', 'ORG')
+TYPES, SCORES = ('PER', 'LOC', 'ORG'), ('precision', 'recall', 'f1')
+THEIRS = (seqeval.precision_score, seqeval.recall_score, seqeval.f1_score)
 
 
 def sentences(rng, prefixes, count=30, longest=12):
@@ -32,11 +33,11 @@ def lawful(rng, scheme, count=30):
         tags, before = [*tags, 'O'], ''
         continue
       type_, size = rng.choice(TYPES), rng.randint(1, 4)
-      entity = schemes.converted(
-        [f'B-{type_}', *[f'I-{type_}'] * (size - 1)], 'iob2' if scheme == 'iob1' else scheme
-      )
+      inside = [f'I-{type_}'] * (size - 1)
       if scheme == 'iob1':
-        entity = [f'{"B" if before == type_ else "I"}-{type_}', *[f'I-{type_}'] * (size - 1)]
+        entity = [f'{"B" if before == type_ else "I"}-{type_}', *inside]
+      else:
+        entity = schemes.converted([f'B-{type_}', *inside], scheme)
       tags, before = [*tags, *entity], type_
     out.append(tags)
   return out
@@ -44,11 +45,8 @@ def lawful(rng, scheme, count=30):
 
 def test_entities_of_known_sentences():
   assert schemes.entities(['B-PER', 'I-PER', 'O', 'B-LOC']) == [('PER', 0, 1), ('LOC', 3, 3)]
-  assert schemes.entities(['I-PER', 'B-PER', 'I-LOC']) == [
-    ('PER', 0, 0),
-    ('PER', 1, 1),
-    ('LOC', 2, 2),
-  ]
+  three = [('PER', 0, 0), ('PER', 1, 1), ('LOC', 2, 2)]
+  assert schemes.entities(['I-PER', 'B-PER', 'I-LOC']) == three
   assert schemes.entities(['B-A', 'L-A', 'U-A', 'O']) == [('A', 0, 1), ('A', 2, 2)]
   assert schemes.entities([]) == schemes.entities(['O']) == []
 
@@ -61,11 +59,11 @@ def drawn(case, prefixes):
 
 
 @pytest.mark.parametrize('prefixes', ['BI', 'BIES', 'I', 'BILU'])
-@pytest.mark.parametrize('case', range(9))
+@pytest.mark.parametrize('case', range(4))
 def test_entity_scores_equal_seqeval_s(case, prefixes):
   """The scores of a plain count, too; seqeval does not know L and U."""
   true, said = drawn(case, prefixes)
-  ours = [metrics.TAGS[f'entity_{n}'](true, said, 'iob1') for n in ('precision', 'recall', 'f1')]
+  ours = [metrics.TAGS[f'entity_{n}'](true, said, 'iob1') for n in SCORES]
   for type_ in ('', 'LOC'):
     found = [
       {(i, *e) for i, tags in enumerate(x) for e in schemes.entities(tags) if type_ in ('', e[0])}
@@ -74,27 +72,24 @@ def test_entity_scores_equal_seqeval_s(case, prefixes):
     right, (n_true, n_said) = len(found[0] & found[1]), map(len, found)
     wanted = [right / max(n, 1) for n in (n_said, n_true)] + [2 * right / max(n_said + n_true, 1)]
     name = f'entity_{{}}/{type_}' if type_ else 'entity_{}'
-    kind_ = kinds.BY_NAME['tagging']
-    names = [name.format(n) for n in ('precision', 'recall', 'f1')]
-    of = [kind.metric(kind_, n, ['O', *(f'B-{t}' for t in TYPES)]) for n in names]
+    labels = ['O', *(f'B-{t}' for t in TYPES)]
+    of = [kind.metric(kinds.BY_NAME['tagging'], name.format(n), labels) for n in SCORES]
     assert [f(true, said, 'iob1') for f in of] == pytest.approx(wanted, abs=1e-12)
   if prefixes != 'BILU':
-    theirs = (seqeval.precision_score, seqeval.recall_score, seqeval.f1_score)
-    assert ours == pytest.approx([f(true, said, zero_division=0) for f in theirs], abs=1e-12)
+    assert ours == pytest.approx([f(true, said, zero_division=0) for f in THEIRS], abs=1e-12)
 
 
-@pytest.mark.parametrize('name', ['IOB2', 'IOBES', 'BILOU'])
-@pytest.mark.parametrize('case', range(9))
-def test_strict_entity_scores_equal_seqeval_s(case, name):
-  true, said = drawn(case, dict(IOB2='BI', IOBES='BIES', BILOU='BILU')[name])
-  own = dict(IOB2='iob2', IOBES='bioes', BILOU='bilou')[name]
-  ours = [metrics.TAGS[f'strict_{n}'](true, said, own) for n in ('precision', 'recall', 'f1')]
+@pytest.mark.parametrize(
+  'name, own, prefixes',
+  [('IOB2', 'iob2', 'BI'), ('IOBES', 'bioes', 'BIES'), ('BILOU', 'bilou', 'BILU')],
+)
+@pytest.mark.parametrize('case', range(4))
+def test_strict_entity_scores_equal_seqeval_s(case, name, own, prefixes):
+  true, said = drawn(case, prefixes)
+  ours = [metrics.TAGS[f'strict_{n}'](true, said, own) for n in SCORES]
   more = dict(mode='strict', scheme=getattr(seqeval_scheme, name), zero_division=0)
-  theirs = (seqeval.precision_score, seqeval.recall_score, seqeval.f1_score)
-  assert ours == pytest.approx([f(true, said, **more) for f in theirs], abs=1e-12)
-
-
-def test_tags_that_the_scheme_lacks_are_no_entities_in_strict_scores():
+  assert ours == pytest.approx([f(true, said, **more) for f in THEIRS], abs=1e-12)
+  # tags that the scheme lacks are no entities
   true, said = [['B-A', 'I-A', 'E-A', 'O']], [['B-A', 'I-A', 'O', 'S-A']]
   assert metrics.TAGS['strict_f1'](true, said, 'iob2') == 1
 
@@ -132,11 +127,6 @@ def test_conversion_keeps_the_entities_and_is_possible(to):
 
 
 def test_labels_are_completed_by_their_scheme():
-  assert schemes.completed(['O', 'B-LOC', 'I-PER'], 'iob2') == (
-    'O',
-    'B-LOC',
-    'I-LOC',
-    'B-PER',
-    'I-PER',
-  )
+  completed = schemes.completed(['O', 'B-LOC', 'I-PER'], 'iob2')
+  assert completed == ('O', 'B-LOC', 'I-LOC', 'B-PER', 'I-PER')
   assert schemes.completed(['VERB', 'NOUN'], 'none') == ('NOUN', 'VERB')

@@ -14,12 +14,10 @@ from configs.tasks import questions
 
 
 def test_a_submission_has_the_index_and_the_label_as_train_spells_it(tmp_path):
-  made.write(
-    tmp_path,
-    train_tsv='index\tsentence1\tsentence2\tlabel\n0\ta\tb\tnot_entailment\n1\tc\td\tentailment\n',
-    dev_tsv='index\tsentence1\tsentence2\tlabel\n0\ta\tb\tnot_entailment\n',
-    test_tsv='index\tsentence1\tsentence2\n0\ta\tb\n1\t"c\td\n',
-  )
+  head = 'index\tsentence1\tsentence2'
+  dev = f'{head}\tlabel\n0\ta\tb\tnot_entailment\n'
+  test = f'{head}\n0\ta\tb\n1\t"c\td\n'
+  made.write(tmp_path, train_tsv=dev + '1\tc\td\tentailment\n', dev_tsv=dev, test_tsv=test)
   task = made.task(glue.get_config('rte'), tmp_path, 9)
   path = tmp_path / 'RTE.tsv'
   submission.benchmark(path, task, task.splits['test'], {'row': np.array([[0, 1.0], [2, 1]])})
@@ -29,19 +27,13 @@ def test_a_submission_has_the_index_and_the_label_as_train_spells_it(tmp_path):
     submission.benchmark(path, task, task.splits['test'], {'row': np.zeros((3, 2))})
 
 
-def test_every_file_of_a_glue_submission_has_a_split(tmp_path):
+def test_every_file_of_a_glue_submission_has_a_split_and_questions_write_the_answers_of_dev():
   names = [n for t in glue.TASKS.values() for n in t['submission'].values()]
-  assert sorted(names) == sorted(
-    f'{n}.tsv' for n in 'AX CoLA MNLI-m MNLI-mm MRPC QNLI QQP RTE SST-2 STS-B WNLI'.split()
-  )
-
-
-@pytest.mark.parametrize(
-  'of, argument',
-  [*((questions, name) for name in questions.TASKS), (own, 'qa'), (own, 'qa,source=table')],
-)
-def test_every_task_of_questions_writes_the_answers_of_dev(of, argument):
-  assert 'dev' in of.get_config(argument).submission
+  files = 'AX CoLA MNLI-m MNLI-mm MRPC QNLI QQP RTE SST-2 STS-B WNLI'.split()
+  assert sorted(names) == [f'{n}.tsv' for n in files]
+  known = *((questions, name) for name in questions.TASKS), (own, 'qa'), (own, 'qa,source=table')
+  for of, argument in known:
+    assert 'dev' in of.get_config(argument).submission, argument
 
 
 def test_cola_is_read_with_a_header_in_test_only_and_mnli_with_both_dev_splits_and_ax(tmp_path):
@@ -58,7 +50,7 @@ def test_cola_is_read_with_a_header_in_test_only_and_mnli_with_both_dev_splits_a
   head = 'index\tgenre\tsentence1\tsentence2\tlabel1\tgold_label\n'
   rows = '0\tx\ta\tb\tneutral\tneutral\n1\tx\tc\td\t-\t-\n2\tx\ta\tb\tx\tentailment\n'
   made.write(
-    mnli, train_tsv=head + rows, dev_matched_tsv=head + rows, dev_mismatched_tsv=head + rows
+    mnli, **dict.fromkeys(('train_tsv', 'dev_matched_tsv', 'dev_mismatched_tsv'), head + rows)
   )
   made.write(ax, diagnostic_tsv='index\tsentence1\tsentence2\n0\ta\tb\n')
   config = glue.get_config('mnli')
@@ -71,48 +63,42 @@ def test_cola_is_read_with_a_header_in_test_only_and_mnli_with_both_dev_splits_a
   assert again.splits['train'].ids.tolist() == task.splits['train'].ids.tolist()
 
 
-@pytest.mark.parametrize('argument', ['classify', 'pairs', 'regress', 'multilabel'])
-def test_predictions_are_json_lines_with_probabilities_for_every_shape_of_data(tmp_path, argument):
-  label = {'multilabel': 'mad,sad', 'regress': 'score'}.get(argument, 'label')
-  text = {'text_a': 'premise', 'text_b': 'claim'} if argument == 'pairs' else {'text_a': 'text'}
-  values = {'multilabel': ('1,0', '0,1'), 'regress': ('0.5', '2')}.get(argument, ('no', 'yes'))
-  head = ','.join([*text.values(), label])
-  cells = ','.join(['a'] * len(text))
-  lines = f'{head}\n{cells},{values[0]}\n{cells},{values[1]}\n'
-  made.write(
-    tmp_path, train_csv=lines, more_tsv='\t'.join(text.values()) + '\né x' + '\ty' * (len(text) - 1)
-  )
-  task = made.opened(
-    tmp_path, argument, dict(train='train.csv', dev='train.csv'), label=label, **text
-  )
-  assert task.report()
+YES = dict(label='yes', probabilities={'no': 0.047426, 'yes': 0.952574})
+BOTH = dict(labels=['sad'], probabilities={'mad': 0.5, 'sad': 0.952574})
+
+
+@pytest.mark.parametrize(
+  'argument, texts, label, values, wanted',
+  [
+    ('classify', ['text'], 'label', ('no', 'yes'), YES),
+    ('pairs', ['premise', 'claim'], 'label', ('no', 'yes'), YES),
+    ('regress', ['text'], 'score', ('0.5', '2'), dict(score=0.0)),
+    ('multilabel', ['text'], 'mad,sad', ('1,0', '0,1'), BOTH),
+  ],
+)
+def test_predictions_are_json_lines_with_probabilities_for_every_shape_of_data(
+  tmp_path, argument, texts, label, values, wanted
+):
+  rows = [[*texts, label], *(['a'] * len(texts) + [value] for value in values)]
+  more = '\t'.join(texts) + '\n' + '\t'.join(['é x', 'y'][: len(texts)]) + '\n'
+  made.write(tmp_path, train_csv='\n'.join(map(','.join, rows)), more_tsv=more)
+  files, names = dict(train='train.csv', dev='train.csv'), dict(zip(('text_a', 'text_b'), texts))
+  task = made.opened(tmp_path, argument, files, label=label, **names)
   split = task.read(tmp_path / 'more.tsv')
   assert split.labels is None and len(split) == 1
   assert split.no_labels(3).shape == ((3, 2) if argument == 'multilabel' else (3,))
   logits = np.array([[0.0, 3.0]])[:, : len(task.labels) or 1]
   submission.predictions(tmp_path / 'out.jsonl', task, split, {'row': logits})
   line = json.loads((tmp_path / 'out.jsonl').read_text())
-  assert line['example'] == '0' and line['text_a'] == 'é x'
-  assert ('text_b' in line) == (argument == 'pairs')
-  if argument == 'regress':
-    assert line['score'] == 0
-  elif argument == 'multilabel':
-    assert line['labels'] == ['sad'] and line['probabilities'] == {'mad': 0.5, 'sad': 0.952574}
-  else:
-    assert line['label'] == 'yes'
-    assert line['probabilities'] == {'no': 0.047426, 'yes': 0.952574}
+  given = dict(zip(names, ['é x', 'y']))
+  assert line == {'example': '0', **given, **wanted}
 
 
 def test_the_argument_of_a_task_names_task_source_recipe_and_sections():
   assert glue.get_config('rte,source=tfds').source.dataset == 'glue/rte'
   assert glue.get_config('rte,optimizer=lamb').optimizer.name == 'lamb'
-  wrong = {
-    'rtee': "Did you mean 'rte'",
-    'rte,source=csv': 'table, tfds',
-    'rte,recipee=x': "Did you mean 'recipe'",
-    'rte,source=tfds,source=table': 'set twice',
-    'ax': 'mnli',
-  }
+  wrong = {'rtee': "Did you mean 'rte'", 'rte,source=csv': 'table, tfds', 'ax': 'mnli'}
+  wrong |= {'rte,recipee=x': "Did you mean 'recipe'", 'rte,source=tfds,source=table': 'set twice'}
   for argument, told in wrong.items():
     with pytest.raises(ValueError, match=told):
       glue.get_config(argument)

@@ -1,14 +1,20 @@
-"""Metrics of rows against plain counts; those that scikit-learn and scipy leave undefined."""
+"""Metrics of rows beside scikit-learn and scipy, and what those leave undefined."""
 
+import functools
 import types
 
 import numpy as np
 import pytest
+import scipy.special
+import scipy.stats
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.tasks import kinds
 from bertzoo_jax.tasks import metrics
 from bertzoo_jax.tasks.kinds import kind
+
+sklearn = pytest.importorskip('sklearn.metrics')
+CORRELATIONS = ('pearson', 'spearman')
 
 
 def score(names, labels, logits, objective='classification'):
@@ -23,22 +29,11 @@ def score(names, labels, logits, objective='classification'):
 
 
 def check(names, objective, count):
-  config = types.SimpleNamespace(metrics=names, positive='')
-  labels = [f'x{i}' for i in range(count)]
+  config, labels = (
+    types.SimpleNamespace(metrics=names, positive=''),
+    [f'x{i}' for i in range(count)],
+  )
   kind.check_metrics(kinds.BY_NAME[objective], config, None, labels)
-
-
-def plain(true, said):
-  """(precision, recall, F1) of bool arrays; 0 where undefined."""
-  right = np.sum(true & said)
-  precision, recall = right / max(np.sum(said), 1), right / max(np.sum(true), 1)
-  return precision, recall, 2 * right / max(np.sum(said) + np.sum(true), 1)
-
-
-def area(true, scores):
-  """Share of the pairs (positive, negative) in their order; half of those that are equal."""
-  pairs = np.sign(scores[true][:, None] - scores[~true][None])
-  return np.mean((pairs + 1) / 2)
 
 
 def drawn(case, count):
@@ -55,27 +50,26 @@ def drawn(case, count):
   return labels, logits
 
 
+def areas(true, scores):
+  """The mean of areas below curves, of the columns that have both answers; 0 if none has."""
+  both = [c for c in range(true.shape[1]) if 0 < true[:, c].mean() < 1]
+  return np.mean([sklearn.roc_auc_score(true[:, c], scores[:, c]) for c in both] or [0])
+
+
 @pytest.mark.parametrize('count', [2, 3, 5])
 @pytest.mark.parametrize('case', range(12))
-def test_scores_of_classes_are_those_of_plain_counts(case, count):
+def test_scores_of_classes_are_scikit_learn_s(case, count):
   labels, logits = drawn(case, count)
-  said = logits.argmax(1)
-  each = {c: plain(labels == c, said == c) for c in range(count)}
-  there = [each[c] for c in np.union1d(labels, said)]
-  shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+  said, shares = logits.argmax(1), scipy.special.softmax(logits, axis=1)
   wanted = {'accuracy': np.mean(labels == said), 'micro_f1': np.mean(labels == said)}
-  for i, name in enumerate(('precision', 'recall', 'f1')):
-    wanted |= {f'{name}/x{c}': each[c][i] for c in each}
-    wanted[f'macro_{name}'] = np.mean([own[i] for own in there])
-    wanted[f'weighted_{name}'] = sum(each[c][i] * np.mean(labels == c) for c in each)
+  wanted['matthews'] = sklearn.matthews_corrcoef(labels, said)
+  wanted['roc_auc'] = areas(np.eye(count)[labels], shares)
+  for name in ('precision', 'recall', 'f1'):
+    of = functools.partial(getattr(sklearn, f'{name}_score'), labels, said, zero_division=0)
+    wanted |= {f'{x}_{name}': of(average=x) for x in ('macro', 'weighted')}
+    wanted |= {f'{name}/x{c}': x for c, x in enumerate(of(average=None, labels=range(count)))}
     if count == 2:
-      wanted[name] = each[1][i]
-  own = [area(labels == c, shares[:, c]) for c in each if 0 < np.mean(labels == c) < 1]
-  wanted['roc_auc'] = np.mean(own or [0])
-  a, b = np.eye(count)[labels], np.eye(count)[said]
-  covariance = lambda x, y: np.sum((x - x.mean(0)) * (y - y.mean(0)))
-  spread = covariance(a, a) * covariance(b, b)
-  wanted['matthews'] = covariance(a, b) / np.sqrt(spread) if spread > 1e-9 else 0
+      wanted[name] = of()
   assert score(tuple(wanted), labels, logits) == pytest.approx(wanted, abs=1e-9)
 
 
@@ -97,7 +91,7 @@ def test_ranks_of_questions_are_scored_by_their_definitions(case):
 
 
 @pytest.mark.parametrize('case', range(12))
-def test_scores_of_several_labels_are_those_of_plain_counts(case):
+def test_scores_of_several_labels_are_scikit_learn_s(case):
   rng = np.random.default_rng(case)
   labels, logits = rng.integers(0, 2, (20, 4)), rng.normal(size=(20, 4))
   labels[:, case % 4] = case % 2
@@ -105,47 +99,36 @@ def test_scores_of_several_labels_are_those_of_plain_counts(case):
     logits[:, 0] = -1
     labels[:5] = logits[:5] > 0
   true, said = labels > 0, logits > 0
-  each = [plain(true[:, c], said[:, c]) for c in range(4)]
-  areas = [area(true[:, c], logits[:, c]) for c in range(4) if 0 < true[:, c].mean() < 1]
   wanted = {
     'accuracy': np.mean(np.all(true == said, axis=1)),
-    'macro_f1': np.mean([f1 for _, _, f1 in each]),
-    'micro_f1': plain(true, said)[2],
-    'recall/x2': each[2][1],
-    'roc_auc': np.mean(areas),
+    'macro_f1': sklearn.f1_score(true, said, average='macro', zero_division=0),
+    'micro_f1': sklearn.f1_score(true, said, average='micro', zero_division=0),
+    'recall/x2': sklearn.recall_score(true[:, 2], said[:, 2], zero_division=0),
+    'roc_auc': areas(true, logits),
   }
   found = score(tuple(wanted), labels.astype(np.float32), logits, 'multilabel')
   assert found == pytest.approx(wanted, abs=1e-12)
 
 
 @pytest.mark.parametrize('case', range(15))
-def test_correlations_are_those_of_their_definitions_with_ties_too(case):
+def test_correlations_are_scipy_s_with_ties_too(case):
   rng = np.random.default_rng(case)
   labels = rng.uniform(0, 5, int(rng.integers(3, 80)))
   labels = np.round(labels) if case % 2 else labels
   said = labels * (case % 3 - 1) + rng.normal(size=len(labels))
   said = np.round(said) if case % 5 == 0 else said
-  ranks = lambda x: np.array([np.sum(x < v) + (np.sum(x == v) + 1) / 2 for v in x])
-  wanted = {
-    'pearson': np.corrcoef(labels, said)[0, 1],
-    'spearman': np.corrcoef(ranks(labels), ranks(said))[0, 1],
-    'rmse': np.sqrt(np.mean((labels - said) ** 2)),
-  }
+  wanted = {name: getattr(scipy.stats, f'{name}r')(labels, said)[0] for name in CORRELATIONS}
+  wanted['rmse'] = np.sqrt(np.mean((labels - said) ** 2))
   found = score(tuple(wanted), labels, said[:, None], 'regression')
   assert found == pytest.approx(wanted, abs=1e-9)
 
 
-def test_a_correlation_with_a_constant_is_0():
-  names = ('pearson', 'spearman')
-  for labels, logits in (
-    ([1.0, 2, 3], np.full((3, 1), 0.1)),
-    (np.full(3, 0.1), np.array([[1.0], [2], [3]])),
-    ([1.0], np.array([[2.0]])),
-  ):
+def test_a_correlation_with_a_constant_is_0_and_an_infinite_prediction_has_no_score():
+  names = CORRELATIONS
+  for labels, said in (([1.0, 2, 3], [0.1] * 3), ([0.1] * 3, [1.0, 2, 3]), ([1.0], [2.0])):
+    logits = np.array(said)[:, None]
     assert score(names, np.array(labels), logits, 'regression') == dict.fromkeys(names, 0.0)
-
-
-def test_predictions_that_are_not_finite_have_no_score():
+  # what is not finite has no score at all
   logits = np.zeros((3, 2))
   logits[1, 0] = np.inf
   assert np.isnan(score(('accuracy',), np.zeros(3, int), logits)['accuracy'])

@@ -79,26 +79,19 @@ def test_a_reader_with_a_perfect_memory_keeps_the_same_text(sources_of, choice, 
     assert not reader.dropped.reasons
 
 
-def test_excluded_documents_and_paragraphs_are_left_out_and_counted():
-  documents = [[LONG[0], 'Yes.'], [LONG[1]], ['  ' + LONG[2]], ['Yes.']]
+def test_excluded_and_short_documents_and_excluded_paragraphs_are_left_out_and_counted():
   excluded = duplicates.hashes_of(Reader([[[LONG[1]], ['Yes.', LONG[2]]]]))
-  reader = Reader([documents])
-  found = _find(reader, excluded)
-  assert _kept(reader, found, 'documents+paragraphs', 0) == [[LONG[0], 'Yes.'], ['Yes.']]
-  assert {reason: d['count'] for reason, d in reader.dropped.reasons.items()} == {
-    'document of --exclude': 2
-  }
-  reader = Reader([[[LONG[0], LONG[2]]]])
-  found = _find(reader, excluded)
-  assert _kept(reader, found, 'keep', 0) == [[LONG[0]]]
-  assert reader.dropped.reasons['paragraph of --exclude']['count'] == 1
-
-
-def test_short_documents_are_dropped_and_counted():
-  reader = Reader([[['Yes.'], [LONG[0]]]])
-  found = _find(reader)
-  assert _kept(reader, found, 'keep', 5) == [[LONG[0]]]
-  assert reader.dropped.reasons['document under 5 characters']['count'] == 1
+  several = [[LONG[0], 'Yes.'], [LONG[1]], ['  ' + LONG[2]], ['Yes.']]
+  both, none = 'documents+paragraphs', frozenset()
+  first = [[LONG[0]]]
+  for documents, without, choice, least, kept, dropped in (
+    (several, excluded, both, 0, [[LONG[0], 'Yes.'], ['Yes.']], {'document of --exclude': 2}),
+    ([[LONG[0], LONG[2]]], excluded, 'keep', 0, first, {'paragraph of --exclude': 1}),
+    ([['Yes.'], [LONG[0]]], none, 'keep', 5, first, {'document under 5 characters': 1}),
+  ):
+    reader = Reader([documents])
+    assert _kept(reader, _find(reader, without), choice, least) == kept
+    assert {reason: d['count'] for reason, d in reader.dropped.reasons.items()} == dropped
 
 
 def test_repeats_are_saved_whole_or_not_at_all(tmp_path):

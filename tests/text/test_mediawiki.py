@@ -58,48 +58,36 @@ def test_articles_come_and_the_rest_is_counted(tmp_path):
   }
 
 
-@pytest.mark.parametrize(
-  'head',
-  [
-    '<mediawiki>',
-    '\ufeff<?xml version="1.0" encoding="utf-8"?>\n<!-- made -->\n<mediawiki version="0.11">',
-  ],
-)
-@pytest.mark.parametrize('end', ['\n', '\r\n', '\r'])
-def test_dumps_are_known_by_content_packed_or_not(tmp_path, head, end):
-  dump = (f'{head}\n{page("a")}{page("b")}</mediawiki>').replace('\n', end).encode()
-  half = len(dump) // 2
-  # the last is a multistream dump
-  for data in (dump, bz2.compress(dump), bz2.compress(dump[:half]) + bz2.compress(dump[half:])):
-    assert read(tmp_path / 'a', data)[:2] == ([['a'], ['b']], {})
+XML = '\ufeff<?xml version="1.0" encoding="utf-8"?>\n<!-- made -->\n<mediawiki version="0.11">'
+
+
+def test_dumps_are_known_by_content_packed_or_not(tmp_path):
+  for head, end in (('<mediawiki>', '\n'), (XML, '\n'), (XML, '\r\n'), (XML, '\r')):
+    dump = (f'{head}\n{page("a")}{page("b")}</mediawiki>').replace('\n', end).encode()
+    half = len(dump) // 2
+    # the last is a multistream dump
+    for data in (dump, bz2.compress(dump), bz2.compress(dump[:half]) + bz2.compress(dump[half:])):
+      assert read(tmp_path / 'a', data)[:2] == ([['a'], ['b']], {})
 
 
 def test_a_cut_or_damaged_dump_gives_what_it_holds_and_is_counted(tmp_path):
   dump = f'{HEAD}{page("a")}{page("b")}</mediawiki>'
-  for data, documents in (
-    (dump[:-30], 1),
-    (dump[:-12], 2),
-    (dump.replace('<title>T</title>', '<title>T</titel>'), 0),
-    (dump + dump, 2),
-  ):
+  damaged = dump.replace('<title>T</title>', '<title>T</titel>')
+  for data, documents in ((dump[:-30], 1), (dump[:-12], 2), (damaged, 0), (dump + dump, 2)):
     got, dropped, _ = read(tmp_path / 'a', data)
-    assert (
-      len(got) == documents
-      and len(dropped) == 1
-      and 'rest of a damaged XML file' in list(dropped)[0]
-    )
+    assert len(got) == documents and len(dropped) == 1
+    assert 'rest of a damaged XML file' in list(dropped)[0]
 
 
 def test_bytes_that_xml_cannot_hold_cost_their_line_only(tmp_path):
-  dump = f'{HEAD}{page("good")}{page("BAD")}{page("last é")}</mediawiki>'.encode().replace(
-    b'BAD', b'one\n\xff\xfe two\nthree\nfo\x01ur\nfive'
-  )
-  only_a_control = f'{HEAD}{page("BAD")}</mediawiki>'.replace('BAD', 'one' + chr(10) + chr(1))
-  assert read(tmp_path / 'b.xml', only_a_control)[:2] == ([['one']], {'line not in UTF-8': 1})
-  documents, dropped, reader = read(tmp_path / 'a.xml', dump)
+  bad = b'one\n\xff\xfe two\nthree\nfo\x01ur\nfive'
+  dump = f'{HEAD}{page("good")}{page("BAD")}{page("last é")}</mediawiki>'.encode()
+  documents, dropped, reader = read(tmp_path / 'a.xml', dump.replace(b'BAD', bad))
   assert documents == [['good'], ['one', 'three', 'five'], ['last é']]
   assert dropped == {'line not in UTF-8': 2}
   assert reader.dropped.reasons['line not in UTF-8']['first'].startswith(f'{tmp_path}/a.xml:')
+  control = f'{HEAD}{page("BAD")}</mediawiki>'.replace('BAD', 'one\n\1')
+  assert read(tmp_path / 'b.xml', control)[:2] == ([['one']], {'line not in UTF-8': 1})
 
 
 def test_of_many_revisions_the_last_counts_and_keys_and_filters_are_refused(tmp_path):

@@ -31,37 +31,21 @@ def test_packed_files_are_known_by_content_not_by_name(tmp_path, pack):
 
 
 @pytest.mark.parametrize('pack', PACKERS)
-@pytest.mark.parametrize(
-  'damage',
-  [
-    'cut',
-    'cut at the start',
-    'flip',
-    'rubbish behind',
-    'damaged second stream',
-    'cut second stream',
-  ],
-)
-def test_a_damaged_packed_file_gives_what_it_holds_and_is_counted(tmp_path, pack, damage):
-  data, second = pack(b'one\n\n' + os.urandom(600_000).hex().encode() + b'\n\n'), pack(b'end')
-  flipped = bytearray(data)
-  flipped[len(data) // 2] ^= 255
-  damaged = {
-    'cut': data[:-20],
-    'cut at the start': data[:12],
-    'flip': bytes(flipped),
-    'rubbish behind': data + b'rubbish behind',
-    'damaged second stream': data + b'x' + second[1:],
-    'cut second stream': data + second[:-3],
-  }[damage]
-  documents, dropped = made.read(made.write(tmp_path / 'a', damaged))
-  assert len(dropped) == 1 and 'rest of a damaged packed file' in list(dropped)[0]
-  assert len(documents) <= 3 and (
-    documents[:1] == [['one']]
-    or damage == 'cut at the start'
-    or damage == 'flip'
-    and pack is not gzip.compress
-  )
+def test_a_damaged_packed_file_gives_what_it_holds_and_is_counted(tmp_path, pack):
+  data, second = pack(b'one\n\n' + os.urandom(150_000).hex().encode() + b'\n\n'), pack(b'end')
+  half = len(data) // 2
+  flipped = data[:half] + bytes([data[half] ^ 255]) + data[half + 1 :]
+  for damaged, whole in (
+    (data[:-20], True),
+    (data[:12], False),
+    (flipped, pack is gzip.compress),
+    (data + b'rubbish behind', True),
+    (data + b'x' + second[1:], True),
+    (data + second[:-3], True),
+  ):
+    documents, dropped = made.read(made.write(tmp_path / 'a', damaged))
+    assert len(dropped) == 1 and 'rest of a damaged packed file' in list(dropped)[0]
+    assert len(documents) <= 3 and (documents[:1] == [['one']] or not whole)
 
 
 @pytest.mark.parametrize('pack', PACKERS)

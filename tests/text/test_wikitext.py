@@ -81,26 +81,23 @@ def test_a_wiki_names_its_own_files():
   assert wikitext.paragraphs('[[Dosiero:x|y]] t') == ['y t']
 
 
+LINKS = '[[a|b and c and so on, a longer label '
 # ~ is a line break, _ a blank
 HARD = """{{ }} {{{ [[ [[a| ]] <ref> <ref></ref> <nowiki> <!-- ' {|~ {{~{|~ ( (, (_ _, -{ [http:
 [http:_ < <a_ __ __a & ~ = _ [[File: -{zh-a:;}- <table> <p # |}~ --_""".split()
 
 
 @pytest.mark.parametrize(
-  'hard', [*(x.replace('_', ' ').replace('~', '\n') for x in HARD), '__', '__a', '\t\n']
+  'hard', [*(x.replace('_', ' ').replace('~', '\n') for x in HARD), *('__', '__a', '\t\n', LINKS)]
 )
 def test_hostile_text_takes_linear_time(hard):
   start = time.monotonic()
   for text in (
-    hard * (300_000 // len(hard)),
-    hard * 50_000 + '}}' * 50_000 + '|}\n' * 50_000 + ']]' * 50_000 + '</table>' + ')' * 50_000,
+    hard * (100_000 // len(hard)),
+    hard * 15_000 + '}}' * 15_000 + '|}\n' * 15_000 + ']]' * 15_000 + '</table>' + ')' * 15_000,
   ):
     wikitext.paragraphs(text)
-  assert time.monotonic() - start < 6
-
-
-def test_links_within_links_take_linear_time():
-  test_hostile_text_takes_linear_time('[[a|b and c and so on, a longer label ')
+  assert time.monotonic() - start < 2
 
 
 MARKS = (

@@ -17,21 +17,19 @@ TEXTS = [WORDS, 'two  blanks, four    blanks', 'a [MASK] cat', 'naïve café', '
 
 def directory(folder, kind):
   """Writes a tokenizer.json of this kind, special pieces behind all others, blanks as pieces."""
+  models, split, trainers = hf.models, hf.pre_tokenizers, hf.trainers
   if kind == 'byte_bpe':  # as ModernBERT's
-    built, trainer = hf.Tokenizer(hf.models.BPE()), hf.trainers.BpeTrainer
-    built.pre_tokenizer = hf.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    built, trainer = hf.Tokenizer(models.BPE()), trainers.BpeTrainer
+    built.pre_tokenizer = split.ByteLevel(add_prefix_space=False)
     built.normalizer, built.decoder = hf.normalizers.NFC(), hf.decoders.ByteLevel()
-    more = dict(initial_alphabet=hf.pre_tokenizers.ByteLevel.alphabet(), vocab_size=280)
+    more = dict(initial_alphabet=split.ByteLevel.alphabet(), vocab_size=280)
   elif kind == 'wordpiece':
-    built = hf.Tokenizer(hf.models.WordPiece(unk_token='[UNK]'))
-    built.pre_tokenizer, trainer = (
-      hf.pre_tokenizers.BertPreTokenizer(),
-      hf.trainers.WordPieceTrainer,
-    )
+    built = hf.Tokenizer(models.WordPiece(unk_token='[UNK]'))
+    built.pre_tokenizer, trainer = split.BertPreTokenizer(), trainers.WordPieceTrainer
     more = dict(special_tokens=['[UNK]'], vocab_size=50)
   else:
-    built, trainer = hf.Tokenizer(hf.models.Unigram()), hf.trainers.UnigramTrainer
-    built.pre_tokenizer = hf.pre_tokenizers.Metaspace()
+    built, trainer = hf.Tokenizer(models.Unigram()), trainers.UnigramTrainer
+    built.pre_tokenizer = split.Metaspace()
     more = dict(special_tokens=['[UNK]'], unk_token='[UNK]', vocab_size=40)
   built.train_from_iterator([WORDS] * 3, trainer(show_progress=False, **more))
   built.add_tokens([hf.AddedToken(' ' * n) for n in (4, 2)])

@@ -1,5 +1,6 @@
 """The tokenizer of a folder: its ids are those of transformers' AutoTokenizer."""
 
+import functools
 import json
 import pathlib
 import shutil
@@ -110,51 +111,52 @@ def test_offsets_come_with_the_ids_and_are_alike_in_both_folders(both, special_t
   assert (tokenizer.special['mask'] in own[-1][0]) == special_text
 
 
-def test_special_pieces_that_no_file_names_have_their_usual_spelling(both, tmp_path):
+def test_special_pieces_that_no_file_names_have_their_usual_spelling_and_a_lacking_one_is_named(
+  both, tmp_path
+):
   tokenizer, _, directory = both
   shutil.copy(directory / 'tokenizer.json', tmp_path)
-  found = tokenizers.open_folder(tmp_path).special
-  assert found == {role: tokenizer.special[role] for role in found} and len(found) == 5
+  special = tokenizers.open_folder(tmp_path).special
+  assert special == {role: tokenizer.special[role] for role in special} and len(special) == 5
+  with pytest.raises(errors.UserError, match='no piece <none>: name its cls_token'):
+    tokenizers.open_folder(told(tmp_path, cls_token={'content': '<none>'}))
+
+
+@functools.cache
+def small_wordpiece():
+  section = dict(parts.wordpiece(vocab_size=900))
+  return tokenizers.train(section, lambda: iter(SAMPLE.split('\n\n')))
+
+
+AUTO = dict(parts.wordpiece(vocab_size='auto'))
 
 
 @pytest.fixture
-def bare(tmp_path, request):
-  """A directory with vocab.txt, and a function that writes its tokenizer_config.json."""
-  tokenizer = tokenizers.train(
-    dict(parts.wordpiece(vocab_size=900)), lambda: iter(SAMPLE.split('\n\n'))
-  )
-  (tmp_path / 'vocab.txt').write_text('\n'.join(tokenizer.pieces) + '\n')
+def bare(tmp_path):
+  """A function that writes tokenizer_config.json beside a vocab.txt."""
+  (tmp_path / 'vocab.txt').write_text('\n'.join(small_wordpiece().pieces) + '\n')
   (tmp_path / 'config.json').write_text('{"model_type": "bert"}')
-
-  def say(**content):
-    (tmp_path / 'tokenizer_config.json').write_text(json.dumps(content))
-    return tmp_path
-
-  return say
+  return lambda **content: told(tmp_path, **content)
 
 
 def test_a_vocabulary_alone_is_read_where_the_directory_says_whether_it_is_lower_cased(bare):
   folder = bare(do_lower_case=True)
   assert ids(tokenizers.open_folder(folder)) == theirs(folder)
-  folder = bare()
   with pytest.raises(errors.UserError, match='do_lower_case'):
-    tokenizers.open_folder(folder)
+    tokenizers.open_folder(bare())
 
 
-@pytest.mark.parametrize(
-  'content', [dict(do_lower_case=True, strip_accents=False), dict(do_lower_case=True)]
-)
-def test_a_class_sets_the_normalizer_of_tokenizer_json(bare, content, tmp_path):
-  section = dict(parts.wordpiece(vocab_size='auto'))
-  other = tokenizers.load(bare(do_lower_case=True), section)
-  folder = bare(tokenizer_class='BertTokenizer', **content)
+@pytest.mark.parametrize('content', [dict(strip_accents=False), {}])
+def test_a_class_sets_the_normalizer_of_tokenizer_json(bare, content):
+  other = tokenizers.load(bare(do_lower_case=True), AUTO)
+  folder = bare(tokenizer_class='BertTokenizer', do_lower_case=True, **content)
   raw = json.loads(other.parsing_engine().to_str())
   raw['normalizer']['lowercase'] = False
   (folder / 'tokenizer.json').write_text(json.dumps(raw))
-  found = tokenizers.open_folder(folder)
-  assert isinstance(found, published.Published)
-  assert ids(found) == theirs(folder)
-  assert ids(found, ['Time'])[0] == ids(found, ['time'])[0]
+  opened = tokenizers.open_folder(folder)
+  assert isinstance(opened, published.Published)
+  assert ids(opened) == theirs(folder)
+  assert ids(opened, ['Time']) == ids(opened, ['time'])
 
 
 TOLD = {'[E1]': 900, 'xyzzy': 901}  # added tokens: a marker, and a word
@@ -177,9 +179,7 @@ def test_every_command_reads_the_same_vocabulary(bare, change, more):
   folder = bare(do_lower_case=True)
   wanted = {piece: i for i, piece in enumerate(tokenizers.open_folder(folder).pieces)} | more
   change(folder)
-  section = dict(parts.wordpiece(vocab_size='auto'))
-  prepared = tokenizers.load(f'hf:{folder}', section)
-  found = tokenizers.open_folder(folder)
+  prepared, found = tokenizers.load(f'hf:{folder}', AUTO), tokenizers.open_folder(folder)
   prepared.save(folder / 'corpus')
   assert vocabulary.read_folder(folder) == vocabulary.read_folder(folder / 'corpus') == wanted
   assert prepared.pieces == found.pieces == [*wanted]
@@ -191,23 +191,19 @@ def test_every_command_reads_the_same_vocabulary(bare, change, more):
 
 
 def test_a_vocabulary_with_a_piece_twice_is_refused_alike_and_the_remedy_works(bare):
-  folder = bare(do_lower_case=True)
-  pieces = (folder / 'vocab.txt').read_text().split('\n')
-  (folder / 'vocab.txt').write_text('\n'.join([*pieces[:-1], pieces[700], '']))
-  section = dict(parts.wordpiece(vocab_size='auto'))
-  said = set()
-  for reader in (
-    lambda: tokenizers.load(f'hf:{folder}', section),
-    lambda: tokenizers.open_folder(folder),
-    lambda: vocabulary.read_folder(folder),
-  ):
+  folder, sentences = bare(do_lower_case=True), set()
+  pieces = (folder / 'vocab.txt').read_text().split('\n')[:-1]
+  write = lambda *lines: (folder / 'vocab.txt').write_text('\n'.join([*lines, '']))
+  write(*pieces, pieces[700])
+  load = lambda: tokenizers.load(f'hf:{folder}', AUTO)
+  opened = lambda: tokenizers.open_folder(folder)
+  for reader in (load, opened, lambda: vocabulary.read_folder(folder)):
     with pytest.raises(errors.UserError, match=r'twice, in lines 701 and 901.*\[unused701\]') as e:
       reader()
-    said.add(str(e.value))
-  assert len(said) == 1
-  again, pieces[700] = pieces[700], '[unused701]'
-  (folder / 'vocab.txt').write_text('\n'.join([*pieces[:-1], again, '']))
-  assert tokenizers.open_folder(folder).pieces == tokenizers.load(f'hf:{folder}', section).pieces
+    sentences.add(str(e.value))
+  assert len(sentences) == 1
+  write(*pieces[:700], '[unused701]', *pieces[701:], pieces[700])
+  assert opened().pieces == load().pieces
 
 
 def vocabulary_text(folder, before='', after='', end='\n'):
@@ -217,33 +213,29 @@ def vocabulary_text(folder, before='', after='', end='\n'):
 
 def told(folder, **content):
   (folder / 'tokenizer_config.json').write_text(json.dumps(content))
+  return folder
 
 
 def with_tokenizer_json(folder, added):
-  own = tokenizers.load(folder, dict(parts.wordpiece(vocab_size='auto')))
-  content = json.loads(own.parsing_engine().to_str())
+  content = json.loads(tokenizers.load(folder, AUTO).parsing_engine().to_str())
   more = dict(single_word=False, lstrip=False, rstrip=False, normalized=False)
   content['added_tokens'] += [{**more, **token} for token in added]
   (folder / 'tokenizer.json').write_text(json.dumps(content))
 
 
-@pytest.mark.parametrize(
-  'here, there',
-  [
-    (dict(lowercase=True), dict(do_lower_case=False)),
-    (dict(strip_accents=False), dict(do_lower_case=True, strip_accents=True)),
-    (dict(split_chinese=True), dict(do_lower_case=True, tokenize_chinese_chars=False)),
-  ],
-)
 @pytest.mark.parametrize('with_json', [False, True])
-def test_prepare_follows_the_file_that_transformers_follows(bare, here, there, with_json):
+def test_prepare_follows_the_file_that_transformers_follows(bare, with_json):
   folder = bare(do_lower_case=True)
   if with_json:
     with_tokenizer_json(folder, [])
-  told(folder, tokenizer_class='BertTokenizer', **there)
-  section = {**parts.wordpiece(vocab_size='auto', lowercase=True, strip_accents=True), **here}
-  with pytest.raises(errors.UserError, match='config.tokenizer into .*: set the fields'):
-    tokenizers.load(f'hf:{folder}', section)
+  for here, there in (
+    (dict(lowercase=True), dict(do_lower_case=False)),
+    (dict(strip_accents=False), dict(do_lower_case=True, strip_accents=True)),
+    (dict(split_chinese=True), dict(do_lower_case=True, tokenize_chinese_chars=False)),
+  ):
+    told(folder, tokenizer_class='BertTokenizer', **there)
+    with pytest.raises(errors.UserError, match='config.tokenizer into .*: set the fields'):
+      tokenizers.load(f'hf:{folder}', AUTO | dict(lowercase=True, strip_accents=True) | here)
 
 
 @pytest.mark.parametrize('both', ['byte_bpe'], indirect=True)
@@ -255,47 +247,29 @@ def test_merges_alone_are_read(both, tmp_path):
 
 
 def test_files_that_do_not_say_how_text_is_split_are_one_sentence(tmp_path):
-  with pytest.raises(errors.UserError, match='has no tokenizer and no tokenizer.json'):
-    tokenizers.open_folder(tmp_path)
-  (tmp_path / 'spm.model').write_bytes(b'x')
-  with pytest.raises(errors.UserError, match='has spm.model and no tokenizer.json.*save_pretrain'):
-    tokenizers.open_folder(tmp_path)
-  with pytest.raises(errors.UserError, match='does not exist'):
-    tokenizers.open_folder(tmp_path / 'nowhere')
-  (tmp_path / 'tokenizer.json').write_text('{"model": 7}')
-  with pytest.raises(errors.UserError, match='tokenizer.json is not one'):
-    tokenizers.open_folder(tmp_path)
-
-
-def test_a_special_piece_that_the_vocabulary_lacks_is_named(both, tmp_path):
-  _, _, directory = both
-  shutil.copy(directory / 'tokenizer.json', tmp_path)
-  (tmp_path / 'tokenizer_config.json').write_text('{"cls_token": {"content": "<none>"}}')
-  with pytest.raises(errors.UserError, match='no piece <none>: name its cls_token'):
-    tokenizers.open_folder(tmp_path)
-
-
-ROOT = pathlib.Path(__file__).parents[2]
+  for file, content, place, words in (
+    ('x', '', '', 'has no tokenizer and no tokenizer.json'),
+    ('spm.model', 'x', '', 'has spm.model and no tokenizer.json.*save_pretrain'),
+    ('x', '', 'nowhere', 'does not exist'),
+    ('tokenizer.json', '{"model": 7}', '', 'tokenizer.json is not one'),
+  ):
+    (tmp_path / file).write_text(content)
+    with pytest.raises(errors.UserError, match=words):
+      tokenizers.open_folder(tmp_path / place)
 
 
 def test_a_name_of_the_hub_is_fetched_without_weights(tmp_path, monkeypatch):
   asked = []
   huggingface_hub = pytest.importorskip('huggingface_hub')
-
-  def fetch(name, revision, allow_patterns):
-    asked.append((name, revision, allow_patterns))
-    return tmp_path
-
+  fetch = lambda name, revision, allow_patterns: (
+    asked.append((name, revision, allow_patterns)) or tmp_path
+  )
   monkeypatch.setattr(huggingface_hub, 'snapshot_download', fetch)
-  section = parts.wordpiece(vocab_size='auto').to_dict()
-  ours = tokenizers.train(section, lambda: ['a small text'] * 2)
-  ours.save(tmp_path)
-  assert tokenizers.load('hf:owner/name', section).pieces == ours.pieces
+  small_wordpiece().save(tmp_path)
+  assert tokenizers.load('hf:owner/name', AUTO).pieces == small_wordpiece().pieces
   hub.folder('owner/name@refs/pr/1', ['*.json'])
-  assert asked == [
-    ('owner/name', None, list(hub.TOKENIZER)),
-    ('owner/name', 'refs/pr/1', ['*.json']),
-  ]
+  every = ('owner/name', None, list(hub.TOKENIZER))
+  assert asked == [every, ('owner/name', 'refs/pr/1', ['*.json'])]
   assert not any('safetensors' in p or '*' in p for p in hub.TOKENIZER)
 
 

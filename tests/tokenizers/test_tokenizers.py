@@ -2,7 +2,6 @@
 refused.
 """
 
-import functools
 import glob
 import importlib
 import json
@@ -123,14 +122,15 @@ def test_a_trained_byte_bpe_gives_the_ids_of_transformers(add_prefix_space):
 
 
 @needs_data
-@pytest.mark.parametrize(
-  'folder, size, cased',
-  [('bert_uncased', 30522, False), ('bert_cased', 28996, True), ('bert_zh', 21128, False)],
-)
-def test_published_bert_vocabularies_give_the_ids_of_transformers(folder, size, cased):
-  section = parts.wordpiece(vocab_size=size, lowercase=not cased, strip_accents=not cased).to_dict()
-  ours = tokenizers.load(f'{DATA}/vocab/{folder}', section)
-  same_ids(ours, as_bert(ours))
+def test_published_bert_vocabularies_give_the_ids_of_transformers():
+  for folder, size, cased in (
+    ('uncased', 30522, False),
+    ('cased', 28996, True),
+    ('zh', 21128, False),
+  ):
+    section = parts.wordpiece(vocab_size=size, lowercase=not cased, strip_accents=not cased)
+    ours = tokenizers.load(f'{DATA}/vocab/bert_{folder}', section.to_dict())
+    same_ids(ours, as_bert(ours))
 
 
 @needs_data
@@ -144,17 +144,14 @@ def test_roberta_is_read_in_the_form_of_fairseq():
 
 
 @needs_data
-def test_gpt2_alone_is_refused_because_it_has_no_mask():
-  with pytest.raises(errors.UserError, match="add RoBERTa's dict.txt"):
-    tokenizers.load(f'{DATA}/vocab/gpt2', parts.byte_bpe(vocab_size=50257).to_dict())
-
-
-@needs_data
-def test_a_cased_vocabulary_under_lower_casing_is_refused():
-  with pytest.raises(errors.UserError, match='cased.*lowercase=False'):
-    tokenizers.load(f'{DATA}/vocab/bert_cased', parts.wordpiece(vocab_size=28996).to_dict())
-  with pytest.raises(errors.UserError, match='uncased.*lowercase=True'):
-    tokenizers.load(f'{DATA}/vocab/bert_uncased', parts.wordpiece(lowercase=False).to_dict())
+def test_a_cased_vocabulary_under_lower_casing_and_gpt2_without_a_mask_are_refused():
+  for folder, section, words in (
+    ('bert_cased', parts.wordpiece(vocab_size=28996), 'cased.*lowercase=False'),
+    ('bert_uncased', parts.wordpiece(lowercase=False), 'uncased.*lowercase=True'),
+    ('gpt2', parts.byte_bpe(vocab_size=50257), "add RoBERTa's dict.txt"),
+  ):
+    with pytest.raises(errors.UserError, match=words):
+      tokenizers.load(f'{DATA}/vocab/{folder}', section.to_dict())
 
 
 @pytest.mark.parametrize('kind', ['uncased', 'byte_bpe'])
@@ -171,14 +168,18 @@ def test_byte_bpe_gives_back_every_text_and_word_starts_tell_where_words_begin(b
   assert [byte_bpe.decode(ids) for ids in byte_bpe.encode(NASTY)] == NASTY
   empty, word = uncased.encode(['', 'the'])
   assert empty.dtype == word.dtype == np.int32 and empty.shape == (0,) and len(word)
-  ids = uncased.encode(['unquestionably the'])[0]
-  assert (
-    uncased.word_starts[ids].tolist() == [not uncased.pieces[i].startswith('##') for i in ids]
-    and uncased.word_starts[ids].sum() == 2
-  )
-  ids = byte_bpe.encode([' questionably the'])[0]
-  assert byte_bpe.word_starts[ids].sum() == 2
-  assert all(t.word_starts[i] for t in (uncased, byte_bpe) for i in t.special.values())
+  for ours, text in ((uncased, 'unquestionably the'), (byte_bpe, ' questionably the')):
+    ids = ours.encode([text])[0]
+    assert ours.word_starts[ids].sum() == 2
+    assert all(ours.word_starts[i] for i in ours.special.values())
+    if ours is uncased:
+      continues = [ours.pieces[i].startswith('##') for i in ids]
+      assert ours.word_starts[ids].tolist() == [not x for x in continues]
+
+
+def test_each_separator_of_a_pair_is_in_the_segment_that_it_ends(uncased):
+  row = uncased.parsing_engine().encode('the', 'the')
+  assert row.tokens == '[CLS] the [SEP] the [SEP]'.split() and row.type_ids == [0, 0, 0, 1, 1]
 
 
 TRAIN = """
@@ -211,19 +212,16 @@ def test_save_and_load_give_the_same_tokenizer_here_and_in_transformers(kind, re
   again = tokenizers.load(tmp_path)
   assert (again.hash, again.section, again.special) == (ours.hash, ours.section, ours.special)
   assert [a.tolist() for a in again.encode(NASTY)] == [a.tolist() for a in ours.encode(NASTY)]
-  assert tokenizers.load(tmp_path, ours.section).hash == ours.hash
   file = str(tmp_path / 'tokenizer.json')
   same_ids(ours, transformers.PreTrainedTokenizerFast(tokenizer_file=file))
   # published files, as files or as a folder
   bare = ['vocab.txt'] if kind == 'uncased' else ['vocab.json', 'merges.txt']
-  for number, names in enumerate((bare, ['tokenizer.json'])):
-    files = [str(tmp_path / name) for name in names]
-    assert tokenizers.load(','.join(files), ours.section).hash == ours.hash
-    folder = tmp_path / str(number)
-    folder.mkdir()
-    for file in files:
-      shutil.copy(file, folder)
-    assert tokenizers.load(folder, ours.section).hash == ours.hash
+  for names in (bare, ['tokenizer.json']):
+    folder = tmp_path / str(len(names)) / names[0]
+    folder.mkdir(parents=True)
+    files = [shutil.copy(tmp_path / name, folder) for name in names]
+    for address in (','.join(map(str, files)), folder, tmp_path):
+      assert tokenizers.load(address, ours.section).hash == ours.hash
 
 
 def test_vocabularies_may_have_other_line_ends_and_automatic_sizes_have_bounds(uncased, tmp_path):
@@ -252,13 +250,13 @@ def test_a_small_text_says_which_size_it_yields_and_that_size_can_then_be_traine
 
 def test_of_more_characters_than_pieces_the_rarest_become_unknown_and_their_share_is_told():
   often, seldom = [chr(0x4E00 + i) for i in range(40)], [chr(0x5E00 + i) for i in range(60)]
-  texts = [''.join(often) * 100, ''.join(seldom), 'ab ab']
-  with pytest.warns(
-    UserWarning,
-    match=r'has 102 different characters.*room for the \d+ most frequent of them, 98.\d\d % of the '
+  words = (
+    r'has 102 different characters.*room for the \d+ most frequent of them, 98.\d\d % of the '
     r'text; the others become \[UNK\] \(config.tokenizer.coverage=0.9999 needs '
-    r'--config.tokenizer.vocab_size=109\)',
-  ):
+    r'--config.tokenizer.vocab_size=109\)'
+  )
+  with pytest.warns(UserWarning, match=words):
+    texts = [''.join(often) * 100, ''.join(seldom), 'ab ab']
     ours = train(parts.wordpiece(vocab_size=50), texts)
   assert set(often) < set(ours.pieces) and ours.vocab_size == 50
   unknown = [ours.encode([c])[0].tolist() == [ours.special['unk']] for c in seldom]
@@ -298,23 +296,24 @@ _TAIL = ' '.join([chr(0x4E00 + i) for i in range(1500) for _ in range(10 if i < 
 _HANGUL = ' '.join([chr(0xAC00 + i) for i in range(800) for _ in range(20 if i < 450 else 1)])
 
 
-@pytest.mark.parametrize(
-  'part, text, size',
-  [
-    (parts.wordpiece, 'a small text', range(10, 50)),
-    (parts.sentencepiece, 'a small text', range(10, 50)),
-    (functools.partial(parts.sentencepiece, specials='mask_last'), 'a small text', range(10, 50)),
-    (functools.partial(parts.sentencepiece, model='bpe'), 'a small text', range(10, 50)),
-    # characters beyond the size that the text's bytes give
-    (parts.wordpiece, _MANY, range(1500, 1500 + 1100)),
-    (parts.sentencepiece, _MANY, range(1500, 1500 + 1100)),
-    (parts.wordpiece, _TAIL, range(1505, 1506)),
-    (functools.partial(parts.wordpiece, split_chinese=False), _TAIL, range(3005, 3006)),
-    (functools.partial(parts.wordpiece, strip_accents=False), _HANGUL, range(1605, 1605 + 1100)),
-  ],
-)
-def test_an_automatic_size_of_a_small_text_is_what_the_text_yields(part, text, size):
-  ours = train(part(vocab_size='auto'), [text] * 2, 2 * len(text))
+SMALL = 'a small text'
+SIZES = [
+  (parts.wordpiece, {}, SMALL, range(10, 50)),
+  (parts.sentencepiece, {}, SMALL, range(10, 50)),
+  (parts.sentencepiece, dict(specials='mask_last'), SMALL, range(10, 50)),
+  (parts.sentencepiece, dict(model='bpe'), SMALL, range(10, 50)),
+  # characters beyond the size that the text's bytes give
+  (parts.wordpiece, {}, _MANY, range(1500, 1500 + 1100)),
+  (parts.sentencepiece, {}, _MANY, range(1500, 1500 + 1100)),
+  (parts.wordpiece, {}, _TAIL, range(1505, 1506)),
+  (parts.wordpiece, dict(split_chinese=False), _TAIL, range(3005, 3006)),
+  (parts.wordpiece, dict(strip_accents=False), _HANGUL, range(1605, 1605 + 1100)),
+]
+
+
+@pytest.mark.parametrize('part, fields, text, size', SIZES)
+def test_an_automatic_size_of_a_small_text_is_what_the_text_yields(part, fields, text, size):
+  ours = train(part(vocab_size='auto', **fields), [text] * 2, 2 * len(text))
   assert ours.vocab_size == ours.section['vocab_size'] in size
   assert ours.special['unk'] not in ours.encode([text])[0]
 
@@ -333,26 +332,23 @@ def test_a_corpus_or_a_workdir_stands_for_its_tokenizer_and_a_name_with_commas_f
     tokenizers.load(f'{tmp_path}/no,{tmp_path}/corpus', section)
 
 
-@pytest.mark.parametrize(
-  'given, words',
-  [
+def test_an_input_that_is_no_text_is_refused_by_its_number(tmp_path):
+  ours = train(parts.wordpiece(vocab_size='auto'), [SMALL] * 2)
+  ours.save(tmp_path)
+  (tmp_path / 'bertzoo.json').unlink()
+  published = tokenizers.open_folder(tmp_path)
+  both = [e for t in (ours, published) for e in (t.encode_as_transformers, t.encode_with_offsets)]
+  for given, words in (
     ('a', r"A list of texts is wanted, not 'a': write \[text\]"),
     (b'a', 'A list of texts is wanted'),
     (None, 'A list of texts is wanted, not None'),
     (['a', None], 'Of 2 texts number 1 is None'),
     ([b'a', 'a'], "number 0 is b'a'"),
     ([float('nan')], 'number 0 is nan'),
-  ],
-)
-def test_an_input_that_is_no_text_is_refused_by_its_number(tmp_path, given, words):
-  ours = train(parts.wordpiece(vocab_size='auto'), ['a small text'] * 2)
-  ours.save(tmp_path)
-  (tmp_path / 'bertzoo.json').unlink()
-  published = tokenizers.open_folder(tmp_path)
-  both = [e for t in (ours, published) for e in (t.encode_as_transformers, t.encode_with_offsets)]
-  for encode in (ours.encode, *both):
-    with pytest.raises(errors.UserError, match=words):
-      encode(given)
+  ):
+    for encode in (ours.encode, *both):
+      with pytest.raises(errors.UserError, match=words):
+        encode(given)
 
 
 def test_rare_characters_become_unknown_and_normalization_comes_first():
@@ -388,65 +384,58 @@ def test_a_cased_tokenizer_trained_on_text_without_capitals_can_be_loaded(tmp_pa
 
 GONE = None
 SAVED = {'bertzoo.json': GONE}  # published files then
+NO_MASK = SAVED | {'tokenizer.json': GONE, 'vocab.txt': lambda t: t.replace('[MASK]\n', '')}
+BYTES = parts.byte_bpe().to_dict()
+JSON = [  # bertzoo.json
+  ('{"section": {"na', 'not JSON, or cut short'),
+  ('[]', 'no JSON object'),
+  ('{}', 'is not what prepare wrote'),
+  ('{"section": {}}', 'is not what prepare wrote'),
+  ('{"section": {"name": "wordpiece"}}', 'fields are missing'),
+]
+EDITED = [
+  (SAVED, parts.wordpiece().to_dict(), 'has 2000 pieces, the config has 30522: set --config'),
+  (NO_MASK, dict(vocab_size=1999), r'lacks the special tokens \[MASK\]'),
+  ({}, dict(lowercase=False), 'lowercase True there, False in the config'),
+  ({'vocab.txt': lambda t: t.replace('the\n', 'teh\n', 1)}, None, 'changed or damaged'),
+  *(({'bertzoo.json': lambda _, x=x: x}, None, words) for x, words in JSON),
+  (SAVED, BYTES, 'holds tokenizer.json, vocab.txt: a byte_bpe tokenizer is read from vocab.json'),
+]
 
 
-@pytest.mark.parametrize(
-  'edits, fields, words',
-  [
-    (SAVED, parts.wordpiece().to_dict(), 'has 2000 pieces, the config has 30522: set --config'),
-    (
-      SAVED | {'tokenizer.json': GONE, 'vocab.txt': lambda t: t.replace('[MASK]\n', '')},
-      dict(vocab_size=1999),
-      r'lacks the special tokens \[MASK\]',
-    ),
-    ({}, dict(lowercase=False), 'lowercase True there, False in the config'),
-    ({'vocab.txt': lambda t: t.replace('the\n', 'teh\n', 1)}, None, 'changed or damaged'),
-    ({'bertzoo.json': lambda _: '{"section": {"na'}, None, 'not JSON, or cut short'),
-    ({'bertzoo.json': lambda _: '[]'}, None, 'no JSON object'),
-    ({'bertzoo.json': lambda _: '{}'}, None, 'is not what prepare wrote'),
-    ({'bertzoo.json': lambda _: '{"section": {}}'}, None, 'is not what prepare wrote'),
-    ({'bertzoo.json': lambda _: '{"section": {"name": "wordpiece"}}'}, None, 'fields are missing'),
-    (
-      SAVED,
-      parts.byte_bpe().to_dict(),
-      'holds tokenizer.json, vocab.txt: a byte_bpe tokenizer is read from vocab.json',
-    ),
-  ],
-)
-def test_files_that_do_not_fit_are_one_sentence(uncased, tmp_path, edits, fields, words):
-  uncased.save(tmp_path)
-  for name, edit in edits.items():
-    file = tmp_path / name
-    file.unlink() if edit is GONE else file.write_text(edit(file.read_text()))
-  section = fields and {**({} if 'name' in fields else uncased.section), **fields}
-  with pytest.raises(errors.UserError, match=words) as e:
-    tokenizers.load(tmp_path, section)
-  assert '\n' not in str(e.value)
+def test_files_that_do_not_fit_are_one_sentence(uncased, tmp_path):
+  for number, (edits, fields, words) in enumerate(EDITED):
+    folder = tmp_path / str(number)
+    uncased.save(folder)
+    for name, edit in edits.items():
+      file = folder / name
+      file.unlink() if edit is GONE else file.write_text(edit(file.read_text()))
+    section = fields and {**({} if 'name' in fields else uncased.section), **fields}
+    with pytest.raises(errors.UserError, match=words) as e:
+      tokenizers.load(folder, section)
+    assert '\n' not in str(e.value)
   with pytest.raises(errors.UserError, match='does not exist'):
     tokenizers.load(tmp_path / 'nothing', uncased.section)
 
 
-TWO = '{"a": 0, "b": 1}'
+TWO, THREE = '{"a": 0, "b": 1}', '{"a": 0, "b": 1, "ab": 2}'
+OTHERS = [
+  ({'tokenizer.json': '[]'}, 'holds no JSON object'),
+  ({'tokenizer.json': '{"model": []}'}, 'is read from'),
+  ({'tokenizer.json': '{"model": {"vocab": %s, "merges": [3]}}' % TWO}, '3 is not a merge'),
+  ({'vocab.json': '[1, 2]', 'merges.txt': ''}, 'holds no JSON object'),
+  ({'vocab.json': '{"a": 0, "b": null}', 'merges.txt': ''}, 'without a gap'),
+  ({'vocab.json': THREE, 'merges.txt': 'a b\na b ab\n'}, "'a b ab' is not a merge"),
+  ({'vocab.json': TWO, 'merges.txt': 'a b\n'}, "'a b' is not a merge"),
+  ({'vocab.json': '{"a": 0}', 'merges.txt': '', 'dict.txt': '7 1\n'}, 'speaks of id 7'),
+]
 
 
-@pytest.mark.parametrize(
-  'files, message',
-  [
-    ({'tokenizer.json': '[]'}, 'holds no JSON object'),
-    ({'tokenizer.json': '{"model": []}'}, 'is read from'),
-    ({'tokenizer.json': '{"model": {"vocab": %s, "merges": [3]}}' % TWO}, '3 is not a merge'),
-    ({'vocab.json': '[1, 2]', 'merges.txt': ''}, 'holds no JSON object'),
-    ({'vocab.json': '{"a": 0, "b": null}', 'merges.txt': ''}, 'without a gap'),
-    (
-      {'vocab.json': '{"a": 0, "b": 1, "ab": 2}', 'merges.txt': 'a b\na b ab\n'},
-      "'a b ab' is not a merge",
-    ),
-    ({'vocab.json': TWO, 'merges.txt': 'a b\n'}, "'a b' is not a merge"),
-    ({'vocab.json': '{"a": 0}', 'merges.txt': '', 'dict.txt': '7 1\n'}, 'speaks of id 7'),
-  ],
-)
-def test_files_that_hold_something_else_are_one_sentence(files, message, byte_bpe, tmp_path):
-  for name, text in files.items():
-    (tmp_path / name).write_text(text)
-  with pytest.raises(errors.UserError, match=message):
-    tokenizers.load(tmp_path, byte_bpe.section)
+def test_files_that_hold_something_else_are_one_sentence(tmp_path):
+  for number, (files, message) in enumerate(OTHERS):
+    folder = tmp_path / str(number)
+    folder.mkdir()
+    for name, text in files.items():
+      (folder / name).write_text(text)
+    with pytest.raises(errors.UserError, match=message):
+      tokenizers.load(folder, BYTES)

@@ -1,3 +1,5 @@
+import shutil
+
 import pytest
 
 from tests.tpu_scripts import cloud as clouds
@@ -15,10 +17,16 @@ def cloud(tmp_path, checkout):
   cloud.kill()
 
 
-@pytest.fixture
-def ready(cloud):
-  """A cloud with a slice of two workers, set up."""
+@pytest.fixture(scope='session')
+def set_up(tmp_path_factory, checkout):
+  """The folder of a cloud with a slice of two workers, set up."""
+  cloud = clouds.Cloud(tmp_path_factory.mktemp('ready'), checkout)
   cloud.ok('create')
   cloud.ok('setup')
-  cloud.forget()
+  return cloud.folder
+
+
+@pytest.fixture
+def ready(cloud, set_up):
+  shutil.copytree(set_up / 'cloud', cloud.folder / 'cloud')
   return cloud

@@ -1,60 +1,20 @@
 """--dry-run and --autostart."""
 
 import pathlib
-import re
 import tarfile
 
 from tests.tpu_scripts import cloud as clouds
 
-EXPECTED = pathlib.Path(__file__).parent / 'dry_runs.txt'
-PLACES = '(v4-8@us-a v3-8@us-b v5litepod-16@us-c v5e-8@us-d,on-demand v5p-8@us-e v6e-4@us-f,gs://a)'
-OTHERS = dict(RUNTIME='mine', SPOT='no', CREATE_FLAGS='(--internal-ips --tags=a,b)')
-DRY_RUNS = [  # command, settings
-  *((command, {}) for command in 'create setup sync status logs stop delete'.split()),
-  ('run -- LINE', {'LIBTPU_INIT_ARGS': "'--a=1 --b=2'", 'CACHE': 'yes'}),
-  ('babysit --retries 3 -- LINE', {}),
-  ('create --autostart -- LINE', {}),
-  ('create', {'CANDIDATES': PLACES}),
-  ('create', OTHERS),
-]
+LINES = pathlib.Path(__file__).parent / 'dry_runs.txt'
 
 
 def test_dry_runs_print_the_lines_of_the_file_run_nothing_and_show_no_key(cloud, tmp_path):
-  found = ''
-  for line, settings in DRY_RUNS:
-    cloud.write(**settings)
-    command, *flags = line.removesuffix(' -- LINE').split()
-    words = cloud.line('a b') if 'LINE' in line else []
-    out = cloud.ok(command, '--dry-run', *flags, *words, HF_TOKEN='hush', WANDB_API_KEY='q')
-    for place, name in ((cloud.checkout, 'CHECKOUT'), (cloud.folder, 'FOLDER')):
-      out = out.replace(str(place), name)
-    if 'CANDIDATES' in settings:
-      out = '\n'.join(x for x in out.splitlines() if ' create ' in x)
-    found += f'$ {line} {settings or ""}\n{clouds.no_temporary(out)}\n'
+  def printed(command, *flags):
+    return cloud.ok(command, '--dry-run', *flags, HF_TOKEN='hush', WANDB_API_KEY='q')
+
+  clouds.check_transcript(cloud, LINES, printed, tmp_path)
   assert cloud.calls() == [] and not (cloud.folder / 'cloud').exists()
-  assert 'hush' not in found
-  (tmp_path / EXPECTED.name).write_text(found)
-  assert found == EXPECTED.read_text(), f'If it is meant: cp {tmp_path / EXPECTED.name} {EXPECTED}'
-
-
-def test_a_dry_run_of_sync_prints_the_archive_that_is_sent_changes_included(cloud, tmp_path):
-  checkout = cloud.checkout = clouds.checkout(tmp_path / 'checkout')
-
-  def archived():
-    line = next(x for x in cloud.ok('sync', '--dry-run').splitlines() if ' archive ' in x)
-    target = tmp_path / 'shown.tgz'
-    made = clouds.run(['bash', '-c', re.sub(r'-o \S+', f'-o {target}', line)])
-    assert made.returncode == 0, made.stderr
-    with tarfile.open(target) as archive:
-      return archive.extractfile('code.py').read().decode(), line
-
-  text, line = archived()
-  assert text == 'committed\n' and line.endswith(' HEAD')
-  (checkout / 'code.py').write_text('changed\n')
-  (checkout / 'untracked.py').write_text('x')
-  assert archived()[0] == 'changed\n'
-  assert '1 files that git does not know' in cloud.run('sync', '--dry-run').stderr
-  assert cloud.calls() == []
+  assert 'hush' not in LINES.read_text()
 
 
 def test_a_dry_run_prints_the_very_lines_that_are_run(cloud):

@@ -80,32 +80,26 @@ def test_babysit_waits_without_counting_while_its_own_network_is_gone_and_takes_
 # of what create --autostart has asked for
 
 
-def test_it_waits_in_the_queue_lets_the_machine_begin_by_itself_and_watches_it(cloud):
+@pytest.mark.parametrize('waits, plan, code', [(True, 'late', 0), (False, '2', 2)])
+def test_it_lets_the_machine_begin_by_itself_and_runs_no_line_again_that_has_ended(
+  cloud, waits, plan, code
+):
   cloud.write(LOGIN=clouds.user())
-  cloud.plan('late')
-  cloud.capacity(us_central2_b='WAITING_FOR_RESOURCES')
+  cloud.plan(plan)
+  if waits:
+    cloud.capacity(us_central2_b='WAITING_FOR_RESOURCES')
   cloud.ok('create', '--autostart', *cloud.line())
-  process = cloud.start('babysit', *cloud.line())
-  clouds.wait(lambda: len(cloud.calls()) > 12)
-  (cloud.home().parent / 'resource').write_text('ACTIVE')
   cloud.forget()
-  clouds.wait(lambda: cloud.times('ssh') > 2)
-  cloud.boot(0, 1)
-  out, _ = process.communicate(timeout=20)
-  assert process.returncode == 0 and cloud.attempts() == 1, out
-  assert out.count('WAITING_FOR_RESOURCES, asked for with --autostart') == 1
-  assert not any(cloud.times(verb) for verb in ('create', 'delete', 'scp'))
-
-
-def test_it_does_not_run_again_a_line_that_autostart_has_ended_between_two_looks(cloud):
-  cloud.write(LOGIN=clouds.user())
-  cloud.plan('2')
-  cloud.ok('create', '--autostart', *cloud.line())
   process = cloud.start('babysit', *cloud.line())
+  if waits:
+    clouds.wait(lambda: len(cloud.calls()) > 9)
+    (cloud.home().parent / 'resource').write_text('ACTIVE')
   clouds.wait(lambda: cloud.times('ssh') > 2)
   cloud.boot(0, 1)
   out, _ = process.communicate(timeout=20)
-  assert process.returncode == 2 and cloud.attempts() == 1, out
+  assert process.returncode == code and cloud.attempts() == 1, out
+  assert out.count('WAITING_FOR_RESOURCES, asked for with --autostart') == waits
+  assert not any(cloud.times(verb) for verb in ('create', 'delete', 'scp'))
 
 
 def test_it_sets_up_a_machine_of_autostart_that_never_begins(cloud):

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import tarfile
 
 from tests.tpu_scripts import cloud as clouds
 
@@ -63,14 +64,19 @@ def test_sync_sends_the_checkout_with_uncommitted_changes_to_all_workers_in_one_
   ready, tmp_path
 ):
   checkout = ready.checkout = clouds.checkout(tmp_path / 'checkout')
+  packed = lambda: next(x for x in ready.ok('sync', '--dry-run').splitlines() if ' archive ' in x)
+  assert packed().endswith(' HEAD')
   (checkout / 'code.py').write_text('changed\n')
   (checkout / 'gone.py').unlink()
   (checkout / 'untracked.py').write_text('x')
   (ready.home() / 'bertzoo_tpu/code/old.py').touch()
   status = lambda: clouds.run(['git', '-C', checkout, 'status', '--porcelain']).stdout
-  before = status()
+  before, shown = status(), tmp_path / 'shown.tgz'
+  clouds.run(['bash', '-c', re.sub(r'-o \S+', f'-o {shown}', packed())])
   done = ready.run('sync')
   assert done.returncode == 0 and '1 files that git does not know' in done.stderr
+  with tarfile.open(shown) as archive:
+    assert archive.extractfile('code.py').read() == b'changed\n'
   for worker in (0, 1):
     code = ready.home(worker) / 'bertzoo_tpu/code'
     assert (code / 'code.py').read_text() == 'changed\n'

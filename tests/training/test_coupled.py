@@ -63,8 +63,8 @@ def made(name='toy', mesh=(1, 1, 1), accumulation=1, chosen='xla', rows=ROWS, **
     chosen = kernels.choose(chosen, jax.devices()[0], 0.1)
     how = dict(rows=rows, length=16, accumulation=accumulation)
     run = toys.of_an_encoder(OF_AN_ENCODER[name], encoder, placed, chosen, **how)
-    held_out = [*run.data.train.iterate(50, 52)]
-    data = toys.rows_of(run.data.features, run.data.train.iterate, held_out)
+    iterate = run.data.train.iterate
+    data = toys.rows_of(run.data.features, iterate, [*iterate(50, 52)])
     run = dataclasses.replace(run, data=data)
   tx = optax.chain(optax.trace(0.0), optax.scale(-0.05))
   run = dataclasses.replace(run, tx=optax.with_extra_args_support(tx))
@@ -90,8 +90,19 @@ def whole(name):
   return trained(*made(name))
 
 
-def slow(*case):
-  return pytest.param(*case, marks=pytest.mark.slow)
+SLOW = [
+  ('toy', (1, 2, 2), 2, 'xla'),
+  ('toy', (4, 1, 1), 1, 'xla'),
+  ('contrastive', (2, 1, 2), 2, 'fused'),
+  ('contrastive', (2, 2, 1), 2, 'xla'),
+  *(
+    (n, (d, 1, 1), a, 'xla')
+    for n in OF_AN_ENCODER
+    for d in (1, 2, 4)
+    for a in (1, 2, 4)
+    if d * a > 1
+  ),
+]
 
 
 @pytest.mark.parametrize(
@@ -100,17 +111,7 @@ def slow(*case):
     ('toy', (1, 1, 1), 4, 'xla'),
     ('toy', (4, 1, 1), 2, 'xla'),
     ('toy', (2, 2, 1), 2, 'xla'),
-    slow('toy', (1, 2, 2), 2, 'xla'),
-    slow('toy', (4, 1, 1), 1, 'xla'),
-    slow('contrastive', (2, 1, 2), 2, 'fused'),
-    slow('contrastive', (2, 2, 1), 2, 'xla'),
-    *(
-      slow(name, (devices, 1, 1), accumulation, 'xla')
-      for name in OF_AN_ENCODER
-      for devices in (1, 2, 4)
-      for accumulation in (1, 2, 4)
-      if devices * accumulation > 1
-    ),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW),
   ],
 )
 def test_loss_gradients_and_updates_are_those_of_one_device_and_one_microbatch(
@@ -134,24 +135,21 @@ def test_more_microbatches_of_one_size_need_memory_for_vectors_and_scores_alone(
 X, REST = 'vectors of the objective are no', 'couple of the objective returns no'
 
 
-@pytest.mark.parametrize(
-  'vectors, couple, words',
-  [
-    (lambda x, rest: x, None, X),
-    (lambda x, rest: (x, rest[0]), None, X),
-    (lambda x, rest: (x[:3], rest), None, X),
-    (None, lambda value, sums: value, REST),
-    (None, lambda value, sums: (sums, value), REST),
-  ],
-)
-def test_parts_of_an_objective_that_return_something_else_are_one_sentence(vectors, couple, words):
+def test_parts_of_an_objective_that_return_something_else_are_one_sentence():
   right, same = toy(), lambda *x: x
-  changed = objective.coupled(
-    right,
-    lambda *args: (vectors or same)(*right.vectors(*args)),
-    lambda x_BD, batch, normalizers: (couple or same)(0.0, {}),
-  )
-  step = steps.make_train_step(changed, optax.identity(), None, seed=0)
-  state = jax.eval_shape(lambda: steps.init(changed, optax.identity(), 0, 8))
-  with pytest.raises(errors.UserError, match=words):
-    jax.eval_shape(step, state, toys.batch(0))
+  for vectors, couple, words in (
+    (lambda x, rest: x, same, X),
+    (lambda x, rest: (x, rest[0]), same, X),
+    (lambda x, rest: (x[:3], rest), same, X),
+    (same, lambda value, sums: value, REST),
+    (same, lambda value, sums: (sums, value), REST),
+  ):
+    changed = objective.coupled(
+      right,
+      lambda *args, vectors=vectors: vectors(*right.vectors(*args)),
+      lambda x_BD, batch, normalizers, couple=couple: couple(0.0, {}),
+    )
+    step = steps.make_train_step(changed, optax.identity(), None, seed=0)
+    state = jax.eval_shape(lambda changed=changed: steps.init(changed, optax.identity(), 0, 8))
+    with pytest.raises(errors.UserError, match=words):
+      jax.eval_shape(step, state, toys.batch(0))

@@ -14,25 +14,12 @@ from bertzoo_jax.training import optimizers
 from tests.found import call_part
 
 LAYERS = 4
-DISENTANGLED = dict(
-  parts.disentangled(
-    num_layers=LAYERS,
-    hidden_size=48,
-    num_heads=4,
-    intermediate_size=80,
-    embedding_size=24,
-    max_positions=40,
-    convolution_size=3,
-  )
-)
+DISENTANGLED = {**small.SECTION, **small.DISENTANGLED, 'embedding_size': 24}
+OUTSIDE = 'embeddings|embedding_projection|relative|relative_norm|convolution|convolution_norm'
 # {name: (objective, changes of its encoder, what stands outside of the layers)}
 NETWORKS = {
   'transformer': ('mlm_pair', dict(embedding_size=24), 'embeddings|embedding_projection'),
-  'disentangled': (
-    'mlm',
-    dict(section=DISENTANGLED),
-    'embeddings|embedding_projection|relative|relative_norm|convolution|convolution_norm',
-  ),
+  'disentangled': ('mlm', dict(section=DISENTANGLED, convolution_size=3), OUTSIDE),
   'two_stream': ('permutation_lm', {}, 'embeddings'),
   'feed-forward shared': ('mlm_pair', dict(sharing='feed_forward'), 'embeddings'),
   'all shared in groups': ('mlm_pair', dict(sharing='all', num_groups=2), 'embeddings'),
@@ -95,11 +82,11 @@ def test_the_figures_are_those_of_the_release_and_one_power_more_in_the_correcte
     assert corrected[path] * (0.8 if path.startswith('encoder/') else 1.0) == pytest.approx(x), path
 
 
-def test_blocks_of_a_layer_have_its_rate():
-  paths = paths_of('mlm_pair', sharing='attention', inner_group_num=2)
+@pytest.mark.parametrize('sharing', ['attention', 'all'])
+def test_blocks_of_a_layer_have_its_rate(sharing):
+  paths = paths_of('mlm_pair', sharing=sharing, inner_group_num=2)
   found = multipliers(paths, layer_decay.rates(paths, LAYERS, 0.5, 'corrected', 2))
-  expected = [0.5 ** (LAYERS - block // 2) for block in range(2 * LAYERS)]
-  assert found['encoder/layers/feed_forward/in/kernel'] == pytest.approx(expected)
-  paths = paths_of('mlm_pair', sharing='all', inner_group_num=2)
-  found = multipliers(paths, layer_decay.rates(paths, LAYERS, 0.5, 'corrected', 2))
-  assert set(found['encoder/layers/feed_forward/in/kernel']) == {0.5}
+  apart = [0.5 ** (LAYERS - block // 2) for block in range(2 * LAYERS)]
+  expected = apart if sharing == 'attention' else [0.5]
+  rates = found['encoder/layers/feed_forward/in/kernel']
+  assert rates == pytest.approx(expected)

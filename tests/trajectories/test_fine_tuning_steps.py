@@ -56,16 +56,10 @@ def trajectory(objective, params, batches, network, loss, names, share=0.95):
   rates = layer_decay.rates(trees.paths_of(params), number, DECAY, 'corrected')
   of_layer = lambda name: multiplier(name, network.config.num_hidden_layers)
   update = functools.partial(tuning.update, share=of_layer)
-  return driver.Trajectory(
-    objective,
-    params,
-    batches,
-    dict(tuning.ADAMW, rates=rates),
-    tuning.SCHEDULE,
-    driver.Reference(names, lambda t, _: loss(network, t), update),
-    period=3,
-    learned=lambda last, first: last < share * first,
-  )
+  reference = driver.Reference(names, lambda t, _: loss(network, t), update)
+  ours = objective, params, batches, dict(tuning.ADAMW, rates=rates), tuning.SCHEDULE
+  learned = lambda last, first: last < share * first
+  return driver.Trajectory(*ours, reference, period=3, learned=learned)
 
 
 def of_kind(kind, case, folder):
@@ -177,10 +171,7 @@ FAST = {
 
 @pytest.mark.parametrize(
   'kind, case',
-  [
-    pytest.param(kind, case, marks=[pytest.mark.slow] * (case not in FAST[kind]))
-    for kind, case in CASES
-  ],
+  [pytest.param(*x, marks=[pytest.mark.slow] * (x[1] not in FAST[x[0]])) for x in CASES],
 )
 def test_twenty_steps_of_fine_tuning_have_torch_s_losses_one_by_one(kind, case, tmp_path):
   driver.check(CASES[kind, case](tmp_path))

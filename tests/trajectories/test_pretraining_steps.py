@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from typing import NamedTuple
 
-import ml_collections
 import numpy as np
 import pytest
 import small_networks as small
@@ -17,16 +16,7 @@ from bertzoo_jax.common import config as configuration
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import weights
-from configs import albert
-from configs import bert
-from configs import bert_wwm
-from configs import electra
-from configs import ernie
-from configs import macbert
-from configs import modernbert
-from configs import roberta
-from configs import spanbert
-from configs import xlnet
+from tests import found
 from tests import test_systems
 
 pytest.importorskip('torch', reason='the comparison needs torch')
@@ -49,10 +39,9 @@ LAMB = google(peak=LAMBS_PEAK, update=papers.google_lamb)
 
 
 class System(NamedTuple):
-  """A system of transformers. Its optimizer is the config's.
+  """A system of transformers, by the name of its config, whose optimizer it has.
 
   Attributes:
-    module: of its config.
     objective, classes: ours and those of transformers.
     changes: fields in which the small network equals the paper's.
     peak, update, clip: of the reference.
@@ -60,7 +49,6 @@ class System(NamedTuple):
     reference: loss in torch.
   """
 
-  module: object
   objective: str
   classes: tuple
   changes: dict
@@ -71,39 +59,38 @@ class System(NamedTuple):
   reference: Callable = losses.Transformers
 
 
+FAIRSEQ = papers.fairseq_adam
+SPANBERT = google(papers.old_fairseq_rate, update=FAIRSEQ, b2=0.999, eps=1e-8, decay=0.1)
+SMALL = dict(embedding_size=16)
 SYSTEMS = {
-  'bert': System(bert, 'mlm_pair', ('BertForPreTraining',), {}, PEAK, google()),
+  'bert': System('mlm_pair', ('BertForPreTraining',), {}, PEAK, google()),
   'roberta': System(
-    *(roberta, 'mlm', ('RobertaForMaskedLM',)),
+    *('mlm', ('RobertaForMaskedLM',)),
     dict(activation='gelu', norm_eps=1e-5, type_vocab_size=0, initializer='normal'),
-    *(PEAK, google(papers.fairseq_rate, update=papers.fairseq_adam), None, small.ROBERTA_IDS),
+    *(PEAK, google(papers.fairseq_rate, update=FAIRSEQ), None, small.ROBERTA_IDS),
   ),
   'albert': System(
-    *(albert, 'mlm_pair', ('AlbertForPreTraining',), dict(embedding_size=16, sharing='all')),
-    *(LAMBS_PEAK, LAMB),
+    'mlm_pair', ('AlbertForPreTraining',), dict(SMALL, sharing='all'), LAMBS_PEAK, LAMB
   ),
   'electra': System(
-    *(electra, 'replaced_token', ('ElectraForPreTraining', 'ElectraForMaskedLM')),
-    *(dict(embedding_size=16, activation='gelu', width=0.5), PEAK, google(papers.electra_rate)),
+    *('replaced_token', ('ElectraForPreTraining', 'ElectraForMaskedLM')),
+    *(dict(SMALL, activation='gelu', width=0.5), PEAK, google(papers.electra_rate)),
     reference=losses.Electra,
   ),
   'spanbert': System(
-    *(spanbert, 'mlm_span_boundary', ('BertForMaskedLM',)),
+    *('mlm_span_boundary', ('BertForMaskedLM',)),
     dict(activation='gelu', initializer='normal', num_offsets=losses.OFFSETS, offset_size=6),
-    PEAK,
-    google(papers.old_fairseq_rate, update=papers.fairseq_adam, b2=0.999, eps=1e-8, decay=0.1),
+    *(PEAK, SPANBERT),
     reference=losses.SpanBert,
   ),
   # the Chinese ones: their batches come from their own pipelines
-  'bert_wwm': System(bert_wwm, 'mlm_pair', ('BertForPreTraining',), {}, LAMBS_PEAK, LAMB),
+  'bert_wwm': System('mlm_pair', ('BertForPreTraining',), {}, LAMBS_PEAK, LAMB),
   'ernie': System(
-    *(ernie, 'mlm_pair', ('ErnieForPreTraining',), dict(activation='relu', norm_eps=1e-5)),
+    *('mlm_pair', ('ErnieForPreTraining',), dict(activation='relu', norm_eps=1e-5)),
     *(6e-3, google(peak=6e-3, update=papers.paddle_adam)),
   ),
   # the words of its table of similar ones have ids up to 307
-  'macbert': System(
-    macbert, 'mlm_pair', ('BertForPreTraining',), dict(vocab_size=310), LAMBS_PEAK, LAMB
-  ),
+  'macbert': System('mlm_pair', ('BertForPreTraining',), dict(vocab_size=310), LAMBS_PEAK, LAMB),
 }
 CHINESE = ('bert_wwm', 'ernie', 'macbert')
 
@@ -120,9 +107,8 @@ def few_batches(sampled=False, pairs=False, pad=0):
   out = []
   for seed in range(STEPS):
     batch = small.batch(rows=8, seed=seed % 4)
-    batch['input_ids'] = np.where(batch['segment_ids'] > 0, batch['input_ids'], pad).astype(
-      np.int32
-    )
+    ids = np.where(batch['segment_ids'] > 0, batch['input_ids'], pad)
+    batch['input_ids'] = ids.astype(np.int32)
     if sampled:
       draw, shape = np.random.default_rng(seed), batch['masked_targets'].shape
       batch['sampled_ids'] = draw.integers(5, small.VOCAB, shape).astype(np.int32)
@@ -134,7 +120,7 @@ def few_batches(sampled=False, pairs=False, pad=0):
 
 def chinese_batches(system):
   """The first batch of each phase, in turn."""
-  config = ml_collections.ConfigDict(SYSTEMS[system].module.get_config('base'))
+  config = found.module(system).get_config('base').unlock()
   config.length = 24
   if len(configuration.phases(config)) == 2:  # of two lengths: the first is that of 128 tokens
     config.phases = ((STEPS, {}),)
@@ -152,7 +138,7 @@ def batches(system):
 
 def sections(system):
   """(optimizer, schedule) of our side."""
-  paper = SYSTEMS[system].module.get_config('base')
+  paper = found.config(system, 'base')
   schedule = dict(name=paper.schedule.name, learning_rate=SYSTEMS[system].peak, warmup=WARMUP)
   return paper.optimizer, schedule
 
@@ -214,14 +200,18 @@ def deberta_v3(num_layers, folder):
   return deberta('replaced_token', encoder, changes, clip, 0.98, losses.DebertaV3, folder)
 
 
+def schedule_of(paper):
+  kept = {k: v for k, v in paper.schedule.items() if k != 'across_phases'}
+  return kept | dict(learning_rate=PEAK, warmup=WARMUP)
+
+
 def of_xlnet(folder):
   objective = small.with_memory()
   params = small.parameters(objective, seed=1, scale=0.03)
   for name in ('content_query', 'position_query', 'segment_query'):
     params['encoder']['layers']['attention'][name] *= 30  # so that their decay shows
-  made, paper = losses.Xlnet(objective, params), xlnet.get_config('base')
-  schedule = {k: v for k, v in paper.schedule.items() if k != 'across_phases'}
-  schedule |= dict(learning_rate=PEAK, warmup=WARMUP)
+  made, paper = losses.Xlnet(objective, params), found.config('xlnet', 'base')
+  schedule = schedule_of(paper)
   # the memory begins at the first step only
   few = itertools.islice(itertools.cycle(small.lane_batches(3)), STEPS)
   few = [{**b, 'resets': np.full_like(b['resets'], s == 0)} for s, b in enumerate(few)]
@@ -239,13 +229,12 @@ def of_modernbert(folder):
   a = architectures.choose('ModernBertForMaskedLM')
   files = export.convert(a, weights.flatten(params), network.encoder, small.BERT_IDS)
   directories.put(folder, *files)
-  theirs, paper = losses.Transformers([a.name], [folder]), modernbert.get_config('base')
-  schedule = {k: v for k, v in paper.schedule.items() if k != 'across_phases'}
+  theirs, paper = losses.Transformers([a.name], [folder]), found.config('modernbert', 'base')
   update = google(papers.stable_rate, update=papers.stable_adamw, decay=DECAY)
   reference = driver.Reference(dict(theirs.named_parameters()), theirs.loss, update, None)
   ours = {**paper.optimizer, 'weight_decay': DECAY}
-  schedule |= {'learning_rate': PEAK, 'warmup': WARMUP}
-  return driver.Trajectory(objective, params, few_batches(), ours, schedule, reference, period=4)
+  sides = ours, schedule_of(paper), reference
+  return driver.Trajectory(objective, params, few_batches(), *sides, period=4)
 
 
 CASES = {system: functools.partial(of_transformers, system) for system in SYSTEMS} | {

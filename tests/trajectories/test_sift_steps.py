@@ -2,6 +2,8 @@
 leaf, and twenty steps of training.
 """
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -47,19 +49,18 @@ def torch_loss(kind, objective, torchs, t, keys_B2):
   return torchs.loss(tuning.inputs(t), first_BLE, of_task, t['label_weights'], read)
 
 
-SLOW = [pytest.mark.slow]
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
   'case, kind, loss',
   [
     ('bert', 'classification', 'symmetric_kl'),
-    pytest.param('albert', 'classification', 'symmetric_kl', marks=SLOW),
-    pytest.param('deberta', 'classification', 'symmetric_kl', marks=SLOW),
-    pytest.param('deberta v2', 'classification', 'kl', marks=SLOW),
-    pytest.param('electra', 'multilabel', 'symmetric_kl', marks=SLOW),
-    pytest.param('bert', 'multilabel', 'mse', marks=SLOW),
     ('bert', 'regression', 'mse'),
+    *(slow(case, 'classification', 'symmetric_kl') for case in ('albert', 'deberta')),
+    slow('deberta v2', 'classification', 'kl'),
+    slow('electra', 'multilabel', 'symmetric_kl'),
+    slow('bert', 'multilabel', 'mse'),
   ],
 )
 def test_perturbation_loss_and_the_gradient_of_every_leaf_equal_torch_s(
@@ -111,9 +112,9 @@ def test_perturbation_loss_and_the_gradient_of_every_leaf_equal_torch_s(
   'case, kind',
   [
     ('bert', 'classification'),
-    pytest.param('deberta v2', 'classification', marks=SLOW),
-    pytest.param('albert', 'regression', marks=SLOW),
-    *(pytest.param('bert', kind, marks=SLOW) for kind in ('span', 'tagging', 'choice')),
+    slow('deberta v2', 'classification'),
+    slow('albert', 'regression'),
+    *(slow('bert', kind) for kind in ('span', 'tagging', 'choice')),
   ],
 )
 def test_twenty_steps_with_sift_have_torch_s_losses_one_by_one(case, kind, tmp_path):
@@ -125,15 +126,7 @@ def test_twenty_steps_with_sift_have_torch_s_losses_one_by_one(case, kind, tmp_p
     key = jax.random.fold_in(jax.random.key(0, impl='threefry2x32'), s)
     return torch_loss(kind, objective, torchs, t, row_keys.batch_keys(key, tuning.ROWS))
 
-  driver.check(
-    driver.Trajectory(
-      objective,
-      params,
-      tuning.batches(kind, case),
-      tuning.ADAMW,
-      tuning.SCHEDULE,
-      driver.Reference(tuning.trained(torchs.network), loss_of, tuning.update),
-      period=3,
-      learned=lambda last, first: abs(last / first - 1) > 0.01,
-    )
-  )
+  theirs = driver.Reference(tuning.trained(torchs.network), loss_of, tuning.update)
+  ours = objective, params, tuning.batches(kind, case), tuning.ADAMW, tuning.SCHEDULE
+  learned = lambda last, first: abs(last / first - 1) > 0.01
+  driver.check(driver.Trajectory(*ours, theirs, period=3, learned=learned))

@@ -25,18 +25,9 @@ LABELS, TAGS, OPTIONS = ('a', 'b', 'c'), ('O', 'B-X', 'I-X'), 3
 FORBIDDEN = -1e30
 PEAK, WARMUP = 4e-3, 3
 SCHEDULE = dict(name='linear_from_start', learning_rate=PEAK, warmup=WARMUP)
-ADAMW = dict(
-  name='adamw',
-  b1=0.9,
-  b2=0.999,
-  eps=1e-6,
-  weight_decay=0.01,
-  no_decay=(r'norm/', r'bias$'),
-  clip_norm=1.0,
-  rates=(),
-  clip_groups=(),
-  mu_dtype='float32',
-)
+MOMENTS = dict(b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.01, clip_norm=1.0, mu_dtype='float32')
+NO_DECAY = (r'norm/', r'bias$')
+ADAMW = dict(MOMENTS, name='adamw', no_decay=NO_DECAY, rates=(), clip_groups=())
 # The same in torch.
 update = functools.partial(
   papers.fairseq_adam,
@@ -79,10 +70,8 @@ def tags_loss(logits, t):
 
 
 def span_loss(start_BL, end_BL, t):
-  each = [
-    F.cross_entropy(x, t['labels'][:, k].long(), reduction='none')
-    for k, x in enumerate((start_BL, end_BL))
-  ]
+  labels = t['labels'].long().T
+  each = [F.cross_entropy(*x, reduction='none') for x in zip((start_BL, end_BL), labels)]
   return mean_of(sum(each) / 2, t)
 
 
@@ -123,8 +112,12 @@ class Kind(NamedTuple):
   task: hf_heads.Task = hf_heads.Task(None, ())
 
 
+NO_DROPOUT = dict(input_dropout=0.0, dropout=0.0)
+TAGGED, TAG_TASK = dict(labels=TAGS, dropout=0.0), hf_heads.Task(None, TAGS)
+
+
 def _of_rows(name, loss, labels=LABELS):
-  fields = dict(input_dropout=0.0, dropout=0.0) | (dict(labels=labels) if labels else {})
+  fields = NO_DROPOUT | (dict(labels=labels) if labels else {})
   task = hf_heads.Task(kinds.BY_NAME[name].problem, labels)
   return Kind(name, hf_heads.ROW, read_logits, loss, fields, task)
 
@@ -134,16 +127,9 @@ KINDS = {
   'regression': _of_rows('regression', number_loss, ()),
   'multilabel': _of_rows('multilabel', labels_loss),
   'tagging': Kind(
-    'tagging',
-    hf_heads.TAG,
-    read_logits,
-    tags_loss,
-    dict(labels=TAGS, dropout=0.0),
-    hf_heads.Task(None, TAGS),
+    'tagging', hf_heads.TAG, read_logits, tags_loss, TAGGED, hf_heads.Task(None, TAGS)
   ),
-  'choice': Kind(
-    'choice', hf_heads.CHOICE, read_options, classes_loss, dict(dropout=0.0, input_dropout=0.0)
-  ),
+  'choice': Kind('choice', hf_heads.CHOICE, read_options, classes_loss, NO_DROPOUT),
   'span': Kind('span', hf_heads.SPAN, read_span, span_loss),
 }
 
@@ -230,11 +216,8 @@ def _tagged(kind, case, number):
 def _options(kind, case, number):
   """Three options a unit; the last unit has two."""
   batch = _rows(kind, case, number)
-  units = {
-    name: np.stack([np.roll(x, c, axis=0) for c in range(OPTIONS)], axis=1)
-    for name, x in batch.items()
-    if x.ndim == 2
-  }
+  rolled = lambda x: np.stack([np.roll(x, c, axis=0) for c in range(OPTIONS)], axis=1)
+  units = {name: rolled(x) for name, x in batch.items() if x.ndim == 2}
   there = np.ones((ROWS, OPTIONS), np.float32)
   there[-1, -1] = 0
   labels = units['input_ids'].sum(axis=2)[:, :2].argmax(axis=1).astype(np.int32)
@@ -256,12 +239,8 @@ def _questions(kind, case, number):
   mask = real & (draw.random(real.shape) < 0.8)
   for at in (*places.T, cls):
     mask[rows, at] = True
-  return {
-    **batch,
-    'labels': places,
-    'impossible': none.astype(np.float32),
-    'answer_mask': mask.astype(np.int32),
-  }
+  of_answers = dict(impossible=none.astype(np.float32), answer_mask=mask.astype(np.int32))
+  return {**batch, 'labels': places, **of_answers}
 
 
 _BATCHES = {'tagging': _tagged, 'choice': _options, 'span': _questions}

@@ -32,15 +32,19 @@ def product_scan(x, w):
 
 @functools.cache
 def reading(what):
-  mesh = mesh_of('v5e:2x2')
-  n = 4096
-  made = {
-    'product': lambda: (lambda x, w: x @ w, shaped(mesh, (n, n)), shaped(mesh, (n, n))),
-    'unrolled': lambda: (product_chain, shaped(mesh, (n, n)), shaped(mesh, (4, n, n))),
-    'scanned': lambda: (product_scan, shaped(mesh, (n, n)), shaped(mesh, (4, n, n))),
-  }[what]()
-  compiled = program.compiled(jax.jit(made[0]), *made[1:])
+  """(reading, compiled program) of a product of 4096³, or of four of them."""
+  mesh, n = mesh_of('v5e:2x2'), 4096
+  function = dict(product=jnp.matmul, unrolled=product_chain, scanned=product_scan)[what]
+  weights = shaped(mesh, (n, n) if what == 'product' else (4, n, n))
+  compiled = program.compiled(jax.jit(function), shaped(mesh, (n, n)), weights)
   return hlo.read(compiled.text), compiled
+
+
+def check_count(found, compiled, once):
+  """Visited computations have the compiler's own count of operations."""
+  assert found.visited == once * 2 * 4096**3
+  assert found.visited == pytest.approx(compiled.analysis['flops'], rel=0.01)
+  assert not found.unvisited and not found.unknown_trips
 
 
 @needs_libtpu
@@ -49,10 +53,13 @@ def test_a_product_is_estimated_within_a_fifth_of_its_ideal():
   assert IDEAL < found.cycles < 1.2 * IDEAL
   assert found.flops == 2 * 4096**3 == compiled.analysis['flops']
   assert found.hbm == 3 * 2 * 4096**2, 'two operands read, one result written'
+  check_count(found, compiled, 1)
 
 
 @needs_libtpu
 def test_a_scan_is_estimated_as_its_unrolled_self():
+  check_count(*reading('unrolled'), 4)
+  check_count(*reading('scanned'), 1)
   unrolled, scanned = reading('unrolled')[0], reading('scanned')[0]
   assert 4 * IDEAL < unrolled.cycles < 4.8 * IDEAL
   # A scan moves its carry once a turn more, at the estimate of a copy (three times too dear): 369 k
@@ -60,15 +67,6 @@ def test_a_scan_is_estimated_as_its_unrolled_self():
   assert unrolled.cycles < scanned.cycles < 1.4 * unrolled.cycles
   assert scanned.flops == unrolled.flops == 4 * 2 * 4096**3
   assert scanned.hbm == pytest.approx(unrolled.hbm, rel=0.2)
-
-
-@needs_libtpu
-@pytest.mark.parametrize('what, once', [('product', 1), ('unrolled', 4), ('scanned', 1)])
-def test_visited_computations_have_the_compilers_own_count_of_operations(what, once):
-  found, compiled = reading(what)
-  assert found.visited == once * 2 * 4096**3
-  assert found.visited == pytest.approx(compiled.analysis['flops'], rel=0.01)
-  assert not found.unvisited and not found.unknown_trips
 
 
 @needs_libtpu
@@ -165,16 +163,13 @@ def test_a_libtpu_that_tells_nothing_on_its_way_is_asked_at_the_end(monkeypatch,
   assert found.text and found.memory.arguments == 2 << 24 and found.peak > 2 << 24
 
 
-@pytest.mark.parametrize(
-  ('temporaries', 'live', 'peak'),
-  [
-    pytest.param(70, 75, 78, id='temporaries that take turns'),
-    pytest.param(50, 90, 75, id='fast memory among what lives'),
-    pytest.param(50, 0, 75, id='one count alone'),
-  ],
-)
-def test_a_peak_is_the_lower_of_the_compilers_two_counts_and_the_code(temporaries, live, peak):
-  sizes = dict(argument=20, output=17, alias=15, temp=temporaries, generated_code=3)
-  analysis = {f'{name}_size_in_bytes': size for name, size in sizes.items()}
-  found = program.memory_of(types.SimpleNamespace(**analysis, peak_memory_in_bytes=live))
-  assert found == (20, peak) and found.temporaries == peak - 20
+def test_a_peak_is_the_lower_of_the_compilers_two_counts_and_the_code():
+  for temporaries, live, peak in (
+    (70, 75, 78),  # temporaries that take turns
+    (50, 90, 75),  # fast memory among what lives
+    (50, 0, 75),  # one count alone
+  ):
+    sizes = dict(argument=20, output=17, alias=15, temp=temporaries, generated_code=3)
+    analysis = {f'{name}_size_in_bytes': size for name, size in sizes.items()}
+    found = program.memory_of(types.SimpleNamespace(**analysis, peak_memory_in_bytes=live))
+    assert found == (20, peak) and found.temporaries == peak - 20

@@ -14,9 +14,8 @@ from bertzoo_jax.preflight.tpu import hlo
 from bertzoo_jax.preflight.tpu import program
 
 
-@pytest.mark.parametrize(
-  'name, topology, hosts, devices',
-  [
+def test_an_accelerator_type_names_a_slice():
+  for name, topology, hosts, devices in (
     ('v2-8', 'v2:2x2', 1, 8),
     ('v3-8', 'v3:2x2', 1, 8),
     ('v3-32', 'v3:4x4', 4, 32),
@@ -30,18 +29,15 @@ from bertzoo_jax.preflight.tpu import program
     ('v6e-8', 'v6e:2x4', 1, 8),
     ('v6e-256', 'v6e:16x16', 64, 256),
     ('v5p-8', 'v5p:2x2x1', 1, 4),
-  ],
-)
-def test_an_accelerator_type_names_a_slice(name, topology, hosts, devices):
-  slice_ = chips.by_type(name)
-  assert (slice_.topology, slice_.hosts, slice_.devices) == (topology, hosts, devices)
-  assert chips.by_topology(topology) == slice_
-  assert chips.by_type(slice_.accelerator_type) == slice_
+  ):
+    slice_ = chips.by_type(name)
+    assert (slice_.topology, slice_.hosts, slice_.devices) == (topology, hosts, devices), name
+    assert chips.by_topology(topology) == slice_
+    assert chips.by_type(slice_.accelerator_type) == slice_
 
 
-@pytest.mark.parametrize(
-  'read, name, sentence',
-  [
+def test_an_unknown_name_ends_in_a_sentence_with_the_known_ones():
+  for read, name, sentence in (
     (chips.by_type, 'v4-33', 'v4-32'),
     (chips.by_type, 'v7-8', 'no TPU generation'),
     (chips.by_type, 'v5-litepod8', 'Did you mean'),
@@ -54,21 +50,17 @@ def test_an_accelerator_type_names_a_slice(name, topology, hosts, devices):
     (chips.by_topology, 'v5e:32x32', 'at most 256'),
     (chips.by_topology, 'v4:', 'is no slice'),
     (chips.by_topology, 'x', 'no TPU generation'),
-  ],
-)
-def test_an_unknown_name_ends_in_a_sentence_with_the_known_ones(read, name, sentence):
-  with pytest.raises(errors.UserError, match=sentence):
-    read(name)
+  ):
+    with pytest.raises(errors.UserError, match=sentence):
+      read(name)
 
 
-@pytest.mark.parametrize(
-  'name, per_second',
-  [('v5e-4', 100e9), ('v5e-256', 200e9), ('v4-8', 100e9), ('v4-128', 300e9), ('v5p-32', 300e9)],
-)
-def test_a_device_sends_over_the_links_that_its_slice_has(name, per_second):
-  slice_ = chips.by_type(name)
-  assert slice_.egress(slice_.devices) == per_second
-  assert slice_.egress(1) == math.inf
+def test_a_device_sends_over_the_links_that_its_slice_has():
+  links = {'v5e-4': 100e9, 'v5e-256': 200e9, 'v4-8': 100e9, 'v4-128': 300e9, 'v5p-32': 300e9}
+  for name, per_second in links.items():
+    slice_ = chips.by_type(name)
+    assert slice_.egress(slice_.devices) == per_second, name
+    assert slice_.egress(1) == math.inf
 
 
 def reading(*costs, collectives=()):
@@ -96,15 +88,10 @@ def test_a_kernel_without_cycles_is_named_and_charged_by_its_bytes():
   assert not time_of(kernel._replace(cycles=1500)).unknown
 
 
-@pytest.mark.parametrize(
-  'opcode, share',
-  [
-    ('all-reduce', 1.5),
-    ('all-gather', 0.75),
-    ('reduce-scatter', 0.75),
-    ('collective-permute', 1.0),
-  ],
-)
+SHARES = {'all-reduce': 1.5, 'all-gather': 0.75, 'reduce-scatter': 0.75, 'collective-permute': 1}
+
+
+@pytest.mark.parametrize('opcode, share', SHARES.items())
 def test_collectives_take_what_a_ring_sends(opcode, share):
   made = hlo.Collective(opcode, 100_000_000, 4, 3, '')
   found = estimate.step_time(reading(collectives=[made]), chips.by_type('v5e-4'))
@@ -157,21 +144,17 @@ def test_days_and_dollars_of_all_phases_with_preemptions():
   assert lossy.lost_seconds == pytest.approx(2 * (sum(estimate.RESTART.values()) + 60 + 600))
 
 
-RAN_OUT = 'RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO tempor'
-RAN_OUT += 'aries (39.5G) exceeds available HBM (15.75G).'
-PERMANENT = 'RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space'
+RAN_OUT = 'the total memory required for HLO temporaries (39.5G) exceeds available HBM (15.75G).'
+PERMANENT = 'XLA:TPU compile permanent error. Ran out of memory in memory space hbm.'
 
 
-@pytest.mark.parametrize(
-  'message, needed',
-  [
-    (RAN_OUT, 39.5 * 2**30),
-    (f'{PERMANENT} hbm. Used 22.25G of 15.48G hbm.', 22.25 * 2**30),
+def test_the_memory_of_a_program_is_read_from_the_refusal():
+  for message, needed in (
+    (f'RESOURCE_EXHAUSTED: Ran out of memory on HBM, {RAN_OUT}', 39.5 * 2**30),
+    (f'RESOURCE_EXHAUSTED: {PERMANENT} Used 22.25G of 15.48G hbm.', 22.25 * 2**30),
     ('INVALID_ARGUMENT: nothing of memory', None),
-  ],
-)
-def test_the_memory_of_a_program_is_read_from_the_refusal(message, needed):
-  assert program.needed_bytes(message) == needed
+  ):
+    assert program.needed_bytes(message) == needed
 
 
 @pytest.mark.parametrize(

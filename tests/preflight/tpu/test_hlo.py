@@ -1,83 +1,17 @@
-"""Figures of a program's text, written by hand."""
+"""Figures of a program's text."""
+
+import pathlib
 
 import pytest
 
 from bertzoo_jax.preflight.tpu import hlo
 from bertzoo_jax.preflight.tpu import hlo_text
 
-ESTIMATE = 'backend_config={"window_config":{"estimated_cycles":"%d"}}'
-BLOCK = 'f32[8,128]{1,0:T(8,128)}'
-ROW = 'f32[1,128]{1,0:T(1,128)}'
-NEAR = 'f32[1,128]{1,0:T(1,128)S(1)}'  # a row in the memory of the core
-STATE = f'(s32[]{{:T(128)}}, {BLOCK})'
-AT_ROW = 'metadata={op_name="jit(f)/while/body/row"}'
-AT_KERNEL = 'metadata={op_name="jit(f)/attend/pallas_call"}'
-TEXT = f"""HloModule toy, is_scheduled=true
-
-%fused (p0: f32[8,128], p1: s32[]) -> f32[1,128] {{
-  %p0 = {BLOCK} parameter(0)
-  %p1 = s32[]{{:T(128)S(6)}} parameter(1)
-  %zero = s32[]{{:T(128)}} constant(0)
-  ROOT %slice = {ROW} dynamic-slice(%p0, %p1, %zero), dynamic_slice_sizes={{1,128}}
-}}
-
-%body (state: (s32[], f32[8,128])) -> (s32[], f32[8,128]) {{
-  %state = {STATE} parameter(0)
-  %i = s32[]{{:T(128)}} get-tuple-element(%state), index=0
-  %x = {BLOCK} get-tuple-element(%state), index=1
-  %row = {NEAR} fusion(%x, %i), kind=kLoop, calls=%fused, {AT_ROW}, {ESTIMATE % 100}
-  %sum = {BLOCK} all-reduce(%x), channel_id=1, replica_groups=[2,4]<=[8], to_apply=%add
-  ROOT %next = {STATE} tuple(%i, %sum)
-}}
-
-%add (a: f32[], b: f32[]) -> f32[] {{
-  %a = f32[]{{:T(128)}} parameter(0)
-  %b = f32[]{{:T(128)}} parameter(1)
-  ROOT %c = f32[]{{:T(128)}} add(%a, %b)
-}}
-
-%condition (state.1: (s32[], f32[8,128])) -> pred[] {{
-  %state.1 = {STATE} parameter(0)
-  %i.1 = s32[]{{:T(128)}} get-tuple-element(%state.1), index=0
-  %turns = s32[]{{:T(128)}} constant(5)
-  ROOT %less = pred[]{{:T(512)}} compare(%i.1, %turns), direction=LT
-}}
-
-%cheap (q: f32[8,128]) -> f32[8,128] {{
-  %q = {BLOCK} parameter(0)
-  ROOT %q2 = {BLOCK} copy(%q), {ESTIMATE % 7}
-}}
-
-%dear (r: f32[8,128]) -> f32[8,128] {{
-  %r = {BLOCK} parameter(0)
-  ROOT %r2 = {BLOCK} multiply(%r, %r), {ESTIMATE % 70}
-}}
-
-%called (s: f32[8,128]) -> f32[8,128] {{
-  %s = {BLOCK} parameter(0)
-  ROOT %s2 = {BLOCK} negate(%s), {ESTIMATE % 1000}
-}}
-
-%lost (t: f32[]) -> f32[] {{
-  ROOT %t = f32[]{{:T(128)}} parameter(0)
-}}
-
-ENTRY %main (arg: f32[8,128], which: s32[]) -> f32[8,128] {{
-  %arg = {BLOCK} parameter(0)
-  %which = s32[]{{:T(128)}} parameter(1)
-  %start = {STATE} tuple(%which, %arg)
-  %loop = {STATE} while(%start), condition=%condition, body=%body%s
-  %y = {BLOCK} get-tuple-element(%loop), index=1
-  %z = {BLOCK} conditional(%which, %y, %y), branch_computations={{%cheap, %dear}}
-  %w = {BLOCK} call(%z), to_apply=%called
-  %kernel = {BLOCK} custom-call(%w), custom_call_target="tpu_custom_call", {AT_KERNEL}
-  ROOT %out = {BLOCK} tan(%kernel)
-}}
-""".replace('%s\n', '%(known)s\n')
+TEXT = pathlib.Path(__file__).with_name('toy.hlo').read_text()  # written by hand
 
 
 def text(known=''):
-  return TEXT.replace('%(known)s', known)
+  return TEXT.replace('body=%body\n', f'body=%body{known}\n')
 
 
 def test_a_loop_counts_as_often_as_is_known_or_its_condition_says_or_is_said():
@@ -89,17 +23,13 @@ def test_a_loop_counts_as_often_as_is_known_or_its_condition_says_or_is_said():
   assert not hlo.read(text()).unknown_trips
 
 
-@pytest.mark.parametrize('grows, turns', [(1, 5), (2, 3), (5, 1)])
-def test_a_loop_whose_number_grows_by_more_takes_fewer_turns(grows, turns):
-  counted = text().replace(
-    '  ROOT %next',
-    f'  %by = s32[]{{:T(128)}} constant({grows})\n  %i.2 = s32[]{{:T(128)}} add(%i, %by)\n  ROOT '
-    '%next',
-  )
-  found = hlo.read(counted.replace('tuple(%i, %sum)', 'tuple(%i.2, %sum)'))
-  assert found.cycles == turns * 100 + 70 + 1000
-  assert found.collectives[0].times == turns
-  assert not found.unknown_trips
+def test_a_loop_whose_number_grows_by_more_takes_fewer_turns():
+  for grows, turns in ((1, 5), (2, 3), (5, 1)):
+    by = f'  %by = s32[]{{:T(128)}} constant({grows})\n  %i.2 = s32[]{{:T(128)}} add(%i, %by)\n'
+    counted = text().replace('  ROOT %next', f'{by}  ROOT %next')
+    found = hlo.read(counted.replace('tuple(%i, %sum)', 'tuple(%i.2, %sum)'))
+    assert found.cycles == turns * 100 + 70 + 1000
+    assert found.collectives[0].times == turns and not found.unknown_trips
 
 
 def test_kernels_keep_their_names_and_take_their_cycles_from_the_table():
@@ -115,31 +45,37 @@ def test_collectives_and_bytes_are_read_and_what_is_not_reached_is_listed():
   [found] = hlo.read(text()).collectives
   assert found[:4] == ('all-reduce', 4096, 4, 5)
   reading = hlo.read(text())
-  row = next(c for c in reading.costs if c.name == 'row')
-  assert row.hbm == 512 + 4, (
-    'one row of eight is read and its number, and the result stays on the chip'
-  )
+  # one row of eight is read and its number, and the result stays on the chip
+  assert next(c for c in reading.costs if c.name == 'row').hbm == 512 + 4
   assert next(c for c in reading.costs if c.name == 'out').hbm == 2 * 4096
-  assert hlo.read(text()).unvisited == ['lost']
+  assert reading.unvisited == ['lost']
   with pytest.raises(ValueError):
     hlo_text.parse('%body (x: f32[]) -> f32[] {\n}')
 
 
-@pytest.mark.parametrize(
-  'groups, size',
-  [
-    ('{{0,1,2},{3,4,5}}', 3),
-    ('[2,4]<=[8]', 4),
-    ("mesh['axis_0'=4,'axis_1'=2] {'axis_1'}", 2),
-    ("mesh['axis_0'=4,'axis_1'=2] {'axis_0','axis_1'}", 8),
-    ("mesh['axis_0'=4,'axis_1'=2], device_ids=([2,4]T(1,0)) {'axis_0'}", 4),
-    ("mesh['axis_0'=8] {'axis_0':(2)4}", 4),
-    ('<not known yet>', 8),
-  ],
-)
-def test_a_group_of_devices_is_read_in_every_way_it_is_written(groups, size):
+GROUPS = {
+  '{{0,1,2},{3,4,5}}': 3,
+  '[2,4]<=[8]': 4,
+  "mesh['axis_0'=4,'axis_1'=2] {'axis_1'}": 2,
+  "mesh['axis_0'=4,'axis_1'=2] {'axis_0','axis_1'}": 8,
+  "mesh['axis_0'=4,'axis_1'=2], device_ids=([2,4]T(1,0)) {'axis_0'}": 4,
+  "mesh['axis_0'=8] {'axis_0':(2)4}": 4,
+  '<not known yet>': 8,
+}
+
+
+def test_a_group_of_devices_is_read_in_every_way_it_is_written():
   of_eight = text().replace('is_scheduled=true', 'is_scheduled=true, num_partitions=8')
-  assert hlo.read(of_eight.replace('[2,4]<=[8]', groups)).collectives[0].group == size
+  for groups, size in GROUPS.items():
+    assert hlo.read(of_eight.replace('[2,4]<=[8]', groups)).collectives[0].group == size, groups
+  everyone = text().replace('[2,4]<=[8]', '{}')
+  for counts, size in (
+    ('', 1),
+    (', num_partitions=8', 8),
+    (', replica_count=2, num_partitions=4', 8),
+  ):
+    made = everyone.replace('is_scheduled=true', f'is_scheduled=true{counts}')
+    assert [c.group for c in hlo.read(made).collectives] == [size], counts
 
 
 SCATTER = """%scatter (v: f32[8,128]) -> f32[2,128] {
@@ -158,22 +94,12 @@ def test_a_sum_of_which_each_keeps_a_slice_is_a_reduce_scatter():
   assert found == [('all-reduce', 4096, 4), ('reduce-scatter', 4096, 4)]
 
 
-@pytest.mark.parametrize(
-  'counts, size', [('', 1), (', num_partitions=8', 8), (', replica_count=2, num_partitions=4', 8)]
-)
-def test_groups_without_a_device_are_one_of_all_devices(counts, size):
-  made = text().replace('is_scheduled=true', 'is_scheduled=true' + counts)
-  made = made.replace('replica_groups=[2,4]<=[8]', 'replica_groups={}')
-  assert [c.group for c in hlo.read(made).collectives] == [size]
-
-
 BATCHED = 'window={size=16x12 stride=15x11 lhs_dilate=16x12}, dim_labels=0b1f_0o1i->01bf'
 HEADS = 'window={size=1x12 pad=0_0x11_11 rhs_reversal=0x1}, dim_labels=0bf1_i1o0->0b1f'
 
 
-@pytest.mark.parametrize(
-  'out, left, right, attributes, flops',
-  [
+def test_products_written_as_convolutions_count_what_is_multiplied():
+  for out, left, right, attributes, flops in (
     ('f32[64,16]', 'f32[64,32]', 'f32[32,16]', 'dim_labels=bf_io->bf', 2 * 64 * 32 * 16),
     (  # A batched product: batch axes are windows dilated so far that only equal indices meet.
       *('f32[16,12,128,128]', 'f32[16,128,12,64]', 'f32[16,128,12,64]', BATCHED),
@@ -183,9 +109,5 @@ HEADS = 'window={size=1x12 pad=0_0x11_11 rhs_reversal=0x1}, dim_labels=0bf1_i1o0
       *('bf16[16,128,12,64]', 'bf16[16,128,768,1]', 'bf16[768,12,64,1]', HEADS),
       2 * 16 * 128 * 768 * 12 * 64,
     ),
-  ],
-)
-def test_products_written_as_convolutions_count_what_is_multiplied(
-  out, left, right, attributes, flops
-):
-  assert hlo_text.convolution_flops(out, left, right, attributes) == flops
+  ):
+    assert hlo_text.convolution_flops(out, left, right, attributes) == flops, attributes

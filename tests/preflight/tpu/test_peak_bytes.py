@@ -1,4 +1,4 @@
-"""The memory of a step of the shipped configs stays below the figures here."""
+"""Steps of the shipped configs as a TPU compiles them: their memory stays below these figures."""
 
 import importlib
 
@@ -7,7 +7,11 @@ import ml_collections
 import pytest
 
 from bertzoo_jax.preflight.tpu import chips
+from bertzoo_jax.preflight.tpu import hlo
+from bertzoo_jax.preflight.tpu import hlo_text
 from tests.preflight import asked
+
+pytestmark = [pytest.mark.slow, asked.needs_libtpu]
 
 # MiB per device, by phase: a tenth above the figure of `preflight`; of tiny, above it. Some 10 MiB
 # of the tiny ones come and go with what fits in fast memory, which the compiler counts. Of
@@ -31,56 +35,69 @@ BOUNDS = {
   ('roberta:tiny', 'v5e-4'): (28,),
   ('roberta:base', 'v6e-8'): (24500,),
 }
-QUICK = ('bert:tiny',)
 
 
-@pytest.mark.parametrize(
-  ('config', 'kind'),
-  [
-    pytest.param(*key, marks=() if key[0] in QUICK else pytest.mark.slow, id=key[0])
-    for key in BOUNDS
-  ],
-)
-def test_a_step_needs_no_more_memory_than_is_written(config, kind, monkeypatch):
+@pytest.fixture
+def phases(monkeypatch):
+  """(config:size, slice, **changes) → the phases, compiled."""
   monkeypatch.delenv('LIBTPU_INIT_ARGS', raising=False)
-  name, size = config.split(':')
-  found = asked.preflight(
-    ml_collections.ConfigDict(importlib.import_module(f'configs.{name}').get_config(size)).lock(),
-    tpu=kind,
-    largest=False,
-  )
-  jax.clear_caches()
-  peaks = [phase.program.peak / chips.GIB * 1024 for phase in found.phases]
-  assert all(peak <= bound for peak, bound in zip(peaks, BOUNDS[config, kind], strict=True)), (
-    f'{config}: {peaks} MiB per device'
-  )
+
+  def compiled(address, tpu, **changes):
+    name, size = address.split(':')
+    made = ml_collections.ConfigDict(importlib.import_module(f'configs.{name}').get_config(size))
+    made.update(changes)
+    found = asked.preflight(made.lock(), tpu=tpu, largest=False)
+    jax.clear_caches()
+    return found.phases
+
+  return compiled
 
 
-@pytest.mark.slow
-def test_recomputed_activations_are_not_kept(monkeypatch):
+def peak(phase):
+  return phase.program.peak / chips.GIB * 1024
+
+
+@pytest.mark.parametrize('config, kind', BOUNDS, ids=[config for config, _ in BOUNDS])
+def test_a_step_needs_no_more_memory_than_is_written(config, kind, phases):
+  peaks = [peak(phase) for phase in phases(config, kind)]
+  within = [peak <= bound for peak, bound in zip(peaks, BOUNDS[config, kind], strict=True)]
+  assert all(within), f'{config}: {peaks} MiB per device'
+
+
+def test_recomputed_activations_are_not_kept(phases):
   # All layers side by side, where the compiler is free to keep what it likes.
-  monkeypatch.delenv('LIBTPU_INIT_ARGS', raising=False)
-  bounds = {'sublayers': 3540, 'feed_forward': 2970, 'full': 2690}
-  for remat, bound in bounds.items():
-    config = ml_collections.ConfigDict(importlib.import_module('configs.bert').get_config('base'))
-    config.update(dict(length=512, phases=((100_000, {}),), run=dict(remat=remat, unroll=0)))
-    [phase] = asked.preflight(config.lock(), tpu='v5e-8', largest=False).phases
-    jax.clear_caches()
-    assert (peak := phase.program.peak / chips.GIB * 1024) <= bound, f'{remat}: {peak} MiB'
+  for remat, bound in {'sublayers': 3540, 'feed_forward': 2970, 'full': 2690}.items():
+    run = dict(remat=remat, unroll=0)
+    [phase] = phases('bert:base', 'v5e-8', length=512, phases=((100_000, {}),), run=run)
+    assert peak(phase) <= bound, f'{remat}: {peak(phase)} MiB'
 
 
-@pytest.mark.slow
-def test_the_memory_that_goes_from_step_to_step_is_in_the_peak(monkeypatch):
-  monkeypatch.delenv('LIBTPU_INIT_ARGS', raising=False)
-  config = ml_collections.ConfigDict(importlib.import_module('configs.xlnet').get_config('tiny'))
-  config.run.kernels, found = 'xla', {}
+def test_the_memory_that_goes_from_step_to_step_is_in_the_peak(phases):
+  found = {}
   for tokens in (48, 512):
-    config.encoder.memory_length = tokens
-    said = asked.preflight(ml_collections.ConfigDict(config).lock(), tpu='v5e-4', largest=False)
-    jax.clear_caches()
-    [found[tokens]] = said.phases
+    changes = dict(run=dict(kernels='xla'), encoder=dict(memory_length=tokens))
+    [found[tokens]] = phases('xlnet:tiny', 'v5e-4', **changes)
     # rows of a device, layers, tokens, width, bytes of float32
     assert found[tokens].carry == 16 * 2 * tokens * 128 * 4
     assert found[tokens].program.peak > found[tokens].carry + found[tokens].parameters
   more = found[512].program.peak - found[48].program.peak
   assert more > found[512].carry - found[48].carry
+
+
+def test_deberta_holds_no_number_per_query_and_key_and_its_decoder_runs_its_layer_twice(phases):
+  """One ordinary layer and the decoder's, one head, two relative terms."""
+  length = 256
+  encoder = dict(hidden_size=64, num_heads=1, intermediate_size=192)
+  changes = dict(length=length, batch_size=12, run=dict(dtype='bfloat16'))
+  encoder |= dict(dropout=0.1, attention_dropout=0.1)
+  [phase] = phases('deberta:tiny', 'v5e-4', encoder=encoder, **changes)
+  text = phase.program.text
+  # A row of the relative tables belongs to a distance, of which there are 2L − 1.
+  long = {str(n) for n in (length, 2 * length - 1, 2 * length)}
+  shapes = {dims for _, dims, _ in hlo_text.ARRAY.findall(text)}
+  assert not [s for s in shapes if sum(n in long for n in s.split(',')) > 1]
+  kernels = hlo.read(text).kernels
+  attention = {name: times for name, times in kernels.items() if name.startswith('attention')}
+  assert sorted(attention.values()) == [1, 1, 2, 2], attention  # forward and backward
+  decoder = {name for name, times in attention.items() if times == 2}
+  assert decoder == {name for name in attention if '_at' in name}, attention

@@ -5,24 +5,12 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
 
-from bertzoo_jax.common import errors
 from bertzoo_jax.preflight.tpu import chips
 from bertzoo_jax.preflight.tpu import program
-
-
-def _absent():
-  try:
-    program.prepare()
-  except errors.UserError as e:
-    return str(e)
-  return ''
-
-
-needs_libtpu = pytest.mark.skipif(bool(_absent()), reason=_absent() or 'the TPU compiler is here')
+from tests.preflight.asked import needs_libtpu  # noqa: F401
 
 
 @functools.cache
