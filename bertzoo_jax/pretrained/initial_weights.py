@@ -6,6 +6,8 @@ An address is W, W@STEP or W@best (a run), hf:DIR or hf:ID[@revision] (a Hugging
 
 import functools
 
+import numpy as np
+
 from bertzoo_jax import hf
 from bertzoo_jax import pretrained
 from bertzoo_jax import tokenizers
@@ -162,7 +164,7 @@ def _shallower(loaded, report, words, encoder):
     for place, number in enumerate(numbers)
     if kind(number, theirs) != kind(place, ours)
   ]
-  flat |= {path: x[list(numbers)] for path, x in stacks.items()}
+  flat |= {path: x[np.array(numbers)] for path, x in stacks.items()}
   return hf.unflatten(flat), report, [line, *changed]
 
 

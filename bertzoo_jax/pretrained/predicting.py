@@ -180,8 +180,9 @@ def outputs(encoder, params, split, task, section, batch_size: int = 64) -> dict
         if name not in out:
           size = len(split.ids) if axis == 'tokens' else len(split)
           out[name] = np.zeros((size, *x.shape[1:]), np.float32)
+        places = numbers
         if axis == 'tokens':
           rows, at = split.rows(numbers), split.offsets
-          numbers = np.concatenate([np.arange(at[row], at[row + 1]) for row in rows])
-        out[name][numbers] = x
+          places = np.concatenate([np.arange(at[row], at[row + 1]) for row in rows])
+        out[name][places] = x
   return out
